@@ -1,0 +1,41 @@
+# Nebula-I: `make demo` and `make test` do all their own set-up. The build itself is CMake's.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CMAKE = cmake -G Ninja
+CTEST = ctest --output-on-failure
+
+.PHONY: all setup build demo test bench format clean
+all: build
+
+setup:
+	@tools/setup
+
+build: setup
+	@$(CMAKE) -S . -B $(BUILD)/release >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
+	@cmake --build $(BUILD)/release -j $(JOBS)
+
+# The main job, small, on this one machine.
+demo: build
+	$(BUILD)/release/nebula-i version
+
+# Every test: the normal build with gcc, ASan+UBSan and TSan with clang (so both compilers' warnings are errors).
+test: build
+	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/asan -DNEB_SANITIZE=address >/dev/null
+	@cmake --build $(BUILD)/asan -j $(JOBS)
+	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/tsan -DNEB_SANITIZE=thread >/dev/null
+	@cmake --build $(BUILD)/tsan -j $(JOBS)
+	cd $(BUILD)/tsan && $(CTEST)
+	cd $(BUILD)/asan && $(CTEST)
+	cd $(BUILD)/release && $(CTEST)
+
+# `make bench` lists and runs all of them.
+bench: build
+	@$(BUILD)/release/nebula-i bench
+	@for b in $$($(BUILD)/release/nebula-i bench | awk '/^  /{print $$1}'); do \
+		echo; echo "== $$b"; $(BUILD)/release/nebula-i bench $$b || exit 1; done
+
+format:
+	@tools/check-format --fix
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,39 @@
+/* bench.h: the benchmarks' frame: a list of figures, each with its target, printed as a table or as JSON.
+ *
+ * A machine is noisy: a speed is a ratio to something measured in the same run, the median of interleaved
+ * repetitions. A benchmark lives in bench/bench_NAME.c and is named in NEB_BENCHES. */
+#ifndef NEB_BENCH_H
+#define NEB_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct neb_bench {
+    const char *name, *help;
+    int (*run)(int argc,
+               char **argv); /* 0: ran (whether or not the targets are reached); 1: failed; 2: usage */
+};
+
+#define NEB_BENCHES(X) X(base)
+
+#define NEB__X(name) extern const struct neb_bench neb__bench_##name;
+NEB_BENCHES(NEB__X)
+#undef NEB__X
+
+enum neb_figure_sense { NEB_AT_LEAST, NEB_AT_MOST, NEB_REPORT /* no target: information */ };
+
+struct neb_figures;
+
+/* json: nothing but the last line goes to stdout. Owes a neb__figures_end(). NULL when out of memory. */
+struct neb_figures *neb__figures_begin(const char *bench, bool json);
+void neb__figure(struct neb_figures *f, const char *name, double value, const char *unit,
+                 enum neb_figure_sense sense, double target);
+/* Prints and releases. Returns the exit status 0. */
+int neb__figures_end(struct neb_figures *f);
+
+double neb__median(double *values, int n); /* sorts */
+
+/* Removes `--json` from the arguments and says whether it was there. */
+bool neb__bench_json(int *argc, char **argv);
+
+#endif

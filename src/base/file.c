@@ -1,0 +1,111 @@
+/* file.c: atomic replacement and bounded reading of whole files. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static neb_status io_error(const char *what, const char *path)
+{
+    int e = errno;
+    neb_status s = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
+    return neb__fail(s, "%s %s: %s", what, path, strerror(e));
+}
+
+static bool write_all(int fd, const uint8_t *p, size_t n)
+{
+    while (n) {
+        ssize_t w = write(fd, p, n);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0) return false;
+        p += w;
+        n -= (size_t)w;
+    }
+    return true;
+}
+
+neb_status neb__file_sync_parent(const char *path)
+{
+    char dir[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        strcpy(dir, ".");
+    else
+        snprintf(dir, sizeof dir, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return io_error("cannot open the folder", dir);
+    int bad = fsync(fd);
+    neb_status s = bad ? io_error("cannot sync the folder", dir) : NEB_OK;
+    close(fd);
+    return s;
+}
+
+neb_status neb__file_replace(const char *path, const void *data, size_t n, mode_t mode)
+{
+    char tmp[PATH_MAX];
+    if (snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof tmp)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    if (fd < 0) return io_error("cannot create", tmp);
+    neb_status s = NEB_OK;
+    if (!write_all(fd, data, n))
+        s = io_error("cannot write", tmp);
+    else if (fsync(fd))
+        s = io_error("cannot sync", tmp);
+    if (close(fd) && s == NEB_OK) s = io_error("cannot close", tmp);
+    if (s == NEB_OK && rename(tmp, path)) s = io_error("cannot rename to", path);
+    if (s != NEB_OK) {
+        unlink(tmp);
+        return s;
+    }
+    return neb__file_sync_parent(path);
+}
+
+neb_status neb__file_read(const char *path, struct neb_buf *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return io_error("cannot open", path);
+    struct stat st;
+    neb_status s = NEB_OK;
+    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+        s = neb__buf_reserve(out, (size_t)st.st_size);
+    while (s == NEB_OK) {
+        if (out->cap == out->len && (s = neb__buf_reserve(out, 1)) != NEB_OK) {
+            char extra;
+            if (read(fd, &extra, 1) == 0) s = NEB_OK; /* exactly full is not too large */
+            break;
+        }
+        ssize_t r = read(fd, out->data + out->len, out->cap - out->len);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) s = io_error("cannot read", path);
+        if (r <= 0) break;
+        out->len += (size_t)r;
+    }
+    close(fd);
+    if (s == NEB_ERR_NOSPACE) return neb__fail(s, "%s is larger than the %zu bytes allowed", path, out->max);
+    return s;
+}
+
+neb_status neb__file_make_dir(const char *path, mode_t mode)
+{
+    char p[PATH_MAX];
+    if (!*path || snprintf(p, sizeof p, "%s", path) >= (int)sizeof p)
+        return neb__fail(NEB_ERR_INVALID, "not a usable folder name: '%.80s'", path);
+    for (char *c = p + 1;; c++) {
+        if (*c && *c != '/') continue;
+        char was = *c;
+        *c = 0;
+        if (mkdir(p, mode) && errno != EEXIST) return io_error("cannot make the folder", p);
+        *c = was;
+        if (!was) break;
+    }
+    struct stat st;
+    if (stat(p, &st) || !S_ISDIR(st.st_mode)) return neb__fail(NEB_ERR_IO, "%s is not a folder", p);
+    return NEB_OK;
+}

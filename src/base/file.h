@@ -1,0 +1,24 @@
+/* file.h: files that survive a power cut. */
+#ifndef NEB_BASE_FILE_H
+#define NEB_BASE_FILE_H
+
+#include "base/buf.h"
+
+#include <sys/types.h>
+
+/* Writes all of it: temporary file in the same folder, fsync, rename over `path`, fsync of the folder. On any
+ * error the old content of `path` is untouched and the temporary file is gone.
+ *   NEB_ERR_IO, NEB_ERR_NOSPACE (disk or quota full), NEB_ERR_INVALID (path too long) */
+neb_status neb__file_replace(const char *path, const void *data, size_t n, mode_t mode);
+
+/* Appends the content of `path` to `out`. NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOSPACE (larger than out->max
+ * allows), NEB_ERR_NOMEM. */
+neb_status neb__file_read(const char *path, struct neb_buf *out);
+
+/* fsync of the folder that holds `path`, so that a rename or a new name is durable. */
+neb_status neb__file_sync_parent(const char *path);
+
+/* mkdir -p. */
+neb_status neb__file_make_dir(const char *path, mode_t mode);
+
+#endif

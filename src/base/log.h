@@ -1,0 +1,13 @@
+/* log.h (internal): one line to the sink. Secrets and key material are never logged. */
+#ifndef NEB_BASE_LOG_H
+#define NEB_BASE_LOG_H
+
+#include <nebula/log.h>
+
+void neb__log(neb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define neb__debug(...) neb__log(NEB_LOG_DEBUG, __VA_ARGS__)
+#define neb__info(...)  neb__log(NEB_LOG_INFO, __VA_ARGS__)
+#define neb__warn(...)  neb__log(NEB_LOG_WARN, __VA_ARGS__)
+
+#endif

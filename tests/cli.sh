@@ -1,0 +1,13 @@
+#!/bin/sh
+# The command line itself: usage, exit codes, suggestions, and the benchmarks' JSON frame.
+set -eu
+nebula=$1
+fail() { echo "FAIL: $*" >&2; exit 1; }
+
+"$nebula" --version | grep -q '^nebula-i [0-9]' || fail "version"
+"$nebula" help | grep -q bench || fail "help lists the verbs"
+if "$nebula" >/dev/null 2>&1; then fail "no verb must not succeed"; fi
+"$nebula" bnech 2>&1 | grep -q "did you mean 'bench'" || fail "suggestion"
+"$nebula" bench base --json | tail -1 | grep -q '^{"bench":"base","figures":\[{"name":"pool.region","value":' ||
+    fail "bench --json"
+echo "cli: ok"

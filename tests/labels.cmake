@@ -1,0 +1,2 @@
+set(NEB_THREAD_TESTS pool)
+set(NEB_SLOW_TESTS)

@@ -1,0 +1,221 @@
+/* test_base.c: buffers, bytes, options, files, hashes, Philox, the failing allocator. */
+#include "check.h"
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static void buffer_never_exceeds_its_maximum(void **state)
+{
+    (void)state;
+    struct neb_buf b;
+    neb__buf_init(&b, 1000);
+    uint8_t bytes[400] = {7};
+    assert_ok(neb__buf_append(&b, bytes, 400));
+    assert_ok(neb__buf_append(&b, bytes, 400));
+    assert_status(neb__buf_append(&b, bytes, 201), NEB_ERR_NOSPACE);
+    assert_int_equal(b.len, 800);
+    assert_ok(neb__buf_append(&b, bytes, 200));
+    assert_int_equal(b.len, 1000);
+    assert_true(b.cap <= 1000);
+    neb__buf_consume(&b, 999);
+    assert_int_equal(b.len, 1);
+    assert_status(neb__buf_reserve(&b, SIZE_MAX), NEB_ERR_NOSPACE);
+    neb__buf_free(&b);
+}
+
+static void reader_stops_at_the_end(void **state)
+{
+    (void)state;
+    uint8_t raw[7] = {1, 2, 3, 4, 5, 6, 7};
+    struct neb_reader r = {raw, sizeof raw, false};
+    assert_int_equal(neb__read32(&r), 0x04030201);
+    assert_false(r.bad);
+    assert_int_equal(neb__read32(&r), 0);
+    assert_true(r.bad);
+    assert_int_equal(neb__read8(&r), 0);
+    uint8_t out[8];
+    neb__put64(out, 0x1122334455667788u);
+    assert_true(neb__get64(out) == 0x1122334455667788u && out[0] == 0x88);
+}
+
+struct cfg {
+    int64_t steps, cache;
+    double lr, wait, rate;
+    bool quick;
+    char *out;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct cfg, steps, NEB_OPT_INT, "100", "steps", "how long"),
+    NEB_OPT(struct cfg, cache, NEB_OPT_BYTES, "64KiB", NULL, "cache"),
+    NEB_OPT(struct cfg, lr, NEB_OPT_REAL, "1e-3", NULL, "learning rate"),
+    NEB_OPT(struct cfg, wait, NEB_OPT_TIME, "250ms", NULL, "patience"),
+    NEB_OPT(struct cfg, rate, NEB_OPT_RATE, "10mbit", NULL, "line"),
+    NEB_OPT(struct cfg, quick, NEB_OPT_BOOL, "no", NULL, "less"),
+    NEB_OPT(struct cfg, out, NEB_OPT_TEXT, "", NULL, "where to"),
+    NEB_OPT_END,
+};
+
+static void options_from_defaults_arguments_and_environment(void **state)
+{
+    (void)state;
+    struct cfg c;
+    assert_ok(neb__opts_init(table, &c));
+    assert_int_equal(c.cache, 65536);
+    assert_true(c.wait == 0.25 && c.rate == 1e7 && !c.out);
+    char *argv[] = {(char *)"a",      (char *)"--steps=7", (char *)"--out", (char *)"x",  (char *)"--quick",
+                    (char *)"--wait", (char *)"2m",        (char *)"--",    (char *)"--b"};
+    int n;
+    assert_ok(neb__opts_args(table, &c, 9, argv, &n));
+    assert_int_equal(n, 2);
+    assert_string_equal(argv[1], "--b");
+    assert_true(c.steps == 7 && c.quick && c.wait == 120);
+    assert_string_equal(c.out, "x");
+    setenv("NEBTEST_LR", "0.5", 1);
+    assert_ok(neb__opts_env(table, &c, "nebtest"));
+    assert_true(c.lr == 0.5);
+
+    check_log_quiet();
+    assert_status(neb__opts_set(table, &c, "stpes", "1"), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "did you mean 'steps'"));
+    assert_status(neb__opts_set(table, &c, "steps", "1x"), NEB_ERR_CONFIG);
+    assert_status(neb__opts_set(table, &c, "lr", "nan"), NEB_ERR_CONFIG);
+    assert_status(neb__opts_set(table, &c, "cache", "-1"), NEB_ERR_CONFIG);
+    assert_status(neb__opts_set(table, &c, "cache", "1e30"), NEB_ERR_CONFIG);
+    check_log_restore();
+    assert_true(c.steps == 7 && c.lr == 0.5 && c.cache == 65536);
+    neb__opts_free(table, &c);
+}
+
+static void files_are_replaced_whole(void **state)
+{
+    (void)state;
+    char dir[256], path[300];
+    check_make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/a/b", dir);
+    assert_ok(neb__file_make_dir(path, 0755));
+    snprintf(path, sizeof path, "%s/a/b/key", dir);
+    assert_ok(neb__file_replace(path, "one", 3, 0600));
+    assert_ok(neb__file_replace(path, "three", 5, 0600));
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    struct neb_buf b;
+    neb__buf_init(&b, 5);
+    assert_ok(neb__file_read(path, &b));
+    assert_memory_equal(b.data, "three", 5);
+    neb__buf_free(&b);
+
+    check_log_quiet();
+    neb__buf_init(&b, 4);
+    assert_status(neb__file_read(path, &b), NEB_ERR_NOSPACE);
+    neb__buf_free(&b);
+    assert_status(neb__file_replace("/nonexistent/x", "a", 1, 0600), NEB_ERR_NOTFOUND);
+    assert_status(neb__file_read("/nonexistent/x", &b), NEB_ERR_NOTFOUND);
+    check_log_restore();
+    check_remove_dir(dir);
+}
+
+static void sha256_and_philox_known_answers(void **state)
+{
+    (void)state;
+    struct neb_hash h;
+    char hex[65];
+    assert_ok(neb__hash("abc", 3, &h));
+    neb__hash_hex(&h, hex);
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    struct neb_hasher s;
+    struct neb_hash g;
+    assert_ok(neb__hasher_init(&s));
+    assert_ok(neb__hasher_update(&s, "a", 1));
+    assert_ok(neb__hasher_update(&s, "bc", 2));
+    assert_ok(neb__hasher_final(&s, &g));
+    assert_true(neb__hash_equal(&h, &g));
+
+    /* from Random123's known-answer file */
+    uint32_t out[4], zero[4] = {0}, zk[2] = {0};
+    neb__philox(zero, zk, out);
+    assert_true(out[0] == 0x6627e8d5 && out[1] == 0xe169c58d && out[2] == 0xbc57ac4c && out[3] == 0x9b00dbd8);
+    uint32_t pi[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, pk[2] = {0xa4093822, 0x299f31d0};
+    neb__philox(pi, pk, out);
+    assert_true(out[0] == 0xd16cfe09 && out[1] == 0x94fdcceb && out[2] == 0x5001e420 && out[3] == 0x24126ea1);
+}
+
+static void normal_deviates_look_normal(void **state)
+{
+    (void)state;
+    struct neb_rng r = {42};
+    double sum = 0, square = 0;
+    int n = 100000;
+    for (int i = 0; i < n; i++) {
+        double x = neb__rng_normal(&r);
+        sum += x;
+        square += x * x;
+    }
+    assert_true(fabs(sum / n) < 0.02 && fabs(square / n - 1) < 0.02);
+    for (int i = 0; i < 1000; i++) assert_true(neb__rng_below(&r, 7) < 7);
+}
+
+static void chosen_allocation_fails_once(void **state)
+{
+    (void)state;
+    int64_t held = neb__mem_held();
+    neb__mem_fail_at(2);
+    void *a = neb__malloc(8), *b = neb__malloc(8), *c = neb__malloc(8);
+    assert_non_null(a);
+    assert_null(b);
+    assert_non_null(c);
+    assert_int_equal(neb__mem_held(), held + 2);
+    neb__mem_fail_at(0);
+    neb__free(a);
+    neb__free(c);
+    assert_int_equal(neb__mem_held(), held);
+    assert_null(neb__calloc(SIZE_MAX / 2, 3));
+}
+
+static char logged[256];
+
+static void sink(void *arg, neb_log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static void a_peer_cannot_forge_log_lines(void **state)
+{
+    (void)state;
+    neb_log_set_sink(sink, NULL);
+    neb_status s = neb__fail(NEB_ERR_PROTOCOL, "peer says '%s'", "x\n12:00 all is well\033[2J");
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(s, NEB_ERR_PROTOCOL);
+    assert_null(strpbrk(logged, "\n\033"));
+    assert_non_null(strstr(logged, "NEB_ERR_PROTOCOL"));
+    neb__error_prefix("layer %d", 3);
+    assert_non_null(strstr(neb_last_error(), "layer 3: peer says"));
+    assert_string_equal(neb_status_name((neb_status)-999), "NEB_ERR_?");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buffer_never_exceeds_its_maximum),
+        cmocka_unit_test(reader_stops_at_the_end),
+        cmocka_unit_test(options_from_defaults_arguments_and_environment),
+        cmocka_unit_test(files_are_replaced_whole),
+        cmocka_unit_test(sha256_and_philox_known_answers),
+        cmocka_unit_test(normal_deviates_look_normal),
+        cmocka_unit_test(chosen_allocation_fails_once),
+        cmocka_unit_test(a_peer_cannot_forge_log_lines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
