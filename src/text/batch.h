@@ -1,0 +1,85 @@
+/* batch.h: what one step is fed with: sequences packed into rows, on the host.
+ *
+ * A side is `tokens` rows. The sequences lie one behind the other: sequence s has the rows cu_seqlens[s] up to
+ * cu_seqlens[s+1]. A bucket fixes every count that a shape depends on, so the engine meets few shape signatures:
+ *
+ *     tokens   rows, padding included             nseq    sequences, zero-length ones included
+ *     loss.n   rows that may enter the loss       max_len no sequence is longer
+ *
+ * The rows behind `used` hold padding (id `pad`, sample NEB_NO_SAMPLE, weight 0) and form sequences of their own of
+ * at most max_len rows, behind the real ones; after them come zero-length sequences. So every row is in exactly one
+ * sequence, cu_seqlens[nseq] == tokens, and no kernel needs a special case for padding. In a translation batch
+ * target sequence s belongs to source sequence s; a padding sequence of the target may face a zero-length source,
+ * over which attention gives zeros.
+ *
+ * Dropout is counted by (sample, pos): a row keeps its dropout bits wherever it is packed. A sample id is the number
+ * of the draw that chose the sample, over all ranks; the same text drawn again in the next epoch has another one. */
+#ifndef NEB_TEXT_BATCH_H
+#define NEB_TEXT_BATCH_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NEB_NO_SAMPLE 0xFFFFFFFFu
+
+enum neb_batch_kind {
+    NEB_BATCH_MLM,    /* one side; the loss rows are the masked ones; pairs are joined (TLM) */
+    NEB_BATCH_CAUSAL, /* one side; every row predicts the next token */
+    NEB_BATCH_PAIR, /* translation: side[0] source, side[1] target shifted right; the loss rows are the target's */
+};
+
+struct neb_side {
+    int32_t tokens, used;    /* rows; real ones */
+    int32_t nseq, nseq_used; /* sequences; real ones */
+    int32_t max_len;
+    int32_t *ids; /* (tokens) */
+    int32_t
+        *pos; /* (tokens) position in its sequence, in [0, max_len); TLM: starts again at the second text */
+    int32_t *type;       /* (tokens) 0, or 1 in the second text of a joined pair */
+    int32_t *lang;       /* (tokens) index of the language in the stream's list */
+    uint32_t *sample;    /* (tokens) global sample id, low 32 bits */
+    int32_t *cu_seqlens; /* (nseq + 1) */
+};
+
+struct neb_loss_rows {
+    int32_t n, used; /* fixed count; those with a weight */
+    int32_t *rows;   /* (n) row of the side; where unused: 0 */
+    int32_t *target; /* (n) token id; where unused: 0 */
+    float *weight;   /* (n) 1, or 0 where unused */
+};
+
+struct neb_batch {
+    enum neb_batch_kind kind;
+    int64_t step;
+    int sides;
+    struct neb_side side[2];
+    struct neb_loss_rows loss; /* of the last side */
+    int32_t *original;         /* (side[0].tokens) MLM: the ids before masking */
+
+    /* what was reserved at creation: the largest bucket */
+    int32_t cap_tokens[2], cap_seqs, cap_loss;
+    void *memory;
+};
+
+/* Reserves room for the largest bucket; nothing is allocated after it. Owes a free. tokens[1] is 0 for one side.
+ *   NEB_ERR_INVALID: a size is not positive or beyond 2^28; NEB_ERR_NOMEM */
+neb_status neb__batch_create(enum neb_batch_kind kind, const int32_t tokens[2], int32_t seqs, int32_t loss,
+                             struct neb_batch **out);
+void neb__batch_free(struct neb_batch *b); /* NULL is fine */
+
+/* Replaced-token detection: what the discriminator reads. `sampled` (loss.n) are the generator's choices at the loss
+ * rows. input gets the original ids with the choices put in, label 1 where that changed the token, weight 1 on every
+ * row that is neither padding nor a token below `specials`.
+ *   NEB_ERR_STATE: not an MLM batch; NEB_ERR_RANGE: a sampled id is negative */
+neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // (loss.n)
+                          int32_t specials,
+                          int32_t *input, // (side[0].tokens)
+                          int32_t *label, // (side[0].tokens)
+                          float *weight); // (side[0].tokens)
+
+/* Checks every promise made above; for tests and after changes of a packer. NEB_ERR_INTERNAL says which is broken. */
+neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab);
+
+#endif
