@@ -50,7 +50,7 @@ static void reader_stops_at_the_end(void **state)
 
 struct cfg {
     int64_t steps, cache;
-    double lr, wait, rate;
+    double lr, wait, rate, loss;
     bool quick;
     char *out;
 };
@@ -61,6 +61,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, lr, NEB_OPT_REAL, "1e-3", NULL, "learning rate"),
     NEB_OPT(struct cfg, wait, NEB_OPT_TIME, "250ms", NULL, "patience"),
     NEB_OPT(struct cfg, rate, NEB_OPT_RATE, "10mbit", NULL, "line"),
+    NEB_OPT(struct cfg, loss, NEB_OPT_SHARE, "0.5%", NULL, "packets lost"),
     NEB_OPT(struct cfg, quick, NEB_OPT_BOOL, "no", NULL, "less"),
     NEB_OPT(struct cfg, out, NEB_OPT_TEXT, "", NULL, "where to"),
     NEB_OPT_END,
@@ -72,7 +73,7 @@ static void options_from_defaults_arguments_and_environment(void **state)
     struct cfg c;
     assert_ok(neb__opts_init(table, &c));
     assert_int_equal(c.cache, 65536);
-    assert_true(c.wait == 0.25 && c.rate == 1e7 && !c.out);
+    assert_true(c.wait == 0.25 && c.rate == 1e7 && c.loss == 0.005 && !c.out);
     char *argv[] = {(char *)"a",      (char *)"--steps=7", (char *)"--out", (char *)"x",  (char *)"--quick",
                     (char *)"--wait", (char *)"2m",        (char *)"--",    (char *)"--b"};
     int n;
@@ -92,6 +93,8 @@ static void options_from_defaults_arguments_and_environment(void **state)
     assert_status(neb__opts_set(table, &c, "lr", "nan"), NEB_ERR_CONFIG);
     assert_status(neb__opts_set(table, &c, "cache", "-1"), NEB_ERR_CONFIG);
     assert_status(neb__opts_set(table, &c, "cache", "1e30"), NEB_ERR_CONFIG);
+    assert_status(neb__opts_set(table, &c, "loss", "101%"), NEB_ERR_CONFIG);
+    assert_status(neb__opts_set(table, &c, "loss", "-0.1"), NEB_ERR_CONFIG);
     check_log_restore();
     assert_true(c.steps == 7 && c.lr == 0.5 && c.cache == 65536);
     neb__opts_free(table, &c);

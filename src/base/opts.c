@@ -72,6 +72,7 @@ static const struct suffix time_suffixes[] = {{"", 1},   {"s", 1},    {"ms", 1e-
                                               {"m", 60}, {"min", 60}, {"h", 3600},  {NULL, 0}};
 static const struct suffix rate_suffixes[] = {{"", 1},       {"bit", 1},    {"kbit", 1e3},
                                               {"mbit", 1e6}, {"gbit", 1e9}, {NULL, 0}};
+static const struct suffix share_suffixes[] = {{"", 1}, {"%", 1e-2}, {NULL, 0}};
 static const struct suffix no_suffixes[] = {{"", 1}, {NULL, 0}};
 
 static bool parse_number(const char *s, const struct suffix *suffixes, double *out)
@@ -118,6 +119,14 @@ static bool parse_bytes(const char *s, int64_t *out)
     return true;
 }
 
+static bool parse_share(const char *s, double *out)
+{
+    double x;
+    if (!parse_number(s, share_suffixes, &x) || x < 0 || x > 1) return false;
+    *out = x;
+    return true;
+}
+
 static const char *const allowed[] = {
     [NEB_OPT_BOOL] = "yes or no",
     [NEB_OPT_INT] = "a whole number",
@@ -126,6 +135,7 @@ static const char *const allowed[] = {
     [NEB_OPT_BYTES] = "a size such as 64k, 16MiB or 1.5G",
     [NEB_OPT_TIME] = "a time such as 250ms, 5s, 2m or 1h",
     [NEB_OPT_RATE] = "a rate such as 500kbit, 10mbit or 1gbit",
+    [NEB_OPT_SHARE] = "a share from 0 to 1, such as 0.001 or 0.1%",
 };
 
 static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
@@ -139,6 +149,7 @@ static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
     case NEB_OPT_BYTES: ok = parse_bytes(value, f); break;
     case NEB_OPT_TIME: ok = parse_number(value, time_suffixes, f); break;
     case NEB_OPT_RATE: ok = parse_number(value, rate_suffixes, f); break;
+    case NEB_OPT_SHARE: ok = parse_share(value, f); break;
     case NEB_OPT_TEXT: {
         char *copy = *value ? neb__strdup(value) : NULL;
         if (*value && !copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for option '%s'", o->name);

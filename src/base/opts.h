@@ -28,6 +28,7 @@ enum neb_opt_type {
     NEB_OPT_BYTES, /* int64_t; 10, 64k, 16MiB, 1.5G */
     NEB_OPT_TIME,  /* double seconds; 250ms, 5, 5s, 2m, 1h */
     NEB_OPT_RATE,  /* double bits per second; 10mbit, 1gbit, 500kbit */
+    NEB_OPT_SHARE, /* double in [0, 1]; 0.001, 0.1% */
 };
 
 struct neb_opt {
