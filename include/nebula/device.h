@@ -418,7 +418,7 @@ struct neb_linear_xent {
 
 /* ---- optimizer ---------------------------------------------------------------------------------------------- */
 
-/* A piece of the parameter slab with its own settings. In device memory. */
+/* A piece of the parameter slab with its own settings. In device memory, in increasing order of offset. */
 struct neb_segment {
     int64_t offset, n; /* in values */
     float decay;       /* weight decay */
@@ -464,14 +464,23 @@ enum neb_slot { /* for scratch_bytes */
                 NEB_SLOT_SUMSQ,
 };
 
+/* What a plug-in may call back: it cannot see the program's internals. Both functions may be called from any thread
+ * and outlive the device. `fail` words an error for neb_last_error(), logs it, and returns the status it was given;
+ * `log` takes a neb_log_level (nebula/log.h) and one line. */
+struct neb_device_host {
+    neb_status (*fail)(neb_status status, const char *message);
+    void (*log)(int level, const char *line);
+};
+
 struct neb_device_config {
-    neb_dtype compute;    /* activations: F32 or BF16 */
-    int threads;          /* CPU: 0 = one per core */
-    int index;            /* which device of this kind */
-    int64_t memory_limit; /* bytes; 0: the device's own size. A hard cap */
-    int deterministic;    /* 1: the same bits every time, whatever it costs */
-    int tf32;             /* 1: F32 products may use TF32 */
-    const char *isa;      /* CPU: "avx512", "avx2", "plain"; NULL: the best this machine has */
+    neb_dtype compute;                  /* activations: F32 or BF16 */
+    int threads;                        /* CPU: 0 = one per core */
+    int index;                          /* which device of this kind */
+    int64_t memory_limit;               /* bytes; 0: the device's own size. A hard cap */
+    int deterministic;                  /* 1: the same bits every time, whatever it costs */
+    int tf32;                           /* 1: F32 products may use TF32 */
+    const char *isa;                    /* CPU: "avx512", "avx2", "plain"; NULL: the best this machine has */
+    const struct neb_device_host *host; /* set by the loader; NULL: a plug-in keeps its messages to itself */
 };
 
 struct neb_device_info {
