@@ -197,44 +197,45 @@ NEB_API void neb_set_rows(neb_tape *t, neb_tensor *sample, neb_tensor *position)
 /* ---- ops ----------------------------------------------------------------------------------------------------- */
 
 /* scale * (tables[0][ids[0]] + …), 1 to 3 tables (vocabulary, d); ids I32 (rows) → (rows, d). */
-NEB_API neb_tensor *neb_embed(neb_tape *t, int n, neb_param *const *tables, neb_tensor *const *ids,
-                              float scale);
+NEB_API neb_tensor *neb_op_embed(neb_tape *t, int n, neb_param *const *tables, neb_tensor *const *ids,
+                                 float scale);
 
 /* act(x w^T + b): x (rows, in), w (out, in), b (out) or NULL → (rows, out). */
-NEB_API neb_tensor *neb_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act);
+NEB_API neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act);
 /* y + alpha * x w^T, in y's memory: nobody else may read y. */
-NEB_API neb_tensor *neb_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_param *w, float alpha);
+NEB_API neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_param *w, float alpha);
 /* a (m, k) times b (k, n), or b (n, k) with trans_b → (m, n). */
-NEB_API neb_tensor *neb_matmul(neb_tape *t, neb_tensor *a, neb_tensor *b, bool trans_b);
+NEB_API neb_tensor *neb_op_matmul(neb_tape *t, neb_tensor *a, neb_tensor *b, bool trans_b);
 
-NEB_API neb_tensor *neb_norm(neb_tape *t, neb_tensor *x, neb_param *gamma, neb_param *beta,
-                             neb_norm_kind kind, float eps);
+NEB_API neb_tensor *neb_op_norm(neb_tape *t, neb_tensor *x, neb_param *gamma, neb_param *beta,
+                                neb_norm_kind kind, float eps);
 /* s = residual + dropout(x, p); returns norm(s); *s_out = s (may be NULL when not wanted further). */
-NEB_API neb_tensor *neb_norm_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, neb_param *gamma,
-                                      neb_param *beta, neb_norm_kind kind, float eps, float p,
-                                      neb_tensor **s_out);
-NEB_API neb_tensor *neb_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, float p);
-NEB_API neb_tensor *neb_dropout(neb_tape *t, neb_tensor *x, float p);
+NEB_API neb_tensor *neb_op_norm_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, neb_param *gamma,
+                                         neb_param *beta, neb_norm_kind kind, float eps, float p,
+                                         neb_tensor **s_out);
+NEB_API neb_tensor *neb_op_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, float p);
+NEB_API neb_tensor *neb_op_dropout(neb_tape *t, neb_tensor *x, float p);
 
-NEB_API neb_tensor *neb_add(neb_tape *t, neb_tensor *a, neb_tensor *b);
-NEB_API neb_tensor *neb_mul(neb_tape *t, neb_tensor *a, neb_tensor *b);
-NEB_API neb_tensor *neb_scale(neb_tape *t, neb_tensor *x, float factor);
-NEB_API neb_tensor *neb_activate(neb_tape *t, neb_tensor *x, neb_act act);
-NEB_API neb_tensor *neb_swiglu(neb_tape *t, neb_tensor *x); /* (rows, 2n) → (rows, n) */
-NEB_API neb_tensor *neb_stop_gradient(neb_tape *t, neb_tensor *x);
+NEB_API neb_tensor *neb_op_add(neb_tape *t, neb_tensor *a, neb_tensor *b);
+NEB_API neb_tensor *neb_op_mul(neb_tape *t, neb_tensor *a, neb_tensor *b);
+NEB_API neb_tensor *neb_op_scale(neb_tape *t, neb_tensor *x, float factor);
+NEB_API neb_tensor *neb_op_act(neb_tape *t, neb_tensor *x, neb_act act);
+NEB_API neb_tensor *neb_op_swiglu(neb_tape *t, neb_tensor *x); /* (rows, 2n) → (rows, n) */
+NEB_API neb_tensor *neb_op_stop_gradient(neb_tape *t, neb_tensor *x);
 
 /* Views: no copy. Columns of a (rows, d); rows of anything; another shape of a contiguous tensor. */
-NEB_API neb_tensor *neb_columns(neb_tape *t, neb_tensor *x, int64_t first, int64_t count);
-NEB_API neb_tensor *neb_rows_of(neb_tape *t, neb_tensor *x, int64_t first, int64_t count);
-NEB_API neb_tensor *neb_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *shape);
+NEB_API neb_tensor *neb_op_columns(neb_tape *t, neb_tensor *x, int64_t first, int64_t count);
+NEB_API neb_tensor *neb_op_rows_of(neb_tape *t, neb_tensor *x, int64_t first, int64_t count);
+NEB_API neb_tensor *neb_op_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *shape);
 
-NEB_API neb_tensor *neb_gather(neb_tape *t, neb_tensor *x, neb_tensor *index); /* rows; I32 (n) → (n, d) */
-NEB_API neb_tensor *neb_scatter(neb_tape *t, neb_tensor *x, neb_tensor *index,
-                                int64_t rows); /* (n, d) → (rows, d), others 0 */
-NEB_API neb_tensor *neb_mean_pool(neb_tape *t, neb_tensor *x, const struct neb_seqs *seqs); /* → (count, d) */
+NEB_API neb_tensor *neb_op_gather(neb_tape *t, neb_tensor *x, neb_tensor *index); /* rows; I32 (n) → (n, d) */
+NEB_API neb_tensor *neb_op_scatter(neb_tape *t, neb_tensor *x, neb_tensor *index,
+                                   int64_t rows); /* (n, d) → (rows, d), others 0 */
+NEB_API neb_tensor *neb_op_mean_pool(neb_tape *t, neb_tensor *x,
+                                     const struct neb_seqs *seqs); /* → (count, d) */
 
 /* In x's memory: nobody else may read x. */
-NEB_API neb_tensor *neb_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base);
+NEB_API neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base);
 
 struct neb_attention {
     neb_tensor *q, *k,
@@ -245,12 +246,12 @@ struct neb_attention {
     bool causal;
     float dropout;
 };
-NEB_API neb_tensor *neb_attention(neb_tape *t, const struct neb_attention *a);
+NEB_API neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *a);
 
 /* Runs fn(t, arg, x), keeping none of its intermediate results; the backward runs it again. `arg` must stay valid until
  * neb_tape_run() returns. */
 typedef neb_tensor *(*neb_block_fn)(neb_tape *t, void *arg, neb_tensor *x);
-NEB_API neb_tensor *neb_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor *x);
+NEB_API neb_tensor *neb_op_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor *x);
 
 /* ---- losses: each adds scale * weighted sum * ctl.loss_scale to ctl.loss[slot] and starts its own backward ---- */
 
