@@ -1,0 +1,138 @@
+/* roster.h: who belongs to a run, from its genesis on.
+ *
+ * A run begins with a genesis: run id, operator key, facts about the job (each a name and a few bytes, given by the
+ * layers above: job hash, parameter layout, arithmetic version…) and the first roster. Its hash names the run. Every
+ * change of the roster is an epoch: a complete new roster, chained to the one before by hash, and signed by the
+ * operator or by voters who held more than half of the votes in the roster before it. So a site that missed changes
+ * can be sent them by anybody and check them itself.
+ *
+ * A successful create, read or decode owes a neb__chain_free(). docs/links.md has the byte layout. */
+#ifndef NEB_SEAL_ROSTER_H
+#define NEB_SEAL_ROSTER_H
+
+#include "base/buf.h"
+#include "base/hash.h"
+#include "seal/key.h"
+
+enum {
+    NEB_MEMBERS_MAX = 256,
+    NEB_VOTERS_MAX = 7,
+    NEB_ADDRESSES_MAX = 4,
+    NEB_ADDRESS_SIZE = 128, /* with its terminating 0 */
+    NEB_FACTS_MAX = 64,
+    NEB_FACT_NAME_SIZE = 32,
+    NEB_FACT_VALUE_MAX = 1024,
+    NEB_EPOCH_BYTES_MAX = 256 << 10, /* an encoded genesis or epoch is never larger */
+    NEB_RUN_ID_SIZE = 16,
+    NEB_SIGNER_OPERATOR = 0xffff,
+};
+
+enum neb_member_flag {
+    NEB_MEMBER_WITNESS = 1, /* votes and stores, does not train */
+    NEB_MEMBER_LEARNER = 2, /* follows; not yet a voter */
+};
+
+struct neb_member {
+    uint16_t id; /* stable, never given to another key's site again */
+    uint8_t votes;
+    uint8_t flags;
+    char name[NEB_NAME_SIZE];
+    struct neb_public key;
+    uint8_t addresses;
+    char address[NEB_ADDRESSES_MAX][NEB_ADDRESS_SIZE]; /* HOST:PORT or [V6]:PORT */
+};
+
+struct neb_roster {
+    struct neb_member *members; /* ids strictly ascending */
+    uint32_t count;
+};
+
+struct neb_fact {
+    char name[NEB_FACT_NAME_SIZE];
+    uint16_t size;
+    uint8_t value[NEB_FACT_VALUE_MAX];
+};
+
+enum neb_epoch_kind {
+    NEB_EPOCH_CHANGE = 1, /* a record of the run's log; names its index and hash */
+    NEB_EPOCH_EVICT = 2,  /* by the operator; names the log's head as the operator saw it */
+};
+
+struct neb_epoch {
+    uint64_t number;
+    enum neb_epoch_kind kind;
+    uint64_t head_index;
+    struct neb_hash head_hash;
+    struct neb_hash previous; /* the epoch before; for epoch 1 the genesis */
+    struct neb_hash hash;     /* of this one, without its signatures */
+};
+
+struct neb_chain {
+    struct neb_buf genesis; /* encoded */
+    struct neb_buf tail;    /* the epochs, encoded, each behind its u32 length */
+    struct neb_hash genesis_hash;
+    uint8_t run_id[NEB_RUN_ID_SIZE];
+    struct neb_public operator_key;
+    struct neb_fact *facts;
+    uint32_t fact_count;
+    uint64_t epoch;       /* of `now`; 0 is the genesis */
+    struct neb_hash head; /* hash of the newest epoch; the genesis hash in epoch 0 */
+    uint16_t last_id;     /* the largest id ever given */
+    struct neb_roster now;
+};
+
+/* Seals a genesis with a fresh run id. The roster's ids are set to 1, 2, 3… in the order given.
+ *   NEB_ERR_INVALID  no voter, too many, a name or key twice, an address that is none; NEB_ERR_NOMEM */
+neb_status neb__chain_create(const struct neb_public *operator_key, const struct neb_fact *facts,
+                             uint32_t fact_count, const struct neb_roster *roster, struct neb_chain **out);
+void neb__chain_free(struct neb_chain *chain); /* NULL is fine */
+
+/* Whole chain ⇄ bytes; the bytes are hostile, every signature is checked.
+ *   NEB_ERR_CORRUPT, NEB_ERR_AUTH (a signature), NEB_ERR_VERSION, NEB_ERR_NOMEM */
+neb_status neb__chain_encode(const struct neb_chain *chain, struct neb_buf *out);
+neb_status neb__chain_decode(const uint8_t *p, size_t n, struct neb_chain **out);
+neb_status neb__chain_read(const char *path, struct neb_chain **out);
+neb_status neb__chain_write(const struct neb_chain *chain, const char *path);
+
+/* The encoded epochs behind number `after`, at most max bytes of whole epochs (at least one where there is one):
+ * what a peer of epoch `after` lacks. */
+void neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t max, const uint8_t **p, size_t *n);
+
+/* Adds epochs that a peer sent. Epochs held already are compared and skipped. All are added, or none.
+ *   NEB_ERR_STATE    a gap: they begin above our epoch + 1
+ *   NEB_ERR_EXISTS   a fork: another epoch of a number we hold, properly signed: two histories of the roster
+ *   NEB_ERR_CORRUPT, NEB_ERR_AUTH, NEB_ERR_NOMEM */
+neb_status neb__chain_extend(struct neb_chain *chain, const uint8_t *p, size_t n);
+
+/* Words a successor epoch of `chain` with the given roster (new members have id 0 and get the next one), and signs it
+ * with each key of `signers`; keys that are neither the operator's nor a voter's are refused. `out` gets the epoch
+ * behind its length: what neb__chain_extend takes. */
+neb_status neb__chain_propose(const struct neb_chain *chain, enum neb_epoch_kind kind, uint64_t head_index,
+                              const struct neb_hash *head_hash, const struct neb_roster *roster,
+                              const struct neb_key *const *signers, uint32_t signer_count,
+                              struct neb_buf *out);
+
+/* NULL when there is none. */
+const struct neb_member *neb__roster_by_key(const struct neb_roster *r, const struct neb_public *key);
+const struct neb_member *neb__roster_by_id(const struct neb_roster *r, uint16_t id);
+const struct neb_member *neb__roster_by_name(const struct neb_roster *r, const char *name);
+const struct neb_fact *neb__chain_fact(const struct neb_chain *chain, const char *name);
+uint32_t neb__roster_votes(const struct neb_roster *r); /* of all */
+
+/* Of the two, who dials: the one of lower id if both can be dialled, else the one that cannot; 0: neither can. */
+uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member *b);
+
+/* What every roster must fulfil; NEB_ERR_INVALID names the fault (not logged). */
+neb_status neb__roster_check(const struct neb_roster *r);
+
+/* "host:port" or "[v6]:port", port 1 to 65535. host gets the part without brackets. */
+bool neb__address_split(const char *address, char host[NEB_ADDRESS_SIZE], uint16_t *port);
+
+/* --- for roster.c and chain.c alone: the byte layout ------------------------------------------------------------- */
+struct neb_reader;
+neb_status neb__roster_encode(const struct neb_roster *r, struct neb_buf *out);
+neb_status neb__roster_decode(struct neb_reader *r, struct neb_roster *out); /* owes neb__roster_free */
+neb_status neb__roster_copy(const struct neb_roster *r, struct neb_roster *out);
+void neb__roster_free(struct neb_roster *r);
+
+#endif
