@@ -1,0 +1,380 @@
+/* verb_roster.c: `nebula-i roster`: collects identities into a run's genesis, and changes the roster later.
+ *
+ * Before the run there is a draft, a text file that may be edited by hand: one member a line, `#` begins a comment,
+ *
+ *     IDENTITY [ADDRESS…] [votes=N] [witness] [learner]
+ *
+ * `seal` turns it into the genesis: from then on a file is a signed chain (seal/roster.h), and every change is an epoch
+ * that the operator's key signs. */
+#include "cli/verb.h"
+#include "base/file.h"
+#include "base/opts.h"
+#include "seal/site.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct options {
+    char *operator_, *job, *head;
+    int64_t votes;
+    bool witness, learner, force, help;
+};
+
+static const struct neb_opt table[] = {
+    {"operator", NEB_OPT_TEXT, offsetof(struct options, operator_), "", NULL,
+     "site folder of the run's operator"},
+    NEB_OPT(struct options, job, NEB_OPT_TEXT, "", NULL,
+            "seal: the job file; its hash becomes a fact of the genesis"),
+    NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL,
+            "votes of the member: 0, 1, or 2 for a survivor of two"),
+    NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
+            "the member votes and stores, but does not train"),
+    NEB_OPT(struct options, learner, NEB_OPT_BOOL, "no", NULL, "the member follows and has no vote yet"),
+    NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL, "evict, admit: INDEX:HASH of the log's head"),
+    NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
+            "evict: even if what remains was no majority before"),
+    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
+    NEB_OPT_END,
+};
+
+static int usage(FILE *to)
+{
+    fprintf(
+        to,
+        "usage: nebula-i roster add DRAFT IDENTITY|DIR [ADDRESS…]     one more member in a draft (a text "
+        "file)\n"
+        "       nebula-i roster seal DRAFT FILE --operator DIR        the draft becomes the run's genesis\n"
+        "       nebula-i roster join FILE DIR                         the site in DIR takes part in this "
+        "run\n"
+        "       nebula-i roster show FILE|DIR                         members, votes, addresses, epoch, "
+        "hashes\n"
+        "       nebula-i roster admit FILE IDENTITY|DIR [ADDRESS…] --operator DIR   a new member, or its new "
+        "key\n"
+        "       nebula-i roster evict FILE NAME --operator DIR        takes a member out; its key is worth "
+        "nothing\n\n"
+        "An ADDRESS reads HOST:PORT; a site behind NAT needs none if all its peers have one. The operator is "
+        "the\n"
+        "holder of any site folder made with `nebula-i site init`; it signs changes and need not be a "
+        "member.\n\n");
+    neb__opts_help(table, to);
+    return to == stdout ? 0 : 2;
+}
+
+/* IDENTITY, or the folder of a site. */
+static neb_status read_identity(const char *text, struct neb_member *m)
+{
+    struct stat st;
+    if (!stat(text, &st) && S_ISDIR(st.st_mode)) return neb__site_identity(text, m->name, &m->key);
+    if (neb__identity_parse(text, strlen(text), m->name, &m->key) == NEB_OK) return NEB_OK;
+    return neb__fail(NEB_ERR_INVALID, "'%s': %s", text, neb_last_error());
+}
+
+static neb_status add_address(struct neb_member *m, const char *address)
+{
+    char host[NEB_ADDRESS_SIZE];
+    uint16_t port;
+    if (m->addresses >= NEB_ADDRESSES_MAX)
+        return neb__fail(NEB_ERR_INVALID, "%s: at most %d addresses", m->name, NEB_ADDRESSES_MAX);
+    if (!neb__address_split(address, host, &port))
+        return neb__fail(NEB_ERR_INVALID, "'%s': an address reads HOST:PORT or [V6]:PORT", address);
+    snprintf(m->address[m->addresses++], NEB_ADDRESS_SIZE, "%s", address);
+    return NEB_OK;
+}
+
+static neb_status member_from_args(const struct options *o, int argc, char **argv, struct neb_member *m)
+{
+    *m = (struct neb_member){0};
+    NEB_TRY(read_identity(argv[0], m));
+    if (o->votes < 0 || o->votes > 2) return neb__fail(NEB_ERR_INVALID, "--votes is 0, 1 or 2");
+    m->votes = o->learner ? 0 : (uint8_t)o->votes;
+    m->flags = (uint8_t)((o->witness ? NEB_MEMBER_WITNESS : 0) | (o->learner ? NEB_MEMBER_LEARNER : 0));
+    for (int i = 1; i < argc; i++) NEB_TRY(add_address(m, argv[i]));
+    return NEB_OK;
+}
+
+static neb_status draft_word(struct neb_member *m, const char *word)
+{
+    if (!strcmp(word, "witness"))
+        m->flags |= NEB_MEMBER_WITNESS;
+    else if (!strcmp(word, "learner"))
+        m->flags |= NEB_MEMBER_LEARNER, m->votes = 0;
+    else if (!strncmp(word, "votes=", 6) && word[6] >= '0' && word[6] <= '2' && !word[7])
+        m->votes = (uint8_t)(word[6] - '0');
+    else
+        return add_address(m, word);
+    return NEB_OK;
+}
+
+static neb_status draft_line(char *line, struct neb_roster *r)
+{
+    char *save, *word = strtok_r(line, " \t", &save);
+    if (!word) return NEB_OK;
+    if (r->count >= NEB_MEMBERS_MAX)
+        return neb__fail(NEB_ERR_INVALID, "more than %d members", NEB_MEMBERS_MAX);
+    struct neb_member *m = &r->members[r->count];
+    *m = (struct neb_member){.votes = 1};
+    NEB_TRY(read_identity(word, m));
+    while ((word = strtok_r(NULL, " \t", &save))) NEB_TRY(draft_word(m, word));
+    r->count++;
+    return NEB_OK;
+}
+
+static neb_status draft_read(const char *path, struct neb_roster *r)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 20);
+    neb_status s = neb__file_read(path, &b);
+    if (s == NEB_OK) s = neb__buf_append(&b, "", 1);
+    int number = 1;
+    for (char *line = (char *)b.data; s == NEB_OK && line; number++) {
+        char *end = strchr(line, '\n');
+        if (end) *end++ = 0;
+        line[strcspn(line, "#\r")] = 0;
+        s = draft_line(line, r);
+        if (s != NEB_OK) fprintf(stderr, "%s, line %d\n", path, number);
+        line = end;
+    }
+    neb__buf_free(&b);
+    return s;
+}
+
+static int add(const struct options *o, int argc, char **argv)
+{
+    struct neb_member m;
+    char identity[NEB_IDENTITY_SIZE];
+    if (argc < 2) return usage(stderr);
+    if (member_from_args(o, argc - 1, argv + 1, &m) != NEB_OK) return 1;
+    FILE *f = fopen(argv[0], "a");
+    if (!f) return fprintf(stderr, "cannot write %s\n", argv[0]), 1;
+    neb__identity_format(m.name, &m.key, identity);
+    fprintf(f, "%s", identity);
+    for (int i = 0; i < m.addresses; i++) fprintf(f, " %s", m.address[i]);
+    if (m.votes != 1 && !(m.flags & NEB_MEMBER_LEARNER)) fprintf(f, " votes=%d", m.votes);
+    fprintf(f, "%s%s\n", m.flags & NEB_MEMBER_WITNESS ? " witness" : "",
+            m.flags & NEB_MEMBER_LEARNER ? " learner" : "");
+    int bad = ferror(f);
+    return fclose(f) || bad ? fprintf(stderr, "cannot write %s\n", argv[0]), 1 : 0;
+}
+
+static neb_status job_fact(const char *path, struct neb_fact *f)
+{
+    struct neb_buf b;
+    struct neb_hash h;
+    neb__buf_init(&b, 64 << 20);
+    neb_status s = neb__file_read(path, &b);
+    if (s == NEB_OK) s = neb__hash(b.data, b.len, &h);
+    neb__buf_free(&b);
+    if (s != NEB_OK) return s;
+    *f = (struct neb_fact){.name = "job", .size = NEB_HASH_SIZE};
+    memcpy(f->value, h.b, NEB_HASH_SIZE);
+    return NEB_OK;
+}
+
+static void print_hash(const char *label, const struct neb_hash *h)
+{
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb__hash_hex(h, hex);
+    printf("%-10s %s\n", label, hex);
+}
+
+static int seal(const struct options *o, int argc, char **argv)
+{
+    static struct neb_member members[NEB_MEMBERS_MAX];
+    struct neb_roster r = {members, 0};
+    struct neb_fact fact;
+    struct neb_public operator_key;
+    char name[NEB_NAME_SIZE];
+    struct neb_chain *chain = NULL;
+    struct stat st;
+    if (argc != 2) return usage(stderr);
+    if (!o->operator_) return fprintf(stderr, "nebula-i roster seal: --operator DIR is needed\n"), 2;
+    if (!stat(argv[1], &st)) return fprintf(stderr, "%s exists already\n", argv[1]), 1;
+    if (draft_read(argv[0], &r) != NEB_OK || neb__site_identity(o->operator_, name, &operator_key) != NEB_OK)
+        return 1;
+    if (o->job && job_fact(o->job, &fact) != NEB_OK) return 1;
+    if (neb__chain_create(&operator_key, &fact, o->job ? 1 : 0, &r, &chain) != NEB_OK) return 1;
+    int rc = neb__chain_write(chain, argv[1]) != NEB_OK;
+    if (!rc) print_hash("genesis", &chain->genesis_hash);
+    neb__chain_free(chain);
+    return rc;
+}
+
+/* FILE, or the folder of a site that has joined. */
+static neb_status open_chain(const char *path, char file[PATH_MAX], struct neb_chain **out)
+{
+    struct stat st;
+    bool dir = !stat(path, &st) && S_ISDIR(st.st_mode);
+    if (snprintf(file, PATH_MAX, dir ? "%s/roster" : "%s", path) >= PATH_MAX)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
+    return dir ? neb__site_roster_load(path, out) : neb__chain_read(path, out);
+}
+
+static int show(const char *path)
+{
+    char file[PATH_MAX], identity[NEB_IDENTITY_SIZE];
+    struct neb_chain *c;
+    if (open_chain(path, file, &c) != NEB_OK) return 1;
+    printf("run        ");
+    for (int i = 0; i < NEB_RUN_ID_SIZE; i++) printf("%02x", c->run_id[i]);
+    printf("\n");
+    print_hash("genesis", &c->genesis_hash);
+    printf("epoch      %" PRIu64 "\n", c->epoch);
+    print_hash("head", &c->head);
+    for (uint32_t i = 0; i < c->now.count; i++) {
+        const struct neb_member *m = &c->now.members[i];
+        neb__identity_format(m->name, &m->key, identity);
+        printf("member %-3u %s votes=%d%s%s", m->id, identity, m->votes,
+               m->flags & NEB_MEMBER_WITNESS ? " witness" : "",
+               m->flags & NEB_MEMBER_LEARNER ? " learner" : "");
+        for (int a = 0; a < m->addresses; a++) printf(" %s", m->address[a]);
+        printf("\n");
+    }
+    neb__chain_free(c);
+    return 0;
+}
+
+/* A site may take a longer chain of its own run, never another run's roster. */
+static int join(const char *file, const char *dir)
+{
+    char name[NEB_NAME_SIZE], old_path[PATH_MAX];
+    struct neb_public key;
+    struct neb_chain *c = NULL, *old = NULL;
+    struct stat st;
+    int rc = 1;
+    if (neb__chain_read(file, &c) != NEB_OK || neb__site_identity(dir, name, &key) != NEB_OK) goto out;
+    snprintf(old_path, sizeof old_path, "%s/roster", dir);
+    if (!stat(old_path, &st)) {
+        if (neb__chain_read(old_path, &old) != NEB_OK) goto out;
+        if (!neb__hash_equal(&old->genesis_hash, &c->genesis_hash)) {
+            fprintf(stderr, "%s takes part in another run already; use one site folder for each run\n", dir);
+            goto out;
+        }
+        if (neb__chain_extend(old, c->tail.data, c->tail.len) != NEB_OK) goto out;
+    }
+    const struct neb_chain *newest = old && old->epoch > c->epoch ? old : c;
+    if (!neb__roster_by_key(&newest->now, &key)) {
+        fprintf(stderr, "%s is not a member in epoch %" PRIu64 " of this run\n", name, newest->epoch);
+        goto out;
+    }
+    rc = neb__site_roster_save(dir, newest) != NEB_OK;
+out:
+    neb__chain_free(c);
+    neb__chain_free(old);
+    return rc;
+}
+
+static neb_status parse_head(const char *text, uint64_t *index, struct neb_hash *hash)
+{
+    char hex[65];
+    *index = 0;
+    memset(hash, 0, sizeof *hash);
+    if (!text) return NEB_OK;
+    if (sscanf(text, "%" SCNu64 ":%64[0-9a-f]", index, hex) != 2 || strlen(hex) != 64)
+        return neb__fail(NEB_ERR_INVALID, "--head reads INDEX:64-HEX-DIGITS");
+    for (int i = 0; i < NEB_HASH_SIZE; i++) sscanf(hex + 2 * i, "%2hhx", &hash->b[i]);
+    return NEB_OK;
+}
+
+/* Signs `next` as the successor of the chain in `file` and writes it back. */
+static neb_status new_epoch(const struct options *o, const char *file, struct neb_chain *c,
+                            const struct neb_roster *next, enum neb_epoch_kind kind)
+{
+    struct neb_key *key = NULL;
+    struct neb_buf b;
+    struct neb_hash head;
+    uint64_t index;
+    if (!o->operator_)
+        return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs the change");
+    NEB_TRY(parse_head(o->head, &index, &head));
+    NEB_TRY(neb__site_key(o->operator_, &key));
+    neb__buf_init(&b, NEB_EPOCH_BYTES_MAX + 4);
+    const struct neb_key *signers[] = {key};
+    neb_status s = neb__chain_propose(c, kind, index, &head, next, signers, 1, &b);
+    if (s == NEB_OK && (s = neb__chain_extend(c, b.data, b.len)) != NEB_OK)
+        neb__fail(s, "the new epoch is not valid: %s", neb_last_error());
+    if (s == NEB_OK) s = neb__chain_write(c, file);
+    if (s == NEB_OK) {
+        printf("epoch      %" PRIu64 "\n", c->epoch);
+        print_hash("head", &c->head);
+    }
+    neb__buf_free(&b);
+    neb__key_free(key);
+    return s;
+}
+
+static neb_status evict(const struct options *o, const char *path, const char *name)
+{
+    char file[PATH_MAX];
+    struct neb_chain *c;
+    struct neb_roster next = {0};
+    NEB_TRY(open_chain(path, file, &c));
+    const struct neb_member *m = neb__roster_by_name(&c->now, name);
+    neb_status s = m ? neb__roster_copy(&c->now, &next) : neb__fail(NEB_ERR_NOTFOUND, "no member '%s'", name);
+    if (s == NEB_OK) {
+        uint32_t votes = neb__roster_votes(&c->now), gone = m->votes, at = (uint32_t)(m - c->now.members);
+        if (2 * (votes - gone) <= votes && gone && !o->force)
+            s = neb__fail(
+                NEB_ERR_INVALID,
+                "without %s only %u of %u votes remain, no majority: make sure that it cannot still commit "
+                "with others, then use --force",
+                name, votes - gone, votes);
+        memmove(&next.members[at], &next.members[at + 1], (next.count - at - 1) * sizeof *next.members);
+        next.count--;
+    }
+    if (s == NEB_OK) s = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT);
+    neb__roster_free(&next);
+    neb__chain_free(c);
+    return s;
+}
+
+static neb_status admit(const struct options *o, int argc, char **argv)
+{
+    char file[PATH_MAX];
+    struct neb_chain *c;
+    struct neb_roster next = {0};
+    struct neb_member m;
+    NEB_TRY(member_from_args(o, argc - 1, argv + 1, &m));
+    NEB_TRY(open_chain(argv[0], file, &c));
+    neb_status s = neb__roster_copy(&c->now, &next);
+    if (s == NEB_OK) {
+        uint32_t at = 0;
+        while (at < next.count && strcmp(next.members[at].name, m.name)) at++;
+        if (at < next.count) m.id = next.members[at].id; /* the same site with another key or address */
+        next.members[at] = m;                            /* a copy has room for one more */
+        if (at == next.count) next.count++;
+        s = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
+    }
+    neb__roster_free(&next);
+    neb__chain_free(c);
+    return s;
+}
+
+static int dispatch(const struct options *o, int n, char **argv)
+{
+    if (o->help) return usage(stdout);
+    if (n < 2) return usage(stderr);
+    const char *what = argv[0];
+    if (!strcmp(what, "add")) return add(o, n - 1, argv + 1);
+    if (!strcmp(what, "seal")) return seal(o, n - 1, argv + 1);
+    if (!strcmp(what, "show") && n == 2) return show(argv[1]);
+    if (!strcmp(what, "join") && n == 3) return join(argv[1], argv[2]);
+    if (!strcmp(what, "evict") && n == 3) return evict(o, argv[1], argv[2]) != NEB_OK;
+    if (!strcmp(what, "admit") && n >= 3) return admit(o, n - 1, argv + 1) != NEB_OK;
+    return usage(stderr);
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o;
+    int n = 0;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    int rc = neb__opts_args(table, &o, argc, argv, &n) != NEB_OK ? 2 : dispatch(&o, n, argv);
+    neb__opts_free(table, &o);
+    return rc;
+}
+
+const struct neb_verb neb__verb_roster = {"roster", "add | seal | join | show | admit | evict …",
+                                          "collect a run's members, change them", run};
