@@ -1,0 +1,298 @@
+/* pump.c: packets out of the devices, through the wire, into the devices.
+ *
+ * One thread. A tick: let the wire do what is due, read what the sites sent, write what arrived. Between two ticks it
+ * sleeps until the wire's next event or a readable device. When a tick moved many packets, the next one comes no sooner
+ * than QUANTUM later, as network cards hold interrupts back: packets due meanwhile are written together, those of one
+ * train as one train. That bounds the cost at high rates, and the error of the delay stays below QUANTUM each way; a
+ * lone packet is not held back at all.
+ *
+ * Arrivals are stamped when they are read. The thread asks for real-time priority, since a late tick is a late packet;
+ * without the permission it goes on at the priority it has.
+ *
+ * Invariant: frame->refs counts the frame's packets inside the wire and in `run`s, plus one while it is being parsed.
+ */
+#define _GNU_SOURCE
+#include "net/lab/pump.h"
+#include "net/lab/frame.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    QUANTUM = 150000,
+    /* ns */ BUSY = 6 /* packets in a tick */,
+    READS = 64 /* frames of a site in a tick */
+};
+
+/* Packets of one frame that go out together. */
+struct run {
+    struct neb_frame *frame;
+    uint32_t first, count;
+    int from;
+};
+
+struct neb_pump {
+    int sites;
+    struct neb_tun tun[NEB_LAB_SITES];
+    struct run run[NEB_LAB_SITES];
+    struct neb_wire *wire;
+    struct neb_frames frames;
+    struct neb_frame *spare; /* the next read goes here */
+    struct neb_rng rng;
+    uint64_t moved; /* packets in this tick */
+    int wake;
+    pthread_mutex_t lock;
+    pthread_t thread;
+    atomic_bool stop;
+};
+
+/* ---- into the devices -------------------------------------------------------------------------------------------- */
+
+static void flush(struct neb_pump *p, int site)
+{
+    struct run *r = &p->run[site];
+    if (!r->frame) return;
+    uint8_t scratch[NEB_FRAME_HEADERS];
+    struct iovec part[2];
+    int parts = neb__frame_cut(r->frame, r->first, r->count, scratch, part);
+    if (writev(p->tun[site].fd, part, parts) < 0)
+        for (uint32_t i = 0; i < r->count; i++) neb__wire_refused(p->wire, r->from, site);
+    for (uint32_t i = 0; i < r->count; i++) neb__frame_give(&p->frames, r->frame);
+    r->frame = NULL;
+}
+
+static void flush_all(struct neb_pump *p)
+{
+    for (int i = 0; i < p->sites; i++) flush(p, i);
+}
+
+static void flip_a_bit(struct neb_pump *p, struct neb_frame *f, uint32_t index)
+{
+    uint32_t bytes;
+    uint8_t *payload = neb__frame_payload(f, index, &bytes);
+    if (!bytes) return;
+    uint64_t bit = neb__rng_below(&p->rng, (uint64_t)bytes * 8);
+    payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
+}
+
+static void deliver(void *arg, const struct neb_wire_packet *packet, int64_t at)
+{
+    struct neb_pump *p = arg;
+    struct run *r = &p->run[packet->to];
+    (void)at;
+    p->moved++;
+    if (packet->corrupt) flip_a_bit(p, packet->ref, packet->index);
+    if (r->frame == packet->ref && r->first + r->count == packet->index) {
+        r->count++;
+        return;
+    }
+    flush(p, packet->to);
+    *r = (struct run){.frame = packet->ref, .first = packet->index, .count = 1, .from = packet->from};
+}
+
+static void dropped(void *arg, const struct neb_wire_packet *packet, enum neb_wire_drop why)
+{
+    struct neb_pump *p = arg;
+    (void)why;
+    neb__frame_give(&p->frames, packet->ref);
+}
+
+/* ---- out of the devices ------------------------------------------------------------------------------------------ */
+
+/* A small packet moves to a small frame, so that a large one is not held by it. */
+static struct neb_frame *fitting(struct neb_pump *p, struct neb_frame *f, ssize_t n)
+{
+    f->len = (uint32_t)n;
+    if (n > 4096) {
+        p->spare = NULL;
+        return f;
+    }
+    struct neb_frame *small = neb__frame_take(&p->frames, f->len);
+    if (!small) return NULL;
+    memcpy(small->data, f->data, f->len);
+    small->len = f->len;
+    return small;
+}
+
+static void take_in(struct neb_pump *p, int from, struct neb_frame *f, int64_t now)
+{
+    uint32_t dest;
+    if (neb__frame_parse(f, &dest) && dest > NEB_LAB_SUBNET && dest <= NEB_LAB_SUBNET + (uint32_t)p->sites) {
+        int to = (int)(dest - NEB_LAB_SUBNET - 1);
+        f->refs += (int)f->packets;
+        for (uint32_t i = 0; i < f->packets; i++)
+            neb__wire_send(p->wire, now, from, to, neb__frame_packet_bytes(f, i), f, i);
+        p->moved += f->packets;
+    }
+    neb__frame_give(&p->frames, f);
+}
+
+static void read_site(struct neb_pump *p, int site, int64_t now)
+{
+    for (int i = 0; i < READS; i++) {
+        if (!p->spare && !(p->spare = neb__frame_take(&p->frames, NEB_FRAME_MOST))) return;
+        ssize_t n = read(p->tun[site].fd, p->spare->data, NEB_FRAME_MOST);
+        if (n <= 0) return;
+        struct neb_frame *f = fitting(p, p->spare, n);
+        if (f) take_in(p, site, f, now);
+    }
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+static void prefer_this_thread(void)
+{
+    struct sched_param param = {.sched_priority = 1};
+    prctl(PR_SET_NAME, "nebula-wan");
+    prctl(PR_SET_TIMERSLACK, 1);
+    if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0) return;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -15);
+    neb__debug("lab: no real-time priority (%s): delays keep less well on a busy machine", strerror(errno));
+}
+
+static void sleep_until(int64_t at)
+{
+    struct timespec t = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
+{
+    pthread_mutex_lock(&p->lock);
+    p->moved = 0;
+    neb__wire_advance(p->wire, neb__now_ns());
+    flush_all(p);
+    int64_t now = neb__now_ns();
+    neb__wire_advance(p->wire, now);
+    for (int i = 0; i < p->sites; i++)
+        if (fds[i].revents) read_site(p, i, now);
+    flush_all(p);
+    int64_t next = neb__wire_next(p->wire);
+    pthread_mutex_unlock(&p->lock);
+    return next;
+}
+
+static void *pump(void *arg)
+{
+    struct neb_pump *p = arg;
+    struct pollfd fds[NEB_LAB_SITES + 1] = {{0}};
+    prefer_this_thread();
+    for (int i = 0; i < p->sites; i++) fds[i] = (struct pollfd){.fd = p->tun[i].fd, .events = POLLIN};
+    fds[p->sites] = (struct pollfd){.fd = p->wake, .events = POLLIN};
+    while (!atomic_load_explicit(&p->stop, memory_order_relaxed)) {
+        int64_t began = neb__now_ns(), next = tick(p, fds);
+        if (p->moved > BUSY) sleep_until(began + QUANTUM);
+        int64_t left = next == INT64_MAX ? INT64_MAX : next - neb__now_ns();
+        struct timespec wait = {0, 0};
+        if (left > 0) wait = (struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
+        if (ppoll(fds, (nfds_t)p->sites + 1, next == INT64_MAX ? NULL : &wait, NULL) < 0)
+            for (int i = 0; i <= p->sites; i++) fds[i].revents = 0;
+        if (fds[p->sites].revents) {
+            uint64_t n;
+            (void)!read(p->wake, &n, sizeof n);
+        }
+    }
+    return NULL;
+}
+
+static void wake(struct neb_pump *p)
+{
+    uint64_t one = 1;
+    (void)!write(p->wake, &one, sizeof one);
+}
+
+struct neb_wire *neb__pump_lock(struct neb_pump *p)
+{
+    pthread_mutex_lock(&p->lock);
+    return p->wire;
+}
+
+void neb__pump_unlock(struct neb_pump *p)
+{
+    pthread_mutex_unlock(&p->lock);
+    wake(p);
+}
+
+double neb__pump_cpu_seconds(struct neb_pump *p)
+{
+    clockid_t clock;
+    struct timespec t;
+    if (pthread_getcpuclockid(p->thread, &clock) || clock_gettime(clock, &t)) return 0;
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Signals are the business of the other threads. */
+static int start_thread(struct neb_pump *p)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int e = pthread_create(&p->thread, NULL, pump, p);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return e;
+}
+
+neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tun *tun, struct neb_pump **out)
+{
+    struct neb_pump *p = NEB_NEW(struct neb_pump);
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for the laboratory's thread");
+    neb_status st;
+    p->sites = cfg->sites;
+    memcpy(p->tun, tun, (size_t)cfg->sites * sizeof *tun);
+    p->rng.state = cfg->seed ^ 0xC0;
+    struct neb_wire_sink sink = {deliver, dropped, p};
+    NEB_TRY_GOTO(st, neb__wire_create(cfg, &sink, neb__now_ns(), &p->wire), no_wire);
+    p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->wake < 0) {
+        st = neb__fail(NEB_ERR_IO, "eventfd: %s", strerror(errno));
+        goto no_wake;
+    }
+    pthread_mutex_init(&p->lock, NULL);
+    int e = start_thread(p);
+    if (e) {
+        st = neb__fail(NEB_ERR_IO, "the laboratory's thread: %s", strerror(e));
+        goto no_thread;
+    }
+    *out = p;
+    return NEB_OK;
+no_thread:
+    pthread_mutex_destroy(&p->lock);
+    close(p->wake);
+no_wake:
+    neb__wire_destroy(p->wire);
+no_wire:
+    neb__free(p);
+    return st;
+}
+
+void neb__pump_stop(struct neb_pump *p)
+{
+    if (!p) return;
+    atomic_store(&p->stop, true);
+    wake(p);
+    pthread_join(p->thread, NULL);
+    pthread_mutex_destroy(&p->lock);
+    close(p->wake);
+    for (int i = 0; i < p->sites; i++)
+        for (uint32_t k = 0; p->run[i].frame && k < p->run[i].count; k++)
+            neb__frame_give(&p->frames, p->run[i].frame);
+    neb__wire_destroy(p->wire);
+    if (p->spare) neb__frame_give(&p->frames, p->spare);
+    neb__frames_clear(&p->frames);
+    neb__free(p);
+}
