@@ -1,0 +1,186 @@
+/* sp_shim.cc: the one C++ file of the text side: calls SentencePiece, turns statuses and exceptions into codes.
+ *
+ * Encoding writes into a vector of the calling thread, so that encoding millions of lines on all cores neither
+ * allocates a result per line nor shares one. */
+#include <inttypes.h>
+#include <stddef.h>
+extern "C" {
+#include "text/sp_shim.h"
+}
+
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+struct neb_sp {
+    sentencepiece::SentencePieceProcessor processor;
+};
+
+namespace
+{
+
+neb_status say(char *error, neb_status s, const char *text)
+{
+    snprintf(error, NEB_SP_ERROR, "%s", text);
+    return s;
+}
+
+neb_status say(char *error, neb_status s, const sentencepiece::util::Status &status)
+{
+    return say(error, s, status.ToString().c_str());
+}
+
+/* Runs `body`, which returns a neb_status, and lets no exception out. */
+template <class Body> neb_status guarded(char *error, Body body)
+{
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return say(error, NEB_ERR_NOMEM, "out of memory");
+    } catch (const std::exception &e) {
+        return say(error, NEB_ERR_INTERNAL, e.what());
+    } catch (...) {
+        return say(error, NEB_ERR_INTERNAL, "an unknown exception");
+    }
+}
+
+class Lines : public sentencepiece::SentenceIterator
+{
+  public:
+    Lines(neb_sp_next next, void *arg) : next_(next), arg_(arg)
+    {
+        Next();
+    }
+    bool done() const override
+    {
+        return done_;
+    }
+    void Next() override
+    {
+        const char *text;
+        size_t n;
+        done_ = !next_(arg_, &text, &n);
+        if (!done_) value_.assign(text, n);
+    }
+    const std::string &value() const override
+    {
+        return value_;
+    }
+    sentencepiece::util::Status status() const override
+    {
+        return sentencepiece::util::Status();
+    }
+
+  private:
+    neb_sp_next next_;
+    void *arg_;
+    bool done_ = false;
+    std::string value_;
+};
+
+} // namespace
+
+neb_status neb__sp_load(const void *bytes, size_t n, neb_sp **out, char *error)
+{
+    return guarded(error, [&] {
+        std::unique_ptr<neb_sp> sp(new neb_sp);
+        auto status = sp->processor.LoadFromSerializedProto(absl::string_view((const char *)bytes, n));
+        if (!status.ok()) return say(error, NEB_ERR_CORRUPT, status);
+        *out = sp.release();
+        return NEB_OK;
+    });
+}
+
+void neb__sp_free(neb_sp *sp)
+{
+    delete sp;
+}
+
+neb_status neb__sp_encode(const neb_sp *sp, const char *text, size_t n, const int **ids, size_t *count,
+                          char *error)
+{
+    static thread_local std::vector<int> result;
+    return guarded(error, [&] {
+        auto status = sp->processor.Encode(absl::string_view(text, n), &result);
+        if (!status.ok()) return say(error, NEB_ERR_INTERNAL, status);
+        *ids = result.data();
+        *count = result.size();
+        return NEB_OK;
+    });
+}
+
+neb_status neb__sp_decode(const neb_sp *sp, const int32_t *ids, size_t n, neb_buf *out, char *error)
+{
+    return guarded(error, [&] {
+        std::string text;
+        auto status = sp->processor.Decode(std::vector<int>(ids, ids + n), &text);
+        if (!status.ok()) return say(error, NEB_ERR_INTERNAL, status);
+        neb_status s = neb__buf_append(out, text.data(), text.size());
+        return s == NEB_OK ? s : say(error, s, "the decoded text does not fit");
+    });
+}
+
+int32_t neb__sp_size(const neb_sp *sp)
+{
+    return sp->processor.GetPieceSize();
+}
+
+int32_t neb__sp_id(const neb_sp *sp, const char *piece)
+{
+    int id = sp->processor.PieceToId(piece);
+    return id >= 0 && sp->processor.IdToPiece(id) == piece
+               ? id
+               : -1; /* an unknown piece answers the id of <unk> */
+}
+
+const char *neb__sp_piece(const neb_sp *sp, int32_t id)
+{
+    return id >= 0 && id < sp->processor.GetPieceSize() ? sp->processor.IdToPiece(id).c_str() : nullptr;
+}
+
+int neb__sp_is_special(const neb_sp *sp, int32_t id)
+{
+    const auto &p = sp->processor;
+    return p.IsControl(id) || p.IsUnknown(id) || p.IsUnused(id);
+}
+
+int32_t neb__sp_pad(const neb_sp *sp)
+{
+    return sp->processor.pad_id();
+}
+
+int32_t neb__sp_unk(const neb_sp *sp)
+{
+    return sp->processor.unk_id();
+}
+
+int32_t neb__sp_bos(const neb_sp *sp)
+{
+    return sp->processor.bos_id();
+}
+
+int32_t neb__sp_eos(const neb_sp *sp)
+{
+    return sp->processor.eos_id();
+}
+
+neb_status neb__sp_train(const char *const *kv, neb_sp_next next, void *arg, neb_buf *out, char *error)
+{
+    return guarded(error, [&] {
+        std::unordered_map<std::string, std::string> options;
+        for (; kv[0]; kv += 2) options[kv[0]] = kv[1];
+        Lines lines(next, arg);
+        std::string model;
+        auto status = sentencepiece::SentencePieceTrainer::Train(options, &lines, &model);
+        if (!status.ok()) return say(error, NEB_ERR_INVALID, status);
+        neb_status s = neb__buf_append(out, model.data(), model.size());
+        return s == NEB_OK ? s : say(error, s, "no room for the trained model");
+    });
+}

@@ -1,0 +1,37 @@
+/* sp_shim.h: SentencePiece through C. No exception and no C++ type crosses this header. A successful load owes a
+ * free. Errors are worded into `error` (NEB_SP_ERROR bytes) and answered with NEB_ERR_*; the caller reports them. */
+#ifndef NEB_TEXT_SP_SHIM_H
+#define NEB_TEXT_SP_SHIM_H
+
+#include "base/buf.h"
+
+enum { NEB_SP_ERROR = 300 };
+struct neb_sp;
+
+/* From the bytes of a .model file. */
+neb_status neb__sp_load(const void *bytes, size_t n, struct neb_sp **out, char *error);
+void neb__sp_free(struct neb_sp *sp);
+
+/* Safe from several threads at once on one model. The ids lie in `*ids` until the same thread's next call. */
+neb_status neb__sp_encode(const struct neb_sp *sp, const char *text, size_t n, const int **ids, size_t *count,
+                          char *error);
+neb_status neb__sp_decode(const struct neb_sp *sp, const int32_t *ids, size_t n, struct neb_buf *out,
+                          char *error);
+
+int32_t neb__sp_size(const struct neb_sp *sp);
+int32_t neb__sp_id(const struct neb_sp *sp, const char *piece); /* -1: no such piece */
+const char *neb__sp_piece(const struct neb_sp *sp, int32_t id); /* NULL: no such id */
+int neb__sp_is_special(const struct neb_sp *sp, int32_t id);    /* control, unknown, unused */
+int32_t neb__sp_pad(const struct neb_sp *sp);                   /* these four: -1 when the model has none */
+int32_t neb__sp_unk(const struct neb_sp *sp);
+int32_t neb__sp_bos(const struct neb_sp *sp);
+int32_t neb__sp_eos(const struct neb_sp *sp);
+
+/* Gives the next sentence (not null-terminated) until it answers 0. */
+typedef int (*neb_sp_next)(void *arg, const char **text, size_t *n);
+
+/* keys and values: SentencePiece's own training options, ended by NULL. The model's bytes are appended to `out`. */
+neb_status neb__sp_train(const char *const *keys_and_values, neb_sp_next next, void *arg, struct neb_buf *out,
+                         char *error);
+
+#endif
