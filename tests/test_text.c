@@ -1,0 +1,530 @@
+/* test_text.c: tokenizers, compressed lines, token shards and the building of a corpus. */
+#include "check.h"
+#include "words.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "text/corpus.h"
+#include "text/lines.h"
+#include "text/shard.h"
+#include "text/tok.h"
+
+#include <lzma.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+static char dir[256];
+
+static const char *in(const char *name)
+{
+    static char path[8][400];
+    static int at;
+    at = (at + 1) % 8;
+    snprintf(path[at], sizeof path[at], "%s/%s", dir, name);
+    return path[at];
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    check_make_dir(dir, sizeof dir);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    check_remove_dir(dir);
+    return 0;
+}
+
+/* ---- tokenizers ----------------------------------------------------------------------------------------------- */
+
+static void sentencepiece_round_trips(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        struct neb_tok *tok = words_tokenizer(t ? "bpe" : "unigram");
+        assert_int_equal(neb__tok_special(tok, NEB_TOK_PAD), 0);
+        assert_int_equal(neb__tok_special(tok, NEB_TOK_UNK), 1);
+        assert_int_equal(neb__tok_special(tok, NEB_TOK_BOS), 2);
+        assert_int_equal(neb__tok_special(tok, NEB_TOK_EOS), 3);
+        assert_int_equal(neb__tok_special(tok, NEB_TOK_MASK), 4);
+        assert_int_equal(neb__tok_lang(tok, "aa"), 5);
+        assert_int_equal(neb__tok_lang(tok, "cc"), 7);
+        assert_int_equal(neb__tok_lang(tok, "dd"), -1);
+        assert_true(neb__tok_special_map(tok)[7] && !neb__tok_special_map(tok)[9]);
+        for (uint64_t i = 0; i < 100; i++) {
+            char text[1024];
+            size_t n = words_sentence((int)i % 3, 1000 + i, 0, text, sizeof text);
+            struct neb_buf ids, back;
+            neb__buf_init(&ids, 1 << 20);
+            neb__buf_init(&back, 1 << 20);
+            assert_ok(neb__tok_encode(tok, text, n, &ids));
+            assert_true(ids.len / 4 > 3 && ids.len / 4 < n);
+            assert_ok(neb__tok_decode(tok, (const int32_t *)(void *)ids.data, ids.len / 4, &back));
+            assert_int_equal(back.len, n);
+            assert_memory_equal(back.data, text, n);
+            neb__buf_free(&ids);
+            neb__buf_free(&back);
+        }
+        struct neb_buf out;
+        neb__buf_init(&out, 1000);
+        int32_t ids[3] = {2, 5, 3}, wild[1] = {neb__tok_vocab(tok)};
+        assert_ok(neb__tok_decode(tok, ids, 3, &out));
+        assert_int_equal(out.len, 0); /* control tokens are no text */
+        check_log_quiet();
+        assert_status(neb__tok_decode(tok, wild, 1, &out), NEB_ERR_RANGE);
+        check_log_restore();
+        assert_ok(neb__tok_encode(tok, "\xFF\xFE\xC3", 3, &out)); /* not UTF-8 */
+        neb__buf_free(&out);
+        neb__tok_close(tok);
+    }
+}
+
+static void broken_models_are_refused(void **state)
+{
+    (void)state;
+    struct neb_tok *tok;
+    check_log_quiet();
+    assert_status(neb__tok_open_bytes("not a model", 11, 0, NULL, &tok), NEB_ERR_CORRUPT);
+    assert_status(neb__tok_open_bytes("[PAD]\n[UNK]\nx\n", 14, 1, NULL, &tok), NEB_ERR_CORRUPT);
+    assert_non_null(strstr(neb_last_error(), "start"));
+    assert_status(neb__tok_open(in("absent.model"), NULL, &tok), NEB_ERR_NOTFOUND);
+    struct neb_tok_train cfg = {.type = "ngram", .vocab = 10};
+    assert_status(neb__tok_train(&cfg, NULL, NULL, NULL), NEB_ERR_CONFIG);
+    check_log_restore();
+}
+
+static void assert_pieces(const struct neb_tok *tok, const char *text, const char *want)
+{
+    struct neb_buf ids, got;
+    neb__buf_init(&ids, 1 << 20);
+    neb__buf_init(&got, 1 << 20);
+    assert_ok(neb__tok_encode(tok, text, strlen(text), &ids));
+    for (size_t i = 0; i < ids.len / 4; i++)
+        assert_ok(neb__buf_printf(&got, "%s%s", i ? " " : "",
+                                  neb__tok_piece(tok, ((int32_t *)(void *)ids.data)[i])));
+    assert_ok(neb__buf_append(&got, "", 1));
+    assert_string_equal((char *)got.data, want);
+    neb__buf_free(&ids);
+    neb__buf_free(&got);
+}
+
+/* The expectations are those of the transformers library on the same vocabulary (tools/record_wordpiece). */
+static void wordpiece_cuts_like_bert(void **state)
+{
+    (void)state;
+    static const char vocab[] =
+        "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nun\n##aff\n##able\nrunning\n,\n.\n!\ncafe\nuber\n"
+        "中\n国\n##ing\nrun\n##s\na\n##b\n'\n$\nı\n";
+    struct neb_tok *tok;
+    assert_ok(neb__tok_open_bytes(vocab, sizeof vocab - 1, 1, NULL, &tok));
+    assert_int_equal(neb__tok_special(tok, NEB_TOK_BOS), 2);
+    assert_pieces(tok, "The unaffable RUNNING, runs!", "the un ##aff ##able running , run ##s !");
+    assert_pieces(tok, "Café  Über\tthe\x01.", "cafe uber the .");
+    assert_pieces(tok, "the中国runs", "the 中 国 run ##s");
+    assert_pieces(tok, "xyz the\xC2\xA0$ab'", "[UNK] the $ a ##b '");
+    assert_pieces(tok,
+                  "un\xFF"
+                  "aff \xE2\x80\x8B the",
+                  "un ##aff the");
+    assert_pieces(tok, "", "");
+    char word[300];
+    memset(word, 'a', 299);
+    word[299] = 0;
+    assert_pieces(tok, word, "[UNK]");
+    struct neb_buf out;
+    neb__buf_init(&out, 1000);
+    int32_t ids[] = {2, 5, 6, 7, 8, 11, 3};
+    assert_ok(neb__tok_decode(tok, ids, 7, &out));
+    assert_memory_equal(out.data, "the unaffable .", 15);
+    neb__buf_free(&out);
+    neb__tok_close(tok);
+}
+
+/* ---- lines ---------------------------------------------------------------------------------------------------- */
+
+static void write_file(const char *path, const void *p, size_t n)
+{
+    assert_ok(neb__file_replace(path, p, n, 0644));
+}
+
+static void assert_lines(const char *path, const char *plain, size_t n)
+{
+    struct neb_lines *l;
+    const char *text;
+    size_t len, at = 0;
+    neb_status s;
+    assert_ok(neb__lines_open(path, &l));
+    while ((s = neb__lines_next(l, &text, &len)) == NEB_OK) {
+        const char *end = memchr(plain + at, '\n', n - at);
+        size_t want = end ? (size_t)(end - plain) - at : n - at;
+        assert_int_equal(len, want);
+        assert_memory_equal(text, plain + at, want);
+        at += want + 1;
+    }
+    assert_status(s, NEB_ERR_AGAIN);
+    assert_true(at == n || at == n + 1);
+    neb__lines_close(l);
+}
+
+static void assert_damaged(const char *path)
+{
+    struct neb_lines *l;
+    const char *text;
+    size_t len;
+    neb_status s;
+    check_log_quiet();
+    assert_ok(neb__lines_open(path, &l));
+    while ((s = neb__lines_next(l, &text, &len)) == NEB_OK) continue;
+    assert_status(s, NEB_ERR_CORRUPT);
+    neb__lines_close(l);
+    check_log_restore();
+}
+
+static void lines_from_every_compression(void **state)
+{
+    (void)state;
+    size_t n = 3 << 20, cap = n + (n >> 4) + 4096;
+    char *plain = malloc(n);
+    uint8_t *packed = malloc(cap);
+    for (size_t at = 0, i = 0; at < n; i++) {
+        char text[1024];
+        size_t k = words_sentence((int)(i % 3), i, 0, text, sizeof text - 1);
+        text[k++] = '\n';
+        if (k > n - at) k = n - at;
+        memcpy(plain + at, text, k);
+        at += k;
+    }
+    write_file(in("a.txt"), plain, n);
+    assert_lines(in("a.txt"), plain, n);
+
+    z_stream z = {0};
+    assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    z.next_in = (uint8_t *)plain, z.avail_in = (uInt)n, z.next_out = packed, z.avail_out = (uInt)cap;
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    size_t m = cap - z.avail_out;
+    deflateEnd(&z);
+    write_file(in("a.gz"), packed, m);
+    assert_lines(in("a.gz"), plain, n);
+    write_file(in("cut.gz"), packed, m / 2);
+    assert_damaged(in("cut.gz"));
+    packed[m / 2] ^= 0x55;
+    write_file(in("bad.gz"), packed, m);
+    assert_damaged(in("bad.gz"));
+
+    m = 0;
+    assert_int_equal(lzma_easy_buffer_encode(0, LZMA_CHECK_CRC32, NULL, (uint8_t *)plain, n, packed, &m, cap),
+                     LZMA_OK);
+    write_file(in("a.xz"), packed, m);
+    assert_lines(in("a.xz"), plain, n);
+    write_file(in("cut.xz"), packed, m - 40);
+    assert_damaged(in("cut.xz"));
+
+    m = ZSTD_compress(packed, cap, plain, n, 1);
+    assert_false(ZSTD_isError(m));
+    write_file(in("a.zst"), packed, m);
+    assert_lines(in("a.zst"), plain, n);
+    write_file(in("cut.zst"), packed, m - 1);
+    assert_damaged(in("cut.zst"));
+    free(plain);
+    free(packed);
+}
+
+static void odd_lines(void **state)
+{
+    (void)state;
+    struct neb_lines *l;
+    const char *text;
+    size_t n;
+    write_file(in("odd"), "\xEF\xBB\xBFone\r\n\nlast", 13);
+    assert_ok(neb__lines_open(in("odd"), &l));
+    assert_ok(neb__lines_next(l, &text, &n));
+    assert_true(n == 3 && !memcmp(text, "one", 3));
+    assert_ok(neb__lines_next(l, &text, &n));
+    assert_int_equal(n, 0);
+    assert_ok(neb__lines_next(l, &text, &n));
+    assert_true(n == 4 && !memcmp(text, "last", 4));
+    assert_int_equal(neb__lines_number(l), 3);
+    assert_status(neb__lines_next(l, &text, &n), NEB_ERR_AGAIN);
+    neb__lines_close(l);
+
+    size_t big = 3 << 20;
+    char *long_line = malloc(big);
+    memset(long_line, 'x', big);
+    memcpy(long_line + big - 5, "\nend\n", 5);
+    write_file(in("long"), long_line, big);
+    free(long_line);
+    assert_ok(neb__lines_open(in("long"), &l));
+    assert_ok(neb__lines_next(l, &text, &n));
+    assert_int_equal(n, NEB_MAX_LINE);
+    assert_ok(neb__lines_next(l, &text, &n));
+    assert_true(n == 3 && !memcmp(text, "end", 3));
+    assert_int_equal(neb__lines_cut(l), 1);
+    neb__lines_close(l);
+}
+
+/* ---- shards --------------------------------------------------------------------------------------------------- */
+
+static struct neb_set_info info_of(int sides, int32_t vocab)
+{
+    struct neb_set_info i = {.sides = sides, .vocab = vocab, .lang = {"aa", "bb"}};
+    memset(i.tokenizer.b, 7, sizeof i.tokenizer.b);
+    return i;
+}
+
+/* Sample i has 1 + i % 17 tokens (side 0) and 1 + i % 5 (side 1), all of them i % vocab. */
+static void write_set(const char *path, int sides, int32_t vocab, int samples, int64_t shard_bytes)
+{
+    struct neb_set_info info = info_of(sides, vocab);
+    struct neb_set_writer *w;
+    int32_t ids[32];
+    assert_ok(neb__set_create(path, &info, shard_bytes, &w));
+    for (int i = 0; i < samples; i++) {
+        for (int k = 0; k < 32; k++) ids[k] = i % vocab;
+        const int32_t *const list[2] = {ids, ids};
+        const int32_t n[2] = {1 + i % 17, 1 + i % 5};
+        assert_ok(neb__set_add(w, list, n));
+    }
+    assert_ok(neb__set_finish(w));
+}
+
+static void check_set(const char *path, int sides, int32_t vocab, int samples)
+{
+    struct neb_set *set;
+    int32_t ids[32];
+    assert_ok(neb__set_open(path, &set));
+    assert_ok(neb__set_verify(set));
+    assert_int_equal(neb__set_count(set), samples);
+    assert_string_equal(neb__set_info(set)->lang[0], "aa");
+    int64_t total[2] = {0, 0};
+    for (int i = 0; i < samples; i++)
+        for (int s = 0; s < sides; s++) {
+            int32_t n = neb__set_length(set, i, s);
+            assert_int_equal(n, 1 + i % (s ? 5 : 17));
+            assert_ok(neb__set_copy(set, i, s, 0, n, ids));
+            for (int32_t k = 0; k < n; k++) assert_int_equal(ids[k], i % vocab);
+            total[s] += n;
+        }
+    for (int s = 0; s < sides; s++) assert_true(neb__set_tokens(set, s) == total[s]);
+    assert_int_equal(neb__set_length(set, samples, 0), 0);
+    assert_int_equal(neb__set_length(set, 0, sides), 0);
+    check_log_quiet();
+    assert_status(neb__set_copy(set, 0, 0, 0, 2, ids), NEB_ERR_INVALID);
+    assert_status(neb__set_copy(set, -1, 0, 0, 1, ids), NEB_ERR_INVALID);
+    check_log_restore();
+    neb__set_close(set);
+}
+
+static void shards_give_back_what_was_added(void **state)
+{
+    (void)state;
+    write_set(in("s1"), 1, 300, 1000, 0);
+    check_set(in("s1"), 1, 300, 1000);
+    write_set(in("s2"), 2, 70000, 1000, 999); /* four bytes a token, many shards */
+    check_set(in("s2"), 2, 70000, 1000);
+    write_set(in("s2"), 1, 65536, 777, 4000); /* replaced */
+    check_set(in("s2"), 1, 65536, 777);
+    write_set(in("s3"), 1, 10, 0, 0);
+    check_set(in("s3"), 1, 10, 0);
+}
+
+static void a_writer_that_fails_leaves_the_old_set(void **state)
+{
+    (void)state;
+    struct neb_set_info info = info_of(1, 300);
+    struct neb_set_writer *w, *other;
+    int32_t ids[4] = {1, 2, 3, 300};
+    const int32_t *const list[2] = {ids, NULL};
+    const int32_t good[2] = {3, 0}, bad[2] = {4, 0}, none[2] = {0, 0};
+    write_set(in("keep"), 1, 300, 50, 100);
+    check_log_quiet();
+    assert_ok(neb__set_create(in("keep"), &info, 10, &w));
+    assert_status(neb__set_create(in("keep"), &info, 0, &other), NEB_ERR_BUSY);
+    for (int i = 0; i < 20; i++) assert_ok(neb__set_add(w, list, good));
+    assert_status(neb__set_add(w, list, bad), NEB_ERR_RANGE);
+    assert_status(neb__set_add(w, list, none), NEB_ERR_INVALID);
+    neb__set_abandon(w);
+    check_log_restore();
+    check_set(in("keep"), 1, 300, 50);
+}
+
+/* Every byte of a small set flipped, every truncation: an error or the right content, never a crash. */
+static void damaged_shards_are_noticed(void **state)
+{
+    (void)state;
+    write_set(in("bad"), 1, 300, 20, 0);
+    const char *files[2] = {"bad/set.neb", "bad/0000000000000001-00000.tok"};
+    check_log_quiet();
+    for (int f = 0; f < 2; f++) {
+        struct neb_buf b;
+        neb__buf_init(&b, 1 << 20);
+        assert_ok(neb__file_read(in(files[f]), &b));
+        for (size_t i = 0; i < b.len; i++) {
+            for (int cut = 0; cut < 2; cut++) {
+                struct neb_set *set;
+                b.data[i] ^= cut ? 0 : 0x41;
+                FILE *file = fopen(in(files[f]), "w");
+                fwrite(b.data, 1, cut ? i : b.len, file);
+                fclose(file);
+                neb_status s = neb__set_open(in("bad"), &set);
+                if (s == NEB_OK) {
+                    assert_status(neb__set_verify(set), NEB_ERR_CORRUPT);
+                    neb__set_close(set);
+                }
+                b.data[i] ^= cut ? 0 : 0x41;
+            }
+        }
+        write_file(in(files[f]), b.data, b.len);
+        neb__buf_free(&b);
+    }
+    check_log_restore();
+    check_set(in("bad"), 1, 300, 20);
+}
+
+static void every_failing_allocation_is_answered(void **state)
+{
+    (void)state;
+    struct neb_set_info info = info_of(1, 300);
+    int32_t ids[2] = {1, 2};
+    const int32_t *const list[2] = {ids, NULL};
+    const int32_t n[2] = {2, 0};
+    check_log_quiet();
+    int64_t held = neb__mem_held();
+    for (int64_t k = 1;; k++) {
+        struct neb_set_writer *w;
+        struct neb_set *set;
+        neb__mem_fail_at(k);
+        neb_status s = neb__set_create(in("alloc"), &info, 0, &w);
+        if (s == NEB_OK) {
+            s = neb__set_add(w, list, n);
+            if (s == NEB_OK)
+                s = neb__set_finish(w);
+            else
+                neb__set_abandon(w);
+        }
+        if (s == NEB_OK && (s = neb__set_open(in("alloc"), &set)) == NEB_OK) neb__set_close(set);
+        int64_t made = neb__mem_count();
+        neb__mem_fail_at(0);
+        assert_int_equal(neb__mem_held(), held);
+        if (s == NEB_OK && made < k) break;
+        assert_status(s, NEB_ERR_NOMEM);
+    }
+    check_log_restore();
+}
+
+/* ---- corpora -------------------------------------------------------------------------------------------------- */
+
+static void a_corpus_is_the_same_for_any_number_of_threads(void **state)
+{
+    (void)state;
+    struct neb_tok *tok = words_tokenizer("unigram");
+    words_file(in("pairs.tsv"), 0, 1, 1500);
+    FILE *f = fopen(in("pairs.tsv"), "a");
+    fprintf(f, "no tab here\n\tempty first\nlum\tlum tar ven kor sil mar del pon\n");
+    fclose(f);
+    const char *paths[] = {in("pairs.tsv"), NULL};
+    struct neb_corpus_cfg cfg = {.paths = paths, .sides = 2, .lang = {"aa", "bb"}, .max_ratio = 6};
+    struct neb_corpus_stats stats;
+    struct neb_set *set[2];
+    for (int t = 0; t < 2; t++) {
+        struct neb_pool *pool;
+        assert_ok(neb__pool_create(t ? 3 : 1, &pool));
+        assert_ok(neb__corpus_tokenise(&cfg, tok, pool, in(t ? "c3" : "c1"), &stats));
+        neb__pool_destroy(pool);
+        assert_ok(neb__set_open(in(t ? "c3" : "c1"), &set[t]));
+    }
+    assert_true(stats.lines == 1503 && stats.no_tab == 1 && stats.empty == 1 && stats.too_uneven >= 1);
+    assert_true(stats.samples == neb__set_count(set[0]) && stats.samples == neb__set_count(set[1]));
+    for (int64_t i = 0; i < stats.samples; i++)
+        for (int s = 0; s < 2; s++) {
+            int32_t a[512], b[512], n = neb__set_length(set[0], i, s);
+            assert_int_equal(n, neb__set_length(set[1], i, s));
+            assert_ok(neb__set_copy(set[0], i, s, 0, n, a));
+            assert_ok(neb__set_copy(set[1], i, s, 0, n, b));
+            assert_memory_equal(a, b, (size_t)n * 4);
+        }
+    neb__set_close(set[0]);
+    neb__set_close(set[1]);
+    neb__tok_close(tok);
+}
+
+static void long_texts_are_divided_and_files_must_match(void **state)
+{
+    (void)state;
+    struct neb_tok *tok = words_tokenizer("bpe");
+    struct neb_pool *pool;
+    struct neb_corpus_stats stats;
+    struct neb_set *set;
+    assert_ok(neb__pool_create(1, &pool));
+    words_file(in("m1"), 0, -1, 60);
+    words_file(in("m2"), 1, -1, 61);
+    const char *one[] = {in("m1"), NULL}, *two[] = {in("m2"), NULL};
+    struct neb_corpus_cfg cfg = {.paths = one, .sides = 1, .max_tokens = 10};
+    assert_ok(neb__corpus_tokenise(&cfg, tok, pool, in("mono"), &stats));
+    assert_ok(neb__set_open(in("mono"), &set));
+    assert_true(neb__set_count(set) > 120);
+    for (int64_t i = 0; i < neb__set_count(set); i++)
+        assert_in_range(neb__set_length(set, i, 0), 5, 10); /* evenly: no tail of one token */
+    neb__set_close(set);
+    cfg = (struct neb_corpus_cfg){.paths = one, .paths2 = two, .sides = 2};
+    check_log_quiet();
+    assert_status(neb__corpus_tokenise(&cfg, tok, pool, in("two"), &stats), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "different numbers of lines"));
+    assert_status(neb__set_open(in("two"), &set), NEB_ERR_NOTFOUND);
+    cfg = (struct neb_corpus_cfg){.paths = one, .sides = 2}; /* no tabs in it */
+    assert_status(neb__corpus_tokenise(&cfg, tok, pool, in("two"), &stats), NEB_ERR_CONFIG);
+    check_log_restore();
+    neb__pool_destroy(pool);
+    neb__tok_close(tok);
+}
+
+static void line_feed_spreads_over_files(void **state)
+{
+    (void)state;
+    struct neb_line_feed *feed;
+    FILE *f = fopen(in("f1"), "w");
+    for (int i = 0; i < 1000; i++) fprintf(f, "line %d\n", i);
+    fclose(f);
+    write_file(in("f2"), "a\tb\n", 4);
+    const char *paths[] = {in("f1"), in("f2"), NULL}, *text;
+    size_t n;
+    int lines = 0, last = -1;
+    assert_ok(neb__line_feed_create(paths, 200, &feed));
+    while (lines < 100 && neb__line_feed_next(feed, &text, &n)) {
+        char line[32];
+        snprintf(line, sizeof line, "%.*s", (int)n, text);
+        last = atoi(line + 5);
+        lines++;
+    }
+    assert_int_equal(lines, 100);
+    assert_int_equal(last, 999); /* spread over the whole file */
+    assert_true(neb__line_feed_next(feed, &text, &n) && n == 1 && *text == 'a');
+    assert_true(neb__line_feed_next(feed, &text, &n) && n == 1 && *text == 'b');
+    assert_false(neb__line_feed_next(feed, &text, &n));
+    assert_ok(neb__line_feed_status(feed));
+    neb__line_feed_free(feed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sentencepiece_round_trips),
+        cmocka_unit_test(broken_models_are_refused),
+        cmocka_unit_test(wordpiece_cuts_like_bert),
+        cmocka_unit_test(lines_from_every_compression),
+        cmocka_unit_test(odd_lines),
+        cmocka_unit_test(shards_give_back_what_was_added),
+        cmocka_unit_test(a_writer_that_fails_leaves_the_old_set),
+        cmocka_unit_test(damaged_shards_are_noticed),
+        cmocka_unit_test(every_failing_allocation_is_answered),
+        cmocka_unit_test(a_corpus_is_the_same_for_any_number_of_threads),
+        cmocka_unit_test(long_texts_are_divided_and_files_must_match),
+        cmocka_unit_test(line_feed_spreads_over_files),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
