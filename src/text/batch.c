@@ -27,6 +27,7 @@ static void lay_out(struct neb_batch *b, struct cutter *c)
         struct neb_side *side = &b->side[s];
         size_t n = (size_t)b->cap_tokens[s];
         side->ids = cut(c, n);
+        side->at = cut(c, n);
         side->pos = cut(c, n);
         side->type = cut(c, n);
         side->lang = cut(c, n);
@@ -80,8 +81,8 @@ void neb__batch_free(struct neb_batch *b)
     neb__free(b);
 }
 
-neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, int32_t specials, int32_t *input,
-                          int32_t *label, float *weight)
+neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, const uint8_t *special,
+                          int32_t *input, int32_t *label, float *weight)
 {
     if (b->kind != NEB_BATCH_MLM)
         return neb__fail(NEB_ERR_STATE, "replaced-token detection needs a batch with masked positions");
@@ -93,7 +94,7 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, int
     for (int32_t r = 0; r < s->tokens; r++) {
         input[r] = b->original[r];
         label[r] = 0;
-        weight[r] = r < s->used && b->original[r] >= specials ? 1.0f : 0.0f;
+        weight[r] = r < s->used && !special[b->original[r]] ? 1.0f : 0.0f;
     }
     for (int32_t i = 0; i < b->loss.n; i++) {
         if (b->loss.weight[i] == 0) continue;
@@ -121,6 +122,7 @@ static neb_status check_side(const struct neb_batch *b, const struct neb_side *s
         PROMISE(q >= s->nseq_used || to > from);
         for (int32_t r = from; r < to; r++) {
             PROMISE(s->ids[r] >= 0 && s->ids[r] < vocab);
+            PROMISE(s->at[r] == r - from);
             PROMISE(s->pos[r] >= 0 && s->pos[r] < s->max_len);
             PROMISE((s->sample[r] == NEB_NO_SAMPLE) == (q >= s->nseq_used));
             PROMISE(s->sample[r] == s->sample[from]);

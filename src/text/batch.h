@@ -12,7 +12,7 @@
  * target sequence s belongs to source sequence s; a padding sequence of the target may face a zero-length source,
  * over which attention gives zeros.
  *
- * Dropout is counted by (sample, pos): a row keeps its dropout bits wherever it is packed. A sample id is the number
+ * Dropout is counted by (sample, at): a row keeps its dropout bits wherever it is packed. A sample id is the number
  * of the draw that chose the sample, over all ranks; the same text drawn again in the next epoch has another one. */
 #ifndef NEB_TEXT_BATCH_H
 #define NEB_TEXT_BATCH_H
@@ -34,9 +34,9 @@ struct neb_side {
     int32_t tokens, used;    /* rows; real ones */
     int32_t nseq, nseq_used; /* sequences; real ones */
     int32_t max_len;
-    int32_t *ids; /* (tokens) */
-    int32_t
-        *pos; /* (tokens) position in its sequence, in [0, max_len); TLM: starts again at the second text */
+    int32_t *ids;        /* (tokens) */
+    int32_t *at;         /* (tokens) place in its sequence: with `sample` the counter of dropout */
+    int32_t *pos;        /* (tokens) position to embed: as `at`, but 0 again at a pair's second text */
     int32_t *type;       /* (tokens) 0, or 1 in the second text of a joined pair */
     int32_t *lang;       /* (tokens) index of the language in the stream's list */
     uint32_t *sample;    /* (tokens) global sample id, low 32 bits */
@@ -71,13 +71,13 @@ void neb__batch_free(struct neb_batch *b); /* NULL is fine */
 
 /* Replaced-token detection: what the discriminator reads. `sampled` (loss.n) are the generator's choices at the loss
  * rows. input gets the original ids with the choices put in, label 1 where that changed the token, weight 1 on every
- * row that is neither padding nor a token below `specials`.
+ * row that is neither padding nor a special token.
  *   NEB_ERR_STATE: not an MLM batch; NEB_ERR_RANGE: a sampled id is negative */
 neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // (loss.n)
-                          int32_t specials,
-                          int32_t *input, // (side[0].tokens)
-                          int32_t *label, // (side[0].tokens)
-                          float *weight); // (side[0].tokens)
+                          const uint8_t *special, // (vocab) 1 for tokens that are never masked
+                          int32_t *input,         // (side[0].tokens)
+                          int32_t *label,         // (side[0].tokens)
+                          float *weight);         // (side[0].tokens)
 
 /* Checks every promise made above; for tests and after changes of a packer. NEB_ERR_INTERNAL says which is broken. */
 neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab);

@@ -1,0 +1,162 @@
+/* prefetch.c: a ring of batches between one producer and one consumer.
+ *
+ * Slots go round: free, being filled, ready, with the consumer, free. Each ready slot carries the stream's position
+ * behind its batch, because the stream itself is already further on: a checkpoint needs the consumer's place, not
+ * the producer's. Invariant: taken <= made <= taken + depth - out, where `out` batches are with the consumer. */
+#include "text/prefetch.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 64, MAX_POSITION = 64 << 20 };
+
+struct slot {
+    struct neb_batch *batch;
+    struct neb_buf position;
+    bool ready, out;
+};
+
+struct neb_prefetch {
+    struct neb_stream *stream;
+    int depth;
+    struct slot slot[MAX_DEPTH];
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t made, taken;
+    bool stop;
+    neb_status end; /* why the producer ended */
+    char why[256];
+    struct neb_buf position; /* behind the batch that was got last */
+    double waited;
+};
+
+/* Fills one slot; the slot is nobody else's meanwhile. */
+static neb_status produce(struct neb_prefetch *p, struct slot *s)
+{
+    NEB_TRY(neb__stream_next(p->stream, s->batch));
+    neb__buf_clear(&s->position);
+    return neb__stream_save(p->stream, &s->position);
+}
+
+static void *run(void *arg)
+{
+    struct neb_prefetch *p = arg;
+    pthread_mutex_lock(&p->lock);
+    while (!p->stop && p->end == NEB_OK) {
+        struct slot *s = &p->slot[p->made % (uint64_t)p->depth];
+        if (s->ready || s->out) {
+            pthread_cond_wait(&p->changed, &p->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&p->lock);
+        neb_status st = produce(p, s);
+        pthread_mutex_lock(&p->lock);
+        if (st == NEB_OK) {
+            s->ready = true;
+            p->made++;
+        } else {
+            p->end = st;
+            snprintf(p->why, sizeof p->why, "%s", neb_last_error());
+        }
+        pthread_cond_broadcast(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+static void release(struct neb_prefetch *p)
+{
+    for (int i = 0; i < p->depth; i++) {
+        neb__batch_free(p->slot[i].batch);
+        neb__buf_free(&p->slot[i].position);
+    }
+    neb__buf_free(&p->position);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    neb__free(p);
+}
+
+neb_status neb__prefetch_start(struct neb_stream *s, int depth, struct neb_prefetch **out)
+{
+    if (depth < 2 || depth > MAX_DEPTH)
+        return neb__fail(NEB_ERR_INVALID, "%d batches ahead: 2 to %d are possible", depth, MAX_DEPTH);
+    struct neb_prefetch *p = NEB_NEW(struct neb_prefetch);
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "no memory to prepare batches");
+    p->stream = s;
+    p->depth = depth;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    neb__buf_init(&p->position, MAX_POSITION);
+    for (int i = 0; i < depth; i++) neb__buf_init(&p->slot[i].position, MAX_POSITION);
+    neb_status st = neb__stream_save(s, &p->position);
+    for (int i = 0; i < depth && st == NEB_OK; i++) st = neb__stream_batch(s, &p->slot[i].batch);
+    if (st == NEB_OK && pthread_create(&p->thread, NULL, run, p))
+        st = neb__fail(NEB_ERR_IO, "cannot start the thread that prepares batches");
+    if (st != NEB_OK) {
+        release(p);
+        return st;
+    }
+    *out = p;
+    return NEB_OK;
+}
+
+neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out)
+{
+    pthread_mutex_lock(&p->lock);
+    struct slot *s = &p->slot[p->taken % (uint64_t)p->depth];
+    if (!s->ready && p->end == NEB_OK) {
+        int64_t start = neb__now_ns();
+        while (!s->ready && p->end == NEB_OK) pthread_cond_wait(&p->changed, &p->lock);
+        p->waited += neb__seconds_since(start);
+    }
+    neb_status st = s->ready ? NEB_OK : p->end;
+    if (s->ready) {
+        struct neb_buf t = p->position;
+        p->position = s->position;
+        s->position = t;
+        s->ready = false;
+        s->out = true;
+        p->taken++;
+        *out = s->batch;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return st == NEB_OK || st == NEB_ERR_AGAIN ? st : neb__quiet(st, "%s", p->why);
+}
+
+void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b)
+{
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < p->depth; i++)
+        if (p->slot[i].batch == b) p->slot[i].out = false;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+neb_status neb__prefetch_save(struct neb_prefetch *p, struct neb_buf *out)
+{
+    return neb__buf_append(out, p->position.data,
+                           p->position.len); /* only get() changes it, in the same thread */
+}
+
+double neb__prefetch_waited(const struct neb_prefetch *p)
+{
+    return p->waited;
+}
+
+neb_status neb__prefetch_stop(struct neb_prefetch *p)
+{
+    if (!p) return NEB_OK;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->thread, NULL);
+    neb_status s = neb__stream_restore(p->stream, p->position.data, p->position.len);
+    release(p);
+    return s;
+}

@@ -1,0 +1,31 @@
+/* prefetch.h: makes batches ahead of the trainer, in a thread of its own.
+ *
+ *     neb__prefetch_start(stream, 4, &p);
+ *     while (neb__prefetch_get(p, &batch) == NEB_OK) { … ; neb__prefetch_done(p, batch); }
+ *     neb__prefetch_stop(p);
+ *
+ * Between start and stop the stream belongs to the thread. A successful start owes a stop. */
+#ifndef NEB_TEXT_PREFETCH_H
+#define NEB_TEXT_PREFETCH_H
+
+#include "text/stream.h"
+
+struct neb_prefetch;
+
+/* depth: batches held, 2 to 64. NEB_ERR_INVALID, NEB_ERR_NOMEM, NEB_ERR_IO (no thread) */
+neb_status neb__prefetch_start(struct neb_stream *s, int depth, struct neb_prefetch **out);
+
+/* The next batch, in the stream's order; it is the caller's until done. Whatever the stream answered (NEB_ERR_AGAIN
+ * at the end, an error) is answered from then on. */
+neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out);
+void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b);
+
+/* Appends the position behind the batch that was got last: what a checkpoint must hold to go on with the next one. */
+neb_status neb__prefetch_save(struct neb_prefetch *p, struct neb_buf *out);
+
+double neb__prefetch_waited(const struct neb_prefetch *p); /* seconds that get() stood waiting */
+
+/* Ends the thread and puts the stream behind the batch that was got last. NULL is fine. */
+neb_status neb__prefetch_stop(struct neb_prefetch *p);
+
+#endif

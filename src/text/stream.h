@@ -1,0 +1,78 @@
+/* stream.h: from sets of tokens to batches, in an order that is a pure function of (configuration, part, step).
+ *
+ * The draws of a mix are dealt out to `parts` (the ranks of all sites that share the data): part p takes draws p,
+ * p + parts, …; a site with data of its own has parts = its ranks. Draws are packed into batches first-fit over a
+ * short queue. The position is small and serialisable; without it, `seek` finds the same place from the beginning
+ * by looking at lengths only. Successful creates owe their free. */
+#ifndef NEB_TEXT_STREAM_H
+#define NEB_TEXT_STREAM_H
+
+#include "base/buf.h"
+#include "text/batch.h"
+#include "text/shard.h"
+#include "text/tok.h"
+
+enum { NEB_MAX_BUCKETS = 8 };
+
+struct neb_vocab {
+    int32_t size, pad, bos, eos, mask;
+    const uint8_t *special; /* (size) 1: never masked, never drawn as a random token */
+};
+void neb__vocab_of(const struct neb_tok *tok, struct neb_vocab *out);
+
+struct neb_source {
+    const struct neb_set *set; /* not owned */
+    double weight;             /* 0: 1 */
+    int flip;                  /* a pair's sides are exchanged: de-en from an en-de set */
+    int lang[2];               /* index of each side's language, for neb_side.lang */
+    int32_t tag;               /* PAIR: token in front of the source (<2de>), or -1 */
+};
+
+struct neb_stream_cfg {
+    enum neb_batch_kind kind;
+    uint64_t seed;
+    int64_t part, parts;
+    int sources;
+    const struct neb_source *source; /* copied */
+    struct neb_vocab vocab;          /* special is not owned */
+    double temperature;              /* 0: 1 */
+    int once;                        /* every sample once, in file order: for evaluation */
+    int32_t tokens;                  /* rows of the largest bucket; PAIR: of the source */
+    int32_t max_len;                 /* longest sequence, special tokens included */
+    int32_t max_seqs;                /* sequences of a batch; 0: tokens / 4 */
+    double mask_share;               /* MLM; 0: 0.15 */
+    double keep_share,
+        random_share; /* of the masked ones: left as they are, replaced; both 0: 0.1 each; < 0: none */
+};
+
+struct neb_stream;
+
+/*   NEB_ERR_INVALID, NEB_ERR_CONFIG: a set's kind or vocabulary does not fit; NEB_ERR_NOMEM */
+neb_status neb__stream_create(const struct neb_stream_cfg *cfg, struct neb_stream **out);
+void neb__stream_free(struct neb_stream *s); /* NULL is fine */
+
+/* A batch with room for the largest bucket of this stream. */
+neb_status neb__stream_batch(const struct neb_stream *s, struct neb_batch **out);
+
+/* Fills the next batch.
+ *   NEB_ERR_AGAIN: the end (only with `once`; not logged); NEB_ERR_CORRUPT: a set is damaged;
+ *   NEB_ERR_CONFIG: no sample is short enough */
+neb_status neb__stream_next(struct neb_stream *s, struct neb_batch *b);
+
+int64_t neb__stream_step(const struct neb_stream *s); /* batches made so far */
+
+/* Goes to the place before batch `step`: forwards from here, else from the beginning. */
+neb_status neb__stream_seek(struct neb_stream *s, int64_t step);
+
+/* Appends the position / restores it. NEB_ERR_CONFIG: saved by a stream that is set up differently (it says how to
+ * tell); NEB_ERR_CORRUPT. On an error the stream is unchanged. */
+neb_status neb__stream_save(const struct neb_stream *s, struct neb_buf *out);
+neb_status neb__stream_restore(struct neb_stream *s, const void *bytes, size_t n);
+
+/* Rows and padding rows over all batches so far, and the share of each source in the draws used. */
+struct neb_stream_stats {
+    int64_t rows, padding, samples, skipped;
+};
+struct neb_stream_stats neb__stream_stats(const struct neb_stream *s);
+
+#endif

@@ -1,0 +1,48 @@
+/* stream_internal.h: what stream.c (the order) and stream_fill.c (the rows) share. */
+#ifndef NEB_TEXT_STREAM_INTERNAL_H
+#define NEB_TEXT_STREAM_INTERNAL_H
+
+#include "text/mix.h"
+#include "text/stream.h"
+
+#include <stdbool.h>
+
+struct neb_bucket {
+    int32_t tokens[2];
+};
+
+/* A draw that waits for, or found, its place. */
+struct neb_pending {
+    uint64_t draw;   /* of this part */
+    uint64_t global; /* of all parts: the sample id */
+    int64_t sample;  /* in its source */
+    int32_t source;
+    int32_t rows[2]; /* on each side */
+    int32_t masks;
+};
+
+struct neb_stream {
+    struct neb_stream_cfg cfg;
+    struct neb_source *source;
+    struct neb_mix *mix; /* NULL with `once` */
+    struct neb_bucket bucket[NEB_MAX_BUCKETS];
+    int buckets;
+    int32_t nseq, loss; /* fixed counts of every batch; loss: MLM only */
+    struct neb_hash fingerprint;
+    /* the position */
+    int64_t step;
+    uint64_t next; /* draw of this part */
+    struct neb_pending *queue;
+    int queued, queue_cap;
+    struct neb_stream_stats stats;
+    /* of the batch being made */
+    struct neb_pending *chosen; /* (max_seqs) */
+    int chosen_n;
+    uint8_t *marks; /* (max_len) scratch of masking */
+    int32_t *candidates;
+};
+
+/* Writes the chosen samples into b, whose bucket is `k`. */
+neb_status neb__stream_fill(struct neb_stream *s, int k, struct neb_batch *b);
+
+#endif
