@@ -1,0 +1,92 @@
+/* config.h: a model as a table of options, and what it means once checked.
+ *
+ *     struct neb_model_config c;
+ *     neb__model_config_init("gpt2", &c);                 owes a neb__model_config_free()
+ *     neb__opts_set(neb__model_options, &c, "hidden", "256");
+ *     struct neb_arch a;
+ *     neb__model_config_check(&c, &a);
+ *
+ * The options come from job files, the command line or code; struct neb_arch is what the layers read: names turned
+ * into enums, zeros into the values they stand for, and every number known to be possible. */
+#ifndef NEB_NN_CONFIG_H
+#define NEB_NN_CONFIG_H
+
+#include "base/opts.h"
+
+#include <nebula/engine.h>
+
+struct neb_model_config {
+    char *kind;
+    int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
+        types;
+    char *positions, *norm, *norm_place, *activation, *head, *pooling;
+    double norm_eps, rope_base, dropout, attention_dropout, label_smoothing, init_deviation;
+    int64_t classes;
+    bool embedding_norm, embedding_scale, bias, tied, head_bias, residual_init, recompute;
+};
+
+extern const struct neb_opt neb__model_options[];
+
+enum neb_model_kind { NEB_ENCODER, NEB_DECODER, NEB_ENCODER_DECODER };
+enum neb_positions {
+    NEB_POSITIONS_NONE,
+    NEB_POSITIONS_LEARNED,
+    NEB_POSITIONS_SINUSOIDAL,
+    NEB_POSITIONS_ROPE
+};
+enum neb_head { NEB_HEAD_NONE, NEB_HEAD_TOKENS, NEB_HEAD_RTD, NEB_HEAD_CLASS };
+
+struct neb_arch {
+    enum neb_model_kind kind;
+    enum neb_positions positions;
+    enum neb_head head;
+    neb_norm_kind norm;
+    neb_act act;
+    bool swiglu, pre_norm, mean_pooling;
+    int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
+        types, classes;
+    float eps, rope_base, dropout, attention_dropout, smoothing, deviation;
+    bool embedding_norm, embedding_scale, bias, tied, head_bias, residual_init, recompute;
+};
+
+/* Every option's default, then those of the family: bert, xlm-r, electra, gpt2, llama, transformer, marian, bart; NULL or
+ * "": none. Sizes are never set by a family, except ELECTRA's narrow embedding.
+ *   NEB_ERR_CONFIG no such family; NEB_ERR_NOMEM */
+neb_status neb__model_config_init(const char *family, struct neb_model_config *out);
+void neb__model_config_free(struct neb_model_config *c);
+
+/* NEB_ERR_CONFIG names the option, its value and what is allowed. */
+neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_arch *out);
+
+/* ---- what of a model is trained ------------------------------------------------------------------------------- */
+
+struct neb_peft_config {
+    char *method; /* comma-separated */
+    int64_t lora_rank;
+    double lora_alpha, lora_dropout;
+    char *lora_on;
+    int64_t adapter_size;
+    char *adapter_after;
+    int64_t prefix_length;
+    char *train, *freeze;
+};
+
+extern const struct neb_opt neb__peft_options[];
+
+struct neb_peft {
+    bool full, frozen, lora, adapter, bias, prefix; /* full: everything is trained, nothing added */
+    int64_t lora_rank, adapter_size, prefix_length; /* 0 where the method is off */
+    float lora_scale, lora_dropout;                 /* scale = alpha / rank */
+    bool adapter_after_attention;
+    const char *lora_on, *train, *freeze; /* of the config; comma-separated patterns, or NULL */
+};
+
+neb_status neb__peft_config_init(struct neb_peft_config *out); /* owes a free */
+void neb__peft_config_free(struct neb_peft_config *c);
+neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_peft *out); /* NEB_ERR_CONFIG */
+
+/* The i-th part of a comma-separated list, without blanks around it; false behind the last. NEB_ERR_CONFIG-free: a part
+ * longer than the space is cut, which no pattern then matches. */
+bool neb__list_part(const char *list, int i, char *out, size_t size);
+
+#endif

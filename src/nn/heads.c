@@ -1,0 +1,115 @@
+/* heads.c: what stands on the last hidden states: token prediction, replaced-token detection, classification.
+ *
+ * Token prediction works on gathered rows only (the masked ones of an encoder), and its loss is the fused
+ * linear+cross-entropy, so logits of a whole vocabulary are never stored. The output weight is the token table when tied.
+ * Encoders transform first, down to the width of the embeddings (BERT, ELECTRA). */
+#include "nn/model.h"
+
+/* ---- building --------------------------------------------------------------------------------------------------- */
+
+static void build_tokens(struct neb_builder *b, struct neb_model *m)
+{
+    const struct neb_arch *a = b->arch;
+    if (a->kind == NEB_ENCODER) {
+        m->head.transform = neb__lin_build(b, &(struct neb_lin_spec){"transform", a->hidden, a->embedding,
+                                                                     a->deviation, a->bias, NEB_SPLIT_NONE});
+        m->head.norm = neb__norm_build(b, "norm", a->embedding);
+    }
+    m->head.weight = a->tied ? m->token
+                             : neb__matrix(b, "weight", a->vocab, a->embedding, NEB_INIT_NORMAL, a->deviation,
+                                           NEB_SPLIT_ROW);
+    if (a->head_bias) m->head.bias = neb__vector(b, "bias", a->vocab, NEB_INIT_ZERO, NEB_SPLIT_ROW);
+}
+
+void neb__head_build(struct neb_builder *b, struct neb_model *m)
+{
+    const struct neb_arch *a = b->arch;
+    size_t mark = neb__enter(b, "head");
+    int64_t outputs = a->head == NEB_HEAD_RTD ? 1 : a->classes;
+    if (a->head == NEB_HEAD_TOKENS) build_tokens(b, m);
+    if (a->head == NEB_HEAD_RTD || a->head == NEB_HEAD_CLASS) {
+        m->head.pool = neb__lin_build(
+            b, &(struct neb_lin_spec){"pool", a->hidden, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE});
+        m->head.out = neb__lin_build(
+            b, &(struct neb_lin_spec){"out", a->hidden, outputs, a->deviation, a->bias, NEB_SPLIT_NONE});
+    }
+    neb__leave(b, mark);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+static neb_tensor *token_rows(struct neb_model *m, neb_tape *t, neb_tensor *x, neb_tensor *rows)
+{
+    if (rows) x = neb_op_gather(t, x, rows);
+    if (!m->head.transform.weight) return x;
+    x = neb__lin_run(t, &m->head.transform, x, NEB_ACT_GELU);
+    return neb__norm_run(t, &m->head.norm, x);
+}
+
+static neb_tensor *class_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
+                                const struct neb_input_side *side)
+{
+    x = m->arch.mean_pooling ? neb_op_mean_pool(t, x, &side->seqs) : neb_op_gather(t, x, side->first);
+    x = neb__lin_run(t, &m->head.pool, x, NEB_ACT_TANH);
+    if (m->arch.dropout > 0) {
+        neb_set_rows(t, side->seqs.sample, side->zero);
+        x = neb_op_dropout(t, x, m->arch.dropout);
+    }
+    return neb__lin_run(t, &m->head.out, x, NEB_ACT_NONE);
+}
+
+static neb_tensor *rtd_logits(struct neb_model *m, neb_tape *t, neb_tensor *x)
+{
+    return neb__lin_run(t, &m->head.out, neb__lin_run(t, &m->head.pool, x, NEB_ACT_GELU), NEB_ACT_NONE);
+}
+
+neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
+                              const struct neb_input_side *side, neb_tensor *rows)
+{
+    neb_push(t, "%shead", m->prefix);
+    switch (m->arch.head) {
+    case NEB_HEAD_TOKENS:
+        x = neb_op_linear(t, token_rows(m, t, x, rows), m->head.weight, m->head.bias, NEB_ACT_NONE);
+        break;
+    case NEB_HEAD_RTD: x = rtd_logits(m, t, rows ? neb_op_gather(t, x, rows) : x); break;
+    case NEB_HEAD_CLASS: x = class_logits(m, t, x, side); break;
+    case NEB_HEAD_NONE: break;
+    }
+    neb_pop(t);
+    return x;
+}
+
+static struct neb_target_spec targets_of(const struct neb_model *m, const struct neb_input *in,
+                                         const struct neb_teacher *teacher)
+{
+    struct neb_target_spec s = {.target = in->target, .smoothing = m->arch.smoothing};
+    if (!teacher) return s;
+    s.ce = teacher->ce;
+    s.kd = teacher->kd;
+    s.temperature = teacher->temperature;
+    s.teacher_ids = teacher->ids;
+    s.teacher_logits = teacher->logits;
+    return s;
+}
+
+void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
+                     const struct neb_teacher *teacher)
+{
+    struct neb_loss_spec loss = {.weight = in->weight};
+    struct neb_target_spec target = targets_of(m, in, teacher);
+    const struct neb_input_side *side = &in->side[m->arch.kind == NEB_ENCODER_DECODER];
+    neb_push(t, "%shead", m->prefix);
+    switch (m->arch.head) {
+    case NEB_HEAD_TOKENS:
+        neb_loss_linear_xent(t, token_rows(m, t, x, in->target_row), m->head.weight, m->head.bias, &target,
+                             &loss);
+        break;
+    case NEB_HEAD_RTD:
+        neb_loss_bce(t, rtd_logits(m, t, in->target_row ? neb_op_gather(t, x, in->target_row) : x),
+                     in->target, &loss);
+        break;
+    case NEB_HEAD_CLASS: neb_loss_xent(t, class_logits(m, t, x, side), &target, &loss); break;
+    case NEB_HEAD_NONE: break;
+    }
+    neb_pop(t);
+}

@@ -1,0 +1,203 @@
+/* layer.c: one transformer layer: self-attention, cross-attention where there is a memory, feed-forward.
+ *
+ * A sublayer f is joined to the stream x by its residual and its norm:
+ *     pre-norm    x + drop(f(norm(x)))          post-norm    norm(x + drop(f(x)))
+ * Pre-norm fuses each residual with the norm of the next sublayer, so inside a layer only the last residual stands alone.
+ *
+ * Adapters (Houlsby et al. 2019) stand between a sublayer and its residual: f + up(gelu(down(f))), up starting at zero.
+ * A trained prefix (Li and Liang 2021) gives every sequence further keys and values that stand before its own; a causal
+ * query sees all of them, and RoPE does not turn them. */
+#include "nn/layer.h"
+
+#include <math.h>
+
+/* ---- building --------------------------------------------------------------------------------------------------- */
+
+static struct neb_adapter build_adapter(struct neb_builder *b)
+{
+    struct neb_adapter a = {0};
+    int64_t d = b->arch->hidden, n = b->peft->adapter_size;
+    size_t mark = neb__enter(b, "adapter");
+    a.down =
+        neb__lin_build(b, &(struct neb_lin_spec){"down", d, n, 1.0f / sqrtf((float)d), true, NEB_SPLIT_NONE});
+    a.up = neb__lin_build(b, &(struct neb_lin_spec){"up", n, d, 0, true, NEB_SPLIT_NONE});
+    neb__leave(b, mark);
+    return a;
+}
+
+/* Deviation of the weights whose outputs are added to the stream. */
+static float out_deviation(const struct neb_arch *a)
+{
+    int64_t layers = a->kind == NEB_DECODER || a->kind == NEB_ENCODER ? a->layers : a->decoder_layers;
+    return a->residual_init ? a->deviation / sqrtf(2.0f * (float)layers) : a->deviation;
+}
+
+static void build_attention(struct neb_builder *b, const char *name, bool cross, struct neb_attn_layer *out)
+{
+    const struct neb_arch *a = b->arch;
+    int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim, d = a->hidden;
+    size_t mark = neb__enter(b, "%s", name);
+    if (cross) {
+        out->q = neb__lin_build(b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW});
+        out->kv =
+            neb__lin_build(b, &(struct neb_lin_spec){"kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW});
+    } else {
+        out->qkv = neb__lin_build(
+            b, &(struct neb_lin_spec){"qkv", d, q + 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW});
+    }
+    out->out =
+        neb__lin_build(b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN});
+    out->norm = neb__norm_build(b, "norm", d);
+    if (b->peft->adapter && b->peft->adapter_after_attention) out->adapter = build_adapter(b);
+    if (b->peft->prefix && !cross) {
+        int64_t p = b->peft->prefix_length;
+        out->prefix_key =
+            neb__matrix(b, "prefix.key", p, kv, NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_COLUMN);
+        out->prefix_value =
+            neb__matrix(b, "prefix.value", p, kv, NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_COLUMN);
+    }
+    neb__leave(b, mark);
+}
+
+static void build_ffn(struct neb_builder *b, struct neb_ffn_layer *out)
+{
+    const struct neb_arch *a = b->arch;
+    int64_t wide = a->swiglu ? 2 * a->ffn : a->ffn;
+    size_t mark = neb__enter(b, "ffn");
+    out->in = neb__lin_build(
+        b, &(struct neb_lin_spec){"in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW});
+    out->out = neb__lin_build(
+        b, &(struct neb_lin_spec){"out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN});
+    out->norm = neb__norm_build(b, "norm", a->hidden);
+    if (b->peft->adapter) out->adapter = build_adapter(b);
+    neb__leave(b, mark);
+}
+
+void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out)
+{
+    *out = (struct neb_layer){.arch = b->arch, .has_cross = has_cross, .causal = causal};
+    build_attention(b, "attention", false, &out->attention);
+    if (has_cross) build_attention(b, "cross", true, &out->cross);
+    build_ffn(b, &out->ffn);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+static neb_tensor *run_adapter(neb_tape *t, const struct neb_adapter *a, neb_tensor *x)
+{
+    if (!a->down.weight) return x;
+    neb_push(t, "adapter");
+    neb_tensor *h = neb__lin_run(t, &a->down, x, NEB_ACT_GELU);
+    x = neb_op_add(t, x, neb__lin_run(t, &a->up, h, NEB_ACT_NONE));
+    neb_pop(t);
+    return x;
+}
+
+/* The tokens' keys (or values) at their places, the prefix at its own. */
+static neb_tensor *with_prefix(neb_tape *t, neb_param *prefix, const struct neb_input_side *s, neb_tensor *x)
+{
+    neb_tensor *id = s->prefix_id;
+    return neb_op_add(t, neb_op_scatter(t, x, s->prefix_row, s->prefix_rows),
+                      neb_op_embed(t, 1, &prefix, &id, 1));
+}
+
+static neb_tensor *self_attention(neb_tape *t, const struct neb_layer *l, const struct neb_input_side *s,
+                                  neb_tensor *x)
+{
+    const struct neb_arch *a = l->arch;
+    const struct neb_attn_layer *at = &l->attention;
+    int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim;
+    neb_push(t, "attention");
+    neb_tensor *qkv = neb__lin_run(t, &at->qkv, x, NEB_ACT_NONE), *qk = neb_op_columns(t, qkv, 0, q + kv);
+    if (a->positions == NEB_POSITIONS_ROPE)
+        qk = neb_op_rope(t, qk, s->position, a->heads + a->kv_heads, a->rope_base);
+    struct neb_attention n = {.q = neb_op_columns(t, qk, 0, q),
+                              .k = neb_op_columns(t, qk, q, kv),
+                              .v = neb_op_columns(t, qkv, q + kv, kv),
+                              .q_seqs = s->seqs,
+                              .k_seqs = s->seqs,
+                              .heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .causal = l->causal,
+                              .dropout = a->attention_dropout};
+    if (at->prefix_key) {
+        n.k = with_prefix(t, at->prefix_key, s, n.k);
+        n.v = with_prefix(t, at->prefix_value, s, n.v);
+        n.k_seqs = s->with_prefix;
+    }
+    neb_tensor *y = neb__lin_run(t, &at->out, neb_op_attention(t, &n), NEB_ACT_NONE);
+    y = run_adapter(t, &at->adapter, y);
+    neb_pop(t);
+    return y;
+}
+
+static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
+{
+    const struct neb_arch *a = c->layer->arch;
+    const struct neb_attn_layer *at = &c->layer->cross;
+    int64_t kv = a->kv_heads * a->head_dim;
+    neb_push(t, "cross");
+    neb_tensor *both = neb__lin_run(t, &at->kv, c->memory, NEB_ACT_NONE);
+    struct neb_attention n = {.q = neb__lin_run(t, &at->q, x, NEB_ACT_NONE),
+                              .k = neb_op_columns(t, both, 0, kv),
+                              .v = neb_op_columns(t, both, kv, kv),
+                              .q_seqs = c->side->seqs,
+                              .k_seqs = c->memory_side->seqs,
+                              .heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .dropout = a->attention_dropout};
+    neb_tensor *y = neb__lin_run(t, &at->out, neb_op_attention(t, &n), NEB_ACT_NONE);
+    y = run_adapter(t, &at->adapter, y);
+    neb_pop(t);
+    return y;
+}
+
+static neb_tensor *feed_forward(neb_tape *t, const struct neb_layer *l, neb_tensor *x)
+{
+    const struct neb_ffn_layer *f = &l->ffn;
+    neb_push(t, "ffn");
+    neb_tensor *h = neb__lin_run(t, &f->in, x, l->arch->act);
+    if (l->arch->swiglu) h = neb_op_swiglu(t, h);
+    neb_tensor *y = neb__lin_run(t, &f->out, h, NEB_ACT_NONE);
+    y = run_adapter(t, &f->adapter, y);
+    neb_pop(t);
+    return y;
+}
+
+/* s = residual + drop(y), kept in *s where the stream goes on; returns norm(s). */
+static neb_tensor *join(neb_tape *t, const struct neb_arch *a, const struct neb_norm_layer *n, neb_tensor *y,
+                        neb_tensor *residual, neb_tensor **s)
+{
+    return neb_op_norm_residual(t, y, residual, n->gamma, n->beta, n->kind, n->eps, a->dropout, s);
+}
+
+static neb_tensor *run_pre(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
+{
+    const struct neb_layer *l = c->layer;
+    const struct neb_arch *a = l->arch;
+    neb_tensor *y = self_attention(t, l, c->side, neb__norm_run(t, &l->attention.norm, x)), *s = NULL;
+    if (l->has_cross) {
+        neb_tensor *n = join(t, a, &l->cross.norm, y, x, &x);
+        y = cross_attention(t, c, n);
+    }
+    y = feed_forward(t, l, join(t, a, &l->ffn.norm, y, x, &s));
+    return neb_op_residual(t, y, s, a->dropout);
+}
+
+static neb_tensor *run_post(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
+{
+    const struct neb_layer *l = c->layer;
+    x = join(t, l->arch, &l->attention.norm, self_attention(t, l, c->side, x), x, NULL);
+    if (l->has_cross) x = join(t, l->arch, &l->cross.norm, cross_attention(t, c, x), x, NULL);
+    return join(t, l->arch, &l->ffn.norm, feed_forward(t, l, x), x, NULL);
+}
+
+neb_tensor *neb__layer_run(neb_tape *t, void *call, neb_tensor *x)
+{
+    const struct neb_layer_call *c = call;
+    neb_push(t, "layers.%d", c->number);
+    neb_set_rows(t, c->side->sample, c->side->position); /* recomputed, it may come after another side's */
+    x = c->layer->arch->pre_norm ? run_pre(t, c, x) : run_post(t, c, x);
+    neb_pop(t);
+    return x;
+}

@@ -1,0 +1,102 @@
+/* layer.h: the pieces a transformer is made of: how each is built (names, shapes, splits) and how it runs.
+ *
+ * Everything that turns an activation with a weight goes through neb__lin_run(): the one place where LoRA is added and
+ * where a split weight will be reduced. */
+#ifndef NEB_NN_LAYER_H
+#define NEB_NN_LAYER_H
+
+#include "nn/config.h"
+#include "nn/feed.h"
+
+/* ---- building: names are paths; a builder stands at one path ---------------------------------------------------- */
+
+enum { NEB_PATH = 160 };
+
+struct neb_builder {
+    neb_params *params;
+    const struct neb_arch *arch;
+    const struct neb_peft *peft;
+    char path[NEB_PATH]; /* ends in a dot, or is empty */
+    size_t root;         /* length of the model's own prefix in path */
+    int lora_layers;
+};
+
+/* The path becomes path + name + "."; returns what neb__leave() takes back. */
+size_t neb__enter(struct neb_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void neb__leave(struct neb_builder *b, size_t mark);
+
+neb_param *neb__matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols, neb_init init,
+                       float scale, neb_split split);
+neb_param *neb__vector(struct neb_builder *b, const char *name, int64_t n, neb_init init, neb_split split);
+
+/* ---- linear and norm ------------------------------------------------------------------------------------------- */
+
+struct neb_lin {
+    neb_param *weight, *bias;   /* (out, in), (out) or NULL */
+    neb_param *lora_a, *lora_b; /* (rank, in), (out, rank) or NULL */
+    float lora_scale, lora_dropout;
+};
+
+struct neb_lin_spec {
+    const char *name;
+    int64_t in, out;
+    float deviation;
+    bool bias;
+    neb_split split;
+};
+
+struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *spec);
+neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act);
+
+struct neb_norm_layer {
+    neb_param *gamma, *beta;
+    neb_norm_kind kind;
+    float eps;
+};
+
+struct neb_norm_layer neb__norm_build(struct neb_builder *b, const char *name, int64_t n);
+neb_tensor *neb__norm_run(neb_tape *t, const struct neb_norm_layer *n, neb_tensor *x);
+
+/* ---- sublayers -------------------------------------------------------------------------------------------------- */
+
+struct neb_adapter { /* down NULL: none */
+    struct neb_lin down, up;
+};
+
+struct neb_attn_layer {
+    struct neb_lin qkv;   /* self: rows of q, k, v one behind the other */
+    struct neb_lin q, kv; /* cross */
+    struct neb_lin out;
+    struct neb_norm_layer norm;
+    struct neb_adapter adapter;
+    neb_param *prefix_key, *prefix_value; /* (prefix length, kv_heads * head_dim) or NULL */
+};
+
+struct neb_ffn_layer {
+    struct neb_lin in, out; /* swiglu: in has 2 ffn rows, gate first */
+    struct neb_norm_layer norm;
+    struct neb_adapter adapter;
+};
+
+struct neb_layer {
+    const struct neb_arch *arch;
+    struct neb_attn_layer attention, cross;
+    struct neb_ffn_layer ffn;
+    bool has_cross, causal;
+};
+
+void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out);
+
+/* What a layer runs with besides x. Must stay valid until the run ends when layers are recomputed. */
+struct neb_layer_call {
+    const struct neb_layer *layer;
+    const struct neb_input_side *side;
+    const struct neb_input_side *memory_side; /* cross attention */
+    neb_tensor *memory;
+    int number;
+};
+
+/* neb_block_fn: x (rows, hidden) → (rows, hidden). */
+neb_tensor *neb__layer_run(neb_tape *t, void *call, neb_tensor *x);
+
+#endif

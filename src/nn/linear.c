@@ -1,0 +1,116 @@
+/* linear.c: building parameters by path, linear layers with LoRA, norms.
+ *
+ * LoRA (Hu et al. 2021): y = x W^T + b + alpha / rank * (x A^T) B^T with W frozen. A is drawn from the seed, B is zero, so
+ * training starts at the model as it was. When W is cut by rows (outputs), so is B; when by columns (inputs), so is A: the
+ * low-rank product then needs no communication of its own. */
+#include "nn/layer.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+size_t neb__enter(struct neb_builder *b, const char *fmt, ...)
+{
+    size_t mark = strlen(b->path);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(b->path + mark, sizeof b->path - mark, fmt, args);
+    va_end(args);
+    size_t end = strlen(b->path);
+    snprintf(b->path + end, sizeof b->path - end, ".");
+    return mark;
+}
+
+void neb__leave(struct neb_builder *b, size_t mark)
+{
+    b->path[mark] = 0;
+}
+
+static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_spec spec)
+{
+    char full[NEB_PATH + 64];
+    snprintf(full, sizeof full, "%s%s", b->path, name);
+    spec.name = full;
+    return neb_params_add(b->params, &spec);
+}
+
+neb_param *neb__matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols, neb_init init,
+                       float scale, neb_split split)
+{
+    return add(b, name,
+               (struct neb_param_spec){
+                   .ndim = 2, .shape = {rows, cols}, .init = init, .scale = scale, .split = split});
+}
+
+neb_param *neb__vector(struct neb_builder *b, const char *name, int64_t n, neb_init init, neb_split split)
+{
+    return add(
+        b, name,
+        (struct neb_param_spec){.ndim = 1, .shape = {n}, .init = init, .no_decay = true, .split = split});
+}
+
+/* ---- linear ----------------------------------------------------------------------------------------------------- */
+
+static bool wants_lora(const struct neb_builder *b, const char *name)
+{
+    char full[NEB_PATH + 64], pattern[NEB_PATH];
+    if (!b->peft->lora) return false;
+    snprintf(full, sizeof full, "%s%s", b->path + b->root, name);
+    for (int i = 0; neb__list_part(b->peft->lora_on, i, pattern, sizeof pattern); i++)
+        if (!fnmatch(pattern, full, 0)) return true;
+    return false;
+}
+
+struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *s)
+{
+    struct neb_lin l = {0};
+    bool lora = wants_lora(b, s->name);
+    size_t mark = neb__enter(b, "%s", s->name);
+    l.weight = neb__matrix(b, "weight", s->out, s->in, NEB_INIT_NORMAL, s->deviation, s->split);
+    /* Cut by columns, every process holds a part of each sum: the bias is added once, so it is not cut. */
+    if (s->bias)
+        l.bias = neb__vector(b, "bias", s->out, NEB_INIT_ZERO,
+                             s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
+    if (lora) {
+        int64_t r = b->peft->lora_rank;
+        l.lora_a = neb__matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
+                               s->split == NEB_SPLIT_COLUMN ? NEB_SPLIT_COLUMN : NEB_SPLIT_NONE);
+        l.lora_b = neb__matrix(b, "lora.b", s->out, r, NEB_INIT_ZERO, 0,
+                               s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
+        l.lora_scale = b->peft->lora_scale;
+        l.lora_dropout = b->peft->lora_dropout;
+        b->lora_layers++;
+    }
+    neb__leave(b, mark);
+    return l;
+}
+
+neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act)
+{
+    if (!l->lora_a) return neb_op_linear(t, x, l->weight, l->bias, act);
+    neb_tensor *y = neb_op_linear(t, x, l->weight, l->bias, NEB_ACT_NONE);
+    neb_tensor *in = l->lora_dropout > 0 ? neb_op_dropout(t, x, l->lora_dropout) : x;
+    neb_tensor *low = neb_op_linear(t, in, l->lora_a, NULL, NEB_ACT_NONE);
+    y = neb_op_linear_onto(t, y, low, l->lora_b, l->lora_scale);
+    return act == NEB_ACT_NONE ? y : neb_op_act(t, y, act);
+}
+
+/* ---- norm ------------------------------------------------------------------------------------------------------- */
+
+struct neb_norm_layer neb__norm_build(struct neb_builder *b, const char *name, int64_t n)
+{
+    struct neb_norm_layer l = {.kind = b->arch->norm, .eps = b->arch->eps};
+    size_t mark = neb__enter(b, "%s", name);
+    l.gamma = neb__vector(b, "weight", n, NEB_INIT_ONE, NEB_SPLIT_NONE);
+    if (l.kind == NEB_NORM_LAYER && b->arch->bias)
+        l.beta = neb__vector(b, "bias", n, NEB_INIT_ZERO, NEB_SPLIT_NONE);
+    neb__leave(b, mark);
+    return l;
+}
+
+neb_tensor *neb__norm_run(neb_tape *t, const struct neb_norm_layer *n, neb_tensor *x)
+{
+    return neb_op_norm(t, x, n->gamma, n->beta, n->kind, n->eps);
+}

@@ -1,0 +1,201 @@
+/* model.c: building a model and running its stacks.
+ *
+ * Names: embed.token.weight belongs to the model; everything else of a stack stands under encoder. or decoder., the output
+ * under head. So the same names serve all kinds, and a pattern such as "decoder.layers.*" means what it says. */
+#include "nn/model.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- building --------------------------------------------------------------------------------------------------- */
+
+static void build_embedding(struct neb_builder *b, struct neb_stack *s)
+{
+    const struct neb_arch *a = b->arch;
+    size_t mark = neb__enter(b, "embed");
+    if (a->positions == NEB_POSITIONS_LEARNED)
+        s->position = neb__matrix(b, "position.weight", a->max_positions, a->embedding, NEB_INIT_NORMAL,
+                                  a->deviation, NEB_SPLIT_NONE);
+    if (a->positions == NEB_POSITIONS_SINUSOIDAL) /* values: neb__model_ready() */
+        s->position = neb__matrix(b, "sinusoid.weight", a->max_positions, a->embedding, NEB_INIT_ZERO, 0,
+                                  NEB_SPLIT_NONE);
+    if (a->types)
+        s->type = neb__matrix(b, "type.weight", a->types, a->embedding, NEB_INIT_NORMAL, a->deviation,
+                              NEB_SPLIT_NONE);
+    if (a->embedding_norm) s->embed_norm = neb__norm_build(b, "norm", a->embedding);
+    if (a->embedding != a->hidden)
+        s->project = neb__lin_build(b, &(struct neb_lin_spec){"project", a->embedding, a->hidden,
+                                                              a->deviation, a->bias, NEB_SPLIT_NONE});
+    neb__leave(b, mark);
+}
+
+static neb_status build_stack(struct neb_builder *b, const char *name, int64_t count, bool causal, bool cross,
+                              struct neb_stack *s)
+{
+    s->name = name;
+    s->count = count;
+    s->layers = NEB_NEW_ARRAY(struct neb_layer, (size_t)count);
+    s->calls = NEB_NEW_ARRAY(struct neb_layer_call, (size_t)count);
+    if (!s->layers || !s->calls)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers of the %s", count, name);
+    size_t mark = neb__enter(b, "%s", name);
+    build_embedding(b, s);
+    for (int64_t i = 0; i < count; i++) {
+        size_t layer = neb__enter(b, "layers.%d", (int)i);
+        neb__layer_build(b, cross, causal, &s->layers[i]);
+        neb__leave(b, layer);
+    }
+    if (b->arch->pre_norm) s->norm = neb__norm_build(b, "norm", b->arch->hidden);
+    neb__leave(b, mark);
+    return NEB_OK;
+}
+
+static neb_status build(struct neb_model *m, struct neb_builder *b, const struct neb_model *embeddings)
+{
+    const struct neb_arch *a = &m->arch;
+    if (embeddings && (embeddings->arch.vocab != a->vocab || embeddings->arch.embedding != a->embedding))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "model options 'vocab' and 'embedding': %" PRId64 " and %" PRId64
+                         " differ from the %" PRId64 " and %" PRId64
+                         " of the model whose embeddings are shared",
+                         a->vocab, a->embedding, embeddings->arch.vocab, embeddings->arch.embedding);
+    /* With a scale of sqrt(hidden) the table is drawn so that scaled embeddings have deviation 1. */
+    float deviation = a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
+    m->token = embeddings ? embeddings->token
+                          : neb__matrix(b, "embed.token.weight", a->vocab, a->embedding, NEB_INIT_NORMAL,
+                                        deviation, NEB_SPLIT_ROW);
+    if (a->kind != NEB_DECODER) NEB_TRY(build_stack(b, "encoder", a->layers, false, false, &m->encoder));
+    if (a->kind == NEB_DECODER) NEB_TRY(build_stack(b, "decoder", a->layers, true, false, &m->decoder));
+    if (a->kind == NEB_ENCODER_DECODER)
+        NEB_TRY(build_stack(b, "decoder", a->decoder_layers, true, true, &m->decoder));
+    neb__head_build(b, m);
+    return neb__peft_apply(m, b);
+}
+
+neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
+                             const char *prefix, const struct neb_model *embeddings, neb_params *params,
+                             struct neb_model **out)
+{
+    struct neb_model *m = NEB_NEW(struct neb_model);
+    if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a model");
+    m->params = params;
+    m->peft.full = true;
+    struct neb_builder b = {.params = params, .arch = &m->arch, .peft = &m->peft, .root = strlen(prefix)};
+    neb_status s = NEB_OK;
+    if (b.root >= sizeof m->prefix)
+        s = neb__fail(NEB_ERR_INVALID, "the model prefix '%s' is longer than %zu bytes", prefix,
+                      sizeof m->prefix - 1);
+    if (s == NEB_OK) {
+        memcpy(m->prefix, prefix, b.root + 1);
+        memcpy(b.path, prefix, b.root + 1);
+        s = neb__model_config_check(config, &m->arch);
+    }
+    if (s == NEB_OK && peft) s = neb__peft_config_check(peft, &m->peft);
+    if (s == NEB_OK) s = build(m, &b, embeddings);
+    m->peft.lora_on = m->peft.train = m->peft.freeze = NULL; /* the config's, not ours */
+    if (s != NEB_OK) {
+        neb__model_destroy(m);
+        return s;
+    }
+    *out = m;
+    return NEB_OK;
+}
+
+void neb__model_destroy(struct neb_model *m)
+{
+    if (!m) return;
+    neb__free(m->encoder.layers);
+    neb__free(m->encoder.calls);
+    neb__free(m->decoder.layers);
+    neb__free(m->decoder.calls);
+    neb__free(m);
+}
+
+/* Vaswani et al. 2017, the sines in the first half of the columns and the cosines in the second. */
+static neb_status write_sinusoid(neb_param *p)
+{
+    int64_t shape[4];
+    neb_param_shape(p, shape);
+    int64_t rows = shape[0], d = shape[1], half = d / 2;
+    float *table = neb__malloc((size_t)(rows * d) * sizeof *table);
+    if (!table) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", neb_param_name(p));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < half; j++) {
+            double angle = (double)r * pow(10000.0, -2.0 * (double)j / (double)d);
+            table[r * d + j] = (float)sin(angle);
+            table[r * d + half + j] = (float)cos(angle);
+        }
+    neb_status s = neb_param_write(p, table);
+    neb__free(table);
+    return s;
+}
+
+neb_status neb__model_ready(struct neb_model *m)
+{
+    if (m->arch.positions != NEB_POSITIONS_SINUSOIDAL) return NEB_OK;
+    if (m->encoder.count) NEB_TRY(write_sinusoid(m->encoder.position));
+    if (m->decoder.count) NEB_TRY(write_sinusoid(m->decoder.position));
+    return NEB_OK;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_stack *s, neb_tape *t,
+                                 const struct neb_input_side *side)
+{
+    const struct neb_arch *a = &m->arch;
+    neb_param *table[3] = {m->token};
+    neb_tensor *id[3] = {side->ids};
+    int n = 1;
+    neb_push(t, "embed");
+    if (s->position) table[n] = s->position, id[n++] = side->position;
+    if (s->type) table[n] = s->type, id[n++] = side->type;
+    neb_tensor *x;
+    if (a->embedding_scale && n > 1) /* positions are not scaled */
+        x = neb_op_add(t, neb_op_embed(t, 1, table, id, sqrtf((float)a->embedding)),
+                       neb_op_embed(t, n - 1, table + 1, id + 1, 1));
+    else
+        x = neb_op_embed(t, n, table, id, a->embedding_scale ? sqrtf((float)a->embedding) : 1);
+    if (s->embed_norm.gamma) x = neb__norm_run(t, &s->embed_norm, x);
+    if (a->dropout > 0) x = neb_op_dropout(t, x, a->dropout);
+    if (s->project.weight) x = neb__lin_run(t, &s->project, x, NEB_ACT_NONE);
+    neb_pop(t);
+    return x;
+}
+
+static neb_tensor *run_stack(struct neb_model *m, struct neb_stack *s, neb_tape *t,
+                             const struct neb_input_side *side, neb_tensor *memory,
+                             const struct neb_input_side *memory_side)
+{
+    neb_push(t, "%s%s", m->prefix, s->name);
+    neb_set_rows(t, side->sample, side->position);
+    neb_tensor *x = run_embedding(m, s, t, side);
+    for (int64_t i = 0; i < s->count; i++) {
+        s->calls[i] = (struct neb_layer_call){&s->layers[i], side, memory_side, memory, (int)i};
+        x = m->arch.recompute ? neb_op_recompute(t, neb__layer_run, &s->calls[i], x)
+                              : neb__layer_run(t, &s->calls[i], x);
+    }
+    if (s->norm.gamma) x = neb__norm_run(t, &s->norm, x);
+    neb_pop(t);
+    return x;
+}
+
+neb_tensor *neb__model_encode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side)
+{
+    return run_stack(m, &m->encoder, t, side, NULL, NULL);
+}
+
+neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
+                              neb_tensor *memory, const struct neb_input_side *memory_side)
+{
+    return run_stack(m, &m->decoder, t, side, memory, memory_side);
+}
+
+neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in)
+{
+    if (m->arch.kind == NEB_DECODER) return neb__model_decode(m, t, &in->side[0], NULL, NULL);
+    neb_tensor *x = neb__model_encode(m, t, &in->side[0]);
+    if (m->arch.kind == NEB_ENCODER) return x;
+    return neb__model_decode(m, t, &in->side[1], x, &in->side[0]);
+}

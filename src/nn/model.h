@@ -1,0 +1,83 @@
+/* model.h: encoders, decoders and encoder-decoders from a config.
+ *
+ *     neb__model_create(&config, &peft, "", params, &m);    adds the parameters; owes a destroy
+ *     neb_params_ready(params, device, seed);
+ *     neb__model_ready(m);                                    fills what is computed, not drawn
+ *     ... in a model function:
+ *         const struct neb_input *in = neb__feed_input(feed, t);
+ *         neb__model_loss(m, t, neb__model_run(m, t, in), in, NULL);
+ *
+ * A model runs at most once in a run of the tape (recomputed layers keep their arguments in the model). docs/models.md
+ * lists the parameters' names. */
+#ifndef NEB_NN_MODEL_H
+#define NEB_NN_MODEL_H
+
+#include "nn/layer.h"
+
+/* An encoder or a decoder with its input embedding. */
+struct neb_stack {
+    const char *name; /* "encoder", "decoder" */
+    neb_param *position, *type;
+    struct neb_norm_layer embed_norm;
+    struct neb_lin project; /* embedding → hidden, where they differ */
+    struct neb_layer *layers;
+    struct neb_layer_call *calls;
+    int64_t count;
+    struct neb_norm_layer norm; /* behind the last layer; pre-norm only */
+};
+
+struct neb_model {
+    struct neb_arch arch;
+    struct neb_peft peft;
+    char prefix[64];
+    neb_params *params;
+    neb_param *token;                  /* (vocab, embedding) */
+    struct neb_stack encoder, decoder; /* count 0: absent */
+    struct {
+        struct neb_lin transform; /* encoders: hidden → embedding */
+        struct neb_norm_layer norm;
+        neb_param *weight, *bias; /* tokens: (vocab, embedding), (vocab) or NULL */
+        struct neb_lin pool, out; /* rtd, class */
+    } head;
+};
+
+/* prefix leads every name ("" or such as "generator."); embeddings: take the token table of this model instead of an own
+ * one, or NULL. The configs are not needed afterwards, except the strings that peft's check kept pointers to.
+ *   NEB_ERR_CONFIG names option, value and what is allowed; a pattern that matches nothing is one, too
+ *   NEB_ERR_NOMEM */
+neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
+                             const char *prefix, const struct neb_model *embeddings, neb_params *params,
+                             struct neb_model **out);
+void neb__model_destroy(struct neb_model *m);
+
+/* After neb_params_ready(): writes sinusoidal tables. */
+neb_status neb__model_ready(struct neb_model *m);
+
+/* The last hidden states (rows of the last side, hidden). */
+neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in);
+
+/* The halves of an encoder-decoder: memory (source rows, hidden), then target rows over it. A decoder alone: memory NULL. */
+neb_tensor *neb__model_encode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side);
+neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
+                              neb_tensor *memory, const struct neb_input_side *memory_side);
+
+/* What a distillation adds to the targets of the feed; see struct neb_target_spec. */
+struct neb_teacher {
+    float ce, kd, temperature;
+    neb_tensor *ids, *logits;
+};
+
+/* The loss of the model's head over the feed's targets, in slot 0, weighted: tokens (with label smoothing), rtd, class.
+ * teacher: only for tokens; NULL: none. */
+void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
+                     const struct neb_teacher *teacher);
+
+/* Logits: tokens at `rows` (I32 (n); NULL: all) → (n, vocab); rtd → (rows, 1); class → (sequences, classes). */
+neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
+                              const struct neb_input_side *side, neb_tensor *rows);
+
+/* internal to nn */
+void neb__head_build(struct neb_builder *b, struct neb_model *m);
+neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b);
+
+#endif

@@ -1,0 +1,46 @@
+/* peft.c: which of a model's parameters are trained.
+ *
+ * Order: everything (full) or nothing; the parts that the methods added or name; `train`; `freeze`; and tables that are
+ * computed, not learned, are frozen whatever was said. Patterns are relative to the model's own prefix, so two models in
+ * one parameter set do not touch each other. A pattern that matches nothing is a typing error and refused: silently
+ * training the wrong set costs days. */
+#include "nn/model.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+static int set_matching(struct neb_model *m, const char *pattern, bool trainable)
+{
+    char full[2 * NEB_PATH];
+    snprintf(full, sizeof full, "%s%s", m->prefix, pattern);
+    return neb_params_trainable(m->params, full, trainable);
+}
+
+static neb_status set_list(struct neb_model *m, const char *option, const char *list, bool trainable)
+{
+    char pattern[NEB_PATH];
+    for (int i = 0; neb__list_part(list, i, pattern, sizeof pattern); i++)
+        if (!set_matching(m, pattern, trainable))
+            return neb__fail(NEB_ERR_CONFIG, "option '%s': no parameter of the model matches '%s'", option,
+                             pattern);
+    return NEB_OK;
+}
+
+neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b)
+{
+    const struct neb_peft *p = &m->peft;
+    if (p->lora && !b->lora_layers)
+        return neb__fail(NEB_ERR_CONFIG, "option 'lora_on': no linear layer of the model matches '%s'",
+                         p->lora_on);
+    if (!p->full) set_matching(m, "*", false);
+    if (p->lora) set_matching(m, "*.lora.[ab]", true);
+    if (p->adapter) set_matching(m, "*.adapter.*", true);
+    if (p->prefix) set_matching(m, "*.prefix.*", true);
+    if (p->bias && !set_matching(m, "*.bias", true))
+        return neb__fail(NEB_ERR_CONFIG, "option 'method': 'bias' on a model without biases");
+    NEB_TRY(set_list(m, "train", p->train, true));
+    NEB_TRY(set_list(m, "freeze", p->freeze, false));
+    set_matching(m, "*.embed.sinusoid.weight", false);
+    return NEB_OK;
+}

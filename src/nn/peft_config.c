@@ -1,0 +1,116 @@
+/* peft_config.c: the options that say what of a model is trained, and what is added to it for that. */
+#include "nn/config.h"
+
+#include <string.h>
+
+#define OPT(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_peft_config, field, kind, fallback, unit, help)
+
+const struct neb_opt neb__peft_options[] = {
+    OPT(method, NEB_OPT_TEXT, "full", NULL, "full, frozen, or a list of lora, adapter, bias, prefix"),
+    OPT(lora_rank, NEB_OPT_INT, "8", NULL, "lora: rank of the added matrices"),
+    OPT(lora_alpha, NEB_OPT_REAL, "16", NULL, "lora: the product counts alpha / rank"),
+    OPT(lora_dropout, NEB_OPT_SHARE, "0", NULL, "lora: dropout before the first matrix"),
+    OPT(lora_on, NEB_OPT_TEXT, "*.qkv,*.cross.q,*.cross.kv", NULL, "lora: patterns of linear layers"),
+    OPT(adapter_size, NEB_OPT_INT, "64", NULL, "adapter: width of the bottleneck"),
+    OPT(adapter_after, NEB_OPT_TEXT, "ffn", NULL, "adapter: ffn, or both (attention too)"),
+    OPT(prefix_length, NEB_OPT_INT, "16", "tokens", "prefix: trained keys and values before every sequence"),
+    OPT(train, NEB_OPT_TEXT, "", NULL, "patterns of parameters trained as well, such as head.*"),
+    OPT(freeze, NEB_OPT_TEXT, "", NULL, "patterns of parameters not trained; wins over train"),
+    NEB_OPT_END,
+};
+
+neb_status neb__peft_config_init(struct neb_peft_config *out)
+{
+    return neb__opts_init(neb__peft_options, out);
+}
+
+void neb__peft_config_free(struct neb_peft_config *c)
+{
+    neb__opts_free(neb__peft_options, c);
+}
+
+bool neb__list_part(const char *list, int i, char *out, size_t size)
+{
+    if (!list) return false;
+    for (; i > 0; i--) {
+        list = strchr(list, ',');
+        if (!list++) return false;
+    }
+    while (*list == ' ') list++;
+    size_t n = strcspn(list, ",");
+    while (n && list[n - 1] == ' ') n--;
+    snprintf(out, size, "%.*s", (int)n, list);
+    return true;
+}
+
+static neb_status methods(const struct neb_peft_config *c, struct neb_peft *p)
+{
+    char word[32];
+    int n = 0;
+    for (; neb__list_part(c->method ? c->method : "full", n, word, sizeof word); n++) {
+        if (!strcmp(word, "full"))
+            p->full = true;
+        else if (!strcmp(word, "frozen"))
+            p->frozen = true;
+        else if (!strcmp(word, "lora"))
+            p->lora = true;
+        else if (!strcmp(word, "adapter"))
+            p->adapter = true;
+        else if (!strcmp(word, "bias"))
+            p->bias = true;
+        else if (!strcmp(word, "prefix"))
+            p->prefix = true;
+        else
+            return neb__fail(NEB_ERR_CONFIG,
+                             "option 'method': '%s' is not one of full, frozen, lora, adapter, bias, prefix",
+                             word);
+    }
+    if ((p->full || p->frozen) && n > 1)
+        return neb__fail(NEB_ERR_CONFIG, "option 'method': '%s': full and frozen stand alone", c->method);
+    return NEB_OK;
+}
+
+static neb_status within(const char *option, int64_t value, int64_t low, int64_t high)
+{
+    if (value >= low && value <= high) return NEB_OK;
+    return neb__fail(NEB_ERR_CONFIG, "option '%s': %" PRId64 " is not between %" PRId64 " and %" PRId64,
+                     option, value, low, high);
+}
+
+neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_peft *out)
+{
+    struct neb_peft p = {0};
+    NEB_TRY(methods(c, &p));
+    if (p.lora) {
+        NEB_TRY(within("lora_rank", c->lora_rank, 1, 4096));
+        if (!(c->lora_alpha > 0 && c->lora_alpha <= 1e6))
+            return neb__fail(NEB_ERR_CONFIG, "option 'lora_alpha': %g is not above 0 and at most 1e6",
+                             c->lora_alpha);
+        if (!(c->lora_dropout >= 0 && c->lora_dropout < 0.99))
+            return neb__fail(NEB_ERR_CONFIG, "option 'lora_dropout': %g is not from 0 to 0.99",
+                             c->lora_dropout);
+        if (!c->lora_on)
+            return neb__fail(NEB_ERR_CONFIG, "option 'lora_on': empty; name at least one pattern");
+        p.lora_rank = c->lora_rank;
+        p.lora_scale = (float)(c->lora_alpha / (double)c->lora_rank);
+        p.lora_dropout = (float)c->lora_dropout;
+        p.lora_on = c->lora_on;
+    }
+    if (p.adapter) {
+        NEB_TRY(within("adapter_size", c->adapter_size, 1, 1 << 16));
+        p.adapter_size = c->adapter_size;
+        p.adapter_after_attention = c->adapter_after && !strcmp(c->adapter_after, "both");
+        if (!p.adapter_after_attention && (!c->adapter_after || strcmp(c->adapter_after, "ffn")))
+            return neb__fail(NEB_ERR_CONFIG, "option 'adapter_after': '%s' is not one of ffn, both",
+                             c->adapter_after ? c->adapter_after : "");
+    }
+    if (p.prefix) {
+        NEB_TRY(within("prefix_length", c->prefix_length, 1, 1 << 16));
+        p.prefix_length = c->prefix_length;
+    }
+    p.train = c->train;
+    p.freeze = c->freeze;
+    *out = p;
+    return NEB_OK;
+}
