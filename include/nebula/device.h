@@ -19,8 +19,9 @@
  *    what is there. Gradients of parameters have one too (the engine clears it for the first write of a step).
  *  - Slots marked [fused] may be NULL: the engine then composes the op from the primitives if the job allows it,
  *    and refuses it otherwise. Slots marked [optional] may be NULL without loss of function.
- *  - `scratch` members: the engine asks scratch_bytes() with all sizes filled in and pointers NULL, and passes that
- *    much memory (256-byte aligned) to the call. Its content is undefined on entry and on exit.
+ *  - `scratch` members: the engine asks scratch_bytes() with the arguments as they will be (pointers NULL or not as in
+ *    the call, but not to be followed), and passes that much memory (256-byte aligned) to the call. Its content is
+ *    undefined on entry and on exit.
  *
  * Dropout. An element is kept when its 16 random bits are >= threshold; kept values are multiplied by
  * 65536 / (65536 - threshold). The bits come from Philox4x32-10 with key {ctl->seed, op} and the counter

@@ -126,6 +126,7 @@ struct neb_run {
     bool grad;       /* also run backwards */
     bool train;      /* dropout is on */
     bool accumulate; /* gradients are added to those of the run before (further micro-batches of one step) */
+    bool last;       /* the gradients are complete after this run: announce them (neb_tape_on_grad_ready) */
 };
 
 /* Plans when the key is new, then computes.
@@ -181,6 +182,8 @@ NEB_API neb_tensor *neb_input_at(neb_tape *t, neb_buffer *b, size_t offset, neb_
                                  const int64_t *shape);
 /* Copies x into the buffer as `type` (F32 or x's own). */
 NEB_API void neb_output(neb_tape *t, neb_tensor *x, neb_buffer *b, neb_dtype type);
+/* An F32 input in the compute type. No gradient flows through it. */
+NEB_API neb_tensor *neb_op_convert(neb_tape *t, neb_tensor *x);
 /* A parameter as a tensor in the compute type. The one place where a layer gets its weights. */
 NEB_API neb_tensor *neb_weight(neb_tape *t, neb_param *p);
 

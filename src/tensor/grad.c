@@ -1,0 +1,252 @@
+/* grad.c: gradients of tensors and parameters, recording, and the walk backwards.
+ *
+ * Invariants: a root's gradient has the root's layout; allocation.refs counts the roots that hold it; whoever adds to a
+ * gradient that others hold too takes a copy first. A root's gradient is released once the node that made the root has
+ * run backwards: all its readers come earlier in that walk.
+ *
+ * The helpers here make device calls (clearing, copying) without ending the tick, so that all pointers which a backward
+ * fetches before its main call belong to one tick. */
+#include "tensor/tape.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct neb_op_def ops[NEB_OPCODES] = {
+#define NEB__X(name) [NEB_OPCODE_##name] = {#name, neb__backward_##name},
+    NEB_OPS(NEB__X)
+#undef NEB__X
+};
+
+bool neb__grad_wanted(const neb_tape *t)
+{
+    return t->recording;
+}
+
+void neb__use(neb_tensor *x)
+{
+    x->uses++;
+    if (x->root != x) x->root->uses++;
+}
+
+struct neb_node *neb__record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
+                             neb_tensor *const *out)
+{
+    if (t->failed != NEB_OK) return NULL;
+    bool wanted = false;
+    for (int i = 0; i < n_in; i++)
+        if (in[i]) {
+            neb__use(in[i]);
+            wanted |= in[i]->root->needs_grad;
+        }
+    for (int i = 0; i < n_out; i++) wanted |= out[i] && out[i]->root->needs_grad;
+    if (!t->recording || !wanted) return NULL;
+    if (t->n_nodes == t->cap_nodes) {
+        int cap = t->cap_nodes ? t->cap_nodes * 2 : 256;
+        struct neb_node *nodes = neb__realloc(t->nodes, (size_t)cap * sizeof *nodes);
+        if (!nodes) {
+            neb__tape_fail(t, NEB_ERR_NOMEM, ops[op].name, "out of memory after %d nodes", t->n_nodes);
+            return NULL;
+        }
+        t->nodes = nodes;
+        t->cap_nodes = cap;
+    }
+    struct neb_node *n = &t->nodes[t->n_nodes++];
+    memset(n, 0, sizeof *n);
+    n->op = (uint8_t)op;
+    n->n_in = (uint8_t)n_in;
+    n->n_out = (uint8_t)n_out;
+    for (int i = 0; i < n_in; i++) n->in[i] = in[i];
+    for (int i = 0; i < n_out; i++) {
+        n->out[i] = out[i];
+        if (out[i]) out[i]->root->needs_grad = true;
+    }
+    memcpy(n->scope, t->scope, sizeof n->scope);
+    return n;
+}
+
+/* ---- gradients of tensors ------------------------------------------------------------------------------------ */
+
+static size_t span(const neb_tensor *root)
+{
+    return (size_t)neb__count(root) * neb_dtype_size(root->type);
+}
+
+static char *at(neb_tape *t, const neb_tensor *x)
+{
+    return neb__address(t, x->root->grad) + (x->offset - x->root->offset);
+}
+
+void *neb__grad(neb_tape *t, neb_tensor *x)
+{
+    return x && x->root->grad >= 0 ? at(t, x) : NULL;
+}
+
+/* A gradient of its own for the root, content undefined. */
+static bool fresh(neb_tape *t, neb_tensor *root)
+{
+    int id = neb__take(t, span(root));
+    if (id < 0) return false;
+    t->life.list[id].refs = 1;
+    root->grad = id;
+    return true;
+}
+
+/* Before adding: what others hold too is copied. */
+static bool own(neb_tape *t, neb_tensor *root)
+{
+    int old = root->grad;
+    if (t->life.list[old].refs == 1) return true;
+    if (!fresh(t, root)) return false;
+    t->life.list[old].refs--;
+    char *from = neb__address(t, old), *to = neb__address(t, root->grad);
+    return neb__done(t, t->dry ? NEB_OK : t->dev->ops->copy(t->dev->ctx, to, from, span(root))) == NEB_OK;
+}
+
+void *neb__grad_own(neb_tape *t, neb_tensor *x)
+{
+    if (x->root->grad < 0 || !own(t, x->root)) return NULL;
+    return at(t, x);
+}
+
+void *neb__grad_new(neb_tape *t, neb_tensor *x)
+{
+    return fresh(t, x->root) ? at(t, x) : NULL;
+}
+
+void *neb__grad_out(neb_tape *t, neb_tensor *x, int *acc)
+{
+    if (!x || !x->root->needs_grad || t->failed != NEB_OK) return NULL;
+    neb_tensor *root = x->root;
+    *acc = 1;
+    if (root->grad >= 0) return own(t, root) ? at(t, x) : NULL;
+    if (!fresh(t, root)) return NULL;
+    if (neb__whole(x)) {
+        *acc = 0;
+        return at(t, x);
+    }
+    /* a part of the root: the rest must be 0 */
+    char *p = neb__address(t, root->grad);
+    neb_status s = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(root));
+    return neb__done(t, s) == NEB_OK ? at(t, x) : NULL;
+}
+
+void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp)
+{
+    *temp = -1;
+    if (!x || !x->root->needs_grad || t->failed != NEB_OK) return NULL;
+    if (x->root->grad < 0) {
+        int acc;
+        return neb__grad_out(t, x, &acc); /* new or cleared: overwriting is adding */
+    }
+    *temp = neb__take(t, span(x->root));
+    if (*temp < 0) return NULL;
+    char *p = neb__address(t, *temp);
+    if (!neb__whole(x)) {
+        neb_status s = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(x->root));
+        if (neb__done(t, s) != NEB_OK) return NULL;
+    }
+    return p + (x->offset - x->root->offset);
+}
+
+neb_status neb__grad_add(neb_tape *t, neb_tensor *x, int temp)
+{
+    if (temp < 0 || t->failed != NEB_OK) return t->failed;
+    if (!own(t, x->root)) return t->failed;
+    struct neb_axpby a = {.x = neb__address(t, temp),
+                          .y = neb__address(t, x->root->grad),
+                          .n = neb__count(x->root),
+                          .a = 1,
+                          .b = 1,
+                          .type = x->root->type};
+    return NEB_CALL(t, axpby, &a);
+}
+
+neb_status neb__grad_share(neb_tape *t, neb_tensor *x, neb_tensor *from)
+{
+    if (!x || !x->root->needs_grad || t->failed != NEB_OK) return t->failed;
+    neb_tensor *root = x->root;
+    if (root == from->root) return NEB_OK;
+    if (root->grad < 0 && neb__whole(x)) {
+        root->grad = from->root->grad;
+        t->life.list[root->grad].refs++;
+        return NEB_OK;
+    }
+    int acc;
+    char *to = neb__grad_out(t, x, &acc);
+    if (!to) return t->failed;
+    if (neb__contiguous(x)) {
+        struct neb_axpby a = {
+            .x = neb__grad(t, from), .y = to, .n = neb__count(x), .a = 1, .b = (float)acc, .type = x->type};
+        return NEB_CALL(t, axpby, &a);
+    }
+    return neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "gradient", "a residual that is a column view");
+}
+
+/* ---- gradients of parameters --------------------------------------------------------------------------------- */
+
+float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
+{
+    if (!p || !p->trainable) return NULL;
+    *acc = p->written;
+    p->written = true;
+    if (t->dry)
+        p->contributions++;
+    else if (--p->contributions == 0)
+        p->complete = t->some_complete = true;
+    return t->params->grad + p->offset;
+}
+
+void neb__announce(neb_tape *t)
+{
+    if (!t->some_complete) return;
+    t->some_complete = false;
+    for (int i = 0; i < t->params->count; i++) {
+        neb_param *p = t->params->list[i];
+        if (p->complete && t->run->last && t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
+        p->complete = false;
+    }
+}
+
+/* ---- backwards ----------------------------------------------------------------------------------------------- */
+
+static bool reached(const struct neb_node *n)
+{
+    for (int i = 0; i < n->n_out; i++)
+        if (n->out[i] && n->out[i]->root->grad >= 0) return true;
+    return false;
+}
+
+static bool is_input(const struct neb_node *n, const neb_tensor *root)
+{
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] && n->in[i]->root == root) return true;
+    return false;
+}
+
+static void release_outputs(neb_tape *t, const struct neb_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        neb_tensor *root = n->out[i] ? n->out[i]->root : NULL;
+        if (!root || root->grad < 0 || is_input(n, root)) continue; /* computed in place: the input's, too */
+        t->life.list[root->grad].refs--;
+        root->grad = -1;
+    }
+}
+
+neb_status neb__backward(neb_tape *t, int first)
+{
+    for (int i = t->n_nodes - 1; i >= first; i--) {
+        struct neb_node n = t->nodes[i]; /* a copy: recomputation appends nodes behind */
+        t->n_nodes = i;
+        if (!reached(&n)) continue;
+        t->scope_length = (int)strlen(n.scope);
+        memcpy(t->scope, n.scope, sizeof t->scope);
+        neb_status s = ops[n.op].backward(t, &n);
+        if (s != NEB_OK && t->failed == NEB_OK) t->failed = s;
+        if (t->failed != NEB_OK) return t->failed;
+        release_outputs(t, &n);
+        if (!t->dry) neb__announce(t);
+    }
+    return NEB_OK;
+}

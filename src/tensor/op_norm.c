@@ -1,0 +1,232 @@
+/* op_norm.c: norms, residual sums and dropout.
+ *
+ * One node covers s = residual + dropout(x), y = norm(s) and everything that comes of leaving parts out. Its backward
+ * writes the gradient of s in place of what reached s another way, and hands that one allocation to the residual and,
+ * without dropout, to x as well. */
+#include "tensor/fallback.h"
+
+#include <math.h>
+
+struct neb_dropout neb__dropout_spec(neb_tape *t, float p, uint32_t op, neb_tensor *sample,
+                                     neb_tensor *position)
+{
+    struct neb_dropout d = {0};
+    if (p <= 0 || !neb_is_training(t)) return d;
+    d.threshold = (uint32_t)lrintf(p * 65536.0f);
+    if (!d.threshold) return d;
+    d.op = op;
+    d.sample = neb__data(t, sample);
+    d.position = neb__data(t, position);
+    d.ctl = t->ctl;
+    return d;
+}
+
+static bool dropout_possible(neb_tape *t, const char *op, float p, int64_t rows)
+{
+    if (!(p >= 0) || p > 0.99f) {
+        neb__tape_fail(t, NEB_ERR_RANGE, op, "dropout %g is not between 0 and 0.99", (double)p);
+        return false;
+    }
+    if (p == 0 || !neb_is_training(t)) return true;
+    if (!t->row_sample || neb__rows(t->row_sample) != rows) {
+        neb__tape_fail(t, NEB_ERR_STATE, op,
+                       "dropout over %" PRId64 " rows needs neb_set_rows() with as many (there are %" PRId64
+                       ")",
+                       rows, t->row_sample ? neb__rows(t->row_sample) : 0);
+        return false;
+    }
+    return true;
+}
+
+enum { IN_X, IN_RESIDUAL, IN_SAMPLE, IN_POSITION, INS };
+enum { OUT_Y, OUT_S, OUTS };
+
+static bool norm_args_fit(neb_tape *t, const char *op, neb_tensor *x, neb_tensor *residual, neb_param *gamma,
+                          neb_param *beta, bool norm)
+{
+    if (!neb__want_act(t, op, "x", x, -1, -1)) return false;
+    if (residual && !neb__want_act(t, op, "residual", residual, neb__rows(x), neb__cols(x))) return false;
+    if (norm && !neb__want_param(t, op, "gamma", gamma, neb__cols(x), 1)) return false;
+    if (beta && !neb__want_param(t, op, "beta", beta, neb__cols(x), 1)) return false;
+    if (!neb__contiguous(x) || (residual && !neb__contiguous(residual))) {
+        neb__tape_fail(t, NEB_ERR_SHAPE, op, "a column view: only contiguous rows are possible");
+        return false;
+    }
+    return true;
+}
+
+struct norm_spec {
+    const char *op;
+    neb_tensor *x, *residual;
+    neb_param *gamma, *beta;
+    neb_norm_kind kind;
+    float eps, p;
+    bool norm;
+};
+
+static neb_tensor *norm_forward(neb_tape *t, const struct norm_spec *c, neb_tensor **s_out)
+{
+    if (!norm_args_fit(t, c->op, c->x, c->residual, c->gamma, c->beta, c->norm)) return NULL;
+    int64_t rows = neb__rows(c->x), d = neb__cols(c->x);
+    if (c->residual && !dropout_possible(t, c->op, c->p, rows)) return NULL;
+    uint32_t drop_op = c->residual && c->p > 0 ? neb__drop_op(t) : 0;
+    neb_tensor *y = c->norm ? neb__new2(t, c->x->type, rows, d) : NULL;
+    neb_tensor *s = c->residual ? neb__new2(t, c->x->type, rows, d) : NULL;
+    neb_tensor *mean = c->norm && c->kind == NEB_NORM_LAYER ? neb__new1(t, NEB_F32, rows) : NULL;
+    neb_tensor *rstd = c->norm ? neb__new1(t, NEB_F32, rows) : NULL;
+    if (t->failed != NEB_OK) return NULL;
+    struct neb_norm a = {.kind = c->kind,
+                         .x = neb__data(t, c->x),
+                         .residual = neb__data(t, c->residual),
+                         .gamma = neb__master(t, c->gamma),
+                         .beta = neb__master(t, c->beta),
+                         .s = neb__data(t, s),
+                         .y = neb__data(t, y),
+                         .mean = neb__data(t, mean),
+                         .rstd = neb__data(t, rstd),
+                         .rows = rows,
+                         .d = d,
+                         .eps = c->eps,
+                         .type = c->x->type};
+    if (c->residual) a.drop = neb__dropout_spec(t, c->p, drop_op, t->row_sample, t->row_position);
+    neb_status st = c->residual ? NEB_FUSED(t, norm_residual, &a) : NEB_CALL(t, norm, &a);
+    if (st != NEB_OK) return NULL;
+
+    bool trained = (c->gamma && c->gamma->trainable) || (c->beta && c->beta->trainable);
+    if (neb__grad_wanted(t) && trained && y) y->needs_grad = true;
+    bool drops = a.drop.threshold != 0;
+    neb_tensor *in[INS] = {c->x, c->residual, drops ? t->row_sample : NULL, drops ? t->row_position : NULL};
+    neb_tensor *out[OUTS] = {y, s};
+    struct neb_node *n = neb__record(t, c->norm ? NEB_OPCODE_norm : NEB_OPCODE_residual, INS, in, OUTS, out);
+    if (n) {
+        n->saved[0] = mean, n->saved[1] = rstd;
+        n->param[0] = c->gamma, n->param[1] = c->beta;
+        n->i[0] = c->kind, n->f[0] = c->p, n->drop_op = drop_op;
+    }
+    if (t->failed != NEB_OK) return NULL;
+    if (s_out) *s_out = s;
+    return c->norm ? y : s;
+}
+
+neb_tensor *neb_op_norm(neb_tape *t, neb_tensor *x, neb_param *gamma, neb_param *beta, neb_norm_kind kind,
+                        float eps)
+{
+    struct norm_spec c = {"norm", x, NULL, gamma, beta, kind, eps, 0, true};
+    return norm_forward(t, &c, NULL);
+}
+
+neb_tensor *neb_op_norm_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, neb_param *gamma,
+                                 neb_param *beta, neb_norm_kind kind, float eps, float p, neb_tensor **s_out)
+{
+    struct norm_spec c = {"norm_residual", x, residual, gamma, beta, kind, eps, p, true};
+    if (s_out) *s_out = NULL;
+    return residual ? norm_forward(t, &c, s_out) : NULL;
+}
+
+neb_tensor *neb_op_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, float p)
+{
+    struct norm_spec c = {"residual", x, residual, NULL, NULL, NEB_NORM_LAYER, 0, p, false};
+    return residual ? norm_forward(t, &c, NULL) : NULL;
+}
+
+neb_tensor *neb_op_add(neb_tape *t, neb_tensor *a, neb_tensor *b)
+{
+    return neb_op_residual(t, a, b, 0);
+}
+
+/* What a plain norm and a residual norm share in their backward. */
+static struct neb_norm_bwd norm_bwd_args(neb_tape *t, struct neb_node *n, neb_tensor *s)
+{
+    struct neb_norm_bwd a = {.kind = (neb_norm_kind)n->i[0],
+                             .s = neb__data(t, s),
+                             .dy = neb__grad(t, n->out[OUT_Y]),
+                             .gamma = neb__master(t, n->param[0]),
+                             .mean = neb__data(t, n->saved[0]),
+                             .rstd = neb__data(t, n->saved[1]),
+                             .rows = neb__rows(s),
+                             .d = neb__cols(s),
+                             .type = s->type};
+    if (a.dy) {
+        a.dgamma = neb__param_grad(t, n->param[0], &a.acc_dgamma);
+        a.dbeta = neb__param_grad(t, n->param[1], &a.acc_dbeta);
+    }
+    return a;
+}
+
+static neb_status plain_norm_bwd(neb_tape *t, struct neb_node *n)
+{
+    neb_tensor *x = n->in[IN_X];
+    struct neb_norm_bwd a = norm_bwd_args(t, n, x);
+    int acc = 0;
+    a.ds = neb__grad_out(t, x, &acc);
+    if (!a.ds)
+        a.ds = neb__temp(t, neb__count(x) * (int64_t)neb_dtype_size(x->type)); /* only gamma, beta train */
+    if (acc) a.ds_in = a.ds;
+    a.scratch = neb__scratch(t, NEB_SLOT_NORM_BWD, &a);
+    if (t->failed != NEB_OK) return t->failed;
+    return a.ds_in ? NEB_FUSED(t, norm_residual_bwd, &a) : NEB_CALL(t, norm_bwd, &a);
+}
+
+neb_status neb__backward_norm(neb_tape *t, struct neb_node *n)
+{
+    if (!n->in[IN_RESIDUAL]) return plain_norm_bwd(t, n);
+    neb_tensor *x = n->in[IN_X], *residual = n->in[IN_RESIDUAL], *s = n->out[OUT_S];
+    bool drops = n->in[IN_SAMPLE] != NULL;
+    struct neb_norm_bwd a = norm_bwd_args(t, n, s);
+    if (s->grad >= 0) {
+        a.ds_in = a.ds = a.dy || drops ? neb__grad_own(t, s) : neb__grad(t, s);
+    } else {
+        a.ds = neb__grad_new(t, s);
+    }
+    if (drops) {
+        a.drop = neb__dropout_spec(t, n->f[0], n->drop_op, n->in[IN_SAMPLE], n->in[IN_POSITION]);
+        a.dx = neb__grad_out(t, x, &a.acc_dx);
+    }
+    if (a.dy || a.dx) {
+        a.scratch = neb__scratch(t, NEB_SLOT_NORM_BWD, &a);
+        if (t->failed != NEB_OK) return t->failed;
+        NEB_TRY(NEB_FUSED(t, norm_residual_bwd, &a));
+    }
+    if (!drops) NEB_TRY(neb__grad_share(t, x, s));
+    return neb__grad_share(t, residual, s);
+}
+
+neb_status neb__backward_residual(neb_tape *t, struct neb_node *n)
+{
+    return neb__backward_norm(t, n);
+}
+
+/* ---- dropout alone ------------------------------------------------------------------------------------------- */
+
+neb_tensor *neb_op_dropout(neb_tape *t, neb_tensor *x, float p)
+{
+    if (!neb__want_act(t, "dropout", "x", x, -1, -1) || !dropout_possible(t, "dropout", p, neb__rows(x)))
+        return NULL;
+    uint32_t op = p > 0 ? neb__drop_op(t) : 0;
+    if (p == 0 || !neb_is_training(t)) return x;
+    neb_tensor *y = neb__new2(t, x->type, neb__rows(x), neb__cols(x));
+    if (!y) return NULL;
+    struct neb_dropout_args a = {.x = neb__data(t, x),
+                                 .y = neb__data(t, y),
+                                 .rows = neb__rows(x),
+                                 .cols = neb__cols(x),
+                                 .type = x->type,
+                                 .drop = neb__dropout_spec(t, p, op, t->row_sample, t->row_position)};
+    if (NEB_CALL(t, dropout, &a) != NEB_OK) return NULL;
+    neb_tensor *in[] = {x, t->row_sample, t->row_position};
+    struct neb_node *n = neb__record(t, NEB_OPCODE_dropout, 3, in, 1, &y);
+    if (n) n->f[0] = p, n->drop_op = op;
+    return t->failed == NEB_OK ? y : NULL;
+}
+
+neb_status neb__backward_dropout(neb_tape *t, struct neb_node *n)
+{
+    neb_tensor *x = n->in[0];
+    struct neb_dropout_args a = {.x = neb__grad(t, n->out[0]),
+                                 .rows = neb__rows(x),
+                                 .cols = neb__cols(x),
+                                 .type = x->type,
+                                 .drop = neb__dropout_spec(t, n->f[0], n->drop_op, n->in[1], n->in[2])};
+    a.y = neb__grad_out(t, x, &a.acc);
+    return a.y ? NEB_CALL(t, dropout, &a) : t->failed;
+}

@@ -1,0 +1,329 @@
+/* params.c: registering, placing and initialising parameters.
+ *
+ * A value is initialised from Philox keyed by (seed, hash of the name) and counted by its index in the global
+ * parameter, so neither the order of registration nor the layout over processes changes it. */
+#include "tensor/params.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/rng.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { INIT_CHUNK = 1 << 16, MAX_NAME = 200 };
+
+neb_status neb_params_create(neb_params **out)
+{
+    neb_params *ps = NEB_NEW(neb_params);
+    if (!ps) return neb__fail(NEB_ERR_NOMEM, "out of memory for a parameter set");
+    *out = ps;
+    return NEB_OK;
+}
+
+static void release(neb_params *ps)
+{
+    void *memory[] = {ps->value, ps->grad, ps->shadow};
+    for (int i = 0; i < 3; i++)
+        if (memory[i]) ps->dev->ops->free(ps->dev->ctx, memory[i]);
+    ps->value = ps->grad = NULL;
+    ps->shadow = NULL;
+}
+
+void neb_params_destroy(neb_params *ps)
+{
+    if (!ps) return;
+    for (int i = 0; i < ps->count; i++) {
+        neb__free(ps->list[i]->name);
+        neb__free(ps->list[i]);
+    }
+    neb__free(ps->list);
+    release(ps);
+    neb__free(ps);
+}
+
+static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *s)
+{
+    if (ps->ready)
+        return neb__fail(NEB_ERR_STATE, "parameter '%s': the set is already in use", s->name ? s->name : "");
+    if (!s->name || !*s->name || strlen(s->name) > MAX_NAME)
+        return neb__fail(NEB_ERR_INVALID, "a parameter needs a name of 1 to %d bytes", MAX_NAME);
+    if (neb_params_find(ps, s->name)) return neb__fail(NEB_ERR_EXISTS, "two parameters named '%s'", s->name);
+    if (s->ndim < 1 || s->ndim > 4)
+        return neb__fail(NEB_ERR_SHAPE, "parameter '%s': %d dimensions, 1 to 4 are possible", s->name,
+                         s->ndim);
+    int64_t n = 1;
+    for (int i = 0; i < s->ndim; i++) {
+        if (s->shape[i] < 1 || s->shape[i] > INT64_C(1) << 40 || n > (INT64_C(1) << 40) / s->shape[i])
+            return neb__fail(NEB_ERR_SHAPE, "parameter '%s': dimension %d is %" PRId64, s->name, i,
+                             s->shape[i]);
+        n *= s->shape[i];
+    }
+    if (!isfinite(s->scale)) return neb__fail(NEB_ERR_RANGE, "parameter '%s': scale is not finite", s->name);
+    if (s->split != NEB_SPLIT_NONE && s->local_count) {
+        int dim = s->split == NEB_SPLIT_ROW ? 0 : 1;
+        if (dim >= s->ndim || s->local_first < 0 || s->local_count < 0 ||
+            s->local_first > s->shape[dim] - s->local_count)
+            return neb__fail(NEB_ERR_SHAPE,
+                             "parameter '%s': part [%" PRId64 ", +%" PRId64 ") of dimension %d", s->name,
+                             s->local_first, s->local_count, dim);
+    }
+    return NEB_OK;
+}
+
+static neb_status make_room(neb_params *ps)
+{
+    if (ps->count < ps->cap) return NEB_OK;
+    int cap = ps->cap ? ps->cap * 2 : 64;
+    struct neb_param **list = neb__realloc(ps->list, (size_t)cap * sizeof *list);
+    if (!list) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d parameters", cap);
+    ps->list = list;
+    ps->cap = cap;
+    return NEB_OK;
+}
+
+static neb_status add(neb_params *ps, const struct neb_param_spec *s, neb_param **out)
+{
+    NEB_TRY(check_spec(ps, s));
+    NEB_TRY(make_room(ps));
+    neb_param *p = NEB_NEW(neb_param);
+    char *name = neb__strdup(s->name);
+    if (!p || !name) {
+        neb__free(p);
+        neb__free(name);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for parameter '%s'", s->name);
+    }
+    *p = (neb_param){.name = name,
+                     .ndim = s->ndim,
+                     .split = s->split,
+                     .init = s->init,
+                     .scale = s->scale,
+                     .no_decay = s->no_decay,
+                     .trainable = true,
+                     .set = ps,
+                     .values = 1};
+    memcpy(p->global, s->shape, sizeof p->global);
+    memcpy(p->shape, s->shape, sizeof p->shape);
+    if (s->split != NEB_SPLIT_NONE && s->local_count) {
+        p->first = s->local_first;
+        p->shape[s->split == NEB_SPLIT_ROW ? 0 : 1] = s->local_count;
+    }
+    for (int i = 0; i < p->ndim; i++) p->values *= p->shape[i];
+    ps->list[ps->count++] = p;
+    *out = p;
+    return NEB_OK;
+}
+
+neb_param *neb_params_add(neb_params *ps, const struct neb_param_spec *spec)
+{
+    neb_param *p = NULL;
+    neb_status s = add(ps, spec, &p);
+    if (s != NEB_OK && ps->failed == NEB_OK) ps->failed = s;
+    return p;
+}
+
+int neb_params_trainable(neb_params *ps, const char *pattern, bool trainable)
+{
+    int n = 0;
+    for (int i = 0; !ps->ready && i < ps->count; i++)
+        if (!fnmatch(pattern, ps->list[i]->name, 0)) {
+            ps->list[i]->trainable = trainable;
+            n++;
+        }
+    return n;
+}
+
+static int64_t place(neb_params *ps, bool trainable, int64_t at)
+{
+    for (int i = 0; i < ps->count; i++) {
+        neb_param *p = ps->list[i];
+        if (p->trainable != trainable) continue;
+        p->offset = at;
+        at += (p->values + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+    }
+    return at;
+}
+
+static uint32_t name_hash(const char *s)
+{
+    uint64_t h = 14695981039346656037u;
+    for (; *s; s++) h = (h ^ (uint8_t)*s) * 1099511628211u;
+    return (uint32_t)(h ^ h >> 32);
+}
+
+/* Index of local value i in the global parameter. */
+static int64_t global_index(const neb_param *p, int64_t i)
+{
+    if (p->split == NEB_SPLIT_NONE || p->values == 0) return i;
+    if (p->split == NEB_SPLIT_ROW) return i + p->first * (p->values / p->shape[0]);
+    int64_t inner = p->values / (p->shape[0] * p->shape[1]); /* behind the second dimension */
+    int64_t width = p->shape[1] * inner;
+    return i / width * (p->global[1] * inner) + p->first * inner + i % width;
+}
+
+static float initial(const neb_param *p, int64_t index, uint64_t seed, uint32_t hash)
+{
+    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)(seed >> 32), 0};
+    uint32_t key[2] = {(uint32_t)seed, hash}, r[4];
+    neb__philox(counter, key, r);
+    double u = ((double)r[0] + 0.5) * 0x1p-32, v = (double)r[1] * 0x1p-32;
+    if (p->init == NEB_INIT_UNIFORM) return (float)(p->scale * (2 * u - 1));
+    return (float)(p->scale * sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+static neb_status fill_initial(neb_param *p, uint64_t seed, float *chunk)
+{
+    neb_device *d = p->set->dev;
+    uint32_t hash = name_hash(p->name);
+    for (int64_t at = 0; at < p->values; at += INIT_CHUNK) {
+        int64_t n = p->values - at < INIT_CHUNK ? p->values - at : INIT_CHUNK;
+        for (int64_t i = 0; i < n; i++) {
+            if (p->init == NEB_INIT_ZERO)
+                chunk[i] = 0;
+            else if (p->init == NEB_INIT_ONE)
+                chunk[i] = 1;
+            else
+                chunk[i] = initial(p, global_index(p, at + i), seed, hash);
+        }
+        NEB_TRY(d->ops->upload(d->ctx, p->set->value + p->offset + at, chunk, (size_t)n * sizeof *chunk));
+    }
+    return NEB_OK;
+}
+
+static neb_status allocate(neb_params *ps)
+{
+    neb_device *d = ps->dev;
+    size_t all = (size_t)ps->all_values, train = (size_t)ps->trainable_values;
+    NEB_TRY(d->ops->alloc(d->ctx, all * sizeof(float), (void **)&ps->value));
+    NEB_TRY(d->ops->fill(d->ctx, ps->value, 0, all * sizeof(float)));
+    if (train) {
+        NEB_TRY(d->ops->alloc(d->ctx, train * sizeof(float), (void **)&ps->grad));
+        NEB_TRY(d->ops->fill(d->ctx, ps->grad, 0, train * sizeof(float)));
+    }
+    if (d->config.compute == NEB_BF16) NEB_TRY(d->ops->alloc(d->ctx, all * 2, &ps->shadow));
+    return NEB_OK;
+}
+
+neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
+{
+    if (ps->failed != NEB_OK) return ps->failed;
+    if (ps->ready) return neb__fail(NEB_ERR_STATE, "the parameter set is already in use");
+    if (!ps->count) return neb__fail(NEB_ERR_INVALID, "a parameter set without parameters");
+    ps->trainable_values = place(ps, true, 0);
+    ps->all_values = place(ps, false, ps->trainable_values);
+    ps->dev = d;
+    neb_status s = allocate(ps);
+    float *chunk = neb__malloc(INIT_CHUNK * sizeof *chunk);
+    if (s == NEB_OK && !chunk) s = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
+    for (int i = 0; s == NEB_OK && i < ps->count; i++) s = fill_initial(ps->list[i], seed, chunk);
+    neb__free(chunk);
+    if (s == NEB_OK) s = neb_params_refresh(ps, 0, ps->all_values);
+    if (s != NEB_OK) release(ps);
+    ps->ready = s == NEB_OK;
+    return s;
+}
+
+neb_status neb_params_refresh(neb_params *ps, int64_t first, int64_t n)
+{
+    if (first < 0 || n < 0 || first > ps->all_values - n)
+        return neb__fail(NEB_ERR_RANGE, "range [%" PRId64 ", +%" PRId64 ") of a slab of %" PRId64, first, n,
+                         ps->all_values);
+    if (!ps->shadow || !n) return NEB_OK;
+    struct neb_copy2d c = {.src = ps->value + first,
+                           .dst = (uint16_t *)ps->shadow + first,
+                           .rows = 1,
+                           .cols = n,
+                           .ld_src = n,
+                           .ld_dst = n,
+                           .src_type = NEB_F32,
+                           .dst_type = NEB_BF16};
+    return ps->dev->ops->copy2d(ps->dev->ctx, &c);
+}
+
+int neb_params_count(const neb_params *ps)
+{
+    return ps->count;
+}
+
+neb_param *neb_params_at(const neb_params *ps, int i)
+{
+    return i >= 0 && i < ps->count ? ps->list[i] : NULL;
+}
+
+neb_param *neb_params_find(const neb_params *ps, const char *name)
+{
+    for (int i = 0; i < ps->count; i++)
+        if (!strcmp(ps->list[i]->name, name)) return ps->list[i];
+    return NULL;
+}
+
+int64_t neb_params_values(const neb_params *ps, bool trainable_only)
+{
+    int64_t n = 0;
+    for (int i = 0; i < ps->count; i++)
+        if (!trainable_only || ps->list[i]->trainable) n += ps->list[i]->values;
+    return n;
+}
+
+float *neb_params_slab(neb_params *ps, int64_t *n)
+{
+    *n = ps->trainable_values;
+    return ps->value;
+}
+
+const char *neb_param_name(const neb_param *p)
+{
+    return p->name;
+}
+
+int neb_param_shape(const neb_param *p, int64_t shape[4])
+{
+    memcpy(shape, p->shape, sizeof p->shape);
+    return p->ndim;
+}
+
+int64_t neb_param_values(const neb_param *p)
+{
+    return p->values;
+}
+
+bool neb_param_trainable(const neb_param *p)
+{
+    return p->trainable;
+}
+
+int64_t neb_param_offset(const neb_param *p)
+{
+    return p->offset;
+}
+
+static neb_status must_be_ready(const neb_param *p)
+{
+    if (p->set->ready) return NEB_OK;
+    return neb__fail(NEB_ERR_STATE, "parameter '%s' has no memory before neb_params_ready()", p->name);
+}
+
+neb_status neb_param_read(const neb_param *p, float *host)
+{
+    NEB_TRY(must_be_ready(p));
+    neb_device *d = p->set->dev;
+    return d->ops->download(d->ctx, host, p->set->value + p->offset, (size_t)p->values * sizeof *host);
+}
+
+neb_status neb_param_write(neb_param *p, const float *host)
+{
+    NEB_TRY(must_be_ready(p));
+    neb_device *d = p->set->dev;
+    NEB_TRY(d->ops->upload(d->ctx, p->set->value + p->offset, host, (size_t)p->values * sizeof *host));
+    return neb_params_refresh(p->set, p->offset, p->values);
+}
+
+neb_status neb_param_read_grad(const neb_param *p, float *host)
+{
+    NEB_TRY(must_be_ready(p));
+    if (!p->trainable)
+        return neb__fail(NEB_ERR_STATE, "parameter '%s' is frozen: it has no gradient", p->name);
+    neb_device *d = p->set->dev;
+    return d->ops->download(d->ctx, host, p->set->grad + p->offset, (size_t)p->values * sizeof *host);
+}

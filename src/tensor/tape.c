@@ -1,0 +1,347 @@
+/* tape.c: running a model: plan, compute, record, replay.
+ *
+ * A key that is new is run dry first: all ops check their shapes and number their allocations, no device call is made,
+ * and the lifetimes seen become a plan. From then on the n-th allocation of a run gets the n-th planned offset. An
+ * allocation that differs from the plan (the model did something else under the same key) stops the run; it is
+ * planned anew and computed again from the start.
+ *
+ * A device that can record gets every key recorded at its third run, when the libraries underneath have chosen
+ * their algorithms; from then on the model function is not called any more. */
+#include "tensor/tape.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WARM_RUNS = 2 };
+
+neb_status neb_tape_create(neb_device *d, neb_params *ps, neb_tape **out)
+{
+    if (ps && (!ps->ready || ps->dev != d))
+        return neb__fail(NEB_ERR_STATE, "a tape needs parameters that are ready on the same device");
+    neb_tape *t = NEB_NEW(neb_tape);
+    if (!t) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tape");
+    t->dev = d;
+    t->params = ps;
+    t->graphs = true;
+    neb_status s = d->ops->alloc(d->ctx, 4 * sizeof(struct neb_ctl), (void **)&t->ctl);
+    if (s == NEB_OK) s = d->ops->fill(d->ctx, t->ctl, 0, 4 * sizeof(struct neb_ctl));
+    size_t bytes = 2 * sizeof(struct neb_ctl);
+    if (s == NEB_OK && d->ops->host_alloc)
+        s = d->ops->host_alloc(d->ctx, bytes, (void **)&t->ctl_host[0]);
+    else if (s == NEB_OK && !(t->ctl_host[0] = neb__calloc(1, bytes)))
+        s = neb__fail(NEB_ERR_NOMEM, "out of memory for a tape");
+    if (s != NEB_OK) {
+        neb_tape_destroy(t);
+        return s;
+    }
+    t->ctl_host[1] = t->ctl_host[0] + 1;
+    t->ctl_copy[0] = t->ctl + 1;
+    t->ctl_copy[1] = t->ctl + 2;
+    t->ctl_before = t->ctl + 3;
+    *out = t;
+    return NEB_OK;
+}
+
+static void drop_graph(neb_tape *t, struct neb_plan *p)
+{
+    if (p->graph) t->dev->ops->graph_free(t->dev->ctx, p->graph);
+    p->graph = NULL;
+    p->runs = 0;
+}
+
+static void drop_plan(neb_tape *t, struct neb_plan *p)
+{
+    for (struct neb_plan **at = &t->plans; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    drop_graph(t, p);
+    neb__plan_free(p);
+}
+
+void neb_tape_destroy(neb_tape *t)
+{
+    if (!t) return;
+    neb_device *d = t->dev;
+    d->ops->sync(d->ctx);
+    while (t->plans) drop_plan(t, t->plans);
+    if (t->arena) d->ops->free(d->ctx, t->arena);
+    if (t->ctl) d->ops->free(d->ctx, t->ctl);
+    if (t->ctl_host[0] && d->ops->host_alloc)
+        d->ops->host_free(d->ctx, t->ctl_host[0]);
+    else
+        neb__free(t->ctl_host[0]);
+    for (int i = 0; i < t->n_chunks; i++) neb__free(t->chunks[i]);
+    neb__free(t->chunks);
+    neb__free(t->nodes);
+    neb__life_free(&t->life);
+    neb__free(t);
+}
+
+/* ---- errors and scopes --------------------------------------------------------------------------------------- */
+
+neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (t->failed != NEB_OK) return t->failed;
+    t->failed = s;
+    return neb__fail(s, "%s%s%s: %s", t->scope, *t->scope ? ": " : "", op, text);
+}
+
+void neb_push(neb_tape *t, const char *fmt, ...)
+{
+    enum { DEPTH = sizeof t->frames / sizeof *t->frames };
+    if (t->n_frames == DEPTH) {
+        neb__tape_fail(t, NEB_ERR_LIMIT, "scope", "more than %d nested scopes", DEPTH);
+        return;
+    }
+    t->frames[t->n_frames++] = (struct neb_frame){t->scope_length, t->drops};
+    t->drops = 0;
+    char name[NEB_SCOPE];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    int n = snprintf(t->scope + t->scope_length, sizeof t->scope - (size_t)t->scope_length, "%s%s",
+                     t->scope_length ? "." : "", name);
+    t->scope_length += n;
+    if (t->scope_length >= (int)sizeof t->scope) {
+        t->scope_length = (int)sizeof t->scope - 1;
+        neb__tape_fail(t, NEB_ERR_LIMIT, "scope", "the scope's name is longer than %d bytes", NEB_SCOPE - 1);
+    }
+}
+
+void neb_pop(neb_tape *t)
+{
+    if (!t->n_frames) {
+        neb__tape_fail(t, NEB_ERR_STATE, "scope", "more pops than pushes");
+        return;
+    }
+    struct neb_frame f = t->frames[--t->n_frames];
+    t->scope_length = f.length;
+    t->scope[f.length] = 0;
+    t->drops = f.drops;
+}
+
+uint32_t neb__drop_op(neb_tape *t)
+{
+    uint64_t h = 14695981039346656037u;
+    for (const char *c = t->scope; *c; c++) h = (h ^ (uint8_t)*c) * 1099511628211u;
+    return (uint32_t)neb__mix64(h + t->drops++);
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------- */
+
+static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
+{
+    t->run = run;
+    t->plan = plan;
+    t->dry = plan == NULL;
+    t->recording = run->grad;
+    t->failed = NEB_OK;
+    t->hold = 0;
+    t->n_nodes = t->n_tensors = 0;
+    t->scope_length = t->n_frames = 0;
+    t->scope[0] = 0;
+    t->drops = 0;
+    t->in_recompute = t->some_complete = false;
+    t->row_sample = t->row_position = NULL;
+    neb__life_reset(&t->life);
+    for (int i = 0; t->params && run->grad && i < t->params->count; i++) {
+        neb_param *p = t->params->list[i];
+        p->written = run->accumulate;
+        p->complete = false;
+        p->contributions = plan ? plan->contributions[i] : 0;
+    }
+}
+
+/* Parameters that no op of this run reaches have gradient 0. */
+static neb_status clear_unreached(neb_tape *t)
+{
+    for (int i = 0; i < t->params->count; i++) {
+        neb_param *p = t->params->list[i];
+        if (!p->trainable || p->written) continue;
+        neb_status s = t->dry ? NEB_OK
+                              : t->dev->ops->fill(t->dev->ctx, t->params->grad + p->offset, 0,
+                                                  (size_t)p->values * sizeof(float));
+        NEB_TRY(neb__called(t, s));
+        if (!t->dry && t->run->last && t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
+    }
+    return NEB_OK;
+}
+
+/* The model forwards and backwards, dry or for real. */
+static neb_status pass(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
+{
+    reset(t, run, plan);
+    run->fn(t, run->arg);
+    if (t->failed == NEB_OK && t->n_frames) neb__tape_fail(t, NEB_ERR_STATE, "scope", "a push without a pop");
+    if (t->failed == NEB_OK && run->grad) {
+        if (!t->dry) neb__announce(t);
+        t->failed = neb__backward(t, 0);
+        if (t->failed == NEB_OK && t->params) t->failed = clear_unreached(t);
+    }
+    if (t->failed == NEB_OK && plan && t->life.n != plan->n)
+        t->failed =
+            neb__quiet(NEB_ERR_AGAIN, "the model made %d allocations, %d were planned", t->life.n, plan->n);
+    return t->failed;
+}
+
+static neb_status ensure_arena(neb_tape *t, size_t bytes)
+{
+    if (bytes <= t->arena_bytes) return NEB_OK;
+    neb_device *d = t->dev;
+    NEB_TRY(d->ops->sync(d->ctx));
+    for (struct neb_plan *p = t->plans; p; p = p->next) drop_graph(t, p);
+    if (t->arena) d->ops->free(d->ctx, t->arena);
+    t->arena = NULL;
+    t->arena_bytes = 0;
+    NEB_TRY(d->ops->alloc(d->ctx, bytes, (void **)&t->arena));
+    t->arena_bytes = bytes;
+    return NEB_OK;
+}
+
+static neb_status make_plan(neb_tape *t, const struct neb_run *run, uint64_t key, struct neb_plan **out)
+{
+    NEB_TRY(pass(t, run, NULL));
+    NEB_TRY(neb__plan_make(&t->life, key, out));
+    (*out)->next = t->plans;
+    t->plans = *out;
+    int n = t->params ? t->params->count : 0;
+    (*out)->contributions = NEB_NEW_ARRAY(int, (size_t)n);
+    if (!(*out)->contributions) {
+        drop_plan(t, *out);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory while planning");
+    }
+    for (int i = 0; i < n; i++) (*out)->contributions[i] = t->params->list[i]->contributions;
+    return NEB_OK;
+}
+
+static neb_status record(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
+{
+    neb_device *d = t->dev;
+    NEB_TRY(d->ops->graph_begin(d->ctx));
+    neb_status s = pass(t, run, plan);
+    void *graph = NULL;
+    neb_status e = d->ops->graph_end(d->ctx, &graph);
+    if (s != NEB_OK || e != NEB_OK) {
+        if (graph) d->ops->graph_free(d->ctx, graph);
+        return s != NEB_OK ? s : e;
+    }
+    plan->graph = graph;
+    return NEB_OK;
+}
+
+static neb_status compute(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
+{
+    neb_device *d = t->dev;
+    if (t->poison && t->arena) NEB_TRY(d->ops->fill(d->ctx, t->arena, 0xff, t->arena_bytes));
+    bool can_record = t->graphs && d->ops->graph_begin && !t->grad_ready;
+    if (!plan->graph && can_record && plan->runs >= WARM_RUNS) NEB_TRY(record(t, run, plan));
+    plan->runs++;
+    return plan->graph ? d->ops->graph_launch(d->ctx, plan->graph) : pass(t, run, plan);
+}
+
+static uint64_t full_key(const struct neb_run *r)
+{
+    uint64_t flags =
+        (uint64_t)r->grad | (uint64_t)r->train << 1 | (uint64_t)r->accumulate << 2 | (uint64_t)r->last << 3;
+    return neb__mix64(neb__mix64(r->key ^ flags << 60) + (uint64_t)(uintptr_t)r->fn);
+}
+
+static struct neb_plan *find_plan(neb_tape *t, uint64_t key)
+{
+    for (struct neb_plan *p = t->plans; p; p = p->next)
+        if (p->key == key) return p;
+    return NULL;
+}
+
+neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
+{
+    if (!run->fn) return neb__fail(NEB_ERR_INVALID, "a run without a model function");
+    uint64_t key = full_key(run);
+    for (int attempt = 0;; attempt++) {
+        struct neb_plan *plan = find_plan(t, key);
+        if (!plan) NEB_TRY(make_plan(t, run, key, &plan));
+        NEB_TRY(ensure_arena(t, plan->bytes));
+        /* what the losses add up to must not count a run that is broken off */
+        NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl_before, t->ctl, sizeof *t->ctl));
+        neb_status s = compute(t, run, plan);
+        if (s != NEB_ERR_AGAIN) return s;
+        drop_plan(t, plan);
+        t->plan = NULL;
+        if (attempt || run->accumulate)
+            return neb__fail(NEB_ERR_STATE,
+                             "the model does something else each time it runs with key %" PRIu64
+                             ": give runs of different shapes different keys (%s)",
+                             run->key, neb_last_error());
+        NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl, t->ctl_before, sizeof *t->ctl));
+    }
+}
+
+/* ---- settings ------------------------------------------------------------------------------------------------ */
+
+void neb_tape_allow_fallback(neb_tape *t, bool allow)
+{
+    t->fallback = allow;
+}
+
+void neb_tape_poison(neb_tape *t, bool on)
+{
+    t->poison = on;
+}
+
+void neb_tape_graphs(neb_tape *t, bool on)
+{
+    t->graphs = on;
+}
+
+void neb_tape_on_grad_ready(neb_tape *t, neb_grad_ready_fn fn, void *arg)
+{
+    t->grad_ready = fn;
+    t->grad_ready_arg = arg;
+}
+
+void neb__tape_force_reference(neb_tape *t, bool on)
+{
+    t->force_reference = on;
+    while (t->plans) drop_plan(t, t->plans);
+    t->plan = NULL;
+}
+
+void neb_tape_memory(const neb_tape *t, struct neb_memory *out)
+{
+    *out = (struct neb_memory){0};
+    if (!t->plan) return;
+    out->planned = (int64_t)t->plan->bytes;
+    out->lower_bound = (int64_t)t->plan->lower_bound;
+    out->unplanned = (int64_t)t->plan->unplanned;
+    out->allocations = t->plan->n;
+}
+
+bool neb_is_training(const neb_tape *t)
+{
+    return t->run->train;
+}
+
+neb_dtype neb_compute_type(const neb_tape *t)
+{
+    return t->dev->config.compute;
+}
+
+void neb_set_rows(neb_tape *t, neb_tensor *sample, neb_tensor *position)
+{
+    if (!neb__want(t, "rows", "sample", sample, NEB_I32, -1, -1) ||
+        !neb__want(t, "rows", "position", position, NEB_I32, neb__rows(sample), -1))
+        return;
+    t->row_sample = sample;
+    t->row_position = position;
+}

@@ -1,0 +1,211 @@
+/* tape.h (internal): what an op needs to be written.
+ *
+ * An op's function checks its inputs, makes its outputs with neb__new(), fetches pointers with neb__data(), calls the
+ * device with NEB_CALL and, when a gradient may be wanted, records a node. Its backward fetches the outputs' gradients
+ * with neb__grad() and gives the inputs theirs with neb__grad_out().
+ *
+ * Planning. Every allocation of a run has a number. Fetching a pointer marks the allocation as alive at the present
+ * tick, and every device call ends a tick; so running a model with the device calls left out ("dry") yields the exact
+ * lifetime of everything in forward and backward. Nothing has to be declared.
+ *
+ * Gradients. A gradient belongs to a root tensor and has its layout; a view's gradient is the same view of the root's.
+ * Several tensors may share one gradient allocation (a residual sum passes its gradient on to both sides); it is copied
+ * before anyone adds to it. */
+#ifndef NEB_TENSOR_TAPE_H
+#define NEB_TENSOR_TAPE_H
+
+#include "base/status.h"
+#include "tensor/buffer.h"
+#include "tensor/params.h"
+#include "tensor/plan.h"
+
+enum { NEB_NODE_IN = 8, NEB_NODE_OUT = 2, NEB_NODE_SAVED = 3, NEB_SCOPE = 96 };
+
+struct neb_tensor {
+    neb_dtype type;
+    int ndim;
+    int64_t shape[4];
+    int64_t ld;       /* distance between rows in elements; rows = the first dimension */
+    int alloc;        /* arena allocation, or -1: fixed */
+    char *fixed;      /* memory outside the arena */
+    size_t offset;    /* bytes into either */
+    neb_param *param; /* a parameter's leaf, or NULL */
+    neb_tensor *root; /* whose memory this is; itself unless a view */
+    neb_tensor *pre;  /* with act: the pre-activation this tensor was made from */
+    neb_act act;
+    neb_param *bias;  /* with act: of the layer that made this tensor */
+    bool needs_grad;  /* at root */
+    bool grad_is_pre; /* the gradient has passed `act` already, and the bias has its share */
+    int uses;         /* how many ops read it */
+    int grad;         /* allocation of the gradient, or -1; at root */
+};
+
+struct neb_node {
+    uint8_t op;
+    uint8_t n_in, n_out;
+    bool flag[3];
+    neb_tensor *in[NEB_NODE_IN], *out[NEB_NODE_OUT], *saved[NEB_NODE_SAVED];
+    neb_param *param[3];
+    int64_t i[6];
+    float f[4];
+    uint32_t drop_op;
+    void (*fn)(void);
+    void *arg;
+    char scope[NEB_SCOPE];
+};
+
+struct neb_op_def {
+    const char *name;
+    neb_status (*backward)(neb_tape *t, struct neb_node *n); /* NULL: the gradient was given in the forward */
+};
+
+struct neb_frame {
+    int length;     /* of the scope's text before this frame */
+    uint32_t drops; /* dropouts seen in the enclosing frame */
+};
+
+struct neb_tape {
+    neb_device *dev;
+    neb_params *params;
+
+    neb_tensor **chunks; /* of CHUNK tensors each; addresses stay */
+    int n_chunks, n_tensors;
+    struct neb_node *nodes;
+    int n_nodes, cap_nodes;
+
+    /* the run */
+    const struct neb_run *run;
+    neb_status failed;
+    bool dry;       /* planning: no device calls */
+    bool recording; /* nodes are kept */
+    bool in_recompute;
+    int hold; /* > 0: device calls belong to one tick */
+    struct neb_plan *plan;
+    struct neb_lifetimes life;
+    char *arena;
+    size_t arena_bytes;
+    neb_tensor *row_sample, *row_position;
+
+    char scope[NEB_SCOPE];
+    int scope_length;
+    struct neb_frame frames[16];
+    int n_frames;
+    uint32_t drops;
+
+    struct neb_plan *plans;
+    struct neb_ctl *ctl;         /* device */
+    struct neb_ctl *ctl_copy[2]; /* device, for downloading while the next step runs */
+    struct neb_ctl *ctl_before;  /* device: as it was before the run */
+    struct neb_ctl *ctl_host[2];
+    uint64_t fence[2];
+    bool pending[2];
+    int turn;
+    struct neb_ctl arrived;
+
+    bool fallback, force_reference, poison, graphs;
+    uint32_t warned; /* slots whose fallback was announced */
+    neb_grad_ready_fn grad_ready;
+    void *grad_ready_arg;
+    bool some_complete; /* a parameter waits to be announced */
+};
+
+/* Words an error with scope and op in front and makes it the run's. Returns the status. */
+neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* A tensor in the arena, contiguous. NULL on failure (sticky). */
+neb_tensor *neb__new(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape);
+neb_tensor *neb__new2(neb_tape *t, neb_dtype type, int64_t rows, int64_t cols);
+neb_tensor *neb__new1(neb_tape *t, neb_dtype type, int64_t n);
+/* A contiguous tensor over memory outside the arena. */
+neb_tensor *neb__fixed(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape, const void *memory);
+/* A view of x; shape, ld and offset are then set by the caller. */
+neb_tensor *neb__alias(neb_tape *t, neb_tensor *x);
+
+void *neb__data(neb_tape *t, neb_tensor *x);         /* NULL for NULL */
+const float *neb__master(neb_tape *t, neb_param *p); /* F32 values of a parameter; NULL for NULL */
+const void *neb__working(neb_tape *t, neb_param *p); /* its values in the compute type; NULL for NULL */
+
+int64_t neb__rows(const neb_tensor *x);
+int64_t neb__cols(const neb_tensor *x); /* product of all dimensions but the first */
+int64_t neb__count(const neb_tensor *x);
+bool neb__contiguous(const neb_tensor *x);
+bool neb__whole(const neb_tensor *x); /* covers its root, in the root's layout */
+
+/* Shape and type checks with messages; false: the run has failed. NULL x is false, silently. */
+bool neb__want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
+               int64_t rows, int64_t cols); /* rows or cols -1: any */
+bool neb__want_act(neb_tape *t, const char *op, const char *what, const neb_tensor *x, int64_t rows,
+                   int64_t cols);
+
+int neb__take(neb_tape *t, size_t bytes);        /* an allocation's number, or -1 (sticky) */
+char *neb__address(neb_tape *t, int allocation); /* and that it is alive now */
+
+/* Scratch memory for one call: lives for this tick only. */
+void *neb__temp(neb_tape *t, int64_t bytes);
+void *neb__scratch(neb_tape *t, enum neb_slot slot, const void *args);
+
+/* Records a node for outputs that need a gradient; NULL when nothing is to be recorded (or on failure). Counts uses. */
+struct neb_node *neb__record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
+                             neb_tensor *const *out);
+bool neb__grad_wanted(const neb_tape *t); /* this run records */
+void neb__use(neb_tensor *x);             /* x is read by something that leaves no node */
+
+/* The gradient of x for reading, or NULL when nothing reached it. */
+void *neb__grad(neb_tape *t, neb_tensor *x);
+/* Where to write x's gradient; NULL when it needs none. *acc: add to what is there. */
+void *neb__grad_out(neb_tape *t, neb_tensor *x, int *acc);
+/* The same where the device can only overwrite: *temp is then set to an allocation that neb__grad_add() adds. */
+void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp);
+neb_status neb__grad_add(neb_tape *t, neb_tensor *x, int temp);
+/* x's gradient is (also) that of `from`, which is whole. Adds when x has one already. */
+neb_status neb__grad_share(neb_tape *t, neb_tensor *x, neb_tensor *from);
+/* Makes x's gradient its own, so that it may be changed in place. NULL when nothing reached it. */
+void *neb__grad_own(neb_tape *t, neb_tensor *x);
+/* A gradient for x, content undefined, to be written whole by the caller; x has none yet. */
+void *neb__grad_new(neb_tape *t, neb_tensor *x);
+/* A parameter's gradient; NULL when frozen or absent. Counts a contribution: call once per backward of a node. */
+float *neb__param_grad(neb_tape *t, neb_param *p, int *acc);
+
+struct neb_dropout neb__dropout_spec(neb_tape *t, float p, uint32_t op, neb_tensor *sample,
+                                     neb_tensor *position);
+uint32_t neb__drop_op(neb_tape *t); /* a name for the next dropout */
+
+/* The outcome of a device call; `called` ends the tick as well. */
+neb_status neb__done(neb_tape *t, neb_status s);
+neb_status neb__called(neb_tape *t, neb_status s);
+#define NEB_CALL(t, slot, args) neb__called(t, (t)->dry ? NEB_OK : (t)->dev->ops->slot((t)->dev->ctx, args))
+
+/* A fused slot, or its reference (fallback.h). */
+#define NEB_FUSED(t, slot, args)                                             \
+    neb__called(t, neb__use_reference(t, (t)->dev->ops->slot != NULL, #slot) \
+                       ? neb__reference_##slot(t, args)                      \
+                   : (t)->failed != NEB_OK ? (t)->failed                     \
+                   : (t)->dry              ? NEB_OK                          \
+                                           : (t)->dev->ops->slot((t)->dev->ctx, args))
+bool neb__use_reference(neb_tape *t, bool has, const char *slot);
+
+/* For tests: every fused slot is composed from primitives. */
+void neb__tape_force_reference(neb_tape *t, bool on);
+
+void neb__announce(neb_tape *t); /* gradients that are complete now */
+
+/* The backward of nodes [first, n_nodes), last to first. */
+neb_status neb__backward(neb_tape *t, int first);
+
+enum neb_op_code {
+#define NEB_OPS(X)                                                                                  \
+    X(embed)                                                                                        \
+    X(linear)                                                                                       \
+    X(linear_onto) X(matmul) X(norm) X(residual) X(dropout) X(add) X(mul) X(scale) X(act) X(swiglu) \
+        X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight)
+#define NEB__X(name) NEB_OPCODE_##name,
+    NEB_OPS(NEB__X)
+#undef NEB__X
+        NEB_OPCODES
+};
+#define NEB__X(name) neb_status neb__backward_##name(neb_tape *t, struct neb_node *n);
+NEB_OPS(NEB__X)
+#undef NEB__X
+
+#endif
