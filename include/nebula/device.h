@@ -261,7 +261,8 @@ struct neb_loss {
 /* Cross-entropy and distillation over rows of logits:
  *   ce * [ (1 - smoothing) * -log p[target] + smoothing * mean over classes of -log p ]
  *   + kd * T^2 * KL(teacher || student), both at temperature T,
- * the teacher given by top-k logits (renormalised over the k) or by dense logits. target < 0: the row counts 0.
+ * the teacher given by top-k logits (renormalised over the k; ids outside [0, classes) are left out) or by dense
+ * logits. A target outside [0, classes): the whole row counts 0, its gradient is 0. NULL targets: all rows count.
  * counts[0] += rows whose largest logit is the target's, counts[1] += rows counted (weight > 0). */
 struct neb_targets {
     const int32_t *target; /* (rows); NULL when ce is 0 */
@@ -295,7 +296,8 @@ struct neb_bce {
     neb_dtype type;
 };
 
-/* MSE: mean over columns of (x - y)^2 per row. Cosine: 1 - x·y / (|x| |y|) per row. dx, dy may be NULL. */
+/* MSE: mean over columns of (x - y)^2 per row. Cosine: 1 - x·y / (|x| |y|) per row, 1 with gradient 0 when either is the
+ * zero vector. dx, dy may be NULL. */
 struct neb_pair_loss {
     const void *x, *y; /* (rows, d) */
     void *dx, *dy;
@@ -379,7 +381,7 @@ struct neb_linear_bwd {
 
 /* Variable-length attention over packed sequences: sequence i has query rows starts_q[i] … starts_q[i + 1] - 1 and
  * key rows starts_k[i] … . Head h of a row stands at column h * head_dim; query head h reads key head
- * h * kv_heads / heads. Causal: see neb_attn_softmax. A query without keys gives zeros. */
+ * h * kv_heads / heads. Causal: see neb_attn_softmax. A query without keys gives zeros, and so do rows of no sequence. */
 struct neb_attn {
     const void *q, *k, *v;
     void *o;
@@ -434,13 +436,18 @@ struct neb_sumsq {
     void *scratch;
 };
 
-/* From ctl->norm2, losses and max_norm: ctl->clip and ctl->nonfinite. */
+/* From ctl->norm2, losses and max_norm: ctl->clip and ctl->nonfinite. nonfinite is set (never cleared) when norm2 or
+ * a loss is not finite; clip = 0 when it is set, else max_norm / norm if max_norm > 0 and norm > max_norm, else 1. */
 struct neb_clip {
     struct neb_ctl *ctl;
 };
 
 /* AdamW (decoupled decay) or SGD with momentum over all segments; g is multiplied by ctl->clip, and nothing at all
- * changes when ctl->nonfinite. lr, bias corrections from ctl. `shadow` (BF16 copy of param) is written when not
+ * changes when ctl->nonfinite. With r = lr * lr_scale:
+ *   AdamW  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *          p -= r ((m / bias1) / (sqrt(v / bias2) + eps) + decay p)
+ *   SGD    m = beta1 m + g;  p -= r (m + decay p);  without momentum g stands for m
+ * lr, bias corrections from ctl. `shadow` (BF16 copy of param) is written when not
  * NULL. */
 struct neb_update {
     float *param, *m, *v; /* v NULL: SGD; m NULL too: SGD without momentum */

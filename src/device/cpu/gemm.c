@@ -1,0 +1,214 @@
+/* gemm.c: matrix products over the pool (after Goto and BLIS).
+ *
+ * Both operands are packed into panels first, by all threads, then the threads take blocks of C. A block is a few
+ * panels each way, so that its share of both operands stays in the L2 cache while k runs in steps of KC; every tile
+ * goes through the epilogue (bias, activation, …) right after its last step. No element of C is split over threads
+ * and k runs in one order: the bits don't depend on the number of threads.
+ *
+ * Large operands are packed in slices, so that work memory stays below about 2 * SLICE_BYTES: slices of k outermost
+ * (C accumulates), then of n, then of m. */
+#include "device/cpu/cpu.h"
+
+#include <string.h>
+
+enum { KC = 384, BLOCK_PANELS_M = 8, BLOCK_PANELS_N = 8, TASKS_PER_THREAD = 4, MAX_TILE = 1024 };
+#define SLICE_BYTES ((int64_t)24 << 20)
+
+struct job {
+    const struct neb_product *p;
+    const struct neb_cpu_kernels *k;
+    float *a, *b;                   /* packed slices */
+    int64_t m0, m1, n0, n1, k0, k1; /* the slice */
+    int64_t a_panels, b_panels;     /* of the slice */
+    int64_t block_m, block_n;       /* panels a block has */
+    float *colsums;                 /* (row blocks of all of C, n) */
+    int pack_a, pack_b;
+};
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t blocks_of(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+static void pack_task(void *arg, int task, int worker)
+{
+    const struct job *j = arg;
+    const int mr = j->k->mr, nr = j->k->nr;
+    const int64_t depth = j->k1 - j->k0;
+    (void)worker;
+    if (j->pack_a && task < j->a_panels) {
+        int64_t i = j->m0 + (int64_t)task * mr;
+        float *sum = j->p->a_sum && j->n0 == 0 ? j->p->a_sum + i : NULL;
+        j->k->pack(&j->p->a, i, (int)min64(mr, j->m1 - i), j->k0, depth, mr,
+                   j->a + (int64_t)task * mr * depth, sum);
+        return;
+    }
+    if (j->pack_a) task -= (int)j->a_panels;
+    int64_t n = j->n0 + (int64_t)task * nr;
+    j->k->pack(&j->p->b, n, (int)min64(nr, j->n1 - n), j->k0, depth, nr, j->b + (int64_t)task * nr * depth,
+               NULL);
+}
+
+/* One panel of A against one of B, kc deep from kb on. */
+static void run_tile(const struct job *j, const struct neb_epilogue *e, int64_t pa, int64_t pb, int64_t kb,
+                     int64_t kc)
+{
+    const int mr = j->k->mr, nr = j->k->nr;
+    const int64_t depth = j->k1 - j->k0, i = j->m0 + pa * mr, n = j->n0 + pb * nr;
+    float tile[MAX_TILE] __attribute__((aligned(64)));
+    const int first = j->k0 + kb == 0, last = j->k0 + kb + kc == j->p->k;
+    j->k->micro(kc, j->a + (pa * depth + kb) * mr, j->b + (pb * depth + kb) * nr, tile, nr);
+    j->k->merge(e, tile, i, n, (int)min64(mr, j->m1 - i), (int)min64(nr, j->n1 - n), first, last);
+}
+
+static int64_t step_of(const struct neb_product *p, int64_t depth)
+{
+    /* C itself holds the unfinished sums, unless it would round them or they must not mix with what is there. */
+    if (p->e.type != NEB_F32 || (p->e.acc && p->e.x_act != NEB_ACT_NONE)) return depth;
+    int64_t steps = blocks_of(depth, KC);
+    return steps ? blocks_of(depth, steps) : 1;
+}
+
+static void block_task(void *arg, int task, int worker)
+{
+    const struct job *j = arg;
+    const int64_t across = blocks_of(j->b_panels, j->block_n), bm = task / across, bn = task % across;
+    const int64_t a_end = min64((bm + 1) * j->block_m, j->a_panels),
+                  b_end = min64((bn + 1) * j->block_n, j->b_panels);
+    const int64_t depth = j->k1 - j->k0, step = step_of(j->p, depth);
+    struct neb_epilogue e = j->p->e;
+    (void)worker;
+    if (j->colsums) e.colsum = j->colsums + (j->m0 / (j->k->mr * j->block_m) + bm) * j->p->n;
+    int64_t kb = 0;
+    do {
+        int64_t kc = min64(step, depth - kb);
+        for (int64_t pb = bn * j->block_n; pb < b_end; pb++)
+            for (int64_t pa = bm * j->block_m; pa < a_end; pa++) run_tile(j, &e, pa, pb, kb, kc);
+        kb += kc;
+    } while (kb < depth);
+}
+
+/* Block sizes: enough blocks to keep all threads busy to the end, of about equal size. */
+static void choose_blocks(struct job *j, int threads)
+{
+    const int64_t mp = blocks_of(j->p->m, j->k->mr), np = blocks_of(j->p->n, j->k->nr);
+    int64_t bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
+    while (threads > 1 && blocks_of(mp, bm) * blocks_of(np, bn) < TASKS_PER_THREAD * threads && bm * bn > 2) {
+        if (bn > 1 && bn * j->k->nr >= bm * j->k->mr)
+            bn /= 2;
+        else if (bm > 1)
+            bm /= 2;
+        else
+            bn /= 2;
+    }
+    j->block_m = mp ? blocks_of(mp, blocks_of(mp, bm)) : 1;
+    j->block_n = np ? blocks_of(np, blocks_of(np, bn)) : 1;
+}
+
+struct slices {
+    int64_t m, n, k; /* sizes */
+};
+
+static struct slices choose_slices(const struct job *j)
+{
+    const struct neb_product *p = j->p;
+    const int64_t unit_m = j->block_m * j->k->mr, unit_n = j->block_n * j->k->nr, budget = SLICE_BYTES / 4;
+    struct slices s = {p->m, p->n, p->k};
+    const int64_t small = min64(p->m, p->n) > 64 ? min64(p->m, p->n) : 64;
+    if (step_of(p, p->k) < p->k || p->k == 0) s.k = min64(p->k, blocks_of(budget / small, KC) * KC);
+    const int64_t room = budget / (s.k > 0 ? s.k : 1);
+    if (s.m > room) s.m = room > unit_m ? room / unit_m * unit_m : unit_m;
+    if (s.n > room) s.n = room > unit_n ? room / unit_n * unit_n : unit_n;
+    return s;
+}
+
+static void run_slice(struct neb_cpu *c, struct job *j)
+{
+    j->a_panels = blocks_of(j->m1 - j->m0, j->k->mr);
+    j->b_panels = blocks_of(j->n1 - j->n0, j->k->nr);
+    int64_t packs = (j->pack_a ? j->a_panels : 0) + (j->pack_b ? j->b_panels : 0);
+    neb__pool_run(c->pool, pack_task, j, (int)packs);
+    neb__pool_run(c->pool, block_task, j,
+                  (int)(blocks_of(j->a_panels, j->block_m) * blocks_of(j->b_panels, j->block_n)));
+}
+
+static neb_status reserve(struct neb_cpu *c, struct job *j, const struct slices *s)
+{
+    const struct neb_product *p = j->p;
+    const int64_t depth = s->k > 0 ? s->k : 1, row_blocks = blocks_of(p->m, j->k->mr * j->block_m);
+    const int64_t a = blocks_of(s->m, j->k->mr) * j->k->mr * depth,
+                  b = blocks_of(s->n, j->k->nr) * j->k->nr * depth;
+    const int64_t sums = p->e.colsum ? row_blocks * p->n : 0;
+    void *w;
+    NEB_TRY(neb__cpu_work(c, NEB_WORK_GEMM, (size_t)(a + b + sums + 64) * sizeof(float), &w));
+    j->a = w;
+    j->b = j->a + (a + 15) / 16 * 16;
+    j->colsums = sums ? j->b + (b + 15) / 16 * 16 : NULL;
+    if (sums) memset(j->colsums, 0, (size_t)sums * sizeof(float));
+    if (p->a_sum && !p->acc_a_sum) memset(p->a_sum, 0, (size_t)p->m * sizeof(float));
+    return NEB_OK;
+}
+
+neb_status neb__cpu_product(struct neb_cpu *c, const struct neb_product *p)
+{
+    struct job j = {.p = p, .k = c->k};
+    if (p->m <= 0 || p->n <= 0) return NEB_OK;
+    choose_blocks(&j, neb__pool_threads(c->pool));
+    const struct slices s = choose_slices(&j);
+    NEB_TRY(reserve(c, &j, &s));
+    do {
+        j.k1 = min64(j.k0 + s.k, p->k);
+        for (j.n0 = 0; j.n0 < p->n; j.n0 = j.n1) {
+            j.n1 = min64(j.n0 + s.n, p->n);
+            for (j.m0 = 0; j.m0 < p->m; j.m0 = j.m1) {
+                j.m1 = min64(j.m0 + s.m, p->m);
+                j.pack_a = s.m < p->m || j.n0 == 0;
+                j.pack_b = j.m0 == 0;
+                run_slice(c, &j);
+            }
+        }
+        j.k0 = j.k1;
+    } while (j.k0 < p->k);
+    if (!j.colsums) return NEB_OK;
+    const int64_t blocks = blocks_of(p->m, c->k->mr * j.block_m);
+    struct neb_colsum sum = {j.colsums, p->e.colsum, blocks, p->n, p->n, p->acc_colsum, NEB_F32};
+    return neb__cpu_colsum(c, &sum);
+}
+
+/* C *= beta, for a beta that is neither 0 nor 1. */
+static neb_status scale_c(void *dev, const struct neb_gemm *a, void *c)
+{
+    for (int64_t r = 0; r < a->m; r++) {
+        char *row = (char *)c + (size_t)(r * a->ldc) * neb__dtype_size(a->c_type);
+        struct neb_axpby scale = {row, row, a->n, a->beta, 0, a->c_type};
+        NEB_TRY(neb__cpu_axpby(dev, &scale));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__cpu_gemm(void *dev, const struct neb_gemm *a)
+{
+    NEB_TRY(neb__cpu_check_type("gemm", a->type));
+    NEB_TRY(neb__cpu_check_type("gemm", a->c_type));
+    for (int64_t i = 0; i < a->batch; i++) {
+        const size_t size = neb__dtype_size(a->type);
+        const char *pa = (const char *)a->a + (size_t)(i * a->stride_a) * size;
+        const char *pb = (const char *)a->b + (size_t)(i * a->stride_b) * size;
+        char *pc = (char *)a->c + (size_t)(i * a->stride_c) * neb__dtype_size(a->c_type);
+        if (a->beta != 0 && a->beta != 1) NEB_TRY(scale_c(dev, a, pc));
+        struct neb_product p = {
+            .a = {pa, a->lda, a->trans_a, a->type},
+            .b = {pb, a->ldb, !a->trans_b, a->type},
+            .m = a->m,
+            .n = a->n,
+            .k = a->k,
+            .e = {.c = pc, .ldc = a->ldc, .type = a->c_type, .alpha = a->alpha, .acc = a->beta != 0}};
+        NEB_TRY(neb__cpu_product(dev, &p));
+    }
+    return NEB_OK;
+}

@@ -1,0 +1,85 @@
+/* kernels.h: what is compiled once per instruction set: single-threaded functions on a range of an op's rows,
+ * columns or values. The drivers (gemm.c, norm.c, …) check arguments, cut the work, run the pieces in the pool and
+ * combine partial results in a fixed order. */
+#ifndef NEB_CPU_KERNELS_H
+#define NEB_CPU_KERNELS_H
+
+#include <nebula/device.h>
+
+struct neb_span {
+    int64_t lo, hi;   /* the piece */
+    int task, worker; /* its number; who works on it */
+    void *aux;        /* the driver's: partial results, scratch, tables */
+};
+
+typedef void (*neb_kernel)(const void *args, const struct neb_span *s);
+
+/* Result of some rows of a loss. */
+struct neb_partial {
+    double loss, count[4];
+};
+
+/* One side of a matrix product: element (p, k) is at p * ld + k, or, when `straight`, at k * ld + p. */
+struct neb_side {
+    const void *data;
+    int64_t ld;
+    int straight;
+    neb_dtype type;
+};
+
+/* What happens to a tile of C = alpha * A B after the last k. Everything is optional but c. */
+struct neb_epilogue {
+    void *c;
+    int64_t ldc;
+    neb_dtype type;
+    float alpha;
+    int acc;          /* C += */
+    const void *bias; /* (n) */
+    neb_dtype bias_type;
+    neb_act act;
+    void *pre;         /* (m, n), as c: value before the activation */
+    const void *x_pre; /* (m, n), as c: the result is multiplied by x_act'(x_pre) */
+    neb_act x_act;
+    float *colsum; /* (n): column sums of the final values of a block of rows are added here */
+};
+
+struct neb_cpu_kernels {
+    const char *name;
+    int mr, nr; /* size of the micro-kernel's tile */
+    /* `count` <= width vectors of one side, from (p0, k0), kc deep, into a panel [kc][width], padded with zeros.
+     * sum, when not NULL: sum[i] += sum over the depth. */
+    void (*pack)(const struct neb_side *side, int64_t p0, int count, int64_t k0, int64_t kc, int width,
+                 float *panel, float *sum);
+    /* out (mr, nr) = product of two panels */
+    void (*micro)(int64_t kc, const float *a, const float *b, float *out, int64_t ldo);
+    /* Merges a tile (rows x cols, at row i and column j of C) of one block of k into C. */
+    void (*merge)(const struct neb_epilogue *e, const float *tile, int64_t i, int64_t j, int rows, int cols,
+                  int first, int last);
+
+    /* floats of scratch a worker of attention needs */
+    int64_t (*attn_scratch)(const struct neb_attn *a, int backward);
+
+    neb_kernel copy2d, axpby, mul, act, act_bwd, bias, colsum, swiglu, swiglu_bwd, dropout;
+    neb_kernel embed, embed_bwd, gather, scatter, pool, pool_bwd, rope;
+    neb_kernel norm, norm_bwd, attn_softmax, attn_softmax_bwd, attn_dropout, attn, attn_bwd;
+    neb_kernel xent, bce, mse, cosine, sumsq, update;
+};
+
+extern const struct neb_cpu_kernels neb__cpu_kernels_plain, neb__cpu_kernels_avx2, neb__cpu_kernels_avx512;
+
+/* aux of rope: cos and sin, [position][head_dim / 2] each. */
+struct neb_rope_table {
+    const float *cosine, *sine;
+};
+
+/* aux of norm_bwd: per task, a row of dgamma and a row of dbeta sums. */
+struct neb_norm_sums {
+    float *dgamma, *dbeta; /* (tasks, d); dbeta NULL: not wanted */
+};
+
+/* aux of attn and attn_bwd: memory per worker. The task is a (sequence, key head) pair. */
+struct neb_attn_aux {
+    float *scratch;
+    int64_t per_worker; /* floats */
+};
+#endif

@@ -1,0 +1,65 @@
+/* loss.c: the losses. Pieces are fixed blocks of rows; each leaves a partial sum in double, and the partial sums
+ * are added in order: the same bits for every thread count. */
+#include "device/cpu/cpu.h"
+
+#include <math.h>
+
+enum { ROWS = 8 };
+
+static neb_status check_loss(const char *op, const struct neb_loss *l, neb_dtype type)
+{
+    NEB_TRY(neb__cpu_check_type(op, type));
+    if (l->slot >= 0 && l->slot < 8) return NEB_OK;
+    return neb__fail(NEB_ERR_INVALID, "cpu: %s: loss slot %d is not between 0 and 7", op, l->slot);
+}
+
+static neb_status run_loss(struct neb_cpu *c, neb_kernel fn, const void *args, int64_t rows,
+                           const struct neb_loss *l)
+{
+    const int64_t blocks = (rows + ROWS - 1) / ROWS;
+    void *p;
+    NEB_TRY(neb__cpu_work(c, NEB_WORK_GEMM, (size_t)blocks * sizeof(struct neb_partial), &p));
+    const struct neb_partial *part = p;
+    neb__cpu_range(c, fn, args, rows, ROWS, p);
+    double sum = 0;
+    for (int64_t b = 0; b < blocks; b++) {
+        sum += part[b].loss;
+        for (int i = 0; i < 4; i++) l->ctl->counts[i] += (float)part[b].count[i];
+    }
+    l->ctl->loss[l->slot] += (float)sum;
+    if (!isfinite(sum)) l->ctl->nonfinite = 1;
+    return NEB_OK;
+}
+
+neb_status neb__cpu_xent(void *dev, const struct neb_xent *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(check_loss("xent", &a->loss, a->type));
+    if (a->t.kd != 0 && !(a->t.temperature > 0))
+        return neb__fail(NEB_ERR_INVALID, "cpu: xent: temperature %g is not positive",
+                         (double)a->t.temperature);
+    if (a->t.kd != 0 && !a->t.teacher_logits)
+        return neb__fail(NEB_ERR_INVALID, "cpu: xent: distillation without a teacher");
+    return run_loss(c, c->k->xent, a, a->rows, &a->loss);
+}
+
+neb_status neb__cpu_bce(void *dev, const struct neb_bce *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(check_loss("bce", &a->loss, a->type));
+    return run_loss(c, c->k->bce, a, a->rows, &a->loss);
+}
+
+neb_status neb__cpu_mse(void *dev, const struct neb_pair_loss *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(check_loss("mse", &a->loss, a->type));
+    return run_loss(c, c->k->mse, a, a->rows, &a->loss);
+}
+
+neb_status neb__cpu_cosine(void *dev, const struct neb_pair_loss *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(check_loss("cosine", &a->loss, a->type));
+    return run_loss(c, c->k->cosine, a, a->rows, &a->loss);
+}

@@ -1,0 +1,190 @@
+/* device.c: finds a device by name and checks what a plug-in offers before anything of it is called.
+ *
+ * A plug-in is foreign code with a version: its table must carry our ABI number, be at least as large as the table
+ * this program was built with (a larger one has slots we don't know and don't call), and have every required slot.
+ * The reasons of refusal name the file, so that "which of my three copies was loaded?" has an answer. */
+#define _GNU_SOURCE
+#include "device/device.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_SIZE = 1024 };
+
+struct slot_name {
+    size_t offset;
+    const char *name;
+};
+
+#define SLOT(field)                                    \
+    {                                                  \
+        offsetof(struct neb_device_ops, field), #field \
+    }
+static const struct slot_name required[] = {
+    SLOT(open),         SLOT(close),     SLOT(info),        SLOT(alloc),        SLOT(free),
+    SLOT(upload),       SLOT(download),  SLOT(copy),        SLOT(fill),         SLOT(sync),
+    SLOT(gemm),         SLOT(copy2d),    SLOT(axpby),       SLOT(mul),          SLOT(act),
+    SLOT(act_bwd),      SLOT(bias),      SLOT(colsum),      SLOT(swiglu),       SLOT(swiglu_bwd),
+    SLOT(embed),        SLOT(embed_bwd), SLOT(gather_rows), SLOT(scatter_rows), SLOT(pool),
+    SLOT(pool_bwd),     SLOT(rope),      SLOT(dropout),     SLOT(attn_softmax), SLOT(attn_softmax_bwd),
+    SLOT(attn_dropout), SLOT(norm),      SLOT(norm_bwd),    SLOT(xent),         SLOT(bce),
+    SLOT(mse),          SLOT(cosine),    SLOT(sumsq),       SLOT(clip),         SLOT(update),
+};
+static const struct slot_name side[] = {SLOT(side_download), SLOT(side_upload), SLOT(fence_done),
+                                        SLOT(fence_wait), SLOT(fence_join)};
+static const struct slot_name graph[] = {SLOT(graph_begin), SLOT(graph_end), SLOT(graph_launch),
+                                         SLOT(graph_free)};
+static const struct slot_name host[] = {SLOT(host_alloc), SLOT(host_free)};
+#undef SLOT
+
+static bool has(const struct neb_device_ops *ops, const struct slot_name *s)
+{
+    void (*fn)(void);
+    memcpy(&fn, (const char *)ops + s->offset, sizeof fn);
+    return fn != NULL;
+}
+
+static neb_status check_group(const struct neb_device_ops *ops, const struct slot_name *group, int n,
+                              const char *where)
+{
+    for (int i = 1; i < n; i++)
+        if (has(ops, &group[i]) != has(ops, &group[0]))
+            return neb__fail(NEB_ERR_UNSUPPORTED,
+                             "%s: has only one of the slots %s and %s, which belong together", where,
+                             group[0].name, group[i].name);
+    return NEB_OK;
+}
+
+neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)
+{
+    if (ops->abi != NEB_DEVICE_ABI)
+        return neb__fail(
+            NEB_ERR_VERSION,
+            "%s: speaks version %u of the device ABI, this program speaks %u; rebuild the plug-in", where,
+            ops->abi, NEB_DEVICE_ABI);
+    if (ops->size < sizeof *ops)
+        return neb__fail(NEB_ERR_VERSION,
+                         "%s: its table has %u bytes, this program needs %zu; rebuild the plug-in", where,
+                         ops->size, sizeof *ops);
+    if (!ops->name || !ops->name[0])
+        return neb__fail(NEB_ERR_UNSUPPORTED, "%s: the device has no name", where);
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (!has(ops, &required[i]))
+            return neb__fail(NEB_ERR_UNSUPPORTED, "%s: the required slot %s is missing", where,
+                             required[i].name);
+    NEB_TRY(check_group(ops, side, sizeof side / sizeof *side, where));
+    NEB_TRY(check_group(ops, graph, sizeof graph / sizeof *graph, where));
+    return check_group(ops, host, sizeof host / sizeof *host, where);
+}
+
+/* Tries one folder ("" means: as the loader finds it). `found` is set when a file was there, even an unloadable one. */
+static void *try_open(const char *folder, size_t folder_len, const char *name, char *path, bool *found)
+{
+    int n = snprintf(path, PATH_SIZE, "%.*s%slibnebula-i-%s.so", (int)folder_len, folder,
+                     folder_len ? "/" : "", name);
+    if (n < 0 || n >= PATH_SIZE) return NULL;
+    if (folder_len && access(path, R_OK)) return NULL;
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    *found = handle != NULL || folder_len > 0;
+    return handle;
+}
+
+static void *search(const char *name, char *path, bool *found)
+{
+    const char *list = getenv("NEBULA_PLUGIN_PATH");
+    void *handle = NULL;
+    for (const char *p = list; p && *p && !*found;) {
+        size_t len = strcspn(p, ":");
+        if (len) handle = try_open(p, len, name, path, found);
+        p += len + (p[len] == ':');
+    }
+    char exe[PATH_SIZE];
+    ssize_t n = *found ? -1 : readlink("/proc/self/exe", exe, sizeof exe - 8);
+    if (n > 0) {
+        exe[n] = '\0';
+        char *slash = strrchr(exe, '/');
+        if (slash) *slash = '\0';
+        handle = try_open(exe, strlen(exe), name, path, found);
+        if (!*found) handle = try_open(exe, strlen(strcat(exe, "/../lib")), name, path, found);
+    }
+    if (!*found) handle = try_open("", 0, name, path, found);
+    return handle;
+}
+
+static neb_status load(const char *name, struct neb_device *d)
+{
+    if (!name[0] || strlen(name) > 32 ||
+        strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != strlen(name))
+        return neb__fail(NEB_ERR_INVALID, "'%s' is not a device name: cpu, cuda or another plug-in's", name);
+    char path[PATH_SIZE] = "";
+    bool found = false;
+    d->plugin = search(name, path, &found);
+    if (!d->plugin && found) {
+        const char *why = dlerror();
+        return neb__fail(NEB_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, why ? why : "unknown reason");
+    }
+    if (!d->plugin)
+        return neb__fail(
+            NEB_ERR_NOTFOUND,
+            "device '%s': libnebula-i-%s.so is in none of $NEBULA_PLUGIN_PATH, the program's folder, "
+            "../lib beside it and the system's library folders",
+            name, name);
+    neb_device_plugin_fn entry;
+    *(void **)&entry = dlsym(d->plugin, "neb_device_plugin");
+    if (!entry) return neb__fail(NEB_ERR_UNSUPPORTED, "%s: exports no neb_device_plugin()", path);
+    d->ops = entry(NEB_DEVICE_ABI);
+    if (!d->ops)
+        return neb__fail(NEB_ERR_VERSION,
+                         "%s: does not serve version %u of the device ABI; rebuild the plug-in", path,
+                         NEB_DEVICE_ABI);
+    return neb__device_check_ops(d->ops, path);
+}
+
+/* What a plug-in may call back. */
+static neb_status host_fail(neb_status status, const char *message)
+{
+    return neb__fail(status, "%s", message);
+}
+static void host_log(int level, const char *line)
+{
+    neb__log((neb_log_level)level, "%s", line);
+}
+static const struct neb_device_host host_calls = {host_fail, host_log};
+
+neb_status neb__device_open(const char *name, const struct neb_device_config *config, struct neb_device **out)
+{
+    if (config->compute != NEB_F32 && config->compute != NEB_BF16)
+        return neb__fail(NEB_ERR_DTYPE, "a device computes in f32 or bf16, not in type %d",
+                         (int)config->compute);
+    struct neb_device *d = NEB_NEW(struct neb_device);
+    if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for device '%s'", name);
+    d->config = *config;
+    d->config.host = &host_calls;
+    neb_status s = NEB_OK;
+    if (!strcmp(name, "cpu"))
+        d->ops = &neb__cpu_ops;
+    else
+        s = load(name, d);
+    if (s == NEB_OK) s = d->ops->open(&d->config, &d->ctx);
+    if (s != NEB_OK) {
+        if (d->plugin) dlclose(d->plugin);
+        neb__free(d);
+        return s;
+    }
+    *out = d;
+    return NEB_OK;
+}
+
+void neb__device_close(struct neb_device *d)
+{
+    if (!d) return;
+    d->ops->close(d->ctx);
+    /* A plug-in stays loaded: CUDA's runtime registers destructors that must not vanish under it. */
+    neb__free(d);
+}
