@@ -1,5 +1,9 @@
 /* device.c: finds a device by name and checks what a plug-in offers before anything of it is called.
  *
+ * "cpu" is built in. Any other name is a plug-in, the shared object libnebula-i-NAME.so, looked for in
+ * $NEBULA_PLUGIN_PATH (folders with ':' between), in the executable's folder, in ../lib beside it, and where the
+ * system's loader looks.
+ *
  * A plug-in is foreign code with a version: its table must carry our ABI number, be at least as large as the table
  * this program was built with (a larger one has slots we don't know and don't call), and have every required slot.
  * The reasons of refusal name the file, so that "which of my three copies was loaded?" has an answer. */
@@ -8,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <nebula/engine.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -124,19 +129,19 @@ static neb_status load(const char *name, struct neb_device *d)
         return neb__fail(NEB_ERR_INVALID, "'%s' is not a device name: cpu, cuda or another plug-in's", name);
     char path[PATH_SIZE] = "";
     bool found = false;
-    d->plugin = search(name, path, &found);
-    if (!d->plugin && found) {
+    d->library = search(name, path, &found);
+    if (!d->library && found) {
         const char *why = dlerror();
         return neb__fail(NEB_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, why ? why : "unknown reason");
     }
-    if (!d->plugin)
+    if (!d->library)
         return neb__fail(
             NEB_ERR_NOTFOUND,
             "device '%s': libnebula-i-%s.so is in none of $NEBULA_PLUGIN_PATH, the program's folder, "
             "../lib beside it and the system's library folders",
             name, name);
     neb_device_plugin_fn entry;
-    *(void **)&entry = dlsym(d->plugin, "neb_device_plugin");
+    *(void **)&entry = dlsym(d->library, "neb_device_plugin");
     if (!entry) return neb__fail(NEB_ERR_UNSUPPORTED, "%s: exports no neb_device_plugin()", path);
     d->ops = entry(NEB_DEVICE_ABI);
     if (!d->ops)
@@ -157,8 +162,10 @@ static void host_log(int level, const char *line)
 }
 static const struct neb_device_host host_calls = {host_fail, host_log};
 
-neb_status neb__device_open(const char *name, const struct neb_device_config *config, struct neb_device **out)
+neb_status neb_device_open(const char *name, const struct neb_device_config *config, neb_device **out)
 {
+    const struct neb_device_config fallback = {.compute = NEB_F32};
+    if (!config) config = &fallback;
     if (config->compute != NEB_F32 && config->compute != NEB_BF16)
         return neb__fail(NEB_ERR_DTYPE, "a device computes in f32 or bf16, not in type %d",
                          (int)config->compute);
@@ -172,8 +179,9 @@ neb_status neb__device_open(const char *name, const struct neb_device_config *co
     else
         s = load(name, d);
     if (s == NEB_OK) s = d->ops->open(&d->config, &d->ctx);
+    d->config.isa = NULL; /* the caller's string */
     if (s != NEB_OK) {
-        if (d->plugin) dlclose(d->plugin);
+        if (d->library) dlclose(d->library);
         neb__free(d);
         return s;
     }
@@ -181,7 +189,7 @@ neb_status neb__device_open(const char *name, const struct neb_device_config *co
     return NEB_OK;
 }
 
-void neb__device_close(struct neb_device *d)
+void neb_device_close(neb_device *d)
 {
     if (!d) return;
     d->ops->close(d->ctx);
