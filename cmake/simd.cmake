@@ -14,3 +14,8 @@ foreach(source ${NEB_SOURCES})
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${NEB_KERNEL_FLAGS}")
     endif()
 endforeach()
+
+# Vectors wider than the machine's, only ever in inlined functions: no ABI is involved.
+set(NEB_WIDE_VECTORS ${NEB_SOURCES})
+list(FILTER NEB_WIDE_VECTORS INCLUDE REGEX "/codec/kernels_[a-z0-9]+\\.c$")
+set_property(SOURCE ${NEB_WIDE_VECTORS} APPEND PROPERTY COMPILE_OPTIONS "-Wno-psabi")

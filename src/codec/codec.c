@@ -1,0 +1,288 @@
+/* codec.c: payloads: header, cells, checks.
+ *
+ *     header (20 bytes) := 'N' 'C' · version u8 · rung u8 · values u32 · body bytes u32 · body bytes before the
+ *                          lossless stage u32 · check value of the outside scales u32 (0 for other rungs)
+ *     body              := dense: the cells, each of a length that follows from its number of values
+ *                          sparse: length of each cell u32, then the cells
+ *
+ * A body shorter than it says it was before the lossless stage went through it; nothing else marks that. For the
+ * dense class the length before is fixed by rung and n, for the sparse class it is bounded by them, so a header
+ * tells the most a receiver will ever have to hold, and a header that says something else is refused.
+ *
+ * Everything that must come out in the same bits runs in the strict floating-point mode (base/fpmode.h). */
+#include "codec/codec.h"
+#include "codec/dense.h"
+#include "codec/lossless.h"
+#include "codec/sparse.h"
+#include "base/bytes.h"
+#include "base/fpmode.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+enum { VERSION = 1, STREAM_FROM = 1 << 21 /* values: larger results are written around the caches */ };
+
+static size_t cell_values(size_t n, size_t cell)
+{
+    size_t left = n - cell * NEB_CELL;
+    return left < NEB_CELL ? left : NEB_CELL;
+}
+
+static size_t body_bound(const struct neb_rung *rung, size_t n) /* exact for the dense class */
+{
+    size_t whole = n / NEB_CELL, rest = n % NEB_CELL;
+    if (rung->cls == NEB_DENSE)
+        return whole * neb__dense_size(rung, NEB_CELL) + (rest ? neb__dense_size(rung, rest) : 0);
+    return whole * (4 + neb__sparse_bound(rung, NEB_CELL)) + (rest ? 4 + neb__sparse_bound(rung, rest) : 0);
+}
+
+size_t neb__codec_bound(const struct neb_rung *rung, size_t n)
+{
+    return NEB_CODEC_HEADER + body_bound(rung, n);
+}
+
+/* ---- outside scales ----------------------------------------------------------------------------------------- */
+
+static size_t scale_count(size_t n)
+{
+    return (n + NEB_CODEC_EXT_BLOCK - 1) / NEB_CODEC_EXT_BLOCK;
+}
+
+static uint32_t scales_check(const float *scales, size_t n)
+{
+    uint64_t h = n;
+    for (size_t i = 0; i < scale_count(n); i++) {
+        uint32_t b;
+        memcpy(&b, &scales[i], 4);
+        h = neb__mix64(h ^ b);
+    }
+    return (uint32_t)h | 1; /* never 0 */
+}
+
+static neb_status scales_valid(const float *scales, size_t n)
+{
+    if (!scales) return neb__fail(NEB_ERR_INVALID, "rung int8x needs the scales of the round");
+    for (size_t i = 0; i < scale_count(n); i++)
+        if (!(scales[i] == 0.0f || (scales[i] >= 0x1p-100f && scales[i] <= 0x1p118f)))
+            return neb__fail(NEB_ERR_INVALID, "scale %zu is %g: must be 0 or in [2^-100, 2^118]", i,
+                             (double)scales[i]);
+    return NEB_OK;
+}
+
+/* ---- encoding ----------------------------------------------------------------------------------------------- */
+
+static neb_status refuse_value(const struct neb_codec_input *in)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        float z = in->residual ? in->delta[i] + in->feedback * in->residual[i] : in->delta[i];
+        if (z < 0x1p126f && z > -0x1p126f) continue;
+        return neb__fail(NEB_ERR_RANGE, "value %zu of %zu cannot be coded: delta %g, residual %g", i, in->n,
+                         (double)in->delta[i], in->residual ? (double)in->residual[i] : 0.0);
+    }
+    return neb__fail(NEB_ERR_INTERNAL, "a value was refused, but all are in range");
+}
+
+static neb_status check_input(const struct neb_rung *rung, const struct neb_codec_input *in)
+{
+    if (in->n < 1 || in->n > NEB_CODEC_MAX_N)
+        return neb__fail(NEB_ERR_INVALID, "a payload holds 1 to %zu values, not %zu", NEB_CODEC_MAX_N, in->n);
+    if (!(in->feedback >= 0 && in->feedback <= 1))
+        return neb__fail(NEB_ERR_INVALID, "feedback must be in [0, 1], not %g", (double)in->feedback);
+    if (rung->kind != NEB_RUNG_EXTERN) return NEB_OK;
+    if (in->members < 1 || in->members > 127)
+        return neb__fail(NEB_ERR_INVALID, "1 to 127 members can share a modular sum, not %d", in->members);
+    return scales_valid(in->scales, in->n);
+}
+
+/* So that a refused input leaves an in-place residual as it was. */
+static bool all_allowed(const struct neb_codec_input *in)
+{
+    size_t whole = in->n & ~(size_t)15;
+    struct neb__pass p = {.delta = in->delta, .residual = in->residual, .feedback = in->feedback, .n = whole};
+    if (neb__kernels()->largest(&p) >= NEB__LIMIT_BITS) return false;
+    for (size_t i = whole; i < in->n; i++) {
+        float z = in->residual ? in->delta[i] + in->feedback * in->residual[i] : in->delta[i];
+        if (!(z < 0x1p126f && z > -0x1p126f)) return false;
+    }
+    return true;
+}
+
+/* The cells, from `body` on; *len: bytes written. False: a value is not allowed. */
+static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_input *in,
+                         struct neb__sparse *work, float *next, struct neb_codec_stats *stats, uint8_t *body,
+                         size_t *len)
+{
+    size_t cells = neb__codec_cells(in->n), at = work ? 4 * cells : 0;
+    struct neb__pass p = {.feedback = in->feedback, .stream = (uintptr_t)next % 64 == 0};
+    for (size_t c = 0; c < cells; c++) {
+        size_t start = c * NEB_CELL, size = 0;
+        p.n = cell_values(in->n, c);
+        p.delta = in->delta + start;
+        p.residual = in->residual ? in->residual + start : NULL;
+        p.next = next ? next + start : NULL;
+        const float *scales = in->scales ? in->scales + start / NEB_CODEC_EXT_BLOCK : NULL;
+        if (work) {
+            if (!neb__sparse_encode(work, rung, &p, body + at, &size)) return false;
+            neb__put32(body + 4 * c, (uint32_t)size);
+        } else {
+            int limit = rung->kind == NEB_RUNG_EXTERN ? 127 / in->members : 0;
+            if (!neb__dense_encode(rung, &p, scales, limit, body + at)) return false;
+            size = neb__dense_size(rung, p.n);
+        }
+        at += size;
+    }
+    *stats = (struct neb_codec_stats){p.sq[0], p.sq[1], p.sq[2]};
+    *len = at;
+    return true;
+}
+
+neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec_input *in, float *next,
+                             struct neb_codec_stats *stats, struct neb_buf *out)
+{
+    struct neb_codec_stats local;
+    struct neb__sparse *work = NULL;
+    size_t len = 0;
+    NEB_TRY(check_input(rung, in));
+    NEB_TRY(neb__buf_reserve(out, neb__codec_bound(rung, in->n)));
+    if (rung->cls == NEB_SPARSE && !(work = neb__sparse_create()))
+        return neb__fail(NEB_ERR_NOMEM, "no memory for the sparse encoder");
+    uint8_t *header = out->data + out->len;
+    struct neb_fpmode mode = neb__fp_strict();
+    bool ok = (next != in->residual || !next || all_allowed(in)) &&
+              encode_cells(rung, in, work, next, &local, header + NEB_CODEC_HEADER, &len);
+    neb__fp_restore(mode);
+    neb__sparse_free(work);
+    if (!ok) return refuse_value(in);
+
+    header[0] = 'N', header[1] = 'C', header[2] = VERSION, header[3] = rung->id;
+    neb__put32(header + 4, (uint32_t)in->n);
+    neb__put32(header + 8, (uint32_t)len);
+    neb__put32(header + 12, (uint32_t)len);
+    neb__put32(header + 16, rung->kind == NEB_RUNG_EXTERN ? scales_check(in->scales, in->n) : 0);
+    out->len += NEB_CODEC_HEADER + len;
+    if (stats) *stats = local;
+    return NEB_OK;
+}
+
+/* ---- decoding ----------------------------------------------------------------------------------------------- */
+
+neb_status neb__codec_peek(const uint8_t *bytes, size_t len, struct neb_codec_info *info)
+{
+    if (len < NEB_CODEC_HEADER || bytes[0] != 'N' || bytes[1] != 'C')
+        return neb__quiet(NEB_ERR_CORRUPT, "not a payload");
+    if (bytes[2] != VERSION)
+        return neb__quiet(NEB_ERR_VERSION, "payload of version %d, this program reads %d", bytes[2], VERSION);
+    struct neb_codec_info i = {.rung = neb__rung_by_id(bytes[3]),
+                               .n = neb__get32(bytes + 4),
+                               .body = neb__get32(bytes + 8),
+                               .raw = neb__get32(bytes + 12),
+                               .scales = neb__get32(bytes + 16)};
+    if (!i.rung) return neb__quiet(NEB_ERR_CORRUPT, "payload of an unknown rung %d", bytes[3]);
+    if (i.n < 1 || i.n > NEB_CODEC_MAX_N || i.body != len - NEB_CODEC_HEADER || i.body > i.raw)
+        return neb__quiet(NEB_ERR_CORRUPT, "payload with impossible lengths");
+    size_t bound = body_bound(i.rung, i.n);
+    if (i.rung->cls == NEB_DENSE ? i.raw != bound : i.raw > bound || i.body != i.raw)
+        return neb__quiet(NEB_ERR_CORRUPT, "payload of rung %s: a body of %zu bytes cannot hold %zu values",
+                          i.rung->name, i.raw, i.n);
+    if ((i.rung->kind == NEB_RUNG_EXTERN) != (i.scales != 0))
+        return neb__quiet(NEB_ERR_CORRUPT, "payload of rung %s with a wrong scale check", i.rung->name);
+    *info = i;
+    return NEB_OK;
+}
+
+static neb_status check_cells(const struct neb_codec_view *v) /* the sparse table of lengths */
+{
+    size_t cells = neb__codec_cells(v->info.n);
+    uint64_t sum = 4 * (uint64_t)cells;
+    if (v->info.raw < sum) return neb__quiet(NEB_ERR_CORRUPT, "payload ends in its table of cells");
+    for (size_t c = 0; c < cells; c++) sum += neb__get32(v->body + 4 * c);
+    if (sum != v->info.raw) return neb__quiet(NEB_ERR_CORRUPT, "payload's cells do not add up");
+    return NEB_OK;
+}
+
+neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales, size_t n,
+                           struct neb_codec_view *view)
+{
+    struct neb_codec_view v = {.scales = scales};
+    NEB_TRY(neb__codec_peek(bytes, len, &v.info));
+    if (v.info.n != n)
+        return neb__quiet(NEB_ERR_CORRUPT, "payload of %zu values where %zu are expected", v.info.n, n);
+    if (v.info.rung->kind == NEB_RUNG_EXTERN) {
+        NEB_TRY(scales_valid(scales, n));
+        if (scales_check(scales, n) != v.info.scales)
+            return neb__quiet(NEB_ERR_INVALID, "payload was made with other scales than this round's");
+    }
+    v.body = bytes + NEB_CODEC_HEADER;
+    if (v.info.body != v.info.raw) {
+        v.owned = neb__malloc(v.info.raw);
+        if (!v.owned)
+            return neb__fail(NEB_ERR_NOMEM, "no memory to unpack a payload (%zu bytes)", v.info.raw);
+        neb_status s = neb__lossless_unpack(v.body, v.info.body, v.info.raw, v.owned);
+        if (s != NEB_OK) {
+            neb__free(v.owned);
+            return s;
+        }
+        v.body = v.owned;
+    }
+    if (v.info.rung->cls == NEB_SPARSE) NEB_TRY(check_cells(&v)); /* owns nothing: sparse is never packed */
+    *view = v;
+    return NEB_OK;
+}
+
+void neb__codec_close(struct neb_codec_view *view)
+{
+    neb__free(view->owned);
+    view->owned = NULL;
+}
+
+static bool decode_cell(const struct neb_codec_view *v, size_t cell, bool stream, float *out)
+{
+    const struct neb_rung *rung = v->info.rung;
+    size_t n = cell_values(v->info.n, cell);
+    if (rung->cls == NEB_DENSE) {
+        const float *scales = v->scales ? v->scales + cell * (NEB_CELL / NEB_CODEC_EXT_BLOCK) : NULL;
+        return neb__dense_decode(rung, v->body + cell * neb__dense_size(rung, NEB_CELL), scales, n, stream,
+                                 out);
+    }
+    size_t at = 4 * neb__codec_cells(v->info.n);
+    for (size_t c = 0; c < cell; c++) at += neb__get32(v->body + 4 * c);
+    return neb__sparse_decode(rung, v->body + at, neb__get32(v->body + 4 * cell), n, out);
+}
+
+neb_status neb__codec_cell(const struct neb_codec_view *view, size_t cell, float *out)
+{
+    if (cell >= neb__codec_cells(view->info.n))
+        return neb__fail(NEB_ERR_INVALID, "cell %zu of a payload with %zu", cell,
+                         neb__codec_cells(view->info.n));
+    struct neb_fpmode mode = neb__fp_strict();
+    bool ok = decode_cell(view, cell, false, out);
+    neb__fp_restore(mode);
+    return ok ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "payload damaged in cell %zu", cell);
+}
+
+neb_status neb__codec_decode(const uint8_t *bytes, size_t len, const float *scales, size_t n, float *out)
+{
+    struct neb_codec_view v;
+    NEB_TRY(neb__codec_open(bytes, len, scales, n, &v));
+    bool stream = n >= STREAM_FROM && (uintptr_t)out % 64 == 0, ok = true;
+    size_t cells = neb__codec_cells(n), c = 0;
+    struct neb_fpmode mode = neb__fp_strict();
+    for (; ok && c < cells; c++) ok = decode_cell(&v, c, stream, out + c * NEB_CELL);
+    neb__fp_restore(mode);
+    neb__codec_close(&v);
+    return ok ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "payload damaged in cell %zu", c - 1);
+}
+
+neb_status neb__codec_modular_add(uint8_t *sum, size_t sum_len, const uint8_t *bytes, size_t len)
+{
+    struct neb_codec_info a = {0}, b = {0};
+    NEB_TRY(neb__codec_peek(sum, sum_len, &a));
+    NEB_TRY(neb__codec_peek(bytes, len, &b));
+    if (a.rung->kind != NEB_RUNG_EXTERN || b.rung != a.rung || a.n != b.n || a.scales != b.scales ||
+        a.body != a.raw || b.body != b.raw)
+        return neb__fail(NEB_ERR_INVALID, "only payloads of rung int8x for the same scales can be added");
+    for (size_t i = 0; i < a.n; i++)
+        sum[NEB_CODEC_HEADER + i] = (uint8_t)(sum[NEB_CODEC_HEADER + i] + bytes[NEB_CODEC_HEADER + i]);
+    return NEB_OK;
+}

@@ -1,0 +1,123 @@
+/* codec.h: tensors to bytes and back: the ladder of rungs for updates that cross the WAN.
+ *
+ * A payload is the code of a flat range of n fp32 values. It describes itself (rung, n, lengths), is cut into cells
+ * of 2^18 values no block crosses, and decodes to the same bits on every machine. With z = delta + feedback *
+ * residual, and c = decode(encode(z)), the encoder also gives the next residual r = fl(z - c): what was not sent is
+ * sent later. It keeps nothing itself: the caller swaps its residual for r when the payload is committed.
+ *
+ * Allowed values: |z| < 2^126; anything else (NaN, infinity, a sum that overflows) is refused. */
+#ifndef NEB_CODEC_CODEC_H
+#define NEB_CODEC_CODEC_H
+
+#include "base/buf.h"
+
+#include <stdbool.h>
+
+#define NEB_CELL            ((size_t)1 << 18)
+#define NEB_CODEC_MAX_N     ((size_t)1 << 29) /* values in one payload */
+#define NEB_CODEC_HEADER    20                /* bytes */
+#define NEB_CODEC_EXT_BLOCK 256               /* values that share one scale given from outside */
+
+enum neb_rung_class { NEB_DENSE, NEB_SPARSE };
+
+enum neb_rung_kind { NEB_RUNG_FP32, NEB_RUNG_BF16, NEB_RUNG_INT, NEB_RUNG_EXTERN, NEB_RUNG_TOPK };
+
+struct neb_rung {
+    uint8_t id; /* on the wire: never renumbered */
+    const char *name;
+    enum neb_rung_class cls;
+    enum neb_rung_kind kind;
+    uint8_t bits;   /* of one coded value */
+    bool optimal;   /* the scale with the least squared error instead of the largest magnitude */
+    uint16_t block; /* dense: values that share a scale */
+    uint16_t k;     /* sparse: values kept of 4096 */
+    float bytes;    /* nominal, per value */
+    float error;    /* nominal |z - c| / |z| on Gaussian data */
+};
+
+/* The ladder: dense rungs first, each class from faithful to cheap. */
+extern const struct neb_rung neb__rungs[];
+extern const int neb__rung_count;
+const struct neb_rung *neb__rung_by_id(uint8_t id);         /* NULL: no such rung */
+const struct neb_rung *neb__rung_by_name(const char *name); /* likewise */
+
+struct neb_codec_input {
+    const float *delta;    /* (n) */
+    const float *residual; /* (n), or NULL for zeros */
+    size_t n;              /* 1 … NEB_CODEC_MAX_N */
+    float feedback;        /* z = delta + feedback * residual: 1, or less for the sparse class */
+    /* Only for the rung whose scales are fixed when the round opens: */
+    const float *scales; /* (ceil(n / NEB_CODEC_EXT_BLOCK)), each 0 or in [2^-100, 2^118] */
+    int members;         /* how many payloads will be summed, 1 … 127: codes stay within 127 / members */
+};
+
+/* Squared norms, for the quality guard. */
+struct neb_codec_stats {
+    double delta_sq, z_sq, residual_sq;
+};
+
+/* Appends the payload to `out` and writes r to `next` (n values; NULL: not wanted). `next` may be in->residual;
+ * then a pass that checks all values goes first, so that a refused input changes nothing; a separate buffer is
+ * faster, and its content is unspecified after an error. `stats` may be NULL.
+ *   NEB_OK
+ *   NEB_ERR_RANGE     a value is not allowed (the message says which); out and in->residual are untouched
+ *   NEB_ERR_INVALID   n, feedback, members or a scale is not allowed
+ *   NEB_ERR_NOSPACE   out's maximum is too small; NEB_ERR_NOMEM */
+neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec_input *in, float *next,
+                             struct neb_codec_stats *stats, struct neb_buf *out);
+
+/* The most bytes encode can append for n values, header included. */
+size_t neb__codec_bound(const struct neb_rung *rung, size_t n);
+
+/* What a payload says about itself; nothing of the body is touched, so the decoded size is known before any work.
+ *   NEB_ERR_CORRUPT   not a payload, or lengths that cannot be;  NEB_ERR_VERSION   of another version */
+struct neb_codec_info {
+    const struct neb_rung *rung;
+    size_t n;        /* values it decodes to */
+    size_t body;     /* bytes behind the header */
+    size_t raw;      /* bytes of the body before the lossless stage */
+    uint32_t scales; /* check value of the outside scales */
+};
+neb_status neb__codec_peek(const uint8_t *bytes, size_t len, struct neb_codec_info *info);
+
+/* Decodes all n values. The payload must hold exactly n. `scales` only for the outside-scaled rung, else NULL.
+ *   NEB_ERR_CORRUPT, NEB_ERR_VERSION, NEB_ERR_NOMEM; NEB_ERR_INVALID: scales missing or not those of the sender.
+ * After an error the content of `out` is unspecified. */
+neb_status neb__codec_decode(const uint8_t *bytes, size_t len, const float *scales, size_t n, float *out);
+
+/* Cell by cell: open checks the frame and undoes the lossless stage (at most info.raw bytes); a successful open
+ * owes a close. `bytes` must stay valid. */
+struct neb_codec_view {
+    struct neb_codec_info info;
+    const uint8_t *body;
+    const float *scales;
+    void *owned;
+};
+neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales, size_t n,
+                           struct neb_codec_view *view);
+neb_status neb__codec_cell(const struct neb_codec_view *view, size_t cell, float *out);
+void neb__codec_close(struct neb_codec_view *view);
+static inline size_t neb__codec_cells(size_t n)
+{
+    return (n + NEB_CELL - 1) / NEB_CELL;
+}
+
+/* The lossless stage. Squeezes the payload in place when that saves more time at `goodput` (bytes/s) than it
+ * costs here and at the receiver: a sample decides, then the result must really be smaller. *gain: bytes saved,
+ * 0 when it does not pay. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
+neb_status neb__codec_squeeze(struct neb_buf *payload, double goodput, size_t *gain);
+
+/* Adds the codes of one outside-scaled payload to another, modulo 256: what a secure sum does. Both must be for
+ * the same scales and n. */
+neb_status neb__codec_modular_add(uint8_t *sum, size_t sum_len, const uint8_t *bytes, size_t len);
+
+/* Decodes golden payloads of every rung and compares the bits with those all machines must give. A machine that
+ * fails (NEB_ERR_INTERNAL) must not join a run. */
+neb_status neb__codec_self_test(void);
+
+/* The instruction set in use: "avx512", "avx2" or "plain". All give the same bits. Tests and benchmarks force one
+ * with neb__codec_force(name); NULL goes back to the best. NEB_ERR_UNSUPPORTED: not on this machine. */
+const char *neb__codec_simd(void);
+neb_status neb__codec_force(const char *name);
+
+#endif

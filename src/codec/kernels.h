@@ -1,0 +1,61 @@
+/* kernels.h: the inner loops of the codec, one table for each instruction set.
+ *
+ * kernels_body.h holds the only implementation, written on 16-lane vectors; kernels_plain.c, kernels_avx2.c and
+ * kernels_avx512.c compile it with their flags. Every operation is one IEEE operation per element and every sum has
+ * 16 lanes folded in one order, so the three give the same bits; a test compares them. All counts are multiples of
+ * the block: callers pad the last one. */
+#ifndef NEB_CODEC_KERNELS_H
+#define NEB_CODEC_KERNELS_H
+
+#include "codec/codec.h"
+
+#define NEB__LIMIT_BITS 0x7E800000u /* 2^126: larger magnitudes, infinities and NaNs are refused */
+#define NEB__TINY_BITS  0x0D800000u /* 2^-100: a block whose largest magnitude is below is coded as zeros */
+
+struct neb__pass {
+    const float *delta, *residual; /* (n); residual may be NULL */
+    float feedback;
+    size_t n;
+    float *next;  /* (n), or NULL */
+    bool stream;  /* next is 64-byte aligned and not needed soon: write around the caches */
+    double sq[3]; /* out, added to: delta, z, residual */
+};
+
+struct neb__kernels {
+    const char *name;
+    /* Quantises blocks: bf16 scales (little-endian, one a block) and packed codes. False: a value is not allowed. */
+    bool (*encode_int)(struct neb__pass *p, int bits, bool optimal, uint8_t *scales, uint8_t *codes);
+    bool (*encode_extern)(struct neb__pass *p, const float *scales, int limit, uint8_t *codes);
+    bool (*encode_fp32)(struct neb__pass *p, uint8_t *codes); /* n a multiple of 16, as below */
+    bool (*encode_bf16)(struct neb__pass *p, uint8_t *codes);
+    /* z and its largest magnitude (as bits); adds to sq[0] and sq[1]. */
+    uint32_t (*sum)(struct neb__pass *p, float *z);
+    /* Largest magnitude of delta + feedback * residual, nothing written. */
+    uint32_t (*largest)(const struct neb__pass *p);
+    /* Positions (ascending) of magnitudes above `above`; stops after `cap`. Returns how many there are, or cap + 1. */
+    int (*collect)(const float *z, size_t n, uint32_t above, int cap, uint16_t *at);
+    /* The k-th largest of n magnitudes, known to lie in [lo, hi]. v is filled to a multiple of 16 with zeros, and so
+     * is m below, which has at most 64 magnitudes. */
+    uint32_t (*nth)(const uint32_t *v, int n, int k, uint32_t lo, uint32_t hi);
+    /* With j the integer in [0, top] nearest to (m - lo) * scale: the sums of j, j^2, j m; and j itself. */
+    void (*fit_sums)(const float *m, int n, float lo, float scale, float top, float out[3]);
+    void (*assign)(const float *m, int n, float lo, float scale, float top, uint8_t *j);
+    /* Ends a sparse chunk: next <- z, its squares to sq[2]. */
+    void (*flush)(struct neb__pass *p, const float *z);
+
+    bool (*decode_int)(const uint8_t *scales, const uint8_t *codes, int bits, size_t n, bool stream,
+                       float *out);
+    void (*decode_extern)(const float *scales, const uint8_t *codes, size_t n, bool stream, float *out);
+    bool (*decode_fp32)(const uint8_t *codes, size_t n, bool stream, float *out);
+    bool (*decode_bf16)(const uint8_t *codes, size_t n, bool stream, float *out);
+};
+
+extern const struct neb__kernels neb__kernels_plain, neb__kernels_avx2, neb__kernels_avx512;
+const struct neb__kernels *neb__kernels(void); /* the one in use */
+
+static inline size_t neb__int_block(int bits) /* values that share a scale */
+{
+    return bits == 8 ? 256 : bits == 4 ? 128 : 64;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* rungs.c: the ladder as a table.
+ *
+ * Ids are on the wire. Dense: 1 fp32, 2 bf16, 3/4 int8, 5/6 int4, 7/8 2-bit (the even one of each pair with the
+ * scale of least squared error), 9 int8 with scales from outside. Sparse: 32 + 4 * (0: 64, 1: 32, 2: 16, 3: 8 kept
+ * of 4096) + (bits - 1).
+ *
+ * `bytes` and `error` are what `nebula-i bench codec` measures on Gaussian data: a first guess for the rate
+ * controller, which replaces both by what it sees. The order inside a class is by error. */
+#include "codec/codec.h"
+
+#include <string.h>
+
+#define DENSE(id, name, kind, bits, opt, block, bytes, error)        \
+    {                                                                \
+        id, name, NEB_DENSE, kind, bits, opt, block, 0, bytes, error \
+    }
+#define SPARSE(id, name, bits, k, bytes, error)                              \
+    {                                                                        \
+        id, name, NEB_SPARSE, NEB_RUNG_TOPK, bits, false, 0, k, bytes, error \
+    }
+
+const struct neb_rung neb__rungs[] = {
+    DENSE(1, "fp32", NEB_RUNG_FP32, 32, false, 1, 4.0f, 0.0f),
+    DENSE(2, "bf16", NEB_RUNG_BF16, 16, false, 1, 2.0f, 0.0017f),
+    DENSE(4, "int8e", NEB_RUNG_INT, 8, true, 256, 1.0078f, 0.0067f),
+    DENSE(3, "int8", NEB_RUNG_INT, 8, false, 256, 1.0078f, 0.0068f),
+    DENSE(9, "int8x", NEB_RUNG_EXTERN, 8, false, NEB_CODEC_EXT_BLOCK, 1.0f, 0.014f),
+    DENSE(6, "int4e", NEB_RUNG_INT, 4, true, 128, 0.5156f, 0.11f),
+    DENSE(5, "int4", NEB_RUNG_INT, 4, false, 128, 0.5156f, 0.12f),
+    DENSE(8, "int2e", NEB_RUNG_INT, 2, true, 64, 0.2813f, 0.34f),
+    DENSE(7, "int2", NEB_RUNG_INT, 2, false, 64, 0.2813f, 0.49f),
+    SPARSE(35, "sparse4", 4, 64, 0.0231f, 0.94f),
+    SPARSE(34, "sparse3", 3, 64, 0.0212f, 0.94f),
+    SPARSE(33, "sparse2", 2, 64, 0.0190f, 0.94f),
+    SPARSE(32, "sparse1", 1, 64, 0.0164f, 0.94f),
+    SPARSE(39, "sparse4.k32", 4, 32, 0.0126f, 0.96f),
+    SPARSE(38, "sparse3.k32", 3, 32, 0.0116f, 0.96f),
+    SPARSE(37, "sparse2.k32", 2, 32, 0.0105f, 0.96f),
+    SPARSE(36, "sparse1.k32", 1, 32, 0.0091f, 0.96f),
+    SPARSE(43, "sparse4.k16", 4, 16, 0.0069f, 0.98f),
+    SPARSE(42, "sparse3.k16", 3, 16, 0.0064f, 0.98f),
+    SPARSE(41, "sparse2.k16", 2, 16, 0.0058f, 0.98f),
+    SPARSE(40, "sparse1.k16", 1, 16, 0.0051f, 0.98f),
+    SPARSE(47, "sparse4.k8", 4, 8, 0.0038f, 0.99f),
+    SPARSE(46, "sparse3.k8", 3, 8, 0.0036f, 0.99f),
+    SPARSE(45, "sparse2.k8", 2, 8, 0.0032f, 0.99f),
+    SPARSE(44, "sparse1.k8", 1, 8, 0.0029f, 0.99f),
+};
+const int neb__rung_count = (int)(sizeof neb__rungs / sizeof *neb__rungs);
+
+const struct neb_rung *neb__rung_by_id(uint8_t id)
+{
+    for (int i = 0; i < neb__rung_count; i++)
+        if (neb__rungs[i].id == id) return &neb__rungs[i];
+    return NULL;
+}
+
+const struct neb_rung *neb__rung_by_name(const char *name)
+{
+    for (int i = 0; i < neb__rung_count; i++)
+        if (!strcmp(neb__rungs[i].name, name)) return &neb__rungs[i];
+    return NULL;
+}
