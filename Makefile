@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure
 
-.PHONY: all setup build demo test bench format clean
+.PHONY: all setup build demo test bench fuzz format clean
 all: build
 
 setup:
@@ -33,6 +33,16 @@ bench: build
 	@$(BUILD)/release/nebula-i bench
 	@for b in $$($(BUILD)/release/nebula-i bench | awk '/^  /{print $$1}'); do \
 		echo; echo "== $$b"; $(BUILD)/release/nebula-i bench $$b || exit 1; done
+
+# Each fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/corpus, crashes to build/fuzz.
+FUZZ_SECONDS ?= 60
+fuzz: setup
+	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/fuzz -DNEB_SANITIZE=fuzzer >/dev/null
+	@cmake --build $(BUILD)/fuzz -j $(JOBS)
+	@for t in $(BUILD)/fuzz/tests/fuzz_*; do n=$${t##*/fuzz_}; [ -x $$t ] && [ -f $$t ] || continue; \
+		mkdir -p $(BUILD)/fuzz/corpus/$$n; echo "== $$n"; \
+		$$t -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/ \
+			$(BUILD)/fuzz/corpus/$$n tests/fuzz/corpus/$$n || exit 1; done
 
 format:
 	@tools/check-format --fix
