@@ -1,2 +1,2 @@
-set(NEB_THREAD_TESTS pool stream tape)
+set(NEB_THREAD_TESTS pool stream tape store)
 set(NEB_SLOW_TESTS)

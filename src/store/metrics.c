@@ -1,0 +1,192 @@
+/* metrics.c: numbers of a run into SQLite and TensorBoard's format.
+ *
+ * Values are inserted inside one open transaction that is committed every 256 values or on flush: a commit a value
+ * would cost an fsync each. The journal is a write-ahead log with `synchronous=normal`: a crash loses at most the last
+ * transaction and never the database, and the dashboard can read while the run writes. */
+#include "store/metrics.h"
+#include "store/events.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <limits.h>
+#include <math.h>
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { COMMIT_EVERY = 256 };
+
+struct neb_metrics {
+    sqlite3 *db;
+    sqlite3_stmt *put, *name;
+    struct neb_events *events;
+    int64_t run;
+    int open_values;
+    bool warned;
+};
+
+static const char schema[] =
+    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=2000;"
+    "CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY, started REAL, resumed_at INTEGER);"
+    "CREATE TABLE IF NOT EXISTS metric (id INTEGER PRIMARY KEY, name TEXT UNIQUE);"
+    "CREATE TABLE IF NOT EXISTS value (metric INTEGER, step INTEGER, run INTEGER, time REAL, value REAL,"
+    " PRIMARY KEY (metric, step)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS note (run INTEGER, key TEXT, text TEXT, PRIMARY KEY (run, key)) WITHOUT "
+    "ROWID;"
+    "PRAGMA user_version=1;";
+
+static neb_status failed(struct neb_metrics *m)
+{
+    int code = m->db ? sqlite3_errcode(m->db) : SQLITE_NOMEM;
+    neb_status s = code == SQLITE_FULL                               ? NEB_ERR_NOSPACE
+                   : code == SQLITE_NOTADB || code == SQLITE_CORRUPT ? NEB_ERR_CORRUPT
+                   : code == SQLITE_NOMEM                            ? NEB_ERR_NOMEM
+                                                                     : NEB_ERR_IO;
+    const char *why = m->db ? sqlite3_errmsg(m->db) : "no memory";
+    if (!m->warned) neb__warn("metrics are not stored: %s; training goes on", why);
+    m->warned = true;
+    return neb__quiet(s, "metrics database: %s", why);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static neb_status run_sql(struct neb_metrics *m, const char *sql)
+{
+    return sqlite3_exec(m->db, sql, NULL, NULL, NULL) == SQLITE_OK ? NEB_OK : failed(m);
+}
+
+static neb_status start(struct neb_metrics *m, const char *path, int64_t resumed_at)
+{
+    if (sqlite3_open(path, &m->db) != SQLITE_OK) return failed(m);
+    NEB_TRY(run_sql(m, schema));
+    char *sql = sqlite3_mprintf("INSERT INTO run (started, resumed_at) VALUES (%f, %lld)", now(),
+                                (long long)resumed_at);
+    if (!sql) return failed(m);
+    neb_status s = run_sql(m, sql);
+    sqlite3_free(sql);
+    NEB_TRY(s);
+    m->run = sqlite3_last_insert_rowid(m->db);
+    if (sqlite3_prepare_v2(m->db, "INSERT OR IGNORE INTO metric (name) VALUES (?1)", -1, &m->name, NULL) !=
+            SQLITE_OK ||
+        sqlite3_prepare_v2(
+            m->db, "INSERT OR REPLACE INTO value SELECT id, ?2, ?3, ?4, ?5 FROM metric WHERE name = ?1", -1,
+            &m->put, NULL) != SQLITE_OK)
+        return failed(m);
+    return NEB_OK;
+}
+
+neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_metrics **out)
+{
+    char path[PATH_MAX];
+    NEB_TRY(neb__file_make_dir(dir, 0755));
+    if (snprintf(path, sizeof path, "%s/metrics.sqlite", dir) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    struct neb_metrics *m = NEB_NEW(struct neb_metrics);
+    if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
+    neb_status s = start(m, path, resumed_at);
+    if (s == NEB_OK) s = neb__events_open(dir, resumed_at, &m->events);
+    if (s != NEB_OK) {
+        neb__metrics_close(m);
+        return s;
+    }
+    *out = m;
+    return NEB_OK;
+}
+
+static neb_status step_once(struct neb_metrics *m, sqlite3_stmt *q)
+{
+    int r = sqlite3_step(q);
+    sqlite3_reset(q);
+    return r == SQLITE_DONE ? NEB_OK : failed(m);
+}
+
+static neb_status insert(struct neb_metrics *m, int64_t step, const char *name, double time, double value)
+{
+    if (!m->open_values) NEB_TRY(run_sql(m, "BEGIN"));
+    m->open_values++;
+    sqlite3_bind_text(m->name, 1, name, -1, SQLITE_STATIC);
+    NEB_TRY(step_once(m, m->name));
+    sqlite3_bind_text(m->put, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(m->put, 2, step);
+    sqlite3_bind_int64(m->put, 3, m->run);
+    sqlite3_bind_double(m->put, 4, time);
+    if (isnan(value))
+        sqlite3_bind_null(m->put, 5); /* SQLite has no NaN */
+    else
+        sqlite3_bind_double(m->put, 5, value);
+    return step_once(m, m->put);
+}
+
+static neb_status commit(struct neb_metrics *m)
+{
+    if (!m->open_values) return NEB_OK;
+    m->open_values = 0;
+    neb_status s = run_sql(m, "COMMIT");
+    if (s != NEB_OK) sqlite3_exec(m->db, "ROLLBACK", NULL, NULL, NULL);
+    return s;
+}
+
+neb_status neb__metrics_put(struct neb_metrics *m, int64_t step, const char *name, double value)
+{
+    double t = now();
+    neb_status a = insert(m, step, name, t, value), b = neb__events_scalar(m->events, step, t, name, value);
+    if (m->open_values >= COMMIT_EVERY) {
+        neb_status c = commit(m);
+        if (a == NEB_OK) a = c;
+    }
+    return a != NEB_OK ? a : b;
+}
+
+neb_status neb__metrics_note(struct neb_metrics *m, const char *key, const char *text)
+{
+    char *sql =
+        sqlite3_mprintf("INSERT OR REPLACE INTO note VALUES (%lld, %Q, %Q)", (long long)m->run, key, text);
+    if (!sql) return neb__fail(NEB_ERR_NOMEM, "no memory for a note");
+    neb_status s = run_sql(m, sql);
+    sqlite3_free(sql);
+    return s;
+}
+
+neb_status neb__metrics_flush(struct neb_metrics *m)
+{
+    neb_status a = commit(m), b = neb__events_flush(m->events);
+    return a != NEB_OK ? a : b;
+}
+
+neb_status neb__metrics_close(struct neb_metrics *m)
+{
+    if (!m) return NEB_OK;
+    neb_status a = m->db ? commit(m) : NEB_OK, b = neb__events_close(m->events);
+    sqlite3_finalize(m->put);
+    sqlite3_finalize(m->name);
+    sqlite3_close(m->db);
+    neb__free(m);
+    return a != NEB_OK ? a : b;
+}
+
+neb_status neb__metrics_each(struct neb_metrics *m, const char *name,
+                             int (*fn)(void *arg, int64_t step, double time, double value), void *arg)
+{
+    static const char sql[] =
+        "SELECT step, time, value FROM value JOIN metric ON id = metric WHERE name = ?1 ORDER BY step";
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, sql, -1, &q, NULL) != SQLITE_OK) return failed(m);
+    sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC);
+    int r, rows = 0, go = 1;
+    while (go && (r = sqlite3_step(q)) == SQLITE_ROW) {
+        bool null = sqlite3_column_type(q, 2) == SQLITE_NULL;
+        go = fn(arg, sqlite3_column_int64(q, 0), sqlite3_column_double(q, 1),
+                null ? NAN : sqlite3_column_double(q, 2));
+        rows++;
+    }
+    sqlite3_finalize(q);
+    return rows ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no values of '%s'", name);
+}
