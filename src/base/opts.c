@@ -138,7 +138,7 @@ static const char *const allowed[] = {
     [NEB_OPT_SHARE] = "a share from 0 to 1, such as 0.001 or 0.1%",
 };
 
-static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
+static neb_status try_assign(const struct neb_opt *o, void *obj, const char *value)
 {
     void *f = field(o, obj);
     bool ok = false;
@@ -160,9 +160,14 @@ static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
     }
     case NEB_OPT_NONE: break;
     }
-    if (!ok)
-        return neb__fail(NEB_ERR_CONFIG, "option '%s': '%s' is not %s", o->name, value, allowed[o->type]);
-    return NEB_OK;
+    return ok ? NEB_OK : NEB_ERR_CONFIG;
+}
+
+static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
+{
+    neb_status s = try_assign(o, obj, value);
+    if (s != NEB_ERR_CONFIG) return s;
+    return neb__fail(s, "option '%s': '%s' is not %s", o->name, value, allowed[o->type]);
 }
 
 neb_status neb__opts_init(const struct neb_opt *table, void *obj)
@@ -192,6 +197,15 @@ neb_status neb__opts_set(const struct neb_opt *table, void *obj, const char *nam
 {
     const struct neb_opt *o = find(table, name);
     return o ? assign(o, obj, value) : unknown(table, name);
+}
+
+neb_status neb__opts_try(const struct neb_opt *table, void *obj, const char *name, const char *value,
+                         const char **why)
+{
+    const struct neb_opt *o = find(table, name);
+    if (!o) return NEB_ERR_NOTFOUND;
+    *why = allowed[o->type];
+    return try_assign(o, obj, value);
 }
 
 neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *prefix)

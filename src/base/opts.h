@@ -56,6 +56,10 @@ void neb__opts_free(const struct neb_opt *table, void *obj);
  * field is unchanged then. */
 neb_status neb__opts_set(const struct neb_opt *table, void *obj, const char *name, const char *value);
 
+/* The same without a word of its own: NEB_ERR_NOTFOUND no such option; NEB_ERR_CONFIG and *why: what is allowed. */
+neb_status neb__opts_try(const struct neb_opt *table, void *obj, const char *name, const char *value,
+                         const char **why);
+
 /* Fields whose variable PREFIX_NAME (upper case) is set. */
 neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *prefix);
 

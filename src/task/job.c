@@ -1,0 +1,264 @@
+/* job.c: the job's tables, and reading one. The model's sizes are checked here too, so that a job that cannot run is
+ * refused before anything is opened. */
+#include "task/job.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TOP(field, kind, fallback, unit, help) NEB_OPT(struct neb_job, field, kind, fallback, unit, help)
+#define DATA(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_data, field, kind, fallback, unit, help)
+#define TOK(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_tokenizer, field, kind, fallback, unit, help)
+#define TRAIN(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_train, field, kind, fallback, unit, help)
+
+static const struct neb_opt top_table[] = {
+    TOP(name, NEB_OPT_TEXT, "job", NULL, "a name for folders and reports"),
+    TOP(task, NEB_OPT_TEXT, "mlm", NULL, "mlm (pairs: TLM), causal, rtd or translate"),
+    TOP(out, NEB_OPT_TEXT, "out", NULL, "folder for everything that is written"),
+    TOP(seed, NEB_OPT_INT, "1", NULL, "of initial values, shuffling, masking and dropout"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt data_table[] = {
+    DATA(file, NEB_OPT_TEXT, "", NULL,
+         "text, a sentence or paragraph a line; pairs: tab-separated; .gz .xz .zst"),
+    DATA(second, NEB_OPT_TEXT, "", NULL, "pairs in two files: the second side"),
+    DATA(lang, NEB_OPT_TEXT, "", NULL, "language (de), for pairs both (en-de)"),
+    DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus"),
+    DATA(use, NEB_OPT_TEXT, "train", NULL, "train, valid or test"),
+    DATA(flip, NEB_OPT_BOOL, "no", NULL, "pairs: translate from the second side to the first"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt tokenizer_table[] = {
+    TOK(file, NEB_OPT_TEXT, "", NULL, "an existing SentencePiece .model or WordPiece vocab.txt"),
+    TOK(type, NEB_OPT_TEXT, "unigram", NULL, "when trained: unigram or bpe"),
+    TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
+    TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),
+    TOK(cased, NEB_OPT_BOOL, "no", NULL, "WordPiece: keep upper case and accents"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt train_table[] = {
+    TRAIN(steps, NEB_OPT_INT, "1000", "steps", "optimizer steps"),
+    TRAIN(minutes, NEB_OPT_REAL, "0", "minutes", "stop after this time, whatever the steps; 0: no limit"),
+    TRAIN(tokens, NEB_OPT_INT, "4096", "tokens", "rows of a micro-batch (translation: of the source)"),
+    TRAIN(micro, NEB_OPT_INT, "1", NULL, "micro-batches a step"),
+    TRAIN(max_len, NEB_OPT_INT, "128", "tokens", "longest sequence"),
+    TRAIN(lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate"),
+    TRAIN(floor, NEB_OPT_REAL, "0", NULL, "learning rate at the end of linear, cosine and wsd"),
+    TRAIN(schedule, NEB_OPT_TEXT, "cosine", NULL, "constant, linear, cosine, inverse-sqrt or wsd"),
+    TRAIN(warmup, NEB_OPT_INT, "-1", "steps", "linear warm-up; -1: a twentieth of the steps"),
+    TRAIN(decay_share, NEB_OPT_SHARE, "0.2", NULL, "wsd: last part of the steps"),
+    TRAIN(weight_decay, NEB_OPT_REAL, "0.01", NULL, "decoupled, not on biases and norms"),
+    TRAIN(clip, NEB_OPT_REAL, "1", NULL, "largest gradient norm; 0: no clipping"),
+    TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW"),
+    TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW"),
+    TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens"),
+    TRAIN(temperature, NEB_OPT_REAL, "2", NULL,
+          "language sampling: 1 follows the sizes, larger is more even"),
+    TRAIN(rtd_weight, NEB_OPT_REAL, "50", NULL, "rtd: weight of the discriminator's loss"),
+    TRAIN(average, NEB_OPT_INT, "0", NULL, "translate: average the last N checkpoints for the final model"),
+    TRAIN(eval_every, NEB_OPT_INT, "0", "steps", "held-out loss this often; 0: at the end"),
+    TRAIN(save_every, NEB_OPT_INT, "500", "steps", "checkpoint this often"),
+    TRAIN(keep, NEB_OPT_INT, "2", NULL, "checkpoints kept"),
+    TRAIN(log_every, NEB_OPT_INT, "20", "steps", "a line this often when the output is not a terminal"),
+    TRAIN(device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or the name of a plug-in such as cuda"),
+    TRAIN(dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
+    TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    TRAIN(fallback, NEB_OPT_BOOL, "no", NULL, "compose ops the device lacks"),
+    TRAIN(deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time on a GPU, whatever it costs"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt init_table[] = {
+    NEB_OPT(struct neb_job_init, model, NEB_OPT_TEXT, "", NULL, "folder of a model to start from"),
+    NEB_OPT(struct neb_job_init, map, NEB_OPT_TEXT, "all", NULL,
+            "all, or encoder: its encoder into this model's"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt teacher_table[] = {
+    NEB_OPT(struct neb_job_teacher, model, NEB_OPT_TEXT, "", NULL,
+            "folder of the teacher; empty: no distillation"),
+    NEB_OPT(struct neb_job_teacher, kind, NEB_OPT_TEXT, "logits", NULL,
+            "logits (word level) or hidden (an encoder's)"),
+    NEB_OPT(struct neb_job_teacher, weight, NEB_OPT_REAL, "0.5", NULL, "of the distillation loss"),
+    NEB_OPT(struct neb_job_teacher, temperature, NEB_OPT_REAL, "1", NULL, "of both distributions"),
+    NEB_OPT(struct neb_job_teacher, top, NEB_OPT_INT, "16", NULL, "logits kept a token"),
+    NEB_OPT_END,
+};
+
+static const char *const sections[] = {"model", "generator", "peft", "tokenizer", "train",
+                                       "init",  "teacher",   "data", "sites",     NULL};
+static const char *const family_key[] = {"family", NULL};
+
+static const struct {
+    const char *name;
+    const struct neb_opt *table;
+} help_list[] = {
+    {"(top level)", top_table},  {"tokenizer", tokenizer_table}, {"data[]", data_table},
+    {"train", train_table},      {"model", neb__model_options},  {"generator (rtd)", neb__model_options},
+    {"peft", neb__peft_options}, {"init", init_table},           {"teacher", teacher_table},
+};
+
+void neb__job_help(FILE *to)
+{
+    fprintf(to, "A job file is YAML; any key can also be given as section.key=value behind it.\n");
+    for (size_t i = 0; i < sizeof help_list / sizeof *help_list; i++) {
+        fprintf(to, "\n%s\n", help_list[i].name);
+        if (help_list[i].table == neb__model_options)
+            fprintf(to, "  %-22s %s\n", "family",
+                    "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart: sets the defaults below");
+        for (const struct neb_opt *o = help_list[i].table; o->name; o++)
+            fprintf(to, "  %-22s %s%s%s%s%s%s\n", o->name, o->help, *o->fallback ? " (default " : "",
+                    o->fallback, *o->fallback && o->unit ? " " : "", *o->fallback && o->unit ? o->unit : "",
+                    *o->fallback ? ")" : "");
+    }
+}
+
+static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
+                             struct neb_model_config *m)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s.family", section);
+    const char *family = neb__doc_get(&j->doc, path);
+    NEB_TRY(neb__model_config_init(family ? family : fallback_family, m));
+    return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);
+}
+
+static const char *const default_family[] = {[NEB_TASK_MLM] = "xlm-r",
+                                             [NEB_TASK_CAUSAL] = "gpt2",
+                                             [NEB_TASK_RTD] = "electra",
+                                             [NEB_TASK_TRANSLATE] = "transformer"};
+
+static neb_status which_task(struct neb_job *j)
+{
+    static const char *const names[] = {"mlm", "causal", "rtd", "translate"};
+    for (int i = 0; i < 4; i++)
+        if (j->task && !strcmp(j->task, names[i])) {
+            j->kind = (enum neb_task_kind)i;
+            return NEB_OK;
+        }
+    return neb__doc_fail(&j->doc, "task", "task: '%s' is not mlm, causal, rtd or translate",
+                         j->task ? j->task : "");
+}
+
+static neb_status bind_data(struct neb_job *j)
+{
+    j->n_data = neb__doc_items(&j->doc, "data");
+    if (j->n_data > NEB_JOB_DATA)
+        return neb__doc_fail(&j->doc, "data", "data: at most %d corpora", NEB_JOB_DATA);
+    int have = 0;
+    for (int i = 0; i < j->n_data; i++, have++) {
+        char path[32];
+        snprintf(path, sizeof path, "data[%d]", i);
+        struct neb_job_data *d = &j->data[i];
+        neb_status s = neb__opts_init(data_table, d);
+        if (s != NEB_OK) {
+            j->n_data = have;
+            return s;
+        }
+        NEB_TRY(neb__doc_bind(&j->doc, path, data_table, d, NULL));
+        if (!d->file) return neb__doc_fail(&j->doc, path, "data: every corpus needs a file");
+        if (!d->use || (strcmp(d->use, "train") && strcmp(d->use, "valid") && strcmp(d->use, "test")))
+            return neb__doc_fail(&j->doc, path, "use: '%s' is not train, valid or test",
+                                 d->use ? d->use : "");
+        bool pair = d->second || (d->lang && strchr(d->lang, '-'));
+        if (j->kind == NEB_TASK_TRANSLATE && !pair)
+            return neb__doc_fail(&j->doc, path,
+                                 "translation needs pairs: lang: en-de, in one tab-separated file or in "
+                                 "file and second");
+        if (!(d->weight > 0)) return neb__doc_fail(&j->doc, path, "weight must be above 0");
+    }
+    return NEB_OK;
+}
+
+static neb_status check_train(struct neb_job *j)
+{
+    const struct neb_job_train *t = &j->train;
+    const struct {
+        const char *key;
+        double value, low, high;
+    } rules[] = {{"steps", (double)t->steps, 1, 1e12},
+                 {"tokens", (double)t->tokens, 16, 1 << 24},
+                 {"max_len", (double)t->max_len, 4, 1 << 16},
+                 {"micro", (double)t->micro, 1, 1024},
+                 {"lr", t->lr, 0, 10},
+                 {"warmup", (double)t->warmup, -1, (double)t->steps},
+                 {"keep", (double)t->keep, 1, 1000},
+                 {"log_every", (double)t->log_every, 1, 1e9},
+                 {"mask", t->mask, 0.01, 0.9},
+                 {"temperature", t->temperature, 0.01, 1000},
+                 {"threads", (double)t->threads, 0, 1024},
+                 {"average", (double)t->average, 0, 100}};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (!(rules[i].value >= rules[i].low && rules[i].value <= rules[i].high)) {
+            char path[32];
+            snprintf(path, sizeof path, "train.%s", rules[i].key);
+            return neb__doc_fail(&j->doc, path, "%s is %g; it must be between %g and %g", path,
+                                 rules[i].value, rules[i].low, rules[i].high);
+        }
+    if (t->max_len > t->tokens)
+        return neb__doc_fail(&j->doc, "train.max_len",
+                             "train.max_len %" PRId64 " exceeds train.tokens %" PRId64, t->max_len,
+                             t->tokens);
+    if (!t->dtype || (strcmp(t->dtype, "f32") && strcmp(t->dtype, "bf16")))
+        return neb__doc_fail(&j->doc, "train.dtype", "train.dtype: f32 or bf16");
+    return NEB_OK;
+}
+
+static neb_status bind(struct neb_job *j)
+{
+    NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
+    NEB_TRY(which_task(j));
+    NEB_TRY(bind_model(j, "model", default_family[j->kind], &j->model));
+    NEB_TRY(bind_model(j, "generator", "bert", &j->generator));
+    NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "train", train_table, &j->train, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "teacher", teacher_table, &j->teacher, NULL));
+    NEB_TRY(bind_data(j));
+    NEB_TRY(check_train(j));
+    return neb__doc_all_used(&j->doc);
+}
+
+static neb_status defaults(struct neb_job *j)
+{
+    NEB_TRY(neb__opts_init(top_table, j));
+    NEB_TRY(neb__opts_init(tokenizer_table, &j->tokenizer));
+    NEB_TRY(neb__opts_init(train_table, &j->train));
+    NEB_TRY(neb__opts_init(init_table, &j->init));
+    NEB_TRY(neb__opts_init(teacher_table, &j->teacher));
+    return neb__peft_config_init(&j->peft);
+}
+
+neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out)
+{
+    memset(out, 0, sizeof *out);
+    neb_status s = neb__doc_read(file, &out->doc);
+    for (int i = 0; s == NEB_OK && i < n; i++) s = neb__doc_override(&out->doc, words[i]);
+    if (s == NEB_OK) s = defaults(out);
+    if (s == NEB_OK) s = bind(out);
+    if (s != NEB_OK) neb__job_free(out);
+    return s;
+}
+
+void neb__job_free(struct neb_job *j)
+{
+    neb__opts_free(top_table, j);
+    neb__opts_free(tokenizer_table, &j->tokenizer);
+    neb__opts_free(train_table, &j->train);
+    neb__opts_free(init_table, &j->init);
+    neb__opts_free(teacher_table, &j->teacher);
+    neb__model_config_free(&j->model);
+    neb__model_config_free(&j->generator);
+    neb__peft_config_free(&j->peft);
+    for (int i = 0; i < j->n_data; i++) neb__opts_free(data_table, &j->data[i]);
+    neb__doc_free(&j->doc);
+    memset(j, 0, sizeof *j);
+}

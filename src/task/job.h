@@ -1,0 +1,73 @@
+/* job.h: a job: what is trained on what, and how; from one YAML file and `key=value` words.
+ *
+ * Every section is an option table, so defaults, help and messages come from one place. A successful read owes a
+ * neb__job_free(). */
+#ifndef NEB_TASK_JOB_H
+#define NEB_TASK_JOB_H
+
+#include "base/doc.h"
+#include "nn/config.h"
+
+enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
+
+enum neb_task_kind { NEB_TASK_MLM, NEB_TASK_CAUSAL, NEB_TASK_RTD, NEB_TASK_TRANSLATE };
+
+/* One corpus. */
+struct neb_job_data {
+    char *file, *second; /* second: the other side of pairs, line by line */
+    char *lang;          /* "de"; pairs: "en-de" */
+    double weight;
+    char *use; /* train, valid or test */
+    bool flip; /* pairs: the second side is the source */
+};
+
+struct neb_job_tokenizer {
+    char *file; /* an existing .model or vocab.txt; NULL: one is trained */
+    char *type;
+    int64_t vocab, lines;
+    bool cased;
+};
+
+struct neb_job_train {
+    int64_t steps, tokens, max_len, micro, warmup, eval_every, save_every, keep, log_every, threads, average;
+    double minutes;
+    double lr, floor, decay_share, weight_decay, clip, beta1, beta2, mask, temperature, rtd_weight;
+    char *schedule, *device, *dtype;
+    bool fallback, deterministic;
+};
+
+struct neb_job_init {
+    char *model; /* safetensors file or folder to start from */
+    char *map;   /* which part: all, encoder */
+};
+
+struct neb_job_teacher {
+    char *model; /* folder of a trained model */
+    char *kind;  /* logits or hidden */
+    double weight, temperature;
+    int64_t top;
+};
+
+struct neb_job {
+    struct neb_doc doc;
+    char *name, *task, *out;
+    int64_t seed;
+    enum neb_task_kind kind;
+    struct neb_model_config model, generator;
+    struct neb_peft_config peft;
+    struct neb_job_tokenizer tokenizer;
+    struct neb_job_train train;
+    struct neb_job_init init;
+    struct neb_job_teacher teacher;
+    struct neb_job_data data[NEB_JOB_DATA];
+    int n_data;
+};
+
+/* words: `section.key=value`, n of them. NEB_ERR_CONFIG with file and line; NEB_ERR_NOTFOUND, NEB_ERR_NOMEM */
+neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out);
+void neb__job_free(struct neb_job *j);
+
+/* Every key with its default and meaning. */
+void neb__job_help(FILE *to);
+
+#endif

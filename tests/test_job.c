@@ -1,0 +1,129 @@
+/* test_job.c: job files: what is read, and that everything wrong is answered with file, line and what to do. */
+#include "check.h"
+#include "base/mem.h"
+#include "task/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static char dir[200], path[256];
+
+static neb_status read_job(const char *text, char *const *words, int n, struct neb_job *j)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    return neb__job_read(path, words, n, j);
+}
+
+static const char good[] = "name: tiny\n"
+                           "task: translate   # a comment\n"
+                           "model:\n"
+                           "  family: marian\n"
+                           "  hidden: 128\n"
+                           "train: {steps: 20, lr: 5e-3}\n"
+                           "data:\n"
+                           "  - file: a.tsv\n"
+                           "    lang: en-de\n"
+                           "  - {file: b.en, second: b.de, lang: en-de, use: valid}\n"
+                           "peft:\n"
+                           "  method: [lora, bias]\n";
+
+static void a_job_is_read(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    char *words[] = {(char *)"train.steps=7", (char *)"model.heads=2"};
+    assert_ok(read_job(good, words, 2, &j));
+    assert_int_equal(j.kind, NEB_TASK_TRANSLATE);
+    assert_true(j.train.steps == 7 && j.train.lr == 5e-3 && j.train.micro == 1);
+    assert_true(j.model.hidden == 128 && j.model.heads == 2);
+    assert_string_equal(j.model.activation, "silu"); /* of the family */
+    assert_string_equal(j.peft.method, "lora,bias");
+    assert_int_equal(j.n_data, 2);
+    assert_string_equal(j.data[1].second, "b.de");
+    neb__job_free(&j);
+}
+
+static void wrong_jobs_say_where_and_what(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {
+        {"task: mlm\nmodle:\n  hidden: 3\n", ":3: unknown key 'modle.hidden'; did you mean 'model'?"},
+        {"task: mlm\nmodel:\n  hiden: 3\n", ":3: unknown key 'model.hiden'; did you mean 'hidden'?"},
+        {"task: mlm\ntrain:\n  steps: many\n", ":3: train.steps: 'many' is not a whole number"},
+        {"task: fly\n", ":1: task: 'fly' is not mlm"},
+        {"train:\n  steps: 0\n", ":2: train.steps is 0"},
+        {"task: translate\ndata:\n  - file: x.txt\n", ":3: translation needs pairs"},
+        {"data:\n  - lang: en\n", "every corpus needs a file"},
+        {"a: b: c\n", ":1: "},
+        {"name: a\nname: b\n", ":2: a key that stands there twice"},
+        {"name: &x a\ntask: *x\n", "anchors are not allowed"},
+        {"[[[[[[[[[[[[1]]]]]]]]]]]]\n", "nested more than 8 deep"},
+        {"just words\n", "'key: value' lines"},
+        {"train:\n  max_len: 9000\n", "exceeds train.tokens"},
+    };
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct neb_job j;
+        int64_t held = neb__mem_held();
+        assert_status(read_job(wrong[i].text, NULL, 0, &j), NEB_ERR_CONFIG);
+        if (!strstr(neb_last_error(), wrong[i].says))
+            fail_msg("%s, expected: %s", neb_last_error(), wrong[i].says);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    struct neb_job j;
+    assert_status(neb__job_read("/nonexistent.yaml", NULL, 0, &j), NEB_ERR_NOTFOUND);
+    char *words[] = {(char *)"train.stepz=7"};
+    assert_status(read_job(good, words, 1, &j), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "unknown key 'train.stepz'; did you mean 'steps'?"));
+    check_log_restore();
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    int64_t held = neb__mem_held();
+    neb_status s = NEB_ERR_NOMEM;
+    check_log_quiet();
+    for (int64_t i = 1; s != NEB_OK; i++) {
+        neb__mem_fail_at(i);
+        s = read_job(good, NULL, 0, &j);
+        neb__mem_fail_at(0);
+        if (s == NEB_OK) break;
+        assert_int_equal(s, NEB_ERR_NOMEM);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    check_log_restore();
+    neb__job_free(&j);
+    assert_int_equal(neb__mem_held(), held);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    check_make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/job.yaml", dir);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    check_remove_dir(dir);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_is_read),
+        cmocka_unit_test(wrong_jobs_say_where_and_what),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
