@@ -194,16 +194,15 @@ void neb__announce(neb_tape *t); /* gradients that are complete now */
 neb_status neb__backward(neb_tape *t, int first);
 
 enum neb_op_code {
-#define NEB_OPS(X)                                                                                  \
-    X(embed)                                                                                        \
-    X(linear)                                                                                       \
-    X(linear_onto)                                                                                  \
-    X(matmul)                                                                                       \
-    X(norm)                                                                                         \
-    X(residual)                                                                                     \
-    X(dropout)                                                                                      \
-    X(mul) X(scale) X(act) X(swiglu) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) \
-        X(weight)
+#define NEB_OPS(X) \
+    X(embed)       \
+    X(linear)      \
+    X(linear_onto) \
+    X(matmul)      \
+    X(norm)        \
+    X(residual)    \
+    X(dropout)     \
+    X(mul) X(scale) X(act) X(swiglu) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight)
 #define NEB__X(name) NEB_OPCODE_##name,
     NEB_OPS(NEB__X)
 #undef NEB__X
