@@ -16,11 +16,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct wan {
-    char *wan, *back, *sites, *mode, *until, *logs;
+    char *wan, *back, *sites, *mode, *ports, *until, *logs;
     int64_t seed, mtu;
     bool stats, offload;
 };
@@ -31,6 +32,7 @@ static const struct neb_opt options[] = {
             "lines to an earlier site, if they differ: RATE,RTT,LOSS"),
     NEB_OPT(struct wan, sites, NEB_OPT_TEXT, "a,b", NULL, "their names"),
     NEB_OPT(struct wan, mode, NEB_OPT_TEXT, "auto", NULL, "auto, namespaces, user or relay"),
+    NEB_OPT(struct wan, ports, NEB_OPT_TEXT, "", NULL, "TCP ports that a relay carries: 7000,5201"),
     NEB_OPT(struct wan, mtu, NEB_OPT_INT, "1500", "bytes", "largest IP packet"),
     NEB_OPT(struct wan, seed, NEB_OPT_INT, "1", NULL, "of loss, jitter and reordering"),
     NEB_OPT(struct wan, offload, NEB_OPT_BOOL, "yes", NULL, "trains of TCP segments to and from the kernel"),
@@ -69,6 +71,21 @@ static neb_status parse_mode(const char *text, enum neb_lab_mode *out)
     return neb__fail(NEB_ERR_CONFIG, "option 'mode': '%s' is not auto, namespaces, user or relay", text);
 }
 
+static neb_status parse_ports(const char *text, struct neb_lab_config *cfg)
+{
+    char copy[512], *rest = copy, *part;
+    snprintf(copy, sizeof copy, "%s", text);
+    while ((part = strsep(&rest, ","))) {
+        char *end;
+        long port = strtol(part, &end, 10);
+        if (*end || end == part || port < 1 || port > 65535 || cfg->ports == NEB_LAB_PORTS)
+            return neb__fail(NEB_ERR_CONFIG, "option 'ports': '%s' is not a list of at most %d ports", text,
+                             NEB_LAB_PORTS);
+        cfg->port[cfg->ports++] = (uint16_t)port;
+    }
+    return NEB_OK;
+}
+
 static neb_status describe(const struct wan *o, struct neb_lab_config *out)
 {
     struct neb_lab_line line = {0}, back;
@@ -89,7 +106,7 @@ static neb_status describe(const struct wan *o, struct neb_lab_config *out)
     out->seed = (uint64_t)o->seed;
     out->mtu = (int)o->mtu;
     out->offload = o->offload;
-    return NEB_OK;
+    return o->ports ? parse_ports(o->ports, out) : NEB_OK;
 }
 
 /* ---- the commands ------------------------------------------------------------------------------------------------ */

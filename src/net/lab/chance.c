@@ -16,6 +16,9 @@
 
 #include <math.h>
 
+#define SPREAD  1.2247448713915890 /* sqrt(3/2) */
+#define EXTREME 3.0                /* points lie within this many deviations */
+
 enum purpose { LOSS, BURST, REORDER, CORRUPT, JITTER };
 
 static uint64_t bits(const struct neb_chance *c, enum purpose what, uint64_t k)
@@ -50,7 +53,7 @@ static double point(const struct neb_chance *c, int64_t k)
 {
     struct neb_rng r = {bits(c, JITTER, (uint64_t)k)};
     double x = neb__rng_normal(&r);
-    return x > 3 ? 3 : x < -3 ? -3 : x;
+    return x > EXTREME ? EXTREME : x < -EXTREME ? -EXTREME : x;
 }
 
 /* Seconds above or below the line's delay. */
@@ -60,7 +63,7 @@ static double wander(const struct neb_chance *c, double jitter, int64_t now)
     if (step < 10000000) step = 10000000;
     int64_t k = now / step;
     double u = (double)(now % step) / (double)step;
-    return jitter * 1.2247448713915890 * ((1 - u) * point(c, k) + u * point(c, k + 1));
+    return jitter * SPREAD * ((1 - u) * point(c, k) + u * point(c, k + 1));
 }
 
 void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int64_t now,
@@ -74,4 +77,10 @@ void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int
     double delay = line->delay;
     if (line->jitter > 0) delay += wander(c, line->jitter, now);
     out->delay = delay > 0 ? (int64_t)(delay * 1e9 + 0.5) : 0;
+}
+
+int64_t neb__chance_least_delay(const struct neb_lab_line *line)
+{
+    double least = line->delay - line->jitter * SPREAD * EXTREME;
+    return least > 0 ? (int64_t)(least * 1e9) : 0;
 }

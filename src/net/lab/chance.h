@@ -20,4 +20,7 @@ void neb__chance_init(struct neb_chance *c, uint64_t seed, int from, int to);
 void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int64_t now,
                       struct neb_fate *out);
 
+/* No packet gets over the line faster (ns). */
+int64_t neb__chance_least_delay(const struct neb_lab_line *line);
+
 #endif

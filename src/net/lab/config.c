@@ -95,8 +95,8 @@ neb_status neb__lab_line_check(const struct neb_lab_line *l, const char *from, c
         bad = "loss, burst_loss, reorder and corrupt must be 0 to 100 %";
     else if (l->burst_length != 0 && !within(l->burst_length, 1, 1e6))
         bad = "burst_length must be 1 or more packets";
-    else if (l->queue < 0 || l->burst < 0)
-        bad = "queue and burst must not be negative";
+    else if ((l->queue != 0 && l->queue < 1500) || l->burst < 0)
+        bad = "queue must be 0 (one round trip) or 1500 bytes and more, burst not negative";
     if (bad) return neb__fail(NEB_ERR_CONFIG, "line %s to %s: %s", from, to, bad);
     return NEB_OK;
 }

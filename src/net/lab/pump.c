@@ -1,10 +1,10 @@
 /* pump.c: packets out of the devices, through the wire, into the devices.
  *
  * One thread. A tick: let the wire do what is due, read what the sites sent, write what arrived. Between two ticks it
- * sleeps until the wire's next event or a readable device. When a tick moved many packets, the next one comes no sooner
- * than QUANTUM later, as network cards hold interrupts back: packets due meanwhile are written together, those of one
- * train as one train. That bounds the cost at high rates, and the error of the delay stays below QUANTUM each way; a
- * lone packet is not held back at all.
+ * sleeps until the wire's next event or a readable device, but at least QUANTUM, as network cards hold interrupts back:
+ * packets due meanwhile are written together, those of one train as one train. That bounds the cost (a wake-up costs
+ * tens of microseconds in a virtual machine), and the error of the delay stays below twice the QUANTUM each way; a lone
+ * packet is not held back at all.
  *
  * Arrivals are stamped when they are read. The thread asks for real-time priority, since a late tick is a late packet;
  * without the permission it goes on at the priority it has.
@@ -54,7 +54,6 @@ struct neb_pump {
     struct neb_frames frames;
     struct neb_frame *spare; /* the next read goes here */
     struct neb_rng rng;
-    uint64_t moved; /* packets in this tick */
     int wake;
     pthread_mutex_t lock;
     pthread_t thread;
@@ -95,7 +94,6 @@ static void deliver(void *arg, const struct neb_wire_packet *packet, int64_t at)
     struct neb_pump *p = arg;
     struct run *r = &p->run[packet->to];
     (void)at;
-    p->moved++;
     if (packet->corrupt) flip_a_bit(p, packet->ref, packet->index);
     if (r->frame == packet->ref && r->first + r->count == packet->index) {
         r->count++;
@@ -137,7 +135,6 @@ static void take_in(struct neb_pump *p, int from, struct neb_frame *f, int64_t n
         f->refs += (int)f->packets;
         for (uint32_t i = 0; i < f->packets; i++)
             neb__wire_send(p->wire, now, from, to, neb__frame_packet_bytes(f, i), f, i);
-        p->moved += f->packets;
     }
     neb__frame_give(&p->frames, f);
 }
@@ -174,7 +171,6 @@ static void sleep_until(int64_t at)
 static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
 {
     pthread_mutex_lock(&p->lock);
-    p->moved = 0;
     neb__wire_advance(p->wire, neb__now_ns());
     flush_all(p);
     int64_t now = neb__now_ns();
@@ -187,6 +183,21 @@ static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
     return next;
 }
 
+/* Sleeps until there is something to do, but not less than to `earliest`. */
+static void wait_for_work(struct pollfd *fds, int n, int64_t next, int64_t earliest)
+{
+    int64_t until = next > earliest ? next : earliest, left = until - neb__now_ns();
+    if (next <= earliest) {
+        if (left > 0) sleep_until(earliest);
+        left = 0;
+    }
+    struct timespec wait = {0, 0};
+    if (left > 0) wait = (struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
+    if (ppoll(fds, (nfds_t)n, next == INT64_MAX ? NULL : &wait, NULL) < 0)
+        for (int i = 0; i < n; i++) fds[i].revents = 0;
+    if (earliest - neb__now_ns() > 20000) sleep_until(earliest);
+}
+
 static void *pump(void *arg)
 {
     struct neb_pump *p = arg;
@@ -196,12 +207,7 @@ static void *pump(void *arg)
     fds[p->sites] = (struct pollfd){.fd = p->wake, .events = POLLIN};
     while (!atomic_load_explicit(&p->stop, memory_order_relaxed)) {
         int64_t began = neb__now_ns(), next = tick(p, fds);
-        if (p->moved > BUSY) sleep_until(began + QUANTUM);
-        int64_t left = next == INT64_MAX ? INT64_MAX : next - neb__now_ns();
-        struct timespec wait = {0, 0};
-        if (left > 0) wait = (struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
-        if (ppoll(fds, (nfds_t)p->sites + 1, next == INT64_MAX ? NULL : &wait, NULL) < 0)
-            for (int i = 0; i <= p->sites; i++) fds[i].revents = 0;
+        wait_for_work(fds, p->sites + 1, next, began + QUANTUM);
         if (fds[p->sites].revents) {
             uint64_t n;
             (void)!read(p->wake, &n, sizeof n);
@@ -256,7 +262,7 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
     memcpy(p->tun, tun, (size_t)cfg->sites * sizeof *tun);
     p->rng.state = cfg->seed ^ 0xC0;
     struct neb_wire_sink sink = {deliver, dropped, p};
-    NEB_TRY_GOTO(st, neb__wire_create(cfg, &sink, neb__now_ns(), &p->wire), no_wire);
+    NEB_TRY_GOTO(st, neb__wire_create(cfg, &sink, neb__now_ns(), false, &p->wire), no_wire);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake < 0) {
         st = neb__fail(NEB_ERR_IO, "eventfd: %s", strerror(errno));

@@ -12,6 +12,9 @@
  * number. Events happen at their own time, not at the time somebody looked: a caller that looks late delivers late but
  * never shifts what comes behind. The schedule is one more source of events.
  *
+ * A lossless wire (a relay has byte streams, not packets) drops nothing: a line that is down pauses its queue, and the
+ * caller asks for room before it sends.
+ *
  * Invariants: a node is in the heap iff its list is not empty; node->at is its head's time; queue->bytes is the sum
  * over its list; every packet is in exactly one list.
  */
@@ -34,6 +37,8 @@ struct node {
     double ns_per_byte;      /* 0: not limited */
     int64_t limit, bytes;    /* allowed and waiting */
     int64_t free_at, credit; /* when the wire is free again; ns of idle time that count */
+    bool paused;             /* nothing leaves */
+    int64_t ahead;           /* what leaves is delivered no sooner than this much later */
 };
 
 struct pair {
@@ -57,6 +62,7 @@ struct neb_wire {
     struct pair *pair; /* (n, n) */
     struct neb_lab_event *event;
     int events, mtu, overhead;
+    bool lossless;
     int64_t start, change; /* next moment of the schedule, absolute */
     int64_t held, memory;  /* bytes on the way, and allowed */
     struct neb_wire_packet *free;
@@ -190,6 +196,10 @@ static void leave(struct neb_wire *w, struct node *x, struct neb_wire_packet *p,
 /* The head of the queue goes on the wire, no earlier than t. */
 static void serve(const struct neb_wire *w, struct node *x, int64_t t)
 {
+    if (x->paused) {
+        x->at = INT64_MAX / 2;
+        return;
+    }
     int64_t start = t - x->credit > x->free_at ? t - x->credit : x->free_at;
     x->free_at = start + (int64_t)((double)(x->head->bytes + (uint32_t)w->overhead) * x->ns_per_byte + 0.5);
     x->at = x->free_at > t ? x->free_at : t;
@@ -197,11 +207,11 @@ static void serve(const struct neb_wire *w, struct node *x, int64_t t)
 
 static void enter_queue(struct neb_wire *w, struct node *x, struct neb_wire_packet *p, int64_t t)
 {
-    if (x->ns_per_byte == 0 && !x->head) {
+    if (x->ns_per_byte == 0 && !x->head && !x->paused) {
         leave(w, x, p, t);
         return;
     }
-    if (x->head && x->bytes + p->bytes > x->limit) {
+    if (x->head && x->bytes + p->bytes > x->limit && !w->lossless) {
         drop(w, p, NEB_WIRE_OVERFLOW);
         return;
     }
@@ -224,7 +234,7 @@ static void enter_line(struct neb_wire *w, struct neb_wire_packet *p, int64_t t)
     struct pair *pair = pair_of(w, p->from, p->to);
     struct neb_fate fate;
     neb__chance_draw(&pair->chance, &pair->now, t, &fate);
-    if (pair->now.down || fate.lost) {
+    if (!w->lossless && (pair->now.down || fate.lost)) {
         drop(w, p, pair->now.down ? NEB_WIRE_CUT : NEB_WIRE_LOST);
         return;
     }
@@ -306,7 +316,7 @@ static void set_rate(struct neb_wire *w, struct node *x, int64_t now, double rat
     x->ns_per_byte = rate > 0 ? 8e9 / rate : 0;
     x->limit = limit;
     x->credit = (int64_t)((double)burst * x->ns_per_byte);
-    if (!x->head || before_ns == x->ns_per_byte || x->at <= now) return;
+    if (!x->head || before_ns == x->ns_per_byte || x->at <= now || x->paused) return;
     x->at = now + (int64_t)((double)(x->at - now) * (x->ns_per_byte / before_ns));
     x->free_at = x->at;
     settle(w, x);
@@ -322,12 +332,24 @@ static int64_t queue_limit(const struct neb_wire *w, int from, int to)
     return bytes > 16 * w->mtu ? bytes : 16 * w->mtu;
 }
 
+static void pause_queue(struct neb_wire *w, struct node *x, int64_t now, bool pause)
+{
+    if (x->paused == pause) return;
+    x->paused = pause;
+    if (x->head) {
+        serve(w, x, now);
+        settle(w, x);
+    }
+}
+
 static void refresh(struct neb_wire *w, int64_t now, int from, int to)
 {
     struct pair *p = pair_of(w, from, to);
     p->now = p->base;
     neb__schedule_apply(w->event, w->events, now - w->start, from, to, &p->now);
     set_rate(w, queue_of(w, from, to), now, p->now.rate, queue_limit(w, from, to), p->now.burst);
+    queue_of(w, from, to)->ahead = neb__chance_least_delay(&p->now);
+    if (w->lossless) pause_queue(w, queue_of(w, from, to), now, p->now.down);
 }
 
 static void refresh_all(struct neb_wire *w, int64_t now)
@@ -351,9 +373,14 @@ void neb__wire_advance(struct neb_wire *w, int64_t now)
     }
 }
 
+/* A packet that goes from a queue on the line interests nobody outside before it arrives: events keep their own times,
+ * so they can be caught up with then. That halves the wake-ups. With many busy nodes the first event is near anyway. */
 int64_t neb__wire_next(const struct neb_wire *w)
 {
-    int64_t at = w->heaped ? w->heap[0]->at : INT64_MAX;
+    int64_t at = INT64_MAX;
+    if (w->heaped > 64) at = w->heap[0]->at;
+    for (int i = 0; i < w->heaped && w->heaped <= 64; i++)
+        if (w->heap[i]->at + w->heap[i]->ahead < at) at = w->heap[i]->at + w->heap[i]->ahead;
     return at < w->change ? at : w->change;
 }
 
@@ -417,7 +444,7 @@ static void prepare(struct neb_wire *w, const struct neb_lab_config *cfg)
 }
 
 neb_status neb__wire_create(const struct neb_lab_config *cfg, const struct neb_wire_sink *sink, int64_t start,
-                            struct neb_wire **out)
+                            bool lossless, struct neb_wire **out)
 {
     size_t n = (size_t)cfg->sites, nodes = 2 * n + 2 * n * n;
     struct neb_wire *w = NEB_NEW(struct neb_wire);
@@ -425,6 +452,7 @@ neb_status neb__wire_create(const struct neb_lab_config *cfg, const struct neb_w
     w->n = cfg->sites;
     w->sink = *sink;
     w->start = start;
+    w->lossless = lossless;
     w->mtu = cfg->mtu;
     w->overhead = cfg->overhead;
     w->memory = cfg->memory;

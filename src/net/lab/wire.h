@@ -26,9 +26,10 @@ struct neb_wire_sink {
 
 struct neb_wire;
 
-/* Time 0 of the schedule is `start` (ns). Owes a destroy, which drops what is on the way. */
+/* Time 0 of the schedule is `start` (ns). Lossless: a line that is down holds packets instead of dropping them, and
+ * only a lack of memory drops. Owes a destroy, which drops what is on the way. */
 neb_status neb__wire_create(const struct neb_lab_config *cfg, const struct neb_wire_sink *sink, int64_t start,
-                            struct neb_wire **out);
+                            bool lossless, struct neb_wire **out);
 void neb__wire_destroy(struct neb_wire *w);
 
 /* The packet enters at `now`, which never runs backwards over all calls. */
