@@ -5,7 +5,7 @@
  *
  *   namespaces   every site is a network namespace with a TUN device; real kernels' TCP runs over it (needs root)
  *   user         the same inside a new user namespace (an ordinary user, where the system allows it); the calling
- *                process must still have one thread, and stays in that user namespace
+ *                process must still have one thread; it stays in that user namespace, cut off from the host's network
  *   relay        none of the above is allowed: TCP connections to named ports are relayed over loopback inside this
  *                process, shaped by rate, delay, jitter and outages. There are no packets, so no loss, reordering or
  *                corruption, and no UDP or ping; creating it says so in the log.

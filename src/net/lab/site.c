@@ -30,6 +30,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -246,18 +247,36 @@ static _Noreturn void keeper(struct neb_lab *lab, int site, const struct neb_lab
     keep(child, keep_tie, keep_signals);
 }
 
-/* Forks with the child in a PID namespace of its own, where allowed. */
+/* Forks, with the child in a PID namespace of its own where allowed. unshare() would bind the calling thread to the
+ * new namespace, and an ordinary user cannot come back; so a process in between does it, and hands the child to us as
+ * its brother (CLONE_PARENT). fork() first, so that the memory allocator is in order in a copy of a threaded process. */
 static pid_t fork_apart(struct neb_lab *lab)
 {
-    int home = lab->relay ? -1 : open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-    bool apart = home >= 0 && !unshare(CLONE_NEWPID);
-    pid_t p = fork();
+    int told[2];
+    pid_t child = -1;
+    if (pipe2(told, O_CLOEXEC)) return -1;
+    pid_t between = fork();
+    if (between == 0) {
+        if (!lab->relay && unshare(CLONE_NEWPID)) neb__debug("lab: no PID namespace: %s", strerror(errno));
+        child = (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
+        if (child) {
+            (void)!write(told[1], &child, sizeof child);
+            _exit(0);
+        }
+        close(told[0]);
+        close(told[1]);
+        return 0;
+    }
     int e = errno;
-    if (p && apart && setns(home, CLONE_NEWPID))
-        neb__warn("lab: leaving a PID namespace: %s", strerror(errno));
-    if (home >= 0) close(home);
+    close(told[1]);
+    if (between > 0) {
+        if (read(told[0], &child, sizeof child) != sizeof child) child = -1;
+        while (waitpid(between, NULL, 0) < 0 && errno == EINTR) {}
+        e = EAGAIN;
+    }
+    close(told[0]);
     errno = e;
-    return p;
+    return child;
 }
 
 /* The answer over the tie: the command's pid. */

@@ -100,12 +100,21 @@ static neb_status add_address(int s, unsigned index, uint32_t ip)
     return ask(s, &r, "adding an address");
 }
 
-static neb_status configure(unsigned index, uint32_t ip, int mtu)
+static neb_status loopback_up(void)
 {
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
     if (s < 0) return neb__fail(NEB_ERR_IO, "rtnetlink: %s", strerror(errno));
-    neb_status st = link_up(s, 1, 0); /* 1 is loopback in every namespace */
-    if (st == NEB_OK) st = link_up(s, index, mtu);
+    neb_status st = link_up(s, 1, 0); /* loopback has this number in every namespace */
+    close(s);
+    return st;
+}
+
+static neb_status configure(unsigned index, uint32_t ip, int mtu)
+{
+    NEB_TRY(loopback_up());
+    int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    if (s < 0) return neb__fail(NEB_ERR_IO, "rtnetlink: %s", strerror(errno));
+    neb_status st = link_up(s, index, mtu);
     if (st == NEB_OK) st = add_address(s, index, ip);
     close(s);
     return st;
@@ -127,13 +136,13 @@ neb_status neb__userns_enter(void)
     char uid[64], gid[64];
     snprintf(uid, sizeof uid, "%u %u 1\n", (unsigned)geteuid(), (unsigned)geteuid());
     snprintf(gid, sizeof gid, "%u %u 1\n", (unsigned)getegid(), (unsigned)getegid());
-    if (unshare(CLONE_NEWUSER))
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
         return neb__quiet(NEB_ERR_UNSUPPORTED, "user namespaces: %s%s", strerror(errno),
                           errno == EINVAL ? " (the process has several threads already)" : "");
     if (!write_text("/proc/self/setgroups", "deny") || !write_text("/proc/self/uid_map", uid) ||
         !write_text("/proc/self/gid_map", gid))
         return neb__quiet(NEB_ERR_UNSUPPORTED, "user namespaces: mapping the user: %s", strerror(errno));
-    return NEB_OK;
+    return loopback_up();
 }
 
 neb_status neb__netns_self(int *out)

@@ -12,7 +12,8 @@ struct neb_tun {
     int ns; /* the namespace */
 };
 
-/* Makes the calling process root of a new user namespace, its user and group unchanged. NEB_ERR_UNSUPPORTED. */
+/* Makes the calling process root of a new user namespace, its user and group unchanged, and moves it to a new network
+ * namespace with loopback alone: coming back to one that belongs to others would not be allowed. NEB_ERR_UNSUPPORTED. */
 neb_status neb__userns_enter(void);
 
 /* The calling thread's network namespace, for coming back. */
