@@ -128,7 +128,7 @@ static neb_status check_refs(int n)
 
 /* ---- BLEU ----------------------------------------------------------------------------------------------------- */
 
-void neb__bleu_init(struct neb_bleu *b, enum neb_split split, bool lower)
+void neb__bleu_init(struct neb_bleu *b, enum neb_word_split split, bool lower)
 {
     *b = (struct neb_bleu){.split = split, .lower = lower};
 }

@@ -1,7 +1,7 @@
 /* score.h: BLEU and chrF of translations, equal to sacreBLEU's (Post 2018).
  *
  *     struct neb_bleu b;
- *     neb__bleu_init(&b, NEB_SPLIT_13A, false);
+ *     neb__bleu_init(&b, NEB_WORDS_13A, false);
  *     for each sentence: neb__bleu_add(&b, hypothesis, references, number of references);
  *     double score = neb__bleu_score(&b);
  *
@@ -15,24 +15,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum neb_split {
-    NEB_SPLIT_NONE, /* at white space: BLEU-4 of text that is tokenised already, as papers report it */
-    NEB_SPLIT_13A,  /* mteval-v13a, sacreBLEU's default */
-    NEB_SPLIT_INTL, /* mteval-v14 international */
+enum neb_word_split {
+    NEB_WORDS_SPACE, /* at white space: BLEU-4 of text that is tokenised already, as papers report it */
+    NEB_WORDS_13A,   /* mteval-v13a, sacreBLEU's default */
+    NEB_WORDS_INTL,  /* mteval-v14 international */
 };
 
 /* "none", "13a", "intl". NEB_ERR_CONFIG */
-neb_status neb__split_parse(const char *name, enum neb_split *out);
+neb_status neb__word_split_parse(const char *name, enum neb_word_split *out);
 
 enum { NEB_BLEU_ORDER = 4, NEB_CHRF_ORDERS = 8, NEB_SCORE_REFS = 16 };
 
 struct neb_bleu {
-    enum neb_split split;
+    enum neb_word_split split;
     bool lower;
     int64_t match[NEB_BLEU_ORDER], total[NEB_BLEU_ORDER], hyp_len, ref_len;
 };
 
-void neb__bleu_init(struct neb_bleu *b, enum neb_split split, bool lower);
+void neb__bleu_init(struct neb_bleu *b, enum neb_word_split split, bool lower);
 /* NEB_ERR_INVALID: no reference or more than NEB_SCORE_REFS; NEB_ERR_NOMEM. On an error b is unchanged. */
 neb_status neb__bleu_add(struct neb_bleu *b, const char *hyp, const char *const *refs, int n);
 double neb__bleu_score(const struct neb_bleu *b); /* 0 to 100; exponential smoothing */

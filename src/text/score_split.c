@@ -191,23 +191,23 @@ static neb_status split_intl(struct neb_chars *t)
     return rule(t, symbol, NULL, false);
 }
 
-neb_status neb__chars_split(struct neb_chars *t, enum neb_split split)
+neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split)
 {
     while (t->n && neb__is_space(t->c[t->n - 1])) t->n--;
     switch (split) {
-    case NEB_SPLIT_13A: return split_13a(t);
-    case NEB_SPLIT_INTL: return split_intl(t);
-    case NEB_SPLIT_NONE: break;
+    case NEB_WORDS_13A: return split_13a(t);
+    case NEB_WORDS_INTL: return split_intl(t);
+    case NEB_WORDS_SPACE: break;
     }
     return NEB_OK;
 }
 
-neb_status neb__split_parse(const char *name, enum neb_split *out)
+neb_status neb__word_split_parse(const char *name, enum neb_word_split *out)
 {
     static const char *const names[] = {"none", "13a", "intl"};
     for (int i = 0; i < 3; i++)
         if (!strcmp(name, names[i])) {
-            *out = (enum neb_split)i;
+            *out = (enum neb_word_split)i;
             return NEB_OK;
         }
     return neb__fail(NEB_ERR_CONFIG, "no tokenizer '%s' for scoring: none, 13a and intl are there", name);

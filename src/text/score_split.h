@@ -15,7 +15,7 @@ void neb__chars_free(struct neb_chars *t);
 neb_status neb__chars_decode(struct neb_chars *t, const char *text, bool lower);
 
 /* Puts spaces around what the tokenizer separates. */
-neb_status neb__chars_split(struct neb_chars *t, enum neb_split split);
+neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split);
 
 bool neb__is_space(int32_t c); /* as Python's str.isspace() */
 
