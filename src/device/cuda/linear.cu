@@ -1,0 +1,320 @@
+/* linear.cu: products of row-major matrices, and the linear layer with what surrounds it.
+ *
+ * A row-major matrix is its transpose to cuBLASLt, so operands swap: y (rows, out) = x w^T is D (out, rows) = w x.
+ * Bias, tanh GELU and their gradients ride in cuBLASLt's epilogues where it supports them for the shape at hand;
+ * everything else (the exact GELU above all: cuBLASLt knows only the tanh form) is one more elementwise pass. */
+#include "kernel.cuh"
+
+static __global__ void scale_rows_kernel(void *c, neb_dtype type, int64_t m, int64_t n, int64_t ld,
+                                         int64_t stride, float beta)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= m * n) return;
+    int64_t at = blockIdx.y * stride + i / n * ld + i % n;
+    if (type == NEB_F32)
+        ((float *)c)[at] = beta == 0.f ? 0.f : beta * ((float *)c)[at];
+    else
+        ((bf16 *)c)[at] = from_float<bf16>(beta == 0.f ? 0.f : beta * to_float(((bf16 *)c)[at]));
+}
+
+neb_status neb__cuda_gemm(void *ctx, const struct neb_gemm *g)
+{
+    struct neb_cuda *dev = neb__cuda(ctx);
+    int64_t batch = g->batch < 1 ? 1 : g->batch;
+    if (g->m <= 0 || g->n <= 0) return NEB_OK;
+    if (g->k <= 0) { /* an empty product */
+        dim3 grid((unsigned)neb__ceil_div(g->m * g->n, 256), (unsigned)batch);
+        scale_rows_kernel<<<grid, 256, 0, dev->stream>>>(g->c, g->c_type, g->m, g->n, g->ldc, g->stride_c,
+                                                         g->beta);
+        CUDA_LAUNCHED(dev, "gemm");
+        return NEB_OK;
+    }
+    struct neb_matmul p = {};
+    p.a = g->b, p.b = g->a, p.d = g->c;
+    p.m = g->n, p.n = g->m, p.k = g->k, p.lda = g->ldb, p.ldb = g->lda, p.ldd = g->ldc;
+    p.batch = batch, p.stride_a = g->stride_b, p.stride_b = g->stride_a, p.stride_d = g->stride_c;
+    p.ta = g->trans_b, p.tb = g->trans_a;
+    p.alpha = g->alpha, p.beta = g->beta, p.ab_type = g->type, p.d_type = g->c_type;
+    return neb__matmul(dev, &p);
+}
+
+/* y = act(pre) over rows that may lie ld apart. */
+template <class T, int ACT>
+static neb_status act_rows(struct neb_cuda *dev, const T *pre, T *y, int64_t rows, int64_t cols, int64_t ld)
+{
+    int wide = wide_rows(pre, ld) && wide_rows(y, ld);
+    return rows8(dev, rows, cols, "linear activation", [=] __device__(int64_t r, int64_t c, int n) {
+        float v[8];
+        get8(pre + r * ld + c, v, n, wide);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = act_value<ACT>(v[j]);
+        put8(y + r * ld + c, v, n, wide);
+    });
+}
+
+neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
+{
+    struct neb_cuda *dev = neb__cuda(ctx);
+    if (l->rows <= 0 || l->out <= 0) return NEB_OK;
+    if (l->acc_y && (l->act != NEB_ACT_NONE || l->pre))
+        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda linear: acc_y excludes an activation");
+    struct neb_matmul p = {};
+    p.a = l->w, p.b = l->x, p.d = l->y;
+    p.m = l->out, p.n = l->rows, p.k = l->in, p.lda = l->in, p.ldb = l->ldx, p.ldd = l->ldy, p.batch = 1;
+    p.ta = 1, p.alpha = l->alpha, p.beta = l->acc_y ? 1.f : 0.f, p.ab_type = p.d_type = l->type;
+    p.epilogue = l->bias ? NEB_EPI_BIAS : NEB_EPI_NONE, p.bias = (void *)l->bias;
+    if (l->act == NEB_ACT_GELU_TANH && l->pre && l->type == NEB_BF16 && l->ldy % 8 == 0 &&
+        aligned16(l->pre)) {
+        struct neb_matmul fused = p;
+        fused.epilogue = NEB_EPI_GELU_AUX_BIAS, fused.aux = l->pre, fused.ld_aux = l->ldy;
+        if (neb__matmul_supported(dev, &fused)) return neb__matmul(dev, &fused);
+    }
+    void *pre = l->pre ? l->pre : l->y;
+    p.d = pre;
+    NEB_TRY(neb__matmul(dev, &p));
+    if (l->act == NEB_ACT_NONE && pre == l->y) return NEB_OK;
+    NEB_BY_TYPE(
+        dev, l->type, "linear",
+        NEB_BY_ACT(dev, l->act,
+                   return (act_rows<T, ACT>(dev, (const T *)pre, (T *)l->y, l->rows, l->out, l->ldy))));
+    return NEB_OK;
+}
+
+/* ---- backward ---- */
+
+/* dx = product * act'(pre), and the column sums of dx over the block's rows: the layout of colsum_kernel. `product`
+ * is what cuBLASLt left in dx, or in a buffer of its own when dx is added to. */
+template <class T, int ACT>
+static __global__ void act_colsum_kernel(const T *product, int64_t ldp, const T *pre, T *dx, int64_t rows,
+                                         int64_t cols, int64_t ld, int64_t span, int wide, int acc,
+                                         float *partial)
+{
+    __shared__ float part[8][256 + 8];
+    int64_t c = ((int64_t)blockIdx.x * 32 + threadIdx.x) * 8;
+    int64_t first = blockIdx.y * span, last = min(rows, first + span);
+    int n = (int)max((int64_t)0, min((int64_t)8, cols - c));
+    float sum[8] = {0};
+    if (n > 0)
+#pragma unroll 2
+        for (int64_t r = first + threadIdx.y; r < last; r += 8) {
+            float g[8], u[8];
+            get8(product + r * ldp + c, g, n, wide);
+            if (ACT != NEB_ACT_NONE) get8(pre + r * ld + c, u, n, wide);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                if (ACT != NEB_ACT_NONE) g[j] *= act_slope<ACT>(u[j]);
+                sum[j] += rounded<T>(g[j]);
+            }
+            if (acc) {
+                get8(dx + r * ld + c, u, n, wide);
+#pragma unroll
+                for (int j = 0; j < 8; j++) g[j] += u[j];
+            }
+            if (ACT != NEB_ACT_NONE || acc) put8(dx + r * ld + c, g, n, wide);
+        }
+    if (!partial) return;
+#pragma unroll
+    for (int j = 0; j < 8; j++) part[threadIdx.y][threadIdx.x * 8 + j] = sum[j];
+    __syncthreads();
+    int t = threadIdx.y * 32 + threadIdx.x;
+    int64_t column = (int64_t)blockIdx.x * 256 + t;
+    if (column >= cols) return;
+    float total = 0.f;
+    for (int i = 0; i < 8; i++) total += part[i][t];
+    partial[blockIdx.y * cols + column] = total;
+}
+
+static void cut_rows(int64_t rows, int64_t cols, int64_t *tiles, int64_t *splits, int64_t *span)
+{
+    *tiles = neb__ceil_div(cols, 256);
+    *splits = neb__ceil_div(132 * 8, *tiles);
+    if (*splits > neb__ceil_div(rows, 32)) *splits = neb__ceil_div(rows, 32);
+    *span = neb__ceil_div(rows, *splits);
+    *splits = neb__ceil_div(rows, *span);
+}
+
+/* Scratch: the product when dx is added to, and the column sums in D's type that the epilogue leaves. */
+int64_t neb__linear_bwd_scratch(struct neb_cuda *dev, const struct neb_linear_bwd *p)
+{
+    (void)dev;
+    int64_t size = (int64_t)neb__type_size(p->type);
+    int64_t product =
+        p->acc_dx && p->x_act != NEB_ACT_NONE ? neb__ceil_div(p->rows * p->in * size, 256) * 256 : 0;
+    return product + neb__ceil_div(p->in * 4, 256) * 256 + neb__ceil_div(p->out * 4, 256) * 256;
+}
+
+static neb_status act_and_sums(struct neb_cuda *dev, const struct neb_linear_bwd *l, const void *product,
+                               int64_t ldp)
+{
+    int64_t tiles, splits, span;
+    int acc = product != l->dx && l->acc_dx;
+    cut_rows(l->rows, l->in, &tiles, &splits, &span);
+    if (l->dx_colsum && splits * l->in * sizeof(float) > NEB_CUDA_WORK_BYTES)
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns", (long long)l->in);
+    float *partial = l->dx_colsum ? (float *)dev->work : NULL;
+    dim3 grid((unsigned)tiles, (unsigned)splits), block(32, 8);
+    NEB_BY_TYPE(dev, l->type, "linear_bwd", {
+        int wide = wide_rows((const T *)product, ldp) && wide_rows((const T *)l->dx, l->lddx) &&
+                   wide_rows((const T *)l->x_pre, l->lddx);
+        NEB_BY_ACT(dev, l->x_act,
+                   (act_colsum_kernel<T, ACT><<<grid, block, 0, dev->stream>>>(
+                       (const T *)product, ldp, (const T *)l->x_pre, (T *)l->dx, l->rows, l->in, l->lddx,
+                       span, wide, acc, partial)));
+    });
+    CUDA_LAUNCHED(dev, "linear_bwd");
+    if (!partial) return NEB_OK;
+    return neb__sum_partials(dev, partial, splits, l->in, l->in, l->dx_colsum, l->acc_dx_colsum);
+}
+
+/* dst (+)= src, a vector in the activations' type into F32. */
+template <class T>
+static neb_status add_vector(struct neb_cuda *dev, const T *src, float *dst, int64_t n, int acc)
+{
+    return each8(dev, n, "linear_bwd bias", [=] __device__(int64_t i, int count) {
+        for (int64_t j = i; j < i + count; j++) dst[j] = acc ? dst[j] + to_float(src[j]) : to_float(src[j]);
+    });
+}
+
+static neb_status input_gradient(struct neb_cuda *dev, const struct neb_linear_bwd *l, char *scratch,
+                                 void *sums)
+{
+    struct neb_matmul p = {};
+    p.a = l->w, p.b = l->g, p.d = l->dx;
+    p.m = l->in, p.n = l->rows, p.k = l->out, p.lda = l->in, p.ldb = l->ldg, p.ldd = l->lddx, p.batch = 1;
+    p.alpha = l->alpha, p.ab_type = p.d_type = l->type;
+    int act = l->x_act != NEB_ACT_NONE;
+    if (l->x_act == NEB_ACT_GELU_TANH && l->type == NEB_BF16 && !l->acc_dx && l->lddx % 8 == 0 &&
+        aligned16(l->x_pre)) {
+        struct neb_matmul fused = p;
+        fused.aux = (void *)l->x_pre, fused.ld_aux = l->lddx;
+        fused.epilogue = l->dx_colsum ? NEB_EPI_DGELU_BGRAD : NEB_EPI_DGELU;
+        fused.bias = l->dx_colsum ? sums : NULL;
+        if (neb__matmul_supported(dev, &fused)) {
+            NEB_TRY(neb__matmul(dev, &fused));
+            if (!l->dx_colsum) return NEB_OK;
+            return add_vector(dev, (const bf16 *)sums, l->dx_colsum, l->in, l->acc_dx_colsum);
+        }
+    }
+    if (act && l->acc_dx)
+        p.d = scratch, p.ldd = l->in;
+    else
+        p.beta = l->acc_dx ? 1.f : 0.f;
+    NEB_TRY(neb__matmul(dev, &p));
+    if (!act && !l->dx_colsum) return NEB_OK;
+    return act_and_sums(dev, l, p.d, p.ldd);
+}
+
+static neb_status weight_gradient(struct neb_cuda *dev, const struct neb_linear_bwd *l, void *sums)
+{
+    struct neb_matmul p = {};
+    p.a = l->x, p.b = l->g, p.d = l->dw;
+    p.m = l->in, p.n = l->out, p.k = l->rows, p.lda = l->ldx, p.ldb = l->ldg, p.ldd = l->in, p.batch = 1,
+    p.tb = 1;
+    p.alpha = l->alpha, p.beta = l->acc_dw ? 1.f : 0.f, p.ab_type = l->type, p.d_type = NEB_F32;
+    if (l->db && l->alpha == 1.f && l->type == NEB_BF16) {
+        struct neb_matmul fused = p;
+        fused.epilogue = NEB_EPI_BGRADB, fused.bias = l->acc_db ? sums : l->db;
+        if (neb__matmul_supported(dev, &fused)) {
+            NEB_TRY(neb__matmul(dev, &fused));
+            return l->acc_db ? add_vector(dev, (const float *)sums, l->db, l->out, 1) : NEB_OK;
+        }
+    }
+    NEB_TRY(neb__matmul(dev, &p));
+    if (!l->db) return NEB_OK;
+    struct neb_colsum c = {l->g, l->db, l->rows, l->out, l->ldg, l->acc_db, l->type};
+    return neb__cuda_colsum(dev, &c);
+}
+
+neb_status neb__cuda_linear_bwd(void *ctx, const struct neb_linear_bwd *l)
+{
+    struct neb_cuda *dev = neb__cuda(ctx);
+    if (l->rows <= 0 || l->in <= 0 || l->out <= 0) return NEB_OK;
+    if (l->dx_colsum && !l->dx)
+        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda linear_bwd: dx_colsum without dx");
+    char *in_sums = (char *)l->scratch, *out_sums = in_sums + neb__ceil_div(l->in * 4, 256) * 256;
+    char *product = out_sums + neb__ceil_div(l->out * 4, 256) * 256;
+    if (l->dw)
+        NEB_TRY(weight_gradient(dev, l, out_sums));
+    else if (l->db) {
+        struct neb_colsum c = {l->g, l->db, l->rows, l->out, l->ldg, l->acc_db, l->type};
+        NEB_TRY(neb__cuda_colsum(dev, &c));
+    }
+    return l->dx ? input_gradient(dev, l, product, in_sums) : NEB_OK;
+}
+
+/* ---- linear and cross-entropy ---- */
+
+#define CHUNK_BYTES ((int64_t)1 << 30)
+
+static int64_t padded_classes(const struct neb_linear_xent *p)
+{
+    return neb__ceil_div(p->classes, 64) *
+           64; /* rows of logits stay 128-byte aligned whatever the vocabulary */
+}
+
+static int64_t chunk_rows(const struct neb_linear_xent *p)
+{
+    int64_t row = padded_classes(p) * (int64_t)neb__type_size(p->type);
+    int64_t chunks = neb__ceil_div(p->rows * row, CHUNK_BYTES);
+    int64_t rows = neb__ceil_div(neb__ceil_div(p->rows, chunks < 1 ? 1 : chunks), 128) * 128;
+    return rows > p->rows ? p->rows : rows;
+}
+
+int64_t neb__linear_xent_scratch(struct neb_cuda *dev, const struct neb_linear_xent *p)
+{
+    (void)dev;
+    if (p->rows <= 0) return 0;
+    int64_t logits = chunk_rows(p) * padded_classes(p) * (int64_t)neb__type_size(p->type);
+    return neb__ceil_div(logits, 256) * 256 + neb__ceil_div(p->rows * 5, 256) * 256;
+}
+
+static neb_status xent_chunk(struct neb_cuda *dev, const struct neb_linear_xent *p, int64_t first,
+                             int64_t rows, char *logits, float *losses, uint8_t *marks)
+{
+    size_t size = neb__type_size(p->type);
+    int64_t ld = padded_classes(p);
+    const char *x = (const char *)p->x + first * p->in * size;
+    struct neb_linear fwd = {};
+    fwd.x = x, fwd.w = p->w, fwd.bias = p->bias, fwd.y = logits;
+    fwd.rows = rows, fwd.in = p->in, fwd.out = p->classes, fwd.ldx = p->in, fwd.ldy = ld;
+    fwd.alpha = 1.f, fwd.type = p->type;
+    NEB_TRY(neb__cuda_linear(dev, &fwd));
+
+    struct neb_xent xent = {};
+    xent.logits = logits, xent.rows = rows, xent.classes = p->classes, xent.ld = ld,
+    xent.want_grad = p->want_grad;
+    xent.t = p->t, xent.loss = p->loss, xent.type = p->type;
+    if (xent.t.target) xent.t.target += first;
+    if (xent.t.teacher_ids) xent.t.teacher_ids += first * p->t.teacher_k;
+    if (xent.t.teacher_logits)
+        xent.t.teacher_logits += first * (p->t.teacher_ids ? p->t.teacher_k : p->classes);
+    if (xent.loss.weight) xent.loss.weight += first;
+    NEB_TRY(neb__xent_rows(dev, &xent, losses + first, marks + first));
+    if (!p->want_grad) return NEB_OK;
+
+    struct neb_linear_bwd bwd = {};
+    bwd.g = logits, bwd.x = x, bwd.w = p->w;
+    bwd.dx = p->dx ? (char *)p->dx + first * p->in * size : NULL;
+    bwd.dw = p->dw;
+    bwd.rows = rows, bwd.in = p->in, bwd.out = p->classes, bwd.ldg = ld, bwd.ldx = p->in, bwd.lddx = p->in;
+    bwd.acc_dw = first > 0 || p->acc_dw;
+    bwd.alpha = 1.f, bwd.type = p->type;
+    NEB_TRY(neb__cuda_linear_bwd(dev, &bwd));
+    if (!p->db) return NEB_OK;
+    struct neb_colsum sums = {logits, p->db, rows, p->classes, ld, first > 0 || p->acc_db, p->type};
+    return neb__cuda_colsum(dev, &sums);
+}
+
+neb_status neb__cuda_linear_xent(void *ctx, const struct neb_linear_xent *p)
+{
+    struct neb_cuda *dev = neb__cuda(ctx);
+    if (p->rows <= 0) return NEB_OK;
+    int64_t step = chunk_rows(p), bytes = step * padded_classes(p) * (int64_t)neb__type_size(p->type);
+    char *logits = (char *)p->scratch;
+    float *losses = (float *)(logits + neb__ceil_div(bytes, 256) * 256);
+    uint8_t *marks = (uint8_t *)(losses + p->rows);
+    for (int64_t first = 0; first < p->rows; first += step)
+        NEB_TRY(xent_chunk(dev, p, first, p->rows - first < step ? p->rows - first : step, logits, losses,
+                           marks));
+    return neb__sum_losses(dev, losses, marks, p->rows, p->loss.ctl, p->loss.slot);
+}

@@ -1,0 +1,27 @@
+/* lt.h: cuBLASLt, found at run time. The plug-in must load (and say what is missing) on a machine without it. */
+#ifndef NEB_CUDA_LT_H
+#define NEB_CUDA_LT_H
+
+#include "cuda.h"
+
+#include <cublasLt.h>
+
+#define NEB_LT_FUNCTIONS(X)                                                                            \
+    X(cublasLtCreate)                                                                                  \
+    X(cublasLtDestroy) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) \
+        X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)   \
+            X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute)                         \
+                X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                   \
+                    X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtGetVersion) X(cublasLtGetStatusString)
+
+struct neb_lt_api {
+    void *library;
+#define NEB__X(name) decltype(&::name) name;
+    NEB_LT_FUNCTIONS(NEB__X)
+#undef NEB__X
+};
+
+neb_status neb__lt_load(struct neb_cuda *dev, struct neb_lt_api *out);
+void neb__lt_unload(struct neb_lt_api *api);
+
+#endif
