@@ -184,7 +184,9 @@ def record(path, name, make, seed):
     model, names = make()
     with torch.no_grad():  # initial biases of 0 and norms of 1 would hide mistakes
         for n, p in model.named_parameters():
-            if p.dim() == 1:
+            if "embed_positions" in n:  # computed, not learned
+                p.requires_grad_(False)
+            elif p.dim() == 1:
                 p.add_(0.1 * torch.randn_like(p))
             else:
                 p.mul_(5)

@@ -230,6 +230,8 @@ NEB_API neb_tensor *neb_op_stop_gradient(neb_tape *t, neb_tensor *x);
 NEB_API neb_tensor *neb_op_columns(neb_tape *t, neb_tensor *x, int64_t first, int64_t count);
 NEB_API neb_tensor *neb_op_rows_of(neb_tape *t, neb_tensor *x, int64_t first, int64_t count);
 NEB_API neb_tensor *neb_op_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *shape);
+/* A column view as a contiguous tensor of its own. */
+NEB_API neb_tensor *neb_op_copy(neb_tape *t, neb_tensor *x);
 
 NEB_API neb_tensor *neb_op_gather(neb_tape *t, neb_tensor *x, neb_tensor *index); /* rows; I32 (n) → (n, d) */
 NEB_API neb_tensor *neb_op_scatter(neb_tape *t, neb_tensor *x, neb_tensor *index,

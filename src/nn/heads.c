@@ -33,6 +33,8 @@ void neb__head_build(struct neb_builder *b, struct neb_model *m)
         m->head.out = neb__lin_build(
             b, &(struct neb_lin_spec){"out", a->hidden, outputs, a->deviation, a->bias, NEB_SPLIT_NONE});
     }
+    /* LoRA's dropout counts by rows of the sequences; a head works on gathered rows. */
+    m->head.transform.lora_dropout = m->head.pool.lora_dropout = m->head.out.lora_dropout = 0;
     neb__leave(b, mark);
 }
 

@@ -97,7 +97,7 @@ static neb_tensor *run_adapter(neb_tape *t, const struct neb_adapter *a, neb_ten
 static neb_tensor *with_prefix(neb_tape *t, neb_param *prefix, const struct neb_input_side *s, neb_tensor *x)
 {
     neb_tensor *id = s->prefix_id;
-    return neb_op_add(t, neb_op_scatter(t, x, s->prefix_row, s->prefix_rows),
+    return neb_op_add(t, neb_op_scatter(t, neb_op_copy(t, x), s->prefix_row, s->prefix_rows),
                       neb_op_embed(t, 1, &prefix, &id, 1));
 }
 

@@ -35,7 +35,8 @@ bool neb__list_part(const char *list, int i, char *out, size_t size)
     if (!list) return false;
     for (; i > 0; i--) {
         list = strchr(list, ',');
-        if (!list++) return false;
+        if (!list) return false;
+        list++;
     }
     while (*list == ' ') list++;
     size_t n = strcspn(list, ",");

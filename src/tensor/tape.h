@@ -202,7 +202,8 @@ enum neb_op_code {
     X(norm)        \
     X(residual)    \
     X(dropout)     \
-    X(mul) X(scale) X(act) X(swiglu) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight)
+    X(mul)         \
+    X(scale) X(act) X(swiglu) X(copy) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight)
 #define NEB__X(name) NEB_OPCODE_##name,
     NEB_OPS(NEB__X)
 #undef NEB__X

@@ -1,0 +1,41 @@
+/* op_copy.c: a column view made contiguous, for the ops that need their rows one behind the other.
+ *
+ * The gradient goes back into the view's columns. A device copies rectangles by overwriting only, so where the root has a
+ * gradient already the columns are laid into a cleared piece of the root's size, which is then added. */
+#include "tensor/tape.h"
+
+neb_tensor *neb_op_copy(neb_tape *t, neb_tensor *x)
+{
+    if (!neb__want_act(t, "copy", "x", x, -1, -1)) return NULL;
+    neb_tensor *y = neb__new(t, x->type, x->ndim, x->shape);
+    if (!y) return NULL;
+    struct neb_copy2d c = {.src = neb__data(t, x),
+                           .dst = neb__data(t, y),
+                           .rows = neb__rows(x),
+                           .cols = neb__cols(x),
+                           .ld_src = x->ld,
+                           .ld_dst = y->ld,
+                           .src_type = x->type,
+                           .dst_type = y->type};
+    if (NEB_CALL(t, copy2d, &c) != NEB_OK) return NULL;
+    neb__record(t, NEB_OPCODE_copy, 1, &x, 1, &y);
+    return t->failed == NEB_OK ? y : NULL;
+}
+
+neb_status neb__backward_copy(neb_tape *t, struct neb_node *n)
+{
+    neb_tensor *x = n->in[0], *y = n->out[0];
+    int temp;
+    void *dx = neb__grad_overwrite(t, x, &temp);
+    if (!dx) return t->failed;
+    struct neb_copy2d c = {.src = neb__grad(t, y),
+                           .dst = dx,
+                           .rows = neb__rows(y),
+                           .cols = neb__cols(y),
+                           .ld_src = y->ld,
+                           .ld_dst = x->ld,
+                           .src_type = y->type,
+                           .dst_type = x->type};
+    NEB_TRY(NEB_CALL(t, copy2d, &c));
+    return neb__grad_add(t, x, temp);
+}
