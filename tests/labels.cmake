@@ -1,2 +1,2 @@
-set(NEB_THREAD_TESTS pool stream tape store)
+set(NEB_THREAD_TESTS device_cpu pool stream tape store)
 set(NEB_SLOW_TESTS)

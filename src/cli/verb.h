@@ -11,7 +11,7 @@ struct neb_verb {
     int (*run)(int argc, char **argv);
 };
 
-#define NEB_VERBS(X) X(bench) X(roster) X(site) X(version) X(wan)
+#define NEB_VERBS(X) X(bench) X(device) X(roster) X(site) X(version) X(wan)
 
 #define NEB__X(name) extern const struct neb_verb neb__verb_##name;
 NEB_VERBS(NEB__X)

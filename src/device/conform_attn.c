@@ -1,0 +1,242 @@
+/* conform_attn.c: attention: packed sequences of random lengths (also 0), grouped heads, causal and cross, dropout masks
+ * bit by bit; the fused slot and the primitives against one naive version. */
+#include "device/conform.h"
+
+#include <math.h>
+
+struct attn_case {
+    struct neb_cf_seqs q, k;
+    int64_t heads, kv_heads, hd, cols_q, cols_k; /* columns: heads side by side */
+    int causal;
+    uint32_t threshold, op;
+    struct neb_ctl host;
+    double scale;
+};
+
+/* First key and number of keys that row r of sequence i sees. */
+static int64_t keys_of(const struct attn_case *a, int64_t i, int64_t r)
+{
+    int64_t tq = a->q.starts[i + 1] - a->q.starts[i], tk = a->k.starts[i + 1] - a->k.starts[i];
+    int64_t n = a->causal ? tk - tq + (r - a->q.starts[i]) + 1 : tk;
+    return n < 0 ? 0 : n > tk ? tk : n;
+}
+
+static double mask_of(const struct attn_case *a, int64_t i, int64_t head, int64_t r, int64_t j)
+{
+    return neb__cf_mask(&a->host, a->threshold, a->op, (uint32_t)head << 20 | (uint32_t)(j / 8), (int)(j % 8),
+                        (uint32_t)(r - a->q.starts[i]), a->q.sample[a->q.starts[i]]);
+}
+
+/* p[j] for the keys of one query, before dropout; returns the log-sum-exp. */
+static double probs(const double *score, int64_t n, double *p)
+{
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++) max = fmax(max, score[j]);
+    for (int64_t j = 0; j < n; j++) sum += p[j] = exp(score[j] - max);
+    for (int64_t j = 0; j < n; j++) p[j] /= sum;
+    return max + log(sum);
+}
+
+static struct attn_case random_case(struct neb_cf *c)
+{
+    struct attn_case a = {.causal = neb__cf_below(c, 2),
+                          .hd = (int64_t[]){8, 16, 32, 64, 64, 80, 128}[neb__cf_below(c, 7)]};
+    a.kv_heads = 1 + neb__cf_below(c, 2);
+    a.heads = a.kv_heads * (1 + neb__cf_below(c, 2));
+    const int64_t sequences = 1 + neb__cf_below(c, 4);
+    a.q = neb__cf_seqs(c, sequences, 1 + neb__cf_below(c, 90), neb__cf_below(c, 3));
+    a.k =
+        neb__cf_below(c, 2) ? a.q : neb__cf_seqs(c, sequences, 1 + neb__cf_below(c, 90), neb__cf_below(c, 3));
+    a.threshold = neb__cf_below(c, 2) ? 6554 + (uint32_t)neb__cf_below(c, 20000) : 0;
+    a.op = (uint32_t)neb__cf_below(c, 50);
+    a.host =
+        (struct neb_ctl){.step = (uint32_t)neb__cf_below(c, 1000), .seed = (uint32_t)neb__rng_next(&c->rng)};
+    a.scale = 1 / sqrt((double)a.hd);
+    a.cols_q = a.heads * a.hd, a.cols_k = a.kv_heads * a.hd;
+    neb__cf_shape(c,
+                  "%lld sequences, %lld queries, %lld keys, heads %lld/%lld of %lld, causal %d, threshold %u",
+                  (long long)sequences, (long long)a.q.rows, (long long)a.k.rows, (long long)a.heads,
+                  (long long)a.kv_heads, (long long)a.hd, a.causal, a.threshold);
+    return a;
+}
+
+/* Expected results of everything, accumulated query by query. */
+struct attn_want {
+    const double *q, *k, *v, *d_o;
+    int64_t ldq, ldk, ldo;
+    double *o, *lse, *dq, *dk, *dv;
+    double *size_q,
+        *size_k; /* squares of what cancels in dq and dk: p (dp - dot), each with its own rounding */
+};
+
+static void naive_query(const struct attn_case *a, const struct attn_want *w, int64_t i, int64_t head,
+                        int64_t r, double *p)
+{
+    const int64_t n = keys_of(a, i, r), kh = head * a->kv_heads / a->heads, k0 = a->k.starts[i];
+    const double *q = w->q + r * w->ldq + head * a->hd, *d_o = w->d_o + r * w->ldo + head * a->hd;
+    double *dp = p + n, dot = 0;
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = 0;
+        for (int64_t x = 0; x < a->hd; x++)
+            p[j] += a->scale * q[x] * w->k[(k0 + j) * w->ldk + kh * a->hd + x];
+    }
+    if (n) w->lse[head * a->q.rows + r] = probs(p, n, p);
+    for (int64_t j = 0; j < n; j++) {
+        const double m = mask_of(a, i, head, r, j);
+        dp[j] = 0;
+        for (int64_t x = 0; x < a->hd; x++) {
+            const int64_t kv = (k0 + j) * w->ldk + kh * a->hd + x;
+            w->o[r * w->ldo + head * a->hd + x] += p[j] * m * w->v[kv];
+            w->dv[kv] += p[j] * m * d_o[x];
+            dp[j] += m * d_o[x] * w->v[kv];
+        }
+        dot += p[j] * dp[j];
+    }
+    for (int64_t j = 0; j < n; j++) {
+        const double ds = p[j] * (dp[j] - dot) * a->scale,
+                     parts = p[j] * (fabs(dp[j]) + fabs(dot)) * a->scale;
+        for (int64_t x = 0; x < a->hd; x++) {
+            const int64_t kv = (k0 + j) * w->ldk + kh * a->hd + x;
+            w->dq[r * w->ldq + head * a->hd + x] += ds * w->k[kv];
+            w->dk[kv] += ds * q[x];
+            w->size_q[r * w->ldq + head * a->hd + x] += parts * parts * w->k[kv] * w->k[kv];
+            w->size_k[kv] += parts * parts * q[x] * q[x];
+        }
+    }
+}
+
+/* Only rows with keys have a log-sum-exp; the others' is not compared. */
+static void check_lse(struct neb_cf *c, const struct attn_case *a, const struct neb_cf_t *lse, double *want)
+{
+    float *got = (float *)c->mirror;
+    if (!neb__cf_ok(c, c->ops->download(c->dev, got, lse->p, (size_t)lse->n * 4))) return;
+    for (int64_t h = 0; h < a->heads; h++)
+        for (int64_t i = 0; i < a->q.sequences; i++)
+            for (int64_t r = a->q.starts[i]; r < a->q.starts[i + 1]; r++)
+                if (keys_of(a, i, r))
+                    neb__cf_near1(c, "lse", got[h * a->q.rows + r], want[h * a->q.rows + r], 1);
+}
+
+static double largest_root(const double *squares, int64_t n)
+{
+    double largest = 1;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, sqrt(squares[i]));
+    return largest;
+}
+
+static void case_attn(struct neb_cf *c)
+{
+    if (!c->ops->attn || !c->ops->attn_bwd) {
+        c->result->skipped++;
+        return;
+    }
+    struct attn_case a = random_case(c);
+    const int64_t ldq = a.cols_q + neb__cf_below(c, 2) * 24, ldk = a.cols_k + neb__cf_below(c, 2) * 8,
+                  ldo = a.cols_q;
+    struct neb_ctl *ctl = neb__cf_ctl(c, &a.host);
+    struct neb_cf_t q = neb__cf_random(c, a.q.rows * ldq, c->type, 1),
+                    k = neb__cf_random(c, a.k.rows * ldk, c->type, 1);
+    struct neb_cf_t v = neb__cf_random(c, a.k.rows * ldk, c->type, 1),
+                    o = neb__cf_poison(c, a.q.rows * ldo, c->type);
+    struct neb_cf_t d_o = neb__cf_random(c, a.q.rows * ldo, c->type, 1),
+                    lse = neb__cf_poison(c, a.heads * a.q.rows, NEB_F32);
+    struct neb_cf_t dq = neb__cf_random(c, q.n, c->type, 1), dk = neb__cf_random(c, k.n, c->type, 1),
+                    dv = neb__cf_random(c, v.n, c->type, 1);
+    struct attn_want w = {q.v,
+                          k.v,
+                          v.v,
+                          d_o.v,
+                          ldq,
+                          ldk,
+                          ldo,
+                          neb__cf_doubles(c, o.n),
+                          neb__cf_doubles(c, lse.n),
+                          neb__cf_doubles(c, q.n),
+                          neb__cf_doubles(c, k.n),
+                          neb__cf_doubles(c, v.n),
+                          neb__cf_doubles(c, q.n),
+                          neb__cf_doubles(c, k.n)};
+    for (int64_t i = 0; i < q.n; i++) w.dq[i] = i % ldq < a.cols_q ? 0 : dq.v[i]; /* other columns stay */
+    for (int64_t i = 0; i < k.n; i++) w.dk[i] = i % ldk < a.cols_k ? 0 : dk.v[i];
+    for (int64_t i = 0; i < v.n; i++) w.dv[i] = i % ldk < a.cols_k ? 0 : dv.v[i];
+    double *p = neb__cf_doubles(c, 2 * a.k.rows);
+    for (int64_t h = 0; h < a.heads; h++)
+        for (int64_t i = 0; i < a.q.sequences; i++)
+            for (int64_t r = a.q.starts[i]; r < a.q.starts[i + 1]; r++) naive_query(&a, &w, i, h, r, p);
+    struct neb_attn f = {.q = q.p,
+                         .k = k.p,
+                         .v = v.p,
+                         .o = o.p,
+                         .lse = lse.p,
+                         .starts_q = a.q.d_starts,
+                         .starts_k = a.k.d_starts,
+                         .sequences = a.q.sequences,
+                         .q_rows = a.q.rows,
+                         .k_rows = a.k.rows,
+                         .max_q = a.q.longest,
+                         .max_k = a.k.longest,
+                         .heads = a.heads,
+                         .kv_heads = a.kv_heads,
+                         .head_dim = a.hd,
+                         .ldq = ldq,
+                         .ldk = ldk,
+                         .ldv = ldk,
+                         .ldo = ldo,
+                         .scale = (float)a.scale,
+                         .causal = a.causal,
+                         .drop = {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl},
+                         .type = c->type};
+    f.scratch = neb__cf_scratch(c, NEB_SLOT_ATTN, &f);
+    if (!neb__cf_ok(c, c->ops->attn(c->dev, &f))) return;
+    neb__cf_near(c, "o", &o, w.o, 1);
+    check_lse(c, &a, &lse, w.lse);
+    struct neb_attn_bwd b = {f, d_o.p, dq.p, dk.p, dv.p, NULL};
+    b.scratch = neb__cf_scratch(c, NEB_SLOT_ATTN_BWD, &b);
+    if (!neb__cf_ok(c, c->ops->attn_bwd(c->dev, &b))) return;
+    neb__cf_near(c, "dq", &dq, w.dq, largest_root(w.size_q, q.n));
+    neb__cf_near(c, "dk", &dk, w.dk, largest_root(w.size_k, k.n));
+    neb__cf_near(c, "dv", &dv, w.dv, 1);
+}
+
+static void case_attn_primitives(struct neb_cf *c)
+{
+    struct attn_case a = random_case(c);
+    const int64_t rows = a.q.rows, cols = a.k.rows, n = a.heads * rows * cols;
+    if (n > 200000) return;
+    struct neb_ctl *ctl = neb__cf_ctl(c, &a.host);
+    struct neb_cf_t s = neb__cf_random(c, n, NEB_F32, 2), d = neb__cf_random(c, n, NEB_F32, 1),
+                    lse = neb__cf_poison(c, a.heads * rows, NEB_F32);
+    double *wp = neb__cf_doubles(c, n), *wd = neb__cf_doubles(c, n), *wm = neb__cf_doubles(c, n),
+           *wl = neb__cf_doubles(c, lse.n);
+    for (int64_t h = 0; h < a.heads; h++)
+        for (int64_t i = 0; i < a.q.sequences; i++)
+            for (int64_t r = a.q.starts[i]; r < a.q.starts[i + 1]; r++) {
+                const int64_t at = (h * rows + r) * cols + a.k.starts[i], count = keys_of(&a, i, r);
+                double dot = 0;
+                if (count) wl[h * rows + r] = probs(s.v + at, count, wp + at);
+                for (int64_t j = 0; j < count; j++) dot += wp[at + j] * d.v[at + j];
+                for (int64_t j = 0; j < count; j++) {
+                    wd[at + j] = wp[at + j] * (d.v[at + j] - dot);
+                    wm[at + j] = wp[at + j] * mask_of(&a, i, h, r, j);
+                }
+            }
+    struct neb_attn_softmax f = {s.p,           NULL,    NULL, lse.p, a.q.d_starts, a.k.d_starts,
+                                 a.q.sequences, a.heads, rows, cols,  a.causal};
+    if (!neb__cf_ok(c, c->ops->attn_softmax(c->dev, &f))) return;
+    neb__cf_near(c, "prob", &s, wp, 1);
+    check_lse(c, &a, &lse, wl);
+    struct neb_attn_softmax b = {NULL,          s.p,     d.p,  NULL, a.q.d_starts, a.k.d_starts,
+                                 a.q.sequences, a.heads, rows, cols, a.causal};
+    if (!neb__cf_ok(c, c->ops->attn_softmax_bwd(c->dev, &b))) return;
+    neb__cf_near(c, "dscore", &d, wd, 1);
+    struct neb_attn_dropout m = {
+        s.p,     a.q.d_starts, a.k.d_starts, a.q.sequences,
+        a.heads, rows,         cols,         {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl}};
+    if (neb__cf_ok(c, c->ops->attn_dropout(c->dev, &m))) neb__cf_near(c, "dropped", &s, wm, 1);
+}
+
+const struct neb_cf_case neb__cf_attn[] = {
+    {"attn", case_attn, 40},
+    {"attn_primitives", case_attn_primitives, 16},
+    {0},
+};

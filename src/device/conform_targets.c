@@ -1,0 +1,109 @@
+/* conform_targets.c: random targets, weights and teachers for cross-entropy, and what the loss should be. */
+#include "device/conform_targets.h"
+
+#include <math.h>
+#include <string.h>
+
+struct neb_cf_targets neb__cf_make_targets(struct neb_cf *c, int64_t rows, int64_t classes)
+{
+    struct neb_cf_targets g = {0};
+    const int teacher = neb__cf_below(c, 3); /* none, top-k, dense */
+    g.t.ce = teacher && neb__cf_below(c, 3) == 0 ? 0 : 0.8f;
+    g.t.smoothing = neb__cf_below(c, 2) ? 0.1f : 0;
+    g.host = (struct neb_ctl){.loss_scale = 0.05f, .loss = {0, 0, 0.25f}, .counts = {3, 5}};
+    if (g.t.ce != 0) {
+        g.target = (int32_t *)neb__cf_doubles(c, rows);
+        for (int64_t r = 0; r < rows; r++)
+            g.target[r] = neb__cf_below(c, 8)   ? neb__cf_below(c, (int)classes)
+                          : neb__cf_below(c, 2) ? -100
+                                                : (int32_t)classes;
+        g.t.target = neb__cf_ints(c, g.target, rows);
+    }
+    if (teacher) {
+        g.t.kd = 0.6f;
+        g.t.temperature = neb__cf_below(c, 2) ? 1.0f : 2.5f;
+        g.t.teacher_k = teacher == 1 ? 1 + neb__cf_below(c, classes < 9 ? (int)classes : 9) : classes;
+        g.teacher = neb__cf_random(c, rows * g.t.teacher_k, NEB_F32, 2);
+        g.t.teacher_logits = g.teacher.p;
+    }
+    if (teacher == 1) {
+        g.ids = (int32_t *)neb__cf_doubles(c, rows * g.t.teacher_k);
+        for (int64_t i = 0; i < rows * g.t.teacher_k; i++) /* distinct in a row, sometimes invalid */
+            g.ids[i] = neb__cf_below(c, 15) ? (int32_t)((i % g.t.teacher_k) * (classes / g.t.teacher_k) +
+                                                        neb__cf_below(c, (int)(classes / g.t.teacher_k)))
+                                            : -1;
+        g.t.teacher_ids = neb__cf_ints(c, g.ids, rows * g.t.teacher_k);
+    }
+    g.loss = (struct neb_loss){.scale = 0.5f, .slot = 2, .ctl = neb__cf_ctl(c, &g.host)};
+    if (neb__cf_below(c, 2)) {
+        double *w = neb__cf_doubles(c, rows);
+        for (int64_t r = 0; r < rows; r++) w[r] = neb__cf_below(c, 4) ? neb__rng_uniform(&c->rng) : 0;
+        g.weight = neb__cf_values(c, rows, NEB_F32, w);
+        g.loss.weight = g.weight.p;
+    }
+    return g;
+}
+
+static double log_sum_exp(const double *x, int64_t n, double scale)
+{
+    double max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) max = fmax(max, x[i] * scale);
+    for (int64_t i = 0; i < n; i++) sum += exp(x[i] * scale - max);
+    return max + log(sum);
+}
+
+/* The teacher's distribution over all classes; false when it has none. */
+static int teacher_of(const struct neb_cf_targets *g, int64_t r, int64_t classes, double *q)
+{
+    const int64_t k = g->t.teacher_k;
+    const double *t = g->teacher.v + r * k, inv = 1 / g->t.temperature;
+    double max = -INFINITY, sum = 0;
+    memset(q, 0, (size_t)classes * sizeof *q);
+    for (int64_t j = 0; j < k; j++)
+        if (!g->ids || g->ids[r * k + j] >= 0) max = fmax(max, t[j] * inv);
+    for (int64_t j = 0; j < k; j++) {
+        int64_t id = g->ids ? g->ids[r * k + j] : j;
+        if (id >= 0) q[id] = exp(t[j] * inv - max), sum += q[id];
+    }
+    for (int64_t i = 0; i < classes && sum > 0; i++) q[i] /= sum;
+    return sum > 0;
+}
+
+double neb__cf_xent_row(const struct neb_cf_targets *g, int64_t r, const double *x, int64_t classes,
+                        double *grad, struct neb_ctl *want)
+{
+    double *q = grad + classes, loss = 0;
+    const double weight = g->weight.v ? g->weight.v[r] : 1, w = weight * g->loss.scale * g->host.loss_scale;
+    const int64_t target = g->target ? g->target[r] : -1;
+    memset(grad, 0, (size_t)classes * sizeof *grad);
+    if (g->target && (target < 0 || target >= classes)) return 0;
+    const double lse = log_sum_exp(x, classes, 1);
+    int64_t best = 0;
+    for (int64_t i = 0; i < classes; i++)
+        if (x[i] > x[best]) best = i;
+    for (int64_t i = 0; g->target && i < classes; i++) {
+        double label = (i == target ? 1 - g->t.smoothing : 0) + g->t.smoothing / (double)classes;
+        loss += g->t.ce * label * (lse - x[i]);
+        grad[i] += w * g->t.ce * (exp(x[i] - lse) - label);
+    }
+    if (g->t.kd != 0 && teacher_of(g, r, classes, q)) {
+        const double T = g->t.temperature, lse_t = log_sum_exp(x, classes, 1 / T);
+        for (int64_t i = 0; i < classes; i++) {
+            if (q[i] > 0) loss += g->t.kd * T * T * q[i] * (log(q[i]) - (x[i] / T - lse_t));
+            grad[i] += w * g->t.kd * T * (exp(x[i] / T - lse_t) - q[i]);
+        }
+    }
+    if (weight > 0) want->counts[1] += 1, want->counts[0] += g->target && best == target;
+    return w * loss;
+}
+
+void neb__cf_check_ctl(struct neb_cf *c, const struct neb_ctl *dev, const struct neb_ctl *want)
+{
+    struct neb_ctl got = neb__cf_read_ctl(c, dev);
+    for (int i = 0; i < 8; i++) neb__cf_near1(c, "loss", got.loss[i], want->loss[i], 0.1);
+    for (int i = 0; i < 4; i++)
+        neb__cf_near1(c, "count", got.counts[i], want->counts[i], c->type == NEB_F32 ? 0 : 200);
+    neb__cf_true(c, "nonfinite stays clear", got.nonfinite == 0);
+    neb__cf_true(c, "the input part is untouched",
+                 got.loss_scale == want->loss_scale && got.seed == want->seed);
+}

@@ -1,0 +1,314 @@
+/* test_device_cpu.c: the CPU device in all its instruction sets through the conformance suite; the same bits for every
+ * thread count; masks that depend on neither packing nor threads; bad arguments; memory limits; plug-ins. */
+#include "check.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "device/conform.h"
+
+#include <nebula/engine.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const sets[] = {"avx512", "avx2", "plain"};
+
+/* NULL when this processor doesn't have the instruction set. */
+static neb_device *open_set(const char *isa, neb_dtype type, int threads)
+{
+    neb_device *d = NULL;
+    struct neb_device_config config = {.compute = type, .threads = threads, .isa = isa};
+    check_log_quiet();
+    neb_status s = neb_device_open("cpu", &config, &d);
+    check_log_restore();
+    if (s == NEB_ERR_UNSUPPORTED) return NULL;
+    assert_ok(s);
+    return d;
+}
+
+static void conforms(neb_dtype type)
+{
+    for (int i = 0; i < 3; i++)
+        for (int threads = 1; threads <= 3; threads += 2) {
+            neb_device *d = open_set(sets[i], type, threads);
+            if (!d) continue;
+            struct neb_conform_result r;
+            assert_ok(neb__conform_run(d, NULL, (uint64_t)(10 + threads), stderr, &r));
+            assert_int_equal(r.failures, 0);
+            assert_int_equal(r.skipped, 0);
+            assert_true(r.checks > 1000);
+            neb_device_close(d);
+        }
+}
+
+static void test_conforms_f32(void **state)
+{
+    (void)state;
+    conforms(NEB_F32);
+}
+
+static void test_conforms_bf16(void **state)
+{
+    (void)state;
+    conforms(NEB_BF16);
+}
+
+/* The suite must notice a device that is wrong: one whose product forgets beta, and one that writes too far. */
+static neb_status gemm_without_beta(void *dev, const struct neb_gemm *a)
+{
+    struct neb_gemm g = *a;
+    g.beta = 0;
+    return neb__cpu_ops.gemm(dev, &g);
+}
+
+static neb_status act_too_far(void *dev, const struct neb_act_args *a)
+{
+    neb_status s = neb__cpu_ops.act(dev, a);
+    ((uint8_t *)a->y)[(size_t)a->n * 4] = 0;
+    return s;
+}
+
+static void test_suite_notices(void **state)
+{
+    (void)state;
+    neb_device *d = open_set(NULL, NEB_F32, 1);
+    struct neb_device_ops ops = *d->ops;
+    const struct neb_device_ops *right = d->ops;
+    struct neb_conform_result r;
+    d->ops = &ops;
+    ops.gemm = gemm_without_beta;
+    assert_ok(neb__conform_run(d, "gemm", 1, NULL, &r));
+    assert_true(r.failures > 0);
+    ops = *right;
+    ops.act = act_too_far;
+    assert_ok(neb__conform_run(d, "act", 1, NULL, &r));
+    assert_true(r.failures > 0);
+    ops = *right;
+    ops.linear_xent = NULL;
+    assert_ok(neb__conform_run(d, "linear_xent", 1, NULL, &r));
+    assert_true(r.skipped > 0 && r.failures == 0);
+    check_log_quiet();
+    assert_status(neb__conform_run(d, "no such case", 1, NULL, &r), NEB_ERR_NOTFOUND);
+    check_log_restore();
+    d->ops = right;
+    neb_device_close(d);
+}
+
+/* A linear layer, attention with dropout and a norm: the bits of every result, for several thread counts. */
+static void hash_work(int threads, struct neb_hash *out)
+{
+    enum { ROWS = 150, D = 96, OUT = 130, HEADS = 4 };
+    neb_device *d = open_set(NULL, NEB_F32, threads);
+    float *x, *w, *y, *dw, *o, *lse, *qkv;
+    struct {
+        void **p;
+        size_t n;
+    } want[] = {{(void **)&x, ROWS * D},      {(void **)&w, OUT * D},  {(void **)&y, ROWS * OUT},
+                {(void **)&dw, OUT * D},      {(void **)&o, ROWS * D}, {(void **)&lse, HEADS * ROWS},
+                {(void **)&qkv, 3 * ROWS * D}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        assert_ok(d->ops->alloc(d->ctx, want[i].n * 4, want[i].p));
+        struct neb_rng rng = {i};
+        for (size_t j = 0; j < want[i].n; j++) ((float *)*want[i].p)[j] = (float)neb__rng_normal(&rng);
+    }
+    struct neb_ctl ctl = {.step = 7, .seed = 99};
+    const int32_t starts[] = {0, 40, 41, ROWS};
+    const uint32_t sample[] = {5, 6, 7};
+    struct neb_linear f = {.x = x,
+                           .w = w,
+                           .y = y,
+                           .rows = ROWS,
+                           .in = D,
+                           .out = OUT,
+                           .ldx = D,
+                           .ldy = OUT,
+                           .act = NEB_ACT_GELU,
+                           .alpha = 1};
+    struct neb_linear_bwd b = {.g = y,
+                               .x = x,
+                               .w = w,
+                               .dw = dw,
+                               .rows = ROWS,
+                               .in = D,
+                               .out = OUT,
+                               .ldg = OUT,
+                               .ldx = D,
+                               .lddx = D,
+                               .alpha = 1};
+    struct neb_attn a = {.q = qkv,
+                         .k = qkv + D,
+                         .v = qkv + 2 * D,
+                         .o = o,
+                         .lse = lse,
+                         .starts_q = starts,
+                         .starts_k = starts,
+                         .sequences = 3,
+                         .q_rows = ROWS,
+                         .k_rows = ROWS,
+                         .max_q = ROWS,
+                         .max_k = ROWS,
+                         .heads = HEADS,
+                         .kv_heads = HEADS,
+                         .head_dim = D / HEADS,
+                         .ldq = 3 * D,
+                         .ldk = 3 * D,
+                         .ldv = 3 * D,
+                         .ldo = D,
+                         .scale = 0.2f,
+                         .causal = 1,
+                         .drop = {9000, 3, sample, NULL, &ctl}};
+    assert_ok(d->ops->linear(d->ctx, &f));
+    assert_ok(d->ops->linear_bwd(d->ctx, &b));
+    assert_ok(d->ops->attn(d->ctx, &a));
+    struct neb_hasher h;
+    assert_ok(neb__hasher_init(&h));
+    for (size_t i = 2; i < 6; i++) assert_ok(neb__hasher_update(&h, *want[i].p, want[i].n * 4));
+    assert_ok(neb__hasher_final(&h, out));
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) d->ops->free(d->ctx, *want[i].p);
+    struct neb_device_info info;
+    neb_device_get_info(d, &info);
+    assert_true(info.memory_peak > 0);
+    neb_device_close(d);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    struct neb_hash one, other;
+    hash_work(1, &one);
+    for (int threads = 1; threads <= 5; threads++) {
+        hash_work(threads, &other);
+        assert_true(neb__hash_equal(&one, &other));
+    }
+}
+
+/* One sample alone, or behind another in a packed batch: its mask is the same. */
+static void test_mask_and_packing(void **state)
+{
+    (void)state;
+    enum { T = 21, D = 70, BEFORE = 13 };
+    static float alone[T * D], packed[(BEFORE + T) * D], ones[(BEFORE + T) * D];
+    int32_t position[BEFORE + T];
+    uint32_t sample[BEFORE + T];
+    for (int i = 0; i < (BEFORE + T) * D; i++) ones[i] = 1;
+    for (int r = 0; r < BEFORE + T; r++) {
+        position[r] = r < BEFORE ? r : r - BEFORE;
+        sample[r] = r < BEFORE ? 1 : 42;
+    }
+    struct neb_ctl ctl = {.step = 3, .seed = 8};
+    for (int i = 0; i < 3; i++) {
+        neb_device *d = open_set(sets[i], NEB_F32, 1 + i);
+        if (!d) continue;
+        struct neb_dropout_args a = {
+            ones, alone, T, D, 0, {20000, 5, sample + BEFORE, position + BEFORE, &ctl}, NEB_F32};
+        struct neb_dropout_args b = {ones,   packed, BEFORE + T, D, 0, {20000, 5, sample, position, &ctl},
+                                     NEB_F32};
+        assert_ok(d->ops->dropout(d->ctx, &a));
+        assert_ok(d->ops->dropout(d->ctx, &b));
+        assert_memory_equal(alone, packed + BEFORE * D, sizeof alone);
+        neb_device_close(d);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    neb_device *d = NULL;
+    check_log_quiet();
+    assert_status(neb_device_open("cpu", &(struct neb_device_config){.isa = "mmx"}, &d), NEB_ERR_CONFIG);
+    assert_status(neb_device_open("cpu", &(struct neb_device_config){.index = 1}, &d), NEB_ERR_NOTFOUND);
+    assert_status(neb_device_open("cpu", &(struct neb_device_config){.compute = NEB_I8}, &d), NEB_ERR_DTYPE);
+    assert_status(neb_device_open("cpu", &(struct neb_device_config){.threads = -1}, &d), NEB_ERR_INVALID);
+    assert_status(neb_device_open("cpu", &(struct neb_device_config){.memory_limit = -1}, &d),
+                  NEB_ERR_INVALID);
+    assert_status(neb_device_open("../evil", NULL, &d), NEB_ERR_INVALID);
+    assert_status(neb_device_open("nosuchdevice", NULL, &d), NEB_ERR_NOTFOUND);
+    assert_null(d);
+    assert_ok(neb_device_open("cpu", &(struct neb_device_config){.memory_limit = 1 << 20, .threads = 1}, &d));
+    void *p, *q;
+    assert_ok(d->ops->alloc(d->ctx, 600 << 10, &p));
+    assert_int_equal((uintptr_t)p % 256, 0);
+    assert_status(d->ops->alloc(d->ctx, 600 << 10, &q), NEB_ERR_NOMEM);
+    assert_non_null(strstr(neb_last_error(), "limit"));
+    assert_status(d->ops->alloc(d->ctx, SIZE_MAX - 10, &q), NEB_ERR_NOMEM);
+    float one = 1;
+    struct neb_ctl ctl = {0};
+    assert_status(d->ops->axpby(d->ctx, &(struct neb_axpby){&one, &one, 1, 1, 0, NEB_I32}), NEB_ERR_DTYPE);
+    assert_status(
+        d->ops->act(d->ctx, &(struct neb_act_args){.x = &one, .y = &one, .n = 1, .act = (neb_act)77}),
+        NEB_ERR_INVALID);
+    assert_status(d->ops->rope(d->ctx, &(struct neb_rope){.x = &one, .rows = 1, .heads = 1, .head_dim = 3}),
+                  NEB_ERR_SHAPE);
+    assert_status(d->ops->mse(d->ctx, &(struct neb_pair_loss){.loss = {&ctl, NULL, 1, 9}}), NEB_ERR_INVALID);
+    assert_status(d->ops->attn(d->ctx, &(struct neb_attn){.heads = 3, .kv_heads = 2}), NEB_ERR_SHAPE);
+    struct neb_dropout_args drop = {&one, &one, 1, 1, 0, {.threshold = 65536}, NEB_F32};
+    assert_status(d->ops->dropout(d->ctx, &drop), NEB_ERR_INVALID);
+    d->ops->free(d->ctx, p);
+    /* work memory counts too: a product that needs more than the limit says so, and the device lives on */
+    static float big[1024 * 600];
+    struct neb_gemm g = {big, big, big, 600, 600, 600, 600, 600,     600,    1,
+                         0,   0,   0,   0,   0,   1,   0,   NEB_F32, NEB_F32};
+    assert_status(d->ops->gemm(d->ctx, &g), NEB_ERR_NOMEM);
+    check_log_restore();
+    g.m = g.n = g.k = 10;
+    assert_ok(d->ops->gemm(d->ctx, &g));
+    neb_device_close(d);
+}
+
+/* Every allocation of opening and of the first calls fails once; nothing leaks. */
+static void test_allocations_fail(void **state)
+{
+    (void)state;
+    static float x[64 * 64];
+    int64_t held = neb__mem_held();
+    check_log_quiet();
+    for (int64_t n = 1;; n++) {
+        neb_device *d = NULL;
+        neb__mem_fail_at(n);
+        neb_status s = neb_device_open("cpu", &(struct neb_device_config){.threads = 2}, &d);
+        struct neb_gemm g = {x, x, x, 64, 64, 64, 64, 64, 64, 1, 0, 0, 0, 0, 0, 1, 0, NEB_F32, NEB_F32};
+        if (s == NEB_OK) s = d->ops->gemm(d->ctx, &g);
+        neb__mem_fail_at(0);
+        neb_device_close(d);
+        assert_int_equal(neb__mem_held(), held);
+        if (s == NEB_OK) break;
+        assert_int_equal(s, NEB_ERR_NOMEM);
+        assert_true(n < 20);
+    }
+    check_log_restore();
+}
+
+static void test_plugins(void **state)
+{
+    (void)state;
+    neb_device *d = NULL;
+    setenv("NEBULA_PLUGIN_PATH", "/nowhere:" NEB_TEST_PLUGINS, 1);
+    assert_ok(neb_device_open("dummy", &(struct neb_device_config){.threads = 1}, &d));
+    struct neb_device_info info;
+    neb_device_get_info(d, &info);
+    assert_string_equal(info.description, "a dummy");
+    neb_device_close(d);
+    d = NULL;
+    check_log_quiet();
+    /* the dummy says why it refuses, through the host's callback */
+    assert_status(neb_device_open("dummy", &(struct neb_device_config){.index = 3}, &d), NEB_ERR_NOTFOUND);
+    assert_non_null(strstr(neb_last_error(), "the dummy has no device 3"));
+    assert_status(neb_device_open("dummy_old", NULL, &d), NEB_ERR_VERSION);
+    assert_non_null(strstr(neb_last_error(), "rebuild the plug-in"));
+    assert_status(neb_device_open("dummy_small", NULL, &d), NEB_ERR_VERSION);
+    assert_status(neb_device_open("dummy_holes", NULL, &d), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(neb_last_error(), "gemm"));
+    assert_status(neb_device_open("dummy_empty", NULL, &d), NEB_ERR_UNSUPPORTED);
+    assert_status(neb_device_open("dummy_text", NULL, &d), NEB_ERR_UNSUPPORTED);
+    check_log_restore();
+    assert_null(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conforms_f32),     cmocka_unit_test(test_conforms_bf16),
+        cmocka_unit_test(test_suite_notices),    cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_mask_and_packing), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_allocations_fail), cmocka_unit_test(test_plugins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
