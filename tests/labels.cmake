@@ -1,2 +1,3 @@
 set(NEB_THREAD_TESTS device_cpu pool stream tape store)
 set(NEB_SLOW_TESTS)
+list(APPEND NEB_THREAD_TESTS link)

@@ -147,13 +147,16 @@ struct neb_stream_producer {
     void (*retained)(void *arg, struct neb_stream *s, uint64_t item);
     /* Without a journal: appends item number `item` to `out` again, byte for byte. */
     neb_status (*remake)(void *arg, struct neb_stream *s, uint64_t item, struct neb_buf *out);
+    /* No more of this stream: the consumer refused an item, the journal failed, or the peer left the roster. The handle is
+     * gone when this returns. */
+    void (*ended)(void *arg, struct neb_stream *s, neb_status why);
 };
 
 struct neb_stream_consumer {
     void *arg;
     /* NEB_OK: taken in. NEB_ERR_AGAIN: not now (credit stays out) until neb__stream_resume(). Else the stream ends. */
     neb_status (*item)(void *arg, struct neb_stream *s, uint64_t item, const uint8_t *data, size_t size);
-    void (*ended)(void *arg, struct neb_stream *s, neb_status why);
+    void (*ended)(void *arg, struct neb_stream *s, neb_status why); /* the handle is gone when this returns */
 };
 
 enum { NEB_STREAM_ITEM_MAX = 16 << 20 };
@@ -170,6 +173,8 @@ neb_status neb__stream_open_consumer(struct neb_net *net, uint16_t peer, uint32_
                                      struct neb_stream **out);
 
 uint64_t neb__stream_next(const struct neb_stream *s); /* producer: number of the next item to produce */
+uint64_t neb__stream_durable(
+    const struct neb_stream *s); /* producer: items up to this one survive a crash here */
 /* Copies the item. NEB_ERR_AGAIN: no credit; NEB_ERR_LIMIT: too large; NEB_ERR_IO, NEB_ERR_NOSPACE: journal. */
 neb_status neb__stream_produce(struct neb_stream *s, const void *data, size_t size, uint64_t *item);
 /* Consumer: the checkpoint now on disk covers every item up to this one. */

@@ -1,0 +1,266 @@
+/* conn.c: one TLS connection on a non-blocking socket.
+ *
+ * Data is pulled, not pushed: only when the socket has taken everything does the connection ask its link for more. With
+ * TCP_NOTSENT_LOWAT the socket itself takes little more than it can send at once, so the choice of what goes next (which
+ * priority, which stripe) is made as late as possible, and a stripe that stalls holds almost nothing back.
+ *
+ * A connection is closed once, by neb__conn_close(); its memory goes when libuv has let go of the handle. Every callback
+ * may close it, so the loops below look at `state` after each. */
+#include "net/link.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
+
+static void on_poll(uv_poll_t *handle, int status, int events);
+
+/* Best effort: an older kernel that lacks one of these still works, only less well. */
+static void socket_options(struct neb_net *net, int fd)
+{
+    int one = 1, timeout = USER_TIMEOUT_MS, idle = 2, count = 4;
+    const char *cc = net->congestion ? net->congestion : "bbr";
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cc, (socklen_t)strlen(cc));
+}
+
+void neb__conn_limits(struct neb_conn *c, double pace, int lowat)
+{
+    if (lowat != c->lowat) {
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
+        c->lowat = lowat;
+    }
+    if (pace > 0) {
+        uint64_t rate = (uint64_t)pace;
+        setsockopt(c->fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+    }
+}
+
+neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_conn **out)
+{
+    struct neb_conn *c = NEB_NEW(struct neb_conn);
+    neb_status s = c ? neb__tls_open(net->tls, !dialled, NEB_CONN_OUT_MAX, &c->tls)
+                     : neb__fail(NEB_ERR_NOMEM, "out of memory for a connection");
+    if (s != NEB_OK || uv_poll_init(&net->loop, &c->poll, fd)) {
+        if (c) neb__tls_close(c->tls);
+        neb__free(c);
+        close(fd);
+        return s != NEB_OK ? s : neb__fail(NEB_ERR_NET, "cannot watch a socket");
+    }
+    c->poll.data = c;
+    c->net = net;
+    c->fd = fd;
+    c->dialled = dialled;
+    c->state = dialled ? NEB_CONN_CONNECTING : NEB_CONN_TLS;
+    c->opened_at = neb__now_ns();
+    c->slot = -1;
+    neb__framer_init(&c->framer, &neb__link_frames, c, net->skip, NEB_SCRATCH);
+    socket_options(net, fd);
+    neb__conn_limits(c, 0, 64 << 10);
+    c->next = net->conns;
+    if (c->next) c->next->prev = c;
+    net->conns = c;
+    c->polling = UV_READABLE | (dialled ? UV_WRITABLE : 0);
+    uv_poll_start(&c->poll, c->polling, on_poll);
+    *out = c;
+    return NEB_OK;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct neb_conn *c = handle->data;
+    close(c->fd);
+    neb__framer_free(&c->framer);
+    neb__tls_close(c->tls);
+    neb__free(c);
+}
+
+static void poll_for(struct neb_conn *c, int events)
+{
+    if (c->state == NEB_CONN_CLOSED || c->polling == events) return;
+    c->polling = events;
+    uv_poll_start(&c->poll, events, on_poll);
+}
+
+size_t neb__conn_waiting(const struct neb_conn *c)
+{
+    return neb__tls_out(c->tls)->len - c->out_at;
+}
+
+/* 1: all is gone; 0: the socket is full; -1: broken. */
+static int flush(struct neb_conn *c)
+{
+    struct neb_buf *out = neb__tls_out(c->tls);
+    while (c->out_at < out->len) {
+        ssize_t n = send(c->fd, out->data + c->out_at, out->len - c->out_at, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        if (n <= 0) return -1;
+        c->out_at += (size_t)n;
+    }
+    neb__buf_clear(out);
+    c->out_at = 0;
+    return 1;
+}
+
+void neb__conn_close(struct neb_conn *c)
+{
+    if (c->state == NEB_CONN_CLOSED) return;
+    if (c->state == NEB_CONN_READY || c->state == NEB_CONN_GREETING) neb__tls_goodbye(c->tls);
+    if (c->state != NEB_CONN_CONNECTING) flush(c);
+    c->state = NEB_CONN_CLOSED;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        c->net->conns = c->next;
+    if (c->next) c->next->prev = c->prev;
+    uv_poll_stop(&c->poll);
+    uv_close((uv_handle_t *)&c->poll, on_closed);
+}
+
+/* The connection ended by itself or by the peer's fault; the link hears of it. */
+static void end(struct neb_conn *c, neb_status s)
+{
+    if (c->state == NEB_CONN_CLOSED) return;
+    neb__link_detach(c, s);
+    neb__conn_close(c);
+}
+
+static void end_errno(struct neb_conn *c, int e)
+{
+    neb_status s = e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH ? NEB_ERR_TIMEOUT : NEB_ERR_PEER;
+    end(c, neb__quiet(s, "%s", strerror(e)));
+}
+
+neb_status neb__conn_write(struct neb_conn *c, const void *p, size_t n)
+{
+    return neb__tls_write(c->tls, p, n);
+}
+
+neb_status neb__conn_frame(struct neb_conn *c, enum neb_frame_type type, const void *body, size_t n)
+{
+    uint8_t small[NEB_FRAME_HEADER + 512];
+    neb__frame_header(small, type, (uint32_t)n);
+    if (n <= 512) {
+        if (n) memcpy(small + NEB_FRAME_HEADER, body, n);
+        return neb__conn_write(c, small, NEB_FRAME_HEADER + n);
+    }
+    NEB_TRY(neb__conn_write(c, small, NEB_FRAME_HEADER));
+    return neb__conn_write(c, body, n);
+}
+
+void neb__conn_pump(struct neb_conn *c)
+{
+    for (int i = 0; c->state != NEB_CONN_CLOSED && c->state != NEB_CONN_CONNECTING; i++) {
+        int sent = flush(c);
+        if (sent < 0) {
+            end_errno(c, errno);
+            return;
+        }
+        c->blocked = !sent;
+        if (!sent || i == WRITES_PER_TURN) {
+            poll_for(c, UV_READABLE | UV_WRITABLE);
+            return;
+        }
+        if (c->state == NEB_CONN_READY) neb__link_fill(c);
+        if (c->state == NEB_CONN_CLOSED) return;
+        if (!neb__conn_waiting(c)) {
+            poll_for(c, UV_READABLE);
+            return;
+        }
+    }
+}
+
+static void take_plaintext(struct neb_conn *c)
+{
+    while (c->state != NEB_CONN_CLOSED) {
+        uint8_t *p;
+        size_t n, got;
+        neb__framer_want(&c->framer, &p, &n);
+        neb_status s = neb__tls_read(c->tls, p, n, &got);
+        if (s == NEB_OK) s = neb__framer_got(&c->framer, got);
+        if (s == NEB_ERR_AGAIN) return;
+        if (s != NEB_OK) {
+            end(c, s);
+            return;
+        }
+    }
+}
+
+static void shake_hands(struct neb_conn *c)
+{
+    neb_status s = neb__tls_handshake(c->tls);
+    if (s == NEB_OK) {
+        c->state = NEB_CONN_GREETING;
+        s = neb__greet_begin(c);
+    }
+    if (s == NEB_ERR_AGAIN) s = NEB_OK;
+    if (s != NEB_OK) {
+        flush(c); /* the alert */
+        end(c, s);
+    }
+}
+
+static void readable(struct neb_conn *c)
+{
+    for (int i = 0; i < READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
+        ssize_t n = recv(c->fd, c->net->scratch, NEB_SCRATCH, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (n < 0) {
+            end_errno(c, errno);
+            return;
+        }
+        if (n == 0) {
+            end(c, neb__quiet(NEB_ERR_PEER, "the peer closed the connection"));
+            return;
+        }
+        neb__tls_feed(c->tls, c->net->scratch, (size_t)n);
+        if (c->state == NEB_CONN_TLS) shake_hands(c);
+        if (c->state == NEB_CONN_GREETING || c->state == NEB_CONN_READY) take_plaintext(c);
+        if (n < NEB_SCRATCH / 2) break; /* most likely all there was */
+    }
+    if (c->state != NEB_CONN_CLOSED && neb__conn_waiting(c) && !c->blocked) neb__conn_pump(c);
+}
+
+static void connected(struct neb_conn *c)
+{
+    int e = 0;
+    socklen_t n = sizeof e;
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &n);
+    if (e) {
+        end_errno(c, e);
+        return;
+    }
+    c->state = NEB_CONN_TLS;
+    poll_for(c, UV_READABLE);
+    shake_hands(c);
+    neb__conn_pump(c);
+}
+
+static void on_poll(uv_poll_t *handle, int status, int events)
+{
+    struct neb_conn *c = handle->data;
+    if (c->state == NEB_CONN_CONNECTING) {
+        connected(c);
+        return;
+    }
+    if (status < 0) {
+        end_errno(c, -status);
+        return;
+    }
+    if (events & UV_READABLE) readable(c);
+    if ((events & UV_WRITABLE) && c->state != NEB_CONN_CLOSED) neb__conn_pump(c);
+}

@@ -1,0 +1,250 @@
+/* greet.c: who is at the other end, and may it come in?
+ *
+ * After the TLS handshake the peer's key is proved but not yet judged. The dialler sends HELLO, the other side answers with
+ * its own. Then the same rules hold for both:
+ *
+ *   1. Another protocol version, run id or genesis: refused.
+ *   2. Whoever has the newer roster epoch sends the other the chain first (to a member only); whoever has the older one
+ *      judges nothing before it has caught up. So a site that missed a change of keys is not locked out by it.
+ *   3. The key must be a member's in our newest epoch: the dialled one's if we dialled. Two different rosters for one epoch:
+ *      refused, and reported as a fork.
+ *   4. Of a site only the newest incarnation is accepted; two processes of one incarnation are a copied folder. A stripe
+ *      must name the token of the control connection it belongs to.
+ *
+ * Then WELCOME. A connection is in use once WELCOME was sent and received. Until then it is a stranger: it has
+ * NEB_GREET_SECONDS, and its memory is bounded by one HELLO and one CHAIN frame. */
+#include "net/link.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *who(const struct neb_conn *c, char out[64])
+{
+    struct neb_public key;
+    char digits[9];
+    neb__tls_peer(c->tls, &key);
+    neb__public_short(&key, digits);
+    const struct neb_member *m = neb__roster_by_key(&c->net->chain->now, &key);
+    snprintf(out, 64, "%s (key %s…)", m ? m->name : "a stranger", digits);
+    return out;
+}
+
+/* Tells the peer and the log; returns the code that closes the connection. */
+static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const char *fmt, ...)
+{
+    uint8_t body[NEB_REFUSE_MAX];
+    char text[200], name[64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    size_t n = strlen(text);
+    body[0] = (uint8_t)code, body[1] = 0;
+    memcpy(body + 2, text, n);
+    neb__net_stranger_log(c->net, "refused %s at %s: %s", who(c, name), c->remote, text);
+    if (neb__conn_frame(c, NEB_FRAME_REFUSE, body, n + 2) == NEB_OK) neb__conn_pump(c);
+    return neb__quiet(code == NEB_REFUSE_VERSION ? NEB_ERR_VERSION : NEB_ERR_AUTH, "%s", text);
+}
+
+static neb_status send_hello(struct neb_conn *c)
+{
+    struct neb_net *net = c->net;
+    uint8_t body[NEB_HELLO_SIZE];
+    struct neb_hello h = {.version_min = NEB_WIRE_VERSION_MIN,
+                          .version_max = NEB_WIRE_VERSION,
+                          .role = (uint8_t)c->role,
+                          .stripe = c->stripe,
+                          .genesis = net->chain->genesis_hash,
+                          .epoch = net->chain->epoch,
+                          .head = net->chain->head,
+                          .incarnation = net->config.site->incarnation,
+                          .boot = net->config.site->boot,
+                          .token = c->token,
+                          .chunk = NEB_CHUNK};
+    memcpy(h.run_id, net->chain->run_id, NEB_RUN_ID_SIZE);
+    for (int i = 0; i < NEB_PRIORITIES; i++) h.window[i] = net->config.window[i];
+    neb__hello_put(&h, body);
+    c->hello_out = true;
+    return neb__conn_frame(c, NEB_FRAME_HELLO, body, sizeof body);
+}
+
+neb_status neb__greet_begin(struct neb_conn *c)
+{
+    c->framer.allowed = 1u << NEB_FRAME_HELLO | 1u << NEB_FRAME_REFUSE;
+    return c->dialled ? send_hello(c) : NEB_OK;
+}
+
+static neb_status send_chain(struct neb_conn *c, uint64_t after)
+{
+    const uint8_t *p;
+    size_t n;
+    neb__chain_tail(c->net->chain, after, NEB_EPOCH_BYTES_MAX, &p, &n);
+    return n ? neb__conn_frame(c, NEB_FRAME_CHAIN, p, n) : NEB_OK;
+}
+
+static neb_status check_control(struct neb_conn *c, const struct neb_peer *p)
+{
+    const struct neb_hello *h = &c->theirs;
+    if (p->boot && h->incarnation < p->incarnation)
+        return refuse(c, NEB_REFUSE_INCARNATION,
+                      "incarnation %" PRIu64 " of %s is older than %" PRIu64
+                      ", which was here: an older process, or a folder restored from a backup",
+                      h->incarnation, p->name, p->incarnation);
+    if (p->boot && h->incarnation == p->incarnation && h->boot != p->boot)
+        return refuse(c, NEB_REFUSE_INCARNATION,
+                      "two processes claim incarnation %" PRIu64 " of %s: its site folder was copied",
+                      h->incarnation, p->name);
+    return NEB_OK;
+}
+
+static neb_status check_member(struct neb_conn *c, struct neb_peer **out)
+{
+    struct neb_net *net = c->net;
+    struct neb_public key;
+    neb__tls_peer(c->tls, &key);
+    const struct neb_member *m = neb__roster_by_key(&net->chain->now, &key);
+    if (!m || m->id == net->self)
+        return refuse(c, NEB_REFUSE_KEY, "the key is not valid in epoch %" PRIu64 " of the roster",
+                      net->chain->epoch);
+    if (c->dialled && m->id != c->peer->id)
+        return refuse(c, NEB_REFUSE_KEY, "dialled %s, but %s answered", c->peer->name, m->name);
+    struct neb_peer *p = neb__peer_find(net, m->id);
+    if (!p) return neb__fail(NEB_ERR_INTERNAL, "%s is a member but not a peer", m->name);
+    if (c->theirs.epoch == net->chain->epoch && !neb__hash_equal(&c->theirs.head, &net->chain->head)) {
+        if (net->config.events->roster_fork)
+            net->config.events->roster_fork(net->config.arg, p->id, net->chain->epoch);
+        return refuse(c, NEB_REFUSE_FORK, "two different rosters for epoch %" PRIu64, net->chain->epoch);
+    }
+    *out = p;
+    return NEB_OK;
+}
+
+/* Rules 2 to 4; does nothing while there is something to wait for. */
+static neb_status judge(struct neb_conn *c)
+{
+    struct neb_peer *p = NULL;
+    if (!c->hello_in || c->welcome_out || c->theirs.epoch > c->net->chain->epoch) return NEB_OK;
+    NEB_TRY(check_member(c, &p));
+    if (c->theirs.epoch < c->net->chain->epoch) NEB_TRY(send_chain(c, c->theirs.epoch));
+    if (c->role == NEB_ROLE_CONTROL)
+        NEB_TRY(check_control(c, p));
+    else if (!p->up || p->token != c->theirs.token || p->boot != c->theirs.boot)
+        return refuse(c, NEB_REFUSE_TOKEN, "a stripe of a link that does not exist (any more)");
+    c->peer = p;
+    c->welcome_out = true;
+    NEB_TRY(neb__conn_frame(c, NEB_FRAME_WELCOME, NULL, 0));
+    return c->welcome_in ? neb__link_attach(c) : NEB_OK;
+}
+
+static neb_status got_hello(struct neb_conn *c, const uint8_t *body, size_t n)
+{
+    neb_status s = neb__hello_get(body, n, &c->theirs);
+    if (s == NEB_ERR_VERSION) return refuse(c, NEB_REFUSE_VERSION, "%s", neb_last_error());
+    NEB_TRY(s);
+    if (memcmp(c->theirs.run_id, c->net->chain->run_id, NEB_RUN_ID_SIZE))
+        return refuse(c, NEB_REFUSE_RUN, "it belongs to another run");
+    if (!neb__hash_equal(&c->theirs.genesis, &c->net->chain->genesis_hash))
+        return refuse(c, NEB_REFUSE_GENESIS, "it has another genesis for this run");
+    c->hello_in = true;
+    c->framer.allowed = 1u << NEB_FRAME_CHAIN | 1u << NEB_FRAME_WELCOME | 1u << NEB_FRAME_REFUSE;
+    if (!c->dialled) {
+        c->role = c->theirs.role;
+        c->stripe = c->theirs.stripe;
+        c->token = c->theirs.token;
+        NEB_TRY(send_hello(c));
+    }
+    return judge(c);
+}
+
+/* A tail longer than one frame comes in several; the sender judged us already, we wait for the rest. */
+static neb_status got_chain(struct neb_conn *c, const uint8_t *body, size_t n)
+{
+    struct neb_net *net = c->net;
+    uint64_t was = net->chain->epoch;
+    neb_status s = neb__chain_extend(net->chain, body, n);
+    if (s == NEB_ERR_EXISTS && net->config.events->roster_fork)
+        net->config.events->roster_fork(net->config.arg, c->peer ? c->peer->id : 0, net->chain->epoch);
+    if (s != NEB_OK)
+        return s == NEB_ERR_NOMEM ? s : refuse(c, NEB_REFUSE_PROTOCOL, "its roster: %s", neb_last_error());
+    if (net->chain->epoch == was) return judge(c);
+    neb__info("roster: epoch %" PRIu64 " from %s", net->chain->epoch, c->remote);
+    net->roster_changed = true; /* acted on between events: it may close any connection, this one too */
+    return neb__site_roster_save(net->config.site->dir, net->chain);
+}
+
+static neb_status got_refuse(struct neb_conn *c, const uint8_t *body, size_t n)
+{
+    uint16_t code;
+    char text[257], name[64];
+    NEB_TRY(neb__refuse_get(body, n, &code, text));
+    if (code == NEB_REFUSE_TOKEN) return neb__quiet(NEB_ERR_AUTH, "%s", text);
+    neb__net_stranger_log(c->net, "%s at %s refuses this site: %s", who(c, name), c->remote, text);
+    return neb__quiet(NEB_ERR_AUTH, "%s", text);
+}
+
+neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const uint8_t *body, size_t n)
+{
+    switch (type) {
+    case NEB_FRAME_HELLO: return got_hello(c, body, n);
+    case NEB_FRAME_CHAIN: return got_chain(c, body, n);
+    case NEB_FRAME_REFUSE: return got_refuse(c, body, n);
+    case NEB_FRAME_WELCOME:
+        if (c->welcome_in) return neb__quiet(NEB_ERR_PROTOCOL, "welcomed twice");
+        c->welcome_in = true;
+        return c->welcome_out ? neb__link_attach(c) : NEB_OK;
+    default: return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %d in a greeting", type);
+    }
+}
+
+/* Members that left lose their links; new ones become peers; members get the news. */
+static void peers_follow(struct neb_net *net)
+{
+    struct neb_peer *p, *next;
+    for (p = net->peers; p; p = next) {
+        next = p->next;
+        const struct neb_member *m = neb__roster_by_id(&net->chain->now, p->id);
+        if (!m) {
+            neb__warn("%s is no longer a member (epoch %" PRIu64 ")", p->name, net->chain->epoch);
+            neb__peer_remove(p, NEB_ERR_AUTH);
+        } else if (p->control) {
+            struct neb_public key;
+            neb__tls_peer(p->control->tls, &key);
+            if (!neb__public_equal(&key, &m->key)) {
+                neb__warn("%s has a new key (epoch %" PRIu64 "): its links with the old one are closed",
+                          p->name, net->chain->epoch);
+                neb__link_down(p, NEB_ERR_AUTH);
+            } else if (p->control->theirs.epoch < net->chain->epoch) {
+                if (send_chain(p->control, p->control->theirs.epoch) == NEB_OK)
+                    p->control->theirs.epoch = net->chain->epoch;
+                neb__link_touch(p);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < net->chain->now.count; i++) {
+        const struct neb_member *m = &net->chain->now.members[i];
+        if (m->id != net->self && !neb__peer_find(net, m->id)) neb__peer_add(net, m);
+    }
+}
+
+void neb__greet_roster_changed(struct neb_net *net)
+{
+    struct neb_conn *c, *next;
+    peers_follow(net);
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (c->state != NEB_CONN_GREETING) continue;
+        if (judge(c) != NEB_OK) {
+            neb__link_detach(c, NEB_ERR_AUTH);
+            neb__conn_close(c);
+            next = net->conns; /* the list may have changed: start over; closed ones are gone from it */
+            continue;
+        }
+        if (c->state == NEB_CONN_GREETING && neb__conn_waiting(c)) neb__conn_pump(c);
+    }
+    if (net->config.events->roster) net->config.events->roster(net->config.arg, net->chain);
+}

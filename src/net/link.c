@@ -1,0 +1,430 @@
+/* link.c: one logical connection to one peer site, made of several TLS connections.
+ *
+ * A single TCP flow over a long fat pipe is limited by loss and by its buffers, so messages are cut into chunks and the
+ * chunks are striped over several connections. Order is restored by the receiver from the chunk's index, so a stripe may
+ * stall or die without the others noticing: its unacknowledged chunks go back to the queue. Control messages, heartbeats
+ * and acknowledgements have a connection of their own, on which little ever waits.
+ *
+ * The session (outbox, inbox) belongs to the pair of processes, not to any connection: after a reconnect each side first
+ * tells what it holds (an acknowledgement marked "resume"), the other queues the rest again and goes on. Only when the
+ * peer's process is another one does a new session begin.
+ *
+ * Invariant: a link is up exactly while it has a control connection. */
+#include "net/link.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { ACK_DELAY_NS = 5000000, ACKS_AT_ONCE = 1024 };
+
+/* ---- frames in --------------------------------------------------------------------------------------------------- */
+
+static neb_status got_ack(struct neb_peer *p, const uint8_t *body, size_t n)
+{
+    uint64_t delivered[NEB_PRIORITIES];
+    uint32_t entries;
+    bool resume;
+    NEB_TRY(neb__ack_head_get(body, n, delivered, &resume, &entries));
+    for (uint32_t i = 0; i < entries; i++) {
+        struct neb_ack a;
+        NEB_TRY(neb__ack_get(body + NEB_ACK_HEADER + (size_t)i * NEB_ACK_ENTRY, &a));
+        NEB_TRY(neb__outbox_ack(&p->out, &a));
+    }
+    for (int i = 0; i < NEB_PRIORITIES; i++) NEB_TRY(neb__outbox_delivered(&p->out, i, delivered[i]));
+    if (resume) p->resumed = true;
+    neb__link_touch(p);
+    return NEB_OK;
+}
+
+static neb_status got_ping(struct neb_peer *p, const uint8_t *body, size_t n)
+{
+    struct neb_ping ping;
+    NEB_TRY(neb__ping_get(body, n, &ping));
+    p->pong = (struct neb_pong){ping.number, ping.time};
+    p->pong_due = true; /* one answer at a time: the newest */
+    p->their_stripes = ping.stripes;
+    p->measure.goodput_in = (double)ping.goodput;
+    neb__link_touch(p);
+    return NEB_OK;
+}
+
+/* Only an answer to a ping of this connection counts, so a stale one cannot keep a dead link alive. */
+static neb_status got_pong(struct neb_peer *p, const uint8_t *body, size_t n)
+{
+    struct neb_pong pong;
+    int64_t now = neb__now_ns();
+    NEB_TRY(neb__pong_get(body, n, &pong));
+    if (pong.number > p->ping_number || (int64_t)pong.time > now ||
+        (int64_t)pong.time < p->control->opened_at)
+        return neb__quiet(NEB_ERR_PROTOCOL, "an answer to a ping that was never sent");
+    double rtt = (double)(now - (int64_t)pong.time) * 1e-9;
+    struct neb_measure *m = &p->measure;
+    m->rtt = m->rtt > 0 ? 0.75 * m->rtt + 0.25 * rtt : rtt;
+    if (m->rtt_min <= 0 || rtt < m->rtt_min) m->rtt_min = rtt;
+    p->pong_at = now;
+    return NEB_OK;
+}
+
+static neb_status on_frame(void *arg, enum neb_frame_type type, const uint8_t *body, size_t n)
+{
+    struct neb_conn *c = arg;
+    struct neb_peer *p = c->peer;
+    if (c->state != NEB_CONN_READY || type == NEB_FRAME_CHAIN) return neb__greet_frame(c, type, body, n);
+    switch (type) {
+    case NEB_FRAME_ACK: return got_ack(p, body, n);
+    case NEB_FRAME_PING: return got_ping(p, body, n);
+    case NEB_FRAME_PONG: return got_pong(p, body, n);
+    case NEB_FRAME_BYE: return neb__quiet(NEB_ERR_PEER, "the peer says goodbye");
+    default: return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %d out of turn", type);
+    }
+}
+
+static neb_status on_chunk_begin(void *arg, const struct neb_chunk *chunk)
+{
+    struct neb_conn *c = arg;
+    if ((chunk->priority == NEB_CONTROL) != (c->role == NEB_ROLE_CONTROL))
+        return neb__quiet(NEB_ERR_PROTOCOL, "a chunk on the wrong kind of connection");
+    if (chunk->priority == NEB_CONTROL && chunk->size > NEB_CONTROL_MESSAGE_MAX)
+        return neb__quiet(NEB_ERR_LIMIT, "a control message of %" PRIu64 " bytes", chunk->size);
+    return neb__inbox_begin(&c->peer->in, chunk, c->slot);
+}
+
+static uint8_t *on_chunk_place(void *arg, const struct neb_chunk *chunk)
+{
+    struct neb_conn *c = arg;
+    return neb__inbox_place(&c->peer->in, chunk, c->slot);
+}
+
+static void ack_soon(struct neb_peer *p, int64_t delay)
+{
+    int64_t due = neb__now_ns() + delay;
+    if (!p->ack_due || due < p->ack_due) p->ack_due = due;
+    neb__link_touch(p);
+}
+
+static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
+{
+    struct neb_conn *c = arg;
+    struct neb_peer *p = c->peer;
+    NEB_TRY(neb__inbox_end(&p->in, chunk, c->slot));
+    ack_soon(p, ACK_DELAY_NS);
+    if (!p->held[chunk->priority]) neb__link_deliver(p, chunk->priority);
+    return NEB_OK;
+}
+
+const struct neb_framer_events neb__link_frames = {on_frame, on_chunk_begin, on_chunk_place, on_chunk_end};
+
+/* ---- messages up ------------------------------------------------------------------------------------------------- */
+
+static neb_status offer(struct neb_peer *p, struct neb_message *m)
+{
+    const struct neb_net_config *cfg = &p->net->config;
+    if (m->kind > NEB_KIND_USER_MAX) return neb__stream_message(p, m);
+    return cfg->events->message ? cfg->events->message(cfg->arg, m) : NEB_OK;
+}
+
+void neb__link_deliver(struct neb_peer *p, enum neb_priority priority)
+{
+    struct neb_in *in;
+    p->held[priority] = false;
+    while ((in = neb__inbox_peek(&p->in, priority))) {
+        struct neb_message m = {p->id, priority, in->kind, in->data, in->size};
+        neb_status s = offer(p, &m);
+        in->data = m.data; /* NULL: taken */
+        if (s == NEB_ERR_AGAIN) {
+            p->held[priority] = true;
+            return;
+        }
+        if (s != NEB_OK) {
+            neb__warn("%s is dropped: its message (kind %u) was not accepted: %s", p->name, m.kind,
+                      neb_status_text(s));
+            neb__link_down(p, s);
+            return;
+        }
+        neb__inbox_pop(&p->in, priority);
+        ack_soon(p, 0);
+    }
+}
+
+uint8_t *neb__message_take(struct neb_message *m)
+{
+    uint8_t *data = m->data;
+    m->data = NULL;
+    return data;
+}
+
+/* ---- frames out -------------------------------------------------------------------------------------------------- */
+
+/* A chunk's frame is exactly four full TLS records: header and the payload's beginning share the first. */
+static neb_status write_chunk(struct neb_conn *c, const struct neb_chunk *chunk, const uint8_t *payload)
+{
+    uint8_t first[NEB_TLS_RECORD];
+    const size_t head = NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
+    size_t n = chunk->length < sizeof first - head ? chunk->length : sizeof first - head;
+    neb__frame_header(first, NEB_FRAME_CHUNK, NEB_CHUNK_HEADER + chunk->length);
+    neb__chunk_put(chunk, first + NEB_FRAME_HEADER);
+    if (n) memcpy(first + head, payload, n);
+    NEB_TRY(neb__conn_write(c, first, head + n));
+    return neb__conn_write(c, payload + n, chunk->length - n);
+}
+
+static neb_status write_acks(struct neb_conn *c, bool resume)
+{
+    struct neb_peer *p = c->peer;
+    static _Thread_local struct neb_ack acks[ACKS_AT_ONCE];
+    static _Thread_local uint8_t body[NEB_ACK_HEADER + NEB_ACK_ENTRY * ACKS_AT_ONCE];
+    uint64_t delivered[NEB_PRIORITIES];
+    for (int i = 0; i < NEB_PRIORITIES; i++) delivered[i] = p->in.queue[i].delivered;
+    uint32_t n = neb__inbox_take_acks(&p->in, acks, ACKS_AT_ONCE);
+    bool last = p->in.ack_count == 0;
+    neb__ack_head_put(delivered, resume && last, n, body);
+    for (uint32_t i = 0; i < n; i++)
+        neb__ack_put(&acks[i], body + NEB_ACK_HEADER + (size_t)i * NEB_ACK_ENTRY);
+    NEB_TRY(neb__conn_frame(c, NEB_FRAME_ACK, body, NEB_ACK_HEADER + (size_t)n * NEB_ACK_ENTRY));
+    if (last) {
+        p->ack_due = 0;
+        p->in.progress = false;
+        if (resume) p->resume_due = false;
+    }
+    return NEB_OK;
+}
+
+static neb_status write_ping(struct neb_conn *c)
+{
+    struct neb_peer *p = c->peer;
+    uint8_t body[NEB_PING_SIZE];
+    p->ping_due = false;
+    p->ping_at = neb__now_ns();
+    struct neb_ping ping = {++p->ping_number, (uint32_t)p->stripes.target, (uint64_t)p->ping_at,
+                            (uint64_t)p->measure.goodput, neb__outbox_bytes(&p->out)};
+    neb__ping_put(&ping, body);
+    return neb__conn_frame(c, NEB_FRAME_PING, body, sizeof body);
+}
+
+static neb_status write_pong(struct neb_conn *c)
+{
+    uint8_t body[NEB_PONG_SIZE];
+    c->peer->pong_due = false;
+    neb__pong_put(&c->peer->pong, body);
+    return neb__conn_frame(c, NEB_FRAME_PONG, body, sizeof body);
+}
+
+/* False: nothing more to write. */
+static bool fill_control(struct neb_conn *c, neb_status *s)
+{
+    struct neb_peer *p = c->peer;
+    if (p->pong_due)
+        *s = write_pong(c);
+    else if (p->ping_due)
+        *s = write_ping(c);
+    else if (p->resume_due)
+        *s = write_acks(c, true);
+    else if (p->ack_due && (p->in.progress || p->in.ack_count >= 64 || p->ack_due <= neb__now_ns()))
+        *s = write_acks(c, false);
+    else
+        return false;
+    return true;
+}
+
+static bool fill_chunk(struct neb_conn *c, neb_status *s)
+{
+    struct neb_peer *p = c->peer;
+    struct neb_chunk chunk;
+    const uint8_t *payload;
+    if (!p->resumed || (c->role == NEB_ROLE_STRIPE && c->stripe >= p->stripes.target)) return false;
+    if (!neb__outbox_pick(&p->out, c->slot, &chunk, &payload)) return false;
+    *s = write_chunk(c, &chunk, payload);
+    return true;
+}
+
+void neb__link_fill(struct neb_conn *c)
+{
+    neb_status s = NEB_OK;
+    while (s == NEB_OK && neb__conn_waiting(c) < NEB_CONN_BATCH) {
+        if (c->role == NEB_ROLE_CONTROL && fill_control(c, &s)) continue;
+        if (!fill_chunk(c, &s)) break;
+    }
+    if (s == NEB_OK) return;
+    neb__link_detach(c, s);
+    neb__conn_close(c);
+}
+
+void neb__link_touch(struct neb_peer *p)
+{
+    p->dirty = true;
+}
+
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
+
+struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id)
+{
+    for (struct neb_peer *p = net->peers; p; p = p->next)
+        if (p->id == id) return p;
+    return NULL;
+}
+
+neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
+{
+    struct neb_peer *p = NEB_NEW(struct neb_peer);
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for a peer");
+    p->net = net;
+    p->id = m->id;
+    memcpy(p->name, m->name, sizeof p->name);
+    p->backoff = net->config.dial_min;
+    neb__outbox_init(&p->out, net->config.window); /* the peer's own windows come with its HELLO */
+    neb__inbox_init(&p->in, net->config.window);
+    neb__stripes_init(&p->stripes, net->config.stripes, net->config.stripes_max, neb__now_ns());
+    p->next = net->peers;
+    net->peers = p;
+    return NEB_OK;
+}
+
+void neb__peer_remove(struct neb_peer *p, neb_status why)
+{
+    struct neb_peer **at = &p->net->peers;
+    neb__link_down(p, why);
+    if (p->making) neb__conn_close(p->making);
+    p->making = NULL;
+    for (struct neb_conn *c = p->net->conns; c; c = c->next)
+        if (c->peer == p) c->peer = NULL;
+    neb__stream_peer_gone(p);
+    while (*at != p) at = &(*at)->next;
+    *at = p->next;
+    neb__outbox_free(&p->out, why == NEB_ERR_CANCELLED ? why : NEB_ERR_PEER);
+    neb__inbox_free(&p->in);
+    neb__free(p);
+}
+
+static void drop_stripe(struct neb_peer *p, int i)
+{
+    struct neb_conn *c = p->stripe[i];
+    p->stripe[i] = NULL;
+    neb__outbox_requeue(&p->out, i);
+    neb__inbox_drop_slot(&p->in, i);
+    if (c) neb__conn_close(c);
+}
+
+static void drop_connections(struct neb_peer *p)
+{
+    struct neb_conn *c = p->control;
+    p->control = NULL;
+    if (c) neb__conn_close(c);
+    for (int i = 0; i < NEB_STRIPES_MAX; i++)
+        if (p->stripe[i]) drop_stripe(p, i);
+    neb__outbox_requeue(&p->out, NEB_SLOT_CONTROL);
+    neb__inbox_drop_slot(&p->in, NEB_SLOT_CONTROL);
+    p->resumed = false;
+}
+
+/* Soon after a good link broke; ever later while nothing comes of it. The jitter keeps sites from dialling in step. */
+static void schedule_dial(struct neb_peer *p)
+{
+    const struct neb_net_config *cfg = &p->net->config;
+    double wait = p->backoff * (0.5 + neb__net_jitter(p->net));
+    p->dial_at = neb__now_ns() + (int64_t)(wait * 1e9);
+    p->backoff = p->backoff * 2 < cfg->dial_max ? p->backoff * 2 : cfg->dial_max;
+}
+
+void neb__link_down(struct neb_peer *p, neb_status why)
+{
+    bool was = p->up;
+    p->up = false;
+    drop_connections(p);
+    if (!was) return;
+    p->backoff = p->net->config.dial_min;
+    schedule_dial(p);
+    neb__info("link to %s is down: %s", p->name, neb_status_text(why));
+    if (p->net->config.events->peer_down) p->net->config.events->peer_down(p->net->config.arg, p->id, why);
+}
+
+void neb__link_detach(struct neb_conn *c, neb_status s)
+{
+    struct neb_peer *p = c->peer;
+    if (c->state != NEB_CONN_READY && !c->dialled && s != NEB_ERR_PEER && s != NEB_ERR_AUTH &&
+        s != NEB_ERR_TIMEOUT)
+        neb__net_stranger_log(c->net, "refused a connection from %s: %s", c->remote, neb_last_error());
+    else if (c->state == NEB_CONN_READY && (s == NEB_ERR_PROTOCOL || s == NEB_ERR_LIMIT))
+        neb__net_stranger_log(c->net, "%s breaks the protocol: %s", p ? p->name : c->remote,
+                              neb_last_error());
+    else
+        neb__debug("connection to %s ends: %s", c->remote, neb_last_error());
+    if (!p) return;
+    if (p->control == c) {
+        neb__link_down(p, s);
+    } else if (p->making == c) {
+        p->making = NULL;
+        p->address++;
+        schedule_dial(p);
+    } else if (c->role == NEB_ROLE_STRIPE && p->stripe[c->stripe] == c) {
+        drop_stripe(p, c->stripe);
+        p->stripes.retry_at = neb__now_ns() + 500000000;
+        neb__link_touch(p);
+    }
+}
+
+static neb_status attach_stripe(struct neb_conn *c)
+{
+    struct neb_peer *p = c->peer;
+    if (!p->up || c->token != p->token) return neb__quiet(NEB_ERR_AUTH, "a stripe of a link that is gone");
+    if (p->stripe[c->stripe] != c) {
+        if (p->stripe[c->stripe]) drop_stripe(p, c->stripe);
+        p->stripe[c->stripe] = c;
+    }
+    c->slot = c->stripe;
+    c->state = NEB_CONN_READY;
+    c->framer.allowed = 1u << NEB_FRAME_CHUNK;
+    neb__link_touch(p);
+    return NEB_OK;
+}
+
+static bool same_process(const struct neb_peer *p, const struct neb_hello *h)
+{
+    return p->boot == h->boot && p->incarnation == h->incarnation;
+}
+
+static neb_status attach_control(struct neb_conn *c)
+{
+    struct neb_peer *p = c->peer;
+    bool first = !p->boot, fresh = !same_process(p, &c->theirs);
+    if (p->making == c) p->making = NULL;
+    if (p->up) {
+        neb__info("%s connects anew: its older link is displaced", p->name);
+        neb__link_down(p, NEB_ERR_PEER);
+    }
+    p->control = c;
+    p->token = c->token;
+    p->incarnation = c->theirs.incarnation;
+    p->boot = c->theirs.boot;
+    c->slot = NEB_SLOT_CONTROL;
+    c->state = NEB_CONN_READY;
+    c->framer.allowed = 1u << NEB_FRAME_PING | 1u << NEB_FRAME_PONG | 1u << NEB_FRAME_ACK |
+                        1u << NEB_FRAME_CHUNK | 1u << NEB_FRAME_BYE | 1u << NEB_FRAME_CHAIN;
+    p->up = true;
+    p->backoff = p->net->config.dial_min;
+    p->reconnects += !first;
+    p->pong_at = neb__now_ns();
+    p->ping_due = p->resume_due = true;
+    for (int i = 0; i < NEB_PRIORITIES; i++) p->out.queue[i].window = c->theirs.window[i];
+    if (fresh) {
+        neb__inbox_new_session(&p->in);
+        neb__outbox_new_session(&p->out);
+        memset(p->held, 0, sizeof p->held);
+    }
+    NEB_TRY(neb__inbox_ack_all(&p->in));
+    neb__info("link to %s is up (%s, incarnation %" PRIu64 "%s)", p->name, c->remote, p->incarnation,
+              first   ? ""
+              : fresh ? ", a new process"
+                      : ", resumed");
+    if (p->net->config.events->peer_up)
+        p->net->config.events->peer_up(p->net->config.arg, p->id, p->incarnation);
+    if (p->control == c) neb__stream_peer_up(p, fresh);
+    neb__link_touch(p);
+    return p->control == c ? NEB_OK : NEB_ERR_PEER;
+}
+
+neb_status neb__link_attach(struct neb_conn *c)
+{
+    return c->role == NEB_ROLE_CONTROL ? attach_control(c) : attach_stripe(c);
+}

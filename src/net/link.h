@@ -1,0 +1,202 @@
+/* link.h: what the files of src/net share: connections, peers, the node. Not for anybody else; they use net.h.
+ *
+ *     net.c      the node: loop, thread, posts, timers, the functions of net.h
+ *     accept.c   listening, strangers, dialling
+ *     greet.c    from a TLS handshake to an accepted peer: HELLO, CHAIN, WELCOME, REFUSE
+ *     conn.c     one TLS connection on a socket
+ *     link.c     one peer: its control connection, its stripes, frames in and out
+ *     tick.c     heartbeats, deadlines, redialling, measuring
+ *     stripes.c  how many stripes (no I/O)
+ *     outbox.c, inbox.c, wire.c   messages, chunks, frames (no I/O)
+ *     stream.c, journal.c         streams */
+#ifndef NEB_NET_LINK_H
+#define NEB_NET_LINK_H
+
+#include "net/inbox.h"
+#include "net/net.h"
+#include "net/outbox.h"
+#include "net/stripes.h"
+#include "net/wire.h"
+#include "base/rng.h"
+#include "seal/tls.h"
+
+#include <uv.h>
+
+enum {
+    NEB_STRANGERS_MAX = 128,    /* connections that are not (yet) a peer's */
+    NEB_GREET_SECONDS = 10,     /* from connect to WELCOME */
+    NEB_CONN_BATCH = 128 << 10, /* ciphertext gathered for one write to the socket */
+    NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
+    NEB_SCRATCH = 256 << 10,
+    NEB_TICK_MS = 100,
+};
+
+struct neb_peer;
+
+enum neb_conn_state { NEB_CONN_CONNECTING, NEB_CONN_TLS, NEB_CONN_GREETING, NEB_CONN_READY, NEB_CONN_CLOSED };
+
+struct neb_conn {
+    uv_poll_t poll;
+    struct neb_net *net;
+    struct neb_conn *next, *prev; /* all connections of the node */
+    int fd;
+    enum neb_conn_state state;
+    bool dialled;
+    bool blocked;    /* the socket takes no more for now */
+    int polling;     /* events asked for */
+    char remote[64]; /* address, for log lines */
+    char subnet[48]; /* without the port: whose it is among strangers */
+    struct neb_tls *tls;
+    size_t out_at; /* of the ciphertext, how much the socket has taken */
+    struct neb_framer framer;
+    struct neb_peer *peer; /* dialled: whom; accepted: NULL until known */
+    int slot;
+    int64_t opened_at;
+    /* greeting */
+    enum neb_role role;
+    uint8_t stripe;
+    uint64_t token;
+    bool hello_in, hello_out, welcome_in, welcome_out;
+    struct neb_hello theirs;
+    /* measuring, from TCP_INFO */
+    uint64_t tcp_sent, tcp_again;
+    int lowat;
+};
+
+struct neb_measure {
+    uint64_t acked_then;
+    int64_t then;
+    bool busy_then;
+    double goodput; /* bits per second, 0: unknown */
+    int64_t goodput_at;
+    double goodput_in;
+    double rtt, rtt_min; /* seconds; 0: unknown */
+    double loss;
+    double sent_recent, again_recent;
+};
+
+struct neb_peer {
+    struct neb_net *net;
+    struct neb_peer *next;
+    uint16_t id;
+    char name[NEB_NAME_SIZE];
+    struct neb_conn *control;                 /* READY */
+    struct neb_conn *making;                  /* control connection being dialled */
+    struct neb_conn *stripe[NEB_STRIPES_MAX]; /* READY or being made */
+    uint64_t token, incarnation, boot;
+    bool up, resumed; /* resumed: the peer has told what it holds */
+    bool dirty;       /* something may be sendable */
+    bool resolving;
+    struct neb_outbox out;
+    struct neb_inbox in;
+    bool held[NEB_PRIORITIES],
+        again[NEB_PRIORITIES]; /* a message waits for the layer above; is to be offered again */
+    int64_t ack_due;           /* 0: nothing to acknowledge */
+    bool resume_due;
+    /* heartbeats */
+    uint32_t ping_number;
+    int64_t ping_at, pong_at;
+    bool ping_due, pong_due, bye_due;
+    struct neb_pong pong;
+    uint32_t their_stripes;
+    /* dialling */
+    int64_t dial_at;
+    double backoff;
+    int address;
+    uint64_t reconnects;
+    /* measuring, adapting */
+    struct neb_measure measure;
+    struct neb_stripes stripes;
+    struct neb_stream *streams;
+    uint32_t stream_round;
+};
+
+struct neb_post {
+    struct neb_post *next;
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+struct neb_net {
+    struct neb_net_config config;
+    char *listen, *congestion;
+    struct neb_chain *chain;
+    uint16_t self;
+    struct neb_tls_context *tls;
+    uv_loop_t loop;
+    bool loop_ready;
+    uv_async_t wake;
+    uv_prepare_t prepare;
+    uv_timer_t tick;
+    uv_timer_t ack_timer;
+    bool ack_timer_on;
+    uv_poll_t listener;
+    int listen_fd;
+    uint16_t port;
+    struct neb_conn *conns;
+    struct neb_peer *peers;
+    bool roster_changed;
+    uint8_t *scratch, *skip; /* NEB_SCRATCH each: ciphertext in, unwanted payload */
+    struct neb_rng jitter;
+    /* log lines about strangers: at most a few a second */
+    int64_t log_second;
+    int log_lines, log_left_out;
+    /* other threads */
+    uv_mutex_t lock;
+    struct neb_post *posts, **posts_end;
+    bool stopping, closed;
+    uv_thread_t thread;
+    bool threaded;
+};
+
+/* ---- conn.c ------------------------------------------------------------------------------------------------------ */
+/* Takes over fd in every case. */
+neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_conn **out);
+/* Forgets it; closes the socket. `why` goes to the peer only as a TLS goodbye. Idempotent. */
+void neb__conn_close(struct neb_conn *c);
+neb_status neb__conn_write(struct neb_conn *c, const void *p, size_t n);
+neb_status neb__conn_frame(struct neb_conn *c, enum neb_frame_type type, const void *body, size_t n);
+/* How much ciphertext waits for the socket. */
+size_t neb__conn_waiting(const struct neb_conn *c);
+/* Sends what waits and, as long as the socket takes it, what neb__link_fill() adds. */
+void neb__conn_pump(struct neb_conn *c);
+void neb__conn_limits(struct neb_conn *c, double pace,
+                      int lowat); /* bytes per second (0: no limit), unsent bytes */
+
+/* ---- accept.c ---------------------------------------------------------------------------------------------------- */
+neb_status neb__net_listen(struct neb_net *net);
+void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe);
+void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- greet.c ----------------------------------------------------------------------------------------------------- */
+neb_status neb__greet_begin(struct neb_conn *c); /* after the TLS handshake */
+neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const uint8_t *body, size_t n);
+/* The chain grew: whoever waits for that is judged again; peers of former members are closed. */
+void neb__greet_roster_changed(struct neb_net *net);
+
+/* ---- link.c ------------------------------------------------------------------------------------------------------ */
+extern const struct neb_framer_events neb__link_frames; /* arg: the connection */
+/* A greeted connection joins its peer. NEB_ERR_…: it is to be closed. */
+neb_status neb__link_attach(struct neb_conn *c);
+/* A connection is closed (whatever its state). */
+void neb__link_detach(struct neb_conn *c, neb_status s);
+void neb__link_fill(struct neb_conn *c);
+void neb__link_down(struct neb_peer *p, neb_status why);
+void neb__link_touch(struct neb_peer *p); /* something may be sendable */
+void neb__link_deliver(struct neb_peer *p, enum neb_priority priority);
+neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m);
+void neb__peer_remove(struct neb_peer *p, neb_status why);
+struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id);
+
+/* ---- tick.c ------------------------------------------------------------------------------------------------------ */
+void neb__net_tick(struct neb_net *net);
+double neb__net_jitter(struct neb_net *net); /* uniform in [0, 1) */
+
+/* ---- stream.c ---------------------------------------------------------------------------------------------------- */
+enum { NEB_KIND_STREAM_ITEM = 0x10000, NEB_KIND_STREAM_MARK = 0x10001 };
+neb_status neb__stream_message(struct neb_peer *p, const struct neb_message *m);
+void neb__stream_peer_up(struct neb_peer *p, bool new_session);
+void neb__stream_peer_gone(struct neb_peer *p);
+void neb__stream_flush(struct neb_peer *p); /* marks to send, items to send, producers to wake */
+
+#endif

@@ -1,0 +1,50 @@
+/* tls.h: TLS 1.3 between two sites, as a filter between bytes and bytes: it owns no socket.
+ *
+ * A context holds the site's key and its self-signed certificate; a successful create owes a free. A session (struct
+ * neb_tls) is one connection: ciphertext goes in by neb__tls_feed(), plaintext comes out by neb__tls_read(); plaintext
+ * goes in by neb__tls_write(), ciphertext gathers in `out`.
+ *
+ * The handshake proves that the peer holds the private half of the key neb__tls_peer() tells. Whether that key may do
+ * anything is the caller's decision, from the newest roster: dates, names and issuers in a certificate mean nothing. */
+#ifndef NEB_SEAL_TLS_H
+#define NEB_SEAL_TLS_H
+
+#include "base/buf.h"
+#include "seal/key.h"
+
+struct neb_tls_context;
+struct neb_tls;
+
+enum { NEB_TLS_RECORD = 16384 /* the largest plaintext of a record; a record adds 22 bytes */ };
+
+neb_status neb__tls_context_create(const struct neb_key *key, const char *name, struct neb_tls_context **out);
+void neb__tls_context_free(struct neb_tls_context *c); /* NULL is fine; sessions may outlive it */
+/* When keys are renewed: 64 GiB or an hour unless told otherwise. */
+void neb__tls_context_renewal(struct neb_tls_context *c, uint64_t bytes, double seconds);
+
+/* `out_max`: the most ciphertext that may wait in neb__tls_out(). */
+neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max, struct neb_tls **out);
+void neb__tls_close(struct neb_tls *t); /* NULL is fine */
+
+/* Lends ciphertext from the peer; the session takes it in during the following calls of handshake and read until they
+ * return NEB_ERR_AGAIN, by when all of it is used. */
+void neb__tls_feed(struct neb_tls *t, const uint8_t *p, size_t n);
+struct neb_buf *neb__tls_out(struct neb_tls *t);
+
+/* NEB_OK: finished. NEB_ERR_AGAIN: needs bytes from the peer. NEB_ERR_AUTH, NEB_ERR_PROTOCOL, NEB_ERR_VERSION: failed
+ * (not logged; neb_last_error() words it); an alert for the peer may be in `out`. */
+neb_status neb__tls_handshake(struct neb_tls *t);
+void neb__tls_peer(const struct neb_tls *t, struct neb_public *out); /* after the handshake */
+
+/* Up to n bytes. NEB_ERR_AGAIN: nothing now. NEB_ERR_PEER: the peer closed properly. NEB_ERR_PROTOCOL: damaged, forged or
+ * forbidden bytes. */
+neb_status neb__tls_read(struct neb_tls *t, uint8_t *p, size_t n, size_t *got);
+/* All n bytes, or the session is broken. NEB_ERR_NOSPACE: out_max is too small for them: a defect of the caller. */
+neb_status neb__tls_write(struct neb_tls *t, const uint8_t *p, size_t n);
+void neb__tls_goodbye(struct neb_tls *t); /* close_notify into `out` */
+uint32_t neb__tls_renewals(const struct neb_tls *t);
+
+/* A certificate as DER, hostile: its Ed25519 key. NEB_ERR_AUTH when it is malformed or has another kind of key. */
+neb_status neb__tls_certificate_key(const uint8_t *der, size_t n, struct neb_public *out);
+
+#endif

@@ -1,0 +1,136 @@
+#include "check.h"
+#include "sites.h"
+#include "base/mem.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+void sleep_ms(int ms)
+{
+    struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+uint16_t free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0 && !bind(fd, (struct sockaddr *)&a, n) &&
+                !getsockname(fd, (struct sockaddr *)&a, &n));
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+void sites_make(struct sites *s, int count, const char *host)
+{
+    struct neb_member members[SITES_MAX];
+    char identity[NEB_IDENTITY_SIZE], name[NEB_NAME_SIZE], ops[256];
+    struct neb_public operator_key;
+    struct neb_chain *chain;
+    memset(s, 0, sizeof *s);
+    memset(members, 0, sizeof members);
+    check_make_dir(s->dir, sizeof s->dir);
+    s->count = count;
+    for (int i = 0; i < count; i++) {
+        struct neb_member *m = &members[i];
+        snprintf(s->path[i], sizeof s->path[i], "%s/s%d", s->dir, i);
+        snprintf(name, sizeof name, "s%d", i);
+        assert_ok(neb__site_init(s->path[i], name, identity));
+        assert_ok(neb__site_identity(s->path[i], m->name, &m->key));
+        s->port[i] = free_port();
+        m->votes = 1;
+        m->addresses = 1;
+        snprintf(m->address[0], NEB_ADDRESS_SIZE, "%s:%u", host ? host : "127.0.0.1", s->port[i]);
+    }
+    snprintf(ops, sizeof ops, "%s/ops", s->dir);
+    assert_ok(neb__site_init(ops, "ops", identity));
+    assert_ok(neb__site_identity(ops, name, &operator_key));
+    assert_ok(
+        neb__chain_create(&operator_key, NULL, 0, &(struct neb_roster){members, (uint32_t)count}, &chain));
+    for (int i = 0; i < count; i++) assert_ok(neb__site_roster_save(s->path[i], chain));
+    neb__chain_free(chain);
+}
+
+void sites_free(struct sites *s)
+{
+    check_remove_dir(s->dir);
+}
+
+void sites_epoch(struct sites *s, int from, const char *drop, const char *add, struct neb_buf *out)
+{
+    struct neb_member members[SITES_MAX + 1];
+    struct neb_roster r = {members, 0};
+    struct neb_chain *chain;
+    struct neb_key *key;
+    struct neb_hash head = {{0}};
+    char ops[256];
+    assert_ok(neb__site_roster_load(s->path[from], &chain));
+    for (uint32_t i = 0; i < chain->now.count; i++)
+        if (!drop || strcmp(chain->now.members[i].name, drop)) members[r.count++] = chain->now.members[i];
+    if (add) {
+        memset(&members[r.count], 0, sizeof *members);
+        assert_ok(neb__site_identity(add, members[r.count].name, &members[r.count].key));
+        r.count++;
+    }
+    snprintf(ops, sizeof ops, "%s/ops", s->dir);
+    assert_ok(neb__site_key(ops, &key));
+    neb__buf_init(out, 1 << 20);
+    const struct neb_key *signers[] = {key};
+    assert_ok(neb__chain_propose(chain, NEB_EPOCH_EVICT, 0, &head, &r, signers, 1, out));
+    neb__key_free(key);
+    neb__chain_free(chain);
+}
+
+void node_open(struct node *n, const char *dir, const struct neb_net_events *events, void *arg,
+               void (*tune)(struct neb_net_config *c))
+{
+    struct neb_net_config cfg = NEB_NET_CONFIG;
+    assert_ok(neb__site_open(dir, &n->site));
+    cfg.site = n->site;
+    cfg.events = events;
+    cfg.arg = arg;
+    if (tune) tune(&cfg);
+    assert_ok(neb__net_open(&cfg, &n->net));
+    assert_ok(neb__net_start(n->net));
+}
+
+void node_close(struct node *n)
+{
+    neb__net_close(n->net);
+    neb__site_close(n->site);
+    n->net = NULL;
+    n->site = NULL;
+}
+
+struct call {
+    void (*fn)(void *arg);
+    void *arg;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool is_done;
+};
+
+static void run_call(void *arg)
+{
+    struct call *c = arg;
+    c->fn(c->arg);
+    pthread_mutex_lock(&c->lock);
+    c->is_done = true;
+    pthread_cond_signal(&c->done);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void node_call(struct node *n, void (*fn)(void *arg), void *arg)
+{
+    struct call c = {fn, arg, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    assert_ok(neb__net_post(n->net, run_call, &c));
+    pthread_mutex_lock(&c.lock);
+    while (!c.is_done) pthread_cond_wait(&c.done, &c.lock);
+    pthread_mutex_unlock(&c.lock);
+}

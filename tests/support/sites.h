@@ -1,0 +1,38 @@
+/* sites.h: a few sites with a common roster in a temporary folder, for tests of the links. */
+#ifndef NEB_TEST_SITES_H
+#define NEB_TEST_SITES_H
+
+#include "net/net.h"
+
+enum { SITES_MAX = 4 };
+
+struct sites {
+    char dir[200];
+    int count;
+    char path[SITES_MAX][256];
+    uint16_t port[SITES_MAX];
+};
+
+/* Sites s0, s1…, members 1, 2…, each with an address on `host` (NULL: loopback) and a port that is free now; an operator
+ * folder `ops`. */
+void sites_make(struct sites *s, int count, const char *host);
+void sites_free(struct sites *s);
+/* Makes a new epoch, signed by the operator, of the chain in `from`'s folder: drop one member by name (or NULL), add the site
+ * in `add` (or NULL). `out` gets it encoded. */
+void sites_epoch(struct sites *s, int from, const char *drop, const char *add, struct neb_buf *out);
+
+/* A node that runs on its own thread. */
+struct node {
+    struct neb_site *site;
+    struct neb_net *net;
+};
+void node_open(struct node *n, const char *dir, const struct neb_net_events *events, void *arg,
+               void (*tune)(struct neb_net_config *c));
+void node_close(struct node *n);
+
+/* Runs fn on the node's thread and waits for it. */
+void node_call(struct node *n, void (*fn)(void *arg), void *arg);
+void sleep_ms(int ms);
+uint16_t free_port(void);
+
+#endif
