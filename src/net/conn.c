@@ -257,8 +257,13 @@ static void on_poll(uv_poll_t *handle, int status, int events)
         connected(c);
         return;
     }
-    if (status < 0) {
-        end_errno(c, -status);
+    if (status < 0) { /* libuv has stopped watching; the peer's last words may still be there to read */
+        int e = 0;
+        socklen_t n = sizeof e;
+        readable(c);
+        if (c->state == NEB_CONN_CLOSED) return;
+        getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &n);
+        end_errno(c, e ? e : ECONNRESET);
         return;
     }
     if (events & UV_READABLE) readable(c);

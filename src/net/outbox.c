@@ -207,7 +207,7 @@ static void requeue_message(struct neb_outbox *o, struct neb_out *m, int slot)
         if (m->state[i] != 1 + slot) continue;
         m->state[i] = CHUNK_QUEUED;
         o->queue[m->priority].unsent++;
-        m->scan = i;
+        if (i < m->scan) m->scan = i; /* one below it may be queued already */
     }
 }
 
