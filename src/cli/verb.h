@@ -11,7 +11,16 @@ struct neb_verb {
     int (*run)(int argc, char **argv);
 };
 
-#define NEB_VERBS(X) X(bench) X(device) X(roster) X(site) X(version) X(wan)
+/* clang-format off: one a line, so that two changes rarely meet */
+#define NEB_VERBS(X) \
+    X(bench)         \
+    X(device)        \
+    X(roster)        \
+    X(site)          \
+    X(train)         \
+    X(version)       \
+    X(wan)
+/* clang-format on */
 
 #define NEB__X(name) extern const struct neb_verb neb__verb_##name;
 NEB_VERBS(NEB__X)

@@ -97,7 +97,7 @@ static struct neb_target_spec targets_of(const struct neb_model *m, const struct
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
                      const struct neb_teacher *teacher)
 {
-    struct neb_loss_spec loss = {.weight = in->weight};
+    struct neb_loss_spec loss = {.weight = in->weight, .slot = m->loss_slot};
     struct neb_target_spec target = targets_of(m, in, teacher);
     const struct neb_input_side *side = &in->side[m->arch.kind == NEB_ENCODER_DECODER];
     neb_push(t, "%shead", m->prefix);

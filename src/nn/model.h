@@ -31,6 +31,7 @@ struct neb_model {
     struct neb_peft peft;
     char prefix[64];
     neb_params *params;
+    int loss_slot;                     /* where neb__model_loss() adds up; 0 */
     neb_param *token;                  /* (vocab, embedding) */
     struct neb_stack encoder, decoder; /* count 0: absent */
     struct {
@@ -67,7 +68,7 @@ struct neb_teacher {
     neb_tensor *ids, *logits;
 };
 
-/* The loss of the model's head over the feed's targets, in slot 0, weighted: tokens (with label smoothing), rtd, class.
+/* The loss of the model's head over the feed's targets, in slot loss_slot, weighted: tokens (with label smoothing), rtd, class.
  * teacher: only for tokens; NULL: none. */
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
                      const struct neb_teacher *teacher);

@@ -8,11 +8,13 @@
 
 #define NEB_LT_FUNCTIONS(X)                                                                            \
     X(cublasLtCreate)                                                                                  \
-    X(cublasLtDestroy) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) \
-        X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)   \
-            X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute)                         \
-                X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                   \
-                    X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtGetVersion) X(cublasLtGetStatusString)
+    X(cublasLtDestroy)                                                                                 \
+    X(cublasLtMatmul)                                                                                  \
+    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)         \
+        X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
+            X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate)                      \
+                X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)             \
+                    X(cublasLtGetVersion) X(cublasLtGetStatusString)
 
 struct neb_lt_api {
     void *library;

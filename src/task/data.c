@@ -1,0 +1,231 @@
+/* data.c: tokenizer, tokenised sets and streams of a job. */
+#include "task/data.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "text/corpus.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool is_pair(const struct neb_job_data *c)
+{
+    return c->second || (c->lang && strchr(c->lang, '-'));
+}
+
+/* The i-th language of "en-de"; "" when not given. */
+static void lang_of(const struct neb_job_data *c, int i, char out[NEB_LANG_SIZE])
+{
+    const char *s = c->lang ? c->lang : "", *dash = strchr(s, '-');
+    if (i && !dash)
+        s = "";
+    else if (i)
+        s = dash + 1;
+    snprintf(out, NEB_LANG_SIZE, "%.*s", i || !dash ? NEB_LANG_SIZE - 1 : (int)(dash - s), s);
+}
+
+static int lang_index(struct neb_data *d, const char *lang)
+{
+    for (int i = 0; i < d->n_langs; i++)
+        if (!strcmp(d->langs[i], lang)) return i;
+    snprintf(d->langs[d->n_langs], NEB_LANG_SIZE, "%s", lang);
+    return d->n_langs++;
+}
+
+/* ---- tokenizer ------------------------------------------------------------------------------------------------- */
+
+static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *pool)
+{
+    const struct neb_job *job = d->job;
+    const char *paths[2 * NEB_JOB_DATA + 1] = {0}, *langs[2 * NEB_JOB_DATA + 1] = {0};
+    int n = 0;
+    for (int i = 0; i < job->n_data; i++) {
+        if (strcmp(job->data[i].use, "train")) continue;
+        paths[n++] = job->data[i].file;
+        if (job->data[i].second) paths[n++] = job->data[i].second;
+    }
+    if (!n) return neb__doc_fail(&job->doc, "data", "no corpus to train on (use: train)");
+    for (int i = 0; i < d->n_langs; i++)
+        if (*d->langs[i]) langs[i] = d->langs[i];
+    neb__info("training a %s tokenizer of %" PRId64 " pieces", job->tokenizer.type, job->tokenizer.vocab);
+    struct neb_line_feed *feed = NULL;
+    NEB_TRY(neb__line_feed_create(paths, job->tokenizer.lines, &feed));
+    struct neb_tok_train cfg = {.type = job->tokenizer.type,
+                                .vocab = (int32_t)job->tokenizer.vocab,
+                                .langs = langs[0] ? langs : NULL,
+                                .threads = neb__pool_threads(pool)};
+    struct neb_buf model;
+    neb__buf_init(&model, 256u << 20);
+    neb_status s = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
+    if (s == NEB_OK) s = neb__line_feed_status(feed);
+    if (s == NEB_OK) s = neb__file_replace(d->tok_path, model.data, model.len, 0644);
+    neb__buf_free(&model);
+    neb__line_feed_free(feed);
+    return s;
+}
+
+static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool)
+{
+    const struct neb_job_tokenizer *t = &d->job->tokenizer;
+    struct stat st;
+    if (t->file)
+        snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
+    else
+        snprintf(d->tok_path, sizeof d->tok_path, "%s/data/tokenizer.model", d->job->out);
+    if (!t->file && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
+    struct neb_tok_cfg cfg = {.cased = t->cased};
+    return neb__tok_open(d->tok_path, &cfg, &d->tok);
+}
+
+/* ---- sets ------------------------------------------------------------------------------------------------------ */
+
+/* A folder name that changes when anything changes that the tokens depend on. */
+static neb_status set_name(const struct neb_data *d, const struct neb_job_data *c, char *out, size_t size)
+{
+    struct neb_hash h;
+    char text[2048], hex[2 * NEB_HASH_SIZE + 1], tok[2 * NEB_HASH_SIZE + 1];
+    neb__hash_hex(neb__tok_hash(d->tok), tok);
+    int n = snprintf(text, sizeof text, "%s|%" PRId64 "|%d", tok, d->job->train.max_len, is_pair(c));
+    for (int i = 0; i < 2; i++) {
+        const char *file = i ? c->second : c->file;
+        struct stat st;
+        if (!file) continue;
+        if (stat(file, &st)) return neb__fail(NEB_ERR_NOTFOUND, "corpus %s: no such file", file);
+        n += snprintf(text + n, sizeof text - (size_t)n, "|%.400s|%lld|%lld", file, (long long)st.st_size,
+                      (long long)st.st_mtime);
+        if ((size_t)n >= sizeof text) return neb__fail(NEB_ERR_INVALID, "corpus %s: name too long", file);
+    }
+    NEB_TRY(neb__hash(text, (size_t)n, &h));
+    neb__hash_hex(&h, hex);
+    snprintf(out, size, "%s/data/%.16s", d->job->out, hex);
+    return NEB_OK;
+}
+
+static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *c, struct neb_pool *pool,
+                           const char *dir)
+{
+    char lang[2][NEB_LANG_SIZE];
+    const char *paths[] = {c->file, NULL}, *paths2[] = {c->second, NULL};
+    lang_of(c, 0, lang[0]);
+    lang_of(c, 1, lang[1]);
+    struct neb_corpus_cfg cfg = {.paths = paths,
+                                 .paths2 = c->second ? paths2 : NULL,
+                                 .sides = is_pair(c) ? 2 : 1,
+                                 .lang = {lang[0], lang[1]},
+                                 .max_tokens = (int32_t)d->job->train.max_len - 2};
+    struct neb_corpus_stats stats;
+    neb__info("tokenising %s", c->file);
+    NEB_TRY(neb__corpus_tokenise(&cfg, d->tok, pool, dir, &stats));
+    neb__info("%s: %" PRId64 " samples, %" PRId64 " tokens; left out: %" PRId64 " empty, %" PRId64
+              " too long",
+              c->file, stats.samples, stats.tokens[0] + stats.tokens[1], stats.empty, stats.too_long);
+    return NEB_OK;
+}
+
+static neb_status open_sets(struct neb_data *d, struct neb_pool *pool)
+{
+    for (int i = 0; i < d->job->n_data; i++) {
+        char dir[640];
+        struct stat st;
+        NEB_TRY(set_name(d, &d->job->data[i], dir, sizeof dir));
+        if (stat(dir, &st)) NEB_TRY(tokenise(d, &d->job->data[i], pool, dir));
+        NEB_TRY(neb__set_open(dir, &d->set[i]));
+    }
+    return NEB_OK;
+}
+
+static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
+{
+    char dir[600], lang[NEB_LANG_SIZE];
+    snprintf(dir, sizeof dir, "%s/data", d->job->out);
+    NEB_TRY(neb__file_make_dir(dir, 0755));
+    for (int i = 0; i < d->job->n_data; i++)
+        for (int s = 0; s <= is_pair(&d->job->data[i]); s++) {
+            lang_of(&d->job->data[i], s, lang);
+            lang_index(d, lang);
+        }
+    NEB_TRY(open_tokenizer(d, pool));
+    return open_sets(d, pool);
+}
+
+neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out)
+{
+    *out = (struct neb_data){.job = job};
+    struct neb_pool *pool;
+    NEB_TRY(neb__pool_create((int)job->train.threads, &pool));
+    neb_status s = prepare(out, pool);
+    neb__pool_destroy(pool);
+    if (s != NEB_OK) neb__data_free(out);
+    return s;
+}
+
+void neb__data_free(struct neb_data *d)
+{
+    for (int i = 0; i < NEB_JOB_DATA; i++) neb__set_close(d->set[i]);
+    neb__tok_close(d->tok);
+    memset(d, 0, sizeof *d);
+}
+
+/* ---- streams --------------------------------------------------------------------------------------------------- */
+
+/* More than one target language: the model is told which, by a token in front of the source. */
+static bool several_targets(const struct neb_data *d)
+{
+    char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
+    for (int i = 0; i < d->job->n_data; i++) {
+        lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
+        if (i && strcmp(first, lang)) return true;
+        memcpy(first, lang, sizeof first);
+    }
+    return false;
+}
+
+static int collect(const struct neb_data *d, const char *use, struct neb_source *list)
+{
+    struct neb_data *langs =
+        (struct neb_data *)(uintptr_t)d; /* every language is known already: nothing is added */
+    bool tags = d->job->kind == NEB_TASK_TRANSLATE && several_targets(d);
+    int n = 0;
+    for (int i = 0; i < d->job->n_data; i++) {
+        const struct neb_job_data *c = &d->job->data[i];
+        if (strcmp(c->use, use)) continue;
+        char lang[2][NEB_LANG_SIZE];
+        lang_of(c, 0, lang[0]);
+        lang_of(c, 1, lang[1]);
+        struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip, .tag = -1};
+        s.lang[0] = lang_index(langs, lang[0]);
+        s.lang[1] = is_pair(c) ? lang_index(langs, lang[1]) : 0;
+        if (tags) s.tag = neb__tok_lang(d->tok, lang[!c->flip]);
+        list[n++] = s;
+    }
+    return n;
+}
+
+neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
+                            struct neb_stream **out)
+{
+    static const enum neb_batch_kind kinds[] = {[NEB_TASK_MLM] = NEB_BATCH_MLM,
+                                                [NEB_TASK_CAUSAL] = NEB_BATCH_CAUSAL,
+                                                [NEB_TASK_RTD] = NEB_BATCH_MLM,
+                                                [NEB_TASK_TRANSLATE] = NEB_BATCH_PAIR};
+    const struct neb_job_train *t = &d->job->train;
+    struct neb_source sources[NEB_JOB_DATA];
+    bool training = !strcmp(use, "train");
+    struct neb_stream_cfg cfg = {.kind = kinds[d->job->kind],
+                                 .seed = (uint64_t)d->job->seed,
+                                 .part = part,
+                                 .parts = parts,
+                                 .source = sources,
+                                 .temperature = t->temperature,
+                                 .once = !training,
+                                 .tokens = (int32_t)t->tokens,
+                                 .max_len = (int32_t)t->max_len,
+                                 .mask_share = t->mask};
+    cfg.sources = collect(d, use, sources);
+    if (!cfg.sources) return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
+    if (d->job->kind == NEB_TASK_RTD)
+        cfg.keep_share = cfg.random_share = -1; /* ELECTRA masks every chosen token */
+    neb__vocab_of(d->tok, &cfg.vocab);
+    return neb__stream_create(&cfg, out);
+}

@@ -1,0 +1,30 @@
+/* data.h: a job's text, ready to be drawn from: tokenizer, tokenised sets, streams. A successful prepare owes a free.
+ *
+ * Everything that is made is kept under OUT/data and made only once: the tokenizer as tokenizer.model, each corpus under
+ * a name that changes when its file, the tokenizer or the limits change. */
+#ifndef NEB_TASK_DATA_H
+#define NEB_TASK_DATA_H
+
+#include "task/job.h"
+#include "text/shard.h"
+#include "text/stream.h"
+#include "text/tok.h"
+
+struct neb_data {
+    const struct neb_job *job;
+    struct neb_tok *tok;
+    char tok_path[512];
+    struct neb_set *set[NEB_JOB_DATA]; /* as job->data */
+    char langs[2 * NEB_JOB_DATA][NEB_LANG_SIZE];
+    int n_langs;
+};
+
+/* Trains the tokenizer and tokenises where that was not done yet. NEB_ERR_NOTFOUND and NEB_ERR_CONFIG name the file. */
+neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out);
+void neb__data_free(struct neb_data *d);
+
+/* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
+neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
+                            struct neb_stream **out);
+
+#endif

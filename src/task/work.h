@@ -1,0 +1,53 @@
+/* work.h: one site's share of a job: model, optimizer and data on a device, a step at a time. A successful open owes a
+ * close. */
+#ifndef NEB_TASK_WORK_H
+#define NEB_TASK_WORK_H
+
+#include "base/hash.h"
+#include "nn/model.h"
+#include "task/data.h"
+#include "text/prefetch.h"
+
+struct neb_work_step {
+    int64_t step;
+    double loss;     /* of the task; rtd: generator + weight * discriminator */
+    double parts[2]; /* rtd: generator, discriminator */
+    double grad_norm;
+    int64_t tokens; /* real rows that went in, both sides */
+    bool skipped;   /* not finite: nothing changed */
+};
+
+struct neb_work_eval {
+    double loss, accuracy;                     /* per counted row */
+    double rtd_loss, rtd_accuracy, rtd_recall; /* recall: of the replaced tokens */
+    int64_t rows, batches;
+};
+
+struct neb_work;
+
+/* part of parts: this process's share of the data. NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
+neb_status neb__work_open(const struct neb_job *job, const struct neb_data *data, int64_t part, int64_t parts,
+                          struct neb_work **out);
+void neb__work_close(struct neb_work *w);
+
+/* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */
+neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out);
+
+/* Over the corpora with this use, at most `batches` batches (0: all). NEB_ERR_NOTFOUND (quiet): none. */
+neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out);
+
+neb_params *neb__work_params(struct neb_work *w);
+neb_device *neb__work_device(struct neb_work *w);
+neb_tape *neb__work_tape(struct neb_work *w);
+neb_optimizer *neb__work_optimizer(struct neb_work *w);
+struct neb_model *neb__work_model(struct neb_work *w);
+double neb__work_waited(const struct neb_work *w); /* seconds spent waiting for data */
+
+/* Names and shapes of all parameters, hashed: what a checkpoint is of. */
+neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out);
+
+/* The data position behind the last step, for a checkpoint; and going there. */
+neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out);
+neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t n);
+
+#endif

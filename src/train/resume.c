@@ -1,0 +1,134 @@
+/* resume.c: the sections of a checkpoint:
+ *
+ *     progress   step, tokens, seconds (three little-endian 64-bit words, the last a double's bits)
+ *     params     fp32, all parameters in the order they were added
+ *     m, v       the optimizer's moments, in the layout of the trainable slab
+ *     data       the position of the stream
+ *
+ * Dropout and masks are functions of (seed, step, sample), so there is no random state to keep. */
+#include "train/resume.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { PROGRESS = 24 };
+
+int64_t neb__resume_values(struct neb_work *w)
+{
+    return neb_params_values(neb__work_params(w), false);
+}
+
+neb_status neb__resume_read_params(struct neb_work *w, float *out)
+{
+    neb_params *ps = neb__work_params(w);
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        NEB_TRY(neb_param_read(neb_params_at(ps, i), out));
+        out += neb_param_values(neb_params_at(ps, i));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__resume_write_params(struct neb_work *w, const float *values)
+{
+    neb_params *ps = neb__work_params(w);
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        NEB_TRY(neb_param_write(neb_params_at(ps, i), values));
+        values += neb_param_values(neb_params_at(ps, i));
+    }
+    return NEB_OK;
+}
+
+static neb_status collect(struct neb_work *w, float *params, float *m, float *v, struct neb_buf *data)
+{
+    NEB_TRY(neb__resume_read_params(w, params));
+    NEB_TRY(neb_optimizer_save(neb__work_optimizer(w), m, v));
+    return neb__work_save_position(w, data);
+}
+
+neb_status neb__resume_save(struct neb_work *w, struct neb_ckpt_writer *writer, const struct neb_progress *p)
+{
+    int64_t slab;
+    neb_params_slab(neb__work_params(w), &slab);
+    size_t all = (size_t)neb__resume_values(w) * sizeof(float), part = (size_t)slab * sizeof(float);
+    float *params = neb__malloc(all), *m = neb__malloc(part), *v = neb__malloc(part);
+    struct neb_buf data;
+    neb__buf_init(&data, 64u << 20);
+    struct neb_ckpt_id id = {.step = p->step};
+    neb_status s = params && m && v ? neb__work_identity(w, &id.model)
+                                    : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes",
+                                                all + 2 * part);
+    if (s == NEB_OK) s = collect(w, params, m, v, &data);
+    uint8_t progress[PROGRESS];
+    uint64_t bits;
+    memcpy(&bits, &p->seconds, sizeof bits);
+    neb__put64(progress, (uint64_t)p->step);
+    neb__put64(progress + 8, (uint64_t)p->tokens);
+    neb__put64(progress + 16, bits);
+    struct neb_ckpt_section list[] = {{"progress", progress, sizeof progress},
+                                      {"params", params, all},
+                                      {"m", m, part},
+                                      {"v", v, part},
+                                      {"data", data.data, data.len}};
+    if (s == NEB_OK) s = neb__ckpt_writer_put(writer, &id, list, 5);
+    neb__buf_free(&data);
+    neb__free(params);
+    neb__free(m);
+    neb__free(v);
+    return s;
+}
+
+static neb_status section(const struct neb_ckpt *c, const char *name, size_t size, const void **data)
+{
+    size_t n;
+    NEB_TRY(neb__ckpt_get(c, name, data, &n));
+    if (n != size)
+        return neb__fail(NEB_ERR_CORRUPT, "checkpoint section '%s' has %zu bytes instead of %zu", name, n,
+                         size);
+    return NEB_OK;
+}
+
+static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct neb_progress *p)
+{
+    const void *progress, *params, *m, *v, *data;
+    size_t n;
+    int64_t slab;
+    neb_params_slab(neb__work_params(w), &slab);
+    NEB_TRY(section(c, "progress", PROGRESS, &progress));
+    NEB_TRY(section(c, "params", (size_t)neb__resume_values(w) * sizeof(float), &params));
+    NEB_TRY(section(c, "m", (size_t)slab * sizeof(float), &m));
+    NEB_TRY(section(c, "v", (size_t)slab * sizeof(float), &v));
+    NEB_TRY(neb__ckpt_get(c, "data", &data, &n));
+    NEB_TRY(neb__work_load_position(w, data, n));
+    NEB_TRY(neb__resume_write_params(w, params));
+    const uint8_t *b = progress;
+    uint64_t bits = neb__get64(b + 16);
+    p->step = (int64_t)neb__get64(b);
+    p->tokens = (int64_t)neb__get64(b + 8);
+    memcpy(&p->seconds, &bits, sizeof bits);
+    return neb_optimizer_load(neb__work_optimizer(w), p->step, m, v);
+}
+
+neb_status neb__resume_load(struct neb_work *w, const char *dir, struct neb_progress *p)
+{
+    struct neb_hash model;
+    struct neb_ckpt *c;
+    NEB_TRY(neb__work_identity(w, &model));
+    NEB_TRY(neb__ckpt_open_latest(dir, &model, &c));
+    neb_status s = restore(w, c, p);
+    neb__ckpt_close(c);
+    return s;
+}
+
+neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n, double factor)
+{
+    char path[512];
+    struct neb_ckpt *c;
+    NEB_TRY(neb__ckpt_path(dir, step, path, sizeof path));
+    NEB_TRY(neb__ckpt_open(path, &c));
+    const void *params;
+    neb_status s = section(c, "params", (size_t)n * sizeof(float), &params);
+    for (int64_t i = 0; s == NEB_OK && i < n; i++) sum[i] += factor * (double)((const float *)params)[i];
+    neb__ckpt_close(c);
+    return s;
+}

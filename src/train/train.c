@@ -1,0 +1,256 @@
+/* train.c: the loop of a job on one site: step, show, measure, evaluate, checkpoint.
+ *
+ * Signals only set a flag that is read between steps, so a checkpoint is always of a whole step. The second signal is left
+ * to its default action: the last checkpoint on disk is whole, whatever happens. */
+#include "train/train.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "store/metrics.h"
+#include "store/safetensors.h"
+#include "train/resume.h"
+#include "train/show.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_SKIPPED = 20, EVAL_BATCHES = 50 };
+
+struct trainer {
+    const struct neb_job *job;
+    struct neb_data data;
+    struct neb_work *work;
+    struct neb_ckpt_writer *writer;
+    struct neb_metrics *metrics;
+    struct neb_schedule schedule;
+    struct neb_progress progress;
+    struct neb_show show;
+    char checkpoints[512];
+    int skipped; /* steps in a row */
+};
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void on_signal(int number)
+{
+    asked_to_stop = 1;
+    signal(number, SIG_DFL);
+}
+
+static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *out)
+{
+    static const char *const names[] = {"constant", "linear", "cosine", "inverse-sqrt", "wsd"};
+    const struct neb_job_train *t = &job->train;
+    for (int i = 0; i < 5; i++)
+        if (t->schedule && !strcmp(t->schedule, names[i])) {
+            *out = (struct neb_schedule){.kind = (neb_schedule_kind)i,
+                                         .peak = (float)t->lr,
+                                         .floor = (float)t->floor,
+                                         .warmup = t->warmup >= 0 ? t->warmup : t->steps / 20,
+                                         .total = t->steps,
+                                         .decay = (float)t->decay_share};
+            return neb_schedule_check(out);
+        }
+    return neb__doc_fail(&job->doc, "train.schedule", "train.schedule: '%s' is none of the schedules",
+                         t->schedule ? t->schedule : "");
+}
+
+static neb_status open_trainer(struct trainer *t)
+{
+    NEB_TRY(make_schedule(t->job, &t->schedule));
+    NEB_TRY(neb__data_prepare(t->job, &t->data));
+    NEB_TRY(neb__work_open(t->job, &t->data, 0, 1, &t->work));
+    snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
+    int keep = (int)(t->job->train.average > t->job->train.keep ? t->job->train.average : t->job->train.keep);
+    NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
+    neb_status s = neb__resume_load(t->work, t->checkpoints, &t->progress);
+    if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
+    if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
+    NEB_TRY(neb__metrics_open(t->job->out, s == NEB_OK ? t->progress.step : -1, &t->metrics));
+    return NEB_OK;
+}
+
+static void close_trainer(struct trainer *t)
+{
+    neb__metrics_close(t->metrics);
+    neb__ckpt_writer_close(t->writer);
+    neb__work_close(t->work);
+    neb__data_free(&t->data);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------------------- */
+
+static void measure(struct trainer *t, const struct neb_work_step *s, double lr)
+{
+    if (!s->step) return;
+    neb__metrics_put(t->metrics, s->step, "loss", s->loss);
+    neb__metrics_put(t->metrics, s->step, "grad_norm", s->grad_norm);
+    neb__metrics_put(t->metrics, s->step, "lr", lr);
+    neb__metrics_put(t->metrics, s->step, "tokens_per_second", neb__show_rate(&t->show));
+    if (t->job->kind != NEB_TASK_RTD) return;
+    neb__metrics_put(t->metrics, s->step, "generator_loss", s->parts[0]);
+    neb__metrics_put(t->metrics, s->step, "discriminator_loss", s->parts[1]);
+}
+
+static neb_status evaluate(struct trainer *t)
+{
+    struct neb_work_eval e;
+    neb_status s = neb__work_eval(t->work, "valid", EVAL_BATCHES, &e);
+    if (s == NEB_ERR_NOTFOUND) return NEB_OK;
+    NEB_TRY(s);
+    int64_t step = t->progress.step;
+    neb__metrics_put(t->metrics, step, "valid/loss", e.loss);
+    neb__metrics_put(t->metrics, step, "valid/accuracy", e.accuracy);
+    if (t->job->kind == NEB_TASK_RTD) {
+        neb__metrics_put(t->metrics, step, "valid/rtd_loss", e.rtd_loss);
+        neb__metrics_put(t->metrics, step, "valid/rtd_accuracy", e.rtd_accuracy);
+        neb__show_line(&t->show,
+                       "held out at step %" PRId64
+                       ": generator loss %.4f, accuracy %.1f %%; discriminator loss %.4f, "
+                       "accuracy %.1f %%, of the replaced %.1f %%",
+                       step, e.loss, 100 * e.accuracy, e.rtd_loss, 100 * e.rtd_accuracy, 100 * e.rtd_recall);
+        return NEB_OK;
+    }
+    neb__show_line(&t->show, "held out at step %" PRId64 ": loss %.4f, perplexity %.2f, accuracy %.1f %%",
+                   step, e.loss, exp(e.loss), 100 * e.accuracy);
+    return NEB_OK;
+}
+
+static neb_status save(struct trainer *t)
+{
+    neb__metrics_flush(t->metrics);
+    return neb__resume_save(t->work, t->writer, &t->progress);
+}
+
+static neb_status one_step(struct trainer *t)
+{
+    int64_t start = neb__now_ns();
+    float lr = neb_schedule_lr(&t->schedule, t->progress.step);
+    struct neb_work_step step = {0};
+    neb_status s = neb__work_step(t->work, lr, &step);
+    t->skipped = s == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
+    if (t->skipped >= MAX_SKIPPED)
+        return neb__fail(s, "%d steps in a row were not finite: stopping; the last checkpoint is good",
+                         t->skipped);
+    if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
+    t->progress.step++;
+    t->progress.tokens += step.tokens;
+    t->progress.seconds += neb__seconds_since(start);
+    neb__show_step(&t->show, t->progress.step, t->job->train.steps, step.loss, step.tokens, (double)lr);
+    measure(t, &step, (double)lr);
+    return NEB_OK;
+}
+
+static bool due(int64_t every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+static bool finished(const struct trainer *t)
+{
+    const struct neb_job_train *c = &t->job->train;
+    return t->progress.step >= c->steps || (c->minutes > 0 && t->progress.seconds >= 60 * c->minutes);
+}
+
+static neb_status loop(struct trainer *t)
+{
+    const struct neb_job_train *c = &t->job->train;
+    while (!finished(t)) {
+        NEB_TRY(one_step(t));
+        if (asked_to_stop) {
+            NEB_TRY(save(t));
+            neb__show_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
+                           t->progress.step);
+            return neb__ckpt_writer_wait(t->writer) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
+        }
+        if (due(c->eval_every, t->progress.step)) NEB_TRY(evaluate(t));
+        if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
+    }
+    NEB_TRY(save(t));
+    return neb__ckpt_writer_wait(t->writer);
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------- */
+
+/* The mean of the last checkpoints, as translation papers use. */
+static neb_status average(struct trainer *t)
+{
+    int64_t steps[1024], n = neb__resume_values(t->work);
+    int have = neb__ckpt_list(t->checkpoints, steps, 1024);
+    int use = have < (int)t->job->train.average ? have : (int)t->job->train.average;
+    if (use < 2) return NEB_OK;
+    double *sum = NEB_NEW_ARRAY(double, (size_t)n);
+    float *mean = neb__malloc((size_t)n * sizeof *mean);
+    neb_status s = sum && mean ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for averaging");
+    for (int i = have - use; s == NEB_OK && i < have; i++)
+        s = neb__resume_add_params(t->checkpoints, steps[i], sum, n, 1.0 / use);
+    for (int64_t i = 0; s == NEB_OK && i < n; i++) mean[i] = (float)sum[i];
+    if (s == NEB_OK) s = neb__resume_write_params(t->work, mean);
+    if (s == NEB_OK) neb__show_line(&t->show, "averaged the last %d checkpoints", use);
+    neb__free(sum);
+    neb__free(mean);
+    return s;
+}
+
+/* OUT/model.safetensors: every parameter under its own name. */
+static neb_status export_model(struct trainer *t)
+{
+    neb_params *ps = neb__work_params(t->work);
+    int n = neb_params_count(ps);
+    float *values = neb__malloc((size_t)neb__resume_values(t->work) * sizeof *values), *at = values;
+    struct neb_st_tensor *list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)n);
+    neb_status s = values && list ? neb__resume_read_params(t->work, values)
+                                  : neb__fail(NEB_ERR_NOMEM, "out of memory for exporting %d parameters", n);
+    for (int i = 0; s == NEB_OK && i < n; i++) {
+        const neb_param *p = neb_params_at(ps, i);
+        int64_t shape[4];
+        list[i] = (struct neb_st_tensor){.name = neb_param_name(p),
+                                         .type = NEB_ST_F32,
+                                         .rank = neb_param_shape(p, shape),
+                                         .data = at,
+                                         .size = (uint64_t)neb_param_values(p) * sizeof *at};
+        memcpy(list[i].shape, shape, sizeof shape);
+        at += neb_param_values(p);
+    }
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", t->job->out);
+    if (s == NEB_OK) s = neb__st_write(path, list, n, NULL);
+    neb__free(values);
+    neb__free(list);
+    return s;
+}
+
+static neb_status finish(struct trainer *t)
+{
+    NEB_TRY(average(t));
+    NEB_TRY(evaluate(t));
+    NEB_TRY(export_model(t));
+    neb__show_line(&t->show,
+                   "%s: %" PRId64 " steps, %" PRId64
+                   " tokens in %.0f s (%.0f tokens/s, %.1f %% waiting for data)",
+                   t->job->name, t->progress.step, t->progress.tokens, t->progress.seconds,
+                   t->progress.seconds > 0 ? (double)t->progress.tokens / t->progress.seconds : 0,
+                   t->progress.seconds > 0 ? 100 * neb__work_waited(t->work) / t->progress.seconds : 0);
+    return NEB_OK;
+}
+
+neb_status neb__train(const struct neb_job *job)
+{
+    struct trainer t = {.job = job};
+    NEB_TRY(neb__file_make_dir(job->out, 0755));
+    neb_status s = open_trainer(&t);
+    if (s == NEB_OK) {
+        asked_to_stop = 0;
+        signal(SIGINT, on_signal);
+        signal(SIGTERM, on_signal);
+        neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
+        s = loop(&t);
+        neb__show_end(&t.show);
+        if (s == NEB_OK) s = finish(&t);
+    }
+    close_trainer(&t);
+    return s;
+}
