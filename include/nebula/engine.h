@@ -50,6 +50,7 @@ NEB_API const char *neb_dtype_name(neb_dtype type);
 NEB_API neb_status neb_buffer_create(neb_device *d, size_t bytes, neb_buffer **out);
 NEB_API void neb_buffer_destroy(neb_buffer *b);
 NEB_API size_t neb_buffer_size(const neb_buffer *b);
+NEB_API neb_status neb_buffer_clear(neb_buffer *b); /* zeros */
 /* NEB_ERR_RANGE: more bytes than the buffer has. */
 NEB_API neb_status neb_buffer_upload(neb_buffer *b, const void *host, size_t bytes);
 NEB_API neb_status neb_buffer_download(const neb_buffer *b, void *host, size_t bytes);
@@ -232,6 +233,10 @@ NEB_API neb_tensor *neb_op_rows_of(neb_tape *t, neb_tensor *x, int64_t first, in
 NEB_API neb_tensor *neb_op_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *shape);
 /* A column view as a contiguous tensor of its own. */
 NEB_API neb_tensor *neb_op_copy(neb_tape *t, neb_tensor *x);
+/* Adds row r of x (n, d) to row index[r] of the buffer, seen as (rows, d) of x's type, and returns that: a cache that grows
+ * from run to run. Indices are distinct, or out of range: not added. No gradient. */
+NEB_API neb_tensor *neb_op_add_rows(neb_tape *t, neb_tensor *x, neb_tensor *index, neb_buffer *b,
+                                    int64_t rows);
 
 NEB_API neb_tensor *neb_op_gather(neb_tape *t, neb_tensor *x, neb_tensor *index); /* rows; I32 (n) → (n, d) */
 NEB_API neb_tensor *neb_op_scatter(neb_tape *t, neb_tensor *x, neb_tensor *index,

@@ -101,9 +101,20 @@ static neb_tensor *with_prefix(neb_tape *t, neb_param *prefix, const struct neb_
                       neb_op_embed(t, 1, &prefix, &id, 1));
 }
 
-static neb_tensor *self_attention(neb_tape *t, const struct neb_layer *l, const struct neb_input_side *s,
-                                  neb_tensor *x)
+/* The new keys and values join those of earlier runs. */
+static void use_cache(neb_tape *t, const struct neb_layer_call *c, struct neb_attention *n)
 {
+    const struct neb_cache_input *at = c->at;
+    n->k = neb_op_add_rows(t, neb_op_copy(t, n->k), at->index, c->cache->key, at->rows);
+    n->v = neb_op_add_rows(t, neb_op_copy(t, n->v), at->index, c->cache->value, at->rows);
+    n->q_seqs = at->q_seqs;
+    n->k_seqs = at->k_seqs;
+}
+
+static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
+{
+    const struct neb_layer *l = c->layer;
+    const struct neb_input_side *s = c->side;
     const struct neb_arch *a = l->arch;
     const struct neb_attn_layer *at = &l->attention;
     int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim;
@@ -125,6 +136,7 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer *l, const 
         n.v = with_prefix(t, at->prefix_value, s, n.v);
         n.k_seqs = s->with_prefix;
     }
+    if (c->cache) use_cache(t, c, &n);
     neb_tensor *y = neb__lin_run(t, &at->out, neb_op_attention(t, &n), NEB_ACT_NONE);
     y = run_adapter(t, &at->adapter, y);
     neb_pop(t);
@@ -137,12 +149,14 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
     const struct neb_attn_layer *at = &c->layer->cross;
     int64_t kv = a->kv_heads * a->head_dim;
     neb_push(t, "cross");
-    neb_tensor *both = neb__lin_run(t, &at->kv, c->memory, NEB_ACT_NONE);
+    neb_tensor *both = c->cache ? neb_input(t, c->cache->cross, neb_compute_type(t), 2,
+                                            (int64_t[]){c->at->source_rows, 2 * kv})
+                                : neb__lin_run(t, &at->kv, c->memory, NEB_ACT_NONE);
     struct neb_attention n = {.q = neb__lin_run(t, &at->q, x, NEB_ACT_NONE),
                               .k = neb_op_columns(t, both, 0, kv),
                               .v = neb_op_columns(t, both, kv, kv),
-                              .q_seqs = c->side->seqs,
-                              .k_seqs = c->memory_side->seqs,
+                              .q_seqs = c->cache ? c->at->cross_q : c->side->seqs,
+                              .k_seqs = c->cache ? c->at->cross_k : c->memory_side->seqs,
                               .heads = a->heads,
                               .kv_heads = a->kv_heads,
                               .dropout = a->attention_dropout};
@@ -175,7 +189,7 @@ static neb_tensor *run_pre(neb_tape *t, const struct neb_layer_call *c, neb_tens
 {
     const struct neb_layer *l = c->layer;
     const struct neb_arch *a = l->arch;
-    neb_tensor *y = self_attention(t, l, c->side, neb__norm_run(t, &l->attention.norm, x)), *s = NULL;
+    neb_tensor *y = self_attention(t, c, neb__norm_run(t, &l->attention.norm, x)), *s = NULL;
     if (l->has_cross) {
         neb_tensor *n = join(t, a, &l->cross.norm, y, x, &x);
         y = cross_attention(t, c, n);
@@ -187,7 +201,7 @@ static neb_tensor *run_pre(neb_tape *t, const struct neb_layer_call *c, neb_tens
 static neb_tensor *run_post(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
 {
     const struct neb_layer *l = c->layer;
-    x = join(t, l->arch, &l->attention.norm, self_attention(t, l, c->side, x), x, NULL);
+    x = join(t, l->arch, &l->attention.norm, self_attention(t, c, x), x, NULL);
     if (l->has_cross) x = join(t, l->arch, &l->cross.norm, cross_attention(t, c, x), x, NULL);
     return join(t, l->arch, &l->ffn.norm, feed_forward(t, l, x), x, NULL);
 }

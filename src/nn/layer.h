@@ -87,6 +87,19 @@ struct neb_layer {
 
 void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out);
 
+/* Decoding token by token: what a layer keeps from run to run, and where this run's rows go (nn/decode.h). */
+struct neb_layer_cache {
+    neb_buffer *key, *value; /* (cache rows, kv_heads * head_dim) */
+    neb_buffer *cross;       /* (source rows, 2 kv_heads * head_dim) keys and values of the memory, or NULL */
+};
+
+struct neb_cache_input {
+    int64_t rows, source_rows;
+    neb_tensor *index;              /* I32 (new rows) their place in the cache; -1: not kept */
+    struct neb_seqs q_seqs, k_seqs; /* new rows over all cached ones */
+    struct neb_seqs cross_q, cross_k;
+};
+
 /* What a layer runs with besides x. Must stay valid until the run ends when layers are recomputed. */
 struct neb_layer_call {
     const struct neb_layer *layer;
@@ -94,6 +107,8 @@ struct neb_layer_call {
     const struct neb_input_side *memory_side; /* cross attention */
     neb_tensor *memory;
     int number;
+    const struct neb_layer_cache *cache; /* NULL: none */
+    const struct neb_cache_input *at;
 };
 
 /* neb_block_fn: x (rows, hidden) → (rows, hidden). */

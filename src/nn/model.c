@@ -164,17 +164,29 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
     return x;
 }
 
-static neb_tensor *run_stack(struct neb_model *m, struct neb_stack *s, neb_tape *t,
-                             const struct neb_input_side *side, neb_tensor *memory,
-                             const struct neb_input_side *memory_side)
+/* What all layers of a stack share. */
+struct stack_run {
+    const struct neb_input_side *side, *memory_side;
+    neb_tensor *memory;
+    const struct neb_layer_cache *caches; /* (layers) or NULL */
+    const struct neb_cache_input *at;
+};
+
+static neb_tensor *run_stack(struct neb_model *m, struct neb_stack *s, neb_tape *t, const struct stack_run *r)
 {
     neb_push(t, "%s%s", m->prefix, s->name);
-    neb_set_rows(t, side->sample, side->position);
-    neb_tensor *x = run_embedding(m, s, t, side);
+    neb_set_rows(t, r->side->sample, r->side->position);
+    neb_tensor *x = run_embedding(m, s, t, r->side);
     for (int64_t i = 0; i < s->count; i++) {
-        s->calls[i] = (struct neb_layer_call){&s->layers[i], side, memory_side, memory, (int)i};
-        x = m->arch.recompute ? neb_op_recompute(t, neb__layer_run, &s->calls[i], x)
-                              : neb__layer_run(t, &s->calls[i], x);
+        s->calls[i] = (struct neb_layer_call){.layer = &s->layers[i],
+                                              .side = r->side,
+                                              .memory_side = r->memory_side,
+                                              .memory = r->memory,
+                                              .number = (int)i,
+                                              .cache = r->caches ? &r->caches[i] : NULL,
+                                              .at = r->at};
+        x = m->arch.recompute && !r->caches ? neb_op_recompute(t, neb__layer_run, &s->calls[i], x)
+                                            : neb__layer_run(t, &s->calls[i], x);
     }
     if (s->norm.gamma) x = neb__norm_run(t, &s->norm, x);
     neb_pop(t);
@@ -183,13 +195,20 @@ static neb_tensor *run_stack(struct neb_model *m, struct neb_stack *s, neb_tape 
 
 neb_tensor *neb__model_encode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side)
 {
-    return run_stack(m, &m->encoder, t, side, NULL, NULL);
+    return run_stack(m, &m->encoder, t, &(struct stack_run){.side = side});
 }
 
 neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                               neb_tensor *memory, const struct neb_input_side *memory_side)
 {
-    return run_stack(m, &m->decoder, t, side, memory, memory_side);
+    return run_stack(m, &m->decoder, t,
+                     &(struct stack_run){.side = side, .memory_side = memory_side, .memory = memory});
+}
+
+neb_tensor *neb__model_decode_cached(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
+                                     const struct neb_layer_cache *caches, const struct neb_cache_input *at)
+{
+    return run_stack(m, &m->decoder, t, &(struct stack_run){.side = side, .caches = caches, .at = at});
 }
 
 neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in)

@@ -78,6 +78,8 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
                               const struct neb_input_side *side, neb_tensor *rows);
 
 /* internal to nn */
+neb_tensor *neb__model_decode_cached(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
+                                     const struct neb_layer_cache *caches, const struct neb_cache_input *at);
 void neb__head_build(struct neb_builder *b, struct neb_model *m);
 neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b);
 

@@ -61,6 +61,11 @@ static neb_status check_size(const neb_buffer *b, size_t bytes)
     return neb__fail(NEB_ERR_RANGE, "%zu bytes for a buffer of %zu", bytes, b->bytes);
 }
 
+neb_status neb_buffer_clear(neb_buffer *b)
+{
+    return b->dev->ops->fill(b->dev->ctx, b->data, 0, b->bytes);
+}
+
 neb_status neb_buffer_upload(neb_buffer *b, const void *host, size_t bytes)
 {
     NEB_TRY(check_size(b, bytes));

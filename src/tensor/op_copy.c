@@ -1,6 +1,7 @@
-/* op_copy.c: a column view made contiguous, for the ops that need their rows one behind the other.
+/* op_copy.c: a column view made contiguous, for the ops that need their rows one behind the other; and rows added to a
+ * buffer that lives on.
  *
- * The gradient goes back into the view's columns. A device copies rectangles by overwriting only, so where the root has a
+ * The gradient of a copy goes back into the view's columns. A device copies rectangles by overwriting only, so where the root has a
  * gradient already the columns are laid into a cleared piece of the root's size, which is then added. */
 #include "tensor/tape.h"
 
@@ -38,4 +39,27 @@ neb_status neb__backward_copy(neb_tape *t, struct neb_node *n)
                            .dst_type = x->type};
     NEB_TRY(NEB_CALL(t, copy2d, &c));
     return neb__grad_add(t, x, temp);
+}
+
+neb_tensor *neb_op_add_rows(neb_tape *t, neb_tensor *x, neb_tensor *index, neb_buffer *b, int64_t rows)
+{
+    if (!neb__want_act(t, "add_rows", "x", x, -1, -1) ||
+        !neb__want(t, "add_rows", "index", index, NEB_I32, neb__rows(x), 1))
+        return NULL;
+    if (!neb__contiguous(x)) {
+        neb__tape_fail(t, NEB_ERR_SHAPE, "add_rows",
+                       "x is a column view: only contiguous tensors are possible");
+        return NULL;
+    }
+    neb_tensor *y = neb_input(t, b, x->type, 2, (int64_t[]){rows, neb__cols(x)});
+    if (!y) return NULL;
+    struct neb_rows a = {.x = neb__data(t, x),
+                         .y = neb__data(t, y),
+                         .index = neb__data(t, index),
+                         .n = neb__rows(x),
+                         .rows = rows,
+                         .d = neb__cols(x),
+                         .type = x->type};
+    neb__use(x);
+    return NEB_CALL(t, scatter_rows, &a) == NEB_OK ? y : NULL;
 }

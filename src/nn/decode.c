@@ -1,0 +1,315 @@
+/* decode.c: a decoder over cached keys and values.
+ *
+ * The cache gives every sequence max_len rows, of which the first len[s] are in use. Attention wants sequences one behind
+ * the other, so the unused rows form sequences of their own, without queries: with n sequences there are 2n,
+ *     keys     [0, len 0) [len 0, max) [max, max + len 1) …      queries   rows of 0, none, rows of 1, none, …
+ * and shapes depend on neither lengths nor positions: all single-token runs share one plan (and one recording).
+ *
+ * New rows are added to the cache, so rows not yet in use hold zeros: the cache is cleared at the start, and reordering
+ * fills unused rows with zeros. Keys and values of the memory are computed once, at the start. Beams of one source are
+ * queries of one sequence in cross attention, so the memory is not repeated. */
+#include "nn/decode.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+enum array { IDS, POSITION, INDEX, LAST, Q_STARTS, K_STARTS, CROSS_Q, REORDER, ARRAYS };
+
+struct neb_decoding {
+    neb_device *device;
+    struct neb_model *model;
+    struct neb_decode_limits limits;
+    neb_tape *tape;
+    struct neb_layer_cache *caches; /* (decoder layers) */
+    neb_buffer *ints, *logits;
+    int32_t *host; /* the content of ints */
+    float *host_logits;
+    size_t at[ARRAYS], int_bytes;
+    int64_t room; /* rows of one run, at most */
+    struct neb_feed *source;
+
+    /* the present sequences */
+    int32_t seqs, sources, rows;
+    int32_t *len; /* (limits.seqs) */
+    bool single;  /* the run appends one token to each */
+
+    /* of the present run */
+    struct neb_input_side side;
+    struct neb_cache_input input;
+};
+
+/* ---- creating --------------------------------------------------------------------------------------------------- */
+
+static void lay_out(struct neb_decoding *d)
+{
+    const struct neb_decode_limits *l = &d->limits;
+    d->room = l->prompt_rows > l->seqs ? l->prompt_rows : l->seqs;
+    int64_t size[ARRAYS] = {d->room,         d->room,         d->room,     l->seqs,
+                            2 * l->seqs + 1, 2 * l->seqs + 1, l->seqs + 1, (int64_t)l->seqs * l->max_len};
+    size_t at = 0;
+    for (int a = 0; a < ARRAYS; a++) {
+        d->at[a] = at;
+        at += ((size_t)size[a] + 15) / 16 * 16;
+    }
+    d->int_bytes = at * 4;
+}
+
+static neb_status check(const struct neb_model *m, const struct neb_decode_limits *l)
+{
+    const struct neb_arch *a = &m->arch;
+    if (a->kind == NEB_ENCODER || a->head != NEB_HEAD_TOKENS)
+        return neb__fail(NEB_ERR_UNSUPPORTED, "only a decoder with a token head generates text");
+    if (m->peft.prefix)
+        return neb__fail(NEB_ERR_UNSUPPORTED, "generating with a trained prefix is not supported");
+    if (l->seqs < 1 || l->seqs > 1 << 20 || l->max_len < 1 || l->max_len > a->max_positions ||
+        l->prompt_rows < 1 || l->prompt_rows > 1 << 28 || l->source_rows < 0 ||
+        (int64_t)l->seqs * l->max_len > 1 << 28)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "cannot generate %d sequences of up to %d tokens (the model has %" PRId64
+                         " positions) from %d prompt tokens",
+                         l->seqs, l->max_len, a->max_positions, l->prompt_rows);
+    if ((a->kind == NEB_ENCODER_DECODER) != (l->source_rows > 0))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "%d source tokens: an encoder-decoder needs some, a decoder has none",
+                         l->source_rows);
+    return NEB_OK;
+}
+
+static neb_status create_caches(struct neb_decoding *d)
+{
+    const struct neb_arch *a = &d->model->arch;
+    size_t kv = (size_t)(a->kv_heads * a->head_dim) * sizeof(float); /* room for the widest compute type */
+    size_t bytes = (size_t)d->limits.seqs * (size_t)d->limits.max_len * kv;
+    for (int64_t i = 0; i < d->model->decoder.count; i++) {
+        NEB_TRY(neb_buffer_create(d->device, bytes, &d->caches[i].key));
+        NEB_TRY(neb_buffer_create(d->device, bytes, &d->caches[i].value));
+        if (d->limits.source_rows)
+            NEB_TRY(
+                neb_buffer_create(d->device, (size_t)d->limits.source_rows * 2 * kv, &d->caches[i].cross));
+    }
+    return NEB_OK;
+}
+
+static neb_status create_parts(struct neb_decoding *d)
+{
+    const struct neb_decode_limits *l = &d->limits;
+    size_t logits = (size_t)l->seqs * (size_t)d->model->arch.vocab * sizeof(float);
+    lay_out(d);
+    d->caches = NEB_NEW_ARRAY(struct neb_layer_cache, (size_t)d->model->decoder.count);
+    d->host = neb__calloc(1, d->int_bytes);
+    d->host_logits = neb__malloc(logits);
+    d->len = NEB_NEW_ARRAY(int32_t, (size_t)l->seqs);
+    if (!d->caches || !d->host || !d->host_logits || !d->len)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for generating %d sequences", l->seqs);
+    NEB_TRY(create_caches(d));
+    NEB_TRY(neb_buffer_create(d->device, d->int_bytes, &d->ints));
+    NEB_TRY(neb_buffer_create(d->device, logits, &d->logits));
+    NEB_TRY(neb_tape_create(d->device, d->model->params, &d->tape));
+    if (!l->source_rows) return NEB_OK;
+    struct neb_feed_limits f = {.rows = {l->source_rows}, .seqs = l->seqs};
+    return neb__feed_create(d->device, &f, &d->source);
+}
+
+neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
+                                const struct neb_decode_limits *limits, struct neb_decoding **out)
+{
+    NEB_TRY(check(m, limits));
+    struct neb_decoding *d = NEB_NEW(struct neb_decoding);
+    if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for generating");
+    d->device = device;
+    d->model = m;
+    d->limits = *limits;
+    neb_status s = create_parts(d);
+    if (s != NEB_OK) {
+        neb__decoding_destroy(d);
+        return s;
+    }
+    *out = d;
+    return NEB_OK;
+}
+
+void neb__decoding_destroy(struct neb_decoding *d)
+{
+    if (!d) return;
+    for (int64_t i = 0; d->caches && i < d->model->decoder.count; i++) {
+        neb_buffer_destroy(d->caches[i].key);
+        neb_buffer_destroy(d->caches[i].value);
+        neb_buffer_destroy(d->caches[i].cross);
+    }
+    neb_tape_destroy(d->tape);
+    neb__feed_destroy(d->source);
+    neb_buffer_destroy(d->ints);
+    neb_buffer_destroy(d->logits);
+    neb__free(d->caches);
+    neb__free(d->host);
+    neb__free(d->host_logits);
+    neb__free(d->len);
+    neb__free(d);
+}
+
+int64_t neb__decoding_vocab(const struct neb_decoding *d)
+{
+    return d->model->arch.vocab;
+}
+
+/* ---- model functions -------------------------------------------------------------------------------------------- */
+
+static neb_tensor *ints(struct neb_decoding *d, neb_tape *t, enum array a, int64_t n)
+{
+    return neb_input_at(t, d->ints, d->at[a] * 4, NEB_I32, 1, &n);
+}
+
+static void encode_fn(neb_tape *t, void *arg)
+{
+    struct neb_decoding *d = arg;
+    const struct neb_input *in = neb__feed_input(d->source, t);
+    neb_tensor *memory = neb__model_encode(d->model, t, &in->side[0]);
+    for (int64_t i = 0; i < d->model->decoder.count; i++) {
+        neb_tensor *kv = neb__lin_run(t, &d->model->decoder.layers[i].cross.kv, memory, NEB_ACT_NONE);
+        neb_output(t, kv, d->caches[i].cross, neb_compute_type(t));
+    }
+}
+
+static void describe_run(struct neb_decoding *d, neb_tape *t)
+{
+    int64_t n = d->seqs, max = d->limits.max_len, longest = d->single ? 1 : max;
+    d->side = (struct neb_input_side){
+        .rows = d->rows, .ids = ints(d, t, IDS, d->rows), .position = ints(d, t, POSITION, d->rows)};
+    d->side.sample = d->side.position; /* there is no dropout: any */
+    d->input = (struct neb_cache_input){.rows = n * max,
+                                        .index = ints(d, t, INDEX, d->rows),
+                                        .q_seqs = {ints(d, t, Q_STARTS, 2 * n + 1), NULL, 2 * n, longest},
+                                        .k_seqs = {ints(d, t, K_STARTS, 2 * n + 1), NULL, 2 * n, max}};
+    if (!d->sources) return;
+    const struct neb_input_side *source = &neb__feed_input(d->source, t)->side[0];
+    d->input.source_rows = source->rows;
+    d->input.cross_q = (struct neb_seqs){ints(d, t, CROSS_Q, d->sources + 1), NULL, d->sources, d->rows};
+    d->input.cross_k = source->seqs;
+}
+
+static void step_fn(neb_tape *t, void *arg)
+{
+    struct neb_decoding *d = arg;
+    describe_run(d, t);
+    neb_tensor *x = neb__model_decode_cached(d->model, t, &d->side, d->caches, &d->input);
+    neb_tensor *last = d->single ? NULL : ints(d, t, LAST, d->seqs);
+    neb_output(t, neb__model_logits(d->model, t, x, &d->side, last), d->logits, NEB_F32);
+}
+
+static void reorder_fn(neb_tape *t, void *arg)
+{
+    struct neb_decoding *d = arg;
+    const struct neb_arch *a = &d->model->arch;
+    int64_t shape[2] = {(int64_t)d->seqs * d->limits.max_len, a->kv_heads * a->head_dim};
+    neb_tensor *index = ints(d, t, REORDER, shape[0]);
+    for (int64_t i = 0; i < d->model->decoder.count; i++) {
+        neb_buffer *both[] = {d->caches[i].key, d->caches[i].value};
+        for (int j = 0; j < 2; j++) {
+            neb_tensor *old = neb_input(t, both[j], neb_compute_type(t), 2, shape);
+            neb_output(t, neb_op_gather(t, old, index), both[j], neb_compute_type(t));
+        }
+    }
+}
+
+static neb_status run(struct neb_decoding *d, neb_model_fn fn, uint64_t key)
+{
+    struct neb_run r = {.fn = fn, .arg = d, .key = key};
+    return neb_tape_run(d->tape, &r);
+}
+
+static uint64_t run_key(const struct neb_decoding *d)
+{
+    uint64_t key = neb__mix64((uint64_t)d->rows << 32 | (uint64_t)d->seqs << 1 | d->single);
+    return d->sources ? neb__mix64(key ^ neb__feed_key(d->source)) : key;
+}
+
+/* ---- one run after the other ------------------------------------------------------------------------------------ */
+
+neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source)
+{
+    if (seqs < 1 || seqs > d->limits.seqs)
+        return neb__fail(NEB_ERR_RANGE, "%d sequences to generate, there is room for %d", seqs,
+                         d->limits.seqs);
+    if (!source != !d->source || (source && (source->seqs < 1 || seqs % source->seqs)))
+        return neb__fail(NEB_ERR_RANGE, "%d sequences to generate from %d sources", seqs,
+                         source ? source->seqs : 0);
+    for (int64_t i = 0; i < d->model->decoder.count; i++) {
+        NEB_TRY(neb_buffer_clear(d->caches[i].key));
+        NEB_TRY(neb_buffer_clear(d->caches[i].value));
+    }
+    d->seqs = seqs;
+    d->sources = source ? source->seqs : 0;
+    memset(d->len, 0, (size_t)seqs * sizeof *d->len);
+    if (!source) return NEB_OK;
+    struct neb_feed_data data = {.sides = 1, .side = {*source}};
+    NEB_TRY(neb__feed_load(d->source, &data));
+    return run(d, encode_fn, neb__feed_key(d->source));
+}
+
+static void place_rows(struct neb_decoding *d, const int32_t *counts, const int32_t *ids)
+{
+    int32_t *position = d->host + d->at[POSITION], *index = d->host + d->at[INDEX],
+            *last = d->host + d->at[LAST], *q = d->host + d->at[Q_STARTS], *k = d->host + d->at[K_STARTS],
+            *cross = d->host + d->at[CROSS_Q];
+    int32_t max = d->limits.max_len, row = 0;
+    for (int32_t s = 0; s < d->seqs; s++) {
+        q[2 * s] = row;
+        if (d->sources && s % (d->seqs / d->sources) == 0) cross[s / (d->seqs / d->sources)] = row;
+        for (int32_t i = 0; i < counts[s]; i++, row++) {
+            position[row] = d->len[s] + i;
+            index[row] = s * max + d->len[s] + i;
+        }
+        last[s] = row - 1;
+        d->len[s] += counts[s];
+        q[2 * s + 1] = row;
+        k[2 * s] = s * max;
+        k[2 * s + 1] = s * max + d->len[s];
+    }
+    q[2 * d->seqs] = row;
+    k[2 * d->seqs] = d->seqs * max;
+    if (d->sources) cross[d->sources] = row;
+    memcpy(d->host + d->at[IDS], ids, (size_t)row * sizeof *ids);
+    d->rows = row;
+}
+
+neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
+                              const float **logits)
+{
+    int64_t rows = 0;
+    d->single = true;
+    for (int32_t s = 0; s < d->seqs; s++) {
+        if (counts[s] < 1 || counts[s] > d->limits.max_len - d->len[s])
+            return neb__fail(NEB_ERR_RANGE, "sequence %d has %d tokens, room for %d, and shall get %d more",
+                             s, d->len[s], d->limits.max_len, counts[s]);
+        rows += counts[s];
+        d->single = d->single && counts[s] == 1;
+    }
+    if (rows > d->room)
+        return neb__fail(NEB_ERR_RANGE, "%" PRId64 " tokens in one run, there is room for %" PRId64, rows,
+                         d->room);
+    place_rows(d, counts, ids);
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
+    NEB_TRY(run(d, step_fn, run_key(d)));
+    NEB_TRY(neb_buffer_download(d->logits, d->host_logits,
+                                (size_t)d->seqs * (size_t)d->model->arch.vocab * sizeof(float)));
+    *logits = d->host_logits;
+    return NEB_OK;
+}
+
+neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from)
+{
+    int32_t *index = d->host + d->at[REORDER], max = d->limits.max_len, same = 0;
+    int32_t *len = d->host + d->at[LAST]; /* free between runs */
+    for (int32_t s = 0; s < d->seqs; s++) {
+        if (from[s] < 0 || from[s] >= d->seqs)
+            return neb__fail(NEB_ERR_RANGE, "sequence %d cannot go on from %d of %d", s, from[s], d->seqs);
+        len[s] = d->len[from[s]];
+        same += from[s] == s;
+        for (int32_t i = 0; i < max; i++) index[s * max + i] = i < len[s] ? from[s] * max + i : -1;
+    }
+    if (same == d->seqs) return NEB_OK;
+    memcpy(d->len, len, (size_t)d->seqs * sizeof *len);
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
+    return run(d, reorder_fn, neb__mix64((uint64_t)d->seqs));
+}

@@ -1,0 +1,59 @@
+/* decode.h: generating text: a decoder run token by token over cached keys and values; greedy, sampled or beam search.
+ *
+ * A successful create owes a destroy. A decoding works on a model whose parameters are ready; it may live beside training
+ * on the same parameters and always uses their present values. */
+#ifndef NEB_NN_DECODE_H
+#define NEB_NN_DECODE_H
+
+#include "nn/model.h"
+
+struct neb_decode_limits {
+    int32_t seqs;        /* sequences at once, all beams counted */
+    int32_t max_len;     /* of a sequence, prompt included; at most the model's max_positions */
+    int32_t prompt_rows; /* tokens of all prompts together, all beams counted */
+    int32_t source_rows; /* encoder-decoder: tokens of all sources together */
+};
+
+struct neb_decoding;
+
+/* NEB_ERR_CONFIG the limits do not fit the model; NEB_ERR_UNSUPPORTED an encoder, or a trained prefix; NEB_ERR_NOMEM */
+neb_status neb__decoding_create(neb_device *d, struct neb_model *m, const struct neb_decode_limits *limits,
+                                struct neb_decoding **out);
+void neb__decoding_destroy(struct neb_decoding *d);
+
+int64_t neb__decoding_vocab(const struct neb_decoding *d);
+
+/* ---- one run after the other (what the searches below are made of) ------------------------------------------------ */
+
+/* Begins with `seqs` empty sequences. Encoder-decoder: source's sequences are encoded, and sequence s reads source
+ * s / (seqs / source->seqs). NEB_ERR_RANGE: beyond the limits. */
+neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source);
+
+/* Appends counts[s] >= 1 tokens to each sequence s (ids: packed) and gives the logits behind the last one of each:
+ * (seqs, vocab), host memory, good until the next call. NEB_ERR_RANGE: a sequence would become longer than max_len. */
+neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
+                              const float **logits);
+
+/* Sequence s goes on from what sequence from[s] was. */
+neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from);
+
+/* ---- searches ---------------------------------------------------------------------------------------------------- */
+
+struct neb_search {
+    int32_t max_new;      /* tokens to add, at most */
+    int32_t eos;          /* ends a sequence; negative: nothing does */
+    int32_t beams;        /* 0 or 1: greedy or sampled */
+    float length_penalty; /* beams: a finished sequence scores log p / length^this; 1 usually, 0: plain */
+    float temperature;    /* 0: the likeliest token */
+    int32_t top_k;        /* sampling: of the k likeliest; 0: of all */
+    uint64_t seed;
+};
+
+/* Continues `count` prompts: prompt i is prompt[starts[i]] … prompt[starts[i + 1] - 1], at least one token (of an
+ * encoder-decoder: its start token). out is (count, max_new); lengths (count) tell how much of it was used, the end token
+ * not counted. */
+neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
+                         const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
+                         const int32_t *starts, int32_t *out, int32_t *lengths);
+
+#endif

@@ -1,0 +1,296 @@
+/* search.c: choosing tokens: greedy, sampled, beam search.
+ *
+ * Beam search keeps `beams` unfinished sequences per prompt. A step scores every continuation of all of them, takes the
+ * best 2 * beams (enough: at most `beams` of those end), moves the ended ones into the result if they beat it, and goes on
+ * with the best of the others. A prompt is done when no unfinished sequence can beat its result any more: scores only
+ * fall, so the bound is the best unfinished sum divided by the largest length its divisor can reach. */
+#include "nn/decode.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+struct candidate {
+    double score; /* sum of log-probabilities */
+    int32_t beam, token;
+};
+
+struct search {
+    const struct neb_search *how;
+    struct neb_decoding *d;
+    int32_t count, beams, seqs, vocab;
+    int32_t *tokens, *other; /* (seqs, max_new) of unfinished sequences; and room to reorder them */
+    double *score;           /* (seqs) */
+    double *best;            /* (count) score of the result, its length counted in */
+    bool *done;              /* (count) */
+    int32_t *next, *from, *one;
+    struct candidate *top; /* (2 beams) */
+    int32_t *out, *lengths;
+    struct neb_rng rng;
+};
+
+/* log of the sum of exponentials */
+static double log_sum(const float *logits, int32_t n, double temperature)
+{
+    double top = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < n; i++) top = fmax(top, logits[i]);
+    for (int32_t i = 0; i < n; i++) sum += exp((logits[i] - top) / temperature);
+    return top / temperature + log(sum);
+}
+
+/* ---- one sequence a prompt -------------------------------------------------------------------------------------- */
+
+static int32_t likeliest(const float *logits, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* The k-th largest value; 0: the smallest possible. By bisection over values: k times over a large vocabulary is slow. */
+static float threshold_of(const float *logits, int32_t n, int32_t k)
+{
+    if (k <= 0 || k >= n) return -INFINITY;
+    float low = INFINITY, high = -INFINITY;
+    for (int32_t i = 0; i < n; i++) low = fminf(low, logits[i]), high = fmaxf(high, logits[i]);
+    for (int round = 0; round < 40 && low < high; round++) {
+        float mid = low + (high - low) / 2;
+        int32_t above = 0;
+        for (int32_t i = 0; i < n; i++) above += logits[i] >= mid;
+        if (above >= k && mid > low)
+            low = mid;
+        else if (above < k && mid < high)
+            high = mid;
+        else
+            break;
+    }
+    return low;
+}
+
+static int32_t sampled(const struct neb_search *how, const float *logits, int32_t n, struct neb_rng *rng)
+{
+    float least = threshold_of(logits, n, how->top_k);
+    double top = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < n; i++) top = fmax(top, logits[i]);
+    for (int32_t i = 0; i < n; i++)
+        if (logits[i] >= least) sum += exp((logits[i] - top) / how->temperature);
+    double left = neb__rng_uniform(rng) * sum;
+    int32_t chosen = likeliest(logits, n);
+    for (int32_t i = 0; i < n; i++) {
+        if (logits[i] < least) continue;
+        chosen = i;
+        left -= exp((logits[i] - top) / how->temperature);
+        if (left < 0) break;
+    }
+    return chosen;
+}
+
+static void choose_singly(struct search *s, const float *logits, int32_t at)
+{
+    for (int32_t i = 0; i < s->count; i++) {
+        const float *row = logits + (int64_t)i * s->vocab;
+        s->next[i] =
+            s->how->temperature > 0 ? sampled(s->how, row, s->vocab, &s->rng) : likeliest(row, s->vocab);
+        if (s->next[i] == s->how->eos) s->done[i] = true;
+        if (s->done[i]) continue;
+        s->out[(int64_t)i * s->how->max_new + at] = s->next[i];
+        s->lengths[i] = at + 1;
+    }
+}
+
+/* ---- beams ------------------------------------------------------------------------------------------------------ */
+
+static double with_length(const struct search *s, double score, int32_t length)
+{
+    return score / pow(length > 0 ? length : 1, s->how->length_penalty);
+}
+
+/* The best 2 * beams continuations of prompt i, best first; returns how many there are. */
+static int32_t best_continuations(struct search *s, const float *logits, int32_t i, int32_t at)
+{
+    int32_t n = 0, most = 2 * s->beams, live = at ? s->beams : 1; /* at first all beams are the same */
+    for (int32_t b = 0; b < live; b++) {
+        const float *row = logits + (int64_t)(i * s->beams + b) * s->vocab;
+        double base = s->score[i * s->beams + b] - log_sum(row, s->vocab, 1);
+        if (!isfinite(s->score[i * s->beams + b])) continue;
+        for (int32_t v = 0; v < s->vocab; v++) {
+            double score = base + row[v];
+            if (n == most && score <= s->top[n - 1].score) continue;
+            int32_t j = n < most ? n++ : n - 1;
+            for (; j > 0 && s->top[j - 1].score < score; j--) s->top[j] = s->top[j - 1];
+            s->top[j] = (struct candidate){score, b, v};
+        }
+    }
+    return n;
+}
+
+/* `scored`: the tokens that the score counts, the end token among them. */
+static void take_result(struct search *s, int32_t i, int32_t seq, double score, int32_t length,
+                        int32_t scored)
+{
+    double final = with_length(s, score, scored);
+    if (final <= s->best[i]) return;
+    s->best[i] = final;
+    s->lengths[i] = length;
+    memcpy(s->out + (int64_t)i * s->how->max_new, s->tokens + (int64_t)seq * s->how->max_new,
+           (size_t)length * sizeof *s->out);
+}
+
+static void choose_beams(struct search *s, const float *logits, int32_t at, int32_t i)
+{
+    int32_t n = best_continuations(s, logits, i, at), kept = 0, first = i * s->beams;
+    int64_t width = s->how->max_new;
+    for (int32_t j = 0; j < n && kept < s->beams; j++) {
+        const struct candidate *c = &s->top[j];
+        if (c->token == s->how->eos) {
+            take_result(s, i, first + c->beam, c->score, at, at + 1);
+            continue;
+        }
+        int32_t seq = first + kept++;
+        s->from[seq] = first + c->beam;
+        s->next[seq] = c->token;
+        memcpy(s->other + seq * width, s->tokens + (first + c->beam) * width, (size_t)at * sizeof *s->other);
+        s->other[seq * width + at] = c->token;
+        s->top[kept - 1].score = c->score; /* kept - 1 <= j: read already */
+    }
+    for (int32_t b = 0; b < s->beams; b++) {
+        s->score[first + b] = b < kept ? s->top[b].score : -INFINITY;
+        if (b < kept) continue;
+        s->from[first + b] = first;
+        s->next[first + b] = 0;
+    }
+    double reach =
+        with_length(s, s->score[first], s->how->max_new); /* sums are negative: the longest divides best */
+    s->done[i] = kept == 0 || reach <= s->best[i];
+}
+
+static neb_status step_beams(struct search *s, const float *logits, int32_t at)
+{
+    for (int32_t i = 0; i < s->count; i++) {
+        if (!s->done[i]) {
+            choose_beams(s, logits, at, i);
+            continue;
+        }
+        for (int32_t q = i * s->beams; q < (i + 1) * s->beams; q++) s->from[q] = q, s->next[q] = 0;
+    }
+    int32_t *swap = s->tokens;
+    s->tokens = s->other;
+    s->other = swap;
+    return neb__decoding_reorder(s->d, s->from);
+}
+
+/* ---- the loop --------------------------------------------------------------------------------------------------- */
+
+static neb_status prefill(struct search *s, const int32_t *prompt, const int32_t *starts,
+                          const float **logits)
+{
+    int64_t total = 0;
+    for (int32_t i = 0; i < s->count; i++) total += (int64_t)(starts[i + 1] - starts[i]) * s->beams;
+    int32_t *ids = NEB_NEW_ARRAY(int32_t, (size_t)total);
+    if (!ids) return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " prompt tokens", total);
+    int64_t at = 0;
+    for (int32_t q = 0; q < s->seqs; q++) {
+        int32_t i = q / s->beams, n = starts[i + 1] - starts[i];
+        s->one[q] = n;
+        memcpy(ids + at, prompt + starts[i], (size_t)n * sizeof *ids);
+        at += n;
+    }
+    neb_status status = neb__decoding_step(s->d, s->one, ids, logits);
+    for (int32_t q = 0; q < s->seqs; q++) s->one[q] = 1;
+    neb__free(ids);
+    return status;
+}
+
+static bool all_done(const struct search *s)
+{
+    for (int32_t i = 0; i < s->count; i++)
+        if (!s->done[i]) return false;
+    return true;
+}
+
+static neb_status loop(struct search *s, const float *logits)
+{
+    for (int32_t at = 0; at < s->how->max_new && !all_done(s); at++) {
+        if (at) NEB_TRY(neb__decoding_step(s->d, s->one, s->next, &logits));
+        if (s->beams > 1)
+            NEB_TRY(step_beams(s, logits, at));
+        else
+            choose_singly(s, logits, at);
+    }
+    for (int32_t i = 0; s->beams > 1 && i < s->count; i++) /* what has not ended competes as it is */
+        if (!s->done[i])
+            take_result(s, i, i * s->beams, s->score[i * s->beams], s->how->max_new, s->how->max_new);
+    return NEB_OK;
+}
+
+static neb_status check(const struct neb_search *how, int32_t count, const int32_t *starts)
+{
+    if (how->max_new < 1 || how->beams < 0 || how->beams > 1024 || how->top_k < 0 ||
+        !(how->temperature >= 0) || !isfinite(how->length_penalty) || how->length_penalty < 0 || count < 1)
+        return neb__fail(
+            NEB_ERR_INVALID,
+            "a search for %d tokens of %d prompts with %d beams, temperature %g, length penalty %g",
+            how->max_new, count, how->beams, how->temperature, how->length_penalty);
+    for (int32_t i = 0; i < count; i++)
+        if (starts[i + 1] <= starts[i]) return neb__fail(NEB_ERR_INVALID, "prompt %d is empty", i);
+    return NEB_OK;
+}
+
+static neb_status make_room(struct search *s)
+{
+    size_t seqs = (size_t)s->seqs, width = (size_t)s->how->max_new;
+    s->tokens = NEB_NEW_ARRAY(int32_t, seqs * width);
+    s->other = NEB_NEW_ARRAY(int32_t, seqs * width);
+    s->score = NEB_NEW_ARRAY(double, seqs);
+    s->best = NEB_NEW_ARRAY(double, (size_t)s->count);
+    s->done = NEB_NEW_ARRAY(bool, (size_t)s->count);
+    s->next = NEB_NEW_ARRAY(int32_t, seqs);
+    s->from = NEB_NEW_ARRAY(int32_t, seqs);
+    s->one = NEB_NEW_ARRAY(int32_t, seqs);
+    s->top = NEB_NEW_ARRAY(struct candidate, 2 * (size_t)s->beams);
+    if (!s->tokens || !s->other || !s->score || !s->best || !s->done || !s->next || !s->from || !s->one ||
+        !s->top)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a search over %d sequences", s->seqs);
+    for (int32_t i = 0; i < s->count; i++) s->best[i] = -INFINITY;
+    return NEB_OK;
+}
+
+static void free_room(struct search *s)
+{
+    neb__free(s->tokens);
+    neb__free(s->other);
+    neb__free(s->score);
+    neb__free(s->best);
+    neb__free(s->done);
+    neb__free(s->next);
+    neb__free(s->from);
+    neb__free(s->one);
+    neb__free(s->top);
+}
+
+neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
+                         const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
+                         const int32_t *starts, int32_t *out, int32_t *lengths)
+{
+    NEB_TRY(check(how, count, starts));
+    int32_t beams = how->beams > 1 ? how->beams : 1;
+    struct search s = {.how = how,
+                       .d = d,
+                       .count = count,
+                       .beams = beams,
+                       .seqs = count * beams,
+                       .vocab = (int32_t)neb__decoding_vocab(d),
+                       .out = out,
+                       .lengths = lengths,
+                       .rng = {how->seed}};
+    const float *logits = NULL;
+    memset(lengths, 0, (size_t)count * sizeof *lengths);
+    neb_status status = make_room(&s);
+    if (status == NEB_OK) status = neb__decoding_start(d, s.seqs, source);
+    if (status == NEB_OK) status = prefill(&s, prompt, starts, &logits);
+    if (status == NEB_OK) status = loop(&s, logits);
+    free_room(&s);
+    return status;
+}
