@@ -2,12 +2,13 @@
  *
  * A block takes WARPS * 16 keys of one key head of one sequence, each warp 16 of them, and walks over the queries in
  * tiles of 64. Scores are computed transposed, S^T = K Q^T, so that P^T and dS^T, as they stand in registers, are
- * the left operands of dV += P^T dO and dK += dS^T Q; only dS goes through shared memory, for dQ = dS K.
+ * the left operands of dV += P^T dO and dK += dS^T Q; only dS goes through shared memory, for dQ = dS K. On Hopper,
+ * head size 64 takes the warpgroup instructions, which run while the exponentials are computed.
  *
  * dQ has a contribution from every block of keys. When one block holds all keys, dQ is written directly; else it is
  * added up in fp32 scratch: with atomics, or, under `deterministic`, in one slice for each block of keys, summed in
  * order afterwards. */
-#include "attn.cuh"
+#include "wgmma.cuh"
 
 #define QUERIES 64
 
@@ -49,6 +50,29 @@ static __device__ __forceinline__ void product_registers(float acc[HD / 8][4],
         }
 }
 
+/* dq (16 x N) = rows [row, +16) of dS, stored transposed, times columns [column, +N) of K. */
+template <int HD, int KEYS, int N>
+static __device__ __forceinline__ void product_ds(float dq[N / 8][4], uint32_t ds, int row, uint32_t k,
+                                                  int column)
+{
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) dq[n][i] = 0.f;
+#pragma unroll
+    for (int kk = 0; kk < KEYS / 16; kk++) {
+        uint32_t a[4];
+        left_fragment_trans<QUERIES>(a, ds, kk * 16, row / 8);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            uint32_t r[4];
+            right_fragments_trans<HD>(r, k, kk * 16, column / 8 + n * 2);
+            mma16816(dq[2 * n], a, r[0], r[1]);
+            mma16816(dq[2 * n + 1], a, r[2], r[3]);
+        }
+    }
+}
+
 static __device__ __forceinline__ void pack_left(uint32_t out[QUERIES / 16][4], const float s[QUERIES / 8][4])
 {
 #pragma unroll
@@ -88,7 +112,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 {
     constexpr int KEYS = WARPS * 16, THREADS = WARPS * 32, SPLIT = WARPS / 4, DQ_N = HD / SPLIT;
     constexpr int K_BYTES = KEYS * HD * 2, Q_BYTES = QUERIES * HD * 2;
-    extern __shared__ __align__(128) char memory[];
+    extern __shared__ __align__(1024) char memory[];
+    constexpr bool WG = NEB_WGMMA && HD == 64;
     const struct neb_attn &p = b.f;
     int sequence = blockIdx.z, kv_head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t part = blockIdx.y * gridDim.x + blockIdx.x, parts = (int64_t)gridDim.x * gridDim.y;
@@ -157,59 +182,104 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     for (int step = 0; step < steps; step++) {
         int head = kv_head * group + step / tiles, first = (begin + step % tiles) * QUERIES;
         copy_wait<0>();
+#if NEB_WGMMA
+        if (WG) wg_publish();
+#endif
         __syncthreads(); /* this step's tiles are here; the other stage and dS are free */
         if (step + 1 < steps) fetch(step + 1);
         uint32_t q_tile = stages + step % 2 * 2 * Q_BYTES, do_tile = q_tile + Q_BYTES;
         const float *lse = rows + step % 2 * 2 * QUERIES, *delta = lse + QUERIES;
-        float s[QUERIES / 8][4], dp[QUERIES / 8][4];
-        uint32_t left[HD / 16][4], packed[QUERIES / 16][4];
+        float s[QUERIES / 8][4], dp[QUERIES / 8][4], dq[DQ_N / 8][4];
+        uint32_t packed_p[QUERIES / 16][4], packed_ds[QUERIES / 16][4];
+        int q_part = warp % 4 * 16, column = warp / 4 * DQ_N;
+#if NEB_WGMMA
+        uint64_t own_k = wg_tile(k_tile + warp / 4 * 64 * HD * 2),
+                 own_v = wg_tile(v_tile + warp / 4 * 64 * HD * 2);
+        uint64_t wg_q = wg_tile(q_tile), wg_do = wg_tile(do_tile);
+        if constexpr (WG) {
+            wg_fence();
 #pragma unroll
-        for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(left[kk], k_tile, warp * 16, kk * 2);
-        product_nt<HD, QUERIES>(s, left, q_tile);
+            for (int kk = 0; kk < 4; kk++)
+                wg_product<0, 0>(s, own_k + kk * K_STEP, wg_q + kk * K_STEP, kk > 0);
+            wg_commit();
 #pragma unroll
-        for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(left[kk], v_tile, warp * 16, kk * 2);
-        product_nt<HD, QUERIES>(dp, left, do_tile);
+            for (int kk = 0; kk < 4; kk++)
+                wg_product<0, 0>(dp, own_v + kk * K_STEP, wg_do + kk * K_STEP, kk > 0);
+            wg_commit();
+            wg_wait<1>();
+        } else
+#endif
+        {
+            uint32_t left[HD / 16][4];
+#pragma unroll
+            for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(left[kk], k_tile, warp * 16, kk * 2);
+            product_nt<HD, QUERIES>(s, left, q_tile);
+#pragma unroll
+            for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(left[kk], v_tile, warp * 16, kk * 2);
+            product_nt<HD, QUERIES>(dp, left, do_tile);
+        }
         bool edge = first_key + KEYS > keys || (p.causal && first_key + KEYS - 1 > first + limit);
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int c = n * 8 + lane % 4 * 2 + i % 2, row = key + i / 2 * 8;
-                float prob = exp2f(fmaf(s[n][i], scale_log2, -lse[c])), mask = 1.f;
-                if (edge && (row >= keys || (p.causal && row > first + c + limit))) prob = 0.f;
-                if (DROP) mask = attn_mask(drop, head, first + c, row, sample);
-                s[n][i] = prob * mask;
-                dp[n][i] = prob * (dp[n][i] * mask - delta[c]);
+                s[n][i] = exp2f(fmaf(s[n][i], scale_log2, -lse[c]));
+                if (edge && (row >= keys || (p.causal && row > first + c + limit))) s[n][i] = 0.f;
             }
-        pack_left(packed, s);
-        product_registers<HD>(dv, packed, do_tile);
-        pack_left(packed, dp);
+#if NEB_WGMMA
+        if constexpr (WG) wg_wait<0>();
+#endif
+#pragma unroll
+        for (int n = 0; n < QUERIES / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int c = n * 8 + lane % 4 * 2 + i % 2, row = key + i / 2 * 8;
+                float mask = DROP ? attn_mask(drop, head, first + c, row, sample) : 1.f;
+                dp[n][i] = s[n][i] * (dp[n][i] * mask - delta[c]);
+                s[n][i] *= mask;
+            }
+        pack_left(packed_p, s);
+        pack_left(packed_ds, dp);
+#if NEB_WGMMA
+        if constexpr (WG) {
+            wg_fence();
+#pragma unroll
+            for (int kk = 0; kk < 4; kk++) wg_product_registers(dv, packed_p[kk], wg_do + kk * T_STEP);
+#pragma unroll
+            for (int kk = 0; kk < 4; kk++) wg_product_registers(dk, packed_ds[kk], wg_q + kk * T_STEP);
+            wg_commit();
+        } else
+#endif
+            product_registers<HD>(dv, packed_p, do_tile);
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 uint32_t at = ds_tile + tile_at<QUERIES>(warp * 16 + lane / 4 + 8 * h, n) + lane % 4 * 4;
-                asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(at), "r"(packed[n / 2][n % 2 * 2 + h]));
+                asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(at), "r"(packed_ds[n / 2][n % 2 * 2 + h])
+                             : "memory");
             }
-        product_registers<HD>(dk, packed, q_tile);
-        __syncthreads(); /* dS of all warps is there */
-        float dq[DQ_N / 8][4];
+#if NEB_WGMMA
+        if constexpr (WG) {
+            wg_publish();
+            __syncthreads(); /* dS of all warps is there */
+            uint64_t ds = wg_tile(ds_tile), all_k = wg_tile(k_tile + column * 2);
+            wg_fence();
 #pragma unroll
-        for (int n = 0; n < DQ_N / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) dq[n][i] = 0.f;
-        int q_part = warp % 4 * 16, column = warp / 4 * DQ_N;
-#pragma unroll
-        for (int kk = 0; kk < KEYS / 16; kk++) {
-            uint32_t a[4];
-            left_fragment_trans<QUERIES>(a, ds_tile, kk * 16, q_part / 8);
-#pragma unroll
-            for (int n = 0; n < DQ_N / 16; n++) {
-                uint32_t r[4];
-                right_fragments_trans<HD>(r, k_tile, kk * 16, column / 8 + n * 2);
-                mma16816(dq[2 * n], a, r[0], r[1]);
-                mma16816(dq[2 * n + 1], a, r[2], r[3]);
-            }
+            for (int kk = 0; kk < KEYS / 16; kk++)
+                if constexpr (DQ_N == 64)
+                    wg_product<1, 1>(dq, ds + kk * T_STEP, all_k + kk * T_STEP, kk > 0);
+                else
+                    wg_product32<1, 1>(dq, ds + kk * T_STEP, all_k + kk * T_STEP, kk > 0);
+            wg_commit();
+            wg_wait<0>();
+        } else
+#endif
+        {
+            product_registers<HD>(dk, packed_ds, q_tile);
+            __syncthreads(); /* dS of all warps is there */
+            product_ds<HD, KEYS, DQ_N>(dq, ds_tile, q_part, k_tile, column);
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {

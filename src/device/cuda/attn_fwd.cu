@@ -2,9 +2,9 @@
  *
  * A block takes WARPS * 16 queries of one head of one sequence, each warp 16 of them; keys and values come in tiles of
  * 64, the next tile being copied while the present one is used. Scores never leave registers: the accumulators of
- * Q K^T, exponentiated, are the left operand of P V. Rows of no sequence (padding) get zeros from the blocks of one
+ * Q K^T, exponentiated, are the left operand of P V. On Hopper, head size 64 takes the warpgroup instructions. Rows of no sequence (padding) get zeros from the blocks of one
  * more "sequence" at the end of the grid. */
-#include "attn.cuh"
+#include "wgmma.cuh"
 
 #define KEYS 64
 
@@ -118,11 +118,39 @@ static __device__ void clear_padding(bf16 *x, int64_t ld, int width, int64_t fir
         for (int c = threadIdx.x; c < width; c += blockDim.x) x[r * ld + c] = from_float<bf16>(0.f);
 }
 
+#if NEB_WGMMA
+/* s = q k^T of the warpgroup's 64 rows, both from shared memory. */
+static __device__ __forceinline__ void wg_scores(float s[8][4], uint64_t q, uint64_t k)
+{
+    wg_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) wg_product<0, 0>(s, q + kk * K_STEP, k + kk * K_STEP, kk > 0);
+    wg_commit();
+    wg_wait<0>();
+}
+
+static __device__ __forceinline__ void wg_add_values(float o[8][4], const float s[8][4], uint64_t v)
+{
+    uint32_t a[4][4];
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[kk][i] = pack2(s[2 * kk + i / 2][i % 2 * 2], s[2 * kk + i / 2][i % 2 * 2 + 1]);
+    wg_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) wg_product_registers(o, a[kk], v + kk * T_STEP);
+    wg_commit();
+    wg_wait<0>();
+}
+#endif
+
 template <int HD, int WARPS, bool DROP>
 static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd_kernel(struct neb_attn p)
 {
     constexpr int QUERIES = WARPS * 16, TILE = KEYS * HD * 2, THREADS = WARPS * 32;
-    extern __shared__ __align__(128) char memory[];
+    extern __shared__ __align__(1024) char memory[];
+    constexpr bool WG = NEB_WGMMA && HD == 64;
     int sequence = blockIdx.z, head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (sequence == p.sequences)
         return clear_padding((bf16 *)p.o, p.ldo, (int)p.heads * HD, p.starts_q[sequence], p.q_rows);
@@ -157,8 +185,11 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
     for (int t = 0; t < tiles; t++) {
         copy_wait<0>();
+#if NEB_WGMMA
+        if (WG) wg_publish();
+#endif
         __syncthreads(); /* tile t is here, and everybody is done with tile t - 1 */
-        if (t == 0)
+        if (t == 0 && !WG)
 #pragma unroll
             for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(q_part[kk], q_tile, warp * 16, kk * 2);
         if (t + 1 < tiles) {
@@ -169,12 +200,22 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
         }
         uint32_t k_tile = kv + t % 2 * 2 * TILE;
         float s[KEYS / 8][4];
-        scores<HD>(s, q_part, k_tile);
+#if NEB_WGMMA
+        if constexpr (WG)
+            wg_scores(s, wg_tile(q_tile + warp / 4 * 64 * HD * 2), wg_tile(k_tile));
+        else
+#endif
+            scores<HD>(s, q_part, k_tile);
         if ((t + 1) * KEYS > keys || (p.causal && (t + 1) * KEYS > first + warp * 16 + limit))
             hide(s, t * KEYS, row, keys, limit, p.causal);
         softmax_step<HD>(st, s, scale_log2);
         if (DROP) drop_scores(s, drop, head, row, t * KEYS, sample);
-        add_values<HD>(st, s, k_tile + TILE);
+#if NEB_WGMMA
+        if constexpr (WG)
+            wg_add_values(st.o, s, wg_tile(k_tile + TILE));
+        else
+#endif
+            add_values<HD>(st, s, k_tile + TILE);
     }
     copy_wait<0>();
 #pragma unroll

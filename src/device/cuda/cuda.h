@@ -149,7 +149,6 @@ enum neb_epilogue {
     NEB_EPI_GELU_AUX_BIAS, /* aux = AB + bias; D = gelu_tanh(aux); bias may be NULL */
     NEB_EPI_DGELU,         /* D = AB * gelu_tanh'(aux) */
     NEB_EPI_DGELU_BGRAD,   /* and bias = row sums of D */
-    NEB_EPI_BGRADB,        /* bias = sums of B over k, one per column of D */
 };
 
 /* Column-major, as cuBLASLt has it: D (m, n) = alpha op(A) op(B) + beta D. */
@@ -172,6 +171,8 @@ void neb__lt_close(struct neb_cuda *dev);
 neb_status neb__matmul(struct neb_cuda *dev, const struct neb_matmul *p);
 /* 1 when the epilogue works for these shapes and pointers (and its algorithm is chosen); else 0. */
 int neb__matmul_supported(struct neb_cuda *dev, const struct neb_matmul *p);
+/* What it took when its algorithm was chosen; 0: not timed, < 0: not supported. */
+float neb__matmul_micros(struct neb_cuda *dev, const struct neb_matmul *p);
 
 /* ---- reductions that several files finish with (reduce.cu) ---- */
 

@@ -84,7 +84,7 @@ template <class T, int ACT> static neb_status act_forward(struct neb_cuda *dev, 
         float v[8];
         get8(x + i, v, n, wide);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = act_value<ACT>(v[j]);
+        for (int j = 0; j < 8; j++) v[j] = act_value<ACT, T>(v[j]);
         put8(y + i, v, n, wide);
     });
 }
@@ -100,7 +100,7 @@ template <class T, int ACT> static neb_status act_backward(struct neb_cuda *dev,
         get8(dy + i, g, n, wide);
         if (acc) get8(dx + i, v, n, wide);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] += g[j] * act_slope<ACT>(u[j]);
+        for (int j = 0; j < 8; j++) v[j] += g[j] * act_slope<ACT, T>(u[j]);
         put8(dx + i, v, n, wide);
     });
 }
@@ -154,7 +154,7 @@ template <class T> static neb_status swiglu(struct neb_cuda *dev, const struct n
         get8(x + r * 2 * n + c, g, k, wide);
         get8(x + r * 2 * n + n + c, u, k, wide);
 #pragma unroll
-        for (int j = 0; j < 8; j++) u[j] *= act_value<NEB_ACT_SILU>(g[j]);
+        for (int j = 0; j < 8; j++) u[j] *= act_value<NEB_ACT_SILU, T>(g[j]);
         put8(y + r * n + c, u, k, wide);
     });
 }
@@ -173,8 +173,8 @@ template <class T> static neb_status swiglu_backward(struct neb_cuda *dev, const
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float up = u[j];
-            u[j] = d[j] * act_value<NEB_ACT_SILU>(g[j]);
-            g[j] = d[j] * up * act_slope<NEB_ACT_SILU>(g[j]);
+            u[j] = d[j] * act_value<NEB_ACT_SILU, T>(g[j]);
+            g[j] = d[j] * up * act_slope<NEB_ACT_SILU, T>(g[j]);
         }
         put8(dx + r * 2 * n + c, g, k, wide);
         put8(dx + r * 2 * n + n + c, u, k, wide);

@@ -148,36 +148,59 @@ static __device__ __forceinline__ void drop8(const dropper &d, uint32_t c0, uint
 
 /* ---- activations ---- */
 
-/* tanh to about 1e-7 without a branch: the exponential saturates to the right limits. */
-static __device__ __forceinline__ float tanh_fast(float x)
+/* For bf16 results the hardware's tanh (2^-11) and a rational erf (1.5e-7; Abramowitz and Stegun, 7.1.26) will do;
+ * they share exp(-x^2 / 2) with the density. fp32 takes the library's functions. */
+struct normal {
+    float cdf, pdf;
+};
+template <class T> static __device__ __forceinline__ normal gauss(float x)
 {
-    return 1.f - 2.f / (__expf(2.f * x) + 1.f);
+    if (sizeof(T) == 4)
+        return {0.5f * (1.f + erff(x * 0.70710678118654752f)), 0.39894228040143268f * expf(-0.5f * x * x)};
+    float e = __expf(-0.5f * x * x), t = __fdividef(1.f, fmaf(0.23164190f, fabsf(x), 1.f));
+    float tail = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t,
+                      0.254829592f) *
+                 t * e * 0.5f;
+    return {x < 0.f ? tail : 1.f - tail, 0.39894228040143268f * e};
 }
-template <int ACT> static __device__ __forceinline__ float act_value(float x)
+template <class T> static __device__ __forceinline__ float tanh_of(float x)
 {
-    if (ACT == NEB_ACT_GELU) return 0.5f * x * (1.f + erff(x * 0.70710678118654752f));
+    if (sizeof(T) == 4) return tanhf(x);
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+template <class T> static __device__ __forceinline__ float sigmoid(float x)
+{
+    return sizeof(T) == 4 ? 1.f / (1.f + expf(-x)) : __fdividef(1.f, 1.f + __expf(-x));
+}
+template <int ACT, class T> static __device__ __forceinline__ float act_value(float x)
+{
+    if (ACT == NEB_ACT_GELU) return x * gauss<T>(x).cdf;
     if (ACT == NEB_ACT_GELU_TANH)
-        return 0.5f * x * (1.f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    if (ACT == NEB_ACT_SILU) return x / (1.f + expf(-x));
+        return 0.5f * x * (1.f + tanh_of<T>(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    if (ACT == NEB_ACT_SILU) return x * sigmoid<T>(x);
     if (ACT == NEB_ACT_RELU) return fmaxf(x, 0.f);
-    if (ACT == NEB_ACT_TANH) return tanhf(x);
+    if (ACT == NEB_ACT_TANH) return tanh_of<T>(x);
     return x;
 }
-template <int ACT> static __device__ __forceinline__ float act_slope(float x)
+template <int ACT, class T> static __device__ __forceinline__ float act_slope(float x)
 {
-    if (ACT == NEB_ACT_GELU)
-        return 0.5f * (1.f + erff(x * 0.70710678118654752f)) + x * 0.39894228040143268f * expf(-0.5f * x * x);
+    if (ACT == NEB_ACT_GELU) {
+        normal n = gauss<T>(x);
+        return n.cdf + x * n.pdf;
+    }
     if (ACT == NEB_ACT_GELU_TANH) {
-        float t = tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x));
+        float t = tanh_of<T>(0.79788456080286536f * (x + 0.044715f * x * x * x));
         return 0.5f * (1.f + t) + 0.5f * x * (1.f - t * t) * 0.79788456080286536f * (1.f + 0.134145f * x * x);
     }
     if (ACT == NEB_ACT_SILU) {
-        float s = 1.f / (1.f + expf(-x));
+        float s = sigmoid<T>(x);
         return s * (1.f + x * (1.f - s));
     }
     if (ACT == NEB_ACT_RELU) return x > 0.f ? 1.f : 0.f;
     if (ACT == NEB_ACT_TANH) {
-        float t = tanhf(x);
+        float t = tanh_of<T>(x);
         return 1.f - t * t;
     }
     return 1.f;

@@ -47,7 +47,7 @@ static neb_status act_rows(struct neb_cuda *dev, const T *pre, T *y, int64_t row
         float v[8];
         get8(pre + r * ld + c, v, n, wide);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = act_value<ACT>(v[j]);
+        for (int j = 0; j < 8; j++) v[j] = act_value<ACT, T>(v[j]);
         put8(y + r * ld + c, v, n, wide);
     });
 }
@@ -56,7 +56,7 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     if (l->rows <= 0 || l->out <= 0) return NEB_OK;
-    if (l->acc_y && (l->act != NEB_ACT_NONE || l->pre))
+    if (l->acc_y && l->act != NEB_ACT_NONE)
         return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda linear: acc_y excludes an activation");
     struct neb_matmul p = {};
     p.a = l->w, p.b = l->x, p.d = l->y;
@@ -68,6 +68,11 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
         struct neb_matmul fused = p;
         fused.epilogue = NEB_EPI_GELU_AUX_BIAS, fused.aux = l->pre, fused.ld_aux = l->ldy;
         if (neb__matmul_supported(dev, &fused)) return neb__matmul(dev, &fused);
+    }
+    if (l->acc_y && l->pre) { /* the sum stands in y; `pre` is a copy of it */
+        struct neb_copy2d copy = {l->y, l->pre, l->rows, l->out, l->ldy, l->ldy, l->type, l->type};
+        NEB_TRY(neb__matmul(dev, &p));
+        return neb__cuda_copy2d(dev, &copy);
     }
     void *pre = l->pre ? l->pre : l->y;
     p.d = pre;
@@ -101,16 +106,16 @@ static __global__ void act_colsum_kernel(const T *product, int64_t ldp, const T 
             get8(product + r * ldp + c, g, n, wide);
             if (ACT != NEB_ACT_NONE) get8(pre + r * ld + c, u, n, wide);
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                if (ACT != NEB_ACT_NONE) g[j] *= act_slope<ACT>(u[j]);
-                sum[j] += rounded<T>(g[j]);
-            }
+            for (int j = 0; j < 8; j++)
+                if (ACT != NEB_ACT_NONE) g[j] *= act_slope<ACT, T>(u[j]);
             if (acc) {
                 get8(dx + r * ld + c, u, n, wide);
 #pragma unroll
                 for (int j = 0; j < 8; j++) g[j] += u[j];
             }
-            if (ACT != NEB_ACT_NONE || acc) put8(dx + r * ld + c, g, n, wide);
+#pragma unroll
+            for (int j = 0; j < 8; j++) sum[j] += rounded<T>(g[j]);
+            if (dx && (ACT != NEB_ACT_NONE || acc)) put8(dx + r * ld + c, g, n, wide);
         }
     if (!partial) return;
 #pragma unroll
@@ -149,7 +154,7 @@ static neb_status act_and_sums(struct neb_cuda *dev, const struct neb_linear_bwd
     int64_t tiles, splits, span;
     int acc = product != l->dx && l->acc_dx;
     cut_rows(l->rows, l->in, &tiles, &splits, &span);
-    if (l->dx_colsum && splits * l->in * sizeof(float) > NEB_CUDA_WORK_BYTES)
+    if (l->dx_colsum && splits * l->in * sizeof(float) > NEB_CUDA_WORK_BYTES / 2)
         return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns", (long long)l->in);
     float *partial = l->dx_colsum ? (float *)dev->work : NULL;
     dim3 grid((unsigned)tiles, (unsigned)splits), block(32, 8);
@@ -166,6 +171,31 @@ static neb_status act_and_sums(struct neb_cuda *dev, const struct neb_linear_bwd
     return neb__sum_partials(dev, partial, splits, l->in, l->in, l->dx_colsum, l->acc_dx_colsum);
 }
 
+/* The column sums of a dx that nobody wants: made piece by piece in the second half of the workspace (act_and_sums
+ * leaves its partial sums in the first). */
+static neb_status sums_only(struct neb_cuda *dev, const struct neb_linear_bwd *l)
+{
+    size_t size = neb__type_size(l->type);
+    void *room = (char *)dev->work + NEB_CUDA_WORK_BYTES / 2;
+    int64_t step = (int64_t)(NEB_CUDA_WORK_BYTES / 2) / (l->in * (int64_t)size);
+    if (step < 1)
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns", (long long)l->in);
+    for (int64_t first = 0; first < l->rows; first += step) {
+        struct neb_linear_bwd part = *l;
+        part.rows = l->rows - first < step ? l->rows - first : step;
+        part.g = (const char *)l->g + first * l->ldg * size;
+        if (l->x_pre) part.x_pre = (const char *)l->x_pre + first * l->lddx * size;
+        part.acc_dx = 0, part.acc_dx_colsum = first > 0 || l->acc_dx_colsum;
+        struct neb_matmul p = {};
+        p.a = l->w, p.b = part.g, p.d = room;
+        p.m = l->in, p.n = part.rows, p.k = l->out, p.lda = l->in, p.ldb = l->ldg, p.ldd = l->in, p.batch = 1;
+        p.alpha = l->alpha, p.ab_type = p.d_type = l->type;
+        NEB_TRY(neb__matmul(dev, &p));
+        NEB_TRY(act_and_sums(dev, &part, room, l->in));
+    }
+    return NEB_OK;
+}
+
 /* dst (+)= src, a vector in the activations' type into F32. */
 template <class T>
 static neb_status add_vector(struct neb_cuda *dev, const T *src, float *dst, int64_t n, int acc)
@@ -173,6 +203,33 @@ static neb_status add_vector(struct neb_cuda *dev, const T *src, float *dst, int
     return each8(dev, n, "linear_bwd bias", [=] __device__(int64_t i, int count) {
         for (int64_t j = i; j < i + count; j++) dst[j] = acc ? dst[j] + to_float(src[j]) : to_float(src[j]);
     });
+}
+
+/* Where the slope of the tanh GELU and the column sums are made: all in the product's epilogue, the slope alone, or
+ * neither. cuBLASLt's epilogues are not always the faster way (seen on an H200: the sums in the epilogue cost four
+ * times the product), so the measured times decide; untimed, the slope is fused. */
+enum slope { SLOPE_APART, SLOPE_FUSED, SLOPE_AND_SUMS };
+
+static enum slope choose_slope(struct neb_cuda *dev, const struct neb_linear_bwd *l, struct neb_matmul plain,
+                               struct neb_matmul *fused, void *sums)
+{
+    const float bytes_per_us = 3e6f, size = 2.f * (float)(l->rows * l->in);
+    struct neb_matmul both = *fused;
+    fused->epilogue = NEB_EPI_DGELU;
+    float apart = neb__matmul_micros(dev, &plain), slope = neb__matmul_micros(dev, fused), all = -1.f;
+    if (l->dx_colsum) {
+        both.epilogue = NEB_EPI_DGELU_BGRAD, both.bias = sums;
+        all = neb__matmul_micros(dev, &both);
+    }
+    if (slope < 0.f) return SLOPE_APART;
+    if (apart <= 0.f || slope == 0.f) return SLOPE_FUSED;
+    apart += 3.f * size / bytes_per_us;
+    if (l->dx_colsum) slope += size / bytes_per_us;
+    if (all > 0.f && all < slope && all < apart) {
+        *fused = both;
+        return SLOPE_AND_SUMS;
+    }
+    return slope < apart ? SLOPE_FUSED : SLOPE_APART;
 }
 
 static neb_status input_gradient(struct neb_cuda *dev, const struct neb_linear_bwd *l, char *scratch,
@@ -187,12 +244,17 @@ static neb_status input_gradient(struct neb_cuda *dev, const struct neb_linear_b
         aligned16(l->x_pre)) {
         struct neb_matmul fused = p;
         fused.aux = (void *)l->x_pre, fused.ld_aux = l->lddx;
-        fused.epilogue = l->dx_colsum ? NEB_EPI_DGELU_BGRAD : NEB_EPI_DGELU;
-        fused.bias = l->dx_colsum ? sums : NULL;
-        if (neb__matmul_supported(dev, &fused)) {
+        switch (choose_slope(dev, l, p, &fused, sums)) {
+        case SLOPE_AND_SUMS:
+            NEB_TRY(neb__matmul(dev, &fused));
+            return add_vector(dev, (const bf16 *)sums, l->dx_colsum, l->in, l->acc_dx_colsum);
+        case SLOPE_FUSED: {
             NEB_TRY(neb__matmul(dev, &fused));
             if (!l->dx_colsum) return NEB_OK;
-            return add_vector(dev, (const bf16 *)sums, l->dx_colsum, l->in, l->acc_dx_colsum);
+            struct neb_colsum c = {l->dx, l->dx_colsum, l->rows, l->in, l->lddx, l->acc_dx_colsum, l->type};
+            return neb__cuda_colsum(dev, &c);
+        }
+        case SLOPE_APART: break;
         }
     }
     if (act && l->acc_dx)
@@ -204,21 +266,12 @@ static neb_status input_gradient(struct neb_cuda *dev, const struct neb_linear_b
     return act_and_sums(dev, l, p.d, p.ldd);
 }
 
-static neb_status weight_gradient(struct neb_cuda *dev, const struct neb_linear_bwd *l, void *sums)
+static neb_status weight_gradient(struct neb_cuda *dev, const struct neb_linear_bwd *l)
 {
     struct neb_matmul p = {};
     p.a = l->x, p.b = l->g, p.d = l->dw;
-    p.m = l->in, p.n = l->out, p.k = l->rows, p.lda = l->ldx, p.ldb = l->ldg, p.ldd = l->in, p.batch = 1,
-    p.tb = 1;
-    p.alpha = l->alpha, p.beta = l->acc_dw ? 1.f : 0.f, p.ab_type = l->type, p.d_type = NEB_F32;
-    if (l->db && l->alpha == 1.f && l->type == NEB_BF16) {
-        struct neb_matmul fused = p;
-        fused.epilogue = NEB_EPI_BGRADB, fused.bias = l->acc_db ? sums : l->db;
-        if (neb__matmul_supported(dev, &fused)) {
-            NEB_TRY(neb__matmul(dev, &fused));
-            return l->acc_db ? add_vector(dev, (const float *)sums, l->db, l->out, 1) : NEB_OK;
-        }
-    }
+    p.m = l->in, p.n = l->out, p.k = l->rows, p.lda = l->ldx, p.ldb = l->ldg, p.ldd = l->in, p.batch = 1;
+    p.tb = 1, p.alpha = l->alpha, p.beta = l->acc_dw ? 1.f : 0.f, p.ab_type = l->type, p.d_type = NEB_F32;
     NEB_TRY(neb__matmul(dev, &p));
     if (!l->db) return NEB_OK;
     struct neb_colsum c = {l->g, l->db, l->rows, l->out, l->ldg, l->acc_db, l->type};
@@ -229,17 +282,16 @@ neb_status neb__cuda_linear_bwd(void *ctx, const struct neb_linear_bwd *l)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     if (l->rows <= 0 || l->in <= 0 || l->out <= 0) return NEB_OK;
-    if (l->dx_colsum && !l->dx)
-        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda linear_bwd: dx_colsum without dx");
     char *in_sums = (char *)l->scratch, *out_sums = in_sums + neb__ceil_div(l->in * 4, 256) * 256;
     char *product = out_sums + neb__ceil_div(l->out * 4, 256) * 256;
     if (l->dw)
-        NEB_TRY(weight_gradient(dev, l, out_sums));
+        NEB_TRY(weight_gradient(dev, l));
     else if (l->db) {
         struct neb_colsum c = {l->g, l->db, l->rows, l->out, l->ldg, l->acc_db, l->type};
         NEB_TRY(neb__cuda_colsum(dev, &c));
     }
-    return l->dx ? input_gradient(dev, l, product, in_sums) : NEB_OK;
+    if (!l->dx) return l->dx_colsum ? sums_only(dev, l) : NEB_OK;
+    return input_gradient(dev, l, product, in_sums);
 }
 
 /* ---- linear and cross-entropy ---- */
@@ -268,17 +320,53 @@ int64_t neb__linear_xent_scratch(struct neb_cuda *dev, const struct neb_linear_x
     return neb__ceil_div(logits, 256) * 256 + neb__ceil_div(p->rows * 5, 256) * 256;
 }
 
+/* A vocabulary is rarely a multiple of eight, and cuBLASLt's fast kernels want multiples of eight; so every product
+ * over the classes runs over the largest such part and once more, cheaply, over the few that are left. */
+static int64_t even_classes(const struct neb_linear_xent *p)
+{
+    return p->classes >= 64 ? p->classes / 8 * 8 : p->classes;
+}
+
+static neb_status logits_of(struct neb_cuda *dev, const struct neb_linear_xent *p, const char *x,
+                            int64_t rows, char *logits)
+{
+    size_t size = neb__type_size(p->type);
+    int64_t even = even_classes(p);
+    for (int64_t first = 0; first < p->classes; first += even) {
+        struct neb_linear l = {};
+        l.x = x, l.w = (const char *)p->w + first * p->in * size, l.y = logits + first * size;
+        if (p->bias) l.bias = (const char *)p->bias + first * size;
+        l.rows = rows, l.in = p->in, l.out = first ? p->classes - even : even;
+        l.ldx = p->in, l.ldy = padded_classes(p), l.alpha = 1.f, l.type = p->type;
+        NEB_TRY(neb__cuda_linear(dev, &l));
+    }
+    return NEB_OK;
+}
+
+static neb_status gradients_of(struct neb_cuda *dev, const struct neb_linear_xent *p, const char *x, char *dx,
+                               int64_t rows, char *logits, int acc_dw)
+{
+    size_t size = neb__type_size(p->type);
+    int64_t even = even_classes(p);
+    for (int64_t first = 0; first < p->classes; first += even) {
+        struct neb_linear_bwd l = {};
+        l.g = logits + first * size, l.x = x, l.w = (const char *)p->w + first * p->in * size;
+        l.dx = dx, l.dw = p->dw ? p->dw + first * p->in : NULL;
+        l.rows = rows, l.in = p->in, l.out = first ? p->classes - even : even;
+        l.ldg = padded_classes(p), l.ldx = p->in, l.lddx = p->in;
+        l.acc_dx = first > 0, l.acc_dw = acc_dw, l.alpha = 1.f, l.type = p->type;
+        NEB_TRY(neb__cuda_linear_bwd(dev, &l));
+    }
+    return NEB_OK;
+}
+
 static neb_status xent_chunk(struct neb_cuda *dev, const struct neb_linear_xent *p, int64_t first,
                              int64_t rows, char *logits, float *losses, uint8_t *marks)
 {
     size_t size = neb__type_size(p->type);
     int64_t ld = padded_classes(p);
     const char *x = (const char *)p->x + first * p->in * size;
-    struct neb_linear fwd = {};
-    fwd.x = x, fwd.w = p->w, fwd.bias = p->bias, fwd.y = logits;
-    fwd.rows = rows, fwd.in = p->in, fwd.out = p->classes, fwd.ldx = p->in, fwd.ldy = ld;
-    fwd.alpha = 1.f, fwd.type = p->type;
-    NEB_TRY(neb__cuda_linear(dev, &fwd));
+    NEB_TRY(logits_of(dev, p, x, rows, logits));
 
     struct neb_xent xent = {};
     xent.logits = logits, xent.rows = rows, xent.classes = p->classes, xent.ld = ld,
@@ -292,14 +380,8 @@ static neb_status xent_chunk(struct neb_cuda *dev, const struct neb_linear_xent 
     NEB_TRY(neb__xent_rows(dev, &xent, losses + first, marks + first));
     if (!p->want_grad) return NEB_OK;
 
-    struct neb_linear_bwd bwd = {};
-    bwd.g = logits, bwd.x = x, bwd.w = p->w;
-    bwd.dx = p->dx ? (char *)p->dx + first * p->in * size : NULL;
-    bwd.dw = p->dw;
-    bwd.rows = rows, bwd.in = p->in, bwd.out = p->classes, bwd.ldg = ld, bwd.ldx = p->in, bwd.lddx = p->in;
-    bwd.acc_dw = first > 0 || p->acc_dw;
-    bwd.alpha = 1.f, bwd.type = p->type;
-    NEB_TRY(neb__cuda_linear_bwd(dev, &bwd));
+    char *dx = p->dx ? (char *)p->dx + first * p->in * size : NULL;
+    NEB_TRY(gradients_of(dev, p, x, dx, rows, logits, first > 0 || p->acc_dw));
     if (!p->db) return NEB_OK;
     struct neb_colsum sums = {logits, p->db, rows, p->classes, ld, first > 0 || p->acc_db, p->type};
     return neb__cuda_colsum(dev, &sums);

@@ -29,14 +29,18 @@ static __device__ __forceinline__ void online_add(online &a, const float *v, int
     }
 }
 
-/* Softmax of the teacher's row at temperature T: maximum and sum, to all threads. */
-static __device__ void teacher_sums(const float *x, int64_t k, float inv_t, float *shared, float *max,
-                                    float *sum)
+/* Softmax of the teacher's row at temperature T: maximum and sum, to all threads. Ids that are no class don't count;
+ * the sum is 0 when none does. */
+static __device__ void teacher_sums(const float *x, const int32_t *ids, int64_t classes, int64_t k,
+                                    float inv_t, float *shared, float *max, float *sum)
 {
     float m = -CUDART_INF_F, s = 0.f;
-    for (int64_t i = threadIdx.x; i < k; i += blockDim.x) m = fmaxf(m, x[i]);
+    auto valid = [=](int64_t i) { return !ids || (ids[i] >= 0 && ids[i] < classes); };
+    for (int64_t i = threadIdx.x; i < k; i += blockDim.x)
+        if (valid(i)) m = fmaxf(m, x[i]);
     m = block_reduce<true>(m, shared);
-    for (int64_t i = threadIdx.x; i < k; i += blockDim.x) s += __expf((x[i] - m) * inv_t);
+    for (int64_t i = threadIdx.x; i < k; i += blockDim.x)
+        if (valid(i)) s += __expf((x[i] - m) * inv_t);
     *sum = block_reduce<false>(s, shared);
     *max = m;
 }
@@ -87,7 +91,12 @@ static __global__ void xent_kernel(struct neb_xent p, int wide, float *losses, u
     float teacher_max = 0.f, teacher_sum = 1.f;
     if (kd) {
         int64_t k = dense ? p.classes : t.teacher_k;
-        teacher_sums(teacher, k, inv_t, shared, &teacher_max, &teacher_sum);
+        const int32_t *ids = sparse ? t.teacher_ids + r * k : NULL;
+        teacher_sums(teacher, ids, p.classes, k, inv_t, shared, &teacher_max, &teacher_sum);
+        if (teacher_sum == 0.f) kd = dense = sparse = false; /* a teacher without an opinion on this row */
+    }
+    if (kd) {
+        int64_t k = dense ? p.classes : t.teacher_k;
         float kl = 0.f;
         for (int64_t i = threadIdx.x; i < k; i += blockDim.x) {
             int64_t id = dense ? i : t.teacher_ids[r * t.teacher_k + i];
@@ -130,12 +139,86 @@ static __global__ void xent_kernel(struct neb_xent p, int wide, float *losses, u
         if (top_id[i] >= 0) x[top_id[i]] = from_float<T>(gradient(top_x[i], top_id[i]) - pull * top_p[i]);
 }
 
+/* Plain cross-entropy of aligned bf16 logits: what training spends its time in. Exponentials in base 2, the target's
+ * own gradient mended afterwards instead of a comparison for every class. */
+#define FAST_THREADS 512
+
+template <bool SMOOTH>
+static __global__ void __launch_bounds__(FAST_THREADS)
+    xent_fast_kernel(struct neb_xent p, float *losses, uint8_t *marks)
+{
+    constexpr float LOG2E = 1.4426950408889634f;
+    __shared__ float shared[33];
+    int64_t r = blockIdx.x;
+    bf16 *x = (bf16 *)p.logits + r * p.ld;
+    int target = p.t.target[r], classes = (int)p.classes, whole = classes / 8 * 8;
+    float weight = p.loss.weight ? p.loss.weight[r] : 1.f;
+    bool counted = weight > 0.f && target >= 0 && target < classes;
+    if (!counted) {
+        if (p.want_grad)
+            for (int c = threadIdx.x * 8; c < whole; c += FAST_THREADS * 8)
+                *(uint4 *)(x + c) = make_uint4(0, 0, 0, 0);
+        if (p.want_grad && whole + threadIdx.x < classes) x[whole + threadIdx.x] = from_float<bf16>(0.f);
+        if (threadIdx.x == 0) losses[r] = 0.f, marks[r] = 0;
+        return;
+    }
+    float max = -CUDART_INF_F, sum = 0.f, last = 0.f, total = 0.f;
+    bool tail = whole + threadIdx.x < classes;
+    if (tail) last = to_float(x[whole + threadIdx.x]), max = last * LOG2E, sum = 1.f, total = last;
+#pragma unroll 2
+    for (int c = threadIdx.x * 8; c < whole; c += FAST_THREADS * 8) {
+        float v[8];
+        load8(x + c, v);
+        float m =
+            fmaxf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])), fmaxf(fmaxf(v[4], v[5]), fmaxf(v[6], v[7]))) *
+            LOG2E;
+        if (m > max) sum *= exp2f(max - m), max = m;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            sum += exp2f(fmaf(v[j], LOG2E, -max));
+            if (SMOOTH) total += v[j];
+        }
+    }
+    float all = block_reduce<true>(max, shared);
+    sum = block_reduce<false>(max == -CUDART_INF_F ? 0.f : sum * exp2f(max - all), shared);
+    float at_target = to_float(x[target]), w = weight * p.loss.scale * p.loss.ctl->loss_scale;
+    float smoothing = SMOOTH ? p.t.smoothing : 0.f;
+    if (SMOOTH) total = block_reduce<false>(total, shared);
+    float base = all + log2f(sum); /* log2 of the sum of exponentials */
+    if (threadIdx.x == 0) {
+        losses[r] = w * p.t.ce * (base / LOG2E - (1.f - smoothing) * at_target - smoothing * total / classes);
+        marks[r] = (uint8_t)((at_target * LOG2E >= all ? 1 : 0) | 2);
+    }
+    if (!p.want_grad) return;
+    __syncthreads(); /* x[target] is read */
+    float hard = w * p.t.ce, spread = SMOOTH ? hard * smoothing / classes : 0.f;
+#pragma unroll 2
+    for (int c = threadIdx.x * 8; c < whole; c += FAST_THREADS * 8) {
+        float v[8];
+        load8(x + c, v);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = hard * exp2f(fmaf(v[j], LOG2E, -base)) - spread;
+        store8(x + c, v);
+    }
+    if (tail) x[whole + threadIdx.x] = from_float<bf16>(hard * exp2f(fmaf(last, LOG2E, -base)) - spread);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        x[target] =
+            from_float<bf16>(hard * (exp2f(fmaf(at_target, LOG2E, -base)) - (1.f - smoothing)) - spread);
+}
+
 neb_status neb__xent_rows(struct neb_cuda *dev, const struct neb_xent *p, float *losses, uint8_t *marks)
 {
     if (p->t.kd != 0.f && p->t.teacher_ids && p->t.teacher_k > MAX_TEACHER)
         return neb__cuda_fail(dev, NEB_ERR_LIMIT,
                               "cuda cross-entropy: a teacher of %lld values a row; at most %d",
                               (long long)p->t.teacher_k, MAX_TEACHER);
+    if (p->type == NEB_BF16 && p->t.target && p->t.kd == 0.f && wide_rows((const bf16 *)p->logits, p->ld)) {
+        auto kernel = p->t.smoothing != 0.f ? xent_fast_kernel<true> : xent_fast_kernel<false>;
+        kernel<<<(unsigned)p->rows, FAST_THREADS, 0, dev->stream>>>(*p, losses, marks);
+        CUDA_LAUNCHED(dev, "cross-entropy");
+        return NEB_OK;
+    }
     unsigned threads = p->classes > 8192 ? 1024 : p->classes > 2048 ? 256 : 128;
     NEB_BY_TYPE(dev, p->type, "cross-entropy",
                 xent_kernel<T><<<(unsigned)p->rows, threads, 0, dev->stream>>>(

@@ -6,15 +6,16 @@
 
 #include <cublasLt.h>
 
-#define NEB_LT_FUNCTIONS(X)                                                                            \
-    X(cublasLtCreate)                                                                                  \
-    X(cublasLtDestroy)                                                                                 \
-    X(cublasLtMatmul)                                                                                  \
-    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)         \
-        X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
-            X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate)                      \
-                X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)             \
-                    X(cublasLtGetVersion) X(cublasLtGetStatusString)
+#define NEB_LT_FUNCTIONS(X)                                                                                  \
+    X(cublasLtCreate)                                                                                        \
+    X(cublasLtDestroy)                                                                                       \
+    X(cublasLtMatmul)                                                                                        \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
+    X(cublasLtMatmulDescCreate)                                                                              \
+    X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
+        X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
+            X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtGetVersion) \
+                X(cublasLtGetStatusString)
 
 struct neb_lt_api {
     void *library;

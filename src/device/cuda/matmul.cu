@@ -126,7 +126,6 @@ static cublasLtEpilogue_t lt_epilogue(int e, int bias)
     case NEB_EPI_GELU_AUX_BIAS: return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case NEB_EPI_DGELU: return CUBLASLT_EPILOGUE_DGELU;
     case NEB_EPI_DGELU_BGRAD: return CUBLASLT_EPILOGUE_DGELU_BGRAD;
-    case NEB_EPI_BGRADB: return CUBLASLT_EPILOGUE_BGRADB;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -281,6 +280,12 @@ int neb__matmul_supported(struct neb_cuda *dev, const struct neb_matmul *p)
 {
     struct plan *plan = find_plan(dev, p);
     return plan && plan->usable;
+}
+
+float neb__matmul_micros(struct neb_cuda *dev, const struct neb_matmul *p)
+{
+    struct plan *plan = find_plan(dev, p);
+    return plan && plan->usable ? plan->micros : -1.f;
 }
 
 neb_status neb__matmul(struct neb_cuda *dev, const struct neb_matmul *p)
