@@ -6,16 +6,23 @@
 
 #include <cublasLt.h>
 
-#define NEB_LT_FUNCTIONS(X)                                                                                  \
-    X(cublasLtCreate)                                                                                        \
-    X(cublasLtDestroy)                                                                                       \
-    X(cublasLtMatmul)                                                                                        \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
-    X(cublasLtMatmulDescCreate)                                                                              \
-    X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
-        X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
-            X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtGetVersion) \
-                X(cublasLtGetStatusString)
+/* clang-format off */
+#define NEB_LT_FUNCTIONS(X) \
+    X(cublasLtCreate) \
+    X(cublasLtDestroy) \
+    X(cublasLtMatmul) \
+    X(cublasLtMatmulAlgoGetHeuristic) \
+    X(cublasLtMatmulDescCreate) \
+    X(cublasLtMatmulDescDestroy) \
+    X(cublasLtMatmulDescSetAttribute) \
+    X(cublasLtMatrixLayoutCreate) \
+    X(cublasLtMatrixLayoutDestroy) \
+    X(cublasLtMatrixLayoutSetAttribute) \
+    X(cublasLtMatmulPreferenceCreate) \
+    X(cublasLtMatmulPreferenceDestroy) \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtGetStatusString)
+/* clang-format on */
 
 struct neb_lt_api {
     void *library;
