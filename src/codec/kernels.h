@@ -43,6 +43,10 @@ struct neb__kernels {
     /* Ends a sparse chunk: next <- z, its squares to sq[2]. */
     void (*flush)(struct neb__pass *p, const float *z);
 
+    /* One scale for all n values (a multiple of 128 / bits). False: a value is not allowed, a scale is impossible. */
+    bool (*encode_row)(const float *x, size_t n, int bits, uint8_t *scale, uint8_t *codes);
+    bool (*decode_row)(const uint8_t *scale, const uint8_t *codes, size_t n, int bits, float *x);
+
     bool (*decode_int)(const uint8_t *scales, const uint8_t *codes, int bits, size_t n, bool stream,
                        float *out);
     void (*decode_extern)(const float *scales, const uint8_t *codes, size_t n, bool stream, float *out);

@@ -63,7 +63,7 @@ VINLINE void sums_out(const struct sums *s, struct neb__pass *p)
 /* The level nearest to z as a code (in the low bits of each lane) and as a value. */
 VINLINE vf quantise(vf z, int bits, float inv, float s, _Bool clip, vu *code)
 {
-    float top = bits == 8 ? 127.0f : 7.0f;
+    const float top = bits == 8 ? 127.0f : 7.0f;
     vf t = bits == 2 ? z * vset(inv) + vset(1.5f) : z * vset(inv);
     if (clip) t = bits == 2 ? vclamp(t, 0.0f, 3.0f) : vclamp(t, -top, top);
     t = t + vset(MAGIC);
@@ -71,6 +71,17 @@ VINLINE vf quantise(vf z, int bits, float inv, float s, _Bool clip, vu *code)
     t = t - vset(MAGIC);
     if (bits == 2) t = t + t - vset(3.0f);
     return t * vset(s);
+}
+
+/* 2^120, 2^124, 2^125: no encoder writes more, nor a negative scale or a NaN, and all products are finite. */
+VINLINE uint32_t most_scale(int bits)
+{
+    return bits == 8 ? 0x7B800000u : bits == 4 ? 0x7D800000u : 0x7E000000u;
+}
+
+VINLINE float steps_of(int bits)
+{
+    return bits == 8 ? 127.0f : bits == 4 ? 7.0f : 3.0f;
 }
 
 VINLINE float inverse(int bits, float s)
@@ -114,7 +125,6 @@ VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool 
                             uint8_t *codes)
 {
     const int block = bits == 8 ? 256 : bits == 4 ? 128 : 64, vectors = block / 16, each = 8 / bits;
-    const float steps = bits == 8 ? 127.0f : bits == 4 ? 7.0f : 3.0f;
     struct sums all = {0};
     for (size_t at = 0; at < p->n; at += (size_t)block) {
         vf z[16], dsq = vset(0), zsq = vset(0), rsq = vset(0);
@@ -128,7 +138,7 @@ VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool 
         }
         uint32_t largest = vfold_max(max);
         if (largest >= NEB__LIMIT_BITS) return 0;
-        float s = largest < NEB__TINY_BITS ? 0.0f : bf16_up(from_bits(largest) / steps);
+        float s = largest < NEB__TINY_BITS ? 0.0f : bf16_up(from_bits(largest) / steps_of(bits));
         if (optimal && s != 0.0f) s = optimal_scale(z, vectors, bits, s);
         float inv = inverse(bits, s);
         uint32_t sbits = to_bits(s);
@@ -335,8 +345,7 @@ VINLINE _Bool decode_blocks(const uint8_t *scales, const uint8_t *codes, int bit
                             float *out)
 {
     const int block = bits == 8 ? 256 : bits == 4 ? 128 : 64, each = 8 / bits;
-    /* 2^120, 2^124, 2^125: no encoder writes more, nor a negative scale or a NaN, and all products are finite. */
-    const uint32_t most = bits == 8 ? 0x7B800000u : bits == 4 ? 0x7D800000u : 0x7E000000u;
+    const uint32_t most = most_scale(bits);
     for (size_t at = 0; at < n; at += (size_t)block, scales += 2) {
         uint32_t sbits = (uint32_t)scales[0] << 16 | (uint32_t)scales[1] << 24;
         float s = from_bits(sbits);
@@ -403,6 +412,47 @@ static bool decode_bf16(const uint8_t *codes, size_t n, bool stream, float *out)
     return vfold_max(max) <= NEB__LIMIT_BITS; /* a value just below the limit may round up to it */
 }
 
+static bool encode_row(const float *x, size_t n, int bits, uint8_t *scale, uint8_t *codes)
+{
+    struct neb__pass p = {.delta = x, .n = n};
+    const int each = 8 / bits;
+    uint32_t max = largest(&p);
+    if (max >= NEB__LIMIT_BITS) return false;
+    float s = max < NEB__TINY_BITS ? 0.0f : bf16_up(from_bits(max) / steps_of(bits)), inv = inverse(bits, s);
+    uint32_t sbits = to_bits(s);
+    scale[0] = (uint8_t)(sbits >> 16), scale[1] = (uint8_t)(sbits >> 24);
+    for (size_t at = 0; at < n; codes += 16) {
+        vu packed = vsetu(0);
+        for (int j = 0; j < each; j++, at += 16) {
+            vu code;
+            quantise(vload(x + at), bits, inv, s, 0, &code);
+            packed |= code << (j * bits);
+        }
+        vstore8(codes, packed);
+    }
+    return true;
+}
+
+static bool decode_row(const uint8_t *scale, const uint8_t *codes, size_t n, int bits, float *x)
+{
+    uint32_t sbits = (uint32_t)scale[0] << 16 | (uint32_t)scale[1] << 24;
+    if (sbits > most_scale(bits)) return false;
+    for (size_t at = 0; at < n; codes += 16) {
+        if (bits == 8) {
+            vstore(x + at, vfloat(vload8s(codes)) * vset(from_bits(sbits)));
+            at += 16;
+            continue;
+        }
+        vu wide = vload8u(codes);
+        for (int j = 0; j < 8 / bits; j++, at += 16) {
+            vi q = (vi)(wide >> (j * bits) & (bits == 4 ? 15u : 3u));
+            q = bits == 4 ? q - 8 : q + q - 3;
+            vstore(x + at, vfloat(q) * vset(from_bits(sbits)));
+        }
+    }
+    return true;
+}
+
 const struct neb__kernels NEB__KERNELS = {
     .name = NEB__KERNELS_NAME,
     .encode_int = encode_int,
@@ -416,6 +466,8 @@ const struct neb__kernels NEB__KERNELS = {
     .fit_sums = fit_sums,
     .assign = assign,
     .flush = flush,
+    .encode_row = encode_row,
+    .decode_row = decode_row,
     .decode_int = decode_int,
     .decode_extern = decode_extern,
     .decode_fp32 = decode_fp32,

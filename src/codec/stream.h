@@ -1,0 +1,64 @@
+/* stream.h: what the role-split strategies send batch by batch: token ids, top-k log-probabilities, hidden states.
+ *
+ * A frame describes itself; `peek` tells the decoded size before anything is decoded. No feedback here: an error is
+ * made once and forgotten, so 8 bits are the default everywhere. Every encode appends to `out` and leaves it as it
+ * was on an error; every decode needs the frame to have exactly the size the caller made room for.
+ *
+ * Statuses: encoders NEB_ERR_INVALID (a size or an id is out of range), NEB_ERR_RANGE (a value is not finite or too
+ * large), NEB_ERR_NOSPACE, NEB_ERR_NOMEM; decoders NEB_ERR_CORRUPT, NEB_ERR_VERSION, NEB_ERR_NOMEM. */
+#ifndef NEB_CODEC_STREAM_H
+#define NEB_CODEC_STREAM_H
+
+#include "base/buf.h"
+
+#define NEB_STREAM_HEADER 20
+#define NEB_STREAM_MAX    ((size_t)1 << 28) /* bytes a frame may decode to, and rows it may have */
+
+enum neb_stream_kind { NEB_STREAM_TOKENS = 1, NEB_STREAM_LOGITS = 2, NEB_STREAM_HIDDEN = 3 };
+
+struct neb_stream_info {
+    enum neb_stream_kind kind;
+    size_t rows;      /* tokens: how many */
+    uint32_t columns; /* tokens, logits: size of the vocabulary; hidden: width */
+    int k;            /* logits: entries of a row, else 0 */
+    int bits;         /* of a coded value */
+    size_t decoded;   /* bytes the decoder will write, all outputs together */
+};
+neb_status neb__stream_peek(const uint8_t *bytes, size_t len, struct neb_stream_info *info);
+
+/* Token ids below `vocabulary`: fixed-width, or entropy-coded where that is shorter. */
+neb_status neb__tokens_encode(const int32_t *ids, // (n)
+                              size_t n, uint32_t vocabulary, struct neb_buf *out);
+neb_status neb__tokens_decode(const uint8_t *bytes, size_t len, uint32_t vocabulary, size_t n, int32_t *ids);
+
+/* The k most likely tokens of each row of logits, by id ascending, with their log-probabilities at `temperature`. */
+neb_status neb__topk_select(const float *logits, // (rows, vocabulary)
+                            size_t rows, uint32_t vocabulary, int k, float temperature,
+                            int32_t *ids, // (rows, k)
+                            float *logp); // (rows, k)
+
+/* ids ascending in each row, logp at most 0; values in 8 or 4 bits between the row's least and greatest. */
+struct neb_topk {
+    size_t rows;
+    int k; /* 1 … 256 */
+    uint32_t vocabulary;
+};
+neb_status neb__logits_encode(const struct neb_topk *shape, int bits,
+                              const int32_t *ids, // (rows, k)
+                              const float *logp,  // (rows, k)
+                              struct neb_buf *out);
+neb_status neb__logits_decode(const uint8_t *bytes, size_t len, const struct neb_topk *shape, int32_t *ids,
+                              float *logp);
+
+/* Hidden states with one scale a token: 8, 4 or 2 bits a value. */
+neb_status neb__hidden_encode(const float *x, // (rows, width)
+                              size_t rows, uint32_t width, int bits, struct neb_buf *out);
+neb_status neb__hidden_decode(const uint8_t *bytes, size_t len, size_t rows, uint32_t width, float *x);
+
+/* ---- shared by the three files ---- */
+neb_status neb__stream_begin(struct neb_buf *out, const struct neb_stream_info *info, size_t *start);
+void neb__stream_end(struct neb_buf *out, size_t start); /* fills in the length */
+neb_status neb__stream_expect(const uint8_t *bytes, size_t len, enum neb_stream_kind kind, size_t rows,
+                              uint32_t columns, int k, struct neb_stream_info *info);
+
+#endif
