@@ -15,7 +15,7 @@ foreach(source ${NEB_SOURCES})
     endif()
 endforeach()
 
-# Vectors wider than the machine's, only ever in inlined functions: no ABI is involved.
-set(NEB_WIDE_VECTORS ${NEB_SOURCES})
-list(FILTER NEB_WIDE_VECTORS INCLUDE REGEX "/codec/kernels_[a-z0-9]+\\.c$")
-set_property(SOURCE ${NEB_WIDE_VECTORS} APPEND PROPERTY COMPILE_OPTIONS "-Wno-psabi")
+# The codec's kernels are under the arithmetic contract: the same bits from every build. No contraction there.
+set(NEB_EXACT_KERNELS ${NEB_SOURCES})
+list(FILTER NEB_EXACT_KERNELS INCLUDE REGEX "/codec/kernels_[a-z0-9]+\\.c$")
+set_property(SOURCE ${NEB_EXACT_KERNELS} APPEND PROPERTY COMPILE_OPTIONS "-ffp-contract=off;-Wno-psabi")
