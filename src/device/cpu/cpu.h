@@ -47,7 +47,8 @@ neb_status neb__cpu_check_drop(const char *op, const struct neb_dropout *d); /* 
 
 /* ---- matrix products (gemm.c) ---- */
 struct neb_product {
-    struct neb_side a, b; /* A (m, k) and B (k, n): element (row of A | column of B, k) as neb_side says */
+    struct neb_operand a,
+        b; /* A (m, k) and B (k, n): element (row of A | column of B, k) as neb_operand says */
     int64_t m, n, k;
     struct neb_epilogue e; /* e.colsum: the final array; e.acc_colsum below */
     int acc_colsum;

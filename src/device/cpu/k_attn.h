@@ -88,7 +88,7 @@ static int64_t k_attn_scratch(const struct neb_attn *a, int backward)
 }
 
 /* All panels of one side: `count` vectors from p0, the whole depth. */
-static void pack_all(const struct neb_side *side, int64_t count, int64_t depth, int w, float *to)
+static void pack_all(const struct neb_operand *side, int64_t count, int64_t depth, int w, float *to)
 {
     for (int64_t p = 0; p < count; p += w)
         k_pack(side, p, (int)(count - p < w ? count - p : w), 0, depth, w, to + p * depth, NULL);
@@ -154,7 +154,7 @@ static void attn_block(const struct neb_attn *a, const struct heads *h, const st
 {
     const neb_dtype T = a->type;
     const int64_t top = seen(h, a->causal, i0 + rows - 1), wide = ROUND_UP(top, NR);
-    struct neb_side q = {at(a->q, (h->q0 + i0) * a->ldq + head * h->hd, T), a->ldq, 0, T};
+    struct neb_operand q = {at(a->q, (h->q0 + i0) * a->ldq + head * h->hd, T), a->ldq, 0, T};
     float inv[8 * MR];
     pack_all(&q, rows, h->hd, MR, b->left);
     multiply(b->left, rows, b->k_across, top, h->hd, h->hd, h->hd, b->scores, h->kp, 0);
@@ -167,7 +167,7 @@ static void attn_block(const struct neb_attn *a, const struct heads *h, const st
             n ? max * a->scale + __builtin_logf(sum) : -__builtin_inff();
         if (a->drop.threshold) drop_probs(&a->drop, seq, head, i0 + r, row, n);
     }
-    struct neb_side p = {b->scores, h->kp, 0, NEB_F32};
+    struct neb_operand p = {b->scores, h->kp, 0, NEB_F32};
     pack_all(&p, rows, top, MR, b->left);
     float tile[MR * NR];
     for (int64_t c = 0; c < h->hd; c += NR)
@@ -195,8 +195,8 @@ static void k_attn(const void *args, const struct neb_span *s)
         const int64_t seq = t / a->kv_heads, kh = t % a->kv_heads;
         struct heads h = heads_of(a, seq, bq);
         if (h.tq <= 0) continue;
-        struct neb_side k = {at(a->k, h.k0 * a->ldk + kh * h.hd, a->type), a->ldk, 0, a->type};
-        struct neb_side v = {at(a->v, h.k0 * a->ldv + kh * h.hd, a->type), a->ldv, 1, a->type};
+        struct neb_operand k = {at(a->k, h.k0 * a->ldk + kh * h.hd, a->type), a->ldk, 0, a->type};
+        struct neb_operand v = {at(a->v, h.k0 * a->ldv + kh * h.hd, a->type), a->ldv, 1, a->type};
         pack_all(&k, h.tk, h.hd, NR, b.k_across);
         pack_all(&v, h.hd, h.tk, NR, b.v_along);
         for (int64_t head = kh * group; head < (kh + 1) * group; head++)

@@ -49,7 +49,7 @@ static void attn_bwd_block(const struct neb_attn_bwd *g, const struct heads *h, 
     const neb_dtype T = a->type;
     const int64_t top = seen(h, a->causal, i0 + rows - 1), wide = ROUND_UP(top, NR);
     const int64_t q_at = (h->q0 + i0) * a->ldq + head * h->hd, o_at = (h->q0 + i0) * a->ldo + head * h->hd;
-    struct neb_side q = {at(a->q, q_at, T), a->ldq, 0, T}, d_o = {at(g->d_o, o_at, T), a->ldo, 0, T};
+    struct neb_operand q = {at(a->q, q_at, T), a->ldq, 0, T}, d_o = {at(g->d_o, o_at, T), a->ldo, 0, T};
     pack_all(&q, rows, h->hd, MR, b->left);
     multiply(b->left, rows, b->k_across, top, h->hd, h->hd, h->hd, b->scores, h->kp, 0);
     pack_all(&d_o, rows, h->hd, MR, b->left);
@@ -64,7 +64,7 @@ static void attn_bwd_block(const struct neb_attn_bwd *g, const struct heads *h, 
     q.straight = d_o.straight = 1;
     pack_all(&q, h->hd, rows, NR, b->q_along);
     pack_all(&d_o, h->hd, rows, NR, b->do_along);
-    struct neb_side p = {b->scores, h->kp, 1, NEB_F32}, ds = {b->dscores, h->kp, 1, NEB_F32};
+    struct neb_operand p = {b->scores, h->kp, 1, NEB_F32}, ds = {b->dscores, h->kp, 1, NEB_F32};
     pack_all(&p, top, rows, MR, b->left);
     multiply(b->left, top, b->do_along, h->hd, rows, rows, rows, b->dv, h->dp, 1);
     pack_all(&ds, top, rows, MR, b->left);
@@ -95,7 +95,7 @@ static void k_attn_bwd(const void *args, const struct neb_span *s)
         const int64_t seq = t / a->kv_heads, kh = t % a->kv_heads;
         struct heads h = heads_of(a, seq, bq);
         const int64_t k_at = h.k0 * a->ldk + kh * h.hd, v_at = h.k0 * a->ldv + kh * h.hd;
-        struct neb_side k = {at(a->k, k_at, T), a->ldk, 0, T}, v = {at(a->v, v_at, T), a->ldv, 0, T};
+        struct neb_operand k = {at(a->k, k_at, T), a->ldk, 0, T}, v = {at(a->v, v_at, T), a->ldv, 0, T};
         pack_all(&k, h.tk, h.hd, NR, b.k_across);
         pack_all(&v, h.tk, h.hd, NR, b.v_across);
         k.straight = 1;

@@ -110,7 +110,7 @@ INLINE void pack_along(const void *src, int64_t ld_src, int count, int64_t kc, i
     }
 }
 
-INLINE void pack_body(const struct neb_side *side, int64_t p0, int count, int64_t k0, int64_t kc, int w,
+INLINE void pack_body(const struct neb_operand *side, int64_t p0, int count, int64_t k0, int64_t kc, int w,
                       float *panel, float *sum, const neb_dtype T)
 {
     if (side->straight)
@@ -118,7 +118,7 @@ INLINE void pack_body(const struct neb_side *side, int64_t p0, int count, int64_
     else
         pack_across(at(side->data, p0 * side->ld + k0, T), side->ld, count, kc, w, panel, T);
 }
-static void k_pack(const struct neb_side *side, int64_t p0, int count, int64_t k0, int64_t kc, int w,
+static void k_pack(const struct neb_operand *side, int64_t p0, int count, int64_t k0, int64_t kc, int w,
                    float *panel, float *sum)
 {
     if (w == MR)

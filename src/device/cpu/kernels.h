@@ -20,7 +20,7 @@ struct neb_partial {
 };
 
 /* One side of a matrix product: element (p, k) is at p * ld + k, or, when `straight`, at k * ld + p. */
-struct neb_side {
+struct neb_operand {
     const void *data;
     int64_t ld;
     int straight;
@@ -48,7 +48,7 @@ struct neb_cpu_kernels {
     int mr, nr; /* size of the micro-kernel's tile */
     /* `count` <= width vectors of one side, from (p0, k0), kc deep, into a panel [kc][width], padded with zeros.
      * sum, when not NULL: sum[i] += sum over the depth. */
-    void (*pack)(const struct neb_side *side, int64_t p0, int count, int64_t k0, int64_t kc, int width,
+    void (*pack)(const struct neb_operand *side, int64_t p0, int count, int64_t k0, int64_t kc, int width,
                  float *panel, float *sum);
     /* out (mr, nr) = product of two panels */
     void (*micro)(int64_t kc, const float *a, const float *b, float *out, int64_t ldo);

@@ -1,0 +1,204 @@
+/* bench_engine.c: whole training steps against the speed of one large matrix product on the same threads.
+ *
+ * sgemm is a product of 2048 x 2048 matrices of random numbers, measured between the steps: the machine's speed changes
+ * from minute to minute, the ratio doesn't. `--serve` makes the process a worker for bench/vs_torch.py: it reads
+ * "step N" or "memory" from its input and answers with a line. */
+#include "bench.h"
+#include "shapes.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "base/rng.h"
+#include "tensor/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SIZE = 2048, MAX_STEPS = 64 };
+
+struct options {
+    char *shape;
+    int64_t threads, steps;
+    double dropout, seconds;
+    bool recompute, serve;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, shape, NEB_OPT_TEXT, "", NULL,
+            "only this one: mlm-mini, mlm-base, gpt2-124m or mt-mini"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "0: one per core"),
+    NEB_OPT(struct options, steps, NEB_OPT_INT, "9", NULL, "measured steps a shape, at most 64"),
+    NEB_OPT(struct options, seconds, NEB_OPT_REAL, "25", "s", "but no longer than this a shape"),
+    NEB_OPT(struct options, dropout, NEB_OPT_REAL, "0.1", NULL, "of sublayers and attention"),
+    NEB_OPT(struct options, recompute, NEB_OPT_BOOL, "no", NULL, "layers keep no activations"),
+    NEB_OPT(struct options, serve, NEB_OPT_BOOL, "no", NULL, "answer commands on the standard input"),
+    NEB_OPT_END,
+};
+
+struct sgemm {
+    neb_device *d;
+    float *a, *b, *c;
+};
+
+static neb_status sgemm_init(neb_device *d, struct sgemm *g)
+{
+    const size_t bytes = (size_t)SIZE * SIZE * sizeof(float);
+    *g = (struct sgemm){.d = d};
+    void **to[] = {(void **)&g->a, (void **)&g->b, (void **)&g->c};
+    for (int i = 0; i < 3; i++) NEB_TRY(d->ops->alloc(d->ctx, bytes, to[i]));
+    struct neb_rng rng = {3};
+    for (int64_t i = 0; i < (int64_t)SIZE * SIZE; i++)
+        g->a[i] = (float)neb__rng_uniform(&rng) - 0.5f, g->b[i] = (float)neb__rng_uniform(&rng) - 0.5f;
+    return NEB_OK;
+}
+
+static void sgemm_free(struct sgemm *g)
+{
+    if (!g->d) return;
+    g->d->ops->free(g->d->ctx, g->a);
+    g->d->ops->free(g->d->ctx, g->b);
+    g->d->ops->free(g->d->ctx, g->c);
+}
+
+/* GFLOP/s */
+static neb_status sgemm_rate(struct sgemm *g, double *out)
+{
+    struct neb_gemm p = {.a = g->a,
+                         .b = g->b,
+                         .c = g->c,
+                         .m = SIZE,
+                         .n = SIZE,
+                         .k = SIZE,
+                         .lda = SIZE,
+                         .ldb = SIZE,
+                         .ldc = SIZE,
+                         .batch = 1,
+                         .alpha = 1};
+    int64_t start = neb__now_ns();
+    NEB_TRY(g->d->ops->gemm(g->d->ctx, &p));
+    *out = 2.0 * SIZE * SIZE * SIZE / neb__seconds_since(start) * 1e-9;
+    return NEB_OK;
+}
+
+struct result {
+    double share, seconds, gflops, sgemm;
+    struct neb_memory memory;
+};
+
+static neb_status measure(const struct neb_shape *s, const struct options *o, bool recompute,
+                          struct result *out)
+{
+    struct neb_shape_options options = {(int)o->threads, o->dropout, recompute};
+    struct neb_shape_run *r = NULL;
+    struct sgemm g = {0};
+    double time[MAX_STEPS], rate[MAX_STEPS];
+    float loss;
+    int n = 0;
+    NEB_TRY(neb__shape_create(s, &options, &r));
+    neb_status status = sgemm_init(neb__shape_device(r), &g);
+    for (int i = 0; status == NEB_OK && i < 2; i++) status = neb__shape_step(r, &loss); /* plans, warms up */
+    int64_t begin = neb__now_ns();
+    while (status == NEB_OK && n < o->steps && n < MAX_STEPS &&
+           (n < 3 || neb__seconds_since(begin) < o->seconds)) {
+        status = sgemm_rate(&g, &rate[n]);
+        int64_t start = neb__now_ns();
+        if (status == NEB_OK) status = neb__shape_step(r, &loss);
+        time[n++] = neb__seconds_since(start);
+    }
+    if (status == NEB_OK) {
+        out->seconds = neb__median(time, n);
+        out->sgemm = neb__median(rate, n);
+        out->gflops = neb__shape_flops(s) / out->seconds * 1e-9;
+        out->share = out->gflops / out->sgemm;
+        neb__shape_memory(r, &out->memory);
+    }
+    sgemm_free(&g);
+    neb__shape_destroy(r);
+    return status;
+}
+
+static void report(struct neb_figures *f, const struct neb_shape *s, const struct result *r)
+{
+    char name[64];
+#define FIGURE(prefix, value, unit, sense, target) \
+    (snprintf(name, sizeof name, "%s.%s", prefix, s->name), neb__figure(f, name, value, unit, sense, target))
+    FIGURE("sgemm_share", r->share, "", NEB_AT_LEAST, s->share_target);
+    FIGURE("tokens_per_second", (double)neb__shape_tokens(s) / r->seconds, "1/s", NEB_REPORT, 0);
+    FIGURE("step", r->seconds * 1e3, "ms", NEB_REPORT, 0);
+    FIGURE("sgemm", r->sgemm, "GFLOP/s", NEB_REPORT, 0);
+    FIGURE("arena", (double)r->memory.planned / 1048576, "MiB", NEB_REPORT, 0);
+    FIGURE("arena_bound", (double)r->memory.lower_bound / 1048576, "MiB", NEB_REPORT, 0);
+#undef FIGURE
+}
+
+/* Activations against the least that any plan could take; and what recomputation saves and costs. */
+static neb_status report_memory(struct neb_figures *f, const struct options *o, const struct neb_shape *s,
+                                const struct result *base)
+{
+    struct result again;
+    NEB_TRY(measure(s, o, true, &again));
+    neb__figure(f, "memory_over_bound.mlm-base",
+                (double)base->memory.planned / (double)base->memory.lower_bound, "", NEB_AT_MOST, 1.10);
+    neb__figure(f, "recompute_memory.mlm-base", (double)again.memory.planned / (double)base->memory.planned,
+                "", NEB_AT_MOST, 0.5);
+    /* both as multiples of sgemm: the two runs are minutes apart */
+    neb__figure(f, "recompute_time.mlm-base", base->share / again.share, "", NEB_AT_MOST, 1.35);
+    return NEB_OK;
+}
+
+static int serve(const struct neb_shape *s, const struct options *o)
+{
+    struct neb_shape_options options = {(int)o->threads, o->dropout, o->recompute};
+    struct neb_shape_run *r = NULL;
+    char line[64];
+    float loss = 0;
+    int steps;
+    if (neb__shape_create(s, &options, &r) != NEB_OK) return 1;
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "step %d", &steps) != 1) continue;
+        int64_t start = neb__now_ns();
+        for (int i = 0; i < steps; i++)
+            if (neb__shape_step(r, &loss) != NEB_OK) return 1;
+        printf("%.6f %.6f\n", neb__seconds_since(start) / steps, (double)loss);
+        fflush(stdout);
+    }
+    neb__shape_destroy(r);
+    return 0;
+}
+
+static int run_all(const struct options *o, bool json)
+{
+    struct neb_figures *f = neb__figures_begin("engine", json);
+    if (!f) return 1;
+    for (const struct neb_shape *s = neb__shapes; s->name; s++) {
+        if (o->shape && strcmp(o->shape, s->name)) continue;
+        struct result r;
+        if (measure(s, o, o->recompute, &r) != NEB_OK) return 1;
+        report(f, s, &r);
+        if (!strcmp(s->name, "mlm-base") && !o->recompute && report_memory(f, o, s, &r) != NEB_OK) return 1;
+    }
+    return neb__figures_end(f);
+}
+
+static int run(int argc, char **argv)
+{
+    bool json = neb__bench_json(&argc, argv);
+    struct options o = {0};
+    int n = 0, rc = 2;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    const bool parsed = neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && n == 0;
+    const struct neb_shape *s = o.shape ? neb__shape_find(o.shape) : NULL;
+    if (!parsed || (o.shape && !s) || (o.serve && !s)) {
+        fprintf(stderr, "usage: nebula-i bench engine [--shape NAME] [options]\n\n");
+        neb__opts_help(table, stderr);
+    } else {
+        rc = o.serve ? serve(s, &o) : run_all(&o, json);
+    }
+    neb__opts_free(table, &o);
+    return rc;
+}
+
+const struct neb_bench neb__bench_engine = {"engine", "training steps against the speed of matrix products",
+                                            run};

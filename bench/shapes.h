@@ -1,0 +1,39 @@
+/* shapes.h: the four training jobs that the engine's speed is measured on, ready to step. A successful create owes a
+ * destroy. */
+#ifndef NEB_BENCH_SHAPES_H
+#define NEB_BENCH_SHAPES_H
+
+#include "base/status.h"
+
+#include <nebula/engine.h>
+
+struct neb_shape {
+    const char *name, *family;
+    int64_t layers, decoder_layers, hidden, heads, ffn, vocab, seq, batch;
+    double share_target; /* of sgemm's speed */
+};
+
+extern const struct neb_shape neb__shapes[];
+const struct neb_shape *neb__shape_find(const char *name); /* NULL: no such */
+
+struct neb_shape_options {
+    int threads;
+    double dropout;
+    bool recompute;
+};
+
+struct neb_shape_run;
+
+neb_status neb__shape_create(const struct neb_shape *s, const struct neb_shape_options *o,
+                             struct neb_shape_run **out);
+void neb__shape_destroy(struct neb_shape_run *r);
+
+neb_status neb__shape_step(struct neb_shape_run *r, float *loss);
+neb_device *neb__shape_device(struct neb_shape_run *r);
+void neb__shape_memory(struct neb_shape_run *r, struct neb_memory *out);
+
+/* FLOPs of a step: 6 N tokens + 12 L d T tokens (causal halved), the output layer only for scored positions. */
+double neb__shape_flops(const struct neb_shape *s);
+int64_t neb__shape_tokens(const struct neb_shape *s);
+
+#endif
