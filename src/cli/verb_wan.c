@@ -1,10 +1,12 @@
 /* verb_wan.c: `nebula-i wan`: a wide-area network on this machine, and commands inside it.
  *
  *     nebula-i wan run --wan 100mbit,50ms,0.1% -- iperf3 -s -1 : iperf3 -c a
+ *     nebula-i wan run lab.yaml -- ./train.sh
  *
- * One command for every site, or one for all; `:` alone stands between two. The exit status is that of the first site
- * whose command failed. INT, TERM and HUP are passed on to the commands; five seconds later, or at a second signal,
- * they are killed.
+ * The network comes from a YAML file, from flags, or from a file with some of it changed by flags. One command for every
+ * site, or one for all; `:` alone stands between two; without any, the file's own. The exit status is that of the first
+ * site whose command failed. INT, TERM and HUP are passed on to the commands; five seconds later, or at a second
+ * signal, they are killed.
  */
 #include "cli/verb.h"
 #include "net/lab/lab.h"
@@ -20,8 +22,25 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Fields of a line that a flag of the same name changes on every line. */
+#define LINE_FLAGS(X)                                                             \
+    X(rate, "bits a second each way, such as 100mbit")                            \
+    X(rtt, "there and back, half of it each way")                                 \
+    X(jitter, "deviation of the delay, each way")                                 \
+    X(loss, "share of packets lost, each by itself, such as 0.1%")                \
+    X(burst_loss, "share lost in bursts")                                         \
+    X(burst_length, "packets of such a burst, on average (8)")                    \
+    X(reorder, "share held back so that others overtake them")                    \
+    X(reorder_delay, "for how long (1ms)")                                        \
+    X(corrupt, "share with a bit of the payload flipped, unseen by TCP")          \
+    X(queue, "bytes that may wait for the line (one round trip, at least 20 ms)") \
+    X(burst, "bytes that an idle line lets through at once (token bucket)")
+
 struct wan {
-    char *wan, *back, *sites, *mode, *ports, *until, *logs;
+    char *wan, *back, *sites, *up, *down, *schedule, *mode, *ports, *until, *logs;
+#define NEB__X(name, help) char *name;
+    LINE_FLAGS(NEB__X)
+#undef NEB__X
     int64_t seed, mtu;
     bool stats, offload;
 };
@@ -30,11 +49,17 @@ static const struct neb_opt options[] = {
     NEB_OPT(struct wan, wan, NEB_OPT_TEXT, "", NULL, "every line: RATE,RTT,LOSS such as 100mbit,50ms,0.1%"),
     NEB_OPT(struct wan, back, NEB_OPT_TEXT, "", NULL,
             "lines to an earlier site, if they differ: RATE,RTT,LOSS"),
-    NEB_OPT(struct wan, sites, NEB_OPT_TEXT, "a,b", NULL, "their names"),
-    NEB_OPT(struct wan, mode, NEB_OPT_TEXT, "auto", NULL, "auto, namespaces, user or relay"),
+#define NEB__X(name, help) NEB_OPT(struct wan, name, NEB_OPT_TEXT, "", NULL, help),
+    LINE_FLAGS(NEB__X)
+#undef NEB__X
+        NEB_OPT(struct wan, schedule, NEB_OPT_TEXT, "", NULL, "such as '10s+5s down; 20s a>b rate=10mbit'"),
+    NEB_OPT(struct wan, sites, NEB_OPT_TEXT, "", NULL, "their names (a,b)"),
+    NEB_OPT(struct wan, up, NEB_OPT_TEXT, "", NULL, "every site's own uplink, shared by its lines"),
+    NEB_OPT(struct wan, down, NEB_OPT_TEXT, "", NULL, "every site's own downlink"),
+    NEB_OPT(struct wan, mode, NEB_OPT_TEXT, "", NULL, "auto, namespaces, user or relay (auto)"),
     NEB_OPT(struct wan, ports, NEB_OPT_TEXT, "", NULL, "TCP ports that a relay carries: 7000,5201"),
-    NEB_OPT(struct wan, mtu, NEB_OPT_INT, "1500", "bytes", "largest IP packet"),
-    NEB_OPT(struct wan, seed, NEB_OPT_INT, "1", NULL, "of loss, jitter and reordering"),
+    NEB_OPT(struct wan, mtu, NEB_OPT_INT, "0", NULL, "largest IP packet; 0: 1500, or the file's"),
+    NEB_OPT(struct wan, seed, NEB_OPT_INT, "0", NULL, "of loss, jitter and reordering; 0: 1, or the file's"),
     NEB_OPT(struct wan, offload, NEB_OPT_BOOL, "yes", NULL, "trains of TCP segments to and from the kernel"),
     NEB_OPT(struct wan, until, NEB_OPT_TEXT, "all", NULL,
             "end when `all`, `any` or the named site's command ended"),
@@ -54,27 +79,19 @@ static void on_signal(int s)
 
 static int usage(FILE *to)
 {
-    fprintf(to, "usage: nebula-i wan run [options] -- COMMAND [: COMMAND …]\n\n");
+    fprintf(to, "usage: nebula-i wan run [FILE] [options] [-- COMMAND [: COMMAND …]]\n"
+                "       nebula-i wan check FILE\n\n");
     neb__opts_help(options, to);
     return to == stdout ? 0 : 2;
 }
 
 /* ---- the description --------------------------------------------------------------------------------------------- */
 
-static neb_status parse_mode(const char *text, enum neb_lab_mode *out)
-{
-    for (enum neb_lab_mode m = NEB_LAB_AUTO; m <= NEB_LAB_RELAY; m++)
-        if (!strcmp(text, neb__lab_mode_name(m))) {
-            *out = m;
-            return NEB_OK;
-        }
-    return neb__fail(NEB_ERR_CONFIG, "option 'mode': '%s' is not auto, namespaces, user or relay", text);
-}
-
 static neb_status parse_ports(const char *text, struct neb_lab_config *cfg)
 {
     char copy[512], *rest = copy, *part;
     snprintf(copy, sizeof copy, "%s", text);
+    cfg->ports = 0;
     while ((part = strsep(&rest, ","))) {
         char *end;
         long port = strtol(part, &end, 10);
@@ -86,27 +103,91 @@ static neb_status parse_ports(const char *text, struct neb_lab_config *cfg)
     return NEB_OK;
 }
 
-static neb_status describe(const struct wan *o, struct neb_lab_config *out)
+static neb_status plain_sites(const char *list, struct neb_lab_config *out)
 {
-    struct neb_lab_line line = {0}, back;
+    static const struct neb_lab_line free_line;
     const char *names[NEB_LAB_SITES];
-    char list[NEB_LAB_SITES * NEB_LAB_NAME], *rest = list;
+    char copy[NEB_LAB_SITES * NEB_LAB_NAME], *rest = copy, *name;
     int n = 0;
-    snprintf(list, sizeof list, "%s", o->sites);
-    for (char *name; n < NEB_LAB_SITES && (name = strsep(&rest, ","));) names[n++] = name;
+    if (strlen(list) >= sizeof copy) return neb__fail(NEB_ERR_CONFIG, "option 'sites' is too long");
+    snprintf(copy, sizeof copy, "%s", list);
+    while ((name = strsep(&rest, ","))) {
+        if (n == NEB_LAB_SITES || strlen(name) >= NEB_LAB_NAME)
+            return neb__fail(NEB_ERR_CONFIG, "at most %d sites, names of at most %d letters", NEB_LAB_SITES,
+                             NEB_LAB_NAME - 1);
+        names[n++] = name;
+    }
+    return neb__lab_config_init(n, names, &free_line, out);
+}
+
+static neb_status change_lines(const struct wan *o, struct neb_lab_config *cfg)
+{
+    int n = cfg->sites;
+    struct neb_lab_line line, back;
+    const struct {
+        const char *key, *value;
+    } flags[] = {
+#define NEB__X(name, help) {#name, o->name},
+        LINE_FLAGS(NEB__X)
+#undef NEB__X
+    };
     if (o->wan) NEB_TRY(neb__lab_line_parse(o->wan, &line));
-    back = line;
     if (o->back) NEB_TRY(neb__lab_line_parse(o->back, &back));
-    enum neb_lab_mode mode = NEB_LAB_AUTO;
-    NEB_TRY(parse_mode(o->mode, &mode));
-    NEB_TRY(neb__lab_config_init(n, names, &line, out));
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) out->line[i * n + j] = back;
-    out->mode = mode;
-    out->seed = (uint64_t)o->seed;
-    out->mtu = (int)o->mtu;
-    out->offload = o->offload;
-    return o->ports ? parse_ports(o->ports, out) : NEB_OK;
+    for (int i = 0; i < n * n; i++) {
+        if (i / n == i % n) continue;
+        if (o->back && i / n > i % n)
+            cfg->line[i] = back;
+        else if (o->wan)
+            cfg->line[i] = line;
+        for (size_t k = 0; k < sizeof flags / sizeof *flags; k++)
+            if (flags[k].value) NEB_TRY(neb__lab_line_set(&cfg->line[i], flags[k].key, flags[k].value));
+    }
+    return NEB_OK;
+}
+
+static neb_status change_sites(const struct wan *o, struct neb_lab_config *cfg)
+{
+    struct neb_lab_line up = {0}, down = {0};
+    if (o->up) NEB_TRY(neb__lab_line_set(&up, "rate", o->up));
+    if (o->down) NEB_TRY(neb__lab_line_set(&down, "rate", o->down));
+    for (int i = 0; i < cfg->sites; i++) {
+        if (o->up) cfg->site[i].up = up.rate;
+        if (o->down) cfg->site[i].down = down.rate;
+    }
+    return NEB_OK;
+}
+
+static neb_status describe(const struct wan *o, const char *file, struct neb_lab_config *out)
+{
+    if (file && o->sites)
+        return neb__fail(NEB_ERR_CONFIG, "the sites are named by %s, not by option 'sites'", file);
+    NEB_TRY(file ? neb__lab_config_load(file, out) : plain_sites(o->sites ? o->sites : "a,b", out));
+    NEB_TRY(change_lines(o, out));
+    NEB_TRY(change_sites(o, out));
+    if (o->schedule) NEB_TRY(neb__lab_schedule_parse(o->schedule, out));
+    if (o->mode) NEB_TRY(neb__lab_mode_parse(o->mode, &out->mode));
+    if (o->ports) NEB_TRY(parse_ports(o->ports, out));
+    if (o->seed) out->seed = (uint64_t)o->seed;
+    if (o->mtu) out->mtu = o->mtu > 0 && o->mtu <= 65535 ? (int)o->mtu : -1;
+    if (!o->offload) out->offload = false;
+    return neb__lab_config_check(out);
+}
+
+/* What a file says, every line spelled out. */
+static int check(const char *file)
+{
+    struct neb_lab_config c = {0};
+    if (neb__lab_config_load(file, &c) != NEB_OK) return 1;
+    printf("%d sites, %d events, mtu %d, seed %" PRIu64 "\n", c.sites, c.events, c.mtu, c.seed);
+    for (int i = 0; i < c.sites * c.sites; i++) {
+        const struct neb_lab_line *l = &c.line[i];
+        if (i / c.sites == i % c.sites) continue;
+        printf("%s > %s: rate %g Mbit/s, delay %g ms, jitter %g ms, loss %g %%%s\n", c.site[i / c.sites].name,
+               c.site[i % c.sites].name, l->rate * 1e-6, l->delay * 1e3, l->jitter * 1e3,
+               (l->loss + l->burst_loss) * 100, l->down ? ", down" : "");
+    }
+    neb__lab_config_free(&c);
+    return 0;
 }
 
 /* ---- the commands ------------------------------------------------------------------------------------------------ */
@@ -115,8 +196,24 @@ struct session {
     struct neb_lab *lab;
     const struct wan *opts;
     int sites, handle[NEB_LAB_SITES], status[NEB_LAB_SITES]; /* handle -1: none; status -1: runs */
-    char **command[NEB_LAB_SITES];
+    char **command[NEB_LAB_SITES], *shell[NEB_LAB_SITES][4];
 };
+
+/* Those of the file, by a shell. */
+static neb_status file_commands(struct session *s, const struct neb_lab_config *cfg)
+{
+    static char shell[] = "/bin/sh", flag[] = "-c";
+    for (int i = 0; i < s->sites; i++) {
+        if (!cfg->site[i].command)
+            return neb__fail(NEB_ERR_CONFIG,
+                             "site '%s' has no command; commands stand behind -- or in the file",
+                             cfg->site[i].name);
+        char **c = s->shell[i];
+        c[0] = shell, c[1] = flag, c[2] = cfg->site[i].command, c[3] = NULL;
+        s->command[i] = c;
+    }
+    return NEB_OK;
+}
 
 /* Cuts argv at each lone `:`, in place. argv[argc] is NULL. */
 static neb_status split_commands(struct session *s, char **argv)
@@ -235,7 +332,7 @@ static void watch_signals(void)
 static int run_commands(const struct wan *o, struct neb_lab_config *cfg, char **argv)
 {
     struct session s = {.opts = o, .sites = cfg->sites};
-    if (split_commands(&s, argv) != NEB_OK) return 2;
+    if ((argv ? split_commands(&s, argv) : file_commands(&s, cfg)) != NEB_OK) return 2;
     watch_signals();
     if (neb__lab_create(cfg, &s.lab) != NEB_OK) return 1;
     neb_status st = NEB_OK;
@@ -250,30 +347,35 @@ static int run_commands(const struct wan *o, struct neb_lab_config *cfg, char **
     return code;
 }
 
-static int run(int argc, char **argv)
+static int run_verb(int argc, char **argv, char **commands)
 {
     struct wan o;
     struct neb_lab_config cfg = {0};
-    int ours = 0, positional, code = 2;
-    while (ours < argc && strcmp(argv[ours], "--")) ours++;
-    if (argc < 1) return usage(stderr);
-    for (int i = 0; i < ours; i++)
-        if (!strcmp(argv[i], "--help")) return usage(stdout);
-    if (strcmp(argv[0], "run")) {
-        fprintf(stderr, "nebula-i wan: no '%s'\n", argv[0]);
-        return usage(stderr);
-    }
+    int positional, code = 2;
     if (neb__opts_init(options, &o) != NEB_OK) return 1;
-    if (neb__opts_args(options, &o, ours - 1, argv + 1, &positional) == NEB_OK) {
-        if (ours == argc)
-            fprintf(stderr, "nebula-i wan run: no command; they stand behind --\n");
-        else if (describe(&o, &cfg) == NEB_OK)
-            code = run_commands(&o, &cfg, argv + ours + 1);
+    if (neb__opts_args(options, &o, argc, argv, &positional) == NEB_OK) {
+        if (positional > 1)
+            fprintf(stderr, "nebula-i wan run: one file, not '%s' too; commands stand behind --\n", argv[1]);
+        else if (describe(&o, positional ? argv[0] : NULL, &cfg) == NEB_OK)
+            code = run_commands(&o, &cfg, commands);
     }
     neb__lab_config_free(&cfg);
     neb__opts_free(options, &o);
     return code;
 }
 
-const struct neb_verb neb__verb_wan = {"wan", "run [options] -- COMMAND [: COMMAND …]",
+static int run(int argc, char **argv)
+{
+    int ours = 0;
+    while (ours < argc && strcmp(argv[ours], "--")) ours++;
+    for (int i = 0; i < ours; i++)
+        if (!strcmp(argv[i], "--help")) return usage(stdout);
+    if (ours >= 1 && !strcmp(argv[0], "run"))
+        return run_verb(ours - 1, argv + 1, ours < argc ? argv + ours + 1 : NULL);
+    if (argc == 2 && !strcmp(argv[0], "check")) return check(argv[1]);
+    if (argc) fprintf(stderr, "nebula-i wan: run or check, not '%s'\n", argv[0]);
+    return usage(stderr);
+}
+
+const struct neb_verb neb__verb_wan = {"wan", "run [FILE] [options] [-- COMMAND [: COMMAND …]]",
                                        "a wide-area network on this machine, and commands inside it", run};

@@ -1,7 +1,6 @@
-/* config.c: a laboratory's description as a struct: defaults, the short form of a line, and what is allowed. */
+/* config.c: a laboratory's description as a struct: defaults, and what is allowed. */
 #include "net/lab/lab.h"
 #include "base/mem.h"
-#include "base/opts.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -48,28 +47,20 @@ void neb__lab_config_free(struct neb_lab_config *cfg)
     *cfg = (struct neb_lab_config){0};
 }
 
-neb_status neb__lab_line_parse(const char *text, struct neb_lab_line *out)
+const char *neb__lab_mode_name(enum neb_lab_mode mode)
 {
-    struct short_form {
-        double rate, rtt, loss;
-    } v = {0};
-    static const struct neb_opt table[] = {
-        NEB_OPT(struct short_form, rate, NEB_OPT_RATE, "0", NULL, "each way"),
-        NEB_OPT(struct short_form, rtt, NEB_OPT_TIME, "0", NULL, "there and back"),
-        NEB_OPT(struct short_form, loss, NEB_OPT_SHARE, "0", NULL, "each packet"),
-        NEB_OPT_END,
-    };
-    char copy[128], *rest = copy, *part;
-    if (strlen(text) >= sizeof copy)
-        return neb__fail(NEB_ERR_CONFIG, "'%.32s…' is too long for a line", text);
-    snprintf(copy, sizeof copy, "%s", text);
-    for (int i = 0; (part = strsep(&rest, ",")); i++) {
-        if (!table[i].name)
-            return neb__fail(NEB_ERR_CONFIG, "'%s' has more than rate, round-trip time and loss", text);
-        NEB_TRY(neb__opts_set(table, &v, table[i].name, part));
-    }
-    *out = (struct neb_lab_line){.rate = v.rate, .delay = v.rtt / 2, .loss = v.loss};
-    return NEB_OK;
+    static const char *const names[] = {"auto", "namespaces", "user", "relay"};
+    return names[mode];
+}
+
+neb_status neb__lab_mode_parse(const char *text, enum neb_lab_mode *out)
+{
+    for (enum neb_lab_mode m = NEB_LAB_AUTO; m <= NEB_LAB_RELAY; m++)
+        if (!strcmp(text, neb__lab_mode_name(m))) {
+            *out = m;
+            return NEB_OK;
+        }
+    return neb__fail(NEB_ERR_CONFIG, "mode: '%s' is not auto, namespaces, user or relay", text);
 }
 
 /* ---- what is allowed --------------------------------------------------------------------------------------------- */

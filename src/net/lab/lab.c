@@ -18,12 +18,6 @@
 
 static atomic_bool in_userns; /* this process made itself one */
 
-const char *neb__lab_mode_name(enum neb_lab_mode mode)
-{
-    static const char *const names[] = {"auto", "namespaces", "user", "relay"};
-    return names[mode];
-}
-
 static void close_tuns(struct neb_lab *lab)
 {
     for (int i = 0; i < lab->sites; i++) {

@@ -85,6 +85,21 @@ neb_status neb__lab_config_init(int sites, const char *const *names, const struc
                                 struct neb_lab_config *out);
 void neb__lab_config_free(struct neb_lab_config *cfg); /* also fine on an all-zero one */
 
+/* A YAML file (docs/lab.md has its keys). NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CONFIG, NEB_ERR_NOMEM. */
+neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out);
+
+/* Adds events: "10s+5s down; 20s rate=10mbit; 30s+2s/60s a>b loss=5%". Each is AT[+FOR][/EVERY], then where (a>b one
+ * way, a<>b both, a alone: all its lines; nothing: every line), then `down` or key=value. */
+neb_status neb__lab_schedule_parse(const char *text, struct neb_lab_config *cfg);
+
+/* One event, its fields set by name; the pieces from which file and text are read. */
+neb_status neb__lab_event_set(struct neb_lab_event *e, const char *key, const char *value);
+neb_status neb__lab_event_add(struct neb_lab_config *cfg, const struct neb_lab_event *e);
+int neb__lab_config_site(const struct neb_lab_config *cfg, const char *name); /* -1 */
+
+/* One field of a line by the name it has in a file: those of the struct, or rtt (half of it is the delay). */
+neb_status neb__lab_line_set(struct neb_lab_line *line, const char *key, const char *value);
+
 /* "100mbit,50ms,0.1%": rate, round-trip time (half of it each way), loss; later parts may be missing. */
 neb_status neb__lab_line_parse(const char *text, struct neb_lab_line *out);
 
@@ -101,6 +116,7 @@ void neb__lab_destroy(struct neb_lab *lab); /* NULL is fine; commands that still
 
 enum neb_lab_mode neb__lab_mode(const struct neb_lab *lab);
 const char *neb__lab_mode_name(enum neb_lab_mode mode);
+neb_status neb__lab_mode_parse(const char *text, enum neb_lab_mode *out);
 int neb__lab_sites(const struct neb_lab *lab);
 int neb__lab_find(const struct neb_lab *lab, const char *name); /* -1: no such site */
 const char *neb__lab_name(const struct neb_lab *lab, int site);
