@@ -20,11 +20,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LINE_KEYS(X)                                                                                       \
-    X(rate)                                                                                                \
-    X(rtt) X(delay) X(jitter) X(loss) X(burst_loss) X(burst_length) X(reorder) X(reorder_delay) X(corrupt) \
-        X(queue) X(burst) X(down)
-#define WHERE_KEYS(X) X(from) X(to) X(site) X(at) X(lasts) X(every)
+#define PLAIN_KEYS(X)  X(rate) X(rtt) X(delay) X(jitter) X(loss)
+#define CHANCE_KEYS(X) X(burst_loss) X(burst_length) X(reorder) X(reorder_delay) X(corrupt)
+#define LINE_KEYS(X)   PLAIN_KEYS(X) CHANCE_KEYS(X) X(queue) X(burst) X(down)
+#define WHERE_KEYS(X)  X(from) X(to) X(site) X(at) X(lasts) X(every)
 
 /* One mapping that speaks of lines: the default, an exception, or an event. */
 struct entry {
@@ -301,12 +300,15 @@ neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out)
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
     neb_status st = neb__file_read(path, &text);
+    if (st == NEB_OK && !text.len) st = neb__fail(NEB_ERR_CONFIG, "%s: it is empty", path);
     if (st == NEB_OK) {
         cyaml_err_t e = cyaml_load_data(text.data, text.len, &cfg, &file_value, (cyaml_data_t **)&f, NULL);
         if (e == CYAML_ERR_OOM)
             st = neb__fail(NEB_ERR_NOMEM, "out of memory for %s", path);
         else if (e != CYAML_OK)
             st = neb__fail(NEB_ERR_CONFIG, "%s: %s", path, why[0] ? why : cyaml_strerror(e));
+        else if (!f)
+            st = neb__fail(NEB_ERR_CONFIG, "%s: it is empty", path);
     }
     if (st == NEB_OK && (st = convert(f, out)) != NEB_OK) neb__error_prefix("%s", path);
     cyaml_free(&cfg, &file_value, f, 0);

@@ -177,6 +177,7 @@ static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
     neb__wire_advance(p->wire, now);
     for (int i = 0; i < p->sites; i++)
         if (fds[i].revents) read_site(p, i, now);
+    neb__wire_advance(p->wire, now); /* lines without delay */
     flush_all(p);
     int64_t next = neb__wire_next(p->wire);
     pthread_mutex_unlock(&p->lock);
