@@ -1,0 +1,350 @@
+/* rate.c: the decision. rate_guard.c judges quality; this file the line.
+ *
+ * The line. An estimate is the least of the last three samples, so one good sample raises nothing; after silence (a
+ * sample of 0) the first good one counts alone. T = H * step / fragments - overhead - 2 rtt is what an interval
+ * leaves for sending. A parcel that took longer than T exceeded the ceiling: for one interval the estimate is cut
+ * to 0.4 of what was seen, so that even a line that jitters by half cannot exceed twice in a row, and nothing larger
+ * than that parcel's rate is tried again for 4, 8, … 64 intervals, unless the line has become twice as fast.
+ * Staying needs bytes <= ceiling, moving to fewer bytes a second 0.95 of it, to more 0.8: no flapping at an edge.
+ *
+ * The choice. `cost`: the cheapest acceptable rung, at the largest H for which the guard has evidence. `quality`: the
+ * most faithful rung that fits at nominal H. If nothing acceptable fits, H grows up to 4 times nominal; then a change
+ * of class is proposed; then nothing is sent, and training goes on. Back from sparse to dense only after 8 intervals
+ * in which an acceptable dense rung would have filled at most half of the ceiling.
+ *
+ * Everything follows from the calls made: the same calls give the same decisions. */
+#include "round/rate.h"
+#include "round/rate_guard.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WINDOW = 3, ROOM_NEEDED = 8 };
+
+static const double margin = 0.9, less_margin = 0.95, more_margin = 0.8, cut_after_exceeding = 0.4,
+                    probe_bytes = 65536;
+
+struct line {
+    double sample[WINDOW];
+    int count; /* samples held */
+};
+
+struct neb_rate {
+    struct neb_rate_config c;
+    struct neb__guard guard;
+    struct line up, down[NEB_RATE_PEERS];
+    enum neb_rate_class cls;
+    double per_value[NEB_RATE_RUNGS]; /* bytes, measured */
+    /* The last decision, for the reports about it. */
+    const struct neb_rate_rung *rung;
+    int h;
+    double last_bytes, last_t;
+    /* After exceeding. */
+    bool exceeded;
+    int strikes, hold; /* intervals without climbing */
+    double hold_rate;  /* bytes/s of what exceeded; the hold ends early when the line is twice as fast */
+    double hold_line;
+    double confirmed; /* most bytes/s seen to fit */
+    int room;         /* sparse: intervals in a row in which dense would have had room */
+};
+
+neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rate **out)
+{
+    const struct neb_rate_config *c = config;
+    if (c->rung_count < 1 || c->rung_count > NEB_RATE_RUNGS || c->h < 1 || c->fragments < 1 ||
+        !(c->values >= 1) || !(c->max_bytes_per_hour >= 0) || !(c->loss_slack >= 0) ||
+        !(c->residual[0] >= 0) || !(c->residual[1] >= 0))
+        return neb__fail(NEB_ERR_INVALID, "rate control: H, fragments, values and limits must be positive");
+    bool some = false, forced = c->force == 0;
+    for (int i = 0; i < c->rung_count; i++) {
+        if (!(c->rungs[i].bytes > 0) || !(c->rungs[i].error >= 0 && c->rungs[i].error < 1))
+            return neb__fail(NEB_ERR_INVALID, "rate control: rung %s has no bytes or an error outside [0, 1)",
+                             c->rungs[i].name);
+        some |= c->rungs[i].cls == c->cls;
+        forced |= c->rungs[i].id == c->force;
+    }
+    if (!some || !forced)
+        return neb__fail(NEB_ERR_INVALID, "rate control: no rung of the class or id asked for");
+    struct neb_rate *r = NEB_NEW(struct neb_rate);
+    if (!r) return neb__fail(NEB_ERR_NOMEM, "no memory for the rate controller");
+    r->c = *c;
+    r->cls = c->cls;
+    r->h = c->h;
+    for (int i = 0; i < c->rung_count; i++) r->per_value[i] = c->rungs[i].bytes;
+    neb__guard_init(&r->guard, &r->c);
+    *out = r;
+    return NEB_OK;
+}
+
+void neb__rate_destroy(struct neb_rate *r)
+{
+    neb__free(r);
+}
+
+/* ---- the line ----------------------------------------------------------------------------------------------- */
+
+static void line_sample(struct line *l, double goodput)
+{
+    if (l->count && l->sample[0] == 0 && goodput > 0) l->count = 0; /* back after silence */
+    memmove(l->sample + 1, l->sample, (WINDOW - 1) * sizeof *l->sample);
+    l->sample[0] = goodput;
+    if (l->count < WINDOW) l->count++;
+}
+
+static double line_rate(const struct line *l) /* infinite: nothing known */
+{
+    double least = INFINITY;
+    for (int i = 0; i < l->count; i++) least = fmin(least, l->sample[i]);
+    return l->count && l->sample[0] == 0 ? 0 : least;
+}
+
+void neb__rate_sample(struct neb_rate *r, int peer, double goodput)
+{
+    if (!(goodput >= 0) || isinf(goodput) || peer >= NEB_RATE_PEERS) return;
+    line_sample(peer < 0 ? &r->up : &r->down[peer], goodput);
+}
+
+void neb__rate_peer_gone(struct neb_rate *r, int peer)
+{
+    if (peer >= 0 && peer < NEB_RATE_PEERS) r->down[peer].count = 0;
+}
+
+static double copies(const struct neb_rate *r, int members)
+{
+    double n = members;
+    return r->c.owners ? 2 * (n - 1) / n : n - 1;
+}
+
+/* Parcel bytes per second that egress and every known ingress can carry. */
+static double parcel_rate(const struct neb_rate *r, int members)
+{
+    double c = copies(r, members), rate = line_rate(&r->up);
+    for (int i = 0; i < NEB_RATE_PEERS; i++) rate = fmin(rate, line_rate(&r->down[i]));
+    return rate / c;
+}
+
+static double time_for(const struct neb_rate *r, const struct neb_rate_input *in, int h)
+{
+    return fmax(0, h * in->step / r->c.fragments - in->overhead - 2 * in->rtt);
+}
+
+static double ceiling_for(const struct neb_rate *r, const struct neb_rate_input *in, double rate, int h)
+{
+    double bytes = margin * time_for(r, in, h) * rate;
+    if (isnan(bytes)) bytes = 0; /* no time, line unknown */
+    if (r->c.max_bytes_per_hour > 0) {
+        double interval = h * in->step / r->c.fragments;
+        bytes = fmin(bytes, r->c.max_bytes_per_hour / 3600 * interval / copies(r, in->members));
+    }
+    return bytes;
+}
+
+/* ---- choosing ----------------------------------------------------------------------------------------------- */
+
+static double bytes_of(const struct neb_rate *r, int rung)
+{
+    return r->c.values * r->per_value[rung];
+}
+
+/* Whether `rung` at `h` fits under the ceiling: staying may use all of it, moving must leave room. */
+static bool fits(const struct neb_rate *r, const struct neb_rate_input *in, int rung, int h, double ceiling)
+{
+    double bytes = bytes_of(r, rung), t = time_for(r, in, h);
+    bool same = r->rung == &r->c.rungs[rung] && h == r->h;
+    bool less = r->rung && r->last_t > 0 && bytes / t <= r->last_bytes / r->last_t * 1.01;
+    if (!same && !less && r->hold > 0 && bytes / t > 0.99 * r->hold_rate) return false;
+    return bytes <= (same ? 1.0 : less ? less_margin : more_margin) * ceiling;
+}
+
+/* The preferred acceptable rung of a class at h, or -1. */
+static int choose(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rate_class cls, int h,
+                  double ceiling)
+{
+    int best = -1;
+    bool faithful = r->c.prefer == NEB_PREFER_QUALITY && isfinite(ceiling);
+    for (int i = 0; i < r->c.rung_count; i++) {
+        if (r->c.rungs[i].cls != cls || !neb__guard_accepts(&r->guard, i)) continue;
+        if (!fits(r, in, i, h, ceiling)) continue;
+        if (best >= 0 && (faithful || bytes_of(r, i) >= bytes_of(r, best))) continue;
+        best = i;
+    }
+    return best;
+}
+
+/* The same with H grown as far as needed; *h is what it takes. */
+static int choose_with_h(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rate_class cls,
+                         double rate, int *h, double *ceiling)
+{
+    int start = neb__guard_h(&r->guard), most = 4 * r->c.h;
+    for (double x = start;; x *= 1.189207115) { /* quarter octaves */
+        *h = x >= most ? most : (int)x;
+        *ceiling = ceiling_for(r, in, rate, *h);
+        int rung = choose(r, in, cls, *h, *ceiling);
+        if (rung >= 0 || *h >= most) return rung;
+    }
+}
+
+static int index_of(const struct neb_rate *r, int id)
+{
+    for (int i = 0; i < r->c.rung_count; i++)
+        if (r->c.rungs[i].id == id) return i;
+    return -1;
+}
+
+static void size_text(double bytes, char out[24])
+{
+    const char *unit = bytes >= 1e9 ? "GB" : bytes >= 1e6 ? "MB" : bytes >= 1e3 ? "kB" : "B";
+    double div = bytes >= 1e9 ? 1e9 : bytes >= 1e6 ? 1e6 : bytes >= 1e3 ? 1e3 : 1;
+    if (isinf(bytes))
+        snprintf(out, 24, "unknown");
+    else
+        snprintf(out, 24, "%.3g %s", bytes / div, unit);
+}
+
+static void say_send(const struct neb_rate *r, const struct neb_rate_decision *d, bool forced)
+{
+    char bytes[24], ceiling[24];
+    size_text(d->bytes, bytes);
+    size_text(d->ceiling, ceiling);
+    const char *why = forced                              ? "it is forced"
+                      : isinf(d->ceiling)                 ? "it is the cheapest, to measure the line"
+                      : r->exceeded                       ? "the last parcel was late"
+                      : d->h > neb__guard_h(&r->guard)    ? "nothing acceptable fits without a larger H"
+                      : r->c.prefer == NEB_PREFER_QUALITY ? "it is the most faithful that fits"
+                                                          : "it is the cheapest that does no harm";
+    snprintf((char *)d->reason, sizeof d->reason, "%s at H %d (%s of a ceiling of %s): %s%s%s.",
+             d->rung->name, d->h, bytes, ceiling, why, r->guard.note[0] ? "; " : "", r->guard.note);
+}
+
+static void send(struct neb_rate *r, const struct neb_rate_input *in, int rung, bool forced, double rate,
+                 struct neb_rate_decision *d)
+{
+    d->kind = NEB_RATE_SEND;
+    d->rung = &r->c.rungs[rung];
+    d->bytes = bytes_of(r, rung);
+    double t = time_for(r, in, d->h);
+    if (!isfinite(rate) || (t > 0 && d->bytes / t > r->confirmed)) d->probe = d->bytes;
+    say_send(r, d, forced);
+    r->rung = d->rung;
+    r->h = d->h;
+    r->last_bytes = d->bytes;
+    r->last_t = t;
+}
+
+/* Nothing of the present class will do. */
+static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, double rate,
+                           struct neb_rate_decision *d)
+{
+    char ceiling[24];
+    int h;
+    double room;
+    enum neb_rate_class other = r->cls == NEB_RATE_DENSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE;
+    size_text(d->ceiling, ceiling);
+    r->rung = NULL;
+    r->last_t = 0;
+    if (!r->c.keep_class && rate > 0 && choose_with_h(r, in, other, rate, &h, &room) >= 0) {
+        d->kind = NEB_RATE_CLASS;
+        d->cls = other;
+        snprintf(d->reason, sizeof d->reason,
+                 "Change to the %s class: no acceptable %s rung fits %s at H %d.",
+                 other == NEB_RATE_DENSE ? "dense" : "sparse", r->cls == NEB_RATE_DENSE ? "dense" : "sparse",
+                 ceiling, d->h);
+        return;
+    }
+    d->kind = NEB_RATE_HOLD;
+    d->probe = probe_bytes;
+    if (rate == 0)
+        snprintf(d->reason, sizeof d->reason, "Hold: the line moves nothing; training goes on alone.");
+    else
+        snprintf(d->reason, sizeof d->reason,
+                 "Hold: no rung that does no harm fits %s at H %d; training goes on alone.", ceiling, d->h);
+}
+
+/* In the sparse class: whether dense would have had room to spare for long enough. */
+static bool room_for_dense(struct neb_rate *r, const struct neb_rate_input *in, double rate)
+{
+    bool room = false;
+    double ceiling = ceiling_for(r, in, rate, r->c.h);
+    for (int i = 0; i < r->c.rung_count; i++)
+        room |= r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
+                isfinite(ceiling) && bytes_of(r, i) <= 0.5 * ceiling;
+    r->room = room ? r->room + 1 : 0;
+    return r->room >= ROOM_NEEDED;
+}
+
+void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struct neb_rate_decision *out)
+{
+    struct neb_rate_decision d = {.cls = r->cls, .h = neb__guard_h(&r->guard), .ceiling = INFINITY};
+    neb__guard_tick(&r->guard);
+    if (in->members < 2) {
+        d.kind = NEB_RATE_HOLD;
+        snprintf(d.reason, sizeof d.reason, "Hold: there is nobody to send to.");
+        *out = d;
+        return;
+    }
+    double rate = parcel_rate(r, in->members);
+    if (r->exceeded) rate *= cut_after_exceeding;
+    if (r->hold > 0 && (--r->hold == 0 || rate >= 2 * r->hold_line)) r->hold = 0;
+
+    int forced = r->c.force ? index_of(r, r->c.force) : -1;
+    if (forced >= 0 && r->c.rungs[forced].cls == r->cls && neb__guard_accepts(&r->guard, forced)) {
+        d.ceiling = ceiling_for(r, in, rate, d.h);
+        send(r, in, forced, true, rate, &d);
+    } else if (r->cls == NEB_RATE_SPARSE && !r->c.keep_class && room_for_dense(r, in, rate)) {
+        r->room = 0;
+        d.kind = NEB_RATE_CLASS;
+        d.cls = NEB_RATE_DENSE;
+        snprintf(d.reason, sizeof d.reason,
+                 "Change to the dense class: it would fit twice since %d intervals.", ROOM_NEEDED);
+    } else {
+        int rung = choose_with_h(r, in, r->cls, rate, &d.h, &d.ceiling);
+        if (rung >= 0)
+            send(r, in, rung, false, rate, &d);
+        else
+            hold_or_change(r, in, rate, &d);
+    }
+    r->exceeded = false;
+    *out = d;
+}
+
+/* ---- reports ------------------------------------------------------------------------------------------------ */
+
+bool neb__rate_sent(struct neb_rate *r, double bytes, double seconds)
+{
+    if (!r->rung || !(bytes > 0)) return false;
+    int i = (int)(r->rung - r->c.rungs);
+    r->per_value[i] = 0.5 * r->per_value[i] + 0.5 * bytes / r->c.values;
+    r->last_bytes = bytes;
+    if (seconds <= r->last_t) {
+        if (r->last_t > 0) r->confirmed = fmax(r->confirmed, bytes / r->last_t);
+        return false;
+    }
+    r->exceeded = true;
+    r->hold = 4 << (r->strikes < 4 ? r->strikes : 4);
+    r->strikes++;
+    r->hold_rate = r->last_t > 0 ? bytes / r->last_t : 0;
+    r->hold_line = bytes / seconds;
+    r->confirmed = fmin(r->confirmed, bytes / seconds);
+    return true;
+}
+
+void neb__rate_quality(struct neb_rate *r, int rung, double delta, double residual)
+{
+    int i = index_of(r, rung);
+    if (i >= 0) neb__guard_ratio(&r->guard, i, delta, residual);
+}
+
+void neb__rate_loss(struct neb_rate *r, double loss)
+{
+    neb__guard_loss(&r->guard, r->rung ? (int)(r->rung - r->c.rungs) : -1, r->h, loss);
+}
+
+void neb__rate_class_changed(struct neb_rate *r, enum neb_rate_class cls)
+{
+    r->cls = cls;
+    r->rung = NULL;
+    r->last_t = 0;
+    r->room = 0;
+}

@@ -1,0 +1,129 @@
+/* rate_guard.c: which rungs and which H do no harm.
+ *
+ * Residual against delta. With a feedback of f (1; 0.95 in the sparse class) and a contraction by `error`, the worst
+ * case is |r| = error / (1 - f * error) * |d|; that is the guess for a rung never used. Once used, the measured ratio counts, smoothed over a few
+ * parcels. Above the limit (0.6 for dense rungs; 12 for sparse ones, whose decayed residual of random deltas is
+ * 3.2 |d| and of constant ones 20 |d|) feedback delays more than it delivers: the rung is refused for 64, 256, … 4096
+ * intervals, and with it all less faithful ones of its class.
+ *
+ * Held-out loss. Two evaluations in a row above the best by more than the slack, or one that is not finite or far
+ * above, is harm: a stretched H goes back first (to half of what it was, not below half of nominal), and if H was not
+ * stretched the rung in use is refused, unless there is none more faithful. Under `prefer: cost` H grows by a quarter octave after two harmless
+ * evaluations, up to 4 times nominal: no evidence, no growth. */
+#include "round/rate_guard.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const double default_residual[2] = {0.6, 12}, default_slack = 0.01, far_above = 0.10;
+
+void neb__guard_init(struct neb__guard *g, const struct neb_rate_config *c)
+{
+    *g = (struct neb__guard){.c = c, .best_loss = INFINITY, .h = c->h};
+    for (int i = 0; i < NEB_RATE_RUNGS; i++) g->rung[i].ratio = -1;
+}
+
+void neb__guard_tick(struct neb__guard *g)
+{
+    g->now++;
+    if (g->now > g->note_until) g->note[0] = 0;
+}
+
+static double limit(const struct neb__guard *g, int rung)
+{
+    int cls = g->c->rungs[rung].cls == NEB_RATE_SPARSE;
+    return g->c->residual[cls] > 0 ? g->c->residual[cls] : default_residual[cls];
+}
+
+static double expected_ratio(const struct neb__guard *g, int rung)
+{
+    const struct neb_rate_rung *k = &g->c->rungs[rung];
+    if (g->rung[rung].seen) return g->rung[rung].ratio;
+    double fed_back = k->cls == NEB_RATE_SPARSE ? 0.95 : 1;
+    return k->error / (1 - fed_back * k->error);
+}
+
+bool neb__guard_accepts(const struct neb__guard *g, int rung)
+{
+    if (g->c->no_guard) return true;
+    const struct neb_rate_rung *k = &g->c->rungs[rung];
+    for (int i = 0; i <= rung; i++) /* a refusal holds for all less faithful ones, too */
+        if (g->c->rungs[i].cls == k->cls && g->rung[i].refused_until > g->now) return false;
+    if (g->c->force == k->id && !g->rung[rung].seen) return true; /* asked for: judged by what it does */
+    return expected_ratio(g, rung) <= limit(g, rung);
+}
+
+int neb__guard_h(const struct neb__guard *g)
+{
+    return (int)g->h;
+}
+
+static void refuse(struct neb__guard *g, int rung)
+{
+    int strikes = g->rung[rung].strikes < 3 ? g->rung[rung].strikes : 3;
+    g->rung[rung].refused_until = g->now + (64L << 2 * strikes);
+    g->rung[rung].strikes++;
+    g->rung[rung].seen = 0; /* when its time is over it gets another chance, from the guess */
+    g->rung[rung].ratio = -1;
+}
+
+void neb__guard_ratio(struct neb__guard *g, int rung, double delta, double residual)
+{
+    if (g->c->no_guard) return;
+    double ratio = delta > 0 ? residual / delta : residual > 0 ? INFINITY : 0;
+    if (isnan(ratio)) ratio = INFINITY;
+    double old = g->rung[rung].seen ? g->rung[rung].ratio : ratio;
+    g->rung[rung].ratio = isinf(ratio) ? limit(g, rung) * 2 : 0.5 * old + 0.5 * ratio;
+    g->rung[rung].seen++;
+    if (g->rung[rung].ratio <= limit(g, rung)) return;
+    g->note_until = g->now + 4;
+    snprintf(g->note, sizeof g->note, "%s refused, residual %.2g of delta", g->c->rungs[rung].name,
+             g->rung[rung].ratio);
+    refuse(g, rung);
+}
+
+static bool most_faithful(const struct neb__guard *g, int rung)
+{
+    for (int i = 0; i < rung; i++)
+        if (g->c->rungs[i].cls == g->c->rungs[rung].cls) return false;
+    return true;
+}
+
+static void harm(struct neb__guard *g, int rung, int h, double loss)
+{
+    g->worse = g->fine = 0;
+    g->note_until = g->now + 4;
+    if (h > g->c->h || rung < 0 || most_faithful(g, rung)) {
+        g->h = fmax(fmin(g->h, h) / 2, (g->c->h + 1) / 2);
+        g->h_hold = g->now + (16L << (g->h_strikes < 6 ? g->h_strikes : 6));
+        g->h_strikes++;
+        snprintf(g->note, sizeof g->note, "H back to %d, held-out loss %.4g after %.4g", (int)g->h, loss,
+                 g->best_loss);
+    } else {
+        snprintf(g->note, sizeof g->note, "%s refused, held-out loss %.4g after %.4g", g->c->rungs[rung].name,
+                 loss, g->best_loss);
+        refuse(g, rung);
+    }
+}
+
+void neb__guard_loss(struct neb__guard *g, int rung, int h, double loss)
+{
+    double slack = g->c->loss_slack > 0 ? g->c->loss_slack : default_slack;
+    if (g->c->no_guard) return;
+    double above = loss - g->best_loss, size = fmax(fabs(g->best_loss), 1e-12);
+    if (!isfinite(loss) || (isfinite(g->best_loss) && above > far_above * size)) {
+        harm(g, rung, h, loss);
+        return;
+    }
+    if (isfinite(g->best_loss) && above > slack * size) {
+        g->fine = 0;
+        if (++g->worse >= 2) harm(g, rung, h, loss);
+        return;
+    }
+    g->worse = 0;
+    g->best_loss = fmin(g->best_loss, loss);
+    if (++g->fine >= 2 && g->c->prefer == NEB_PREFER_COST && g->now >= g->h_hold) {
+        g->fine = 0;
+        g->h = fmin(g->h * 1.189207115, 4.0 * g->c->h);
+    }
+}

@@ -1,0 +1,464 @@
+/* test_rate.c: the rate controller on traces of lines, and the quality guard on a training that diverges without it. */
+#include "check.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "codec/codec.h"
+#include "round/rate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct neb_rate_rung rungs[32];
+static int rung_count;
+
+/* The table a driver makes from the codec's ladder. The rung for modular sums is not one to choose freely. */
+static int make_table(void **state)
+{
+    (void)state;
+    rung_count = 0;
+    for (int i = 0; i < neb__rung_count; i++) {
+        const struct neb_rung *k = &neb__rungs[i];
+        if (k->kind == NEB_RUNG_EXTERN) continue;
+        rungs[rung_count++] =
+            (struct neb_rate_rung){k->id, k->name, k->cls == NEB_DENSE ? NEB_RATE_DENSE : NEB_RATE_SPARSE,
+                                   (double)k->bytes, (double)k->error};
+    }
+    return 0;
+}
+
+static struct neb_rate_config base_config(void)
+{
+    return (struct neb_rate_config){.rungs = rungs,
+                                    .rung_count = rung_count,
+                                    .h = 32,
+                                    .fragments = 4,
+                                    .values = 25e6,
+                                    .prefer = NEB_PREFER_QUALITY};
+}
+
+/* ---- a line and its driver ---------------------------------------------------------------------------------- */
+
+struct sim {
+    struct neb_rate *rate;
+    struct neb_rate_input in;
+    double values;
+    int late, late_in_a_row, most_in_a_row, changes, holds, class_changes;
+    double sent, seconds;
+    struct neb_rate_decision d;
+};
+
+static void sim_init(struct sim *s, const struct neb_rate_config *c, int peers)
+{
+    memset(s, 0, sizeof *s);
+    assert_ok(neb__rate_create(c, &s->rate));
+    s->in = (struct neb_rate_input){.step = 0.25, .overhead = 0.05, .rtt = 0.04, .members = peers + 1};
+    s->values = c->values;
+}
+
+/* One interval on an egress of `line` bytes/s; measurements are off by up to `noise`. */
+static void sim_round(struct sim *s, double line, double noise, struct neb_rng *rng)
+{
+    const struct neb_rate_rung *before = s->d.rung;
+    int h = s->d.h;
+    neb__rate_decide(s->rate, &s->in, &s->d);
+    assert_true(strlen(s->d.reason) > 10 && s->d.reason[strlen(s->d.reason) - 1] == '.');
+    assert_true(s->d.h >= 16 && s->d.h <= 128);
+    double copies = s->in.members - 1, interval = s->d.h * s->in.step / 4, t = interval - 0.05 - 0.08;
+    double seen = line * (1 + noise * (2 * neb__rng_uniform(rng) - 1));
+    s->seconds += interval;
+    if (s->d.kind != NEB_RATE_SEND) {
+        s->holds++;
+        s->late_in_a_row = 0;
+        if (s->d.kind == NEB_RATE_CLASS) {
+            s->class_changes++;
+            neb__rate_class_changed(s->rate, s->d.cls);
+        } else {
+            neb__rate_sample(s->rate, -1, seen); /* the probe */
+        }
+        return;
+    }
+    double bytes = s->values * s->d.rung->bytes, took = line > 0 ? bytes * copies / line : 1e9;
+    assert_true(s->d.bytes <= s->d.ceiling * (1 + 1e-9));
+    s->changes += before && (before != s->d.rung || h != s->d.h);
+    neb__rate_sample(s->rate, -1, seen);
+    s->sent += bytes * copies;
+    if (neb__rate_sent(s->rate, bytes, took) != (took > t)) fail_msg("late or not: %g s of %g s", took, t);
+    s->late_in_a_row = took > t ? s->late_in_a_row + 1 : 0;
+    s->late += took > t;
+    s->most_in_a_row = s->late_in_a_row > s->most_in_a_row ? s->late_in_a_row : s->most_in_a_row;
+}
+
+static double mbit(double x)
+{
+    return x * 1e6 / 8;
+}
+
+/* One interval on a constant line; the driver reports what was asked for. Returns whether the parcel was late. */
+static bool constant_round(struct sim *s, double line, double noise, struct neb_rng *rng)
+{
+    neb__rate_decide(s->rate, &s->in, &s->d);
+    if (s->d.kind == NEB_RATE_CLASS) neb__rate_class_changed(s->rate, s->d.cls);
+    neb__rate_sample(s->rate, -1, line * (1 + noise * (2 * neb__rng_uniform(rng) - 1)));
+    if (s->d.kind != NEB_RATE_SEND) return false;
+    return neb__rate_sent(s->rate, s->d.bytes, s->d.bytes * (s->in.members - 1) / line);
+}
+
+static bool same_decision(const struct neb_rate_decision *a, const struct neb_rate_decision *b)
+{
+    return a->kind == b->kind && a->rung == b->rung && a->h == b->h;
+}
+
+/* Constant lines from 1 Mbit/s to 10 Gbit/s, 1 to 8 peers, 1 to 24 fragments: late at most in the first round, which
+ * knows nothing; settled after three; and with measurements off by 1 % it moves at most once more, and not back. */
+static void constant_lines(void **state)
+{
+    (void)state;
+    static const int fragments[] = {1, 2, 8, 24};
+    for (int run = 0; run < 2 * 8 * 4 * 17 * 2; run++) {
+        int peers = 1 + run / 2 % 8, noisy = run / 64 / 17 % 2, moves = 0;
+        double line = mbit(pow(10, run / 64 % 17 / 4.0));
+        struct neb_rate_config c = base_config();
+        c.prefer = run % 2 ? NEB_PREFER_QUALITY : NEB_PREFER_COST;
+        c.fragments = fragments[run / 16 % 4];
+        c.values = 100e6 / c.fragments;
+        struct sim s;
+        struct neb_rng rng = {(uint64_t)run};
+        sim_init(&s, &c, peers);
+        for (int i = 0; i < 4; i++)
+            if (constant_round(&s, line, 0.01 * noisy, &rng)) assert_int_equal(i, 0);
+        struct neb_rate_decision settled = s.d;
+        for (int i = 0; i < 60; i++) {
+            assert_false(constant_round(&s, line, 0.01 * noisy, &rng));
+            if (same_decision(&s.d, &settled)) continue;
+            if (++moves > noisy)
+                fail_msg("%g bytes/s, %d peers: '%s' became '%s'", line, peers, settled.reason, s.d.reason);
+            settled = s.d;
+        }
+        neb__rate_destroy(s.rate);
+    }
+}
+
+static void falls_to_a_tenth_and_back(void **state)
+{
+    (void)state;
+    for (double line = 30; line <= 3000; line *= 2.3) {
+        struct neb_rate_config c = base_config();
+        struct sim s;
+        struct neb_rng rng = {2};
+        sim_init(&s, &c, 2);
+        for (int i = 0; i < 12; i++) sim_round(&s, mbit(line), 0, &rng);
+        struct neb_rate_decision high = s.d;
+        for (int i = 0; i < 12; i++) {
+            sim_round(&s, mbit(line / 10), 0, &rng);
+            if (i == 3) high.ceiling = s.d.ceiling; /* reused: the ceiling after the fall */
+            if (i > 3) assert_true(fabs(s.d.ceiling / high.ceiling - 1) < 0.5 || s.d.h != high.h);
+        }
+        struct neb_rate_decision low = s.d;
+        assert_true(low.kind != NEB_RATE_SEND || high.rung->bytes / high.h > low.rung->bytes / low.h);
+        for (int i = 0; i < 4; i++) sim_round(&s, mbit(line), 0, &rng);
+        if (s.d.cls == NEB_RATE_DENSE) { /* in the sparse class the way back takes longer on purpose */
+            assert_ptr_equal(s.d.rung, high.rung);
+            assert_int_equal(s.d.h, high.h);
+        }
+        for (int i = 0; i < 20; i++) sim_round(&s, mbit(line), 0, &rng);
+        if (s.d.cls == NEB_RATE_DENSE && s.d.rung != high.rung)
+            fail_msg("%g: '%s' but '%s'", line, high.reason, s.d.reason);
+        assert_true(s.most_in_a_row <= 1 && s.late <= 2);
+        neb__rate_destroy(s.rate);
+    }
+}
+
+static void saw_tooth_and_jitter(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++)
+        for (int kind = 0; kind < 3; kind++) {
+            struct neb_rate_config c = base_config();
+            c.prefer = seed % 2 ? NEB_PREFER_QUALITY : NEB_PREFER_COST;
+            struct sim s;
+            struct neb_rng rng = {seed};
+            double line = 20 * exp2((double)(seed % 8));
+            sim_init(&s, &c, 1 + (int)(seed % 4));
+            for (int i = 0; i < 200; i++) {
+                double x = kind == 0   ? 0.1 + 0.9 * (i % 20) / 20     /* slowly up, then a fall */
+                           : kind == 1 ? 1 - 0.9 * (i % 20) / 20       /* slowly down, then a jump */
+                                       : 0.5 + neb__rng_uniform(&rng); /* 50 % jitter */
+                sim_round(&s, mbit(line * x), kind == 2 ? 0 : 0.05, &rng);
+            }
+            if (s.most_in_a_row > 1)
+                fail_msg("seed %d kind %d: late %d times in a row", (int)seed, kind, s.most_in_a_row);
+            if (kind == 2) assert_true(s.late < 30);
+            neb__rate_destroy(s.rate);
+        }
+}
+
+static void outage(void **state)
+{
+    (void)state;
+    struct neb_rate_config c = base_config();
+    struct sim s;
+    struct neb_rng rng = {4};
+    sim_init(&s, &c, 1);
+    for (int i = 0; i < 10; i++) sim_round(&s, mbit(300), 0.02, &rng);
+    struct neb_rate_decision before = s.d;
+    int late = s.late;
+    for (int i = 0; i < 10; i++) sim_round(&s, 0, 0, &rng);
+    assert_true(s.d.kind == NEB_RATE_HOLD && s.d.probe > 0 && s.d.ceiling == 0);
+    assert_true(s.late == late + 1 && s.holds == 9);
+    for (int i = 0; i < 3; i++) sim_round(&s, mbit(300), 0, &rng);
+    assert_ptr_equal(s.d.rung, before.rung);
+    neb__rate_destroy(s.rate);
+}
+
+static void peers_with_slow_ingress_count(void **state)
+{
+    (void)state;
+    struct neb_rate_config c = base_config();
+    struct neb_rate *r;
+    struct neb_rate_input in = {.step = 0.25, .members = 3};
+    struct neb_rate_decision d;
+    assert_ok(neb__rate_create(&c, &r));
+    for (int i = 0; i < 3; i++)
+        neb__rate_sample(r, -1, 1e9), neb__rate_sample(r, 0, 1e9), neb__rate_sample(r, 1, 1e7);
+    neb__rate_sample(r, 1, NAN);
+    neb__rate_sample(r, 1, -5);
+    neb__rate_decide(r, &in, &d);
+    assert_true(fabs(d.ceiling - 0.9 * d.h * 0.25 / 4 * 1e7 / 2) < 1);
+    neb__rate_peer_gone(r, 1);
+    neb__rate_decide(r, &in, &d);
+    assert_true(fabs(d.ceiling - 0.9 * d.h * 0.25 / 4 * 1e9 / 2) < 100);
+    in.members = 1;
+    neb__rate_decide(r, &in, &d);
+    assert_int_equal(d.kind, NEB_RATE_HOLD);
+    neb__rate_destroy(r);
+    c.owners = true; /* 2 (N - 1) / N copies */
+    assert_ok(neb__rate_create(&c, &r));
+    in.members = 8;
+    neb__rate_sample(r, -1, 1e8);
+    neb__rate_decide(r, &in, &d);
+    assert_true(fabs(d.ceiling - 0.9 * d.h * 0.25 / 4 * 1e8 / (14.0 / 8)) < 10);
+    neb__rate_destroy(r);
+}
+
+static void egress_costs_are_capped(void **state)
+{
+    (void)state;
+    for (double cap = 1e8; cap < 1e12; cap *= 7) {
+        struct neb_rate_config c = base_config();
+        c.max_bytes_per_hour = cap;
+        struct sim s;
+        struct neb_rng rng = {6};
+        sim_init(&s, &c, 2);
+        for (int i = 0; i < 300; i++) sim_round(&s, mbit(2000), 0.02, &rng);
+        assert_true(s.sent <= cap * s.seconds / 3600 * 1.001);
+        neb__rate_destroy(s.rate);
+    }
+}
+
+static void cost_and_quality_differ(void **state)
+{
+    (void)state;
+    struct neb_rng rng = {8};
+    struct neb_rate_config c = base_config();
+    struct sim s;
+    sim_init(&s, &c, 1);
+    for (int i = 0; i < 5; i++) sim_round(&s, mbit(9000), 0, &rng);
+    assert_string_equal(s.d.rung->name, "fp32");
+    neb__rate_destroy(s.rate);
+    c.prefer = NEB_PREFER_COST;
+    sim_init(&s, &c, 1);
+    for (int i = 0; i < 5; i++) sim_round(&s, mbit(9000), 0, &rng);
+    assert_string_equal(s.d.rung->name, "int2e"); /* int2 may leave more than 0.6 of a delta behind */
+    assert_int_equal(s.d.h, 32);
+    /* H grows while evaluations show no harm, and goes back when they do. */
+    double loss = 5;
+    for (int i = 0; i < 40; i++) {
+        neb__rate_loss(s.rate, loss *= 0.995);
+        sim_round(&s, mbit(9000), 0, &rng);
+    }
+    assert_int_equal(s.d.h, 128);
+    neb__rate_loss(s.rate, loss * 1.03);
+    neb__rate_loss(s.rate, loss * 1.03);
+    sim_round(&s, mbit(9000), 0, &rng);
+    assert_int_equal(s.d.h, 64);
+    assert_non_null(strstr(s.d.reason, "H back to 64"));
+    neb__rate_destroy(s.rate);
+}
+
+static void residuals_and_losses_refuse_rungs(void **state)
+{
+    (void)state;
+    struct neb_rng rng = {9};
+    struct neb_rate_config c = base_config();
+    c.prefer = NEB_PREFER_COST;
+    struct sim s;
+    sim_init(&s, &c, 1);
+    for (int i = 0; i < 3; i++) sim_round(&s, mbit(9000), 0, &rng);
+    assert_string_equal(s.d.rung->name, "int2e");
+    neb__rate_quality(s.rate, s.d.rung->id, 1.0, 0.9);
+    sim_round(&s, mbit(9000), 0, &rng);
+    assert_string_equal(s.d.rung->name, "int4e");
+    assert_non_null(strstr(s.d.reason, "int2e refused"));
+    neb__rate_loss(s.rate, 3.0);
+    neb__rate_loss(s.rate, NAN); /* once is enough */
+    sim_round(&s, mbit(9000), 0, &rng);
+    assert_string_equal(s.d.rung->name, "int8e");
+    int back = 0; /* refusals end, and last longer each time */
+    for (; back < 100 && strcmp(s.d.rung->name, "int2e"); back++) sim_round(&s, mbit(9000), 0, &rng);
+    assert_in_range(back, 55, 65);
+    neb__rate_quality(s.rate, s.d.rung->id, 1.0, INFINITY);
+    sim_round(&s, mbit(9000), 0, &rng);
+    for (back = 0; back < 300 && strcmp(s.d.rung->name, "int2e"); back++) sim_round(&s, mbit(9000), 0, &rng);
+    assert_in_range(back, 240, 257);
+    neb__rate_destroy(s.rate);
+}
+
+static void class_changes_are_proposed(void **state)
+{
+    (void)state;
+    struct neb_rng rng = {10};
+    struct neb_rate_config c = base_config();
+    struct sim s;
+    sim_init(&s, &c, 1);
+    for (int i = 0; i < 6; i++) sim_round(&s, mbit(4), 0, &rng); /* too slow for any dense rung */
+    assert_int_equal(s.class_changes, 1);
+    assert_int_equal(s.d.cls, NEB_RATE_SPARSE);
+    assert_int_equal(s.d.kind, NEB_RATE_SEND);
+    for (int i = 0; i < 8; i++) sim_round(&s, mbit(400), 0, &rng);
+    assert_int_equal(s.class_changes, 1); /* not at once */
+    for (int i = 0; i < 6; i++) sim_round(&s, mbit(400), 0, &rng);
+    assert_int_equal(s.class_changes, 2);
+    assert_int_equal(s.d.cls, NEB_RATE_DENSE);
+    for (int i = 0; i < 60; i++) sim_round(&s, mbit(400), 0, &rng);
+    assert_int_equal(s.class_changes, 2);
+    neb__rate_destroy(s.rate);
+    c.keep_class = true;
+    sim_init(&s, &c, 1);
+    for (int i = 0; i < 6; i++) sim_round(&s, mbit(4), 0, &rng);
+    assert_int_equal(s.d.kind, NEB_RATE_HOLD);
+    assert_non_null(strstr(s.d.reason, "training goes on"));
+    neb__rate_destroy(s.rate);
+}
+
+static void configurations_are_checked(void **state)
+{
+    (void)state;
+    struct neb_rate *r;
+    struct neb_rate_config c = base_config();
+    check_log_quiet();
+    c.h = 0;
+    assert_status(neb__rate_create(&c, &r), NEB_ERR_INVALID);
+    c = base_config();
+    c.force = 99;
+    assert_status(neb__rate_create(&c, &r), NEB_ERR_INVALID);
+    c = base_config();
+    c.values = NAN;
+    assert_status(neb__rate_create(&c, &r), NEB_ERR_INVALID);
+    c = base_config();
+    neb__mem_fail_at(1);
+    assert_status(neb__rate_create(&c, &r), NEB_ERR_NOMEM);
+    neb__mem_fail_at(0);
+    check_log_restore();
+    neb__rate_destroy(NULL);
+}
+
+/* ---- the guard on a training -------------------------------------------------------------------------------- */
+
+enum { DIM = 16384, SITES = 2 };
+
+/* Two sites train on gap + 0.17 gap^3 (gap = x - a), 30 % of it in a round; one value in 64 is all noise, as rows of
+ * an embedding are, and sets the scale of its block. Levels a third of that noise apart push the other values to where
+ * the cubic term no longer lets the outer momentum settle. Returns the mean squared gap. */
+static double train(bool guarded, int rounds, double *worst)
+{
+    struct neb_rate_config c = base_config();
+    c.prefer = NEB_PREFER_COST;
+    c.values = DIM;
+    c.keep_class = true;
+    c.force = neb__rung_by_name("int2")->id;
+    c.no_guard = !guarded;
+    struct sim s;
+    sim_init(&s, &c, 1);
+    static float x[DIM], m[DIM], g[DIM], a[DIM], d[DIM], r[DIM], dec[DIM], e[SITES][DIM];
+    memset(m, 0, sizeof m);
+    memset(x, 0, sizeof x);
+    memset(e, 0, sizeof e);
+    struct neb_rng rng = {12};
+    for (int i = 0; i < DIM; i++) a[i] = (float)neb__rng_normal(&rng);
+    struct neb_buf out;
+    neb__buf_init(&out, 1 << 20);
+    double loss = 0;
+    *worst = 0;
+    for (int round = 0; round < rounds; round++) {
+        neb__rate_decide(s.rate, &s.in, &s.d);
+        assert_int_equal(s.d.kind, NEB_RATE_SEND);
+        const struct neb_rung *rung = neb__rung_by_id((uint8_t)s.d.rung->id);
+        memset(g, 0, sizeof g);
+        double delta = 0, residual = 0;
+        neb_status st = NEB_OK;
+        for (int site = 0; st == NEB_OK && site < SITES; site++) {
+            struct neb_codec_stats stats;
+            for (int i = 0; i < DIM; i++) {
+                float gap = x[i] - a[i], noise = (float)neb__rng_normal(&rng);
+                d[i] = i % 64 ? -0.3f * (gap + 0.17f * gap * gap * gap) + 0.01f * noise : 2.6f * noise;
+            }
+            struct neb_codec_input in = {d, e[site], DIM, 1.0f, NULL, 1};
+            neb__buf_clear(&out);
+            st = neb__codec_encode(rung, &in, r, &stats, &out);
+            if (st != NEB_OK) break; /* beyond any float: it diverged */
+            assert_ok(neb__codec_decode(out.data, out.len, NULL, DIM, dec));
+            memcpy(e[site], r, sizeof r);
+            for (int i = 0; i < DIM; i++) g[i] += 0.5f * dec[i];
+            delta += stats.delta_sq, residual += stats.residual_sq;
+        }
+        loss = st == NEB_OK ? 0 : INFINITY;
+        if (st != NEB_OK) break;
+        for (int i = 0; i < DIM; i++) {
+            m[i] = 0.9f * m[i] + g[i];
+            x[i] += 0.7f * (g[i] + 0.9f * m[i]);
+            double gap = (double)x[i] - (double)a[i];
+            if (i % 64) loss += gap * gap / DIM;
+        }
+        neb__rate_sample(s.rate, -1, 1e9);
+        neb__rate_sent(s.rate, (double)out.len, 1e-3);
+        neb__rate_quality(s.rate, s.d.rung->id, sqrt(delta), sqrt(residual));
+        if (round % 5 == 4) neb__rate_loss(s.rate, loss);
+        *worst = fmax(*worst, loss);
+        if (getenv("RATE_TRACE"))
+            printf("%d %s %g %g\n", round, s.d.rung->name, loss, sqrt(residual / delta));
+    }
+    neb__buf_free(&out);
+    neb__rate_destroy(s.rate);
+    return loss;
+}
+
+static void a_forced_rung_diverges_without_the_guard(void **state)
+{
+    (void)state;
+    double worst;
+    check_log_quiet();
+    double without = train(false, 200, &worst);
+    check_log_restore();
+    assert_true(without > 1e6); /* it began at 1 */
+    double with = train(true, 200, &worst);
+    assert_true(with < 0.1 && worst < 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(constant_lines),
+        cmocka_unit_test(falls_to_a_tenth_and_back),
+        cmocka_unit_test(saw_tooth_and_jitter),
+        cmocka_unit_test(outage),
+        cmocka_unit_test(peers_with_slow_ingress_count),
+        cmocka_unit_test(egress_costs_are_capped),
+        cmocka_unit_test(cost_and_quality_differ),
+        cmocka_unit_test(residuals_and_losses_refuse_rungs),
+        cmocka_unit_test(class_changes_are_proposed),
+        cmocka_unit_test(configurations_are_checked),
+        cmocka_unit_test(a_forced_rung_diverges_without_the_guard),
+    };
+    return cmocka_run_group_tests(tests, make_table, NULL);
+}
