@@ -2,7 +2,10 @@
  *
  * sgemm is a product of 2048 x 2048 matrices of random numbers, measured between the steps: the machine's speed changes
  * from minute to minute, the ratio doesn't. `--serve` makes the process a worker for bench/vs_torch.py: it reads
- * "step N" or "memory" from its input and answers with a line. */
+ * "step N" or "memory" from its input and answers with a line.
+ *
+ * On another device than the CPU the shapes are larger, the type is bf16 unless asked otherwise, and a step is measured
+ * as it runs in training: enqueued without waiting, one wait at the end. */
 #include "bench.h"
 #include "shapes.h"
 #include "base/clock.h"
@@ -17,23 +20,52 @@
 enum { SIZE = 2048, MAX_STEPS = 64 };
 
 struct options {
-    char *shape;
+    char *shape, *device, *dtype;
     int64_t threads, steps;
-    double dropout, seconds;
-    bool recompute, serve;
+    double dropout, attention_dropout, seconds;
+    bool recompute, serve, deterministic, graphs;
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, shape, NEB_OPT_TEXT, "", NULL,
-            "only this one: mlm-mini, mlm-base, gpt2-124m or mt-mini"),
+    NEB_OPT(
+        struct options, shape, NEB_OPT_TEXT, "", NULL,
+        "only this one: mlm-mini, mlm-base, gpt2-124m or mt-mini; on a GPU gpt2-124m, mlm-base or mt-base"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, cuda or another plug-in's name"),
+    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "", NULL, "f32 or bf16; default f32 on the CPU, else bf16"),
+    NEB_OPT(struct options, deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time"),
+    NEB_OPT(struct options, graphs, NEB_OPT_BOOL, "yes", NULL, "record steps and replay them"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "0: one per core"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "9", NULL, "measured steps a shape, at most 64"),
     NEB_OPT(struct options, seconds, NEB_OPT_REAL, "25", "s", "but no longer than this a shape"),
-    NEB_OPT(struct options, dropout, NEB_OPT_REAL, "0.1", NULL, "of sublayers and attention"),
+    NEB_OPT(struct options, dropout, NEB_OPT_REAL, "0.1", NULL, "of sublayers"),
+    NEB_OPT(struct options, attention_dropout, NEB_OPT_REAL, "0.1", NULL, "of attention's probabilities"),
     NEB_OPT(struct options, recompute, NEB_OPT_BOOL, "no", NULL, "layers keep no activations"),
     NEB_OPT(struct options, serve, NEB_OPT_BOOL, "no", NULL, "answer commands on the standard input"),
     NEB_OPT_END,
 };
+
+static bool on_cpu(const struct options *o)
+{
+    return !o->device || !strcmp(o->device, "cpu");
+}
+
+static const struct neb_shape *shapes_of(const struct options *o)
+{
+    return on_cpu(o) ? neb__shapes : neb__gpu_shapes;
+}
+
+static struct neb_shape_options shape_options(const struct options *o, bool recompute)
+{
+    const bool bf16 = o->dtype ? !strcmp(o->dtype, "bf16") : !on_cpu(o);
+    return (struct neb_shape_options){.threads = (int)o->threads,
+                                      .dropout = o->dropout,
+                                      .attention_dropout = o->attention_dropout,
+                                      .recompute = recompute,
+                                      .device = o->device,
+                                      .compute = bf16 ? NEB_BF16 : NEB_F32,
+                                      .deterministic = o->deterministic,
+                                      .no_graphs = !o->graphs};
+}
 
 struct sgemm {
     neb_device *d;
@@ -88,7 +120,7 @@ struct result {
 static neb_status measure(const struct neb_shape *s, const struct options *o, bool recompute,
                           struct result *out)
 {
-    struct neb_shape_options options = {(int)o->threads, o->dropout, recompute};
+    struct neb_shape_options options = shape_options(o, recompute);
     struct neb_shape_run *r = NULL;
     struct sgemm g = {0};
     double time[MAX_STEPS], rate[MAX_STEPS];
@@ -148,7 +180,7 @@ static neb_status report_memory(struct neb_figures *f, const struct options *o, 
 
 static int serve(const struct neb_shape *s, const struct options *o)
 {
-    struct neb_shape_options options = {(int)o->threads, o->dropout, o->recompute};
+    struct neb_shape_options options = shape_options(o, o->recompute);
     struct neb_shape_run *r = NULL;
     char line[64];
     float loss = 0;
@@ -161,6 +193,7 @@ static int serve(const struct neb_shape *s, const struct options *o)
         int64_t start = neb__now_ns();
         for (int i = 0; i < steps; i++)
             if (neb__shape_step(r, &loss) != NEB_OK) return 1;
+        if (neb_device_sync(neb__shape_device(r)) != NEB_OK) return 1;
         printf("%.6f %.6f\n", neb__seconds_since(start) / steps, (double)loss);
         fflush(stdout);
     }
@@ -168,10 +201,53 @@ static int serve(const struct neb_shape *s, const struct options *o)
     return 0;
 }
 
+/* Warm-up chooses algorithms and records the step; then `steps` steps without a wait between them, three times. */
+static neb_status measure_device(const struct neb_shape *s, const struct options *o, struct neb_figures *f)
+{
+    enum { WARM = 6, ROUNDS = 3 };
+    struct neb_shape_options options = shape_options(o, o->recompute);
+    struct neb_shape_run *r = NULL;
+    double time[ROUNDS];
+    float loss = 0;
+    char name[64];
+    NEB_TRY(neb__shape_create(s, &options, &r));
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < WARM; i++) status = neb__shape_step(r, &loss);
+    for (int round = 0; status == NEB_OK && round < ROUNDS; round++) {
+        status = neb_device_sync(neb__shape_device(r));
+        int64_t start = neb__now_ns();
+        for (int i = 0; status == NEB_OK && i < o->steps; i++) status = neb__shape_step(r, &loss);
+        if (status == NEB_OK) status = neb_device_sync(neb__shape_device(r));
+        time[round] = neb__seconds_since(start) / (double)o->steps;
+    }
+    if (status == NEB_OK) {
+        struct neb_device_info info;
+        neb_device_get_info(neb__shape_device(r), &info);
+        const double step = neb__median(time, ROUNDS);
+        const struct {
+            const char *what, *unit;
+            double value;
+        } rows[] = {{"tokens_per_second", "1/s", (double)neb__shape_tokens(s) / step},
+                    {"step", "ms", step * 1e3},
+                    {"rate", "TFLOP/s", neb__shape_flops(s) / step * 1e-12},
+                    {"memory", "GiB", (double)info.memory_peak / (1 << 30)},
+                    {"loss", "", (double)loss}};
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            snprintf(name, sizeof name, "%s.%s", rows[i].what, s->name);
+            neb__figure(f, name, rows[i].value, rows[i].unit, NEB_REPORT, 0);
+        }
+    }
+    neb__shape_destroy(r);
+    return status;
+}
+
 static int run_all(const struct options *o, bool json)
 {
     struct neb_figures *f = neb__figures_begin("engine", json);
     if (!f) return 1;
+    for (const struct neb_shape *s = neb__gpu_shapes; !on_cpu(o) && s->name; s++)
+        if ((!o->shape || !strcmp(o->shape, s->name)) && measure_device(s, o, f) != NEB_OK) return 1;
+    if (!on_cpu(o)) return neb__figures_end(f);
     for (const struct neb_shape *s = neb__shapes; s->name; s++) {
         if (o->shape && strcmp(o->shape, s->name)) continue;
         struct result r;
@@ -189,7 +265,7 @@ static int run(int argc, char **argv)
     int n = 0, rc = 2;
     if (neb__opts_init(table, &o) != NEB_OK) return 1;
     const bool parsed = neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && n == 0;
-    const struct neb_shape *s = o.shape ? neb__shape_find(o.shape) : NULL;
+    const struct neb_shape *s = o.shape ? neb__shape_find(shapes_of(&o), o.shape) : NULL;
     if (!parsed || (o.shape && !s) || (o.serve && !s)) {
         fprintf(stderr, "usage: nebula-i bench engine [--shape NAME] [options]\n\n");
         neb__opts_help(table, stderr);

@@ -17,6 +17,13 @@ const struct neb_shape neb__shapes[] = {
     {0},
 };
 
+const struct neb_shape neb__gpu_shapes[] = {
+    {"gpt2-124m", "gpt2", 12, 0, 768, 12, 3072, 50257, 1024, 32, 0},
+    {"mlm-base", "bert", 12, 0, 768, 12, 3072, 30522, 128, 256, 0},
+    {"mt-base", "transformer", 6, 6, 512, 8, 2048, 32000, 64, 512, 0},
+    {0},
+};
+
 struct neb_shape_run {
     neb_device *device;
     neb_params *params;
@@ -26,9 +33,9 @@ struct neb_shape_run {
     neb_optimizer *optimizer;
 };
 
-const struct neb_shape *neb__shape_find(const char *name)
+const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name)
 {
-    for (const struct neb_shape *s = neb__shapes; s->name; s++)
+    for (const struct neb_shape *s = list; s->name; s++)
         if (!strcmp(s->name, name)) return s;
     return NULL;
 }
@@ -92,7 +99,7 @@ static neb_status build_model(const struct neb_shape *s, const struct neb_shape_
     } numbers[] = {{"vocab", (double)s->vocab},   {"hidden", (double)s->hidden},
                    {"layers", (double)s->layers}, {"heads", (double)s->heads},
                    {"ffn", (double)s->ffn},       {"max_positions", (double)s->seq},
-                   {"dropout", o->dropout},       {"attention_dropout", o->dropout}};
+                   {"dropout", o->dropout},       {"attention_dropout", o->attention_dropout}};
     for (size_t i = 0; status == NEB_OK && i < sizeof numbers / sizeof *numbers; i++)
         status = set(&c, numbers[i].name, numbers[i].value);
     if (status == NEB_OK && s->decoder_layers) status = set(&c, "decoder_layers", (double)s->decoder_layers);
@@ -150,11 +157,14 @@ static neb_status build(const struct neb_shape *s, const struct neb_shape_option
     struct neb_feed_limits limits = {
         {rows, s->decoder_layers ? rows : 0}, (int32_t)s->batch, (int32_t)scored(s), 0};
     struct neb_optimizer_config optimizer = neb_optimizer_defaults();
-    NEB_TRY(neb_device_open("cpu", &(struct neb_device_config){.threads = o->threads}, &r->device));
+    struct neb_device_config config = {
+        .threads = o->threads, .compute = o->compute, .deterministic = o->deterministic};
+    NEB_TRY(neb_device_open(o->device ? o->device : "cpu", &config, &r->device));
     NEB_TRY(build_model(s, o, r));
     NEB_TRY(neb__feed_create(r->device, &limits, &r->feed));
     NEB_TRY(load_batch(s, r->feed));
     NEB_TRY(neb_tape_create(r->device, r->params, &r->tape));
+    neb_tape_graphs(r->tape, !o->no_graphs);
     return neb_optimizer_create(r->device, r->params, &optimizer, &r->optimizer);
 }
 

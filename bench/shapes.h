@@ -13,13 +13,16 @@ struct neb_shape {
     double share_target; /* of sgemm's speed */
 };
 
-extern const struct neb_shape neb__shapes[];
-const struct neb_shape *neb__shape_find(const char *name); /* NULL: no such */
+extern const struct neb_shape neb__shapes[], neb__gpu_shapes[];
+const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name); /* NULL: no such */
 
 struct neb_shape_options {
     int threads;
-    double dropout;
+    double dropout, attention_dropout;
     bool recompute;
+    const char *device; /* NULL: cpu */
+    neb_dtype compute;
+    bool deterministic, no_graphs;
 };
 
 struct neb_shape_run;

@@ -8,11 +8,7 @@
  * dQ has a contribution from every block of keys. When one block holds all keys, dQ is written directly; else it is
  * added up in fp32 scratch: with atomics, or, under `deterministic`, in one slice for each block of keys, summed in
  * order afterwards. */
-#include "wgmma.cuh"
-
-#define QUERIES 64
-
-enum dq_mode { DQ_DIRECT, DQ_ATOMIC, DQ_SLICES };
+#include "attn_bwd.cuh"
 
 /* acc (16 x N) += a-rows [row, +16) of `left` (stored [m][k]) times `right` (stored [n][k]), k = HD. */
 template <int HD, int N>
@@ -72,39 +68,6 @@ static __device__ __forceinline__ void product_ds(float dq[N / 8][4], uint32_t d
         }
     }
 }
-
-static __device__ __forceinline__ void pack_left(uint32_t out[QUERIES / 16][4], const float s[QUERIES / 8][4])
-{
-#pragma unroll
-    for (int kk = 0; kk < QUERIES / 16; kk++) {
-        out[kk][0] = pack2(s[2 * kk][0], s[2 * kk][1]);
-        out[kk][1] = pack2(s[2 * kk][2], s[2 * kk][3]);
-        out[kk][2] = pack2(s[2 * kk + 1][0], s[2 * kk + 1][1]);
-        out[kk][3] = pack2(s[2 * kk + 1][2], s[2 * kk + 1][3]);
-    }
-}
-
-static __device__ __forceinline__ void add2(float *p, float x, float y)
-{
-#if __CUDA_ARCH__ >= 900
-    atomicAdd((float2 *)p, make_float2(x, y));
-#else
-    atomicAdd(p, x);
-    atomicAdd(p + 1, y);
-#endif
-}
-
-static __device__ void clear_rows(bf16 *x, int64_t ld, int width, int64_t first, int64_t last, int64_t part,
-                                  int64_t parts)
-{
-    for (int64_t r = first + part; r < last; r += parts)
-        for (int c = threadIdx.x; c < width; c += blockDim.x) x[r * ld + c] = from_float<bf16>(0.f);
-}
-
-struct bwd_extra {
-    const float *delta; /* (heads, q_rows) */
-    float *dq;          /* fp32 (slices, q_rows, heads * head_dim), or NULL with DQ_DIRECT */
-};
 
 template <int HD, int WARPS, bool DROP, int MODE>
 static __global__ void __launch_bounds__(WARPS * 32, 1)
@@ -281,39 +244,10 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
             __syncthreads(); /* dS of all warps is there */
             product_ds<HD, KEYS, DQ_N>(dq, ds_tile, q_part, k_tile, column);
         }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int r = first + q_part + lane / 4 + 8 * h, c = head * HD + column + lane % 4 * 2;
-            if (r >= queries) continue;
-            int64_t slice = MODE == DQ_SLICES ? blockIdx.x * p.q_rows : 0, width = p.heads * HD;
-            float *sum = MODE == DQ_DIRECT ? NULL : extra.dq + (slice + q0 + r) * width + c;
-            bf16 *out = (bf16 *)b.dq + (int64_t)(q0 + r) * p.ldq + c;
-#pragma unroll
-            for (int n = 0; n < DQ_N / 8; n++) {
-                float x = dq[n][2 * h] * p.scale, y = dq[n][2 * h + 1] * p.scale;
-                if (MODE == DQ_DIRECT)
-                    *(uint32_t *)(out + n * 8) = pack2(x, y);
-                else if (MODE == DQ_ATOMIC)
-                    add2(sum + n * 8, x, y);
-                else
-                    *(float2 *)(sum + n * 8) = make_float2(x, y);
-            }
-        }
+        put_dq<MODE, DQ_N>(dq, b, extra.dq, q0, first + q_part, queries, head, column);
     }
     copy_wait<0>();
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = key + 8 * h;
-        if (row >= keys) continue;
-        int64_t c = kv_head * HD + lane % 4 * 2;
-        bf16 *out_k = (bf16 *)b.dk + (int64_t)(k0 + row) * p.ldk + c,
-             *out_v = (bf16 *)b.dv + (int64_t)(k0 + row) * p.ldv + c;
-#pragma unroll
-        for (int n = 0; n < HD / 8; n++) {
-            *(uint32_t *)(out_k + n * 8) = pack2(dk[n][2 * h] * p.scale, dk[n][2 * h + 1] * p.scale);
-            *(uint32_t *)(out_v + n * 8) = pack2(dv[n][2 * h], dv[n][2 * h + 1]);
-        }
-    }
+    put_dkv<HD>(dk, dv, b, k0, key, keys, kv_head);
 }
 
 /* dq = the sum of its slices that were written: those whose block of keys begins inside the sequence and, under a
@@ -411,7 +345,9 @@ neb_status neb__attn_mma_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b)
                    mode == DQ_DIRECT ? NULL : (float *)((char *)b->scratch + delta_bytes(p))};
     NEB_TRY(neb__attn_delta(dev, b, (float *)b->scratch));
     if (mode == DQ_ATOMIC) CUDA_TRY(dev, cudaMemsetAsync(e.dq, 0, p->q_rows * width * 4, dev->stream));
-    if (p->head_dim == 32)
+    if (p->head_dim == 64 && dev->major == 9 && block_keys(p) == 128)
+        NEB_TRY(neb__attn_wg_bwd(dev, b, e, mode));
+    else if (p->head_dim == 32)
         NEB_TRY(bwd_by_drop<32>(dev, b, e));
     else if (p->head_dim == 64)
         NEB_TRY(bwd_by_drop<64>(dev, b, e));
