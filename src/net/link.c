@@ -121,7 +121,7 @@ const struct neb_framer_events neb__link_frames = {on_frame, on_chunk_begin, on_
 static neb_status offer(struct neb_peer *p, struct neb_message *m)
 {
     const struct neb_net_config *cfg = &p->net->config;
-    if (m->kind > NEB_KIND_USER_MAX) return neb__stream_message(p, m);
+    if (m->kind > NEB_KIND_USER_MAX) return neb__net_stream_message(p, m);
     return cfg->events->message ? cfg->events->message(cfg->arg, m) : NEB_OK;
 }
 
@@ -289,7 +289,7 @@ void neb__peer_remove(struct neb_peer *p, neb_status why)
     p->making = NULL;
     for (struct neb_conn *c = p->net->conns; c; c = c->next)
         if (c->peer == p) c->peer = NULL;
-    neb__stream_peer_gone(p);
+    neb__net_stream_peer_gone(p);
     while (*at != p) at = &(*at)->next;
     *at = p->next;
     neb__outbox_free(&p->out, why == NEB_ERR_CANCELLED ? why : NEB_ERR_PEER);
@@ -419,7 +419,7 @@ static neb_status attach_control(struct neb_conn *c)
                       : ", resumed");
     if (p->net->config.events->peer_up)
         p->net->config.events->peer_up(p->net->config.arg, p->id, p->incarnation);
-    if (p->control == c) neb__stream_peer_up(p, fresh);
+    if (p->control == c) neb__net_stream_peer_up(p, fresh);
     neb__link_touch(p);
     return p->control == c ? NEB_OK : NEB_ERR_PEER;
 }

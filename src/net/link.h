@@ -107,7 +107,7 @@ struct neb_peer {
     /* measuring, adapting */
     struct neb_measure measure;
     struct neb_stripes stripes;
-    struct neb_stream *streams;
+    struct neb_net_stream *streams;
     uint32_t stream_round;
 };
 
@@ -194,9 +194,9 @@ double neb__net_jitter(struct neb_net *net); /* uniform in [0, 1) */
 
 /* ---- stream.c ---------------------------------------------------------------------------------------------------- */
 enum { NEB_KIND_STREAM_ITEM = 0x10000, NEB_KIND_STREAM_MARK = 0x10001 };
-neb_status neb__stream_message(struct neb_peer *p, const struct neb_message *m);
-void neb__stream_peer_up(struct neb_peer *p, bool new_session);
-void neb__stream_peer_gone(struct neb_peer *p);
-void neb__stream_flush(struct neb_peer *p); /* marks to send, items to send, producers to wake */
+neb_status neb__net_stream_message(struct neb_peer *p, const struct neb_message *m);
+void neb__net_stream_peer_up(struct neb_peer *p, bool new_session);
+void neb__net_stream_peer_gone(struct neb_peer *p);
+void neb__net_stream_flush(struct neb_peer *p); /* marks to send, items to send, producers to wake */
 
 #endif

@@ -44,7 +44,7 @@ static void settle(struct neb_net *net)
             p->again[i] = false;
             neb__link_deliver(p, i);
         }
-        if (p->streams) neb__stream_flush(p);
+        if (p->streams) neb__net_stream_flush(p);
         if (p->dirty) pump_peer(p);
         acks |= p->ack_due != 0;
     }

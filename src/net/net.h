@@ -32,7 +32,7 @@
 
 struct neb_net;
 struct neb_net_timer;
-struct neb_stream;
+struct neb_net_stream;
 
 /* Lower goes first. CONTROL has a connection of its own and is never behind data; the other three share the stripes
  * (one chunk in sixteen goes to the lowest that has something, so nothing starves). */
@@ -137,26 +137,27 @@ void neb__net_resume(struct neb_net *net, uint16_t peer, enum neb_priority prior
  * opens with the mark of its checkpoint and is given exactly the items above it, in order. The producer keeps what is
  * above `retained`: in a journal in its site folder (durable before the item leaves), or by being able to make it again.
  *
- * After a crash of the producer, neb__stream_next() says which item to produce next. */
+ * After a crash of the producer, neb__net_stream_next() says which item to produce next. */
 
-struct neb_stream_producer {
+struct neb_net_stream_producer {
     void *arg;
-    /* Room for more: after neb__stream_produce() returned NEB_ERR_AGAIN. */
-    void (*ready)(void *arg, struct neb_stream *s);
+    /* Room for more: after neb__net_stream_produce() returned NEB_ERR_AGAIN. */
+    void (*ready)(void *arg, struct neb_net_stream *s);
     /* The consumer's checkpoint covers everything up to `item`. */
-    void (*retained)(void *arg, struct neb_stream *s, uint64_t item);
+    void (*retained)(void *arg, struct neb_net_stream *s, uint64_t item);
     /* Without a journal: appends item number `item` to `out` again, byte for byte. */
-    neb_status (*remake)(void *arg, struct neb_stream *s, uint64_t item, struct neb_buf *out);
+    neb_status (*remake)(void *arg, struct neb_net_stream *s, uint64_t item, struct neb_buf *out);
     /* No more of this stream: the consumer refused an item, the journal failed, or the peer left the roster. The handle is
      * gone when this returns. */
-    void (*ended)(void *arg, struct neb_stream *s, neb_status why);
+    void (*ended)(void *arg, struct neb_net_stream *s, neb_status why);
 };
 
-struct neb_stream_consumer {
+struct neb_net_stream_consumer {
     void *arg;
-    /* NEB_OK: taken in. NEB_ERR_AGAIN: not now (credit stays out) until neb__stream_resume(). Else the stream ends. */
-    neb_status (*item)(void *arg, struct neb_stream *s, uint64_t item, const uint8_t *data, size_t size);
-    void (*ended)(void *arg, struct neb_stream *s, neb_status why); /* the handle is gone when this returns */
+    /* NEB_OK: taken in. NEB_ERR_AGAIN: not now (credit stays out) until neb__net_stream_resume(). Else the stream ends. */
+    neb_status (*item)(void *arg, struct neb_net_stream *s, uint64_t item, const uint8_t *data, size_t size);
+    void (*ended)(void *arg, struct neb_net_stream *s,
+                  neb_status why); /* the handle is gone when this returns */
 };
 
 enum { NEB_STREAM_ITEM_MAX = 16 << 20 };
@@ -164,23 +165,25 @@ enum { NEB_STREAM_ITEM_MAX = 16 << 20 };
 /* `next`: the first item this producer will make that its own state does not cover (1 for a new stream). With a journal
  * it is only compared: items the journal holds are not produced again.
  * NEB_ERR_EXISTS, NEB_ERR_NOTFOUND (no such member), NEB_ERR_CORRUPT (journal), NEB_ERR_IO, NEB_ERR_NOMEM. */
-neb_status neb__stream_open_producer(struct neb_net *net, uint16_t peer, uint32_t stream, bool journal,
-                                     uint64_t next, const struct neb_stream_producer *p,
-                                     struct neb_stream **out);
+neb_status neb__net_stream_open_producer(struct neb_net *net, uint16_t peer, uint32_t stream, bool journal,
+                                         uint64_t next, const struct neb_net_stream_producer *p,
+                                         struct neb_net_stream **out);
 /* `retained`: what this site's checkpoint covers. `window`: bytes of items on their way or not yet taken in. */
-neb_status neb__stream_open_consumer(struct neb_net *net, uint16_t peer, uint32_t stream, uint64_t retained,
-                                     size_t window, const struct neb_stream_consumer *c,
-                                     struct neb_stream **out);
+neb_status neb__net_stream_open_consumer(struct neb_net *net, uint16_t peer, uint32_t stream,
+                                         uint64_t retained, size_t window,
+                                         const struct neb_net_stream_consumer *c,
+                                         struct neb_net_stream **out);
 
-uint64_t neb__stream_next(const struct neb_stream *s); /* producer: number of the next item to produce */
-uint64_t neb__stream_durable(
-    const struct neb_stream *s); /* producer: items up to this one survive a crash here */
+uint64_t neb__net_stream_next(
+    const struct neb_net_stream *s); /* producer: number of the next item to produce */
+uint64_t neb__net_stream_durable(
+    const struct neb_net_stream *s); /* producer: items up to this one survive a crash here */
 /* Copies the item. NEB_ERR_AGAIN: no credit; NEB_ERR_LIMIT: too large; NEB_ERR_IO, NEB_ERR_NOSPACE: journal. */
-neb_status neb__stream_produce(struct neb_stream *s, const void *data, size_t size, uint64_t *item);
+neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, size_t size, uint64_t *item);
 /* Consumer: the checkpoint now on disk covers every item up to this one. */
-neb_status neb__stream_retain(struct neb_stream *s, uint64_t item);
-void neb__stream_resume(struct neb_stream *s);
-void neb__stream_close(struct neb_stream *s); /* this end; a journal stays on disk */
+neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item);
+void neb__net_stream_resume(struct neb_net_stream *s);
+void neb__net_stream_close(struct neb_net_stream *s); /* this end; a journal stays on disk */
 
 /* ---- measurements ------------------------------------------------------------------------------------------------ */
 

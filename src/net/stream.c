@@ -39,19 +39,19 @@ struct item {
 
 struct sync_work {
     uv_work_t uv;
-    struct neb_stream *stream;
+    struct neb_net_stream *stream;
     int fd, error;
     uint64_t upto;
 };
 
-struct neb_stream {
-    struct neb_stream *next;
+struct neb_net_stream {
+    struct neb_net_stream *next;
     struct neb_peer *peer;
     uint32_t id;
     bool producing, attached, full, closing;
     bool tell; /* a mark (or offer) is to be sent */
-    struct neb_stream_producer producer;
-    struct neb_stream_consumer consumer;
+    struct neb_net_stream_producer producer;
+    struct neb_net_stream_consumer consumer;
     struct neb_journal *journal;
     struct item *first, *last; /* producer: unsent, in order, the newest ones; consumer: not yet taken in */
     uint64_t backlog;          /* bytes in them */
@@ -90,14 +90,14 @@ static neb_status tell(struct neb_peer *p, uint8_t op, uint32_t id, uint64_t a, 
     return s;
 }
 
-static struct neb_stream *find(struct neb_peer *p, uint32_t id, bool producing)
+static struct neb_net_stream *find(struct neb_peer *p, uint32_t id, bool producing)
 {
-    for (struct neb_stream *s = p->streams; s; s = s->next)
+    for (struct neb_net_stream *s = p->streams; s; s = s->next)
         if (s->id == id && s->producing == producing && !s->closing) return s;
     return NULL;
 }
 
-static void drop_items(struct neb_stream *s)
+static void drop_items(struct neb_net_stream *s)
 {
     for (struct item *i = s->first, *next; i; i = next) {
         next = i->next;
@@ -108,7 +108,7 @@ static void drop_items(struct neb_stream *s)
     s->backlog = 0;
 }
 
-static void add_item(struct neb_stream *s, struct item *i)
+static void add_item(struct neb_net_stream *s, struct item *i)
 {
     if (s->last)
         s->last->next = i;
@@ -118,7 +118,7 @@ static void add_item(struct neb_stream *s, struct item *i)
     if (i->message) s->backlog += i->size;
 }
 
-static struct item *remove_item(struct neb_stream *s)
+static struct item *remove_item(struct neb_net_stream *s)
 {
     struct item *i = s->first;
     s->first = i->next;
@@ -127,7 +127,7 @@ static struct item *remove_item(struct neb_stream *s)
     return i;
 }
 
-static void release(struct neb_stream *s)
+static void release(struct neb_net_stream *s)
 {
     drop_items(s);
     neb__free(s->recalled);
@@ -137,16 +137,16 @@ static void release(struct neb_stream *s)
 }
 
 /* Takes it off its peer; its memory waits for a sync in progress. */
-static void unlink_stream(struct neb_stream *s)
+static void unlink_stream(struct neb_net_stream *s)
 {
-    struct neb_stream **at = &s->peer->streams;
+    struct neb_net_stream **at = &s->peer->streams;
     while (*at && *at != s) at = &(*at)->next;
     if (*at) *at = s->next;
     s->closing = true;
     if (!s->sync && !s->in_callback) release(s);
 }
 
-static void end(struct neb_stream *s, neb_status why)
+static void end(struct neb_net_stream *s, neb_status why)
 {
     if (s->closing) return;
     s->in_callback = true; /* it may close the stream */
@@ -170,7 +170,7 @@ static void sync_run(uv_work_t *work)
 static void sync_done(uv_work_t *work, int status)
 {
     struct sync_work *w = work->data;
-    struct neb_stream *s = w->stream;
+    struct neb_net_stream *s = w->stream;
     bool failed = w->error || status;
     s->sync = NULL;
     close(w->fd);
@@ -185,7 +185,7 @@ static void sync_done(uv_work_t *work, int status)
     neb__free(w);
 }
 
-static void start_sync(struct neb_stream *s)
+static void start_sync(struct neb_net_stream *s)
 {
     if (!s->journal || s->sync || s->durable + 1 >= s->next_item) return;
     struct sync_work *w = NEB_NEW(struct sync_work);
@@ -201,12 +201,12 @@ static void start_sync(struct neb_stream *s)
     }
 }
 
-static bool has_credit(const struct neb_stream *s, size_t size)
+static bool has_credit(const struct neb_net_stream *s, size_t size)
 {
     return s->cursor - s->received - 1 < s->sizes_room && (!s->in_flight || s->in_flight + size <= s->window);
 }
 
-static neb_status send_message(struct neb_stream *s, uint8_t *message, size_t size)
+static neb_status send_message(struct neb_net_stream *s, uint8_t *message, size_t size)
 {
     neb__put32(message, s->id);
     neb__put32(message + 4, 0);
@@ -225,7 +225,7 @@ static neb_status send_message(struct neb_stream *s, uint8_t *message, size_t si
 }
 
 /* An item that is not in memory (any more): from the journal, or made again. */
-static neb_status recall(struct neb_stream *s, uint8_t **message, size_t *size)
+static neb_status recall(struct neb_net_stream *s, uint8_t **message, size_t *size)
 {
     struct neb_buf b;
     neb__buf_init(&b, ITEM_HEAD + NEB_STREAM_ITEM_MAX);
@@ -246,14 +246,14 @@ static neb_status recall(struct neb_stream *s, uint8_t **message, size_t *size)
     return NEB_OK;
 }
 
-static void forget_recalled(struct neb_stream *s)
+static void forget_recalled(struct neb_net_stream *s)
 {
     neb__free(s->recalled);
     s->recalled = NULL;
 }
 
 /* The next item to send, in memory: the first of the list, or `recalled`. */
-static neb_status prepare_item(struct neb_stream *s, size_t *size)
+static neb_status prepare_item(struct neb_net_stream *s, size_t *size)
 {
     while (s->first && s->first->number < s->cursor) { /* known to the consumer already */
         struct item *i = remove_item(s);
@@ -273,7 +273,7 @@ static neb_status prepare_item(struct neb_stream *s, size_t *size)
     return NEB_OK;
 }
 
-static neb_status send_items(struct neb_stream *s)
+static neb_status send_items(struct neb_net_stream *s)
 {
     while (s->attached && s->cursor < s->next_item && s->cursor <= s->durable) {
         size_t size;
@@ -291,14 +291,14 @@ static neb_status send_items(struct neb_stream *s)
     return NEB_OK;
 }
 
-static void rewind_to(struct neb_stream *s, uint64_t received)
+static void rewind_to(struct neb_net_stream *s, uint64_t received)
 {
     s->received = received;
     s->cursor = received + 1;
     s->in_flight = 0;
 }
 
-static neb_status got_mark(struct neb_stream *s, uint64_t received, uint64_t retained, uint64_t window)
+static neb_status got_mark(struct neb_net_stream *s, uint64_t received, uint64_t retained, uint64_t window)
 {
     if (retained > received || received >= s->next_item || window < 1) {
         neb__warn("stream %u: %s has item %" PRIu64 ", but item %" PRIu64
@@ -323,7 +323,7 @@ static neb_status got_mark(struct neb_stream *s, uint64_t received, uint64_t ret
     return NEB_OK;
 }
 
-neb_status neb__stream_produce(struct neb_stream *s, const void *data, size_t size, uint64_t *item)
+neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, size_t size, uint64_t *item)
 {
     if (!s->producing || s->closing) return neb__fail(NEB_ERR_STATE, "not the producing end of a stream");
     if (size > NEB_STREAM_ITEM_MAX || (s->window && size > s->window))
@@ -354,12 +354,12 @@ neb_status neb__stream_produce(struct neb_stream *s, const void *data, size_t si
     return NEB_OK;
 }
 
-uint64_t neb__stream_next(const struct neb_stream *s)
+uint64_t neb__net_stream_next(const struct neb_net_stream *s)
 {
     return s->next_item;
 }
 
-uint64_t neb__stream_durable(const struct neb_stream *s)
+uint64_t neb__net_stream_durable(const struct neb_net_stream *s)
 {
     return s->durable;
 }
@@ -367,7 +367,7 @@ uint64_t neb__stream_durable(const struct neb_stream *s)
 /* ---- consumer ---------------------------------------------------------------------------------------------------- */
 
 /* False: the stream is gone. */
-static bool hand_over(struct neb_stream *s)
+static bool hand_over(struct neb_net_stream *s)
 {
     if (s->in_callback) return true;
     s->held = false;
@@ -402,7 +402,7 @@ static neb_status got_item(struct neb_peer *p, const struct neb_message *m)
 {
     if (m->size < ITEM_HEAD || neb__get32(m->data + 4))
         return neb__quiet(NEB_ERR_PROTOCOL, "a stream item of %zu bytes", m->size);
-    struct neb_stream *s = find(p, neb__get32(m->data), false);
+    struct neb_net_stream *s = find(p, neb__get32(m->data), false);
     uint64_t number = neb__get64(m->data + 8);
     size_t size = m->size - ITEM_HEAD;
     if (!s || number != s->queued + 1)
@@ -423,7 +423,7 @@ static neb_status got_item(struct neb_peer *p, const struct neb_message *m)
     return NEB_OK;
 }
 
-neb_status neb__stream_retain(struct neb_stream *s, uint64_t item)
+neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item)
 {
     if (s->producing || item > s->received)
         return neb__fail(NEB_ERR_INVALID,
@@ -436,7 +436,7 @@ neb_status neb__stream_retain(struct neb_stream *s, uint64_t item)
     return NEB_OK;
 }
 
-void neb__stream_resume(struct neb_stream *s)
+void neb__net_stream_resume(struct neb_net_stream *s)
 {
     s->held = false; /* handed over before the loop sleeps */
 }
@@ -445,7 +445,7 @@ void neb__stream_resume(struct neb_stream *s)
 
 static neb_status got_offer(struct neb_peer *p, uint32_t id, uint64_t first)
 {
-    struct neb_stream *s = find(p, id, false);
+    struct neb_net_stream *s = find(p, id, false);
     const struct neb_net_config *cfg = &p->net->config;
     if (!s) {
         if (cfg->events->stream_offered) cfg->events->stream_offered(cfg->arg, p->id, id);
@@ -461,14 +461,14 @@ static neb_status got_offer(struct neb_peer *p, uint32_t id, uint64_t first)
     return NEB_OK;
 }
 
-neb_status neb__stream_message(struct neb_peer *p, const struct neb_message *m)
+neb_status neb__net_stream_message(struct neb_peer *p, const struct neb_message *m)
 {
     if (m->kind == NEB_KIND_STREAM_ITEM && m->priority == NEB_STREAM) return got_item(p, m);
     if (m->kind != NEB_KIND_STREAM_MARK || m->priority != NEB_CONTROL || m->size != MARK_SIZE)
         return neb__quiet(NEB_ERR_PROTOCOL, "a message of kind %#x", m->kind);
     uint32_t id = neb__get32(m->data + 4);
     uint64_t a = neb__get64(m->data + 8), b = neb__get64(m->data + 16), c = neb__get64(m->data + 24);
-    struct neb_stream *s;
+    struct neb_net_stream *s;
     switch (m->data[0]) {
     case OP_OFFER: return got_offer(p, id, a);
     case OP_MARK: return (s = find(p, id, true)) ? got_mark(s, a, b, c) : NEB_OK;
@@ -481,21 +481,21 @@ neb_status neb__stream_message(struct neb_peer *p, const struct neb_message *m)
     }
 }
 
-void neb__stream_peer_up(struct neb_peer *p, bool new_session)
+void neb__net_stream_peer_up(struct neb_peer *p, bool new_session)
 {
-    for (struct neb_stream *s = p->streams; s && new_session; s = s->next) {
+    for (struct neb_net_stream *s = p->streams; s && new_session; s = s->next) {
         s->attached = false;
         s->in_flight = 0;
         s->tell = true;
     }
 }
 
-void neb__stream_peer_gone(struct neb_peer *p)
+void neb__net_stream_peer_gone(struct neb_peer *p)
 {
     while (p->streams) end(p->streams, NEB_ERR_PEER);
 }
 
-static void flush_producer(struct neb_stream *s)
+static void flush_producer(struct neb_net_stream *s)
 {
     if (s->tell && s->peer->up) {
         uint64_t first = s->journal           ? neb__journal_first(s->journal)
@@ -517,7 +517,7 @@ static void flush_producer(struct neb_stream *s)
     }
 }
 
-static void flush_consumer(struct neb_stream *s)
+static void flush_consumer(struct neb_net_stream *s)
 {
     if (!s->held && s->first && !hand_over(s)) return;
     if (s->tell && s->peer->up)
@@ -525,11 +525,11 @@ static void flush_consumer(struct neb_stream *s)
 }
 
 /* Callbacks may open and close streams, so after each the list is looked at anew for one that had no turn. */
-void neb__stream_flush(struct neb_peer *p)
+void neb__net_stream_flush(struct neb_peer *p)
 {
     uint32_t round = ++p->stream_round;
     for (;;) {
-        struct neb_stream *s = p->streams;
+        struct neb_net_stream *s = p->streams;
         while (s && s->round == round) s = s->next;
         if (!s) return;
         s->round = round;
@@ -541,13 +541,13 @@ void neb__stream_flush(struct neb_peer *p)
 }
 
 static neb_status open_stream(struct neb_net *net, uint16_t peer, uint32_t id, bool producing,
-                              struct neb_stream **out)
+                              struct neb_net_stream **out)
 {
     struct neb_peer *p = neb__peer_find(net, peer);
     if (!p) return neb__fail(NEB_ERR_NOTFOUND, "no member %u", peer);
     if (find(p, id, producing))
         return neb__fail(NEB_ERR_EXISTS, "stream %u with %s is open already", id, p->name);
-    struct neb_stream *s = NEB_NEW(struct neb_stream);
+    struct neb_net_stream *s = NEB_NEW(struct neb_net_stream);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stream");
     s->peer = p;
     s->id = id;
@@ -557,18 +557,18 @@ static neb_status open_stream(struct neb_net *net, uint16_t peer, uint32_t id, b
     return NEB_OK;
 }
 
-static void enlist(struct neb_stream *s)
+static void enlist(struct neb_net_stream *s)
 {
     s->next = s->peer->streams;
     s->peer->streams = s;
     neb__link_touch(s->peer);
 }
 
-neb_status neb__stream_open_producer(struct neb_net *net, uint16_t peer, uint32_t stream, bool journal,
-                                     uint64_t next, const struct neb_stream_producer *p,
-                                     struct neb_stream **out)
+neb_status neb__net_stream_open_producer(struct neb_net *net, uint16_t peer, uint32_t stream, bool journal,
+                                         uint64_t next, const struct neb_net_stream_producer *p,
+                                         struct neb_net_stream **out)
 {
-    struct neb_stream *s;
+    struct neb_net_stream *s;
     char dir[PATH_MAX], name[NEB_NAME_SIZE + 16];
     if (next < 1) return neb__fail(NEB_ERR_INVALID, "items are numbered from 1");
     NEB_TRY(open_stream(net, peer, stream, true, &s));
@@ -598,11 +598,11 @@ neb_status neb__stream_open_producer(struct neb_net *net, uint16_t peer, uint32_
     return NEB_OK;
 }
 
-neb_status neb__stream_open_consumer(struct neb_net *net, uint16_t peer, uint32_t stream, uint64_t retained,
-                                     size_t window, const struct neb_stream_consumer *c,
-                                     struct neb_stream **out)
+neb_status neb__net_stream_open_consumer(struct neb_net *net, uint16_t peer, uint32_t stream,
+                                         uint64_t retained, size_t window,
+                                         const struct neb_net_stream_consumer *c, struct neb_net_stream **out)
 {
-    struct neb_stream *s;
+    struct neb_net_stream *s;
     if (window < 1 || !c->item) return neb__fail(NEB_ERR_INVALID, "a consumer needs a window and a callback");
     NEB_TRY(open_stream(net, peer, stream, false, &s));
     s->consumer = *c;
@@ -613,7 +613,7 @@ neb_status neb__stream_open_consumer(struct neb_net *net, uint16_t peer, uint32_
     return NEB_OK;
 }
 
-void neb__stream_close(struct neb_stream *s)
+void neb__net_stream_close(struct neb_net_stream *s)
 {
     if (s && !s->closing) unlink_stream(s);
 }
