@@ -4,6 +4,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "text/corpus.h"
+#include "text/help_corpus.h"
+#include "text/help_page.h"
 #include "text/lines.h"
 #include "text/shard.h"
 #include "text/tok.h"
@@ -510,6 +512,75 @@ static void line_feed_spreads_over_files(void **state)
     neb__line_feed_free(feed);
 }
 
+/* ---- help pages ------------------------------------------------------------------------------------------------ */
+
+static neb_status join_paragraphs(void *arg, const char *id, const char *text)
+{
+    return neb__buf_printf(arg, "%s=%s|", id, text);
+}
+
+static void paragraphs_of_a_page(void **state)
+{
+    (void)state;
+    static const char html[] =
+        "<html><body><p id='menu'>outside</p><div id=\"DisplayArea\"><h1 id='hd_1'>A&nbsp; <b>title</b></h1>"
+        "<p id='par_1'>\n One <span hidden='true' id='MACx'>Mac</span><span hidden='true' "
+        "id='defaultx'>Ctrl</span>"
+        " two<br>three &amp; caf\xC3\xA9 </p><p>no id</p><div><p id='par_2'>  </p><p "
+        "id='par_3'>x<</p></div></div>"
+        "<p id='after'>outside</p></body>";
+    struct neb_buf out;
+    neb__buf_init(&out, 4096);
+    assert_ok(neb__help_page_bytes(html, sizeof html - 1, join_paragraphs, &out));
+    assert_ok(neb__buf_append(&out, "", 1));
+    assert_string_equal((char *)out.data, "hd_1=A title|par_1=One Ctrl two three & caf\xC3\xA9|par_3=x<|");
+    neb__buf_clear(&out);
+    assert_ok(neb__help_page_bytes("<p id=a>b</p>", 13, join_paragraphs, &out)); /* no text area */
+    assert_int_equal(out.len, 0);
+    neb__buf_free(&out);
+}
+
+/* Unpacked packages with made-up pages: aligned, deduplicated, held out, nothing of the test in training. */
+static void pages_are_aligned_and_held_out(void **state)
+{
+    (void)state;
+    static const char *const roots[2] = {"pk/en-us/usr/share/libreoffice/help/en-US/text/a",
+                                         "pk/de/usr/share/libreoffice/help/de/text/a"};
+    for (int l = 0; l < 2; l++) {
+        assert_ok(neb__file_make_dir(in(roots[l]), 0755));
+        for (int page = 0; page < 200; page++) {
+            char path[500], text[1024];
+            snprintf(path, sizeof path, "%s/%d.html", in(roots[l]), page);
+            FILE *f = fopen(path, "w");
+            fprintf(f, "<div id=DisplayArea><p id=same>Common %s</p><p id=equal>LibreOffice</p>",
+                    l ? "de" : "en");
+            for (int i = 0; i < 5; i++) {
+                words_sentence(l, (uint64_t)(page * 5 + i), 6, text, sizeof text);
+                fprintf(f, "<p id=par_%d>%s</p>", i, text);
+            }
+            if (l) fprintf(f, "<p id=only_de>allein</p>");
+            fclose(f);
+        }
+    }
+    struct neb_help_cfg cfg = {.langs = {"en", "de"}, .n = 2, .out = in("help"), .packages = in("pk")};
+    struct neb_help_stats t;
+    assert_ok(neb__help_corpus(&cfg, &t));
+    assert_true(t.test[1] > 5 && t.valid[1] > 5 && t.train[1] > 800);
+    /* 1000 paragraphs; the common one counts once in test and once in valid, being held out, and not in training */
+    assert_int_equal(t.train[1] + t.valid[1] + t.test[1], 1000 + 2);
+    struct neb_lines *train, *test;
+    const char *a, *b;
+    size_t n, m;
+    assert_ok(neb__lines_open(in("help/en-de.test.tsv"), &test));
+    while (neb__lines_next(test, &a, &n) == NEB_OK) {
+        assert_non_null(memchr(a, '\t', n));
+        assert_ok(neb__lines_open(in("help/en-de.train.tsv"), &train));
+        while (neb__lines_next(train, &b, &m) == NEB_OK) assert_false(n == m && !memcmp(a, b, n));
+        neb__lines_close(train);
+    }
+    neb__lines_close(test);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -525,6 +596,8 @@ int main(void)
         cmocka_unit_test(a_corpus_is_the_same_for_any_number_of_threads),
         cmocka_unit_test(long_texts_are_divided_and_files_must_match),
         cmocka_unit_test(line_feed_spreads_over_files),
+        cmocka_unit_test(paragraphs_of_a_page),
+        cmocka_unit_test(pages_are_aligned_and_held_out),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -14,8 +14,10 @@ struct neb_verb {
 /* clang-format off: one a line, so that two changes rarely meet */
 #define NEB_VERBS(X) \
     X(bench)         \
+    X(corpus)        \
     X(device)        \
     X(roster)        \
+    X(score)         \
     X(site)          \
     X(train)         \
     X(version)       \

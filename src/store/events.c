@@ -93,7 +93,7 @@ static neb_status put_start(struct neb_events *e, int64_t resumed_at)
     m.n = 0;
     put_double(&m, 1, (double)time(NULL));
     put_key(&m, 2, 0);
-    put_varint(&m, (uint64_t)resumed_at);
+    put_varint(&m, (uint64_t)resumed_at + 1); /* TensorBoard hides this step and all behind it */
     put_bytes(&m, 7, "\x08\x01", 2);
     return put_record(e, &m);
 }

@@ -1,0 +1,277 @@
+/* verb_corpus.c: `nebula-i corpus …`: getting text, training a tokenizer, tokenising into shards, checking them. */
+#include "cli/verb.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "text/corpus.h"
+#include "text/help_corpus.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LANGS = 256, MAX_MODEL = 256 << 20 };
+
+/* Cuts "en,de,fr" in place; the list ends with NULL. Returns how many, or -1 when there are too many. */
+static int cut_list(char *text, const char **out, int cap)
+{
+    int n = 0;
+    for (char *p = text ? strtok(text, ",") : NULL; p; p = strtok(NULL, ",")) {
+        if (n == cap - 1) return -1;
+        out[n++] = p;
+    }
+    out[n] = NULL;
+    return n;
+}
+
+static int parse(const struct neb_opt *table, void *obj, int argc, char **argv, const char *usage, int *files)
+{
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--help")) {
+            printf("usage: nebula-i corpus %s\n\n", usage);
+            neb__opts_help(table, stdout);
+            return -1;
+        }
+    if (neb__opts_init(table, obj) != NEB_OK) return 1;
+    return neb__opts_args(table, obj, argc, argv, files) == NEB_OK ? 0 : 2;
+}
+
+/* argv's first n entries as a list that ends with NULL; release with neb__free(). */
+static const char **file_list(int n, char **argv)
+{
+    const char **list = NEB_NEW_ARRAY(const char *, (size_t)n + 1);
+    for (int i = 0; list && i < n; i++) list[i] = argv[i];
+    return list;
+}
+
+/* ---- debian --------------------------------------------------------------------------------------------------- */
+
+struct debian {
+    char *langs, *out, *packages;
+};
+static const struct neb_opt debian_table[] = {
+    NEB_OPT(struct debian, langs, NEB_OPT_TEXT, "en,de,fr", NULL,
+            "languages; pairs are made with the first one"),
+    NEB_OPT(struct debian, out, NEB_OPT_TEXT, "corpus", NULL, "folder of the result"),
+    NEB_OPT(struct debian, packages, NEB_OPT_TEXT, "", NULL,
+            "folder of the packages; OUT/packages by default"),
+    NEB_OPT_END,
+};
+
+static int debian(int argc, char **argv)
+{
+    struct debian o = {0};
+    int files, r = parse(debian_table, &o, argc, argv, "debian [--langs en,de,fr] [--out corpus]", &files);
+    struct neb_help_cfg cfg = {.out = o.out, .packages = o.packages};
+    struct neb_help_stats stats;
+    const char *langs[NEB_HELP_LANGS + 1];
+    if (!r && (cfg.n = cut_list(o.langs, langs, NEB_HELP_LANGS + 1)) < 2) {
+        fprintf(stderr, "nebula-i corpus debian: --langs needs 2 to %d languages\n", NEB_HELP_LANGS);
+        r = 2;
+    }
+    for (int l = 0; !r && l < cfg.n; l++) cfg.langs[l] = langs[l];
+    if (!r && neb__help_corpus(&cfg, &stats) != NEB_OK) r = 1;
+    for (int l = 0; !r && l < cfg.n; l++) {
+        printf("%s/%s.train.txt: %" PRId64 " texts\n", o.out, langs[l], stats.texts[l]);
+        if (l)
+            printf("%s/%s-%s.{train,valid,test}.tsv: %" PRId64 ", %" PRId64 ", %" PRId64 " pairs\n", o.out,
+                   langs[0], langs[l], stats.train[l], stats.valid[l], stats.test[l]);
+    }
+    neb__opts_free(debian_table, &o);
+    return r < 0 ? 0 : r;
+}
+
+/* ---- tokenizer ------------------------------------------------------------------------------------------------ */
+
+struct train {
+    char *out, *type, *langs;
+    int64_t vocab, lines, threads;
+    double coverage;
+    bool byte_fallback;
+};
+static const struct neb_opt train_table[] = {
+    NEB_OPT(struct train, out, NEB_OPT_TEXT, "tokenizer.model", NULL, "file of the trained model"),
+    NEB_OPT(struct train, type, NEB_OPT_TEXT, "unigram", NULL, "unigram or bpe"),
+    NEB_OPT(struct train, vocab, NEB_OPT_INT, "8000", "pieces",
+            "size of the vocabulary, special tokens included"),
+    NEB_OPT(struct train, langs, NEB_OPT_TEXT, "", NULL, "languages that get a token <2LANG>: en,de,fr"),
+    NEB_OPT(struct train, lines, NEB_OPT_INT, "1000000", "lines",
+            "train on so many, spread evenly over the files"),
+    NEB_OPT(struct train, coverage, NEB_OPT_REAL, "0.9995", NULL, "share of the characters that get a piece"),
+    NEB_OPT(struct train, byte_fallback, NEB_OPT_BOOL, "no", NULL,
+            "rare characters become bytes, not unknown"),
+    NEB_OPT(struct train, threads, NEB_OPT_INT, "0", NULL, "0: all cores"),
+    NEB_OPT_END,
+};
+
+static neb_status train_to(const struct train *o, const char *const *langs, const char *const *paths)
+{
+    struct neb_tok_train cfg = {.type = o->type,
+                                .vocab = (int32_t)o->vocab,
+                                .langs = langs,
+                                .coverage = o->coverage,
+                                .byte_fallback = o->byte_fallback,
+                                .threads = o->threads > 0 ? (int)o->threads : neb__cores()};
+    struct neb_line_feed *feed;
+    struct neb_buf model;
+    NEB_TRY(neb__line_feed_create(paths, o->lines, &feed));
+    neb__buf_init(&model, MAX_MODEL);
+    neb_status s = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
+    if (neb__line_feed_status(feed) != NEB_OK) s = neb__line_feed_status(feed);
+    if (s == NEB_OK) s = neb__file_replace(o->out, model.data, model.len, 0644);
+    neb__buf_free(&model);
+    neb__line_feed_free(feed);
+    return s;
+}
+
+static int tokenizer(int argc, char **argv)
+{
+    struct train o = {0};
+    int n = 0, r = parse(train_table, &o, argc, argv, "tokenizer --out FILE.model [options] TEXT…", &n);
+    const char *langs[MAX_LANGS], **paths = NULL;
+    if (!r && (n < 1 || o.vocab < 16 || o.vocab > 1000000 || cut_list(o.langs, langs, MAX_LANGS) < 0)) {
+        fprintf(stderr, "nebula-i corpus tokenizer: needs text files, and 16 to 1000000 pieces\n");
+        r = 2;
+    }
+    if (!r) {
+        paths = file_list(n, argv);
+        r = !paths || train_to(&o, langs, paths) != NEB_OK;
+    }
+    struct neb_tok *tok = NULL;
+    if (!r && neb__tok_open(o.out, NULL, &tok) != NEB_OK) r = 1;
+    if (!r) printf("%s: %d pieces\n", o.out, (int)neb__tok_vocab(tok));
+    neb__tok_close(tok);
+    neb__free(paths);
+    neb__opts_free(train_table, &o);
+    return r < 0 ? 0 : r;
+}
+
+/* ---- tokenise ------------------------------------------------------------------------------------------------- */
+
+struct build {
+    char *tokenizer, *out, *lang, *pair;
+    int64_t max_tokens, threads;
+    double max_ratio;
+    bool two_files;
+};
+static const struct neb_opt build_table[] = {
+    NEB_OPT(struct build, tokenizer, NEB_OPT_TEXT, "tokenizer.model", NULL,
+            "a .model file, or BERT's vocab.txt"),
+    NEB_OPT(struct build, out, NEB_OPT_TEXT, "tokens", NULL, "folder of the token set"),
+    NEB_OPT(struct build, lang, NEB_OPT_TEXT, "", NULL, "language of a text a line: en"),
+    NEB_OPT(struct build, pair, NEB_OPT_TEXT, "", NULL, "languages of tab-separated pairs: en-de"),
+    NEB_OPT(struct build, two_files, NEB_OPT_BOOL, "no", NULL,
+            "with --pair: files come in twos, line by line"),
+    NEB_OPT(struct build, max_tokens, NEB_OPT_INT, "510", "tokens",
+            "longer texts are divided, longer pairs left out"),
+    NEB_OPT(struct build, max_ratio, NEB_OPT_REAL, "0", NULL,
+            "leave out pairs that differ more in length; 0: none"),
+    NEB_OPT(struct build, threads, NEB_OPT_INT, "0", NULL, "0: all cores"),
+    NEB_OPT_END,
+};
+
+static void report(const struct build *o, const struct neb_corpus_stats *t, double seconds)
+{
+    int64_t tokens = t->tokens[0] + t->tokens[1];
+    printf("%s: %" PRId64 " samples, %" PRId64 " tokens from %" PRId64 " lines, %.0f tokens/s\n", o->out,
+           t->samples, tokens, t->lines, (double)tokens / seconds);
+    if (t->empty + t->too_long + t->too_uneven + t->no_tab + t->cut)
+        printf("left out: %" PRId64 " empty, %" PRId64 " too long, %" PRId64 " too uneven, %" PRId64
+               " without a tab; cut: %" PRId64 "\n",
+               t->empty, t->too_long, t->too_uneven, t->no_tab, t->cut);
+}
+
+static neb_status build_set(const struct build *o, int n, char **argv)
+{
+    char *dash = o->pair ? strchr(o->pair, '-') : NULL;
+    struct neb_corpus_cfg cfg = {
+        .sides = o->pair ? 2 : 1, .max_tokens = (int32_t)o->max_tokens, .max_ratio = o->max_ratio};
+    if (o->pair && !dash) return neb__fail(NEB_ERR_CONFIG, "--pair is two languages: en-de");
+    if (dash) *dash = 0;
+    cfg.lang[0] = o->pair ? o->pair : o->lang;
+    cfg.lang[1] = dash ? dash + 1 : NULL;
+    const char **list = file_list(n, argv), **first = file_list(n, argv), **second = file_list(n, argv);
+    struct neb_tok *tok = NULL;
+    struct neb_pool *pool = NULL;
+    struct neb_corpus_stats stats;
+    neb_status s = list && first && second ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %d names", n);
+    for (int i = 0; s == NEB_OK && o->two_files && i <= n; i++) first[i] = second[i] = NULL;
+    for (int i = 0; s == NEB_OK && o->two_files && i + 1 < n; i += 2) {
+        first[i / 2] = list[i];
+        second[i / 2] = list[i + 1];
+    }
+    cfg.paths = first;
+    cfg.paths2 = o->two_files ? second : NULL;
+    if (s == NEB_OK) s = neb__tok_open(o->tokenizer, NULL, &tok);
+    if (s == NEB_OK) s = neb__pool_create((int)o->threads, &pool);
+    int64_t start = neb__now_ns();
+    if (s == NEB_OK) s = neb__corpus_tokenise(&cfg, tok, pool, o->out, &stats);
+    if (s == NEB_OK) report(o, &stats, neb__seconds_since(start));
+    neb__pool_destroy(pool);
+    neb__tok_close(tok);
+    neb__free(list), neb__free(first), neb__free(second);
+    return s;
+}
+
+static int tokenise(int argc, char **argv)
+{
+    struct build o = {0};
+    int n = 0, r = parse(build_table, &o, argc, argv,
+                         "tokenise --tokenizer FILE --out DIR (--lang en | --pair en-de) TEXT…", &n);
+    if (!r && (n < 1 || (o.two_files && (n % 2 || !o.pair)) || o.max_tokens < 1 || o.max_tokens > 1 << 20 ||
+               o.threads < 0)) {
+        fprintf(stderr,
+                "nebula-i corpus tokenise: needs text files (with --two-files and --pair: in twos)\n");
+        r = 2;
+    }
+    if (!r) r = build_set(&o, n, argv) != NEB_OK;
+    neb__opts_free(build_table, &o);
+    return r < 0 ? 0 : r;
+}
+
+/* ---- check ---------------------------------------------------------------------------------------------------- */
+
+static int check(int argc, char **argv)
+{
+    int bad = argc < 1;
+    for (int i = 0; i < argc; i++) {
+        struct neb_set *set;
+        if (neb__set_open(argv[i], &set) != NEB_OK) {
+            bad = 1;
+            continue;
+        }
+        const struct neb_set_info *info = neb__set_info(set);
+        if (neb__set_verify(set) != NEB_OK)
+            bad = 1;
+        else
+            printf("%s: ok, %s%s%s, %" PRId64 " samples, %" PRId64 " tokens, vocabulary %d\n", argv[i],
+                   info->lang[0], info->sides == 2 ? "-" : "", info->lang[1], neb__set_count(set),
+                   neb__set_tokens(set, 0) + neb__set_tokens(set, 1), (int)info->vocab);
+        neb__set_close(set);
+    }
+    return bad;
+}
+
+static const struct {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} parts[] = {
+    {"debian", "aligned help texts from Debian's packages, for trying things out", debian},
+    {"tokenizer", "train a SentencePiece tokenizer on text files", tokenizer},
+    {"tokenise", "turn text files (.gz, .xz, .zst too) into a set of token shards", tokenise},
+    {"check", "verify token sets to the last byte", check},
+};
+
+static int run(int argc, char **argv)
+{
+    for (size_t i = 0; argc && i < sizeof parts / sizeof *parts; i++)
+        if (!strcmp(argv[0], parts[i].name)) return parts[i].run(argc - 1, argv + 1);
+    FILE *to = argc && !strcmp(argv[0], "--help") ? stdout : stderr;
+    fprintf(to, "usage: nebula-i corpus PART …; nebula-i corpus PART --help tells more\n\n");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        fprintf(to, "  %-10s %s\n", parts[i].name, parts[i].help);
+    return to == stdout ? 0 : 2;
+}
+
+const struct neb_verb neb__verb_corpus = {"corpus", "PART …", "get text, train a tokenizer, tokenise", run};
