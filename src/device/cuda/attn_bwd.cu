@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int c = n * 8 + lane % 4 * 2 + i % 2, row = key + i / 2 * 8;
-                s[n][i] = exp2f(fmaf(s[n][i], scale_log2, -lse[c]));
+                s[n][i] = pow2(fmaf(s[n][i], scale_log2, -lse[c]));
                 if (edge && (row >= keys || (p.causal && row > first + c + limit))) s[n][i] = 0.f;
             }
 #if NEB_WGMMA
@@ -208,9 +208,9 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
         if constexpr (WG) {
             wg_fence();
 #pragma unroll
-            for (int kk = 0; kk < 4; kk++) wg_product_registers(dv, packed_p[kk], wg_do + kk * T_STEP);
+            for (int kk = 0; kk < 4; kk++) wg_product_registers<1>(dv, packed_p[kk], wg_do + kk * T_STEP, 1);
 #pragma unroll
-            for (int kk = 0; kk < 4; kk++) wg_product_registers(dk, packed_ds[kk], wg_q + kk * T_STEP);
+            for (int kk = 0; kk < 4; kk++) wg_product_registers<1>(dk, packed_ds[kk], wg_q + kk * T_STEP, 1);
             wg_commit();
         } else
 #endif

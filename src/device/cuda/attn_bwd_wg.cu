@@ -17,17 +17,17 @@
 #define SHARED   (2 * K_BYTES + 2 * DS_BYTES + STAGES * 2 * Q_BYTES + STAGES * 2 * QUERIES * 4)
 
 #if NEB_WGMMA
-/* S^T = K Q^T and dP^T = V dO^T, as two groups. */
-static __device__ __forceinline__ void start_scores(float s[8][4], float dp[8][4], uint64_t k, uint64_t v,
-                                                    uint32_t tile)
+/* S^T = K Q^T and dP^T = V dO^T, as two groups. K and V stay in registers: reading shared memory is what limits. */
+static __device__ __forceinline__ void start_scores(float s[8][4], float dp[8][4], const uint32_t k[4][4],
+                                                    const uint32_t v[4][4], uint32_t tile)
 {
     uint64_t q = wg_tile(tile), d_o = wg_tile(tile + Q_BYTES);
     wg_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) wg_product<0, 0>(s, k + kk * K_STEP, q + kk * K_STEP, kk > 0);
+    for (int kk = 0; kk < 4; kk++) wg_product_registers<0>(s, k[kk], q + kk * K_STEP, kk > 0);
     wg_commit();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) wg_product<0, 0>(dp, v + kk * K_STEP, d_o + kk * K_STEP, kk > 0);
+    for (int kk = 0; kk < 4; kk++) wg_product_registers<0>(dp, v[kk], d_o + kk * K_STEP, kk > 0);
     wg_commit();
 }
 #endif
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32
     for (int n = 0; n < 8; n++) {
         float2 l = *(const float2 *)(at.lse + n * 8 + lane % 4 * 2);
 #pragma unroll
-        for (int i = 0; i < 4; i++) prob[n][i] = exp2f(fmaf(s[n][i], scale_log2, i % 2 ? -l.y : -l.x));
+        for (int i = 0; i < 4; i++) prob[n][i] = pow2(fmaf(s[n][i], scale_log2, i % 2 ? -l.y : -l.x));
     }
     if (at.edge)
 #pragma unroll
@@ -151,8 +151,12 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     uint32_t sample = 0, packed_p[4][4], packed_ds[4][4];
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
     int key = first_key + warp * 16 + lane / 4, column = warp / 4 * 32;
-    uint64_t own_k = wg_tile(k_tile + warp / 4 * 64 * HD * 2),
-             own_v = wg_tile(v_tile + warp / 4 * 64 * HD * 2);
+    uint32_t own_k[4][4], own_v[4][4];
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) {
+        left_fragment<HD>(own_k[kk], k_tile, warp * 16, kk * 2);
+        left_fragment<HD>(own_v[kk], v_tile, warp * 16, kk * 2);
+    }
     uint64_t all_k = wg_tile(k_tile + column * 2);
     auto place = [&](int step) {
         int first = (begin + step % max(tiles, 1)) * QUERIES;
@@ -170,9 +174,9 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
         start_scores(s, dp, own_k, own_v, stages + (step + 1) % STAGES * 2 * Q_BYTES);
         wg_fence();
 #pragma unroll
-        for (int kk = 0; kk < 4; kk++) wg_product_registers(dv, packed_p[kk], d_o + kk * T_STEP);
+        for (int kk = 0; kk < 4; kk++) wg_product_registers<1>(dv, packed_p[kk], d_o + kk * T_STEP, 1);
 #pragma unroll
-        for (int kk = 0; kk < 4; kk++) wg_product_registers(dk, packed_ds[kk], q + kk * T_STEP);
+        for (int kk = 0; kk < 4; kk++) wg_product_registers<1>(dk, packed_ds[kk], q + kk * T_STEP, 1);
         wg_commit();
 #pragma unroll
         for (int n = 0; n < 8; n++)

@@ -58,13 +58,13 @@ static __device__ __forceinline__ void softmax_step(fwd_state<HD> &st, float s[K
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         float base = m == -CUDART_INF_F ? 0.f : m * scale_log2;
-        float shrink = exp2f(st.max[h] * scale_log2 - base), sum = 0.f;
+        float shrink = pow2(st.max[h] * scale_log2 - base), sum = 0.f;
         st.max[h] = m;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 2 * h; i < 2 * h + 2; i++) {
-                s[n][i] = exp2f(fmaf(s[n][i], scale_log2, -base));
+                s[n][i] = pow2(fmaf(s[n][i], scale_log2, -base));
                 sum += s[n][i];
             }
         st.sum[h] = st.sum[h] * shrink + sum;
@@ -119,12 +119,12 @@ static __device__ void clear_padding(bf16 *x, int64_t ld, int width, int64_t fir
 }
 
 #if NEB_WGMMA
-/* s = q k^T of the warpgroup's 64 rows, both from shared memory. */
-static __device__ __forceinline__ void wg_scores(float s[8][4], uint64_t q, uint64_t k)
+/* s = q k^T of the warpgroup's 64 rows; queries stay in registers, reading shared memory is what limits. */
+static __device__ __forceinline__ void wg_scores(float s[8][4], const uint32_t q[4][4], uint64_t k)
 {
     wg_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) wg_product<0, 0>(s, q + kk * K_STEP, k + kk * K_STEP, kk > 0);
+    for (int kk = 0; kk < 4; kk++) wg_product_registers<0>(s, q[kk], k + kk * K_STEP, kk > 0);
     wg_commit();
     wg_wait<0>();
 }
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void wg_add_values(float o[8][4], const float 
             a[kk][i] = pack2(s[2 * kk + i / 2][i % 2 * 2], s[2 * kk + i / 2][i % 2 * 2 + 1]);
     wg_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) wg_product_registers(o, a[kk], v + kk * T_STEP);
+    for (int kk = 0; kk < 4; kk++) wg_product_registers<1>(o, a[kk], v + kk * T_STEP, 1);
     wg_commit();
     wg_wait<0>();
 }
@@ -189,7 +189,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
         if (WG) wg_publish();
 #endif
         __syncthreads(); /* tile t is here, and everybody is done with tile t - 1 */
-        if (t == 0 && !WG)
+        if (t == 0)
 #pragma unroll
             for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(q_part[kk], q_tile, warp * 16, kk * 2);
         if (t + 1 < tiles) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
         float s[KEYS / 8][4];
 #if NEB_WGMMA
         if constexpr (WG)
-            wg_scores(s, wg_tile(q_tile + warp / 4 * 64 * HD * 2), wg_tile(k_tile));
+            wg_scores(s, q_part, wg_tile(k_tile));
         else
 #endif
             scores<HD>(s, q_part, k_tile);

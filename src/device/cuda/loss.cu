@@ -140,10 +140,9 @@ static __global__ void xent_kernel(struct neb_xent p, int wide, float *losses, u
 }
 
 /* Plain cross-entropy of aligned bf16 logits: what training spends its time in. Exponentials in base 2, the target's
- * own gradient mended afterwards instead of a comparison for every class. */
-#define FAST_THREADS 512
-
-template <bool SMOOTH>
+ * own gradient mended afterwards instead of a comparison for every class. Long rows take large blocks: fewer rows at a
+ * time, so that the second reading still finds them in L2. */
+template <int FAST_THREADS, bool SMOOTH>
 static __global__ void __launch_bounds__(FAST_THREADS)
     xent_fast_kernel(struct neb_xent p, float *losses, uint8_t *marks)
 {
@@ -172,15 +171,15 @@ static __global__ void __launch_bounds__(FAST_THREADS)
         float m =
             fmaxf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])), fmaxf(fmaxf(v[4], v[5]), fmaxf(v[6], v[7]))) *
             LOG2E;
-        if (m > max) sum *= exp2f(max - m), max = m;
+        if (m > max) sum *= pow2(max - m), max = m;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            sum += exp2f(fmaf(v[j], LOG2E, -max));
+            sum += pow2(fmaf(v[j], LOG2E, -max));
             if (SMOOTH) total += v[j];
         }
     }
     float all = block_reduce<true>(max, shared);
-    sum = block_reduce<false>(max == -CUDART_INF_F ? 0.f : sum * exp2f(max - all), shared);
+    sum = block_reduce<false>(max == -CUDART_INF_F ? 0.f : sum * pow2(max - all), shared);
     float at_target = to_float(x[target]), w = weight * p.loss.scale * p.loss.ctl->loss_scale;
     float smoothing = SMOOTH ? p.t.smoothing : 0.f;
     if (SMOOTH) total = block_reduce<false>(total, shared);
@@ -197,14 +196,14 @@ static __global__ void __launch_bounds__(FAST_THREADS)
         float v[8];
         load8(x + c, v);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = hard * exp2f(fmaf(v[j], LOG2E, -base)) - spread;
+        for (int j = 0; j < 8; j++) v[j] = hard * pow2(fmaf(v[j], LOG2E, -base)) - spread;
         store8(x + c, v);
     }
-    if (tail) x[whole + threadIdx.x] = from_float<bf16>(hard * exp2f(fmaf(last, LOG2E, -base)) - spread);
+    if (tail) x[whole + threadIdx.x] = from_float<bf16>(hard * pow2(fmaf(last, LOG2E, -base)) - spread);
     __syncthreads();
     if (threadIdx.x == 0)
         x[target] =
-            from_float<bf16>(hard * (exp2f(fmaf(at_target, LOG2E, -base)) - (1.f - smoothing)) - spread);
+            from_float<bf16>(hard * (pow2(fmaf(at_target, LOG2E, -base)) - (1.f - smoothing)) - spread);
 }
 
 neb_status neb__xent_rows(struct neb_cuda *dev, const struct neb_xent *p, float *losses, uint8_t *marks)
@@ -214,8 +213,11 @@ neb_status neb__xent_rows(struct neb_cuda *dev, const struct neb_xent *p, float 
                               "cuda cross-entropy: a teacher of %lld values a row; at most %d",
                               (long long)p->t.teacher_k, MAX_TEACHER);
     if (p->type == NEB_BF16 && p->t.target && p->t.kd == 0.f && wide_rows((const bf16 *)p->logits, p->ld)) {
-        auto kernel = p->t.smoothing != 0.f ? xent_fast_kernel<true> : xent_fast_kernel<false>;
-        kernel<<<(unsigned)p->rows, FAST_THREADS, 0, dev->stream>>>(*p, losses, marks);
+        bool large = p->classes > 16384;
+        auto kernel =
+            large ? (p->t.smoothing != 0.f ? xent_fast_kernel<1024, true> : xent_fast_kernel<1024, false>)
+                  : (p->t.smoothing != 0.f ? xent_fast_kernel<256, true> : xent_fast_kernel<256, false>);
+        kernel<<<(unsigned)p->rows, large ? 1024 : 256, 0, dev->stream>>>(*p, losses, marks);
         CUDA_LAUNCHED(dev, "cross-entropy");
         return NEB_OK;
     }

@@ -142,9 +142,44 @@ neb_status neb__cuda_norm(void *ctx, const struct neb_norm *p)
 
 /* ---- backward ---- */
 
+/* Eight values as they lie in memory. */
+template <class T> struct raw8;
+template <> struct raw8<bf16> {
+    uint4 a;
+};
+template <> struct raw8<float> {
+    float4 a, b;
+};
+template <class T> static __device__ __forceinline__ void unpack(const raw8<T> &r, float v[8])
+{
+    load8((const T *)&r, v);
+}
+
+/* What a row's backward reads, fetched one row ahead. */
+template <class T, int G> struct row_input {
+    raw8<T> s[G], dy[G], more[G];
+    float mean, rstd;
+};
+template <class T, int G>
+static __device__ __forceinline__ void fetch_row(row_input<T, G> &in, const struct neb_norm_bwd &p, int64_t r)
+{
+    if (r >= p.rows) return;
+    in.mean = p.kind == NEB_NORM_RMS ? 0.f : p.mean[r];
+    in.rstd = p.rstd[r];
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        int64_t c = (i * 32 + threadIdx.x % 32) * 8;
+        if (c >= p.d) continue;
+        in.s[i] = *(const raw8<T> *)((const T *)p.s + r * p.d + c);
+        in.dy[i] = *(const raw8<T> *)((const T *)p.dy + r * p.d + c);
+        if (p.ds_in) in.more[i] = *(const raw8<T> *)((const T *)p.ds_in + r * p.d + c);
+    }
+}
+
 /* partial: (gridDim.x, 2, d): the block's sums for dgamma and dbeta. */
 template <class T, int G>
-static __global__ void __launch_bounds__(WARPS * 32) norm_bwd_kernel(struct neb_norm_bwd p, float *partial)
+static __global__ void __launch_bounds__(WARPS * 32, G <= 3 ? 3 : 1)
+    norm_bwd_kernel(struct neb_norm_bwd p, float *partial)
 {
     extern __shared__ float sums[]; /* (WARPS, d) when partial */
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -152,17 +187,20 @@ static __global__ void __launch_bounds__(WARPS * 32) norm_bwd_kernel(struct neb_
     float dg[G][8] = {{0}}, db[G][8] = {{0}};
     dropper drop = make_dropper(p.drop);
     bool rms = p.kind == NEB_NORM_RMS;
-    for (int64_t r = (int64_t)blockIdx.x * WARPS + warp; r < p.rows; r += (int64_t)gridDim.x * WARPS) {
-        float h[G][8], g[G][8], extra[G][8], c1 = 0.f, c2 = 0.f;
-        float mean = rms ? 0.f : p.mean[r], rstd = p.rstd[r];
+    int64_t step = (int64_t)gridDim.x * WARPS, first = (int64_t)blockIdx.x * WARPS + warp;
+    row_input<T, G> in;
+    fetch_row(in, p, first);
+    for (int64_t r = first; r < p.rows; r += step) {
+        float h[G][8], g[G][8], c1 = 0.f, c2 = 0.f, mean = in.mean, rstd = in.rstd;
+        raw8<T> more[G];
 #pragma unroll
         for (int i = 0; i < G; i++) {
-            int64_t c = (i * 32 + lane) * 8;
-            if (c >= d) continue;
-            load8((const T *)p.s + r * d + c, h[i]);
-            load8((const T *)p.dy + r * d + c, g[i]);
-            if (p.ds_in) load8((const T *)p.ds_in + r * d + c, extra[i]);
+            if ((i * 32 + lane) * 8 >= d) continue;
+            unpack<T>(in.s[i], h[i]);
+            unpack<T>(in.dy[i], g[i]);
+            more[i] = in.more[i];
         }
+        fetch_row(in, p, r + step);
 #pragma unroll
         for (int i = 0; i < G; i++) {
             int64_t c = (i * 32 + lane) * 8;
@@ -185,9 +223,10 @@ static __global__ void __launch_bounds__(WARPS * 32) norm_bwd_kernel(struct neb_
         for (int i = 0; i < G; i++) {
             int64_t c = (i * 32 + lane) * 8;
             if (c >= d) continue;
+            float extra[8] = {0};
+            if (p.ds_in) unpack<T>(more[i], extra);
 #pragma unroll
-            for (int j = 0; j < 8; j++)
-                g[i][j] = rstd * (g[i][j] - c1 - h[i][j] * c2) + (p.ds_in ? extra[i][j] : 0.f);
+            for (int j = 0; j < 8; j++) g[i][j] = rstd * (g[i][j] - c1 - h[i][j] * c2) + extra[j];
             if (p.ds) store8((T *)p.ds + r * d + c, g[i]);
             if (!p.dx) continue;
 #pragma unroll
