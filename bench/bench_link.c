@@ -198,7 +198,7 @@ static int node_main(void *arg)
     bool sender = strstr(s->dir, "/a") != NULL;
     s->data = neb__calloc(MESSAGE, 1);
     if (!s->data || neb__net_open(&cfg, &s->net) != NEB_OK) return 1;
-    neb__net_timer_start(s->net, 0.005, 0.005, sender ? watch : watch_stop, s, &timer);
+    neb__net_timer_start(s->net, 0.02, 0.02, sender ? watch : watch_stop, s, &timer);
     neb__net_run(s->net);
     neb__net_close(s->net);
     neb__site_close(site);
@@ -300,8 +300,8 @@ static double run_iperf(struct neb_lab *lab, double warm, double time, int strea
         usleep(300000);
         if (neb__lab_start(lab, 0, &ca, &a) == NEB_OK &&
             neb__lab_wait(lab, a, warm + time + 20, &status) == NEB_OK)
-            neb__lab_wait(lab, b, 5, &status); /* it writes its report when the test is over */
-        neb__lab_kill(lab, b, 9);
+            if (neb__lab_wait(lab, b, 5, &status) != NEB_OK)
+                neb__lab_kill(lab, b, 9); /* it reports when it is over */
         bps = iperf_result(out);
     }
     close(fd);

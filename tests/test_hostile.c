@@ -38,8 +38,8 @@ static void on_up(void *arg, uint16_t peer, uint64_t incarnation)
 
 static void on_down(void *arg, uint16_t peer, neb_status why)
 {
-    (void)peer, (void)why;
-    downs[(intptr_t)arg]++;
+    (void)why;
+    if (peer != 3) downs[(intptr_t)arg]++; /* s2 comes and goes as it likes */
 }
 
 static neb_status on_message(void *arg, struct neb_message *m)
@@ -521,7 +521,6 @@ static void test_half_open(void **state)
     assert_true(open <= 128);
     for (int i = 0; i < MANY; i++) close(fd[i]);
     node_close(&nodes[2]);
-    downs[0] = downs[1] = 0;
     assert_undisturbed();
 }
 

@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
+enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000, REST_MS = 2 };
 
 static void on_poll(uv_poll_t *handle, int status, int events);
 
@@ -87,11 +87,15 @@ static void on_closed(uv_handle_t *handle)
     neb__free(c);
 }
 
-static void poll_for(struct neb_conn *c, int events)
+static void poll_for(struct neb_conn *c, bool writable)
 {
+    int events = (c->resting ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0);
     if (c->state == NEB_CONN_CLOSED || c->polling == events) return;
     c->polling = events;
-    uv_poll_start(&c->poll, events, on_poll);
+    if (events)
+        uv_poll_start(&c->poll, events, on_poll);
+    else
+        uv_poll_stop(&c->poll);
 }
 
 size_t neb__conn_waiting(const struct neb_conn *c)
@@ -171,13 +175,13 @@ void neb__conn_pump(struct neb_conn *c)
         }
         c->blocked = !sent;
         if (!sent || i == WRITES_PER_TURN) {
-            poll_for(c, UV_READABLE | UV_WRITABLE);
+            poll_for(c, true);
             return;
         }
         if (c->state == NEB_CONN_READY) neb__link_fill(c);
         if (c->state == NEB_CONN_CLOSED) return;
         if (!neb__conn_waiting(c)) {
-            poll_for(c, UV_READABLE);
+            poll_for(c, false);
             return;
         }
     }
@@ -213,26 +217,65 @@ static void shake_hands(struct neb_conn *c)
     }
 }
 
-static void readable(struct neb_conn *c)
+/* What the socket has, up to a few buffers full. True: there was something, and the connection still lives. */
+static bool readable(struct neb_conn *c)
 {
+    bool some = false;
     for (int i = 0; i < READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
         ssize_t n = recv(c->fd, c->net->scratch, NEB_SCRATCH, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
         if (n < 0) {
             end_errno(c, errno);
-            return;
+            return false;
         }
         if (n == 0) {
             end(c, neb__quiet(NEB_ERR_PEER, "the peer closed the connection"));
-            return;
+            return false;
         }
+        some = true;
         neb__tls_feed(c->tls, c->net->scratch, (size_t)n);
         if (c->state == NEB_CONN_TLS) shake_hands(c);
         if (c->state == NEB_CONN_GREETING || c->state == NEB_CONN_READY) take_plaintext(c);
         if (n < NEB_SCRATCH / 2) break; /* most likely all there was */
     }
-    if (c->state != NEB_CONN_CLOSED && neb__conn_waiting(c) && !c->blocked) neb__conn_pump(c);
+    if (c->state == NEB_CONN_CLOSED) return false;
+    if (neb__conn_waiting(c) && !c->blocked) neb__conn_pump(c);
+    return some && c->state != NEB_CONN_CLOSED;
+}
+
+/* Data comes in packet by packet, and waking up for each would cost more than all the rest. So a stripe that has brought
+ * something rests: it is not watched but read again after REST_MS, and watched again once there was nothing. The control
+ * connection never rests. */
+static void on_rest_timer(uv_timer_t *timer)
+{
+    struct neb_net *net = timer->data;
+    net->rest_timer_on = false;
+    neb__conn_read_resting(net);
+}
+
+static void rest(struct neb_conn *c)
+{
+    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY) return;
+    c->resting = true;
+    poll_for(c, c->polling & UV_WRITABLE);
+    if (c->net->rest_timer_on) return;
+    c->net->rest_timer_on = true;
+    uv_timer_start(&c->net->rest_timer, on_rest_timer, REST_MS, 0);
+}
+
+void neb__conn_read_resting(struct neb_net *net)
+{
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (!c->resting || c->state == NEB_CONN_CLOSED) continue;
+        c->resting = false;
+        if (readable(c))
+            rest(c);
+        else
+            poll_for(c, c->polling & UV_WRITABLE);
+    }
 }
 
 static void connected(struct neb_conn *c)
@@ -245,7 +288,7 @@ static void connected(struct neb_conn *c)
         return;
     }
     c->state = NEB_CONN_TLS;
-    poll_for(c, UV_READABLE);
+    poll_for(c, false);
     shake_hands(c);
     neb__conn_pump(c);
 }
@@ -266,6 +309,6 @@ static void on_poll(uv_poll_t *handle, int status, int events)
         end_errno(c, e ? e : ECONNRESET);
         return;
     }
-    if (events & UV_READABLE) readable(c);
+    if ((events & UV_READABLE) && readable(c)) rest(c);
     if ((events & UV_WRITABLE) && c->state != NEB_CONN_CLOSED) neb__conn_pump(c);
 }

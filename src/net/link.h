@@ -43,6 +43,7 @@ struct neb_conn {
     enum neb_conn_state state;
     bool dialled;
     bool blocked;    /* the socket takes no more for now */
+    bool resting;    /* is read by the clock, not by events */
     int polling;     /* events asked for */
     char remote[64]; /* address, for log lines */
     char subnet[48]; /* without the port: whose it is among strangers */
@@ -128,8 +129,8 @@ struct neb_net {
     uv_async_t wake;
     uv_prepare_t prepare;
     uv_timer_t tick;
-    uv_timer_t ack_timer;
-    bool ack_timer_on;
+    uv_timer_t ack_timer, rest_timer;
+    bool ack_timer_on, rest_timer_on;
     uv_poll_t listener;
     int listen_fd;
     uint16_t port;
@@ -160,6 +161,7 @@ neb_status neb__conn_frame(struct neb_conn *c, enum neb_frame_type type, const v
 size_t neb__conn_waiting(const struct neb_conn *c);
 /* Sends what waits and, as long as the socket takes it, what neb__link_fill() adds. */
 void neb__conn_pump(struct neb_conn *c);
+void neb__conn_read_resting(struct neb_net *net); /* by the clock: see conn.c */
 void neb__conn_limits(struct neb_conn *c, double pace,
                       int lowat); /* bytes per second (0: no limit), unsent bytes */
 

@@ -10,14 +10,14 @@
 
 #include <string.h>
 
-static const double gain = 1.04, loss = 0.985, hold_first = 4, hold_most = 120;
+static const double gain = 1.08, loss = 0.985, hold_first = 4, hold_most = 120;
 
 void neb__stripes_init(struct neb_stripes *s, int fixed, int max, int64_t now)
 {
     memset(s, 0, sizeof *s);
     s->max = max < 1 ? 1 : max;
     s->fixed = fixed > 0;
-    s->target = s->best = fixed > 0 ? fixed : 2 < s->max ? 2 : s->max;
+    s->target = s->best = fixed > 0 ? fixed : 1;
     s->direction = 1;
     s->phase_since = now;
     s->settle_until = now;
