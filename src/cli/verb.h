@@ -11,10 +11,12 @@ struct neb_verb {
     int (*run)(int argc, char **argv);
 };
 
-/* clang-format off: one a line, so that two changes rarely meet */
+/* One a line, so that two changes rarely meet. */
+/* clang-format off */
 #define NEB_VERBS(X) \
     X(bench)         \
     X(corpus)        \
+    X(demo)          \
     X(device)        \
     X(roster)        \
     X(score)         \
