@@ -14,7 +14,7 @@ struct neb_bench {
                char **argv); /* 0: ran (whether or not the targets are reached); 1: failed; 2: usage */
 };
 
-#define NEB_BENCHES(X) X(base) X(codec) X(engine) X(link)
+#define NEB_BENCHES(X) X(base) X(codec) X(codec_training) X(engine) X(link)
 
 #define NEB__X(name) extern const struct neb_bench neb__bench_##name;
 NEB_BENCHES(NEB__X)

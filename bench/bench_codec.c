@@ -2,8 +2,8 @@
  *
  * Speed: encode (with residual) and decode on one core over ranges far larger than the caches, as a ratio to memcpy
  * of the same range, interleaved with it; beside them zstd -1 on the fp32 bytes. Size and error: on Gaussian data, on
- * heavy-tailed data and, with --real FILE (raw little-endian fp32, rounds of equal length one after the other), on
- * deltas captured from training; without the option on the sample that ships with the tests, if it is there.
+ * heavy-tailed data and, with --real FILE, on deltas captured from training (tests/data/delta.nc; how it was made:
+ * `nebula-i bench codec-training --capture FILE`).
  *
  * Error after 50 rounds: |sum of deltas - sum of decoded| / |sum of deltas|, the deltas a fixed direction plus fresh
  * noise, with the residual fed back and without. The entropy floor of a sparse payload is log2 C(chunk, kept) for the
@@ -31,7 +31,7 @@ static const struct neb_opt table[] = {
             "how many values the speeds are measured on"),
     NEB_OPT(struct options, repeat, NEB_OPT_INT, "5", NULL, "repetitions; the median counts"),
     NEB_OPT(struct options, real, NEB_OPT_TEXT, "", "file",
-            "deltas from training: fp32, 2^18 values a round"),
+            "deltas from training, as a payload: 2^18 values a round"),
     NEB_OPT(struct options, rungs, NEB_OPT_TEXT, "", NULL, "only rungs whose name contains this"),
     NEB_OPT_END,
 };
@@ -302,21 +302,22 @@ static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
+/* A payload of our own format holding one round or more of SMALL values. */
 static neb_status load_real(struct bench *b)
 {
-    if (!b->opt.real) return NEB_OK;
     struct neb_buf raw;
+    struct neb_codec_info info = {0};
+    if (!b->opt.real) return NEB_OK;
     neb__buf_init(&raw, (size_t)1 << 30);
     neb_status s = neb__file_read(b->opt.real, &raw);
-    b->real_rounds = (int)(raw.len / (SMALL * sizeof(float)));
+    if (s == NEB_OK) s = neb__codec_peek(raw.data, raw.len, &info);
+    b->real_rounds = (int)(info.n / SMALL);
     if (s == NEB_OK && !b->real_rounds)
         s = neb__fail(NEB_ERR_INVALID, "%s holds less than one round of %d values", b->opt.real, SMALL);
-    if (s != NEB_OK) {
-        neb__buf_free(&raw);
-        return s;
-    }
-    b->real = (float *)(void *)raw.data; /* owned from here on */
-    return NEB_OK;
+    if (s == NEB_OK && !(b->real = neb__aligned(info.n * sizeof(float)))) s = NEB_ERR_NOMEM;
+    if (s == NEB_OK) s = neb__codec_decode(raw.data, raw.len, NULL, info.n, b->real);
+    neb__buf_free(&raw);
+    return s;
 }
 
 static neb_status measure(struct bench *b)

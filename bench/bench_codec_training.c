@@ -1,0 +1,345 @@
+/* bench_codec_training.c: what the codec does to a training, and to nothing else.
+ *
+ * Two replicas of mlm-mini (BERT, 4 layers of 256, vocabulary 8000) train on real text with local steps; every H steps
+ * their deltas go through a rung with error feedback and the class's own outer rule (dense: Nesterov 0.7 / 0.9; sparse:
+ * averaging with a feedback of 0.95) makes the next common parameters. Each rung is compared with the same local-step
+ * run, with the same outer rule, data and masks, in which the deltas are not compressed. Before, both replicas share
+ * 500 synchronous steps (one optimizer, batches of both together). The figure is the held-out loss of the common
+ * parameters against that of the uncompressed run, in percent, the mean over the seeds; beside it the spread.
+ *
+ * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt, a paragraph a line. The last 3 % of each
+ * file are held out. --capture FILE keeps two deltas of one replica for `nebula-i bench codec --real FILE`. */
+#include "bench.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "codec/codec.h"
+#include "task/work.h"
+#include "train/resume.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    char *data, *out, *device, *capture;
+    int64_t steps, warmup, h, seeds, tokens, threads;
+    double lr;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, data, NEB_OPT_TEXT, "", "folder", "text; also NEBULA_DATA"),
+    NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/codec-training", "folder",
+            "tokenizer and tokenised text"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
+    NEB_OPT(struct options, capture, NEB_OPT_TEXT, "", "file", "keep two deltas of one replica here"),
+    NEB_OPT(struct options, steps, NEB_OPT_INT, "1500", "steps", "local steps of each replica"),
+    NEB_OPT(struct options, warmup, NEB_OPT_INT, "500", "steps", "synchronous steps before"),
+    NEB_OPT(struct options, h, NEB_OPT_INT, "20", "steps", "between two rounds"),
+    NEB_OPT(struct options, seeds, NEB_OPT_INT, "3", NULL, "repetitions with other seeds"),
+    NEB_OPT(struct options, tokens, NEB_OPT_INT, "1024", "tokens", "a step and replica"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all"),
+    NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
+    NEB_OPT_END,
+};
+
+enum { REPLICAS = 2, MAX_SEEDS = 8, LANGS = 3 };
+static const char *const langs[LANGS] = {"en", "de", "fr"};
+
+/* What is run; `against` is the line of the uncompressed run it is compared with. */
+static const struct variant {
+    const char *name, *rung;
+    bool average;
+    int against;
+    double percent; /* at most; 0: the reference itself */
+} variants[] = {
+    {"none.nesterov", NULL, false, 0, 0}, {"int8", "int8", false, 0, 0.5},
+    {"int4", "int4", false, 0, 0.5},      {"int2e", "int2e", false, 0, -1},
+    {"none.average", NULL, true, 4, 0},   {"sparse2", "sparse2", true, 4, 1.5},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+struct run {
+    struct options opt;
+    struct neb_job job;
+    struct neb_data data;
+    struct neb_schedule schedule;
+    size_t n; /* values */
+    int64_t slab;
+    float *warm, *warm_m, *warm_v;                    /* the shared start */
+    float *theta, *momentum, *sum, *x, *d, *c, *next; /* (n) */
+    float *e[REPLICAS];
+    struct neb_buf payload, kept;
+    double loss[VARIANTS][MAX_SEEDS], bytes[VARIANTS];
+};
+
+/* ---- text ------------------------------------------------------------------------------------------------------ */
+
+static neb_status split(const struct run *r, const char *lang)
+{
+    char from[600], to[600];
+    struct neb_buf text;
+    snprintf(from, sizeof from, "%s/mono/eltec.%s.txt", r->opt.data, lang);
+    neb__buf_init(&text, (size_t)1 << 30);
+    neb_status s = neb__file_read(from, &text);
+    size_t cut = text.len * 97 / 100;
+    while (s == NEB_OK && cut < text.len && text.data[cut - 1] != '\n') cut++;
+    for (int part = 0; s == NEB_OK && part < 2; part++) {
+        snprintf(to, sizeof to, "%s/%s.%s.txt", r->opt.out, part ? "valid" : "train", lang);
+        s = neb__file_replace(to, text.data + (part ? cut : 0), part ? text.len - cut : cut, 0644);
+    }
+    neb__buf_free(&text);
+    return s;
+}
+
+static neb_status write_job(const struct run *r, char path[600])
+{
+    struct neb_buf y;
+    neb__buf_init(&y, 1 << 16);
+    neb_status s =
+        neb__buf_printf(&y,
+                        "name: codec-training\ntask: mlm\nout: %s\ntokenizer: {vocab: 8000, lines: 60000}\n"
+                        "model: {family: bert, hidden: 256, layers: 4, heads: 4, ffn: 1024, dropout: 0}\n"
+                        "train: {steps: %d, tokens: %d, max_len: 128, lr: %g, device: %s, threads: %d, "
+                        "deterministic: yes}\ndata:\n",
+                        r->opt.out, (int)(r->opt.warmup + r->opt.steps), (int)r->opt.tokens, r->opt.lr,
+                        r->opt.device, (int)r->opt.threads);
+    for (int i = 0; i < 2 * LANGS && s == NEB_OK; i++)
+        s = neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", r->opt.out,
+                            i % 2 ? "valid" : "train", langs[i / 2], langs[i / 2], i % 2 ? "valid" : "train");
+    snprintf(path, 600, "%s/job.yaml", r->opt.out);
+    if (s == NEB_OK) s = neb__file_replace(path, y.data, y.len, 0644);
+    neb__buf_free(&y);
+    return s;
+}
+
+/* ---- one seed -------------------------------------------------------------------------------------------------- */
+
+static float lr_at(const struct run *r, int64_t step)
+{
+    return neb_schedule_lr(&r->schedule, step);
+}
+
+static neb_status allocate(struct run *r, struct neb_work *w)
+{
+    if (r->n) return NEB_OK;
+    r->n = (size_t)neb__resume_values(w);
+    neb_params_slab(neb__work_params(w), &r->slab);
+    float **all[] = {&r->warm, &r->theta, &r->momentum, &r->sum,  &r->x,
+                     &r->d,    &r->c,     &r->next,     &r->e[0], &r->e[1]};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        ok &= !!(*all[i] = neb__aligned(r->n * sizeof(float)));
+    r->warm_m = neb__aligned((size_t)r->slab * sizeof(float));
+    r->warm_v = neb__aligned((size_t)r->slab * sizeof(float));
+    return ok && r->warm_m && r->warm_v ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
+}
+
+/* The synchronous steps: one optimizer, the tokens of both replicas in one batch. */
+static neb_status warm_up(struct run *r)
+{
+    struct neb_job job = r->job;
+    struct neb_work *w;
+    job.train.tokens = REPLICAS * r->opt.tokens;
+    NEB_TRY(neb__work_open(&job, &r->data, 0, 1, &w));
+    neb_status s = allocate(r, w);
+    for (int64_t i = 0; s == NEB_OK && i < r->opt.warmup; i++) {
+        struct neb_work_step info;
+        s = neb__work_step(w, lr_at(r, i), &info);
+        if (i % 100 == 99) fprintf(stderr, "  synchronous step %d: loss %.3f\n", (int)i + 1, info.loss);
+    }
+    if (s == NEB_OK) s = neb__resume_read_params(w, r->warm);
+    if (s == NEB_OK) s = neb_optimizer_save(neb__work_optimizer(w), r->warm_m, r->warm_v);
+    neb__work_close(w);
+    return s;
+}
+
+static neb_status keep_delta(struct run *r, int round)
+{
+    if (!r->opt.capture || (round != 10 && round != 11)) return NEB_OK;
+    /* A quarter of the way in: behind the embeddings' first rows, through them into the first layer. */
+    size_t first = r->n / 4 > NEB_CELL ? r->n / 4 : 0;
+    if (first + NEB_CELL > r->n) return neb__fail(NEB_ERR_INVALID, "the model is too small for a sample");
+    return neb__buf_append(&r->kept, r->d + first, NEB_CELL * sizeof(float));
+}
+
+/* theta from the replicas' parameters: delta, code, mean, outer rule. */
+static neb_status outer_round(struct run *r, int v, int round, struct neb_work *const w[REPLICAS])
+{
+    const struct variant *var = &variants[v];
+    memset(r->sum, 0, r->n * sizeof(float));
+    for (int i = 0; i < REPLICAS; i++) {
+        NEB_TRY(neb__resume_read_params(w[i], r->x));
+        for (size_t j = 0; j < r->n; j++) r->d[j] = r->x[j] - r->theta[j];
+        const float *sent = r->d;
+        if (var->rung) {
+            struct neb_codec_input in = {.delta = r->d, .residual = r->e[i], .n = r->n};
+            in.feedback = var->average ? 0.95f : 1.0f;
+            neb__buf_clear(&r->payload);
+            NEB_TRY(neb__codec_encode(neb__rung_by_name(var->rung), &in, r->next, NULL, &r->payload));
+            NEB_TRY(neb__codec_decode(r->payload.data, r->payload.len, NULL, r->n, r->c));
+            memcpy(r->e[i], r->next, r->n * sizeof(float));
+            sent = r->c;
+            r->bytes[v] = (double)r->payload.len;
+        } else if (i == 0 && v == 0) {
+            NEB_TRY(keep_delta(r, round));
+        }
+        for (size_t j = 0; j < r->n; j++) r->sum[j] += 0.5f * sent[j];
+    }
+    for (size_t j = 0; j < r->n; j++) {
+        float g = r->sum[j], m = r->momentum[j] = var->average ? 0 : 0.9f * r->momentum[j] + g;
+        r->theta[j] += var->average ? g : 0.7f * (g + 0.9f * m);
+    }
+    for (int i = 0; i < REPLICAS; i++) NEB_TRY(neb__resume_write_params(w[i], r->theta));
+    return NEB_OK;
+}
+
+static neb_status train_variant(struct run *r, int v, struct neb_work *const w[REPLICAS], double *loss)
+{
+    struct neb_work_eval eval;
+    memcpy(r->theta, r->warm, r->n * sizeof(float));
+    memset(r->momentum, 0, r->n * sizeof(float));
+    for (int i = 0; i < REPLICAS; i++) {
+        memset(r->e[i], 0, r->n * sizeof(float));
+        NEB_TRY(neb__resume_write_params(w[i], r->warm));
+        NEB_TRY(neb_optimizer_load(neb__work_optimizer(w[i]), r->opt.warmup, r->warm_m, r->warm_v));
+    }
+    for (int64_t at = 0; at < r->opt.steps; at += r->opt.h) {
+        for (int i = 0; i < REPLICAS; i++)
+            for (int64_t k = 0; k < r->opt.h; k++) {
+                struct neb_work_step info;
+                NEB_TRY(neb__work_step(w[i], lr_at(r, r->opt.warmup + at + k), &info));
+            }
+        NEB_TRY(outer_round(r, v, (int)(at / r->opt.h), w));
+    }
+    NEB_TRY(neb__work_eval(w[0], "valid", 0, &eval));
+    *loss = eval.loss;
+    return NEB_OK;
+}
+
+static neb_status one_seed(struct run *r, int seed)
+{
+    r->job.seed = seed + 1;
+    fprintf(stderr, "seed %d\n", seed + 1);
+    NEB_TRY(warm_up(r));
+    for (int v = 0; v < VARIANTS; v++) {
+        struct neb_work *w[REPLICAS] = {0};
+        neb_status s = NEB_OK;
+        for (int i = 0; s == NEB_OK && i < REPLICAS; i++)
+            s = neb__work_open(&r->job, &r->data, i, REPLICAS, &w[i]);
+        if (s == NEB_OK) s = train_variant(r, v, w, &r->loss[v][seed]);
+        for (int i = 0; i < REPLICAS; i++) neb__work_close(w[i]);
+        NEB_TRY(s);
+        fprintf(stderr, "  %-14s held-out loss %.4f (%+.2f %%)\n", variants[v].name, r->loss[v][seed],
+                100 * (r->loss[v][seed] / r->loss[variants[v].against][seed] - 1));
+    }
+    return NEB_OK;
+}
+
+/* ---- the result ------------------------------------------------------------------------------------------------ */
+
+static void report(const struct run *r, struct neb_figures *f)
+{
+    int n = (int)r->opt.seeds;
+    char name[96];
+    for (int v = 0; v < VARIANTS; v++) {
+        double sum = 0, least = INFINITY, most = -INFINITY, loss = 0;
+        for (int s = 0; s < n; s++) {
+            double percent = 100 * (r->loss[v][s] / r->loss[variants[v].against][s] - 1);
+            double shown = variants[v].percent != 0 ? percent : r->loss[v][s];
+            sum += percent / n;
+            loss += r->loss[v][s] / n;
+            least = fmin(least, shown);
+            most = fmax(most, shown);
+        }
+        snprintf(name, sizeof name, "%s.loss", variants[v].name);
+        neb__figure(f, name, loss, "nats", NEB_REPORT, 0);
+        if (variants[v].percent != 0) {
+            snprintf(name, sizeof name, "%s.worse", variants[v].name);
+            neb__figure(f, name, sum, "%", variants[v].percent > 0 ? NEB_AT_MOST : NEB_REPORT,
+                        variants[v].percent);
+            snprintf(name, sizeof name, "%s.compression", variants[v].name);
+            neb__figure(f, name, 4 * (double)r->n / r->bytes[v], "x", NEB_REPORT, 0);
+        }
+        snprintf(name, sizeof name, "%s.spread", variants[v].name);
+        neb__figure(f, name, most - least, variants[v].percent != 0 ? "%" : "nats", NEB_REPORT, 0);
+    }
+}
+
+/* Two deltas as one bf16 payload: half a megabyte each, and the format the other benchmark reads. */
+static neb_status write_capture(struct run *r)
+{
+    if (!r->kept.len) return NEB_OK;
+    struct neb_codec_input in = {
+        .delta = (const float *)(const void *)r->kept.data, .n = r->kept.len / sizeof(float), .feedback = 1};
+    neb__buf_clear(&r->payload);
+    NEB_TRY(neb__codec_encode(neb__rung_by_name("bf16"), &in, NULL, NULL, &r->payload));
+    return neb__file_replace(r->opt.capture, r->payload.data, r->payload.len, 0644);
+}
+
+static neb_status measure(struct run *r)
+{
+    char path[600];
+    NEB_TRY(neb__file_make_dir(r->opt.out, 0755));
+    for (int i = 0; i < LANGS; i++) NEB_TRY(split(r, langs[i]));
+    NEB_TRY(write_job(r, path));
+    NEB_TRY(neb__job_read(path, NULL, 0, &r->job));
+    neb_status s = neb__data_prepare(&r->job, &r->data);
+    if (s == NEB_OK) {
+        r->schedule = (struct neb_schedule){.kind = NEB_COSINE,
+                                            .peak = (float)r->opt.lr,
+                                            .floor = (float)(0.1 * r->opt.lr),
+                                            .warmup = 100,
+                                            .total = r->opt.warmup + r->opt.steps};
+        for (int seed = 0; s == NEB_OK && seed < r->opt.seeds; seed++) s = one_seed(r, seed);
+        if (s == NEB_OK) s = write_capture(r);
+        neb__data_free(&r->data);
+    }
+    neb__job_free(&r->job);
+    return s;
+}
+
+static void release(struct run *r)
+{
+    float *all[] = {r->warm, r->warm_m, r->warm_v, r->theta, r->momentum, r->sum,
+                    r->x,    r->d,      r->c,      r->next,  r->e[0],     r->e[1]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
+    neb__buf_free(&r->payload);
+    neb__buf_free(&r->kept);
+    neb__opts_free(table, &r->opt);
+}
+
+static int run(int argc, char **argv)
+{
+    struct run r = {0};
+    int positional = 0;
+    bool json = neb__bench_json(&argc, argv);
+    neb__buf_init(&r.payload, (size_t)1 << 30);
+    neb__buf_init(&r.kept, (size_t)16 << 20);
+    if (neb__opts_init(table, &r.opt) != NEB_OK) return 1;
+    const char *folder = getenv("NEBULA_DATA");
+    if (neb__opts_args(table, &r.opt, argc, argv, &positional) != NEB_OK || positional || r.opt.seeds < 1 ||
+        r.opt.seeds > MAX_SEEDS || r.opt.h < 1 || r.opt.steps < r.opt.h || r.opt.warmup < 1) {
+        neb__opts_help(table, stderr);
+        release(&r);
+        return 2;
+    }
+    if (!r.opt.data && folder) neb__opts_set(table, &r.opt, "data", folder);
+    struct neb_figures *f = neb__figures_begin("codec-training", json);
+    int status = 0;
+    if (!r.opt.data)
+        fprintf(stderr,
+                "skipped: needs text; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
+    else if (!f || measure(&r) != NEB_OK)
+        status = 1;
+    else
+        report(&r, f);
+    if (f) neb__figures_end(f);
+    release(&r);
+    return status;
+}
+
+const struct neb_bench neb__bench_codec_training = {"codec-training", "the codec's own effect on a training",
+                                                    run};
