@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure
 
-.PHONY: all setup build demo test bench fuzz format clean
+.PHONY: all setup build demo test bench fuzz soak format clean
 all: build
 
 setup:
@@ -46,6 +46,11 @@ fuzz: setup
 		mkdir -p $(BUILD)/fuzz/corpus/$$n; echo "== $$n"; \
 		$$t -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/ \
 			$(BUILD)/fuzz/corpus/$$n tests/fuzz/corpus/$$n || exit 1; done
+
+# Each script of tests/soak for SOAK_SECONDS.
+SOAK_SECONDS ?= 600
+soak: build
+	@for s in tests/soak/*.sh; do echo "== $$s"; $$s $(BUILD)/release/nebula-i $(SOAK_SECONDS) || exit 1; done
 
 format:
 	@tools/check-format --fix

@@ -1,3 +1,4 @@
 set(NEB_THREAD_TESTS device_cpu pool stream tape store)
 set(NEB_SLOW_TESTS)
 list(APPEND NEB_THREAD_TESTS link)
+list(APPEND NEB_THREAD_TESTS lab)
