@@ -14,7 +14,15 @@ struct neb_bench {
                char **argv); /* 0: ran (whether or not the targets are reached); 1: failed; 2: usage */
 };
 
-#define NEB_BENCHES(X) X(base) X(codec) X(codec_training) X(engine) X(link)
+/* clang-format off: one a line, so that two changes rarely meet */
+#define NEB_BENCHES(X) \
+    X(base)            \
+    X(codec)           \
+    X(codec_training)  \
+    X(engine)          \
+    X(link)            \
+    X(text)
+/* clang-format on */
 
 #define NEB__X(name) extern const struct neb_bench neb__bench_##name;
 NEB_BENCHES(NEB__X)

@@ -203,7 +203,7 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
 }
 
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
-                            struct neb_stream **out)
+                            struct neb_batches **out)
 {
     static const enum neb_batch_kind kinds[] = {[NEB_TASK_MLM] = NEB_BATCH_MLM,
                                                 [NEB_TASK_CAUSAL] = NEB_BATCH_CAUSAL,
@@ -212,20 +212,20 @@ neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t p
     const struct neb_job_train *t = &d->job->train;
     struct neb_source sources[NEB_JOB_DATA];
     bool training = !strcmp(use, "train");
-    struct neb_stream_cfg cfg = {.kind = kinds[d->job->kind],
-                                 .seed = (uint64_t)d->job->seed,
-                                 .part = part,
-                                 .parts = parts,
-                                 .source = sources,
-                                 .temperature = t->temperature,
-                                 .once = !training,
-                                 .tokens = (int32_t)t->tokens,
-                                 .max_len = (int32_t)t->max_len,
-                                 .mask_share = t->mask};
+    struct neb_batches_cfg cfg = {.kind = kinds[d->job->kind],
+                                  .seed = (uint64_t)d->job->seed,
+                                  .part = part,
+                                  .parts = parts,
+                                  .source = sources,
+                                  .temperature = t->temperature,
+                                  .once = !training,
+                                  .tokens = (int32_t)t->tokens,
+                                  .max_len = (int32_t)t->max_len,
+                                  .mask_share = t->mask};
     cfg.sources = collect(d, use, sources);
     if (!cfg.sources) return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
     if (d->job->kind == NEB_TASK_RTD)
         cfg.keep_share = cfg.random_share = -1; /* ELECTRA masks every chosen token */
     neb__vocab_of(d->tok, &cfg.vocab);
-    return neb__stream_create(&cfg, out);
+    return neb__batches_create(&cfg, out);
 }

@@ -7,7 +7,7 @@
 
 #include "task/job.h"
 #include "text/shard.h"
-#include "text/stream.h"
+#include "text/batches.h"
 #include "text/tok.h"
 
 struct neb_data {
@@ -25,6 +25,6 @@ void neb__data_free(struct neb_data *d);
 
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
-                            struct neb_stream **out);
+                            struct neb_batches **out);
 
 #endif

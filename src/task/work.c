@@ -32,7 +32,7 @@ struct neb_work {
     struct neb_feed *feed, *feed2; /* feed2: the discriminator's */
     neb_buffer *logits;            /* rtd: the generator's, at the masked rows */
     struct neb_sampler *sampler;
-    struct neb_stream *stream;
+    struct neb_batches *stream;
     struct neb_prefetch *ahead;
     struct piece *pieces;
     struct neb_micro *micros;
@@ -151,13 +151,13 @@ static neb_status largest(struct neb_work *w, struct neb_feed_limits *l)
 {
     static const char *const uses[] = {"train", "valid", "test"};
     for (int i = 0; i < 3; i++) {
-        struct neb_stream *s;
+        struct neb_batches *s;
         struct neb_batch *b;
         neb_status found = neb__data_stream(w->data, uses[i], 0, 1, &s);
         if (found == NEB_ERR_NOTFOUND) continue;
         NEB_TRY(found);
-        neb_status made = neb__stream_batch(s, &b);
-        neb__stream_free(s);
+        neb_status made = neb__batches_batch(s, &b);
+        neb__batches_free(s);
         NEB_TRY(made);
         for (int k = 0; k < 2; k++) l->rows[k] = larger(l->rows[k], b->cap_tokens[k]);
         l->seqs = larger(l->seqs, b->cap_seqs);
@@ -234,7 +234,7 @@ void neb__work_close(struct neb_work *w)
 {
     if (!w) return;
     neb__prefetch_stop(w->ahead);
-    neb__stream_free(w->stream);
+    neb__batches_free(w->stream);
     neb__sampler_free(w->sampler);
     neb_buffer_destroy(w->logits);
     neb__feed_destroy(w->feed);
@@ -340,18 +340,18 @@ static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb
 
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out)
 {
-    struct neb_stream *stream = NULL;
+    struct neb_batches *stream = NULL;
     struct neb_batch *b = NULL;
     struct neb_work_eval e = {0};
     double sums[6] = {0};
     NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
-    neb_status s = neb__stream_batch(stream, &b);
+    neb_status s = neb__batches_batch(stream, &b);
     while (s == NEB_OK && (!batches || e.batches < batches)) {
-        s = neb__stream_next(stream, b);
+        s = neb__batches_next(stream, b);
         if (s == NEB_OK) s = eval_batch(w, b, &e, sums);
     }
     neb__batch_free(b);
-    neb__stream_free(stream);
+    neb__batches_free(stream);
     if (s != NEB_OK && s != NEB_ERR_AGAIN) return s;
     e.loss = sums[0] / (double)(e.rows ? e.rows : 1);
     e.accuracy = sums[2] > 0 ? sums[1] / sums[2] : 0;
@@ -416,7 +416,7 @@ neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out)
 
 neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out)
 {
-    return w->ahead ? neb__prefetch_save(w->ahead, out) : neb__stream_save(w->stream, out);
+    return w->ahead ? neb__prefetch_save(w->ahead, out) : neb__batches_save(w->stream, out);
 }
 
 neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t n)
@@ -426,5 +426,5 @@ neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t
         w->ahead = NULL;
         NEB_TRY(s);
     }
-    return neb__stream_restore(w->stream, bytes, n);
+    return neb__batches_restore(w->stream, bytes, n);
 }

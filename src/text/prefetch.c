@@ -21,7 +21,7 @@ struct slot {
 };
 
 struct neb_prefetch {
-    struct neb_stream *stream;
+    struct neb_batches *stream;
     int depth;
     struct slot slot[MAX_DEPTH];
     pthread_t thread;
@@ -38,9 +38,9 @@ struct neb_prefetch {
 /* Fills one slot; the slot is nobody else's meanwhile. */
 static neb_status produce(struct neb_prefetch *p, struct slot *s)
 {
-    NEB_TRY(neb__stream_next(p->stream, s->batch));
+    NEB_TRY(neb__batches_next(p->stream, s->batch));
     neb__buf_clear(&s->position);
-    return neb__stream_save(p->stream, &s->position);
+    return neb__batches_save(p->stream, &s->position);
 }
 
 static void *run(void *arg)
@@ -81,7 +81,7 @@ static void release(struct neb_prefetch *p)
     neb__free(p);
 }
 
-neb_status neb__prefetch_start(struct neb_stream *s, int depth, struct neb_prefetch **out)
+neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_prefetch **out)
 {
     if (depth < 2 || depth > MAX_DEPTH)
         return neb__fail(NEB_ERR_INVALID, "%d batches ahead: 2 to %d are possible", depth, MAX_DEPTH);
@@ -93,8 +93,8 @@ neb_status neb__prefetch_start(struct neb_stream *s, int depth, struct neb_prefe
     pthread_cond_init(&p->changed, NULL);
     neb__buf_init(&p->position, MAX_POSITION);
     for (int i = 0; i < depth; i++) neb__buf_init(&p->slot[i].position, MAX_POSITION);
-    neb_status st = neb__stream_save(s, &p->position);
-    for (int i = 0; i < depth && st == NEB_OK; i++) st = neb__stream_batch(s, &p->slot[i].batch);
+    neb_status st = neb__batches_save(s, &p->position);
+    for (int i = 0; i < depth && st == NEB_OK; i++) st = neb__batches_batch(s, &p->slot[i].batch);
     if (st == NEB_OK && pthread_create(&p->thread, NULL, run, p))
         st = neb__fail(NEB_ERR_IO, "cannot start the thread that prepares batches");
     if (st != NEB_OK) {
@@ -156,7 +156,7 @@ neb_status neb__prefetch_stop(struct neb_prefetch *p)
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
-    neb_status s = neb__stream_restore(p->stream, p->position.data, p->position.len);
+    neb_status s = neb__batches_restore(p->stream, p->position.data, p->position.len);
     release(p);
     return s;
 }

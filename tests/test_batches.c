@@ -1,4 +1,4 @@
-/* test_stream.c: drawing, packing, masking, positions that can be saved and replayed, and batches made ahead. */
+/* test_batches.c: drawing, packing, masking, positions that can be saved and replayed, and batches made ahead. */
 #include "check.h"
 #include "words.h"
 #include "base/file.h"
@@ -6,7 +6,7 @@
 #include "text/corpus.h"
 #include "text/mix.h"
 #include "text/prefetch.h"
-#include "text/stream.h"
+#include "text/batches.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,22 +60,22 @@ static int tear_down(void **state)
 
 static struct neb_source sources[3];
 
-static struct neb_stream_cfg config(enum neb_batch_kind kind)
+static struct neb_batches_cfg config(enum neb_batch_kind kind)
 {
     sources[0] = (struct neb_source){.set = kind == NEB_BATCH_PAIR ? pairs : mono, .lang = {0, 1}, .tag = -1};
     sources[1] = (struct neb_source){.set = other, .lang = {2, 2}, .tag = -1};
     sources[2] = (struct neb_source){.set = pairs, .lang = {0, 1}, .tag = -1};
-    return (struct neb_stream_cfg){.kind = kind,
-                                   .seed = 11,
-                                   .parts = 1,
-                                   .sources = kind == NEB_BATCH_MLM      ? 3
-                                              : kind == NEB_BATCH_CAUSAL ? 2
-                                                                         : 1,
-                                   .source = sources,
-                                   .vocab = vocab,
-                                   .temperature = 2,
-                                   .tokens = 2048,
-                                   .max_len = 128};
+    return (struct neb_batches_cfg){.kind = kind,
+                                    .seed = 11,
+                                    .parts = 1,
+                                    .sources = kind == NEB_BATCH_MLM      ? 3
+                                               : kind == NEB_BATCH_CAUSAL ? 2
+                                                                          : 1,
+                                    .source = sources,
+                                    .vocab = vocab,
+                                    .temperature = 2,
+                                    .tokens = 2048,
+                                    .max_len = 128};
 }
 
 /* ---- drawing -------------------------------------------------------------------------------------------------- */
@@ -134,16 +134,16 @@ static void batches_keep_their_promises(void **state)
 {
     (void)state;
     for (int kind = NEB_BATCH_MLM; kind <= NEB_BATCH_PAIR; kind++) {
-        struct neb_stream_cfg cfg = config((enum neb_batch_kind)kind);
-        struct neb_stream *s;
+        struct neb_batches_cfg cfg = config((enum neb_batch_kind)kind);
+        struct neb_batches *s;
         struct neb_batch *b;
         int shapes[64][2], n = 0;
-        assert_ok(neb__stream_create(&cfg, &s));
-        assert_ok(neb__stream_batch(s, &b));
+        assert_ok(neb__batches_create(&cfg, &s));
+        assert_ok(neb__batches_batch(s, &b));
         int64_t allocations = 0;
         for (int i = 0; i < 300; i++) {
             if (i == 1) neb__mem_fail_at(0); /* counts from here */
-            assert_ok(neb__stream_next(s, b));
+            assert_ok(neb__batches_next(s, b));
             allocations = neb__mem_count();
             assert_ok(neb__batch_check(b, vocab.size));
             int k = 0;
@@ -152,29 +152,29 @@ static void batches_keep_their_promises(void **state)
             assert_true(n <= NEB_MAX_BUCKETS);
         }
         assert_int_equal(allocations, 0);
-        struct neb_stream_stats t = neb__stream_stats(s);
+        struct neb_batches_stats t = neb__batches_stats(s);
         double padding = (double)t.padding / (double)t.rows;
         print_message("kind %d: padding %.3f %%, %d shapes\n", kind, 100 * padding, n);
         assert_true(padding < 0.05);
         neb__batch_free(b);
-        neb__stream_free(s);
+        neb__batches_free(s);
     }
 }
 
 static void pairs_are_shifted_right(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_PAIR);
-    struct neb_stream *s;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_PAIR);
+    struct neb_batches *s;
     struct neb_batch *b;
     sources[0].tag = neb__tok_lang(tok, "bb");
     cfg.once = 1;
-    assert_ok(neb__stream_create(&cfg, &s));
-    assert_ok(neb__stream_batch(s, &b));
+    assert_ok(neb__batches_create(&cfg, &s));
+    assert_ok(neb__batches_batch(s, &b));
     uint8_t seen[2000] = {0};
     int64_t total = 0;
     neb_status st;
-    while ((st = neb__stream_next(s, b)) == NEB_OK) {
+    while ((st = neb__batches_next(s, b)) == NEB_OK) {
         assert_ok(neb__batch_check(b, vocab.size));
         for (int32_t q = 0; q < b->side[0].nseq_used; q++) {
             int32_t from = b->side[0].cu_seqlens[q], to = b->side[1].cu_seqlens[q], ids[200];
@@ -196,9 +196,9 @@ static void pairs_are_shifted_right(void **state)
         }
     }
     assert_status(st, NEB_ERR_AGAIN);
-    assert_true(total + neb__stream_stats(s).skipped == neb__set_count(pairs));
+    assert_true(total + neb__batches_stats(s).skipped == neb__set_count(pairs));
     neb__batch_free(b);
-    neb__stream_free(s);
+    neb__batches_free(s);
 }
 
 struct masked {
@@ -209,16 +209,16 @@ struct masked {
 /* What masking did to each sample: must not depend on how it was packed. */
 static void collect(int32_t tokens, int64_t parts, struct masked *out, int limit)
 {
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
     cfg.tokens = tokens;
     cfg.parts = parts;
     for (cfg.part = 0; cfg.part < parts; cfg.part++) {
-        struct neb_stream *s;
+        struct neb_batches *s;
         struct neb_batch *b;
-        assert_ok(neb__stream_create(&cfg, &s));
-        assert_ok(neb__stream_batch(s, &b));
+        assert_ok(neb__batches_create(&cfg, &s));
+        assert_ok(neb__batches_batch(s, &b));
         for (int i = 0; i < 12; i++) {
-            assert_ok(neb__stream_next(s, b));
+            assert_ok(neb__batches_next(s, b));
             const struct neb_side *side = &b->side[0];
             for (int32_t k = 0; k < b->loss.used; k++) {
                 int32_t r = b->loss.rows[k];
@@ -231,7 +231,7 @@ static void collect(int32_t tokens, int64_t parts, struct masked *out, int limit
             }
         }
         neb__batch_free(b);
-        neb__stream_free(s);
+        neb__batches_free(s);
     }
 }
 
@@ -250,14 +250,14 @@ static void masks_belong_to_the_sample_not_to_the_packing(void **state)
 static void masking_has_berts_shares(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
-    struct neb_stream *s;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches *s;
     struct neb_batch *b;
     double rows = 0, masked = 0, kept = 0, covered = 0;
-    assert_ok(neb__stream_create(&cfg, &s));
-    assert_ok(neb__stream_batch(s, &b));
+    assert_ok(neb__batches_create(&cfg, &s));
+    assert_ok(neb__batches_batch(s, &b));
     for (int i = 0; i < 200; i++) {
-        assert_ok(neb__stream_next(s, b));
+        assert_ok(neb__batches_next(s, b));
         for (int32_t r = 0; r < b->side[0].used; r++) rows += !vocab.special[b->original[r]];
         masked += b->loss.used;
         for (int32_t k = 0; k < b->loss.used; k++) {
@@ -294,21 +294,21 @@ static void masking_has_berts_shares(void **state)
     free(sampled);
     free(weight);
     neb__batch_free(b);
-    neb__stream_free(s);
+    neb__batches_free(s);
 }
 
 static void joined_pairs_restart_positions(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
-    struct neb_stream *s;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches *s;
     struct neb_batch *b;
     int joined = 0;
     cfg.source = &sources[2];
     cfg.sources = 1;
-    assert_ok(neb__stream_create(&cfg, &s));
-    assert_ok(neb__stream_batch(s, &b));
-    assert_ok(neb__stream_next(s, b));
+    assert_ok(neb__batches_create(&cfg, &s));
+    assert_ok(neb__batches_batch(s, &b));
+    assert_ok(neb__batches_next(s, b));
     const struct neb_side *side = &b->side[0];
     for (int32_t r = 1; r < side->used; r++)
         if (side->type[r] == 1 && side->type[r - 1] == 0) {
@@ -319,24 +319,24 @@ static void joined_pairs_restart_positions(void **state)
         }
     assert_int_equal(joined, side->nseq_used);
     neb__batch_free(b);
-    neb__stream_free(s);
+    neb__batches_free(s);
 }
 
 /* Samples of all parts together are those of one part, none twice. */
 static void parts_divide_the_samples(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
     uint8_t seen[4000] = {0};
     cfg.parts = 4;
     cfg.max_len = 512; /* no pair is left out */
     for (cfg.part = 0; cfg.part < 4; cfg.part++) {
-        struct neb_stream *s;
+        struct neb_batches *s;
         struct neb_batch *b;
-        assert_ok(neb__stream_create(&cfg, &s));
-        assert_ok(neb__stream_batch(s, &b));
+        assert_ok(neb__batches_create(&cfg, &s));
+        assert_ok(neb__batches_batch(s, &b));
         for (int i = 0; i < 8; i++) {
-            assert_ok(neb__stream_next(s, b));
+            assert_ok(neb__batches_next(s, b));
             for (int32_t q = 0; q < b->side[0].nseq_used; q++) {
                 uint32_t id = b->side[0].sample[b->side[0].cu_seqlens[q]];
                 assert_int_equal(id % 4, cfg.part);
@@ -344,7 +344,7 @@ static void parts_divide_the_samples(void **state)
             }
         }
         neb__batch_free(b);
-        neb__stream_free(s);
+        neb__batches_free(s);
     }
     for (int i = 0; i < 200; i++) assert_int_equal(seen[i], 1);
 }
@@ -367,39 +367,39 @@ static void a_saved_position_and_a_replayed_one_are_equal(void **state)
 {
     (void)state;
     for (int kind = NEB_BATCH_MLM; kind <= NEB_BATCH_PAIR; kind++) {
-        struct neb_stream_cfg cfg = config((enum neb_batch_kind)kind);
-        struct neb_stream *s, *t;
+        struct neb_batches_cfg cfg = config((enum neb_batch_kind)kind);
+        struct neb_batches *s, *t;
         struct neb_batch *a, *b;
         struct neb_buf saved, again;
         neb__buf_init(&saved, 1 << 20);
         neb__buf_init(&again, 1 << 20);
-        assert_ok(neb__stream_create(&cfg, &s));
-        assert_ok(neb__stream_create(&cfg, &t));
-        assert_ok(neb__stream_batch(s, &a));
-        assert_ok(neb__stream_batch(s, &b));
+        assert_ok(neb__batches_create(&cfg, &s));
+        assert_ok(neb__batches_create(&cfg, &t));
+        assert_ok(neb__batches_batch(s, &a));
+        assert_ok(neb__batches_batch(s, &b));
         for (int i = 0; i < 50; i++) {
-            for (int k = 0; k < 1 + i % 3; k++) assert_ok(neb__stream_next(s, a));
+            for (int k = 0; k < 1 + i % 3; k++) assert_ok(neb__batches_next(s, a));
             neb__buf_clear(&saved);
-            assert_ok(neb__stream_save(s, &saved));
+            assert_ok(neb__batches_save(s, &saved));
             if (i % 2) {
-                assert_ok(neb__stream_restore(t, saved.data, saved.len));
+                assert_ok(neb__batches_restore(t, saved.data, saved.len));
             } else {
-                assert_ok(neb__stream_seek(t, neb__stream_step(s)));
+                assert_ok(neb__batches_seek(t, neb__batches_step(s)));
                 neb__buf_clear(&again);
-                assert_ok(neb__stream_save(t, &again));
+                assert_ok(neb__batches_save(t, &again));
                 assert_int_equal(again.len, saved.len);
                 assert_memory_equal(again.data, saved.data, saved.len);
             }
-            assert_ok(neb__stream_next(s, a));
-            assert_ok(neb__stream_next(t, b));
+            assert_ok(neb__batches_next(s, a));
+            assert_ok(neb__batches_next(t, b));
             assert_same_batch(a, b);
         }
-        assert_ok(neb__stream_seek(t, 3)); /* backwards */
-        assert_int_equal(neb__stream_step(t), 3);
+        assert_ok(neb__batches_seek(t, 3)); /* backwards */
+        assert_int_equal(neb__batches_step(t), 3);
         neb__batch_free(a);
         neb__batch_free(b);
-        neb__stream_free(s);
-        neb__stream_free(t);
+        neb__batches_free(s);
+        neb__batches_free(t);
         neb__buf_free(&saved);
         neb__buf_free(&again);
     }
@@ -408,54 +408,54 @@ static void a_saved_position_and_a_replayed_one_are_equal(void **state)
 static void hostile_and_foreign_positions_are_refused(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
-    struct neb_stream *s, *t;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches *s, *t;
     struct neb_batch *b;
     struct neb_buf saved;
     neb__buf_init(&saved, 1 << 20);
-    assert_ok(neb__stream_create(&cfg, &s));
+    assert_ok(neb__batches_create(&cfg, &s));
     cfg.seed++;
-    assert_ok(neb__stream_create(&cfg, &t));
-    assert_ok(neb__stream_batch(s, &b));
-    assert_ok(neb__stream_next(s, b));
-    assert_ok(neb__stream_save(s, &saved));
+    assert_ok(neb__batches_create(&cfg, &t));
+    assert_ok(neb__batches_batch(s, &b));
+    assert_ok(neb__batches_next(s, b));
+    assert_ok(neb__batches_save(s, &saved));
     check_log_quiet();
-    assert_status(neb__stream_restore(t, saved.data, saved.len), NEB_ERR_CONFIG);
-    for (size_t n = 0; n < saved.len; n++) assert_true(neb__stream_restore(s, saved.data, n) != NEB_OK);
+    assert_status(neb__batches_restore(t, saved.data, saved.len), NEB_ERR_CONFIG);
+    for (size_t n = 0; n < saved.len; n++) assert_true(neb__batches_restore(s, saved.data, n) != NEB_OK);
     for (size_t i = 0; i < saved.len; i++) { /* any answer, no crash, and the stream still works */
         saved.data[i] ^= 0x80;
-        neb__stream_restore(s, saved.data, saved.len);
+        neb__batches_restore(s, saved.data, saved.len);
         saved.data[i] ^= 0x80;
     }
     check_log_restore();
-    assert_ok(neb__stream_restore(s, saved.data, saved.len));
-    assert_ok(neb__stream_next(s, b));
+    assert_ok(neb__batches_restore(s, saved.data, saved.len));
+    assert_ok(neb__batches_next(s, b));
     assert_ok(neb__batch_check(b, vocab.size));
     neb__batch_free(b);
-    neb__stream_free(s);
-    neb__stream_free(t);
+    neb__batches_free(s);
+    neb__batches_free(t);
     neb__buf_free(&saved);
 }
 
 static void wrong_sources_are_refused(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_PAIR);
-    struct neb_stream *s;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_PAIR);
+    struct neb_batches *s;
     check_log_quiet();
     sources[0].set = mono;
-    assert_status(neb__stream_create(&cfg, &s), NEB_ERR_CONFIG);
+    assert_status(neb__batches_create(&cfg, &s), NEB_ERR_CONFIG);
     cfg = config(NEB_BATCH_MLM);
     cfg.vocab.size = 50;
-    assert_status(neb__stream_create(&cfg, &s), NEB_ERR_CONFIG);
+    assert_status(neb__batches_create(&cfg, &s), NEB_ERR_CONFIG);
     cfg = config(NEB_BATCH_MLM);
     cfg.part = 1;
-    assert_status(neb__stream_create(&cfg, &s), NEB_ERR_INVALID);
+    assert_status(neb__batches_create(&cfg, &s), NEB_ERR_INVALID);
     cfg = config(NEB_BATCH_PAIR);
     cfg.max_len = 8; /* hardly a sentence is that short, none of the longest */
     sources[0].tag = 5;
-    assert_ok(neb__stream_create(&cfg, &s));
-    neb__stream_free(s);
+    assert_ok(neb__batches_create(&cfg, &s));
+    neb__batches_free(s);
     check_log_restore();
 }
 
@@ -464,53 +464,53 @@ static void wrong_sources_are_refused(void **state)
 static void batches_made_ahead_are_the_same(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
-    struct neb_stream *s, *t, *u;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches *s, *t, *u;
     struct neb_batch *a, *b;
     struct neb_prefetch *p;
     struct neb_buf saved;
     neb__buf_init(&saved, 1 << 20);
-    assert_ok(neb__stream_create(&cfg, &s));
-    assert_ok(neb__stream_create(&cfg, &t));
-    assert_ok(neb__stream_create(&cfg, &u));
-    assert_ok(neb__stream_batch(s, &a));
+    assert_ok(neb__batches_create(&cfg, &s));
+    assert_ok(neb__batches_create(&cfg, &t));
+    assert_ok(neb__batches_create(&cfg, &u));
+    assert_ok(neb__batches_batch(s, &a));
     assert_ok(neb__prefetch_start(t, 3, &p));
     for (int i = 0; i < 60; i++) {
-        assert_ok(neb__stream_next(s, a));
+        assert_ok(neb__batches_next(s, a));
         assert_ok(neb__prefetch_get(p, &b));
         assert_same_batch(a, b);
         neb__prefetch_done(p, b);
     }
     assert_ok(neb__prefetch_save(p, &saved)); /* the consumer's place, though the thread is further on */
-    assert_ok(neb__stream_restore(u, saved.data, saved.len));
-    assert_int_equal(neb__stream_step(u), 60);
+    assert_ok(neb__batches_restore(u, saved.data, saved.len));
+    assert_int_equal(neb__batches_step(u), 60);
     assert_ok(neb__prefetch_stop(p));
-    assert_int_equal(neb__stream_step(t), 60);
-    assert_ok(neb__stream_next(s, a));
+    assert_int_equal(neb__batches_step(t), 60);
+    assert_ok(neb__batches_next(s, a));
     struct neb_batch *c;
-    assert_ok(neb__stream_batch(u, &c));
-    assert_ok(neb__stream_next(u, c));
+    assert_ok(neb__batches_batch(u, &c));
+    assert_ok(neb__batches_next(u, c));
     assert_same_batch(a, c);
-    assert_ok(neb__stream_next(t, c));
+    assert_ok(neb__batches_next(t, c));
     assert_same_batch(a, c);
     neb__batch_free(a);
     neb__batch_free(c);
     neb__buf_free(&saved);
-    neb__stream_free(s);
-    neb__stream_free(t);
-    neb__stream_free(u);
+    neb__batches_free(s);
+    neb__batches_free(t);
+    neb__batches_free(u);
 }
 
 static void the_end_comes_through_the_thread(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
-    struct neb_stream *s;
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches *s;
     struct neb_prefetch *p;
     struct neb_batch *b;
     int64_t samples = 0;
     cfg.once = 1;
-    assert_ok(neb__stream_create(&cfg, &s));
+    assert_ok(neb__batches_create(&cfg, &s));
     assert_ok(neb__prefetch_start(s, 2, &p));
     neb_status st;
     while ((st = neb__prefetch_get(p, &b)) == NEB_OK) {
@@ -520,26 +520,26 @@ static void the_end_comes_through_the_thread(void **state)
     assert_status(st, NEB_ERR_AGAIN);
     assert_status(neb__prefetch_get(p, &b), NEB_ERR_AGAIN);
     assert_ok(neb__prefetch_stop(p));
-    assert_true(samples + neb__stream_stats(s).skipped ==
+    assert_true(samples + neb__batches_stats(s).skipped ==
                 neb__set_count(mono) + neb__set_count(other) + neb__set_count(pairs));
-    neb__stream_free(s);
+    neb__batches_free(s);
 }
 
 static void failing_allocations_in_set_up(void **state)
 {
     (void)state;
-    struct neb_stream_cfg cfg = config(NEB_BATCH_MLM);
+    struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
     int64_t held = neb__mem_held();
     check_log_quiet();
     for (int64_t k = 1;; k++) {
-        struct neb_stream *s;
+        struct neb_batches *s;
         struct neb_prefetch *p;
         neb__mem_fail_at(k);
-        neb_status st = neb__stream_create(&cfg, &s);
+        neb_status st = neb__batches_create(&cfg, &s);
         if (st == NEB_OK) {
             st = neb__prefetch_start(s, 2, &p);
             if (st == NEB_OK) neb__prefetch_stop(p);
-            neb__stream_free(s);
+            neb__batches_free(s);
         }
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);

@@ -1,11 +1,11 @@
-/* stream.h: from sets of tokens to batches, in an order that is a pure function of (configuration, part, step).
+/* batches.h: from sets of tokens to batches, in an order that is a pure function of (configuration, part, step).
  *
  * The draws of a mix are dealt out to `parts` (the ranks of all sites that share the data): part p takes draws p,
  * p + parts, …; a site with data of its own has parts = its ranks. Draws are packed into batches first-fit over a
  * short queue. The position is small and serialisable; without it, `seek` finds the same place from the beginning
  * by looking at lengths only. Successful creates owe their free. */
-#ifndef NEB_TEXT_STREAM_H
-#define NEB_TEXT_STREAM_H
+#ifndef NEB_TEXT_BATCHES_H
+#define NEB_TEXT_BATCHES_H
 
 #include "base/buf.h"
 #include "text/batch.h"
@@ -28,7 +28,7 @@ struct neb_source {
     int32_t tag;               /* PAIR: token in front of the source (<2de>), or -1 */
 };
 
-struct neb_stream_cfg {
+struct neb_batches_cfg {
     enum neb_batch_kind kind;
     uint64_t seed;
     int64_t part, parts;
@@ -45,34 +45,34 @@ struct neb_stream_cfg {
         random_share; /* of the masked ones: left as they are, replaced; both 0: 0.1 each; < 0: none */
 };
 
-struct neb_stream;
+struct neb_batches;
 
 /*   NEB_ERR_INVALID, NEB_ERR_CONFIG: a set's kind or vocabulary does not fit; NEB_ERR_NOMEM */
-neb_status neb__stream_create(const struct neb_stream_cfg *cfg, struct neb_stream **out);
-void neb__stream_free(struct neb_stream *s); /* NULL is fine */
+neb_status neb__batches_create(const struct neb_batches_cfg *cfg, struct neb_batches **out);
+void neb__batches_free(struct neb_batches *s); /* NULL is fine */
 
 /* A batch with room for the largest bucket of this stream. */
-neb_status neb__stream_batch(const struct neb_stream *s, struct neb_batch **out);
+neb_status neb__batches_batch(const struct neb_batches *s, struct neb_batch **out);
 
 /* Fills the next batch.
  *   NEB_ERR_AGAIN: the end (only with `once`; not logged); NEB_ERR_CORRUPT: a set is damaged;
  *   NEB_ERR_CONFIG: no sample is short enough */
-neb_status neb__stream_next(struct neb_stream *s, struct neb_batch *b);
+neb_status neb__batches_next(struct neb_batches *s, struct neb_batch *b);
 
-int64_t neb__stream_step(const struct neb_stream *s); /* batches made so far */
+int64_t neb__batches_step(const struct neb_batches *s); /* batches made so far */
 
 /* Goes to the place before batch `step`: forwards from here, else from the beginning. */
-neb_status neb__stream_seek(struct neb_stream *s, int64_t step);
+neb_status neb__batches_seek(struct neb_batches *s, int64_t step);
 
 /* Appends the position / restores it. NEB_ERR_CONFIG: saved by a stream that is set up differently (it says how to
  * tell); NEB_ERR_CORRUPT. On an error the stream is unchanged. */
-neb_status neb__stream_save(const struct neb_stream *s, struct neb_buf *out);
-neb_status neb__stream_restore(struct neb_stream *s, const void *bytes, size_t n);
+neb_status neb__batches_save(const struct neb_batches *s, struct neb_buf *out);
+neb_status neb__batches_restore(struct neb_batches *s, const void *bytes, size_t n);
 
 /* Rows and padding rows over all batches so far, and the share of each source in the draws used. */
-struct neb_stream_stats {
+struct neb_batches_stats {
     int64_t rows, padding, samples, skipped;
 };
-struct neb_stream_stats neb__stream_stats(const struct neb_stream *s);
+struct neb_batches_stats neb__batches_stats(const struct neb_batches *s);
 
 #endif

@@ -1,9 +1,9 @@
-/* stream_internal.h: what stream.c (the order) and stream_fill.c (the rows) share. */
-#ifndef NEB_TEXT_STREAM_INTERNAL_H
-#define NEB_TEXT_STREAM_INTERNAL_H
+/* batches_internal.h: what batches.c (the order) and batches_fill.c (the rows) share. */
+#ifndef NEB_TEXT_BATCHES_INTERNAL_H
+#define NEB_TEXT_BATCHES_INTERNAL_H
 
 #include "text/mix.h"
-#include "text/stream.h"
+#include "text/batches.h"
 
 #include <stdbool.h>
 
@@ -21,8 +21,8 @@ struct neb_pending {
     int32_t masks;
 };
 
-struct neb_stream {
-    struct neb_stream_cfg cfg;
+struct neb_batches {
+    struct neb_batches_cfg cfg;
     struct neb_source *source;
     struct neb_mix *mix; /* NULL with `once` */
     struct neb_bucket bucket[NEB_MAX_BUCKETS];
@@ -34,7 +34,7 @@ struct neb_stream {
     uint64_t next; /* draw of this part */
     struct neb_pending *queue;
     int queued, queue_cap;
-    struct neb_stream_stats stats;
+    struct neb_batches_stats stats;
     /* of the batch being made */
     struct neb_pending *chosen; /* (max_seqs) */
     int chosen_n;
@@ -43,6 +43,6 @@ struct neb_stream {
 };
 
 /* Writes the chosen samples into b, whose bucket is `k`. */
-neb_status neb__stream_fill(struct neb_stream *s, int k, struct neb_batch *b);
+neb_status neb__batches_fill(struct neb_batches *s, int k, struct neb_batch *b);
 
 #endif

@@ -1,4 +1,4 @@
-/* stream.c: the order of the samples and how they are packed.
+/* batches.c: the order of the samples and how they are packed.
  *
  * A batch is made from a queue of draws, oldest first: each draw that still fits (rows of both sides, masked rows,
  * sequences) is taken, the others keep their place at the front for the next batch. With a queue of two batches the
@@ -10,7 +10,7 @@
  *
  * Saved position: magic "NEBPOS\r\n", u32 version, 32 bytes fingerprint of the configuration, u64 step, u64 next
  * draw, four u64 statistics, u32 n, then n u64 waiting draws. Little-endian. */
-#include "text/stream_internal.h"
+#include "text/batches_internal.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 
@@ -33,7 +33,7 @@ void neb__vocab_of(const struct neb_tok *tok, struct neb_vocab *out)
 
 /* ---- set-up --------------------------------------------------------------------------------------------------- */
 
-static neb_status check_source(const struct neb_stream_cfg *c, int i)
+static neb_status check_source(const struct neb_batches_cfg *c, int i)
 {
     const struct neb_source *src = &c->source[i];
     const struct neb_set_info *info = neb__set_info(src->set);
@@ -47,7 +47,7 @@ static neb_status check_source(const struct neb_stream_cfg *c, int i)
     return NEB_OK;
 }
 
-static neb_status check_cfg(const struct neb_stream_cfg *c)
+static neb_status check_cfg(const struct neb_batches_cfg *c)
 {
     if (c->sources < 1 || c->tokens < 16 || c->max_len < 8 || c->max_len > c->tokens || c->parts < 1 ||
         c->part < 0 || c->part >= c->parts || c->max_seqs < 0)
@@ -67,7 +67,7 @@ static int32_t rounded(double rows)
 }
 
 /* The target's rows follow the ratio of the two sides in the corpora, weighted as they are drawn. */
-static double target_ratio(const struct neb_stream *s)
+static double target_ratio(const struct neb_batches *s)
 {
     double a = 0, b = 0;
     for (int i = 0; i < s->cfg.sources; i++) {
@@ -82,7 +82,7 @@ static double target_ratio(const struct neb_stream *s)
     return r < 0.25 ? 0.25 : r > 4 ? 4 : r;
 }
 
-static void make_buckets(struct neb_stream *s)
+static void make_buckets(struct neb_batches *s)
 {
     static const double one[NEB_MAX_BUCKETS] = {1, 31. / 32, 15. / 16, 7. / 8, .75, .5, .25, .125};
     static const double two[NEB_MAX_BUCKETS][2] = {{1, 1},        {1, 31. / 32}, {31. / 32, 1}, {1, 15. / 16},
@@ -96,9 +96,9 @@ static void make_buckets(struct neb_stream *s)
     }
 }
 
-static neb_status make_fingerprint(struct neb_stream *s)
+static neb_status make_fingerprint(struct neb_batches *s)
 {
-    const struct neb_stream_cfg *c = &s->cfg;
+    const struct neb_batches_cfg *c = &s->cfg;
     struct neb_buf b;
     neb__buf_init(&b, 1 << 22);
     neb_status st =
@@ -118,7 +118,7 @@ static neb_status make_fingerprint(struct neb_stream *s)
     return st;
 }
 
-static neb_status make_mix(struct neb_stream *s)
+static neb_status make_mix(struct neb_batches *s)
 {
     int n = s->cfg.sources;
     int64_t *counts = NEB_NEW_ARRAY(int64_t, (size_t)n);
@@ -134,9 +134,9 @@ static neb_status make_mix(struct neb_stream *s)
     return st;
 }
 
-static neb_status reserve(struct neb_stream *s)
+static neb_status reserve(struct neb_batches *s)
 {
-    struct neb_stream_cfg *c = &s->cfg;
+    struct neb_batches_cfg *c = &s->cfg;
     if (!c->max_seqs) c->max_seqs = c->tokens / 4;
     if (!(c->temperature > 0)) c->temperature = 1;
     if (!(c->mask_share > 0)) c->mask_share = 0.15;
@@ -158,10 +158,10 @@ static neb_status reserve(struct neb_stream *s)
     return NEB_OK;
 }
 
-neb_status neb__stream_create(const struct neb_stream_cfg *cfg, struct neb_stream **out)
+neb_status neb__batches_create(const struct neb_batches_cfg *cfg, struct neb_batches **out)
 {
     NEB_TRY(check_cfg(cfg));
-    struct neb_stream *s = NEB_NEW(struct neb_stream);
+    struct neb_batches *s = NEB_NEW(struct neb_batches);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "no memory for a stream of batches");
     s->cfg = *cfg;
     neb_status st;
@@ -175,11 +175,11 @@ neb_status neb__stream_create(const struct neb_stream_cfg *cfg, struct neb_strea
     *out = s;
     return NEB_OK;
 fail:
-    neb__stream_free(s);
+    neb__batches_free(s);
     return st;
 }
 
-void neb__stream_free(struct neb_stream *s)
+void neb__batches_free(struct neb_batches *s)
 {
     if (!s) return;
     neb__mix_free(s->mix);
@@ -191,7 +191,7 @@ void neb__stream_free(struct neb_stream *s)
     neb__free(s);
 }
 
-neb_status neb__stream_batch(const struct neb_stream *s, struct neb_batch **out)
+neb_status neb__batches_batch(const struct neb_batches *s, struct neb_batch **out)
 {
     const int32_t *t = s->bucket[0].tokens;
     int32_t loss = s->cfg.kind == NEB_BATCH_MLM ? s->loss : s->cfg.kind == NEB_BATCH_PAIR ? t[1] : t[0];
@@ -201,7 +201,7 @@ neb_status neb__stream_batch(const struct neb_stream *s, struct neb_batch **out)
 /* ---- the order ------------------------------------------------------------------------------------------------ */
 
 /* False: there is no such draw (the end of `once`). */
-static bool pick(struct neb_stream *s, uint64_t global, struct neb_pick *p)
+static bool pick(struct neb_batches *s, uint64_t global, struct neb_pick *p)
 {
     if (s->mix) {
         *p = neb__mix_draw(s->mix, global);
@@ -219,7 +219,7 @@ static bool pick(struct neb_stream *s, uint64_t global, struct neb_pick *p)
 }
 
 /* Rows that the sample takes; false: it is too long to be used. */
-static bool measure(const struct neb_stream *s, const struct neb_pick *p, struct neb_pending *out)
+static bool measure(const struct neb_batches *s, const struct neb_pick *p, struct neb_pending *out)
 {
     const struct neb_source *src = &s->source[p->source];
     int32_t limit = s->cfg.max_len, a = neb__set_length(src->set, p->sample, src->flip), b = 0;
@@ -248,7 +248,7 @@ static bool measure(const struct neb_stream *s, const struct neb_pick *p, struct
     return true;
 }
 
-static bool look_up(struct neb_stream *s, uint64_t draw, struct neb_pending *out, bool *usable)
+static bool look_up(struct neb_batches *s, uint64_t draw, struct neb_pending *out, bool *usable)
 {
     struct neb_pick p;
     out->draw = draw;
@@ -260,7 +260,7 @@ static bool look_up(struct neb_stream *s, uint64_t draw, struct neb_pending *out
     return true;
 }
 
-static neb_status refill(struct neb_stream *s)
+static neb_status refill(struct neb_batches *s)
 {
     int64_t rows[2] = {0, 0};
     int skips = 0;
@@ -289,7 +289,7 @@ struct room {
     int32_t rows[2], masks;
 };
 
-static void choose(struct neb_stream *s, struct room *used)
+static void choose(struct neb_batches *s, struct room *used)
 {
     struct room left = {{s->bucket[0].tokens[0], s->bucket[0].tokens[1]}, s->loss};
     int kept = 0;
@@ -312,7 +312,7 @@ static void choose(struct neb_stream *s, struct room *used)
     used->masks = s->loss - left.masks;
 }
 
-static int smallest_bucket(const struct neb_stream *s, const struct room *used)
+static int smallest_bucket(const struct neb_batches *s, const struct room *used)
 {
     int best = 0;
     for (int i = 1; i < s->buckets; i++) {
@@ -323,7 +323,7 @@ static int smallest_bucket(const struct neb_stream *s, const struct room *used)
 }
 
 /* Chooses the samples of the next batch and moves the position behind it. */
-static neb_status plan(struct neb_stream *s, int *bucket)
+static neb_status plan(struct neb_batches *s, int *bucket)
 {
     NEB_TRY(refill(s));
     struct room used;
@@ -338,40 +338,40 @@ static neb_status plan(struct neb_stream *s, int *bucket)
     return NEB_OK;
 }
 
-neb_status neb__stream_next(struct neb_stream *s, struct neb_batch *b)
+neb_status neb__batches_next(struct neb_batches *s, struct neb_batch *b)
 {
     int bucket;
     NEB_TRY(plan(s, &bucket));
     b->step = s->step - 1;
-    return neb__stream_fill(s, bucket, b);
+    return neb__batches_fill(s, bucket, b);
 }
 
-int64_t neb__stream_step(const struct neb_stream *s)
+int64_t neb__batches_step(const struct neb_batches *s)
 {
     return s->step;
 }
 
-struct neb_stream_stats neb__stream_stats(const struct neb_stream *s)
+struct neb_batches_stats neb__batches_stats(const struct neb_batches *s)
 {
     return s->stats;
 }
 
 /* ---- the position --------------------------------------------------------------------------------------------- */
 
-neb_status neb__stream_seek(struct neb_stream *s, int64_t step)
+neb_status neb__batches_seek(struct neb_batches *s, int64_t step)
 {
     if (step < 0) return neb__fail(NEB_ERR_INVALID, "no batch %" PRId64, step);
     if (step < s->step) {
         s->step = 0;
         s->next = 0;
         s->queued = 0;
-        s->stats = (struct neb_stream_stats){0};
+        s->stats = (struct neb_batches_stats){0};
     }
     for (int bucket; s->step < step;) NEB_TRY(plan(s, &bucket));
     return NEB_OK;
 }
 
-neb_status neb__stream_save(const struct neb_stream *s, struct neb_buf *out)
+neb_status neb__batches_save(const struct neb_batches *s, struct neb_buf *out)
 {
     size_t n = 8 + 4 + NEB_HASH_SIZE + 6 * 8 + 4 + 8 * (size_t)s->queued;
     NEB_TRY(neb__buf_reserve(out, n));
@@ -391,7 +391,7 @@ neb_status neb__stream_save(const struct neb_stream *s, struct neb_buf *out)
     return NEB_OK;
 }
 
-neb_status neb__stream_restore(struct neb_stream *s, const void *bytes, size_t n)
+neb_status neb__batches_restore(struct neb_batches *s, const void *bytes, size_t n)
 {
     struct neb_reader r = {bytes, n, false};
     const uint8_t *magic = neb__read(&r, 8);
@@ -426,7 +426,7 @@ neb_status neb__stream_restore(struct neb_stream *s, const void *bytes, size_t n
     s->queued = (int)queued;
     s->step = (int64_t)numbers[0];
     s->next = numbers[1];
-    s->stats = (struct neb_stream_stats){(int64_t)numbers[2], (int64_t)numbers[3], (int64_t)numbers[4],
-                                         (int64_t)numbers[5]};
+    s->stats = (struct neb_batches_stats){(int64_t)numbers[2], (int64_t)numbers[3], (int64_t)numbers[4],
+                                          (int64_t)numbers[5]};
     return NEB_OK;
 }

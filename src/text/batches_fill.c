@@ -1,4 +1,4 @@
-/* stream_fill.c: the rows of a batch: special tokens, positions, masks, targets, padding.
+/* batches_fill.c: the rows of a batch: special tokens, positions, masks, targets, padding.
  *
  *   MLM      <s> a </s>                 pair (TLM): <s> a </s> b </s>, positions and `type` start anew at b
  *   CAUSAL   <s> a        predicts      a </s>
@@ -7,7 +7,7 @@
  * Masking follows BERT: of the chosen tokens 80 % become <mask>, 10 % another token, 10 % stay. Which ones are chosen
  * and what they become is a function of (seed, sample id) alone, so a batch can be rebuilt elsewhere from its draws.
  * A text longer than a sequence is cropped at a place that the sample id chooses. */
-#include "text/stream_internal.h"
+#include "text/batches_internal.h"
 
 #include <string.h>
 
@@ -37,19 +37,19 @@ static neb_status put_text(struct cursor *c, const struct neb_set *set, int64_t 
     return NEB_OK;
 }
 
-static struct neb_rng rng_of(const struct neb_stream *s, uint64_t sample, uint64_t purpose)
+static struct neb_rng rng_of(const struct neb_batches *s, uint64_t sample, uint64_t purpose)
 {
     return (struct neb_rng){neb__mix64(s->cfg.seed + purpose) + neb__mix64(sample)};
 }
 
 /* Where a text that does not fit starts to be read. */
-static int32_t crop(const struct neb_stream *s, const struct neb_pending *p, int32_t length, int32_t n)
+static int32_t crop(const struct neb_batches *s, const struct neb_pending *p, int32_t length, int32_t n)
 {
     struct neb_rng r = rng_of(s, p->global, 0x63726F70);
     return (int32_t)neb__rng_below(&r, (uint64_t)(length - n) + 1);
 }
 
-static int32_t random_token(const struct neb_stream *s, struct neb_rng *r)
+static int32_t random_token(const struct neb_batches *s, struct neb_rng *r)
 {
     for (int i = 0; i < 16; i++) {
         int32_t id = (int32_t)neb__rng_below(r, (uint64_t)s->cfg.vocab.size);
@@ -59,7 +59,7 @@ static int32_t random_token(const struct neb_stream *s, struct neb_rng *r)
 }
 
 /* Masks rows [from, to): one sample. */
-static void mask(const struct neb_stream *s, const struct neb_pending *p, int32_t from, int32_t to,
+static void mask(const struct neb_batches *s, const struct neb_pending *p, int32_t from, int32_t to,
                  struct neb_batch *b)
 {
     int32_t *ids = b->side[0].ids, *pool = s->candidates, n = 0;
@@ -102,13 +102,13 @@ static void target(struct neb_batch *b, int32_t row, int32_t id)
 }
 
 /* Every row predicts the token of the next one, the last row </s>. */
-static void predict_next(const struct neb_stream *s, struct neb_batch *b, const int32_t *ids, int32_t from,
+static void predict_next(const struct neb_batches *s, struct neb_batch *b, const int32_t *ids, int32_t from,
                          int32_t to)
 {
     for (int32_t r = from; r < to; r++) target(b, r, r + 1 < to ? ids[r + 1] : s->cfg.vocab.eos);
 }
 
-static neb_status fill_mlm(const struct neb_stream *s, const struct neb_pending *p, struct cursor *c,
+static neb_status fill_mlm(const struct neb_batches *s, const struct neb_pending *p, struct cursor *c,
                            struct neb_batch *b)
 {
     const struct neb_source *src = &s->source[p->source];
@@ -131,7 +131,7 @@ static neb_status fill_mlm(const struct neb_stream *s, const struct neb_pending 
     return NEB_OK;
 }
 
-static neb_status fill_causal(const struct neb_stream *s, const struct neb_pending *p, struct cursor *c,
+static neb_status fill_causal(const struct neb_batches *s, const struct neb_pending *p, struct cursor *c,
                               struct neb_batch *b)
 {
     const struct neb_source *src = &s->source[p->source];
@@ -145,7 +145,7 @@ static neb_status fill_causal(const struct neb_stream *s, const struct neb_pendi
     return NEB_OK;
 }
 
-static neb_status fill_pair(const struct neb_stream *s, const struct neb_pending *p, struct cursor c[2],
+static neb_status fill_pair(const struct neb_batches *s, const struct neb_pending *p, struct cursor c[2],
                             struct neb_batch *b)
 {
     const struct neb_source *src = &s->source[p->source];
@@ -183,7 +183,7 @@ static void finish_loss(struct neb_batch *b, int32_t used)
     }
 }
 
-static neb_status fill_one(struct neb_stream *s, const struct neb_pending *p, struct cursor c[2],
+static neb_status fill_one(struct neb_batches *s, const struct neb_pending *p, struct cursor c[2],
                            struct neb_batch *b)
 {
     const struct neb_source *src = &s->source[p->source];
@@ -200,7 +200,7 @@ static neb_status fill_one(struct neb_stream *s, const struct neb_pending *p, st
     return NEB_OK;
 }
 
-neb_status neb__stream_fill(struct neb_stream *s, int k, struct neb_batch *b)
+neb_status neb__batches_fill(struct neb_batches *s, int k, struct neb_batch *b)
 {
     struct cursor c[2] = {{.side = &b->side[0]}, {.side = &b->side[1]}};
     if (b->kind != s->cfg.kind || b->cap_tokens[0] < s->bucket[0].tokens[0] ||
