@@ -19,7 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PORT = 7711 };
+/* Relays of several processes share one loopback. */
+#define PORT ((uint16_t)(10000 + port_base % 20000))
+static pid_t port_base;
 
 static struct neb_lab *make(enum neb_lab_mode mode, int sites, const struct neb_lab_line *line)
 {
@@ -510,6 +512,7 @@ static void a_relay_passes_a_refusal_on(void **state)
 int main(void)
 {
     static enum neb_lab_mode namespaces = NEB_LAB_NAMESPACES, relay = NEB_LAB_RELAY;
+    port_base = getpid();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_ordinary_user_has_a_laboratory),
         cmocka_unit_test(tcp_crosses_a_lossy_line_whole),

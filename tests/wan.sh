@@ -13,7 +13,7 @@ if "$nebula" wan run --wan nonsense -- true 2>/dev/null; then fail "a wrong line
 if "$nebula" wan run -- true : true : true 2>/dev/null; then fail "three commands for two sites"; fi
 printf 'sites: [{name: north, command: exit 4}, {name: south, command: "true"}]\nline: {rate: 1mbit, rtt: 10ms}\n' > "$dir/lab.yaml"
 "$nebula" wan check "$dir/lab.yaml" | grep -q 'north > south: rate 1 Mbit/s, delay 5 ms' || fail "check"
-code=0; "$nebula" wan run "$dir/lab.yaml" --mode relay --ports 17911 2>/dev/null || code=$?
+code=0; "$nebula" wan run "$dir/lab.yaml" --mode relay --ports $((10000 + $$ % 20000)) 2>/dev/null || code=$?
 [ $code = 4 ] || fail "a relay's exit status is $code"
 
 if ! "$nebula" wan run --mode namespaces -- true 2> "$dir/why"; then
