@@ -87,6 +87,7 @@ void neb__lab_config_free(struct neb_lab_config *cfg); /* also fine on an all-ze
 
 /* A YAML file (docs/lab.md has its keys). NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CONFIG, NEB_ERR_NOMEM. */
 neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out);
+neb_status neb__lab_config_parse(const char *name, const void *text, size_t n, struct neb_lab_config *out);
 
 /* Adds events: "10s+5s down; 20s rate=10mbit; 30s+2s/60s a>b loss=5%". Each is AT[+FOR][/EVERY], then where (a>b one
  * way, a<>b both, a alone: all its lines; nothing: every line), then `down` or key=value. */

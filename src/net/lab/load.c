@@ -288,7 +288,7 @@ static neb_status convert(const struct file *f, struct neb_lab_config *out)
     return st;
 }
 
-neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out)
+neb_status neb__lab_config_parse(const char *name, const void *text, size_t n, struct neb_lab_config *out)
 {
     char why[256] = "";
     const cyaml_config_t cfg = {.log_fn = yaml_log,
@@ -297,21 +297,25 @@ neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out)
                                 .mem_fn = yaml_memory,
                                 .flags = CYAML_CFG_NO_ALIAS};
     struct file *f = NULL;
+    neb_status st = NEB_OK;
+    cyaml_err_t e = n ? cyaml_load_data(text, n, &cfg, &file_value, (cyaml_data_t **)&f, NULL) : CYAML_OK;
+    if (e == CYAML_ERR_OOM)
+        st = neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
+    else if (e != CYAML_OK)
+        st = neb__fail(NEB_ERR_CONFIG, "%s: %s", name, why[0] ? why : cyaml_strerror(e));
+    else if (!f)
+        st = neb__fail(NEB_ERR_CONFIG, "%s: it is empty", name);
+    if (st == NEB_OK && (st = convert(f, out)) != NEB_OK) neb__error_prefix("%s", name);
+    cyaml_free(&cfg, &file_value, f, 0);
+    return st;
+}
+
+neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out)
+{
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
     neb_status st = neb__file_read(path, &text);
-    if (st == NEB_OK && !text.len) st = neb__fail(NEB_ERR_CONFIG, "%s: it is empty", path);
-    if (st == NEB_OK) {
-        cyaml_err_t e = cyaml_load_data(text.data, text.len, &cfg, &file_value, (cyaml_data_t **)&f, NULL);
-        if (e == CYAML_ERR_OOM)
-            st = neb__fail(NEB_ERR_NOMEM, "out of memory for %s", path);
-        else if (e != CYAML_OK)
-            st = neb__fail(NEB_ERR_CONFIG, "%s: %s", path, why[0] ? why : cyaml_strerror(e));
-        else if (!f)
-            st = neb__fail(NEB_ERR_CONFIG, "%s: it is empty", path);
-    }
-    if (st == NEB_OK && (st = convert(f, out)) != NEB_OK) neb__error_prefix("%s", path);
-    cyaml_free(&cfg, &file_value, f, 0);
+    if (st == NEB_OK) st = neb__lab_config_parse(path, text.data, text.len, out);
     neb__buf_free(&text);
     return st;
 }
