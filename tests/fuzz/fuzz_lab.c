@@ -34,10 +34,11 @@ static void packet(const uint8_t *data, size_t size)
 static void description(const uint8_t *data, size_t size)
 {
     struct neb_lab_config cfg;
+    int64_t held = neb__mem_held();
     if (neb__lab_config_parse("input", data, size, &cfg) != NEB_OK) return;
     if (neb__lab_config_check(&cfg) != NEB_OK) abort(); /* what is loaded is allowed */
     neb__lab_config_free(&cfg);
-    if (neb__mem_held()) abort();
+    if (neb__mem_held() != held) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
