@@ -2,12 +2,29 @@
 #include "base/hash.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <string.h>
+
+/* Looking the algorithm up takes longer than hashing a short message: once a process is enough. */
+static const EVP_MD *sha256_md;
+static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+
+static void sha256_find(void)
+{
+    sha256_md = EVP_MD_fetch(NULL, "SHA256", NULL);
+    if (!sha256_md) sha256_md = EVP_sha256();
+}
+
+static const EVP_MD *sha256(void)
+{
+    pthread_once(&sha256_once, sha256_find);
+    return sha256_md;
+}
 
 neb_status neb__hasher_init(struct neb_hasher *h)
 {
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    if (!ctx || EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1) {
+    if (!ctx || EVP_DigestInit_ex(ctx, sha256(), NULL) != 1) {
         EVP_MD_CTX_free(ctx);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a SHA-256 state");
     }
@@ -31,7 +48,7 @@ neb_status neb__hasher_final(struct neb_hasher *h, struct neb_hash *out)
 
 neb_status neb__hash(const void *p, size_t n, struct neb_hash *out)
 {
-    if (EVP_Digest(p, n, out->b, NULL, EVP_sha256(), NULL) != 1)
+    if (EVP_Digest(p, n, out->b, NULL, sha256(), NULL) != 1)
         return neb__fail(NEB_ERR_NOMEM, "SHA-256 of %zu bytes failed", n);
     return NEB_OK;
 }

@@ -20,6 +20,7 @@ struct neb_verb {
     X(device)        \
     X(roster)        \
     X(score)         \
+    X(simulate)      \
     X(site)          \
     X(train)         \
     X(version)       \

@@ -1,0 +1,39 @@
+/* mutant.h: deliberate bugs, to prove that the tests see them. In a normal build NEB_MUTANT(x) is the constant 0 and
+ * nothing remains of it; the test build of the simulator (NEB_MUTANTS defined) selects one by name at run time.
+ * docs/mutations.md tells what each one breaks. */
+#ifndef NEB_BASE_MUTANT_H
+#define NEB_BASE_MUTANT_H
+
+#define NEB_MUTANT_LIST(X)                                                                   \
+    X(skip_fsync, "the ledger is acknowledged without an fsync")                             \
+    X(ignore_quorum, "the leader commits on its own acknowledgement")                        \
+    X(apply_twice, "a record is applied again to a cell that already has it")                \
+    X(subtract_decoded, "a merge subtracts the decoded instead of the captured delta")       \
+    X(stale_residual, "after a crash a residual is used without its tag")                    \
+    X(vote_after_rollback, "a site that forgot its promises votes again at once")            \
+    X(lose_mark, "the acked mark is not looked at after a restart")                          \
+    X(have_before_durable, "HAVE is sent for a payload that is not on disk yet")             \
+    X(keep_expired, "the leader names parcels that are too old")                             \
+    X(view_not_durable, "a site votes for a view before the view is on disk")                \
+    X(longest_log, "a new leader takes the longest log instead of the newest")               \
+    X(sum_arrival_order, "payloads are summed in the order of arrival")                      \
+    X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged") \
+    X(reuse_sequence, "a restarted site counts its parcels from the beginning")              \
+    X(roster_any_time, "a roster change does not wait for the records before it")            \
+    X(trust_any_cell, "a fetched cell is installed without a quorum's state root")
+
+enum neb_mutant {
+    NEB_MUTANT_none,
+#define NEB__X(name, what) NEB_MUTANT_##name,
+    NEB_MUTANT_LIST(NEB__X)
+#undef NEB__X
+};
+
+#ifdef NEB_MUTANTS
+extern enum neb_mutant neb__mutant;
+#define NEB_MUTANT(name) (neb__mutant == NEB_MUTANT_##name)
+#else
+#define NEB_MUTANT(name) 0
+#endif
+
+#endif

@@ -1,0 +1,34 @@
+/* arith.h: the fixed arithmetic of the outer state. The same inputs give the same bits on every machine. */
+#ifndef NEB_OUTER_ARITH_H
+#define NEB_OUTER_ARITH_H
+
+#include "base/hash.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The floating-point environment that the contract asks for: round to nearest, no flush to zero. Every computation of
+ * the outer state stands between enter and leave; `saved` keeps what the caller had. */
+void neb__arith_enter(uint32_t *saved);
+void neb__arith_leave(uint32_t saved);
+
+/* Share of one weight in the sum of all: (float)((double)weight / (double)sum). */
+float neb__arith_share(uint32_t weight, uint64_t sum);
+
+/* g = w * z (first) or g + w * z, each product and each sum rounded. */
+void neb__arith_add(float *g, const float *z, float w, size_t n, bool first);
+
+/* m' = mu * m + g;  theta' = theta + eta * (g + mu * m'): six roundings an element. Written to the `next` arrays.
+ * False: some result is not finite. */
+bool neb__arith_nesterov(const float *theta, const float *m, const float *g, float eta, float mu, size_t n,
+                         float *next_theta, float *next_m);
+/* m' = 0;  theta' = theta + g. */
+bool neb__arith_average(const float *theta, const float *g, size_t n, float *next_theta, float *next_m);
+
+/* Runs all of it on a golden vector (denormals, -0, ties, near overflow) and compares the hash of the result with the
+ * one every site must get. NEB_ERR_UNSUPPORTED: this build or machine must not join a run. */
+neb_status neb__arith_self_test(void);
+neb_status neb__arith_golden(struct neb_hash *out); /* what this machine computes */
+
+#endif

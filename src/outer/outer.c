@@ -1,0 +1,205 @@
+/* outer.c: the replicated state and its hashes.
+ *
+ * A cell's leaf is SHA-256 of (0, cell, version, theta bytes, m bytes); the root is a binary tree over the leaves, an
+ * odd node going up unchanged: H(1, left, right). Two sites with the same root after the same record have the same
+ * bits everywhere; and a single fetched cell is checked against a root with a path of a few hashes.
+ *
+ * Invariant: leaf[c] is always the hash of what the cell holds; theta and m are finite. */
+#include "outer/outer.h"
+#include "outer/arith.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "base/mutant.h"
+
+static neb_status leaf_hash(uint32_t cell, uint64_t version, const float *theta, const float *m, size_t n,
+                            struct neb_hash *out)
+{
+    uint8_t head[13] = {0};
+    neb__put32(head + 1, cell);
+    neb__put64(head + 5, version);
+    struct neb_hasher h;
+    NEB_TRY(neb__hasher_init(&h));
+    neb_status s = neb__hasher_update(&h, head, sizeof head);
+    if (s == NEB_OK) s = neb__hasher_update(&h, theta, n * sizeof *theta);
+    if (s == NEB_OK) s = neb__hasher_update(&h, m, n * sizeof *m);
+    neb_status f = neb__hasher_final(&h, s == NEB_OK ? out : NULL);
+    return s != NEB_OK ? s : f;
+}
+
+static neb_status node_hash(const struct neb_hash *l, const struct neb_hash *r, struct neb_hash *out)
+{
+    uint8_t b[1 + 2 * NEB_HASH_SIZE] = {1};
+    memcpy(b + 1, l->b, NEB_HASH_SIZE);
+    memcpy(b + 1 + NEB_HASH_SIZE, r->b, NEB_HASH_SIZE);
+    return neb__hash(b, sizeof b, out);
+}
+
+size_t neb__outer_cell(const struct neb_outer *o, uint32_t cell, size_t *first)
+{
+    *first = (size_t)cell * o->width;
+    return o->values - *first < o->width ? o->values - *first : o->width;
+}
+
+static neb_status releaf(struct neb_outer *o, uint32_t cell)
+{
+    size_t at, n = neb__outer_cell(o, cell, &at);
+    return leaf_hash(cell, o->version[cell], o->theta + at, o->m + at, n, &o->leaf[cell]);
+}
+
+static bool finite_all(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], 4);
+        if ((u & 0x7f800000u) == 0x7f800000u) return false;
+    }
+    return true;
+}
+
+void neb__outer_destroy(struct neb_outer *o)
+{
+    if (!o) return;
+    neb__free(o->theta);
+    neb__free(o->m);
+    neb__free(o->version);
+    neb__free(o->leaf);
+    neb__free(o->scratch);
+    neb__free(o);
+}
+
+neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, struct neb_outer **out)
+{
+    if (!width || !values || values / width >= UINT32_MAX)
+        return neb__fail(NEB_ERR_INVALID, "outer state of %zu values in cells of %u", values, width);
+    if (!finite_all(theta, values))
+        return neb__fail(NEB_ERR_RANGE, "the initial parameters are not all finite");
+    struct neb_outer *o = NEB_NEW(struct neb_outer);
+    if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for the outer state");
+    o->cells = (uint32_t)((values + width - 1) / width);
+    o->width = width;
+    o->values = values;
+    o->theta = neb__aligned(values * sizeof(float));
+    o->m = neb__aligned(values * sizeof(float));
+    o->version = NEB_NEW_ARRAY(uint64_t, o->cells);
+    o->leaf = NEB_NEW_ARRAY(struct neb_hash, o->cells);
+    o->scratch = neb__aligned((size_t)3 * width * sizeof(float));
+    neb_status s = NEB_OK;
+    if (!o->theta || !o->m || !o->version || !o->leaf || !o->scratch)
+        s = neb__fail(NEB_ERR_NOMEM, "out of memory for an outer state of %zu values", values);
+    if (s == NEB_OK) {
+        memcpy(o->theta, theta, values * sizeof(float));
+        memset(o->m, 0, values * sizeof(float));
+    }
+    for (uint32_t c = 0; s == NEB_OK && c < o->cells; c++) s = releaf(o, c);
+    if (s != NEB_OK) {
+        neb__outer_destroy(o);
+        return s;
+    }
+    *out = o;
+    return NEB_OK;
+}
+
+neb_status neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step,
+                            bool *finite)
+{
+    size_t at, n = neb__outer_cell(o, cell, &at);
+    float *g = o->scratch, *t = g + o->width, *m = t + o->width;
+    uint64_t sum = 0;
+    bool ok = true;
+    for (uint32_t i = 0; i < step->parcels; i++) sum += step->weight[i];
+    if (sum) {
+        uint32_t saved;
+        neb__arith_enter(&saved);
+        for (uint32_t k = 0; k < step->parcels; k++) {
+            uint32_t i =
+                NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->parcels : k;
+            neb__arith_add(g, step->values[i], neb__arith_share(step->weight[i], sum), n, k == 0);
+        }
+        ok = step->mode == NEB_OUTER_AVERAGE
+                 ? neb__arith_average(o->theta + at, g, n, t, m)
+                 : neb__arith_nesterov(o->theta + at, o->m + at, g, step->eta, step->mu, n, t, m);
+        neb__arith_leave(saved);
+        if (ok) {
+            memcpy(o->theta + at, t, n * sizeof *t);
+            memcpy(o->m + at, m, n * sizeof *m);
+        }
+    }
+    o->version[cell]++;
+    NEB_TRY(releaf(o, cell));
+    *finite = ok;
+    return NEB_OK;
+}
+
+neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t version, const float *theta,
+                              const float *m)
+{
+    size_t at, n = neb__outer_cell(o, cell, &at);
+    if (!finite_all(theta, n) || !finite_all(m, n))
+        return neb__fail(NEB_ERR_RANGE, "cell %u has values that are not finite", cell);
+    memcpy(o->theta + at, theta, n * sizeof *theta);
+    memcpy(o->m + at, m, n * sizeof *m);
+    o->version[cell] = version;
+    return releaf(o, cell);
+}
+
+/* One level up, in place; the sibling of `follow` goes to *beside if it has one. */
+static neb_status level_up(struct neb_hash *h, uint32_t n, uint32_t follow, struct neb_hash *beside,
+                           bool *had)
+{
+    *had = (follow ^ 1) < n;
+    if (*had) *beside = h[follow ^ 1];
+    for (uint32_t i = 0; i < n / 2; i++) NEB_TRY(node_hash(&h[2 * i], &h[2 * i + 1], &h[i]));
+    if (n & 1) h[n / 2] = h[n - 1];
+    return NEB_OK;
+}
+
+static neb_status climb(const struct neb_outer *o, uint32_t cell, struct neb_hash *path, int *steps,
+                        struct neb_hash *root)
+{
+    struct neb_hash few[16], *h = o->cells <= 16 ? few : NEB_NEW_ARRAY(struct neb_hash, o->cells);
+    if (!h) return neb__fail(NEB_ERR_NOMEM, "out of memory for a hash tree");
+    memcpy(h, o->leaf, o->cells * sizeof *h);
+    neb_status s = NEB_OK;
+    *steps = 0;
+    for (uint32_t n = o->cells; n > 1 && s == NEB_OK; n = (n + 1) / 2, cell /= 2) {
+        struct neb_hash beside;
+        bool had;
+        s = level_up(h, n, cell, &beside, &had);
+        if (had && path) path[(*steps)++] = beside;
+    }
+    *root = h[0];
+    if (h != few) neb__free(h);
+    return s;
+}
+
+neb_status neb__outer_root(const struct neb_outer *o, struct neb_hash *out)
+{
+    int n;
+    return climb(o, 0, NULL, &n, out);
+}
+
+neb_status neb__outer_prove(const struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX],
+                            int *n)
+{
+    struct neb_hash root;
+    return climb(o, cell, path, n, &root);
+}
+
+neb_status neb__outer_proved(uint32_t cells, uint32_t cell, uint64_t version, const float *theta,
+                             const float *m, size_t values, const struct neb_hash *path, int n,
+                             struct neb_hash *root)
+{
+    struct neb_hash h;
+    int used = 0;
+    if (cell >= cells) return neb__quiet(NEB_ERR_CORRUPT, "cell %u of %u", cell, cells);
+    NEB_TRY(leaf_hash(cell, version, theta, m, values, &h));
+    for (uint32_t width = cells, at = cell; width > 1; width = (width + 1) / 2, at /= 2) {
+        if ((at ^ 1) >= width) continue;
+        if (used == n) return neb__quiet(NEB_ERR_CORRUPT, "proof of cell %u is too short", cell);
+        const struct neb_hash *beside = &path[used++];
+        NEB_TRY(at & 1 ? node_hash(beside, &h, &h) : node_hash(&h, beside, &h));
+    }
+    if (used != n) return neb__quiet(NEB_ERR_CORRUPT, "proof of cell %u is too long", cell);
+    *root = h;
+    return NEB_OK;
+}

@@ -1,0 +1,58 @@
+/* outer.h: the outer state: theta and momentum in cells, a version and a hash per cell, one root over all.
+ * A successful create owes a destroy. */
+#ifndef NEB_OUTER_OUTER_H
+#define NEB_OUTER_OUTER_H
+
+#include "base/hash.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NEB_PROOF_MAX 32 /* levels of the hash tree */
+
+struct neb_outer {
+    uint32_t cells;
+    uint32_t width; /* values in a full cell; the last one may be shorter */
+    size_t values;
+    float *theta, *m;      /* (values) */
+    uint64_t *version;     /* (cells) */
+    struct neb_hash *leaf; /* (cells) */
+    float *scratch;        /* (3 * width) */
+};
+
+/* `theta` is copied; m = 0, versions 0. NEB_ERR_NOMEM, NEB_ERR_INVALID, NEB_ERR_RANGE (theta not finite). */
+neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, struct neb_outer **out);
+void neb__outer_destroy(struct neb_outer *o);                                    /* NULL is fine */
+size_t neb__outer_cell(const struct neb_outer *o, uint32_t cell, size_t *first); /* number of values in it */
+
+enum neb_outer_mode { NEB_OUTER_NESTEROV = 0, NEB_OUTER_AVERAGE = 1 };
+
+struct neb_outer_step {
+    enum neb_outer_mode mode;
+    float eta, mu;
+    uint32_t parcels;
+    const uint32_t *weight;     /* (parcels) */
+    const float *const *values; /* (parcels) decoded values of this cell, in record order */
+};
+
+/* Applies one record to one cell: version + 1. *finite false: theta and m stayed as they were. Without parcels they
+ * stay as well. NEB_ERR_NOMEM from hashing. */
+neb_status neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step,
+                            bool *finite);
+
+/* Replaces a cell by a fetched or stored one. NEB_ERR_RANGE: not finite. */
+neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t version, const float *theta,
+                              const float *m);
+
+neb_status neb__outer_root(const struct neb_outer *o, struct neb_hash *out);
+
+/* Hashes beside the path from the cell's leaf to the root; their number goes to *n. */
+neb_status neb__outer_prove(const struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX],
+                            int *n);
+/* The root that a cell's content and its path lead to. NEB_ERR_CORRUPT: a path that fits no tree of `cells`. */
+neb_status neb__outer_proved(uint32_t cells, uint32_t cell, uint64_t version, const float *theta,
+                             const float *m, size_t values, const struct neb_hash *path, int n,
+                             struct neb_hash *root);
+
+#endif

@@ -1,0 +1,51 @@
+/* site.c: the site's side of a round, on the host.
+ *
+ * Conservation: the sum of all inner updates equals (x - theta) + e + own committed payloads + logged drops. Capture
+ * changes nothing; a merge of the own parcel takes the captured delta d out of x and replaces e by r, which together
+ * is exactly what the payload said: d + e - r. Subtracting what was decoded instead of what was captured would leave
+ * the coding error in the model twice. */
+#include "outer/site.h"
+#include "base/mutant.h"
+
+#include <math.h>
+
+void neb__site_capture(const float *x, const float *theta, const float *e, size_t n, float *d, float *z)
+{
+    for (size_t i = 0; i < n; i++) {
+        d[i] = x[i] - theta[i];
+        z[i] = d[i] + e[i];
+    }
+}
+
+void neb__site_residual(const float *z, const float *decoded, size_t n, float *r)
+{
+    for (size_t i = 0; i < n; i++) r[i] = z[i] - decoded[i];
+}
+
+void neb__site_merge_named(float *x, float *e, const float *theta, const float *next_theta, const float *d,
+                           const float *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float sent = NEB_MUTANT(subtract_decoded) ? d[i] + e[i] - r[i] : d[i];
+        x[i] = next_theta[i] + ((x[i] - theta[i]) - sent);
+        e[i] = r[i];
+    }
+}
+
+void neb__site_merge_other(float *x, const float *theta, const float *next_theta, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] = next_theta[i] + (x[i] - theta[i]);
+}
+
+double neb__site_settle(float *x, float *e, const float *theta, double gamma, size_t n)
+{
+    double dropped = 0;
+    for (size_t i = 0; i < n; i++) {
+        float u = x[i] - theta[i], u1 = (float)(gamma * u), e1 = (float)(gamma * e[i]);
+        double lost = (double)u - u1 + ((double)e[i] - e1);
+        dropped += lost * lost;
+        x[i] = theta[i] + u1;
+        e[i] = e1;
+    }
+    return sqrt(dropped);
+}

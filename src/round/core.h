@@ -1,0 +1,229 @@
+/* core.h: the state of the round core, shared by its files and by nobody else.
+ *
+ *     round.c   create, events, actions, timers       log.c     the log: append, check, commit, write
+ *     view.c    greeting, elections, syncing a log    lead.c    the leader: acknowledgements, closing rounds, roster
+ *     follow.c  applying, catching up, capturing      frame.c   bytes of the messages
+ */
+#ifndef NEB_ROUND_CORE_H
+#define NEB_ROUND_CORE_H
+
+#include "base/mem.h"
+#include "round/frame.h"
+#include "round/round.h"
+
+#define ROOTS 16 /* state roots remembered */
+
+struct entry {
+    uint8_t *bytes;
+    size_t length;
+    struct neb_hash hash;
+    struct neb_record *record;
+};
+
+struct cell {
+    uint64_t v_log;  /* by the committed log */
+    uint64_t v_cur;  /* by the log up to the cursor */
+    uint64_t v_app;  /* of theta and m here */
+    uint64_t v_site; /* own parcels of the records below it are merged */
+    bool fetching, away;
+    int fetch_tries;
+    int64_t fetch_at;     /* when to ask again */
+    int64_t replay_until; /* fetching did not help: payloads are tried instead */
+    uint16_t fetch_from;
+    struct neb_boot_parcel open; /* own parcel; k 0: none */
+    int64_t base;                /* inner step from which on the work is uncommitted */
+    int64_t captured;            /* inner step of the open parcel's capture */
+    int64_t since;               /* steps at the last capture */
+    bool clean;                  /* nothing was left at the last dense capture */
+    struct neb_hash cell_root;   /* a fetched cell that waits for its root to be trusted */
+    uint64_t cell_index, cell_version;
+};
+
+struct payload {
+    struct neb_hash hash;
+    struct neb_parcel header; /* when held */
+    bool held, needed, used;  /* used: named by a committed record */
+    bool looked;              /* it is not on the own disk */
+    uint8_t reject;
+    uint64_t index; /* of the record that used it */
+    uint64_t have;  /* voters and members that said HAVE in this view (leader), or holders by hearsay */
+    uint64_t lack;  /* peers that said they do not have it */
+    int64_t seen, fetch_at;
+    uint16_t fetch_from;
+};
+
+struct peer {
+    bool up;
+    int64_t heard;  /* any frame */
+    int64_t chain;  /* when the newer roster was last sent */
+    uint64_t acked; /* index it holds durably in the present view */
+    uint32_t ack_lapse;
+    uint64_t view_seen, head_seen; /* the most it ever promised, as far as remembered */
+    uint32_t epoch_seen;
+    bool contributes, clean, gone, rootless, in_view; /* in_view: acked is of the present view */
+    uint64_t hello_nonce;                             /* an answer is owed once the lapse is durable */
+    uint32_t hello_lapse;
+    bool forgot; /* it remembers less than was heard from it */
+    uint64_t applied;
+};
+
+struct root {
+    uint64_t index;
+    struct neb_hash root;
+    uint64_t agree; /* leader: sites that reported the same */
+    bool trusted;
+};
+
+/* What the acked mark holds. */
+struct promise {
+    uint64_t view, normal, head, commit;
+    uint32_t incarnation, lapse[NEB_SITES_MAX];
+};
+
+struct neb_round {
+    struct neb_round_config cfg;
+    uint16_t self;
+    int64_t now;
+    enum neb_round_state state;
+    bool damaged, forgot, ended, ending, conflict, paused, paused_end;
+    char halt_text[160];
+
+    /* the log; log[i] has index i + 1 */
+    struct entry *log;
+    uint64_t head, log_cap, commit;
+    struct neb_members roster; /* in effect: of the last committed change */
+    uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
+    uint64_t tokens;           /* committed */
+
+    /* promises: `view` is the newest view joined; `normal` the view whose log this is */
+    uint64_t view, normal;
+    uint32_t incarnation, lapse[NEB_SITES_MAX];
+    struct promise durable, writing;
+    bool write_busy;
+    uint64_t write_id;
+    uint64_t disk_head; /* records up to here are on disk as they are in memory */
+    uint64_t cut_low;   /* least head since the write began */
+    int64_t write_retry;
+
+    /* following a leader */
+    uint16_t leader; /* whose pings count, or NEB_NO_SITE */
+    int64_t leader_heard, leader_proof;
+    uint64_t start_index; /* the log with which the view began */
+    struct neb_hash start_hash;
+    uint16_t sync_from; /* whom the log is asked from while SYNC or ELECT */
+    uint64_t sync_index;
+    struct neb_hash sync_hash;
+    uint64_t sync_normal;
+    int64_t sync_at, elect_at;
+
+    /* greeting after a start */
+    uint64_t greet_nonce, greeted, greet_any;
+    int greet_phase;
+    int64_t greet_at, greet_end;
+    uint32_t greet_lapse;
+    struct {
+        uint64_t view, normal, head;
+        struct neb_hash hash;
+        uint16_t site;
+    } best;
+
+    /* electing */
+    uint64_t want_view, asked, voted;
+    int ask_phase; /* 1: asking, 2: collecting votes, 3: fetching the best log */
+    int64_t ask_end;
+
+    /* leading */
+    bool established; /* a quorum holds the log with which this view began */
+    int64_t contact, next_ping, end_since;
+    int64_t *close_at; /* per fragment: when its first parcel was complete; 0: none */
+    struct {
+        uint32_t op;
+        uint16_t site;
+        uint32_t flags;
+        bool on;
+    } request[8];
+
+    struct peer peer[NEB_SITES_MAX];
+    struct payload *payload;
+    size_t payloads, payload_cap;
+    struct root root[ROOTS];
+    size_t roots;
+
+    /* following the log */
+    uint64_t cursor; /* records up to here are walked */
+    bool applying, installing;
+    struct cell *cell;
+    int64_t steps, last_commit_step;
+    uint64_t next_k, floor;
+    bool *capturing; /* per fragment */
+    bool root_known, report_due, forced;
+    struct neb_hash cur_root;
+
+    struct neb_frame_item items[NEB_FRAME_LIST], items_out[NEB_FRAME_LIST]; /* of the frame in hand */
+    struct neb_action *act;
+    size_t acts, act_next, act_cap;
+    uint8_t *act_bytes; /* of the action handed out last */
+    neb_status failed;
+};
+
+/* round.c */
+struct neb_action *neb__act(struct neb_round *r, enum neb_action_type type); /* never NULL; see r->failed */
+void neb__send(struct neb_round *r, unsigned to, const struct neb_frame *f);
+void neb__note(struct neb_round *r, const char *text);
+void neb__halt(struct neb_round *r, const char *text);
+uint32_t neb__frag_first(const struct neb_round *r, uint32_t f);
+bool neb__leads(const struct neb_round *r);
+
+/* log.c */
+const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index);
+bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n);
+void neb__log_cut(struct neb_round *r, uint64_t head);
+bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec);
+void neb__commit_to(struct neb_round *r, uint64_t index);
+void neb__log_write(struct neb_round *r);
+void neb__log_written(struct neb_round *r, uint64_t id, neb_status s);
+neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot);
+void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_frame *f);
+void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last);
+bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t index,
+                      const struct neb_hash *hash);
+bool neb__log_acked(const struct neb_round *r, struct promise *out);        /* false: a write is under way */
+bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
+
+/* view.c */
+void neb__greet_start(struct neb_round *r);
+void neb__view_tick(struct neb_round *r);
+void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame *f);
+void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *f);
+unsigned neb__leader_of(uint64_t view);
+void neb__view_durable(struct neb_round *r);
+void neb__follow(struct neb_round *r, uint64_t view);
+void neb__report(struct neb_round *r, unsigned to);
+void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f);
+
+/* lead.c */
+void neb__lead_start(struct neb_round *r);
+void neb__lead_tick(struct neb_round *r);
+void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f);
+void neb__lead_progress(struct neb_round *r);
+void neb__lead_request(struct neb_round *r, uint32_t op, unsigned site, uint32_t flags);
+void neb__root_learn(struct neb_round *r, uint64_t index, const struct neb_hash *root, uint64_t agree,
+                     bool trusted);
+struct root *neb__root_at(struct neb_round *r, uint64_t index);
+void neb__propose(struct neb_round *r, struct neb_record *rec);
+void neb__ping(struct neb_round *r);
+
+/* follow.c */
+struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make);
+void neb__payload_prune(struct neb_round *r);
+void neb__apply_progress(struct neb_round *r);
+void neb__applied(struct neb_round *r, const struct neb_event *ev);
+void neb__capture_due(struct neb_round *r);
+void neb__captured(struct neb_round *r, const struct neb_event *ev);
+void neb__payload_event(struct neb_round *r, const struct neb_event *ev);
+void neb__fetch_tick(struct neb_round *r);
+void neb__cell_event(struct neb_round *r, const struct neb_event *ev);
+void neb__installed(struct neb_round *r, const struct neb_event *ev);
+bool neb__caught_up(const struct neb_round *r);
+
+#endif

@@ -1,0 +1,67 @@
+/* frame.h: the messages of the round protocol. One struct for all types; frame.c knows which fields travel. */
+#ifndef NEB_ROUND_FRAME_H
+#define NEB_ROUND_FRAME_H
+
+#include "base/buf.h"
+#include "base/hash.h"
+#include "round/members.h"
+
+enum neb_frame_type {
+    NEB_FRAME_HELLO = 1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head */
+    NEB_FRAME_HELLO_OK, /* nonce, phase, intact, normal, head, hash, number (my view of your lapse), you forgot */
+    NEB_FRAME_ASK,      /* number: would you join this view? */
+    NEB_FRAME_ASK_OK, /* number */
+    NEB_FRAME_ELECT,  /* number: join it */
+    NEB_FRAME_VOTE,   /* number, normal, head, hash, lapses */
+    NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots */
+    NEB_FRAME_REPORT,  /* normal, head, hash, applied, root, flags, lapses, list of payloads held */
+    NEB_FRAME_GETLOG,  /* number: first index */
+    NEB_FRAME_LOG,     /* number: first index; start, hash, head; records */
+    NEB_FRAME_REQUEST, /* number: op, phase: site, head: flags */
+    NEB_FRAME_GOODBYE,
+    NEB_FRAME_FORCE, /* roster: an operator's certificate */
+};
+
+#define NEB_FRAME_MAX  (256 * 1024)
+#define NEB_FRAME_LIST 256
+
+struct neb_frame_root {
+    uint64_t index;
+    struct neb_hash root;
+};
+
+struct neb_frame_item {
+    struct neb_hash hash;
+    uint64_t holders;
+};
+
+struct neb_frame {
+    /* in every frame */
+    uint8_t type;
+    uint16_t from;
+    uint32_t epoch, lapse;
+    uint64_t roster_id, view, commit;
+    /* by type */
+    uint64_t nonce, number, normal, head, start, applied;
+    struct neb_hash hash, root;
+    uint8_t phase, flags;
+    struct neb_members roster;
+    uint32_t lapses[NEB_SITES_MAX];
+    uint16_t items, roots, records;
+    struct neb_frame_item *item; /* (NEB_FRAME_LIST), the caller's */
+    struct neb_frame_root trusted[16];
+    const uint8_t *blob; /* LOG: records, each u32 length and bytes */
+    size_t blob_length;
+};
+
+enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 };                                             /* HELLO_OK */
+enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_ROOT = 4, NEB_FLAG_NORMAL = 8 }; /* REPORT */
+enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2 };                                               /* PING */
+
+neb_status neb__frame_encode(const struct neb_frame *f, struct neb_buf *out);
+/* NEB_ERR_PROTOCOL for anything that the encoder does not make. `blob` points into `bytes`; `items` has room for
+ * NEB_FRAME_LIST. */
+neb_status neb__frame_decode(const uint8_t *bytes, size_t n, struct neb_frame_item *items,
+                             struct neb_frame *out);
+
+#endif

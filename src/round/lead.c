@@ -1,0 +1,441 @@
+/* lead.c: what only the leader does: counting acknowledgements, closing rounds, changing the roster, ending the run.
+ *
+ * A round on a fragment closes when every live contributor's parcel is durable at a quorum of voters; or its time is
+ * over and enough are there; or, after a grace, with what there is. The record names exactly the parcels with a HAVE
+ * quorum that are not older than S versions, in site order. Parcels that this leader's checks refused are named too,
+ * with the reason: judged at one site, then a decision for all.
+ *
+ * Invariants: nothing is appended before a quorum holds the log with which the view began; records in flight touch
+ * different cells; a roster change is appended only when everything before it is committed, and nothing behind it
+ * until it is. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+static bool live(const struct neb_round *r, unsigned site)
+{
+    return site == r->self || (!r->peer[site].gone && r->now - r->peer[site].heard < r->cfg.contact_ms);
+}
+
+static uint64_t heard_within(const struct neb_round *r, int64_t ms)
+{
+    uint64_t set = neb__bit(r->self);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if ((r->roster.members & neb__bit(i)) && i != r->self && r->now - r->peer[i].heard < ms)
+            set |= neb__bit(i);
+    return set;
+}
+
+void neb__lead_start(struct neb_round *r)
+{
+    r->state = NEB_ROUND_LEAD;
+    r->normal = r->view;
+    r->leader = r->self;
+    r->ask_phase = 0;
+    r->start_index = r->head;
+    r->start_hash = *neb__log_hash(r, r->head);
+    r->established = false;
+    r->contact = r->now;
+    r->next_ping = r->now;
+    r->end_since = 0;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
+        r->peer[i].acked = 0, r->peer[i].ack_lapse = 0;
+        r->peer[i].heard = r->now - r->cfg.contact_ms;
+        r->peer[i].contributes = r->peer[i].clean = r->peer[i].in_view = false;
+    }
+    for (size_t i = 0; i < r->payloads; i++) r->payload[i].have = r->payload[i].held ? neb__bit(r->self) : 0;
+    for (uint32_t f = 0; f < r->cfg.fragments; f++) r->close_at[f] = 0;
+    memset(r->request, 0, sizeof r->request);
+}
+
+/* ---- roots ---------------------------------------------------------------------------------------------------- */
+
+struct root *neb__root_at(struct neb_round *r, uint64_t index)
+{
+    for (size_t i = 0; i < r->roots; i++)
+        if (r->root[i].index == index) return &r->root[i];
+    return NULL;
+}
+
+void neb__root_learn(struct neb_round *r, uint64_t index, const struct neb_hash *root, uint64_t agree,
+                     bool trusted)
+{
+    struct root *at = neb__root_at(r, index);
+    if (at && !neb__hash_equal(&at->root, root)) {
+        if (at->trusted || trusted || (at->agree & neb__bit(r->self)) || (agree & neb__bit(r->self)))
+            neb__halt(
+                r, "the state root differs from another site's at the same index: this machine or that one "
+                   "computed or stored something wrong; compare `nebula-i status` of all sites");
+        return;
+    }
+    if (!at) {
+        if (r->roots == ROOTS) {
+            size_t old = 0;
+            for (size_t i = 1; i < r->roots; i++)
+                if (r->root[i].index < r->root[old].index) old = i;
+            if (r->root[old].index > index) return;
+            r->root[old] = r->root[--r->roots];
+        }
+        at = &r->root[r->roots++];
+        *at = (struct root){.index = index, .root = *root};
+    }
+    at->agree |= agree;
+    at->trusted |= trusted;
+    if (!neb__leads(r) || !at->agree) return;
+    /* Voters that are themselves catching up cannot report a root; all that can must agree. */
+    uint64_t cannot = 0;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s == r->self ? !r->root_known : r->peer[s].rootless && live(r, s)) cannot |= neb__bit(s);
+    if (neb__members_has_quorum(&r->roster, at->agree | cannot)) at->trusted = true;
+}
+
+/* ---- pings and reports ---------------------------------------------------------------------------------------- */
+
+static uint64_t applied_by_all(const struct neb_round *r)
+{
+    uint64_t least = r->root_known ? r->cursor : 0;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if ((r->roster.voters & neb__bit(i)) && i != r->self && r->peer[i].applied < least)
+            least = r->peer[i].applied;
+    return least;
+}
+
+void neb__ping(struct neb_round *r)
+{
+    if (r->root_known) neb__root_learn(r, r->cursor, &r->cur_root, neb__bit(r->self), false);
+    struct neb_frame f = {.type = NEB_FRAME_PING,
+                          .normal = r->normal,
+                          .head = r->head,
+                          .start = r->start_index,
+                          .hash = r->start_hash,
+                          .applied = r->floor,
+                          .item = r->items_out};
+    bool proof = neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.elect_ms / 2)) ||
+                 (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
+    f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0));
+    memcpy(f.lapses, r->lapse, sizeof f.lapses);
+    for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
+        if (r->payload[i].used) continue;
+        f.item[f.items].hash = r->payload[i].hash;
+        f.item[f.items++].holders = r->payload[i].have;
+    }
+    for (size_t i = 0; i < r->roots; i++)
+        if (r->root[i].trusted && f.roots < 16)
+            f.trusted[f.roots++] = (struct neb_frame_root){r->root[i].index, r->root[i].root};
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__send(r, i, &f);
+    r->next_ping = r->now + r->cfg.ping_ms;
+}
+
+/* What this site holds and has applied; to the leader also its acknowledgement of the log. */
+void neb__report(struct neb_round *r, unsigned to)
+{
+    struct promise mine;
+    bool stable = neb__log_acked(r, &mine);
+    struct neb_frame f = {.type = NEB_FRAME_REPORT,
+                          .normal = mine.normal,
+                          .head = mine.head,
+                          .applied = r->cursor,
+                          .item = r->items_out};
+    f.hash = *neb__log_hash(r, mine.head);
+    f.root = r->cur_root;
+    bool clean = true;
+    for (uint32_t c = 0; c < r->cfg.cells; c++) clean = clean && r->cell[c].clean;
+    bool trains = (r->roster.trains & neb__bit(r->self)) && neb__caught_up(r);
+    f.flags = (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
+                        (r->root_known ? NEB_FLAG_ROOT : 0) |
+                        (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0));
+    memcpy(f.lapses, r->lapse, sizeof f.lapses);
+    for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
+        if (r->payload[i].used || !r->payload[i].held) continue;
+        f.item[f.items].hash = r->payload[i].hash;
+        f.item[f.items++].holders = neb__bit(r->self);
+    }
+    r->report_due = false;
+    neb__send(r, to, &f);
+}
+
+void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    struct peer *p = &r->peer[from];
+    if (f->view > p->view_seen || !p->view_seen) p->view_seen = f->view, p->head_seen = 0;
+    if ((f->flags & NEB_FLAG_NORMAL) && f->view == p->view_seen && f->head > p->head_seen)
+        p->head_seen = f->head;
+    if (r->state != NEB_ROUND_LEAD || f->view != r->view) return;
+    neb__lapses_learn(r, f);
+    p->heard = r->now;
+    p->gone = false;
+    p->contributes = f->flags & NEB_FLAG_CONTRIBUTES;
+    p->clean = f->flags & NEB_FLAG_CLEAN;
+    p->applied = f->flags & NEB_FLAG_ROOT ? f->applied : 0;
+    bool mine = f->head <= r->head && neb__hash_equal(neb__log_hash(r, f->head), &f->hash);
+    if ((f->flags & NEB_FLAG_NORMAL) && mine &&
+        (!p->in_view || f->head > p->acked || f->lapse > p->ack_lapse))
+        p->acked = f->head, p->ack_lapse = f->lapse, p->in_view = true;
+    p->rootless = !(f->flags & NEB_FLAG_ROOT);
+    if (!p->rootless) neb__root_learn(r, f->applied, &f->root, neb__bit(from), false);
+    for (int i = 0; i < f->items; i++) {
+        struct payload *pl = neb__payload(r, &f->item[i].hash, true);
+        if (pl) pl->have |= neb__bit(from);
+    }
+}
+
+/* ---- appending ------------------------------------------------------------------------------------------------ */
+
+/* Takes `rec` over. */
+void neb__propose(struct neb_round *r, struct neb_record *rec)
+{
+    if (!rec) {
+        r->failed = NEB_ERR_NOMEM;
+        return;
+    }
+    rec->epoch = r->roster.epoch;
+    rec->view = r->view;
+    rec->index = r->head + 1;
+    rec->prev = *neb__log_hash(r, r->head);
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_RECORD_MAX);
+    bool ok = neb__log_acceptable(r, rec) && neb__record_encode(rec, &b) == NEB_OK &&
+              neb__log_append(r, b.data, b.len);
+    neb__free(rec);
+    neb__buf_free(&b);
+    if (!ok) return;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__log_send(r, i, r->head, r->head);
+}
+
+static uint64_t acks_of(const struct neb_round *r, uint64_t index)
+{
+    uint64_t set = 0;
+    struct promise mine;
+    if (neb__log_acked(r, &mine) && mine.head >= index) set = neb__bit(r->self);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
+        const struct peer *p = &r->peer[i];
+        if (i != r->self && p->in_view && p->acked >= index && p->ack_lapse >= r->lapse[i])
+            set |= neb__bit(i);
+    }
+    return set;
+}
+
+static void count_acks(struct neb_round *r)
+{
+    if (!r->established) r->established = neb__members_has_quorum(&r->roster, acks_of(r, r->start_index));
+    if (!r->established) return;
+    uint64_t before = r->commit;
+    for (uint64_t i = r->commit + 1; i <= r->head; i++) {
+        if (!neb__members_has_quorum(&r->roster, acks_of(r, i)) && !NEB_MUTANT(ignore_quorum)) break;
+        neb__commit_to(r, i); /* one at a time: a roster change counts for what comes behind it */
+    }
+    if (r->commit != before) neb__ping(r);
+}
+
+/* ---- closing a round ------------------------------------------------------------------------------------------ */
+
+static bool eligible(const struct neb_round *r, const struct payload *p, uint32_t c0, uint32_t c1)
+{
+    const struct neb_parcel *h = &p->header;
+    uint64_t v = r->cell[c0].v_log;
+    if (!p->held || p->used || h->c0 != c0 || h->c1 != c1 || h->kind != NEB_PARCEL_DELTA) return false;
+    if (!(r->roster.trains & neb__bit(h->site)) || !neb__members_has_quorum(&r->roster, p->have))
+        return false;
+    if (h->b > v || v > h->b + r->cfg.staleness) return NEB_MUTANT(keep_expired) && h->b <= v;
+    for (uint32_t c = c0; c < c1; c++)
+        if (h->k <= r->lastk[c * NEB_SITES_MAX + h->site]) return false;
+    return true;
+}
+
+static uint32_t median_tau(const struct neb_record *rec)
+{
+    uint32_t tau[NEB_SITES_MAX], n = 0;
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        uint32_t t = rec->parcel[i].tau, j = n++;
+        for (; j && tau[j - 1] > t; j--) tau[j] = tau[j - 1];
+        tau[j] = t;
+    }
+    return n ? tau[n / 2] : 0;
+}
+
+static void name(struct neb_round *r, uint32_t c0, uint32_t c1, struct payload *const by_site[NEB_SITES_MAX],
+                 int n)
+{
+    struct neb_record *rec = neb__record_new((uint32_t)n);
+    if (!rec) {
+        r->failed = NEB_ERR_NOMEM;
+        return;
+    }
+    rec->type = NEB_RECORD_ROUND;
+    rec->c0 = c0, rec->c1 = c1;
+    rec->v = r->cell[c0].v_log;
+    rec->eta = r->cfg.eta, rec->mu = r->cfg.mu;
+    n = 0;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
+        const struct payload *p = by_site[s];
+        if (!p) continue;
+        rec->parcel[n++] = (struct neb_named){(uint16_t)s,      p->reject,        p->header.k,
+                                              p->header.b,      p->header.weight, p->header.tau,
+                                              p->header.length, p->header.tokens, p->hash};
+    }
+    rec->mode = r->ending || median_tau(rec) > 2 * r->cfg.nominal ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
+    neb__propose(r, rec);
+}
+
+static void try_close(struct neb_round *r, uint32_t f)
+{
+    uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+    if (neb__log_touched(r, c0, c1)) return;
+    struct payload *by_site[NEB_SITES_MAX] = {0};
+    int ready = 0, alive = 0, missing = 0;
+    for (size_t i = 0; i < r->payloads; i++)
+        if (eligible(r, &r->payload[i], c0, c1)) {
+            struct payload **at = &by_site[r->payload[i].header.site];
+            if (!*at) ready++;
+            if (!*at || (*at)->header.k < r->payload[i].header.k) *at = &r->payload[i];
+        }
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
+        bool mine = s == r->self;
+        bool contributes = mine ? neb__caught_up(r) : r->peer[s].contributes;
+        bool clean = r->ending && (mine ? r->cell[c0].clean : r->peer[s].clean);
+        if (!(r->roster.trains & neb__bit(s)) || !live(r, s) || !contributes || clean) continue;
+        alive++;
+        missing += !by_site[s];
+    }
+    if (!ready) {
+        r->close_at[f] = 0;
+        return;
+    }
+    if (!r->close_at[f]) r->close_at[f] = r->now;
+    int least = alive == 2 ? 2 : alive / 2 + 1;
+    bool late = r->now >= r->close_at[f] + r->cfg.round_ms && ready >= least;
+    bool very_late = r->now >= r->close_at[f] + r->cfg.round_ms + r->cfg.grace_ms;
+    if (missing && !late && !very_late) return;
+    r->close_at[f] = 0;
+    name(r, c0, c1, by_site, ready);
+}
+
+/* ---- roster and end ------------------------------------------------------------------------------------------- */
+
+void neb__lead_request(struct neb_round *r, uint32_t op, unsigned site, uint32_t flags)
+{
+    int free_slot = -1;
+    for (int i = 7; i >= 0; i--) {
+        if (!r->request[i].on) free_slot = i;
+        if (r->request[i].on && r->request[i].op == op && r->request[i].site == site) return;
+    }
+    if (free_slot < 0 || site >= NEB_SITES_MAX) return;
+    r->request[free_slot].op = op;
+    r->request[free_slot].site = (uint16_t)site;
+    r->request[free_slot].flags = flags;
+    r->request[free_slot].on = true;
+}
+
+static bool change(struct neb_round *r, struct neb_members next)
+{
+    next.epoch = r->roster.epoch + 1;
+    if (!neb__members_follows(&r->roster, &next)) return false;
+    struct neb_record *rec = neb__record_new(0);
+    if (rec) rec->type = NEB_RECORD_ROSTER, rec->roster = next;
+    neb__propose(r, rec);
+    return true;
+}
+
+/* A quorum of these voters has applied everything. */
+static bool has_all(const struct neb_round *r, uint64_t voters)
+{
+    struct neb_members left = r->roster;
+    uint64_t have = 0;
+    left.voters = voters;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s == r->self ? r->root_known && r->cursor >= r->commit : r->peer[s].applied >= r->commit)
+            have |= neb__bit(s);
+    return neb__members_has_quorum(&left, have & voters);
+}
+
+static bool try_requests(struct neb_round *r)
+{
+    for (int i = 0; i < 8; i++) {
+        if (!r->request[i].on) continue;
+        struct neb_members next = r->roster;
+        uint64_t bit = neb__bit(r->request[i].site);
+        if (r->request[i].op == NEB_OP_LEAVE && !has_all(r, r->roster.voters & ~bit))
+            continue; /* it may have the only copy */
+        r->request[i].on = false;
+        if (r->request[i].op == NEB_OP_ADMIT) {
+            next.members |= bit;
+            if (r->request[i].flags & 1) next.trains |= bit;
+        } else
+            next.members &= ~bit, next.voters &= ~bit, next.trains &= ~bit;
+        if (change(r, next)) return true;
+    }
+    return false;
+}
+
+static bool try_promote(struct neb_round *r)
+{
+    if (!r->cfg.promote || r->roster.heavy != NEB_NO_SITE) return false;
+    if (__builtin_popcountll(r->roster.voters) >= NEB_VOTERS_MAX) return false;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
+        uint64_t bit = neb__bit(s);
+        if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !live(r, s)) continue;
+        if (r->peer[s].acked < r->commit || r->peer[s].applied + 2 < r->commit) continue;
+        struct neb_members next = r->roster;
+        next.voters |= bit;
+        if (change(r, next)) return true;
+    }
+    return false;
+}
+
+static bool all_clean(const struct neb_round *r)
+{
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
+        if (!(r->roster.trains & neb__bit(s))) continue;
+        if (s == r->self) {
+            for (uint32_t c = 0; c < r->cfg.cells; c++)
+                if (!r->cell[c].clean) return false;
+        } else if (!r->peer[s].clean && live(r, s))
+            return false;
+    }
+    return true;
+}
+
+static bool try_end(struct neb_round *r)
+{
+    if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r)))) return false;
+    if (!r->ending && (!r->cfg.token_target || r->tokens < r->cfg.token_target)) return false;
+    /* Sites that come back shortly after the end may still bring their last work in. */
+    if (r->ending && !r->end_since) r->end_since = r->now;
+    if (r->ending && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
+    struct neb_record *rec = neb__record_new(0);
+    if (rec) rec->type = r->ending ? NEB_RECORD_FINAL : NEB_RECORD_END, rec->tokens = r->tokens;
+    neb__propose(r, rec);
+    return true;
+}
+
+void neb__lead_progress(struct neb_round *r)
+{
+    if (r->state != NEB_ROUND_LEAD) return;
+    count_acks(r);
+    if (!(r->roster.voters & neb__bit(r->self))) { /* the last commit removed this leader */
+        neb__ping(r);
+        neb__follow(r, r->view);
+        return;
+    }
+    if (!r->established || r->conflict || r->ended) return;
+    bool drained = r->commit == r->head;
+    if ((drained || NEB_MUTANT(roster_any_time)) && (try_requests(r) || try_promote(r))) return;
+    if (r->head - r->commit >= r->cfg.pipeline) return;
+    if (!drained && r->log[r->head - 1].record->type != NEB_RECORD_ROUND) return;
+    if (drained && try_end(r)) return;
+    for (uint32_t f = 0; f < r->cfg.fragments && r->head - r->commit < r->cfg.pipeline; f++) try_close(r, f);
+}
+
+void neb__lead_tick(struct neb_round *r)
+{
+    if (r->state != NEB_ROUND_LEAD) return;
+    if (neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.contact_ms / 2))) r->contact = r->now;
+    if (r->now - r->contact >= r->cfg.contact_ms) {
+        neb__note(r, "no contact with a quorum: stepping down; training goes on");
+        neb__follow(r, r->view);
+        return;
+    }
+    r->floor = applied_by_all(r);
+    if (r->now >= r->next_ping) neb__ping(r);
+}

@@ -1,0 +1,405 @@
+/* log.c: the replicated log of one site: appending, cutting, committing, and what is durable of it.
+ *
+ * The log in memory runs ahead of the disk. `disk_head` is how much of it is on disk as it stands, `durable` what the
+ * acked mark says; a promise (an acknowledgement, a vote) is only ever made from these two. At most one write is under
+ * way; it carries all that differs, records first and then the mark, and when it is done the next one starts if
+ * anything differs again.
+ *
+ * Invariants: commit <= head; committed entries are never cut; nothing stands behind an uncommitted roster change, so
+ * an entry that does proves the change committed. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+enum { CHUNK_RECORDS = 128, CHUNK_BYTES = 128 * 1024 };
+
+const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index)
+{
+    return index && index <= r->head ? &r->log[index - 1].hash : &r->cfg.genesis;
+}
+
+static void entry_free(struct entry *e)
+{
+    neb__free(e->bytes);
+    neb__free(e->record);
+}
+
+void neb__log_cut(struct neb_round *r, uint64_t head)
+{
+    while (r->head > head) entry_free(&r->log[--r->head]);
+    if (r->disk_head > head) r->disk_head = head;
+    if (r->cut_low > head) r->cut_low = head;
+}
+
+static bool is_change(const struct neb_record *rec)
+{
+    return rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED;
+}
+
+bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
+{
+    struct entry e = {.length = n};
+    if (n > NEB_RECORD_MAX || neb__record_decode(bytes, n, &e.record) != NEB_OK) return false;
+    if (e.record->index != r->head + 1 || !neb__hash_equal(&e.record->prev, neb__log_hash(r, r->head)))
+        goto no;
+    if (e.record->type == NEB_RECORD_ROUND && e.record->c1 > r->cfg.cells) goto no;
+    if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__commit_to(r, r->head);
+    if (r->head == r->log_cap) {
+        uint64_t cap = r->log_cap ? 2 * r->log_cap : 64;
+        struct entry *log = neb__realloc(r->log, cap * sizeof *log);
+        if (!log) goto nomem;
+        r->log = log, r->log_cap = cap;
+    }
+    e.bytes = neb__malloc(n);
+    if (!e.bytes || neb__hash(bytes, n, &e.hash) != NEB_OK) goto nomem;
+    memcpy(e.bytes, bytes, n);
+    r->log[r->head++] = e;
+    return true;
+nomem:
+    r->failed = NEB_ERR_NOMEM;
+no:
+    entry_free(&e);
+    return false;
+}
+
+bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1)
+{
+    for (uint64_t i = r->commit; i < r->head; i++) {
+        const struct neb_record *rec = r->log[i].record;
+        if (rec->type == NEB_RECORD_ROUND && rec->c0 < c1 && c0 < rec->c1) return true;
+    }
+    return false;
+}
+
+static bool parcels_acceptable(const struct neb_round *r, const struct neb_record *rec)
+{
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        const struct neb_named *p = &rec->parcel[i];
+        if (!(r->roster.trains & neb__bit(p->site))) return false;
+        if (p->b > rec->v || rec->v > p->b + r->cfg.staleness) return NEB_MUTANT(keep_expired);
+        for (uint32_t c = rec->c0; c < rec->c1; c++)
+            if (p->k <= r->lastk[c * NEB_SITES_MAX + p->site]) return false;
+    }
+    return true;
+}
+
+/* What follows from the log alone. A record may only touch cells that no uncommitted record touches, so the committed
+ * versions are the versions at the head. */
+bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
+{
+    if (rec->epoch != r->roster.epoch || rec->view > r->view) return false;
+    if (rec->type == NEB_RECORD_ROUND) {
+        if (neb__log_touched(r, rec->c0, rec->c1) || rec->c1 > r->cfg.cells) return false;
+        for (uint32_t c = rec->c0; c < rec->c1; c++)
+            if (r->cell[c].v_log != rec->v) return false;
+        return parcels_acceptable(r, rec);
+    }
+    if (rec->type == NEB_RECORD_ROSTER)
+        return (r->head == r->commit || NEB_MUTANT(roster_any_time)) &&
+               neb__members_follows(&r->roster, &rec->roster);
+    return true;
+}
+
+static void commit_round(struct neb_round *r, const struct neb_record *rec)
+{
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        struct cell *cell = &r->cell[c];
+        cell->v_log = rec->v + 1;
+        if (cell->v_log > cell->v_site + r->cfg.staleness) cell->away = true;
+        for (uint32_t i = 0; i < rec->parcels; i++)
+            r->lastk[c * NEB_SITES_MAX + rec->parcel[i].site] = rec->parcel[i].k;
+    }
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        const struct neb_named *p = &rec->parcel[i];
+        if (!p->reject) r->tokens += p->tokens;
+        struct payload *pl = neb__payload(r, &p->hash, false);
+        if (pl) pl->used = true, pl->index = rec->index;
+        if (p->site == r->self && p->k >= r->next_k) r->next_k = p->k + 1;
+    }
+}
+
+void neb__commit_to(struct neb_round *r, uint64_t index)
+{
+    bool change = false;
+    while (r->commit < index && r->commit < r->head) {
+        const struct neb_record *rec = r->log[r->commit++].record;
+        if (rec->type == NEB_RECORD_ROUND) commit_round(r, rec);
+        if (is_change(rec)) r->roster = rec->roster, change = true;
+        if (rec->type == NEB_RECORD_END) r->ending = true;
+        if (rec->type == NEB_RECORD_FINAL) r->ended = true;
+    }
+    if (change) neb__act(r, NEB_ACT_ROSTER);
+}
+
+/* ---- the disk ------------------------------------------------------------------------------------------------- */
+
+static neb_status mark_encode(const struct promise *p, struct neb_buf *b)
+{
+    uint8_t h[40];
+    neb__put32(h, 1);
+    neb__put32(h + 4, p->incarnation);
+    neb__put64(h + 8, p->view);
+    neb__put64(h + 16, p->normal);
+    neb__put64(h + 24, p->head);
+    neb__put64(h + 32, p->commit);
+    NEB_TRY(neb__buf_append(b, h, sizeof h));
+    uint8_t lapses[4 * NEB_SITES_MAX];
+    for (int i = 0; i < NEB_SITES_MAX; i++) neb__put32(lapses + 4 * i, p->lapse[i]);
+    return neb__buf_append(b, lapses, sizeof lapses);
+}
+
+static bool mark_decode(const uint8_t *bytes, size_t n, struct promise *p)
+{
+    struct neb_reader in = {bytes, n, false};
+    bool ok = neb__read32(&in) == 1;
+    p->incarnation = neb__read32(&in);
+    p->view = neb__read64(&in);
+    p->normal = neb__read64(&in);
+    p->head = neb__read64(&in);
+    p->commit = neb__read64(&in);
+    for (int i = 0; i < NEB_SITES_MAX; i++) p->lapse[i] = neb__read32(&in);
+    return ok && !in.bad && !in.left && p->normal <= p->view;
+}
+
+neb_status neb__round_first_mark(struct neb_buf *out)
+{
+    struct promise p;
+    memset(&p, 0, sizeof p);
+    return mark_encode(&p, out);
+}
+
+static void promise_now(const struct neb_round *r, struct promise *p)
+{
+    p->view = r->view;
+    p->normal = r->normal;
+    p->head = r->head;
+    p->commit = r->commit;
+    p->incarnation = r->incarnation;
+    memcpy(p->lapse, r->lapse, sizeof p->lapse);
+}
+
+static bool differs(const struct neb_round *r)
+{
+    const struct promise *d = &r->durable;
+    return r->disk_head < r->head || d->head != r->head || d->view != r->view || d->normal != r->normal ||
+           d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse);
+}
+
+void neb__log_write(struct neb_round *r)
+{
+    if (r->write_busy || r->state == NEB_ROUND_HALTED || r->now < r->write_retry || !differs(r)) return;
+    promise_now(r, &r->writing);
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_MARK_MAX);
+    struct neb_action *a = neb__act(r, NEB_ACT_WRITE);
+    if (mark_encode(&r->writing, &b) != NEB_OK) r->failed = NEB_ERR_NOMEM;
+    a->id = ++r->write_id;
+    a->index = r->disk_head + 1;
+    a->count = r->head - r->disk_head;
+    a->bytes = b.data;
+    a->length = b.len;
+    r->write_busy = true;
+    r->cut_low = r->head;
+}
+
+void neb__log_written(struct neb_round *r, uint64_t id, neb_status s)
+{
+    if (!r->write_busy || id != r->write_id) return;
+    r->write_busy = false;
+    if (s == NEB_ERR_NOSPACE) {
+        neb__note(r, "the disk is full: no promises until there is room; training goes on");
+        r->write_retry = r->now + 1000;
+        return;
+    }
+    if (s != NEB_OK) {
+        neb__halt(r,
+                  "writing the ledger failed: this site stops voting; restart it to verify what is on disk");
+        return;
+    }
+    r->durable = r->writing;
+    r->disk_head = r->writing.head < r->cut_low ? r->writing.head : r->cut_low;
+    neb__view_durable(r);
+}
+
+bool neb__log_acked(const struct neb_round *r, struct promise *out)
+{
+    *out = r->durable;
+    if (NEB_MUTANT(view_not_durable)) promise_now(r, out);
+    if (NEB_MUTANT(view_not_durable)) return true;
+    out->head = r->disk_head;
+    return r->durable.view == r->view && r->durable.normal == r->normal && r->durable.head >= r->disk_head;
+}
+
+/* Versions of applied cells prove commits that the mark, written lazily, may not know of yet. */
+static uint64_t commit_shown(const struct neb_round *r, const struct neb_round_boot *boot)
+{
+    uint64_t commit = 0;
+    for (uint64_t i = 0; i < r->head; i++) {
+        const struct neb_record *rec = r->log[i].record;
+        if (rec->type != NEB_RECORD_ROUND) continue;
+        for (uint32_t c = rec->c0; c < rec->c1; c++)
+            if (boot->applied[c] > rec->v) commit = rec->index;
+    }
+    return commit;
+}
+
+neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
+{
+    struct promise p;
+    memset(&p, 0, sizeof p);
+    if (!boot->mark || !mark_decode(boot->mark, boot->mark_length, &p)) {
+        memset(&p, 0, sizeof p);
+        r->damaged = true;
+    }
+    if (boot->damaged) r->damaged = true;
+    for (uint64_t i = 0; i < boot->records; i++)
+        if (!neb__log_append(r, boot->record[i], boot->record_length[i])) {
+            r->damaged = true;
+            break;
+        }
+    if (r->failed != NEB_OK) return neb__fail(NEB_ERR_NOMEM, "out of memory for the ledger");
+    if (r->head < p.head) r->damaged = true;
+    neb__log_cut(r, r->head < p.head ? r->head : p.head);
+    if (NEB_MUTANT(lose_mark) || NEB_MUTANT(vote_after_rollback)) r->damaged = false;
+    r->view = p.view;
+    r->normal = p.normal;
+    memcpy(r->lapse, p.lapse, sizeof r->lapse);
+    r->disk_head = r->head;
+    r->durable = p;
+    r->durable.head = r->head;
+    r->incarnation = p.incarnation + 1;
+    uint64_t shown = commit_shown(r, boot);
+    neb__commit_to(r, p.commit > shown ? p.commit : shown);
+    return NEB_OK;
+}
+
+/* ---- records from peers --------------------------------------------------------------------------------------- */
+
+void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last)
+{
+    struct neb_frame f = {.type = NEB_FRAME_LOG, .number = first, .normal = r->normal, .head = r->head};
+    struct neb_buf b;
+    neb__buf_init(&b, CHUNK_BYTES + NEB_RECORD_MAX + 4);
+    for (uint64_t i = first; i && i <= last && i <= r->head; i++) {
+        const struct entry *e = &r->log[i - 1];
+        uint8_t n[4];
+        neb__put32(n, (uint32_t)e->length);
+        if (neb__buf_append(&b, n, 4) != NEB_OK || neb__buf_append(&b, e->bytes, e->length) != NEB_OK) {
+            r->failed = NEB_ERR_NOMEM;
+            break;
+        }
+        if (++f.records == CHUNK_RECORDS || b.len >= CHUNK_BYTES) break;
+    }
+    f.start = r->start_index;
+    f.hash = r->start_hash;
+    f.blob = b.data;
+    f.blob_length = b.len;
+    neb__send(r, to, &f);
+    neb__buf_free(&b);
+}
+
+struct walk {
+    struct neb_reader in;
+    uint64_t index; /* of the record in hand */
+    uint32_t left, length;
+    const uint8_t *bytes;
+};
+
+static bool walk_next(struct walk *w)
+{
+    if (!w->left) return false;
+    w->left--;
+    w->index++;
+    w->length = neb__read32(&w->in);
+    w->bytes = neb__read(&w->in, w->length);
+    return w->bytes != NULL;
+}
+
+static struct walk walk_start(const struct neb_frame *f)
+{
+    struct walk w = {{f->blob, f->blob_length, false}, f->number - 1, f->records, 0, NULL};
+    return w;
+}
+
+/* Puts the record in hand at its place; what stood there and differs goes. False: it does not fit. */
+static bool place(struct neb_round *r, const struct walk *w)
+{
+    if (w->index > r->head + 1) return false;
+    if (w->index <= r->head) {
+        const struct entry *e = &r->log[w->index - 1];
+        if (e->length == w->length && !memcmp(e->bytes, w->bytes, w->length)) return true;
+        if (w->index <= r->commit) {
+            neb__halt(
+                r,
+                "a peer holds another committed record at the same index: two histories; ask the operators "
+                "which roster is right (nebula-i adopt)");
+            return false;
+        }
+        neb__log_cut(r, w->index - 1);
+    }
+    return neb__log_append(r, w->bytes, w->length);
+}
+
+/* Committed records may be taken from anybody: they are what they are. */
+static void take_committed(struct neb_round *r, const struct neb_frame *f)
+{
+    struct walk w = walk_start(f);
+    uint64_t have = r->commit;
+    while (walk_next(&w) && w.index <= f->commit) {
+        if (!place(r, &w)) break;
+        have = w.index;
+        if (r->log[w.index - 1].record->view > r->normal) r->normal = r->log[w.index - 1].record->view;
+    }
+    if (r->normal > r->view) r->view = r->normal;
+    if (have > r->commit && r->state != NEB_ROUND_HALTED) neb__commit_to(r, have);
+}
+
+static void take_prepared(struct neb_round *r, const struct neb_frame *f)
+{
+    struct walk w = walk_start(f);
+    while (walk_next(&w)) {
+        if (w.index <= r->head) continue;
+        struct neb_record *rec;
+        if (w.index != r->head + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) break;
+        if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__commit_to(r, r->head);
+        bool ok = neb__log_acceptable(r, rec);
+        if (!ok)
+            neb__note(r, "the leader prepared a record that does not follow from the log; not acknowledged");
+        neb__free(rec);
+        if (!ok || !neb__log_append(r, w.bytes, w.length)) break;
+    }
+}
+
+/* Replaces everything behind the committed part by the frame's records, if these contain `index` with `hash`. */
+bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t index,
+                      const struct neb_hash *hash)
+{
+    struct walk w = walk_start(f);
+    bool found = index <= r->commit;
+    struct neb_hash h;
+    uint64_t last = r->commit;
+    while (walk_next(&w)) {
+        if (w.index <= r->commit) continue;
+        if (w.index != last + 1) return false;
+        last = w.index;
+        if (w.index == index) found = neb__hash(w.bytes, w.length, &h) == NEB_OK && neb__hash_equal(&h, hash);
+    }
+    if (!found) return false;
+    w = walk_start(f);
+    while (walk_next(&w))
+        if (w.index > r->commit && !place(r, &w)) return false;
+    neb__log_cut(r, last > r->commit ? last : r->commit);
+    return true;
+}
+
+void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    uint64_t was = r->view;
+    if (f->number && f->records) take_committed(r, f);
+    if (r->state == NEB_ROUND_HALTED) return;
+    if (r->view != was && r->state != NEB_ROUND_BOOT) neb__follow(r, r->view);
+    if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && r->normal == r->view) {
+        take_prepared(r, f);
+        neb__commit_to(r, f->commit); /* same view: the log is a prefix of the leader's */
+    } else
+        neb__view_tail(r, from, f);
+}

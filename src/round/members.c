@@ -1,0 +1,74 @@
+/* members.c: membership as bit sets, and the arithmetic of quorums.
+ *
+ * A quorum is more than half of all votes. Any two quorums of one roster meet; and because an ordinary change adds,
+ * removes, promotes or demotes one site with one vote, any quorum of an epoch also meets any quorum of the next one.
+ * That, and the rule that nothing is appended behind an uncommitted change, is all that safety needs. */
+#include "round/members.h"
+
+static int count(uint64_t x)
+{
+    return __builtin_popcountll(x);
+}
+
+int neb__members_votes(const struct neb_members *r, uint64_t sites)
+{
+    sites &= r->voters;
+    return count(sites) + (sites & neb__bit(r->heavy) ? 1 : 0);
+}
+
+int neb__members_total(const struct neb_members *r)
+{
+    return neb__members_votes(r, r->voters);
+}
+
+int neb__members_quorum(const struct neb_members *r)
+{
+    return neb__members_total(r) / 2 + 1;
+}
+
+bool neb__members_has_quorum(const struct neb_members *r, uint64_t sites)
+{
+    return neb__members_votes(r, sites) >= neb__members_quorum(r);
+}
+
+bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t sites)
+{
+    int heard = neb__members_votes(r, sites & ~neb__bit(self));
+    return heard > neb__members_total(r) - neb__members_quorum(r);
+}
+
+bool neb__members_valid(const struct neb_members *r)
+{
+    if (!r->voters || (r->voters & ~r->members) || (r->trains & ~r->members)) return false;
+    if (count(r->voters) > NEB_VOTERS_MAX) return false;
+    return r->heavy == NEB_NO_SITE || (r->heavy < NEB_SITES_MAX && (r->voters & neb__bit(r->heavy)));
+}
+
+bool neb__members_follows(const struct neb_members *from, const struct neb_members *to)
+{
+    if (!neb__members_valid(to) || to->epoch != from->epoch + 1 || to->heavy != from->heavy) return false;
+    if (from->heavy != NEB_NO_SITE && to->voters != from->voters) return false;
+    uint64_t changed =
+        (from->members ^ to->members) | (from->voters ^ to->voters) | (from->trains ^ to->trains);
+    return count(changed) == 1;
+}
+
+neb_status neb__members_put(const struct neb_members *r, struct neb_buf *out)
+{
+    uint8_t b[30];
+    neb__put32(b, r->epoch);
+    neb__put64(b + 4, r->members);
+    neb__put64(b + 12, r->voters);
+    neb__put64(b + 20, r->trains);
+    neb__put16(b + 28, r->heavy);
+    return neb__buf_append(out, b, sizeof b);
+}
+
+void neb__members_get(struct neb_reader *in, struct neb_members *r)
+{
+    r->epoch = neb__read32(in);
+    r->members = neb__read64(in);
+    r->voters = neb__read64(in);
+    r->trains = neb__read64(in);
+    r->heavy = neb__read16(in);
+}

@@ -1,0 +1,43 @@
+/* members.h: who belongs to the run in one epoch, who votes, and what a quorum is. */
+#ifndef NEB_ROUND_MEMBERS_H
+#define NEB_ROUND_MEMBERS_H
+
+#include "base/bytes.h"
+#include "base/buf.h"
+
+#define NEB_SITES_MAX  64 /* sites of a run, over its whole life: ids are never used again */
+#define NEB_VOTERS_MAX 7
+#define NEB_NO_SITE    0xffffu
+
+/* One bit a site. A witness is a voter that does not train. `heavy` is the survivor: a voter with two votes. */
+struct neb_members {
+    uint32_t epoch;
+    uint64_t members, voters, trains;
+    uint16_t heavy; /* or NEB_NO_SITE */
+};
+
+static inline uint64_t neb__bit(unsigned site)
+{
+    return site < NEB_SITES_MAX ? (uint64_t)1 << site : 0;
+}
+
+int neb__members_votes(const struct neb_members *r, uint64_t sites); /* the votes of these sites together */
+int neb__members_total(const struct neb_members *r);
+int neb__members_quorum(const struct neb_members *r); /* votes that commit */
+bool neb__members_has_quorum(const struct neb_members *r, uint64_t sites);
+
+/* Whether answers of `sites` meet every quorum that `self` may ever have been part of: what a site that has
+ * forgotten its promises must hear before it votes again. */
+bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t sites);
+
+/* Well formed in itself: voters are members, 1..7 of them, the heavy one is a voter. */
+bool neb__members_valid(const struct neb_members *r);
+
+/* `to` may follow `from` as an ordinary change: the next epoch and at most one site changed, so that every quorum of
+ * the one meets every quorum of the other; with a survivor the voters are fixed. */
+bool neb__members_follows(const struct neb_members *from, const struct neb_members *to);
+
+neb_status neb__members_put(const struct neb_members *r, struct neb_buf *out);
+void neb__members_get(struct neb_reader *in, struct neb_members *r);
+
+#endif

@@ -1,0 +1,194 @@
+/* record.c: bytes of records and parcel headers.
+ *
+ * A record is the unit of agreement, so its bytes are canonical: the decoder accepts exactly what the encoder writes,
+ * and two records are equal if and only if their bytes are. Layout (little-endian):
+ *
+ *     u8 type, u8 format, u32 epoch, u64 view, u64 index, hash previous
+ *     ROUND:          u32 c0, u32 c1, u64 v, u8 mode, u32 eta, u32 mu, u16 owner, u32 result length, hash result,
+ *                     u16 parcels, each: u16 site, u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length,
+ *                     u64 tokens, hash
+ *     ROSTER, FORCED: roster
+ *     END, FINAL:     u64 tokens
+ */
+#include "round/record.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { FORMAT = 1, NAMED_SIZE = 71 };
+
+void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE])
+{
+    memset(out, 0, NEB_PARCEL_SIZE);
+    neb__put16(out, p->site);
+    out[2] = p->kind;
+    out[3] = p->rung;
+    neb__put32(out + 4, p->c0);
+    neb__put32(out + 8, p->c1);
+    neb__put64(out + 12, p->k);
+    neb__put64(out + 20, p->b);
+    neb__put32(out + 28, p->tau);
+    neb__put32(out + 32, p->weight);
+    neb__put64(out + 36, p->tokens);
+    neb__put32(out + 44, p->epoch);
+    neb__put32(out + 48, p->length);
+}
+
+neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out)
+{
+    if (n < NEB_PARCEL_SIZE) return neb__quiet(NEB_ERR_CORRUPT, "payload of %zu bytes has no header", n);
+    struct neb_parcel p = {
+        .site = neb__get16(in),
+        .kind = in[2],
+        .rung = in[3],
+        .c0 = neb__get32(in + 4),
+        .c1 = neb__get32(in + 8),
+        .k = neb__get64(in + 12),
+        .b = neb__get64(in + 20),
+        .tau = neb__get32(in + 28),
+        .weight = neb__get32(in + 32),
+        .tokens = neb__get64(in + 36),
+        .epoch = neb__get32(in + 44),
+        .length = neb__get32(in + 48),
+    };
+    if (p.site >= NEB_SITES_MAX || p.kind > NEB_PARCEL_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
+        neb__get32(in + 52) || p.length != n - NEB_PARCEL_SIZE)
+        return neb__quiet(NEB_ERR_CORRUPT, "payload header with contradicting fields");
+    *out = p;
+    return NEB_OK;
+}
+
+struct neb_record *neb__record_new(uint32_t parcels)
+{
+    if (parcels > NEB_SITES_MAX) return NULL;
+    struct neb_record *r = neb__calloc(1, sizeof *r + parcels * sizeof r->parcel[0]);
+    if (r) r->parcels = parcels, r->owner = NEB_NO_SITE;
+    return r;
+}
+
+static neb_status put_round(const struct neb_record *r, struct neb_buf *out)
+{
+    uint8_t b[67];
+    neb__put32(b, r->c0);
+    neb__put32(b + 4, r->c1);
+    neb__put64(b + 8, r->v);
+    b[16] = r->mode;
+    neb__put32(b + 17, r->eta);
+    neb__put32(b + 21, r->mu);
+    neb__put16(b + 25, r->owner);
+    neb__put32(b + 27, r->result_length);
+    memcpy(b + 31, r->result.b, NEB_HASH_SIZE);
+    neb__put16(b + 63, (uint16_t)r->parcels);
+    b[65] = b[66] = 0;
+    NEB_TRY(neb__buf_append(out, b, sizeof b));
+    for (uint32_t i = 0; i < r->parcels; i++) {
+        const struct neb_named *p = &r->parcel[i];
+        uint8_t e[NAMED_SIZE];
+        neb__put16(e, p->site);
+        e[2] = p->reject;
+        neb__put64(e + 3, p->k);
+        neb__put64(e + 11, p->b);
+        neb__put32(e + 19, p->weight);
+        neb__put32(e + 23, p->tau);
+        neb__put32(e + 27, p->length);
+        neb__put64(e + 31, p->tokens);
+        memcpy(e + 39, p->hash.b, NEB_HASH_SIZE);
+        NEB_TRY(neb__buf_append(out, e, sizeof e));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out)
+{
+    uint8_t b[54];
+    b[0] = r->type;
+    b[1] = FORMAT;
+    neb__put32(b + 2, r->epoch);
+    neb__put64(b + 6, r->view);
+    neb__put64(b + 14, r->index);
+    memcpy(b + 22, r->prev.b, NEB_HASH_SIZE);
+    NEB_TRY(neb__buf_append(out, b, sizeof b));
+    if (r->type == NEB_RECORD_ROUND) return put_round(r, out);
+    if (r->type == NEB_RECORD_ROSTER || r->type == NEB_RECORD_FORCED)
+        return neb__members_put(&r->roster, out);
+    uint8_t t[8];
+    neb__put64(t, r->tokens);
+    return neb__buf_append(out, t, sizeof t);
+}
+
+static void get_hash(struct neb_reader *in, struct neb_hash *h)
+{
+    const uint8_t *p = neb__read(in, NEB_HASH_SIZE);
+    if (p) memcpy(h->b, p, NEB_HASH_SIZE);
+}
+
+static bool get_round(struct neb_reader *in, struct neb_record *r)
+{
+    r->c0 = neb__read32(in);
+    r->c1 = neb__read32(in);
+    r->v = neb__read64(in);
+    r->mode = neb__read8(in);
+    r->eta = neb__read32(in);
+    r->mu = neb__read32(in);
+    r->owner = neb__read16(in);
+    r->result_length = neb__read32(in);
+    get_hash(in, &r->result);
+    uint16_t n = neb__read16(in);
+    if (neb__read16(in) || n != r->parcels || r->c0 >= r->c1 || r->mode > NEB_MODE_AVERAGE) return false;
+    int last = -1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct neb_named *p = &r->parcel[i];
+        p->site = neb__read16(in);
+        p->reject = neb__read8(in);
+        p->k = neb__read64(in);
+        p->b = neb__read64(in);
+        p->weight = neb__read32(in);
+        p->tau = neb__read32(in);
+        p->length = neb__read32(in);
+        p->tokens = neb__read64(in);
+        get_hash(in, &p->hash);
+        if (p->site >= NEB_SITES_MAX || p->site <= last || !p->k || !p->weight || p->reject > NEB_REJECT_SIZE)
+            return false;
+        last = p->site;
+    }
+    return n > 0;
+}
+
+neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out)
+{
+    struct neb_reader in = {bytes, n, false};
+    uint8_t type = neb__read8(&in), format = neb__read8(&in);
+    size_t fixed = 54 + 67;
+    uint32_t parcels = 0;
+    if (type == NEB_RECORD_ROUND && n >= fixed) parcels = (uint32_t)((n - fixed) / NAMED_SIZE);
+    if (format != FORMAT || type < NEB_RECORD_ROUND || type > NEB_RECORD_FORCED || parcels > NEB_SITES_MAX)
+        return neb__quiet(NEB_ERR_CORRUPT, "record of type %u, format %u, %zu bytes", type, format, n);
+    struct neb_record *r = neb__record_new(parcels);
+    if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a record");
+    r->type = type;
+    r->epoch = neb__read32(&in);
+    r->view = neb__read64(&in);
+    r->index = neb__read64(&in);
+    get_hash(&in, &r->prev);
+    bool ok = true;
+    if (type == NEB_RECORD_ROUND)
+        ok = get_round(&in, r);
+    else if (type == NEB_RECORD_ROSTER || type == NEB_RECORD_FORCED) {
+        neb__members_get(&in, &r->roster);
+        ok = neb__members_valid(&r->roster);
+    } else
+        r->tokens = neb__read64(&in);
+    if (!ok || in.bad || in.left || !r->index) {
+        neb__free(r);
+        return neb__quiet(NEB_ERR_CORRUPT, "record with contradicting fields");
+    }
+    *out = r;
+    return NEB_OK;
+}
+
+const struct neb_named *neb__record_of(const struct neb_record *r, unsigned site)
+{
+    for (uint32_t i = 0; i < r->parcels; i++)
+        if (r->parcel[i].site == site) return &r->parcel[i];
+    return NULL;
+}

@@ -1,0 +1,83 @@
+/* record.h: the entries of the ledger, and the headers of the payloads that they name. */
+#ifndef NEB_ROUND_RECORD_H
+#define NEB_ROUND_RECORD_H
+
+#include "base/buf.h"
+#include "base/hash.h"
+#include "round/members.h"
+
+#define NEB_RECORD_MAX 16384 /* bytes of one record: 64 parcels fit */
+
+/* The header of a payload: it stands in front of the payload's bytes, and a payload's name is the hash of both. */
+struct neb_parcel {
+    uint16_t site;
+    uint8_t kind;    /* neb_payload_kind */
+    uint8_t rung;    /* of the codec's ladder; opaque here */
+    uint32_t c0, c1; /* cells [c0, c1) */
+    uint64_t k;      /* the site's sequence number: grows over crashes, never used twice */
+    uint64_t b;      /* version of the cells that the delta was taken against */
+    uint32_t tau;    /* inner steps in it */
+    uint32_t weight; /* tokens per inner step */
+    uint64_t tokens; /* tokens in it */
+    uint32_t epoch;
+    uint32_t length; /* bytes behind the header */
+};
+#define NEB_PARCEL_SIZE 56
+
+enum neb_payload_kind { NEB_PARCEL_DELTA = 0, NEB_PARCEL_RESULT = 1 /* an owner's mean of parcels */ };
+
+void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE]);
+/* NEB_ERR_CORRUPT when the fields contradict each other. */
+neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out);
+
+enum neb_record_type {
+    NEB_RECORD_ROUND = 1,  /* cells go from v to v + 1 */
+    NEB_RECORD_ROSTER = 2, /* the next epoch */
+    NEB_RECORD_END = 3,    /* the token target is reached: flush */
+    NEB_RECORD_FINAL = 4,  /* everything is in; theta is the model */
+    NEB_RECORD_FORCED = 5, /* an operator's eviction that the old quorum could not commit */
+};
+
+enum neb_round_mode { NEB_MODE_NESTEROV = 0, NEB_MODE_AVERAGE = 1 };
+enum neb_reject { NEB_REJECT_NONE = 0, NEB_REJECT_NONFINITE = 1, NEB_REJECT_NORM = 2, NEB_REJECT_SIZE = 3 };
+
+/* A parcel as a record names it. */
+struct neb_named {
+    uint16_t site;
+    uint8_t reject; /* neb_reject: consumed, but its bytes are not used */
+    uint64_t k, b;
+    uint32_t weight, tau, length;
+    uint64_t tokens;
+    struct neb_hash hash;
+};
+
+struct neb_record {
+    uint8_t type, mode;
+    uint32_t epoch;
+    uint64_t view, index;
+    struct neb_hash prev;
+    /* ROUND */
+    uint32_t c0, c1;
+    uint64_t v;
+    uint32_t eta, mu; /* bits of the fp32 numbers */
+    uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the parcels */
+    uint32_t result_length;
+    struct neb_hash result;
+    /* ROSTER, FORCED */
+    struct neb_members roster;
+    /* END, FINAL */
+    uint64_t tokens;
+    uint32_t parcels;
+    struct neb_named parcel[]; /* ascending by site */
+};
+
+/* One block, zeroed, with room for `parcels`; release with neb__free. NULL: out of memory. */
+struct neb_record *neb__record_new(uint32_t parcels);
+neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out);
+/* The bytes must be exactly one record in its one valid form. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
+neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out);
+
+/* The parcel of `site`, or NULL. */
+const struct neb_named *neb__record_of(const struct neb_record *r, unsigned site);
+
+#endif

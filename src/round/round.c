@@ -1,0 +1,358 @@
+/* round.c: the round core's outside: creating it, feeding events, handing out actions, saying when to wake it.
+ *
+ * Every event ends in progress(): whatever the new state makes possible is done there, from the state alone. So no
+ * code path has to remember what to trigger, and a message that was lost is made up for by the next tick. */
+#include "round/core.h"
+
+#include <stdio.h>
+
+void neb__round_defaults(struct neb_round_config *c)
+{
+    if (!c->staleness) c->staleness = 1;
+    if (!c->pipeline) c->pipeline = 4;
+    if (!c->nominal) c->nominal = 100;
+    if (!c->drift_steps) c->drift_steps = 8 * c->nominal < 2000 ? 8 * c->nominal : 2000;
+    if (!c->ping_ms) c->ping_ms = 1000;
+    if (!c->elect_ms) c->elect_ms = 3000;
+    if (!c->contact_ms) c->contact_ms = 5000;
+    if (!c->round_ms) c->round_ms = 5000;
+    if (!c->grace_ms) c->grace_ms = 10000;
+    if (!c->fetch_ms) c->fetch_ms = 2000;
+    if (!c->greet_ms) c->greet_ms = 3000;
+}
+
+struct neb_action *neb__act(struct neb_round *r, enum neb_action_type type)
+{
+    if (r->acts == r->act_cap) {
+        size_t cap = r->act_cap ? 2 * r->act_cap : 64;
+        struct neb_action *a = neb__realloc(r->act, cap * sizeof *a);
+        if (!a) { /* the last action is lost; the site stops */
+            r->failed = NEB_ERR_NOMEM;
+            neb__free(r->act[r->acts - 1].bytes);
+            r->acts--;
+        } else
+            r->act = a, r->act_cap = cap;
+    }
+    struct neb_action *a = &r->act[r->acts++];
+    memset(a, 0, sizeof *a);
+    a->type = type;
+    return a;
+}
+
+void neb__send(struct neb_round *r, unsigned to, const struct neb_frame *frame)
+{
+    if (to >= NEB_SITES_MAX || to == r->self || !r->peer[to].up) return;
+    struct neb_frame *f = (struct neb_frame *)frame;
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_FRAME_MAX);
+    f->from = r->self;
+    f->epoch = r->roster.epoch;
+    f->roster_id = 0;
+    f->view = r->view;
+    f->commit = r->commit;
+    f->lapse = r->lapse[r->self];
+    if (neb__frame_encode(f, &b) != NEB_OK) {
+        neb__buf_free(&b);
+        r->failed = NEB_ERR_NOMEM;
+        return;
+    }
+    struct neb_action *a = neb__act(r, NEB_ACT_SEND);
+    a->site = (uint16_t)to;
+    a->bytes = b.data;
+    a->length = b.len;
+}
+
+void neb__note(struct neb_round *r, const char *text)
+{
+    neb__act(r, NEB_ACT_NOTE)->text = text;
+}
+
+void neb__halt(struct neb_round *r, const char *text)
+{
+    if (r->state == NEB_ROUND_HALTED) return;
+    r->state = NEB_ROUND_HALTED;
+    snprintf(r->halt_text, sizeof r->halt_text, "%s", text);
+    neb__act(r, NEB_ACT_HALT)->text = r->halt_text;
+}
+
+uint32_t neb__frag_first(const struct neb_round *r, uint32_t f)
+{
+    return (uint32_t)((uint64_t)f * r->cfg.cells / r->cfg.fragments);
+}
+
+bool neb__leads(const struct neb_round *r)
+{
+    return r->state == NEB_ROUND_LEAD;
+}
+
+void neb__round_destroy(struct neb_round *r)
+{
+    if (!r) return;
+    r->commit = 0;
+    neb__log_cut(r, 0);
+    for (size_t i = r->act_next; i < r->acts; i++) neb__free(r->act[i].bytes);
+    neb__free(r->act_bytes);
+    neb__free(r->act);
+    neb__free(r->log);
+    neb__free(r->lastk);
+    neb__free(r->cell);
+    neb__free(r->close_at);
+    neb__free(r->capturing);
+    neb__free(r->payload);
+    neb__free(r);
+}
+
+static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *boot)
+{
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        struct cell *cell = &r->cell[c];
+        cell->v_app = boot->applied[c];
+        cell->v_site = boot->merged[c];
+        cell->open = boot->open[c];
+        cell->base = -(int64_t)boot->work[c];
+        cell->fetch_from = r->self;
+        if (cell->open.k >= r->next_k) r->next_k = cell->open.k + 1;
+    }
+    return neb__log_boot(r, boot);
+}
+
+neb_status neb__round_create(const struct neb_round_config *c, const struct neb_round_boot *boot,
+                             struct neb_round **out)
+{
+    if (!c->cells || !c->fragments || c->fragments > c->cells || c->self >= NEB_SITES_MAX ||
+        !neb__members_valid(&c->roster))
+        return neb__fail(NEB_ERR_INVALID, "round: %u cells in %u fragments, site %u: not a valid run",
+                         c->cells, c->fragments, c->self);
+    struct neb_round *r = NEB_NEW(struct neb_round);
+    if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for the round core");
+    r->cfg = *c;
+    neb__round_defaults(&r->cfg);
+    r->self = c->self;
+    r->roster = c->roster;
+    r->leader = r->sync_from = NEB_NO_SITE;
+    r->next_k = 1;
+    r->cell = NEB_NEW_ARRAY(struct cell, c->cells);
+    r->lastk = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
+    r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);
+    r->capturing = NEB_NEW_ARRAY(bool, c->fragments);
+    r->act = NEB_NEW_ARRAY(struct neb_action, 64);
+    r->act_cap = 64;
+    for (int i = 0; i < NEB_SITES_MAX; i++) r->peer[i].heard = r->peer[i].chain = INT64_MIN / 4;
+    neb_status s = NEB_OK;
+    if (!r->cell || !r->lastk || !r->close_at || !r->capturing || !r->act)
+        s = neb__fail(NEB_ERR_NOMEM, "out of memory for %u cells", c->cells);
+    if (s == NEB_OK) s = boot_cells(r, boot);
+    if (s != NEB_OK) {
+        neb__round_destroy(r);
+        return s;
+    }
+    r->state = NEB_ROUND_BOOT;
+    r->greet_phase = 0; /* starts with the first tick */
+    *out = r;
+    return NEB_OK;
+}
+
+/* ---- events --------------------------------------------------------------------------------------------------- */
+
+static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
+{
+    struct neb_frame f;
+    if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, &f) != NEB_OK || f.from != from)
+        return;
+    bool member = r->roster.members & neb__bit(from);
+    if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
+        r->peer[from].chain = r->now; /* first the roster, then everything else */
+        neb__log_send(r, from, f.commit + 1, r->commit);
+    }
+    if (f.type == NEB_FRAME_LOG) {
+        neb__log_frame(r, from, &f);
+        return;
+    }
+    if (f.epoch > r->roster.epoch && f.commit > r->commit)
+        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+    if (f.type == NEB_FRAME_GETLOG) {
+        if (r->damaged || r->forgot || !f.number) return;
+        neb__log_send(r, from, f.number, member ? r->head : r->commit);
+        return;
+    }
+    if (!member) return; /* fenced: evicted, or not admitted yet */
+    if (f.type == NEB_FRAME_REPORT) neb__lead_report(r, from, &f);
+    if (f.type == NEB_FRAME_REQUEST && neb__leads(r))
+        neb__lead_request(r, (uint32_t)f.number, f.phase, (uint32_t)f.head);
+    if (f.type == NEB_FRAME_GOODBYE) r->peer[from].gone = true;
+    neb__view_frame(r, from, &f);
+}
+
+static void operator_event(struct neb_round *r, const struct neb_event *ev)
+{
+    if (neb__leads(r)) {
+        neb__lead_request(r, ev->op, ev->site, (uint32_t)ev->count);
+        return;
+    }
+    struct neb_frame f = {
+        .type = NEB_FRAME_REQUEST, .number = ev->op, .phase = (uint8_t)ev->site, .head = ev->count};
+    neb__send(r, r->leader, &f);
+}
+
+static void peer_event(struct neb_round *r, unsigned site, bool up)
+{
+    if (site >= NEB_SITES_MAX || site == r->self) return;
+    r->peer[site].up = up;
+    if (!up) return;
+    r->peer[site].gone = false;
+    if (r->state == NEB_ROUND_BOOT) r->greet_at = r->now;
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        const struct cell *cell = &r->cell[c];
+        if (!cell->open.k || (c && r->cell[c - 1].open.k == cell->open.k)) continue;
+        struct neb_action *a = neb__act(r, NEB_ACT_PUSH);
+        a->site = (uint16_t)site;
+        a->hash = cell->open.hash;
+    }
+}
+
+static void pausing(struct neb_round *r)
+{
+    bool drifted = r->cfg.drift_pause && r->steps - r->last_commit_step >= (int64_t)r->cfg.drift_steps;
+    bool pause = drifted || r->ending || r->state == NEB_ROUND_HALTED;
+    if (pause == r->paused) return;
+    r->paused = pause;
+    neb__act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
+}
+
+static void progress(struct neb_round *r)
+{
+    if (r->state == NEB_ROUND_HALTED) {
+        pausing(r);
+        return;
+    }
+    neb__view_tick(r);
+    neb__lead_tick(r);
+    neb__lead_progress(r);
+    neb__log_write(r);
+    neb__apply_progress(r);
+    neb__capture_due(r);
+    neb__fetch_tick(r);
+    neb__payload_prune(r);
+    bool follows = r->state == NEB_ROUND_FOLLOW && r->leader != NEB_NO_SITE;
+    if (r->report_due && follows) neb__report(r, r->leader);
+    if (r->ended && !r->paused_end) {
+        r->paused_end = true;
+        neb__act(r, NEB_ACT_ENDED);
+    }
+    pausing(r);
+}
+
+neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
+{
+    if (ev->now > r->now) r->now = ev->now;
+    if (r->state == NEB_ROUND_BOOT && !r->greet_phase) neb__greet_start(r);
+    if (r->state != NEB_ROUND_HALTED) switch (ev->type) {
+        case NEB_EV_TICK: break;
+        case NEB_EV_PEER_UP: peer_event(r, ev->site, true); break;
+        case NEB_EV_PEER_DOWN: peer_event(r, ev->site, false); break;
+        case NEB_EV_FRAME: frame(r, ev->site, ev->bytes, ev->length); break;
+        case NEB_EV_WRITTEN: neb__log_written(r, ev->id, ev->status); break;
+        case NEB_EV_STEP: r->steps += (int64_t)ev->count; break;
+        case NEB_EV_CAPTURED: neb__captured(r, ev); break;
+        case NEB_EV_PAYLOAD:
+        case NEB_EV_NO_PAYLOAD: neb__payload_event(r, ev); break;
+        case NEB_EV_APPLIED: neb__applied(r, ev); break;
+        case NEB_EV_CELL: neb__cell_event(r, ev); break;
+        case NEB_EV_INSTALLED: neb__installed(r, ev); break;
+        case NEB_EV_OPERATOR: operator_event(r, ev); break;
+        case NEB_EV_RESULT: break;
+        }
+    progress(r);
+    return r->failed;
+}
+
+bool neb__round_next(struct neb_round *r, struct neb_action *out)
+{
+    neb__free(r->act_bytes);
+    r->act_bytes = NULL;
+    if (r->act_next == r->acts) {
+        r->act_next = r->acts = 0;
+        return false;
+    }
+    *out = r->act[r->act_next++];
+    r->act_bytes = out->bytes;
+    return true;
+}
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t neb__round_wake(const struct neb_round *r)
+{
+    int64_t at = r->now + r->cfg.ping_ms;
+    if (r->state == NEB_ROUND_HALTED) return INT64_MAX;
+    if (r->state == NEB_ROUND_BOOT) at = sooner(at, r->greet_phase == 3 ? r->sync_at : r->greet_at);
+    if (r->state == NEB_ROUND_SYNC || r->state == NEB_ROUND_ELECT) at = sooner(at, r->sync_at);
+    if (r->state == NEB_ROUND_ELECT) at = sooner(at, r->ask_end);
+    if (r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC) at = sooner(at, r->elect_at);
+    if (r->state == NEB_ROUND_LEAD) at = sooner(at, r->next_ping);
+    for (size_t i = 0; i < r->payloads; i++)
+        if (r->payload[i].needed) at = sooner(at, r->payload[i].fetch_at);
+    return at > r->now ? at : r->now + 1;
+}
+
+/* ---- looking inside ------------------------------------------------------------------------------------------- */
+
+void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
+{
+    *out = (struct neb_round_status){
+        .state = r->state,
+        .view = r->view,
+        .normal_view = r->normal,
+        .head = r->head,
+        .durable = r->disk_head,
+        .commit = r->commit,
+        .applied = r->cursor,
+        .tokens = r->tokens,
+        .incarnation = r->incarnation,
+        .lapse = r->lapse[r->self],
+        .paused = r->paused,
+        .ended = r->ended,
+        .may_vote = r->state != NEB_ROUND_BOOT && r->state != NEB_ROUND_HALTED,
+        .root_known = r->root_known,
+        .caught_up = neb__caught_up(r),
+        .root = r->cur_root,
+        .roster = r->roster,
+    };
+}
+
+const struct neb_record *neb__round_record(const struct neb_round *r, uint64_t index)
+{
+    return index && index <= r->head ? r->log[index - 1].record : NULL;
+}
+
+const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index, size_t *length)
+{
+    if (!index || index > r->head) return NULL;
+    *length = r->log[index - 1].length;
+    return r->log[index - 1].bytes;
+}
+
+bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell)
+{
+    const struct neb_record *rec = neb__round_record(r, index);
+    return rec && cell < r->cfg.cells && !r->cell[cell].fetching && r->cell[cell].v_app == rec->v;
+}
+
+bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell)
+{
+    const struct neb_record *rec = neb__round_record(r, index);
+    return rec && cell < r->cfg.cells && r->cell[cell].v_site == rec->v;
+}
+
+uint64_t neb__round_version(const struct neb_round *r, uint32_t cell)
+{
+    return r->cell[cell].v_log;
+}
+
+uint64_t neb__round_all_applied(const struct neb_round *r)
+{
+    return r->floor;
+}

@@ -1,0 +1,167 @@
+/* round.h: the round protocol as a state machine. Events go in, actions come out; it reads no clock, socket, file or
+ * random device, and payloads are names to it, never bytes. docs/rounds.md explains the protocol.
+ *
+ *     neb__round_event(r, &ev);
+ *     while (neb__round_next(r, &act)) carry_out(&act);     in this order
+ *     set a timer for neb__round_wake(r)
+ *
+ * A successful create owes a destroy. An action's pointers are valid until the next call of neb__round_next() or
+ * neb__round_event(). */
+#ifndef NEB_ROUND_ROUND_H
+#define NEB_ROUND_ROUND_H
+
+#include "round/record.h"
+
+struct neb_round;
+
+#define NEB_MARK_MAX 512 /* bytes of the acked mark's content */
+
+struct neb_round_config {
+    uint16_t self;
+    struct neb_hash genesis; /* the record before the first one */
+    struct neb_members roster;
+    uint32_t cells,
+        fragments;         /* fragment f is the cells [f * cells / fragments, (f + 1) * cells / fragments) */
+    uint32_t staleness;    /* S */
+    uint32_t pipeline;     /* records that may be prepared at a time */
+    uint32_t nominal;      /* inner steps between two captures of one fragment */
+    uint32_t drift_steps;  /* inner steps without a commit before a pause */
+    bool drift_pause;      /* false: go on and be discounted */
+    uint64_t token_target; /* 0: none */
+    uint32_t eta, mu;      /* bits of fp32 */
+    uint64_t cell_bytes;   /* of theta and momentum of one cell */
+    bool promote;          /* members that have caught up become voters while there are fewer than 7 */
+    bool owners;           /* parcels of a fragment go to its owner, which sends one mean */
+    int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
+    uint64_t seed; /* spreads the election timers */
+};
+
+/* Fills in the times and limits that a job file does not name. */
+void neb__round_defaults(struct neb_round_config *c);
+
+/* What the disk held. */
+struct neb_boot_parcel {
+    struct neb_hash hash;
+    uint64_t k, b;
+};
+struct neb_round_boot {
+    bool damaged;        /* something at or below the acked mark is lost */
+    const uint8_t *mark; /* NULL: a fresh folder */
+    size_t mark_length;
+    const uint8_t *const *record; /* of index 1, 2, … */
+    const size_t *record_length;
+    uint64_t records;
+    const uint64_t *applied;            /* per cell: version of theta and m */
+    const uint64_t *merged;             /* per cell: version up to which the site's own state is merged */
+    const struct neb_boot_parcel *open; /* per cell; k 0: none */
+    const uint64_t *work;               /* per cell: inner steps in the restored delta */
+};
+
+enum neb_event_type {
+    NEB_EV_TICK = 1,
+    NEB_EV_PEER_UP,    /* site */
+    NEB_EV_PEER_DOWN,  /* site */
+    NEB_EV_FRAME,      /* site, bytes, length */
+    NEB_EV_WRITTEN,    /* id; or status: NOSPACE is tried again, anything else stops the site */
+    NEB_EV_STEP,       /* count: inner steps made since the last one */
+    NEB_EV_CAPTURED,   /* parcel, hash: durable; empty: there was nothing to send */
+    NEB_EV_PAYLOAD,    /* parcel, hash, reject: complete, verified and durable here */
+    NEB_EV_NO_PAYLOAD, /* site, hash: this peer does not have it */
+    NEB_EV_APPLIED,    /* index, root */
+    NEB_EV_CELL,       /* cell, version, index, root, site: a fetched cell's proof leads to this root */
+    NEB_EV_INSTALLED,  /* cell, version: what the cell holds now */
+    NEB_EV_OPERATOR,   /* op, site, count (flags) */
+    NEB_EV_RESULT,     /* an owner's mean: parcel, hash, durable */
+};
+
+enum neb_operator { NEB_OP_ADMIT = 1, NEB_OP_EVICT, NEB_OP_LEAVE, NEB_OP_FORCE, NEB_OP_ADOPT };
+
+struct neb_event {
+    enum neb_event_type type;
+    int64_t now; /* ms of a monotonic clock */
+    uint16_t site;
+    const uint8_t *bytes;
+    size_t length;
+    uint64_t id, index, count, version;
+    uint32_t cell, op;
+    neb_status status;
+    const struct neb_parcel *parcel;
+    struct neb_hash hash, root;
+    uint8_t reject;
+    bool empty;
+    struct neb_members roster; /* FORCE, ADOPT: the roster that the operator signed */
+};
+
+enum neb_action_type {
+    NEB_ACT_SEND = 1, /* site, bytes, length */
+    NEB_ACT_WRITE, /* id; records [index, index + count) of the log, then the mark in bytes; answer WRITTEN */
+    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; dense; answer CAPTURED */
+    NEB_ACT_PUSH,    /* site, hash: send this payload */
+    NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer PAYLOAD or NO_PAYLOAD */
+    NEB_ACT_APPLY, /* index: theta of the cells at the record's version, and likewise the site's own state */
+    NEB_ACT_DISCARD,    /* c0, c1, k: the open parcel is given up, its work stays in the live model */
+    NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta and the residual, log what is dropped */
+    NEB_ACT_FETCH_CELL, /* site, cell: answer CELL */
+    NEB_ACT_INSTALL,    /* cell, version, index: the fetched cell is trusted */
+    NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the parcels in bytes: form the mean, answer RESULT */
+    NEB_ACT_PAUSE,      /* stop stepping: drift limit, or the end */
+    NEB_ACT_RESUME,
+    NEB_ACT_ROSTER, /* the roster changed */
+    NEB_ACT_HALT,   /* text: why this site cannot go on */
+    NEB_ACT_ENDED,  /* theta is final */
+    NEB_ACT_NOTE,   /* text: something a person should know */
+};
+
+struct neb_action {
+    enum neb_action_type type;
+    uint16_t site;
+    uint8_t *bytes;
+    size_t length;
+    uint64_t id, index, count, k, version;
+    uint32_t c0, c1, cell, tau;
+    uint64_t num, den;
+    bool dense;
+    struct neb_hash hash;
+    const char *text;
+};
+
+neb_status neb__round_create(const struct neb_round_config *c, const struct neb_round_boot *boot,
+                             struct neb_round **out);
+void neb__round_destroy(struct neb_round *r); /* NULL is fine */
+
+/* NEB_ERR_NOMEM is the only failure; the site must be restarted then. */
+neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev);
+bool neb__round_next(struct neb_round *r, struct neb_action *out);
+int64_t neb__round_wake(const struct neb_round *r); /* when a TICK is wanted at the latest */
+
+/* Looking inside: for the driver, for status displays and for the simulator's checks. */
+enum neb_round_state {
+    NEB_ROUND_BOOT,
+    NEB_ROUND_FOLLOW,
+    NEB_ROUND_SYNC,
+    NEB_ROUND_ELECT,
+    NEB_ROUND_LEAD,
+    NEB_ROUND_HALTED
+};
+struct neb_round_status {
+    enum neb_round_state state;
+    uint64_t view, normal_view, head, durable, commit, applied, tokens;
+    uint32_t incarnation, lapse;
+    bool paused, ended, may_vote, root_known, caught_up;
+    struct neb_hash root;
+    struct neb_members roster;
+};
+void neb__round_status(const struct neb_round *r, struct neb_round_status *out);
+const struct neb_record *neb__round_record(const struct neb_round *r,
+                                           uint64_t index); /* NULL: not in the log */
+const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index, size_t *length);
+/* While an APPLY of this index is carried out: whether it concerns the cell's theta, or the site's state of it. */
+bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell);
+bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell);
+uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the committed log */
+uint64_t neb__round_all_applied(
+    const struct neb_round *r); /* every voter has applied this index, as far as known */
+/* The mark of a new site, for neb__ledger_create(). */
+neb_status neb__round_first_mark(struct neb_buf *out);
+
+#endif

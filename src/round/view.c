@@ -1,0 +1,461 @@
+/* view.c: who leads. Greeting after a start, elections, and taking over a log.
+ *
+ * A view's number contains its leader (view mod 64), so two sites can never lead the same view, whatever roster they
+ * know. A site that has not heard a leader with quorum contact first ASKs whether others miss it too; only a quorum of
+ * yes makes it raise its view (durably) and send ELECT. Whoever joins answers VOTE with what its log is, and acknowledges
+ * nothing of older views any more. The log with the greatest (normal view, length) of a quorum contains everything
+ * that was or could have been committed; the new leader takes it and pings. Followers take the leader's log over as a
+ * whole, in one write together with the new normal view.
+ *
+ * Greeting: a site that starts again asks the others before it votes. If enough answer to meet every quorum it may
+ * have been part of, it takes the best log of theirs and its own and a new lapse number; acknowledgements and votes
+ * given under an older lapse count no more, so whatever it forgot is harmless. If too few answer in time, and its disk
+ * is undamaged, and nobody remembers more of it than it does itself, it trusts its disk. */
+#include "round/core.h"
+#include "base/mutant.h"
+#include "base/rng.h"
+
+unsigned neb__leader_of(uint64_t view)
+{
+    return view ? (unsigned)(view % NEB_SITES_MAX) : NEB_NO_SITE;
+}
+
+static int64_t jitter(struct neb_round *r, int64_t span)
+{
+    struct neb_rng g = {r->cfg.seed};
+    r->cfg.seed = neb__rng_next(&g);
+    return (int64_t)neb__rng_below(&g, (uint64_t)span + 1);
+}
+
+static void to_voters(struct neb_round *r, const struct neb_frame *f)
+{
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && (r->roster.voters & neb__bit(i))) neb__send(r, i, f);
+}
+
+static bool is_voter(const struct neb_round *r)
+{
+    return r->roster.voters & neb__bit(r->self);
+}
+
+/* A leader that proves quorum contact was heard not long ago: no reason to leave it. */
+static bool content(const struct neb_round *r)
+{
+    if (r->state == NEB_ROUND_LEAD) return r->now - r->contact < r->cfg.elect_ms * 8 / 10;
+    return r->leader != NEB_NO_SITE && r->now - r->leader_proof < r->cfg.elect_ms * 8 / 10;
+}
+
+void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f)
+{
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (f->lapses[i] > r->lapse[i] && (i != r->self || r->state != NEB_ROUND_BOOT))
+            r->lapse[i] = f->lapses[i];
+}
+
+/* Without a leader in `view` until one is heard. */
+void neb__follow(struct neb_round *r, uint64_t view)
+{
+    if (r->state == NEB_ROUND_HALTED) return;
+    r->state = NEB_ROUND_FOLLOW;
+    r->view = view;
+    r->leader = NEB_NO_SITE;
+    r->ask_phase = 0;
+    r->sync_from = NEB_NO_SITE;
+    r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
+}
+
+/* ---- greeting ------------------------------------------------------------------------------------------------- */
+
+static void greet_send(struct neb_round *r)
+{
+    struct neb_frame f = {.type = NEB_FRAME_HELLO,
+                          .nonce = r->greet_nonce,
+                          .phase = (uint8_t)r->greet_phase,
+                          .number = r->greet_lapse,
+                          .normal = r->normal,
+                          .head = r->head};
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__send(r, i, &f);
+    r->greet_at = r->now + r->cfg.ping_ms / 2;
+}
+
+static void greet_phase(struct neb_round *r, int phase)
+{
+    r->greet_phase = phase;
+    r->greeted = 0;
+    r->greet_nonce = r->greet_nonce * 64 + 64 + r->self;
+    r->best.view = r->best.normal = r->best.head = 0;
+    r->best.site = NEB_NO_SITE;
+    greet_send(r);
+}
+
+void neb__greet_start(struct neb_round *r)
+{
+    r->state = NEB_ROUND_BOOT;
+    r->greet_nonce = r->incarnation;
+    r->greet_any = 0;
+    r->greet_end = r->now + r->cfg.greet_ms;
+    greet_phase(r, 1);
+}
+
+static void greet_done(struct neb_round *r)
+{
+    uint64_t view = r->best.view > r->view ? r->best.view : r->view;
+    if (r->greet_lapse > r->lapse[r->self]) r->lapse[r->self] = r->greet_lapse;
+    uint64_t k = (uint64_t)r->lapse[r->self] << 48 | (uint64_t)(r->incarnation & 0xffff) << 32 | 1;
+    if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
+    if (k > r->next_k) r->next_k = k;
+    r->damaged = r->forgot = false;
+    neb__follow(r, view);
+}
+
+/* Enough were heard: take the best log if it is better than the own one. */
+static void greet_enough(struct neb_round *r)
+{
+    if (r->greet_phase == 1) {
+        r->greet_lapse++;
+        greet_phase(r, 2);
+        return;
+    }
+    bool better = r->best.normal > r->normal || (r->best.normal == r->normal && r->best.head > r->head);
+    if (!better || r->best.site == NEB_NO_SITE) {
+        greet_done(r);
+        return;
+    }
+    r->greet_phase = 3;
+    r->sync_from = r->best.site;
+    r->sync_index = r->best.head;
+    r->sync_hash = r->best.hash;
+    r->sync_normal = r->best.normal;
+    r->sync_at = 0;
+}
+
+static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    struct peer *p = &r->peer[from];
+    struct promise mine;
+    bool stable = neb__log_acked(r, &mine);
+    if (f->phase == 2 && f->number > r->lapse[from]) r->lapse[from] = (uint32_t)f->number;
+    if (!stable || (f->phase == 2 && r->durable.lapse[from] < f->number)) {
+        p->hello_nonce = f->nonce; /* answered once it is durable */
+        p->hello_lapse = f->phase == 2 ? (uint32_t)f->number : 0;
+        return;
+    }
+    struct neb_frame a = {.type = NEB_FRAME_HELLO_OK, .nonce = f->nonce, .phase = f->phase};
+    a.flags = (uint8_t)((r->damaged || r->forgot ? 0 : NEB_FLAG_INTACT) | (p->forgot ? NEB_FLAG_FORGOT : 0));
+    a.normal = mine.normal;
+    a.head = mine.head;
+    a.hash = *neb__log_hash(r, mine.head);
+    a.number = r->lapse[from];
+    memcpy(a.lapses, r->lapse, sizeof a.lapses);
+    p->hello_nonce = 0;
+    neb__send(r, from, &a);
+}
+
+static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
+    if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
+    if (f->number > r->greet_lapse) r->greet_lapse = (uint32_t)f->number;
+    if (!(f->flags & NEB_FLAG_INTACT)) return;
+    r->greeted |= neb__bit(from);
+    r->greet_any |= neb__bit(from);
+    if (f->view > r->best.view) r->best.view = f->view;
+    bool better = r->best.site == NEB_NO_SITE || f->normal > r->best.normal ||
+                  (f->normal == r->best.normal && f->head > r->best.head);
+    if (better) {
+        r->best.normal = f->normal;
+        r->best.head = f->head;
+        r->best.hash = f->hash;
+        r->best.site = (uint16_t)from;
+    }
+    if (f->commit > r->commit)
+        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+    if (r->greet_phase < 3 && neb__members_remembers(&r->roster, r->self, r->greeted)) greet_enough(r);
+}
+
+static void greet_tick(struct neb_round *r)
+{
+    bool alone = !(r->roster.members & ~neb__bit(r->self));
+    bool trust =
+        !r->damaged && !r->forgot && (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
+    if (trust && neb__members_has_quorum(&r->roster, r->greet_any | neb__bit(r->self))) {
+        greet_done(r);
+        return;
+    }
+    if (r->greet_phase == 3) {
+        if (r->now >= r->greet_end + 2 * r->cfg.greet_ms) r->greet_end = r->now, greet_phase(r, 1);
+    } else if (r->now >= r->greet_at)
+        greet_send(r);
+}
+
+/* ---- elections ------------------------------------------------------------------------------------------------ */
+
+static void elect(struct neb_round *r)
+{
+    neb__follow(r, r->want_view);
+    r->state = NEB_ROUND_ELECT;
+    r->ask_phase = 2;
+    r->voted = 0;
+    r->ask_end = r->now + r->cfg.elect_ms;
+    r->best.site = NEB_NO_SITE;
+    r->best.view = 0;
+    r->sync_normal = UINT64_MAX;
+    r->sync_at = r->now + r->cfg.ping_ms / 2;
+}
+
+static void ask(struct neb_round *r, uint64_t above)
+{
+    uint64_t top = above > r->view ? above : r->view;
+    r->want_view = (top / NEB_SITES_MAX + 1) * NEB_SITES_MAX + r->self;
+    r->asked = neb__bit(r->self);
+    r->ask_phase = 1;
+    r->ask_end = r->now + r->cfg.ping_ms;
+    r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
+    if (neb__members_has_quorum(&r->roster, r->asked)) {
+        elect(r);
+        return;
+    }
+    to_voters(r, &(struct neb_frame){.type = NEB_FRAME_ASK, .number = r->want_view});
+}
+
+static void count_vote(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    r->voted |= neb__bit(from);
+    r->peer[from].ack_lapse = f->lapse;
+    bool better = f->normal > r->best.normal || (f->normal == r->best.normal && f->head > r->best.head);
+    if (NEB_MUTANT(longest_log)) better = f->head > r->best.head;
+    if (r->best.site == NEB_NO_SITE || better) {
+        r->best.normal = f->normal;
+        r->best.head = f->head;
+        r->best.hash = f->hash;
+        r->best.site = (uint16_t)from;
+    }
+    if (f->commit > r->best.view) r->best.view = f->commit; /* here: the greatest commit index heard of */
+}
+
+static uint64_t valid_votes(const struct neb_round *r)
+{
+    uint64_t votes = r->voted;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if ((votes & neb__bit(i)) && r->peer[i].ack_lapse < r->lapse[i]) votes &= ~neb__bit(i);
+    return votes;
+}
+
+/* The roster may change while the committed part is fetched; so everything is judged anew each time. */
+static void try_lead(struct neb_round *r)
+{
+    if (r->state != NEB_ROUND_ELECT || r->durable.view != r->view || !(r->voted & neb__bit(r->self))) return;
+    if (!neb__members_has_quorum(&r->roster, valid_votes(r))) return;
+    bool complete =
+        r->commit >= r->best.view &&
+        (r->best.site == r->self || (r->best.head <= r->head && r->sync_normal == r->best.normal &&
+                                     neb__hash_equal(neb__log_hash(r, r->best.head), &r->best.hash)));
+    if (complete) {
+        neb__lead_start(r);
+        return;
+    }
+    unsigned from = r->best.site;
+    if (r->ask_phase == 2 || r->now >= r->sync_at) {
+        r->ask_phase = 3;
+        r->sync_from = (uint16_t)from;
+        r->sync_index = r->best.head;
+        r->sync_hash = r->best.hash;
+        r->sync_at = r->now + r->cfg.ping_ms / 2;
+        for (unsigned i = 0; i < NEB_SITES_MAX; i++) /* whoever knows more commits, or has the log */
+            if (i != r->self && (i == from || (r->voted & neb__bit(i))))
+                neb__send(r, i, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+    }
+}
+
+static void send_vote(struct neb_round *r)
+{
+    struct promise mine;
+    unsigned to = neb__leader_of(r->view);
+    if (!neb__log_acked(r, &mine) || r->normal == r->view) return;
+    struct neb_frame f = {.type = NEB_FRAME_VOTE,
+                          .number = r->view,
+                          .normal = mine.normal,
+                          .head = mine.head,
+                          .hash = *neb__log_hash(r, mine.head),
+                          .lapse = mine.lapse[r->self],
+                          .commit = r->commit};
+    memcpy(f.lapses, r->lapse, sizeof f.lapses);
+    if (to != r->self) {
+        neb__send(r, to, &f);
+        return;
+    }
+    if (r->state == NEB_ROUND_ELECT && !(r->voted & neb__bit(r->self))) count_vote(r, r->self, &f);
+}
+
+static void asked_or_elected(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__leader_of(f->number) != from) return;
+    bool again = f->type == NEB_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
+    if (!again && f->number <= r->view) return;
+    if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
+    if (f->type == NEB_FRAME_ASK) {
+        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_ASK_OK, .number = f->number});
+        return;
+    }
+    if (!again) {
+        neb__follow(r, f->number);
+        r->elect_at += r->cfg.elect_ms / 2; /* time for the candidate */
+    }
+    if (again || NEB_MUTANT(view_not_durable))
+        send_vote(r); /* the first time it is sent when the view is durable */
+}
+
+/* ---- taking over a log ---------------------------------------------------------------------------------------- */
+
+static void synced(struct neb_round *r)
+{
+    r->normal = r->view;
+    r->state = NEB_ROUND_FOLLOW;
+    r->sync_from = NEB_NO_SITE;
+    r->report_due = true;
+}
+
+static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    if (neb__leader_of(f->view) != from || f->view < r->view || r->state == NEB_ROUND_BOOT ||
+        from == r->self) {
+        if (f->view < r->view && r->state != NEB_ROUND_BOOT) neb__report(r, from);
+        return;
+    }
+    if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__follow(r, f->view);
+    if (r->state == NEB_ROUND_LEAD) return;
+    r->leader = (uint16_t)from;
+    r->leader_heard = r->now;
+    r->floor = f->applied;
+    if (f->flags & NEB_FLAG_PROOF) {
+        r->leader_proof = r->now;
+        r->elect_at = r->now + r->cfg.elect_ms + jitter(r, r->cfg.elect_ms / 2);
+        r->ask_phase = 0;
+    }
+    for (int i = 0; i < f->roots; i++) neb__root_learn(r, f->trusted[i].index, &f->trusted[i].root, 0, true);
+    if (r->normal < r->view) {
+        r->state = NEB_ROUND_SYNC;
+        r->start_index = r->sync_index = f->start;
+        r->start_hash = r->sync_hash = f->hash;
+        r->sync_from = (uint16_t)from;
+        if (f->start <= r->head && neb__hash_equal(neb__log_hash(r, f->start), &f->hash) &&
+            f->start >= r->commit) {
+            neb__log_cut(r, f->start);
+            synced(r);
+        }
+    }
+    if (r->normal == r->view) neb__commit_to(r, f->commit);
+    if (r->normal < r->view || f->head > r->head)
+        neb__send(r, from,
+                  &(struct neb_frame){.type = NEB_FRAME_GETLOG,
+                                      .number = (r->normal < r->view ? r->commit : r->head) + 1});
+    for (int i = 0; i < f->items; i++) {
+        struct payload *p = neb__payload(r, &f->item[i].hash, true);
+        if (p && !p->held && !p->used) p->have |= f->item[i].holders;
+    }
+    neb__report(r, from);
+}
+
+/* The part of a LOG frame behind the committed records, while this site is taking over a log. */
+void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    if (from != r->sync_from) return;
+    if (r->state == NEB_ROUND_SYNC && f->view == r->view) {
+        if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
+            synced(r);
+            neb__commit_to(r, f->commit);
+        }
+    } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
+        if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
+            if (r->sync_normal > r->normal) r->normal = r->sync_normal;
+            greet_done(r);
+        }
+    } else if (r->state == NEB_ROUND_ELECT && r->ask_phase == 3 && f->view == r->view) {
+        if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) r->normal = r->sync_normal = r->best.normal;
+        try_lead(r);
+    }
+}
+
+/* ---- entry points --------------------------------------------------------------------------------------------- */
+
+void neb__view_durable(struct neb_round *r)
+{
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
+        struct peer *p = &r->peer[i];
+        struct neb_frame f = {
+            .nonce = p->hello_nonce, .number = p->hello_lapse, .phase = p->hello_lapse ? 2 : 1};
+        if (p->hello_nonce) hello(r, i, &f);
+    }
+    if (r->state == NEB_ROUND_ELECT && r->ask_phase == 2 && r->durable.view == r->view) {
+        to_voters(r, &(struct neb_frame){.type = NEB_FRAME_ELECT, .number = r->view});
+        send_vote(r);
+        try_lead(r);
+    } else if (r->state == NEB_ROUND_FOLLOW && r->leader == NEB_NO_SITE && is_voter(r))
+        send_vote(r);
+    r->report_due = true;
+}
+
+void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame *f)
+{
+    struct peer *p = &r->peer[from];
+    switch (f->type) {
+    case NEB_FRAME_HELLO:
+        p->forgot = p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
+        hello(r, from, f);
+        break;
+    case NEB_FRAME_HELLO_OK: hello_ok(r, from, f); break;
+    case NEB_FRAME_ASK:
+    case NEB_FRAME_ELECT: asked_or_elected(r, from, f); break;
+    case NEB_FRAME_ASK_OK:
+        if (r->ask_phase != 1 || f->number != r->want_view || r->want_view <= r->view) break;
+        r->asked |= neb__bit(from);
+        if (neb__members_has_quorum(&r->roster, r->asked)) elect(r);
+        break;
+    case NEB_FRAME_VOTE:
+        if (f->number > p->view_seen) p->view_seen = f->number, p->head_seen = 0;
+        if (r->state != NEB_ROUND_ELECT || f->number != r->view) break;
+        neb__lapses_learn(r, f);
+        if (!(r->voted & neb__bit(from))) count_vote(r, from, f);
+        try_lead(r);
+        break;
+    case NEB_FRAME_PING:
+        neb__lapses_learn(r, f);
+        ping(r, from, f);
+        break;
+    default: break;
+    }
+    /* A voter in a higher view will not listen to this leader again: lead a view above it. */
+    bool member = r->roster.voters & neb__bit(from);
+    if (r->state == NEB_ROUND_LEAD && f->view > r->view && member && f->type == NEB_FRAME_REPORT) {
+        ask(r, f->view);
+        elect(r);
+    }
+}
+
+void neb__view_tick(struct neb_round *r)
+{
+    if (r->state == NEB_ROUND_BOOT) {
+        greet_tick(r);
+        if (r->state != NEB_ROUND_BOOT || r->greet_phase != 3) return;
+    }
+    bool syncing = r->state == NEB_ROUND_SYNC || r->state == NEB_ROUND_BOOT;
+    if (syncing && r->now >= r->sync_at) {
+        r->sync_at = r->now + r->cfg.ping_ms / 2;
+        neb__send(r, r->sync_from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+    }
+    if (r->state == NEB_ROUND_ELECT) {
+        if (r->now >= r->ask_end)
+            neb__follow(r, r->view);
+        else if (r->ask_phase == 3)
+            try_lead(r);
+        else if (r->now >= r->sync_at && r->durable.view == r->view) {
+            r->sync_at = r->now + r->cfg.ping_ms / 2;
+            to_voters(r, &(struct neb_frame){.type = NEB_FRAME_ELECT, .number = r->view});
+        }
+        return;
+    }
+    if (r->ask_phase == 1 && r->now >= r->ask_end) r->ask_phase = 0;
+    bool idle = r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC;
+    if (idle && is_voter(r) && r->now >= r->elect_at) ask(r, 0);
+}

@@ -1,0 +1,513 @@
+/* node.c: one simulated machine: carries out the core's actions with the production store and arithmetic, and trains
+ * a toy.
+ *
+ * The toy: every inner step adds small random integers to the live delta. Its codec rounds to multiples of four (the
+ * rest is the residual), or sends everything at the end. What a site holds of its own is kept relative to theta, so the
+ * production capture and merge functions run on exact integers, with zero vectors in theta's place.
+ *
+ * Starting is what a real driver does: open the ledger, load the newest snapshot of each cell, then the site's own
+ * state from the newest of its stored parcels or from the checkpoint, create the core and let it walk the log. */
+#include "sim/world.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "outer/site.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const float zero[WIDTH];
+
+/* ---- the toy codec -------------------------------------------------------------------------------------------- */
+
+static void toy_encode(const float *z, uint8_t rung, uint8_t *out)
+{
+    for (int i = 0; i < WIDTH; i++)
+        neb__put32(out + 4 * i, (uint32_t)(int32_t)(rung == RUNG_EXACT ? z[i] : truncf(z[i] / 4)));
+}
+
+/* Values of one cell; returns what they are multiplied by when applied. */
+float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
+                      float out[WIDTH])
+{
+    size_t at = NEB_PARCEL_SIZE + (size_t)(cell - h->c0) * 4 * WIDTH;
+    for (int i = 0; i < WIDTH; i++) {
+        int32_t q = at + 4 * WIDTH <= n ? (int32_t)neb__get32(bytes + at + 4 * i) : 0;
+        out[i] = (float)(h->rung == RUNG_EXACT ? q : 4 * q);
+    }
+    return h->rung == RUNG_BOMB ? 1e38f : 1.0f;
+}
+
+/* ---- events into the core, actions out of it ------------------------------------------------------------------ */
+
+static void act(struct world *w, struct node *n, const struct neb_action *a);
+
+static void feed(struct world *w, struct node *n, struct neb_event *ev)
+{
+    if (!n->alive) return;
+    ev->now = w->now + n->clock_skew;
+    struct neb_round_status before, after;
+    neb__round_status(n->core, &before);
+    if (neb__round_event(n->core, ev) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+    neb__round_status(n->core, &after);
+    if (after.state == NEB_ROUND_LEAD)
+        for (uint64_t i = before.head + 1; i <= after.head; i++) neb__oracle_prepared(w, n, i);
+    if (after.view != before.view) w->out->views++;
+    uint64_t life = n->life;
+    struct neb_action a;
+    while (n->alive && n->life == life && neb__round_next(n->core, &a)) {
+        act(w, n, &a);
+        if (n->life != life || !n->alive) return;
+        if (n->disk.dead || (n->actions_left > 0 && --n->actions_left == 0)) {
+            neb__node_crash(w, n);
+            return;
+        }
+    }
+    int64_t wake = neb__round_wake(n->core) - n->clock_skew;
+    if (wake < n->tick_at || n->tick_at <= w->now) {
+        struct event *t = neb__sim_later(w, wake > w->now ? wake - w->now : 1, EV_TICK, n->id);
+        if (t) n->tick_at = t->at;
+    }
+}
+
+static bool load(struct node *n, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h)
+{
+    neb__buf_clear(b);
+    return neb__payload_load(&n->payloads, hash, b) == NEB_OK &&
+           neb__parcel_get(b->data, b->len, h) == NEB_OK;
+}
+
+static void do_write(struct world *w, struct node *n, const struct neb_action *a)
+{
+    const uint8_t *record[256];
+    size_t length[256];
+    uint64_t count = a->count;
+    const uint8_t **rec = count > 256 ? neb__calloc(count, sizeof *rec) : record;
+    size_t *len = count > 256 ? neb__calloc(count, sizeof *len) : length;
+    for (uint64_t i = 0; i < count; i++) rec[i] = neb__round_record_bytes(n->core, a->index + i, &len[i]);
+    struct neb_ledger_batch b = {.first = a->index,
+                                 .count = count,
+                                 .record = rec,
+                                 .length = len,
+                                 .head = a->index + count - 1,
+                                 .mark = a->bytes,
+                                 .mark_length = a->length};
+    neb_status s = neb__ledger_append(&n->ledger, &b);
+    if (rec != record) neb__free(rec), neb__free(len);
+    struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 15), EV_WRITTEN, n->id);
+    if (ev) ev->id = a->id, ev->status = s;
+}
+
+static void do_capture(struct world *w, struct node *n, const struct neb_action *a)
+{
+    struct neb_parcel h = {.site = (uint16_t)n->id,
+                           .c0 = a->c0,
+                           .c1 = a->c1,
+                           .k = a->k,
+                           .b = a->version,
+                           .tau = a->tau,
+                           .weight = 1 + (uint32_t)n->id % 3,
+                           .epoch = 0};
+    h.tokens = (uint64_t)h.tau * h.weight;
+    uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH];
+    float d[CELLS_MAX][WIDTH], z[CELLS_MAX][WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
+    bool empty = a->dense;
+    h.rung = a->dense ? RUNG_EXACT : RUNG_COARSE;
+    if (!a->dense && !draw(w, 60)) h.rung = draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
+    h.length = (a->c1 - a->c0) * 4 * WIDTH;
+    neb__parcel_put(&h, bytes);
+    for (uint32_t c = a->c0; c < a->c1; c++) {
+        struct own *o = &n->own[c];
+        uint32_t i = c - a->c0;
+        if (o->open.k)
+            neb__violated(w, "I7: site %d captures cell %u with parcel %llx open", n->id, c,
+                          (unsigned long long)o->open.k);
+        neb__site_capture(o->u, zero, o->e, WIDTH, d[i], z[i]);
+        toy_encode(z[i], h.rung, bytes + NEB_PARCEL_SIZE + i * 4 * WIDTH);
+        neb__toy_decode(bytes, sizeof bytes, &h, c, got);
+        neb__site_residual(z[i], got, WIDTH, r[i]);
+        for (int v = 0; v < WIDTH; v++) empty = empty && z[i][v] == 0;
+    }
+    size_t size = NEB_PARCEL_SIZE + h.length;
+    struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
+    if (!ev) return;
+    ev->parcel = h;
+    ev->empty = empty;
+    if (empty || neb__hash(bytes, size, &ev->hash) != NEB_OK) return;
+    struct neb_hash hash = ev->hash;
+    neb__oracle_captured(w, n, &h, &hash, bytes, size);
+    neb_status s = neb__payload_save(&n->payloads, &hash, bytes, size);
+    ev->status = s;
+    if (s != NEB_OK) return;
+    neb__oracle_durable(w, n, &hash);
+    n->last_k = h.k;
+    TRACE(w, "site %d captures %llx of cells %u-%u at %llu, %u steps, rung %u", n->id,
+          (unsigned long long)h.k, h.c0, h.c1, (unsigned long long)h.b, h.tau, h.rung);
+    for (uint32_t c = a->c0; c < a->c1; c++) {
+        struct own *o = &n->own[c];
+        uint8_t tagged[8 + 4 * WIDTH];
+        char name[32];
+        o->open = (struct neb_boot_parcel){hash, h.k, h.b};
+        memcpy(o->d, d[c - a->c0], sizeof o->d);
+        memcpy(o->r, r[c - a->c0], sizeof o->r);
+        o->work_open = o->work;
+        neb__put64(tagged, h.k);
+        memcpy(tagged + 8, o->r, 4 * WIDTH);
+        snprintf(name, sizeof name, "residual-%u", c);
+        (void)neb__blob_save(&n->disk.disk, name, tagged, sizeof tagged,
+                             false); /* may be lost: it is tagged */
+    }
+}
+
+static void close_parcel(struct own *o)
+{
+    o->open.k = 0;
+    memset(o->d, 0, sizeof o->d);
+    memset(o->r, 0, sizeof o->r);
+}
+
+static void merge_own(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c)
+{
+    struct own *o = &n->own[c];
+    const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
+    bool known = p && o->open.k == p->k && neb__hash_equal(&o->open.hash, &p->hash);
+    if (known) {
+        neb__site_merge_named(o->u, o->e, zero, zero, o->d, o->r, WIDTH);
+        o->work -= o->work_open;
+    } else if (p) {
+        memset(o->u, 0, sizeof o->u);
+        memset(o->e, 0, sizeof o->e);
+        o->work = 0;
+    } else
+        neb__site_merge_other(o->u, zero, zero, WIDTH);
+    if (p)
+        TRACE(w, "site %d merges its parcel %llx in cell %u at %llu: %s", n->id, (unsigned long long)p->k, c,
+              (unsigned long long)rec->v, known ? p->reject ? "rejected" : "known" : "unknown");
+    if (p) close_parcel(o);
+    if (p) neb__oracle_merged(w, n, rec, c, known);
+    o->version = rec->v + 1;
+}
+
+static void apply_theta(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c)
+{
+    float value[SITES][WIDTH];
+    const float *values[SITES];
+    uint32_t weight[SITES], k = 0;
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 20);
+    bool ok = true;
+    for (uint32_t i = 0; i < rec->parcels && ok; i++) {
+        struct neb_parcel h;
+        if (rec->parcel[i].reject) continue;
+        ok = load(n, &rec->parcel[i].hash, &b, &h);
+        if (!ok) break;
+        float scale = neb__toy_decode(b.data, b.len, &h, c, value[k]);
+        for (int v = 0; v < WIDTH; v++) value[k][v] *= scale;
+        values[k] = value[k];
+        weight[k++] = rec->parcel[i].weight;
+    }
+    neb__buf_free(&b);
+    if (!ok) { /* the payload was damaged after it was announced: start anew and fetch it */
+        n->disk.dead = true;
+        return;
+    }
+    struct neb_outer_step step = {.mode =
+                                      rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  .parcels = k,
+                                  .weight = weight,
+                                  .values = values};
+    memcpy(&step.eta, &rec->eta, 4);
+    memcpy(&step.mu, &rec->mu, 4);
+    bool finite;
+    if (neb__outer_apply(n->outer, c, &step, &finite) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+    if (NEB_MUTANT(apply_twice) && !draw(w, 20)) {
+        n->outer->version[c]--;
+        (void)neb__outer_apply(n->outer, c, &step, &finite);
+    }
+}
+
+static void snapshot(struct world *w, struct node *n, uint32_t c)
+{
+    struct neb_snapshot s = {c, n->outer->version[c], WIDTH, n->outer->theta + c * WIDTH,
+                             n->outer->m + c * WIDTH};
+    (void)neb__snapshot_save(&n->disk.disk, &s);
+    /* Payloads that every voter applied and both snapshots cover may go. */
+    uint64_t floor = neb__round_all_applied(n->core);
+    float t[WIDTH], m[WIDTH];
+    uint64_t older[CELLS_MAX];
+    for (uint32_t i = 0; i < w->cfg.cells; i++) {
+        struct neb_snapshot x = {.cell = i, .values = WIDTH, .theta = t, .m = m};
+        if (neb__snapshot_load(&n->disk.disk, &x, &older[i]) != NEB_OK) older[i] = 0;
+    }
+    for (uint64_t i = floor > 12 ? floor - 12 : 1; i <= floor; i++) {
+        const struct neb_record *rec = neb__round_record(n->core, i);
+        if (!rec || rec->type != NEB_RECORD_ROUND) continue;
+        bool covered = true;
+        for (uint32_t k = rec->c0; k < rec->c1; k++) covered = covered && older[k] > rec->v;
+        for (uint32_t k = 0; covered && k < rec->parcels; k++)
+            (void)neb__payload_remove(&n->payloads, &rec->parcel[k].hash);
+    }
+}
+
+static void do_apply(struct world *w, struct node *n, const struct neb_action *a)
+{
+    const struct neb_record *rec = neb__round_record(n->core, a->index);
+    for (uint32_t c = rec->c0; c < rec->c1 && !n->disk.dead; c++) {
+        bool theta = neb__round_applies(n->core, a->index, c), site = neb__round_merges(n->core, a->index, c);
+        if (theta) apply_theta(w, n, rec, c);
+        if (n->disk.dead) return;
+        if (site) merge_own(w, n, rec, c);
+        if (theta && !draw(w, 4)) snapshot(w, n, c);
+    }
+    if (n->disk.dead) return;
+    struct event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_APPLIED, n->id);
+    if (!ev) return;
+    ev->index = a->index;
+    if (neb__outer_root(n->outer, &ev->root) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+}
+
+static void do_settle(struct world *w, struct node *n, const struct neb_action *a)
+{
+    w->out->settled++;
+    TRACE(w, "site %d settles cell %u: %llu/%llu", n->id, a->c0, (unsigned long long)a->num,
+          (unsigned long long)a->den);
+    for (uint32_t c = a->c0; c < a->c1; c++) {
+        struct own *o = &n->own[c];
+        float u[WIDTH], e[WIDTH];
+        memcpy(u, o->u, sizeof u);
+        memcpy(e, o->e, sizeof e);
+        neb__site_settle(o->u, o->e, zero, (double)a->num / (double)a->den, WIDTH);
+        for (int i = 0; i < WIDTH; i++) {
+            o->u[i] = truncf(o->u[i]);
+            o->e[i] = truncf(o->e[i]);
+            n->books[c].dropped[i] += (int64_t)(u[i] - o->u[i]) + (int64_t)(e[i] - o->e[i]);
+        }
+        o->work = o->work * a->num / a->den;
+        n->was_away[c] = false;
+    }
+}
+
+static void do_install(struct world *w, struct node *n, const struct neb_action *a)
+{
+    bool same = n->fetched[a->cell].version == a->version && n->fetched[a->cell].index == a->index;
+    const float *theta = n->fetched[a->cell].theta, *m = n->fetched[a->cell].m;
+    TRACE(w, "site %d installs cell %u at version %llu of record %llu", n->id, a->cell,
+          (unsigned long long)a->version, (unsigned long long)a->index);
+    if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)
+        w->out->cells_fetched++;
+    struct neb_event ev = {.type = NEB_EV_INSTALLED, .cell = a->cell, .version = n->outer->version[a->cell]};
+    ev.now = w->now + n->clock_skew;
+    (void)neb__round_event(n->core, &ev);
+}
+
+static void push(struct world *w, struct node *n, unsigned to, const struct neb_hash *hash)
+{
+    struct neb_buf b;
+    struct neb_parcel h;
+    neb__buf_init(&b, 1 << 20);
+    struct event what = {.hash = *hash};
+    if (load(n, hash, &b, &h))
+        neb__sim_send(w, n->id, (int)to, EV_PAYLOAD, &what, b.data, b.len);
+    else
+        neb__sim_send(w, n->id, (int)to, EV_NONE, &what, NULL, 0);
+    neb__buf_free(&b);
+}
+
+static uint8_t judge(const struct neb_parcel *h)
+{
+    return h->rung == RUNG_BAD ? NEB_REJECT_NORM : NEB_REJECT_NONE;
+}
+
+static void look(struct world *w, struct node *n, const struct neb_hash *hash)
+{
+    struct neb_buf b;
+    struct event *ev = neb__sim_later(w, 1, EV_STORED, n->id);
+    if (!ev) return;
+    neb__buf_init(&b, 1 << 20);
+    ev->hash = *hash;
+    ev->status = load(n, hash, &b, &ev->parcel) ? NEB_OK : NEB_ERR_NOTFOUND;
+    ev->from = -1;
+    neb__buf_free(&b);
+}
+
+static void act(struct world *w, struct node *n, const struct neb_action *a)
+{
+    struct event what = {.hash = a->hash, .cell = a->cell};
+    switch (a->type) {
+    case NEB_ACT_SEND:
+        neb__oracle_sends(w, n, a->bytes, a->length);
+        neb__sim_send(w, n->id, a->site, EV_FRAME, &what, a->bytes, a->length);
+        break;
+    case NEB_ACT_WRITE: do_write(w, n, a); break;
+    case NEB_ACT_CAPTURE: do_capture(w, n, a); break;
+    case NEB_ACT_PUSH: push(w, n, a->site, &a->hash); break;
+    case NEB_ACT_FETCH:
+        if (a->site == NEB_NO_SITE)
+            look(w, n, &a->hash);
+        else
+            neb__sim_send(w, n->id, a->site, EV_GET, &what, NULL, 0);
+        break;
+    case NEB_ACT_APPLY: do_apply(w, n, a); break;
+    case NEB_ACT_DISCARD:
+        for (uint32_t c = a->c0; c < a->c1; c++)
+            if (n->own[c].open.k == a->k) close_parcel(&n->own[c]);
+        TRACE(w, "site %d discards %llx", n->id, (unsigned long long)a->k);
+        break;
+    case NEB_ACT_SETTLE: do_settle(w, n, a); break;
+    case NEB_ACT_FETCH_CELL: neb__sim_send(w, n->id, a->site, EV_GETCELL, &what, NULL, 0); break;
+    case NEB_ACT_INSTALL: do_install(w, n, a); break;
+    case NEB_ACT_PAUSE: n->paused = true; break;
+    case NEB_ACT_RESUME: n->paused = false; break;
+    case NEB_ACT_ENDED: n->ended = true; break;
+    case NEB_ACT_HALT:
+        TRACE(w, "site %d halts: %s", n->id, a->text);
+        n->halted = true;
+        break;
+    case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
+    case NEB_ACT_ROSTER:
+    case NEB_ACT_COMBINE: break;
+    }
+}
+
+/* ---- events of the machine ------------------------------------------------------------------------------------ */
+
+static void step(struct world *w, struct node *n)
+{
+    neb__sim_later(w, n->step_ms + (int64_t)draw(w, (uint64_t)n->step_ms), EV_STEP, n->id);
+    struct neb_round_status st;
+    neb__round_status(n->core, &st);
+    if (n->paused || n->halted || !(st.roster.trains & neb__bit((unsigned)n->id))) return;
+    for (uint32_t c = 0; c < w->cfg.cells; c++) {
+        for (int i = 0; i < WIDTH; i++) {
+            int v = (int)draw(w, 7) - 3;
+            n->own[c].u[i] += (float)v;
+            n->books[c].total[i] += v;
+        }
+        n->own[c].work++;
+        n->away_steps[c]++;
+    }
+    if (!draw(w, 40)) neb__node_checkpoint(w, n);
+    feed(w, n, &(struct neb_event){.type = NEB_EV_STEP, .count = 1});
+}
+
+static void payload_arrives(struct world *w, struct node *n, const struct event *ev)
+{
+    struct neb_parcel h;
+    if (neb__parcel_get(ev->bytes, ev->length, &h) != NEB_OK) return;
+    int64_t wait = 1 + (int64_t)draw(w, 10) + (NEB_MUTANT(have_before_durable) ? 500 : 0);
+    struct event *done = neb__sim_later(w, wait, EV_STORED, n->id);
+    if (!done) return;
+    done->hash = ev->hash;
+    done->parcel = h;
+    done->from = ev->from;
+    if (NEB_MUTANT(have_before_durable)) {
+        done->bytes = neb__malloc(ev->length);
+        memcpy(done->bytes, ev->bytes, ev->length);
+        done->length = ev->length;
+        feed(
+            w, n,
+            &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &h, .hash = ev->hash, .reject = judge(&h)});
+        return;
+    }
+    if (!neb__payload_exists(&n->payloads, &ev->hash))
+        done->status = neb__payload_save(&n->payloads, &ev->hash, ev->bytes, ev->length);
+    if (done->status == NEB_OK) neb__oracle_durable(w, n, &ev->hash);
+}
+
+static void stored(struct world *w, struct node *n, const struct event *ev)
+{
+    if (ev->bytes && neb__payload_save(&n->payloads, &ev->hash, ev->bytes, ev->length) == NEB_OK)
+        neb__oracle_durable(w, n, &ev->hash);
+    struct neb_event in = {
+        .type = NEB_EV_PAYLOAD, .parcel = &ev->parcel, .hash = ev->hash, .reject = judge(&ev->parcel)};
+    if (ev->status != NEB_OK)
+        in.type = NEB_EV_NO_PAYLOAD, in.site = ev->from < 0 ? NEB_NO_SITE : (uint16_t)ev->from;
+    feed(w, n, &in);
+}
+
+static void serve_cell(struct world *w, struct node *n, const struct event *ev)
+{
+    struct neb_round_status st;
+    struct neb_hash path[NEB_PROOF_MAX];
+    int steps;
+    neb__round_status(n->core, &st);
+    uint32_t c = ev->cell;
+    if (!st.root_known || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) return;
+    uint8_t b[8 * WIDTH + 4 + NEB_HASH_SIZE * 8];
+    memcpy(b, n->outer->theta + c * WIDTH, 4 * WIDTH);
+    memcpy(b + 4 * WIDTH, n->outer->m + c * WIDTH, 4 * WIDTH);
+    if (!w->opt.happy && !draw(w, 5)) b[0] ^= 1; /* a bad memory chip */
+    memcpy(b + 8 * WIDTH, path, (size_t)steps * NEB_HASH_SIZE);
+    struct event what = {.cell = c, .version = n->outer->version[c], .index = st.applied};
+    neb__sim_send(w, n->id, ev->from, EV_CELL, &what, b, 8 * WIDTH + (size_t)steps * NEB_HASH_SIZE);
+}
+
+static void cell_arrives(struct world *w, struct node *n, const struct event *ev)
+{
+    uint32_t c = ev->cell;
+    float theta[WIDTH], m[WIDTH];
+    struct neb_hash path[8], root;
+    int steps = (int)((ev->length - 8 * WIDTH) / NEB_HASH_SIZE);
+    memcpy(theta, ev->bytes, sizeof theta);
+    memcpy(m, ev->bytes + 4 * WIDTH, sizeof m);
+    memcpy(path, ev->bytes + 8 * WIDTH, (size_t)steps * NEB_HASH_SIZE);
+    if (neb__outer_proved(w->cfg.cells, c, ev->version, theta, m, WIDTH, path, steps, &root) != NEB_OK)
+        return;
+    n->fetched[c].version = ev->version;
+    n->fetched[c].index = ev->index;
+    memcpy(n->fetched[c].theta, theta, sizeof theta);
+    memcpy(n->fetched[c].m, m, sizeof m);
+    feed(w, n,
+         &(struct neb_event){.type = NEB_EV_CELL,
+                             .site = (uint16_t)ev->from,
+                             .cell = c,
+                             .version = ev->version,
+                             .index = ev->index,
+                             .root = root});
+}
+
+void neb__node_event(struct world *w, struct node *n, const struct event *ev)
+{
+    struct neb_event in = {.site = (uint16_t)ev->from,
+                           .id = ev->id,
+                           .index = ev->index,
+                           .status = ev->status,
+                           .hash = ev->hash,
+                           .root = ev->root,
+                           .parcel = &ev->parcel,
+                           .empty = ev->empty,
+                           .bytes = ev->bytes,
+                           .length = ev->length,
+                           .cell = ev->cell};
+    switch (ev->kind) {
+    case EV_FRAME: in.type = NEB_EV_FRAME; break;
+    case EV_TICK: in.type = NEB_EV_TICK; break;
+    case EV_WRITTEN: in.type = NEB_EV_WRITTEN; break;
+    case EV_CAPTURED: in.type = NEB_EV_CAPTURED; break;
+    case EV_APPLIED: in.type = NEB_EV_APPLIED; break;
+    case EV_NONE: in.type = NEB_EV_NO_PAYLOAD; break;
+    case EV_PAYLOAD: payload_arrives(w, n, ev); break;
+    case EV_GET: push(w, n, (unsigned)ev->from, &ev->hash); break;
+    case EV_GETCELL: serve_cell(w, n, ev); break;
+    case EV_CELL: cell_arrives(w, n, ev); break;
+    case EV_STORED: stored(w, n, ev); break;
+    case EV_STEP: step(w, n); break;
+    case EV_START:
+    case EV_FAULT: break;
+    }
+    if (in.type) feed(w, n, &in);
+    if (n->alive && n->disk.dead) neb__node_crash(w, n);
+    if (n->alive && n->halted) neb__node_crash(w, n); /* a supervisor starts it again */
+}
+
+void neb__node_operator(struct world *w, struct node *n, uint32_t op, unsigned site, uint64_t flags)
+{
+    feed(w, n,
+         &(struct neb_event){.type = NEB_EV_OPERATOR, .op = op, .site = (uint16_t)site, .count = flags});
+}
+
+void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up)
+{
+    feed(w, n, &(struct neb_event){.type = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN, .site = (uint16_t)site});
+}

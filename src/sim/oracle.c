@@ -1,0 +1,364 @@
+/* oracle.c: sees everything, and checks the ten invariants of the protocol after every event.
+ *
+ *   I1  two sites that hold an index as committed hold the same record
+ *   I2  a named payload was durable at a quorum of voters before its record was sent
+ *   I3  a parcel is consumed at most once, at a version not more than S above its base
+ *   I4  theta, m and versions are a function of genesis and the records
+ *   I5  per site and cell: inner updates = delta + residual + own committed + dropped
+ *   I6  theta and m change only by a committed record
+ *   I7  at most one open parcel per site and cell, one payload per (site, sequence)
+ *   I8  a site that may have forgotten a promise does not vote
+ *   I9  epochs only grow, one roster per epoch
+ *   I10 after the faults end, rounds commit within a bound
+ *
+ * The oracle keeps its own books: it knows what every parcel decodes to from the moment it was captured, replays the
+ * committed records into a reference state of its own, and remembers every promise that left a site. */
+#include "sim/world.h"
+#include "base/mem.h"
+#include "round/frame.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void neb__violated(struct world *w, const char *fmt, ...)
+{
+    if (w->failed != NEB_OK) return;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = snprintf(w->out->violation, sizeof w->out->violation, "at %lld ms: ", (long long)w->now);
+    vsnprintf(w->out->violation + n, sizeof w->out->violation - (size_t)n, fmt, ap);
+    va_end(ap);
+    w->failed = NEB_ERR_INTERNAL;
+}
+
+struct parcel_fact *neb__fact(struct world *w, const struct neb_hash *hash)
+{
+    for (size_t i = w->facts; i-- > 0;)
+        if (neb__hash_equal(&w->fact[i].hash, hash)) return &w->fact[i];
+    return NULL;
+}
+
+void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parcel *h,
+                          const struct neb_hash *hash, const uint8_t *bytes, size_t length)
+{
+    for (size_t i = 0; i < w->facts; i++)
+        if (w->fact[i].header.site == h->site && w->fact[i].header.k == h->k)
+            neb__violated(w, "I7: site %d uses sequence %llx for two payloads", n->id,
+                          (unsigned long long)h->k);
+    if (w->facts == w->fact_cap) {
+        size_t cap = w->fact_cap ? 2 * w->fact_cap : 64;
+        struct parcel_fact *f = neb__realloc(w->fact, cap * sizeof *f);
+        if (!f) {
+            w->failed = NEB_ERR_NOMEM;
+            return;
+        }
+        w->fact = f, w->fact_cap = cap;
+    }
+    struct parcel_fact *f = &w->fact[w->facts++];
+    memset(f, 0, sizeof *f);
+    f->hash = *hash;
+    f->header = *h;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        f->before[c] = n->books[c];
+        f->scale = neb__toy_decode(bytes, length, h, c, f->decoded[c]);
+        for (int i = 0; i < WIDTH; i++) f->z[c][i] = n->own[c].u[i] + n->own[c].e[i];
+        if (n->was_away[c] && h->tau > 2 * w->cfg.nominal + 2 * (uint32_t)n->away_steps[c] + 2)
+            neb__violated(w, "settle: site %d was away and sends %u steps of cell %u undiscounted", n->id,
+                          h->tau, c);
+        n->was_away[c] = false;
+    }
+}
+
+void neb__oracle_durable(struct world *w, struct node *n, const struct neb_hash *hash)
+{
+    struct parcel_fact *f = neb__fact(w, hash);
+    if (f && !n->disk.dead) f->durable |= neb__bit((unsigned)n->id);
+}
+
+void neb__oracle_prepared(struct world *w, struct node *n, uint64_t index)
+{
+    const struct neb_record *rec = neb__round_record(n->core, index);
+    struct neb_round_status st;
+    neb__round_status(n->core, &st);
+    if (!rec || rec->view != st.view || rec->type != NEB_RECORD_ROUND) return;
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        struct parcel_fact *f = neb__fact(w, &rec->parcel[i].hash);
+        if (!f || !neb__members_has_quorum(&st.roster, f->durable))
+            neb__violated(
+                w, "I2: site %d prepares record %llu with a payload of site %u that is durable at %llx only",
+                n->id, (unsigned long long)index, rec->parcel[i].site,
+                f ? (unsigned long long)f->durable : 0);
+    }
+}
+
+void neb__oracle_sends(struct world *w, struct node *n, const uint8_t *bytes, size_t length)
+{
+    static _Thread_local struct neb_frame_item items[NEB_FRAME_LIST];
+    struct neb_frame f;
+    if (!length || (bytes[0] != NEB_FRAME_VOTE && bytes[0] != NEB_FRAME_REPORT)) return;
+    if (neb__frame_decode(bytes, length, items, &f) != NEB_OK) {
+        neb__violated(w, "site %d sends a frame that cannot be read", n->id);
+        return;
+    }
+    if (f.type == NEB_FRAME_REPORT && !(f.flags & NEB_FLAG_NORMAL)) return;
+    if (f.lapse > n->promised.lapse) {
+        n->promised.lapse = f.lapse;
+        n->promised.view = n->promised.ack_view = n->promised.ack_head = 0;
+    }
+    uint64_t view = f.type == NEB_FRAME_VOTE ? f.number : f.view;
+    if (view < n->promised.view)
+        neb__violated(w, "I8: site %d speaks for view %llu after it promised %llu", n->id,
+                      (unsigned long long)view, (unsigned long long)n->promised.view);
+    bool forgot = f.normal < n->promised.ack_view ||
+                  (f.normal == n->promised.ack_view && f.head < n->promised.ack_head);
+    if (forgot)
+        neb__violated(w, "I8: site %d forgot that it acknowledged %llu in view %llu; now (%llu, %llu)", n->id,
+                      (unsigned long long)n->promised.ack_head, (unsigned long long)n->promised.ack_view,
+                      (unsigned long long)f.normal, (unsigned long long)f.head);
+    n->promised.view = view;
+    if (f.type == NEB_FRAME_REPORT) n->promised.ack_view = f.view, n->promised.ack_head = f.head;
+}
+
+/* ---- the books ------------------------------------------------------------------------------------------------ */
+
+void neb__oracle_checkpoint(struct world *w, struct node *n)
+{
+    if (n->checkpoint_id + 2 > n->saved_cap) {
+        uint64_t cap = n->saved_cap ? 2 * n->saved_cap : 16;
+        void *p = neb__realloc(n->saved, cap * sizeof *n->saved);
+        if (!p) {
+            w->failed = NEB_ERR_NOMEM;
+            return;
+        }
+        n->saved = p, n->saved_cap = cap;
+    }
+    memcpy(n->saved[++n->checkpoint_id], n->books, sizeof n->books);
+}
+
+void neb__oracle_restored(struct world *w, struct node *n, uint32_t c, const struct neb_hash *parcel,
+                          uint64_t checkpoint, bool residual)
+{
+    struct books *b = &n->books[c];
+    static const struct books nothing;
+    const struct parcel_fact *f = parcel ? neb__fact(w, parcel) : NULL;
+    const struct books *from = f ? &f->before[c] : checkpoint ? &n->saved[checkpoint][c] : &nothing;
+    for (int i = 0; i < WIDTH; i++) {
+        b->committed[i] = from->committed[i];
+        b->dropped[i] =
+            from->dropped[i] + b->total[i] - from->total[i]; /* the work since then is lost: crash */
+        if (f && !residual) b->dropped[i] += (int64_t)(f->z[c][i] - f->decoded[c][i]);
+    }
+    n->was_away[c] = false;
+}
+
+static void see_commits(struct world *w, struct node *n);
+
+void neb__oracle_merged(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c, bool known)
+{
+    see_commits(w, n);
+    const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
+    const struct parcel_fact *f = neb__fact(w, &p->hash);
+    if (!f || w->failed != NEB_OK) return;
+    struct books *b = &n->books[c];
+    bool dropped = p->reject || (w->nonfinite[rec->index - 1] >> c & 1);
+    for (int i = 0; i < WIDTH; i++) {
+        if (!dropped) b->committed[i] += (int64_t)f->decoded[c][i];
+        if (dropped && known) b->dropped[i] += (int64_t)f->decoded[c][i];
+        if (!known) b->dropped[i] = b->total[i] - b->committed[i]; /* all that was not committed is lost */
+    }
+    n->was_away[c] = false;
+}
+
+/* ---- the committed history ------------------------------------------------------------------------------------ */
+
+static bool grow(struct world *w)
+{
+    if (w->records < w->record_cap) return true;
+    uint64_t cap = w->record_cap ? 2 * w->record_cap : 64;
+    struct neb_hash *r = neb__realloc(w->record, cap * sizeof *r);
+    if (r) w->record = r;
+    uint64_t *f = neb__realloc(w->nonfinite, cap * sizeof *f);
+    if (f) w->nonfinite = f;
+    struct neb_hash *l = neb__realloc(w->leaf, (cap + 1) * CELLS_MAX * sizeof *l);
+    if (l) w->leaf = l;
+    if (!r || !f || !l) {
+        w->failed = NEB_ERR_NOMEM;
+        return false;
+    }
+    w->record_cap = cap;
+    return true;
+}
+
+static void reference_apply(struct world *w, const struct neb_record *rec, uint32_t c, uint64_t *stayed)
+{
+    float value[SITES][WIDTH];
+    const float *values[SITES];
+    uint32_t weight[SITES], k = 0;
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        const struct parcel_fact *f = neb__fact(w, &rec->parcel[i].hash);
+        if (!f || rec->parcel[i].reject) continue;
+        for (int v = 0; v < WIDTH; v++) value[k][v] = f->decoded[c][v] * f->scale;
+        values[k] = value[k];
+        weight[k++] = rec->parcel[i].weight;
+    }
+    struct neb_outer_step step = {
+        rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV, 0, 0, k, weight, values};
+    memcpy(&step.eta, &rec->eta, 4);
+    memcpy(&step.mu, &rec->mu, 4);
+    bool finite;
+    if (neb__outer_apply(w->reference, c, &step, &finite) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+    if (!finite) *stayed |= (uint64_t)1 << c;
+    w->leaf[w->reference->version[c] * CELLS_MAX + c] = w->reference->leaf[c];
+}
+
+static void first_round(struct world *w, const struct neb_record *rec)
+{
+    w->rounds++;
+    w->last_round = w->now;
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        const struct neb_named *p = &rec->parcel[i];
+        const struct parcel_fact *f = neb__fact(w, &p->hash);
+        if (!f || f->header.site != p->site || f->header.k != p->k || f->header.b != p->b) {
+            neb__violated(w, "I3: record %llu names a parcel of site %u that never was",
+                          (unsigned long long)rec->index, p->site);
+            return;
+        }
+        if (p->b > rec->v || rec->v > p->b + w->cfg.staleness)
+            neb__violated(w, "I3: record %llu uses a parcel of version %llu at version %llu",
+                          (unsigned long long)rec->index, (unsigned long long)p->b,
+                          (unsigned long long)rec->v);
+        for (uint32_t c = rec->c0; c < rec->c1; c++) {
+            if (p->k <= w->lastk[c][p->site])
+                neb__violated(w, "I3: record %llu consumes parcel %llx of site %u again",
+                              (unsigned long long)rec->index, (unsigned long long)p->k, p->site);
+            w->lastk[c][p->site] = p->k;
+        }
+    }
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        if (w->reference->version[c] != rec->v)
+            neb__violated(w, "I4: record %llu expects version %llu of cell %u, it is %llu",
+                          (unsigned long long)rec->index, (unsigned long long)rec->v, c,
+                          (unsigned long long)w->reference->version[c]);
+        reference_apply(w, rec, c, &w->nonfinite[rec->index - 1]);
+    }
+}
+
+static void first_commit(struct world *w, struct node *n, uint64_t index, const struct neb_hash *hash)
+{
+    const struct neb_record *rec = neb__round_record(n->core, index);
+    if (!grow(w)) return;
+    w->record[w->records] = *hash;
+    w->nonfinite[w->records++] = 0;
+    w->out->records = w->records;
+    TRACE(w, "record %llu type %u by site %d: cells %u-%u v %llu, %u parcels", (unsigned long long)index,
+          rec->type, n->id, rec->c0, rec->c1, (unsigned long long)rec->v, rec->parcels);
+    if (rec->type == NEB_RECORD_ROUND) first_round(w, rec);
+    if (rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED) {
+        if (rec->roster.epoch != w->roster.epoch + 1)
+            neb__violated(w, "I9: epoch %u follows epoch %u", rec->roster.epoch, w->roster.epoch);
+        w->roster = rec->roster;
+        w->out->epochs++;
+    }
+    if (rec->type == NEB_RECORD_END) w->end_seen = true, w->end_at = w->now;
+    if (rec->type == NEB_RECORD_FINAL) w->final_seen = true;
+}
+
+static void see_commits(struct world *w, struct node *n)
+{
+    struct neb_round_status st;
+    neb__round_status(n->core, &st);
+    for (uint64_t i = n->seen_commit + 1; i <= st.commit && w->failed == NEB_OK; i++) {
+        size_t length;
+        struct neb_hash h;
+        const uint8_t *bytes = neb__round_record_bytes(n->core, i, &length);
+        if (!bytes || neb__hash(bytes, length, &h) != NEB_OK) {
+            neb__violated(w, "site %d holds commit %llu without its record", n->id, (unsigned long long)i);
+            return;
+        }
+        if (i <= w->records && !neb__hash_equal(&w->record[i - 1], &h))
+            neb__violated(w, "I1: site %d holds another record %llu than the committed one", n->id,
+                          (unsigned long long)i);
+        if (i == w->records + 1) first_commit(w, n, i, &h);
+        n->seen_commit = i;
+    }
+    if (st.roster.epoch < n->seen_epoch)
+        neb__violated(w, "I9: site %d went from epoch %llu back to %u", n->id,
+                      (unsigned long long)n->seen_epoch, st.roster.epoch);
+    n->seen_epoch = st.roster.epoch;
+}
+
+void neb__oracle_check(struct world *w, struct node *n)
+{
+    if (!n->alive || w->failed != NEB_OK) return;
+    see_commits(w, n);
+    for (uint32_t c = 0; c < w->cfg.cells && w->failed == NEB_OK; c++) {
+        const struct own *o = &n->own[c];
+        const struct books *b = &n->books[c];
+        for (int i = 0; i < WIDTH; i++) {
+            int64_t left = b->total[i] - b->committed[i] - b->dropped[i];
+            if ((int64_t)o->u[i] + (int64_t)o->e[i] != left)
+                neb__violated(
+                    w, "I5: site %d cell %u value %d: delta %g + residual %g, but %lld are left of %lld",
+                    n->id, c, i, (double)o->u[i], (double)o->e[i], (long long)left, (long long)b->total[i]);
+        }
+        uint64_t v = n->outer->version[c];
+        if (v > w->reference->version[c])
+            neb__violated(w, "I6: site %d has version %llu of cell %u, committed is %llu", n->id,
+                          (unsigned long long)v, c, (unsigned long long)w->reference->version[c]);
+        else if (!neb__hash_equal(&n->outer->leaf[c], &w->leaf[v * CELLS_MAX + c]))
+            neb__violated(w, "I4: site %d has other bits in cell %u at version %llu", n->id, c,
+                          (unsigned long long)v);
+        if (o->version + w->cfg.staleness < neb__round_version(n->core, c) && !n->was_away[c])
+            n->was_away[c] = true, n->away_steps[c] = 0;
+    }
+}
+
+static void show(struct world *w)
+{
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        struct neb_round_status st = {0};
+        if (n->alive) neb__round_status(n->core, &st);
+        TRACE(w,
+              "site %d: alive %d stopped %d state %d view %llu normal %llu head %llu disk %llu commit %llu "
+              "applied %llu "
+              "lapse %u paused %d caught up %d root %d epoch %u trains %llx voters %llx",
+              i, n->alive, n->stopped, st.state, (unsigned long long)st.view,
+              (unsigned long long)st.normal_view, (unsigned long long)st.head, (unsigned long long)st.durable,
+              (unsigned long long)st.commit, (unsigned long long)st.applied, st.lapse, st.paused,
+              st.caught_up, st.root_known, st.roster.epoch, (unsigned long long)st.roster.trains,
+              (unsigned long long)st.roster.voters);
+        for (uint32_t c = 0; n->alive && c < w->cfg.cells; c++)
+            TRACE(w, "   cell %u: committed %llu theta %llu own %llu open %llx of %llu", c,
+                  (unsigned long long)neb__round_version(n->core, c),
+                  (unsigned long long)n->outer->version[c], (unsigned long long)n->own[c].version,
+                  (unsigned long long)n->own[c].open.k, (unsigned long long)n->own[c].open.b);
+    }
+}
+
+void neb__oracle_end(struct world *w)
+{
+    if (w->opt.trace) show(w);
+    if (w->failed != NEB_OK) return;
+    if (w->rounds == w->rounds_healed && !w->end_seen)
+        neb__violated(w, "I10: no round was committed in %lld ms after the faults ended",
+                      (long long)(w->now - w->fault_end));
+    int64_t since = w->end_at > w->fault_end ? w->end_at : w->fault_end;
+    if (w->end_seen && !w->final_seen && w->now - since > 15000)
+        neb__violated(w, "I10: the run reached its end but was not finished");
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        struct neb_round_status st;
+        if (!n->exists || n->stopped || !(w->roster.members & neb__bit((unsigned)i))) continue;
+        if (!n->alive) {
+            neb__violated(w, "I10: site %d is not running", i);
+            return;
+        }
+        neb__round_status(n->core, &st);
+        if (st.commit + 4 < w->records || st.applied + 4 < st.commit || !st.may_vote)
+            neb__violated(w, "I10: site %d (state %d) committed %llu and applied %llu of %llu records", i,
+                          st.state, (unsigned long long)st.commit, (unsigned long long)st.applied,
+                          (unsigned long long)w->records);
+    }
+}

@@ -1,0 +1,215 @@
+/* disk.c: a real folder behind the disk operations, and whole files with a checksum.
+ *
+ * A blob file is its content followed by SHA-256 of it. It is written under another name, synced, renamed over the old
+ * one, and the folder is synced: after a power cut there is the old file or the new one. */
+#include "store/disk.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct folder {
+    char path[PATH_MAX - 256];
+    int lock, open_fd; /* open_fd: the file written last, kept open */
+    char open_name[256];
+};
+
+static neb_status io_error(const char *what, const char *name)
+{
+    int e = errno;
+    neb_status s = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
+    if (s == NEB_ERR_NOTFOUND) return neb__quiet(s, "%s %s: %s", what, name, strerror(e));
+    return neb__fail(s, "cannot %s %s: %s", what, name, strerror(e));
+}
+
+static void full(const struct folder *f, const char *name, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/%.250s", f->path, name);
+}
+
+static void forget(struct folder *f)
+{
+    if (f->open_fd >= 0) close(f->open_fd);
+    f->open_fd = -1;
+}
+
+static neb_status use(struct folder *f, const char *name, bool make, int *fd)
+{
+    if (f->open_fd < 0 || strcmp(f->open_name, name)) {
+        char path[PATH_MAX];
+        full(f, name, path);
+        forget(f);
+        int opened = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0600);
+        if (opened < 0) return io_error("open", name);
+        f->open_fd = opened;
+        snprintf(f->open_name, sizeof f->open_name, "%s", name);
+    }
+    *fd = f->open_fd;
+    return NEB_OK;
+}
+
+static neb_status folder_size(void *ctx, const char *name, uint64_t *out)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    full(ctx, name, path);
+    if (stat(path, &st)) return io_error("look at", name);
+    *out = (uint64_t)st.st_size;
+    return NEB_OK;
+}
+
+static neb_status folder_read(void *ctx, const char *name, uint64_t at, void *to, size_t n)
+{
+    int fd;
+    NEB_TRY(use(ctx, name, false, &fd));
+    for (uint8_t *p = to; n;) {
+        ssize_t r = pread(fd, p, n, (off_t)at);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0)
+            return neb__fail(NEB_ERR_IO, "cannot read %s: %s", name,
+                             r ? strerror(errno) : "it ends too early");
+        p += r, at += (uint64_t)r, n -= (size_t)r;
+    }
+    return NEB_OK;
+}
+
+static neb_status folder_write(void *ctx, const char *name, uint64_t at, const void *from, size_t n)
+{
+    int fd;
+    NEB_TRY(use(ctx, name, true, &fd));
+    for (const uint8_t *p = from; n;) {
+        ssize_t w = pwrite(fd, p, n, (off_t)at);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0) return io_error("write", name);
+        p += w, at += (uint64_t)w, n -= (size_t)w;
+    }
+    return NEB_OK;
+}
+
+static neb_status folder_cut(void *ctx, const char *name, uint64_t size)
+{
+    int fd;
+    NEB_TRY(use(ctx, name, true, &fd));
+    return ftruncate(fd, (off_t)size) ? io_error("shorten", name) : NEB_OK;
+}
+
+static neb_status folder_sync(void *ctx, const char *name)
+{
+    int fd;
+    NEB_TRY(use(ctx, name, false, &fd));
+    return fsync(fd) ? io_error("sync", name) : NEB_OK;
+}
+
+static neb_status folder_rename(void *ctx, const char *from, const char *to)
+{
+    char a[PATH_MAX], b[PATH_MAX];
+    full(ctx, from, a);
+    full(ctx, to, b);
+    forget(ctx);
+    return rename(a, b) ? io_error("rename", from) : NEB_OK;
+}
+
+static neb_status folder_remove(void *ctx, const char *name)
+{
+    char path[PATH_MAX];
+    full(ctx, name, path);
+    forget(ctx);
+    return unlink(path) && errno != ENOENT ? io_error("remove", name) : NEB_OK;
+}
+
+static neb_status folder_sync_dir(void *ctx)
+{
+    char path[PATH_MAX];
+    full(ctx, "x", path);
+    return neb__file_sync_parent(path);
+}
+
+static neb_status folder_list(void *ctx, const char *prefix, void (*each)(void *arg, const char *name),
+                              void *arg)
+{
+    struct folder *f = ctx;
+    DIR *d = opendir(f->path);
+    if (!d) return io_error("list", f->path);
+    for (struct dirent *e; (e = readdir(d));)
+        if (!strncmp(e->d_name, prefix, strlen(prefix))) each(arg, e->d_name);
+    closedir(d);
+    return NEB_OK;
+}
+
+static const struct neb_disk_ops folder_ops = {folder_size,   folder_read,     folder_write,
+                                               folder_cut,    folder_sync,     folder_rename,
+                                               folder_remove, folder_sync_dir, folder_list};
+
+neb_status neb__disk_open(const char *path, struct neb_disk *out)
+{
+    struct folder *f = NEB_NEW(struct folder);
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory");
+    f->open_fd = -1;
+    f->lock = -1;
+    neb_status s = NEB_OK;
+    char lock[PATH_MAX];
+    if (snprintf(f->path, sizeof f->path, "%s", path) >= (int)sizeof f->path)
+        s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
+    full(f, "lock", lock);
+    if (s == NEB_OK) f->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s == NEB_OK && f->lock < 0) s = io_error("open", lock);
+    if (s == NEB_OK && flock(f->lock, LOCK_EX | LOCK_NB))
+        s = neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by another process; stop that one first",
+                      path);
+    if (s != NEB_OK) {
+        if (f->lock >= 0) close(f->lock);
+        neb__free(f);
+        return s;
+    }
+    *out = (struct neb_disk){&folder_ops, f};
+    return NEB_OK;
+}
+
+void neb__disk_close(struct neb_disk *d)
+{
+    struct folder *f = d->ctx;
+    if (!f) return;
+    forget(f);
+    close(f->lock);
+    neb__free(f);
+    d->ctx = NULL;
+}
+
+neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep)
+{
+    char tmp[300];
+    struct neb_hash h;
+    snprintf(tmp, sizeof tmp, "tmp-%s", name);
+    NEB_TRY(neb__hash(data, n, &h));
+    (void)d->ops->remove(d->ctx, tmp);
+    NEB_TRY(d->ops->write(d->ctx, tmp, 0, data, n));
+    NEB_TRY(d->ops->write(d->ctx, tmp, n, h.b, NEB_HASH_SIZE));
+    if (keep) NEB_TRY(d->ops->sync(d->ctx, tmp));
+    NEB_TRY(d->ops->rename(d->ctx, tmp, name));
+    return keep ? d->ops->sync_dir(d->ctx) : NEB_OK;
+}
+
+neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out)
+{
+    uint64_t size;
+    struct neb_hash h;
+    NEB_TRY(d->ops->size(d->ctx, name, &size));
+    if (size < NEB_HASH_SIZE) return neb__quiet(NEB_ERR_CORRUPT, "%s is only %" PRIu64 " bytes", name, size);
+    size_t n = (size_t)size - NEB_HASH_SIZE;
+    NEB_TRY(neb__buf_reserve(out, (size_t)size));
+    uint8_t *p = out->data + out->len;
+    NEB_TRY(d->ops->read(d->ctx, name, 0, p, (size_t)size));
+    NEB_TRY(neb__hash(p, n, &h));
+    if (memcmp(p + n, h.b, NEB_HASH_SIZE)) return neb__quiet(NEB_ERR_CORRUPT, "%s is damaged", name);
+    out->len += n;
+    return NEB_OK;
+}

@@ -1,0 +1,39 @@
+/* disk.h: the few operations that the store needs of a disk, so that the simulator can put one underneath that loses,
+ * tears and corrupts. Names are plain file names in one folder. */
+#ifndef NEB_STORE_DISK_H
+#define NEB_STORE_DISK_H
+
+#include "base/buf.h"
+
+#include <stdbool.h>
+
+struct neb_disk_ops {
+    /* NEB_ERR_NOTFOUND, NEB_ERR_IO */
+    neb_status (*size)(void *ctx, const char *name, uint64_t *out);
+    neb_status (*read)(void *ctx, const char *name, uint64_t at, void *to, size_t n);
+    /* NEB_ERR_NOSPACE, NEB_ERR_IO; creates the file. Durable after sync. */
+    neb_status (*write)(void *ctx, const char *name, uint64_t at, const void *from, size_t n);
+    neb_status (*cut)(void *ctx, const char *name, uint64_t size);
+    neb_status (*sync)(void *ctx, const char *name);
+    /* Durable after sync_dir. */
+    neb_status (*rename)(void *ctx, const char *from, const char *to);
+    neb_status (*remove)(void *ctx, const char *name);
+    neb_status (*sync_dir)(void *ctx);
+    neb_status (*list)(void *ctx, const char *prefix, void (*each)(void *arg, const char *name), void *arg);
+};
+
+struct neb_disk {
+    const struct neb_disk_ops *ops;
+    void *ctx;
+};
+
+/* A real folder; it must exist. Owes a close. The folder is locked: NEB_ERR_BUSY when another process has it. */
+neb_status neb__disk_open(const char *folder, struct neb_disk *out);
+void neb__disk_close(struct neb_disk *d);
+
+/* A whole file with a checksum, replaced atomically. `keep` false: without fsync, for what may be lost. */
+neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep);
+/* Appends the content to `out`. NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
+neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out);
+
+#endif

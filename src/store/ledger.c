@@ -1,0 +1,203 @@
+/* ledger.c: the log on disk.
+ *
+ * File `ledger`: entries, only ever appended: u32 length, u8 kind (1 record, 2 mark), u64 index, 16 bytes of SHA-256
+ * over (position, kind, index, content), content. A batch is some records and then one mark, the content of which is
+ * the core's promise (view, normal view, head …). A record with an index that was there before replaces it and
+ * everything behind it; the mark's index is the log's head. What stands behind the last whole mark never counted.
+ *
+ * File `mark`: two slots, 4096 bytes apart, written in turn: u64 sequence, u64 bytes of the ledger that were promised,
+ * 16 bytes of SHA-256. A slot is written after the ledger is synced and synced itself before anybody hears of it. A
+ * torn slot leaves the other one, and the ledger then simply holds more than that one says. If the ledger ends before
+ * the promised length, something acknowledged is lost: the site must not vote before the others have told it. */
+#include "store/ledger.h"
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/mutant.h"
+
+enum { RECORD = 1, MARK = 2, HEAD = 29, SLOT = 32, SLOT_GAP = 4096 };
+
+static neb_status sum16(const void *a, size_t n, const void *b, size_t m, uint8_t out[16])
+{
+    struct neb_hasher h;
+    struct neb_hash sum;
+    NEB_TRY(neb__hasher_init(&h));
+    neb_status s = neb__hasher_update(&h, a, n);
+    if (s == NEB_OK && m) s = neb__hasher_update(&h, b, m);
+    neb_status f = neb__hasher_final(&h, s == NEB_OK ? &sum : NULL);
+    if (s != NEB_OK || f != NEB_OK) return s != NEB_OK ? s : f;
+    memcpy(out, sum.b, 16);
+    return NEB_OK;
+}
+
+static neb_status entry_head(uint64_t at, uint8_t kind, uint64_t index, const uint8_t *p, size_t n,
+                             uint8_t out[HEAD])
+{
+    uint8_t key[17];
+    neb__put64(key, at);
+    key[8] = kind;
+    neb__put64(key + 9, index);
+    neb__put32(out, (uint32_t)n);
+    out[4] = kind;
+    neb__put64(out + 5, index);
+    return sum16(key, sizeof key, p, n, out + 13);
+}
+
+static neb_status write_slot(struct neb_ledger *l)
+{
+    uint8_t b[SLOT];
+    neb__put64(b, l->sequence + 1);
+    neb__put64(b + 8, l->length);
+    NEB_TRY(sum16(b, 16, NULL, 0, b + 16));
+    NEB_TRY(l->disk->ops->write(l->disk->ctx, "mark", (l->sequence + 1) % 2 * SLOT_GAP, b, SLOT));
+    if (NEB_MUTANT(skip_fsync)) return l->sequence++, NEB_OK;
+    NEB_TRY(l->disk->ops->sync(l->disk->ctx, "mark"));
+    l->sequence++;
+    return NEB_OK;
+}
+
+static void read_slots(const struct neb_disk *d, uint64_t *sequence, uint64_t *length, bool *any)
+{
+    for (int i = 0; i < 2; i++) {
+        uint8_t b[SLOT], sum[16];
+        if (d->ops->read(d->ctx, "mark", (uint64_t)i * SLOT_GAP, b, SLOT) != NEB_OK) continue;
+        if (sum16(b, 16, NULL, 0, sum) != NEB_OK || memcmp(sum, b + 16, 16)) continue;
+        if (*any && neb__get64(b) <= *sequence) continue;
+        *any = true;
+        *sequence = neb__get64(b);
+        *length = neb__get64(b + 8);
+    }
+}
+
+static neb_status append_entry(struct neb_buf *b, uint64_t base, uint8_t kind, uint64_t index,
+                               const uint8_t *p, size_t n)
+{
+    uint8_t head[HEAD];
+    if (n > NEB_LEDGER_ENTRY_MAX) return neb__fail(NEB_ERR_INVALID, "ledger entry of %zu bytes", n);
+    NEB_TRY(entry_head(base + b->len, kind, index, p, n, head));
+    NEB_TRY(neb__buf_append(b, head, HEAD));
+    return neb__buf_append(b, p, n);
+}
+
+neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch)
+{
+    if (l->broken) return neb__fail(NEB_ERR_IO, "the ledger failed before; restart to verify it");
+    struct neb_buf b;
+    neb__buf_init(&b, SIZE_MAX / 2);
+    neb_status s = NEB_OK;
+    for (uint64_t i = 0; i < batch->count && s == NEB_OK; i++)
+        s = append_entry(&b, l->length, RECORD, batch->first + i, batch->record[i], batch->length[i]);
+    if (s == NEB_OK) s = append_entry(&b, l->length, MARK, batch->head, batch->mark, batch->mark_length);
+    const struct neb_disk *d = l->disk;
+    if (s == NEB_OK) s = d->ops->write(d->ctx, "ledger", l->length, b.data, b.len);
+    if (s == NEB_OK && !NEB_MUTANT(skip_fsync)) {
+        s = d->ops->sync(d->ctx, "ledger");
+        if (s != NEB_OK) l->broken = true;
+    }
+    uint64_t was = l->length;
+    if (s == NEB_OK) {
+        l->length += b.len;
+        s = write_slot(l);
+        if (s != NEB_OK) l->length = was, l->broken = s != NEB_ERR_NOSPACE;
+    }
+    neb__buf_free(&b);
+    return s == NEB_ERR_NOSPACE && !l->broken ? s : s == NEB_OK ? s : NEB_ERR_IO;
+}
+
+neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length)
+{
+    uint64_t size;
+    struct neb_ledger l = {.disk = disk};
+    if (disk->ops->size(disk->ctx, "ledger", &size) == NEB_OK)
+        return neb__fail(NEB_ERR_EXISTS, "this folder already holds a run's ledger");
+    NEB_TRY(neb__ledger_append(
+        &l, &(struct neb_ledger_batch){.first = 1, .mark = mark, .mark_length = mark_length}));
+    return disk->ops->sync_dir(disk->ctx);
+}
+
+void neb__ledger_found_free(struct neb_ledger_found *f)
+{
+    neb__buf_free(&f->bytes);
+    neb__free(f->at);
+    neb__free(f->size);
+}
+
+static neb_status found_put(struct neb_ledger_found *f, uint64_t index, size_t at, size_t size)
+{
+    if (index == 0 || index > f->records + 1) return neb__quiet(NEB_ERR_CORRUPT, "ledger has a gap");
+    if (index > f->capacity) {
+        uint64_t cap = f->capacity ? 2 * f->capacity : 64;
+        size_t *a = neb__realloc(f->at, cap * sizeof *a);
+        if (a) f->at = a;
+        size_t *z = a ? neb__realloc(f->size, cap * sizeof *z) : NULL;
+        if (z) f->size = z;
+        if (!a || !z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the ledger");
+        f->capacity = cap;
+    }
+    f->at[index - 1] = at;
+    f->size[index - 1] = size;
+    f->records = index;
+    return NEB_OK;
+}
+
+/* Walks whole entries; records count once the mark behind them is reached. *good is the end of the last whole batch. */
+static neb_status scan(struct neb_ledger_found *f, size_t *good)
+{
+    const uint8_t *p = f->bytes.data;
+    size_t n = f->bytes.len, at = 0, batch = 0;
+    *good = 0;
+    while (at + HEAD <= n) {
+        size_t size = neb__get32(p + at);
+        uint8_t head[HEAD];
+        if (size > NEB_LEDGER_ENTRY_MAX || size > n - at - HEAD) break;
+        NEB_TRY(entry_head(at, p[at + 4], neb__get64(p + at + 5), p + at + HEAD, size, head));
+        if (memcmp(head, p + at, HEAD)) break;
+        at += HEAD + size;
+        if (p[at - size - HEAD + 4] != MARK) continue;
+        for (size_t e = batch; e < at;) { /* the batch is whole: take it in */
+            size_t len = neb__get32(p + e);
+            uint64_t index = neb__get64(p + e + 5);
+            if (p[e + 4] == RECORD) {
+                NEB_TRY(found_put(f, index, e + HEAD, len));
+            } else {
+                if (index < f->records) f->records = index;
+                f->mark_at = e + HEAD, f->mark_length = len;
+            }
+            e += HEAD + len;
+        }
+        batch = *good = at;
+    }
+    return NEB_OK;
+}
+
+neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
+                            struct neb_ledger_found *found)
+{
+    memset(found, 0, sizeof *found);
+    neb__buf_init(&found->bytes, SIZE_MAX / 2);
+    struct neb_ledger l = {.disk = disk};
+    uint64_t size = 0, promised = 0;
+    bool any = false;
+    if (disk->ops->size(disk->ctx, "ledger", &size) != NEB_OK) size = 0;
+    read_slots(disk, &l.sequence, &promised, &any);
+    neb_status s = neb__buf_reserve(&found->bytes, (size_t)size + 1);
+    if (s == NEB_OK && size) {
+        s = disk->ops->read(disk->ctx, "ledger", 0, found->bytes.data, (size_t)size);
+        if (s == NEB_OK) found->bytes.len = (size_t)size;
+        if (s == NEB_ERR_IO) s = NEB_OK; /* unreadable: as if it were not there */
+    }
+    size_t good = 0;
+    if (s == NEB_OK) s = scan(found, &good);
+    if (s == NEB_ERR_CORRUPT) s = NEB_OK;
+    found->damaged = !any || good < promised || !found->mark_length;
+    l.length = good;
+    if (s == NEB_OK && size > good) s = disk->ops->cut(disk->ctx, "ledger", good);
+    /* What is read here may only be in the system's memory, when a process was killed before its sync. */
+    if (s == NEB_OK && size && !NEB_MUTANT(skip_fsync)) s = disk->ops->sync(disk->ctx, "ledger");
+    if (s != NEB_OK) {
+        neb__ledger_found_free(found);
+        return s;
+    }
+    *out = l;
+    return NEB_OK;
+}

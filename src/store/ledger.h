@@ -1,0 +1,46 @@
+/* ledger.h: the log on disk, and the acked mark.  */
+#ifndef NEB_STORE_LEDGER_H
+#define NEB_STORE_LEDGER_H
+
+#include "store/disk.h"
+
+#define NEB_LEDGER_ENTRY_MAX (64 * 1024)
+
+struct neb_ledger {
+    const struct neb_disk *disk;
+    uint64_t length; /* bytes of the ledger file that count */
+    uint64_t sequence;
+    bool broken; /* a sync failed: what is on disk is unknown until the next open */
+};
+
+/* What open found; owned by the caller, neb__ledger_found_free() releases it. */
+struct neb_ledger_found {
+    bool damaged; /* something at or below the acked mark is lost */
+    struct neb_buf bytes;
+    size_t mark_at, mark_length; /* in bytes; length 0: none */
+    size_t *at, *size;           /* in bytes, of the records 1, 2, … */
+    uint64_t records, capacity;
+};
+
+struct neb_ledger_batch {
+    uint64_t first, count; /* records first … first + count - 1; they replace everything from `first` on */
+    const uint8_t *const *record;
+    const size_t *length;
+    uint64_t head; /* the log's last index after this batch */
+    const uint8_t *mark;
+    size_t mark_length;
+};
+
+/* Makes the files of a new site. NEB_ERR_EXISTS when there are some. */
+neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length);
+neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
+                            struct neb_ledger_found *found);
+void neb__ledger_found_free(struct neb_ledger_found *found);
+
+/* Appends, syncs, then sets and syncs the mark.
+ *   NEB_OK            durable
+ *   NEB_ERR_NOSPACE   nothing counts; the same batch may be tried again
+ *   NEB_ERR_IO        a sync failed: never tried again; open anew and verify */
+neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch);
+
+#endif

@@ -1,0 +1,45 @@
+/* sim_mutants.c: the simulator built with deliberate bugs (base/mutant.h). `sim_mutants` runs them all: each must be
+ * caught within 10,000 seeds, and without one nothing may be caught. `sim_mutants NAME` shows how one is caught. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutant.h"
+#include "sim/sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum neb_mutant neb__mutant;
+
+static const char *const name[] = {"none",
+#define NEB__X(id, what) #id,
+                                   NEB_MUTANT_LIST(NEB__X)
+#undef NEB__X
+};
+enum { MUTANTS = sizeof name / sizeof *name };
+
+static int first_caught(int mutant, int seeds, struct neb_sim_result *r)
+{
+    neb__mutant = (enum neb_mutant)mutant;
+    for (int seed = 1; seed <= seeds; seed++)
+        if (neb__sim_fault(&(struct neb_sim_fault){.seed = (uint64_t)seed}, r) != NEB_OK) return seed;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int bad = 0, found = 0;
+    struct neb_sim_result r;
+    neb_log_set_level(NEB_LOG_NONE);
+    for (int m = 0; m < MUTANTS; m++) {
+        if (argc > 1 && strcmp(argv[1], name[m])) continue;
+        found = 1;
+        int64_t start = neb__now_ns();
+        int seed = first_caught(m, m ? 10000 : 300, &r);
+        bad += m ? !seed : seed != 0;
+        printf("%-20s %s %5d in %5.1f s  %s\n", name[m], seed ? "caught by seed" : "not caught", seed,
+               neb__seconds_since(start), seed ? r.violation : "");
+        fflush(stdout);
+    }
+    if (!found) fprintf(stderr, "no mutant of that name\n");
+    return bad || !found;
+}
