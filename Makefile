@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure
 
-.PHONY: all setup build demo test bench fuzz soak format clean
+.PHONY: all setup build demo test bench fuzz soak dist format clean
 all: build
 
 setup:
@@ -51,6 +51,10 @@ fuzz: setup
 SOAK_SECONDS ?= 600
 soak: build
 	@for s in tests/soak/*.sh; do echo "== $$s"; $$s $(BUILD)/release/nebula-i $(SOAK_SECONDS) || exit 1; done
+
+# One archive that runs on another machine, with a GPU or without. Built where there need be none.
+dist: build
+	@tools/dist $(BUILD)/release
 
 format:
 	@tools/check-format --fix

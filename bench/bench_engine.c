@@ -7,6 +7,7 @@
  * On another device than the CPU the shapes are larger, the type is bf16 unless asked otherwise, and a step is measured
  * as it runs in training: enqueued without waiting, one wait at the end. */
 #include "bench.h"
+#include "on_device.h"
 #include "shapes.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -21,9 +22,9 @@ enum { SIZE = 2048, MAX_STEPS = 64 };
 
 struct options {
     char *shape, *device, *dtype;
-    int64_t threads, steps;
+    int64_t threads, steps, losses;
     double dropout, attention_dropout, seconds;
-    bool recompute, serve, deterministic, graphs;
+    bool recompute, serve, deterministic, graphs, capture;
 };
 
 static const struct neb_opt table[] = {
@@ -34,6 +35,10 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "", NULL, "f32 or bf16; default f32 on the CPU, else bf16"),
     NEB_OPT(struct options, deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time"),
     NEB_OPT(struct options, graphs, NEB_OPT_BOOL, "yes", NULL, "record steps and replay them"),
+    NEB_OPT(struct options, capture, NEB_OPT_BOOL, "no", NULL,
+            "not on the CPU: also what a capture and a merge of all parameters cost the steps"),
+    NEB_OPT(struct options, losses, NEB_OPT_INT, "0", NULL,
+            "measure nothing: print the losses of so many steps and a hash of the parameters"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "0: one per core"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "9", NULL, "measured steps a shape, at most 64"),
     NEB_OPT(struct options, seconds, NEB_OPT_REAL, "25", "s", "but no longer than this a shape"),
@@ -49,9 +54,11 @@ static bool on_cpu(const struct options *o)
     return !o->device || !strcmp(o->device, "cpu");
 }
 
-static const struct neb_shape *shapes_of(const struct options *o)
+/* Off the CPU its small shapes are there too, for comparing losses. */
+static const struct neb_shape *find_shape(const struct options *o)
 {
-    return on_cpu(o) ? neb__shapes : neb__gpu_shapes;
+    const struct neb_shape *s = on_cpu(o) ? NULL : neb__shape_find(neb__gpu_shapes, o->shape);
+    return s ? s : neb__shape_find(neb__shapes, o->shape);
 }
 
 static struct neb_shape_options shape_options(const struct options *o, bool recompute)
@@ -201,52 +208,15 @@ static int serve(const struct neb_shape *s, const struct options *o)
     return 0;
 }
 
-/* Warm-up chooses algorithms and records the step; then `steps` steps without a wait between them, three times. */
-static neb_status measure_device(const struct neb_shape *s, const struct options *o, struct neb_figures *f)
-{
-    enum { WARM = 6, ROUNDS = 3 };
-    struct neb_shape_options options = shape_options(o, o->recompute);
-    struct neb_shape_run *r = NULL;
-    double time[ROUNDS];
-    float loss = 0;
-    char name[64];
-    NEB_TRY(neb__shape_create(s, &options, &r));
-    neb_status status = NEB_OK;
-    for (int i = 0; status == NEB_OK && i < WARM; i++) status = neb__shape_step(r, &loss);
-    for (int round = 0; status == NEB_OK && round < ROUNDS; round++) {
-        status = neb_device_sync(neb__shape_device(r));
-        int64_t start = neb__now_ns();
-        for (int i = 0; status == NEB_OK && i < o->steps; i++) status = neb__shape_step(r, &loss);
-        if (status == NEB_OK) status = neb_device_sync(neb__shape_device(r));
-        time[round] = neb__seconds_since(start) / (double)o->steps;
-    }
-    if (status == NEB_OK) {
-        struct neb_device_info info;
-        neb_device_get_info(neb__shape_device(r), &info);
-        const double step = neb__median(time, ROUNDS);
-        const struct {
-            const char *what, *unit;
-            double value;
-        } rows[] = {{"tokens_per_second", "1/s", (double)neb__shape_tokens(s) / step},
-                    {"step", "ms", step * 1e3},
-                    {"rate", "TFLOP/s", neb__shape_flops(s) / step * 1e-12},
-                    {"memory", "GiB", (double)info.memory_peak / (1 << 30)},
-                    {"loss", "", (double)loss}};
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            snprintf(name, sizeof name, "%s.%s", rows[i].what, s->name);
-            neb__figure(f, name, rows[i].value, rows[i].unit, NEB_REPORT, 0);
-        }
-    }
-    neb__shape_destroy(r);
-    return status;
-}
-
 static int run_all(const struct options *o, bool json)
 {
     struct neb_figures *f = neb__figures_begin("engine", json);
     if (!f) return 1;
+    const struct neb_shape_options options = shape_options(o, o->recompute);
     for (const struct neb_shape *s = neb__gpu_shapes; !on_cpu(o) && s->name; s++)
-        if ((!o->shape || !strcmp(o->shape, s->name)) && measure_device(s, o, f) != NEB_OK) return 1;
+        if ((!o->shape || !strcmp(o->shape, s->name)) &&
+            neb__bench_on_device(s, &options, o->steps, o->capture, f) != NEB_OK)
+            return 1;
     if (!on_cpu(o)) return neb__figures_end(f);
     for (const struct neb_shape *s = neb__shapes; s->name; s++) {
         if (o->shape && strcmp(o->shape, s->name)) continue;
@@ -265,12 +235,13 @@ static int run(int argc, char **argv)
     int n = 0, rc = 2;
     if (neb__opts_init(table, &o) != NEB_OK) return 1;
     const bool parsed = neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && n == 0;
-    const struct neb_shape *s = o.shape ? neb__shape_find(shapes_of(&o), o.shape) : NULL;
-    if (!parsed || (o.shape && !s) || (o.serve && !s)) {
+    const struct neb_shape *s = o.shape ? find_shape(&o) : NULL;
+    if (!parsed || (o.shape && !s) || ((o.serve || o.losses) && !s)) {
         fprintf(stderr, "usage: nebula-i bench engine [--shape NAME] [options]\n\n");
         neb__opts_help(table, stderr);
     } else {
-        rc = o.serve ? serve(s, &o) : run_all(&o, json);
+        const struct neb_shape_options options = shape_options(&o, o.recompute);
+        rc = o.losses ? neb__bench_losses(s, &options, o.losses) : o.serve ? serve(s, &o) : run_all(&o, json);
     }
     neb__opts_free(table, &o);
     return rc;

@@ -31,6 +31,7 @@ struct neb_shape_run {
     struct neb_feed *feed;
     neb_tape *tape;
     neb_optimizer *optimizer;
+    int64_t step; /* of the last loss */
 };
 
 const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name)
@@ -208,7 +209,18 @@ neb_status neb__shape_step(struct neb_shape_run *r, float *loss)
     struct neb_step_info info;
     NEB_TRY(neb_train_step(r->optimizer, r->tape, &micro, 1, 1e-4f, 1, NULL, &info));
     *loss = info.loss[0];
+    r->step = info.step;
     return NEB_OK;
+}
+
+int64_t neb__shape_loss_step(const struct neb_shape_run *r)
+{
+    return r->step;
+}
+
+neb_params *neb__shape_params(struct neb_shape_run *r)
+{
+    return r->params;
 }
 
 neb_device *neb__shape_device(struct neb_shape_run *r)

@@ -32,6 +32,9 @@ neb_status neb__shape_create(const struct neb_shape *s, const struct neb_shape_o
 void neb__shape_destroy(struct neb_shape_run *r);
 
 neb_status neb__shape_step(struct neb_shape_run *r, float *loss);
+/* The step that the last loss belongs to: one behind on an asynchronous device; 0: none yet. */
+int64_t neb__shape_loss_step(const struct neb_shape_run *r);
+neb_params *neb__shape_params(struct neb_shape_run *r);
 neb_device *neb__shape_device(struct neb_shape_run *r);
 void neb__shape_memory(struct neb_shape_run *r, struct neb_memory *out);
 
