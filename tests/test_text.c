@@ -8,6 +8,7 @@
 #include "text/help_page.h"
 #include "text/lines.h"
 #include "text/shard.h"
+#include "text/sp_shim.h"
 #include "text/tok.h"
 
 #include <lzma.h>
@@ -87,6 +88,57 @@ static void sentencepiece_round_trips(void **state)
     }
 }
 
+static int next_line(void *arg, const char **text, size_t *n)
+{
+    static char line[1024];
+    int *i = arg;
+    *n = words_sentence(*i % 3, (uint64_t)*i, 0, line, sizeof line);
+    *text = line;
+    return ++*i <= 300;
+}
+
+/* A model numbered as XLM-R's file is (<unk> 0, <s> 1, </s> 2, no <pad>), read with fairseq's numbers. */
+static void xlmr_numbers_are_shifted(void **state)
+{
+    (void)state;
+    const char *kv[] = {"model_type", "unigram",     "vocab_size", "100", "hard_vocab_limit",
+                        "false",      "minloglevel", "2",          NULL};
+    char error[NEB_SP_ERROR];
+    struct neb_buf model, a, b, back;
+    struct neb_tok *plain, *shifted;
+    int i = 0;
+    neb__buf_init(&model, 1 << 22);
+    neb__buf_init(&a, 1 << 16);
+    neb__buf_init(&b, 1 << 16);
+    neb__buf_init(&back, 1 << 16);
+    assert_ok(neb__sp_train(kv, next_line, &i, &model, error));
+    struct neb_tok_cfg cfg = {.layout = NEB_TOK_XLMR};
+    assert_ok(neb__tok_open_bytes(model.data, model.len, 0, NULL, &plain));
+    assert_ok(neb__tok_open_bytes(model.data, model.len, 0, &cfg, &shifted));
+    int32_t n = neb__tok_vocab(shifted);
+    assert_int_equal(n, neb__tok_vocab(plain) + 2);
+    const int32_t want[NEB_TOK_SPECIALS] = {1, 3, 0, 2, n - 1};
+    for (int k = 0; k < NEB_TOK_SPECIALS; k++)
+        assert_int_equal(neb__tok_special(shifted, (enum neb_special)k), want[k]);
+    assert_string_equal(neb__tok_piece(shifted, 0), "<s>");
+    assert_string_equal(neb__tok_piece(shifted, 1), "<pad>");
+    assert_string_equal(neb__tok_piece(shifted, n - 1), "<mask>");
+    assert_int_equal(neb__tok_id(shifted, "<unk>"), 3);
+    const char *text = "lumtar venkor \xE4\xB8\xAD";
+    assert_ok(neb__tok_encode(plain, text, strlen(text), &a));
+    assert_ok(neb__tok_encode(shifted, text, strlen(text), &b));
+    assert_int_equal(a.len, b.len);
+    for (size_t k = 0; k < a.len / 4; k++) {
+        int32_t x = ((int32_t *)(void *)a.data)[k], y = ((int32_t *)(void *)b.data)[k];
+        assert_int_equal(y, x ? x + 1 : 3); /* the Chinese character is unknown */
+    }
+    assert_ok(neb__tok_decode(shifted, (int32_t *)(void *)b.data, b.len / 4, &back));
+    assert_memory_equal(back.data, text, 13);
+    neb__tok_close(plain);
+    neb__tok_close(shifted);
+    neb__buf_free(&model), neb__buf_free(&a), neb__buf_free(&b), neb__buf_free(&back);
+}
+
 static void broken_models_are_refused(void **state)
 {
     (void)state;
@@ -116,7 +168,7 @@ static void assert_pieces(const struct neb_tok *tok, const char *text, const cha
     neb__buf_free(&got);
 }
 
-/* The expectations are those of the transformers library on the same vocabulary (tools/record_wordpiece). */
+/* The expectations are what transformers' BertTokenizer (version 5.22) gives on the same vocabulary. */
 static void wordpiece_cuts_like_bert(void **state)
 {
     (void)state;
@@ -585,6 +637,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sentencepiece_round_trips),
+        cmocka_unit_test(xlmr_numbers_are_shifted),
         cmocka_unit_test(broken_models_are_refused),
         cmocka_unit_test(wordpiece_cuts_like_bert),
         cmocka_unit_test(lines_from_every_compression),

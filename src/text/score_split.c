@@ -17,7 +17,7 @@ void neb__chars_free(struct neb_chars *t)
 
 static neb_status room(struct neb_chars *t, size_t n)
 {
-    if (n <= t->cap) return NEB_OK;
+    if (t->c && n <= t->cap) return NEB_OK; /* an empty text too has an array */
     size_t cap = n + n / 2 + 64;
     int32_t *c = neb__realloc(t->c, cap * sizeof *c);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "no memory for a text of %zu characters", n);
