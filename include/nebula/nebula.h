@@ -1,0 +1,105 @@
+/* nebula.h: a training loop of any framework becomes a member of a run on several sites.
+ *
+ *     neb_session *s;
+ *     neb_session_open("site-folder", &config, &s);
+ *     for each trainable parameter: neb_session_register(s, &param);     fp32, the values stay yours
+ *     neb_session_start(s);                                            links, ledger, catching up
+ *     for (;;) {
+ *         … one optimizer step …
+ *         neb_step(s, tokens, &changed);     merges what the others did into your parameters
+ *     }
+ *     neb_session_close(s);
+ *
+ * Between two calls of neb_step() the parameters are yours alone. neb_step() takes microseconds unless a round is due
+ * on it, and never waits for the network, except at the drift limit and at the end of the run.
+ *
+ * All sites register the same parameters, in the same order, with the same initial values; what differs is found before
+ * the first round and named. One thread calls these functions.
+ */
+#ifndef NEBULA_NEBULA_H
+#define NEBULA_NEBULA_H
+
+#include <nebula/engine.h>
+#include <nebula/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct neb_session neb_session;
+
+struct neb_session_config {
+    int64_t interval;      /* H: inner steps between two rounds of one part of the model */
+    int64_t fragments;     /* the model is sent in this many parts, one after the other; 0: chosen */
+    int64_t drift_steps;   /* inner steps without a round before neb_step() waits; 0: 8 intervals or 2000 */
+    bool drift_wait;       /* false: go on past the limit; the work is discounted when it enters */
+    uint64_t token_target; /* tokens of all sites together that end the run; 0: no end */
+    float outer_lr, outer_momentum; /* 0.7, 0.9 for dense rungs */
+    const char *rung;               /* name of a rung of the codec's ladder: fp32, bf16, int8, int4, … */
+    const char *listen;             /* HOST:PORT; NULL: as the roster says */
+    int64_t round_ms;               /* how long a round waits for slow members; 0: 30 s */
+    double max_rate;                /* bits per second a link may send; 0: no limit */
+};
+
+/* interval 100, drift as above, int4, 0.7, 0.9. */
+NEB_API struct neb_session_config neb_session_defaults(void);
+
+/* folder: made by `nebula-i site init`, with the run's roster in it.
+ *   NEB_ERR_NOTFOUND, NEB_ERR_BUSY another process is this site, NEB_ERR_AUTH, NEB_ERR_CONFIG, NEB_ERR_NOMEM */
+NEB_API neb_status neb_session_open(const char *folder, const struct neb_session_config *c,
+                                    neb_session **out);
+
+struct neb_session_param {
+    const char *name;
+    int ndim;
+    int64_t shape[4];     /* global */
+    int64_t first, count; /* local range in values of the flattened parameter; count 0: all */
+    float *values;        /* local values; host memory, or the device's */
+    neb_device *device;   /* NULL: host */
+};
+
+/* NEB_ERR_STATE after start; NEB_ERR_EXISTS a name twice; NEB_ERR_UNSUPPORTED a partial range (one process a site);
+ * NEB_ERR_SHAPE, NEB_ERR_NOMEM */
+NEB_API neb_status neb_session_register(neb_session *s, const struct neb_session_param *p);
+
+/* State that neb_session_save() made, from the caller's checkpoint; between the last register and start. The parameters
+ * then need not hold the checkpoint's values: start sets them. NEB_ERR_CORRUPT, NEB_ERR_CONFIG of another model. */
+NEB_API neb_status neb_session_load(neb_session *s, const void *bytes, size_t n);
+
+/* Connects, replays the ledger and leaves the parameters where this site stands. wait_s: how long to wait for a quorum
+ * before going on alone; 0: not at all.
+ *   NEB_ERR_CONFIG    a peer trains another model: the message says which peer and what differs
+ *   NEB_ERR_CORRUPT, NEB_ERR_IO, NEB_ERR_NET, NEB_ERR_NOMEM, NEB_ERR_UNSUPPORTED (this machine's arithmetic) */
+NEB_API neb_status neb_session_start(neb_session *s, double wait_s);
+
+/* After every optimizer step. *changed: the parameters were changed (a round was merged).
+ *   NEB_ERR_CANCELLED   the run has ended; the parameters hold its result
+ *   NEB_ERR_NONFINITE   a parameter is NaN or infinite: nothing of it was sent
+ *   NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_STATE   this site cannot go on committing; training may */
+NEB_API neb_status neb_step(neb_session *s, int64_t tokens, bool *changed);
+
+/* Appends what a checkpoint must hold to `out` (call with out NULL for the size). */
+NEB_API neb_status neb_session_save(neb_session *s, void *out, size_t *n);
+
+struct neb_session_status {
+    int64_t steps, commits, merges, rejected, epoch, view, peers_up, peers;
+    int64_t applied; /* index of the newest record that is applied */
+    bool leader, paused, ended, halted;
+    uint8_t root[32]; /* of the outer state at `applied` */
+    int64_t bytes_out, bytes_in, parcels;
+    double encode_s, apply_s, wait_s; /* seconds spent, the last one in neb_step() */
+    char note[160];
+};
+NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *out);
+
+/* Asks for the end of the run: everything is committed, then neb_step() says NEB_ERR_CANCELLED everywhere. */
+NEB_API neb_status neb_session_leave(neb_session *s);
+NEB_API void neb_session_close(neb_session *s); /* NULL is fine */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

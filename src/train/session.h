@@ -1,0 +1,169 @@
+/* session.h (internal): one site of a run: the round core driven by real links, disk and parameters.
+ *
+ * Three threads. The caller's runs the training loop and enters neb_step(). The links' loop (src/net) only moves messages.
+ * The driver's owns everything else: the core, the ledger, the outer state, the site's own residual; it takes events from
+ * a queue and carries out the core's actions in order.
+ *
+ * The live parameters x belong to the caller's thread. So the driver never touches them: what a round does to a cell is
+ * left as an edit (add a vector, shrink towards theta, set), and neb_step() carries the edits out in order. A capture is
+ * a copy of x that neb_step() makes; while the driver has not turned it into a parcel, edits of those cells wait. */
+#ifndef NEB_TRAIN_SESSION_H
+#define NEB_TRAIN_SESSION_H
+
+#include "net/net.h"
+
+#include "codec/codec.h"
+#include "outer/outer.h"
+#include "round/round.h"
+#include "store/ledger.h"
+#include "store/payload.h"
+
+#include <nebula/nebula.h>
+#include <pthread.h>
+
+enum neb_session_message {
+    NEB_MSG_FRAME = 1, /* the core's */
+    NEB_MSG_PAYLOAD,   /* a parcel, header and code */
+    NEB_MSG_GET,       /* hash of a payload that is wanted */
+    NEB_MSG_NONE,      /* hash: not here */
+    NEB_MSG_GET_CELL,  /* u32 cell */
+    NEB_MSG_CELL,      /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
+    NEB_MSG_MODEL,     /* hashes of what all sites must agree on */
+};
+
+enum neb_item_type {
+    NEB_ITEM_MESSAGE,
+    NEB_ITEM_PEER_UP,
+    NEB_ITEM_PEER_DOWN,
+    NEB_ITEM_SNAPSHOT, /* neb_step() has copied the cells that a capture wants */
+    NEB_ITEM_OPERATOR,
+    NEB_ITEM_STOP,
+};
+
+struct neb_item {
+    struct neb_item *next;
+    enum neb_item_type type;
+    uint16_t peer;
+    uint32_t kind, op;
+    uint8_t *bytes;
+    size_t size;
+};
+
+enum { NEB_CAPTURES = 256 };
+
+enum neb_edit_type { NEB_EDIT_ADD, NEB_EDIT_SHRINK, NEB_EDIT_SET };
+
+struct neb_edit {
+    struct neb_edit *next;
+    enum neb_edit_type type;
+    float gamma;   /* SHRINK: x <- v + gamma * (x - v) */
+    float value[]; /* (values of the cell) */
+};
+
+/* What this site has of one cell besides theta. */
+struct neb_own {
+    uint64_t version;            /* merged up to here */
+    struct neb_boot_parcel open; /* k 0: none */
+    uint64_t work, work_open;    /* inner steps in x - theta; of those, in the open parcel */
+    struct neb_edit *edits, **last;
+};
+
+struct neb_session_slice {
+    char *name;
+    float *values;
+    neb_device *device;
+    size_t first, count; /* in the flat vector of all parameters */
+};
+
+struct fetched_cell {
+    uint64_t version, index;
+    float *theta, *m; /* one block */
+};
+
+struct pending;
+
+struct neb_session {
+    struct neb_session_config config;
+    struct neb_site *site;
+    struct neb_net *net;
+    uint16_t self;
+    const struct neb_rung *rung, *exact;
+
+    struct neb_session_slice *slices;
+    int n_slices;
+    size_t values;
+    struct neb_hasher layout; /* of names and shapes, until start */
+    struct neb_hash model[2]; /* layout; initial values */
+    struct neb_buf loaded;    /* state of the caller's checkpoint */
+
+    /* the driver's */
+    struct neb_round *core;
+    struct neb_outer *outer;
+    struct neb_disk disk;
+    struct neb_ledger ledger;
+    struct neb_payloads payloads;
+    struct neb_own *own;
+    float *e, *d;   /* (values) residual; delta of the open parcels */
+    float *work[3]; /* (NEB_CELL) each */
+    uint64_t last_k, checkpoint_k;
+    struct neb_action capture;                /* the one under way, if capturing */
+    struct neb_action captures[NEB_CAPTURES]; /* those behind it */
+    int n_captures;
+    bool capturing;
+    struct fetched_cell *fetched;
+    bool driver_runs;
+    bool feeding;
+    struct pending *pending, **pending_last; /* events that wait for the actions before them */
+
+    /* shared, under lock */
+    pthread_mutex_t busy; /* held by the driver while it handles an event; taken before `lock` */
+    pthread_mutex_t lock;
+    pthread_cond_t wake, changed;
+    pthread_t driver;
+    struct neb_item *head, **tail;
+    size_t queued_bytes;
+    bool stalled;                  /* a message was turned away: the links wait to be resumed */
+    uint64_t steps_pending;        /* inner steps that the core has not heard of */
+    int64_t tokens_now, steps_now; /* of the present interval: for the weight */
+    bool capture_wanted, capture_taken;
+    uint32_t snap_c0, snap_c1;
+    float *snap; /* copy of x, cells [snap_c0, snap_c1) */
+    size_t snap_room;
+    bool paused, ended, halted, stopping;
+    neb_status mismatch; /* a peer trains another model */
+    char why[256];
+    struct neb_session_status status;
+};
+
+/* session_restore.c */
+neb_status neb__session_restore(neb_session *s);
+void neb__session_release(neb_session *s); /* what restore made */
+
+/* session_state.c */
+void neb__session_do(neb_session *s, const struct neb_action *a);
+void neb__session_snapshot_taken(neb_session *s);
+void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
+void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash);
+void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell);
+void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
+
+/* session_driver.c */
+void neb__session_feed(neb_session *s, struct neb_event *ev);
+void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority, uint32_t kind,
+                       const void *bytes, size_t n);
+void neb__session_post(neb_session *s, struct neb_item *item); /* any thread; NULL is ignored */
+void *neb__session_driver(void *session);
+void neb__session_halt(neb_session *s, const char *why);
+extern const struct neb_net_events neb__session_events;
+
+/* session_edit.c */
+neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
+                         const float *value);
+bool neb__edits_apply(struct neb_own *own, float *x, size_t n); /* carries out and releases */
+void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n);
+void neb__edits_free(struct neb_own *own);
+/* x of a flat range to and from the parameters, wherever they are. */
+neb_status neb__session_read_x(neb_session *s, size_t first, size_t n, float *out);
+neb_status neb__session_write_x(neb_session *s, size_t first, size_t n, const float *in);
+
+#endif

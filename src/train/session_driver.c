@@ -1,0 +1,327 @@
+/* session_driver.c: the driver's thread: events from the links and from the training loop into the core, the core's
+ * actions out of it; and what crosses between the threads.
+ *
+ * Every function of the links that sends must run on their own thread, so sending is posted there. Messages that arrive
+ * are handed over whole; when too many wait, the links are told to hold back, and are resumed when there is room. */
+#include "train/session.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { QUEUE_MAX = 256 << 20 };
+
+static int64_t now_ms(void)
+{
+    return neb__now_ns() / 1000000;
+}
+
+void neb__session_halt(neb_session *s, const char *why)
+{
+    pthread_mutex_lock(&s->lock);
+    if (!s->halted) snprintf(s->why, sizeof s->why, "%s", why);
+    s->halted = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    neb__log(NEB_LOG_ERROR, "this site stops taking part in rounds: %s", why);
+}
+
+/* ---- to the links ---------------------------------------------------------------------------------------------- */
+
+struct outgoing {
+    neb_session *s;
+    uint16_t peer;
+    enum neb_priority priority;
+    uint32_t kind;
+    size_t n;
+    uint8_t bytes[];
+};
+
+static void sent(void *arg, neb_status st)
+{
+    (void)st; /* whatever is lost, the core asks for again */
+    neb__free(arg);
+}
+
+static void send_on_loop(void *arg)
+{
+    struct outgoing *o = arg;
+    if (neb__net_send(o->s->net, o->peer, o->priority, o->kind, o->bytes, o->n, sent, o) != NEB_OK)
+        neb__free(o);
+}
+
+void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority, uint32_t kind,
+                       const void *bytes, size_t n)
+{
+    struct outgoing *o = neb__malloc(sizeof *o + n);
+    if (!o) return;
+    *o = (struct outgoing){.s = s, .peer = peer, .priority = priority, .kind = kind, .n = n};
+    if (n) memcpy(o->bytes, bytes, n);
+    pthread_mutex_lock(&s->lock);
+    s->status.bytes_out += (int64_t)n;
+    pthread_mutex_unlock(&s->lock);
+    if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) neb__free(o);
+}
+
+/* ---- from the links -------------------------------------------------------------------------------------------- */
+
+void neb__session_post(neb_session *s, struct neb_item *item)
+{
+    if (!item) return;
+    item->next = NULL;
+    pthread_mutex_lock(&s->lock);
+    *s->tail = item;
+    s->tail = &item->next;
+    s->queued_bytes += item->size;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void post_peer(void *arg, enum neb_item_type type, uint16_t peer)
+{
+    struct neb_item *i = NEB_NEW(struct neb_item);
+    if (!i) return;
+    i->type = type;
+    i->peer = peer;
+    neb__session_post(arg, i);
+}
+
+static void peer_up(void *arg, uint16_t peer, uint64_t incarnation)
+{
+    (void)incarnation;
+    post_peer(arg, NEB_ITEM_PEER_UP, peer);
+}
+
+static void peer_down(void *arg, uint16_t peer, neb_status why)
+{
+    (void)why;
+    post_peer(arg, NEB_ITEM_PEER_DOWN, peer);
+}
+
+static neb_status message(void *arg, struct neb_message *m)
+{
+    neb_session *s = arg;
+    pthread_mutex_lock(&s->lock);
+    bool full = s->queued_bytes > QUEUE_MAX;
+    if (full) s->stalled = true;
+    s->status.bytes_in += full ? 0 : (int64_t)m->size;
+    pthread_mutex_unlock(&s->lock);
+    struct neb_item *i = full ? NULL : NEB_NEW(struct neb_item);
+    if (!i) return NEB_ERR_AGAIN;
+    i->type = NEB_ITEM_MESSAGE;
+    i->peer = m->peer;
+    i->kind = m->kind;
+    i->size = m->size;
+    i->bytes = neb__message_take(m);
+    neb__session_post(s, i);
+    return NEB_OK;
+}
+
+const struct neb_net_events neb__session_events = {
+    .peer_up = peer_up, .peer_down = peer_down, .message = message};
+
+static void resume_on_loop(void *arg)
+{
+    neb_session *s = arg;
+    const struct neb_chain *chain = neb__net_roster(s->net);
+    for (uint32_t i = 0; i < chain->now.count; i++)
+        for (int p = 0; p < NEB_PRIORITIES; p++)
+            if (chain->now.members[i].id != s->self)
+                neb__net_resume(s->net, chain->now.members[i].id, (enum neb_priority)p);
+}
+
+/* ---- the core -------------------------------------------------------------------------------------------------- */
+
+struct pending {
+    struct pending *next;
+    struct neb_event ev;
+    struct neb_parcel parcel;
+};
+
+static void handle(neb_session *s, struct neb_event *ev)
+{
+    ev->now = now_ms();
+    if (neb__round_event(s->core, ev) != NEB_OK) {
+        neb__session_halt(s, "out of memory in the round protocol");
+        return;
+    }
+    struct neb_action a;
+    while (!s->halted && neb__round_next(s->core, &a)) neb__session_do(s, &a);
+}
+
+/* Carrying out an action often makes the next event (written, applied…). It waits until the actions before it are done. */
+static void put_off(neb_session *s, const struct neb_event *ev)
+{
+    struct pending *p = NEB_NEW(struct pending);
+    if (!p) {
+        neb__session_halt(s, "out of memory in the round protocol");
+        return;
+    }
+    p->ev = *ev;
+    if (ev->parcel) {
+        p->parcel = *ev->parcel;
+        p->ev.parcel = &p->parcel;
+    }
+    *s->pending_last = p;
+    s->pending_last = &p->next;
+}
+
+void neb__session_feed(neb_session *s, struct neb_event *ev)
+{
+    if (s->feeding) {
+        put_off(s, ev);
+        return;
+    }
+    s->feeding = true;
+    handle(s, ev);
+    while (s->pending) {
+        struct pending *p = s->pending;
+        s->pending = p->next;
+        if (!s->pending) s->pending_last = &s->pending;
+        if (!s->halted) handle(s, &p->ev);
+        neb__free(p);
+    }
+    s->feeding = false;
+}
+
+/* Which of the two things that all sites must agree on differs, in words. */
+static void compare_model(neb_session *s, const struct neb_item *i)
+{
+    static const char *const what[] = {"the parameters' names, shapes or order",
+                                       "the initial values (seed or starting model)"};
+    for (int k = 0; k < 2; k++) {
+        if (i->size == 2 * NEB_HASH_SIZE &&
+            !memcmp(i->bytes + k * NEB_HASH_SIZE, s->model[k].b, NEB_HASH_SIZE))
+            continue;
+        const struct neb_member *m = neb__roster_by_id(&neb__net_roster(s->net)->now, i->peer);
+        char why[256];
+        snprintf(why, sizeof why,
+                 "site '%s' trains another model: %s differ; use the same job file and base model at "
+                 "every site",
+                 m ? m->name : "?", what[k]);
+        pthread_mutex_lock(&s->lock);
+        s->mismatch = NEB_ERR_CONFIG;
+        pthread_mutex_unlock(&s->lock);
+        neb__session_halt(s, why);
+        return;
+    }
+}
+
+static void on_message(neb_session *s, struct neb_item *i)
+{
+    struct neb_hash hash;
+    if (i->size >= NEB_HASH_SIZE) memcpy(hash.b, i->bytes, NEB_HASH_SIZE);
+    switch (i->kind) {
+    case NEB_MSG_FRAME:
+        neb__session_feed(
+            s,
+            &(struct neb_event){.type = NEB_EV_FRAME, .site = i->peer, .bytes = i->bytes, .length = i->size});
+        break;
+    case NEB_MSG_PAYLOAD: neb__session_payload(s, i->peer, i->bytes, i->size); break;
+    case NEB_MSG_GET:
+        if (i->size == NEB_HASH_SIZE) neb__session_push(s, i->peer, &hash);
+        break;
+    case NEB_MSG_NONE:
+        if (i->size == NEB_HASH_SIZE)
+            neb__session_feed(s,
+                              &(struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = i->peer, .hash = hash});
+        break;
+    case NEB_MSG_GET_CELL:
+        if (i->size == 4) neb__session_serve_cell(s, i->peer, neb__get32(i->bytes));
+        break;
+    case NEB_MSG_CELL: neb__session_cell(s, i->peer, i->bytes, i->size); break;
+    case NEB_MSG_MODEL: compare_model(s, i); break;
+    default: break; /* of a newer version: not for us */
+    }
+}
+
+static void on_item(neb_session *s, struct neb_item *i)
+{
+    switch (i->type) {
+    case NEB_ITEM_MESSAGE: on_message(s, i); break;
+    case NEB_ITEM_PEER_UP:
+        neb__session_send(s, i->peer, NEB_CONTROL, NEB_MSG_MODEL, s->model, sizeof s->model);
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_UP, .site = i->peer});
+        break;
+    case NEB_ITEM_PEER_DOWN:
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_DOWN, .site = i->peer});
+        break;
+    case NEB_ITEM_SNAPSHOT: neb__session_snapshot_taken(s); break;
+    case NEB_ITEM_OPERATOR:
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = i->op, .site = s->self});
+        break;
+    case NEB_ITEM_STOP: break;
+    }
+}
+
+static void publish(neb_session *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    pthread_mutex_lock(&s->lock);
+    s->status.commits = (int64_t)st.commit;
+    s->status.applied = (int64_t)st.applied;
+    s->status.view = (int64_t)st.view;
+    s->status.epoch = st.roster.epoch;
+    s->status.leader = st.state == NEB_ROUND_LEAD;
+    if (st.root_known) memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Waits for something to do until `wake` (ms); takes one item and the steps made meanwhile. */
+static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
+{
+    struct timespec until;
+    int64_t left = wake - now_ms();
+    left = left < 1 ? 1 : left > 1000 ? 1000 : left;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += left / 1000;
+    until.tv_nsec += left % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&s->lock);
+    while (!s->head && !s->steps_pending && !s->stopping)
+        if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT) break;
+    struct neb_item *i = s->head;
+    bool resume = false;
+    if (i) {
+        s->head = i->next;
+        if (!s->head) s->tail = &s->head;
+        s->queued_bytes -= i->size;
+        resume = s->stalled && s->queued_bytes < QUEUE_MAX / 2;
+        if (resume) s->stalled = false;
+    }
+    *steps = s->steps_pending;
+    s->steps_pending = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (resume) neb__net_post(s->net, resume_on_loop, s);
+    return i;
+}
+
+void *neb__session_driver(void *arg)
+{
+    neb_session *s = arg;
+    pthread_mutex_lock(&s->busy);
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
+    pthread_mutex_unlock(&s->busy);
+    for (;;) {
+        uint64_t steps;
+        struct neb_item *i = take(s, s->halted ? now_ms() + 1000 : neb__round_wake(s->core), &steps);
+        bool stop = s->stopping && !i;
+        pthread_mutex_lock(&s->busy);
+        if (i && !s->halted) on_item(s, i);
+        if (i) neb__free(i->bytes);
+        neb__free(i);
+        if (!s->halted && steps)
+            neb__session_feed(s, &(struct neb_event){.type = NEB_EV_STEP, .count = steps});
+        if (!s->halted && neb__round_wake(s->core) <= now_ms())
+            neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
+        if (!s->halted) publish(s);
+        pthread_mutex_unlock(&s->busy);
+        if (stop) return NULL;
+    }
+}

@@ -1,0 +1,91 @@
+/* session_edit.c: what rounds do to the live parameters, left for the caller's thread to carry out; and the parameters as
+ * one flat vector. */
+#include "train/session.h"
+#include "tensor/device.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
+                         const float *value)
+{
+    size_t first, n = neb__outer_cell(s->outer, cell, &first);
+    struct neb_edit *e = neb__malloc(sizeof *e + n * sizeof *value);
+    if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for merging cell %u", cell);
+    e->next = NULL;
+    e->type = type;
+    e->gamma = gamma;
+    memcpy(e->value, value, n * sizeof *value);
+    struct neb_own *own = &s->own[cell];
+    pthread_mutex_lock(&s->lock);
+    if (!own->edits) own->last = &own->edits;
+    *own->last = e;
+    own->last = &e->next;
+    pthread_mutex_unlock(&s->lock);
+    return NEB_OK;
+}
+
+static void carry_out(const struct neb_edit *e, float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (e->type == NEB_EDIT_ADD)
+            x[i] += e->value[i];
+        else if (e->type == NEB_EDIT_SET)
+            x[i] = e->value[i];
+        else
+            x[i] = e->value[i] + e->gamma * (x[i] - e->value[i]);
+    }
+}
+
+void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n)
+{
+    for (const struct neb_edit *e = own->edits; e; e = e->next) carry_out(e, x, n);
+}
+
+void neb__edits_free(struct neb_own *own)
+{
+    while (own->edits) {
+        struct neb_edit *e = own->edits;
+        own->edits = e->next;
+        neb__free(e);
+    }
+}
+
+bool neb__edits_apply(struct neb_own *own, float *x, size_t n)
+{
+    bool any = own->edits != NULL;
+    neb__edits_on_copy(own, x, n);
+    neb__edits_free(own);
+    return any;
+}
+
+static neb_status each(neb_session *s, size_t first, size_t n, float *flat, bool write)
+{
+    for (int i = 0; i < s->n_slices && n; i++) {
+        struct neb_session_slice *p = &s->slices[i];
+        if (first >= p->first + p->count || first < p->first) continue;
+        size_t at = first - p->first, k = p->count - at < n ? p->count - at : n, bytes = k * sizeof *flat;
+        if (!p->device && write)
+            memcpy(p->values + at, flat, bytes);
+        else if (!p->device)
+            memcpy(flat, p->values + at, bytes);
+        else if (write)
+            NEB_TRY(p->device->ops->upload(p->device->ctx, p->values + at, flat, bytes));
+        else
+            NEB_TRY(p->device->ops->download(p->device->ctx, flat, p->values + at, bytes));
+        flat += k;
+        first += k;
+        n -= k;
+    }
+    return NEB_OK;
+}
+
+neb_status neb__session_read_x(neb_session *s, size_t first, size_t n, float *out)
+{
+    return each(s, first, n, out, false);
+}
+
+neb_status neb__session_write_x(neb_session *s, size_t first, size_t n, const float *in)
+{
+    return each(s, first, n, (float *)(uintptr_t)in, true);
+}

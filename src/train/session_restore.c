@@ -1,0 +1,339 @@
+/* session_restore.c: a site begins, or begins again.
+ *
+ * The outer state comes from the newest undamaged snapshot of each cell; the records above are replayed by the core. The
+ * site's own state of a cell comes from the newest own parcel on disk that is newer than the caller's checkpoint (the live
+ * delta is what the parcel decodes to; the residual only if it was saved under that parcel's number), else from the
+ * checkpoint, else it is theta alone. Both are states at an older version of the log, brought forward by the replay.
+ *
+ * The site's part of a caller's checkpoint:
+ *     u32 magic, u32 cells, hash of the layout, u64 last k, then per cell u64 version, u64 work, then e, then x - theta. */
+#include "train/session.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "outer/arith.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAGIC = 0x314e424e, STATE_HEAD = 8 + NEB_HASH_SIZE + 8, MAX_PARCELS = 1 << 16 };
+
+struct found {
+    struct neb_hash *all;
+    int n, cap;
+};
+
+static void one_payload(void *arg, const struct neb_hash *name)
+{
+    struct found *f = arg;
+    if (f->n == f->cap && f->cap < MAX_PARCELS) {
+        int cap = f->cap ? f->cap * 2 : 64;
+        struct neb_hash *all = neb__realloc(f->all, (size_t)cap * sizeof *all);
+        if (!all) return;
+        f->all = all;
+        f->cap = cap;
+    }
+    if (f->n < f->cap) f->all[f->n++] = *name;
+}
+
+/* ---- outer state ----------------------------------------------------------------------------------------------- */
+
+static neb_status restore_outer(neb_session *s)
+{
+    float *theta = neb__malloc(s->values * sizeof *theta);
+    if (!theta) return neb__fail(NEB_ERR_NOMEM, "out of memory for the outer state");
+    neb_status st = neb__session_read_x(s, 0, s->values, theta);
+    if (st == NEB_OK) st = neb__outer_create((uint32_t)NEB_CELL, theta, s->values, &s->outer);
+    neb__free(theta);
+    NEB_TRY(st);
+    NEB_TRY(neb__outer_root(s->outer, &s->model[1]));
+    for (uint32_t c = 0; c < s->outer->cells; c++) {
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        struct neb_snapshot snap = {.cell = c, .values = n, .theta = s->work[0], .m = s->work[1]};
+        uint64_t older;
+        if (neb__snapshot_load(&s->disk, &snap, &older) == NEB_OK)
+            NEB_TRY(neb__outer_install(s->outer, c, snap.version, snap.theta, snap.m));
+    }
+    return NEB_OK;
+}
+
+/* ---- own state ------------------------------------------------------------------------------------------------- */
+
+/* From the caller's checkpoint: e, and x = theta + u. */
+static neb_status restore_checkpoint(neb_session *s, float *u)
+{
+    uint32_t cells = s->outer->cells;
+    size_t need = STATE_HEAD + 16 * (size_t)cells + 8 * s->values;
+    if (!s->loaded.len) return NEB_OK;
+    const uint8_t *b = s->loaded.data;
+    if (s->loaded.len != need || neb__get32(b) != MAGIC || neb__get32(b + 4) != cells ||
+        memcmp(b + 8, s->model[0].b, NEB_HASH_SIZE))
+        return neb__fail(NEB_ERR_CONFIG, "the checkpoint's state is of another model");
+    s->checkpoint_k = s->last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
+    b += STATE_HEAD;
+    for (uint32_t c = 0; c < cells; c++, b += 16) {
+        s->own[c].version = neb__get64(b);
+        s->own[c].work = neb__get64(b + 8);
+    }
+    memcpy(s->e, b, 4 * s->values);
+    memcpy(u, b + 4 * s->values, 4 * s->values);
+    return NEB_OK;
+}
+
+static void restore_residual(neb_session *s, uint32_t cell, uint64_t k, float *e, size_t n)
+{
+    struct neb_buf b;
+    char name[32];
+    snprintf(name, sizeof name, "residual-%u", cell);
+    neb__buf_init(&b, 8 + 4 * n);
+    bool ok = neb__blob_load(&s->disk, name, &b) == NEB_OK && b.len == 8 + 4 * n && neb__get64(b.data) == k;
+    if (ok)
+        memcpy(e, b.data + 8, 4 * n);
+    else
+        memset(e, 0, 4 * n);
+    neb__buf_free(&b);
+}
+
+/* One own parcel, newer than the checkpoint: the cells for which it is the newest so far. */
+static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, uint64_t *newest, float *u)
+{
+    struct neb_buf b;
+    struct neb_parcel h;
+    neb__buf_init(&b, (size_t)1 << 31);
+    bool mine = neb__payload_load(&s->payloads, hash, &b) == NEB_OK &&
+                neb__parcel_get(b.data, b.len, &h) == NEB_OK && h.site == s->self && h.c0 < h.c1 &&
+                h.c1 <= s->outer->cells;
+    if (mine && h.k > s->last_k) s->last_k = h.k;
+    if (!mine || h.k <= s->checkpoint_k) {
+        neb__buf_free(&b);
+        return NEB_OK;
+    }
+    size_t first, last, n = neb__outer_cell(s->outer, h.c1 - 1, &last);
+    neb__outer_cell(s->outer, h.c0, &first);
+    struct neb_codec_view view;
+    neb_status st =
+        neb__codec_open(b.data + NEB_PARCEL_SIZE, b.len - NEB_PARCEL_SIZE, NULL, last + n - first, &view);
+    if (st != NEB_OK) {
+        neb__buf_free(&b);
+        return NEB_OK; /* damaged: as if it were not there */
+    }
+    for (uint32_t c = h.c0; st == NEB_OK && c < h.c1; c++) {
+        if (h.k <= newest[c]) continue;
+        newest[c] = h.k;
+        size_t at, k = neb__outer_cell(s->outer, c, &at);
+        st = neb__codec_cell(&view, c - h.c0, u + at);
+        memcpy(s->d + at, u + at, k * sizeof *u);
+        restore_residual(s, c, h.k, s->e + at, k);
+        s->own[c] =
+            (struct neb_own){.version = h.b, .open = {*hash, h.k, h.b}, .work = h.tau, .work_open = h.tau};
+    }
+    neb__codec_close(&view);
+    neb__buf_free(&b);
+    return st;
+}
+
+static neb_status restore_own(neb_session *s, const struct found *f)
+{
+    float *u = NEB_NEW_ARRAY(float, s->values);
+    uint64_t *newest = NEB_NEW_ARRAY(uint64_t, s->outer->cells);
+    neb_status st =
+        u && newest ? restore_checkpoint(s, u) : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
+    if (st == NEB_OK &&
+        !s->loaded.len) /* no checkpoint: the site stands at theta, wherever the snapshots are */
+        for (uint32_t c = 0; c < s->outer->cells; c++) s->own[c].version = s->outer->version[c];
+    for (int i = 0; st == NEB_OK && i < f->n; i++) st = restore_parcel(s, &f->all[i], newest, u);
+    for (size_t i = 0; st == NEB_OK && i < s->values; i++) u[i] += s->outer->theta[i];
+    if (st == NEB_OK) st = neb__session_write_x(s, 0, s->values, u);
+    neb__free(u);
+    neb__free(newest);
+    return st;
+}
+
+/* ---- the core -------------------------------------------------------------------------------------------------- */
+
+static struct neb_members members_of(const struct neb_chain *chain)
+{
+    struct neb_members m = {.epoch = (uint32_t)chain->epoch, .heavy = NEB_NO_SITE};
+    for (uint32_t i = 0; i < chain->now.count; i++) {
+        const struct neb_member *p = &chain->now.members[i];
+        m.members |= neb__bit(p->id);
+        if (p->votes) m.voters |= neb__bit(p->id);
+        if (!(p->flags & NEB_MEMBER_WITNESS)) m.trains |= neb__bit(p->id);
+        if (p->votes > 1) m.heavy = p->id;
+    }
+    return m;
+}
+
+static struct neb_round_config core_config(const neb_session *s)
+{
+    const struct neb_chain *chain = neb__net_roster(s->net);
+    struct neb_round_config c = {0};
+    neb__round_defaults(&c);
+    c.self = s->self;
+    c.genesis = chain->genesis_hash;
+    c.roster = members_of(chain);
+    c.cells = s->outer->cells;
+    int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
+    if (fragments > NEB_CAPTURES) fragments = NEB_CAPTURES;
+    c.fragments = fragments < (int64_t)c.cells ? (uint32_t)fragments : c.cells;
+    c.nominal = (uint32_t)s->config.interval;
+    int64_t drift = 8 * s->config.interval < 2000 ? 2000 : 8 * s->config.interval;
+    c.drift_steps = (uint32_t)(s->config.drift_steps > 0 ? s->config.drift_steps : drift);
+    c.drift_pause = s->config.drift_wait;
+    c.token_target = s->config.token_target;
+    memcpy(&c.eta, &s->config.outer_lr, 4);
+    memcpy(&c.mu, &s->config.outer_momentum, 4);
+    c.cell_bytes = 8 * NEB_CELL;
+    if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
+    c.seed = s->site->boot;
+    return c;
+}
+
+static neb_status create_core(neb_session *s)
+{
+    struct neb_ledger_found found;
+    NEB_TRY(neb__ledger_open(&s->disk, &s->ledger, &found));
+    size_t cells = s->outer->cells;
+    uint64_t *merged = NEB_NEW_ARRAY(uint64_t, cells), *work = NEB_NEW_ARRAY(uint64_t, cells);
+    struct neb_boot_parcel *open = NEB_NEW_ARRAY(struct neb_boot_parcel, cells);
+    const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found.records + 1);
+    neb_status st = NEB_ERR_NOMEM;
+    if (merged && work && open && record) {
+        for (size_t c = 0; c < cells; c++)
+            merged[c] = s->own[c].version, work[c] = s->own[c].work, open[c] = s->own[c].open;
+        for (uint64_t i = 0; i < found.records; i++) record[i] = found.bytes.data + found.at[i];
+        struct neb_round_boot boot = {.damaged = found.damaged,
+                                      .mark = found.mark_length ? found.bytes.data + found.mark_at : NULL,
+                                      .mark_length = found.mark_length,
+                                      .record = record,
+                                      .record_length = found.size,
+                                      .records = found.records,
+                                      .applied = s->outer->version,
+                                      .merged = merged,
+                                      .open = open,
+                                      .work = work};
+        struct neb_round_config c = core_config(s);
+        st = neb__round_create(&c, &boot, &s->core);
+    }
+    neb__free(merged);
+    neb__free(work);
+    neb__free(open);
+    neb__free(record);
+    neb__ledger_found_free(&found);
+    return st == NEB_ERR_NOMEM ? neb__fail(st, "out of memory for the ledger") : st;
+}
+
+static neb_status open_disk(neb_session *s)
+{
+    char dir[512];
+    snprintf(dir, sizeof dir, "%s/run", s->site->dir);
+    NEB_TRY(neb__file_make_dir(dir, 0700));
+    NEB_TRY(neb__disk_open(dir, &s->disk));
+    uint64_t size;
+    if (s->disk.ops->size(s->disk.ctx, "ledger", &size) == NEB_ERR_NOTFOUND) {
+        struct neb_buf mark;
+        neb__buf_init(&mark, NEB_MARK_MAX);
+        neb_status st = neb__round_first_mark(&mark);
+        if (st == NEB_OK) st = neb__ledger_create(&s->disk, mark.data, mark.len);
+        neb__buf_free(&mark);
+        NEB_TRY(st);
+    }
+    return neb__payloads_open(&s->disk, 0, &s->payloads);
+}
+
+static neb_status make_memory(neb_session *s)
+{
+    for (int i = 0; i < 3; i++)
+        if (!(s->work[i] = neb__aligned(NEB_CELL * sizeof(float)))) return NEB_ERR_NOMEM;
+    size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
+    s->e = NEB_NEW_ARRAY(float, s->values);
+    s->d = NEB_NEW_ARRAY(float, s->values);
+    s->own = NEB_NEW_ARRAY(struct neb_own, cells);
+    s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
+    return s->e && s->d && s->own && s->fetched ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+neb_status neb__session_restore(neb_session *s)
+{
+    struct found f = {0};
+    NEB_TRY(neb__arith_self_test());
+    NEB_TRY(neb__codec_self_test());
+    if (make_memory(s) != NEB_OK)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a model of %zu values", s->values);
+    NEB_TRY(open_disk(s));
+    NEB_TRY(restore_outer(s));
+    neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
+    if (st == NEB_OK) st = restore_own(s, &f);
+    if (st == NEB_OK) st = create_core(s);
+    for (int i = 0; st == NEB_OK && i < f.n; i++) { /* the core hears of what is here already */
+        struct neb_buf b;
+        struct neb_parcel h;
+        neb__buf_init(&b, (size_t)1 << 31);
+        if (neb__payload_load(&s->payloads, &f.all[i], &b) == NEB_OK &&
+            neb__parcel_get(b.data, b.len, &h) == NEB_OK)
+            neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &h, .hash = f.all[i]});
+        neb__buf_free(&b);
+    }
+    neb__free(f.all);
+    return st;
+}
+
+void neb__session_release(neb_session *s)
+{
+    size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
+    for (size_t c = 0; s->own && c < cells; c++) neb__edits_free(&s->own[c]);
+    for (size_t c = 0; s->fetched && c < cells; c++) neb__free(s->fetched[c].theta);
+    neb__round_destroy(s->core);
+    neb__outer_destroy(s->outer);
+    if (s->disk.ops) neb__disk_close(&s->disk);
+    for (int i = 0; i < 3; i++) neb__free(s->work[i]);
+    neb__free(s->e);
+    neb__free(s->d);
+    neb__free(s->own);
+    neb__free(s->fetched);
+}
+
+/* ---- into the caller's checkpoint ------------------------------------------------------------------------------ */
+
+static neb_status write_state(neb_session *s, uint8_t *b)
+{
+    uint32_t cells = s->outer->cells;
+    neb__put32(b, MAGIC);
+    neb__put32(b + 4, cells);
+    memcpy(b + 8, s->model[0].b, NEB_HASH_SIZE);
+    neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
+    b += STATE_HEAD;
+    for (uint32_t c = 0; c < cells; c++, b += 16) {
+        neb__put64(b, s->own[c].version);
+        neb__put64(b + 8, s->own[c].work);
+    }
+    memcpy(b, s->e, 4 * s->values);
+    b += 4 * s->values;
+    for (uint32_t c = 0; c < cells; c++) {
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        float *x = s->work[2];
+        NEB_TRY(neb__session_read_x(s, first, n, x));
+        pthread_mutex_lock(&s->lock);
+        neb__edits_on_copy(&s->own[c], x, n);
+        pthread_mutex_unlock(&s->lock);
+        for (size_t i = 0; i < n; i++) x[i] -= s->outer->theta[first + i];
+        memcpy(b + 4 * first, x, 4 * n);
+    }
+    return NEB_OK;
+}
+
+neb_status neb_session_save(neb_session *s, void *out, size_t *n)
+{
+    if (!s->outer) return neb__fail(NEB_ERR_STATE, "a session has no state before it starts");
+    uint32_t cells = s->outer->cells;
+    size_t need = STATE_HEAD + 16 * (size_t)cells + 8 * s->values;
+    if (!out) {
+        *n = need;
+        return NEB_OK;
+    }
+    if (*n < need) return neb__fail(NEB_ERR_NOSPACE, "the state needs %zu bytes, %zu are there", need, *n);
+    *n = need;
+    pthread_mutex_lock(&s->busy); /* between two events of the driver everything fits together */
+    neb_status st = write_state(s, out);
+    pthread_mutex_unlock(&s->busy);
+    return st;
+}

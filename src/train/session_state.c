@@ -1,0 +1,590 @@
+/* session_state.c: the core's actions carried out on disk, outer state and residual.
+ *
+ * The residual e and the delta d of open parcels are flat vectors beside theta and m: 16 bytes a parameter. The next
+ * residual r is not kept: it is computed again from d, e and the parcel's bytes when the parcel is in (the same
+ * roundings as in the encoder). A copy of r goes to disk without a sync, tagged with the parcel's number. */
+#include "train/session.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "outer/site.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CELL_HEAD = 28, SNAPSHOT_EVERY = 16 };
+
+static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
+{
+    return neb__outer_cell(s->outer, cell, first);
+}
+
+/* First value of c0, and how many there are up to c1. */
+static size_t range(const neb_session *s, uint32_t c0, uint32_t c1, size_t *first)
+{
+    size_t last, n = cell_at(s, c1 - 1, &last);
+    cell_at(s, c0, first);
+    return last + n - *first;
+}
+
+static size_t payload_max(const neb_session *s)
+{
+    return NEB_PARCEL_SIZE + neb__codec_bound(s->exact, s->values) + 1024;
+}
+
+static bool load(neb_session *s, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h)
+{
+    neb__buf_clear(b);
+    return neb__payload_load(&s->payloads, hash, b) == NEB_OK &&
+           neb__parcel_get(b->data, b->len, h) == NEB_OK;
+}
+
+/* A parcel that says of itself what it must: cells of this model, as many values as they have. */
+static bool fits(const neb_session *s, const struct neb_parcel *h, const uint8_t *bytes, size_t n)
+{
+    struct neb_codec_info info;
+    size_t first;
+    return h->c0 < h->c1 && h->c1 <= s->outer->cells && n == NEB_PARCEL_SIZE + (size_t)h->length &&
+           neb__codec_peek(bytes + NEB_PARCEL_SIZE, n - NEB_PARCEL_SIZE, &info) == NEB_OK &&
+           info.n == range(s, h->c0, h->c1, &first);
+}
+
+/* ---- capture --------------------------------------------------------------------------------------------------- */
+
+/* Asks neb_step() for a copy of the cells of the next capture; one at a time. */
+static void next_capture(neb_session *s)
+{
+    if (s->capturing || !s->n_captures) return;
+    s->capturing = true;
+    s->capture = s->captures[0];
+    memmove(s->captures, s->captures + 1, (size_t)--s->n_captures * sizeof *s->captures);
+    pthread_mutex_lock(&s->lock);
+    s->snap_c0 = s->capture.c0;
+    s->snap_c1 = s->capture.c1;
+    s->capture_wanted = true;
+    s->capture_taken = false;
+    pthread_cond_broadcast(&s->changed); /* a training loop that waits takes the copy while it waits */
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void want_capture(neb_session *s, const struct neb_action *a)
+{
+    if (s->n_captures == NEB_CAPTURES) {
+        neb__session_halt(s, "more captures than fragments");
+        return;
+    }
+    s->captures[s->n_captures++] = *a;
+    next_capture(s);
+}
+
+static void captured(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash, bool empty,
+                     neb_status st)
+{
+    struct neb_event ev = {.type = NEB_EV_CAPTURED, .parcel = h, .empty = empty, .status = st};
+    if (hash) ev.hash = *hash;
+    pthread_mutex_lock(&s->lock);
+    s->capture_wanted = s->capture_taken = false;
+    pthread_mutex_unlock(&s->lock);
+    s->capturing = false;
+    neb__session_feed(s, &ev);
+    next_capture(s);
+}
+
+static void save_residual(neb_session *s, const struct neb_parcel *h, const float *r)
+{
+    size_t first, at = 0;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        size_t n = cell_at(s, c, &first);
+        uint8_t *tagged = neb__malloc(8 + 4 * n);
+        if (!tagged) return;
+        char name[32];
+        neb__put64(tagged, h->k);
+        memcpy(tagged + 8, r + at, 4 * n);
+        snprintf(name, sizeof name, "residual-%u", c);
+        (void)neb__blob_save(&s->disk, name, tagged, 8 + 4 * n, false); /* may be lost: it is tagged */
+        neb__free(tagged);
+        at += n;
+    }
+}
+
+/* snap holds x of the cells; d = x - theta goes to s->d; header and code to `out`. */
+static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct neb_buf *out, bool *empty)
+{
+    size_t first, n = range(s, h->c0, h->c1, &first), at = 0;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        size_t cell_first, k = cell_at(s, c, &cell_first);
+        neb__edits_on_copy(&s->own[c], s->snap + at, k);
+        at += k;
+    }
+    bool zero = true;
+    for (size_t i = 0; i < n; i++) {
+        s->d[first + i] = s->snap[i] - s->outer->theta[first + i];
+        zero = zero && s->d[first + i] == 0 && s->e[first + i] == 0;
+    }
+    *empty = zero;
+    if (zero) return NEB_OK;
+    struct neb_codec_input in = {.delta = s->d + first, .residual = s->e + first, .n = n, .feedback = 1};
+    const struct neb_rung *rung = s->capture.dense ? s->exact : s->rung;
+    NEB_TRY(neb__buf_reserve(out, NEB_PARCEL_SIZE));
+    out->len = NEB_PARCEL_SIZE;
+    NEB_TRY(neb__codec_encode(rung, &in, r, NULL, out));
+    h->rung = rung->id;
+    h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
+    neb__parcel_put(h, out->data);
+    return NEB_OK;
+}
+
+static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_hash *hash, bool *empty)
+{
+    size_t first, n = range(s, h->c0, h->c1, &first);
+    struct neb_buf b;
+    neb__buf_init(&b, payload_max(s));
+    float *r = neb__malloc(n * sizeof *r);
+    neb_status st = r ? encode(s, h, r, &b, empty) : neb__fail(NEB_ERR_NOMEM, "out of memory for encoding");
+    if (st == NEB_OK && !*empty) st = neb__hash(b.data, b.len, hash);
+    if (st == NEB_OK && !*empty) st = neb__payload_save(&s->payloads, hash, b.data, b.len);
+    if (st == NEB_OK && !*empty) save_residual(s, h, r);
+    neb__free(r);
+    neb__buf_free(&b);
+    return st;
+}
+
+void neb__session_snapshot_taken(neb_session *s)
+{
+    const struct neb_action *a = &s->capture;
+    int64_t start = neb__now_ns();
+    struct neb_parcel h = {
+        .site = s->self, .c0 = a->c0, .c1 = a->c1, .k = a->k, .b = a->version, .tau = a->tau};
+    struct neb_hash hash;
+    bool empty = false;
+    pthread_mutex_lock(&s->lock);
+    int64_t steps = s->steps_now > 0 ? s->steps_now : 1;
+    h.weight = (uint32_t)(s->tokens_now / steps > 0 ? s->tokens_now / steps : 1);
+    s->tokens_now = s->steps_now = 0;
+    pthread_mutex_unlock(&s->lock);
+    h.tokens = (uint64_t)h.tau * h.weight;
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    h.epoch = st.roster.epoch;
+    for (uint32_t c = a->c0; c < a->c1; c++) /* a round came in between: later, against the new theta */
+        if (s->own[c].version != a->version || s->own[c].open.k) {
+            captured(s, &h, NULL, true, NEB_OK);
+            return;
+        }
+    neb_status status = make_parcel(s, &h, &hash, &empty);
+    if (status == NEB_ERR_RANGE) {
+        neb__warn("a parameter is not finite: nothing was sent of cells %u to %u", a->c0, a->c1 - 1);
+        status = NEB_OK;
+        empty = true;
+    }
+    if (status == NEB_OK && !empty) {
+        s->last_k = h.k;
+        for (uint32_t c = a->c0; c < a->c1; c++) {
+            s->own[c].open = (struct neb_boot_parcel){hash, h.k, h.b};
+            s->own[c].work_open = h.tau;
+        }
+    }
+    pthread_mutex_lock(&s->lock);
+    s->status.encode_s += neb__seconds_since(start);
+    s->status.parcels += status == NEB_OK && !empty;
+    pthread_mutex_unlock(&s->lock);
+    captured(s, &h, empty ? NULL : &hash, empty, status);
+}
+
+/* ---- apply and merge ------------------------------------------------------------------------------------------- */
+
+struct opened {
+    struct neb_buf bytes[NEB_SITES_MAX];
+    struct neb_codec_view view[NEB_SITES_MAX];
+    struct neb_parcel header[NEB_SITES_MAX];
+    uint32_t weight[NEB_SITES_MAX];
+    uint16_t site[NEB_SITES_MAX];
+    uint32_t n;
+    float *values[NEB_SITES_MAX];
+};
+
+static void close_parcels(struct opened *o)
+{
+    for (uint32_t i = 0; i < o->n; i++) {
+        neb__codec_close(&o->view[i]);
+        neb__buf_free(&o->bytes[i]);
+        neb__free(o->values[i]);
+    }
+    neb__free(o);
+}
+
+static neb_status open_one(neb_session *s, const struct neb_named *p, struct opened *o)
+{
+    uint32_t i = o->n;
+    neb__buf_init(&o->bytes[i], payload_max(s));
+    if (!load(s, &p->hash, &o->bytes[i], &o->header[i]) ||
+        !fits(s, &o->header[i], o->bytes[i].data, o->bytes[i].len)) {
+        neb__buf_free(&o->bytes[i]);
+        return neb__fail(NEB_ERR_CORRUPT, "a committed parcel of site %u cannot be read back", p->site);
+    }
+    size_t first, n = range(s, o->header[i].c0, o->header[i].c1, &first);
+    neb_status st = neb__codec_open(o->bytes[i].data + NEB_PARCEL_SIZE, o->bytes[i].len - NEB_PARCEL_SIZE,
+                                    NULL, n, &o->view[i]);
+    if (st == NEB_OK && !(o->values[i] = neb__malloc(NEB_CELL * sizeof(float)))) {
+        neb__codec_close(&o->view[i]);
+        st = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+    }
+    if (st != NEB_OK) {
+        neb__buf_free(&o->bytes[i]);
+        return st;
+    }
+    o->weight[i] = p->weight;
+    o->site[i] = p->site;
+    o->n++;
+    return NEB_OK;
+}
+
+static neb_status open_parcels(neb_session *s, const struct neb_record *rec, struct opened **out)
+{
+    struct opened *o = NEB_NEW(struct opened);
+    if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        neb_status st = rec->parcel[i].reject ? NEB_OK : open_one(s, &rec->parcel[i], o);
+        if (st != NEB_OK) {
+            close_parcels(o);
+            return st;
+        }
+    }
+    *out = o;
+    return NEB_OK;
+}
+
+static neb_status decode_cell(struct opened *o, uint32_t cell)
+{
+    for (uint32_t i = 0; i < o->n; i++)
+        NEB_TRY(neb__codec_cell(&o->view[i], cell - o->header[i].c0, o->values[i]));
+    return NEB_OK;
+}
+
+static neb_status apply_theta(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
+{
+    struct neb_outer_step step = {.mode =
+                                      rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  .parcels = o->n,
+                                  .weight = o->weight,
+                                  .values = (const float *const *)o->values};
+    memcpy(&step.eta, &rec->eta, 4);
+    memcpy(&step.mu, &rec->mu, 4);
+    bool finite = true;
+    NEB_TRY(neb__outer_apply(s->outer, cell, &step, &finite));
+    if (!finite)
+        neb__warn("record %" PRIu64 ": cell %u would not be finite and stays as it was", rec->index, cell);
+    return NEB_OK;
+}
+
+/* e <- r = (d + e) - decoded, in the encoder's roundings; `decoded` NULL: all of it counts as sent. */
+static void next_residual(neb_session *s, size_t first, size_t n, const float *decoded)
+{
+    for (size_t i = 0; i < n; i++) {
+        float z = s->d[first + i] + s->e[first + i];
+        s->e[first + i] = decoded ? z - decoded[i] : 0;
+    }
+}
+
+/* The site's own side of a record: an edit for x, the next residual. work[0] holds theta as it was. */
+static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
+{
+    struct neb_own *own = &s->own[cell];
+    const struct neb_named *p = neb__record_of(rec, s->self);
+    bool known = p && own->open.k == p->k && neb__hash_equal(&own->open.hash, &p->hash);
+    size_t first, n = cell_at(s, cell, &first);
+    const float *theta = s->outer->theta + first, *decoded = NULL;
+    float *edit = s->work[1];
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->site[i] == s->self) decoded = o->values[i];
+    own->version = rec->v + 1;
+    if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
+        memset(s->e + first, 0, n * sizeof *s->e);
+        memset(s->d + first, 0, n * sizeof *s->d);
+        own->open.k = 0;
+        own->work = 0;
+        return neb__edit_add(s, cell, NEB_EDIT_SET, 0, theta);
+    }
+    for (size_t i = 0; i < n; i++) edit[i] = theta[i] - s->work[0][i] - (known ? s->d[first + i] : 0);
+    NEB_TRY(neb__edit_add(s, cell, NEB_EDIT_ADD, 0, edit));
+    if (!known) return NEB_OK;
+    next_residual(s, first, n, decoded);
+    memset(s->d + first, 0, n * sizeof *s->d);
+    own->work = own->work > own->work_open ? own->work - own->work_open : 0;
+    own->open.k = 0;
+    return NEB_OK;
+}
+
+static void keep_snapshot(neb_session *s, uint32_t cell)
+{
+    size_t first, n = cell_at(s, cell, &first);
+    struct neb_snapshot snap = {cell, s->outer->version[cell], n, s->outer->theta + first,
+                                s->outer->m + first};
+    if (neb__snapshot_save(&s->disk, &snap) != NEB_OK)
+        neb__warn("no snapshot of cell %u: %s; the last one stays", cell, neb_last_error());
+}
+
+static neb_status apply_record(neb_session *s, const struct neb_record *rec)
+{
+    struct opened *o = NULL;
+    bool needed = false;
+    for (uint32_t c = rec->c0; c < rec->c1; c++)
+        needed |= neb__round_applies(s->core, rec->index, c) || neb__round_merges(s->core, rec->index, c);
+    if (!needed) return NEB_OK;
+    NEB_TRY(open_parcels(s, rec, &o));
+    neb_status st = NEB_OK;
+    for (uint32_t c = rec->c0; st == NEB_OK && c < rec->c1; c++) {
+        bool theta = neb__round_applies(s->core, rec->index, c),
+             site = neb__round_merges(s->core, rec->index, c);
+        size_t first, n = cell_at(s, c, &first);
+        if (!theta && !site) continue;
+        memcpy(s->work[0], s->outer->theta + first, n * sizeof(float));
+        st = decode_cell(o, c);
+        if (st == NEB_OK && theta) st = apply_theta(s, rec, o, c);
+        if (st == NEB_OK && site) st = merge_own(s, rec, o, c);
+        if (st == NEB_OK && theta && s->outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
+            keep_snapshot(s, c);
+    }
+    close_parcels(o);
+    return st;
+}
+
+static void do_apply(neb_session *s, const struct neb_action *a)
+{
+    const struct neb_record *rec = neb__round_record(s->core, a->index);
+    int64_t start = neb__now_ns();
+    struct neb_event ev = {.type = NEB_EV_APPLIED, .index = a->index};
+    neb_status st = rec ? apply_record(s, rec) : NEB_ERR_INTERNAL;
+    if (st == NEB_OK) st = neb__outer_root(s->outer, &ev.root);
+    if (st != NEB_OK) {
+        char why[200];
+        snprintf(why, sizeof why, "record %" PRIu64 " could not be applied: %.120s; start the site again",
+                 a->index, neb_last_error());
+        neb__session_halt(s, why);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->status.apply_s += neb__seconds_since(start);
+    pthread_mutex_unlock(&s->lock);
+    neb__session_feed(s, &ev);
+}
+
+static void do_settle(neb_session *s, const struct neb_action *a)
+{
+    float gamma = (float)((double)a->num / (double)a->den);
+    double dropped = 0;
+    for (uint32_t c = a->c0; c < a->c1; c++) {
+        size_t first, n = cell_at(s, c, &first);
+        for (size_t i = 0; i < n; i++) {
+            dropped += pow((double)((1 - gamma) * s->e[first + i]), 2);
+            s->e[first + i] *= gamma;
+        }
+        if (neb__edit_add(s, c, NEB_EDIT_SHRINK, gamma, s->outer->theta + first) != NEB_OK)
+            neb__session_halt(s, "out of memory for settling");
+        s->own[c].work = s->own[c].work * a->num / a->den;
+    }
+    neb__info("late work of cells %u to %u enters with factor %.3f (dropped of the residual: norm %.3g)",
+              a->c0, a->c1 - 1, (double)gamma, sqrt(dropped));
+}
+
+/* ---- payloads and cells of peers --------------------------------------------------------------------------------- */
+
+void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash)
+{
+    struct neb_buf b;
+    struct neb_parcel h;
+    neb__buf_init(&b, payload_max(s));
+    if (load(s, hash, &b, &h))
+        neb__session_send(s, peer, NEB_ROUND, NEB_MSG_PAYLOAD, b.data, b.len);
+    else
+        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
+    neb__buf_free(&b);
+}
+
+static void have(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash)
+{
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = h, .hash = *hash});
+}
+
+void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    struct neb_parcel h;
+    struct neb_hash hash;
+    if (neb__parcel_get(bytes, n, &h) != NEB_OK || !fits(s, &h, bytes, n)) {
+        neb__warn("site %u sent a parcel that is none: ignored", peer);
+        return;
+    }
+    neb_status st = neb__hash(bytes, n, &hash);
+    if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash))
+        st = neb__payload_save(&s->payloads, &hash, bytes, n);
+    if (st == NEB_OK)
+        have(s, &h, &hash);
+    else
+        neb__warn("a parcel of site %u was not kept: %s", h.site, neb_last_error());
+}
+
+static void look(neb_session *s, const struct neb_hash *hash)
+{
+    struct neb_buf b;
+    struct neb_parcel h;
+    neb__buf_init(&b, payload_max(s));
+    bool found = load(s, hash, &b, &h) && fits(s, &h, b.data, b.len);
+    neb__buf_free(&b);
+    if (found)
+        have(s, &h, hash);
+    else
+        neb__session_feed(s,
+                          &(struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = NEB_NO_SITE, .hash = *hash});
+}
+
+void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
+{
+    struct neb_round_status st;
+    struct neb_hash path[NEB_PROOF_MAX];
+    int steps;
+    neb__round_status(s->core, &st);
+    if (cell >= s->outer->cells || !st.root_known || neb__outer_prove(s->outer, cell, path, &steps) != NEB_OK)
+        return;
+    size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
+    uint8_t *b = neb__malloc(size);
+    if (!b) return;
+    neb__put32(b, cell);
+    neb__put64(b + 4, s->outer->version[cell]);
+    neb__put64(b + 12, st.applied);
+    neb__put32(b + 20, (uint32_t)n);
+    neb__put32(b + 24, (uint32_t)steps);
+    memcpy(b + CELL_HEAD, s->outer->theta + first, 4 * n);
+    memcpy(b + CELL_HEAD + 4 * n, s->outer->m + first, 4 * n);
+    memcpy(b + CELL_HEAD + 8 * n, path, (size_t)steps * NEB_HASH_SIZE);
+    neb__session_send(s, peer, NEB_BULK, NEB_MSG_CELL, b, size);
+    neb__free(b);
+}
+
+void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t size)
+{
+    struct neb_reader r = {bytes, size, false};
+    uint32_t cell = neb__read32(&r);
+    uint64_t version = neb__read64(&r), index = neb__read64(&r);
+    uint32_t values = neb__read32(&r), steps = neb__read32(&r);
+    size_t first;
+    if (r.bad || cell >= s->outer->cells || values != cell_at(s, cell, &first) || steps > NEB_PROOF_MAX ||
+        r.left != 8 * (size_t)values + steps * NEB_HASH_SIZE) {
+        neb__warn("site %u sent a cell that is none: ignored", peer);
+        return;
+    }
+    struct fetched_cell *f = &s->fetched[cell];
+    if (!f->theta) f->theta = neb__malloc(8 * (size_t)values);
+    if (!f->theta) return;
+    f->m = f->theta + values;
+    memcpy(f->theta, r.p, 8 * (size_t)values);
+    f->version = version;
+    f->index = index;
+    struct neb_hash path[NEB_PROOF_MAX], root;
+    memcpy(path, r.p + 8 * (size_t)values, steps * NEB_HASH_SIZE);
+    if (neb__outer_proved(s->outer->cells, cell, version, f->theta, f->m, values, path, (int)steps, &root) !=
+        NEB_OK)
+        return;
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_CELL,
+                                             .site = peer,
+                                             .cell = cell,
+                                             .version = version,
+                                             .index = index,
+                                             .root = root});
+}
+
+static void do_install(neb_session *s, const struct neb_action *a)
+{
+    struct fetched_cell *f = &s->fetched[a->cell];
+    size_t first, n = cell_at(s, a->cell, &first);
+    if (f->theta && f->version == a->version && f->index == a->index) {
+        for (size_t i = 0; i < n; i++) s->work[1][i] = f->theta[i] - s->outer->theta[first + i];
+        if (neb__outer_install(s->outer, a->cell, a->version, f->theta, f->m) == NEB_OK) {
+            if (neb__edit_add(s, a->cell, NEB_EDIT_ADD, 0, s->work[1]) != NEB_OK)
+                neb__session_halt(s, "out of memory for catching up");
+            keep_snapshot(s, a->cell);
+        }
+        neb__free(f->theta);
+        f->theta = NULL;
+    }
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_INSTALLED,
+                                             .cell = a->cell,
+                                             .version = s->outer->version[a->cell]});
+}
+
+/* ---- the log --------------------------------------------------------------------------------------------------- */
+
+static void do_write(neb_session *s, const struct neb_action *a)
+{
+    size_t count = (size_t)a->count;
+    const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, count);
+    size_t *length = NEB_NEW_ARRAY(size_t, count);
+    struct neb_event ev = {.type = NEB_EV_WRITTEN, .id = a->id, .status = NEB_ERR_NOMEM};
+    if (record && length) {
+        for (size_t i = 0; i < count; i++)
+            record[i] = neb__round_record_bytes(s->core, a->index + i, &length[i]);
+        struct neb_ledger_batch b = {.first = a->index,
+                                     .count = a->count,
+                                     .record = record,
+                                     .length = length,
+                                     .head = a->index + a->count - 1,
+                                     .mark = a->bytes,
+                                     .mark_length = a->length};
+        ev.status = neb__ledger_append(&s->ledger, &b);
+    }
+    neb__free(record);
+    neb__free(length);
+    neb__session_feed(s, &ev);
+}
+
+static void set_paused(neb_session *s, bool paused, bool ended)
+{
+    pthread_mutex_lock(&s->lock);
+    s->paused = paused;
+    s->ended = s->ended || ended;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void do_discard(neb_session *s, const struct neb_action *a)
+{
+    for (uint32_t c = a->c0; c < a->c1; c++) {
+        size_t first, n = cell_at(s, c, &first);
+        if (s->own[c].open.k != a->k) continue;
+        s->own[c].open.k = 0;
+        memset(s->d + first, 0, n * sizeof *s->d);
+    }
+}
+
+void neb__session_do(neb_session *s, const struct neb_action *a)
+{
+    switch (a->type) {
+    case NEB_ACT_SEND: neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_FRAME, a->bytes, a->length); break;
+    case NEB_ACT_WRITE: do_write(s, a); break;
+    case NEB_ACT_CAPTURE: want_capture(s, a); break;
+    case NEB_ACT_PUSH: neb__session_push(s, a->site, &a->hash); break;
+    case NEB_ACT_FETCH:
+        if (a->site == NEB_NO_SITE)
+            look(s, &a->hash);
+        else
+            neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_GET, a->hash.b, NEB_HASH_SIZE);
+        break;
+    case NEB_ACT_APPLY: do_apply(s, a); break;
+    case NEB_ACT_DISCARD: do_discard(s, a); break;
+    case NEB_ACT_SETTLE: do_settle(s, a); break;
+    case NEB_ACT_FETCH_CELL: {
+        uint8_t cell[4];
+        neb__put32(cell, a->cell);
+        neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_GET_CELL, cell, sizeof cell);
+        break;
+    }
+    case NEB_ACT_INSTALL: do_install(s, a); break;
+    case NEB_ACT_PAUSE: set_paused(s, true, false); break;
+    case NEB_ACT_RESUME: set_paused(s, false, false); break;
+    case NEB_ACT_ENDED: set_paused(s, true, true); break;
+    case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
+    case NEB_ACT_NOTE: neb__info("%s", a->text); break;
+    case NEB_ACT_ROSTER:
+    case NEB_ACT_COMBINE: break;
+    }
+}

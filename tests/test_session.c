@@ -1,0 +1,270 @@
+/* test_session.c: whole sessions over real links and real disks in one process: sites that pull a toy model towards their
+ * own targets agree on the outer state to the bit, survive a restart, and refuse another model. */
+#include "check.h"
+#include "sites.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <nebula/nebula.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { VALUES = 300000, PARAMS = 2 };
+
+struct member {
+    neb_session *session;
+    const char *dir;
+    float *x, target;
+    int steps, made;
+    bool stop, ended;
+    neb_status status;
+    pthread_t thread;
+    const char *rung;
+    uint64_t token_target;
+    void *state;
+    size_t state_size;
+};
+
+static neb_status open_member(struct member *m)
+{
+    struct neb_session_config c = neb_session_defaults();
+    c.interval = 10;
+    c.fragments = 2;
+    c.round_ms = 1500;
+    c.outer_lr = 1;
+    c.outer_momentum = 0;
+    c.rung = m->rung ? m->rung : "int8";
+    c.token_target = m->token_target;
+    NEB_TRY(neb_session_open(m->dir, &c, &m->session));
+    int64_t half = VALUES / PARAMS;
+    for (int i = 0; i < PARAMS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "p%d", i);
+        struct neb_session_param p = {.name = name, .ndim = 1, .shape = {half}, .values = m->x + i * half};
+        NEB_TRY(neb_session_register(m->session, &p));
+    }
+    if (m->state) NEB_TRY(neb_session_load(m->session, m->state, m->state_size));
+    return neb_session_start(m->session, 0);
+}
+
+/* One inner step: a little of the way to the site's own target. */
+static void *train(void *arg)
+{
+    struct member *m = arg;
+    for (m->made = 0; m->made < m->steps && !m->stop; m->made++) {
+        bool changed;
+        for (int i = 0; i < VALUES; i++) m->x[i] += 0.004f * (m->target + 0.01f * (float)(i % 7) - m->x[i]);
+        m->status = neb_step(m->session, 64, &changed);
+        if (m->status == NEB_ERR_CANCELLED) m->ended = true;
+        if (m->status != NEB_OK) break;
+        sleep_ms(4);
+    }
+    return NULL;
+}
+
+static void start(struct member *m, const char *dir, float target, int steps)
+{
+    *m = (struct member){.dir = dir,
+                         .target = target,
+                         .steps = steps,
+                         .x = neb__calloc(VALUES, sizeof(float)),
+                         .rung = m->rung,
+                         .token_target = m->token_target};
+    assert_ok(open_member(m));
+}
+
+/* Until the sites have a leader: the first election takes seconds. */
+static void have_leader(struct member *m, int n)
+{
+    for (int i = 0; i < 400; i++) {
+        for (int k = 0; k < n; k++) {
+            struct neb_session_status s;
+            neb_session_get_status(m[k].session, &s);
+            if (s.leader) return;
+        }
+        sleep_ms(50);
+    }
+    fail_msg("no leader after 20 s");
+}
+
+static void finish(struct member *m)
+{
+    pthread_join(m->thread, NULL);
+}
+
+static void drop(struct member *m)
+{
+    neb_session_close(m->session);
+    neb__free(m->x);
+    neb__free(m->state);
+}
+
+/* Waits until two sessions stand at the same record, and compares their roots. */
+static void same_root(struct member *a, struct member *b)
+{
+    struct neb_session_status s, t;
+    for (int i = 0; i < 200; i++) {
+        neb_session_get_status(a->session, &s);
+        neb_session_get_status(b->session, &t);
+        if (s.applied == t.applied && s.applied > 0) break;
+        sleep_ms(50);
+    }
+    assert_int_equal(s.applied, t.applied);
+    assert_memory_equal(s.root, t.root, sizeof s.root);
+}
+
+static double mean(const float *x)
+{
+    double sum = 0;
+    for (int i = 0; i < VALUES; i++) sum += (double)x[i];
+    return sum / VALUES;
+}
+
+static void two_sites_agree_and_meet_between_their_targets(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {0};
+    sites_make(&sites, 2, NULL);
+    for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], i ? 1 : -0.5f, 700);
+    have_leader(m, 2);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 2; i++) finish(&m[i]);
+    same_root(&m[0], &m[1]);
+    struct neb_session_status s;
+    neb_session_get_status(m[0].session, &s);
+    printf("%d steps, %d commits, %d merges, %d parcels, %d bytes out, encode %.3f s, apply %.3f s, wait "
+           "%.3f s\n",
+           (int)s.steps, (int)s.commits, (int)s.merges, (int)s.parcels, (int)s.bytes_out, s.encode_s,
+           s.apply_s, s.wait_s);
+    if (s.commits < 10 || s.merges < 10)
+        fail_msg("only %d commits, %d merges", (int)s.commits, (int)s.merges);
+    for (int i = 0; i < 2; i++) {
+        double x = mean(m[i].x);
+        if (!(x > -0.1 && x < 0.75))
+            fail_msg("site %d stands at %g, its own target is %g", i, x, (double)m[i].target);
+    }
+    for (int i = 0; i < 2; i++) drop(&m[i]);
+    sites_free(&sites);
+}
+
+static void save(struct member *m)
+{
+    assert_ok(neb_session_save(m->session, NULL, &m->state_size));
+    m->state = neb__malloc(m->state_size);
+    assert_ok(neb_session_save(m->session, m->state, &m->state_size));
+}
+
+/* One site stops after a checkpoint, the other goes on alone as far as it may; back again, both go on together. */
+static void a_site_that_restarts_catches_up(void **state)
+{
+    (void)state;
+    for (int with_state = 0; with_state < 2; with_state++) {
+        struct sites sites;
+        struct member m[2] = {0};
+        sites_make(&sites, 2, NULL);
+        for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], i ? 1 : -0.5f, 200);
+        have_leader(m, 2);
+        for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+        for (int i = 0; i < 2; i++) finish(&m[i]);
+        struct neb_session_status before, after;
+        neb_session_get_status(m[1].session, &before);
+        if (with_state) save(&m[1]);
+        neb_session_close(m[1].session);
+        float *x = neb__calloc(VALUES, sizeof *x); /* a new process starts from the initial values */
+        neb__free(m[1].x);
+        m[1].x = x;
+        assert_ok(open_member(&m[1]));
+        have_leader(m, 2);
+        for (int i = 0; i < 2; i++) m[i].steps = 300, pthread_create(&m[i].thread, NULL, train, &m[i]);
+        for (int i = 0; i < 2; i++) finish(&m[i]);
+        same_root(&m[0], &m[1]);
+        neb_session_get_status(m[1].session, &after);
+        if (after.commits <= before.commits) fail_msg("no commit after the restart (%d)", (int)after.commits);
+        for (int i = 0; i < 2; i++) drop(&m[i]);
+        sites_free(&sites);
+    }
+}
+
+/* At the token target everything is flushed, and every site holds the same model: theta. */
+static void the_run_ends_with_one_model(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {{.token_target = 2 * 64 * 150}, {.token_target = 2 * 64 * 150}};
+    sites_make(&sites, 2, NULL);
+    for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], i ? 1 : -0.5f, 100000);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 2; i++) finish(&m[i]);
+    for (int i = 0; i < 2; i++)
+        if (!m[i].ended) fail_msg("site %d did not end: %s", i, neb_status_name(m[i].status));
+    same_root(&m[0], &m[1]);
+    for (int i = 0; i < VALUES; i++) assert_true(fabsf(m[0].x[i] - m[1].x[i]) < 1e-5f);
+    for (int i = 0; i < 2; i++) drop(&m[i]);
+    sites_free(&sites);
+}
+
+static void another_model_is_refused(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {0};
+    sites_make(&sites, 2, NULL);
+    check_log_quiet();
+    for (int i = 0; i < 2; i++) {
+        m[i] = (struct member){.dir = sites.path[i], .steps = 2000, .x = neb__calloc(VALUES, sizeof(float))};
+        m[i].x[5] = (float)i; /* another initial value */
+        assert_ok(open_member(&m[i]));
+    }
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 2; i++) finish(&m[i]);
+    check_log_restore();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(m[i].status, NEB_ERR_CONFIG);
+        struct neb_session_status s;
+        neb_session_get_status(m[i].session, &s);
+        assert_non_null(strstr(s.note, "initial values"));
+        assert_int_equal(s.commits, 0);
+        drop(&m[i]);
+    }
+    sites_free(&sites);
+}
+
+static void three_sites_go_on_when_one_is_gone(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[3] = {0};
+    sites_make(&sites, 3, NULL);
+    for (int i = 0; i < 3; i++) start(&m[i], sites.path[i], (float)i - 1, 150);
+    have_leader(m, 3);
+    for (int i = 0; i < 3; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 3; i++) finish(&m[i]);
+    struct neb_session_status before, after;
+    neb_session_close(m[0].session);
+    neb_session_get_status(m[1].session, &before);
+    for (int i = 1; i < 3; i++) m[i].steps = 2500, pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 1; i < 3; i++) finish(&m[i]);
+    same_root(&m[1], &m[2]);
+    neb_session_get_status(m[1].session, &after);
+    if (after.commits <= before.commits + 2)
+        fail_msg("%d commits with three, %d with two", (int)before.commits, (int)after.commits);
+    m[0].session = NULL;
+    for (int i = 0; i < 3; i++) drop(&m[i]);
+    sites_free(&sites);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_sites_agree_and_meet_between_their_targets),
+        cmocka_unit_test(a_site_that_restarts_catches_up),
+        cmocka_unit_test(the_run_ends_with_one_model),
+        cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(three_sites_go_on_when_one_is_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
