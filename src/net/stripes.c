@@ -5,7 +5,10 @@
  * counts acknowledged bytes over a period in which the queue was never empty, changes the number, lets the new connections
  * get going, counts again, and keeps the change if goodput rose by more than noise (or, for fewer, did not fall). While more
  * keeps helping it doubles; when a try fails the next one waits twice as long. Periods are multiples of the round-trip time,
- * since that is the time scale on which TCP reacts. */
+ * since that is the time scale on which TCP reacts.
+ *
+ * The first answer is one: with BBR a single flow fills most lines, and several flows of it on a line with a short queue push
+ * each other's packets out. */
 #include "net/stripes.h"
 
 #include <string.h>
@@ -74,6 +77,10 @@ static void judge_try(struct neb_stripes *s, int64_t now)
 void neb__stripes_sample(struct neb_stripes *s, int64_t now, double bytes, double seconds, double rtt)
 {
     if (s->fixed || now < s->settle_until) return;
+    if (s->warm < 2 + 20 * rtt) { /* a flow that is still starting says nothing about what it will give */
+        s->warm += seconds;
+        return;
+    }
     s->bytes += bytes;
     s->busy += seconds;
     double need = period(rtt);

@@ -57,6 +57,18 @@ void sites_make(struct sites *s, int count, const char *host)
     neb__chain_free(chain);
 }
 
+void sites_move(struct sites *s, const char *const *hosts)
+{
+    struct neb_chain *chain, *moved;
+    assert_ok(neb__site_roster_load(s->path[0], &chain));
+    for (int i = 0; i < s->count; i++)
+        snprintf(chain->now.members[i].address[0], NEB_ADDRESS_SIZE, "%s:7400", hosts[i]);
+    assert_ok(neb__chain_create(&chain->operator_key, NULL, 0, &chain->now, &moved));
+    for (int i = 0; i < s->count; i++) assert_ok(neb__site_roster_save(s->path[i], moved));
+    neb__chain_free(chain);
+    neb__chain_free(moved);
+}
+
 void sites_free(struct sites *s)
 {
     check_remove_dir(s->dir);
