@@ -99,7 +99,7 @@ static void produce(void *arg)
     uint64_t item;
     for (int i = 0; i < 50 && !board->finish; i++) {
         uint64_t k = neb__net_stream_next(r->stream);
-        if (k > board->received + 400 && !board->slow) break; /* far enough ahead */
+        if (k > board->received + (board->slow ? 2000 : 400)) break; /* far enough ahead */
         item_fill(k, data, item_size(k));
         if (neb__net_stream_produce(r->stream, data, item_size(k), &item) != NEB_OK) break;
         if (item != k) board->wrong = 1;
@@ -162,10 +162,8 @@ static neb_status on_item(void *arg, struct neb_net_stream *s, uint64_t item, co
 static void look(void *arg)
 {
     struct role *r = arg;
-    if (board->slow) {
-        r->budget += board->slow * 0.05;
-        neb__net_stream_resume(r->stream);
-    }
+    r->budget += board->slow * 0.05;
+    neb__net_stream_resume(r->stream);
     if (r->unsaved > 37 || (r->unsaved && board->total)) checkpoint(r);
     note_rss(1);
     if (board->wrong || (board->total && r->last == board->total && !r->unsaved)) neb__net_stop(r->net);

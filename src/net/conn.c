@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000, REST_MS = 2 };
+enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000, REST_MS = 4 };
 
 static void on_poll(uv_poll_t *handle, int status, int events);
 
