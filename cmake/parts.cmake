@@ -1,7 +1,10 @@
 # The third-party parts, gathered in one interface target. neb_part(NAME header archive [shared names...]) prefers
 # the static archive. A missing part stops the configuration with the line to run.
+# neb_parts_shared has the shared libraries instead: many archives are not position-independent, as libnebula-i.so must be.
 add_library(neb_parts INTERFACE)
+add_library(neb_parts_shared INTERFACE)
 target_link_libraries(neb_parts INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
+target_link_libraries(neb_parts_shared INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
 
 function(neb_part name header archive)
     find_path(NEB_${name}_INCLUDE ${header} PATH_SUFFIXES libxml2 openblas-serial openblas ${CMAKE_LIBRARY_ARCHITECTURE}/openblas-serial)
@@ -11,18 +14,18 @@ function(neb_part name header archive)
     endif()
     target_include_directories(neb_parts SYSTEM INTERFACE ${NEB_${name}_INCLUDE})
     target_link_libraries(neb_parts INTERFACE ${NEB_${name}_LIBRARY})
+    list(APPEND ARGN ${archive})
+    list(GET ARGN 0 shared)
+    find_library(NEB_${name}_SHARED NAMES ${shared} PATH_SUFFIXES openblas-serial)
+    if(NOT NEB_${name}_SHARED)
+        message(FATAL_ERROR "${name} is missing (${shared}): run tools/setup")
+    endif()
+    target_link_libraries(neb_parts_shared INTERFACE ${NEB_${name}_SHARED})
 endfunction()
 
 neb_part(CYAML cyaml/cyaml.h libcyaml.a cyaml)
 neb_part(YAML yaml.h libyaml.a yaml)
-# Debian's libjansson.a is not position-independent: the command takes it, the shared library the shared one.
-find_path(NEB_JANSSON_INCLUDE jansson.h)
-find_library(NEB_JANSSON_SHARED jansson)
-find_library(NEB_JANSSON_ARCHIVE NAMES libjansson.a jansson)
-if(NOT NEB_JANSSON_INCLUDE OR NOT NEB_JANSSON_SHARED)
-    message(FATAL_ERROR "JANSSON is missing (jansson.h): run tools/setup")
-endif()
-target_include_directories(neb_parts SYSTEM INTERFACE ${NEB_JANSSON_INCLUDE})
+neb_part(JANSSON jansson.h libjansson.a jansson)
 neb_part(SQLITE sqlite3.h libsqlite3.a sqlite3)
 neb_part(UV uv.h libuv_a.a uv)
 neb_part(ZSTD zstd.h libzstd.a zstd)

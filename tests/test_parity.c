@@ -13,6 +13,8 @@
 
 #define TOLERANCE 1e-4
 
+static double worst_seen; /* largest difference so far, as a share of what it is compared with */
+
 static void compare(const char *what, const float *got, const struct vector *want)
 {
     double top = 0, worst = 0;
@@ -22,6 +24,7 @@ static void compare(const char *what, const float *got, const struct vector *wan
         if (!(d <= worst)) worst = d, where = i; /* a NaN is the worst */
         top = fmax(top, fabs(want->data.f[i]));
     }
+    if (top > 0) worst_seen = fmax(worst_seen, worst / top);
     if (!(worst <= TOLERANCE * top))
         fail_msg("%s: value %zu is %.8g instead of %.8g; allowed difference %.3g", what, where, got[where],
                  want->data.f[where], TOLERANCE * top);
@@ -124,6 +127,13 @@ static void check_family(const char *name, const char *options, bool recompute)
     float got[64];
     assert_in_range(losses->n, 20, 64);
     for (size_t i = 0; i < losses->n; i++) assert_ok(rig_step(&r, 2e-3f, 1, &got[i]));
+    print_message("%s%s: logits, loss, gradients within %.1e;", name, recompute ? " recomputed" : "",
+                  worst_seen);
+    worst_seen = 0;
+    for (size_t i = 0; i < losses->n; i++)
+        worst_seen = fmax(worst_seen, fabs(got[i] - losses->data.f[i]) / fabs(losses->data.f[i]));
+    print_message(" losses of %zu steps within %.1e\n", losses->n, worst_seen);
+    worst_seen = 0;
     for (size_t i = 0; i < losses->n; i++)
         if (!(fabs(got[i] - losses->data.f[i]) <= TOLERANCE * fabs(losses->data.f[i])))
             fail_msg("%s: loss of step %zu is %.7g instead of %.7g", name, i + 1, got[i], losses->data.f[i]);
