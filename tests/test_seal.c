@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "seal/site.h"
+#include "seal/tls.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -342,13 +343,76 @@ static void test_roster_rules(void **state)
     cast_free(&c);
 }
 
+/* Moves ciphertext from one session to the other. */
+static void carry(struct neb_tls *from, struct neb_tls *to, struct neb_buf *wire)
+{
+    struct neb_buf *out = neb__tls_out(from);
+    neb__buf_clear(wire);
+    if (out->len) assert_ok(neb__buf_append(wire, out->data, out->len));
+    neb__buf_clear(out);
+    neb__tls_feed(to, wire->data, wire->len);
+}
+
+/* A megabyte each way with keys renewed every 100 kB; then one flipped bit. */
+static void test_tls(void **state)
+{
+    (void)state;
+    struct neb_key *key[2];
+    struct neb_public want, got;
+    struct neb_tls_context *ctx[2];
+    struct neb_tls *t[2];
+    struct neb_buf wire;
+    static uint8_t data[16384], back[16384];
+    size_t n;
+    neb__buf_init(&wire, 1 << 20);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(neb__key_create(&key[i]));
+        assert_ok(neb__tls_context_create(key[i], "x", &ctx[i]));
+        neb__tls_context_renewal(ctx[i], 100000, 3600);
+        assert_ok(neb__tls_open(ctx[i], i, 1 << 20, &t[i]));
+    }
+    neb_status s[2] = {NEB_ERR_AGAIN, NEB_ERR_AGAIN};
+    for (int turn = 0; turn < 6; turn++) {
+        int i = turn % 2;
+        if (s[i] != NEB_OK) s[i] = neb__tls_handshake(t[i]);
+        carry(t[i], t[!i], &wire);
+    }
+    assert_true(s[0] == NEB_OK && s[1] == NEB_OK);
+    for (int i = 0; i < 2; i++) { /* each knows the other's key */
+        neb__tls_peer(t[i], &got);
+        neb__key_public(key[!i], &want);
+        assert_true(neb__public_equal(&want, &got));
+    }
+    for (int k = 0; k < 128; k++) {
+        int i = k % 2;
+        memset(data, k, sizeof data);
+        assert_ok(neb__tls_write(t[i], data, sizeof data));
+        carry(t[i], t[!i], &wire);
+        assert_ok(neb__tls_read(t[!i], back, sizeof back, &n));
+        assert_int_equal(n, sizeof data);
+        assert_memory_equal(data, back, sizeof data);
+        assert_status(neb__tls_read(t[!i], back, sizeof back, &n), NEB_ERR_AGAIN);
+    }
+    assert_true(neb__tls_renewals(t[0]) >= 8 && neb__tls_renewals(t[1]) >= 8);
+    assert_ok(neb__tls_write(t[0], data, 100));
+    neb__tls_out(t[0])->data[50] ^= 1;
+    carry(t[0], t[1], &wire);
+    assert_status(neb__tls_read(t[1], back, sizeof back, &n), NEB_ERR_PROTOCOL);
+    for (int i = 0; i < 2; i++) {
+        neb__tls_close(t[i]);
+        neb__tls_context_free(ctx[i]);
+        neb__key_free(key[i]);
+    }
+    neb__buf_free(&wire);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_key_roundtrip), cmocka_unit_test(test_identity),
         cmocka_unit_test(test_site_folder),   cmocka_unit_test(test_chain),
         cmocka_unit_test(test_fork),          cmocka_unit_test(test_chain_damage),
-        cmocka_unit_test(test_roster_rules),
+        cmocka_unit_test(test_roster_rules),  cmocka_unit_test(test_tls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,7 @@ struct neb_conn {
     bool hello_in, hello_out, welcome_in, welcome_out;
     struct neb_hello theirs;
     /* measuring, from TCP_INFO */
-    uint64_t tcp_sent, tcp_again;
+    uint64_t tcp_sent, tcp_again, tcp_busy, tcp_held;
     int lowat;
 };
 

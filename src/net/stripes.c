@@ -7,8 +7,9 @@
  * keeps helping it doubles; when a try fails the next one waits twice as long. Periods are multiples of the round-trip time,
  * since that is the time scale on which TCP reacts.
  *
- * The first answer is one: with BBR a single flow fills most lines, and several flows of it on a line with a short queue push
- * each other's packets out. */
+ * The first answer is one, and more are tried only while TCP says that flows are held back by something other than the line
+ * (try_more): with BBR a single flow fills most lines, and several flows of it on a line with a short queue push each other's
+ * packets out, so that even a try costs. */
 #include "net/stripes.h"
 
 #include <string.h>
@@ -51,6 +52,11 @@ static int next_target(const struct neb_stripes *s)
 static void begin_try(struct neb_stripes *s, int64_t now, double rtt)
 {
     s->best_rate = s->bytes / s->busy;
+    if (!s->try_more) s->direction = -1;
+    if (next_target(s) == s->best && !s->try_more) {
+        enter(s, NEB_STRIPES_HOLD, s->best, now, 0);
+        return;
+    }
     if (next_target(s) == s->best) s->direction = -s->direction;
     if (next_target(s) == s->best) {
         enter(s, NEB_STRIPES_HOLD, s->best, now, 0);

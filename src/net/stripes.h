@@ -18,6 +18,7 @@ struct neb_stripes {
     double busy;          /* seconds counted */
     double hold;          /* seconds until the next try, growing while tries fail */
     int direction;        /* of the next try: +1 more, -1 fewer */
+    bool try_more;        /* told by TCP: flows are held back by something other than the line */
     double warm;          /* busy seconds before anything counted */
     int64_t retry_at;     /* a stripe failed: none is dialled before */
 };

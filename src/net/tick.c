@@ -45,26 +45,39 @@ static void measure_goodput(struct neb_peer *p, int64_t now)
     m->then = now;
 }
 
-/* The bytes TCP sent and sent again since the last look at this connection. The kernel's struct is longer than libc's; only
- * the common beginning and two later fields are used. */
+/* What TCP counted since the last look at this connection. The kernel's struct is longer than libc's; only the common
+ * beginning and some later fields are used. */
 struct tcp_counts {
+    uint64_t busy, window,
+        buffer; /* microseconds: with data to send; held back by the peer's window, by our send buffer */
     uint64_t sent, again;
 };
 
 static bool tcp_counts(int fd, struct tcp_counts *out)
 {
-    enum { BYTES_SENT = 200, BYTES_RETRANS = 208, NEED = 216 }; /* offsets in linux/tcp.h's struct tcp_info */
+    enum { BUSY_TIME = 168, BYTES_SENT = 200, NEED = 216 }; /* offsets in linux/tcp.h's struct tcp_info */
     uint8_t info[512];
     socklen_t n = sizeof info;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n) || n < NEED) return false;
-    memcpy(&out->sent, info + BYTES_SENT, 8);
-    memcpy(&out->again, info + BYTES_RETRANS, 8);
+    memcpy(&out->busy, info + BUSY_TIME, 24);
+    memcpy(&out->sent, info + BYTES_SENT, 16);
     return true;
 }
 
-static void measure_loss(struct neb_peer *p)
+static bool is_bbr(int fd)
+{
+    char name[16] = "";
+    socklen_t n = sizeof name - 1;
+    return !getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) && !strncmp(name, "bbr", 3);
+}
+
+/* More stripes are worth a try where flows are held back by something other than the line: buffers and windows, or a
+ * congestion control that takes every loss for a full queue. */
+static void measure_tcp(struct neb_peer *p)
 {
     struct neb_measure *m = &p->measure;
+    uint64_t busy = 0, held = 0;
+    bool losing = false;
     m->sent_recent *= 0.8;
     m->again_recent *= 0.8;
     for (int i = 0; i < NEB_STRIPES_MAX; i++) {
@@ -73,10 +86,16 @@ static void measure_loss(struct neb_peer *p)
         if (!c || c->state != NEB_CONN_READY || !tcp_counts(c->fd, &now)) continue;
         m->sent_recent += (double)(now.sent - c->tcp_sent);
         m->again_recent += (double)(now.again - c->tcp_again);
+        busy += now.busy - c->tcp_busy;
+        held += now.window + now.buffer - c->tcp_held;
+        losing |= !is_bbr(c->fd);
         c->tcp_sent = now.sent;
         c->tcp_again = now.again;
+        c->tcp_busy = now.busy;
+        c->tcp_held = now.window + now.buffer;
     }
     m->loss = m->sent_recent > 0 ? m->again_recent / m->sent_recent : 0;
+    p->stripes.try_more = losing || 10 * held > busy;
 }
 
 /* ---- stripes ----------------------------------------------------------------------------------------------------- */
@@ -127,7 +146,7 @@ static void heartbeat(struct neb_peer *p, int64_t now)
     }
     if ((double)(now - p->ping_at) * 1e-9 >= cfg->heartbeat - 0.05) {
         p->ping_due = true;
-        measure_loss(p);
+        measure_tcp(p);
         limit_stripes(p);
         neb__link_touch(p);
     }
