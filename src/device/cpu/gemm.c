@@ -1,9 +1,12 @@
 /* gemm.c: matrix products over the pool (after Goto and BLIS).
  *
- * Both operands are packed into panels first, by all threads, then the threads take blocks of C. A block is a few
- * panels each way, so that its share of both operands stays in the L2 cache while k runs in steps of KC; every tile
- * goes through the epilogue (bias, activation, …) right after its last step. No element of C is split over threads
- * and k runs in one order: the bits don't depend on the number of threads.
+ * B is packed into panels first, by all threads; then the threads take blocks of C. A block is a few panels each way, so
+ * that its share of both operands stays in the L2 cache while k runs in steps of KC; every tile goes through the
+ * epilogue (bias, activation, …) right after its last step. No element of C is split over threads and k runs in one
+ * order: the bits don't depend on the number of threads.
+ *
+ * A tall C is cut into bands of rows only: a task then packs its own part of A, which never leaves the L2 cache. With
+ * too few bands for all threads C is cut both ways, and A is packed in advance like B.
  *
  * Large operands are packed in slices, so that work memory stays below about 2 * SLICE_BYTES: slices of k outermost
  * (C accumulates), then of n, then of m. */
@@ -11,18 +14,26 @@
 
 #include <string.h>
 
-enum { KC = 384, BLOCK_PANELS_M = 8, BLOCK_PANELS_N = 8, TASKS_PER_THREAD = 4, MAX_TILE = 1024 };
+enum {
+    KC = 384,
+    BLOCK_PANELS_M = 8,
+    BLOCK_PANELS_N = 8,
+    BAND_PANELS_LEAST = 4,
+    TASKS_PER_THREAD = 4,
+    MAX_TILE = 1024
+};
 #define SLICE_BYTES ((int64_t)24 << 20)
 
 struct job {
     const struct neb_product *p;
     const struct neb_cpu_kernels *k;
-    float *a, *b;                   /* packed slices */
+    float *a, *b;                   /* packed slices; with bands, a has a part for each worker */
     int64_t m0, m1, n0, n1, k0, k1; /* the slice */
     int64_t a_panels, b_panels;     /* of the slice */
     int64_t block_m, block_n;       /* panels a block has */
     float *colsums;                 /* (row blocks of all of C, n) */
     int pack_a, pack_b;
+    int bands; /* 1: C is cut by rows only, tasks pack A */
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -35,17 +46,21 @@ static int64_t blocks_of(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
+static void pack_a(const struct job *j, int64_t panel, int64_t k0, int64_t kc, float *to)
+{
+    const int64_t i = j->m0 + panel * j->k->mr;
+    float *sum = j->p->a_sum && j->n0 == 0 ? j->p->a_sum + i : NULL;
+    j->k->pack(&j->p->a, i, (int)min64(j->k->mr, j->m1 - i), k0, kc, j->k->mr, to, sum);
+}
+
 static void pack_task(void *arg, int task, int worker)
 {
     const struct job *j = arg;
-    const int mr = j->k->mr, nr = j->k->nr;
+    const int nr = j->k->nr;
     const int64_t depth = j->k1 - j->k0;
     (void)worker;
     if (j->pack_a && task < j->a_panels) {
-        int64_t i = j->m0 + (int64_t)task * mr;
-        float *sum = j->p->a_sum && j->n0 == 0 ? j->p->a_sum + i : NULL;
-        j->k->pack(&j->p->a, i, (int)min64(mr, j->m1 - i), j->k0, depth, mr,
-                   j->a + (int64_t)task * mr * depth, sum);
+        pack_a(j, task, j->k0, depth, j->a + (int64_t)task * j->k->mr * depth);
         return;
     }
     if (j->pack_a) task -= (int)j->a_panels;
@@ -54,16 +69,27 @@ static void pack_task(void *arg, int task, int worker)
                NULL);
 }
 
+/* The lines of C that a tile will need are fetched while its sums are computed. */
+static void prefetch_c(const struct neb_epilogue *e, int64_t i, int64_t n, int rows, int cols)
+{
+    if (e->type != NEB_F32) return;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c += 16)
+            __builtin_prefetch((const float *)e->c + (i + r) * e->ldc + n + c, 1, 3);
+}
+
 /* One panel of A against one of B, kc deep from kb on. */
-static void run_tile(const struct job *j, const struct neb_epilogue *e, int64_t pa, int64_t pb, int64_t kb,
-                     int64_t kc)
+static void run_tile(const struct job *j, const struct neb_epilogue *e, const float *a, int64_t pa,
+                     int64_t pb, int64_t kb, int64_t kc)
 {
     const int mr = j->k->mr, nr = j->k->nr;
     const int64_t depth = j->k1 - j->k0, i = j->m0 + pa * mr, n = j->n0 + pb * nr;
+    const int rows = (int)min64(mr, j->m1 - i), cols = (int)min64(nr, j->n1 - n);
     float tile[MAX_TILE] __attribute__((aligned(64)));
     const int first = j->k0 + kb == 0, last = j->k0 + kb + kc == j->p->k;
-    j->k->micro(kc, j->a + (pa * depth + kb) * mr, j->b + (pb * depth + kb) * nr, tile, nr);
-    j->k->merge(e, tile, i, n, (int)min64(mr, j->m1 - i), (int)min64(nr, j->n1 - n), first, last);
+    prefetch_c(e, i, n, rows, cols);
+    j->k->micro(kc, a, j->b + (pb * depth + kb) * nr, tile, nr);
+    j->k->merge(e, tile, i, n, rows, cols, first, last);
 }
 
 static int64_t step_of(const struct neb_product *p, int64_t depth)
@@ -77,18 +103,22 @@ static int64_t step_of(const struct neb_product *p, int64_t depth)
 static void block_task(void *arg, int task, int worker)
 {
     const struct job *j = arg;
-    const int64_t across = blocks_of(j->b_panels, j->block_n), bm = task / across, bn = task % across;
-    const int64_t a_end = min64((bm + 1) * j->block_m, j->a_panels),
-                  b_end = min64((bn + 1) * j->block_n, j->b_panels);
-    const int64_t depth = j->k1 - j->k0, step = step_of(j->p, depth);
+    const int64_t across = j->bands ? 1 : blocks_of(j->b_panels, j->block_n), bm = task / across,
+                  bn = task % across;
+    const int64_t a_first = bm * j->block_m, a_end = min64(a_first + j->block_m, j->a_panels);
+    const int64_t b_end = j->bands ? j->b_panels : min64((bn + 1) * j->block_n, j->b_panels);
+    const int64_t depth = j->k1 - j->k0, step = step_of(j->p, depth), mr = j->k->mr;
     struct neb_epilogue e = j->p->e;
-    (void)worker;
-    if (j->colsums) e.colsum = j->colsums + (j->m0 / (j->k->mr * j->block_m) + bm) * j->p->n;
+    if (j->colsums) e.colsum = j->colsums + (j->m0 / (mr * j->block_m) + bm) * j->p->n;
     int64_t kb = 0;
     do {
-        int64_t kc = min64(step, depth - kb);
+        const int64_t kc = min64(step, depth - kb), stride = (j->bands ? kc : depth) * mr;
+        float *a = j->bands ? j->a + worker * j->block_m * mr * step : j->a + a_first * stride + kb * mr;
+        for (int64_t pa = a_first; j->bands && pa < a_end; pa++)
+            pack_a(j, pa, j->k0 + kb, kc, a + (pa - a_first) * stride);
         for (int64_t pb = bn * j->block_n; pb < b_end; pb++)
-            for (int64_t pa = bm * j->block_m; pa < a_end; pa++) run_tile(j, &e, pa, pb, kb, kc);
+            for (int64_t pa = a_first; pa < a_end; pa++)
+                run_tile(j, &e, a + (pa - a_first) * stride, pa, pb, kb, kc);
         kb += kc;
     } while (kb < depth);
 }
@@ -98,7 +128,11 @@ static void choose_blocks(struct job *j, int threads)
 {
     const int64_t mp = blocks_of(j->p->m, j->k->mr), np = blocks_of(j->p->n, j->k->nr);
     int64_t bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
-    while (threads > 1 && blocks_of(mp, bm) * blocks_of(np, bn) < TASKS_PER_THREAD * threads && bm * bn > 2) {
+    while (bm > BAND_PANELS_LEAST && blocks_of(mp, bm) < TASKS_PER_THREAD * threads) bm--;
+    j->bands = blocks_of(mp, bm) >= TASKS_PER_THREAD * threads;
+    if (!j->bands) bm = BLOCK_PANELS_M;
+    while (!j->bands && threads > 1 && blocks_of(mp, bm) * blocks_of(np, bn) < TASKS_PER_THREAD * threads &&
+           bm * bn > 2) {
         if (bn > 1 && bn * j->k->nr >= bm * j->k->mr)
             bn /= 2;
         else if (bm > 1)
@@ -122,7 +156,7 @@ static struct slices choose_slices(const struct job *j)
     const int64_t small = min64(p->m, p->n) > 64 ? min64(p->m, p->n) : 64;
     if (step_of(p, p->k) < p->k || p->k == 0) s.k = min64(p->k, blocks_of(budget / small, KC) * KC);
     const int64_t room = budget / (s.k > 0 ? s.k : 1);
-    if (s.m > room) s.m = room > unit_m ? room / unit_m * unit_m : unit_m;
+    if (s.m > room && !j->bands) s.m = room > unit_m ? room / unit_m * unit_m : unit_m;
     if (s.n > room) s.n = room > unit_n ? room / unit_n * unit_n : unit_n;
     return s;
 }
@@ -133,15 +167,17 @@ static void run_slice(struct neb_cpu *c, struct job *j)
     j->b_panels = blocks_of(j->n1 - j->n0, j->k->nr);
     int64_t packs = (j->pack_a ? j->a_panels : 0) + (j->pack_b ? j->b_panels : 0);
     neb__pool_run(c->pool, pack_task, j, (int)packs);
-    neb__pool_run(c->pool, block_task, j,
-                  (int)(blocks_of(j->a_panels, j->block_m) * blocks_of(j->b_panels, j->block_n)));
+    const int64_t across = j->bands ? 1 : blocks_of(j->b_panels, j->block_n);
+    neb__pool_run(c->pool, block_task, j, (int)(blocks_of(j->a_panels, j->block_m) * across));
 }
 
 static neb_status reserve(struct neb_cpu *c, struct job *j, const struct slices *s)
 {
     const struct neb_product *p = j->p;
     const int64_t depth = s->k > 0 ? s->k : 1, row_blocks = blocks_of(p->m, j->k->mr * j->block_m);
-    const int64_t a = blocks_of(s->m, j->k->mr) * j->k->mr * depth,
+    const int64_t step = step_of(p, depth) < depth ? KC : depth; /* a shorter last slice may step wider */
+    const int64_t band = j->block_m * j->k->mr * step * neb__pool_threads(c->pool);
+    const int64_t a = j->bands ? band : blocks_of(s->m, j->k->mr) * j->k->mr * depth,
                   b = blocks_of(s->n, j->k->nr) * j->k->nr * depth;
     const int64_t sums = p->e.colsum ? row_blocks * p->n : 0;
     void *w;
@@ -167,7 +203,7 @@ neb_status neb__cpu_product(struct neb_cpu *c, const struct neb_product *p)
             j.n1 = min64(j.n0 + s.n, p->n);
             for (j.m0 = 0; j.m0 < p->m; j.m0 = j.m1) {
                 j.m1 = min64(j.m0 + s.m, p->m);
-                j.pack_a = s.m < p->m || j.n0 == 0;
+                j.pack_a = !j.bands && (s.m < p->m || j.n0 == 0);
                 j.pack_b = j.m0 == 0;
                 run_slice(c, &j);
             }

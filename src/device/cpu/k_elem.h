@@ -14,36 +14,6 @@
         }                                 \
     } while (0)
 
-#define BY_ACT(act, call)                        \
-    do {                                         \
-        switch (act) {                           \
-        case NEB_ACT_NONE: {                     \
-            const neb_act A = NEB_ACT_NONE;      \
-            call;                                \
-        } break;                                 \
-        case NEB_ACT_GELU: {                     \
-            const neb_act A = NEB_ACT_GELU;      \
-            call;                                \
-        } break;                                 \
-        case NEB_ACT_GELU_TANH: {                \
-            const neb_act A = NEB_ACT_GELU_TANH; \
-            call;                                \
-        } break;                                 \
-        case NEB_ACT_SILU: {                     \
-            const neb_act A = NEB_ACT_SILU;      \
-            call;                                \
-        } break;                                 \
-        case NEB_ACT_RELU: {                     \
-            const neb_act A = NEB_ACT_RELU;      \
-            call;                                \
-        } break;                                 \
-        case NEB_ACT_TANH: {                     \
-            const neb_act A = NEB_ACT_TANH;      \
-            call;                                \
-        } break;                                 \
-        }                                        \
-    } while (0)
-
 INLINE void copy_row(const void *src, neb_dtype from, void *dst, neb_dtype to, int64_t n)
 {
     for (int64_t i = 0; i < n; i += LANES) store(dst, i, load(src, i, width(n - i), from), width(n - i), to);
@@ -107,7 +77,7 @@ INLINE void act_body(const struct neb_act_args *a, int64_t lo, int64_t hi, const
 static void k_act(const void *args, const struct neb_span *s)
 {
     const struct neb_act_args *a = args;
-    BY_TYPE(a->type, BY_ACT(a->act, act_body(a, s->lo, s->hi, A, T)));
+    BY_TYPE(a->type, act_body(a, s->lo, s->hi, a->act, T));
 }
 
 INLINE void act_bwd_body(const struct neb_act_args *a, int64_t lo, int64_t hi, const neb_act A,
@@ -123,7 +93,7 @@ INLINE void act_bwd_body(const struct neb_act_args *a, int64_t lo, int64_t hi, c
 static void k_act_bwd(const void *args, const struct neb_span *s)
 {
     const struct neb_act_args *a = args;
-    BY_TYPE(a->type, BY_ACT(a->act, act_bwd_body(a, s->lo, s->hi, A, T)));
+    BY_TYPE(a->type, act_bwd_body(a, s->lo, s->hi, a->act, T));
 }
 
 static void k_bias(const void *args, const struct neb_span *s)

@@ -75,21 +75,35 @@ INLINE void transpose(vf v[LANES])
 #endif
 }
 
+/* One block: `have` vectors, `depth` deep, to rows of a panel of width w; `out` lanes of each row are written. */
+INLINE void pack_square(const void *src, int64_t ld_src, int have, int depth, int w, int out, float *panel,
+                        const neb_dtype T)
+{
+    vf v[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) v[i] = i < have ? load(src, i * ld_src, depth, T) : (vf){0};
+    transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (i < depth) store(panel, (int64_t)i * w, v[i], out, NEB_F32);
+}
+
 /* Vectors lie along k: blocks of LANES x LANES are transposed on the way. */
 INLINE void pack_across(const void *src, int64_t ld_src, int count, int64_t kc, int w, float *panel,
                         const neb_dtype T)
 {
     for (int p = 0; p < w; p += LANES) {
-        int have = count - p < 0 ? 0 : count - p < LANES ? count - p : LANES;
-        int out = w - p < LANES ? w - p : LANES;
-        for (int64_t k = 0; k < kc; k += LANES) {
-            vf v[LANES];
-            int depth = width(kc - k);
-            for (int i = 0; i < LANES; i++)
-                v[i] = i < have ? load(src, (p + i) * ld_src + k, depth, T) : (vf){0};
-            transpose(v);
-            for (int i = 0; i < depth; i++) store(panel, (k + i) * w + p, v[i], out, NEB_F32);
-        }
+        const int have = count - p < 0       ? 0
+                         : count - p < LANES ? count - p
+                                             : LANES,
+                  out = w - p < LANES ? w - p : LANES;
+        const void *from = at(src, p * ld_src, T);
+        int64_t k = 0;
+        if (have == out) /* the usual case, with constant sizes */
+            for (; k + LANES <= kc; k += LANES)
+                pack_square(at(from, k, T), ld_src, out, LANES, w, out, panel + k * w + p, T);
+        for (; k < kc; k += LANES)
+            pack_square(at(from, k, T), ld_src, have, width(kc - k), w, out, panel + k * w + p, T);
     }
 }
 
@@ -156,16 +170,15 @@ INLINE void merge_body(const struct neb_epilogue *e, const float *tile, int64_t 
     }
 }
 
+/* The plain case, where most tiles go, is compiled for itself; the others decide at run time. */
 static void k_merge(const struct neb_epilogue *e, const float *tile, int64_t i, int64_t j, int rows, int cols,
                     int first, int last)
 {
     const neb_act none = NEB_ACT_NONE;
-    if (!last || (e->act == none && e->x_act == none))
-        BY_TYPE(e->type, merge_body(e, tile, i, j, rows, cols, first, last, none, none, T));
-    else if (e->x_act == none)
-        BY_TYPE(e->type, BY_ACT(e->act, merge_body(e, tile, i, j, rows, cols, first, last, A, none, T)));
+    if (e->type == NEB_F32 && (!last || (e->act == none && e->x_act == none)))
+        merge_body(e, tile, i, j, rows, cols, first, last, none, none, NEB_F32);
     else
-        BY_TYPE(e->type, BY_ACT(e->x_act, merge_body(e, tile, i, j, rows, cols, first, last, none, A, T)));
+        merge_body(e, tile, i, j, rows, cols, first, last, e->act, e->x_act, e->type);
 }
 
 #endif

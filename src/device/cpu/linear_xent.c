@@ -1,9 +1,8 @@
-/* linear_xent.c: the output layer with its loss. Rows are taken in chunks small enough that the chunk's logits stay
- * in the last-level cache: logits, loss, and their gradient in place; then dx of these rows and their share of dw
+/* linear_xent.c: the output layer with its loss. Rows are taken in chunks whose logits stay below LOGITS_BYTES: logits, loss, and their gradient in place; then dx of these rows and their share of dw
  * and db. The whole (rows, classes) matrix never exists. */
 #include "device/cpu/cpu.h"
 
-#define LOGITS_BYTES ((int64_t)64 << 20)
+#define LOGITS_BYTES ((int64_t)128 << 20)
 
 /* One chunk: rows first … first + n - 1. */
 struct chunk {
