@@ -1,17 +1,19 @@
 /* gemm.c: matrix products over the pool (after Goto and BLIS).
  *
- * B is packed into panels first, by all threads; then the threads take blocks of C. A block is a few panels each way, so
+ * Operands are packed into panels first, by all threads; then the threads take blocks of C. A block is a few panels each way, so
  * that its share of both operands stays in the L2 cache while k runs in steps of KC; every tile goes through the
  * epilogue (bias, activation, …) right after its last step. No element of C is split over threads and k runs in one
  * order: the bits don't depend on the number of threads.
  *
- * A tall C is cut into bands of rows only: a task then packs its own part of A, which never leaves the L2 cache. With
- * too few bands for all threads C is cut both ways, and A is packed in advance like B.
+ * A tall C is cut into bands of rows only: a task then packs its own part of A, which never leaves the L2 cache; a wide
+ * one into bands of columns, and the task packs its part of B. With too few bands for all threads C is cut both ways, and
+ * both operands are packed in advance, in slices of k that fit the caches.
  *
  * Large operands are packed in slices, so that work memory stays below about 2 * SLICE_BYTES: slices of k outermost
  * (C accumulates), then of n, then of m. */
 #include "device/cpu/cpu.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum {
@@ -23,17 +25,20 @@ enum {
     MAX_TILE = 1024
 };
 #define SLICE_BYTES ((int64_t)24 << 20)
+#define GRID_BYTES  ((int64_t)6 << 20)
+
+enum cut { GRID, ROW_BANDS, COLUMN_BANDS };
 
 struct job {
     const struct neb_product *p;
     const struct neb_cpu_kernels *k;
-    float *a, *b;                   /* packed slices; with bands, a has a part for each worker */
+    float *a, *b;                   /* packed slices; the side that bands cut has a part for each worker */
     int64_t m0, m1, n0, n1, k0, k1; /* the slice */
     int64_t a_panels, b_panels;     /* of the slice */
     int64_t block_m, block_n;       /* panels a block has */
     float *colsums;                 /* (row blocks of all of C, n) */
     int pack_a, pack_b;
-    int bands; /* 1: C is cut by rows only, tasks pack A */
+    enum cut cut;
 };
 
 static int64_t min64(int64_t a, int64_t b)
@@ -53,20 +58,21 @@ static void pack_a(const struct job *j, int64_t panel, int64_t k0, int64_t kc, f
     j->k->pack(&j->p->a, i, (int)min64(j->k->mr, j->m1 - i), k0, kc, j->k->mr, to, sum);
 }
 
+static void pack_b(const struct job *j, int64_t panel, int64_t k0, int64_t kc, float *to)
+{
+    const int64_t n = j->n0 + panel * j->k->nr;
+    j->k->pack(&j->p->b, n, (int)min64(j->k->nr, j->n1 - n), k0, kc, j->k->nr, to, NULL);
+}
+
 static void pack_task(void *arg, int task, int worker)
 {
     const struct job *j = arg;
-    const int nr = j->k->nr;
-    const int64_t depth = j->k1 - j->k0;
+    const int64_t depth = j->k1 - j->k0, panel = j->pack_a && task >= j->a_panels ? task - j->a_panels : task;
     (void)worker;
-    if (j->pack_a && task < j->a_panels) {
-        pack_a(j, task, j->k0, depth, j->a + (int64_t)task * j->k->mr * depth);
-        return;
-    }
-    if (j->pack_a) task -= (int)j->a_panels;
-    int64_t n = j->n0 + (int64_t)task * nr;
-    j->k->pack(&j->p->b, n, (int)min64(nr, j->n1 - n), j->k0, depth, nr, j->b + (int64_t)task * nr * depth,
-               NULL);
+    if (j->pack_a && task < j->a_panels)
+        pack_a(j, panel, j->k0, depth, j->a + panel * j->k->mr * depth);
+    else
+        pack_b(j, panel, j->k0, depth, j->b + panel * j->k->nr * depth);
 }
 
 /* The lines of C that a tile will need are fetched while its sums are computed. */
@@ -79,16 +85,16 @@ static void prefetch_c(const struct neb_epilogue *e, int64_t i, int64_t n, int r
 }
 
 /* One panel of A against one of B, kc deep from kb on. */
-static void run_tile(const struct job *j, const struct neb_epilogue *e, const float *a, int64_t pa,
-                     int64_t pb, int64_t kb, int64_t kc)
+static void run_tile(const struct job *j, const struct neb_epilogue *e, const float *a, const float *b,
+                     int64_t pa, int64_t pb, int64_t kb, int64_t kc)
 {
     const int mr = j->k->mr, nr = j->k->nr;
-    const int64_t depth = j->k1 - j->k0, i = j->m0 + pa * mr, n = j->n0 + pb * nr;
+    const int64_t i = j->m0 + pa * mr, n = j->n0 + pb * nr;
     const int rows = (int)min64(mr, j->m1 - i), cols = (int)min64(nr, j->n1 - n);
     float tile[MAX_TILE] __attribute__((aligned(64)));
     const int first = j->k0 + kb == 0, last = j->k0 + kb + kc == j->p->k;
     prefetch_c(e, i, n, rows, cols);
-    j->k->micro(kc, a, j->b + (pb * depth + kb) * nr, tile, nr);
+    j->k->micro(kc, a, b, tile, nr);
     j->k->merge(e, tile, i, n, rows, cols, first, last);
 }
 
@@ -100,25 +106,63 @@ static int64_t step_of(const struct neb_product *p, int64_t depth)
     return steps ? blocks_of(depth, steps) : 1;
 }
 
+/* A block of C: panels [a0, a1) of A against [b0, b1) of B. */
+struct block {
+    int64_t a0, a1, b0, b1;
+};
+
+static struct block block_at(const struct job *j, int64_t task)
+{
+    const int64_t across = j->cut == ROW_BANDS ? 1 : blocks_of(j->b_panels, j->block_n);
+    const int64_t bm = task / across, bn = task % across;
+    struct block b = {bm * j->block_m, min64((bm + 1) * j->block_m, j->a_panels), bn * j->block_n,
+                      min64((bn + 1) * j->block_n, j->b_panels)};
+    if (j->cut == ROW_BANDS) b.b0 = 0, b.b1 = j->b_panels;
+    if (j->cut == COLUMN_BANDS) b.a0 = 0, b.a1 = j->a_panels;
+    return b;
+}
+
+static int64_t count_blocks(const struct job *j)
+{
+    const int64_t rows = blocks_of(j->a_panels, j->block_m), columns = blocks_of(j->b_panels, j->block_n);
+    return j->cut == ROW_BANDS ? rows : j->cut == COLUMN_BANDS ? columns : rows * columns;
+}
+
+/* One step of k. The panel of the operand that is read less often stays in the L1 cache. */
+static void run_step(const struct job *j, const struct neb_epilogue *e, const struct block *c, int64_t kb,
+                     int64_t kc, int64_t step, int worker)
+{
+    const int64_t mr = j->k->mr, nr = j->k->nr, depth = j->k1 - j->k0;
+    const int64_t a_stride = (j->cut == ROW_BANDS ? kc : depth) * mr,
+                  b_stride = (j->cut == COLUMN_BANDS ? kc : depth) * nr;
+    float *a = j->a + c->a0 * a_stride + kb * mr, *b = j->b + c->b0 * b_stride + kb * nr;
+    if (j->cut == ROW_BANDS) {
+        a = j->a + worker * j->block_m * mr * step;
+        for (int64_t pa = c->a0; pa < c->a1; pa++) pack_a(j, pa, j->k0 + kb, kc, a + (pa - c->a0) * a_stride);
+    } else if (j->cut == COLUMN_BANDS) {
+        b = j->b + worker * j->block_n * nr * step;
+        for (int64_t pb = c->b0; pb < c->b1; pb++) pack_b(j, pb, j->k0 + kb, kc, b + (pb - c->b0) * b_stride);
+        for (int64_t pa = c->a0; pa < c->a1; pa++)
+            for (int64_t pb = c->b0; pb < c->b1; pb++)
+                run_tile(j, e, a + (pa - c->a0) * a_stride, b + (pb - c->b0) * b_stride, pa, pb, kb, kc);
+        return;
+    }
+    for (int64_t pb = c->b0; pb < c->b1; pb++)
+        for (int64_t pa = c->a0; pa < c->a1; pa++)
+            run_tile(j, e, a + (pa - c->a0) * a_stride, b + (pb - c->b0) * b_stride, pa, pb, kb, kc);
+}
+
 static void block_task(void *arg, int task, int worker)
 {
     const struct job *j = arg;
-    const int64_t across = j->bands ? 1 : blocks_of(j->b_panels, j->block_n), bm = task / across,
-                  bn = task % across;
-    const int64_t a_first = bm * j->block_m, a_end = min64(a_first + j->block_m, j->a_panels);
-    const int64_t b_end = j->bands ? j->b_panels : min64((bn + 1) * j->block_n, j->b_panels);
-    const int64_t depth = j->k1 - j->k0, step = step_of(j->p, depth), mr = j->k->mr;
+    const struct block b = block_at(j, task);
+    const int64_t depth = j->k1 - j->k0, step = step_of(j->p, depth);
     struct neb_epilogue e = j->p->e;
-    if (j->colsums) e.colsum = j->colsums + (j->m0 / (mr * j->block_m) + bm) * j->p->n;
+    if (j->colsums) e.colsum = j->colsums + (j->m0 / j->k->mr + b.a0) / j->block_m * j->p->n;
     int64_t kb = 0;
     do {
-        const int64_t kc = min64(step, depth - kb), stride = (j->bands ? kc : depth) * mr;
-        float *a = j->bands ? j->a + worker * j->block_m * mr * step : j->a + a_first * stride + kb * mr;
-        for (int64_t pa = a_first; j->bands && pa < a_end; pa++)
-            pack_a(j, pa, j->k0 + kb, kc, a + (pa - a_first) * stride);
-        for (int64_t pb = bn * j->block_n; pb < b_end; pb++)
-            for (int64_t pa = a_first; pa < a_end; pa++)
-                run_tile(j, &e, a + (pa - a_first) * stride, pa, pb, kb, kc);
+        const int64_t kc = min64(step, depth - kb);
+        run_step(j, &e, &b, kb, kc, step, worker);
         kb += kc;
     } while (kb < depth);
 }
@@ -127,12 +171,14 @@ static void block_task(void *arg, int task, int worker)
 static void choose_blocks(struct job *j, int threads)
 {
     const int64_t mp = blocks_of(j->p->m, j->k->mr), np = blocks_of(j->p->n, j->k->nr);
+    const int64_t enough = TASKS_PER_THREAD * threads;
     int64_t bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
-    while (bm > BAND_PANELS_LEAST && blocks_of(mp, bm) < TASKS_PER_THREAD * threads) bm--;
-    j->bands = blocks_of(mp, bm) >= TASKS_PER_THREAD * threads;
-    if (!j->bands) bm = BLOCK_PANELS_M;
-    while (!j->bands && threads > 1 && blocks_of(mp, bm) * blocks_of(np, bn) < TASKS_PER_THREAD * threads &&
-           bm * bn > 2) {
+    while (bm > BAND_PANELS_LEAST && blocks_of(mp, bm) < enough) bm--;
+    while (bn > BAND_PANELS_LEAST && blocks_of(np, bn) < enough) bn--;
+    const bool rows = blocks_of(mp, bm) >= enough, columns = blocks_of(np, bn) >= enough;
+    j->cut = rows && (!columns || j->p->m >= j->p->n) ? ROW_BANDS : columns ? COLUMN_BANDS : GRID;
+    if (j->cut == GRID) bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
+    while (j->cut == GRID && threads > 1 && blocks_of(mp, bm) * blocks_of(np, bn) < enough && bm * bn > 2) {
         if (bn > 1 && bn * j->k->nr >= bm * j->k->mr)
             bn /= 2;
         else if (bm > 1)
@@ -151,13 +197,15 @@ struct slices {
 static struct slices choose_slices(const struct job *j)
 {
     const struct neb_product *p = j->p;
-    const int64_t unit_m = j->block_m * j->k->mr, unit_n = j->block_n * j->k->nr, budget = SLICE_BYTES / 4;
+    const int64_t unit_m = j->block_m * j->k->mr, unit_n = j->block_n * j->k->nr;
+    const int64_t budget = SLICE_BYTES / 4, grid = GRID_BYTES / 4;
     struct slices s = {p->m, p->n, p->k};
     const int64_t small = min64(p->m, p->n) > 64 ? min64(p->m, p->n) : 64;
-    if (step_of(p, p->k) < p->k || p->k == 0) s.k = min64(p->k, blocks_of(budget / small, KC) * KC);
+    if (step_of(p, p->k) < p->k) /* k may be cut */
+        s.k = min64(p->k, blocks_of(j->cut == GRID ? grid / (p->m + p->n) : budget / small, KC) * KC);
     const int64_t room = budget / (s.k > 0 ? s.k : 1);
-    if (s.m > room && !j->bands) s.m = room > unit_m ? room / unit_m * unit_m : unit_m;
-    if (s.n > room) s.n = room > unit_n ? room / unit_n * unit_n : unit_n;
+    if (s.m > room && j->cut != ROW_BANDS) s.m = room > unit_m ? room / unit_m * unit_m : unit_m;
+    if (s.n > room && j->cut != COLUMN_BANDS) s.n = room > unit_n ? room / unit_n * unit_n : unit_n;
     return s;
 }
 
@@ -167,8 +215,7 @@ static void run_slice(struct neb_cpu *c, struct job *j)
     j->b_panels = blocks_of(j->n1 - j->n0, j->k->nr);
     int64_t packs = (j->pack_a ? j->a_panels : 0) + (j->pack_b ? j->b_panels : 0);
     neb__pool_run(c->pool, pack_task, j, (int)packs);
-    const int64_t across = j->bands ? 1 : blocks_of(j->b_panels, j->block_n);
-    neb__pool_run(c->pool, block_task, j, (int)(blocks_of(j->a_panels, j->block_m) * across));
+    neb__pool_run(c->pool, block_task, j, (int)count_blocks(j));
 }
 
 static neb_status reserve(struct neb_cpu *c, struct job *j, const struct slices *s)
@@ -176,9 +223,10 @@ static neb_status reserve(struct neb_cpu *c, struct job *j, const struct slices 
     const struct neb_product *p = j->p;
     const int64_t depth = s->k > 0 ? s->k : 1, row_blocks = blocks_of(p->m, j->k->mr * j->block_m);
     const int64_t step = step_of(p, depth) < depth ? KC : depth; /* a shorter last slice may step wider */
-    const int64_t band = j->block_m * j->k->mr * step * neb__pool_threads(c->pool);
-    const int64_t a = j->bands ? band : blocks_of(s->m, j->k->mr) * j->k->mr * depth,
-                  b = blocks_of(s->n, j->k->nr) * j->k->nr * depth;
+    const int64_t own = step * neb__pool_threads(c->pool);       /* of a panel, in all workers' parts */
+    const int64_t a = j->k->mr * (j->cut == ROW_BANDS ? j->block_m * own : blocks_of(s->m, j->k->mr) * depth);
+    const int64_t b =
+        j->k->nr * (j->cut == COLUMN_BANDS ? j->block_n * own : blocks_of(s->n, j->k->nr) * depth);
     const int64_t sums = p->e.colsum ? row_blocks * p->n : 0;
     void *w;
     NEB_TRY(neb__cpu_work(c, NEB_WORK_GEMM, (size_t)(a + b + sums + 64) * sizeof(float), &w));
@@ -203,8 +251,8 @@ neb_status neb__cpu_product(struct neb_cpu *c, const struct neb_product *p)
             j.n1 = min64(j.n0 + s.n, p->n);
             for (j.m0 = 0; j.m0 < p->m; j.m0 = j.m1) {
                 j.m1 = min64(j.m0 + s.m, p->m);
-                j.pack_a = !j.bands && (s.m < p->m || j.n0 == 0);
-                j.pack_b = j.m0 == 0;
+                j.pack_a = j.cut != ROW_BANDS && (s.m < p->m || j.n0 == 0);
+                j.pack_b = j.cut != COLUMN_BANDS && j.m0 == 0;
                 run_slice(c, &j);
             }
         }
