@@ -13,7 +13,7 @@ file(GLOB NEB_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/cuda
 set(NEB_NVCC_FLAGS -O3 -std=c++17 -lineinfo --extended-lambda --expt-relaxed-constexpr -I${CMAKE_SOURCE_DIR}/include
     ${NEB_CUDA_CODE}
     -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wno-maybe-uninitialized,-fno-exceptions
-    -Werror=all-warnings -diag-suppress=128,186)
+    -Werror=all-warnings -diag-suppress=128,177,186)
 set(objects)
 foreach(source ${NEB_CUDA_SOURCES})
     get_filename_component(name ${source} NAME_WE)

@@ -57,6 +57,13 @@ static __device__ __forceinline__ void copy16(uint32_t dst, const void *src, boo
     int bytes = valid ? 16 : 0; /* 0: the destination is filled with zeros */
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(bytes));
 }
+/* One float, or 0. */
+static __device__ __forceinline__ void copy4(const float *dst, const float *src, bool valid)
+{
+    int bytes = valid ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(dst)), "l"(src),
+                 "r"(bytes));
+}
 static __device__ __forceinline__ void copy_commit()
 {
     asm volatile("cp.async.commit_group;\n" ::);

@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     constexpr int KEYS = WARPS * 16, THREADS = WARPS * 32, SPLIT = WARPS / 4, DQ_N = HD / SPLIT;
     constexpr int K_BYTES = KEYS * HD * 2, Q_BYTES = QUERIES * HD * 2;
     extern __shared__ __align__(1024) char memory[];
-    constexpr bool WG = NEB_WGMMA && HD == 64;
+    [[maybe_unused]] constexpr bool WG = NEB_WGMMA && HD == 64;
     const struct neb_attn &p = b.f;
     int sequence = blockIdx.z, kv_head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t part = blockIdx.y * gridDim.x + blockIdx.x, parts = (int64_t)gridDim.x * gridDim.y;
@@ -118,14 +118,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
                                         queries);
         load_tile<HD, QUERIES, THREADS>(tile + Q_BYTES, (const bf16 *)b.d_o + q0 * p.ldo + head * HD, p.ldo,
                                         first, queries);
-        if (threadIdx.x < QUERIES) {
-            int r = first + threadIdx.x;
-            int64_t at = head * p.q_rows + q0 + r;
-            float lse = r < queries ? p.lse[at] : CUDART_INF_F; /* infinite: the probability is 0 */
-            rows[stage * 2 * QUERIES + threadIdx.x] =
-                lse == -CUDART_INF_F ? CUDART_INF_F : lse * 1.4426950408889634f;
-            rows[(stage * 2 + 1) * QUERIES + threadIdx.x] = r < queries ? extra.delta[at] : 0.f;
-        }
+        fetch_rows(rows + stage * 2 * QUERIES, p, extra.delta, head, q0, first, queries);
         copy_commit();
     };
     if (steps)
@@ -187,7 +180,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int c = n * 8 + lane % 4 * 2 + i % 2, row = key + i / 2 * 8;
-                s[n][i] = pow2(fmaf(s[n][i], scale_log2, -lse[c]));
+                s[n][i] = pow2(fmaf(s[n][i], scale_log2, lse[c] * -1.4426950408889634f));
                 if (edge && (row >= keys || (p.causal && row > first + c + limit))) s[n][i] = 0.f;
             }
 #if NEB_WGMMA

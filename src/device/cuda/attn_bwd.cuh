@@ -41,6 +41,18 @@ struct bwd_extra {
     float *dq;          /* fp32 (slices, q_rows, heads * head_dim), or NULL with DQ_DIRECT */
 };
 
+/* lse and delta of a tile of queries, without waiting for them: 64 threads each. A query beyond the end has 0 in all its
+ * operands, so that its probability of 1 comes to nothing. */
+static __device__ __forceinline__ void fetch_rows(float *to, const struct neb_attn &p, const float *delta,
+                                                  int head, int q0, int first, int queries)
+{
+    int r = first + threadIdx.x % QUERIES;
+    bool valid = r < queries;
+    const float *from = threadIdx.x < QUERIES ? p.lse : delta;
+    if (threadIdx.x < 2 * QUERIES)
+        copy4(to + threadIdx.x, from + head * p.q_rows + q0 + (valid ? r : 0), valid);
+}
+
 /* dq, one warp's 16 rows from `row` on and N columns from `column` on, to where MODE wants it. */
 template <int MODE, int N>
 static __device__ __forceinline__ void put_dq(const float dq[N / 8][4], const struct neb_attn_bwd &b,

@@ -54,8 +54,9 @@ static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float2 l = *(const float2 *)(at.lse + n * 8 + lane % 4 * 2);
+        l.x *= -1.4426950408889634f, l.y *= -1.4426950408889634f;
 #pragma unroll
-        for (int i = 0; i < 4; i++) prob[n][i] = pow2(fmaf(s[n][i], scale_log2, i % 2 ? -l.y : -l.x));
+        for (int i = 0; i < 4; i++) prob[n][i] = pow2(fmaf(s[n][i], scale_log2, i % 2 ? l.y : l.x));
     }
     if (at.edge)
 #pragma unroll
@@ -120,14 +121,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
                                                queries);
             load_tile<HD, QUERIES, WARPS * 32>(tile + Q_BYTES, (const bf16 *)b.d_o + q0 * p.ldo + head * HD,
                                                p.ldo, first, queries);
-            if (threadIdx.x < QUERIES) {
-                int r = first + threadIdx.x;
-                int64_t at = head * p.q_rows + q0 + r;
-                float lse = r < queries ? p.lse[at] : CUDART_INF_F; /* infinite: the probability is 0 */
-                float *to = rows + stage * 2 * QUERIES + threadIdx.x;
-                to[0] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * 1.4426950408889634f;
-                to[QUERIES] = r < queries ? extra.delta[at] : 0.f;
-            }
+            fetch_rows(rows + stage * 2 * QUERIES, p, extra.delta, head, q0, first, queries);
         }
         copy_commit();
     };

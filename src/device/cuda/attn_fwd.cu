@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
 {
     constexpr int QUERIES = WARPS * 16, TILE = KEYS * HD * 2, THREADS = WARPS * 32;
     extern __shared__ __align__(1024) char memory[];
-    constexpr bool WG = NEB_WGMMA && HD == 64;
+    [[maybe_unused]] constexpr bool WG = NEB_WGMMA && HD == 64;
     int sequence = blockIdx.z, head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (sequence == p.sequences)
         return clear_padding((bf16 *)p.o, p.ldo, (int)p.heads * HD, p.starts_q[sequence], p.q_rows);
