@@ -132,7 +132,7 @@ static void open_pair(struct sites *s, struct end e[2])
 {
     memset(e, 0, 2 * sizeof *e);
     for (int i = 0; i < 2; i++) node_open(&e[i].node, s->path[i], &events, &e[i], tune_fast);
-    WAIT(e[0].up && e[1].up, 10);
+    WAIT(e[0].up && e[1].up, 30);
 }
 
 static void test_messages(void **state)
@@ -179,10 +179,10 @@ static void test_hold(void **state)
     sleep_ms(300);
     assert_int_equal(e[1].got[NEB_BULK], 0);
     burst(&e[0], 2, NEB_ROUND, 0, 5, 1000); /* other priorities go on */
-    WAIT(e[1].got[NEB_ROUND] == 5, 5);
+    WAIT(e[1].got[NEB_ROUND] == 5, 30);
     assert_int_equal(e[0].sent_ok, 5);
     node_call(&e[1].node, resume_bulk, &e[1]);
-    WAIT(e[0].sent_ok == 25, 10);
+    WAIT(e[0].sent_ok == 25, 30);
     assert_int_equal(e[1].bad, 0);
     node_close(&e[0].node);
     node_close(&e[1].node);
@@ -233,6 +233,24 @@ static void test_cuts(void **state)
 }
 
 /* The peer's process is replaced: what it had begun to receive ends with NEB_ERR_PEER, the rest goes to the new one. */
+struct begun {
+    struct end *e;
+    uint64_t bytes;
+};
+
+static void look_begun(void *arg)
+{
+    struct begun *b = arg;
+    b->bytes = b->e->node.net->peers->out.queue[NEB_BULK].begun_bytes;
+}
+
+static uint64_t begun_bytes(struct end *e)
+{
+    struct begun b = {e, 0};
+    node_call(&e->node, look_begun, &b);
+    return b.bytes;
+}
+
 static void test_restart(void **state)
 {
     (void)state;
@@ -242,14 +260,14 @@ static void test_restart(void **state)
     open_pair(&s, e);
     e[1].hold = 1 << 30;
     burst(&e[0], 2, NEB_BULK, 0, 20, 1 << 20); /* the window holds 8 of them */
-    sleep_ms(200);
+    WAIT(begun_bytes(&e[0]) == 8 << 20, 30);
     check_log_quiet();
     node_close(&e[1].node);
-    WAIT(!e[0].up, 5);
+    WAIT(!e[0].up, 30);
     memset(&e[1], 0, sizeof e[1]);
     e[1].expect[NEB_BULK] = 8;
     node_open(&e[1].node, s.path[1], &events, &e[1], tune_fast);
-    WAIT(e[0].sent_ok + e[0].sent_peer == 20, 10);
+    WAIT(e[0].sent_ok + e[0].sent_peer == 20, 30);
     check_log_restore();
     assert_int_equal(e[0].sent_peer, 8);
     assert_int_equal(e[1].got[NEB_BULK], 12);
@@ -293,22 +311,22 @@ static void test_epochs(void **state)
     assert_ok(neb__site_roster_save(third, chain));
     neb__chain_free(chain);
     node_open(&e[2].node, third, &events, &e[2], tune_fast);
-    WAIT(e[2].up, 10);
-    WAIT(e[0].epochs == 1 && e[1].epochs == 1, 10);
+    WAIT(e[2].up, 30);
+    WAIT(e[0].epochs == 1 && e[1].epochs == 1, 30);
     burst(&e[2], 1, NEB_ROUND, 0, 3, 1000);
-    WAIT(e[2].sent_ok == 3, 5);
+    WAIT(e[2].sent_ok == 3, 30);
 
     /* s0 hears of an eviction and tells s1; the evicted one is refused from then on */
     sites_epoch(&s, 0, "third", NULL, &evict);
     check_log_quiet();
     node_call(&e[0].node, extend, (void *[]){&e[0], &evict});
-    WAIT(e[1].epochs == 2, 5);
-    WAIT(!e[2].up, 5);
+    WAIT(e[1].epochs == 2, 30);
+    WAIT(!e[2].up, 30);
     sleep_ms(500);
     assert_false(e[2].up);
     check_log_restore();
     burst(&e[0], 2, NEB_ROUND, 0, 3, 1000); /* the others did not notice */
-    WAIT(e[0].sent_ok == 3, 5);
+    WAIT(e[0].sent_ok == 3, 30);
     assert_ok(neb__site_roster_load(s.path[1], &chain));
     assert_int_equal(chain->epoch, 2);
     neb__chain_free(chain);
