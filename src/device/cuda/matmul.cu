@@ -202,7 +202,11 @@ static int candidates(struct neb_lt *lt, struct plan *plan, cublasLtMatmulHeuris
                                                CANDIDATES, out, &n) != CUBLAS_STATUS_SUCCESS)
         n = 0;
     lt->api.cublasLtMatmulPreferenceDestroy(pref);
-    return n;
+    int usable = 0; /* the list may hold entries that say of themselves that they don't work */
+    for (int i = 0; i < n; i++)
+        if (out[i].state == CUBLAS_STATUS_SUCCESS && out[i].workspaceSize <= LT_WORKSPACE)
+            out[usable++] = out[i];
+    return usable;
 }
 
 static cublasStatus_t launch(struct neb_cuda *dev, struct plan *plan, const struct neb_matmul *p, void *d,
