@@ -107,7 +107,7 @@ static neb_status read_record(const struct neb_journal *j, const struct segment 
     if (n < HEAD || neb__get64(head + 4) != item || neb__get32(head) > NEB_STREAM_ITEM_MAX)
         return neb__quiet(NEB_ERR_CORRUPT, "journal %s: item %" PRIu64 " is damaged", j->prefix, item);
     size_t size = neb__get32(head), got = 0;
-    NEB_TRY(neb__buf_reserve(out, size));
+    NEB_TRY(neb__buf_reserve(out, size ? size : 1)); /* an empty item needs an address too */
     while (got < size) {
         n = pread(s->fd, out->data + out->len + got, size - got, (off_t)(at + HEAD + got));
         if (n < 0 && errno == EINTR) continue;
