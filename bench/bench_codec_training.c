@@ -24,7 +24,7 @@
 #include <string.h>
 
 struct options {
-    char *data, *out, *device, *capture;
+    char *data, *out, *device, *capture, *only;
     int64_t steps, warmup, h, seeds, tokens, threads;
     double lr;
 };
@@ -35,6 +35,7 @@ static const struct neb_opt table[] = {
             "tokenizer and tokenised text"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
     NEB_OPT(struct options, capture, NEB_OPT_TEXT, "", "file", "keep two deltas of one replica here"),
+    NEB_OPT(struct options, only, NEB_OPT_TEXT, "both", NULL, "dense, sparse or both classes"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "1500", "steps", "local steps of each replica"),
     NEB_OPT(struct options, warmup, NEB_OPT_INT, "500", "steps", "synchronous steps before"),
     NEB_OPT(struct options, h, NEB_OPT_INT, "20", "steps", "between two rounds"),
@@ -158,7 +159,8 @@ static neb_status warm_up(struct run *r)
 
 static neb_status keep_delta(struct run *r, int round)
 {
-    if (!r->opt.capture || (round != 10 && round != 11)) return NEB_OK;
+    if (!r->opt.capture || (round != 10 && round != 11) || r->kept.len >= 2 * NEB_CELL * sizeof(float))
+        return NEB_OK;
     /* A quarter of the way in: behind the embeddings' first rows, through them into the first layer. */
     size_t first = r->n / 4 > NEB_CELL ? r->n / 4 : 0;
     if (first + NEB_CELL > r->n) return neb__fail(NEB_ERR_INVALID, "the model is too small for a sample");
@@ -219,12 +221,18 @@ static neb_status train_variant(struct run *r, int v, struct neb_work *const w[R
     return NEB_OK;
 }
 
+static bool wanted(const struct run *r, int v)
+{
+    return strcmp(r->opt.only, variants[v].average ? "dense" : "sparse") != 0;
+}
+
 static neb_status one_seed(struct run *r, int seed)
 {
     r->job.seed = seed + 1;
     fprintf(stderr, "seed %d\n", seed + 1);
     NEB_TRY(warm_up(r));
     for (int v = 0; v < VARIANTS; v++) {
+        if (!wanted(r, v)) continue;
         struct neb_work *w[REPLICAS] = {0};
         neb_status s = NEB_OK;
         for (int i = 0; s == NEB_OK && i < REPLICAS; i++)
@@ -245,6 +253,7 @@ static void report(const struct run *r, struct neb_figures *f)
     int n = (int)r->opt.seeds;
     char name[96];
     for (int v = 0; v < VARIANTS; v++) {
+        if (!wanted(r, v)) continue;
         double sum = 0, least = INFINITY, most = -INFINITY, loss = 0;
         for (int s = 0; s < n; s++) {
             double percent = 100 * (r->loss[v][s] / r->loss[variants[v].against][s] - 1);
@@ -321,7 +330,7 @@ static int run(int argc, char **argv)
     if (neb__opts_init(table, &r.opt) != NEB_OK) return 1;
     const char *folder = getenv("NEBULA_DATA");
     if (neb__opts_args(table, &r.opt, argc, argv, &positional) != NEB_OK || positional || r.opt.seeds < 1 ||
-        r.opt.seeds > MAX_SEEDS || r.opt.h < 1 || r.opt.steps < r.opt.h || r.opt.warmup < 1) {
+        !r.opt.only || r.opt.seeds > MAX_SEEDS || r.opt.h < 1 || r.opt.steps < r.opt.h || r.opt.warmup < 1) {
         neb__opts_help(table, stderr);
         release(&r);
         return 2;
