@@ -100,6 +100,7 @@ struct neb_round {
     uint32_t incarnation, lapse[NEB_SITES_MAX];
     struct promise durable, writing;
     bool write_busy;
+    uint32_t durable_epoch, writing_epoch;
     uint64_t write_id;
     uint64_t disk_head; /* records up to here are on disk as they are in memory */
     uint64_t cut_low;   /* least head since the write began */
@@ -153,10 +154,11 @@ struct neb_round {
     uint64_t cursor; /* records up to here are walked */
     bool applying, installing;
     struct cell *cell;
-    int64_t steps, last_commit_step;
+    int64_t steps, last_commit_step, capture_retry;
     uint64_t next_k, floor;
     bool *capturing; /* per fragment */
-    bool root_known, report_due, forced;
+    bool root_known, report_due;
+    bool forced; /* an operator's roster is in effect and not in the log yet */
     struct neb_hash cur_root;
 
     struct neb_frame_item items[NEB_FRAME_LIST], items_out[NEB_FRAME_LIST]; /* of the frame in hand */

@@ -123,10 +123,12 @@ void neb__fetch_tick(struct neb_round *r)
     for (size_t i = 0; i < r->payloads; i++) {
         struct payload *p = &r->payload[i];
         if (p->held || r->now < p->fetch_at || !(p->needed || p->have)) continue;
+        if (p->fetch_from != NEB_NO_SITE) p->lack |= neb__bit(p->fetch_from); /* it did not answer */
         unsigned s = next_holder(r, p, p->fetch_from == NEB_NO_SITE ? r->self : p->fetch_from);
         p->fetch_at = r->now + r->cfg.fetch_ms;
         if (s == NEB_NO_SITE) {
             p->lack = 0;
+            p->fetch_from = NEB_NO_SITE;
             continue;
         }
         p->fetch_from = (uint16_t)s;
@@ -286,7 +288,7 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
             if (r->cell[c].v_app == rec->v) start_fetching(r, &r->cell[c]);
         for (uint32_t i = 0; i < rec->parcels; i++) {
             struct payload *p = neb__payload(r, &rec->parcel[i].hash, false);
-            if (p) p->lack = 0;
+            if (p) p->lack = 0, p->fetch_from = NEB_NO_SITE;
         }
         theta = false;
     }
@@ -383,12 +385,14 @@ static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
 
 void neb__capture_due(struct neb_round *r)
 {
-    if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || !(r->roster.trains & neb__bit(r->self)))
+    if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry || !(r->roster.trains & neb__bit(r->self)))
         return;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
         uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
         struct cell *cell = &r->cell[c0];
-        bool due = r->ending ? !cell->clean : r->steps - cell->since >= (int64_t)r->cfg.nominal;
+        /* A paused site makes no steps: what it has must go out, or nothing would ever end the pause. */
+        bool due = r->ending ? !cell->clean
+                             : r->steps - cell->since >= (int64_t)r->cfg.nominal || (r->paused && r->steps > cell->base);
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
         struct neb_action *a = neb__act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;
@@ -414,6 +418,7 @@ void neb__captured(struct neb_round *r, const struct neb_event *ev)
         }
     }
     r->report_due = true;
+    if (ev->status != NEB_OK) r->capture_retry = r->now + 1000; /* the disk is full */
     if (ev->empty || ev->status != NEB_OK) return;
     neb__payload_event(r, ev);
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {

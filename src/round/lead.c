@@ -218,6 +218,7 @@ static uint64_t acks_of(const struct neb_round *r, uint64_t index)
 
 static void count_acks(struct neb_round *r)
 {
+    if (r->conflict) return;
     if (!r->established) r->established = neb__members_has_quorum(&r->roster, acks_of(r, r->start_index));
     if (!r->established) return;
     uint64_t before = r->commit;
@@ -420,6 +421,13 @@ void neb__lead_progress(struct neb_round *r)
     }
     if (!r->established || r->conflict || r->ended) return;
     bool drained = r->commit == r->head;
+    if (r->forced && drained) {
+        struct neb_record *rec = neb__record_new(0);
+        if (rec) rec->type = NEB_RECORD_FORCED, rec->roster = r->roster;
+        r->forced = false;
+        neb__propose(r, rec);
+        return;
+    }
     if ((drained || NEB_MUTANT(roster_any_time)) && (try_requests(r) || try_promote(r))) return;
     if (r->head - r->commit >= r->cfg.pipeline) return;
     if (!drained && r->log[r->head - 1].record->type != NEB_RECORD_ROUND) return;

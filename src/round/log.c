@@ -53,6 +53,10 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (!e.bytes || neb__hash(bytes, n, &e.hash) != NEB_OK) goto nomem;
     memcpy(e.bytes, bytes, n);
     r->log[r->head++] = e;
+    if (e.record->type == NEB_RECORD_FORCED && e.record->roster.epoch > r->roster.epoch) { /* the old quorum is gone: it counts at once */
+        r->roster = e.record->roster;
+        neb__act(r, NEB_ACT_ROSTER);
+    }
     return true;
 nomem:
     r->failed = NEB_ERR_NOMEM;
@@ -86,7 +90,9 @@ static bool parcels_acceptable(const struct neb_round *r, const struct neb_recor
  * versions are the versions at the head. */
 bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
 {
-    if (rec->epoch != r->roster.epoch || rec->view > r->view) return false;
+    if (rec->view > r->view) return false;
+    if (rec->type == NEB_RECORD_FORCED) return rec->epoch == rec->roster.epoch && rec->epoch >= r->roster.epoch;
+    if (rec->epoch != r->roster.epoch) return false;
     if (rec->type == NEB_RECORD_ROUND) {
         if (neb__log_touched(r, rec->c0, rec->c1) || rec->c1 > r->cfg.cells) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
@@ -123,7 +129,11 @@ void neb__commit_to(struct neb_round *r, uint64_t index)
     while (r->commit < index && r->commit < r->head) {
         const struct neb_record *rec = r->log[r->commit++].record;
         if (rec->type == NEB_RECORD_ROUND) commit_round(r, rec);
-        if (is_change(rec)) r->roster = rec->roster, change = true;
+        if (is_change(rec) && rec->roster.epoch >= r->roster.epoch) {
+            r->roster = rec->roster;
+            r->forced = false;
+            change = true;
+        }
         if (rec->type == NEB_RECORD_END) r->ending = true;
         if (rec->type == NEB_RECORD_FINAL) r->ended = true;
     }
@@ -180,7 +190,7 @@ static void promise_now(const struct neb_round *r, struct promise *p)
 static bool differs(const struct neb_round *r)
 {
     const struct promise *d = &r->durable;
-    return r->disk_head < r->head || d->head != r->head || d->view != r->view || d->normal != r->normal ||
+    return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch || d->view != r->view || d->normal != r->normal ||
            d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse);
 }
 
@@ -188,6 +198,7 @@ void neb__log_write(struct neb_round *r)
 {
     if (r->write_busy || r->state == NEB_ROUND_HALTED || r->now < r->write_retry || !differs(r)) return;
     promise_now(r, &r->writing);
+    r->writing_epoch = r->roster.epoch;
     struct neb_buf b;
     neb__buf_init(&b, NEB_MARK_MAX);
     struct neb_action *a = neb__act(r, NEB_ACT_WRITE);
@@ -216,6 +227,7 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status s)
         return;
     }
     r->durable = r->writing;
+    r->durable_epoch = r->writing_epoch; /* a change must be known to be committed after a restart */
     r->disk_head = r->writing.head < r->cut_low ? r->writing.head : r->cut_low;
     neb__view_durable(r);
 }
@@ -269,6 +281,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     r->incarnation = p.incarnation + 1;
     uint64_t shown = commit_shown(r, boot);
     neb__commit_to(r, p.commit > shown ? p.commit : shown);
+    r->durable_epoch = r->roster.epoch;
     return NEB_OK;
 }
 

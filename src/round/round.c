@@ -3,6 +3,7 @@
  * Every event ends in progress(): whatever the new state makes possible is done there, from the state alone. So no
  * code path has to remember what to trigger, and a message that was lost is made up for by the next tick. */
 #include "round/core.h"
+#include "base/rng.h"
 
 #include <stdio.h>
 
@@ -39,6 +40,12 @@ struct neb_action *neb__act(struct neb_round *r, enum neb_action_type type)
     return a;
 }
 
+/* Two rosters of one epoch must not go unnoticed. */
+static uint64_t roster_id(const struct neb_members *m)
+{
+    return neb__mix64(m->members ^ neb__mix64(m->voters ^ neb__mix64(m->trains ^ neb__mix64(m->heavy))));
+}
+
 void neb__send(struct neb_round *r, unsigned to, const struct neb_frame *frame)
 {
     if (to >= NEB_SITES_MAX || to == r->self || !r->peer[to].up) return;
@@ -47,7 +54,7 @@ void neb__send(struct neb_round *r, unsigned to, const struct neb_frame *frame)
     neb__buf_init(&b, NEB_FRAME_MAX);
     f->from = r->self;
     f->epoch = r->roster.epoch;
-    f->roster_id = 0;
+    f->roster_id = roster_id(&r->roster);
     f->view = r->view;
     f->commit = r->commit;
     f->lapse = r->lapse[r->self];
@@ -154,15 +161,48 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
 
 /* ---- events --------------------------------------------------------------------------------------------------- */
 
+/* An operator's signed roster, when the old quorum is gone: it is in effect at once; the next leader, elected under it,
+ * makes it a record. Its epoch leaves room for a change that was under way. */
+static void force(struct neb_round *r, const struct neb_members *roster, bool pass_on)
+{
+    if (!neb__members_valid(roster) || roster->epoch <= r->roster.epoch) return;
+    if (!(roster->members & neb__bit(r->self))) {
+        neb__halt(r, "the operator removed this site from the run");
+        return;
+    }
+    struct neb_frame f = {.type = NEB_FRAME_FORCE, .roster = *roster};
+    for (unsigned i = 0; pass_on && i < NEB_SITES_MAX; i++)
+        if (roster->members & neb__bit(i)) neb__send(r, i, &f);
+    r->roster = *roster;
+    r->forced = true;
+    r->conflict = false;
+    neb__act(r, NEB_ACT_ROSTER);
+    if (r->state == NEB_ROUND_BOOT)
+        neb__greet_start(r);
+    else
+        neb__follow(r, r->view);
+}
+
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
 {
     struct neb_frame f;
     if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, &f) != NEB_OK || f.from != from)
         return;
     bool member = r->roster.members & neb__bit(from);
+    if (f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster) && !r->conflict) {
+        r->conflict = true; /* until the operators agree on the next epoch */
+        neb__note(r, "another site has another roster of the same epoch: two contradicting evictions were forced; "
+                     "nothing is committed until `nebula-i adopt` names the right one");
+    }
+    if (f.type == NEB_FRAME_FORCE) {
+        force(r, &f.roster, false);
+        return;
+    }
+    if (r->conflict && f.type != NEB_FRAME_GETLOG) return;
     if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
         r->peer[from].chain = r->now; /* first the roster, then everything else */
         neb__log_send(r, from, f.commit + 1, r->commit);
+        if (r->forced) neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_FORCE, .roster = r->roster});
     }
     if (f.type == NEB_FRAME_LOG) {
         neb__log_frame(r, from, &f);
@@ -185,6 +225,10 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
 
 static void operator_event(struct neb_round *r, const struct neb_event *ev)
 {
+    if (ev->op == NEB_OP_FORCE || ev->op == NEB_OP_ADOPT) {
+        force(r, &ev->roster, true);
+        return;
+    }
     if (neb__leads(r)) {
         neb__lead_request(r, ev->op, ev->site, (uint32_t)ev->count);
         return;
@@ -313,6 +357,7 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .tokens = r->tokens,
         .incarnation = r->incarnation,
         .lapse = r->lapse[r->self],
+        .durable_epoch = r->durable_epoch,
         .paused = r->paused,
         .ended = r->ended,
         .may_vote = r->state != NEB_ROUND_BOOT && r->state != NEB_ROUND_HALTED,

@@ -146,7 +146,7 @@ enum neb_round_state {
 struct neb_round_status {
     enum neb_round_state state;
     uint64_t view, normal_view, head, durable, commit, applied, tokens;
-    uint32_t incarnation, lapse;
+    uint32_t incarnation, lapse, durable_epoch;
     bool paused, ended, may_vote, root_known, caught_up;
     struct neb_hash root;
     struct neb_members roster;

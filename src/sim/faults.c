@@ -27,6 +27,7 @@ enum fault {
     LEAVE,
     PREEMPT,
     IMAGE,
+    DISASTER,
     FAULTS
 };
 
@@ -69,7 +70,7 @@ static bool all_well(struct world *w, uint64_t slack)
 
 static void damage(struct world *w, struct node *n)
 {
-    if (!all_well(w, 0) || n->id == w->roster.heavy) return;
+    if (!all_well(w, 0) || n->id == w->roster.heavy || __builtin_popcountll(w->roster.voters) < 2) return;
     static const char *const where[] = {"ledger", "mark", "p-", "cell-", "checkpoint", "residual", ""};
     uint64_t kind = draw(w, 9);
     neb__node_crash(w, n);
@@ -86,6 +87,7 @@ static void damage(struct world *w, struct node *n)
 static void roll_back(struct world *w, struct node *n)
 {
     if (!n->has_image || !all_well(w, 0) || n->id == w->roster.heavy) return;
+    if (__builtin_popcountll(w->roster.voters) < 2) return;
     neb__node_crash(w, n);
     TRACE(w, "site %d's disk is rolled back", n->id);
     w->out->damaged++;
@@ -147,18 +149,59 @@ static void retire(struct world *w, struct node *n, uint32_t op)
     neb__node_operator(w, via, op, (unsigned)n->id, 0);
 }
 
+/* Every remaining site has the present epoch on its disk: only then may a removed one be switched off. */
+static bool all_know(struct world *w)
+{
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        struct neb_round_status st;
+        if (!(w->roster.voters & neb__bit((unsigned)i)) || n->stopped) continue;
+        if (!n->alive) return false;
+        neb__round_status(n->core, &st);
+        if (st.roster.epoch < w->roster.epoch || st.durable_epoch < w->roster.epoch) return false;
+    }
+    return true;
+}
+
+/* Most voters burn down; an operator goes on with what is left. */
+static void disaster(struct world *w)
+{
+    if (w->forced || !all_well(w, 0) || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000) return;
+    struct neb_members left = w->roster;
+    int keep = 1 + (int)draw(w, 2), voters = __builtin_popcountll(w->roster.voters);
+    struct node *one = NULL;
+    if (voters <= keep) return;
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        uint64_t bit = neb__bit((unsigned)i);
+        if (!(left.members & bit) || n->stopped) continue;
+        if ((left.voters & bit) && keep-- > 0) {
+            one = n;
+            continue;
+        }
+        if (!(left.voters & bit)) continue;
+        left.members &= ~bit, left.voters &= ~bit, left.trains &= ~bit;
+        n->stopped = true;
+        neb__node_crash(w, n);
+    }
+    if (!one || !(left.trains & left.members)) left.trains |= left.voters;
+    left.epoch += 2; /* one for a change that may be under way */
+    w->forced = true;
+    w->forced_roster = left;
+    TRACE(w, "disaster: only %llx of the voters are left", (unsigned long long)left.voters);
+    memset(w->cut, 0, sizeof w->cut);
+    w->protect_until = w->now + 5000;
+    neb__node_force(w, one, &left);
+}
+
 /* Sites that the log has removed are switched off for good, after some time in which they must be fenced. */
 static void sweep(struct world *w)
 {
     for (int i = 0; i < w->sites; i++) {
         struct node *n = &w->node[i];
-        struct neb_round_status st;
-        if (!n->exists || n->stopped || (w->roster.members & neb__bit((unsigned)i)) || draw(w, 4)) continue;
-        if (n->alive) {
-            neb__round_status(n->core, &st);
-            if (w->roster.epoch == 0 || st.roster.epoch == 0) continue;
-        }
-        if (w->out->epochs < 1 || n->seen_epoch == 0) continue;
+        bool member = w->roster.members & neb__bit((unsigned)i);
+        n->was_member |= member;
+        if (!n->exists || n->stopped || member || !n->was_member || draw(w, 4) || !all_know(w)) continue;
         n->stopped = true;
         neb__node_crash(w, n);
     }
@@ -189,6 +232,7 @@ static void one_fault(struct world *w, enum fault f, struct node *n)
         neb__node_crash(w, n);
         break;
     case IMAGE: n->has_image = neb__simdisk_copy(&n->disk, &n->image) == NEB_OK; break;
+    case DISASTER: disaster(w); break;
     case FAULTS: break;
     }
 }
@@ -210,8 +254,18 @@ void neb__faults_heal(struct world *w)
     mend_lines(w);
 }
 
+/* The operator repeats the order until it is in the log. */
+static void insist(struct world *w)
+{
+    if (!w->forced || w->roster.epoch >= w->forced_roster.epoch) return;
+    for (int i = 0; i < w->sites; i++)
+        if (w->node[i].alive && (w->forced_roster.voters & neb__bit((unsigned)i)))
+            neb__node_force(w, &w->node[i], &w->forced_roster);
+}
+
 void neb__fault(struct world *w)
 {
+    insist(w);
     if (w->now >= w->fault_end) {
         if (!w->healed) neb__faults_heal(w);
         sweep(w);
@@ -227,7 +281,7 @@ void neb__fault(struct world *w)
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,
         [CUT_LINK] = 4, [HEAL_LINKS] = 9,   [SLOW] = 2,       [LOSS] = 2,       [DAMAGE] = 4,
         [ROLLBACK] = 4, [CLOCK] = 1,        [DISK_FULL] = 2,  [SYNC_FAILS] = 2, [JOIN] = 2,
-        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 2,    [IMAGE] = 4};
+        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 2,    [IMAGE] = 4,  [DISASTER] = 2};
     if (!n || w->now < w->protect_until) return;
     uint64_t sum = 0, at;
     for (int i = 0; i < FAULTS; i++) sum += weight[i];

@@ -511,3 +511,8 @@ void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up)
 {
     feed(w, n, &(struct neb_event){.type = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN, .site = (uint16_t)site});
 }
+
+void neb__node_force(struct world *w, struct node *n, const struct neb_members *roster)
+{
+    feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = NEB_OP_FORCE, .roster = *roster});
+}

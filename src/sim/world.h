@@ -102,7 +102,7 @@ struct node {
         uint64_t view, ack_view, ack_head;
     } promised;
     uint64_t captured_k;
-    bool damaged, was_away[CELLS_MAX];
+    bool damaged, was_member, was_away[CELLS_MAX];
     int away_steps[CELLS_MAX]; /* inner steps made since then */
     int64_t damage_clear;
 };
@@ -150,8 +150,9 @@ struct world {
     size_t facts, fact_cap;
     uint64_t rounds_healed, rounds;
     int64_t last_round;
-    bool end_seen, final_seen, healed;
+    bool end_seen, final_seen, healed, forced;
     int64_t end_at;
+    struct neb_members forced_roster;
     struct neb_sim_result *out;
     neb_status failed;
 };
@@ -179,6 +180,7 @@ void neb__node_start(struct world *w, struct node *n);
 void neb__node_crash(struct world *w, struct node *n);
 void neb__node_event(struct world *w, struct node *n, const struct event *ev);
 void neb__node_operator(struct world *w, struct node *n, uint32_t op, unsigned site, uint64_t flags);
+void neb__node_force(struct world *w, struct node *n, const struct neb_members *roster);
 void neb__node_checkpoint(struct world *w, struct node *n);
 void neb__node_free(struct node *n);
 void neb__node_booted(struct world *w, struct node *n);
