@@ -332,6 +332,90 @@ static void one_seed_one_history(void **state)
     check_log_restore();
 }
 
+static void forecasts_respect_the_line(void **state)
+{
+    (void)state;
+    struct neb_sim_whatif o = {.sites = 4,
+                               .rounds = 20,
+                               .steps = 10,
+                               .params = 124e6,
+                               .bits = 4,
+                               .up = 1e8,
+                               .down = 1e8,
+                               .rtt = 0.05,
+                               .step = 0.5,
+                               .slow = 1};
+    struct neb_sim_forecast f;
+    assert_ok(neb__sim_whatif(&o, &f));
+    assert_true(f.limit_s > 14.8 && f.limit_s < 15 && f.round_s >= f.limit_s && f.round_s < 1.1 * f.limit_s);
+    assert_true(f.up_use > 0.9 && f.up_use <= 1.001 && f.parcels > 3.9);
+    o.steps = 1000; /* the line is idle most of the time */
+    assert_ok(neb__sim_whatif(&o, &f));
+    assert_true(f.round_s > 500 && f.round_s < 550 && f.up_use < 0.1);
+    o.sites = 10000, o.owners = true, o.steps = 100, o.rounds = 3;
+    assert_ok(neb__sim_whatif(&o, &f));
+    assert_true(f.parcels > 9999 && f.bytes_out < 2.01 * 124e6 / 2);
+    o.sites = 10, o.owners = false, o.slow = 4, o.slow_share = 0.2;
+    assert_ok(neb__sim_whatif(&o, &f));
+    assert_true(f.parcels < 10);
+    check_log_quiet();
+    o.sites = 10001;
+    assert_status(neb__sim_whatif(&o, &f), NEB_ERR_INVALID);
+    check_log_restore();
+}
+
+/* A leader that meets another roster of its own epoch must not commit any more. */
+static void two_rosters_of_one_epoch_stop_commits(void **state)
+{
+    (void)state;
+    uint64_t zero = 0;
+    struct neb_boot_parcel none = {0};
+    struct neb_buf mark, frame;
+    neb__buf_init(&mark, NEB_MARK_MAX);
+    neb__buf_init(&frame, NEB_FRAME_MAX);
+    assert_ok(neb__round_first_mark(&mark));
+    struct neb_round_config c = {.roster = {1, 3, 3, 3, 0}, .cells = 1, .fragments = 1};
+    neb__round_defaults(&c);
+    struct neb_round_boot boot = {.mark = mark.data,
+                                  .mark_length = mark.len,
+                                  .applied = &zero,
+                                  .merged = &zero,
+                                  .open = &none,
+                                  .work = &zero};
+    for (int conflict = 0; conflict < 2; conflict++) {
+        struct neb_round *r;
+        struct neb_action a;
+        assert_ok(neb__round_create(&c, &boot, &r));
+        struct neb_round_status st;
+        bool noted = false;
+        for (int64_t now = 0; now < 20000; now += 100) {
+            struct neb_event ev = {.type = NEB_EV_TICK, .now = now};
+            if (now == 12000) ev.type = NEB_EV_OPERATOR, ev.op = NEB_OP_ADMIT, ev.site = 2, ev.count = 1;
+            struct neb_frame f = {.type = NEB_FRAME_GOODBYE, .from = 1, .epoch = 1, .roster_id = 12345};
+            neb__buf_clear(&frame);
+            assert_ok(neb__frame_encode(&f, &frame));
+            if (conflict && now == 10000)
+                ev = (struct neb_event){
+                    .type = NEB_EV_FRAME, .now = now, .site = 1, .bytes = frame.data, .length = frame.len};
+            assert_ok(neb__round_event(r, &ev));
+            while (neb__round_next(r, &a)) {
+                noted |= a.type == NEB_ACT_NOTE;
+                if (a.type != NEB_ACT_WRITE) continue;
+                assert_ok(
+                    neb__round_event(r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = now, .id = a.id}));
+            }
+        }
+        neb__round_status(r, &st);
+        assert_int_equal(st.state, NEB_ROUND_LEAD);
+        assert_int_equal(st.commit, conflict ? 0 : 1);
+        assert_int_equal(noted, conflict);
+        assert_int_equal(st.roster.epoch, conflict ? 1 : 2);
+        neb__round_destroy(r);
+    }
+    neb__buf_free(&mark);
+    neb__buf_free(&frame);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +430,8 @@ int main(void)
         cmocka_unit_test(ledger_survives_every_crash_point),
         cmocka_unit_test(full_disk_is_tried_again),
         cmocka_unit_test(one_seed_one_history),
+        cmocka_unit_test(forecasts_respect_the_line),
+        cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,7 +10,9 @@
 
 struct cfg {
     int64_t seeds, first_seed, sites;
-    bool trace, happy, keep_going;
+    bool trace, happy, keep_going, what_if, owners;
+    int64_t rounds, steps;
+    double params, bits, up, down, rtt, step, slow, slow_share, deadline;
 };
 
 static const struct neb_opt table[] = {
@@ -20,8 +22,54 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, trace, NEB_OPT_BOOL, "no", NULL, "show what happens"),
     NEB_OPT(struct cfg, happy, NEB_OPT_BOOL, "no", NULL, "no faults"),
     NEB_OPT(struct cfg, keep_going, NEB_OPT_BOOL, "no", NULL, "do not stop at the first violation"),
+    NEB_OPT(struct cfg, what_if, NEB_OPT_BOOL, "no", NULL,
+            "no faults and no bytes: how long do rounds take?"),
+    NEB_OPT(struct cfg, rounds, NEB_OPT_INT, "20", NULL, "what-if: rounds to look at"),
+    NEB_OPT(struct cfg, steps, NEB_OPT_INT, "100", NULL, "what-if: inner steps between two captures"),
+    NEB_OPT(struct cfg, params, NEB_OPT_REAL, "124e6", NULL, "what-if: trainable parameters"),
+    NEB_OPT(struct cfg, bits, NEB_OPT_REAL, "4", NULL, "what-if: bits sent for each of them"),
+    NEB_OPT(struct cfg, up, NEB_OPT_RATE, "100mbit", NULL, "what-if: a site's line, outwards"),
+    NEB_OPT(struct cfg, down, NEB_OPT_RATE, "100mbit", NULL, "what-if: inwards"),
+    NEB_OPT(struct cfg, rtt, NEB_OPT_TIME, "50ms", NULL, "what-if: round trip"),
+    NEB_OPT(struct cfg, step, NEB_OPT_TIME, "500ms", NULL, "what-if: one inner step"),
+    NEB_OPT(struct cfg, slow, NEB_OPT_REAL, "1", NULL, "what-if: slow sites are this much slower"),
+    NEB_OPT(struct cfg, slow_share, NEB_OPT_REAL, "0", NULL, "what-if: share of slow sites"),
+    NEB_OPT(struct cfg, deadline, NEB_OPT_TIME, "0", NULL,
+            "what-if: of a round; 0: 1.5 times the nominal one"),
+    NEB_OPT(struct cfg, owners, NEB_OPT_BOOL, "no", NULL, "what-if: exchange through owners"),
     NEB_OPT_END,
 };
+
+static int what_if(const struct cfg *c)
+{
+    struct neb_sim_whatif o = {.sites = c->sites ? c->sites : 2,
+                               .rounds = c->rounds,
+                               .steps = c->steps,
+                               .params = c->params,
+                               .bits = c->bits,
+                               .up = c->up,
+                               .down = c->down,
+                               .rtt = c->rtt,
+                               .step = c->step,
+                               .slow = c->slow,
+                               .slow_share = c->slow_share,
+                               .deadline = c->deadline,
+                               .owners = c->owners,
+                               .seed = (uint64_t)c->first_seed};
+    struct neb_sim_forecast f;
+    if (neb__sim_whatif(&o, &f) != NEB_OK) {
+        fprintf(stderr, "nebula-i simulate: %s\n", neb_last_error());
+        return 2;
+    }
+    printf("a round takes     %10.1f s   (compute %.1f s, the line's limit for its bytes %.1f s)\n",
+           f.round_s, (double)o.steps * o.step, f.limit_s);
+    printf("line in use       %9.0f %% out, %.0f %% in\n", 100 * f.up_use, 100 * f.down_use);
+    printf("bytes per round   %10.1f MB out, %.1f MB in\n", f.bytes_out / 1e6, f.bytes_in / 1e6);
+    printf("parcels per round %10.1f     (%.0f %% one version late, %.0f %% given up)\n", f.parcels,
+           100 * f.late, 100 * f.discarded);
+    printf("bytes complete    %10.1f s   after the commit\n", f.lag);
+    return 0;
+}
 
 static int simulate(const struct cfg *c)
 {
@@ -65,10 +113,13 @@ static int run(int argc, char **argv)
         return 0;
     }
     if (neb__opts_init(table, &c) != NEB_OK) return 1;
-    bool ok = neb__opts_args(table, &c, argc, argv, &n) == NEB_OK && n == 0 && c.sites >= 0 && c.sites <= 12;
-    if (!ok) fprintf(stderr, "nebula-i simulate: %s\n", n ? "no arguments but options" : neb_last_error());
+    bool ok = neb__opts_args(table, &c, argc, argv, &n) == NEB_OK && n == 0 && c.sites >= 0 &&
+              (c.what_if || c.sites <= 12);
+    if (!ok)
+        fprintf(stderr, "nebula-i simulate: %s\n",
+                n || c.sites ? "only options, and at most 12 sites in fault mode" : neb_last_error());
     neb_log_set_level(NEB_LOG_NONE);
-    int rc = ok ? simulate(&c) : 2;
+    int rc = !ok ? 2 : c.what_if ? what_if(&c) : simulate(&c);
     neb__opts_free(table, &c);
     return rc;
 }

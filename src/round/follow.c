@@ -385,14 +385,16 @@ static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
 
 void neb__capture_due(struct neb_round *r)
 {
-    if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry || !(r->roster.trains & neb__bit(r->self)))
+    if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry ||
+        !(r->roster.trains & neb__bit(r->self)))
         return;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
         uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
         struct cell *cell = &r->cell[c0];
         /* A paused site makes no steps: what it has must go out, or nothing would ever end the pause. */
         bool due = r->ending ? !cell->clean
-                             : r->steps - cell->since >= (int64_t)r->cfg.nominal || (r->paused && r->steps > cell->base);
+                             : r->steps - cell->since >= (int64_t)r->cfg.nominal ||
+                                   (r->paused && r->steps > cell->base);
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
         struct neb_action *a = neb__act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;

@@ -53,7 +53,8 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (!e.bytes || neb__hash(bytes, n, &e.hash) != NEB_OK) goto nomem;
     memcpy(e.bytes, bytes, n);
     r->log[r->head++] = e;
-    if (e.record->type == NEB_RECORD_FORCED && e.record->roster.epoch > r->roster.epoch) { /* the old quorum is gone: it counts at once */
+    if (e.record->type == NEB_RECORD_FORCED &&
+        e.record->roster.epoch > r->roster.epoch) { /* the old quorum is gone: it counts at once */
         r->roster = e.record->roster;
         neb__act(r, NEB_ACT_ROSTER);
     }
@@ -91,7 +92,8 @@ static bool parcels_acceptable(const struct neb_round *r, const struct neb_recor
 bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
 {
     if (rec->view > r->view) return false;
-    if (rec->type == NEB_RECORD_FORCED) return rec->epoch == rec->roster.epoch && rec->epoch >= r->roster.epoch;
+    if (rec->type == NEB_RECORD_FORCED)
+        return rec->epoch == rec->roster.epoch && rec->epoch >= r->roster.epoch;
     if (rec->epoch != r->roster.epoch) return false;
     if (rec->type == NEB_RECORD_ROUND) {
         if (neb__log_touched(r, rec->c0, rec->c1) || rec->c1 > r->cfg.cells) return false;
@@ -190,8 +192,9 @@ static void promise_now(const struct neb_round *r, struct promise *p)
 static bool differs(const struct neb_round *r)
 {
     const struct promise *d = &r->durable;
-    return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch || d->view != r->view || d->normal != r->normal ||
-           d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse);
+    return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch ||
+           d->view != r->view || d->normal != r->normal || d->incarnation != r->incarnation ||
+           memcmp(d->lapse, r->lapse, sizeof d->lapse);
 }
 
 void neb__log_write(struct neb_round *r)

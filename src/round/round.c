@@ -191,8 +191,9 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     bool member = r->roster.members & neb__bit(from);
     if (f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster) && !r->conflict) {
         r->conflict = true; /* until the operators agree on the next epoch */
-        neb__note(r, "another site has another roster of the same epoch: two contradicting evictions were forced; "
-                     "nothing is committed until `nebula-i adopt` names the right one");
+        neb__note(
+            r, "another site has another roster of the same epoch: two contradicting evictions were forced; "
+               "nothing is committed until `nebula-i adopt` names the right one");
     }
     if (f.type == NEB_FRAME_FORCE) {
         force(r, &f.roster, false);

@@ -166,7 +166,8 @@ static bool all_know(struct world *w)
 /* Most voters burn down; an operator goes on with what is left. */
 static void disaster(struct world *w)
 {
-    if (w->forced || !all_well(w, 0) || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000) return;
+    if (w->forced || !all_well(w, 0) || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
+        return;
     struct neb_members left = w->roster;
     int keep = 1 + (int)draw(w, 2), voters = __builtin_popcountll(w->roster.voters);
     struct node *one = NULL;
@@ -281,7 +282,7 @@ void neb__fault(struct world *w)
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,
         [CUT_LINK] = 4, [HEAL_LINKS] = 9,   [SLOW] = 2,       [LOSS] = 2,       [DAMAGE] = 4,
         [ROLLBACK] = 4, [CLOCK] = 1,        [DISK_FULL] = 2,  [SYNC_FAILS] = 2, [JOIN] = 2,
-        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 2,    [IMAGE] = 4,  [DISASTER] = 2};
+        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 2,    [IMAGE] = 4,      [DISASTER] = 2};
     if (!n || w->now < w->protect_until) return;
     uint64_t sum = 0, at;
     for (int i = 0; i < FAULTS; i++) sum += weight[i];

@@ -23,4 +23,27 @@ struct neb_sim_result {
 /* One history. NEB_ERR_INTERNAL: an invariant was violated, and the result says which; NEB_ERR_NOMEM. */
 neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_result *out);
 
+/* What-if: sizes and rates only, no bytes; up to 10,000 sites. */
+struct neb_sim_whatif {
+    int64_t sites, voters, rounds, steps; /* steps: between two captures */
+    double params, bits;                  /* trainable parameters, bits sent for each */
+    double up, down;                      /* bits/s of a site's line, all its traffic together */
+    double rtt, step;                     /* seconds; of the line, and of one inner step */
+    double slow, slow_share; /* this share of the sites has lines and steps `slow` times slower */
+    double deadline;         /* seconds after the first complete parcel; 0: 1.5 times the nominal round */
+    bool owners;             /* parcels go to owners, which send one mean */
+    uint64_t seed;
+};
+
+struct neb_sim_forecast {
+    double seconds, round_s, limit_s; /* in all; per round; the line's limit for the bytes of a round */
+    double up_use, down_use;          /* of the median site's line */
+    double bytes_out, bytes_in;       /* per round, median site */
+    double parcels, late, discarded;  /* named per round; share named one version late; share given up */
+    double lag;                       /* seconds from the commit until the median site has all its bytes */
+};
+
+/* NEB_ERR_INVALID names the option that is out of range; NEB_ERR_NOMEM. */
+neb_status neb__sim_whatif(const struct neb_sim_whatif *options, struct neb_sim_forecast *out);
+
 #endif
