@@ -385,6 +385,7 @@ static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
 
 void neb__capture_due(struct neb_round *r)
 {
+    if (r->durable.incarnation != r->incarnation) return; /* sequence numbers start with it */
     if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry ||
         !(r->roster.trains & neb__bit(r->self)))
         return;

@@ -25,12 +25,28 @@ static uint64_t heard_within(const struct neb_round *r, int64_t ms)
     return set;
 }
 
+/* After a forced eviction the holders of what a prepared record names may be gone for good; such a record, and what
+ * stands behind it, could never be applied. */
+static void cut_unusable(struct neb_round *r)
+{
+    for (uint64_t i = r->commit; i < r->head; i++) {
+        const struct neb_record *rec = r->log[i].record;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++) {
+            const struct payload *p = neb__payload(r, &rec->parcel[k].hash, false);
+            if (rec->parcel[k].reject || (p && p->held)) continue;
+            neb__log_cut(r, i);
+            return;
+        }
+    }
+}
+
 void neb__lead_start(struct neb_round *r)
 {
     r->state = NEB_ROUND_LEAD;
     r->normal = r->view;
     r->leader = r->self;
     r->ask_phase = 0;
+    if (r->forced) cut_unusable(r);
     r->start_index = r->head;
     r->start_hash = *neb__log_hash(r, r->head);
     r->established = false;

@@ -275,6 +275,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     if (r->head < p.head) r->damaged = true;
     neb__log_cut(r, r->head < p.head ? r->head : p.head);
     if (NEB_MUTANT(lose_mark) || NEB_MUTANT(vote_after_rollback)) r->damaged = false;
+    if (NEB_MUTANT(lose_mark)) p.view = p.normal = 0;
     r->view = p.view;
     r->normal = p.normal;
     memcpy(r->lapse, p.lapse, sizeof r->lapse);

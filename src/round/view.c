@@ -180,6 +180,8 @@ static void greet_tick(struct neb_round *r)
     bool trust =
         !r->damaged && !r->forgot && (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
     if (trust && neb__members_has_quorum(&r->roster, r->greet_any | neb__bit(r->self))) {
+        if (r->greet_lapse > r->lapse[r->self])
+            r->greet_lapse++; /* others know of a life that this disk does not */
         greet_done(r);
         return;
     }

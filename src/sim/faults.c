@@ -93,6 +93,8 @@ static void roll_back(struct world *w, struct node *n)
     w->out->damaged++;
     if (neb__simdisk_copy(&n->image, &n->disk) != NEB_OK) w->failed = NEB_ERR_NOMEM;
     memset(w->cut, 0, sizeof w->cut);
+    for (int i = 0; i < w->sites; i++) w->node[i].actions_left = -1, w->node[i].disk.ops_left = -1;
+    w->loss_permille = 0;
     w->protect_until = w->now + 8000;
     n->has_image = false;
 }
@@ -169,7 +171,7 @@ static void disaster(struct world *w)
     if (w->forced || !all_well(w, 0) || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
         return;
     struct neb_members left = w->roster;
-    int keep = 1 + (int)draw(w, 2), voters = __builtin_popcountll(w->roster.voters);
+    int keep = 1, voters = __builtin_popcountll(w->roster.voters);
     struct node *one = NULL;
     if (voters <= keep) return;
     for (int i = 0; i < w->sites; i++) {
