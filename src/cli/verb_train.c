@@ -1,23 +1,52 @@
-/* verb_train.c: `nebula-i train JOB.yaml [section.key=value …]`. */
+/* verb_train.c: `nebula-i train JOB.yaml [--site NAME] [section.key=value …]`. */
 #include "cli/verb.h"
 #include "train/train.h"
 
 #include <stdio.h>
 #include <string.h>
 
+struct options {
+    char *site;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, site, NEB_OPT_TEXT, "", NULL,
+            "which of the job's sites this is; without it: train alone"),
+    NEB_OPT_END,
+};
+
+static int usage(int status)
+{
+    FILE *to = status ? stderr : stdout;
+    fprintf(to, "usage: nebula-i train JOB.yaml [--site NAME] [section.key=value …]\n\n");
+    neb__opts_help(table, to);
+    fputc('\n', to);
+    neb__job_help(to);
+    return status;
+}
+
+static neb_status train(const struct options *o, char **argv, int n)
+{
+    struct neb_job job;
+    NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
+    neb_status s = neb__train(&job, o->site);
+    neb__job_free(&job);
+    return s;
+}
+
 static int run(int argc, char **argv)
 {
-    if (argc < 1 || !strcmp(argv[0], "--help")) {
-        printf("usage: nebula-i train JOB.yaml [section.key=value …]\n\n");
-        neb__job_help(stdout);
-        return argc < 1 ? 2 : 0;
+    struct options o;
+    int n = 0;
+    if (argc && !strcmp(argv[0], "--help")) return usage(0);
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    neb_status s = neb__opts_args(table, &o, argc, argv, &n);
+    if (s == NEB_OK && !n) {
+        neb__opts_free(table, &o);
+        return usage(2);
     }
-    struct neb_job job;
-    neb_status s = neb__job_read(argv[0], argv + 1, argc - 1, &job);
-    if (s == NEB_OK) {
-        s = neb__train(&job);
-        neb__job_free(&job);
-    }
+    if (s == NEB_OK) s = train(&o, argv, n);
+    neb__opts_free(table, &o);
     if (s == NEB_ERR_CANCELLED) return 130;
     return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
 }

@@ -92,8 +92,34 @@ static const struct neb_opt teacher_table[] = {
     NEB_OPT_END,
 };
 
-static const char *const sections[] = {"model", "generator", "peft", "tokenizer", "train",
-                                       "init",  "teacher",   "data", "sites",     NULL};
+#define WAN(field, kind, fallback, unit, help) NEB_OPT(struct neb_job_wan, field, kind, fallback, unit, help)
+static const struct neb_opt wan_table[] = {
+    WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model"),
+    WAN(fragments, NEB_OPT_INT, "8", NULL, "parts of the model, sent one after the other"),
+    WAN(rung, NEB_OPT_TEXT, "int4", NULL, "how updates are coded: fp32, bf16, int8, int4, …"),
+    WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
+    WAN(outer_momentum, NEB_OPT_REAL, "0.9", NULL, "of the outer step (Nesterov)"),
+    WAN(tokens, NEB_OPT_REAL, "0", "tokens",
+        "of all sites together that end the run; 0: train.steps at each site"),
+    WAN(drift_steps, NEB_OPT_INT, "0", "steps",
+        "without a round before a site waits; 0: 8 intervals or 2000"),
+    WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),
+    WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites"),
+    WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt site_table[] = {
+    NEB_OPT(struct neb_job_site, name, NEB_OPT_TEXT, "", NULL, "as given with --site"),
+    NEB_OPT(struct neb_job_site, folder, NEB_OPT_TEXT, "", NULL,
+            "made by nebula-i site init, with the run's roster in it"),
+    NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
+            "HOST:PORT to listen on; empty: as the roster says"),
+    NEB_OPT_END,
+};
+
+static const char *const sections[] = {"model",   "generator", "peft",  "tokenizer", "train", "init",
+                                       "teacher", "data",      "sites", "wan",       NULL};
 static const char *const family_key[] = {"family", NULL};
 
 static const struct {
@@ -103,6 +129,7 @@ static const struct {
     {"(top level)", top_table},  {"tokenizer", tokenizer_table}, {"data[]", data_table},
     {"train", train_table},      {"model", neb__model_options},  {"generator (rtd)", neb__model_options},
     {"peft", neb__peft_options}, {"init", init_table},           {"teacher", teacher_table},
+    {"wan", wan_table},          {"sites[]", site_table},
 };
 
 void neb__job_help(FILE *to)
@@ -177,6 +204,25 @@ static neb_status bind_data(struct neb_job *j)
     return NEB_OK;
 }
 
+static neb_status bind_sites(struct neb_job *j)
+{
+    int n = neb__doc_items(&j->doc, "sites");
+    if (n > NEB_JOB_SITES) return neb__doc_fail(&j->doc, "sites", "sites: at most %d", NEB_JOB_SITES);
+    for (int i = 0; i < n; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "sites[%d]", i);
+        NEB_TRY(neb__opts_init(site_table, &j->site[i]));
+        j->n_sites = i + 1;
+        NEB_TRY(neb__doc_bind(&j->doc, path, site_table, &j->site[i], NULL));
+        if (!j->site[i].name || !j->site[i].folder)
+            return neb__doc_fail(&j->doc, path, "every site needs a name and a folder");
+        for (int k = 0; k < i; k++)
+            if (!strcmp(j->site[k].name, j->site[i].name))
+                return neb__doc_fail(&j->doc, path, "two sites named '%s'", j->site[i].name);
+    }
+    return NEB_OK;
+}
+
 static neb_status check_train(struct neb_job *j)
 {
     const struct neb_job_train *t = &j->train;
@@ -222,6 +268,8 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "train", train_table, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "teacher", teacher_table, &j->teacher, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
+    NEB_TRY(bind_sites(j));
     NEB_TRY(bind_data(j));
     NEB_TRY(check_train(j));
     return neb__doc_all_used(&j->doc);
@@ -234,6 +282,7 @@ static neb_status defaults(struct neb_job *j)
     NEB_TRY(neb__opts_init(train_table, &j->train));
     NEB_TRY(neb__opts_init(init_table, &j->init));
     NEB_TRY(neb__opts_init(teacher_table, &j->teacher));
+    NEB_TRY(neb__opts_init(wan_table, &j->wan));
     return neb__peft_config_init(&j->peft);
 }
 
@@ -255,6 +304,8 @@ void neb__job_free(struct neb_job *j)
     neb__opts_free(train_table, &j->train);
     neb__opts_free(init_table, &j->init);
     neb__opts_free(teacher_table, &j->teacher);
+    neb__opts_free(wan_table, &j->wan);
+    for (int i = 0; i < j->n_sites; i++) neb__opts_free(site_table, &j->site[i]);
     neb__model_config_free(&j->model);
     neb__model_config_free(&j->generator);
     neb__peft_config_free(&j->peft);

@@ -48,6 +48,22 @@ struct neb_job_teacher {
     int64_t top;
 };
 
+/* One member of a run on several sites. */
+struct neb_job_site {
+    char *name; /* as given with --site */
+    char *
+        folder; /* made by `nebula-i site init`, with the run's roster in it; relative to where the command runs */
+    char *listen; /* HOST:PORT; NULL: as the roster says */
+};
+
+/* How the sites exchange what they learn. */
+struct neb_job_wan {
+    int64_t interval, fragments, drift_steps, round_seconds;
+    double outer_lr, outer_momentum, tokens, max_rate;
+    char *rung;
+    bool wait;
+};
+
 struct neb_job {
     struct neb_doc doc;
     char *name, *task, *out;
@@ -61,6 +77,9 @@ struct neb_job {
     struct neb_job_teacher teacher;
     struct neb_job_data data[NEB_JOB_DATA];
     int n_data;
+    struct neb_job_wan wan;
+    struct neb_job_site site[NEB_JOB_SITES];
+    int n_sites;
 };
 
 /* words: `section.key=value`, n of them. NEB_ERR_CONFIG with file and line; NEB_ERR_NOTFOUND, NEB_ERR_NOMEM */

@@ -4,6 +4,7 @@
  *     params     fp32, all parameters in the order they were added
  *     m, v       the optimizer's moments, in the layout of the trainable slab
  *     data       the position of the stream
+ *     session    this site's part of a run on several sites, where there is one
  *
  * Dropout and masks are functions of (seed, step, sample), so there is no random state to keep. */
 #include "train/resume.h"
@@ -46,19 +47,34 @@ static neb_status collect(struct neb_work *w, float *params, float *m, float *v,
     return neb__work_save_position(w, data);
 }
 
-neb_status neb__resume_save(struct neb_work *w, struct neb_ckpt_writer *writer, const struct neb_progress *p)
+/* The session's state, appended to `out`. */
+static neb_status collect_session(neb_session *session, struct neb_buf *out)
+{
+    size_t n;
+    if (!session) return NEB_OK;
+    NEB_TRY(neb_session_save(session, NULL, &n));
+    NEB_TRY(neb__buf_reserve(out, n));
+    NEB_TRY(neb_session_save(session, out->data, &n));
+    out->len = n;
+    return NEB_OK;
+}
+
+neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb_ckpt_writer *writer,
+                            const struct neb_progress *p)
 {
     int64_t slab;
     neb_params_slab(neb__work_params(w), &slab);
     size_t all = (size_t)neb__resume_values(w) * sizeof(float), part = (size_t)slab * sizeof(float);
     float *params = neb__malloc(all), *m = neb__malloc(part), *v = neb__malloc(part);
-    struct neb_buf data;
+    struct neb_buf data, member;
     neb__buf_init(&data, 64u << 20);
+    neb__buf_init(&member, (size_t)1 << 40);
     struct neb_ckpt_id id = {.step = p->step};
     neb_status s = params && m && v ? neb__work_identity(w, &id.model)
                                     : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes",
                                                 all + 2 * part);
     if (s == NEB_OK) s = collect(w, params, m, v, &data);
+    if (s == NEB_OK) s = collect_session(session, &member);
     uint8_t progress[PROGRESS];
     uint64_t bits;
     memcpy(&bits, &p->seconds, sizeof bits);
@@ -69,9 +85,11 @@ neb_status neb__resume_save(struct neb_work *w, struct neb_ckpt_writer *writer, 
                                       {"params", params, all},
                                       {"m", m, part},
                                       {"v", v, part},
-                                      {"data", data.data, data.len}};
-    if (s == NEB_OK) s = neb__ckpt_writer_put(writer, &id, list, 5);
+                                      {"data", data.data, data.len},
+                                      {"session", member.data, member.len}};
+    if (s == NEB_OK) s = neb__ckpt_writer_put(writer, &id, list, session ? 6 : 5);
     neb__buf_free(&data);
+    neb__buf_free(&member);
     neb__free(params);
     neb__free(m);
     neb__free(v);
@@ -109,13 +127,23 @@ static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct n
     return neb_optimizer_load(neb__work_optimizer(w), p->step, m, v);
 }
 
-neb_status neb__resume_load(struct neb_work *w, const char *dir, struct neb_progress *p)
+static neb_status restore_session(neb_session *session, const struct neb_ckpt *c)
+{
+    const void *bytes;
+    size_t n;
+    if (!session) return NEB_OK;
+    NEB_TRY(neb__ckpt_get(c, "session", &bytes, &n));
+    return neb_session_load(session, bytes, n);
+}
+
+neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char *dir, struct neb_progress *p)
 {
     struct neb_hash model;
     struct neb_ckpt *c;
     NEB_TRY(neb__work_identity(w, &model));
     NEB_TRY(neb__ckpt_open_latest(dir, &model, &c));
     neb_status s = restore(w, c, p);
+    if (s == NEB_OK) s = restore_session(session, c);
     neb__ckpt_close(c);
     return s;
 }

@@ -12,17 +12,21 @@
 #include "train/resume.h"
 #include "train/show.h"
 
+#include <nebula/nebula.h>
+
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_SKIPPED = 20, EVAL_BATCHES = 50 };
+enum { MAX_SKIPPED = 20, EVAL_BATCHES = 50, QUORUM_SECONDS = 20 };
 
 struct trainer {
     const struct neb_job *job;
     struct neb_data data;
     struct neb_work *work;
+    neb_session *session; /* NULL: alone */
+    int site;             /* of the job's sites */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_schedule schedule;
@@ -58,25 +62,96 @@ static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *
                          t->schedule ? t->schedule : "");
 }
 
-static neb_status open_trainer(struct trainer *t)
+/* ---- with other sites ------------------------------------------------------------------------------------------ */
+
+static neb_status find_site(struct trainer *t, const char *name)
+{
+    for (int i = 0; name && i < t->job->n_sites; i++)
+        if (!strcmp(t->job->site[i].name, name)) {
+            t->site = i;
+            return NEB_OK;
+        }
+    return neb__doc_fail(&t->job->doc, "sites", "the job has no site '%s'", name);
+}
+
+static struct neb_session_config session_config(const struct neb_job *job, int site)
+{
+    const struct neb_job_wan *w = &job->wan;
+    struct neb_session_config c = neb_session_defaults();
+    c.interval = w->interval;
+    c.fragments = w->fragments;
+    c.drift_steps = w->drift_steps;
+    c.drift_wait = w->wait;
+    c.token_target = (uint64_t)w->tokens;
+    c.outer_lr = (float)w->outer_lr;
+    c.outer_momentum = (float)w->outer_momentum;
+    c.rung = w->rung;
+    c.listen = job->site[site].listen;
+    c.round_ms = 1000 * w->round_seconds;
+    c.max_rate = w->max_rate;
+    return c;
+}
+
+/* What this site trains becomes the run's: the trainable parameters, by name, where they lie. */
+static neb_status open_session(struct trainer *t)
+{
+    struct neb_session_config c = session_config(t->job, t->site);
+    NEB_TRY(neb_session_open(t->job->site[t->site].folder, &c, &t->session));
+    neb_params *ps = neb__work_params(t->work);
+    neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
+    int64_t n;
+    float *slab = neb_params_slab(ps, &n);
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        const neb_param *p = neb_params_at(ps, i);
+        if (!neb_param_trainable(p)) continue;
+        struct neb_session_param q = {
+            .name = neb_param_name(p), .values = slab + neb_param_offset(p), .device = dev};
+        q.ndim = neb_param_shape(p, q.shape);
+        NEB_TRY(neb_session_register(t->session, &q));
+    }
+    return NEB_OK;
+}
+
+static neb_status merged(struct trainer *t, bool changed)
+{
+    int64_t n;
+    neb_params_slab(neb__work_params(t->work), &n);
+    return changed ? neb_params_refresh(neb__work_params(t->work), 0, n) : NEB_OK;
+}
+
+/* After a step: the others' work comes in. *ended: the run is over, the parameters are its result. */
+static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
+{
+    bool changed = false;
+    neb_status s = neb_step(t->session, tokens, &changed);
+    NEB_TRY(merged(t, changed));
+    *ended = s == NEB_ERR_CANCELLED;
+    return *ended ? NEB_OK : s;
+}
+
+static neb_status open_trainer(struct trainer *t, const char *site)
 {
     NEB_TRY(make_schedule(t->job, &t->schedule));
+    if (site) NEB_TRY(find_site(t, site));
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    NEB_TRY(neb__work_open(t->job, &t->data, 0, 1, &t->work));
+    NEB_TRY(neb__work_open(t->job, &t->data, t->site, site ? t->job->n_sites : 1, &t->work));
+    if (site) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(t->job->train.average > t->job->train.keep ? t->job->train.average : t->job->train.keep);
     NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
-    neb_status s = neb__resume_load(t->work, t->checkpoints, &t->progress);
+    neb_status s = neb__resume_load(t->work, t->session, t->checkpoints, &t->progress);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
     if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
     NEB_TRY(neb__metrics_open(t->job->out, s == NEB_OK ? t->progress.step : -1, &t->metrics));
-    return NEB_OK;
+    if (t->session) NEB_TRY(neb_session_start(t->session, QUORUM_SECONDS));
+    return merged(t, t->session != NULL);
 }
 
 static void close_trainer(struct trainer *t)
 {
     neb__metrics_close(t->metrics);
     neb__ckpt_writer_close(t->writer);
+    neb_session_close(t->session);
     neb__work_close(t->work);
     neb__data_free(&t->data);
 }
@@ -122,10 +197,10 @@ static neb_status evaluate(struct trainer *t)
 static neb_status save(struct trainer *t)
 {
     neb__metrics_flush(t->metrics);
-    return neb__resume_save(t->work, t->writer, &t->progress);
+    return neb__resume_save(t->work, t->session, t->writer, &t->progress);
 }
 
-static neb_status one_step(struct trainer *t)
+static neb_status one_step(struct trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
     float lr = neb_schedule_lr(&t->schedule, t->progress.step);
@@ -141,7 +216,7 @@ static neb_status one_step(struct trainer *t)
     t->progress.seconds += neb__seconds_since(start);
     neb__show_step(&t->show, t->progress.step, t->job->train.steps, step.loss, step.tokens, (double)lr);
     measure(t, &step, (double)lr);
-    return NEB_OK;
+    return t->session ? meet(t, step.tokens, ended) : NEB_OK;
 }
 
 static bool due(int64_t every, int64_t step)
@@ -158,8 +233,9 @@ static bool finished(const struct trainer *t)
 static neb_status loop(struct trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
-    while (!finished(t)) {
-        NEB_TRY(one_step(t));
+    bool ended = false;
+    while (!finished(t) && !ended) {
+        NEB_TRY(one_step(t, &ended));
         if (asked_to_stop) {
             NEB_TRY(save(t));
             neb__show_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
@@ -237,11 +313,28 @@ static neb_status finish(struct trainer *t)
     return NEB_OK;
 }
 
-neb_status neb__train(const struct neb_job *job)
+/* Roots are equal at all sites that stand at the same record. */
+static void report_session(struct trainer *t)
+{
+    struct neb_session_status s;
+    struct neb_hash root;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb_session_get_status(t->session, &s);
+    memcpy(root.b, s.root, sizeof root.b);
+    neb__hash_hex(&root, hex);
+    neb__show_line(&t->show,
+                   "site %s: record %" PRId64 ", state root %.16s, %" PRId64
+                   " parcels sent, %.1f MB out, %.1f MB in; encoding "
+                   "%.1f s, applying %.1f s, waiting %.1f s",
+                   t->job->site[t->site].name, s.applied, hex, s.parcels, (double)s.bytes_out / 1e6,
+                   (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
+}
+
+neb_status neb__train(const struct neb_job *job, const char *site)
 {
     struct trainer t = {.job = job};
     NEB_TRY(neb__file_make_dir(job->out, 0755));
-    neb_status s = open_trainer(&t);
+    neb_status s = open_trainer(&t, site);
     if (s == NEB_OK) {
         asked_to_stop = 0;
         signal(SIGINT, on_signal);
@@ -249,6 +342,7 @@ neb_status neb__train(const struct neb_job *job)
         neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
         s = loop(&t);
         neb__show_end(&t.show);
+        if (t.session) report_session(&t);
         if (s == NEB_OK) s = finish(&t);
     }
     close_trainer(&t);

@@ -4,8 +4,8 @@
 
 #include "task/job.h"
 
-/* Goes on from the newest checkpoint in OUT/checkpoints when there is one. SIGINT and SIGTERM: a checkpoint, then
+/* site: which of the job's sites this is; NULL: alone. Goes on from the newest checkpoint in OUT/checkpoints when there is one. SIGINT and SIGTERM: a checkpoint, then
  * NEB_ERR_CANCELLED; a second one ends the process at once. */
-neb_status neb__train(const struct neb_job *job);
+neb_status neb__train(const struct neb_job *job, const char *site);
 
 #endif

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Two sites train one model from one job file, a command a site, over loopback: the run ends at its token target with the
+# same state root at both, and a job that names no such site is refused.
+set -eu
+nebula=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+dir=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
+
+cat "$top/LICENSE" "$top"/docs/*.md "$top"/src/tensor/*.[ch] > text
+for s in a b; do
+    "$nebula" site init $s > /dev/null
+    "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 20000))
+done
+"$nebula" roster seal draft roster --operator a > /dev/null
+for s in a b; do "$nebula" roster join roster $s > /dev/null; done
+cat > job.yaml <<'YAML'
+name: two
+task: causal
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: gpt2, hidden: 64, layers: 2, heads: 2}
+train: {steps: 100000, minutes: 2, tokens: 256, max_len: 64, lr: 2e-3, log_every: 1000, threads: 1, save_every: 100000}
+wan: {interval: 10, fragments: 1, rung: int4, tokens: 40000, round_seconds: 5}
+sites:
+  - {name: a, folder: a}
+  - {name: b, folder: b}
+data:
+  - {file: text}
+YAML
+if "$nebula" train job.yaml --site c out=out-c > c.log 2>&1; then fail "a site that is not in the job"; fi
+grep -q "no site 'c'" c.log || fail "the message about site c"
+"$nebula" train job.yaml --site a out=out-a > a.log 2>&1 & first=$!
+"$nebula" train job.yaml --site b out=out-b > b.log 2>&1 & second=$!
+wait $first || fail "site a"
+wait $second || fail "site b"
+root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log; }
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
+cmp -s out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
+echo "two sites: ok, state root $(root a)"
