@@ -5,7 +5,8 @@
  * leaves for sending. A parcel that took longer than T exceeded the ceiling: for one interval the estimate is cut
  * to 0.4 of what was seen, so that even a line that jitters by half cannot exceed twice in a row, and nothing larger
  * than that parcel's rate is tried again for 4, 8, … 64 intervals, unless the line has become twice as fast.
- * Staying needs bytes <= ceiling, moving to fewer bytes a second 0.95 of it, to more 0.8: no flapping at an edge.
+ * Staying needs bytes <= ceiling, moving 0.8 of it (0.95 to fewer bytes a second when staying is impossible): no
+ * flapping at an edge.
  *
  * The choice. `cost`: the cheapest acceptable rung, at the largest H for which the guard has evidence. `quality`: the
  * most faithful rung that fits at nominal H. If nothing acceptable fits, H grows up to 4 times nominal; then a change
@@ -41,6 +42,7 @@ struct neb_rate {
     const struct neb_rate_rung *rung;
     int h;
     double last_bytes, last_t;
+    bool can_stay; /* the last decision would still be allowed */
     /* After exceeding. */
     bool exceeded;
     int strikes, hold; /* intervals without climbing */
@@ -148,14 +150,23 @@ static double bytes_of(const struct neb_rate *r, int rung)
     return r->c.values * r->per_value[rung];
 }
 
-/* Whether `rung` at `h` fits under the ceiling: staying may use all of it, moving must leave room. */
+/* Whether `rung` at `h` fits under the ceiling: staying may use all of it, moving must leave room, and more of it while
+ * staying is possible. */
 static bool fits(const struct neb_rate *r, const struct neb_rate_input *in, int rung, int h, double ceiling)
 {
     double bytes = bytes_of(r, rung), t = time_for(r, in, h);
     bool same = r->rung == &r->c.rungs[rung] && h == r->h;
-    bool less = r->rung && r->last_t > 0 && bytes / t <= r->last_bytes / r->last_t * 1.01;
+    bool less = r->rung ? !r->can_stay && r->last_t > 0 && bytes / t <= r->last_bytes / r->last_t
+                        : h >= 4 * r->c.h; /* nothing is sent now, and H cannot grow further */
     if (!same && !less && r->hold > 0 && bytes / t > 0.99 * r->hold_rate) return false;
     return bytes <= (same ? 1.0 : less ? less_margin : more_margin) * ceiling;
+}
+
+static bool can_stay(const struct neb_rate *r, const struct neb_rate_input *in, double rate)
+{
+    if (!r->rung || r->rung->cls != r->cls) return false;
+    int rung = (int)(r->rung - r->c.rungs);
+    return neb__guard_accepts(&r->guard, rung) && bytes_of(r, rung) <= ceiling_for(r, in, rate, r->h);
 }
 
 /* The preferred acceptable rung of a class at h, or -1. */
@@ -179,7 +190,7 @@ static int choose_with_h(const struct neb_rate *r, const struct neb_rate_input *
 {
     int start = neb__guard_h(&r->guard), most = 4 * r->c.h;
     for (double x = start;; x *= 1.189207115) { /* quarter octaves */
-        *h = x >= most ? most : (int)x;
+        *h = x >= most ? most : (int)(x + 0.5);
         *ceiling = ceiling_for(r, in, rate, *h);
         int rung = choose(r, in, cls, *h, *ceiling);
         if (rung >= 0 || *h >= most) return rung;
@@ -288,6 +299,7 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
     if (r->exceeded) rate *= cut_after_exceeding;
     if (r->hold > 0 && (--r->hold == 0 || rate >= 2 * r->hold_line)) r->hold = 0;
 
+    r->can_stay = can_stay(r, in, rate);
     int forced = r->c.force ? index_of(r, r->c.force) : -1;
     if (forced >= 0 && r->c.rungs[forced].cls == r->cls && neb__guard_accepts(&r->guard, forced)) {
         d.ceiling = ceiling_for(r, in, rate, d.h);
