@@ -167,14 +167,23 @@ static void block_task(void *arg, int task, int worker)
     } while (kb < depth);
 }
 
+/* Panels of a band: as many as allowed, unless fewer let all threads end at about the same time. */
+static int64_t band_of(int64_t panels, int64_t most, int threads)
+{
+    int64_t best = BAND_PANELS_LEAST, shortest = INT64_MAX;
+    for (int64_t size = most; size >= BAND_PANELS_LEAST; size--) {
+        const int64_t bands = blocks_of(panels, size), longest = blocks_of(bands, threads) * size;
+        if (bands >= TASKS_PER_THREAD * threads && longest < shortest) best = size, shortest = longest;
+    }
+    return best;
+}
+
 /* Block sizes: enough blocks to keep all threads busy to the end, of about equal size. */
 static void choose_blocks(struct job *j, int threads)
 {
     const int64_t mp = blocks_of(j->p->m, j->k->mr), np = blocks_of(j->p->n, j->k->nr);
     const int64_t enough = TASKS_PER_THREAD * threads;
-    int64_t bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
-    while (bm > BAND_PANELS_LEAST && blocks_of(mp, bm) < enough) bm--;
-    while (bn > BAND_PANELS_LEAST && blocks_of(np, bn) < enough) bn--;
+    int64_t bm = band_of(mp, BLOCK_PANELS_M, threads), bn = band_of(np, BLOCK_PANELS_N, threads);
     const bool rows = blocks_of(mp, bm) >= enough, columns = blocks_of(np, bn) >= enough;
     j->cut = rows && (!columns || j->p->m >= j->p->n) ? ROW_BANDS : columns ? COLUMN_BANDS : GRID;
     if (j->cut == GRID) bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
@@ -186,8 +195,8 @@ static void choose_blocks(struct job *j, int threads)
         else
             bn /= 2;
     }
-    j->block_m = mp ? blocks_of(mp, blocks_of(mp, bm)) : 1;
-    j->block_n = np ? blocks_of(np, blocks_of(np, bn)) : 1;
+    j->block_m = j->cut == ROW_BANDS ? bm : blocks_of(mp, blocks_of(mp, bm));
+    j->block_n = j->cut == COLUMN_BANDS ? bn : blocks_of(np, blocks_of(np, bn));
 }
 
 struct slices {
