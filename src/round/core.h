@@ -121,7 +121,7 @@ struct neb_round {
     uint64_t greet_nonce, greeted, greet_any;
     int greet_phase;
     int64_t greet_at, greet_end;
-    uint32_t greet_lapse;
+    uint32_t greet_lapse, greet_known; /* asked for; heard of */
     struct {
         uint64_t view, normal, head;
         struct neb_hash hash;

@@ -98,10 +98,11 @@ void neb__greet_start(struct neb_round *r)
     greet_phase(r, 1);
 }
 
-static void greet_done(struct neb_round *r)
+/* `lapse`: one that enough others have stored; or, when the disk is trusted, no newer one than others told of. */
+static void greet_done(struct neb_round *r, uint32_t lapse)
 {
     uint64_t view = r->best.view > r->view ? r->best.view : r->view;
-    if (r->greet_lapse > r->lapse[r->self]) r->lapse[r->self] = r->greet_lapse;
+    if (lapse > r->lapse[r->self]) r->lapse[r->self] = lapse;
     uint64_t k = (uint64_t)r->lapse[r->self] << 48 | (uint64_t)(r->incarnation & 0xffff) << 32 | 1;
     if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
     if (k > r->next_k) r->next_k = k;
@@ -113,13 +114,13 @@ static void greet_done(struct neb_round *r)
 static void greet_enough(struct neb_round *r)
 {
     if (r->greet_phase == 1) {
-        r->greet_lapse++;
+        r->greet_lapse = (r->greet_known > r->lapse[r->self] ? r->greet_known : r->lapse[r->self]) + 1;
         greet_phase(r, 2);
         return;
     }
     bool better = r->best.normal > r->normal || (r->best.normal == r->normal && r->best.head > r->head);
     if (!better || r->best.site == NEB_NO_SITE) {
-        greet_done(r);
+        greet_done(r, r->greet_lapse);
         return;
     }
     r->greet_phase = 3;
@@ -156,7 +157,7 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame 
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
-    if (f->number > r->greet_lapse) r->greet_lapse = (uint32_t)f->number;
+    if (f->number > r->greet_known && f->phase == 1) r->greet_known = (uint32_t)f->number;
     if (!(f->flags & NEB_FLAG_INTACT)) return;
     r->greeted |= neb__bit(from);
     r->greet_any |= neb__bit(from);
@@ -180,9 +181,7 @@ static void greet_tick(struct neb_round *r)
     bool trust =
         !r->damaged && !r->forgot && (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
     if (trust && neb__members_has_quorum(&r->roster, r->greet_any | neb__bit(r->self))) {
-        if (r->greet_lapse > r->lapse[r->self])
-            r->greet_lapse++; /* others know of a life that this disk does not */
-        greet_done(r);
+        greet_done(r, r->greet_known);
         return;
     }
     if (r->greet_phase == 3) {
@@ -371,7 +370,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
             if (r->sync_normal > r->normal) r->normal = r->sync_normal;
-            greet_done(r);
+            greet_done(r, r->greet_lapse);
         }
     } else if (r->state == NEB_ROUND_ELECT && r->ask_phase == 3 && f->view == r->view) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) r->normal = r->sync_normal = r->best.normal;
@@ -427,9 +426,8 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame 
         break;
     default: break;
     }
-    /* A voter in a higher view will not listen to this leader again: lead a view above it. */
-    bool member = r->roster.voters & neb__bit(from);
-    if (r->state == NEB_ROUND_LEAD && f->view > r->view && member && f->type == NEB_FRAME_REPORT) {
+    /* A member in a higher view will not listen to this leader again: lead a view above it. */
+    if (r->state == NEB_ROUND_LEAD && f->view > r->view && f->type == NEB_FRAME_REPORT) {
         ask(r, f->view);
         elect(r);
     }

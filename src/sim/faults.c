@@ -68,9 +68,17 @@ static bool all_well(struct world *w, uint64_t slack)
     return true;
 }
 
+/* Somebody else is there who can tell a site what it forgot. */
+static bool others_vote(const struct world *w, const struct node *n)
+{
+    for (int i = 0; i < w->sites; i++)
+        if (i != n->id && !w->node[i].stopped && (w->roster.voters & neb__bit((unsigned)i))) return true;
+    return false;
+}
+
 static void damage(struct world *w, struct node *n)
 {
-    if (!all_well(w, 0) || n->id == w->roster.heavy || __builtin_popcountll(w->roster.voters) < 2) return;
+    if (!all_well(w, 0) || n->id == w->roster.heavy || !others_vote(w, n)) return;
     static const char *const where[] = {"ledger", "mark", "p-", "cell-", "checkpoint", "residual", ""};
     uint64_t kind = draw(w, 9);
     neb__node_crash(w, n);
@@ -87,7 +95,7 @@ static void damage(struct world *w, struct node *n)
 static void roll_back(struct world *w, struct node *n)
 {
     if (!n->has_image || !all_well(w, 0) || n->id == w->roster.heavy) return;
-    if (__builtin_popcountll(w->roster.voters) < 2) return;
+    if (!others_vote(w, n)) return;
     neb__node_crash(w, n);
     TRACE(w, "site %d's disk is rolled back", n->id);
     w->out->damaged++;
