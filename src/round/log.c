@@ -199,6 +199,8 @@ static bool differs(const struct neb_round *r)
 
 void neb__log_write(struct neb_round *r)
 {
+    /* A mark written before the others have told what was lost would make this disk look undamaged. */
+    if (r->state == NEB_ROUND_BOOT && (r->damaged || r->forgot)) return;
     if (r->write_busy || r->state == NEB_ROUND_HALTED || r->now < r->write_retry || !differs(r)) return;
     promise_now(r, &r->writing);
     r->writing_epoch = r->roster.epoch;
