@@ -259,11 +259,11 @@ static int refusal_of(const struct neb_key *key, const struct neb_hello *h)
 static void test_plaintext(void **state)
 {
     (void)state;
-    static const char *const words[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-OpenSSH_9\r\n",
-                                        "NEBULA-I\1\0\1\0"};
+    static const char words[][32] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-OpenSSH_9\r\n",
+                                     "NEBULA-I\1\0\1\0"};
     for (int i = 0; i < 3; i++) {
         int fd = dial(0);
-        send(fd, words[i], 27, MSG_NOSIGNAL);
+        send(fd, words[i], sizeof words[i], MSG_NOSIGNAL);
         assert_true(closed(fd, 12));
         close(fd);
     }
