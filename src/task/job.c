@@ -74,24 +74,6 @@ static const struct neb_opt train_table[] = {
     NEB_OPT_END,
 };
 
-static const struct neb_opt init_table[] = {
-    NEB_OPT(struct neb_job_init, model, NEB_OPT_TEXT, "", NULL, "folder of a model to start from"),
-    NEB_OPT(struct neb_job_init, map, NEB_OPT_TEXT, "all", NULL,
-            "all, or encoder: its encoder into this model's"),
-    NEB_OPT_END,
-};
-
-static const struct neb_opt teacher_table[] = {
-    NEB_OPT(struct neb_job_teacher, model, NEB_OPT_TEXT, "", NULL,
-            "folder of the teacher; empty: no distillation"),
-    NEB_OPT(struct neb_job_teacher, kind, NEB_OPT_TEXT, "logits", NULL,
-            "logits (word level) or hidden (an encoder's)"),
-    NEB_OPT(struct neb_job_teacher, weight, NEB_OPT_REAL, "0.5", NULL, "of the distillation loss"),
-    NEB_OPT(struct neb_job_teacher, temperature, NEB_OPT_REAL, "1", NULL, "of both distributions"),
-    NEB_OPT(struct neb_job_teacher, top, NEB_OPT_INT, "16", NULL, "logits kept a token"),
-    NEB_OPT_END,
-};
-
 #define WAN(field, kind, fallback, unit, help) NEB_OPT(struct neb_job_wan, field, kind, fallback, unit, help)
 static const struct neb_opt wan_table[] = {
     WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model"),
@@ -118,18 +100,19 @@ static const struct neb_opt site_table[] = {
     NEB_OPT_END,
 };
 
-static const char *const sections[] = {"model",   "generator", "peft",  "tokenizer", "train", "init",
-                                       "teacher", "data",      "sites", "wan",       NULL};
+static const char *const sections[] = {"model", "generator", "peft", "tokenizer", "train",
+                                       "data",  "sites",     "wan",  NULL};
 static const char *const family_key[] = {"family", NULL};
 
 static const struct {
     const char *name;
     const struct neb_opt *table;
 } help_list[] = {
-    {"(top level)", top_table},  {"tokenizer", tokenizer_table}, {"data[]", data_table},
-    {"train", train_table},      {"model", neb__model_options},  {"generator (rtd)", neb__model_options},
-    {"peft", neb__peft_options}, {"init", init_table},           {"teacher", teacher_table},
-    {"wan", wan_table},          {"sites[]", site_table},
+    {"(top level)", top_table},    {"tokenizer", tokenizer_table},
+    {"data[]", data_table},        {"train", train_table},
+    {"model", neb__model_options}, {"generator (rtd)", neb__model_options},
+    {"peft", neb__peft_options},   {"wan", wan_table},
+    {"sites[]", site_table},
 };
 
 void neb__job_help(FILE *to)
@@ -266,8 +249,6 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "train", train_table, &j->train, NULL));
-    NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
-    NEB_TRY(neb__doc_bind(&j->doc, "teacher", teacher_table, &j->teacher, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
     NEB_TRY(bind_sites(j));
     NEB_TRY(bind_data(j));
@@ -280,8 +261,6 @@ static neb_status defaults(struct neb_job *j)
     NEB_TRY(neb__opts_init(top_table, j));
     NEB_TRY(neb__opts_init(tokenizer_table, &j->tokenizer));
     NEB_TRY(neb__opts_init(train_table, &j->train));
-    NEB_TRY(neb__opts_init(init_table, &j->init));
-    NEB_TRY(neb__opts_init(teacher_table, &j->teacher));
     NEB_TRY(neb__opts_init(wan_table, &j->wan));
     return neb__peft_config_init(&j->peft);
 }
@@ -302,8 +281,6 @@ void neb__job_free(struct neb_job *j)
     neb__opts_free(top_table, j);
     neb__opts_free(tokenizer_table, &j->tokenizer);
     neb__opts_free(train_table, &j->train);
-    neb__opts_free(init_table, &j->init);
-    neb__opts_free(teacher_table, &j->teacher);
     neb__opts_free(wan_table, &j->wan);
     for (int i = 0; i < j->n_sites; i++) neb__opts_free(site_table, &j->site[i]);
     neb__model_config_free(&j->model);

@@ -36,18 +36,6 @@ struct neb_job_train {
     bool fallback, deterministic;
 };
 
-struct neb_job_init {
-    char *model; /* safetensors file or folder to start from */
-    char *map;   /* which part: all, encoder */
-};
-
-struct neb_job_teacher {
-    char *model; /* folder of a trained model */
-    char *kind;  /* logits or hidden */
-    double weight, temperature;
-    int64_t top;
-};
-
 /* One member of a run on several sites. */
 struct neb_job_site {
     char *name; /* as given with --site */
@@ -73,8 +61,6 @@ struct neb_job {
     struct neb_peft_config peft;
     struct neb_job_tokenizer tokenizer;
     struct neb_job_train train;
-    struct neb_job_init init;
-    struct neb_job_teacher teacher;
     struct neb_job_data data[NEB_JOB_DATA];
     int n_data;
     struct neb_job_wan wan;
