@@ -241,8 +241,13 @@ static void the_delay_is_kept_to_a_millisecond(void **state)
     double ms = 0;
     /* A busy machine can make a packet late, so a try that misses is repeated. */
     for (int i = 0; i < 3 && !(ms > 39 && ms < 41); i++) ms = round_trip(lab, 31);
-    if (!(ms > 39 && ms < 41)) fail_msg("40 ms were asked, the median was %.2f ms", ms);
-    neb__lab_destroy(lab);
+    neb__lab_destroy(lab); /* before a failure, so that the tests behind it do not count what this one held */
+    if (ms > 39 && ms < 41) return;
+    double late = check_late_ms();
+    if (late <= 5) fail_msg("40 ms were asked, the median was %.2f ms", ms);
+    print_message("skipped: the median was %.2f of 40 ms, but this machine wakes a sleeper %.0f ms late\n",
+                  ms, late);
+    skip();
 }
 
 static void lines_are_cut_and_mended_while_it_runs(void **state)
@@ -530,5 +535,5 @@ int main(void)
         cmocka_unit_test(a_relay_shapes_streams_and_loses_nothing),
         cmocka_unit_test(a_relay_passes_a_refusal_on),
     };
-    return check_unless_late(cmocka_run_group_tests(tests, NULL, NULL));
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

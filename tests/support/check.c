@@ -42,18 +42,14 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-int check_unless_late(int failures)
+double check_late_ms(void)
 {
     double worst = 0;
-    for (int i = 0; failures && i < 300; i++) {
+    for (int i = 0; i < 300; i++) {
         double start = now_ms();
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
         double late = now_ms() - start - 5;
         if (late > worst) worst = late;
     }
-    if (worst <= 5) return failures;
-    printf(
-        "skipped: %d tests that measure time failed, but this machine wakes a sleeper up to %.0f ms late\n",
-        failures, worst);
-    return 0;
+    return worst;
 }
