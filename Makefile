@@ -2,7 +2,7 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE = cmake -G Ninja
-CTEST = ctest --output-on-failure
+CTEST = ctest --output-on-failure -j $(JOBS)
 
 .PHONY: all setup build demo test bench fuzz soak dist format clean
 all: build

@@ -1,5 +1,6 @@
-set(NEB_THREAD_TESTS device_cpu pool batches tape store)
-set(NEB_SLOW_TESTS session)
-list(APPEND NEB_THREAD_TESTS link)
-list(APPEND NEB_THREAD_TESTS lab)
-list(APPEND NEB_SLOW_TESTS faults)
+# Tests whose threads are worth a run under TSan.
+set(NEB_THREAD_TESTS device_cpu pool batches tape store link lab)
+# Tests that would take minutes under a sanitizer.
+set(NEB_SLOW_TESTS session faults)
+# Tests that measure time or need both cores: CTest runs nothing beside them.
+set(NEB_ALONE_TESTS lab link faults wan pool)
