@@ -65,6 +65,17 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"[[[[[[[[[[[[1]]]]]]]]]]]]\n", "nested more than 8 deep"},
         {"just words\n", "'key: value' lines"},
         {"train:\n  max_len: 9000\n", "exceeds train.tokens"},
+        {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay or tutor"},
+        {"sites:\n  - {name: a, role: boss}\n", ":2: site 'a': role 'boss' is not"},
+        {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites named 'a'"},
+        {"sites:\n  - {name: a}\n  - {name: b, role: student}\n", ":3: site 'b' has role student"},
+        {"strategy: replica\nsites:\n  - {name: a, role: teacher}\n", "no part of strategy replica"},
+        {"task: rtd\nsites:\n  - {name: a, role: generator}\n", "the job has 1 and 0"},
+        {"sites:\n  - {name: a, role: generator}\n  - {name: b, role: discriminator}\n", "task must be rtd"},
+        {"sites:\n  - {name: a, role: student}\n  - {name: b, role: student}\n", "the job has 0 and 2"},
+        {"sites:\n  - {name: a, train: {steps: 0}}\n", ":2: sites[0].train.steps is 0"},
+        {"sites:\n  - {name: a, trian: {steps: 1}}\n", "did you mean 'train'?"},
+        {"sites:\n  - {name: a}\ndata:\n  - {file: x, site: c}\n", ":4: corpus x: the job has no site 'c'"},
     };
     check_log_quiet();
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -83,6 +94,51 @@ static void wrong_jobs_say_where_and_what(void **state)
     check_log_restore();
 }
 
+static const char sited[] = "train: {tokens: 512, threads: 4}\n"
+                            "tokenizer: {file: t.model}\n"
+                            "sites:\n"
+                            "  - {name: paris, folder: here}\n"
+                            "  - {name: tokyo, train: {tokens: 2048, device: cuda}}\n"
+                            "data:\n"
+                            "  - {file: all.txt}\n"
+                            "  - {file: fr.txt, site: paris}\n";
+
+/* What one site has of its own, and that only what may differ between sites is left out of the facts. */
+static void a_site_has_its_own(void **state)
+{
+    (void)state;
+    struct neb_job j, k;
+    struct neb_buf a, b;
+    char *words[] = {(char *)"out=x", (char *)"train.threads=1", (char *)"sites[1].folder=y"},
+         *other[] = {(char *)"train.lr=0.5"};
+    neb__buf_init(&a, 1 << 16);
+    neb__buf_init(&b, 1 << 16);
+    assert_ok(read_job(sited, NULL, 0, &j));
+    assert_int_equal(j.plan, NEB_STRATEGY_REPLICA);
+    assert_true(j.at == -1 && neb__job_has(&j, &j.data[1]));
+    assert_ok(neb__job_at(&j, "tokyo"));
+    assert_true(j.at == 1 && j.train.tokens == 2048 && j.train.threads == 4);
+    assert_string_equal(j.train.device, "cuda");
+    assert_true(neb__job_has(&j, &j.data[0]) && !neb__job_has(&j, &j.data[1]));
+    check_log_quiet();
+    assert_status(neb__job_at(&j, "rome"), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "no site 'rome'; its sites are: paris, tokyo"));
+    check_log_restore();
+    assert_ok(neb__job_facts(&j, &a));
+    assert_ok(read_job(sited, words, 3, &k));
+    assert_ok(neb__job_facts(&k, &b));
+    assert_true(a.len == b.len && !memcmp(a.data, b.data, a.len));
+    neb__job_free(&k);
+    neb__buf_clear(&b);
+    assert_ok(read_job(sited, other, 1, &k));
+    assert_ok(neb__job_facts(&k, &b));
+    assert_false(a.len == b.len && !memcmp(a.data, b.data, a.len));
+    neb__job_free(&k);
+    neb__job_free(&j);
+    neb__buf_free(&a);
+    neb__buf_free(&b);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -92,7 +148,7 @@ static void every_allocation_may_fail(void **state)
     check_log_quiet();
     for (int64_t i = 1; s != NEB_OK; i++) {
         neb__mem_fail_at(i);
-        s = read_job(good, NULL, 0, &j);
+        s = read_job(sited, NULL, 0, &j);
         neb__mem_fail_at(0);
         if (s == NEB_OK) break;
         assert_int_equal(s, NEB_ERR_NOMEM);
@@ -123,6 +179,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_is_read),
         cmocka_unit_test(wrong_jobs_say_where_and_what),
+        cmocka_unit_test(a_site_has_its_own),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -18,6 +18,7 @@ struct neb_verb {
     X(corpus)        \
     X(demo)          \
     X(device)        \
+    X(lab)           \
     X(roster)        \
     X(score)         \
     X(simulate)      \

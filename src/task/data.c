@@ -41,7 +41,7 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     const char *paths[2 * NEB_JOB_DATA + 1] = {0}, *langs[2 * NEB_JOB_DATA + 1] = {0};
     int n = 0;
     for (int i = 0; i < job->n_data; i++) {
-        if (strcmp(job->data[i].use, "train")) continue;
+        if (strcmp(job->data[i].use, "train") || !neb__job_has(job, &job->data[i])) continue;
         paths[n++] = job->data[i].file;
         if (job->data[i].second) paths[n++] = job->data[i].second;
     }
@@ -72,7 +72,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool)
     if (t->file)
         snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
     else
-        snprintf(d->tok_path, sizeof d->tok_path, "%s/data/tokenizer.model", d->job->out);
+        snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
     if (!t->file && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
     struct neb_tok_cfg cfg = {.cased = t->cased};
     return neb__tok_open(d->tok_path, &cfg, &d->tok);
@@ -98,7 +98,7 @@ static neb_status set_name(const struct neb_data *d, const struct neb_job_data *
     }
     NEB_TRY(neb__hash(text, (size_t)n, &h));
     neb__hash_hex(&h, hex);
-    snprintf(out, size, "%s/data/%.16s", d->job->out, hex);
+    snprintf(out, size, "%s/%.16s", d->dir, hex);
     return NEB_OK;
 }
 
@@ -128,6 +128,7 @@ static neb_status open_sets(struct neb_data *d, struct neb_pool *pool)
     for (int i = 0; i < d->job->n_data; i++) {
         char dir[640];
         struct stat st;
+        if (!neb__job_has(d->job, &d->job->data[i])) continue;
         NEB_TRY(set_name(d, &d->job->data[i], dir, sizeof dir));
         if (stat(dir, &st)) NEB_TRY(tokenise(d, &d->job->data[i], pool, dir));
         NEB_TRY(neb__set_open(dir, &d->set[i]));
@@ -137,9 +138,10 @@ static neb_status open_sets(struct neb_data *d, struct neb_pool *pool)
 
 static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
 {
-    char dir[600], lang[NEB_LANG_SIZE];
-    snprintf(dir, sizeof dir, "%s/data", d->job->out);
-    NEB_TRY(neb__file_make_dir(dir, 0755));
+    char lang[NEB_LANG_SIZE];
+    snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
+             d->job->cache ? d->job->cache : d->job->out);
+    NEB_TRY(neb__file_make_dir(d->dir, 0755));
     for (int i = 0; i < d->job->n_data; i++)
         for (int s = 0; s <= is_pair(&d->job->data[i]); s++) {
             lang_of(&d->job->data[i], s, lang);
@@ -189,7 +191,7 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
     int n = 0;
     for (int i = 0; i < d->job->n_data; i++) {
         const struct neb_job_data *c = &d->job->data[i];
-        if (strcmp(c->use, use)) continue;
+        if (strcmp(c->use, use) || !neb__job_has(d->job, c)) continue;
         char lang[2][NEB_LANG_SIZE];
         lang_of(c, 0, lang[0]);
         lang_of(c, 1, lang[1]);

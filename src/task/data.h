@@ -1,6 +1,6 @@
 /* data.h: a job's text, ready to be drawn from: tokenizer, tokenised sets, streams. A successful prepare owes a free.
  *
- * Everything that is made is kept under OUT/data and made only once: the tokenizer as tokenizer.model, each corpus under
+ * Everything that is made is kept under OUT/data (or the job's `cache`) and made only once: the tokenizer as tokenizer.model, each corpus under
  * a name that changes when its file, the tokenizer or the limits change. */
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
@@ -13,7 +13,7 @@
 struct neb_data {
     const struct neb_job *job;
     struct neb_tok *tok;
-    char tok_path[512];
+    char dir[512], tok_path[560];
     struct neb_set *set[NEB_JOB_DATA]; /* as job->data */
     char langs[2 * NEB_JOB_DATA][NEB_LANG_SIZE];
     int n_langs;

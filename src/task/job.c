@@ -17,7 +17,10 @@
 static const struct neb_opt top_table[] = {
     TOP(name, NEB_OPT_TEXT, "job", NULL, "a name for folders and reports"),
     TOP(task, NEB_OPT_TEXT, "mlm", NULL, "mlm (pairs: TLM), causal, rtd or translate"),
+    TOP(strategy, NEB_OPT_TEXT, "auto", NULL,
+        "on several sites: replica, relay, tutor; auto: as the roles say"),
     TOP(out, NEB_OPT_TEXT, "out", NULL, "folder for everything that is written"),
+    TOP(cache, NEB_OPT_TEXT, "", NULL, "folder for the tokenizer and tokenised text (OUT/data)"),
     TOP(seed, NEB_OPT_INT, "1", NULL, "of initial values, shuffling, masking and dropout"),
     NEB_OPT_END,
 };
@@ -30,6 +33,7 @@ static const struct neb_opt data_table[] = {
     DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus"),
     DATA(use, NEB_OPT_TEXT, "train", NULL, "train, valid or test"),
     DATA(flip, NEB_OPT_BOOL, "no", NULL, "pairs: translate from the second side to the first"),
+    DATA(site, NEB_OPT_TEXT, "", NULL, "only this site has the corpus; without it: every site"),
     NEB_OPT_END,
 };
 
@@ -42,7 +46,7 @@ static const struct neb_opt tokenizer_table[] = {
     NEB_OPT_END,
 };
 
-static const struct neb_opt train_table[] = {
+const struct neb_opt neb__job_train_options[] = {
     TRAIN(steps, NEB_OPT_INT, "1000", "steps", "optimizer steps"),
     TRAIN(minutes, NEB_OPT_REAL, "0", "minutes", "stop after this time, whatever the steps; 0: no limit"),
     TRAIN(tokens, NEB_OPT_INT, "4096", "tokens", "rows of a micro-batch (translation: of the source)"),
@@ -91,15 +95,6 @@ static const struct neb_opt wan_table[] = {
     NEB_OPT_END,
 };
 
-static const struct neb_opt site_table[] = {
-    NEB_OPT(struct neb_job_site, name, NEB_OPT_TEXT, "", NULL, "as given with --site"),
-    NEB_OPT(struct neb_job_site, folder, NEB_OPT_TEXT, "", NULL,
-            "made by nebula-i site init, with the run's roster in it"),
-    NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
-            "HOST:PORT to listen on; empty: as the roster says"),
-    NEB_OPT_END,
-};
-
 static const char *const sections[] = {"model", "generator", "peft", "tokenizer", "train",
                                        "data",  "sites",     "wan",  NULL};
 static const char *const family_key[] = {"family", NULL};
@@ -108,11 +103,15 @@ static const struct {
     const char *name;
     const struct neb_opt *table;
 } help_list[] = {
-    {"(top level)", top_table},    {"tokenizer", tokenizer_table},
-    {"data[]", data_table},        {"train", train_table},
-    {"model", neb__model_options}, {"generator (rtd)", neb__model_options},
-    {"peft", neb__peft_options},   {"wan", wan_table},
-    {"sites[]", site_table},
+    {"(top level)", top_table},
+    {"tokenizer", tokenizer_table},
+    {"data[]", data_table},
+    {"train", neb__job_train_options},
+    {"model", neb__model_options},
+    {"generator (rtd)", neb__model_options},
+    {"peft", neb__peft_options},
+    {"wan", wan_table},
+    {"sites[]", neb__job_site_options},
 };
 
 void neb__job_help(FILE *to)
@@ -187,28 +186,8 @@ static neb_status bind_data(struct neb_job *j)
     return NEB_OK;
 }
 
-static neb_status bind_sites(struct neb_job *j)
+neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t)
 {
-    int n = neb__doc_items(&j->doc, "sites");
-    if (n > NEB_JOB_SITES) return neb__doc_fail(&j->doc, "sites", "sites: at most %d", NEB_JOB_SITES);
-    for (int i = 0; i < n; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "sites[%d]", i);
-        NEB_TRY(neb__opts_init(site_table, &j->site[i]));
-        j->n_sites = i + 1;
-        NEB_TRY(neb__doc_bind(&j->doc, path, site_table, &j->site[i], NULL));
-        if (!j->site[i].name || !j->site[i].folder)
-            return neb__doc_fail(&j->doc, path, "every site needs a name and a folder");
-        for (int k = 0; k < i; k++)
-            if (!strcmp(j->site[k].name, j->site[i].name))
-                return neb__doc_fail(&j->doc, path, "two sites named '%s'", j->site[i].name);
-    }
-    return NEB_OK;
-}
-
-static neb_status check_train(struct neb_job *j)
-{
-    const struct neb_job_train *t = &j->train;
     const struct {
         const char *key;
         double value, low, high;
@@ -226,17 +205,16 @@ static neb_status check_train(struct neb_job *j)
                  {"average", (double)t->average, 0, 100}};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (!(rules[i].value >= rules[i].low && rules[i].value <= rules[i].high)) {
-            char path[32];
-            snprintf(path, sizeof path, "train.%s", rules[i].key);
+            char path[64];
+            snprintf(path, sizeof path, "%s.%s", section, rules[i].key);
             return neb__doc_fail(&j->doc, path, "%s is %g; it must be between %g and %g", path,
                                  rules[i].value, rules[i].low, rules[i].high);
         }
     if (t->max_len > t->tokens)
-        return neb__doc_fail(&j->doc, "train.max_len",
-                             "train.max_len %" PRId64 " exceeds train.tokens %" PRId64, t->max_len,
-                             t->tokens);
+        return neb__doc_fail(&j->doc, section, "%s.max_len %" PRId64 " exceeds %s.tokens %" PRId64, section,
+                             t->max_len, section, t->tokens);
     if (!t->dtype || (strcmp(t->dtype, "f32") && strcmp(t->dtype, "bf16")))
-        return neb__doc_fail(&j->doc, "train.dtype", "train.dtype: f32 or bf16");
+        return neb__doc_fail(&j->doc, section, "%s.dtype: f32 or bf16", section);
     return NEB_OK;
 }
 
@@ -248,11 +226,11 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(bind_model(j, "generator", "bert", &j->generator));
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
-    NEB_TRY(neb__doc_bind(&j->doc, "train", train_table, &j->train, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
-    NEB_TRY(bind_sites(j));
     NEB_TRY(bind_data(j));
-    NEB_TRY(check_train(j));
+    NEB_TRY(neb__job_check_train(j, "train", &j->train));
+    NEB_TRY(neb__job_bind_sites(j));
     return neb__doc_all_used(&j->doc);
 }
 
@@ -260,7 +238,7 @@ static neb_status defaults(struct neb_job *j)
 {
     NEB_TRY(neb__opts_init(top_table, j));
     NEB_TRY(neb__opts_init(tokenizer_table, &j->tokenizer));
-    NEB_TRY(neb__opts_init(train_table, &j->train));
+    NEB_TRY(neb__opts_init(neb__job_train_options, &j->train));
     NEB_TRY(neb__opts_init(wan_table, &j->wan));
     return neb__peft_config_init(&j->peft);
 }
@@ -268,6 +246,7 @@ static neb_status defaults(struct neb_job *j)
 neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out)
 {
     memset(out, 0, sizeof *out);
+    out->at = -1;
     neb_status s = neb__doc_read(file, &out->doc);
     for (int i = 0; s == NEB_OK && i < n; i++) s = neb__doc_override(&out->doc, words[i]);
     if (s == NEB_OK) s = defaults(out);
@@ -280,9 +259,9 @@ void neb__job_free(struct neb_job *j)
 {
     neb__opts_free(top_table, j);
     neb__opts_free(tokenizer_table, &j->tokenizer);
-    neb__opts_free(train_table, &j->train);
+    neb__opts_free(neb__job_train_options, &j->train);
     neb__opts_free(wan_table, &j->wan);
-    for (int i = 0; i < j->n_sites; i++) neb__opts_free(site_table, &j->site[i]);
+    for (int i = 0; i < j->n_sites; i++) neb__opts_free(neb__job_site_options, &j->site[i]);
     neb__model_config_free(&j->model);
     neb__model_config_free(&j->generator);
     neb__peft_config_free(&j->peft);

@@ -5,6 +5,7 @@
 #ifndef NEB_TASK_JOB_H
 #define NEB_TASK_JOB_H
 
+#include "base/buf.h"
 #include "base/doc.h"
 #include "nn/config.h"
 
@@ -12,13 +13,24 @@ enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
 
 enum neb_task_kind { NEB_TASK_MLM, NEB_TASK_CAUSAL, NEB_TASK_RTD, NEB_TASK_TRANSLATE };
 
+/* How the sites share the work, and what one of them does in it. */
+enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR };
+enum neb_role {
+    NEB_ROLE_TRAIN, /* replica: trains all of the model */
+    NEB_ROLE_GENERATOR,
+    NEB_ROLE_DISCRIMINATOR, /* relay */
+    NEB_ROLE_TEACHER,
+    NEB_ROLE_STUDENT, /* tutor */
+};
+
 /* One corpus. */
 struct neb_job_data {
     char *file, *second; /* second: the other side of pairs, line by line */
     char *lang;          /* "de"; pairs: "en-de" */
     double weight;
-    char *use; /* train, valid or test */
-    bool flip; /* pairs: the second side is the source */
+    char *use;  /* train, valid or test */
+    bool flip;  /* pairs: the second side is the source */
+    char *site; /* only this site has it; NULL: all */
 };
 
 struct neb_job_tokenizer {
@@ -38,10 +50,11 @@ struct neb_job_train {
 
 /* One member of a run on several sites. */
 struct neb_job_site {
-    char *name; /* as given with --site */
-    char *
-        folder; /* made by `nebula-i site init`, with the run's roster in it; relative to where the command runs */
+    char *name;   /* as given with --site */
+    char *role;   /* as in enum neb_role; NULL: train */
+    char *folder; /* made by `nebula-i site init`, with the run's roster in it; NULL: the name */
     char *listen; /* HOST:PORT; NULL: as the roster says */
+    enum neb_role does;
 };
 
 /* How the sites exchange what they learn. */
@@ -54,9 +67,10 @@ struct neb_job_wan {
 
 struct neb_job {
     struct neb_doc doc;
-    char *name, *task, *out;
+    char *name, *task, *strategy, *out, *cache;
     int64_t seed;
     enum neb_task_kind kind;
+    enum neb_strategy plan; /* of the sites; auto is settled */
     struct neb_model_config model, generator;
     struct neb_peft_config peft;
     struct neb_job_tokenizer tokenizer;
@@ -66,11 +80,29 @@ struct neb_job {
     struct neb_job_wan wan;
     struct neb_job_site site[NEB_JOB_SITES];
     int n_sites;
+    int at; /* which of the sites this process is; -1: none */
 };
 
 /* words: `section.key=value`, n of them. NEB_ERR_CONFIG with file and line; NEB_ERR_NOTFOUND, NEB_ERR_NOMEM */
 neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out);
 void neb__job_free(struct neb_job *j);
+
+/* Makes the job the one of this site: what `sites[].train` says for it takes the place of `train`, and corpora of other
+ * sites are left out. NEB_ERR_CONFIG: no such site, or what it lacks. */
+neb_status neb__job_at(struct neb_job *j, const char *site);
+bool neb__job_has(const struct neb_job *j,
+                  const struct neb_job_data *d); /* a corpus of this process's site */
+const char *neb__strategy_name(enum neb_strategy s);
+const char *neb__role_name(enum neb_role r);
+
+/* Appends what all sites must have in common, a `key=value` a line, in one fixed order: the whole job but for what is
+ * each site's own affair (folders, addresses, `sites[].train`, threads, display). */
+neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
+
+/* --- between job.c and job_sites.c ------------------------------------------------------------------------------ */
+extern const struct neb_opt neb__job_site_options[], neb__job_train_options[];
+neb_status neb__job_bind_sites(struct neb_job *j);
+neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 
 /* Every key with its default and meaning. */
 void neb__job_help(FILE *to);

@@ -26,7 +26,6 @@ struct trainer {
     struct neb_data data;
     struct neb_work *work;
     neb_session *session; /* NULL: alone */
-    int site;             /* of the job's sites */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_schedule schedule;
@@ -64,16 +63,6 @@ static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *
 
 /* ---- with other sites ------------------------------------------------------------------------------------------ */
 
-static neb_status find_site(struct trainer *t, const char *name)
-{
-    for (int i = 0; name && i < t->job->n_sites; i++)
-        if (!strcmp(t->job->site[i].name, name)) {
-            t->site = i;
-            return NEB_OK;
-        }
-    return neb__doc_fail(&t->job->doc, "sites", "the job has no site '%s'", name);
-}
-
 static struct neb_session_config session_config(const struct neb_job *job, int site)
 {
     const struct neb_job_wan *w = &job->wan;
@@ -95,8 +84,9 @@ static struct neb_session_config session_config(const struct neb_job *job, int s
 /* What this site trains becomes the run's: the trainable parameters, by name, where they lie. */
 static neb_status open_session(struct trainer *t)
 {
-    struct neb_session_config c = session_config(t->job, t->site);
-    NEB_TRY(neb_session_open(t->job->site[t->site].folder, &c, &t->session));
+    struct neb_session_config c = session_config(t->job, t->job->at);
+    const struct neb_job_site *site = &t->job->site[t->job->at];
+    NEB_TRY(neb_session_open(site->folder ? site->folder : site->name, &c, &t->session));
     neb_params *ps = neb__work_params(t->work);
     neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
     int64_t n;
@@ -129,13 +119,16 @@ static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
     return *ended ? NEB_OK : s;
 }
 
-static neb_status open_trainer(struct trainer *t, const char *site)
+static neb_status open_trainer(struct trainer *t)
 {
     NEB_TRY(make_schedule(t->job, &t->schedule));
-    if (site) NEB_TRY(find_site(t, site));
+    bool alone = t->job->at < 0;
+    if (!alone && t->job->plan != NEB_STRATEGY_REPLICA)
+        return neb__doc_fail(&t->job->doc, "strategy", "strategy %s cannot be run by this version",
+                             neb__strategy_name(t->job->plan));
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    NEB_TRY(neb__work_open(t->job, &t->data, t->site, site ? t->job->n_sites : 1, &t->work));
-    if (site) NEB_TRY(open_session(t));
+    NEB_TRY(neb__work_open(t->job, &t->data, alone ? 0 : t->job->at, alone ? 1 : t->job->n_sites, &t->work));
+    if (!alone) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(t->job->train.average > t->job->train.keep ? t->job->train.average : t->job->train.keep);
     NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
@@ -326,15 +319,15 @@ static void report_session(struct trainer *t)
                    "site %s: record %" PRId64 ", state root %.16s, %" PRId64
                    " parcels sent, %.1f MB out, %.1f MB in; encoding "
                    "%.1f s, applying %.1f s, waiting %.1f s",
-                   t->job->site[t->site].name, s.applied, hex, s.parcels, (double)s.bytes_out / 1e6,
+                   t->job->site[t->job->at].name, s.applied, hex, s.parcels, (double)s.bytes_out / 1e6,
                    (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
 }
 
-neb_status neb__train(const struct neb_job *job, const char *site)
+neb_status neb__train(const struct neb_job *job)
 {
     struct trainer t = {.job = job};
     NEB_TRY(neb__file_make_dir(job->out, 0755));
-    neb_status s = open_trainer(&t, site);
+    neb_status s = open_trainer(&t);
     if (s == NEB_OK) {
         asked_to_stop = 0;
         signal(SIGINT, on_signal);

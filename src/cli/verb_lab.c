@@ -1,0 +1,233 @@
+/* verb_lab.c: `nebula-i lab JOB.yaml --wan 100mbit,50ms`: every site of a job on this machine, in the WAN laboratory.
+ *
+ * The text is tokenised once, then each site runs `nebula-i train JOB.yaml --site NAME` inside the laboratory, with a key, a
+ * roster, a folder and an address made for it: nothing else differs from sites far apart. Everything lies in the job's
+ * folder OUT: OUT/data the tokens, OUT/NAME what site NAME writes, OUT/NAME/site its key, roster and ledger, OUT/NAME/log
+ * what it said. The same command goes on where the last one ended. */
+#include "cli/verb.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/crew.h"
+#include "task/data.h"
+#include "train/lab_sites.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PORT = 7000, OWN_WORDS = 16 };
+
+struct options {
+    char *wan, *schedule, *kill, *mode;
+    int64_t seed;
+    bool help;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, wan, NEB_OPT_TEXT, "100mbit,50ms", NULL,
+            "every line: rate, round trip, loss such as 100mbit,50ms,0.1%"),
+    NEB_OPT(struct options, schedule, NEB_OPT_TEXT, "", NULL,
+            "trouble on the lines: '60s+60s down; 200s rate=5mbit'"),
+    NEB_OPT(struct options, kill, NEB_OPT_TEXT, "", NULL,
+            "kill sites and start them again: '30s+10s a; 90s b'"),
+    NEB_OPT(struct options, mode, NEB_OPT_TEXT, "auto", NULL, "auto, namespaces, user or relay"),
+    NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss and jitter"),
+    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
+    NEB_OPT_END,
+};
+
+static int usage(FILE *to)
+{
+    fprintf(to,
+            "usage: nebula-i lab JOB.yaml [options] [section.key=value …]\n\n"
+            "Runs every site of the job on this machine, a wide-area network between them. Further keys are\n"
+            "those of nebula-i train --help.\n\n");
+    neb__opts_help(table, to);
+    return to == stdout ? 0 : 2;
+}
+
+/* ---- before the sites start ------------------------------------------------------------------------------------ */
+
+static void cache_of(const struct neb_job *job, char *out, size_t size)
+{
+    snprintf(out, size, job->cache ? "%s" : "%s/data", job->cache ? job->cache : job->out);
+}
+
+/* Tokenises everything once, so that the sites need not do it at the same time. In a process of its own: a laboratory of an
+ * ordinary user needs a process that has only ever had one thread. */
+static neb_status prepare(const struct neb_job *job)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child < 0) return neb__fail(NEB_ERR_IO, "the system refused a process");
+    if (!child) {
+        struct neb_data data;
+        neb_status s = neb__data_prepare(job, &data);
+        if (s == NEB_OK) neb__data_free(&data);
+        fflush(NULL);
+        _exit(s == NEB_OK ? 0 : 1);
+    }
+    int status;
+    while (waitpid(child, &status, 0) < 0) {}
+    return WIFEXITED(status) && !WEXITSTATUS(status)
+               ? NEB_OK
+               : neb__quiet(NEB_ERR_CONFIG, "the data of the job could not be prepared");
+}
+
+static neb_status make_lab(const struct options *o, const struct neb_job *job, struct neb_lab **out)
+{
+    struct neb_lab_line line;
+    struct neb_lab_config cfg = {0};
+    const char *names[NEB_LAB_SITES];
+    NEB_TRY(neb__lab_line_parse(o->wan, &line));
+    for (int i = 0; i < job->n_sites; i++) {
+        names[i] = job->site[i].name;
+        if (strlen(names[i]) >= NEB_LAB_NAME)
+            return neb__fail(NEB_ERR_CONFIG, "site '%s': a name has at most %d letters", names[i],
+                             NEB_LAB_NAME - 1);
+    }
+    NEB_TRY(neb__lab_config_init(job->n_sites, names, &line, &cfg));
+    neb_status s = neb__lab_mode_parse(o->mode, &cfg.mode);
+    cfg.seed = (uint64_t)o->seed;
+    cfg.ports = 1;
+    cfg.port[0] = PORT;
+    if (s == NEB_OK && o->schedule) s = neb__lab_schedule_parse(o->schedule, &cfg);
+    if (s == NEB_OK) s = neb__lab_create(&cfg, out);
+    neb__lab_config_free(&cfg);
+    return s;
+}
+
+/* Sites that are dialled have the address at which the first site sees them: in a relay each sees its own. */
+static neb_status make_sites(const struct neb_job *job, struct neb_lab *lab)
+{
+    char text[NEB_LAB_SITES][32], *address[NEB_LAB_SITES];
+    for (int i = 0; i < job->n_sites; i++) {
+        address[i] = text[i];
+        snprintf(text[i], sizeof text[i], "%s:%d", neb__lab_address(lab, 0, i), PORT);
+    }
+    return neb__lab_sites_make(job, job->out, address);
+}
+
+/* ---- the sites' commands --------------------------------------------------------------------------------------- */
+
+struct command {
+    char **argv;
+    int n;
+};
+
+__attribute__((format(printf, 2, 3))) static bool word(struct command *c, const char *fmt, ...)
+{
+    char text[PATH_MAX + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    c->argv[c->n] = neb__strdup(text);
+    return c->argv[c->n] && ++c->n;
+}
+
+/* Cores are shared out evenly, unless the job says how many a site has. */
+static int64_t threads_of(const struct neb_job *job)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t n = cores / job->n_sites;
+    return job->train.threads ? job->train.threads : n < 1 ? 1 : n;
+}
+
+static neb_status make_command(const struct neb_job *job, struct neb_lab *lab, int i, int n, char **words,
+                               struct command *c)
+{
+    char out[PATH_MAX], folder[PATH_MAX], cache[PATH_MAX];
+    neb__lab_site_out(job, job->out, i, out, sizeof out);
+    neb__lab_site_folder(job, job->out, i, folder, sizeof folder);
+    cache_of(job, cache, sizeof cache);
+    c->argv = NEB_NEW_ARRAY(char *, (size_t)n + OWN_WORDS);
+    bool ok = c->argv && word(c, "/proc/self/exe") && word(c, "train");
+    for (int k = 0; ok && k < n; k++) ok = word(c, "%s", words[k]);
+    ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name) && word(c, "out=%s", out) &&
+         word(c, "cache=%s", cache) && word(c, "sites[%d].folder=%s", i, folder) &&
+         word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), PORT) &&
+         word(c, "train.threads=%" PRId64, threads_of(job)) &&
+         (job->tokenizer.file || word(c, "tokenizer.file=%s/tokenizer.model", cache));
+    return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
+}
+
+static void free_command(struct command *c)
+{
+    for (int i = 0; i < c->n; i++) neb__free(c->argv[i]);
+    neb__free(c->argv);
+}
+
+/* ---- the run --------------------------------------------------------------------------------------------------- */
+
+static neb_status run_crew(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int n,
+                           char **words, int *status)
+{
+    struct command command[NEB_LAB_SITES] = {0};
+    char *const *argv[NEB_LAB_SITES];
+    struct neb_crew *crew = NULL;
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
+        s = make_command(job, lab, i, n, words, &command[i]);
+        argv[i] = command[i].argv;
+    }
+    if (s == NEB_OK) s = neb__crew_create(lab, argv, job->out, &crew);
+    if (s == NEB_OK && o->kill) s = neb__crew_plan_kills(crew, o->kill);
+    if (s == NEB_OK) s = neb__crew_run(crew, NULL, NULL, status);
+    neb__crew_free(crew);
+    for (int i = 0; i < job->n_sites; i++) free_command(&command[i]);
+    return s;
+}
+
+static neb_status run_job(const struct options *o, const struct neb_job *job, int n, char **words,
+                          int *status)
+{
+    struct neb_lab *lab;
+    if (!job->n_sites)
+        return neb__doc_fail(&job->doc, "sites", "the job has no sites: `sites:` names them (docs/jobs.md)");
+    if (job->n_sites > NEB_LAB_SITES)
+        return neb__doc_fail(&job->doc, "sites", "a laboratory has at most %d sites", NEB_LAB_SITES);
+    NEB_TRY(neb__file_make_dir(job->out, 0755));
+    NEB_TRY(prepare(job));
+    NEB_TRY(make_lab(o, job, &lab));
+    neb_status s = make_sites(job, lab);
+    printf("%d sites, strategy %s, %s between them (%s); %" PRId64 " thread%s a site; everything is in %s\n",
+           job->n_sites, neb__strategy_name(job->plan), o->wan, neb__lab_mode_name(neb__lab_mode(lab)),
+           threads_of(job), threads_of(job) == 1 ? "" : "s", job->out);
+    if (s == NEB_OK) s = run_crew(o, job, lab, n, words, status);
+    neb__lab_destroy(lab);
+    return s;
+}
+
+static int run_verb(const struct options *o, int n, char **words)
+{
+    struct neb_job job;
+    int status = 1;
+    neb_status s = neb__job_read(words[0], words + 1, n - 1, &job);
+    if (s == NEB_OK) {
+        s = run_job(o, &job, n, words, &status);
+        neb__job_free(&job);
+    }
+    return s == NEB_OK ? status : s == NEB_ERR_CONFIG ? 2 : 1;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o;
+    int n = 0, code;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    if (neb__opts_args(table, &o, argc, argv, &n) != NEB_OK)
+        code = 2;
+    else if (o.help || !n)
+        code = usage(o.help ? stdout : stderr);
+    else
+        code = run_verb(&o, n, argv);
+    neb__opts_free(table, &o);
+    return code;
+}
+
+const struct neb_verb neb__verb_lab = {"lab", "JOB.yaml [options] [key=value …]",
+                                       "all sites of a job on this machine, a WAN between them", run};

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Every site of a job on this machine with one command: keys, roster and addresses are made, the sites end with the same
+# state root, and the same command again finds the run finished. What does not fit is refused before any site starts.
+set -eu
+nebula=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; cat log >&2; exit 1; }
+
+cat "$top/LICENSE" "$top"/docs/*.md > text
+cat > job.yaml <<'YAML'
+name: lab
+task: causal
+tokenizer: {type: bpe, vocab: 400, lines: 1000}
+model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
+train: {steps: 100000, minutes: 2, tokens: 128, max_len: 32, lr: 2e-3, log_every: 1000, save_every: 100000}
+wan: {interval: 10, fragments: 1, rung: int4, tokens: 15000, round_seconds: 1}
+sites:
+  - name: a
+  - name: b
+    train: {tokens: 64}
+data:
+  - file: text
+YAML
+if "$nebula" lab job.yaml 'sites[1].role=student' > log 2>&1; then fail "roles that do not fit"; fi
+grep -q "site 'b' has role student" log || fail "the message about roles"
+if "$nebula" lab job.yaml 'data[0].file=nothing' > log 2>&1; then fail "a corpus that is not there"; fi
+grep -q "nothing" log || fail "the message about the corpus"
+"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the run"
+root() { sed -n "s/^$1 .*state root \([0-9a-f]*\),.*/\1/p" log; }
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
+cmp -s out/a/model.safetensors out/b/model.safetensors || fail "the models differ"
+echo "lab: ok, state root $(root a)"
