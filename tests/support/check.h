@@ -28,8 +28,8 @@ void check_log_restore(void);
 void check_make_dir(char *path, size_t size);
 void check_remove_dir(const char *path);
 
-/* How many milliseconds late this machine wakes a sleeper just now, at worst: a virtual machine whose host is busy cannot
- * show a bar of one millisecond. For that one kind of check, never for what must hold on a slow machine too. */
+/* By how many milliseconds this machine wakes one sleeper in ten too late just now: a virtual machine whose host is busy
+ * cannot show a bar of one millisecond. For that one kind of check, never for what must hold on a slow machine too. */
 double check_late_ms(void);
 
 #endif

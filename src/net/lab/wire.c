@@ -64,6 +64,7 @@ struct neb_wire {
     int events, mtu, overhead;
     bool lossless;
     int64_t start, change; /* next moment of the schedule, absolute */
+    int64_t clock;         /* latest moment anybody came with */
     int64_t held, memory;  /* bytes on the way, and allowed */
     struct neb_wire_packet *free;
     struct slab *slabs;
@@ -304,7 +305,7 @@ void neb__wire_send(struct neb_wire *w, int64_t now, int from, int to, uint32_t 
     *p = (struct neb_wire_packet){
         .ref = ref, .index = index, .bytes = bytes, .from = (uint16_t)from, .to = (uint16_t)to};
     w->held += bytes;
-    enter_queue(w, uplink(w, from), p, now);
+    enter_queue(w, uplink(w, from), p, now > w->clock ? now : w->clock);
 }
 
 /* ---- settings --------------------------------------------------------------------------------------------------- */
@@ -362,6 +363,7 @@ static void refresh_all(struct neb_wire *w, int64_t now)
 
 void neb__wire_advance(struct neb_wire *w, int64_t now)
 {
+    if (now > w->clock) w->clock = now;
     for (;;) {
         int64_t at = w->heaped ? w->heap[0]->at : INT64_MAX;
         if (w->change <= now && w->change <= at)

@@ -32,7 +32,7 @@ neb_status neb__wire_create(const struct neb_lab_config *cfg, const struct neb_w
                             bool lossless, struct neb_wire **out);
 void neb__wire_destroy(struct neb_wire *w);
 
-/* The packet enters at `now`, which never runs backwards over all calls. */
+/* The packet enters at `now`, or at the latest moment that the wire has been advanced to. */
 void neb__wire_send(struct neb_wire *w, int64_t now, int from, int to, uint32_t bytes, void *ref,
                     uint32_t index);
 
