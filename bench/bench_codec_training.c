@@ -144,7 +144,7 @@ static neb_status warm_up(struct run *r)
     struct neb_job job = r->job;
     struct neb_work *w;
     job.train.tokens = REPLICAS * r->opt.tokens;
-    NEB_TRY(neb__work_open(&job, &r->data, 0, 1, &w));
+    NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
     neb_status s = allocate(r, w);
     for (int64_t i = 0; s == NEB_OK && i < r->opt.warmup; i++) {
         struct neb_work_step info;
@@ -236,7 +236,7 @@ static neb_status one_seed(struct run *r, int seed)
         struct neb_work *w[REPLICAS] = {0};
         neb_status s = NEB_OK;
         for (int i = 0; s == NEB_OK && i < REPLICAS; i++)
-            s = neb__work_open(&r->job, &r->data, i, REPLICAS, &w[i]);
+            s = neb__work_open(&r->job, &r->data, i, REPLICAS, NULL, &w[i]);
         if (s == NEB_OK) s = train_variant(r, v, w, &r->loss[v][seed]);
         for (int i = 0; i < REPLICAS; i++) neb__work_close(w[i]);
         NEB_TRY(s);

@@ -146,7 +146,7 @@ static neb_status load_batch(const struct neb_shape *s, struct neb_feed *feed)
     for (int i = 0; i < sides(s); i++)
         data.side[i] =
             (struct neb_feed_side){rows, (int32_t)s->batch,        (int32_t)s->seq, ids[i], position,
-                                   type, (const uint32_t *)sample, starts};
+                                   type, (const uint32_t *)sample, starts,          NULL};
     neb_status status = neb__feed_load(feed, &data);
     neb__free(memory);
     return status;

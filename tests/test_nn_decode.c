@@ -16,7 +16,7 @@ static float *whole(struct rig *r, const struct neb_feed_side *source, const int
     int32_t position[64], starts[2] = {0, n}, target[64] = {0};
     uint32_t sample[64] = {0};
     for (int i = 0; i < n; i++) position[i] = i;
-    struct neb_feed_side side = {n, 1, n, ids, position, NULL, sample, starts};
+    struct neb_feed_side side = {n, 1, n, ids, position, NULL, sample, starts, NULL};
     struct neb_feed_data d = {.sides = source ? 2 : 1, .targets = n, .target = target};
     d.side[0] = source ? *source : side;
     if (source) d.side[1] = side;

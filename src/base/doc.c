@@ -328,3 +328,17 @@ neb_status neb__doc_all_used(const struct neb_doc *d)
         if (!d->list[i].used) return neb__doc_fail(d, d->list[i].path, "unknown key '%s'", d->list[i].path);
     return NEB_OK;
 }
+
+neb_status neb__doc_copy(const struct neb_opt *table, const void *from, void *to)
+{
+    struct neb_buf
+        text; /* through the text that a file would hold: one parser, and texts become owned copies */
+    struct neb_doc doc = {0};
+    neb__buf_init(&text, 1 << 20);
+    neb_status s = neb__opts_write(table, from, "", &text);
+    if (s == NEB_OK && text.len) s = neb__doc_parse("options", (const char *)text.data, text.len, &doc);
+    if (s == NEB_OK) s = neb__doc_bind(&doc, "", table, to, NULL);
+    neb__doc_free(&doc);
+    neb__buf_free(&text);
+    return s;
+}

@@ -42,6 +42,9 @@ const char *neb__doc_get(struct neb_doc *d, const char *path); /* or NULL; marks
 neb_status neb__doc_bind(struct neb_doc *d, const char *prefix, const struct neb_opt *table, void *obj,
                          const char *const *others);
 
+/* Copies every field of one object to another that has its defaults. */
+neb_status neb__doc_copy(const struct neb_opt *table, const void *from, void *to);
+
 /* An error worded with the place of `path`, or of the file. */
 neb_status neb__doc_fail(const struct neb_doc *d, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -267,3 +267,80 @@ void neb__opts_help(const struct neb_opt *table, FILE *to)
         fputc('\n', to);
     }
 }
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+/* YAML's double-quoted form: what a text may hold, it may hold there. */
+static neb_status write_text(const struct neb_opt *o, const char *text, struct neb_buf *out)
+{
+    NEB_TRY(neb__buf_append(out, "\"", 1));
+    for (; *text; text++) {
+        if ((unsigned char)*text < 32)
+            return neb__fail(NEB_ERR_INVALID, "option '%s' holds a control character", o->name);
+        if (*text == '"' || *text == '\\') NEB_TRY(neb__buf_append(out, "\\", 1));
+        NEB_TRY(neb__buf_append(out, text, 1));
+    }
+    return neb__buf_append(out, "\"", 1);
+}
+
+static neb_status write_field(const struct neb_opt *o, const void *field, struct neb_buf *out)
+{
+    switch (o->type) {
+    case NEB_OPT_BOOL: return neb__buf_printf(out, "%s", *(const bool *)field ? "yes" : "no");
+    case NEB_OPT_INT:
+    case NEB_OPT_BYTES: return neb__buf_printf(out, "%" PRId64, *(const int64_t *)field);
+    case NEB_OPT_TEXT: return write_text(o, *(char *const *)field, out);
+    case NEB_OPT_REAL:
+    case NEB_OPT_TIME:
+    case NEB_OPT_RATE:
+    case NEB_OPT_SHARE: return neb__buf_printf(out, "%.17g", *(const double *)field);
+    case NEB_OPT_NONE: break;
+    }
+    return NEB_OK;
+}
+
+static bool same_value(const struct neb_opt *o, const void *a, const void *b)
+{
+    switch (o->type) {
+    case NEB_OPT_BOOL: return *(const bool *)a == *(const bool *)b;
+    case NEB_OPT_INT:
+    case NEB_OPT_BYTES: return *(const int64_t *)a == *(const int64_t *)b;
+    default: return *(const double *)a == *(const double *)b;
+    }
+}
+
+/* A field of its own with the default, to compare with. */
+static neb_status has_default(const struct neb_opt *o, const void *value, bool *out)
+{
+    const char *text;
+    union {
+        bool truth;
+        int64_t whole;
+        double real;
+    } fallback = {.real = 0};
+    if (o->type == NEB_OPT_TEXT) {
+        text = *(char *const *)value;
+        *out = !strcmp(text ? text : "", o->fallback);
+        return NEB_OK;
+    }
+    struct neb_opt alone = *o;
+    alone.offset = 0;
+    NEB_TRY(assign(&alone, &fallback, o->fallback));
+    *out = same_value(o, value, &fallback);
+    return NEB_OK;
+}
+
+neb_status neb__opts_write(const struct neb_opt *table, const void *obj, const char *indent,
+                           struct neb_buf *out)
+{
+    for (const struct neb_opt *o = table; o->name; o++) {
+        const void *value = (const char *)obj + o->offset;
+        bool fallback;
+        NEB_TRY(has_default(o, value, &fallback));
+        if (fallback || (o->type == NEB_OPT_TEXT && !*(char *const *)value)) continue;
+        NEB_TRY(neb__buf_printf(out, "%s%s: ", indent, o->name));
+        NEB_TRY(write_field(o, value, out));
+        NEB_TRY(neb__buf_append(out, "\n", 1));
+    }
+    return NEB_OK;
+}

@@ -12,7 +12,7 @@
 #ifndef NEB_BASE_OPTS_H
 #define NEB_BASE_OPTS_H
 
-#include "base/status.h"
+#include "base/buf.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,6 +68,11 @@ neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *pre
 neb_status neb__opts_args(const struct neb_opt *table, void *obj, int argc, char **argv, int *positional);
 
 void neb__opts_help(const struct neb_opt *table, FILE *to);
+
+/* Appends every field as a line `name: value` behind `indent`, such as a YAML file is read from. Texts without a value and
+ * fields that have their default are left out. NEB_ERR_NOSPACE, NEB_ERR_NOMEM; NEB_ERR_INVALID: a text with a line end */
+neb_status neb__opts_write(const struct neb_opt *table, const void *obj, const char *indent,
+                           struct neb_buf *out);
 
 /* Levenshtein distance, letters compared without case: for "did you mean". */
 int neb__edit_distance(const char *a, const char *b);

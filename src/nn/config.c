@@ -38,6 +38,8 @@ const struct neb_opt neb__model_options[] = {
     OPT(classes, NEB_OPT_INT, "0", NULL, "head class: how many"),
     OPT(embedding_norm, NEB_OPT_BOOL, "no", NULL, "normalise the embeddings"),
     OPT(embedding_scale, NEB_OPT_BOOL, "no", NULL, "multiply token embeddings by sqrt(hidden)"),
+    OPT(embedding_delta, NEB_OPT_BOOL, "no", NULL,
+        "where the token table is another model's: learn a difference to it, leave the table alone"),
     OPT(bias, NEB_OPT_BOOL, "yes", NULL, "biases in linear layers and norms"),
     OPT(tied, NEB_OPT_BOOL, "yes", NULL, "the output weight is the token embedding"),
     OPT(head_bias, NEB_OPT_BOOL, "no", NULL, "a bias per token in the output"),
@@ -245,6 +247,7 @@ neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_
     a.deviation = (float)c->init_deviation;
     a.embedding_norm = c->embedding_norm;
     a.embedding_scale = c->embedding_scale;
+    a.embedding_delta = c->embedding_delta;
     a.bias = c->bias;
     a.tied = c->tied;
     a.head_bias = c->head_bias;

@@ -22,7 +22,7 @@ struct neb_model_config {
     char *positions, *norm, *norm_place, *activation, *head, *pooling;
     double norm_eps, rope_base, dropout, attention_dropout, label_smoothing, init_deviation;
     int64_t classes;
-    bool embedding_norm, embedding_scale, bias, tied, head_bias, residual_init, recompute;
+    bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
 extern const struct neb_opt neb__model_options[];
@@ -46,7 +46,7 @@ struct neb_arch {
     int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
         types, classes;
     float eps, rope_base, dropout, attention_dropout, smoothing, deviation;
-    bool embedding_norm, embedding_scale, bias, tied, head_bias, residual_init, recompute;
+    bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
 /* Every option's default, then those of the family: bert, xlm-r, electra, gpt2, llama, transformer, marian, bart; NULL or

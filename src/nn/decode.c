@@ -176,7 +176,7 @@ static void describe_run(struct neb_decoding *d, neb_tape *t)
     int64_t n = d->seqs, max = d->limits.max_len, longest = d->single ? 1 : max;
     d->side = (struct neb_input_side){
         .rows = d->rows, .ids = ints(d, t, IDS, d->rows), .position = ints(d, t, POSITION, d->rows)};
-    d->side.sample = d->side.position; /* there is no dropout: any */
+    d->side.sample = d->side.at = d->side.position; /* there is no dropout: any */
     d->input = (struct neb_cache_input){.rows = n * max,
                                         .index = ints(d, t, INDEX, d->rows),
                                         .q_seqs = {ints(d, t, Q_STARTS, 2 * n + 1), NULL, 2 * n, longest},

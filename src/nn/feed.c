@@ -14,6 +14,7 @@
 enum side_array {
     IDS,
     POSITION,
+    AT,
     TYPE,
     SAMPLE,
     STARTS,
@@ -164,6 +165,7 @@ static void load_side(struct neb_feed *f, int i, const struct neb_feed_side *s)
     int32_t *type = f->host + f->side_at[i][TYPE], *seq_sample = f->host + f->side_at[i][SEQ_SAMPLE];
     memcpy(f->host + f->side_at[i][IDS], s->ids, n);
     memcpy(f->host + f->side_at[i][POSITION], s->position, n);
+    memcpy(f->host + f->side_at[i][AT], s->at ? s->at : s->position, n);
     memcpy(f->host + f->side_at[i][SAMPLE], s->sample, n);
     memcpy(f->host + f->side_at[i][STARTS], s->starts, ((size_t)s->seqs + 1) * 4);
     if (s->type)
@@ -242,6 +244,7 @@ static void input_side(struct neb_feed *f, neb_tape *t, int i, struct neb_input_
     *out = (struct neb_input_side){.rows = rows, .prefix_rows = prefix_rows(f, rows, seqs)};
     out->ids = view(f, t, at[IDS], NEB_I32, rows);
     out->position = view(f, t, at[POSITION], NEB_I32, rows);
+    out->at = view(f, t, at[AT], NEB_I32, rows);
     out->type = view(f, t, at[TYPE], NEB_I32, rows);
     out->sample = view(f, t, at[SAMPLE], NEB_I32, rows);
     out->first = view(f, t, at[STARTS], NEB_I32, seqs);

@@ -14,10 +14,11 @@
 struct neb_feed_side {
     int32_t rows, seqs, max_len;
     const int32_t *ids;      /* (rows) */
-    const int32_t *position; /* (rows) in the sequence */
+    const int32_t *position; /* (rows) what is embedded */
     const int32_t *type;     /* (rows), or NULL: 0 everywhere */
     const uint32_t *sample;  /* (rows) global sample id */
     const int32_t *starts;   /* (seqs + 1); [0] is 0, the last is rows */
+    const int32_t *at;       /* (rows) place in the sequence, which counts dropout; NULL: as position */
 };
 
 struct neb_feed_data {
@@ -39,7 +40,7 @@ struct neb_feed_limits {
 struct neb_input_side {
     int64_t rows, prefix_rows;
     neb_tensor *ids, *position, *type; /* I32 (rows) */
-    neb_tensor *sample;                /* I32 (rows) */
+    neb_tensor *sample, *at;           /* I32 (rows): together they count dropout */
     struct neb_seqs seqs;
     neb_tensor *first; /* I32 (seqs) first row of each sequence; behind the last row where it is empty */
     neb_tensor *zero;  /* I32 (seqs) zeros: the position of a pooled row */

@@ -210,7 +210,7 @@ neb_tensor *neb__layer_run(neb_tape *t, void *call, neb_tensor *x)
 {
     const struct neb_layer_call *c = call;
     neb_push(t, "layers.%d", c->number);
-    neb_set_rows(t, c->side->sample, c->side->position); /* recomputed, it may come after another side's */
+    neb_set_rows(t, c->side->sample, c->side->at); /* recomputed, it may come after another side's */
     x = c->layer->arch->pre_norm ? run_pre(t, c, x) : run_post(t, c, x);
     neb_pop(t);
     return x;

@@ -62,9 +62,16 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
                          a->vocab, a->embedding, embeddings->arch.vocab, embeddings->arch.embedding);
     /* With a scale of sqrt(hidden) the table is drawn so that scaled embeddings have deviation 1. */
     float deviation = a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
-    m->token = embeddings ? embeddings->token
-                          : neb__matrix(b, "embed.token.weight", a->vocab, a->embedding, NEB_INIT_NORMAL,
-                                        deviation, NEB_SPLIT_ROW);
+    bool delta = embeddings && a->embedding_delta;
+    if (delta && a->head == NEB_HEAD_TOKENS && a->tied)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "model option 'embedding_delta': the output of a model with head 'tokens' cannot be "
+                         "tied to a difference; set tied: no");
+    m->token_base = delta ? embeddings->token : NULL;
+    m->token = embeddings && !delta
+                   ? embeddings->token
+                   : neb__matrix(b, "embed.token.weight", a->vocab, a->embedding,
+                                 delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, deviation, NEB_SPLIT_ROW);
     if (a->kind != NEB_DECODER) NEB_TRY(build_stack(b, "encoder", a->layers, false, false, &m->encoder));
     if (a->kind == NEB_DECODER) NEB_TRY(build_stack(b, "decoder", a->layers, true, false, &m->decoder));
     if (a->kind == NEB_ENCODER_DECODER)
@@ -145,18 +152,22 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
                                  const struct neb_input_side *side)
 {
     const struct neb_arch *a = &m->arch;
-    neb_param *table[3] = {m->token};
+    neb_param *table[3] = {m->token}, *base = m->token_base;
     neb_tensor *id[3] = {side->ids};
+    float scale = sqrtf((float)a->embedding);
     int n = 1;
     neb_push(t, "embed");
     if (s->position) table[n] = s->position, id[n++] = side->position;
     if (s->type) table[n] = s->type, id[n++] = side->type;
     neb_tensor *x;
     if (a->embedding_scale && n > 1) /* positions are not scaled */
-        x = neb_op_add(t, neb_op_embed(t, 1, table, id, sqrtf((float)a->embedding)),
-                       neb_op_embed(t, n - 1, table + 1, id + 1, 1));
+        x = neb_op_add(t, neb_op_embed(t, 1, table, id, scale), neb_op_embed(t, n - 1, table + 1, id + 1, 1));
     else
-        x = neb_op_embed(t, n, table, id, a->embedding_scale ? sqrtf((float)a->embedding) : 1);
+        x = neb_op_embed(t, n, table, id, a->embedding_scale ? scale : 1);
+    if (m->token_base) /* disentangled: the other model's table is read, never moved from here */
+        x = neb_op_add(
+            t, x,
+            neb_op_stop_gradient(t, neb_op_embed(t, 1, &base, &side->ids, a->embedding_scale ? scale : 1)));
     if (s->embed_norm.gamma) x = neb__norm_run(t, &s->embed_norm, x);
     if (a->dropout > 0) x = neb_op_dropout(t, x, a->dropout);
     if (s->project.weight) x = neb__lin_run(t, &s->project, x, NEB_ACT_NONE);
@@ -175,7 +186,7 @@ struct stack_run {
 static neb_tensor *run_stack(struct neb_model *m, struct neb_stack *s, neb_tape *t, const struct stack_run *r)
 {
     neb_push(t, "%s%s", m->prefix, s->name);
-    neb_set_rows(t, r->side->sample, r->side->position);
+    neb_set_rows(t, r->side->sample, r->side->at);
     neb_tensor *x = run_embedding(m, s, t, r->side);
     for (int64_t i = 0; i < s->count; i++) {
         s->calls[i] = (struct neb_layer_call){.layer = &s->layers[i],

@@ -33,6 +33,7 @@ struct neb_model {
     neb_params *params;
     int loss_slot;                     /* where neb__model_loss() adds up; 0 */
     neb_param *token;                  /* (vocab, embedding) */
+    neb_param *token_base;             /* another model's table, to which `token` is a difference; or NULL */
     struct neb_stack encoder, decoder; /* count 0: absent */
     struct {
         struct neb_lin transform; /* encoders: hidden → embedding */

@@ -173,7 +173,7 @@ static neb_status load(void *arg)
     }
     struct neb_feed_data d = {.sides = 1, .targets = row, .target = j->target};
     d.side[0] = (struct neb_feed_side){
-        row, (int32_t)j->c->sequences, context, j->ids, j->position, NULL, j->sample, j->starts};
+        row, (int32_t)j->c->sequences, context, j->ids, j->position, NULL, j->sample, j->starts, NULL};
     return neb__feed_load(j->feed, &d);
 }
 

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "task/folder.h"
 #include "text/corpus.h"
 
 #include <stdio.h>
@@ -65,17 +66,38 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     return s;
 }
 
+/* A model that is started from, or taught by, another speaks in its tokens. */
+static neb_status tokenizer_of(struct neb_data *d, const char *folder)
+{
+    struct neb_folder f;
+    NEB_TRY(neb__folder_read(folder, &f));
+    int n = snprintf(d->tok_path, sizeof d->tok_path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
+    d->tok_cfg = (struct neb_tok_cfg){.cased = f.cased,
+                                      .layout = strcmp(f.numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR};
+    neb_status s = NEB_OK;
+    if (!f.tokenizer || n >= (int)sizeof d->tok_path)
+        s = neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer; set tokenizer.file", folder);
+    neb__folder_free(&f);
+    return s;
+}
+
 static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool)
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
+    const struct neb_job *j = d->job;
+    const char *folder = j->init.from         ? j->init.from
+                         : j->distill.teacher ? j->distill.teacher
+                                              : j->distill.encoder;
     struct stat st;
+    d->tok_cfg.cased = t->cased;
     if (t->file)
         snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
+    else if (folder)
+        NEB_TRY(tokenizer_of(d, folder));
     else
         snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
-    if (!t->file && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
-    struct neb_tok_cfg cfg = {.cased = t->cased};
-    return neb__tok_open(d->tok_path, &cfg, &d->tok);
+    if (!t->file && !folder && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
+    return neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok);
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------------------ */
@@ -172,9 +194,10 @@ void neb__data_free(struct neb_data *d)
 /* ---- streams --------------------------------------------------------------------------------------------------- */
 
 /* More than one target language: the model is told which, by a token in front of the source. */
-static bool several_targets(const struct neb_data *d)
+bool neb__data_tagged(const struct neb_data *d)
 {
     char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
+    if (d->job->kind != NEB_TASK_TRANSLATE) return false;
     for (int i = 0; i < d->job->n_data; i++) {
         lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
         if (i && strcmp(first, lang)) return true;
@@ -187,7 +210,7 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
 {
     struct neb_data *langs =
         (struct neb_data *)(uintptr_t)d; /* every language is known already: nothing is added */
-    bool tags = d->job->kind == NEB_TASK_TRANSLATE && several_targets(d);
+    bool tags = neb__data_tagged(d);
     int n = 0;
     for (int i = 0; i < d->job->n_data; i++) {
         const struct neb_job_data *c = &d->job->data[i];

@@ -13,6 +13,7 @@
 struct neb_data {
     const struct neb_job *job;
     struct neb_tok *tok;
+    struct neb_tok_cfg tok_cfg;
     char dir[512], tok_path[560];
     struct neb_set *set[NEB_JOB_DATA]; /* as job->data */
     char langs[2 * NEB_JOB_DATA][NEB_LANG_SIZE];
@@ -24,6 +25,9 @@ neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out);
 void neb__data_free(struct neb_data *d);
 
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
+/* Translation into several languages: sources begin with the token of the target's. */
+bool neb__data_tagged(const struct neb_data *d);
+
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
                             struct neb_batches **out);
 

@@ -2,6 +2,7 @@
  * refused before anything is opened. */
 #include "task/job.h"
 #include "base/mem.h"
+#include "task/folder.h"
 
 #include <math.h>
 #include <string.h>
@@ -65,6 +66,9 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(temperature, NEB_OPT_REAL, "2", NULL,
           "language sampling: 1 follows the sizes, larger is more even"),
     TRAIN(rtd_weight, NEB_OPT_REAL, "50", NULL, "rtd: weight of the discriminator's loss"),
+    TRAIN(
+        rtd_embeddings, NEB_OPT_TEXT, "separate", NULL,
+        "rtd: separate, shared, or disentangled (the discriminator learns a difference to the generator's)"),
     TRAIN(average, NEB_OPT_INT, "0", NULL, "translate: average the last N checkpoints for the final model"),
     TRAIN(eval_every, NEB_OPT_INT, "0", "steps", "held-out loss this often; 0: at the end"),
     TRAIN(save_every, NEB_OPT_INT, "500", "steps", "checkpoint this often"),
@@ -75,6 +79,29 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
     TRAIN(fallback, NEB_OPT_BOOL, "no", NULL, "compose ops the device lacks"),
     TRAIN(deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time on a GPU, whatever it costs"),
+    NEB_OPT_END,
+};
+
+#define INIT(field, help) NEB_OPT(struct neb_job_init, field, NEB_OPT_TEXT, "", NULL, help)
+static const struct neb_opt init_table[] = {
+    INIT(from, "folder of a trained or imported model to start from; it also brings tokenizer and sizes"),
+    INIT(match, "only these of its parameters, such as encoder.*; empty: all that both models have"),
+    NEB_OPT_END,
+};
+
+#define DISTILL(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_distill, field, kind, fallback, unit, help)
+static const struct neb_opt distill_table[] = {
+    DISTILL(teacher, NEB_OPT_TEXT, "", NULL,
+            "folder of a model for the same task: its likeliest tokens at each place are learned, too"),
+    DISTILL(weight, NEB_OPT_SHARE, "0.5", NULL,
+            "share of the teacher in the loss; the targets have the rest"),
+    DISTILL(top_k, NEB_OPT_INT, "16", "tokens", "how many of the teacher's likeliest tokens"),
+    DISTILL(temperature, NEB_OPT_REAL, "1", NULL, "of both distributions; above 1: softer"),
+    DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
+            "folder of an encoder: its hidden states are learned by this model's encoder"),
+    DISTILL(hidden_weight, NEB_OPT_REAL, "1", NULL, "of the hidden states' loss"),
+    DISTILL(hidden_loss, NEB_OPT_TEXT, "cosine", NULL, "cosine or mse"),
     NEB_OPT_END,
 };
 
@@ -95,8 +122,8 @@ static const struct neb_opt wan_table[] = {
     NEB_OPT_END,
 };
 
-static const char *const sections[] = {"model", "generator", "peft", "tokenizer", "train",
-                                       "data",  "sites",     "wan",  NULL};
+static const char *const sections[] = {"model", "generator", "peft",  "tokenizer", "train", "data",
+                                       "init",  "distill",   "sites", "wan",       NULL};
 static const char *const family_key[] = {"family", NULL};
 
 static const struct {
@@ -110,6 +137,8 @@ static const struct {
     {"model", neb__model_options},
     {"generator (rtd)", neb__model_options},
     {"peft", neb__peft_options},
+    {"init", init_table},
+    {"distill", distill_table},
     {"wan", wan_table},
     {"sites[]", neb__job_site_options},
 };
@@ -129,6 +158,11 @@ void neb__job_help(FILE *to)
     }
 }
 
+static const char *const default_family[] = {[NEB_TASK_MLM] = "xlm-r",
+                                             [NEB_TASK_CAUSAL] = "gpt2",
+                                             [NEB_TASK_RTD] = "electra",
+                                             [NEB_TASK_TRANSLATE] = "transformer"};
+
 static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
                              struct neb_model_config *m)
 {
@@ -139,10 +173,37 @@ static neb_status bind_model(struct neb_job *j, const char *section, const char 
     return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);
 }
 
-static const char *const default_family[] = {[NEB_TASK_MLM] = "xlm-r",
-                                             [NEB_TASK_CAUSAL] = "gpt2",
-                                             [NEB_TASK_RTD] = "electra",
-                                             [NEB_TASK_TRANSLATE] = "transformer"};
+/* What a model that starts from another's must have in common with it; the rest is the task's. */
+static neb_status inherit(const struct neb_folder *f, struct neb_job *j)
+{
+    static const char *const tasks[][6] = {
+        [NEB_TASK_MLM] = {"head=tokens"},
+        [NEB_TASK_CAUSAL] = {"head=tokens"},
+        [NEB_TASK_RTD] = {"head=rtd"},
+        [NEB_TASK_TRANSLATE] = {"kind=encoder-decoder", "head=tokens", "types=0", "label_smoothing=0.1"}};
+    NEB_TRY(neb__doc_copy(neb__model_options, &f->model, &j->model));
+    for (int i = 0; tasks[j->kind][i]; i++) {
+        const char *eq = strchr(tasks[j->kind][i], '=');
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)(eq - tasks[j->kind][i]), tasks[j->kind][i]);
+        NEB_TRY(neb__opts_set(neb__model_options, &j->model, name, eq + 1));
+    }
+    return NEB_OK;
+}
+
+/* Sizes and the like come from the folder that the parameters come from, unless a family is named. */
+static neb_status bind_main_model(struct neb_job *j)
+{
+    if (!j->init.from || neb__doc_get(&j->doc, "model.family"))
+        return bind_model(j, "model", default_family[j->kind], &j->model);
+    struct neb_folder f;
+    NEB_TRY(neb__model_config_init(NULL, &j->model));
+    NEB_TRY(neb__folder_read(j->init.from, &f));
+    neb_status s = inherit(&f, j);
+    neb__folder_free(&f);
+    NEB_TRY(s);
+    return neb__doc_bind(&j->doc, "model", neb__model_options, &j->model, family_key);
+}
 
 static neb_status which_task(struct neb_job *j)
 {
@@ -218,11 +279,38 @@ neb_status neb__job_check_train(const struct neb_job *j, const char *section, co
     return NEB_OK;
 }
 
+static bool among(const char *word, const char *a, const char *b, const char *c)
+{
+    return word && (!strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c));
+}
+
+static neb_status check_knowledge(struct neb_job *j)
+{
+    const struct neb_job_distill *d = &j->distill;
+    if (!among(j->train.rtd_embeddings, "separate", "shared", "disentangled"))
+        return neb__doc_fail(&j->doc, "train.rtd_embeddings",
+                             "train.rtd_embeddings: separate, shared or disentangled");
+    if ((d->teacher || d->encoder) && j->kind == NEB_TASK_RTD)
+        return neb__doc_fail(&j->doc, "distill", "distill: not for task rtd");
+    if (d->top_k < 1 || d->top_k > 4096)
+        return neb__doc_fail(&j->doc, "distill.top_k", "distill.top_k must be from 1 to 4096");
+    if (!(d->temperature > 0 && d->temperature <= 100))
+        return neb__doc_fail(&j->doc, "distill.temperature",
+                             "distill.temperature must be above 0, at most 100");
+    if (!(d->hidden_weight > 0 && d->hidden_weight <= 1e6))
+        return neb__doc_fail(&j->doc, "distill.hidden_weight", "distill.hidden_weight must be above 0");
+    if (!among(d->hidden_loss, "cosine", "mse", "mse"))
+        return neb__doc_fail(&j->doc, "distill.hidden_loss", "distill.hidden_loss: cosine or mse");
+    return NEB_OK;
+}
+
 static neb_status bind(struct neb_job *j)
 {
     NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
     NEB_TRY(which_task(j));
-    NEB_TRY(bind_model(j, "model", default_family[j->kind], &j->model));
+    NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "distill", distill_table, &j->distill, NULL));
+    NEB_TRY(bind_main_model(j));
     NEB_TRY(bind_model(j, "generator", "bert", &j->generator));
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
@@ -230,6 +318,7 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
     NEB_TRY(bind_data(j));
     NEB_TRY(neb__job_check_train(j, "train", &j->train));
+    NEB_TRY(check_knowledge(j));
     NEB_TRY(neb__job_bind_sites(j));
     return neb__doc_all_used(&j->doc);
 }
@@ -240,6 +329,8 @@ static neb_status defaults(struct neb_job *j)
     NEB_TRY(neb__opts_init(tokenizer_table, &j->tokenizer));
     NEB_TRY(neb__opts_init(neb__job_train_options, &j->train));
     NEB_TRY(neb__opts_init(wan_table, &j->wan));
+    NEB_TRY(neb__opts_init(init_table, &j->init));
+    NEB_TRY(neb__opts_init(distill_table, &j->distill));
     return neb__peft_config_init(&j->peft);
 }
 
@@ -261,6 +352,8 @@ void neb__job_free(struct neb_job *j)
     neb__opts_free(tokenizer_table, &j->tokenizer);
     neb__opts_free(neb__job_train_options, &j->train);
     neb__opts_free(wan_table, &j->wan);
+    neb__opts_free(init_table, &j->init);
+    neb__opts_free(distill_table, &j->distill);
     for (int i = 0; i < j->n_sites; i++) neb__opts_free(neb__job_site_options, &j->site[i]);
     neb__model_config_free(&j->model);
     neb__model_config_free(&j->generator);

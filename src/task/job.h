@@ -44,8 +44,21 @@ struct neb_job_train {
     int64_t steps, tokens, max_len, micro, warmup, eval_every, save_every, keep, log_every, threads, average;
     double minutes;
     double lr, floor, decay_share, weight_decay, clip, beta1, beta2, mask, temperature, rtd_weight;
-    char *schedule, *device, *dtype;
+    char *schedule, *device, *dtype, *rtd_embeddings;
     bool fallback, deterministic;
+};
+
+/* Where the parameters start, when not at random. */
+struct neb_job_init {
+    char *from;  /* a model folder */
+    char *match; /* only these names */
+};
+
+/* Knowledge from other models, beside the targets. */
+struct neb_job_distill {
+    char *teacher, *encoder, *hidden_loss;
+    int64_t top_k;
+    double weight, temperature, hidden_weight;
 };
 
 /* One member of a run on several sites. */
@@ -75,6 +88,8 @@ struct neb_job {
     struct neb_peft_config peft;
     struct neb_job_tokenizer tokenizer;
     struct neb_job_train train;
+    struct neb_job_init init;
+    struct neb_job_distill distill;
     struct neb_job_data data[NEB_JOB_DATA];
     int n_data;
     struct neb_job_wan wan;

@@ -1,114 +1,15 @@
-/* work.c: models, data and optimizer of a job, and its step.
+/* work.c: models, data and optimizer of a job, opened together and given out.
  *
- * A step is a list of micro-batches; each is loaded into the feed just before it runs. Replaced-token detection makes two
- * of every batch: the generator learns to fill the masks, then its choices are put into the text and the discriminator
- * learns to find them. Both losses are normalised by one factor, so the discriminator's rows carry what brings its own
- * normalisation and weight about. */
-#include "task/work.h"
+ * Which models there are follows from the task and from the links: replaced-token detection has a generator and a
+ * discriminator, unless one of them lives on another site. Parameters are all added before the slab is made; values from
+ * a folder (`init`) come in right after it. */
+#include "task/work_internal.h"
+#include "base/log.h"
 #include "base/mem.h"
-#include "base/rng.h"
-#include "task/sample.h"
+#include "task/folder.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum { AHEAD = 4, MAX_MICRO = 1024 };
-
-struct piece { /* one run of a step */
-    struct neb_work *work;
-    struct neb_batch *batch;
-    struct neb_micro *micro;
-};
-
-struct neb_work {
-    const struct neb_job *job;
-    const struct neb_data *data;
-    int64_t part, parts;
-    neb_device *dev;
-    neb_params *params;
-    neb_tape *tape;
-    neb_optimizer *opt;
-    struct neb_model *model, *generator;
-    struct neb_feed *feed, *feed2; /* feed2: the discriminator's */
-    neb_buffer *logits;            /* rtd: the generator's, at the masked rows */
-    struct neb_sampler *sampler;
-    struct neb_batches *stream;
-    struct neb_prefetch *ahead;
-    struct piece *pieces;
-    struct neb_micro *micros;
-};
-
-/* ---- feeding --------------------------------------------------------------------------------------------------- */
-
-static struct neb_feed_side side_of(const struct neb_side *s)
-{
-    return (struct neb_feed_side){.rows = s->tokens,
-                                  .seqs = s->nseq,
-                                  .max_len = s->max_len,
-                                  .ids = s->ids,
-                                  .position = s->at,
-                                  .type = s->type,
-                                  .sample = s->sample,
-                                  .starts = s->cu_seqlens};
-}
-
-static struct neb_feed_data feed_of(const struct neb_batch *b)
-{
-    struct neb_feed_data d = {.sides = b->sides,
-                              .targets = b->loss.n,
-                              .target_row = b->loss.rows,
-                              .target = b->loss.target,
-                              .weight = b->loss.weight};
-    for (int i = 0; i < b->sides; i++) d.side[i] = side_of(&b->side[i]);
-    return d;
-}
-
-static neb_status load(void *arg)
-{
-    struct piece *p = arg;
-    struct neb_feed_data d = feed_of(p->batch);
-    NEB_TRY(neb__feed_load(p->work->feed, &d));
-    if (p->micro) p->micro->key = neb__feed_key(p->work->feed);
-    return NEB_OK;
-}
-
-static void run_model(neb_tape *t, void *arg)
-{
-    struct neb_work *w = ((struct piece *)arg)->work;
-    const struct neb_input *in = neb__feed_input(w->feed, t);
-    neb__model_loss(w->model, t, neb__model_run(w->model, t, in), in, NULL);
-}
-
-static void run_generator(neb_tape *t, void *arg)
-{
-    struct neb_work *w = ((struct piece *)arg)->work;
-    const struct neb_input *in = neb__feed_input(w->feed, t);
-    neb_tensor *x = neb__model_run(w->generator, t, in);
-    neb__model_loss(w->generator, t, x, in, NULL);
-    neb_tensor *fixed = neb_op_stop_gradient(t, x);
-    neb_output(t, neb__model_logits(w->generator, t, fixed, &in->side[0], in->target_row), w->logits,
-               NEB_F32);
-}
-
-/* The generator's choices, put into the text. */
-static neb_status load_discriminator(void *arg)
-{
-    struct piece *p = arg;
-    struct neb_work *w = p->work;
-    struct neb_feed_data d = feed_of(p->batch);
-    float share = (float)(w->job->train.rtd_weight * p->batch->loss.used);
-    NEB_TRY(neb__sampler_replace(w->sampler, p->batch, w->logits, share, &d));
-    NEB_TRY(neb__feed_load(w->feed2, &d));
-    if (p->micro) p->micro->key = neb__feed_key(w->feed2) ^ 1;
-    return NEB_OK;
-}
-
-static void run_discriminator(neb_tape *t, void *arg)
-{
-    struct neb_work *w = ((struct piece *)arg)->work;
-    const struct neb_input *in = neb__feed_input(w->feed2, t);
-    neb__model_loss(w->model, t, neb__model_run(w->model, t, in), in, NULL);
-}
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
@@ -122,23 +23,62 @@ static neb_status open_device(struct neb_work *w)
     return neb_device_open(t->device, &c, &w->dev);
 }
 
+/* What the discriminator has of the generator's embeddings. */
+static neb_status make_discriminator(struct neb_work *w, struct neb_model_config *m)
+{
+    const char *how = w->job->train.rtd_embeddings;
+    bool shared = strcmp(how, "separate") != 0;
+    if (shared && !w->generator)
+        return neb__doc_fail(&w->job->doc, "train.rtd_embeddings",
+                             "train.rtd_embeddings: '%s' needs generator and discriminator on one site", how);
+    m->embedding_delta = !strcmp(how, "disentangled");
+    const struct neb_model *table = shared ? w->generator : NULL;
+    NEB_TRY(neb__model_create(m, &w->job->peft, "", table, w->params, &w->model));
+    w->model->loss_slot = 1;
+    return NEB_OK;
+}
+
 static neb_status make_models(struct neb_work *w)
 {
-    struct neb_model_config *m = (struct neb_model_config *)(uintptr_t)&w->job->model, g;
+    struct neb_model_config *m = (struct neb_model_config *)(uintptr_t)&w->job->model,
+                            *g = (struct neb_model_config *)(uintptr_t)&w->job->generator;
     NEB_TRY(neb_params_create(&w->params));
-    m->vocab = neb__tok_vocab(w->data->tok);
+    int64_t tokens = neb__tok_vocab(w->data->tok);
+    if (m->vocab < tokens || !w->job->init.from) m->vocab = tokens;
     if (m->max_positions < w->job->train.max_len) m->max_positions = w->job->train.max_len;
-    if (w->job->kind == NEB_TASK_RTD) {
-        g = w->job->generator;
-        g.vocab = m->vocab;
-        g.max_positions = m->max_positions;
-        NEB_TRY(neb__model_create(&g, &w->job->peft, "generator.", NULL, w->params, &w->generator));
-    }
-    NEB_TRY(neb__model_create(m, &w->job->peft, "", NULL, w->params, &w->model));
-    if (w->generator) w->model->loss_slot = 1;
+    g->vocab = m->vocab;
+    g->max_positions = m->max_positions;
+    if (w->job->kind != NEB_TASK_RTD)
+        return neb__model_create(m, &w->job->peft, "", NULL, w->params, &w->model);
+    if (!w->links.relay.take)
+        NEB_TRY(neb__model_create(g, &w->job->peft, "generator.", NULL, w->params, &w->generator));
+    return w->links.relay.give ? NEB_OK : make_discriminator(w, m);
+}
+
+/* Values from a folder, for the names that both have. */
+static neb_status start_from(struct neb_work *w)
+{
+    const struct neb_job_init *init = &w->job->init;
+    struct neb_model *m = w->model ? w->model : w->generator;
+    struct neb_folder f;
+    int n = 0;
+    NEB_TRY(neb__folder_read(init->from, &f));
+    neb_status s = neb__folder_load(&f, m, init->match, false, &n);
+    neb__folder_free(&f);
+    NEB_TRY(s);
+    if (!n)
+        return neb__doc_fail(&w->job->doc, "init", "init: %s has no parameter of this model%s%s", init->from,
+                             init->match ? " that matches " : "", init->match ? init->match : "");
+    neb__info("%d parameters start from %s", n, init->from);
+    return NEB_OK;
+}
+
+static neb_status make_ready(struct neb_work *w)
+{
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
-    NEB_TRY(neb__model_ready(w->model));
-    return w->generator ? neb__model_ready(w->generator) : NEB_OK;
+    if (w->model) NEB_TRY(neb__model_ready(w->model));
+    if (w->generator) NEB_TRY(neb__model_ready(w->generator));
+    return w->job->init.from ? start_from(w) : NEB_OK;
 }
 
 static int32_t larger(int32_t a, int32_t b)
@@ -167,15 +107,20 @@ static neb_status largest(struct neb_work *w, struct neb_feed_limits *l)
     return NEB_OK;
 }
 
-static neb_status make_feeds(struct neb_work *w)
+static neb_status make_feeds(struct neb_work *w, struct neb_feed_limits l)
 {
-    struct neb_feed_limits l = {.prefix = (int32_t)w->model->peft.prefix_length};
-    NEB_TRY(largest(w, &l));
+    struct neb_sampler_config c = {.tok = w->data->tok,
+                                   .rows = l.rows[0],
+                                   .masked = l.targets,
+                                   .seed = (uint32_t)w->job->seed,
+                                   .threads = (int)w->job->train.threads,
+                                   .draws = w->generator != NULL};
+    l.prefix = (int32_t)(w->model ? w->model : w->generator)->peft.prefix_length;
     NEB_TRY(neb__feed_create(w->dev, &l, &w->feed));
-    if (!w->generator) return NEB_OK;
+    if (w->job->kind != NEB_TASK_RTD) return NEB_OK;
     size_t logits = (size_t)l.targets * (size_t)neb__tok_vocab(w->data->tok) * sizeof(float);
-    NEB_TRY(neb_buffer_create(w->dev, logits, &w->logits));
-    NEB_TRY(neb__sampler_create(w->data->tok, l.rows[0], l.targets, (uint32_t)w->job->seed, &w->sampler));
+    if (w->generator) NEB_TRY(neb_buffer_create(w->dev, logits, &w->logits));
+    NEB_TRY(neb__sampler_create(&c, &w->sampler));
     l.targets = l.rows[0];
     return neb__feed_create(w->dev, &l, &w->feed2);
 }
@@ -192,28 +137,39 @@ static neb_status make_optimizer(struct neb_work *w)
     return neb_optimizer_create(w->dev, w->params, &c, &w->opt);
 }
 
-static neb_status open_all(struct neb_work *w)
+static neb_status make_stream(struct neb_work *w)
 {
-    NEB_TRY(open_device(w));
-    NEB_TRY(make_models(w));
-    NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
-    neb_tape_allow_fallback(w->tape, w->job->train.fallback);
-    NEB_TRY(make_optimizer(w));
     neb_status s = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);
     if (s == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&w->job->doc, "data", "no corpus to train on (use: train)");
     NEB_TRY(s);
-    NEB_TRY(make_feeds(w));
     size_t runs = (size_t)w->job->train.micro * 2;
-    w->pieces = NEB_NEW_ARRAY(struct piece, runs);
+    w->pieces = NEB_NEW_ARRAY(struct neb_piece, runs);
     w->micros = NEB_NEW_ARRAY(struct neb_micro, runs);
     if (!w->pieces || !w->micros)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu micro-batches", runs);
     return NEB_OK;
 }
 
+static neb_status open_all(struct neb_work *w)
+{
+    struct neb_feed_limits l = {0};
+    NEB_TRY(open_device(w));
+    NEB_TRY(make_models(w));
+    NEB_TRY(make_stream(w));
+    NEB_TRY(largest(w, &l));
+    if (w->model)
+        NEB_TRY(
+            neb__distill_create(w->job, w->data, &w->links, w->dev, &l, w->params, w->model, &w->distill));
+    NEB_TRY(make_ready(w));
+    NEB_TRY(make_feeds(w, l));
+    NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
+    neb_tape_allow_fallback(w->tape, w->job->train.fallback);
+    return make_optimizer(w);
+}
+
 neb_status neb__work_open(const struct neb_job *job, const struct neb_data *data, int64_t part, int64_t parts,
-                          struct neb_work **out)
+                          const struct neb_links *links, struct neb_work **out)
 {
     struct neb_work *w = NEB_NEW(struct neb_work);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a job");
@@ -221,6 +177,7 @@ neb_status neb__work_open(const struct neb_job *job, const struct neb_data *data
     w->data = data;
     w->part = part;
     w->parts = parts;
+    if (links) w->links = *links;
     neb_status s = open_all(w);
     if (s != NEB_OK) {
         neb__work_close(w);
@@ -236,6 +193,7 @@ void neb__work_close(struct neb_work *w)
     neb__prefetch_stop(w->ahead);
     neb__batches_free(w->stream);
     neb__sampler_free(w->sampler);
+    neb__distill_destroy(w->distill);
     neb_buffer_destroy(w->logits);
     neb__feed_destroy(w->feed);
     neb__feed_destroy(w->feed2);
@@ -248,119 +206,6 @@ void neb__work_close(struct neb_work *w)
     neb__free(w->pieces);
     neb__free(w->micros);
     neb__free(w);
-}
-
-/* ---- stepping -------------------------------------------------------------------------------------------------- */
-
-static int64_t rows_of(const struct neb_batch *b)
-{
-    return (int64_t)b->side[0].used + (b->sides > 1 ? b->side[1].used : 0);
-}
-
-/* Fills pieces and micros from the batches ahead; returns how many runs there are. */
-static neb_status gather(struct neb_work *w, int *runs, int64_t *tokens)
-{
-    *runs = 0;
-    *tokens = 0;
-    for (int64_t i = 0; i < w->job->train.micro; i++) {
-        struct neb_batch *b;
-        NEB_TRY(neb__prefetch_get(w->ahead, &b));
-        int at = (*runs)++;
-        w->pieces[at] = (struct piece){w, b, &w->micros[at]};
-        w->micros[at] = (struct neb_micro){load, w->generator ? run_generator : run_model, &w->pieces[at], 0,
-                                           (double)b->loss.used};
-        *tokens += rows_of(b);
-        if (!w->generator) continue;
-        at = (*runs)++;
-        w->pieces[at] = (struct piece){w, b, &w->micros[at]};
-        w->micros[at] = (struct neb_micro){load_discriminator, run_discriminator, &w->pieces[at], 0, 0};
-    }
-    return NEB_OK;
-}
-
-static void give_back(struct neb_work *w, int runs)
-{
-    for (int i = 0; i < runs; i += w->generator ? 2 : 1) neb__prefetch_done(w->ahead, w->pieces[i].batch);
-}
-
-neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out)
-{
-    if (!w->ahead) NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
-    int runs;
-    int64_t tokens;
-    struct neb_step_info info = {0};
-    neb_status s = gather(w, &runs, &tokens);
-    if (s == NEB_OK)
-        s = neb_train_step(w->opt, w->tape, w->micros, runs, lr, (uint32_t)w->job->seed, NULL, &info);
-    give_back(w, runs);
-    if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
-    *out = (struct neb_work_step){.step = info.step,
-                                  .loss = (double)info.loss[0] + (double)info.loss[1],
-                                  .parts = {(double)info.loss[0], (double)info.loss[1]},
-                                  .grad_norm = (double)info.grad_norm,
-                                  .tokens = tokens,
-                                  .skipped = info.skipped};
-    return s;
-}
-
-/* ---- evaluation ------------------------------------------------------------------------------------------------ */
-
-static neb_status eval_run(struct neb_work *w, neb_model_fn fn, struct piece *p, uint64_t key,
-                           struct neb_ctl *c)
-{
-    *c = (struct neb_ctl){.step = 1, .seed = 1, .loss_scale = 1};
-    struct neb_run run = {.fn = fn, .arg = p, .key = key};
-    NEB_TRY(neb_tape_begin_step(w->tape, c));
-    NEB_TRY(neb_tape_run(w->tape, &run));
-    return neb_tape_end_step(w->tape, true, c);
-}
-
-static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb_work_eval *e, double sums[6])
-{
-    struct piece p = {w, b, NULL};
-    struct neb_ctl c;
-    NEB_TRY(load(&p));
-    NEB_TRY(eval_run(w, w->generator ? run_generator : run_model, &p, neb__feed_key(w->feed), &c));
-    sums[0] += (double)c.loss[0];
-    sums[1] += (double)c.counts[0];
-    sums[2] += (double)c.counts[1];
-    e->rows += b->loss.used;
-    e->batches++;
-    if (!w->generator) return NEB_OK;
-    NEB_TRY(load_discriminator(&p));
-    NEB_TRY(eval_run(w, run_discriminator, &p, neb__feed_key(w->feed2) ^ 1, &c));
-    /* rows were weighted by rtd_weight * masked / rows: undone here */
-    sums[3] += (double)c.loss[1] / (w->job->train.rtd_weight * b->loss.used) * (double)c.counts[1];
-    sums[4] += (double)c.counts[0];
-    sums[5] += (double)c.counts[1];
-    e->rtd_recall += (double)c.counts[3];
-    e->rtd_loss += (double)c.counts[2];
-    return NEB_OK;
-}
-
-neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out)
-{
-    struct neb_batches *stream = NULL;
-    struct neb_batch *b = NULL;
-    struct neb_work_eval e = {0};
-    double sums[6] = {0};
-    NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
-    neb_status s = neb__batches_batch(stream, &b);
-    while (s == NEB_OK && (!batches || e.batches < batches)) {
-        s = neb__batches_next(stream, b);
-        if (s == NEB_OK) s = eval_batch(w, b, &e, sums);
-    }
-    neb__batch_free(b);
-    neb__batches_free(stream);
-    if (s != NEB_OK && s != NEB_ERR_AGAIN) return s;
-    e.loss = sums[0] / (double)(e.rows ? e.rows : 1);
-    e.accuracy = sums[2] > 0 ? sums[1] / sums[2] : 0;
-    double replaced = e.rtd_loss;
-    e.rtd_loss = sums[5] > 0 ? sums[3] / sums[5] : 0;
-    e.rtd_accuracy = sums[5] > 0 ? sums[4] / sums[5] : 0;
-    e.rtd_recall = replaced > 0 ? e.rtd_recall / replaced : 0;
-    *out = e;
-    return NEB_OK;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------------------------- */
@@ -388,6 +233,11 @@ neb_optimizer *neb__work_optimizer(struct neb_work *w)
 struct neb_model *neb__work_model(struct neb_work *w)
 {
     return w->model;
+}
+
+struct neb_model *neb__work_generator(struct neb_work *w)
+{
+    return w->generator;
 }
 
 double neb__work_waited(const struct neb_work *w)

@@ -6,12 +6,13 @@
 #include "base/hash.h"
 #include "nn/model.h"
 #include "task/data.h"
+#include "task/links.h"
 #include "text/prefetch.h"
 
 struct neb_work_step {
     int64_t step;
     double loss;     /* of the task; rtd: generator + weight * discriminator */
-    double parts[2]; /* rtd: generator, discriminator */
+    double parts[3]; /* targets (rtd: the generator's), the discriminator's, the hidden states' */
     double grad_norm;
     int64_t tokens; /* real rows that went in, both sides */
     bool skipped;   /* not finite: nothing changed */
@@ -25,9 +26,10 @@ struct neb_work_eval {
 
 struct neb_work;
 
-/* part of parts: this process's share of the data. NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
+/* part of parts: this process's share of the data. links: what comes from, or goes to, other sites; NULL: nothing.
+ *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
 neb_status neb__work_open(const struct neb_job *job, const struct neb_data *data, int64_t part, int64_t parts,
-                          struct neb_work **out);
+                          const struct neb_links *links, struct neb_work **out);
 void neb__work_close(struct neb_work *w);
 
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */
@@ -40,8 +42,9 @@ neb_params *neb__work_params(struct neb_work *w);
 neb_device *neb__work_device(struct neb_work *w);
 neb_tape *neb__work_tape(struct neb_work *w);
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
-struct neb_model *neb__work_model(struct neb_work *w);
-double neb__work_waited(const struct neb_work *w); /* seconds spent waiting for data */
+struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
+struct neb_model *neb__work_generator(struct neb_work *w); /* rtd; NULL: none here */
+double neb__work_waited(const struct neb_work *w);         /* seconds spent waiting for data */
 
 /* Names and shapes of all parameters, hashed: what a checkpoint is of. */
 neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out);

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "store/metrics.h"
-#include "store/safetensors.h"
+#include "task/folder.h"
 #include "train/resume.h"
 #include "train/show.h"
 
@@ -127,7 +127,8 @@ static neb_status open_trainer(struct trainer *t)
         return neb__doc_fail(&t->job->doc, "strategy", "strategy %s cannot be run by this version",
                              neb__strategy_name(t->job->plan));
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    NEB_TRY(neb__work_open(t->job, &t->data, alone ? 0 : t->job->at, alone ? 1 : t->job->n_sites, &t->work));
+    NEB_TRY(neb__work_open(t->job, &t->data, alone ? 0 : t->job->at, alone ? 1 : t->job->n_sites, NULL,
+                           &t->work));
     if (!alone) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(t->job->train.average > t->job->train.keep ? t->job->train.average : t->job->train.keep);
@@ -158,6 +159,7 @@ static void measure(struct trainer *t, const struct neb_work_step *s, double lr)
     neb__metrics_put(t->metrics, s->step, "grad_norm", s->grad_norm);
     neb__metrics_put(t->metrics, s->step, "lr", lr);
     neb__metrics_put(t->metrics, s->step, "tokens_per_second", neb__show_rate(&t->show));
+    if (s->parts[2] != 0) neb__metrics_put(t->metrics, s->step, "hidden_loss", s->parts[2]);
     if (t->job->kind != NEB_TASK_RTD) return;
     neb__metrics_put(t->metrics, s->step, "generator_loss", s->parts[0]);
     neb__metrics_put(t->metrics, s->step, "discriminator_loss", s->parts[1]);
@@ -264,39 +266,33 @@ static neb_status average(struct trainer *t)
     return s;
 }
 
-/* OUT/model.safetensors: every parameter under its own name. */
-static neb_status export_model(struct trainer *t)
+/* OUT is a model folder; so is OUT/generator of replaced-token detection. */
+static neb_status write_folder(struct trainer *t, const struct neb_model *m, const struct neb_model_config *c,
+                               const char *task, const char *path)
 {
-    neb_params *ps = neb__work_params(t->work);
-    int n = neb_params_count(ps);
-    float *values = neb__malloc((size_t)neb__resume_values(t->work) * sizeof *values), *at = values;
-    struct neb_st_tensor *list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)n);
-    neb_status s = values && list ? neb__resume_read_params(t->work, values)
-                                  : neb__fail(NEB_ERR_NOMEM, "out of memory for exporting %d parameters", n);
-    for (int i = 0; s == NEB_OK && i < n; i++) {
-        const neb_param *p = neb_params_at(ps, i);
-        int64_t shape[4];
-        list[i] = (struct neb_st_tensor){.name = neb_param_name(p),
-                                         .type = NEB_ST_F32,
-                                         .rank = neb_param_shape(p, shape),
-                                         .data = at,
-                                         .size = (uint64_t)neb_param_values(p) * sizeof *at};
-        memcpy(list[i].shape, shape, sizeof shape);
-        at += neb_param_values(p);
-    }
-    char path[512];
-    snprintf(path, sizeof path, "%s/model.safetensors", t->job->out);
-    if (s == NEB_OK) s = neb__st_write(path, list, n, NULL);
-    neb__free(values);
-    neb__free(list);
+    struct neb_folder f;
+    NEB_TRY(neb__folder_init(&f));
+    neb_status s = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
+    f.tagged = neb__data_tagged(&t->data);
+    if (s == NEB_OK) s = neb__folder_write(&f, path, m, t->data.tok_path);
+    neb__folder_free(&f);
     return s;
+}
+
+static neb_status write_models(struct trainer *t)
+{
+    char path[NEB_FOLDER_PATH];
+    const struct neb_model *model = neb__work_model(t->work), *generator = neb__work_generator(t->work);
+    if (model) NEB_TRY(write_folder(t, model, &t->job->model, t->job->task, t->job->out));
+    snprintf(path, sizeof path, "%s/generator", t->job->out);
+    return generator ? write_folder(t, generator, &t->job->generator, "mlm", path) : NEB_OK;
 }
 
 static neb_status finish(struct trainer *t)
 {
     NEB_TRY(average(t));
     NEB_TRY(evaluate(t));
-    NEB_TRY(export_model(t));
+    NEB_TRY(write_models(t));
     neb__show_line(&t->show,
                    "%s: %" PRId64 " steps, %" PRId64
                    " tokens in %.0f s (%.0f tokens/s, %.1f %% waiting for data)",

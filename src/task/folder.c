@@ -1,0 +1,234 @@
+/* folder.c: model folders: model.yaml from the option tables, the parameters by name, the tokenizer's file.
+ *
+ * Two models of one parameter set (generator and discriminator) are told apart by their prefix, which the file does not
+ * show. A model whose token table is another's writes it as its own; a table kept as a difference to another's
+ * (disentangled embeddings) is written as the sum, so a folder never depends on a second one. */
+#include "task/folder.h"
+#include "base/doc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "store/safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FIELD(field, kind, fallback, help) NEB_OPT(struct neb_folder, field, kind, fallback, NULL, help)
+
+static const struct neb_opt table[] = {
+    FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: mlm, causal, rtd, translate, class"),
+    FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
+    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model: plain, or xlm-r"),
+    FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
+    FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),
+    NEB_OPT_END,
+};
+static const char *const sections[] = {"model", "peft", NULL};
+
+static const char token_name[] = "embed.token.weight";
+
+/* ---- model.yaml ------------------------------------------------------------------------------------------------ */
+
+neb_status neb__folder_init(struct neb_folder *out)
+{
+    memset(out, 0, sizeof *out);
+    neb_status s = neb__opts_init(table, out);
+    if (s == NEB_OK) s = neb__model_config_init(NULL, &out->model);
+    if (s == NEB_OK) s = neb__peft_config_init(&out->peft);
+    if (s != NEB_OK) neb__folder_free(out);
+    return s;
+}
+
+void neb__folder_free(struct neb_folder *f)
+{
+    neb__opts_free(table, f);
+    neb__model_config_free(&f->model);
+    neb__peft_config_free(&f->peft);
+}
+
+neb_status neb__folder_describe(struct neb_folder *f, const char *task, const struct neb_model_config *model,
+                                const struct neb_peft_config *peft, const struct neb_tok_cfg *tok)
+{
+    NEB_TRY(neb__opts_set(table, f, "task", task));
+    NEB_TRY(neb__opts_set(table, f, "numbering", tok->layout == NEB_TOK_XLMR ? "xlm-r" : "plain"));
+    f->cased = tok->cased != 0;
+    NEB_TRY(neb__doc_copy(neb__model_options, model, &f->model));
+    return neb__doc_copy(neb__peft_options, peft, &f->peft);
+}
+
+static neb_status bind(struct neb_doc *doc, struct neb_folder *f)
+{
+    NEB_TRY(neb__doc_bind(doc, "", table, f, sections));
+    NEB_TRY(neb__doc_bind(doc, "model", neb__model_options, &f->model, NULL));
+    NEB_TRY(neb__doc_bind(doc, "peft", neb__peft_options, &f->peft, NULL));
+    NEB_TRY(neb__doc_all_used(doc));
+    if (f->tokenizer && (strchr(f->tokenizer, '/') || *f->tokenizer == '.'))
+        return neb__doc_fail(doc, "tokenizer", "tokenizer: '%s' must be a file in the folder", f->tokenizer);
+    if (!f->numbering || (strcmp(f->numbering, "plain") && strcmp(f->numbering, "xlm-r")))
+        return neb__doc_fail(doc, "numbering", "numbering: plain or xlm-r");
+    return NEB_OK;
+}
+
+neb_status neb__folder_read(const char *path, struct neb_folder *out)
+{
+    char file[NEB_FOLDER_PATH + 32];
+    struct neb_doc doc;
+    if (strlen(path) >= sizeof out->path)
+        return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %zu bytes",
+                         sizeof out->path - 1);
+    snprintf(file, sizeof file, "%s/model.yaml", path);
+    NEB_TRY(neb__doc_read(file, &doc));
+    neb_status s = neb__folder_init(out);
+    if (s == NEB_OK) {
+        snprintf(out->path, sizeof out->path, "%s", path);
+        s = bind(&doc, out);
+        if (s != NEB_OK) neb__folder_free(out);
+    }
+    neb__doc_free(&doc);
+    return s;
+}
+
+neb_status neb__folder_tokenizer(const struct neb_folder *f, struct neb_tok **out)
+{
+    char file[NEB_FOLDER_PATH + 256];
+    struct neb_tok_cfg cfg = {.layout = strcmp(f->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR,
+                              .cased = f->cased};
+    if (!f->tokenizer) return neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer", f->path);
+    snprintf(file, sizeof file, "%s/%s", f->path, f->tokenizer);
+    return neb__tok_open(file, &cfg, out);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+/* The name that a folder gives a parameter of `m`, or NULL: it is not of this model. */
+const char *neb__folder_name(const struct neb_model *m, const neb_param *p)
+{
+    const char *name = neb_param_name(p);
+    size_t n = strlen(m->prefix);
+    if (p == m->token) return token_name;
+    if (strncmp(name, m->prefix, n)) return NULL;
+    if (!n && (!strncmp(name, "generator.", 10) || !strncmp(name, "distill.", 8))) return NULL;
+    return name + n;
+}
+
+/* values: host memory for all of the model's parameters. */
+static neb_status collect(const struct neb_model *m, float *values, struct neb_st_tensor *list, int *count)
+{
+    int n = 0;
+    for (int i = 0; i < neb_params_count(m->params); i++) {
+        const neb_param *p = neb_params_at(m->params, i);
+        const char *name = neb__folder_name(m, p);
+        int64_t shape[4] = {0}, size = neb_param_values(p);
+        if (!name) continue;
+        NEB_TRY(neb_param_read(p, values));
+        if (p == m->token && m->token_base) {
+            NEB_TRY(neb_param_read(m->token_base, values + size));
+            for (int64_t k = 0; k < size; k++) values[k] += values[size + k];
+        }
+        list[n] = (struct neb_st_tensor){.name = name,
+                                         .type = NEB_ST_F32,
+                                         .rank = neb_param_shape(p, shape),
+                                         .data = values,
+                                         .size = (uint64_t)size * sizeof *values};
+        memcpy(list[n++].shape, shape, sizeof shape);
+        values += size;
+    }
+    *count = n;
+    return NEB_OK;
+}
+
+static neb_status write_params(const char *path, const struct neb_model *m)
+{
+    char file[NEB_FOLDER_PATH + 32];
+    int n = neb_params_count(m->params);
+    /* the table of a difference is added behind the sum: never more than all values of the set */
+    size_t room = (size_t)neb_params_values(m->params, false) + (size_t)neb_param_values(m->token);
+    float *values = neb__malloc(room * sizeof *values);
+    struct neb_st_tensor *list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)n);
+    neb_status s = values && list ? collect(m, values, list, &n)
+                                  : neb__fail(NEB_ERR_NOMEM, "out of memory for writing %d parameters", n);
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    if (s == NEB_OK) s = neb__st_write(file, list, n, NULL);
+    neb__free(values);
+    neb__free(list);
+    return s;
+}
+
+static neb_status write_yaml(const struct neb_folder *f, const char *path)
+{
+    char file[NEB_FOLDER_PATH + 32];
+    struct neb_buf text;
+    neb__buf_init(&text, 1 << 20);
+    neb_status s = neb__opts_write(table, f, "", &text);
+    if (s == NEB_OK) s = neb__buf_printf(&text, "model:\n");
+    if (s == NEB_OK) s = neb__opts_write(neb__model_options, &f->model, "  ", &text);
+    if (s == NEB_OK) s = neb__buf_printf(&text, "peft:\n  method: \"%s\"\n", f->peft.method);
+    if (s == NEB_OK && strcmp(f->peft.method, "full"))
+        s = neb__opts_write(neb__peft_options + 1, &f->peft, "  ", &text);
+    snprintf(file, sizeof file, "%s/model.yaml", path);
+    if (s == NEB_OK) s = neb__file_replace(file, text.data, text.len, 0644);
+    neb__buf_free(&text);
+    return s;
+}
+
+static neb_status copy_tokenizer(struct neb_folder *f, const char *path, const char *from)
+{
+    char file[NEB_FOLDER_PATH + 32];
+    size_t n = strlen(from);
+    const char *name = n > 4 && !strcmp(from + n - 4, ".txt") ? "vocab.txt" : "tokenizer.model";
+    struct neb_buf bytes;
+    neb__buf_init(&bytes, 256u << 20);
+    neb_status s = neb__file_read(from, &bytes);
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    if (s == NEB_OK) s = neb__file_replace(file, bytes.data, bytes.len, 0644);
+    if (s == NEB_OK) s = neb__opts_set(table, f, "tokenizer", name);
+    neb__buf_free(&bytes);
+    return s;
+}
+
+neb_status neb__folder_write(struct neb_folder *f, const char *path, const struct neb_model *m,
+                             const char *tokenizer_file)
+{
+    if (strlen(path) >= NEB_FOLDER_PATH)
+        return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %d bytes",
+                         NEB_FOLDER_PATH - 1);
+    NEB_TRY(neb__file_make_dir(path, 0755));
+    if (tokenizer_file) NEB_TRY(copy_tokenizer(f, path, tokenizer_file));
+    NEB_TRY(write_params(path, m));
+    return write_yaml(f, path);
+}
+
+/* ---- ready for use --------------------------------------------------------------------------------------------- */
+
+static neb_status open_ready(struct neb_ready *r, const char *head)
+{
+    int loaded;
+    if (head) NEB_TRY(neb__opts_set(neb__model_options, &r->folder.model, "head", head));
+    NEB_TRY(neb_params_create(&r->params));
+    NEB_TRY(neb__model_create(&r->folder.model, &r->folder.peft, "", NULL, r->params, &r->model));
+    neb_params_trainable(r->params, "*", false);
+    NEB_TRY(neb_params_ready(r->params, r->device, 1));
+    NEB_TRY(neb__folder_load(&r->folder, r->model, NULL, true, &loaded));
+    return r->folder.tokenizer ? neb__folder_tokenizer(&r->folder, &r->tok) : NEB_OK;
+}
+
+neb_status neb__ready_open(const char *path, const char *head, neb_device *device, struct neb_ready *out)
+{
+    memset(out, 0, sizeof *out);
+    NEB_TRY(neb__folder_read(path, &out->folder));
+    out->device = device;
+    neb_status s = open_ready(out, head);
+    if (s == NEB_OK && out->tok && neb__tok_vocab(out->tok) > out->model->arch.vocab)
+        s = neb__fail(NEB_ERR_CONFIG, "%s: the tokenizer has %d tokens, the model %" PRId64, path,
+                      neb__tok_vocab(out->tok), out->model->arch.vocab);
+    if (s != NEB_OK) neb__ready_close(out);
+    return s;
+}
+
+void neb__ready_close(struct neb_ready *r)
+{
+    neb__model_destroy(r->model);
+    neb_params_destroy(r->params);
+    neb__tok_close(r->tok);
+    neb__folder_free(&r->folder);
+    memset(r, 0, sizeof *r);
+}

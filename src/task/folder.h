@@ -1,0 +1,65 @@
+/* folder.h: a model as a folder: what training leaves behind and what every other command takes.
+ *
+ *     model.yaml          what it is: the task, the model's options, what was added to train it
+ *     model.safetensors   its parameters, under the names of docs/models.md
+ *     tokenizer.model     or vocab.txt, as model.yaml says
+ *
+ * Reading believes nothing: options are checked as a job's are, tensors must have the shapes that follow from them. */
+#ifndef NEB_TASK_FOLDER_H
+#define NEB_TASK_FOLDER_H
+
+#include "nn/model.h"
+#include "text/tok.h"
+
+enum { NEB_FOLDER_PATH = 512 };
+
+/* What model.yaml says. A successful read or init owes a free. */
+struct neb_folder {
+    char path[NEB_FOLDER_PATH];
+    char *task, *tokenizer, *numbering;
+    bool tagged, cased;
+    struct neb_model_config model;
+    struct neb_peft_config peft;
+};
+
+neb_status neb__folder_init(struct neb_folder *out);
+/* Copies what a trained model is into `f`. */
+neb_status neb__folder_describe(struct neb_folder *f, const char *task, const struct neb_model_config *model,
+                                const struct neb_peft_config *peft, const struct neb_tok_cfg *tok);
+neb_status neb__folder_read(const char *path,
+                            struct neb_folder *out); /* NEB_ERR_NOTFOUND, NEB_ERR_CONFIG … */
+void neb__folder_free(struct neb_folder *f);
+
+/* NEB_ERR_CONFIG: it has none. */
+neb_status neb__folder_tokenizer(const struct neb_folder *f, struct neb_tok **out);
+
+/* Writes the folder: the parameters of `m` (of several models in one set: its own), and a copy of the tokenizer's file
+ * (NULL: none). f->tokenizer is set to the copy's name. */
+neb_status neb__folder_write(struct neb_folder *f, const char *path, const struct neb_model *m,
+                             const char *tokenizer_file);
+
+/* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of these
+ * comma-separated patterns, NULL: all. *loaded: how many.
+ *   NEB_ERR_SHAPE names the parameter and both shapes
+ *   NEB_ERR_NOTFOUND, when `all`: a parameter of the model (that matches) is not in the folder */
+neb_status neb__folder_load(const struct neb_folder *f, struct neb_model *m, const char *match, bool all,
+                            int *loaded);
+
+/* The name that a folder gives a parameter of the set that `m` is in; NULL: it is not of this model. */
+const char *neb__folder_name(const struct neb_model *m, const neb_param *p);
+
+/* ---- a model ready for use, nothing of it trained ------------------------------------------------------------- */
+
+struct neb_ready {
+    struct neb_folder folder;
+    neb_device *device; /* not owned */
+    neb_params *params;
+    struct neb_model *model;
+    struct neb_tok *tok; /* NULL: the folder has none */
+};
+
+/* head: instead of the folder's ("none": hidden states only), or NULL. Owes a close. */
+neb_status neb__ready_open(const char *path, const char *head, neb_device *device, struct neb_ready *out);
+void neb__ready_close(struct neb_ready *r);
+
+#endif

@@ -1,0 +1,137 @@
+/* folder_load.c: values from a folder into a model's parameters.
+ *
+ * The model need not be the one that was saved: names that both have are taken, and two things that the other model
+ * kept apart come along merged: LoRA's product with the weight it was added to, and the first segment's embedding with
+ * the positions. */
+#include "task/folder.h"
+#include "base/mem.h"
+#include "store/safetensors.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool matches(const char *list, const char *name)
+{
+    char pattern[NEB_PATH];
+    if (!list) return true;
+    for (int i = 0; neb__list_part(list, i, pattern, sizeof pattern); i++)
+        if (!fnmatch(pattern, name, 0)) return true;
+    return false;
+}
+
+static bool same_shape(const struct neb_st_tensor *t, const neb_param *p)
+{
+    int64_t shape[4] = {0};
+    int rank = neb_param_shape(p, shape);
+    bool same = rank == t->rank;
+    for (int i = 0; same && i < rank; i++) same = shape[i] == t->shape[i];
+    return same;
+}
+
+/* w (out, in) += scale * b (out, rank) a (rank, in). */
+static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_tensor *b, float scale,
+                           float *w)
+{
+    int64_t rank = a->shape[0], in = a->shape[1], out = b->shape[0];
+    float *low = neb__malloc((size_t)(rank * in + out * rank) * sizeof *low), *high = low + rank * in;
+    if (!low) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", a->name);
+    neb_status s = neb__st_to_f32(a, low);
+    if (s == NEB_OK) s = neb__st_to_f32(b, high);
+    for (int64_t o = 0; s == NEB_OK && o < out; o++)
+        for (int64_t r = 0; r < rank; r++)
+            for (int64_t i = 0; i < in; i++) w[o * in + i] += scale * high[o * rank + r] * low[r * in + i];
+    neb__free(low);
+    return s;
+}
+
+/* What LoRA learned goes into a weight whose model has no LoRA. */
+static neb_status merge_lora(struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
+                             const struct neb_st_tensor *t, float *values)
+{
+    char name[2][NEB_PATH + 32];
+    size_t n = strlen(t->name);
+    if (!peft->lora || n < 7 || n >= NEB_PATH || strcmp(t->name + n - 7, ".weight")) return NEB_OK;
+    for (int i = 0; i < 2; i++)
+        snprintf(name[i], sizeof name[i], "%s%.*s.lora.%c", i ? m->prefix : "", (int)n - 7, t->name, 'a');
+    const struct neb_st_tensor *a = neb__st_find(st, name[0]);
+    if (!a || neb_params_find(m->params, name[1])) return NEB_OK;
+    name[0][strlen(name[0]) - 1] = 'b';
+    const struct neb_st_tensor *b = neb__st_find(st, name[0]);
+    if (!b || a->rank != 2 || b->rank != 2 || t->rank != 2 || a->shape[0] != b->shape[1] ||
+        a->shape[1] != t->shape[1] || b->shape[0] != t->shape[0])
+        return neb__fail(NEB_ERR_CORRUPT, "the LoRA matrices of %s do not fit", t->name);
+    return add_lora(a, b, peft->lora_scale, values);
+}
+
+static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const struct neb_st_tensor *t,
+                           const struct neb_model *m, neb_param *p)
+{
+    int64_t shape[4] = {0};
+    int rank = neb_param_shape(p, shape);
+    if (!same_shape(t, p))
+        return neb__fail(
+            NEB_ERR_SHAPE,
+            "%s is %" PRId64 " x %" PRId64 " in the folder, %" PRId64 " x %" PRId64 " in this model", t->name,
+            t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, shape[0], rank > 1 ? shape[1] : 1);
+    float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
+    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
+    neb_status s = neb__st_to_f32(t, values);
+    if (s == NEB_OK) s = merge_lora(st, peft, m, t, values);
+    if (s == NEB_OK) s = neb_param_write(p, values);
+    neb__free(values);
+    return s;
+}
+
+/* An encoder that knew segments and becomes one that does not keeps the first one's share in its positions. */
+static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
+{
+    const struct neb_st_tensor *t = neb__st_find(st, "encoder.embed.type.weight");
+    neb_param *p = m->encoder.position;
+    int64_t shape[4];
+    if (!t || m->encoder.type || !p || m->arch.positions != NEB_POSITIONS_LEARNED) return NEB_OK;
+    neb_param_shape(p, shape);
+    if (t->rank != 2 || t->shape[0] < 1 || t->shape[1] != shape[1])
+        return neb__fail(NEB_ERR_SHAPE, "%s has another width than this model", t->name);
+    size_t n = (size_t)neb_param_values(p), types = (size_t)(t->shape[0] * t->shape[1]);
+    float *values = neb__malloc((n + types) * sizeof *values);
+    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
+    neb_status s = neb_param_read(p, values);
+    if (s == NEB_OK) s = neb__st_to_f32(t, values + n);
+    for (size_t i = 0; s == NEB_OK && i < n; i++) values[i] += values[n + i % (size_t)shape[1]];
+    if (s == NEB_OK) s = neb_param_write(p, values);
+    neb__free(values);
+    return s;
+}
+
+static neb_status load_all(struct neb_st *st, const struct neb_folder *f, struct neb_model *m,
+                           const char *match, bool all, int *loaded)
+{
+    int n = 0;
+    struct neb_peft peft;
+    NEB_TRY(neb__peft_config_check(&f->peft, &peft));
+    for (int i = 0; i < neb_params_count(m->params); i++) {
+        neb_param *p = neb_params_at(m->params, i);
+        const char *name = neb__folder_name(m, p);
+        if (!name || !matches(match, name)) continue;
+        const struct neb_st_tensor *t = neb__st_find(st, name);
+        if (!t && all) return neb__fail(NEB_ERR_NOTFOUND, "%s has no parameter '%s'", f->path, name);
+        if (!t) continue;
+        NEB_TRY(load_one(st, &peft, t, m, p));
+        n++;
+    }
+    *loaded = n;
+    return n && matches(match, "encoder.embed.position.weight") ? fold_segment(st, m) : NEB_OK;
+}
+
+neb_status neb__folder_load(const struct neb_folder *f, struct neb_model *m, const char *match, bool all,
+                            int *loaded)
+{
+    char file[NEB_FOLDER_PATH + 32];
+    struct neb_st *st;
+    snprintf(file, sizeof file, "%s/model.safetensors", f->path);
+    NEB_TRY(neb__st_open(file, &st));
+    neb_status s = load_all(st, f, m, match, all, loaded);
+    neb__st_close(st);
+    return s;
+}
