@@ -15,6 +15,9 @@
  *
  * All sites register the same parameters, in the same order, with the same initial values; what differs is found before
  * the first round and named. One thread calls these functions.
+ *
+ * Sites with different roles (one feeds the other) use streams instead, at the end of this file. A session without
+ * parameters takes part in no rounds: it has links, and streams over them.
  */
 #ifndef NEBULA_NEBULA_H
 #define NEBULA_NEBULA_H
@@ -98,6 +101,77 @@ NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *o
 /* Asks for the end of the run: everything is committed, then neb_step() says NEB_ERR_CANCELLED everywhere. */
 NEB_API neb_status neb_session_leave(neb_session *s);
 NEB_API void neb_session_close(neb_session *s); /* NULL is fine */
+
+/* ---- streams: numbered items from one site to another, each exactly once ---------------------------------------------
+ *
+ *     producer                                            consumer
+ *     neb_stream_open(s, {site, 1, produce, mark}, &out)  neb_stream_open(s, {site, 1, mark}, &in)
+ *     neb_stream_put(out, ++item, bytes, n, -1)           neb_stream_get(in, -1, &bytes, &n, &item)
+ *     neb_stream_sync(out, -1); save a checkpoint         save a checkpoint; neb_stream_retain(in, item)
+ *     neb_stream_drain(out, -1)                           neb_stream_finish(in, 10)
+ *
+ * Items are numbered 1, 2, 3… Each side opens with the mark of its own checkpoint: how many items it covers. Whatever is
+ * killed, cut or restarted in between, the consumer gets mark + 1, mark + 2… once each. A producer that went back to its
+ * checkpoint puts items again that are already in its journal: they are left alone, whatever bytes they have now.
+ * The producer runs ahead of the consumer by its credit at most; then put waits. */
+typedef struct neb_stream neb_stream;
+
+struct neb_stream_config {
+    const char
+        *site; /* the other end, by its name in the roster; NULL: a folder instead of a site, see `folder` */
+    const char *
+        folder; /* with site NULL: items are appended to a journal in it, or read from it, without any link */
+    uint32_t number; /* of this stream between the two sites: 1 to 65535, the same at both ends */
+    bool produce;    /* this end puts; else it gets */
+    uint64_t mark;   /* items that this side's checkpoint covers */
+    int64_t items;   /* producer: credit; consumer: items that wait here to be got. 0: 64 */
+    size_t bytes;    /* consumer: bytes of items on their way, and of items that wait here. 0: 16 MiB */
+};
+
+/* After neb_session_start(); s may be NULL for a folder. A successful open owes a close, before the session's.
+ *   NEB_ERR_NOTFOUND  no such site      NEB_ERR_EXISTS  open already     NEB_ERR_STATE  the session has not started
+ *   NEB_ERR_CORRUPT   the journal is damaged, or holds fewer items than the mark says
+ *   NEB_ERR_INVALID, NEB_ERR_IO, NEB_ERR_NOMEM */
+NEB_API neb_status neb_stream_open(neb_session *s, const struct neb_stream_config *c, neb_stream **out);
+
+/* Copies the bytes. wait_s: how long to wait for credit; negative: until there is some.
+ *   NEB_OK             put, or there already
+ *   NEB_ERR_TIMEOUT    no credit in that time; nothing was put
+ *   NEB_ERR_CANCELLED  the consumer has finished: no more is wanted
+ *   NEB_ERR_INVALID    not the next number   NEB_ERR_LIMIT  more than 16 MiB   NEB_ERR_NOSPACE, NEB_ERR_IO  the journal
+ *   NEB_ERR_CORRUPT    the two ends' checkpoints do not fit together: the log says how */
+NEB_API neb_status neb_stream_put(neb_stream *st, uint64_t item, const void *bytes, size_t n, double wait_s);
+
+/* Producer: until everything put is on this site's disk: before a checkpoint that covers it. NEB_ERR_TIMEOUT, NEB_ERR_IO */
+NEB_API neb_status neb_stream_sync(neb_stream *st, double wait_s);
+
+/* Producer, at its end: until a checkpoint of the consumer covers everything, or the consumer has finished; the consumer's
+ * next get then says NEB_ERR_CANCELLED. NEB_ERR_TIMEOUT */
+NEB_API neb_status neb_stream_drain(neb_stream *st, double wait_s);
+
+/* The next item; the bytes are valid until the next call for this stream.
+ *   NEB_ERR_TIMEOUT    none in that time     NEB_ERR_CANCELLED  the producer has ended the stream
+ *   NEB_ERR_CORRUPT    the producer no longer has the items this site needs, or the folder's journal is damaged */
+NEB_API neb_status neb_stream_get(neb_stream *st, double wait_s, const void **bytes, size_t *n,
+                                  uint64_t *item);
+
+/* Consumer: a checkpoint on disk covers every item up to this one; the producer may forget them. NEB_ERR_INVALID: not got */
+NEB_API neb_status neb_stream_retain(neb_stream *st, uint64_t item);
+
+/* Consumer, at its end, everything got being retained: tells the producer that no more is wanted and waits until it knows.
+ * NEB_ERR_TIMEOUT: it may not know. */
+NEB_API neb_status neb_stream_finish(neb_stream *st, double wait_s);
+
+struct neb_stream_status {
+    uint64_t last;     /* item put, or got */
+    uint64_t received; /* producer: the consumer has it; consumer: it is here */
+    uint64_t retained; /* a checkpoint of the consumer covers it */
+    uint64_t bytes;    /* of the items put or got by this process */
+    double wait_s;     /* spent waiting: for credit, or for items */
+    bool linked;       /* the other site is connected */
+};
+NEB_API void neb_stream_get_status(neb_stream *st, struct neb_stream_status *out);
+NEB_API void neb_stream_close(neb_stream *st); /* NULL is fine */
 
 #ifdef __cplusplus
 }

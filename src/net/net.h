@@ -143,12 +143,16 @@ struct neb_net_stream_producer {
     void *arg;
     /* Room for more: after neb__net_stream_produce() returned NEB_ERR_AGAIN. */
     void (*ready)(void *arg, struct neb_net_stream *s);
+    /* The consumer has everything up to `item`; less than before after it was replaced. */
+    void (*received)(void *arg, struct neb_net_stream *s, uint64_t item);
+    /* Everything up to `item` survives a crash here. */
+    void (*durable)(void *arg, struct neb_net_stream *s, uint64_t item);
     /* The consumer's checkpoint covers everything up to `item`. */
     void (*retained)(void *arg, struct neb_net_stream *s, uint64_t item);
     /* Without a journal: appends item number `item` to `out` again, byte for byte. */
     neb_status (*remake)(void *arg, struct neb_net_stream *s, uint64_t item, struct neb_buf *out);
-    /* No more of this stream: the consumer refused an item, the journal failed, or the peer left the roster. The handle is
-     * gone when this returns. */
+    /* No more of this stream: the consumer ended it (NEB_OK) or refused an item, the journal failed, or the peer left the
+     * roster. The handle is gone when this returns. */
     void (*ended)(void *arg, struct neb_net_stream *s, neb_status why);
 };
 
@@ -184,6 +188,9 @@ neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, s
 neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item);
 void neb__net_stream_resume(struct neb_net_stream *s);
 void neb__net_stream_close(struct neb_net_stream *s); /* this end; a journal stays on disk */
+/* Closes this end and ends the other, whose `ended` gets `why`. The handle is gone and none of its callbacks is called any
+ * more; sent(arg, …): once the other end was told (which may have to wait for it to be opened), or cannot be. */
+neb_status neb__net_stream_end(struct neb_net_stream *s, neb_status why, neb_sent_fn sent, void *arg);
 
 /* ---- measurements ------------------------------------------------------------------------------------------------ */
 

@@ -7,7 +7,7 @@
  *     producer  → OFFER(first item it can still send, next item)        when it opens, and in every new session
  *     consumer  → MARK(received, retained, window)                      likewise, and whenever one of them moves
  *     producer  → items received + 1, received + 2, …                   as far as the window's credit goes
- *     either    → END(status)
+ *     either    → END(status, who)
  *
  * `received` is what the consumer's callback has taken in this life; after a crash it is the mark of its checkpoint. So
  * MARK always names exactly the point to go on from; what was on its way before is sent again or dropped as known. An item
@@ -49,7 +49,12 @@ struct neb_net_stream {
     struct neb_peer *peer;
     uint32_t id;
     bool producing, attached, full, closing;
-    bool tell; /* a mark (or offer) is to be sent */
+    bool tell;    /* a mark (or offer) is to be sent */
+    bool offered; /* consumer: the producer's end was open in this session */
+    bool ending;  /* consumer: wants to tell the end, with `why` */
+    neb_status why;
+    neb_sent_fn end_sent;
+    void *end_arg;
     struct neb_net_stream_producer producer;
     struct neb_net_stream_consumer consumer;
     struct neb_journal *journal;
@@ -74,20 +79,24 @@ struct neb_net_stream {
 
 /* ---- messages of our own ----------------------------------------------------------------------------------------- */
 
-static neb_status tell(struct neb_peer *p, uint8_t op, uint32_t id, uint64_t a, uint64_t b, uint64_t c)
+static neb_status tell_then(struct neb_peer *p, uint8_t op, uint32_t id, const uint64_t abc[3],
+                            neb_sent_fn sent, void *arg)
 {
     uint8_t *m = neb__calloc(MARK_SIZE, 1);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a mark");
     m[0] = op;
     neb__put32(m + 4, id);
-    neb__put64(m + 8, a);
-    neb__put64(m + 16, b);
-    neb__put64(m + 24, c);
+    for (int i = 0; i < 3; i++) neb__put64(m + 8 + 8 * i, abc[i]);
     neb_status s =
-        neb__outbox_push(&p->out, NEB_CONTROL, NEB_KIND_STREAM_MARK, m, MARK_SIZE, true, NULL, NULL);
+        neb__outbox_push(&p->out, NEB_CONTROL, NEB_KIND_STREAM_MARK, m, MARK_SIZE, true, sent, arg);
     if (s != NEB_OK) neb__free(m);
     neb__link_touch(p);
     return s;
+}
+
+static neb_status tell(struct neb_peer *p, uint8_t op, uint32_t id, uint64_t a, uint64_t b, uint64_t c)
+{
+    return tell_then(p, op, id, (const uint64_t[3]){a, b, c}, NULL, NULL);
 }
 
 static struct neb_net_stream *find(struct neb_peer *p, uint32_t id, bool producing)
@@ -143,6 +152,8 @@ static void unlink_stream(struct neb_net_stream *s)
     while (*at && *at != s) at = &(*at)->next;
     if (*at) *at = s->next;
     s->closing = true;
+    if (s->end_sent) s->end_sent(s->end_arg, NEB_ERR_CANCELLED);
+    s->end_sent = NULL;
     if (!s->sync && !s->in_callback) release(s);
 }
 
@@ -150,8 +161,8 @@ static void end(struct neb_net_stream *s, neb_status why)
 {
     if (s->closing) return;
     s->in_callback = true; /* it may close the stream */
-    if (s->producing && s->producer.ended) s->producer.ended(s->producer.arg, s, why);
-    if (!s->producing && s->consumer.ended) s->consumer.ended(s->consumer.arg, s, why);
+    if (s->producing && s->producer.ended && !s->ending) s->producer.ended(s->producer.arg, s, why);
+    if (!s->producing && s->consumer.ended && !s->ending) s->consumer.ended(s->consumer.arg, s, why);
     s->in_callback = false;
     if (!s->closing)
         unlink_stream(s);
@@ -181,6 +192,7 @@ static void sync_done(uv_work_t *work, int status)
         end(s, NEB_ERR_IO);
     } else {
         s->durable = w->upto;
+        if (s->producer.durable && !s->ending) s->producer.durable(s->producer.arg, s, s->durable);
     }
     neb__free(w);
 }
@@ -305,16 +317,22 @@ static neb_status got_mark(struct neb_net_stream *s, uint64_t received, uint64_t
                   " is the next to be made here: this site has "
                   "forgotten items",
                   s->id, s->peer->name, received, s->next_item);
-        tell(s->peer, OP_END, s->id, (uint64_t)-NEB_ERR_CORRUPT, 1, 0);
+        tell(s->peer, OP_END, s->id, (uint64_t)-NEB_ERR_CORRUPT, 0, 0);
         end(s, NEB_ERR_CORRUPT);
         return NEB_OK;
     }
+    if (s->ending) return NEB_OK;
     s->window = window;
+    uint64_t before = s->received;
+    bool first = !s->attached;
+    s->tell |= first; /* the consumer may have opened after the first offer */
     if (!s->attached || received < s->received || received >= s->cursor) {
         rewind_to(s, received);
         s->attached = true;
     }
     while (s->received < received) s->in_flight -= s->sizes[++s->received % s->sizes_room];
+    if ((first || received != before) && s->producer.received)
+        s->producer.received(s->producer.arg, s, received);
     if (retained > s->retained) {
         s->retained = retained;
         if (s->journal) neb__journal_retain(s->journal, retained);
@@ -369,7 +387,7 @@ uint64_t neb__net_stream_durable(const struct neb_net_stream *s)
 /* False: the stream is gone. */
 static bool hand_over(struct neb_net_stream *s)
 {
-    if (s->in_callback) return true;
+    if (s->in_callback || s->ending) return true;
     s->held = false;
     while (s->first) {
         struct item *i = s->first;
@@ -457,7 +475,8 @@ static neb_status got_offer(struct neb_peer *p, uint32_t id, uint64_t first)
         end(s, NEB_ERR_CORRUPT);
         return NEB_OK;
     }
-    s->tell = true;
+    s->tell = s->offered = true;
+    neb__link_touch(p);
     return NEB_OK;
 }
 
@@ -472,9 +491,8 @@ neb_status neb__net_stream_message(struct neb_peer *p, const struct neb_message 
     switch (m->data[0]) {
     case OP_OFFER: return got_offer(p, id, a);
     case OP_MARK: return (s = find(p, id, true)) ? got_mark(s, a, b, c) : NEB_OK;
-    case OP_END: /* b: whom it is for: 1 the producer's counterpart ended it */
-        s = find(p, id, true);
-        if (!s) s = find(p, id, false);
+    case OP_END: /* b: who ended it: 1 the consumer, 0 the producer */
+        s = find(p, id, b == 1);
         if (s) end(s, a <= 26 ? (neb_status) - (int)a : NEB_ERR_PEER);
         return NEB_OK;
     default: return neb__quiet(NEB_ERR_PROTOCOL, "an unknown mark");
@@ -484,7 +502,7 @@ neb_status neb__net_stream_message(struct neb_peer *p, const struct neb_message 
 void neb__net_stream_peer_up(struct neb_peer *p, bool new_session)
 {
     for (struct neb_net_stream *s = p->streams; s && new_session; s = s->next) {
-        s->attached = false;
+        s->attached = s->offered = false;
         s->in_flight = 0;
         s->tell = true;
     }
@@ -495,6 +513,18 @@ void neb__net_stream_peer_gone(struct neb_peer *p)
     while (p->streams) end(p->streams, NEB_ERR_PEER);
 }
 
+/* False: not yet. */
+static bool tell_end(struct neb_net_stream *s)
+{
+    if (!s->ending || !s->peer->up || (!s->producing && !s->offered) || (s->producing && s->tell))
+        return false;
+    uint64_t what[3] = {(uint64_t)-s->why, !s->producing, 0};
+    if (tell_then(s->peer, OP_END, s->id, what, s->end_sent, s->end_arg) != NEB_OK) return false;
+    s->end_sent = NULL;
+    unlink_stream(s);
+    return true;
+}
+
 static void flush_producer(struct neb_net_stream *s)
 {
     if (s->tell && s->peer->up) {
@@ -502,6 +532,10 @@ static void flush_producer(struct neb_net_stream *s)
                          : s->producer.remake ? s->retained + 1
                                               : s->cursor;
         s->tell = tell(s->peer, OP_OFFER, s->id, first, s->next_item, 0) != NEB_OK;
+    }
+    if (s->ending) {
+        tell_end(s);
+        return;
     }
     start_sync(s);
     neb_status status = send_items(s);
@@ -522,6 +556,7 @@ static void flush_consumer(struct neb_net_stream *s)
     if (!s->held && s->first && !hand_over(s)) return;
     if (s->tell && s->peer->up)
         s->tell = tell(s->peer, OP_MARK, s->id, s->received, s->retained, s->window) != NEB_OK;
+    tell_end(s);
 }
 
 /* Callbacks may open and close streams, so after each the list is looked at anew for one that had no turn. */
@@ -616,4 +651,17 @@ neb_status neb__net_stream_open_consumer(struct neb_net *net, uint16_t peer, uin
 void neb__net_stream_close(struct neb_net_stream *s)
 {
     if (s && !s->closing) unlink_stream(s);
+}
+
+/* A consumer's end is told only when the producer's end is known to be open: a producer that is just starting again would
+ * not hear it, and wait for ever. */
+neb_status neb__net_stream_end(struct neb_net_stream *s, neb_status why, neb_sent_fn sent, void *arg)
+{
+    if (s->closing) return neb__fail(NEB_ERR_STATE, "stream %u has ended", s->id);
+    s->ending = true;
+    s->why = why;
+    s->end_sent = sent;
+    s->end_arg = arg;
+    neb__link_touch(s->peer);
+    return NEB_OK;
 }

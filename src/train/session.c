@@ -132,15 +132,14 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
 
 neb_status neb_session_start(neb_session *s, double wait_s)
 {
-    if (s->outer) return neb__fail(NEB_ERR_STATE, "the session has started");
-    if (!s->values) return neb__fail(NEB_ERR_STATE, "no parameters were registered");
+    if (s->driver_runs || s->outer) return neb__fail(NEB_ERR_STATE, "the session has started");
     NEB_TRY(neb__hasher_final(&s->layout, &s->model[0]));
-    NEB_TRY(neb__session_restore(s));
+    if (s->values) NEB_TRY(neb__session_restore(s));
     NEB_TRY(neb__net_start(s->net));
     if (pthread_create(&s->driver, NULL, neb__session_driver, s))
         return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
     s->driver_runs = true;
-    return wait_s > 0 ? wait_for_quorum(s, wait_s) : NEB_OK;
+    return wait_s > 0 && s->values ? wait_for_quorum(s, wait_s) : NEB_OK;
 }
 
 /* ---- step ------------------------------------------------------------------------------------------------------- */
@@ -221,6 +220,8 @@ static neb_status wait_while_paused(neb_session *s, bool *changed)
 neb_status neb_step(neb_session *s, int64_t tokens, bool *changed)
 {
     if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
+    if (!s->outer)
+        return neb__fail(NEB_ERR_STATE, "neb_step() in a session without parameters: it has no rounds");
     bool post = false, ended = false, halted = false;
     *changed = false;
     pthread_mutex_lock(&s->lock);
@@ -266,6 +267,7 @@ neb_status neb_session_leave(neb_session *s)
 void neb_session_close(neb_session *s)
 {
     if (!s) return;
+    while (s->streams) neb_stream_close(s->streams);
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
     pthread_cond_broadcast(&s->wake);

@@ -131,6 +131,8 @@ struct neb_session {
     size_t snap_room;
     bool paused, ended, halted, stopping;
     neb_status mismatch; /* a peer trains another model */
+    neb_stream *streams; /* open ones to other sites */
+    uint64_t linked;     /* bit of each member (below 64) that is connected */
     char why[256];
     struct neb_session_status status;
 };
@@ -155,6 +157,9 @@ void neb__session_post(neb_session *s, struct neb_item *item); /* any thread; NU
 void *neb__session_driver(void *session);
 void neb__session_halt(neb_session *s, const char *why);
 extern const struct neb_net_events neb__session_events;
+
+/* stream.c */
+void neb__streams_halted(neb_session *s); /* the lock is held: nobody waits for a stream any more */
 
 /* session_edit.c */
 neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,

@@ -26,8 +26,9 @@ void neb__session_halt(neb_session *s, const char *why)
     if (!s->halted) snprintf(s->why, sizeof s->why, "%s", why);
     s->halted = true;
     pthread_cond_broadcast(&s->changed);
+    neb__streams_halted(s);
     pthread_mutex_unlock(&s->lock);
-    neb__log(NEB_LOG_ERROR, "this site stops taking part in rounds: %s", why);
+    neb__log(NEB_LOG_ERROR, "this site stops taking part in the run: %s", why);
 }
 
 /* ---- to the links ---------------------------------------------------------------------------------------------- */
@@ -90,15 +91,25 @@ static void post_peer(void *arg, enum neb_item_type type, uint16_t peer)
     neb__session_post(arg, i);
 }
 
+static void note_link(neb_session *s, uint16_t peer, bool up)
+{
+    uint64_t bit = peer < 64 ? (uint64_t)1 << peer : 0;
+    pthread_mutex_lock(&s->lock);
+    s->linked = up ? s->linked | bit : s->linked & ~bit;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void peer_up(void *arg, uint16_t peer, uint64_t incarnation)
 {
     (void)incarnation;
+    note_link(arg, peer, true);
     post_peer(arg, NEB_ITEM_PEER_UP, peer);
 }
 
 static void peer_down(void *arg, uint16_t peer, neb_status why)
 {
     (void)why;
+    note_link(arg, peer, false);
     post_peer(arg, NEB_ITEM_PEER_DOWN, peer);
 }
 
@@ -172,6 +183,7 @@ static void put_off(neb_session *s, const struct neb_event *ev)
 
 void neb__session_feed(neb_session *s, struct neb_event *ev)
 {
+    if (!s->core) return; /* no parameters: no rounds */
     if (s->feeding) {
         put_off(s, ev);
         return;
@@ -214,6 +226,7 @@ static void compare_model(neb_session *s, const struct neb_item *i)
 static void on_message(neb_session *s, struct neb_item *i)
 {
     struct neb_hash hash;
+    if (!s->core && i->kind != NEB_MSG_MODEL) return;
     if (i->size >= NEB_HASH_SIZE) memcpy(hash.b, i->bytes, NEB_HASH_SIZE);
     switch (i->kind) {
     case NEB_MSG_FRAME:
@@ -261,6 +274,7 @@ static void on_item(neb_session *s, struct neb_item *i)
 static void publish(neb_session *s)
 {
     struct neb_round_status st;
+    if (!s->core) return;
     neb__round_status(s->core, &st);
     pthread_mutex_lock(&s->lock);
     s->status.commits = (int64_t)st.commit;
@@ -310,7 +324,8 @@ void *neb__session_driver(void *arg)
     pthread_mutex_unlock(&s->busy);
     for (;;) {
         uint64_t steps;
-        struct neb_item *i = take(s, s->halted ? now_ms() + 1000 : neb__round_wake(s->core), &steps);
+        bool rounds = s->core && !s->halted;
+        struct neb_item *i = take(s, rounds ? neb__round_wake(s->core) : now_ms() + 1000, &steps);
         bool stop = s->stopping && !i;
         pthread_mutex_lock(&s->busy);
         if (i && !s->halted) on_item(s, i);
@@ -318,7 +333,7 @@ void *neb__session_driver(void *arg)
         neb__free(i);
         if (!s->halted && steps)
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_STEP, .count = steps});
-        if (!s->halted && neb__round_wake(s->core) <= now_ms())
+        if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
         if (!s->halted) publish(s);
         pthread_mutex_unlock(&s->busy);
