@@ -146,7 +146,7 @@ static void frames_survive_hostile_bytes(void **state)
         struct neb_frame f = {
             .type = (uint8_t)type, .from = 5, .epoch = 2, .view = 69, .number = 4, .items = 2, .roots = 1};
         f.item = items;
-        f.roster = (struct neb_members){1, 7, 7, 7, NEB_NO_SITE};
+        f.order = (struct neb_order){.op = NEB_OP_EVICT, .site = 2};
         f.lapses[5] = 9;
         struct neb_buf b;
         neb__buf_init(&b, NEB_FRAME_MAX);
@@ -364,56 +364,198 @@ static void forecasts_respect_the_line(void **state)
     check_log_restore();
 }
 
-/* A leader that meets another roster of its own epoch must not commit any more. */
-static void two_rosters_of_one_epoch_stop_commits(void **state)
+/* ---- one core alone: a survivor with two votes, which leads itself ------------------------------------------------ */
+
+/* A signature that only a test accepts: a hash over signer and message. The arg is the signer. */
+static neb_status test_sign(void *arg, const char *purpose, const void *p, size_t n,
+                            uint8_t out[NEB_SEAL_SIZE])
 {
-    (void)state;
-    uint64_t zero = 0;
-    struct neb_boot_parcel none = {0};
-    struct neb_buf mark, frame;
-    neb__buf_init(&mark, NEB_MARK_MAX);
-    neb__buf_init(&frame, NEB_FRAME_MAX);
-    assert_ok(neb__round_first_mark(&mark));
+    struct neb_buf b;
+    struct neb_hash h;
+    neb__buf_init(&b, 1 << 20);
+    assert_ok(neb__buf_printf(&b, "%s %u ", purpose, *(unsigned *)arg));
+    assert_ok(neb__buf_append(&b, p, n));
+    assert_ok(neb__hash(b.data, b.len, &h));
+    neb__buf_free(&b);
+    memset(out, 0, NEB_SEAL_SIZE);
+    memcpy(out, h.b, sizeof h.b);
+    return NEB_OK;
+}
+
+static bool test_verify(void *arg, unsigned signer, const char *purpose, const void *p, size_t n,
+                        const uint8_t signature[NEB_SEAL_SIZE])
+{
+    uint8_t want[NEB_SEAL_SIZE];
+    (void)arg;
+    return test_sign(&signer, purpose, p, n, want) == NEB_OK && !memcmp(want, signature, sizeof want);
+}
+
+struct solo {
+    struct neb_round *r;
+    struct neb_buf mark;
+    int64_t now;
+    int notes, halts;
+    unsigned self;
+};
+
+static void solo_event(struct solo *s, struct neb_event ev)
+{
+    struct neb_action a;
+    ev.now = s->now;
+    assert_ok(neb__round_event(s->r, &ev));
+    while (neb__round_next(s->r, &a)) {
+        s->notes += a.type == NEB_ACT_NOTE;
+        s->halts += a.type == NEB_ACT_HALT;
+        if (a.type == NEB_ACT_WRITE)
+            assert_ok(neb__round_event(
+                s->r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = s->now, .id = a.id}));
+    }
+}
+
+static void solo_run(struct solo *s, int64_t ms)
+{
+    for (int64_t end = s->now + ms; s->now < end; s->now += 100)
+        solo_event(s, (struct neb_event){.type = NEB_EV_TICK});
+}
+
+static void solo_start(struct solo *s)
+{
+    static const uint64_t zero;
+    static const struct neb_boot_parcel none;
+    *s = (struct solo){0};
+    neb__buf_init(&s->mark, NEB_MARK_MAX);
+    assert_ok(neb__round_first_mark(&s->mark));
     struct neb_round_config c = {.roster = {1, 3, 3, 3, 0}, .cells = 1, .fragments = 1};
-    neb__round_defaults(&c);
-    struct neb_round_boot boot = {.mark = mark.data,
-                                  .mark_length = mark.len,
+    c.seal = (struct neb_seal){&s->self, test_sign, test_verify};
+    struct neb_round_boot boot = {.mark = s->mark.data,
+                                  .mark_length = s->mark.len,
                                   .applied = &zero,
                                   .merged = &zero,
                                   .open = &none,
                                   .work = &zero};
+    assert_ok(neb__round_create(&c, &boot, &s->r));
+    solo_run(s, 10000);
+}
+
+static void solo_stop(struct solo *s)
+{
+    neb__round_destroy(s->r);
+    neb__buf_free(&s->mark);
+}
+
+static struct neb_round_status solo_status(const struct solo *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->r, &st);
+    return st;
+}
+
+static struct neb_order solo_order(const struct solo *s, struct neb_order o, unsigned signer)
+{
+    struct neb_round_status st = solo_status(s);
+    struct neb_seal seal = {&signer, test_sign, test_verify};
+    struct neb_hash genesis = {{0}};
+    o.signer = (uint16_t)signer;
+    if (!o.epoch) o.epoch = st.roster.epoch;
+    o.index = st.commit;
+    o.head = st.commit_hash;
+    assert_ok(neb__order_sign(&o, &genesis, &seal));
+    return o;
+}
+
+static void solo_give(struct solo *s, const struct neb_order *o)
+{
+    solo_event(s, (struct neb_event){.type = NEB_EV_OPERATOR, .order = o});
+    solo_run(s, 2000);
+}
+
+static void solo_conflict(struct solo *s)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_FRAME_MAX);
+    struct neb_frame f = {
+        .type = NEB_FRAME_GOODBYE, .from = 1, .epoch = solo_status(s).roster.epoch, .roster_id = 12345};
+    assert_ok(neb__frame_encode(&f, &b));
+    solo_event(s, (struct neb_event){.type = NEB_EV_FRAME, .site = 1, .bytes = b.data, .length = b.len});
+    neb__buf_free(&b);
+}
+
+/* A leader that meets another roster of its own epoch must not commit any more. */
+static void two_rosters_of_one_epoch_stop_commits(void **state)
+{
+    (void)state;
     for (int conflict = 0; conflict < 2; conflict++) {
-        struct neb_round *r;
-        struct neb_action a;
-        assert_ok(neb__round_create(&c, &boot, &r));
-        struct neb_round_status st;
-        bool noted = false;
-        for (int64_t now = 0; now < 20000; now += 100) {
-            struct neb_event ev = {.type = NEB_EV_TICK, .now = now};
-            if (now == 12000) ev.type = NEB_EV_OPERATOR, ev.op = NEB_OP_ADMIT, ev.site = 2, ev.count = 1;
-            struct neb_frame f = {.type = NEB_FRAME_GOODBYE, .from = 1, .epoch = 1, .roster_id = 12345};
-            neb__buf_clear(&frame);
-            assert_ok(neb__frame_encode(&f, &frame));
-            if (conflict && now == 10000)
-                ev = (struct neb_event){
-                    .type = NEB_EV_FRAME, .now = now, .site = 1, .bytes = frame.data, .length = frame.len};
-            assert_ok(neb__round_event(r, &ev));
-            while (neb__round_next(r, &a)) {
-                noted |= a.type == NEB_ACT_NOTE;
-                if (a.type != NEB_ACT_WRITE) continue;
-                assert_ok(
-                    neb__round_event(r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = now, .id = a.id}));
-            }
-        }
-        neb__round_status(r, &st);
+        struct solo s;
+        solo_start(&s);
+        if (conflict) solo_conflict(&s);
+        struct neb_order o = solo_order(&s, (struct neb_order){.op = NEB_OP_ADMIT, .site = 2, .flags = 1}, 0);
+        solo_give(&s, &o);
+        struct neb_round_status st = solo_status(&s);
         assert_int_equal(st.state, NEB_ROUND_LEAD);
         assert_int_equal(st.commit, conflict ? 0 : 1);
-        assert_int_equal(noted, conflict);
+        assert_int_equal(s.notes, conflict);
         assert_int_equal(st.roster.epoch, conflict ? 1 : 2);
-        neb__round_destroy(r);
+        solo_stop(&s);
     }
-    neb__buf_free(&mark);
-    neb__buf_free(&frame);
+}
+
+static void orders_are_signed_and_hold_once(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    struct neb_order budget = solo_order(&s, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, 1);
+    solo_give(&s, &budget); /* by a site that may not */
+    assert_true(solo_status(&s).commit == 0 && s.notes == 1);
+    budget = solo_order(&s, budget, NEB_BY_OPERATOR);
+    struct neb_order changed = budget;
+    changed.value = 900;
+    solo_give(&s, &changed); /* the signature is of another value */
+    assert_true(solo_status(&s).commit == 0 && s.notes == 2);
+    solo_give(&s, &budget);
+    assert_true(solo_status(&s).commit == 1 && solo_status(&s).budget == 300 && s.notes == 2);
+    solo_give(&s, &budget); /* a second time: it names a record before the last order */
+    assert_true(solo_status(&s).commit == 1 && s.notes == 3);
+    struct neb_order off = solo_order(&s, (struct neb_order){.op = NEB_OP_SURVIVOR, .site = NEB_NO_SITE}, 0);
+    solo_give(&s, &off); /* votes are the operator's */
+    assert_int_equal(solo_status(&s).commit, 1);
+    off = solo_order(&s, off, NEB_BY_OPERATOR);
+    solo_give(&s, &off);
+    assert_true(solo_status(&s).commit == 2 && solo_status(&s).roster.heavy == NEB_NO_SITE);
+    solo_stop(&s);
+}
+
+static void force_and_adopt_name_a_history(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    struct neb_members alone = {3, 1, 1, 1, NEB_NO_SITE};
+    struct neb_order force = {.op = NEB_OP_FORCE, .epoch = 3, .roster = alone};
+    struct neb_order early = solo_order(&s, force, NEB_BY_OPERATOR);
+    struct neb_order budget = solo_order(&s, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, 0);
+    solo_give(&s, &budget);
+    solo_give(&s, &early); /* this site has committed more than its author knew */
+    assert_true(solo_status(&s).roster.epoch == 1 && s.notes == 1);
+    struct neb_order other = force;
+    other = solo_order(&s, other, NEB_BY_OPERATOR);
+    solo_conflict(&s);
+    solo_give(&s, &other); /* among contradicting rosters only an adoption chooses */
+    assert_true(solo_status(&s).roster.epoch == 1 && s.notes == 3);
+    struct neb_order adopt =
+        solo_order(&s, (struct neb_order){.op = NEB_OP_ADOPT, .epoch = 3, .roster = alone}, NEB_BY_OPERATOR);
+    solo_give(&s, &adopt);
+    solo_run(&s, 10000);
+    assert_true(solo_status(&s).roster.epoch == 3 && solo_status(&s).commit == 2 && !s.halts);
+    struct neb_order wrong = {
+        .op = NEB_OP_ADOPT, .epoch = 5, .roster = {5, 1, 1, 1, NEB_NO_SITE}, .index = 1};
+    unsigned operator_id = NEB_BY_OPERATOR;
+    struct neb_hash genesis = {{0}};
+    wrong.signer = NEB_BY_OPERATOR;
+    assert_ok(neb__order_sign(&wrong, &genesis, &(struct neb_seal){&operator_id, test_sign, test_verify}));
+    solo_give(&s, &wrong); /* another history was adopted */
+    assert_true(s.halts == 1 && solo_status(&s).state == NEB_ROUND_HALTED);
+    solo_stop(&s);
 }
 
 int main(void)
@@ -432,6 +574,8 @@ int main(void)
         cmocka_unit_test(one_seed_one_history),
         cmocka_unit_test(forecasts_respect_the_line),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
+        cmocka_unit_test(orders_are_signed_and_hold_once),
+        cmocka_unit_test(force_and_adopt_name_a_history),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,12 @@
     X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged") \
     X(reuse_sequence, "a restarted site counts its parcels from the beginning")              \
     X(roster_any_time, "a roster change does not wait for the records before it")            \
-    X(trust_any_cell, "a fetched cell is installed without a quorum's state root")
+    X(trust_any_cell, "a fetched cell is installed without a quorum's state root")           \
+    X(trust_orders, "an order's signature is not checked")                                   \
+    X(repeat_orders, "an order holds whatever was ordered after it was signed")              \
+    X(force_any_head, "a forced eviction may name another history than the site's own")      \
+    X(end_at_once, "the leader leaves before the others have the end")                       \
+    X(trust_parcels, "a parcel is taken for whose it says it is")
 
 enum neb_mutant {
     NEB_MUTANT_none,

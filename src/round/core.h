@@ -2,7 +2,7 @@
  *
  *     round.c   create, events, actions, timers       log.c     the log: append, check, commit, write
  *     view.c    greeting, elections, syncing a log    lead.c    the leader: acknowledgements, closing rounds, roster
- *     follow.c  applying, catching up, capturing      frame.c   bytes of the messages
+ *     follow.c  applying, catching up, capturing      operator.c  orders: which hold, how they become records
  */
 #ifndef NEB_ROUND_CORE_H
 #define NEB_ROUND_CORE_H
@@ -11,7 +11,7 @@
 #include "round/frame.h"
 #include "round/round.h"
 
-#define ROOTS 16 /* state roots remembered */
+enum { ROOTS = 16 /* state roots remembered */, ORDERS = 8 /* waiting at the leader */ };
 
 struct entry {
     uint8_t *bytes;
@@ -94,6 +94,9 @@ struct neb_round {
     struct neb_members roster; /* in effect: of the last committed change */
     uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
     uint64_t tokens;           /* committed */
+    uint64_t final_index;      /* of the record that ends the run */
+    uint32_t budget, bound;    /* by the log: permille of the line; fp32 bits of the norm bound, 0: none */
+    uint8_t cls, want_class;
 
     /* promises: `view` is the newest view joined; `normal` the view whose log this is */
     uint64_t view, normal;
@@ -136,13 +139,9 @@ struct neb_round {
     /* leading */
     bool established; /* a quorum holds the log with which this view began */
     int64_t contact, next_ping, end_since;
-    int64_t *close_at; /* per fragment: when its first parcel was complete; 0: none */
-    struct {
-        uint32_t op;
-        uint16_t site;
-        uint32_t flags;
-        bool on;
-    } request[8];
+    int64_t *close_at;              /* per fragment: when its first parcel was complete; 0: none */
+    struct neb_order order[ORDERS]; /* op 0: none */
+    int64_t final_since;
 
     struct peer peer[NEB_SITES_MAX];
     struct payload *payload;
@@ -158,7 +157,10 @@ struct neb_round {
     uint64_t next_k, floor;
     bool *capturing; /* per fragment */
     bool root_known, report_due;
-    bool forced; /* an operator's roster is in effect and not in the log yet */
+    bool forced, leaving;          /* forced: an operator's roster is in effect and not in the log yet */
+    struct neb_order force, adopt; /* that order; one whose record is not here yet */
+    int64_t leave_at, hurry;       /* hurry: until then elections are tried at short intervals */
+    uint32_t budget_now;           /* as the leader says */
     struct neb_hash cur_root;
 
     struct neb_frame_item items[NEB_FRAME_LIST], items_out[NEB_FRAME_LIST]; /* of the frame in hand */
@@ -175,6 +177,7 @@ void neb__note(struct neb_round *r, const char *text);
 void neb__halt(struct neb_round *r, const char *text);
 uint32_t neb__frag_first(const struct neb_round *r, uint32_t f);
 bool neb__leads(const struct neb_round *r);
+void neb__conflict(struct neb_round *r);
 
 /* log.c */
 const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index);
@@ -200,6 +203,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *
 unsigned neb__leader_of(uint64_t view);
 void neb__view_durable(struct neb_round *r);
 void neb__follow(struct neb_round *r, uint64_t view);
+void neb__campaign(struct neb_round *r);
 void neb__report(struct neb_round *r, unsigned to);
 void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f);
 
@@ -208,12 +212,25 @@ void neb__lead_start(struct neb_round *r);
 void neb__lead_tick(struct neb_round *r);
 void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f);
 void neb__lead_progress(struct neb_round *r);
-void neb__lead_request(struct neb_round *r, uint32_t op, unsigned site, uint32_t flags);
+bool neb__lead_acknowledged(const struct neb_round *r); /* every live member has all there is */
 void neb__root_learn(struct neb_round *r, uint64_t index, const struct neb_hash *root, uint64_t agree,
                      bool trusted);
 struct root *neb__root_at(struct neb_round *r, uint64_t index);
 void neb__propose(struct neb_round *r, struct neb_record *rec);
 void neb__ping(struct neb_round *r);
+void neb__budget(struct neb_round *r, uint32_t permille);
+
+/* operator.c */
+bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
+bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec);
+void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
+void neb__order_pass_on(struct neb_round *r, unsigned to);
+void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from);
+void neb__order_log(struct neb_round *r, const struct neb_frame *f);
+void neb__operator_event(struct neb_round *r, const struct neb_event *ev);
+void neb__lead_request(struct neb_round *r, const struct neb_order *o);
+bool neb__lead_orders(struct neb_round *r);
+void neb__leave_tick(struct neb_round *r);
 
 /* follow.c */
 struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make);

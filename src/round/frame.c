@@ -8,7 +8,7 @@
 
 enum { FORMAT = 1 };
 
-/* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags, r: roster,
+/* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags, O: order,
  * l: lapses, i: items with holders, t: trusted roots, b: records */
 static const char *fields(uint8_t type)
 {
@@ -19,13 +19,13 @@ static const char *fields(uint8_t type)
     case NEB_FRAME_ASK_OK: return "n";
     case NEB_FRAME_ELECT: return "n";
     case NEB_FRAME_VOTE: return "nohHl";
-    case NEB_FRAME_PING: return "ohsHafitl";
+    case NEB_FRAME_PING: return "ohsHafitln";
     case NEB_FRAME_REPORT: return "ohHaRfli";
     case NEB_FRAME_GETLOG: return "n";
     case NEB_FRAME_LOG: return "nohsHb";
-    case NEB_FRAME_REQUEST: return "nph";
+    case NEB_FRAME_REQUEST: return "O";
     case NEB_FRAME_GOODBYE: return "";
-    case NEB_FRAME_FORCE: return "r";
+    case NEB_FRAME_FORCE: return "O";
     default: return NULL;
     }
 }
@@ -71,6 +71,13 @@ static neb_status put_lapses(const struct neb_frame *f, struct neb_buf *out)
     return NEB_OK;
 }
 
+static neb_status put_order(const struct neb_order *o, struct neb_buf *out)
+{
+    uint8_t b[NEB_ORDER_SIZE];
+    neb__order_put(o, b);
+    return neb__buf_append(out, b, sizeof b);
+}
+
 static neb_status put_field(const struct neb_frame *f, char c, struct neb_buf *out)
 {
     switch (c) {
@@ -78,7 +85,7 @@ static neb_status put_field(const struct neb_frame *f, char c, struct neb_buf *o
     case 'R': return neb__buf_append(out, f->root.b, NEB_HASH_SIZE);
     case 'p': return neb__buf_append(out, &f->phase, 1);
     case 'f': return neb__buf_append(out, &f->flags, 1);
-    case 'r': return neb__members_put(&f->roster, out);
+    case 'O': return put_order(&f->order, out);
     case 'l': return put_lapses(f, out);
     case 'i':
         NEB_TRY(put16(out, f->items));
@@ -155,7 +162,10 @@ static bool get_field(struct neb_reader *in, char c, struct neb_frame *f)
     case 'R': get_hash(in, &f->root); return true;
     case 'p': f->phase = neb__read8(in); return true;
     case 'f': f->flags = neb__read8(in); return true;
-    case 'r': neb__members_get(in, &f->roster); return neb__members_valid(&f->roster);
+    case 'O': {
+        const uint8_t *p = neb__read(in, NEB_ORDER_SIZE);
+        return p && neb__order_get(p, &f->order);
+    }
     case 'l':
     case 'i':
     case 't': return get_list(in, c, f);

@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
-#include "round/members.h"
+#include "round/order.h"
 
 enum neb_frame_type {
     NEB_FRAME_HELLO = 1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head */
@@ -13,13 +13,13 @@ enum neb_frame_type {
     NEB_FRAME_ASK_OK, /* number */
     NEB_FRAME_ELECT,  /* number: join it */
     NEB_FRAME_VOTE,   /* number, normal, head, hash, lapses */
-    NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots */
+    NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots, number: the budget in permille */
     NEB_FRAME_REPORT,  /* normal, head, hash, applied, root, flags, lapses, list of payloads held */
     NEB_FRAME_GETLOG,  /* number: first index */
     NEB_FRAME_LOG,     /* number: first index; start, hash, head; records */
-    NEB_FRAME_REQUEST, /* number: op, phase: site, head: flags */
-    NEB_FRAME_GOODBYE,
-    NEB_FRAME_FORCE, /* roster: an operator's certificate */
+    NEB_FRAME_REQUEST, /* order: for the leader to carry out */
+    NEB_FRAME_GOODBYE, /* the sender stops, and comes back some day */
+    NEB_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */
 };
 
 #define NEB_FRAME_MAX  (256 * 1024)
@@ -45,7 +45,7 @@ struct neb_frame {
     uint64_t nonce, number, normal, head, start, applied;
     struct neb_hash hash, root;
     uint8_t phase, flags;
-    struct neb_members roster;
+    struct neb_order order;
     uint32_t lapses[NEB_SITES_MAX];
     uint16_t items, roots, records;
     struct neb_frame_item *item; /* (NEB_FRAME_LIST), the caller's */

@@ -11,6 +11,8 @@
 #include "round/core.h"
 #include "base/mutant.h"
 
+enum { CATCH_UP = 600 /* permille of the budget while somebody catches up */ };
+
 static bool live(const struct neb_round *r, unsigned site)
 {
     return site == r->self || (!r->peer[site].gone && r->now - r->peer[site].heard < r->cfg.contact_ms);
@@ -60,7 +62,8 @@ void neb__lead_start(struct neb_round *r)
     }
     for (size_t i = 0; i < r->payloads; i++) r->payload[i].have = r->payload[i].held ? neb__bit(r->self) : 0;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) r->close_at[f] = 0;
-    memset(r->request, 0, sizeof r->request);
+    memset(r->order, 0, sizeof r->order);
+    r->want_class = r->cls;
 }
 
 /* ---- roots ---------------------------------------------------------------------------------------------------- */
@@ -115,6 +118,13 @@ static uint64_t applied_by_all(const struct neb_round *r)
     return least;
 }
 
+void neb__budget(struct neb_round *r, uint32_t permille)
+{
+    if (permille == r->budget_now) return;
+    r->budget_now = permille;
+    neb__act(r, NEB_ACT_BUDGET)->count = permille;
+}
+
 void neb__ping(struct neb_round *r)
 {
     if (r->root_known) neb__root_learn(r, r->cursor, &r->cur_root, neb__bit(r->self), false);
@@ -124,6 +134,7 @@ void neb__ping(struct neb_round *r)
                           .start = r->start_index,
                           .hash = r->start_hash,
                           .applied = r->floor,
+                          .number = r->budget_now,
                           .item = r->items_out};
     bool proof = neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
@@ -232,14 +243,24 @@ static uint64_t acks_of(const struct neb_round *r, uint64_t index)
     return set;
 }
 
+/* What stands before a forced roster in the log commits together with it: a site that knew of the one commit and not of
+ * the other would refuse the operator's order after a crash. */
+static uint64_t together_with(const struct neb_round *r, uint64_t index)
+{
+    for (uint64_t i = r->head; i > index; i--)
+        if (r->log[i - 1].record->type == NEB_RECORD_FORCED) return i;
+    return index;
+}
+
 static void count_acks(struct neb_round *r)
 {
     if (r->conflict) return;
     if (!r->established) r->established = neb__members_has_quorum(&r->roster, acks_of(r, r->start_index));
-    if (!r->established) return;
+    if (!r->established || r->forced) return;
     uint64_t before = r->commit;
     for (uint64_t i = r->commit + 1; i <= r->head; i++) {
-        if (!neb__members_has_quorum(&r->roster, acks_of(r, i)) && !NEB_MUTANT(ignore_quorum)) break;
+        uint64_t needed = together_with(r, i);
+        if (!neb__members_has_quorum(&r->roster, acks_of(r, needed)) && !NEB_MUTANT(ignore_quorum)) break;
         neb__commit_to(r, i); /* one at a time: a roster change counts for what comes behind it */
     }
     if (r->commit != before) neb__ping(r);
@@ -330,20 +351,6 @@ static void try_close(struct neb_round *r, uint32_t f)
 
 /* ---- roster and end ------------------------------------------------------------------------------------------- */
 
-void neb__lead_request(struct neb_round *r, uint32_t op, unsigned site, uint32_t flags)
-{
-    int free_slot = -1;
-    for (int i = 7; i >= 0; i--) {
-        if (!r->request[i].on) free_slot = i;
-        if (r->request[i].on && r->request[i].op == op && r->request[i].site == site) return;
-    }
-    if (free_slot < 0 || site >= NEB_SITES_MAX) return;
-    r->request[free_slot].op = op;
-    r->request[free_slot].site = (uint16_t)site;
-    r->request[free_slot].flags = flags;
-    r->request[free_slot].on = true;
-}
-
 static bool change(struct neb_round *r, struct neb_members next)
 {
     next.epoch = r->roster.epoch + 1;
@@ -352,37 +359,6 @@ static bool change(struct neb_round *r, struct neb_members next)
     if (rec) rec->type = NEB_RECORD_ROSTER, rec->roster = next;
     neb__propose(r, rec);
     return true;
-}
-
-/* A quorum of these voters has applied everything. */
-static bool has_all(const struct neb_round *r, uint64_t voters)
-{
-    struct neb_members left = r->roster;
-    uint64_t have = 0;
-    left.voters = voters;
-    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s == r->self ? r->root_known && r->cursor >= r->commit : r->peer[s].applied >= r->commit)
-            have |= neb__bit(s);
-    return neb__members_has_quorum(&left, have & voters);
-}
-
-static bool try_requests(struct neb_round *r)
-{
-    for (int i = 0; i < 8; i++) {
-        if (!r->request[i].on) continue;
-        struct neb_members next = r->roster;
-        uint64_t bit = neb__bit(r->request[i].site);
-        if (r->request[i].op == NEB_OP_LEAVE && !has_all(r, r->roster.voters & ~bit))
-            continue; /* it may have the only copy */
-        r->request[i].on = false;
-        if (r->request[i].op == NEB_OP_ADMIT) {
-            next.members |= bit;
-            if (r->request[i].flags & 1) next.trains |= bit;
-        } else
-            next.members &= ~bit, next.voters &= ~bit, next.trains &= ~bit;
-        if (change(r, next)) return true;
-    }
-    return false;
 }
 
 static bool try_promote(struct neb_round *r)
@@ -413,6 +389,15 @@ static bool all_clean(const struct neb_round *r)
     return true;
 }
 
+bool neb__lead_acknowledged(const struct neb_round *r)
+{
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s != r->self && (r->roster.members & neb__bit(s)) && live(r, s) &&
+            r->peer[s].applied < r->final_index)
+            return false;
+    return true;
+}
+
 static bool try_end(struct neb_round *r)
 {
     if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r)))) return false;
@@ -437,18 +422,30 @@ void neb__lead_progress(struct neb_round *r)
     }
     if (!r->established || r->conflict || r->ended) return;
     bool drained = r->commit == r->head;
-    if (r->forced && drained) {
+    if (r->forced) {
         struct neb_record *rec = neb__record_new(0);
-        if (rec) rec->type = NEB_RECORD_FORCED, rec->roster = r->roster;
+        if (rec)
+            rec->type = NEB_RECORD_FORCED, rec->roster = r->roster, rec->ordered = true,
+            rec->order = r->force;
         r->forced = false;
         neb__propose(r, rec);
         return;
     }
-    if ((drained || NEB_MUTANT(roster_any_time)) && (try_requests(r) || try_promote(r))) return;
+    if ((drained || NEB_MUTANT(roster_any_time)) && (neb__lead_orders(r) || try_promote(r))) return;
     if (r->head - r->commit >= r->cfg.pipeline) return;
     if (!drained && r->log[r->head - 1].record->type != NEB_RECORD_ROUND) return;
     if (drained && try_end(r)) return;
     for (uint32_t f = 0; f < r->cfg.fragments && r->head - r->commit < r->cfg.pipeline; f++) try_close(r, f);
+}
+
+/* A live member lacks cells: the lines should carry those first. */
+static bool someone_catches_up(const struct neb_round *r)
+{
+    if (r->ending) return false;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s != r->self && (r->roster.members & neb__bit(s)) && live(r, s) && r->peer[s].rootless)
+            return true;
+    return false;
 }
 
 void neb__lead_tick(struct neb_round *r)
@@ -461,5 +458,6 @@ void neb__lead_tick(struct neb_round *r)
         return;
     }
     r->floor = applied_by_all(r);
+    neb__budget(r, someone_catches_up(r) ? r->budget * CATCH_UP / 1000 : r->budget);
     if (r->now >= r->next_ping) neb__ping(r);
 }

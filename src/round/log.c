@@ -92,8 +92,7 @@ static bool parcels_acceptable(const struct neb_round *r, const struct neb_recor
 bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
 {
     if (rec->view > r->view) return false;
-    if (rec->type == NEB_RECORD_FORCED)
-        return rec->epoch == rec->roster.epoch && rec->epoch >= r->roster.epoch;
+    if (rec->type == NEB_RECORD_FORCED) return neb__order_explains(r, rec);
     if (rec->epoch != r->roster.epoch) return false;
     if (rec->type == NEB_RECORD_ROUND) {
         if (neb__log_touched(r, rec->c0, rec->c1) || rec->c1 > r->cfg.cells) return false;
@@ -101,10 +100,8 @@ bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
             if (r->cell[c].v_log != rec->v) return false;
         return parcels_acceptable(r, rec);
     }
-    if (rec->type == NEB_RECORD_ROSTER)
-        return (r->head == r->commit || NEB_MUTANT(roster_any_time)) &&
-               neb__members_follows(&r->roster, &rec->roster);
-    return true;
+    if (rec->type == NEB_RECORD_ROSTER && r->head != r->commit && !NEB_MUTANT(roster_any_time)) return false;
+    return neb__order_explains(r, rec);
 }
 
 static void commit_round(struct neb_round *r, const struct neb_record *rec)
@@ -137,7 +134,8 @@ void neb__commit_to(struct neb_round *r, uint64_t index)
             change = true;
         }
         if (rec->type == NEB_RECORD_END) r->ending = true;
-        if (rec->type == NEB_RECORD_FINAL) r->ended = true;
+        if (rec->type == NEB_RECORD_FINAL) r->ended = true, r->final_index = rec->index;
+        neb__order_committed(r, rec);
     }
     if (change) neb__act(r, NEB_ACT_ROSTER);
 }

@@ -2,7 +2,7 @@
  *
  * A quorum is more than half of all votes. Any two quorums of one roster meet; and because an ordinary change adds,
  * removes, promotes or demotes one site with one vote, any quorum of an epoch also meets any quorum of the next one.
- * That, and the rule that nothing is appended behind an uncommitted change, is all that safety needs. */
+ * Giving one site a second vote, or taking it, keeps that too. That, and the rule that nothing is appended behind an uncommitted change, is all that safety needs. */
 #include "round/members.h"
 
 static int count(uint64_t x)
@@ -46,21 +46,33 @@ bool neb__members_valid(const struct neb_members *r)
 
 bool neb__members_follows(const struct neb_members *from, const struct neb_members *to)
 {
-    if (!neb__members_valid(to) || to->epoch != from->epoch + 1 || to->heavy != from->heavy) return false;
+    if (!neb__members_valid(to) || to->epoch != from->epoch + 1) return false;
     if (from->heavy != NEB_NO_SITE && to->voters != from->voters) return false;
     uint64_t changed =
         (from->members ^ to->members) | (from->voters ^ to->voters) | (from->trains ^ to->trains);
+    if (to->heavy != from->heavy) return !changed && (to->heavy == NEB_NO_SITE || from->heavy == NEB_NO_SITE);
     return count(changed) == 1;
+}
+
+bool neb__members_equal(const struct neb_members *a, const struct neb_members *b)
+{
+    return a->epoch == b->epoch && a->members == b->members && a->voters == b->voters &&
+           a->trains == b->trains && a->heavy == b->heavy;
+}
+
+void neb__members_bytes(const struct neb_members *r, uint8_t out[NEB_MEMBERS_SIZE])
+{
+    neb__put32(out, r->epoch);
+    neb__put64(out + 4, r->members);
+    neb__put64(out + 12, r->voters);
+    neb__put64(out + 20, r->trains);
+    neb__put16(out + 28, r->heavy);
 }
 
 neb_status neb__members_put(const struct neb_members *r, struct neb_buf *out)
 {
-    uint8_t b[30];
-    neb__put32(b, r->epoch);
-    neb__put64(b + 4, r->members);
-    neb__put64(b + 12, r->voters);
-    neb__put64(b + 20, r->trains);
-    neb__put16(b + 28, r->heavy);
+    uint8_t b[NEB_MEMBERS_SIZE];
+    neb__members_bytes(r, b);
     return neb__buf_append(out, b, sizeof b);
 }
 

@@ -33,11 +33,14 @@ bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t
 /* Well formed in itself: voters are members, 1..7 of them, the heavy one is a voter. */
 bool neb__members_valid(const struct neb_members *r);
 
-/* `to` may follow `from` as an ordinary change: the next epoch and at most one site changed, so that every quorum of
- * the one meets every quorum of the other; with a survivor the voters are fixed. */
+/* `to` may follow `from` as an ordinary change: the next epoch and one site changed, or one gets or loses its second
+ * vote; so every quorum of the one meets every quorum of the other. With a survivor the voters are fixed. */
 bool neb__members_follows(const struct neb_members *from, const struct neb_members *to);
 
+#define NEB_MEMBERS_SIZE 30
+void neb__members_bytes(const struct neb_members *r, uint8_t out[NEB_MEMBERS_SIZE]);
 neb_status neb__members_put(const struct neb_members *r, struct neb_buf *out);
+bool neb__members_equal(const struct neb_members *a, const struct neb_members *b);
 void neb__members_get(struct neb_reader *in, struct neb_members *r);
 
 #endif

@@ -9,13 +9,18 @@
  *                     u64 tokens, hash
  *     ROSTER, FORCED: roster
  *     END, FINAL:     u64 tokens
+ *     CLASS:          u64 class
+ *     all but ROUND:  u8 ordered, and if it is 1 the order behind it
  */
 #include "round/record.h"
 #include "base/mem.h"
+#include "base/mutant.h"
 
 #include <string.h>
 
-enum { FORMAT = 1, NAMED_SIZE = 71 };
+enum { FORMAT = 2, NAMED_SIZE = 71, SIGNED = 2 * NEB_HASH_SIZE + NEB_PARCEL_SIZE - NEB_SEAL_SIZE };
+
+static const char purpose[] = "nebula round parcel";
 
 void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE])
 {
@@ -32,6 +37,39 @@ void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE])
     neb__put64(out + 36, p->tokens);
     neb__put32(out + 44, p->epoch);
     neb__put32(out + 48, p->length);
+    out[52] = p->cls;
+    memcpy(out + 56, p->signature, NEB_SEAL_SIZE);
+}
+
+static neb_status to_sign(const struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
+                          uint8_t out[SIGNED])
+{
+    uint8_t header[NEB_PARCEL_SIZE];
+    struct neb_hash h;
+    NEB_TRY(neb__hash(bytes, p->length, &h));
+    neb__parcel_put(p, header);
+    memcpy(out, genesis->b, NEB_HASH_SIZE);
+    memcpy(out + NEB_HASH_SIZE, header, NEB_PARCEL_SIZE - NEB_SEAL_SIZE);
+    memcpy(out + SIGNED - NEB_HASH_SIZE, h.b, NEB_HASH_SIZE);
+    return NEB_OK;
+}
+
+neb_status neb__parcel_sign(struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
+                            const struct neb_seal *seal)
+{
+    uint8_t b[SIGNED];
+    if (!seal->sign) return neb__fail(NEB_ERR_AUTH, "no key to sign a parcel with");
+    NEB_TRY(to_sign(p, bytes, genesis, b));
+    return seal->sign(seal->arg, purpose, b, sizeof b, p->signature);
+}
+
+bool neb__parcel_genuine(const struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
+                         const struct neb_seal *seal)
+{
+    uint8_t b[SIGNED];
+    if (NEB_MUTANT(trust_parcels)) return true;
+    return seal->verify && to_sign(p, bytes, genesis, b) == NEB_OK &&
+           seal->verify(seal->arg, p->site, purpose, b, sizeof b, p->signature);
 }
 
 neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out)
@@ -50,9 +88,11 @@ neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out)
         .tokens = neb__get64(in + 36),
         .epoch = neb__get32(in + 44),
         .length = neb__get32(in + 48),
+        .cls = in[52],
     };
+    memcpy(p.signature, in + 56, NEB_SEAL_SIZE);
     if (p.site >= NEB_SITES_MAX || p.kind > NEB_PARCEL_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
-        neb__get32(in + 52) || p.length != n - NEB_PARCEL_SIZE)
+        p.cls > NEB_CLASS_SPARSE || in[53] || neb__get16(in + 54) || p.length != n - NEB_PARCEL_SIZE)
         return neb__quiet(NEB_ERR_CORRUPT, "payload header with contradicting fields");
     *out = p;
     return NEB_OK;
@@ -98,6 +138,13 @@ static neb_status put_round(const struct neb_record *r, struct neb_buf *out)
     return NEB_OK;
 }
 
+static neb_status put_order(const struct neb_record *r, struct neb_buf *out)
+{
+    uint8_t b[1 + NEB_ORDER_SIZE] = {r->ordered};
+    if (r->ordered) neb__order_put(&r->order, b + 1);
+    return neb__buf_append(out, b, r->ordered ? sizeof b : 1);
+}
+
 neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out)
 {
     uint8_t b[54];
@@ -109,11 +156,13 @@ neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out)
     memcpy(b + 22, r->prev.b, NEB_HASH_SIZE);
     NEB_TRY(neb__buf_append(out, b, sizeof b));
     if (r->type == NEB_RECORD_ROUND) return put_round(r, out);
-    if (r->type == NEB_RECORD_ROSTER || r->type == NEB_RECORD_FORCED)
-        return neb__members_put(&r->roster, out);
     uint8_t t[8];
     neb__put64(t, r->tokens);
-    return neb__buf_append(out, t, sizeof t);
+    if (r->type == NEB_RECORD_ROSTER || r->type == NEB_RECORD_FORCED)
+        NEB_TRY(neb__members_put(&r->roster, out));
+    else if (r->type != NEB_RECORD_ORDER)
+        NEB_TRY(neb__buf_append(out, t, sizeof t));
+    return put_order(r, out);
 }
 
 static void get_hash(struct neb_reader *in, struct neb_hash *h)
@@ -154,6 +203,24 @@ static bool get_round(struct neb_reader *in, struct neb_record *r)
     return n > 0;
 }
 
+/* What a record of another type than ROUND says, its order included. */
+static bool get_other(struct neb_reader *in, struct neb_record *r)
+{
+    if (r->type == NEB_RECORD_ROSTER || r->type == NEB_RECORD_FORCED) {
+        neb__members_get(in, &r->roster);
+        if (!neb__members_valid(&r->roster)) return false;
+    } else if (r->type != NEB_RECORD_ORDER)
+        r->tokens = neb__read64(in);
+    uint8_t ordered = neb__read8(in);
+    r->ordered = ordered == 1;
+    const uint8_t *p = r->ordered ? neb__read(in, NEB_ORDER_SIZE) : NULL;
+    if (ordered > 1 || (r->ordered && (!p || !neb__order_get(p, &r->order)))) return false;
+    if (r->type == NEB_RECORD_CLASS && r->tokens > NEB_CLASS_SPARSE) return false;
+    bool may = r->type != NEB_RECORD_CLASS && r->type != NEB_RECORD_FINAL;
+    bool must = r->type == NEB_RECORD_FORCED || r->type == NEB_RECORD_ORDER;
+    return r->ordered ? may : !must;
+}
+
 neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out)
 {
     struct neb_reader in = {bytes, n, false};
@@ -161,7 +228,7 @@ neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record 
     size_t fixed = 54 + 67;
     uint32_t parcels = 0;
     if (type == NEB_RECORD_ROUND && n >= fixed) parcels = (uint32_t)((n - fixed) / NAMED_SIZE);
-    if (format != FORMAT || type < NEB_RECORD_ROUND || type > NEB_RECORD_FORCED || parcels > NEB_SITES_MAX)
+    if (format != FORMAT || type < NEB_RECORD_ROUND || type > NEB_RECORD_CLASS || parcels > NEB_SITES_MAX)
         return neb__quiet(NEB_ERR_CORRUPT, "record of type %u, format %u, %zu bytes", type, format, n);
     struct neb_record *r = neb__record_new(parcels);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a record");
@@ -170,14 +237,7 @@ neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record 
     r->view = neb__read64(&in);
     r->index = neb__read64(&in);
     get_hash(&in, &r->prev);
-    bool ok = true;
-    if (type == NEB_RECORD_ROUND)
-        ok = get_round(&in, r);
-    else if (type == NEB_RECORD_ROSTER || type == NEB_RECORD_FORCED) {
-        neb__members_get(&in, &r->roster);
-        ok = neb__members_valid(&r->roster);
-    } else
-        r->tokens = neb__read64(&in);
+    bool ok = type == NEB_RECORD_ROUND ? get_round(&in, r) : get_other(&in, r);
     if (!ok || in.bad || in.left || !r->index) {
         neb__free(r);
         return neb__quiet(NEB_ERR_CORRUPT, "record with contradicting fields");

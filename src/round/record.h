@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
-#include "round/members.h"
+#include "round/order.h"
 
 #define NEB_RECORD_MAX 16384 /* bytes of one record: 64 parcels fit */
 
@@ -20,13 +20,20 @@ struct neb_parcel {
     uint32_t weight; /* tokens per inner step */
     uint64_t tokens; /* tokens in it */
     uint32_t epoch;
-    uint32_t length; /* bytes behind the header */
+    uint32_t length;                  /* bytes behind the header */
+    uint8_t cls;                      /* neb_round_class of the rung */
+    uint8_t signature[NEB_SEAL_SIZE]; /* the site's, of the run, the fields above and the bytes behind */
 };
-#define NEB_PARCEL_SIZE 56
+#define NEB_PARCEL_SIZE (56 + NEB_SEAL_SIZE)
 
 enum neb_payload_kind { NEB_PARCEL_DELTA = 0, NEB_PARCEL_RESULT = 1 /* an owner's mean of parcels */ };
 
 void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE]);
+/* A parcel is passed on by others than its author, so it is signed. `bytes` are the p->length behind the header. */
+neb_status neb__parcel_sign(struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
+                            const struct neb_seal *seal);
+bool neb__parcel_genuine(const struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
+                         const struct neb_seal *seal);
 /* NEB_ERR_CORRUPT when the fields contradict each other. */
 neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out);
 
@@ -36,7 +43,12 @@ enum neb_record_type {
     NEB_RECORD_END = 3,    /* the token target is reached: flush */
     NEB_RECORD_FINAL = 4,  /* everything is in; theta is the model */
     NEB_RECORD_FORCED = 5, /* an operator's eviction that the old quorum could not commit */
+    NEB_RECORD_ORDER = 6,  /* an operator's budget or norm bound */
+    NEB_RECORD_CLASS = 7,  /* from here on parcels are of another class */
 };
+
+/* Dense rungs go through the outer momentum; sparse ones are averaged, and their residual decays. */
+enum neb_round_class { NEB_CLASS_DENSE = 0, NEB_CLASS_SPARSE = 1 };
 
 enum neb_round_mode { NEB_MODE_NESTEROV = 0, NEB_MODE_AVERAGE = 1 };
 enum neb_reject { NEB_REJECT_NONE = 0, NEB_REJECT_NONFINITE = 1, NEB_REJECT_NORM = 2, NEB_REJECT_SIZE = 3 };
@@ -65,8 +77,10 @@ struct neb_record {
     struct neb_hash result;
     /* ROSTER, FORCED */
     struct neb_members roster;
-    /* END, FINAL */
+    /* END, FINAL: tokens; CLASS: the new one */
     uint64_t tokens;
+    bool ordered; /* ROSTER, FORCED, END, ORDER: because of this order */
+    struct neb_order order;
     uint32_t parcels;
     struct neb_named parcel[]; /* ascending by site */
 };

@@ -3,6 +3,7 @@
  * Every event ends in progress(): whatever the new state makes possible is done there, from the state alone. So no
  * code path has to remember what to trigger, and a message that was lost is made up for by the next tick. */
 #include "round/core.h"
+#include "base/mutant.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -138,6 +139,8 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->roster = c->roster;
     r->leader = r->sync_from = NEB_NO_SITE;
     r->next_k = 1;
+    r->budget = r->budget_now = 1000;
+    r->bound = c->bound;
     r->cell = NEB_NEW_ARRAY(struct cell, c->cells);
     r->lastk = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
     r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);
@@ -161,26 +164,22 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
 
 /* ---- events --------------------------------------------------------------------------------------------------- */
 
-/* An operator's signed roster, when the old quorum is gone: it is in effect at once; the next leader, elected under it,
- * makes it a record. Its epoch leaves room for a change that was under way. */
-static void force(struct neb_round *r, const struct neb_members *roster, bool pass_on)
+void neb__conflict(struct neb_round *r)
 {
-    if (!neb__members_valid(roster) || roster->epoch <= r->roster.epoch) return;
-    if (!(roster->members & neb__bit(r->self))) {
-        neb__halt(r, "the operator removed this site from the run");
-        return;
-    }
-    struct neb_frame f = {.type = NEB_FRAME_FORCE, .roster = *roster};
-    for (unsigned i = 0; pass_on && i < NEB_SITES_MAX; i++)
-        if (roster->members & neb__bit(i)) neb__send(r, i, &f);
-    r->roster = *roster;
-    r->forced = true;
-    r->conflict = false;
-    neb__act(r, NEB_ACT_ROSTER);
-    if (r->state == NEB_ROUND_BOOT)
-        neb__greet_start(r);
-    else
-        neb__follow(r, r->view);
+    if (r->conflict) return;
+    r->conflict = true; /* until the operators agree on the next epoch */
+    neb__note(r,
+              "another site has another roster of the same epoch: two contradicting evictions were forced; "
+              "nothing is committed until `nebula-i adopt` names the right one");
+}
+
+/* It stops on purpose: nobody waits for it, and if it led, the next one need not wait to be sure. */
+static void goodbye(struct neb_round *r, unsigned from)
+{
+    r->peer[from].gone = true;
+    if (from != r->leader || (r->state != NEB_ROUND_FOLLOW && r->state != NEB_ROUND_SYNC)) return;
+    neb__follow(r, r->view);
+    neb__campaign(r);
 }
 
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
@@ -189,21 +188,17 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, &f) != NEB_OK || f.from != from)
         return;
     bool member = r->roster.members & neb__bit(from);
-    if (f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster) && !r->conflict) {
-        r->conflict = true; /* until the operators agree on the next epoch */
-        neb__note(
-            r, "another site has another roster of the same epoch: two contradicting evictions were forced; "
-               "nothing is committed until `nebula-i adopt` names the right one");
-    }
+    if (f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__conflict(r);
     if (f.type == NEB_FRAME_FORCE) {
-        force(r, &f.roster, false);
+        neb__order_force(r, &f.order, from);
         return;
     }
+    if (r->conflict && f.type == NEB_FRAME_LOG) neb__order_log(r, &f);
     if (r->conflict && f.type != NEB_FRAME_GETLOG) return;
     if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
         r->peer[from].chain = r->now; /* first the roster, then everything else */
         neb__log_send(r, from, f.commit + 1, r->commit);
-        if (r->forced) neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_FORCE, .roster = r->roster});
+        neb__order_pass_on(r, from);
     }
     if (f.type == NEB_FRAME_LOG) {
         neb__log_frame(r, from, &f);
@@ -218,25 +213,9 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     }
     if (!member) return; /* fenced: evicted, or not admitted yet */
     if (f.type == NEB_FRAME_REPORT) neb__lead_report(r, from, &f);
-    if (f.type == NEB_FRAME_REQUEST && neb__leads(r))
-        neb__lead_request(r, (uint32_t)f.number, f.phase, (uint32_t)f.head);
-    if (f.type == NEB_FRAME_GOODBYE) r->peer[from].gone = true;
+    if (f.type == NEB_FRAME_REQUEST && neb__leads(r)) neb__lead_request(r, &f.order);
+    if (f.type == NEB_FRAME_GOODBYE) goodbye(r, from);
     neb__view_frame(r, from, &f);
-}
-
-static void operator_event(struct neb_round *r, const struct neb_event *ev)
-{
-    if (ev->op == NEB_OP_FORCE || ev->op == NEB_OP_ADOPT) {
-        force(r, &ev->roster, true);
-        return;
-    }
-    if (neb__leads(r)) {
-        neb__lead_request(r, ev->op, ev->site, (uint32_t)ev->count);
-        return;
-    }
-    struct neb_frame f = {
-        .type = NEB_FRAME_REQUEST, .number = ev->op, .phase = (uint8_t)ev->site, .head = ev->count};
-    neb__send(r, r->leader, &f);
 }
 
 static void peer_event(struct neb_round *r, unsigned site, bool up)
@@ -264,6 +243,18 @@ static void pausing(struct neb_round *r)
     neb__act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
 }
 
+/* The run is over for this site when it has applied everything; for the leader, when also everybody in reach has: it may
+ * be the last one who can tell them, and give them what they miss. */
+static void ending(struct neb_round *r)
+{
+    if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__caught_up(r)) return;
+    if (!r->final_since) r->final_since = r->now;
+    bool patient = r->now < r->final_since + 4 * r->cfg.contact_ms;
+    if (neb__leads(r) && patient && !neb__lead_acknowledged(r) && !NEB_MUTANT(end_at_once)) return;
+    r->paused_end = true;
+    neb__act(r, NEB_ACT_ENDED);
+}
+
 static void progress(struct neb_round *r)
 {
     if (r->state == NEB_ROUND_HALTED) {
@@ -271,6 +262,7 @@ static void progress(struct neb_round *r)
         return;
     }
     neb__view_tick(r);
+    neb__leave_tick(r);
     neb__lead_tick(r);
     neb__lead_progress(r);
     neb__log_write(r);
@@ -280,10 +272,7 @@ static void progress(struct neb_round *r)
     neb__payload_prune(r);
     bool follows = r->state == NEB_ROUND_FOLLOW && r->leader != NEB_NO_SITE;
     if (r->report_due && follows) neb__report(r, r->leader);
-    if (r->ended && !r->paused_end) {
-        r->paused_end = true;
-        neb__act(r, NEB_ACT_ENDED);
-    }
+    ending(r);
     pausing(r);
 }
 
@@ -304,7 +293,7 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_APPLIED: neb__applied(r, ev); break;
         case NEB_EV_CELL: neb__cell_event(r, ev); break;
         case NEB_EV_INSTALLED: neb__installed(r, ev); break;
-        case NEB_EV_OPERATOR: operator_event(r, ev); break;
+        case NEB_EV_OPERATOR: neb__operator_event(r, ev); break;
         case NEB_EV_RESULT: break;
         }
     progress(r);
@@ -365,7 +354,12 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .root_known = r->root_known,
         .caught_up = neb__caught_up(r),
         .root = r->cur_root,
+        .commit_hash = *neb__log_hash(r, r->commit),
         .roster = r->roster,
+        .budget = r->budget_now,
+        .bound = r->bound,
+        .cls = r->cls,
+        .leader = r->leader,
     };
 }
 

@@ -33,7 +33,9 @@ struct neb_round_config {
     bool promote;          /* members that have caught up become voters while there are fewer than 7 */
     bool owners;           /* parcels of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
-    uint64_t seed; /* spreads the election timers */
+    uint32_t bound; /* fp32 bits: parcels of a greater norm are rejected; 0: none. An order may change it */
+    uint64_t seed;  /* spreads the election timers */
+    struct neb_seal seal;
 };
 
 /* Fills in the times and limits that a job file does not name. */
@@ -70,11 +72,9 @@ enum neb_event_type {
     NEB_EV_APPLIED,    /* index, root */
     NEB_EV_CELL,       /* cell, version, index, root, site: a fetched cell's proof leads to this root */
     NEB_EV_INSTALLED,  /* cell, version: what the cell holds now */
-    NEB_EV_OPERATOR,   /* op, site, count (flags) */
+    NEB_EV_OPERATOR,   /* order: signed; or op LEAVE, GOODBYE, CLASS (count) without one */
     NEB_EV_RESULT,     /* an owner's mean: parcel, hash, durable */
 };
-
-enum neb_operator { NEB_OP_ADMIT = 1, NEB_OP_EVICT, NEB_OP_LEAVE, NEB_OP_FORCE, NEB_OP_ADOPT };
 
 struct neb_event {
     enum neb_event_type type;
@@ -89,7 +89,7 @@ struct neb_event {
     struct neb_hash hash, root;
     uint8_t reject;
     bool empty;
-    struct neb_members roster; /* FORCE, ADOPT: the roster that the operator signed */
+    const struct neb_order *order; /* or NULL */
 };
 
 enum neb_action_type {
@@ -108,7 +108,8 @@ enum neb_action_type {
     NEB_ACT_RESUME,
     NEB_ACT_ROSTER, /* the roster changed */
     NEB_ACT_HALT,   /* text: why this site cannot go on */
-    NEB_ACT_ENDED,  /* theta is final */
+    NEB_ACT_ENDED,  /* theta is final, and everybody in reach has it: this site may go */
+    NEB_ACT_BUDGET, /* count: permille of the line that rounds may use from now on */
     NEB_ACT_NOTE,   /* text: something a person should know */
 };
 
@@ -148,8 +149,11 @@ struct neb_round_status {
     uint64_t view, normal_view, head, durable, commit, applied, tokens;
     uint32_t incarnation, lapse, durable_epoch;
     bool paused, ended, may_vote, root_known, caught_up;
-    struct neb_hash root;
+    struct neb_hash root, commit_hash; /* commit_hash: of the last committed record; orders name it */
     struct neb_members roster;
+    uint32_t budget, bound; /* permille; fp32 bits */
+    uint8_t cls;            /* neb_round_class */
+    uint16_t leader;        /* or NEB_NO_SITE */
 };
 void neb__round_status(const struct neb_round *r, struct neb_round_status *out);
 const struct neb_record *neb__round_record(const struct neb_round *r,

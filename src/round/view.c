@@ -64,6 +64,17 @@ void neb__follow(struct neb_round *r, uint64_t view)
     r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
 }
 
+/* Nobody leads, as far as can be known: the first of the voters in reach tries at once, the next a little later. Harmless
+ * where there is a leader: its followers will not join. */
+void neb__campaign(struct neb_round *r)
+{
+    int rank = 0;
+    for (unsigned i = 0; i < r->self; i++)
+        rank += (r->roster.voters & neb__bit(i)) && r->peer[i].up && !r->peer[i].gone;
+    r->hurry = r->now + 2 * r->cfg.greet_ms;
+    r->elect_at = r->now + rank * r->cfg.ping_ms / 2;
+}
+
 /* ---- greeting ------------------------------------------------------------------------------------------------- */
 
 static void greet_send(struct neb_round *r)
@@ -108,6 +119,7 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     if (k > r->next_k) r->next_k = k;
     r->damaged = r->forgot = false;
     neb__follow(r, view);
+    neb__campaign(r);
 }
 
 /* Enough were heard: take the best log if it is better than the own one. */
@@ -208,11 +220,15 @@ static void elect(struct neb_round *r)
 static void ask(struct neb_round *r, uint64_t above)
 {
     uint64_t top = above > r->view ? above : r->view;
-    r->want_view = (top / NEB_SITES_MAX + 1) * NEB_SITES_MAX + r->self;
-    r->asked = neb__bit(r->self);
+    uint64_t want = (top / NEB_SITES_MAX + 1) * NEB_SITES_MAX + r->self;
+    if (want != r->want_view || r->ask_phase != 1) r->asked = 0;
+    r->want_view = want;
+    r->asked |= neb__bit(r->self);
     r->ask_phase = 1;
     r->ask_end = r->now + r->cfg.ping_ms;
-    r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
+    bool hurry = r->now < r->hurry;
+    int64_t wait = hurry ? r->cfg.ping_ms / 4 : r->cfg.elect_ms / 2;
+    r->elect_at = r->now + wait + jitter(r, hurry ? wait : r->cfg.elect_ms);
     if (neb__members_has_quorum(&r->roster, r->asked)) {
         elect(r);
         return;
@@ -329,6 +345,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
     r->leader = (uint16_t)from;
     r->leader_heard = r->now;
     r->floor = f->applied;
+    if (f->number && f->number <= 1000) neb__budget(r, (uint32_t)f->number);
     if (f->flags & NEB_FLAG_PROOF) {
         r->leader_proof = r->now;
         r->elect_at = r->now + r->cfg.elect_ms + jitter(r, r->cfg.elect_ms / 2);

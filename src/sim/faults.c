@@ -28,6 +28,8 @@ enum fault {
     PREEMPT,
     IMAGE,
     DISASTER,
+    ORDER,
+    FORGE,
     FAULTS
 };
 
@@ -65,6 +67,15 @@ static bool all_well(struct world *w, uint64_t slack)
         neb__round_status(n->core, &st);
         if (!st.may_vote || st.applied + slack < w->records || !st.root_known || !st.caught_up) return false;
     }
+    return true;
+}
+
+/* Everybody who takes part has been told of the end, once there is one. */
+static bool all_ended(const struct world *w)
+{
+    for (int i = 0; w->final_seen && i < w->sites; i++)
+        if (w->node[i].alive && (w->roster.members & neb__bit((unsigned)i)) && !w->node[i].ended)
+            return false;
     return true;
 }
 
@@ -144,7 +155,11 @@ static void join(struct world *w)
     w->sites++;
     neb__node_create(w, n);
     TRACE(w, "site %d is admitted", n->id);
-    neb__node_operator(w, via, NEB_OP_ADMIT, (unsigned)n->id, draw(w, 5) ? 1 : 0);
+    neb__node_order(
+        w, via,
+        neb__sim_order(
+            w, via,
+            (struct neb_order){.op = NEB_OP_ADMIT, .site = (uint16_t)n->id, .flags = draw(w, 5) ? 1 : 0}));
     for (int i = 0; i < w->sites - 1; i++)
         if (w->node[i].alive) neb__node_peer(w, &w->node[i], (unsigned)n->id, true);
     neb__sim_later(w, 300, EV_START, n->id);
@@ -156,7 +171,12 @@ static void retire(struct world *w, struct node *n, uint32_t op)
     if (!via || w->roster.heavy != NEB_NO_SITE || __builtin_popcountll(w->roster.trains) < 3) return;
     if (is_voter(w, n) && __builtin_popcountll(w->roster.voters) < 3) return;
     TRACE(w, "site %d is to go (%u)", n->id, op);
-    neb__node_operator(w, via, op, (unsigned)n->id, 0);
+    if (op == NEB_OP_LEAVE) {
+        n->leaving = true;
+        neb__node_ask(w, n, op, 0);
+    } else
+        neb__node_order(
+            w, via, neb__sim_order(w, via, (struct neb_order){.op = (uint8_t)op, .site = (uint16_t)n->id}));
 }
 
 /* Every remaining site has the present epoch on its disk: only then may a removed one be switched off. */
@@ -173,36 +193,48 @@ static bool all_know(struct world *w)
     return true;
 }
 
-/* Most voters burn down; an operator goes on with what is left. */
+/* A voter who is up to date, and so can tell the rest what they lack. */
+static struct node *up_to_date(struct world *w)
+{
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        struct neb_round_status st;
+        if (!n->alive || n->stopped || !is_voter(w, n)) continue;
+        neb__round_status(n->core, &st);
+        if (st.may_vote && st.applied == w->records && st.root_known && st.caught_up) return n;
+    }
+    return NULL;
+}
+
+/* So many voters burn down that the rest is no quorum; an operator goes on with what is left: one voter that has
+ * everything, and perhaps others that do not. */
 static void disaster(struct world *w)
 {
-    if (w->forced || !all_well(w, 0) || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
-        return;
+    struct node *one = up_to_date(w);
     struct neb_members left = w->roster;
-    int keep = 1, voters = __builtin_popcountll(w->roster.voters);
-    struct node *one = NULL;
-    if (voters <= keep) return;
+    int voters = __builtin_popcountll(w->roster.voters), others = voters - neb__members_quorum(&w->roster);
+    if (w->forced || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
+        return;
+    others = others > 1 ? (int)draw(w, (uint64_t)others) : 0;
     for (int i = 0; i < w->sites; i++) {
         struct node *n = &w->node[i];
         uint64_t bit = neb__bit((unsigned)i);
-        if (!(left.members & bit) || n->stopped) continue;
-        if ((left.voters & bit) && keep-- > 0) {
-            one = n;
-            continue;
-        }
-        if (!(left.voters & bit)) continue;
+        if (!(left.voters & bit) || n == one || (!n->stopped && others-- > 0)) continue;
         left.members &= ~bit, left.voters &= ~bit, left.trains &= ~bit;
         n->stopped = true;
         neb__node_crash(w, n);
     }
-    if (!one || !(left.trains & left.members)) left.trains |= left.voters;
+    if (!(left.trains & left.members)) left.trains |= left.voters;
     left.epoch += 2; /* one for a change that may be under way */
-    w->forced = true;
-    w->forced_roster = left;
     TRACE(w, "disaster: only %llx of the voters are left", (unsigned long long)left.voters);
     memset(w->cut, 0, sizeof w->cut);
     w->protect_until = w->now + 5000;
-    neb__node_force(w, one, &left);
+    const struct neb_order *o =
+        neb__sim_order(w, one, (struct neb_order){.op = NEB_OP_FORCE, .epoch = left.epoch, .roster = left});
+    if (!o) return;
+    w->forced = true;
+    w->force = *o;
+    neb__node_order(w, one, o);
 }
 
 /* Sites that the log has removed are switched off for good, after some time in which they must be fenced. */
@@ -216,6 +248,78 @@ static void sweep(struct world *w)
         n->stopped = true;
         neb__node_crash(w, n);
     }
+}
+
+/* Budget, norm bound, now and then the end; and the survivor of two sites. */
+static void order(struct world *w, struct node *n)
+{
+    struct neb_order o = {.op = NEB_OP_BUDGET, .value = 1 + draw(w, 1000)};
+    float bound = (float)(20 + draw(w, 400));
+    uint32_t bits;
+    memcpy(&bits, &bound, 4);
+    uint64_t kind = draw(w, 12);
+    if (kind < 4) o = (struct neb_order){.op = NEB_OP_BOUND, .value = draw(w, 4) ? bits : 0};
+    if (kind == 4 && !draw(w, 4)) o = (struct neb_order){.op = NEB_OP_END};
+    if (kind == 5 && __builtin_popcountll(w->roster.voters) == 2)
+        o = (struct neb_order){.op = NEB_OP_SURVIVOR,
+                               .site = w->roster.heavy == NEB_NO_SITE
+                                           ? (uint16_t)__builtin_ctzll(w->roster.voters)
+                                           : NEB_NO_SITE};
+    neb__node_order(w, n, neb__sim_order(w, n, o));
+}
+
+/* A parcel in another site's name, sent to everybody. */
+static void forge_parcel(struct world *w, struct node *n)
+{
+    uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH] = {0};
+    uint32_t c1 = w->cfg.cells / w->cfg.fragments; /* of the first fragment */
+    struct neb_parcel h = {.site = (uint16_t)draw(w, (uint64_t)w->sites),
+                           .c1 = c1,
+                           .k = UINT64_MAX / 2 + draw(w, 1000),
+                           .b = neb__round_version(n->core, 0),
+                           .tau = 6,
+                           .weight = 1,
+                           .tokens = 6,
+                           .length = c1 * 4 * WIDTH};
+    neb__parcel_put(&h, bytes);
+    struct event what = {.from = 0};
+    if (neb__hash(bytes, NEB_PARCEL_SIZE + h.length, &what.hash) != NEB_OK) return;
+    TRACE(w, "site %d sends a parcel as if it were site %u", n->id, h.site);
+    for (int i = 0; i < w->sites; i++)
+        if (i != n->id) neb__sim_send(w, n->id, i, EV_PAYLOAD, &what, bytes, NEB_PARCEL_SIZE + h.length);
+}
+
+/* Orders that nobody gave, or gave at another time or for another history. All must be ignored. */
+static void forge(struct world *w, struct node *n)
+{
+    struct neb_round_status st;
+    if (!draw(w, 4)) {
+        forge_parcel(w, n);
+        return;
+    }
+    neb__round_status(n->core, &st);
+    struct neb_order o = {.signer = NEB_BY_OPERATOR,
+                          .epoch = st.roster.epoch + 2,
+                          .index = st.commit,
+                          .head = st.commit_hash,
+                          .roster = st.roster};
+    o.op = NEB_OP_FORCE;
+    o.roster.epoch = o.epoch;
+    o.roster.members = o.roster.voters = o.roster.trains = neb__bit((unsigned)n->id);
+    o.roster.heavy = NEB_NO_SITE;
+    uint64_t kind = draw(w, 4);
+    if (kind == 0) o.op = NEB_OP_ADOPT;
+    if (kind == 1) { /* signed, but for another history */
+        o.head.b[draw(w, NEB_HASH_SIZE)] ^= 1;
+        neb__sim_sign(w, &o);
+    }
+    if (kind == 2) o = (struct neb_order){.op = NEB_OP_EVICT, .epoch = st.roster.epoch, .site = st.leader};
+    if (kind == 2) o.index = st.commit, o.head = st.commit_hash, o.signer = NEB_BY_OPERATOR;
+    if (kind == 2 && draw(w, 2)) o.signer = (uint16_t)n->id, neb__sim_sign(w, &o); /* by one who may not */
+    if (kind == 3 && w->orders) o = w->issued[draw(w, (uint64_t)w->orders)].order; /* once more */
+    if (kind == 3 && o.op == NEB_OP_FORCE) return;
+    TRACE(w, "site %d gets a false order (%d)", n->id, (int)kind);
+    neb__node_order(w, n, &o);
 }
 
 static void one_fault(struct world *w, enum fault f, struct node *n)
@@ -240,8 +344,11 @@ static void one_fault(struct world *w, enum fault f, struct node *n)
     case LEAVE: retire(w, n, NEB_OP_LEAVE); break;
     case PREEMPT:
         neb__node_checkpoint(w, n);
+        if (draw(w, 4)) neb__node_ask(w, n, NEB_OP_GOODBYE, 0);
         neb__node_crash(w, n);
         break;
+    case ORDER: order(w, n); break;
+    case FORGE: forge(w, n); break;
     case IMAGE: n->has_image = neb__simdisk_copy(&n->disk, &n->image) == NEB_OK; break;
     case DISASTER: disaster(w); break;
     case FAULTS: break;
@@ -251,7 +358,7 @@ static void one_fault(struct world *w, enum fault f, struct node *n)
 void neb__faults_heal(struct world *w)
 {
     w->quiet = w->healed = true;
-    w->loss_permille = 0;
+    w->loss_permille = w->opt.happy || draw(w, 3) ? 0 : 40; /* lines are never perfect */
     w->rounds_healed = w->rounds;
     TRACE(w, "all is healed");
     for (int i = 0; i < w->sites; i++) {
@@ -268,10 +375,10 @@ void neb__faults_heal(struct world *w)
 /* The operator repeats the order until it is in the log. */
 static void insist(struct world *w)
 {
-    if (!w->forced || w->roster.epoch >= w->forced_roster.epoch) return;
+    if (!w->forced || w->roster.epoch >= w->force.epoch) return;
     for (int i = 0; i < w->sites; i++)
-        if (w->node[i].alive && (w->forced_roster.voters & neb__bit((unsigned)i)))
-            neb__node_force(w, &w->node[i], &w->forced_roster);
+        if (w->node[i].alive && (w->force.roster.voters & neb__bit((unsigned)i)))
+            neb__node_order(w, &w->node[i], &w->force);
 }
 
 void neb__fault(struct world *w)
@@ -281,7 +388,8 @@ void neb__fault(struct world *w)
         if (!w->healed) neb__faults_heal(w);
         sweep(w);
         bool flowing = w->end_seen ? w->final_seen : w->rounds > w->rounds_healed + 2;
-        if (flowing && all_well(w, 1)) w->end = w->now; /* all promises are kept: no need to watch longer */
+        if (flowing && all_well(w, 1) && all_ended(w))
+            w->end = w->now; /* all promises are kept: no need to watch longer */
         neb__sim_later(w, 700, EV_FAULT, -1);
         return;
     }
@@ -292,7 +400,8 @@ void neb__fault(struct world *w)
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,
         [CUT_LINK] = 4, [HEAL_LINKS] = 9,   [SLOW] = 2,       [LOSS] = 2,       [DAMAGE] = 4,
         [ROLLBACK] = 4, [CLOCK] = 1,        [DISK_FULL] = 2,  [SYNC_FAILS] = 2, [JOIN] = 2,
-        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 2,    [IMAGE] = 4,      [DISASTER] = 2};
+        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 3,    [IMAGE] = 4,      [DISASTER] = 2,
+        [ORDER] = 2,    [FORGE] = 3};
     if (!n || w->now < w->protect_until) return;
     uint64_t sum = 0, at;
     for (int i = 0; i < FAULTS; i++) sum += weight[i];

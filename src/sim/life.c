@@ -19,6 +19,7 @@ void neb__node_create(struct world *w, struct node *n)
     neb__buf_init(&mark, NEB_MARK_MAX);
     neb__simdisk_init(&n->disk, &w->disk_rng);
     n->exists = true;
+    n->secret = neb__mix64(w->opt.seed ^ 0x5ea1);
     n->actions_left = -1;
     n->step_ms = 40 + (int64_t)draw(w, 60);
     if (neb__round_first_mark(&mark) != NEB_OK ||
@@ -189,6 +190,7 @@ static bool create_core(struct world *w, struct node *n)
                                   .work = work};
     struct neb_round_config cfg = w->cfg;
     cfg.self = (uint16_t)n->id;
+    cfg.seal = neb__sim_seal(n);
     cfg.seed = neb__mix64(w->opt.seed * 64 + (uint64_t)n->id + n->life * 4096);
     bool ok = rec && neb__round_create(&cfg, &boot, &n->core) == NEB_OK;
     TRACE(w, "site %d starts: %llu records%s", n->id, (unsigned long long)found.records,
@@ -218,6 +220,8 @@ void neb__node_start(struct world *w, struct node *n)
         return;
     }
     n->alive = true;
+    n->started = w->now;
+    if (n->leaving) neb__node_ask(w, n, NEB_OP_LEAVE, 0);
     for (int i = 0; i < w->sites; i++)
         if (i != n->id && w->node[i].exists) neb__node_peer(w, n, (unsigned)i, true);
     for (int i = 0; i < r.count && n->alive; i++) {

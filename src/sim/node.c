@@ -129,6 +129,10 @@ static void do_capture(struct world *w, struct node *n, const struct neb_action 
         neb__site_residual(z[i], got, WIDTH, r[i]);
         for (int v = 0; v < WIDTH; v++) empty = empty && z[i][v] == 0;
     }
+    const struct neb_seal seal = neb__sim_seal(n);
+    if (neb__parcel_sign(&h, bytes + NEB_PARCEL_SIZE, &w->cfg.genesis, &seal) != NEB_OK)
+        w->failed = NEB_ERR_NOMEM;
+    neb__parcel_put(&h, bytes);
     size_t size = NEB_PARCEL_SIZE + h.length;
     struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
     if (!ev) return;
@@ -331,6 +335,18 @@ static void look(struct world *w, struct node *n, const struct neb_hash *hash)
     neb__buf_free(&b);
 }
 
+/* At its end a process goes away. The others must not need it; only those who are not there at all may. */
+static bool may_depart(struct world *w, struct node *n)
+{
+    if (!w->healed || !draw(w, 4)) return false;
+    for (int i = 0; i < w->sites; i++) {
+        const struct node *o = &w->node[i];
+        bool member = w->roster.members & neb__bit((unsigned)i);
+        if (o->exists && !o->stopped && member && (!o->alive || w->now < o->started + 4000)) return false;
+    }
+    return w->roster.members & neb__bit((unsigned)n->id);
+}
+
 static void act(struct world *w, struct node *n, const struct neb_action *a)
 {
     struct event what = {.hash = a->hash, .cell = a->cell};
@@ -359,13 +375,18 @@ static void act(struct world *w, struct node *n, const struct neb_action *a)
     case NEB_ACT_INSTALL: do_install(w, n, a); break;
     case NEB_ACT_PAUSE: n->paused = true; break;
     case NEB_ACT_RESUME: n->paused = false; break;
-    case NEB_ACT_ENDED: n->ended = true; break;
+    case NEB_ACT_ENDED:
+        n->ended = true;
+        n->departs = may_depart(w, n);
+        TRACE(w, "site %d ends%s", n->id, n->departs ? " and goes" : "");
+        break;
     case NEB_ACT_HALT:
         TRACE(w, "site %d halts: %s", n->id, a->text);
         n->halted = true;
         break;
     case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
     case NEB_ACT_ROSTER:
+    case NEB_ACT_BUDGET:
     case NEB_ACT_COMBINE: break;
     }
 }
@@ -394,7 +415,10 @@ static void step(struct world *w, struct node *n)
 static void payload_arrives(struct world *w, struct node *n, const struct event *ev)
 {
     struct neb_parcel h;
-    if (neb__parcel_get(ev->bytes, ev->length, &h) != NEB_OK) return;
+    const struct neb_seal seal = neb__sim_seal(n);
+    if (neb__parcel_get(ev->bytes, ev->length, &h) != NEB_OK ||
+        !neb__parcel_genuine(&h, ev->bytes + NEB_PARCEL_SIZE, &w->cfg.genesis, &seal))
+        return;
     int64_t wait = 1 + (int64_t)draw(w, 10) + (NEB_MUTANT(have_before_durable) ? 500 : 0);
     struct event *done = neb__sim_later(w, wait, EV_STORED, n->id);
     if (!done) return;
@@ -498,21 +522,25 @@ void neb__node_event(struct world *w, struct node *n, const struct event *ev)
     }
     if (in.type) feed(w, n, &in);
     if (n->alive && n->disk.dead) neb__node_crash(w, n);
+    if (n->alive && n->departs) {
+        neb__oracle_check(w, n);
+        n->stopped = true;
+        neb__node_crash(w, n);
+    }
     if (n->alive && n->halted) neb__node_crash(w, n); /* a supervisor starts it again */
 }
 
-void neb__node_operator(struct world *w, struct node *n, uint32_t op, unsigned site, uint64_t flags)
+void neb__node_order(struct world *w, struct node *n, const struct neb_order *o)
 {
-    feed(w, n,
-         &(struct neb_event){.type = NEB_EV_OPERATOR, .op = op, .site = (uint16_t)site, .count = flags});
+    if (o) feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .order = o});
+}
+
+void neb__node_ask(struct world *w, struct node *n, uint32_t op, uint64_t count)
+{
+    feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = op, .count = count});
 }
 
 void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up)
 {
     feed(w, n, &(struct neb_event){.type = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN, .site = (uint16_t)site});
-}
-
-void neb__node_force(struct world *w, struct node *n, const struct neb_members *roster)
-{
-    feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = NEB_OP_FORCE, .roster = *roster});
 }

@@ -244,6 +244,35 @@ static void first_round(struct world *w, const struct neb_record *rec)
     }
 }
 
+/* I9: a record that somebody ordered was ordered, by whom it may, once. */
+static void check_order(struct world *w, const struct neb_record *rec)
+{
+    const struct neb_order *o = &rec->order;
+    if (o->op == NEB_OP_LEAVE) {
+        if (o->site >= SITES || !w->node[o->site].leaving)
+            neb__violated(w, "I9: site %u was removed as if it had asked for it", o->site);
+        return;
+    }
+    for (int i = 0; i < w->orders; i++) {
+        if (memcmp(&w->issued[i].order.signature, o->signature, NEB_SEAL_SIZE)) continue;
+        if (w->issued[i].done)
+            neb__violated(w, "I9: record %llu carries out an order (%u) a second time",
+                          (unsigned long long)rec->index, o->op);
+        w->issued[i].done = true;
+        return;
+    }
+    neb__violated(w, "I9: record %llu carries out an order (%u) that nobody gave",
+                  (unsigned long long)rec->index, o->op);
+}
+
+/* I9: nobody acts under a roster that is neither in the log nor the operator's. */
+static void check_roster(struct world *w, struct node *n, const struct neb_members *roster)
+{
+    for (int i = 0; i < w->rosters; i++)
+        if (neb__members_equal(&w->known[i], roster)) return;
+    neb__violated(w, "I9: site %d acts under a roster of epoch %u that nobody made", n->id, roster->epoch);
+}
+
 static void first_commit(struct world *w, struct node *n, uint64_t index, const struct neb_hash *hash)
 {
     const struct neb_record *rec = neb__round_record(n->core, index);
@@ -254,11 +283,13 @@ static void first_commit(struct world *w, struct node *n, uint64_t index, const 
     TRACE(w, "record %llu type %u by site %d: cells %u-%u v %llu, %u parcels", (unsigned long long)index,
           rec->type, n->id, rec->c0, rec->c1, (unsigned long long)rec->v, rec->parcels);
     if (rec->type == NEB_RECORD_ROUND) first_round(w, rec);
+    if (rec->ordered) check_order(w, rec);
     if (rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED) {
         if (rec->roster.epoch <= w->roster.epoch)
             neb__violated(w, "I9: epoch %u follows epoch %u", rec->roster.epoch, w->roster.epoch);
         w->roster = rec->roster;
         w->out->epochs++;
+        if (w->rosters < 64) w->known[w->rosters++] = rec->roster;
     }
     if (rec->type == NEB_RECORD_END) w->end_seen = true, w->end_at = w->now;
     if (rec->type == NEB_RECORD_FINAL) w->final_seen = true;
@@ -285,6 +316,7 @@ static void see_commits(struct world *w, struct node *n)
     if (st.roster.epoch < n->seen_epoch)
         neb__violated(w, "I9: site %d went from epoch %llu back to %u", n->id,
                       (unsigned long long)n->seen_epoch, st.roster.epoch);
+    if (st.roster.epoch != n->seen_epoch || !n->seen_epoch) check_roster(w, n, &st.roster);
     n->seen_epoch = st.roster.epoch;
 }
 
@@ -355,6 +387,8 @@ void neb__oracle_end(struct world *w)
             neb__violated(w, "I10: site %d is not running", i);
             return;
         }
+        if (w->final_seen && !n->ended && w->now - since > 20000)
+            neb__violated(w, "I10: the run is over, but site %d was not told", i);
         neb__round_status(n->core, &st);
         if (st.commit + 4 < w->records || st.applied + 4 < st.commit || !st.may_vote)
             neb__violated(w, "I10: site %d (state %d) committed %llu and applied %llu of %llu records", i,

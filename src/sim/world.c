@@ -134,7 +134,7 @@ static void configure(struct world *w)
     }
     if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
     if (k == 2 && !draw(w, 3)) r.heavy = 0;              /* a survivor */
-    c->roster = w->roster = r;
+    c->roster = w->roster = w->known[w->rosters++] = r;
     (void)neb__hash(&w->opt.seed, sizeof w->opt.seed, &c->genesis);
     for (uint32_t i = 0; i < c->cells * WIDTH; i++)
         w->theta0[i] = (float)((int)draw(w, 2001) - 1000) / 512.0f;

@@ -69,6 +69,12 @@ struct own {
     uint64_t work_open;       /* … when the open parcel was captured */
 };
 
+/* An order that somebody really gave. */
+struct issued {
+    struct neb_order order;
+    bool done;
+};
+
 /* The oracle's books of one cell of one site: total = u + e + committed + dropped. */
 struct books {
     int64_t total[WIDTH], committed[WIDTH], dropped[WIDTH];
@@ -76,7 +82,10 @@ struct books {
 
 struct node {
     int id;
+    uint64_t secret;             /* the toy signatures' key: of the whole world */
     bool exists, alive, stopped; /* stopped: left or evicted for good */
+    bool leaving, departs;       /* it asked to be removed; its process ends now */
+    int64_t started;
     uint64_t life;
     struct neb_simdisk disk, image; /* image: an old copy, for a roll-back */
     bool has_image;
@@ -152,7 +161,11 @@ struct world {
     int64_t last_round;
     bool end_seen, final_seen, healed, forced;
     int64_t end_at;
-    struct neb_members forced_roster;
+    struct neb_order force;
+    struct issued issued[64];
+    int orders;
+    struct neb_members known[64]; /* rosters that may be in effect somewhere */
+    int rosters;
     struct neb_sim_result *out;
     neb_status failed;
 };
@@ -179,14 +192,20 @@ void neb__node_create(struct world *w, struct node *n);
 void neb__node_start(struct world *w, struct node *n);
 void neb__node_crash(struct world *w, struct node *n);
 void neb__node_event(struct world *w, struct node *n, const struct event *ev);
-void neb__node_operator(struct world *w, struct node *n, uint32_t op, unsigned site, uint64_t flags);
-void neb__node_force(struct world *w, struct node *n, const struct neb_members *roster);
+void neb__node_order(struct world *w, struct node *n, const struct neb_order *o);
+void neb__node_ask(struct world *w, struct node *n, uint32_t op, uint64_t count); /* LEAVE, GOODBYE, CLASS */
 void neb__node_checkpoint(struct world *w, struct node *n);
 void neb__node_free(struct node *n);
 void neb__node_booted(struct world *w, struct node *n);
 void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up);
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
                       float out[WIDTH]);
+
+/* signs.c */
+struct neb_seal neb__sim_seal(struct node *n);
+void neb__sim_sign(struct world *w, struct neb_order *o); /* as o->signer */
+/* Words an order as the operator does who looks at `n`, signs it, and lets the oracle know. NULL: no more of them. */
+const struct neb_order *neb__sim_order(struct world *w, struct node *n, struct neb_order what);
 
 /* oracle.c */
 void neb__violated(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

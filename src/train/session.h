@@ -94,7 +94,8 @@ struct neb_session {
     size_t values;
     struct neb_hasher layout; /* of names and shapes, until start */
     struct neb_hash model[2]; /* layout; initial values */
-    struct neb_buf loaded;    /* state of the caller's checkpoint */
+    struct neb_hash genesis;
+    struct neb_buf loaded; /* state of the caller's checkpoint */
 
     /* the driver's */
     struct neb_round *core;
@@ -130,9 +131,11 @@ struct neb_session {
     float *snap; /* copy of x, cells [snap_c0, snap_c1) */
     size_t snap_room;
     bool paused, ended, halted, stopping;
-    neb_status mismatch; /* a peer trains another model */
-    neb_stream *streams; /* open ones to other sites */
-    uint64_t linked;     /* bit of each member (below 64) that is connected */
+    neb_status mismatch;                                /* a peer trains another model */
+    neb_stream *streams;                                /* open ones to other sites */
+    uint64_t linked;                                    /* bit of each member (below 64) that is connected */
+    struct neb_public operator_key, key[NEB_SITES_MAX]; /* of the roster */
+    bool has_key[NEB_SITES_MAX];
     char why[256];
     struct neb_session_status status;
 };
@@ -160,6 +163,10 @@ extern const struct neb_net_events neb__session_events;
 
 /* stream.c */
 void neb__streams_halted(neb_session *s); /* the lock is held: nobody waits for a stream any more */
+
+/* session_seal.c */
+void neb__session_keys(neb_session *s); /* copies the roster's; on the links' thread, or before it runs */
+struct neb_seal neb__session_seal(neb_session *s);
 
 /* session_edit.c */
 neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,

@@ -103,6 +103,7 @@ static void peer_up(void *arg, uint16_t peer, uint64_t incarnation)
 {
     (void)incarnation;
     note_link(arg, peer, true);
+    neb__session_keys(arg);
     post_peer(arg, NEB_ITEM_PEER_UP, peer);
 }
 

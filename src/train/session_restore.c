@@ -163,13 +163,13 @@ static struct neb_members members_of(const struct neb_chain *chain)
     return m;
 }
 
-static struct neb_round_config core_config(const neb_session *s)
+static struct neb_round_config core_config(neb_session *s)
 {
     const struct neb_chain *chain = neb__net_roster(s->net);
     struct neb_round_config c = {0};
     neb__round_defaults(&c);
     c.self = s->self;
-    c.genesis = chain->genesis_hash;
+    c.genesis = s->genesis = chain->genesis_hash;
     c.roster = members_of(chain);
     c.cells = s->outer->cells;
     int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
@@ -185,6 +185,8 @@ static struct neb_round_config core_config(const neb_session *s)
     c.cell_bytes = 8 * NEB_CELL;
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
+    neb__session_keys(s);
+    c.seal = neb__session_seal(s);
     return c;
 }
 

@@ -131,6 +131,8 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct 
     NEB_TRY(neb__codec_encode(rung, &in, r, NULL, out));
     h->rung = rung->id;
     h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
+    const struct neb_seal seal = neb__session_seal(s);
+    NEB_TRY(neb__parcel_sign(h, out->data + NEB_PARCEL_SIZE, &s->genesis, &seal));
     neb__parcel_put(h, out->data);
     return NEB_OK;
 }
@@ -415,6 +417,12 @@ void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, s
         neb__warn("site %u sent a parcel that is none: ignored", peer);
         return;
     }
+    const struct neb_seal seal = neb__session_seal(s);
+    if (!neb__parcel_genuine(&h, bytes + NEB_PARCEL_SIZE, &s->genesis, &seal)) {
+        neb__warn("site %u sent a parcel in the name of site %u that this one did not sign: ignored", peer,
+                  h.site);
+        return;
+    }
     neb_status st = neb__hash(bytes, n, &hash);
     if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash))
         st = neb__payload_save(&s->payloads, &hash, bytes, n);
@@ -585,6 +593,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
     case NEB_ACT_ROSTER:
+    case NEB_ACT_BUDGET:
     case NEB_ACT_COMBINE: break;
     }
 }

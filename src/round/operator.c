@@ -1,0 +1,237 @@
+/* operator.c: orders in the core: which of them hold, how they become records, and the two that count at once.
+ *
+ * An order holds in one epoch, behind the record it names, until the next order is in the log: a copy that turns up later
+ * does nothing. The leader makes it a record that carries it, and every voter checks it again before acknowledging.
+ *
+ * FORCE is for a quorum that is gone for good. It counts at once, at every site whose committed log ends at the named
+ * record; a site that has committed more refuses, because its author did not know of that. ADOPT chooses between two
+ * histories, which only two contradicting FORCEs can make: sites of the other history stop. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+static bool in_log(const struct neb_round *r, const struct neb_order *o)
+{
+    return o->index <= r->head && neb__hash_equal(neb__log_hash(r, o->index), &o->head);
+}
+
+bool neb__order_holds(const struct neb_round *r, const struct neb_order *o)
+{
+    if (o->epoch != r->roster.epoch || !in_log(r, o) || !neb__order_may(o, &r->roster)) return false;
+    for (uint64_t i = o->index; i < r->head; i++)
+        if (r->log[i].record->ordered && !NEB_MUTANT(repeat_orders)) return false;
+    return neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+}
+
+/* Whether a record that is not a round follows from the log and from its order. */
+bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec)
+{
+    const struct neb_order *o = &rec->order;
+    struct neb_members next;
+    if (rec->type == NEB_RECORD_FORCED)
+        return (o->op == NEB_OP_FORCE || o->op == NEB_OP_ADOPT) && o->signer == NEB_BY_OPERATOR &&
+               neb__members_equal(&o->roster, &rec->roster) && rec->epoch == rec->roster.epoch &&
+               rec->epoch >= r->roster.epoch && (in_log(r, o) || NEB_MUTANT(force_any_head)) &&
+               neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+    if (rec->ordered && !neb__order_holds(r, o)) return false;
+    switch (rec->type) {
+    case NEB_RECORD_ROSTER:
+        if (!neb__members_follows(&r->roster, &rec->roster)) return false;
+        if (rec->ordered)
+            return neb__order_roster(o, &r->roster, &next) && neb__members_equal(&next, &rec->roster);
+        next = rec->roster; /* without an order: a member that has caught up gets its vote */
+        return next.members == r->roster.members && next.trains == r->roster.trains &&
+               next.heavy == r->roster.heavy && (next.voters & r->roster.voters) == r->roster.voters;
+    case NEB_RECORD_ORDER: return o->op == NEB_OP_BUDGET || o->op == NEB_OP_BOUND;
+    case NEB_RECORD_END: return !r->ending && (!rec->ordered || o->op == NEB_OP_END);
+    case NEB_RECORD_CLASS: return rec->tokens != r->cls;
+    default: return true;
+    }
+}
+
+void neb__order_committed(struct neb_round *r, const struct neb_record *rec)
+{
+    if (rec->type == NEB_RECORD_CLASS) r->cls = (uint8_t)rec->tokens;
+    if (rec->type != NEB_RECORD_ORDER) return;
+    if (rec->order.op == NEB_OP_BUDGET) r->budget = (uint32_t)rec->order.value;
+    if (rec->order.op == NEB_OP_BOUND) r->bound = (uint32_t)rec->order.value;
+}
+
+/* ---- counting at once ----------------------------------------------------------------------------------------- */
+
+void neb__order_pass_on(struct neb_round *r, unsigned to)
+{
+    if (r->forced) neb__send(r, to, &(struct neb_frame){.type = NEB_FRAME_FORCE, .order = r->force});
+}
+
+/* The record that the order names is not in this log, or not where this log ends. False: the order is of no use here. */
+static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
+{
+    bool adopt = o->op == NEB_OP_ADOPT;
+    if (o->index <= r->commit && !in_log(r, o)) {
+        if (adopt)
+            neb__halt(
+                r, "the operator adopted another history than this site's: move the site's ledger away and "
+                   "start it again, it will catch up");
+        else
+            neb__note(r, "an operator's order names a record that is not in this site's history; refused");
+        return false;
+    }
+    if (!in_log(r, o)) {
+        if (adopt) r->adopt = *o;
+        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+        neb__note(r, "an operator's order names a record that this site does not have yet; asking for it");
+        return false;
+    }
+    if (!adopt && o->index < r->commit) {
+        neb__note(
+            r, "this site has committed more than the operator's order knows of; refused: sign it again with "
+               "this site's head (nebula-i status)");
+        return false;
+    }
+    return true;
+}
+
+void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from)
+{
+    if (o->op != NEB_OP_FORCE && o->op != NEB_OP_ADOPT) return;
+    if (o->signer != NEB_BY_OPERATOR || !neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal)) return;
+    if (o->epoch == r->roster.epoch && !neb__members_equal(&o->roster, &r->roster)) neb__conflict(r);
+    if (o->epoch <= r->roster.epoch) return;
+    if (r->conflict && o->op == NEB_OP_FORCE) {
+        neb__note(r, "two rosters contradict each other: only `nebula-i adopt` can choose; refused");
+        return;
+    }
+    if (!NEB_MUTANT(force_any_head) && !reach(r, o, from)) return;
+    if (!(o->roster.members & neb__bit(r->self))) {
+        neb__halt(r, "the operator removed this site from the run");
+        return;
+    }
+    neb__commit_to(r, o->index < r->head ? o->index : r->head); /* its author had seen it committed */
+    r->roster = o->roster;
+    r->forced = true;
+    r->force = *o;
+    r->conflict = false;
+    r->adopt.op = 0;
+    for (unsigned i = 0; from == NEB_NO_SITE && i < NEB_SITES_MAX; i++)
+        if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i);
+    neb__act(r, NEB_ACT_ROSTER);
+    if (r->state == NEB_ROUND_BOOT)
+        neb__greet_start(r);
+    else
+        neb__follow(r, r->view);
+}
+
+/* While two rosters contradict each other, records are only taken to reach the one that was adopted. */
+void neb__order_log(struct neb_round *r, const struct neb_frame *f)
+{
+    struct neb_order o = r->adopt;
+    if (o.op && f->number && f->records && neb__log_install(r, f, o.index, &o.head))
+        neb__order_force(r, &o, NEB_NO_SITE);
+}
+
+/* ---- becoming a record ---------------------------------------------------------------------------------------- */
+
+void neb__lead_request(struct neb_round *r, const struct neb_order *o)
+{
+    int slot = -1;
+    for (int i = ORDERS - 1; i >= 0; i--) {
+        if (!r->order[i].op) slot = i;
+        if (r->order[i].op == o->op && r->order[i].site == o->site) slot = i; /* the newer one counts */
+        if (r->order[i].op == o->op && r->order[i].site == o->site) break;
+    }
+    if (slot < 0) return;
+    if (!neb__order_holds(r, o)) {
+        neb__note(
+            r, "an order was refused: not signed by who may, or the log or the roster went on since; look at "
+               "`nebula-i status` and sign it again");
+        return;
+    }
+    r->order[slot] = *o;
+}
+
+/* A quorum of these voters has applied everything. */
+static bool has_all(const struct neb_round *r, uint64_t voters)
+{
+    struct neb_members left = r->roster;
+    uint64_t have = 0;
+    left.voters = voters;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s == r->self ? r->root_known && r->cursor >= r->commit : r->peer[s].applied >= r->commit)
+            have |= neb__bit(s);
+    return neb__members_has_quorum(&left, have & voters);
+}
+
+static struct neb_record *word(const struct neb_round *r, const struct neb_order *o)
+{
+    struct neb_record *rec = neb__record_new(0);
+    if (!rec) return NULL;
+    rec->ordered = true;
+    rec->order = *o;
+    rec->tokens = r->tokens;
+    rec->type = o->op == NEB_OP_END                              ? NEB_RECORD_END
+                : neb__order_roster(o, &r->roster, &rec->roster) ? NEB_RECORD_ROSTER
+                                                                 : NEB_RECORD_ORDER;
+    return rec;
+}
+
+bool neb__lead_orders(struct neb_round *r)
+{
+    for (int i = 0; i < ORDERS; i++) {
+        struct neb_order o = r->order[i];
+        if (!o.op) continue;
+        if (o.op == NEB_OP_LEAVE && !has_all(r, r->roster.voters & ~neb__bit(o.site)))
+            continue; /* it may have the only copy */
+        r->order[i].op = 0;
+        uint64_t head = r->head;
+        neb__propose(r, word(r, &o));
+        if (r->head != head) return true;
+    }
+    if (r->want_class == r->cls || r->ending) return false;
+    struct neb_record *rec = neb__record_new(0);
+    if (rec) rec->type = NEB_RECORD_CLASS, rec->tokens = r->want_class;
+    neb__propose(r, rec);
+    return true;
+}
+
+/* ---- from the driver ------------------------------------------------------------------------------------------ */
+
+static void ask_leader(struct neb_round *r, const struct neb_order *o)
+{
+    if (neb__leads(r))
+        neb__lead_request(r, o);
+    else
+        neb__send(r, r->leader, &(struct neb_frame){.type = NEB_FRAME_REQUEST, .order = *o});
+}
+
+/* A leaving site signs its own removal, again and again until it is in the log: the epoch may change meanwhile. */
+void neb__leave_tick(struct neb_round *r)
+{
+    if (!r->leaving || r->now < r->leave_at || !(r->roster.members & neb__bit(r->self))) return;
+    r->leave_at = r->now + r->cfg.ping_ms;
+    struct neb_order o = {.op = NEB_OP_LEAVE,
+                          .signer = r->self,
+                          .site = r->self,
+                          .epoch = r->roster.epoch,
+                          .index = r->commit,
+                          .head = *neb__log_hash(r, r->commit)};
+    if (neb__order_sign(&o, &r->cfg.genesis, &r->cfg.seal) == NEB_OK) ask_leader(r, &o);
+}
+
+static void goodbye(struct neb_round *r)
+{
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (r->roster.members & neb__bit(i)) neb__send(r, i, &(struct neb_frame){.type = NEB_FRAME_GOODBYE});
+    r->state = NEB_ROUND_HALTED; /* silent from here on; what it promised is on disk */
+}
+
+void neb__operator_event(struct neb_round *r, const struct neb_event *ev)
+{
+    if (ev->op == NEB_OP_GOODBYE) goodbye(r);
+    if (ev->op == NEB_OP_CLASS && ev->count <= NEB_CLASS_SPARSE) r->want_class = (uint8_t)ev->count;
+    if (ev->op == NEB_OP_LEAVE && !ev->order) r->leaving = true;
+    if (!ev->order) return;
+    if (ev->order->op == NEB_OP_FORCE || ev->order->op == NEB_OP_ADOPT)
+        neb__order_force(r, ev->order, NEB_NO_SITE);
+    else
+        ask_leader(r, ev->order);
+}

@@ -1,0 +1,64 @@
+/* order.h: what an operator may demand of a run, signed; and the seal with which the core signs and checks.
+ *
+ * The core knows no keys: the driver lends it a seal. An order names the run, the epoch and a record of the log (index and
+ * hash) that its author had seen as committed; so it means one thing in one history and cannot be used twice. */
+#ifndef NEB_ROUND_ORDER_H
+#define NEB_ROUND_ORDER_H
+
+#include "base/hash.h"
+#include "round/members.h"
+
+#define NEB_SEAL_SIZE   64
+#define NEB_BY_OPERATOR 0xfffeu /* as a signer: the run's operator, not a site */
+#define NEB_ORDER_SIZE  156
+
+/* Signs with this site's key, checks signatures of sites and of the operator. Both functions are pure: same input, same
+ * answer. A missing `verify` trusts nobody, a missing `sign` signs nothing. */
+struct neb_seal {
+    void *arg;
+    neb_status (*sign)(void *arg, const char *purpose, const void *p, size_t n, uint8_t out[NEB_SEAL_SIZE]);
+    bool (*verify)(void *arg, unsigned signer, const char *purpose, const void *p, size_t n,
+                   const uint8_t signature[NEB_SEAL_SIZE]);
+};
+
+enum neb_operator {
+    NEB_OP_ADMIT = 1, /* site; flags 1: it trains */
+    NEB_OP_EVICT,     /* site */
+    NEB_OP_LEAVE,     /* site: signed by that site itself */
+    NEB_OP_FORCE,     /* roster: the old quorum is gone for good; counts at once */
+    NEB_OP_ADOPT,     /* roster: of two histories, the one that contains the named record */
+    NEB_OP_SURVIVOR,  /* site gets a second vote; NEB_NO_SITE: nobody has one */
+    NEB_OP_END,       /* the run ends now */
+    NEB_OP_BUDGET,    /* value: permille of the line's bytes that rounds may use */
+    NEB_OP_BOUND,     /* value: bits of the fp32 norm above which a parcel is rejected; 0: none */
+    NEB_OP_ORDERS,
+    /* Not orders: what the driver asks of its own core. */
+    NEB_OP_GOODBYE = 32, /* this process stops now and comes back some day */
+    NEB_OP_CLASS, /* count: the class of rungs that the leader's rate control wants (neb_round_class) */
+};
+
+struct neb_order {
+    uint8_t op;
+    uint16_t signer; /* NEB_BY_OPERATOR, the survivor, or the leaving site */
+    uint16_t site;
+    uint32_t flags;
+    uint64_t value;
+    uint32_t epoch; /* in which it holds; FORCE, ADOPT: the epoch that it makes */
+    uint64_t index; /* a committed record, 0: the genesis */
+    struct neb_hash head;
+    struct neb_members roster; /* FORCE, ADOPT */
+    uint8_t signature[NEB_SEAL_SIZE];
+};
+
+void neb__order_put(const struct neb_order *o, uint8_t out[NEB_ORDER_SIZE]);
+bool neb__order_get(const uint8_t in[NEB_ORDER_SIZE],
+                    struct neb_order *out); /* false: no order in its one form */
+neb_status neb__order_sign(struct neb_order *o, const struct neb_hash *genesis, const struct neb_seal *seal);
+/* Well formed, and the signature is the signer's. Whether the signer may demand this is another question: */
+bool neb__order_genuine(const struct neb_order *o, const struct neb_hash *genesis,
+                        const struct neb_seal *seal);
+bool neb__order_may(const struct neb_order *o, const struct neb_members *roster);
+/* The roster that an ADMIT, EVICT, LEAVE or SURVIVOR makes of `from`: the next epoch. False: not such an order. */
+bool neb__order_roster(const struct neb_order *o, const struct neb_members *from, struct neb_members *out);
+
+#endif
