@@ -55,13 +55,26 @@ NEB_API struct neb_session_config neb_session_defaults(void);
 NEB_API neb_status neb_session_open(const char *folder, const struct neb_session_config *c,
                                     neb_session **out);
 
+/* The same from a job file, for a training loop of one's own: its `sites:` and `wan:` are used, and whatever else it says
+ * of a native trainer is only checked, so that native and foreign sites share one file. words: `section.key=value`, ended
+ * by NULL, or NULL.
+ *   NEB_ERR_CONFIG with file and line; also a job whose sites are not those of the folder's roster */
+NEB_API neb_status neb_session_open_job(const char *job, const char *site, const char *const *words,
+                                        neb_session **out);
+
 struct neb_session_param {
     const char *name;
     int ndim;
     int64_t shape[4];     /* global */
     int64_t first, count; /* local range in values of the flattened parameter; count 0: all */
-    float *values;        /* local values; host memory, or the device's */
+    float *values;        /* local values; host memory, or the device's; NULL with read and write */
     neb_device *device;   /* NULL: host */
+    /* For values that only the caller can reach (another framework's device, another type): copy the n fp32 values from
+     * `first` on out of the parameter, and into it. Called in the caller's thread, inside neb_session_start(),
+     * neb_step() and neb_session_save(); they must not call these functions themselves. */
+    neb_status (*read)(void *arg, int64_t first, int64_t n, float *out);
+    neb_status (*write)(void *arg, int64_t first, int64_t n, const float *in);
+    void *arg;
 };
 
 /* NEB_ERR_STATE after start; NEB_ERR_EXISTS a name twice; NEB_ERR_UNSUPPORTED a partial range (one process a site);
@@ -72,9 +85,12 @@ NEB_API neb_status neb_session_register(neb_session *s, const struct neb_session
  * then need not hold the checkpoint's values: start sets them. NEB_ERR_CORRUPT, NEB_ERR_CONFIG of another model. */
 NEB_API neb_status neb_session_load(neb_session *s, const void *bytes, size_t n);
 
-/* Connects, replays the ledger and leaves the parameters where this site stands. wait_s: how long to wait for a quorum
- * before going on alone; 0: not at all.
- *   NEB_ERR_CONFIG    a peer trains another model: the message says which peer and what differs
+/* Connects, replays the ledger and leaves the parameters where this site stands. At a site's very first start the
+ * parameters hold the initial values, the same at all sites; later they may hold anything. wait_s: how long to wait for a
+ * quorum before going on alone; 0: not at all.
+ *   NEB_ERR_CONFIG    a peer trains another model: the message says which peer and what differs; or the site's folder
+ *                     holds a run of another model
+ *   NEB_ERR_RANGE     an initial value is not finite
  *   NEB_ERR_CORRUPT, NEB_ERR_IO, NEB_ERR_NET, NEB_ERR_NOMEM, NEB_ERR_UNSUPPORTED (this machine's arithmetic) */
 NEB_API neb_status neb_session_start(neb_session *s, double wait_s);
 
@@ -83,6 +99,12 @@ NEB_API neb_status neb_session_start(neb_session *s, double wait_s);
  *   NEB_ERR_NONFINITE   a parameter is NaN or infinite: nothing of it was sent
  *   NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_STATE   this site cannot go on committing; training may */
 NEB_API neb_status neb_step(neb_session *s, int64_t tokens, bool *changed);
+
+/* The same for callers that cannot stay away long (an interpreter that looks after signals): NEB_ERR_AGAIN after wait_s
+ * seconds of waiting. Then neb_step_within(s, NEB_NO_STEP, …), until it says something else: it merges and waits, and
+ * counts no step. */
+enum { NEB_NO_STEP = -1 };
+NEB_API neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed);
 
 /* Appends what a checkpoint must hold to `out` (call with out NULL for the size). */
 NEB_API neb_status neb_session_save(neb_session *s, void *out, size_t *n);
@@ -97,6 +119,10 @@ struct neb_session_status {
     char note[160];
 };
 NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *out);
+
+/* The same and who the members are, as one JSON object, ended by 0: for languages that should not depend on the layout
+ * of the struct. *n: room in `out`; set to the length. NEB_ERR_NOSPACE: *n is what it takes; NEB_ERR_NOMEM */
+NEB_API neb_status neb_session_status_json(neb_session *s, char *out, size_t *n);
 
 /* Asks for the end of the run: everything is committed, then neb_step() says NEB_ERR_CANCELLED everywhere. */
 NEB_API neb_status neb_session_leave(neb_session *s);

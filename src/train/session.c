@@ -43,6 +43,8 @@ static neb_status open_all(neb_session *s, const char *folder)
     cfg.max_rate = s->config.max_rate;
     NEB_TRY(neb__net_open(&cfg, &s->net));
     s->self = neb__net_self(s->net);
+    s->config.rung = s->rung->name; /* the caller's strings are not kept */
+    s->config.listen = NULL;
     return NEB_OK;
 }
 
@@ -79,7 +81,7 @@ neb_status neb_session_open(const char *folder, const struct neb_session_config 
 neb_status neb_session_register(neb_session *s, const struct neb_session_param *p)
 {
     if (s->outer) return neb__fail(NEB_ERR_STATE, "parameter '%s': the session has started", p->name);
-    if (!p->name || !p->values || p->ndim < 1 || p->ndim > 4)
+    if (!p->name || (!p->values && (!p->read || !p->write)) || p->ndim < 1 || p->ndim > 4)
         return neb__fail(NEB_ERR_SHAPE, "a parameter needs a name, values and 1 to 4 dimensions");
     size_t n = 1;
     char text[400];
@@ -95,13 +97,14 @@ neb_status neb_session_register(neb_session *s, const struct neb_session_param *
         return neb__fail(NEB_ERR_UNSUPPORTED, "parameter '%s': a site of one process holds all of it",
                          p->name);
     for (int i = 0; i < s->n_slices; i++)
-        if (!strcmp(s->slices[i].name, p->name))
+        if (!strcmp(s->slices[i].param.name, p->name))
             return neb__fail(NEB_ERR_EXISTS, "two parameters '%s'", p->name);
     struct neb_session_slice *list = neb__realloc(s->slices, (size_t)(s->n_slices + 1) * sizeof *list);
     if (list) s->slices = list;
     char *name = list ? neb__strdup(p->name) : NULL;
     if (!name) return neb__fail(NEB_ERR_NOMEM, "out of memory for parameter '%s'", p->name);
-    s->slices[s->n_slices++] = (struct neb_session_slice){name, p->values, p->device, s->values, n};
+    s->slices[s->n_slices] = (struct neb_session_slice){*p, s->values, n};
+    s->slices[s->n_slices++].param.name = name;
     s->values += n;
     return neb__hasher_update(&s->layout, text, (size_t)at + 1);
 }
@@ -115,13 +118,19 @@ neb_status neb_session_load(neb_session *s, const void *bytes, size_t n)
 
 /* ---- start ------------------------------------------------------------------------------------------------------ */
 
-static neb_status wait_for_quorum(neb_session *s, double seconds)
+static struct timespec seconds_from_now(double seconds)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)seconds;
     until.tv_nsec += (long)(fmod(seconds, 1) * 1e9);
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    return until;
+}
+
+static neb_status wait_for_quorum(neb_session *s, double seconds)
+{
+    struct timespec until = seconds_from_now(seconds);
     pthread_mutex_lock(&s->lock);
     while (!s->halted && s->status.view == 0)
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
@@ -133,7 +142,8 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
 neb_status neb_session_start(neb_session *s, double wait_s)
 {
     if (s->driver_runs || s->outer) return neb__fail(NEB_ERR_STATE, "the session has started");
-    NEB_TRY(neb__hasher_final(&s->layout, &s->model[0]));
+    NEB_TRY(neb__hasher_final(&s->layout, &s->model[NEB_AGREED_LAYOUT]));
+    NEB_TRY(neb__session_settings_hash(s, &s->model[NEB_AGREED_SETTINGS]));
     if (s->values) NEB_TRY(neb__session_restore(s));
     NEB_TRY(neb__net_start(s->net));
     if (pthread_create(&s->driver, NULL, neb__session_driver, s))
@@ -196,9 +206,11 @@ static void tell_snapshot(neb_session *s)
     neb__session_post(s, i);
 }
 
-/* At the drift limit, and at the end of the run until everything is in: still merges and captures, takes no steps. */
-static neb_status wait_while_paused(neb_session *s, bool *changed)
+/* At the drift limit, and at the end of the run until everything is in: still merges and captures, takes no steps.
+ * limit < 0: as long as it takes; else NEB_ERR_AGAIN after so many seconds. */
+static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
 {
+    struct timespec until = seconds_from_now(limit > 0 ? limit : 0);
     int64_t start = neb__now_ns();
     neb_status st = NEB_OK;
     while (st == NEB_OK && s->paused && !s->ended && !s->halted) {
@@ -210,35 +222,52 @@ static neb_status wait_while_paused(neb_session *s, bool *changed)
             pthread_mutex_lock(&s->lock);
             continue;
         }
-        pthread_cond_wait(&s->changed, &s->lock);
+        if (st != NEB_OK) break;
+        if (limit < 0)
+            pthread_cond_wait(&s->changed, &s->lock);
+        else if (pthread_cond_timedwait(&s->changed, &s->lock, &until))
+            st = NEB_ERR_AGAIN;
     }
     if (st == NEB_OK && s->ended) st = merge(s, changed);
     s->status.wait_s += neb__seconds_since(start);
     return st;
 }
 
-neb_status neb_step(neb_session *s, int64_t tokens, bool *changed)
+static void count_step(neb_session *s, int64_t tokens)
 {
-    if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
-    if (!s->outer)
-        return neb__fail(NEB_ERR_STATE, "neb_step() in a session without parameters: it has no rounds");
-    bool post = false, ended = false, halted = false;
-    *changed = false;
-    pthread_mutex_lock(&s->lock);
     s->steps_pending++;
     s->status.steps++;
     s->steps_now++;
     s->tokens_now += tokens;
     pthread_cond_signal(&s->wake);
+}
+
+neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
+{
+    if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
+    if (!s->outer)
+        return neb__fail(NEB_ERR_STATE, "neb_step() in a session without parameters: it has no rounds");
+    bool post = false, ended = false, halted = false, nonfinite = false;
+    *changed = false;
+    pthread_mutex_lock(&s->lock);
+    if (tokens >= 0) count_step(s, tokens);
     neb_status st = exchange(s, changed, &post);
-    if (st == NEB_OK && s->paused && !post) st = wait_while_paused(s, changed);
+    if (st == NEB_OK && s->paused && !post) st = wait_while_paused(s, wait_s, changed);
     ended = s->ended;
     halted = s->halted;
+    nonfinite = s->nonfinite;
+    s->nonfinite = false;
     pthread_mutex_unlock(&s->lock);
     if (post) tell_snapshot(s);
     if (st != NEB_OK) return st;
     if (halted) return neb__quiet(s->mismatch != NEB_OK ? s->mismatch : NEB_ERR_STATE, "%s", s->why);
+    if (nonfinite) return neb__quiet(NEB_ERR_NONFINITE, "%s", s->why);
     return ended ? NEB_ERR_CANCELLED : NEB_OK;
+}
+
+neb_status neb_step(neb_session *s, int64_t tokens, bool *changed)
+{
+    return neb_step_within(s, tokens < 0 ? 0 : tokens, -1, changed);
 }
 
 /* ---- the rest --------------------------------------------------------------------------------------------------- */
@@ -283,7 +312,7 @@ void neb_session_close(neb_session *s)
     neb__session_release(s);
     neb__site_close(s->site);
     if (s->layout.state) neb__hasher_final(&s->layout, NULL);
-    for (int i = 0; i < s->n_slices; i++) neb__free(s->slices[i].name);
+    for (int i = 0; i < s->n_slices; i++) neb__free((char *)(uintptr_t)s->slices[i].param.name);
     neb__free(s->slices);
     neb__free(s->snap);
     neb__buf_free(&s->loaded);

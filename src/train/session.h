@@ -49,6 +49,9 @@ struct neb_item {
     size_t size;
 };
 
+/* What all sites must agree on, one hash each. */
+enum neb_agreed { NEB_AGREED_LAYOUT, NEB_AGREED_VALUES, NEB_AGREED_SETTINGS, NEB_AGREED };
+
 enum { NEB_CAPTURES = 256 };
 
 enum neb_edit_type { NEB_EDIT_ADD, NEB_EDIT_SHRINK, NEB_EDIT_SET };
@@ -69,10 +72,8 @@ struct neb_own {
 };
 
 struct neb_session_slice {
-    char *name;
-    float *values;
-    neb_device *device;
-    size_t first, count; /* in the flat vector of all parameters */
+    struct neb_session_param param; /* its name is owned */
+    size_t first, count;            /* in the flat vector of all parameters */
 };
 
 struct fetched_cell {
@@ -92,8 +93,8 @@ struct neb_session {
     struct neb_session_slice *slices;
     int n_slices;
     size_t values;
-    struct neb_hasher layout; /* of names and shapes, until start */
-    struct neb_hash model[2]; /* layout; initial values */
+    struct neb_hasher layout;          /* of names and shapes, until start */
+    struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;
     struct neb_buf loaded; /* state of the caller's checkpoint */
 
@@ -113,6 +114,8 @@ struct neb_session {
     bool capturing;
     struct fetched_cell *fetched;
     bool driver_runs;
+    bool lingers; /* closed, but others have not heard of the run's end */
+    int64_t linger_until;
     bool feeding;
     struct pending *pending, **pending_last; /* events that wait for the actions before them */
 
@@ -131,7 +134,8 @@ struct neb_session {
     float *snap; /* copy of x, cells [snap_c0, snap_c1) */
     size_t snap_room;
     bool paused, ended, halted, stopping;
-    neb_status mismatch;                                /* a peer trains another model */
+    neb_status mismatch; /* a peer trains another model */
+    bool nonfinite; /* a copy of x was not finite: `why` names the parameter; until neb_step() has said so */
     neb_stream *streams;                                /* open ones to other sites */
     uint64_t linked;                                    /* bit of each member (below 64) that is connected */
     struct neb_public operator_key, key[NEB_SITES_MAX]; /* of the roster */
@@ -143,6 +147,16 @@ struct neb_session {
 /* session_restore.c */
 neb_status neb__session_restore(neb_session *s);
 void neb__session_release(neb_session *s); /* what restore made */
+
+/* session_genesis.c: the initial values, kept beside the ledger for later starts */
+neb_status neb__genesis_keep(neb_session *s);
+neb_status neb__genesis_load(neb_session *s, float *theta); /* NEB_ERR_NOTFOUND: none is kept */
+
+/* session_job.c */
+struct neb_job;
+const char *neb__session_folder(const struct neb_job *job, int site);
+struct neb_session_config neb__session_config(const struct neb_job *job, int site);
+neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);
 
 /* session_state.c */
 void neb__session_do(neb_session *s, const struct neb_action *a);

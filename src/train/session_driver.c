@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { QUEUE_MAX = 256 << 20 };
+enum { QUEUE_MAX = 256 << 20, LINGER_MS = 10000 };
 
 static int64_t now_ms(void)
 {
@@ -201,13 +201,14 @@ void neb__session_feed(neb_session *s, struct neb_event *ev)
     s->feeding = false;
 }
 
-/* Which of the two things that all sites must agree on differs, in words. */
+/* Which of the things that all sites must agree on differs, in words. */
 static void compare_model(neb_session *s, const struct neb_item *i)
 {
-    static const char *const what[] = {"the parameters' names, shapes or order",
-                                       "the initial values (seed or starting model)"};
-    for (int k = 0; k < 2; k++) {
-        if (i->size == 2 * NEB_HASH_SIZE &&
+    static const char *const what[NEB_AGREED] = {
+        "the parameters' names, shapes or order", "the initial values (seed or starting model)",
+        "the settings of the run (wan: fragments, tokens, outer_lr, outer_momentum)"};
+    for (int k = 0; k < NEB_AGREED; k++) {
+        if (i->size == NEB_AGREED * NEB_HASH_SIZE &&
             !memcmp(i->bytes + k * NEB_HASH_SIZE, s->model[k].b, NEB_HASH_SIZE))
             continue;
         const struct neb_member *m = neb__roster_by_id(&neb__net_roster(s->net)->now, i->peer);
@@ -299,7 +300,7 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
     until.tv_nsec += left % 1000 * 1000000;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_mutex_lock(&s->lock);
-    while (!s->head && !s->steps_pending && !s->stopping)
+    while (!s->head && !s->steps_pending && !(s->stopping && !s->lingers))
         if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT) break;
     struct neb_item *i = s->head;
     bool resume = false;
@@ -317,6 +318,15 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
     return i;
 }
 
+/* Whether a site that is closed stays a moment longer: when the run has ended and it leads, the others hear of the end
+ * from it alone, and without it they would wait for ever. */
+static void linger(neb_session *s)
+{
+    if (!s->stopping) return;
+    if (!s->linger_until) s->linger_until = now_ms() + LINGER_MS;
+    s->lingers = s->core && !s->halted && now_ms() < s->linger_until && neb__round_owes_end(s->core);
+}
+
 void *neb__session_driver(void *arg)
 {
     neb_session *s = arg;
@@ -327,7 +337,7 @@ void *neb__session_driver(void *arg)
         uint64_t steps;
         bool rounds = s->core && !s->halted;
         struct neb_item *i = take(s, rounds ? neb__round_wake(s->core) : now_ms() + 1000, &steps);
-        bool stop = s->stopping && !i;
+        bool closing = s->stopping && !i;
         pthread_mutex_lock(&s->busy);
         if (i && !s->halted) on_item(s, i);
         if (i) neb__free(i->bytes);
@@ -337,7 +347,8 @@ void *neb__session_driver(void *arg)
         if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
         if (!s->halted) publish(s);
+        linger(s);
         pthread_mutex_unlock(&s->busy);
-        if (stop) return NULL;
+        if (closing && !s->lingers) return NULL;
     }
 }

@@ -59,20 +59,26 @@ bool neb__edits_apply(struct neb_own *own, float *x, size_t n)
     return any;
 }
 
+static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, float *flat, bool write)
+{
+    const neb_device *d = p->device;
+    size_t bytes = n * sizeof *flat;
+    if (p->read)
+        return (write ? p->write(p->arg, (int64_t)at, (int64_t)n, flat)
+                      : p->read(p->arg, (int64_t)at, (int64_t)n, flat));
+    if (d && write) return d->ops->upload(d->ctx, p->values + at, flat, bytes);
+    if (d) return d->ops->download(d->ctx, flat, p->values + at, bytes);
+    memcpy(write ? p->values + at : flat, write ? flat : p->values + at, bytes);
+    return NEB_OK;
+}
+
 static neb_status each(neb_session *s, size_t first, size_t n, float *flat, bool write)
 {
     for (int i = 0; i < s->n_slices && n; i++) {
-        struct neb_session_slice *p = &s->slices[i];
+        const struct neb_session_slice *p = &s->slices[i];
         if (first >= p->first + p->count || first < p->first) continue;
-        size_t at = first - p->first, k = p->count - at < n ? p->count - at : n, bytes = k * sizeof *flat;
-        if (!p->device && write)
-            memcpy(p->values + at, flat, bytes);
-        else if (!p->device)
-            memcpy(flat, p->values + at, bytes);
-        else if (write)
-            NEB_TRY(p->device->ops->upload(p->device->ctx, p->values + at, flat, bytes));
-        else
-            NEB_TRY(p->device->ops->download(p->device->ctx, flat, p->values + at, bytes));
+        size_t at = first - p->first, k = p->count - at < n ? p->count - at : n;
+        NEB_TRY(copy(&p->param, at, k, flat, write));
         flat += k;
         first += k;
         n -= k;

@@ -37,15 +37,23 @@ static void one_payload(void *arg, const struct neb_hash *name)
 
 /* ---- outer state ----------------------------------------------------------------------------------------------- */
 
-static neb_status restore_outer(neb_session *s)
+/* The initial values: of the first start where there are records, else what the parameters hold now. */
+static neb_status initial(neb_session *s, uint64_t records, float *theta)
+{
+    neb_status st = records ? neb__genesis_load(s, theta) : NEB_ERR_NOTFOUND;
+    return st == NEB_ERR_NOTFOUND ? neb__session_read_x(s, 0, s->values, theta) : st;
+}
+
+static neb_status restore_outer(neb_session *s, uint64_t records)
 {
     float *theta = neb__malloc(s->values * sizeof *theta);
     if (!theta) return neb__fail(NEB_ERR_NOMEM, "out of memory for the outer state");
-    neb_status st = neb__session_read_x(s, 0, s->values, theta);
+    neb_status st = initial(s, records, theta);
     if (st == NEB_OK) st = neb__outer_create((uint32_t)NEB_CELL, theta, s->values, &s->outer);
     neb__free(theta);
     NEB_TRY(st);
-    NEB_TRY(neb__outer_root(s->outer, &s->model[1]));
+    NEB_TRY(neb__outer_root(s->outer, &s->model[NEB_AGREED_VALUES]));
+    if (!records) NEB_TRY(neb__genesis_keep(s));
     for (uint32_t c = 0; c < s->outer->cells; c++) {
         size_t first, n = neb__outer_cell(s->outer, c, &first);
         struct neb_snapshot snap = {.cell = c, .values = n, .theta = s->work[0], .m = s->work[1]};
@@ -66,7 +74,7 @@ static neb_status restore_checkpoint(neb_session *s, float *u)
     if (!s->loaded.len) return NEB_OK;
     const uint8_t *b = s->loaded.data;
     if (s->loaded.len != need || neb__get32(b) != MAGIC || neb__get32(b + 4) != cells ||
-        memcmp(b + 8, s->model[0].b, NEB_HASH_SIZE))
+        memcmp(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
         return neb__fail(NEB_ERR_CONFIG, "the checkpoint's state is of another model");
     s->checkpoint_k = s->last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
     b += STATE_HEAD;
@@ -190,25 +198,23 @@ static struct neb_round_config core_config(neb_session *s)
     return c;
 }
 
-static neb_status create_core(neb_session *s)
+static neb_status create_core(neb_session *s, const struct neb_ledger_found *found)
 {
-    struct neb_ledger_found found;
-    NEB_TRY(neb__ledger_open(&s->disk, &s->ledger, &found));
     size_t cells = s->outer->cells;
     uint64_t *merged = NEB_NEW_ARRAY(uint64_t, cells), *work = NEB_NEW_ARRAY(uint64_t, cells);
     struct neb_boot_parcel *open = NEB_NEW_ARRAY(struct neb_boot_parcel, cells);
-    const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found.records + 1);
+    const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found->records + 1);
     neb_status st = NEB_ERR_NOMEM;
     if (merged && work && open && record) {
         for (size_t c = 0; c < cells; c++)
             merged[c] = s->own[c].version, work[c] = s->own[c].work, open[c] = s->own[c].open;
-        for (uint64_t i = 0; i < found.records; i++) record[i] = found.bytes.data + found.at[i];
-        struct neb_round_boot boot = {.damaged = found.damaged,
-                                      .mark = found.mark_length ? found.bytes.data + found.mark_at : NULL,
-                                      .mark_length = found.mark_length,
+        for (uint64_t i = 0; i < found->records; i++) record[i] = found->bytes.data + found->at[i];
+        struct neb_round_boot boot = {.damaged = found->damaged,
+                                      .mark = found->mark_length ? found->bytes.data + found->mark_at : NULL,
+                                      .mark_length = found->mark_length,
                                       .record = record,
-                                      .record_length = found.size,
-                                      .records = found.records,
+                                      .record_length = found->size,
+                                      .records = found->records,
                                       .applied = s->outer->version,
                                       .merged = merged,
                                       .open = open,
@@ -220,7 +226,6 @@ static neb_status create_core(neb_session *s)
     neb__free(work);
     neb__free(open);
     neb__free(record);
-    neb__ledger_found_free(&found);
     return st == NEB_ERR_NOMEM ? neb__fail(st, "out of memory for the ledger") : st;
 }
 
@@ -254,28 +259,44 @@ static neb_status make_memory(neb_session *s)
     return s->e && s->d && s->own && s->fetched ? NEB_OK : NEB_ERR_NOMEM;
 }
 
-neb_status neb__session_restore(neb_session *s)
+/* The core hears of the payloads that are here already. */
+static void tell_payloads(neb_session *s, const struct found *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        struct neb_buf b;
+        struct neb_parcel h;
+        neb__buf_init(&b, (size_t)1 << 31);
+        if (neb__payload_load(&s->payloads, &f->all[i], &b) == NEB_OK &&
+            neb__parcel_get(b.data, b.len, &h) == NEB_OK)
+            neb__session_feed(s,
+                              &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &h, .hash = f->all[i]});
+        neb__buf_free(&b);
+    }
+}
+
+static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log)
 {
     struct found f = {0};
+    NEB_TRY(restore_outer(s, log->records));
+    neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
+    if (st == NEB_OK) st = restore_own(s, &f);
+    if (st == NEB_OK) st = create_core(s, log);
+    if (st == NEB_OK) tell_payloads(s, &f);
+    neb__free(f.all);
+    return st;
+}
+
+neb_status neb__session_restore(neb_session *s)
+{
     NEB_TRY(neb__arith_self_test());
     NEB_TRY(neb__codec_self_test());
     if (make_memory(s) != NEB_OK)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a model of %zu values", s->values);
     NEB_TRY(open_disk(s));
-    NEB_TRY(restore_outer(s));
-    neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
-    if (st == NEB_OK) st = restore_own(s, &f);
-    if (st == NEB_OK) st = create_core(s);
-    for (int i = 0; st == NEB_OK && i < f.n; i++) { /* the core hears of what is here already */
-        struct neb_buf b;
-        struct neb_parcel h;
-        neb__buf_init(&b, (size_t)1 << 31);
-        if (neb__payload_load(&s->payloads, &f.all[i], &b) == NEB_OK &&
-            neb__parcel_get(b.data, b.len, &h) == NEB_OK)
-            neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &h, .hash = f.all[i]});
-        neb__buf_free(&b);
-    }
-    neb__free(f.all);
+    struct neb_ledger_found log;
+    NEB_TRY(neb__ledger_open(&s->disk, &s->ledger, &log));
+    neb_status st = restore_all(s, &log);
+    neb__ledger_found_free(&log);
     return st;
 }
 
@@ -301,7 +322,7 @@ static neb_status write_state(neb_session *s, uint8_t *b)
     uint32_t cells = s->outer->cells;
     neb__put32(b, MAGIC);
     neb__put32(b + 4, cells);
-    memcpy(b + 8, s->model[0].b, NEB_HASH_SIZE);
+    memcpy(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
     neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
     b += STATE_HEAD;
     for (uint32_t c = 0; c < cells; c++, b += 16) {

@@ -152,6 +152,22 @@ static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_h
     return st;
 }
 
+/* For the training loop, which hears of it at its next neb_step(). */
+static void say_nonfinite(neb_session *s)
+{
+    size_t first, n = range(s, s->capture.c0, s->capture.c1, &first), bad = 0;
+    while (bad < n && isfinite(s->snap[bad])) bad++;
+    const char *name = "?";
+    for (int i = 0; i < s->n_slices; i++)
+        if (first + bad >= s->slices[i].first) name = s->slices[i].param.name;
+    pthread_mutex_lock(&s->lock);
+    snprintf(s->why, sizeof s->why,
+             "parameter '%.150s' is not finite: nothing of it was sent; go back to the last checkpoint",
+             name);
+    s->nonfinite = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void neb__session_snapshot_taken(neb_session *s)
 {
     const struct neb_action *a = &s->capture;
@@ -177,6 +193,7 @@ void neb__session_snapshot_taken(neb_session *s)
     neb_status status = make_parcel(s, &h, &hash, &empty);
     if (status == NEB_ERR_RANGE) {
         neb__warn("a parameter is not finite: nothing was sent of cells %u to %u", a->c0, a->c1 - 1);
+        say_nonfinite(s);
         status = NEB_OK;
         empty = true;
     }

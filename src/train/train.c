@@ -10,6 +10,7 @@
 #include "store/metrics.h"
 #include "task/folder.h"
 #include "train/resume.h"
+#include "train/session.h"
 #include "train/show.h"
 
 #include <nebula/nebula.h>
@@ -63,30 +64,11 @@ static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *
 
 /* ---- with other sites ------------------------------------------------------------------------------------------ */
 
-static struct neb_session_config session_config(const struct neb_job *job, int site)
-{
-    const struct neb_job_wan *w = &job->wan;
-    struct neb_session_config c = neb_session_defaults();
-    c.interval = w->interval;
-    c.fragments = w->fragments;
-    c.drift_steps = w->drift_steps;
-    c.drift_wait = w->wait;
-    c.token_target = (uint64_t)w->tokens;
-    c.outer_lr = (float)w->outer_lr;
-    c.outer_momentum = (float)w->outer_momentum;
-    c.rung = w->rung;
-    c.listen = job->site[site].listen;
-    c.round_ms = 1000 * w->round_seconds;
-    c.max_rate = w->max_rate;
-    return c;
-}
-
 /* What this site trains becomes the run's: the trainable parameters, by name, where they lie. */
 static neb_status open_session(struct trainer *t)
 {
-    struct neb_session_config c = session_config(t->job, t->job->at);
-    const struct neb_job_site *site = &t->job->site[t->job->at];
-    NEB_TRY(neb_session_open(site->folder ? site->folder : site->name, &c, &t->session));
+    struct neb_session_config c = neb__session_config(t->job, t->job->at);
+    NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
     neb_params *ps = neb__work_params(t->work);
     neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
     int64_t n;

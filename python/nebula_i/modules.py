@@ -1,0 +1,170 @@
+"""torch modules as parameters of a run: which ones train, where they are, and sites of several processes.
+
+A bf16 or fp16 parameter is p + r: the tensor and an fp32 remainder beside it. The run sees and merges x = p + r in fp32;
+after a merge p is x rounded and r what the rounding left. So what the others did is never lost below the tensor's own
+resolution, and the optimizer may change p as it likes between two steps.
+
+A tensor on a GPU (or of any other layout) is copied range by range by torch itself, when a round is due.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import torch
+
+from .errors import ConfigError, DtypeError, ShapeError
+from .slots import Slot
+
+_FLOAT = 4
+_WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
+
+
+class TensorSlot(Slot):
+    """One tensor; `copies` are those that follow it (a bf16 parameter behind its fp32 master)."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, copies: Tuple[torch.Tensor, ...] = ()) -> None:
+        if not tensor.is_floating_point():
+            raise DtypeError(f"parameter '{name}' is {tensor.dtype}: only floating-point parameters train (NEB_ERR_DTYPE)")
+        if tensor.dtype == torch.float64:
+            raise DtypeError(f"parameter '{name}' is float64, a run's state is float32: use model.float() (NEB_ERR_DTYPE)")
+        if tensor.is_meta:
+            raise DtypeError(f"parameter '{name}' has no values yet (device meta): materialise the model first")
+        self.name, self.shape, self.dtype = name, tuple(tensor.shape), tensor.dtype
+        self.tensor, self.copies = tensor, copies
+        self.rest: Optional[torch.Tensor] = None
+        if tensor.dtype != torch.float32:
+            self.rest = torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device)
+
+    def check(self) -> None:
+        t = self.tensor
+        if t.shape != self.shape or t.dtype != self.dtype:
+            raise ShapeError(
+                f"parameter '{self.name}' was {self.shape} {self.dtype} when it was attached and is {tuple(t.shape)} "
+                f"{t.dtype} now: change a model before attach() (NEB_ERR_SHAPE)")
+
+    @torch.no_grad()
+    def read(self, first: int, n: int, address: int) -> None:
+        t = self.tensor.detach()
+        if t.is_cpu and t.dtype == torch.float32 and t.is_contiguous():
+            ctypes.memmove(address, t.data_ptr() + _FLOAT * first, _FLOAT * n)
+            return
+        part = t.reshape(-1)[first:first + n]
+        if self.rest is not None:
+            part = part.float() + self.rest[first:first + n]
+        _host(address, n).copy_(part)
+
+    @torch.no_grad()
+    def write(self, first: int, n: int, address: int) -> None:
+        t = self.tensor.detach()
+        if t.is_cpu and t.dtype == torch.float32 and t.is_contiguous():
+            ctypes.memmove(t.data_ptr() + _FLOAT * first, address, _FLOAT * n)
+        else:
+            self._write(t, first, n, _host(address, n))
+        for copy in self.copies:
+            _flat_write(copy.detach(), first, _host(address, n))
+
+    def _write(self, t: torch.Tensor, first: int, n: int, values: torch.Tensor) -> None:
+        if self.rest is None:
+            _flat_write(t, first, values)
+            return
+        x = values.to(t.device)
+        rounded = x.to(t.dtype)
+        self.rest[first:first + n] = x - rounded.float()
+        _flat_write(t, first, rounded)
+
+    @torch.no_grad()
+    def finite(self) -> bool:
+        return bool(torch.isfinite(self.tensor.detach()).all())
+
+
+def _host(address: int, n: int) -> torch.Tensor:
+    return torch.frombuffer((ctypes.c_float * n).from_address(address), dtype=torch.float32)
+
+
+def _flat_write(t: torch.Tensor, first: int, values: torch.Tensor) -> None:
+    if t.is_contiguous():
+        t.view(-1)[first:first + values.numel()].copy_(values)
+        return
+    flat = t.reshape(-1).clone()
+    flat[first:first + values.numel()].copy_(values)
+    t.copy_(flat.view(t.shape))
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what wrappers put in front of it."""
+    for prefix in _WRAPPERS:
+        name = name.replace(prefix, "") if name.startswith(prefix) or "." + prefix in name else name
+    return name
+
+
+def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[Slot]:
+    """The parameters that train: those with requires_grad that the optimizer has; their masters where there are any."""
+    trained = _of_optimizer(optimizer)
+    own: Dict[str, torch.nn.Parameter] = {
+        plain_name(n): p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    given = dict(masters or {})
+    unknown = [n for n in given if n not in own]
+    if unknown:
+        raise ConfigError(f"masters: the model has no trainable parameter '{unknown[0]}' (NEB_ERR_CONFIG)")
+    if trained is not None and not given and own and not any(id(p) in trained for p in own.values()):
+        raise ConfigError("the optimizer trains none of the model's parameters: make it behind the model's last "
+                          ".to(), or pass its fp32 masters as attach(masters={name: tensor}) (NEB_ERR_CONFIG)")
+    slots: List[Slot] = []
+    for name, p in own.items():
+        master = given.get(name)
+        if master is not None:
+            if tuple(master.shape) != tuple(p.shape) or master.dtype != torch.float32:
+                raise ShapeError(f"masters['{name}'] must be float32 of shape {tuple(p.shape)} (NEB_ERR_SHAPE)")
+            slots.append(TensorSlot(name, master, (p,)))
+        elif trained is None or given or id(p) in trained:
+            slots.append(TensorSlot(name, p))
+    return slots
+
+
+def _of_optimizer(optimizer: Any) -> Optional[Dict[int, bool]]:
+    if optimizer is None:
+        return None
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps
+    if not hasattr(inner, "param_groups"):
+        raise ConfigError(f"attach(): {type(optimizer).__name__} is no torch optimizer (NEB_ERR_CONFIG)")
+    return {id(p): True for g in inner.param_groups for p in g["params"]}
+
+
+class Team:
+    """The processes of one site under torch.distributed: the first is the gateway, the others follow it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self._params = [p for p in model.parameters() if p.requires_grad and p.numel()]
+        self._device = self._params[0].device if dist.get_backend() == "nccl" else torch.device("cpu")
+
+    def sum(self, tokens: int) -> int:
+        t = torch.tensor([tokens], dtype=torch.int64, device=self._device)
+        self._dist.all_reduce(t)
+        return int(t)
+
+    def agree(self, changed: bool, ended: bool) -> Tuple[bool, bool]:
+        t = torch.tensor([changed, ended], dtype=torch.int64, device=self._device)
+        self._dist.broadcast(t, 0)
+        return bool(t[0]), bool(t[1])
+
+    @torch.no_grad()
+    def share_all(self) -> None:
+        for p in self._params:
+            self._dist.broadcast(p.detach(), 0)
+
+    def same(self, value: Any) -> Any:
+        box = [value]
+        self._dist.broadcast_object_list(box, 0)
+        return box[0]
+
+
+def team_of(model: torch.nn.Module) -> Optional[Team]:
+    d = torch.distributed
+    if not d.is_available() or not d.is_initialized() or d.get_world_size() == 1:
+        return None
+    return Team(model)

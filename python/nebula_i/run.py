@@ -1,0 +1,360 @@
+"""A site's part in a run: joining, stepping, leaving. Knows arrays and slots; everything of torch is in modules.py."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+from . import library as lib
+from .errors import AgainError, ConfigError, CorruptError, InvalidError, NebulaError, StateError
+from .slots import Slot, check_finite, mapping_slots
+
+_PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
+_STATE_VERSION = 1
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class Run:
+    """This process as one site of a run on several sites.
+
+    job       the run's job file; its `sites:` and `wan:` sections are used
+    site      which of the job's sites this is
+    wait      seconds that `attach()` waits for the other sites before it lets this one go on alone
+    settings  changes to the job, as {"wan.interval": 50}
+    finish    at a clean end of the `with` block: wait until the run has reached its token target, so that the
+              parameters are the run's result. An exception leaves at once; the site can come back later.
+    """
+
+    def __init__(self, job: PathLike, site: str, *, wait: float = 20.0,
+                 settings: Optional[Mapping[str, Any]] = None, finish: bool = True) -> None:
+        self._handle: Optional[ctypes.c_void_p] = None
+        self._pid = os.getpid()
+        self._slots: List[Slot] = []
+        self._started = False
+        self._failure: Optional[BaseException] = None
+        self._wait, self._finish = wait, finish
+        self._team: Any = None  # the processes of this site, where there are several (modules.Team)
+        self._loader: Any = None
+        self.ended = False
+        self.changed = False
+        self.tokens = 0
+        self.steps = 0
+        self._job, self._site_name, self._settings = os.fspath(job), site, dict(settings or {})
+        self._read = lib.READ(self._on_read)
+        self._write = lib.READ(self._on_write)
+        if _gateway():
+            self._open()
+
+    def _open(self) -> None:
+        words = [f"{k}={_word(v)}".encode() for k, v in self._settings.items()]
+        array = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+        handle = ctypes.c_void_p()
+        lib.check(lib.library().neb_session_open_job(self._job.encode(), self._site_name.encode(), array,
+                                                     ctypes.byref(handle)))
+        self._handle = handle
+
+    # ---- joining ---------------------------------------------------------------------------------------------------
+
+    def attach(self, model: Any, optimizer: Any = None, dataloader: Any = None, *,
+               masters: Optional[Mapping[str, Any]] = None, state: Optional[Mapping[str, Any]] = None) -> Any:
+        """Makes the trainable parameters of `model` the run's, and joins the other sites.
+
+        model       a torch module, or a dict of float32 arrays by name (NumPy, or whatever speaks DLPack)
+        optimizer   the torch optimizer that trains it: checked, and only what it trains is sent
+        dataloader  a torch DataLoader or any iterable of batches: the answer is this site's share of it
+        masters     fp32 masters by parameter name, where the optimizer trains those instead of a bf16 model
+        state       what `state_dict()` gave, from this site's last checkpoint
+
+        Returns this site's share of the dataloader (None without one). Afterwards the parameters hold what the run
+        stands at. Raises ConfigError when another site trains another model, NonfiniteError, ShapeError, DtypeError.
+        """
+        self._alive()
+        if self._started:
+            raise StateError("attach() was called twice: a run trains one model (NEB_ERR_STATE)")
+        slots = _slots_of(model, optimizer, masters)
+        if not slots:
+            raise ConfigError("the model has no parameter that trains: is everything frozen? (NEB_ERR_CONFIG)")
+        check_finite(slots)
+        self._team = _team_of(model)
+        self._slots = slots
+        if self._handle is not None:
+            for i, slot in enumerate(slots):
+                self._register(i, slot)
+            if state is not None:
+                self._load(state)
+            self._guarded(lib.library().neb_session_start(self._handle, 0.0))
+        self._started = True
+        self._meet()
+        if self._team is not None:
+            self._team.share_all()
+        if state is not None:
+            self.tokens, self.steps = int(state.get("tokens", 0)), int(state.get("steps", 0))
+        if dataloader is None:
+            return None
+        from .data import share_of
+
+        self._loader = share_of(dataloader, self, (state or {}).get("data"))
+        return self._loader
+
+    def _register(self, index: int, slot: Slot) -> None:
+        shape = _four(slot.shape)
+        p = lib.Param(name=slot.name.encode(), ndim=len(shape), shape=(ctypes.c_int64 * 4)(*shape),
+                      read=self._read, write=self._write, arg=index)
+        lib.check(lib.library().neb_session_register(self._handle, ctypes.byref(p)))
+
+    def _meet(self) -> None:
+        """Waits for the other sites, and merges what they have; raises what they object to."""
+        if self._handle is not None:
+            until = time.monotonic() + self._wait
+            while time.monotonic() < until:
+                now = self.status()
+                if now["halted"] or now["view"] > 0:
+                    break
+                time.sleep(0.02)
+            self._enter(lib.NO_STEP)
+
+    # ---- the library asks for values -------------------------------------------------------------------------------
+
+    def _on_read(self, arg: Optional[int], first: int, n: int, address: int) -> int:
+        return self._copy(arg or 0, first, n, address, False)
+
+    def _on_write(self, arg: Optional[int], first: int, n: int, address: int) -> int:
+        return self._copy(arg or 0, first, n, address, True)
+
+    def _copy(self, index: int, first: int, n: int, address: int, write: bool) -> int:
+        try:
+            slot = self._slots[index]
+            slot.check()
+            (slot.write if write else slot.read)(first, n, address)
+            return lib.OK
+        except BaseException as e:  # an exception cannot cross the library: it is raised behind it
+            self._failure = e
+            return lib.ERR_SHAPE
+
+    def _guarded(self, code: int) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        lib.check(code)
+
+    # ---- stepping --------------------------------------------------------------------------------------------------
+
+    def step(self, tokens: int) -> bool:
+        """After every optimizer.step(): the others' work comes into the parameters, this site's goes out.
+
+        tokens  what this step trained on, in this process. Weighs this site's part, and counts towards the run's
+                target (`wan.tokens`).
+
+        True while the run goes on; False when it has ended, and the parameters are its result. Takes microseconds
+        unless a round is due; waits only at the drift limit and at the end. Raises NonfiniteError (nothing of the NaN
+        was sent), ShapeError (a parameter is not what was attached), StateError (this site cannot go on committing).
+        """
+        self._alive()
+        if not self._started:
+            raise StateError("step() before attach() (NEB_ERR_STATE)")
+        if isinstance(tokens, bool) or not hasattr(tokens, "__index__") or tokens.__index__() < 0:
+            raise InvalidError(f"step(tokens): {tokens!r} is not a number of tokens (NEB_ERR_INVALID)")
+        if self.ended:
+            return False
+        tokens = tokens.__index__()
+        for slot in self._slots:
+            slot.check()
+        self.steps += 1
+        if self._team is not None:
+            tokens = self._team.sum(tokens)
+        self.tokens += tokens
+        if self._handle is not None:
+            self._enter(tokens)
+        if self._team is not None:
+            self.changed, self.ended = self._team.agree(self.changed, self.ended)
+            if self.changed:
+                self._team.share_all()
+        return not self.ended
+
+    def _enter(self, tokens: int) -> None:
+        changed, code, any_change = ctypes.c_bool(), lib.ERR_AGAIN, False
+        while code == lib.ERR_AGAIN:
+            code = lib.library().neb_step_within(self._handle, tokens, _PATIENCE, ctypes.byref(changed))
+            any_change, tokens = any_change or changed.value, lib.NO_STEP
+        self.changed = any_change
+        if code == lib.ERR_CANCELLED:
+            self.ended = True
+            return
+        self._guarded(code)
+
+    def wait_for_end(self, timeout: Optional[float] = None) -> bool:
+        """Trains no more, but takes part until the run's token target is reached. True when it has ended."""
+        self._alive()
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.ended and self._started:
+            if until is not None and time.monotonic() > until:
+                return False
+            if self._handle is not None:
+                self._enter(lib.NO_STEP)
+            changed = self.changed
+            if self._team is not None:
+                changed, self.ended = self._team.agree(changed, self.ended)
+                if changed:
+                    self._team.share_all()
+            if not self.ended:
+                time.sleep(0.02)
+        return self.ended
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def status(self) -> Dict[str, Any]:
+        """Where this site stands: record, state root, members, bytes, and where the time went."""
+        self._alive()
+        if self._handle is None:
+            return {"steps": self.steps, "gateway": False}
+        size = ctypes.c_size_t(1 << 13)
+        while True:
+            room = ctypes.create_string_buffer(size.value)
+            code = lib.library().neb_session_status_json(self._handle, room, ctypes.byref(size))
+            if code == lib.OK:
+                return json.loads(room.value)
+            if code != lib.ERR_NOSPACE:
+                lib.check(code)
+
+    @property
+    def sites(self) -> List[str]:
+        """The names of the sites that train, in the roster's order."""
+        return self._facts()[0]
+
+    @property
+    def site_index(self) -> int:
+        """This site's place in `sites`: which share of the data is its own."""
+        return self._facts()[1]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the job sets a number of tokens that ends the run (`wan.tokens`)."""
+        return self._facts()[2]
+
+    def _facts(self) -> Any:
+        facts = None
+        if self._handle is not None:
+            now = self.status()
+            facts = [now["sites"], now["sites"].index(now["site"]), now["token_target"] > 0]
+        return self._team.same(facts) if self._team is not None else facts
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What belongs into this site's checkpoint beside the model's and the optimizer's own state.
+
+        Plain values (and one uint8 tensor where torch is in use), so torch.save() and torch.load(weights_only=True)
+        take it. Give it to `attach(state=…)` when the site comes back.
+        """
+        self._alive()
+        state: Dict[str, Any] = {"version": _STATE_VERSION, "tokens": self.tokens, "steps": self.steps}
+        if self._loader is not None and hasattr(self._loader, "state_dict"):
+            state["data"] = self._loader.state_dict()
+        if self._handle is None or not self._started:
+            return state
+        size = ctypes.c_size_t()
+        lib.check(lib.library().neb_session_save(self._handle, None, ctypes.byref(size)))
+        room = bytearray(size.value)
+        view = (ctypes.c_char * size.value).from_buffer(room)
+        self._guarded(lib.library().neb_session_save(self._handle, view, ctypes.byref(size)))
+        del view
+        torch = sys.modules.get("torch")
+        state["session"] = torch.frombuffer(room, dtype=torch.uint8) if torch is not None else bytes(room)
+        return state
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION or "session" not in state:
+            raise CorruptError("attach(state=…): this is not what state_dict() gave at the site's gateway process "
+                               "(NEB_ERR_CORRUPT)")
+        blob = state["session"]
+        blob = bytes(blob) if isinstance(blob, (bytes, bytearray, memoryview)) else bytes(blob.cpu().numpy().data)
+        lib.check(lib.library().neb_session_load(self._handle, blob, len(blob)))
+
+    # ---- leaving ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leaves at once, as a crash would, but politely. The site can come back with its checkpoint."""
+        handle, self._handle = self._handle, None
+        if handle is not None and self._pid == os.getpid():
+            lib.library().neb_session_close(handle)
+        self._pid = -1
+
+    def _alive(self) -> None:
+        if self._pid == -1:
+            raise StateError("the run was closed (NEB_ERR_STATE)")
+        if self._pid != os.getpid():
+            raise StateError("a run belongs to the process that opened it: a data-loading worker or another child "
+                             "cannot use it (NEB_ERR_STATE)")
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        try:
+            if kind is None and self._finish and self._started and self.has_target:
+                self.wait_for_end()
+        finally:
+            self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:
+            pass
+
+
+def _word(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _four(shape: Sequence[int]) -> List[int]:
+    """At most four dimensions, as the library has them: a scalar is one value, leading dimensions are joined."""
+    dims = list(shape) or [1]
+    while len(dims) > 4:
+        dims[0:2] = [dims[0] * dims[1]]
+    return dims
+
+
+def _is_module(model: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _slots_of(model: Any, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[Slot]:
+    if _is_module(model):
+        from .modules import module_slots
+
+        return module_slots(model, optimizer, masters)
+    if isinstance(model, Mapping):
+        from_torch = _tensor_slots(model)
+        return mapping_slots(from_torch)
+    raise ConfigError(f"attach() takes a torch module or a dict of arrays, not a {type(model).__name__} (NEB_ERR_CONFIG)")
+
+
+def _tensor_slots(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return model
+    from .modules import TensorSlot
+
+    return {k: TensorSlot(k, v) if isinstance(v, torch.Tensor) else v for k, v in model.items()}
+
+
+def _team_of(model: Any) -> Any:
+    if not _is_module(model):
+        return None
+    from .modules import team_of
+
+    return team_of(model)
+
+
+def _gateway() -> bool:
+    """Only the first process of a site talks to other sites."""
+    torch = sys.modules.get("torch")
+    d = getattr(torch, "distributed", None)
+    return d is None or not d.is_available() or not d.is_initialized() or d.get_rank() == 0

@@ -1,0 +1,113 @@
+"""A parameter as the library sees it: a name, a shape, and fp32 values that can be copied out and in by range.
+
+The library never keeps a pointer into a framework's memory. It asks for a range when a round needs it, in the thread that
+called `Run.step()`, and the slot looks up where the values are at that moment; so a tensor that moved, changed its shape
+or was freed is noticed and raised as an exception.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, Mapping, List, Sequence, Tuple
+
+from .dlpack import Borrowed, borrow
+from .errors import DtypeError, NonfiniteError, ShapeError
+
+_FLOAT = 4
+
+
+class Slot:
+    """What every kind of parameter has."""
+
+    name: str
+    shape: Tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def check(self) -> None:
+        """Raises ShapeError when the parameter is no longer what was registered."""
+
+    def read(self, first: int, n: int, address: int) -> None:
+        """Copies values [first, first + n) to the n fp32 values at `address`."""
+        raise NotImplementedError
+
+    def write(self, first: int, n: int, address: int) -> None:
+        raise NotImplementedError
+
+    def finite(self) -> bool:
+        """Whether every value is a finite number."""
+        room = (ctypes.c_float * min(self.count, 1 << 16))()
+        for first in range(0, self.count, len(room)):
+            n = min(len(room), self.count - first)
+            self.read(first, n, ctypes.addressof(room))
+            if not math.isfinite(math.fsum(room[:n])) and not all(map(math.isfinite, room[:n])):
+                return False
+        return True
+
+
+class HostSlot(Slot):
+    """fp32 values in the host's memory that something keeps alive: a buffer, or what DLPack lent."""
+
+    def __init__(self, name: str, shape: Sequence[int], address: int, keep: Any) -> None:
+        self.name, self.shape = name, tuple(shape)
+        self._address, self._keep = address, keep
+
+    def read(self, first: int, n: int, address: int) -> None:
+        ctypes.memmove(address, self._address + _FLOAT * first, _FLOAT * n)
+
+    def write(self, first: int, n: int, address: int) -> None:
+        ctypes.memmove(self._address + _FLOAT * first, address, _FLOAT * n)
+
+
+def _from_buffer(name: str, array: Any) -> HostSlot:
+    view = memoryview(array)
+    if view.format not in ("f", "<f", "=f", "@f") or view.itemsize != _FLOAT:
+        raise DtypeError(f"parameter '{name}' holds '{view.format}' values; float32 is needed (keep fp32 masters)")
+    if view.readonly:
+        raise DtypeError(f"parameter '{name}' is read-only: the run could not merge into it")
+    if not view.c_contiguous:
+        raise ShapeError(f"parameter '{name}' is not contiguous: pass one whose values lie one behind the other")
+    # The exported buffer stays locked as long as `held` lives, so the memory can neither move nor go away.
+    held = (ctypes.c_char * view.nbytes).from_buffer(view)
+    return HostSlot(name, view.shape or (1,), ctypes.addressof(held), (held, array))
+
+
+def _from_dlpack(name: str, array: Any) -> HostSlot:
+    lent: Borrowed = borrow(name, array)
+    return HostSlot(name, lent.shape or (1,), lent.address, (lent, array))
+
+
+def host_slot(name: str, array: Any) -> HostSlot:
+    """A slot over anything that has a buffer (NumPy, array.array) or speaks DLPack (PaddlePaddle, …)."""
+    try:
+        memoryview(array)
+    except TypeError:
+        if not hasattr(array, "__dlpack__"):
+            raise DtypeError(
+                f"parameter '{name}' is a {type(array).__name__}: neither a buffer nor DLPack; pass float32 arrays"
+            ) from None
+        return _from_dlpack(name, array)
+    return _from_buffer(name, array)
+
+
+def mapping_slots(model: Mapping[str, Any]) -> List[Slot]:
+    """The parameters of a dict of arrays, in its order. Empty ones are left out."""
+    slots: List[Slot] = []
+    for name, array in model.items():
+        if not isinstance(name, str):
+            raise DtypeError(f"parameters are named by strings, not by {name!r}")
+        slot = array if isinstance(array, Slot) else host_slot(name, array)
+        if slot.count:
+            slots.append(slot)
+    return slots
+
+
+def check_finite(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        if not slot.finite():
+            raise NonfiniteError(
+                f"parameter '{slot.name}' is NaN or infinite before the first step: start from a good checkpoint "
+                "(NEB_ERR_NONFINITE)")

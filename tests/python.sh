@@ -1,0 +1,20 @@
+#!/bin/sh
+# The Python package against the library of this build: what the library shows, the tests that need no framework, and with
+# torch (NEBULA_TORCH_PYTHON names an interpreter that has it) the quick ones that do.
+set -eu
+nebula=$1 library=$2
+here=$(cd "$(dirname "$0")" && pwd)
+shown=$(nm -D --defined-only "$library" | awk '$3 !~ /^neb_[a-z]/ { print $3 }')
+[ -z "$shown" ] || { echo "FAIL: libnebula-i.so also shows: $shown"; exit 1; }
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+    echo "python: skipped, there is no python3 (3.9 or newer)"
+    exit 0
+fi
+export NEBULA="$nebula" NEBULA_I_LIBRARY="$library" PYTHONDONTWRITEBYTECODE=1
+python3 "$here/python/test_plain.py"
+torch=${NEBULA_TORCH_PYTHON:-python3}
+if "$torch" -c 'import torch' 2>/dev/null; then
+    "$torch" "$here/python/test_torch.py"
+else
+    echo "python: the tests with PyTorch were skipped ($torch has none; NEBULA_TORCH_PYTHON names an interpreter that has)"
+fi

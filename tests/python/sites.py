@@ -1,0 +1,53 @@
+"""Folders, roster and job of a few sites, made with the nebula-i command, for the tests of the Python package."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+NEBULA = os.environ.get("NEBULA", str(TOP / "build" / "release" / "nebula-i"))
+sys.path.insert(0, str(TOP / "python"))
+
+WAN = {"interval": 5, "fragments": 1, "rung": "int8", "round_seconds": 3, "outer_lr": 1, "outer_momentum": 0}
+
+
+def nebula(*words, folder):
+    subprocess.run([NEBULA, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def make_sites(folder, names=("a", "b"), addresses=None):
+    """Keys and one sealed roster; every site has joined it."""
+    for i, name in enumerate(names):
+        nebula("site", "init", name, folder=folder)
+        address = addresses[i] if addresses else f"127.0.0.1:{free_port()}"
+        nebula("roster", "add", "draft", name, address, folder=folder)
+    nebula("roster", "seal", "draft", "roster", "--operator", names[0], folder=folder)
+    for name in names:
+        nebula("roster", "join", "roster", name, folder=folder)
+
+
+def write_job(folder, names=("a", "b"), file="job.yaml", more="", **wan):
+    wan = {**WAN, **wan}
+    text = "wan: {" + ", ".join(f"{k}: {v}" for k, v in wan.items()) + "}\nsites:\n"
+    text += "".join(f'  - {{name: {n}, folder: "{folder}/{n}"}}\n' for n in names) + more
+    path = pathlib.Path(folder) / file
+    path.write_text(text)
+    return str(path)
+
+
+class Folder(tempfile.TemporaryDirectory):
+    """A temporary folder with two sites in it."""
+
+    def __enter__(self):
+        folder = super().__enter__()
+        make_sites(folder)
+        return folder
