@@ -31,6 +31,26 @@ data:
 YAML
 if "$nebula" train job.yaml --site c out=out-c > c.log 2>&1; then fail "a site that is not in the job"; fi
 grep -q "no site 'c'" c.log || fail "the message about site c"
+
+# Found before the first step, at both sites, with the name of the other one and what to do.
+both() { # words of site a, words of site b; both must fail
+    "$nebula" train job.yaml --site a out=bad-a $1 > a.log 2>&1 & first=$!
+    "$nebula" train job.yaml --site b out=bad-b $2 > b.log 2>&1 & second=$!
+    if wait $first; then fail "site a began with '$1', '$2'"; fi
+    if wait $second; then fail "site b began with '$1', '$2'"; fi
+    if grep -q "step 1" a.log b.log; then fail "steps were made"; fi
+}
+both train.lr=3e-3 train.log_every=1
+grep -q "site 'b' runs another job: train.lr is '2e-3' there and '3e-3' here; use the same job file" a.log || fail "facts at a"
+grep -q "site 'a' runs another job: train.lr is '3e-3' there" b.log || fail "facts at b"
+both train.log_every=1 'data[0].file=lost'
+grep -q "site 'b' cannot start: corpus lost: no such file" a.log || fail "a is not told what b lacks"
+grep -q "corpus lost: no such file" b.log || fail "b's own message"
+if "$nebula" train job.yaml --site a out=bad-a 'sites[0].folder=b' > a.log 2>&1; then fail "another's folder"; fi
+if "$nebula" train job.yaml --site b out=bad-b 'sites[0].name=c' > b.log 2>&1; then fail "another roster"; fi
+grep -q "folder 'b' belongs to site 'b', the job calls it 'a'" a.log || fail "another site's folder"
+grep -q "site 'c' of the job is not in the roster that 'b' joined" b.log || fail "roster and job"
+
 "$nebula" train job.yaml --site a out=out-a > a.log 2>&1 & first=$!
 "$nebula" train job.yaml --site b out=out-b > b.log 2>&1 & second=$!
 wait $first || fail "site a"

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { COMMIT_EVERY = 256 };
@@ -36,6 +37,9 @@ static const char schema[] =
     " PRIMARY KEY (metric, step)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS note (run INTEGER, key TEXT, text TEXT, PRIMARY KEY (run, key)) WITHOUT "
     "ROWID;"
+    "CREATE TABLE IF NOT EXISTS event (id INTEGER PRIMARY KEY, run INTEGER, step INTEGER, time REAL, kind "
+    "TEXT,"
+    " text TEXT);"
     "PRAGMA user_version=1;";
 
 static neb_status failed(struct neb_metrics *m)
@@ -155,6 +159,17 @@ neb_status neb__metrics_note(struct neb_metrics *m, const char *key, const char 
     return s;
 }
 
+neb_status neb__metrics_event(struct neb_metrics *m, int64_t step, const char *kind, const char *text)
+{
+    char *sql =
+        sqlite3_mprintf("INSERT INTO event (run, step, time, kind, text) VALUES (%lld, %lld, %f, %Q, %Q)",
+                        (long long)m->run, (long long)step, now(), kind, text);
+    if (!sql) return neb__fail(NEB_ERR_NOMEM, "no memory for an event");
+    neb_status s = run_sql(m, sql);
+    sqlite3_free(sql);
+    return s;
+}
+
 neb_status neb__metrics_flush(struct neb_metrics *m)
 {
     neb_status a = commit(m), b = neb__events_flush(m->events);
@@ -164,7 +179,7 @@ neb_status neb__metrics_flush(struct neb_metrics *m)
 neb_status neb__metrics_close(struct neb_metrics *m)
 {
     if (!m) return NEB_OK;
-    neb_status a = m->db ? commit(m) : NEB_OK, b = neb__events_close(m->events);
+    neb_status a = m->db ? commit(m) : NEB_OK, b = m->events ? neb__events_close(m->events) : NEB_OK;
     sqlite3_finalize(m->put);
     sqlite3_finalize(m->name);
     sqlite3_close(m->db);
@@ -189,4 +204,73 @@ neb_status neb__metrics_each(struct neb_metrics *m, const char *name,
     }
     sqlite3_finalize(q);
     return rows ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no values of '%s'", name);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+static neb_status check_version(struct neb_metrics *m, const char *path)
+{
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, "PRAGMA user_version", -1, &q, NULL) != SQLITE_OK) return failed(m);
+    int version = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int(q, 0) : -1;
+    sqlite3_finalize(q);
+    if (version == 1) return NEB_OK;
+    return version < 0 ? neb__fail(NEB_ERR_CORRUPT, "%s is no database of metrics", path)
+                       : neb__fail(NEB_ERR_VERSION, "%s is of another version (%d)", path, version);
+}
+
+neb_status neb__metrics_read(const char *dir, struct neb_metrics **out)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if (snprintf(path, sizeof path, "%s/metrics.sqlite", dir) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    if (stat(path, &st)) return neb__quiet(NEB_ERR_NOTFOUND, "no metrics in %s", dir);
+    struct neb_metrics *m = NEB_NEW(struct neb_metrics);
+    if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
+    m->warned = true; /* of writing, which is not meant here */
+    neb_status s =
+        sqlite3_open_v2(path, &m->db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK ? NEB_OK : failed(m);
+    if (s == NEB_OK) s = run_sql(m, "PRAGMA busy_timeout=2000");
+    if (s == NEB_OK) s = check_version(m, path);
+    if (s != NEB_OK) {
+        neb__metrics_close(m);
+        return s;
+    }
+    *out = m;
+    return NEB_OK;
+}
+
+static const char *text_of(sqlite3_stmt *q, int column)
+{
+    const char *t = (const char *)sqlite3_column_text(q, column);
+    return t ? t : "";
+}
+
+neb_status neb__metrics_events(struct neb_metrics *m,
+                               int (*fn)(void *arg, int64_t step, double time, const char *kind,
+                                         const char *text),
+                               void *arg)
+{
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, "SELECT step, time, kind, text FROM event ORDER BY time, id", -1, &q,
+                           NULL) != SQLITE_OK)
+        return failed(m);
+    for (int go = 1; go && sqlite3_step(q) == SQLITE_ROW;)
+        go = fn(arg, sqlite3_column_int64(q, 0), sqlite3_column_double(q, 1), text_of(q, 2), text_of(q, 3));
+    sqlite3_finalize(q);
+    return NEB_OK;
+}
+
+neb_status neb__metrics_get_note(struct neb_metrics *m, const char *key, char *out, size_t size)
+{
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, "SELECT text FROM note WHERE key = ?1 ORDER BY run DESC LIMIT 1", -1, &q,
+                           NULL) != SQLITE_OK)
+        return failed(m);
+    sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+    bool there = sqlite3_step(q) == SQLITE_ROW;
+    if (there) snprintf(out, size, "%s", text_of(q, 0));
+    sqlite3_finalize(q);
+    return there ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no note '%s'", key);
 }

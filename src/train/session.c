@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "train/session_words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -310,6 +311,7 @@ void neb_session_close(neb_session *s)
         neb__free(i);
     }
     neb__session_release(s);
+    neb__words_free(s);
     neb__site_close(s->site);
     if (s->layout.state) neb__hasher_final(&s->layout, NULL);
     for (int i = 0; i < s->n_slices; i++) neb__free((char *)(uintptr_t)s->slices[i].param.name);

@@ -82,6 +82,7 @@ struct fetched_cell {
 };
 
 struct pending;
+struct neb_words;
 
 struct neb_session {
     struct neb_session_config config;
@@ -96,7 +97,8 @@ struct neb_session {
     struct neb_hasher layout;          /* of names and shapes, until start */
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;
-    struct neb_buf loaded; /* state of the caller's checkpoint */
+    struct neb_buf loaded;   /* state of the caller's checkpoint */
+    struct neb_words *words; /* session_words.h */
 
     /* the driver's */
     struct neb_round *core;
@@ -154,6 +156,8 @@ neb_status neb__genesis_load(neb_session *s, float *theta); /* NEB_ERR_NOTFOUND:
 
 /* session_job.c */
 struct neb_job;
+/* The folder is this site's and its roster knows every site of the job; NEB_ERR_CONFIG says what does not fit. */
+neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site);
 const char *neb__session_folder(const struct neb_job *job, int site);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);

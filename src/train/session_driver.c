@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "train/session_words.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -250,6 +251,9 @@ static void on_message(neb_session *s, struct neb_item *i)
         break;
     case NEB_MSG_CELL: neb__session_cell(s, i->peer, i->bytes, i->size); break;
     case NEB_MSG_MODEL: compare_model(s, i); break;
+    case NEB_MSG_FACTS:
+    case NEB_MSG_NOTE:
+    case NEB_MSG_REFUSAL: neb__words_message(s, i->peer, i->kind, i->bytes, i->size); break;
     default: break; /* of a newer version: not for us */
     }
 }
@@ -260,9 +264,11 @@ static void on_item(neb_session *s, struct neb_item *i)
     case NEB_ITEM_MESSAGE: on_message(s, i); break;
     case NEB_ITEM_PEER_UP:
         neb__session_send(s, i->peer, NEB_CONTROL, NEB_MSG_MODEL, s->model, sizeof s->model);
+        neb__words_peer_up(s, i->peer);
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_UP, .site = i->peer});
         break;
     case NEB_ITEM_PEER_DOWN:
+        neb__words_peer_down(s, i->peer);
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_DOWN, .site = i->peer});
         break;
     case NEB_ITEM_SNAPSHOT: neb__session_snapshot_taken(s); break;

@@ -64,7 +64,7 @@ static const struct neb_member *member_named(const struct neb_roster *r, const c
     return NULL;
 }
 
-static neb_status check_roster(const neb_session *s, const struct neb_job *job, int site)
+neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site)
 {
     const struct neb_roster *r = &neb__net_roster(s->net)->now;
     const struct neb_job_site *me = &job->site[site];
@@ -79,8 +79,8 @@ static neb_status check_roster(const neb_session *s, const struct neb_job *job, 
             return neb__doc_fail(
                 &job->doc, "sites",
                 "site '%s' of the job is not in the roster that '%s' joined: is this the job of "
-                "another run?",
-                job->site[i].name, folder);
+                "another run? (nebula-i roster show %s)",
+                job->site[i].name, folder, folder);
     return NEB_OK;
 }
 
@@ -91,7 +91,7 @@ static neb_status open_job(struct neb_job *job, const char *site, neb_session **
     NEB_TRY(find_site(job, site, &at));
     struct neb_session_config c = neb__session_config(job, at);
     NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
-    neb_status st = check_roster(s, job, at);
+    neb_status st = neb__session_check_roster(s, job, at);
     if (st != NEB_OK)
         neb_session_close(s);
     else

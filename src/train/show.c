@@ -24,8 +24,9 @@ static void print_status(const struct neb_show *s, int64_t step, int64_t total, 
 {
     double t = neb__seconds_since(s->start_ns), done = (double)(step - s->first_step);
     double left = done > 0 ? t / done * (double)(total - step) : 0;
-    printf("%s  step %lld/%lld  loss %.4f  lr %.2e  %.0f tokens/s  %d:%02d left%s", s->name, (long long)step,
-           (long long)total, s->loss, lr, neb__show_rate(s), (int)left / 60, (int)left % 60, end);
+    printf("%s  step %lld/%lld  loss %.4f  lr %.2e  %.0f tokens/s  %d:%02d left%s%s%s", s->name,
+           (long long)step, (long long)total, s->loss, lr, neb__show_rate(s), (int)left / 60, (int)left % 60,
+           s->extra && *s->extra ? "  " : "", s->extra ? s->extra : "", end);
     fflush(stdout);
 }
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct neb_show {
-    const char *name;
+    const char *name, *extra; /* extra: what else a line says; may change; NULL: nothing */
     bool terminal;
     int64_t every; /* plain lines: this often, in steps */
     int64_t drawn_ns;

@@ -9,8 +9,10 @@
 #include "base/mem.h"
 #include "store/metrics.h"
 #include "task/folder.h"
+#include "train/meter.h"
 #include "train/resume.h"
 #include "train/session.h"
+#include "train/session_words.h"
 #include "train/show.h"
 
 #include <nebula/nebula.h>
@@ -20,7 +22,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_SKIPPED = 20, EVAL_BATCHES = 50, QUORUM_SECONDS = 20 };
+enum {
+    MAX_SKIPPED = 20,
+    EVAL_BATCHES = 50,
+    QUORUM_SECONDS = 20,
+    FIRST_SECONDS = 7 * 86400,
+    TELL_SECONDS = 20
+};
 
 struct trainer {
     const struct neb_job *job;
@@ -32,8 +40,10 @@ struct trainer {
     struct neb_schedule schedule;
     struct neb_progress progress;
     struct neb_show show;
+    struct neb_meter meter;
     char checkpoints[512];
-    int skipped; /* steps in a row */
+    int skipped;    /* steps in a row */
+    bool met_links; /* the session was opened, or tried to be */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -64,11 +74,26 @@ static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *
 
 /* ---- with other sites ------------------------------------------------------------------------------------------ */
 
+/* What the others must have in common with this site: the job, the tokenizer. The parameters are compared by the session. */
+static neb_status tell_facts(struct trainer *t)
+{
+    struct neb_buf facts;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb__hash_hex(neb__tok_hash(t->data.tok), hex);
+    neb__buf_init(&facts, NEB_FACTS_TEXT_MAX);
+    neb_status s = neb__job_facts(t->job, &facts);
+    if (s == NEB_OK) s = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
+    if (s == NEB_OK) s = neb__session_facts(t->session, (const char *)facts.data, facts.len);
+    neb__buf_free(&facts);
+    return s;
+}
+
 /* What this site trains becomes the run's: the trainable parameters, by name, where they lie. */
 static neb_status open_session(struct trainer *t)
 {
     struct neb_session_config c = neb__session_config(t->job, t->job->at);
     NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
+    NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
     neb_params *ps = neb__work_params(t->work);
     neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
     int64_t n;
@@ -81,7 +106,28 @@ static neb_status open_session(struct trainer *t)
         q.ndim = neb_param_shape(p, q.shape);
         NEB_TRY(neb_session_register(t->session, &q));
     }
+    return tell_facts(t);
+}
+
+/* A run begins when all are there and agree; a site that comes back goes on alone if it must. */
+static neb_status start_session(struct trainer *t, bool first)
+{
+    int64_t since = neb__now_ns();
+    if (first) neb__info("waiting for the other sites");
+    NEB_TRY(neb_session_start(t->session, first ? FIRST_SECONDS : QUORUM_SECONDS));
+    neb__meter_add(&t->meter, first ? NEB_TIME_WAIT : NEB_TIME_RECOVER, neb__seconds_since(since));
+    neb__meter_event(&t->meter, t->progress.step, first ? "start" : "restart", "%s after %.1f s",
+                     first ? "all sites agree" : "back", neb__seconds_since(since));
     return NEB_OK;
+}
+
+/* The other sites are told when this one cannot even begin. */
+static void refuse(const struct neb_job *job)
+{
+    const struct neb_job_site *site = &job->site[job->at];
+    char why[256];
+    snprintf(why, sizeof why, "%s", neb_last_error());
+    neb__session_refuse(neb__session_folder(job, job->at), site->listen, why, TELL_SECONDS);
 }
 
 static neb_status merged(struct trainer *t, bool changed)
@@ -95,8 +141,13 @@ static neb_status merged(struct trainer *t, bool changed)
 static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
 {
     bool changed = false;
+    struct neb_session_status before, after;
+    int64_t since = neb__now_ns();
+    neb_session_get_status(t->session, &before);
     neb_status s = neb_step(t->session, tokens, &changed);
     NEB_TRY(merged(t, changed));
+    neb_session_get_status(t->session, &after);
+    neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
     *ended = s == NEB_ERR_CANCELLED;
     return *ended ? NEB_OK : s;
 }
@@ -111,6 +162,7 @@ static neb_status open_trainer(struct trainer *t)
     NEB_TRY(neb__data_prepare(t->job, &t->data));
     NEB_TRY(neb__work_open(t->job, &t->data, alone ? 0 : t->job->at, alone ? 1 : t->job->n_sites, NULL,
                            &t->work));
+    t->met_links = true;
     if (!alone) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(t->job->train.average > t->job->train.keep ? t->job->train.average : t->job->train.keep);
@@ -119,7 +171,8 @@ static neb_status open_trainer(struct trainer *t)
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
     if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
     NEB_TRY(neb__metrics_open(t->job->out, s == NEB_OK ? t->progress.step : -1, &t->metrics));
-    if (t->session) NEB_TRY(neb_session_start(t->session, QUORUM_SECONDS));
+    neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
+    if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
     return merged(t, t->session != NULL);
 }
 
@@ -177,6 +230,13 @@ static neb_status save(struct trainer *t)
     return neb__resume_save(t->work, t->session, t->writer, &t->progress);
 }
 
+static void sample(struct trainer *t, const char *state, bool now)
+{
+    struct neb_meter_point p = {t->progress.step, t->progress.tokens, t->show.loss,
+                                neb__work_waited(t->work)};
+    neb__meter_sample(&t->meter, &p, state, now);
+}
+
 static neb_status one_step(struct trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
@@ -193,7 +253,9 @@ static neb_status one_step(struct trainer *t, bool *ended)
     t->progress.seconds += neb__seconds_since(start);
     neb__show_step(&t->show, t->progress.step, t->job->train.steps, step.loss, step.tokens, (double)lr);
     measure(t, &step, (double)lr);
-    return t->session ? meet(t, step.tokens, ended) : NEB_OK;
+    if (t->session) NEB_TRY(meet(t, step.tokens, ended));
+    sample(t, "training", false);
+    return NEB_OK;
 }
 
 static bool due(int64_t every, int64_t step)
@@ -306,15 +368,19 @@ neb_status neb__train(const struct neb_job *job)
     struct trainer t = {.job = job};
     NEB_TRY(neb__file_make_dir(job->out, 0755));
     neb_status s = open_trainer(&t);
+    if (s != NEB_OK && job->at >= 0 && !t.met_links) refuse(job);
     if (s == NEB_OK) {
         asked_to_stop = 0;
         signal(SIGINT, on_signal);
         signal(SIGTERM, on_signal);
         neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
+        t.show.extra = neb__meter_line(&t.meter);
         s = loop(&t);
         neb__show_end(&t.show);
+        sample(&t, s == NEB_OK ? "evaluating" : "stopped", true);
         if (t.session) report_session(&t);
         if (s == NEB_OK) s = finish(&t);
+        if (s == NEB_OK) sample(&t, "done", true);
     }
     close_trainer(&t);
     return s;

@@ -1,0 +1,49 @@
+/* meter.h: what a site does, once a second: into the metrics database, into OUT/status.json, to the other sites and onto
+ * the display. One meter serves every strategy.
+ *
+ * Every second between begin and the last sample is compute, encode, wait or recover: the last three are measured, the first
+ * is the rest, so the four always add up. */
+#ifndef NEB_TRAIN_METER_H
+#define NEB_TRAIN_METER_H
+
+#include "store/metrics.h"
+#include "task/job.h"
+
+#include <nebula/nebula.h>
+
+enum neb_time { NEB_TIME_COMPUTE, NEB_TIME_ENCODE, NEB_TIME_WAIT, NEB_TIME_RECOVER, NEB_TIMES };
+extern const char *const neb__time_names[NEB_TIMES];
+
+struct neb_meter {
+    const struct neb_job *job;
+    struct neb_metrics *metrics;
+    neb_session *session; /* NULL: alone */
+    int64_t start_ns, sample_ns;
+    double time[NEB_TIMES], before[NEB_TIMES],
+        bytes_before[2];            /* before: of earlier starts, from the database */
+    double waited;                  /* besides what the session and the data know of */
+    double rate, link_out, link_in; /* of the last sample: tokens/s, bits/s */
+    struct neb_session_status last;
+    int64_t last_tokens;
+    int peers;
+    char rung[64], line[256];
+};
+
+/* What the loop knows. */
+struct neb_meter_point {
+    int64_t step, tokens;
+    double loss, data_wait; /* data_wait: seconds spent waiting for data, ever */
+};
+
+void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
+                      neb_session *session, int64_t tokens);
+void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
+/* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */
+void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now);
+void neb__meter_event(struct neb_meter *m, int64_t step, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* "0.3 Mbit/s out, 0.2 in  int4 every 20 steps  compute 97 % encode 1 % wait 2 % recover 0 %", of the last sample. */
+const char *neb__meter_line(const struct neb_meter *m);
+
+#endif
