@@ -85,7 +85,7 @@ static void merging_conserves_the_work(void **state)
     (void)state;
     float x[2] = {5, 3}, theta[2] = {1, 1}, next[2] = {2, 0}, e[2] = {1, 0}, d[2], z[2], r[2],
           sent[2] = {4, 0};
-    neb__site_capture(x, theta, e, 2, d, z);
+    neb__site_capture(x, theta, e, 1, 2, d, z);
     assert_true(d[0] == 4 && z[0] == 5 && z[1] == 2);
     neb__site_residual(z, sent, 2, r);
     x[0] += 7; /* trained on while the parcel travelled */

@@ -9,11 +9,38 @@
 
 #include <math.h>
 
-void neb__site_capture(const float *x, const float *theta, const float *e, size_t n, float *d, float *z)
+void neb__site_capture(const float *x, const float *theta, const float *e, float feedback, size_t n, float *d,
+                       float *z)
 {
     for (size_t i = 0; i < n; i++) {
         d[i] = x[i] - theta[i];
-        z[i] = d[i] + e[i];
+        z[i] = d[i] + feedback * e[i];
+    }
+}
+
+double neb__site_norm(const float *z, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)z[i] * z[i];
+    return sqrt(sum);
+}
+
+double neb__site_clip(float *z, size_t n, double bound)
+{
+    double norm = neb__site_norm(z, n);
+    if (bound <= 0 || norm <= bound) return norm;
+    double scale = bound / norm;
+    for (size_t i = 0; i < n; i++) z[i] = (float)(scale * z[i]);
+    return norm;
+}
+
+void neb__site_noise(float *z, size_t n, double sigma, struct neb_rng *rng)
+{
+    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
+    for (size_t i = 0; i < n; i++) {              /* Box and Muller; the second deviate is not used */
+        double a = (double)((neb__rng_next(rng) >> 11) + 1) * unit,
+               b = (double)(neb__rng_next(rng) >> 11) * unit;
+        z[i] += (float)(sigma * sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
     }
 }
 

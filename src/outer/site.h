@@ -4,10 +4,22 @@
 #ifndef NEB_OUTER_SITE_H
 #define NEB_OUTER_SITE_H
 
+#include "base/rng.h"
+
 #include <stddef.h>
 
-/* d = x - theta;  z = d + e: what is to be encoded. */
-void neb__site_capture(const float *x, const float *theta, const float *e, size_t n, float *d, float *z);
+/* d = x - theta;  z = d + feedback * e: what is to be encoded. feedback is 1; in the sparse class NEB_SPARSE_FEEDBACK, and
+ * what decays is dropped once the parcel is in. */
+#define NEB_SPARSE_FEEDBACK 0.95f
+void neb__site_capture(const float *x, const float *theta, const float *e, float feedback, size_t n, float *d,
+                       float *z);
+
+/* The hook between capture and encode. clip scales z down to the norm `bound` (0: none) and returns the norm before; if the
+ * residual is computed from the z before, what was cut off is sent later. noise adds a normal deviate of deviation
+ * `sigma` to every value, drawn from *rng; for privacy the residual must then be 0: a later parcel would undo it. */
+double neb__site_clip(float *z, size_t n, double bound);
+void neb__site_noise(float *z, size_t n, double sigma, struct neb_rng *rng);
+double neb__site_norm(const float *z, size_t n);
 
 /* r = z - decoded: the residual that holds once the parcel is in. */
 void neb__site_residual(const float *z, const float *decoded, size_t n, float *r);

@@ -45,6 +45,7 @@ struct payload {
     bool held, needed, used;  /* used: named by a committed record */
     bool looked;              /* it is not on the own disk */
     uint8_t reject;
+    double norm;
     uint64_t index; /* of the record that used it */
     uint64_t have;  /* voters and members that said HAVE in this view (leader), or holders by hearsay */
     uint64_t lack;  /* peers that said they do not have it */

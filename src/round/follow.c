@@ -69,6 +69,7 @@ void neb__payload_event(struct neb_round *r, const struct neb_event *ev)
     p->held = true;
     p->header = *ev->parcel;
     p->reject = ev->reject;
+    p->norm = ev->norm;
     p->have |= neb__bit(r->self);
     p->needed = false;
     r->report_due = true;
@@ -403,6 +404,8 @@ void neb__capture_due(struct neb_round *r)
         a->version = cell->v_app;
         a->tau = (uint32_t)(r->steps - cell->base);
         a->dense = r->ending;
+        a->cls = r->ending ? NEB_CLASS_DENSE : r->cls;
+        a->bound = r->bound;
         r->capturing[f] = true;
         for (uint32_t c = c0; c < c1; c++) r->cell[c].since = r->cell[c].captured = r->steps;
     }

@@ -292,6 +292,15 @@ static uint32_t median_tau(const struct neb_record *rec)
     return n ? tau[n / 2] : 0;
 }
 
+/* Judged here, by what this site computed; entered as a decision for all. */
+static uint8_t judged(const struct neb_round *r, const struct payload *p)
+{
+    float bound;
+    memcpy(&bound, &r->bound, sizeof bound);
+    if (p->reject || !r->bound || NEB_MUTANT(ignore_bound)) return p->reject;
+    return p->norm > bound ? NEB_REJECT_NORM : NEB_REJECT_NONE;
+}
+
 static void name(struct neb_round *r, uint32_t c0, uint32_t c1, struct payload *const by_site[NEB_SITES_MAX],
                  int n)
 {
@@ -304,15 +313,19 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1, struct payload *
     rec->c0 = c0, rec->c1 = c1;
     rec->v = r->cell[c0].v_log;
     rec->eta = r->cfg.eta, rec->mu = r->cfg.mu;
+    rec->cls = r->cls;
     n = 0;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         const struct payload *p = by_site[s];
         if (!p) continue;
-        rec->parcel[n++] = (struct neb_named){(uint16_t)s,      p->reject,        p->header.k,
+        if (p->header.cls == NEB_CLASS_SPARSE) rec->cls = NEB_CLASS_SPARSE; /* one from before the change */
+        rec->parcel[n++] = (struct neb_named){(uint16_t)s,      judged(r, p),     p->header.k,
                                               p->header.b,      p->header.weight, p->header.tau,
                                               p->header.length, p->header.tokens, p->hash};
     }
-    rec->mode = r->ending || median_tau(rec) > 2 * r->cfg.nominal ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
+    bool sparse = rec->cls == NEB_CLASS_SPARSE && !NEB_MUTANT(sparse_momentum);
+    bool average = sparse || r->ending || median_tau(rec) > 2 * r->cfg.nominal;
+    rec->mode = average ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
     neb__propose(r, rec);
 }
 

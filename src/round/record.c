@@ -5,7 +5,7 @@
  *
  *     u8 type, u8 format, u32 epoch, u64 view, u64 index, hash previous
  *     ROUND:          u32 c0, u32 c1, u64 v, u8 mode, u32 eta, u32 mu, u16 owner, u32 result length, hash result,
- *                     u16 parcels, each: u16 site, u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length,
+ *                     u16 parcels, u8 class, u8 0, each: u16 site, u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length,
  *                     u64 tokens, hash
  *     ROSTER, FORCED: roster
  *     END, FINAL:     u64 tokens
@@ -119,7 +119,8 @@ static neb_status put_round(const struct neb_record *r, struct neb_buf *out)
     neb__put32(b + 27, r->result_length);
     memcpy(b + 31, r->result.b, NEB_HASH_SIZE);
     neb__put16(b + 63, (uint16_t)r->parcels);
-    b[65] = b[66] = 0;
+    b[65] = r->cls;
+    b[66] = 0;
     NEB_TRY(neb__buf_append(out, b, sizeof b));
     for (uint32_t i = 0; i < r->parcels; i++) {
         const struct neb_named *p = &r->parcel[i];
@@ -183,7 +184,10 @@ static bool get_round(struct neb_reader *in, struct neb_record *r)
     r->result_length = neb__read32(in);
     get_hash(in, &r->result);
     uint16_t n = neb__read16(in);
-    if (neb__read16(in) || n != r->parcels || r->c0 >= r->c1 || r->mode > NEB_MODE_AVERAGE) return false;
+    r->cls = neb__read8(in);
+    if (neb__read8(in) || r->cls > NEB_CLASS_SPARSE || n != r->parcels || r->c0 >= r->c1 ||
+        r->mode > NEB_MODE_AVERAGE)
+        return false;
     int last = -1;
     for (uint32_t i = 0; i < n; i++) {
         struct neb_named *p = &r->parcel[i];

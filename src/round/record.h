@@ -71,6 +71,7 @@ struct neb_record {
     /* ROUND */
     uint32_t c0, c1;
     uint64_t v;
+    uint8_t cls;      /* sparse: some parcel is; then the mode is average */
     uint32_t eta, mu; /* bits of the fp32 numbers */
     uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the parcels */
     uint32_t result_length;

@@ -141,6 +141,7 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->next_k = 1;
     r->budget = r->budget_now = 1000;
     r->bound = c->bound;
+    r->cls = c->cls;
     r->cell = NEB_NEW_ARRAY(struct cell, c->cells);
     r->lastk = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
     r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);

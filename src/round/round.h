@@ -33,6 +33,7 @@ struct neb_round_config {
     bool promote;          /* members that have caught up become voters while there are fewer than 7 */
     bool owners;           /* parcels of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
+    uint8_t cls;    /* neb_round_class to begin with */
     uint32_t bound; /* fp32 bits: parcels of a greater norm are rejected; 0: none. An order may change it */
     uint64_t seed;  /* spreads the election timers */
     struct neb_seal seal;
@@ -67,7 +68,7 @@ enum neb_event_type {
     NEB_EV_WRITTEN,    /* id; or status: NOSPACE is tried again, anything else stops the site */
     NEB_EV_STEP,       /* count: inner steps made since the last one */
     NEB_EV_CAPTURED,   /* parcel, hash: durable; empty: there was nothing to send */
-    NEB_EV_PAYLOAD,    /* parcel, hash, reject: complete, verified and durable here */
+    NEB_EV_PAYLOAD,    /* parcel, hash, reject, norm: complete, verified and durable here */
     NEB_EV_NO_PAYLOAD, /* site, hash: this peer does not have it */
     NEB_EV_APPLIED,    /* index, root */
     NEB_EV_CELL,       /* cell, version, index, root, site: a fetched cell's proof leads to this root */
@@ -88,6 +89,7 @@ struct neb_event {
     const struct neb_parcel *parcel;
     struct neb_hash hash, root;
     uint8_t reject;
+    double norm; /* of what the parcel decodes to; needed only while there is a bound */
     bool empty;
     const struct neb_order *order; /* or NULL */
 };
@@ -95,7 +97,7 @@ struct neb_event {
 enum neb_action_type {
     NEB_ACT_SEND = 1, /* site, bytes, length */
     NEB_ACT_WRITE, /* id; records [index, index + count) of the log, then the mark in bytes; answer WRITTEN */
-    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; dense; answer CAPTURED */
+    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; exact; cls, bound: what the parcel must be; answer CAPTURED */
     NEB_ACT_PUSH,    /* site, hash: send this payload */
     NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer PAYLOAD or NO_PAYLOAD */
     NEB_ACT_APPLY, /* index: theta of the cells at the record's version, and likewise the site's own state */
@@ -121,7 +123,9 @@ struct neb_action {
     uint64_t id, index, count, k, version;
     uint32_t c0, c1, cell, tau;
     uint64_t num, den;
-    bool dense;
+    bool dense;     /* exactly: the run ends */
+    uint8_t cls;    /* neb_round_class */
+    uint32_t bound; /* fp32 bits of the greatest norm, 0: none */
     struct neb_hash hash;
     const char *text;
 };

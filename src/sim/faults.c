@@ -212,10 +212,10 @@ static void disaster(struct world *w)
 {
     struct node *one = up_to_date(w);
     struct neb_members left = w->roster;
-    int voters = __builtin_popcountll(w->roster.voters), others = voters - neb__members_quorum(&w->roster);
+    int voters = __builtin_popcountll(w->roster.voters);
     if (w->forced || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
         return;
-    others = others > 1 ? (int)draw(w, (uint64_t)others) : 0;
+    int others = (int)draw(w, (uint64_t)neb__members_quorum(&w->roster) - 1); /* with `one` still no quorum */
     for (int i = 0; i < w->sites; i++) {
         struct node *n = &w->node[i];
         uint64_t bit = neb__bit((unsigned)i);
@@ -257,7 +257,11 @@ static void order(struct world *w, struct node *n)
     float bound = (float)(20 + draw(w, 400));
     uint32_t bits;
     memcpy(&bits, &bound, 4);
-    uint64_t kind = draw(w, 12);
+    uint64_t kind = draw(w, 16);
+    if (kind >= 12) {
+        neb__node_ask(w, n, NEB_OP_CLASS, draw(w, 2));
+        return;
+    }
     if (kind < 4) o = (struct neb_order){.op = NEB_OP_BOUND, .value = draw(w, 4) ? bits : 0};
     if (kind == 4 && !draw(w, 4)) o = (struct neb_order){.op = NEB_OP_END};
     if (kind == 5 && __builtin_popcountll(w->roster.voters) == 2)
@@ -400,8 +404,8 @@ void neb__fault(struct world *w)
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,
         [CUT_LINK] = 4, [HEAL_LINKS] = 9,   [SLOW] = 2,       [LOSS] = 2,       [DAMAGE] = 4,
         [ROLLBACK] = 4, [CLOCK] = 1,        [DISK_FULL] = 2,  [SYNC_FAILS] = 2, [JOIN] = 2,
-        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 3,    [IMAGE] = 4,      [DISASTER] = 2,
-        [ORDER] = 2,    [FORGE] = 3};
+        [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 3,    [IMAGE] = 4,      [DISASTER] = 4,
+        [ORDER] = 4,    [FORGE] = 3};
     if (!n || w->now < w->protect_until) return;
     uint64_t sum = 0, at;
     for (int i = 0; i < FAULTS; i++) sum += weight[i];

@@ -23,8 +23,13 @@ static const float zero[WIDTH];
 
 static void toy_encode(const float *z, uint8_t rung, uint8_t *out)
 {
-    for (int i = 0; i < WIDTH; i++)
-        neb__put32(out + 4 * i, (uint32_t)(int32_t)(rung == RUNG_EXACT ? z[i] : truncf(z[i] / 4)));
+    int big = 0;
+    for (int i = 1; i < WIDTH; i++)
+        if (fabsf(z[i]) > fabsf(z[big])) big = i;
+    for (int i = 0; i < WIDTH; i++) {
+        float q = rung == RUNG_EXACT ? z[i] : rung == RUNG_SPARSE ? (i == big ? z[i] : 0) : truncf(z[i] / 4);
+        neb__put32(out + 4 * i, (uint32_t)(int32_t)q);
+    }
 }
 
 /* Values of one cell; returns what they are multiplied by when applied. */
@@ -34,9 +39,20 @@ float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h
     size_t at = NEB_PARCEL_SIZE + (size_t)(cell - h->c0) * 4 * WIDTH;
     for (int i = 0; i < WIDTH; i++) {
         int32_t q = at + 4 * WIDTH <= n ? (int32_t)neb__get32(bytes + at + 4 * i) : 0;
-        out[i] = (float)(h->rung == RUNG_EXACT ? q : 4 * q);
+        out[i] = (float)(h->rung == RUNG_EXACT || h->rung == RUNG_SPARSE ? q : 4 * q);
     }
     return h->rung == RUNG_BOMB ? 1e38f : 1.0f;
+}
+
+double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h)
+{
+    double sum = 0;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        float v[WIDTH], scale = neb__toy_decode(bytes, n, h, c, v);
+        double norm = scale * neb__site_norm(v, WIDTH);
+        sum += norm * norm;
+    }
+    return sqrt(sum);
 }
 
 /* ---- events into the core, actions out of it ------------------------------------------------------------------ */
@@ -99,6 +115,46 @@ static void do_write(struct world *w, struct node *n, const struct neb_action *a
     if (ev) ev->id = a->id, ev->status = s;
 }
 
+/* What one cell sends: the hook between capture and encode, on integers. z gets what stays for later sums. */
+static void toy_hook(struct world *w, const struct neb_action *a, float *z, float *sent)
+{
+    float bound;
+    for (int v = 0; v < WIDTH; v++) z[v] = truncf(z[v]);
+    memcpy(sent, z, WIDTH * sizeof *z);
+    memcpy(&bound, &a->bound, sizeof bound);
+    (void)neb__site_clip(sent, WIDTH,
+                         (double)bound / (a->c1 - a->c0)); /* so the whole parcel keeps the bound */
+    if (w->private && !a->dense) neb__site_noise(sent, WIDTH, 2, &w->rng);
+    for (int v = 0; v < WIDTH; v++) sent[v] = truncf(sent[v]);
+}
+
+static uint8_t toy_rung(struct world *w, const struct neb_action *a)
+{
+    if (a->dense) return RUNG_EXACT;
+    if (!draw(w, 60)) return draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
+    return a->cls == NEB_CLASS_SPARSE ? RUNG_SPARSE : RUNG_COARSE;
+}
+
+static void keep_parcel(struct node *n, const struct neb_parcel *h, const struct neb_hash *hash,
+                        float d[][WIDTH], float r[][WIDTH], float lost[][WIDTH])
+{
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        struct own *o = &n->own[c];
+        uint8_t tagged[8 + 4 * WIDTH];
+        char name[32];
+        o->open = (struct neb_boot_parcel){*hash, h->k, h->b};
+        memcpy(o->d, d[c - h->c0], sizeof o->d);
+        memcpy(o->r, r[c - h->c0], sizeof o->r);
+        memcpy(o->lost, lost[c - h->c0], sizeof o->lost);
+        o->work_open = o->work;
+        neb__put64(tagged, h->k);
+        memcpy(tagged + 8, o->r, 4 * WIDTH);
+        snprintf(name, sizeof name, "residual-%u", c);
+        (void)neb__blob_save(&n->disk.disk, name, tagged, sizeof tagged,
+                             false); /* may be lost: it is tagged */
+    }
+}
+
 static void do_capture(struct world *w, struct node *n, const struct neb_action *a)
 {
     struct neb_parcel h = {.site = (uint16_t)n->id,
@@ -108,39 +164,42 @@ static void do_capture(struct world *w, struct node *n, const struct neb_action 
                            .b = a->version,
                            .tau = a->tau,
                            .weight = 1 + (uint32_t)n->id % 3,
-                           .epoch = 0};
+                           .cls = a->cls};
     h.tokens = (uint64_t)h.tau * h.weight;
     uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH];
-    float d[CELLS_MAX][WIDTH], z[CELLS_MAX][WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
-    bool empty = a->dense;
-    h.rung = a->dense ? RUNG_EXACT : RUNG_COARSE;
-    if (!a->dense && !draw(w, 60)) h.rung = draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
+    float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], lost[CELLS_MAX][WIDTH], got[WIDTH];
+    bool empty = a->dense, sparse = a->cls == NEB_CLASS_SPARSE;
+    h.rung = toy_rung(w, a);
     h.length = (a->c1 - a->c0) * 4 * WIDTH;
-    neb__parcel_put(&h, bytes);
     for (uint32_t c = a->c0; c < a->c1; c++) {
         struct own *o = &n->own[c];
         uint32_t i = c - a->c0;
         if (o->open.k)
             neb__violated(w, "I7: site %d captures cell %u with parcel %llx open", n->id, c,
                           (unsigned long long)o->open.k);
-        neb__site_capture(o->u, zero, o->e, WIDTH, d[i], z[i]);
-        toy_encode(z[i], h.rung, bytes + NEB_PARCEL_SIZE + i * 4 * WIDTH);
+        neb__site_capture(o->u, zero, o->e, sparse ? NEB_SPARSE_FEEDBACK : 1, WIDTH, d[i], z);
+        toy_hook(w, a, z, sent);
+        toy_encode(sent, h.rung, bytes + NEB_PARCEL_SIZE + i * 4 * WIDTH);
         neb__toy_decode(bytes, sizeof bytes, &h, c, got);
-        neb__site_residual(z[i], got, WIDTH, r[i]);
-        for (int v = 0; v < WIDTH; v++) empty = empty && z[i][v] == 0;
+        neb__site_residual(z, got, WIDTH, r[i]);
+        if (w->private && !a->dense) memset(r[i], 0, sizeof r[i]);
+        for (int v = 0; v < WIDTH; v++) {
+            lost[i][v] = d[i][v] + o->e[v] - got[v] - r[i][v];
+            empty = empty && d[i][v] == 0 && o->e[v] == 0;
+        }
     }
+    struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
+    if (!ev) return;
     const struct neb_seal seal = neb__sim_seal(n);
     if (neb__parcel_sign(&h, bytes + NEB_PARCEL_SIZE, &w->cfg.genesis, &seal) != NEB_OK)
         w->failed = NEB_ERR_NOMEM;
     neb__parcel_put(&h, bytes);
     size_t size = NEB_PARCEL_SIZE + h.length;
-    struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
-    if (!ev) return;
     ev->parcel = h;
     ev->empty = empty;
     if (empty || neb__hash(bytes, size, &ev->hash) != NEB_OK) return;
     struct neb_hash hash = ev->hash;
-    neb__oracle_captured(w, n, &h, &hash, bytes, size);
+    neb__oracle_captured(w, n, &h, &hash, bytes, r);
     neb_status s = neb__payload_save(&n->payloads, &hash, bytes, size);
     ev->status = s;
     if (s != NEB_OK) return;
@@ -148,20 +207,7 @@ static void do_capture(struct world *w, struct node *n, const struct neb_action 
     n->last_k = h.k;
     TRACE(w, "site %d captures %llx of cells %u-%u at %llu, %u steps, rung %u", n->id,
           (unsigned long long)h.k, h.c0, h.c1, (unsigned long long)h.b, h.tau, h.rung);
-    for (uint32_t c = a->c0; c < a->c1; c++) {
-        struct own *o = &n->own[c];
-        uint8_t tagged[8 + 4 * WIDTH];
-        char name[32];
-        o->open = (struct neb_boot_parcel){hash, h.k, h.b};
-        memcpy(o->d, d[c - a->c0], sizeof o->d);
-        memcpy(o->r, r[c - a->c0], sizeof o->r);
-        o->work_open = o->work;
-        neb__put64(tagged, h.k);
-        memcpy(tagged + 8, o->r, 4 * WIDTH);
-        snprintf(name, sizeof name, "residual-%u", c);
-        (void)neb__blob_save(&n->disk.disk, name, tagged, sizeof tagged,
-                             false); /* may be lost: it is tagged */
-    }
+    keep_parcel(n, &h, &hash, d, r, lost);
 }
 
 static void close_parcel(struct own *o)
@@ -169,6 +215,7 @@ static void close_parcel(struct own *o)
     o->open.k = 0;
     memset(o->d, 0, sizeof o->d);
     memset(o->r, 0, sizeof o->r);
+    memset(o->lost, 0, sizeof o->lost);
 }
 
 static void merge_own(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c)
@@ -177,6 +224,7 @@ static void merge_own(struct world *w, struct node *n, const struct neb_record *
     const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
     bool known = p && o->open.k == p->k && neb__hash_equal(&o->open.hash, &p->hash);
     if (known) {
+        for (int i = 0; i < WIDTH; i++) n->books[c].dropped[i] += (int64_t)o->lost[i];
         neb__site_merge_named(o->u, o->e, zero, zero, o->d, o->r, WIDTH);
         o->work -= o->work_open;
     } else if (p) {
@@ -298,6 +346,9 @@ static void do_install(struct world *w, struct node *n, const struct neb_action 
     const float *theta = n->fetched[a->cell].theta, *m = n->fetched[a->cell].m;
     TRACE(w, "site %d installs cell %u at version %llu of record %llu", n->id, a->cell,
           (unsigned long long)a->version, (unsigned long long)a->index);
+    /* On disk first: the payloads it replaces may never come to this site, and one day it may be the only one left. */
+    struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m};
+    same = same && (NEB_MUTANT(install_unsaved) || neb__snapshot_save(&n->disk.disk, &s) == NEB_OK);
     if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)
         w->out->cells_fetched++;
     struct neb_event ev = {.type = NEB_EV_INSTALLED, .cell = a->cell, .version = n->outer->version[a->cell]};
@@ -316,6 +367,12 @@ static void push(struct world *w, struct node *n, unsigned to, const struct neb_
     else
         neb__sim_send(w, n->id, (int)to, EV_NONE, &what, NULL, 0);
     neb__buf_free(&b);
+}
+
+static double norm_of(struct world *w, const struct neb_hash *hash)
+{
+    const struct parcel_fact *f = neb__fact(w, hash);
+    return f ? f->norm : 0;
 }
 
 static uint8_t judge(const struct neb_parcel *h)
@@ -429,9 +486,12 @@ static void payload_arrives(struct world *w, struct node *n, const struct event 
         done->bytes = neb__malloc(ev->length);
         memcpy(done->bytes, ev->bytes, ev->length);
         done->length = ev->length;
-        feed(
-            w, n,
-            &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &h, .hash = ev->hash, .reject = judge(&h)});
+        feed(w, n,
+             &(struct neb_event){.type = NEB_EV_PAYLOAD,
+                                 .parcel = &h,
+                                 .hash = ev->hash,
+                                 .reject = judge(&h),
+                                 .norm = norm_of(w, &ev->hash)});
         return;
     }
     if (!neb__payload_exists(&n->payloads, &ev->hash))
@@ -445,6 +505,7 @@ static void stored(struct world *w, struct node *n, const struct event *ev)
         neb__oracle_durable(w, n, &ev->hash);
     struct neb_event in = {
         .type = NEB_EV_PAYLOAD, .parcel = &ev->parcel, .hash = ev->hash, .reject = judge(&ev->parcel)};
+    in.norm = norm_of(w, &ev->hash);
     if (ev->status != NEB_OK)
         in.type = NEB_EV_NO_PAYLOAD, in.site = ev->from < 0 ? NEB_NO_SITE : (uint16_t)ev->from;
     feed(w, n, &in);
@@ -508,7 +569,10 @@ void neb__node_event(struct world *w, struct node *n, const struct event *ev)
     case EV_FRAME: in.type = NEB_EV_FRAME; break;
     case EV_TICK: in.type = NEB_EV_TICK; break;
     case EV_WRITTEN: in.type = NEB_EV_WRITTEN; break;
-    case EV_CAPTURED: in.type = NEB_EV_CAPTURED; break;
+    case EV_CAPTURED:
+        in.type = NEB_EV_CAPTURED;
+        in.norm = norm_of(w, &ev->hash);
+        break;
     case EV_APPLIED: in.type = NEB_EV_APPLIED; break;
     case EV_NONE: in.type = NEB_EV_NO_PAYLOAD; break;
     case EV_PAYLOAD: payload_arrives(w, n, ev); break;

@@ -40,7 +40,7 @@ struct parcel_fact *neb__fact(struct world *w, const struct neb_hash *hash)
 }
 
 void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parcel *h,
-                          const struct neb_hash *hash, const uint8_t *bytes, size_t length)
+                          const struct neb_hash *hash, const uint8_t *bytes, const float (*r)[WIDTH])
 {
     for (size_t i = 0; i < w->facts; i++)
         if (w->fact[i].header.site == h->site && w->fact[i].header.k == h->k)
@@ -59,9 +59,12 @@ void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parc
     memset(f, 0, sizeof *f);
     f->hash = *hash;
     f->header = *h;
+    size_t length = NEB_PARCEL_SIZE + h->length;
+    f->norm = neb__toy_norm(bytes, length, h);
     for (uint32_t c = h->c0; c < h->c1; c++) {
         f->before[c] = n->books[c];
         f->scale = neb__toy_decode(bytes, length, h, c, f->decoded[c]);
+        memcpy(f->r[c], r[c - h->c0], sizeof f->r[c]);
         for (int i = 0; i < WIDTH; i++) f->z[c][i] = n->own[c].u[i] + n->own[c].e[i];
         if (n->was_away[c] && h->tau > 2 * w->cfg.nominal + 2 * (uint32_t)n->away_steps[c] + 2)
             neb__violated(w, "settle: site %d was away and sends %u steps of cell %u undiscounted", n->id,
@@ -147,7 +150,7 @@ void neb__oracle_restored(struct world *w, struct node *n, uint32_t c, const str
         b->committed[i] = from->committed[i];
         b->dropped[i] =
             from->dropped[i] + b->total[i] - from->total[i]; /* the work since then is lost: crash */
-        if (f && !residual) b->dropped[i] += (int64_t)(f->z[c][i] - f->decoded[c][i]);
+        if (f) b->dropped[i] += (int64_t)(f->z[c][i] - f->decoded[c][i] - (residual ? f->r[c][i] : 0));
     }
     n->was_away[c] = false;
 }
@@ -228,6 +231,12 @@ static void first_round(struct world *w, const struct neb_record *rec)
             neb__violated(w, "I3: record %llu uses a parcel of version %llu at version %llu",
                           (unsigned long long)rec->index, (unsigned long long)p->b,
                           (unsigned long long)rec->v);
+        if (w->bound > 0 && f->norm > w->bound && !p->reject)
+            neb__violated(w, "bound: record %llu uses a parcel of norm %g, the bound is %g",
+                          (unsigned long long)rec->index, f->norm, (double)w->bound);
+        if (f->header.cls == NEB_CLASS_SPARSE && rec->mode != NEB_MODE_AVERAGE)
+            neb__violated(w, "class: record %llu puts a sparse parcel through the momentum",
+                          (unsigned long long)rec->index);
         for (uint32_t c = rec->c0; c < rec->c1; c++) {
             if (p->k <= w->lastk[c][p->site])
                 neb__violated(w, "I3: record %llu consumes parcel %llx of site %u again",
@@ -284,6 +293,10 @@ static void first_commit(struct world *w, struct node *n, uint64_t index, const 
           rec->type, n->id, rec->c0, rec->c1, (unsigned long long)rec->v, rec->parcels);
     if (rec->type == NEB_RECORD_ROUND) first_round(w, rec);
     if (rec->ordered) check_order(w, rec);
+    if (rec->type == NEB_RECORD_ORDER && rec->order.op == NEB_OP_BOUND) {
+        uint32_t bits = (uint32_t)rec->order.value;
+        memcpy(&w->bound, &bits, 4);
+    }
     if (rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED) {
         if (rec->roster.epoch <= w->roster.epoch)
             neb__violated(w, "I9: epoch %u follows epoch %u", rec->roster.epoch, w->roster.epoch);

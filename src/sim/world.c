@@ -134,6 +134,8 @@ static void configure(struct world *w)
     }
     if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
     if (k == 2 && !draw(w, 3)) r.heavy = 0;              /* a survivor */
+    w->private = !draw(w, 6);
+    c->cls = draw(w, 4) ? NEB_CLASS_DENSE : NEB_CLASS_SPARSE;
     c->roster = w->roster = w->known[w->rosters++] = r;
     (void)neb__hash(&w->opt.seed, sizeof w->opt.seed, &c->genesis);
     for (uint32_t i = 0; i < c->cells * WIDTH; i++)

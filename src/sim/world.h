@@ -20,6 +20,7 @@ enum { WIDTH = 3, CELLS_MAX = 4, SITES = 16 /* machines of one history */ };
 enum rung {
     RUNG_COARSE = 0,
     RUNG_EXACT = 1,
+    RUNG_SPARSE = 2, /* one value of a cell, exactly */
     RUNG_BOMB = 8 /* overflows when applied */,
     RUNG_BAD = 9 /* rejected */
 };
@@ -65,6 +66,7 @@ struct own {
     uint64_t version;
     struct neb_boot_parcel open;
     float d[WIDTH], r[WIDTH]; /* of the open parcel */
+    float lost[WIDTH];        /* d + e less what was sent and what r keeps: dropped once it is in */
     uint64_t work;            /* inner steps in u */
     uint64_t work_open;       /* … when the open parcel was captured */
 };
@@ -120,7 +122,8 @@ struct parcel_fact { /* what the oracle knows of every parcel ever captured */
     struct neb_hash hash;
     struct neb_parcel header;
     struct books before[CELLS_MAX];
-    float z[CELLS_MAX][WIDTH], decoded[CELLS_MAX][WIDTH], scale;
+    float z[CELLS_MAX][WIDTH], r[CELLS_MAX][WIDTH], decoded[CELLS_MAX][WIDTH], scale;
+    double norm;
     uint64_t durable; /* sites that ever had it on disk */
 };
 
@@ -162,6 +165,8 @@ struct world {
     bool end_seen, final_seen, healed, forced;
     int64_t end_at;
     struct neb_order force;
+    float bound;  /* by the log; 0: none */
+    bool private; /* sites add noise to what they send */
     struct issued issued[64];
     int orders;
     struct neb_members known[64]; /* rosters that may be in effect somewhere */
@@ -198,6 +203,7 @@ void neb__node_checkpoint(struct world *w, struct node *n);
 void neb__node_free(struct node *n);
 void neb__node_booted(struct world *w, struct node *n);
 void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up);
+double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h);
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
                       float out[WIDTH]);
 
@@ -210,7 +216,7 @@ const struct neb_order *neb__sim_order(struct world *w, struct node *n, struct n
 /* oracle.c */
 void neb__violated(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parcel *h,
-                          const struct neb_hash *hash, const uint8_t *bytes, size_t length);
+                          const struct neb_hash *hash, const uint8_t *bytes, const float (*r)[WIDTH]);
 void neb__oracle_durable(struct world *w, struct node *n, const struct neb_hash *hash);
 void neb__oracle_prepared(struct world *w, struct node *n, uint64_t index);
 void neb__oracle_sends(struct world *w, struct node *n, const uint8_t *bytes, size_t length);

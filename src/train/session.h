@@ -186,6 +186,12 @@ void neb__streams_halted(neb_session *s); /* the lock is held: nobody waits for 
 void neb__session_keys(neb_session *s); /* copies the roster's; on the links' thread, or before it runs */
 struct neb_seal neb__session_seal(neb_session *s);
 
+/* session_bound.c */
+/* Of what a parcel decodes to; 0 while the run has no bound. Uses work[1]. */
+double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code);
+/* What is to be coded exceeds the bound: `in` then names z, a shorter vector. z has room for in->n values. */
+bool neb__session_clip(const struct neb_action *capture, struct neb_codec_input *in, float *z);
+
 /* session_edit.c */
 neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
                          const float *value);

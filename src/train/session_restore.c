@@ -191,6 +191,7 @@ static struct neb_round_config core_config(neb_session *s)
     memcpy(&c.eta, &s->config.outer_lr, 4);
     memcpy(&c.mu, &s->config.outer_momentum, 4);
     c.cell_bytes = 8 * NEB_CELL;
+    c.cls = s->rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
     neb__session_keys(s);
@@ -268,8 +269,11 @@ static void tell_payloads(neb_session *s, const struct found *f)
         neb__buf_init(&b, (size_t)1 << 31);
         if (neb__payload_load(&s->payloads, &f->all[i], &b) == NEB_OK &&
             neb__parcel_get(b.data, b.len, &h) == NEB_OK)
-            neb__session_feed(s,
-                              &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &h, .hash = f->all[i]});
+            neb__session_feed(
+                s, &(struct neb_event){.type = NEB_EV_PAYLOAD,
+                                       .parcel = &h,
+                                       .hash = f->all[i],
+                                       .norm = neb__session_norm(s, &h, b.data + NEB_PARCEL_SIZE)});
         neb__buf_free(&b);
     }
 }

@@ -108,6 +108,11 @@ static void save_residual(neb_session *s, const struct neb_parcel *h, const floa
     }
 }
 
+static float feedback(enum neb_rung_class cls)
+{
+    return cls == NEB_SPARSE ? NEB_SPARSE_FEEDBACK : 1;
+}
+
 /* snap holds x of the cells; d = x - theta goes to s->d; header and code to `out`. */
 static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct neb_buf *out, bool *empty)
 {
@@ -124,11 +129,16 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct 
     }
     *empty = zero;
     if (zero) return NEB_OK;
-    struct neb_codec_input in = {.delta = s->d + first, .residual = s->e + first, .n = n, .feedback = 1};
     const struct neb_rung *rung = s->capture.dense ? s->exact : s->rung;
+    struct neb_codec_input in = {
+        .delta = s->d + first, .residual = s->e + first, .n = n, .feedback = feedback(rung->cls)};
+    bool clipped = neb__session_clip(&s->capture, &in, s->snap);
     NEB_TRY(neb__buf_reserve(out, NEB_PARCEL_SIZE));
     out->len = NEB_PARCEL_SIZE;
     NEB_TRY(neb__codec_encode(rung, &in, r, NULL, out));
+    for (size_t i = 0; clipped && i < n; i++) /* what was cut off is sent later */
+        r[i] += s->d[first + i] + in.feedback * s->e[first + i] - s->snap[i];
+    h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     h->rung = rung->id;
     h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
     const struct neb_seal seal = neb__session_seal(s);
@@ -297,11 +307,11 @@ static neb_status apply_theta(neb_session *s, const struct neb_record *rec, stru
     return NEB_OK;
 }
 
-/* e <- r = (d + e) - decoded, in the encoder's roundings; `decoded` NULL: all of it counts as sent. */
-static void next_residual(neb_session *s, size_t first, size_t n, const float *decoded)
+/* e <- r = (d + fb * e) - decoded, in the encoder's roundings; `decoded` NULL: all of it counts as sent. */
+static void next_residual(neb_session *s, size_t first, size_t n, float fb, const float *decoded)
 {
     for (size_t i = 0; i < n; i++) {
-        float z = s->d[first + i] + s->e[first + i];
+        float z = s->d[first + i] + fb * s->e[first + i];
         s->e[first + i] = decoded ? z - decoded[i] : 0;
     }
 }
@@ -314,9 +324,12 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     bool known = p && own->open.k == p->k && neb__hash_equal(&own->open.hash, &p->hash);
     size_t first, n = cell_at(s, cell, &first);
     const float *theta = s->outer->theta + first, *decoded = NULL;
-    float *edit = s->work[1];
-    for (uint32_t i = 0; i < o->n; i++)
-        if (o->site[i] == s->self) decoded = o->values[i];
+    float *edit = s->work[1], fb = 1;
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (o->site[i] != s->self) continue;
+        decoded = o->values[i];
+        if (o->header[i].cls == NEB_CLASS_SPARSE) fb = feedback(NEB_SPARSE);
+    }
     own->version = rec->v + 1;
     if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
         memset(s->e + first, 0, n * sizeof *s->e);
@@ -328,7 +341,7 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     for (size_t i = 0; i < n; i++) edit[i] = theta[i] - s->work[0][i] - (known ? s->d[first + i] : 0);
     NEB_TRY(neb__edit_add(s, cell, NEB_EDIT_ADD, 0, edit));
     if (!known) return NEB_OK;
-    next_residual(s, first, n, decoded);
+    next_residual(s, first, n, fb, decoded);
     memset(s->d + first, 0, n * sizeof *s->d);
     own->work = own->work > own->work_open ? own->work - own->work_open : 0;
     own->open.k = 0;
@@ -421,9 +434,13 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
     neb__buf_free(&b);
 }
 
-static void have(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash)
+static void have(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash,
+                 const uint8_t *bytes)
 {
-    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = h, .hash = *hash});
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD,
+                                             .parcel = h,
+                                             .hash = *hash,
+                                             .norm = neb__session_norm(s, h, bytes + NEB_PARCEL_SIZE)});
 }
 
 void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
@@ -444,7 +461,7 @@ void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, s
     if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash))
         st = neb__payload_save(&s->payloads, &hash, bytes, n);
     if (st == NEB_OK)
-        have(s, &h, &hash);
+        have(s, &h, &hash, bytes);
     else
         neb__warn("a parcel of site %u was not kept: %s", h.site, neb_last_error());
 }
@@ -455,10 +472,9 @@ static void look(neb_session *s, const struct neb_hash *hash)
     struct neb_parcel h;
     neb__buf_init(&b, payload_max(s));
     bool found = load(s, hash, &b, &h) && fits(s, &h, b.data, b.len);
+    if (found) have(s, &h, hash, b.data);
     neb__buf_free(&b);
-    if (found)
-        have(s, &h, hash);
-    else
+    if (!found)
         neb__session_feed(s,
                           &(struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = NEB_NO_SITE, .hash = *hash});
 }
@@ -524,11 +540,14 @@ static void do_install(neb_session *s, const struct neb_action *a)
     size_t first, n = cell_at(s, a->cell, &first);
     if (f->theta && f->version == a->version && f->index == a->index) {
         for (size_t i = 0; i < n; i++) s->work[1][i] = f->theta[i] - s->outer->theta[first + i];
-        if (neb__outer_install(s->outer, a->cell, a->version, f->theta, f->m) == NEB_OK) {
-            if (neb__edit_add(s, a->cell, NEB_EDIT_ADD, 0, s->work[1]) != NEB_OK)
-                neb__session_halt(s, "out of memory for catching up");
-            keep_snapshot(s, a->cell);
-        }
+        /* On disk first: the payloads it replaces may never come to this site. */
+        struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m};
+        if (neb__snapshot_save(&s->disk, &snap) != NEB_OK)
+            neb__warn("cell %u was fetched but not kept: %s; it will be fetched again", a->cell,
+                      neb_last_error());
+        else if (neb__outer_install(s->outer, a->cell, a->version, f->theta, f->m) == NEB_OK &&
+                 neb__edit_add(s, a->cell, NEB_EDIT_ADD, 0, s->work[1]) != NEB_OK)
+            neb__session_halt(s, "out of memory for catching up");
         neb__free(f->theta);
         f->theta = NULL;
     }

@@ -1,0 +1,45 @@
+/* session_bound.c: the run's norm bound at one site: what it sends is scaled down to it, what others send is measured.
+ *
+ * The bound is part of the log (an operator's order); the leader rejects what exceeds it. A site that has more to say
+ * than one parcel may carry sends a shorter vector of the same direction, and the rest stays in its residual. */
+#include "train/session.h"
+#include "base/mem.h"
+#include "outer/site.h"
+
+#include <math.h>
+#include <string.h>
+
+double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code)
+{
+    struct neb_round_status st;
+    struct neb_codec_view view;
+    neb__round_status(s->core, &st);
+    if (!st.bound) return 0;
+    size_t first, last, n = neb__outer_cell(s->outer, h->c1 - 1, &last);
+    neb__outer_cell(s->outer, h->c0, &first);
+    if (neb__codec_open(code, h->length, NULL, last + n - first, &view) != NEB_OK) return INFINITY;
+    double sum = 0;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        n = neb__outer_cell(s->outer, c, &first);
+        if (neb__codec_cell(&view, c - h->c0, s->work[1]) != NEB_OK) {
+            sum = INFINITY;
+            break;
+        }
+        sum += pow(neb__site_norm(s->work[1], n), 2);
+    }
+    neb__codec_close(&view);
+    return sqrt(sum);
+}
+
+bool neb__session_clip(const struct neb_action *capture, struct neb_codec_input *in, float *z)
+{
+    float bound;
+    memcpy(&bound, &capture->bound, sizeof bound);
+    if (!(bound > 0)) return false;
+    for (size_t i = 0; i < in->n; i++) z[i] = in->delta[i] + in->feedback * in->residual[i];
+    /* The code's error may lengthen the vector a little: leave room for it. */
+    if (!(neb__site_clip(z, in->n, 0.98 * (double)bound) > 0.98 * (double)bound)) return false;
+    in->delta = z;
+    in->residual = NULL;
+    return true;
+}
