@@ -17,7 +17,8 @@
  * the first round and named. One thread calls these functions.
  *
  * Sites with different roles (one feeds the other) use streams instead, at the end of this file. A session without
- * parameters takes part in no rounds: it has links, and streams over them.
+ * parameters takes part in no rounds: it has links, and streams over them; its neb_step() counts, and tells what does not
+ * fit.
  */
 #ifndef NEBULA_NEBULA_H
 #define NEBULA_NEBULA_H

@@ -100,6 +100,7 @@ static const struct neb_opt distill_table[] = {
     DISTILL(temperature, NEB_OPT_REAL, "1", NULL, "of both distributions; above 1: softer"),
     DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
             "folder of an encoder: its hidden states are learned by this model's encoder"),
+    DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site"),
     DISTILL(hidden_weight, NEB_OPT_REAL, "1", NULL, "of the hidden states' loss"),
     DISTILL(hidden_loss, NEB_OPT_TEXT, "cosine", NULL, "cosine or mse"),
     NEB_OPT_END,
@@ -118,6 +119,13 @@ static const struct neb_opt wan_table[] = {
         "without a round before a site waits; 0: 8 intervals or 2000"),
     WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),
     WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites"),
+    WAN(window, NEB_OPT_INT, "32", "batches", "relay, tutor: how far the feeding site may be ahead"),
+    WAN(bits, NEB_OPT_INT, "8", "bits",
+        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2)"),
+    WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
+        "tutor: lessons kept on the student's disk, so that none crosses twice; 0: none"),
+    WAN(recorded, NEB_OPT_TEXT, "", NULL,
+        "relay, tutor: a folder instead of the other site: what is sent is recorded there, or read from it"),
     WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives"),
     NEB_OPT_END,
 };
@@ -304,6 +312,17 @@ static neb_status check_knowledge(struct neb_job *j)
     return NEB_OK;
 }
 
+static neb_status check_streams(struct neb_job *j)
+{
+    const struct neb_job_wan *w = &j->wan;
+    if (w->window < 1 || w->window > 2048)
+        return neb__doc_fail(&j->doc, "wan.window", "wan.window must be from 1 to 2048 batches");
+    if (w->bits != 8 && w->bits != 4 && (w->bits != 2 || j->distill.teacher))
+        return neb__doc_fail(&j->doc, "wan.bits", "wan.bits: 8 or 4; for hidden states alone also 2");
+    if (w->cache < 0) return neb__doc_fail(&j->doc, "wan.cache", "wan.cache: a size, or 0 for none");
+    return NEB_OK;
+}
+
 static neb_status bind(struct neb_job *j)
 {
     NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
@@ -319,6 +338,7 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(bind_data(j));
     NEB_TRY(neb__job_check_train(j, "train", &j->train));
     NEB_TRY(check_knowledge(j));
+    NEB_TRY(check_streams(j));
     NEB_TRY(neb__job_bind_sites(j));
     return neb__doc_all_used(&j->doc);
 }

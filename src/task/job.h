@@ -57,7 +57,7 @@ struct neb_job_init {
 /* Knowledge from other models, beside the targets. */
 struct neb_job_distill {
     char *teacher, *encoder, *hidden_loss;
-    int64_t top_k;
+    int64_t top_k, width;
     double weight, temperature, hidden_weight;
 };
 
@@ -73,6 +73,8 @@ struct neb_job_site {
 /* How the sites exchange what they learn. */
 struct neb_job_wan {
     int64_t interval, fragments, drift_steps, round_seconds;
+    int64_t window, bits, cache; /* relay, tutor */
+    char *recorded;
     double outer_lr, outer_momentum, tokens, max_rate;
     char *rung;
     bool wait;

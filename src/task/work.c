@@ -276,5 +276,12 @@ neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t
         w->ahead = NULL;
         NEB_TRY(s);
     }
-    return neb__batches_restore(w->stream, bytes, n);
+    NEB_TRY(neb__batches_restore(w->stream, bytes, n));
+    w->batches = neb__batches_step(w->stream);
+    return NEB_OK;
+}
+
+int64_t neb__work_batches(const struct neb_work *w)
+{
+    return w->batches;
 }

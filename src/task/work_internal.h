@@ -30,6 +30,7 @@ struct neb_work {
     struct neb_prefetch *ahead;
     struct neb_piece *pieces;
     struct neb_micro *micros;
+    int64_t batches;           /* drawn for steps, over all starts */
     struct neb_batch *to_give; /* relay: its choices have not gone out yet */
 };
 

@@ -116,6 +116,7 @@ static neb_status gather(struct neb_work *w, int *runs, int64_t *tokens)
     for (int64_t i = 0; i < w->job->train.micro; i++) {
         struct neb_batch *b;
         NEB_TRY(neb__prefetch_get(w->ahead, &b));
+        w->batches++;
         double weight = b->loss.used;
         *tokens += rows_of(b);
         if (w->generator) add_run(w, b, neb__load_generator, neb__run_generator, weight, runs);

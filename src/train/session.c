@@ -140,6 +140,18 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
     return st != NEB_OK ? neb__quiet(st, "%s", s->why) : NEB_OK;
 }
 
+/* Without parameters there are no rounds to wait for: until another site has told that it runs the same job. */
+static neb_status wait_for_word(neb_session *s, double seconds)
+{
+    struct timespec until = seconds_from_now(seconds);
+    pthread_mutex_lock(&s->lock);
+    while (!s->halted && !s->agreed)
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
+    neb_status st = s->mismatch;
+    pthread_mutex_unlock(&s->lock);
+    return st != NEB_OK ? neb__quiet(st, "%s", s->why) : NEB_OK;
+}
+
 neb_status neb_session_start(neb_session *s, double wait_s)
 {
     if (s->driver_runs || s->outer) return neb__fail(NEB_ERR_STATE, "the session has started");
@@ -150,7 +162,8 @@ neb_status neb_session_start(neb_session *s, double wait_s)
     if (pthread_create(&s->driver, NULL, neb__session_driver, s))
         return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
     s->driver_runs = true;
-    return wait_s > 0 && s->values ? wait_for_quorum(s, wait_s) : NEB_OK;
+    if (!(wait_s > 0)) return NEB_OK;
+    return s->values ? wait_for_quorum(s, wait_s) : s->words ? wait_for_word(s, wait_s) : NEB_OK;
 }
 
 /* ---- step ------------------------------------------------------------------------------------------------------- */
@@ -246,13 +259,11 @@ static void count_step(neb_session *s, int64_t tokens)
 neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
 {
     if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
-    if (!s->outer)
-        return neb__fail(NEB_ERR_STATE, "neb_step() in a session without parameters: it has no rounds");
     bool post = false, ended = false, halted = false, nonfinite = false;
     *changed = false;
     pthread_mutex_lock(&s->lock);
     if (tokens >= 0) count_step(s, tokens);
-    neb_status st = exchange(s, changed, &post);
+    neb_status st = s->outer ? exchange(s, changed, &post) : NEB_OK; /* without parameters it only counts */
     if (st == NEB_OK && s->paused && !post) st = wait_while_paused(s, wait_s, changed);
     ended = s->ended;
     halted = s->halted;

@@ -138,6 +138,7 @@ struct neb_session {
     bool paused, ended, halted, stopping;
     neb_status mismatch; /* a peer trains another model */
     bool nonfinite; /* a copy of x was not finite: `why` names the parameter; until neb_step() has said so */
+    bool agreed;    /* another site has told that it runs the same job */
     neb_stream *streams;                                /* open ones to other sites */
     uint64_t linked;                                    /* bit of each member (below 64) that is connected */
     struct neb_public operator_key, key[NEB_SITES_MAX]; /* of the roster */
@@ -157,6 +158,8 @@ neb_status neb__genesis_load(neb_session *s, float *theta); /* NEB_ERR_NOTFOUND:
 /* session_job.c */
 struct neb_job;
 /* The folder is this site's and its roster knows every site of the job; NEB_ERR_CONFIG says what does not fit. */
+/* What all sites must have in common: the job, the tokenizer. Before start. */
+neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, const struct neb_hash *tokenizer);
 neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site);
 const char *neb__session_folder(const struct neb_job *job, int site);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);

@@ -226,10 +226,18 @@ static void compare_model(neb_session *s, const struct neb_item *i)
     }
 }
 
+static void agree(neb_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->agreed = !s->halted;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void on_message(neb_session *s, struct neb_item *i)
 {
     struct neb_hash hash;
-    if (!s->core && i->kind != NEB_MSG_MODEL) return;
+    if (!s->core && i->kind != NEB_MSG_MODEL && i->kind < NEB_MSG_FACTS) return; /* of rounds */
     if (i->size >= NEB_HASH_SIZE) memcpy(hash.b, i->bytes, NEB_HASH_SIZE);
     switch (i->kind) {
     case NEB_MSG_FRAME:
@@ -253,7 +261,10 @@ static void on_message(neb_session *s, struct neb_item *i)
     case NEB_MSG_MODEL: compare_model(s, i); break;
     case NEB_MSG_FACTS:
     case NEB_MSG_NOTE:
-    case NEB_MSG_REFUSAL: neb__words_message(s, i->peer, i->kind, i->bytes, i->size); break;
+    case NEB_MSG_REFUSAL:
+        neb__words_message(s, i->peer, i->kind, i->bytes, i->size);
+        if (i->kind == NEB_MSG_FACTS) agree(s);
+        break;
     default: break; /* of a newer version: not for us */
     }
 }

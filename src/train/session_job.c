@@ -6,6 +6,7 @@
 #include "train/session.h"
 #include "base/mem.h"
 #include "task/job.h"
+#include "train/session_words.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -55,6 +56,19 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
     int n = snprintf(text, sizeof text, "%" PRId64 " %" PRIu64 " %08x %08x", c->fragments, c->token_target,
                      lr, momentum);
     return neb__hash(text, (size_t)n, out);
+}
+
+neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, const struct neb_hash *tokenizer)
+{
+    struct neb_buf facts;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb__hash_hex(tokenizer, hex);
+    neb__buf_init(&facts, NEB_FACTS_TEXT_MAX);
+    neb_status st = neb__job_facts(job, &facts);
+    if (st == NEB_OK) st = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
+    if (st == NEB_OK) st = neb__session_facts(s, (const char *)facts.data, facts.len);
+    neb__buf_free(&facts);
+    return st;
 }
 
 static const struct neb_member *member_named(const struct neb_roster *r, const char *name)

@@ -94,6 +94,28 @@ neb_status neb__stream_over(neb_stream *st)
                       neb_status_text(st->why));
 }
 
+neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
+{
+    int64_t until = neb__stream_until(wait_s);
+    neb_status s = NEB_OK;
+    if (st->journal) return NEB_OK;
+    pthread_mutex_lock(&st->lock);
+    for (;;) {
+        bool ready = st->config.produce
+                         ? !st->ended && st->last + (uint64_t)n <= st->received + (uint64_t)st->config.items
+                         : st->waiting >= n;
+        if (ready) break;
+        if (st->ended && !(st->config.produce ? 0 : st->waiting)) s = neb__stream_over(st);
+        if (s != NEB_OK || st->ended) break;
+        if (!neb__stream_wait(st, until)) {
+            s = neb__quiet(NEB_ERR_TIMEOUT, "site '%s' lets this one wait", st->name);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&st->lock);
+    return s;
+}
+
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
 static neb_status open_links(neb_stream *st)

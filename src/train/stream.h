@@ -51,6 +51,9 @@ neb_status neb__stream_call(neb_stream *st, neb_status (*fn)(neb_stream *st));
 bool neb__stream_wait(neb_stream *st, int64_t until_ns);
 int64_t neb__stream_until(double wait_s);
 
+/* Until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as put and get. */
+neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s);
+
 /* Why there is no more, in words. The lock is held. */
 neb_status neb__stream_over(neb_stream *st);
 

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "store/metrics.h"
 #include "task/folder.h"
+#include "train/half.h"
 #include "train/meter.h"
 #include "train/resume.h"
 #include "train/session.h"
@@ -34,7 +35,8 @@ struct trainer {
     const struct neb_job *job;
     struct neb_data data;
     struct neb_work *work;
-    neb_session *session; /* NULL: alone */
+    neb_session *session;  /* NULL: alone */
+    struct neb_half *half; /* relay, tutor: this site's half; NULL: it trains the whole model */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_schedule schedule;
@@ -74,26 +76,15 @@ static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *
 
 /* ---- with other sites ------------------------------------------------------------------------------------------ */
 
-/* What the others must have in common with this site: the job, the tokenizer. The parameters are compared by the session. */
-static neb_status tell_facts(struct trainer *t)
-{
-    struct neb_buf facts;
-    char hex[2 * NEB_HASH_SIZE + 1];
-    neb__hash_hex(neb__tok_hash(t->data.tok), hex);
-    neb__buf_init(&facts, NEB_FACTS_TEXT_MAX);
-    neb_status s = neb__job_facts(t->job, &facts);
-    if (s == NEB_OK) s = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
-    if (s == NEB_OK) s = neb__session_facts(t->session, (const char *)facts.data, facts.len);
-    neb__buf_free(&facts);
-    return s;
-}
-
 /* What this site trains becomes the run's: the trainable parameters, by name, where they lie. */
 static neb_status open_session(struct trainer *t)
 {
     struct neb_session_config c = neb__session_config(t->job, t->job->at);
+    if (t->half && t->job->wan.recorded) return NEB_OK; /* a folder stands for the other site */
     NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
+    NEB_TRY(neb__session_tell_job(t->session, t->job, neb__tok_hash(t->data.tok)));
+    if (t->half) return NEB_OK; /* no parameters in common: no rounds */
     neb_params *ps = neb__work_params(t->work);
     neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
     int64_t n;
@@ -106,7 +97,7 @@ static neb_status open_session(struct trainer *t)
         q.ndim = neb_param_shape(p, q.shape);
         NEB_TRY(neb_session_register(t->session, &q));
     }
-    return tell_facts(t);
+    return NEB_OK;
 }
 
 /* A run begins when all are there and agree; a site that comes back goes on alone if it must. */
@@ -137,6 +128,12 @@ static neb_status merged(struct trainer *t, bool changed)
     return changed ? neb_params_refresh(neb__work_params(t->work), 0, n) : NEB_OK;
 }
 
+/* The session, where parameters are shared. */
+static neb_session *rounds(const struct trainer *t)
+{
+    return t->half ? NULL : t->session;
+}
+
 /* After a step: the others' work comes in. *ended: the run is over, the parameters are its result. */
 static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
 {
@@ -155,24 +152,24 @@ static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
 static neb_status open_trainer(struct trainer *t)
 {
     NEB_TRY(make_schedule(t->job, &t->schedule));
-    bool alone = t->job->at < 0;
-    if (!alone && t->job->plan != NEB_STRATEGY_REPLICA)
-        return neb__doc_fail(&t->job->doc, "strategy", "strategy %s cannot be run by this version",
-                             neb__strategy_name(t->job->plan));
+    bool alone = t->job->at < 0, shares = !alone && t->job->plan == NEB_STRATEGY_REPLICA;
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    NEB_TRY(neb__work_open(t->job, &t->data, alone ? 0 : t->job->at, alone ? 1 : t->job->n_sites, NULL,
-                           &t->work));
+    if (!alone && !shares) NEB_TRY(neb__half_open(t->job, &t->data, &t->half));
+    NEB_TRY(neb__work_open(t->job, &t->data, shares ? t->job->at : 0, shares ? t->job->n_sites : 1,
+                           t->half ? &t->half->links : NULL, &t->work));
     t->met_links = true;
     if (!alone) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(t->job->train.average > t->job->train.keep ? t->job->train.average : t->job->train.keep);
     NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
-    neb_status s = neb__resume_load(t->work, t->session, t->checkpoints, &t->progress);
+    neb_status s = neb__resume_load(t->work, rounds(t), t->checkpoints, &t->progress);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
     if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
     NEB_TRY(neb__metrics_open(t->job->out, s == NEB_OK ? t->progress.step : -1, &t->metrics));
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
     if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
+    if (t->half)
+        return neb__half_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out);
     return merged(t, t->session != NULL);
 }
 
@@ -180,6 +177,7 @@ static void close_trainer(struct trainer *t)
 {
     neb__metrics_close(t->metrics);
     neb__ckpt_writer_close(t->writer);
+    neb__half_close(t->half);
     neb_session_close(t->session);
     neb__work_close(t->work);
     neb__data_free(&t->data);
@@ -227,7 +225,10 @@ static neb_status evaluate(struct trainer *t)
 static neb_status save(struct trainer *t)
 {
     neb__metrics_flush(t->metrics);
-    return neb__resume_save(t->work, t->session, t->writer, &t->progress);
+    if (t->half) NEB_TRY(neb__half_saving(t->half));
+    NEB_TRY(neb__resume_save(t->work, rounds(t), t->writer, &t->progress));
+    if (t->half) neb__half_saved(t->half, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
+    return NEB_OK;
 }
 
 static void sample(struct trainer *t, const char *state, bool now)
@@ -258,6 +259,17 @@ static neb_status one_step(struct trainer *t, bool *ended)
     return NEB_OK;
 }
 
+/* Until the other half lets this one go on. *ended: it has ended; a request to stop is left to the loop. */
+static neb_status await_other(struct trainer *t, bool *ended)
+{
+    int64_t since = neb__now_ns();
+    neb_status s = neb__half_wait(t->half, t->job->train.micro, &asked_to_stop);
+    neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
+    if (s == NEB_ERR_CANCELLED) neb__show_line(&t->show, "%s", neb_last_error());
+    *ended = s == NEB_ERR_CANCELLED;
+    return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
 static bool due(int64_t every, int64_t step)
 {
     return every > 0 && step % every == 0;
@@ -274,7 +286,9 @@ static neb_status loop(struct trainer *t)
     const struct neb_job_train *c = &t->job->train;
     bool ended = false;
     while (!finished(t) && !ended) {
-        NEB_TRY(one_step(t, &ended));
+        if (t->half) NEB_TRY(await_other(t, &ended));
+        if (ended) break;
+        if (!asked_to_stop) NEB_TRY(one_step(t, &ended));
         if (asked_to_stop) {
             NEB_TRY(save(t));
             neb__show_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
@@ -285,7 +299,8 @@ static neb_status loop(struct trainer *t)
         if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
     }
     NEB_TRY(save(t));
-    return neb__ckpt_writer_wait(t->writer);
+    NEB_TRY(neb__ckpt_writer_wait(t->writer));
+    return t->half ? neb__half_finish(t->half, &asked_to_stop) : NEB_OK;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */
@@ -363,22 +378,39 @@ static void report_session(struct trainer *t)
                    (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
 }
 
+static void report_half(struct trainer *t)
+{
+    char text[300];
+    neb__half_describe(t->half, text, sizeof text);
+    neb__show_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);
+}
+
+static void catch_signals(void)
+{
+    asked_to_stop = 0;
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+}
+
 neb_status neb__train(const struct neb_job *job)
 {
     struct trainer t = {.job = job};
     NEB_TRY(neb__file_make_dir(job->out, 0755));
+    if (job->at >= 0 && job->site[job->at].does == NEB_ROLE_TEACHER) {
+        catch_signals();
+        return neb__teach(job, &asked_to_stop);
+    }
     neb_status s = open_trainer(&t);
     if (s != NEB_OK && job->at >= 0 && !t.met_links) refuse(job);
     if (s == NEB_OK) {
-        asked_to_stop = 0;
-        signal(SIGINT, on_signal);
-        signal(SIGTERM, on_signal);
+        catch_signals();
         neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
         t.show.extra = neb__meter_line(&t.meter);
         s = loop(&t);
         neb__show_end(&t.show);
         sample(&t, s == NEB_OK ? "evaluating" : "stopped", true);
-        if (t.session) report_session(&t);
+        if (t.half) report_half(&t);
+        if (rounds(&t)) report_session(&t);
         if (s == NEB_OK) s = finish(&t);
         if (s == NEB_OK) sample(&t, "done", true);
     }
