@@ -7,6 +7,7 @@
  * one before it still finds what it needs. */
 #include "train/half.h"
 #include "base/bytes.h"
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "codec/stream.h"
@@ -15,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STREAM = 1, ITEM_HEAD = 4, SAY_AFTER = 10 };
+enum { ITEM_HEAD = 4, SAY_AFTER = 10 };
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
 /* ---- relay ------------------------------------------------------------------------------------------------------- */
@@ -164,12 +165,19 @@ void neb__half_close(struct neb_half *s)
     neb__free(s);
 }
 
+/* Another job of the same sites has another stream, and so a journal of its own. */
+static uint32_t stream_number(const struct neb_job *job)
+{
+    uint32_t crc = neb__crc32c(0, job->name, strlen(job->name));
+    return 1 + (crc ^ (uint32_t)job->plan) % 65535;
+}
+
 neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out)
 {
     int64_t window =
         s->job->wan.window > 2 * s->job->train.micro ? s->job->wan.window : 2 * s->job->train.micro;
     struct neb_stream_config c = {.site = s->other,
-                                  .number = STREAM,
+                                  .number = stream_number(s->job),
                                   .produce = s->produces,
                                   .mark = mark,
                                   .items = window,
