@@ -1,8 +1,10 @@
 /* bench_link.c: what a link gets out of a line, beside iperf3 over the same line in the same run.
  *
- * For every cell (bandwidth, round-trip time, loss) a laboratory line is built. Over it, one after the other: two nodes of
- * ours, one of which sends bulk data as fast as it goes and a small control message every 50 ms; then iperf3 with as many
- * connections as our link settled on. Both get the same time to warm up and the same time to be measured.
+ * For every cell (bandwidth, round-trip time, loss) a laboratory line is built. Over it, by turns: two nodes of ours, one of
+ * which sends bulk data as fast as it goes; iperf3 with as many connections as our link settled on. Both get the same time
+ * to warm up and the same time to be measured, and each figure is the median over `repeat` turns. Behind the measured time
+ * of our turn, with the bulk data still going, a small control message leaves every 50 ms; before that there are none, so
+ * that the CPU's figure is that of the data alone.
  *
  *     share.CELL     acknowledged payload as a share of the line's rate (TCP/IP headers alone take 3.5 %)
  *     iperf3.CELL    the same for iperf3's payload; ratio.CELL is ours over that
@@ -27,7 +29,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MESSAGE = 4 << 20, DELAYS_MAX = 1024, QUEUE_AHEAD = 6 };
+enum { MESSAGE = 4 << 20, DELAYS_MAX = 1024, QUEUE_AHEAD = 6, REPEAT_MAX = 15 };
 
 struct cell {
     double mbit, rtt_ms, loss;
@@ -44,7 +46,7 @@ static const struct cell cells[] = {
 struct options {
     bool quick, sweep;
     double warm, time;
-    int64_t stripes;
+    int64_t stripes, repeat;
     char *cell;
 };
 
@@ -53,16 +55,23 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, cell, NEB_OPT_TEXT, "", NULL,
             "only the cells whose name contains this, such as 100mbit.10ms"),
     NEB_OPT(struct options, warm, NEB_OPT_TIME, "0", NULL, "before measuring (0: by the round-trip time)"),
-    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "measured (0: 10 s, quick 4 s)"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "measured (0: 10 s, quick 3 s)"),
+    NEB_OPT(struct options, repeat, NEB_OPT_INT, "0", NULL,
+            "turns of which the median counts (0: 3, quick 1)"),
     NEB_OPT(struct options, stripes, NEB_OPT_INT, "0", NULL, "fixed number of stripes (0: adaptive)"),
     NEB_OPT(struct options, sweep, NEB_OPT_BOOL, "no", NULL,
             "fixed numbers of stripes beside the adaptive one"),
     NEB_OPT_END,
 };
 
+/* Whole seconds, as iperf3 takes them. */
+struct plan {
+    double warm, time, control;
+};
+
 /* Shared by the processes of one measurement. */
 struct result {
-    volatile int go, stop, ready;
+    volatile int measuring, probing, stop;
     double seconds;
     uint64_t bytes;
     int stripes;
@@ -75,15 +84,15 @@ struct result {
 struct side {
     struct result *r;
     char dir[256];
-    double warm, time;
+    struct plan plan;
     int stripes;
     struct neb_net *net;
+    struct neb_net_timer *timer;
     uint8_t *data;
     int ahead;
     int64_t began, first_at, last_at, control_at;
     uint64_t first_bytes, last_bytes;
     double cpu_then;
-    uint32_t control_number;
 };
 
 static double cpu_seconds(void)
@@ -115,7 +124,7 @@ static void keep_busy(struct side *s)
 static void send_control(struct side *s, int64_t now)
 {
     uint8_t m[16];
-    if (now - s->control_at < 50000000) return;
+    if (now - s->control_at < 45000000) return;
     s->control_at = now;
     memcpy(m, &now, 8);
     memset(m + 8, 0, 8);
@@ -123,41 +132,69 @@ static void send_control(struct side *s, int64_t now)
 }
 
 /* Between the first and the last acknowledgement seen in the measured time, so that whole chunks do not blur it. */
+static void measure(struct side *s, int64_t now, const struct neb_line *line)
+{
+    if (!s->first_at && line->bytes_out != s->first_bytes) {
+        s->first_at = s->last_at = now;
+        s->first_bytes = s->last_bytes = line->bytes_out;
+        s->cpu_then = cpu_seconds();
+        s->r->measuring = 1;
+    }
+    if (line->bytes_out != s->last_bytes) {
+        s->last_bytes = line->bytes_out;
+        s->last_at = now;
+    }
+}
+
+static void measured(struct side *s, const struct neb_line *line)
+{
+    struct result *r = s->r;
+    r->cpu[0] = cpu_seconds() - s->cpu_then;
+    r->seconds = (double)(s->last_at - s->first_at) * 1e-9;
+    r->bytes = s->last_bytes - s->first_bytes;
+    r->stripes = line->stripes;
+    r->loss = line->loss;
+    r->measuring = 0;
+    r->probing = 1;
+}
+
+/* Seconds until the next look: often where the measured time begins and ends, for these looks are paid for too. */
+static double next_look(const struct side *s, double t)
+{
+    double end = s->plan.warm + s->plan.time;
+    if (t >= end) return 0.05;
+    return t < s->plan.warm - 0.15 || (s->first_at && t < end - 0.4) ? 0.1 : 0.01;
+}
+
 static void watch(void *arg)
 {
     struct side *s = arg;
-    struct neb_line line;
+    struct neb_line line = {0};
     int64_t now = neb__now_ns();
-    if (!neb__net_is_up(s->net, 2)) return;
-    if (!s->began) s->began = now;
-    keep_busy(s);
-    double t = (double)(now - s->began) * 1e-9;
-    send_control(s, now);
-    neb__net_line(s->net, 2, &line);
-    if (t < s->warm) {
-        s->first_bytes = line.bytes_out;
+    bool up = neb__net_is_up(s->net, 2);
+    if (up && !s->began) s->began = now;
+    double t = s->began ? (double)(now - s->began) * 1e-9 : 0, end = s->plan.warm + s->plan.time;
+    if (up) {
+        keep_busy(s);
+        neb__net_line(s->net, 2, &line);
+        if (t < s->plan.warm)
+            s->first_bytes = line.bytes_out;
+        else if (t < end)
+            measure(s, now, &line);
+        else if (!s->r->probing)
+            measured(s, &line);
+        else
+            send_control(s, now);
+    }
+    if (t > end + s->plan.control) {
+        s->r->stop = 1;
+        neb__net_stop(s->net);
         return;
     }
-    if (!s->first_at) {
-        if (line.bytes_out == s->first_bytes) return;
-        s->first_at = s->last_at = now;
-        s->first_bytes = s->last_bytes = line.bytes_out;
-        s->cpu_then = cpu_seconds();
-        s->r->go = 1;
-    }
-    if (line.bytes_out != s->last_bytes) {
-        s->last_bytes = line.bytes_out;
-        s->last_at = now;
-    }
-    if (t < s->warm + s->time) return;
-    s->r->cpu[0] = cpu_seconds() - s->cpu_then;
-    s->r->seconds = (double)(s->last_at - s->first_at) * 1e-9;
-    s->r->bytes = s->last_bytes - s->first_bytes;
-    s->r->stripes = line.stripes;
-    s->r->rtt = line.rtt_min;
-    s->r->loss = line.loss;
-    s->r->stop = 1;
-    neb__net_stop(s->net);
+    neb__net_timer_stop(s->timer);
+    s->timer = NULL;
+    if (neb__net_timer_start(s->net, next_look(s, t), 0, watch, s, &s->timer) != NEB_OK)
+        neb__net_stop(s->net);
 }
 
 /* ---- the receiver ------------------------------------------------------------------------------------------------ */
@@ -166,7 +203,7 @@ static neb_status got_message(void *arg, struct neb_message *m)
 {
     struct side *s = arg;
     int64_t then;
-    if (m->kind != 2 || m->size != 16 || !s->r->go || s->r->delays == DELAYS_MAX) return NEB_OK;
+    if (m->kind != 2 || m->size != 16 || !s->r->probing || s->r->delays == DELAYS_MAX) return NEB_OK;
     memcpy(&then, m->data, 8);
     s->r->delay[s->r->delays++] = (double)(neb__now_ns() - then) * 1e-9;
     return NEB_OK;
@@ -175,10 +212,9 @@ static neb_status got_message(void *arg, struct neb_message *m)
 static void watch_stop(void *arg)
 {
     struct side *s = arg;
-    if (s->r->go && s->cpu_then == 0) s->cpu_then = cpu_seconds();
-    if (!s->r->stop) return;
-    s->r->cpu[1] = cpu_seconds() - s->cpu_then;
-    neb__net_stop(s->net);
+    if (s->r->measuring && s->cpu_then == 0) s->cpu_then = cpu_seconds();
+    if (s->r->probing && s->r->cpu[1] == 0) s->r->cpu[1] = cpu_seconds() - s->cpu_then;
+    if (s->r->stop) neb__net_stop(s->net);
 }
 
 static int node_main(void *arg)
@@ -187,7 +223,6 @@ static int node_main(void *arg)
     static const struct neb_net_events events = {.message = got_message};
     struct neb_net_config cfg = NEB_NET_CONFIG;
     struct neb_site *site;
-    struct neb_net_timer *timer;
     neb_log_set_level(getenv("NEBULA_LOG") ? NEB_LOG_INFO : NEB_LOG_WARN);
     if (neb__site_open(s->dir, &site) != NEB_OK) return 1;
     cfg.site = site;
@@ -198,7 +233,7 @@ static int node_main(void *arg)
     bool sender = strstr(s->dir, "/a") != NULL;
     s->data = neb__calloc(MESSAGE, 1);
     if (!s->data || neb__net_open(&cfg, &s->net) != NEB_OK) return 1;
-    neb__net_timer_start(s->net, 0.02, 0.02, sender ? watch : watch_stop, s, &timer);
+    neb__net_timer_start(s->net, 0.02, sender ? 0 : 0.1, sender ? watch : watch_stop, s, &s->timer);
     neb__net_run(s->net);
     neb__net_close(s->net);
     neb__site_close(site);
@@ -243,7 +278,7 @@ static void remove_dir(const char *dir)
     remove(dir);
 }
 
-static int run_link(struct neb_lab *lab, double warm, double time, int stripes, struct result *r)
+static int run_link(struct neb_lab *lab, const struct plan *plan, int stripes, struct result *r)
 {
     char dir[] = "/tmp/nebula-bench-XXXXXX";
     struct side side[2];
@@ -252,14 +287,14 @@ static int run_link(struct neb_lab *lab, double warm, double time, int stripes, 
     memset(side, 0, sizeof side);
     if (!mkdtemp(dir) || make_sites(dir, lab) != NEB_OK) return 1;
     for (int i = 1; i >= 0; i--) {
-        side[i].r = r, side[i].warm = warm, side[i].time = time, side[i].stripes = stripes;
+        side[i].r = r, side[i].plan = *plan, side[i].stripes = stripes;
         snprintf(side[i].dir, sizeof side[i].dir, "%s/%c", dir, 'a' + i);
         struct neb_lab_command c = {.out = -1, .err = -1, .fn = node_main, .arg = &side[i]};
         if (neb__lab_start(lab, i, &c, &handle[i]) != NEB_OK) return 1;
         if (i) usleep(100000); /* it listens before the other dials */
     }
     for (int i = 0; i < 2; i++)
-        if (neb__lab_wait(lab, handle[i], warm + time + 20, &status[i]) != NEB_OK)
+        if (neb__lab_wait(lab, handle[i], plan->warm + plan->time + plan->control + 20, &status[i]) != NEB_OK)
             neb__lab_kill(lab, handle[i], 9);
     remove_dir(dir);
     return status[0] || status[1];
@@ -283,15 +318,15 @@ static double iperf_result(const char *path)
 }
 
 /* Bits per second; 0 when it could not be had (iperf3 is not installed, say). */
-static double run_iperf(struct neb_lab *lab, double warm, double time, int streams)
+static double run_iperf(struct neb_lab *lab, const struct plan *plan, int streams)
 {
     char out[] = "/tmp/nebula-iperf-XXXXXX", t[16], o[16], p[16];
     const char *server[] = {"iperf3", "-s", "-1", "-J", NULL};
     const char *client[] = {"iperf3", "-c", neb__lab_address(lab, 0, 1), "-J", "-t", t, "-O", o, "-P",
                             p,        NULL};
     int fd = mkstemp(out), null = open("/dev/null", O_RDWR), a, b, status;
-    snprintf(t, sizeof t, "%d", (int)(time + 0.5));
-    snprintf(o, sizeof o, "%d", (int)(warm + 0.5));
+    snprintf(t, sizeof t, "%d", (int)(plan->time + 0.5));
+    snprintf(o, sizeof o, "%d", (int)(plan->warm + 0.5));
     snprintf(p, sizeof p, "%d", streams);
     struct neb_lab_command cb = {.argv = (char *const *)(uintptr_t)server, .out = fd, .err = null},
                            ca = {.argv = (char *const *)(uintptr_t)client, .out = null, .err = null};
@@ -299,7 +334,7 @@ static double run_iperf(struct neb_lab *lab, double warm, double time, int strea
     if (neb__lab_start(lab, 1, &cb, &b) == NEB_OK) {
         usleep(300000);
         if (neb__lab_start(lab, 0, &ca, &a) == NEB_OK &&
-            neb__lab_wait(lab, a, warm + time + 20, &status) == NEB_OK)
+            neb__lab_wait(lab, a, plan->warm + plan->time + 20, &status) == NEB_OK)
             if (neb__lab_wait(lab, b, 5, &status) != NEB_OK)
                 neb__lab_kill(lab, b, 9); /* it reports when it is over */
         bps = iperf_result(out);
@@ -324,21 +359,53 @@ static void figure(struct neb_figures *f, const char *what, const char *cell, do
     neb__figure(f, name, value, unit, sense, target);
 }
 
-static void report(struct neb_figures *f, const struct cell *c, const char *name, struct result *r,
-                   double iperf)
+/* What one turn gave; medians are taken field by field. */
+struct turn {
+    double share, iperf, ratio, stripes, control, cpu, loss;
+};
+enum { TURN_FIELDS = sizeof(struct turn) / sizeof(double) };
+
+static double rate_of(const struct result *r)
 {
-    double line = c->mbit * 1e6, ours = r->seconds > 0 ? 8 * (double)r->bytes / r->seconds : 0;
+    return r->seconds > 0 ? 8 * (double)r->bytes / r->seconds : 0;
+}
+
+static void note(const struct cell *c, struct result *r, double iperf, struct turn *out)
+{
+    int n = r->delays;
+    qsort(r->delay, (size_t)n, sizeof *r->delay, by_value);
+    double p99 = n ? r->delay[n * 99 / 100 < n ? n * 99 / 100 : n - 1] : 9;
+    *out = (struct turn){.share = 100 * rate_of(r) / (c->mbit * 1e6),
+                         .iperf = 100 * iperf / (c->mbit * 1e6),
+                         .ratio = iperf > 0 ? rate_of(r) / iperf : 0,
+                         .stripes = r->stripes,
+                         .control = 1e3 * p99 - c->rtt_ms,
+                         .cpu = (r->cpu[0] + r->cpu[1]) / ((double)r->bytes * 1e-9),
+                         .loss = 100 * r->loss};
+}
+
+static struct turn median(const struct turn *turns, int n)
+{
+    struct turn out;
+    double values[REPEAT_MAX];
+    for (int f = 0; f < TURN_FIELDS; f++) {
+        for (int i = 0; i < n; i++) values[i] = ((const double *)&turns[i])[f];
+        qsort(values, (size_t)n, sizeof *values, by_value);
+        ((double *)&out)[f] = n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+    }
+    return out;
+}
+
+static void report(struct neb_figures *f, const struct cell *c, const char *name, const struct turn *t)
+{
     bool bar = c->share_target > 0;
-    qsort(r->delay, (size_t)r->delays, sizeof *r->delay, by_value);
-    double p99 =
-        r->delays ? r->delay[(r->delays * 99) / 100 < r->delays ? (r->delays * 99) / 100 : r->delays - 1] : 9;
-    figure(f, "share", name, 100 * ours / line, "%", bar ? NEB_AT_LEAST : NEB_REPORT, 100 * c->share_target);
-    figure(f, "iperf3", name, 100 * iperf / line, "%", NEB_REPORT, 0);
-    if (iperf > 0) figure(f, "ratio", name, ours / iperf, "", NEB_AT_LEAST, 1);
-    figure(f, "stripes", name, r->stripes, "", NEB_REPORT, 0);
-    figure(f, "control", name, 1e3 * p99 - c->rtt_ms, "ms over RTT", NEB_AT_MOST, 20);
-    figure(f, "cpu", name, (r->cpu[0] + r->cpu[1]) / ((double)r->bytes * 1e-9), "s/GB", NEB_AT_MOST, 1.5);
-    figure(f, "loss", name, 100 * r->loss, "% resent", NEB_REPORT, 0);
+    figure(f, "share", name, t->share, "%", bar ? NEB_AT_LEAST : NEB_REPORT, 100 * c->share_target);
+    figure(f, "iperf3", name, t->iperf, "%", NEB_REPORT, 0);
+    if (t->iperf > 0) figure(f, "ratio", name, t->ratio, "", NEB_AT_LEAST, 1);
+    figure(f, "stripes", name, t->stripes, "", NEB_REPORT, 0);
+    figure(f, "control", name, t->control, "ms over RTT", NEB_AT_MOST, 20);
+    figure(f, "cpu", name, t->cpu, "s/GB", NEB_AT_MOST, 1.5);
+    figure(f, "loss", name, t->loss, "% resent", NEB_REPORT, 0);
 }
 
 static void cell_name(const struct cell *c, char out[64])
@@ -351,20 +418,42 @@ static int sweep(struct neb_lab *lab, const struct cell *c, const struct options
                  struct neb_figures *f, struct result *r)
 {
     static const int fixed[] = {1, 2, 4, 8, 16};
-    double best = 0, time = o->time > 0 ? o->time : 10;
-    (void)c;
+    struct plan plan = {.warm = 4, .time = o->time > 0 ? o->time : 10};
+    double best = 0;
     for (int i = 0; i < 5; i++) {
-        if (run_link(lab, 4, time, fixed[i], r)) return 1;
-        double rate = 8 * (double)r->bytes / r->seconds;
+        if (run_link(lab, &plan, fixed[i], r)) return 1;
         char what[32];
         snprintf(what, sizeof what, "fixed%d", fixed[i]);
-        figure(f, what, name, rate / c->mbit / 1e4, "%", NEB_REPORT, 0);
-        if (rate > best) best = rate;
+        figure(f, what, name, rate_of(r) / c->mbit / 1e4, "%", NEB_REPORT, 0);
+        if (rate_of(r) > best) best = rate_of(r);
     }
-    if (run_link(lab, o->warm > 0 ? o->warm : 25, time, 0, r)) return 1;
-    figure(f, "adaptive", name, 8 * (double)r->bytes / r->seconds / best, "of best fixed", NEB_AT_LEAST,
-           0.95);
+    plan.warm = o->warm > 0 ? o->warm : 25;
+    if (run_link(lab, &plan, 0, r)) return 1;
+    figure(f, "adaptive", name, rate_of(r) / best, "of best fixed", NEB_AT_LEAST, 0.95);
     figure(f, "stripes", name, r->stripes, "", NEB_REPORT, 0);
+    return 0;
+}
+
+static int compare(struct neb_lab *lab, const struct cell *c, const struct options *o, const char *name,
+                   struct neb_figures *f, struct result *r)
+{
+    struct plan plan = {.warm = o->warm > 0       ? o->warm
+                                : o->quick        ? 3
+                                : c->mbit >= 1000 ? 10
+                                                  : 5,
+                        .time = o->time > 0 ? o->time
+                                : o->quick  ? 3
+                                            : 10,
+                        .control = o->quick ? 2 : 5};
+    struct turn turns[REPEAT_MAX], middle;
+    int repeat = o->repeat > 0 ? (int)o->repeat : o->quick ? 1 : 3;
+    if (repeat > REPEAT_MAX) repeat = REPEAT_MAX;
+    for (int i = 0; i < repeat; i++) {
+        if (run_link(lab, &plan, (int)o->stripes, r)) return 1;
+        note(c, r, run_iperf(lab, &plan, r->stripes > 0 ? r->stripes : 1), &turns[i]);
+    }
+    middle = median(turns, repeat);
+    report(f, c, name, &middle);
     return 0;
 }
 
@@ -374,22 +463,13 @@ static int run_cell(const struct cell *c, const struct options *o, struct neb_fi
     struct neb_lab_config cfg;
     struct neb_lab *lab;
     char name[64];
-    double warm = o->warm > 0 ? o->warm : o->quick ? 2 + 20e-3 * c->rtt_ms : c->mbit >= 1000 ? 15 : 5;
-    double time = o->time > 0 ? o->time : o->quick ? 4 : 10;
     cell_name(c, name);
     if (neb__lab_config_init(2, NULL, &line, &cfg) != NEB_OK) return 1;
     cfg.offload = true;
     neb_status s = neb__lab_create(&cfg, &lab);
     neb__lab_config_free(&cfg);
     if (s != NEB_OK) return 1;
-    int rc = 0;
-    if (o->sweep) {
-        rc = sweep(lab, c, o, name, f, r);
-    } else {
-        rc = run_link(lab, warm, time, (int)o->stripes, r);
-        double iperf = rc ? 0 : run_iperf(lab, o->quick ? 2 : 4, time, r->stripes > 0 ? r->stripes : 1);
-        if (!rc) report(f, c, name, r, iperf);
-    }
+    int rc = o->sweep ? sweep(lab, c, o, name, f, r) : compare(lab, c, o, name, f, r);
     neb__lab_destroy(lab);
     return rc;
 }

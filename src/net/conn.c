@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000, REST_MS = 4 };
+enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000, REST_MS = 4, REST_BYTES = 96 << 10 };
 
 static void on_poll(uv_poll_t *handle, int status, int events);
 
@@ -217,36 +217,54 @@ static void shake_hands(struct neb_conn *c)
     }
 }
 
-/* What the socket has, up to a few buffers full. True: there was something, and the connection still lives. */
-static bool readable(struct neb_conn *c)
+/* What the socket has, up to a few buffers full. Bytes read, 0 if the connection does not live any more. */
+static size_t readable(struct neb_conn *c)
 {
-    bool some = false;
+    size_t some = 0;
     for (int i = 0; i < READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
         ssize_t n = recv(c->fd, c->net->scratch, NEB_SCRATCH, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
         if (n < 0) {
             end_errno(c, errno);
-            return false;
+            return 0;
         }
         if (n == 0) {
             end(c, neb__quiet(NEB_ERR_PEER, "the peer closed the connection"));
-            return false;
+            return 0;
         }
-        some = true;
+        some += (size_t)n;
         neb__tls_feed(c->tls, c->net->scratch, (size_t)n);
         if (c->state == NEB_CONN_TLS) shake_hands(c);
         if (c->state == NEB_CONN_GREETING || c->state == NEB_CONN_READY) take_plaintext(c);
         if (n < NEB_SCRATCH / 2) break; /* most likely all there was */
     }
-    if (c->state == NEB_CONN_CLOSED) return false;
+    if (c->state == NEB_CONN_CLOSED) return 0;
     if (neb__conn_waiting(c) && !c->blocked) neb__conn_pump(c);
-    return some && c->state != NEB_CONN_CLOSED;
+    return c->state != NEB_CONN_CLOSED ? some : 0;
 }
 
-/* Data comes in packet by packet, and waking up for each would cost more than all the rest. So a stripe that has brought
- * something rests: it is not watched but read again after REST_MS, and watched again once there was nothing. The control
- * connection never rests. */
+/* Data comes in packet by packet, and waking up for each would cost more than all the rest. Nothing can be done with less
+ * than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it lacks of one is there. On a fast line even
+ * that is too often: a stripe that brings several chunks at once is not watched but read again after REST_MS. What the
+ * socket has is taken at every tick too, for a chunk that was expected may be smaller. The control connection is read at
+ * once. */
+static void wake_at(struct neb_conn *c, size_t bytes)
+{
+    int n = bytes < 1 ? 1 : bytes > NEB_SCRATCH ? NEB_SCRATCH : (int)bytes;
+    if (n == c->wake_at) return;
+    c->wake_at = n;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+}
+
+static size_t missing(const struct neb_conn *c)
+{
+    size_t plain = neb__framer_missing(&c->framer);
+    if (!plain && neb__tls_record_is_full(c->tls) && (plain = neb__framer_next_chunk(&c->framer)))
+        plain += NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
+    return neb__tls_missing(c->tls, plain);
+}
+
 static void on_rest_timer(uv_timer_t *timer)
 {
     struct neb_net *net = timer->data;
@@ -254,9 +272,15 @@ static void on_rest_timer(uv_timer_t *timer)
     neb__conn_read_resting(net);
 }
 
-static void rest(struct neb_conn *c)
+static void rest(struct neb_conn *c, size_t got)
 {
     if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY) return;
+    if (got < REST_BYTES) {
+        wake_at(c, missing(c));
+        poll_for(c, c->polling & UV_WRITABLE);
+        return;
+    }
+    wake_at(c, 1);
     c->resting = true;
     poll_for(c, c->polling & UV_WRITABLE);
     if (c->net->rest_timer_on) return;
@@ -271,10 +295,19 @@ void neb__conn_read_resting(struct neb_net *net)
         next = c->next;
         if (!c->resting || c->state == NEB_CONN_CLOSED) continue;
         c->resting = false;
-        if (readable(c))
-            rest(c);
-        else
-            poll_for(c, c->polling & UV_WRITABLE);
+        size_t got = readable(c);
+        if (c->state != NEB_CONN_CLOSED) rest(c, got);
+    }
+}
+
+void neb__conn_read_waiting(struct neb_net *net)
+{
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (c->wake_at <= 1 || c->state != NEB_CONN_READY) continue;
+        size_t got = readable(c);
+        if (got) rest(c, got);
     }
 }
 
@@ -309,6 +342,7 @@ static void on_poll(uv_poll_t *handle, int status, int events)
         end_errno(c, e ? e : ECONNRESET);
         return;
     }
-    if ((events & UV_READABLE) && readable(c)) rest(c);
+    size_t got = events & UV_READABLE ? readable(c) : 0;
+    if (got) rest(c, got);
     if ((events & UV_WRITABLE) && c->state != NEB_CONN_CLOSED) neb__conn_pump(c);
 }

@@ -17,7 +17,8 @@
 
 #include <string.h>
 
-enum { ACK_DELAY_NS = 5000000, ACKS_AT_ONCE = 1024 };
+/* Chunks of a message that is not whole are acknowledged no more often than this; whole messages at once. */
+enum { ACK_EVERY_NS = 20000000, ACKS_AT_ONCE = 1024 };
 
 /* ---- frames in --------------------------------------------------------------------------------------------------- */
 
@@ -97,9 +98,8 @@ static uint8_t *on_chunk_place(void *arg, const struct neb_chunk *chunk)
     return neb__inbox_place(&c->peer->in, chunk, c->slot);
 }
 
-static void ack_soon(struct neb_peer *p, int64_t delay)
+static void ack_by(struct neb_peer *p, int64_t due)
 {
-    int64_t due = neb__now_ns() + delay;
     if (!p->ack_due || due < p->ack_due) p->ack_due = due;
     neb__link_touch(p);
 }
@@ -109,7 +109,7 @@ static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
     struct neb_conn *c = arg;
     struct neb_peer *p = c->peer;
     NEB_TRY(neb__inbox_end(&p->in, chunk, c->slot));
-    ack_soon(p, ACK_DELAY_NS);
+    ack_by(p, p->acked_at + ACK_EVERY_NS);
     if (!p->held[chunk->priority]) neb__link_deliver(p, chunk->priority);
     return NEB_OK;
 }
@@ -144,7 +144,7 @@ void neb__link_deliver(struct neb_peer *p, enum neb_priority priority)
             return;
         }
         neb__inbox_pop(&p->in, priority);
-        ack_soon(p, 0);
+        ack_by(p, 1);
     }
 }
 
@@ -185,6 +185,7 @@ static neb_status write_acks(struct neb_conn *c, bool resume)
     NEB_TRY(neb__conn_frame(c, NEB_FRAME_ACK, body, NEB_ACK_HEADER + (size_t)n * NEB_ACK_ENTRY));
     if (last) {
         p->ack_due = 0;
+        p->acked_at = neb__now_ns();
         p->in.progress = false;
         if (resume) p->resume_due = false;
     }

@@ -44,6 +44,7 @@ struct neb_conn {
     bool dialled;
     bool blocked;    /* the socket takes no more for now */
     bool resting;    /* is read by the clock, not by events */
+    int wake_at;     /* bytes that must be there for an event (0: never set) */
     int polling;     /* events asked for */
     char remote[64]; /* address, for log lines */
     char subnet[48]; /* without the port: whose it is among strangers */
@@ -93,6 +94,7 @@ struct neb_peer {
     bool held[NEB_PRIORITIES],
         again[NEB_PRIORITIES]; /* a message waits for the layer above; is to be offered again */
     int64_t ack_due;           /* 0: nothing to acknowledge */
+    int64_t acked_at;          /* when the last acknowledgement was written */
     bool resume_due;
     /* heartbeats */
     uint32_t ping_number;
@@ -162,6 +164,7 @@ size_t neb__conn_waiting(const struct neb_conn *c);
 /* Sends what waits and, as long as the socket takes it, what neb__link_fill() adds. */
 void neb__conn_pump(struct neb_conn *c);
 void neb__conn_read_resting(struct neb_net *net); /* by the clock: see conn.c */
+void neb__conn_read_waiting(struct neb_net *net); /* at every tick */
 void neb__conn_limits(struct neb_conn *c, double pace,
                       int lowat); /* bytes per second (0: no limit), unsent bytes */
 

@@ -33,7 +33,7 @@ static void on_ack_timer(uv_timer_t *timer)
 
 static void settle(struct neb_net *net)
 {
-    bool acks = false;
+    int64_t due = INT64_MAX;
     if (net->roster_changed) {
         net->roster_changed = false;
         neb__greet_roster_changed(net);
@@ -46,11 +46,12 @@ static void settle(struct neb_net *net)
         }
         if (p->streams) neb__net_stream_flush(p);
         if (p->dirty) pump_peer(p);
-        acks |= p->ack_due != 0;
+        if (p->ack_due && p->ack_due < due) due = p->ack_due;
     }
-    if (acks && !net->ack_timer_on) {
+    if (due < INT64_MAX && !net->ack_timer_on) {
+        int64_t wait = (due - neb__now_ns()) / 1000000;
         net->ack_timer_on = true;
-        uv_timer_start(&net->ack_timer, on_ack_timer, 5, 0);
+        uv_timer_start(&net->ack_timer, on_ack_timer, wait < 1 ? 1 : (uint64_t)wait + 1, 0);
     }
 }
 

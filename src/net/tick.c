@@ -183,6 +183,7 @@ void neb__net_tick(struct neb_net *net)
     int64_t now = neb__now_ns();
     struct neb_peer *p, *next;
     drop_late(net, now);
+    neb__conn_read_waiting(net);
     for (p = net->peers; p; p = next) {
         next = p->next;
         measure_goodput(p, now);

@@ -212,6 +212,24 @@ void neb__framer_want(struct neb_framer *f, uint8_t **p, size_t *n)
     if (!place && *n > f->skip_size) *n = f->skip_size;
 }
 
+size_t neb__framer_missing(const struct neb_framer *f)
+{
+    switch (f->state) {
+    case NEB_FRAMER_HEAD: return f->have ? NEB_FRAME_HEADER - f->have : 0;
+    case NEB_FRAMER_CHUNK_HEAD:
+    case NEB_FRAMER_BODY: return f->length - f->have;
+    case NEB_FRAMER_PAYLOAD: return f->chunk.length - f->have;
+    }
+    return 0;
+}
+
+uint32_t neb__framer_next_chunk(const struct neb_framer *f)
+{
+    uint64_t at = ((uint64_t)f->chunk.index + 1) * NEB_CHUNK;
+    if (f->state != NEB_FRAMER_HEAD || f->type != NEB_FRAME_CHUNK || at >= f->chunk.size) return 0;
+    return f->chunk.size - at < NEB_CHUNK ? (uint32_t)(f->chunk.size - at) : NEB_CHUNK;
+}
+
 static neb_status next_frame(struct neb_framer *f)
 {
     f->state = NEB_FRAMER_HEAD;

@@ -150,6 +150,10 @@ struct neb_framer {
 void neb__framer_init(struct neb_framer *f, const struct neb_framer_events *events, void *arg, uint8_t *skip,
                       size_t skip_size);
 void neb__framer_free(struct neb_framer *f);
+/* Bytes until the frame under way is whole; 0: none is. */
+size_t neb__framer_missing(const struct neb_framer *f);
+/* Payload of the chunk that most likely comes next, as the last one's message goes on; 0: it does not. */
+uint32_t neb__framer_next_chunk(const struct neb_framer *f);
 /* Never gives n = 0. */
 void neb__framer_want(struct neb_framer *f, uint8_t **p, size_t *n);
 /* NEB_ERR_PROTOCOL, NEB_ERR_NOMEM, or what an event returned: the connection is to be closed. */

@@ -25,10 +25,18 @@ struct neb_tls_context {
     int64_t renew_ns;
 };
 
+/* Where in the stream of records the bytes fed so far end: all of one's own, as TLS tells nobody. */
+struct neb_record {
+    uint8_t head[5];
+    uint32_t have;         /* bytes of the header */
+    uint32_t length, left; /* of the body, and what of it is still to come */
+};
+
 struct neb_tls {
     SSL *ssl;
     const uint8_t *in;
     size_t in_left;
+    struct neb_record record;
     struct neb_buf out;
     struct neb_public peer;
     bool peer_known;
@@ -241,10 +249,40 @@ void neb__tls_close(struct neb_tls *t)
     neb__free(t);
 }
 
+static void follow(struct neb_record *r, const uint8_t *p, size_t n)
+{
+    while (n) {
+        size_t k = n < r->left ? n : r->left;
+        r->left -= (uint32_t)k, p += k, n -= k;
+        if (!n) return;
+        r->head[r->have++] = *p++, n--;
+        if (r->have < sizeof r->head) continue;
+        r->have = 0;
+        r->length = r->left = (uint32_t)r->head[3] << 8 | r->head[4];
+    }
+}
+
 void neb__tls_feed(struct neb_tls *t, const uint8_t *p, size_t n)
 {
     t->in = p;
     t->in_left = n;
+    follow(&t->record, p, n);
+}
+
+/* A record's body is the plaintext, one byte that tells its type, and a tag of 16 bytes. */
+enum { RECORD_EXTRA = 17 };
+
+size_t neb__tls_missing(const struct neb_tls *t, size_t plain)
+{
+    const struct neb_record *r = &t->record;
+    size_t begun = r->left && r->length > RECORD_EXTRA ? r->length - RECORD_EXTRA : 0;
+    size_t rest = plain > begun ? plain - begun : 0, records = (rest + NEB_TLS_RECORD - 1) / NEB_TLS_RECORD;
+    return r->left + rest + records * (RECORD_EXTRA + sizeof r->head) - (records ? r->have : 0);
+}
+
+bool neb__tls_record_is_full(const struct neb_tls *t)
+{
+    return t->record.left && t->record.length == NEB_TLS_RECORD + RECORD_EXTRA;
 }
 
 struct neb_buf *neb__tls_out(struct neb_tls *t)

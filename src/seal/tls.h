@@ -31,6 +31,11 @@ void neb__tls_close(struct neb_tls *t); /* NULL is fine */
 void neb__tls_feed(struct neb_tls *t, const uint8_t *p, size_t n);
 struct neb_buf *neb__tls_out(struct neb_tls *t);
 
+/* When read has nothing more to give: ciphertext still to come until `plain` bytes of plaintext can be read, if the peer
+ * fills its records; and whether a full record is under way. */
+size_t neb__tls_missing(const struct neb_tls *t, size_t plain);
+bool neb__tls_record_is_full(const struct neb_tls *t);
+
 /* NEB_OK: finished. NEB_ERR_AGAIN: needs bytes from the peer. NEB_ERR_AUTH, NEB_ERR_PROTOCOL, NEB_ERR_VERSION: failed
  * (not logged; neb_last_error() words it); an alert for the peer may be in `out`. */
 neb_status neb__tls_handshake(struct neb_tls *t);
