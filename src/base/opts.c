@@ -47,14 +47,15 @@ static const struct neb_opt *find(const struct neb_opt *table, const char *name)
     return NULL;
 }
 
-static neb_status unknown(const struct neb_opt *table, const char *name)
+static neb_status unknown(const struct neb_opt_set *sets, const char *name)
 {
     const char *near = NULL;
     int best = 4;
-    for (const struct neb_opt *o = table; o->name; o++) {
-        int d = neb__edit_distance(o->name, name);
-        if (d < best) best = d, near = o->name;
-    }
+    for (; sets->table; sets++)
+        for (const struct neb_opt *o = sets->table; o->name; o++) {
+            int d = neb__edit_distance(o->name, name);
+            if (d < best) best = d, near = o->name;
+        }
     return neb__fail(NEB_ERR_CONFIG, "unknown option '%s'%s%s%s", name, near ? "; did you mean '" : "",
                      near ? near : "", near ? "'?" : "");
 }
@@ -196,7 +197,7 @@ void neb__opts_free(const struct neb_opt *table, void *obj)
 neb_status neb__opts_set(const struct neb_opt *table, void *obj, const char *name, const char *value)
 {
     const struct neb_opt *o = find(table, name);
-    return o ? assign(o, obj, value) : unknown(table, name);
+    return o ? assign(o, obj, value) : unknown((struct neb_opt_set[]){{table, obj}, {NULL, NULL}}, name);
 }
 
 neb_status neb__opts_try(const struct neb_opt *table, void *obj, const char *name, const char *value,
@@ -220,16 +221,29 @@ neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *pre
     return NEB_OK;
 }
 
+/* The option of that name in the first table that has it, and its object. */
+static const struct neb_opt *find_in(const struct neb_opt_set *sets, const char *name, void **obj)
+{
+    const struct neb_opt *o = NULL;
+    for (; !o && sets->table; sets++) {
+        o = find(sets->table, name);
+        *obj = sets->obj;
+    }
+    return o;
+}
+
 /* One `--…` argument; *i moves on when its value is the next word. */
-static neb_status take(const struct neb_opt *table, void *obj, int argc, char **argv, int *i)
+static neb_status take(const struct neb_opt_set *sets, int argc, char **argv, int *i)
 {
     char name[128];
+    void *obj;
     const char *word = argv[*i] + 2, *eq = strchr(word, '=');
     snprintf(name, sizeof name, "%.*s", eq ? (int)(eq - word) : (int)strlen(word), word);
-    const struct neb_opt *o = find(table, name);
-    if (!o && !eq && !strncmp(name, "no-", 3) && (o = find(table, name + 3)) && o->type == NEB_OPT_BOOL)
+    const struct neb_opt *o = find_in(sets, name, &obj);
+    if (!o && !eq && !strncmp(name, "no-", 3) && (o = find_in(sets, name + 3, &obj)) &&
+        o->type == NEB_OPT_BOOL)
         return assign(o, obj, "no");
-    if (!o) return unknown(table, name);
+    if (!o) return unknown(sets, name);
     if (eq) return assign(o, obj, eq + 1);
     if (o->type == NEB_OPT_BOOL) return assign(o, obj, "yes");
     if (*i + 1 >= argc) return neb__fail(NEB_ERR_CONFIG, "option '%s' needs %s", name, allowed[o->type]);
@@ -237,6 +251,11 @@ static neb_status take(const struct neb_opt *table, void *obj, int argc, char **
 }
 
 neb_status neb__opts_args(const struct neb_opt *table, void *obj, int argc, char **argv, int *positional)
+{
+    return neb__opts_args_of((struct neb_opt_set[]){{table, obj}, {NULL, NULL}}, argc, argv, positional);
+}
+
+neb_status neb__opts_args_of(const struct neb_opt_set *sets, int argc, char **argv, int *positional)
 {
     int kept = 0, i = 0;
     for (; i < argc; i++) {
@@ -247,7 +266,7 @@ neb_status neb__opts_args(const struct neb_opt *table, void *obj, int argc, char
         if (strncmp(argv[i], "--", 2))
             argv[kept++] = argv[i];
         else
-            NEB_TRY(take(table, obj, argc, argv, &i));
+            NEB_TRY(take(sets, argc, argv, &i));
     }
     for (; i < argc; i++) argv[kept++] = argv[i];
     *positional = kept;

@@ -67,6 +67,13 @@ neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *pre
  * argv, their number goes to *positional. */
 neb_status neb__opts_args(const struct neb_opt *table, void *obj, int argc, char **argv, int *positional);
 
+/* The same over several tables, each with its object; ended by a NULL table. */
+struct neb_opt_set {
+    const struct neb_opt *table;
+    void *obj;
+};
+neb_status neb__opts_args_of(const struct neb_opt_set *sets, int argc, char **argv, int *positional);
+
 void neb__opts_help(const struct neb_opt *table, FILE *to);
 
 /* Appends every field as a line `name: value` behind `indent`, such as a YAML file is read from. Texts without a value and

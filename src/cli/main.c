@@ -1,6 +1,7 @@
 /* main.c: finds the verb and runs it. */
 #include "cli/verb.h"
 #include "base/opts.h"
+#include "task/job.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@ enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static int usage(FILE *to)
 {
-    fprintf(to, "usage: nebula-i VERB [arguments]; nebula-i VERB --help tells more\n\n");
+    fprintf(to, "usage: nebula-i VERB [arguments]; nebula-i VERB --help tells more,\n"
+                "       nebula-i help job every key of a job file\n\n");
     for (int i = 0; i < VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i]->name, verbs[i]->help);
     return to == stdout ? 0 : 2;
 }
@@ -33,10 +35,23 @@ static int unknown(const char *name)
     return 2;
 }
 
+static int help(const char *about)
+{
+    if (!strcmp(about, "job")) {
+        neb__job_help(stdout);
+        return 0;
+    }
+    char *words[] = {(char *)(uintptr_t) "--help", NULL};
+    for (int i = 0; i < VERBS; i++)
+        if (!strcmp(about, verbs[i]->name)) return verbs[i]->run(1, words);
+    return unknown(about);
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) return usage(stderr);
+    if (!strcmp(argv[1], "help") && argc > 2) return help(argv[2]);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return usage(stdout);
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
     for (int i = 0; i < VERBS; i++)

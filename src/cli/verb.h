@@ -18,12 +18,14 @@ struct neb_verb {
     X(corpus)        \
     X(demo)          \
     X(device)        \
+    X(eval)          \
     X(lab)           \
     X(roster)        \
     X(score)         \
     X(simulate)      \
     X(site)          \
     X(train)         \
+    X(translate)     \
     X(version)       \
     X(wan)
 /* clang-format on */

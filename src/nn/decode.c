@@ -1,6 +1,6 @@
 /* decode.c: a decoder over cached keys and values.
  *
- * The cache gives every sequence max_len rows, of which the first len[s] are in use. Attention wants sequences one behind
+ * The cache gives every sequence `max` rows (what the present search can reach), of which the first len[s] are in use. Attention wants sequences one behind
  * the other, so the unused rows form sequences of their own, without queries: with n sequences there are 2n,
  *     keys     [0, len 0) [len 0, max) [max, max + len 1) …      queries   rows of 0, none, rows of 1, none, …
  * and shapes depend on neither lengths nor positions: all single-token runs share one plan (and one recording).
@@ -30,7 +30,7 @@ struct neb_decoding {
     struct neb_feed *source;
 
     /* the present sequences */
-    int32_t seqs, sources, rows;
+    int32_t seqs, sources, rows, max;
     int32_t *len; /* (limits.seqs) */
     bool single;  /* the run appends one token to each */
 
@@ -173,7 +173,7 @@ static void encode_fn(neb_tape *t, void *arg)
 
 static void describe_run(struct neb_decoding *d, neb_tape *t)
 {
-    int64_t n = d->seqs, max = d->limits.max_len, longest = d->single ? 1 : max;
+    int64_t n = d->seqs, max = d->max, longest = d->single ? 1 : max;
     d->side = (struct neb_input_side){
         .rows = d->rows, .ids = ints(d, t, IDS, d->rows), .position = ints(d, t, POSITION, d->rows)};
     d->side.sample = d->side.at = d->side.position; /* there is no dropout: any */
@@ -201,7 +201,7 @@ static void reorder_fn(neb_tape *t, void *arg)
 {
     struct neb_decoding *d = arg;
     const struct neb_arch *a = &d->model->arch;
-    int64_t shape[2] = {(int64_t)d->seqs * d->limits.max_len, a->kv_heads * a->head_dim};
+    int64_t shape[2] = {(int64_t)d->seqs * d->max, a->kv_heads * a->head_dim};
     neb_tensor *index = ints(d, t, REORDER, shape[0]);
     for (int64_t i = 0; i < d->model->decoder.count; i++) {
         neb_buffer *both[] = {d->caches[i].key, d->caches[i].value};
@@ -221,12 +221,19 @@ static neb_status run(struct neb_decoding *d, neb_model_fn fn, uint64_t key)
 static uint64_t run_key(const struct neb_decoding *d)
 {
     uint64_t key = neb__mix64((uint64_t)d->rows << 32 | (uint64_t)d->seqs << 1 | d->single);
+    key = neb__mix64(key ^ (uint64_t)d->max);
     return d->sources ? neb__mix64(key ^ neb__feed_key(d->source)) : key;
 }
 
 /* ---- one run after the other ------------------------------------------------------------------------------------ */
 
 neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source)
+{
+    return neb__decoding_start_short(d, seqs, d->limits.max_len, source);
+}
+
+neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32_t max_len,
+                                     const struct neb_feed_side *source)
 {
     if (seqs < 1 || seqs > d->limits.seqs)
         return neb__fail(NEB_ERR_RANGE, "%d sequences to generate, there is room for %d", seqs,
@@ -238,6 +245,8 @@ neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struc
         NEB_TRY(neb_buffer_clear(d->caches[i].key));
         NEB_TRY(neb_buffer_clear(d->caches[i].value));
     }
+    int32_t rounded = (max_len + 15) / 16 * 16; /* few strides: few memory plans */
+    d->max = rounded < d->limits.max_len ? rounded : d->limits.max_len;
     d->seqs = seqs;
     d->sources = source ? source->seqs : 0;
     memset(d->len, 0, (size_t)seqs * sizeof *d->len);
@@ -252,7 +261,7 @@ static void place_rows(struct neb_decoding *d, const int32_t *counts, const int3
     int32_t *position = d->host + d->at[POSITION], *index = d->host + d->at[INDEX],
             *last = d->host + d->at[LAST], *q = d->host + d->at[Q_STARTS], *k = d->host + d->at[K_STARTS],
             *cross = d->host + d->at[CROSS_Q];
-    int32_t max = d->limits.max_len, row = 0;
+    int32_t max = d->max, row = 0;
     for (int32_t s = 0; s < d->seqs; s++) {
         q[2 * s] = row;
         if (d->sources && s % (d->seqs / d->sources) == 0) cross[s / (d->seqs / d->sources)] = row;
@@ -279,9 +288,9 @@ neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, con
     int64_t rows = 0;
     d->single = true;
     for (int32_t s = 0; s < d->seqs; s++) {
-        if (counts[s] < 1 || counts[s] > d->limits.max_len - d->len[s])
+        if (counts[s] < 1 || counts[s] > d->max - d->len[s])
             return neb__fail(NEB_ERR_RANGE, "sequence %d has %d tokens, room for %d, and shall get %d more",
-                             s, d->len[s], d->limits.max_len, counts[s]);
+                             s, d->len[s], d->max, counts[s]);
         rows += counts[s];
         d->single = d->single && counts[s] == 1;
     }
@@ -299,7 +308,7 @@ neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, con
 
 neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from)
 {
-    int32_t *index = d->host + d->at[REORDER], max = d->limits.max_len, same = 0;
+    int32_t *index = d->host + d->at[REORDER], max = d->max, same = 0;
     int32_t *len = d->host + d->at[LAST]; /* free between runs */
     for (int32_t s = 0; s < d->seqs; s++) {
         if (from[s] < 0 || from[s] >= d->seqs)
@@ -311,5 +320,5 @@ neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from)
     if (same == d->seqs) return NEB_OK;
     memcpy(d->len, len, (size_t)d->seqs * sizeof *len);
     NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
-    return run(d, reorder_fn, neb__mix64((uint64_t)d->seqs));
+    return run(d, reorder_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max));
 }

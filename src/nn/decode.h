@@ -29,6 +29,10 @@ int64_t neb__decoding_vocab(const struct neb_decoding *d);
  * s / (seqs / source->seqs). NEB_ERR_RANGE: beyond the limits. */
 neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source);
 
+/* The same for sequences that stay short: less of the cache is moved about. */
+neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32_t max_len,
+                                     const struct neb_feed_side *source);
+
 /* Appends counts[s] >= 1 tokens to each sequence s (ids: packed) and gives the logits behind the last one of each:
  * (seqs, vocab), host memory, good until the next call. NEB_ERR_RANGE: a sequence would become longer than max_len. */
 neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,

@@ -2,8 +2,9 @@
  *
  * Beam search keeps `beams` unfinished sequences per prompt. A step scores every continuation of all of them, takes the
  * best 2 * beams (enough: at most `beams` of those end), moves the ended ones into the result if they beat it, and goes on
- * with the best of the others. A prompt is done when no unfinished sequence can beat its result any more: scores only
- * fall, so the bound is the best unfinished sum divided by the largest length its divisor can reach. */
+ * with the best of the others. A prompt is done when `beams` sequences have ended, or when no unfinished one can beat the
+ * result any more: scores only fall, so the bound is the best unfinished sum divided by the largest length its divisor
+ * can reach. */
 #include "nn/decode.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -24,6 +25,7 @@ struct search {
     double *score;           /* (seqs) */
     double *best;            /* (count) score of the result, its length counted in */
     bool *done;              /* (count) */
+    int32_t *ended;          /* (count) sequences that reached their end */
     int32_t *next, *from, *one;
     struct candidate *top; /* (2 beams) */
     int32_t *out, *lengths;
@@ -31,12 +33,13 @@ struct search {
 };
 
 /* log of the sum of exponentials */
-static double log_sum(const float *logits, int32_t n, double temperature)
+static double log_sum(const float *logits, int32_t n)
 {
-    double top = -INFINITY, sum = 0;
-    for (int32_t i = 0; i < n; i++) top = fmax(top, logits[i]);
-    for (int32_t i = 0; i < n; i++) sum += exp((logits[i] - top) / temperature);
-    return top / temperature + log(sum);
+    float top = -INFINITY;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) top = logits[i] > top ? logits[i] : top;
+    for (int32_t i = 0; i < n; i++) sum += (double)expf(logits[i] - top);
+    return (double)top + log(sum);
 }
 
 /* ---- one sequence a prompt -------------------------------------------------------------------------------------- */
@@ -113,7 +116,7 @@ static int32_t best_continuations(struct search *s, const float *logits, int32_t
     int32_t n = 0, most = 2 * s->beams, live = at ? s->beams : 1; /* at first all beams are the same */
     for (int32_t b = 0; b < live; b++) {
         const float *row = logits + (int64_t)(i * s->beams + b) * s->vocab;
-        double base = s->score[i * s->beams + b] - log_sum(row, s->vocab, 1);
+        double base = s->score[i * s->beams + b] - log_sum(row, s->vocab);
         if (!isfinite(s->score[i * s->beams + b])) continue;
         for (int32_t v = 0; v < s->vocab; v++) {
             double score = base + row[v];
@@ -146,6 +149,7 @@ static void choose_beams(struct search *s, const float *logits, int32_t at, int3
         const struct candidate *c = &s->top[j];
         if (c->token == s->how->eos) {
             take_result(s, i, first + c->beam, c->score, at, at + 1);
+            s->ended[i]++;
             continue;
         }
         int32_t seq = first + kept++;
@@ -163,7 +167,7 @@ static void choose_beams(struct search *s, const float *logits, int32_t at, int3
     }
     double reach =
         with_length(s, s->score[first], s->how->max_new); /* sums are negative: the longest divides best */
-    s->done[i] = kept == 0 || reach <= s->best[i];
+    s->done[i] = kept == 0 || reach <= s->best[i] || s->ended[i] >= s->beams;
 }
 
 static neb_status step_beams(struct search *s, const float *logits, int32_t at)
@@ -246,12 +250,13 @@ static neb_status make_room(struct search *s)
     s->score = NEB_NEW_ARRAY(double, seqs);
     s->best = NEB_NEW_ARRAY(double, (size_t)s->count);
     s->done = NEB_NEW_ARRAY(bool, (size_t)s->count);
+    s->ended = NEB_NEW_ARRAY(int32_t, (size_t)s->count);
     s->next = NEB_NEW_ARRAY(int32_t, seqs);
     s->from = NEB_NEW_ARRAY(int32_t, seqs);
     s->one = NEB_NEW_ARRAY(int32_t, seqs);
     s->top = NEB_NEW_ARRAY(struct candidate, 2 * (size_t)s->beams);
-    if (!s->tokens || !s->other || !s->score || !s->best || !s->done || !s->next || !s->from || !s->one ||
-        !s->top)
+    if (!s->tokens || !s->other || !s->score || !s->best || !s->done || !s->ended || !s->next || !s->from ||
+        !s->one || !s->top)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a search over %d sequences", s->seqs);
     for (int32_t i = 0; i < s->count; i++) s->best[i] = -INFINITY;
     return NEB_OK;
@@ -264,6 +269,7 @@ static void free_room(struct search *s)
     neb__free(s->score);
     neb__free(s->best);
     neb__free(s->done);
+    neb__free(s->ended);
     neb__free(s->next);
     neb__free(s->from);
     neb__free(s->one);
@@ -286,9 +292,14 @@ neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
                        .lengths = lengths,
                        .rng = {how->seed}};
     const float *logits = NULL;
+    int32_t longest = 0, most = 1 << 24;
+    for (int32_t i = 0; i < count; i++)
+        if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
     memset(lengths, 0, (size_t)count * sizeof *lengths);
     neb_status status = make_room(&s);
-    if (status == NEB_OK) status = neb__decoding_start(d, s.seqs, source);
+    if (status == NEB_OK)
+        status = neb__decoding_start_short(d, s.seqs, longest + (how->max_new < most ? how->max_new : most),
+                                           source);
     if (status == NEB_OK) status = prefill(&s, prompt, starts, &logits);
     if (status == NEB_OK) status = loop(&s, logits);
     free_room(&s);

@@ -213,10 +213,22 @@ static neb_status open_ready(struct neb_ready *r, const char *head)
 
 neb_status neb__ready_open(const char *path, const char *head, neb_device *device, struct neb_ready *out)
 {
+    return neb__ready_open_layers(path, head, 0, device, out);
+}
+
+neb_status neb__ready_open_layers(const char *path, const char *head, int64_t layers, neb_device *device,
+                                  struct neb_ready *out)
+{
     memset(out, 0, sizeof *out);
     NEB_TRY(neb__folder_read(path, &out->folder));
     out->device = device;
-    neb_status s = open_ready(out, head);
+    neb_status s = NEB_OK;
+    if (layers < 0 || layers > out->folder.model.layers)
+        s = neb__fail(NEB_ERR_CONFIG, "%s: the model has %" PRId64 " layers, not %" PRId64, path,
+                      out->folder.model.layers, layers);
+    else if (layers)
+        out->folder.model.layers = layers;
+    if (s == NEB_OK) s = open_ready(out, head);
     if (s == NEB_OK && out->tok && neb__tok_vocab(out->tok) > out->model->arch.vocab)
         s = neb__fail(NEB_ERR_CONFIG, "%s: the tokenizer has %d tokens, the model %" PRId64, path,
                       neb__tok_vocab(out->tok), out->model->arch.vocab);

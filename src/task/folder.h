@@ -60,6 +60,9 @@ struct neb_ready {
 
 /* head: instead of the folder's ("none": hidden states only), or NULL. Owes a close. */
 neb_status neb__ready_open(const char *path, const char *head, neb_device *device, struct neb_ready *out);
+/* The same with the first `layers` layers of the encoder only; 0: all. */
+neb_status neb__ready_open_layers(const char *path, const char *head, int64_t layers, neb_device *device,
+                                  struct neb_ready *out);
 void neb__ready_close(struct neb_ready *r);
 
 #endif

@@ -1,0 +1,387 @@
+/* verb_eval.c: `nebula-i eval KIND …`: how good a trained model is.
+ *
+ *     loss       a job's model on its held-out corpora
+ *     bleu       translations of a file against references
+ *     retrieval  nearest neighbours across languages (Tatoeba's files, or any two aligned ones)
+ *     nli        fine-tuned on sentence pairs, accuracy per file, so per language */
+#include "cli/verb.h"
+#include "base/mem.h"
+#include "task/nli.h"
+#include "task/retrieve.h"
+#include "task/translate.h"
+#include "task/work.h"
+#include "text/lines.h"
+#include "text/score.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct options {
+    char *use, *device, *tokenize, *train, *write;
+    int64_t threads, layer;
+    struct neb_translate_config translate;
+    struct neb_nli_config nli;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    NEB_OPT(struct options, use, NEB_OPT_TEXT, "valid", NULL, "loss: which corpora of the job"),
+    NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
+            "bleu: 13a, intl, or none for text that is tokenised"),
+    NEB_OPT(struct options, write, NEB_OPT_TEXT, "", NULL, "bleu: file for the translations"),
+    NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL,
+            "retrieval: hidden states of this layer; 0: the last"),
+    NEB_OPT(struct options, train, NEB_OPT_TEXT, "", NULL,
+            "nli: files to train on, with commas between them"),
+    NEB_OPT_END,
+};
+
+/* ---- lines ------------------------------------------------------------------------------------------------------ */
+
+struct text {
+    char **line;
+    int n, room;
+};
+
+static void free_text(struct text *t)
+{
+    for (int i = 0; i < t->n; i++) neb__free(t->line[i]);
+    neb__free(t->line);
+    *t = (struct text){0};
+}
+
+static neb_status add_line(struct text *t, const char *text, size_t n)
+{
+    if (t->n == t->room) {
+        int room = t->room ? 2 * t->room : 1024;
+        char **lines = neb__realloc(t->line, (size_t)room * sizeof *lines);
+        if (!lines) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", room);
+        t->line = lines;
+        t->room = room;
+    }
+    char *copy = neb__malloc(n + 1);
+    if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    t->line[t->n++] = copy;
+    return NEB_OK;
+}
+
+/* Owes a free_text() in every case. */
+static neb_status read_text(const char *path, struct text *t)
+{
+    struct neb_lines *l;
+    const char *text;
+    size_t n;
+    *t = (struct text){0};
+    NEB_TRY(neb__lines_open(path, &l));
+    neb_status s;
+    while ((s = neb__lines_next(l, &text, &n)) == NEB_OK && (s = add_line(t, text, n)) == NEB_OK) continue;
+    neb__lines_close(l);
+    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
+/* ---- loss ------------------------------------------------------------------------------------------------------- */
+
+static neb_status load_trained(const char *path, struct neb_model *m)
+{
+    struct neb_folder f;
+    int n;
+    NEB_TRY(neb__folder_read(path, &f));
+    neb_status s = neb__folder_load(&f, m, NULL, true, &n);
+    neb__folder_free(&f);
+    return s;
+}
+
+static neb_status measure(const struct neb_job *job, struct neb_work *w, const char *use)
+{
+    char path[NEB_FOLDER_PATH];
+    struct neb_work_eval e;
+    NEB_TRY(load_trained(job->out, neb__work_model(w)));
+    snprintf(path, sizeof path, "%s/generator", job->out);
+    if (neb__work_generator(w)) NEB_TRY(load_trained(path, neb__work_generator(w)));
+    neb_status s = neb__work_eval(w, use, 0, &e);
+    if (s == NEB_ERR_NOTFOUND) return neb__fail(NEB_ERR_CONFIG, "the job has no corpus with use: %s", use);
+    NEB_TRY(s);
+    printf("%s loss %.4f, perplexity %.2f, accuracy %.2f %% over %" PRId64 " tokens\n", use, e.loss,
+           exp(e.loss), 100 * e.accuracy, e.rows);
+    if (job->kind == NEB_TASK_RTD)
+        printf("replaced tokens: loss %.4f, accuracy %.2f %%, of the replaced %.2f %%\n", e.rtd_loss,
+               100 * e.rtd_accuracy, 100 * e.rtd_recall);
+    return NEB_OK;
+}
+
+static neb_status eval_loss(const struct options *o, char **argv, int n)
+{
+    struct neb_job job;
+    struct neb_data data;
+    struct neb_work *work;
+    NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
+    neb_status s = neb__data_prepare(&job, &data);
+    if (s == NEB_OK) {
+        s = neb__work_open(&job, &data, 0, 1, NULL, &work);
+        if (s == NEB_OK) {
+            s = measure(&job, work, o->use);
+            neb__work_close(work);
+        }
+        neb__data_free(&data);
+    }
+    neb__job_free(&job);
+    return s;
+}
+
+/* ---- bleu ------------------------------------------------------------------------------------------------------- */
+
+static neb_status score(const struct options *o, const struct text *hyp, const struct text *refs, int n)
+{
+    enum neb_word_split split;
+    struct neb_bleu bleu;
+    struct neb_chrf chrf;
+    NEB_TRY(neb__word_split_parse(o->tokenize, &split));
+    neb__bleu_init(&bleu, split, false);
+    neb__chrf_init(&chrf, 0, false);
+    for (int i = 0; i < hyp->n; i++) {
+        const char *ref[NEB_SCORE_REFS];
+        for (int k = 0; k < n; k++) ref[k] = refs[k].line[i];
+        NEB_TRY(neb__bleu_add(&bleu, hyp->line[i], ref, n));
+        NEB_TRY(neb__chrf_add(&chrf, hyp->line[i], ref, n));
+    }
+    printf("BLEU %.2f (brevity penalty %.3f, tokenizer %s), chrF %.2f; %d sentences\n",
+           neb__bleu_score(&bleu), neb__bleu_brevity(&bleu), o->tokenize, neb__chrf_score(&chrf), hyp->n);
+    return NEB_OK;
+}
+
+static neb_status write_text(const char *path, const struct text *t)
+{
+    FILE *f = fopen(path, "w");
+    if (!f) return neb__fail(NEB_ERR_IO, "cannot write %s", path);
+    for (int i = 0; i < t->n; i++) fprintf(f, "%s\n", t->line[i]);
+    bool bad = ferror(f);
+    if (fclose(f) || bad) return neb__fail(NEB_ERR_IO, "cannot write %s", path);
+    return NEB_OK;
+}
+
+static neb_status translate_text(const struct options *o, const struct neb_ready *m,
+                                 const struct text *source, struct text *hyp)
+{
+    struct neb_translator *t;
+    hyp->line = NEB_NEW_ARRAY(char *, (size_t)source->n + 1);
+    if (!hyp->line) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", source->n);
+    NEB_TRY(neb__translator_open(m, &o->translate, &t));
+    neb_status s = neb__translate(t, (const char *const *)source->line, source->n, hyp->line);
+    if (s == NEB_OK) hyp->n = source->n;
+    neb__translator_close(t);
+    return s;
+}
+
+static neb_status eval_bleu(const struct options *o, const struct neb_ready *m, char **files, int n)
+{
+    struct text source = {0}, hyp = {0}, refs[NEB_SCORE_REFS] = {{0}};
+    if (n < 2 || n - 1 > NEB_SCORE_REFS)
+        return neb__fail(NEB_ERR_CONFIG, "eval bleu FOLDER SOURCE REFERENCE…: 1 to %d references",
+                         NEB_SCORE_REFS);
+    neb_status s = read_text(files[0], &source);
+    for (int i = 1; s == NEB_OK && i < n; i++) {
+        s = read_text(files[i], &refs[i - 1]);
+        if (s == NEB_OK && refs[i - 1].n != source.n)
+            s = neb__fail(NEB_ERR_CONFIG, "%s has %d lines, %s %d", files[0], source.n, files[i],
+                          refs[i - 1].n);
+    }
+    if (s == NEB_OK) s = translate_text(o, m, &source, &hyp);
+    if (s == NEB_OK && o->write) s = write_text(o->write, &hyp);
+    if (s == NEB_OK) s = score(o, &hyp, refs, n - 1);
+    free_text(&source);
+    free_text(&hyp);
+    for (int i = 0; i < NEB_SCORE_REFS; i++) free_text(&refs[i]);
+    return s;
+}
+
+/* ---- retrieval -------------------------------------------------------------------------------------------------- */
+
+static neb_status compare(struct neb_embedder *e, const char *one, const char *two, struct neb_retrieval *out)
+{
+    struct text a, b;
+    neb_status s = read_text(one, &a), t = read_text(two, &b);
+    size_t width = (size_t)neb__embedder_width(e), n = (size_t)a.n;
+    if (s == NEB_OK) s = t;
+    if (s == NEB_OK && (a.n != b.n || !a.n))
+        s = neb__fail(NEB_ERR_CONFIG, "%s has %d lines, %s %d: they must be aligned", one, a.n, two, b.n);
+    float *va = s == NEB_OK ? neb__malloc(n * width * sizeof *va) : NULL;
+    float *vb = s == NEB_OK ? neb__malloc(n * width * sizeof *vb) : NULL;
+    if (s == NEB_OK && (!va || !vb))
+        s = neb__fail(NEB_ERR_NOMEM, "out of memory for %zu sentence vectors", n);
+    if (s == NEB_OK) s = neb__embed(e, (const char *const *)a.line, a.n, va);
+    if (s == NEB_OK) s = neb__embed(e, (const char *const *)b.line, b.n, vb);
+    if (s == NEB_OK) s = neb__retrieve(va, vb, a.n, (int64_t)width, out);
+    neb__free(va);
+    neb__free(vb);
+    free_text(&a);
+    free_text(&b);
+    return s;
+}
+
+static neb_status report(struct neb_embedder *e, const char *name, const char *one, const char *two,
+                         double *sum)
+{
+    struct neb_retrieval r;
+    NEB_TRY(compare(e, one, two, &r));
+    printf("%-12s %5d sentences: %5.1f %% there, %5.1f %% back\n", name, r.n, 100 * r.forth, 100 * r.back);
+    fflush(stdout);
+    *sum += (r.forth + r.back) / 2;
+    return NEB_OK;
+}
+
+/* `tatoeba.deu-eng.deu` and its other half, for every pair in the folder; in the order of the names. */
+static neb_status scan(struct neb_embedder *e, const char *dir, double *sum, int *count)
+{
+    struct dirent **list;
+    int n = scandir(dir, &list, NULL, alphasort);
+    neb_status s = n < 0 ? neb__fail(NEB_ERR_IO, "cannot read the folder %s", dir) : NEB_OK;
+    for (int i = 0; i < n; i++) {
+        char a[16], b[16], c[16], end, one[1200], two[1200];
+        if (s == NEB_OK &&
+            sscanf(list[i]->d_name, "tatoeba.%15[a-z]-%15[a-z].%15[a-z]%c", a, b, c, &end) == 3 &&
+            !strcmp(a, c) && strcmp(a, b)) {
+            snprintf(one, sizeof one, "%s/%s", dir, list[i]->d_name);
+            snprintf(two, sizeof two, "%s/tatoeba.%s-%s.%s", dir, a, b, b);
+            s = report(e, a, one, two, sum);
+            (*count)++;
+        }
+        free(list[i]); /* scandir's own */
+    }
+    if (n >= 0) free(list);
+    return s;
+}
+
+static neb_status eval_retrieval(const struct neb_ready *m, char **files, int n)
+{
+    struct neb_embedder *e;
+    struct stat st;
+    double sum = 0;
+    int count = 0;
+    NEB_TRY(neb__embedder_open(m, &e));
+    neb_status s = NEB_OK;
+    if (n == 1 && !stat(files[0], &st) && S_ISDIR(st.st_mode))
+        s = scan(e, files[0], &sum, &count);
+    else if (n < 2 || n % 2)
+        s = neb__fail(NEB_ERR_CONFIG, "eval retrieval FOLDER DIR, or FOLDER and pairs of aligned files");
+    else
+        for (int i = 0; s == NEB_OK && i < n; i += 2, count++)
+            s = report(e, strrchr(files[i], '/') ? strrchr(files[i], '/') + 1 : files[i], files[i],
+                       files[i + 1], &sum);
+    if (s == NEB_OK && count) printf("mean of %d: %.1f %%\n", count, 100 * sum / count);
+    neb__embedder_close(e);
+    return s;
+}
+
+/* ---- nli -------------------------------------------------------------------------------------------------------- */
+
+static void show_step(void *arg, int64_t step, int64_t steps, double loss)
+{
+    (void)arg;
+    if (step % 50 == 0 || step == steps)
+        fprintf(stderr, "nli  step %" PRId64 "/%" PRId64 "  loss %.4f\n", step, steps, loss);
+}
+
+static neb_status eval_nli(const struct options *o, neb_device *device, char **argv, int n)
+{
+    char name[512];
+    const char *files[64];
+    char *names[64] = {0};
+    int count = 0;
+    struct neb_nli *nli;
+    if (!o->train || n < 2)
+        return neb__fail(NEB_ERR_CONFIG, "eval nli FOLDER --train FILE[,FILE…] TEST-FILE…");
+    neb_status s = neb__nli_open(argv[0], &o->nli, device, &nli);
+    if (s != NEB_OK) return s;
+    for (; s == NEB_OK && count < 64 && neb__list_part(o->train, count, name, sizeof name); count++) {
+        files[count] = names[count] = neb__strdup(name);
+        if (!names[count]) s = neb__fail(NEB_ERR_NOMEM, "out of memory for a name");
+    }
+    if (s == NEB_OK) s = neb__nli_train(nli, files, count, show_step, NULL);
+    double sum = 0;
+    for (int i = 1; s == NEB_OK && i < n; i++) {
+        struct neb_nli_result r;
+        s = neb__nli_test(nli, argv[i], &r);
+        if (s != NEB_OK) break;
+        double share = r.pairs ? (double)r.right / (double)r.pairs : 0;
+        printf("%s: accuracy %.2f %%, loss %.4f, %" PRId64 " pairs\n", argv[i], 100 * share, r.loss, r.pairs);
+        fflush(stdout);
+        sum += share;
+    }
+    if (s == NEB_OK) printf("mean of %d files: %.2f %%\n", n - 1, 100 * sum / (n - 1));
+    for (int i = 0; i < count; i++) neb__free(names[i]);
+    neb__nli_close(nli);
+    return s;
+}
+
+/* ---- the verb --------------------------------------------------------------------------------------------------- */
+
+/* A folder's model, with as many layers as wanted. */
+static neb_status with_model(const struct options *o, const char *kind, neb_device *device, char **argv,
+                             int n)
+{
+    struct neb_ready m;
+    bool bleu = !strcmp(kind, "bleu");
+    NEB_TRY(neb__ready_open_layers(argv[0], bleu ? NULL : "none", bleu ? 0 : o->layer, device, &m));
+    neb_status s = bleu ? eval_bleu(o, &m, argv + 1, n - 1) : eval_retrieval(&m, argv + 1, n - 1);
+    neb__ready_close(&m);
+    return s;
+}
+
+static neb_status evaluate(const struct options *o, char **argv, int n)
+{
+    const char *kind = argv[0];
+    struct neb_device_config config = {.threads = (int)o->threads};
+    neb_device *device;
+    if (!strcmp(kind, "loss")) return eval_loss(o, argv + 1, n - 1);
+    if (strcmp(kind, "bleu") && strcmp(kind, "retrieval") && strcmp(kind, "nli"))
+        return neb__fail(NEB_ERR_CONFIG, "eval: '%s' is not loss, bleu, retrieval or nli", kind);
+    NEB_TRY(neb_device_open(o->device, &config, &device));
+    neb_status s = !strcmp(kind, "nli") ? eval_nli(o, device, argv + 1, n - 1)
+                                        : with_model(o, kind, device, argv + 1, n - 1);
+    neb_device_close(device);
+    return s;
+}
+
+static int usage(int status)
+{
+    FILE *to = status ? stderr : stdout;
+    fprintf(
+        to,
+        "usage: nebula-i eval loss JOB.yaml [section.key=value …]      held-out loss, accuracy, RTD "
+        "accuracy\n"
+        "       nebula-i eval bleu FOLDER SOURCE REFERENCE…            of translations\n"
+        "       nebula-i eval retrieval FOLDER DIR | FOLDER A B …      nearest neighbour across languages\n"
+        "       nebula-i eval nli FOLDER --train FILE[,FILE…] TEST…    fine-tuned, accuracy per file\n\n");
+    neb__opts_help(table, to);
+    neb__opts_help(neb__translate_options, to);
+    neb__opts_help(neb__nli_options, to);
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    const struct neb_opt_set sets[] = {
+        {table, &o}, {neb__translate_options, &o.translate}, {neb__nli_options, &o.nli}, {NULL, NULL}};
+    int n = 0;
+    if (argc && !strcmp(argv[0], "--help")) return usage(0);
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && sets[i].table; i++) s = neb__opts_init(sets[i].table, sets[i].obj);
+    if (s == NEB_OK) s = neb__opts_args_of(sets, argc, argv, &n);
+    bool wrong = s == NEB_OK && n < 2;
+    if (s == NEB_OK && !wrong) s = evaluate(&o, argv, n);
+    for (int i = 0; sets[i].table; i++) neb__opts_free(sets[i].table, sets[i].obj);
+    if (wrong) return usage(2);
+    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+}
+
+const struct neb_verb neb__verb_eval = {"eval", "loss|bleu|retrieval|nli …", "how good a trained model is",
+                                        run};

@@ -1,0 +1,125 @@
+/* verb_translate.c: `nebula-i translate FOLDER [FILE…]`: a translation a line, in the order of the lines.
+ *
+ * Lines are taken a window at a time: sorting a window by length is what makes batches dense, and a pipe gets its first
+ * answers after one. */
+#include "cli/verb.h"
+#include "base/mem.h"
+#include "task/translate.h"
+#include "text/lines.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct options {
+    int64_t window, threads;
+    char *device;
+    struct neb_translate_config how;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, window, NEB_OPT_INT, "2048", "lines", "read before the first is written"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    NEB_OPT_END,
+};
+
+static neb_status write_window(struct neb_translator *t, char **lines, int n)
+{
+    char **out = NEB_NEW_ARRAY(char *, (size_t)n);
+    if (!out) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
+    neb_status s = neb__translate(t, (const char *const *)lines, n, out);
+    for (int i = 0; s == NEB_OK && i < n; i++) {
+        puts(out[i]);
+        neb__free(out[i]);
+    }
+    neb__free(out);
+    if (s == NEB_OK && (fflush(stdout) || ferror(stdout)))
+        return neb__fail(NEB_ERR_IO, "cannot write the translations");
+    return s;
+}
+
+static neb_status read_window(struct neb_lines *file, char **lines, int window, int *n)
+{
+    const char *text;
+    size_t size;
+    neb_status s = NEB_OK;
+    for (*n = 0; *n < window && (s = neb__lines_next(file, &text, &size)) == NEB_OK; (*n)++) {
+        lines[*n] = neb__malloc(size + 1);
+        if (!lines[*n]) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+        memcpy(lines[*n], text, size);
+        lines[*n][size] = 0;
+    }
+    return s;
+}
+
+static neb_status translate_file(struct neb_translator *t, const char *path, int window)
+{
+    struct neb_lines *file;
+    char **lines = NEB_NEW_ARRAY(char *, (size_t)window);
+    if (!lines) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", window);
+    neb_status s = neb__lines_open(path, &file);
+    bool opened = s == NEB_OK;
+    while (s == NEB_OK) {
+        int n;
+        s = read_window(file, lines, window, &n);
+        if (n && (s == NEB_OK || s == NEB_ERR_AGAIN)) {
+            neb_status written = write_window(t, lines, n);
+            if (written != NEB_OK) s = written;
+        }
+        for (int i = 0; i < n; i++) neb__free(lines[i]);
+    }
+    if (opened) neb__lines_close(file);
+    neb__free(lines);
+    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
+static neb_status translate(const struct options *o, char **argv, int n)
+{
+    struct neb_device_config config = {.threads = (int)o->threads};
+    neb_device *device;
+    struct neb_ready model;
+    struct neb_translator *t;
+    NEB_TRY(neb_device_open(o->device, &config, &device));
+    neb_status s = neb__ready_open(argv[0], NULL, device, &model);
+    if (s == NEB_OK) {
+        s = neb__translator_open(&model, &o->how, &t);
+        if (s == NEB_OK) {
+            if (n == 1) s = translate_file(t, "/dev/stdin", (int)o->window);
+            for (int i = 1; s == NEB_OK && i < n; i++) s = translate_file(t, argv[i], (int)o->window);
+            neb__translator_close(t);
+        }
+        neb__ready_close(&model);
+    }
+    neb_device_close(device);
+    return s;
+}
+
+static int usage(int status)
+{
+    FILE *to = status ? stderr : stdout;
+    fprintf(to, "usage: nebula-i translate [options] FOLDER [FILE…]\n"
+                "Translates the files, or standard input, with the model that training left in FOLDER.\n\n");
+    neb__opts_help(neb__translate_options, to);
+    neb__opts_help(table, to);
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o = {0};
+    const struct neb_opt_set sets[] = {{table, &o}, {neb__translate_options, &o.how}, {NULL, NULL}};
+    int n = 0;
+    if (argc && !strcmp(argv[0], "--help")) return usage(0);
+    neb_status s = neb__opts_init(table, &o);
+    if (s == NEB_OK) s = neb__opts_init(neb__translate_options, &o.how);
+    if (s == NEB_OK) s = neb__opts_args_of(sets, argc, argv, &n);
+    bool wrong = s == NEB_OK && (n < 1 || o.window < 1 || o.window > 1 << 20);
+    if (s == NEB_OK && !wrong) s = translate(&o, argv, n);
+    neb__opts_free(neb__translate_options, &o.how);
+    neb__opts_free(table, &o);
+    if (wrong) return usage(2);
+    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+}
+
+const struct neb_verb neb__verb_translate = {"translate", "FOLDER [FILE…]", "translate with a trained model",
+                                             run};

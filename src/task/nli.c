@@ -1,0 +1,323 @@
+/* nli.c: fine-tuning an encoder on sentence pairs, and testing it.
+ *
+ * Pairs are packed as in pre-training (<s> a </s> b </s>, positions and segments starting anew at b) into batches of one
+ * shape: padding sequences have no target. The learning rate rises over a tenth of the steps and falls linearly. */
+#include "task/nli.h"
+#include "base/mem.h"
+#include "task/pack.h"
+#include "text/lines.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CLASSES = 3 };
+
+#define OPT(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_nli_config, field, kind, fallback, unit, help)
+
+const struct neb_opt neb__nli_options[] = {
+    OPT(epochs, NEB_OPT_INT, "3", NULL, "nli: times through the training pairs"),
+    OPT(tokens, NEB_OPT_INT, "1024", "tokens", "nli: of a batch"),
+    OPT(pair_len, NEB_OPT_INT, "128", "tokens", "nli: longest pair; longer ones are cut"),
+    OPT(lr, NEB_OPT_REAL, "1e-4", NULL, "nli: peak learning rate"),
+    OPT(weight_decay, NEB_OPT_REAL, "0.01", NULL, "nli: decoupled"),
+    OPT(pooling, NEB_OPT_TEXT, "mean", NULL, "nli: first (token) or mean"),
+    OPT(method, NEB_OPT_TEXT, "full", NULL, "nli: full, frozen (the head alone), lora, adapter …"),
+    OPT(seed, NEB_OPT_INT, "1", NULL, "nli: of the head, the order and dropout"),
+    NEB_OPT_END,
+};
+
+struct neb_nli {
+    struct neb_nli_config c; /* its texts are the caller's */
+    struct neb_folder folder;
+    neb_params *params;
+    struct neb_model *model;
+    struct neb_tok *tok;
+    struct neb_pack *pack;
+    struct neb_feed *feed;
+    neb_tape *tape;
+    neb_optimizer *opt;
+    int32_t *label; /* (room) of every pair */
+    int room;
+    int32_t *target; /* (sequences of a batch) */
+    int seqs;
+    struct neb_micro micro;
+};
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static neb_status make_model(struct neb_nli *n, neb_device *device)
+{
+    static const char *const options[][2] = {{"head", "class"}, {"classes", "3"}, {"label_smoothing", "0"}};
+    struct neb_folder *f = &n->folder;
+    int loaded;
+    for (int i = 0; i < 3; i++)
+        NEB_TRY(neb__opts_set(neb__model_options, &f->model, options[i][0], options[i][1]));
+    NEB_TRY(neb__opts_set(neb__model_options, &f->model, "pooling", n->c.pooling));
+    if (strcmp(f->model.kind, "encoder"))
+        return neb__fail(NEB_ERR_CONFIG, "the model in %s is no encoder", f->path);
+    struct neb_peft_config peft;
+    NEB_TRY(neb__peft_config_init(&peft));
+    neb_status s = neb__opts_set(neb__peft_options, &peft, "method", n->c.method);
+    if (s == NEB_OK && strcmp(n->c.method, "full"))
+        s = neb__opts_set(neb__peft_options, &peft, "train", "head.*");
+    if (s == NEB_OK) s = neb_params_create(&n->params);
+    if (s == NEB_OK) s = neb__model_create(&f->model, &peft, "", NULL, n->params, &n->model);
+    neb__peft_config_free(&peft);
+    NEB_TRY(s);
+    NEB_TRY(neb_params_ready(n->params, device, (uint64_t)n->c.seed));
+    NEB_TRY(neb__model_ready(n->model));
+    return neb__folder_load(f, n->model, "embed.*,encoder.*", false, &loaded);
+}
+
+static neb_status make_batches(struct neb_nli *n, neb_device *device)
+{
+    int32_t longest = (int32_t)(n->c.pair_len < n->model->arch.max_positions ? n->c.pair_len
+                                                                             : n->model->arch.max_positions);
+    n->seqs = (int)(n->c.tokens / 8);
+    struct neb_pack_config c = {.tok = n->tok,
+                                .lead = neb__tok_special(n->tok, NEB_TOK_BOS),
+                                .max_len = longest,
+                                .rows = (int32_t)n->c.tokens,
+                                .seqs = n->seqs,
+                                .pad = true};
+    int most = 2 * n->seqs + (int)n->c.tokens / longest + 2;
+    struct neb_feed_limits l = {.rows = {(int32_t)n->c.tokens},
+                                .seqs = most,
+                                .targets = most,
+                                .prefix = (int32_t)n->model->peft.prefix_length};
+    n->target = NEB_NEW_ARRAY(int32_t, (size_t)most);
+    if (!n->target) return neb__fail(NEB_ERR_NOMEM, "out of memory for a batch of pairs");
+    NEB_TRY(neb__pack_create(&c, &n->pack));
+    return neb__feed_create(device, &l, &n->feed);
+}
+
+static neb_status check(const struct neb_nli_config *c)
+{
+    if (c->epochs < 1 || c->epochs > 1000 || c->pair_len < 8 || c->tokens < c->pair_len ||
+        c->tokens > 1 << 20)
+        return neb__fail(NEB_ERR_CONFIG, "nli: epochs from 1 to 1000; pair_len from 8 up to tokens");
+    if (!(c->lr > 0 && c->lr < 1)) return neb__fail(NEB_ERR_CONFIG, "nli: lr must be between 0 and 1");
+    return NEB_OK;
+}
+
+static neb_status open_nli(struct neb_nli *n, const char *folder, neb_device *device)
+{
+    struct neb_optimizer_config o = neb_optimizer_defaults();
+    NEB_TRY(check(&n->c));
+    o.decay = (float)n->c.weight_decay;
+    NEB_TRY(neb__folder_read(folder, &n->folder));
+    NEB_TRY(neb__folder_tokenizer(&n->folder, &n->tok));
+    NEB_TRY(make_model(n, device));
+    NEB_TRY(make_batches(n, device));
+    NEB_TRY(neb_tape_create(device, n->params, &n->tape));
+    return neb_optimizer_create(device, n->params, &o, &n->opt);
+}
+
+neb_status neb__nli_open(const char *folder, const struct neb_nli_config *c, neb_device *device,
+                         struct neb_nli **out)
+{
+    struct neb_nli *n = NEB_NEW(struct neb_nli);
+    if (!n) return neb__fail(NEB_ERR_NOMEM, "out of memory for fine-tuning");
+    n->c = *c;
+    neb_status s = open_nli(n, folder, device);
+    if (s != NEB_OK) {
+        neb__nli_close(n);
+        return s;
+    }
+    *out = n;
+    return NEB_OK;
+}
+
+void neb__nli_close(struct neb_nli *n)
+{
+    if (!n) return;
+    neb_optimizer_destroy(n->opt);
+    neb_tape_destroy(n->tape);
+    neb__feed_destroy(n->feed);
+    neb__pack_destroy(n->pack);
+    neb__model_destroy(n->model);
+    neb_params_destroy(n->params);
+    neb__tok_close(n->tok);
+    neb__folder_free(&n->folder);
+    neb__free(n->label);
+    neb__free(n->target);
+    neb__free(n);
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------------------ */
+
+enum { COLUMNS = 16 };
+
+/* Cuts a line at its tabs, in place. */
+static int cut(char *line, char **column)
+{
+    int n = 0;
+    for (char *at = line; at && n < COLUMNS; n++) {
+        column[n] = at;
+        at = strchr(at, '\t');
+        if (at) *at++ = 0;
+    }
+    return n;
+}
+
+static int label_of(const char *word)
+{
+    static const char *const words[] = {"entailment", "neutral", "contradiction"};
+    for (int i = 0; i < CLASSES; i++)
+        if ((word[0] == '0' + i && !word[1]) || !strncmp(word, words[i], strlen(words[i]) - 3)) return i;
+    return -1;
+}
+
+struct columns {
+    int premise, hypothesis, label, most;
+};
+
+static neb_status read_header(char *line, const char *file, struct columns *out)
+{
+    char *column[COLUMNS];
+    int n = cut(line, column);
+    *out = (struct columns){-1, -1, -1, 0};
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(column[i], "premise")) out->premise = i;
+        if (!strncmp(column[i], "hypo", 4)) out->hypothesis = i;
+        if (!strcmp(column[i], "label")) out->label = i;
+    }
+    if (out->premise < 0 || out->hypothesis < 0 || out->label < 0)
+        return neb__fail(NEB_ERR_CORRUPT,
+                         "%s: the first line must name the columns premise, hypothesis, label", file);
+    out->most = n;
+    return NEB_OK;
+}
+
+static neb_status add_pair(struct neb_nli *n, char **column, const struct columns *c, const char *where,
+                           int64_t line)
+{
+    int label = label_of(column[c->label]), number = neb__pack_count(n->pack);
+    if (label < 0)
+        return neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": '%.40s' is no label", where, line,
+                         column[c->label]);
+    if (number >= n->room) {
+        int room = n->room ? 2 * n->room : 1024;
+        int32_t *labels = neb__realloc(n->label, (size_t)room * sizeof *labels);
+        if (!labels) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d pairs", room);
+        n->label = labels;
+        n->room = room;
+    }
+    NEB_TRY(neb__pack_add(n->pack, column[c->premise], column[c->hypothesis], number));
+    n->label[number] = label;
+    return NEB_OK;
+}
+
+static neb_status read_pairs(struct neb_nli *n, const char *file)
+{
+    struct neb_lines *l;
+    struct columns c = {0};
+    const char *text;
+    size_t size;
+    NEB_TRY(neb__lines_open(file, &l));
+    neb_status s;
+    while ((s = neb__lines_next(l, &text, &size)) == NEB_OK) {
+        char *line = neb__malloc(size + 1), *column[COLUMNS];
+        if (!line) {
+            s = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+            break;
+        }
+        memcpy(line, text, size);
+        line[size] = 0;
+        if (!c.most)
+            s = read_header(line, file, &c);
+        else if (cut(line, column) < c.most)
+            s = neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": fewer columns than the first line", file,
+                          neb__lines_number(l));
+        else
+            s = add_pair(n, column, &c, file, neb__lines_number(l));
+        neb__free(line);
+        if (s != NEB_OK) break;
+    }
+    neb__lines_close(l);
+    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
+/* ---- training and testing --------------------------------------------------------------------------------------- */
+
+static void run_fn(neb_tape *t, void *arg)
+{
+    struct neb_nli *n = arg;
+    const struct neb_input *in = neb__feed_input(n->feed, t);
+    neb__model_loss(n->model, t, neb__model_run(n->model, t, in), in, NULL);
+}
+
+/* The next batch on the device; how many pairs it has. */
+static neb_status load_next(struct neb_nli *n, int *used)
+{
+    struct neb_feed_side side;
+    const int *numbers;
+    *used = neb__pack_next(n->pack, &side, &numbers);
+    if (!*used) return NEB_OK;
+    for (int i = 0; i < side.seqs; i++) n->target[i] = i < *used ? n->label[numbers[i]] : -1;
+    struct neb_feed_data d = {.sides = 1, .side = {side}, .targets = side.seqs, .target = n->target};
+    return neb__feed_load(n->feed, &d);
+}
+
+/* How many batches an epoch has, without making them on the device. */
+static int64_t count_batches(struct neb_nli *n, uint64_t seed)
+{
+    struct neb_feed_side side;
+    const int *numbers;
+    int64_t batches = 0;
+    neb__pack_order(n->pack, seed);
+    while (neb__pack_next(n->pack, &side, &numbers)) batches++;
+    return batches;
+}
+
+static neb_status train_epoch(struct neb_nli *n, int64_t epoch, int64_t steps, int64_t *step, neb_nli_fn show,
+                              void *arg)
+{
+    struct neb_schedule schedule = {
+        .kind = NEB_LINEAR, .peak = (float)n->c.lr, .warmup = steps / 10, .total = steps};
+    neb__pack_order(n->pack, (uint64_t)(n->c.seed * 1000 + epoch + 1));
+    for (int used;;) {
+        struct neb_step_info info = {0};
+        NEB_TRY(load_next(n, &used));
+        if (!used) return NEB_OK;
+        n->micro = (struct neb_micro){NULL, run_fn, n, neb__feed_key(n->feed), used};
+        float lr = neb_schedule_lr(&schedule, *step < steps ? *step : steps - 1);
+        neb_status s = neb_train_step(n->opt, n->tape, &n->micro, 1, lr, (uint32_t)n->c.seed, NULL, &info);
+        if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
+        if (show) show(arg, ++*step, steps, (double)info.loss[0]);
+    }
+}
+
+neb_status neb__nli_train(struct neb_nli *n, const char *const *files, int count, neb_nli_fn show, void *arg)
+{
+    neb__pack_clear(n->pack);
+    for (int i = 0; i < count; i++) NEB_TRY(read_pairs(n, files[i]));
+    if (!neb__pack_count(n->pack)) return neb__fail(NEB_ERR_CONFIG, "no pairs to train on");
+    int64_t steps = n->c.epochs * count_batches(n, 1), step = 0;
+    for (int64_t e = 0; e < n->c.epochs; e++) NEB_TRY(train_epoch(n, e, steps, &step, show, arg));
+    return NEB_OK;
+}
+
+neb_status neb__nli_test(struct neb_nli *n, const char *file, struct neb_nli_result *out)
+{
+    struct neb_nli_result r = {0};
+    neb__pack_clear(n->pack);
+    NEB_TRY(read_pairs(n, file));
+    neb__pack_order(n->pack, 0);
+    for (int used;;) {
+        struct neb_ctl c = {.step = 1, .seed = 1, .loss_scale = 1};
+        NEB_TRY(load_next(n, &used));
+        if (!used) break;
+        struct neb_run run = {.fn = run_fn, .arg = n, .key = neb__feed_key(n->feed)};
+        NEB_TRY(neb_tape_begin_step(n->tape, &c));
+        NEB_TRY(neb_tape_run(n->tape, &run));
+        NEB_TRY(neb_tape_end_step(n->tape, true, &c));
+        r.loss += (double)c.loss[0];
+        r.right += (int64_t)c.counts[0];
+        r.pairs += used;
+    }
+    if (r.pairs) r.loss /= (double)r.pairs;
+    *out = r;
+    return NEB_OK;
+}

@@ -1,0 +1,139 @@
+/* retrieve.c: mean-pooled sentence vectors and nearest neighbours by cosine. The similarities of all pairs are computed
+ * once, a row at a time; each row gives a neighbour in one direction and a candidate for every column's in the other. */
+#include "task/retrieve.h"
+#include "base/mem.h"
+#include "task/pack.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = 4096, SEQS = 256 };
+
+struct neb_embedder {
+    const struct neb_ready *m;
+    struct neb_pack *pack;
+    struct neb_feed *feed;
+    neb_tape *tape;
+    neb_buffer *out; /* F32 (2 SEQS, width) */
+    float *host;
+};
+
+static neb_status open_embedder(struct neb_embedder *e)
+{
+    const struct neb_ready *m = e->m;
+    const struct neb_arch *a = &m->model->arch;
+    if (a->kind == NEB_DECODER || !m->tok)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the model in %s has no encoder or no tokenizer: no sentence vectors",
+                         m->folder.path);
+    int32_t longest = (int32_t)(a->max_positions < ROWS ? a->max_positions : ROWS);
+    struct neb_pack_config c = {.tok = m->tok,
+                                .lead = a->kind == NEB_ENCODER ? neb__tok_special(m->tok, NEB_TOK_BOS) : -1,
+                                .max_len = longest,
+                                .rows = ROWS,
+                                .seqs = SEQS,
+                                .pad = true};
+    struct neb_feed_limits l = {.rows = {ROWS},
+                                .seqs = 2 * SEQS + ROWS / longest + 2,
+                                .prefix = (int32_t)m->model->peft.prefix_length};
+    size_t bytes = (size_t)l.seqs * (size_t)a->hidden * sizeof(float);
+    NEB_TRY(neb__pack_create(&c, &e->pack));
+    NEB_TRY(neb__feed_create(m->device, &l, &e->feed));
+    NEB_TRY(neb_tape_create(m->device, m->params, &e->tape));
+    NEB_TRY(neb_buffer_create(m->device, bytes, &e->out));
+    e->host = neb__malloc(bytes);
+    return e->host ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
+}
+
+neb_status neb__embedder_open(const struct neb_ready *model, struct neb_embedder **out)
+{
+    struct neb_embedder *e = NEB_NEW(struct neb_embedder);
+    if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
+    e->m = model;
+    neb_status s = open_embedder(e);
+    if (s != NEB_OK) {
+        neb__embedder_close(e);
+        return s;
+    }
+    *out = e;
+    return NEB_OK;
+}
+
+void neb__embedder_close(struct neb_embedder *e)
+{
+    if (!e) return;
+    neb_tape_destroy(e->tape);
+    neb__feed_destroy(e->feed);
+    neb_buffer_destroy(e->out);
+    neb__pack_destroy(e->pack);
+    neb__free(e->host);
+    neb__free(e);
+}
+
+int64_t neb__embedder_width(const struct neb_embedder *e)
+{
+    return e->m->model->arch.hidden;
+}
+
+static void run_fn(neb_tape *t, void *arg)
+{
+    struct neb_embedder *e = arg;
+    const struct neb_input_side *side = &neb__feed_input(e->feed, t)->side[0];
+    neb_tensor *x = neb__model_encode(e->m->model, t, side);
+    neb_output(t, neb_op_mean_pool(t, x, &side->seqs), e->out, NEB_F32);
+}
+
+static void put_row(const float *x, int64_t n, float *out)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    double scale = sum > 0 ? 1 / sqrt(sum) : 0;
+    for (int64_t i = 0; i < n; i++) out[i] = (float)((double)x[i] * scale);
+}
+
+neb_status neb__embed(struct neb_embedder *e, const char *const *lines, int n, float *out)
+{
+    struct neb_feed_side side;
+    const int *numbers;
+    int64_t width = neb__embedder_width(e);
+    neb__pack_clear(e->pack);
+    for (int i = 0; i < n; i++) NEB_TRY(neb__pack_add(e->pack, lines[i], NULL, i));
+    neb__pack_order(e->pack, 0);
+    for (int used; (used = neb__pack_next(e->pack, &side, &numbers)) > 0;) {
+        struct neb_feed_data data = {.sides = 1, .side = {side}};
+        NEB_TRY(neb__feed_load(e->feed, &data));
+        struct neb_run run = {.fn = run_fn, .arg = e, .key = neb__feed_key(e->feed)};
+        NEB_TRY(neb_tape_run(e->tape, &run));
+        NEB_TRY(neb_buffer_download(e->out, e->host, (size_t)used * (size_t)width * sizeof *e->host));
+        for (int i = 0; i < used; i++) put_row(e->host + i * width, width, out + numbers[i] * width);
+    }
+    return NEB_OK;
+}
+
+neb_status neb__retrieve(const float *a, const float *b, int n, int64_t width, struct neb_retrieval *out)
+{
+    float *best = neb__malloc((size_t)n * sizeof *best + 1);
+    int *from = NEB_NEW_ARRAY(int, (size_t)n + 1), forth = 0, back = 0;
+    if (!best || !from) {
+        neb__free(best);
+        neb__free(from);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for comparing %d sentences", n);
+    }
+    for (int j = 0; j < n; j++) best[j] = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        float top = -INFINITY;
+        int nearest = -1;
+        for (int j = 0; j < n; j++) {
+            float dot = 0;
+            for (int64_t k = 0; k < width; k++) dot += a[i * width + k] * b[j * width + k];
+            if (dot > top) top = dot, nearest = j;
+            if (dot > best[j]) best[j] = dot, from[j] = i;
+        }
+        forth += nearest == i;
+    }
+    for (int j = 0; j < n; j++) back += from[j] == j;
+    *out = (struct neb_retrieval){n, n ? (double)forth / n : 0, n ? (double)back / n : 0};
+    neb__free(best);
+    neb__free(from);
+    return NEB_OK;
+}

@@ -1,0 +1,200 @@
+/* translate.c: lines are tokenised, sorted by length, translated in batches of about equal lengths by beam search, and put
+ * back in their order. The decoding
+ * keeps a memory plan for every shape it met, so it is made anew now and then. */
+#include "task/translate.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "nn/decode.h"
+#include "task/pack.h"
+
+#include <string.h>
+
+enum { SHAPES = 64 };
+
+#define OPT(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_translate_config, field, kind, fallback, unit, help)
+
+const struct neb_opt neb__translate_options[] = {
+    OPT(beams, NEB_OPT_INT, "5", NULL, "sequences that are followed at once; 1: always the likeliest token"),
+    OPT(length_penalty, NEB_OPT_REAL, "1", NULL,
+        "scores are divided by length to this power; larger: longer"),
+    OPT(batch, NEB_OPT_INT, "32", "sentences", "translated together"),
+    OPT(max_len, NEB_OPT_INT, "256", "tokens", "longest translation; never more than the model's positions"),
+    OPT(to, NEB_OPT_TEXT, "", NULL, "target language, for a model of several"),
+    NEB_OPT_END,
+};
+
+struct neb_translator {
+    const struct neb_ready *m;
+    struct neb_translate_config c; /* its text is not ours */
+    int32_t tag, bos, eos, max_len, rows;
+    struct neb_decoding *decoding;
+    int batches;
+    struct neb_pack *pack;
+    int32_t *prompt, *prompt_starts, *out, *lengths;
+};
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static neb_status check(struct neb_translator *t)
+{
+    const struct neb_ready *m = t->m;
+    if (m->model->arch.kind != NEB_ENCODER_DECODER || !m->tok)
+        return neb__fail(NEB_ERR_CONFIG, "the model in %s does not translate: it is no encoder-decoder",
+                         m->folder.path);
+    if (t->c.beams < 1 || t->c.beams > 256 || t->c.batch < 1 || t->c.batch > 4096)
+        return neb__fail(NEB_ERR_CONFIG, "beams must be from 1 to 256, batch from 1 to 4096");
+    if (!(t->c.length_penalty >= 0 && t->c.length_penalty <= 10))
+        return neb__fail(NEB_ERR_CONFIG, "length_penalty must be from 0 to 10");
+    t->bos = neb__tok_special(m->tok, NEB_TOK_BOS);
+    t->eos = neb__tok_special(m->tok, NEB_TOK_EOS);
+    t->tag = -1;
+    if (t->bos < 0 || t->eos < 0)
+        return neb__fail(NEB_ERR_CONFIG, "the tokenizer in %s has no start or end token", m->folder.path);
+    if (!m->folder.tagged) return NEB_OK;
+    t->tag = t->c.to ? neb__tok_lang(m->tok, t->c.to) : -1;
+    if (t->tag < 0)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "this model translates into several languages: say which with --to%s%s",
+                         t->c.to ? "; it does not know " : "", t->c.to ? t->c.to : "");
+    return NEB_OK;
+}
+
+static neb_status make_decoding(struct neb_translator *t)
+{
+    neb__decoding_destroy(t->decoding);
+    t->decoding = NULL;
+    t->batches = 0;
+    int32_t seqs = (int32_t)(t->c.batch * t->c.beams);
+    struct neb_decode_limits l = {
+        .seqs = seqs, .max_len = t->max_len, .prompt_rows = seqs, .source_rows = t->rows};
+    return neb__decoding_create(t->m->device, t->m->model, &l, &t->decoding);
+}
+
+static neb_status make_room(struct neb_translator *t)
+{
+    int64_t positions = t->m->model->arch.max_positions;
+    size_t batch = (size_t)t->c.batch;
+    t->max_len = (int32_t)(t->c.max_len > 0 && t->c.max_len < positions ? t->c.max_len : positions);
+    t->rows = (int32_t)(positions > 64 * t->c.batch ? positions : 64 * t->c.batch);
+    t->prompt = NEB_NEW_ARRAY(int32_t, batch);
+    t->prompt_starts = NEB_NEW_ARRAY(int32_t, batch + 1);
+    t->out = NEB_NEW_ARRAY(int32_t, batch * (size_t)t->max_len);
+    t->lengths = NEB_NEW_ARRAY(int32_t, batch);
+    if (!t->prompt || !t->prompt_starts || !t->out || !t->lengths)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
+    for (size_t i = 0; i <= batch; i++) t->prompt_starts[i] = (int32_t)i;
+    for (size_t i = 0; i < batch; i++) t->prompt[i] = t->bos;
+    struct neb_pack_config c = {.tok = t->m->tok,
+                                .lead = t->tag,
+                                .max_len = (int32_t)positions,
+                                .rows = t->rows,
+                                .seqs = (int32_t)t->c.batch};
+    NEB_TRY(neb__pack_create(&c, &t->pack));
+    return make_decoding(t);
+}
+
+neb_status neb__translator_open(const struct neb_ready *model, const struct neb_translate_config *c,
+                                struct neb_translator **out)
+{
+    struct neb_translator *t = NEB_NEW(struct neb_translator);
+    if (!t) return neb__fail(NEB_ERR_NOMEM, "out of memory for translating");
+    t->m = model;
+    t->c = *c;
+    neb_status s = check(t);
+    if (s == NEB_OK) s = make_room(t);
+    if (s != NEB_OK) {
+        neb__translator_close(t);
+        return s;
+    }
+    *out = t;
+    return NEB_OK;
+}
+
+void neb__translator_close(struct neb_translator *t)
+{
+    if (!t) return;
+    neb__decoding_destroy(t->decoding);
+    neb__pack_destroy(t->pack);
+    neb__free(t->prompt);
+    neb__free(t->prompt_starts);
+    neb__free(t->out);
+    neb__free(t->lengths);
+    neb__free(t);
+}
+
+/* ---- a batch --------------------------------------------------------------------------------------------------- */
+
+static neb_status text_of(const struct neb_translator *t, const int32_t *ids, int32_t n, char **out)
+{
+    struct neb_buf text;
+    neb__buf_init(&text, 16u << 20);
+    neb_status s = neb__tok_decode(t->m->tok, ids, (size_t)n, &text);
+    if (s == NEB_OK) s = neb__buf_append(&text, "", 1);
+    if (s != NEB_OK) {
+        neb__buf_free(&text);
+        return s;
+    }
+    *out = (char *)text.data;
+    return NEB_OK;
+}
+
+static neb_status translate_batch(struct neb_translator *t, const struct neb_feed_side *side, int n,
+                                  const int *numbers, char **out)
+{
+    if (t->batches++ >= SHAPES) NEB_TRY(make_decoding(t));
+    int32_t most = 2 * side->max_len + 16, room = t->max_len - 1;
+    struct neb_search how = {.max_new = most < room ? most : room,
+                             .eos = t->eos,
+                             .beams = (int32_t)t->c.beams,
+                             .length_penalty = (float)t->c.length_penalty};
+    NEB_TRY(neb__generate(t->decoding, &how, side, n, t->prompt, t->prompt_starts, t->out, t->lengths));
+    for (int i = 0; i < n; i++)
+        NEB_TRY(text_of(t, t->out + (int64_t)i * how.max_new, t->lengths[i], &out[numbers[i]]));
+    return NEB_OK;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------ */
+
+static bool is_empty(const char *line)
+{
+    return line[strspn(line, " \t\r")] == 0;
+}
+
+static neb_status translate_all(struct neb_translator *t, const char *const *lines, int n, char **out)
+{
+    struct neb_feed_side side;
+    const int *numbers;
+    int64_t cut = neb__pack_cut(t->pack);
+    neb__pack_clear(t->pack);
+    for (int i = 0; i < n; i++) {
+        if (!is_empty(lines[i])) {
+            NEB_TRY(neb__pack_add(t->pack, lines[i], NULL, i));
+            continue;
+        }
+        if (!(out[i] = neb__strdup(""))) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+    }
+    cut = neb__pack_cut(t->pack) - cut;
+    if (cut)
+        neb__warn("%" PRId64 " lines are longer than the model can read and were cut to %" PRId64 " tokens",
+                  cut, t->m->model->arch.max_positions);
+    neb__pack_order(t->pack, 0);
+    for (int used; (used = neb__pack_next(t->pack, &side, &numbers)) > 0;)
+        NEB_TRY(translate_batch(t, &side, used, numbers, out));
+    return NEB_OK;
+}
+
+neb_status neb__translate(struct neb_translator *t, const char *const *lines, int n, char **out)
+{
+    char **texts = NEB_NEW_ARRAY(char *, (size_t)n + 1);
+    neb_status s =
+        texts ? translate_all(t, lines, n, texts) : neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
+    for (int i = 0; texts && i < n; i++) {
+        if (s == NEB_OK)
+            out[i] = texts[i];
+        else
+            neb__free(texts[i]);
+    }
+    neb__free(texts);
+    return s;
+}
