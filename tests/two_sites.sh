@@ -22,7 +22,7 @@ task: causal
 tokenizer: {type: bpe, vocab: 400, lines: 2000}
 model: {family: gpt2, hidden: 64, layers: 2, heads: 2}
 train: {steps: 100000, minutes: 2, tokens: 256, max_len: 64, lr: 2e-3, log_every: 1000, threads: 1, save_every: 100000}
-wan: {interval: 10, fragments: 1, rung: int4, tokens: 40000, round_seconds: 5}
+wan: {interval: 10, fragments: 1, tokens: 40000, round_seconds: 5}
 sites:
   - {name: a, folder: a}
   - {name: b, folder: b}
@@ -58,4 +58,6 @@ wait $second || fail "site b"
 root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
 cmp -s out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
+grep -q '"state": "ended"' a/run/status.json && grep -q "\"root\": \"$(root a)" a/run/status.json || fail "the status file of a"
+grep -q '"others": {' a/run/status.json && grep -q 'rate: .* it is the cheapest' a.log || fail "status of b, or reasons of the rate"
 echo "two sites: ok, state root $(root a)"

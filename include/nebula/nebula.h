@@ -42,13 +42,18 @@ struct neb_session_config {
     bool drift_wait;       /* false: go on past the limit; the work is discounted when it enters */
     uint64_t token_target; /* tokens of all sites together that end the run; 0: no end */
     float outer_lr, outer_momentum; /* 0.7, 0.9 for dense rungs */
-    const char *rung;               /* name of a rung of the codec's ladder: fp32, bf16, int8, int4, … */
-    const char *listen;             /* HOST:PORT; NULL: as the roster says */
-    int64_t round_ms;               /* how long a round waits for slow members; 0: 30 s */
-    double max_rate;                /* bits per second a link may send; 0: no limit */
+    const char *
+        rung; /* "auto": rung and interval follow the line and the quality; or a rung by name: fp32, int8, int4… */
+    const char *prefer;        /* "cost": the cheapest that does no harm; "quality": the best that fits */
+    double max_bytes_per_hour; /* most that updates may cost to send, all peers together; 0: no limit */
+    const char *listen;        /* HOST:PORT; NULL: as the roster says */
+    int64_t round_ms;          /* how long a round waits for slow members; 0: 30 s */
+    double max_rate;           /* bits per second a link may send; 0: no limit */
+    double ledger_quota;       /* bytes that stored updates may take on disk; 0: no limit */
+    bool archive; /* keep every update for ever, so that the run can be replayed from its beginning */
 };
 
-/* interval 100, drift as above, int4, 0.7, 0.9. */
+/* interval 100, drift as above, auto, cost, 0.7, 0.9. */
 NEB_API struct neb_session_config neb_session_defaults(void);
 
 /* folder: made by `nebula-i site init`, with the run's roster in it.
@@ -110,13 +115,35 @@ NEB_API neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s
 /* Appends what a checkpoint must hold to `out` (call with out NULL for the size). */
 NEB_API neb_status neb_session_save(neb_session *s, void *out, size_t *n);
 
+enum neb_traffic {
+    NEB_TRAFFIC_CONTROL,  /* the protocol's own messages */
+    NEB_TRAFFIC_UPDATES,  /* coded updates */
+    NEB_TRAFFIC_RECOVERY, /* cells and updates for a site that catches up */
+    NEB_TRAFFIC_STATUS,
+    NEB_TRAFFICS
+};
+
 struct neb_session_status {
     int64_t steps, commits, merges, rejected, epoch, view, peers_up, peers;
     int64_t applied; /* index of the newest record that is applied */
-    bool leader, paused, ended, halted;
+    int64_t tokens;  /* of all sites together, committed */
+    int64_t own_tokens;
+    bool leader, paused, ended, halted, caught_up;
+    bool disk_full;   /* commits wait for room; training goes on */
     uint8_t root[32]; /* of the outer state at `applied` */
     int64_t bytes_out, bytes_in, parcels;
-    double encode_s, apply_s, wait_s; /* seconds spent, the last one in neb_step() */
+    int64_t out[NEB_TRAFFICS], in[NEB_TRAFFICS]; /* the same by kind */
+    int64_t stored;                              /* bytes of updates on disk */
+    /* Where the time of the training loop went: outside neb_step(); copying and merging in it; waiting in it for the
+     * others; starting and catching up. Their sum is the time since neb_session_start(). */
+    double compute_s, merge_s, wait_s, recover_s;
+    double encode_s, apply_s; /* beside it, on the session's own thread */
+    /* The newest decision of the rate controller. */
+    char rung[16];
+    int64_t interval, decisions;
+    double ceiling, parcel_bytes; /* bytes; ceiling below 0: the line is not measured yet */
+    char reason[200];
+    char state[16]; /* starting, catching up, training, waiting, ending, ended, halted */
     char note[160];
 };
 NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *out);
@@ -124,6 +151,27 @@ NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *o
 /* The same and who the members are, as one JSON object, ended by 0: for languages that should not depend on the layout
  * of the struct. *n: room in `out`; set to the length. NEB_ERR_NOSPACE: *n is what it takes; NEB_ERR_NOMEM */
 NEB_API neb_status neb_session_status_json(neb_session *s, char *out, size_t *n);
+
+struct neb_session_member {
+    char name[64];
+    int64_t id, steps, applied; /* steps and record as the member last said; -1: it has not */
+    bool self, up, votes, trains, leads;
+    double rtt, goodput; /* seconds; bits per second of updates towards it, 0: not measured yet */
+    char state[16];      /* as in the status, or "away" */
+};
+/* The members of the run as this site sees them, at most `max`; returns how many. */
+NEB_API int neb_session_members(neb_session *s, struct neb_session_member *out, int max);
+
+/* Lets the parameters show the outer state, which all sites share and which is exported in the end, instead of this
+ * site's live values; and back. Meant for evaluating: no optimizer step and no neb_step() in between.
+ *   NEB_ERR_STATE (not started, or asked twice), NEB_ERR_NOMEM */
+NEB_API neb_status neb_session_show_outer(neb_session *s, bool outer);
+/* Tells the rate controller the held-out loss of the outer state: what it sends must do no harm. */
+NEB_API void neb_session_loss(neb_session *s, double loss);
+
+/* For a member that votes and stores but does not train: neb_step() without a step. Returns after `seconds`, or when the
+ * run ends (NEB_ERR_CANCELLED). */
+NEB_API neb_status neb_session_attend(neb_session *s, double seconds);
 
 /* Asks for the end of the run: everything is committed, then neb_step() says NEB_ERR_CANCELLED everywhere. */
 NEB_API neb_status neb_session_leave(neb_session *s);

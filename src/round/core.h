@@ -155,6 +155,7 @@ struct neb_round {
     bool applying, installing;
     struct cell *cell;
     int64_t steps, last_commit_step, capture_retry;
+    uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
     bool *capturing; /* per fragment */
     bool root_known, report_due;

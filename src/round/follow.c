@@ -395,7 +395,7 @@ void neb__capture_due(struct neb_round *r)
         struct cell *cell = &r->cell[c0];
         /* A paused site makes no steps: what it has must go out, or nothing would ever end the pause. */
         bool due = r->ending ? !cell->clean
-                             : r->steps - cell->since >= (int64_t)r->cfg.nominal ||
+                             : r->steps - cell->since >= (int64_t)r->interval ||
                                    (r->paused && r->steps > cell->base);
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
         struct neb_action *a = neb__act(r, NEB_ACT_CAPTURE);
@@ -411,6 +411,19 @@ void neb__capture_due(struct neb_round *r)
     }
 }
 
+uint64_t neb__round_steps_left(const struct neb_round *r)
+{
+    int64_t least = r->last_commit_step + (int64_t)r->cfg.drift_steps - r->steps;
+    if (least < 1) least = INT64_MAX;
+    for (uint32_t f = 0; f < r->cfg.fragments; f++) {
+        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+        int64_t left = r->cell[c0].since + (int64_t)r->interval - r->steps;
+        if (left < 1) left = r->capturing[f] || !capture_ready(r, c0, c1) ? INT64_MAX : 1;
+        least = left < least ? left : least;
+    }
+    return (uint64_t)least;
+}
+
 void neb__captured(struct neb_round *r, const struct neb_event *ev)
 {
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
@@ -424,7 +437,7 @@ void neb__captured(struct neb_round *r, const struct neb_event *ev)
         }
     }
     r->report_due = true;
-    if (ev->status != NEB_OK) r->capture_retry = r->now + 1000; /* the disk is full */
+    if (ev->status != NEB_OK && ev->status != NEB_ERR_AGAIN) r->capture_retry = r->now + 1000; /* disk full */
     if (ev->empty || ev->status != NEB_OK) return;
     neb__payload_event(r, ev);
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {

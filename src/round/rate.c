@@ -134,7 +134,7 @@ static double time_for(const struct neb_rate *r, const struct neb_rate_input *in
 
 static double ceiling_for(const struct neb_rate *r, const struct neb_rate_input *in, double rate, int h)
 {
-    double bytes = margin * time_for(r, in, h) * rate;
+    double bytes = margin * time_for(r, in, h) * rate * (in->share > 0 ? in->share : 1);
     if (isnan(bytes)) bytes = 0; /* no time, line unknown */
     if (r->c.max_bytes_per_hour > 0) {
         double interval = h * in->step / r->c.fragments;
@@ -319,6 +319,17 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
     }
     r->exceeded = false;
     *out = d;
+}
+
+const struct neb_rate_rung *neb__rate_fallback(const struct neb_rate *r)
+{
+    int best = -1, first = -1;
+    for (int i = 0; i < r->c.rung_count; i++) {
+        if (r->c.rungs[i].cls != r->cls) continue;
+        if (first < 0) first = i;
+        if (neb__guard_accepts(&r->guard, i) && (best < 0 || bytes_of(r, i) < bytes_of(r, best))) best = i;
+    }
+    return &r->c.rungs[best >= 0 ? best : first];
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------ */

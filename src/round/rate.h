@@ -53,6 +53,7 @@ struct neb_rate_input {
     double overhead; /* encode + decode + fsync, seconds */
     double rtt;      /* seconds, to the farthest member */
     int members;     /* N, this site included; 1: nobody to send to */
+    double share;    /* of the line that updates may use; 0: all of it */
 };
 
 enum neb_rate_kind {
@@ -81,6 +82,10 @@ neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rat
 void neb__rate_destroy(struct neb_rate *r); /* NULL is fine */
 
 void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struct neb_rate_decision *out);
+
+/* What to send when something must be sent whatever the line says: the cheapest acceptable rung of the class, or its most
+ * faithful one where none is acceptable. */
+const struct neb_rate_rung *neb__rate_fallback(const struct neb_rate *r);
 
 /* Goodput in bytes/s over a period in which the queue was never empty: of this site's egress (peer < 0) or of what
  * peer 0 … 63 can take in. 0: nothing moved although there was something to send. One sample an interval: the

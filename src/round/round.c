@@ -121,6 +121,11 @@ static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *b
         cell->fetch_from = r->self;
         if (cell->open.k >= r->next_k) r->next_k = cell->open.k + 1;
     }
+    /* The fragments take turns: an interval is filled evenly instead of with one burst. */
+    for (uint32_t f = 0; f < r->cfg.fragments; f++)
+        for (uint32_t c = neb__frag_first(r, f); c < neb__frag_first(r, f + 1); c++)
+            r->cell[c].since =
+                -(int64_t)((uint64_t)r->cfg.nominal * (r->cfg.fragments - 1 - f) / r->cfg.fragments);
     return neb__log_boot(r, boot);
 }
 
@@ -142,6 +147,7 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->budget = r->budget_now = 1000;
     r->bound = c->bound;
     r->cls = c->cls;
+    r->interval = r->cfg.nominal;
     r->cell = NEB_NEW_ARRAY(struct cell, c->cells);
     r->lastk = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
     r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);
@@ -350,7 +356,9 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .lapse = r->lapse[r->self],
         .durable_epoch = r->durable_epoch,
         .paused = r->paused,
+        .ending = r->ending,
         .ended = r->ended,
+        .leader = r->leader,
         .may_vote = r->state != NEB_ROUND_BOOT && r->state != NEB_ROUND_HALTED,
         .root_known = r->root_known,
         .caught_up = neb__caught_up(r),
@@ -360,7 +368,6 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .budget = r->budget_now,
         .bound = r->bound,
         .cls = r->cls,
-        .leader = r->leader,
     };
 }
 
@@ -405,4 +412,9 @@ uint64_t neb__round_version(const struct neb_round *r, uint32_t cell)
 uint64_t neb__round_all_applied(const struct neb_round *r)
 {
     return r->floor;
+}
+
+void neb__round_set_interval(struct neb_round *r, uint32_t steps)
+{
+    r->interval = steps ? steps : r->cfg.nominal;
 }

@@ -67,7 +67,7 @@ enum neb_event_type {
     NEB_EV_FRAME,      /* site, bytes, length */
     NEB_EV_WRITTEN,    /* id; or status: NOSPACE is tried again, anything else stops the site */
     NEB_EV_STEP,       /* count: inner steps made since the last one */
-    NEB_EV_CAPTURED,   /* parcel, hash: durable; empty: there was nothing to send */
+    NEB_EV_CAPTURED,   /* parcel, hash: durable; empty: there was nothing to send; AGAIN: not this time */
     NEB_EV_PAYLOAD,    /* parcel, hash, reject, norm: complete, verified and durable here */
     NEB_EV_NO_PAYLOAD, /* site, hash: this peer does not have it */
     NEB_EV_APPLIED,    /* index, root */
@@ -139,6 +139,12 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev);
 bool neb__round_next(struct neb_round *r, struct neb_action *out);
 int64_t neb__round_wake(const struct neb_round *r); /* when a TICK is wanted at the latest */
 
+/* How many inner steps this site makes between two captures of a fragment from now on; 0: nominal. What the sites agree on
+ * (discounts, averaging) goes by the nominal number. */
+void neb__round_set_interval(struct neb_round *r, uint32_t steps);
+/* After so many more inner steps a STEP event may have an effect at once; fewer can wait for the next event. */
+uint64_t neb__round_steps_left(const struct neb_round *r);
+
 /* Looking inside: for the driver, for status displays and for the simulator's checks. */
 enum neb_round_state {
     NEB_ROUND_BOOT,
@@ -152,7 +158,7 @@ struct neb_round_status {
     enum neb_round_state state;
     uint64_t view, normal_view, head, durable, commit, applied, tokens;
     uint32_t incarnation, lapse, durable_epoch;
-    bool paused, ended, may_vote, root_known, caught_up;
+    bool paused, ending, ended, may_vote, root_known, caught_up;
     struct neb_hash root, commit_hash; /* commit_hash: of the last committed record; orders name it */
     struct neb_members roster;
     uint32_t budget, bound; /* permille; fp32 bits */

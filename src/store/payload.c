@@ -110,6 +110,15 @@ neb_status neb__payload_load(struct neb_payloads *p, const struct neb_hash *name
     return NEB_OK;
 }
 
+neb_status neb__payload_head(const struct neb_payloads *p, const struct neb_hash *name, void *out, size_t n,
+                             uint64_t *size)
+{
+    char file[80];
+    name_of(name, file);
+    NEB_TRY(p->disk->ops->size(p->disk->ctx, file, size));
+    return p->disk->ops->read(p->disk->ctx, file, 0, out, n);
+}
+
 neb_status neb__payload_remove(struct neb_payloads *p, const struct neb_hash *name)
 {
     char file[80];

@@ -17,6 +17,9 @@ neb_status neb__payload_save(struct neb_payloads *p, const struct neb_hash *name
                              size_t n);
 /* Appends to out, verified. A damaged file is removed: NEB_ERR_CORRUPT; NEB_ERR_NOTFOUND. */
 neb_status neb__payload_load(struct neb_payloads *p, const struct neb_hash *name, struct neb_buf *out);
+/* Its first n bytes, unverified, and how many there are in all. NEB_ERR_NOTFOUND, NEB_ERR_IO */
+neb_status neb__payload_head(const struct neb_payloads *p, const struct neb_hash *name, void *out, size_t n,
+                             uint64_t *size);
 bool neb__payload_exists(const struct neb_payloads *p, const struct neb_hash *name);
 neb_status neb__payload_remove(struct neb_payloads *p, const struct neb_hash *name);
 neb_status neb__payloads_list(const struct neb_payloads *p,

@@ -110,7 +110,13 @@ static const struct neb_opt distill_table[] = {
 static const struct neb_opt wan_table[] = {
     WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model"),
     WAN(fragments, NEB_OPT_INT, "8", NULL, "parts of the model, sent one after the other"),
-    WAN(rung, NEB_OPT_TEXT, "int4", NULL, "how updates are coded: fp32, bf16, int8, int4, …"),
+    WAN(rung, NEB_OPT_TEXT, "auto", NULL,
+        "how updates are coded: auto (rung and interval follow line and quality), or fp32, bf16, int8, int4, "
+        "…"),
+    WAN(prefer, NEB_OPT_TEXT, "cost", NULL,
+        "auto: cost (the cheapest that does no harm) or quality (the best that fits the line)"),
+    WAN(max_bytes_per_hour, NEB_OPT_BYTES, "0", NULL,
+        "most that a site's updates may cost to send; 0: no limit"),
     WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
     WAN(outer_momentum, NEB_OPT_REAL, "0.9", NULL, "of the outer step (Nesterov)"),
     WAN(tokens, NEB_OPT_REAL, "0", "tokens",
@@ -126,6 +132,9 @@ static const struct neb_opt wan_table[] = {
         "tutor: lessons kept on the student's disk, so that none crosses twice; 0: none"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,
         "relay, tutor: a folder instead of the other site: what is sent is recorded there, or read from it"),
+    WAN(ledger_quota, NEB_OPT_BYTES, "0", NULL,
+        "most that stored updates may take on a site's disk; 0: no limit"),
+    WAN(archive, NEB_OPT_BOOL, "no", NULL, "keep every update: nebula-i site replay can repeat the run"),
     WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives"),
     NEB_OPT_END,
 };

@@ -76,8 +76,9 @@ struct neb_job_wan {
     int64_t window, bits, cache; /* relay, tutor */
     char *recorded;
     double outer_lr, outer_momentum, tokens, max_rate;
-    char *rung;
-    bool wait;
+    int64_t max_bytes_per_hour, ledger_quota;
+    char *rung, *prefer;
+    bool wait, archive;
 };
 
 struct neb_job {

@@ -88,7 +88,8 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
         neb__meter_event(m, step, "leader", "view %lld: another site leads", (long long)s->view);
     if (s->halted && !m->last.halted) neb__meter_event(m, step, "halt", "%s", s->note);
     char rung[sizeof m->rung];
-    snprintf(rung, sizeof rung, "%.15s every %lld steps", m->job->wan.rung, (long long)m->job->wan.interval);
+    snprintf(rung, sizeof rung, "%.15s every %lld steps", s->rung[0] ? s->rung : m->job->wan.rung,
+             (long long)(s->interval ? s->interval : m->job->wan.interval));
     if (strcmp(rung, m->rung)) {
         neb__meter_event(m, step, "rung", "%s", rung);
         snprintf(m->rung, sizeof m->rung, "%s", rung);
@@ -112,7 +113,8 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     neb__metrics_put(m->metrics, step, "wan/in", m->bytes_before[1] + (double)s->bytes_in);
     neb__metrics_put(m->metrics, step, "wan/records", (double)s->applied);
     neb__metrics_put(m->metrics, step, "wan/peers", m->peers);
-    neb__metrics_put(m->metrics, step, "wan/interval", (double)m->job->wan.interval);
+    neb__metrics_put(m->metrics, step, "wan/interval",
+                     (double)(s->interval ? s->interval : m->job->wan.interval));
     neb__metrics_put(m->metrics, step, "wan/goodput_out", m->link_out);
     neb__metrics_put(m->metrics, step, "wan/goodput_in", m->link_in);
 }

@@ -12,8 +12,12 @@
 
 struct neb_session_config neb_session_defaults(void)
 {
-    return (struct neb_session_config){
-        .interval = 100, .drift_wait = true, .outer_lr = 0.7f, .outer_momentum = 0.9f, .rung = "int4"};
+    return (struct neb_session_config){.interval = 100,
+                                       .drift_wait = true,
+                                       .outer_lr = 0.7f,
+                                       .outer_momentum = 0.9f,
+                                       .rung = "auto",
+                                       .prefer = "cost"};
 }
 
 static neb_status check(neb_session *s)
@@ -24,10 +28,16 @@ static neb_status check(neb_session *s)
     if (!(c->outer_lr > 0 && c->outer_lr <= 2) || !(c->outer_momentum >= 0 && c->outer_momentum < 1))
         return neb__fail(NEB_ERR_CONFIG, "outer_lr %g must be in (0, 2], outer_momentum %g in [0, 1)",
                          (double)c->outer_lr, (double)c->outer_momentum);
-    s->rung = neb__rung_by_name(c->rung ? c->rung : "int4");
+    bool by_itself = !c->rung || !strcmp(c->rung, "auto");
+    s->fixed = by_itself ? NULL : neb__rung_by_name(c->rung);
     s->exact = neb__rung_by_name("fp32");
-    if (!s->rung || s->rung->kind == NEB_RUNG_EXTERN)
-        return neb__fail(NEB_ERR_CONFIG, "rung '%s' is not on the ladder", c->rung);
+    if (!by_itself && (!s->fixed || s->fixed->kind == NEB_RUNG_EXTERN))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "rung '%s' is not on the ladder; `auto` leaves it to the rate controller", c->rung);
+    if (c->prefer && strcmp(c->prefer, "cost") && strcmp(c->prefer, "quality"))
+        return neb__fail(NEB_ERR_CONFIG, "prefer '%s' is neither cost nor quality", c->prefer);
+    if (!(c->max_bytes_per_hour >= 0) || !(c->ledger_quota >= 0 && c->ledger_quota < 1e18))
+        return neb__fail(NEB_ERR_CONFIG, "max_bytes_per_hour and ledger_quota must not be negative");
     return NEB_OK;
 }
 
@@ -44,7 +54,7 @@ static neb_status open_all(neb_session *s, const char *folder)
     cfg.max_rate = s->config.max_rate;
     NEB_TRY(neb__net_open(&cfg, &s->net));
     s->self = neb__net_self(s->net);
-    s->config.rung = s->rung->name; /* the caller's strings are not kept */
+    s->config.rung = s->fixed ? s->fixed->name : "auto"; /* the caller's strings are not kept */
     s->config.listen = NULL;
     return NEB_OK;
 }
@@ -68,6 +78,8 @@ neb_status neb_session_open(const char *folder, const struct neb_session_config 
     init_locks(s);
     s->config = c ? *c : neb_session_defaults();
     s->tail = &s->head;
+    s->wake_steps = 1;
+    s->leader = NEB_NO_SITE;
     s->pending_last = &s->pending;
     neb__buf_init(&s->loaded, (size_t)1 << 40);
     neb_status st = open_all(s, folder);
@@ -157,13 +169,21 @@ neb_status neb_session_start(neb_session *s, double wait_s)
     if (s->driver_runs || s->outer) return neb__fail(NEB_ERR_STATE, "the session has started");
     NEB_TRY(neb__hasher_final(&s->layout, &s->model[NEB_AGREED_LAYOUT]));
     NEB_TRY(neb__session_settings_hash(s, &s->model[NEB_AGREED_SETTINGS]));
+    s->started = neb__now_ns();
     if (s->values) NEB_TRY(neb__session_restore(s));
+    NEB_TRY(neb__session_watch_lines(s));
     NEB_TRY(neb__net_start(s->net));
     if (pthread_create(&s->driver, NULL, neb__session_driver, s))
         return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
     s->driver_runs = true;
-    if (!(wait_s > 0)) return NEB_OK;
-    return s->values ? wait_for_quorum(s, wait_s) : s->words ? wait_for_word(s, wait_s) : NEB_OK;
+    neb_status st = NEB_OK;
+    if (wait_s > 0 && s->values)
+        st = wait_for_quorum(s, wait_s);
+    else if (wait_s > 0 && s->words)
+        st = wait_for_word(s, wait_s);
+    s->status.recover_s = neb__seconds_since(s->started);
+    s->left_step = neb__now_ns();
+    return st;
 }
 
 /* ---- step ------------------------------------------------------------------------------------------------------- */
@@ -173,14 +193,14 @@ static neb_status merge_cell(neb_session *s, uint32_t cell, float *scratch)
 {
     size_t first, n = neb__outer_cell(s->outer, cell, &first);
     NEB_TRY(neb__session_read_x(s, first, n, scratch));
-    neb__edits_apply(&s->own[cell], scratch, n);
+    s->edits -= neb__edits_apply(&s->own[cell], scratch, n);
     s->status.merges++;
     return neb__session_write_x(s, first, n, scratch);
 }
 
 static neb_status merge(neb_session *s, bool *changed)
 {
-    for (uint32_t c = 0; c < s->outer->cells; c++) {
+    for (uint32_t c = 0; s->edits && c < s->outer->cells; c++) {
         if (!s->own[c].edits || (s->capture_taken && c >= s->snap_c0 && c < s->snap_c1)) continue;
         NEB_TRY(merge_cell(s, c, s->work[2]));
         *changed = true;
@@ -243,32 +263,48 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
             st = NEB_ERR_AGAIN;
     }
     if (st == NEB_OK && s->ended) st = merge(s, changed);
-    s->status.wait_s += neb__seconds_since(start);
+    bool recovers = s->status.view && !s->status.caught_up; /* it would not wait if it had not been away */
+    *(recovers ? &s->status.recover_s : &s->status.wait_s) += neb__seconds_since(start);
     return st;
+}
+
+/* The time since the last call was the caller's; a step's own time is smoothed for the rate controller. */
+static int64_t enter(neb_session *s, bool step)
+{
+    int64_t now = neb__now_ns();
+    double took = (double)(now - s->left_step) * 1e-9;
+    s->status.compute_s += took;
+    if (step) neb__session_took(&s->lines.step_s, took);
+    return now;
+}
+
+static void leave(neb_session *s, int64_t entered, double waited)
+{
+    s->left_step = neb__now_ns();
+    double merging = (double)(s->left_step - entered) * 1e-9 - waited;
+    s->status.merge_s += merging > 0 ? merging : 0;
 }
 
 static void count_step(neb_session *s, int64_t tokens)
 {
     s->steps_pending++;
     s->status.steps++;
+    s->status.own_tokens += tokens;
     s->steps_now++;
     s->tokens_now += tokens;
-    pthread_cond_signal(&s->wake);
+    if (s->steps_pending >= s->wake_steps) pthread_cond_signal(&s->wake);
 }
 
-neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
+/* What steps and attendance have in common; the lock is held on entry and released. */
+static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *changed)
 {
-    if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
-    bool post = false, ended = false, halted = false, nonfinite = false;
-    *changed = false;
-    pthread_mutex_lock(&s->lock);
-    if (tokens >= 0) count_step(s, tokens);
+    bool post = false;
+    double waited = s->status.wait_s + s->status.recover_s;
     neb_status st = s->outer ? exchange(s, changed, &post) : NEB_OK; /* without parameters it only counts */
     if (st == NEB_OK && s->paused && !post) st = wait_while_paused(s, wait_s, changed);
-    ended = s->ended;
-    halted = s->halted;
-    nonfinite = s->nonfinite;
+    bool ended = s->ended, halted = s->halted, nonfinite = s->nonfinite;
     s->nonfinite = false;
+    leave(s, entered, s->status.wait_s + s->status.recover_s - waited);
     pthread_mutex_unlock(&s->lock);
     if (post) tell_snapshot(s);
     if (st != NEB_OK) return st;
@@ -277,38 +313,78 @@ neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *
     return ended ? NEB_ERR_CANCELLED : NEB_OK;
 }
 
+neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
+{
+    if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
+    if (s->shown) return neb__fail(NEB_ERR_STATE, "neb_step() while the parameters show the outer state");
+    *changed = false;
+    pthread_mutex_lock(&s->lock);
+    int64_t entered = enter(s, tokens >= 0);
+    if (tokens >= 0) count_step(s, tokens);
+    return meet(s, entered, wait_s, changed);
+}
+
 neb_status neb_step(neb_session *s, int64_t tokens, bool *changed)
 {
     return neb_step_within(s, tokens < 0 ? 0 : tokens, -1, changed);
 }
 
-/* ---- the rest --------------------------------------------------------------------------------------------------- */
-
-void neb_session_get_status(neb_session *s, struct neb_session_status *out)
+neb_status neb_session_attend(neb_session *s, double seconds)
 {
+    if (!s->driver_runs) return neb__fail(NEB_ERR_STATE, "neb_session_attend() before neb_session_start()");
+    struct timespec until = seconds_from_now(seconds);
+    bool changed = false;
     pthread_mutex_lock(&s->lock);
-    *out = s->status;
-    out->paused = s->paused;
-    out->ended = s->ended;
-    out->halted = s->halted;
-    snprintf(out->note, sizeof out->note, "%.150s", s->why);
-    pthread_mutex_unlock(&s->lock);
+    int64_t entered = enter(s, false);
+    while (!s->ended && !s->halted && !s->edits)
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
+    s->status.wait_s += neb__seconds_since(entered);
+    return meet(s, neb__now_ns(), -1, &changed);
 }
 
-neb_status neb_session_leave(neb_session *s)
+/* ---- the rest --------------------------------------------------------------------------------------------------- */
+
+neb_status neb_session_show_outer(neb_session *s, bool outer)
+{
+    if (!s->outer || outer == (s->shown != NULL))
+        return neb__fail(NEB_ERR_STATE, "the parameters %s",
+                         s->outer ? "show that already" : "are not shared yet");
+    neb_status st = NEB_OK;
+    if (outer) {
+        s->shown = neb__malloc(s->values * sizeof *s->shown);
+        if (!s->shown) return neb__fail(NEB_ERR_NOMEM, "out of memory for a copy of %zu values", s->values);
+        st = neb__session_read_x(s, 0, s->values, s->shown);
+        pthread_mutex_lock(&s->busy);
+        if (st == NEB_OK) st = neb__session_write_x(s, 0, s->values, s->outer->theta);
+        pthread_mutex_unlock(&s->busy);
+        if (st == NEB_OK) return NEB_OK;
+    }
+    neb_status back = neb__session_write_x(s, 0, s->values, s->shown);
+    neb__free(s->shown);
+    s->shown = NULL;
+    return st != NEB_OK ? st : back;
+}
+
+static neb_status operate(neb_session *s, uint32_t op)
 {
     struct neb_item *i = NEB_NEW(struct neb_item);
     if (!i) return neb__fail(NEB_ERR_NOMEM, "out of memory");
     i->type = NEB_ITEM_OPERATOR;
-    i->op = NEB_OP_LEAVE;
+    i->op = op;
     neb__session_post(s, i);
     return NEB_OK;
+}
+
+neb_status neb_session_leave(neb_session *s)
+{
+    return operate(s, NEB_OP_LEAVE);
 }
 
 void neb_session_close(neb_session *s)
 {
     if (!s) return;
     while (s->streams) neb_stream_close(s->streams);
+    if (s->driver_runs && s->core && !s->ended && !s->halted) operate(s, NEB_OP_GOODBYE);
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
     pthread_cond_broadcast(&s->wake);
@@ -321,8 +397,12 @@ void neb_session_close(neb_session *s)
         neb__free(i->bytes);
         neb__free(i);
     }
+    if (s->outer && s->driver_runs) neb__session_tell(s, true);
+    neb__session_rate_close(s);
     neb__session_release(s);
     neb__words_free(s);
+    for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(s->said[i]);
+    neb__free(s->shown);
     neb__site_close(s->site);
     if (s->layout.state) neb__hasher_final(&s->layout, NULL);
     for (int i = 0; i < s->n_slices; i++) neb__free((char *)(uintptr_t)s->slices[i].param.name);

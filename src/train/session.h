@@ -14,6 +14,7 @@
 
 #include "codec/codec.h"
 #include "outer/outer.h"
+#include "round/rate.h"
 #include "round/round.h"
 #include "store/ledger.h"
 #include "store/payload.h"
@@ -29,6 +30,7 @@ enum neb_session_message {
     NEB_MSG_GET_CELL,  /* u32 cell */
     NEB_MSG_CELL,      /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
     NEB_MSG_MODEL,     /* hashes of what all sites must agree on */
+    NEB_MSG_STATUS,    /* how the sender is, as JSON: only shown, never acted upon */
 };
 
 enum neb_item_type {
@@ -37,7 +39,7 @@ enum neb_item_type {
     NEB_ITEM_PEER_DOWN,
     NEB_ITEM_SNAPSHOT, /* neb_step() has copied the cells that a capture wants */
     NEB_ITEM_OPERATOR,
-    NEB_ITEM_STOP,
+    NEB_ITEM_LOSS, /* held-out loss of the outer state */
 };
 
 struct neb_item {
@@ -45,6 +47,7 @@ struct neb_item {
     enum neb_item_type type;
     uint16_t peer;
     uint32_t kind, op;
+    double value;
     uint8_t *bytes;
     size_t size;
 };
@@ -81,6 +84,32 @@ struct fetched_cell {
     float *theta, *m; /* one block */
 };
 
+/* One own parcel on its way: when it was pushed to the first peer, to how many it still goes. */
+struct neb_push {
+    uint64_t id;
+    int64_t since; /* ns */
+    double bytes;
+    int left;
+};
+
+enum { NEB_PUSHES = 8 };
+
+/* What the links measured, copied out of their thread; and the parcels on their way. Under the session's lock. */
+struct neb_lines {
+    struct neb_line line[NEB_SITES_MAX];
+    int64_t busy_until[NEB_SITES_MAX]; /* ns: the last acknowledgement of a parcel to this peer */
+    double sum_bytes[NEB_SITES_MAX], sum_s[NEB_SITES_MAX]; /* parcels acknowledged since the last decision */
+    double goodput[NEB_SITES_MAX];                         /* bytes/s, of the newest parcel; 0: none yet */
+    struct neb_push push[NEB_PUSHES];
+    uint64_t next_push, current;
+    struct neb_hash hash;          /* of the parcel `current` */
+    uint64_t moved[NEB_SITES_MAX]; /* bytes_out at the last decision */
+    double late_bytes,
+        late_s;    /* the newest parcel that reached everybody; s 0: none since the last decision */
+    double step_s; /* of one inner step, smoothed */
+    double sent;   /* bytes of updates, for the hourly limit */
+};
+
 struct pending;
 struct neb_words;
 
@@ -89,7 +118,15 @@ struct neb_session {
     struct neb_site *site;
     struct neb_net *net;
     uint16_t self;
-    const struct neb_rung *rung, *exact;
+    const struct neb_rung *fixed, *exact; /* fixed: by the job; NULL: the controller's choice */
+    uint32_t fragments;
+    struct neb_rate *rate;
+    struct neb_rate_rung *ladder;
+    struct neb_rate_decision decision; /* the newest */
+    uint8_t cls;                       /* neb_round_class, by the log */
+    uint32_t budget;                   /* permille of the line; under the lock */
+    double encode_took, apply_took;    /* seconds, smoothed */
+    int64_t started;                   /* ns */
 
     struct neb_session_slice *slices;
     int n_slices;
@@ -115,6 +152,14 @@ struct neb_session {
     int n_captures;
     bool capturing;
     struct fetched_cell *fetched;
+    uint64_t (*covered)[2]; /* per cell: versions of its two snapshots */
+    uint64_t swept;         /* payloads of the records up to here are gone */
+    uint64_t
+        saved_k[2]; /* own parcels up to here are in the caller's last checkpoint, and in the one before */
+    int64_t status_at, say_at, full_since;
+    char *said[NEB_SITES_MAX]; /* the status the peers sent, JSON */
+    int64_t heard[NEB_SITES_MAX];
+    float *shown; /* live values while the parameters show the outer state */
     bool driver_runs;
     bool lingers; /* closed, but others have not heard of the run's end */
     int64_t linger_until;
@@ -130,7 +175,15 @@ struct neb_session {
     size_t queued_bytes;
     bool stalled;                  /* a message was turned away: the links wait to be resumed */
     uint64_t steps_pending;        /* inner steps that the core has not heard of */
+    uint64_t wake_steps;           /* so many of them wake the driver at once; fewer wait for its next turn */
     int64_t tokens_now, steps_now; /* of the present interval: for the weight */
+    int64_t left_step;             /* ns: when neb_step() was left */
+    struct neb_lines lines;
+    struct neb_members members; /* as the core sees them */
+    uint16_t leader;            /* or NEB_NO_SITE */
+    bool ending;
+    char names[NEB_SITES_MAX][NEB_NAME_SIZE];
+    uint32_t edits; /* that wait for neb_step() */
     bool capture_wanted, capture_taken;
     uint32_t snap_c0, snap_c1;
     float *snap; /* copy of x, cells [snap_c0, snap_c1) */
@@ -145,6 +198,13 @@ struct neb_session {
     bool has_key[NEB_SITES_MAX];
     char why[256];
     struct neb_session_status status;
+};
+
+/* A message of ours on its way: whether it is a parcel that the rate controller watches. */
+struct neb_sending {
+    uint64_t push; /* 0: no */
+    int64_t since; /* ns */
+    double bytes;
 };
 
 /* session_restore.c */
@@ -169,7 +229,7 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
 void neb__session_do(neb_session *s, const struct neb_action *a);
 void neb__session_snapshot_taken(neb_session *s);
 void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
-void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash);
+void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for);
 void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell);
 void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
 
@@ -177,6 +237,9 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
 void neb__session_feed(neb_session *s, struct neb_event *ev);
 void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority, uint32_t kind,
                        const void *bytes, size_t n);
+/* A coded update of ours or of another site, unasked: the rate controller watches how its newest one gets through. */
+void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, const void *bytes,
+                              size_t n);
 void neb__session_post(neb_session *s, struct neb_item *item); /* any thread; NULL is ignored */
 void *neb__session_driver(void *session);
 void neb__session_halt(neb_session *s, const char *why);
@@ -188,6 +251,30 @@ void neb__streams_halted(neb_session *s); /* the lock is held: nobody waits for 
 /* session_seal.c */
 void neb__session_keys(neb_session *s); /* copies the roster's; on the links' thread, or before it runs */
 struct neb_seal neb__session_seal(neb_session *s);
+/* session_rate.c */
+neb_status neb__session_rate_open(neb_session *s);
+void neb__session_rate_close(neb_session *s);
+/* Before a parcel is coded: the rung, or NULL: nothing is sent this time. */
+const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool must);
+void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struct neb_hash *hash,
+                        double bytes, const struct neb_codec_stats *stats);
+void neb__session_want_class(neb_session *s, enum neb_rate_class cls);
+void neb__session_follow_class(neb_session *s, uint8_t cls); /* of the run, by the log */
+void neb__session_took(double *smoothed, double seconds);
+neb_status neb__session_watch_lines(neb_session *s);
+void neb__session_pushed(neb_session *s, struct neb_sending *to); /* under the lock */
+void neb__session_acked(neb_session *s, const struct neb_sending *to, uint16_t peer, bool ok);
+float neb__session_feedback(enum neb_rung_class cls); /* how much of the residual the next parcel takes up */
+
+/* session_status.c */
+void neb__session_tell(neb_session *s, bool last); /* the status file, and the peers: when it is time */
+void neb__session_status_heard(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
+
+/* session_keep.c */
+neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n);
+void neb__session_sweep(neb_session *s);
+void neb__session_full(neb_session *s, bool full, const char *what);
+neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap);
 
 /* session_bound.c */
 /* Of what a parcel decodes to; 0 while the run has no bound. Uses work[1]. */
@@ -198,7 +285,7 @@ bool neb__session_clip(const struct neb_action *capture, struct neb_codec_input 
 /* session_edit.c */
 neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
                          const float *value);
-bool neb__edits_apply(struct neb_own *own, float *x, size_t n); /* carries out and releases */
+uint32_t neb__edits_apply(struct neb_own *own, float *x, size_t n); /* carries out, releases, counts */
 void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n);
 void neb__edits_free(struct neb_own *own);
 /* x of a flat range to and from the parameters, wherever they are. */

@@ -36,6 +36,7 @@ void neb__session_halt(neb_session *s, const char *why)
 
 struct outgoing {
     neb_session *s;
+    struct neb_sending watch;
     uint16_t peer;
     enum neb_priority priority;
     uint32_t kind;
@@ -45,28 +46,58 @@ struct outgoing {
 
 static void sent(void *arg, neb_status st)
 {
-    (void)st; /* whatever is lost, the core asks for again */
-    neb__free(arg);
+    struct outgoing *o = arg; /* whatever is lost, the core asks for again */
+    neb__session_acked(o->s, &o->watch, o->peer, st == NEB_OK);
+    neb__free(o);
 }
 
 static void send_on_loop(void *arg)
 {
     struct outgoing *o = arg;
     if (neb__net_send(o->s->net, o->peer, o->priority, o->kind, o->bytes, o->n, sent, o) != NEB_OK)
-        neb__free(o);
+        sent(o, NEB_ERR_PEER);
+}
+
+static enum neb_traffic traffic_of(uint32_t kind, bool asked_for)
+{
+    switch (kind) {
+    case NEB_MSG_PAYLOAD: return asked_for ? NEB_TRAFFIC_RECOVERY : NEB_TRAFFIC_UPDATES;
+    case NEB_MSG_CELL:
+    case NEB_MSG_GET_CELL: return NEB_TRAFFIC_RECOVERY;
+    case NEB_MSG_STATUS: return NEB_TRAFFIC_STATUS;
+    default: return NEB_TRAFFIC_CONTROL;
+    }
+}
+
+static void send(neb_session *s, const struct outgoing *like, const void *bytes, bool update)
+{
+    struct outgoing *o = neb__malloc(sizeof *o + like->n);
+    if (!o) return;
+    *o = *like;
+    if (o->n) memcpy(o->bytes, bytes, o->n);
+    pthread_mutex_lock(&s->lock);
+    s->status.bytes_out += (int64_t)o->n;
+    s->status.out[traffic_of(o->kind, !update)] += (int64_t)o->n;
+    if (update) neb__session_pushed(s, &o->watch);
+    pthread_mutex_unlock(&s->lock);
+    if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) sent(o, NEB_ERR_PEER);
 }
 
 void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority, uint32_t kind,
                        const void *bytes, size_t n)
 {
-    struct outgoing *o = neb__malloc(sizeof *o + n);
-    if (!o) return;
-    *o = (struct outgoing){.s = s, .peer = peer, .priority = priority, .kind = kind, .n = n};
-    if (n) memcpy(o->bytes, bytes, n);
-    pthread_mutex_lock(&s->lock);
-    s->status.bytes_out += (int64_t)n;
-    pthread_mutex_unlock(&s->lock);
-    if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) neb__free(o);
+    send(s, &(struct outgoing){.s = s, .peer = peer, .priority = priority, .kind = kind, .n = n}, bytes,
+         false);
+}
+
+void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, const void *bytes,
+                              size_t n)
+{
+    struct outgoing o = {.s = s, .peer = peer, .priority = NEB_ROUND, .kind = NEB_MSG_PAYLOAD, .n = n};
+    bool current = s->lines.current && neb__hash_equal(hash, &s->lines.hash); /* both the driver's alone */
+    o.watch = (struct neb_sending){
+        .push = current ? s->lines.current : 0, .since = neb__now_ns(), .bytes = (double)n};
+    send(s, &o, bytes, true);
 }
 
 /* ---- from the links -------------------------------------------------------------------------------------------- */
@@ -121,7 +152,10 @@ static neb_status message(void *arg, struct neb_message *m)
     pthread_mutex_lock(&s->lock);
     bool full = s->queued_bytes > QUEUE_MAX;
     if (full) s->stalled = true;
-    s->status.bytes_in += full ? 0 : (int64_t)m->size;
+    if (!full) {
+        s->status.bytes_in += (int64_t)m->size;
+        s->status.in[traffic_of(m->kind, false)] += (int64_t)m->size;
+    }
     pthread_mutex_unlock(&s->lock);
     struct neb_item *i = full ? NULL : NEB_NEW(struct neb_item);
     if (!i) return NEB_ERR_AGAIN;
@@ -247,7 +281,7 @@ static void on_message(neb_session *s, struct neb_item *i)
         break;
     case NEB_MSG_PAYLOAD: neb__session_payload(s, i->peer, i->bytes, i->size); break;
     case NEB_MSG_GET:
-        if (i->size == NEB_HASH_SIZE) neb__session_push(s, i->peer, &hash);
+        if (i->size == NEB_HASH_SIZE) neb__session_push(s, i->peer, &hash, true);
         break;
     case NEB_MSG_NONE:
         if (i->size == NEB_HASH_SIZE)
@@ -265,6 +299,7 @@ static void on_message(neb_session *s, struct neb_item *i)
         neb__words_message(s, i->peer, i->kind, i->bytes, i->size);
         if (i->kind == NEB_MSG_FACTS) agree(s);
         break;
+    case NEB_MSG_STATUS: neb__session_status_heard(s, i->peer, i->bytes, i->size); break;
     default: break; /* of a newer version: not for us */
     }
 }
@@ -286,7 +321,9 @@ static void on_item(neb_session *s, struct neb_item *i)
     case NEB_ITEM_OPERATOR:
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = i->op, .site = s->self});
         break;
-    case NEB_ITEM_STOP: break;
+    case NEB_ITEM_LOSS:
+        if (s->rate) neb__rate_loss(s->rate, i->value);
+        break;
     }
 }
 
@@ -295,12 +332,21 @@ static void publish(neb_session *s)
     struct neb_round_status st;
     if (!s->core) return;
     neb__round_status(s->core, &st);
+    neb__session_follow_class(s, st.cls);
     pthread_mutex_lock(&s->lock);
+    s->budget = st.budget;
     s->status.commits = (int64_t)st.commit;
     s->status.applied = (int64_t)st.applied;
     s->status.view = (int64_t)st.view;
     s->status.epoch = st.roster.epoch;
     s->status.leader = st.state == NEB_ROUND_LEAD;
+    s->wake_steps = neb__round_steps_left(s->core);
+    s->status.tokens = (int64_t)st.tokens;
+    s->status.caught_up = st.caught_up;
+    s->members = st.roster;
+    s->leader = st.leader;
+    s->ending = st.ending;
+    s->status.stored = (int64_t)s->payloads.bytes;
     if (st.root_known) memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
@@ -317,7 +363,7 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
     until.tv_nsec += left % 1000 * 1000000;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_mutex_lock(&s->lock);
-    while (!s->head && !s->steps_pending && !(s->stopping && !s->lingers))
+    while (!s->head && s->steps_pending < s->wake_steps && !(s->stopping && !s->lingers))
         if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT) break;
     struct neb_item *i = s->head;
     bool resume = false;
@@ -365,6 +411,7 @@ void *neb__session_driver(void *arg)
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
         if (!s->halted) publish(s);
         linger(s);
+        neb__session_tell(s, false);
         pthread_mutex_unlock(&s->busy);
         if (closing && !s->lingers) return NULL;
     }

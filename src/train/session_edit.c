@@ -21,6 +21,7 @@ neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type,
     if (!own->edits) own->last = &own->edits;
     *own->last = e;
     own->last = &e->next;
+    s->edits++;
     pthread_mutex_unlock(&s->lock);
     return NEB_OK;
 }
@@ -51,12 +52,13 @@ void neb__edits_free(struct neb_own *own)
     }
 }
 
-bool neb__edits_apply(struct neb_own *own, float *x, size_t n)
+uint32_t neb__edits_apply(struct neb_own *own, float *x, size_t n)
 {
-    bool any = own->edits != NULL;
+    uint32_t count = 0;
+    for (const struct neb_edit *e = own->edits; e; e = e->next) count++;
     neb__edits_on_copy(own, x, n);
     neb__edits_free(own);
-    return any;
+    return count;
 }
 
 static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, float *flat, bool write)

@@ -39,6 +39,10 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.outer_lr = (float)w->outer_lr;
     c.outer_momentum = (float)w->outer_momentum;
     c.rung = w->rung;
+    c.prefer = w->prefer;
+    c.max_bytes_per_hour = (double)w->max_bytes_per_hour;
+    c.ledger_quota = (double)w->ledger_quota;
+    c.archive = w->archive;
     c.listen = job->site[site].listen;
     c.round_ms = 1000 * w->round_seconds;
     c.max_rate = w->max_rate;
@@ -145,18 +149,26 @@ static json_t *status_json(neb_session *s)
     neb_session_get_status(s, &t);
     memcpy(root.b, t.root, sizeof root.b);
     neb__hash_hex(&root, hex);
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:s, "
-                     "s:I, s:I, s:I, "
-                     "s:f, s:f, s:f, s:s}",
-                     "site", s->site->name, "sites", members_json(s), "steps", (json_int_t)t.steps, "commits",
-                     (json_int_t)t.commits, "applied", (json_int_t)t.applied, "merges", (json_int_t)t.merges,
-                     "rejected", (json_int_t)t.rejected, "epoch", (json_int_t)t.epoch, "view",
-                     (json_int_t)t.view, "peers_up", (json_int_t)t.peers_up, "peers", (json_int_t)t.peers,
-                     "token_target", (json_int_t)s->config.token_target, "leader", t.leader, "paused",
-                     t.paused, "ended", t.ended, "halted", t.halted, "root", hex, "bytes_out",
-                     (json_int_t)t.bytes_out, "bytes_in", (json_int_t)t.bytes_in, "parcels",
-                     (json_int_t)t.parcels, "encode_s", t.encode_s, "apply_s", t.apply_s, "wait_s", t.wait_s,
-                     "note", t.note);
+    json_t *o =
+        json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:s, "
+                  "s:I, s:I, s:I, "
+                  "s:f, s:f, s:f, s:s}",
+                  "site", s->site->name, "sites", members_json(s), "steps", (json_int_t)t.steps, "commits",
+                  (json_int_t)t.commits, "applied", (json_int_t)t.applied, "merges", (json_int_t)t.merges,
+                  "rejected", (json_int_t)t.rejected, "epoch", (json_int_t)t.epoch, "view",
+                  (json_int_t)t.view, "peers_up", (json_int_t)t.peers_up, "peers", (json_int_t)t.peers,
+                  "token_target", (json_int_t)s->config.token_target, "leader", t.leader, "paused", t.paused,
+                  "ended", t.ended, "halted", t.halted, "root", hex, "bytes_out", (json_int_t)t.bytes_out,
+                  "bytes_in", (json_int_t)t.bytes_in, "parcels", (json_int_t)t.parcels, "encode_s",
+                  t.encode_s, "apply_s", t.apply_s, "wait_s", t.wait_s, "note", t.note);
+    json_t *more =
+        json_pack("{s:s, s:I, s:I, s:s, s:I, s:s, s:b, s:f, s:f, s:f}", "state", t.state, "tokens",
+                  (json_int_t)t.tokens, "own_tokens", (json_int_t)t.own_tokens, "rung", t.rung, "interval",
+                  (json_int_t)t.interval, "reason", t.reason, "disk_full", (int)t.disk_full, "compute_s",
+                  t.compute_s, "merge_s", t.merge_s, "recover_s", t.recover_s);
+    if (o && more) json_object_update(o, more);
+    json_decref(more);
+    return o;
 }
 
 neb_status neb_session_status_json(neb_session *s, char *out, size_t *n)

@@ -58,8 +58,10 @@ static neb_status restore_outer(neb_session *s, uint64_t records)
         size_t first, n = neb__outer_cell(s->outer, c, &first);
         struct neb_snapshot snap = {.cell = c, .values = n, .theta = s->work[0], .m = s->work[1]};
         uint64_t older;
-        if (neb__snapshot_load(&s->disk, &snap, &older) == NEB_OK)
-            NEB_TRY(neb__outer_install(s->outer, c, snap.version, snap.theta, snap.m));
+        if (neb__snapshot_load(&s->disk, &snap, &older) != NEB_OK) continue;
+        s->covered[c][0] = snap.version;
+        s->covered[c][1] = older;
+        NEB_TRY(neb__outer_install(s->outer, c, snap.version, snap.theta, snap.m));
     }
     return NEB_OK;
 }
@@ -77,6 +79,7 @@ static neb_status restore_checkpoint(neb_session *s, float *u)
         memcmp(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
         return neb__fail(NEB_ERR_CONFIG, "the checkpoint's state is of another model");
     s->checkpoint_k = s->last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
+    s->saved_k[0] = s->saved_k[1] = s->checkpoint_k;
     b += STATE_HEAD;
     for (uint32_t c = 0; c < cells; c++, b += 16) {
         s->own[c].version = neb__get64(b);
@@ -101,20 +104,31 @@ static void restore_residual(neb_session *s, uint32_t cell, uint64_t k, float *e
     neb__buf_free(&b);
 }
 
+/* Only the header, unverified: enough to tell whether the rest is worth reading. */
+static bool read_header(neb_session *s, const struct neb_hash *hash, struct neb_parcel *h)
+{
+    uint8_t head[NEB_PARCEL_SIZE];
+    uint64_t size;
+    return neb__payload_head(&s->payloads, hash, head, sizeof head, &size) == NEB_OK &&
+           neb__parcel_get(head, (size_t)size, h) == NEB_OK;
+}
+
 /* One own parcel, newer than the checkpoint: the cells for which it is the newest so far. */
 static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, uint64_t *newest, float *u)
 {
     struct neb_buf b;
     struct neb_parcel h;
+    if (!read_header(s, hash, &h) || h.site != s->self || h.k <= s->checkpoint_k || h.c1 > s->outer->cells)
+        return NEB_OK;
+    bool newer = false;
+    for (uint32_t c = h.c0; c < h.c1; c++) newer |= h.k > newest[c];
+    if (!newer) return NEB_OK;
     neb__buf_init(&b, (size_t)1 << 31);
-    bool mine = neb__payload_load(&s->payloads, hash, &b) == NEB_OK &&
-                neb__parcel_get(b.data, b.len, &h) == NEB_OK && h.site == s->self && h.c0 < h.c1 &&
-                h.c1 <= s->outer->cells;
-    if (mine && h.k > s->last_k) s->last_k = h.k;
-    if (!mine || h.k <= s->checkpoint_k) {
+    if (neb__payload_load(&s->payloads, hash, &b) != NEB_OK) { /* damaged: as if it were not there */
         neb__buf_free(&b);
         return NEB_OK;
     }
+    if (h.k > s->last_k) s->last_k = h.k;
     size_t first, last, n = neb__outer_cell(s->outer, h.c1 - 1, &last);
     neb__outer_cell(s->outer, h.c0, &first);
     struct neb_codec_view view;
@@ -180,9 +194,7 @@ static struct neb_round_config core_config(neb_session *s)
     c.genesis = s->genesis = chain->genesis_hash;
     c.roster = members_of(chain);
     c.cells = s->outer->cells;
-    int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
-    if (fragments > NEB_CAPTURES) fragments = NEB_CAPTURES;
-    c.fragments = fragments < (int64_t)c.cells ? (uint32_t)fragments : c.cells;
+    c.fragments = s->fragments;
     c.nominal = (uint32_t)s->config.interval;
     int64_t drift = 8 * s->config.interval < 2000 ? 2000 : 8 * s->config.interval;
     c.drift_steps = (uint32_t)(s->config.drift_steps > 0 ? s->config.drift_steps : drift);
@@ -191,7 +203,7 @@ static struct neb_round_config core_config(neb_session *s)
     memcpy(&c.eta, &s->config.outer_lr, 4);
     memcpy(&c.mu, &s->config.outer_momentum, 4);
     c.cell_bytes = 8 * NEB_CELL;
-    c.cls = s->rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    c.cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
     neb__session_keys(s);
@@ -245,7 +257,7 @@ static neb_status open_disk(neb_session *s)
         neb__buf_free(&mark);
         NEB_TRY(st);
     }
-    return neb__payloads_open(&s->disk, 0, &s->payloads);
+    return neb__payloads_open(&s->disk, (uint64_t)s->config.ledger_quota, &s->payloads);
 }
 
 static neb_status make_memory(neb_session *s)
@@ -257,35 +269,49 @@ static neb_status make_memory(neb_session *s)
     s->d = NEB_NEW_ARRAY(float, s->values);
     s->own = NEB_NEW_ARRAY(struct neb_own, cells);
     s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
-    return s->e && s->d && s->own && s->fetched ? NEB_OK : NEB_ERR_NOMEM;
+    s->covered = neb__calloc(cells, sizeof *s->covered);
+    int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
+    if (fragments > NEB_CAPTURES) fragments = NEB_CAPTURES;
+    s->fragments = (uint32_t)(fragments < (int64_t)cells ? fragments : (int64_t)cells);
+    return s->e && s->d && s->own && s->fetched && s->covered ? NEB_OK : NEB_ERR_NOMEM;
 }
 
-/* The core hears of the payloads that are here already. */
-static void tell_payloads(neb_session *s, const struct found *f)
+/* The core hears of the parcels on disk that a record may still name; others it asks for when it needs them. */
+static void offer(neb_session *s, const struct neb_hash *hash)
 {
-    for (int i = 0; i < f->n; i++) {
-        struct neb_buf b;
-        struct neb_parcel h;
-        neb__buf_init(&b, (size_t)1 << 31);
-        if (neb__payload_load(&s->payloads, &f->all[i], &b) == NEB_OK &&
-            neb__parcel_get(b.data, b.len, &h) == NEB_OK)
-            neb__session_feed(
-                s, &(struct neb_event){.type = NEB_EV_PAYLOAD,
-                                       .parcel = &h,
-                                       .hash = f->all[i],
-                                       .norm = neb__session_norm(s, &h, b.data + NEB_PARCEL_SIZE)});
-        neb__buf_free(&b);
-    }
+    struct neb_buf b;
+    struct neb_parcel h;
+    if (!read_header(s, hash, &h) || h.c1 > s->outer->cells || h.b + 1 < neb__round_version(s->core, h.c0))
+        return;
+    neb__buf_init(&b, (size_t)1 << 31);
+    if (neb__payload_load(&s->payloads, hash, &b) == NEB_OK)
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD,
+                                                 .parcel = &h,
+                                                 .hash = *hash,
+                                                 .norm = neb__session_norm(s, &h, b.data + NEB_PARCEL_SIZE)});
+    neb__buf_free(&b);
+}
+
+static void learn_names(neb_session *s)
+{
+    const struct neb_roster *r = &neb__net_roster(s->net)->now;
+    s->cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    s->members = members_of(neb__net_roster(s->net));
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->members[i].id < NEB_SITES_MAX)
+            snprintf(s->names[r->members[i].id], sizeof *s->names, "%s", r->members[i].name);
 }
 
 static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log)
 {
     struct found f = {0};
+    learn_names(s);
     NEB_TRY(restore_outer(s, log->records));
     neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
     if (st == NEB_OK) st = restore_own(s, &f);
     if (st == NEB_OK) st = create_core(s, log);
-    if (st == NEB_OK) tell_payloads(s, &f);
+    if (st == NEB_OK) st = neb__session_rate_open(s);
+    for (int i = 0; st == NEB_OK && i < f.n; i++) offer(s, &f.all[i]);
     neb__free(f.all);
     return st;
 }
@@ -317,6 +343,7 @@ void neb__session_release(neb_session *s)
     neb__free(s->d);
     neb__free(s->own);
     neb__free(s->fetched);
+    neb__free(s->covered);
 }
 
 /* ---- into the caller's checkpoint ------------------------------------------------------------------------------ */
@@ -361,6 +388,8 @@ neb_status neb_session_save(neb_session *s, void *out, size_t *n)
     *n = need;
     pthread_mutex_lock(&s->busy); /* between two events of the driver everything fits together */
     neb_status st = write_state(s, out);
+    s->saved_k[1] = s->saved_k[0]; /* the one before is certainly on disk by now */
+    s->saved_k[0] = s->last_k;
     pthread_mutex_unlock(&s->busy);
     return st;
 }

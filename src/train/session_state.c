@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CELL_HEAD = 28, SNAPSHOT_EVERY = 16 };
+enum { CELL_HEAD = 28, SNAPSHOT_EVERY = 16, SWEEP_EVERY = 8 };
 
 static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
 {
@@ -108,13 +108,27 @@ static void save_residual(neb_session *s, const struct neb_parcel *h, const floa
     }
 }
 
-static float feedback(enum neb_rung_class cls)
+/* Codes d + e of [first, first + n) behind a header's room. */
+static neb_status encode_with(neb_session *s, const struct neb_rung *rung, size_t first, size_t n, float *r,
+                              struct neb_codec_stats *stats, struct neb_buf *out)
 {
-    return cls == NEB_SPARSE ? NEB_SPARSE_FEEDBACK : 1;
+    struct neb_codec_input in = {.delta = s->d + first,
+                                 .residual = s->e + first,
+                                 .n = n,
+                                 .feedback = neb__session_feedback(rung->cls)};
+    bool clipped = neb__session_clip(&s->capture, &in, s->snap);
+    NEB_TRY(neb__buf_reserve(out, NEB_PARCEL_SIZE));
+    out->len = NEB_PARCEL_SIZE;
+    NEB_TRY(neb__codec_encode(rung, &in, r, stats, out));
+    for (size_t i = 0; clipped && i < n; i++) /* what was cut off is sent later */
+        r[i] += s->d[first + i] + in.feedback * s->e[first + i] - s->snap[i];
+    return NEB_OK;
 }
 
-/* snap holds x of the cells; d = x - theta goes to s->d; header and code to `out`. */
-static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct neb_buf *out, bool *empty)
+/* snap holds x of the cells; d = x - theta goes to s->d; header and code to `out`. *empty: there is nothing to send.
+ * NEB_ERR_AGAIN: the rate controller holds. */
+static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct neb_codec_stats *stats,
+                         struct neb_buf *out, bool *empty)
 {
     size_t first, n = range(s, h->c0, h->c1, &first), at = 0;
     for (uint32_t c = h->c0; c < h->c1; c++) {
@@ -129,17 +143,11 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct 
     }
     *empty = zero;
     if (zero) return NEB_OK;
-    const struct neb_rung *rung = s->capture.dense ? s->exact : s->rung;
-    struct neb_codec_input in = {
-        .delta = s->d + first, .residual = s->e + first, .n = n, .feedback = feedback(rung->cls)};
-    bool clipped = neb__session_clip(&s->capture, &in, s->snap);
-    NEB_TRY(neb__buf_reserve(out, NEB_PARCEL_SIZE));
-    out->len = NEB_PARCEL_SIZE;
-    NEB_TRY(neb__codec_encode(rung, &in, r, NULL, out));
-    for (size_t i = 0; clipped && i < n; i++) /* what was cut off is sent later */
-        r[i] += s->d[first + i] + in.feedback * s->e[first + i] - s->snap[i];
-    h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    const struct neb_rung *rung = s->capture.dense ? s->exact : neb__session_choose(s, h->tau, s->paused);
+    if (!rung) return NEB_ERR_AGAIN;
+    NEB_TRY(encode_with(s, rung, first, n, r, stats, out));
     h->rung = rung->id;
+    h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
     const struct neb_seal seal = neb__session_seal(s);
     NEB_TRY(neb__parcel_sign(h, out->data + NEB_PARCEL_SIZE, &s->genesis, &seal));
@@ -153,10 +161,15 @@ static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_h
     struct neb_buf b;
     neb__buf_init(&b, payload_max(s));
     float *r = neb__malloc(n * sizeof *r);
-    neb_status st = r ? encode(s, h, r, &b, empty) : neb__fail(NEB_ERR_NOMEM, "out of memory for encoding");
+    struct neb_codec_stats stats = {0};
+    neb_status st =
+        r ? encode(s, h, r, &stats, &b, empty) : neb__fail(NEB_ERR_NOMEM, "out of memory for encoding");
     if (st == NEB_OK && !*empty) st = neb__hash(b.data, b.len, hash);
-    if (st == NEB_OK && !*empty) st = neb__payload_save(&s->payloads, hash, b.data, b.len);
-    if (st == NEB_OK && !*empty) save_residual(s, h, r);
+    if (st == NEB_OK && !*empty) st = neb__session_keep(s, hash, b.data, b.len);
+    if (st == NEB_OK && !*empty) {
+        save_residual(s, h, r);
+        neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)b.len, &stats);
+    }
     neb__free(r);
     neb__buf_free(&b);
     return st;
@@ -197,7 +210,7 @@ void neb__session_snapshot_taken(neb_session *s)
     h.epoch = st.roster.epoch;
     for (uint32_t c = a->c0; c < a->c1; c++) /* a round came in between: later, against the new theta */
         if (s->own[c].version != a->version || s->own[c].open.k) {
-            captured(s, &h, NULL, true, NEB_OK);
+            captured(s, &h, NULL, false, NEB_ERR_AGAIN);
             return;
         }
     neb_status status = make_parcel(s, &h, &hash, &empty);
@@ -214,6 +227,7 @@ void neb__session_snapshot_taken(neb_session *s)
             s->own[c].work_open = h.tau;
         }
     }
+    neb__session_took(&s->encode_took, neb__seconds_since(start));
     pthread_mutex_lock(&s->lock);
     s->status.encode_s += neb__seconds_since(start);
     s->status.parcels += status == NEB_OK && !empty;
@@ -269,12 +283,16 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
     return NEB_OK;
 }
 
-static neb_status open_parcels(neb_session *s, const struct neb_record *rec, struct opened **out)
+/* all: theta is due; else only the own state is, and for that the own parcel is enough, if it is still there. */
+static neb_status open_parcels(neb_session *s, const struct neb_record *rec, bool all, struct opened **out)
 {
     struct opened *o = NEB_NEW(struct opened);
     if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
     for (uint32_t i = 0; i < rec->parcels; i++) {
-        neb_status st = rec->parcel[i].reject ? NEB_OK : open_one(s, &rec->parcel[i], o);
+        const struct neb_named *p = &rec->parcel[i];
+        if (p->reject || (!all && (p->site != s->self || !neb__payload_exists(&s->payloads, &p->hash))))
+            continue;
+        neb_status st = open_one(s, p, o);
         if (st != NEB_OK) {
             close_parcels(o);
             return st;
@@ -328,7 +346,7 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     for (uint32_t i = 0; i < o->n; i++) {
         if (o->site[i] != s->self) continue;
         decoded = o->values[i];
-        if (o->header[i].cls == NEB_CLASS_SPARSE) fb = feedback(NEB_SPARSE);
+        if (o->header[i].cls == NEB_CLASS_SPARSE) fb = neb__session_feedback(NEB_SPARSE);
     }
     own->version = rec->v + 1;
     if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
@@ -353,18 +371,20 @@ static void keep_snapshot(neb_session *s, uint32_t cell)
     size_t first, n = cell_at(s, cell, &first);
     struct neb_snapshot snap = {cell, s->outer->version[cell], n, s->outer->theta + first,
                                 s->outer->m + first};
-    if (neb__snapshot_save(&s->disk, &snap) != NEB_OK)
+    if (neb__session_snapshot(s, &snap) != NEB_OK)
         neb__warn("no snapshot of cell %u: %s; the last one stays", cell, neb_last_error());
 }
 
 static neb_status apply_record(neb_session *s, const struct neb_record *rec)
 {
     struct opened *o = NULL;
-    bool needed = false;
-    for (uint32_t c = rec->c0; c < rec->c1; c++)
-        needed |= neb__round_applies(s->core, rec->index, c) || neb__round_merges(s->core, rec->index, c);
-    if (!needed) return NEB_OK;
-    NEB_TRY(open_parcels(s, rec, &o));
+    bool any_theta = false, any_own = false;
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        any_theta |= neb__round_applies(s->core, rec->index, c);
+        any_own |= neb__round_merges(s->core, rec->index, c);
+    }
+    if (!any_theta && !any_own) return NEB_OK;
+    NEB_TRY(open_parcels(s, rec, any_theta, &o));
     neb_status st = NEB_OK;
     for (uint32_t c = rec->c0; st == NEB_OK && c < rec->c1; c++) {
         bool theta = neb__round_applies(s->core, rec->index, c),
@@ -379,6 +399,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
             keep_snapshot(s, c);
     }
     close_parcels(o);
+    if (st == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
     return st;
 }
 
@@ -396,6 +417,7 @@ static void do_apply(neb_session *s, const struct neb_action *a)
         neb__session_halt(s, why);
         return;
     }
+    neb__session_took(&s->apply_took, neb__seconds_since(start));
     pthread_mutex_lock(&s->lock);
     s->status.apply_s += neb__seconds_since(start);
     pthread_mutex_unlock(&s->lock);
@@ -422,15 +444,17 @@ static void do_settle(neb_session *s, const struct neb_action *a)
 
 /* ---- payloads and cells of peers --------------------------------------------------------------------------------- */
 
-void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash)
+void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for)
 {
     struct neb_buf b;
     struct neb_parcel h;
     neb__buf_init(&b, payload_max(s));
-    if (load(s, hash, &b, &h))
-        neb__session_send(s, peer, NEB_ROUND, NEB_MSG_PAYLOAD, b.data, b.len);
-    else
+    if (!load(s, hash, &b, &h))
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
+    else if (!asked_for)
+        neb__session_send_update(s, peer, hash, b.data, b.len);
+    else
+        neb__session_send(s, peer, NEB_ROUND, NEB_MSG_PAYLOAD, b.data, b.len);
     neb__buf_free(&b);
 }
 
@@ -458,11 +482,10 @@ void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, s
         return;
     }
     neb_status st = neb__hash(bytes, n, &hash);
-    if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash))
-        st = neb__payload_save(&s->payloads, &hash, bytes, n);
+    if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash)) st = neb__session_keep(s, &hash, bytes, n);
     if (st == NEB_OK)
         have(s, &h, &hash, bytes);
-    else
+    else if (st != NEB_ERR_NOSPACE)
         neb__warn("a parcel of site %u was not kept: %s", h.site, neb_last_error());
 }
 
@@ -542,7 +565,7 @@ static void do_install(neb_session *s, const struct neb_action *a)
         for (size_t i = 0; i < n; i++) s->work[1][i] = f->theta[i] - s->outer->theta[first + i];
         /* On disk first: the payloads it replaces may never come to this site. */
         struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m};
-        if (neb__snapshot_save(&s->disk, &snap) != NEB_OK)
+        if (neb__session_snapshot(s, &snap) != NEB_OK)
             neb__warn("cell %u was fetched but not kept: %s; it will be fetched again", a->cell,
                       neb_last_error());
         else if (neb__outer_install(s->outer, a->cell, a->version, f->theta, f->m) == NEB_OK &&
@@ -575,6 +598,8 @@ static void do_write(neb_session *s, const struct neb_action *a)
                                      .mark = a->bytes,
                                      .mark_length = a->length};
         ev.status = neb__ledger_append(&s->ledger, &b);
+        if (ev.status == NEB_OK || ev.status == NEB_ERR_NOSPACE)
+            neb__session_full(s, ev.status != NEB_OK, "a record was not stored");
     }
     neb__free(record);
     neb__free(length);
@@ -606,7 +631,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_SEND: neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_FRAME, a->bytes, a->length); break;
     case NEB_ACT_WRITE: do_write(s, a); break;
     case NEB_ACT_CAPTURE: want_capture(s, a); break;
-    case NEB_ACT_PUSH: neb__session_push(s, a->site, &a->hash); break;
+    case NEB_ACT_PUSH: neb__session_push(s, a->site, &a->hash, false); break;
     case NEB_ACT_FETCH:
         if (a->site == NEB_NO_SITE)
             look(s, &a->hash);
@@ -630,6 +655,6 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
     case NEB_ACT_ROSTER:
     case NEB_ACT_BUDGET:
-    case NEB_ACT_COMBINE: break;
+    case NEB_ACT_COMBINE: break; /* owners are not asked for: cfg.owners is false */
     }
 }

@@ -44,8 +44,9 @@ struct trainer {
     struct neb_show show;
     struct neb_meter meter;
     char checkpoints[512];
-    int skipped;    /* steps in a row */
-    bool met_links; /* the session was opened, or tried to be */
+    int skipped;       /* steps in a row */
+    bool met_links;    /* the session was opened, or tried to be */
+    int64_t decisions; /* of the rate controller, as far as measured */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -134,6 +135,17 @@ static neb_session *rounds(const struct trainer *t)
     return t->half ? NULL : t->session;
 }
 
+/* Every decision of the rate controller goes into the metrics. */
+static void measure_session(struct trainer *t, const struct neb_session_status *s)
+{
+    if (s->decisions == t->decisions) return;
+    t->decisions = s->decisions;
+    int64_t step = t->progress.step;
+    neb__metrics_put(t->metrics, step, "wan/update_bytes", s->parcel_bytes);
+    if (s->ceiling >= 0) neb__metrics_put(t->metrics, step, "wan/ceiling_bytes", s->ceiling);
+    neb__meter_event(&t->meter, step, "rate", "%s", s->reason);
+}
+
 /* After a step: the others' work comes in. *ended: the run is over, the parameters are its result. */
 static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
 {
@@ -145,6 +157,7 @@ static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
     NEB_TRY(merged(t, changed));
     neb_session_get_status(t->session, &after);
     neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
+    measure_session(t, &after);
     *ended = s == NEB_ERR_CANCELLED;
     return *ended ? NEB_OK : s;
 }
@@ -198,10 +211,23 @@ static void measure(struct trainer *t, const struct neb_work_step *s, double lr)
     neb__metrics_put(t->metrics, s->step, "discriminator_loss", s->parts[1]);
 }
 
-static neb_status evaluate(struct trainer *t)
+/* On several sites it is the outer state that counts: what they share, and what is exported. */
+static neb_status held_out(struct trainer *t, bool outer, struct neb_work_eval *e)
+{
+    if (!outer) return neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
+    NEB_TRY(neb_session_show_outer(t->session, true));
+    neb_status s = merged(t, true);
+    if (s == NEB_OK) s = neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
+    if (s == NEB_OK) neb_session_loss(t->session, e->loss);
+    neb_status back = neb_session_show_outer(t->session, false);
+    if (back == NEB_OK) back = merged(t, true);
+    return back != NEB_OK ? back : s;
+}
+
+static neb_status evaluate(struct trainer *t, bool outer)
 {
     struct neb_work_eval e;
-    neb_status s = neb__work_eval(t->work, "valid", EVAL_BATCHES, &e);
+    neb_status s = held_out(t, outer, &e);
     if (s == NEB_ERR_NOTFOUND) return NEB_OK;
     NEB_TRY(s);
     int64_t step = t->progress.step;
@@ -295,7 +321,7 @@ static neb_status loop(struct trainer *t)
                            t->progress.step);
             return neb__ckpt_writer_wait(t->writer) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
         }
-        if (due(c->eval_every, t->progress.step)) NEB_TRY(evaluate(t));
+        if (due(c->eval_every, t->progress.step)) NEB_TRY(evaluate(t, rounds(t) != NULL));
         if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
     }
     NEB_TRY(save(t));

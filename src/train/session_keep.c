@@ -1,0 +1,96 @@
+/* session_keep.c: what stays on this site's disk: updates as long as somebody may need them, two snapshots a cell, and what
+ * happens when there is no room.
+ *
+ * An update (payload) may go when every voter has applied its record and both snapshots of each of its cells are newer:
+ * then neither this site nor another can ever ask for it, whatever happens to one of the snapshots. Own ones stay until
+ * the caller's checkpoint before the last holds what was in them. Sweeping goes up the log in order and stops at the first
+ * record that is still needed.
+ *
+ * A full disk or quota: what does not fit is not acknowledged, so no record that needs it commits; training goes on. The
+ * round core tries again every second, and so it goes on when there is room. */
+#include "train/session.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SAY_AGAIN_S = 30 };
+
+/* Said once, again every half minute, and when it is over. */
+void neb__session_full(neb_session *s, bool full, const char *what)
+{
+    int64_t now = neb__now_ns();
+    if (!full && !s->full_since) return;
+    if (full && (!s->full_since || now - s->full_since > (int64_t)SAY_AGAIN_S * 1000000000)) {
+        neb__warn(
+            "%s: no room (%s). This site acknowledges nothing until there is; training goes on. Make room in "
+            "%s/run, or raise wan.ledger_quota",
+            what, neb_last_error(), s->site->dir);
+        s->full_since = now;
+    }
+    if (!full) {
+        neb__info("there is room on the disk again: this site goes on committing");
+        s->full_since = 0;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->status.disk_full = full;
+    pthread_mutex_unlock(&s->lock);
+}
+
+neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
+{
+    neb_status st = neb__payload_save(&s->payloads, hash, bytes, n);
+    if (st == NEB_ERR_NOSPACE) {
+        neb__session_sweep(s);
+        st = neb__payload_save(&s->payloads, hash, bytes, n);
+    }
+    if (st == NEB_OK || st == NEB_ERR_NOSPACE) neb__session_full(s, st != NEB_OK, "an update was not stored");
+    return st;
+}
+
+neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap)
+{
+    NEB_TRY(neb__snapshot_save(&s->disk, snap));
+    uint64_t *v = s->covered[snap->cell];
+    v[v[0] > v[1]] = snap->version; /* the older one was replaced */
+    return NEB_OK;
+}
+
+static bool covered(const neb_session *s, const struct neb_record *rec)
+{
+    for (uint32_t c = rec->c0; c < rec->c1; c++)
+        if (s->covered[c][0] <= rec->v || s->covered[c][1] <= rec->v) return false;
+    return true;
+}
+
+static bool needed_here(const neb_session *s, const struct neb_record *rec)
+{
+    const struct neb_named *own = neb__record_of(rec, s->self);
+    if (own && own->k > s->saved_k[1]) return true;
+    for (uint32_t c = rec->c0; c < rec->c1; c++)
+        if (s->own[c].version <= rec->v) return true;
+    return false;
+}
+
+void neb__session_sweep(neb_session *s)
+{
+    uint64_t floor = neb__round_all_applied(s->core), bytes = s->payloads.bytes;
+    if (s->config.archive) return;
+    while (s->swept < floor) {
+        const struct neb_record *rec = neb__round_record(s->core, s->swept + 1);
+        if (!rec) break;
+        if (rec->type == NEB_RECORD_ROUND) {
+            if (!covered(s, rec) || needed_here(s, rec)) break;
+            for (uint32_t i = 0; i < rec->parcels; i++)
+                (void)neb__payload_remove(&s->payloads, &rec->parcel[i].hash);
+        }
+        s->swept++;
+    }
+    if (s->payloads.bytes < bytes)
+        neb__debug("updates of the records up to %" PRIu64 " are in every site's snapshots: %.1f MB removed",
+                   s->swept, (double)(bytes - s->payloads.bytes) / 1e6);
+    pthread_mutex_lock(&s->lock);
+    s->status.stored = (int64_t)s->payloads.bytes;
+    pthread_mutex_unlock(&s->lock);
+}
