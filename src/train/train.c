@@ -376,7 +376,7 @@ static neb_status write_models(struct trainer *t)
 static neb_status finish(struct trainer *t)
 {
     NEB_TRY(average(t));
-    NEB_TRY(evaluate(t));
+    NEB_TRY(evaluate(t, false));
     NEB_TRY(write_models(t));
     neb__show_line(&t->show,
                    "%s: %" PRId64 " steps, %" PRId64
