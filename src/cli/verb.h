@@ -20,10 +20,12 @@ struct neb_verb {
     X(device)        \
     X(eval)          \
     X(lab)           \
+    X(report)        \
     X(roster)        \
     X(score)         \
     X(simulate)      \
     X(site)          \
+    X(status)        \
     X(train)         \
     X(translate)     \
     X(version)       \

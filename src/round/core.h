@@ -159,7 +159,7 @@ struct neb_round {
     uint64_t next_k, floor;
     bool *capturing; /* per fragment */
     bool root_known, report_due;
-    bool forced, leaving;          /* forced: an operator's roster is in effect and not in the log yet */
+    bool forced, leaving, done;    /* forced: an operator's roster is in effect and not in the log yet */
     struct neb_order force, adopt; /* that order; one whose record is not here yet */
     int64_t leave_at, hurry;       /* hurry: until then elections are tried at short intervals */
     uint32_t budget_now;           /* as the leader says */

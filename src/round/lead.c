@@ -414,7 +414,8 @@ bool neb__lead_acknowledged(const struct neb_round *r)
 static bool try_end(struct neb_round *r)
 {
     if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r)))) return false;
-    if (!r->ending && (!r->cfg.token_target || r->tokens < r->cfg.token_target)) return false;
+    bool reached = r->done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
+    if (!r->ending && !reached) return false;
     /* Sites that come back shortly after the end may still bring their last work in. */
     if (r->ending && !r->end_since) r->end_since = r->now;
     if (r->ending && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;

@@ -227,6 +227,7 @@ static void goodbye(struct neb_round *r)
 void neb__operator_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->op == NEB_OP_GOODBYE) goodbye(r);
+    if (ev->op == NEB_OP_DONE) r->done = true;
     if (ev->op == NEB_OP_CLASS && ev->count <= NEB_CLASS_SPARSE) r->want_class = (uint8_t)ev->count;
     if (ev->op == NEB_OP_LEAVE && !ev->order) r->leaving = true;
     if (!ev->order) return;

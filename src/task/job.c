@@ -120,7 +120,7 @@ static const struct neb_opt wan_table[] = {
     WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
     WAN(outer_momentum, NEB_OPT_REAL, "0.9", NULL, "of the outer step (Nesterov)"),
     WAN(tokens, NEB_OPT_REAL, "0", "tokens",
-        "of all sites together that end the run; 0: train.steps at each site"),
+        "of all sites together that end the run; 0: when the first site has made train.steps"),
     WAN(drift_steps, NEB_OPT_INT, "0", "steps",
         "without a round before a site waits; 0: 8 intervals or 2000"),
     WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),

@@ -18,6 +18,12 @@
 
 const char *const neb__time_names[NEB_TIMES] = {"compute", "encode", "wait", "recover"};
 
+const char *const neb__kind_names[NEB_METER_KINDS] = {[NEB_TRAFFIC_CONTROL] = "control",
+                                                      [NEB_TRAFFIC_UPDATES] = "updates",
+                                                      [NEB_TRAFFIC_RECOVERY] = "recovery",
+                                                      [NEB_TRAFFIC_STATUS] = "status",
+                                                      [NEB_METER_STREAM] = "stream"};
+
 static int keep_last(void *arg, int64_t step, double time, double value)
 {
     (void)step, (void)time;
@@ -43,6 +49,10 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
         snprintf(name, sizeof name, "time/%s", neb__time_names[i]);
         m->before[i] = last_value(metrics, name);
     }
+    for (int i = 0; i < NEB_METER_KINDS; i++) {
+        snprintf(name, sizeof name, "wan/out/%s", neb__kind_names[i]);
+        m->kind_before[i] = last_value(metrics, name);
+    }
     m->bytes_before[0] = last_value(metrics, "wan/out");
     m->bytes_before[1] = last_value(metrics, "wan/in");
     if (job->at >= 0) {
@@ -52,6 +62,12 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
     }
     neb__metrics_note(metrics, "job", job->name);
     neb__metrics_note(metrics, "task", job->task);
+}
+
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, bool produces)
+{
+    m->stream = stream;
+    m->produces = produces;
 }
 
 void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds)
@@ -107,10 +123,31 @@ static void put_times(struct neb_meter *m, int64_t step)
     }
 }
 
+/* Bytes out and in so far, those of the stream among them; and the rates since the last sample. */
+static void count_bytes(struct neb_meter *m, const struct neb_session_status *s, double stream, double dt)
+{
+    double now[2] = {(double)s->bytes_out + (m->produces ? stream : 0),
+                     (double)s->bytes_in + (m->produces ? 0 : stream)};
+    m->link_out = 8 * (now[0] - m->bytes[0]) / dt;
+    m->link_in = 8 * (now[1] - m->bytes[1]) / dt;
+    m->bytes[0] = now[0];
+    m->bytes[1] = now[1];
+}
+
+static void put_kinds(struct neb_meter *m, int64_t step, const struct neb_session_status *s, double stream)
+{
+    char name[64];
+    for (int i = 0; i < NEB_METER_KINDS; i++) {
+        double bytes = i < NEB_TRAFFICS ? (double)s->out[i] : m->produces ? stream : 0;
+        snprintf(name, sizeof name, "wan/out/%s", neb__kind_names[i]);
+        neb__metrics_put(m->metrics, step, name, m->kind_before[i] + bytes);
+    }
+}
+
 static void put_session(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
 {
-    neb__metrics_put(m->metrics, step, "wan/out", m->bytes_before[0] + (double)s->bytes_out);
-    neb__metrics_put(m->metrics, step, "wan/in", m->bytes_before[1] + (double)s->bytes_in);
+    neb__metrics_put(m->metrics, step, "wan/out", m->bytes_before[0] + m->bytes[0]);
+    neb__metrics_put(m->metrics, step, "wan/in", m->bytes_before[1] + m->bytes[1]);
     neb__metrics_put(m->metrics, step, "wan/records", (double)s->applied);
     neb__metrics_put(m->metrics, step, "wan/peers", m->peers);
     neb__metrics_put(m->metrics, step, "wan/interval",
@@ -207,11 +244,13 @@ void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, con
     m->time[NEB_TIME_COMPUTE] = fmax(0, neb__seconds_since(m->start_ns) - rest - m->time[NEB_TIME_WAIT]);
     dt = dt > 1e-3 ? dt : 1e-3;
     m->rate = (double)(p->tokens - m->last_tokens) / dt;
-    m->link_out = 8 * (double)(s.bytes_out - m->last.bytes_out) / dt;
-    m->link_in = 8 * (double)(s.bytes_in - m->last.bytes_in) / dt;
+    struct neb_stream_status st = {0};
+    if (m->stream) neb_stream_get_status(m->stream, &st);
+    count_bytes(m, &s, (double)st.bytes, dt);
     if (m->session) {
         notice(m, p->step, &s);
         put_session(m, p->step, &s);
+        put_kinds(m, p->step, &s, (double)st.bytes);
     }
     put_times(m, p->step);
     neb__metrics_put(m->metrics, p->step, "tokens", (double)p->tokens);

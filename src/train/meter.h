@@ -14,16 +14,23 @@
 enum neb_time { NEB_TIME_COMPUTE, NEB_TIME_ENCODE, NEB_TIME_WAIT, NEB_TIME_RECOVER, NEB_TIMES };
 extern const char *const neb__time_names[NEB_TIMES];
 
+/* What crosses: the session's kinds, and behind them the stream of relay and tutor. */
+enum { NEB_METER_STREAM = NEB_TRAFFICS, NEB_METER_KINDS };
+extern const char *const neb__kind_names[NEB_METER_KINDS];
+
 struct neb_meter {
     const struct neb_job *job;
     struct neb_metrics *metrics;
     neb_session *session; /* NULL: alone */
+    neb_stream *stream;   /* of this site's half, or NULL */
+    bool produces;
     int64_t start_ns, sample_ns;
-    double time[NEB_TIMES], before[NEB_TIMES],
-        bytes_before[2];            /* before: of earlier starts, from the database */
-    double waited;                  /* besides what the session and the data know of */
-    double rate, link_out, link_in; /* of the last sample: tokens/s, bits/s */
+    double time[NEB_TIMES], before[NEB_TIMES], bytes_before[2],
+        kind_before[NEB_METER_KINDS]; /* before: of earlier starts, from the database */
+    double waited;                    /* besides what the session and the data know of */
+    double rate, link_out, link_in;   /* of the last sample: tokens/s, bits/s */
     struct neb_session_status last;
+    double bytes[2]; /* out, in, of this process, at the last sample */
     int64_t last_tokens;
     int peers;
     char rung[64], line[256];
@@ -37,6 +44,8 @@ struct neb_meter_point {
 
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
                       neb_session *session, int64_t tokens);
+/* From now on the stream's bytes count, too. It must outlive the last sample. */
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, bool produces);
 void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
 /* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */
 void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now);

@@ -380,6 +380,11 @@ neb_status neb_session_leave(neb_session *s)
     return operate(s, NEB_OP_LEAVE);
 }
 
+neb_status neb__session_done(neb_session *s)
+{
+    return operate(s, NEB_OP_DONE);
+}
+
 void neb_session_close(neb_session *s)
 {
     if (!s) return;

@@ -217,6 +217,9 @@ neb_status neb__genesis_load(neb_session *s, float *theta); /* NEB_ERR_NOTFOUND:
 
 /* session_job.c */
 struct neb_job;
+/* This site has made its steps or had its time: once the leading site says so, the run ends as at the token target. */
+neb_status neb__session_done(neb_session *s);
+
 /* The folder is this site's and its roster knows every site of the job; NEB_ERR_CONFIG says what does not fit. */
 /* What all sites must have in common: the job, the tokenizer. Before start. */
 neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, const struct neb_hash *tokenizer);

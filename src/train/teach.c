@@ -74,7 +74,9 @@ static neb_status open_links(struct teacher *t)
     NEB_TRY(neb__metrics_open(j->out, -1, &t->metrics));
     neb__meter_begin(&t->meter, j, t->metrics, t->session, 0);
     if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
-    return neb__half_start(t->half, t->session, 0, t->job->out);
+    NEB_TRY(neb__half_start(t->half, t->session, 0, t->job->out));
+    neb__meter_stream(&t->meter, t->half->stream, true);
+    return NEB_OK;
 }
 
 static neb_status open_all(struct teacher *t)

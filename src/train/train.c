@@ -28,8 +28,10 @@ enum {
     EVAL_BATCHES = 50,
     QUORUM_SECONDS = 20,
     FIRST_SECONDS = 7 * 86400,
-    TELL_SECONDS = 20
+    TELL_SECONDS = 20,
+    END_SECONDS = 900
 };
+static const double sample_seconds = 0.5;
 
 struct trainer {
     const struct neb_job *job;
@@ -47,6 +49,7 @@ struct trainer {
     int skipped;       /* steps in a row */
     bool met_links;    /* the session was opened, or tried to be */
     int64_t decisions; /* of the rate controller, as far as measured */
+    int64_t done_ns;   /* when this site had made its own steps; 0: not yet */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -73,6 +76,13 @@ static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *
         }
     return neb__doc_fail(&job->doc, "train.schedule", "train.schedule: '%s' is none of the schedules",
                          t->schedule ? t->schedule : "");
+}
+
+static void sample(struct trainer *t, const char *state, bool now)
+{
+    struct neb_meter_point p = {t->progress.step, t->progress.tokens, t->show.loss,
+                                neb__work_waited(t->work)};
+    neb__meter_sample(&t->meter, &p, state, now);
 }
 
 /* ---- with other sites ------------------------------------------------------------------------------------------ */
@@ -146,20 +156,26 @@ static void measure_session(struct trainer *t, const struct neb_session_status *
     neb__meter_event(&t->meter, step, "rate", "%s", s->reason);
 }
 
-/* After a step: the others' work comes in. *ended: the run is over, the parameters are its result. */
+/* Merges, and waits where the session says so; the sample is renewed meanwhile. *ended: the run is over, the parameters are
+ * its result. tokens NEB_NO_STEP: no step was made. */
 static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
 {
-    bool changed = false;
     struct neb_session_status before, after;
     int64_t since = neb__now_ns();
+    neb_status s;
     neb_session_get_status(t->session, &before);
-    neb_status s = neb_step(t->session, tokens, &changed);
-    NEB_TRY(merged(t, changed));
+    do {
+        bool changed = false;
+        s = neb_step_within(t->session, tokens, sample_seconds, &changed);
+        NEB_TRY(merged(t, changed));
+        if (s == NEB_ERR_AGAIN) sample(t, "waiting", false);
+        tokens = NEB_NO_STEP;
+    } while (s == NEB_ERR_AGAIN && !asked_to_stop);
     neb_session_get_status(t->session, &after);
     neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
     measure_session(t, &after);
     *ended = s == NEB_ERR_CANCELLED;
-    return *ended ? NEB_OK : s;
+    return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
 
 static neb_status open_trainer(struct trainer *t)
@@ -181,8 +197,11 @@ static neb_status open_trainer(struct trainer *t)
     NEB_TRY(neb__metrics_open(t->job->out, s == NEB_OK ? t->progress.step : -1, &t->metrics));
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
     if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
-    if (t->half)
-        return neb__half_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out);
+    if (t->half) {
+        NEB_TRY(neb__half_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
+        neb__meter_stream(&t->meter, t->half->stream, t->half->produces);
+        return NEB_OK;
+    }
     return merged(t, t->session != NULL);
 }
 
@@ -257,13 +276,6 @@ static neb_status save(struct trainer *t)
     return NEB_OK;
 }
 
-static void sample(struct trainer *t, const char *state, bool now)
-{
-    struct neb_meter_point p = {t->progress.step, t->progress.tokens, t->show.loss,
-                                neb__work_waited(t->work)};
-    neb__meter_sample(&t->meter, &p, state, now);
-}
-
 static neb_status one_step(struct trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
@@ -280,7 +292,7 @@ static neb_status one_step(struct trainer *t, bool *ended)
     t->progress.seconds += neb__seconds_since(start);
     neb__show_step(&t->show, t->progress.step, t->job->train.steps, step.loss, step.tokens, (double)lr);
     measure(t, &step, (double)lr);
-    if (t->session) NEB_TRY(meet(t, step.tokens, ended));
+    if (rounds(t)) NEB_TRY(meet(t, step.tokens, ended));
     sample(t, "training", false);
     return NEB_OK;
 }
@@ -307,11 +319,25 @@ static bool finished(const struct trainer *t)
     return t->progress.step >= c->steps || (c->minutes > 0 && t->progress.seconds >= 60 * c->minutes);
 }
 
+/* A site of several goes on until the run ends for all: at its leading site's last step. What everybody has learned is
+ * committed then, and all hold the same model. */
+static bool over(struct trainer *t, bool ended)
+{
+    if (ended || !finished(t)) return ended;
+    if (!rounds(t)) return true;
+    if (!t->done_ns && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
+    if (neb__seconds_since(t->done_ns) < END_SECONDS) return false;
+    neb__warn(
+        "the run did not end at the other sites within %d s: this site's model may lack their last work",
+        END_SECONDS);
+    return true;
+}
+
 static neb_status loop(struct trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
     bool ended = false;
-    while (!finished(t) && !ended) {
+    while (!over(t, ended)) {
         if (t->half) NEB_TRY(await_other(t, &ended));
         if (ended) break;
         if (!asked_to_stop) NEB_TRY(one_step(t, &ended));

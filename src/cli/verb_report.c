@@ -1,0 +1,102 @@
+/* verb_report.c: `nebula-i report FOLDER… [--to FILE]`: a run as one HTML page.
+ *
+ * A folder is what a site wrote (with metrics.sqlite in it), or holds those of several sites, as `nebula-i lab` makes it.
+ * Databases of sites far apart are brought together by copying that one file each. */
+#include "cli/verb.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "cli/report.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    char *to;
+    bool help;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, to, NEB_OPT_TEXT, "report.html", NULL, "the page"),
+    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
+    NEB_OPT_END,
+};
+
+static int usage(FILE *to)
+{
+    fprintf(to, "usage: nebula-i report FOLDER… [--to report.html]\n\n"
+                "FOLDER is the `out` of a site, or of nebula-i lab: all sites in it.\n\n");
+    neb__opts_help(table, to);
+    return to == stdout ? 0 : 2;
+}
+
+/* In the order of their names, so that a site keeps its colour. */
+static neb_status add_below(struct neb_report *r, const char *dir)
+{
+    struct dirent **list;
+    int n = scandir(dir, &list, NULL, alphasort);
+    neb_status s = NEB_OK;
+    for (int i = 0; i < n; i++) {
+        char path[PATH_MAX];
+        if (s == NEB_OK && list[i]->d_name[0] != '.' &&
+            snprintf(path, sizeof path, "%s/%s", dir, list[i]->d_name) < (int)sizeof path) {
+            s = neb__report_add(r, path);
+            if (s == NEB_ERR_NOTFOUND) s = NEB_OK;
+        }
+        free(list[i]);
+    }
+    if (n >= 0) free(list);
+    return s;
+}
+
+static neb_status add(struct neb_report *r, const char *dir)
+{
+    int had = r->n;
+    neb_status s = neb__report_add(r, dir);
+    if (s != NEB_ERR_NOTFOUND) return s;
+    NEB_TRY(add_below(r, dir));
+    if (r->n > had) return NEB_OK;
+    return neb__fail(NEB_ERR_NOTFOUND,
+                     "%s: no metrics.sqlite in it, nor in a folder below it; give the `out` of a job", dir);
+}
+
+static neb_status write_report(const struct options *o, int n, char **dirs)
+{
+    struct neb_report *r = NEB_NEW(struct neb_report);
+    struct neb_buf page;
+    if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a report");
+    neb__buf_init(&page, 64 << 20);
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && i < n; i++) s = add(r, dirs[i]);
+    if (s == NEB_OK) {
+        neb__report_finish(r);
+        s = neb__report_page(r, &page);
+    }
+    if (s == NEB_OK) s = neb__file_replace(o->to, page.data, page.len, 0644);
+    if (s == NEB_OK) printf("%s: %d site%s\n", o->to, r->n, r->n == 1 ? "" : "s");
+    neb__report_free(r);
+    neb__free(r);
+    neb__buf_free(&page);
+    return s;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o;
+    int n = 0, code;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    if (neb__opts_args(table, &o, argc, argv, &n) != NEB_OK)
+        code = 2;
+    else if (o.help || !n)
+        code = usage(o.help ? stdout : stderr);
+    else
+        code = write_report(&o, n, argv) != NEB_OK;
+    neb__opts_free(table, &o);
+    return code;
+}
+
+const struct neb_verb neb__verb_report = {"report", "FOLDER… [--to FILE]", "a run as one page with plots",
+                                          run};
