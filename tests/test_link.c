@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -335,11 +336,68 @@ static void test_epochs(void **state)
     sites_free(&s);
 }
 
+/* A chain that fills several frames: crowds come and go while a site is away, which is then sent all of it. */
+enum { CROWD = 240, CROWDED = 40 };
+
+static void long_chain(const struct sites *s, struct neb_chain *chain)
+{
+    struct neb_member *all = calloc(CROWD + 2, sizeof *all);
+    struct neb_hash head = {{0}};
+    struct neb_key *key;
+    struct neb_buf b;
+    char ops[300];
+    snprintf(ops, sizeof ops, "%s/ops", s->dir);
+    assert_ok(neb__site_key(ops, &key));
+    neb__buf_init(&b, 1 << 20);
+    for (int k = 0; k <= CROWDED; k++) {
+        struct neb_roster r = {all, k < CROWDED ? CROWD + 2 : 2};
+        memcpy(all, chain->now.members, (k ? r.count : 2) * sizeof *all);
+        for (int i = 0; !k && i < CROWD; i++) {
+            struct neb_member *m = &all[2 + i];
+            snprintf(m->name, sizeof m->name, "one-of-a-crowd-of-many-%d", i);
+            memset(&m->key, 0x40, sizeof m->key);
+            memcpy(&m->key, &i, sizeof i);
+        }
+        neb__buf_clear(&b);
+        assert_ok(neb__chain_propose(chain, NEB_EPOCH_EVICT, 0, &head, &r,
+                                     (const struct neb_key *const[]){key}, 1, &b));
+        assert_ok(neb__chain_extend(chain, b.data, b.len));
+    }
+    neb__buf_free(&b);
+    neb__key_free(key);
+    free(all);
+}
+
+static void test_long_chain(void **state)
+{
+    (void)state;
+    struct sites s;
+    struct end e[2];
+    struct neb_chain *chain;
+    sites_make(&s, 2, NULL);
+    assert_ok(neb__site_roster_load(s.path[1], &chain));
+    long_chain(&s, chain);
+    assert_true(chain->tail.len > 2 * NEB_EPOCH_BYTES_MAX);
+    assert_ok(neb__site_roster_save(s.path[1], chain));
+    neb__chain_free(chain);
+    check_log_quiet();
+    open_pair(&s, e);
+    check_log_restore();
+    assert_int_equal(e[0].epochs, CROWDED + 1);
+    burst(&e[0], 2, NEB_ROUND, 0, 3, 1000);
+    WAIT(e[0].sent_ok == 3, 30);
+    assert_ok(neb__site_roster_load(s.path[0], &chain));
+    assert_int_equal(chain->epoch, CROWDED + 1);
+    neb__chain_free(chain);
+    for (int i = 0; i < 2; i++) node_close(&e[i].node);
+    sites_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages), cmocka_unit_test(test_hold),   cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_restart),  cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_restart),  cmocka_unit_test(test_epochs), cmocka_unit_test(test_long_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,6 +179,8 @@ void neb__conn_pump(struct neb_conn *c)
             return;
         }
         if (c->state == NEB_CONN_READY) neb__link_fill(c);
+        neb_status s = c->state == NEB_CONN_GREETING ? neb__greet_fill(c) : NEB_OK;
+        if (s != NEB_OK) end(c, s);
         if (c->state == NEB_CONN_CLOSED) return;
         if (!neb__conn_waiting(c)) {
             poll_for(c, false);

@@ -4,15 +4,16 @@
  * its own. Then the same rules hold for both:
  *
  *   1. Another protocol version, run id or genesis: refused.
- *   2. Whoever has the newer roster epoch sends the other the chain first (to a member only); whoever has the older one
- *      judges nothing before it has caught up. So a site that missed a change of keys is not locked out by it.
+ *   2. Whoever has the newer roster epoch sends the other the chain (to a member only, on the control connection); whoever
+ *      has the older one judges nothing before it has caught up. So a site that missed a change of keys is not locked out by it.
  *   3. The key must be a member's in our newest epoch: the dialled one's if we dialled. Two different rosters for one epoch:
  *      refused, and reported as a fork.
  *   4. Of a site only the newest incarnation is accepted; two processes of one incarnation are a copied folder. A stripe
  *      must name the token of the control connection it belongs to.
  *
  * Then WELCOME. A connection is in use once WELCOME was sent and received. Until then it is a stranger: it has
- * NEB_GREET_SECONDS, and its memory is bounded by one HELLO and one CHAIN frame. */
+ * NEB_GREET_SECONDS, and its memory is bounded by one HELLO and one CHAIN frame. WELCOME goes first and the chain behind it:
+ * who lacks epochs answers WELCOME only when it has them all. */
 #include "net/link.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -79,11 +80,14 @@ neb_status neb__greet_begin(struct neb_conn *c)
     return c->dialled ? send_hello(c) : NEB_OK;
 }
 
-static neb_status send_chain(struct neb_conn *c, uint64_t after)
+/* A chain may be long: it goes frame by frame, each when the one before has left. */
+neb_status neb__greet_fill(struct neb_conn *c)
 {
+    const struct neb_chain *chain = c->net->chain;
     const uint8_t *p;
     size_t n;
-    neb__chain_tail(c->net->chain, after, NEB_EPOCH_BYTES_MAX, &p, &n);
+    if (!c->tell || c->tell > chain->epoch || neb__conn_waiting(c)) return NEB_OK;
+    c->tell += neb__chain_tail(chain, c->tell - 1, NEB_EPOCH_BYTES_MAX, &p, &n);
     return n ? neb__conn_frame(c, NEB_FRAME_CHAIN, p, n) : NEB_OK;
 }
 
@@ -130,7 +134,6 @@ static neb_status judge(struct neb_conn *c)
     struct neb_peer *p = NULL;
     if (!c->hello_in || c->welcome_out || c->theirs.epoch > c->net->chain->epoch) return NEB_OK;
     NEB_TRY(check_member(c, &p));
-    if (c->theirs.epoch < c->net->chain->epoch) NEB_TRY(send_chain(c, c->theirs.epoch));
     if (c->role == NEB_ROLE_CONTROL)
         NEB_TRY(check_control(c, p));
     else if (!p->up || p->token != c->theirs.token || p->boot != c->theirs.boot)
@@ -138,6 +141,7 @@ static neb_status judge(struct neb_conn *c)
     c->peer = p;
     c->welcome_out = true;
     NEB_TRY(neb__conn_frame(c, NEB_FRAME_WELCOME, NULL, 0));
+    if (c->role == NEB_ROLE_CONTROL) c->tell = c->theirs.epoch + 1;
     return c->welcome_in ? neb__link_attach(c) : NEB_OK;
 }
 
@@ -172,6 +176,7 @@ static neb_status got_chain(struct neb_conn *c, const uint8_t *body, size_t n)
     if (s != NEB_OK)
         return s == NEB_ERR_NOMEM ? s : refuse(c, NEB_REFUSE_PROTOCOL, "its roster: %s", neb_last_error());
     if (net->chain->epoch == was) return judge(c);
+    if (c->tell) c->tell = net->chain->epoch + 1;
     neb__info("roster: epoch %" PRIu64 " from %s", net->chain->epoch, c->remote);
     net->roster_changed = true; /* acted on between events: it may close any connection, this one too */
     return neb__site_roster_save(net->config.site->dir, net->chain);
@@ -218,10 +223,8 @@ static void peers_follow(struct neb_net *net)
                 neb__warn("%s has a new key (epoch %" PRIu64 "): its links with the old one are closed",
                           p->name, net->chain->epoch);
                 neb__link_down(p, NEB_ERR_AUTH);
-            } else if (p->control->theirs.epoch < net->chain->epoch) {
-                if (send_chain(p->control, p->control->theirs.epoch) == NEB_OK)
-                    p->control->theirs.epoch = net->chain->epoch;
-                neb__link_touch(p);
+            } else {
+                neb__link_touch(p); /* it may lack an epoch */
             }
         }
     }

@@ -64,6 +64,12 @@ static neb_status got_pong(struct neb_peer *p, const uint8_t *body, size_t n)
     struct neb_measure *m = &p->measure;
     m->rtt = m->rtt > 0 ? 0.75 * m->rtt + 0.25 * rtt : rtt;
     if (m->rtt_min <= 0 || rtt < m->rtt_min) m->rtt_min = rtt;
+    if (now - m->rtt_low_at > (int64_t)5e9) {
+        m->rtt_low_at = now;
+        m->rtt_low[1] = m->rtt_low[0] > 0 ? m->rtt_low[0] : rtt;
+        m->rtt_low[0] = rtt;
+    }
+    if (rtt < m->rtt_low[0]) m->rtt_low[0] = rtt;
     p->pong_at = now;
     return NEB_OK;
 }
@@ -229,12 +235,21 @@ static bool fill_control(struct neb_conn *c, neb_status *s)
     return true;
 }
 
+/* The line has all it can carry: more would only wait in its queue, and control messages behind it. */
+static bool line_is_full(const struct neb_peer *p)
+{
+    uint32_t n = 0;
+    for (int i = 0; p->flight_max && i < NEB_STRIPES_MAX; i++) n += p->out.in_flight[i];
+    return p->flight_max && n >= p->flight_max;
+}
+
 static bool fill_chunk(struct neb_conn *c, neb_status *s)
 {
     struct neb_peer *p = c->peer;
     struct neb_chunk chunk;
     const uint8_t *payload;
-    if (!p->resumed || (c->role == NEB_ROLE_STRIPE && c->stripe >= p->stripes.target)) return false;
+    if (!p->resumed) return false;
+    if (c->role == NEB_ROLE_STRIPE && (c->stripe >= p->stripes.target || line_is_full(p))) return false;
     if (!neb__outbox_pick(&p->out, c->slot, &chunk, &payload)) return false;
     *s = write_chunk(c, &chunk, payload);
     return true;
@@ -242,7 +257,7 @@ static bool fill_chunk(struct neb_conn *c, neb_status *s)
 
 void neb__link_fill(struct neb_conn *c)
 {
-    neb_status s = NEB_OK;
+    neb_status s = neb__greet_fill(c);
     while (s == NEB_OK && neb__conn_waiting(c) < NEB_CONN_BATCH) {
         if (c->role == NEB_ROLE_CONTROL && fill_control(c, &s)) continue;
         if (!fill_chunk(c, &s)) break;

@@ -59,6 +59,7 @@ struct neb_conn {
     uint8_t stripe;
     uint64_t token;
     bool hello_in, hello_out, welcome_in, welcome_out;
+    uint64_t tell; /* control: the first epoch that the peer neither holds nor was sent; 0: not yet */
     struct neb_hello theirs;
     /* measuring, from TCP_INFO */
     uint64_t tcp_sent, tcp_again, tcp_busy, tcp_held;
@@ -72,7 +73,10 @@ struct neb_measure {
     double goodput; /* bits per second, 0: unknown */
     int64_t goodput_at;
     double goodput_in;
+    double busy;         /* seconds over which goodput was counted, in all */
     double rtt, rtt_min; /* seconds; 0: unknown */
+    double rtt_low[2];   /* the least of the last few seconds, and of those before */
+    int64_t rtt_low_at;
     double loss;
     double sent_recent, again_recent;
 };
@@ -102,6 +106,7 @@ struct neb_peer {
     bool ping_due, pong_due, bye_due;
     struct neb_pong pong;
     uint32_t their_stripes;
+    uint32_t flight_max; /* chunks that may be under way; 0: no limit */
     /* dialling */
     int64_t dial_at;
     double backoff;
@@ -176,6 +181,8 @@ void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribut
 /* ---- greet.c ----------------------------------------------------------------------------------------------------- */
 neb_status neb__greet_begin(struct neb_conn *c); /* after the TLS handshake */
 neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const uint8_t *body, size_t n);
+/* The next part of the chain that the peer lacks, if the connection has room for it. */
+neb_status neb__greet_fill(struct neb_conn *c);
 /* The chain grew: whoever waits for that is judged again; peers of former members are closed. */
 void neb__greet_roster_changed(struct neb_net *net);
 

@@ -38,6 +38,7 @@ static void measure_goodput(struct neb_peer *p, int64_t now)
         if (share > 1 || m->goodput <= 0) share = 1;
         m->goodput += share * (8 * bytes / seconds - m->goodput);
         m->goodput_at = now;
+        m->busy += seconds;
         neb__stripes_sample(&p->stripes, now, bytes, seconds, m->rtt);
     }
     m->busy_then = busy;
@@ -108,8 +109,21 @@ static int unsent_limit(const struct neb_peer *p)
     return bytes < 64 << 10 ? 64 << 10 : bytes > 2 << 20 ? 2 << 20 : (int)bytes;
 }
 
+/* A queue on the line makes nothing faster, and BBR may fill one as long as the round trip. Once the goodput is known, no
+ * more is under way than that and a quarter fills, with what waits in sockets and for acknowledgements. Small lines are
+ * left alone: TCP does well there, and a wrong estimate would cost more than the queue. */
+static uint32_t flight_limit(const struct neb_peer *p)
+{
+    const struct neb_measure *m = &p->measure;
+    double rtt = m->rtt_low[0] < m->rtt_low[1] ? m->rtt_low[0] : m->rtt_low[1];
+    double bytes = m->goodput / 8 * (1.25 * rtt + 0.05);
+    if (m->busy < 5 || rtt <= 0) return 0;
+    return (uint32_t)((bytes < 4 << 20 ? 4 << 20 : bytes > 1 << 30 ? 1 << 30 : bytes) / NEB_CHUNK) + 1;
+}
+
 static void limit_stripes(struct neb_peer *p)
 {
+    p->flight_max = flight_limit(p);
     double pace = p->net->config.max_rate / 8 / p->stripes.target;
     for (int i = 0; i < NEB_STRIPES_MAX; i++)
         if (p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY)

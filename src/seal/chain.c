@@ -269,17 +269,18 @@ static uint64_t claimed_number(const uint8_t *p, size_t n)
     return n >= MAGIC + NEB_HASH_SIZE + 8 ? neb__get64(p + MAGIC + NEB_HASH_SIZE) : 0;
 }
 
-void neb__chain_tail(const struct neb_chain *c, uint64_t after, size_t max, const uint8_t **p, size_t *n)
+uint64_t neb__chain_tail(const struct neb_chain *c, uint64_t after, size_t max, const uint8_t **p, size_t *n)
 {
     size_t at = 0, from, end;
-    uint64_t number = 0;
+    uint64_t number = 0, count = 0;
     while (at < c->tail.len && number < after) at += 4 + neb__get32(c->tail.data + at), number++;
-    for (from = end = at; at < c->tail.len; end = at) {
+    for (from = end = at; at < c->tail.len; end = at, count++) {
         at += 4 + neb__get32(c->tail.data + at);
         if (end > from && at - from > max) break;
     }
     *p = c->tail.data ? c->tail.data + from : NULL;
     *n = end - from;
+    return count;
 }
 
 /* An epoch of a number we hold: the same body is nothing new; another one, validly signed, is a fork. */

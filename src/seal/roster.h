@@ -95,8 +95,9 @@ neb_status neb__chain_read(const char *path, struct neb_chain **out);
 neb_status neb__chain_write(const struct neb_chain *chain, const char *path);
 
 /* The encoded epochs behind number `after`, at most max bytes of whole epochs (at least one where there is one):
- * what a peer of epoch `after` lacks. */
-void neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t max, const uint8_t **p, size_t *n);
+ * what a peer of epoch `after` lacks. Returns how many there are. */
+uint64_t neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t max, const uint8_t **p,
+                         size_t *n);
 
 /* Adds epochs that a peer sent. Epochs held already are compared and skipped. All are added, or none.
  *   NEB_ERR_STATE    a gap: they begin above our epoch + 1
