@@ -303,6 +303,8 @@ static neb_status await_other(struct trainer *t, bool *ended)
     int64_t since = neb__now_ns();
     neb_status s = neb__half_wait(t->half, t->job->train.micro, &asked_to_stop);
     neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
+    if (t->show.tokens)
+        t->progress.seconds += neb__seconds_since(since); /* the first wait is part of starting */
     if (s == NEB_ERR_CANCELLED) neb__show_line(&t->show, "%s", neb_last_error());
     *ended = s == NEB_ERR_CANCELLED;
     return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;

@@ -1,0 +1,259 @@
+/* bench_streams.c: what the slower site of a split job loses to the line.
+ *
+ * Two arms, in turns, the laboratory's emulator running in both: the job over the line, and the same two sites at the same
+ * time with a recorded stream instead of each other (the feeding site makes its items, which are there already; the fed one
+ * reads them). In `relay` the discriminator is the slower site, in `tutor` the student. A rate counts from the first step
+ * to the last, waiting included.
+ *
+ *     efficiency.JOB.LINE   rate of the slower site over the line as a share of its rate on the record
+ *     credit.JOB.LINE       share of its time that the faster site waited for credit
+ *     bytes.JOB.LINE        bytes that crossed for each token trained on; item bytes, before TLS and TCP */
+#include "bench.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "base/rng.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { REPEATS_MAX = 9, WORDS = 3000, LINES = 6000 };
+
+struct options {
+    char *wan, *only, *dir;
+    int64_t repeats, relay_steps, tutor_steps;
+    bool quick;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, wan, NEB_OPT_TEXT, "10mbit,100ms 100mbit,10ms 100mbit,100ms", NULL, "lines"),
+    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "relay or tutor"),
+    NEB_OPT(struct options, repeats, NEB_OPT_INT, "3", NULL, "of each arm"),
+    NEB_OPT(struct options, relay_steps, NEB_OPT_INT, "150", "steps", "of an arm"),
+    NEB_OPT(struct options, tutor_steps, NEB_OPT_INT, "150", "steps", "of an arm"),
+    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one line, two turns: under two minutes a job"),
+    NEB_OPT_END,
+};
+
+static const char tokenizer[] = "tokenizer: {type: unigram, vocab: 4000, lines: 6000}\n";
+static const char train[] =
+    "tokens: 512, max_len: 64, lr: 1e-3, log_every: 100000, save_every: 100000, threads: 1";
+
+/* ---- files ---------------------------------------------------------------------------------------------------------- */
+
+/* Words of made-up syllables, the frequent ones far more often: enough for a tokenizer to have something to do. */
+static neb_status write_text(const char *path)
+{
+    static const char *const part[] = {"ka",  "lo", "mi", "ter", "un", "sa",
+                                       "ber", "no", "vi", "rel", "do", "esh"};
+    struct neb_rng r = {7};
+    struct neb_buf b;
+    neb__buf_init(&b, 64 << 20);
+    neb_status s = NEB_OK;
+    for (int line = 0; s == NEB_OK && line < LINES; line++) {
+        for (int w = 0; s == NEB_OK && w < 24; w++) {
+            double u = neb__rng_uniform(&r);
+            uint64_t word = (uint64_t)(WORDS * u * u * u);
+            struct neb_rng spell = {word};
+            for (uint64_t k = 2 + word % 3; s == NEB_OK && k > 0; k--)
+                s = neb__buf_printf(&b, "%s", part[neb__rng_below(&spell, sizeof part / sizeof *part)]);
+            if (s == NEB_OK) s = neb__buf_printf(&b, w < 23 ? " " : "\n");
+        }
+    }
+    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    neb__buf_free(&b);
+    return s;
+}
+
+static neb_status write_jobs(const struct options *o)
+{
+    struct {
+        const char *file;
+        char text[1400];
+    } jobs[3] = {{.file = "teacher.yaml"}, {.file = "relay.yaml"}, {.file = "tutor.yaml"}};
+    snprintf(jobs[0].text, sizeof jobs[0].text,
+             "name: teacher\ntask: causal\nout: teacher\n%smodel: {family: gpt2, hidden: 256, layers: 4, "
+             "heads: 4}\n"
+             "train: {steps: 2, %s}\ndata: [{file: text}]\n",
+             tokenizer, train);
+    snprintf(
+        jobs[1].text, sizeof jobs[1].text,
+        "name: relay\ntask: rtd\ncache: data\n%smodel: {family: electra, hidden: 256, layers: 4, heads: 4}\n"
+        "generator: {family: bert, hidden: 64, layers: 2, heads: 2}\ntrain: {steps: %" PRId64 ", %s}\n"
+        "sites: [{name: a, role: generator}, {name: b, role: discriminator}]\ndata: [{file: text}]\n",
+        tokenizer, o->relay_steps, train);
+    snprintf(jobs[2].text, sizeof jobs[2].text,
+             "name: tutor\ntask: causal\ncache: data2\ntokenizer: {file: teacher/tokenizer.model}\n"
+             "model: {family: gpt2, hidden: 256, layers: 4, heads: 4}\ntrain: {steps: %" PRId64 ", %s}\n"
+             "distill: {teacher: teacher, top_k: 8}\n"
+             "sites: [{name: a, role: teacher}, {name: b, role: student}]\ndata: [{file: text}]\n",
+             o->tutor_steps, train);
+    for (int i = 0; i < 3; i++)
+        NEB_TRY(neb__file_replace(jobs[i].file, jobs[i].text, strlen(jobs[i].text), 0644));
+    return write_text("text");
+}
+
+/* ---- running -------------------------------------------------------------------------------------------------------- */
+
+static bool run(char *const *argv)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        int fd = open("log", O_WRONLY | O_CREAT | O_APPEND, 0644);
+        if (fd >= 0) dup2(fd, 1), dup2(fd, 2);
+        execv("/proc/self/exe", argv);
+        _exit(127);
+    }
+    int status = -1;
+    while (child > 0 && waitpid(child, &status, 0) < 0) continue;
+    if (status) fprintf(stderr, "%s %s ended with status %x; see log\n", argv[1], argv[2], status);
+    return !status;
+}
+
+struct half {
+    double rate, waited, per_row, rows, tokens;
+};
+
+/* What the site said at its end. */
+static bool read_log(const char *job, const char *site, struct half *h)
+{
+    char path[300], *at;
+    struct neb_buf b;
+    *h = (struct half){0};
+    snprintf(path, sizeof path, "run/%s/log", site);
+    neb__buf_init(&b, 64 << 20);
+    bool ok = neb__file_read(path, &b) == NEB_OK && neb__buf_append(&b, "", 1) == NEB_OK;
+    char *text = ok ? (char *)b.data : NULL;
+    if (ok && (at = strstr(text, " bytes for each of "))) {
+        char *number = at;
+        while (number > text && number[-1] != ' ') number--;
+        h->per_row = atof(number);
+        h->rows = atof(at + strlen(" bytes for each of "));
+        at = strstr(at, " s waiting for ");
+        for (number = at; number && number[-1] != ' ';) number--;
+        if (number) h->waited = atof(number);
+    }
+    snprintf(path, sizeof path, "%s: ", job);
+    for (at = ok ? strstr(text, path) : NULL; at; at = strstr(at + 1, path)) {
+        double steps, tokens, seconds, rate;
+        if (sscanf(at + strlen(path), "%lf steps, %lf tokens in %lf s (%lf tokens/s", &steps, &tokens,
+                   &seconds, &rate) == 4)
+            h->tokens = tokens, h->rate = rate;
+    }
+    neb__buf_free(&b);
+    return ok;
+}
+
+/* One arm; the record, where it has one, is an absolute path. */
+static bool arm(const char *job, const char *wan, const char *record, struct half out[2])
+{
+    char file[64], words[PATH_MAX + 32];
+    snprintf(file, sizeof file, "%s.yaml", job);
+    snprintf(words, sizeof words, "wan.recorded=%s", record ? record : "");
+    (void)!system("rm -rf run");
+    char *argv[] = {(char *)(uintptr_t) "nebula-i",
+                    (char *)(uintptr_t) "lab",
+                    file,
+                    (char *)(uintptr_t) "--wan",
+                    (char *)(uintptr_t)wan,
+                    (char *)(uintptr_t) "out=run",
+                    record ? words : NULL,
+                    NULL};
+    return run(argv) && read_log(job, "a", &out[0]) && read_log(job, "b", &out[1]) && out[1].rate > 0;
+}
+
+static bool prepare(const char *job, char *record)
+{
+    char file[64], words[PATH_MAX + 32];
+    snprintf(file, sizeof file, "%s.yaml", job);
+    if (!getcwd(record, PATH_MAX - 40)) return false;
+    snprintf(record + strlen(record), 40, "/record-%s", job);
+    snprintf(words, sizeof words, "wan.recorded=%s", record);
+    char *argv[] = {
+        (char *)(uintptr_t) "nebula-i", (char *)(uintptr_t) "train",     file,  (char *)(uintptr_t) "--site",
+        (char *)(uintptr_t) "a",        (char *)(uintptr_t) "out=first", words, NULL};
+    return run(argv);
+}
+
+static bool measure(struct neb_figures *f, const char *job, const char *wan, const char *record,
+                    int64_t repeats)
+{
+    double live[REPEATS_MAX], alone[REPEATS_MAX], share[REPEATS_MAX];
+    struct half h[2] = {{0}}, r[2];
+    char line[64], name[128];
+    for (int64_t i = 0; i < repeats; i++) { /* in turns: a noisy moment meets both */
+        if (!arm(job, wan, record, r) || !arm(job, wan, NULL, h)) return false;
+        live[i] = h[1].rate;
+        alone[i] = r[1].rate;
+        share[i] = live[i] / alone[i];
+    }
+    snprintf(line, sizeof line, "%s", wan);
+    for (char *c = line; *c; c++)
+        if (*c == ',') *c = '.';
+    snprintf(name, sizeof name, "efficiency.%s.%s", job, line);
+    neb__figure(f, name, 100 * neb__median(share, (int)repeats), "%", NEB_AT_LEAST, 97);
+    snprintf(name, sizeof name, "rate.%s.%s", job, line);
+    neb__figure(f, name, neb__median(live, (int)repeats), "tokens/s", NEB_REPORT, 0);
+    snprintf(name, sizeof name, "credit.%s.%s", job, line);
+    neb__figure(f, name, 100 * h[0].waited / (h[1].tokens / h[1].rate), "%", NEB_REPORT, 0);
+    snprintf(name, sizeof name, "bytes.%s.%s", job, line);
+    neb__figure(f, name, h[1].per_row * h[1].rows / h[1].tokens, "bytes/token", NEB_REPORT, 0);
+    if (!strcmp(job, "relay")) {
+        snprintf(name, sizeof name, "masked.%s.%s", job, line);
+        neb__figure(f, name, h[1].per_row, "bytes/masked token", NEB_AT_MOST, 3);
+    }
+    return true;
+}
+
+static bool measure_all(struct neb_figures *f, const struct options *o)
+{
+    static const char *const jobs[] = {"relay", "tutor"};
+    char *const teacher[] = {(char *)(uintptr_t) "nebula-i", (char *)(uintptr_t) "train",
+                             (char *)(uintptr_t) "teacher.yaml", NULL};
+    if (write_jobs(o) != NEB_OK || !run(teacher)) return false;
+    for (int j = 0; j < 2; j++) {
+        char record[PATH_MAX], lines[256], *rest = NULL;
+        if (o->only && strcmp(o->only, jobs[j])) continue;
+        if (!prepare(jobs[j], record)) return false;
+        snprintf(lines, sizeof lines, "%s", o->quick ? "100mbit,100ms" : o->wan);
+        for (char *wan = strtok_r(lines, " ", &rest); wan; wan = strtok_r(NULL, " ", &rest))
+            if (!measure(f, jobs[j], wan, record, o->quick ? 2 : o->repeats)) return false;
+    }
+    return true;
+}
+
+static int run_bench(int argc, char **argv)
+{
+    bool json = neb__bench_json(&argc, argv);
+    struct options o;
+    int rest;
+    char dir[] = "/tmp/nebula-streams-XXXXXX";
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    if (neb__opts_args(table, &o, argc, argv, &rest) != NEB_OK || rest || o.repeats < 1 ||
+        o.repeats > REPEATS_MAX) {
+        neb__opts_help(table, stderr);
+        neb__opts_free(table, &o);
+        return 2;
+    }
+    struct neb_figures *f = neb__figures_begin("streams", json);
+    bool made = !o.dir && mkdtemp(dir);
+    if (o.dir) (void)neb__file_make_dir(o.dir, 0755);
+    bool ok = f && !chdir(o.dir ? o.dir : dir) && measure_all(f, &o);
+    char clean[80];
+    snprintf(clean, sizeof clean, "rm -rf %s", dir);
+    if (made && ok && chdir("/") == 0) (void)!system(clean);
+    neb__opts_free(table, &o);
+    int status = f ? neb__figures_end(f) : 1;
+    return ok ? status : 1;
+}
+
+const struct neb_bench neb__bench_streams = {
+    "streams", "relay and tutor in the laboratory: the slower site's rate over the line and on a record",
+    run_bench};
