@@ -22,7 +22,7 @@ task: causal
 tokenizer: {type: bpe, vocab: 400, lines: 2000}
 model: {family: gpt2, hidden: 64, layers: 2, heads: 2}
 train: {steps: 100000, minutes: 2, tokens: 256, max_len: 64, lr: 2e-3, log_every: 1000, threads: 1, save_every: 100000}
-wan: {interval: 10, fragments: 1, tokens: 40000, round_seconds: 5}
+wan: {interval: 10, fragments: 1, archive: yes, tokens: 40000, round_seconds: 5}
 sites:
   - {name: a, folder: a}
   - {name: b, folder: b}
@@ -60,4 +60,6 @@ root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log; }
 cmp -s out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
 grep -q '"state": "ended"' a/run/status.json && grep -q "\"root\": \"$(root a)" a/run/status.json || fail "the status file of a"
 grep -q '"others": {' a/run/status.json && grep -q 'rate: .* it is the cheapest' a.log || fail "status of b, or reasons of the rate"
+"$nebula" site replay b > replay.log || fail "replay"
+grep -q "state root $(root a)" replay.log || fail "replay from the beginning gives another root: $(cat replay.log)"
 echo "two sites: ok, state root $(root a)"

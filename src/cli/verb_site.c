@@ -1,18 +1,21 @@
-/* verb_site.c: `nebula-i site`: makes and shows the folder that makes a process a site. */
+/* verb_site.c: `nebula-i site`: makes and shows the folder that makes a process a site; repeats the run in it. */
 #include "cli/verb.h"
 #include "base/opts.h"
 #include "seal/site.h"
+#include "train/replay.h"
 
 #include <stdio.h>
 #include <string.h>
 
 struct options {
     char *dir;
+    int64_t to;
     bool help;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "the site's folder (default: its name)"),
+    NEB_OPT(struct options, to, NEB_OPT_INT, "0", NULL, "replay: the last record; 0: all"),
     NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
@@ -22,7 +25,9 @@ static int usage(FILE *to)
     fprintf(
         to,
         "usage: nebula-i site init NAME [--dir DIR]   makes the folder with a new key; prints the identity\n"
-        "       nebula-i site show DIR                prints the identity\n\n"
+        "       nebula-i site show DIR                prints the identity\n"
+        "       nebula-i site replay DIR [--to N]     repeats the run from its beginning; prints the state "
+        "root\n\n"
         "The identity is public: give it to whoever collects the run's roster. The key in DIR/site.key "
         "never\n"
         "leaves the folder.\n\n");
@@ -48,6 +53,19 @@ static int show(const char *dir)
     return 0;
 }
 
+/* The root is that of `nebula-i train` and of the status when a site stood at the same record. */
+static int replay(const char *dir, int64_t upto)
+{
+    struct neb_replay r;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    if (neb__replay(dir, upto > 0 ? (uint64_t)upto : 0, &r) != NEB_OK) return 1;
+    neb__hash_hex(&r.root, hex);
+    printf("record %" PRIu64 ", state root %s (%zu values, %" PRIu64 " rounds, %" PRIu64 " updates, %" PRIu64
+           " tokens)\n",
+           r.records, hex, r.values, r.rounds, r.parcels, r.tokens);
+    return 0;
+}
+
 static int run(int argc, char **argv)
 {
     struct options o;
@@ -61,11 +79,13 @@ static int run(int argc, char **argv)
         rc = init(argv[1], o.dir);
     else if (n == 2 && !strcmp(argv[0], "show"))
         rc = show(argv[1]);
+    else if (n == 2 && !strcmp(argv[0], "replay"))
+        rc = replay(argv[1], o.to);
     else
         rc = usage(stderr);
     neb__opts_free(table, &o);
     return rc;
 }
 
-const struct neb_verb neb__verb_site = {"site", "init NAME | show DIR",
-                                        "make or show a site's key and identity", run};
+const struct neb_verb neb__verb_site = {"site", "init NAME | show DIR | replay DIR",
+                                        "make or show a site's key and identity; repeat its run", run};
