@@ -63,6 +63,8 @@ static int replay(const char *dir, int64_t upto)
     printf("record %" PRIu64 ", state root %s (%zu values, %" PRIu64 " rounds, %" PRIu64 " updates, %" PRIu64
            " tokens)\n",
            r.records, hex, r.values, r.rounds, r.parcels, r.tokens);
+    for (int i = 0; i < NEB_SITES_MAX; i++)
+        if (r.steps[i]) printf("member %d: %" PRIu64 " steps\n", i, r.steps[i]);
     return 0;
 }
 

@@ -122,6 +122,7 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
             st = open_part(r, rec, &rec->parcel[i], last + values - first, &part[n]);
             weight[n++] = rec->parcel[i].weight;
             r->out->tokens += rec->parcel[i].tokens;
+            r->out->steps[rec->parcel[i].site] += rec->parcel[i].tau;
         }
     }
     if (st == NEB_OK) st = apply_cells(r, rec, part, weight, n);

@@ -3,14 +3,16 @@
 #define NEB_TRAIN_REPLAY_H
 
 #include "base/hash.h"
+#include "round/members.h"
 
 struct neb_replay {
-    uint64_t records;     /* in the ledger */
-    uint64_t rounds;      /* of those that changed the outer state */
-    uint64_t parcels;     /* used by them */
-    uint64_t tokens;      /* in these */
-    size_t values;        /* of the outer state */
-    struct neb_hash root; /* of the outer state after the last record */
+    uint64_t records;              /* in the ledger */
+    uint64_t rounds;               /* of those that changed the outer state */
+    uint64_t parcels;              /* used by them */
+    uint64_t tokens;               /* in these */
+    size_t values;                 /* of the outer state */
+    struct neb_hash root;          /* of the outer state after the last record */
+    uint64_t steps[NEB_SITES_MAX]; /* inner steps of each site that are in */
 };
 
 /* folder: a site's. No process may be the site meanwhile; nothing is changed there. upto: index of the last record, 0: all.
