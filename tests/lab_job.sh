@@ -33,7 +33,8 @@ root() { sed -n "s/^$1 .*state root \([0-9a-f]*\),.*/\1/p" log; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
 cmp -s out/a/model.safetensors out/b/model.safetensors || fail "the models differ"
 "$nebula" status out > status || fail "status"
-[ "$(grep -c ' done ' status)" = 2 ] || { cat status >&2; fail "status shows both sites"; }
+[ "$(grep -cE '^[ab] +train +(done|evaluating|waiting|training) ' status)" = 2 ] || { cat status >&2; fail "status shows both sites"; }
+"$nebula" status out/a/site | grep -q "^b .* int4 " || fail "status of a session"
 "$nebula" report out --to page.html > /dev/null || fail "the report"
 for what in "Loss against tokens" "Where every second went" "all sites agree" "</html>"; do
     grep -q "$what" page.html || fail "the report lacks '$what'"

@@ -16,7 +16,6 @@ struct neb_verb {
 #define NEB_VERBS(X) \
     X(bench)         \
     X(corpus)        \
-    X(demo)          \
     X(device)        \
     X(eval)          \
     X(lab)           \

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/crew.h"
+#include "cli/lab_summary.h"
 #include "task/data.h"
 #include "train/lab_sites.h"
 
@@ -187,7 +188,7 @@ static neb_status run_job(const struct options *o, const struct neb_job *job, in
 {
     struct neb_lab *lab;
     if (!job->n_sites)
-        return neb__doc_fail(&job->doc, "sites", "the job has no sites: `sites:` names them (docs/jobs.md)");
+        return neb__doc_fail(&job->doc, "sites", "the job has no sites: `sites:` names them (docs/sites.md)");
     if (job->n_sites > NEB_LAB_SITES)
         return neb__doc_fail(&job->doc, "sites", "a laboratory has at most %d sites", NEB_LAB_SITES);
     NEB_TRY(neb__file_make_dir(job->out, 0755));
@@ -199,6 +200,7 @@ static neb_status run_job(const struct options *o, const struct neb_job *job, in
            threads_of(job), threads_of(job) == 1 ? "" : "s", job->out);
     if (s == NEB_OK) s = run_crew(o, job, lab, n, words, status);
     neb__lab_destroy(lab);
+    if (s == NEB_OK && (*status == 0 || *status > 128)) s = neb__lab_summary(job);
     return s;
 }
 

@@ -1,5 +1,7 @@
-/* verb_status.c: `nebula-i status [FOLDER]`: how all sites of a run are getting on, as the site that writes to FOLDER knows
- * it: each tells the others once a second. */
+/* verb_status.c: `nebula-i status [FOLDER]`: how all sites of a run are getting on, as seen from one of them.
+ *
+ * The native trainer writes OUT/status.json, with loss and speed; a session of any training loop writes run/status.json in
+ * the site's folder. Either holds what this site knows of itself and what the others last told it. */
 #include "cli/verb.h"
 #include "base/file.h"
 #include "base/opts.h"
@@ -40,6 +42,8 @@ static neb_status find_file(const char *folder, char *out, size_t size)
     struct dirent *d;
     time_t newest = 0;
     snprintf(out, size, "%s/status.json", folder);
+    if (!stat(out, &st)) return NEB_OK;
+    snprintf(out, size, "%s/run/status.json", folder);
     if (!stat(out, &st)) return NEB_OK;
     DIR *dir = opendir(folder);
     while (dir && (d = readdir(dir))) {
@@ -83,6 +87,31 @@ static void print_site(const json_t *s, double late)
            json_number_value(json_array_get(t, 2)), json_number_value(json_array_get(t, 3)), text(s, "rung"));
 }
 
+/* ---- of a session, whatever trains in it ------------------------------------------------------------------------ */
+
+static void print_member(const json_t *s, double age)
+{
+    char state[64];
+    if (age > 2 * STALE)
+        snprintf(state, sizeof state, "silent for %.0f s", age);
+    else
+        snprintf(state, sizeof state, "%.40s", text(s, "state"));
+    printf("%-12.31s %-18s %8.0f %12.0f %8.0f %-6s %-10.16s %6.0f  %.120s\n", text(s, "name"), state,
+           number(s, "step"), number(s, "own_tokens"), number(s, "record"),
+           json_is_true(json_object_get(s, "leader")) ? "yes" : "", text(s, "rung"), number(s, "interval"),
+           text(s, "reason"));
+}
+
+static void print_session(const json_t *all, double late)
+{
+    json_t *others = json_object_get(all, "others"), *other;
+    const char *name;
+    printf("%.0f s ago\n%-12s %-18s %8s %12s %8s %-6s %-10s %6s  %s\n", late, "site", "state", "step",
+           "tokens", "record", "leads", "rung", "H", "why");
+    print_member(json_object_get(all, "site"), late);
+    json_object_foreach(others, name, other) print_member(other, number(other, "age") + late);
+}
+
 static neb_status show(const struct options *o, const char *folder)
 {
     char path[PATH_MAX];
@@ -95,6 +124,8 @@ static neb_status show(const struct options *o, const char *folder)
     if (o->json) {
         json_dumpf(all, stdout, JSON_INDENT(1));
         printf("\n");
+    } else if (json_object_get(all, "members")) {
+        print_session(all, late > 0 ? late : 0);
     } else {
         printf("job %s, strategy %s, %.0f s ago\n", text(all, "job"), text(all, "strategy"),
                late > 0 ? late : 0);

@@ -10,7 +10,8 @@ struct neb_show {
     bool terminal;
     int64_t every; /* plain lines: this often, in steps */
     int64_t drawn_ns;
-    double loss; /* smoothed */
+    double limit_s; /* the run ends after this many seconds, whatever the steps; 0: it does not */
+    double loss;    /* smoothed */
     int64_t first_step, start_ns, tokens;
 };
 

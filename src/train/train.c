@@ -460,6 +460,7 @@ neb_status neb__train(const struct neb_job *job)
         catch_signals();
         neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
         t.show.extra = neb__meter_line(&t.meter);
+        t.show.limit_s = job->train.minutes > 0 ? fmax(1, 60 * job->train.minutes - t.progress.seconds) : 0;
         s = loop(&t);
         neb__show_end(&t.show);
         sample(&t, s == NEB_OK ? "evaluating" : "stopped", true);
