@@ -141,22 +141,25 @@ static void frames_survive_hostile_bytes(void **state)
 {
     (void)state;
     static struct neb_frame_item items[NEB_FRAME_LIST], in[NEB_FRAME_LIST];
+    static struct neb_frame_cert cert[NEB_FRAME_CERTS], certs[NEB_FRAME_CERTS];
     struct neb_rng g = {3};
     for (int type = NEB_FRAME_HELLO; type <= NEB_FRAME_FORCE; type++) {
         struct neb_frame f = {
             .type = (uint8_t)type, .from = 5, .epoch = 2, .view = 69, .number = 4, .items = 2, .roots = 1};
         f.item = items;
+        f.cert = cert;
+        f.certs = 1;
         f.order = (struct neb_order){.op = NEB_OP_EVICT, .site = 2};
         f.lapses[5] = 9;
         struct neb_buf b;
         neb__buf_init(&b, NEB_FRAME_MAX);
         assert_ok(neb__frame_encode(&f, &b));
-        assert_ok(neb__frame_decode(b.data, b.len, in, &f));
+        assert_ok(neb__frame_decode(b.data, b.len, in, certs, &f));
         for (int i = 0; i < 3000; i++) {
             uint8_t copy[2048];
             memcpy(copy, b.data, b.len);
             copy[neb__rng_below(&g, b.len)] = (uint8_t)neb__rng_next(&g);
-            (void)neb__frame_decode(copy, i % 2 ? b.len : neb__rng_below(&g, b.len), in, &f);
+            (void)neb__frame_decode(copy, i % 2 ? b.len : neb__rng_below(&g, b.len), in, certs, &f);
         }
         neb__buf_free(&b);
     }

@@ -2,6 +2,7 @@
  *
  *     round.c   create, events, actions, timers       log.c     the log: append, check, commit, write
  *     view.c    greeting, elections, syncing a log    lead.c    the leader: acknowledgements, closing rounds, roster
+ *     root.c    state roots and who signed them
  *     follow.c  applying, catching up, capturing      operator.c  orders: which hold, how they become records
  */
 #ifndef NEB_ROUND_CORE_H
@@ -71,8 +72,10 @@ struct peer {
 struct root {
     uint64_t index;
     struct neb_hash root;
-    uint64_t agree; /* leader: sites that reported the same */
+    uint64_t agree;   /* sites whose signature under it is here */
+    uint64_t consent; /* leader: voters that could not report one when it became trusted */
     bool trusted;
+    uint8_t signature[NEB_SITES_MAX][NEB_SEAL_SIZE];
 };
 
 /* What the acked mark holds. */
@@ -166,6 +169,7 @@ struct neb_round {
     struct neb_hash cur_root;
 
     struct neb_frame_item items[NEB_FRAME_LIST], items_out[NEB_FRAME_LIST]; /* of the frame in hand */
+    struct neb_frame_cert certs[NEB_FRAME_CERTS], certs_out[NEB_FRAME_CERTS];
     struct neb_action *act;
     size_t acts, act_next, act_cap;
     uint8_t *act_bytes; /* of the action handed out last */
@@ -215,12 +219,17 @@ void neb__lead_tick(struct neb_round *r);
 void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f);
 void neb__lead_progress(struct neb_round *r);
 bool neb__lead_acknowledged(const struct neb_round *r); /* every live member has all there is */
-void neb__root_learn(struct neb_round *r, uint64_t index, const struct neb_hash *root, uint64_t agree,
-                     bool trusted);
-struct root *neb__root_at(struct neb_round *r, uint64_t index);
 void neb__propose(struct neb_round *r, struct neb_record *rec);
 void neb__ping(struct neb_round *r);
 void neb__budget(struct neb_round *r, uint32_t permille);
+
+/* root.c */
+struct root *neb__root_at(struct neb_round *r, uint64_t index);
+void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *root);
+void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f);
+void neb__root_certify(struct neb_round *r, struct neb_frame *f, bool signatures); /* into a PING */
+void neb__roots_pinged(struct neb_round *r, const struct neb_frame *f);
+bool neb__live(const struct neb_round *r, unsigned site);
 
 /* operator.c */
 bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);

@@ -366,7 +366,7 @@ void neb__applied(struct neb_round *r, const struct neb_event *ev)
         r->root_known = r->root_known && r->cell[c].v_app == r->cell[c].v_cur;
     if (r->root_known) {
         r->cur_root = ev->root;
-        neb__root_learn(r, rec->index, &ev->root, neb__bit(r->self), false);
+        neb__root_own(r, rec->index, &ev->root);
     }
     r->last_commit_step = r->steps;
     r->report_due = true;

@@ -9,7 +9,7 @@
 enum { FORMAT = 1 };
 
 /* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags, O: order,
- * l: lapses, i: items with holders, t: trusted roots, b: records */
+ * l: lapses, i: items with holders, t: trusted roots, c: signatures under them, S: signature, b: records */
 static const char *fields(uint8_t type)
 {
     switch (type) {
@@ -19,8 +19,8 @@ static const char *fields(uint8_t type)
     case NEB_FRAME_ASK_OK: return "n";
     case NEB_FRAME_ELECT: return "n";
     case NEB_FRAME_VOTE: return "nohHl";
-    case NEB_FRAME_PING: return "ohsHafitln";
-    case NEB_FRAME_REPORT: return "ohHaRfli";
+    case NEB_FRAME_PING: return "ohsHafitcln";
+    case NEB_FRAME_REPORT: return "ohHaRSfli";
     case NEB_FRAME_GETLOG: return "n";
     case NEB_FRAME_LOG: return "nohsHb";
     case NEB_FRAME_REQUEST: return "O";
@@ -99,8 +99,18 @@ static neb_status put_field(const struct neb_frame *f, char c, struct neb_buf *o
         for (int i = 0; i < f->roots; i++) {
             NEB_TRY(put64(out, f->trusted[i].index));
             NEB_TRY(neb__buf_append(out, f->trusted[i].root.b, NEB_HASH_SIZE));
+            NEB_TRY(put64(out, f->trusted[i].consent));
         }
         return NEB_OK;
+    case 'c':
+        NEB_TRY(put16(out, f->certs));
+        for (int i = 0; i < f->certs; i++) {
+            NEB_TRY(neb__buf_append(out, &f->cert[i].root, 1));
+            NEB_TRY(put16(out, f->cert[i].site));
+            NEB_TRY(neb__buf_append(out, f->cert[i].signature, NEB_SEAL_SIZE));
+        }
+        return NEB_OK;
+    case 'S': return neb__buf_append(out, f->signature, NEB_SEAL_SIZE);
     case 'b': NEB_TRY(put16(out, f->records)); return neb__buf_append(out, f->blob, f->blob_length);
     default: return put64(out, *number_of((struct neb_frame *)f, c));
     }
@@ -128,6 +138,12 @@ static void get_hash(struct neb_reader *in, struct neb_hash *h)
     if (p) memcpy(h->b, p, NEB_HASH_SIZE);
 }
 
+static void get_signature(struct neb_reader *in, uint8_t out[NEB_SEAL_SIZE])
+{
+    const uint8_t *p = neb__read(in, NEB_SEAL_SIZE);
+    if (p) memcpy(out, p, NEB_SEAL_SIZE);
+}
+
 static bool get_list(struct neb_reader *in, char c, struct neb_frame *f)
 {
     uint16_t n = neb__read16(in);
@@ -145,11 +161,21 @@ static bool get_list(struct neb_reader *in, char c, struct neb_frame *f)
             get_hash(in, &f->item[f->items].hash);
             f->item[f->items].holders = neb__read64(in);
         }
+    } else if (c == 'c') {
+        if (n > NEB_FRAME_CERTS) return false;
+        for (f->certs = 0; f->certs < n && !in->bad; f->certs++) {
+            struct neb_frame_cert *t = &f->cert[f->certs];
+            t->root = neb__read8(in);
+            t->site = neb__read16(in);
+            get_signature(in, t->signature);
+            if (t->root >= f->roots || t->site >= NEB_SITES_MAX) return false;
+        }
     } else {
         if (n > sizeof f->trusted / sizeof *f->trusted) return false;
         for (f->roots = 0; f->roots < n && !in->bad; f->roots++) {
             f->trusted[f->roots].index = neb__read64(in);
             get_hash(in, &f->trusted[f->roots].root);
+            f->trusted[f->roots].consent = neb__read64(in);
         }
     }
     return !in->bad;
@@ -166,8 +192,10 @@ static bool get_field(struct neb_reader *in, char c, struct neb_frame *f)
         const uint8_t *p = neb__read(in, NEB_ORDER_SIZE);
         return p && neb__order_get(p, &f->order);
     }
+    case 'S': get_signature(in, f->signature); return true;
     case 'l':
     case 'i':
+    case 'c':
     case 't': return get_list(in, c, f);
     case 'b':
         f->records = neb__read16(in);
@@ -179,11 +207,12 @@ static bool get_field(struct neb_reader *in, char c, struct neb_frame *f)
 }
 
 neb_status neb__frame_decode(const uint8_t *bytes, size_t n, struct neb_frame_item *items,
-                             struct neb_frame *out)
+                             struct neb_frame_cert *certs, struct neb_frame *out)
 {
     struct neb_reader in = {bytes, n, false};
     memset(out, 0, sizeof *out);
     out->item = items;
+    out->cert = certs;
     out->type = neb__read8(&in);
     uint8_t format = neb__read8(&in);
     out->from = neb__read16(&in);

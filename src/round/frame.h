@@ -13,8 +13,8 @@ enum neb_frame_type {
     NEB_FRAME_ASK_OK, /* number */
     NEB_FRAME_ELECT,  /* number: join it */
     NEB_FRAME_VOTE,   /* number, normal, head, hash, lapses */
-    NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots, number: the budget in permille */
-    NEB_FRAME_REPORT,  /* normal, head, hash, applied, root, flags, lapses, list of payloads held */
+    NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots, their signatures, number: the budget in permille */
+    NEB_FRAME_REPORT, /* normal, head, hash, applied, root, its signature, flags, lapses, list of payloads held */
     NEB_FRAME_GETLOG,  /* number: first index */
     NEB_FRAME_LOG,     /* number: first index; start, hash, head; records */
     NEB_FRAME_REQUEST, /* order: for the leader to carry out */
@@ -22,12 +22,21 @@ enum neb_frame_type {
     NEB_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */
 };
 
-#define NEB_FRAME_MAX  (256 * 1024)
-#define NEB_FRAME_LIST 256
+#define NEB_FRAME_MAX   (256 * 1024)
+#define NEB_FRAME_LIST  256
+#define NEB_FRAME_CERTS 32
 
 struct neb_frame_root {
     uint64_t index;
     struct neb_hash root;
+    uint64_t consent; /* voters that cannot report a root, because they are catching up */
+};
+
+/* One voter's signature under one of the frame's roots. */
+struct neb_frame_cert {
+    uint8_t root; /* of the list */
+    uint16_t site;
+    uint8_t signature[NEB_SEAL_SIZE];
 };
 
 struct neb_frame_item {
@@ -50,7 +59,10 @@ struct neb_frame {
     uint16_t items, roots, records;
     struct neb_frame_item *item; /* (NEB_FRAME_LIST), the caller's */
     struct neb_frame_root trusted[16];
-    const uint8_t *blob; /* LOG: records, each u32 length and bytes */
+    struct neb_frame_cert *cert; /* (NEB_FRAME_CERTS), the caller's */
+    uint16_t certs;
+    uint8_t signature[NEB_SEAL_SIZE]; /* REPORT: of index and root */
+    const uint8_t *blob;              /* LOG: records, each u32 length and bytes */
     size_t blob_length;
 };
 
@@ -60,8 +72,8 @@ enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2 };                                
 
 neb_status neb__frame_encode(const struct neb_frame *f, struct neb_buf *out);
 /* NEB_ERR_PROTOCOL for anything that the encoder does not make. `blob` points into `bytes`; `items` has room for
- * NEB_FRAME_LIST. */
+ * NEB_FRAME_LIST, `certs` for NEB_FRAME_CERTS. */
 neb_status neb__frame_decode(const uint8_t *bytes, size_t n, struct neb_frame_item *items,
-                             struct neb_frame *out);
+                             struct neb_frame_cert *certs, struct neb_frame *out);
 
 #endif

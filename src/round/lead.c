@@ -13,7 +13,7 @@
 
 enum { CATCH_UP = 600 /* permille of the budget while somebody catches up */ };
 
-static bool live(const struct neb_round *r, unsigned site)
+bool neb__live(const struct neb_round *r, unsigned site)
 {
     return site == r->self || (!r->peer[site].gone && r->now - r->peer[site].heard < r->cfg.contact_ms);
 }
@@ -66,47 +66,6 @@ void neb__lead_start(struct neb_round *r)
     r->want_class = r->cls;
 }
 
-/* ---- roots ---------------------------------------------------------------------------------------------------- */
-
-struct root *neb__root_at(struct neb_round *r, uint64_t index)
-{
-    for (size_t i = 0; i < r->roots; i++)
-        if (r->root[i].index == index) return &r->root[i];
-    return NULL;
-}
-
-void neb__root_learn(struct neb_round *r, uint64_t index, const struct neb_hash *root, uint64_t agree,
-                     bool trusted)
-{
-    struct root *at = neb__root_at(r, index);
-    if (at && !neb__hash_equal(&at->root, root)) {
-        if (at->trusted || trusted || (at->agree & neb__bit(r->self)) || (agree & neb__bit(r->self)))
-            neb__halt(
-                r, "the state root differs from another site's at the same index: this machine or that one "
-                   "computed or stored something wrong; compare `nebula-i status` of all sites");
-        return;
-    }
-    if (!at) {
-        if (r->roots == ROOTS) {
-            size_t old = 0;
-            for (size_t i = 1; i < r->roots; i++)
-                if (r->root[i].index < r->root[old].index) old = i;
-            if (r->root[old].index > index) return;
-            r->root[old] = r->root[--r->roots];
-        }
-        at = &r->root[r->roots++];
-        *at = (struct root){.index = index, .root = *root};
-    }
-    at->agree |= agree;
-    at->trusted |= trusted;
-    if (!neb__leads(r) || !at->agree) return;
-    /* Voters that are themselves catching up cannot report a root; all that can must agree. */
-    uint64_t cannot = 0;
-    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s == r->self ? !r->root_known : r->peer[s].rootless && live(r, s)) cannot |= neb__bit(s);
-    if (neb__members_has_quorum(&r->roster, at->agree | cannot)) at->trusted = true;
-}
-
 /* ---- pings and reports ---------------------------------------------------------------------------------------- */
 
 static uint64_t applied_by_all(const struct neb_round *r)
@@ -127,7 +86,7 @@ void neb__budget(struct neb_round *r, uint32_t permille)
 
 void neb__ping(struct neb_round *r)
 {
-    if (r->root_known) neb__root_learn(r, r->cursor, &r->cur_root, neb__bit(r->self), false);
+    if (r->root_known) neb__root_own(r, r->cursor, &r->cur_root);
     struct neb_frame f = {.type = NEB_FRAME_PING,
                           .normal = r->normal,
                           .head = r->head,
@@ -145,11 +104,12 @@ void neb__ping(struct neb_round *r)
         f.item[f.items].hash = r->payload[i].hash;
         f.item[f.items++].holders = r->payload[i].have;
     }
-    for (size_t i = 0; i < r->roots; i++)
-        if (r->root[i].trusted && f.roots < 16)
-            f.trusted[f.roots++] = (struct neb_frame_root){r->root[i].index, r->root[i].root};
-    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i != r->self && (r->roster.members & neb__bit(i))) neb__send(r, i, &f);
+    f.cert = r->certs_out;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
+        if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
+        neb__root_certify(r, &f, r->peer[i].rootless); /* who catches up needs the signatures */
+        neb__send(r, i, &f);
+    }
     r->next_ping = r->now + r->cfg.ping_ms;
 }
 
@@ -165,6 +125,11 @@ void neb__report(struct neb_round *r, unsigned to)
                           .item = r->items_out};
     f.hash = *neb__log_hash(r, mine.head);
     f.root = r->cur_root;
+    if (r->root_known) {
+        neb__root_own(r, r->cursor, &r->cur_root);
+        const struct root *at = neb__root_at(r, r->cursor);
+        if (at) memcpy(f.signature, at->signature[r->self], NEB_SEAL_SIZE);
+    }
     bool clean = true;
     for (uint32_t c = 0; c < r->cfg.cells; c++) clean = clean && r->cell[c].clean;
     bool trains = (r->roster.trains & neb__bit(r->self)) && neb__caught_up(r);
@@ -199,7 +164,7 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame
         (!p->in_view || f->head > p->acked || f->lapse > p->ack_lapse))
         p->acked = f->head, p->ack_lapse = f->lapse, p->in_view = true;
     p->rootless = !(f->flags & NEB_FLAG_ROOT);
-    if (!p->rootless) neb__root_learn(r, f->applied, &f->root, neb__bit(from), false);
+    if (!p->rootless) neb__root_reported(r, from, f);
     for (int i = 0; i < f->items; i++) {
         struct payload *pl = neb__payload(r, &f->item[i].hash, true);
         if (pl) pl->have |= neb__bit(from);
@@ -345,7 +310,7 @@ static void try_close(struct neb_round *r, uint32_t f)
         bool mine = s == r->self;
         bool contributes = mine ? neb__caught_up(r) : r->peer[s].contributes;
         bool clean = r->ending && (mine ? r->cell[c0].clean : r->peer[s].clean);
-        if (!(r->roster.trains & neb__bit(s)) || !live(r, s) || !contributes || clean) continue;
+        if (!(r->roster.trains & neb__bit(s)) || !neb__live(r, s) || !contributes || clean) continue;
         alive++;
         missing += !by_site[s];
     }
@@ -380,7 +345,8 @@ static bool try_promote(struct neb_round *r)
     if (__builtin_popcountll(r->roster.voters) >= NEB_VOTERS_MAX) return false;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         uint64_t bit = neb__bit(s);
-        if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !live(r, s)) continue;
+        if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !neb__live(r, s))
+            continue;
         if (r->peer[s].acked < r->commit || r->peer[s].applied + 2 < r->commit) continue;
         struct neb_members next = r->roster;
         next.voters |= bit;
@@ -396,7 +362,7 @@ static bool all_clean(const struct neb_round *r)
         if (s == r->self) {
             for (uint32_t c = 0; c < r->cfg.cells; c++)
                 if (!r->cell[c].clean) return false;
-        } else if (!r->peer[s].clean && live(r, s))
+        } else if (!r->peer[s].clean && neb__live(r, s))
             return false;
     }
     return true;
@@ -405,7 +371,7 @@ static bool all_clean(const struct neb_round *r)
 bool neb__lead_acknowledged(const struct neb_round *r)
 {
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s != r->self && (r->roster.members & neb__bit(s)) && live(r, s) &&
+        if (s != r->self && (r->roster.members & neb__bit(s)) && neb__live(r, s) &&
             r->peer[s].applied < r->final_index)
             return false;
     return true;
@@ -457,7 +423,7 @@ static bool someone_catches_up(const struct neb_round *r)
 {
     if (r->ending) return false;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s != r->self && (r->roster.members & neb__bit(s)) && live(r, s) && r->peer[s].rootless)
+        if (s != r->self && (r->roster.members & neb__bit(s)) && neb__live(r, s) && r->peer[s].rootless)
             return true;
     return false;
 }

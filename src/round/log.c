@@ -53,6 +53,8 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (!e.bytes || neb__hash(bytes, n, &e.hash) != NEB_OK) goto nomem;
     memcpy(e.bytes, bytes, n);
     r->log[r->head++] = e;
+    if (e.record->type == NEB_RECORD_FORCED && e.record->roster.epoch >= r->roster.epoch)
+        r->forced = false; /* it is in the log now, and must not be there twice */
     if (e.record->type == NEB_RECORD_FORCED &&
         e.record->roster.epoch > r->roster.epoch) { /* the old quorum is gone: it counts at once */
         r->roster = e.record->roster;

@@ -192,7 +192,8 @@ static void goodbye(struct neb_round *r, unsigned from)
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
 {
     struct neb_frame f;
-    if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, &f) != NEB_OK || f.from != from)
+    if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, r->certs, &f) != NEB_OK ||
+        f.from != from)
         return;
     bool member = r->roster.members & neb__bit(from);
     if (f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__conflict(r);

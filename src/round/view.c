@@ -351,7 +351,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
         r->elect_at = r->now + r->cfg.elect_ms + jitter(r, r->cfg.elect_ms / 2);
         r->ask_phase = 0;
     }
-    for (int i = 0; i < f->roots; i++) neb__root_learn(r, f->trusted[i].index, &f->trusted[i].root, 0, true);
+    neb__roots_pinged(r, f);
     if (r->normal < r->view) {
         r->state = NEB_ROUND_SYNC;
         r->start_index = r->sync_index = f->start;

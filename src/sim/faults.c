@@ -213,7 +213,7 @@ static void disaster(struct world *w)
     struct node *one = up_to_date(w);
     struct neb_members left = w->roster;
     int voters = __builtin_popcountll(w->roster.voters);
-    if (w->forced || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
+    if (w->disaster || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
         return;
     int others = (int)draw(w, (uint64_t)neb__members_quorum(&w->roster) - 1); /* with `one` still no quorum */
     for (int i = 0; i < w->sites; i++) {
@@ -225,16 +225,35 @@ static void disaster(struct world *w)
         neb__node_crash(w, n);
     }
     if (!(left.trains & left.members)) left.trains |= left.voters;
-    left.epoch += 2; /* one for a change that may be under way */
     TRACE(w, "disaster: only %llx of the voters are left", (unsigned long long)left.voters);
     memset(w->cut, 0, sizeof w->cut);
-    w->protect_until = w->now + 5000;
-    const struct neb_order *o =
-        neb__sim_order(w, one, (struct neb_order){.op = NEB_OP_FORCE, .epoch = left.epoch, .roster = left});
-    if (!o) return;
-    w->forced = true;
-    w->force = *o;
-    neb__node_order(w, one, o);
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        n->actions_left = -1, n->disk.ops_left = -1, n->disk.fail_sync = false;
+    }
+    w->protect_until = w->now + 6000;
+    w->disaster = w->now;
+    w->force.roster = left;
+}
+
+/* The operator looks at the sites that are left once they have come to rest, and names the most that is committed there.
+ * Until the order is in the log it is repeated. */
+static void insist(struct world *w)
+{
+    if (!w->disaster || w->now < w->disaster + 1500) return;
+    struct node *one = w->forced ? NULL : up_to_date(w);
+    if (one) {
+        struct neb_members left = w->force.roster;
+        left.epoch = w->roster.epoch + 2; /* one for a change that may be under way */
+        const struct neb_order *o = neb__sim_order(
+            w, one, (struct neb_order){.op = NEB_OP_FORCE, .epoch = left.epoch, .roster = left});
+        w->forced = o != NULL;
+        if (o) w->force = *o;
+    }
+    if (!w->forced || w->roster.epoch >= w->force.epoch) return;
+    for (int i = 0; i < w->sites; i++)
+        if (w->node[i].alive && (w->force.roster.voters & neb__bit((unsigned)i)))
+            neb__node_order(w, &w->node[i], &w->force);
 }
 
 /* Sites that the log has removed are switched off for good, after some time in which they must be fenced. */
@@ -374,15 +393,6 @@ void neb__faults_heal(struct world *w)
         if (n->exists && !n->alive && !n->stopped) neb__sim_later(w, 500, EV_START, i);
     }
     mend_lines(w);
-}
-
-/* The operator repeats the order until it is in the log. */
-static void insist(struct world *w)
-{
-    if (!w->forced || w->roster.epoch >= w->force.epoch) return;
-    for (int i = 0; i < w->sites; i++)
-        if (w->node[i].alive && (w->force.roster.voters & neb__bit((unsigned)i)))
-            neb__node_order(w, &w->node[i], &w->force);
 }
 
 void neb__fault(struct world *w)

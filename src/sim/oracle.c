@@ -98,9 +98,10 @@ void neb__oracle_prepared(struct world *w, struct node *n, uint64_t index)
 void neb__oracle_sends(struct world *w, struct node *n, const uint8_t *bytes, size_t length)
 {
     static _Thread_local struct neb_frame_item items[NEB_FRAME_LIST];
+    static _Thread_local struct neb_frame_cert certs[NEB_FRAME_CERTS];
     struct neb_frame f;
     if (!length || (bytes[0] != NEB_FRAME_VOTE && bytes[0] != NEB_FRAME_REPORT)) return;
-    if (neb__frame_decode(bytes, length, items, &f) != NEB_OK) {
+    if (neb__frame_decode(bytes, length, items, certs, &f) != NEB_OK) {
         neb__violated(w, "site %d sends a frame that cannot be read", n->id);
         return;
     }

@@ -167,6 +167,7 @@ static void one_event(struct world *w, struct event *e)
     }
     struct node *n = &w->node[e->node];
     bool own = e->kind >= EV_TICK && e->kind != EV_START; /* belongs to one life of the machine */
+    if (w->disaster && e->kind < EV_TICK && w->node[e->from].stopped) return; /* it burnt with its sender */
     if (e->kind == EV_START)
         neb__node_start(w, n);
     else if (n->alive && (!own || e->life == n->life))
