@@ -33,8 +33,8 @@ def main():
     torch.manual_seed(1)
     torch.set_num_threads(1)
     train, held_out = windows(sys.argv[1:])
-    model = GPT(hidden=96, layers=3, heads=4, positions=CONTEXT)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, betas=(0.9, 0.98))
+    model = GPT(hidden=64, layers=2, heads=2, positions=CONTEXT)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01, betas=(0.9, 0.98))
     warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 50))
     loader = DataLoader(train, BATCH, sampler=RandomSampler(train, num_samples=STEPS * BATCH))
     for ids in loader:

@@ -44,4 +44,4 @@ from .errors import (
 from .run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Run", "NebulaError", "LibraryError"] + sorted(n for n in dir() if n.endswith("Error") and n != "NebulaError" and n != "LibraryError")
+__all__ = ["Run"] + sorted(name for name in dir() if name.endswith("Error"))

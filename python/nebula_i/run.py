@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import library as lib
-from .errors import AgainError, ConfigError, CorruptError, InvalidError, NebulaError, StateError
+from .errors import ConfigError, CorruptError, InvalidError, StateError
 from .slots import Slot, check_finite, mapping_slots
 
 _PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
@@ -220,6 +220,11 @@ class Run:
                 return json.loads(room.value)
             if code != lib.ERR_NOSPACE:
                 lib.check(code)
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether this process is the one of its site that talks to other sites."""
+        return self._handle is not None
 
     @property
     def sites(self) -> List[str]:

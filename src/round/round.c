@@ -372,15 +372,6 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
     };
 }
 
-bool neb__round_owes_end(const struct neb_round *r)
-{
-    for (unsigned s = 0; r->ended && r->state == NEB_ROUND_LEAD && s < NEB_SITES_MAX; s++)
-        if (s != r->self && (r->roster.members & neb__bit(s)) && r->peer[s].up && !r->peer[s].gone &&
-            r->peer[s].applied < r->commit)
-            return true;
-    return false;
-}
-
 const struct neb_record *neb__round_record(const struct neb_round *r, uint64_t index)
 {
     return index && index <= r->head ? r->log[index - 1].record : NULL;

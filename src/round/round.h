@@ -175,8 +175,6 @@ bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell)
 uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the committed log */
 uint64_t neb__round_all_applied(
     const struct neb_round *r); /* every voter has applied this index, as far as known */
-/* The leader of a run that has ended: somebody who listens has not said yet that he knows. */
-bool neb__round_owes_end(const struct neb_round *r);
 /* The mark of a new site, for neb__ledger_create(). */
 neb_status neb__round_first_mark(struct neb_buf *out);
 

@@ -161,8 +161,6 @@ struct neb_session {
     int64_t heard[NEB_SITES_MAX];
     float *shown; /* live values while the parameters show the outer state */
     bool driver_runs;
-    bool lingers; /* closed, but others have not heard of the run's end */
-    int64_t linger_until;
     bool feeding;
     struct pending *pending, **pending_last; /* events that wait for the actions before them */
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { QUEUE_MAX = 256 << 20, LINGER_MS = 10000 };
+enum { QUEUE_MAX = 256 << 20 };
 
 static int64_t now_ms(void)
 {
@@ -363,7 +363,7 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
     until.tv_nsec += left % 1000 * 1000000;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_mutex_lock(&s->lock);
-    while (!s->head && s->steps_pending < s->wake_steps && !(s->stopping && !s->lingers))
+    while (!s->head && s->steps_pending < s->wake_steps && !s->stopping)
         if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT) break;
     struct neb_item *i = s->head;
     bool resume = false;
@@ -381,15 +381,6 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
     return i;
 }
 
-/* Whether a site that is closed stays a moment longer: when the run has ended and it leads, the others hear of the end
- * from it alone, and without it they would wait for ever. */
-static void linger(neb_session *s)
-{
-    if (!s->stopping) return;
-    if (!s->linger_until) s->linger_until = now_ms() + LINGER_MS;
-    s->lingers = s->core && !s->halted && now_ms() < s->linger_until && neb__round_owes_end(s->core);
-}
-
 void *neb__session_driver(void *arg)
 {
     neb_session *s = arg;
@@ -400,7 +391,7 @@ void *neb__session_driver(void *arg)
         uint64_t steps;
         bool rounds = s->core && !s->halted;
         struct neb_item *i = take(s, rounds ? neb__round_wake(s->core) : now_ms() + 1000, &steps);
-        bool closing = s->stopping && !i;
+        bool stop = s->stopping && !i;
         pthread_mutex_lock(&s->busy);
         if (i && !s->halted) on_item(s, i);
         if (i) neb__free(i->bytes);
@@ -410,9 +401,8 @@ void *neb__session_driver(void *arg)
         if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
         if (!s->halted) publish(s);
-        linger(s);
         neb__session_tell(s, false);
         pthread_mutex_unlock(&s->busy);
-        if (closing && !s->lingers) return NULL;
+        if (stop) return NULL;
     }
 }

@@ -1,0 +1,96 @@
+"""One site of the laboratory's runs: a small GPT (examples/torch_gpt.py) on the bytes of text files, paced like a model whose
+step takes longer, with checkpoints. Without NEBULA_WAN_SITE it trains alone: the reference at equal tokens.
+
+At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE.parents[1] / "examples")]
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+from torch_gpt import GPT
+
+CONTEXT = 64
+BATCH, STEPS = int(os.environ.get("BATCH", 16)), int(os.environ.get("STEPS", 300))
+PACE, CRASH = float(os.environ.get("PACE", 0)), int(os.environ.get("CRASH", 0))
+SITE = os.environ.get("NEBULA_WAN_SITE")
+
+
+def windows(files):
+    text = b"".join(pathlib.Path(f).read_bytes() for f in files)
+    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    ids = ids[: len(ids) // (CONTEXT + 1) * (CONTEXT + 1)].view(-1, CONTEXT + 1)
+    held_out = torch.arange(len(ids)) % 20 == 0
+    return ids[~held_out], ids[held_out][:400]
+
+
+def loss_of(model, ids):
+    return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+
+def make():
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    model = GPT(hidden=64, layers=2, heads=2, positions=CONTEXT)
+    return model, torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, betas=(0.9, 0.98))
+
+
+def one_step(model, optimizer, ids, step):
+    began = time.monotonic()
+    for group in optimizer.param_groups:
+        group["lr"] = 2e-3 * min(1, (step + 1) / 50)
+    loss = loss_of(model, ids)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    time.sleep(max(0, PACE - (time.monotonic() - began)))
+
+
+def alone(train, held_out):
+    model, optimizer = make()
+    order = torch.Generator().manual_seed(7)
+    for step in range(STEPS):
+        one_step(model, optimizer, train[torch.randint(len(train), (BATCH,), generator=order)], step)
+    with torch.no_grad():
+        print(json.dumps({"steps": STEPS, "loss": loss_of(model, held_out).item()}))
+
+
+def as_site(train, held_out):
+    import nebula_i
+
+    model, optimizer = make()
+    kept = pathlib.Path(f"checkpoint-{SITE}.pt")
+    state = torch.load(kept, weights_only=True) if kept.exists() else None
+    if state:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)
+    with nebula_i.Run("job.yaml", SITE) as run:
+        loader = run.attach(model, optimizer, dataloader=loader, state=state and state["run"])
+        for ids in loader:
+            one_step(model, optimizer, ids, run.steps)
+            run.step(ids[:, 1:].numel())
+            if run.steps == CRASH:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if CRASH and run.steps % 50 == 0:
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                            "run": run.state_dict()}, kept)
+        now = run.status()
+    with torch.no_grad():
+        print(json.dumps({"site": SITE, "steps": run.steps, "loss": loss_of(model, held_out).item(),
+                          "resumed": bool(state), **{k: now[k] for k in
+                          ("root", "commits", "merges", "applied", "ended", "bytes_out", "wait_s")}}), flush=True)
+
+
+if __name__ == "__main__":
+    (as_site if SITE else alone)(*windows(sys.argv[1:]))

@@ -1,0 +1,256 @@
+"""The package with PyTorch: what is sent of a model, types, layouts, shares of the data, changed models; real runs of two
+sites with frozen, bf16 and LoRA models. tests/python/lab_torch.py has the long ones.
+"""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import unittest
+
+from sites import TOP, Folder, write_job
+
+import torch
+from torch import nn
+
+import nebula_i
+from nebula_i.data import share_of
+from nebula_i.modules import TensorSlot, module_slots, plain_name
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class Lora(nn.Module):
+    """A frozen layer and two small matrices that train."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(64, 64)
+        self.base.requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(4, 64) / 8), nn.Parameter(torch.zeros(64, 4))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+class Bf16(nn.Module):
+    """Parameters in bf16, arithmetic in fp32: not every machine that says so can multiply bf16."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 64).bfloat16()
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.inner.weight.float(), self.inner.bias.float())
+
+
+def names(model, optimizer=None, masters=None):
+    return [s.name for s in module_slots(model, optimizer, masters)]
+
+
+class Slots(unittest.TestCase):
+    def test_only_what_trains(self):
+        model = Lora()
+        self.assertEqual(names(model), ["a", "b"])
+        self.assertEqual(names(model, torch.optim.SGD([model.b], lr=1)), ["b"])
+        with self.assertRaises(nebula_i.ConfigError):
+            names(model, torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1))
+        self.assertEqual(plain_name("module.layers.0.module.w"), "layers.0.w")
+        self.assertEqual(names(torch.compile(nn.Linear(2, 2))), ["weight", "bias"])
+
+    def roundtrip(self, tensor, copies=()):
+        slot = TensorSlot("w", tensor, copies)
+        n = tensor.numel()
+        values = torch.randn(n) * 3
+        room = values.clone()
+        slot.write(3, n - 5, room.data_ptr())
+        back = torch.full((n,), -7.0)
+        slot.read(3, n - 5, back.data_ptr())
+        return values, back, slot
+
+    def test_every_type_and_layout_keeps_fp32(self):
+        for tensor in (torch.zeros(6, 10), torch.zeros(6, 10, dtype=torch.bfloat16), torch.zeros(60).half(),
+                       torch.zeros(10, 6).T, torch.zeros(2, 3, 5, 2).to(memory_format=torch.channels_last)):
+            before = tensor.clone()
+            values, back, _ = self.roundtrip(tensor)
+            self.assertTrue(torch.equal(back[: len(values) - 5], values[: len(values) - 5]), tensor.dtype)
+            self.assertTrue((back[-5:] == -7).all())
+            flat = tensor.reshape(-1)
+            self.assertTrue(torch.equal(flat[3:-2], values[:-5].to(tensor.dtype)))
+            self.assertTrue(torch.equal(flat[:3], before.reshape(-1)[:3]))
+
+    def test_bf16_changes_of_the_optimizer_are_seen_in_full(self):
+        p = torch.zeros(64, dtype=torch.bfloat16)
+        values, _, slot = self.roundtrip(p)
+        p += 0.5
+        back = torch.zeros(64)
+        slot.read(0, 64, back.data_ptr())
+        low = values[:59] - values[:59].bfloat16().float()  # what bf16 could not hold is still there
+        self.assertTrue(torch.equal(back[3:62], p[3:62].float() + low))
+
+    def test_masters_lead_and_the_model_follows(self):
+        model = nn.Linear(4, 4).bfloat16()
+        masters = {n: p.detach().float().clone() for n, p in model.named_parameters()}
+        slots = module_slots(model, torch.optim.SGD(list(masters.values()), lr=1), masters)
+        values = torch.randn(16)
+        slots[0].write(0, 16, values.data_ptr())
+        self.assertTrue(torch.equal(masters["weight"].flatten(), values))
+        self.assertTrue(torch.equal(model.weight.detach().flatten(), values.bfloat16()))
+        with self.assertRaises(nebula_i.ShapeError):
+            module_slots(model, None, {"weight": torch.zeros(3)})
+        with self.assertRaises(nebula_i.ConfigError):
+            module_slots(model, None, {"wieght": torch.zeros(3)})
+
+    def test_what_cannot_train_is_refused(self):
+        with self.assertRaises(nebula_i.DtypeError):
+            module_slots(nn.Linear(2, 2).double(), None, None)
+        with self.assertRaises(nebula_i.DtypeError):
+            module_slots(nn.Linear(2, 2, device="meta"), None, None)
+
+
+class Attached(unittest.TestCase):
+    def attach(self, folder, model, **options):
+        run = nebula_i.Run(write_job(folder), "a", wait=0)
+        self.addCleanup(run.close)
+        run.attach(model, **options)
+        return run
+
+    def test_a_parameter_that_changes_is_an_exception(self):
+        for change in (lambda m: setattr(m.weight, "data", torch.zeros(5, 5)), lambda m: m.half()):
+            with Folder() as folder:
+                model = nn.Linear(4, 4)
+                run = self.attach(folder, model)
+                self.assertTrue(run.step(1))
+                change(model)
+                with self.assertRaises(nebula_i.ShapeError) as caught:
+                    run.step(1)
+                self.assertIn("'weight'", str(caught.exception))
+
+    def test_nan_before_the_first_step(self):
+        with Folder() as folder:
+            model = nn.Linear(4, 4)
+            model.bias.data[1] = float("nan")
+            with self.assertRaises(nebula_i.NonfiniteError):
+                self.attach(folder, model)
+
+    def test_state_survives_torch_save(self):
+        with Folder() as folder:
+            model = nn.Linear(4, 4)
+            run = self.attach(folder, model)
+            run.step(3)
+            file = os.path.join(folder, "c.pt")
+            torch.save({"run": run.state_dict()}, file)
+            run.close()
+            state = torch.load(file, weights_only=True)["run"]
+            again = self.attach(folder, model, state=state)
+            self.assertEqual((again.tokens, again.steps), (3, 1))
+            again.close()
+            with self.assertRaises(nebula_i.ConfigError):
+                self.attach(folder, nn.Linear(5, 5), state=state)
+
+
+class FakeRun:
+    sites, ended, has_target = ["a", "b", "c"], False, False
+
+    def __init__(self, index):
+        self.site_index = index
+
+
+class Shares(unittest.TestCase):
+    def test_shares_are_disjoint_and_complete(self):
+        data = torch.arange(100)
+        for make in (lambda: torch.utils.data.DataLoader(data, 7, shuffle=True), lambda: list(data.split(7))):
+            shares = [share_of(make(), FakeRun(i), None) for i in range(3)]
+            seen = [[b.tolist() for b in s] for s in shares]
+            self.assertEqual(sorted(v for s in seen for b in s for v in b), list(range(100)))
+            self.assertEqual([len(s) for s in seen], [len(s) for s in shares])
+
+    def test_a_share_goes_on_where_the_checkpoint_was(self):
+        data = torch.arange(90)
+        make = lambda state: share_of(torch.utils.data.DataLoader(data, 5, shuffle=True), FakeRun(1), state)
+        whole = make(None)
+        first, second = [b.tolist() for b in whole], [b.tolist() for b in whole]
+        self.assertNotEqual(first, second)
+        half = make(None)
+        for i, _ in enumerate(half):
+            if i == 2:
+                break
+        rest = [b.tolist() for b in make(half.state_dict())]
+        self.assertEqual(rest, first[3:])
+
+
+class Site(threading.Thread):
+    def __init__(self, job, name, model):
+        super().__init__(daemon=True)
+        self.job, self.site, self.model, self.error = job, name, model, None
+        self.start()
+
+    def run(self):
+        try:
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=1e-2)
+            rng = torch.Generator().manual_seed(ord(self.site))
+            with nebula_i.Run(self.job, self.site) as run:
+                run.attach(self.model, optimizer)
+                more = True
+                while more:
+                    x = torch.randn(16, 64, generator=rng)
+                    loss = (self.model(x) - x.flip(1)).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    more = run.step(16)
+                self.status = run.status()
+        except BaseException as e:
+            self.error = e
+
+
+class Runs(unittest.TestCase):
+    def test_lora_bf16_and_a_trainer_with_peft(self):
+        torch.set_num_threads(1)
+        made = []
+        with Folder() as one, Folder() as two, Folder() as three:  # all at once: the end of a run takes its time
+            trainers = self.trainers(three)
+            for folder, make in ((one, Lora), (two, Bf16)):
+                torch.manual_seed(5)
+                models = [make()]
+                torch.manual_seed(5)
+                models.append(make())
+                before = {k: v.clone() for k, v in models[0].state_dict().items()}
+                job = write_job(folder, tokens=16 * 120)
+                made.append((before, [Site(job, n, m) for n, m in zip("ab", models)]))
+            for before, sites in made:
+                for s in sites:
+                    s.join(90)
+                    self.assertFalse(s.is_alive())
+                    if s.error:
+                        raise s.error
+                a, b = sites
+                self.assertEqual(a.status["root"], b.status["root"])
+                for (name, x), y in zip(a.model.state_dict().items(), b.model.state_dict().values()):
+                    self.assertTrue(torch.equal(x, y), name)
+                    self.assertEqual(torch.equal(x, before[name]), "base" in name, name)
+            for p in trainers:
+                out = p.communicate(timeout=120)[0]
+                self.assertEqual(p.returncode, 0, out)
+            if trainers:
+                kept = [torch.load(f"{three}/{n}.pt", weights_only=True) for n in "ab"]
+                self.assertEqual(kept[0]["root"], kept[1]["root"])
+                self.assertTrue(all("lora" in n for n in kept[0]["sent"]))
+
+    def trainers(self, folder):
+        """Two processes with a Hugging Face Trainer and a PEFT model, where they are installed."""
+        try:
+            import accelerate, peft, transformers  # noqa: F401
+        except ImportError as e:
+            print(f"skipped: a Trainer with a PEFT model ({e})", file=sys.stderr)
+            return []
+        write_job(folder, tokens=8 * 32 * 60)
+        return [subprocess.Popen([sys.executable, str(HERE / "hf_site.py"), n], cwd=folder, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for n in "ab"]
+
+
+if __name__ == "__main__":
+    unittest.main()
