@@ -47,7 +47,7 @@ def make():
 def one_step(model, optimizer, ids, step):
     began = time.monotonic()
     for group in optimizer.param_groups:
-        group["lr"] = 2e-3 * min(1, (step + 1) / 50)
+        group["lr"] = 2e-3 * min(1, (step + 1) / 50) * max(0.05, 1 - step / STEPS)
     loss = loss_of(model, ids)
     optimizer.zero_grad()
     loss.backward()
