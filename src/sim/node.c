@@ -70,6 +70,7 @@ static void feed(struct world *w, struct node *n, struct neb_event *ev)
     if (after.state == NEB_ROUND_LEAD)
         for (uint64_t i = before.head + 1; i <= after.head; i++) neb__oracle_prepared(w, n, i);
     if (after.view != before.view) w->out->views++;
+    if (after.state == NEB_ROUND_LEAD && !w->out->led_ms) w->out->led_ms = w->now;
     uint64_t life = n->life;
     struct neb_action a;
     while (n->alive && n->life == life && neb__round_next(n->core, &a)) {

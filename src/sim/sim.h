@@ -17,7 +17,7 @@ struct neb_sim_fault {
 struct neb_sim_result {
     char violation[400]; /* "" : none */
     uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged;
-    int64_t virtual_ms;
+    int64_t virtual_ms, led_ms; /* led_ms: when somebody led for the first time */
 };
 
 /* One history. NEB_ERR_INTERNAL: an invariant was violated, and the result says which; NEB_ERR_NOMEM. */
