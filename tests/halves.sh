@@ -35,10 +35,10 @@ name: relay
 task: rtd
 cache: data
 tokenizer: {type: bpe, vocab: 400, lines: 1000}
-model: {family: electra, hidden: 32, layers: 1, heads: 2}
+model: {family: electra, hidden: 32, embedding: 32, layers: 1, heads: 2}
 generator: {family: bert, hidden: 32, layers: 1, heads: 2}
-train: {steps: $steps, save_every: 20, $common}
-wan: {window: 16}
+train: {steps: $steps, save_every: 20, rtd_embeddings: disentangled, $common}
+wan: {window: 16, snapshot: 16}
 sites: [{name: a, role: generator}, {name: b, role: discriminator}]
 data: [{file: text}]
 YAML

@@ -51,6 +51,12 @@ static neb_status build_stack(struct neb_builder *b, const char *name, int64_t c
     return NEB_OK;
 }
 
+/* Where a table starts: with a scale of sqrt(hidden) so that scaled embeddings have deviation 1. */
+static float table_deviation(const struct neb_arch *a)
+{
+    return a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
+}
+
 static neb_status build(struct neb_model *m, struct neb_builder *b, const struct neb_model *embeddings)
 {
     const struct neb_arch *a = &m->arch;
@@ -60,8 +66,6 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
                          " differ from the %" PRId64 " and %" PRId64
                          " of the model whose embeddings are shared",
                          a->vocab, a->embedding, embeddings->arch.vocab, embeddings->arch.embedding);
-    /* With a scale of sqrt(hidden) the table is drawn so that scaled embeddings have deviation 1. */
-    float deviation = a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
     bool delta = embeddings && a->embedding_delta;
     if (delta && a->head == NEB_HEAD_TOKENS && a->tied)
         return neb__fail(NEB_ERR_CONFIG,
@@ -71,13 +75,35 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
     m->token = embeddings && !delta
                    ? embeddings->token
                    : neb__matrix(b, "embed.token.weight", a->vocab, a->embedding,
-                                 delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, deviation, NEB_SPLIT_ROW);
+                                 delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, table_deviation(a), NEB_SPLIT_ROW);
     if (a->kind != NEB_DECODER) NEB_TRY(build_stack(b, "encoder", a->layers, false, false, &m->encoder));
     if (a->kind == NEB_DECODER) NEB_TRY(build_stack(b, "decoder", a->layers, true, false, &m->decoder));
     if (a->kind == NEB_ENCODER_DECODER)
         NEB_TRY(build_stack(b, "decoder", a->decoder_layers, true, true, &m->decoder));
     neb__head_build(b, m);
     return neb__peft_apply(m, b);
+}
+
+neb_status neb__model_create_table(const struct neb_model_config *config, const char *prefix,
+                                   neb_params *params, struct neb_model **out)
+{
+    struct neb_model *m = NEB_NEW(struct neb_model);
+    if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a token table");
+    m->params = params;
+    m->peft.full = true;
+    struct neb_builder b = {.params = params, .arch = &m->arch, .peft = &m->peft, .root = strlen(prefix)};
+    snprintf(m->prefix, sizeof m->prefix, "%s", prefix);
+    snprintf(b.path, sizeof b.path, "%s", prefix);
+    neb_status s = neb__model_config_check(config, &m->arch);
+    if (s != NEB_OK) {
+        neb__model_destroy(m);
+        return s;
+    }
+    m->token = neb__matrix(&b, "embed.token.weight", m->arch.vocab, m->arch.embedding, NEB_INIT_NORMAL,
+                           table_deviation(&m->arch), NEB_SPLIT_ROW);
+    neb_params_trainable(params, neb_param_name(m->token), false);
+    *out = m;
+    return NEB_OK;
 }
 
 neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,

@@ -50,6 +50,9 @@ struct neb_model {
 neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
                              const char *prefix, const struct neb_model *embeddings, neb_params *params,
                              struct neb_model **out);
+/* Nothing but the token table of such a model, frozen: where the model itself is elsewhere. It serves as `embeddings`. */
+neb_status neb__model_create_table(const struct neb_model_config *config, const char *prefix,
+                                   neb_params *params, struct neb_model **out);
 void neb__model_destroy(struct neb_model *m);
 
 /* After neb_params_ready(): writes sinusoidal tables. */

@@ -126,6 +126,8 @@ static const struct neb_opt wan_table[] = {
     WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),
     WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites"),
     WAN(window, NEB_OPT_INT, "32", "batches", "relay, tutor: how far the feeding site may be ahead"),
+    WAN(snapshot, NEB_OPT_INT, "100", "batches",
+        "relay, disentangled embeddings: how often the generator's cross"),
     WAN(bits, NEB_OPT_INT, "8", "bits",
         "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2)"),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
@@ -326,6 +328,8 @@ static neb_status check_streams(struct neb_job *j)
     const struct neb_job_wan *w = &j->wan;
     if (w->window < 1 || w->window > 2048)
         return neb__doc_fail(&j->doc, "wan.window", "wan.window must be from 1 to 2048 batches");
+    if (w->snapshot < 1)
+        return neb__doc_fail(&j->doc, "wan.snapshot", "wan.snapshot must be at least 1 batch");
     if (w->bits != 8 && w->bits != 4 && (w->bits != 2 || j->distill.teacher))
         return neb__doc_fail(&j->doc, "wan.bits", "wan.bits: 8 or 4; for hidden states alone also 2");
     if (w->cache < 0) return neb__doc_fail(&j->doc, "wan.cache", "wan.cache: a size, or 0 for none");

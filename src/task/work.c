@@ -28,12 +28,17 @@ static neb_status make_discriminator(struct neb_work *w, struct neb_model_config
 {
     const char *how = w->job->train.rtd_embeddings;
     bool shared = strcmp(how, "separate") != 0;
-    if (shared && !w->generator)
-        return neb__doc_fail(&w->job->doc, "train.rtd_embeddings",
-                             "train.rtd_embeddings: '%s' needs generator and discriminator on one site", how);
     m->embedding_delta = !strcmp(how, "disentangled");
-    const struct neb_model *table = shared ? w->generator : NULL;
+    if (shared && !w->generator && !m->embedding_delta)
+        return neb__doc_fail(
+            &w->job->doc, "train.rtd_embeddings",
+            "train.rtd_embeddings: 'shared' needs generator and discriminator on one site; on two, "
+            "'disentangled' does, whose gradients go one way");
+    if (shared && !w->generator)
+        NEB_TRY(neb__model_create_table(&w->job->generator, "generator.", w->params, &w->table));
+    const struct neb_model *table = !shared ? NULL : w->generator ? w->generator : w->table;
     NEB_TRY(neb__model_create(m, &w->job->peft, "", table, w->params, &w->model));
+    if (w->table) neb_params_trainable(w->params, neb_param_name(w->table->token), false);
     w->model->loss_slot = 1;
     return NEB_OK;
 }
@@ -201,6 +206,7 @@ void neb__work_close(struct neb_work *w)
     neb_tape_destroy(w->tape);
     neb__model_destroy(w->model);
     neb__model_destroy(w->generator);
+    neb__model_destroy(w->table);
     neb_params_destroy(w->params);
     neb_device_close(w->dev);
     neb__free(w->pieces);
@@ -238,6 +244,13 @@ struct neb_model *neb__work_model(struct neb_work *w)
 struct neb_model *neb__work_generator(struct neb_work *w)
 {
     return w->generator;
+}
+
+neb_param *neb__work_table(struct neb_work *w)
+{
+    bool split = strcmp(w->job->train.rtd_embeddings, "disentangled") == 0 &&
+                 (w->links.relay.give || w->links.relay.take);
+    return !split ? NULL : w->table ? w->table->token : w->generator->token;
 }
 
 double neb__work_waited(const struct neb_work *w)

@@ -44,8 +44,10 @@ neb_tape *neb__work_tape(struct neb_work *w);
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
 struct neb_model *neb__work_generator(struct neb_work *w); /* rtd; NULL: none here */
-double neb__work_waited(const struct neb_work *w);         /* seconds spent waiting for data */
-int64_t neb__work_batches(const struct neb_work *w);       /* micro-batches that went into steps, ever */
+/* Relay, disentangled embeddings: the generator's token table, or the discriminator's copy of it. NULL: neither. */
+neb_param *neb__work_table(struct neb_work *w);
+double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
+int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */
 
 /* Names and shapes of all parameters, hashed: what a checkpoint is of. */
 neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out);

@@ -22,6 +22,7 @@ struct neb_work {
     neb_tape *tape;
     neb_optimizer *opt;
     struct neb_model *model, *generator; /* either is NULL where it lives on another site */
+    struct neb_model *table;             /* the generator's token table alone: the rest is on another site */
     struct neb_feed *feed, *feed2;       /* feed2: the discriminator's */
     neb_buffer *logits;                  /* rtd: the generator's, at the masked rows */
     struct neb_sampler *sampler;

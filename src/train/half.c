@@ -1,6 +1,7 @@
 /* half.c: marks, waiting and ending of a split job; the items of `relay`.
  *
- *     relay item   u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows
+ *     relay item   u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows; then,
+ *                  every `wan.snapshot` batches where embeddings are shared, the generator's token table (codec/codec.h, int8)
  *
  * Waiting happens between steps and nowhere else, so a site that is asked to stop while it waits still stands at a whole
  * step. The consumer retains an item only when two checkpoints on disk cover it: if the newest one turns out damaged, the
@@ -10,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "codec/codec.h"
 #include "codec/stream.h"
 #include "train/stream.h"
 
@@ -20,6 +22,42 @@ enum { ITEM_HEAD = 4, SAY_AFTER = 10 };
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
 /* ---- relay ------------------------------------------------------------------------------------------------------- */
+
+static bool snapshot_due(const struct neb_half *s, const struct neb_batch *b)
+{
+    return s->table && b->step % s->job->wan.snapshot == 0;
+}
+
+static neb_status put_table(struct neb_half *s)
+{
+    struct neb_codec_input in = {.delta = s->values, .n = (size_t)neb_param_values(s->table), .feedback = 1};
+    size_t before = s->item.len;
+    NEB_TRY(neb_param_read(s->table, s->values));
+    NEB_TRY(neb__codec_encode(neb__rung_by_name("int8"), &in, NULL, NULL, &s->item));
+    s->table_bytes += s->item.len - before;
+    return NEB_OK;
+}
+
+static neb_status take_table(struct neb_half *s, const struct neb_reader *r)
+{
+    s->table_bytes += r->left;
+    NEB_TRY(neb__codec_decode(r->p, r->left, NULL, (size_t)neb_param_values(s->table), s->values));
+    return neb_param_write(s->table, s->values);
+}
+
+neb_status neb__half_share(struct neb_half *s, neb_param *table)
+{
+    if (!table) return NEB_OK;
+    size_t n = (size_t)neb_param_values(table), most = neb__codec_bound(neb__rung_by_name("int8"), n);
+    if (most > NEB_STREAM_ITEM_MAX / 2)
+        return neb__doc_fail(
+            &s->job->doc, "train.rtd_embeddings",
+            "train.rtd_embeddings: a table of %zu values is too large to cross; 'separate' needs none", n);
+    s->values = NEB_NEW_ARRAY(float, n);
+    if (!s->values) return neb__fail(NEB_ERR_NOMEM, "out of memory for a table of %zu values", n);
+    s->table = table;
+    return NEB_OK;
+}
 
 static neb_status give(void *arg, const struct neb_batch *b, const int32_t *sampled)
 {
@@ -34,6 +72,7 @@ static neb_status give(void *arg, const struct neb_batch *b, const int32_t *samp
     neb_status st = neb__buf_append(&s->item, check, ITEM_HEAD);
     if (st == NEB_OK && n) st = neb__tokens_encode(chosen, (size_t)n, s->shape.vocabulary, &s->item);
     neb__free(chosen);
+    if (st == NEB_OK && snapshot_due(s, b)) st = put_table(s);
     if (st == NEB_OK) st = neb_stream_put(s->stream, (uint64_t)b->step + 1, s->item.data, s->item.len, -1);
     s->rows += n;
     return st;
@@ -55,9 +94,13 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
                          s->other, item);
     int32_t *chosen = NEB_NEW_ARRAY(int32_t, n + 1);
     if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", n);
-    neb_status st = n ? neb__tokens_decode((const uint8_t *)bytes + ITEM_HEAD, size - ITEM_HEAD,
-                                           s->shape.vocabulary, n, chosen)
-                      : NEB_OK;
+    struct neb_reader r = {(const uint8_t *)bytes + ITEM_HEAD, size - ITEM_HEAD, false};
+    const uint8_t *frame = n ? neb__item_frame(&r, &size) : NULL;
+    neb_status st =
+        frame ? neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen)
+        : n   ? neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other)
+              : NEB_OK;
+    if (st == NEB_OK && snapshot_due(s, b)) st = take_table(s, &r);
     for (int32_t i = 0, at = 0; st == NEB_OK && i < b->loss.n; i++)
         sampled[i] = b->loss.weight[i] > 0 ? chosen[at++] : 0;
     neb__free(chosen);
@@ -162,6 +205,7 @@ void neb__half_close(struct neb_half *s)
     neb_stream_close(s->stream);
     neb__pupil_close(s->pupil);
     neb__buf_free(&s->item);
+    neb__free(s->values);
     neb__free(s);
 }
 
@@ -262,12 +306,14 @@ void neb__half_describe(struct neb_half *s, char *out, size_t size)
 {
     struct neb_stream_status st;
     neb_stream_get_status(s->stream, &st);
+    double bytes = (double)(st.bytes - s->table_bytes);
     int n = snprintf(out, size,
                      "%s: %" PRIu64 " items, %.2f MB, %.3f bytes for each of %" PRId64
                      " %s, %.1f s waiting for %s",
-                     neb__role_name(s->role), st.last, (double)st.bytes / 1e6,
-                     s->rows > 0 ? (double)st.bytes / (double)s->rows : 0, s->rows,
-                     s->job->plan == NEB_STRATEGY_RELAY ? "masked tokens" : "rows", st.wait_s,
+                     neb__role_name(s->role), st.last, bytes / 1e6, s->rows > 0 ? bytes / (double)s->rows : 0,
+                     s->rows, s->job->plan == NEB_STRATEGY_RELAY ? "masked tokens" : "rows", st.wait_s,
                      s->produces ? "credit" : "items");
+    if (s->table && n > 0 && (size_t)n < size)
+        snprintf(out + n, size - (size_t)n, "; %.2f MB of embeddings", (double)s->table_bytes / 1e6);
     if (s->pupil && n > 0 && (size_t)n < size) neb__pupil_describe(s->pupil, out + n, size - (size_t)n);
 }

@@ -27,19 +27,25 @@ struct neb_half {
     struct neb_links links; /* for neb__work_open() */
     struct neb_lesson_shape shape;
     struct neb_pupil *pupil; /* student */
+    neb_param *table;        /* relay: of tokens, the generator's or its copy; NULL: not shared */
+    float *values;           /* (table) */
     struct neb_buf item;
     struct {
         int64_t step;
         uint64_t mark;
-    } saved[2];    /* checkpoints handed to the writer, newest last */
-    int64_t rows;  /* masked tokens, or rows with a lesson, that went through */
-    double told_s; /* waiting when that was last said */
+    } saved[2];           /* checkpoints handed to the writer, newest last */
+    uint64_t table_bytes; /* of embeddings that went through */
+    int64_t rows;         /* masked tokens, or rows with a lesson, that went through */
+    double told_s;        /* waiting when that was last said */
     bool waiting_said;
 };
 
 /* The other site of this site's strategy; what the lessons are. links is ready after it. NEB_ERR_CONFIG */
 neb_status neb__half_open(const struct neb_job *job, const struct neb_data *data, struct neb_half **out);
 void neb__half_close(struct neb_half *s); /* NULL is fine */
+
+/* Between work and start: see neb__work_table(). NEB_ERR_NOMEM; NEB_ERR_CONFIG: too large for an item */
+neb_status neb__half_share(struct neb_half *s, neb_param *table);
 
 /* The session has started; `mark`: batches that the checkpoint covers. out: folder for the cache. */
 neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out);
@@ -71,7 +77,7 @@ void neb__pupil_close(struct neb_pupil *p); /* NULL is fine */
 bool neb__pupil_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson);
 enum { NEB_PUPIL_FILE = 40, NEB_PUPIL_ENTRY = 32 }; /* bytes of the cache file beside the lessons */
 
-/* teach.c: a teacher's site: answers batches until the student has finished. */
-neb_status neb__teach(const struct neb_job *job, const volatile sig_atomic_t *stop);
+/* teach.c: a teacher's site: answers batches until the student has finished. *met_links: it got as far as connecting. */
+neb_status neb__teach(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links);
 
 #endif

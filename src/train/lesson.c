@@ -181,8 +181,7 @@ static neb_status corrupt(const char *what)
     return neb__fail(NEB_ERR_CORRUPT, "a lesson from the teacher's site: %s", what);
 }
 
-/* The next frame's bytes: its header tells how long its body is. */
-static const uint8_t *next_frame(struct neb_reader *r, size_t *n)
+const uint8_t *neb__item_frame(struct neb_reader *r, size_t *n)
 {
     if (r->left < NEB_STREAM_HEADER) return NULL;
     *n = NEB_STREAM_HEADER + (size_t)neb__get32(r->p + NEB_STREAM_HEADER - 4);
@@ -193,7 +192,7 @@ static neb_status take_logits(const struct neb_lesson_shape *s, const struct neb
                               size_t targets, struct neb_reader *r, const struct neb_lesson_room *room)
 {
     size_t n, k = (size_t)s->k, at = 0;
-    const uint8_t *frame = next_frame(r, &n);
+    const uint8_t *frame = neb__item_frame(r, &n);
     if (!frame) return corrupt("logits are cut off");
     int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * k);
     float *logp = NEB_NEW_ARRAY(float, targets *k);
@@ -217,7 +216,7 @@ static neb_status take_hidden(const struct neb_lesson_shape *s, const struct neb
                               struct neb_reader *r, const struct neb_lesson_room *room)
 {
     size_t n, width = (size_t)s->width, at = 0;
-    const uint8_t *frame = next_frame(r, &n);
+    const uint8_t *frame = neb__item_frame(r, &n);
     if (!frame) return corrupt("hidden states are cut off");
     float *x = NEB_NEW_ARRAY(float, rows *width);
     neb_status st = x ? neb__hidden_decode(frame, n, rows, (uint32_t)s->width, x)

@@ -10,6 +10,7 @@
 #include "task/links.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 
 /* What lessons consist of: the same at both sites. */
 struct neb_lesson_shape {
@@ -39,6 +40,9 @@ neb_status neb__lesson_plan(struct neb_lesson_plan *p, const struct neb_batch *b
 
 /* A check value of everything a model reads of a batch. */
 uint32_t neb__batch_check_value(const struct neb_batch *b);
+
+/* The next frame of an item (codec/stream.h), whose header tells how long it is. NULL: cut off. */
+const uint8_t *neb__item_frame(struct neb_reader *r, size_t *n);
 
 /* Bytes that a sequence's lesson takes in the cache file. */
 size_t neb__lesson_size(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q);

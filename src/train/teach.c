@@ -196,10 +196,11 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
     return NEB_OK;
 }
 
-neb_status neb__teach(const struct neb_job *job, const volatile sig_atomic_t *stop)
+neb_status neb__teach(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links)
 {
     struct teacher t = {.job = job};
     neb_status s = open_all(&t);
+    *met_links = t.session != NULL;
     if (s == NEB_OK) s = loop(&t, stop);
     close_all(&t);
     return s;

@@ -186,6 +186,7 @@ static neb_status open_trainer(struct trainer *t)
     if (!alone && !shares) NEB_TRY(neb__half_open(t->job, &t->data, &t->half));
     NEB_TRY(neb__work_open(t->job, &t->data, shares ? t->job->at : 0, shares ? t->job->n_sites : 1,
                            t->half ? &t->half->links : NULL, &t->work));
+    if (t->half) NEB_TRY(neb__half_share(t->half, neb__work_table(t->work)));
     t->met_links = true;
     if (!alone) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
@@ -452,10 +453,12 @@ neb_status neb__train(const struct neb_job *job)
     NEB_TRY(neb__file_make_dir(job->out, 0755));
     if (job->at >= 0 && job->site[job->at].does == NEB_ROLE_TEACHER) {
         catch_signals();
-        return neb__teach(job, &asked_to_stop);
+        neb_status s = neb__teach(job, &asked_to_stop, &t.met_links);
+        if (s != NEB_OK && !t.met_links && !job->wan.recorded) refuse(job);
+        return s;
     }
     neb_status s = open_trainer(&t);
-    if (s != NEB_OK && job->at >= 0 && !t.met_links) refuse(job);
+    if (s != NEB_OK && job->at >= 0 && !t.met_links && !job->wan.recorded) refuse(job);
     if (s == NEB_OK) {
         catch_signals();
         neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
