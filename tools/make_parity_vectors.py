@@ -275,4 +275,5 @@ def main():
         record(path, make.__name__, make, seed)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,10 @@ struct neb_verb {
     X(bench)         \
     X(corpus)        \
     X(device)        \
+    X(embed)         \
     X(eval)          \
+    X(export)        \
+    X(import)        \
     X(lab)           \
     X(report)        \
     X(roster)        \

@@ -55,6 +55,16 @@ neb_status neb__folder_describe(struct neb_folder *f, const char *task, const st
     return neb__doc_copy(neb__peft_options, peft, &f->peft);
 }
 
+neb_status neb__folder_set_task(struct neb_folder *f, const char *task)
+{
+    return neb__opts_set(table, f, "task", task);
+}
+
+neb_status neb__folder_set_numbering(struct neb_folder *f, const char *numbering)
+{
+    return neb__opts_set(table, f, "numbering", numbering);
+}
+
 static neb_status bind(struct neb_doc *doc, struct neb_folder *f)
 {
     NEB_TRY(neb__doc_bind(doc, "", table, f, sections));

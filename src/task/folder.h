@@ -26,6 +26,8 @@ neb_status neb__folder_init(struct neb_folder *out);
 /* Copies what a trained model is into `f`. */
 neb_status neb__folder_describe(struct neb_folder *f, const char *task, const struct neb_model_config *model,
                                 const struct neb_peft_config *peft, const struct neb_tok_cfg *tok);
+neb_status neb__folder_set_task(struct neb_folder *f, const char *task);
+neb_status neb__folder_set_numbering(struct neb_folder *f, const char *numbering);
 neb_status neb__folder_read(const char *path,
                             struct neb_folder *out); /* NEB_ERR_NOTFOUND, NEB_ERR_CONFIG … */
 void neb__folder_free(struct neb_folder *f);

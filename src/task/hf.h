@@ -1,0 +1,48 @@
+/* hf.h: models of the Hugging Face world in and out: config.json, safetensors (one file or several with an index),
+ * tokenizer files; BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2.
+ *
+ * Their bytes are a stranger's: config and index are checked key by key, tensors must have the shapes that follow. */
+#ifndef NEB_TASK_HF_H
+#define NEB_TASK_HF_H
+
+#include "task/folder.h"
+
+/* Reads the folder of a Hugging Face model and writes one of ours.
+ *   NEB_ERR_NOTFOUND a file or a tensor is missing · NEB_ERR_CORRUPT · NEB_ERR_UNSUPPORTED another kind of model, or an
+ *   option that changes what is computed · NEB_ERR_SHAPE · NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
+neb_status neb__hf_import(const char *from, const char *to);
+
+/* The other way, so that from_pretrained() loads `to`. LoRA is merged; other added parts have no place there.
+ *   NEB_ERR_UNSUPPORTED names what has no counterpart */
+neb_status neb__hf_export(const char *from, const char *to);
+
+/* ---- inside ----------------------------------------------------------------------------------------------------- */
+
+enum neb_hf_kind { NEB_HF_BERT, NEB_HF_XLMR, NEB_HF_ELECTRA, NEB_HF_GPT2 };
+
+struct neb_hf_config {
+    enum neb_hf_kind kind;
+    int64_t skip; /* rows in front of the position table that stand for padding */
+    bool tied;
+};
+
+/* The bytes of a config.json: sizes and options into `model`, which has its defaults.
+ *   NEB_ERR_CORRUPT, NEB_ERR_UNSUPPORTED */
+neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_config *model,
+                               struct neb_hf_config *out);
+/* The JSON of a model, appended. */
+neb_status neb__hf_config_write(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_tok *tok,
+                                struct neb_buf *out);
+
+/* What a parameter of ours is made of there. */
+struct neb_hf_source {
+    char name[3][192]; /* tensors, one below the other */
+    int parts;
+    bool turned; /* stored (in, out) */
+    bool skips;  /* the rows of padding are not ours */
+};
+
+/* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND (quiet) */
+neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, struct neb_hf_source *out);
+
+#endif

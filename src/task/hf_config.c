@@ -1,0 +1,255 @@
+/* hf_config.c: config.json and our options.
+ *
+ * What changes the computation and is not known here is refused: a model that is computed a little differently is worse than
+ * one that is not. */
+#include "task/hf.h"
+#include "base/mem.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static neb_status wrong(const char *key, const char *what)
+{
+    return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': %s", key, what);
+}
+
+static neb_status whole(const json_t *j, const char *key, int64_t fallback, int64_t *out)
+{
+    const json_t *v = json_object_get(j, key);
+    if ((!v || json_is_null(v)) && fallback >= 0) {
+        *out = fallback;
+        return NEB_OK;
+    }
+    if (!json_is_integer(v)) return wrong(key, v ? "is not a whole number" : "is missing");
+    json_int_t x = json_integer_value(v);
+    if (x < 0 || x > INT32_MAX) return wrong(key, "is out of range");
+    *out = x;
+    return NEB_OK;
+}
+
+static neb_status real(const json_t *j, const char *key, double fallback, double *out)
+{
+    const json_t *v = json_object_get(j, key);
+    if (v && !json_is_number(v)) return wrong(key, "is not a number");
+    *out = v ? json_number_value(v) : fallback;
+    return NEB_OK;
+}
+
+static neb_status activation(const json_t *j, const char *key, struct neb_model_config *m)
+{
+    static const char *const names[][2] = {{"gelu", "gelu"},          {"gelu_python", "gelu"},
+                                           {"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"},
+                                           {"relu", "relu"},          {"silu", "silu"},
+                                           {"swish", "silu"}};
+    const char *text = json_string_value(json_object_get(j, key));
+    for (size_t i = 0; text && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i][0]))
+            return neb__opts_set(neb__model_options, m, "activation", names[i][1]);
+    return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%s': '%.40s' is not supported", key,
+                     text ? text : "");
+}
+
+/* Options that must have one value, where they are there at all. */
+static neb_status no_surprises(const json_t *j)
+{
+    static const char *const off[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention", "is_decoder"};
+    for (int i = 0; i < 3; i++)
+        if (json_is_true(json_object_get(j, off[i])))
+            return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%s' is not supported", off[i]);
+    if (json_is_false(json_object_get(j, "scale_attn_weights")))
+        return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, 'scale_attn_weights': false is not supported");
+    const char *positions = json_string_value(json_object_get(j, "position_embedding_type"));
+    if (positions && strcmp(positions, "absolute"))
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "config.json, 'position_embedding_type': '%.40s' is not supported", positions);
+    return NEB_OK;
+}
+
+static neb_status read_bert(const json_t *j, struct neb_hf_config *c, struct neb_model_config *m)
+{
+    int64_t pad = 0;
+    NEB_TRY(whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(whole(j, "hidden_size", -1, &m->hidden));
+    NEB_TRY(whole(j, "num_hidden_layers", -1, &m->layers));
+    NEB_TRY(whole(j, "num_attention_heads", -1, &m->heads));
+    NEB_TRY(whole(j, "intermediate_size", -1, &m->ffn));
+    NEB_TRY(whole(j, "max_position_embeddings", -1, &m->max_positions));
+    NEB_TRY(whole(j, "type_vocab_size", 2, &m->types));
+    NEB_TRY(whole(j, "pad_token_id", c->kind == NEB_HF_XLMR ? 1 : 0, &pad));
+    NEB_TRY(real(j, "layer_norm_eps", 1e-12, &m->norm_eps));
+    NEB_TRY(real(j, "hidden_dropout_prob", 0.1, &m->dropout));
+    NEB_TRY(real(j, "attention_probs_dropout_prob", 0.1, &m->attention_dropout));
+    NEB_TRY(activation(j, "hidden_act", m));
+    if (c->kind == NEB_HF_ELECTRA) NEB_TRY(whole(j, "embedding_size", m->hidden, &m->embedding));
+    if (c->kind == NEB_HF_XLMR) {
+        c->skip = pad + 1;
+        if (m->max_positions <= c->skip) return wrong("max_position_embeddings", "is too small");
+        m->max_positions -= c->skip;
+    }
+    m->embedding_norm = m->head_bias = true;
+    return neb__opts_set(neb__model_options, m, "norm_place", "post");
+}
+
+static neb_status read_gpt2(const json_t *j, struct neb_model_config *m)
+{
+    NEB_TRY(whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(whole(j, "n_embd", -1, &m->hidden));
+    NEB_TRY(whole(j, "n_layer", -1, &m->layers));
+    NEB_TRY(whole(j, "n_head", -1, &m->heads));
+    NEB_TRY(whole(j, "n_inner", 0, &m->ffn));
+    if (!m->ffn) m->ffn = 4 * m->hidden;
+    NEB_TRY(whole(j, "n_positions", -1, &m->max_positions));
+    NEB_TRY(real(j, "layer_norm_epsilon", 1e-5, &m->norm_eps));
+    NEB_TRY(real(j, "resid_pdrop", 0.1, &m->dropout));
+    NEB_TRY(real(j, "attn_pdrop", 0.1, &m->attention_dropout));
+    NEB_TRY(activation(j, "activation_function", m));
+    m->residual_init = true;
+    return neb__opts_set(neb__model_options, m, "kind", "decoder");
+}
+
+static neb_status read_object(const json_t *j, struct neb_model_config *m, struct neb_hf_config *c)
+{
+    static const char *const types[][2] = {
+        {"bert", "0"}, {"xlm-roberta", "1"}, {"roberta", "1"}, {"electra", "2"}, {"gpt2", "3"}};
+    const char *type = json_string_value(json_object_get(j, "model_type"));
+    int kind = -1;
+    for (int i = 0; type && i < 5; i++)
+        if (!strcmp(type, types[i][0])) kind = types[i][1][0] - '0';
+    if (kind < 0)
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra or gpt2",
+            type ? type : "");
+    c->kind = (enum neb_hf_kind)kind;
+    c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
+    NEB_TRY(no_surprises(j));
+    return c->kind == NEB_HF_GPT2 ? read_gpt2(j, m) : read_bert(j, c, m);
+}
+
+neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_config *model,
+                               struct neb_hf_config *out)
+{
+    json_error_t error;
+    struct neb_hf_config c = {0};
+    struct neb_arch arch;
+    json_t *j = json_loadb(json, n, 0, &error);
+    if (!j) return neb__fail(NEB_ERR_CORRUPT, "config.json: %s", error.text);
+    if (!json_is_object(j)) {
+        json_decref(j);
+        return neb__fail(NEB_ERR_CORRUPT, "config.json: is no object");
+    }
+    neb_status s = read_object(j, model, &c);
+    json_decref(j);
+    if (s == NEB_OK && neb__model_config_check(model, &arch) != NEB_OK) /* it said what is impossible */
+        s = neb__quiet(NEB_ERR_CORRUPT, "config.json describes an impossible model: %s", neb_last_error());
+    if (s == NEB_OK) *out = c;
+    return s;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+
+static const char *class_of(const struct neb_folder *f, enum neb_hf_kind kind)
+{
+    static const char *const names[][4] = {
+        [NEB_HF_BERT] = {"BertModel", "BertForMaskedLM", "", "BertForSequenceClassification"},
+        [NEB_HF_XLMR] = {"XLMRobertaModel", "XLMRobertaForMaskedLM", "",
+                         "XLMRobertaForSequenceClassification"},
+        [NEB_HF_ELECTRA] = {"ElectraModel", "ElectraForMaskedLM", "ElectraForPreTraining", ""},
+        [NEB_HF_GPT2] = {"GPT2Model", "GPT2LMHeadModel", "", ""}};
+    static const char *const heads[] = {"none", "tokens", "rtd", "class"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(f->model.head, heads[i])) return names[kind][i];
+    return "";
+}
+
+static const char *activation_name(const struct neb_model_config *m)
+{
+    return !strcmp(m->activation, "gelu_tanh") ? "gelu_new" : m->activation;
+}
+
+static int token(const struct neb_tok *tok, enum neb_special which, int fallback)
+{
+    int id = tok ? neb__tok_special(tok, which) : -1;
+    return id < 0 ? fallback : id;
+}
+
+static neb_status write_bert(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_arch *a,
+                             json_t *j)
+{
+    static const char *const types[] = {"bert", "xlm-roberta", "electra"};
+    const struct neb_model_config *m = &f->model;
+    int64_t pad = json_integer_value(json_object_get(j, "pad_token_id"));
+    json_t *more = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:f}", "model_type", types[kind],
+        "hidden_size", (json_int_t)a->hidden, "num_hidden_layers", (json_int_t)a->layers,
+        "num_attention_heads", (json_int_t)a->heads, "intermediate_size", (json_int_t)a->ffn,
+        "max_position_embeddings", (json_int_t)(a->max_positions + (kind == NEB_HF_XLMR ? pad + 1 : 0)),
+        "type_vocab_size", (json_int_t)(a->types ? a->types : 1), "layer_norm_eps", m->norm_eps,
+        "hidden_dropout_prob", m->dropout, "attention_probs_dropout_prob", m->attention_dropout, "hidden_act",
+        activation_name(m), "initializer_range", m->init_deviation);
+    bool bad = !more || json_object_update(j, more);
+    if (kind == NEB_HF_ELECTRA)
+        bad |= json_object_set_new(j, "embedding_size", json_integer(a->embedding)) != 0;
+    if (a->head == NEB_HEAD_CLASS) {
+        json_t *labels = json_object();
+        for (int64_t i = 0; i < a->classes && i < 4096; i++) {
+            char key[24], name[32];
+            snprintf(key, sizeof key, "%d", (int)i);
+            snprintf(name, sizeof name, "LABEL_%d", (int)i);
+            bad |= json_object_set_new(labels, key, json_string(name)) != 0;
+        }
+        bad |= json_object_set_new(j, "id2label", labels) != 0;
+    }
+    json_decref(more);
+    return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
+}
+
+static neb_status write_gpt2(const struct neb_folder *f, const struct neb_arch *a, json_t *j)
+{
+    const struct neb_model_config *m = &f->model;
+    json_t *more = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:f}", "model_type", "gpt2", "n_embd",
+        (json_int_t)a->hidden, "n_layer", (json_int_t)a->layers, "n_head", (json_int_t)a->heads, "n_inner",
+        (json_int_t)a->ffn, "n_positions", (json_int_t)a->max_positions, "layer_norm_epsilon", m->norm_eps,
+        "resid_pdrop", m->dropout, "embd_pdrop", m->dropout, "attn_pdrop", m->attention_dropout,
+        "activation_function", activation_name(m), "initializer_range", m->init_deviation);
+    bool bad = !more || json_object_update(j, more);
+    json_decref(more);
+    return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
+}
+
+static neb_status write_object(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_tok *tok,
+                               json_t *j, struct neb_buf *out)
+{
+    struct neb_arch a;
+    NEB_TRY(neb__model_config_check(&f->model, &a));
+    json_t *more =
+        json_pack("{s:[s], s:I, s:i, s:i, s:i, s:b, s:s}", "architectures", class_of(f, kind), "vocab_size",
+                  (json_int_t)a.vocab, "pad_token_id", token(tok, NEB_TOK_PAD, kind == NEB_HF_XLMR ? 1 : 0),
+                  "bos_token_id", token(tok, NEB_TOK_BOS, 0), "eos_token_id", token(tok, NEB_TOK_EOS, 0),
+                  "tie_word_embeddings", a.tied, "torch_dtype", "float32");
+    bool bad = !more || json_object_update(j, more);
+    json_decref(more);
+    if (bad) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
+    NEB_TRY(kind == NEB_HF_GPT2 ? write_gpt2(f, &a, j) : write_bert(f, kind, &a, j));
+    char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
+    if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
+    neb_status s = neb__buf_append(out, text, strlen(text));
+    if (s == NEB_OK) s = neb__buf_append(out, "\n", 1);
+    free(text); /* jansson's own */
+    return s;
+}
+
+neb_status neb__hf_config_write(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_tok *tok,
+                                struct neb_buf *out)
+{
+    if (!*class_of(f, kind))
+        return neb__fail(NEB_ERR_UNSUPPORTED, "a model of this kind with head '%s' has no class there",
+                         f->model.head);
+    json_t *j = json_object();
+    if (!j) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
+    neb_status s = write_object(f, kind, tok, j, out);
+    json_decref(j);
+    return s;
+}

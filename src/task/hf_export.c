@@ -1,0 +1,250 @@
+/* hf_export.c: a folder of ours becomes one that from_pretrained() loads.
+ *
+ * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where its tokens are
+ * numbered so, else as BERT: the three compute the same and differ in names. What has no place there (adapters, another kind
+ * of position or norm) is refused. */
+#include "task/hf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "store/safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_COPY = 256 << 20 };
+
+struct export
+{
+    const char *to;
+    struct neb_folder folder;
+    enum neb_hf_kind kind;
+    int64_t pad; /* rows in front of the position table */
+    neb_device *device;
+    neb_params *params;
+    struct neb_model *model;
+    struct neb_tok *tok;
+    struct neb_st_tensor *list;
+    char(*names)[192];
+    float **values; /* (count), owned */
+    int count, room;
+};
+
+static neb_status refuse(const char *option, const char *value)
+{
+    return neb__fail(NEB_ERR_UNSUPPORTED,
+                     "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA and GPT-2", option,
+                     value);
+}
+
+static neb_status choose_kind(struct export *e)
+{
+    const struct neb_model_config *m = &e->folder.model;
+    struct neb_arch a;
+    struct neb_peft p;
+    NEB_TRY(neb__model_config_check(m, &a));
+    NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
+    if (p.adapter || p.prefix) return refuse("peft.method", e->folder.peft.method);
+    if (a.kind == NEB_ENCODER_DECODER) return refuse("kind", m->kind);
+    if (a.positions != NEB_POSITIONS_LEARNED) return refuse("positions", m->positions);
+    if (a.norm != NEB_NORM_LAYER || !a.bias) return refuse("norm", "rms, or no bias");
+    if (a.swiglu || a.kv_heads != a.heads || a.head_dim * a.heads != a.hidden)
+        return refuse("activation or kv_heads", m->activation);
+    if (a.pre_norm != (a.kind == NEB_DECODER)) return refuse("norm_place", m->norm_place);
+    if (a.embedding_norm != (a.kind == NEB_ENCODER) || a.embedding_scale)
+        return refuse("embedding_norm", "that");
+    bool electra = a.embedding != a.hidden || a.head == NEB_HEAD_RTD;
+    e->kind = a.kind == NEB_DECODER                   ? NEB_HF_GPT2
+              : electra                               ? NEB_HF_ELECTRA
+              : !strcmp(e->folder.numbering, "xlm-r") ? NEB_HF_XLMR
+                                                      : NEB_HF_BERT;
+    e->pad = e->kind == NEB_HF_XLMR ? 2 : 0;
+    return NEB_OK;
+}
+
+/* The model without LoRA: loading merges it. */
+static neb_status load(struct export *e)
+{
+    struct neb_device_config one = {.threads = 1};
+    int n;
+    NEB_TRY(neb_device_open("cpu", &one, &e->device));
+    NEB_TRY(neb_params_create(&e->params));
+    NEB_TRY(neb__model_create(&e->folder.model, NULL, "", NULL, e->params, &e->model));
+    neb_params_trainable(e->params, "*", false);
+    NEB_TRY(neb_params_ready(e->params, e->device, 1));
+    NEB_TRY(neb__folder_load(&e->folder, e->model, NULL, true, &n));
+    return e->folder.tokenizer ? neb__folder_tokenizer(&e->folder, &e->tok) : NEB_OK;
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------------------- */
+
+/* A new tensor of theirs; its values are to be filled in. */
+static neb_status add(struct export *e, const char *name, int64_t rows, int64_t cols, int rank, float **out)
+{
+    if (e->count == e->room) return neb__fail(NEB_ERR_INTERNAL, "more tensors than were counted");
+    float *values = neb__calloc((size_t)(rows * cols), sizeof *values);
+    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", name);
+    snprintf(e->names[e->count], sizeof *e->names, "%s", name);
+    e->list[e->count] = (struct neb_st_tensor){.name = e->names[e->count],
+                                               .type = NEB_ST_F32,
+                                               .rank = rank,
+                                               .shape = {rows, cols},
+                                               .data = values,
+                                               .size = (uint64_t)(rows * cols) * sizeof *values};
+    e->values[e->count++] = *out = values;
+    return NEB_OK;
+}
+
+static neb_status put(struct export *e, const neb_param *p, const float *from)
+{
+    struct neb_hf_source source;
+    int64_t shape[4] = {0};
+    int rank = neb_param_shape(p, shape);
+    int64_t cols = rank > 1 ? shape[1] : 1;
+    if (neb__hf_source(e->kind, neb_param_name(p), e->model->arch.head != NEB_HEAD_NONE, &source) != NEB_OK)
+        return neb__fail(NEB_ERR_UNSUPPORTED, "the parameter '%s' has no counterpart there",
+                         neb_param_name(p));
+    int64_t rows = shape[0] / source.parts, skip = source.skips ? e->pad : 0;
+    for (int i = 0; i < source.parts; i++, from += rows * cols) {
+        float *to;
+        NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, rank, &to)
+                              : add(e, source.name[i], rows + skip, cols, rank, &to));
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++)
+                to[source.turned ? c * rows + r : (r + skip) * cols + c] = from[r * cols + c];
+    }
+    return NEB_OK;
+}
+
+static neb_status put_all(struct export *e)
+{
+    float *values = neb__malloc((size_t)neb_params_values(e->params, false) * sizeof *values), *unused;
+    if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for an export");
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && i < neb_params_count(e->params); i++) {
+        s = neb_param_read(neb_params_at(e->params, i), values);
+        if (s == NEB_OK) s = put(e, neb_params_at(e->params, i), values);
+    }
+    neb__free(values);
+    /* Encoders there always have segments; a model that knows none adds zeros. */
+    struct neb_hf_source source;
+    if (s == NEB_OK && e->kind != NEB_HF_GPT2 && !e->model->arch.types) {
+        s = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
+                           &source);
+        if (s == NEB_OK) s = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);
+    }
+    return s;
+}
+
+static neb_status write_tensors(struct export *e)
+{
+    char path[NEB_FOLDER_PATH + 64];
+    e->room = 3 * neb_params_count(e->params) + 1;
+    e->list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)e->room);
+    e->values = NEB_NEW_ARRAY(float *, (size_t)e->room);
+    e->names = neb__calloc((size_t)e->room, sizeof *e->names);
+    if (!e->list || !e->values || !e->names) return neb__fail(NEB_ERR_NOMEM, "out of memory for an export");
+    NEB_TRY(put_all(e));
+    snprintf(path, sizeof path, "%s/model.safetensors", e->to);
+    return neb__st_write(path, e->list, e->count, NULL);
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------ */
+
+static neb_status copy(const char *from, const char *name, const char *to, const char *as, bool *there)
+{
+    char path[NEB_FOLDER_PATH + 300];
+    struct stat st;
+    struct neb_buf bytes;
+    snprintf(path, sizeof path, "%s/%s", from, name);
+    *there = !stat(path, &st);
+    if (!*there) return NEB_OK;
+    neb__buf_init(&bytes, MAX_COPY);
+    neb_status s = neb__file_read(path, &bytes);
+    snprintf(path, sizeof path, "%s/%s", to, as);
+    if (s == NEB_OK) s = neb__file_replace(path, bytes.data, bytes.len, 0644);
+    neb__buf_free(&bytes);
+    return s;
+}
+
+static const char *piece(const struct export *e, enum neb_special which)
+{
+    int32_t id = neb__tok_special(e->tok, which);
+    const char *p = id < 0 ? NULL : neb__tok_piece(e->tok, id);
+    return p ? p : "<unk>";
+}
+
+/* What tells AutoTokenizer how to read the file, where an import did not bring it. */
+static neb_status describe_tokenizer(const struct export *e, bool wordpiece)
+{
+    char path[NEB_FOLDER_PATH + 64], text[1024];
+    const char *class = wordpiece                              ? "BertTokenizer"
+                        : strcmp(e->folder.numbering, "xlm-r") ? "BertGenerationTokenizer"
+                                                               : "XLMRobertaTokenizer";
+    snprintf(text, sizeof text,
+             "{\n  \"tokenizer_class\": \"%s\",\n  \"do_lower_case\": %s,\n  \"pad_token\": \"%s\",\n"
+             "  \"unk_token\": \"%s\",\n  \"bos_token\": \"%s\",\n  \"eos_token\": \"%s\",\n  \"cls_token\": "
+             "\"%s\",\n"
+             "  \"sep_token\": \"%s\",\n  \"mask_token\": \"%s\"\n}\n",
+             class, wordpiece && !e->folder.cased ? "true" : "false", piece(e, NEB_TOK_PAD),
+             piece(e, NEB_TOK_UNK), piece(e, NEB_TOK_BOS), piece(e, NEB_TOK_EOS), piece(e, NEB_TOK_BOS),
+             piece(e, NEB_TOK_EOS), piece(e, NEB_TOK_MASK));
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", e->to);
+    return neb__file_replace(path, text, strlen(text), 0644);
+}
+
+static neb_status write_tokenizer(const struct export *e)
+{
+    static const char *const carried[] = {"tokenizer.json", "special_tokens_map.json", "vocab.json",
+                                          "merges.txt", "tokenizer_config.json"};
+    bool there = false;
+    for (int i = 0; i < 5; i++) NEB_TRY(copy(e->folder.path, carried[i], e->to, carried[i], &there));
+    if (!e->tok) return NEB_OK;
+    bool wordpiece = !strcmp(e->folder.tokenizer, "vocab.txt"), copied;
+    const char *as = wordpiece                              ? "vocab.txt"
+                     : strcmp(e->folder.numbering, "xlm-r") ? "spiece.model"
+                                                            : "sentencepiece.bpe.model";
+    NEB_TRY(copy(e->folder.path, e->folder.tokenizer, e->to, as, &copied));
+    return there ? NEB_OK : describe_tokenizer(e, wordpiece);
+}
+
+static neb_status write_config(const struct export *e)
+{
+    char path[NEB_FOLDER_PATH + 64];
+    struct neb_buf text;
+    neb__buf_init(&text, 1 << 20);
+    neb_status s = neb__hf_config_write(&e->folder, e->kind, e->tok, &text);
+    snprintf(path, sizeof path, "%s/config.json", e->to);
+    if (s == NEB_OK) s = neb__file_replace(path, text.data, text.len, 0644);
+    neb__buf_free(&text);
+    return s;
+}
+
+static neb_status export(struct export *e)
+{
+    NEB_TRY(choose_kind(e));
+    NEB_TRY(load(e));
+    NEB_TRY(neb__file_make_dir(e->to, 0755));
+    NEB_TRY(write_tensors(e));
+    NEB_TRY(write_tokenizer(e));
+    return write_config(e);
+}
+
+neb_status neb__hf_export(const char *from, const char *to)
+{
+    struct export e = {.to = to};
+    if (strlen(to) >= NEB_FOLDER_PATH)
+        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_FOLDER_PATH - 1);
+    NEB_TRY(neb__folder_read(from, &e.folder));
+    neb_status s = export(&e);
+    for (int i = 0; i < e.count; i++) neb__free(e.values[i]);
+    neb__free(e.values);
+    neb__free(e.list);
+    neb__free(e.names);
+    neb__tok_close(e.tok);
+    neb__model_destroy(e.model);
+    neb_params_destroy(e.params);
+    neb_device_close(e.device);
+    neb__folder_free(&e.folder);
+    return s;
+}

@@ -1,0 +1,122 @@
+/* hf_names.c: what our parameters are called there.
+ *
+ * A rule pairs the stems of names (without .weight and .bias). In both # is a layer's number; in theirs ~ stands for the
+ * prefix that a model with a head gives its body, and * for query, key, value: three tensors that are one of ours. Flags: t,
+ * stored turned over; s, rows of padding in front. */
+#include "task/hf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct rule {
+    const char *ours, *theirs, *flags;
+};
+
+#define BERT_BODY                                                                               \
+    {"embed.token", "~embeddings.word_embeddings", ""},                                         \
+        {"encoder.embed.position", "~embeddings.position_embeddings", "s"},                     \
+        {"encoder.embed.type", "~embeddings.token_type_embeddings", ""},                        \
+        {"encoder.embed.norm", "~embeddings.LayerNorm", ""},                                    \
+        {"encoder.embed.project", "~embeddings_project", ""},                                   \
+        {"encoder.layers.#.attention.qkv", "~encoder.layer.#.attention.self.*", ""},            \
+        {"encoder.layers.#.attention.out", "~encoder.layer.#.attention.output.dense", ""},      \
+        {"encoder.layers.#.attention.norm", "~encoder.layer.#.attention.output.LayerNorm", ""}, \
+        {"encoder.layers.#.ffn.in", "~encoder.layer.#.intermediate.dense", ""},                 \
+        {"encoder.layers.#.ffn.out", "~encoder.layer.#.output.dense", ""},                      \
+    {                                                                                           \
+        "encoder.layers.#.ffn.norm", "~encoder.layer.#.output.LayerNorm", ""                    \
+    }
+
+static const struct rule bert[] = {BERT_BODY,
+                                   {"head.transform", "cls.predictions.transform.dense", ""},
+                                   {"head.norm", "cls.predictions.transform.LayerNorm", ""},
+                                   {"head.bias", "cls.predictions.bias", ""},
+                                   {"head.weight", "cls.predictions.decoder.weight", ""},
+                                   {"head.pool", "~pooler.dense", ""},
+                                   {"head.out", "classifier", ""},
+                                   {NULL, NULL, NULL}};
+static const struct rule xlmr[] = {BERT_BODY,
+                                   {"head.transform", "lm_head.dense", ""},
+                                   {"head.norm", "lm_head.layer_norm", ""},
+                                   {"head.bias", "lm_head.bias", ""},
+                                   {"head.weight", "lm_head.decoder.weight", ""},
+                                   {"head.pool", "classifier.dense", ""},
+                                   {"head.out", "classifier.out_proj", ""},
+                                   {NULL, NULL, NULL}};
+static const struct rule electra[] = {BERT_BODY,
+                                      {"head.transform", "generator_predictions.dense", ""},
+                                      {"head.norm", "generator_predictions.LayerNorm", ""},
+                                      {"head.bias", "generator_lm_head.bias", ""},
+                                      {"head.weight", "generator_lm_head.weight", ""},
+                                      {"head.pool", "discriminator_predictions.dense", ""},
+                                      {"head.out", "discriminator_predictions.dense_prediction", ""},
+                                      {NULL, NULL, NULL}};
+static const struct rule gpt2[] = {{"embed.token", "~wte", ""},
+                                   {"decoder.embed.position", "~wpe", ""},
+                                   {"decoder.layers.#.attention.qkv", "~h.#.attn.c_attn", "t"},
+                                   {"decoder.layers.#.attention.out", "~h.#.attn.c_proj", "t"},
+                                   {"decoder.layers.#.attention.norm", "~h.#.ln_1", ""},
+                                   {"decoder.layers.#.ffn.in", "~h.#.mlp.c_fc", "t"},
+                                   {"decoder.layers.#.ffn.out", "~h.#.mlp.c_proj", "t"},
+                                   {"decoder.layers.#.ffn.norm", "~h.#.ln_2", ""},
+                                   {"decoder.norm", "~ln_f", ""},
+                                   {"head.weight", "lm_head.weight", ""},
+                                   {NULL, NULL, NULL}};
+
+static const struct rule *const rules[] = {
+    [NEB_HF_BERT] = bert, [NEB_HF_XLMR] = xlmr, [NEB_HF_ELECTRA] = electra, [NEB_HF_GPT2] = gpt2};
+static const char *const prefixes[] = {[NEB_HF_BERT] = "bert.",
+                                       [NEB_HF_XLMR] = "roberta.",
+                                       [NEB_HF_ELECTRA] = "electra.",
+                                       [NEB_HF_GPT2] = "transformer."};
+
+/* Whether the name is the stem with some number for #; the number, or -1. */
+static bool matches(const char *stem, const char *name, size_t n, long *number)
+{
+    const char *hash = strchr(stem, '#');
+    *number = -1;
+    if (!hash) return strlen(stem) == n && !strncmp(stem, name, n);
+    size_t before = (size_t)(hash - stem);
+    if (n <= before || strncmp(stem, name, before)) return false;
+    char *end;
+    *number = strtol(name + before, &end, 10);
+    size_t rest = n - (size_t)(end - name);
+    return end != name + before && strlen(hash + 1) == rest && !strncmp(hash + 1, end, rest);
+}
+
+static void spell(const char *theirs, const char *prefix, long number, const char *word, const char *suffix,
+                  char out[192])
+{
+    size_t at = 0;
+    for (const char *c = theirs; *c && at < 150; c++) {
+        if (*c == '~')
+            at += (size_t)snprintf(out + at, 192 - at, "%s", prefix);
+        else if (*c == '#')
+            at += (size_t)snprintf(out + at, 192 - at, "%ld", number);
+        else if (*c == '*')
+            at += (size_t)snprintf(out + at, 192 - at, "%s", word);
+        else
+            out[at++] = *c;
+    }
+    snprintf(out + at, 192 - at, "%s", suffix);
+}
+
+neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, struct neb_hf_source *out)
+{
+    static const char *const words[] = {"query", "key", "value"};
+    const char *dot = strrchr(ours, '.');
+    size_t all = strlen(ours), stem = dot ? (size_t)(dot - ours) : all;
+    long number;
+    for (const struct rule *r = rules[kind]; r->ours; r++) {
+        bool whole = matches(r->ours, ours, all, &number);
+        if (!whole && !matches(r->ours, ours, stem, &number)) continue;
+        *out = (struct neb_hf_source){.parts = strchr(r->theirs, '*') ? 3 : 1,
+                                      .turned = strchr(r->flags, 't') && !strcmp(dot, ".weight"),
+                                      .skips = strchr(r->flags, 's') != NULL};
+        for (int i = 0; i < out->parts; i++)
+            spell(r->theirs, prefix ? prefixes[kind] : "", number, words[i], whole ? "" : dot, out->name[i]);
+        return NEB_OK;
+    }
+    return neb__quiet(NEB_ERR_NOTFOUND, "'%s' has no counterpart", ours);
+}

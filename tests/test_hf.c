@@ -1,0 +1,276 @@
+/* test_hf.c: models of the Hugging Face world: what they compute here and there, export as the inverse of import, and
+ * folders that lie. tools/hf_parity.py recorded the models and their logits with the transformers library. */
+#include "check.h"
+#include "vectors.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "store/safetensors.h"
+#include "task/hf.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const kinds[] = {"bert_mlm",          "bert", "bert_class", "xlmr", "electra",
+                                    "electra_generator", "gpt2"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+static char dir[200];
+
+static const char *in(const char *name)
+{
+    static char path[4][400];
+    static int at;
+    at = (at + 1) % 4;
+    snprintf(path[at], sizeof path[at], "%s/%s", dir, name);
+    return path[at];
+}
+
+static const char *recorded(const char *name)
+{
+    static char path[600];
+    snprintf(path, sizeof path, "%s/hf/%s", NEB_TEST_DATA, name);
+    return path;
+}
+
+/* ---- the same numbers ------------------------------------------------------------------------------------------- */
+
+struct run {
+    struct neb_ready *m;
+    struct neb_feed *feed;
+    neb_buffer *out;
+};
+
+static void run_fn(neb_tape *t, void *arg)
+{
+    struct run *r = arg;
+    const struct neb_input *in_ = neb__feed_input(r->feed, t);
+    neb_tensor *x = neb__model_run(r->m->model, t, in_);
+    neb_output(t, neb__model_logits(r->m->model, t, x, &in_->side[0], NULL), r->out, NEB_F32);
+}
+
+static void compare(struct neb_ready *m, const char *kind, const struct vectors *v, int i)
+{
+    char name[32];
+    int32_t position[32], starts[2] = {0, 0};
+    uint32_t sample[32] = {0};
+    float got[32 * 64];
+    neb_tape *tape;
+    struct run r = {.m = m};
+    struct neb_feed_limits limits = {.rows = {32}, .seqs = 1};
+    snprintf(name, sizeof name, "ids%d", i);
+    struct vector *ids = vectors_need(v, name);
+    snprintf(name, sizeof name, "logits%d", i);
+    struct vector *want = vectors_need(v, name);
+    int32_t n = (int32_t)ids->n;
+    for (int32_t k = 0; k < n; k++) position[k] = k;
+    starts[1] = n;
+    struct neb_feed_data d = {.sides = 1,
+                              .side = {{n, 1, n, ids->data.i, position, NULL, sample, starts, NULL}}};
+    assert_ok(neb__feed_create(m->device, &limits, &r.feed));
+    assert_ok(neb_buffer_create(m->device, sizeof got, &r.out));
+    assert_ok(neb_tape_create(m->device, m->params, &tape));
+    assert_ok(neb__feed_load(r.feed, &d));
+    struct neb_run run = {.fn = run_fn, .arg = &r, .key = 1};
+    assert_ok(neb_tape_run(tape, &run));
+    assert_ok(neb_buffer_download(r.out, got, want->n * sizeof *got));
+    for (size_t k = 0; k < want->n; k++)
+        if (!(fabsf(got[k] - want->data.f[k]) <= 1e-4f))
+            fail_msg("%s, sequence %d: logit %zu is %.7g, transformers has %.7g", kind, i, k, got[k],
+                     want->data.f[k]);
+    neb_tape_destroy(tape);
+    neb_buffer_destroy(r.out);
+    neb__feed_destroy(r.feed);
+}
+
+static void logits_are_those_of_transformers(void **state)
+{
+    (void)state;
+    neb_device *device;
+    assert_ok(neb_device_open("cpu", NULL, &device));
+    for (int k = 0; k < KINDS; k++) {
+        struct vectors v;
+        struct neb_ready m;
+        char path[700];
+        assert_ok(neb__hf_import(recorded(kinds[k]), in("ours")));
+        assert_ok(neb__ready_open(in("ours"), NULL, device, &m));
+        snprintf(path, sizeof path, "%s/expect.bin", recorded(kinds[k]));
+        vectors_load(path, &v);
+        for (int i = 0; i < 2; i++) compare(&m, kinds[k], &v, i);
+        vectors_free(&v);
+        neb__ready_close(&m);
+    }
+    neb_device_close(device);
+}
+
+/* ---- out again -------------------------------------------------------------------------------------------------- */
+
+static void read_all(const char *path, struct neb_buf *out)
+{
+    neb__buf_init(out, 64 << 20);
+    assert_ok(neb__file_read(path, out));
+}
+
+static void export_is_the_inverse_of_import(void **state)
+{
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        struct neb_buf a, b;
+        assert_ok(neb__hf_import(recorded(kinds[k]), in("ours")));
+        assert_ok(neb__hf_export(in("ours"), in("back")));
+        assert_ok(neb__hf_import(in("back"), in("again")));
+        static const char *const files[] = {"model.safetensors", "model.yaml"};
+        for (int i = 0; i < 2; i++) {
+            char path[500];
+            snprintf(path, sizeof path, "%s/%s", in("ours"), files[i]);
+            read_all(path, &a);
+            snprintf(path, sizeof path, "%s/%s", in("again"), files[i]);
+            read_all(path, &b);
+            assert_int_equal(a.len, b.len);
+            assert_memory_equal(a.data, b.data, a.len);
+            neb__buf_free(&a);
+            neb__buf_free(&b);
+        }
+        if (!strcmp(kinds[k], "bert_mlm")) continue; /* that one lies in several files */
+        char path[700];
+        struct neb_st *was, *is;
+        snprintf(path, sizeof path, "%s/model.safetensors", recorded(kinds[k]));
+        assert_ok(neb__st_open(path, &was));
+        snprintf(path, sizeof path, "%s/model.safetensors", in("back"));
+        assert_ok(neb__st_open(path, &is));
+        for (int i = 0; i < neb__st_count(is); i++) {
+            const struct neb_st_tensor *x = neb__st_at(is, i), *y = neb__st_find(was, x->name);
+            if (!y) fail_msg("%s: export wrote '%s', which transformers did not", kinds[k], x->name);
+            assert_int_equal(x->size, y->size);
+            bool padded = !strcmp(kinds[k], "xlmr") && strstr(x->name, "position_embeddings");
+            size_t skip = padded ? 2 * 12 * sizeof(float) : 0; /* rows that are never read */
+            assert_memory_equal((const char *)x->data + skip, (const char *)y->data + skip, x->size - skip);
+        }
+        neb__st_close(was);
+        neb__st_close(is);
+    }
+}
+
+/* ---- folders that lie ------------------------------------------------------------------------------------------- */
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    char path[600];
+    assert_ok(neb__file_make_dir(in(folder), 0755));
+    snprintf(path, sizeof path, "%s/%s", in(folder), name);
+    assert_ok(neb__file_replace(path, text, strlen(text), 0644));
+}
+
+#define BERT_SIZES                                                                                    \
+    "\"vocab_size\": 31, \"hidden_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
+    "\"intermediate_size\": 20, \"hidden_act\": \"gelu\", "
+
+static void wrong_folders_are_answered(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *index;
+        neb_status status;
+        const char *says;
+    } wrong[] = {
+        {"{", "{}", NEB_ERR_CORRUPT, "config.json"},
+        {"[]", "{}", NEB_ERR_CORRUPT, "no object"},
+        {"{\"model_type\": \"t5\"}", "{}", NEB_ERR_UNSUPPORTED, "'t5' is not"},
+        {"{\"model_type\": \"bert\"}", "{}", NEB_ERR_CORRUPT, "'vocab_size': is missing"},
+        {"{\"model_type\": \"bert\", \"vocab_size\": -3}", "{}", NEB_ERR_CORRUPT, "out of range"},
+        {"{\"model_type\": \"bert\", \"vocab_size\": 1e300}", "{}", NEB_ERR_CORRUPT, "not a whole number"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 0}", "{}", NEB_ERR_CORRUPT,
+         "impossible model"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES
+         "\"max_position_embeddings\": 16, \"position_embedding_type\": \"relative_key\"}",
+         "{}", NEB_ERR_UNSUPPORTED, "relative_key"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}", "{}", NEB_ERR_CORRUPT,
+         "weight_map"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
+         "{\"weight_map\": {\"a\": \"../../etc/passwd\"}}", NEB_ERR_CORRUPT, "not in the folder"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
+         "{\"weight_map\": {\"a\": 3}}", NEB_ERR_CORRUPT, "has no file"},
+        {"{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}",
+         "{\"weight_map\": {\"a\": \"absent.safetensors\"}}", NEB_ERR_NOTFOUND, "absent"},
+    };
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        int64_t held = neb__mem_held();
+        put("bad", "config.json", wrong[i].config);
+        put("bad", "model.safetensors.index.json", wrong[i].index);
+        assert_status(neb__hf_import(in("bad"), in("never")), wrong[i].status);
+        if (!strstr(neb_last_error(), wrong[i].says))
+            fail_msg("%s, expected: %s", neb_last_error(), wrong[i].says);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    check_log_restore();
+}
+
+/* A size that is not the tensors', a tensor that is not there. */
+static void config_and_tensors_must_agree(void **state)
+{
+    (void)state;
+    struct neb_buf bytes;
+    char path[700];
+    snprintf(path, sizeof path, "%s/model.safetensors", recorded("bert"));
+    read_all(path, &bytes);
+    put("bad2", "config.json", "{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 17}");
+    snprintf(path, sizeof path, "%s/model.safetensors", in("bad2"));
+    assert_ok(neb__file_replace(path, bytes.data, bytes.len, 0644));
+    check_log_quiet();
+    assert_status(neb__hf_import(in("bad2"), in("never")), NEB_ERR_SHAPE);
+    assert_non_null(strstr(neb_last_error(), "position_embeddings.weight is 16 x 12"));
+    char *layers = strdup("{\"model_type\": \"bert\", " BERT_SIZES "\"max_position_embeddings\": 16}");
+    *(strstr(layers, "layers\": 2") + 9) = '3';
+    put("bad2", "config.json", layers);
+    free(layers);
+    assert_status(neb__hf_import(in("bad2"), in("never")), NEB_ERR_NOTFOUND);
+    assert_non_null(strstr(neb_last_error(), "encoder.layer.2."));
+    bytes.data[20] ^= 0x20;
+    assert_ok(neb__file_replace(path, bytes.data, bytes.len / 2, 0644));
+    assert_status(neb__hf_import(in("bad2"), in("never")), NEB_ERR_CORRUPT);
+    check_log_restore();
+    neb__buf_free(&bytes);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    int64_t held = neb__mem_held();
+    neb_status s = NEB_ERR_NOMEM;
+    check_log_quiet();
+    for (int64_t i = 1; s != NEB_OK; i += 1 + i / 8) {
+        neb__mem_fail_at(i);
+        s = neb__hf_import(recorded("electra"), in("ours"));
+        if (s == NEB_OK) s = neb__hf_export(in("ours"), in("back"));
+        neb__mem_fail_at(0);
+        assert_true(s == NEB_OK || s == NEB_ERR_NOMEM);
+        assert_int_equal(neb__mem_held(), held);
+    }
+    check_log_restore();
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    check_make_dir(dir, sizeof dir);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    check_remove_dir(dir);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_those_of_transformers), cmocka_unit_test(export_is_the_inverse_of_import),
+        cmocka_unit_test(wrong_folders_are_answered),       cmocka_unit_test(config_and_tensors_must_agree),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

