@@ -13,7 +13,7 @@
  * Between two calls of neb_step() the parameters are yours alone. neb_step() takes microseconds unless a round is due
  * on it, and never waits for the network, except at the drift limit and at the end of the run.
  *
- * All sites register the same parameters, in the same order, with the same initial values; what differs is found before
+ * All sites register the same parameters, in any order, with the same initial values; what differs is found before
  * the first round and named. One thread calls these functions.
  *
  * Sites with different roles (one feeds the other) use streams instead, at the end of this file. A session without

@@ -44,7 +44,6 @@ static neb_status check(neb_session *s)
 static neb_status open_all(neb_session *s, const char *folder)
 {
     NEB_TRY(check(s));
-    NEB_TRY(neb__hasher_init(&s->layout));
     NEB_TRY(neb__site_open(folder, &s->site));
     struct neb_net_config cfg = NEB_NET_CONFIG;
     cfg.site = s->site;
@@ -97,14 +96,11 @@ neb_status neb_session_register(neb_session *s, const struct neb_session_param *
     if (!p->name || (!p->values && (!p->read || !p->write)) || p->ndim < 1 || p->ndim > 4)
         return neb__fail(NEB_ERR_SHAPE, "a parameter needs a name, values and 1 to 4 dimensions");
     size_t n = 1;
-    char text[400];
-    int at = snprintf(text, sizeof text, "%.200s", p->name);
     for (int i = 0; i < p->ndim; i++) {
         if (p->shape[i] < 1 || n > ((size_t)1 << 40) / (size_t)p->shape[i])
             return neb__fail(NEB_ERR_SHAPE, "parameter '%s': dimension %d is %" PRId64, p->name, i,
                              p->shape[i]);
         n *= (size_t)p->shape[i];
-        at += snprintf(text + at, sizeof text - (size_t)at, " %" PRId64, p->shape[i]);
     }
     if (p->first || (p->count && (size_t)p->count != n))
         return neb__fail(NEB_ERR_UNSUPPORTED, "parameter '%s': a site of one process holds all of it",
@@ -119,7 +115,7 @@ neb_status neb_session_register(neb_session *s, const struct neb_session_param *
     s->slices[s->n_slices] = (struct neb_session_slice){*p, s->values, n};
     s->slices[s->n_slices++].param.name = name;
     s->values += n;
-    return neb__hasher_update(&s->layout, text, (size_t)at + 1);
+    return NEB_OK;
 }
 
 neb_status neb_session_load(neb_session *s, const void *bytes, size_t n)
@@ -167,7 +163,7 @@ static neb_status wait_for_word(neb_session *s, double seconds)
 neb_status neb_session_start(neb_session *s, double wait_s)
 {
     if (s->driver_runs || s->outer) return neb__fail(NEB_ERR_STATE, "the session has started");
-    NEB_TRY(neb__hasher_final(&s->layout, &s->model[NEB_AGREED_LAYOUT]));
+    NEB_TRY(neb__session_arrange(s, &s->model[NEB_AGREED_LAYOUT]));
     NEB_TRY(neb__session_settings_hash(s, &s->model[NEB_AGREED_SETTINGS]));
     s->started = neb__now_ns();
     if (s->values) NEB_TRY(neb__session_restore(s));
@@ -409,7 +405,6 @@ void neb_session_close(neb_session *s)
     for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(s->said[i]);
     neb__free(s->shown);
     neb__site_close(s->site);
-    if (s->layout.state) neb__hasher_final(&s->layout, NULL);
     for (int i = 0; i < s->n_slices; i++) neb__free((char *)(uintptr_t)s->slices[i].param.name);
     neb__free(s->slices);
     neb__free(s->snap);

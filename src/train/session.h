@@ -131,7 +131,6 @@ struct neb_session {
     struct neb_session_slice *slices;
     int n_slices;
     size_t values;
-    struct neb_hasher layout;          /* of names and shapes, until start */
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;
     struct neb_buf loaded;   /* state of the caller's checkpoint */
@@ -289,6 +288,8 @@ neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type,
 uint32_t neb__edits_apply(struct neb_own *own, float *x, size_t n); /* carries out, releases, counts */
 void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n);
 void neb__edits_free(struct neb_own *own);
+/* Puts the parameters into the run's order and hashes their names and shapes. */
+neb_status neb__session_arrange(neb_session *s, struct neb_hash *layout);
 /* x of a flat range to and from the parameters, wherever they are. */
 neb_status neb__session_read_x(neb_session *s, size_t first, size_t n, float *out);
 neb_status neb__session_write_x(neb_session *s, size_t first, size_t n, const float *in);

@@ -240,7 +240,7 @@ void neb__session_feed(neb_session *s, struct neb_event *ev)
 static void compare_model(neb_session *s, const struct neb_item *i)
 {
     static const char *const what[NEB_AGREED] = {
-        "the parameters' names, shapes or order", "the initial values (seed or starting model)",
+        "the parameters' names or shapes", "the initial values (seed or starting model)",
         "the settings of the run (wan: fragments, tokens, outer_lr, outer_momentum)"};
     for (int k = 0; k < NEB_AGREED; k++) {
         if (i->size == NEB_AGREED * NEB_HASH_SIZE &&

@@ -1,9 +1,13 @@
 /* session_edit.c: what rounds do to the live parameters, left for the caller's thread to carry out; and the parameters as
- * one flat vector. */
+ * one flat vector.
+ *
+ * The vector has the parameters in the order of their names, so that sites of different frameworks need not register them
+ * in the same order. */
 #include "train/session.h"
 #include "tensor/device.h"
 #include "base/mem.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
@@ -59,6 +63,39 @@ uint32_t neb__edits_apply(struct neb_own *own, float *x, size_t n)
     neb__edits_on_copy(own, x, n);
     neb__edits_free(own);
     return count;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct neb_session_slice *p = a, *q = b;
+    return strcmp(p->param.name, q->param.name);
+}
+
+static neb_status hash_slice(struct neb_hasher *h, const struct neb_session_slice *p)
+{
+    NEB_TRY(neb__hasher_update(h, p->param.name, strlen(p->param.name) + 1));
+    for (int i = 0; i < p->param.ndim; i++) {
+        uint8_t dim[8];
+        neb__put64(dim, (uint64_t)p->param.shape[i]);
+        NEB_TRY(neb__hasher_update(h, dim, sizeof dim));
+    }
+    return neb__hasher_update(h, "", 1);
+}
+
+neb_status neb__session_arrange(neb_session *s, struct neb_hash *layout)
+{
+    struct neb_hasher h;
+    neb_status st = NEB_OK;
+    size_t first = 0;
+    NEB_TRY(neb__hasher_init(&h));
+    if (s->n_slices) qsort(s->slices, (size_t)s->n_slices, sizeof *s->slices, by_name);
+    for (int i = 0; st == NEB_OK && i < s->n_slices; i++) {
+        s->slices[i].first = first;
+        first += s->slices[i].count;
+        st = hash_slice(&h, &s->slices[i]);
+    }
+    neb_status last = neb__hasher_final(&h, st == NEB_OK ? layout : NULL);
+    return st != NEB_OK ? st : last;
 }
 
 static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, float *flat, bool write)

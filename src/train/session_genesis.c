@@ -51,11 +51,10 @@ static neb_status check_head(neb_session *s)
     neb_status st = neb__blob_load(&s->disk, "genesis", &b);
     if (st == NEB_OK && b.len != HEAD) st = NEB_ERR_CORRUPT;
     if (st == NEB_OK && memcmp(b.data, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
-        st = neb__fail(
-            NEB_ERR_CONFIG,
-            "%s/run holds a run with other parameters (names, shapes or order): train the model that "
-            "it began with, or begin a new run in another site folder",
-            s->site->dir);
+        st = neb__fail(NEB_ERR_CONFIG,
+                       "%s/run holds a run with other parameters (names or shapes): train the model that "
+                       "it began with, or begin a new run in another site folder",
+                       s->site->dir);
     neb__buf_free(&b);
     return st;
 }

@@ -1,7 +1,8 @@
 """One site of the laboratory's runs: a small GPT (examples/torch_gpt.py) on the bytes of text files, paced like a model whose
 step takes longer, with checkpoints. Without NEBULA_WAN_SITE it trains alone: the reference at equal tokens.
 
-At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would.
+INIT names a model folder of `nebula-i train` to begin with: its parameters and its tokenizer (where the package sentencepiece
+is missing, bytes are the tokens). At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would.
 """
 
 import json
@@ -22,12 +23,22 @@ from torch_gpt import GPT
 CONTEXT = 64
 BATCH, STEPS = int(os.environ.get("BATCH", 16)), int(os.environ.get("STEPS", 300))
 PACE, CRASH = float(os.environ.get("PACE", 0)), int(os.environ.get("CRASH", 0))
-SITE = os.environ.get("NEBULA_WAN_SITE")
+SITE, INIT = os.environ.get("NEBULA_WAN_SITE"), os.environ.get("INIT")
+
+
+def tokens(text):
+    try:
+        import sentencepiece
+    except ImportError:
+        sentencepiece = None
+    if INIT and sentencepiece:
+        model = sentencepiece.SentencePieceProcessor(model_file=f"{INIT}/tokenizer.model")
+        return torch.tensor(model.encode(text.decode(errors="replace")))
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 
 def windows(files):
-    text = b"".join(pathlib.Path(f).read_bytes() for f in files)
-    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    ids = tokens(b"".join(pathlib.Path(f).read_bytes() for f in files))
     ids = ids[: len(ids) // (CONTEXT + 1) * (CONTEXT + 1)].view(-1, CONTEXT + 1)
     held_out = torch.arange(len(ids)) % 20 == 0
     return ids[~held_out], ids[held_out][:400]
@@ -40,7 +51,14 @@ def loss_of(model, ids):
 def make():
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    model = GPT(hidden=64, layers=2, heads=2, positions=CONTEXT)
+    if INIT:
+        from safetensors.torch import load_file
+
+        first = load_file(f"{INIT}/model.safetensors")
+        model = GPT(len(first["embed.token.weight"]), hidden=64, layers=2, heads=2, positions=CONTEXT)
+        model.load_state_dict(first)
+    else:
+        model = GPT(hidden=64, layers=2, heads=2, positions=CONTEXT)
     return model, torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, betas=(0.9, 0.98))
 
 
@@ -86,6 +104,7 @@ def as_site(train, held_out):
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                             "run": run.state_dict()}, kept)
         now = run.status()
+    torch.save(model.state_dict(), f"model-{SITE}.pt")
     with torch.no_grad():
         print(json.dumps({"site": SITE, "steps": run.steps, "loss": loss_of(model, held_out).item(),
                           "resumed": bool(state), **{k: now[k] for k in

@@ -69,7 +69,40 @@ def killed(folder):
         sys.exit("FAIL: two different models")
 
 
-PARTS = {"quality": quality, "killed": killed}
+MIXED = """name: mixed
+task: causal
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: gpt2, hidden: 64, layers: 2, heads: 2, max_positions: 64, dropout: 0, attention_dropout: 0}
+train: {steps: 100000, minutes: 5, tokens: 512, max_len: 64, lr: 2e-3, log_every: 1000, threads: 1, save_every: 100000}
+data:
+  - {file: text}
+"""
+
+
+def mixed(folder):
+    """Site a is PyTorch, site b is `nebula-i train`: one job file, the same names and shapes, one model in the end."""
+    make_sites(folder, addresses=["a:7400", "b:7400"])
+    write_job(folder, more=MIXED, round_seconds=10, interval=10, tokens=200 * 1000)
+    pathlib.Path(folder, "text").write_bytes(b"".join(pathlib.Path(f).read_bytes() for f in TEXT))
+    # A learning rate of 0 leaves the initial values of the job's seed behind: what the PyTorch site starts from.
+    nebula("train", "job.yaml", "out=init", "train.steps=1", "train.lr=0", "train.weight_decay=0", folder=folder)
+    native = f"{shlex.quote(NEBULA)} train job.yaml --site b out=out >&2"
+    (a,) = lab(folder, SITE, native, INIT="init", BATCH="8", NEBULA_LOG="info")
+    from safetensors.torch import load_file
+
+    import torch
+
+    made, began = load_file(f"{folder}/out/model.safetensors"), load_file(f"{folder}/init/model.safetensors")
+    ours = torch.load(f"{folder}/model-a.pt", weights_only=True)
+    same = all(torch.equal(ours[n], made[n]) for n in made) and ours.keys() == made.keys()
+    moved = all(not torch.equal(made[n], began[n]) for n in made)
+    print(f"mixed: record {a['applied']}, root {a['root'][:16]}, {len(made)} parameters, {a['steps']} steps of PyTorch, "
+          f"the models are {'equal bit for bit' if same else 'different'}")
+    if not (a["ended"] and same and moved):
+        sys.exit("FAIL: the native site and the PyTorch site did not end with one model")
+
+
+PARTS = {"quality": quality, "killed": killed, "mixed": mixed}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PARTS:
