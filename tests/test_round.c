@@ -7,8 +7,7 @@
 #include "outer/arith.h"
 #include "outer/outer.h"
 #include "outer/site.h"
-#include "round/frame.h"
-#include "round/round.h"
+#include "round/core.h"
 #include "sim/sim.h"
 #include "sim/simdisk.h"
 #include "store/ledger.h"
@@ -575,6 +574,31 @@ static void force_and_adopt_name_a_history(void **state)
     solo_stop(&s);
 }
 
+/* A root that arrives with a ping is trusted only under signatures of voters with a quorum. Site 0 has two votes. */
+static void roots_are_trusted_by_signatures(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    for (int way = 0; way < 4; way++) { /* none, a forged one, too few votes, enough */
+        uint8_t b[2 * NEB_HASH_SIZE + 8] = {0};
+        struct neb_frame_cert cert = {.site = way == 2 ? 1 : 0};
+        struct neb_frame f = {.type = NEB_FRAME_PING, .roots = 1, .certs = way ? 1 : 0, .cert = &cert};
+        unsigned signer = cert.site;
+        f.trusted[0].index = (uint64_t)way + 1;
+        f.trusted[0].root.b[0] = 7;
+        neb__put64(b + NEB_HASH_SIZE, f.trusted[0].index);
+        b[NEB_HASH_SIZE + 8] = 7;
+        assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, cert.signature));
+        if (way == 1) cert.signature[3] ^= 1;
+        neb__roots_pinged(s.r, &f);
+        const struct root *at = neb__root_at(s.r, f.trusted[0].index);
+        assert_non_null(at);
+        assert_int_equal(at->trusted, way == 3);
+    }
+    solo_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -594,6 +618,7 @@ int main(void)
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(force_and_adopt_name_a_history),
+        cmocka_unit_test(roots_are_trusted_by_signatures),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
