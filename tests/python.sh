@@ -6,6 +6,13 @@ nebula=$1 library=$2
 here=$(cd "$(dirname "$0")" && pwd)
 shown=$(nm -D --defined-only "$library" | awk '$3 !~ /^neb_[a-z]/ { print $3 }')
 [ -z "$shown" ] || { echo "FAIL: libnebula-i.so also shows: $shown"; exit 1; }
+# The README shows the whole difference between the two example scripts.
+top=$(dirname "$here")
+added=$(diff "$top/examples/torch_one_site.py" "$top/examples/torch_two_sites.py" | sed -n 's/^> //p')
+[ "$(echo "$added" | wc -l)" = 6 ] || { echo "FAIL: not six changed lines: $added"; exit 1; }
+echo "$added" | while IFS= read -r line; do
+    grep -qxF -- "+$line" "$top/README.md" || { echo "FAIL: the README does not show: $line"; exit 1; }
+done
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
     echo "python: skipped, there is no python3 (3.9 or newer)"
     exit 0
