@@ -21,6 +21,7 @@ struct neb_bench {
     X(codec_training)  \
     X(engine)          \
     X(link)            \
+    X(round)           \
     X(streams)         \
     X(text)
 /* clang-format on */
