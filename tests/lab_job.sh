@@ -39,5 +39,5 @@ cmp -s out/a/model.safetensors out/b/model.safetensors || fail "the models diffe
 for what in "Loss against tokens" "Where every second went" "all sites agree" "</html>"; do
     grep -q "$what" page.html || fail "the report lacks '$what'"
 done
-if "$nebula" report nowhere 2> log; then fail "a report of nothing"; fi
+if "$nebula" report nowhere 2> none; then fail "a report of nothing"; fi
 echo "lab: ok, state root $(root a)"

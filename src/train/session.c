@@ -296,8 +296,11 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
 {
     bool post = false;
     double waited = s->status.wait_s + s->status.recover_s;
-    neb_status st = s->outer ? exchange(s, changed, &post) : NEB_OK; /* without parameters it only counts */
-    if (st == NEB_OK && s->paused && !post) st = wait_while_paused(s, wait_s, changed);
+    neb_status st = NEB_OK; /* without parameters it only counts */
+    if (s->outer && s->paused)
+        st = wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
+    else if (s->outer)
+        st = exchange(s, changed, &post);
     bool ended = s->ended, halted = s->halted, nonfinite = s->nonfinite;
     s->nonfinite = false;
     leave(s, entered, s->status.wait_s + s->status.recover_s - waited);
