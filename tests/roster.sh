@@ -33,4 +33,20 @@ if "$nebula" roster join run.roster beta 2>/dev/null; then fail "an evicted site
 "$nebula" roster show run.roster | grep -q beta && fail "beta is still there"
 "$nebula" roster seal draft other.roster --operator ops >/dev/null
 if "$nebula" roster join other.roster alpha 2>/dev/null; then fail "two runs in one folder"; fi
+
+# The operator signs two different epochs of one number: a site of one branch takes over the other only when forced.
+for k in 1 2; do "$nebula" site init two$k >/dev/null; "$nebula" roster add forked two$k 127.0.0.1:740$k; done
+"$nebula" roster seal forked left.roster --operator ops >/dev/null
+"$nebula" roster join left.roster two1 && "$nebula" roster join left.roster two2 || fail "join of the forked run"
+cp left.roster right.roster
+"$nebula" roster admit left.roster alpha --learner --operator ops >/dev/null
+"$nebula" roster admit right.roster beta --learner --operator ops >/dev/null
+head=$("$nebula" adopt left.roster two1 | sed -n 's/^head  *//p')
+[ ${#head} = 64 ] && "$nebula" roster show two1 | grep -q alpha || fail "adopt a newer epoch"
+if "$nebula" adopt right.roster two1 >/dev/null 2>&1; then fail "adopted the other branch without --force"; fi
+"$nebula" roster show two1 | grep -q alpha || fail "a refused adoption changed the roster"
+"$nebula" adopt right.roster two1 --force | grep -q '^dropped    epochs 1 to 1' || fail "adopt the other branch"
+"$nebula" roster show two1 | grep -q beta && [ -f two1/roster.dropped ] || fail "the other branch"
+if "$nebula" adopt run.roster two1 --force 2>/dev/null; then fail "adopted another run"; fi
+(flock 9; if "$nebula" adopt left.roster two1 --force 2>/dev/null; then fail "adopted while in use"; fi) 9<>two1/lock
 echo "roster: ok"

@@ -14,6 +14,7 @@ struct neb_verb {
 /* One a line, so that two changes rarely meet. */
 /* clang-format off */
 #define NEB_VERBS(X) \
+    X(adopt)         \
     X(bench)         \
     X(corpus)        \
     X(device)        \
