@@ -316,6 +316,48 @@ static X509 *self_signed(EVP_PKEY *key)
     return x;
 }
 
+/* A certificate that this library never encoded before is encoded from its parts when it is sent: so a part that was
+ * changed after the key was accepted goes over the wire. */
+static void refused_certificate(EVP_PKEY *key, void (*spoil)(X509 *x), const char *why)
+{
+    X509 *x = self_signed(key);
+    SSL_CTX *ctx = plain_client(TLS1_3_VERSION, key, x, NULL);
+    SSL_CTX_set_mode(ctx, SSL_MODE_NO_AUTO_CHAIN);
+    spoil(x);
+    assert_false(tls_accepted(ctx));
+    X509_free(x);
+    if (!logged(why)) fail_msg("no line with '%s' in: %s", why, journal);
+}
+
+static void spoil_structure(X509 *x)
+{
+    X509_getm_notBefore(x)->type = V_ASN1_OCTET_STRING;
+}
+
+static void spoil_key(X509 *x)
+{
+    X509_get0_pubkey_bitstr(x)->length = 31;
+}
+
+static void spoil_size(X509 *x)
+{
+    static unsigned char text[60] = "x";
+    memset(text, 'x', sizeof text);
+    for (int i = 0; i < 200; i++)
+        X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "O", MBSTRING_ASC, text, sizeof text, -1, 0);
+}
+
+static void test_malformed_certificate_sent(void **state)
+{
+    (void)state;
+    EVP_PKEY *key = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
+    refused_certificate(key, spoil_structure, "TLS handshake: malformed certificate");
+    refused_certificate(key, spoil_key, "TLS handshake: certificate verify failed");
+    refused_certificate(key, spoil_size, "TLS handshake: excessive message size");
+    EVP_PKEY_free(key);
+    assert_undisturbed();
+}
+
 static void test_other_tls(void **state)
 {
     (void)state;
@@ -554,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_plaintext),
         cmocka_unit_test(test_other_tls),
         cmocka_unit_test(test_malformed_certificate),
+        cmocka_unit_test(test_malformed_certificate_sent),
         cmocka_unit_test(test_wrong_greeting),
         cmocka_unit_test(test_version_negotiated),
         cmocka_unit_test(test_second_process),

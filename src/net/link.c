@@ -358,8 +358,8 @@ void neb__link_down(struct neb_peer *p, neb_status why)
 void neb__link_detach(struct neb_conn *c, neb_status s)
 {
     struct neb_peer *p = c->peer;
-    if (c->state != NEB_CONN_READY && !c->dialled && s != NEB_ERR_PEER && s != NEB_ERR_AUTH &&
-        s != NEB_ERR_TIMEOUT)
+    bool told = c->state == NEB_CONN_GREETING && s == NEB_ERR_AUTH; /* by a refusal */
+    if (c->state != NEB_CONN_READY && !c->dialled && s != NEB_ERR_PEER && s != NEB_ERR_TIMEOUT && !told)
         neb__net_stranger_log(c->net, "refused a connection from %s: %s", c->remote, neb_last_error());
     else if (c->state == NEB_CONN_READY && (s == NEB_ERR_PROTOCOL || s == NEB_ERR_LIMIT))
         neb__net_stranger_log(c->net, "%s breaks the protocol: %s", p ? p->name : c->remote,

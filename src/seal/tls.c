@@ -305,6 +305,10 @@ static neb_status ssl_error(struct neb_tls *t, int rc, const char *doing)
     if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED || reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
         reason == SSL_R_BAD_SIGNATURE || reason == SSL_R_NO_SHARED_SIGNATURE_ALGORITHMS)
         s = NEB_ERR_AUTH;
+    if (reason == ERR_R_ASN1_LIB) { /* OpenSSL's own words would help nobody */
+        s = NEB_ERR_AUTH;
+        why = "malformed certificate";
+    }
     neb__quiet(s, "%s: %s", doing, why ? why : "the connection ended");
     ERR_clear_error();
     return s;
