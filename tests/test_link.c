@@ -181,6 +181,7 @@ static void test_hold(void **state)
     assert_int_equal(e[1].got[NEB_BULK], 0);
     burst(&e[0], 2, NEB_ROUND, 0, 5, 1000); /* other priorities go on */
     WAIT(e[1].got[NEB_ROUND] == 5, 30);
+    WAIT(e[0].sent_ok >= 5, 30);
     assert_int_equal(e[0].sent_ok, 5);
     node_call(&e[1].node, resume_bulk, &e[1]);
     WAIT(e[0].sent_ok == 25, 30);

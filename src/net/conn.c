@@ -247,10 +247,12 @@ static size_t readable(struct neb_conn *c)
 }
 
 /* Data comes in packet by packet, and waking up for each would cost more than all the rest. Nothing can be done with less
- * than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it lacks of one is there. On a fast line even
- * that is too often: a stripe that brings several chunks at once is not watched but read again after REST_MS. What the
- * socket has is taken at every tick too, for a chunk that was expected may be smaller. The control connection is read at
- * once. */
+ * than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it lacks of one is there; within a long message of
+ * round data or bulk state, of several, as many as come in PATIENCE seconds. On a fast line even that is too often: a stripe
+ * that brings REST_BYTES in REST_MS is not watched but read again then. What the socket has is taken at every tick too, for
+ * what was expected may come on another stripe. The control connection is read at once. */
+static const double PATIENCE = 0.02;
+
 static void wake_at(struct neb_conn *c, size_t bytes)
 {
     int n = bytes < 1 ? 1 : bytes > NEB_SCRATCH ? NEB_SCRATCH : (int)bytes;
@@ -259,11 +261,23 @@ static void wake_at(struct neb_conn *c, size_t bytes)
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
 }
 
+/* Full chunks of the message that this stripe may bring behind the one under way. */
+static size_t more_chunks(const struct neb_conn *c)
+{
+    const struct neb_chunk *k = &c->framer.chunk;
+    uint64_t at = ((uint64_t)k->index + 2) * NEB_CHUNK,
+             most = (uint64_t)(c->bytes_per_s * PATIENCE / NEB_CHUNK);
+    if (k->priority < NEB_ROUND || at >= k->size) return 0;
+    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)neb__peer_stripes(c->peer);
+    return n < most ? n : most;
+}
+
 static size_t missing(const struct neb_conn *c)
 {
     size_t plain = neb__framer_missing(&c->framer);
     if (!plain && neb__tls_record_is_full(c->tls) && (plain = neb__framer_next_chunk(&c->framer)))
         plain += NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
+    if (plain) plain += more_chunks(c) * (NEB_FRAME_HEADER + NEB_CHUNK_HEADER + NEB_CHUNK);
     return neb__tls_missing(c->tls, plain);
 }
 
@@ -277,7 +291,10 @@ static void on_rest_timer(uv_timer_t *timer)
 static void rest(struct neb_conn *c, size_t got)
 {
     if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY) return;
-    if (got < REST_BYTES) {
+    int64_t now = neb__now_ns();
+    c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
+    c->read_at = now;
+    if (c->bytes_per_s * REST_MS * 1e-3 < REST_BYTES) {
         wake_at(c, missing(c));
         poll_for(c, c->polling & UV_WRITABLE);
         return;

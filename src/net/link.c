@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* Chunks of a message that is not whole are acknowledged no more often than this; whole messages at once. */
-enum { ACK_EVERY_NS = 20000000, ACKS_AT_ONCE = 1024 };
+enum { ACK_EVERY_NS = 40000000, ACKS_AT_ONCE = 1024 };
 
 /* ---- frames in --------------------------------------------------------------------------------------------------- */
 
@@ -279,6 +279,13 @@ struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id)
     for (struct neb_peer *p = net->peers; p; p = p->next)
         if (p->id == id) return p;
     return NULL;
+}
+
+int neb__peer_stripes(const struct neb_peer *p)
+{
+    int n = 0;
+    for (int i = 0; i < NEB_STRIPES_MAX; i++) n += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
+    return n ? n : 1;
 }
 
 neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)

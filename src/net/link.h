@@ -45,6 +45,8 @@ struct neb_conn {
     bool blocked;    /* the socket takes no more for now */
     bool resting;    /* is read by the clock, not by events */
     int wake_at;     /* bytes that must be there for an event (0: never set) */
+    int64_t read_at; /* when it was last read, and how fast data came until then */
+    double bytes_per_s;
     int polling;     /* events asked for */
     char remote[64]; /* address, for log lines */
     char subnet[48]; /* without the port: whose it is among strangers */
@@ -198,6 +200,7 @@ void neb__link_touch(struct neb_peer *p); /* something may be sendable */
 void neb__link_deliver(struct neb_peer *p, enum neb_priority priority);
 neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m);
 void neb__peer_remove(struct neb_peer *p, neb_status why);
+int neb__peer_stripes(const struct neb_peer *p); /* connected ones, at least 1 */
 struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id);
 
 /* ---- tick.c ------------------------------------------------------------------------------------------------------ */

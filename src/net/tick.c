@@ -116,7 +116,7 @@ static uint32_t flight_limit(const struct neb_peer *p)
 {
     const struct neb_measure *m = &p->measure;
     double rtt = m->rtt_low[0] < m->rtt_low[1] ? m->rtt_low[0] : m->rtt_low[1];
-    double bytes = m->goodput / 8 * (1.25 * rtt + 0.05);
+    double bytes = m->goodput / 8 * (1.25 * rtt + 0.08);
     if (m->busy < 5 || rtt <= 0) return 0;
     return (uint32_t)((bytes < 4 << 20 ? 4 << 20 : bytes > 1 << 30 ? 1 << 30 : bytes) / NEB_CHUNK) + 1;
 }
