@@ -27,8 +27,7 @@
     X(end_at_once, "the leader leaves before the others have the end")                       \
     X(trust_parcels, "a parcel is taken for whose it says it is")                            \
     X(ignore_bound, "the norm bound is not enforced")                                        \
-    X(sparse_momentum, "sparse parcels go through the outer momentum")                       \
-    X(install_unsaved, "a fetched cell counts before it is on disk")
+    X(sparse_momentum, "sparse parcels go through the outer momentum")
 
 enum neb_mutant {
     NEB_MUTANT_none,

@@ -368,12 +368,14 @@ static bool all_clean(const struct neb_round *r)
     return true;
 }
 
+/* Who is connected counts as well, even if nothing was heard from it for a while: its line may have just come back. */
 bool neb__lead_acknowledged(const struct neb_round *r)
 {
-    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s != r->self && (r->roster.members & neb__bit(s)) && neb__live(r, s) &&
-            r->peer[s].applied < r->final_index)
-            return false;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
+        const struct peer *p = &r->peer[s];
+        if (s == r->self || !(r->roster.members & neb__bit(s)) || p->applied >= r->final_index) continue;
+        if (neb__live(r, s) || (p->up && !p->gone)) return false;
+    }
     return true;
 }
 

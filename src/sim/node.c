@@ -349,7 +349,7 @@ static void do_install(struct world *w, struct node *n, const struct neb_action 
           (unsigned long long)a->version, (unsigned long long)a->index);
     /* On disk first: the payloads it replaces may never come to this site, and one day it may be the only one left. */
     struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m};
-    same = same && (NEB_MUTANT(install_unsaved) || neb__snapshot_save(&n->disk.disk, &s) == NEB_OK);
+    same = same && neb__snapshot_save(&n->disk.disk, &s) == NEB_OK;
     if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)
         w->out->cells_fetched++;
     struct neb_event ev = {.type = NEB_EV_INSTALLED, .cell = a->cell, .version = n->outer->version[a->cell]};
