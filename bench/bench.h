@@ -23,7 +23,8 @@ struct neb_bench {
     X(link)            \
     X(round)           \
     X(streams)         \
-    X(text)
+    X(text)            \
+    X(wan)
 /* clang-format on */
 
 #define NEB__X(name) extern const struct neb_bench neb__bench_##name;

@@ -37,6 +37,7 @@ struct neb_crew {
     char *const *const *argv;
     const char *logs;
     int sites, width, kills;
+    double limit; /* seconds; 0: none */
     struct member *member;
     struct killing kill[KILLS];
 };
@@ -112,6 +113,11 @@ neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text)
         return neb__fail(NEB_ERR_CONFIG, "--kill is too long");
     while ((part = strsep(&rest, ";"))) NEB_TRY(parse_kill(c, part));
     return NEB_OK;
+}
+
+void neb__crew_limit(struct neb_crew *c, double seconds)
+{
+    c->limit = seconds;
 }
 
 /* ---- output ---------------------------------------------------------------------------------------------------- */
@@ -288,14 +294,18 @@ neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg,
     neb_status s = NEB_OK;
     watch_signals();
     for (int i = 0; s == NEB_OK && i < c->sites; i++) s = start(c, i);
-    while (s == NEB_OK && running(c) && !signals && !first_failure(c)) {
+    bool timely = true;
+    while (s == NEB_OK && running(c) && !signals && !first_failure(c) && timely) {
         wait_for_output(c, 100);
         reap(c);
         s = carry_out_kills(c, neb__seconds_since(begin));
         if (tick) tick(arg);
+        timely = !(c->limit > 0) || neb__seconds_since(begin) < c->limit;
     }
+    for (int i = 0; i < c->sites && !timely; i++) c->member[i].away = true;
+    if (!timely) signal_all(c, SIGKILL);
     if (signals) signal_all(c, last_signal);
-    stop_all(c, s != NEB_OK || signals ? 0 : PATIENCE);
+    stop_all(c, s != NEB_OK || signals || !timely ? 0 : PATIENCE);
     if (s == NEB_OK) *status = signals ? 128 + last_signal : first_failure(c);
     return s;
 }

@@ -16,6 +16,9 @@ void neb__crew_free(struct neb_crew *c); /* NULL is fine; what still runs is kil
 /* "30s+10s a; 60s b": a site is killed (SIGKILL) at a time and started again later, or never. NEB_ERR_CONFIG */
 neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text);
 
+/* All that runs is killed after so many seconds, which is no failure. */
+void neb__crew_limit(struct neb_crew *c, double seconds);
+
 /* Starts all sites and stays until all have ended. When one fails, the others get half a minute to end by themselves. INT,
  * TERM and HUP are passed on; five seconds later, or at the next signal, all is killed. `tick` (or NULL) is called about ten
  * times a second. *status: of the first site that failed, or 0; 128 + signal when stopped by one. */

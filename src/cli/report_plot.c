@@ -254,7 +254,7 @@ static const char *event_class(const char *kind)
     static const struct {
         const char *kind, *name;
     } list[] = {{"link down", "bad"}, {"halt", "bad"},     {"dropped", "bad"}, {"wait", "slow"},
-                {"restart", "good"},  {"link up", "good"}, {"start", "good"}};
+                {"restart", "good"},  {"link up", "good"}, {"start", "good"},  {"goes on", "good"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(kind, list[i].kind)) return list[i].name;
     return "plain";

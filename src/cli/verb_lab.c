@@ -24,7 +24,8 @@ enum { PORT = 7000, OWN_WORDS = 16 };
 struct options {
     char *wan, *schedule, *kill, *mode;
     int64_t seed;
-    bool help;
+    double time;
+    bool apart, help;
 };
 
 static const struct neb_opt table[] = {
@@ -36,6 +37,9 @@ static const struct neb_opt table[] = {
             "kill sites and start them again: '30s+10s a; 90s b'"),
     NEB_OPT(struct options, mode, NEB_OPT_TEXT, "auto", NULL, "auto, namespaces, user or relay"),
     NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss and jitter"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "kill all sites after this long; 0: let them end"),
+    NEB_OPT(struct options, apart, NEB_OPT_BOOL, "no", NULL,
+            "every site trains alone, as if there were no others: to compare speeds with"),
     NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
@@ -138,8 +142,8 @@ static int64_t threads_of(const struct neb_job *job)
     return job->train.threads ? job->train.threads : n < 1 ? 1 : n;
 }
 
-static neb_status make_command(const struct neb_job *job, struct neb_lab *lab, int i, int n, char **words,
-                               struct command *c)
+static neb_status make_command(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int i,
+                               int n, char **words, struct command *c)
 {
     char out[PATH_MAX], folder[PATH_MAX], cache[PATH_MAX];
     neb__lab_site_out(job, job->out, i, out, sizeof out);
@@ -148,8 +152,9 @@ static neb_status make_command(const struct neb_job *job, struct neb_lab *lab, i
     c->argv = NEB_NEW_ARRAY(char *, (size_t)n + OWN_WORDS);
     bool ok = c->argv && word(c, "/proc/self/exe") && word(c, "train");
     for (int k = 0; ok && k < n; k++) ok = word(c, "%s", words[k]);
-    ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name) && word(c, "out=%s", out) &&
-         word(c, "cache=%s", cache) && word(c, "sites[%d].folder=%s", i, folder) &&
+    if (!o->apart) ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name);
+    ok = ok && word(c, "out=%s", out) && word(c, "cache=%s", cache) &&
+         word(c, "sites[%d].folder=%s", i, folder) &&
          word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), PORT) &&
          word(c, "train.threads=%" PRId64, threads_of(job)) &&
          (job->tokenizer.file || word(c, "tokenizer.file=%s/tokenizer.model", cache));
@@ -172,11 +177,12 @@ static neb_status run_crew(const struct options *o, const struct neb_job *job, s
     struct neb_crew *crew = NULL;
     neb_status s = NEB_OK;
     for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
-        s = make_command(job, lab, i, n, words, &command[i]);
+        s = make_command(o, job, lab, i, n, words, &command[i]);
         argv[i] = command[i].argv;
     }
     if (s == NEB_OK) s = neb__crew_create(lab, argv, job->out, &crew);
     if (s == NEB_OK && o->kill) s = neb__crew_plan_kills(crew, o->kill);
+    if (s == NEB_OK) neb__crew_limit(crew, o->time);
     if (s == NEB_OK) s = neb__crew_run(crew, NULL, NULL, status);
     neb__crew_free(crew);
     for (int i = 0; i < job->n_sites; i++) free_command(&command[i]);
@@ -195,9 +201,10 @@ static neb_status run_job(const struct options *o, const struct neb_job *job, in
     NEB_TRY(prepare(job));
     NEB_TRY(make_lab(o, job, &lab));
     neb_status s = make_sites(job, lab);
-    printf("%d sites, strategy %s, %s between them (%s); %" PRId64 " thread%s a site; everything is in %s\n",
-           job->n_sites, neb__strategy_name(job->plan), o->wan, neb__lab_mode_name(neb__lab_mode(lab)),
-           threads_of(job), threads_of(job) == 1 ? "" : "s", job->out);
+    printf("%d sites, %s %s, %s between them (%s); %" PRId64 " thread%s a site; everything is in %s\n",
+           job->n_sites, o->apart ? "each alone instead of" : "strategy", neb__strategy_name(job->plan),
+           o->wan, neb__lab_mode_name(neb__lab_mode(lab)), threads_of(job), threads_of(job) == 1 ? "" : "s",
+           job->out);
     if (s == NEB_OK) s = run_crew(o, job, lab, n, words, status);
     neb__lab_destroy(lab);
     if (s == NEB_OK && (*status == 0 || *status > 128)) s = neb__lab_summary(job);

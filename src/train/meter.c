@@ -95,19 +95,24 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
         neb__meter_event(m, step, peers > m->peers ? "link up" : "link down", "%d of the other sites reached",
                          peers);
     m->peers = peers;
-    if (s->wait_s - m->last.wait_s > 0.5)
-        neb__meter_event(m, step, "wait", "waited %.1f s for the other sites", s->wait_s - m->last.wait_s);
+    double waited = s->wait_s - m->last.wait_s;
+    if (waited > 0.3 && !m->waiting) neb__meter_event(m, step, "wait", "waits for the other sites");
+    if (waited < 0.1 && m->waiting)
+        neb__meter_event(m, step, "goes on", "after %.1f s of waiting", s->wait_s - m->waiting_since);
+    if (waited > 0.3 && !m->waiting) m->waiting_since = m->last.wait_s;
+    m->waiting = m->waiting ? waited >= 0.1 : waited > 0.3;
     if (s->rejected > m->last.rejected)
         neb__meter_event(m, step, "dropped", "%lld updates came too late and were dropped",
                          (long long)(s->rejected - m->last.rejected));
     if (s->view != m->last.view && m->last.view)
         neb__meter_event(m, step, "leader", "view %lld: another site leads", (long long)s->view);
     if (s->halted && !m->last.halted) neb__meter_event(m, step, "halt", "%s", s->note);
+    if (m->job->plan != NEB_STRATEGY_REPLICA) return; /* no rounds, no rung */
     char rung[sizeof m->rung];
     snprintf(rung, sizeof rung, "%.15s every %lld steps", s->rung[0] ? s->rung : m->job->wan.rung,
              (long long)(s->interval ? s->interval : m->job->wan.interval));
     if (strcmp(rung, m->rung)) {
-        neb__meter_event(m, step, "rung", "%s", rung);
+        neb__meter_event(m, step, "rung", "%s", s->rung[0] && *s->reason ? s->reason : rung);
         snprintf(m->rung, sizeof m->rung, "%s", rung);
     }
 }
@@ -150,8 +155,9 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     neb__metrics_put(m->metrics, step, "wan/in", m->bytes_before[1] + m->bytes[1]);
     neb__metrics_put(m->metrics, step, "wan/records", (double)s->applied);
     neb__metrics_put(m->metrics, step, "wan/peers", m->peers);
-    neb__metrics_put(m->metrics, step, "wan/interval",
-                     (double)(s->interval ? s->interval : m->job->wan.interval));
+    if (m->job->plan == NEB_STRATEGY_REPLICA)
+        neb__metrics_put(m->metrics, step, "wan/interval",
+                         (double)(s->interval ? s->interval : m->job->wan.interval));
     neb__metrics_put(m->metrics, step, "wan/goodput_out", m->link_out);
     neb__metrics_put(m->metrics, step, "wan/goodput_in", m->link_in);
 }
@@ -226,8 +232,8 @@ static void set_line(struct neb_meter *m)
     int n = 0;
     for (int i = 0; i < NEB_TIMES; i++) total += m->time[i];
     if (m->session)
-        n = snprintf(m->line, sizeof m->line, "link %.2f/%.2f Mbit/s out/in  %s  ", m->link_out / 1e6,
-                     m->link_in / 1e6, m->rung);
+        n = snprintf(m->line, sizeof m->line, "link %.2f/%.2f Mbit/s out/in  %s%s", m->link_out / 1e6,
+                     m->link_in / 1e6, m->rung, *m->rung ? "  " : "");
     for (int i = 0; i < NEB_TIMES && n < (int)sizeof m->line; i++)
         n += snprintf(m->line + n, sizeof m->line - (size_t)n, "%s%s %.0f %%", i ? " " : "",
                       neb__time_names[i], total > 0 ? 100 * m->time[i] / total : 0);

@@ -33,6 +33,8 @@ struct neb_meter {
     double bytes[2]; /* out, in, of this process, at the last sample */
     int64_t last_tokens;
     int peers;
+    bool waiting;
+    double waiting_since; /* seconds waited when it began */
     char rung[64], line[256];
 };
 

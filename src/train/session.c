@@ -298,7 +298,8 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
     double waited = s->status.wait_s + s->status.recover_s;
     neb_status st = NEB_OK; /* without parameters it only counts */
     if (s->outer && s->paused)
-        st = wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
+        st =
+            wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
     else if (s->outer)
         st = exchange(s, changed, &post);
     bool ended = s->ended, halted = s->halted, nonfinite = s->nonfinite;

@@ -145,7 +145,7 @@ static neb_session *rounds(const struct trainer *t)
     return t->half ? NULL : t->session;
 }
 
-/* Every decision of the rate controller goes into the metrics. */
+/* Every decision of the rate controller goes into the metrics; what it changes is an event of the meter. */
 static void measure_session(struct trainer *t, const struct neb_session_status *s)
 {
     if (s->decisions == t->decisions) return;
@@ -153,7 +153,6 @@ static void measure_session(struct trainer *t, const struct neb_session_status *
     int64_t step = t->progress.step;
     neb__metrics_put(t->metrics, step, "wan/update_bytes", s->parcel_bytes);
     if (s->ceiling >= 0) neb__metrics_put(t->metrics, step, "wan/ceiling_bytes", s->ceiling);
-    neb__meter_event(&t->meter, step, "rate", "%s", s->reason);
 }
 
 /* Merges, and waits where the session says so; the sample is renewed meanwhile. *ended: the run is over, the parameters are

@@ -1,0 +1,252 @@
+/* bench_wan.c: what two sites lose to the wide-area network between them: tokens a second of a replica run as a share of the
+ * same two sites without communication.
+ *
+ * Two arms, in turns, the laboratory's emulator and both sites running in both: `nebula-i lab JOB` and `nebula-i lab JOB
+ * --apart`, killed after a while. An encoder of about 25 million parameters, 512 tokens a step, a sweep of its 8 fragments
+ * every half minute at least; a rate is that of the tokens between two samples of the sites' own metrics, the first ten
+ * seconds left out. The text is made up and has a vocabulary of its own, so nothing is trained before.
+ *
+ *     efficiency.replica.LINE   share of the speed without communication, both sites together (target 0.97)
+ *     commits.replica.LINE      records that were committed in the time that counts (at least 8)
+ *     bytes.replica.LINE        bytes sent for each token trained on; fp32_ratio: those of fp32 gradients at every step over it
+ *
+ * Relay and tutor are measured by `nebula-i bench streams`. */
+#include "bench.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "base/rng.h"
+#include "store/metrics.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORDS = 11995, LINES = 20000, TURNS_MAX = 9, SITES = 2 };
+static const double lead_in = 10;
+
+struct options {
+    char *wan, *dir;
+    double time;
+    int64_t turns, hidden, layers, interval;
+    bool quick;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, wan, NEB_OPT_TEXT,
+            "10mbit,10ms 10mbit,100ms 100mbit,10ms 100mbit,100ms 1000mbit,10ms 1000mbit,100ms", NULL,
+            "lines"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "90s", NULL, "of one arm"),
+    NEB_OPT(struct options, turns, NEB_OPT_INT, "2", NULL, "of each arm"),
+    NEB_OPT(struct options, hidden, NEB_OPT_INT, "512", NULL, "width of the encoder"),
+    NEB_OPT(struct options, layers, NEB_OPT_INT, "6", NULL, "of the encoder"),
+    NEB_OPT(struct options, interval, NEB_OPT_INT, "0", "steps",
+            "H; 0: what takes 30 s at the measured speed"),
+    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one line, one turn: under four minutes"),
+    NEB_OPT_END,
+};
+
+/* ---- the job --------------------------------------------------------------------------------------------------- */
+
+static void word(uint64_t i, char out[8])
+{
+    for (int k = 0; k < 4; k++, i /= 26) out[k] = (char)('a' + i % 26);
+    out[4] = 0;
+}
+
+/* A WordPiece vocabulary and lines of its words, some much more frequent than others. */
+static bool write_text(const char *dir)
+{
+    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    char path[PATH_MAX], w[8];
+    uint64_t state = 7;
+    snprintf(path, sizeof path, "%s/vocab.txt", dir);
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < 5; i++) fprintf(f, "%s\n", special[i]);
+    for (uint64_t i = 0; f && i < WORDS; i++) word(i, w), fprintf(f, "%s\n", w);
+    bool ok = f && !fclose(f);
+    snprintf(path, sizeof path, "%s/text", dir);
+    f = fopen(path, "w");
+    for (int i = 0; f && i < LINES * 40; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        double u = (double)(state >> 11) / 9007199254740992.0;
+        word((uint64_t)(WORDS * u * u * u), w);
+        fprintf(f, "%s%c", w, i % 40 == 39 ? '\n' : ' ');
+    }
+    return f && !fclose(f) && ok;
+}
+
+static bool write_job(const struct options *o, const char *dir)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/job.yaml", dir);
+    FILE *f = fopen(path, "w");
+    if (!f) return false;
+    fprintf(f,
+            "name: wan\ntask: mlm\ncache: %s/tokens\ntokenizer: {file: %s/vocab.txt}\n"
+            "model: {family: xlm-r, hidden: %" PRId64 ", heads: 8, layers: %" PRId64 ", max_positions: 128}\n"
+            "train: {steps: 1000000, tokens: 512, max_len: 64, lr: 1e-4, save_every: 1000000, log_every: "
+            "100000}\n"
+            "wan: {fragments: 8}\nsites: [{name: a}, {name: b}]\ndata: [{file: %s/text}]\n",
+            dir, dir, o->hidden, o->layers, dir);
+    return !fclose(f);
+}
+
+/* ---- an arm ---------------------------------------------------------------------------------------------------- */
+
+static bool run_lab(const struct options *o, const char *dir, const char *wan, int64_t interval, bool apart,
+                    const char *out)
+{
+    char job[PATH_MAX + 16], folder[PATH_MAX + 16], seconds[32], every[48], log[PATH_MAX + 16];
+    snprintf(job, sizeof job, "%s/job.yaml", dir);
+    snprintf(folder, sizeof folder, "out=%s", out);
+    snprintf(seconds, sizeof seconds, "%.0fs", o->time + (apart ? 0 : lead_in));
+    snprintf(every, sizeof every, "wan.interval=%" PRId64, interval);
+    snprintf(log, sizeof log, "%s.log", out);
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        if (!freopen(log, "w", stdout) || dup2(1, 2) < 0) _exit(126);
+        const char *argv[] = {"nebula-i", "lab", job,      folder,  every,
+                              "--wan",    wan,   "--time", seconds, apart ? "--apart" : NULL,
+                              NULL};
+        execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    int status = -1;
+    while (child > 0 && waitpid(child, &status, 0) < 0) {}
+    if (child > 0 && WIFEXITED(status) && !WEXITSTATUS(status)) return true;
+    fprintf(stderr, "bench wan: an arm failed; see %s\n", log);
+    return false;
+}
+
+struct slope {
+    double first, t0, t1, v0, v1; /* 0: where the lead-in ends; 1: the last sample */
+    int n;
+};
+
+static int take(void *arg, int64_t step, double time, double value)
+{
+    struct slope *s = arg;
+    (void)step;
+    if (!s->n++) s->first = time;
+    if (s->n == 1 || time < s->first + lead_in) s->t0 = time, s->v0 = value;
+    s->t1 = time;
+    s->v1 = value;
+    return 1;
+}
+
+/* How much a metric of a site grew after the lead-in, and in how many seconds. */
+static double growth(const char *out, const char *site, const char *name, double *seconds)
+{
+    char dir[PATH_MAX];
+    struct neb_metrics *m;
+    struct slope s = {0};
+    snprintf(dir, sizeof dir, "%s/%s", out, site);
+    if (neb__metrics_read(dir, &m) != NEB_OK) return NAN;
+    neb_status st = neb__metrics_each(m, name, take, &s);
+    neb__metrics_close(m);
+    *seconds = s.t1 - s.t0;
+    return st == NEB_OK && *seconds > 1 ? s.v1 - s.v0 : NAN;
+}
+
+struct arm {
+    double rate, commits, bytes, tokens;
+};
+
+static struct arm read_arm(const char *out, bool apart)
+{
+    static const char *const sites[SITES] = {"a", "b"};
+    struct arm r = {0};
+    for (int i = 0; i < SITES; i++) {
+        double seconds = 1, tokens = growth(out, sites[i], "tokens", &seconds);
+        r.rate += tokens / seconds;
+        r.tokens += tokens;
+        if (apart) continue;
+        r.bytes += growth(out, sites[i], "wan/out", &seconds);
+        r.commits = fmax(r.commits, growth(out, sites[i], "wan/records", &seconds));
+    }
+    return r;
+}
+
+/* ---- a cell ---------------------------------------------------------------------------------------------------- */
+
+static bool measure(const struct options *o, const char *dir, const char *wan, int64_t *interval,
+                    struct neb_figures *f)
+{
+    double share[TURNS_MAX], bytes[TURNS_MAX], commits = INFINITY;
+    char name[96], line[48], out[PATH_MAX];
+    int turns = (int)(o->turns < 1 ? 1 : o->turns > TURNS_MAX ? TURNS_MAX : o->turns);
+    snprintf(line, sizeof line, "%s", wan);
+    for (char *c = line; *c; c++) *c = *c == ',' ? '.' : *c;
+    for (int k = 0; k < turns; k++) {
+        struct arm arm[2];
+        for (int apart = 1; apart >= 0; apart--) {
+            snprintf(out, sizeof out, "%s/%s.%s.%d", dir, line, apart ? "apart" : "joined", k);
+            if (!run_lab(o, dir, wan, *interval ? *interval : 1000000, apart, out)) return false;
+            arm[apart] = read_arm(out, apart);
+            /* A sweep of all fragments takes 30 s at least. */
+            if (apart && !*interval) *interval = (int64_t)ceil(30 * arm[1].rate / SITES / 512);
+        }
+        share[k] = arm[0].rate / arm[1].rate;
+        bytes[k] = arm[0].bytes / arm[0].tokens;
+        commits = fmin(commits, arm[0].commits);
+        fprintf(stderr, "%s: %.0f tokens/s, %.0f apart, H %" PRId64 ", %.0f commits\n", line, arm[0].rate,
+                arm[1].rate, *interval, arm[0].commits);
+    }
+    double values =
+        12.0 * (double)(o->hidden * o->hidden * o->layers) + (double)((WORDS + 5 + 128) * o->hidden);
+    double each = neb__median(bytes, turns);
+    snprintf(name, sizeof name, "efficiency.replica.%s", line);
+    neb__figure(f, name, neb__median(share, turns), "", NEB_AT_LEAST, 0.97);
+    snprintf(name, sizeof name, "commits.replica.%s", line);
+    neb__figure(f, name, commits, "", NEB_AT_LEAST, 8);
+    snprintf(name, sizeof name, "bytes.replica.%s", line);
+    neb__figure(f, name, each, "B/token", NEB_REPORT, 0);
+    snprintf(name, sizeof name, "fp32_ratio.replica.%s", line);
+    neb__figure(f, name, 4 * values / 512 / each, "", NEB_REPORT, 0);
+    return true;
+}
+
+static bool measure_all(const struct options *o, const char *dir, struct neb_figures *f)
+{
+    char lines[512], *rest = lines, *wan;
+    int64_t interval = o->interval;
+    snprintf(lines, sizeof lines, "%s", o->wan);
+    while ((wan = strsep(&rest, " ")))
+        if (*wan && !measure(o, dir, wan, &interval, f)) return false;
+    return true;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o;
+    char made[] = "/tmp/nebula-wan-XXXXXX";
+    int n = 0, code = 1;
+    bool json = neb__bench_json(&argc, argv);
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--help")) return neb__opts_help(table, stdout), 0;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    neb_status s = neb__opts_args(table, &o, argc, argv, &n);
+    if (s == NEB_OK && o.quick) {
+        s = neb__opts_set(table, &o, "wan", "100mbit,100ms");
+        o.turns = 1;
+    }
+    const char *dir = s == NEB_OK ? (o.dir ? o.dir : mkdtemp(made)) : NULL;
+    if (dir && neb__file_make_dir(dir, 0755) == NEB_OK && write_text(dir) && write_job(&o, dir)) {
+        struct neb_figures *f = neb__figures_begin("wan", json);
+        if (f && measure_all(&o, dir, f)) code = 0;
+        if (f) neb__figures_end(f);
+    }
+    if (dir) fprintf(stderr, "the sites' logs and metrics are in %s\n", dir);
+    neb__opts_free(table, &o);
+    return s == NEB_OK ? code : 2;
+}
+
+const struct neb_bench neb__bench_wan = {
+    "wan", "speed of two sites with a WAN between them, against no communication", run};
