@@ -4,11 +4,13 @@
 #include "sites.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "train/session.h"
 
 #include <math.h>
 #include <nebula/nebula.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { VALUES = 300000, PARAMS = 2 };
@@ -19,6 +21,7 @@ struct member {
     float *x, target;
     int steps, made;
     bool stop, ended;
+    bool saves; /* a checkpoint every 50 steps */
     neb_status status;
     pthread_t thread;
     const char *rung;
@@ -49,6 +52,14 @@ static neb_status open_member(struct member *m)
     return neb_session_start(m->session, 0);
 }
 
+static void save(struct member *m)
+{
+    neb__free(m->state);
+    assert_ok(neb_session_save(m->session, NULL, &m->state_size));
+    m->state = neb__malloc(m->state_size);
+    assert_ok(neb_session_save(m->session, m->state, &m->state_size));
+}
+
 /* One inner step: a little of the way to the site's own target. */
 static void *train(void *arg)
 {
@@ -59,6 +70,7 @@ static void *train(void *arg)
         m->status = neb_step(m->session, 64, &changed);
         if (m->status == NEB_ERR_CANCELLED) m->ended = true;
         if (m->status != NEB_OK) break;
+        if (m->saves && m->made % 50 == 0) save(m);
         sleep_ms(4);
     }
     return NULL;
@@ -150,13 +162,6 @@ static void two_sites_agree_and_meet_between_their_targets(void **state)
     sites_free(&sites);
 }
 
-static void save(struct member *m)
-{
-    assert_ok(neb_session_save(m->session, NULL, &m->state_size));
-    m->state = neb__malloc(m->state_size);
-    assert_ok(neb_session_save(m->session, m->state, &m->state_size));
-}
-
 /* One site stops after a checkpoint, the other goes on alone as far as it may; back again, both go on together. */
 static void a_site_that_restarts_catches_up(void **state)
 {
@@ -243,7 +248,7 @@ static void three_sites_go_on_when_one_is_gone(void **state)
     struct neb_session_status before, after;
     neb_session_close(m[0].session);
     neb_session_get_status(m[1].session, &before);
-    for (int i = 1; i < 3; i++) m[i].steps = 2500, pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 1; i < 3; i++) m[i].steps = 800, pthread_create(&m[i].thread, NULL, train, &m[i]);
     for (int i = 1; i < 3; i++) finish(&m[i]);
     same_root(&m[1], &m[2]);
     neb_session_get_status(m[1].session, &after);
@@ -251,6 +256,100 @@ static void three_sites_go_on_when_one_is_gone(void **state)
         fail_msg("%d commits with three, %d with two", (int)before.commits, (int)after.commits);
     m[0].session = NULL;
     for (int i = 0; i < 3; i++) drop(&m[i]);
+    sites_free(&sites);
+}
+
+/* A disk on which nothing can be written: the real one, but for its writes. */
+static const struct neb_disk_ops *real_ops;
+static struct neb_disk_ops full_ops;
+
+static neb_status no_room(void *ctx, const char *name, uint64_t at, const void *from, size_t n)
+{
+    (void)ctx, (void)name, (void)at, (void)from, (void)n;
+    return neb__quiet(NEB_ERR_NOSPACE, "no space left on device");
+}
+
+static void fill_disk(struct member *m, bool full)
+{
+    pthread_mutex_lock(&m->session->busy); /* between two events of the session's own thread */
+    if (full) {
+        real_ops = m->session->disk.ops;
+        full_ops = *real_ops;
+        full_ops.write = no_room;
+    }
+    m->session->disk.ops = full ? &full_ops : real_ops;
+    pthread_mutex_unlock(&m->session->busy);
+}
+
+static struct neb_session_status status_of(struct member *m)
+{
+    struct neb_session_status s;
+    neb_session_get_status(m->session, &s);
+    return s;
+}
+
+/* Nothing commits on the word of a site that cannot store it; training goes on, and so do rounds when there is room. */
+static void a_full_disk_stops_commits_until_there_is_room(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {0};
+    sites_make(&sites, 2, NULL);
+    check_log_quiet();
+    for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], i ? 1 : -0.5f, 1000000);
+    have_leader(m, 2);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 400 && status_of(&m[1]).applied < 3; i++) sleep_ms(50);
+    fill_disk(&m[1], true);
+    for (int i = 0; i < 200 && !status_of(&m[1]).disk_full; i++) sleep_ms(50);
+    struct neb_session_status full = status_of(&m[1]);
+    assert_true(full.disk_full);
+    sleep_ms(2500);
+    struct neb_session_status later = status_of(&m[1]);
+    assert_true(later.applied <= full.applied + 2); /* at most what was under way */
+    assert_true(later.steps > full.steps);
+    assert_false(later.halted);
+    fill_disk(&m[1], false);
+    for (int i = 0; i < 400 && status_of(&m[1]).applied < later.applied + 3; i++) sleep_ms(50);
+    assert_true(status_of(&m[1]).applied >= later.applied + 3);
+    assert_false(status_of(&m[1]).disk_full);
+    for (int i = 0; i < 2; i++) m[i].stop = true, finish(&m[i]);
+    check_log_restore();
+    same_root(&m[0], &m[1]);
+    for (int i = 0; i < 2; i++) drop(&m[i]);
+    sites_free(&sites);
+}
+
+static int payload_files(const char *site)
+{
+    char command[400], line[32] = "";
+    snprintf(command, sizeof command, "ls %s/run | grep -c '^p-'", site);
+    FILE *f = popen(command, "r");
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
+    if (f) pclose(f);
+    return atoi(line);
+}
+
+/* Updates that everybody has applied and two snapshots cover go; what remains does not grow with the run. */
+static void old_updates_are_removed(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {0};
+    sites_make(&sites, 2, NULL);
+    for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], i ? 1 : -0.5f, 1000000), m[i].saves = true;
+    have_leader(m, 2);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 1200 && status_of(&m[0]).applied < 100; i++) sleep_ms(50);
+    struct neb_session_status s = status_of(&m[0]);
+    int files = payload_files(sites.path[0]);
+    printf("%d records, %d updates on disk\n", (int)s.applied, files);
+    assert_true(s.applied >= 100);
+    assert_true(files > 0 && files < 2 * 100 - 40);
+    assert_true(s.stored > 0);
+    for (int i = 0; i < 2; i++) m[i].stop = true, finish(&m[i]);
+    same_root(&m[0], &m[1]);
+    for (int i = 0; i < 2; i++) drop(&m[i]);
     sites_free(&sites);
 }
 
@@ -263,6 +362,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_run_ends_with_one_model),
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(three_sites_go_on_when_one_is_gone),
+        cmocka_unit_test(a_full_disk_stops_commits_until_there_is_room),
+        cmocka_unit_test(old_updates_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
