@@ -335,6 +335,28 @@ static bool over(struct trainer *t, bool ended)
     return true;
 }
 
+static bool is_witness(const struct trainer *t)
+{
+    struct neb_session_member m[NEB_JOB_SITES];
+    int n = rounds(t) ? neb_session_members(t->session, m, NEB_JOB_SITES) : 0;
+    for (int i = 0; i < n; i++)
+        if (m[i].self) return !m[i].trains;
+    return false;
+}
+
+/* A witness votes and stores, and follows what the others learn; it makes no step. */
+static neb_status attend(struct trainer *t)
+{
+    neb_status s = NEB_OK;
+    neb__info("this site is a witness: it votes and stores, and does not train");
+    while (s == NEB_OK && !asked_to_stop) {
+        s = neb_session_attend(t->session, 1);
+        neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, "witness", false);
+    }
+    if (asked_to_stop) return NEB_ERR_CANCELLED;
+    return s == NEB_ERR_CANCELLED ? merged(t, true) : s;
+}
+
 static neb_status loop(struct trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
@@ -463,7 +485,7 @@ neb_status neb__train(const struct neb_job *job)
         neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
         t.show.extra = neb__meter_line(&t.meter);
         t.show.limit_s = job->train.minutes > 0 ? fmax(1, 60 * job->train.minutes - t.progress.seconds) : 0;
-        s = loop(&t);
+        s = is_witness(&t) ? attend(&t) : loop(&t);
         neb__show_end(&t.show);
         sample(&t, s == NEB_OK ? "evaluating" : "stopped", true);
         if (t.half) report_half(&t);
