@@ -8,7 +8,7 @@
  *     tick.c     heartbeats, deadlines, redialling, measuring
  *     stripes.c  how many stripes (no I/O)
  *     outbox.c, inbox.c, wire.c   messages, chunks, frames (no I/O)
- *     stream.c, journal.c         streams */
+ *     stream.c, stream_out.c, stream_in.c, journal.c   streams */
 #ifndef NEB_NET_LINK_H
 #define NEB_NET_LINK_H
 

@@ -1,0 +1,38 @@
+/* link_sides.h: the two sides of the link benchmark: our own nodes, and iperf3. */
+#ifndef NEB_BENCH_LINK_SIDES_H
+#define NEB_BENCH_LINK_SIDES_H
+
+#include "net/lab/lab.h"
+
+#include <stdint.h>
+
+enum { NEB_BENCH_DELAYS_MAX = 1024 };
+
+/* Whole seconds, as iperf3 takes them. */
+struct neb_link_plan {
+    double warm, time, control;
+};
+
+/* Shared by the processes of one measurement. */
+struct neb_link_result {
+    volatile int measuring, probing, stop;
+    double seconds;
+    uint64_t bytes;
+    int stripes;
+    double cpu[2];
+    int delays;
+    double delay[NEB_BENCH_DELAYS_MAX];
+    double rtt, loss;
+};
+
+/* Two nodes of ours, site 0 sending to site 1. `r` lies in memory that processes share. 0: it went well. */
+int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int stripes,
+                  struct neb_link_result *r);
+
+/* iperf3 the same way. All 0 when it could not be had (it is not installed, say). */
+struct neb_iperf_result {
+    double bps, cpu; /* payload in bits per second; CPU seconds of both its ends per GB */
+};
+struct neb_iperf_result neb__iperf_run(struct neb_lab *lab, const struct neb_link_plan *plan, int streams);
+
+#endif
