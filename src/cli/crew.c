@@ -37,6 +37,7 @@ struct neb_crew {
     char *const *const *argv;
     const char *logs;
     int sites, width, kills;
+    int panel;    /* lines of the panel on the screen */
     double limit; /* seconds; 0: none */
     struct member *member;
     struct killing kill[KILLS];
@@ -122,9 +123,24 @@ void neb__crew_limit(struct neb_crew *c, double seconds)
 
 /* ---- output ---------------------------------------------------------------------------------------------------- */
 
+static void erase_panel(struct neb_crew *c)
+{
+    if (c->panel) printf("\033[%dA\033[J", c->panel);
+    c->panel = 0;
+}
+
+void neb__crew_panel(struct neb_crew *c, char *const *lines, int n)
+{
+    erase_panel(c);
+    for (int i = 0; i < n; i++) printf("\033[7m%s\033[0m\n", lines[i]);
+    c->panel = n;
+    fflush(stdout);
+}
+
 static void put_line(struct neb_crew *c, int i)
 {
     struct member *m = &c->member[i];
+    erase_panel(c);
     printf("%-*s | %.*s\n", c->width, neb__lab_name(c->lab, i), (int)m->have, m->line);
     m->have = 0;
 }
@@ -305,6 +321,7 @@ neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg,
     for (int i = 0; i < c->sites && !timely; i++) c->member[i].away = true;
     if (!timely) signal_all(c, SIGKILL);
     if (signals) signal_all(c, last_signal);
+    erase_panel(c);
     stop_all(c, s != NEB_OK || signals || !timely ? 0 : PATIENCE);
     if (s == NEB_OK) *status = signals ? 128 + last_signal : first_failure(c);
     return s;

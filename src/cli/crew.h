@@ -16,6 +16,9 @@ void neb__crew_free(struct neb_crew *c); /* NULL is fine; what still runs is kil
 /* "30s+10s a; 60s b": a site is killed (SIGKILL) at a time and started again later, or never. NEB_ERR_CONFIG */
 neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text);
 
+/* On a terminal: n lines that stay below everything else, until the next call or the end. Called from `tick`. */
+void neb__crew_panel(struct neb_crew *c, char *const *lines, int n);
+
 /* All that runs is killed after so many seconds, which is no failure. */
 void neb__crew_limit(struct neb_crew *c, double seconds);
 

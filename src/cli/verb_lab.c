@@ -5,17 +5,21 @@
  * folder OUT: OUT/data the tokens, OUT/NAME what site NAME writes, OUT/NAME/site its key, roster and ledger, OUT/NAME/log
  * what it said. The same command goes on where the last one ended. */
 #include "cli/verb.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/crew.h"
 #include "cli/lab_summary.h"
 #include "task/data.h"
 #include "train/lab_sites.h"
+#include "train/meter.h"
 
+#include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -167,6 +171,54 @@ static void free_command(struct command *c)
     neb__free(c->argv);
 }
 
+/* ---- the panel on a terminal ------------------------------------------------------------------------------------ */
+
+struct panel {
+    const struct neb_job *job;
+    struct neb_crew *crew;
+    int64_t drawn_ns;
+};
+
+/* One line a site, from what it wrote about itself a moment ago. */
+static void site_line(const struct neb_job *job, int i, char *out, size_t size, int columns)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s/status.json", job->out, job->site[i].name);
+    json_t *all = json_load_file(path, 0, NULL),
+           *s = json_array_get(json_object_get(all, "sites"), (size_t)i);
+    const json_t *t = json_object_get(s, "time");
+    double share[NEB_TIMES];
+    for (int k = 0; k < NEB_TIMES; k++) share[k] = json_number_value(json_array_get(t, (size_t)k));
+    const char *rung = json_string_value(json_object_get(s, "rung")),
+               *state = json_string_value(json_object_get(s, "state"));
+    snprintf(out, size,
+             "%-10s %-11s step %-6.0f loss %-7.4f %6.0f tok/s  out %6.2f in %6.2f Mbit/s  %s  "
+             "compute %.0f encode %.0f wait %.0f recover %.0f %%",
+             job->site[i].name, state ? state : "starting", json_number_value(json_object_get(s, "step")),
+             json_number_value(json_object_get(s, "loss")),
+             json_number_value(json_object_get(s, "tokens_per_second")),
+             json_number_value(json_object_get(s, "link_out")) / 1e6,
+             json_number_value(json_object_get(s, "link_in")) / 1e6, rung ? rung : "", share[0], share[1],
+             share[2], share[3]);
+    if (columns > 0 && columns < (int)size) out[columns] = 0;
+    json_decref(all);
+}
+
+static void draw_panel(void *arg)
+{
+    struct panel *p = arg;
+    char text[NEB_LAB_SITES][320], *lines[NEB_LAB_SITES];
+    struct winsize w;
+    if (neb__seconds_since(p->drawn_ns) < 0.5 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &w)) return;
+    if (p->job->n_sites + 2 > w.ws_row) return;
+    p->drawn_ns = neb__now_ns();
+    for (int i = 0; i < p->job->n_sites; i++) {
+        lines[i] = text[i];
+        site_line(p->job, i, text[i], sizeof text[i], w.ws_col - 1);
+    }
+    neb__crew_panel(p->crew, lines, p->job->n_sites);
+}
+
 /* ---- the run --------------------------------------------------------------------------------------------------- */
 
 static neb_status run_crew(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int n,
@@ -183,7 +235,8 @@ static neb_status run_crew(const struct options *o, const struct neb_job *job, s
     if (s == NEB_OK) s = neb__crew_create(lab, argv, job->out, &crew);
     if (s == NEB_OK && o->kill) s = neb__crew_plan_kills(crew, o->kill);
     if (s == NEB_OK) neb__crew_limit(crew, o->time);
-    if (s == NEB_OK) s = neb__crew_run(crew, NULL, NULL, status);
+    struct panel panel = {.job = job, .crew = crew};
+    if (s == NEB_OK) s = neb__crew_run(crew, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
     neb__crew_free(crew);
     for (int i = 0; i < job->n_sites; i++) free_command(&command[i]);
     return s;

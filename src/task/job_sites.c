@@ -237,8 +237,9 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
 static bool is_local(const char *path)
 {
     static const char *const keys[] = {
-        "out",         "cache",      "train.threads",    "train.log_every", "train.device",
-        "train.dtype", "train.keep", "train.save_every", "train.fallback",  "tokenizer.file"};
+        "out",         "cache",           "train.threads",    "train.log_every", "train.device",
+        "train.dtype", "train.keep",      "train.save_every", "train.fallback",  "tokenizer.file",
+        "init.from",   "distill.teacher", "distill.encoder"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(path, keys[i])) return true;
     const char *rest = strchr(path, ']');
