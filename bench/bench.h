@@ -20,6 +20,7 @@ struct neb_bench {
     X(codec)           \
     X(codec_training)  \
     X(engine)          \
+    X(generate)        \
     X(link)            \
     X(round)           \
     X(streams)         \

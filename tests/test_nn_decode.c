@@ -35,7 +35,7 @@ static void compare(const char *family, int seq, int length, const float *got, c
 }
 
 /* Three prompts of different lengths, then tokens one by one, then two at once. */
-static void check_cache(const char *family, const char *options)
+static void check_cache(const char *family, const char *options, const char *peft)
 {
     enum { SEQS = 3, STEPS = 6 };
     static const int lengths[] = {4, 1, 7, 0}, source_lengths[] = {5, 9, 2, 0};
@@ -46,7 +46,7 @@ static void check_cache(const char *family, const char *options)
     const float *logits;
     char text[400];
     snprintf(text, sizeof text, SIZES "%s", options);
-    assert_ok(rig_open(&r, family, text, NULL, 2));
+    assert_ok(rig_open(&r, family, text, peft, 2));
     bool cross = r.model->arch.kind == NEB_ENCODER_DECODER;
     rig_batch_make(&prompts, r.model, lengths, cross ? lengths : NULL, 5);
     rig_batch_make(&sources, r.model, source_lengths, cross ? source_lengths : NULL, 50);
@@ -88,10 +88,18 @@ static void check_cache(const char *family, const char *options)
 static void cache_equals_whole(void **state)
 {
     (void)state;
-    check_cache("gpt2", "");
-    check_cache("llama", "kv_heads=2");
-    check_cache("transformer", "");
-    check_cache("marian", "norm_place=pre recompute=yes");
+    check_cache("gpt2", "", NULL);
+    check_cache("llama", "kv_heads=2", NULL);
+    check_cache("transformer", "", NULL);
+    check_cache("marian", "norm_place=pre recompute=yes", NULL);
+}
+
+static void a_prefix_lies_in_the_cache(void **state)
+{
+    (void)state;
+    check_cache("gpt2", "", "method=prefix prefix_length=5");
+    check_cache("llama", "kv_heads=2", "method=prefix prefix_length=3");
+    check_cache("transformer", "", "method=prefix,lora prefix_length=4");
 }
 
 /* ---- beams ------------------------------------------------------------------------------------------------------ */
@@ -256,8 +264,10 @@ static void every_allocation_fails_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(cache_equals_whole),
+                                       cmocka_unit_test(a_prefix_lies_in_the_cache),
                                        cmocka_unit_test(beams_find_the_best),
-                                       cmocka_unit_test(searches_agree), cmocka_unit_test(refusals),
+                                       cmocka_unit_test(searches_agree),
+                                       cmocka_unit_test(refusals),
                                        cmocka_unit_test(every_allocation_fails_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "task/folder.h"
 #include "task/tutor.h"
 #include "task/work.h"
+#include "train/resume.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -411,6 +412,87 @@ static void an_encoder_starts_from_another(void **state)
     free(b);
 }
 
+/* ---- going on ---------------------------------------------------------------------------------------------------- */
+
+static void save_here(struct world *w, const char *folder, int64_t step_number)
+{
+    struct neb_ckpt_writer *writer;
+    struct neb_progress p = {.step = step_number};
+    assert_ok(neb__ckpt_writer_create(folder, 1, &writer));
+    assert_ok(neb__resume_save(w->work, NULL, writer, &p));
+    assert_ok(neb__ckpt_writer_close(writer));
+}
+
+/* A run that is stopped anywhere and goes on from its checkpoint has the bits of one that was not: parameters, moments (they
+ * show in the next parameters), data and dropout. Points are drawn; at each, two further steps are compared. */
+static void check_resuming(const char *job, int points)
+{
+    enum { LENGTH = 60 };
+    struct world w;
+    struct neb_hash after[LENGTH + 1];
+    float *values = room();
+    bool saved[LENGTH + 1] = {false};
+    unsigned seed = 12345;
+    for (int i = 0; i < points;) {
+        seed = seed * 1103515245 + 12345;
+        int at = (int)(seed >> 16) % (LENGTH - 2);
+        i += !saved[at];
+        saved[at] = true;
+    }
+    char folder[300];
+    open_world(&w, job, NULL);
+    for (int i = 0; i <= LENGTH; i++) {
+        int64_t n = values_of(&w, "", values);
+        assert_ok(neb__hash(values, (size_t)n * sizeof *values, &after[i]));
+        snprintf(folder, sizeof folder, "%s/stop-%d", dir, i);
+        if (saved[i]) save_here(&w, folder, i);
+        if (i < LENGTH) step(&w);
+    }
+    close_world(&w);
+    for (int i = 0; i < LENGTH; i++) {
+        struct neb_progress p;
+        struct neb_hash now;
+        if (!saved[i]) continue;
+        snprintf(folder, sizeof folder, "%s/stop-%d", dir, i);
+        open_world(&w, job, NULL);
+        assert_ok(neb__resume_load(w.work, NULL, folder, &p));
+        assert_int_equal(p.step, i);
+        for (int k = 0; k <= 2; k++) {
+            int64_t n = values_of(&w, "", values);
+            assert_ok(neb__hash(values, (size_t)n * sizeof *values, &now));
+            if (!neb__hash_equal(&now, &after[i + k]))
+                fail_msg("stopped at step %d: other bits %d steps later", i, k);
+            if (k < 2) step(&w);
+        }
+        close_world(&w);
+    }
+    free(values);
+}
+
+static void going_on_changes_no_bit(void **state)
+{
+    (void)state;
+    check_resuming(translator_job, 25);
+    check_resuming(RTD, 25);
+}
+
+static void a_checkpoint_of_another_model_is_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_progress p;
+    char folder[300];
+    snprintf(folder, sizeof folder, "%s/other", dir);
+    open_world(&w, translator_job, NULL);
+    save_here(&w, folder, 0);
+    close_world(&w);
+    open_world(&w, STUDENT, NULL);
+    check_log_quiet();
+    assert_status(neb__resume_load(w.work, NULL, folder, &p), NEB_ERR_CONFIG);
+    check_log_restore();
+    close_world(&w);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -438,6 +520,8 @@ int main(void)
         cmocka_unit_test(teachers_that_do_not_fit_are_refused),
         cmocka_unit_test(lora_comes_along_merged),
         cmocka_unit_test(an_encoder_starts_from_another),
+        cmocka_unit_test(going_on_changes_no_bit),
+        cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

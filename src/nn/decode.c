@@ -5,6 +5,13 @@
  *     keys     [0, len 0) [len 0, max) [max, max + len 1) …      queries   rows of 0, none, rows of 1, none, …
  * and shapes depend on neither lengths nor positions: all single-token runs share one plan (and one recording).
  *
+ * A trained prefix is the first rows of every sequence in the cache: put there at the start, never recomputed, without a
+ * position of its own.
+ *
+ * Beams that go on from one another mostly share their past, and a row of the cache that is the same in both need not move.
+ * Every row put in gets a number; reordering compares numbers and moves the rows that differ: what is there is subtracted
+ * from itself, which gives zero exactly, and what shall be there is added. Where most rows differ, all are gathered anew.
+ *
  * New rows are added to the cache, so rows not yet in use hold zeros: the cache is cleared at the start, and reordering
  * fills unused rows with zeros. Keys and values of the memory are computed once, at the start. Beams of one source are
  * queries of one sequence in cross attention, so the memory is not repeated. */
@@ -14,7 +21,7 @@
 
 #include <string.h>
 
-enum array { IDS, POSITION, INDEX, LAST, Q_STARTS, K_STARTS, CROSS_Q, REORDER, ARRAYS };
+enum array { IDS, POSITION, INDEX, LAST, Q_STARTS, K_STARTS, CROSS_Q, REORDER, MOVE_TO, ARRAYS };
 
 struct neb_decoding {
     neb_device *device;
@@ -30,9 +37,13 @@ struct neb_decoding {
     struct neb_feed *source;
 
     /* the present sequences */
-    int32_t seqs, sources, rows, max;
-    int32_t *len; /* (limits.seqs) */
-    bool single;  /* the run appends one token to each */
+    int32_t seqs, sources, rows;
+    int32_t prefix, max;       /* rows of the prefix; of a sequence in the cache, prefix included */
+    int32_t *len;              /* (limits.seqs) */
+    uint32_t *born, *old_born; /* (seqs, max) number of the row that lies there; 0: none */
+    uint32_t births;
+    int32_t moves; /* rows of the present move, padded */
+    bool single;   /* the run appends one token to each */
 
     /* of the present run */
     struct neb_input_side side;
@@ -45,8 +56,10 @@ static void lay_out(struct neb_decoding *d)
 {
     const struct neb_decode_limits *l = &d->limits;
     d->room = l->prompt_rows > l->seqs ? l->prompt_rows : l->seqs;
-    int64_t size[ARRAYS] = {d->room,         d->room,         d->room,     l->seqs,
-                            2 * l->seqs + 1, 2 * l->seqs + 1, l->seqs + 1, (int64_t)l->seqs * l->max_len};
+    int64_t cache = (int64_t)l->seqs * (l->max_len + d->prefix), moves = 64;
+    while (moves < cache) moves *= 2;
+    int64_t size[ARRAYS] = {d->room,         d->room,     d->room, l->seqs, 2 * l->seqs + 1,
+                            2 * l->seqs + 1, l->seqs + 1, moves,   moves};
     size_t at = 0;
     for (int a = 0; a < ARRAYS; a++) {
         d->at[a] = at;
@@ -60,11 +73,9 @@ static neb_status check(const struct neb_model *m, const struct neb_decode_limit
     const struct neb_arch *a = &m->arch;
     if (a->kind == NEB_ENCODER || a->head != NEB_HEAD_TOKENS)
         return neb__fail(NEB_ERR_UNSUPPORTED, "only a decoder with a token head generates text");
-    if (m->peft.prefix)
-        return neb__fail(NEB_ERR_UNSUPPORTED, "generating with a trained prefix is not supported");
     if (l->seqs < 1 || l->seqs > 1 << 20 || l->max_len < 1 || l->max_len > a->max_positions ||
         l->prompt_rows < 1 || l->prompt_rows > 1 << 28 || l->source_rows < 0 ||
-        (int64_t)l->seqs * l->max_len > 1 << 28)
+        (int64_t)l->seqs * (l->max_len + m->peft.prefix_length) > 1 << 28)
         return neb__fail(NEB_ERR_CONFIG,
                          "cannot generate %d sequences of up to %d tokens (the model has %" PRId64
                          " positions) from %d prompt tokens",
@@ -80,7 +91,7 @@ static neb_status create_caches(struct neb_decoding *d)
 {
     const struct neb_arch *a = &d->model->arch;
     size_t kv = (size_t)(a->kv_heads * a->head_dim) * sizeof(float); /* room for the widest compute type */
-    size_t bytes = (size_t)d->limits.seqs * (size_t)d->limits.max_len * kv;
+    size_t bytes = (size_t)d->limits.seqs * (size_t)(d->limits.max_len + d->prefix) * kv;
     for (int64_t i = 0; i < d->model->decoder.count; i++) {
         NEB_TRY(neb_buffer_create(d->device, bytes, &d->caches[i].key));
         NEB_TRY(neb_buffer_create(d->device, bytes, &d->caches[i].value));
@@ -100,14 +111,17 @@ static neb_status create_parts(struct neb_decoding *d)
     d->host = neb__calloc(1, d->int_bytes);
     d->host_logits = neb__malloc(logits);
     d->len = NEB_NEW_ARRAY(int32_t, (size_t)l->seqs);
-    if (!d->caches || !d->host || !d->host_logits || !d->len)
+    size_t cache = (size_t)l->seqs * (size_t)(l->max_len + d->prefix);
+    d->born = NEB_NEW_ARRAY(uint32_t, cache);
+    d->old_born = NEB_NEW_ARRAY(uint32_t, cache);
+    if (!d->caches || !d->host || !d->host_logits || !d->len || !d->born || !d->old_born)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for generating %d sequences", l->seqs);
     NEB_TRY(create_caches(d));
     NEB_TRY(neb_buffer_create(d->device, d->int_bytes, &d->ints));
     NEB_TRY(neb_buffer_create(d->device, logits, &d->logits));
     NEB_TRY(neb_tape_create(d->device, d->model->params, &d->tape));
     if (!l->source_rows) return NEB_OK;
-    struct neb_feed_limits f = {.rows = {l->source_rows}, .seqs = l->seqs};
+    struct neb_feed_limits f = {.rows = {l->source_rows}, .seqs = l->seqs, .prefix = d->prefix};
     return neb__feed_create(d->device, &f, &d->source);
 }
 
@@ -120,6 +134,7 @@ neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
     d->device = device;
     d->model = m;
     d->limits = *limits;
+    d->prefix = (int32_t)m->peft.prefix_length;
     neb_status s = create_parts(d);
     if (s != NEB_OK) {
         neb__decoding_destroy(d);
@@ -145,6 +160,8 @@ void neb__decoding_destroy(struct neb_decoding *d)
     neb__free(d->host);
     neb__free(d->host_logits);
     neb__free(d->len);
+    neb__free(d->born);
+    neb__free(d->old_born);
     neb__free(d);
 }
 
@@ -212,6 +229,38 @@ static void reorder_fn(neb_tape *t, void *arg)
     }
 }
 
+/* Row MOVE_TO[i] becomes what row REORDER[i] was. */
+static void move_fn(neb_tape *t, void *arg)
+{
+    struct neb_decoding *d = arg;
+    const struct neb_arch *a = &d->model->arch;
+    int64_t shape[2] = {(int64_t)d->seqs * d->max, a->kv_heads * a->head_dim};
+    neb_tensor *from = ints(d, t, REORDER, d->moves), *to = ints(d, t, MOVE_TO, d->moves);
+    for (int64_t i = 0; i < d->model->decoder.count; i++) {
+        neb_buffer *both[] = {d->caches[i].key, d->caches[i].value};
+        for (int j = 0; j < 2; j++) {
+            neb_tensor *old = neb_input(t, both[j], neb_compute_type(t), 2, shape);
+            neb_tensor *new = neb_op_gather(t, old, from);
+            neb_tensor *gone = neb_op_scale(t, neb_op_gather(t, old, to), -1);
+            neb_op_add_rows(t, gone, to, both[j], shape[0]);
+            neb_op_add_rows(t, new, to, both[j], shape[0]);
+        }
+    }
+}
+
+/* The cache as it is at the start: the prefix in front of every sequence, zeros elsewhere. */
+static void prefix_fn(neb_tape *t, void *arg)
+{
+    struct neb_decoding *d = arg;
+    neb_tensor *id = ints(d, t, REORDER, (int64_t)d->seqs * d->max);
+    for (int64_t i = 0; i < d->model->decoder.count; i++) {
+        const struct neb_attn_layer *a = &d->model->decoder.layers[i].attention;
+        neb_param *key = a->prefix_key, *value = a->prefix_value;
+        neb_output(t, neb_op_embed(t, 1, &key, &id, 1), d->caches[i].key, neb_compute_type(t));
+        neb_output(t, neb_op_embed(t, 1, &value, &id, 1), d->caches[i].value, neb_compute_type(t));
+    }
+}
+
 static neb_status run(struct neb_decoding *d, neb_model_fn fn, uint64_t key)
 {
     struct neb_run r = {.fn = fn, .arg = d, .key = key};
@@ -227,6 +276,21 @@ static uint64_t run_key(const struct neb_decoding *d)
 
 /* ---- one run after the other ------------------------------------------------------------------------------------ */
 
+static neb_status empty_cache(struct neb_decoding *d)
+{
+    memset(d->born, 0, (size_t)d->seqs * (size_t)d->max * sizeof *d->born);
+    for (int64_t i = 0; !d->prefix && i < d->model->decoder.count; i++) {
+        NEB_TRY(neb_buffer_clear(d->caches[i].key));
+        NEB_TRY(neb_buffer_clear(d->caches[i].value));
+    }
+    if (!d->prefix) return NEB_OK;
+    int32_t *id = d->host + d->at[REORDER];
+    for (int64_t r = 0; r < (int64_t)d->seqs * d->max; r++)
+        id[r] = r % d->max < d->prefix ? (int32_t)(r % d->max) : -1;
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
+    return run(d, prefix_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max) ^ 1);
+}
+
 neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source)
 {
     return neb__decoding_start_short(d, seqs, d->limits.max_len, source);
@@ -241,13 +305,10 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     if (!source != !d->source || (source && (source->seqs < 1 || seqs % source->seqs)))
         return neb__fail(NEB_ERR_RANGE, "%d sequences to generate from %d sources", seqs,
                          source ? source->seqs : 0);
-    for (int64_t i = 0; i < d->model->decoder.count; i++) {
-        NEB_TRY(neb_buffer_clear(d->caches[i].key));
-        NEB_TRY(neb_buffer_clear(d->caches[i].value));
-    }
     int32_t rounded = (max_len + 15) / 16 * 16; /* few strides: few memory plans */
-    d->max = rounded < d->limits.max_len ? rounded : d->limits.max_len;
+    d->max = d->prefix + (rounded < d->limits.max_len ? rounded : d->limits.max_len);
     d->seqs = seqs;
+    NEB_TRY(empty_cache(d));
     d->sources = source ? source->seqs : 0;
     memset(d->len, 0, (size_t)seqs * sizeof *d->len);
     if (!source) return NEB_OK;
@@ -267,13 +328,14 @@ static void place_rows(struct neb_decoding *d, const int32_t *counts, const int3
         if (d->sources && s % (d->seqs / d->sources) == 0) cross[s / (d->seqs / d->sources)] = row;
         for (int32_t i = 0; i < counts[s]; i++, row++) {
             position[row] = d->len[s] + i;
-            index[row] = s * max + d->len[s] + i;
+            index[row] = s * max + d->prefix + d->len[s] + i;
+            d->born[index[row]] = ++d->births;
         }
         last[s] = row - 1;
         d->len[s] += counts[s];
         q[2 * s + 1] = row;
         k[2 * s] = s * max;
-        k[2 * s + 1] = s * max + d->len[s];
+        k[2 * s + 1] = s * max + d->prefix + d->len[s];
     }
     q[2 * d->seqs] = row;
     k[2 * d->seqs] = d->seqs * max;
@@ -288,9 +350,9 @@ neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, con
     int64_t rows = 0;
     d->single = true;
     for (int32_t s = 0; s < d->seqs; s++) {
-        if (counts[s] < 1 || counts[s] > d->max - d->len[s])
+        if (counts[s] < 1 || counts[s] > d->max - d->prefix - d->len[s])
             return neb__fail(NEB_ERR_RANGE, "sequence %d has %d tokens, room for %d, and shall get %d more",
-                             s, d->len[s], d->max, counts[s]);
+                             s, d->len[s], d->max - d->prefix, counts[s]);
         rows += counts[s];
         d->single = d->single && counts[s] == 1;
     }
@@ -306,19 +368,54 @@ neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, con
     return NEB_OK;
 }
 
+/* The rows that must move, as pairs; returns how many. */
+static int32_t find_moves(struct neb_decoding *d, const int32_t *from)
+{
+    int32_t *source = d->host + d->at[REORDER], *to = d->host + d->at[MOVE_TO], max = d->max, n = 0;
+    memcpy(d->old_born, d->born, (size_t)d->seqs * (size_t)max * sizeof *d->born);
+    for (int32_t s = 0; s < d->seqs; s++) {
+        const uint32_t *parent = d->old_born + (size_t)from[s] * (size_t)max;
+        uint32_t *own = d->born + (size_t)s * (size_t)max;
+        for (int32_t i = d->prefix; from[s] != s && i < max; i++) {
+            if (own[i] == parent[i]) continue;
+            own[i] = parent[i];
+            source[n] = parent[i] ? from[s] * max + i : -1;
+            to[n++] = s * max + i;
+        }
+    }
+    return n;
+}
+
+static neb_status move_rows(struct neb_decoding *d, int32_t n)
+{
+    int32_t *source = d->host + d->at[REORDER], *to = d->host + d->at[MOVE_TO];
+    for (d->moves = 64; d->moves < n;) d->moves *= 2; /* few sizes: few memory plans */
+    for (int32_t i = n; i < d->moves; i++) source[i] = to[i] = -1;
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
+    uint64_t shape = neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max);
+    return run(d, move_fn, neb__mix64(shape ^ (uint64_t)d->moves));
+}
+
+static neb_status gather_all(struct neb_decoding *d, const int32_t *from)
+{
+    int32_t *index = d->host + d->at[REORDER], max = d->max;
+    for (int32_t s = 0; s < d->seqs; s++)
+        for (int32_t i = 0; i < max; i++)
+            index[s * max + i] = i < d->prefix + d->len[s] ? from[s] * max + i : -1;
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
+    return run(d, reorder_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max));
+}
+
 neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from)
 {
-    int32_t *index = d->host + d->at[REORDER], max = d->max, same = 0;
     int32_t *len = d->host + d->at[LAST]; /* free between runs */
     for (int32_t s = 0; s < d->seqs; s++) {
         if (from[s] < 0 || from[s] >= d->seqs)
             return neb__fail(NEB_ERR_RANGE, "sequence %d cannot go on from %d of %d", s, from[s], d->seqs);
         len[s] = d->len[from[s]];
-        same += from[s] == s;
-        for (int32_t i = 0; i < max; i++) index[s * max + i] = i < len[s] ? from[s] * max + i : -1;
     }
-    if (same == d->seqs) return NEB_OK;
     memcpy(d->len, len, (size_t)d->seqs * sizeof *len);
-    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
-    return run(d, reorder_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max));
+    int32_t n = find_moves(d, from);
+    if (!n) return NEB_OK;
+    return n <= d->seqs * d->max / 4 ? move_rows(d, n) : gather_all(d, from);
 }

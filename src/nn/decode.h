@@ -16,7 +16,7 @@ struct neb_decode_limits {
 
 struct neb_decoding;
 
-/* NEB_ERR_CONFIG the limits do not fit the model; NEB_ERR_UNSUPPORTED an encoder, or a trained prefix; NEB_ERR_NOMEM */
+/* NEB_ERR_CONFIG the limits do not fit the model; NEB_ERR_UNSUPPORTED an encoder; NEB_ERR_NOMEM */
 neb_status neb__decoding_create(neb_device *d, struct neb_model *m, const struct neb_decode_limits *limits,
                                 struct neb_decoding **out);
 void neb__decoding_destroy(struct neb_decoding *d);

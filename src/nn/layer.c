@@ -131,7 +131,7 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
                               .kv_heads = a->kv_heads,
                               .causal = l->causal,
                               .dropout = a->attention_dropout};
-    if (at->prefix_key) {
+    if (at->prefix_key && !c->cache) { /* a cache holds the prefix already */
         n.k = with_prefix(t, at->prefix_key, s, n.k);
         n.v = with_prefix(t, at->prefix_value, s, n.v);
         n.k_seqs = s->with_prefix;

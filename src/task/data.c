@@ -6,9 +6,11 @@
 #include "task/folder.h"
 #include "text/corpus.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool is_pair(const struct neb_job_data *c)
 {
@@ -158,8 +160,21 @@ static neb_status open_sets(struct neb_data *d, struct neb_pool *pool)
     return NEB_OK;
 }
 
+/* Before anything long begins: every corpus can be read. */
+static neb_status all_there(const struct neb_data *d)
+{
+    for (int i = 0; i < d->job->n_data; i++) {
+        const char *files[] = {d->job->data[i].file, d->job->data[i].second};
+        for (int k = 0; k < 2; k++)
+            if (files[k] && access(files[k], R_OK))
+                return neb__fail(NEB_ERR_NOTFOUND, "corpus %s: %s", files[k], strerror(errno));
+    }
+    return NEB_OK;
+}
+
 static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
 {
+    NEB_TRY(all_there(d));
     char lang[NEB_LANG_SIZE];
     snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
              d->job->cache ? d->job->cache : d->job->out);

@@ -1,0 +1,157 @@
+/* bench_generate.c: tokens over the cache against running everything again for every token, as a search without a cache
+ * would: the same model, the same number of sequences, logits of the last rows only in both. Over the cache it is the whole
+ * beam search that is timed, choosing tokens and moving beams about included. Running again is timed at every SAMPLE-th
+ * length and counted for those between. */
+#include "bench.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "nn/decode.h"
+
+#include <string.h>
+
+enum { SAMPLE = 16 };
+
+struct options {
+    int64_t seqs, beams, length, prefix, hidden, layers, vocab, threads;
+    char *device;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, seqs, NEB_OPT_INT, "40", NULL, "sequences at once, all beams counted"),
+    NEB_OPT(struct options, beams, NEB_OPT_INT, "5", NULL, "of a sentence"),
+    NEB_OPT(struct options, length, NEB_OPT_INT, "128", "tokens", "generated for each"),
+    NEB_OPT(struct options, prefix, NEB_OPT_INT, "32", "rows", "length of a trained prefix; 0: none"),
+    NEB_OPT(struct options, hidden, NEB_OPT_INT, "256", NULL, "width of the model"),
+    NEB_OPT(struct options, layers, NEB_OPT_INT, "4", NULL, "layers"),
+    NEB_OPT(struct options, vocab, NEB_OPT_INT, "8000", "tokens", "vocabulary"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT_END,
+};
+
+struct rig {
+    neb_device *device;
+    neb_params *params;
+    struct neb_model *model;
+    struct neb_decoding *decoding;
+    int32_t *ids, *counts, *out;
+};
+
+static neb_status make_model(struct rig *r, const struct options *o)
+{
+    struct neb_model_config c;
+    struct neb_peft_config p;
+    NEB_TRY(neb__model_config_init("gpt2", &c));
+    c.hidden = o->hidden;
+    c.layers = o->layers;
+    c.vocab = o->vocab;
+    c.max_positions = o->length;
+    neb_status s = neb__peft_config_init(&p);
+    if (s == NEB_OK && o->prefix) s = neb__opts_set(neb__peft_options, &p, "method", "prefix");
+    p.prefix_length = o->prefix;
+    if (s == NEB_OK) s = neb_params_create(&r->params);
+    if (s == NEB_OK) s = neb__model_create(&c, &p, "", NULL, r->params, &r->model);
+    neb__peft_config_free(&p);
+    neb__model_config_free(&c);
+    NEB_TRY(s);
+    return neb_params_ready(r->params, r->device, 1);
+}
+
+static neb_status open_rig(struct rig *r, const struct options *o)
+{
+    struct neb_device_config config = {.threads = (int)o->threads};
+    int32_t seqs = (int32_t)o->seqs, n = seqs * (int32_t)o->length;
+    NEB_TRY(neb_device_open(o->device, &config, &r->device));
+    NEB_TRY(make_model(r, o));
+    struct neb_decode_limits l = {seqs, (int32_t)o->length, n, 0};
+    r->ids = NEB_NEW_ARRAY(int32_t, (size_t)n);
+    r->counts = NEB_NEW_ARRAY(int32_t, (size_t)seqs);
+    r->out = NEB_NEW_ARRAY(int32_t, (size_t)n);
+    if (!r->ids || !r->counts || !r->out) return neb__fail(NEB_ERR_NOMEM, "out of memory for the benchmark");
+    for (int32_t i = 0; i < n; i++) r->ids[i] = (int32_t)((i * 7919) % o->vocab);
+    return neb__decoding_create(r->device, r->model, &l, &r->decoding);
+}
+
+static void close_rig(struct rig *r)
+{
+    neb__decoding_destroy(r->decoding);
+    neb__model_destroy(r->model);
+    neb_params_destroy(r->params);
+    neb_device_close(r->device);
+    neb__free(r->ids);
+    neb__free(r->counts);
+    neb__free(r->out);
+}
+
+static neb_status feed(struct rig *r, const struct options *o, int32_t tokens)
+{
+    const float *logits;
+    for (int32_t s = 0; s < o->seqs; s++) r->counts[s] = tokens;
+    return neb__decoding_step(r->decoding, r->counts, r->ids, &logits);
+}
+
+static neb_status cached(struct rig *r, const struct options *o, double *seconds)
+{
+    int32_t prompts = (int32_t)(o->seqs / o->beams), starts[4097];
+    struct neb_search how = {.max_new = (int32_t)o->length - 1, .eos = -1, .beams = (int32_t)o->beams};
+    for (int32_t i = 0; i <= prompts; i++) starts[i] = i;
+    int64_t start = neb__now_ns();
+    NEB_TRY(neb__generate(r->decoding, &how, NULL, prompts, r->ids, starts, r->out, r->counts));
+    *seconds = neb__seconds_since(start);
+    return NEB_OK;
+}
+
+static neb_status again(struct rig *r, const struct options *o, double *seconds)
+{
+    *seconds = 0;
+    for (int32_t n = SAMPLE / 2; n <= o->length; n += SAMPLE) {
+        double best = 1e9;
+        for (int k = 0; k < 2; k++) { /* the first one plans its memory */
+            NEB_TRY(neb__decoding_start_short(r->decoding, (int32_t)o->seqs, n, NULL));
+            int64_t start = neb__now_ns();
+            NEB_TRY(feed(r, o, n));
+            double t = neb__seconds_since(start);
+            if (t < best) best = t;
+        }
+        *seconds += best * SAMPLE;
+    }
+    return NEB_OK;
+}
+
+static int measure(const struct options *o, bool json)
+{
+    struct rig r = {0};
+    double warm, with, without;
+    neb_status s = open_rig(&r, o);
+    if (s == NEB_OK) s = cached(&r, o, &warm);
+    if (s == NEB_OK) s = cached(&r, o, &with);
+    if (s == NEB_OK) s = again(&r, o, &without);
+    close_rig(&r);
+    struct neb_figures *f = s == NEB_OK ? neb__figures_begin("generate", json) : NULL;
+    if (!f) return 1;
+    neb__figure(f, "generate.cached", (double)(o->seqs * o->length) / with, "tokens/s", NEB_REPORT, 0);
+    neb__figure(f, "generate.again", (double)(o->seqs * o->length) / without, "tokens/s", NEB_REPORT, 0);
+    neb__figure(f, "generate.ratio", without / with, "x", NEB_AT_LEAST, 20);
+    return neb__figures_end(f);
+}
+
+static int run(int argc, char **argv)
+{
+    bool json = neb__bench_json(&argc, argv);
+    struct options o;
+    int n = 0, status = 2;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    if (argc && !strcmp(argv[0], "--help")) {
+        neb__opts_help(table, stdout);
+        status = 0;
+    } else if (neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && !n && o.seqs > 0 && o.seqs <= 4096 &&
+               o.beams > 1 && o.seqs % o.beams == 0 && o.length >= SAMPLE && o.length <= 8192) {
+        status = measure(&o, json);
+    }
+    neb__opts_free(table, &o);
+    return status;
+}
+
+const struct neb_bench neb__bench_generate = {"generate", "tokens over the cache against running all again",
+                                              run};
