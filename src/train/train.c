@@ -262,8 +262,15 @@ static neb_status evaluate(struct trainer *t, bool outer)
                        step, e.loss, 100 * e.accuracy, e.rtd_loss, 100 * e.rtd_accuracy, 100 * e.rtd_recall);
         return NEB_OK;
     }
-    neb__show_line(&t->show, "held out at step %" PRId64 ": loss %.4f, perplexity %.2f, accuracy %.1f %%",
-                   step, e.loss, exp(e.loss), 100 * e.accuracy);
+    char in[64] = "";
+    if (rounds(t)) {
+        struct neb_session_status st;
+        neb_session_get_status(t->session, &st);
+        snprintf(in, sizeof in, ", with %" PRId64 " tokens of all sites", st.tokens);
+        neb__metrics_put(t->metrics, step, "valid/tokens", (double)st.tokens);
+    }
+    neb__show_line(&t->show, "held out at step %" PRId64 ": loss %.4f, perplexity %.2f, accuracy %.1f %%%s",
+                   step, e.loss, exp(e.loss), 100 * e.accuracy, in);
     return NEB_OK;
 }
 

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Three sites train one model in the laboratory, once undisturbed and once with site c cut off twice (20 rounds and 40 rounds
+# of the others, or more) while it goes on training: tests/soak/away.sh NEBULA-I [SECONDS]. The held-out loss of the outer
+# state must never be more than 2 % above that of the undisturbed run at equal tokens: late work is discounted, not harmful.
+set -eu
+nebula=$1 seconds=${2:-600}
+part=$((seconds / 2)); [ $part -ge 90 ] || part=90; [ $part -le 300 ] || part=300
+top=$(cd "$(dirname "$0")/../.." && pwd)
+dir=$(mktemp -d)
+lab=
+trap '[ -z "$lab" ] || kill $lab 2>/dev/null; wait 2>/dev/null; rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; for f in away/*.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
+"$nebula" wan run --sites a,b,c --wan 50mbit,20ms -- true 2> /dev/null || { echo "away: skipped: no laboratory here"; exit 0; }
+cat "$top/LICENSE" "$top"/docs/*.md "$top"/src/tensor/*.[ch] "$top"/src/nn/*.[ch] > text
+cat "$top"/src/optim/*.[ch] "$top"/CONTRIBUTING.md > valid
+cat > site.sh <<'SH'
+set -eu
+s=$NEBULA_WAN_SITE
+if [ $s = a ]; then
+    for m in a b c; do eval "address=\$NEBULA_WAN_ADDR_$(echo $m | tr abc ABC)"; "$nebula" roster add draft $m $address:7000; done
+    "$nebula" roster seal draft roster.new --operator a > /dev/null && mv roster.new roster
+fi
+while [ ! -f roster ]; do sleep 0.1; done
+"$nebula" roster join roster $s > /dev/null
+exec "$nebula" train job.yaml --site $s out=out-$s > $s.log 2>&1
+SH
+records() { n=$(sed -n 's/^  "record": \([0-9]*\),/\1/p' $1/a/run/status.json 2>/dev/null | head -1); echo ${n:-0}; }
+one_run() { # NAME SCHEDULE
+    mkdir $1; cp site.sh $1; ln -s ../text ../valid $1
+    for s in a b c; do "$nebula" site init $s --dir $1/$s > /dev/null; done
+    cat > $1/job.yaml <<YAML
+name: away
+task: causal
+tokenizer: {type: bpe, vocab: 600, lines: 4000}
+model: {family: gpt2, hidden: 96, layers: 2, heads: 2}
+train: {steps: 10000000, minutes: $(awk "BEGIN { print $part / 60 }"), tokens: 256, max_len: 64, lr: 2e-3, schedule: constant,
+        warmup: 50, eval_every: 40, log_every: 100000, threads: 1, save_every: 1000000}
+wan: {interval: 10, fragments: 1, drift_steps: 1000000, round_seconds: 1}
+sites:
+  - {name: a}
+  - {name: b}
+  - {name: c}
+data:
+  - {file: text}
+  - {file: valid, use: valid}
+YAML
+    (cd $1 && exec "$nebula" wan run --sites a,b,c --wan 50mbit,20ms ${2:+--schedule "$2"} -- sh site.sh) > $1.lab 2>&1 & lab=$!
+}
+finish() { wait $lab || fail "run $1: $(tail -3 $1.lab)"; lab=; }
+points() { sed -n 's/^.*held out at step [0-9]*: loss \([0-9.]*\),.*with \([0-9]*\) tokens.*/\2 \1/p' $1/a.log; }
+export nebula
+one_run still ""
+finish still
+one_run away "$((part / 5))s+$((part / 5))s c down; $((3 * part / 5))s+$((part / 3))s c down"
+sleep $((part / 5 + 7)); first=$(records away); sleep $((part / 5 - 8)); first=$(($(records away) - first))
+sleep $((part / 5 + 7)); second=$(records away); sleep $((part / 3 - 8)); second=$(($(records away) - second))
+finish away
+[ $first -ge 20 ] && [ $second -ge 40 ] || fail "site c missed $first and $second rounds: too few on this machine; give it more seconds"
+points still > still.points; points away > away.points
+worst=$(awk 'NR == FNR { t[n] = $1; l[n++] = $2; next }
+    { for (i = 1; i < n && t[i] < $1; i++); if (i == n || $1 < t[0]) next
+      base = l[i-1] + (l[i] - l[i-1]) * ($1 - t[i-1]) / (t[i] > t[i-1] ? t[i] - t[i-1] : 1)
+      above = $2 / base - 1; if (!seen++ || above > worst) worst = above }
+    END { if (seen < 5) print "none"; else printf "%.4f", worst }' still.points away.points)
+[ "$worst" != none ] || fail "too few evaluations at equal tokens"
+awk "BEGIN { exit !($worst <= 0.02) }" || fail "the held-out loss was $worst above the undisturbed run's at equal tokens"
+factor=$(grep -c "enters with factor" away/c.log || true)
+echo "away: ok, site c missed $first and $second rounds; held-out loss at most $worst above (share), $factor discounts;" \
+     "last: $(tail -1 still.points) still, $(tail -1 away.points) away (tokens, loss)"
