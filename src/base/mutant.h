@@ -15,7 +15,6 @@
     X(have_before_durable, "HAVE is sent for a payload that is not on disk yet")             \
     X(keep_expired, "the leader names parcels that are too old")                             \
     X(view_not_durable, "a site votes for a view before the view is on disk")                \
-    X(longest_log, "a new leader takes the longest log instead of the newest")               \
     X(sum_arrival_order, "payloads are summed in the order of arrival")                      \
     X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged") \
     X(reuse_sequence, "a restarted site counts its parcels from the beginning")              \

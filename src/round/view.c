@@ -241,7 +241,6 @@ static void count_vote(struct neb_round *r, unsigned from, const struct neb_fram
     r->voted |= neb__bit(from);
     r->peer[from].ack_lapse = f->lapse;
     bool better = f->normal > r->best.normal || (f->normal == r->best.normal && f->head > r->best.head);
-    if (NEB_MUTANT(longest_log)) better = f->head > r->best.head;
     if (r->best.site == NEB_NO_SITE || better) {
         r->best.normal = f->normal;
         r->best.head = f->head;
