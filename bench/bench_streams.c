@@ -6,6 +6,7 @@
  * to the last, waiting included.
  *
  *     efficiency.JOB.LINE   rate of the slower site over the line as a share of its rate on the record
+ *     waited.JOB.LINE       share of its time that it waited for items, the first one included
  *     credit.JOB.LINE       share of its time that the faster site waited for credit
  *     bytes.JOB.LINE        bytes that crossed for each token trained on; item bytes, before TLS and TCP */
 #include "bench.h"
@@ -201,6 +202,8 @@ static bool measure(struct neb_figures *f, const char *job, const char *wan, con
     neb__figure(f, name, 100 * neb__median(share, (int)repeats), "%", NEB_AT_LEAST, 97);
     snprintf(name, sizeof name, "rate.%s.%s", job, line);
     neb__figure(f, name, neb__median(live, (int)repeats), "tokens/s", NEB_REPORT, 0);
+    snprintf(name, sizeof name, "waited.%s.%s", job, line);
+    neb__figure(f, name, 100 * h[1].waited / (h[1].tokens / h[1].rate), "%", NEB_AT_MOST, 3);
     snprintf(name, sizeof name, "credit.%s.%s", job, line);
     neb__figure(f, name, 100 * h[0].waited / (h[1].tokens / h[1].rate), "%", NEB_REPORT, 0);
     snprintf(name, sizeof name, "bytes.%s.%s", job, line);
