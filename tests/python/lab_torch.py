@@ -39,11 +39,12 @@ def same_end(a, b):
 
 def quality(folder):
     """Held-out loss of two sites against one process that trains the same tokens, both sites' batches in one."""
-    steps = int(os.environ.get("STEPS", 600))
+    steps = int(os.environ.get("STEPS", 400))
     make_sites(folder, addresses=["a:7400", "b:7400"])
     write_job(folder, rung="int4", interval=10, round_seconds=10, tokens=2 * BATCH * CONTEXT * steps,
-              outer_lr=os.environ.get("OUTER_LR", 0.9), outer_momentum=os.environ.get("OUTER_MOMENTUM", 0.5))
-    a, b = lab(folder, SITE, SITE, PACE=os.environ.get("PACE", "0.1"), BATCH=str(BATCH))
+              outer_lr=os.environ.get("OUTER_LR", 0.7), outer_momentum=os.environ.get("OUTER_MOMENTUM", 0.7))
+    a, b = lab(folder, SITE, SITE, PACE=os.environ.get("PACE", "0.1"), BATCH=str(BATCH),
+               STEPS=str(steps))
     same_end(a, b)
     made = (a["steps"] + b["steps"]) // 2
     out = subprocess.run([sys.executable, str(HERE / "lab_site.py"), *TEXT], check=True, text=True,

@@ -2,7 +2,7 @@
 sites with frozen, bf16 and LoRA models. tests/python/lab_torch.py has the long ones.
 """
 
-import ctypes
+import json
 import os
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ import sys
 import threading
 import unittest
 
-from sites import TOP, Folder, write_job
+from sites import TOP, Folder, free_port, write_job
 
 import torch
 from torch import nn
@@ -207,12 +207,18 @@ class Site(threading.Thread):
             self.error = e
 
 
+def start(folder, script, *words, **environment):
+    return subprocess.Popen([sys.executable, str(script), *words], cwd=folder, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, env={**os.environ, "NEBULA_LOG": "warn", **environment})
+
+
 class Runs(unittest.TestCase):
-    def test_lora_bf16_and_a_trainer_with_peft(self):
+    def test_models_trainers_teams_and_arrays(self):
         torch.set_num_threads(1)
         made = []
-        with Folder() as one, Folder() as two, Folder() as three:  # all at once: the end of a run takes its time
-            trainers = self.trainers(three)
+        with Folder() as one, Folder() as two, Folder() as three, Folder() as four, Folder() as five:
+            # All at once: the end of a run takes its time.
+            trainers, team, arrays = self.trainers(three), self.team(four), self.arrays(five)
             for folder, make in ((one, Lora), (two, Bf16)):
                 torch.manual_seed(5)
                 models = [make()]
@@ -233,12 +239,44 @@ class Runs(unittest.TestCase):
                     self.assertTrue(torch.equal(x, y), name)
                     self.assertEqual(torch.equal(x, before[name]), "base" in name, name)
             for p in trainers:
-                out = p.communicate(timeout=120)[0]
-                self.assertEqual(p.returncode, 0, out)
+                self.output(p)
             if trainers:
                 kept = [torch.load(f"{three}/{n}.pt", weights_only=True) for n in "ab"]
                 self.assertEqual(kept[0]["root"], kept[1]["root"])
                 self.assertTrue(all("lora" in n for n in kept[0]["sent"]))
+
+            self.check_team([json.loads(self.output(p).splitlines()[-1]) for p in team])
+            said = [self.output(p) for p in arrays]
+            roots = {line.rsplit(" ", 1)[1] for out in said for line in out.splitlines() if "state root" in line}
+            self.assertTrue(not arrays or len(roots) == 1, said)
+
+    def output(self, p):
+        out = p.communicate(timeout=120)[0]
+        self.assertEqual(p.returncode, 0, out)
+        return out
+
+    def check_team(self, ranks):
+        """Two processes of site a and one of site b end with the same parameters; only gateways talk to other sites."""
+        self.assertEqual([r["gateway"] for r in ranks], [True, False, True])
+        self.assertTrue(all(r["ended"] for r in ranks))
+        self.assertEqual(ranks[0]["root"], ranks[2]["root"])
+        self.assertEqual(ranks[0]["sum"], ranks[1]["sum"])
+        self.assertEqual(ranks[0]["sum"], ranks[2]["sum"])
+        self.assertEqual(ranks[0]["tokens"], ranks[1]["tokens"])
+
+    def team(self, folder):
+        write_job(folder, tokens=4 * 200)
+        port = str(free_port())
+        return [start(folder, HERE / "team_site.py", *words) for words in (("a", "0", port), ("a", "1", port), ("b", "-", port))]
+
+    def arrays(self, folder):
+        write_job(folder, tokens=64 * 100)
+        try:
+            import numpy  # noqa: F401
+        except ImportError as e:
+            print(f"skipped: the NumPy example ({e})", file=sys.stderr)
+            return []
+        return [start(folder, TOP / "examples" / "numpy_two_sites.py", SITE=n, PYTHONPATH=str(TOP / "python")) for n in "ab"]
 
     def trainers(self, folder):
         """Two processes with a Hugging Face Trainer and a PEFT model, where they are installed."""
@@ -248,8 +286,7 @@ class Runs(unittest.TestCase):
             print(f"skipped: a Trainer with a PEFT model ({e})", file=sys.stderr)
             return []
         write_job(folder, tokens=8 * 32 * 60)
-        return [subprocess.Popen([sys.executable, str(HERE / "hf_site.py"), n], cwd=folder, text=True,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for n in "ab"]
+        return [start(folder, HERE / "hf_site.py", n) for n in "ab"]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""One process of a site: `team_site.py SITE RANK PORT`; two ranks under torch.distributed, or one alone (RANK -)."""
+
+import json
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+import torch
+from torch import nn
+
+import nebula_i
+
+site, rank, port = sys.argv[1:]
+torch.set_num_threads(1)
+torch.manual_seed(4)
+model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+if rank != "-":
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo")
+    torch.distributed.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = torch.utils.data.DataLoader(torch.randn(400, 32), 4, shuffle=True)
+with nebula_i.Run("job.yaml", site) as run:
+    for x in run.attach(model, optimizer, dataloader=data):
+        loss = (model(x) - x.flip(1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.step(len(x))
+    now = run.status()
+    print(json.dumps({"site": site, "rank": rank, "ended": run.ended, "gateway": run.is_gateway, "root": now.get("root"),
+                      "tokens": run.tokens, "sum": [p.double().sum().item() for p in model.parameters()]}), flush=True)
