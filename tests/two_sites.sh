@@ -44,8 +44,8 @@ both train.lr=3e-3 train.log_every=1
 grep -q "site 'b' runs another job: train.lr is '2e-3' there and '3e-3' here; use the same job file" a.log || fail "facts at a"
 grep -q "site 'a' runs another job: train.lr is '3e-3' there" b.log || fail "facts at b"
 both train.log_every=1 'data[0].file=lost'
-grep -q "site 'b' cannot start: corpus lost: no such file" a.log || fail "a is not told what b lacks"
-grep -q "corpus lost: no such file" b.log || fail "b's own message"
+grep -qi "site 'b' cannot start: corpus lost: no such file" a.log || fail "a is not told what b lacks"
+grep -qi "corpus lost: no such file" b.log || fail "b's own message"
 if "$nebula" train job.yaml --site a out=bad-a 'sites[0].folder=b' > a.log 2>&1; then fail "another's folder"; fi
 if "$nebula" train job.yaml --site b out=bad-b 'sites[0].name=c' > b.log 2>&1; then fail "another roster"; fi
 grep -q "folder 'b' belongs to site 'b', the job calls it 'a'" a.log || fail "another site's folder"

@@ -125,6 +125,15 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, size_
     return NEB_OK;
 }
 
+/* At the end of a run in the sparse class: its residual is many deltas long and old; sent at once it would undo what was
+ * learned. Its norm is logged instead. */
+static void drop_residual(neb_session *s, size_t first, size_t n)
+{
+    double norm = neb__site_norm(s->e + first, n);
+    if (norm > 0) neb__info("the end: a sparse residual of norm %.3g is dropped", norm);
+    memset(s->e + first, 0, n * sizeof *s->e);
+}
+
 /* snap holds x of the cells; d = x - theta goes to s->d; header and code to `out`. *empty: there is nothing to send.
  * NEB_ERR_AGAIN: the rate controller holds. */
 static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct neb_codec_stats *stats,
@@ -136,6 +145,7 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct 
         neb__edits_on_copy(&s->own[c], s->snap + at, k);
         at += k;
     }
+    if (s->capture.dense && s->cls == NEB_CLASS_SPARSE) drop_residual(s, first, n);
     bool zero = true;
     for (size_t i = 0; i < n; i++) {
         s->d[first + i] = s->snap[i] - s->outer->theta[first + i];
