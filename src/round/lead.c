@@ -434,7 +434,8 @@ void neb__lead_tick(struct neb_round *r)
 {
     if (r->state != NEB_ROUND_LEAD) return;
     if (neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.contact_ms / 2))) r->contact = r->now;
-    if (r->now - r->contact >= r->cfg.contact_ms) {
+    /* After the end the others go one by one; the leader stays for those that still catch up. */
+    if (!r->ended && r->now - r->contact >= r->cfg.contact_ms) {
         neb__note(r, "no contact with a quorum: stepping down; training goes on");
         neb__follow(r, r->view);
         return;
