@@ -376,6 +376,15 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     return NEB_OK;
 }
 
+/* The site's own state is newer than its snapshot of theta: x = theta + u moves along as theta catches up. */
+static neb_status carry_own(neb_session *s, uint32_t cell)
+{
+    size_t first, n = cell_at(s, cell, &first);
+    float *edit = s->work[1];
+    for (size_t i = 0; i < n; i++) edit[i] = s->outer->theta[first + i] - s->work[0][i];
+    return neb__edit_add(s, cell, NEB_EDIT_ADD, 0, edit);
+}
+
 static void keep_snapshot(neb_session *s, uint32_t cell)
 {
     size_t first, n = cell_at(s, cell, &first);
@@ -404,7 +413,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
         memcpy(s->work[0], s->outer->theta + first, n * sizeof(float));
         st = decode_cell(o, c);
         if (st == NEB_OK && theta) st = apply_theta(s, rec, o, c);
-        if (st == NEB_OK && site) st = merge_own(s, rec, o, c);
+        if (st == NEB_OK) st = site ? merge_own(s, rec, o, c) : carry_own(s, c);
         if (st == NEB_OK && theta && s->outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
             keep_snapshot(s, c);
     }
