@@ -54,6 +54,8 @@ static neb_status open_all(neb_session *s, const char *folder)
     NEB_TRY(neb__net_open(&cfg, &s->net));
     s->self = neb__net_self(s->net);
     s->config.rung = s->fixed ? s->fixed->name : "auto"; /* the caller's strings are not kept */
+    const char *prefer = s->config.prefer;
+    s->config.prefer = prefer && !strcmp(prefer, "quality") ? "quality" : "cost";
     s->config.listen = NULL;
     return NEB_OK;
 }
