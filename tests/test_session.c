@@ -134,6 +134,14 @@ static double mean(const float *x)
     return sum / VALUES;
 }
 
+static double mean_theta(neb_session *s)
+{
+    pthread_mutex_lock(&s->busy);
+    double x = mean(s->outer->theta);
+    pthread_mutex_unlock(&s->busy);
+    return x;
+}
+
 static void two_sites_agree_and_meet_between_their_targets(void **state)
 {
     (void)state;
@@ -185,9 +193,11 @@ static void a_site_that_restarts_catches_up(void **state)
         assert_ok(open_member(&m[1]));
         have_leader(m, 2);
         assert_ok(neb_step_within(m[1].session, NEB_NO_STEP, 0, &changed));
-        /* the snapshots are older than the checkpoint: replaying what is between moves x as well as theta */
-        if (with_state && fabs(mean(m[1].x) - stood) > 0.05)
-            fail_msg("stood at %g before the restart, at %g after it", stood, mean(m[1].x));
+        /* The snapshots are older than the checkpoint: replaying what is between moves x as well as theta. A parcel that
+         * was under way and is named now takes the site to theta instead. */
+        double stands = mean(m[1].x), theta = mean_theta(m[1].session);
+        if (with_state && fabs(stands - stood) > 0.05 && fabs(stands - theta) > 0.005)
+            fail_msg("stood at %g before the restart, at %g after it; theta is at %g", stood, stands, theta);
         for (int i = 0; i < 2; i++) m[i].steps = 300, pthread_create(&m[i].thread, NULL, train, &m[i]);
         for (int i = 0; i < 2; i++) finish(&m[i]);
         same_root(&m[0], &m[1]);

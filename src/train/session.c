@@ -171,15 +171,18 @@ neb_status neb_session_start(neb_session *s, double wait_s)
     if (s->values) NEB_TRY(neb__session_restore(s));
     NEB_TRY(neb__session_watch_lines(s));
     NEB_TRY(neb__net_start(s->net));
-    if (pthread_create(&s->driver, NULL, neb__session_driver, s))
-        return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
-    s->driver_runs = true;
+    pthread_mutex_lock(&s->lock); /* the driver reads the session's state for its status */
+    s->driver_runs = pthread_create(&s->driver, NULL, neb__session_driver, s) == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!s->driver_runs) return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
     neb_status st = NEB_OK;
     if (wait_s > 0 && s->values)
         st = wait_for_quorum(s, wait_s);
     else if (wait_s > 0 && s->words)
         st = wait_for_word(s, wait_s);
+    pthread_mutex_lock(&s->lock);
     s->status.recover_s = neb__seconds_since(s->started);
+    pthread_mutex_unlock(&s->lock);
     s->left_step = neb__now_ns();
     return st;
 }
