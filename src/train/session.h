@@ -227,7 +227,11 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
 
 /* session_state.c */
 void neb__session_do(neb_session *s, const struct neb_action *a);
+void neb__session_want_capture(neb_session *s, const struct neb_action *a); /* session_capture.c */
 void neb__session_snapshot_taken(neb_session *s);
+/* First value of cell c0, and how many there are up to c1. */
+size_t neb__session_range(const neb_session *s, uint32_t c0, uint32_t c1, size_t *first);
+size_t neb__session_payload_max(const neb_session *s);
 void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
 void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for);
 void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell);
