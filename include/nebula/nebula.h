@@ -112,7 +112,7 @@ NEB_API neb_status neb_step(neb_session *s, int64_t tokens, bool *changed);
 enum { NEB_NO_STEP = -1 };
 NEB_API neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed);
 
-/* Appends what a checkpoint must hold to `out` (call with out NULL for the size). */
+/* Writes what a checkpoint must hold to `out`. Call it with out NULL for the room it may need; *n is then what it took. */
 NEB_API neb_status neb_session_save(neb_session *s, void *out, size_t *n);
 
 enum neb_traffic {

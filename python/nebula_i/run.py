@@ -268,6 +268,7 @@ class Run:
         view = (ctypes.c_char * size.value).from_buffer(room)
         self._guarded(lib.library().neb_session_save(self._handle, view, ctypes.byref(size)))
         del view
+        del room[size.value:]  # the room was for the longest state there may be
         torch = sys.modules.get("torch")
         state["session"] = torch.frombuffer(room, dtype=torch.uint8) if torch is not None else bytes(room)
         return state

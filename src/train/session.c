@@ -145,9 +145,9 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
     pthread_mutex_lock(&s->lock);
     while (!s->halted && s->status.view == 0)
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
-    neb_status st = s->mismatch;
+    neb_status st = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
     pthread_mutex_unlock(&s->lock);
-    return st != NEB_OK ? neb__quiet(st, "%s", s->why) : NEB_OK;
+    return st;
 }
 
 /* Without parameters there are no rounds to wait for: until another site has told that it runs the same job. */
@@ -157,9 +157,9 @@ static neb_status wait_for_word(neb_session *s, double seconds)
     pthread_mutex_lock(&s->lock);
     while (!s->halted && !s->agreed)
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
-    neb_status st = s->mismatch;
+    neb_status st = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
     pthread_mutex_unlock(&s->lock);
-    return st != NEB_OK ? neb__quiet(st, "%s", s->why) : NEB_OK;
+    return st;
 }
 
 neb_status neb_session_start(neb_session *s, double wait_s)
@@ -296,6 +296,16 @@ static void count_step(neb_session *s, int64_t tokens)
     if (s->steps_pending >= s->wake_steps) pthread_cond_signal(&s->wake);
 }
 
+/* What the training loop has to hear; under the lock. */
+static neb_status standing(neb_session *s)
+{
+    bool nonfinite = s->nonfinite;
+    s->nonfinite = false;
+    if (s->halted) return neb__quiet(s->mismatch != NEB_OK ? s->mismatch : NEB_ERR_STATE, "%s", s->why);
+    if (nonfinite) return neb__quiet(NEB_ERR_NONFINITE, "%s", s->why);
+    return s->ended ? NEB_ERR_CANCELLED : NEB_OK;
+}
+
 /* What steps and attendance have in common; the lock is held on entry and released. */
 static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *changed)
 {
@@ -307,15 +317,11 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
             wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
     else if (s->outer)
         st = exchange(s, changed, &post);
-    bool ended = s->ended, halted = s->halted, nonfinite = s->nonfinite;
-    s->nonfinite = false;
+    if (st == NEB_OK) st = standing(s);
     leave(s, entered, s->status.wait_s + s->status.recover_s - waited);
     pthread_mutex_unlock(&s->lock);
     if (post) tell_snapshot(s);
-    if (st != NEB_OK) return st;
-    if (halted) return neb__quiet(s->mismatch != NEB_OK ? s->mismatch : NEB_ERR_STATE, "%s", s->why);
-    if (nonfinite) return neb__quiet(NEB_ERR_NONFINITE, "%s", s->why);
-    return ended ? NEB_ERR_CANCELLED : NEB_OK;
+    return st;
 }
 
 neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
@@ -394,7 +400,10 @@ void neb_session_close(neb_session *s)
 {
     if (!s) return;
     while (s->streams) neb_stream_close(s->streams);
-    if (s->driver_runs && s->core && !s->ended && !s->halted) operate(s, NEB_OP_GOODBYE);
+    pthread_mutex_lock(&s->lock);
+    bool goodbye = s->driver_runs && s->core && !s->ended && !s->halted;
+    pthread_mutex_unlock(&s->lock);
+    if (goodbye) operate(s, NEB_OP_GOODBYE);
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
     pthread_cond_broadcast(&s->wake);

@@ -352,8 +352,9 @@ static void publish(neb_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Waits for something to do until `wake` (ms); takes one item and the steps made meanwhile. */
-static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
+/* Waits for something to do until `wake` (ms); takes one item and the steps made meanwhile. *stop: the session is being
+ * closed and nothing is left to do. */
+static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps, bool *stop)
 {
     struct timespec until;
     int64_t left = wake - now_ms();
@@ -376,6 +377,7 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps)
     }
     *steps = s->steps_pending;
     s->steps_pending = 0;
+    *stop = s->stopping && !i;
     pthread_mutex_unlock(&s->lock);
     if (resume) neb__net_post(s->net, resume_on_loop, s);
     return i;
@@ -390,8 +392,8 @@ void *neb__session_driver(void *arg)
     for (;;) {
         uint64_t steps;
         bool rounds = s->core && !s->halted;
-        struct neb_item *i = take(s, rounds ? neb__round_wake(s->core) : now_ms() + 1000, &steps);
-        bool stop = s->stopping && !i;
+        bool stop;
+        struct neb_item *i = take(s, rounds ? neb__round_wake(s->core) : now_ms() + 1000, &steps, &stop);
         pthread_mutex_lock(&s->busy);
         if (i && !s->halted) on_item(s, i);
         if (i) neb__free(i->bytes);

@@ -6,7 +6,10 @@
  * checkpoint, else it is theta alone. Both are states at an older version of the log, brought forward by the replay.
  *
  * The site's part of a caller's checkpoint:
- *     u32 magic, u32 cells, hash of the layout, u64 last k, then per cell u64 version, u64 work, then e, then x - theta. */
+ *     u32 magic, u32 cells, hash of the layout, u64 last k
+ *     per cell: u64 version, u64 work, then its open parcel: hash, u64 k (0: none), u64 version, u64 work in it
+ *     e, then x - theta, of all cells; then d of the cells that have an open parcel
+ * Without the open parcel a site that comes back would not know what is its own when a record names it. */
 #include "train/session.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -15,7 +18,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAGIC = 0x314e424e, STATE_HEAD = 8 + NEB_HASH_SIZE + 8, MAX_PARCELS = 1 << 16 };
+enum {
+    MAGIC = 0x324e424e,
+    STATE_HEAD = 8 + NEB_HASH_SIZE + 8,
+    STATE_CELL = 16 + NEB_HASH_SIZE + 24,
+    MAX_PARCELS = 1 << 16
+};
 
 struct found {
     struct neb_hash *all;
@@ -68,25 +76,73 @@ static neb_status restore_outer(neb_session *s, uint64_t records)
 
 /* ---- own state ------------------------------------------------------------------------------------------------- */
 
-/* From the caller's checkpoint: e, and x = theta + u. */
+/* Own parcels up to this number are in theta or given up; later ones a start from the present state needs again. */
+static uint64_t settled_k(const neb_session *s)
+{
+    uint64_t k = s->last_k;
+    for (uint32_t c = 0; c < s->outer->cells; c++)
+        if (s->own[c].open.k && s->own[c].open.k <= k) k = s->own[c].open.k - 1;
+    return k;
+}
+
+static size_t state_size(const neb_session *s, size_t open_values)
+{
+    return STATE_HEAD + STATE_CELL * (size_t)s->outer->cells + 8 * s->values + 4 * open_values;
+}
+
+static void put_cell(uint8_t *b, const struct neb_own *own)
+{
+    neb__put64(b, own->version);
+    neb__put64(b + 8, own->work);
+    memcpy(b + 16, own->open.hash.b, NEB_HASH_SIZE);
+    neb__put64(b + 16 + NEB_HASH_SIZE, own->open.k);
+    neb__put64(b + 24 + NEB_HASH_SIZE, own->open.b);
+    neb__put64(b + 32 + NEB_HASH_SIZE, own->work_open);
+}
+
+static void get_cell(const uint8_t *b, struct neb_own *own)
+{
+    own->version = neb__get64(b);
+    own->work = neb__get64(b + 8);
+    memcpy(own->open.hash.b, b + 16, NEB_HASH_SIZE);
+    own->open.k = neb__get64(b + 16 + NEB_HASH_SIZE);
+    own->open.b = neb__get64(b + 24 + NEB_HASH_SIZE);
+    own->work_open = neb__get64(b + 32 + NEB_HASH_SIZE);
+}
+
+/* d of the open parcels; one whose bytes are no longer on disk is given up, and its work stays in x. */
+static neb_status restore_open(neb_session *s, const uint8_t *b, const uint8_t *end)
+{
+    for (uint32_t c = 0; c < s->outer->cells; c++) {
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        if (!s->own[c].open.k) continue;
+        if ((size_t)(end - b) < 4 * n)
+            return neb__fail(NEB_ERR_CORRUPT, "the checkpoint's state is cut short");
+        if (neb__payload_exists(&s->payloads, &s->own[c].open.hash))
+            memcpy(s->d + first, b, 4 * n);
+        else
+            s->own[c].open.k = 0;
+        b += 4 * n;
+    }
+    return b == end ? NEB_OK : neb__fail(NEB_ERR_CORRUPT, "the checkpoint's state is too long");
+}
+
+/* From the caller's checkpoint: e, the open parcels, and x = theta + u. */
 static neb_status restore_checkpoint(neb_session *s, float *u)
 {
     uint32_t cells = s->outer->cells;
-    size_t need = STATE_HEAD + 16 * (size_t)cells + 8 * s->values;
     if (!s->loaded.len) return NEB_OK;
-    const uint8_t *b = s->loaded.data;
-    if (s->loaded.len != need || neb__get32(b) != MAGIC || neb__get32(b + 4) != cells ||
+    const uint8_t *b = s->loaded.data, *end = b + s->loaded.len;
+    if (s->loaded.len < state_size(s, 0) || neb__get32(b) != MAGIC || neb__get32(b + 4) != cells ||
         memcmp(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
-        return neb__fail(NEB_ERR_CONFIG, "the checkpoint's state is of another model");
+        return neb__fail(NEB_ERR_CONFIG, "the checkpoint's state is of another model or another version");
     s->checkpoint_k = s->last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
-    s->saved_k[0] = s->saved_k[1] = s->checkpoint_k;
     b += STATE_HEAD;
-    for (uint32_t c = 0; c < cells; c++, b += 16) {
-        s->own[c].version = neb__get64(b);
-        s->own[c].work = neb__get64(b + 8);
-    }
+    for (uint32_t c = 0; c < cells; c++, b += STATE_CELL) get_cell(b, &s->own[c]);
     memcpy(s->e, b, 4 * s->values);
     memcpy(u, b + 4 * s->values, 4 * s->values);
+    NEB_TRY(restore_open(s, b + 8 * s->values, end));
+    s->saved_k[0] = s->saved_k[1] = settled_k(s);
     return NEB_OK;
 }
 
@@ -348,21 +404,9 @@ void neb__session_release(neb_session *s)
 
 /* ---- into the caller's checkpoint ------------------------------------------------------------------------------ */
 
-static neb_status write_state(neb_session *s, uint8_t *b)
+static neb_status write_x(neb_session *s, uint8_t *b)
 {
-    uint32_t cells = s->outer->cells;
-    neb__put32(b, MAGIC);
-    neb__put32(b + 4, cells);
-    memcpy(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
-    neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
-    b += STATE_HEAD;
-    for (uint32_t c = 0; c < cells; c++, b += 16) {
-        neb__put64(b, s->own[c].version);
-        neb__put64(b + 8, s->own[c].work);
-    }
-    memcpy(b, s->e, 4 * s->values);
-    b += 4 * s->values;
-    for (uint32_t c = 0; c < cells; c++) {
+    for (uint32_t c = 0; c < s->outer->cells; c++) {
         size_t first, n = neb__outer_cell(s->outer, c, &first);
         float *x = s->work[2];
         NEB_TRY(neb__session_read_x(s, first, n, x));
@@ -375,21 +419,42 @@ static neb_status write_state(neb_session *s, uint8_t *b)
     return NEB_OK;
 }
 
+/* Between two events of the driver everything fits together. *n: how long it became. */
+static neb_status write_state(neb_session *s, uint8_t *out, size_t *n)
+{
+    uint8_t *b = out;
+    neb__put32(b, MAGIC);
+    neb__put32(b + 4, s->outer->cells);
+    memcpy(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
+    neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
+    b += STATE_HEAD;
+    for (uint32_t c = 0; c < s->outer->cells; c++, b += STATE_CELL) put_cell(b, &s->own[c]);
+    memcpy(b, s->e, 4 * s->values);
+    NEB_TRY(write_x(s, b + 4 * s->values));
+    b += 8 * s->values;
+    for (uint32_t c = 0; c < s->outer->cells; c++) {
+        size_t first, values = neb__outer_cell(s->outer, c, &first);
+        if (!s->own[c].open.k) continue;
+        memcpy(b, s->d + first, 4 * values);
+        b += 4 * values;
+    }
+    *n = (size_t)(b - out);
+    return NEB_OK;
+}
+
 neb_status neb_session_save(neb_session *s, void *out, size_t *n)
 {
     if (!s->outer) return neb__fail(NEB_ERR_STATE, "a session has no state before it starts");
-    uint32_t cells = s->outer->cells;
-    size_t need = STATE_HEAD + 16 * (size_t)cells + 8 * s->values;
+    size_t need = state_size(s, s->values); /* at most: every cell has an open parcel */
     if (!out) {
         *n = need;
         return NEB_OK;
     }
     if (*n < need) return neb__fail(NEB_ERR_NOSPACE, "the state needs %zu bytes, %zu are there", need, *n);
-    *n = need;
-    pthread_mutex_lock(&s->busy); /* between two events of the driver everything fits together */
-    neb_status st = write_state(s, out);
+    pthread_mutex_lock(&s->busy);
+    neb_status st = write_state(s, out, n);
     s->saved_k[1] = s->saved_k[0]; /* the one before is certainly on disk by now */
-    s->saved_k[0] = s->last_k;
+    s->saved_k[0] = settled_k(s);
     pthread_mutex_unlock(&s->busy);
     return st;
 }
