@@ -153,7 +153,8 @@ struct neb_session {
     struct fetched_cell *fetched;
     uint64_t (*covered)[2]; /* per cell: versions of its two snapshots */
     uint64_t swept;         /* payloads of the records up to here are gone */
-    uint64_t saved_k[2];    /* own parcels up to here are settled in the caller's last checkpoint, the one before */
+    uint64_t
+        saved_k[2]; /* own parcels up to here are settled in the caller's last checkpoint, the one before */
     int64_t status_at, say_at, full_since;
     char *said[NEB_SITES_MAX]; /* the status the peers sent, JSON */
     int64_t heard[NEB_SITES_MAX];
