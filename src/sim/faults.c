@@ -256,12 +256,15 @@ static void insist(struct world *w)
             neb__node_order(w, &w->node[i], &w->force);
 }
 
-/* Sites that the log has removed are switched off for good, after some time in which they must be fenced. */
+/* Sites that the log has removed are switched off for good, after some time in which they must be fenced; but not one
+ * that the operator's own order, on its way into the log, goes on with. */
 static void sweep(struct world *w)
 {
+    uint64_t members = w->roster.members;
+    if (w->disaster && (!w->forced || w->roster.epoch < w->force.epoch)) members |= w->force.roster.members;
     for (int i = 0; i < w->sites; i++) {
         struct node *n = &w->node[i];
-        bool member = w->roster.members & neb__bit((unsigned)i);
+        bool member = members & neb__bit((unsigned)i);
         n->was_member |= member;
         if (!n->exists || n->stopped || member || !n->was_member || draw(w, 4) || !all_know(w)) continue;
         n->stopped = true;

@@ -21,6 +21,10 @@
 #include <stdio.h>
 #include <string.h>
 
+enum {
+    TOLD_MS = 12000
+}; /* from the run's last record until everybody has ended: the leader's patience and a little */
+
 void neb__violated(struct world *w, const char *fmt, ...)
 {
     if (w->failed != NEB_OK) return;
@@ -306,7 +310,12 @@ static void first_commit(struct world *w, struct node *n, uint64_t index, const 
         if (w->rosters < 64) w->known[w->rosters++] = rec->roster;
     }
     if (rec->type == NEB_RECORD_END) w->end_seen = true, w->end_at = w->now;
-    if (rec->type == NEB_RECORD_FINAL) w->final_seen = true;
+    if (rec->type == NEB_RECORD_FINAL && !w->final_seen) {
+        w->final_seen = true;
+        w->final_at = w->now;
+        if (w->end < w->now + TOLD_MS + 1000)
+            w->end = w->now + TOLD_MS + 1000; /* long enough to see who is told */
+    }
 }
 
 static void see_commits(struct world *w, struct node *n)
@@ -401,7 +410,7 @@ void neb__oracle_end(struct world *w)
             neb__violated(w, "I10: site %d is not running", i);
             return;
         }
-        if (w->final_seen && !n->ended && w->now - since > 20000)
+        if (w->final_seen && !n->ended && w->now - (w->final_at > since ? w->final_at : since) > TOLD_MS)
             neb__violated(w, "I10: the run is over, but site %d was not told", i);
         neb__round_status(n->core, &st);
         if (st.commit + 4 < w->records || st.applied + 4 < st.commit || !st.may_vote)

@@ -163,7 +163,7 @@ struct world {
     uint64_t rounds_healed, rounds;
     int64_t last_round;
     bool end_seen, final_seen, healed, forced;
-    int64_t end_at, disaster; /* disaster: when it was; 0: none yet */
+    int64_t end_at, final_at, disaster; /* disaster: when it was; 0: none yet */
     struct neb_order force;
     float bound;  /* by the log; 0: none */
     bool private; /* sites add noise to what they send */
