@@ -61,6 +61,8 @@ struct peer {
     uint64_t acked; /* index it holds durably in the present view */
     uint32_t ack_lapse;
     uint64_t view_seen, head_seen; /* the most it ever promised, as far as remembered */
+    uint64_t life;                 /* the incarnation that greeted last */
+    bool spoke;                    /* … and has taken part since */
     uint32_t epoch_seen;
     bool contributes, clean, gone, rootless, in_view; /* in_view: acked is of the present view */
     uint64_t hello_nonce;                             /* an answer is owed once the lapse is durable */
@@ -211,6 +213,7 @@ void neb__view_durable(struct neb_round *r);
 void neb__follow(struct neb_round *r, uint64_t view);
 void neb__campaign(struct neb_round *r);
 void neb__report(struct neb_round *r, unsigned to);
+void neb__lapses_tell(const struct neb_round *r, struct neb_frame *f);
 void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f);
 
 /* lead.c */

@@ -13,7 +13,7 @@ enum { FORMAT = 1 };
 static const char *fields(uint8_t type)
 {
     switch (type) {
-    case NEB_FRAME_HELLO: return "Npnoh";
+    case NEB_FRAME_HELLO: return "Npnohs";
     case NEB_FRAME_HELLO_OK: return "NpfohHnl";
     case NEB_FRAME_ASK: return "n";
     case NEB_FRAME_ASK_OK: return "n";

@@ -7,7 +7,7 @@
 #include "round/order.h"
 
 enum neb_frame_type {
-    NEB_FRAME_HELLO = 1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head */
+    NEB_FRAME_HELLO = 1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head, start: the incarnation */
     NEB_FRAME_HELLO_OK, /* nonce, phase, intact, normal, head, hash, number (my view of your lapse), you forgot */
     NEB_FRAME_ASK,      /* number: would you join this view? */
     NEB_FRAME_ASK_OK, /* number */

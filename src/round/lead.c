@@ -98,7 +98,7 @@ void neb__ping(struct neb_round *r)
     bool proof = neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0));
-    memcpy(f.lapses, r->lapse, sizeof f.lapses);
+    neb__lapses_tell(r, &f);
     for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
         if (r->payload[i].used) continue;
         f.item[f.items].hash = r->payload[i].hash;
@@ -136,7 +136,7 @@ void neb__report(struct neb_round *r, unsigned to)
     f.flags = (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
                         (r->root_known ? NEB_FLAG_ROOT : 0) |
                         (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0));
-    memcpy(f.lapses, r->lapse, sizeof f.lapses);
+    neb__lapses_tell(r, &f);
     for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
         if (r->payload[i].used || !r->payload[i].held) continue;
         f.item[f.items].hash = r->payload[i].hash;
@@ -149,9 +149,6 @@ void neb__report(struct neb_round *r, unsigned to)
 void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f)
 {
     struct peer *p = &r->peer[from];
-    if (f->view > p->view_seen || !p->view_seen) p->view_seen = f->view, p->head_seen = 0;
-    if ((f->flags & NEB_FLAG_NORMAL) && f->view == p->view_seen && f->head > p->head_seen)
-        p->head_seen = f->head;
     if (r->state != NEB_ROUND_LEAD || f->view != r->view) return;
     neb__lapses_learn(r, f);
     p->heard = r->now;

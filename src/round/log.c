@@ -244,7 +244,8 @@ bool neb__log_acked(const struct neb_round *r, struct promise *out)
     if (NEB_MUTANT(view_not_durable)) promise_now(r, out);
     if (NEB_MUTANT(view_not_durable)) return true;
     out->head = r->disk_head;
-    return r->durable.view == r->view && r->durable.normal == r->normal && r->durable.head >= r->disk_head;
+    return r->durable.view == r->view && r->durable.normal == r->normal && r->durable.head >= r->disk_head &&
+           r->durable.incarnation == r->incarnation;
 }
 
 /* Versions of applied cells prove commits that the mark, written lazily, may not know of yet. */

@@ -45,6 +45,12 @@ static bool content(const struct neb_round *r)
     return r->leader != NEB_NO_SITE && r->now - r->leader_proof < r->cfg.elect_ms * 8 / 10;
 }
 
+/* Only what is on this site's disk: a number that somebody already speaks under must not be forgotten and given again. */
+void neb__lapses_tell(const struct neb_round *r, struct neb_frame *f)
+{
+    memcpy(f->lapses, r->durable.lapse, sizeof f->lapses);
+}
+
 void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f)
 {
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
@@ -84,7 +90,8 @@ static void greet_send(struct neb_round *r)
                           .phase = (uint8_t)r->greet_phase,
                           .number = r->greet_lapse,
                           .normal = r->normal,
-                          .head = r->head};
+                          .head = r->head,
+                          .start = r->incarnation};
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
         if (i != r->self && (r->roster.members & neb__bit(i))) neb__send(r, i, &f);
     r->greet_at = r->now + r->cfg.ping_ms / 2;
@@ -160,7 +167,7 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
     a.head = mine.head;
     a.hash = *neb__log_hash(r, mine.head);
     a.number = r->lapse[from];
-    memcpy(a.lapses, r->lapse, sizeof a.lapses);
+    neb__lapses_tell(r, &a);
     p->hello_nonce = 0;
     neb__send(r, from, &a);
 }
@@ -296,7 +303,7 @@ static void send_vote(struct neb_round *r)
                           .hash = *neb__log_hash(r, mine.head),
                           .lapse = mine.lapse[r->self],
                           .commit = r->commit};
-    memcpy(f.lapses, r->lapse, sizeof f.lapses);
+    neb__lapses_tell(r, &f);
     if (to != r->self) {
         neb__send(r, to, &f);
         return;
@@ -394,6 +401,27 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *
     }
 }
 
+/* Whether a greeting shows that the sender's disk went back in time: it has promised more than it says, or it begins a life
+ * that has been heard of before (each start counts up on disk before it says anything). */
+static bool went_back(struct peer *p, const struct neb_frame *f)
+{
+    bool again = f->start < p->life || (f->start == p->life && p->spoke);
+    if (f->start > p->life) p->life = f->start, p->spoke = false;
+    return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
+}
+
+/* What a peer's frames show of its promises. A leader's view is on its disk before it leads, a voter's before it votes; a
+ * report tells of an acknowledgement only with its flag: the view it names besides may be in memory only. */
+static void remember(struct peer *p, const struct neb_frame *f)
+{
+    bool vote = f->type == NEB_FRAME_VOTE, ack = f->type == NEB_FRAME_REPORT && (f->flags & NEB_FLAG_NORMAL);
+    uint64_t view = vote ? f->number : f->view;
+    if (!vote && !ack && f->type != NEB_FRAME_PING) return;
+    p->spoke = true;
+    if (view > p->view_seen) p->view_seen = view, p->head_seen = 0;
+    if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
+}
+
 /* ---- entry points --------------------------------------------------------------------------------------------- */
 
 void neb__view_durable(struct neb_round *r)
@@ -416,9 +444,10 @@ void neb__view_durable(struct neb_round *r)
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame *f)
 {
     struct peer *p = &r->peer[from];
+    remember(p, f);
     switch (f->type) {
     case NEB_FRAME_HELLO:
-        p->forgot = p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
+        p->forgot = went_back(p, f);
         hello(r, from, f);
         break;
     case NEB_FRAME_HELLO_OK: hello_ok(r, from, f); break;
@@ -430,7 +459,6 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame 
         if (neb__members_has_quorum(&r->roster, r->asked)) elect(r);
         break;
     case NEB_FRAME_VOTE:
-        if (f->number > p->view_seen) p->view_seen = f->number, p->head_seen = 0;
         if (r->state != NEB_ROUND_ELECT || f->number != r->view) break;
         neb__lapses_learn(r, f);
         if (!(r->voted & neb__bit(from))) count_vote(r, from, f);
