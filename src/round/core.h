@@ -118,6 +118,7 @@ struct neb_round {
     /* following a leader */
     uint16_t leader; /* whose pings count, or NEB_NO_SITE */
     int64_t leader_heard, leader_proof;
+    bool leader_has_all;  /* it says that it has applied everything */
     uint64_t start_index; /* the log with which the view began */
     struct neb_hash start_hash;
     uint16_t sync_from; /* whom the log is asked from while SYNC or ELECT */

@@ -7,7 +7,8 @@
 #include "round/order.h"
 
 enum neb_frame_type {
-    NEB_FRAME_HELLO = 1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head, start: the incarnation */
+    NEB_FRAME_HELLO =
+        1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head, start: the incarnation */
     NEB_FRAME_HELLO_OK, /* nonce, phase, intact, normal, head, hash, number (my view of your lapse), you forgot */
     NEB_FRAME_ASK,      /* number: would you join this view? */
     NEB_FRAME_ASK_OK, /* number */
@@ -68,7 +69,7 @@ struct neb_frame {
 
 enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 };                                             /* HELLO_OK */
 enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_ROOT = 4, NEB_FLAG_NORMAL = 8 }; /* REPORT */
-enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2 };                                               /* PING */
+enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2, NEB_FLAG_HAS_ALL = 4 };                         /* PING */
 
 neb_status neb__frame_encode(const struct neb_frame *f, struct neb_buf *out);
 /* NEB_ERR_PROTOCOL for anything that the encoder does not make. `blob` points into `bytes`; `items` has room for

@@ -97,7 +97,9 @@ void neb__ping(struct neb_round *r)
                           .item = r->items_out};
     bool proof = neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
-    f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0));
+    bool all = r->cursor >= r->commit && neb__caught_up(r);
+    f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
+                        (all ? NEB_FLAG_HAS_ALL : 0));
     neb__lapses_tell(r, &f);
     for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
         if (r->payload[i].used) continue;

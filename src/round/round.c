@@ -251,14 +251,21 @@ static void pausing(struct neb_round *r)
     neb__act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
 }
 
-/* The run is over for this site when it has applied everything; for the leader, when also everybody in reach has: it may
- * be the last one who can tell them, and give them what they miss. */
+/* Whether what this site has is of no more use to anybody. The leader looks after that everybody in reach has everything;
+ * the others must stay until the leader itself has, and may go when it has gone. */
+static bool dispensable(const struct neb_round *r)
+{
+    if (NEB_MUTANT(end_at_once)) return true;
+    if (neb__leads(r)) return neb__lead_acknowledged(r);
+    return r->leader != NEB_NO_SITE && (r->leader_has_all || !r->peer[r->leader].up);
+}
+
+/* The run is over for this site when it has applied everything and nobody needs it any more. */
 static void ending(struct neb_round *r)
 {
     if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__caught_up(r)) return;
     if (!r->final_since) r->final_since = r->now;
-    bool patient = r->now < r->final_since + 4 * r->cfg.contact_ms;
-    if (neb__leads(r) && patient && !neb__lead_acknowledged(r) && !NEB_MUTANT(end_at_once)) return;
+    if (r->now < r->final_since + 4 * r->cfg.contact_ms && !dispensable(r)) return;
     r->paused_end = true;
     neb__act(r, NEB_ACT_ENDED);
 }

@@ -65,6 +65,7 @@ void neb__follow(struct neb_round *r, uint64_t view)
     r->state = NEB_ROUND_FOLLOW;
     r->view = view;
     r->leader = NEB_NO_SITE;
+    r->leader_has_all = false;
     r->ask_phase = 0;
     r->sync_from = NEB_NO_SITE;
     r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
@@ -350,6 +351,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
     if (r->state == NEB_ROUND_LEAD) return;
     r->leader = (uint16_t)from;
     r->leader_heard = r->now;
+    r->leader_has_all = f->flags & NEB_FLAG_HAS_ALL;
     r->floor = f->applied;
     if (f->number && f->number <= 1000) neb__budget(r, (uint32_t)f->number);
     if (f->flags & NEB_FLAG_PROOF) {
