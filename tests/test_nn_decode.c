@@ -102,6 +102,49 @@ static void a_prefix_lies_in_the_cache(void **state)
     check_cache("transformer", "", "method=prefix,lora prefix_length=4");
 }
 
+/* The best tokens are those of the logits, whether the device finds them or the host; and they follow the weights: what a
+ * decoding keeps of them is made anew behind a start. */
+static void best_tokens_follow_the_weights(void **state)
+{
+    (void)state;
+    enum { SEQS = 3, K = 5, VOCAB = 37 };
+    struct rig r;
+    struct neb_decoding *d;
+    struct neb_decode_limits limits = {SEQS, 20, 32, 0};
+    const int32_t counts[SEQS] = {2, 1, 3}, ids[] = {4, 9, 30, 2, 2, 17};
+    float before[SEQS * K], host[SEQS * (2 * K + 1)], *values = NULL;
+    const float *logits;
+    struct neb_best_tokens got, want = {host, (int32_t *)(host + SEQS * K), host + 2 * SEQS * K};
+    assert_ok(rig_open(&r, "gpt2", SIZES, NULL, 2));
+    assert_ok(neb__decoding_create(r.device, r.model, &limits, &d));
+    for (int round = 0; round < 2; round++) {
+        assert_ok(neb__decoding_start(d, SEQS, NULL));
+        assert_ok(neb__decoding_step(d, counts, ids, &logits));
+        neb__best_on_host(logits, SEQS, VOCAB, K, &want);
+        assert_ok(neb__decoding_start(d, SEQS, NULL));
+        assert_ok(neb__decoding_step_best(d, counts, ids, K, &got));
+        assert_memory_equal(got.id, want.id, sizeof(int32_t) * SEQS * K);
+        assert_memory_equal(got.logit, want.logit, sizeof(float) * SEQS * K);
+        for (int s = 0; s < SEQS; s++) assert_float_equal(got.logsum[s], want.logsum[s], 1e-5);
+        if (round) break;
+        memcpy(before, got.logit, sizeof before);
+        neb_param *w = r.model->decoder.layers[0].ffn.in.weight;
+        values = calloc(32 * 48, sizeof *values);
+        assert_non_null(values);
+        for (int i = 0; i < 32 * 48; i++) values[i] = (float)(i % 7) * 0.1f;
+        assert_ok(neb_param_write(w, values));
+    }
+    assert_memory_not_equal(before, got.logit, sizeof before);
+    float *whole_logits = whole(&r, NULL, ids, 2);
+    for (int j = 0; j < K; j++)
+        assert_true(fabsf(whole_logits[VOCAB + got.id[j]] - got.logit[j]) <=
+                    1e-4f * (1 + fabsf(got.logit[j])));
+    free(whole_logits);
+    free(values);
+    neb__decoding_destroy(d);
+    rig_close(&r);
+}
+
 /* ---- beams ------------------------------------------------------------------------------------------------------ */
 
 enum { WORDS = 4, LONGEST = 3, EOS = 0 };
@@ -265,6 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(cache_equals_whole),
                                        cmocka_unit_test(a_prefix_lies_in_the_cache),
+                                       cmocka_unit_test(best_tokens_follow_the_weights),
                                        cmocka_unit_test(beams_find_the_best),
                                        cmocka_unit_test(searches_agree),
                                        cmocka_unit_test(refusals),

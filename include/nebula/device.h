@@ -355,6 +355,28 @@ struct neb_linear {
     float alpha; /* factor of x w^T, 1 normally */
     void *scratch;
     neb_dtype type;
+    const void *packed; /* what pack_linear made of w, which is then not read; or NULL */
+};
+
+/* A weight laid out as the device's products read it: for a weight that stays as it is over many products of few rows. The
+ * result of a product has the same bits with it as without. */
+struct neb_pack_linear {
+    const void *w; /* (out, in) */
+    void *packed;  /* packed_bytes() */
+    int64_t out, in;
+    neb_dtype type;
+};
+
+/* The k largest values of each row, the largest first, of equal ones the lower column first; and the log of the sum of the
+ * exponentials of all. Columns beyond those there are: -1, with -inf. A row with a NaN: any columns. */
+struct neb_best {
+    const void *x; /* (rows, cols) */
+    float *value;  /* (rows, k) */
+    int32_t *id;   /* (rows, k) */
+    float *lse;    /* (rows) or NULL */
+    int64_t rows, cols;
+    int k; /* at least 1 */
+    neb_dtype type;
 };
 
 /* Backward of linear, given g = gradient of (x w^T + bias), that is, after the activation's own backward:
@@ -580,6 +602,12 @@ struct neb_device_ops {
     neb_status (*attn)(void *dev, const struct neb_attn *);                  /* [fused] */
     neb_status (*attn_bwd)(void *dev, const struct neb_attn_bwd *);          /* [fused] */
     neb_status (*linear_xent)(void *dev, const struct neb_linear_xent *);    /* [fused] */
+
+    /* for generating text */
+    neb_status (*best)(void *dev, const struct neb_best *); /* [optional]: found by the host in its stead */
+    /* [optional, both or none] */
+    int64_t (*packed_bytes)(void *dev, int64_t out, int64_t in, neb_dtype type);
+    neb_status (*pack_linear)(void *dev, const struct neb_pack_linear *);
 };
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);

@@ -1,4 +1,4 @@
-/* conform_fused.c: linear layers and the output layer with its loss. */
+/* conform_fused.c: linear layers, also over packed weights, the output layer with its loss, the best of each row. */
 #include "device/conform.h"
 #include "device/conform_targets.h"
 
@@ -8,6 +8,16 @@ static bool have(struct neb_cf *c, bool slot)
 {
     if (!slot) c->result->skipped++;
     return slot;
+}
+
+/* w as the device packs it. */
+static const void *packed_weight(struct neb_cf *c, const struct neb_cf_t *w, int64_t out, int64_t in)
+{
+    const int64_t bytes = c->ops->packed_bytes(c->dev, out, in, c->type);
+    struct neb_cf_t to = neb__cf_poison(c, (bytes + 3) / 4, NEB_F32);
+    struct neb_pack_linear a = {w->p, to.p, out, in, c->type};
+    neb__cf_true(c, "packed_bytes() is positive", bytes > 0);
+    return neb__cf_ok(c, c->ops->pack_linear(c->dev, &a)) ? to.p : NULL;
 }
 
 static void case_linear(struct neb_cf *c)
@@ -35,8 +45,12 @@ static void case_linear(struct neb_cf *c)
             wy[r * ldy + o] = neb__cf_act(sum, act);
         }
     struct neb_linear a = {
-        x.p,  w.p,    bias ? b.p : NULL, y.p, pre ? p.p : NULL, rows, in, out, ldx, ldy, act, acc, alpha,
-        NULL, c->type};
+        x.p,   w.p,  bias ? b.p : NULL, y.p, pre ? p.p : NULL, rows, in, out, ldx, ldy, act, acc,
+        alpha, NULL, c->type,           NULL};
+    if (c->ops->pack_linear && neb__cf_below(c, 2)) {
+        a.packed = packed_weight(c, &w, out, in);
+        a.w = NULL; /* is not read */
+    }
     a.scratch = neb__cf_scratch(c, NEB_SLOT_LINEAR, &a);
     if (!neb__cf_ok(c, c->ops->linear(c->dev, &a))) return;
     neb__cf_near(c, "y", &y, wy, 1);
@@ -177,9 +191,62 @@ static void case_linear_xent(struct neb_cf *c)
     if (want & 4) neb__cf_near(c, "db", &db, wdb, 1e-3);
 }
 
+/* Whether `column` of x comes before `other`. */
+static bool precedes(const double *x, int64_t column, int64_t other)
+{
+    return x[column] > x[other] || (x[column] == x[other] && column < other);
+}
+
+static void check_best_row(struct neb_cf *c, const double *x, int64_t cols, int k, const float *value,
+                           const int32_t *id)
+{
+    bool fits = true;
+    for (int j = 0; j < k; j++) {
+        int64_t before = 0;
+        if (j >= cols) {
+            fits = fits && id[j] == -1 && value[j] == -INFINITY;
+            continue;
+        }
+        fits = fits && id[j] >= 0 && id[j] < cols;
+        if (!fits) break;
+        for (int64_t i = 0; i < cols; i++) before += precedes(x, i, id[j]);
+        fits = before == j && (double)value[j] == x[id[j]];
+    }
+    neb__cf_true(c, "the best of a row, in order", fits);
+}
+
+static void case_best(struct neb_cf *c)
+{
+    if (!have(c, c->ops->best)) return;
+    const int64_t rows = neb__cf_dim(c, 20), cols = neb__cf_dim(c, 700);
+    const int k = 1 + neb__cf_below(c, 24), equal = neb__cf_below(c, 2), lse = neb__cf_below(c, 4) > 0;
+    neb__cf_shape(c, "%d of %lld x %lld, equal ones %d", k, (long long)rows, (long long)cols, equal);
+    double *v = neb__cf_doubles(c, rows * cols), *want = neb__cf_doubles(c, rows);
+    for (int64_t i = 0; i < rows * cols; i++)
+        v[i] = equal ? neb__cf_below(c, 40) * 0.25 : 4 * neb__rng_normal(&c->rng);
+    struct neb_cf_t x = neb__cf_values(c, rows * cols, c->type, v),
+                    value = neb__cf_poison(c, rows * k, NEB_F32), id = neb__cf_poison(c, rows * k, NEB_I32),
+                    sum = neb__cf_poison(c, rows, NEB_F32);
+    struct neb_best a = {x.p, value.p, id.p, lse ? sum.p : NULL, rows, cols, k, c->type};
+    float *got = (float *)neb__cf_doubles(c, rows * k);
+    int32_t *got_id = (int32_t *)neb__cf_doubles(c, rows * k);
+    if (!neb__cf_ok(c, c->ops->best(c->dev, &a)) ||
+        !neb__cf_ok(c, c->ops->download(c->dev, got, value.p, (size_t)(rows * k) * 4)) ||
+        !neb__cf_ok(c, c->ops->download(c->dev, got_id, id.p, (size_t)(rows * k) * 4)))
+        return;
+    for (int64_t r = 0; r < rows; r++) {
+        double total = 0;
+        for (int64_t i = 0; i < cols; i++) total += exp(x.v[r * cols + i]);
+        want[r] = log(total);
+        check_best_row(c, x.v + r * cols, cols, k, got + r * k, got_id + r * k);
+    }
+    if (lse) neb__cf_near(c, "lse", &sum, want, 1);
+}
+
 const struct neb_cf_case neb__cf_fused[] = {
     {"linear", case_linear, 24},
     {"linear_bwd", case_linear_bwd, 30},
     {"linear_xent", case_linear_xent, 24},
+    {"best", case_best, 24},
     {0},
 };

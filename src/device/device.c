@@ -46,6 +46,7 @@ static const struct slot_name side[] = {SLOT(side_download), SLOT(side_upload), 
 static const struct slot_name graph[] = {SLOT(graph_begin), SLOT(graph_end), SLOT(graph_launch),
                                          SLOT(graph_free)};
 static const struct slot_name host[] = {SLOT(host_alloc), SLOT(host_free)};
+static const struct slot_name packing[] = {SLOT(packed_bytes), SLOT(pack_linear)};
 #undef SLOT
 
 static bool has(const struct neb_device_ops *ops, const struct slot_name *s)
@@ -85,6 +86,7 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
                              required[i].name);
     NEB_TRY(check_group(ops, side, sizeof side / sizeof *side, where));
     NEB_TRY(check_group(ops, graph, sizeof graph / sizeof *graph, where));
+    NEB_TRY(check_group(ops, packing, sizeof packing / sizeof *packing, where));
     return check_group(ops, host, sizeof host / sizeof *host, where);
 }
 

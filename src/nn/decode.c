@@ -12,12 +12,17 @@
  * Every row put in gets a number; reordering compares numbers and moves the rows that differ: what is there is subtracted
  * from itself, which gives zero exactly, and what shall be there is added. Where most rows differ, all are gathered anew.
  *
+ * A search needs few of the logits. Where the device finds the best tokens of each row itself, nothing else is copied to the
+ * host. Weights do not change between two starts, so the layers read copies laid out for products of few rows, made anew by
+ * the first run behind a start.
+ *
  * New rows are added to the cache, so rows not yet in use hold zeros: the cache is cleared at the start, and reordering
  * fills unused rows with zeros. Keys and values of the memory are computed once, at the start. Beams of one source are
  * queries of one sequence in cross attention, so the memory is not repeated. */
 #include "nn/decode.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tensor/packed.h"
 
 #include <string.h>
 
@@ -30,7 +35,11 @@ struct neb_decoding {
     neb_tape *tape;
     struct neb_layer_cache *caches; /* (decoder layers) */
     neb_buffer *ints, *logits;
-    int32_t *host; /* the content of ints */
+    neb_buffer *best;  /* (seqs, k) values, (seqs, k) tokens, (seqs) log-sums */
+    float *host_best;  /* the same */
+    int32_t best_room; /* the k it has room for */
+    int32_t k;         /* of the present run; 0: logits are wanted */
+    int32_t *host;     /* the content of ints */
     float *host_logits;
     size_t at[ARRAYS], int_bytes;
     int64_t room; /* rows of one run, at most */
@@ -156,6 +165,8 @@ void neb__decoding_destroy(struct neb_decoding *d)
     neb__feed_destroy(d->source);
     neb_buffer_destroy(d->ints);
     neb_buffer_destroy(d->logits);
+    neb_buffer_destroy(d->best);
+    neb__free(d->host_best);
     neb__free(d->caches);
     neb__free(d->host);
     neb__free(d->host_logits);
@@ -211,7 +222,11 @@ static void step_fn(neb_tape *t, void *arg)
     describe_run(d, t);
     neb_tensor *x = neb__model_decode_cached(d->model, t, &d->side, d->caches, &d->input);
     neb_tensor *last = d->single ? NULL : ints(d, t, LAST, d->seqs);
-    neb_output(t, neb__model_logits(d->model, t, x, &d->side, last), d->logits, NEB_F32);
+    neb_tensor *logits = neb__model_logits(d->model, t, x, &d->side, last);
+    if (d->k && neb__has_best(d->device))
+        neb__output_best(t, logits, d->k, d->best);
+    else
+        neb_output(t, logits, d->logits, NEB_F32);
 }
 
 static void reorder_fn(neb_tape *t, void *arg)
@@ -270,7 +285,7 @@ static neb_status run(struct neb_decoding *d, neb_model_fn fn, uint64_t key)
 static uint64_t run_key(const struct neb_decoding *d)
 {
     uint64_t key = neb__mix64((uint64_t)d->rows << 32 | (uint64_t)d->seqs << 1 | d->single);
-    key = neb__mix64(key ^ (uint64_t)d->max);
+    key = neb__mix64(key ^ ((uint64_t)d->k << 32 | (uint64_t)d->max));
     return d->sources ? neb__mix64(key ^ neb__feed_key(d->source)) : key;
 }
 
@@ -308,6 +323,7 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     int32_t rounded = (max_len + 15) / 16 * 16; /* few strides: few memory plans */
     d->max = d->prefix + (rounded < d->limits.max_len ? rounded : d->limits.max_len);
     d->seqs = seqs;
+    neb__tape_weights_changed(d->tape);
     NEB_TRY(empty_cache(d));
     d->sources = source ? source->seqs : 0;
     memset(d->len, 0, (size_t)seqs * sizeof *d->len);
@@ -344,8 +360,7 @@ static void place_rows(struct neb_decoding *d, const int32_t *counts, const int3
     d->rows = row;
 }
 
-neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
-                              const float **logits)
+static neb_status append(struct neb_decoding *d, const int32_t *counts, const int32_t *ids)
 {
     int64_t rows = 0;
     d->single = true;
@@ -361,10 +376,56 @@ neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, con
                          d->room);
     place_rows(d, counts, ids);
     NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
-    NEB_TRY(run(d, step_fn, run_key(d)));
+    neb__tape_keep_packed(d->tape, true);
+    neb_status s = run(d, step_fn, run_key(d));
+    neb__tape_keep_packed(d->tape, false);
+    return s;
+}
+
+static neb_status fetch_logits(struct neb_decoding *d, const float **logits)
+{
     NEB_TRY(neb_buffer_download(d->logits, d->host_logits,
                                 (size_t)d->seqs * (size_t)d->model->arch.vocab * sizeof(float)));
     *logits = d->host_logits;
+    return NEB_OK;
+}
+
+neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
+                              const float **logits)
+{
+    d->k = 0;
+    NEB_TRY(append(d, counts, ids));
+    return fetch_logits(d, logits);
+}
+
+static neb_status make_best(struct neb_decoding *d, int32_t k)
+{
+    if (k <= d->best_room) return NEB_OK;
+    size_t bytes = (size_t)d->limits.seqs * (2 * (size_t)k + 1) * 4;
+    neb_buffer_destroy(d->best);
+    neb__free(d->host_best);
+    d->best = NULL;
+    d->best_room = 0;
+    d->host_best = neb__malloc(bytes);
+    if (!d->host_best) return neb__fail(NEB_ERR_NOMEM, "out of memory for the %d best tokens", k);
+    NEB_TRY(neb_buffer_create(d->device, bytes, &d->best));
+    d->best_room = k;
+    return NEB_OK;
+}
+
+neb_status neb__decoding_step_best(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
+                                   int32_t k, struct neb_best_tokens *out)
+{
+    const float *logits;
+    const size_t all = (size_t)d->seqs * (size_t)k;
+    NEB_TRY(make_best(d, k));
+    d->k = k;
+    NEB_TRY(append(d, counts, ids));
+    *out = (struct neb_best_tokens){d->host_best, (int32_t *)(d->host_best + all), d->host_best + 2 * all};
+    if (neb__has_best(d->device))
+        return neb_buffer_download(d->best, d->host_best, (2 * all + (size_t)d->seqs) * 4);
+    NEB_TRY(fetch_logits(d, &logits));
+    neb__best_on_host(logits, d->seqs, d->model->arch.vocab, k, out);
     return NEB_OK;
 }
 

@@ -38,6 +38,20 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
 neb_status neb__decoding_step(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
                               const float **logits);
 
+/* The same, with the k likeliest next tokens of each sequence instead of all logits, the likeliest first; good until the next
+ * call. */
+struct neb_best_tokens {
+    float *logit;  /* (seqs, k) */
+    int32_t *id;   /* (seqs, k); -1: there are no more */
+    float *logsum; /* (seqs) log of the sum of all exponentials: logit - logsum is the log-probability */
+};
+neb_status neb__decoding_step_best(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
+                                   int32_t k, struct neb_best_tokens *out);
+
+/* What a device without the slot `best` leaves to the host: logits (rows, vocab) to out's arrays. */
+void neb__best_on_host(const float *logits, int32_t rows, int64_t vocab, int32_t k,
+                       struct neb_best_tokens *out);
+
 /* Sequence s goes on from what sequence from[s] was. */
 neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from);
 

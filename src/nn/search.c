@@ -1,7 +1,7 @@
 /* search.c: choosing tokens: greedy, sampled, beam search.
  *
- * Beam search keeps `beams` unfinished sequences per prompt. A step scores every continuation of all of them, takes the
- * best 2 * beams (enough: at most `beams` of those end), moves the ended ones into the result if they beat it, and goes on
+ * Beam search keeps `beams` unfinished sequences per prompt. A step scores the likeliest continuations of each, takes the
+ * best 2 * beams of all (enough: at most `beams` of those end, and no more can come from one sequence), moves the ended ones into the result if they beat it, and goes on
  * with the best of the others. A prompt is done when `beams` sequences have ended, or when no unfinished one can beat the
  * result any more: scores only fall, so the bound is the best unfinished sum divided by the largest length its divisor
  * can reach. */
@@ -28,19 +28,13 @@ struct search {
     int32_t *ended;          /* (count) sequences that reached their end */
     int32_t *next, *from, *one;
     struct candidate *top; /* (2 beams) */
+    /* of the present step: logits when tokens are drawn, otherwise the k best */
+    const float *logits;
+    struct neb_best_tokens choice;
+    int32_t k; /* 0: drawn */
     int32_t *out, *lengths;
     struct neb_rng rng;
 };
-
-/* log of the sum of exponentials */
-static double log_sum(const float *logits, int32_t n)
-{
-    float top = -INFINITY;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) top = logits[i] > top ? logits[i] : top;
-    for (int32_t i = 0; i < n; i++) sum += (double)expf(logits[i] - top);
-    return (double)top + log(sum);
-}
 
 /* ---- one sequence a prompt -------------------------------------------------------------------------------------- */
 
@@ -90,12 +84,11 @@ static int32_t sampled(const struct neb_search *how, const float *logits, int32_
     return chosen;
 }
 
-static void choose_singly(struct search *s, const float *logits, int32_t at)
+static void choose_singly(struct search *s, int32_t at)
 {
     for (int32_t i = 0; i < s->count; i++) {
-        const float *row = logits + (int64_t)i * s->vocab;
         s->next[i] =
-            s->how->temperature > 0 ? sampled(s->how, row, s->vocab, &s->rng) : likeliest(row, s->vocab);
+            s->k ? s->choice.id[i] : sampled(s->how, s->logits + (int64_t)i * s->vocab, s->vocab, &s->rng);
         if (s->next[i] == s->how->eos) s->done[i] = true;
         if (s->done[i]) continue;
         s->out[(int64_t)i * s->how->max_new + at] = s->next[i];
@@ -111,19 +104,18 @@ static double with_length(const struct search *s, double score, int32_t length)
 }
 
 /* The best 2 * beams continuations of prompt i, best first; returns how many there are. */
-static int32_t best_continuations(struct search *s, const float *logits, int32_t i, int32_t at)
+static int32_t best_continuations(struct search *s, int32_t i, int32_t at)
 {
     int32_t n = 0, most = 2 * s->beams, live = at ? s->beams : 1; /* at first all beams are the same */
     for (int32_t b = 0; b < live; b++) {
-        const float *row = logits + (int64_t)(i * s->beams + b) * s->vocab;
-        double base = s->score[i * s->beams + b] - log_sum(row, s->vocab);
-        if (!isfinite(s->score[i * s->beams + b])) continue;
-        for (int32_t v = 0; v < s->vocab; v++) {
-            double score = base + row[v];
-            if (n == most && score <= s->top[n - 1].score) continue;
+        const int64_t seq = i * s->beams + b;
+        if (!isfinite(s->score[seq])) continue;
+        for (int32_t c = 0; c < s->k && s->choice.id[seq * s->k + c] >= 0; c++) {
+            double score = s->score[seq] + s->choice.logit[seq * s->k + c] - s->choice.logsum[seq];
+            if (n == most && score <= s->top[n - 1].score) break; /* the others of this beam are no better */
             int32_t j = n < most ? n++ : n - 1;
             for (; j > 0 && s->top[j - 1].score < score; j--) s->top[j] = s->top[j - 1];
-            s->top[j] = (struct candidate){score, b, v};
+            s->top[j] = (struct candidate){score, b, s->choice.id[seq * s->k + c]};
         }
     }
     return n;
@@ -141,9 +133,9 @@ static void take_result(struct search *s, int32_t i, int32_t seq, double score, 
            (size_t)length * sizeof *s->out);
 }
 
-static void choose_beams(struct search *s, const float *logits, int32_t at, int32_t i)
+static void choose_beams(struct search *s, int32_t at, int32_t i)
 {
-    int32_t n = best_continuations(s, logits, i, at), kept = 0, first = i * s->beams;
+    int32_t n = best_continuations(s, i, at), kept = 0, first = i * s->beams;
     int64_t width = s->how->max_new;
     for (int32_t j = 0; j < n && kept < s->beams; j++) {
         const struct candidate *c = &s->top[j];
@@ -170,11 +162,11 @@ static void choose_beams(struct search *s, const float *logits, int32_t at, int3
     s->done[i] = kept == 0 || reach <= s->best[i] || s->ended[i] >= s->beams;
 }
 
-static neb_status step_beams(struct search *s, const float *logits, int32_t at)
+static neb_status step_beams(struct search *s, int32_t at)
 {
     for (int32_t i = 0; i < s->count; i++) {
         if (!s->done[i]) {
-            choose_beams(s, logits, at, i);
+            choose_beams(s, at, i);
             continue;
         }
         for (int32_t q = i * s->beams; q < (i + 1) * s->beams; q++) s->from[q] = q, s->next[q] = 0;
@@ -187,8 +179,13 @@ static neb_status step_beams(struct search *s, const float *logits, int32_t at)
 
 /* ---- the loop --------------------------------------------------------------------------------------------------- */
 
-static neb_status prefill(struct search *s, const int32_t *prompt, const int32_t *starts,
-                          const float **logits)
+static neb_status step(struct search *s, const int32_t *ids)
+{
+    return s->k ? neb__decoding_step_best(s->d, s->one, ids, s->k, &s->choice)
+                : neb__decoding_step(s->d, s->one, ids, &s->logits);
+}
+
+static neb_status prefill(struct search *s, const int32_t *prompt, const int32_t *starts)
 {
     int64_t total = 0;
     for (int32_t i = 0; i < s->count; i++) total += (int64_t)(starts[i + 1] - starts[i]) * s->beams;
@@ -201,7 +198,7 @@ static neb_status prefill(struct search *s, const int32_t *prompt, const int32_t
         memcpy(ids + at, prompt + starts[i], (size_t)n * sizeof *ids);
         at += n;
     }
-    neb_status status = neb__decoding_step(s->d, s->one, ids, logits);
+    neb_status status = step(s, ids);
     for (int32_t q = 0; q < s->seqs; q++) s->one[q] = 1;
     neb__free(ids);
     return status;
@@ -214,14 +211,14 @@ static bool all_done(const struct search *s)
     return true;
 }
 
-static neb_status loop(struct search *s, const float *logits)
+static neb_status loop(struct search *s)
 {
     for (int32_t at = 0; at < s->how->max_new && !all_done(s); at++) {
-        if (at) NEB_TRY(neb__decoding_step(s->d, s->one, s->next, &logits));
+        if (at) NEB_TRY(step(s, s->next));
         if (s->beams > 1)
-            NEB_TRY(step_beams(s, logits, at));
+            NEB_TRY(step_beams(s, at));
         else
-            choose_singly(s, logits, at);
+            choose_singly(s, at);
     }
     for (int32_t i = 0; s->beams > 1 && i < s->count; i++) /* what has not ended competes as it is */
         if (!s->done[i])
@@ -290,8 +287,10 @@ neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
                        .vocab = (int32_t)neb__decoding_vocab(d),
                        .out = out,
                        .lengths = lengths,
+                       .k = beams > 1              ? 2 * beams
+                            : how->temperature > 0 ? 0
+                                                   : 1,
                        .rng = {how->seed}};
-    const float *logits = NULL;
     int32_t longest = 0, most = 1 << 24;
     for (int32_t i = 0; i < count; i++)
         if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
@@ -300,8 +299,8 @@ neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
     if (status == NEB_OK)
         status = neb__decoding_start_short(d, s.seqs, longest + (how->max_new < most ? how->max_new : most),
                                            source);
-    if (status == NEB_OK) status = prefill(&s, prompt, starts, &logits);
-    if (status == NEB_OK) status = loop(&s, logits);
+    if (status == NEB_OK) status = prefill(&s, prompt, starts);
+    if (status == NEB_OK) status = loop(&s);
     free_room(&s);
     return status;
 }

@@ -51,7 +51,8 @@ neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
                            .ldy = y->ld,
                            .act = act,
                            .alpha = 1,
-                           .type = x->type};
+                           .type = x->type,
+                           .packed = neb__packed_weight(t, w)};
     a.scratch = neb__scratch(t, NEB_SLOT_LINEAR, &a);
     if (NEB_FUSED(t, linear, &a) != NEB_OK) return NULL;
     y->needs_grad = train;
@@ -135,7 +136,8 @@ neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_pa
                            .ldy = y->ld,
                            .acc_y = 1,
                            .alpha = alpha,
-                           .type = x->type};
+                           .type = x->type,
+                           .packed = neb__packed_weight(t, w)};
     a.scratch = neb__scratch(t, NEB_SLOT_LINEAR, &a);
     if (NEB_FUSED(t, linear, &a) != NEB_OK) return NULL;
     if (neb__grad_wanted(t) && w->trainable) z->root->needs_grad = true;

@@ -95,6 +95,7 @@ static neb_status add(neb_params *ps, const struct neb_param_spec *s, neb_param 
         return neb__fail(NEB_ERR_NOMEM, "out of memory for parameter '%s'", s->name);
     }
     *p = (neb_param){.name = name,
+                     .number = ps->count,
                      .ndim = s->ndim,
                      .split = s->split,
                      .init = s->init,

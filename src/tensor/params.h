@@ -14,6 +14,7 @@
 
 struct neb_param {
     char *name;
+    int number; /* its place in the set's list */
     int ndim;
     int64_t shape[4];  /* local */
     int64_t global[4]; /* of the whole, unsplit parameter */

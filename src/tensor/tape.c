@@ -69,6 +69,7 @@ void neb_tape_destroy(neb_tape *t)
     neb_device *d = t->dev;
     d->ops->sync(d->ctx);
     while (t->plans) drop_plan(t, t->plans);
+    neb__tape_free_packed(t);
     if (t->arena) d->ops->free(d->ctx, t->arena);
     if (t->ctl) d->ops->free(d->ctx, t->ctl);
     if (t->ctl_host[0] && d->ops->host_alloc)

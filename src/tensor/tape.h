@@ -64,6 +64,12 @@ struct neb_frame {
     uint32_t drops; /* dropouts seen in the enclosing frame */
 };
 
+/* A weight in the layout of the device's products (packed.h). */
+struct neb_packed {
+    void *data; /* device; NULL: none yet */
+    uint64_t generation;
+};
+
 struct neb_tape {
     neb_device *dev;
     neb_params *params;
@@ -102,6 +108,13 @@ struct neb_tape {
     int turn;
     struct neb_ctl arrived;
 
+    bool keep_packed;
+    struct {
+        struct neb_packed *list; /* (count), by the parameters' numbers */
+        int count;
+        uint64_t generation;
+    } packed;
+
     bool fallback, force_reference, poison, graphs;
     uint32_t warned; /* slots whose fallback was announced */
     neb_grad_ready_fn grad_ready;
@@ -125,6 +138,9 @@ neb_tensor *neb__alias(neb_tape *t, neb_tensor *x);
 void *neb__data(neb_tape *t, neb_tensor *x);         /* NULL for NULL */
 const float *neb__master(neb_tape *t, neb_param *p); /* F32 values of a parameter; NULL for NULL */
 const void *neb__working(neb_tape *t, neb_param *p); /* its values in the compute type; NULL for NULL */
+
+const void *neb__packed_weight(neb_tape *t, neb_param *w); /* its copy for products, or NULL (packed.h) */
+void neb__tape_free_packed(neb_tape *t);
 
 int64_t neb__rows(const neb_tensor *x);
 int64_t neb__cols(const neb_tensor *x); /* product of all dimensions but the first */

@@ -216,4 +216,5 @@ const struct neb_device_ops neb__cpu_ops = {
 #undef NEB__X
         .norm_residual = neb__cpu_norm,
     .norm_residual_bwd = neb__cpu_norm_bwd,
+    .packed_bytes = neb__cpu_packed_bytes,
 };

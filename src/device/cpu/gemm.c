@@ -9,6 +9,9 @@
  * one into bands of columns, and the task packs its part of B. With too few bands for all threads C is cut both ways, and
  * both operands are packed in advance, in slices of k that fit the caches.
  *
+ * A B that was packed before (weights, while text is generated) is read as it is; what is left of a product of few rows is
+ * one pass over it, a panel against all of A at a time.
+ *
  * Large operands are packed in slices, so that work memory stays below about 2 * SLICE_BYTES: slices of k outermost
  * (C accumulates), then of n, then of m. */
 #include "device/cpu/cpu.h"
@@ -134,12 +137,17 @@ static void run_step(const struct job *j, const struct neb_epilogue *e, const st
 {
     const int64_t mr = j->k->mr, nr = j->k->nr, depth = j->k1 - j->k0;
     const int64_t a_stride = (j->cut == ROW_BANDS ? kc : depth) * mr,
-                  b_stride = (j->cut == COLUMN_BANDS ? kc : depth) * nr;
+                  b_stride = (j->p->b_packed           ? j->p->k
+                              : j->cut == COLUMN_BANDS ? kc
+                                                       : depth) *
+                             nr;
     float *a = j->a + c->a0 * a_stride + kb * mr, *b = j->b + c->b0 * b_stride + kb * nr;
+    if (j->p->b_packed) /* only read */
+        b = (float *)(uintptr_t)j->p->b_packed + (j->n0 / nr + c->b0) * b_stride + (j->k0 + kb) * nr;
     if (j->cut == ROW_BANDS) {
         a = j->a + worker * j->block_m * mr * step;
         for (int64_t pa = c->a0; pa < c->a1; pa++) pack_a(j, pa, j->k0 + kb, kc, a + (pa - c->a0) * a_stride);
-    } else if (j->cut == COLUMN_BANDS) {
+    } else if (j->cut == COLUMN_BANDS && !j->p->b_packed) {
         b = j->b + worker * j->block_n * nr * step;
         for (int64_t pb = c->b0; pb < c->b1; pb++) pack_b(j, pb, j->k0 + kb, kc, b + (pb - c->b0) * b_stride);
         for (int64_t pa = c->a0; pa < c->a1; pa++)
@@ -234,8 +242,9 @@ static neb_status reserve(struct neb_cpu *c, struct job *j, const struct slices 
     const int64_t step = step_of(p, depth) < depth ? KC : depth; /* a shorter last slice may step wider */
     const int64_t own = step * neb__pool_threads(c->pool);       /* of a panel, in all workers' parts */
     const int64_t a = j->k->mr * (j->cut == ROW_BANDS ? j->block_m * own : blocks_of(s->m, j->k->mr) * depth);
-    const int64_t b =
-        j->k->nr * (j->cut == COLUMN_BANDS ? j->block_n * own : blocks_of(s->n, j->k->nr) * depth);
+    const int64_t b = p->b_packed ? 0
+                                  : j->k->nr * (j->cut == COLUMN_BANDS ? j->block_n * own
+                                                                       : blocks_of(s->n, j->k->nr) * depth);
     const int64_t sums = p->e.colsum ? row_blocks * p->n : 0;
     void *w;
     NEB_TRY(neb__cpu_work(c, NEB_WORK_GEMM, (size_t)(a + b + sums + 64) * sizeof(float), &w));
@@ -261,7 +270,7 @@ neb_status neb__cpu_product(struct neb_cpu *c, const struct neb_product *p)
             for (j.m0 = 0; j.m0 < p->m; j.m0 = j.m1) {
                 j.m1 = min64(j.m0 + s.m, p->m);
                 j.pack_a = j.cut != ROW_BANDS && (s.m < p->m || j.n0 == 0);
-                j.pack_b = j.cut != COLUMN_BANDS && j.m0 == 0;
+                j.pack_b = j.cut != COLUMN_BANDS && j.m0 == 0 && !p->b_packed;
                 run_slice(c, &j);
             }
         }
@@ -271,6 +280,30 @@ neb_status neb__cpu_product(struct neb_cpu *c, const struct neb_product *p)
     const int64_t blocks = blocks_of(p->m, c->k->mr * j.block_m);
     struct neb_colsum sum = {j.colsums, p->e.colsum, blocks, p->n, p->n, p->acc_colsum, NEB_F32};
     return neb__cpu_colsum(c, &sum);
+}
+
+int64_t neb__cpu_packed_bytes(void *dev, int64_t out, int64_t in, neb_dtype type)
+{
+    const struct neb_cpu *c = dev;
+    (void)type; /* panels are F32 */
+    return blocks_of(out, c->k->nr) * c->k->nr * in * (int64_t)sizeof(float);
+}
+
+static void pack_weight_task(void *arg, int task, int worker)
+{
+    const struct job *j = arg;
+    (void)worker;
+    pack_b(j, task, 0, j->p->k, j->b + task * j->k->nr * j->p->k);
+}
+
+neb_status neb__cpu_pack_linear(void *dev, const struct neb_pack_linear *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(neb__cpu_check_type("pack_linear", a->type));
+    const struct neb_product p = {.b = {a->w, a->in, 0, a->type}, .n = a->out, .k = a->in};
+    struct job j = {.p = &p, .k = c->k, .b = a->packed, .n1 = a->out};
+    neb__pool_run(c->pool, pack_weight_task, &j, (int)blocks_of(a->out, c->k->nr));
+    return NEB_OK;
 }
 
 /* C *= beta, for a beta that is neither 0 nor 1. */

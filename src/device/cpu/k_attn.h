@@ -182,6 +182,8 @@ static void attn_block(const struct neb_attn *a, const struct heads *h, const st
         }
 }
 
+#include "device/cpu/k_attn_few.h"
+
 /* One task: a sequence and a key head, with all query heads that read it. */
 static void k_attn(const void *args, const struct neb_span *s)
 {
@@ -195,6 +197,11 @@ static void k_attn(const void *args, const struct neb_span *s)
         const int64_t seq = t / a->kv_heads, kh = t % a->kv_heads;
         struct heads h = heads_of(a, seq, bq);
         if (h.tq <= 0) continue;
+        if (h.tq <= FEW_ROWS) {
+            for (int64_t head = kh * group; head < (kh + 1) * group; head++)
+                attn_few(a, &h, b.scores, seq, head);
+            continue;
+        }
         struct neb_operand k = {at(a->k, h.k0 * a->ldk + kh * h.hd, a->type), a->ldk, 0, a->type};
         struct neb_operand v = {at(a->v, h.k0 * a->ldv + kh * h.hd, a->type), a->ldv, 1, a->type};
         pack_all(&k, h.tk, h.hd, NR, b.k_across);

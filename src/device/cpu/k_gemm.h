@@ -81,7 +81,11 @@ INLINE void pack_square(const void *src, int64_t ld_src, int have, int depth, in
 {
     vf v[LANES];
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) v[i] = i < have ? load(src, i * ld_src, depth, T) : (vf){0};
+    for (int i = 0; i < LANES; i++) {
+        __builtin_prefetch(at(src, (i + LANES) * ld_src, T), 0,
+                           3); /* rows are far apart: no stream to foresee */
+        v[i] = i < have ? load(src, i * ld_src, depth, T) : (vf){0};
+    }
     transpose(v);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)

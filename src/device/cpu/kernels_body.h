@@ -7,6 +7,7 @@
 #include "device/cpu/k_rows.h"
 #include "device/cpu/k_norm.h"
 #include "device/cpu/k_loss.h"
+#include "device/cpu/k_best.h"
 #include "device/cpu/k_optim.h"
 #include "device/cpu/k_gemm.h"
 #include "device/cpu/k_attn.h"
@@ -50,4 +51,5 @@ const struct neb_cpu_kernels KERNELS = {
     .cosine = k_cosine,
     .sumsq = k_sumsq,
     .update = k_update,
+    .best = k_best,
 };

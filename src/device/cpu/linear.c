@@ -26,7 +26,8 @@ neb_status neb__cpu_linear(void *dev, const struct neb_linear *a)
                                   .bias = a->bias,
                                   .bias_type = a->type,
                                   .act = a->act,
-                                  .pre = a->pre}};
+                                  .pre = a->pre},
+                            .b_packed = a->packed};
     return neb__cpu_product(dev, &p);
 }
 

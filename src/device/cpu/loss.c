@@ -1,4 +1,4 @@
-/* loss.c: the losses. Pieces are fixed blocks of rows; each leaves a partial sum in double, and the partial sums
+/* loss.c: the losses, and the best of each row. Pieces are fixed blocks of rows; each leaves a partial sum in double, and the partial sums
  * are added in order: the same bits for every thread count. */
 #include "device/cpu/cpu.h"
 
@@ -62,4 +62,13 @@ neb_status neb__cpu_cosine(void *dev, const struct neb_pair_loss *a)
     struct neb_cpu *c = dev;
     NEB_TRY(check_loss("cosine", &a->loss, a->type));
     return run_loss(c, c->k->cosine, a, a->rows, &a->loss);
+}
+
+neb_status neb__cpu_best(void *dev, const struct neb_best *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(neb__cpu_check_type("best", a->type));
+    if (a->k < 1) return neb__fail(NEB_ERR_INVALID, "cpu: best: the %d largest of a row", a->k);
+    neb__cpu_range(c, c->k->best, a, a->rows, 1, NULL);
+    return NEB_OK;
 }

@@ -1,0 +1,86 @@
+/* packed.c: weights kept in the layout of the device's products, and the outputs of a search.
+ *
+ * A tape has one copy per parameter at most, found by the parameter's number. It carries the generation it was made in;
+ * changed weights begin a new generation, and an older copy is made anew where it lies. Training never reads copies: they
+ * belong to a tape, and only a tape that was told to keep them has any. */
+#include "tensor/packed.h"
+#include "base/mem.h"
+#include "tensor/tape.h"
+
+void neb__tape_keep_packed(neb_tape *t, bool on)
+{
+    t->keep_packed = on && t->dev->ops->pack_linear;
+}
+
+void neb__tape_weights_changed(neb_tape *t)
+{
+    t->packed.generation++;
+}
+
+void neb__tape_free_packed(neb_tape *t)
+{
+    for (int i = 0; i < t->packed.count; i++)
+        if (t->packed.list[i].data) t->dev->ops->free(t->dev->ctx, t->packed.list[i].data);
+    neb__free(t->packed.list);
+    t->packed.list = NULL;
+    t->packed.count = 0;
+}
+
+static struct neb_packed *entry_of(neb_tape *t, const neb_param *w)
+{
+    if (!t->packed.list) {
+        t->packed.list = NEB_NEW_ARRAY(struct neb_packed, (size_t)t->params->count);
+        if (!t->packed.list) return NULL;
+        t->packed.count = t->params->count;
+    }
+    return &t->packed.list[w->number];
+}
+
+const void *neb__packed_weight(neb_tape *t, neb_param *w)
+{
+    if (!t->keep_packed || t->dry || t->failed != NEB_OK) return NULL;
+    const struct neb_device_ops *ops = t->dev->ops;
+    struct neb_packed *p = entry_of(t, w);
+    if (!p) {
+        neb__tape_fail(t, NEB_ERR_NOMEM, "linear", "out of memory for the list of packed weights");
+        return NULL;
+    }
+    if (p->data && p->generation == t->packed.generation) return p->data;
+    struct neb_pack_linear a = {.w = neb__working(t, w),
+                                .out = w->shape[0],
+                                .in = w->values / w->shape[0],
+                                .type = t->params->shadow ? NEB_BF16 : NEB_F32};
+    neb_status s = NEB_OK;
+    if (!p->data)
+        s = ops->alloc(t->dev->ctx, (size_t)ops->packed_bytes(t->dev->ctx, a.out, a.in, a.type), &p->data);
+    a.packed = p->data;
+    if (s == NEB_OK) s = ops->pack_linear(t->dev->ctx, &a);
+    if (neb__done(t, s) != NEB_OK) return NULL;
+    p->generation = t->packed.generation;
+    return p->data;
+}
+
+bool neb__has_best(const neb_device *d)
+{
+    return d->ops->best != NULL;
+}
+
+void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b)
+{
+    if (!neb__want_act(t, "best", "x", x, -1, -1)) return;
+    const int64_t rows = neb__rows(x);
+    const size_t bytes = (size_t)rows * (2 * (size_t)(k > 0 ? k : 0) + 1) * 4;
+    if (k < 1 || !b || b->bytes < bytes || !neb__contiguous(x)) {
+        neb__tape_fail(t, NEB_ERR_SHAPE, "best",
+                       "the %d largest of %" PRId64
+                       " rows need a contiguous tensor and a buffer of %zu bytes",
+                       k, rows, bytes);
+        return;
+    }
+    neb__use(x);
+    struct neb_best a = {
+        .x = neb__data(t, x), .value = b->data, .rows = rows, .cols = neb__cols(x), .k = k, .type = x->type};
+    a.id = (int32_t *)(a.value + rows * k);
+    a.lse = (float *)(a.id + rows * k);
+    NEB_CALL(t, best, &a);
+}

@@ -1,0 +1,19 @@
+/* packed.h (internal): for runs in which the weights stay as they are while a tape runs again and again with few rows, as when
+ * text is generated. */
+#ifndef NEB_TENSOR_PACKED_H
+#define NEB_TENSOR_PACKED_H
+
+#include <nebula/engine.h>
+
+/* From now on linear layers of the tape's runs read copies of their weights in the layout that the device's products want.
+ * A copy is made when its weight is first used, and again after neb__tape_weights_changed(), which whoever changes the
+ * parameters between two runs owes. Without effect on a device that has no such layout. */
+void neb__tape_keep_packed(neb_tape *t, bool on);
+void neb__tape_weights_changed(neb_tape *t);
+
+/* Writes the k largest of each row of x (rows, n) into the buffer: values F32 (rows, k), their columns I32 (rows, k), log of
+ * the sum of the row's exponentials F32 (rows). Only where neb__has_best(). */
+bool neb__has_best(const neb_device *d);
+void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b);
+
+#endif
