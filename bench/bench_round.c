@@ -9,7 +9,8 @@
  *     CASE.seconds      of a round: every fragment once
  *     CASE.bytes        of updates that a site sends in a round
  *     CASE.line         how much of the line's limit for these bytes is reached
- *     CASE.encode, CASE.apply   seconds a round on the sessions own thread
+ *     CASE.encode, CASE.apply   seconds a round on the session's own thread, waiting for the disk among them
+ *     CASE.cpu.merge, .driver, .links   processor seconds a round and site: of neb_step(), the session's thread, the links'
  *     CASE.memory       bytes a parameter that a site needs at most beyond the parameters themselves
  *     CASE.what_if      the simulator's forecast of the seconds, over the measured ones */
 #include "bench.h"
@@ -31,6 +32,8 @@
 #include <unistd.h>
 
 enum { SITES_MAX = 8 };
+enum { CPU_MERGE, CPU_DRIVER, CPU_LINKS, CPU };
+static const char *const cpu_names[CPU] = {"cpu.merge", "cpu.driver", "cpu.links"};
 
 struct options {
     char *only;
@@ -65,6 +68,7 @@ struct shared {
     volatile int stop, failed;
     struct {
         volatile int64_t records, out; /* applied; bytes of updates sent */
+        volatile double cpu[CPU];      /* seconds so far */
         double memory, idle;           /* bytes beyond the parameters; seconds of an idle step */
         double encode, apply;          /* seconds spent on the session's own thread, in all */
         int64_t total;                 /* records, in all */
@@ -121,6 +125,9 @@ static void train(neb_session *s, struct member *m, float *x, size_t n)
         neb_session_get_status(s, &st);
         m->shared->site[m->index].records = st.applied;
         m->shared->site[m->index].out = st.out[NEB_TRAFFIC_UPDATES];
+        m->shared->site[m->index].cpu[CPU_MERGE] = st.merge_cpu_s;
+        m->shared->site[m->index].cpu[CPU_DRIVER] = st.driver_cpu_s;
+        m->shared->site[m->index].cpu[CPU_LINKS] = st.links_cpu_s;
     }
 }
 
@@ -213,9 +220,18 @@ static int64_t progress(const struct shared *sh, int sites, double *out)
 
 struct outcome {
     double records, seconds, bytes; /* in the measured time */
+    double cpu[CPU];                /* likewise, mean of the sites */
     double memory, idle;
     double encode, apply; /* seconds a record */
 };
+
+static void cpu_so_far(const struct shared *sh, int sites, double out[CPU])
+{
+    for (int k = 0; k < CPU; k++) {
+        out[k] = 0;
+        for (int i = 0; i < sites; i++) out[k] += sh->site[i].cpu[k] / sites;
+    }
+}
 
 /* Warm for a round and a half, then measured for so many rounds or seconds. */
 static bool watch(const struct round_case *c, const struct options *o, int fragments, struct shared *sh,
@@ -223,15 +239,21 @@ static bool watch(const struct round_case *c, const struct options *o, int fragm
 {
     double nominal = c->mbit > 0 ? (c->sites - 1) * c->params * 0.516 * 8 / (c->mbit * 1e6) : 0;
     double limit = 60 + 8 * nominal, time = o->time > 0 ? o->time : c->mbit > 0 ? 1e9 : 5, bytes0 = 0, bytes;
+    double cpu0[CPU] = {0};
     int64_t start = neb__now_ns(), began = 0, first = 0;
     while (neb__seconds_since(start) < limit && !sh->failed) {
         usleep(5000);
         int64_t now = progress(sh, c->sites, &bytes);
-        if (!began && now >= 3 * fragments / 2 + 2) began = neb__now_ns(), first = now, bytes0 = bytes;
+        if (!began && now >= 3 * fragments / 2 + 2) {
+            began = neb__now_ns(), first = now, bytes0 = bytes;
+            cpu_so_far(sh, c->sites, cpu0);
+        }
         if (!began) continue;
         out->records = (double)(now - first);
         out->seconds = neb__seconds_since(began);
         out->bytes = bytes - bytes0;
+        cpu_so_far(sh, c->sites, out->cpu);
+        for (int k = 0; k < CPU; k++) out->cpu[k] -= cpu0[k];
         if ((c->rounds > 0 && out->records >= c->rounds * fragments) || out->seconds > time) return true;
     }
     return began && out->records > fragments;
@@ -305,6 +327,9 @@ static void report(struct neb_figures *f, const struct round_case *c, const stru
     FIGURE("line", bytes * 8 / (c->mbit * 1e6) / seconds, "of its limit", NEB_AT_LEAST, c->share);
     FIGURE("encode", r->encode * fragments, "s a round", NEB_REPORT, 0);
     FIGURE("apply", r->apply * fragments, "s a round", NEB_REPORT, 0);
+    for (int k = 0; k < CPU; k++) {
+        FIGURE(cpu_names[k], r->cpu[k] / rounds, "s a round", NEB_REPORT, 0);
+    }
     FIGURE("memory", r->memory / c->params, "B/parameter", NEB_AT_MOST, 16);
     FIGURE("what_if", forecast(c, bytes) / seconds, "of measured", NEB_REPORT, 0);
 #undef FIGURE

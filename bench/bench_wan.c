@@ -8,6 +8,8 @@
  *
  *     efficiency.replica.LINE   share of the speed without communication, both sites together (target 0.97)
  *     commits.replica.LINE      records that were committed in the time that counts (at least 8)
+ *     cpu.replica.LINE          processor seconds a site and sweep of all fragments: neb_step() itself, the session's own
+ *                               thread, the links' (their share of a sweep is what the efficiency lacks to 1 at least)
  *     bytes.replica.LINE        bytes sent for each token trained on; fp32_ratio: those of fp32 gradients at every step over it
  *
  * Relay and tutor are measured by `nebula-i bench streams`. */
@@ -26,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORDS = 11995, LINES = 20000, TURNS_MAX = 9, SITES = 2 };
+enum { WORDS = 11995, LINES = 20000, TURNS_MAX = 9, SITES = 2, FRAGMENTS = 8 };
 static const double lead_in = 10;
 
 struct options {
@@ -157,7 +159,9 @@ static double growth(const char *out, const char *site, const char *name, double
 
 struct arm {
     double rate, commits, bytes, tokens;
+    double cpu[3]; /* seconds of a site: merge, driver, links */
 };
+static const char *const cpu_names[3] = {"merge", "driver", "links"};
 
 static struct arm read_arm(const char *out, bool apart)
 {
@@ -170,6 +174,11 @@ static struct arm read_arm(const char *out, bool apart)
         if (apart) continue;
         r.bytes += growth(out, sites[i], "wan/out", &seconds);
         r.commits = fmax(r.commits, growth(out, sites[i], "wan/records", &seconds));
+        for (int k = 0; k < 3; k++) {
+            char name[32];
+            snprintf(name, sizeof name, "wan/cpu/%s", cpu_names[k]);
+            r.cpu[k] += growth(out, sites[i], name, &seconds) / SITES;
+        }
     }
     return r;
 }
@@ -179,7 +188,7 @@ static struct arm read_arm(const char *out, bool apart)
 static bool measure(const struct options *o, const char *dir, const char *wan, int64_t *interval,
                     struct neb_figures *f)
 {
-    double share[TURNS_MAX], bytes[TURNS_MAX], commits = INFINITY;
+    double share[TURNS_MAX], bytes[TURNS_MAX], cpu[3][TURNS_MAX], commits = INFINITY;
     char name[96], line[48], out[PATH_MAX];
     int turns = (int)(o->turns < 1 ? 1 : o->turns > TURNS_MAX ? TURNS_MAX : o->turns);
     snprintf(line, sizeof line, "%s", wan);
@@ -196,6 +205,7 @@ static bool measure(const struct options *o, const char *dir, const char *wan, i
         share[k] = arm[0].rate / arm[1].rate;
         bytes[k] = arm[0].bytes / arm[0].tokens;
         commits = fmin(commits, arm[0].commits);
+        for (int i = 0; i < 3; i++) cpu[i][k] = arm[0].cpu[i] * FRAGMENTS / arm[0].commits;
         fprintf(stderr, "%s: %.0f tokens/s, %.0f apart, H %" PRId64 ", %.0f commits\n", line, arm[0].rate,
                 arm[1].rate, *interval, arm[0].commits);
     }
@@ -206,6 +216,10 @@ static bool measure(const struct options *o, const char *dir, const char *wan, i
     neb__figure(f, name, neb__median(share, turns), "", NEB_AT_LEAST, 0.97);
     snprintf(name, sizeof name, "commits.replica.%s", line);
     neb__figure(f, name, commits, "", NEB_AT_LEAST, 8);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "cpu.replica.%s.%s", line, cpu_names[i]);
+        neb__figure(f, name, neb__median(cpu[i], turns), "s a sweep", NEB_REPORT, 0);
+    }
     snprintf(name, sizeof name, "bytes.replica.%s", line);
     neb__figure(f, name, each, "B/token", NEB_REPORT, 0);
     snprintf(name, sizeof name, "fp32_ratio.replica.%s", line);

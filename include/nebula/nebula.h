@@ -138,6 +138,8 @@ struct neb_session_status {
      * others; starting and catching up. Their sum is the time since neb_session_start(). */
     double compute_s, merge_s, wait_s, recover_s;
     double encode_s, apply_s; /* beside it, on the session's own thread */
+    /* Processor time that the run takes from the training: of neb_step(), of the session's own thread, of the links'. */
+    double merge_cpu_s, driver_cpu_s, links_cpu_s;
     /* The newest decision of the rate controller. */
     char rung[16];
     int64_t interval, decisions;

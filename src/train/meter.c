@@ -154,6 +154,9 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     neb__metrics_put(m->metrics, step, "wan/out", m->bytes_before[0] + m->bytes[0]);
     neb__metrics_put(m->metrics, step, "wan/in", m->bytes_before[1] + m->bytes[1]);
     neb__metrics_put(m->metrics, step, "wan/records", (double)s->applied);
+    neb__metrics_put(m->metrics, step, "wan/cpu/merge", s->merge_cpu_s);
+    neb__metrics_put(m->metrics, step, "wan/cpu/driver", s->driver_cpu_s);
+    neb__metrics_put(m->metrics, step, "wan/cpu/links", s->links_cpu_s);
     neb__metrics_put(m->metrics, step, "wan/peers", m->peers);
     if (m->job->plan == NEB_STRATEGY_REPLICA)
         neb__metrics_put(m->metrics, step, "wan/interval",

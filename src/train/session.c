@@ -228,9 +228,13 @@ static neb_status take_snapshot(neb_session *s)
 /* Merges, and takes the copy a capture waits for. The lock is held; *post: the driver is to be told. */
 static neb_status exchange(neb_session *s, bool *changed, bool *post)
 {
-    NEB_TRY(merge(s, changed));
     *post = s->capture_wanted && !s->capture_taken;
-    return *post ? take_snapshot(s) : NEB_OK;
+    if (!*post && !s->edits) return NEB_OK;
+    double cpu = neb__thread_cpu();
+    neb_status st = merge(s, changed);
+    if (st == NEB_OK && *post) st = take_snapshot(s);
+    s->status.merge_cpu_s += neb__thread_cpu() - cpu;
+    return st;
 }
 
 static void tell_snapshot(neb_session *s)

@@ -202,6 +202,7 @@ void neb__session_snapshot_taken(neb_session *s)
     neb__session_took(&s->encode_took, neb__seconds_since(start));
     pthread_mutex_lock(&s->lock);
     s->status.encode_s += neb__seconds_since(start);
+    s->status.driver_cpu_s = neb__thread_cpu();
     s->status.parcels += status == NEB_OK && !empty;
     pthread_mutex_unlock(&s->lock);
     captured(s, &h, empty ? NULL : &hash, empty, status);

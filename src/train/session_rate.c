@@ -274,6 +274,9 @@ void neb_session_loss(neb_session *s, double loss)
 static void copy_lines(void *arg)
 {
     neb_session *s = arg;
+    pthread_mutex_lock(&s->lock);
+    s->status.links_cpu_s = neb__thread_cpu();
+    pthread_mutex_unlock(&s->lock);
     for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
         struct neb_line line = {0};
         if (i == s->self || neb__net_line(s->net, i, &line) != NEB_OK) memset(&line, 0, sizeof line);
