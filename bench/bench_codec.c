@@ -105,7 +105,8 @@ static neb_status speed(struct bench *b, const struct neb_rung *rung)
     size_t n = (size_t)b->opt.values;
     int repeat = (int)b->opt.repeat;
     double enc[32], dec[32], copy[32];
-    struct neb_codec_input in = {b->delta, b->residual, n, rung->cls == NEB_SPARSE ? 0.95f : 1.0f, NULL, 1};
+    struct neb_codec_input in = {b->delta, b->residual, n,   rung->cls == NEB_SPARSE ? 0.95f : 1.0f,
+                                 NULL,     1,           NULL};
     float *scales = NULL;
     if (rung->kind == NEB_RUNG_EXTERN) {
         size_t count = n / NEB_CODEC_EXT_BLOCK + 1;
@@ -239,7 +240,7 @@ static neb_status fifty_rounds(struct bench *b, const struct neb_rung *rung, enu
         fill(b, source, round, SMALL, d);
         for (int mode = 0; s == NEB_OK && mode < 2; mode++) { /* without, with feedback */
             struct neb_codec_input in = {
-                d, mode ? e : NULL, SMALL, 1.0f, rung->kind == NEB_RUNG_EXTERN ? scales : NULL, 1};
+                d, mode ? e : NULL, SMALL, 1.0f, rung->kind == NEB_RUNG_EXTERN ? scales : NULL, 1, NULL};
             neb__buf_clear(&b->out);
             s = neb__codec_encode(rung, &in, r, NULL, &b->out);
             if (s == NEB_OK) s = neb__codec_decode(b->out.data, b->out.len, in.scales, SMALL, c);
@@ -289,7 +290,7 @@ static neb_status quality(struct bench *b, const struct neb_rung *rung, enum sou
 /* The lossless stage behind a dense rung: bytes saved at a slow line. */
 static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
 {
-    struct neb_codec_input in = {b->delta, b->residual, SMALL * 4, 1.0f, NULL, 1};
+    struct neb_codec_input in = {b->delta, b->residual, SMALL * 4, 1.0f, NULL, 1, NULL};
     size_t gain = 0;
     neb__buf_clear(&b->out);
     if (b->opt.values < (int64_t)in.n) return NEB_OK;

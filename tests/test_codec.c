@@ -109,7 +109,8 @@ static void check_one(const struct neb_rung *rung, struct work *w, size_t n, enu
     fill(kind, n, 11 + n, w->d);
     if (feedback) fill(GAUSS, n, 12, w->e);
     for (size_t i = 0; i <= n / NEB_CODEC_EXT_BLOCK; i++) w->scales[i] = i % 7 == 3 ? 0.0f : 2.5e-5f;
-    struct neb_codec_input in = {w->d, feedback ? w->e : NULL, n, feedback ? 0.95f : 1.0f, w->scales, 3};
+    struct neb_codec_input in = {w->d, feedback ? w->e : NULL, n, feedback ? 0.95f : 1.0f, w->scales, 3,
+                                 NULL};
     struct neb_codec_stats stats;
     struct neb_codec_info info;
     neb__buf_clear(&w->out);
@@ -184,7 +185,7 @@ static void instruction_sets_agree(void **state)
             assert_ok(neb__codec_force("plain"));
             check_one(&neb__rungs[r], &w, n, (enum data)kind, kind == HEAVY);
             struct neb_codec_input in = {
-                w.d, kind == HEAVY ? w.e : NULL, n, kind == HEAVY ? 0.95f : 1.0f, w.scales, 3};
+                w.d, kind == HEAVY ? w.e : NULL, n, kind == HEAVY ? 0.95f : 1.0f, w.scales, 3, NULL};
             for (int s = 0; s < 2; s++) {
                 if (neb__codec_force(names[s]) != NEB_OK) continue;
                 assert_string_equal(neb__codec_simd(), names[s]);
@@ -318,7 +319,7 @@ static void refuses_what_cannot_be_coded(void **state)
                     fill(GAUSS, n, 6, w.e);
                     w.d[where[at]] = bad[b];
                     memcpy(w.r2, w.e, n * sizeof(float));
-                    struct neb_codec_input in = {w.d, w.e, n, 1.0f, w.scales, 1};
+                    struct neb_codec_input in = {w.d, w.e, n, 1.0f, w.scales, 1, NULL};
                     neb__buf_clear(&w.out);
                     assert_ok(neb__buf_append(&w.out, "abc", 3));
                     assert_status(neb__codec_encode(&neb__rungs[r], &in, in_place ? w.e : w.r, NULL, &w.out),
@@ -329,7 +330,7 @@ static void refuses_what_cannot_be_coded(void **state)
     /* Both finite, the sum not. */
     fill(GAUSS, n, 5, w.d);
     w.d[77] = w.e[77] = 3e38f;
-    struct neb_codec_input in = {w.d, w.e, n, 1.0f, NULL, 1};
+    struct neb_codec_input in = {w.d, w.e, n, 1.0f, NULL, 1, NULL};
     assert_status(neb__codec_encode(neb__rung_by_name("int8"), &in, w.r, NULL, &w.out), NEB_ERR_RANGE);
     assert_non_null(strstr(neb_last_error(), "value 77"));
     in.n = 0;
@@ -357,7 +358,7 @@ static void damage_is_harmless(void **state)
     fill(HEAVY, n, 9, w.d);
     for (int i = 0; i < 4; i++) w.scales[i] = 1e-3f;
     for (int r = 0; r < neb__rung_count; r++) {
-        struct neb_codec_input in = {w.d, NULL, n, 1.0f, w.scales, 1};
+        struct neb_codec_input in = {w.d, NULL, n, 1.0f, w.scales, 1, NULL};
         neb__buf_clear(&w.out);
         assert_ok(neb__codec_encode(&neb__rungs[r], &in, NULL, NULL, &w.out));
         for (size_t len = 0; len < w.out.len; len++) /* every truncation */
@@ -390,7 +391,7 @@ static void modular_sums(void **state)
     for (int site = 0; site < SITES; site++) {
         fill(GAUSS, LEN, 40 + (uint64_t)site, w.d);
         w.d[123] = 50.0f; /* far outside: clipped, the rest stays in the residual */
-        struct neb_codec_input in = {w.d, NULL, LEN, 1.0f, w.scales, SITES};
+        struct neb_codec_input in = {w.d, NULL, LEN, 1.0f, w.scales, SITES, NULL};
         struct neb_buf *out = site ? &w.out2 : &w.out;
         neb__buf_clear(out);
         assert_ok(neb__codec_encode(rung, &in, w.r, NULL, out));

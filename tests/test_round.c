@@ -13,6 +13,7 @@
 #include "store/ledger.h"
 #include "store/payload.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +58,77 @@ static void proofs_lead_to_the_root(void **state)
     }
 }
 
+/* A cell is applied in chunks: the result is that of the whole, an overflow at its end leaves its beginning as it was, and
+ * `moved` says what changed. */
+static void a_cell_is_applied_as_a_whole(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    static float theta[N], z[2][N], moved[N], g[N], t[N], m[N];
+    const float *values[2] = {z[0], z[1]};
+    uint32_t weight[2] = {3, 1};
+    struct neb_outer *o;
+    bool finite;
+    for (int i = 0; i < N; i++)
+        theta[i] = (float)(i % 17) - 8, z[0][i] = 0.01f * (float)(i % 5), z[1][i] = -0.3f;
+    assert_ok(neb__outer_create(N, theta, N, &o));
+    struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values, moved};
+    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    memset(m, 0, sizeof m);
+    neb__arith_add(g, z[0], 0.75f, N, true);
+    neb__arith_add(g, z[1], 0.25f, N, false);
+    static float next[N];
+    assert_true(neb__arith_nesterov(theta, m, g, 0.7f, 0.9f, N, t, next));
+    assert_memory_equal(o->theta, t, sizeof t);
+    assert_memory_equal(o->m, next, sizeof next);
+    for (int i = 0; i < N; i++) assert_true(moved[i] == t[i] - theta[i]);
+    z[0][N - 1] = z[1][N - 1] = 3e38f;
+    o->theta[N - 1] = t[N - 1] = 3e38f;
+    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    assert_false(finite);
+    assert_memory_equal(o->theta, t, sizeof t);
+    for (int i = 0; i < N; i++) assert_true(moved[i] == 0);
+    neb__outer_destroy(o);
+}
+
+/* What a site's own side of a record does in one pass: nothing of delta and residual is lost. */
+static void a_record_takes_what_was_sent(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static float x[N], d[N], theta[N], moved[N], decoded[N], e32[N];
+    static uint16_t e[N];
+    uint64_t seed = 5;
+    for (int i = 0; i < N; i++) {
+        seed = neb__mix64(seed);
+        x[i] = (float)(seed % 2001) * 1e-3f - 1, theta[i] = (float)(seed >> 20 & 1023) * 1e-3f;
+        e32[i] = (float)(seed >> 40 & 255) * 1e-5f;
+        moved[i] = (float)(seed >> 50 & 63) * 1e-3f;
+    }
+    neb__site_narrow(e32, N, e);
+    neb__site_widen(e, N, e32);
+    memcpy(d, x, sizeof d);
+    assert_true(neb__site_delta(d, theta, e, N));
+    for (int i = 0; i < N; i++) decoded[i] = (float)(int)(20 * (d[i] + e32[i])) / 20;
+    static float edit[N];
+    static uint16_t next[N];
+    memcpy(edit, d, sizeof d);
+    memcpy(next, e, sizeof e);
+    neb__site_take(edit, next, moved, decoded, 1, N);
+    for (int i = 0; i < N; i++) {
+        float after[1];
+        neb__site_widen(&next[i], 1, after);
+        double before = (double)x[i] - theta[i] + e32[i];
+        double left = (double)x[i] + edit[i] - (theta[i] + (double)moved[i]) + after[0];
+        assert_true(fabs(before - decoded[i] - left) < 1e-6);
+        assert_true(fabsf(after[0] - (d[i] + e32[i] - decoded[i])) <= fabsf(after[0]) / 128);
+    }
+    for (int i = 0; i < N; i++) d[i] = theta[i], e[i] = i & 1 ? 0x8000 : 0; /* -0 is nothing to send */
+    assert_false(neb__site_delta(d, theta, e, N));
+    d[N - 1] = 1e-40f, theta[N - 1] = 0;
+    assert_true(neb__site_delta(d, theta, e, N));
+}
+
 static void overflow_leaves_the_state(void **state)
 {
     (void)state;
@@ -66,7 +138,7 @@ static void overflow_leaves_the_state(void **state)
     struct neb_outer *o;
     bool finite;
     assert_ok(neb__outer_create(2, theta, 2, &o));
-    struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values};
+    struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values, NULL};
     assert_ok(neb__outer_apply(o, 0, &step, &finite));
     assert_false(finite);
     assert_true(o->version[0] == 1 && o->theta[0] == 1 && o->theta[1] == 2 && o->m[0] == 0);
@@ -604,6 +676,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arithmetic_matches_the_golden_vector),
         cmocka_unit_test(proofs_lead_to_the_root),
+        cmocka_unit_test(a_cell_is_applied_as_a_whole),
+        cmocka_unit_test(a_record_takes_what_was_sent),
         cmocka_unit_test(overflow_leaves_the_state),
         cmocka_unit_test(merging_conserves_the_work),
         cmocka_unit_test(records_have_one_form),

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-int64_t neb__now_ns(void);     /* monotonic */
+int64_t neb__now_ns(void);    /* monotonic */
 double neb__thread_cpu(void); /* seconds of processor time that the calling thread has used */
 
 static inline double neb__seconds_since(int64_t start_ns)

@@ -72,13 +72,22 @@ static neb_status scales_valid(const float *scales, size_t n)
 
 /* ---- encoding ----------------------------------------------------------------------------------------------- */
 
+/* Residual of a cell. */
+static const float *residual_of(const struct neb_codec_input *in, size_t start, size_t n)
+{
+    if (in->hooks) return in->hooks->before(in->hooks->arg, start, n);
+    return in->residual ? in->residual + start : NULL;
+}
+
 static neb_status refuse_value(const struct neb_codec_input *in)
 {
+    const float *residual = NULL;
     for (size_t i = 0; i < in->n; i++) {
-        float z = in->residual ? in->delta[i] + in->feedback * in->residual[i] : in->delta[i];
+        if (i % NEB_CELL == 0) residual = residual_of(in, i, cell_values(in->n, i / NEB_CELL));
+        float e = residual ? residual[i % NEB_CELL] : 0, z = in->delta[i] + in->feedback * e;
         if (z < 0x1p126f && z > -0x1p126f) continue;
         return neb__fail(NEB_ERR_RANGE, "value %zu of %zu cannot be coded: delta %g, residual %g", i, in->n,
-                         (double)in->delta[i], in->residual ? (double)in->residual[i] : 0.0);
+                         (double)in->delta[i], (double)e);
     }
     return neb__fail(NEB_ERR_INTERNAL, "a value was refused, but all are in range");
 }
@@ -114,13 +123,13 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
                          size_t *len)
 {
     size_t cells = neb__codec_cells(in->n), at = work ? 4 * cells : 0;
-    struct neb__pass p = {.feedback = in->feedback, .stream = (uintptr_t)next % 64 == 0};
+    struct neb__pass p = {.feedback = in->feedback, .stream = next && (uintptr_t)next % 64 == 0};
     for (size_t c = 0; c < cells; c++) {
         size_t start = c * NEB_CELL, size = 0;
         p.n = cell_values(in->n, c);
         p.delta = in->delta + start;
-        p.residual = in->residual ? in->residual + start : NULL;
-        p.next = next ? next + start : NULL;
+        p.residual = residual_of(in, start, p.n);
+        p.next = in->hooks ? in->hooks->next : next ? next + start : NULL;
         const float *scales = in->scales ? in->scales + start / NEB_CODEC_EXT_BLOCK : NULL;
         if (work) {
             if (!neb__sparse_encode(work, rung, &p, body + at, &size)) return false;
@@ -131,6 +140,7 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
             size = neb__dense_size(rung, p.n);
         }
         at += size;
+        if (in->hooks) in->hooks->after(in->hooks->arg, start, p.n);
     }
     *stats = (struct neb_codec_stats){p.sq[0], p.sq[1], p.sq[2]};
     *len = at;

@@ -49,6 +49,16 @@ struct neb_codec_input {
     /* Only for the rung whose scales are fixed when the round opens: */
     const float *scales; /* (ceil(n / NEB_CODEC_EXT_BLOCK)), each 0 or in [2^-100, 2^118] */
     int members;         /* how many payloads will be summed, 1 … 127: codes stay within 127 / members */
+    /* NULL, or: the residual is made and taken cell by cell, so that a caller may keep it in another form. */
+    const struct neb_codec_hooks *hooks;
+};
+
+struct neb_codec_hooks {
+    void *arg;
+    float *next; /* (NEB_CELL) room for a cell's r */
+    /* Residual of the n values from `first` on, the next cell's; NULL for zeros. Also asked when a value is refused. */
+    const float *(*before)(void *arg, size_t first, size_t n);
+    void (*after)(void *arg, size_t first, size_t n); /* the cell is coded, its r is in `next` */
 };
 
 /* Squared norms, for the quality guard. */

@@ -49,7 +49,7 @@ float neb__arith_share(uint32_t weight, uint64_t sum)
     return (float)((double)weight / (double)sum);
 }
 
-void neb__arith_add(float *g, const float *z, float w, size_t n, bool first)
+void neb__arith_add(float *restrict g, const float *restrict z, float w, size_t n, bool first)
 {
     if (first)
         for (size_t i = 0; i < n; i++) g[i] = w * z[i];
@@ -71,8 +71,8 @@ static bool finite_all(const float *x, size_t n)
     return !bad;
 }
 
-bool neb__arith_nesterov(const float *theta, const float *m, const float *g, float eta, float mu, size_t n,
-                         float *next_theta, float *next_m)
+bool neb__arith_nesterov(const float *restrict theta, const float *restrict m, const float *restrict g,
+                         float eta, float mu, size_t n, float *restrict next_theta, float *restrict next_m)
 {
     for (size_t i = 0; i < n; i++) {
         float a = mu * m[i];
@@ -86,7 +86,8 @@ bool neb__arith_nesterov(const float *theta, const float *m, const float *g, flo
     return finite_all(next_theta, n) && finite_all(next_m, n);
 }
 
-bool neb__arith_average(const float *theta, const float *g, size_t n, float *next_theta, float *next_m)
+bool neb__arith_average(const float *restrict theta, const float *restrict g, size_t n,
+                        float *restrict next_theta, float *restrict next_m)
 {
     for (size_t i = 0; i < n; i++) {
         next_theta[i] = theta[i] + g[i];

@@ -17,14 +17,15 @@ void neb__arith_leave(uint32_t saved);
 float neb__arith_share(uint32_t weight, uint64_t sum);
 
 /* g = w * z (first) or g + w * z, each product and each sum rounded. */
-void neb__arith_add(float *g, const float *z, float w, size_t n, bool first);
+void neb__arith_add(float *restrict g, const float *restrict z, float w, size_t n, bool first);
 
 /* m' = mu * m + g;  theta' = theta + eta * (g + mu * m'): six roundings an element. Written to the `next` arrays.
  * False: some result is not finite. */
-bool neb__arith_nesterov(const float *theta, const float *m, const float *g, float eta, float mu, size_t n,
-                         float *next_theta, float *next_m);
+bool neb__arith_nesterov(const float *restrict theta, const float *restrict m, const float *restrict g,
+                         float eta, float mu, size_t n, float *restrict next_theta, float *restrict next_m);
 /* m' = 0;  theta' = theta + g. */
-bool neb__arith_average(const float *theta, const float *g, size_t n, float *next_theta, float *next_m);
+bool neb__arith_average(const float *restrict theta, const float *restrict g, size_t n,
+                        float *restrict next_theta, float *restrict next_m);
 
 /* Runs all of it on a golden vector (denormals, -0, ties, near overflow) and compares the hash of the result with the
  * one every site must get. NEB_ERR_UNSUPPORTED: this build or machine must not join a run. */

@@ -4,12 +4,17 @@
  * odd node going up unchanged: H(1, left, right). Two sites with the same root after the same record have the same
  * bits everywhere; and a single fetched cell is checked against a root with a path of a few hashes.
  *
+ * A record is applied in chunks that stay in the first-level cache, into a scratch copy of the cell; only when all of it is
+ * finite does the copy become the state.
+ *
  * Invariant: leaf[c] is always the hash of what the cell holds; theta and m are finite. */
 #include "outer/outer.h"
 #include "outer/arith.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/mutant.h"
+
+enum { CHUNK = 2048 }; /* values */
 
 static neb_status leaf_hash(uint32_t cell, uint64_t version, const float *theta, const float *m, size_t n,
                             struct neb_hash *out)
@@ -82,7 +87,7 @@ neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, 
     o->m = neb__aligned(values * sizeof(float));
     o->version = NEB_NEW_ARRAY(uint64_t, o->cells);
     o->leaf = NEB_NEW_ARRAY(struct neb_hash, o->cells);
-    o->scratch = neb__aligned((size_t)3 * width * sizeof(float));
+    o->scratch = neb__aligned((size_t)2 * width * sizeof(float));
     neb_status s = NEB_OK;
     if (!o->theta || !o->m || !o->version || !o->leaf || !o->scratch)
         s = neb__fail(NEB_ERR_NOMEM, "out of memory for an outer state of %zu values", values);
@@ -99,31 +104,50 @@ neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, 
     return NEB_OK;
 }
 
+/* The next theta and m of values [from, from + n) of a cell. */
+static bool next_chunk(const struct neb_outer *o, const struct neb_outer_step *step, uint64_t sum, size_t at,
+                       size_t from, size_t n, float *t, float *m)
+{
+    float g[CHUNK];
+    for (uint32_t k = 0; k < step->parcels; k++) {
+        uint32_t i = NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->parcels : k;
+        neb__arith_add(g, step->values[i] + from, neb__arith_share(step->weight[i], sum), n, k == 0);
+    }
+    const float *theta = o->theta + at + from;
+    return step->mode == NEB_OUTER_AVERAGE
+               ? neb__arith_average(theta, g, n, t, m)
+               : neb__arith_nesterov(theta, o->m + at + from, g, step->eta, step->mu, n, t, m);
+}
+
+static void take_over(float *restrict theta, const float *restrict next, float *restrict moved, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        moved[i] = next[i] - theta[i];
+        theta[i] = next[i];
+    }
+}
+
 neb_status neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step,
                             bool *finite)
 {
     size_t at, n = neb__outer_cell(o, cell, &at);
-    float *g = o->scratch, *t = g + o->width, *m = t + o->width;
+    float *t = o->scratch, *m = t + o->width;
     uint64_t sum = 0;
     bool ok = true;
     for (uint32_t i = 0; i < step->parcels; i++) sum += step->weight[i];
     if (sum) {
         uint32_t saved;
         neb__arith_enter(&saved);
-        for (uint32_t k = 0; k < step->parcels; k++) {
-            uint32_t i =
-                NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->parcels : k;
-            neb__arith_add(g, step->values[i], neb__arith_share(step->weight[i], sum), n, k == 0);
-        }
-        ok = step->mode == NEB_OUTER_AVERAGE
-                 ? neb__arith_average(o->theta + at, g, n, t, m)
-                 : neb__arith_nesterov(o->theta + at, o->m + at, g, step->eta, step->mu, n, t, m);
-        neb__arith_leave(saved);
-        if (ok) {
+        for (size_t i = 0; ok && i < n; i += CHUNK)
+            ok = next_chunk(o, step, sum, at, i, n - i < CHUNK ? n - i : CHUNK, t + i, m + i);
+        if (ok && step->moved)
+            take_over(o->theta + at, t, step->moved, n);
+        else if (ok)
             memcpy(o->theta + at, t, n * sizeof *t);
-            memcpy(o->m + at, m, n * sizeof *m);
-        }
+        if (ok) memcpy(o->m + at, m, n * sizeof *m);
+        neb__arith_leave(saved);
     }
+    if (step->moved && (!sum || !ok)) memset(step->moved, 0, n * sizeof *step->moved);
     o->version[cell]++;
     NEB_TRY(releaf(o, cell));
     *finite = ok;

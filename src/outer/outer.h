@@ -18,7 +18,7 @@ struct neb_outer {
     float *theta, *m;      /* (values) */
     uint64_t *version;     /* (cells) */
     struct neb_hash *leaf; /* (cells) */
-    float *scratch;        /* (3 * width) */
+    float *scratch;        /* (2 * width) */
 };
 
 /* `theta` is copied; m = 0, versions 0. NEB_ERR_NOMEM, NEB_ERR_INVALID, NEB_ERR_RANGE (theta not finite). */
@@ -34,6 +34,7 @@ struct neb_outer_step {
     uint32_t parcels;
     const uint32_t *weight;     /* (parcels) */
     const float *const *values; /* (parcels) decoded values of this cell, in record order */
+    float *moved;               /* (values of the cell) theta' - theta goes here; NULL: not wanted */
 };
 
 /* Applies one record to one cell: version + 1. *finite false: theta and m stayed as they were. Without parcels they

@@ -8,6 +8,7 @@
 #include "base/mutant.h"
 
 #include <math.h>
+#include <string.h>
 
 void neb__site_capture(const float *x, const float *theta, const float *e, float feedback, size_t n, float *d,
                        float *z)
@@ -75,4 +76,59 @@ double neb__site_settle(float *x, float *e, const float *theta, double gamma, si
         e[i] = e1;
     }
     return sqrt(dropped);
+}
+
+/* ---- one pass ---------------------------------------------------------------------------------------------------- */
+
+static inline float wide(uint16_t e)
+{
+    uint32_t bits = (uint32_t)e << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Ties to even; residuals are finite, and below 2^126 nothing rounds up to infinity. */
+static inline uint16_t narrow(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+bool neb__site_delta(float *restrict d, const float *restrict theta, const uint16_t *restrict e, size_t n)
+{
+    uint32_t any = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        d[i] = d[i] - theta[i];
+        memcpy(&bits, &d[i], sizeof bits);
+        any |= (bits & 0x7fffffffu) | (e[i] & 0x7fffu); /* -0 is 0 */
+    }
+    return any;
+}
+
+void neb__site_widen(const uint16_t *restrict e, size_t n, float *restrict out)
+{
+    for (size_t i = 0; i < n; i++) out[i] = wide(e[i]);
+}
+
+void neb__site_narrow(const float *restrict in, size_t n, uint16_t *restrict e)
+{
+    for (size_t i = 0; i < n; i++) e[i] = narrow(in[i]);
+}
+
+void neb__site_take(float *restrict d, uint16_t *restrict e, const float *restrict moved,
+                    const float *restrict decoded, float feedback, size_t n)
+{
+    if (!decoded) {
+        for (size_t i = 0; i < n; i++) d[i] = moved[i] - d[i];
+        memset(e, 0, n * sizeof *e);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        float z = d[i] + feedback * wide(e[i]), r = z - decoded[i];
+        e[i] = narrow(r);
+        d[i] = (moved[i] - d[i]) + (r - wide(e[i]));
+    }
 }

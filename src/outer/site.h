@@ -6,7 +6,9 @@
 
 #include "base/rng.h"
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* d = x - theta;  z = d + feedback * e: what is to be encoded. feedback is 1; in the sparse class NEB_SPARSE_FEEDBACK, and
  * what decays is dropped once the parcel is in. */
@@ -32,5 +34,21 @@ void neb__site_merge_other(float *x, const float *theta, const float *next_theta
 
 /* After a time away: u, e <- gamma * u, gamma * e;  x <- theta + u. Returns the norm of what was dropped. */
 double neb__site_settle(float *x, float *e, const float *theta, double gamma, size_t n);
+
+/* ---- for large models: the same in one pass over memory, and the residual in two bytes a value ------------------------
+ *
+ * The residual is kept as bfloat16, and what that leaves out goes back into x: nothing is lost, and the next capture takes
+ * it up. So e costs half the memory and half the traffic. */
+
+/* d: x on entry, x - theta on return. Returns whether any d or e is not 0. */
+bool neb__site_delta(float *restrict d, const float *restrict theta, const uint16_t *restrict e, size_t n);
+
+void neb__site_widen(const uint16_t *restrict e, size_t n, float *restrict out);
+void neb__site_narrow(const float *restrict in, size_t n, uint16_t *restrict e); /* to the nearest */
+
+/* The own parcel was named: with r = (d + feedback * e) - decoded in the encoder's roundings, e <- bfloat16(r), and d
+ * becomes what x is to be moved by, moved - d + (r - e). decoded NULL: all of it counts as sent. */
+void neb__site_take(float *restrict d, uint16_t *restrict e, const float *restrict moved,
+                    const float *restrict decoded, float feedback, size_t n);
 
 #endif

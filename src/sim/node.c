@@ -282,8 +282,8 @@ static void apply_theta(struct world *w, struct node *n, const struct neb_record
 
 static void snapshot(struct world *w, struct node *n, uint32_t c)
 {
-    struct neb_snapshot s = {c, n->outer->version[c], WIDTH, n->outer->theta + c * WIDTH,
-                             n->outer->m + c * WIDTH};
+    struct neb_snapshot s = {
+        c, n->outer->version[c], WIDTH, n->outer->theta + c * WIDTH, n->outer->m + c * WIDTH, 0};
     (void)neb__snapshot_save(&n->disk.disk, &s);
     /* Payloads that every voter applied and both snapshots cover may go. */
     uint64_t floor = neb__round_all_applied(n->core);
@@ -348,7 +348,7 @@ static void do_install(struct world *w, struct node *n, const struct neb_action 
     TRACE(w, "site %d installs cell %u at version %llu of record %llu", n->id, a->cell,
           (unsigned long long)a->version, (unsigned long long)a->index);
     /* On disk first: the payloads it replaces may never come to this site, and one day it may be the only one left. */
-    struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m};
+    struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m, 0};
     same = same && neb__snapshot_save(&n->disk.disk, &s) == NEB_OK;
     if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)
         w->out->cells_fetched++;

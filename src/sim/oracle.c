@@ -210,8 +210,13 @@ static void reference_apply(struct world *w, const struct neb_record *rec, uint3
         values[k] = value[k];
         weight[k++] = rec->parcel[i].weight;
     }
-    struct neb_outer_step step = {
-        rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV, 0, 0, k, weight, values};
+    struct neb_outer_step step = {rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  0,
+                                  0,
+                                  k,
+                                  weight,
+                                  values,
+                                  NULL};
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite;

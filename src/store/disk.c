@@ -184,18 +184,47 @@ void neb__disk_close(struct neb_disk *d)
     d->ctx = NULL;
 }
 
-neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep)
+static neb_status hash_pieces(const struct neb_piece *pieces, int count, struct neb_hash *out)
+{
+    struct neb_hasher h;
+    neb_status s = NEB_OK;
+    NEB_TRY(neb__hasher_init(&h));
+    for (int i = 0; i < count && s == NEB_OK; i++) s = neb__hasher_update(&h, pieces[i].data, pieces[i].n);
+    neb_status f = neb__hasher_final(&h, s == NEB_OK ? out : NULL);
+    return s != NEB_OK ? s : f;
+}
+
+neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+                          int count, bool keep)
 {
     char tmp[300];
     struct neb_hash h;
+    uint64_t at = 0;
     snprintf(tmp, sizeof tmp, "tmp-%s", name);
-    NEB_TRY(neb__hash(data, n, &h));
+    NEB_TRY(hash_pieces(pieces, count, &h));
     (void)d->ops->remove(d->ctx, tmp);
-    NEB_TRY(d->ops->write(d->ctx, tmp, 0, data, n));
-    NEB_TRY(d->ops->write(d->ctx, tmp, n, h.b, NEB_HASH_SIZE));
+    for (int i = 0; i < count; at += pieces[i++].n)
+        NEB_TRY(d->ops->write(d->ctx, tmp, at, pieces[i].data, pieces[i].n));
+    NEB_TRY(d->ops->write(d->ctx, tmp, at, h.b, NEB_HASH_SIZE));
     if (keep) NEB_TRY(d->ops->sync(d->ctx, tmp));
     NEB_TRY(d->ops->rename(d->ctx, tmp, name));
     return keep ? d->ops->sync_dir(d->ctx) : NEB_OK;
+}
+
+neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep)
+{
+    return neb__blob_join(d, name, &(struct neb_piece){data, n}, 1, keep);
+}
+
+neb_status neb__blob_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n)
+{
+    struct neb_hash h;
+    uint64_t size;
+    NEB_TRY(neb__hash(data, n, &h));
+    if (d->ops->size(d->ctx, name, &size) == NEB_OK && size > n + NEB_HASH_SIZE)
+        NEB_TRY(d->ops->cut(d->ctx, name, n + NEB_HASH_SIZE));
+    NEB_TRY(d->ops->write(d->ctx, name, 0, data, n));
+    return d->ops->write(d->ctx, name, n, h.b, NEB_HASH_SIZE);
 }
 
 neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out)

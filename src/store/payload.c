@@ -71,11 +71,16 @@ bool neb__payload_exists(const struct neb_payloads *p, const struct neb_hash *na
 
 neb_status neb__payload_save(struct neb_payloads *p, const struct neb_hash *name, const void *bytes, size_t n)
 {
-    char file[80], tmp[90];
     struct neb_hash h;
-    const struct neb_disk *d = p->disk;
     NEB_TRY(neb__hash(bytes, n, &h));
     if (!neb__hash_equal(&h, name)) return neb__quiet(NEB_ERR_CORRUPT, "payload does not match its name");
+    return neb__payload_keep(p, name, bytes, n);
+}
+
+neb_status neb__payload_keep(struct neb_payloads *p, const struct neb_hash *name, const void *bytes, size_t n)
+{
+    char file[80], tmp[90];
+    const struct neb_disk *d = p->disk;
     if (p->quota && p->bytes + n > p->quota)
         return neb__fail(NEB_ERR_NOSPACE,
                          "payloads would exceed their quota of %" PRIu64 " bytes: raise ledger_quota, "
@@ -149,22 +154,25 @@ static uint64_t peek(const struct neb_disk *d, const struct neb_snapshot *s, int
 
 neb_status neb__snapshot_save(const struct neb_disk *d, const struct neb_snapshot *s)
 {
-    char name[40];
     struct neb_buf b;
+    struct neb_snapshot here = *s;
     neb__buf_init(&b, SNAP_HEAD + 8 * s->values + NEB_HASH_SIZE);
     uint64_t v0 = peek(d, s, 0, &b), v1 = peek(d, s, 1, &b);
-    snapshot_name(s->cell, v0 <= v1 ? 0 : 1, name);
+    neb__buf_free(&b);
+    here.slot = v0 <= v1 ? 0 : 1;
+    return neb__snapshot_put(d, &here);
+}
+
+neb_status neb__snapshot_put(const struct neb_disk *d, const struct neb_snapshot *s)
+{
+    char name[40];
     uint8_t head[SNAP_HEAD];
+    snapshot_name(s->cell, s->slot, name);
     neb__put32(head, s->cell);
     neb__put64(head + 4, s->version);
     neb__put64(head + 12, s->values);
-    neb__buf_clear(&b);
-    neb_status st = neb__buf_append(&b, head, SNAP_HEAD);
-    if (st == NEB_OK) st = neb__buf_append(&b, s->theta, 4 * s->values);
-    if (st == NEB_OK) st = neb__buf_append(&b, s->m, 4 * s->values);
-    if (st == NEB_OK) st = neb__blob_save(d, name, b.data, b.len, true);
-    neb__buf_free(&b);
-    return st;
+    const struct neb_piece pieces[] = {{head, SNAP_HEAD}, {s->theta, 4 * s->values}, {s->m, 4 * s->values}};
+    return neb__blob_join(d, name, pieces, 3, true);
 }
 
 neb_status neb__snapshot_load(const struct neb_disk *d, struct neb_snapshot *s, uint64_t *older)
@@ -177,6 +185,7 @@ neb_status neb__snapshot_load(const struct neb_disk *d, struct neb_snapshot *s, 
         return neb__quiet(NEB_ERR_NOTFOUND, "no snapshot of cell %u", s->cell);
     }
     if (v0 > v1) (void)peek(d, s, 0, &b);
+    s->slot = v0 > v1 ? 0 : 1;
     s->version = v0 > v1 ? v0 : v1;
     *older = v0 > v1 ? v1 : v0;
     memcpy(s->theta, b.data + SNAP_HEAD, 4 * s->values);

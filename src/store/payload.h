@@ -15,6 +15,9 @@ neb_status neb__payloads_open(const struct neb_disk *disk, uint64_t quota, struc
 /* Durable when it returns. NEB_ERR_CORRUPT: the bytes are not what the name says; NEB_ERR_NOSPACE: disk or quota. */
 neb_status neb__payload_save(struct neb_payloads *p, const struct neb_hash *name, const void *bytes,
                              size_t n);
+/* The same for a caller that has just computed the name from these bytes. */
+neb_status neb__payload_keep(struct neb_payloads *p, const struct neb_hash *name, const void *bytes,
+                             size_t n);
 /* Appends to out, verified. A damaged file is removed: NEB_ERR_CORRUPT; NEB_ERR_NOTFOUND. */
 neb_status neb__payload_load(struct neb_payloads *p, const struct neb_hash *name, struct neb_buf *out);
 /* Its first n bytes, unverified, and how many there are in all. NEB_ERR_NOTFOUND, NEB_ERR_IO */
@@ -31,10 +34,14 @@ struct neb_snapshot {
     uint64_t version;
     size_t values;
     float *theta, *m; /* (values) */
+    int slot;         /* which of the two files */
 };
+/* In place of the older or damaged one, which is found by reading both. */
 neb_status neb__snapshot_save(const struct neb_disk *d, const struct neb_snapshot *s);
-/* The newest undamaged one into s->theta and s->m; s->cell and s->values say which. NEB_ERR_NOTFOUND: none.
- * *older: version of the other file, 0 when there is none. */
+/* In place of the one in s->slot: for a caller that remembers what is in the two. */
+neb_status neb__snapshot_put(const struct neb_disk *d, const struct neb_snapshot *s);
+/* The newest undamaged one into s->theta and s->m, and where it was into s->slot; s->cell and s->values say which.
+ * *older: version of the other file, 0 when there is none. NEB_ERR_NOTFOUND: none. */
 neb_status neb__snapshot_load(const struct neb_disk *d, struct neb_snapshot *s, uint64_t *older);
 
 #endif

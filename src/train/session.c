@@ -192,11 +192,11 @@ neb_status neb_session_start(neb_session *s, double wait_s)
 /* Carries out the edits of one cell; the lock is held. */
 static neb_status merge_cell(neb_session *s, uint32_t cell, float *scratch)
 {
-    size_t first, n = neb__outer_cell(s->outer, cell, &first);
-    NEB_TRY(neb__session_read_x(s, first, n, scratch));
-    s->edits -= neb__edits_apply(&s->own[cell], scratch, n);
+    uint32_t n;
+    NEB_TRY(neb__edits_apply(s, cell, scratch, &n));
+    s->edits -= n;
     s->status.merges++;
-    return neb__session_write_x(s, first, n, scratch);
+    return NEB_OK;
 }
 
 static neb_status merge(neb_session *s, bool *changed)
@@ -209,18 +209,13 @@ static neb_status merge(neb_session *s, bool *changed)
     return NEB_OK;
 }
 
+/* Into d, which is free: the cells have no open parcel, and their edits were just carried out. */
 static neb_status take_snapshot(neb_session *s)
 {
     size_t first, last, n = neb__outer_cell(s->outer, s->snap_c1 - 1, &last);
     neb__outer_cell(s->outer, s->snap_c0, &first);
     n += last - first;
-    if (n > s->snap_room) {
-        float *room = neb__realloc(s->snap, n * sizeof *room);
-        if (!room) return neb__fail(NEB_ERR_NOMEM, "out of memory for a copy of %zu values", n);
-        s->snap = room;
-        s->snap_room = n;
-    }
-    NEB_TRY(neb__session_read_x(s, first, n, s->snap));
+    NEB_TRY(neb__session_read_x(s, first, n, s->d + first));
     s->capture_taken = true;
     return NEB_OK;
 }
@@ -429,7 +424,6 @@ void neb_session_close(neb_session *s)
     neb__site_close(s->site);
     for (int i = 0; i < s->n_slices; i++) neb__free((char *)(uintptr_t)s->slices[i].param.name);
     neb__free(s->slices);
-    neb__free(s->snap);
     neb__buf_free(&s->loaded);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->changed);

@@ -6,7 +6,10 @@
  *
  * The live parameters x belong to the caller's thread. So the driver never touches them: what a round does to a cell is
  * left as an edit (add a vector, shrink towards theta, set), and neb_step() carries the edits out in order. A capture is
- * a copy of x that neb_step() makes; while the driver has not turned it into a parcel, edits of those cells wait. */
+ * a copy of x that neb_step() makes; while the driver has not turned it into a parcel, edits of those cells wait.
+ *
+ * A cell's part of d has four uses in turn, so that a round needs no other memory of that size: the copy of x, the delta of
+ * the open parcel, the edit that its record leaves, nothing. Edits of cells without an open parcel have memory of their own. */
 #ifndef NEB_TRAIN_SESSION_H
 #define NEB_TRAIN_SESSION_H
 
@@ -62,8 +65,8 @@ enum neb_edit_type { NEB_EDIT_ADD, NEB_EDIT_SHRINK, NEB_EDIT_SET };
 struct neb_edit {
     struct neb_edit *next;
     enum neb_edit_type type;
-    float gamma;   /* SHRINK: x <- v + gamma * (x - v) */
-    float value[]; /* (values of the cell) */
+    float gamma;        /* SHRINK: x <- v + gamma * (x - v) */
+    const float *value; /* (values of the cell); in d, or behind this struct */
 };
 
 /* What this site has of one cell besides theta. */
@@ -143,15 +146,20 @@ struct neb_session {
     struct neb_ledger ledger;
     struct neb_payloads payloads;
     struct neb_own *own;
-    float *e, *d;   /* (values) residual; delta of the open parcels */
-    float *work[3]; /* (NEB_CELL) each */
+    uint16_t *e;                   /* (values) residual, bfloat16 */
+    float *d;                      /* (values) see above */
+    float *work[3];                /* (NEB_CELL) each; the last one is the training loop's */
+    float *decoded[NEB_SITES_MAX]; /* (NEB_CELL) each, made when needed */
+    struct neb_buf made;           /* the newest own parcel, header and code */
+    struct neb_hash made_hash;
+    struct neb_buf residuals; /* the coded residual that goes with it to disk */
     uint64_t last_k, checkpoint_k;
     struct neb_action capture;                /* the one under way, if capturing */
     struct neb_action captures[NEB_CAPTURES]; /* those behind it */
     int n_captures;
     bool capturing;
     struct fetched_cell *fetched;
-    uint64_t (*covered)[2]; /* per cell: versions of its two snapshots */
+    uint64_t (*covered)[2]; /* per cell: versions of its two snapshots, by slot */
     uint64_t swept;         /* payloads of the records up to here are gone */
     uint64_t
         saved_k[2]; /* own parcels up to here are settled in the caller's last checkpoint, the one before */
@@ -183,8 +191,6 @@ struct neb_session {
     uint32_t edits; /* that wait for neb_step() */
     bool capture_wanted, capture_taken;
     uint32_t snap_c0, snap_c1;
-    float *snap; /* copy of x, cells [snap_c0, snap_c1) */
-    size_t snap_room;
     bool paused, ended, halted, stopping;
     neb_status mismatch; /* a peer trains another model */
     bool nonfinite; /* a copy of x was not finite: `why` names the parameter; until neb_step() has said so */
@@ -224,6 +230,13 @@ neb_status neb__session_check_roster(const neb_session *s, const struct neb_job 
 const char *neb__session_folder(const struct neb_job *job, int site);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);
+
+/* session_residual.c: the residual that a parcel leaves, on disk under the parcel's number */
+void neb__residual_begin(neb_session *s, uint64_t k);
+void neb__residual_add(neb_session *s, const float *r, size_t n); /* of the next cell */
+void neb__residual_end(neb_session *s, uint32_t c0);
+/* Of the cells [c0, c1) into e: zeros where none was kept under k. */
+void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k);
 
 /* session_state.c */
 void neb__session_do(neb_session *s, const struct neb_action *a);
@@ -283,13 +296,16 @@ neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap
 /* session_bound.c */
 /* Of what a parcel decodes to; 0 while the run has no bound. Uses work[1]. */
 double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code);
-/* What is to be coded exceeds the bound: `in` then names z, a shorter vector. z has room for in->n values. */
-bool neb__session_clip(const struct neb_action *capture, struct neb_codec_input *in, float *z);
+/* What is to be coded (z, n values) exceeds the bound: it is made shorter. */
+bool neb__session_clip(const struct neb_action *capture, float *z, size_t n);
 
 /* session_edit.c */
 neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
                          const float *value);
-uint32_t neb__edits_apply(struct neb_own *own, float *x, size_t n); /* carries out, releases, counts */
+neb_status neb__edit_d(neb_session *s,
+                       uint32_t cell); /* adds what the cell's part of d holds; d is busy until then */
+/* Carries out what waits for a cell, releases it, counts it in *n. `scratch` holds NEB_CELL values. */
+neb_status neb__edits_apply(neb_session *s, uint32_t cell, float *scratch, uint32_t *n);
 void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n);
 void neb__edits_free(struct neb_own *own);
 /* Puts the parameters into the run's order and hashes their names and shapes. */

@@ -31,15 +31,10 @@ double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8
     return sqrt(sum);
 }
 
-bool neb__session_clip(const struct neb_action *capture, struct neb_codec_input *in, float *z)
+bool neb__session_clip(const struct neb_action *capture, float *z, size_t n)
 {
     float bound;
     memcpy(&bound, &capture->bound, sizeof bound);
-    if (!(bound > 0)) return false;
-    for (size_t i = 0; i < in->n; i++) z[i] = in->delta[i] + in->feedback * in->residual[i];
     /* The code's error may lengthen the vector a little: leave room for it. */
-    if (!(neb__site_clip(z, in->n, 0.98 * (double)bound) > 0.98 * (double)bound)) return false;
-    in->delta = z;
-    in->residual = NULL;
-    return true;
+    return neb__site_clip(z, n, 0.98 * (double)bound) > 0.98 * (double)bound;
 }

@@ -1,9 +1,9 @@
 /* session_capture.c: the site's own parcels: a copy of x is asked of the training loop, becomes d = x - theta, and d + e a
  * parcel on disk.
  *
- * The residual e and the delta d of open parcels are flat vectors beside theta and m: 16 bytes a parameter. The next
- * residual r is not kept: it is computed again when the parcel is in. A copy of r goes to disk without a sync, tagged with
- * the parcel's number. */
+ * The residual e (2 bytes a value) and the delta d of open parcels are flat vectors beside theta and m: 14 bytes a parameter.
+ * The next residual r is not kept: it is computed again when the parcel is in. A coarse copy of r goes to disk
+ * (session_residual.c). */
 #include "train/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -53,71 +53,109 @@ static void captured(neb_session *s, const struct neb_parcel *h, const struct ne
     next_capture(s);
 }
 
-static void save_residual(neb_session *s, const struct neb_parcel *h, const float *r)
+/* ---- coding ------------------------------------------------------------------------------------------------------ */
+
+/* Cell by cell, while it is in the cache: e is widened, coded, and what is left goes to the file of residuals. */
+struct coding {
+    neb_session *s;
+    const float *clipped; /* z of all cells, made shorter for the bound; NULL: z is d + feedback * e */
+    size_t first;         /* value of the first cell */
+    float feedback;
+    bool exact; /* nothing is left */
+};
+
+static const float *residual_of(void *arg, size_t at, size_t n)
 {
-    size_t first, at = 0;
-    for (uint32_t c = h->c0; c < h->c1; c++) {
-        size_t n = neb__outer_cell(s->outer, c, &first);
-        uint8_t *tagged = neb__malloc(8 + 4 * n);
-        if (!tagged) return;
-        char name[32];
-        neb__put64(tagged, h->k);
-        memcpy(tagged + 8, r + at, 4 * n);
-        snprintf(name, sizeof name, "residual-%u", c);
-        (void)neb__blob_save(&s->disk, name, tagged, 8 + 4 * n, false); /* may be lost: it is tagged */
-        neb__free(tagged);
-        at += n;
-    }
+    struct coding *c = arg;
+    if (c->clipped) return NULL;
+    neb__site_widen(c->s->e + c->first + at, n, c->s->work[1]);
+    return c->s->work[1];
 }
 
-/* Codes d + e of [first, first + n) behind a header's room. */
-static neb_status encode_with(neb_session *s, const struct neb_rung *rung, size_t first, size_t n, float *r,
+static void cell_coded(void *arg, size_t at, size_t n)
+{
+    struct coding *c = arg;
+    neb_session *s = c->s;
+    float *r = s->work[0];
+    if (c->exact && !c->clipped) return;
+    if (c->clipped) { /* what was cut off is sent later */
+        neb__site_widen(s->e + c->first + at, n, s->work[1]);
+        for (size_t i = 0; i < n; i++)
+            r[i] += s->d[c->first + at + i] + c->feedback * s->work[1][i] - c->clipped[at + i];
+    }
+    neb__residual_add(s, r, n);
+}
+
+/* z of all cells, if the run's bound makes it shorter; else NULL. */
+static neb_status clip(neb_session *s, size_t first, size_t n, float feedback, float **out)
+{
+    *out = NULL;
+    if (!s->capture.bound) return NEB_OK;
+    float *z = neb__malloc(n * sizeof *z);
+    if (!z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the run's bound");
+    neb__site_widen(s->e + first, n, z);
+    for (size_t i = 0; i < n; i++) z[i] = s->d[first + i] + feedback * z[i];
+    if (neb__session_clip(&s->capture, z, n))
+        *out = z;
+    else
+        neb__free(z);
+    return NEB_OK;
+}
+
+/* Codes d + e of the parcel's cells behind a header's room. */
+static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_parcel *h,
                               struct neb_codec_stats *stats, struct neb_buf *out)
 {
-    struct neb_codec_input in = {.delta = s->d + first,
-                                 .residual = s->e + first,
-                                 .n = n,
-                                 .feedback = neb__session_feedback(rung->cls)};
-    bool clipped = neb__session_clip(&s->capture, &in, s->snap);
-    NEB_TRY(neb__buf_reserve(out, NEB_PARCEL_SIZE));
-    out->len = NEB_PARCEL_SIZE;
-    NEB_TRY(neb__codec_encode(rung, &in, r, stats, out));
-    for (size_t i = 0; clipped && i < n; i++) /* what was cut off is sent later */
-        r[i] += s->d[first + i] + in.feedback * s->e[first + i] - s->snap[i];
-    return NEB_OK;
+    struct coding c = {.s = s, .feedback = neb__session_feedback(rung->cls), .exact = rung == s->exact};
+    size_t n = neb__session_range(s, h->c0, h->c1, &c.first);
+    float *z;
+    NEB_TRY(clip(s, c.first, n, c.feedback, &z));
+    c.clipped = z;
+    struct neb_codec_hooks hooks = {
+        .arg = &c, .next = s->work[0], .before = residual_of, .after = cell_coded};
+    struct neb_codec_input in = {
+        .delta = z ? z : s->d + c.first, .n = n, .feedback = c.feedback, .hooks = &hooks};
+    neb__buf_clear(out);
+    neb__residual_begin(s, h->k);
+    neb_status st = neb__buf_reserve(out, NEB_PARCEL_SIZE);
+    if (st == NEB_OK) {
+        out->len = NEB_PARCEL_SIZE;
+        st = neb__codec_encode(rung, &in, NULL, stats, out);
+    }
+    neb__free(z);
+    return st;
 }
 
 /* At the end of a run in the sparse class: its residual is many deltas long and old; sent at once it would undo what was
  * learned. Its norm is logged instead. */
-static void drop_residual(neb_session *s, size_t first, size_t n)
+static void drop_residual(neb_session *s, uint32_t c0, uint32_t c1)
 {
-    double norm = neb__site_norm(s->e + first, n);
-    if (norm > 0) neb__info("the end: a sparse residual of norm %.3g is dropped", norm);
-    memset(s->e + first, 0, n * sizeof *s->e);
+    double sum = 0;
+    for (uint32_t c = c0; c < c1; c++) {
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        neb__site_widen(s->e + first, n, s->work[1]);
+        sum += pow(neb__site_norm(s->work[1], n), 2);
+        memset(s->e + first, 0, n * sizeof *s->e);
+    }
+    if (sum > 0) neb__info("the end: a sparse residual of norm %.3g is dropped", sqrt(sum));
 }
 
-/* snap holds x of the cells; d = x - theta goes to s->d; header and code to `out`. *empty: there is nothing to send.
+/* d holds x of the cells, and then d = x - theta; header and code go to `out`. *empty: there is nothing to send.
  * NEB_ERR_AGAIN: the rate controller holds. */
-static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct neb_codec_stats *stats,
+static neb_status encode(neb_session *s, struct neb_parcel *h, struct neb_codec_stats *stats,
                          struct neb_buf *out, bool *empty)
 {
-    size_t first, n = neb__session_range(s, h->c0, h->c1, &first), at = 0;
+    if (s->capture.dense && s->cls == NEB_CLASS_SPARSE) drop_residual(s, h->c0, h->c1);
+    *empty = true;
     for (uint32_t c = h->c0; c < h->c1; c++) {
-        size_t cell_first, k = neb__outer_cell(s->outer, c, &cell_first);
-        neb__edits_on_copy(&s->own[c], s->snap + at, k);
-        at += k;
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        neb__edits_on_copy(&s->own[c], s->d + first, n);
+        if (neb__site_delta(s->d + first, s->outer->theta + first, s->e + first, n)) *empty = false;
     }
-    if (s->capture.dense && s->cls == NEB_CLASS_SPARSE) drop_residual(s, first, n);
-    bool zero = true;
-    for (size_t i = 0; i < n; i++) {
-        s->d[first + i] = s->snap[i] - s->outer->theta[first + i];
-        zero = zero && s->d[first + i] == 0 && s->e[first + i] == 0;
-    }
-    *empty = zero;
-    if (zero) return NEB_OK;
+    if (*empty) return NEB_OK;
     const struct neb_rung *rung = s->capture.dense ? s->exact : neb__session_choose(s, h->tau, s->paused);
     if (!rung) return NEB_ERR_AGAIN;
-    NEB_TRY(encode_with(s, rung, first, n, r, stats, out));
+    NEB_TRY(encode_with(s, rung, h, stats, out));
     h->rung = rung->id;
     h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
@@ -127,31 +165,26 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, float *r, struct 
     return NEB_OK;
 }
 
+/* It stays in s->made until the next one: the pushes that follow take it from there. */
 static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_hash *hash, bool *empty)
 {
-    size_t first, n = neb__session_range(s, h->c0, h->c1, &first);
-    struct neb_buf b;
-    neb__buf_init(&b, neb__session_payload_max(s));
-    float *r = neb__malloc(n * sizeof *r);
     struct neb_codec_stats stats = {0};
-    neb_status st =
-        r ? encode(s, h, r, &stats, &b, empty) : neb__fail(NEB_ERR_NOMEM, "out of memory for encoding");
-    if (st == NEB_OK && !*empty) st = neb__hash(b.data, b.len, hash);
-    if (st == NEB_OK && !*empty) st = neb__session_keep(s, hash, b.data, b.len);
-    if (st == NEB_OK && !*empty) {
-        save_residual(s, h, r);
-        neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)b.len, &stats);
-    }
-    neb__free(r);
-    neb__buf_free(&b);
-    return st;
+    s->made_hash = (struct neb_hash){{0}};
+    NEB_TRY(encode(s, h, &stats, &s->made, empty));
+    if (*empty) return NEB_OK;
+    NEB_TRY(neb__hash(s->made.data, s->made.len, hash));
+    NEB_TRY(neb__session_keep(s, hash, s->made.data, s->made.len));
+    s->made_hash = *hash;
+    neb__residual_end(s, h->c0);
+    neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->made.len, &stats);
+    return NEB_OK;
 }
 
 /* For the training loop, which hears of it at its next neb_step(). */
 static void say_nonfinite(neb_session *s)
 {
     size_t first, n = neb__session_range(s, s->capture.c0, s->capture.c1, &first), bad = 0;
-    while (bad < n && isfinite(s->snap[bad])) bad++;
+    while (bad < n && isfinite(s->d[first + bad])) bad++;
     const char *name = "?";
     for (int i = 0; i < s->n_slices; i++)
         if (first + bad >= s->slices[i].first) name = s->slices[i].param.name;

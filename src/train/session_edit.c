@@ -10,16 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
-                         const float *value)
+static void add(neb_session *s, uint32_t cell, struct neb_edit *e)
 {
-    size_t first, n = neb__outer_cell(s->outer, cell, &first);
-    struct neb_edit *e = neb__malloc(sizeof *e + n * sizeof *value);
-    if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for merging cell %u", cell);
-    e->next = NULL;
-    e->type = type;
-    e->gamma = gamma;
-    memcpy(e->value, value, n * sizeof *value);
     struct neb_own *own = &s->own[cell];
     pthread_mutex_lock(&s->lock);
     if (!own->edits) own->last = &own->edits;
@@ -27,24 +19,51 @@ neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type,
     own->last = &e->next;
     s->edits++;
     pthread_mutex_unlock(&s->lock);
+}
+
+neb_status neb__edit_add(neb_session *s, uint32_t cell, enum neb_edit_type type, float gamma,
+                         const float *value)
+{
+    size_t first, n = neb__outer_cell(s->outer, cell, &first);
+    struct neb_edit *e = neb__malloc(sizeof *e + n * sizeof *value);
+    if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for merging cell %u", cell);
+    float *copy = (float *)(e + 1);
+    memcpy(copy, value, n * sizeof *value);
+    *e = (struct neb_edit){.type = type, .gamma = gamma, .value = copy};
+    add(s, cell, e);
     return NEB_OK;
 }
 
-static void carry_out(const struct neb_edit *e, float *x, size_t n)
+neb_status neb__edit_d(neb_session *s, uint32_t cell)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (e->type == NEB_EDIT_ADD)
-            x[i] += e->value[i];
-        else if (e->type == NEB_EDIT_SET)
-            x[i] = e->value[i];
-        else
-            x[i] = e->value[i] + e->gamma * (x[i] - e->value[i]);
+    size_t first;
+    struct neb_edit *e = neb__malloc(sizeof *e);
+    if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for merging cell %u", cell);
+    (void)neb__outer_cell(s->outer, cell, &first);
+    *e = (struct neb_edit){.type = NEB_EDIT_ADD, .value = s->d + first};
+    add(s, cell, e);
+    return NEB_OK;
+}
+
+/* From value `at` of the cell on. */
+static void carry_out(const struct neb_edit *e, size_t at, float *restrict x, size_t n)
+{
+    const float *restrict v = e->value + at;
+    float gamma = e->gamma;
+    switch (e->type) {
+    case NEB_EDIT_ADD:
+        for (size_t i = 0; i < n; i++) x[i] += v[i];
+        break;
+    case NEB_EDIT_SET: memcpy(x, v, n * sizeof *x); break;
+    case NEB_EDIT_SHRINK:
+        for (size_t i = 0; i < n; i++) x[i] = v[i] + gamma * (x[i] - v[i]);
+        break;
     }
 }
 
 void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n)
 {
-    for (const struct neb_edit *e = own->edits; e; e = e->next) carry_out(e, x, n);
+    for (const struct neb_edit *e = own->edits; e; e = e->next) carry_out(e, 0, x, n);
 }
 
 void neb__edits_free(struct neb_own *own)
@@ -56,13 +75,45 @@ void neb__edits_free(struct neb_own *own)
     }
 }
 
-uint32_t neb__edits_apply(struct neb_own *own, float *x, size_t n)
+static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, float *flat, bool write)
 {
-    uint32_t count = 0;
-    for (const struct neb_edit *e = own->edits; e; e = e->next) count++;
-    neb__edits_on_copy(own, x, n);
+    const neb_device *d = p->device;
+    size_t bytes = n * sizeof *flat;
+    if (p->read)
+        return (write ? p->write(p->arg, (int64_t)at, (int64_t)n, flat)
+                      : p->read(p->arg, (int64_t)at, (int64_t)n, flat));
+    if (d && write) return d->ops->upload(d->ctx, p->values + at, flat, bytes);
+    if (d) return d->ops->download(d->ctx, flat, p->values + at, bytes);
+    memcpy(write ? p->values + at : flat, write ? flat : p->values + at, bytes);
+    return NEB_OK;
+}
+
+/* Parameters in plain host memory are changed where they are, the others by way of `scratch`. */
+static neb_status apply_to(const struct neb_session_slice *p, const struct neb_own *own, size_t first,
+                           size_t n, float *scratch)
+{
+    size_t from = first > p->first ? first : p->first;
+    size_t to = first + n < p->first + p->count ? first + n : p->first + p->count;
+    bool plain = !p->param.read && !p->param.device;
+    float *x = plain ? p->param.values + (from - p->first) : scratch;
+    if (!plain) NEB_TRY(copy(&p->param, from - p->first, to - from, x, false));
+    for (const struct neb_edit *e = own->edits; e; e = e->next) carry_out(e, from - first, x, to - from);
+    return plain ? NEB_OK : copy(&p->param, from - p->first, to - from, x, true);
+}
+
+neb_status neb__edits_apply(neb_session *s, uint32_t cell, float *scratch, uint32_t *n)
+{
+    struct neb_own *own = &s->own[cell];
+    size_t first, values = neb__outer_cell(s->outer, cell, &first);
+    for (int i = 0; i < s->n_slices; i++) {
+        const struct neb_session_slice *p = &s->slices[i];
+        if (p->first < first + values && first < p->first + p->count)
+            NEB_TRY(apply_to(p, own, first, values, scratch));
+    }
+    *n = 0;
+    for (const struct neb_edit *e = own->edits; e; e = e->next) ++*n;
     neb__edits_free(own);
-    return count;
+    return NEB_OK;
 }
 
 static int by_name(const void *a, const void *b)
@@ -96,19 +147,6 @@ neb_status neb__session_arrange(neb_session *s, struct neb_hash *layout)
     }
     neb_status last = neb__hasher_final(&h, st == NEB_OK ? layout : NULL);
     return st != NEB_OK ? st : last;
-}
-
-static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, float *flat, bool write)
-{
-    const neb_device *d = p->device;
-    size_t bytes = n * sizeof *flat;
-    if (p->read)
-        return (write ? p->write(p->arg, (int64_t)at, (int64_t)n, flat)
-                      : p->read(p->arg, (int64_t)at, (int64_t)n, flat));
-    if (d && write) return d->ops->upload(d->ctx, p->values + at, flat, bytes);
-    if (d) return d->ops->download(d->ctx, flat, p->values + at, bytes);
-    memcpy(write ? p->values + at : flat, write ? flat : p->values + at, bytes);
-    return NEB_OK;
 }
 
 static neb_status each(neb_session *s, size_t first, size_t n, float *flat, bool write)

@@ -40,20 +40,23 @@ void neb__session_full(neb_session *s, bool full, const char *what)
 
 neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
 {
-    neb_status st = neb__payload_save(&s->payloads, hash, bytes, n);
+    neb_status st = neb__payload_keep(&s->payloads, hash, bytes, n);
     if (st == NEB_ERR_NOSPACE) {
         neb__session_sweep(s);
-        st = neb__payload_save(&s->payloads, hash, bytes, n);
+        st = neb__payload_keep(&s->payloads, hash, bytes, n);
     }
     if (st == NEB_OK || st == NEB_ERR_NOSPACE) neb__session_full(s, st != NEB_OK, "an update was not stored");
     return st;
 }
 
+/* In place of the older one. */
 neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap)
 {
-    NEB_TRY(neb__snapshot_save(&s->disk, snap));
     uint64_t *v = s->covered[snap->cell];
-    v[v[0] > v[1]] = snap->version; /* the older one was replaced */
+    struct neb_snapshot here = *snap;
+    here.slot = v[0] > v[1];
+    NEB_TRY(neb__snapshot_put(&s->disk, &here));
+    v[here.slot] = snap->version;
     return NEB_OK;
 }
 

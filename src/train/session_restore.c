@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "outer/arith.h"
+#include "outer/site.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,8 +68,8 @@ static neb_status restore_outer(neb_session *s, uint64_t records)
         struct neb_snapshot snap = {.cell = c, .values = n, .theta = s->work[0], .m = s->work[1]};
         uint64_t older;
         if (neb__snapshot_load(&s->disk, &snap, &older) != NEB_OK) continue;
-        s->covered[c][0] = snap.version;
-        s->covered[c][1] = older;
+        s->covered[c][snap.slot] = snap.version;
+        s->covered[c][!snap.slot] = older;
         NEB_TRY(neb__outer_install(s->outer, c, snap.version, snap.theta, snap.m));
     }
     return NEB_OK;
@@ -139,25 +140,15 @@ static neb_status restore_checkpoint(neb_session *s, float *u)
     s->checkpoint_k = s->last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
     b += STATE_HEAD;
     for (uint32_t c = 0; c < cells; c++, b += STATE_CELL) get_cell(b, &s->own[c]);
-    memcpy(s->e, b, 4 * s->values);
+    for (size_t i = 0, n; i < s->values; i += n) { /* the bytes may lie anywhere: by way of `work` */
+        n = s->values - i < NEB_CELL ? s->values - i : NEB_CELL;
+        memcpy(s->work[0], b + 4 * i, 4 * n);
+        neb__site_narrow(s->work[0], n, s->e + i);
+    }
     memcpy(u, b + 4 * s->values, 4 * s->values);
     NEB_TRY(restore_open(s, b + 8 * s->values, end));
     s->saved_k[0] = s->saved_k[1] = settled_k(s);
     return NEB_OK;
-}
-
-static void restore_residual(neb_session *s, uint32_t cell, uint64_t k, float *e, size_t n)
-{
-    struct neb_buf b;
-    char name[32];
-    snprintf(name, sizeof name, "residual-%u", cell);
-    neb__buf_init(&b, 8 + 4 * n);
-    bool ok = neb__blob_load(&s->disk, name, &b) == NEB_OK && b.len == 8 + 4 * n && neb__get64(b.data) == k;
-    if (ok)
-        memcpy(e, b.data + 8, 4 * n);
-    else
-        memset(e, 0, 4 * n);
-    neb__buf_free(&b);
 }
 
 /* Only the header, unverified: enough to tell whether the rest is worth reading. */
@@ -194,13 +185,13 @@ static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, ui
         neb__buf_free(&b);
         return NEB_OK; /* damaged: as if it were not there */
     }
+    neb__residual_restore(s, h.c0, h.c1, h.k);
     for (uint32_t c = h.c0; st == NEB_OK && c < h.c1; c++) {
         if (h.k <= newest[c]) continue;
         newest[c] = h.k;
         size_t at, k = neb__outer_cell(s->outer, c, &at);
         st = neb__codec_cell(&view, c - h.c0, u + at);
         memcpy(s->d + at, u + at, k * sizeof *u);
-        restore_residual(s, c, h.k, s->e + at, k);
         s->own[c] =
             (struct neb_own){.version = h.b, .open = {*hash, h.k, h.b}, .work = h.tau, .work_open = h.tau};
     }
@@ -321,7 +312,9 @@ static neb_status make_memory(neb_session *s)
     for (int i = 0; i < 3; i++)
         if (!(s->work[i] = neb__aligned(NEB_CELL * sizeof(float)))) return NEB_ERR_NOMEM;
     size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
-    s->e = NEB_NEW_ARRAY(float, s->values);
+    neb__buf_init(&s->made, neb__session_payload_max(s));
+    neb__buf_init(&s->residuals, neb__session_payload_max(s));
+    s->e = NEB_NEW_ARRAY(uint16_t, s->values);
     s->d = NEB_NEW_ARRAY(float, s->values);
     s->own = NEB_NEW_ARRAY(struct neb_own, cells);
     s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
@@ -395,6 +388,9 @@ void neb__session_release(neb_session *s)
     neb__outer_destroy(s->outer);
     if (s->disk.ops) neb__disk_close(&s->disk);
     for (int i = 0; i < 3; i++) neb__free(s->work[i]);
+    for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(s->decoded[i]);
+    neb__buf_free(&s->made);
+    neb__buf_free(&s->residuals);
     neb__free(s->e);
     neb__free(s->d);
     neb__free(s->own);
@@ -429,7 +425,11 @@ static neb_status write_state(neb_session *s, uint8_t *out, size_t *n)
     neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
     b += STATE_HEAD;
     for (uint32_t c = 0; c < s->outer->cells; c++, b += STATE_CELL) put_cell(b, &s->own[c]);
-    memcpy(b, s->e, 4 * s->values);
+    for (size_t i = 0, k; i < s->values; i += k) {
+        k = s->values - i < NEB_CELL ? s->values - i : NEB_CELL;
+        neb__site_widen(s->e + i, k, s->work[2]);
+        memcpy(b + 4 * i, s->work[2], 4 * k);
+    }
     NEB_TRY(write_x(s, b + 4 * s->values));
     b += 8 * s->values;
     for (uint32_t c = 0; c < s->outer->cells; c++) {

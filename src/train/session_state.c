@@ -57,7 +57,6 @@ struct opened {
     uint32_t weight[NEB_SITES_MAX];
     uint16_t site[NEB_SITES_MAX];
     uint32_t n;
-    float *values[NEB_SITES_MAX];
 };
 
 static void close_parcels(struct opened *o)
@@ -65,7 +64,6 @@ static void close_parcels(struct opened *o)
     for (uint32_t i = 0; i < o->n; i++) {
         neb__codec_close(&o->view[i]);
         neb__buf_free(&o->bytes[i]);
-        neb__free(o->values[i]);
     }
     neb__free(o);
 }
@@ -82,7 +80,7 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
     size_t first, n = neb__session_range(s, o->header[i].c0, o->header[i].c1, &first);
     neb_status st = neb__codec_open(o->bytes[i].data + NEB_PARCEL_SIZE, o->bytes[i].len - NEB_PARCEL_SIZE,
                                     NULL, n, &o->view[i]);
-    if (st == NEB_OK && !(o->values[i] = neb__malloc(NEB_CELL * sizeof(float)))) {
+    if (st == NEB_OK && !s->decoded[i] && !(s->decoded[i] = neb__aligned(NEB_CELL * sizeof(float)))) {
         neb__codec_close(&o->view[i]);
         st = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
     }
@@ -115,20 +113,22 @@ static neb_status open_parcels(neb_session *s, const struct neb_record *rec, boo
     return NEB_OK;
 }
 
-static neb_status decode_cell(struct opened *o, uint32_t cell)
+static neb_status decode_cell(neb_session *s, struct opened *o, uint32_t cell)
 {
     for (uint32_t i = 0; i < o->n; i++)
-        NEB_TRY(neb__codec_cell(&o->view[i], cell - o->header[i].c0, o->values[i]));
+        NEB_TRY(neb__codec_cell(&o->view[i], cell - o->header[i].c0, s->decoded[i]));
     return NEB_OK;
 }
 
+/* work[0] gets what theta moved by. */
 static neb_status apply_theta(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
 {
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
                                   .parcels = o->n,
                                   .weight = o->weight,
-                                  .values = (const float *const *)o->values};
+                                  .values = (const float *const *)s->decoded,
+                                  .moved = s->work[0]};
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite = true;
@@ -138,61 +138,39 @@ static neb_status apply_theta(neb_session *s, const struct neb_record *rec, stru
     return NEB_OK;
 }
 
-/* e <- r = (d + fb * e) - decoded, in the encoder's roundings; `decoded` NULL: all of it counts as sent. */
-static void next_residual(neb_session *s, size_t first, size_t n, float fb, const float *decoded)
-{
-    for (size_t i = 0; i < n; i++) {
-        float z = s->d[first + i] + fb * s->e[first + i];
-        s->e[first + i] = decoded ? z - decoded[i] : 0;
-    }
-}
-
-/* The site's own side of a record: an edit for x, the next residual. work[0] holds theta as it was. */
+/* The site's own side of a record: an edit for x, the next residual. work[0] holds what theta moved by. */
 static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
 {
     struct neb_own *own = &s->own[cell];
     const struct neb_named *p = neb__record_of(rec, s->self);
     bool known = p && own->open.k == p->k && neb__hash_equal(&own->open.hash, &p->hash);
     size_t first, n = cell_at(s, cell, &first);
-    const float *theta = s->outer->theta + first, *decoded = NULL;
-    float *edit = s->work[1], fb = 1;
+    const float *decoded = NULL;
+    float fb = 1;
     for (uint32_t i = 0; i < o->n; i++) {
         if (o->site[i] != s->self) continue;
-        decoded = o->values[i];
+        decoded = s->decoded[i];
         if (o->header[i].cls == NEB_CLASS_SPARSE) fb = neb__session_feedback(NEB_SPARSE);
     }
     own->version = rec->v + 1;
     if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
         memset(s->e + first, 0, n * sizeof *s->e);
-        memset(s->d + first, 0, n * sizeof *s->d);
         own->open.k = 0;
         own->work = 0;
-        return neb__edit_add(s, cell, NEB_EDIT_SET, 0, theta);
+        return neb__edit_add(s, cell, NEB_EDIT_SET, 0, s->outer->theta + first);
     }
-    for (size_t i = 0; i < n; i++) edit[i] = theta[i] - s->work[0][i] - (known ? s->d[first + i] : 0);
-    NEB_TRY(neb__edit_add(s, cell, NEB_EDIT_ADD, 0, edit));
-    if (!known) return NEB_OK;
-    next_residual(s, first, n, fb, decoded);
-    memset(s->d + first, 0, n * sizeof *s->d);
+    if (!known) return neb__edit_add(s, cell, NEB_EDIT_ADD, 0, s->work[0]);
+    neb__site_take(s->d + first, s->e + first, s->work[0], decoded, fb, n);
     own->work = own->work > own->work_open ? own->work - own->work_open : 0;
     own->open.k = 0;
-    return NEB_OK;
-}
-
-/* The site's own state is newer than its snapshot of theta: x = theta + u moves along as theta catches up. */
-static neb_status carry_own(neb_session *s, uint32_t cell)
-{
-    size_t first, n = cell_at(s, cell, &first);
-    float *edit = s->work[1];
-    for (size_t i = 0; i < n; i++) edit[i] = s->outer->theta[first + i] - s->work[0][i];
-    return neb__edit_add(s, cell, NEB_EDIT_ADD, 0, edit);
+    return neb__edit_d(s, cell);
 }
 
 static void keep_snapshot(neb_session *s, uint32_t cell)
 {
     size_t first, n = cell_at(s, cell, &first);
-    struct neb_snapshot snap = {cell, s->outer->version[cell], n, s->outer->theta + first,
-                                s->outer->m + first};
+    struct neb_snapshot snap = {
+        cell, s->outer->version[cell], n, s->outer->theta + first, s->outer->m + first, 0};
     if (neb__session_snapshot(s, &snap) != NEB_OK)
         neb__warn("no snapshot of cell %u: %s; the last one stays", cell, neb_last_error());
 }
@@ -213,10 +191,14 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
              site = neb__round_merges(s->core, rec->index, c);
         size_t first, n = cell_at(s, c, &first);
         if (!theta && !site) continue;
-        memcpy(s->work[0], s->outer->theta + first, n * sizeof(float));
-        st = decode_cell(o, c);
-        if (st == NEB_OK && theta) st = apply_theta(s, rec, o, c);
-        if (st == NEB_OK) st = site ? merge_own(s, rec, o, c) : carry_own(s, c);
+        st = decode_cell(s, o, c);
+        if (st == NEB_OK && theta)
+            st = apply_theta(s, rec, o, c);
+        else
+            memset(s->work[0], 0, n * sizeof(float));
+        /* If the site's own state is newer than its snapshot of theta, x = theta + u moves along as theta catches up. */
+        if (st == NEB_OK)
+            st = site ? merge_own(s, rec, o, c) : neb__edit_add(s, c, NEB_EDIT_ADD, 0, s->work[0]);
         if (st == NEB_OK && theta && s->outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
             keep_snapshot(s, c);
     }
@@ -253,10 +235,12 @@ static void do_settle(neb_session *s, const struct neb_action *a)
     double dropped = 0;
     for (uint32_t c = a->c0; c < a->c1; c++) {
         size_t first, n = cell_at(s, c, &first);
+        neb__site_widen(s->e + first, n, s->work[1]);
         for (size_t i = 0; i < n; i++) {
-            dropped += pow((double)((1 - gamma) * s->e[first + i]), 2);
-            s->e[first + i] *= gamma;
+            dropped += pow((double)((1 - gamma) * s->work[1][i]), 2);
+            s->work[1][i] *= gamma;
         }
+        neb__site_narrow(s->work[1], n, s->e + first);
         if (neb__edit_add(s, c, NEB_EDIT_SHRINK, gamma, s->outer->theta + first) != NEB_OK)
             neb__session_halt(s, "out of memory for settling");
         s->own[c].work = s->own[c].work * a->num / a->den;
@@ -271,6 +255,10 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
 {
     struct neb_buf b;
     struct neb_parcel h;
+    if (!asked_for && neb__hash_equal(hash, &s->made_hash)) { /* just made: no need to read it back */
+        neb__session_send_update(s, peer, hash, s->made.data, s->made.len);
+        return;
+    }
     neb__buf_init(&b, neb__session_payload_max(s));
     if (!load(s, hash, &b, &h))
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
@@ -387,7 +375,7 @@ static void do_install(neb_session *s, const struct neb_action *a)
     if (f->theta && f->version == a->version && f->index == a->index) {
         for (size_t i = 0; i < n; i++) s->work[1][i] = f->theta[i] - s->outer->theta[first + i];
         /* On disk first: the payloads it replaces may never come to this site. */
-        struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m};
+        struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m, 0};
         if (neb__session_snapshot(s, &snap) != NEB_OK)
             neb__warn("cell %u was fetched but not kept: %s; it will be fetched again", a->cell,
                       neb_last_error());
@@ -440,12 +428,8 @@ static void set_paused(neb_session *s, bool paused, bool ended)
 
 static void do_discard(neb_session *s, const struct neb_action *a)
 {
-    for (uint32_t c = a->c0; c < a->c1; c++) {
-        size_t first, n = cell_at(s, c, &first);
-        if (s->own[c].open.k != a->k) continue;
-        s->own[c].open.k = 0;
-        memset(s->d + first, 0, n * sizeof *s->d);
-    }
+    for (uint32_t c = a->c0; c < a->c1; c++)
+        if (s->own[c].open.k == a->k) s->own[c].open.k = 0;
 }
 
 void neb__session_do(neb_session *s, const struct neb_action *a)
