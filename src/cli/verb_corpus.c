@@ -157,7 +157,7 @@ struct build {
 };
 static const struct neb_opt build_table[] = {
     NEB_OPT(struct build, tokenizer, NEB_OPT_TEXT, "tokenizer.model", NULL,
-            "a .model file, or BERT's vocab.txt"),
+            "a .model file, BERT's vocab.txt, or GPT-2's vocab.json (merges.txt beside it)"),
     NEB_OPT(struct build, out, NEB_OPT_TEXT, "tokens", NULL, "folder of the token set"),
     NEB_OPT(struct build, lang, NEB_OPT_TEXT, "", NULL, "language of a text a line: en"),
     NEB_OPT(struct build, pair, NEB_OPT_TEXT, "", NULL, "languages of tab-separated pairs: en-de"),

@@ -180,19 +180,29 @@ static neb_status write_yaml(const struct neb_folder *f, const char *path)
     return s;
 }
 
-static neb_status copy_tokenizer(struct neb_folder *f, const char *path, const char *from)
+static neb_status copy_file(const char *from, const char *path, const char *name)
 {
     char file[NEB_FOLDER_PATH + 32];
-    size_t n = strlen(from);
-    const char *name = n > 4 && !strcmp(from + n - 4, ".txt") ? "vocab.txt" : "tokenizer.model";
     struct neb_buf bytes;
     neb__buf_init(&bytes, 256u << 20);
     neb_status s = neb__file_read(from, &bytes);
     snprintf(file, sizeof file, "%s/%s", path, name);
     if (s == NEB_OK) s = neb__file_replace(file, bytes.data, bytes.len, 0644);
-    if (s == NEB_OK) s = neb__opts_set(table, f, "tokenizer", name);
     neb__buf_free(&bytes);
     return s;
+}
+
+static neb_status copy_tokenizer(struct neb_folder *f, const char *path, const char *from)
+{
+    char second[NEB_FOLDER_PATH + 300];
+    size_t n = strlen(from);
+    NEB_TRY(neb__tok_second_file(from, second, sizeof second));
+    const char *name = *second                                  ? "vocab.json"
+                       : n > 4 && !strcmp(from + n - 4, ".txt") ? "vocab.txt"
+                                                                : "tokenizer.model";
+    if (*second) NEB_TRY(copy_file(second, path, "merges.txt"));
+    NEB_TRY(copy_file(from, path, name));
+    return neb__opts_set(table, f, "tokenizer", name);
 }
 
 neb_status neb__folder_write(struct neb_folder *f, const char *path, const struct neb_model *m,

@@ -2,7 +2,7 @@
  *
  *     model.yaml          what it is: the task, the model's options, what was added to train it
  *     model.safetensors   its parameters, under the names of docs/models.md
- *     tokenizer.model     or vocab.txt, as model.yaml says
+ *     tokenizer.model     or vocab.txt, or vocab.json with merges.txt, as model.yaml says
  *
  * Reading believes nothing: options are checked as a job's are, tensors must have the shapes that follow from them. */
 #ifndef NEB_TASK_FOLDER_H

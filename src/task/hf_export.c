@@ -193,6 +193,22 @@ static neb_status describe_tokenizer(const struct export *e, bool wordpiece)
     return neb__file_replace(path, text, strlen(text), 0644);
 }
 
+static neb_status describe_bpe(const struct export *e)
+{
+    static const char *const names[NEB_TOK_SPECIALS] = {"pad_token", "unk_token", "bos_token", "eos_token",
+                                                        "mask_token"};
+    char path[NEB_FOLDER_PATH + 64], text[512];
+    size_t n = (size_t)snprintf(text, sizeof text, "{\n  \"tokenizer_class\": \"%s\"",
+                                e->kind == NEB_HF_GPT2 ? "GPT2Tokenizer" : "RobertaTokenizer");
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++)
+        if (neb__tok_special(e->tok, (enum neb_special)i) >= 0)
+            n += (size_t)snprintf(text + n, sizeof text - n, ",\n  \"%s\": \"%s\"", names[i],
+                                  piece(e, (enum neb_special)i));
+    n += (size_t)snprintf(text + n, sizeof text - n, "\n}\n");
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", e->to);
+    return neb__file_replace(path, text, n, 0644);
+}
+
 static neb_status write_tokenizer(const struct export *e)
 {
     static const char *const carried[] = {"tokenizer.json", "special_tokens_map.json", "vocab.json",
@@ -200,6 +216,7 @@ static neb_status write_tokenizer(const struct export *e)
     bool there = false;
     for (int i = 0; i < 5; i++) NEB_TRY(copy(e->folder.path, carried[i], e->to, carried[i], &there));
     if (!e->tok) return NEB_OK;
+    if (!strcmp(e->folder.tokenizer, "vocab.json")) return there ? NEB_OK : describe_bpe(e);
     bool wordpiece = !strcmp(e->folder.tokenizer, "vocab.txt"), copied;
     const char *as = wordpiece                              ? "vocab.txt"
                      : strcmp(e->folder.numbering, "xlm-r") ? "spiece.model"

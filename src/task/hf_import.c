@@ -247,17 +247,20 @@ static bool is_cased(const char *from)
 static neb_status find_tokenizer(struct import *m, char *out, size_t size)
 {
     static const char *const names[] = {"sentencepiece.bpe.model", "vocab.txt", "spiece.model",
-                                        "tokenizer.model"};
+                                        "tokenizer.model", "vocab.json"};
+    char second[NEB_FOLDER_PATH + 64];
     struct stat st;
     if (m->config.kind == NEB_HF_XLMR) NEB_TRY(neb__folder_set_numbering(&m->folder, "xlm-r"));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         snprintf(out, size, "%s/%s", m->from, names[i]);
-        if (stat(out, &st)) continue;
+        NEB_TRY(neb__tok_second_file(out, second, sizeof second));
+        if (stat(out, &st) || (*second && stat(second, &st))) continue;
         if (i == 1) m->folder.cased = is_cased(m->from);
         return NEB_OK;
     }
     *out = 0;
-    neb__warn("%s has no tokenizer that can be read here (vocab.txt or a SentencePiece model): only the "
+    neb__warn("%s has no tokenizer that can be read here (vocab.txt, vocab.json with merges.txt, or a "
+              "SentencePiece model): only the "
               "weights are taken",
               m->from);
     return NEB_OK;

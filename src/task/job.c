@@ -39,7 +39,9 @@ static const struct neb_opt data_table[] = {
 };
 
 static const struct neb_opt tokenizer_table[] = {
-    TOK(file, NEB_OPT_TEXT, "", NULL, "an existing SentencePiece .model or WordPiece vocab.txt"),
+    TOK(file, NEB_OPT_TEXT, "", NULL,
+        "an existing SentencePiece .model, WordPiece vocab.txt, or GPT-2's vocab.json (merges.txt beside "
+        "it)"),
     TOK(type, NEB_OPT_TEXT, "unigram", NULL, "when trained: unigram or bpe"),
     TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
     TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),

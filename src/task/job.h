@@ -34,7 +34,7 @@ struct neb_job_data {
 };
 
 struct neb_job_tokenizer {
-    char *file; /* an existing .model or vocab.txt; NULL: one is trained */
+    char *file; /* an existing .model, vocab.txt or vocab.json; NULL: one is trained */
     char *type;
     int64_t vocab, lines;
     bool cased;

@@ -1,8 +1,9 @@
-/* tok.c: one face for both tokenizers, and the numbering of their ids.
+/* tok.c: one face for all tokenizers, and the numbering of their ids.
  *
  * Ids outside are the model's vocabulary rows. With layout XLMR they differ from SentencePiece's own: fairseq put
  * <s> 0, <pad> 1, </s> 2, <unk> 3 in front, shifted the pieces by one and added <mask> at the end. */
 #include "text/tok.h"
+#include "text/bpe.h"
 #include "text/sp_shim.h"
 #include "text/wordpiece.h"
 #include "base/file.h"
@@ -14,8 +15,9 @@
 enum { MAX_MODEL = 256 << 20, MAX_TRAIN_KEYS = 48 };
 
 struct neb_tok {
-    struct neb_sp *sp; /* one of the two */
+    struct neb_sp *sp; /* one of the three */
     struct neb_wp *wp;
+    struct neb_bpe *bpe;
     enum neb_tok_layout layout;
     int32_t vocab, special[NEB_TOK_SPECIALS];
     uint8_t *special_map; /* (vocab) */
@@ -62,6 +64,7 @@ static int32_t inside(const struct neb_tok *tok, int32_t id)
 int32_t neb__tok_id(const struct neb_tok *tok, const char *piece)
 {
     if (tok->wp) return neb__wp_id(tok->wp, piece, strlen(piece));
+    if (tok->bpe) return neb__bpe_id(tok->bpe, piece, strlen(piece));
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<pad>")) return tok->special[NEB_TOK_PAD];
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<mask>")) return tok->special[NEB_TOK_MASK];
     int32_t id = neb__sp_id(tok->sp, piece);
@@ -72,6 +75,7 @@ const char *neb__tok_piece(const struct neb_tok *tok, int32_t id)
 {
     if (id < 0 || id >= tok->vocab) return NULL;
     if (tok->wp) return neb__wp_piece(tok->wp, id);
+    if (tok->bpe) return neb__bpe_piece(tok->bpe, id);
     int32_t in = inside(tok, id);
     if (in < 0) return id == tok->special[NEB_TOK_MASK] ? "<mask>" : "<pad>";
     return neb__sp_piece(tok->sp, in);
@@ -105,6 +109,18 @@ static void find_specials_wp(struct neb_tok *tok)
     static const char *const names[NEB_TOK_SPECIALS] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
     tok->vocab = neb__wp_size(tok->wp);
     for (int i = 0; i < NEB_TOK_SPECIALS; i++) tok->special[i] = neb__tok_id(tok, names[i]);
+}
+
+/* RoBERTa's names; GPT-2 has one token for everything. */
+static void find_specials_bpe(struct neb_tok *tok)
+{
+    static const char *const names[NEB_TOK_SPECIALS] = {"<pad>", "<unk>", "<s>", "</s>", "<mask>"};
+    int32_t all = neb__tok_id(tok, "<|endoftext|>");
+    tok->vocab = neb__bpe_size(tok->bpe);
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++) {
+        tok->special[i] = neb__tok_id(tok, names[i]);
+        if (tok->special[i] < 0 && i != NEB_TOK_PAD && i != NEB_TOK_MASK) tok->special[i] = all;
+    }
 }
 
 static neb_status mark_specials(struct neb_tok *tok)
@@ -151,8 +167,61 @@ fail:
     return s;
 }
 
+static neb_status open_bpe(struct neb_tok *tok, const struct neb_bpe_files *files)
+{
+    struct neb_hash both[2];
+    NEB_TRY(neb__hash(files->vocab, files->vocab_bytes, &both[0]));
+    NEB_TRY(neb__hash(files->merges, files->merges_bytes, &both[1]));
+    NEB_TRY(neb__hash(both, sizeof both, &tok->hash));
+    NEB_TRY(neb__bpe_load(files, &tok->bpe));
+    find_specials_bpe(tok);
+    return mark_specials(tok);
+}
+
+neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out)
+{
+    struct neb_tok *tok = NEB_NEW(struct neb_tok);
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "no memory for a tokenizer");
+    neb_status s = open_bpe(tok, files);
+    if (s != NEB_OK) {
+        neb__tok_close(tok);
+        return s;
+    }
+    *out = tok;
+    return NEB_OK;
+}
+
+neb_status neb__tok_second_file(const char *path, char *out, size_t size)
+{
+    static const char first[] = "vocab.json", second[] = "merges.txt";
+    size_t n = strlen(path), head = n - (sizeof first - 1);
+    *out = 0;
+    if (n < sizeof first - 1 || strcmp(path + head, first)) return NEB_OK;
+    if (head + sizeof second > size) return neb__fail(NEB_ERR_INVALID, "%s: the path is too long", path);
+    memcpy(out, path, head);
+    memcpy(out + head, second, sizeof second);
+    return NEB_OK;
+}
+
+static neb_status open_pair(const char *path, const char *second, struct neb_tok **out)
+{
+    struct neb_buf vocab, merges;
+    neb__buf_init(&vocab, MAX_MODEL);
+    neb__buf_init(&merges, MAX_MODEL);
+    neb_status s = neb__file_read(path, &vocab);
+    if (s == NEB_OK) s = neb__file_read(second, &merges);
+    struct neb_bpe_files files = {vocab.data, vocab.len, merges.data, merges.len};
+    if (s == NEB_OK && (s = neb__tok_open_bpe(&files, out)) != NEB_OK) neb__error_prefix("%s", path);
+    neb__buf_free(&vocab);
+    neb__buf_free(&merges);
+    return s;
+}
+
 neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out)
 {
+    char second[1024];
+    NEB_TRY(neb__tok_second_file(path, second, sizeof second));
+    if (*second) return open_pair(path, second, out);
     size_t n = strlen(path);
     int wordpiece = n > 4 && !strcmp(path + n - 4, ".txt");
     struct neb_buf file;
@@ -169,6 +238,7 @@ void neb__tok_close(struct neb_tok *tok)
     if (!tok) return;
     neb__sp_free(tok->sp);
     neb__wp_free(tok->wp);
+    neb__bpe_free(tok->bpe);
     neb__free(tok->special_map);
     neb__free(tok);
 }
@@ -176,6 +246,7 @@ void neb__tok_close(struct neb_tok *tok)
 neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
 {
     if (tok->wp) return neb__wp_encode(tok->wp, tok->special[NEB_TOK_UNK], text, n, out);
+    if (tok->bpe) return neb__bpe_encode(tok->bpe, tok->special[NEB_TOK_UNK], text, n, out);
     char error[NEB_SP_ERROR];
     const int *ids;
     size_t count;
@@ -193,6 +264,7 @@ neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n
 neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t n, struct neb_buf *out)
 {
     if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);
+    if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
     int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
     if (!kept) return neb__fail(NEB_ERR_NOMEM, "no memory to decode %zu tokens", n);
     neb_status s = NEB_OK;

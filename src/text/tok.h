@@ -1,5 +1,5 @@
-/* tok.h: text to token ids and back, whatever the model: SentencePiece (a .model file) or WordPiece (BERT's
- * vocab.txt). A successful open owes a close. Encoding and decoding are safe from several threads at once. */
+/* tok.h: text to token ids and back, whatever the model: SentencePiece (a .model file), WordPiece (BERT's
+ * vocab.txt) or byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside it). A successful open owes a close. Encoding and decoding are safe from several threads at once. */
 #ifndef NEB_TEXT_TOK_H
 #define NEB_TEXT_TOK_H
 
@@ -28,12 +28,18 @@ struct neb_tok_cfg {
     int cased; /* WordPiece: 0 lower-cases and strips accents */
 };
 
-/* `path` ends in .model, or is a vocab.txt. cfg NULL: plain, lower-casing.
+/* `path` ends in .model, or is a vocab.txt or a vocab.json. cfg NULL: plain, lower-casing.
  *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CORRUPT (not a tokenizer, or a special token is missing), NEB_ERR_NOMEM */
 neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out);
 neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const struct neb_tok_cfg *cfg,
                                struct neb_tok **out);
+struct neb_bpe_files;
+neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out);
 void neb__tok_close(struct neb_tok *tok); /* NULL is fine */
+
+/* The path of the second file that belongs to the tokenizer at `path` (merges.txt to a vocab.json); empty: there is none.
+ * NEB_ERR_INVALID: it has no room in out */
+neb_status neb__tok_second_file(const char *path, char *out, size_t size);
 
 int32_t neb__tok_vocab(const struct neb_tok *tok);
 int32_t neb__tok_special(const struct neb_tok *tok, enum neb_special which); /* -1: this tokenizer has none */
@@ -44,7 +50,7 @@ const uint8_t *neb__tok_special_map(const struct neb_tok *tok);  /* (vocab) 1: n
 const struct neb_hash *neb__tok_hash(const struct neb_tok *tok); /* of the file's bytes */
 
 /* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8 become
- * unknown. NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
+ * unknown (byte-level BPE: stay what they are). NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
 neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out);
 
 /* Appends the text; control tokens vanish. NEB_ERR_RANGE: an id is not in the vocabulary. */

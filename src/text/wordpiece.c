@@ -3,116 +3,78 @@
  * First the basic split: control characters go, white space separates, Chinese characters and punctuation stand
  * alone; uncased models lower-case, decompose (NFD) and drop accents (Mn). Then every word is cut greedily: the
  * longest piece of the vocabulary first, continuations marked with ##; a word that cannot be cut, or longer than 100
- * characters, is unknown. Character classes come from utf8proc, so the Unicode version is the library's.
- *
- * The vocabulary is one block of text with an open-addressing table of line numbers over it. */
+ * characters, is unknown. Character classes come from utf8proc, so the Unicode version is the library's. */
 #include "text/wordpiece.h"
 #include "base/mem.h"
+#include "text/pieces.h"
 
 #include <stdbool.h>
 #include <string.h>
 #include <utf8proc.h>
 
-enum { MAX_PIECES = 1 << 22, MAX_WORD_CHARS = 100, MAX_WORD_BYTES = 4 * MAX_WORD_CHARS };
+enum { MAX_WORD_CHARS = 100, MAX_WORD_BYTES = 4 * MAX_WORD_CHARS };
 
 struct neb_wp {
-    char *text;      /* all pieces, null-terminated */
-    uint32_t *start; /* (size) into text */
-    int32_t *table;  /* (mask + 1) piece, or -1 */
-    uint32_t mask;
-    int32_t size;
+    struct neb_pieces pieces;
     bool cased;
 };
 
-static uint32_t hash_bytes(const char *p, size_t n)
-{
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (uint8_t)p[i]) * 16777619u;
-    return h ^ h >> 15;
-}
-
 int32_t neb__wp_id(const struct neb_wp *wp, const char *piece, size_t n)
 {
-    for (uint32_t at = hash_bytes(piece, n) & wp->mask;; at = (at + 1) & wp->mask) {
-        int32_t id = wp->table[at];
-        if (id < 0) return -1;
-        const char *known = wp->text + wp->start[id];
-        if (!strncmp(known, piece, n) && !known[n]) return id;
-    }
+    return neb__pieces_id(&wp->pieces, piece, n);
 }
 
-static neb_status index_pieces(struct neb_wp *wp, size_t n)
+/* One piece a line. */
+static neb_status index_pieces(struct neb_wp *wp, const char *p, size_t n)
 {
-    char *p = wp->text, *end = wp->text + n;
+    const char *end = p + n;
     int32_t id = 0;
     for (; p < end; id++) {
-        char *stop = memchr(p, '\n', (size_t)(end - p));
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
         if (!stop) stop = end;
         size_t len = (size_t)(stop - p);
         if (len && p[len - 1] == '\r') len--;
         if (memchr(p, 0, len))
             return neb__fail(NEB_ERR_CORRUPT, "vocabulary line %d holds a zero byte", (int)id + 1);
-        p[len] = 0;
-        wp->start[id] = (uint32_t)(p - wp->text);
-        if (neb__wp_id(wp, p, len) < 0) { /* of equal lines the first counts */
-            uint32_t at = hash_bytes(p, len) & wp->mask;
-            while (wp->table[at] >= 0) at = (at + 1) & wp->mask;
-            wp->table[at] = id;
-        }
+        neb__pieces_put(&wp->pieces, id, p, len);
         p = stop + 1;
     }
-    wp->size = id;
     return id ? NEB_OK : neb__fail(NEB_ERR_CORRUPT, "the vocabulary is empty");
 }
 
 neb_status neb__wp_load(const void *bytes, size_t n, int cased, struct neb_wp **out)
 {
-    size_t lines = 1;
-    for (size_t i = 0; i < n; i++) lines += ((const char *)bytes)[i] == '\n';
-    if (lines > MAX_PIECES || n > UINT32_MAX / 2)
-        return neb__fail(NEB_ERR_CORRUPT, "a vocabulary of %zu lines is too large", lines);
-    uint32_t slots = 16;
-    while (slots < 2 * lines) slots *= 2;
+    const char *text = bytes;
+    size_t lines = n && text[n - 1] != '\n';
+    for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
     struct neb_wp *wp = NEB_NEW(struct neb_wp);
-    neb_status s = NEB_ERR_NOMEM;
-    if (!wp) return neb__fail(s, "no memory for a vocabulary");
+    if (!wp) return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary");
     wp->cased = cased;
-    wp->mask = slots - 1;
-    wp->text = neb__malloc(n + 1);
-    wp->start = NEB_NEW_ARRAY(uint32_t, lines);
-    wp->table = NEB_NEW_ARRAY(int32_t, slots);
-    if (!wp->text || !wp->start || !wp->table) {
-        neb__fail(s, "no memory for a vocabulary of %zu lines", lines);
-        goto fail;
+    neb_status s = neb__pieces_init(&wp->pieces, lines, n + 1);
+    if (s == NEB_OK) s = index_pieces(wp, text, n);
+    if (s != NEB_OK) {
+        neb__wp_free(wp);
+        return s;
     }
-    memcpy(wp->text, bytes, n);
-    wp->text[n] = 0;
-    memset(wp->table, 0xFF, slots * sizeof *wp->table);
-    NEB_TRY_GOTO(s, index_pieces(wp, n), fail);
     *out = wp;
     return NEB_OK;
-fail:
-    neb__wp_free(wp);
-    return s;
 }
 
 void neb__wp_free(struct neb_wp *wp)
 {
     if (!wp) return;
-    neb__free(wp->text);
-    neb__free(wp->start);
-    neb__free(wp->table);
+    neb__pieces_free(&wp->pieces);
     neb__free(wp);
 }
 
 int32_t neb__wp_size(const struct neb_wp *wp)
 {
-    return wp->size;
+    return wp->pieces.size;
 }
 
 const char *neb__wp_piece(const struct neb_wp *wp, int32_t id)
 {
-    return id >= 0 && id < wp->size ? wp->text + wp->start[id] : NULL;
+    return neb__pieces_text(&wp->pieces, id);
 }
 
 /* ---- the basic split ------------------------------------------------------------------------------------------ */
