@@ -23,6 +23,7 @@ struct neb_verb {
     X(export)        \
     X(import)        \
     X(lab)           \
+    X(order)         \
     X(report)        \
     X(roster)        \
     X(score)         \

@@ -6,6 +6,7 @@
  *
  * `seal` turns it into the genesis: from then on a file is a signed chain (seal/roster.h), and every change is an epoch
  * that the operator's key signs. */
+#include "cli/member.h"
 #include "cli/verb.h"
 #include "base/file.h"
 #include "base/opts.h"
@@ -63,35 +64,14 @@ static int usage(FILE *to)
     return to == stdout ? 0 : 2;
 }
 
-/* IDENTITY, or the folder of a site. */
-static neb_status read_identity(const char *text, struct neb_member *m)
-{
-    struct stat st;
-    if (!stat(text, &st) && S_ISDIR(st.st_mode)) return neb__site_identity(text, m->name, &m->key);
-    if (neb__identity_parse(text, strlen(text), m->name, &m->key) == NEB_OK) return NEB_OK;
-    return neb__fail(NEB_ERR_INVALID, "'%s': %s", text, neb_last_error());
-}
-
-static neb_status add_address(struct neb_member *m, const char *address)
-{
-    char host[NEB_ADDRESS_SIZE];
-    uint16_t port;
-    if (m->addresses >= NEB_ADDRESSES_MAX)
-        return neb__fail(NEB_ERR_INVALID, "%s: at most %d addresses", m->name, NEB_ADDRESSES_MAX);
-    if (!neb__address_split(address, host, &port))
-        return neb__fail(NEB_ERR_INVALID, "'%s': an address reads HOST:PORT or [V6]:PORT", address);
-    snprintf(m->address[m->addresses++], NEB_ADDRESS_SIZE, "%s", address);
-    return NEB_OK;
-}
-
 static neb_status member_from_args(const struct options *o, int argc, char **argv, struct neb_member *m)
 {
     *m = (struct neb_member){0};
-    NEB_TRY(read_identity(argv[0], m));
+    NEB_TRY(neb__member_identity(argv[0], m));
     if (o->votes < 0 || o->votes > 2) return neb__fail(NEB_ERR_INVALID, "--votes is 0, 1 or 2");
     m->votes = o->learner ? 0 : (uint8_t)o->votes;
     m->flags = (uint8_t)((o->witness ? NEB_MEMBER_WITNESS : 0) | (o->learner ? NEB_MEMBER_LEARNER : 0));
-    for (int i = 1; i < argc; i++) NEB_TRY(add_address(m, argv[i]));
+    for (int i = 1; i < argc; i++) NEB_TRY(neb__member_address(m, argv[i]));
     return NEB_OK;
 }
 
@@ -104,7 +84,7 @@ static neb_status draft_word(struct neb_member *m, const char *word)
     else if (!strncmp(word, "votes=", 6) && word[6] >= '0' && word[6] <= '2' && !word[7])
         m->votes = (uint8_t)(word[6] - '0');
     else
-        return add_address(m, word);
+        return neb__member_address(m, word);
     return NEB_OK;
 }
 
@@ -116,7 +96,7 @@ static neb_status draft_line(char *line, struct neb_roster *r)
         return neb__fail(NEB_ERR_INVALID, "more than %d members", NEB_MEMBERS_MAX);
     struct neb_member *m = &r->members[r->count];
     *m = (struct neb_member){.votes = 1};
-    NEB_TRY(read_identity(word, m));
+    NEB_TRY(neb__member_identity(word, m));
     while ((word = strtok_r(NULL, " \t", &save))) NEB_TRY(draft_word(m, word));
     r->count++;
     return NEB_OK;

@@ -341,7 +341,7 @@ static bool change(struct neb_round *r, struct neb_members next)
 static bool try_promote(struct neb_round *r)
 {
     if (!r->cfg.promote || r->roster.heavy != NEB_NO_SITE) return false;
-    if (__builtin_popcountll(r->roster.voters) >= NEB_VOTERS_MAX) return false;
+    if (__builtin_popcountll(r->roster.voters) >= NEB_ROUND_VOTERS_MAX) return false;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         uint64_t bit = neb__bit(s);
         if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !neb__live(r, s))

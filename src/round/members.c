@@ -40,7 +40,7 @@ bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t
 bool neb__members_valid(const struct neb_members *r)
 {
     if (!r->voters || (r->voters & ~r->members) || (r->trains & ~r->members)) return false;
-    if (count(r->voters) > NEB_VOTERS_MAX) return false;
+    if (count(r->voters) > NEB_ROUND_VOTERS_MAX) return false;
     return r->heavy == NEB_NO_SITE || (r->heavy < NEB_SITES_MAX && (r->voters & neb__bit(r->heavy)));
 }
 

@@ -5,9 +5,8 @@
 #include "base/bytes.h"
 #include "base/buf.h"
 
-#define NEB_SITES_MAX  64 /* sites of a run, over its whole life: ids are never used again */
-#define NEB_VOTERS_MAX 7
-#define NEB_NO_SITE    0xffffu
+#define NEB_SITES_MAX 64 /* sites of a run, over its whole life: ids are never used again */
+#define NEB_NO_SITE   0xffffu
 
 /* One bit a site. A witness is a voter that does not train. `heavy` is the survivor: a voter with two votes. */
 struct neb_members {
@@ -20,6 +19,8 @@ static inline uint64_t neb__bit(unsigned site)
 {
     return site < NEB_SITES_MAX ? (uint64_t)1 << site : 0;
 }
+
+enum { NEB_ROUND_VOTERS_MAX = 7 };
 
 int neb__members_votes(const struct neb_members *r, uint64_t sites); /* the votes of these sites together */
 int neb__members_total(const struct neb_members *r);

@@ -232,6 +232,7 @@ static void peer_event(struct neb_round *r, unsigned site, bool up)
     r->peer[site].up = up;
     if (!up) return;
     r->peer[site].gone = false;
+    r->peer[site].applied = 0; /* it may have come back with an empty disk */
     if (r->state == NEB_ROUND_BOOT) r->greet_at = r->now;
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
         const struct cell *cell = &r->cell[c];

@@ -207,6 +207,24 @@ neb_status neb__chain_extend(struct neb_chain *c, const uint8_t *p, size_t n)
     return NEB_OK;
 }
 
+neb_status neb__chain_walk(const struct neb_chain *c, neb_roster_fn fn, void *arg)
+{
+    enum { HEAD_AT = 4 + MAGIC + NEB_HASH_SIZE + 8 + NEB_HASH_SIZE + 1 }; /* behind the length */
+    struct neb_chain *at;
+    NEB_TRY(neb__chain_from_genesis(c->genesis.data, c->genesis.len, &at));
+    neb_status s = NEB_OK;
+    fn(arg, 0, 0, &at->now);
+    while (s == NEB_OK && at->epoch < c->epoch) {
+        const uint8_t *p;
+        size_t n;
+        neb__chain_tail(c, at->epoch, 1, &p, &n);
+        s = neb__chain_extend(at, p, n);
+        if (s == NEB_OK) fn(arg, at->epoch, neb__get64(p + HEAD_AT), &at->now);
+    }
+    neb__chain_free(at);
+    return s;
+}
+
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static int by_id(const void *a, const void *b)

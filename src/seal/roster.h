@@ -105,6 +105,11 @@ uint64_t neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t m
  *   NEB_ERR_CORRUPT, NEB_ERR_AUTH, NEB_ERR_NOMEM */
 neb_status neb__chain_extend(struct neb_chain *chain, const uint8_t *p, size_t n);
 
+/* Every roster of the chain, the genesis' (epoch 0) first; `head` is the index of the log's record that the epoch names, 0 if
+ * it was signed before there was one. NEB_ERR_NOMEM. */
+typedef void (*neb_roster_fn)(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r);
+neb_status neb__chain_walk(const struct neb_chain *chain, neb_roster_fn fn, void *arg);
+
 /* Words a successor epoch of `chain` with the given roster (new members have id 0 and get the next one), and signs it
  * with each key of `signers`; keys that are neither the operator's nor a voter's are refused. `out` gets the epoch
  * behind its length: what neb__chain_extend takes. */

@@ -244,6 +244,10 @@ static void insist(struct world *w)
     struct node *one = w->forced ? NULL : up_to_date(w);
     if (one) {
         struct neb_members left = w->force.roster;
+        left.members &= w->roster.members,
+            left.voters &= w->roster.voters; /* who has left meanwhile is not named */
+        left.trains &= w->roster.members;
+        if (!(left.trains & left.members)) left.trains |= left.voters;
         left.epoch = w->roster.epoch + 2; /* one for a change that may be under way */
         const struct neb_order *o = neb__sim_order(
             w, one, (struct neb_order){.op = NEB_OP_FORCE, .epoch = left.epoch, .roster = left});
@@ -383,7 +387,7 @@ static void one_fault(struct world *w, enum fault f, struct node *n)
 
 void neb__faults_heal(struct world *w)
 {
-    w->quiet = w->healed = true;
+    w->quiet = true;
     w->loss_permille = w->opt.happy || draw(w, 3) ? 0 : 40; /* lines are never perfect */
     w->rounds_healed = w->rounds;
     TRACE(w, "all is healed");
@@ -396,6 +400,7 @@ void neb__faults_heal(struct world *w)
         if (n->exists && !n->alive && !n->stopped) neb__sim_later(w, 500, EV_START, i);
     }
     mend_lines(w);
+    w->healed = true; /* from here on processes that have ended go away; everybody knows who is in reach */
 }
 
 void neb__fault(struct world *w)

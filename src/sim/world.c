@@ -130,7 +130,7 @@ static void configure(struct world *w)
     for (int i = 0; i < k; i++) {
         r.members |= neb__bit((unsigned)i);
         r.trains |= neb__bit((unsigned)i);
-        if (i < NEB_VOTERS_MAX && (i < 3 || draw(w, 4))) r.voters |= neb__bit((unsigned)i);
+        if (i < NEB_ROUND_VOTERS_MAX && (i < 3 || draw(w, 4))) r.voters |= neb__bit((unsigned)i);
     }
     if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
     if (k == 2 && !draw(w, 3)) r.heavy = 0;              /* a survivor */

@@ -53,6 +53,7 @@ static neb_status open_all(neb_session *s, const char *folder)
     cfg.max_rate = s->config.max_rate;
     NEB_TRY(neb__net_open(&cfg, &s->net));
     s->self = neb__net_self(s->net);
+    neb__session_keys(s);
     s->config.rung = s->fixed ? s->fixed->name : "auto"; /* the caller's strings are not kept */
     const char *prefer = s->config.prefer;
     s->config.prefer = prefer && !strcmp(prefer, "quality") ? "quality" : "cost";

@@ -43,6 +43,7 @@ enum neb_item_type {
     NEB_ITEM_SNAPSHOT, /* neb_step() has copied the cells that a capture wants */
     NEB_ITEM_OPERATOR,
     NEB_ITEM_LOSS, /* held-out loss of the outer state */
+    NEB_ITEM_FORK, /* two rosters are signed for one epoch */
 };
 
 struct neb_item {
@@ -163,12 +164,13 @@ struct neb_session {
     uint64_t swept;         /* payloads of the records up to here are gone */
     uint64_t
         saved_k[2]; /* own parcels up to here are settled in the caller's last checkpoint, the one before */
-    int64_t status_at, say_at, full_since;
+    int64_t status_at, say_at, full_since, orders_at, removed_at;
     char *said[NEB_SITES_MAX]; /* the status the peers sent, JSON */
     int64_t heard[NEB_SITES_MAX];
     float *shown; /* live values while the parameters show the outer state */
     bool driver_runs;
     bool feeding;
+    bool leaves;                             /* asked to be removed from the run */
     struct pending *pending, **pending_last; /* events that wait for the actions before them */
 
     /* shared, under lock */
@@ -198,7 +200,8 @@ struct neb_session {
     neb_stream *streams;                                /* open ones to other sites */
     uint64_t linked;                                    /* bit of each member (below 64) that is connected */
     struct neb_public operator_key, key[NEB_SITES_MAX]; /* of the roster */
-    bool has_key[NEB_SITES_MAX];
+    bool has_key[NEB_SITES_MAX];                        /* of every site that ever was a member */
+    uint64_t present, witnesses;                        /* bits of the newest roster's members */
     char why[256];
     struct neb_session_status status;
 };
@@ -267,7 +270,11 @@ void neb__streams_halted(neb_session *s); /* the lock is held: nobody waits for 
 
 /* session_seal.c */
 void neb__session_keys(neb_session *s); /* copies the roster's; on the links' thread, or before it runs */
+void neb__session_name(neb_session *s, uint16_t site, char out[NEB_NAME_SIZE]);
 struct neb_seal neb__session_seal(neb_session *s);
+/* session_orders.c: what an operator has put into the folder's run/orders; on the driver's thread */
+void neb__session_orders(neb_session *s);
+
 /* session_rate.c */
 neb_status neb__session_rate_open(neb_session *s);
 void neb__session_rate_close(neb_session *s);

@@ -146,6 +146,18 @@ static void peer_down(void *arg, uint16_t peer, neb_status why)
     post_peer(arg, NEB_ITEM_PEER_DOWN, peer);
 }
 
+static void roster_changed(void *arg, const struct neb_chain *chain)
+{
+    (void)chain;
+    neb__session_keys(arg);
+}
+
+static void roster_fork(void *arg, uint16_t peer, uint64_t epoch)
+{
+    (void)epoch;
+    post_peer(arg, NEB_ITEM_FORK, peer);
+}
+
 static neb_status message(void *arg, struct neb_message *m)
 {
     neb_session *s = arg;
@@ -169,7 +181,12 @@ static neb_status message(void *arg, struct neb_message *m)
 }
 
 const struct neb_net_events neb__session_events = {
-    .peer_up = peer_up, .peer_down = peer_down, .message = message};
+    .peer_up = peer_up,
+    .peer_down = peer_down,
+    .message = message,
+    .roster = roster_changed,
+    .roster_fork = roster_fork,
+};
 
 static void resume_on_loop(void *arg)
 {
@@ -246,12 +263,12 @@ static void compare_model(neb_session *s, const struct neb_item *i)
         if (i->size == NEB_AGREED * NEB_HASH_SIZE &&
             !memcmp(i->bytes + k * NEB_HASH_SIZE, s->model[k].b, NEB_HASH_SIZE))
             continue;
-        const struct neb_member *m = neb__roster_by_id(&neb__net_roster(s->net)->now, i->peer);
-        char why[256];
+        char why[256], name[NEB_NAME_SIZE];
+        neb__session_name(s, i->peer, name);
         snprintf(why, sizeof why,
                  "site '%s' trains another model: %s differ; use the same job file and base model at "
                  "every site",
-                 m ? m->name : "?", what[k]);
+                 name, what[k]);
         pthread_mutex_lock(&s->lock);
         s->mismatch = NEB_ERR_CONFIG;
         pthread_mutex_unlock(&s->lock);
@@ -319,7 +336,12 @@ static void on_item(neb_session *s, struct neb_item *i)
         break;
     case NEB_ITEM_SNAPSHOT: neb__session_snapshot_taken(s); break;
     case NEB_ITEM_OPERATOR:
+        s->leaves |= i->op == NEB_OP_LEAVE;
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = i->op, .site = s->self});
+        break;
+    case NEB_ITEM_FORK:
+        neb__session_halt(s, "two rosters are signed for one epoch: the operator must choose one; then give "
+                             "this site the chosen file (nebula-i adopt) and start it again");
         break;
     case NEB_ITEM_LOSS:
         if (s->rate) neb__rate_loss(s->rate, i->value);
@@ -402,6 +424,7 @@ void *neb__session_driver(void *arg)
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_STEP, .count = steps});
         if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
+        if (!s->halted) neb__session_orders(s);
         if (!s->halted) publish(s);
         neb__session_tell(s, false);
         pthread_mutex_unlock(&s->busy);

@@ -131,13 +131,13 @@ neb_status neb_session_open_job(const char *job, const char *site, const char *c
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
-static json_t *members_json(const neb_session *s)
+static json_t *members_json(neb_session *s)
 {
-    const struct neb_roster *r = &neb__net_roster(s->net)->now;
     json_t *list = json_array();
-    for (uint32_t i = 0; list && i < r->count; i++)
-        if (!(r->members[i].flags & NEB_MEMBER_WITNESS))
-            json_array_append_new(list, json_string(r->members[i].name));
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; list && i < NEB_SITES_MAX; i++)
+        if (s->present & ~s->witnesses & neb__bit(i)) json_array_append_new(list, json_string(s->names[i]));
+    pthread_mutex_unlock(&s->lock);
     return list;
 }
 

@@ -219,17 +219,47 @@ static neb_status restore_own(neb_session *s, const struct found *f)
 
 /* ---- the core -------------------------------------------------------------------------------------------------- */
 
-static struct neb_members members_of(const struct neb_chain *chain)
+struct beginning {
+    struct neb_members members;
+    bool over;
+};
+
+/* The roster with which the log begins: the last one that was signed before there was a record to name. */
+static void begin(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
 {
-    struct neb_members m = {.epoch = (uint32_t)chain->epoch, .heavy = NEB_NO_SITE};
-    for (uint32_t i = 0; i < chain->now.count; i++) {
-        const struct neb_member *p = &chain->now.members[i];
+    struct beginning *b = arg;
+    struct neb_members m = {.epoch = (uint32_t)epoch, .heavy = NEB_NO_SITE};
+    b->over |= head != 0;
+    if (b->over) return;
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct neb_member *p = &r->members[i];
         m.members |= neb__bit(p->id);
         if (p->votes) m.voters |= neb__bit(p->id);
         if (!(p->flags & NEB_MEMBER_WITNESS)) m.trains |= neb__bit(p->id);
         if (p->votes > 1) m.heavy = p->id;
     }
-    return m;
+    b->members = m;
+}
+
+/* It may not change under a run: kept beside the ledger, and compared. */
+static neb_status first_roster(neb_session *s)
+{
+    struct beginning b = {0};
+    uint8_t now[NEB_MEMBERS_SIZE];
+    struct neb_buf kept;
+    NEB_TRY(neb__chain_walk(neb__net_roster(s->net), begin, &b));
+    s->members = b.members;
+    neb__members_bytes(&b.members, now);
+    neb__buf_init(&kept, 1024);
+    neb_status st = neb__blob_load(&s->disk, "beginning", &kept);
+    if (st == NEB_OK && (kept.len != sizeof now || memcmp(kept.data, now, sizeof now)))
+        st = neb__fail(NEB_ERR_CONFIG,
+                       "the roster was changed by hand after the run began: members come and go by "
+                       "`nebula-i order`; give the site its old file again (nebula-i adopt)");
+    else if (st == NEB_ERR_NOTFOUND)
+        st = neb__blob_save(&s->disk, "beginning", now, sizeof now, true);
+    neb__buf_free(&kept);
+    return st;
 }
 
 static struct neb_round_config core_config(neb_session *s)
@@ -239,7 +269,7 @@ static struct neb_round_config core_config(neb_session *s)
     neb__round_defaults(&c);
     c.self = s->self;
     c.genesis = s->genesis = chain->genesis_hash;
-    c.roster = members_of(chain);
+    c.roster = s->members;
     c.cells = s->outer->cells;
     c.fragments = s->fragments;
     c.nominal = (uint32_t)s->config.interval;
@@ -250,10 +280,10 @@ static struct neb_round_config core_config(neb_session *s)
     memcpy(&c.eta, &s->config.outer_lr, 4);
     memcpy(&c.mu, &s->config.outer_momentum, 4);
     c.cell_bytes = 8 * NEB_CELL;
+    c.promote = true;
     c.cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
-    neb__session_keys(s);
     c.seal = neb__session_seal(s);
     return c;
 }
@@ -341,20 +371,12 @@ static void offer(neb_session *s, const struct neb_hash *hash)
     neb__buf_free(&b);
 }
 
-static void learn_names(neb_session *s)
-{
-    const struct neb_roster *r = &neb__net_roster(s->net)->now;
-    s->cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
-    s->members = members_of(neb__net_roster(s->net));
-    for (uint32_t i = 0; i < r->count; i++)
-        if (r->members[i].id < NEB_SITES_MAX)
-            snprintf(s->names[r->members[i].id], sizeof *s->names, "%s", r->members[i].name);
-}
-
 static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log)
 {
     struct found f = {0};
-    learn_names(s);
+    s->cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    NEB_TRY(first_roster(s));
+    neb__session_keys(s);
     NEB_TRY(restore_outer(s, log->records));
     neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
     if (st == NEB_OK) st = restore_own(s, &f);

@@ -432,6 +432,22 @@ static void do_discard(neb_session *s, const struct neb_action *a)
         if (s->own[c].open.k == a->k) s->own[c].open.k = 0;
 }
 
+/* Removed by the log: this site stops, as it wished itself or as an operator did. */
+static void roster_changed(neb_session *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    if (st.roster.members & neb__bit(s->self)) return;
+    pthread_mutex_lock(&s->lock);
+    bool was = s->members.members & neb__bit(s->self);
+    pthread_mutex_unlock(&s->lock);
+    if (!was) return; /* not admitted yet */
+    if (s->leaves)
+        set_paused(s, true, true);
+    else
+        neb__session_halt(s, "the operator removed this site from the run");
+}
+
 void neb__session_do(neb_session *s, const struct neb_action *a)
 {
     switch (a->type) {
@@ -460,8 +476,8 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_ENDED: set_paused(s, true, true); break;
     case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
-    case NEB_ACT_ROSTER:
-    case NEB_ACT_BUDGET:
+    case NEB_ACT_ROSTER: roster_changed(s); break;
+    case NEB_ACT_BUDGET: break;  /* publish() takes it from the status */
     case NEB_ACT_COMBINE: break; /* owners are not asked for: cfg.owners is false */
     }
 }

@@ -4,7 +4,8 @@
  * no use after a crash. Every five seconds the site's own part goes to the peers, and what they sent stands in the same
  * file, so that the run can be seen from any site:
  *
- *     {"version": 1, "written": unix seconds, "site": {…}, "members": [{…}, …], "others": {"NAME": {…, "age": s}, …}}
+ *     {"version": 1, "written": unix seconds, "site": {…}, "members": [{…}, …], "others": {"NAME": {…, "age": s}, …},
+ *      "log": {"record", "hash", "epoch", "members", "voters", "trains", "heavy"}}
  *
  * `site` and each of `others` hold the same keys (own_status() below). What peers say is shown, never acted upon; it is
  * parsed and written anew, and one that is too long or no object is dropped. */
@@ -156,7 +157,9 @@ static json_t *what_others_say(neb_session *s)
         json_t *said = s->said[i] ? json_loads(s->said[i], 0, NULL) : NULL;
         if (said) {
             json_object_set_new(said, "age", json_real(rounded(neb__seconds_since(s->heard[i]), 0.1)));
-            json_object_set(all, s->names[i], said);
+            char name[NEB_NAME_SIZE];
+            neb__session_name(s, (uint16_t)i, name);
+            json_object_set(all, name, said);
         }
         json_decref(said);
     }
@@ -165,6 +168,19 @@ static json_t *what_others_say(neb_session *s)
 
 /* ---- the file and the peers ------------------------------------------------------------------------------------- */
 
+/* Where the log ends, for orders: they name it. */
+static json_t *log_end(neb_session *s)
+{
+    struct neb_round_status st;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb__round_status(s->core, &st);
+    neb__hash_hex(&st.commit_hash, hex);
+    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "record", (json_int_t)st.commit, "hash", hex,
+                     "epoch", (json_int_t)st.roster.epoch, "members", (json_int_t)st.roster.members, "voters",
+                     (json_int_t)st.roster.voters, "trains", (json_int_t)st.roster.trains, "heavy",
+                     (json_int_t)st.roster.heavy);
+}
+
 static void write_file(neb_session *s, json_t *own, bool last)
 {
     char path[600], tmp[620];
@@ -172,6 +188,7 @@ static void write_file(neb_session *s, json_t *own, bool last)
         json_object_set_new(own, "state", json_string("stopped"));
     json_t *all = json_pack("{s:i, s:I, s:O, s:o, s:o}", "version", 1, "written", (json_int_t)time(NULL),
                             "site", own, "members", member_list(s), "others", what_others_say(s));
+    if (all) json_object_set_new(all, "log", log_end(s));
     snprintf(path, sizeof path, "%s/run/status.json", s->site->dir);
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     if (!all || json_dump_file(all, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) || rename(tmp, path)) {

@@ -42,12 +42,6 @@ void neb__words_free(neb_session *s)
     s->words = NULL;
 }
 
-static const char *name_of(neb_session *s, uint16_t peer)
-{
-    const struct neb_member *m = neb__roster_by_id(&neb__net_roster(s->net)->now, peer);
-    return m ? m->name : "?";
-}
-
 /* ---- facts ----------------------------------------------------------------------------------------------------- */
 
 struct line {
@@ -83,6 +77,12 @@ static void clean(char *text)
         if ((unsigned char)*c < 32 || *c == 127) *c = '?';
 }
 
+/* A site that joined later stands in its own job file and not in those of the sites that were there before. */
+static bool may_lack(const struct line *l)
+{
+    return l->key_size > 6 && !memcmp(l->key, "sites[", 6);
+}
+
 bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k, const char *other, char *why,
                        size_t size)
 {
@@ -90,7 +90,8 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
     const char *advice = "use the same job file and the same base files at every site";
     for (size_t at = 0; next_line(mine, n, &at, &a);) {
         bool there = find(theirs, k, &a, &b);
-        if (there && a.value_size == b.value_size && !memcmp(a.value, b.value, (size_t)a.value_size))
+        if (there ? a.value_size == b.value_size && !memcmp(a.value, b.value, (size_t)a.value_size)
+                  : may_lack(&a))
             continue;
         if (there)
             snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and '%.*s' here; %s", other,
@@ -104,7 +105,7 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
         return true;
     }
     for (size_t at = 0; next_line(theirs, k, &at, &b);) {
-        if (find(mine, n, &b, &a)) continue;
+        if (find(mine, n, &b, &a) || may_lack(&b)) continue;
         snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and not given here; %s", other,
                  b.key_size > 60 ? 60 : b.key_size, b.key, b.value_size > 60 ? 60 : b.value_size, b.value,
                  advice);
@@ -143,10 +144,11 @@ static void differ(neb_session *s, const char *why)
 
 static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
-    char why[sizeof s->why];
+    char why[sizeof s->why], name[NEB_NAME_SIZE];
     struct neb_words *w = s->words;
     if (!w || !w->facts || n > NEB_FACTS_TEXT_MAX) return;
-    if (neb__facts_differ(w->facts, w->facts_size, (const char *)bytes, n, name_of(s, peer), why, sizeof why))
+    neb__session_name(s, peer, name);
+    if (neb__facts_differ(w->facts, w->facts_size, (const char *)bytes, n, name, why, sizeof why))
         differ(s, why);
 }
 
@@ -197,22 +199,23 @@ neb_status neb__session_note(neb_session *s, const char *text)
 neb_status neb__session_heard(neb_session *s, uint32_t i, char name[32], char note[NEB_NOTE_MAX + 1],
                               double *age)
 {
-    const struct neb_roster *r = &neb__net_roster(s->net)->now;
-    if (i >= r->count) return neb__quiet(NEB_ERR_NOTFOUND, "no member %u", i);
-    snprintf(name, 32, "%s", r->members[i].name);
     *note = 0;
     *age = 0;
     pthread_mutex_lock(&s->lock);
+    uint64_t left = s->present;
+    for (uint32_t k = 0; k < i; k++) left &= left - 1;
+    uint16_t id = left ? (uint16_t)__builtin_ctzll(left) : NEB_NO_SITE;
+    if (left) snprintf(name, 32, "%s", s->names[id]);
     struct neb_words *w = s->words;
-    const struct heard *h = w && r->members[i].id == s->self ? &w->own : NULL;
+    const struct heard *h = w && left && id == s->self ? &w->own : NULL;
     for (uint32_t k = 0; w && !h && k < w->n; k++)
-        if (w->list[k].peer == r->members[i].id) h = &w->list[k];
+        if (w->list[k].peer == id) h = &w->list[k];
     if (h) {
         memcpy(note, h->text, sizeof h->text);
         *age = h->at_ns ? neb__seconds_since(h->at_ns) : 0;
     }
     pthread_mutex_unlock(&s->lock);
-    return NEB_OK;
+    return left ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no member %u", i);
 }
 
 /* ---- for the driver -------------------------------------------------------------------------------------------- */
@@ -252,9 +255,10 @@ void neb__words_message(neb_session *s, uint16_t peer, uint32_t kind, const uint
     if (kind == NEB_MSG_FACTS) compare(s, peer, bytes, n);
     if (kind == NEB_MSG_NOTE) keep_note(s, peer, bytes, n);
     if (kind != NEB_MSG_REFUSAL) return;
-    char why[sizeof s->why], text[200];
+    char why[sizeof s->why], text[200], name[NEB_NAME_SIZE];
+    neb__session_name(s, peer, name);
     snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)bytes);
     clean(text);
-    snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name_of(s, peer), text);
+    snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name, text);
     differ(s, why);
 }

@@ -137,11 +137,16 @@ static neb_status find_site(neb_stream *st)
 {
     neb_session *s = st->session;
     if (!s || !s->driver_runs) return neb__fail(NEB_ERR_STATE, "a stream needs a session that has started");
-    const struct neb_member *m = neb__roster_by_name(&neb__net_roster(s->net)->now, st->config.site);
-    if (!m || m->id == s->self)
+    unsigned i = 0;
+    pthread_mutex_lock(&s->lock);
+    while (i < NEB_SITES_MAX &&
+           (i == s->self || !(s->present & neb__bit(i)) || strcmp(s->names[i], st->config.site)))
+        i++;
+    pthread_mutex_unlock(&s->lock);
+    if (i == NEB_SITES_MAX)
         return neb__fail(NEB_ERR_NOTFOUND, "the roster has no other site named '%s'", st->config.site);
-    st->peer = m->id;
-    snprintf(st->name, sizeof st->name, "%s", m->name);
+    st->peer = (uint16_t)i;
+    snprintf(st->name, sizeof st->name, "%s", st->config.site);
     return NEB_OK;
 }
 

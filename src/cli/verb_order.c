@@ -1,0 +1,347 @@
+/* verb_order.c: `nebula-i order`: what an operator demands of a run that is under way.
+ *
+ * The command needs the folder of one site of the run. It reads there where the log ends (run/status.json), signs an order
+ * that holds only behind that record, and leaves it in run/orders; the site's process passes it on to whoever leads. So
+ * an order means one thing in one history, works once, and can be given at any site, even by copying the file there. */
+#include "cli/member.h"
+#include "cli/verb.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "seal/site.h"
+#include "train/orders.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct options {
+    char *operator_;
+    double wait;
+    bool witness, help;
+};
+
+static const struct neb_opt table[] = {
+    {"operator", NEB_OPT_TEXT, offsetof(struct options, operator_), "", NULL,
+     "site folder of the run's operator"},
+    NEB_OPT(struct options, wait, NEB_OPT_REAL, "20", NULL, "seconds to wait until it is carried out"),
+    NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
+            "admit: it votes and stores, but does not train"),
+    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
+    NEB_OPT_END,
+};
+
+static int usage(FILE *to)
+{
+    fprintf(
+        to,
+        "usage: nebula-i order FOLDER WHAT … --operator DIR      FOLDER is that of any site of the run\n\n"
+        "  admit IDENTITY|DIR [ADDRESS…]   a new member; it votes once it has caught up\n"
+        "  evict NAME                      takes a member out; its key is worth nothing from then on\n"
+        "  leave                           this site leaves for good (needs no operator)\n"
+        "  survivor NAME|none              of two sites, the one that may go on alone: it has two votes\n"
+        "  budget PERCENT                  share of the lines that rounds may use\n"
+        "  bound NORM|none                 an update whose norm is greater is rejected\n"
+        "  end                             the run ends now; every site keeps the common model\n"
+        "  force NAME…                     goes on with these sites alone: the others, without which there "
+        "is\n"
+        "                                  no majority, are gone for good and must not come back\n"
+        "  adopt NAME…                     of two histories, which only two different `force` can make, the\n"
+        "                                  one of FOLDER counts, with these sites\n\n");
+    neb__opts_help(table, to);
+    return to == stdout ? 0 : 2;
+}
+
+/* What an order is worded from. */
+struct place {
+    const char *folder;
+    struct neb_chain *chain;
+    struct neb_key *key;       /* signs */
+    struct neb_members roster; /* of the log */
+    uint64_t index;
+    struct neb_hash head;
+};
+
+/* ---- where the log ends ------------------------------------------------------------------------------------------ */
+
+static bool read_hash(const char *hex, struct neb_hash *out)
+{
+    if (!hex || strlen(hex) != 2 * NEB_HASH_SIZE) return false;
+    for (int i = 0; i < NEB_HASH_SIZE; i++)
+        if (sscanf(hex + 2 * i, "%2hhx", &out->b[i]) != 1) return false;
+    return true;
+}
+
+static uint64_t number(const json_t *log, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(log, key));
+}
+
+static neb_status read_log_end(struct place *p)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/run/status.json", p->folder) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", p->folder);
+    json_t *all = json_load_file(path, 0, NULL), *log = all ? json_object_get(all, "log") : NULL;
+    neb_status st = NEB_OK;
+    p->index = number(log, "record");
+    p->roster = (struct neb_members){.epoch = (uint32_t)number(log, "epoch"),
+                                     .members = number(log, "members"),
+                                     .voters = number(log, "voters"),
+                                     .trains = number(log, "trains"),
+                                     .heavy = (uint16_t)number(log, "heavy")};
+    if (!log || !read_hash(json_string_value(json_object_get(log, "hash")), &p->head))
+        st =
+            neb__fail(NEB_ERR_NOTFOUND, "%s: no run has been under way in this folder (%s)", p->folder, path);
+    else if (!p->index)
+        st =
+            neb__fail(NEB_ERR_STATE, "the run has no record yet that an order could name: wait for the first "
+                                     "round, or change the roster before the sites start (nebula-i roster)");
+    json_decref(all);
+    return st;
+}
+
+/* ---- wording ----------------------------------------------------------------------------------------------------- */
+
+static neb_status site_named(const struct place *p, const char *name, uint16_t *id)
+{
+    const struct neb_member *m = neb__roster_by_name(&p->chain->now, name);
+    if (!m || !(p->roster.members & neb__bit(m->id)))
+        return neb__fail(NEB_ERR_NOTFOUND, "the run has no member '%s' (nebula-i roster show %s)", name,
+                         p->folder);
+    *id = m->id;
+    return NEB_OK;
+}
+
+/* The next epoch of the links' roster, without the members whose bit is in `gone`, with *add. */
+static neb_status new_epoch(struct place *p, uint64_t gone, const struct neb_member *add, struct neb_buf *out)
+{
+    struct neb_roster next = {0};
+    NEB_TRY(neb__roster_copy(&p->chain->now, &next)); /* with room for one more */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < next.count; i++)
+        if (!(neb__bit(next.members[i].id) & gone)) next.members[n++] = next.members[i];
+    if (add) next.members[n++] = *add;
+    next.count = n;
+    const struct neb_key *signers[] = {p->key};
+    neb_status st = neb__chain_propose(p->chain, gone ? NEB_EPOCH_EVICT : NEB_EPOCH_CHANGE, p->index,
+                                       &p->head, &next, signers, 1, out);
+    if (st == NEB_OK) st = neb__chain_extend(p->chain, out->data, out->len);
+    neb__roster_free(&next);
+    return st;
+}
+
+static neb_status admit(struct place *p, const struct options *o, int n, char **words,
+                        struct neb_order *order, struct neb_buf *epoch)
+{
+    struct neb_member m = {.flags = (uint8_t)(NEB_MEMBER_LEARNER | (o->witness ? NEB_MEMBER_WITNESS : 0))};
+    if (n < 1) return neb__fail(NEB_ERR_INVALID, "admit whom? give its identity or its folder");
+    NEB_TRY(neb__member_identity(words[0], &m));
+    for (int i = 1; i < n; i++) NEB_TRY(neb__member_address(&m, words[i]));
+    if (neb__roster_by_name(&p->chain->now, m.name))
+        return neb__fail(NEB_ERR_EXISTS, "'%s' is a member already", m.name);
+    NEB_TRY(new_epoch(p, 0, &m, epoch));
+    order->site = neb__roster_by_name(&p->chain->now, m.name)->id;
+    order->flags = o->witness ? 0 : 1;
+    if (order->site >= NEB_SITES_MAX)
+        return neb__fail(NEB_ERR_LIMIT, "a run has at most %d sites over its life", NEB_SITES_MAX);
+    return NEB_OK;
+}
+
+static neb_status evict(struct place *p, const char *name, struct neb_order *order, struct neb_buf *epoch)
+{
+    NEB_TRY(site_named(p, name, &order->site));
+    struct neb_members next;
+    neb__order_roster(order, &p->roster, &next);
+    if (!neb__members_follows(&p->roster, &next))
+        return neb__fail(NEB_ERR_INVALID, "without '%s' the others cannot be sure of a majority: see `force`",
+                         name);
+    return new_epoch(p, neb__bit(order->site), NULL, epoch);
+}
+
+/* FORCE and ADOPT: a whole roster. */
+static neb_status restrict_to(struct place *p, int n, char **names, struct neb_order *order,
+                              struct neb_buf *epoch)
+{
+    uint64_t left = 0;
+    for (int i = 0; i < n; i++) {
+        uint16_t id = 0;
+        NEB_TRY(site_named(p, names[i], &id));
+        left |= neb__bit(id);
+    }
+    struct neb_members r = p->roster;
+    r.members &= left, r.voters &= left, r.trains &= left;
+    if (!(r.trains & r.members)) r.trains |= r.members;
+    if (!(left & neb__bit(r.heavy))) r.heavy = NEB_NO_SITE;
+    r.epoch += 2; /* one for a change that may be under way */
+    if (!n || !neb__members_valid(&r))
+        return neb__fail(NEB_ERR_INVALID, "name the sites that go on, at least one of them with a vote");
+    order->epoch = r.epoch;
+    order->roster = r;
+    uint64_t gone = p->roster.members & ~left;
+    return gone ? new_epoch(p, gone, NULL, epoch) : NEB_OK;
+}
+
+static neb_status bound(const char *text, uint64_t *out)
+{
+    char *end;
+    float x = strcmp(text, "none") ? strtof(text, &end) : 0;
+    if (strcmp(text, "none") && (*end || !(x > 0) || !isfinite(x)))
+        return neb__fail(NEB_ERR_INVALID, "'%s' is no bound: a positive number, or none", text);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    *out = bits;
+    return NEB_OK;
+}
+
+static neb_status budget(const char *text, uint64_t *out)
+{
+    char *end;
+    double x = strtod(text, &end);
+    if (*end == '%') end++;
+    if (*end || !(x >= 0.1 && x <= 100))
+        return neb__fail(NEB_ERR_INVALID, "'%s' is no share: 0.1 to 100 percent", text);
+    *out = (uint64_t)lround(10 * x);
+    return NEB_OK;
+}
+
+static neb_status word(struct place *p, const struct options *o, const char *what, int n, char **words,
+                       struct neb_order *order, struct neb_buf *epoch)
+{
+    static const struct {
+        const char *name;
+        uint8_t op;
+        int words; /* -1: any number */
+    } list[] = {{"admit", NEB_OP_ADMIT, -1}, {"evict", NEB_OP_EVICT, 1},   {"leave", NEB_OP_LEAVE, 0},
+                {"force", NEB_OP_FORCE, -1}, {"adopt", NEB_OP_ADOPT, -1},  {"survivor", NEB_OP_SURVIVOR, 1},
+                {"end", NEB_OP_END, 0},      {"budget", NEB_OP_BUDGET, 1}, {"bound", NEB_OP_BOUND, 1}};
+    size_t i = 0;
+    while (i < sizeof list / sizeof *list && strcmp(list[i].name, what)) i++;
+    if (i == sizeof list / sizeof *list || (list[i].words >= 0 && list[i].words != n))
+        return neb__fail(NEB_ERR_INVALID, "'%s' with %d words is no order; see nebula-i order --help", what,
+                         n);
+    *order = (struct neb_order){.op = list[i].op,
+                                .signer = NEB_BY_OPERATOR,
+                                .epoch = p->roster.epoch,
+                                .index = p->index,
+                                .head = p->head};
+    switch (list[i].op) {
+    case NEB_OP_ADMIT: return admit(p, o, n, words, order, epoch);
+    case NEB_OP_EVICT: return evict(p, words[0], order, epoch);
+    case NEB_OP_FORCE:
+    case NEB_OP_ADOPT: return restrict_to(p, n, words, order, epoch);
+    case NEB_OP_BUDGET: return budget(words[0], &order->value);
+    case NEB_OP_BOUND: return bound(words[0], &order->value);
+    case NEB_OP_SURVIVOR:
+        order->site = NEB_NO_SITE;
+        return strcmp(words[0], "none") ? site_named(p, words[0], &order->site) : NEB_OK;
+    case NEB_OP_LEAVE: {
+        char name[NEB_NAME_SIZE];
+        struct neb_public key;
+        NEB_TRY(neb__site_identity(p->folder, name, &key));
+        NEB_TRY(site_named(p, name, &order->site));
+        order->signer = order->site;
+        return NEB_OK;
+    }
+    default: return NEB_OK;
+    }
+}
+
+/* ---- giving ------------------------------------------------------------------------------------------------------ */
+
+static neb_status sign(void *arg, const char *purpose, const void *b, size_t n, uint8_t out[NEB_SEAL_SIZE])
+{
+    struct neb_signature s;
+    NEB_TRY(neb__key_sign(arg, purpose, b, n, &s));
+    memcpy(out, s.b, NEB_SEAL_SIZE);
+    return NEB_OK;
+}
+
+enum fate { DONE, REFUSED, LATE, WAITING };
+
+/* The file goes away when the order is carried out, and gets another name when it is refused. */
+static enum fate await(const char *path, int64_t start, double seconds)
+{
+    char refused[PATH_MAX + 16], late[PATH_MAX + 16];
+    snprintf(refused, sizeof refused, "%s.refused", path);
+    snprintf(late, sizeof late, "%s.late", path);
+    do {
+        if (!access(refused, F_OK)) return REFUSED;
+        if (!unlink(late)) return LATE;
+        if (access(path, F_OK)) return DONE;
+        usleep(100000);
+    } while (neb__seconds_since(start) < seconds);
+    return WAITING;
+}
+
+static neb_status give(const struct options *o, const char *folder, const char *what, int n, char **words,
+                       char *path, size_t size)
+{
+    struct place p = {.folder = folder};
+    struct neb_order order;
+    struct neb_buf epoch;
+    bool own = !strcmp(what, "leave");
+    if (!own && !o->operator_)
+        return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs orders");
+    neb__buf_init(&epoch, NEB_EPOCH_BYTES_MAX + 4);
+    neb_status st = neb__site_roster_load(folder, &p.chain);
+    if (st == NEB_OK) st = read_log_end(&p);
+    if (st == NEB_OK) st = neb__site_key(own ? folder : o->operator_, &p.key);
+    if (st == NEB_OK) st = word(&p, o, what, n, words, &order, &epoch);
+    const struct neb_seal seal = {.arg = p.key, .sign = sign};
+    if (st == NEB_OK) st = neb__order_sign(&order, &p.chain->genesis_hash, &seal);
+    const struct neb_order_file f = {.order = order, .epoch = epoch.data, .epoch_size = epoch.len};
+    if (st == NEB_OK) st = neb__order_file_write(folder, &f, path, size);
+    neb__buf_free(&epoch);
+    neb__key_free(p.key);
+    neb__chain_free(p.chain);
+    return st;
+}
+
+/* Signed again when the log went on meanwhile: what is demanded does not depend on it. */
+static int give_until(const struct options *o, const char *folder, const char *what, int n, char **words)
+{
+    char path[PATH_MAX];
+    int64_t start = neb__now_ns();
+    enum fate fate = LATE;
+    while (fate == LATE && neb__seconds_since(start) <= o->wait) {
+        if (give(o, folder, what, n, words, path, sizeof path) != NEB_OK) return 1;
+        fate = await(path, start, o->wait);
+        if (fate == LATE) sleep(1);
+    }
+    if (fate == DONE) return printf("carried out\n"), 0;
+    if (fate == REFUSED) return fprintf(stderr, "refused; the site's log says why (%s.refused)\n", path), 1;
+    if (fate == LATE) return fprintf(stderr, "other orders came first; give it again\n"), 1;
+    fprintf(stderr,
+            "not carried out yet: it lies in %s until the site's process takes it and a majority of the "
+            "votes agrees\n",
+            path);
+    return 1;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o;
+    int n = 0, rc = 2;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    if (neb__opts_args(table, &o, argc, argv, &n) == NEB_OK) {
+        if (o.help)
+            rc = usage(stdout);
+        else if (n < 2)
+            rc = usage(stderr);
+        else
+            rc = give_until(&o, argv[0], argv[1], n - 2, argv + 2);
+    }
+    neb__opts_free(table, &o);
+    return rc;
+}
+
+const struct neb_verb neb__verb_order = {"order",
+                                         "FOLDER admit | evict | leave | survivor | budget | bound | end …",
+                                         "demand something of a run that is under way", run};

@@ -1,0 +1,66 @@
+#!/bin/sh
+# An operator's orders to a run that is under way: a third site is admitted, starts, catches up and gets its vote; another one
+# is evicted and hears of it; budget and bound go into the log; the run ends by order. Orders that nobody may give, or that
+# come too late, are refused. At the end the remaining sites hold one state.
+set -eu
+nebula=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+dir=$(mktemp -d)
+pids=
+trap 'kill -9 $pids 2>/dev/null || true; rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
+cat "$top/LICENSE" "$top"/docs/*.md > text
+port=$((24000 + $$ % 20000))
+for s in a b c ops; do "$nebula" site init $s > /dev/null; done
+"$nebula" roster add draft a 127.0.0.1:$port
+"$nebula" roster add draft b 127.0.0.1:$((port + 1))
+"$nebula" roster seal draft roster --operator ops > /dev/null
+for s in a b; do "$nebula" roster join roster $s > /dev/null; done
+cat > job.yaml <<'YAML'
+name: orders
+task: causal
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
+train: {steps: 10000000, tokens: 256, max_len: 64, lr: 2e-3, log_every: 100000, threads: 1, save_every: 100000}
+wan: {interval: 10, fragments: 1, rung: int8, tokens: 1000000000, round_seconds: 1}
+data:
+  - {file: text}
+sites:
+  - {name: a}
+  - {name: b}
+YAML
+(cat job.yaml; echo "  - {name: c}") > job3.yaml
+order() { "$nebula" order "$@" --operator ops --wait 60; }
+field() { sed -n "s/^  \"$2\": \\([0-9]*\\),*/\\1/p" $1/run/status.json 2>/dev/null | tail -1; }
+reaches() { # SITE FIELD VALUE SECONDS: of the log's end
+    for i in $(seq $(($4 * 5))); do n=$(field $1 $2); [ "${n:-0}" -lt $3 ] || return 0; sleep 0.2; done; return 1; }
+begin() { "$nebula" train $2 --site $1 out=out-$1 >> $1.log 2>&1 & eval "pid_$1=$!"; pids="$pids $!"; }
+
+if order a end 2> early.log; then fail "an order before the run"; fi
+begin a job.yaml; begin b job.yaml
+reaches a record 3 60 || fail "no rounds"
+if "$nebula" order a end --operator b --wait 10 > stranger.log 2>&1; then fail "an order by a stranger"; fi
+grep -q "refused" stranger.log || fail "the stranger was not refused"
+order a budget 50 || fail "budget"
+order b bound 1000 || fail "bound"
+if order b bound -1 2> bad.log; then fail "a negative bound"; fi
+grep -q "no bound" bad.log || fail "the message about the bound"
+
+order a admit c 127.0.0.1:$((port + 2)) || fail "admit"
+"$nebula" roster join a/roster c > /dev/null
+begin c job3.yaml
+reaches c voters 14 90 || fail "c did not get its vote" # sites 1, 2 and 3
+if order a evict nobody 2> nobody.log; then fail "an eviction of nobody"; fi
+order a evict b || fail "evict"
+for i in $(seq 300); do kill -0 $pid_b 2>/dev/null || break; sleep 0.1; done
+kill -0 $pid_b 2>/dev/null && fail "b goes on"
+grep -q "removed this site" b.log || fail "b did not hear that it was removed"
+"$nebula" roster show c | grep -q "member.* b:" && fail "b's key is still valid at c"
+now=$(field a record)
+reaches c record $((now + 3)) 60 || fail "no rounds of a and c"
+order c end || fail "end"
+for s in a c; do eval "wait \$pid_$s" || fail "site $s"; done
+root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log | tail -1; }
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root c)" ] || fail "roots: '$(root a)' '$(root c)'"
+echo "orders: ok, state root $(root a)"
