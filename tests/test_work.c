@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "task/folder.h"
 #include "task/tutor.h"
+#include "task/retrieve.h"
 #include "task/work.h"
 #include "train/resume.h"
 
@@ -510,9 +511,35 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* ---- retrieval -------------------------------------------------------------------------------------------------- */
+
+/* Sentence i and its translation share a direction of their own; each language has one in common with itself. */
+static void centring_removes_the_language(void **state)
+{
+    (void)state;
+    enum { N = 4, WIDTH = 6 };
+    float a[N * WIDTH] = {0}, b[N * WIDTH] = {0};
+    struct neb_retrieval r;
+    for (int i = 0; i < N; i++) {
+        a[i * WIDTH + i] = b[i * WIDTH + i] = 0.1f;
+        a[i * WIDTH + 4] = 1;
+        b[i * WIDTH + 5] = 1;
+        a[i * WIDTH + 1] += 0.2f; /* a hub: the nearest of everything */
+        if (i == 1) b[i * WIDTH + 1] = 0.3f;
+    }
+    assert_ok(neb__retrieve(a, b, N, WIDTH, &r));
+    assert_true(r.forth < 0.5);
+    assert_ok(neb__centre(a, N, WIDTH));
+    assert_ok(neb__centre(b, N, WIDTH));
+    assert_ok(neb__retrieve(a, b, N, WIDTH, &r));
+    assert_int_equal(r.n, N);
+    assert_true(r.forth == 1 && r.back == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(centring_removes_the_language),
         cmocka_unit_test(generator_and_discriminator_may_live_apart),
         cmocka_unit_test(disentangled_embeddings_leave_the_generator_alone),
         cmocka_unit_test(a_teacher_may_answer_over_a_link),

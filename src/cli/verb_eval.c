@@ -24,6 +24,7 @@
 struct options {
     char *use, *device, *tokenize, *train, *write;
     int64_t threads, layer;
+    bool centre;
     struct neb_translate_config translate;
     struct neb_nli_config nli;
 };
@@ -37,6 +38,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, write, NEB_OPT_TEXT, "", NULL, "bleu: file for the translations"),
     NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL,
             "retrieval: hidden states of this layer; 0: the last"),
+    NEB_OPT(struct options, centre, NEB_OPT_BOOL, "no", NULL,
+            "retrieval: take from each sentence what all of its file have in common"),
     NEB_OPT(struct options, train, NEB_OPT_TEXT, "", NULL,
             "nli: files to train on, with commas between them"),
     NEB_OPT_END,
@@ -204,8 +207,17 @@ static neb_status eval_bleu(const struct options *o, const struct neb_ready *m, 
 
 /* ---- retrieval -------------------------------------------------------------------------------------------------- */
 
-static neb_status compare(struct neb_embedder *e, const char *one, const char *two, struct neb_retrieval *out)
+struct retrieval {
+    struct neb_embedder *e;
+    bool centre;
+    double sum; /* of the pairs' accuracies */
+    int count;
+};
+
+static neb_status compare(const struct retrieval *v, const char *one, const char *two,
+                          struct neb_retrieval *out)
 {
+    struct neb_embedder *e = v->e;
     struct text a, b;
     neb_status s = read_text(one, &a), t = read_text(two, &b);
     size_t width = (size_t)neb__embedder_width(e), n = (size_t)a.n;
@@ -218,6 +230,8 @@ static neb_status compare(struct neb_embedder *e, const char *one, const char *t
         s = neb__fail(NEB_ERR_NOMEM, "out of memory for %zu sentence vectors", n);
     if (s == NEB_OK) s = neb__embed(e, (const char *const *)a.line, a.n, va);
     if (s == NEB_OK) s = neb__embed(e, (const char *const *)b.line, b.n, vb);
+    if (s == NEB_OK && v->centre) s = neb__centre(va, a.n, (int64_t)width);
+    if (s == NEB_OK && v->centre) s = neb__centre(vb, b.n, (int64_t)width);
     if (s == NEB_OK) s = neb__retrieve(va, vb, a.n, (int64_t)width, out);
     neb__free(va);
     neb__free(vb);
@@ -226,19 +240,19 @@ static neb_status compare(struct neb_embedder *e, const char *one, const char *t
     return s;
 }
 
-static neb_status report(struct neb_embedder *e, const char *name, const char *one, const char *two,
-                         double *sum)
+static neb_status report(struct retrieval *v, const char *name, const char *one, const char *two)
 {
     struct neb_retrieval r;
-    NEB_TRY(compare(e, one, two, &r));
+    NEB_TRY(compare(v, one, two, &r));
     printf("%-12s %5d sentences: %5.1f %% there, %5.1f %% back\n", name, r.n, 100 * r.forth, 100 * r.back);
     fflush(stdout);
-    *sum += (r.forth + r.back) / 2;
+    v->sum += (r.forth + r.back) / 2;
+    v->count++;
     return NEB_OK;
 }
 
 /* `tatoeba.deu-eng.deu` and its other half, for every pair in the folder; in the order of the names. */
-static neb_status scan(struct neb_embedder *e, const char *dir, double *sum, int *count)
+static neb_status scan(struct retrieval *v, const char *dir)
 {
     struct dirent **list;
     int n = scandir(dir, &list, NULL, alphasort);
@@ -250,8 +264,7 @@ static neb_status scan(struct neb_embedder *e, const char *dir, double *sum, int
             !strcmp(a, c) && strcmp(a, b)) {
             snprintf(one, sizeof one, "%s/%s", dir, list[i]->d_name);
             snprintf(two, sizeof two, "%s/tatoeba.%s-%s.%s", dir, a, b, b);
-            s = report(e, a, one, two, sum);
-            (*count)++;
+            s = report(v, a, one, two);
         }
         free(list[i]); /* scandir's own */
     }
@@ -259,24 +272,22 @@ static neb_status scan(struct neb_embedder *e, const char *dir, double *sum, int
     return s;
 }
 
-static neb_status eval_retrieval(const struct neb_ready *m, char **files, int n)
+static neb_status eval_retrieval(const struct options *o, const struct neb_ready *m, char **files, int n)
 {
-    struct neb_embedder *e;
+    struct retrieval v = {.centre = o->centre};
     struct stat st;
-    double sum = 0;
-    int count = 0;
-    NEB_TRY(neb__embedder_open(m, &e));
+    NEB_TRY(neb__embedder_open(m, &v.e));
     neb_status s = NEB_OK;
     if (n == 1 && !stat(files[0], &st) && S_ISDIR(st.st_mode))
-        s = scan(e, files[0], &sum, &count);
+        s = scan(&v, files[0]);
     else if (n < 2 || n % 2)
         s = neb__fail(NEB_ERR_CONFIG, "eval retrieval FOLDER DIR, or FOLDER and pairs of aligned files");
     else
-        for (int i = 0; s == NEB_OK && i < n; i += 2, count++)
-            s = report(e, strrchr(files[i], '/') ? strrchr(files[i], '/') + 1 : files[i], files[i],
-                       files[i + 1], &sum);
-    if (s == NEB_OK && count) printf("mean of %d: %.1f %%\n", count, 100 * sum / count);
-    neb__embedder_close(e);
+        for (int i = 0; s == NEB_OK && i < n; i += 2)
+            s = report(&v, strrchr(files[i], '/') ? strrchr(files[i], '/') + 1 : files[i], files[i],
+                       files[i + 1]);
+    if (s == NEB_OK && v.count) printf("mean of %d: %.1f %%\n", v.count, 100 * v.sum / v.count);
+    neb__embedder_close(v.e);
     return s;
 }
 
@@ -330,7 +341,7 @@ static neb_status with_model(const struct options *o, const char *kind, neb_devi
     struct neb_ready m;
     bool bleu = !strcmp(kind, "bleu");
     NEB_TRY(neb__ready_open_layers(argv[0], bleu ? NULL : "none", bleu ? 0 : o->layer, device, &m));
-    neb_status s = bleu ? eval_bleu(o, &m, argv + 1, n - 1) : eval_retrieval(&m, argv + 1, n - 1);
+    neb_status s = bleu ? eval_bleu(o, &m, argv + 1, n - 1) : eval_retrieval(o, &m, argv + 1, n - 1);
     neb__ready_close(&m);
     return s;
 }

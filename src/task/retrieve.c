@@ -110,6 +110,20 @@ neb_status neb__embed(struct neb_embedder *e, const char *const *lines, int n, f
     return NEB_OK;
 }
 
+neb_status neb__centre(float *x, int n, int64_t width)
+{
+    double *mean = NEB_NEW_ARRAY(double, (size_t)width);
+    if (!mean) return neb__fail(NEB_ERR_NOMEM, "out of memory for comparing %d sentences", n);
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < width; k++) mean[k] += (double)x[i * width + k] / n;
+    for (int i = 0; i < n; i++) {
+        for (int64_t k = 0; k < width; k++) x[i * width + k] -= (float)mean[k];
+        put_row(x + i * width, width, x + i * width);
+    }
+    neb__free(mean);
+    return NEB_OK;
+}
+
 neb_status neb__retrieve(const float *a, const float *b, int n, int64_t width, struct neb_retrieval *out)
 {
     float *best = neb__malloc((size_t)n * sizeof *best + 1);
