@@ -9,8 +9,8 @@
  *     share.CELL     acknowledged payload as a share of the line's rate (TCP/IP headers alone take 3.5 %)
  *     iperf3.CELL    the same for iperf3's payload; ratio.CELL is ours over that
  *     control.CELL   99th percentile of the one-way delay of control messages, beyond the round-trip time
- *     cpu.CELL       user + system seconds of both our processes per GB of payload; iperf3-cpu.CELL is what iperf3 says of
- *                    its own two, which encrypt nothing */
+ *     cpu.CELL       user + system seconds of both our processes per GB of payload; iperf3-cpu.CELL is that of its
+ *                    two, which encrypt nothing */
 #include "bench.h"
 #include "link_sides.h"
 #include "base/opts.h"
@@ -91,7 +91,7 @@ static void note(const struct cell *c, struct neb_link_result *r, struct neb_ipe
                          .ratio = iperf.bps > 0 ? rate_of(r) / iperf.bps : 0,
                          .stripes = r->stripes,
                          .control = 1e3 * p99 - c->rtt_ms,
-                         .cpu = (r->cpu[0] + r->cpu[1]) / ((double)r->bytes * 1e-9),
+                         .cpu = r->cpu / ((double)r->bytes * 1e-9),
                          .iperf_cpu = iperf.cpu,
                          .loss = 100 * r->loss};
 }

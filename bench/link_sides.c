@@ -1,8 +1,10 @@
 /* link_sides.c: what runs at the two ends of the line that bench_link.c measures.
  *
  * Each side is a process in its site of the laboratory; they and the benchmark share one `struct neb_link_result`. The sender
- * keeps the queue full and looks at the clock: warm-up, measured time, then control messages. The receiver only counts its
- * CPU time when told to, and the delays. Sender and receiver have one clock, as the sites are on one machine. */
+ * keeps the queue full and looks at the clock three times: after the warm-up, after the measured time, and when its control
+ * messages are over. The CPU time of both is read from outside, by the benchmark, from the kernel's clocks of the two
+ * processes (what the sites' kernels and the emulator do on the emulator's thread is not in it), so that counting costs them
+ * nothing. iperf3's is read in the same way. Sender and receiver have one clock, as the sites are on one machine. */
 #include "link_sides.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -14,10 +16,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { MESSAGE = 4 << 20, QUEUE_AHEAD = 6 };
+enum { MESSAGE = 4 << 20, QUEUE_AHEAD = 16 };
 
 struct side {
     struct neb_link_result *r;
@@ -28,18 +30,9 @@ struct side {
     struct neb_net_timer *timer;
     uint8_t *data;
     int ahead;
-    int64_t began, first_at, last_at, control_at;
-    uint64_t first_bytes, last_bytes;
-    double cpu_then;
+    int64_t began, control_at;
+    struct neb_line first; /* when the measured time began */
 };
-
-static double cpu_seconds(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
 
 /* ---- the sender -------------------------------------------------------------------------------------------------- */
 
@@ -69,69 +62,47 @@ static void send_control(struct side *s, int64_t now)
     neb__net_send_copy(s->net, 2, NEB_CONTROL, 2, m, sizeof m, NULL, NULL);
 }
 
-/* Between the first and the last acknowledgement seen in the measured time, so that whole chunks do not blur it. */
-static void measure(struct side *s, int64_t now, const struct neb_line *line)
-{
-    if (!s->first_at && line->bytes_out != s->first_bytes) {
-        s->first_at = s->last_at = now;
-        s->first_bytes = s->last_bytes = line->bytes_out;
-        s->cpu_then = cpu_seconds();
-        s->r->measuring = 1;
-    }
-    if (line->bytes_out != s->last_bytes) {
-        s->last_bytes = line->bytes_out;
-        s->last_at = now;
-    }
-}
-
+/* From the last acknowledgement before the measured time to the last one in it, so that whole chunks do not blur it. */
 static void measured(struct side *s, const struct neb_line *line)
 {
     struct neb_link_result *r = s->r;
-    r->cpu[0] = cpu_seconds() - s->cpu_then;
-    r->seconds = (double)(s->last_at - s->first_at) * 1e-9;
-    r->bytes = s->last_bytes - s->first_bytes;
+    r->seconds = (double)(line->acked_at - s->first.acked_at) * 1e-9;
+    r->bytes = line->bytes_out - s->first.bytes_out;
     r->stripes = line->stripes;
     r->loss = line->loss;
-    r->measuring = 0;
-    r->probing = 1;
+    r->phase = NEB_BENCH_PROBING;
 }
 
-/* Seconds until the next look: often where the measured time begins and ends, for these looks are paid for too. */
-static double next_look(const struct side *s, double t)
+/* Does what is due; seconds until something is again. */
+static double step(struct side *s)
 {
-    double end = s->plan.warm + s->plan.time;
-    if (t >= end) return 0.05;
-    return t < s->plan.warm - 0.15 || (s->first_at && t < end - 0.4) ? 0.1 : 0.01;
+    struct neb_line line = {0};
+    int64_t now = neb__now_ns();
+    if (!neb__net_is_up(s->net, 2)) return 0.02;
+    if (!s->began) s->began = now;
+    double t = (double)(now - s->began) * 1e-9, end = s->plan.warm + s->plan.time;
+    keep_busy(s);
+    neb__net_line(s->net, 2, &line);
+    if (t < s->plan.warm) return s->plan.warm - t;
+    if (s->r->phase == NEB_BENCH_WARMING) {
+        s->first = line;
+        s->r->phase = NEB_BENCH_MEASURING;
+    }
+    if (t < end) return end - t;
+    if (s->r->phase == NEB_BENCH_MEASURING) measured(s, &line);
+    send_control(s, now);
+    if (t > end + s->plan.control) s->r->phase = NEB_BENCH_OVER;
+    return 0.05;
 }
 
 static void watch(void *arg)
 {
     struct side *s = arg;
-    struct neb_line line = {0};
-    int64_t now = neb__now_ns();
-    bool up = neb__net_is_up(s->net, 2);
-    if (up && !s->began) s->began = now;
-    double t = s->began ? (double)(now - s->began) * 1e-9 : 0, end = s->plan.warm + s->plan.time;
-    if (up) {
-        keep_busy(s);
-        neb__net_line(s->net, 2, &line);
-        if (t < s->plan.warm)
-            s->first_bytes = line.bytes_out;
-        else if (t < end)
-            measure(s, now, &line);
-        else if (!s->r->probing)
-            measured(s, &line);
-        else
-            send_control(s, now);
-    }
-    if (t > end + s->plan.control) {
-        s->r->stop = 1;
-        neb__net_stop(s->net);
-        return;
-    }
+    double wait = step(s);
     neb__net_timer_stop(s->timer);
     s->timer = NULL;
-    if (neb__net_timer_start(s->net, next_look(s, t), 0, watch, s, &s->timer) != NEB_OK)
+    if (s->r->phase == NEB_BENCH_OVER ||
+        neb__net_timer_start(s->net, wait + 0.001, 0, watch, s, &s->timer) != NEB_OK)
         neb__net_stop(s->net);
 }
 
@@ -141,25 +112,24 @@ static neb_status got_message(void *arg, struct neb_message *m)
 {
     struct side *s = arg;
     int64_t then;
-    if (m->kind != 2 || m->size != 16 || !s->r->probing || s->r->delays == NEB_BENCH_DELAYS_MAX)
-        return NEB_OK;
+    if (m->kind != 2 || m->size != 16 || s->r->delays == NEB_BENCH_DELAYS_MAX) return NEB_OK;
     memcpy(&then, m->data, 8);
     s->r->delay[s->r->delays++] = (double)(neb__now_ns() - then) * 1e-9;
     return NEB_OK;
 }
 
-static void watch_stop(void *arg)
+/* The sender is gone. */
+static void peer_down(void *arg, uint16_t peer, neb_status why)
 {
     struct side *s = arg;
-    if (s->r->measuring && s->cpu_then == 0) s->cpu_then = cpu_seconds();
-    if (s->r->probing && s->r->cpu[1] == 0) s->r->cpu[1] = cpu_seconds() - s->cpu_then;
-    if (s->r->stop) neb__net_stop(s->net);
+    (void)peer, (void)why;
+    if (s->r->phase == NEB_BENCH_OVER) neb__net_stop(s->net);
 }
 
 static int node_main(void *arg)
 {
     struct side *s = arg;
-    static const struct neb_net_events events = {.message = got_message};
+    static const struct neb_net_events events = {.message = got_message, .peer_down = peer_down};
     struct neb_net_config cfg = NEB_NET_CONFIG;
     struct neb_site *site;
     neb_log_set_level(getenv("NEBULA_LOG") ? NEB_LOG_INFO : NEB_LOG_WARN);
@@ -172,12 +142,34 @@ static int node_main(void *arg)
     bool sender = strstr(s->dir, "/a") != NULL;
     s->data = neb__calloc(MESSAGE, 1);
     if (!s->data || neb__net_open(&cfg, &s->net) != NEB_OK) return 1;
-    neb__net_timer_start(s->net, 0.02, sender ? 0 : 0.1, sender ? watch : watch_stop, s, &s->timer);
+    if (sender) neb__net_timer_start(s->net, 0.02, 0, watch, s, &s->timer);
     neb__net_run(s->net);
     neb__net_close(s->net);
     neb__site_close(site);
     neb__free(s->data);
     return 0;
+}
+
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
+
+/* User and system time of both, in seconds. */
+static double cpu_of(struct neb_lab *lab, const int handle[2])
+{
+    double sum = 0;
+    for (int i = 0; i < 2; i++) {
+        clockid_t clock;
+        struct timespec t;
+        pid_t pid = neb__lab_pid(lab, handle[i]);
+        if (pid > 0 && !clock_getcpuclockid(pid, &clock) && !clock_gettime(clock, &t))
+            sum += (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    }
+    return sum;
+}
+
+/* Waits until the phase is over, at most `seconds`. */
+static void await_phase(const struct neb_link_result *r, enum neb_bench_phase phase, double seconds)
+{
+    for (int64_t t = neb__now_ns(); r->phase == phase && neb__seconds_since(t) < seconds;) usleep(10000);
 }
 
 /* ---- one cell ---------------------------------------------------------------------------------------------------- */
@@ -233,8 +225,12 @@ int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int str
         if (neb__lab_start(lab, i, &c, &handle[i]) != NEB_OK) return 1;
         if (i) usleep(100000); /* it listens before the other dials */
     }
+    await_phase(r, NEB_BENCH_WARMING, plan->warm + 20);
+    double cpu = cpu_of(lab, handle);
+    await_phase(r, NEB_BENCH_MEASURING, plan->time + 5);
+    r->cpu = cpu_of(lab, handle) - cpu;
     for (int i = 0; i < 2; i++)
-        if (neb__lab_wait(lab, handle[i], plan->warm + plan->time + plan->control + 20, &status[i]) != NEB_OK)
+        if (neb__lab_wait(lab, handle[i], plan->control + 20, &status[i]) != NEB_OK)
             neb__lab_kill(lab, handle[i], 9);
     remove_dir(dir);
     return status[0] || status[1];
@@ -242,13 +238,10 @@ int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int str
 
 /* From the server's intervals: what arrived in which time. (The summary's seconds are the sender's, while the bytes include
  * what was still on the way when it stopped.) The last interval is a remainder and left out. */
-static struct neb_iperf_result iperf_result(const char *path)
+static double iperf_rate(const char *path)
 {
     json_error_t e;
     json_t *root = json_load_file(path, 0, &e), *list = json_object_get(root, "intervals");
-    json_t *cpu = json_object_get(json_object_get(root, "end"), "cpu_utilization_percent");
-    double busy = 0.01 * (json_number_value(json_object_get(cpu, "host_total")) +
-                          json_number_value(json_object_get(cpu, "remote_total")));
     double bytes = 0, seconds = 0;
     for (size_t i = 0; i + 1 < json_array_size(list); i++) {
         json_t *sum = json_object_get(json_array_get(list, i), "sum");
@@ -257,8 +250,7 @@ static struct neb_iperf_result iperf_result(const char *path)
         seconds += json_number_value(json_object_get(sum, "seconds"));
     }
     json_decref(root);
-    if (!(seconds > 0) || !(bytes > 0)) return (struct neb_iperf_result){0, 0};
-    return (struct neb_iperf_result){8 * bytes / seconds, busy * seconds / (bytes * 1e-9)};
+    return seconds > 0 ? 8 * bytes / seconds : 0;
 }
 
 struct neb_iperf_result neb__iperf_run(struct neb_lab *lab, const struct neb_link_plan *plan, int streams)
@@ -267,20 +259,26 @@ struct neb_iperf_result neb__iperf_run(struct neb_lab *lab, const struct neb_lin
     const char *server[] = {"iperf3", "-s", "-1", "-J", NULL};
     const char *client[] = {"iperf3", "-c", neb__lab_address(lab, 0, 1), "-J", "-t", t, "-O", o, "-P",
                             p,        NULL};
-    int fd = mkstemp(out), null = open("/dev/null", O_RDWR), a, b, status;
+    int fd = mkstemp(out), null = open("/dev/null", O_RDWR), handle[2], status;
     snprintf(t, sizeof t, "%d", (int)(plan->time + 0.5));
     snprintf(o, sizeof o, "%d", (int)(plan->warm + 0.5));
     snprintf(p, sizeof p, "%d", streams);
     struct neb_lab_command cb = {.argv = (char *const *)(uintptr_t)server, .out = fd, .err = null},
                            ca = {.argv = (char *const *)(uintptr_t)client, .out = null, .err = null};
     struct neb_iperf_result result = {0, 0};
-    if (neb__lab_start(lab, 1, &cb, &b) == NEB_OK) {
+    if (neb__lab_start(lab, 1, &cb, &handle[1]) == NEB_OK) {
         usleep(300000);
-        if (neb__lab_start(lab, 0, &ca, &a) == NEB_OK &&
-            neb__lab_wait(lab, a, plan->warm + plan->time + 20, &status) == NEB_OK)
-            if (neb__lab_wait(lab, b, 5, &status) != NEB_OK)
-                neb__lab_kill(lab, b, 9); /* it reports when it is over */
-        result = iperf_result(out);
+        if (neb__lab_start(lab, 0, &ca, &handle[0]) == NEB_OK) {
+            usleep((useconds_t)(plan->warm * 1e6));
+            double cpu = cpu_of(lab, handle);
+            usleep((useconds_t)(plan->time * 1e6 - 100000)); /* before they write their reports */
+            cpu = (cpu_of(lab, handle) - cpu) / (plan->time - 0.1);
+            if (neb__lab_wait(lab, handle[0], 20, &status) == NEB_OK &&
+                neb__lab_wait(lab, handle[1], 5, &status) != NEB_OK)
+                neb__lab_kill(lab, handle[1], 9); /* it reports when it is over */
+            result.bps = iperf_rate(out);
+            if (result.bps > 0) result.cpu = cpu / (result.bps / 8e9);
+        }
     }
     close(fd);
     close(null);

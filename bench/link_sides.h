@@ -13,16 +13,18 @@ struct neb_link_plan {
     double warm, time, control;
 };
 
+enum neb_bench_phase { NEB_BENCH_WARMING, NEB_BENCH_MEASURING, NEB_BENCH_PROBING, NEB_BENCH_OVER };
+
 /* Shared by the processes of one measurement. */
 struct neb_link_result {
-    volatile int measuring, probing, stop;
+    volatile enum neb_bench_phase phase;
     double seconds;
     uint64_t bytes;
     int stripes;
-    double cpu[2];
+    double cpu; /* seconds, of both ends */
     int delays;
     double delay[NEB_BENCH_DELAYS_MAX];
-    double rtt, loss;
+    double loss;
 };
 
 /* Two nodes of ours, site 0 sending to site 1. `r` lies in memory that processes share. 0: it went well. */

@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000, REST_MS = 4, REST_BYTES = 96 << 10 };
+enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
 
 static void on_poll(uv_poll_t *handle, int status, int events);
 
@@ -36,16 +36,16 @@ static void socket_options(struct neb_net *net, int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cc, (socklen_t)strlen(cc));
 }
 
-void neb__conn_limits(struct neb_conn *c, double pace, int lowat)
+static bool differ(double a, double b)
 {
-    if (lowat != c->lowat) {
-        setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
-        c->lowat = lowat;
-    }
-    if (pace > 0) {
-        uint64_t rate = (uint64_t)pace;
-        setsockopt(c->fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
-    }
+    return a > 1.1 * b || b > 1.1 * a;
+}
+
+void neb__conn_unsent(struct neb_conn *c, int bytes)
+{
+    if (!differ(bytes, c->unsent)) return;
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+    c->unsent = bytes;
 }
 
 neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_conn **out)
@@ -68,12 +68,13 @@ neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_
     c->slot = -1;
     neb__framer_init(&c->framer, &neb__link_frames, c, net->skip, NEB_SCRATCH);
     socket_options(net, fd);
-    neb__conn_limits(c, 0, 64 << 10);
+    neb__conn_unsent(c, 64 << 10);
     c->next = net->conns;
     if (c->next) c->next->prev = c;
     net->conns = c;
     c->polling = UV_READABLE | (dialled ? UV_WRITABLE : 0);
     uv_poll_start(&c->poll, c->polling, on_poll);
+    neb__net_hurry(net);
     *out = c;
     return NEB_OK;
 }
@@ -87,7 +88,7 @@ static void on_closed(uv_handle_t *handle)
     neb__free(c);
 }
 
-static void poll_for(struct neb_conn *c, bool writable)
+void neb__conn_watch(struct neb_conn *c, bool writable)
 {
     int events = (c->resting ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0);
     if (c->state == NEB_CONN_CLOSED || c->polling == events) return;
@@ -175,7 +176,7 @@ void neb__conn_pump(struct neb_conn *c)
         }
         c->blocked = !sent;
         if (!sent || i == WRITES_PER_TURN) {
-            poll_for(c, true);
+            neb__conn_watch(c, true);
             return;
         }
         if (c->state == NEB_CONN_READY) neb__link_fill(c);
@@ -183,7 +184,7 @@ void neb__conn_pump(struct neb_conn *c)
         if (s != NEB_OK) end(c, s);
         if (c->state == NEB_CONN_CLOSED) return;
         if (!neb__conn_waiting(c)) {
-            poll_for(c, false);
+            neb__conn_watch(c, false);
             return;
         }
     }
@@ -219,8 +220,7 @@ static void shake_hands(struct neb_conn *c)
     }
 }
 
-/* What the socket has, up to a few buffers full. Bytes read, 0 if the connection does not live any more. */
-static size_t readable(struct neb_conn *c)
+size_t neb__conn_read(struct neb_conn *c)
 {
     size_t some = 0;
     for (int i = 0; i < READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
@@ -246,90 +246,6 @@ static size_t readable(struct neb_conn *c)
     return c->state != NEB_CONN_CLOSED ? some : 0;
 }
 
-/* Data comes in packet by packet, and waking up for each would cost more than all the rest. Nothing can be done with less
- * than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it lacks of one is there; within a long message of
- * round data or bulk state, of several, as many as come in PATIENCE seconds. On a fast line even that is too often: a stripe
- * that brings REST_BYTES in REST_MS is not watched but read again then. What the socket has is taken at every tick too, for
- * what was expected may come on another stripe. The control connection is read at once. */
-static const double PATIENCE = 0.02;
-
-static void wake_at(struct neb_conn *c, size_t bytes)
-{
-    int n = bytes < 1 ? 1 : bytes > NEB_SCRATCH ? NEB_SCRATCH : (int)bytes;
-    if (n == c->wake_at) return;
-    c->wake_at = n;
-    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
-}
-
-/* Full chunks of the message that this stripe may bring behind the one under way. */
-static size_t more_chunks(const struct neb_conn *c)
-{
-    const struct neb_chunk *k = &c->framer.chunk;
-    uint64_t at = ((uint64_t)k->index + 2) * NEB_CHUNK,
-             most = (uint64_t)(c->bytes_per_s * PATIENCE / NEB_CHUNK);
-    if (k->priority < NEB_ROUND || at >= k->size) return 0;
-    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)neb__peer_stripes(c->peer);
-    return n < most ? n : most;
-}
-
-static size_t missing(const struct neb_conn *c)
-{
-    size_t plain = neb__framer_missing(&c->framer);
-    if (!plain && neb__tls_record_is_full(c->tls) && (plain = neb__framer_next_chunk(&c->framer)))
-        plain += NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
-    if (plain) plain += more_chunks(c) * (NEB_FRAME_HEADER + NEB_CHUNK_HEADER + NEB_CHUNK);
-    return neb__tls_missing(c->tls, plain);
-}
-
-static void on_rest_timer(uv_timer_t *timer)
-{
-    struct neb_net *net = timer->data;
-    net->rest_timer_on = false;
-    neb__conn_read_resting(net);
-}
-
-static void rest(struct neb_conn *c, size_t got)
-{
-    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY) return;
-    int64_t now = neb__now_ns();
-    c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
-    c->read_at = now;
-    if (c->bytes_per_s * REST_MS * 1e-3 < REST_BYTES) {
-        wake_at(c, missing(c));
-        poll_for(c, c->polling & UV_WRITABLE);
-        return;
-    }
-    wake_at(c, 1);
-    c->resting = true;
-    poll_for(c, c->polling & UV_WRITABLE);
-    if (c->net->rest_timer_on) return;
-    c->net->rest_timer_on = true;
-    uv_timer_start(&c->net->rest_timer, on_rest_timer, REST_MS, 0);
-}
-
-void neb__conn_read_resting(struct neb_net *net)
-{
-    struct neb_conn *c, *next;
-    for (c = net->conns; c; c = next) {
-        next = c->next;
-        if (!c->resting || c->state == NEB_CONN_CLOSED) continue;
-        c->resting = false;
-        size_t got = readable(c);
-        if (c->state != NEB_CONN_CLOSED) rest(c, got);
-    }
-}
-
-void neb__conn_read_waiting(struct neb_net *net)
-{
-    struct neb_conn *c, *next;
-    for (c = net->conns; c; c = next) {
-        next = c->next;
-        if (c->wake_at <= 1 || c->state != NEB_CONN_READY) continue;
-        size_t got = readable(c);
-        if (got) rest(c, got);
-    }
-}
-
 static void connected(struct neb_conn *c)
 {
     int e = 0;
@@ -340,7 +256,7 @@ static void connected(struct neb_conn *c)
         return;
     }
     c->state = NEB_CONN_TLS;
-    poll_for(c, false);
+    neb__conn_watch(c, false);
     shake_hands(c);
     neb__conn_pump(c);
 }
@@ -355,13 +271,13 @@ static void on_poll(uv_poll_t *handle, int status, int events)
     if (status < 0) { /* libuv has stopped watching; the peer's last words may still be there to read */
         int e = 0;
         socklen_t n = sizeof e;
-        readable(c);
+        neb__conn_read(c);
         if (c->state == NEB_CONN_CLOSED) return;
         getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &n);
         end_errno(c, e ? e : ECONNRESET);
         return;
     }
-    size_t got = events & UV_READABLE ? readable(c) : 0;
-    if (got) rest(c, got);
+    size_t got = events & UV_READABLE ? neb__conn_read(c) : 0;
+    if (got) neb__conn_rest(c, got);
     if ((events & UV_WRITABLE) && c->state != NEB_CONN_CLOSED) neb__conn_pump(c);
 }

@@ -17,8 +17,10 @@
 
 #include <string.h>
 
-/* Chunks of a message that is not whole are acknowledged no more often than this; whole messages at once. */
-enum { ACK_EVERY_NS = 40000000, ACKS_AT_ONCE = 1024 };
+/* Chunks of a message that is not whole are acknowledged once a MiB, at least every 0.4 s and no more often than every
+ * 40 ms; whole messages at once. */
+enum { ACK_BYTES = 1 << 20, ACKS_AT_ONCE = 1024 };
+static const double ack_soonest = 0.04, ack_latest = 0.4;
 
 /* ---- frames in --------------------------------------------------------------------------------------------------- */
 
@@ -27,6 +29,7 @@ static neb_status got_ack(struct neb_peer *p, const uint8_t *body, size_t n)
     uint64_t delivered[NEB_PRIORITIES];
     uint32_t entries;
     bool resume;
+    uint64_t before = p->out.acked_bytes;
     NEB_TRY(neb__ack_head_get(body, n, delivered, &resume, &entries));
     for (uint32_t i = 0; i < entries; i++) {
         struct neb_ack a;
@@ -35,6 +38,10 @@ static neb_status got_ack(struct neb_peer *p, const uint8_t *body, size_t n)
     }
     for (int i = 0; i < NEB_PRIORITIES; i++) NEB_TRY(neb__outbox_delivered(&p->out, i, delivered[i]));
     if (resume) p->resumed = true;
+    if (p->out.acked_bytes != before) {
+        neb__measure_acked(p, neb__now_ns());
+        p->top_up = true;
+    }
     neb__link_touch(p);
     return NEB_OK;
 }
@@ -45,6 +52,9 @@ static neb_status got_ping(struct neb_peer *p, const uint8_t *body, size_t n)
     NEB_TRY(neb__ping_get(body, n, &ping));
     p->pong = (struct neb_pong){ping.number, ping.time};
     p->pong_due = true; /* one answer at a time: the newest */
+    if (neb__seconds_since(p->ping_at) > 0.5 * p->net->config.heartbeat)
+        p->ping_due = true; /* in the same packet */
+    if (ping.stripes > p->their_stripes) neb__net_hurry(p->net);
     p->their_stripes = ping.stripes;
     p->measure.goodput_in = (double)ping.goodput;
     neb__link_touch(p);
@@ -64,12 +74,6 @@ static neb_status got_pong(struct neb_peer *p, const uint8_t *body, size_t n)
     struct neb_measure *m = &p->measure;
     m->rtt = m->rtt > 0 ? 0.75 * m->rtt + 0.25 * rtt : rtt;
     if (m->rtt_min <= 0 || rtt < m->rtt_min) m->rtt_min = rtt;
-    if (now - m->rtt_low_at > (int64_t)5e9) {
-        m->rtt_low_at = now;
-        m->rtt_low[1] = m->rtt_low[0] > 0 ? m->rtt_low[0] : rtt;
-        m->rtt_low[0] = rtt;
-    }
-    if (rtt < m->rtt_low[0]) m->rtt_low[0] = rtt;
     p->pong_at = now;
     return NEB_OK;
 }
@@ -93,6 +97,7 @@ static neb_status on_chunk_begin(void *arg, const struct neb_chunk *chunk)
     struct neb_conn *c = arg;
     if ((chunk->priority == NEB_CONTROL) != (c->role == NEB_ROLE_CONTROL))
         return neb__quiet(NEB_ERR_PROTOCOL, "a chunk on the wrong kind of connection");
+    if (chunk->priority == NEB_STREAM) c->peer->urgent_at = neb__now_ns();
     if (chunk->priority == NEB_CONTROL && chunk->size > NEB_CONTROL_MESSAGE_MAX)
         return neb__quiet(NEB_ERR_LIMIT, "a control message of %" PRIu64 " bytes", chunk->size);
     return neb__inbox_begin(&c->peer->in, chunk, c->slot);
@@ -110,12 +115,18 @@ static void ack_by(struct neb_peer *p, int64_t due)
     neb__link_touch(p);
 }
 
+static int64_t ack_pause(const struct neb_conn *c)
+{
+    double s = c->bytes_per_s > 0 ? ACK_BYTES / c->bytes_per_s : ack_soonest;
+    return (int64_t)(1e9 * (s < ack_soonest ? ack_soonest : s > ack_latest ? ack_latest : s));
+}
+
 static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
 {
     struct neb_conn *c = arg;
     struct neb_peer *p = c->peer;
     NEB_TRY(neb__inbox_end(&p->in, chunk, c->slot));
-    ack_by(p, p->acked_at + ACK_EVERY_NS);
+    ack_by(p, p->acked_at + ack_pause(c));
     if (!p->held[chunk->priority]) neb__link_deliver(p, chunk->priority);
     return NEB_OK;
 }
@@ -235,22 +246,18 @@ static bool fill_control(struct neb_conn *c, neb_status *s)
     return true;
 }
 
-/* The line has all it can carry: more would only wait in its queue, and control messages behind it. */
-static bool line_is_full(const struct neb_peer *p)
-{
-    uint32_t n = 0;
-    for (int i = 0; p->flight_max && i < NEB_STRIPES_MAX; i++) n += p->out.in_flight[i];
-    return p->flight_max && n >= p->flight_max;
-}
-
 static bool fill_chunk(struct neb_conn *c, neb_status *s)
 {
     struct neb_peer *p = c->peer;
     struct neb_chunk chunk;
     const uint8_t *payload;
     if (!p->resumed) return false;
-    if (c->role == NEB_ROLE_STRIPE && (c->stripe >= p->stripes.target || line_is_full(p))) return false;
-    if (!neb__outbox_pick(&p->out, c->slot, &chunk, &payload)) return false;
+    if (c->role == NEB_ROLE_STRIPE && c->stripe >= p->stripes.target) return false;
+    if (!neb__outbox_pick(&p->out, c->slot, &chunk, &payload)) {
+        if (c->role == NEB_ROLE_STRIPE) p->measure.dry = true;
+        return false;
+    }
+    if (chunk.priority == NEB_STREAM) p->urgent_at = neb__now_ns();
     *s = write_chunk(c, &chunk, payload);
     return true;
 }
@@ -270,6 +277,11 @@ void neb__link_fill(struct neb_conn *c)
 void neb__link_touch(struct neb_peer *p)
 {
     p->dirty = true;
+}
+
+bool neb__link_is_calm(const struct neb_peer *p)
+{
+    return !p->streams && (!p->urgent_at || neb__seconds_since(p->urgent_at) > 10);
 }
 
 /* ---- coming and going -------------------------------------------------------------------------------------------- */
@@ -347,6 +359,7 @@ static void schedule_dial(struct neb_peer *p)
     const struct neb_net_config *cfg = &p->net->config;
     double wait = p->backoff * (0.5 + neb__net_jitter(p->net));
     p->dial_at = neb__now_ns() + (int64_t)(wait * 1e9);
+    neb__net_hurry(p->net);
     p->backoff = p->backoff * 2 < cfg->dial_max ? p->backoff * 2 : cfg->dial_max;
 }
 
@@ -383,6 +396,7 @@ void neb__link_detach(struct neb_conn *c, neb_status s)
     } else if (c->role == NEB_ROLE_STRIPE && p->stripe[c->stripe] == c) {
         drop_stripe(p, c->stripe);
         p->stripes.retry_at = neb__now_ns() + 500000000;
+        neb__net_hurry(p->net);
         neb__link_touch(p);
     }
 }
@@ -425,6 +439,7 @@ static neb_status attach_control(struct neb_conn *c)
     c->framer.allowed = 1u << NEB_FRAME_PING | 1u << NEB_FRAME_PONG | 1u << NEB_FRAME_ACK |
                         1u << NEB_FRAME_CHUNK | 1u << NEB_FRAME_BYE | 1u << NEB_FRAME_CHAIN;
     p->up = true;
+    neb__net_hurry(p->net);
     p->backoff = p->net->config.dial_min;
     p->reconnects += !first;
     p->pong_at = neb__now_ns();

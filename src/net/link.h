@@ -4,6 +4,8 @@
  *     accept.c   listening, strangers, dialling
  *     greet.c    from a TLS handshake to an accepted peer: HELLO, CHAIN, WELCOME, REFUSE
  *     conn.c     one TLS connection on a socket
+ *     rest.c     when a stripe is read
+ *     pace.c     what TCP says of a stripe, and how fast it may send
  *     link.c     one peer: its control connection, its stripes, frames in and out
  *     tick.c     heartbeats, deadlines, redialling, measuring
  *     stripes.c  how many stripes (no I/O)
@@ -28,12 +30,30 @@ enum {
     NEB_CONN_BATCH = 128 << 10, /* ciphertext gathered for one write to the socket */
     NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
     NEB_SCRATCH = 256 << 10,
-    NEB_TICK_MS = 100,
+    NEB_TICK_MS = 100, /* while something is being made */
+    NEB_TICK_CALM_MS = 500,
 };
 
 struct neb_peer;
 
 enum neb_conn_state { NEB_CONN_CONNECTING, NEB_CONN_TLS, NEB_CONN_GREETING, NEB_CONN_READY, NEB_CONN_CLOSED };
+
+/* What TCP_INFO counts: microseconds with data to send, and held back by the peer's window, by our send buffer; bytes sent,
+ * and of these sent again. */
+struct neb_tcp_counts {
+    uint64_t busy, window, buffer, sent, again;
+};
+
+/* One stripe's sending rate, held to what keeps the line's queue short (pace.c). */
+struct neb_pace {
+    int64_t at; /* of the last look; 0: none */
+    uint64_t acked;
+    double rate;      /* bytes per second that TCP's acknowledgements bring */
+    double rtt_floor; /* seconds; the round trip that does not get shorter by sending less */
+    double excess;    /* seconds of queue when braking began */
+    int64_t braking;  /* since when; 0: not */
+    double limit;     /* as told to the socket, bytes per second; 0: none */
+};
 
 struct neb_conn {
     uv_poll_t poll;
@@ -63,22 +83,20 @@ struct neb_conn {
     bool hello_in, hello_out, welcome_in, welcome_out;
     uint64_t tell; /* control: the first epoch that the peer neither holds nor was sent; 0: not yet */
     struct neb_hello theirs;
-    /* measuring, from TCP_INFO */
-    uint64_t tcp_sent, tcp_again, tcp_busy, tcp_held;
-    int lowat;
+    struct neb_tcp_counts tcp; /* as of the last look */
+    struct neb_pace pace;
+    int unsent; /* bytes that may wait in the socket */
 };
 
 struct neb_measure {
-    uint64_t acked_then;
+    int64_t acked_at;    /* when an acknowledgement last brought something */
+    uint64_t acked_then; /* when the period under way began; then = 0: none is */
     int64_t then;
-    bool busy_then;
+    bool dry;       /* the queue was empty since */
     double goodput; /* bits per second, 0: unknown */
     int64_t goodput_at;
     double goodput_in;
-    double busy;         /* seconds over which goodput was counted, in all */
     double rtt, rtt_min; /* seconds; 0: unknown */
-    double rtt_low[2];   /* the least of the last few seconds, and of those before */
-    int64_t rtt_low_at;
     double loss;
     double sent_recent, again_recent;
 };
@@ -104,11 +122,12 @@ struct neb_peer {
     bool resume_due;
     /* heartbeats */
     uint32_t ping_number;
-    int64_t ping_at, pong_at;
+    int64_t ping_at, pong_at, looked_at;
     bool ping_due, pong_due, bye_due;
     struct neb_pong pong;
     uint32_t their_stripes;
-    uint32_t flight_max; /* chunks that may be under way; 0: no limit */
+    int64_t urgent_at; /* when a stream's item last went by */
+    bool top_up;       /* an acknowledgement woke us: whatever sockets take now saves a wake-up for them */
     /* dialling */
     int64_t dial_at;
     double backoff;
@@ -170,10 +189,20 @@ neb_status neb__conn_frame(struct neb_conn *c, enum neb_frame_type type, const v
 size_t neb__conn_waiting(const struct neb_conn *c);
 /* Sends what waits and, as long as the socket takes it, what neb__link_fill() adds. */
 void neb__conn_pump(struct neb_conn *c);
-void neb__conn_read_resting(struct neb_net *net); /* by the clock: see conn.c */
+/* Takes in what the socket has, up to a few buffers full. Bytes; 0: nothing, or the connection lives no more. */
+size_t neb__conn_read(struct neb_conn *c);
+void neb__conn_watch(struct neb_conn *c, bool writable); /* asks for events */
+void neb__conn_unsent(struct neb_conn *c, int bytes); /* no more than about this waits unsent in the socket */
+
+/* ---- rest.c ------------------------------------------------------------------------------------------------------ */
+void neb__conn_rest(struct neb_conn *c,
+                    size_t got); /* after `got` bytes were read: decides when to read again */
+void neb__conn_read_resting(struct neb_net *net); /* by the clock */
 void neb__conn_read_waiting(struct neb_net *net); /* at every tick */
-void neb__conn_limits(struct neb_conn *c, double pace,
-                      int lowat); /* bytes per second (0: no limit), unsent bytes */
+
+/* ---- pace.c ------------------------------------------------------------------------------------------------------ */
+void neb__pace(struct neb_peer *p, int64_t now); /* several times a second while data flows */
+void neb__pace_look(struct neb_peer *p);         /* once a second */
 
 /* ---- accept.c ---------------------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);
@@ -196,7 +225,8 @@ neb_status neb__link_attach(struct neb_conn *c);
 void neb__link_detach(struct neb_conn *c, neb_status s);
 void neb__link_fill(struct neb_conn *c);
 void neb__link_down(struct neb_peer *p, neb_status why);
-void neb__link_touch(struct neb_peer *p); /* something may be sendable */
+void neb__link_touch(struct neb_peer *p);         /* something may be sendable */
+bool neb__link_is_calm(const struct neb_peer *p); /* nobody waits for a stream's item */
 void neb__link_deliver(struct neb_peer *p, enum neb_priority priority);
 neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m);
 void neb__peer_remove(struct neb_peer *p, neb_status why);
@@ -205,7 +235,9 @@ struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id);
 
 /* ---- tick.c ------------------------------------------------------------------------------------------------------ */
 void neb__net_tick(struct neb_net *net);
-double neb__net_jitter(struct neb_net *net); /* uniform in [0, 1) */
+void neb__net_hurry(struct neb_net *net); /* something is being made, or is to be: ticks come quickly */
+void neb__measure_acked(struct neb_peer *p, int64_t now); /* an acknowledgement brought something */
+double neb__net_jitter(struct neb_net *net);              /* uniform in [0, 1) */
 
 /* ---- stream.c ---------------------------------------------------------------------------------------------------- */
 enum { NEB_KIND_STREAM_ITEM = 0x10000, NEB_KIND_STREAM_MARK = 0x10001 };

@@ -19,8 +19,10 @@ static void pump_peer(struct neb_peer *p)
     if (p->control && !p->control->blocked) neb__conn_pump(p->control);
     for (int i = 0; p->up && i < p->stripes.target; i++) {
         struct neb_conn *c = p->stripe[i];
-        if (c && c->state == NEB_CONN_READY && !c->blocked && neb__outbox_has(&p->out, i)) neb__conn_pump(c);
+        if (!c || c->state != NEB_CONN_READY || (c->blocked && !p->top_up)) continue;
+        if (neb__outbox_has(&p->out, i)) neb__conn_pump(c);
     }
+    p->top_up = false;
 }
 
 static void on_ack_timer(uv_timer_t *timer)
@@ -60,7 +62,7 @@ static void on_prepare(uv_prepare_t *handle)
     settle(handle->data);
 }
 
-static void on_tick(uv_timer_t *timer)
+static void on_first_tick(uv_timer_t *timer)
 {
     neb__net_tick(timer->data);
 }
@@ -146,7 +148,7 @@ static neb_status init_loop(struct neb_net *net)
     net->rest_timer.data = net;
     net->wake.data = net->prepare.data = net->tick.data = net->ack_timer.data = net;
     uv_prepare_start(&net->prepare, on_prepare);
-    uv_timer_start(&net->tick, on_tick, 1, NEB_TICK_MS);
+    uv_timer_start(&net->tick, on_first_tick, 1, 0);
     return NEB_OK;
 }
 
@@ -315,6 +317,7 @@ neb_status neb__net_line(const struct neb_net *net, uint16_t peer, struct neb_li
                              .loss = m->loss,
                              .bytes_out = p->out.acked_bytes,
                              .bytes_in = p->in.bytes,
+                             .acked_at = m->acked_at,
                              .queued = neb__outbox_bytes(&p->out),
                              .reconnects = p->reconnects};
     for (int i = 0; i < p->stripes.target; i++)

@@ -204,6 +204,7 @@ struct neb_line {
     double rtt, rtt_min;          /* seconds, by heartbeats on the control connection */
     double loss;                  /* share of bytes that TCP sent again, recent */
     uint64_t bytes_out, bytes_in; /* payload acknowledged, payload received */
+    int64_t acked_at;             /* neb__now_ns() when bytes_out last grew; 0: never */
     uint64_t queued;              /* payload bytes waiting or unacknowledged */
     uint64_t reconnects;
 };

@@ -1,0 +1,185 @@
+/* pace.c: what TCP says of a link's stripes, how much may wait in their sockets, and how fast they may send.
+ *
+ * A queue on the line makes nothing faster, and control messages wait in it. BBR takes bursts of acknowledgements for a faster
+ * line and then keeps a queue as long as the round trip; other congestion controls fill whatever there is. So a stripe
+ * watches its own round-trip time: what it has beyond the least one is the queue. Once that is longer than a little, the
+ * socket is told (SO_MAX_PACING_RATE) to send no faster than its acknowledgements come in, less what empties the queue in
+ * about a second. While there is a queue the line is full, so that costs nothing; when it is nearly gone the limit goes too,
+ * and TCP is free to find out whether the line has become faster.
+ *
+ * The round trip may have become longer for another reason: another way through the network, or others who fill the queue.
+ * Then sending less does not help, which shows within a few seconds; what is left is taken for the line's own from then on,
+ * until the round trip gets shorter again. So braking is bounded, and a link does not starve beside others. */
+#include "net/link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static const double look_min = 0.09;    /* seconds between two looks */
+static const double brake_patience = 3; /* seconds in which braking must have helped */
+static const double brake_most = 0.8;
+
+/* The kernel's struct is longer than libc's; offsets in linux/tcp.h's struct tcp_info. */
+struct tcp_view {
+    struct neb_tcp_counts counts;
+    uint64_t acked;      /* bytes */
+    double rtt, rtt_min; /* seconds */
+    uint32_t unsent;     /* bytes in the socket that TCP has not sent */
+};
+
+static bool tcp_view(int fd, struct tcp_view *out)
+{
+    enum {
+        RTT = 68,
+        BYTES_ACKED = 120,
+        UNSENT = 144,
+        MIN_RTT = 148,
+        BUSY_TIME = 168,
+        BYTES_SENT = 200,
+        NEED = 216
+    };
+    uint8_t info[512];
+    uint32_t us;
+    socklen_t n = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n) || n < NEED) return false;
+    memcpy(&out->counts.busy, info + BUSY_TIME, 24);
+    memcpy(&out->counts.sent, info + BYTES_SENT, 16);
+    memcpy(&out->acked, info + BYTES_ACKED, 8);
+    memcpy(&out->unsent, info + UNSENT, 4);
+    memcpy(&us, info + RTT, 4);
+    out->rtt = us * 1e-6;
+    memcpy(&us, info + MIN_RTT, 4);
+    out->rtt_min = us * 1e-6;
+    return true;
+}
+
+/* ---- pacing ------------------------------------------------------------------------------------------------------ */
+
+static void set_limit(struct neb_conn *c, double limit, double most)
+{
+    if (most > 0 && (limit <= 0 || limit > most)) limit = most;
+    double was = c->pace.limit;
+    if (limit == was || (limit > 0 && was > 0 && limit < 1.005 * was && was < 1.005 * limit)) return;
+    uint64_t rate = limit > 0 ? (uint64_t)limit + 1 : UINT64_MAX;
+    setsockopt(c->fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+    c->pace.limit = limit;
+}
+
+/* The queue that there is beyond what the line cannot do without, in seconds. */
+static double queue_of(struct neb_pace *a, const struct tcp_view *v)
+{
+    if (a->rtt_floor < v->rtt_min || v->rtt < 0.9 * a->rtt_floor) a->rtt_floor = v->rtt_min;
+    return v->rtt - a->rtt_floor;
+}
+
+/* True: braking has been of no use. */
+static bool in_vain(struct neb_pace *a, double excess, int64_t now)
+{
+    if (!a->braking || excess < 0.6 * a->excess) {
+        a->braking = now;
+        a->excess = excess;
+    }
+    return (double)(now - a->braking) * 1e-9 > brake_patience;
+}
+
+/* Bytes per second; 0: no limit. */
+static double limit_for(struct neb_pace *a, const struct tcp_view *v, int64_t now)
+{
+    double queue = queue_of(a, v), enough = 0.01 + 0.1 * a->rtt_floor;
+    if (queue < 0.5 * enough || a->rate <= 0) {
+        a->braking = 0;
+        return 0;
+    }
+    if (queue < enough) {
+        a->braking = 0;
+        return a->rate * 1.02;
+    }
+    if (in_vain(a, queue, now)) {
+        a->rtt_floor = v->rtt;
+        a->braking = 0;
+        return 0;
+    }
+    double less = 1 - 2 * (queue - enough);
+    return a->rate * (less < brake_most ? brake_most : less);
+}
+
+/* Up at once, down slowly: the rate also falls because of our own braking and when BBR pauses to see the shortest round
+ * trip, and neither says anything about the line. */
+static void follow(struct neb_pace *a, double rate, double seconds)
+{
+    double share = seconds / (rate > a->rate ? 0.3 : 5);
+    a->rate += (share < 1 ? share : 1) * (rate - a->rate);
+}
+
+static void pace_stripe(struct neb_conn *c, double most, int64_t now)
+{
+    struct neb_pace *a = &c->pace;
+    struct tcp_view v;
+    double seconds = (double)(now - a->at) * 1e-9;
+    if ((a->at && seconds < look_min) || !tcp_view(c->fd, &v)) return;
+    bool fresh = !a->at || seconds > 2;
+    double rate = fresh ? 0 : (double)(v.acked - a->acked) / seconds;
+    follow(a, rate, seconds);
+    a->at = now;
+    a->acked = v.acked;
+    set_limit(c, v.unsent ? limit_for(a, &v, now) : 0, most);
+}
+
+/* ---- unsent bytes ------------------------------------------------------------------------------------------------ */
+
+/* What a socket may hold back: enough that TCP never runs dry between two turns of the loop, little enough that the choice of
+ * the next chunk stays late. Where no stream's item can come by, late may be half a second, and the wake-ups are few. */
+static int unsent_limit(const struct neb_peer *p)
+{
+    double bytes = p->measure.goodput / 8 * (neb__link_is_calm(p) ? 0.5 : 0.04) / p->stripes.target;
+    return bytes < 64 << 10 ? 64 << 10 : bytes > 2 << 20 ? 2 << 20 : (int)bytes;
+}
+
+void neb__pace(struct neb_peer *p, int64_t now)
+{
+    double most = p->net->config.max_rate / 8 / p->stripes.target;
+    for (int i = 0; i < NEB_STRIPES_MAX; i++) {
+        struct neb_conn *c = p->stripe[i];
+        if (!c || c->state != NEB_CONN_READY) continue;
+        pace_stripe(c, most, now);
+        neb__conn_unsent(c, unsent_limit(p));
+    }
+}
+
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+
+static bool is_bbr(int fd)
+{
+    char name[16] = "";
+    socklen_t n = sizeof name - 1;
+    return !getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) && !strncmp(name, "bbr", 3);
+}
+
+/* More stripes are worth a try where flows are held back by something other than the line: buffers and windows, or a
+ * congestion control that takes every loss for a full queue. */
+void neb__pace_look(struct neb_peer *p)
+{
+    struct neb_measure *m = &p->measure;
+    double most = p->net->config.max_rate / 8 / p->stripes.target;
+    uint64_t busy = 0, held = 0;
+    bool losing = false;
+    m->sent_recent *= 0.8;
+    m->again_recent *= 0.8;
+    for (int i = 0; i < NEB_STRIPES_MAX; i++) {
+        struct neb_conn *c = p->stripe[i];
+        struct tcp_view v;
+        if (!c || c->state != NEB_CONN_READY || !tcp_view(c->fd, &v)) continue;
+        struct neb_tcp_counts now = v.counts;
+        m->sent_recent += (double)(now.sent - c->tcp.sent);
+        m->again_recent += (double)(now.again - c->tcp.again);
+        busy += now.busy - c->tcp.busy;
+        held += now.window + now.buffer - c->tcp.window - c->tcp.buffer;
+        losing |= !is_bbr(c->fd);
+        c->tcp = now;
+        if (!v.unsent) set_limit(c, 0, most); /* idle: the next message finds TCP unhindered */
+    }
+    m->loss = m->sent_recent > 0 ? m->again_recent / m->sent_recent : 0;
+    p->stripes.try_more = losing || 10 * held > busy;
+}

@@ -1,0 +1,94 @@
+/* rest.c: when a stripe is read.
+ *
+ * Data comes in packet by packet, and waking up for each would cost more than all the rest; on a slow line even a wake-up for
+ * each chunk would. Nothing can be done with less than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it
+ * lacks of one is there; within a long message of round data or bulk state, of several: as many as come in `patience`. On a
+ * fast line that is still too often, for SO_RCVLOWAT cannot be large there without closing TCP's window: a stripe that
+ * brings REST_BYTES in REST_MS is not watched but read again then.
+ *
+ * Whoever waits for a stream's item must not wait behind such patience, so it is short while a link has streams, or had one
+ * lately. The control connection is read at once.
+ *
+ * What was expected may come on another stripe, or stall: what a socket has is therefore taken at every tick too. */
+#include "net/link.h"
+#include "base/clock.h"
+
+#include <sys/socket.h>
+
+enum { REST_MS = 4, REST_BYTES = 96 << 10, WAKE_MAX = 512 << 10, WAKE_MAX_URGENT = 128 << 10 };
+
+static const double patience_calm = 0.4, patience_urgent = 0.02;
+
+static void wake_at(struct neb_conn *c, size_t bytes)
+{
+    size_t most = neb__link_is_calm(c->peer) ? WAKE_MAX : WAKE_MAX_URGENT;
+    int n = bytes < 1 ? 1 : bytes > most ? (int)most : (int)bytes;
+    if (n == c->wake_at) return;
+    c->wake_at = n;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+}
+
+/* Full chunks of the message that this stripe may bring behind the one under way. */
+static size_t more_chunks(const struct neb_conn *c)
+{
+    const struct neb_chunk *k = &c->framer.chunk;
+    double patience = neb__link_is_calm(c->peer) ? patience_calm : patience_urgent;
+    uint64_t at = ((uint64_t)k->index + 2) * NEB_CHUNK,
+             most = (uint64_t)(c->bytes_per_s * patience / NEB_CHUNK);
+    if (k->priority < NEB_ROUND || at >= k->size) return 0;
+    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)neb__peer_stripes(c->peer);
+    return n < most ? n : most;
+}
+
+static size_t missing(const struct neb_conn *c)
+{
+    size_t plain = neb__framer_missing(&c->framer);
+    if (!plain && neb__tls_record_is_full(c->tls) && (plain = neb__framer_next_chunk(&c->framer)))
+        plain += NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
+    if (plain) plain += more_chunks(c) * (NEB_FRAME_HEADER + NEB_CHUNK_HEADER + NEB_CHUNK);
+    return neb__tls_missing(c->tls, plain);
+}
+
+static void on_rest_timer(uv_timer_t *timer)
+{
+    struct neb_net *net = timer->data;
+    net->rest_timer_on = false;
+    neb__conn_read_resting(net);
+}
+
+void neb__conn_rest(struct neb_conn *c, size_t got)
+{
+    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY) return;
+    int64_t now = neb__now_ns();
+    c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
+    c->read_at = now;
+    c->resting = c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
+    wake_at(c, c->resting ? 1 : missing(c));
+    neb__conn_watch(c, c->polling & UV_WRITABLE);
+    if (!c->resting || c->net->rest_timer_on) return;
+    c->net->rest_timer_on = true;
+    uv_timer_start(&c->net->rest_timer, on_rest_timer, REST_MS, 0);
+}
+
+void neb__conn_read_resting(struct neb_net *net)
+{
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (!c->resting || c->state == NEB_CONN_CLOSED) continue;
+        c->resting = false;
+        size_t got = neb__conn_read(c);
+        if (c->state != NEB_CONN_CLOSED) neb__conn_rest(c, got);
+    }
+}
+
+void neb__conn_read_waiting(struct neb_net *net)
+{
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (c->wake_at <= 1 || c->state != NEB_CONN_READY) continue;
+        size_t got = neb__conn_read(c);
+        if (got) neb__conn_rest(c, got);
+    }
+}
