@@ -403,7 +403,7 @@ static double train(bool guarded, int rounds, double *worst)
                 float gap = x[i] - a[i], noise = (float)neb__rng_normal(&rng);
                 d[i] = i % 64 ? -0.3f * (gap + 0.17f * gap * gap * gap) + 0.01f * noise : 2.6f * noise;
             }
-            struct neb_codec_input in = {d, e[site], DIM, 1.0f, NULL, 1};
+            struct neb_codec_input in = {d, e[site], DIM, 1.0f, NULL, 1, NULL};
             neb__buf_clear(&out);
             st = neb__codec_encode(rung, &in, r, &stats, &out);
             if (st != NEB_OK) break; /* beyond any float: it diverged */

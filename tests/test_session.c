@@ -26,6 +26,7 @@ struct member {
     pthread_t thread;
     const char *rung;
     uint64_t token_target;
+    double clip, noise;
     void *state;
     size_t state_size;
 };
@@ -40,6 +41,8 @@ static neb_status open_member(struct member *m)
     c.outer_momentum = 0;
     c.rung = m->rung ? m->rung : "int8";
     c.token_target = m->token_target;
+    c.clip = m->clip;
+    c.noise = m->noise;
     NEB_TRY(neb_session_open(m->dir, &c, &m->session));
     int64_t half = VALUES / PARAMS;
     for (int i = 0; i < PARAMS; i++) {
@@ -83,7 +86,9 @@ static void start(struct member *m, const char *dir, float target, int steps)
                          .steps = steps,
                          .x = neb__calloc(VALUES, sizeof(float)),
                          .rung = m->rung,
-                         .token_target = m->token_target};
+                         .token_target = m->token_target,
+                         .clip = m->clip,
+                         .noise = m->noise};
     assert_ok(open_member(m));
 }
 
@@ -245,6 +250,37 @@ static void a_site_that_restarts_catches_up(void **state)
         for (int i = 0; i < 2; i++) drop(&m[i]);
         sites_free(&sites);
     }
+}
+
+/* A site that cuts its updates to a small norm moves theta by no more than that, one that blurs them leaves its mark in every
+ * value; neither keeps anything back. */
+static void privacy_drops_what_it_does_not_tell(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {{.rung = "int8", .clip = 0.5}, {.rung = "int8", .clip = 0.5, .noise = 0.02}};
+    sites_make(&sites, 2, NULL);
+    for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], 1, 200);
+    have_leader(m, 2);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 2; i++) finish(&m[i]);
+    same_root(&m[0], &m[1]);
+    struct neb_session_status s;
+    neb_session_get_status(m[0].session, &s);
+    pthread_mutex_lock(&m[0].session->busy);
+    const float *theta = m[0].session->outer->theta;
+    double moved = 0, spread = 0, left = 0;
+    for (int i = 0; i < VALUES; i++) moved += (double)theta[i] / VALUES;
+    for (int i = 0; i < VALUES; i++) spread += pow((double)theta[i] - moved, 2) / VALUES;
+    for (int i = 0; i < VALUES; i++) left += m[0].session->e[i] != 0;
+    pthread_mutex_unlock(&m[0].session->busy);
+    /* Uncut, theta would be near 0.5 by now; a cut parcel moves a value by at most 0.5 / sqrt(values of its cells). */
+    double most = (double)s.commits * 0.5 / sqrt(VALUES / 2.0);
+    if (!(moved > 0 && moved < most)) fail_msg("theta moved by %g, at most %g was told", moved, most);
+    if (!(sqrt(spread) > 0.01)) fail_msg("a deviation of %g: where is the noise?", sqrt(spread));
+    if (left > 0) fail_msg("%g values of a residual", left);
+    for (int i = 0; i < 2; i++) drop(&m[i]);
+    sites_free(&sites);
 }
 
 /* At the token target everything is flushed, and every site holds the same model: theta. */
@@ -418,6 +454,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_sites_agree_and_meet_between_their_targets),
         cmocka_unit_test(a_site_that_restarts_catches_up),
+        cmocka_unit_test(privacy_drops_what_it_does_not_tell),
         cmocka_unit_test(the_run_ends_with_one_model),
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(three_sites_go_on_when_one_is_gone),

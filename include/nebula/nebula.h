@@ -50,6 +50,9 @@ struct neb_session_config {
     int64_t round_ms;          /* how long a round waits for slow members; 0: 30 s */
     double max_rate;           /* bits per second a link may send; 0: no limit */
     double ledger_quota;       /* bytes that stored updates may take on disk; 0: no limit */
+    /* For privacy: every update of this site is cut to the norm `clip` and gets noise of deviation `noise` in each value
+     * before it is coded; 0: none. What is cut off and what the code leaves out is then dropped, not sent later. */
+    double clip, noise;
     bool archive; /* keep every update for ever, so that the run can be replayed from its beginning */
 };
 

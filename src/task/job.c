@@ -138,6 +138,8 @@ static const struct neb_opt wan_table[] = {
         "relay, tutor: a folder instead of the other site: what is sent is recorded there, or read from it"),
     WAN(ledger_quota, NEB_OPT_BYTES, "0", NULL,
         "most that stored updates may take on a site's disk; 0: no limit"),
+    WAN(clip, NEB_OPT_REAL, "0", NULL, "privacy: norm to which an update of this site is cut; 0: none"),
+    WAN(noise, NEB_OPT_REAL, "0", NULL, "privacy: deviation of the noise in each of its values; 0: none"),
     WAN(archive, NEB_OPT_BOOL, "no", NULL, "keep every update: nebula-i site replay can repeat the run"),
     WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives"),
     NEB_OPT_END,

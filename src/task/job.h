@@ -75,7 +75,7 @@ struct neb_job_wan {
     int64_t interval, fragments, drift_steps, round_seconds;
     int64_t window, snapshot, bits, cache; /* relay, tutor */
     char *recorded;
-    double outer_lr, outer_momentum, tokens, max_rate;
+    double outer_lr, outer_momentum, tokens, max_rate, clip, noise;
     int64_t max_bytes_per_hour, ledger_quota;
     char *rung, *prefer;
     bool wait, archive;

@@ -36,6 +36,8 @@ static neb_status check(neb_session *s)
                          "rung '%s' is not on the ladder; `auto` leaves it to the rate controller", c->rung);
     if (c->prefer && strcmp(c->prefer, "cost") && strcmp(c->prefer, "quality"))
         return neb__fail(NEB_ERR_CONFIG, "prefer '%s' is neither cost nor quality", c->prefer);
+    if (!(c->clip >= 0 && c->clip < 1e30) || !(c->noise >= 0 && c->noise < 1e30))
+        return neb__fail(NEB_ERR_CONFIG, "clip %g and noise %g must not be negative", c->clip, c->noise);
     if (!(c->max_bytes_per_hour >= 0) || !(c->ledger_quota >= 0 && c->ledger_quota < 1e18))
         return neb__fail(NEB_ERR_CONFIG, "max_bytes_per_hour and ledger_quota must not be negative");
     return NEB_OK;

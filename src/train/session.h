@@ -304,6 +304,9 @@ neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap
 /* Of what a parcel decodes to; 0 while the run has no bound. Uses work[1]. */
 double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code);
 /* What is to be coded (z, n values) exceeds the bound: it is made shorter. */
+bool neb__session_private(
+    const neb_session *s); /* this site cuts or blurs what it sends, and keeps no residual */
+neb_status neb__session_privatize(const neb_session *s, float *z, size_t n);
 bool neb__session_clip(const struct neb_action *capture, float *z, size_t n);
 
 /* session_edit.c */

@@ -77,7 +77,7 @@ static void cell_coded(void *arg, size_t at, size_t n)
     struct coding *c = arg;
     neb_session *s = c->s;
     float *r = s->work[0];
-    if (c->exact && !c->clipped) return;
+    if ((c->exact && !c->clipped) || neb__session_private(s)) return;
     if (c->clipped) { /* what was cut off is sent later */
         neb__site_widen(s->e + c->first + at, n, s->work[1]);
         for (size_t i = 0; i < n; i++)
@@ -86,20 +86,23 @@ static void cell_coded(void *arg, size_t at, size_t n)
     neb__residual_add(s, r, n);
 }
 
-/* z of all cells, if the run's bound makes it shorter; else NULL. */
+/* z of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
 static neb_status clip(neb_session *s, size_t first, size_t n, float feedback, float **out)
 {
     *out = NULL;
-    if (!s->capture.bound) return NEB_OK;
+    bool private = neb__session_private(s);
+    if (!s->capture.bound && !private) return NEB_OK;
     float *z = neb__malloc(n * sizeof *z);
     if (!z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the run's bound");
     neb__site_widen(s->e + first, n, z);
     for (size_t i = 0; i < n; i++) z[i] = s->d[first + i] + feedback * z[i];
-    if (neb__session_clip(&s->capture, z, n))
+    neb_status st = private ? neb__session_privatize(s, z, n) : NEB_OK;
+    bool shorter = s->capture.bound && neb__session_clip(&s->capture, z, n);
+    if (st == NEB_OK && (shorter || private))
         *out = z;
     else
         neb__free(z);
-    return NEB_OK;
+    return st;
 }
 
 /* Codes d + e of the parcel's cells behind a header's room. */

@@ -43,6 +43,8 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.max_bytes_per_hour = (double)w->max_bytes_per_hour;
     c.ledger_quota = (double)w->ledger_quota;
     c.archive = w->archive;
+    c.clip = w->clip;
+    c.noise = w->noise;
     c.listen = job->site[site].listen;
     c.round_ms = 1000 * w->round_seconds;
     c.max_rate = w->max_rate;

@@ -160,6 +160,7 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
         return neb__edit_add(s, cell, NEB_EDIT_SET, 0, s->outer->theta + first);
     }
     if (!known) return neb__edit_add(s, cell, NEB_EDIT_ADD, 0, s->work[0]);
+    if (neb__session_private(s)) decoded = NULL; /* what was not told is dropped */
     neb__site_take(s->d + first, s->e + first, s->work[0], decoded, fb, n);
     own->work = own->work > own->work_open ? own->work - own->work_open : 0;
     own->open.k = 0;
