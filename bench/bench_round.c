@@ -12,7 +12,9 @@
  *     CASE.encode, CASE.apply   seconds a round on the session's own thread, waiting for the disk among them
  *     CASE.cpu.merge, .driver, .links   processor seconds a round and site: of neb_step(), the session's thread, the links'
  *     CASE.memory       bytes a parameter that a site needs at most beyond the parameters themselves
- *     CASE.what_if      the simulator's forecast of the seconds, over the measured ones */
+ *     CASE.busy         seconds a round that the busiest session's own thread had something to do, the disk included
+ *     CASE.what_if      the simulator's forecast of the seconds from the line and that, over the measured ones; what_if.line:
+ *                       from the line alone */
 #include "bench.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -69,6 +71,7 @@ struct shared {
     struct {
         volatile int64_t records, out; /* applied; bytes of updates sent */
         volatile double cpu[CPU];      /* seconds so far */
+        volatile double busy;          /* of the session's own thread, waiting for the disk included */
         double memory, idle;           /* bytes beyond the parameters; seconds of an idle step */
         double encode, apply;          /* seconds spent on the session's own thread, in all */
         int64_t total;                 /* records, in all */
@@ -125,6 +128,7 @@ static void train(neb_session *s, struct member *m, float *x, size_t n)
         neb_session_get_status(s, &st);
         m->shared->site[m->index].records = st.applied;
         m->shared->site[m->index].out = st.out[NEB_TRAFFIC_UPDATES];
+        m->shared->site[m->index].busy = st.busy_s;
         m->shared->site[m->index].cpu[CPU_MERGE] = st.merge_cpu_s;
         m->shared->site[m->index].cpu[CPU_DRIVER] = st.driver_cpu_s;
         m->shared->site[m->index].cpu[CPU_LINKS] = st.links_cpu_s;
@@ -221,6 +225,7 @@ static int64_t progress(const struct shared *sh, int sites, double *out)
 struct outcome {
     double records, seconds, bytes; /* in the measured time */
     double cpu[CPU];                /* likewise, mean of the sites */
+    double busy;                    /* likewise, of the busiest site */
     double memory, idle;
     double encode, apply; /* seconds a record */
 };
@@ -239,7 +244,7 @@ static bool watch(const struct round_case *c, const struct options *o, int fragm
 {
     double nominal = c->mbit > 0 ? (c->sites - 1) * c->params * 0.516 * 8 / (c->mbit * 1e6) : 0;
     double limit = 60 + 8 * nominal, time = o->time > 0 ? o->time : c->mbit > 0 ? 1e9 : 5, bytes0 = 0, bytes;
-    double cpu0[CPU] = {0};
+    double cpu0[CPU] = {0}, busy0[SITES_MAX] = {0};
     int64_t start = neb__now_ns(), began = 0, first = 0;
     while (neb__seconds_since(start) < limit && !sh->failed) {
         usleep(5000);
@@ -247,6 +252,7 @@ static bool watch(const struct round_case *c, const struct options *o, int fragm
         if (!began && now >= 3 * fragments / 2 + 2) {
             began = neb__now_ns(), first = now, bytes0 = bytes;
             cpu_so_far(sh, c->sites, cpu0);
+            for (int i = 0; i < c->sites; i++) busy0[i] = sh->site[i].busy;
         }
         if (!began) continue;
         out->records = (double)(now - first);
@@ -254,6 +260,8 @@ static bool watch(const struct round_case *c, const struct options *o, int fragm
         out->bytes = bytes - bytes0;
         cpu_so_far(sh, c->sites, out->cpu);
         for (int k = 0; k < CPU; k++) out->cpu[k] -= cpu0[k];
+        out->busy = 0;
+        for (int i = 0; i < c->sites; i++) out->busy = fmax(out->busy, sh->site[i].busy - busy0[i]);
         if ((c->rounds > 0 && out->records >= c->rounds * fragments) || out->seconds > time) return true;
     }
     return began && out->records > fragments;
@@ -293,7 +301,7 @@ static int run_case(const struct round_case *c, const struct options *o, int fra
     return system(command) ? 1 : rc;
 }
 
-static double forecast(const struct round_case *c, double bytes)
+static double forecast(const struct round_case *c, double bytes, double work)
 {
     struct neb_sim_whatif w = {.sites = c->sites,
                                .voters = c->sites,
@@ -305,6 +313,7 @@ static double forecast(const struct round_case *c, double bytes)
                                .down = c->mbit * 1e6,
                                .rtt = c->rtt,
                                .step = 0.002,
+                               .work = work,
                                .slow = 1,
                                .seed = 1};
     struct neb_sim_forecast f;
@@ -331,7 +340,9 @@ static void report(struct neb_figures *f, const struct round_case *c, const stru
         FIGURE(cpu_names[k], r->cpu[k] / rounds, "s a round", NEB_REPORT, 0);
     }
     FIGURE("memory", r->memory / c->params, "B/parameter", NEB_AT_MOST, 16);
-    FIGURE("what_if", forecast(c, bytes) / seconds, "of measured", NEB_REPORT, 0);
+    FIGURE("busy", r->busy / rounds, "s a round", NEB_REPORT, 0);
+    FIGURE("what_if", forecast(c, bytes, r->busy / rounds) / seconds, "of measured", NEB_REPORT, 0);
+    FIGURE("what_if.line", forecast(c, bytes, 0) / seconds, "of measured", NEB_REPORT, 0);
 #undef FIGURE
 }
 

@@ -568,6 +568,37 @@ static void solo_conflict(struct solo *s)
     neb__buf_free(&b);
 }
 
+/* A payload that is said to be elsewhere is asked for; one that is on its way already is waited for, not asked for again at
+ * once; and one that was applied is not fetched because of an old report. */
+static void payloads_are_not_fetched_twice(void **state)
+{
+    (void)state;
+    struct solo s;
+    const struct neb_hash hash = {{7}}, applied = {{9}};
+    solo_start(&s);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    neb__payload_heard(s.r, &hash)->have = neb__bit(1);
+    solo_run(&s, s.r->cfg.fetch_ms + 200);
+    assert_int_equal(neb__payload(s.r, &hash, false)->fetch_from, 1);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_COMING, .site = 1, .hash = hash});
+    solo_run(&s, s.r->cfg.fetch_ms + 500);
+    const struct payload *p = neb__payload(s.r, &hash, false);
+    assert_true(p->fetch_from == NEB_NO_SITE && !p->lack);
+    solo_run(&s, s.r->cfg.fetch_ms);
+    assert_int_equal(neb__payload(s.r, &hash, false)->fetch_from, 1); /* it did not come */
+
+    struct entry *log = s.r->log, entry = {.record = neb__record_new(1)};
+    uint64_t cursor = s.r->cursor;
+    entry.record->type = NEB_RECORD_ROUND;
+    entry.record->parcel[0].hash = applied;
+    s.r->log = &entry, s.r->cursor = 1;
+    assert_null(neb__payload_heard(s.r, &applied));
+    assert_non_null(neb__payload_heard(s.r, &hash));
+    s.r->log = log, s.r->cursor = cursor;
+    neb__free(entry.record);
+    solo_stop(&s);
+}
+
 /* A leader that meets another roster of its own epoch must not commit any more. */
 static void two_rosters_of_one_epoch_stop_commits(void **state)
 {
@@ -689,6 +720,7 @@ int main(void)
         cmocka_unit_test(one_seed_one_history),
         cmocka_unit_test(a_clean_start_has_a_leader_at_once),
         cmocka_unit_test(forecasts_respect_the_line),
+        cmocka_unit_test(payloads_are_not_fetched_twice),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(force_and_adopt_name_a_history),

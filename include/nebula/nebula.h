@@ -140,7 +140,8 @@ struct neb_session_status {
     /* Where the time of the training loop went: outside neb_step(); copying and merging in it; waiting in it for the
      * others; starting and catching up. Their sum is the time since neb_session_start(). */
     double compute_s, merge_s, wait_s, recover_s;
-    double encode_s, apply_s; /* beside it, on the session's own thread */
+    /* Beside it, on the session's own thread: coding, applying, and all it had to do, waiting for the disk included. */
+    double encode_s, apply_s, busy_s;
     /* Processor time that the run takes from the training: of neb_step(), of the session's own thread, of the links'. */
     double merge_cpu_s, driver_cpu_s, links_cpu_s;
     /* The newest decision of the rate controller. */

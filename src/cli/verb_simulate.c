@@ -12,7 +12,7 @@ struct cfg {
     int64_t seeds, first_seed, sites;
     bool trace, happy, keep_going, what_if, owners;
     int64_t rounds, steps;
-    double params, bits, up, down, rtt, step, slow, slow_share, deadline;
+    double params, bits, up, down, rtt, step, work, slow, slow_share, deadline;
 };
 
 static const struct neb_opt table[] = {
@@ -32,6 +32,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, down, NEB_OPT_RATE, "100mbit", NULL, "what-if: inwards"),
     NEB_OPT(struct cfg, rtt, NEB_OPT_TIME, "50ms", NULL, "what-if: round trip"),
     NEB_OPT(struct cfg, step, NEB_OPT_TIME, "500ms", NULL, "what-if: one inner step"),
+    NEB_OPT(struct cfg, work, NEB_OPT_TIME, "0", NULL,
+            "what-if: a round's work on a site's own thread (status: beside.busy)"),
     NEB_OPT(struct cfg, slow, NEB_OPT_REAL, "1", NULL, "what-if: slow sites are this much slower"),
     NEB_OPT(struct cfg, slow_share, NEB_OPT_REAL, "0", NULL, "what-if: share of slow sites"),
     NEB_OPT(struct cfg, deadline, NEB_OPT_TIME, "0", NULL,
@@ -51,6 +53,7 @@ static int what_if(const struct cfg *c)
                                .down = c->down,
                                .rtt = c->rtt,
                                .step = c->step,
+                               .work = c->work,
                                .slow = c->slow,
                                .slow_share = c->slow_share,
                                .deadline = c->deadline,

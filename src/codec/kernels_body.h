@@ -121,6 +121,25 @@ VINLINE float optimal_scale(const vf *z, int vectors, int bits, float largest)
     return best;
 }
 
+/* For two bits a search is not needed: levels are assigned by the best scale of normally distributed values, and the scale
+ * is fitted to them by least squares. That comes within half a hundredth of the least error, also for heavy tails. */
+VINLINE float fitted_scale(const vf *z, int vectors, vf zsq, float largest)
+{
+    float s = 0.498f * __builtin_sqrtf(vfold_sum(zsq) / (float)(16 * vectors));
+    if (!(s > 0.0f && s <= largest)) s = largest; /* the squares may have over- or underflowed */
+    vf zq = vset(0), qq = vset(0);
+    float inv = inverse(2, s);
+    for (int i = 0; i < vectors; i++) {
+        vf t = vclamp(z[i] * vset(inv) + vset(1.5f), 0.0f, 3.0f) + vset(MAGIC);
+        t = t - vset(MAGIC);
+        vf q = t + t - vset(3.0f);
+        zq += z[i] * q;
+        qq += q * q;
+    }
+    s = bf16_near(vfold_sum(zq) / vfold_sum(qq));
+    return s > 0.0f && s <= largest ? s : largest;
+}
+
 VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool stream, uint8_t *scales,
                             uint8_t *codes)
 {
@@ -139,7 +158,8 @@ VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool 
         uint32_t largest = vfold_max(max);
         if (largest >= NEB__LIMIT_BITS) return 0;
         float s = largest < NEB__TINY_BITS ? 0.0f : bf16_up(from_bits(largest) / steps_of(bits));
-        if (optimal && s != 0.0f) s = optimal_scale(z, vectors, bits, s);
+        if (optimal && s != 0.0f)
+            s = bits == 2 ? fitted_scale(z, vectors, zsq, s) : optimal_scale(z, vectors, bits, s);
         float inv = inverse(bits, s);
         uint32_t sbits = to_bits(s);
         scales[0] = (uint8_t)(sbits >> 16), scales[1] = (uint8_t)(sbits >> 24);

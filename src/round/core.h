@@ -35,7 +35,8 @@ struct cell {
     int64_t base;                /* inner step from which on the work is uncommitted */
     int64_t captured;            /* inner step of the open parcel's capture */
     int64_t since;               /* steps at the last capture */
-    bool clean;                  /* nothing was left at the last dense capture */
+    bool dense;                  /* the last capture was asked for after the end */
+    bool clean;                  /* … and nothing was left */
     struct neb_hash cell_root;   /* a fetched cell that waits for its root to be trusted */
     uint64_t cell_index, cell_version;
 };
@@ -249,6 +250,8 @@ void neb__leave_tick(struct neb_round *r);
 
 /* follow.c */
 struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make);
+/* One that another site spoke of; NULL also for one that was applied long ago: what was said of it is from before. */
+struct payload *neb__payload_heard(struct neb_round *r, const struct neb_hash *h);
 void neb__payload_prune(struct neb_round *r);
 void neb__apply_progress(struct neb_round *r);
 void neb__applied(struct neb_round *r, const struct neb_event *ev);

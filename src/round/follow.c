@@ -11,6 +11,8 @@
 #include "round/core.h"
 #include "base/mutant.h"
 
+enum { HEARD_BACK = 256 /* records */ };
+
 /* ---- payloads ------------------------------------------------------------------------------------------------- */
 
 struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make)
@@ -31,6 +33,18 @@ struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool
     *p = (struct payload){
         .hash = *h, .seen = r->now, .fetch_at = r->now + r->cfg.fetch_ms, .fetch_from = NEB_NO_SITE};
     return p;
+}
+
+struct payload *neb__payload_heard(struct neb_round *r, const struct neb_hash *h)
+{
+    struct payload *p = neb__payload(r, h, false);
+    uint64_t first = r->cursor > HEARD_BACK ? r->cursor - HEARD_BACK : 0;
+    for (uint64_t i = r->cursor; !p && i > first; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
+            if (neb__hash_equal(&rec->parcel[k].hash, h)) return NULL;
+    }
+    return p ? p : neb__payload(r, h, true);
 }
 
 static bool outlived(const struct neb_round *r, const struct payload *p)
@@ -61,6 +75,14 @@ void neb__payload_event(struct neb_round *r, const struct neb_event *ev)
         if (p && ev->site < NEB_SITES_MAX) p->lack |= neb__bit(ev->site), p->have &= ~neb__bit(ev->site);
         if (p && ev->site == NEB_NO_SITE) p->looked = true;
         if (p) p->fetch_at = r->now + (p->looked ? 0 : r->cfg.fetch_ms); /* ask the next one */
+        return;
+    }
+    if (ev->type == NEB_EV_COMING) {
+        struct payload *p = neb__payload(r, &ev->hash, false);
+        if (!p || p->held || ev->site >= NEB_SITES_MAX) return;
+        p->lack &= ~neb__bit(ev->site);
+        p->fetch_from = NEB_NO_SITE;
+        p->fetch_at = r->now + 2 * r->cfg.fetch_ms;
         return;
     }
     if (ev->parcel->c1 > r->cfg.cells || ev->parcel->site >= NEB_SITES_MAX) return;
@@ -407,7 +429,10 @@ void neb__capture_due(struct neb_round *r)
         a->cls = r->ending ? NEB_CLASS_DENSE : r->cls;
         a->bound = r->bound;
         r->capturing[f] = true;
-        for (uint32_t c = c0; c < c1; c++) r->cell[c].since = r->cell[c].captured = r->steps;
+        for (uint32_t c = c0; c < c1; c++) {
+            r->cell[c].since = r->cell[c].captured = r->steps;
+            r->cell[c].dense = r->ending;
+        }
     }
 }
 
@@ -431,7 +456,7 @@ void neb__captured(struct neb_round *r, const struct neb_event *ev)
         if (!r->capturing[f] || ev->parcel->c0 != c0) continue;
         r->capturing[f] = false;
         for (uint32_t c = c0; c < c1; c++) {
-            r->cell[c].clean = ev->empty;
+            r->cell[c].clean = ev->empty && r->cell[c].dense;
             if (ev->empty || ev->status != NEB_OK) continue;
             r->cell[c].open = (struct neb_boot_parcel){ev->hash, ev->parcel->k, ev->parcel->b};
         }

@@ -165,7 +165,7 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame
     p->rootless = !(f->flags & NEB_FLAG_ROOT);
     if (!p->rootless) neb__root_reported(r, from, f);
     for (int i = 0; i < f->items; i++) {
-        struct payload *pl = neb__payload(r, &f->item[i].hash, true);
+        struct payload *pl = neb__payload_heard(r, &f->item[i].hash);
         if (pl) pl->have |= neb__bit(from);
     }
 }
@@ -354,14 +354,18 @@ static bool try_promote(struct neb_round *r)
     return false;
 }
 
-static bool all_clean(const struct neb_round *r)
+/* Nobody who trains and is in reach has anything left. *everybody: and all of them are in reach. */
+static bool all_clean(const struct neb_round *r, bool *everybody)
 {
+    *everybody = true;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         if (!(r->roster.trains & neb__bit(s))) continue;
         if (s == r->self) {
             for (uint32_t c = 0; c < r->cfg.cells; c++)
                 if (!r->cell[c].clean) return false;
-        } else if (!r->peer[s].clean && neb__live(r, s))
+        } else if (!neb__live(r, s))
+            *everybody = false;
+        else if (!r->peer[s].clean)
             return false;
     }
     return true;
@@ -380,12 +384,13 @@ bool neb__lead_acknowledged(const struct neb_round *r)
 
 static bool try_end(struct neb_round *r)
 {
-    if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r)))) return false;
+    bool everybody = false;
+    if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r, &everybody)))) return false;
     bool reached = r->done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
     if (!r->ending && !reached) return false;
     /* Sites that come back shortly after the end may still bring their last work in. */
     if (r->ending && !r->end_since) r->end_since = r->now;
-    if (r->ending && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
+    if (r->ending && !everybody && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
     struct neb_record *rec = neb__record_new(0);
     if (rec) rec->type = r->ending ? NEB_RECORD_FINAL : NEB_RECORD_END, rec->tokens = r->tokens;
     neb__propose(r, rec);

@@ -305,7 +305,8 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_STEP: r->steps += (int64_t)ev->count; break;
         case NEB_EV_CAPTURED: neb__captured(r, ev); break;
         case NEB_EV_PAYLOAD:
-        case NEB_EV_NO_PAYLOAD: neb__payload_event(r, ev); break;
+        case NEB_EV_NO_PAYLOAD:
+        case NEB_EV_COMING: neb__payload_event(r, ev); break;
         case NEB_EV_APPLIED: neb__applied(r, ev); break;
         case NEB_EV_CELL: neb__cell_event(r, ev); break;
         case NEB_EV_INSTALLED: neb__installed(r, ev); break;

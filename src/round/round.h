@@ -70,6 +70,7 @@ enum neb_event_type {
     NEB_EV_CAPTURED,   /* parcel, hash: durable; empty: there was nothing to send; AGAIN: not this time */
     NEB_EV_PAYLOAD,    /* parcel, hash, reject, norm: complete, verified and durable here */
     NEB_EV_NO_PAYLOAD, /* site, hash: this peer does not have it */
+    NEB_EV_COMING,     /* site, hash: this peer is sending it already */
     NEB_EV_APPLIED,    /* index, root */
     NEB_EV_CELL,       /* cell, version, index, root, site: a fetched cell's proof leads to this root */
     NEB_EV_INSTALLED,  /* cell, version: what the cell holds now */

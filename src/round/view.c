@@ -377,7 +377,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
                   &(struct neb_frame){.type = NEB_FRAME_GETLOG,
                                       .number = (r->normal < r->view ? r->commit : r->head) + 1});
     for (int i = 0; i < f->items; i++) {
-        struct payload *p = neb__payload(r, &f->item[i].hash, true);
+        struct payload *p = neb__payload_heard(r, &f->item[i].hash);
         if (p && !p->held && !p->used) p->have |= f->item[i].holders;
     }
     neb__report(r, from);

@@ -30,6 +30,7 @@ struct neb_sim_whatif {
     double up, down;                      /* bits/s of a site's line, all its traffic together */
     double rtt, step;                     /* seconds; of the line, and of one inner step */
     double slow, slow_share; /* this share of the sites has lines and steps `slow` times slower */
+    double work;             /* seconds a round that a site's own thread needs: coding, applying, the disk */
     double deadline;         /* seconds after the first complete parcel; 0: 1.5 times the nominal round */
     bool owners;             /* parcels go to owners, which send one mean */
     uint64_t seed;

@@ -3,7 +3,8 @@
  * A fluid model: nothing is sent, only amounts flow. Every site trains without pause and captures every H steps unless
  * its last parcel is still open. Its parcel then flows out over its whole-site line; with direct exchange N - 1 copies
  * of it, with owners 2 (N - 1) / N. A receiver's line limits likewise what comes in: when the senders together offer
- * more than it can take, all of them are slowed down towards it in the same proportion. Sites of equal lines are
+ * more than it can take, all of them are slowed down towards it in the same proportion. Fragments follow each other, so what
+ * a site's thread has to do for a round goes on beside the sending; it only limits how fast parcels can follow. Sites of equal lines are
  * equal, so receivers are kept as two kinds (ordinary and slow), and time advances in steps of a 400th of the nominal
  * round; that makes 10,000 sites a matter of seconds. A parcel counts as complete when a quorum of the voters has it;
  * a record is closed as the protocol closes it, and committed one and a half round trips later. */
@@ -43,6 +44,7 @@ static neb_status check(const struct neb_sim_whatif *o)
         return neb__fail(NEB_ERR_INVALID, "--params and --bits must be positive");
     if (!(o->up > 0) || !(o->down > 0) || !(o->step > 0) || !(o->rtt >= 0))
         return neb__fail(NEB_ERR_INVALID, "--up, --down and --step must be positive, --rtt not negative");
+    if (!(o->work >= 0)) return neb__fail(NEB_ERR_INVALID, "--work must not be negative");
     if (!(o->slow >= 1) || !(o->slow_share >= 0 && o->slow_share <= 1))
         return neb__fail(NEB_ERR_INVALID, "--slow must be at least 1, --slow-share between 0 and 1");
     return NEB_OK;
@@ -57,13 +59,20 @@ static void capture(struct model *m, struct site *s)
     s->next = m->now + (double)m->o->steps * s->step;
 }
 
+/* Bits a second of one copy of a parcel, by the site's line and by its thread. */
+static double outward(const struct model *m, const struct site *s)
+{
+    double line = s->up / m->copies;
+    return m->o->work > 0 ? fmin(line, m->parcel / m->o->work) : line;
+}
+
 /* What all open parcels offer to one receiver of a kind, against what its line takes: the common slow-down. */
 static void flow(struct model *m)
 {
     double sites = (double)m->o->sites, offered = 0, share[KINDS];
     for (int64_t i = 0; i < m->o->sites; i++) {
         struct site *s = &m->site[i];
-        if (s->base >= 0 && (s->left[0] > 0 || s->left[1] > 0)) offered += s->up / m->copies;
+        if (s->base >= 0 && (s->left[0] > 0 || s->left[1] > 0)) offered += outward(m, s);
     }
     /* What leaves all sites together arrives at them in equal parts. */
     for (int k = 0; k < KINDS; k++) {
@@ -73,7 +82,7 @@ static void flow(struct model *m)
     for (int64_t i = 0; i < m->o->sites; i++) {
         struct site *s = &m->site[i];
         if (s->base < 0) continue;
-        double rate = s->up / m->copies, sent = 0;
+        double rate = outward(m, s), sent = 0;
         for (int k = 0; k < KINDS; k++) {
             double part = fmin(s->left[k], rate * share[k] * m->dt);
             s->left[k] -= part;
@@ -155,8 +164,9 @@ neb_status neb__sim_whatif(const struct neb_sim_whatif *o, struct neb_sim_foreca
     prepare(&m, o);
     double nominal = (double)o->steps * o->step;
     double limit = m.parcel * m.copies / fmin(o->up, o->down);
-    m.dt = fmax(nominal, limit) / 400;
-    double stop = (nominal + limit * o->slow + 10 * o->rtt + m.dt) * 4 * (double)(o->rounds + 2);
+    m.dt = fmax(nominal, fmax(limit, o->work)) / 400;
+    double stop =
+        (nominal + fmax(limit, o->work) * o->slow + 10 * o->rtt + m.dt) * 4 * (double)(o->rounds + 2);
     while (m.version < o->rounds && m.now < stop) {
         for (int64_t i = 0; i < o->sites; i++) capture(&m, &m.site[i]);
         flow(&m);

@@ -34,6 +34,7 @@ enum neb_session_message {
     NEB_MSG_CELL,      /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
     NEB_MSG_MODEL,     /* hashes of what all sites must agree on */
     NEB_MSG_STATUS,    /* how the sender is, as JSON: only shown, never acted upon */
+    NEB_MSG_COMING,    /* hash of a wanted payload that is on its way already */
 };
 
 enum neb_item_type {
@@ -114,6 +115,14 @@ struct neb_lines {
     double sent;   /* bytes of updates, for the hourly limit */
 };
 
+/* A payload that a peer has not acknowledged yet. */
+struct neb_flight {
+    bool used;
+    uint16_t peer;
+    struct neb_hash hash;
+};
+enum { NEB_FLIGHTS = 128 };
+
 struct pending;
 struct neb_words;
 
@@ -186,6 +195,7 @@ struct neb_session {
     int64_t tokens_now, steps_now; /* of the present interval: for the weight */
     int64_t left_step;             /* ns: when neb_step() was left */
     struct neb_lines lines;
+    struct neb_flight flights[NEB_FLIGHTS];
     struct neb_members members; /* as the core sees them */
     uint16_t leader;            /* or NEB_NO_SITE */
     bool ending;
@@ -208,6 +218,7 @@ struct neb_session {
 
 /* A message of ours on its way: whether it is a parcel that the rate controller watches. */
 struct neb_sending {
+    int flight;    /* its place among the flights + 1; 0: none */
     uint64_t push; /* 0: no */
     int64_t since; /* ns */
     double bytes;
@@ -257,9 +268,10 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
 void neb__session_feed(neb_session *s, struct neb_event *ev);
 void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority, uint32_t kind,
                        const void *bytes, size_t n);
-/* A coded update of ours or of another site, unasked: the rate controller watches how its newest one gets through. */
-void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, const void *bytes,
-                              size_t n);
+/* A coded update of ours or of another site; of unasked ones the rate controller watches how the newest gets through. */
+void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for,
+                              const void *bytes, size_t n);
+bool neb__session_under_way(neb_session *s, uint16_t peer, const struct neb_hash *hash);
 void neb__session_post(neb_session *s, struct neb_item *item); /* any thread; NULL is ignored */
 void *neb__session_driver(void *session);
 void neb__session_halt(neb_session *s, const char *why);

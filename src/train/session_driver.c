@@ -47,6 +47,11 @@ struct outgoing {
 static void sent(void *arg, neb_status st)
 {
     struct outgoing *o = arg; /* whatever is lost, the core asks for again */
+    if (o->watch.flight) {
+        pthread_mutex_lock(&o->s->lock);
+        o->s->flights[o->watch.flight - 1].used = false;
+        pthread_mutex_unlock(&o->s->lock);
+    }
     neb__session_acked(o->s, &o->watch, o->peer, st == NEB_OK);
     neb__free(o);
 }
@@ -69,7 +74,31 @@ static enum neb_traffic traffic_of(uint32_t kind, bool asked_for)
     }
 }
 
-static void send(neb_session *s, const struct outgoing *like, const void *bytes, bool update)
+/* The lock is held. Without a free place it is simply not remembered. */
+static int take_off(neb_session *s, uint16_t peer, const struct neb_hash *hash)
+{
+    for (int i = 0; i < NEB_FLIGHTS; i++) {
+        if (s->flights[i].used) continue;
+        s->flights[i] = (struct neb_flight){true, peer, *hash};
+        return i + 1;
+    }
+    return 0;
+}
+
+bool neb__session_under_way(neb_session *s, uint16_t peer, const struct neb_hash *hash)
+{
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < NEB_FLIGHTS && !found; i++) {
+        const struct neb_flight *f = &s->flights[i];
+        found = f->used && f->peer == peer && neb__hash_equal(&f->hash, hash);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+static void send(neb_session *s, const struct outgoing *like, const void *bytes, bool update,
+                 const struct neb_hash *payload)
 {
     struct outgoing *o = neb__malloc(sizeof *o + like->n);
     if (!o) return;
@@ -78,6 +107,7 @@ static void send(neb_session *s, const struct outgoing *like, const void *bytes,
     pthread_mutex_lock(&s->lock);
     s->status.bytes_out += (int64_t)o->n;
     s->status.out[traffic_of(o->kind, !update)] += (int64_t)o->n;
+    if (payload) o->watch.flight = take_off(s, o->peer, payload);
     if (update) neb__session_pushed(s, &o->watch);
     pthread_mutex_unlock(&s->lock);
     if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) sent(o, NEB_ERR_PEER);
@@ -87,17 +117,18 @@ void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority
                        const void *bytes, size_t n)
 {
     send(s, &(struct outgoing){.s = s, .peer = peer, .priority = priority, .kind = kind, .n = n}, bytes,
-         false);
+         false, NULL);
 }
 
-void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, const void *bytes,
-                              size_t n)
+void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for,
+                              const void *bytes, size_t n)
 {
     struct outgoing o = {.s = s, .peer = peer, .priority = NEB_ROUND, .kind = NEB_MSG_PAYLOAD, .n = n};
-    bool current = s->lines.current && neb__hash_equal(hash, &s->lines.hash); /* both the driver's alone */
+    bool current =
+        !asked_for && s->lines.current && neb__hash_equal(hash, &s->lines.hash); /* both the driver's alone */
     o.watch = (struct neb_sending){
         .push = current ? s->lines.current : 0, .since = neb__now_ns(), .bytes = (double)n};
-    send(s, &o, bytes, true);
+    send(s, &o, bytes, !asked_for, hash);
 }
 
 /* ---- from the links -------------------------------------------------------------------------------------------- */
@@ -305,6 +336,10 @@ static void on_message(neb_session *s, struct neb_item *i)
             neb__session_feed(s,
                               &(struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = i->peer, .hash = hash});
         break;
+    case NEB_MSG_COMING:
+        if (i->size == NEB_HASH_SIZE)
+            neb__session_feed(s, &(struct neb_event){.type = NEB_EV_COMING, .site = i->peer, .hash = hash});
+        break;
     case NEB_MSG_GET_CELL:
         if (i->size == 4) neb__session_serve_cell(s, i->peer, neb__get32(i->bytes));
         break;
@@ -416,6 +451,7 @@ void *neb__session_driver(void *arg)
         bool rounds = s->core && !s->halted;
         bool stop;
         struct neb_item *i = take(s, rounds ? neb__round_wake(s->core) : now_ms() + 1000, &steps, &stop);
+        int64_t since = neb__now_ns();
         pthread_mutex_lock(&s->busy);
         if (i && !s->halted) on_item(s, i);
         if (i) neb__free(i->bytes);
@@ -428,6 +464,9 @@ void *neb__session_driver(void *arg)
         if (!s->halted) publish(s);
         neb__session_tell(s, false);
         pthread_mutex_unlock(&s->busy);
+        pthread_mutex_lock(&s->lock);
+        s->status.busy_s += neb__seconds_since(since);
+        pthread_mutex_unlock(&s->lock);
         if (stop) return NULL;
     }
 }

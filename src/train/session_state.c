@@ -257,16 +257,18 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
     struct neb_buf b;
     struct neb_parcel h;
     if (!asked_for && neb__hash_equal(hash, &s->made_hash)) { /* just made: no need to read it back */
-        neb__session_send_update(s, peer, hash, s->made.data, s->made.len);
+        neb__session_send_update(s, peer, hash, false, s->made.data, s->made.len);
+        return;
+    }
+    if (asked_for && neb__session_under_way(s, peer, hash)) { /* a slow line: not a second time over it */
+        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_COMING, hash->b, NEB_HASH_SIZE);
         return;
     }
     neb__buf_init(&b, neb__session_payload_max(s));
     if (!load(s, hash, &b, &h))
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
-    else if (!asked_for)
-        neb__session_send_update(s, peer, hash, b.data, b.len);
     else
-        neb__session_send(s, peer, NEB_ROUND, NEB_MSG_PAYLOAD, b.data, b.len);
+        neb__session_send_update(s, peer, hash, asked_for, b.data, b.len);
     neb__buf_free(&b);
 }
 
