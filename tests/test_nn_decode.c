@@ -34,10 +34,27 @@ static void compare(const char *family, int seq, int length, const float *got, c
                      length, (int)i, got[i], want[i]);
 }
 
-/* Three prompts of different lengths, then tokens one by one, then two at once. */
+/* Sequences go on from others, also from longer and shorter ones. */
+static void go_on_from(struct neb_decoding *d, const int32_t *from, int32_t (*all)[32], int32_t *len,
+                       int seqs)
+{
+    int32_t old[8][32], old_len[8];
+    memcpy(old, all, (size_t)seqs * sizeof *old);
+    memcpy(old_len, len, (size_t)seqs * sizeof *len);
+    assert_ok(neb__decoding_reorder(d, from));
+    for (int s = 0; s < seqs; s++) {
+        memcpy(all[s], old[from[s]], sizeof *old);
+        len[s] = old_len[from[s]];
+    }
+}
+
+/* Three prompts of different lengths, then tokens one by one, then two at once; in between (where there is no source to tell
+ * them apart) sequences go on from one another. */
 static void check_cache(const char *family, const char *options, const char *peft)
 {
-    enum { SEQS = 3, STEPS = 6 };
+    enum { SEQS = 3, STEPS = 9 };
+    static const int32_t from[STEPS][SEQS] = {
+        [1] = {2, 0, 2}, [2] = {2, 2, 2}, [4] = {0, 0, 1}, [6] = {1, 1, 2}};
     static const int lengths[] = {4, 1, 7, 0}, source_lengths[] = {5, 9, 2, 0};
     struct rig r;
     struct rig_batch prompts, sources;
@@ -74,7 +91,11 @@ static void check_cache(const char *family, const char *options, const char *pef
             const float *row = logits + s * 37, *last = want + (len[s] - 1) * 37;
             compare(family, s, len[s], row, last, 37);
             free(want);
-            counts[s] = step == 3 ? 2 : 1;
+        }
+        if (!cross && (from[step][0] || from[step][1] || from[step][2]))
+            go_on_from(d, from[step], all, len, SEQS);
+        for (int s = 0; s < SEQS; s++) {
+            counts[s] = step == 3 || step == 6 ? 2 : 1;
             for (int i = 0; i < counts[s]; i++)
                 flat[at++] = all[s][len[s]++] = (s * 7 + step * 3 + i * 11) % 37;
         }

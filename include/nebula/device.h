@@ -425,6 +425,19 @@ struct neb_attn_bwd {
     void *scratch;
 };
 
+/* Attention of single queries, each over keys and values of its own choice: query r reads rows key[r * max_k] …
+ * key[r * max_k + count[r] - 1] of k and v, in this order. Queries may share rows; next to one another, they had better. */
+struct neb_attn_listed {
+    const void *q, *k, *v;
+    void *o;
+    const int32_t *key;   /* (q_rows, max_k) */
+    const int32_t *count; /* (q_rows) from 0 to max_k; 0: the result is 0 */
+    int64_t q_rows, k_rows, max_k;
+    int64_t heads, kv_heads, head_dim, ldq, ldk, ldv, ldo;
+    float scale;
+    neb_dtype type;
+};
+
 /* x w^T + bias → cross-entropy and distillation, chunk by chunk; logits are never kept. With want_grad the
  * gradients are computed in the same call: dx (overwritten; NULL: not wanted), dw (+)=, db (+)=. */
 struct neb_linear_xent {
@@ -608,6 +621,8 @@ struct neb_device_ops {
     /* [optional, both or none] */
     int64_t (*packed_bytes)(void *dev, int64_t out, int64_t in, neb_dtype type);
     neb_status (*pack_linear)(void *dev, const struct neb_pack_linear *);
+    neb_status (*attn_listed)(void *dev,
+                              const struct neb_attn_listed *); /* [optional]: rows are moved instead */
 };
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);

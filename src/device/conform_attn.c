@@ -235,8 +235,66 @@ static void case_attn_primitives(struct neb_cf *c)
     if (neb__cf_ok(c, c->ops->attn_dropout(c->dev, &m))) neb__cf_near(c, "dropped", &s, wm, 1);
 }
 
+/* One head of one listed query. */
+static void naive_listed(const struct neb_attn_listed *a, const double *q, const double *k, const double *v,
+                         const int32_t *key, int64_t n, int64_t head, double *out)
+{
+    const int64_t hd = a->head_dim, kh = head * a->kv_heads / a->heads;
+    double top = -INFINITY, sum = 0, p[512];
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = 0;
+        for (int64_t d = 0; d < hd; d++) p[j] += q[head * hd + d] * k[key[j] * a->ldk + kh * hd + d];
+        top = fmax(top, p[j] *= a->scale);
+    }
+    for (int64_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - top);
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t d = 0; d < hd; d++) out[head * hd + d] += p[j] / sum * v[key[j] * a->ldv + kh * hd + d];
+}
+
+static void case_attn_listed(struct neb_cf *c)
+{
+    if (!c->ops->attn_listed) {
+        c->result->skipped++;
+        return;
+    }
+    const int64_t group = 1 + neb__cf_below(c, 3), kv = 1 + neb__cf_below(c, 3), heads = group * kv,
+                  hd = neb__cf_dim(c, 80), rows = neb__cf_dim(c, 12), k_rows = neb__cf_dim(c, 90),
+                  most = neb__cf_dim(c, 70);
+    const int64_t ldq = heads * hd + 8, ldk = kv * hd + 4 * neb__cf_below(c, 2), ldo = heads * hd;
+    neb__cf_shape(c, "%lld queries over up to %lld of %lld rows, %lld heads (%lld) of %lld", (long long)rows,
+                  (long long)most, (long long)k_rows, (long long)heads, (long long)kv, (long long)hd);
+    int32_t *key = (int32_t *)neb__cf_doubles(c, rows * most), *count = (int32_t *)neb__cf_doubles(c, rows);
+    struct neb_cf_t q = neb__cf_random(c, rows * ldq, c->type, 1),
+                    k = neb__cf_random(c, k_rows * ldk, c->type, 1),
+                    v = neb__cf_random(c, k_rows * ldk, c->type, 1),
+                    o = neb__cf_poison(c, rows * ldo, c->type);
+    double *want = neb__cf_doubles(c, o.n);
+    struct neb_attn_listed a = {.q_rows = rows,
+                                .k_rows = k_rows,
+                                .max_k = most,
+                                .heads = heads,
+                                .kv_heads = kv,
+                                .head_dim = hd,
+                                .ldq = ldq,
+                                .ldk = ldk,
+                                .ldv = ldk,
+                                .ldo = ldo,
+                                .scale = 1 / sqrtf((float)hd),
+                                .type = c->type};
+    for (int64_t r = 0; r < rows; r++) {
+        count[r] = neb__cf_below(c, (int)most + 1);
+        for (int64_t j = 0; j < count[r]; j++) key[r * most + j] = neb__cf_below(c, (int)k_rows);
+        for (int64_t h = 0; h < heads && count[r]; h++)
+            naive_listed(&a, q.v + r * ldq, k.v, v.v, key + r * most, count[r], h, want + r * ldo);
+    }
+    a.q = q.p, a.k = k.p, a.v = v.p, a.o = o.p;
+    a.key = neb__cf_ints(c, key, rows * most), a.count = neb__cf_ints(c, count, rows);
+    if (neb__cf_ok(c, c->ops->attn_listed(c->dev, &a))) neb__cf_near(c, "o", &o, want, 1);
+}
+
 const struct neb_cf_case neb__cf_attn[] = {
     {"attn", case_attn, 40},
     {"attn_primitives", case_attn_primitives, 16},
+    {"attn_listed", case_attn_listed, 24},
     {0},
 };

@@ -8,9 +8,8 @@
  * A trained prefix is the first rows of every sequence in the cache: put there at the start, never recomputed, without a
  * position of its own.
  *
- * Beams that go on from one another mostly share their past, and a row of the cache that is the same in both need not move.
- * Every row put in gets a number; reordering compares numbers and moves the rows that differ: what is there is subtracted
- * from itself, which gives zero exactly, and what shall be there is added. Where most rows differ, all are gathered anew.
+ * Beams that go on from one another share their past (reorder.c). Where the device reads listed rows, a row stays where it was
+ * computed, and each sequence has a list of its rows; single-token runs then use the lists instead of the layout above.
  *
  * A search needs few of the logits. Where the device finds the best tokens of each row itself, nothing else is copied to the
  * host. Weights do not change between two starts, so the layers read copies laid out for products of few rows, made anew by
@@ -19,45 +18,12 @@
  * New rows are added to the cache, so rows not yet in use hold zeros: the cache is cleared at the start, and reordering
  * fills unused rows with zeros. Keys and values of the memory are computed once, at the start. Beams of one source are
  * queries of one sequence in cross attention, so the memory is not repeated. */
-#include "nn/decode.h"
+#include "nn/decode_internal.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tensor/packed.h"
 
 #include <string.h>
-
-enum array { IDS, POSITION, INDEX, LAST, Q_STARTS, K_STARTS, CROSS_Q, REORDER, MOVE_TO, ARRAYS };
-
-struct neb_decoding {
-    neb_device *device;
-    struct neb_model *model;
-    struct neb_decode_limits limits;
-    neb_tape *tape;
-    struct neb_layer_cache *caches; /* (decoder layers) */
-    neb_buffer *ints, *logits;
-    neb_buffer *best;  /* (seqs, k) values, (seqs, k) tokens, (seqs) log-sums */
-    float *host_best;  /* the same */
-    int32_t best_room; /* the k it has room for */
-    int32_t k;         /* of the present run; 0: logits are wanted */
-    int32_t *host;     /* the content of ints */
-    float *host_logits;
-    size_t at[ARRAYS], int_bytes;
-    int64_t room; /* rows of one run, at most */
-    struct neb_feed *source;
-
-    /* the present sequences */
-    int32_t seqs, sources, rows;
-    int32_t prefix, max;       /* rows of the prefix; of a sequence in the cache, prefix included */
-    int32_t *len;              /* (limits.seqs) */
-    uint32_t *born, *old_born; /* (seqs, max) number of the row that lies there; 0: none */
-    uint32_t births;
-    int32_t moves; /* rows of the present move, padded */
-    bool single;   /* the run appends one token to each */
-
-    /* of the present run */
-    struct neb_input_side side;
-    struct neb_cache_input input;
-};
 
 /* ---- creating --------------------------------------------------------------------------------------------------- */
 
@@ -67,8 +33,8 @@ static void lay_out(struct neb_decoding *d)
     d->room = l->prompt_rows > l->seqs ? l->prompt_rows : l->seqs;
     int64_t cache = (int64_t)l->seqs * (l->max_len + d->prefix), moves = 64;
     while (moves < cache) moves *= 2;
-    int64_t size[ARRAYS] = {d->room,         d->room,     d->room, l->seqs, 2 * l->seqs + 1,
-                            2 * l->seqs + 1, l->seqs + 1, moves,   moves};
+    int64_t size[ARRAYS] = {d->room, d->room, d->room, l->seqs, 2 * l->seqs + 1, 2 * l->seqs + 1, l->seqs + 1,
+                            cache,   l->seqs, moves,   moves};
     size_t at = 0;
     for (int a = 0; a < ARRAYS; a++) {
         d->at[a] = at;
@@ -120,10 +86,11 @@ static neb_status create_parts(struct neb_decoding *d)
     d->host = neb__calloc(1, d->int_bytes);
     d->host_logits = neb__malloc(logits);
     d->len = NEB_NEW_ARRAY(int32_t, (size_t)l->seqs);
+    d->top = NEB_NEW_ARRAY(int32_t, (size_t)l->seqs);
     size_t cache = (size_t)l->seqs * (size_t)(l->max_len + d->prefix);
     d->born = NEB_NEW_ARRAY(uint32_t, cache);
     d->old_born = NEB_NEW_ARRAY(uint32_t, cache);
-    if (!d->caches || !d->host || !d->host_logits || !d->len || !d->born || !d->old_born)
+    if (!d->caches || !d->host || !d->host_logits || !d->len || !d->top || !d->born || !d->old_born)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for generating %d sequences", l->seqs);
     NEB_TRY(create_caches(d));
     NEB_TRY(neb_buffer_create(d->device, d->int_bytes, &d->ints));
@@ -144,6 +111,7 @@ neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
     d->model = m;
     d->limits = *limits;
     d->prefix = (int32_t)m->peft.prefix_length;
+    d->listed = neb__has_listed(device);
     neb_status s = create_parts(d);
     if (s != NEB_OK) {
         neb__decoding_destroy(d);
@@ -171,6 +139,7 @@ void neb__decoding_destroy(struct neb_decoding *d)
     neb__free(d->host);
     neb__free(d->host_logits);
     neb__free(d->len);
+    neb__free(d->top);
     neb__free(d->born);
     neb__free(d->old_born);
     neb__free(d);
@@ -183,7 +152,7 @@ int64_t neb__decoding_vocab(const struct neb_decoding *d)
 
 /* ---- model functions -------------------------------------------------------------------------------------------- */
 
-static neb_tensor *ints(struct neb_decoding *d, neb_tape *t, enum array a, int64_t n)
+neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_decode_array a, int64_t n)
 {
     return neb_input_at(t, d->ints, d->at[a] * 4, NEB_I32, 1, &n);
 }
@@ -202,17 +171,24 @@ static void encode_fn(neb_tape *t, void *arg)
 static void describe_run(struct neb_decoding *d, neb_tape *t)
 {
     int64_t n = d->seqs, max = d->max, longest = d->single ? 1 : max;
-    d->side = (struct neb_input_side){
-        .rows = d->rows, .ids = ints(d, t, IDS, d->rows), .position = ints(d, t, POSITION, d->rows)};
+    d->side = (struct neb_input_side){.rows = d->rows,
+                                      .ids = neb__decoding_ints(d, t, IDS, d->rows),
+                                      .position = neb__decoding_ints(d, t, POSITION, d->rows)};
     d->side.sample = d->side.at = d->side.position; /* there is no dropout: any */
-    d->input = (struct neb_cache_input){.rows = n * max,
-                                        .index = ints(d, t, INDEX, d->rows),
-                                        .q_seqs = {ints(d, t, Q_STARTS, 2 * n + 1), NULL, 2 * n, longest},
-                                        .k_seqs = {ints(d, t, K_STARTS, 2 * n + 1), NULL, 2 * n, max}};
+    d->input = (struct neb_cache_input){
+        .rows = n * max,
+        .index = neb__decoding_ints(d, t, INDEX, d->rows),
+        .q_seqs = {neb__decoding_ints(d, t, Q_STARTS, 2 * n + 1), NULL, 2 * n, longest},
+        .k_seqs = {neb__decoding_ints(d, t, K_STARTS, 2 * n + 1), NULL, 2 * n, max}};
+    if (d->listed && d->single) {
+        d->input.key = neb_input_at(t, d->ints, d->at[KEY] * 4, NEB_I32, 2, (int64_t[]){n, max});
+        d->input.count = neb__decoding_ints(d, t, COUNT, n);
+    }
     if (!d->sources) return;
     const struct neb_input_side *source = &neb__feed_input(d->source, t)->side[0];
     d->input.source_rows = source->rows;
-    d->input.cross_q = (struct neb_seqs){ints(d, t, CROSS_Q, d->sources + 1), NULL, d->sources, d->rows};
+    d->input.cross_q =
+        (struct neb_seqs){neb__decoding_ints(d, t, CROSS_Q, d->sources + 1), NULL, d->sources, d->rows};
     d->input.cross_k = source->seqs;
 }
 
@@ -221,7 +197,7 @@ static void step_fn(neb_tape *t, void *arg)
     struct neb_decoding *d = arg;
     describe_run(d, t);
     neb_tensor *x = neb__model_decode_cached(d->model, t, &d->side, d->caches, &d->input);
-    neb_tensor *last = d->single ? NULL : ints(d, t, LAST, d->seqs);
+    neb_tensor *last = d->single ? NULL : neb__decoding_ints(d, t, LAST, d->seqs);
     neb_tensor *logits = neb__model_logits(d->model, t, x, &d->side, last);
     if (d->k && neb__has_best(d->device))
         neb__output_best(t, logits, d->k, d->best);
@@ -229,45 +205,11 @@ static void step_fn(neb_tape *t, void *arg)
         neb_output(t, logits, d->logits, NEB_F32);
 }
 
-static void reorder_fn(neb_tape *t, void *arg)
-{
-    struct neb_decoding *d = arg;
-    const struct neb_arch *a = &d->model->arch;
-    int64_t shape[2] = {(int64_t)d->seqs * d->max, a->kv_heads * a->head_dim};
-    neb_tensor *index = ints(d, t, REORDER, shape[0]);
-    for (int64_t i = 0; i < d->model->decoder.count; i++) {
-        neb_buffer *both[] = {d->caches[i].key, d->caches[i].value};
-        for (int j = 0; j < 2; j++) {
-            neb_tensor *old = neb_input(t, both[j], neb_compute_type(t), 2, shape);
-            neb_output(t, neb_op_gather(t, old, index), both[j], neb_compute_type(t));
-        }
-    }
-}
-
-/* Row MOVE_TO[i] becomes what row REORDER[i] was. */
-static void move_fn(neb_tape *t, void *arg)
-{
-    struct neb_decoding *d = arg;
-    const struct neb_arch *a = &d->model->arch;
-    int64_t shape[2] = {(int64_t)d->seqs * d->max, a->kv_heads * a->head_dim};
-    neb_tensor *from = ints(d, t, REORDER, d->moves), *to = ints(d, t, MOVE_TO, d->moves);
-    for (int64_t i = 0; i < d->model->decoder.count; i++) {
-        neb_buffer *both[] = {d->caches[i].key, d->caches[i].value};
-        for (int j = 0; j < 2; j++) {
-            neb_tensor *old = neb_input(t, both[j], neb_compute_type(t), 2, shape);
-            neb_tensor *new = neb_op_gather(t, old, from);
-            neb_tensor *gone = neb_op_scale(t, neb_op_gather(t, old, to), -1);
-            neb_op_add_rows(t, gone, to, both[j], shape[0]);
-            neb_op_add_rows(t, new, to, both[j], shape[0]);
-        }
-    }
-}
-
 /* The cache as it is at the start: the prefix in front of every sequence, zeros elsewhere. */
 static void prefix_fn(neb_tape *t, void *arg)
 {
     struct neb_decoding *d = arg;
-    neb_tensor *id = ints(d, t, REORDER, (int64_t)d->seqs * d->max);
+    neb_tensor *id = neb__decoding_ints(d, t, REORDER, (int64_t)d->seqs * d->max);
     for (int64_t i = 0; i < d->model->decoder.count; i++) {
         const struct neb_attn_layer *a = &d->model->decoder.layers[i].attention;
         neb_param *key = a->prefix_key, *value = a->prefix_value;
@@ -276,7 +218,7 @@ static void prefix_fn(neb_tape *t, void *arg)
     }
 }
 
-static neb_status run(struct neb_decoding *d, neb_model_fn fn, uint64_t key)
+neb_status neb__decoding_run(struct neb_decoding *d, neb_model_fn fn, uint64_t key)
 {
     struct neb_run r = {.fn = fn, .arg = d, .key = key};
     return neb_tape_run(d->tape, &r);
@@ -294,6 +236,10 @@ static uint64_t run_key(const struct neb_decoding *d)
 static neb_status empty_cache(struct neb_decoding *d)
 {
     memset(d->born, 0, (size_t)d->seqs * (size_t)d->max * sizeof *d->born);
+    memset(d->top, 0, (size_t)d->seqs * sizeof *d->top);
+    d->scattered = false;
+    for (int32_t r = 0; r < d->seqs * d->max; r++)
+        if (r % d->max < d->prefix) d->born[r] = (uint32_t)r + 1;
     for (int64_t i = 0; !d->prefix && i < d->model->decoder.count; i++) {
         NEB_TRY(neb_buffer_clear(d->caches[i].key));
         NEB_TRY(neb_buffer_clear(d->caches[i].value));
@@ -303,7 +249,7 @@ static neb_status empty_cache(struct neb_decoding *d)
     for (int64_t r = 0; r < (int64_t)d->seqs * d->max; r++)
         id[r] = r % d->max < d->prefix ? (int32_t)(r % d->max) : -1;
     NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
-    return run(d, prefix_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max) ^ 1);
+    return neb__decoding_run(d, prefix_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max) ^ 1);
 }
 
 neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source)
@@ -330,7 +276,7 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     if (!source) return NEB_OK;
     struct neb_feed_data data = {.sides = 1, .side = {*source}};
     NEB_TRY(neb__feed_load(d->source, &data));
-    return run(d, encode_fn, neb__feed_key(d->source));
+    return neb__decoding_run(d, encode_fn, neb__feed_key(d->source));
 }
 
 static void place_rows(struct neb_decoding *d, const int32_t *counts, const int32_t *ids)
@@ -345,10 +291,11 @@ static void place_rows(struct neb_decoding *d, const int32_t *counts, const int3
         for (int32_t i = 0; i < counts[s]; i++, row++) {
             position[row] = d->len[s] + i;
             index[row] = s * max + d->prefix + d->len[s] + i;
-            d->born[index[row]] = ++d->births;
+            d->born[index[row]] = d->listed ? (uint32_t)index[row] + 1 : ++d->births;
         }
         last[s] = row - 1;
         d->len[s] += counts[s];
+        d->top[s] = d->len[s];
         q[2 * s + 1] = row;
         k[2 * s] = s * max;
         k[2 * s + 1] = s * max + d->prefix + d->len[s];
@@ -358,6 +305,25 @@ static void place_rows(struct neb_decoding *d, const int32_t *counts, const int3
     if (d->sources) cross[d->sources] = row;
     memcpy(d->host + d->at[IDS], ids, (size_t)row * sizeof *ids);
     d->rows = row;
+}
+
+/* The rows of every sequence, for a run of one token each. */
+static void list_rows(struct neb_decoding *d)
+{
+    int32_t *key = d->host + d->at[KEY], *count = d->host + d->at[COUNT];
+    for (int32_t s = 0; s < d->seqs; s++) {
+        const int64_t first = (int64_t)s * d->max;
+        count[s] = d->prefix + d->len[s];
+        for (int32_t i = 0; i < count[s]; i++) key[first + i] = (int32_t)d->born[first + i] - 1;
+    }
+}
+
+/* A run of several tokens wants sequences in one piece; and no place is written twice. */
+static bool must_settle(const struct neb_decoding *d)
+{
+    bool again = d->scattered && !d->single;
+    for (int32_t s = 0; s < d->seqs; s++) again = again || d->len[s] < d->top[s];
+    return d->listed && again;
 }
 
 static neb_status append(struct neb_decoding *d, const int32_t *counts, const int32_t *ids)
@@ -374,10 +340,12 @@ static neb_status append(struct neb_decoding *d, const int32_t *counts, const in
     if (rows > d->room)
         return neb__fail(NEB_ERR_RANGE, "%" PRId64 " tokens in one run, there is room for %" PRId64, rows,
                          d->room);
+    if (must_settle(d)) NEB_TRY(neb__decoding_settle(d));
     place_rows(d, counts, ids);
-    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
+    if (d->listed && d->single) list_rows(d);
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->at[REORDER] * 4));
     neb__tape_keep_packed(d->tape, true);
-    neb_status s = run(d, step_fn, run_key(d));
+    neb_status s = neb__decoding_run(d, step_fn, run_key(d));
     neb__tape_keep_packed(d->tape, false);
     return s;
 }
@@ -427,56 +395,4 @@ neb_status neb__decoding_step_best(struct neb_decoding *d, const int32_t *counts
     NEB_TRY(fetch_logits(d, &logits));
     neb__best_on_host(logits, d->seqs, d->model->arch.vocab, k, out);
     return NEB_OK;
-}
-
-/* The rows that must move, as pairs; returns how many. */
-static int32_t find_moves(struct neb_decoding *d, const int32_t *from)
-{
-    int32_t *source = d->host + d->at[REORDER], *to = d->host + d->at[MOVE_TO], max = d->max, n = 0;
-    memcpy(d->old_born, d->born, (size_t)d->seqs * (size_t)max * sizeof *d->born);
-    for (int32_t s = 0; s < d->seqs; s++) {
-        const uint32_t *parent = d->old_born + (size_t)from[s] * (size_t)max;
-        uint32_t *own = d->born + (size_t)s * (size_t)max;
-        for (int32_t i = d->prefix; from[s] != s && i < max; i++) {
-            if (own[i] == parent[i]) continue;
-            own[i] = parent[i];
-            source[n] = parent[i] ? from[s] * max + i : -1;
-            to[n++] = s * max + i;
-        }
-    }
-    return n;
-}
-
-static neb_status move_rows(struct neb_decoding *d, int32_t n)
-{
-    int32_t *source = d->host + d->at[REORDER], *to = d->host + d->at[MOVE_TO];
-    for (d->moves = 64; d->moves < n;) d->moves *= 2; /* few sizes: few memory plans */
-    for (int32_t i = n; i < d->moves; i++) source[i] = to[i] = -1;
-    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
-    uint64_t shape = neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max);
-    return run(d, move_fn, neb__mix64(shape ^ (uint64_t)d->moves));
-}
-
-static neb_status gather_all(struct neb_decoding *d, const int32_t *from)
-{
-    int32_t *index = d->host + d->at[REORDER], max = d->max;
-    for (int32_t s = 0; s < d->seqs; s++)
-        for (int32_t i = 0; i < max; i++)
-            index[s * max + i] = i < d->prefix + d->len[s] ? from[s] * max + i : -1;
-    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
-    return run(d, reorder_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max));
-}
-
-neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from)
-{
-    int32_t *len = d->host + d->at[LAST]; /* free between runs */
-    for (int32_t s = 0; s < d->seqs; s++) {
-        if (from[s] < 0 || from[s] >= d->seqs)
-            return neb__fail(NEB_ERR_RANGE, "sequence %d cannot go on from %d of %d", s, from[s], d->seqs);
-        len[s] = d->len[from[s]];
-    }
-    memcpy(d->len, len, (size_t)d->seqs * sizeof *len);
-    int32_t n = find_moves(d, from);
-    if (!n) return NEB_OK;
-    return n <= d->seqs * d->max / 4 ? move_rows(d, n) : gather_all(d, from);
 }

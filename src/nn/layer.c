@@ -8,6 +8,7 @@
  * A trained prefix (Li and Liang 2021) gives every sequence further keys and values that stand before its own; a causal
  * query sees all of them, and RoPE does not turn them. */
 #include "nn/layer.h"
+#include "tensor/packed.h"
 
 #include <math.h>
 
@@ -137,7 +138,9 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
         n.k_seqs = s->with_prefix;
     }
     if (c->cache) use_cache(t, c, &n);
-    neb_tensor *y = neb__lin_run(t, &at->out, neb_op_attention(t, &n), NEB_ACT_NONE);
+    neb_tensor *o = c->cache && c->at->key ? neb__op_attention_listed(t, &n, c->at->key, c->at->count)
+                                           : neb_op_attention(t, &n);
+    neb_tensor *y = neb__lin_run(t, &at->out, o, NEB_ACT_NONE);
     y = run_adapter(t, &at->adapter, y);
     neb_pop(t);
     return y;

@@ -97,6 +97,7 @@ struct neb_cache_input {
     int64_t rows, source_rows;
     neb_tensor *index;              /* I32 (new rows) their place in the cache; -1: not kept */
     struct neb_seqs q_seqs, k_seqs; /* new rows over all cached ones */
+    neb_tensor *key, *count; /* or, not NULL: each new row over the cached ones it lists (tensor/packed.h) */
     struct neb_seqs cross_q, cross_k;
 };
 

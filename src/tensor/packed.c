@@ -1,4 +1,4 @@
-/* packed.c: weights kept in the layout of the device's products, and the outputs of a search.
+/* packed.c: weights kept in the layout of the device's products, attention over listed rows, the outputs of a search.
  *
  * A tape has one copy per parameter at most, found by the parameter's number. It carries the generation it was made in;
  * changed weights begin a new generation, and an older copy is made anew where it lies. Training never reads copies: they
@@ -6,6 +6,8 @@
 #include "tensor/packed.h"
 #include "base/mem.h"
 #include "tensor/tape.h"
+
+#include <math.h>
 
 void neb__tape_keep_packed(neb_tape *t, bool on)
 {
@@ -83,4 +85,44 @@ void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b)
     a.id = (int32_t *)(a.value + rows * k);
     a.lse = (float *)(a.id + rows * k);
     NEB_CALL(t, best, &a);
+}
+
+bool neb__has_listed(const neb_device *d)
+{
+    return d->ops->attn_listed != NULL;
+}
+
+neb_tensor *neb__op_attention_listed(neb_tape *t, const struct neb_attention *a, neb_tensor *key,
+                                     neb_tensor *count)
+{
+    const int64_t kv_heads = a->kv_heads ? a->kv_heads : a->heads;
+    if (!neb__want_act(t, "attention", "q", a->q, -1, -1) ||
+        !neb__want_act(t, "attention", "k", a->k, -1, -1) ||
+        !neb__want_act(t, "attention", "v", a->v, neb__rows(a->k), neb__cols(a->k)) ||
+        !neb__want(t, "attention", "key", key, NEB_I32, neb__rows(a->q), -1) ||
+        !neb__want(t, "attention", "count", count, NEB_I32, neb__rows(a->q), 1))
+        return NULL;
+    const int64_t width = neb__cols(a->q);
+    neb_tensor *o = neb__new2(t, a->q->type, neb__rows(a->q), width);
+    if (!o) return NULL;
+    neb__use(a->q);
+    struct neb_attn_listed l = {.q = neb__data(t, a->q),
+                                .k = neb__data(t, a->k),
+                                .v = neb__data(t, a->v),
+                                .o = neb__data(t, o),
+                                .key = neb__data(t, key),
+                                .count = neb__data(t, count),
+                                .q_rows = neb__rows(a->q),
+                                .k_rows = neb__rows(a->k),
+                                .max_k = neb__cols(key),
+                                .heads = a->heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = width / a->heads,
+                                .ldq = a->q->ld,
+                                .ldk = a->k->ld,
+                                .ldv = a->v->ld,
+                                .ldo = o->ld,
+                                .scale = a->scale != 0 ? a->scale : 1.0f / sqrtf((float)(width / a->heads)),
+                                .type = a->q->type};
+    return NEB_CALL(t, attn_listed, &l) == NEB_OK ? o : NULL;
 }

@@ -1,5 +1,4 @@
-/* packed.h (internal): for runs in which the weights stay as they are while a tape runs again and again with few rows, as when
- * text is generated. */
+/* packed.h (internal): for generating text: runs with few rows again and again, in which the weights stay as they are. */
 #ifndef NEB_TENSOR_PACKED_H
 #define NEB_TENSOR_PACKED_H
 
@@ -15,5 +14,11 @@ void neb__tape_weights_changed(neb_tape *t);
  * the sum of the row's exponentials F32 (rows). Only where neb__has_best(). */
 bool neb__has_best(const neb_device *d);
 void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b);
+
+/* Attention of single queries over rows of a cache, each with a list of its own: struct neb_attn_listed. key I32 (q rows, most
+ * keys), count I32 (q rows). Only where neb__has_listed(); no gradient. */
+bool neb__has_listed(const neb_device *d);
+neb_tensor *neb__op_attention_listed(neb_tape *t, const struct neb_attention *a, neb_tensor *key,
+                                     neb_tensor *count);
 
 #endif

@@ -3,6 +3,7 @@
  * there before cannot reach a later product. */
 #include "device/cpu/cpu.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 static neb_status check_attn(const char *op, const struct neb_attn *a)
@@ -67,6 +68,31 @@ neb_status neb__cpu_attn_bwd(void *dev, const struct neb_attn_bwd *g)
     clear_outside(g->dk, a->ldk, k_cols, a->type, a->starts_k, a->sequences, a->k_rows);
     clear_outside(g->dv, a->ldv, k_cols, a->type, a->starts_k, a->sequences, a->k_rows);
     return run(c, c->k->attn_bwd, g, a, 1);
+}
+
+neb_status neb__cpu_attn_listed(void *dev, const struct neb_attn_listed *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(neb__cpu_check_type("attn_listed", a->type));
+    if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads)
+        return neb__fail(NEB_ERR_SHAPE,
+                         "cpu: attn_listed: %" PRId64 " heads cannot share %" PRId64 " key heads", a->heads,
+                         a->kv_heads);
+    for (int64_t r = 0; r < a->q_rows; r++) {
+        bool fits = a->count[r] >= 0 && a->count[r] <= a->max_k;
+        for (int64_t j = 0; fits && j < a->count[r]; j++)
+            fits = a->key[r * a->max_k + j] >= 0 && a->key[r * a->max_k + j] < a->k_rows;
+        if (!fits)
+            return neb__fail(NEB_ERR_SHAPE,
+                             "cpu: attn_listed: query %" PRId64 " lists keys that are not there", r);
+    }
+    struct neb_attn_aux aux = {NULL, (a->max_k + 63) / 64 * 64};
+    void *p;
+    NEB_TRY(neb__cpu_work(c, NEB_WORK_OP,
+                          (size_t)(aux.per_worker * neb__pool_threads(c->pool)) * sizeof(float), &p));
+    aux.scratch = p;
+    neb__cpu_range(c, c->k->attn_listed, a, a->q_rows * a->heads, a->heads, &aux);
+    return NEB_OK;
 }
 
 neb_status neb__cpu_attn_softmax(void *dev, const struct neb_attn_softmax *a)

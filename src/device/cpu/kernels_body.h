@@ -45,6 +45,7 @@ const struct neb_cpu_kernels KERNELS = {
     .attn_dropout = k_attn_dropout,
     .attn = k_attn,
     .attn_bwd = k_attn_bwd,
+    .attn_listed = k_attn_listed,
     .xent = k_xent,
     .bce = k_bce,
     .mse = k_mse,

@@ -1,0 +1,66 @@
+/* decode_internal.h: what decode.c (runs) and reorder.c (beams that go on from one another) share. */
+#ifndef NEB_NN_DECODE_INTERNAL_H
+#define NEB_NN_DECODE_INTERNAL_H
+
+#include "nn/decode.h"
+
+/* Arrays in one buffer of I32; those from REORDER on serve moves only. */
+enum neb_decode_array {
+    IDS,
+    POSITION,
+    INDEX,
+    LAST,
+    Q_STARTS,
+    K_STARTS,
+    CROSS_Q,
+    KEY,
+    COUNT,
+    REORDER,
+    MOVE_TO,
+    ARRAYS
+};
+
+struct neb_decoding {
+    neb_device *device;
+    struct neb_model *model;
+    struct neb_decode_limits limits;
+    neb_tape *tape;
+    struct neb_layer_cache *caches; /* (decoder layers) */
+    neb_buffer *ints, *logits;
+    neb_buffer *best;  /* (seqs, k) values, (seqs, k) tokens, (seqs) log-sums */
+    float *host_best;  /* the same */
+    int32_t best_room; /* the k it has room for */
+    int32_t k;         /* of the present run; 0: logits are wanted */
+    int32_t *host;     /* the content of ints */
+    float *host_logits;
+    size_t at[ARRAYS], int_bytes;
+    int64_t room; /* rows of one run, at most */
+    struct neb_feed *source;
+
+    /* the present sequences */
+    int32_t seqs, sources, rows;
+    int32_t prefix, max; /* rows of the prefix; of a sequence in the cache, prefix included */
+    int32_t *len;        /* (limits.seqs) */
+    /* (seqs, max) what each place of a sequence is; 0: not there yet. Moving rows: the number of the row that lies there.
+     * Listed rows: 1 + the cache's row where it is. */
+    uint32_t *born, *old_born;
+    uint32_t births;
+    int32_t moves;  /* rows of the present move, padded */
+    bool listed;    /* the device reads listed rows: none is moved */
+    bool scattered; /* listed: some sequence has rows outside its own part of the cache */
+    int32_t *top;   /* (limits.seqs) listed: places of a sequence's own part that have been written */
+    bool single;    /* the run appends one token to each */
+
+    /* of the present run */
+    struct neb_input_side side;
+    struct neb_cache_input input;
+};
+
+/* An array of the present run as a tensor. */
+neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_decode_array a, int64_t n);
+neb_status neb__decoding_run(struct neb_decoding *d, neb_model_fn fn, uint64_t key);
+
+/* Listed rows: every sequence's rows lie in its own part again, in order, with zeros behind them. */
+neb_status neb__decoding_settle(struct neb_decoding *d);
+
+#endif
