@@ -296,7 +296,7 @@ static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
     if (b->opt.values < (int64_t)in.n) return NEB_OK;
     NEB_TRY(neb__codec_encode(rung, &in, b->next, NULL, &b->out));
     size_t before = b->out.len;
-    NEB_TRY(neb__codec_squeeze(&b->out, 1e5, &gain));
+    NEB_TRY(neb__codec_squeeze(&b->out, 0, 1e5, &gain));
     figure(b, rung->name, "squeeze", (double)gain / (double)before, "saved", NEB_REPORT, 0);
     return NEB_OK;
 }

@@ -429,14 +429,14 @@ static void lossless_stage_pays_or_stays_away(void **state)
     assert_ok(neb__codec_encode(neb__rung_by_name("int4"), &in, w.r, NULL, &w.out));
     size_t before = w.out.len;
     assert_ok(neb__codec_decode(w.out.data, w.out.len, NULL, n, w.c));
-    assert_ok(neb__codec_squeeze(&w.out, 1e15, &gain)); /* no line is that fast: not worth it */
+    assert_ok(neb__codec_squeeze(&w.out, 0, 1e15, &gain)); /* no line is that fast: not worth it */
     assert_true(gain == 0 && w.out.len == before);
-    assert_ok(neb__codec_squeeze(&w.out, 1e3, &gain));
+    assert_ok(neb__codec_squeeze(&w.out, 0, 1e3, &gain));
     assert_true(gain > before / 20 && w.out.len == before - gain);
     assert_ok(neb__codec_decode(w.out.data, w.out.len, NULL, n, w.r2));
     assert_memory_equal(w.r2, w.c, n * sizeof(float));
     size_t again;
-    assert_ok(neb__codec_squeeze(&w.out, 1e3, &again)); /* squeezed already */
+    assert_ok(neb__codec_squeeze(&w.out, 0, 1e3, &again)); /* squeezed already */
     assert_true(again == 0);
     for (size_t at = 0; at < w.out.len; at += 997) { /* damage inside */
         w.out.data[at] ^= 0x55;
@@ -457,7 +457,7 @@ static void lossless_stage_pays_or_stays_away(void **state)
     }
     neb__buf_clear(&w.out);
     assert_ok(neb__codec_encode(neb__rung_by_name("sparse2"), &in, w.r, NULL, &w.out));
-    assert_ok(neb__codec_squeeze(&w.out, 1e3, &gain));
+    assert_ok(neb__codec_squeeze(&w.out, 0, 1e3, &gain));
     assert_true(gain == 0);
     work_free(&w);
 }

@@ -112,10 +112,10 @@ static inline size_t neb__codec_cells(size_t n)
     return (n + NEB_CELL - 1) / NEB_CELL;
 }
 
-/* The lossless stage. Squeezes the payload in place when that saves more time at `goodput` (bytes/s) than it
+/* The lossless stage. Squeezes the payload that begins at `at` and ends with the buffer, in place, when that saves more time at `goodput` (bytes/s) than it
  * costs here and at the receiver: a sample decides, then the result must really be smaller. *gain: bytes saved,
  * 0 when it does not pay. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
-neb_status neb__codec_squeeze(struct neb_buf *payload, double goodput, size_t *gain);
+neb_status neb__codec_squeeze(struct neb_buf *b, size_t at, double goodput, size_t *gain);
 
 /* Adds the codes of one outside-scaled payload to another, modulo 256: what a secure sum does. Both must be for
  * the same scales and n. */

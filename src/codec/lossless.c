@@ -72,14 +72,15 @@ static neb_status worth(const uint8_t *body, size_t n, double goodput, uint8_t *
     return NEB_OK;
 }
 
-neb_status neb__codec_squeeze(struct neb_buf *payload, double goodput, size_t *gain)
+neb_status neb__codec_squeeze(struct neb_buf *b, size_t at, double goodput, size_t *gain)
 {
     struct neb_codec_info info;
-    NEB_TRY(neb__codec_peek(payload->data, payload->len, &info));
+    uint8_t *payload = b->data + at;
+    NEB_TRY(neb__codec_peek(payload, b->len - at, &info));
     *gain = 0;
     if (info.rung->cls == NEB_SPARSE || info.body != info.raw || info.body < 64 || !(goodput > 0))
         return NEB_OK;
-    uint8_t *body = payload->data + NEB_CODEC_HEADER, *packed = neb__malloc(info.body);
+    uint8_t *body = payload + NEB_CODEC_HEADER, *packed = neb__malloc(info.body);
     if (!packed) return neb__fail(NEB_ERR_NOMEM, "no memory for the lossless stage (%zu bytes)", info.body);
     double ratio = 0;
     size_t len = 0;
@@ -88,8 +89,8 @@ neb_status neb__codec_squeeze(struct neb_buf *payload, double goodput, size_t *g
         status = neb__lossless_pack(body, info.body, info.body - 1, packed, &len);
     if (status == NEB_OK && len) {
         memcpy(body, packed, len);
-        neb__put32(payload->data + 8, (uint32_t)len);
-        payload->len = NEB_CODEC_HEADER + len;
+        neb__put32(payload + 8, (uint32_t)len);
+        b->len = at + NEB_CODEC_HEADER + len;
         *gain = info.body - len;
     }
     neb__free(packed);

@@ -296,6 +296,7 @@ void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struc
                         double bytes, const struct neb_codec_stats *stats);
 void neb__session_want_class(neb_session *s, enum neb_rate_class cls);
 void neb__session_follow_class(neb_session *s, uint8_t cls); /* of the run, by the log */
+double neb__session_goodput(neb_session *s); /* bytes/s of the slowest line that is up; 0: not known */
 void neb__session_took(double *smoothed, double seconds);
 neb_status neb__session_watch_lines(neb_session *s);
 void neb__session_pushed(neb_session *s, struct neb_sending *to); /* under the lock */

@@ -159,6 +159,8 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, struct neb_codec_
     const struct neb_rung *rung = s->capture.dense ? s->exact : neb__session_choose(s, h->tau, s->paused);
     if (!rung) return NEB_ERR_AGAIN;
     NEB_TRY(encode_with(s, rung, h, stats, out));
+    size_t gain;
+    NEB_TRY(neb__codec_squeeze(out, NEB_PARCEL_SIZE, neb__session_goodput(s), &gain));
     h->rung = rung->id;
     h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);

@@ -256,6 +256,18 @@ void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struc
     watch_parcel(s, hash, bytes);
 }
 
+double neb__session_goodput(neb_session *s)
+{
+    double least = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < NEB_SITES_MAX; i++) {
+        double g = s->lines.goodput[i];
+        if (s->lines.line[i].up && g > 0 && (!least || g < least)) least = g;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return least;
+}
+
 void neb__session_took(double *smoothed, double seconds)
 {
     *smoothed = *smoothed > 0 ? (1 - smooth) * *smoothed + smooth * seconds : seconds;
