@@ -7,13 +7,21 @@
  * seconds left out. The text is made up and has a vocabulary of its own, so nothing is trained before.
  *
  *     efficiency.replica.LINE   share of the speed without communication, both sites together (target 0.97)
+ *     work.replica.LINE         the same by the sites' processor time instead of by the clock: what a token costs without
+ *                               communication over what it costs with it. It leaves out the emulator and what the system does
+ *                               in its own threads, and is also right while others use the machine
  *     commits.replica.LINE      records that were committed in the time that counts (at least 8)
  *     cpu.replica.LINE          processor seconds a site and sweep of all fragments: neb_step() itself, the session's own
  *                               thread, the links' (their share of a sweep is what the efficiency lacks to 1 at least)
  *     bytes.replica.LINE        bytes sent for each token trained on; fp32_ratio: those of fp32 gradients at every step over it
  *
+ * On a machine that is not quiet its speed changes more from one arm to the next than the line costs. `--turns` says how often
+ * the two follow each other; `--together` runs them at the same time, each stopped every other second (wan_turns.c), so that
+ * both meet the same disturbances; a site's timers then run twice as often for each of its steps.
+ *
  * Relay and tutor are measured by `nebula-i bench streams`. */
 #include "bench.h"
+#include "wan_turns.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/opts.h"
@@ -35,7 +43,7 @@ struct options {
     char *wan, *dir;
     double time;
     int64_t turns, hidden, layers, interval;
-    bool quick;
+    bool quick, together;
 };
 
 static const struct neb_opt table[] = {
@@ -49,6 +57,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, interval, NEB_OPT_INT, "0", "steps",
             "H; 0: what takes 30 s at the measured speed"),
     NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, together, NEB_OPT_BOOL, "no", NULL,
+            "both arms at once, taking turns of a second"),
     NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one line, one turn: under four minutes"),
     NEB_OPT_END,
 };
@@ -101,13 +111,13 @@ static bool write_job(const struct options *o, const char *dir)
 
 /* ---- an arm ---------------------------------------------------------------------------------------------------- */
 
-static bool run_lab(const struct options *o, const char *dir, const char *wan, int64_t interval, bool apart,
-                    const char *out)
+static pid_t start_lab(const char *dir, const char *wan, double time, int64_t interval, bool apart,
+                       const char *out)
 {
     char job[PATH_MAX + 16], folder[PATH_MAX + 16], seconds[32], every[48], log[PATH_MAX + 16];
     snprintf(job, sizeof job, "%s/job.yaml", dir);
     snprintf(folder, sizeof folder, "out=%s", out);
-    snprintf(seconds, sizeof seconds, "%.0fs", o->time + (apart ? 0 : lead_in));
+    snprintf(seconds, sizeof seconds, "%.0fs", time);
     snprintf(every, sizeof every, "wan.interval=%" PRId64, interval);
     snprintf(log, sizeof log, "%s.log", out);
     fflush(NULL);
@@ -120,10 +130,15 @@ static bool run_lab(const struct options *o, const char *dir, const char *wan, i
         execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
         _exit(127);
     }
+    return child;
+}
+
+static bool end_lab(pid_t child, const char *out)
+{
     int status = -1;
     while (child > 0 && waitpid(child, &status, 0) < 0) {}
     if (child > 0 && WIFEXITED(status) && !WEXITSTATUS(status)) return true;
-    fprintf(stderr, "bench wan: an arm failed; see %s\n", log);
+    fprintf(stderr, "bench wan: an arm failed; see %s.log\n", out);
     return false;
 }
 
@@ -159,6 +174,7 @@ static double growth(const char *out, const char *site, const char *name, double
 
 struct arm {
     double rate, commits, bytes, tokens;
+    double work;   /* processor seconds for a token */
     double cpu[3]; /* seconds of a site: merge, driver, links */
 };
 static const char *const cpu_names[3] = {"merge", "driver", "links"};
@@ -171,6 +187,7 @@ static struct arm read_arm(const char *out, bool apart)
         double seconds = 1, tokens = growth(out, sites[i], "tokens", &seconds);
         r.rate += tokens / seconds;
         r.tokens += tokens;
+        r.work += growth(out, sites[i], "cpu", &seconds);
         if (apart) continue;
         r.bytes += growth(out, sites[i], "wan/out", &seconds);
         r.commits = fmax(r.commits, growth(out, sites[i], "wan/records", &seconds));
@@ -180,29 +197,78 @@ static struct arm read_arm(const char *out, bool apart)
             r.cpu[k] += growth(out, sites[i], name, &seconds) / SITES;
         }
     }
+    r.work /= r.tokens;
     return r;
 }
 
 /* ---- a cell ---------------------------------------------------------------------------------------------------- */
 
+static void name_arm(const char *dir, const char *line, const char *arm, int k, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/%s.%s.%d", dir, line, arm, k);
+}
+
+/* A sweep of all fragments takes 30 s at least. */
+static int64_t sweep_steps(const struct arm *apart)
+{
+    return (int64_t)ceil(30 * apart->rate / SITES / 512);
+}
+
+/* One after the other. arm[0] joined, arm[1] apart. */
+static bool in_a_row(const struct options *o, const char *dir, const char *wan, const char *line, int k,
+                     int64_t *interval, struct arm arm[2])
+{
+    for (int apart = 1; apart >= 0; apart--) {
+        char out[PATH_MAX];
+        name_arm(dir, line, apart ? "apart" : "joined", k, out);
+        double time = o->time + (apart ? 0 : lead_in);
+        if (!end_lab(start_lab(dir, wan, time, *interval ? *interval : 1000000, apart, out), out))
+            return false;
+        arm[apart] = read_arm(out, apart);
+        if (apart && !*interval) *interval = sweep_steps(&arm[1]);
+    }
+    return true;
+}
+
+/* Both at once; each has half of the time, so it takes twice as long. */
+static bool together(const struct options *o, const char *dir, const char *wan, const char *line, int k,
+                     int64_t *interval, struct arm arm[2])
+{
+    char out[3][PATH_MAX];
+    name_arm(dir, line, "joined", k, out[0]);
+    name_arm(dir, line, "apart", k, out[1]);
+    name_arm(dir, line, "speed", k, out[2]);
+    static bool prepared; /* the two would read the text at the same time */
+    if (!*interval || !prepared) {
+        if (!end_lab(start_lab(dir, wan, 2.5 * lead_in, 1000000, true, out[2]), out[2])) return false;
+        arm[1] = read_arm(out[2], true);
+        if (!*interval) *interval = sweep_steps(&arm[1]);
+        prepared = true;
+    }
+    double time = 2 * o->time + lead_in;
+    pid_t lab[2];
+    for (int apart = 0; apart < 2; apart++)
+        lab[apart] = start_lab(dir, wan, time, *interval, apart, out[apart]);
+    neb__take_turns(lab, time - 3);
+    bool ok = true;
+    for (int apart = 0; apart < 2; apart++) ok = end_lab(lab[apart], out[apart]) && ok;
+    for (int apart = 0; ok && apart < 2; apart++) arm[apart] = read_arm(out[apart], apart);
+    return ok;
+}
+
 static bool measure(const struct options *o, const char *dir, const char *wan, int64_t *interval,
                     struct neb_figures *f)
 {
-    double share[TURNS_MAX], bytes[TURNS_MAX], cpu[3][TURNS_MAX], commits = INFINITY;
-    char name[96], line[48], out[PATH_MAX];
+    double share[TURNS_MAX], work[TURNS_MAX], bytes[TURNS_MAX], cpu[3][TURNS_MAX], commits = INFINITY;
+    char name[96], line[48];
     int turns = (int)(o->turns < 1 ? 1 : o->turns > TURNS_MAX ? TURNS_MAX : o->turns);
     snprintf(line, sizeof line, "%s", wan);
     for (char *c = line; *c; c++) *c = *c == ',' ? '.' : *c;
     for (int k = 0; k < turns; k++) {
         struct arm arm[2];
-        for (int apart = 1; apart >= 0; apart--) {
-            snprintf(out, sizeof out, "%s/%s.%s.%d", dir, line, apart ? "apart" : "joined", k);
-            if (!run_lab(o, dir, wan, *interval ? *interval : 1000000, apart, out)) return false;
-            arm[apart] = read_arm(out, apart);
-            /* A sweep of all fragments takes 30 s at least. */
-            if (apart && !*interval) *interval = (int64_t)ceil(30 * arm[1].rate / SITES / 512);
-        }
+        if (!(o->together ? together : in_a_row)(o, dir, wan, line, k, interval, arm)) return false;
         share[k] = arm[0].rate / arm[1].rate;
+        work[k] = arm[1].work / arm[0].work;
         bytes[k] = arm[0].bytes / arm[0].tokens;
         commits = fmin(commits, arm[0].commits);
         for (int i = 0; i < 3; i++) cpu[i][k] = arm[0].cpu[i] * FRAGMENTS / arm[0].commits;
@@ -214,6 +280,8 @@ static bool measure(const struct options *o, const char *dir, const char *wan, i
     double each = neb__median(bytes, turns);
     snprintf(name, sizeof name, "efficiency.replica.%s", line);
     neb__figure(f, name, neb__median(share, turns), "", NEB_AT_LEAST, 0.97);
+    snprintf(name, sizeof name, "work.replica.%s", line);
+    neb__figure(f, name, neb__median(work, turns), "", NEB_REPORT, 0);
     snprintf(name, sizeof name, "commits.replica.%s", line);
     neb__figure(f, name, commits, "", NEB_AT_LEAST, 8);
     for (int i = 0; i < 3; i++) {

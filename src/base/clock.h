@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
-int64_t neb__now_ns(void);    /* monotonic */
-double neb__thread_cpu(void); /* seconds of processor time that the calling thread has used */
+int64_t neb__now_ns(void);     /* monotonic */
+double neb__thread_cpu(void);  /* seconds of processor time that the calling thread has used */
+double neb__process_cpu(void); /* … that all threads of the process have */
 
 static inline double neb__seconds_since(int64_t start_ns)
 {

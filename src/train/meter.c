@@ -126,6 +126,7 @@ static void put_times(struct neb_meter *m, int64_t step)
         snprintf(name, sizeof name, "time/%s", neb__time_names[i]);
         neb__metrics_put(m->metrics, step, name, m->before[i] + m->time[i]);
     }
+    neb__metrics_put(m->metrics, step, "cpu", neb__process_cpu()); /* of this process, all threads */
 }
 
 /* Bytes out and in so far, those of the stream among them; and the rates since the last sample. */
