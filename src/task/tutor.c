@@ -2,24 +2,27 @@
  *
  * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a buffer. Logits
  * over the vocabulary are then made and read CHUNK rows at a time, so that their memory does not grow with the batch,
- * and the k likeliest of each row are chosen on the host: a heap of k, which a row enters only a few times. */
+ * and the k likeliest of each row are chosen: by the device where it can and k is small, so that only they are copied; else
+ * on the host, with a heap of k, which a row enters only a few times. */
 #include "task/tutor.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "task/folder.h"
+#include "tensor/packed.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 256 };
+enum { CHUNK = 256, DEVICE_K = 64 }; /* rows at a time; more tokens are sorted faster on the host */
 
 struct teacher {
     struct neb_ready model;
     struct neb_pool *pool;
     struct neb_feed *feed;
     neb_tape *tape;
-    neb_buffer *rows, *logits; /* F32 (targets or rows, hidden); (CHUNK, vocab) */
-    bool wants_logits;
+    neb_buffer *rows,
+        *logits; /* F32 (targets or rows, hidden); (CHUNK, vocab), or the best of them (tensor/packed.h) */
+    bool wants_logits, on_device;
     int32_t k, targets, at; /* at: first row of the present chunk */
     int64_t vocab, width;
     float *host; /* (CHUNK, vocab), or all hidden states */
@@ -67,7 +70,11 @@ static void run_head(neb_tape *t, void *arg)
     int64_t shape[2] = {CHUNK, c->width};
     size_t offset = (size_t)c->at * (size_t)c->width * sizeof(float);
     neb_tensor *x = neb_op_convert(t, neb_input_at(t, c->rows, offset, NEB_F32, 2, shape));
-    neb_output(t, neb__model_logits(c->model.model, t, x, NULL, NULL), c->logits, NEB_F32);
+    x = neb__model_logits(c->model.model, t, x, NULL, NULL);
+    if (c->on_device)
+        neb__output_best(t, x, c->k, c->logits);
+    else
+        neb_output(t, x, c->logits, NEB_F32);
 }
 
 static neb_status run(struct teacher *c, neb_model_fn fn, uint64_t key)
@@ -111,13 +118,33 @@ static void choose_row(void *arg, int task, int worker)
         if (ids[j] < 0) top[j] = 0;
 }
 
+/* What the device chose for the first n rows of the chunk. */
+static neb_status fetch_best(struct teacher *c, int32_t n)
+{
+    const size_t all = (size_t)CHUNK * (size_t)c->k, kept = (size_t)n * (size_t)c->k;
+    float *top = c->top + (int64_t)c->at * c->k;
+    int32_t *ids = c->ids + (int64_t)c->at * c->k;
+    NEB_TRY(neb_buffer_download(c->logits, c->host, 2 * all * sizeof *c->host));
+    memcpy(top, c->host, kept * sizeof *top);
+    memcpy(ids, c->host + all, kept * sizeof *ids);
+    for (size_t j = 0; j < kept; j++) /* a row of fewer: nothing there */
+        if (ids[j] < 0) top[j] = 0;
+    return NEB_OK;
+}
+
+static neb_status choose_on_host(struct teacher *c, int32_t n)
+{
+    NEB_TRY(neb_buffer_download(c->logits, c->host, (size_t)n * (size_t)c->vocab * sizeof *c->host));
+    neb__pool_run(c->pool, choose_row, c, n);
+    return NEB_OK;
+}
+
 static neb_status ask_logits(struct teacher *c, int32_t targets, struct neb_lesson *out)
 {
     for (c->at = 0; c->at < targets; c->at += CHUNK) {
         int32_t n = targets - c->at < CHUNK ? targets - c->at : CHUNK;
         NEB_TRY(run(c, run_head, 2 + (uint64_t)c->at)); /* the offset is part of what was planned */
-        NEB_TRY(neb_buffer_download(c->logits, c->host, (size_t)n * (size_t)c->vocab * sizeof *c->host));
-        neb__pool_run(c->pool, choose_row, c, n);
+        NEB_TRY(c->on_device ? fetch_best(c, n) : choose_on_host(c, n));
     }
     *out = (struct neb_lesson){.ids = c->ids, .logits = c->top};
     return NEB_OK;
@@ -163,7 +190,9 @@ static neb_status make_room(struct teacher *c, neb_device *device, const struct 
     l.prefix = (int32_t)c->model.model->peft.prefix_length;
     if (!c->wants_logits) l.rows[1] = 0, l.targets = 0;
     size_t rows = c->wants_logits ? ((size_t)l.targets + CHUNK - 1) / CHUNK * CHUNK : (size_t)l.rows[0];
-    size_t logits = (size_t)CHUNK * (size_t)c->vocab, kept = (size_t)l.targets * (size_t)c->k;
+    c->on_device = c->wants_logits && neb__has_best(device) && c->k <= DEVICE_K && 2 * c->k < c->vocab;
+    size_t logits = (size_t)CHUNK * (size_t)(c->on_device ? 2 * c->k + 1 : c->vocab),
+           kept = (size_t)l.targets * (size_t)c->k;
     c->host = neb__malloc((c->wants_logits ? logits : rows * (size_t)c->width) * sizeof *c->host);
     c->ids = NEB_NEW_ARRAY(int32_t, kept ? kept : 1);
     c->top = NEB_NEW_ARRAY(float, kept ? kept : 1);
