@@ -408,9 +408,9 @@ static void test_wrong_greeting(void **state)
     assert_true(logged("it belongs to another run"));
     v = h, v.genesis.b[0] ^= 1;
     assert_int_equal(refusal_of(member, &v), NEB_REFUSE_GENESIS);
-    v = h, v.version_min = 2, v.version_max = 9; /* refused */
+    v = h, v.version_min = 3, v.version_max = 9; /* refused */
     assert_int_equal(refusal_of(member, &v), NEB_REFUSE_VERSION);
-    assert_true(logged("speaks versions 2 to 9"));
+    assert_true(logged("speaks versions 3 to 9"));
     v = h, v.head.b[0] ^= 1; /* another roster for the same epoch */
     assert_int_equal(refusal_of(member, &v), NEB_REFUSE_FORK);
     v = h, v.role = NEB_ROLE_STRIPE; /* a stripe of no link */

@@ -82,6 +82,7 @@ static void tune_fast(struct neb_net_config *c)
     c->dial_min = 0.02;
     c->dial_max = 0.2;
     c->window[NEB_BULK] = 8 << 20;
+    c->twice = 1;
 }
 
 #define WAIT(cond, seconds)                                                        \
@@ -201,8 +202,8 @@ static void cut_one(void *arg)
 {
     struct cut *c = arg;
     struct neb_peer *p = c->e->node.net->peers;
-    int which = (int)(c->random % 5);
-    struct neb_conn *conn = which == 4 ? p->control : p->stripe[which % 2];
+    int which = (int)(c->random % 6);
+    struct neb_conn *conn = which == 5 ? p->stripe[NEB_TWIN] : which == 4 ? p->control : p->stripe[which % 2];
     if (conn) shutdown(conn->fd, SHUT_RDWR);
 }
 
@@ -218,17 +219,70 @@ static void test_cuts(void **state)
     for (uint32_t i = 0; i < 40; i++) {
         burst(&e[0], 2, NEB_ROUND, i * 4, 4, 700000);
         burst(&e[1], 1, NEB_BULK, i * 2, 2, 1500000);
-        burst(&e[0], 2, NEB_CONTROL, i * 3, 3, 70000);
+        burst(&e[0], 2, NEB_CONTROL, i * 5, 3, 70000);
+        burst(&e[0], 2, NEB_CONTROL, i * 5 + 3, 2, 300); /* these leave twice */
         struct cut c = {&e[neb__rng_below(&rng, 2)], neb__rng_next(&rng)};
         sleep_ms((int)neb__rng_below(&rng, 30));
         node_call(&c.e->node, cut_one, &c);
     }
-    WAIT(e[0].sent_ok == 280 && e[1].sent_ok == 80, 60);
+    WAIT(e[0].sent_ok == 360 && e[1].sent_ok == 80, 60);
     check_log_restore();
     assert_int_equal(e[1].got[NEB_ROUND], 160);
-    assert_int_equal(e[1].got[NEB_CONTROL], 120);
+    assert_int_equal(e[1].got[NEB_CONTROL], 200);
     assert_int_equal(e[0].got[NEB_BULK], 80);
     assert_int_equal(e[0].bad + e[1].bad, 0);
+    node_close(&e[0].node);
+    node_close(&e[1].node);
+    sites_free(&s);
+}
+
+/* Small control messages leave on two connections and arrive once, in order, even when the first of the two stands still. */
+struct twin {
+    struct end *e;
+    bool ready;
+    uint64_t copies;
+};
+
+static void look_twin(void *arg)
+{
+    struct twin *t = arg;
+    const struct neb_peer *p = t->e->node.net->peers;
+    const struct neb_conn *c = p->stripe[NEB_TWIN];
+    t->ready = c && c->state == NEB_CONN_READY && neb__twin_is(c);
+    t->copies = p->copies;
+}
+
+static struct twin twin_of(struct end *e)
+{
+    struct twin t = {e, false, 0};
+    node_call(&e->node, look_twin, &t);
+    return t;
+}
+
+/* Stops reading the control connection. */
+static void go_deaf(void *arg)
+{
+    struct end *e = arg;
+    uv_poll_stop(&e->node.net->peers->control->poll);
+}
+
+static void test_twin(void **state)
+{
+    (void)state;
+    struct sites s;
+    struct end e[2];
+    sites_make(&s, 2, NULL);
+    open_pair(&s, e);
+    WAIT(twin_of(&e[0]).ready && twin_of(&e[1]).ready, 30);
+    for (uint32_t i = 0; i < 50; i++) burst(&e[0], 2, NEB_CONTROL, i, 1, 200);
+    WAIT(e[0].sent_ok == 50, 30);
+    assert_int_equal(e[1].got[NEB_CONTROL], 50);
+    assert_true(twin_of(&e[0]).copies > 0);
+    node_call(&e[1].node, go_deaf, &e[1]);
+    burst(&e[0], 2, NEB_CONTROL, 50, 10, 200);
+    WAIT(e[1].got[NEB_CONTROL] == 60, 30); /* by the twin, or once the deaf connection was given up */
+    WAIT(e[0].sent_ok == 60, 30);
+    assert_int_equal(e[1].bad, 0);
     node_close(&e[0].node);
     node_close(&e[1].node);
     sites_free(&s);
@@ -397,8 +451,9 @@ static void test_long_chain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_hold),   cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_restart),  cmocka_unit_test(test_epochs), cmocka_unit_test(test_long_chain),
+        cmocka_unit_test(test_messages),   cmocka_unit_test(test_hold),    cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_twin),       cmocka_unit_test(test_restart), cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_long_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

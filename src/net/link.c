@@ -95,7 +95,8 @@ static neb_status on_frame(void *arg, enum neb_frame_type type, const uint8_t *b
 static neb_status on_chunk_begin(void *arg, const struct neb_chunk *chunk)
 {
     struct neb_conn *c = arg;
-    if ((chunk->priority == NEB_CONTROL) != (c->role == NEB_ROLE_CONTROL))
+    bool twin = neb__twin_is(c), control = c->role == NEB_ROLE_CONTROL || twin;
+    if ((chunk->priority == NEB_CONTROL) != control || (twin && chunk->size > NEB_TWIN_MESSAGE_MAX))
         return neb__quiet(NEB_ERR_PROTOCOL, "a chunk on the wrong kind of connection");
     if (chunk->priority == NEB_STREAM) c->peer->urgent_at = neb__now_ns();
     if (chunk->priority == NEB_CONTROL && chunk->size > NEB_CONTROL_MESSAGE_MAX)
@@ -126,7 +127,7 @@ static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
     struct neb_conn *c = arg;
     struct neb_peer *p = c->peer;
     NEB_TRY(neb__inbox_end(&p->in, chunk, c->slot));
-    ack_by(p, p->acked_at + ack_pause(c));
+    if (p->in.ack_count || !neb__twin_is(c)) ack_by(p, p->acked_at + ack_pause(c));
     if (!p->held[chunk->priority]) neb__link_deliver(p, chunk->priority);
     return NEB_OK;
 }
@@ -175,7 +176,7 @@ uint8_t *neb__message_take(struct neb_message *m)
 /* ---- frames out -------------------------------------------------------------------------------------------------- */
 
 /* A chunk's frame is exactly four full TLS records: header and the payload's beginning share the first. */
-static neb_status write_chunk(struct neb_conn *c, const struct neb_chunk *chunk, const uint8_t *payload)
+neb_status neb__link_write_chunk(struct neb_conn *c, const struct neb_chunk *chunk, const uint8_t *payload)
 {
     uint8_t first[NEB_TLS_RECORD];
     const size_t head = NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
@@ -258,7 +259,8 @@ static bool fill_chunk(struct neb_conn *c, neb_status *s)
         return false;
     }
     if (chunk.priority == NEB_STREAM) p->urgent_at = neb__now_ns();
-    *s = write_chunk(c, &chunk, payload);
+    *s = neb__link_write_chunk(c, &chunk, payload);
+    if (*s == NEB_OK && chunk.priority == NEB_CONTROL) neb__twin_copy(p, &chunk, payload);
     return true;
 }
 
@@ -296,7 +298,7 @@ struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id)
 int neb__peer_stripes(const struct neb_peer *p)
 {
     int n = 0;
-    for (int i = 0; i < NEB_STRIPES_MAX; i++) n += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
+    for (int i = 0; i < NEB_TWIN; i++) n += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
     return n ? n : 1;
 }
 
@@ -434,6 +436,7 @@ static neb_status attach_control(struct neb_conn *c)
     p->token = c->token;
     p->incarnation = c->theirs.incarnation;
     p->boot = c->theirs.boot;
+    p->version = c->theirs.version_max < NEB_WIRE_VERSION ? c->theirs.version_max : NEB_WIRE_VERSION;
     c->slot = NEB_SLOT_CONTROL;
     c->state = NEB_CONN_READY;
     c->framer.allowed = 1u << NEB_FRAME_PING | 1u << NEB_FRAME_PONG | 1u << NEB_FRAME_ACK |

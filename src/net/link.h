@@ -7,6 +7,7 @@
  *     rest.c     when a stripe is read
  *     pace.c     what TCP says of a stripe, and how fast it may send
  *     link.c     one peer: its control connection, its stripes, frames in and out
+ *     twin.c     control messages that leave twice
  *     tick.c     heartbeats, deadlines, redialling, measuring
  *     stripes.c  how many stripes (no I/O)
  *     outbox.c, inbox.c, wire.c   messages, chunks, frames (no I/O)
@@ -110,6 +111,7 @@ struct neb_peer {
     struct neb_conn *making;                  /* control connection being dialled */
     struct neb_conn *stripe[NEB_STRIPES_MAX]; /* READY or being made */
     uint64_t token, incarnation, boot;
+    int version;      /* of the protocol, that both speak */
     bool up, resumed; /* resumed: the peer has told what it holds */
     bool dirty;       /* something may be sendable */
     bool resolving;
@@ -127,6 +129,8 @@ struct neb_peer {
     struct neb_pong pong;
     uint32_t their_stripes;
     int64_t urgent_at; /* when a stream's item last went by */
+    bool twin_due;     /* the twin has something to send */
+    uint64_t copies;   /* of control messages, ever */
     bool top_up;       /* an acknowledgement woke us: whatever sockets take now saves a wake-up for them */
     /* dialling */
     int64_t dial_at;
@@ -224,6 +228,7 @@ neb_status neb__link_attach(struct neb_conn *c);
 /* A connection is closed (whatever its state). */
 void neb__link_detach(struct neb_conn *c, neb_status s);
 void neb__link_fill(struct neb_conn *c);
+neb_status neb__link_write_chunk(struct neb_conn *c, const struct neb_chunk *chunk, const uint8_t *payload);
 void neb__link_down(struct neb_peer *p, neb_status why);
 void neb__link_touch(struct neb_peer *p);         /* something may be sendable */
 bool neb__link_is_calm(const struct neb_peer *p); /* nobody waits for a stream's item */
@@ -232,6 +237,13 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m);
 void neb__peer_remove(struct neb_peer *p, neb_status why);
 int neb__peer_stripes(const struct neb_peer *p); /* connected ones, at least 1 */
 struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id);
+
+/* ---- twin.c ------------------------------------------------------------------------------------------------------ */
+bool neb__twin_is(const struct neb_conn *c);
+bool neb__twin_is_wanted(const struct neb_peer *p);
+/* A chunk of a control message has been written to the control connection. */
+void neb__twin_copy(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload);
+void neb__twin_pump(struct neb_peer *p);
 
 /* ---- tick.c ------------------------------------------------------------------------------------------------------ */
 void neb__net_tick(struct neb_net *net);

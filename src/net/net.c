@@ -17,6 +17,7 @@ static void pump_peer(struct neb_peer *p)
 {
     p->dirty = false;
     if (p->control && !p->control->blocked) neb__conn_pump(p->control);
+    neb__twin_pump(p);
     for (int i = 0; p->up && i < p->stripes.target; i++) {
         struct neb_conn *c = p->stripe[i];
         if (!c || c->state != NEB_CONN_READY || (c->blocked && !p->top_up)) continue;
@@ -122,9 +123,8 @@ void neb__net_stop(struct neb_net *net)
 static neb_status check_config(const struct neb_net_config *c)
 {
     if (!c->site || !c->events) return neb__fail(NEB_ERR_CONFIG, "a node needs a site and its events");
-    if (c->stripes < 0 || c->stripes > NEB_STRIPES_MAX || c->stripes_max < 1 ||
-        c->stripes_max > NEB_STRIPES_MAX)
-        return neb__fail(NEB_ERR_CONFIG, "stripes: 0 (adaptive) to %d", NEB_STRIPES_MAX);
+    if (c->stripes < 0 || c->stripes > NEB_TWIN || c->stripes_max < 1 || c->stripes_max > NEB_TWIN)
+        return neb__fail(NEB_ERR_CONFIG, "stripes: 0 (adaptive) to %d", NEB_TWIN);
     for (int i = 0; i < NEB_PRIORITIES; i++)
         if (c->window[i] < NEB_CONTROL_MESSAGE_MAX || c->window[i] > (size_t)1 << 40)
             return neb__fail(NEB_ERR_CONFIG, "a window has 1 MiB to 1 TiB, not %zu bytes", c->window[i]);

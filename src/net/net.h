@@ -73,8 +73,9 @@ struct neb_net_config {
     const char *listen;    /* HOST:PORT to listen on; NULL: the first address of this site in the roster */
     const struct neb_net_events *events;
     void *arg;
-    int stripes;                   /* 0: adaptive */
-    int stripes_max;               /* for adaptive, 1 to 64 */
+    int stripes;     /* 0: adaptive */
+    int stripes_max; /* for adaptive, 1 to 63 */
+    int twice; /* small control messages leave twice: 0 on a line that loses packets, 1 always, -1 never */
     size_t window[NEB_PRIORITIES]; /* bytes of incomplete or undelivered messages that a peer may have here */
     size_t queue_max;              /* bytes a caller may have queued per peer and priority */
     double max_rate;               /* bits per second a link may send; 0: what the line gives */

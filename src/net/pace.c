@@ -140,7 +140,7 @@ static int unsent_limit(const struct neb_peer *p)
 void neb__pace(struct neb_peer *p, int64_t now)
 {
     double most = p->net->config.max_rate / 8 / p->stripes.target;
-    for (int i = 0; i < NEB_STRIPES_MAX; i++) {
+    for (int i = 0; i < NEB_TWIN; i++) {
         struct neb_conn *c = p->stripe[i];
         if (!c || c->state != NEB_CONN_READY) continue;
         pace_stripe(c, most, now);
@@ -167,7 +167,7 @@ void neb__pace_look(struct neb_peer *p)
     bool losing = false;
     m->sent_recent *= 0.8;
     m->again_recent *= 0.8;
-    for (int i = 0; i < NEB_STRIPES_MAX; i++) {
+    for (int i = 0; i < NEB_TWIN; i++) {
         struct neb_conn *c = p->stripe[i];
         struct tcp_view v;
         if (!c || c->state != NEB_CONN_READY || !tcp_view(c->fd, &v)) continue;

@@ -7,7 +7,7 @@
  * brings REST_BYTES in REST_MS is not watched but read again then.
  *
  * Whoever waits for a stream's item must not wait behind such patience, so it is short while a link has streams, or had one
- * lately. The control connection is read at once.
+ * lately. The control connection and its twin are read at once.
  *
  * What was expected may come on another stripe, or stall: what a socket has is therefore taken at every tick too. */
 #include "net/link.h"
@@ -19,11 +19,20 @@ enum { REST_MS = 4, REST_BYTES = 96 << 10, WAKE_MAX = 512 << 10, WAKE_MAX_URGENT
 
 static const double patience_calm = 0.4, patience_urgent = 0.02;
 
+/* What waits unread is missing from TCP's window, so the receive buffer must hold that and the line's own; the kernel makes
+ * it as large as SO_RCVLOWAT once asked for, and leaves it so. */
+static void make_room(struct neb_conn *c)
+{
+    int n = 4 * WAKE_MAX;
+    if (!c->wake_at) setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+}
+
 static void wake_at(struct neb_conn *c, size_t bytes)
 {
     size_t most = neb__link_is_calm(c->peer) ? WAKE_MAX : WAKE_MAX_URGENT;
     int n = bytes < 1 ? 1 : bytes > most ? (int)most : (int)bytes;
     if (n == c->wake_at) return;
+    make_room(c);
     c->wake_at = n;
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
 }
@@ -58,7 +67,7 @@ static void on_rest_timer(uv_timer_t *timer)
 
 void neb__conn_rest(struct neb_conn *c, size_t got)
 {
-    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY) return;
+    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY || neb__twin_is(c)) return;
     int64_t now = neb__now_ns();
     c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
     c->read_at = now;

@@ -63,7 +63,9 @@ static void keep_stripes(struct neb_peer *p, int64_t now)
     const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
     int want = p->stripes.target > (int)p->their_stripes ? p->stripes.target : (int)p->their_stripes;
     if (!p->control->dialled || !me || !m) return;
-    for (int i = 0; i < NEB_STRIPES_MAX; i++) {
+    if (neb__twin_is_wanted(p) && !p->stripe[NEB_TWIN] && now >= p->stripes.retry_at)
+        neb__net_dial(p, NEB_ROLE_STRIPE, NEB_TWIN);
+    for (int i = 0; i < NEB_TWIN; i++) {
         struct neb_conn *c = p->stripe[i];
         if (i < want && !c && now >= p->stripes.retry_at) neb__net_dial(p, NEB_ROLE_STRIPE, i);
         if (i >= want + 2 && c && !p->out.in_flight[i]) {

@@ -1,6 +1,6 @@
 /* wire.h: the frames that cross a connection, and the reader that takes them apart.
  *
- * The layout is docs/links.md's; version 1. Everything is little-endian. A frame is a header of 8 bytes (u32 length of
+ * The layout is docs/links.md's; versions 1 and 2. Everything is little-endian. A frame is a header of 8 bytes (u32 length of
  * the body, u8 type, 3 bytes zero) and its body. Lengths are checked against the type's maximum before anything is
  * allocated. */
 #ifndef NEB_NET_WIRE_H
@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "net/net.h"
 
-enum { NEB_WIRE_VERSION_MIN = 1, NEB_WIRE_VERSION = 1 };
+enum { NEB_WIRE_VERSION_MIN = 1, NEB_WIRE_VERSION = 2 };
 
 enum neb_frame_type {
     NEB_FRAME_HELLO = 1,   /* first frame of either side */
@@ -39,6 +39,8 @@ enum {
     NEB_ACK_ENTRIES_MAX = 4096,
     NEB_MESSAGES_OPEN = 1024, /* per priority: messages begun and not delivered */
     NEB_STRIPES_MAX = 64,
+    NEB_TWIN = NEB_STRIPES_MAX - 1, /* since version 2: the stripe with copies of control messages (twin.c) */
+    NEB_TWIN_MESSAGE_MAX = 1024,
 };
 
 enum neb_role { NEB_ROLE_CONTROL = 0, NEB_ROLE_STRIPE = 1 };
