@@ -1,7 +1,8 @@
 /* decode.h: generating text: a decoder run token by token over cached keys and values; greedy, sampled or beam search.
  *
  * A successful create owes a destroy. A decoding works on a model whose parameters are ready; it may live beside training
- * on the same parameters and always uses their present values. */
+ * on the same parameters and uses the values they have at a start: whoever changes them begins anew. A device that packs
+ * weights holds a second copy of the decoder's as long as the decoding lives. */
 #ifndef NEB_NN_DECODE_H
 #define NEB_NN_DECODE_H
 
