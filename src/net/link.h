@@ -47,13 +47,13 @@ struct neb_tcp_counts {
 
 /* One stripe's sending rate, held to what keeps the line's queue short (pace.c). */
 struct neb_pace {
-    int64_t at; /* of the last look; 0: none */
-    uint64_t acked;
-    double rate;      /* bytes per second that TCP's acknowledgements bring */
-    double rtt_floor; /* seconds; the round trip that does not get shorter by sending less */
-    double excess;    /* seconds of queue when braking began */
-    int64_t braking;  /* since when; 0: not */
-    double limit;     /* as told to the socket, bytes per second; 0: none */
+    int64_t at;         /* of the last look; 0: none */
+    uint32_t delivered; /* packets, until then */
+    double rate;        /* bytes per second that TCP's acknowledgements bring */
+    double rtt_floor;   /* seconds; the round trip that does not get shorter by sending less */
+    double excess;      /* seconds of queue when braking began */
+    int64_t braking;    /* since when; 0: not */
+    double limit;       /* as told to the socket, bytes per second; 0: none */
 };
 
 struct neb_conn {

@@ -4,8 +4,8 @@
  * line and then keeps a queue as long as the round trip; other congestion controls fill whatever there is. So a stripe
  * watches its own round-trip time: what it has beyond the least one is the queue. Once that is longer than a little, the
  * socket is told (SO_MAX_PACING_RATE) to send no faster than its acknowledgements come in, less what empties the queue in
- * about a second. While there is a queue the line is full, so that costs nothing; when it is nearly gone the limit goes too,
- * and TCP is free to find out whether the line has become faster.
+ * about half a second. While there is a queue the line is full, so that costs nothing; when it is nearly gone the limit goes
+ * too, step by step, and TCP is free to find out whether the line has become faster.
  *
  * The round trip may have become longer for another reason: another way through the network, or others who fill the queue.
  * Then sending less does not help, which shows within a few seconds; what is left is taken for the line's own from then on,
@@ -19,12 +19,13 @@
 
 static const double look_min = 0.09;    /* seconds between two looks */
 static const double brake_patience = 3; /* seconds in which braking must have helped */
-static const double brake_most = 0.8;
+static const double brake_most = 0.6;
 
 /* The kernel's struct is longer than libc's; offsets in linux/tcp.h's struct tcp_info. */
 struct tcp_view {
     struct neb_tcp_counts counts;
-    uint64_t acked;      /* bytes */
+    uint32_t delivered;  /* packets, also those behind one that is missing */
+    uint32_t mss;        /* bytes of one */
     double rtt, rtt_min; /* seconds */
     uint32_t unsent;     /* bytes in the socket that TCP has not sent */
 };
@@ -32,8 +33,9 @@ struct tcp_view {
 static bool tcp_view(int fd, struct tcp_view *out)
 {
     enum {
+        MSS = 16,
         RTT = 68,
-        BYTES_ACKED = 120,
+        DELIVERED = 192,
         UNSENT = 144,
         MIN_RTT = 148,
         BUSY_TIME = 168,
@@ -46,7 +48,8 @@ static bool tcp_view(int fd, struct tcp_view *out)
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n) || n < NEED) return false;
     memcpy(&out->counts.busy, info + BUSY_TIME, 24);
     memcpy(&out->counts.sent, info + BYTES_SENT, 16);
-    memcpy(&out->acked, info + BYTES_ACKED, 8);
+    memcpy(&out->mss, info + MSS, 4);
+    memcpy(&out->delivered, info + DELIVERED, 4);
     memcpy(&out->unsent, info + UNSENT, 4);
     memcpy(&us, info + RTT, 4);
     out->rtt = us * 1e-6;
@@ -84,13 +87,20 @@ static bool in_vain(struct neb_pace *a, double excess, int64_t now)
     return (double)(now - a->braking) * 1e-9 > brake_patience;
 }
 
+/* Step by step: TCP may have a window far larger than the line holds, and would send it all at once. */
+static double release(const struct neb_pace *a)
+{
+    double next = 1.25 * (a->limit > a->rate ? a->limit : a->rate);
+    return a->limit <= 0 || next > 4 * a->rate ? 0 : next;
+}
+
 /* Bytes per second; 0: no limit. */
 static double limit_for(struct neb_pace *a, const struct tcp_view *v, int64_t now)
 {
     double queue = queue_of(a, v), enough = 0.01 + 0.1 * a->rtt_floor;
     if (queue < 0.5 * enough || a->rate <= 0) {
         a->braking = 0;
-        return 0;
+        return release(a);
     }
     if (queue < enough) {
         a->braking = 0;
@@ -120,10 +130,10 @@ static void pace_stripe(struct neb_conn *c, double most, int64_t now)
     double seconds = (double)(now - a->at) * 1e-9;
     if ((a->at && seconds < look_min) || !tcp_view(c->fd, &v)) return;
     bool fresh = !a->at || seconds > 2;
-    double rate = fresh ? 0 : (double)(v.acked - a->acked) / seconds;
+    double rate = fresh ? 0 : (double)(v.delivered - a->delivered) * v.mss / seconds;
     follow(a, rate, seconds);
     a->at = now;
-    a->acked = v.acked;
+    a->delivered = v.delivered;
     set_limit(c, v.unsent ? limit_for(a, &v, now) : 0, most);
 }
 

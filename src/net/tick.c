@@ -153,7 +153,8 @@ static uint64_t calm_ms(const struct neb_net *net)
 
 void neb__net_hurry(struct neb_net *net)
 {
-    if (uv_timer_get_due_in(&net->tick) > NEB_TICK_MS) uv_timer_start(&net->tick, on_tick, NEB_TICK_MS, 0);
+    if (net->loop_ready && uv_timer_get_due_in(&net->tick) > NEB_TICK_MS)
+        uv_timer_start(&net->tick, on_tick, NEB_TICK_MS, 0);
 }
 
 void neb__net_tick(struct neb_net *net)
