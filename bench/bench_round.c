@@ -1,6 +1,6 @@
 /* bench_round.c: what rounds cost: whole sessions (links, ledger, codec, outer state) in the laboratory, without a model.
  *
- * Every site is a process with a vector of parameters and a step that changes some of them and takes two milliseconds, so
+ * Every site is a process with a vector of parameters and a step that changes some of them by noise and takes two milliseconds, so
  * that only the line, or this machine, limits how soon the next round follows. Each site has an access line of its own
  * that all its links share, as the what-if mode of the simulator assumes.
  *
@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/opts.h"
+#include "base/rng.h"
 #include "net/lab/lab.h"
 #include "seal/site.h"
 #include "sim/sim.h"
@@ -33,7 +34,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SITES_MAX = 8 };
+enum { SITES_MAX = 8, PARTS = 160 };
 enum { CPU_MERGE, CPU_DRIVER, CPU_LINKS, CPU };
 static const char *const cpu_names[CPU] = {"cpu.merge", "cpu.driver", "cpu.links"};
 
@@ -114,12 +115,24 @@ static void measure_idle(neb_session *s, struct member *m)
     m->shared->site[m->index].idle = best;
 }
 
+/* A step changes a part of the parameters, the next one the next, by noise that no lossless stage can pack. */
+static void change(float *x, size_t n, uint64_t step, struct neb_rng *rng)
+{
+    size_t part = (n / PARTS + 2) & ~(size_t)1, first = step % (PARTS + 1) * part;
+    for (size_t i = first; i < first + part && i + 1 < n; i += 2) {
+        uint64_t bits = neb__rng_next(rng);
+        x[i] += 0x1p-41f * (float)(int32_t)(uint32_t)bits;
+        x[i + 1] += 0x1p-41f * (float)(int32_t)(uint32_t)(bits >> 32);
+    }
+}
+
 static void train(neb_session *s, struct member *m, float *x, size_t n)
 {
+    struct neb_rng rng = {(uint64_t)m->index + 1};
     bool changed;
     struct neb_session_status st;
     for (uint64_t step = 0; !m->shared->stop; step++) {
-        for (size_t i = step % 65536; i < n; i += 65536) x[i] += 1e-3f;
+        change(x, n, step, &rng);
         usleep(m->c->mbit > 0 ? 2000 : 100);
         if (neb_step(s, 1, &changed) != NEB_OK) {
             m->shared->failed = 1;

@@ -115,11 +115,12 @@ struct neb_lines {
     double sent;   /* bytes of updates, for the hourly limit */
 };
 
-/* A payload that a peer has not acknowledged yet. */
+/* A payload that a peer has not acknowledged yet. Its bytes are there once for all peers that it goes to. */
 struct neb_flight {
     bool used;
     uint16_t peer;
     struct neb_hash hash;
+    struct neb_shared *shared;
 };
 enum { NEB_FLIGHTS = 128 };
 

@@ -34,24 +34,34 @@ void neb__session_halt(neb_session *s, const char *why)
 
 /* ---- to the links ---------------------------------------------------------------------------------------------- */
 
+struct neb_shared {
+    int refs; /* under the lock */
+    uint8_t bytes[];
+};
+
 struct outgoing {
     neb_session *s;
     struct neb_sending watch;
     uint16_t peer;
     enum neb_priority priority;
     uint32_t kind;
+    struct neb_shared *shared; /* where the bytes are, if not here */
     size_t n;
     uint8_t bytes[];
 };
 
+static void release(struct neb_shared *b) /* the lock is held */
+{
+    if (b && --b->refs == 0) neb__free(b);
+}
+
 static void sent(void *arg, neb_status st)
 {
     struct outgoing *o = arg; /* whatever is lost, the core asks for again */
-    if (o->watch.flight) {
-        pthread_mutex_lock(&o->s->lock);
-        o->s->flights[o->watch.flight - 1].used = false;
-        pthread_mutex_unlock(&o->s->lock);
-    }
+    pthread_mutex_lock(&o->s->lock);
+    if (o->watch.flight) o->s->flights[o->watch.flight - 1].used = false;
+    release(o->shared);
+    pthread_mutex_unlock(&o->s->lock);
     neb__session_acked(o->s, &o->watch, o->peer, st == NEB_OK);
     neb__free(o);
 }
@@ -59,7 +69,8 @@ static void sent(void *arg, neb_status st)
 static void send_on_loop(void *arg)
 {
     struct outgoing *o = arg;
-    if (neb__net_send(o->s->net, o->peer, o->priority, o->kind, o->bytes, o->n, sent, o) != NEB_OK)
+    const uint8_t *bytes = o->shared ? o->shared->bytes : o->bytes;
+    if (neb__net_send(o->s->net, o->peer, o->priority, o->kind, bytes, o->n, sent, o) != NEB_OK)
         sent(o, NEB_ERR_PEER);
 }
 
@@ -75,14 +86,29 @@ static enum neb_traffic traffic_of(uint32_t kind, bool asked_for)
 }
 
 /* The lock is held. Without a free place it is simply not remembered. */
-static int take_off(neb_session *s, uint16_t peer, const struct neb_hash *hash)
+static int take_off(neb_session *s, uint16_t peer, const struct neb_hash *hash, struct neb_shared *shared)
 {
     for (int i = 0; i < NEB_FLIGHTS; i++) {
         if (s->flights[i].used) continue;
-        s->flights[i] = (struct neb_flight){true, peer, *hash};
+        s->flights[i] = (struct neb_flight){true, peer, *hash, shared};
         return i + 1;
     }
     return 0;
+}
+
+/* The copy that is on its way to another peer, or a new one. */
+static struct neb_shared *share(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
+{
+    struct neb_shared *b = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < NEB_FLIGHTS && !b; i++)
+        if (s->flights[i].used && neb__hash_equal(&s->flights[i].hash, hash)) b = s->flights[i].shared;
+    if (b) b->refs++;
+    pthread_mutex_unlock(&s->lock);
+    if (b || !(b = neb__malloc(sizeof *b + n))) return b;
+    b->refs = 1;
+    memcpy(b->bytes, bytes, n);
+    return b;
 }
 
 bool neb__session_under_way(neb_session *s, uint16_t peer, const struct neb_hash *hash)
@@ -100,14 +126,20 @@ bool neb__session_under_way(neb_session *s, uint16_t peer, const struct neb_hash
 static void send(neb_session *s, const struct outgoing *like, const void *bytes, bool update,
                  const struct neb_hash *payload)
 {
-    struct outgoing *o = neb__malloc(sizeof *o + like->n);
-    if (!o) return;
-    *o = *like;
-    if (o->n) memcpy(o->bytes, bytes, o->n);
+    struct neb_shared *shared = payload ? share(s, payload, bytes, like->n) : NULL;
+    struct outgoing *o = payload && !shared ? NULL : neb__malloc(sizeof *o + (shared ? 0 : like->n));
     pthread_mutex_lock(&s->lock);
+    if (!o) {
+        release(shared);
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
+    *o = *like;
+    o->shared = shared;
+    if (o->n && !shared) memcpy(o->bytes, bytes, o->n);
     s->status.bytes_out += (int64_t)o->n;
     s->status.out[traffic_of(o->kind, !update)] += (int64_t)o->n;
-    if (payload) o->watch.flight = take_off(s, o->peer, payload);
+    if (payload) o->watch.flight = take_off(s, o->peer, payload, shared);
     if (update) neb__session_pushed(s, &o->watch);
     pthread_mutex_unlock(&s->lock);
     if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) sent(o, NEB_ERR_PEER);
