@@ -193,13 +193,13 @@ static bool all_know(struct world *w)
     return true;
 }
 
-/* A voter who is up to date, and so can tell the rest what they lack. */
+/* A voter who is up to date and stays, and so can tell the rest what they lack. */
 static struct node *up_to_date(struct world *w)
 {
     for (int i = 0; i < w->sites; i++) {
         struct node *n = &w->node[i];
         struct neb_round_status st;
-        if (!n->alive || n->stopped || !is_voter(w, n)) continue;
+        if (!n->alive || n->stopped || n->leaving || !is_voter(w, n)) continue;
         neb__round_status(n->core, &st);
         if (st.may_vote && st.applied == w->records && st.root_known && st.caught_up) return n;
     }

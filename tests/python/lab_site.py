@@ -2,7 +2,8 @@
 step takes longer, with checkpoints. Without NEBULA_WAN_SITE it trains alone: the reference at equal tokens.
 
 INIT names a model folder of `nebula-i train` to begin with: its parameters and its tokenizer (where the package sentencepiece
-is missing, bytes are the tokens). At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would.
+is missing, bytes are the tokens). At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would. SEED: of the
+model and of the order of the text.
 """
 
 import json
@@ -23,6 +24,7 @@ from torch_gpt import GPT
 CONTEXT = 64
 BATCH, STEPS = int(os.environ.get("BATCH", 16)), int(os.environ.get("STEPS", 300))
 PACE, CRASH = float(os.environ.get("PACE", 0)), int(os.environ.get("CRASH", 0))
+SEED = int(os.environ.get("SEED", 1))
 SITE, INIT = os.environ.get("NEBULA_WAN_SITE"), os.environ.get("INIT")
 
 
@@ -49,7 +51,7 @@ def loss_of(model, ids):
 
 
 def make():
-    torch.manual_seed(1)
+    torch.manual_seed(SEED)
     torch.set_num_threads(1)
     if INIT:
         from safetensors.torch import load_file
@@ -76,7 +78,7 @@ def one_step(model, optimizer, ids, step):
 
 def alone(train, held_out):
     model, optimizer = make()
-    order = torch.Generator().manual_seed(7)
+    order = torch.Generator().manual_seed(6 + SEED)
     for step in range(STEPS):
         one_step(model, optimizer, train[torch.randint(len(train), (BATCH,), generator=order)], step)
     with torch.no_grad():

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
-NEBULA = os.environ.get("NEBULA", str(TOP / "build" / "release" / "nebula-i"))
+NEBULA = os.path.abspath(os.environ.get("NEBULA", str(TOP / "build" / "release" / "nebula-i")))
 sys.path.insert(0, str(TOP / "python"))
 
 WAN = {"interval": 5, "fragments": 1, "rung": "int8", "round_seconds": 3, "outer_lr": 1, "outer_momentum": 0}
