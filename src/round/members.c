@@ -34,6 +34,7 @@ bool neb__members_has_quorum(const struct neb_members *r, uint64_t sites)
 bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t sites)
 {
     int heard = neb__members_votes(r, sites & ~neb__bit(self));
+    if (!(r->voters & neb__bit(self))) return heard >= neb__members_quorum(r);
     return heard > neb__members_total(r) - neb__members_quorum(r);
 }
 

@@ -27,8 +27,9 @@ int neb__members_total(const struct neb_members *r);
 int neb__members_quorum(const struct neb_members *r); /* votes that commit */
 bool neb__members_has_quorum(const struct neb_members *r, uint64_t sites);
 
-/* Whether answers of `sites` meet every quorum that `self` may ever have been part of: what a site that has
- * forgotten its promises must hear before it votes again. */
+/* Whether answers of `sites` meet every quorum that `self` may ever have been part of, and every other such set of sites: what
+ * a site that has forgotten its promises must hear before it votes again. A site without a vote needs a quorum: half of an
+ * even number of votes and the other half have nobody in common. */
 bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t sites);
 
 /* Well formed in itself: voters are members, 1..7 of them, the heavy one is a voter. */

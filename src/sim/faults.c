@@ -236,25 +236,39 @@ static void disaster(struct world *w)
     w->force.roster = left;
 }
 
-/* The operator looks at the sites that are left once they have come to rest, and names the most that is committed there.
- * Until the order is in the log it is repeated. */
+/* Of those that are left, a voter whose log holds everything that was committed anywhere; it may still be waiting for others
+ * before it takes part. */
+static struct node *furthest(struct world *w)
+{
+    for (int i = 0; i < w->sites; i++) {
+        struct node *n = &w->node[i];
+        struct neb_round_status st;
+        uint64_t bit = neb__bit((unsigned)i);
+        if (!n->alive || n->stopped || !(w->force.roster.voters & w->roster.voters & bit)) continue;
+        neb__round_status(n->core, &st);
+        if (st.commit >= w->records) return n;
+    }
+    return NULL;
+}
+
+/* The operator looks at the sites that are left once they have come to rest, and names the most that is committed there; again,
+ * if one of them turns out to have committed more. Until the order is in the log it is repeated. */
 static void insist(struct world *w)
 {
     if (!w->disaster || w->now < w->disaster + 1500) return;
-    struct node *one = w->forced ? NULL : up_to_date(w);
-    if (one) {
+    bool open = !w->forced || w->roster.epoch < w->force.epoch;
+    struct node *one = open ? furthest(w) : NULL;
+    if (one && (!w->forced || w->force.index < w->records)) {
         struct neb_members left = w->force.roster;
-        left.members &= w->roster.members,
-            left.voters &= w->roster.voters; /* who has left meanwhile is not named */
+        left.members &= w->roster.members, left.voters &= w->roster.voters; /* who has left is not named */
         left.trains &= w->roster.members;
         if (!(left.trains & left.members)) left.trains |= left.voters;
-        left.epoch = w->roster.epoch + 2; /* one for a change that may be under way */
+        left.epoch = (w->forced ? w->force.epoch : w->roster.epoch + 1) + 1; /* a change may be under way */
         const struct neb_order *o = neb__sim_order(
             w, one, (struct neb_order){.op = NEB_OP_FORCE, .epoch = left.epoch, .roster = left});
-        w->forced = o != NULL;
-        if (o) w->force = *o;
+        if (o) w->force = *o, w->forced = true;
     }
-    if (!w->forced || w->roster.epoch >= w->force.epoch) return;
+    if (!w->forced || !open) return;
     for (int i = 0; i < w->sites; i++)
         if (w->node[i].alive && (w->force.roster.voters & neb__bit((unsigned)i)))
             neb__node_order(w, &w->node[i], &w->force);
