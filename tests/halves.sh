@@ -16,7 +16,7 @@ seed=$$
 cat "$top"/docs/[a-f]*.md > text
 for s in a b; do
     "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 20000))
+    "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 10000))
 done
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done

@@ -16,7 +16,7 @@ task: causal
 tokenizer: {type: bpe, vocab: 400, lines: 1000}
 model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
 train: {steps: 100000, minutes: 2, tokens: 128, max_len: 32, lr: 2e-3, log_every: 1000, save_every: 100000}
-wan: {interval: 10, fragments: 1, rung: int4, tokens: 15000, round_seconds: 1}
+wan: {interval: 10, fragments: 1, rung: int4, tokens: 1000000, round_seconds: 1}
 sites:
   - name: a
   - name: b

@@ -11,7 +11,7 @@ trap 'kill -9 $pids 2>/dev/null || true; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 cat "$top/LICENSE" "$top"/docs/*.md > text
-port=$((24000 + $$ % 20000))
+port=$((21000 + $$ % 10000))
 for s in a b c ops; do "$nebula" site init $s > /dev/null; done
 "$nebula" roster add draft a 127.0.0.1:$port
 "$nebula" roster add draft b 127.0.0.1:$((port + 1))

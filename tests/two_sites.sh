@@ -12,7 +12,7 @@ fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$
 cat "$top/LICENSE" "$top"/docs/*.md "$top"/src/tensor/*.[ch] > text
 for s in a b; do
     "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 20000))
+    "$nebula" roster add draft $s 127.0.0.1:$((20000 + ($$ + $([ $s = a ] && echo 0 || echo 1)) % 10000))
 done
 "$nebula" roster seal draft roster --operator a > /dev/null
 for s in a b; do "$nebula" roster join roster $s > /dev/null; done

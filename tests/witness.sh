@@ -10,7 +10,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$di
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 cat "$top/LICENSE" "$top"/docs/*.md > text
-port=$((22000 + $$ % 20000))
+port=$((22000 + $$ % 10000))
 for s in a b w; do
     "$nebula" site init $s > /dev/null
     "$nebula" roster add draft $s 127.0.0.1:$port $([ $s = w ] && echo --witness)
@@ -24,7 +24,7 @@ task: causal
 tokenizer: {type: bpe, vocab: 400, lines: 2000}
 model: {family: gpt2, hidden: 64, layers: 2, heads: 2}
 train: {steps: 100000, tokens: 256, max_len: 64, lr: 2e-3, log_every: 100000, threads: 1, save_every: 50}
-wan: {interval: 10, fragments: 1, tokens: 130000, round_seconds: 1}
+wan: {interval: 10, fragments: 1, tokens: 1000000000, round_seconds: 1}
 sites:
   - {name: a}
   - {name: b}
@@ -49,6 +49,8 @@ kill -TERM $pid_b
 wait $pid_b 2>/dev/null || true
 grep -q "goes on from there" b.log || fail "b made no checkpoint when it was asked to stop"
 begin b
+reaches b $(($(records a) + 3)) 60 || fail "b did not come back after its checkpoint"
+"$nebula" order w end --operator a --wait 60 > /dev/null || fail "the end"
 for s in a b w; do eval "wait \$pid_$s" || fail "site $s"; done
 grep -q "this site is a witness" w.log || fail "w trained"
 [ "$(field w step)" = 0 ] || fail "the witness made steps"

@@ -280,6 +280,11 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     neb__log_cut(r, r->head < p.head ? r->head : p.head);
     if (NEB_MUTANT(lose_mark) || NEB_MUTANT(vote_after_rollback)) r->damaged = false;
     if (NEB_MUTANT(lose_mark)) p.view = p.normal = 0;
+    if (r->damaged) { /* what stands before a gap may have been replaced behind it: only what the records prove counts */
+        neb__log_cut(r, r->commit);
+        p.normal = 0;
+        p.commit = r->commit;
+    }
     r->view = p.view;
     r->normal = p.normal;
     memcpy(r->lapse, p.lapse, sizeof r->lapse);
@@ -287,7 +292,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     r->durable = p;
     r->durable.head = r->head;
     r->incarnation = p.incarnation + 1;
-    uint64_t shown = commit_shown(r, boot);
+    uint64_t shown = r->damaged ? 0 : commit_shown(r, boot);
     neb__commit_to(r, p.commit > shown ? p.commit : shown);
     r->durable_epoch = r->roster.epoch;
     return NEB_OK;

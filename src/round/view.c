@@ -135,7 +135,8 @@ static void greet_enough(struct neb_round *r)
 {
     if (r->greet_phase == 1) {
         r->greet_lapse = (r->greet_known > r->lapse[r->self] ? r->greet_known : r->lapse[r->self]) + 1;
-        greet_phase(r, 2);
+        if (r->greet_end < r->now + r->cfg.greet_ms) r->greet_end = r->now + r->cfg.greet_ms;
+        greet_phase(r, 2); /* whoever can have a new lapse need not trust its disk */
         return;
     }
     bool better = r->best.normal > r->normal || (r->best.normal == r->normal && r->best.head > r->head);

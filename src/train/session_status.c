@@ -1,7 +1,7 @@
 /* session_status.c: how a site is: for the caller, for `nebula-i status` at this site, and for the other sites.
  *
  * Every two seconds the driver's thread writes FOLDER/run/status.json, whole, by renaming; it is not synced, since it is of
- * no use after a crash. Every five seconds the site's own part goes to the peers, and what they sent stands in the same
+ * no use after a crash. Every two seconds the site's own part goes to the peers, and what they sent stands in the same
  * file, so that the run can be seen from any site:
  *
  *     {"version": 1, "written": unix seconds, "site": {…}, "members": [{…}, …], "others": {"NAME": {…, "age": s}, …},
@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum { STATUS_MAX = 16 << 10 };
-static const int64_t write_every = 2000000000, say_every = 5000000000;
+static const int64_t write_every = 2000000000, say_every = 2000000000;
 
 static const char *const traffic_names[NEB_TRAFFICS] = {"control", "updates", "recovery", "status"};
 

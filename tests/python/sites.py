@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -19,9 +20,15 @@ def nebula(*words, folder):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the ports that the system gives to outgoing connections: one of those could take it first."""
+    while True:
+        port = random.randrange(10000, 30000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def make_sites(folder, names=("a", "b"), addresses=None):
