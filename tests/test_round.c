@@ -248,6 +248,9 @@ static void members_and_quorums(void **state)
     assert_true(
         !neb__members_remembers(&survivor, 0, 2)); /* it may have committed alone: nobody can tell it */
     assert_true(neb__members_remembers(&survivor, 1, 1));
+    /* without a vote: either of two voters alone would do, and the two would not know of each other */
+    assert_true(!neb__members_remembers(&two, 5, 1) && !neb__members_remembers(&two, 5, 2));
+    assert_true(neb__members_remembers(&two, 5, 3));
     struct neb_members next = three;
     next.epoch = 2, next.voters = 15;
     assert_true(neb__members_follows(&three, &next));
