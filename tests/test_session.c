@@ -4,6 +4,7 @@
 #include "sites.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tensor/device.h"
 #include "train/session.h"
 
 #include <math.h>
@@ -22,6 +23,8 @@ struct member {
     int steps, made;
     bool stop, ended;
     bool saves; /* a checkpoint every 50 steps */
+    bool still; /* makes steps that change next to nothing */
+    neb_device *device;
     neb_status status;
     pthread_t thread;
     const char *rung;
@@ -48,7 +51,8 @@ static neb_status open_member(struct member *m)
     for (int i = 0; i < PARAMS; i++) {
         char name[16];
         snprintf(name, sizeof name, "p%d", i);
-        struct neb_session_param p = {.name = name, .ndim = 1, .shape = {half}, .values = m->x + i * half};
+        struct neb_session_param p = {
+            .name = name, .ndim = 1, .shape = {half}, .values = m->x + i * half, .device = m->device};
         NEB_TRY(neb_session_register(m->session, &p));
     }
     if (m->state) NEB_TRY(neb_session_load(m->session, m->state, m->state_size));
@@ -69,7 +73,8 @@ static void *train(void *arg)
     struct member *m = arg;
     for (m->made = 0; m->made < m->steps && !m->stop; m->made++) {
         bool changed;
-        for (int i = 0; i < VALUES; i++) m->x[i] += 0.004f * (m->target + 0.01f * (float)(i % 7) - m->x[i]);
+        float pull = m->still ? 1e-6f : 0.004f;
+        for (int i = 0; i < VALUES; i++) m->x[i] += pull * (m->target + 0.01f * (float)(i % 7) - m->x[i]);
         m->status = neb_step(m->session, 64, &changed);
         if (m->status == NEB_ERR_CANCELLED) m->ended = true;
         if (m->status != NEB_OK) break;
@@ -88,7 +93,9 @@ static void start(struct member *m, const char *dir, float target, int steps)
                          .rung = m->rung,
                          .token_target = m->token_target,
                          .clip = m->clip,
-                         .noise = m->noise};
+                         .noise = m->noise,
+                         .still = m->still,
+                         .device = m->device};
     assert_ok(open_member(m));
 }
 
@@ -448,6 +455,132 @@ static void old_updates_are_removed(void **state)
     sites_free(&sites);
 }
 
+/* ---- parameters on a device whose side copies take their time -------------------------------------------------- */
+
+/* Side copies are made when somebody waits for them or has asked a third time, from what then lies at the source. */
+static struct late {
+    void *to;
+    const void *from;
+    size_t bytes;
+    int asked;
+    bool made;
+} late[4096];
+static uint64_t late_issued;
+static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct neb_device_ops late_ops;
+static neb_device late_device[2];
+
+static neb_status late_copy(void *ctx, void *to, const void *from, size_t bytes, uint64_t *fence)
+{
+    (void)ctx;
+    pthread_mutex_lock(&late_lock);
+    assert_true(late_issued + 1 < sizeof late / sizeof *late);
+    late[++late_issued] = (struct late){to, from, bytes, 0, false};
+    *fence = late_issued;
+    pthread_mutex_unlock(&late_lock);
+    return NEB_OK;
+}
+
+static void make_late(struct late *c)
+{
+    if (!c->made) memcpy(c->to, c->from, c->bytes);
+    c->made = true;
+}
+
+static neb_status late_wait(void *ctx, uint64_t fence)
+{
+    (void)ctx;
+    pthread_mutex_lock(&late_lock);
+    make_late(&late[fence]);
+    pthread_mutex_unlock(&late_lock);
+    return NEB_OK;
+}
+
+static neb_status late_done(void *ctx, uint64_t fence, int *done)
+{
+    (void)ctx;
+    pthread_mutex_lock(&late_lock);
+    if (++late[fence].asked == 3) make_late(&late[fence]);
+    *done = late[fence].made;
+    pthread_mutex_unlock(&late_lock);
+    return NEB_OK;
+}
+
+static neb_status late_host_alloc(void *ctx, size_t bytes, void **out)
+{
+    (void)ctx;
+    *out = neb__malloc(bytes);
+    return *out ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+static void late_host_free(void *ctx, void *p)
+{
+    (void)ctx;
+    neb__free(p);
+}
+
+static void open_late(neb_device *cpu[2])
+{
+    struct neb_device_config c = {.threads = 1};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(neb_device_open("cpu", &c, &cpu[i]));
+        late_ops = *cpu[i]->ops;
+        late_device[i] = *cpu[i];
+        late_device[i].ops = &late_ops;
+    }
+    late_ops.side_download = late_ops.side_upload = late_copy;
+    late_ops.fence_done = late_done;
+    late_ops.fence_wait = late_wait;
+    late_ops.host_alloc = late_host_alloc;
+    late_ops.host_free = late_host_free;
+    late_issued = 0;
+}
+
+/* Steps until nothing is left to merge, and compares x with theta before another round can come in. */
+static double beside_theta(struct member *m)
+{
+    double worst = -1;
+    for (int i = 0; worst < 0 && i < 400; i++) {
+        bool changed;
+        assert_ok(neb_step(m->session, 64, &changed));
+        pthread_mutex_lock(&m->session->busy);
+        pthread_mutex_lock(&m->session->lock);
+        bool merged = !m->session->edits;
+        pthread_mutex_unlock(&m->session->lock);
+        for (int k = 0; merged && k < VALUES; k++)
+            worst = fmax(worst, fabs((double)(m->x[k] - m->session->outer->theta[k])));
+        pthread_mutex_unlock(&m->session->busy);
+        sleep_ms(5);
+    }
+    return worst;
+}
+
+/* A site that adds next to nothing of its own stands at theta when all is merged: nothing lost on the way, nothing twice. */
+static void a_device_that_copies_beside_the_training(void **state)
+{
+    (void)state;
+    neb_device *cpu[2];
+    struct neb_session_status s;
+    struct member m[2] = {{.rung = "fp32", .still = true}, {.rung = "fp32"}};
+    struct sites sites;
+    sites_make(&sites, 2, NULL);
+    open_late(cpu);
+    for (int i = 0; i < 2; i++) m[i].device = &late_device[i];
+    for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], 1, 600);
+    have_leader(m, 2);
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 2; i++) finish(&m[i]);
+    double off = beside_theta(&m[0]);
+    neb_session_get_status(m[0].session, &s);
+    printf("%d records, %d merges, %d side copies; at %g, %g from theta\n", (int)s.applied, (int)s.merges,
+           (int)late_issued, mean(m[0].x), off);
+    assert_true(late_issued > 10 && mean(m[0].x) > 0.1);
+    assert_true(off >= 0 && off < 1e-3);
+    for (int i = 0; i < 2; i++) drop(&m[i]);
+    for (int i = 0; i < 2; i++) neb_device_close(cpu[i]);
+    sites_free(&sites);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -460,6 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(three_sites_go_on_when_one_is_gone),
         cmocka_unit_test(a_full_disk_stops_commits_until_there_is_room),
         cmocka_unit_test(old_updates_are_removed),
+        cmocka_unit_test(a_device_that_copies_beside_the_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -192,45 +192,52 @@ neb_status neb_session_start(neb_session *s, double wait_s)
 
 /* ---- step ------------------------------------------------------------------------------------------------------- */
 
-/* Carries out the edits of one cell; the lock is held. */
-static neb_status merge_cell(neb_session *s, uint32_t cell, float *scratch)
+/* Carries out edits of one cell; the lock is held. Beside the training not all may have arrived yet, unless it is to wait. */
+static neb_status merge_cell(neb_session *s, uint32_t cell, bool wait, bool *changed)
 {
     uint32_t n;
-    NEB_TRY(neb__edits_apply(s, cell, scratch, &n));
+    NEB_TRY(s->side ? neb__side_merge(s, cell, wait, &n) : neb__edits_apply(s, cell, s->work[2], &n));
     s->edits -= n;
+    if (!n) return NEB_OK;
     s->status.merges++;
+    *changed = true;
     return NEB_OK;
 }
 
-static neb_status merge(neb_session *s, bool *changed)
+static neb_status merge(neb_session *s, bool wait, bool *changed)
 {
-    for (uint32_t c = 0; s->edits && c < s->outer->cells; c++) {
-        if (!s->own[c].edits || (s->capture_taken && c >= s->snap_c0 && c < s->snap_c1)) continue;
-        NEB_TRY(merge_cell(s, c, s->work[2]));
-        *changed = true;
-    }
+    for (uint32_t c = 0; s->edits && c < s->outer->cells; c++)
+        if (s->own[c].edits && !(s->capture_taken && c >= s->snap_c0 && c < s->snap_c1))
+            NEB_TRY(merge_cell(s, c, wait, changed));
     return NEB_OK;
 }
 
-/* Into d, which is free: the cells have no open parcel, and their edits were just carried out. */
+/* Into d, which is free: the cells have no open parcel, and their edits were carried out. */
 static neb_status take_snapshot(neb_session *s)
 {
     size_t first, last, n = neb__outer_cell(s->outer, s->snap_c1 - 1, &last);
     neb__outer_cell(s->outer, s->snap_c0, &first);
     n += last - first;
-    NEB_TRY(neb__session_read_x(s, first, n, s->d + first));
+    NEB_TRY(s->side ? neb__side_capture(s, first, n) : neb__session_read_x(s, first, n, s->d + first));
     s->capture_taken = true;
+    s->capture_told = false;
     return NEB_OK;
 }
 
-/* Merges, and takes the copy a capture waits for. The lock is held; *post: the driver is to be told. */
-static neb_status exchange(neb_session *s, bool *changed, bool *post)
+/* Merges, and takes the copy a capture waits for. The lock is held; *post: the driver is to be told that it is there. */
+static neb_status exchange(neb_session *s, bool wait, bool *changed, bool *post)
 {
-    *post = s->capture_wanted && !s->capture_taken;
-    if (!*post && !s->edits) return NEB_OK;
+    bool under_way = s->capture_taken && !s->capture_told;
+    *post = false;
+    if (!s->edits && !under_way && (!s->capture_wanted || s->capture_taken)) return NEB_OK;
     double cpu = neb__thread_cpu();
-    neb_status st = merge(s, changed);
-    if (st == NEB_OK && *post) st = take_snapshot(s);
+    neb_status st = merge(s, wait, changed);
+    if (st == NEB_OK && s->capture_wanted && !s->capture_taken && neb__side_may_capture(s)) {
+        st = take_snapshot(s);
+        under_way = st == NEB_OK;
+    }
+    if (st == NEB_OK && under_way) st = neb__side_captured(s, wait, post);
+    if (*post) s->capture_told = true;
     s->status.merge_cpu_s += neb__thread_cpu() - cpu;
     return st;
 }
@@ -252,7 +259,7 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
     neb_status st = NEB_OK;
     while (st == NEB_OK && s->paused && !s->ended && !s->halted) {
         bool post = false;
-        st = exchange(s, changed, &post);
+        st = exchange(s, true, changed, &post);
         if (post) {
             pthread_mutex_unlock(&s->lock);
             tell_snapshot(s);
@@ -265,7 +272,7 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
         else if (pthread_cond_timedwait(&s->changed, &s->lock, &until))
             st = NEB_ERR_AGAIN;
     }
-    if (st == NEB_OK && s->ended) st = merge(s, changed);
+    if (st == NEB_OK && s->ended) st = merge(s, true, changed);
     bool recovers = s->status.view && !s->status.caught_up; /* it would not wait if it had not been away */
     *(recovers ? &s->status.recover_s : &s->status.wait_s) += neb__seconds_since(start);
     return st;
@@ -318,7 +325,7 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
         st =
             wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
     else if (s->outer)
-        st = exchange(s, changed, &post);
+        st = exchange(s, s->ended, changed, &post);
     if (st == NEB_OK) st = standing(s);
     leave(s, entered, s->status.wait_s + s->status.recover_s - waited);
     pthread_mutex_unlock(&s->lock);

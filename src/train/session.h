@@ -125,6 +125,7 @@ struct neb_flight {
 enum { NEB_FLIGHTS = 128 };
 
 struct pending;
+struct neb_side;
 struct neb_words;
 
 struct neb_session {
@@ -157,9 +158,10 @@ struct neb_session {
     struct neb_ledger ledger;
     struct neb_payloads payloads;
     struct neb_own *own;
-    uint16_t *e;                   /* (values) residual, bfloat16 */
-    float *d;                      /* (values) see above */
-    float *work[3];                /* (NEB_CELL) each; the last one is the training loop's */
+    uint16_t *e;           /* (values) residual, bfloat16 */
+    float *d;              /* (values) see above */
+    struct neb_side *side; /* session_side.c; NULL: the parameters are not on a device with a side stream */
+    float *work[3];        /* (NEB_CELL) each; the last one is the training loop's */
     float *decoded[NEB_SITES_MAX]; /* (NEB_CELL) each, made when needed */
     struct neb_buf made;           /* the newest own parcel, header and code */
     struct neb_hash made_hash;
@@ -201,8 +203,8 @@ struct neb_session {
     uint16_t leader;            /* or NEB_NO_SITE */
     bool ending;
     char names[NEB_SITES_MAX][NEB_NAME_SIZE];
-    uint32_t edits; /* that wait for neb_step() */
-    bool capture_wanted, capture_taken;
+    uint32_t edits;                                   /* that wait for neb_step() */
+    bool capture_wanted, capture_taken, capture_told; /* told: the copy is there, and the driver knows */
     uint32_t snap_c0, snap_c1;
     bool paused, ended, halted, stopping;
     neb_status mismatch; /* a peer trains another model */
@@ -332,6 +334,15 @@ neb_status neb__edit_d(neb_session *s,
 neb_status neb__edits_apply(neb_session *s, uint32_t cell, float *scratch, uint32_t *n);
 void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n);
 void neb__edits_free(struct neb_own *own);
+/* session_side.c: the same beside the training, where the parameters lie on a device that can. `wait`: do not come back before
+ * it is done. On the caller's thread, the lock held. */
+neb_status neb__side_open(neb_session *s); /* makes d, and s->side if it can */
+void neb__side_close(neb_session *s);
+bool neb__side_may_capture(const neb_session *s); /* no edit of the wanted cells is left */
+neb_status neb__side_capture(neb_session *s, size_t first, size_t n); /* begins */
+neb_status neb__side_captured(neb_session *s, bool wait, bool *done);
+neb_status neb__side_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n);
+
 /* Puts the parameters into the run's order and hashes their names and shapes. */
 neb_status neb__session_arrange(neb_session *s, struct neb_hash *layout);
 /* x of a flat range to and from the parameters, wherever they are. */

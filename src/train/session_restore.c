@@ -345,14 +345,14 @@ static neb_status make_memory(neb_session *s)
     neb__buf_init(&s->made, neb__session_payload_max(s));
     neb__buf_init(&s->residuals, neb__session_payload_max(s));
     s->e = NEB_NEW_ARRAY(uint16_t, s->values);
-    s->d = NEB_NEW_ARRAY(float, s->values);
     s->own = NEB_NEW_ARRAY(struct neb_own, cells);
     s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
     s->covered = neb__calloc(cells, sizeof *s->covered);
     int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
     if (fragments > NEB_CAPTURES) fragments = NEB_CAPTURES;
     s->fragments = (uint32_t)(fragments < (int64_t)cells ? fragments : (int64_t)cells);
-    return s->e && s->d && s->own && s->fetched && s->covered ? NEB_OK : NEB_ERR_NOMEM;
+    bool room = s->e && s->own && s->fetched && s->covered;
+    return room ? neb__side_open(s) : NEB_ERR_NOMEM;
 }
 
 /* The core hears of the parcels on disk that a record may still name; others it asks for when it needs them. */
@@ -404,6 +404,7 @@ neb_status neb__session_restore(neb_session *s)
 void neb__session_release(neb_session *s)
 {
     size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
+    neb__side_close(s); /* before the edits whose values it may be reading */
     for (size_t c = 0; s->own && c < cells; c++) neb__edits_free(&s->own[c]);
     for (size_t c = 0; s->fetched && c < cells; c++) neb__free(s->fetched[c].theta);
     neb__round_destroy(s->core);
@@ -414,7 +415,6 @@ void neb__session_release(neb_session *s)
     neb__buf_free(&s->made);
     neb__buf_free(&s->residuals);
     neb__free(s->e);
-    neb__free(s->d);
     neb__free(s->own);
     neb__free(s->fetched);
     neb__free(s->covered);
