@@ -163,6 +163,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
                 wg_product<0, 0>(dp, own_v + kk * K_STEP, wg_do + kk * K_STEP, kk > 0);
             wg_commit();
             wg_wait<1>();
+            wg_ready(s);
         } else
 #endif
         {
@@ -184,7 +185,10 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
                 if (edge && (row >= keys || (p.causal && row > first + c + limit))) s[n][i] = 0.f;
             }
 #if NEB_WGMMA
-        if constexpr (WG) wg_wait<0>();
+        if constexpr (WG) {
+            wg_wait<0>();
+            wg_ready(dp);
+        }
 #endif
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++)
@@ -230,6 +234,9 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
                     wg_product32<1, 1>(dq, ds + kk * T_STEP, all_k + kk * T_STEP, kk > 0);
             wg_commit();
             wg_wait<0>();
+            wg_ready(dq);
+            wg_ready(dk);
+            wg_ready(dv);
         } else
 #endif
         {

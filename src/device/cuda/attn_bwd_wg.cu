@@ -44,13 +44,14 @@ struct spot {
  * for dP and for the registers of `packed_p` and `packed_ds` to be free. */
 template <bool DROP, int A, int B>
 static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32_t packed_ds[4][4],
-                                                 const float s[8][4], const float dp[8][4], const spot &at,
+                                                 float (&s)[8][4], float (&dp)[8][4], const spot &at,
                                                  const struct neb_attn &p, int key, int keys, int limit,
                                                  const dropper &drop, uint32_t sample)
 {
     float prob[8][4], grad[8][4], scale_log2 = p.scale * 1.4426950408889634f;
     int lane = threadIdx.x % 32;
     wg_wait<A>();
+    wg_ready(s);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float2 l = *(const float2 *)(at.lse + n * 8 + lane % 4 * 2);
@@ -67,6 +68,7 @@ static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32
                 if (row >= keys || (p.causal && row > at.first + c + limit)) prob[n][i] = 0.f;
             }
     wg_wait<B>();
+    wg_ready(dp);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float2 d = *(const float2 *)(at.delta + n * 8 + lane % 4 * 2);
@@ -184,6 +186,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
         wg_publish();
         __syncthreads(); /* dS of all warps is there, and the queries of step + 2; the stage of step + 3 is free */
         fetch(step + 3);
+        wg_fence();
 #pragma unroll
         for (int kk = 0; kk < KEYS / 16; kk++)
             wg_product32<1, 1>(dq, ds + kk * T_STEP, all_k + kk * T_STEP, kk > 0);
@@ -191,11 +194,14 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
         spot next = place(step + 1);
         make_left<DROP, 3, 1>(packed_p, packed_ds, s, dp, next, p, key, keys, limit, drop, sample);
         wg_wait<0>();
+        wg_ready(dq);
         put_dq<MODE, 32>(dq, b, extra.dq, q0, now.first + warp % 4 * 16, queries, now.head, column);
         now = next;
     }
     copy_wait<0>();
     wg_wait<0>();
+    wg_ready(dk);
+    wg_ready(dv);
     put_dkv<HD>(dk, dv, b, k0, key, keys, kv_head);
 #endif
 }

@@ -120,16 +120,17 @@ static __device__ void clear_padding(bf16 *x, int64_t ld, int width, int64_t fir
 
 #if NEB_WGMMA
 /* s = q k^T of the warpgroup's 64 rows; queries stay in registers, reading shared memory is what limits. */
-static __device__ __forceinline__ void wg_scores(float s[8][4], const uint32_t q[4][4], uint64_t k)
+static __device__ __forceinline__ void wg_scores(float (&s)[8][4], const uint32_t q[4][4], uint64_t k)
 {
     wg_fence();
 #pragma unroll
     for (int kk = 0; kk < 4; kk++) wg_product_registers<0>(s, q[kk], k + kk * K_STEP, kk > 0);
     wg_commit();
     wg_wait<0>();
+    wg_ready(s);
 }
 
-static __device__ __forceinline__ void wg_add_values(float o[8][4], const float s[8][4], uint64_t v)
+static __device__ __forceinline__ void wg_add_values(float (&o)[8][4], const float s[8][4], uint64_t v)
 {
     uint32_t a[4][4];
 #pragma unroll
@@ -142,6 +143,7 @@ static __device__ __forceinline__ void wg_add_values(float o[8][4], const float 
     for (int kk = 0; kk < 4; kk++) wg_product_registers<1>(o, a[kk], v + kk * T_STEP, 1);
     wg_commit();
     wg_wait<0>();
+    wg_ready(o);
 }
 #endif
 

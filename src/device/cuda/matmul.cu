@@ -2,10 +2,12 @@
  *
  * A plan holds the descriptors and the algorithm for one combination of sizes, leading dimensions, types, epilogue
  * and alignment. The first call of a combination asks the heuristics for candidates and, when the product is large
- * enough to matter, times them into a spare output; so timing changes nothing that the caller can see. No timing
+ * enough to matter, times them into a spare output; so timing changes nothing that the caller can see. A candidate whose
+ * result is not the first one's (up to rounding, and nothing left unwritten) is not taken, however fast. No timing
  * happens while a graph is recorded (then, and under `deterministic`, where the choice must not depend on a clock,
  * the heuristics' first candidate is taken; a plan made so while recording is chosen anew by the next eager call).
  * A combination without any candidate is remembered as unsupported, so that callers can ask before they fuse. */
+#include "kernel.cuh"
 #include "lt.h"
 
 #include <stdlib.h>
@@ -15,6 +17,7 @@
 #define CANDIDATES   12
 #define TUNE_FLOPS   2e8
 #define HASH_SLOTS   1024
+#define SAME         1e-2f /* largest difference of two algorithms' results, as a share of the norm */
 
 /* Compared and hashed as bytes: cleared before it is filled. */
 struct key {
@@ -232,26 +235,71 @@ static float time_algo(struct neb_cuda *dev, struct plan *plan, const struct neb
     return ms * 1000.f / runs;
 }
 
+/* sums[0] += |x - y|^2, sums[1] += |x|^2 over matrices of (rows, cols), column by column. */
+template <class T>
+static __global__ void compare_kernel(const T *x, const T *y, int64_t rows, int64_t cols, int64_t ld,
+                                      int64_t batch, int64_t stride, float *sums)
+{
+    float apart = 0.f, size = 0.f;
+    int64_t n = rows * cols * batch;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at = i / (rows * cols) * stride + i / rows % cols * ld + i % rows;
+        float a = to_float(x[at]), b = to_float(y[at]);
+        apart += (a - b) * (a - b);
+        size += a * a;
+    }
+    atomicAdd(sums, apart);
+    atomicAdd(sums + 1, size);
+}
+
+/* Whether two outputs of a product hold the same matrix. Where the first one is not finite, there is nothing to compare. */
+static bool same_result(struct neb_cuda *dev, const struct neb_matmul *p, const void *x, const void *y)
+{
+    float *sums = (float *)dev->lt->work, host[2] = {0, 0};
+    if (cudaMemsetAsync(sums, 0, sizeof host, dev->stream) != cudaSuccess) return false;
+    if (p->d_type == NEB_BF16)
+        compare_kernel<<<1024, 256, 0, dev->stream>>>((const bf16 *)x, (const bf16 *)y, p->m, p->n, p->ldd,
+                                                      p->batch, p->stride_d, sums);
+    else
+        compare_kernel<<<1024, 256, 0, dev->stream>>>((const float *)x, (const float *)y, p->m, p->n, p->ldd,
+                                                      p->batch, p->stride_d, sums);
+    if (cudaMemcpyAsync(host, sums, sizeof host, cudaMemcpyDeviceToHost, dev->stream) != cudaSuccess ||
+        cudaStreamSynchronize(dev->stream) != cudaSuccess)
+        return false;
+    return !(host[1] <= 3e38f) || host[0] <= SAME * SAME * host[1];
+}
+
 static void choose(struct neb_cuda *dev, struct plan *plan, const struct neb_matmul *p)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n = candidates(dev->lt, plan, found);
     double flops = 2.0 * p->m * p->n * p->k * p->batch;
-    void *spare = NULL;
+    void *spare = NULL, *first = NULL;
     plan->usable = n > 0;
     plan->provisional = dev->capturing;
     if (n == 0) return;
     plan->algo = found[0].algo;
     if (dev->capturing || dev->config.deterministic || n == 1 || flops < TUNE_FLOPS) return;
     size_t values = p->batch > 1 ? (size_t)(p->stride_d * p->batch) : (size_t)(p->ldd * p->n);
-    if (neb__cuda_try_alloc(dev, values * neb__type_size(p->d_type), &spare) != NEB_OK) return;
-    plan->micros = 1e30f;
-    for (int i = 0; i < n; i++) {
+    size_t bytes = values * neb__type_size(p->d_type);
+    if (neb__cuda_try_alloc(dev, bytes, &first) != NEB_OK) return;
+    plan->micros = time_algo(dev, plan, p, first, &found[0].algo);
+    if (neb__cuda_try_alloc(dev, bytes, &spare) != NEB_OK) n = 1;
+    for (int i = 1; i < n; i++) {
+        cudaMemsetAsync(spare, 0xff, bytes, dev->stream); /* NaN: what is left unwritten shows */
         float t = time_algo(dev, plan, p, spare, &found[i].algo);
-        if (t < plan->micros) plan->micros = t, plan->algo = found[i].algo;
+        if (t >= plan->micros) continue;
+        if (same_result(dev, p, first, spare))
+            plan->micros = t, plan->algo = found[i].algo;
+        else
+            neb__cuda_log(dev, NEB_LOG_WARN,
+                          "cuda matmul m %lld n %lld k %lld: algorithm %d gives another result; left out",
+                          (long long)p->m, (long long)p->n, (long long)p->k, i);
     }
     cudaGetLastError();
-    neb__cuda_free(dev, spare);
+    if (spare) neb__cuda_free(dev, spare);
+    neb__cuda_free(dev, first);
     neb__cuda_log(dev, NEB_LOG_DEBUG,
                   "cuda matmul m %lld n %lld k %lld %c%c epilogue %d beta %d: %.1f us, %.0f TFLOP/s",
                   (long long)p->m, (long long)p->n, (long long)p->k, p->ta ? 'T' : 'N', p->tb ? 'T' : 'N',

@@ -37,6 +37,15 @@ template <int N> static __device__ __forceinline__ void wg_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
+/* Results that a wait has made ready: the compiler, which takes a product for finished when it is issued, must not read them
+ * earlier. */
+template <int N> static __device__ __forceinline__ void wg_ready(float (&d)[N][4])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("" : "+f"(d[n][i])::"memory");
+}
 /* Shared memory written by ordinary stores or cp.async becomes visible to the matrix units. */
 static __device__ __forceinline__ void wg_publish()
 {
