@@ -73,7 +73,7 @@ static void a_cell_is_applied_as_a_whole(void **state)
         theta[i] = (float)(i % 17) - 8, z[0][i] = 0.01f * (float)(i % 5), z[1][i] = -0.3f;
     assert_ok(neb__outer_create(N, theta, N, &o));
     struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values, moved};
-    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    neb__outer_apply(o, 0, &step, &finite);
     memset(m, 0, sizeof m);
     neb__arith_add(g, z[0], 0.75f, N, true);
     neb__arith_add(g, z[1], 0.25f, N, false);
@@ -84,7 +84,7 @@ static void a_cell_is_applied_as_a_whole(void **state)
     for (int i = 0; i < N; i++) assert_true(moved[i] == t[i] - theta[i]);
     z[0][N - 1] = z[1][N - 1] = 3e38f;
     o->theta[N - 1] = t[N - 1] = 3e38f;
-    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    neb__outer_apply(o, 0, &step, &finite);
     assert_false(finite);
     assert_memory_equal(o->theta, t, sizeof t);
     for (int i = 0; i < N; i++) assert_true(moved[i] == 0);
@@ -139,14 +139,14 @@ static void overflow_leaves_the_state(void **state)
     bool finite;
     assert_ok(neb__outer_create(2, theta, 2, &o));
     struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values, NULL};
-    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    neb__outer_apply(o, 0, &step, &finite);
     assert_false(finite);
     assert_true(o->version[0] == 1 && o->theta[0] == 1 && o->theta[1] == 2 && o->m[0] == 0);
     values[0] = values[1] = small;
-    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    neb__outer_apply(o, 0, &step, &finite);
     assert_true(finite && o->m[0] == 0.5f && o->theta[0] == 1 + 0.7f * (0.5f + 0.9f * 0.5f));
     step.mode = NEB_OUTER_AVERAGE;
-    assert_ok(neb__outer_apply(o, 0, &step, &finite));
+    neb__outer_apply(o, 0, &step, &finite);
     assert_true(finite && o->m[0] == 0 && o->version[0] == 3);
     neb__outer_destroy(o);
 }

@@ -133,7 +133,8 @@ struct neb_session_status {
     int64_t own_tokens;
     bool leader, paused, ended, halted, caught_up;
     bool disk_full;   /* commits wait for room; training goes on */
-    uint8_t root[32]; /* of the outer state at `applied` */
+    uint8_t root[32]; /* of the outer state after record `root_at` */
+    int64_t root_at;  /* the newest whose root was made: every so many, and the last one; 0: none yet */
     int64_t bytes_out, bytes_in, parcels;
     int64_t out[NEB_TRAFFICS], in[NEB_TRAFFICS]; /* the same by kind */
     int64_t stored;                              /* bytes of updates on disk */

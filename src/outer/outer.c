@@ -7,7 +7,10 @@
  * A record is applied in chunks that stay in the first-level cache, into a scratch copy of the cell; only when all of it is
  * finite does the copy become the state.
  *
- * Invariant: leaf[c] is always the hash of what the cell holds; theta and m are finite. */
+ * Hashing a cell takes longer than applying a record to it, and most records' roots are never asked for. So a cell that
+ * changes is only marked, and hashed when somebody wants its leaf, a root or a path.
+ *
+ * Invariant: leaf[c] is the hash of what the cell holds, or the cell is stale; theta and m are finite. */
 #include "outer/outer.h"
 #include "outer/arith.h"
 #include "base/bytes.h"
@@ -48,7 +51,17 @@ size_t neb__outer_cell(const struct neb_outer *o, uint32_t cell, size_t *first)
 static neb_status releaf(struct neb_outer *o, uint32_t cell)
 {
     size_t at, n = neb__outer_cell(o, cell, &at);
-    return leaf_hash(cell, o->version[cell], o->theta + at, o->m + at, n, &o->leaf[cell]);
+    if (!o->stale[cell]) return NEB_OK;
+    NEB_TRY(leaf_hash(cell, o->version[cell], o->theta + at, o->m + at, n, &o->leaf[cell]));
+    o->stale[cell] = false;
+    return NEB_OK;
+}
+
+neb_status neb__outer_leaf(struct neb_outer *o, uint32_t cell, struct neb_hash *out)
+{
+    NEB_TRY(releaf(o, cell));
+    *out = o->leaf[cell];
+    return NEB_OK;
 }
 
 static bool finite_all(const float *x, size_t n)
@@ -68,6 +81,7 @@ void neb__outer_destroy(struct neb_outer *o)
     neb__free(o->m);
     neb__free(o->version);
     neb__free(o->leaf);
+    neb__free(o->stale);
     neb__free(o->scratch);
     neb__free(o);
 }
@@ -87,19 +101,15 @@ neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, 
     o->m = neb__aligned(values * sizeof(float));
     o->version = NEB_NEW_ARRAY(uint64_t, o->cells);
     o->leaf = NEB_NEW_ARRAY(struct neb_hash, o->cells);
+    o->stale = NEB_NEW_ARRAY(bool, o->cells);
     o->scratch = neb__aligned((size_t)2 * width * sizeof(float));
-    neb_status s = NEB_OK;
-    if (!o->theta || !o->m || !o->version || !o->leaf || !o->scratch)
-        s = neb__fail(NEB_ERR_NOMEM, "out of memory for an outer state of %zu values", values);
-    if (s == NEB_OK) {
-        memcpy(o->theta, theta, values * sizeof(float));
-        memset(o->m, 0, values * sizeof(float));
-    }
-    for (uint32_t c = 0; s == NEB_OK && c < o->cells; c++) s = releaf(o, c);
-    if (s != NEB_OK) {
+    if (!o->theta || !o->m || !o->version || !o->leaf || !o->stale || !o->scratch) {
         neb__outer_destroy(o);
-        return s;
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for an outer state of %zu values", values);
     }
+    memcpy(o->theta, theta, values * sizeof(float));
+    memset(o->m, 0, values * sizeof(float));
+    for (uint32_t c = 0; c < o->cells; c++) o->stale[c] = true;
     *out = o;
     return NEB_OK;
 }
@@ -127,8 +137,7 @@ static void take_over(float *restrict theta, const float *restrict next, float *
     }
 }
 
-neb_status neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step,
-                            bool *finite)
+void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step, bool *finite)
 {
     size_t at, n = neb__outer_cell(o, cell, &at);
     float *t = o->scratch, *m = t + o->width;
@@ -149,9 +158,8 @@ neb_status neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb
     }
     if (step->moved && (!sum || !ok)) memset(step->moved, 0, n * sizeof *step->moved);
     o->version[cell]++;
-    NEB_TRY(releaf(o, cell));
+    o->stale[cell] = true;
     *finite = ok;
-    return NEB_OK;
 }
 
 neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t version, const float *theta,
@@ -163,7 +171,8 @@ neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t versi
     memcpy(o->theta + at, theta, n * sizeof *theta);
     memcpy(o->m + at, m, n * sizeof *m);
     o->version[cell] = version;
-    return releaf(o, cell);
+    o->stale[cell] = true;
+    return NEB_OK;
 }
 
 /* One level up, in place; the sibling of `follow` goes to *beside if it has one. */
@@ -177,13 +186,13 @@ static neb_status level_up(struct neb_hash *h, uint32_t n, uint32_t follow, stru
     return NEB_OK;
 }
 
-static neb_status climb(const struct neb_outer *o, uint32_t cell, struct neb_hash *path, int *steps,
+static neb_status climb(struct neb_outer *o, uint32_t cell, struct neb_hash *path, int *steps,
                         struct neb_hash *root)
 {
     struct neb_hash few[16], *h = o->cells <= 16 ? few : NEB_NEW_ARRAY(struct neb_hash, o->cells);
     if (!h) return neb__fail(NEB_ERR_NOMEM, "out of memory for a hash tree");
-    memcpy(h, o->leaf, o->cells * sizeof *h);
     neb_status s = NEB_OK;
+    for (uint32_t c = 0; c < o->cells && s == NEB_OK; c++) s = neb__outer_leaf(o, c, &h[c]);
     *steps = 0;
     for (uint32_t n = o->cells; n > 1 && s == NEB_OK; n = (n + 1) / 2, cell /= 2) {
         struct neb_hash beside;
@@ -196,14 +205,13 @@ static neb_status climb(const struct neb_outer *o, uint32_t cell, struct neb_has
     return s;
 }
 
-neb_status neb__outer_root(const struct neb_outer *o, struct neb_hash *out)
+neb_status neb__outer_root(struct neb_outer *o, struct neb_hash *out)
 {
     int n;
     return climb(o, 0, NULL, &n, out);
 }
 
-neb_status neb__outer_prove(const struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX],
-                            int *n)
+neb_status neb__outer_prove(struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX], int *n)
 {
     struct neb_hash root;
     return climb(o, cell, path, n, &root);

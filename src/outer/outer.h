@@ -17,7 +17,8 @@ struct neb_outer {
     size_t values;
     float *theta, *m;      /* (values) */
     uint64_t *version;     /* (cells) */
-    struct neb_hash *leaf; /* (cells) */
+    struct neb_hash *leaf; /* (cells); of those that are stale, an old one */
+    bool *stale;           /* (cells) */
     float *scratch;        /* (2 * width) */
 };
 
@@ -38,19 +39,19 @@ struct neb_outer_step {
 };
 
 /* Applies one record to one cell: version + 1. *finite false: theta and m stayed as they were. Without parcels they
- * stay as well. NEB_ERR_NOMEM from hashing. */
-neb_status neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step,
-                            bool *finite);
+ * stay as well. */
+void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step, bool *finite);
 
 /* Replaces a cell by a fetched or stored one. NEB_ERR_RANGE: not finite. */
 neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t version, const float *theta,
                               const float *m);
 
-neb_status neb__outer_root(const struct neb_outer *o, struct neb_hash *out);
+/* Hashes of what a cell holds and of all of them; what has changed since the last time is hashed here. NEB_ERR_NOMEM */
+neb_status neb__outer_leaf(struct neb_outer *o, uint32_t cell, struct neb_hash *out);
+neb_status neb__outer_root(struct neb_outer *o, struct neb_hash *out);
 
 /* Hashes beside the path from the cell's leaf to the root; their number goes to *n. */
-neb_status neb__outer_prove(const struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX],
-                            int *n);
+neb_status neb__outer_prove(struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX], int *n);
 /* The root that a cell's content and its path lead to. NEB_ERR_CORRUPT: a path that fits no tree of `cells`. */
 neb_status neb__outer_proved(uint32_t cells, uint32_t cell, uint64_t version, const float *theta,
                              const float *m, size_t values, const struct neb_hash *path, int n,

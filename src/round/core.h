@@ -159,13 +159,16 @@ struct neb_round {
 
     /* following the log */
     uint64_t cursor; /* records up to here are walked */
-    bool applying, installing;
+    bool applying, installing, rooting;
     struct cell *cell;
     int64_t steps, last_commit_step, capture_retry;
     uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
-    bool *capturing; /* per fragment */
-    bool root_known, report_due;
+    bool *capturing;   /* per fragment */
+    bool whole;        /* theta and m of every cell are those of the cursor */
+    bool roots_wanted; /* the leader says that somebody catches up */
+    bool report_due;
+    uint64_t root_at;              /* the record whose root cur_root is; 0: none yet */
     bool forced, leaving, done;    /* forced: an operator's roster is in effect and not in the log yet */
     struct neb_order force, adopt; /* that order; one whose record is not here yet */
     int64_t leave_at, hurry;       /* hurry: until then elections are tried at short intervals */
@@ -234,6 +237,9 @@ void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *r
 void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f);
 void neb__root_certify(struct neb_round *r, struct neb_frame *f, bool signatures); /* into a PING */
 void neb__roots_pinged(struct neb_round *r, const struct neb_frame *f);
+bool neb__root_wanted(const struct neb_round *r);
+bool neb__root_needed(const struct neb_round *r); /* by a member that catches up; the leader knows */
+void neb__rooted(struct neb_round *r, const struct neb_event *ev);
 bool neb__live(const struct neb_round *r, unsigned site);
 
 /* operator.c */

@@ -116,7 +116,8 @@ static unsigned next_holder(const struct neb_round *r, const struct payload *p, 
 /* Goes back to the oldest record that this cell still needs. */
 static void rewind_for(struct neb_round *r, const struct cell *cell)
 {
-    r->root_known = false;
+    r->whole = false;
+    r->root_at = 0;
     while (r->cursor && cell->v_app < cell->v_cur) {
         const struct neb_record *rec = r->log[--r->cursor].record;
         if (rec->type != NEB_RECORD_ROUND) continue;
@@ -135,7 +136,7 @@ static void start_fetching(struct neb_round *r, struct cell *cell)
 /* Nobody could give it: the payloads are tried for a while. */
 static void stop_fetching(struct neb_round *r, struct cell *cell)
 {
-    if (r->applying || r->installing) return;
+    if (r->applying || r->installing || r->rooting) return;
     cell->fetching = false;
     cell->replay_until = r->now + 20 * r->cfg.fetch_ms;
     rewind_for(r, cell);
@@ -184,7 +185,7 @@ void neb__fetch_tick(struct neb_round *r)
 static void install_if_trusted(struct neb_round *r, uint32_t c)
 {
     struct cell *cell = &r->cell[c];
-    if (r->applying || r->installing || !cell->fetching || !cell->cell_index ||
+    if (r->applying || r->installing || r->rooting || !cell->fetching || !cell->cell_index ||
         cell->cell_index > r->commit || cell->cell_index > r->disk_head)
         return;
     const struct root *at = neb__root_at(r, cell->cell_index);
@@ -284,11 +285,20 @@ static bool have_payloads(struct neb_round *r, const struct neb_record *rec, boo
     return all;
 }
 
+static void look_if_whole(struct neb_round *r)
+{
+    r->whole = true;
+    for (uint32_t c = 0; c < r->cfg.cells && r->whole; c++) r->whole = r->cell[c].v_app == r->cell[c].v_cur;
+}
+
 static void pass(struct neb_round *r, const struct neb_record *rec)
 {
-    if (rec->type == NEB_RECORD_ROUND)
-        for (uint32_t c = rec->c0; c < rec->c1; c++) r->cell[c].v_cur++;
     r->cursor++;
+    if (rec->type == NEB_RECORD_ROUND) {
+        for (uint32_t c = rec->c0; c < rec->c1; c++) r->cell[c].v_cur++;
+        look_if_whole(r);
+    } else if (r->root_at && r->root_at == r->cursor - 1)
+        r->root_at = r->cursor; /* it changes nothing of the state */
 }
 
 /* Returns false when the walk must wait. */
@@ -344,14 +354,21 @@ static void settle_if_due(struct neb_round *r)
 void neb__apply_progress(struct neb_round *r)
 {
     uint64_t last = r->commit < r->disk_head ? r->commit : r->disk_head;
-    while (!r->applying && !r->installing && r->cursor < last) {
+    while (!r->applying && !r->installing && !r->rooting) {
+        if (!r->whole) look_if_whole(r);
+        if (neb__root_wanted(r)) {
+            neb__act(r, NEB_ACT_ROOT)->index = r->cursor;
+            r->rooting = true;
+            return;
+        }
+        if (r->cursor >= last) break;
         const struct neb_record *rec = r->log[r->cursor].record;
         if (rec->type != NEB_RECORD_ROUND)
             pass(r, rec);
         else if (!walk_round(r, rec))
             break;
     }
-    if (!r->applying) settle_if_due(r);
+    if (!r->applying && !r->rooting) settle_if_due(r);
 }
 
 static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c)
@@ -383,13 +400,6 @@ void neb__applied(struct neb_round *r, const struct neb_event *ev)
         if (cell->v_site == rec->v) merged(r, rec, c);
     }
     pass(r, rec);
-    r->root_known = true;
-    for (uint32_t c = 0; c < r->cfg.cells; c++)
-        r->root_known = r->root_known && r->cell[c].v_app == r->cell[c].v_cur;
-    if (r->root_known) {
-        r->cur_root = ev->root;
-        neb__root_own(r, rec->index, &ev->root);
-    }
     r->last_commit_step = r->steps;
     r->report_due = true;
 }

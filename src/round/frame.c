@@ -6,7 +6,7 @@
  * the same description, so they cannot drift apart. */
 #include "round/frame.h"
 
-enum { FORMAT = 1 };
+enum { FORMAT = 2 };
 
 /* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags, O: order,
  * l: lapses, i: items with holders, t: trusted roots, c: signatures under them, S: signature, b: records */
@@ -20,7 +20,7 @@ static const char *fields(uint8_t type)
     case NEB_FRAME_ELECT: return "n";
     case NEB_FRAME_VOTE: return "nohHl";
     case NEB_FRAME_PING: return "ohsHafitcln";
-    case NEB_FRAME_REPORT: return "ohHaRSfli";
+    case NEB_FRAME_REPORT: return "ohHasRSfli";
     case NEB_FRAME_GETLOG: return "n";
     case NEB_FRAME_LOG: return "nohsHb";
     case NEB_FRAME_REQUEST: return "O";

@@ -15,9 +15,9 @@ enum neb_frame_type {
     NEB_FRAME_ELECT,  /* number: join it */
     NEB_FRAME_VOTE,   /* number, normal, head, hash, lapses */
     NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots, their signatures, number: the budget in permille */
-    NEB_FRAME_REPORT, /* normal, head, hash, applied, root, its signature, flags, lapses, list of payloads held */
-    NEB_FRAME_GETLOG,  /* number: first index */
-    NEB_FRAME_LOG,     /* number: first index; start, hash, head; records */
+    NEB_FRAME_REPORT, /* normal, head, hash, applied, the newest root, its record (start) and signature, flags, lapses, list of payloads held */
+    NEB_FRAME_GETLOG, /* number: first index */
+    NEB_FRAME_LOG,    /* number: first index; start, hash, head; records */
     NEB_FRAME_REQUEST, /* order: for the leader to carry out */
     NEB_FRAME_GOODBYE, /* the sender stops, and comes back some day */
     NEB_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */
@@ -67,9 +67,9 @@ struct neb_frame {
     size_t blob_length;
 };
 
-enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 };                                             /* HELLO_OK */
-enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_ROOT = 4, NEB_FLAG_NORMAL = 8 }; /* REPORT */
-enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2, NEB_FLAG_HAS_ALL = 4 };                         /* PING */
+enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 };                                              /* HELLO_OK */
+enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_WHOLE = 4, NEB_FLAG_NORMAL = 8 }; /* REPORT */
+enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2, NEB_FLAG_HAS_ALL = 4, NEB_FLAG_ROOTS = 8 };      /* PING */
 
 neb_status neb__frame_encode(const struct neb_frame *f, struct neb_buf *out);
 /* NEB_ERR_PROTOCOL for anything that the encoder does not make. `blob` points into `bytes`; `items` has room for

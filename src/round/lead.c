@@ -70,7 +70,7 @@ void neb__lead_start(struct neb_round *r)
 
 static uint64_t applied_by_all(const struct neb_round *r)
 {
-    uint64_t least = r->root_known ? r->cursor : 0;
+    uint64_t least = r->whole ? r->cursor : 0;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
         if ((r->roster.voters & neb__bit(i)) && i != r->self && r->peer[i].applied < least)
             least = r->peer[i].applied;
@@ -86,7 +86,7 @@ void neb__budget(struct neb_round *r, uint32_t permille)
 
 void neb__ping(struct neb_round *r)
 {
-    if (r->root_known) neb__root_own(r, r->cursor, &r->cur_root);
+    if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
     struct neb_frame f = {.type = NEB_FRAME_PING,
                           .normal = r->normal,
                           .head = r->head,
@@ -99,7 +99,7 @@ void neb__ping(struct neb_round *r)
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
     bool all = r->cursor >= r->commit && neb__caught_up(r);
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
-                        (all ? NEB_FLAG_HAS_ALL : 0));
+                        (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0));
     neb__lapses_tell(r, &f);
     for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
         if (r->payload[i].used) continue;
@@ -126,18 +126,19 @@ void neb__report(struct neb_round *r, unsigned to)
                           .applied = r->cursor,
                           .item = r->items_out};
     f.hash = *neb__log_hash(r, mine.head);
-    f.root = r->cur_root;
-    if (r->root_known) {
-        neb__root_own(r, r->cursor, &r->cur_root);
-        const struct root *at = neb__root_at(r, r->cursor);
-        if (at) memcpy(f.signature, at->signature[r->self], NEB_SEAL_SIZE);
+    if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
+    const struct root *at = r->root_at ? neb__root_at(r, r->root_at) : NULL;
+    if (at && (at->agree & neb__bit(r->self))) {
+        f.start = at->index;
+        f.root = at->root;
+        memcpy(f.signature, at->signature[r->self], NEB_SEAL_SIZE);
     }
     bool clean = true;
     for (uint32_t c = 0; c < r->cfg.cells; c++) clean = clean && r->cell[c].clean;
     bool trains = (r->roster.trains & neb__bit(r->self)) && neb__caught_up(r);
-    f.flags = (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
-                        (r->root_known ? NEB_FLAG_ROOT : 0) |
-                        (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0));
+    f.flags =
+        (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
+                  (r->whole ? NEB_FLAG_WHOLE : 0) | (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0));
     neb__lapses_tell(r, &f);
     for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
         if (r->payload[i].used || !r->payload[i].held) continue;
@@ -157,13 +158,13 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame
     p->gone = false;
     p->contributes = f->flags & NEB_FLAG_CONTRIBUTES;
     p->clean = f->flags & NEB_FLAG_CLEAN;
-    p->applied = f->flags & NEB_FLAG_ROOT ? f->applied : 0;
+    p->applied = f->flags & NEB_FLAG_WHOLE ? f->applied : 0;
     bool mine = f->head <= r->head && neb__hash_equal(neb__log_hash(r, f->head), &f->hash);
     if ((f->flags & NEB_FLAG_NORMAL) && mine &&
         (!p->in_view || f->head > p->acked || f->lapse > p->ack_lapse))
         p->acked = f->head, p->ack_lapse = f->lapse, p->in_view = true;
-    p->rootless = !(f->flags & NEB_FLAG_ROOT);
-    if (!p->rootless) neb__root_reported(r, from, f);
+    p->rootless = !(f->flags & NEB_FLAG_WHOLE);
+    if (f->start) neb__root_reported(r, from, f);
     for (int i = 0; i < f->items; i++) {
         struct payload *pl = neb__payload_heard(r, &f->item[i].hash);
         if (pl) pl->have |= neb__bit(from);

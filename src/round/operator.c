@@ -156,7 +156,7 @@ static bool has_all(const struct neb_round *r, uint64_t voters)
     uint64_t have = 0;
     left.voters = voters;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s == r->self ? r->root_known && r->cursor >= r->commit : r->peer[s].applied >= r->commit)
+        if (s == r->self ? r->whole && r->cursor >= r->commit : r->peer[s].applied >= r->commit)
             have |= neb__bit(s);
     return neb__members_has_quorum(&left, have & voters);
 }

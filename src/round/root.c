@@ -3,7 +3,9 @@
  * A site that has applied everything up to an index signs (run, index, root of the state). A root is trusted when voters
  * with a quorum stand behind it: those whose signatures are here, and those that cannot report one because they are
  * catching up themselves (otherwise sites that fall behind together could never recover); at least one must have
- * signed. The leader collects the signatures from reports and hands them to whoever catches up, who checks them. Two
+ * signed. Hashing the state takes longer than applying a record, so a root is made only where it serves: at every
+ * record whose number is a multiple of cfg.root_every, so that all sites compare the same ones; at the last record; and
+ * at every one while somebody catches up (the leader's pings say so). The leader collects the signatures from reports and hands them to whoever catches up, who checks them. Two
  * different roots at one index mean a machine that computes or stores something wrong: the site stops. */
 #include "round/core.h"
 
@@ -66,7 +68,7 @@ static void judge(struct neb_round *r, struct root *at)
     if (!neb__leads(r) || !at->agree || at->trusted) return;
     uint64_t cannot = 0;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s == r->self ? !r->root_known : r->peer[s].rootless && neb__live(r, s)) cannot |= neb__bit(s);
+        if (s == r->self ? !r->whole : r->peer[s].rootless && neb__live(r, s)) cannot |= neb__bit(s);
     if (!neb__members_has_quorum(&r->roster, at->agree | cannot)) return;
     at->consent = cannot & r->roster.voters;
     at->trusted = true;
@@ -87,10 +89,10 @@ void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *r
 
 void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f)
 {
-    struct root *at = place(r, f->applied, &f->root, false);
+    struct root *at = place(r, f->start, &f->root, false);
     if (!at) return;
     if (!(at->agree & neb__bit(from))) {
-        if (!genuine(r, from, f->applied, &f->root, f->signature)) return;
+        if (!genuine(r, from, f->start, &f->root, f->signature)) return;
         memcpy(at->signature[from], f->signature, NEB_SEAL_SIZE);
         at->agree |= neb__bit(from);
     }
@@ -138,4 +140,32 @@ void neb__roots_pinged(struct neb_round *r, const struct neb_frame *f)
         at = place(r, t->index, &t->root, trusted);
         if (at && trusted) at->trusted = true;
     }
+}
+
+bool neb__root_needed(const struct neb_round *r)
+{
+    if (!neb__leads(r)) return r->roots_wanted;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (s == r->self ? !r->whole
+                         : (r->roster.members & neb__bit(s)) && neb__live(r, s) && r->peer[s].rootless)
+            return true;
+    return false;
+}
+
+bool neb__root_wanted(const struct neb_round *r)
+{
+    if (!r->whole || !r->cursor || r->root_at == r->cursor) return false;
+    bool last = r->ended && r->cursor >= r->final_index;
+    return last || r->cursor % r->cfg.root_every == 0 || neb__root_needed(r);
+}
+
+void neb__rooted(struct neb_round *r, const struct neb_event *ev)
+{
+    bool current = r->rooting && r->whole && ev->index == r->cursor;
+    r->rooting = false;
+    if (!current) return;
+    r->cur_root = ev->root;
+    r->root_at = r->cursor;
+    neb__root_own(r, r->cursor, &ev->root);
+    r->report_due = true;
 }

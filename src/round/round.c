@@ -21,6 +21,7 @@ void neb__round_defaults(struct neb_round_config *c)
     if (!c->grace_ms) c->grace_ms = 10000;
     if (!c->fetch_ms) c->fetch_ms = 2000;
     if (!c->greet_ms) c->greet_ms = 3000;
+    if (!c->root_every) c->root_every = 8 * c->fragments;
 }
 
 struct neb_action *neb__act(struct neb_round *r, enum neb_action_type type)
@@ -265,6 +266,7 @@ static bool dispensable(const struct neb_round *r)
 static void ending(struct neb_round *r)
 {
     if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__caught_up(r)) return;
+    if (r->whole && r->root_at < r->final_index) return; /* the last root is what everybody compares */
     if (!r->final_since) r->final_since = r->now;
     if (r->now < r->final_since + 4 * r->cfg.contact_ms && !dispensable(r)) return;
     r->paused_end = true;
@@ -308,6 +310,7 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_NO_PAYLOAD:
         case NEB_EV_COMING: neb__payload_event(r, ev); break;
         case NEB_EV_APPLIED: neb__applied(r, ev); break;
+        case NEB_EV_ROOT: neb__rooted(r, ev); break;
         case NEB_EV_CELL: neb__cell_event(r, ev); break;
         case NEB_EV_INSTALLED: neb__installed(r, ev); break;
         case NEB_EV_OPERATOR: neb__operator_event(r, ev); break;
@@ -370,7 +373,8 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .ended = r->ended,
         .leader = r->leader,
         .may_vote = r->state != NEB_ROUND_BOOT && r->state != NEB_ROUND_HALTED,
-        .root_known = r->root_known,
+        .whole = r->whole,
+        .root_at = r->root_at,
         .caught_up = neb__caught_up(r),
         .root = r->cur_root,
         .commit_hash = *neb__log_hash(r, r->commit),

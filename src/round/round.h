@@ -27,6 +27,7 @@ struct neb_round_config {
     uint32_t nominal;      /* inner steps between two captures of one fragment */
     uint32_t drift_steps;  /* inner steps without a commit before a pause */
     bool drift_pause;      /* false: go on and be discounted */
+    uint32_t root_every;   /* records between two state roots when nobody needs one */
     uint64_t token_target; /* 0: none */
     uint32_t eta, mu;      /* bits of fp32 */
     uint64_t cell_bytes;   /* of theta and momentum of one cell */
@@ -71,7 +72,8 @@ enum neb_event_type {
     NEB_EV_PAYLOAD,    /* parcel, hash, reject, norm: complete, verified and durable here */
     NEB_EV_NO_PAYLOAD, /* site, hash: this peer does not have it */
     NEB_EV_COMING,     /* site, hash: this peer is sending it already */
-    NEB_EV_APPLIED,    /* index, root */
+    NEB_EV_APPLIED,    /* index */
+    NEB_EV_ROOT,       /* index, root: of the state at this record */
     NEB_EV_CELL,       /* cell, version, index, root, site: a fetched cell's proof leads to this root */
     NEB_EV_INSTALLED,  /* cell, version: what the cell holds now */
     NEB_EV_OPERATOR,   /* order: signed; or op LEAVE, GOODBYE, CLASS (count) without one */
@@ -102,6 +104,7 @@ enum neb_action_type {
     NEB_ACT_PUSH,    /* site, hash: send this payload */
     NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer PAYLOAD or NO_PAYLOAD */
     NEB_ACT_APPLY, /* index: theta of the cells at the record's version, and likewise the site's own state */
+    NEB_ACT_ROOT,  /* index: the state stands at this record; answer ROOT */
     NEB_ACT_DISCARD,    /* c0, c1, k: the open parcel is given up, its work stays in the live model */
     NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta and the residual, log what is dropped */
     NEB_ACT_FETCH_CELL, /* site, cell: answer CELL */
@@ -159,7 +162,9 @@ struct neb_round_status {
     enum neb_round_state state;
     uint64_t view, normal_view, head, durable, commit, applied, tokens;
     uint32_t incarnation, lapse, durable_epoch;
-    bool paused, ending, ended, may_vote, root_known, caught_up;
+    bool paused, ending, ended, may_vote, caught_up;
+    bool whole;                        /* every cell is at `applied` */
+    uint64_t root_at;                  /* the record whose root this is; 0: none yet */
     struct neb_hash root, commit_hash; /* commit_hash: of the last committed record; orders name it */
     struct neb_members roster;
     uint32_t budget, bound; /* permille; fp32 bits */

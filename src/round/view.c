@@ -360,6 +360,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
         r->elect_at = r->now + r->cfg.elect_ms + jitter(r, r->cfg.elect_ms / 2);
         r->ask_phase = 0;
     }
+    r->roots_wanted = f->flags & NEB_FLAG_ROOTS;
     neb__roots_pinged(r, f);
     if (r->normal < r->view) {
         r->state = NEB_ROUND_SYNC;

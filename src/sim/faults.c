@@ -65,7 +65,7 @@ static bool all_well(struct world *w, uint64_t slack)
         if (!n->exists || n->stopped || !(w->roster.members & neb__bit((unsigned)i))) continue;
         if (!n->alive) return false;
         neb__round_status(n->core, &st);
-        if (!st.may_vote || st.applied + slack < w->records || !st.root_known || !st.caught_up) return false;
+        if (!st.may_vote || st.applied + slack < w->records || !st.whole || !st.caught_up) return false;
     }
     return true;
 }
@@ -201,7 +201,7 @@ static struct node *up_to_date(struct world *w)
         struct neb_round_status st;
         if (!n->alive || n->stopped || n->leaving || !is_voter(w, n)) continue;
         neb__round_status(n->core, &st);
-        if (st.may_vote && st.applied == w->records && st.root_known && st.caught_up) return n;
+        if (st.may_vote && st.applied == w->records && st.whole && st.caught_up) return n;
     }
     return NULL;
 }

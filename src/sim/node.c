@@ -273,10 +273,10 @@ static void apply_theta(struct world *w, struct node *n, const struct neb_record
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite;
-    if (neb__outer_apply(n->outer, c, &step, &finite) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+    neb__outer_apply(n->outer, c, &step, &finite);
     if (NEB_MUTANT(apply_twice) && !draw(w, 20)) {
         n->outer->version[c]--;
-        (void)neb__outer_apply(n->outer, c, &step, &finite);
+        neb__outer_apply(n->outer, c, &step, &finite);
     }
 }
 
@@ -315,6 +315,12 @@ static void do_apply(struct world *w, struct node *n, const struct neb_action *a
     }
     if (n->disk.dead) return;
     struct event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_APPLIED, n->id);
+    if (ev) ev->index = a->index;
+}
+
+static void do_root(struct world *w, struct node *n, const struct neb_action *a)
+{
+    struct event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_ROOT, n->id);
     if (!ev) return;
     ev->index = a->index;
     if (neb__outer_root(n->outer, &ev->root) != NEB_OK) w->failed = NEB_ERR_NOMEM;
@@ -423,6 +429,7 @@ static void act(struct world *w, struct node *n, const struct neb_action *a)
             neb__sim_send(w, n->id, a->site, EV_GET, &what, NULL, 0);
         break;
     case NEB_ACT_APPLY: do_apply(w, n, a); break;
+    case NEB_ACT_ROOT: do_root(w, n, a); break;
     case NEB_ACT_DISCARD:
         for (uint32_t c = a->c0; c < a->c1; c++)
             if (n->own[c].open.k == a->k) close_parcel(&n->own[c]);
@@ -440,6 +447,7 @@ static void act(struct world *w, struct node *n, const struct neb_action *a)
         break;
     case NEB_ACT_HALT:
         TRACE(w, "site %d halts: %s", n->id, a->text);
+        if (strstr(a->text, "state root")) neb__violated(w, "I4: site %d halts: %s", n->id, a->text);
         n->halted = true;
         break;
     case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
@@ -519,7 +527,7 @@ static void serve_cell(struct world *w, struct node *n, const struct event *ev)
     int steps;
     neb__round_status(n->core, &st);
     uint32_t c = ev->cell;
-    if (!st.root_known || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) return;
+    if (!st.whole || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) return;
     uint8_t b[8 * WIDTH + 4 + NEB_HASH_SIZE * 8];
     memcpy(b, n->outer->theta + c * WIDTH, 4 * WIDTH);
     memcpy(b + 4 * WIDTH, n->outer->m + c * WIDTH, 4 * WIDTH);
@@ -575,6 +583,7 @@ void neb__node_event(struct world *w, struct node *n, const struct event *ev)
         in.norm = norm_of(w, &ev->hash);
         break;
     case EV_APPLIED: in.type = NEB_EV_APPLIED; break;
+    case EV_ROOT: in.type = NEB_EV_ROOT; break;
     case EV_NONE: in.type = NEB_EV_NO_PAYLOAD; break;
     case EV_PAYLOAD: payload_arrives(w, n, ev); break;
     case EV_GET: push(w, n, (unsigned)ev->from, &ev->hash); break;

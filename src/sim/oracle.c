@@ -220,9 +220,10 @@ static void reference_apply(struct world *w, const struct neb_record *rec, uint3
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite;
-    if (neb__outer_apply(w->reference, c, &step, &finite) != NEB_OK) w->failed = NEB_ERR_NOMEM;
+    neb__outer_apply(w->reference, c, &step, &finite);
     if (!finite) *stayed |= (uint64_t)1 << c;
-    w->leaf[w->reference->version[c] * CELLS_MAX + c] = w->reference->leaf[c];
+    struct neb_hash *leaf = &w->leaf[w->reference->version[c] * CELLS_MAX + c];
+    if (neb__outer_leaf(w->reference, c, leaf) != NEB_OK) w->failed = NEB_ERR_NOMEM;
 }
 
 static void first_round(struct world *w, const struct neb_record *rec)
@@ -363,10 +364,12 @@ void neb__oracle_check(struct world *w, struct node *n)
                     n->id, c, i, (double)o->u[i], (double)o->e[i], (long long)left, (long long)b->total[i]);
         }
         uint64_t v = n->outer->version[c];
+        struct neb_hash leaf;
+        if (neb__outer_leaf(n->outer, c, &leaf) != NEB_OK) w->failed = NEB_ERR_NOMEM;
         if (v > w->reference->version[c])
             neb__violated(w, "I6: site %d has version %llu of cell %u, committed is %llu", n->id,
                           (unsigned long long)v, c, (unsigned long long)w->reference->version[c]);
-        else if (!neb__hash_equal(&n->outer->leaf[c], &w->leaf[v * CELLS_MAX + c]))
+        else if (!neb__hash_equal(&leaf, &w->leaf[v * CELLS_MAX + c]))
             neb__violated(w, "I4: site %d has other bits in cell %u at version %llu", n->id, c,
                           (unsigned long long)v);
         if (o->version + w->cfg.staleness < neb__round_version(n->core, c) && !n->was_away[c])
@@ -383,12 +386,12 @@ static void show(struct world *w)
         TRACE(w,
               "site %d: alive %d stopped %d state %d view %llu normal %llu head %llu disk %llu commit %llu "
               "applied %llu "
-              "lapse %u paused %d caught up %d root %d epoch %u trains %llx voters %llx",
+              "lapse %u paused %d caught up %d root %llu epoch %u trains %llx voters %llx",
               i, n->alive, n->stopped, st.state, (unsigned long long)st.view,
               (unsigned long long)st.normal_view, (unsigned long long)st.head, (unsigned long long)st.durable,
               (unsigned long long)st.commit, (unsigned long long)st.applied, st.lapse, st.paused,
-              st.caught_up, st.root_known, st.roster.epoch, (unsigned long long)st.roster.trains,
-              (unsigned long long)st.roster.voters);
+              st.caught_up, (unsigned long long)st.root_at, st.roster.epoch,
+              (unsigned long long)st.roster.trains, (unsigned long long)st.roster.voters);
         for (uint32_t c = 0; n->alive && c < w->cfg.cells; c++)
             TRACE(w, "   cell %u: committed %llu theta %llu own %llu open %llx of %llu", c,
                   (unsigned long long)neb__round_version(n->core, c),

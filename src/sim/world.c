@@ -135,6 +135,7 @@ static void configure(struct world *w)
     if (k == 3 && !draw(w, 4)) r.trains &= ~neb__bit(2); /* a witness */
     if (k == 2 && !draw(w, 3)) r.heavy = 0;              /* a survivor */
     w->private = !draw(w, 6);
+    c->root_every = 1 + (uint32_t)draw(w, 8);
     c->cls = draw(w, 4) ? NEB_CLASS_DENSE : NEB_CLASS_SPARSE;
     c->roster = w->roster = w->known[w->rosters++] = r;
     (void)neb__hash(&w->opt.seed, sizeof w->opt.seed, &c->genesis);
@@ -148,7 +149,8 @@ static bool build(struct world *w)
     if (neb__outer_create(WIDTH, w->theta0, w->cfg.cells * WIDTH, &w->reference) != NEB_OK) return false;
     w->leaf = neb__calloc((size_t)CELLS_MAX * 2, sizeof *w->leaf);
     if (!w->leaf) return false;
-    for (uint32_t c = 0; c < w->cfg.cells; c++) w->leaf[c] = w->reference->leaf[c];
+    for (uint32_t c = 0; c < w->cfg.cells; c++)
+        if (neb__outer_leaf(w->reference, c, &w->leaf[c]) != NEB_OK) return false;
     for (int i = 0; i < SITES; i++) w->node[i].id = i;
     for (int i = 0; i < w->sites; i++) neb__node_create(w, &w->node[i]);
     for (int i = 0; i < w->sites; i++) neb__sim_later(w, (int64_t)draw(w, 500), EV_START, i);

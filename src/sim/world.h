@@ -38,6 +38,7 @@ enum kind {
     EV_CAPTURED,
     EV_STORED, /* a payload is durable here */
     EV_APPLIED,
+    EV_ROOT,
     EV_START, /* a machine starts (again) */
     EV_FAULT,
 };

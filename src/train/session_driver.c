@@ -436,7 +436,8 @@ static void publish(neb_session *s)
     s->leader = st.leader;
     s->ending = st.ending;
     s->status.stored = (int64_t)s->payloads.bytes;
-    if (st.root_known) memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);
+    s->status.root_at = (int64_t)st.root_at;
+    memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }

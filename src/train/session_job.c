@@ -163,12 +163,12 @@ static json_t *status_json(neb_session *s)
                   "ended", t.ended, "halted", t.halted, "root", hex, "bytes_out", (json_int_t)t.bytes_out,
                   "bytes_in", (json_int_t)t.bytes_in, "parcels", (json_int_t)t.parcels, "encode_s",
                   t.encode_s, "apply_s", t.apply_s, "wait_s", t.wait_s, "note", t.note);
-    json_t *more =
-        json_pack("{s:s, s:I, s:I, s:s, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:f, s:f}", "state", t.state,
-                  "tokens", (json_int_t)t.tokens, "own_tokens", (json_int_t)t.own_tokens, "rung", t.rung,
-                  "interval", (json_int_t)t.interval, "reason", t.reason, "disk_full", (int)t.disk_full,
-                  "compute_s", t.compute_s, "merge_s", t.merge_s, "recover_s", t.recover_s, "merge_cpu_s",
-                  t.merge_cpu_s, "driver_cpu_s", t.driver_cpu_s, "links_cpu_s", t.links_cpu_s);
+    json_t *more = json_pack(
+        "{s:s, s:I, s:I, s:I, s:s, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:f, s:f}", "state", t.state, "root_at",
+        (json_int_t)t.root_at, "tokens", (json_int_t)t.tokens, "own_tokens", (json_int_t)t.own_tokens, "rung",
+        t.rung, "interval", (json_int_t)t.interval, "reason", t.reason, "disk_full", (int)t.disk_full,
+        "compute_s", t.compute_s, "merge_s", t.merge_s, "recover_s", t.recover_s, "merge_cpu_s",
+        t.merge_cpu_s, "driver_cpu_s", t.driver_cpu_s, "links_cpu_s", t.links_cpu_s);
     if (o && more) json_object_update(o, more);
     json_decref(more);
     return o;

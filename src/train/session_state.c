@@ -121,7 +121,7 @@ static neb_status decode_cell(neb_session *s, struct opened *o, uint32_t cell)
 }
 
 /* work[0] gets what theta moved by. */
-static neb_status apply_theta(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
+static void apply_theta(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
 {
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
@@ -132,10 +132,9 @@ static neb_status apply_theta(neb_session *s, const struct neb_record *rec, stru
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite = true;
-    NEB_TRY(neb__outer_apply(s->outer, cell, &step, &finite));
+    neb__outer_apply(s->outer, cell, &step, &finite);
     if (!finite)
         neb__warn("record %" PRIu64 ": cell %u would not be finite and stays as it was", rec->index, cell);
-    return NEB_OK;
 }
 
 /* The site's own side of a record: an edit for x, the next residual. work[0] holds what theta moved by. */
@@ -194,7 +193,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
         if (!theta && !site) continue;
         st = decode_cell(s, o, c);
         if (st == NEB_OK && theta)
-            st = apply_theta(s, rec, o, c);
+            apply_theta(s, rec, o, c);
         else
             memset(s->work[0], 0, n * sizeof(float));
         /* If the site's own state is newer than its snapshot of theta, x = theta + u moves along as theta catches up. */
@@ -214,7 +213,6 @@ static void do_apply(neb_session *s, const struct neb_action *a)
     int64_t start = neb__now_ns();
     struct neb_event ev = {.type = NEB_EV_APPLIED, .index = a->index};
     neb_status st = rec ? apply_record(s, rec) : NEB_ERR_INTERNAL;
-    if (st == NEB_OK) st = neb__outer_root(s->outer, &ev.root);
     if (st != NEB_OK) {
         char why[200];
         snprintf(why, sizeof why, "record %" PRIu64 " could not be applied: %.120s; start the site again",
@@ -228,6 +226,15 @@ static void do_apply(neb_session *s, const struct neb_action *a)
     s->status.driver_cpu_s = neb__thread_cpu();
     pthread_mutex_unlock(&s->lock);
     neb__session_feed(s, &ev);
+}
+
+static void do_root(neb_session *s, const struct neb_action *a)
+{
+    struct neb_event ev = {.type = NEB_EV_ROOT, .index = a->index};
+    if (neb__outer_root(s->outer, &ev.root) != NEB_OK)
+        neb__session_halt(s, "out of memory for the state root");
+    else
+        neb__session_feed(s, &ev);
 }
 
 static void do_settle(neb_session *s, const struct neb_action *a)
@@ -322,7 +329,7 @@ void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
     struct neb_hash path[NEB_PROOF_MAX];
     int steps;
     neb__round_status(s->core, &st);
-    if (cell >= s->outer->cells || !st.root_known || neb__outer_prove(s->outer, cell, path, &steps) != NEB_OK)
+    if (cell >= s->outer->cells || !st.whole || neb__outer_prove(s->outer, cell, path, &steps) != NEB_OK)
         return;
     size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
     uint8_t *b = neb__malloc(size);
@@ -465,6 +472,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
             neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_GET, a->hash.b, NEB_HASH_SIZE);
         break;
     case NEB_ACT_APPLY: do_apply(s, a); break;
+    case NEB_ACT_ROOT: do_root(s, a); break;
     case NEB_ACT_DISCARD: do_discard(s, a); break;
     case NEB_ACT_SETTLE: do_settle(s, a); break;
     case NEB_ACT_FETCH_CELL: {

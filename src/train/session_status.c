@@ -120,19 +120,20 @@ static json_t *own_status(neb_session *s)
     memcpy(root.b, st.root, sizeof root.b);
     neb__hash_hex(&root, hex);
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:b, s:s, s:I, s:s, s:f, s:f, s:o, s:o, "
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I, s:b, s:s, s:I, s:s, s:f, s:f, s:o, "
+        "s:o, "
         "s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:s}",
         "name", s->site->name, "state", st.state, "step", (json_int_t)st.steps, "own_tokens",
         (json_int_t)st.own_tokens, "tokens", (json_int_t)st.tokens, "record", (json_int_t)st.applied,
         "committed", (json_int_t)st.commits, "view", (json_int_t)st.view, "epoch", (json_int_t)st.epoch,
-        "leader", (int)st.leader, "root", hex, "disk_full", (int)st.disk_full, "rung",
-        st.rung[0] ? st.rung : "none", "interval", (json_int_t)st.interval, "reason", st.reason, "ceiling",
-        rounded(st.ceiling, 1), "parcel_bytes", rounded(st.parcel_bytes, 1), "bytes_out", traffic(st.out),
-        "bytes_in", traffic(st.in), "parcels", (json_int_t)st.parcels, "stored", (json_int_t)st.stored,
-        "seconds", "compute", rounded(st.compute_s, 0.001), "merge", rounded(st.merge_s, 0.001), "wait",
-        rounded(st.wait_s, 0.001), "recover", rounded(st.recover_s, 0.001), "beside", "encode",
-        rounded(st.encode_s, 0.001), "apply", rounded(st.apply_s, 0.001), "busy", rounded(st.busy_s, 0.001),
-        "note", st.note);
+        "leader", (int)st.leader, "root", hex, "root_record", (json_int_t)st.root_at, "disk_full",
+        (int)st.disk_full, "rung", st.rung[0] ? st.rung : "none", "interval", (json_int_t)st.interval,
+        "reason", st.reason, "ceiling", rounded(st.ceiling, 1), "parcel_bytes", rounded(st.parcel_bytes, 1),
+        "bytes_out", traffic(st.out), "bytes_in", traffic(st.in), "parcels", (json_int_t)st.parcels, "stored",
+        (json_int_t)st.stored, "seconds", "compute", rounded(st.compute_s, 0.001), "merge",
+        rounded(st.merge_s, 0.001), "wait", rounded(st.wait_s, 0.001), "recover",
+        rounded(st.recover_s, 0.001), "beside", "encode", rounded(st.encode_s, 0.001), "apply",
+        rounded(st.apply_s, 0.001), "busy", rounded(st.busy_s, 0.001), "note", st.note);
 }
 
 static json_t *member_list(neb_session *s)

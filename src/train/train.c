@@ -453,11 +453,13 @@ static void report_session(struct trainer *t)
     neb_session_get_status(t->session, &s);
     memcpy(root.b, s.root, sizeof root.b);
     neb__hash_hex(&root, hex);
+    char of[48] = "";
+    if (s.root_at != s.applied) snprintf(of, sizeof of, " of record %" PRId64, s.root_at);
     neb__show_line(&t->show,
-                   "site %s: record %" PRId64 ", state root %.16s, %" PRId64
+                   "site %s: record %" PRId64 ", state root %.16s%s, %" PRId64
                    " parcels sent, %.1f MB out, %.1f MB in; encoding "
                    "%.1f s, applying %.1f s, waiting %.1f s",
-                   t->job->site[t->job->at].name, s.applied, hex, s.parcels, (double)s.bytes_out / 1e6,
+                   t->job->site[t->job->at].name, s.applied, hex, of, s.parcels, (double)s.bytes_out / 1e6,
                    (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
 }
 
