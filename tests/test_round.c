@@ -154,17 +154,22 @@ static void overflow_leaves_the_state(void **state)
 static void merging_conserves_the_work(void **state)
 {
     (void)state;
-    float x[2] = {5, 3}, theta[2] = {1, 1}, next[2] = {2, 0}, e[2] = {1, 0}, d[2], z[2], r[2],
-          sent[2] = {4, 0};
-    neb__site_capture(x, theta, e, 1, 2, d, z);
-    assert_true(d[0] == 4 && z[0] == 5 && z[1] == 2);
-    neb__site_residual(z, sent, 2, r);
+    const float theta[2] = {1, 1}, moved[2] = {1, -1}, was[2] = {1, 0}, sent[2] = {4, 0};
+    float x[2] = {5, 3}, d[2] = {5, 3}, now[2];
+    uint16_t e[2];
+    neb__site_narrow(was, 2, e);
+    assert_true(neb__site_delta(d, theta, e, 2) && d[0] == 4 && d[1] == 2);
     x[0] += 7; /* trained on while the parcel travelled */
-    neb__site_merge_named(x, e, theta, next, d, r, 2);
-    assert_true(x[0] - next[0] + e[0] == 4 + 7 + 1 - 4 && e[0] == 1 && e[1] == 2);
-    neb__site_merge_other(x, next, theta, 2);
-    assert_true(x[0] == 1 + 7);
-    assert_true(neb__site_settle(x, e, theta, 0.5, 2) > 0 && x[0] == 4.5f && e[1] == 1);
+    neb__site_take(d, e, moved, sent, 1, 2);
+    for (int i = 0; i < 2; i++) x[i] += d[i];
+    neb__site_widen(e, 2, now);
+    assert_true(x[0] - (theta[0] + moved[0]) + now[0] == 4 + 7 + 1 - 4 && now[0] == 1 && now[1] == 2);
+    assert_true(neb__site_fade(e, 0.5f, 2) > 1);
+    neb__site_widen(e, 2, now);
+    assert_true(now[0] == 0.5f && now[1] == 1);
+    d[0] = 3, d[1] = 3;
+    neb__site_take(d, e, moved, NULL, 1, 2); /* private: all of it counts as sent */
+    assert_true(d[0] == -2 && d[1] == -4 && !e[0] && !e[1]);
 }
 
 static struct neb_record *sample(void)

@@ -26,7 +26,8 @@
     X(end_at_once, "the leader leaves before the others have the end")                       \
     X(trust_parcels, "a parcel is taken for whose it says it is")                            \
     X(ignore_bound, "the norm bound is not enforced")                                        \
-    X(sparse_momentum, "sparse parcels go through the outer momentum")
+    X(sparse_momentum, "sparse parcels go through the outer momentum")                       \
+    X(stale_leaf, "a cell that a record changed keeps its old hash")
 
 enum neb_mutant {
     NEB_MUTANT_none,

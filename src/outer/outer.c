@@ -158,7 +158,7 @@ void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer
     }
     if (step->moved && (!sum || !ok)) memset(step->moved, 0, n * sizeof *step->moved);
     o->version[cell]++;
-    o->stale[cell] = true;
+    o->stale[cell] = !NEB_MUTANT(stale_leaf);
     *finite = ok;
 }
 

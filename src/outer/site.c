@@ -3,21 +3,12 @@
  * Conservation: the sum of all inner updates equals (x - theta) + e + own committed payloads + logged drops. Capture
  * changes nothing; a merge of the own parcel takes the captured delta d out of x and replaces e by r, which together
  * is exactly what the payload said: d + e - r. Subtracting what was decoded instead of what was captured would leave
- * the coding error in the model twice. */
+ * the coding error in the model twice. r is not kept while the parcel is open, but computed again from its bytes. */
 #include "outer/site.h"
 #include "base/mutant.h"
 
 #include <math.h>
 #include <string.h>
-
-void neb__site_capture(const float *x, const float *theta, const float *e, float feedback, size_t n, float *d,
-                       float *z)
-{
-    for (size_t i = 0; i < n; i++) {
-        d[i] = x[i] - theta[i];
-        z[i] = d[i] + feedback * e[i];
-    }
-}
 
 double neb__site_norm(const float *z, size_t n)
 {
@@ -44,41 +35,6 @@ void neb__site_noise(float *z, size_t n, double sigma, struct neb_rng *rng)
         z[i] += (float)(sigma * sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
     }
 }
-
-void neb__site_residual(const float *z, const float *decoded, size_t n, float *r)
-{
-    for (size_t i = 0; i < n; i++) r[i] = z[i] - decoded[i];
-}
-
-void neb__site_merge_named(float *x, float *e, const float *theta, const float *next_theta, const float *d,
-                           const float *r, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        float sent = NEB_MUTANT(subtract_decoded) ? d[i] + e[i] - r[i] : d[i];
-        x[i] = next_theta[i] + ((x[i] - theta[i]) - sent);
-        e[i] = r[i];
-    }
-}
-
-void neb__site_merge_other(float *x, const float *theta, const float *next_theta, size_t n)
-{
-    for (size_t i = 0; i < n; i++) x[i] = next_theta[i] + (x[i] - theta[i]);
-}
-
-double neb__site_settle(float *x, float *e, const float *theta, double gamma, size_t n)
-{
-    double dropped = 0;
-    for (size_t i = 0; i < n; i++) {
-        float u = x[i] - theta[i], u1 = (float)(gamma * u), e1 = (float)(gamma * e[i]);
-        double lost = (double)u - u1 + ((double)e[i] - e1);
-        dropped += lost * lost;
-        x[i] = theta[i] + u1;
-        e[i] = e1;
-    }
-    return sqrt(dropped);
-}
-
-/* ---- one pass ---------------------------------------------------------------------------------------------------- */
 
 static inline float wide(uint16_t e)
 {
@@ -128,7 +84,20 @@ void neb__site_take(float *restrict d, uint16_t *restrict e, const float *restri
     }
     for (size_t i = 0; i < n; i++) {
         float z = d[i] + feedback * wide(e[i]), r = z - decoded[i];
+        float sent = NEB_MUTANT(subtract_decoded) ? decoded[i] : d[i];
         e[i] = narrow(r);
-        d[i] = (moved[i] - d[i]) + (r - wide(e[i]));
+        d[i] = (moved[i] - sent) + (r - wide(e[i]));
     }
+}
+
+double neb__site_fade(uint16_t *e, float gamma, size_t n)
+{
+    double dropped = 0;
+    for (size_t i = 0; i < n; i++) {
+        float was = wide(e[i]);
+        e[i] = narrow(gamma * was);
+        double lost = (double)was - (double)wide(e[i]);
+        dropped += lost * lost;
+    }
+    return sqrt(dropped);
 }

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/mutant.h"
+#include "outer/site.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -144,8 +145,9 @@ static void restore_own(struct restore *r)
         memset(o, 0, sizeof *o);
         neb__toy_decode(r->b.data, r->b.len, &h, c, o->u);
         memcpy(o->d, o->u, sizeof o->d);
-        bool residual = load_residual(n, c, h.k, o->r);
-        memcpy(o->e, o->r, sizeof o->e);
+        float left[WIDTH];
+        bool residual = load_residual(n, c, h.k, left);
+        neb__site_narrow(left, WIDTH, o->e);
         o->version = h.b;
         o->open = (struct neb_boot_parcel){r->newest[c], h.k, h.b};
         o->work = o->work_open = h.tau;

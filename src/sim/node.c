@@ -3,7 +3,9 @@
  *
  * The toy: every inner step adds small random integers to the live delta. Its codec rounds to multiples of four (the
  * rest is the residual), or sends everything at the end. What a site holds of its own is kept relative to theta, so the
- * production capture and merge functions run on exact integers, with zero vectors in theta's place.
+ * production capture and merge functions run on exact integers, with zero vectors in theta's place: a bfloat16 holds
+ * integers, and what it leaves out of a larger one is an integer. Where a factor comes in (the sparse class's feedback, a
+ * discount), the toy rounds the residual to an integer that a bfloat16 holds and drops the rest.
  *
  * Starting is what a real driver does: open the ledger, load the newest snapshot of each cell, then the site's own
  * state from the newest of its stored parcels or from the checkpoint, create the core and let it walk the log. */
@@ -18,6 +20,33 @@
 #include <string.h>
 
 static const float zero[WIDTH];
+
+/* ---- the residual ---------------------------------------------------------------------------------------------- */
+
+void neb__own_residual(const struct own *o, float out[WIDTH])
+{
+    neb__site_widen(o->e, WIDTH, out);
+}
+
+/* Towards zero, to an integer that a bfloat16 holds. */
+static void whole(float *e)
+{
+    for (int i = 0; i < WIDTH; i++) {
+        uint32_t bits;
+        e[i] = truncf(e[i]);
+        memcpy(&bits, &e[i], 4);
+        bits &= 0xffff0000u;
+        memcpy(&e[i], &bits, 4);
+    }
+}
+
+/* The residual as the next parcel takes it up; what decays is dropped once that parcel is in. */
+static void taken_up(const struct own *o, bool sparse, float out[WIDTH])
+{
+    neb__own_residual(o, out);
+    for (int i = 0; sparse && i < WIDTH; i++) out[i] *= NEB_SPARSE_FEEDBACK;
+    whole(out);
+}
 
 /* ---- the toy codec -------------------------------------------------------------------------------------------- */
 
@@ -137,7 +166,7 @@ static uint8_t toy_rung(struct world *w, const struct neb_action *a)
 }
 
 static void keep_parcel(struct node *n, const struct neb_parcel *h, const struct neb_hash *hash,
-                        float d[][WIDTH], float r[][WIDTH], float lost[][WIDTH])
+                        float d[][WIDTH], float r[][WIDTH])
 {
     for (uint32_t c = h->c0; c < h->c1; c++) {
         struct own *o = &n->own[c];
@@ -145,11 +174,9 @@ static void keep_parcel(struct node *n, const struct neb_parcel *h, const struct
         char name[32];
         o->open = (struct neb_boot_parcel){*hash, h->k, h->b};
         memcpy(o->d, d[c - h->c0], sizeof o->d);
-        memcpy(o->r, r[c - h->c0], sizeof o->r);
-        memcpy(o->lost, lost[c - h->c0], sizeof o->lost);
         o->work_open = o->work;
         neb__put64(tagged, h->k);
-        memcpy(tagged + 8, o->r, 4 * WIDTH);
+        memcpy(tagged + 8, r[c - h->c0], 4 * WIDTH);
         snprintf(name, sizeof name, "residual-%u", c);
         (void)neb__blob_save(&n->disk.disk, name, tagged, sizeof tagged,
                              false); /* may be lost: it is tagged */
@@ -168,7 +195,7 @@ static void do_capture(struct world *w, struct node *n, const struct neb_action 
                            .cls = a->cls};
     h.tokens = (uint64_t)h.tau * h.weight;
     uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH];
-    float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], lost[CELLS_MAX][WIDTH], got[WIDTH];
+    float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
     bool empty = a->dense, sparse = a->cls == NEB_CLASS_SPARSE;
     h.rung = toy_rung(w, a);
     h.length = (a->c1 - a->c0) * 4 * WIDTH;
@@ -178,16 +205,15 @@ static void do_capture(struct world *w, struct node *n, const struct neb_action 
         if (o->open.k)
             neb__violated(w, "I7: site %d captures cell %u with parcel %llx open", n->id, c,
                           (unsigned long long)o->open.k);
-        neb__site_capture(o->u, zero, o->e, sparse ? NEB_SPARSE_FEEDBACK : 1, WIDTH, d[i], z);
+        memcpy(d[i], o->u, sizeof d[i]);
+        if (neb__site_delta(d[i], zero, o->e, WIDTH)) empty = false;
+        taken_up(o, sparse, z);
+        for (int v = 0; v < WIDTH; v++) z[v] += d[i][v];
         toy_hook(w, a, z, sent);
         toy_encode(sent, h.rung, bytes + NEB_PARCEL_SIZE + i * 4 * WIDTH);
         neb__toy_decode(bytes, sizeof bytes, &h, c, got);
-        neb__site_residual(z, got, WIDTH, r[i]);
-        if (w->private && !a->dense) memset(r[i], 0, sizeof r[i]);
-        for (int v = 0; v < WIDTH; v++) {
-            lost[i][v] = d[i][v] + o->e[v] - got[v] - r[i][v];
-            empty = empty && d[i][v] == 0 && o->e[v] == 0;
-        }
+        for (int v = 0; v < WIDTH; v++) r[i][v] = w->private && !a->dense ? 0 : z[v] - got[v];
+        whole(r[i]); /* what a restart finds */
     }
     struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
     if (!ev) return;
@@ -208,15 +234,40 @@ static void do_capture(struct world *w, struct node *n, const struct neb_action 
     n->last_k = h.k;
     TRACE(w, "site %d captures %llx of cells %u-%u at %llu, %u steps, rung %u", n->id,
           (unsigned long long)h.k, h.c0, h.c1, (unsigned long long)h.b, h.tau, h.rung);
-    keep_parcel(n, &h, &hash, d, r, lost);
+    keep_parcel(n, &h, &hash, d, r);
 }
 
 static void close_parcel(struct own *o)
 {
     o->open.k = 0;
     memset(o->d, 0, sizeof o->d);
-    memset(o->r, 0, sizeof o->r);
-    memset(o->lost, 0, sizeof o->lost);
+}
+
+/* The own parcel is in: as in a session, the next residual is computed again from what the parcel decodes to. Of a rejected
+ * one, of one that is gone and of a private one nothing is kept back. */
+static void take(struct world *w, struct node *n, const struct neb_named *p, uint32_t c)
+{
+    struct own *o = &n->own[c];
+    float was[WIDTH], e[WIDTH], got[WIDTH], *decoded = NULL;
+    struct neb_parcel h;
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 20);
+    const struct parcel_fact *f = neb__fact(w, &p->hash);
+    if (!p->reject && neb__payload_exists(&n->payloads, &p->hash)) {
+        if (!load(n, &p->hash, &b, &h)) n->disk.dead = true; /* damaged: start anew */
+        if (!n->disk.dead) neb__toy_decode(b.data, b.len, &h, c, got), decoded = got;
+    }
+    neb__buf_free(&b);
+    if (n->disk.dead || !f) return;
+    if (w->private && f->header.rung != RUNG_EXACT) decoded = NULL;
+    neb__own_residual(o, was);
+    taken_up(o, f->header.cls == NEB_CLASS_SPARSE, e);
+    for (int i = 0; i < WIDTH; i++) /* what decays, or all that was not told */
+        n->books[c].dropped[i] += (int64_t)(decoded ? was[i] - e[i] : o->d[i] + was[i] - f->decoded[c][i]);
+    neb__site_narrow(e, WIDTH, o->e);
+    neb__site_take(o->d, o->e, zero, decoded, 1, WIDTH);
+    for (int i = 0; i < WIDTH; i++) o->u[i] += o->d[i]; /* the edit */
+    o->work -= o->work_open;
 }
 
 static void merge_own(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c)
@@ -225,15 +276,13 @@ static void merge_own(struct world *w, struct node *n, const struct neb_record *
     const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
     bool known = p && o->open.k == p->k && neb__hash_equal(&o->open.hash, &p->hash);
     if (known) {
-        for (int i = 0; i < WIDTH; i++) n->books[c].dropped[i] += (int64_t)o->lost[i];
-        neb__site_merge_named(o->u, o->e, zero, zero, o->d, o->r, WIDTH);
-        o->work -= o->work_open;
+        take(w, n, p, c);
+        if (n->disk.dead) return;
     } else if (p) {
         memset(o->u, 0, sizeof o->u);
         memset(o->e, 0, sizeof o->e);
         o->work = 0;
-    } else
-        neb__site_merge_other(o->u, zero, zero, WIDTH);
+    }
     if (p)
         TRACE(w, "site %d merges its parcel %llx in cell %u at %llu: %s", n->id, (unsigned long long)p->k, c,
               (unsigned long long)rec->v, known ? p->reject ? "rejected" : "known" : "unknown");
@@ -333,14 +382,16 @@ static void do_settle(struct world *w, struct node *n, const struct neb_action *
           (unsigned long long)a->den);
     for (uint32_t c = a->c0; c < a->c1; c++) {
         struct own *o = &n->own[c];
-        float u[WIDTH], e[WIDTH];
+        float u[WIDTH], was[WIDTH], e[WIDTH], gamma = (float)((double)a->num / (double)a->den);
         memcpy(u, o->u, sizeof u);
-        memcpy(e, o->e, sizeof e);
-        neb__site_settle(o->u, o->e, zero, (double)a->num / (double)a->den, WIDTH);
+        neb__own_residual(o, was);
+        (void)neb__site_fade(o->e, gamma, WIDTH);
+        neb__own_residual(o, e);
+        whole(e);
+        neb__site_narrow(e, WIDTH, o->e);
         for (int i = 0; i < WIDTH; i++) {
-            o->u[i] = truncf(o->u[i]);
-            o->e[i] = truncf(o->e[i]);
-            n->books[c].dropped[i] += (int64_t)(u[i] - o->u[i]) + (int64_t)(e[i] - o->e[i]);
+            o->u[i] = truncf(gamma * o->u[i]);
+            n->books[c].dropped[i] += (int64_t)(u[i] - o->u[i]) + (int64_t)(was[i] - e[i]);
         }
         o->work = o->work * a->num / a->den;
         n->was_away[c] = false;

@@ -69,7 +69,9 @@ void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parc
         f->before[c] = n->books[c];
         f->scale = neb__toy_decode(bytes, length, h, c, f->decoded[c]);
         memcpy(f->r[c], r[c - h->c0], sizeof f->r[c]);
-        for (int i = 0; i < WIDTH; i++) f->z[c][i] = n->own[c].u[i] + n->own[c].e[i];
+        float e[WIDTH];
+        neb__own_residual(&n->own[c], e);
+        for (int i = 0; i < WIDTH; i++) f->z[c][i] = n->own[c].u[i] + e[i];
         if (n->was_away[c] && h->tau > 2 * w->cfg.nominal + 2 * (uint32_t)n->away_steps[c] + 2)
             neb__violated(w, "settle: site %d was away and sends %u steps of cell %u undiscounted", n->id,
                           h->tau, c);
@@ -356,12 +358,14 @@ void neb__oracle_check(struct world *w, struct node *n)
     for (uint32_t c = 0; c < w->cfg.cells && w->failed == NEB_OK; c++) {
         const struct own *o = &n->own[c];
         const struct books *b = &n->books[c];
+        float e[WIDTH];
+        neb__own_residual(o, e);
         for (int i = 0; i < WIDTH; i++) {
             int64_t left = b->total[i] - b->committed[i] - b->dropped[i];
-            if ((int64_t)o->u[i] + (int64_t)o->e[i] != left)
+            if ((int64_t)o->u[i] + (int64_t)e[i] != left)
                 neb__violated(
                     w, "I5: site %d cell %u value %d: delta %g + residual %g, but %lld are left of %lld",
-                    n->id, c, i, (double)o->u[i], (double)o->e[i], (long long)left, (long long)b->total[i]);
+                    n->id, c, i, (double)o->u[i], (double)e[i], (long long)left, (long long)b->total[i]);
         }
         uint64_t v = n->outer->version[c];
         struct neb_hash leaf;

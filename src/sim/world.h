@@ -63,13 +63,13 @@ struct event {
 /* One cell of a site's own state, in coordinates relative to theta: x is the live model minus theta. The values are
  * small integers, so that the books balance exactly. */
 struct own {
-    float u[WIDTH], e[WIDTH];
+    float u[WIDTH];
+    uint16_t e[WIDTH]; /* bfloat16 */
     uint64_t version;
     struct neb_boot_parcel open;
-    float d[WIDTH], r[WIDTH]; /* of the open parcel */
-    float lost[WIDTH];        /* d + e less what was sent and what r keeps: dropped once it is in */
-    uint64_t work;            /* inner steps in u */
-    uint64_t work_open;       /* … when the open parcel was captured */
+    float d[WIDTH];     /* of the open parcel */
+    uint64_t work;      /* inner steps in u */
+    uint64_t work_open; /* … when the open parcel was captured */
 };
 
 /* An order that somebody really gave. */
@@ -204,6 +204,7 @@ void neb__node_checkpoint(struct world *w, struct node *n);
 void neb__node_free(struct node *n);
 void neb__node_booted(struct world *w, struct node *n);
 void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up);
+void neb__own_residual(const struct own *o, float out[WIDTH]);
 double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h);
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
                       float out[WIDTH]);

@@ -243,12 +243,7 @@ static void do_settle(neb_session *s, const struct neb_action *a)
     double dropped = 0;
     for (uint32_t c = a->c0; c < a->c1; c++) {
         size_t first, n = cell_at(s, c, &first);
-        neb__site_widen(s->e + first, n, s->work[1]);
-        for (size_t i = 0; i < n; i++) {
-            dropped += pow((double)((1 - gamma) * s->work[1][i]), 2);
-            s->work[1][i] *= gamma;
-        }
-        neb__site_narrow(s->work[1], n, s->e + first);
+        dropped += pow(neb__site_fade(s->e + first, gamma, n), 2);
         if (neb__edit_add(s, c, NEB_EDIT_SHRINK, gamma, s->outer->theta + first) != NEB_OK)
             neb__session_halt(s, "out of memory for settling");
         s->own[c].work = s->own[c].work * a->num / a->den;
