@@ -375,7 +375,7 @@ struct neb_best {
     int32_t *id;   /* (rows, k) */
     float *lse;    /* (rows) or NULL */
     int64_t rows, cols;
-    int k; /* at least 1 */
+    int k; /* 1 to 4096 */
     neb_dtype type;
 };
 

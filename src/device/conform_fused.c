@@ -215,15 +215,10 @@ static void check_best_row(struct neb_cf *c, const double *x, int64_t cols, int 
     neb__cf_true(c, "the best of a row, in order", fits);
 }
 
-static void case_best(struct neb_cf *c)
+/* Calls the slot and compares. */
+static void check_best(struct neb_cf *c, int64_t rows, int64_t cols, int k, const double *v, int lse)
 {
-    if (!have(c, c->ops->best)) return;
-    const int64_t rows = neb__cf_dim(c, 20), cols = neb__cf_dim(c, 700);
-    const int k = 1 + neb__cf_below(c, 24), equal = neb__cf_below(c, 2), lse = neb__cf_below(c, 4) > 0;
-    neb__cf_shape(c, "%d of %lld x %lld, equal ones %d", k, (long long)rows, (long long)cols, equal);
-    double *v = neb__cf_doubles(c, rows * cols), *want = neb__cf_doubles(c, rows);
-    for (int64_t i = 0; i < rows * cols; i++)
-        v[i] = equal ? neb__cf_below(c, 40) * 0.25 : 4 * neb__rng_normal(&c->rng);
+    double *want = neb__cf_doubles(c, rows);
     struct neb_cf_t x = neb__cf_values(c, rows * cols, c->type, v),
                     value = neb__cf_poison(c, rows * k, NEB_F32), id = neb__cf_poison(c, rows * k, NEB_I32),
                     sum = neb__cf_poison(c, rows, NEB_F32);
@@ -243,10 +238,43 @@ static void case_best(struct neb_cf *c)
     if (lse) neb__cf_near(c, "lse", &sum, want, 1);
 }
 
+static void case_best(struct neb_cf *c)
+{
+    if (!have(c, c->ops->best)) return;
+    const int64_t rows = neb__cf_dim(c, 20), cols = neb__cf_dim(c, 700);
+    const int k = 1 + neb__cf_below(c, 24), equal = neb__cf_below(c, 2), lse = neb__cf_below(c, 4) > 0;
+    neb__cf_shape(c, "%d of %lld x %lld, equal ones %d", k, (long long)rows, (long long)cols, equal);
+    double *v = neb__cf_doubles(c, rows * cols);
+    for (int64_t i = 0; i < rows * cols; i++)
+        v[i] = equal ? neb__cf_below(c, 40) * 0.25 : 4 * neb__rng_normal(&c->rng);
+    check_best(c, rows, cols, k, v, lse);
+}
+
+/* Rows as long as vocabularies, in the orders that are hardest for a search that throws out early: everything equal,
+ * ever larger, ever smaller, hardly a value above -inf. */
+static void case_best_wide(struct neb_cf *c)
+{
+    if (!have(c, c->ops->best)) return;
+    static const int most[] = {1, 4, 10, 64, 100, 300};
+    const int kind = neb__cf_below(c, 6), k = most[neb__cf_below(c, 6)];
+    const int64_t rows = 1 + neb__cf_below(c, 5), cols = 2000 + neb__cf_below(c, 28000);
+    neb__cf_shape(c, "%d of %lld x %lld, kind %d", k, (long long)rows, (long long)cols, kind);
+    double *v = neb__cf_doubles(c, rows * cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const int64_t at = i % cols;
+        switch (kind) {
+        case 0: v[i] = 1.5; break;
+        case 1: v[i] = (double)at / 4096; break;
+        case 2: v[i] = (double)-at / 4096; break;
+        case 3: v[i] = neb__cf_below(c, 2000) ? -INFINITY : neb__rng_normal(&c->rng); break;
+        default: v[i] = 4 * neb__rng_normal(&c->rng);
+        }
+        if (kind == 3 && at == 0) v[i] = 0; /* one value at least */
+    }
+    check_best(c, rows, cols, k, v, 1);
+}
+
 const struct neb_cf_case neb__cf_fused[] = {
-    {"linear", case_linear, 24},
-    {"linear_bwd", case_linear_bwd, 30},
-    {"linear_xent", case_linear_xent, 24},
-    {"best", case_best, 24},
-    {0},
+    {"linear", case_linear, 24}, {"linear_bwd", case_linear_bwd, 30}, {"linear_xent", case_linear_xent, 24},
+    {"best", case_best, 24},     {"best_wide", case_best_wide, 16},   {0},
 };

@@ -201,6 +201,10 @@ static const struct neb_device_ops table = {
     neb__cuda_attn,
     neb__cuda_attn_bwd,
     neb__cuda_linear_xent,
+    neb__cuda_best,
+    NULL, /* packed_bytes, pack_linear: cuBLASLt reads the weights as they are */
+    NULL,
+    neb__cuda_attn_listed,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)
