@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak dist format clean
+.PHONY: all setup build demo test bench fuzz soak science dist format clean
 all: build
 
 setup:
@@ -49,6 +49,10 @@ fuzz: setup
 SOAK_SECONDS ?= 600
 soak: build
 	@for s in tests/soak/*.sh; do echo "== $$s"; $$s $(BUILD)/release/nebula-i $(SOAK_SECONDS) || exit 1; done
+
+# The measurements on real text (which is no part of the project), each one command: this lists them.
+science:
+	@tools/science --help
 
 # One archive that runs on another machine, with a GPU or without. Built where there need be none.
 dist: build

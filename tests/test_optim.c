@@ -275,6 +275,21 @@ static void reduction_goes_through_one_hook(void **state)
     assert_memory_equal(alone, together, sizeof alone);
 }
 
+/* Ten steps a second; the time allows 50 of the 110 steps. */
+static void a_schedule_ends_with_the_time(void **state)
+{
+    (void)state;
+    struct neb_schedule s = {.kind = NEB_LINEAR, .peak = 1, .warmup = 10, .total = 110};
+    assert_true(neb_schedule_lr_within(&s, 5, 0.5, 5) == neb_schedule_lr(&s, 5));
+    assert_true(neb_schedule_lr_within(&s, 60, 6, 0) == neb_schedule_lr(&s, 60));
+    assert_true(neb_schedule_lr_within(&s, 60, 6, 100) == neb_schedule_lr(&s, 60));
+    assert_true(fabsf(neb_schedule_lr_within(&s, 30, 3, 5) - 0.5f) < 1e-6f);
+    assert_true(neb_schedule_lr_within(&s, 50, 5, 5) < 1e-6f && neb_schedule_lr_within(&s, 70, 7, 5) < 1e-6f);
+    s.kind = NEB_WSD, s.decay = 0.2f;
+    assert_true(neb_schedule_lr_within(&s, 39, 3.9, 5) == 1 &&
+                fabsf(neb_schedule_lr_within(&s, 45, 4.5, 5) - 0.5f) < 1e-6f);
+}
+
 static void schedules_have_their_shapes(void **state)
 {
     (void)state;
@@ -352,6 +367,7 @@ int main(void)
         cmocka_unit_test(gradients_are_announced_once_when_complete),
         cmocka_unit_test(reduction_goes_through_one_hook),
         cmocka_unit_test(schedules_have_their_shapes),
+        cmocka_unit_test(a_schedule_ends_with_the_time),
         cmocka_unit_test(initial_values_do_not_depend_on_the_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -537,6 +537,66 @@ static void long_texts_are_divided_and_files_must_match(void **state)
     neb__tok_close(tok);
 }
 
+/* Whole lines of the set as text. */
+static void line_of(const struct neb_set *set, const struct neb_tok *tok, int64_t i, struct neb_buf *out)
+{
+    int32_t ids[512], n = neb__set_length(set, i, 0);
+    assert_ok(neb__set_copy(set, i, 0, 0, n, ids));
+    neb__buf_clear(out);
+    assert_ok(neb__tok_decode(tok, ids, (size_t)n, out));
+}
+
+static void copies_are_cut_in_other_ways(void **state)
+{
+    (void)state;
+    enum { LINES = 300, COPIES = 3 };
+    struct neb_tok *tok = words_tokenizer("bpe");
+    struct neb_pool *pool;
+    struct neb_corpus_stats stats;
+    struct neb_set *set[3];
+    struct neb_buf first, other;
+    neb__buf_init(&first, 1 << 16);
+    neb__buf_init(&other, 1 << 16);
+    words_file(in("once"), 0, -1, LINES);
+    const char *paths[] = {in("once"), NULL};
+    const double share[] = {0, 0.3, 0.3};
+    for (int k = 0; k < 3; k++) { /* the third on other threads */
+        char name[16];
+        snprintf(name, sizeof name, "vary%d", k);
+        struct neb_corpus_cfg cfg = {.paths = paths, .sides = 1, .copies = COPIES, .vary = share[k]};
+        assert_ok(neb__pool_create(k == 2 ? 3 : 1, &pool));
+        assert_ok(neb__corpus_tokenise(&cfg, tok, pool, in(name), &stats));
+        neb__pool_destroy(pool);
+        assert_ok(neb__set_open(in(name), &set[k]));
+        assert_int_equal(neb__set_count(set[k]), COPIES * LINES);
+    }
+    int differ = 0, copies_differ = 0;
+    for (int64_t i = 0; i < COPIES * LINES; i++) {
+        int32_t a[512], b[512], c[512], n = neb__set_length(set[0], i, 0), m = neb__set_length(set[1], i, 0),
+                                        o = neb__set_length(set[1], i % LINES + LINES, 0);
+        assert_ok(neb__set_copy(set[0], i, 0, 0, n, a));
+        assert_ok(neb__set_copy(set[0], i % LINES, 0, 0, neb__set_length(set[0], i % LINES, 0), b));
+        assert_int_equal(n,
+                         neb__set_length(set[0], i % LINES, 0)); /* nothing left out: SentencePiece's own */
+        assert_memory_equal(a, b, (size_t)n * 4);
+        assert_ok(neb__set_copy(set[1], i, 0, 0, m, b));
+        assert_int_equal(m, neb__set_length(set[2], i, 0));
+        assert_ok(neb__set_copy(set[2], i, 0, 0, m, c));
+        assert_memory_equal(b, c, (size_t)m * 4);
+        differ += m != n || memcmp(a, b, (size_t)n * 4) != 0;
+        assert_ok(neb__set_copy(set[1], i % LINES + LINES, 0, 0, o, c));
+        copies_differ += i >= 2 * LINES && (m != o || memcmp(b, c, (size_t)o * 4) != 0);
+        line_of(set[0], tok, i % LINES, &first);
+        line_of(set[1], tok, i, &other);
+        assert_true(first.len == other.len && !memcmp(first.data, other.data, first.len));
+    }
+    assert_true(differ > LINES && differ <= 2 * LINES && copies_differ > LINES / 2);
+    for (int k = 0; k < 3; k++) neb__set_close(set[k]);
+    neb__buf_free(&first);
+    neb__buf_free(&other);
+    neb__tok_close(tok);
+}
+
 static void line_feed_spreads_over_files(void **state)
 {
     (void)state;
@@ -648,6 +708,7 @@ int main(void)
         cmocka_unit_test(every_failing_allocation_is_answered),
         cmocka_unit_test(a_corpus_is_the_same_for_any_number_of_threads),
         cmocka_unit_test(long_texts_are_divided_and_files_must_match),
+        cmocka_unit_test(copies_are_cut_in_other_ways),
         cmocka_unit_test(line_feed_spreads_over_files),
         cmocka_unit_test(paragraphs_of_a_page),
         cmocka_unit_test(pages_are_aligned_and_held_out),

@@ -363,6 +363,11 @@ struct neb_schedule {
 NEB_API neb_status neb_schedule_check(const struct neb_schedule *s);
 NEB_API float neb_schedule_lr(const struct neb_schedule *s, int64_t at);
 
+/* The same where time may end the run before `total`: the total is what fits into `limit_s` at the speed of the `at` steps that
+ * took `seconds`, so that the rate has fallen when the time is over. limit_s 0: no limit. */
+NEB_API float neb_schedule_lr_within(const struct neb_schedule *s, int64_t at, double seconds,
+                                     double limit_s);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,9 +1,11 @@
-/* verb_corpus.c: `nebula-i corpus …`: getting text, training a tokenizer, tokenising into shards, checking them. */
+/* verb_corpus.c: `nebula-i corpus …`: getting text, training a tokenizer, tokenising into shards, checking them;
+ * or all of it for a job, ahead of its training. */
 #include "cli/verb.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/opts.h"
+#include "task/data.h"
 #include "text/corpus.h"
 #include "text/help_corpus.h"
 
@@ -253,6 +255,35 @@ static int check(int argc, char **argv)
     return bad;
 }
 
+/* ---- prepare -------------------------------------------------------------------------------------------------- */
+
+/* What the training would do first; several trainings with one `cache` then find it done. */
+static int prepare(int argc, char **argv)
+{
+    struct neb_job job;
+    struct neb_data data;
+    if (argc < 1 || !strcmp(argv[0], "--help")) {
+        fprintf(argc ? stdout : stderr, "usage: nebula-i corpus prepare JOB.yaml [section.key=value …]\n");
+        return argc ? 0 : 2;
+    }
+    neb_status s = neb__job_read(argv[0], argv + 1, argc - 1, &job);
+    if (s == NEB_OK) {
+        s = neb__file_make_dir(job.out, 0755);
+        if (s == NEB_OK) s = neb__data_prepare(&job, &data);
+        if (s == NEB_OK) {
+            int64_t tokens = 0;
+            for (int i = 0; i < job.n_data; i++)
+                for (int k = 0; data.set[i] && k < neb__set_info(data.set[i])->sides; k++)
+                    tokens += neb__set_tokens(data.set[i], k);
+            printf("%s: vocabulary %d, %" PRId64 " tokens in %d corpora, in %s\n", job.name,
+                   (int)neb__tok_vocab(data.tok), tokens, job.n_data, data.dir);
+            neb__data_free(&data);
+        }
+        neb__job_free(&job);
+    }
+    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+}
+
 static const struct {
     const char *name, *help;
     int (*run)(int argc, char **argv);
@@ -260,6 +291,7 @@ static const struct {
     {"debian", "aligned help texts from Debian's packages, for trying things out", debian},
     {"tokenizer", "train a SentencePiece tokenizer on text files", tokenizer},
     {"tokenise", "turn text files (.gz, .xz, .zst too) into a set of token shards", tokenise},
+    {"prepare", "tokenizer and token sets of a job, ahead of its training", prepare},
     {"check", "verify token sets to the last byte", check},
 };
 

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 struct options {
-    char *use, *device, *tokenize, *train, *write;
+    char *use, *device, *dtype, *tokenize, *train, *write;
     int64_t threads, layer;
     bool centre;
     struct neb_translate_config translate;
@@ -31,6 +31,7 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
     NEB_OPT(struct options, use, NEB_OPT_TEXT, "valid", NULL, "loss: which corpora of the job"),
     NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
@@ -349,8 +350,11 @@ static neb_status with_model(const struct options *o, const char *kind, neb_devi
 static neb_status evaluate(const struct options *o, char **argv, int n)
 {
     const char *kind = argv[0];
-    struct neb_device_config config = {.threads = (int)o->threads};
+    bool bf16 = o->dtype && !strcmp(o->dtype, "bf16");
+    struct neb_device_config config = {.compute = bf16 ? NEB_BF16 : NEB_F32, .threads = (int)o->threads};
     neb_device *device;
+    if (!bf16 && (!o->dtype || strcmp(o->dtype, "f32")))
+        return neb__fail(NEB_ERR_CONFIG, "eval: --dtype is f32 or bf16");
     if (!strcmp(kind, "loss")) return eval_loss(o, argv + 1, n - 1);
     if (strcmp(kind, "bleu") && strcmp(kind, "retrieval") && strcmp(kind, "nli"))
         return neb__fail(NEB_ERR_CONFIG, "eval: '%s' is not loss, bleu, retrieval or nli", kind);

@@ -46,3 +46,12 @@ float neb_schedule_lr(const struct neb_schedule *s, int64_t at)
     }
     return s->peak;
 }
+
+float neb_schedule_lr_within(const struct neb_schedule *s, int64_t at, double seconds, double limit_s)
+{
+    struct neb_schedule fits = *s;
+    if (!(limit_s > 0 && seconds > 0) || at <= s->warmup) return neb_schedule_lr(s, at);
+    double total = (double)at * limit_s / seconds;
+    if (total < (double)s->total) fits.total = total > (double)at ? (int64_t)total : at;
+    return neb_schedule_lr(&fits, at);
+}

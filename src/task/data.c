@@ -57,6 +57,7 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     struct neb_tok_train cfg = {.type = job->tokenizer.type,
                                 .vocab = (int32_t)job->tokenizer.vocab,
                                 .langs = langs[0] ? langs : NULL,
+                                .coverage = job->tokenizer.coverage,
                                 .threads = neb__pool_threads(pool)};
     struct neb_buf model;
     neb__buf_init(&model, 256u << 20);
@@ -111,6 +112,9 @@ static neb_status set_name(const struct neb_data *d, const struct neb_job_data *
     char text[2048], hex[2 * NEB_HASH_SIZE + 1], tok[2 * NEB_HASH_SIZE + 1];
     neb__hash_hex(neb__tok_hash(d->tok), tok);
     int n = snprintf(text, sizeof text, "%s|%" PRId64 "|%d", tok, d->job->train.max_len, is_pair(c));
+    if (c->copies > 1)
+        n += snprintf(text + n, sizeof text - (size_t)n, "|%" PRId64 "|%g", c->copies,
+                      d->job->tokenizer.dropout);
     for (int i = 0; i < 2; i++) {
         const char *file = i ? c->second : c->file;
         struct stat st;
@@ -137,7 +141,9 @@ static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *
                                  .paths2 = c->second ? paths2 : NULL,
                                  .sides = is_pair(c) ? 2 : 1,
                                  .lang = {lang[0], lang[1]},
-                                 .max_tokens = (int32_t)d->job->train.max_len - 2};
+                                 .max_tokens = (int32_t)d->job->train.max_len - 2,
+                                 .copies = c->copies,
+                                 .vary = d->job->tokenizer.dropout};
     struct neb_corpus_stats stats;
     neb__info("tokenising %s", c->file);
     NEB_TRY(neb__corpus_tokenise(&cfg, d->tok, pool, dir, &stats));

@@ -34,6 +34,8 @@ static const struct neb_opt data_table[] = {
     DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus"),
     DATA(use, NEB_OPT_TEXT, "train", NULL, "train, valid or test"),
     DATA(flip, NEB_OPT_BOOL, "no", NULL, "pairs: translate from the second side to the first"),
+    DATA(copies, NEB_OPT_INT, "1", NULL,
+         "so many times; all but the first are cut into other pieces (tokenizer.dropout)"),
     DATA(site, NEB_OPT_TEXT, "", NULL, "only this site has the corpus; without it: every site"),
     NEB_OPT_END,
 };
@@ -45,13 +47,17 @@ static const struct neb_opt tokenizer_table[] = {
     TOK(type, NEB_OPT_TEXT, "unigram", NULL, "when trained: unigram or bpe"),
     TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
     TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),
+    TOK(coverage, NEB_OPT_REAL, "0.9995", NULL,
+        "when trained: share of the characters that get a piece; 1 where no script has thousands"),
+    TOK(dropout, NEB_OPT_SHARE, "0.1", NULL, "bpe, data[].copies: share of merges left out"),
     TOK(cased, NEB_OPT_BOOL, "no", NULL, "WordPiece: keep upper case and accents"),
     NEB_OPT_END,
 };
 
 const struct neb_opt neb__job_train_options[] = {
     TRAIN(steps, NEB_OPT_INT, "1000", "steps", "optimizer steps"),
-    TRAIN(minutes, NEB_OPT_REAL, "0", "minutes", "stop after this time, whatever the steps; 0: no limit"),
+    TRAIN(minutes, NEB_OPT_REAL, "0", "minutes",
+          "stop after this time, whatever the steps; the schedule ends with it; 0: no limit"),
     TRAIN(tokens, NEB_OPT_INT, "4096", "tokens", "rows of a micro-batch (translation: of the source)"),
     TRAIN(micro, NEB_OPT_INT, "1", NULL, "micro-batches a step"),
     TRAIN(max_len, NEB_OPT_INT, "128", "tokens", "longest sequence"),
@@ -265,6 +271,8 @@ static neb_status bind_data(struct neb_job *j)
             return neb__doc_fail(&j->doc, path,
                                  "translation needs pairs: lang: en-de, in one tab-separated file or in "
                                  "file and second");
+        if (d->copies < 1 || d->copies > 1000)
+            return neb__doc_fail(&j->doc, path, "copies must be from 1 to 1000");
         if (!(d->weight > 0)) return neb__doc_fail(&j->doc, path, "weight must be above 0");
     }
     return NEB_OK;

@@ -28,8 +28,9 @@ struct neb_job_data {
     char *file, *second; /* second: the other side of pairs, line by line */
     char *lang;          /* "de"; pairs: "en-de" */
     double weight;
-    char *use;  /* train, valid or test */
-    bool flip;  /* pairs: the second side is the source */
+    char *use; /* train, valid or test */
+    bool flip; /* pairs: the second side is the source */
+    int64_t copies;
     char *site; /* only this site has it; NULL: all */
 };
 
@@ -38,6 +39,7 @@ struct neb_job_tokenizer {
     char *type;
     int64_t vocab, lines;
     bool cased;
+    double coverage, dropout;
 };
 
 struct neb_job_train {

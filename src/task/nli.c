@@ -21,6 +21,7 @@ const struct neb_opt neb__nli_options[] = {
     OPT(pair_len, NEB_OPT_INT, "128", "tokens", "nli: longest pair; longer ones are cut"),
     OPT(lr, NEB_OPT_REAL, "1e-4", NULL, "nli: peak learning rate"),
     OPT(weight_decay, NEB_OPT_REAL, "0.01", NULL, "nli: decoupled"),
+    OPT(dropout, NEB_OPT_REAL, "-1", NULL, "nli: while training; -1: the model's own"),
     OPT(pooling, NEB_OPT_TEXT, "mean", NULL, "nli: first (token) or mean"),
     OPT(method, NEB_OPT_TEXT, "full", NULL, "nli: full, frozen (the head alone), lora, adapter …"),
     OPT(seed, NEB_OPT_INT, "1", NULL, "nli: of the head, the order and dropout"),
@@ -54,6 +55,7 @@ static neb_status make_model(struct neb_nli *n, neb_device *device)
     for (int i = 0; i < 3; i++)
         NEB_TRY(neb__opts_set(neb__model_options, &f->model, options[i][0], options[i][1]));
     NEB_TRY(neb__opts_set(neb__model_options, &f->model, "pooling", n->c.pooling));
+    if (n->c.dropout >= 0) f->model.dropout = n->c.dropout;
     if (strcmp(f->model.kind, "encoder"))
         return neb__fail(NEB_ERR_CONFIG, "the model in %s is no encoder", f->path);
     struct neb_peft_config peft;
@@ -97,6 +99,7 @@ static neb_status check(const struct neb_nli_config *c)
     if (c->epochs < 1 || c->epochs > 1000 || c->pair_len < 8 || c->tokens < c->pair_len ||
         c->tokens > 1 << 20)
         return neb__fail(NEB_ERR_CONFIG, "nli: epochs from 1 to 1000; pair_len from 8 up to tokens");
+    if (!(c->dropout <= 0.9)) return neb__fail(NEB_ERR_CONFIG, "nli: dropout must be at most 0.9");
     if (!(c->lr > 0 && c->lr < 1)) return neb__fail(NEB_ERR_CONFIG, "nli: lr must be between 0 and 1");
     return NEB_OK;
 }

@@ -10,7 +10,7 @@
 
 struct neb_nli_config {
     int64_t epochs, tokens, pair_len, seed;
-    double lr, weight_decay;
+    double lr, weight_decay, dropout;
     char *pooling, *method;
 };
 

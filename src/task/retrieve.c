@@ -124,6 +124,19 @@ neb_status neb__centre(float *x, int n, int64_t width)
     return NEB_OK;
 }
 
+/* Sixteen sums, so that the compiler may use vectors. */
+static float dot_of(const float *a, const float *b, int64_t n)
+{
+    enum { LANES = 16 };
+    float part[LANES] = {0}, sum = 0;
+    int64_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        for (int i = 0; i < LANES; i++) part[i] += a[k + i] * b[k + i];
+    for (; k < n; k++) sum += a[k] * b[k];
+    for (int i = 0; i < LANES; i++) sum += part[i];
+    return sum;
+}
+
 neb_status neb__retrieve(const float *a, const float *b, int n, int64_t width, struct neb_retrieval *out)
 {
     float *best = neb__malloc((size_t)n * sizeof *best + 1);
@@ -138,8 +151,7 @@ neb_status neb__retrieve(const float *a, const float *b, int n, int64_t width, s
         float top = -INFINITY;
         int nearest = -1;
         for (int j = 0; j < n; j++) {
-            float dot = 0;
-            for (int64_t k = 0; k < width; k++) dot += a[i * width + k] * b[j * width + k];
+            float dot = dot_of(a + i * width, b + j * width, width);
             if (dot > top) top = dot, nearest = j;
             if (dot > best[j]) best[j] = dot, from[j] = i;
         }

@@ -5,7 +5,9 @@
  * threads, and memory is a few chunks whatever the corpus' size. */
 #include "text/corpus.h"
 #include "text/lines.h"
+#include "text/vary.h"
 #include "base/mem.h"
+#include "base/rng.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -23,7 +25,7 @@ struct span {
 };
 
 struct piece {
-    struct neb_buf ids;          /* int32_t */
+    struct neb_buf ids, plain;   /* int32_t; plain: the usual cut of one text */
     struct span text[2 * PIECE]; /* of each text: first id, number */
     neb_status status;
     char why[200];
@@ -38,17 +40,31 @@ struct job {
     struct neb_buf bytes;             /* of the chunk */
     struct span line[CHUNK_LINES][2]; /* into bytes */
     int lines;
+    int64_t copy, before; /* before: lines of this copy in earlier chunks */
+    struct neb_vary *vary;
     struct piece piece[PIECES];
 };
 
 /* ---- encoding ------------------------------------------------------------------------------------------------- */
+
+/* The first copy as the tokenizer cuts it, the others in ways of their own. */
+static neb_status encode_text(const struct job *j, const char *text, size_t n, uint64_t number,
+                              struct piece *p)
+{
+    if (!j->copy) return neb__tok_encode(j->tok, text, n, &p->ids);
+    neb__buf_clear(&p->plain);
+    NEB_TRY(neb__tok_encode(j->tok, text, n, &p->plain));
+    return neb__vary_cut(j->vary, (const int32_t *)(const void *)p->plain.data,
+                         p->plain.len / sizeof(int32_t), neb__mix64((uint64_t)j->copy) + number, &p->ids);
+}
 
 static neb_status encode_line(const struct job *j, int line, struct piece *p)
 {
     for (int s = 0; s < j->cfg->sides; s++) {
         size_t before = p->ids.len / sizeof(int32_t);
         const struct span *t = &j->line[line][s];
-        NEB_TRY(neb__tok_encode(j->tok, (const char *)j->bytes.data + t->at, t->n, &p->ids));
+        NEB_TRY(encode_text(j, (const char *)j->bytes.data + t->at, t->n,
+                            2 * (uint64_t)(j->before + line) + (uint64_t)s, p));
         p->text[2 * (line % PIECE) + s] = (struct span){before, p->ids.len / sizeof(int32_t) - before};
     }
     return NEB_OK;
@@ -127,6 +143,7 @@ static neb_status flush_chunk(struct job *j, struct neb_pool *pool)
         if (j->piece[i].status != NEB_OK)
             return neb__fail(j->piece[i].status, "tokenising: %s", j->piece[i].why);
     for (int i = 0; i < j->lines; i++) NEB_TRY(write_line(j, i));
+    j->before += j->lines;
     j->lines = 0;
     neb__buf_clear(&j->bytes);
     return NEB_OK;
@@ -207,7 +224,7 @@ static neb_status read_file(struct job *j, struct neb_pool *pool, const char *pa
     return s;
 }
 
-static neb_status run(struct job *j, struct neb_pool *pool)
+static neb_status run_copy(struct job *j, struct neb_pool *pool)
 {
     const struct neb_corpus_cfg *c = j->cfg;
     for (int i = 0; c->paths[i]; i++) {
@@ -215,7 +232,17 @@ static neb_status run(struct job *j, struct neb_pool *pool)
         if (c->paths2 && !second) return neb__fail(NEB_ERR_CONFIG, "%s has no second side", c->paths[i]);
         NEB_TRY(read_file(j, pool, c->paths[i], second));
     }
-    NEB_TRY(flush_chunk(j, pool));
+    return flush_chunk(j, pool);
+}
+
+static neb_status run(struct job *j, struct neb_pool *pool)
+{
+    const struct neb_corpus_cfg *c = j->cfg;
+    if (c->copies > 1) NEB_TRY(neb__vary_create(j->tok, c->vary, &j->vary));
+    for (j->copy = 0; j->copy < (c->copies > 1 ? c->copies : 1); j->copy++) {
+        j->before = 0;
+        NEB_TRY(run_copy(j, pool));
+    }
     if (!j->stats->samples)
         return neb__fail(NEB_ERR_CONFIG, "nothing usable in %" PRId64 " lines of %s%s: is it %s?",
                          j->stats->lines, c->paths[0], c->paths[1] ? ", …" : "",
@@ -240,7 +267,10 @@ neb_status neb__corpus_tokenise(const struct neb_corpus_cfg *cfg, const struct n
     j->stats = stats;
     j->max_tokens = cfg->max_tokens > 0 ? cfg->max_tokens : 510;
     neb__buf_init(&j->bytes, CHUNK_BYTES + 4 * NEB_MAX_LINE);
-    for (int i = 0; i < PIECES; i++) neb__buf_init(&j->piece[i].ids, MAX_IDS);
+    for (int i = 0; i < PIECES; i++) {
+        neb__buf_init(&j->piece[i].ids, MAX_IDS);
+        neb__buf_init(&j->piece[i].plain, MAX_IDS);
+    }
     neb_status s = neb__set_create(dir, &info, cfg->shard_bytes, &j->writer);
     if (s == NEB_OK) {
         s = run(j, pool);
@@ -250,7 +280,11 @@ neb_status neb__corpus_tokenise(const struct neb_corpus_cfg *cfg, const struct n
             neb__set_abandon(j->writer);
     }
     neb__buf_free(&j->bytes);
-    for (int i = 0; i < PIECES; i++) neb__buf_free(&j->piece[i].ids);
+    for (int i = 0; i < PIECES; i++) {
+        neb__buf_free(&j->piece[i].ids);
+        neb__buf_free(&j->piece[i].plain);
+    }
+    neb__vary_free(j->vary);
     neb__free(j);
     return s;
 }

@@ -14,6 +14,8 @@ struct neb_corpus_cfg {
     int32_t max_tokens;  /* longer texts are divided evenly, longer pairs left out; 0: 510 */
     double max_ratio;    /* pairs whose token counts differ by more are left out; 0: no such limit */
     int64_t shard_bytes; /* 0: 256 MiB */
+    int64_t copies; /* the text so many times; all but the first are cut in other ways (vary.h); 0: once */
+    double vary;    /* share of merges left out in these */
 };
 
 struct neb_corpus_stats {

@@ -39,6 +39,11 @@ const uint8_t *neb__tok_special_map(const struct neb_tok *tok)
     return tok->special_map;
 }
 
+int neb__tok_marks_spaces(const struct neb_tok *tok)
+{
+    return tok->sp != NULL;
+}
+
 const struct neb_hash *neb__tok_hash(const struct neb_tok *tok)
 {
     return &tok->hash;

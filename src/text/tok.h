@@ -46,7 +46,8 @@ int32_t neb__tok_special(const struct neb_tok *tok, enum neb_special which); /* 
 int32_t neb__tok_lang(const struct neb_tok *tok, const char *lang);          /* id of <2LANG>, or -1 */
 int32_t neb__tok_id(const struct neb_tok *tok, const char *piece);           /* or -1 */
 const char *neb__tok_piece(const struct neb_tok *tok, int32_t id);           /* or NULL */
-const uint8_t *neb__tok_special_map(const struct neb_tok *tok);  /* (vocab) 1: never masked, never drawn */
+const uint8_t *neb__tok_special_map(const struct neb_tok *tok); /* (vocab) 1: never masked, never drawn */
+int neb__tok_marks_spaces(const struct neb_tok *tok); /* SentencePiece: a piece that begins a word says so */
 const struct neb_hash *neb__tok_hash(const struct neb_tok *tok); /* of the file's bytes */
 
 /* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8 become

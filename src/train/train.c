@@ -286,7 +286,8 @@ static neb_status save(struct trainer *t)
 static neb_status one_step(struct trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
-    float lr = neb_schedule_lr(&t->schedule, t->progress.step);
+    float lr = neb_schedule_lr_within(&t->schedule, t->progress.step, t->progress.seconds,
+                                      60 * t->job->train.minutes);
     struct neb_work_step step = {0};
     neb_status s = neb__work_step(t->work, lr, &step);
     t->skipped = s == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
