@@ -3,7 +3,8 @@ step takes longer, with checkpoints. Without NEBULA_WAN_SITE it trains alone: th
 
 INIT names a model folder of `nebula-i train` to begin with: its parameters and its tokenizer (where the package sentencepiece
 is missing, bytes are the tokens). At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would. SEED: of the
-model and of the order of the text.
+model and of the order of the text. DEVICE: where the model lies; DTYPE=bf16: its parameters are; DTYPE=rounded:
+fp32 that begin with bf16's values.
 """
 
 import json
@@ -25,6 +26,7 @@ CONTEXT = 64
 BATCH, STEPS = int(os.environ.get("BATCH", 16)), int(os.environ.get("STEPS", 300))
 PACE, CRASH = float(os.environ.get("PACE", 0)), int(os.environ.get("CRASH", 0))
 SEED = int(os.environ.get("SEED", 1))
+DEVICE, DTYPE = os.environ.get("DEVICE", "cpu"), os.environ.get("DTYPE")
 SITE, INIT = os.environ.get("NEBULA_WAN_SITE"), os.environ.get("INIT")
 
 
@@ -47,7 +49,8 @@ def windows(files):
 
 
 def loss_of(model, ids):
-    return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    ids = ids.to(DEVICE)
+    return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
 def make():
@@ -61,6 +64,9 @@ def make():
         model.load_state_dict(first)
     else:
         model = GPT(hidden=64, layers=2, heads=2, positions=CONTEXT)
+    model.to(DEVICE, torch.bfloat16 if DTYPE else None)
+    if DTYPE == "rounded":
+        model.float()
     return model, torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, betas=(0.9, 0.98))
 
 
@@ -106,7 +112,7 @@ def as_site(train, held_out):
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                             "run": run.state_dict()}, kept)
         now = run.status()
-    torch.save(model.state_dict(), f"model-{SITE}.pt")
+    torch.save({n: t.cpu() for n, t in model.state_dict().items()}, f"model-{SITE}.pt")
     with torch.no_grad():
         print(json.dumps({"site": SITE, "steps": run.steps, "loss": loss_of(model, held_out).item(),
                           "resumed": bool(state), **{k: now[k] for k in

@@ -1,6 +1,6 @@
 """PyTorch sites in the WAN laboratory (100 Mbit/s, 50 ms): quality, a killed site, a native site beside a PyTorch one.
 
-    NEBULA=build/release/nebula-i PYTHON tests/python/lab_torch.py [quality] [killed] [mixed]
+    NEBULA=build/release/nebula-i PYTHON tests/python/lab_torch.py [quality] [killed] [mixed] [gpu]
 
 PYTHON is an interpreter with torch. Each part says what it measured and ends with a status other than 0 when it fails.
 """
@@ -29,7 +29,7 @@ def lab(folder, *commands, **environment):
     print("".join("    " + line + "\n" for line in p.stdout.splitlines()), end="")
     if p.returncode:
         sys.exit(f"FAIL: a site ended with status {p.returncode}")
-    return [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
+    return sorted((json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")), key=lambda s: s["site"])
 
 
 def same_end(a, b):
@@ -104,7 +104,29 @@ def mixed(folder):
         sys.exit("FAIL: the native site and the PyTorch site did not end with one model")
 
 
-PARTS = {"quality": quality, "killed": killed, "mixed": mixed}
+def gpu(folder):
+    """Site a's parameters lie on a GPU, site b's in the host's memory; then a bf16 model on the GPU beside an fp32 one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("gpu: skipped, torch sees no GPU")
+        return
+    for dtype, other in (("", ""), ("bf16", "rounded")):
+        made = pathlib.Path(folder, dtype or "fp32")
+        made.mkdir()
+        make_sites(made, addresses=["a:7400", "b:7400"])
+        write_job(made, rung="int4", interval=10, round_seconds=5, tokens=2 * BATCH * CONTEXT * 300)
+        a, b = lab(made, f"DEVICE=cuda DTYPE={dtype} {SITE}", f"DTYPE={other} {SITE}", PACE="0.05", BATCH=str(BATCH))
+        same_end(a, b)
+        x, y = (torch.load(made / f"model-{s}.pt", weights_only=True) for s in "ab")
+        same = x.keys() == y.keys() and all(torch.equal(x[n], y[n].to(x[n].dtype)) for n in x)
+        print(f"gpu, {dtype or 'fp32'}: record {a['applied']}, root {a['root'][:16]}, {a['steps']} steps on the GPU, {b['steps']} on the CPU, "
+              f"losses {a['loss']:.4f} and {b['loss']:.4f}, the models are {'equal' if same else 'different'}")
+        if not same or not a["merges"]:
+            sys.exit("FAIL: the GPU's site and the CPU's did not end with one model")
+
+
+PARTS = {"quality": quality, "killed": killed, "mixed": mixed, "gpu": gpu}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PARTS:

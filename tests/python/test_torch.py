@@ -81,6 +81,20 @@ class Slots(unittest.TestCase):
             self.assertTrue(torch.equal(flat[3:-2], values[:-5].to(tensor.dtype)))
             self.assertTrue(torch.equal(flat[:3], before.reshape(-1)[:3]))
 
+    @unittest.skipUnless(torch.cuda.is_available(), "torch sees no GPU")
+    def test_a_gpu_keeps_fp32(self):
+        for tensor in (torch.zeros(6, 10), torch.zeros(6, 10, dtype=torch.bfloat16), torch.zeros(10, 6).T):
+            tensor = tensor.cuda()
+            values, back, slot = self.roundtrip(tensor)
+            self.assertTrue(torch.equal(back[: len(values) - 5], values[: len(values) - 5]), tensor.dtype)
+            self.assertTrue(torch.equal(tensor.reshape(-1)[3:-2].cpu(), values[:-5].to(tensor.dtype)))
+            self.assertTrue(slot.finite())
+        model = nn.Linear(4, 4).bfloat16().cuda()
+        masters = {n: p.detach().float().clone() for n, p in model.named_parameters()}
+        module_slots(model, None, masters)[0].write(0, 16, values.data_ptr())
+        self.assertTrue(torch.equal(masters["weight"].cpu().flatten(), values[:16]))
+        self.assertTrue(torch.equal(model.weight.detach().cpu().flatten(), values[:16].bfloat16()))
+
     def test_bf16_changes_of_the_optimizer_are_seen_in_full(self):
         p = torch.zeros(64, dtype=torch.bfloat16)
         values, _, slot = self.roundtrip(p)
