@@ -193,6 +193,44 @@ static void saw_tooth_and_jitter(void **state)
         }
 }
 
+/* A fast line and intervals hardly longer than what they are made of: coding and syncing take 20 ms of 100, now and then
+ * 90. Nothing is sent that does not fit its interval, and H settles: ten minutes of it change it a few times, not a thousand. */
+static void short_intervals_do_not_flap(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct neb_rate_config c = base_config();
+        c.prefer = seed % 2 ? NEB_PREFER_QUALITY : NEB_PREFER_COST;
+        c.fragments = 1 + (int)(seed / 2 % 4);
+        c.h = 8 * c.fragments;
+        c.values = 6e6;
+        c.keep_class = true;
+        struct sim s;
+        struct neb_rng rng = {seed};
+        sim_init(&s, &c, 1);
+        int late_changes = 0, stretched = 0;
+        for (int i = 0; i < 6000; i++) {
+            int h = s.d.h;
+            const struct neb_rate_rung *rung = s.d.rung;
+            s.in.step = 0.0125;
+            s.in.rtt = 0.001;
+            s.in.overhead = neb__rng_uniform(&rng) < 0.03 ? 0.09 : 0.02;
+            neb__rate_decide(s.rate, &s.in, &s.d);
+            assert_true(s.d.bytes <= s.d.ceiling * (1 + 1e-9));
+            bool moved = i && (s.d.h != h || s.d.rung != rung);
+            late_changes += moved && i >= 3000;
+            stretched += s.d.h > c.h;
+            if (s.d.kind != NEB_RATE_SEND) continue;
+            double goodput = 1e8 * (0.5 + neb__rng_uniform(&rng));
+            neb__rate_sample(s.rate, -1, goodput);
+            neb__rate_sent(s.rate, s.d.bytes, s.d.bytes / goodput);
+        }
+        if (late_changes > 40) fail_msg("seed %d: %d changes in 3000 intervals", (int)seed, late_changes);
+        assert_true(stretched > 0);
+        neb__rate_destroy(s.rate);
+    }
+}
+
 static void outage(void **state)
 {
     (void)state;
@@ -451,6 +489,7 @@ int main(void)
         cmocka_unit_test(constant_lines),
         cmocka_unit_test(falls_to_a_tenth_and_back),
         cmocka_unit_test(saw_tooth_and_jitter),
+        cmocka_unit_test(short_intervals_do_not_flap),
         cmocka_unit_test(outage),
         cmocka_unit_test(peers_with_slow_ingress_count),
         cmocka_unit_test(egress_costs_are_capped),

@@ -8,6 +8,11 @@
  * Staying needs bytes <= ceiling, moving 0.8 of it (0.95 to fewer bytes a second when staying is impossible): no
  * flapping at an edge.
  *
+ * When an interval is hardly longer than what it is made of (a fast line and rounds of a tenth of a second), T is a small
+ * difference of numbers that jitter: one slow sync of the disk, one late wake-up, and nothing fits for a moment. H grows
+ * at once then, as the ceiling asks. Coming back costs nothing to put off, so it waits the longer the shorter the last
+ * way back lasted: until the smaller H would have fitted 0, then 4, 8, … 1024 intervals in a row.
+ *
  * The choice. `cost`: the cheapest acceptable rung, at the largest H for which the guard has evidence. `quality`: the
  * most faithful rung that fits at nominal H. If nothing acceptable fits, H grows up to 4 times nominal; then a change
  * of class is proposed; then nothing is sent, and training goes on. Back from sparse to dense only after 8 intervals
@@ -22,7 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WINDOW = 3, ROOM_NEEDED = 8 };
+enum { WINDOW = 3, ROOM_NEEDED = 8, LONG_AGO = 1 << 20, RELAPSES_MAX = 9 };
 
 static const double margin = 0.9, less_margin = 0.95, more_margin = 0.8, cut_after_exceeding = 0.4,
                     probe_bytes = 65536;
@@ -50,6 +55,11 @@ struct neb_rate {
     double hold_line;
     double confirmed; /* most bytes/s seen to fit */
     int room;         /* sparse: intervals in a row in which dense would have had room */
+    /* An H that the line stretched. */
+    int asked;      /* the guard's H at the last decision */
+    int relapses;   /* ways back in a row that did not last */
+    int calm;       /* intervals in a row in which a smaller H would have fitted */
+    int since_back; /* intervals since the last way back */
 };
 
 neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rate **out)
@@ -73,7 +83,8 @@ neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rat
     if (!r) return neb__fail(NEB_ERR_NOMEM, "no memory for the rate controller");
     r->c = *c;
     r->cls = c->cls;
-    r->h = c->h;
+    r->h = r->asked = c->h;
+    r->since_back = LONG_AGO;
     for (int i = 0; i < c->rung_count; i++) r->per_value[i] = c->rungs[i].bytes;
     neb__guard_init(&r->guard, &r->c);
     *out = r;
@@ -222,6 +233,7 @@ static void say_send(const struct neb_rate *r, const struct neb_rate_decision *d
     const char *why = forced                              ? "it is forced"
                       : isinf(d->ceiling)                 ? "it is the cheapest, to measure the line"
                       : r->exceeded                       ? "the last parcel was late"
+                      : r->calm                           ? "a smaller H did not last"
                       : d->h > neb__guard_h(&r->guard)    ? "nothing acceptable fits without a larger H"
                       : r->c.prefer == NEB_PREFER_QUALITY ? "it is the most faithful that fits"
                                                           : "it is the cheapest that does no harm";
@@ -285,6 +297,30 @@ static bool room_for_dense(struct neb_rate *r, const struct neb_rate_input *in, 
     return r->room >= ROOM_NEEDED;
 }
 
+static int patience(const struct neb_rate *r)
+{
+    return r->relapses ? 2 << r->relapses : 0;
+}
+
+/* A choice with another H than the present one: whether it must wait. */
+static bool too_early(struct neb_rate *r, int h)
+{
+    int now = neb__guard_h(&r->guard);
+    bool stretched = r->rung && r->h > r->asked && now >= r->asked; /* by the line; and no harm was seen */
+    if (r->since_back < LONG_AGO) r->since_back++;
+    if (r->rung && h > r->h && h > now) {
+        bool lasted = r->since_back > 32 + 4 * patience(r);
+        r->relapses = lasted ? 0 : r->relapses < RELAPSES_MAX ? r->relapses + 1 : RELAPSES_MAX;
+    }
+    if (!stretched || h >= r->h) {
+        r->calm = 0;
+        return false;
+    }
+    if (r->can_stay && ++r->calm <= patience(r)) return true;
+    r->calm = r->since_back = 0;
+    return false;
+}
+
 void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struct neb_rate_decision *out)
 {
     struct neb_rate_decision d = {.cls = r->cls, .h = neb__guard_h(&r->guard), .ceiling = INFINITY};
@@ -312,12 +348,18 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
                  "Change to the dense class: it would fit twice since %d intervals.", ROOM_NEEDED);
     } else {
         int rung = choose_with_h(r, in, r->cls, rate, &d.h, &d.ceiling);
+        if (rung >= 0 && too_early(r, d.h)) {
+            rung = (int)(r->rung - r->c.rungs);
+            d.h = r->h;
+            d.ceiling = ceiling_for(r, in, rate, d.h);
+        }
         if (rung >= 0)
             send(r, in, rung, false, rate, &d);
         else
             hold_or_change(r, in, rate, &d);
     }
     r->exceeded = false;
+    r->asked = neb__guard_h(&r->guard);
     *out = d;
 }
 
