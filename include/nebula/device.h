@@ -379,6 +379,22 @@ struct neb_best {
     neb_dtype type;
 };
 
+/* One column of each row, drawn from softmax(x / temperature): the one with the largest
+ *     x / temperature - log(-log(1 - d)),   d = min((word + 1/2) / 2^32, 1 - 2^-24) as a float,
+ * of equal ones the lower. `word` is number column % 4 of what Philox4x32-10 gives with the key {seed, op} and the counter
+ * {column / 4, position, sample, step}: so the draw depends on neither packing nor device, but for the last bits of the
+ * scores. A column with -inf or NaN is never drawn while there is another. */
+struct neb_sample {
+    const void *x;           /* (rows, cols) */
+    int32_t *id;             /* (rows) */
+    const uint32_t *sample;  /* (rows) global sample id */
+    const int32_t *position; /* (rows) in its sequence */
+    int64_t rows, cols;
+    float temperature;       /* > 0 */
+    uint32_t seed, op, step; /* host: a recording keeps them. A sample id that is drawn once needs no step */
+    neb_dtype type;
+};
+
 /* Backward of linear, given g = gradient of (x w^T + bias), that is, after the activation's own backward:
  *   dx (+)= alpha * g w, times x_act'(x_pre) when x_act is not NONE (x was act(x_pre) and nobody else reads x);
  *   dx_colsum (+)= column sums of that dx (bias gradient of the layer that made x);
@@ -623,6 +639,10 @@ struct neb_device_ops {
     neb_status (*pack_linear)(void *dev, const struct neb_pack_linear *);
     neb_status (*attn_listed)(void *dev,
                               const struct neb_attn_listed *); /* [optional]: rows are moved instead */
+
+    /* for replaced-token detection */
+    neb_status (*sample)(void *dev,
+                         const struct neb_sample *); /* [optional]: drawn by the host in its stead */
 };
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);

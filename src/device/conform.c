@@ -306,7 +306,7 @@ neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t see
                             struct neb_conform_result *out)
 {
     static const struct neb_cf_case *const groups[] = {neb__cf_basic, neb__cf_rows, neb__cf_loss,
-                                                       neb__cf_fused, neb__cf_attn};
+                                                       neb__cf_fused, neb__cf_pick, neb__cf_attn};
     struct neb_cf *c = NEB_NEW(struct neb_cf);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for the conformance suite");
     *out = (struct neb_conform_result){0};

@@ -1,4 +1,4 @@
-/* conform_fused.c: linear layers, also over packed weights, the output layer with its loss, the best of each row. */
+/* conform_fused.c: linear layers, also over packed weights, the output layer with its loss. */
 #include "device/conform.h"
 #include "device/conform_targets.h"
 
@@ -191,90 +191,9 @@ static void case_linear_xent(struct neb_cf *c)
     if (want & 4) neb__cf_near(c, "db", &db, wdb, 1e-3);
 }
 
-/* Whether `column` of x comes before `other`. */
-static bool precedes(const double *x, int64_t column, int64_t other)
-{
-    return x[column] > x[other] || (x[column] == x[other] && column < other);
-}
-
-static void check_best_row(struct neb_cf *c, const double *x, int64_t cols, int k, const float *value,
-                           const int32_t *id)
-{
-    bool fits = true;
-    for (int j = 0; j < k; j++) {
-        int64_t before = 0;
-        if (j >= cols) {
-            fits = fits && id[j] == -1 && value[j] == -INFINITY;
-            continue;
-        }
-        fits = fits && id[j] >= 0 && id[j] < cols;
-        if (!fits) break;
-        for (int64_t i = 0; i < cols; i++) before += precedes(x, i, id[j]);
-        fits = before == j && (double)value[j] == x[id[j]];
-    }
-    neb__cf_true(c, "the best of a row, in order", fits);
-}
-
-/* Calls the slot and compares. */
-static void check_best(struct neb_cf *c, int64_t rows, int64_t cols, int k, const double *v, int lse)
-{
-    double *want = neb__cf_doubles(c, rows);
-    struct neb_cf_t x = neb__cf_values(c, rows * cols, c->type, v),
-                    value = neb__cf_poison(c, rows * k, NEB_F32), id = neb__cf_poison(c, rows * k, NEB_I32),
-                    sum = neb__cf_poison(c, rows, NEB_F32);
-    struct neb_best a = {x.p, value.p, id.p, lse ? sum.p : NULL, rows, cols, k, c->type};
-    float *got = (float *)neb__cf_doubles(c, rows * k);
-    int32_t *got_id = (int32_t *)neb__cf_doubles(c, rows * k);
-    if (!neb__cf_ok(c, c->ops->best(c->dev, &a)) ||
-        !neb__cf_ok(c, c->ops->download(c->dev, got, value.p, (size_t)(rows * k) * 4)) ||
-        !neb__cf_ok(c, c->ops->download(c->dev, got_id, id.p, (size_t)(rows * k) * 4)))
-        return;
-    for (int64_t r = 0; r < rows; r++) {
-        double total = 0;
-        for (int64_t i = 0; i < cols; i++) total += exp(x.v[r * cols + i]);
-        want[r] = log(total);
-        check_best_row(c, x.v + r * cols, cols, k, got + r * k, got_id + r * k);
-    }
-    if (lse) neb__cf_near(c, "lse", &sum, want, 1);
-}
-
-static void case_best(struct neb_cf *c)
-{
-    if (!have(c, c->ops->best)) return;
-    const int64_t rows = neb__cf_dim(c, 20), cols = neb__cf_dim(c, 700);
-    const int k = 1 + neb__cf_below(c, 24), equal = neb__cf_below(c, 2), lse = neb__cf_below(c, 4) > 0;
-    neb__cf_shape(c, "%d of %lld x %lld, equal ones %d", k, (long long)rows, (long long)cols, equal);
-    double *v = neb__cf_doubles(c, rows * cols);
-    for (int64_t i = 0; i < rows * cols; i++)
-        v[i] = equal ? neb__cf_below(c, 40) * 0.25 : 4 * neb__rng_normal(&c->rng);
-    check_best(c, rows, cols, k, v, lse);
-}
-
-/* Rows as long as vocabularies, in the orders that are hardest for a search that throws out early: everything equal,
- * ever larger, ever smaller, hardly a value above -inf. */
-static void case_best_wide(struct neb_cf *c)
-{
-    if (!have(c, c->ops->best)) return;
-    static const int most[] = {1, 4, 10, 64, 100, 300};
-    const int kind = neb__cf_below(c, 6), k = most[neb__cf_below(c, 6)];
-    const int64_t rows = 1 + neb__cf_below(c, 5), cols = 2000 + neb__cf_below(c, 28000);
-    neb__cf_shape(c, "%d of %lld x %lld, kind %d", k, (long long)rows, (long long)cols, kind);
-    double *v = neb__cf_doubles(c, rows * cols);
-    for (int64_t i = 0; i < rows * cols; i++) {
-        const int64_t at = i % cols;
-        switch (kind) {
-        case 0: v[i] = 1.5; break;
-        case 1: v[i] = (double)at / 4096; break;
-        case 2: v[i] = (double)-at / 4096; break;
-        case 3: v[i] = neb__cf_below(c, 2000) ? -INFINITY : neb__rng_normal(&c->rng); break;
-        default: v[i] = 4 * neb__rng_normal(&c->rng);
-        }
-        if (kind == 3 && at == 0) v[i] = 0; /* one value at least */
-    }
-    check_best(c, rows, cols, k, v, 1);
-}
-
 const struct neb_cf_case neb__cf_fused[] = {
-    {"linear", case_linear, 24}, {"linear_bwd", case_linear_bwd, 30}, {"linear_xent", case_linear_xent, 24},
-    {"best", case_best, 24},     {"best_wide", case_best_wide, 16},   {0},
+    {"linear", case_linear, 24},
+    {"linear_bwd", case_linear_bwd, 30},
+    {"linear_xent", case_linear_xent, 24},
+    {0},
 };

@@ -1,18 +1,17 @@
-/* sample.c: drawing from softmax(logits) by inverting the distribution: one uniform number a row, Philox keyed by seed and
- * counted by (row's place, sample), so it needs no state and repeats anywhere. A row costs one exponential a token; rows
- * are shared out over the pool, so the host's part of a step stays small beside the device's. */
+/* sample.c: the generator's choices, and what the discriminator is asked about them. The device draws (tensor/sampling.h):
+ * sample ids and positions go up, one id a masked row comes down. Where it cannot, the logits come down and the pool draws
+ * by the same rule. */
 #include "task/sample.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "base/rng.h"
-
-#include <math.h>
-#include <string.h>
+#include "tensor/sampling.h"
 
 struct neb_sampler {
     struct neb_sampler_config c;
-    struct neb_pool *pool;
     int32_t vocab;
+    neb_buffer *who, *id; /* the device draws: (masked) samples and positions; choices */
+    uint32_t *host_who;
+    struct neb_pool *pool; /* the host draws */
     float *logits;
     int32_t *sampled, *input, *label;
     float *weight;
@@ -22,7 +21,13 @@ struct neb_sampler {
 static neb_status make_room(struct neb_sampler *s)
 {
     size_t rows = (size_t)s->c.rows, masked = (size_t)s->c.masked;
-    if (s->c.draws) {
+    if (s->c.draws && neb__has_sample(s->c.dev)) {
+        NEB_TRY(neb_buffer_create(s->c.dev, masked * 2 * sizeof *s->host_who, &s->who));
+        NEB_TRY(neb_buffer_create(s->c.dev, masked * sizeof *s->sampled, &s->id));
+        s->host_who = NEB_NEW_ARRAY(uint32_t, masked * 2);
+        if (!s->host_who)
+            return neb__fail(NEB_ERR_NOMEM, "out of memory for a sampler of %d rows", s->c.rows);
+    } else if (s->c.draws) {
         s->logits = neb__malloc(masked * (size_t)s->vocab * sizeof *s->logits);
         if (!s->logits)
             return neb__fail(NEB_ERR_NOMEM, "out of memory for the logits of %d rows", s->c.masked);
@@ -56,6 +61,9 @@ void neb__sampler_free(struct neb_sampler *s)
 {
     if (!s) return;
     neb__pool_destroy(s->pool);
+    neb_buffer_destroy(s->who);
+    neb_buffer_destroy(s->id);
+    neb__free(s->host_who);
     neb__free(s->logits);
     neb__free(s->sampled);
     neb__free(s->input);
@@ -69,39 +77,45 @@ int32_t *neb__sampler_room(struct neb_sampler *s)
     return s->sampled;
 }
 
-/* The logits become their exponentials; the token at which their sum passes u of the whole. */
-static int32_t invert(float *x, int32_t n, double u)
+/* A sample id stands for one drawing of a text: nothing needs to be told apart by step. */
+static struct neb_sampling how(const struct neb_sampler *s)
 {
-    float top = -INFINITY;
-    for (int32_t v = 0; v < n; v++) top = x[v] > top ? x[v] : top;
-    double sum = 0;
-    for (int32_t v = 0; v < n; v++) {
-        x[v] = expf(x[v] - top);
-        sum += (double)x[v];
-    }
-    double left = u * sum;
-    int32_t last = 0;
-    for (int32_t v = 0; v < n; v++) {
-        if (x[v] > 0) last = v; /* rounding may leave a rest: then the last possible one */
-        left -= (double)x[v];
-        if (left < 0) return v;
-    }
-    return last;
+    return (struct neb_sampling){.seed = s->c.seed, .op = 0x5a3b1e01u, .temperature = 1};
 }
 
 static void draw_row(void *arg, int task, int worker)
 {
     struct neb_sampler *s = arg;
-    const struct neb_batch *b = s->batch;
-    const struct neb_side *side = &b->side[0];
+    const struct neb_side *side = &s->batch->side[0];
+    const struct neb_sampling h = how(s);
     (void)worker;
-    s->sampled[task] = 0;
-    if (!(b->loss.weight[task] > 0)) return;
-    int32_t row = b->loss.rows[task];
-    uint32_t key[2] = {s->c.seed, 0x5a3b1e01u}, r[4];
-    neb__philox((uint32_t[4]){0, (uint32_t)side->at[row], side->sample[row], 0}, key, r);
-    double u = ((double)r[0] + (double)(r[1] >> 11) * 0x1p-21) * 0x1p-32;
-    s->sampled[task] = invert(s->logits + (size_t)task * (size_t)s->vocab, s->vocab, u);
+    if (!(s->batch->loss.weight[task] > 0)) return;
+    int32_t row = s->batch->loss.rows[task];
+    s->sampled[task] = neb__sample_on_host(&h, s->logits + (size_t)task * (size_t)s->vocab, s->vocab,
+                                           side->sample[row], side->at[row]);
+}
+
+static neb_status draw_on_host(struct neb_sampler *s, const struct neb_batch *b, const neb_buffer *logits)
+{
+    NEB_TRY(neb_buffer_download(logits, s->logits, (size_t)b->loss.n * (size_t)s->vocab * sizeof *s->logits));
+    s->batch = b;
+    neb__pool_run(s->pool, draw_row, s, b->loss.n);
+    return NEB_OK;
+}
+
+static neb_status draw_on_device(struct neb_sampler *s, const struct neb_batch *b, const neb_buffer *logits)
+{
+    const struct neb_side *side = &b->side[0];
+    const size_t n = (size_t)b->loss.n;
+    const struct neb_sampling h = how(s);
+    for (size_t i = 0; i < n; i++) {
+        const bool counts = b->loss.weight[i] > 0;
+        s->host_who[i] = counts ? side->sample[b->loss.rows[i]] : 0;
+        s->host_who[n + i] = counts ? (uint32_t)side->at[b->loss.rows[i]] : 0;
+    }
+    NEB_TRY(neb_buffer_upload(s->who, s->host_who, 2 * n * sizeof *s->host_who));
+    NEB_TRY(neb__sample_rows(&h, logits, b->loss.n, s->vocab, s->who, s->id));
+    return neb_buffer_download(s->id, s->sampled, n * sizeof *s->sampled);
 }
 
 static neb_status fits(const struct neb_sampler *s, const struct neb_batch *b)
@@ -115,9 +129,9 @@ neb_status neb__sampler_draw(struct neb_sampler *s, const struct neb_batch *b, c
                              int32_t **sampled)
 {
     NEB_TRY(fits(s, b));
-    NEB_TRY(neb_buffer_download(logits, s->logits, (size_t)b->loss.n * (size_t)s->vocab * sizeof *s->logits));
-    s->batch = b;
-    neb__pool_run(s->pool, draw_row, s, b->loss.n);
+    if (b->loss.n > 0) NEB_TRY(s->who ? draw_on_device(s, b, logits) : draw_on_host(s, b, logits));
+    for (int32_t i = 0; i < b->loss.n; i++)
+        if (!(b->loss.weight[i] > 0)) s->sampled[i] = 0;
     *sampled = s->sampled;
     return NEB_OK;
 }

@@ -10,6 +10,7 @@ struct neb_sampler;
 
 struct neb_sampler_config {
     const struct neb_tok *tok;
+    neb_device *dev;      /* where the logits are */
     int32_t rows, masked; /* the largest batch */
     uint32_t seed;
     int threads;
@@ -19,8 +20,8 @@ struct neb_sampler_config {
 neb_status neb__sampler_create(const struct neb_sampler_config *c, struct neb_sampler **out);
 void neb__sampler_free(struct neb_sampler *s); /* NULL is fine */
 
-/* Draws a token at every masked row from the generator's logits (masked, vocabulary), F32 on the device. What is drawn
- * depends on (seed, sample, position) and the logits alone. *sampled (loss.n) stays the sampler's until the next call. */
+/* Draws a token at every masked row from the generator's logits (masked, vocabulary), F32 on the device, where they stay if
+ * it can draw. What is drawn depends on (seed, sample, position) and the logits alone. *sampled (loss.n) stays the sampler's until the next call. */
 neb_status neb__sampler_draw(struct neb_sampler *s, const struct neb_batch *b, const neb_buffer *logits,
                              int32_t **sampled);
 int32_t *neb__sampler_room(struct neb_sampler *s); /* (masked): where choices from elsewhere are put */

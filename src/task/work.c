@@ -115,6 +115,7 @@ static neb_status largest(struct neb_work *w, struct neb_feed_limits *l)
 static neb_status make_feeds(struct neb_work *w, struct neb_feed_limits l)
 {
     struct neb_sampler_config c = {.tok = w->data->tok,
+                                   .dev = w->dev,
                                    .rows = l.rows[0],
                                    .masked = l.targets,
                                    .seed = (uint32_t)w->job->seed,

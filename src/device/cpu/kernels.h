@@ -62,7 +62,7 @@ struct neb_cpu_kernels {
     neb_kernel copy2d, axpby, mul, act, act_bwd, bias, colsum, swiglu, swiglu_bwd, dropout;
     neb_kernel embed, embed_bwd, gather, scatter, pool, pool_bwd, rope;
     neb_kernel norm, norm_bwd, attn_softmax, attn_softmax_bwd, attn_dropout, attn, attn_bwd, attn_listed;
-    neb_kernel xent, bce, mse, cosine, sumsq, update, best;
+    neb_kernel xent, bce, mse, cosine, sumsq, update, best, sample;
 };
 
 extern const struct neb_cpu_kernels neb__cpu_kernels_plain, neb__cpu_kernels_avx2, neb__cpu_kernels_avx512;

@@ -8,6 +8,7 @@
 #include "device/cpu/k_norm.h"
 #include "device/cpu/k_loss.h"
 #include "device/cpu/k_best.h"
+#include "device/cpu/k_sample.h"
 #include "device/cpu/k_optim.h"
 #include "device/cpu/k_gemm.h"
 #include "device/cpu/k_attn.h"
@@ -53,4 +54,5 @@ const struct neb_cpu_kernels KERNELS = {
     .sumsq = k_sumsq,
     .update = k_update,
     .best = k_best,
+    .sample = k_sample,
 };

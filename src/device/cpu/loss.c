@@ -72,3 +72,14 @@ neb_status neb__cpu_best(void *dev, const struct neb_best *a)
     neb__cpu_range(c, c->k->best, a, a->rows, 1, NULL);
     return NEB_OK;
 }
+
+neb_status neb__cpu_sample(void *dev, const struct neb_sample *a)
+{
+    struct neb_cpu *c = dev;
+    NEB_TRY(neb__cpu_check_type("sample", a->type));
+    if (!(a->temperature > 0) || a->cols < 1)
+        return neb__fail(NEB_ERR_INVALID, "cpu: sample: one of %" PRId64 " columns at temperature %g",
+                         a->cols, (double)a->temperature);
+    neb__cpu_range(c, c->k->sample, a, a->rows, 1, NULL);
+    return NEB_OK;
+}

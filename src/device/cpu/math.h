@@ -1,4 +1,4 @@
-/* math.h: exp, tanh and erf on vectors, and the activations made of them. Polynomials of our own: libm has no
+/* math.h: exp, log, tanh and erf on vectors, and the activations made of them. Polynomials of our own: libm has no
  * vector form that every system ships, and every machine should give the same values.
  *
  * Errors against the exact functions over all floats of the range, in units of the last place: exp 2, tanh 4; erf
@@ -25,6 +25,25 @@ INLINE vf vexp(vf x)
     p = p * r + set1(5.0000001201e-1f);
     vf y = p * (r * r) + (r + set1(1.0f));
     return y * (vf)(((vu)t + (127u - 0x4B400000u)) << 23);
+}
+
+/* x = 2^n · m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m (Cephes). Of normal numbers above 0. */
+INLINE vf vlog(vf x)
+{
+    vu u = (vu)x + (0x3f800000u - 0x3f3504f3u);
+    vf n = __builtin_convertvector((vi)(u >> 23) - 127, vf);
+    vf f = (vf)((u & 0x007fffffu) + 0x3f3504f3u) - set1(1.0f), s = f * f;
+    vf p = set1(7.0376836292e-2f);
+    p = p * f + set1(-1.1514610310e-1f);
+    p = p * f + set1(1.1676998740e-1f);
+    p = p * f + set1(-1.2420140846e-1f);
+    p = p * f + set1(1.4249322787e-1f);
+    p = p * f + set1(-1.6668057665e-1f);
+    p = p * f + set1(2.0000714765e-1f);
+    p = p * f + set1(-2.4999993993e-1f);
+    p = p * f + set1(3.3333331174e-1f);
+    vf y = p * f * s + n * set1(-2.12194440e-4f) - set1(0.5f) * s;
+    return f + y + n * set1(0.693359375f);
 }
 
 /* Rational minimax approximations, odd over even. */

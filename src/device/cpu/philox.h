@@ -1,4 +1,4 @@
-/* philox.h: dropout's random bits, LANES Philox counters at a time (the rule stands in nebula/device.h).
+/* philox.h: random bits of dropout and draws, LANES Philox counters at a time (the rules stand in nebula/device.h).
  *
  * One counter gives the 16-bit lanes of 8 neighbouring columns. `drop_bits` fills a block of DROP_BLOCK columns
  * beginning at a multiple of it; kernels walk a row in such blocks, so no mask is ever stored. */
@@ -23,12 +23,12 @@ INLINE void mul_wide(uint32_t a, vu b, vu *hi, vu *lo)
     *lo = b * a;
 }
 
-/* bits[c] for columns first … first + DROP_BLOCK - 1. */
-INLINE void drop_bits(const struct drop_key *d, int64_t first, uint16_t bits[DROP_BLOCK])
+/* The four words of each of the counters first … first + LANES - 1. */
+INLINE void philox_words(const struct drop_key *d, uint32_t first, uint32_t words[LANES * 4])
 {
     vu c0, c1 = set1u(d->position), c2 = set1u(d->sample), c3 = set1u(d->step);
     uint32_t k0 = d->key[0], k1 = d->key[1];
-    for (int i = 0; i < LANES; i++) c0[i] = (d->high | (uint32_t)(first / 8)) + (uint32_t)i;
+    for (int i = 0; i < LANES; i++) c0[i] = first + (uint32_t)i;
     for (int round = 0; round < 10; round++) {
         vu h0, l0, h1, l1;
         mul_wide(0xD2511F53u, c0, &h0, &l0);
@@ -40,11 +40,17 @@ INLINE void drop_bits(const struct drop_key *d, int64_t first, uint16_t bits[DRO
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    uint32_t words[LANES * 4];
     for (int i = 0; i < LANES; i++) {
         words[4 * i] = c0[i], words[4 * i + 1] = c1[i];
         words[4 * i + 2] = c2[i], words[4 * i + 3] = c3[i];
     }
+}
+
+/* bits[c] for columns first … first + DROP_BLOCK - 1. */
+INLINE void drop_bits(const struct drop_key *d, int64_t first, uint16_t bits[DROP_BLOCK])
+{
+    uint32_t words[LANES * 4];
+    philox_words(d, d->high | (uint32_t)(first / 8), words);
     memcpy(bits, words, sizeof words);
 }
 

@@ -1,8 +1,6 @@
 /* best.cu: the k largest values of a row, in order, and its log-sum-exp, in one pass over the row.
  *
- * A value and its column make one 64-bit key: the value's bits, turned so that they order as unsigned numbers, above the
- * complement of the column. So keys are distinct, the larger one always precedes, and equal values need no care. A block
- * walks over a piece of a row, TILE columns at a time, and collects in shared memory the keys that may be among the k
+ * A value and its column make one key (kernel.cuh): keys are distinct, and equal values need no care. A block walks over a piece of a row, TILE columns at a time, and collects in shared memory the keys that may be among the k
  * best: those not below `floor`. The first floor is the k-th largest of the threads' maxima of the first tile (k threads
  * have a value as large); whenever more than `spare` keys are there, all but the k best are thrown out, and the k-th is
  * the new floor, which later (higher) columns must exceed. At the end the rank of a key among those left, counted by
@@ -17,22 +15,6 @@
 #define TILE    (THREADS * 8)
 #define SPARE   1024 /* keys kept before they are narrowed down to k, at least */
 #define MOST    4096
-
-typedef unsigned long long key_t64;
-
-static __device__ __forceinline__ uint32_t ordered(float x)
-{
-    uint32_t u = __float_as_uint(x + 0.f); /* -0 becomes 0: they are equal */
-    return u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000u);
-}
-static __device__ __forceinline__ float unordered(uint32_t o)
-{
-    return __uint_as_float(o ^ ((o >> 31) ? 0x80000000u : 0xffffffffu));
-}
-static __device__ __forceinline__ key_t64 key_of(uint32_t value, uint32_t column)
-{
-    return (key_t64)value << 32 | (uint32_t)~column;
-}
 
 /* The sum of e^x as s * 2^m, m being the largest x in units of log 2. */
 struct total {
@@ -61,12 +43,12 @@ static __device__ __forceinline__ float log_of(total t)
 
 /* The keys collected so far. */
 struct heap {
-    key_t64 *key; /* room for spare + TILE */
+    uint64_key *key; /* room for spare + TILE */
     int *n;
 };
 
 /* How many of the n keys are at least `bound`; every thread learns it. */
-static __device__ int count_from(const key_t64 *key, int n, key_t64 bound)
+static __device__ int count_from(const uint64_key *key, int n, uint64_key bound)
 {
     int mine = 0;
     for (int i = threadIdx.x; i < n; i += THREADS) mine += key[i] >= bound;
@@ -82,11 +64,11 @@ static __device__ int count_from(const key_t64 *key, int n, key_t64 bound)
 }
 
 /* Leaves the k largest of n > k keys, in any order; returns the smallest of them. */
-static __device__ key_t64 narrow(heap h, int n, int k)
+static __device__ uint64_key narrow(heap h, int n, int k)
 {
-    key_t64 bound = 0;
+    uint64_key bound = 0;
     for (int bit = 63; bit >= 0; bit--) {
-        key_t64 next = bound | 1ull << bit;
+        uint64_key next = bound | 1ull << bit;
         if (count_from(h.key, n, next) >= k) bound = next;
     }
     /* In rounds of THREADS keys: what is read in a round lies at or behind what is written in it. */
@@ -95,7 +77,7 @@ static __device__ key_t64 narrow(heap h, int n, int k)
     __syncthreads();
     for (int first = 0; first < n; first += THREADS) {
         int i = first + (int)threadIdx.x;
-        key_t64 mine = i < n ? h.key[i] : 0;
+        uint64_key mine = i < n ? h.key[i] : 0;
         __syncthreads();
         if (mine && mine >= bound) h.key[atomicAdd(&kept, 1)] = mine;
         __syncthreads();
@@ -106,10 +88,10 @@ static __device__ key_t64 narrow(heap h, int n, int k)
 }
 
 /* Puts key[0 … n - 1] in order: out(rank, key) for the k largest; keys are distinct. */
-template <class F> static __device__ void rank(const key_t64 *key, int n, int k, F out)
+template <class F> static __device__ void rank(const uint64_key *key, int n, int k, F out)
 {
     for (int i = threadIdx.x; i < n; i += THREADS) {
-        key_t64 mine = key[i];
+        uint64_key mine = key[i];
         int before = 0;
         for (int j = 0; j < n; j++) before += key[j] > mine;
         if (before < k) out(before, mine);
@@ -156,14 +138,14 @@ static __device__ __forceinline__ void add_group(const float v[8], int from, int
 
 /* What a piece found: k keys, largest first, 0 for those that are not there. */
 struct pieces {
-    key_t64 *key; /* (rows, splits, k) */
-    total *sum;   /* (rows, splits) */
+    uint64_key *key; /* (rows, splits, k) */
+    total *sum;      /* (rows, splits) */
 };
 
-static __device__ void put_result(const struct neb_best &a, int64_t r, int place, key_t64 key)
+static __device__ void put_result(const struct neb_best &a, int64_t r, int place, uint64_key key)
 {
-    a.value[r * a.k + place] = unordered((uint32_t)(key >> 32));
-    a.id[r * a.k + place] = (int32_t) ~(uint32_t)key;
+    a.value[r * a.k + place] = value_of(key);
+    a.id[r * a.k + place] = (int32_t)column_of(key);
 }
 static __device__ void put_absent(const struct neb_best &a, int64_t r, int from)
 {
@@ -175,7 +157,7 @@ template <class T>
 static __global__ void __launch_bounds__(THREADS)
     best_kernel(struct neb_best a, int splits, int64_t tiles, int spare, struct pieces out)
 {
-    extern __shared__ key_t64 keys[];
+    extern __shared__ uint64_key keys[];
     __shared__ int n;
     __shared__ total sums[THREADS / 32];
     const heap h = {keys, &n};
@@ -226,13 +208,13 @@ static __global__ void __launch_bounds__(THREADS)
     const int found = min(n, a.k);
     sum = block_total(sum, sums);
     if (splits == 1) {
-        rank(keys, n, a.k, [&](int place, key_t64 key) { put_result(a, r, place, key); });
+        rank(keys, n, a.k, [&](int place, uint64_key key) { put_result(a, r, place, key); });
         put_absent(a, r, found);
         if (threadIdx.x == 0 && a.lse) a.lse[r] = log_of(sum);
         return;
     }
-    key_t64 *to_key = out.key + (int64_t)blockIdx.x * a.k;
-    rank(keys, n, a.k, [&](int place, key_t64 key) { to_key[place] = key; });
+    uint64_key *to_key = out.key + (int64_t)blockIdx.x * a.k;
+    rank(keys, n, a.k, [&](int place, uint64_key key) { to_key[place] = key; });
     for (int i = found + (int)threadIdx.x; i < a.k; i += THREADS) to_key[i] = 0;
     if (threadIdx.x == 0) out.sum[blockIdx.x] = sum;
 }
@@ -241,19 +223,19 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
     merge_kernel(struct neb_best a, int splits, struct pieces in)
 {
-    extern __shared__ key_t64 keys[];
+    extern __shared__ uint64_key keys[];
     __shared__ int n;
     const heap h = {keys, &n};
     const int64_t r = blockIdx.x;
     if (threadIdx.x == 0) n = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < splits * a.k; i += THREADS) {
-        key_t64 key = in.key[r * splits * a.k + i];
+        uint64_key key = in.key[r * splits * a.k + i];
         if (key) keys[atomicAdd(&n, 1)] = key;
     }
     __syncthreads();
     if (n > THREADS && n > a.k) narrow(h, n, a.k);
-    rank(keys, n, a.k, [&](int place, key_t64 key) { put_result(a, r, place, key); });
+    rank(keys, n, a.k, [&](int place, uint64_key key) { put_result(a, r, place, key); });
     put_absent(a, r, min(n, a.k));
     if (threadIdx.x == 0 && a.lse) {
         total sum = in.sum[r * splits];
@@ -280,8 +262,8 @@ template <class T> static neb_status launch(struct neb_cuda *dev, const struct n
     const int64_t tiles = neb__ceil_div(all, splits);
     splits = (int)neb__ceil_div(all, tiles);
     const int spare = p->k > SPARE ? p->k : SPARE;
-    const size_t shared = (size_t)(spare + TILE) * sizeof(key_t64);
-    struct pieces out = {(key_t64 *)dev->work, NULL};
+    const size_t shared = (size_t)(spare + TILE) * sizeof(uint64_key);
+    struct pieces out = {(uint64_key *)dev->work, NULL};
     out.sum = (total *)(out.key + p->rows * splits * p->k);
     if (shared > 40 << 10)
         CUDA_TRY(dev, cudaFuncSetAttribute(best_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -290,7 +272,7 @@ template <class T> static neb_status launch(struct neb_cuda *dev, const struct n
         <<<(unsigned)(p->rows * splits), THREADS, shared, dev->stream>>>(*p, splits, tiles, spare, out);
     CUDA_LAUNCHED(dev, "best");
     if (splits == 1) return NEB_OK;
-    merge_kernel<<<(unsigned)p->rows, THREADS, (size_t)(splits * p->k) * sizeof(key_t64), dev->stream>>>(
+    merge_kernel<<<(unsigned)p->rows, THREADS, (size_t)(splits * p->k) * sizeof(uint64_key), dev->stream>>>(
         *p, splits, out);
     CUDA_LAUNCHED(dev, "best");
     return NEB_OK;

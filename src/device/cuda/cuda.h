@@ -223,6 +223,7 @@ neb_status neb__cuda_attn_bwd(void *dev, const struct neb_attn_bwd *);
 neb_status neb__cuda_linear_xent(void *dev, const struct neb_linear_xent *);
 neb_status neb__cuda_best(void *dev, const struct neb_best *);
 neb_status neb__cuda_attn_listed(void *dev, const struct neb_attn_listed *);
+neb_status neb__cuda_sample(void *dev, const struct neb_sample *);
 int64_t neb__embed_bwd_scratch(struct neb_cuda *dev, const struct neb_embed *);
 int64_t neb__attn_bwd_scratch(struct neb_cuda *dev, const struct neb_attn_bwd *);
 int64_t neb__linear_bwd_scratch(struct neb_cuda *dev, const struct neb_linear_bwd *);

@@ -205,6 +205,7 @@ static const struct neb_device_ops table = {
     NULL, /* packed_bytes, pack_linear: cuBLASLt reads the weights as they are */
     NULL,
     neb__cuda_attn_listed,
+    neb__cuda_sample,
 };
 
 extern "C" NEB_API const struct neb_device_ops *neb_device_plugin(uint32_t abi)

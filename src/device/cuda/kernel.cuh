@@ -114,6 +114,31 @@ template <bool MAX> static __device__ float block_reduce(float x, float *shared)
     return y;
 }
 
+/* ---- values that compete ---- */
+
+/* A value and its column as one number: the value's bits, turned so that they order as unsigned numbers, above the
+ * complement of the column. The larger key has the larger value or, of equal ones, the lower column; no two are equal. */
+typedef unsigned long long uint64_key;
+
+static __device__ __forceinline__ uint32_t ordered(float x)
+{
+    uint32_t u = __float_as_uint(x + 0.f); /* -0 becomes 0: they are equal */
+    return u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000u);
+}
+static __device__ __forceinline__ uint64_key key_of(uint32_t value, uint32_t column)
+{
+    return (uint64_key)value << 32 | (uint32_t)~column;
+}
+static __device__ __forceinline__ float value_of(uint64_key key)
+{
+    uint32_t o = (uint32_t)(key >> 32);
+    return __uint_as_float(o ^ (o >> 31 ? 0x80000000u : 0xffffffffu));
+}
+static __device__ __forceinline__ uint32_t column_of(uint64_key key)
+{
+    return ~(uint32_t)key;
+}
+
 /* ---- dropout: see nebula/device.h ---- */
 
 static __device__ __forceinline__ uint4 philox(uint4 c, uint2 k)
