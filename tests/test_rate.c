@@ -211,21 +211,19 @@ static void short_intervals_do_not_flap(void **state)
         int late_changes = 0, stretched = 0;
         for (int i = 0; i < 6000; i++) {
             int h = s.d.h;
-            const struct neb_rate_rung *rung = s.d.rung;
             s.in.step = 0.0125;
             s.in.rtt = 0.001;
             s.in.overhead = neb__rng_uniform(&rng) < 0.03 ? 0.09 : 0.02;
             neb__rate_decide(s.rate, &s.in, &s.d);
             assert_true(s.d.bytes <= s.d.ceiling * (1 + 1e-9));
-            bool moved = i && (s.d.h != h || s.d.rung != rung);
-            late_changes += moved && i >= 3000;
+            late_changes += s.d.h != h && i >= 3000;
             stretched += s.d.h > c.h;
             if (s.d.kind != NEB_RATE_SEND) continue;
             double goodput = 1e8 * (0.5 + neb__rng_uniform(&rng));
             neb__rate_sample(s.rate, -1, goodput);
             neb__rate_sent(s.rate, s.d.bytes, s.d.bytes / goodput);
         }
-        if (late_changes > 40) fail_msg("seed %d: %d changes in 3000 intervals", (int)seed, late_changes);
+        if (late_changes > 30) fail_msg("seed %d: %d changes in 3000 intervals", (int)seed, late_changes);
         assert_true(stretched > 0);
         neb__rate_destroy(s.rate);
     }

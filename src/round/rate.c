@@ -195,12 +195,12 @@ static int choose(const struct neb_rate *r, const struct neb_rate_input *in, enu
     return best;
 }
 
-/* The same with H grown as far as needed; *h is what it takes. */
+/* The same with H grown from *h as far as needed. */
 static int choose_with_h(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rate_class cls,
                          double rate, int *h, double *ceiling)
 {
-    int start = neb__guard_h(&r->guard), most = 4 * r->c.h;
-    for (double x = start;; x *= 1.189207115) { /* quarter octaves */
+    int most = 4 * r->c.h;
+    for (double x = *h;; x *= 1.189207115) { /* quarter octaves */
         *h = x >= most ? most : (int)(x + 0.5);
         *ceiling = ceiling_for(r, in, rate, *h);
         int rung = choose(r, in, cls, *h, *ceiling);
@@ -261,7 +261,7 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
                            struct neb_rate_decision *d)
 {
     char ceiling[24];
-    int h;
+    int h = neb__guard_h(&r->guard);
     double room;
     enum neb_rate_class other = r->cls == NEB_RATE_DENSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE;
     size_text(d->ceiling, ceiling);
@@ -310,13 +310,13 @@ static bool too_early(struct neb_rate *r, int h)
     if (r->since_back < LONG_AGO) r->since_back++;
     if (r->rung && h > r->h && h > now) {
         bool lasted = r->since_back > 32 + 4 * patience(r);
-        r->relapses = lasted ? 0 : r->relapses < RELAPSES_MAX ? r->relapses + 1 : RELAPSES_MAX;
+        r->relapses = lasted ? r->relapses / 2 : r->relapses < RELAPSES_MAX ? r->relapses + 1 : RELAPSES_MAX;
     }
     if (!stretched || h >= r->h) {
         r->calm = 0;
         return false;
     }
-    if (r->can_stay && ++r->calm <= patience(r)) return true;
+    if (++r->calm <= patience(r)) return true;
     r->calm = r->since_back = 0;
     return false;
 }
@@ -349,9 +349,10 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
     } else {
         int rung = choose_with_h(r, in, r->cls, rate, &d.h, &d.ceiling);
         if (rung >= 0 && too_early(r, d.h)) {
-            rung = (int)(r->rung - r->c.rungs);
             d.h = r->h;
             d.ceiling = ceiling_for(r, in, rate, d.h);
+            rung = r->can_stay ? (int)(r->rung - r->c.rungs)
+                               : choose_with_h(r, in, r->cls, rate, &d.h, &d.ceiling);
         }
         if (rung >= 0)
             send(r, in, rung, false, rate, &d);
