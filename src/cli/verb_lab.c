@@ -23,11 +23,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PORT = 7000, OWN_WORDS = 16 };
+enum { OWN_WORDS = 16 };
 
 struct options {
     char *wan, *schedule, *kill, *mode;
-    int64_t seed;
+    int64_t seed, port;
     double time;
     bool apart, help;
 };
@@ -41,6 +41,8 @@ static const struct neb_opt table[] = {
             "kill sites and start them again: '30s+10s a; 90s b'"),
     NEB_OPT(struct options, mode, NEB_OPT_TEXT, "auto", NULL, "auto, namespaces, user or relay"),
     NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss and jitter"),
+    NEB_OPT(struct options, port, NEB_OPT_INT, "7000", NULL,
+            "of the sites; laboratories at the same time need different ones where they are relays"),
     NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "kill all sites after this long; 0: let them end"),
     NEB_OPT(struct options, apart, NEB_OPT_BOOL, "no", NULL,
             "every site trains alone, as if there were no others: to compare speeds with"),
@@ -91,6 +93,8 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
     struct neb_lab_line line;
     struct neb_lab_config cfg = {0};
     const char *names[NEB_LAB_SITES];
+    if (o->port < 1 || o->port > 65535)
+        return neb__fail(NEB_ERR_CONFIG, "lab: --port is from 1 to 65535, not %" PRId64, o->port);
     NEB_TRY(neb__lab_line_parse(o->wan, &line));
     for (int i = 0; i < job->n_sites; i++) {
         names[i] = job->site[i].name;
@@ -102,7 +106,7 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
     neb_status s = neb__lab_mode_parse(o->mode, &cfg.mode);
     cfg.seed = (uint64_t)o->seed;
     cfg.ports = 1;
-    cfg.port[0] = PORT;
+    cfg.port[0] = (uint16_t)o->port;
     if (s == NEB_OK && o->schedule) s = neb__lab_schedule_parse(o->schedule, &cfg);
     if (s == NEB_OK) s = neb__lab_create(&cfg, out);
     neb__lab_config_free(&cfg);
@@ -110,12 +114,12 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
 }
 
 /* Sites that are dialled have the address at which the first site sees them: in a relay each sees its own. */
-static neb_status make_sites(const struct neb_job *job, struct neb_lab *lab)
+static neb_status make_sites(const struct options *o, const struct neb_job *job, struct neb_lab *lab)
 {
     char text[NEB_LAB_SITES][32], *address[NEB_LAB_SITES];
     for (int i = 0; i < job->n_sites; i++) {
         address[i] = text[i];
-        snprintf(text[i], sizeof text[i], "%s:%d", neb__lab_address(lab, 0, i), PORT);
+        snprintf(text[i], sizeof text[i], "%s:%d", neb__lab_address(lab, 0, i), (int)o->port);
     }
     return neb__lab_sites_make(job, job->out, address);
 }
@@ -159,7 +163,7 @@ static neb_status make_command(const struct options *o, const struct neb_job *jo
     if (!o->apart) ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name);
     ok = ok && word(c, "out=%s", out) && word(c, "cache=%s", cache) &&
          word(c, "sites[%d].folder=%s", i, folder) &&
-         word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), PORT) &&
+         word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), (int)o->port) &&
          word(c, "train.threads=%" PRId64, threads_of(job)) &&
          (job->tokenizer.file || word(c, "tokenizer.file=%s/tokenizer.model", cache));
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
@@ -253,7 +257,7 @@ static neb_status run_job(const struct options *o, const struct neb_job *job, in
     NEB_TRY(neb__file_make_dir(job->out, 0755));
     NEB_TRY(prepare(job));
     NEB_TRY(make_lab(o, job, &lab));
-    neb_status s = make_sites(job, lab);
+    neb_status s = make_sites(o, job, lab);
     printf("%d sites, %s %s, %s between them (%s); %" PRId64 " thread%s a site; everything is in %s\n",
            job->n_sites, o->apart ? "each alone instead of" : "strategy", neb__strategy_name(job->plan),
            o->wan, neb__lab_mode_name(neb__lab_mode(lab)), threads_of(job), threads_of(job) == 1 ? "" : "s",

@@ -1,7 +1,7 @@
 /* tutor.c: the teacher on this site.
  *
  * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a buffer. Logits
- * over the vocabulary are then made and read CHUNK rows at a time, so that their memory does not grow with the batch,
+ * over the vocabulary are then made and read a chunk of rows at a time, so that their memory does not grow with the batch,
  * and the k likeliest of each row are chosen: by the device where it can and k is small, so that only they are copied; else
  * on the host, with a heap of k, which a row enters only a few times. */
 #include "task/tutor.h"
@@ -13,7 +13,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 256, DEVICE_K = 64 }; /* rows at a time; more tokens are sorted faster on the host */
+/* Rows at a time: few stay in the caches and in the host's memory; many, where each wait for the device costs. More tokens than
+ * DEVICE_K are sorted faster on the host. */
+enum { CHUNK = 256, LARGE_CHUNK = 2048, DEVICE_K = 64 };
 
 struct teacher {
     struct neb_ready model;
@@ -21,11 +23,11 @@ struct teacher {
     struct neb_feed *feed;
     neb_tape *tape;
     neb_buffer *rows,
-        *logits; /* F32 (targets or rows, hidden); (CHUNK, vocab), or the best of them (tensor/packed.h) */
+        *logits; /* F32 (targets or rows, hidden); (chunk, vocab), or the best of them (tensor/packed.h) */
     bool wants_logits, on_device;
-    int32_t k, targets, at; /* at: first row of the present chunk */
+    int32_t k, targets, chunk, at; /* at: first row of the present chunk */
     int64_t vocab, width;
-    float *host; /* (CHUNK, vocab), or all hidden states */
+    float *host; /* (chunk, vocab), or all hidden states */
     int32_t *ids;
     float *top;
 };
@@ -67,7 +69,7 @@ static void run_body(neb_tape *t, void *arg)
 static void run_head(neb_tape *t, void *arg)
 {
     struct teacher *c = arg;
-    int64_t shape[2] = {CHUNK, c->width};
+    int64_t shape[2] = {c->chunk, c->width};
     size_t offset = (size_t)c->at * (size_t)c->width * sizeof(float);
     neb_tensor *x = neb_op_convert(t, neb_input_at(t, c->rows, offset, NEB_F32, 2, shape));
     x = neb__model_logits(c->model.model, t, x, NULL, NULL);
@@ -121,7 +123,7 @@ static void choose_row(void *arg, int task, int worker)
 /* What the device chose for the first n rows of the chunk. */
 static neb_status fetch_best(struct teacher *c, int32_t n)
 {
-    const size_t all = (size_t)CHUNK * (size_t)c->k, kept = (size_t)n * (size_t)c->k;
+    const size_t all = (size_t)c->chunk * (size_t)c->k, kept = (size_t)n * (size_t)c->k;
     float *top = c->top + (int64_t)c->at * c->k;
     int32_t *ids = c->ids + (int64_t)c->at * c->k;
     NEB_TRY(neb_buffer_download(c->logits, c->host, 2 * all * sizeof *c->host));
@@ -141,8 +143,8 @@ static neb_status choose_on_host(struct teacher *c, int32_t n)
 
 static neb_status ask_logits(struct teacher *c, int32_t targets, struct neb_lesson *out)
 {
-    for (c->at = 0; c->at < targets; c->at += CHUNK) {
-        int32_t n = targets - c->at < CHUNK ? targets - c->at : CHUNK;
+    for (c->at = 0; c->at < targets; c->at += c->chunk) {
+        int32_t n = targets - c->at < c->chunk ? targets - c->at : c->chunk;
         NEB_TRY(run(c, run_head, 2 + (uint64_t)c->at)); /* the offset is part of what was planned */
         NEB_TRY(c->on_device ? fetch_best(c, n) : choose_on_host(c, n));
     }
@@ -187,11 +189,15 @@ static neb_status fits(const struct teacher *c, const struct neb_tutor_config *c
 static neb_status make_room(struct teacher *c, neb_device *device, const struct neb_feed_limits *limits)
 {
     struct neb_feed_limits l = *limits;
+    struct neb_device_info info;
     l.prefix = (int32_t)c->model.model->peft.prefix_length;
     if (!c->wants_logits) l.rows[1] = 0, l.targets = 0;
-    size_t rows = c->wants_logits ? ((size_t)l.targets + CHUNK - 1) / CHUNK * CHUNK : (size_t)l.rows[0];
     c->on_device = c->wants_logits && neb__has_best(device) && c->k <= DEVICE_K && 2 * c->k < c->vocab;
-    size_t logits = (size_t)CHUNK * (size_t)(c->on_device ? 2 * c->k + 1 : c->vocab),
+    neb_device_get_info(device, &info);
+    c->chunk = c->on_device && info.asynchronous && l.targets > CHUNK ? LARGE_CHUNK : CHUNK;
+    size_t chunk = (size_t)c->chunk,
+           rows = c->wants_logits ? ((size_t)l.targets + chunk - 1) / chunk * chunk : (size_t)l.rows[0];
+    size_t logits = chunk * (size_t)(c->on_device ? 2 * c->k + 1 : c->vocab),
            kept = (size_t)l.targets * (size_t)c->k;
     c->host = neb__malloc((c->wants_logits ? logits : rows * (size_t)c->width) * sizeof *c->host);
     c->ids = NEB_NEW_ARRAY(int32_t, kept ? kept : 1);

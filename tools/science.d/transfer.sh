@@ -1,30 +1,11 @@
 # Multi30k en-de with knowledge from a pre-trained encoder, three seeds; target: mean >= 42.0, a small model alone >= 40.5
 #
 # Arms: tuned (pre-trained encoder, translation of Tatoeba's pairs and Multi30k, then Multi30k alone), init (the same without
-# Tatoeba's pairs), alone (Transformer-Tiny), taught (the same with the likeliest tokens of the first `tuned`), the last two for
-# the same time. --minutes is that time.
+# Tatoeba's pairs), alone (Transformer-Tiny), taught (the same with the likeliest tokens of the first `tuned`, which lives on
+# another site of a laboratory; they are asked for once a sentence), the last two for the same time. --minutes is that time.
 arms=${arms:-tuned,alone,taught}
-
-lower() {
-    LC_ALL=C tr A-Z a-z | LC_ALL=C sed -f "$home/tools/science.d/tokenise.sed"
-}
-
-# A sentence a line of the novels; pairs side by side again.
-make_text() {
-    local l p
-    mkdir -p lower
-    for l in en de fr; do
-        [ -f lower/eltec.$l.txt ] || { sed 's/\([.!?]\) \([A-Z]\)/\1\n\2/g' data/mono/eltec.$l.txt | lower > lower/eltec.$l.tmp &&
-            mv lower/eltec.$l.tmp lower/eltec.$l.txt; } &
-        [ -f lower/commonvoice.$l.txt ] || { lower < data/mono/commonvoice.$l.txt > lower/commonvoice.$l.tmp &&
-            mv lower/commonvoice.$l.tmp lower/commonvoice.$l.txt; } &
-    done
-    for p in en-de en-fr de-fr; do
-        [ -f lower/$p.tsv ] || { cut -f1 data/para/tatoeba.$p.tsv | lower > lower/$p.1 && cut -f2 data/para/tatoeba.$p.tsv | lower > lower/$p.2 &&
-            paste lower/$p.1 lower/$p.2 > lower/$p.tmp && mv lower/$p.tmp lower/$p.tsv; } &
-    done
-    wait
-}
+# shellcheck source=/dev/null
+. "$home/tools/science.d/common-lower.sh"
 
 tune() { # ARM SEED KEYS…
     local arm=$1 seed=$2 name=transfer/$1.$2
@@ -32,22 +13,24 @@ tune() { # ARM SEED KEYS…
     train "$name" transfer-tune seed="$seed" "$@" && translation "$arm" "$seed" "$name"
 }
 
-learn() { # ARM SEED KEYS…
-    local arm=$1 seed=$2 name=transfer/$1.$2
-    shift 2
-    train "$name" transfer-student seed="$seed" "$@" && translation "$arm" "$seed" "$name"
+alone() {
+    train "transfer/alone.$1" transfer-student seed="$1" && translation alone "$1" "transfer/alone.$1"
+}
+
+taught() {
+    laboratory "transfer/taught.$1" transfer-tutor $((7100 + $1)) seed="$1" distill.teacher="transfer/tuned.${seeds%%,*}" &&
+        result taught "$1" bytes_per_row "$(sed -n 's/.* \([0-9.]*\) bytes .*row.*/\1/p' "transfer/taught.$1/boston/log" | tail -n 1)" &&
+        translation taught "$1" "transfer/taught.$1/boston"
 }
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 
 mkdir -p log/transfer
 tokenizer transfer
-make_text
+make_lower
 clock "text is lower-cased and tokenised"
-all_keys=("${keys[@]}")
-if [ ! -f transfer/encoder/model.safetensors ]; then
-    prepare transfer/encoder transfer-encoder && train transfer/encoder transfer-encoder || exit 1
-fi
+[ -f transfer/encoder/model.safetensors ] ||
+    { prepare transfer/encoder transfer-encoder && train transfer/encoder transfer-encoder || exit 1; }
 if has tuned && [ ! -f transfer/teacher/model.safetensors ]; then
     prepare transfer/teacher transfer-teacher && train transfer/teacher transfer-teacher || exit 1
 fi
@@ -56,15 +39,11 @@ for seed in $(list "$seeds"); do
     if has init; then spawn tune init "$seed" init.from=transfer/encoder model.decoder_layers=3 train.lr=7e-4 train.steps=2500; fi
 done
 join
-[ -z "$minutes" ] || keys=("train.minutes=$minutes" "${all_keys[@]}")
-teacher=transfer/tuned.${seeds%%,*}
-for seed in $(list "$seeds"); do
-    if has alone; then spawn learn alone "$seed"; fi
+[ -z "$minutes" ] || keys=("train.minutes=$minutes" "${keys[@]}")
+for arm in alone taught; do
+    has $arm || continue
+    for seed in $(list "$seeds"); do spawn $arm "$seed"; done
+    join
 done
-join
-for seed in $(list "$seeds"); do
-    if has taught; then spawn learn taught "$seed" distill.teacher="$teacher"; fi
-done
-join
 # shellcheck disable=SC2046
 scores $(list "$arms")
