@@ -72,7 +72,7 @@ two_sites() { # RUNG PORT
 tutor() {
     local seed=${seeds%%,*} teacher=transfer/tuned.${seeds%%,*}
     [ -f "$teacher/model.safetensors" ] || die "no teacher in $out/$teacher: tools/science transfer makes it"
-    train sites/here transfer-student seed="$seed" distill.teacher="$teacher" train.minutes=0 train.steps="${TUTOR_STEPS:-3000}" &&
+    train sites/here transfer-student seed="$seed" distill.teacher="$teacher" model.dropout=0.2 train.minutes=0 train.steps="${TUTOR_STEPS:-3000}" &&
         translation here "$seed" sites/here
     laboratory sites/elsewhere transfer-tutor 7201 seed="$seed" distill.teacher="$teacher" train.minutes=0 \
         train.steps="${TUTOR_STEPS:-3000}" && translation elsewhere "$seed" sites/elsewhere/boston
