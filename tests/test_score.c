@@ -108,11 +108,37 @@ static void odd_input(void **state)
     check_log_restore();
 }
 
+/* Forty equal sentences have one score, however they are drawn; of good and bad ones the interval is wide and holds the score. */
+static void an_interval_holds_the_score(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    struct neb_bleu each[N], all;
+    const char *ref[1] = {"one two three four five six"};
+    double low, high;
+    for (int mixed = 0; mixed < 2; mixed++) {
+        neb__bleu_init(&all, NEB_WORDS_SPACE, false);
+        for (int i = 0; i < N; i++) {
+            neb__bleu_init(&each[i], NEB_WORDS_SPACE, false);
+            assert_ok(neb__bleu_add(
+                &each[i], mixed && i % 2 ? "one three two four five six" : "one two three four five", ref,
+                1));
+            neb__bleu_sum(&all, &each[i]);
+        }
+        neb__bleu_interval(each, N, &low, &high);
+        if (!mixed)
+            assert_true(fabs(low - high) < 1e-9 && fabs(low - neb__bleu_score(&all)) < 1e-9);
+        else
+            assert_true(low < neb__bleu_score(&all) - 2 && high > neb__bleu_score(&all) + 2 && high < 100);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_equal_sacrebleus),
         cmocka_unit_test(odd_input),
+        cmocka_unit_test(an_interval_holds_the_score),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

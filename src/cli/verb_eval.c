@@ -142,23 +142,40 @@ static neb_status eval_loss(const struct options *o, char **argv, int n)
 
 /* ---- bleu ------------------------------------------------------------------------------------------------------- */
 
-static neb_status score(const struct options *o, const struct text *hyp, const struct text *refs, int n)
+/* each: (sentences) of BLEU. */
+static neb_status score_each(const struct options *o, const struct text *hyp, const struct text *refs, int n,
+                             struct neb_bleu *each)
 {
     enum neb_word_split split;
     struct neb_bleu bleu;
     struct neb_chrf chrf;
+    double low, high;
     NEB_TRY(neb__word_split_parse(o->tokenize, &split));
     neb__bleu_init(&bleu, split, false);
     neb__chrf_init(&chrf, 0, false);
     for (int i = 0; i < hyp->n; i++) {
         const char *ref[NEB_SCORE_REFS];
         for (int k = 0; k < n; k++) ref[k] = refs[k].line[i];
-        NEB_TRY(neb__bleu_add(&bleu, hyp->line[i], ref, n));
+        neb__bleu_init(&each[i], split, false);
+        NEB_TRY(neb__bleu_add(&each[i], hyp->line[i], ref, n));
+        neb__bleu_sum(&bleu, &each[i]);
         NEB_TRY(neb__chrf_add(&chrf, hyp->line[i], ref, n));
     }
-    printf("BLEU %.2f (brevity penalty %.3f, tokenizer %s), chrF %.2f; %d sentences\n",
-           neb__bleu_score(&bleu), neb__bleu_brevity(&bleu), o->tokenize, neb__chrf_score(&chrf), hyp->n);
+    neb__bleu_interval(each, hyp->n, &low, &high);
+    printf("BLEU %.2f (brevity penalty %.3f, tokenizer %s), chrF %.2f; %d sentences; 95 %% interval of BLEU "
+           "%.2f to %.2f\n",
+           neb__bleu_score(&bleu), neb__bleu_brevity(&bleu), o->tokenize, neb__chrf_score(&chrf), hyp->n, low,
+           high);
     return NEB_OK;
+}
+
+static neb_status score(const struct options *o, const struct text *hyp, const struct text *refs, int n)
+{
+    struct neb_bleu *each = NEB_NEW_ARRAY(struct neb_bleu, (size_t)hyp->n + 1);
+    if (!each) return neb__fail(NEB_ERR_NOMEM, "out of memory for the scores of %d sentences", hyp->n);
+    neb_status s = score_each(o, hyp, refs, n, each);
+    neb__free(each);
+    return s;
 }
 
 static neb_status write_text(const char *path, const struct text *t)

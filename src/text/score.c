@@ -194,6 +194,37 @@ double neb__bleu_score(const struct neb_bleu *b)
     return neb__bleu_brevity(b) * exp(logs / NEB_BLEU_ORDER);
 }
 
+void neb__bleu_sum(struct neb_bleu *b, const struct neb_bleu *more)
+{
+    for (int n = 0; n < NEB_BLEU_ORDER; n++) {
+        b->match[n] += more->match[n];
+        b->total[n] += more->total[n];
+    }
+    b->hyp_len += more->hyp_len;
+    b->ref_len += more->ref_len;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void neb__bleu_interval(const struct neb_bleu *each, int n, double *low, double *high)
+{
+    enum { DRAWS = 1000 };
+    double score[DRAWS];
+    struct neb_rng rng = {12345};
+    for (int d = 0; d < DRAWS; d++) {
+        struct neb_bleu sum = {0};
+        for (int i = 0; i < n; i++) neb__bleu_sum(&sum, &each[neb__rng_below(&rng, (uint64_t)n)]);
+        score[d] = neb__bleu_score(&sum);
+    }
+    qsort(score, DRAWS, sizeof *score, by_value);
+    *low = score[DRAWS / 40];
+    *high = score[DRAWS - 1 - DRAWS / 40];
+}
+
 /* ---- chrF ----------------------------------------------------------------------------------------------------- */
 
 void neb__chrf_init(struct neb_chrf *c, int words, bool lower)

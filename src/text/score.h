@@ -37,6 +37,10 @@ void neb__bleu_init(struct neb_bleu *b, enum neb_word_split split, bool lower);
 neb_status neb__bleu_add(struct neb_bleu *b, const char *hyp, const char *const *refs, int n);
 double neb__bleu_score(const struct neb_bleu *b); /* 0 to 100; exponential smoothing */
 double neb__bleu_brevity(const struct neb_bleu *b);
+void neb__bleu_sum(struct neb_bleu *b, const struct neb_bleu *more); /* b of both texts together */
+
+/* The 95 % interval of the score of n sentences by drawing them anew 1000 times (Koehn 2004); each[i] holds sentence i alone. */
+void neb__bleu_interval(const struct neb_bleu *each, int n, double *low, double *high);
 
 struct neb_chrf {
     int words; /* word order: 0 chrF, 2 chrF++ */

@@ -8,6 +8,7 @@ arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
 lrs=${LRS:-5e-4,1e-3,2e-3}
+tokens=${TOKENS:-512} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 
@@ -58,11 +59,11 @@ held_out() { # ARM FOLDER
 }
 
 one_site() {
-    train "sites/one.$1" sites-replica seed=1 train.lr="$1" train.tokens=1024 && held_out "one.$1" "sites/one.$1"
+    train "sites/one.$1" sites-replica seed=1 train.lr="$1" train.tokens=$((2 * tokens)) && held_out "one.$1" "sites/one.$1"
 }
 
 two_sites() { # RUNG PORT
-    laboratory "sites/$1" sites-replica "$2" seed=1 wan.rung="$1" || return 1
+    laboratory "sites/$1" sites-replica "$2" seed=1 wan.rung="$1" train.tokens="$tokens" || return 1
     held_out "$1" "sites/$1/berlin"
     local log=sites/$1/berlin/log
     result "$1" 1 records "$(state_root "$log" | cut -d' ' -f1)"
