@@ -23,8 +23,8 @@ enum { SIZE = 2048, MAX_STEPS = 64 };
 struct options {
     char *shape, *device, *dtype;
     int64_t threads, steps, losses;
-    double dropout, attention_dropout, seconds;
-    bool recompute, serve, deterministic, graphs, capture;
+    double dropout, attention_dropout, seconds, lr;
+    bool recompute, serve, deterministic, graphs, capture, reference;
 };
 
 static const struct neb_opt table[] = {
@@ -44,6 +44,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, seconds, NEB_OPT_REAL, "25", "s", "but no longer than this a shape"),
     NEB_OPT(struct options, dropout, NEB_OPT_REAL, "0.1", NULL, "of sublayers"),
     NEB_OPT(struct options, attention_dropout, NEB_OPT_REAL, "0.1", NULL, "of attention's probabilities"),
+    NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-4", NULL, "learning rate"),
+    NEB_OPT(struct options, reference, NEB_OPT_BOOL, "no", NULL, "ops composed of the device's primitives"),
     NEB_OPT(struct options, recompute, NEB_OPT_BOOL, "no", NULL, "layers keep no activations"),
     NEB_OPT(struct options, serve, NEB_OPT_BOOL, "no", NULL, "answer commands on the standard input"),
     NEB_OPT_END,
@@ -71,7 +73,9 @@ static struct neb_shape_options shape_options(const struct options *o, bool reco
                                       .device = o->device,
                                       .compute = bf16 ? NEB_BF16 : NEB_F32,
                                       .deterministic = o->deterministic,
-                                      .no_graphs = !o->graphs};
+                                      .no_graphs = !o->graphs,
+                                      .reference = o->reference,
+                                      .lr = o->lr};
 }
 
 struct sgemm {

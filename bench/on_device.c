@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "tensor/device.h"
 
+#include <math.h>
 #include <stdio.h>
 
 enum { WARM = 6, ROUNDS = 5 };
@@ -144,6 +145,31 @@ static neb_status hash_parameters(struct neb_shape_run *r, uint64_t *out)
     return NEB_OK;
 }
 
+/* Which gradients are not finite, and which are large: of the step behind the one that was skipped, with the same parameters. */
+static void blame(struct neb_shape_run *r)
+{
+    neb_params *ps = neb__shape_params(r);
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        neb_param *p = neb_params_at(ps, i);
+        const int64_t n = neb_param_values(p);
+        float *g = neb__malloc((size_t)n * sizeof *g);
+        int64_t bad = 0, first = -1;
+        double sum = 0;
+        bool read = g && neb_param_read_grad(p, g) == NEB_OK;
+        for (int64_t j = 0; read && j < n; j++) {
+            if (!isfinite(g[j])) {
+                bad++;
+                if (first < 0) first = j;
+            } else
+                sum += (double)g[j] * (double)g[j];
+        }
+        if (bad || sum > 100)
+            fprintf(stderr, "%s: %lld of %lld values not finite, the first at %lld; norm of the others %g\n",
+                    neb_param_name(p), (long long)bad, (long long)n, (long long)first, sqrt(sum));
+        neb__free(g);
+    }
+}
+
 int neb__bench_losses(const struct neb_shape *s, const struct neb_shape_options *o, int64_t steps)
 {
     struct neb_shape_run *r = NULL;
@@ -154,8 +180,11 @@ int neb__bench_losses(const struct neb_shape *s, const struct neb_shape_options 
     for (int64_t i = 0; status == NEB_OK && i < steps; i++) {
         status = neb__shape_step(r, &loss);
         if (status == NEB_OK && neb__shape_loss_step(r) > 0)
-            printf("%lld %.9g\n", (long long)neb__shape_loss_step(r), (double)loss);
+            printf("%lld %.9g %.4g\n", (long long)neb__shape_loss_step(r), (double)loss,
+                   neb__shape_grad_norm(r));
+        fflush(stdout);
     }
+    if (status == NEB_ERR_NONFINITE) blame(r);
     if (status == NEB_OK) status = hash_parameters(r, &hash);
     if (status == NEB_OK) printf("parameters %016llx\n", (unsigned long long)hash);
     neb__shape_destroy(r);

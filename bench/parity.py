@@ -16,7 +16,7 @@ def losses(nebula, shape, steps, *options):
     if out.returncode:
         sys.exit(f"{' '.join(command)}: {out.stdout[-500:]}{out.stderr[-500:]}")
     lines = [line.split() for line in out.stdout.splitlines()]
-    return {int(a): float(b) for a, b in lines if a != "parameters"}, dict((a, b) for a, b in lines)["parameters"]
+    return {int(w[0]): float(w[1]) for w in lines if w[0] != "parameters"}, dict(w[:2] for w in lines)["parameters"]
 
 
 def main():

@@ -1,5 +1,6 @@
 /* shapes.c: models, random batches and the training step of the benchmark's shapes. Batches have full sequences, so that
  * other frameworks can run the same work without padding. */
+#include "tensor/tape.h"
 #include "shapes.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -32,6 +33,7 @@ struct neb_shape_run {
     neb_tape *tape;
     neb_optimizer *optimizer;
     int64_t step; /* of the last loss */
+    double lr, grad_norm;
 };
 
 const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name)
@@ -166,6 +168,8 @@ static neb_status build(const struct neb_shape *s, const struct neb_shape_option
     NEB_TRY(load_batch(s, r->feed));
     NEB_TRY(neb_tape_create(r->device, r->params, &r->tape));
     neb_tape_graphs(r->tape, !o->no_graphs);
+    if (o->reference) neb__tape_force_reference(r->tape, true);
+    r->lr = o->lr;
     return neb_optimizer_create(r->device, r->params, &optimizer, &r->optimizer);
 }
 
@@ -207,10 +211,16 @@ neb_status neb__shape_step(struct neb_shape_run *r, float *loss)
     struct neb_micro micro = {
         .fn = loss_fn, .arg = r, .key = neb__feed_key(r->feed), .weight = neb__feed_weight(r->feed)};
     struct neb_step_info info;
-    NEB_TRY(neb_train_step(r->optimizer, r->tape, &micro, 1, 1e-4f, 1, NULL, &info));
+    NEB_TRY(neb_train_step(r->optimizer, r->tape, &micro, 1, (float)r->lr, 1, NULL, &info));
     *loss = info.loss[0];
+    r->grad_norm = (double)info.grad_norm;
     r->step = info.step;
     return NEB_OK;
+}
+
+double neb__shape_grad_norm(const struct neb_shape_run *r)
+{
+    return r->grad_norm;
 }
 
 int64_t neb__shape_loss_step(const struct neb_shape_run *r)

@@ -22,7 +22,8 @@ struct neb_shape_options {
     bool recompute;
     const char *device; /* NULL: cpu */
     neb_dtype compute;
-    bool deterministic, no_graphs;
+    bool deterministic, no_graphs, reference; /* reference: ops composed of primitives */
+    double lr;
 };
 
 struct neb_shape_run;
@@ -32,6 +33,7 @@ neb_status neb__shape_create(const struct neb_shape *s, const struct neb_shape_o
 void neb__shape_destroy(struct neb_shape_run *r);
 
 neb_status neb__shape_step(struct neb_shape_run *r, float *loss);
+double neb__shape_grad_norm(const struct neb_shape_run *r); /* of the same step as the last loss */
 /* The step that the last loss belongs to: one behind on an asynchronous device; 0: none yet. */
 int64_t neb__shape_loss_step(const struct neb_shape_run *r);
 neb_params *neb__shape_params(struct neb_shape_run *r);
