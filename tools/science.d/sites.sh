@@ -8,7 +8,7 @@ arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
 lrs=${LRS:-5e-4,1e-3,2e-3}
-tokens=${TOKENS:-512} # of a batch of each of two sites
+tokens=${TOKENS:-1024} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 
