@@ -146,9 +146,14 @@ static neb_status load_batch(const struct neb_shape *s, struct neb_feed *feed)
                                  .weight = weight,
                                  .target_row = masked(s) ? order : NULL};
     for (int i = 0; i < sides(s); i++)
-        data.side[i] =
-            (struct neb_feed_side){rows, (int32_t)s->batch,        (int32_t)s->seq, ids[i], position,
-                                   type, (const uint32_t *)sample, starts,          NULL};
+        data.side[i] = (struct neb_feed_side){.rows = rows,
+                                              .seqs = (int32_t)s->batch,
+                                              .max_len = (int32_t)s->seq,
+                                              .ids = ids[i],
+                                              .position = position,
+                                              .type = type,
+                                              .sample = (const uint32_t *)sample,
+                                              .starts = starts};
     neb_status status = neb__feed_load(feed, &data);
     neb__free(memory);
     return status;

@@ -1,5 +1,6 @@
 /* test_nn.c: models as a whole: configs, shapes, packing, reproducibility, memory failures. */
 #include "check.h"
+#include "recorder.h"
 #include "rig.h"
 #include "base/mem.h"
 
@@ -134,12 +135,15 @@ static void packing(void **state)
 /* ---- the same bits ---------------------------------------------------------------------------------------------- */
 
 /* All trainable values after `steps` steps. */
-static float *trained(const char *family, const char *options, int steps, int64_t *n, float *last)
+static float *trained(const char *family, const char *options, bool record, int steps, int64_t *n,
+                      float *last)
 {
     struct rig r;
     struct rig_batch b;
     open_loaded(&r, &b, family, options);
+    if (record) recorder_take(r.device);
     for (int i = 0; i < steps; i++) assert_ok(rig_step(&r, 3e-3f, (uint32_t)i, last));
+    if (record) assert_true(recorder_launches() >= steps - 2);
     *n = 0;
     float *all = calloc((size_t)neb_params_values(r.params, true), sizeof *all);
     for (int i = 0; i < neb_params_count(r.params); i++) {
@@ -153,11 +157,12 @@ static float *trained(const char *family, const char *options, int steps, int64_
     return all;
 }
 
-static void check_bits(const char *family, const char *one, const char *two, int steps)
+static void compare_bits(const char *family, const char *one, const char *two, bool record, int steps)
 {
     int64_t n, m;
     float a_loss, b_loss;
-    float *a = trained(family, one, steps, &n, &a_loss), *b = trained(family, two, steps, &m, &b_loss);
+    float *a = trained(family, one, false, steps, &n, &a_loss),
+          *b = trained(family, two, record, steps, &m, &b_loss);
     assert_int_equal(n, m);
     assert_true(isfinite(a_loss));
     for (int64_t i = 0; i < n; i++)
@@ -165,6 +170,11 @@ static void check_bits(const char *family, const char *one, const char *two, int
             fail_msg("%s [%s] and [%s]: value %d is %.9g and %.9g after %d steps", family, one, two, (int)i,
                      a[i], b[i], steps);
     free(a), free(b);
+}
+
+static void check_bits(const char *family, const char *one, const char *two, int steps)
+{
+    compare_bits(family, one, two, false, steps);
 }
 
 static void repeats_bit_for_bit(void **state)
@@ -182,6 +192,15 @@ static void recomputing_changes_no_bit(void **state)
     check_bits("gpt2", "", "recompute=yes", 10);
     check_bits("llama", "kv_heads=2", "recompute=yes kv_heads=2", 10);
     check_bits("transformer", "", "recompute=yes", 10);
+}
+
+/* A recorded run does what it did, with new dropout bits each step; blocks that are computed twice too. */
+static void recording_changes_no_bit(void **state)
+{
+    (void)state;
+    compare_bits("bert", "", "", true, 8);
+    compare_bits("llama", "kv_heads=2", "recompute=yes kv_heads=2", true, 8);
+    compare_bits("transformer", "", "recompute=yes", true, 8);
 }
 
 static void recomputing_saves_memory(void **state)
@@ -303,6 +322,7 @@ int main(void)
                                        cmocka_unit_test(packing),
                                        cmocka_unit_test(repeats_bit_for_bit),
                                        cmocka_unit_test(recomputing_changes_no_bit),
+                                       cmocka_unit_test(recording_changes_no_bit),
                                        cmocka_unit_test(recomputing_saves_memory),
                                        cmocka_unit_test(two_models_share_a_table),
                                        cmocka_unit_test(every_allocation_fails_once),

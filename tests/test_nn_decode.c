@@ -1,5 +1,6 @@
 /* test_nn_decode.c: generating over the cache gives what the whole model gives, and beam search finds the best sequence. */
 #include "check.h"
+#include "recorder.h"
 #include "rig.h"
 #include "nn/decode.h"
 #include "base/mem.h"
@@ -16,7 +17,7 @@ static float *whole(struct rig *r, const struct neb_feed_side *source, const int
     int32_t position[64], starts[2] = {0, n}, target[64] = {0};
     uint32_t sample[64] = {0};
     for (int i = 0; i < n; i++) position[i] = i;
-    struct neb_feed_side side = {n, 1, n, ids, position, NULL, sample, starts, NULL};
+    struct neb_feed_side side = {n, 1, n, ids, position, NULL, sample, starts, NULL, 0};
     struct neb_feed_data d = {.sides = source ? 2 : 1, .targets = n, .target = target};
     d.side[0] = source ? *source : side;
     if (source) d.side[1] = side;
@@ -258,6 +259,49 @@ static void searches_agree(void **state)
     rig_close(&r);
 }
 
+/* Where runs are recorded, sources of many sizes share a handful of them, padded; what is found is the same. */
+enum { BATCHES = 10, SOURCES = 3, NEW = 9 };
+
+static void translate_all(struct rig *r, const char *peft, bool record, int32_t *out, int32_t *lengths,
+                          int *shapes)
+{
+    struct neb_decoding *d;
+    struct neb_decode_limits limits = {SOURCES * 4, 24, SOURCES * 4, 200};
+    struct neb_search how = {.max_new = NEW, .eos = 7, .beams = 4, .length_penalty = 1};
+    int32_t prompt[SOURCES] = {1, 1, 1}, starts[SOURCES + 1] = {0, 1, 2, 3};
+    assert_ok(rig_open(r, "transformer", SIZES, peft, 2));
+    if (record) recorder_take(r->device);
+    assert_ok(neb__decoding_create(r->device, r->model, &limits, &d));
+    for (int b = 0; b < BATCHES; b++) {
+        struct rig_batch sources;
+        const int n[] = {1 + b * 2, 20 - b, 3 + b % 4, 0};
+        rig_batch_make(&sources, r->model, n, n, (uint32_t)b * 10);
+        assert_ok(neb__generate(d, &how, &sources.data.side[0], SOURCES, prompt, starts,
+                                out + b * SOURCES * NEW, lengths + b * SOURCES));
+        rig_batch_free(&sources);
+    }
+    *shapes = neb__decoding_shapes(d);
+    neb__decoding_destroy(d);
+    rig_close(r);
+}
+
+static void recorded_runs_find_the_same(void **state)
+{
+    static const char *const peft[] = {NULL, "method=prefix prefix_length=3"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct rig r;
+        int32_t out[2][BATCHES * SOURCES * NEW] = {{0}}, lengths[2][BATCHES * SOURCES];
+        int shapes[2];
+        for (int j = 0; j < 2; j++) translate_all(&r, peft[i], j, out[j], lengths[j], &shapes[j]);
+        assert_memory_equal(lengths[0], lengths[1], sizeof lengths[0]);
+        for (int s = 0; s < BATCHES * SOURCES; s++)
+            assert_memory_equal(out[0] + s * NEW, out[1] + s * NEW, (size_t)lengths[0][s] * 4);
+        assert_true(recorder_launches() > BATCHES * NEW / 2);
+        assert_true(shapes[1] < shapes[0] / 2);
+    }
+}
+
 /* ---- bad input -------------------------------------------------------------------------------------------------- */
 
 static void refusals(void **state)
@@ -332,6 +376,7 @@ int main(void)
                                        cmocka_unit_test(best_tokens_follow_the_weights),
                                        cmocka_unit_test(beams_find_the_best),
                                        cmocka_unit_test(searches_agree),
+                                       cmocka_unit_test(recorded_runs_find_the_same),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(every_allocation_fails_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);

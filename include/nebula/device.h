@@ -190,6 +190,7 @@ struct neb_rows {
     const int32_t *index; /* (n) */
     int64_t n, rows, d;
     neb_dtype type;
+    int64_t ldx; /* scatter: distance between the rows of x; 0: d */
 };
 
 /* Mean over each sequence: y (sequences, d) from x (rows, d); an empty sequence gives zeros. Backward: dx (+)= dy /

@@ -3,6 +3,7 @@
  * Lines are taken a window at a time: sorting a window by length is what makes batches dense, and a pipe gets its first
  * answers after one. */
 #include "cli/verb.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "task/translate.h"
 #include "text/lines.h"
@@ -12,14 +13,17 @@
 
 struct options {
     int64_t window, threads;
-    char *device;
+    char *device, *dtype;
+    bool stats;
     struct neb_translate_config how;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, window, NEB_OPT_INT, "2048", "lines", "read before the first is written"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    NEB_OPT(struct options, stats, NEB_OPT_BOOL, "no", NULL, "say how long each file took"),
     NEB_OPT_END,
 };
 
@@ -52,8 +56,11 @@ static neb_status read_window(struct neb_lines *file, char **lines, int window, 
     return s;
 }
 
-static neb_status translate_file(struct neb_translator *t, const char *path, int window)
+static neb_status translate_file(struct neb_translator *t, const char *path, const struct options *o)
 {
+    const int window = (int)o->window;
+    const int64_t began = neb__now_ns();
+    int64_t count = 0;
     struct neb_lines *file;
     char **lines = NEB_NEW_ARRAY(char *, (size_t)window);
     if (!lines) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", window);
@@ -64,28 +71,36 @@ static neb_status translate_file(struct neb_translator *t, const char *path, int
         s = read_window(file, lines, window, &n);
         if (n && (s == NEB_OK || s == NEB_ERR_AGAIN)) {
             neb_status written = write_window(t, lines, n);
+            count += n;
             if (written != NEB_OK) s = written;
         }
         for (int i = 0; i < n; i++) neb__free(lines[i]);
     }
     if (opened) neb__lines_close(file);
     neb__free(lines);
+    const double took = neb__seconds_since(began);
+    if (o->stats)
+        fprintf(stderr, "%s: %" PRId64 " lines in %.3f s, %.1f lines/s\n", path, count, took,
+                (double)count / took);
     return s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
 
 static neb_status translate(const struct options *o, char **argv, int n)
 {
-    struct neb_device_config config = {.threads = (int)o->threads};
+    const bool bf16 = o->dtype && !strcmp(o->dtype, "bf16");
+    struct neb_device_config config = {.compute = bf16 ? NEB_BF16 : NEB_F32, .threads = (int)o->threads};
     neb_device *device;
     struct neb_ready model;
     struct neb_translator *t;
+    if (!bf16 && (!o->dtype || strcmp(o->dtype, "f32")))
+        return neb__fail(NEB_ERR_CONFIG, "translate: --dtype is f32 or bf16");
     NEB_TRY(neb_device_open(o->device, &config, &device));
     neb_status s = neb__ready_open(argv[0], NULL, device, &model);
     if (s == NEB_OK) {
         s = neb__translator_open(&model, &o->how, &t);
         if (s == NEB_OK) {
-            if (n == 1) s = translate_file(t, "/dev/stdin", (int)o->window);
-            for (int i = 1; s == NEB_OK && i < n; i++) s = translate_file(t, argv[i], (int)o->window);
+            if (n == 1) s = translate_file(t, "/dev/stdin", o);
+            for (int i = 1; s == NEB_OK && i < n; i++) s = translate_file(t, argv[i], o);
             neb__translator_close(t);
         }
         neb__ready_close(&model);

@@ -43,7 +43,9 @@ static void case_embed(struct neb_cf *c)
 static void case_gather_scatter(struct neb_cf *c)
 {
     const int64_t rows = neb__cf_dim(c, 100), d = neb__cf_dim(c, 200), n = 1 + neb__cf_below(c, (int)rows);
-    neb__cf_shape(c, "%lld of %lld rows, d %lld", (long long)n, (long long)rows, (long long)d);
+    const int64_t ld = d + (neb__cf_below(c, 2) ? 1 + neb__cf_below(c, 40) : 0);
+    neb__cf_shape(c, "%lld of %lld rows, d %lld, scattered from %lld", (long long)n, (long long)rows,
+                  (long long)d, (long long)ld);
     int32_t *index = (int32_t *)neb__cf_doubles(c, rows);
     for (int64_t i = 0; i < rows; i++) index[i] = (int32_t)i;
     for (int64_t i = rows - 1; i > 0; i--) { /* distinct: a shuffle's beginning */
@@ -54,16 +56,16 @@ static void case_gather_scatter(struct neb_cf *c)
     if (n > 1) index[n - 1] = neb__cf_below(c, 2) ? -1 : (int32_t)rows;
     const int32_t *d_index = neb__cf_ints(c, index, n);
     struct neb_cf_t x = neb__cf_random(c, rows * d, c->type, 1), y = neb__cf_poison(c, n * d, c->type);
-    struct neb_cf_t dy = neb__cf_random(c, n * d, c->type, 1), dx = neb__cf_random(c, rows * d, c->type, 1);
+    struct neb_cf_t dy = neb__cf_random(c, n * ld, c->type, 1), dx = neb__cf_random(c, rows * d, c->type, 1);
     double *want = neb__cf_doubles(c, n * d), *want_dx = neb__cf_doubles(c, rows * d);
     for (int64_t i = 0; i < rows * d; i++) want_dx[i] = dx.v[i];
     for (int64_t r = 0; r < n; r++)
         for (int64_t i = 0; index[r] >= 0 && index[r] < rows && i < d; i++) {
             want[r * d + i] = x.v[index[r] * d + i];
-            want_dx[index[r] * d + i] += dy.v[r * d + i];
+            want_dx[index[r] * d + i] += dy.v[r * ld + i];
         }
-    struct neb_rows g = {x.p, y.p, d_index, n, rows, d, c->type},
-                    s = {dy.p, dx.p, d_index, n, rows, d, c->type};
+    struct neb_rows g = {x.p, y.p, d_index, n, rows, d, c->type, 0},
+                    s = {dy.p, dx.p, d_index, n, rows, d, c->type, ld > d ? ld : 0};
     if (neb__cf_ok(c, c->ops->gather_rows(c->dev, &g))) neb__cf_near(c, "gathered", &y, want, 0);
     if (neb__cf_ok(c, c->ops->scatter_rows(c->dev, &s))) neb__cf_near(c, "scattered", &dx, want_dx, 0);
 }

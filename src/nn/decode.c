@@ -15,12 +15,16 @@
  * host. Weights do not change between two starts, so the layers read copies laid out for products of few rows, made anew by
  * the first run behind a start.
  *
+ * A device that records runs gets few shapes: lengths rounded up far, rows of no sequence behind a source's. The runs of a whole
+ * text then replay a handful of recordings: per token one upload, one launch, one download.
+ *
  * New rows are added to the cache, so rows not yet in use hold zeros: the cache is cleared at the start, and reordering
  * fills unused rows with zeros. Keys and values of the memory are computed once, at the start. Beams of one source are
  * queries of one sequence in cross attention, so the memory is not repeated. */
 #include "nn/decode_internal.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tensor/buffer.h"
 #include "tensor/packed.h"
 
 #include <string.h>
@@ -34,7 +38,7 @@ static void lay_out(struct neb_decoding *d)
     int64_t cache = (int64_t)l->seqs * (l->max_len + d->prefix), moves = 64;
     while (moves < cache) moves *= 2;
     int64_t size[ARRAYS] = {d->room, d->room, d->room, l->seqs, 2 * l->seqs + 1, 2 * l->seqs + 1, l->seqs + 1,
-                            cache,   l->seqs, moves,   moves};
+                            l->seqs, cache,   moves,   moves};
     size_t at = 0;
     for (int a = 0; a < ARRAYS; a++) {
         d->at[a] = at;
@@ -112,6 +116,7 @@ neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
     d->limits = *limits;
     d->prefix = (int32_t)m->peft.prefix_length;
     d->listed = neb__has_listed(device);
+    d->steady = neb__records(device);
     neb_status s = create_parts(d);
     if (s != NEB_OK) {
         neb__decoding_destroy(d);
@@ -150,6 +155,11 @@ int64_t neb__decoding_vocab(const struct neb_decoding *d)
     return d->model->arch.vocab;
 }
 
+int neb__decoding_shapes(const struct neb_decoding *d)
+{
+    return neb__tape_plans(d->tape);
+}
+
 /* ---- model functions -------------------------------------------------------------------------------------------- */
 
 neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_decode_array a, int64_t n)
@@ -186,9 +196,9 @@ static void describe_run(struct neb_decoding *d, neb_tape *t)
     }
     if (!d->sources) return;
     const struct neb_input_side *source = &neb__feed_input(d->source, t)->side[0];
-    d->input.source_rows = source->rows;
-    d->input.cross_q =
-        (struct neb_seqs){neb__decoding_ints(d, t, CROSS_Q, d->sources + 1), NULL, d->sources, d->rows};
+    d->input.source_rows = d->steady ? d->limits.source_rows : source->rows;
+    d->input.cross_q = (struct neb_seqs){neb__decoding_ints(d, t, CROSS_Q, d->sources + 1), NULL, d->sources,
+                                         d->single ? d->seqs / d->sources : d->rows};
     d->input.cross_k = source->seqs;
 }
 
@@ -228,7 +238,9 @@ static uint64_t run_key(const struct neb_decoding *d)
 {
     uint64_t key = neb__mix64((uint64_t)d->rows << 32 | (uint64_t)d->seqs << 1 | d->single);
     key = neb__mix64(key ^ ((uint64_t)d->k << 32 | (uint64_t)d->max));
-    return d->sources ? neb__mix64(key ^ neb__feed_key(d->source)) : key;
+    if (!d->sources) return key;
+    return neb__mix64(
+        key ^ (d->steady ? (uint64_t)d->sources << 32 | (uint64_t)d->source_len : neb__feed_key(d->source)));
 }
 
 /* ---- one run after the other ------------------------------------------------------------------------------------ */
@@ -240,9 +252,11 @@ static neb_status empty_cache(struct neb_decoding *d)
     d->scattered = false;
     for (int32_t r = 0; r < d->seqs * d->max; r++)
         if (r % d->max < d->prefix) d->born[r] = (uint32_t)r + 1;
+    const size_t used = (size_t)d->seqs * (size_t)d->max *
+                        (size_t)(d->model->arch.kv_heads * d->model->arch.head_dim) * sizeof(float);
     for (int64_t i = 0; !d->prefix && i < d->model->decoder.count; i++) {
-        NEB_TRY(neb_buffer_clear(d->caches[i].key));
-        NEB_TRY(neb_buffer_clear(d->caches[i].value));
+        NEB_TRY(neb__buffer_clear_front(d->caches[i].key, used));
+        NEB_TRY(neb__buffer_clear_front(d->caches[i].value, used));
     }
     if (!d->prefix) return NEB_OK;
     int32_t *id = d->host + d->at[REORDER];
@@ -257,6 +271,16 @@ neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struc
     return neb__decoding_start_short(d, seqs, d->limits.max_len, source);
 }
 
+/* Sources of about the same size become the same size: every size has kernels to be chosen for, plans and recordings. */
+static void steady_shape(const struct neb_decoding *d, struct neb_feed_side *s)
+{
+    int32_t rows = 64;
+    while (rows < s->rows) rows += rows / 8 / 16 * 16 + 16;
+    if (rows > d->limits.source_rows) rows = d->limits.source_rows;
+    if (rows > s->rows) s->spare = rows - s->rows;
+    s->max_len = (s->max_len + 31) / 32 * 32;
+}
+
 neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32_t max_len,
                                      const struct neb_feed_side *source)
 {
@@ -266,7 +290,8 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     if (!source != !d->source || (source && (source->seqs < 1 || seqs % source->seqs)))
         return neb__fail(NEB_ERR_RANGE, "%d sequences to generate from %d sources", seqs,
                          source ? source->seqs : 0);
-    int32_t rounded = (max_len + 15) / 16 * 16; /* few strides: few memory plans */
+    int32_t stride = d->steady ? 64 : 16, /* few strides: few memory plans, fewer recordings */
+        rounded = (max_len + stride - 1) / stride * stride;
     d->max = d->prefix + (rounded < d->limits.max_len ? rounded : d->limits.max_len);
     d->seqs = seqs;
     neb__tape_weights_changed(d->tape);
@@ -275,6 +300,8 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     memset(d->len, 0, (size_t)seqs * sizeof *d->len);
     if (!source) return NEB_OK;
     struct neb_feed_data data = {.sides = 1, .side = {*source}};
+    if (d->steady) steady_shape(d, &data.side[0]);
+    d->source_len = data.side[0].max_len;
     NEB_TRY(neb__feed_load(d->source, &data));
     return neb__decoding_run(d, encode_fn, neb__feed_key(d->source));
 }
@@ -343,7 +370,8 @@ static neb_status append(struct neb_decoding *d, const int32_t *counts, const in
     if (must_settle(d)) NEB_TRY(neb__decoding_settle(d));
     place_rows(d, counts, ids);
     if (d->listed && d->single) list_rows(d);
-    NEB_TRY(neb_buffer_upload(d->ints, d->host, d->at[REORDER] * 4));
+    const size_t lists = d->listed && d->single ? (size_t)d->seqs * (size_t)d->max : 0;
+    NEB_TRY(neb_buffer_upload(d->ints, d->host, (d->at[KEY] + lists) * 4));
     neb__tape_keep_packed(d->tape, true);
     neb_status s = neb__decoding_run(d, step_fn, run_key(d));
     neb__tape_keep_packed(d->tape, false);

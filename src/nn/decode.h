@@ -23,6 +23,7 @@ neb_status neb__decoding_create(neb_device *d, struct neb_model *m, const struct
 void neb__decoding_destroy(struct neb_decoding *d);
 
 int64_t neb__decoding_vocab(const struct neb_decoding *d);
+int neb__decoding_shapes(const struct neb_decoding *d); /* met so far, each with a plan that is kept */
 
 /* ---- one run after the other (what the searches below are made of) ------------------------------------------------ */
 

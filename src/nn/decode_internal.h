@@ -13,8 +13,8 @@ enum neb_decode_array {
     Q_STARTS,
     K_STARTS,
     CROSS_Q,
-    KEY,
     COUNT,
+    KEY,
     REORDER,
     MOVE_TO,
     ARRAYS
@@ -45,11 +45,13 @@ struct neb_decoding {
      * Listed rows: 1 + the cache's row where it is. */
     uint32_t *born, *old_born;
     uint32_t births;
-    int32_t moves;  /* rows of the present move, padded */
-    bool listed;    /* the device reads listed rows: none is moved */
-    bool scattered; /* listed: some sequence has rows outside its own part of the cache */
-    int32_t *top;   /* (limits.seqs) listed: places of a sequence's own part that have been written */
-    bool single;    /* the run appends one token to each */
+    int32_t moves;      /* rows of the present move, padded */
+    bool listed;        /* the device reads listed rows: none is moved */
+    bool scattered;     /* listed: some sequence has rows outside its own part of the cache */
+    int32_t *top;       /* (limits.seqs) listed: places of a sequence's own part that have been written */
+    bool single;        /* the run appends one token to each */
+    bool steady;        /* runs are recorded: few shapes */
+    int32_t source_len; /* bound of the sources' lengths */
 
     /* of the present run */
     struct neb_input_side side;

@@ -111,12 +111,12 @@ void neb__feed_destroy(struct neb_feed *f)
 
 static neb_status check_side(const struct neb_feed *f, int i, const struct neb_feed_side *s)
 {
-    if (s->rows < 1 || s->rows > f->limits.rows[i] || s->seqs < 1 || s->seqs > f->limits.seqs ||
-        s->max_len < 1)
+    if (s->rows < 1 || s->spare < 0 || s->spare > f->limits.rows[i] ||
+        s->rows > f->limits.rows[i] - s->spare || s->seqs < 1 || s->seqs > f->limits.seqs || s->max_len < 1)
         return neb__fail(
             NEB_ERR_RANGE,
             "side %d of a batch: %d rows, %d sequences, longest %d; the feed has room for %d and %d", i,
-            s->rows, s->seqs, s->max_len, f->limits.rows[i], f->limits.seqs);
+            s->rows + s->spare, s->seqs, s->max_len, f->limits.rows[i], f->limits.seqs);
     if (s->starts[0] != 0 || s->starts[s->seqs] != s->rows)
         return neb__fail(NEB_ERR_RANGE, "side %d of a batch: sequences cover rows %d to %d of %d", i,
                          s->starts[0], s->starts[s->seqs], s->rows);
@@ -157,6 +157,7 @@ static void load_prefix(struct neb_feed *f, int i, const struct neb_feed_side *s
         }
     }
     starts[s->seqs] = at;
+    for (int32_t r = s->rows; r < s->rows + s->spare; r++) row[r] = id[at++] = -1;
 }
 
 static void load_side(struct neb_feed *f, int i, const struct neb_feed_side *s)
@@ -175,7 +176,9 @@ static void load_side(struct neb_feed *f, int i, const struct neb_feed_side *s)
     for (int32_t q = 0; q < s->seqs; q++) /* an empty sequence draws no bits: any id does */
         seq_sample[q] = s->starts[q] < s->rows ? (int32_t)s->sample[s->starts[q]] : -1;
     if (f->limits.prefix) load_prefix(f, i, s);
-    f->rows[i] = s->rows;
+    for (int a = IDS; a <= SAMPLE; a++)
+        memset(f->host + f->side_at[i][a] + s->rows, a == SAMPLE ? 0xff : 0, (size_t)s->spare * 4);
+    f->rows[i] = s->rows + s->spare;
     f->seqs[i] = s->seqs;
     f->max_len[i] = s->max_len;
 }

@@ -19,6 +19,7 @@ struct neb_feed_side {
     const uint32_t *sample;  /* (rows) global sample id */
     const int32_t *starts;   /* (seqs + 1); [0] is 0, the last is rows */
     const int32_t *at;       /* (rows) place in the sequence, which counts dropout; NULL: as position */
+    int32_t spare;           /* rows of no sequence to put behind them, so that shapes repeat */
 };
 
 struct neb_feed_data {

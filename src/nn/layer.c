@@ -106,8 +106,8 @@ static neb_tensor *with_prefix(neb_tape *t, neb_param *prefix, const struct neb_
 static void use_cache(neb_tape *t, const struct neb_layer_call *c, struct neb_attention *n)
 {
     const struct neb_cache_input *at = c->at;
-    n->k = neb_op_add_rows(t, neb_op_copy(t, n->k), at->index, c->cache->key, at->rows);
-    n->v = neb_op_add_rows(t, neb_op_copy(t, n->v), at->index, c->cache->value, at->rows);
+    n->k = neb_op_add_rows(t, n->k, at->index, c->cache->key, at->rows);
+    n->v = neb_op_add_rows(t, n->v, at->index, c->cache->value, at->rows);
     n->q_seqs = at->q_seqs;
     n->k_seqs = at->k_seqs;
 }

@@ -1,6 +1,5 @@
 /* translate.c: lines are tokenised, sorted by length, translated in batches of about equal lengths by beam search, and put
- * back in their order. The decoding
- * keeps a memory plan for every shape it met, so it is made anew now and then. */
+ * back in their order. The decoding keeps a memory plan for every shape it met, so it is made anew now and then. */
 #include "task/translate.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -9,7 +8,7 @@
 
 #include <string.h>
 
-enum { SHAPES = 64 };
+enum { SHAPES = 128 };
 
 #define OPT(field, kind, fallback, unit, help) \
     NEB_OPT(struct neb_translate_config, field, kind, fallback, unit, help)
@@ -29,7 +28,6 @@ struct neb_translator {
     struct neb_translate_config c; /* its text is not ours */
     int32_t tag, bos, eos, max_len, rows;
     struct neb_decoding *decoding;
-    int batches;
     struct neb_pack *pack;
     int32_t *prompt, *prompt_starts, *out, *lengths;
 };
@@ -64,7 +62,6 @@ static neb_status make_decoding(struct neb_translator *t)
 {
     neb__decoding_destroy(t->decoding);
     t->decoding = NULL;
-    t->batches = 0;
     int32_t seqs = (int32_t)(t->c.batch * t->c.beams);
     struct neb_decode_limits l = {
         .seqs = seqs, .max_len = t->max_len, .prompt_rows = seqs, .source_rows = t->rows};
@@ -142,7 +139,7 @@ static neb_status text_of(const struct neb_translator *t, const int32_t *ids, in
 static neb_status translate_batch(struct neb_translator *t, const struct neb_feed_side *side, int n,
                                   const int *numbers, char **out)
 {
-    if (t->batches++ >= SHAPES) NEB_TRY(make_decoding(t));
+    if (neb__decoding_shapes(t->decoding) >= SHAPES) NEB_TRY(make_decoding(t));
     int32_t most = 2 * side->max_len + 16, room = t->max_len - 1;
     struct neb_search how = {.max_new = most < room ? most : room,
                              .eos = t->eos,

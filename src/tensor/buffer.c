@@ -66,6 +66,12 @@ neb_status neb_buffer_clear(neb_buffer *b)
     return b->dev->ops->fill(b->dev->ctx, b->data, 0, b->bytes);
 }
 
+neb_status neb__buffer_clear_front(neb_buffer *b, size_t bytes)
+{
+    NEB_TRY(check_size(b, bytes));
+    return b->dev->ops->fill(b->dev->ctx, b->data, 0, bytes);
+}
+
 neb_status neb_buffer_upload(neb_buffer *b, const void *host, size_t bytes)
 {
     NEB_TRY(check_size(b, bytes));

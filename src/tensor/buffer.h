@@ -13,4 +13,6 @@ struct neb_buffer {
     size_t bytes;
 };
 
+neb_status neb__buffer_clear_front(neb_buffer *b, size_t bytes); /* the first bytes become 0 */
+
 #endif

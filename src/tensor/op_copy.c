@@ -46,11 +46,6 @@ neb_tensor *neb_op_add_rows(neb_tape *t, neb_tensor *x, neb_tensor *index, neb_b
     if (!neb__want_act(t, "add_rows", "x", x, -1, -1) ||
         !neb__want(t, "add_rows", "index", index, NEB_I32, neb__rows(x), 1))
         return NULL;
-    if (!neb__contiguous(x)) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "add_rows",
-                       "x is a column view: only contiguous tensors are possible");
-        return NULL;
-    }
     neb_tensor *y = neb_input(t, b, x->type, 2, (int64_t[]){rows, neb__cols(x)});
     if (!y) return NULL;
     struct neb_rows a = {.x = neb__data(t, x),
@@ -59,7 +54,8 @@ neb_tensor *neb_op_add_rows(neb_tape *t, neb_tensor *x, neb_tensor *index, neb_b
                          .n = neb__rows(x),
                          .rows = rows,
                          .d = neb__cols(x),
-                         .type = x->type};
+                         .type = x->type,
+                         .ldx = x->ld};
     neb__use(x);
     return NEB_CALL(t, scatter_rows, &a) == NEB_OK ? y : NULL;
 }

@@ -62,6 +62,18 @@ const void *neb__packed_weight(neb_tape *t, neb_param *w)
     return p->data;
 }
 
+bool neb__records(const neb_device *d)
+{
+    return d->ops->graph_begin != NULL;
+}
+
+int neb__tape_plans(const neb_tape *t)
+{
+    int n = 0;
+    for (const struct neb_plan *p = t->plans; p; p = p->next) n++;
+    return n;
+}
+
 bool neb__has_best(const neb_device *d)
 {
     return d->ops->best != NULL;

@@ -10,6 +10,11 @@
 void neb__tape_keep_packed(neb_tape *t, bool on);
 void neb__tape_weights_changed(neb_tape *t);
 
+/* Whether runs of one key are recorded and replayed: it pays to make few shapes of many. */
+bool neb__records(const neb_device *d);
+/* Keys that the tape has met, each with a memory plan and perhaps a recording. */
+int neb__tape_plans(const neb_tape *t);
+
 /* Writes the k largest of each row of x (rows, n) into the buffer: values F32 (rows, k), their columns I32 (rows, k), log of
  * the sum of the row's exponentials F32 (rows). Only where neb__has_best(). */
 bool neb__has_best(const neb_device *d);

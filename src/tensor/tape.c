@@ -273,8 +273,8 @@ neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
         struct neb_plan *plan = find_plan(t, key);
         if (!plan) NEB_TRY(make_plan(t, run, key, &plan));
         NEB_TRY(ensure_arena(t, plan->bytes));
-        /* what the losses add up to must not count a run that is broken off */
-        NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl_before, t->ctl, sizeof *t->ctl));
+        /* what the losses add up to must not count a run that is broken off; a recording is not */
+        if (!plan->graph) NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl_before, t->ctl, sizeof *t->ctl));
         neb_status s = compute(t, run, plan);
         if (s != NEB_ERR_AGAIN) return s;
         drop_plan(t, plan);

@@ -62,13 +62,13 @@ static void k_gather(const void *args, const struct neb_span *s)
 
 INLINE void scatter_body(const struct neb_rows *a, int64_t lo, int64_t hi, const neb_dtype T)
 {
+    const int64_t ldx = a->ldx ? a->ldx : a->d;
     for (int64_t r = lo; r < hi; r++) {
         int64_t to = a->index[r];
         if (to < 0 || to >= a->rows) continue;
         for (int64_t i = 0; i < a->d; i += LANES) {
             int w = width(a->d - i);
-            store(a->y, to * a->d + i, load(a->y, to * a->d + i, w, T) + load(a->x, r * a->d + i, w, T), w,
-                  T);
+            store(a->y, to * a->d + i, load(a->y, to * a->d + i, w, T) + load(a->x, r * ldx + i, w, T), w, T);
         }
     }
 }

@@ -12,7 +12,8 @@ neb_status neb__cuda_copies_init(struct neb_cuda *dev)
 {
     struct neb_cuda_copies *c = &dev->copies;
     pthread_mutex_init(&c->lock, NULL);
-    CUDA_TRY(dev, cudaMallocHost((void **)&c->stage, NEB_CUDA_STAGES * NEB_CUDA_STAGE_BYTES));
+    pthread_mutex_init(&c->down_lock, NULL);
+    CUDA_TRY(dev, cudaMallocHost((void **)&c->stage, (NEB_CUDA_STAGES + 1) * NEB_CUDA_STAGE_BYTES));
     CUDA_TRY(dev, cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
     for (int i = 0; i < NEB_CUDA_STAGES; i++)
         CUDA_TRY(dev, cudaEventCreateWithFlags(&c->stage_free[i], cudaEventDisableTiming));
@@ -82,10 +83,23 @@ neb_status neb__cuda_upload(void *ctx, void *dst, const void *src, size_t bytes)
     return NEB_OK;
 }
 
+/* Few bytes come through pinned memory: the driver's own way for others waits twice. */
+static neb_status download_staged(struct neb_cuda *dev, void *dst, const void *src, size_t bytes)
+{
+    char *stage = dev->copies.stage + NEB_CUDA_STAGES * NEB_CUDA_STAGE_BYTES;
+    pthread_mutex_lock(&dev->copies.down_lock);
+    cudaError_t e = cudaMemcpyAsync(stage, src, bytes, cudaMemcpyDeviceToHost, dev->stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(dev->stream);
+    if (e == cudaSuccess) memcpy(dst, stage, bytes);
+    pthread_mutex_unlock(&dev->copies.down_lock);
+    return e == cudaSuccess ? NEB_OK : neb__cuda_error(dev, e, "download");
+}
+
 neb_status neb__cuda_download(void *ctx, void *dst, const void *src, size_t bytes)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     NEB_TRY(not_capturing(dev, "download"));
+    if (bytes <= NEB_CUDA_STAGE_BYTES) return download_staged(dev, dst, src, bytes);
     CUDA_TRY(dev, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, dev->stream));
     CUDA_TRY(dev, cudaStreamSynchronize(dev->stream));
     return NEB_OK;

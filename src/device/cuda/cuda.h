@@ -37,9 +37,10 @@ struct neb_cuda_memory {
 
 /* Pinned buffers through which pageable uploads pass, and the fences of the side stream. */
 struct neb_cuda_copies {
-    char *stage;
+    char *stage; /* of uploads; the last one of downloads */
     cudaEvent_t stage_free[NEB_CUDA_STAGES];
     unsigned next_stage;
+    pthread_mutex_t down_lock;
     cudaStream_t side;
     cudaEvent_t reached[NEB_CUDA_FENCES], fence[NEB_CUDA_FENCES];
     uint64_t issued; /* fences handed out; the last is number `issued` */

@@ -31,13 +31,13 @@ template <class T> static neb_status scatter(struct neb_cuda *dev, const struct 
     const T *x = (const T *)p.x;
     T *y = (T *)p.y;
     const int32_t *index = p.index;
-    int64_t rows = p.rows, d = p.d;
-    int wide = wide_rows(x, d) && wide_rows(y, d);
+    int64_t rows = p.rows, d = p.d, ldx = p.ldx ? p.ldx : d;
+    int wide = wide_rows(x, ldx) && wide_rows(y, d);
     return rows8(dev, p.n, d, "scatter_rows", [=] __device__(int64_t r, int64_t c, int n) {
         float u[8], v[8];
         int64_t i = index[r];
         if (i < 0 || i >= rows) return;
-        get8(x + r * d + c, u, n, wide);
+        get8(x + r * ldx + c, u, n, wide);
         get8(y + i * d + c, v, n, wide);
 #pragma unroll
         for (int j = 0; j < 8; j++) v[j] += u[j];
