@@ -1,6 +1,7 @@
 # Multi30k en-de from scratch: Transformer-Tiny, three seeds; target: best of three >= 41.0, median >= 40.5
 #
-# Arms: recipe (as published); varied (the same with BPE-dropout: 16 copies of the text, all but one cut into other pieces).
+# Arms: recipe (as published); varied (the same with BPE-dropout: 16 copies of the text, all but one cut into other pieces); wide
+# (that with twice the width), which is not made unless asked for.
 arms=${arms:-recipe,varied}
 
 one() {
@@ -15,6 +16,7 @@ for arm in $(list "$arms"); do
     case $arm in
     recipe) set -- ;;
     varied) set -- 'data[0].copies=16' ;;
+    wide) set -- 'data[0].copies=16' model.hidden=256 model.ffn=512 model.init_deviation=0.06 train.lr=3e-3 ;;
     *) die "multi30k has no arm '$arm'" ;;
     esac
     prepare "multi30k/$arm" multi30k "$@" || exit 1
