@@ -7,7 +7,8 @@ PyTorch runs as its users run it for speed: bf16 autocast, fused AdamW, the fast
 shape (each is tried, the best is kept), gradient clipping, no host synchronisation in the loop. Both sides do the same
 work: the same shapes, hidden dropout 0.1 for mlm-base and mt-base, attention dropout 0, logits only where they are
 scored. PyTorch's vocabulary is padded to a multiple of 64, as its users do for speed; Nebula-I takes GPT-2's own 50257.
-Tokens of mt-base are source + target. The order alternates so that a warming card favours neither.
+Tokens of mt-base are source + target. Nebula-I stops at a gradient that is not finite, which many steps at a high rate on
+one batch can bring about: it takes a low rate. The order alternates so that a warming card favours neither.
 """
 import argparse, json, math, re, subprocess, sys, time
 
@@ -169,7 +170,7 @@ def best_backend(s):
 
 def nebula_run(binary, name, s, steps):
     out = subprocess.run([binary, "bench", "engine", "--device", "cuda", "--shape", name, "--steps", str(steps),
-                          "--dropout", str(s["dropout"]), "--attention-dropout", "0", "--json"],
+                          "--dropout", str(s["dropout"]), "--attention-dropout", "0", "--lr", "1e-6", "--json"],
                          capture_output=True, text=True)
     if out.returncode:
         sys.exit(f"{binary}: {out.stdout}{out.stderr}")
