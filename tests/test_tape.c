@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tensor/sampling.h"
 #include "tensor/tape.h"
 
 #include <math.h>
@@ -320,6 +321,40 @@ static void the_plan_is_near_its_lower_bound(void **state)
     close_lm(&m);
 }
 
+/* Where a device cannot draw, the host does, by the same rule: the same columns but where two scores are equal to the last
+ * bits, which hardly happens. */
+static void the_host_draws_as_the_device_does(void **state)
+{
+    enum { ROWS = 200, COLS = 501 };
+    static float x[ROWS * COLS];
+    uint32_t who[2 * ROWS];
+    int32_t got[ROWS], other = 0;
+    neb_device *dev;
+    neb_buffer *logits, *people, *id;
+    struct neb_rng rng = {4};
+    const struct neb_sampling how = {.seed = 3, .op = 9, .step = 2, .temperature = 0.7f};
+    (void)state;
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = (float)(2 * neb__rng_normal(&rng));
+    for (uint32_t i = 0; i < ROWS; i++) who[i] = i / 7, who[ROWS + i] = i % 7;
+    assert_ok(neb_device_open("cpu", NULL, &dev));
+    assert_true(neb__has_sample(dev));
+    assert_ok(neb_buffer_create(dev, sizeof x, &logits));
+    assert_ok(neb_buffer_create(dev, sizeof who, &people));
+    assert_ok(neb_buffer_create(dev, sizeof got, &id));
+    assert_ok(neb_buffer_upload(logits, x, sizeof x));
+    assert_ok(neb_buffer_upload(people, who, sizeof who));
+    assert_ok(neb__sample_rows(&how, logits, ROWS, COLS, people, id));
+    assert_ok(neb_buffer_download(id, got, sizeof got));
+    for (int i = 0; i < ROWS; i++)
+        other += got[i] != neb__sample_on_host(&how, x + i * COLS, COLS, who[i], (int32_t)who[ROWS + i]);
+    assert_true(other <= 1);
+    assert_int_equal(neb__sample_rows(&how, logits, ROWS + 1, COLS, people, id), NEB_ERR_RANGE);
+    neb_buffer_destroy(logits);
+    neb_buffer_destroy(people);
+    neb_buffer_destroy(id);
+    neb_device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +364,7 @@ int main(void)
         cmocka_unit_test(a_missing_op_is_refused_or_composed),
         cmocka_unit_test(out_of_memory_leaves_a_usable_tape),
         cmocka_unit_test(the_plan_is_near_its_lower_bound),
+        cmocka_unit_test(the_host_draws_as_the_device_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,6 +150,7 @@ enum neb_epilogue {
     NEB_EPI_GELU_AUX_BIAS, /* aux = AB + bias; D = gelu_tanh(aux); bias may be NULL */
     NEB_EPI_DGELU,         /* D = AB * gelu_tanh'(aux) */
     NEB_EPI_DGELU_BGRAD,   /* and bias = row sums of D */
+    NEB_EPI_RELU_BIAS,     /* D = max(AB + bias, 0); bias may be NULL */
 };
 
 /* Column-major, as cuBLASLt has it: D (m, n) = alpha op(A) op(B) + beta D. */

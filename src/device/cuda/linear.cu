@@ -69,6 +69,11 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
         fused.epilogue = NEB_EPI_GELU_AUX_BIAS, fused.aux = l->pre, fused.ld_aux = l->ldy;
         if (neb__matmul_supported(dev, &fused)) return neb__matmul(dev, &fused);
     }
+    if (l->act == NEB_ACT_RELU && !l->pre) { /* nobody asks for a gradient: generating */
+        struct neb_matmul fused = p;
+        fused.epilogue = NEB_EPI_RELU_BIAS;
+        if (neb__matmul_supported(dev, &fused)) return neb__matmul(dev, &fused);
+    }
     if (l->acc_y && l->pre) { /* the sum stands in y; `pre` is a copy of it */
         struct neb_copy2d copy = {l->y, l->pre, l->rows, l->out, l->ldy, l->ldy, l->type, l->type};
         NEB_TRY(neb__matmul(dev, &p));

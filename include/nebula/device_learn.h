@@ -1,0 +1,130 @@
+/* device_learn.h: the arguments of the losses and of the optimizer's slots. Part of nebula/device.h, which tells the rules. */
+#ifndef NEBULA_DEVICE_LEARN_H
+#define NEBULA_DEVICE_LEARN_H
+
+#include <nebula/device_types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- losses ------------------------------------------------------------------------------------------------- */
+
+/* What the losses below share: row r counts weight[r] (1 if NULL) * scale * ctl->loss_scale; the sum is added to
+ * ctl->loss[slot]; its gradient goes to d…. A non-finite sum sets ctl->nonfinite. */
+struct neb_loss {
+    struct neb_ctl *ctl;
+    const float *weight; /* (rows) or NULL */
+    float scale;
+    int slot;
+};
+
+/* Cross-entropy and distillation over rows of logits:
+ *   ce * [ (1 - smoothing) * -log p[target] + smoothing * mean over classes of -log p ]
+ *   + kd * T^2 * KL(teacher || student), both at temperature T,
+ * the teacher given by top-k logits (renormalised over the k; ids outside [0, classes) are left out) or by dense
+ * logits. A target outside [0, classes): the whole row counts 0, its gradient is 0. NULL targets: all rows count.
+ * counts[0] += rows whose largest logit is the target's, counts[1] += rows counted (weight > 0). */
+struct neb_targets {
+    const int32_t *target; /* (rows); NULL when ce is 0 */
+    float ce, smoothing;
+    float kd, temperature;       /* kd 0: no teacher */
+    const int32_t *teacher_ids;  /* (rows, teacher_k) */
+    const float *teacher_logits; /* (rows, teacher_k); dense: (rows, classes) with teacher_ids NULL */
+    int64_t teacher_k;
+};
+
+/* On logits (rows, classes), which are overwritten with their gradient when want_grad. */
+struct neb_xent {
+    void *logits;
+    int64_t rows, classes, ld;
+    int want_grad;
+    struct neb_targets t;
+    struct neb_loss loss;
+    neb_dtype type;
+};
+
+/* Binary cross-entropy with logits x (rows), target 0 or 1, target < 0 counts 0. dx (rows) or NULL.
+ * counts[0] += rows on the right side, counts[1] += rows counted, counts[2] += of those with target 1,
+ * counts[3] += right ones with target 1. */
+struct neb_bce {
+    const void *x;
+    const int32_t *target;
+    void *dx;
+    int64_t rows;
+    int acc_dx;
+    struct neb_loss loss;
+    neb_dtype type;
+};
+
+/* MSE: mean over columns of (x - y)^2 per row. Cosine: 1 - x·y / (|x| |y|) per row, 1 with gradient 0 when either is the
+ * zero vector. dx, dy may be NULL. */
+struct neb_pair_loss {
+    const void *x, *y; /* (rows, d) */
+    void *dx, *dy;
+    int64_t rows, d;
+    int acc_dx, acc_dy;
+    struct neb_loss loss;
+    neb_dtype type;
+};
+
+/* x w^T + bias → cross-entropy and distillation, chunk by chunk; logits are never kept. With want_grad the
+ * gradients are computed in the same call: dx (overwritten; NULL: not wanted), dw (+)=, db (+)=. */
+struct neb_linear_xent {
+    const void *x;    /* (rows, in) */
+    const void *w;    /* (classes, in) */
+    const void *bias; /* (classes) or NULL */
+    void *dx;         /* (rows, in) */
+    float *dw, *db;
+    int64_t rows, in, classes;
+    int want_grad, acc_dw, acc_db;
+    struct neb_targets t;
+    struct neb_loss loss;
+    void *scratch;
+    neb_dtype type;
+};
+
+/* ---- optimizer ---------------------------------------------------------------------------------------------- */
+
+/* A piece of the parameter slab with its own settings. In device memory, in increasing order of offset. */
+struct neb_segment {
+    int64_t offset, n; /* in values */
+    float decay;       /* weight decay */
+    float lr_scale;
+};
+
+/* norm2 of the gradient over [0, n) is added to ctl->norm2 in an order that does not depend on the thread count. */
+struct neb_sumsq {
+    const float *x;
+    int64_t n;
+    struct neb_ctl *ctl;
+    void *scratch;
+};
+
+/* From ctl->norm2, losses and max_norm: ctl->clip and ctl->nonfinite. nonfinite is set (never cleared) when norm2 or
+ * a loss is not finite; clip = 0 when it is set, else max_norm / norm if max_norm > 0 and norm > max_norm, else 1. */
+struct neb_clip {
+    struct neb_ctl *ctl;
+};
+
+/* AdamW (decoupled decay) or SGD with momentum over all segments; g is multiplied by ctl->clip, and nothing at all
+ * changes when ctl->nonfinite. With r = lr * lr_scale:
+ *   AdamW  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *          p -= r ((m / bias1) / (sqrt(v / bias2) + eps) + decay p)
+ *   SGD    m = beta1 m + g;  p -= r (m + decay p);  without momentum g stands for m
+ * lr, bias corrections from ctl. `shadow` (BF16 copy of param) is written when not
+ * NULL. */
+struct neb_update {
+    float *param, *m, *v; /* v NULL: SGD; m NULL too: SGD without momentum */
+    const float *grad;
+    void *shadow;
+    const struct neb_segment *segments; /* device */
+    int64_t n_segments, n;              /* n: values covered, from the first offset to the last end */
+    float beta1, beta2, eps;            /* SGD: beta1 is the momentum */
+    const struct neb_ctl *ctl;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
