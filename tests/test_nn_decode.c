@@ -274,6 +274,7 @@ static void translate_all(struct rig *r, const char *peft, bool record, int32_t 
     assert_ok(neb__decoding_create(r->device, r->model, &limits, &d));
     for (int b = 0; b < BATCHES; b++) {
         struct rig_batch sources;
+        how.beams = b % 2 ? 4 : 2; /* the wider search makes more room, elsewhere */
         const int n[] = {1 + b * 2, 20 - b, 3 + b % 4, 0};
         rig_batch_make(&sources, r->model, n, n, (uint32_t)b * 10);
         assert_ok(neb__generate(d, &how, &sources.data.side[0], SOURCES, prompt, starts,

@@ -238,6 +238,7 @@ static uint64_t run_key(const struct neb_decoding *d)
 {
     uint64_t key = neb__mix64((uint64_t)d->rows << 32 | (uint64_t)d->seqs << 1 | d->single);
     key = neb__mix64(key ^ ((uint64_t)d->k << 32 | (uint64_t)d->max));
+    if (d->k) key = neb__mix64(key ^ (uint64_t)d->best_room); /* a recording knows where its results go */
     if (!d->sources) return key;
     return neb__mix64(
         key ^ (d->steady ? (uint64_t)d->sources << 32 | (uint64_t)d->source_len : neb__feed_key(d->source)));
