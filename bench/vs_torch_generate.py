@@ -325,8 +325,7 @@ def main():
                 ways.append(("compiled, graphs" if compiled else "graphs", compiled, True))
             for name, compiled, graph in ways:
                 searches = {}
-                if graph:
-                    torch_file(net, a, lines, bos, eos, searches, compiled, graph)
+                torch_file(net, a, lines if gpu else lines[:a.batch], bos, eos, searches, compiled, graph)
                 out, took = torch_file(net, a, lines, bos, eos, searches, compiled, graph)
                 texts = ["".join(pieces[t] for t in ids).replace("\u2581", " ").strip() for ids in out]
                 same = sum(x == y for x, y in zip(texts, ours)) / len(ours)
