@@ -76,7 +76,7 @@ static void case_best(struct neb_cf *c)
 static void case_best_wide(struct neb_cf *c)
 {
     if (!can(c, c->ops->best != NULL)) return;
-    static const int most[] = {1, 4, 10, 64, 100, 300};
+    static const int most[] = {1, 4, 10, 64, 300, 1500};
     const int kind = neb__cf_below(c, 6), k = most[neb__cf_below(c, 6)];
     const int64_t rows = 1 + neb__cf_below(c, 5), cols = 2000 + neb__cf_below(c, 28000);
     neb__cf_shape(c, "%d of %lld x %lld, kind %d", k, (long long)rows, (long long)cols, kind);

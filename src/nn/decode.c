@@ -66,10 +66,16 @@ static neb_status check(const struct neb_model *m, const struct neb_decode_limit
     return NEB_OK;
 }
 
-static neb_status create_caches(struct neb_decoding *d)
+/* Bytes of a row's keys (or values) in one layer's cache. */
+static size_t row_bytes(const struct neb_decoding *d)
 {
     const struct neb_arch *a = &d->model->arch;
-    size_t kv = (size_t)(a->kv_heads * a->head_dim) * sizeof(float); /* room for the widest compute type */
+    return (size_t)(a->kv_heads * a->head_dim) * neb_dtype_size(d->device->config.compute);
+}
+
+static neb_status create_caches(struct neb_decoding *d)
+{
+    size_t kv = row_bytes(d);
     size_t bytes = (size_t)d->limits.seqs * (size_t)(d->limits.max_len + d->prefix) * kv;
     for (int64_t i = 0; i < d->model->decoder.count; i++) {
         NEB_TRY(neb_buffer_create(d->device, bytes, &d->caches[i].key));
@@ -253,8 +259,7 @@ static neb_status empty_cache(struct neb_decoding *d)
     d->scattered = false;
     for (int32_t r = 0; r < d->seqs * d->max; r++)
         if (r % d->max < d->prefix) d->born[r] = (uint32_t)r + 1;
-    const size_t used = (size_t)d->seqs * (size_t)d->max *
-                        (size_t)(d->model->arch.kv_heads * d->model->arch.head_dim) * sizeof(float);
+    const size_t used = (size_t)d->seqs * (size_t)d->max * row_bytes(d);
     for (int64_t i = 0; !d->prefix && i < d->model->decoder.count; i++) {
         NEB_TRY(neb__buffer_clear_front(d->caches[i].key, used));
         NEB_TRY(neb__buffer_clear_front(d->caches[i].value, used));
