@@ -1,8 +1,9 @@
-/* decode_internal.h: what decode.c (runs) and reorder.c (beams that go on from one another) share. */
+/* decode_internal.h: what decode_create.c (memory), decode.c (runs) and reorder.c (beams that go on from one another) share. */
 #ifndef NEB_NN_DECODE_INTERNAL_H
 #define NEB_NN_DECODE_INTERNAL_H
 
 #include "nn/decode.h"
+#include "tensor/device.h"
 
 /* Arrays in one buffer of I32; those from REORDER on serve moves only. */
 enum neb_decode_array {
@@ -57,6 +58,13 @@ struct neb_decoding {
     struct neb_input_side side;
     struct neb_cache_input input;
 };
+
+/* Bytes of a row's keys (or values) in one layer's cache. */
+static inline size_t neb__decoding_row_bytes(const struct neb_decoding *d)
+{
+    const struct neb_arch *a = &d->model->arch;
+    return (size_t)(a->kv_heads * a->head_dim) * neb_dtype_size(d->device->config.compute);
+}
 
 /* An array of the present run as a tensor. */
 neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_decode_array a, int64_t n);
