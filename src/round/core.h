@@ -100,7 +100,8 @@ struct neb_round {
     uint64_t head, log_cap, commit;
     struct neb_members roster; /* in effect: of the last committed change */
     uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
-    uint64_t tokens;           /* committed */
+    uint64_t tokens;           /* committed: each counts once, whatever the number of fragments */
+    uint64_t token_cells;      /* the same, times the cells that have learned of them */
     uint64_t final_index;      /* of the record that ends the run */
     uint32_t budget, bound;    /* by the log: permille of the line; fp32 bits of the norm bound, 0: none */
     uint8_t cls, want_class;

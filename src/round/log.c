@@ -118,11 +118,12 @@ static void commit_round(struct neb_round *r, const struct neb_record *rec)
     }
     for (uint32_t i = 0; i < rec->parcels; i++) {
         const struct neb_named *p = &rec->parcel[i];
-        if (!p->reject) r->tokens += p->tokens;
+        if (!p->reject) r->token_cells += p->tokens * (rec->c1 - rec->c0);
         struct payload *pl = neb__payload(r, &p->hash, false);
         if (pl) pl->used = true, pl->index = rec->index;
         if (p->site == r->self && p->k >= r->next_k) r->next_k = p->k + 1;
     }
+    r->tokens = r->token_cells / r->cfg.cells;
 }
 
 void neb__commit_to(struct neb_round *r, uint64_t index)

@@ -121,8 +121,9 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
             if (rec->parcel[i].reject) continue;
             st = open_part(r, rec, &rec->parcel[i], last + values - first, &part[n]);
             weight[n++] = rec->parcel[i].weight;
-            r->out->tokens += rec->parcel[i].tokens;
-            r->out->steps[rec->parcel[i].site] += rec->parcel[i].tau;
+            /* Each cell learns of them once: summed over the cells here, divided by their number at the end. */
+            r->out->tokens += rec->parcel[i].tokens * (rec->c1 - rec->c0);
+            r->out->steps[rec->parcel[i].site] += (uint64_t)rec->parcel[i].tau * (rec->c1 - rec->c0);
         }
     }
     if (st == NEB_OK) st = apply_cells(r, rec, part, weight, n);
@@ -161,6 +162,8 @@ static neb_status replay_all(struct replay *r, uint64_t upto)
     NEB_TRY(load_genesis(r));
     NEB_TRY(walk(r, upto));
     r->out->values = r->outer->values;
+    r->out->tokens /= r->outer->cells;
+    for (int i = 0; i < NEB_SITES_MAX; i++) r->out->steps[i] /= r->outer->cells;
     return neb__outer_root(r->outer, &r->out->root);
 }
 
