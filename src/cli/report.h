@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-enum { NEB_REPORT_SITES = 64 };
+enum { NEB_REPORT_SITES = 64, NEB_REPORT_GAPS = 32 };
 
 struct neb_series {
     double *t, *v; /* t: seconds since the run began, or tokens */
@@ -30,10 +30,16 @@ struct neb_report_site {
     int n_events;
 };
 
+/* A time in which some site did not reach another one. */
+struct neb_report_gap {
+    double from, to;
+};
+
 struct neb_report {
     char job[64], task[32], strategy[32];
     double start, seconds; /* wall clock of the first value; until the last one */
-    int n;
+    int n, gaps;
+    struct neb_report_gap gap[NEB_REPORT_GAPS];
     struct neb_report_site site[NEB_REPORT_SITES];
 };
 
@@ -64,7 +70,8 @@ struct neb_plot {
     const char *title, *says, *x, *y; /* says: one line under the title */
     const struct neb_plot_line *lines;
     int n;
-    bool from_zero, time; /* time: x is seconds */
+    bool from_zero, time;         /* time: x is seconds */
+    const struct neb_report *run; /* whose gaps are shaded; or NULL */
 };
 
 /* An SVG figure, appended. */
@@ -80,6 +87,9 @@ struct neb_plot_bars {
     void (*format)(double value, char *out, size_t size);
 };
 neb_status neb__plot_bars(const struct neb_plot_bars *p, struct neb_buf *out);
+
+/* How each site coded its updates, on one time axis. */
+neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out);
 
 /* What happened at each site, on one time axis. */
 neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out);

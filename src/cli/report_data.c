@@ -182,6 +182,30 @@ static void release(struct neb_series *s, void *arg)
     neb__series_free(s);
 }
 
+/* Overlapping ones become one. */
+static void add_gap(struct neb_report *r, double from, double to)
+{
+    for (int i = 0; i < r->gaps; i++) {
+        struct neb_report_gap *g = &r->gap[i];
+        if (from > g->to + 1 || to < g->from - 1) continue;
+        g->from = fmin(g->from, from), g->to = fmax(g->to, to);
+        return;
+    }
+    if (r->gaps < NEB_REPORT_GAPS) r->gap[r->gaps++] = (struct neb_report_gap){from, to};
+}
+
+/* From a lost link to the next one that came up. At the end of a run sites leave one after the other: that is none. */
+static void find_gaps(struct neb_report *r, const struct neb_report_site *s)
+{
+    double since = -1;
+    for (int k = 0; k < s->n_events; k++) {
+        const struct neb_report_event *e = &s->events[k];
+        if (!strcmp(e->kind, "link down") && since < 0) since = e->t;
+        if (!strcmp(e->kind, "link up") && since >= 0) add_gap(r, since, e->t), since = -1;
+    }
+    if (since >= 0 && r->seconds - since > 10) add_gap(r, since, r->seconds);
+}
+
 void neb__report_finish(struct neb_report *r)
 {
     double span[2] = {INFINITY, -INFINITY};
@@ -196,6 +220,7 @@ void neb__report_finish(struct neb_report *r)
     for (int i = 0; i < r->n; i++) {
         each_series(&r->site[i], shift, &r->start);
         for (int k = 0; k < r->site[i].n_events; k++) r->site[i].events[k].t -= r->start;
+        find_gaps(r, &r->site[i]);
     }
 }
 

@@ -30,7 +30,7 @@ static const char style[] =
     "grid-template-columns:auto auto;gap:2px 12px;margin:0}.tile dt{color:var(--dim)}.tile "
     "dd{margin:0;text-align:right;"
     "font-variant-numeric:tabular-nums}\n"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:14px}figure "
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(460px,100%),1fr));gap:14px}figure "
     "h2{font-size:15px;margin:0}"
     "figure p{color:var(--dim);font-size:13px;margin:2px 0 8px}.wide{grid-column:1/-1}\n"
     "svg{width:100%;height:auto;display:block}.grid{stroke:var(--line)}.axis{stroke:var(--dim)}.tick,.label,."
@@ -47,6 +47,9 @@ static const char style[] =
     "fill:var(--c6)}"
     "rect.c7{fill:var(--c7)}.alive{fill:var(--line)}.ev{stroke:var(--card);stroke-width:1.5}.good{fill:var(--"
     "c2)}"
+    ".stack{display:grid;gap:14px;align-content:start}.gap{fill:var(--c7);opacity:.12}.on{fill:#fff;font-"
+    "size:11px}.log td:first-child,.log "
+    "td:nth-child(4){white-space:nowrap}\n"
     ".bad{fill:var(--c7)}.slow{fill:var(--c6)}.plain{fill:var(--dim)}\n"
     ".legend{display:flex;flex-wrap:wrap;gap:4px "
     "16px;font-size:13px;margin-bottom:4px}i{display:inline-block;width:10px;"
@@ -163,10 +166,11 @@ static neb_status loss_plots(const struct neb_report *r, const struct derived *d
                          by_tokens,
                          r->n,
                          false,
-                         false};
+                         false,
+                         NULL};
     NEB_TRY(neb__plot_lines(&p, out));
     p = (struct neb_plot){
-        "Loss against time", "the same over the clock", "time", "loss", by_time, r->n, false, true};
+        "Loss against time", "the same over the clock", "time", "loss", by_time, r->n, false, true, r};
     return neb__plot_lines(&p, out);
 }
 
@@ -183,6 +187,7 @@ static neb_status per_site(const struct neb_report *r, size_t field, const struc
     p.lines = lines;
     p.n = r->n;
     p.from_zero = p.time = true;
+    p.run = r;
     p.x = "time";
     return neb__plot_lines(&p, out);
 }
@@ -199,13 +204,16 @@ static neb_status line_plots(struct neb_report *r, struct neb_buf *out)
     static const struct neb_plot goodput = {
         .title = "Link use", .says = "payload sent to the other sites, each second", .y = "Mbit/s"};
     static const struct neb_plot interval = {
-        .title = "Rung and H",
-        .says = "inner steps between two rounds of a part; changes of the rung are in the table below",
-        .y = "steps"};
+        .title = "H", .says = "inner steps between two rounds of a part of the model", .y = "steps"};
     for (int i = 0; i < r->n; i++) megabits(&r->site[i].goodput_out);
     NEB_TRY(per_site(r, offsetof(struct neb_report_site, rate), &rate, false, out));
     NEB_TRY(per_site(r, offsetof(struct neb_report_site, goodput_out), &goodput, false, out));
-    return per_site(r, offsetof(struct neb_report_site, interval), &interval, true, out);
+    bool rounds = !strcmp(r->strategy, "replica");
+    if (rounds) NEB_TRY(per_site(r, offsetof(struct neb_report_site, interval), &interval, true, out));
+    NEB_TRY(neb__buf_printf(out, "<div class=\"stack\">\n"));
+    if (rounds) NEB_TRY(neb__plot_rungs(r, out));
+    NEB_TRY(neb__plot_events(r, out));
+    return neb__buf_printf(out, "</div>\n");
 }
 
 static neb_status bar_plots(const struct neb_report *r, struct neb_buf *out)
@@ -269,7 +277,6 @@ static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *
     NEB_TRY(loss_plots(r, d, out));
     NEB_TRY(line_plots(r, out));
     NEB_TRY(bar_plots(r, out));
-    NEB_TRY(neb__plot_events(r, out));
     NEB_TRY(event_table(r, out));
     return neb__buf_printf(out, "</div><footer>made by nebula-i report, version %s</footer></main></html>\n",
                            NEB_VERSION);

@@ -153,6 +153,21 @@ static neb_status begin(const char *title, const char *says, struct neb_buf *out
     return neb__buf_printf(out, "</p>");
 }
 
+/* Shaded: a line was down. */
+static neb_status gaps(const struct frame *f, const struct neb_report *r, double top, double bottom,
+                       struct neb_buf *out)
+{
+    for (int i = 0; r && i < r->gaps; i++) {
+        const struct neb_report_gap *g = &r->gap[i];
+        NEB_TRY(neb__buf_printf(out,
+                                "<rect class=\"gap\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">"
+                                "<title>a line was down from %.1f to %.1f s</title></rect>\n",
+                                px(f, g->from), top, fmax(1, px(f, g->to) - px(f, g->from)), bottom - top,
+                                g->from, g->to));
+    }
+    return NEB_OK;
+}
+
 neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out)
 {
     struct frame f = find_frame(p);
@@ -162,6 +177,7 @@ neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out)
     if (!shown) return neb__buf_printf(out, "<p class=\"none\">nothing was measured</p></figure>\n");
     if (p->n > 1) NEB_TRY(legend(p->lines, p->n, out));
     NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\">\n", WIDTH, HEIGHT));
+    if (p->time) NEB_TRY(gaps(&f, p->run, TOP, HEIGHT - BOTTOM, out));
     NEB_TRY(axes(&f, p->x, p->y, out));
     for (int i = 0; i < p->n; i++)
         NEB_TRY(path(&f, p->lines[i].faint, false, "faint", p->lines[i].color, out));
@@ -275,23 +291,109 @@ static neb_status presence(const struct frame *f, const struct neb_series *token
     return NEB_OK;
 }
 
+/* Below the rows of a figure on the time axis. */
+static neb_status time_axis(const struct frame *f, int height, struct neb_buf *out)
+{
+    char text[32];
+    double step = tick_step(f->x1 / f->unit, 7);
+    for (double v = 0; v <= f->x1 / f->unit; v += step) {
+        tick_text(v, step, text, sizeof text);
+        NEB_TRY(neb__buf_printf(out,
+                                "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>",
+                                px(f, v * f->unit), height - 8, text));
+    }
+    return neb__buf_printf(
+        out, "<text class=\"label\" x=\"%d\" y=\"%d\" text-anchor=\"start\">%s</text></svg></figure>\n", 4,
+        height - 8, f->unit_name);
+}
+
+static neb_status row_name(const struct neb_report *r, int i, double y, struct neb_buf *out)
+{
+    NEB_TRY(neb__buf_printf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y - 10));
+    NEB_TRY(neb__html(out, r->site[i].name));
+    return neb__buf_printf(out, "</text>");
+}
+
+/* The name that a decision's sentence begins with; "hold" and "auto" are none. */
+static void rung_of(const char *text, char out[16])
+{
+    size_t n = strcspn(text, " :");
+    snprintf(out, 16, "%.*s", (int)(n < 15 ? n : 15), text);
+    if (!strcmp(out, "Hold") || !strcmp(out, "auto")) out[0] = 0;
+}
+
+static neb_status rung_bar(const struct frame *f, double from, double to, double y, const char *rung,
+                           int color, struct neb_buf *out)
+{
+    double x = px(f, from), w = fmax(1, px(f, to) - x);
+    if (rung[0])
+        NEB_TRY(neb__buf_printf(out, "<rect class=\"c%d\"", color % COLORS));
+    else
+        NEB_TRY(neb__buf_printf(out, "<rect class=\"alive\""));
+    NEB_TRY(neb__buf_printf(out,
+                            " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"16\"><title>%s, %.1f to %.1f s"
+                            "</title></rect>",
+                            x, y - 4, w, rung[0] ? rung : "nothing sent", from, to));
+    if (rung[0] && w > 9 + 6.5 * (double)strlen(rung))
+        NEB_TRY(
+            neb__buf_printf(out, "<text class=\"on\" x=\"%.1f\" y=\"%.1f\">%s</text>", x + 5, y + 8, rung));
+    return neb__buf_printf(out, "\n");
+}
+
+/* One row: from each decision that names another rung to the next one. Colours follow the names, in the order of `seen`. */
+static neb_status rung_row(const struct frame *f, const struct neb_report_site *s, double end, double y,
+                           char seen[COLORS][16], struct neb_buf *out)
+{
+    char now[16] = "", next[16];
+    double since = 0;
+    for (int k = 0; k <= s->n_events; k++) {
+        bool last = k == s->n_events;
+        if (!last && strcmp(s->events[k].kind, "rung")) continue;
+        if (!last) rung_of(s->events[k].text, next);
+        if (!last && !strcmp(now, next)) continue;
+        double until = last ? end : s->events[k].t;
+        int color = 0;
+        while (color < COLORS - 1 && seen[color][0] && strcmp(seen[color], now)) color++;
+        if (now[0]) memcpy(seen[color], now, sizeof now);
+        NEB_TRY(rung_bar(f, since, until, y, now, color, out));
+        since = until;
+        if (!last) memcpy(now, next, sizeof now);
+    }
+    return NEB_OK;
+}
+
+neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out)
+{
+    struct frame f = {0, r->seconds > 1 ? r->seconds : 1, 0, 1, 1, ""};
+    char seen[COLORS][16] = {{0}};
+    int height = 46 * r->n + 34;
+    choose_unit(&f, true);
+    NEB_TRY(begin("How updates were coded", "the rung of each site; grey: nothing was sent", out));
+    NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\">\n", WIDTH, height));
+    NEB_TRY(gaps(&f, r, 4, height - 24, out));
+    for (int i = 0; i < r->n; i++) {
+        double y = 46.0 * i + 24;
+        NEB_TRY(row_name(r, i, y, out));
+        NEB_TRY(rung_row(&f, &r->site[i], r->seconds, y, seen, out));
+    }
+    return time_axis(&f, height, out);
+}
+
 neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out)
 {
     struct frame f = {0, r->seconds > 1 ? r->seconds : 1, 0, 1, 1, ""};
     int height = 40 * r->n + 34;
-    char text[32];
     choose_unit(&f, true);
     NEB_TRY(begin("Faults and recoveries",
                   "green: began, came back, link up; red: link down, halted, work dropped; amber: waited for "
                   "the others; "
-                  "grey: a change of leader or rung",
+                  "grey: a change of leader or rung; shaded, here and above: a line was down",
                   out));
     NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\">\n", WIDTH, height));
+    NEB_TRY(gaps(&f, r, 4, height - 24, out));
     for (int i = 0; i < r->n; i++) {
         double y = 40.0 * i + 24;
-        NEB_TRY(neb__buf_printf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y - 10));
-        NEB_TRY(neb__html(out, r->site[i].name));
-        NEB_TRY(neb__buf_printf(out, "</text>"));
+        NEB_TRY(row_name(r, i, y, out));
         NEB_TRY(presence(&f, &r->site[i].tokens, y, out));
         for (int k = 0; k < r->site[i].n_events; k++) {
             const struct neb_report_event *e = &r->site[i].events[k];
@@ -301,14 +403,5 @@ neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out)
             NEB_TRY(neb__buf_printf(out, "</title></circle>\n"));
         }
     }
-    double step = tick_step(f.x1 / f.unit, 7);
-    for (double v = 0; v <= f.x1 / f.unit; v += step) {
-        tick_text(v, step, text, sizeof text);
-        NEB_TRY(neb__buf_printf(out,
-                                "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>",
-                                px(&f, v * f.unit), height - 8, text));
-    }
-    return neb__buf_printf(
-        out, "<text class=\"label\" x=\"%d\" y=\"%d\" text-anchor=\"start\">%s</text></svg></figure>\n", 4,
-        height - 8, f.unit_name);
+    return time_axis(&f, height, out);
 }
