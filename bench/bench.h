@@ -16,12 +16,14 @@ struct neb_bench {
 
 /* clang-format off: one a line, so that two changes rarely meet */
 #define NEB_BENCHES(X) \
+    X(auto)            \
     X(base)            \
     X(codec)           \
     X(codec_training)  \
     X(engine)          \
     X(generate)        \
     X(link)            \
+    X(replica_quality) \
     X(round)           \
     X(streams)         \
     X(text)            \

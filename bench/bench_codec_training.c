@@ -10,6 +10,7 @@
  * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt, a paragraph a line. The last 3 % of each
  * file are held out. --capture FILE keeps two deltas of one replica for `nebula-i bench codec --real FILE`. */
 #include "bench.h"
+#include "real_text.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -46,8 +47,7 @@ static const struct neb_opt table[] = {
     NEB_OPT_END,
 };
 
-enum { REPLICAS = 2, MAX_SEEDS = 8, LANGS = 3 };
-static const char *const langs[LANGS] = {"en", "de", "fr"};
+enum { REPLICAS = 2, MAX_SEEDS = 8 };
 
 /* What is run; `against` is the line of the uncompressed run it is compared with. */
 static const struct variant {
@@ -75,46 +75,6 @@ struct run {
     struct neb_buf payload, kept;
     double loss[VARIANTS][MAX_SEEDS], bytes[VARIANTS];
 };
-
-/* ---- text ------------------------------------------------------------------------------------------------------ */
-
-static neb_status split(const struct run *r, const char *lang)
-{
-    char from[600], to[600];
-    struct neb_buf text;
-    snprintf(from, sizeof from, "%s/mono/eltec.%s.txt", r->opt.data, lang);
-    neb__buf_init(&text, (size_t)1 << 30);
-    neb_status s = neb__file_read(from, &text);
-    size_t cut = text.len * 97 / 100;
-    while (s == NEB_OK && cut < text.len && text.data[cut - 1] != '\n') cut++;
-    for (int part = 0; s == NEB_OK && part < 2; part++) {
-        snprintf(to, sizeof to, "%s/%s.%s.txt", r->opt.out, part ? "valid" : "train", lang);
-        s = neb__file_replace(to, text.data + (part ? cut : 0), part ? text.len - cut : cut, 0644);
-    }
-    neb__buf_free(&text);
-    return s;
-}
-
-static neb_status write_job(const struct run *r, char path[600])
-{
-    struct neb_buf y;
-    neb__buf_init(&y, 1 << 16);
-    neb_status s =
-        neb__buf_printf(&y,
-                        "name: codec-training\ntask: mlm\nout: %s\ntokenizer: {vocab: 8000, lines: 60000}\n"
-                        "model: {family: bert, hidden: 256, layers: 4, heads: 4, ffn: 1024, dropout: 0}\n"
-                        "train: {steps: %d, tokens: %d, max_len: 128, lr: %g, device: %s, threads: %d, "
-                        "deterministic: yes}\ndata:\n",
-                        r->opt.out, (int)(r->opt.warmup + r->opt.steps), (int)r->opt.tokens, r->opt.lr,
-                        r->opt.device, (int)r->opt.threads);
-    for (int i = 0; i < 2 * LANGS && s == NEB_OK; i++)
-        s = neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", r->opt.out,
-                            i % 2 ? "valid" : "train", langs[i / 2], langs[i / 2], i % 2 ? "valid" : "train");
-    snprintf(path, 600, "%s/job.yaml", r->opt.out);
-    if (s == NEB_OK) s = neb__file_replace(path, y.data, y.len, 0644);
-    neb__buf_free(&y);
-    return s;
-}
 
 /* ---- one seed -------------------------------------------------------------------------------------------------- */
 
@@ -290,22 +250,29 @@ static neb_status write_capture(struct run *r)
 
 static neb_status measure(struct run *r)
 {
-    char path[600];
-    NEB_TRY(neb__file_make_dir(r->opt.out, 0755));
-    for (int i = 0; i < LANGS; i++) NEB_TRY(split(r, langs[i]));
-    NEB_TRY(write_job(r, path));
-    NEB_TRY(neb__job_read(path, NULL, 0, &r->job));
-    neb_status s = neb__data_prepare(&r->job, &r->data);
-    if (s == NEB_OK) {
-        r->schedule = (struct neb_schedule){.kind = NEB_COSINE,
-                                            .peak = (float)r->opt.lr,
-                                            .floor = (float)(0.1 * r->opt.lr),
-                                            .warmup = 100,
-                                            .total = r->opt.warmup + r->opt.steps};
-        for (int seed = 0; s == NEB_OK && seed < r->opt.seeds; seed++) s = one_seed(r, seed);
-        if (s == NEB_OK) s = write_capture(r);
-        neb__data_free(&r->data);
-    }
+    struct neb_real_text t = {.name = "codec-training",
+                              .data = r->opt.data,
+                              .out = r->opt.out,
+                              .device = r->opt.device,
+                              .vocab = 8000,
+                              .lines = 60000,
+                              .hidden = 256,
+                              .layers = 4,
+                              .steps = r->opt.warmup + r->opt.steps,
+                              .tokens = r->opt.tokens,
+                              .max_len = 128,
+                              .threads = r->opt.threads,
+                              .lr = r->opt.lr};
+    NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
+    r->schedule = (struct neb_schedule){.kind = NEB_COSINE,
+                                        .peak = (float)r->opt.lr,
+                                        .floor = (float)(0.1 * r->opt.lr),
+                                        .warmup = 100,
+                                        .total = r->opt.warmup + r->opt.steps};
+    neb_status s = NEB_OK;
+    for (int seed = 0; s == NEB_OK && seed < r->opt.seeds; seed++) s = one_seed(r, seed);
+    if (s == NEB_OK) s = write_capture(r);
+    neb__data_free(&r->data);
     neb__job_free(&r->job);
     return s;
 }

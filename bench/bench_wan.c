@@ -40,7 +40,7 @@ enum { WORDS = 11995, LINES = 20000, TURNS_MAX = 9, SITES = 2, FRAGMENTS = 8 };
 static const double lead_in = 10;
 
 struct options {
-    char *wan, *dir;
+    char *wan, *dir, *rung;
     double time;
     int64_t turns, hidden, layers, interval;
     bool quick, together;
@@ -56,6 +56,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, layers, NEB_OPT_INT, "6", NULL, "of the encoder"),
     NEB_OPT(struct options, interval, NEB_OPT_INT, "0", "steps",
             "H; 0: what takes 30 s at the measured speed"),
+    NEB_OPT(struct options, rung, NEB_OPT_TEXT, "auto", NULL, "wan.rung"),
     NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
     NEB_OPT(struct options, together, NEB_OPT_BOOL, "no", NULL,
             "both arms at once, taking turns of a second"),
@@ -104,8 +105,8 @@ static bool write_job(const struct options *o, const char *dir)
             "model: {family: xlm-r, hidden: %" PRId64 ", heads: 8, layers: %" PRId64 ", max_positions: 128}\n"
             "train: {steps: 1000000, tokens: 512, max_len: 64, lr: 1e-4, save_every: 1000000, log_every: "
             "100000}\n"
-            "wan: {fragments: 8}\nsites: [{name: a}, {name: b}]\ndata: [{file: %s/text}]\n",
-            dir, dir, o->hidden, o->layers, dir);
+            "wan: {fragments: 8, rung: %s}\nsites: [{name: a}, {name: b}]\ndata: [{file: %s/text}]\n",
+            dir, dir, o->hidden, o->layers, o->rung ? o->rung : "auto", dir);
     return !fclose(f);
 }
 

@@ -1,0 +1,263 @@
+/* bench_auto.c: `strategy: auto` against choices by hand.
+ *
+ * Three scenarios, one for each strategy that roles lead to; in each the job as a user would write it (nothing under `wan` but the
+ * nominal interval) and the same job with its choices made by hand run for the same time in the laboratory, one after the
+ * other, `--turns` times; medians.
+ *
+ *     auto.replica    two sites, a line of 10 Mbit/s and 100 ms that carries only the cheaper rungs at the nominal interval: what the
+ *                     common model has learned when the time is over (logarithm of the vocabulary less held-out loss); by hand:
+ *                     a rung and an interval
+ *     auto.relay      generator and discriminator, 100 Mbit/s and 100 ms: the discriminator's tokens; by hand: the strategy and a window
+ *     auto.tutor      a frozen encoder's hidden states for a student, 100 Mbit/s and 100 ms: the student's tokens; by hand: the strategy,
+ *                     bits and a window
+ *
+ * The figure is that of `auto` over the best one made by hand. The text is made up: each word allows four successors. */
+#include "bench.h"
+#include "base/file.h"
+#include "base/opts.h"
+#include "base/rng.h"
+#include "store/metrics.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORDS = 1995, SPECIAL = 5, LINES = 8000, HELD_OUT = 200, TURNS_MAX = 5, ARMS = 7, KEYS = 4 };
+
+struct options {
+    char *dir, *only;
+    double time;
+    int64_t turns;
+    bool quick;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "20s", NULL, "of training, in every arm"),
+    NEB_OPT(struct options, turns, NEB_OPT_INT, "3", NULL, "of each arm"),
+    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "replica, relay or tutor"),
+    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one turn of 12 s: under four minutes"),
+    NEB_OPT_END,
+};
+
+struct arm {
+    const char *name, *keys[KEYS];
+};
+
+static const struct scenario {
+    const char *name, *wan;
+    bool learned; /* what counts: the held-out loss; else the tokens of site b */
+    struct arm arm[ARMS];
+} scenarios[] = {
+    {"replica",
+     "10mbit,100ms",
+     true,
+     {{"auto", {0}},
+      {"int8", {"strategy=replica", "wan.rung=int8"}},
+      {"int4", {"strategy=replica", "wan.rung=int4"}},
+      {"int2e", {"strategy=replica", "wan.rung=int2e"}},
+      {"int4 at four times the interval", {"strategy=replica", "wan.rung=int4", "wan.interval=80"}},
+      {"sparse2", {"strategy=replica", "wan.rung=sparse2"}}}},
+    {"relay",
+     "100mbit,100ms",
+     false,
+     {{"auto", {0}},
+      {"window 8", {"strategy=relay", "wan.window=8"}},
+      {"window 128", {"strategy=relay", "wan.window=128"}}}},
+    {"tutor",
+     "100mbit,100ms",
+     false,
+     {{"auto", {0}},
+      {"8 bits, window 8", {"strategy=tutor", "wan.bits=8", "wan.window=8"}},
+      {"4 bits, window 128", {"strategy=tutor", "wan.bits=4", "wan.window=128"}}}},
+};
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+/* ---- the jobs --------------------------------------------------------------------------------------------------- */
+
+static void word(uint64_t i, char out[8])
+{
+    for (int k = 0; k < 4; k++, i /= 26) out[k] = (char)('a' + i % 26);
+    out[4] = 0;
+}
+
+static neb_status write_lines(const char *path, int lines, uint64_t seed)
+{
+    struct neb_rng r = {seed};
+    struct neb_buf b;
+    char w[8];
+    neb__buf_init(&b, 64 << 20);
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && i < lines; i++) {
+        uint64_t at = neb__rng_below(&r, WORDS);
+        for (int k = 0; s == NEB_OK && k < 30; k++) {
+            word(at, w);
+            s = neb__buf_printf(&b, "%s%c", w, k == 29 ? '\n' : ' ');
+            at = (at * 7 + 13 + neb__rng_below(&r, 4)) % WORDS;
+        }
+    }
+    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    neb__buf_free(&b);
+    return s;
+}
+
+static neb_status write_text(void)
+{
+    static const char *const special[SPECIAL] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    struct neb_buf b;
+    char w[8];
+    neb__buf_init(&b, 1 << 20);
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && i < SPECIAL; i++) s = neb__buf_printf(&b, "%s\n", special[i]);
+    for (uint64_t i = 0; s == NEB_OK && i < WORDS; i++) word(i, w), s = neb__buf_printf(&b, "%s\n", w);
+    if (s == NEB_OK) s = neb__file_replace("vocab.txt", b.data, b.len, 0644);
+    neb__buf_free(&b);
+    if (s == NEB_OK) s = write_lines("text", LINES, 7);
+    return s == NEB_OK ? write_lines("held-out", HELD_OUT, 8) : s;
+}
+
+static neb_status write_job(const char *name, const char *head, const char *tail, double minutes)
+{
+    struct neb_buf b;
+    char path[64];
+    snprintf(path, sizeof path, "%s.yaml", name);
+    neb__buf_init(&b, 1 << 16);
+    neb_status s = neb__buf_printf(&b,
+                                   "name: %s\n%scache: tokens\ntokenizer: {file: vocab.txt}\n"
+                                   "train: {steps: 1000000, minutes: %g, tokens: 256, max_len: 32, lr: 2e-3, "
+                                   "warmup: 50, schedule: constant, "
+                                   "save_every: 1000000, log_every: 1000000, threads: 1}\n%s"
+                                   "data: [{file: text}, {file: held-out, use: valid}]\n",
+                                   name, head, minutes, tail);
+    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    neb__buf_free(&b);
+    return s;
+}
+
+static neb_status write_jobs(double seconds)
+{
+    NEB_TRY(write_text());
+    NEB_TRY(write_job("teacher",
+                      "task: mlm\nout: teacher\nmodel: {family: xlm-r, hidden: 128, heads: 4, layers: 2}\n",
+                      "", 0.05));
+    NEB_TRY(write_job("replica", "task: mlm\nmodel: {family: xlm-r, hidden: 128, heads: 4, layers: 2}\n",
+                      "wan: {interval: 20}\nsites: [{name: a}, {name: b}]\n", seconds / 60));
+    NEB_TRY(write_job("relay",
+                      "task: rtd\nmodel: {family: electra, hidden: 128, heads: 4, layers: 2}\n"
+                      "generator: {family: bert, hidden: 32, heads: 2, layers: 1}\n",
+                      "sites: [{name: a, role: generator}, {name: b, role: discriminator}]\n", seconds / 60));
+    return write_job("tutor",
+                     "task: mlm\nmodel: {family: xlm-r, hidden: 128, heads: 4, layers: 2}\n"
+                     "distill: {encoder: teacher, width: 128}\n",
+                     "sites: [{name: a, role: teacher}, {name: b, role: student}]\n", seconds / 60);
+}
+
+/* ---- an arm ----------------------------------------------------------------------------------------------------- */
+
+static bool run_self(const char *const *argv, const char *log)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        if (!freopen(log, "w", stdout) || dup2(1, 2) < 0) _exit(126);
+        execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    int status = -1;
+    while (child > 0 && waitpid(child, &status, 0) < 0) {}
+    if (child > 0 && WIFEXITED(status) && !WEXITSTATUS(status)) return true;
+    fprintf(stderr, "bench auto: %s %s failed; see %s\n", argv[1], argv[2], log);
+    return false;
+}
+
+static int keep_last(void *arg, int64_t step, double time, double value)
+{
+    (void)step, (void)time;
+    *(double *)arg = value;
+    return 1;
+}
+
+static bool last_value(const char *folder, const char *name, double *out)
+{
+    struct neb_metrics *m;
+    *out = NAN;
+    if (neb__metrics_read(folder, &m) != NEB_OK) return false;
+    neb_status s = neb__metrics_each(m, name, keep_last, out);
+    neb__metrics_close(m);
+    return s == NEB_OK && isfinite(*out);
+}
+
+/* What the arm came to; the more the better. */
+static bool run_arm(const struct scenario *s, int arm, int turn, double *out)
+{
+    char job[64], name[64], folder[80], site[96], said[80];
+    snprintf(job, sizeof job, "%s.yaml", s->name);
+    snprintf(name, sizeof name, "%s.%d.%d", s->name, arm, turn);
+    snprintf(folder, sizeof folder, "out=%s", name);
+    snprintf(said, sizeof said, "%s.log", name);
+    snprintf(site, sizeof site, "%s/b", name);
+    const char *argv[7 + KEYS] = {"nebula-i", "lab", job, folder, "--wan", s->wan};
+    for (int i = 0; i < KEYS; i++) argv[6 + i] = s->arm[arm].keys[i];
+    if (!run_self(argv, said) || !last_value(site, s->learned ? "valid/loss" : "tokens", out)) return false;
+    if (s->learned) *out = log((double)WORDS + SPECIAL) - *out;
+    fprintf(stderr, "%s, %s: %g\n", s->name, s->arm[arm].name, *out);
+    return true;
+}
+
+static bool measure(const struct scenario *s, int turns, struct neb_figures *f)
+{
+    double got[ARMS][TURNS_MAX], best = 0;
+    int arms = 0, by = 0;
+    char name[96];
+    while (arms < ARMS && s->arm[arms].name) arms++;
+    for (int t = 0; t < turns; t++)
+        for (int a = 0; a < arms; a++)
+            if (!run_arm(s, a, t, &got[a][t])) return false;
+    for (int a = 1; a < arms; a++) {
+        double m = neb__median(got[a], turns);
+        if (m > best) best = m, by = a;
+    }
+    fprintf(stderr, "%s: the best by hand is %s\n", s->name, s->arm[by].name);
+    snprintf(name, sizeof name, "auto.%s", s->name);
+    neb__figure(f, name, neb__median(got[0], turns) / best, "of the best", NEB_AT_LEAST, 0.95);
+    return true;
+}
+
+static bool measure_all(const struct options *o, struct neb_figures *f)
+{
+    static const char *const teacher[] = {"nebula-i", "train", "teacher.yaml", NULL};
+    int turns = (int)(o->turns < 1 ? 1 : o->turns > TURNS_MAX ? TURNS_MAX : o->turns);
+    if (write_jobs(o->time) != NEB_OK || !run_self(teacher, "teacher.log")) return false;
+    for (int i = 0; i < SCENARIOS; i++)
+        if ((!o->only || !strcmp(o->only, scenarios[i].name)) && !measure(&scenarios[i], turns, f))
+            return false;
+    return true;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options o;
+    char made[] = "/tmp/nebula-auto-XXXXXX";
+    int n = 0, code = 1;
+    bool json = neb__bench_json(&argc, argv);
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    if (neb__opts_args(table, &o, argc, argv, &n) != NEB_OK || n || o.time < 1) {
+        neb__opts_help(table, stderr);
+        neb__opts_free(table, &o);
+        return 2;
+    }
+    if (o.quick) o.turns = 1, o.time = 12;
+    const char *dir = o.dir ? o.dir : mkdtemp(made);
+    struct neb_figures *f = neb__figures_begin("auto", json);
+    if (dir && f && neb__file_make_dir(dir, 0755) == NEB_OK && !chdir(dir) && measure_all(&o, f)) code = 0;
+    if (f) neb__figures_end(f);
+    if (dir) fprintf(stderr, "the sites' logs and metrics are in %s\n", dir);
+    neb__opts_free(table, &o);
+    return code;
+}
+
+const struct neb_bench neb__bench_auto = {"auto", "strategy: auto against the best choice by hand", run};

@@ -1,0 +1,410 @@
+/* bench_replica_quality.c: what a replica run learns, and what it sends, against synchronous training of the same tokens.
+ *
+ * Two replicas of an encoder train on real text as two sites do: local steps; every H steps each fragment's delta is
+ * captured, coded, and some steps later (the line's time) merged, in the session's own arithmetic (outer/outer.c,
+ * outer/site.c: residual in bfloat16, the class's outer rule). Synchronous training is one optimizer with the batches of
+ * both in one. Both begin behind the same synchronous warm-up, with the same schedule, and make the same number of steps; at the
+ * end of a replica run what is left is committed exactly, as at the end of a run. One process, one seed, one result: no clock
+ * takes part.
+ *
+ *     sync.loss            held-out loss of synchronous training, mean of the seeds
+ *     SETTING.worse        held-out loss of the replicas' common parameters above it, per cent, mean of the seeds (at most 2)
+ *     SETTING.spread       largest less smallest of these
+ *     SETTING.fewer        bytes of fp32 gradients at every step over those of the parcels, for each token (at least 1000)
+ *
+ * A setting is RUNG:H. Sizes by default are for two cores and a few minutes; `--full` has those of `bench codec-training`
+ * (mlm-mini: 4 layers of 256, vocabulary 8000, 1024 tokens a step and replica, 500 + 1500 steps, H from the settings), for a GPU.
+ * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt. */
+#include "bench.h"
+#include "real_text.h"
+#include "base/buf.h"
+#include "base/mem.h"
+#include "base/opts.h"
+#include "codec/codec.h"
+#include "outer/outer.h"
+#include "outer/site.h"
+#include "round/record.h"
+#include "task/work.h"
+#include "train/resume.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    char *data, *out, *device, *settings;
+    int64_t steps, warmup, seeds, tokens, hidden, layers, vocab, threads, fragments, delay;
+    double lr, outer_lr, outer_momentum;
+    bool full;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, data, NEB_OPT_TEXT, "", "folder", "text; also NEBULA_DATA"),
+    NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/replica-quality", "folder",
+            "tokenizer and tokenised text"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
+    NEB_OPT(struct options, settings, NEB_OPT_TEXT, "sparse2:5 sparse2:20", NULL,
+            "RUNG:H, separated by blanks"),
+    NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
+    NEB_OPT(struct options, steps, NEB_OPT_INT, "300", "steps", "of each replica"),
+    NEB_OPT(struct options, warmup, NEB_OPT_INT, "100", "steps", "synchronous steps before"),
+    NEB_OPT(struct options, seeds, NEB_OPT_INT, "3", NULL, "repetitions with other seeds"),
+    NEB_OPT(struct options, tokens, NEB_OPT_INT, "256", "tokens", "a step and replica"),
+    NEB_OPT(struct options, hidden, NEB_OPT_INT, "128", NULL, "width"),
+    NEB_OPT(struct options, layers, NEB_OPT_INT, "2", NULL, "layers"),
+    NEB_OPT(struct options, vocab, NEB_OPT_INT, "4000", NULL, "pieces"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all"),
+    NEB_OPT(struct options, fragments, NEB_OPT_INT, "4", NULL, "of the parameters; never more than H"),
+    NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "from capture to merge"),
+    NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
+    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "dense rungs: outer learning rate"),
+    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.9", NULL, "dense rungs: outer momentum"),
+    NEB_OPT_END,
+};
+
+enum { REPLICAS = 2, SEEDS_MAX = 8, SETTINGS_MAX = 8, EVAL = 100 /* batches, unless full */ };
+static const double goodput = 100e6 / 8; /* of the line for which the lossless stage decides */
+
+struct setting {
+    const struct neb_rung *rung;
+    int64_t h;
+    double loss[SEEDS_MAX], bytes; /* sent by both replicas, last seed */
+};
+
+struct site {
+    struct neb_work *work;
+    float *d;    /* (n) deltas of open parcels, then their edits */
+    uint16_t *e; /* (n) */
+    struct neb_buf parcel;
+};
+
+struct run {
+    struct options opt;
+    struct neb_job job;
+    struct neb_data data;
+    struct neb_schedule schedule;
+    struct setting setting[SETTINGS_MAX];
+    int settings;
+    double sync[SEEDS_MAX];
+    size_t n;
+    float *warm, *warm_m, *warm_v;                      /* the common start */
+    float *x, *wide, *next, *moved, *decoded[REPLICAS]; /* (n) */
+    struct site site[REPLICAS];
+    struct neb_outer *outer; /* one cell a fragment */
+};
+
+static neb_status parse_settings(struct run *r)
+{
+    char text[400], *rest = text, *word;
+    snprintf(text, sizeof text, "%s", r->opt.settings);
+    while ((word = strsep(&rest, " "))) {
+        if (!*word) continue;
+        char *colon = strchr(word, ':');
+        if (colon) *colon = 0;
+        const struct neb_rung *rung = neb__rung_by_name(word);
+        long h = colon ? atol(colon + 1) : 0;
+        if (!rung || rung->kind == NEB_RUNG_EXTERN || h < 1 || r->settings == SETTINGS_MAX)
+            return neb__fail(NEB_ERR_INVALID, "--settings: at most %d of the form RUNG:H, such as sparse2:20",
+                             SETTINGS_MAX);
+        r->setting[r->settings++] = (struct setting){.rung = rung, .h = h};
+    }
+    return r->settings ? NEB_OK : neb__fail(NEB_ERR_INVALID, "--settings names none");
+}
+
+/* ---- synchronous ----------------------------------------------------------------------------------------------- */
+
+static neb_status steps(struct run *r, struct neb_work *w, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        struct neb_work_step info;
+        NEB_TRY(neb__work_step(w, neb_schedule_lr(&r->schedule, i), &info));
+    }
+    return NEB_OK;
+}
+
+static neb_status allocate(struct run *r, struct neb_work *w)
+{
+    int64_t slab;
+    if (r->n) return NEB_OK;
+    r->n = (size_t)neb__resume_values(w);
+    neb_params_slab(neb__work_params(w), &slab);
+    float **all[] = {&r->warm,       &r->x,          &r->wide,      &r->next,     &r->moved,
+                     &r->decoded[0], &r->decoded[1], &r->site[0].d, &r->site[1].d};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        ok &= !!(*all[i] = neb__aligned(r->n * sizeof(float)));
+    for (int i = 0; i < REPLICAS; i++) ok &= !!(r->site[i].e = neb__aligned(r->n * sizeof(uint16_t)));
+    ok &= !!(r->warm_m = neb__aligned((size_t)slab * sizeof(float)));
+    ok &= !!(r->warm_v = neb__aligned((size_t)slab * sizeof(float)));
+    return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
+}
+
+/* The warm-up, whose end is kept, and on to the end. */
+static neb_status synchronous(struct run *r, double *loss)
+{
+    struct neb_job job = r->job;
+    struct neb_work_eval eval;
+    struct neb_work *w;
+    job.train.tokens = REPLICAS * r->opt.tokens;
+    NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
+    neb_status s = allocate(r, w);
+    if (s == NEB_OK) s = steps(r, w, 0, r->opt.warmup);
+    if (s == NEB_OK) s = neb__resume_read_params(w, r->warm);
+    if (s == NEB_OK) s = neb_optimizer_save(neb__work_optimizer(w), r->warm_m, r->warm_v);
+    if (s == NEB_OK) s = steps(r, w, r->opt.warmup, r->opt.warmup + r->opt.steps);
+    if (s == NEB_OK) s = neb__work_eval(w, "valid", r->opt.full ? 0 : EVAL, &eval);
+    if (s == NEB_OK) *loss = eval.loss;
+    neb__work_close(w);
+    return s;
+}
+
+/* ---- replicas -------------------------------------------------------------------------------------------------- */
+
+static float feedback(const struct setting *t)
+{
+    return t->rung->cls == NEB_SPARSE ? NEB_SPARSE_FEEDBACK : 1;
+}
+
+/* A site's parcel of a fragment; x holds its parameters. */
+static neb_status capture(struct run *r, struct setting *t, int i, uint32_t f)
+{
+    size_t first, n = neb__outer_cell(r->outer, f, &first), gain;
+    struct site *s = &r->site[i];
+    memcpy(s->d + first, r->x + first, n * sizeof(float));
+    (void)neb__site_delta(s->d + first, r->outer->theta + first, s->e + first, n);
+    neb__site_widen(s->e + first, n, r->wide);
+    struct neb_codec_input in = {.delta = s->d + first, .residual = r->wide, .n = n, .feedback = feedback(t)};
+    neb__buf_clear(&s->parcel);
+    NEB_TRY(neb__codec_encode(t->rung, &in, r->next, NULL, &s->parcel));
+    NEB_TRY(neb__codec_squeeze(&s->parcel, 0, goodput, &gain));
+    t->bytes += (double)s->parcel.len + NEB_PARCEL_SIZE;
+    return neb__codec_decode(s->parcel.data, s->parcel.len, NULL, n, r->decoded[i] + first);
+}
+
+/* The fragment moves for everybody; by how much is in `moved`. */
+static void outer_step(struct run *r, uint32_t f, bool average)
+{
+    static const uint32_t weight[REPLICAS] = {1, 1};
+    size_t first;
+    (void)neb__outer_cell(r->outer, f, &first);
+    const float *values[REPLICAS] = {r->decoded[0] + first, r->decoded[1] + first};
+    struct neb_outer_step step = {.mode = average ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  .eta = (float)r->opt.outer_lr,
+                                  .mu = (float)r->opt.outer_momentum,
+                                  .parcels = REPLICAS,
+                                  .weight = weight,
+                                  .values = values,
+                                  .moved = r->moved + first};
+    bool finite;
+    neb__outer_apply(r->outer, f, &step, &finite);
+}
+
+static void merge(struct run *r, const struct setting *t, int i, uint32_t f)
+{
+    size_t first, n = neb__outer_cell(r->outer, f, &first);
+    struct site *s = &r->site[i];
+    neb__site_take(s->d + first, s->e + first, r->moved + first, r->decoded[i] + first, feedback(t), n);
+    for (size_t k = first; k < first + n; k++) r->x[k] += s->d[k];
+}
+
+/* The end of a run: what is left is committed exactly; a sparse residual is dropped. */
+static neb_status flush(struct run *r, const struct setting *t)
+{
+    for (uint32_t f = 0; f < r->outer->cells; f++) {
+        size_t first, n = neb__outer_cell(r->outer, f, &first);
+        for (int i = 0; i < REPLICAS; i++) {
+            struct site *s = &r->site[i];
+            NEB_TRY(neb__resume_read_params(s->work, r->x));
+            neb__site_widen(s->e + first, n, r->wide);
+            for (size_t k = 0; k < n; k++)
+                r->decoded[i][first + k] = r->x[first + k] - r->outer->theta[first + k] +
+                                           (t->rung->cls == NEB_SPARSE ? 0 : r->wide[k]);
+        }
+        outer_step(r, f, true);
+    }
+    return NEB_OK;
+}
+
+/* Fragment f is captured at steps that are f * H / fragments above a multiple of H, and merged `delay` later. */
+static neb_status exchange(struct run *r, struct setting *t, int64_t at)
+{
+    int64_t delay = r->opt.delay < t->h ? r->opt.delay : t->h - 1;
+    uint64_t captures = 0, merges = 0;
+    for (uint32_t f = 0; f < r->outer->cells; f++) {
+        int64_t since = at - (int64_t)f * t->h / r->outer->cells - t->h; /* its first capture */
+        if (since >= 0 && since % t->h == 0) captures |= (uint64_t)1 << f;
+        if (since >= delay && (since - delay) % t->h == 0) merges |= (uint64_t)1 << f;
+    }
+    if (!captures && !merges) return NEB_OK;
+    for (uint32_t f = 0; f < r->outer->cells; f++)
+        if (merges >> f & 1) outer_step(r, f, t->rung->cls == NEB_SPARSE);
+    for (int i = 0; i < REPLICAS; i++) {
+        NEB_TRY(neb__resume_read_params(r->site[i].work, r->x));
+        for (uint32_t f = 0; f < r->outer->cells; f++) {
+            if (merges >> f & 1) merge(r, t, i, f);
+            if (captures >> f & 1) NEB_TRY(capture(r, t, i, f));
+        }
+        if (merges) NEB_TRY(neb__resume_write_params(r->site[i].work, r->x));
+    }
+    return NEB_OK;
+}
+
+static neb_status train(struct run *r, struct setting *t)
+{
+    for (int64_t at = 1; at <= r->opt.steps; at++) {
+        for (int i = 0; i < REPLICAS; i++)
+            NEB_TRY(steps(r, r->site[i].work, r->opt.warmup + at - 1, r->opt.warmup + at));
+        NEB_TRY(exchange(r, t, at));
+    }
+    return NEB_OK;
+}
+
+static neb_status begin(struct run *r, struct setting *t, uint32_t fragments)
+{
+    t->bytes = 0;
+    NEB_TRY(neb__outer_create((uint32_t)((r->n + fragments - 1) / fragments), r->warm, r->n, &r->outer));
+    for (int i = 0; i < REPLICAS; i++) {
+        struct site *s = &r->site[i];
+        memset(s->e, 0, r->n * sizeof *s->e);
+        NEB_TRY(neb__work_open(&r->job, &r->data, i, REPLICAS, NULL, &s->work));
+        NEB_TRY(neb__resume_write_params(s->work, r->warm));
+        NEB_TRY(neb_optimizer_load(neb__work_optimizer(s->work), r->opt.warmup, r->warm_m, r->warm_v));
+    }
+    return NEB_OK;
+}
+
+static neb_status replicas(struct run *r, struct setting *t, double *loss)
+{
+    uint32_t fragments = (uint32_t)(r->opt.fragments < t->h ? r->opt.fragments : t->h);
+    struct neb_work_eval eval;
+    neb_status s = begin(r, t, fragments);
+    if (s == NEB_OK) s = train(r, t);
+    if (s == NEB_OK) s = flush(r, t);
+    if (s == NEB_OK) s = neb__resume_write_params(r->site[0].work, r->outer->theta);
+    if (s == NEB_OK) s = neb__work_eval(r->site[0].work, "valid", r->opt.full ? 0 : EVAL, &eval);
+    if (s == NEB_OK) *loss = eval.loss;
+    for (int i = 0; i < REPLICAS; i++) {
+        neb__work_close(r->site[i].work);
+        r->site[i].work = NULL;
+    }
+    neb__outer_destroy(r->outer);
+    r->outer = NULL;
+    return s;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------------- */
+
+static neb_status measure(struct run *r)
+{
+    struct options *o = &r->opt;
+    if (o->full)
+        o->hidden = 256, o->layers = 4, o->vocab = 8000, o->tokens = 1024, o->warmup = 500, o->steps = 1500;
+    struct neb_real_text t = {.name = "replica-quality",
+                              .data = o->data,
+                              .out = o->out,
+                              .device = o->device,
+                              .vocab = (int)o->vocab,
+                              .lines = o->full ? 60000 : 6000,
+                              .hidden = (int)o->hidden,
+                              .layers = (int)o->layers,
+                              .steps = o->warmup + o->steps,
+                              .tokens = o->tokens,
+                              .max_len = 128,
+                              .threads = o->threads,
+                              .lr = o->lr};
+    NEB_TRY(parse_settings(r));
+    NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
+    r->schedule = (struct neb_schedule){.kind = NEB_COSINE,
+                                        .peak = (float)o->lr,
+                                        .floor = (float)(0.1 * o->lr),
+                                        .warmup = o->warmup < 100 ? o->warmup : 100,
+                                        .total = o->warmup + o->steps};
+    neb_status s = NEB_OK;
+    for (int k = 0; k < o->seeds && s == NEB_OK; k++) {
+        r->job.seed = k + 1;
+        s = synchronous(r, &r->sync[k]);
+        if (s == NEB_OK) fprintf(stderr, "seed %d: synchronous %.4f\n", k + 1, r->sync[k]);
+        for (int i = 0; i < r->settings && s == NEB_OK; i++) {
+            struct setting *x = &r->setting[i];
+            s = replicas(r, x, &x->loss[k]);
+            if (s == NEB_OK)
+                fprintf(stderr, "  %s at H %d: %.4f (%+.2f %%)\n", x->rung->name, (int)x->h, x->loss[k],
+                        100 * (x->loss[k] / r->sync[k] - 1));
+        }
+    }
+    neb__data_free(&r->data);
+    neb__job_free(&r->job);
+    return s;
+}
+
+static void report(const struct run *r, struct neb_figures *f)
+{
+    int n = (int)r->opt.seeds;
+    double sync = 0;
+    char name[96];
+    for (int k = 0; k < n; k++) sync += r->sync[k] / n;
+    neb__figure(f, "sync.loss", sync, "nats", NEB_REPORT, 0);
+    for (int i = 0; i < r->settings; i++) {
+        const struct setting *t = &r->setting[i];
+        double mean = 0, least = INFINITY, most = -INFINITY;
+        for (int k = 0; k < n; k++) {
+            double worse = 100 * (t->loss[k] / r->sync[k] - 1);
+            mean += worse / n;
+            least = fmin(least, worse);
+            most = fmax(most, worse);
+        }
+        double gradients = 4.0 * (double)r->n * REPLICAS * (double)r->opt.steps;
+        snprintf(name, sizeof name, "%s.h%d.worse", t->rung->name, (int)t->h);
+        neb__figure(f, name, mean, "%", NEB_AT_MOST, 2);
+        snprintf(name, sizeof name, "%s.h%d.spread", t->rung->name, (int)t->h);
+        neb__figure(f, name, most - least, "%", NEB_REPORT, 0);
+        snprintf(name, sizeof name, "%s.h%d.fewer", t->rung->name, (int)t->h);
+        neb__figure(f, name, gradients / t->bytes, "times", NEB_AT_LEAST, 1000);
+    }
+}
+
+static void release(struct run *r)
+{
+    float *all[] = {r->warm,  r->warm_m,     r->warm_v,     r->x,         r->wide,     r->next,
+                    r->moved, r->decoded[0], r->decoded[1], r->site[0].d, r->site[1].d};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
+    for (int i = 0; i < REPLICAS; i++) {
+        neb__free(r->site[i].e);
+        neb__buf_free(&r->site[i].parcel);
+    }
+    neb__opts_free(table, &r->opt);
+}
+
+static int run(int argc, char **argv)
+{
+    struct run r = {0};
+    int positional = 0, status = 0;
+    bool json = neb__bench_json(&argc, argv);
+    for (int i = 0; i < REPLICAS; i++) neb__buf_init(&r.site[i].parcel, (size_t)1 << 30);
+    if (neb__opts_init(table, &r.opt) != NEB_OK) return 1;
+    const char *folder = getenv("NEBULA_DATA");
+    const struct options *o = &r.opt;
+    if (neb__opts_args(table, &r.opt, argc, argv, &positional) != NEB_OK || positional || o->seeds < 1 ||
+        o->seeds > SEEDS_MAX || o->steps < 1 || o->warmup < 1 || o->fragments < 1 || o->fragments > 64 ||
+        o->delay < 1) {
+        neb__opts_help(table, stderr);
+        release(&r);
+        return 2;
+    }
+    if (!r.opt.data && folder) neb__opts_set(table, &r.opt, "data", folder);
+    struct neb_figures *f = neb__figures_begin("replica-quality", json);
+    if (!r.opt.data)
+        fprintf(stderr,
+                "skipped: needs text; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
+    else if (!f || measure(&r) != NEB_OK)
+        status = 1;
+    else
+        report(&r, f);
+    if (f) neb__figures_end(f);
+    release(&r);
+    return status;
+}
+
+const struct neb_bench neb__bench_replica_quality = {
+    "replica-quality", "loss and bytes of two replicas against synchronous training", run};

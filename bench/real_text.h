@@ -1,0 +1,19 @@
+/* real_text.h: a masked-language job over real text for the benchmarks that train. */
+#ifndef NEB_BENCH_REAL_TEXT_H
+#define NEB_BENCH_REAL_TEXT_H
+
+#include "task/data.h"
+#include "task/job.h"
+
+struct neb_real_text {
+    const char *name, *data, *out, *device;
+    int vocab, lines, hidden, layers;
+    int64_t steps, tokens, max_len, threads;
+    double lr;
+};
+
+/* Splits DATA/mono/eltec.{en,de,fr}.txt (a paragraph a line; the last 3 % are held out), writes OUT/job.yaml, reads it and
+ * prepares its data. Both are owed a free. Any status of files, jobs and tokenizers. */
+neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *job, struct neb_data *data);
+
+#endif
