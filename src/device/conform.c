@@ -246,9 +246,11 @@ double neb__cf_slope(double x, neb_act act)
 struct neb_cf_seqs neb__cf_seqs(struct neb_cf *c, int64_t sequences, int64_t longest, int64_t padding)
 {
     struct neb_cf_seqs s = {.sequences = sequences};
+    bool full = longest % 64 == 0; /* whole tiles, all of them, are a case of their own for some devices */
     s.starts = (int32_t *)neb__cf_doubles(c, sequences + 1);
     for (int64_t i = 0; i < sequences; i++) {
         int64_t n = neb__cf_below(c, 8) ? 1 + neb__cf_below(c, (int)longest) : 0;
+        if (full) n = longest;
         if (n > s.longest) s.longest = n;
         s.starts[i + 1] = s.starts[i] + (int32_t)n;
     }

@@ -119,12 +119,13 @@ static __device__ void clear_padding(bf16 *x, int64_t ld, int width, int64_t fir
 }
 
 #if NEB_WGMMA
-/* s = q k^T of the warpgroup's 64 rows; queries stay in registers, reading shared memory is what limits. */
-static __device__ __forceinline__ void wg_scores(float (&s)[8][4], const uint32_t q[4][4], uint64_t k)
+/* s = q k^T of the warpgroup's 64 rows. Queries are read from shared memory again for every tile: kept in registers, ptxas 13.0
+ * gave theirs to P as well, and every tile but the first was wrong. */
+static __device__ __forceinline__ void wg_scores(float (&s)[8][4], uint64_t q, uint64_t k)
 {
     wg_fence();
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) wg_product_registers<0>(s, q[kk], k + kk * K_STEP, kk > 0);
+    for (int kk = 0; kk < 4; kk++) wg_product<0, 0>(s, q + kk * K_STEP, k + kk * K_STEP, kk > 0);
     wg_commit();
     wg_wait<0>();
     wg_ready(s);
@@ -185,15 +186,19 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
     dropper drop = {};
     uint32_t sample = 0, q_part[HD / 16][4];
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
-    for (int t = 0; t < tiles; t++) {
-        copy_wait<0>();
+    auto arrive = [&] { /* what was asked for is here, and everybody is done with the tile before */
+                        copy_wait<0>();
 #if NEB_WGMMA
-        if (WG) wg_publish();
+                        if (WG) wg_publish();
 #endif
-        __syncthreads(); /* tile t is here, and everybody is done with tile t - 1 */
-        if (t == 0)
+                        __syncthreads();
+    };
+    arrive();
+    if (!WG)
 #pragma unroll
-            for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(q_part[kk], q_tile, warp * 16, kk * 2);
+        for (int kk = 0; kk < HD / 16; kk++) left_fragment<HD>(q_part[kk], q_tile, warp * 16, kk * 2);
+    for (int t = 0; t < tiles; t++) {
+        if (t) arrive();
         if (t + 1 < tiles) {
             uint32_t next = kv + (t + 1) % 2 * 2 * TILE;
             load_tile<HD, KEYS, THREADS>(next, k, p.ldk, (t + 1) * KEYS, keys);
@@ -204,7 +209,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
         float s[KEYS / 8][4];
 #if NEB_WGMMA
         if constexpr (WG)
-            wg_scores(s, q_part, wg_tile(k_tile));
+            wg_scores(s, wg_tile(q_tile + warp / 4 * 64 * HD * 2), wg_tile(k_tile));
         else
 #endif
             scores<HD>(s, q_part, k_tile);
