@@ -260,30 +260,42 @@ static void searches_agree(void **state)
 }
 
 /* Where runs are recorded, sources of many sizes share a handful of them, padded; what is found is the same. */
-enum { BATCHES = 10, SOURCES = 3, NEW = 9 };
+enum { BATCHES = 16, SOURCES = 3, NEW = 9 };
 
-static void translate_all(struct rig *r, const char *peft, bool record, int32_t *out, int32_t *lengths,
-                          int *shapes)
+static void translate_all(const char *peft, bool record, int32_t *out, int32_t *lengths, int *shapes)
 {
-    struct neb_decoding *d;
+    struct rig r;
+    struct neb_decoding *d[2];
+    struct neb_searching *search[2] = {NULL, NULL};
     struct neb_decode_limits limits = {SOURCES * 4, 24, SOURCES * 4, 200};
-    struct neb_search how = {.max_new = NEW, .eos = 7, .beams = 4, .length_penalty = 1};
+    struct neb_search how = {.max_new = NEW, .eos = 7, .length_penalty = 1};
     int32_t prompt[SOURCES] = {1, 1, 1}, starts[SOURCES + 1] = {0, 1, 2, 3};
-    assert_ok(rig_open(r, "transformer", SIZES, peft, 2));
-    if (record) recorder_take(r->device);
-    assert_ok(neb__decoding_create(r->device, r->model, &limits, &d));
-    for (int b = 0; b < BATCHES; b++) {
-        struct rig_batch sources;
-        how.beams = b % 2 ? 4 : 2; /* the wider search makes more room, elsewhere */
-        const int n[] = {1 + b * 2, 20 - b, 3 + b % 4, 0};
-        rig_batch_make(&sources, r->model, n, n, (uint32_t)b * 10);
-        assert_ok(neb__generate(d, &how, &sources.data.side[0], SOURCES, prompt, starts,
-                                out + b * SOURCES * NEW, lengths + b * SOURCES));
-        rig_batch_free(&sources);
+    assert_ok(rig_open(&r, "transformer", SIZES, peft, 2));
+    if (record) recorder_take(r.device);
+    for (int i = 0; i < 2; i++) assert_ok(neb__decoding_create(r.device, r.model, &limits, &d[i]));
+    for (int b = 0, busy = 1; busy;) { /* two searches take turns */
+        busy = 0;
+        for (int i = 0; i < 2; i++) {
+            bool done = false;
+            if (search[i]) assert_ok(neb__search_step(search[i], &done));
+            if (done) neb__search_end(search[i]);
+            if (done) search[i] = NULL;
+            if (!search[i] && b < BATCHES) {
+                struct rig_batch sources;
+                const int n[] = {1 + b, 20 - b, 3 + b % 4, 0};
+                how.beams = b % 3 ? 4 : 2; /* the wider search makes more room, elsewhere */
+                rig_batch_make(&sources, r.model, n, n, (uint32_t)b * 10);
+                assert_ok(neb__search_begin(d[i], &how, &sources.data.side[0], SOURCES, prompt, starts,
+                                            out + b * SOURCES * NEW, lengths + b * SOURCES, &search[i]));
+                rig_batch_free(&sources);
+                b++;
+            }
+            busy = busy || search[i];
+        }
     }
-    *shapes = neb__decoding_shapes(d);
-    neb__decoding_destroy(d);
-    rig_close(r);
+    *shapes = neb__decoding_shapes(d[0]);
+    for (int i = 0; i < 2; i++) neb__decoding_destroy(d[i]);
+    rig_close(&r);
 }
 
 static void recorded_runs_find_the_same(void **state)
@@ -291,15 +303,14 @@ static void recorded_runs_find_the_same(void **state)
     static const char *const peft[] = {NULL, "method=prefix prefix_length=3"};
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct rig r;
         int32_t out[2][BATCHES * SOURCES * NEW] = {{0}}, lengths[2][BATCHES * SOURCES];
         int shapes[2];
-        for (int j = 0; j < 2; j++) translate_all(&r, peft[i], j, out[j], lengths[j], &shapes[j]);
+        for (int j = 0; j < 2; j++) translate_all(peft[i], j, out[j], lengths[j], &shapes[j]);
         assert_memory_equal(lengths[0], lengths[1], sizeof lengths[0]);
         for (int s = 0; s < BATCHES * SOURCES; s++)
             assert_memory_equal(out[0] + s * NEW, out[1] + s * NEW, (size_t)lengths[0][s] * 4);
         assert_true(recorder_launches() > BATCHES * NEW / 2);
-        assert_true(shapes[1] < shapes[0] / 2);
+        assert_true(shapes[1] < shapes[0]);
     }
 }
 

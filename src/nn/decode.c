@@ -278,28 +278,48 @@ static neb_status make_best(struct neb_decoding *d, int32_t k)
     if (k <= d->best_room) return NEB_OK;
     size_t bytes = (size_t)d->limits.seqs * (2 * (size_t)k + 1) * 4;
     neb_buffer_destroy(d->best);
-    neb__free(d->host_best);
+    neb__host_free(d->device, d->host_best);
     d->best = NULL;
+    d->host_best = NULL;
     d->best_room = 0;
-    d->host_best = neb__malloc(bytes);
-    if (!d->host_best) return neb__fail(NEB_ERR_NOMEM, "out of memory for the %d best tokens", k);
+    void *host;
+    NEB_TRY(neb__host_alloc(d->device, bytes, &host));
+    d->host_best = host;
     NEB_TRY(neb_buffer_create(d->device, bytes, &d->best));
     d->best_room = k;
+    return NEB_OK;
+}
+
+neb_status neb__decoding_ask(struct neb_decoding *d, const int32_t *counts, const int32_t *ids, int32_t k)
+{
+    if (d->fence) NEB_TRY(neb__buffer_fetched(d->best, d->fence)); /* a search was given up */
+    d->fence = 0;
+    NEB_TRY(make_best(d, k));
+    d->k = k;
+    NEB_TRY(append(d, counts, ids));
+    if (!neb__has_best(d->device)) return NEB_OK;
+    const size_t bytes = (size_t)d->seqs * (2 * (size_t)k + 1) * 4;
+    return neb__buffer_fetch(d->best, d->host_best, bytes, &d->fence);
+}
+
+neb_status neb__decoding_answer(struct neb_decoding *d, struct neb_best_tokens *out)
+{
+    const float *logits;
+    const size_t all = (size_t)d->seqs * (size_t)d->k;
+    *out = (struct neb_best_tokens){d->host_best, (int32_t *)(d->host_best + all), d->host_best + 2 * all};
+    if (neb__has_best(d->device)) {
+        const uint64_t fence = d->fence;
+        d->fence = 0;
+        return neb__buffer_fetched(d->best, fence);
+    }
+    NEB_TRY(fetch_logits(d, &logits));
+    neb__best_on_host(logits, d->seqs, d->model->arch.vocab, d->k, out);
     return NEB_OK;
 }
 
 neb_status neb__decoding_step_best(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
                                    int32_t k, struct neb_best_tokens *out)
 {
-    const float *logits;
-    const size_t all = (size_t)d->seqs * (size_t)k;
-    NEB_TRY(make_best(d, k));
-    d->k = k;
-    NEB_TRY(append(d, counts, ids));
-    *out = (struct neb_best_tokens){d->host_best, (int32_t *)(d->host_best + all), d->host_best + 2 * all};
-    if (neb__has_best(d->device))
-        return neb_buffer_download(d->best, d->host_best, (2 * all + (size_t)d->seqs) * 4);
-    NEB_TRY(fetch_logits(d, &logits));
-    neb__best_on_host(logits, d->seqs, d->model->arch.vocab, k, out);
-    return NEB_OK;
+    NEB_TRY(neb__decoding_ask(d, counts, ids, k));
+    return neb__decoding_answer(d, out);
 }

@@ -50,6 +50,10 @@ struct neb_best_tokens {
 neb_status neb__decoding_step_best(struct neb_decoding *d, const int32_t *counts, const int32_t *ids,
                                    int32_t k, struct neb_best_tokens *out);
 
+/* The same in two halves: the device runs between them, and the host may work on another decoding. */
+neb_status neb__decoding_ask(struct neb_decoding *d, const int32_t *counts, const int32_t *ids, int32_t k);
+neb_status neb__decoding_answer(struct neb_decoding *d, struct neb_best_tokens *out);
+
 /* What a device without the slot `best` leaves to the host: logits (rows, vocab) to out's arrays. */
 void neb__best_on_host(const float *logits, int32_t rows, int64_t vocab, int32_t k,
                        struct neb_best_tokens *out);
@@ -75,5 +79,15 @@ struct neb_search {
 neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
                          const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
                          const int32_t *starts, int32_t *out, int32_t *lengths);
+
+/* The same step by step, so that two searches (each with a decoding of its own) can take turns: while one's candidates are
+ * weighed, the other's run is on the device. out and lengths are filled when *done. A successful begin owes an end. */
+struct neb_searching;
+neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *how,
+                             const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
+                             const int32_t *starts, int32_t *out, int32_t *lengths,
+                             struct neb_searching **search);
+neb_status neb__search_step(struct neb_searching *s, bool *done);
+void neb__search_end(struct neb_searching *s); /* NULL is fine */
 
 #endif

@@ -2,6 +2,7 @@
  * everything a run is told, with a copy of the same layout on the host; what comes back. */
 #include "nn/decode_internal.h"
 #include "base/mem.h"
+#include "tensor/buffer.h"
 #include "tensor/packed.h"
 
 static void lay_out(struct neb_decoding *d)
@@ -106,12 +107,13 @@ void neb__decoding_destroy(struct neb_decoding *d)
         neb_buffer_destroy(d->caches[i].value);
         neb_buffer_destroy(d->caches[i].cross);
     }
+    if (d->fence) neb__buffer_fetched(d->best, d->fence); /* nobody wanted it */
     neb_tape_destroy(d->tape);
     neb__feed_destroy(d->source);
     neb_buffer_destroy(d->ints);
     neb_buffer_destroy(d->logits);
     neb_buffer_destroy(d->best);
-    neb__free(d->host_best);
+    neb__host_free(d->device, d->host_best);
     neb__free(d->caches);
     neb__free(d->host);
     neb__free(d->host_logits);

@@ -30,6 +30,7 @@ struct neb_decoding {
     neb_buffer *ints, *logits;
     neb_buffer *best;  /* (seqs, k) values, (seqs, k) tokens, (seqs) log-sums */
     float *host_best;  /* the same */
+    uint64_t fence;    /* of what is on its way there */
     int32_t best_room; /* the k it has room for */
     int32_t k;         /* of the present run; 0: logits are wanted */
     int32_t *host;     /* the content of ints */

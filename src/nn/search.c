@@ -17,8 +17,9 @@ struct candidate {
     int32_t beam, token;
 };
 
-struct search {
-    const struct neb_search *how;
+struct neb_searching {
+    struct neb_search copy;
+    const struct neb_search *how; /* the copy */
     struct neb_decoding *d;
     int32_t count, beams, seqs, vocab;
     int32_t *tokens, *other; /* (seqs, max_new) of unfinished sequences; and room to reorder them */
@@ -33,6 +34,7 @@ struct search {
     struct neb_best_tokens choice;
     int32_t k; /* 0: drawn */
     int32_t *out, *lengths;
+    int32_t at; /* tokens chosen so far */
     struct neb_rng rng;
 };
 
@@ -84,7 +86,7 @@ static int32_t sampled(const struct neb_search *how, const float *logits, int32_
     return chosen;
 }
 
-static void choose_singly(struct search *s, int32_t at)
+static void choose_singly(struct neb_searching *s, int32_t at)
 {
     for (int32_t i = 0; i < s->count; i++) {
         s->next[i] =
@@ -98,13 +100,13 @@ static void choose_singly(struct search *s, int32_t at)
 
 /* ---- beams ------------------------------------------------------------------------------------------------------ */
 
-static double with_length(const struct search *s, double score, int32_t length)
+static double with_length(const struct neb_searching *s, double score, int32_t length)
 {
     return score / pow(length > 0 ? length : 1, s->how->length_penalty);
 }
 
 /* The best 2 * beams continuations of prompt i, best first; returns how many there are. */
-static int32_t best_continuations(struct search *s, int32_t i, int32_t at)
+static int32_t best_continuations(struct neb_searching *s, int32_t i, int32_t at)
 {
     int32_t n = 0, most = 2 * s->beams, live = at ? s->beams : 1; /* at first all beams are the same */
     for (int32_t b = 0; b < live; b++) {
@@ -122,7 +124,7 @@ static int32_t best_continuations(struct search *s, int32_t i, int32_t at)
 }
 
 /* `scored`: the tokens that the score counts, the end token among them. */
-static void take_result(struct search *s, int32_t i, int32_t seq, double score, int32_t length,
+static void take_result(struct neb_searching *s, int32_t i, int32_t seq, double score, int32_t length,
                         int32_t scored)
 {
     double final = with_length(s, score, scored);
@@ -133,7 +135,7 @@ static void take_result(struct search *s, int32_t i, int32_t seq, double score, 
            (size_t)length * sizeof *s->out);
 }
 
-static void choose_beams(struct search *s, int32_t at, int32_t i)
+static void choose_beams(struct neb_searching *s, int32_t at, int32_t i)
 {
     int32_t n = best_continuations(s, i, at), kept = 0, first = i * s->beams;
     int64_t width = s->how->max_new;
@@ -162,7 +164,7 @@ static void choose_beams(struct search *s, int32_t at, int32_t i)
     s->done[i] = kept == 0 || reach <= s->best[i] || s->ended[i] >= s->beams;
 }
 
-static neb_status step_beams(struct search *s, int32_t at)
+static neb_status step_beams(struct neb_searching *s, int32_t at)
 {
     for (int32_t i = 0; i < s->count; i++) {
         if (!s->done[i]) {
@@ -177,15 +179,15 @@ static neb_status step_beams(struct search *s, int32_t at)
     return neb__decoding_reorder(s->d, s->from);
 }
 
-/* ---- the loop --------------------------------------------------------------------------------------------------- */
+/* ---- the steps --------------------------------------------------------------------------------------------------- */
 
-static neb_status step(struct search *s, const int32_t *ids)
+static neb_status ask(struct neb_searching *s, const int32_t *ids)
 {
-    return s->k ? neb__decoding_step_best(s->d, s->one, ids, s->k, &s->choice)
+    return s->k ? neb__decoding_ask(s->d, s->one, ids, s->k)
                 : neb__decoding_step(s->d, s->one, ids, &s->logits);
 }
 
-static neb_status prefill(struct search *s, const int32_t *prompt, const int32_t *starts)
+static neb_status prefill(struct neb_searching *s, const int32_t *prompt, const int32_t *starts)
 {
     int64_t total = 0;
     for (int32_t i = 0; i < s->count; i++) total += (int64_t)(starts[i + 1] - starts[i]) * s->beams;
@@ -198,28 +200,28 @@ static neb_status prefill(struct search *s, const int32_t *prompt, const int32_t
         memcpy(ids + at, prompt + starts[i], (size_t)n * sizeof *ids);
         at += n;
     }
-    neb_status status = step(s, ids);
+    neb_status status = ask(s, ids);
     for (int32_t q = 0; q < s->seqs; q++) s->one[q] = 1;
     neb__free(ids);
     return status;
 }
 
-static bool all_done(const struct search *s)
+static bool all_done(const struct neb_searching *s)
 {
     for (int32_t i = 0; i < s->count; i++)
         if (!s->done[i]) return false;
     return true;
 }
 
-static neb_status loop(struct search *s)
+neb_status neb__search_step(struct neb_searching *s, bool *done)
 {
-    for (int32_t at = 0; at < s->how->max_new && !all_done(s); at++) {
-        if (at) NEB_TRY(step(s, s->next));
-        if (s->beams > 1)
-            NEB_TRY(step_beams(s, at));
-        else
-            choose_singly(s, at);
-    }
+    if (s->k) NEB_TRY(neb__decoding_answer(s->d, &s->choice));
+    if (s->beams > 1)
+        NEB_TRY(step_beams(s, s->at));
+    else
+        choose_singly(s, s->at);
+    *done = ++s->at == s->how->max_new || all_done(s);
+    if (!*done) return ask(s, s->next);
     for (int32_t i = 0; s->beams > 1 && i < s->count; i++) /* what has not ended competes as it is */
         if (!s->done[i])
             take_result(s, i, i * s->beams, s->score[i * s->beams], s->how->max_new, s->how->max_new);
@@ -239,7 +241,7 @@ static neb_status check(const struct neb_search *how, int32_t count, const int32
     return NEB_OK;
 }
 
-static neb_status make_room(struct search *s)
+static neb_status make_room(struct neb_searching *s)
 {
     size_t seqs = (size_t)s->seqs, width = (size_t)s->how->max_new;
     s->tokens = NEB_NEW_ARRAY(int32_t, seqs * width);
@@ -259,8 +261,9 @@ static neb_status make_room(struct search *s)
     return NEB_OK;
 }
 
-static void free_room(struct search *s)
+void neb__search_end(struct neb_searching *s)
 {
+    if (!s) return;
     neb__free(s->tokens);
     neb__free(s->other);
     neb__free(s->score);
@@ -271,36 +274,62 @@ static void free_room(struct search *s)
     neb__free(s->from);
     neb__free(s->one);
     neb__free(s->top);
+    neb__free(s);
+}
+
+static neb_status begin(struct neb_searching *s, const struct neb_feed_side *source, const int32_t *prompt,
+                        const int32_t *starts)
+{
+    int32_t longest = 0, most = 1 << 24;
+    for (int32_t i = 0; i < s->count; i++)
+        if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
+    memset(s->lengths, 0, (size_t)s->count * sizeof *s->lengths);
+    NEB_TRY(make_room(s));
+    NEB_TRY(neb__decoding_start_short(s->d, s->seqs,
+                                      longest + (s->how->max_new < most ? s->how->max_new : most), source));
+    return prefill(s, prompt, starts);
+}
+
+neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *how,
+                             const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
+                             const int32_t *starts, int32_t *out, int32_t *lengths,
+                             struct neb_searching **search)
+{
+    NEB_TRY(check(how, count, starts));
+    struct neb_searching *s = NEB_NEW(struct neb_searching);
+    if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a search");
+    int32_t beams = how->beams > 1 ? how->beams : 1;
+    *s = (struct neb_searching){.copy = *how,
+                                .how = &s->copy,
+                                .d = d,
+                                .count = count,
+                                .beams = beams,
+                                .seqs = count * beams,
+                                .vocab = (int32_t)neb__decoding_vocab(d),
+                                .out = out,
+                                .lengths = lengths,
+                                .k = beams > 1              ? 2 * beams
+                                     : how->temperature > 0 ? 0
+                                                            : 1,
+                                .rng = {how->seed}};
+    neb_status status = begin(s, source, prompt, starts);
+    if (status != NEB_OK) {
+        neb__search_end(s);
+        return status;
+    }
+    *search = s;
+    return NEB_OK;
 }
 
 neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
                          const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
                          const int32_t *starts, int32_t *out, int32_t *lengths)
 {
-    NEB_TRY(check(how, count, starts));
-    int32_t beams = how->beams > 1 ? how->beams : 1;
-    struct search s = {.how = how,
-                       .d = d,
-                       .count = count,
-                       .beams = beams,
-                       .seqs = count * beams,
-                       .vocab = (int32_t)neb__decoding_vocab(d),
-                       .out = out,
-                       .lengths = lengths,
-                       .k = beams > 1              ? 2 * beams
-                            : how->temperature > 0 ? 0
-                                                   : 1,
-                       .rng = {how->seed}};
-    int32_t longest = 0, most = 1 << 24;
-    for (int32_t i = 0; i < count; i++)
-        if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
-    memset(lengths, 0, (size_t)count * sizeof *lengths);
-    neb_status status = make_room(&s);
-    if (status == NEB_OK)
-        status = neb__decoding_start_short(d, s.seqs, longest + (how->max_new < most ? how->max_new : most),
-                                           source);
-    if (status == NEB_OK) status = prefill(&s, prompt, starts);
-    if (status == NEB_OK) status = loop(&s);
-    free_room(&s);
+    struct neb_searching *s;
+    bool done = false;
+    NEB_TRY(neb__search_begin(d, how, source, count, prompt, starts, out, lengths, &s));
+    neb_status status = NEB_OK;
+    while (status == NEB_OK && !done) status = neb__search_step(s, &done);
+    neb__search_end(s);
     return status;
 }

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SHAPES = 128 };
+enum { SHAPES = 128, TURNS = 2 };
 
 #define OPT(field, kind, fallback, unit, help) \
     NEB_OPT(struct neb_translate_config, field, kind, fallback, unit, help)
@@ -23,13 +23,22 @@ const struct neb_opt neb__translate_options[] = {
     NEB_OPT_END,
 };
 
+/* A batch under way. */
+struct turn {
+    struct neb_decoding *decoding;
+    struct neb_searching *search; /* NULL: none */
+    int32_t *out, *lengths, width;
+    int *numbers, n;
+};
+
 struct neb_translator {
     const struct neb_ready *m;
     struct neb_translate_config c; /* its text is not ours */
     int32_t tag, bos, eos, max_len, rows;
-    struct neb_decoding *decoding;
     struct neb_pack *pack;
-    int32_t *prompt, *prompt_starts, *out, *lengths;
+    int32_t *prompt, *prompt_starts;
+    struct turn turn[TURNS];
+    int turns;
 };
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -58,14 +67,25 @@ static neb_status check(struct neb_translator *t)
     return NEB_OK;
 }
 
-static neb_status make_decoding(struct neb_translator *t)
+static neb_status make_decoding(struct neb_translator *t, struct turn *u)
 {
-    neb__decoding_destroy(t->decoding);
-    t->decoding = NULL;
+    neb__decoding_destroy(u->decoding);
+    u->decoding = NULL;
     int32_t seqs = (int32_t)(t->c.batch * t->c.beams);
     struct neb_decode_limits l = {
         .seqs = seqs, .max_len = t->max_len, .prompt_rows = seqs, .source_rows = t->rows};
-    return neb__decoding_create(t->m->device, t->m->model, &l, &t->decoding);
+    return neb__decoding_create(t->m->device, t->m->model, &l, &u->decoding);
+}
+
+static neb_status make_turn(struct neb_translator *t, struct turn *u)
+{
+    size_t batch = (size_t)t->c.batch;
+    u->out = NEB_NEW_ARRAY(int32_t, batch * (size_t)t->max_len);
+    u->lengths = NEB_NEW_ARRAY(int32_t, batch);
+    u->numbers = NEB_NEW_ARRAY(int, batch);
+    if (!u->out || !u->lengths || !u->numbers)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
+    return make_decoding(t, u);
 }
 
 static neb_status make_room(struct neb_translator *t)
@@ -76,9 +96,7 @@ static neb_status make_room(struct neb_translator *t)
     t->rows = (int32_t)(positions > 64 * t->c.batch ? positions : 64 * t->c.batch);
     t->prompt = NEB_NEW_ARRAY(int32_t, batch);
     t->prompt_starts = NEB_NEW_ARRAY(int32_t, batch + 1);
-    t->out = NEB_NEW_ARRAY(int32_t, batch * (size_t)t->max_len);
-    t->lengths = NEB_NEW_ARRAY(int32_t, batch);
-    if (!t->prompt || !t->prompt_starts || !t->out || !t->lengths)
+    if (!t->prompt || !t->prompt_starts)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
     for (size_t i = 0; i <= batch; i++) t->prompt_starts[i] = (int32_t)i;
     for (size_t i = 0; i < batch; i++) t->prompt[i] = t->bos;
@@ -88,7 +106,11 @@ static neb_status make_room(struct neb_translator *t)
                                 .rows = t->rows,
                                 .seqs = (int32_t)t->c.batch};
     NEB_TRY(neb__pack_create(&c, &t->pack));
-    return make_decoding(t);
+    struct neb_device_info info;
+    neb_device_get_info(t->m->device, &info);
+    t->turns = info.asynchronous ? TURNS : 1;
+    for (int i = 0; i < t->turns; i++) NEB_TRY(make_turn(t, &t->turn[i]));
+    return NEB_OK;
 }
 
 neb_status neb__translator_open(const struct neb_ready *model, const struct neb_translate_config *c,
@@ -111,12 +133,17 @@ neb_status neb__translator_open(const struct neb_ready *model, const struct neb_
 void neb__translator_close(struct neb_translator *t)
 {
     if (!t) return;
-    neb__decoding_destroy(t->decoding);
+    for (int i = 0; i < TURNS; i++) {
+        struct turn *u = &t->turn[i];
+        neb__search_end(u->search);
+        neb__decoding_destroy(u->decoding);
+        neb__free(u->out);
+        neb__free(u->lengths);
+        neb__free(u->numbers);
+    }
     neb__pack_destroy(t->pack);
     neb__free(t->prompt);
     neb__free(t->prompt_starts);
-    neb__free(t->out);
-    neb__free(t->lengths);
     neb__free(t);
 }
 
@@ -136,19 +163,58 @@ static neb_status text_of(const struct neb_translator *t, const int32_t *ids, in
     return NEB_OK;
 }
 
-static neb_status translate_batch(struct neb_translator *t, const struct neb_feed_side *side, int n,
-                                  const int *numbers, char **out)
+/* The next batch, if there is one: u->search stays NULL otherwise. */
+static neb_status begin_batch(struct neb_translator *t, struct turn *u)
 {
-    if (neb__decoding_shapes(t->decoding) >= SHAPES) NEB_TRY(make_decoding(t));
-    int32_t most = 2 * side->max_len + 16, room = t->max_len - 1;
+    struct neb_feed_side side;
+    const int *numbers;
+    u->n = neb__pack_next(t->pack, &side, &numbers);
+    if (u->n <= 0) return NEB_OK;
+    memcpy(u->numbers, numbers, (size_t)u->n * sizeof *numbers);
+    if (neb__decoding_shapes(u->decoding) >= SHAPES) NEB_TRY(make_decoding(t, u));
+    int32_t most = 2 * side.max_len + 16, room = t->max_len - 1;
     struct neb_search how = {.max_new = most < room ? most : room,
                              .eos = t->eos,
                              .beams = (int32_t)t->c.beams,
                              .length_penalty = (float)t->c.length_penalty};
-    NEB_TRY(neb__generate(t->decoding, &how, side, n, t->prompt, t->prompt_starts, t->out, t->lengths));
-    for (int i = 0; i < n; i++)
-        NEB_TRY(text_of(t, t->out + (int64_t)i * how.max_new, t->lengths[i], &out[numbers[i]]));
+    u->width = how.max_new;
+    return neb__search_begin(u->decoding, &how, &side, u->n, t->prompt, t->prompt_starts, u->out, u->lengths,
+                             &u->search);
+}
+
+static neb_status step_batch(struct neb_translator *t, struct turn *u, char **out)
+{
+    bool done;
+    NEB_TRY(neb__search_step(u->search, &done));
+    if (!done) return NEB_OK;
+    neb__search_end(u->search);
+    u->search = NULL;
+    for (int i = 0; i < u->n; i++)
+        NEB_TRY(text_of(t, u->out + (int64_t)i * u->width, u->lengths[i], &out[u->numbers[i]]));
     return NEB_OK;
+}
+
+/* All batches. Where the device works beside the host, two take turns: one's candidates are weighed while the other runs. */
+static neb_status take_turns(struct neb_translator *t, char **out)
+{
+    for (bool busy = true; busy;) {
+        busy = false;
+        for (int i = 0; i < t->turns; i++) {
+            struct turn *u = &t->turn[i];
+            if (u->search) NEB_TRY(step_batch(t, u, out));
+            if (!u->search) NEB_TRY(begin_batch(t, u));
+            busy = busy || u->search;
+        }
+    }
+    return NEB_OK;
+}
+
+static void stop(struct neb_translator *t)
+{
+    for (int i = 0; i < t->turns; i++) {
+        neb__search_end(t->turn[i].search);
+        t->turn[i].search = NULL;
+    }
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------ */
@@ -160,8 +226,6 @@ static bool is_empty(const char *line)
 
 static neb_status translate_all(struct neb_translator *t, const char *const *lines, int n, char **out)
 {
-    struct neb_feed_side side;
-    const int *numbers;
     int64_t cut = neb__pack_cut(t->pack);
     neb__pack_clear(t->pack);
     for (int i = 0; i < n; i++) {
@@ -176,9 +240,7 @@ static neb_status translate_all(struct neb_translator *t, const char *const *lin
         neb__warn("%" PRId64 " lines are longer than the model can read and were cut to %" PRId64 " tokens",
                   cut, t->m->model->arch.max_positions);
     neb__pack_order(t->pack, 0);
-    for (int used; (used = neb__pack_next(t->pack, &side, &numbers)) > 0;)
-        NEB_TRY(translate_batch(t, &side, used, numbers, out));
-    return NEB_OK;
+    return take_turns(t, out);
 }
 
 neb_status neb__translate(struct neb_translator *t, const char *const *lines, int n, char **out)
@@ -186,6 +248,7 @@ neb_status neb__translate(struct neb_translator *t, const char *const *lines, in
     char **texts = NEB_NEW_ARRAY(char *, (size_t)n + 1);
     neb_status s =
         texts ? translate_all(t, lines, n, texts) : neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
+    if (s != NEB_OK) stop(t);
     for (int i = 0; texts && i < n; i++) {
         if (s == NEB_OK)
             out[i] = texts[i];

@@ -83,3 +83,32 @@ neb_status neb_buffer_download(const neb_buffer *b, void *host, size_t bytes)
     NEB_TRY(check_size(b, bytes));
     return bytes ? b->dev->ops->download(b->dev->ctx, host, b->data, bytes) : NEB_OK;
 }
+
+neb_status neb__host_alloc(neb_device *d, size_t bytes, void **out)
+{
+    if (d->ops->host_alloc) return d->ops->host_alloc(d->ctx, bytes, out);
+    *out = neb__malloc(bytes);
+    return *out ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes", bytes);
+}
+
+void neb__host_free(neb_device *d, void *p)
+{
+    if (p && d->ops->host_alloc)
+        d->ops->host_free(d->ctx, p);
+    else
+        neb__free(p);
+}
+
+neb_status neb__buffer_fetch(const neb_buffer *b, void *host, size_t bytes, uint64_t *fence)
+{
+    const struct neb_device_ops *ops = b->dev->ops;
+    NEB_TRY(check_size(b, bytes));
+    *fence = 0;
+    if (!ops->side_download || !ops->host_alloc) return ops->download(b->dev->ctx, host, b->data, bytes);
+    return ops->side_download(b->dev->ctx, host, b->data, bytes, fence);
+}
+
+neb_status neb__buffer_fetched(const neb_buffer *b, uint64_t fence)
+{
+    return fence ? b->dev->ops->fence_wait(b->dev->ctx, fence) : NEB_OK;
+}

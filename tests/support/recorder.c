@@ -1,5 +1,6 @@
 /* recorder.c: every slot of the CPU's table behind one that can keep the call: a function and a copy of its arguments. */
 #include "recorder.h"
+#include "base/mem.h"
 #include "device/cpu/cpu.h"
 #include "device/device.h"
 
@@ -101,6 +102,47 @@ static neb_status take_sync(void *dev)
     return idle();
 }
 
+/* ---- side copies ---- */
+
+enum { COPIES = 64 };
+
+static struct move copies[COPIES];
+static uint64_t issued;
+
+static neb_status side(void *dev, void *dst, const void *src, size_t bytes, uint64_t *fence)
+{
+    (void)dev;
+    NEB_TRY(idle());
+    *fence = ++issued;
+    copies[*fence % COPIES] = (struct move){dst, src, bytes, 0};
+    return NEB_OK;
+}
+static neb_status wait_for(void *dev, uint64_t fence)
+{
+    struct move *m = &copies[fence % COPIES];
+    if (!fence || fence > issued || issued - fence >= COPIES)
+        return neb__fail(NEB_ERR_INVALID, "the recorder: no such fence");
+    if (m->dst) memcpy(m->dst, m->src, m->bytes);
+    m->dst = NULL;
+    return neb__cpu_ops.sync(dev);
+}
+static neb_status is_done(void *dev, uint64_t fence, int *done)
+{
+    *done = 1;
+    return wait_for(dev, fence);
+}
+static neb_status host_alloc(void *dev, size_t bytes, void **out)
+{
+    (void)dev;
+    *out = neb__malloc(bytes ? bytes : 1);
+    return *out ? NEB_OK : NEB_ERR_NOMEM;
+}
+static void host_free(void *dev, void *p)
+{
+    (void)dev;
+    neb__free(p);
+}
+
 /* ---- recordings ---- */
 
 static neb_status begin(void *dev)
@@ -149,6 +191,13 @@ void recorder_take(neb_device *d)
     ops.upload = take_upload;
     ops.download = take_download;
     ops.sync = take_sync;
+    ops.host_alloc = host_alloc;
+    ops.host_free = host_free;
+    ops.side_download = side;
+    ops.side_upload = side;
+    ops.fence_done = is_done;
+    ops.fence_wait = wait_for;
+    ops.fence_join = wait_for;
     ops.graph_begin = begin;
     ops.graph_end = end;
     ops.graph_launch = launch;

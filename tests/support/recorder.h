@@ -1,6 +1,7 @@
 /* recorder.h: the CPU device with recordings, so that what a GPU does with recorded runs is tested on every machine. Between
  * graph_begin and graph_end calls are kept and not made; a launch makes them. What the contract forbids while recording
- * (allocating, uploading, downloading, waiting) fails. One device at a time. */
+ * (allocating, uploading, downloading, waiting) fails. A side copy happens when its fence is waited for, not before. One
+ * device at a time. */
 #ifndef NEB_TEST_RECORDER_H
 #define NEB_TEST_RECORDER_H
 
