@@ -78,7 +78,7 @@ static void case_best_wide(struct neb_cf *c)
     if (!can(c, c->ops->best != NULL)) return;
     static const int most[] = {1, 4, 10, 64, 300, 1500};
     const int kind = neb__cf_below(c, 6), k = most[neb__cf_below(c, 6)];
-    const int64_t rows = 1 + neb__cf_below(c, 5), cols = 2000 + neb__cf_below(c, 28000);
+    const int64_t rows = 1 + neb__cf_below(c, 3), cols = 2000 + neb__cf_below(c, 12000);
     neb__cf_shape(c, "%d of %lld x %lld, kind %d", k, (long long)rows, (long long)cols, kind);
     double *v = neb__cf_doubles(c, rows * cols);
     for (int64_t i = 0; i < rows * cols; i++) {
@@ -187,7 +187,7 @@ static void case_sample_share(struct neb_cf *c)
 
 const struct neb_cf_case neb__cf_pick[] = {
     {"best", case_best, 24},
-    {"best_wide", case_best_wide, 16},
+    {"best_wide", case_best_wide, 10},
     {"sample", case_sample, 24},
     {"sample_share", case_sample_share, 4},
     {0},
