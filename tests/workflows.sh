@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a site does with a model that was trained before: a frozen encoder at one site teaches a student at the other through
+# What sites do with a model that was trained before: a frozen encoder at one site teaches a student at the other through
 # 4-bit hidden states, and two sites fine-tune one frozen model with LoRA, of which only the small matrices cross.
 set -eu
 nebula=$1
@@ -51,6 +51,22 @@ sed -e '/^distill/d' -e '/^sites/d' -e '/^wan/d' -e 's/^strategy.*//' hidden.yam
 # 60 batches of 256 rows of 32 values in 4 bits are 246 kB; 16 bits would be 983 kB.
 bytes=$(cat record/* | wc -c)
 [ "$bytes" -gt 150000 ] && [ "$bytes" -lt 400000 ] || fail "$bytes bytes of hidden states"
+
+# ---- generator and discriminator by the clock: that of the fed site counts ----
+cat > clock.yaml <<YAML
+name: clock
+task: rtd
+cache: data-hidden
+tokenizer: {file: encoder/tokenizer.model}
+model: {family: electra, hidden: 32, embedding: 32, layers: 1, heads: 2}
+generator: {family: bert, hidden: 16, layers: 1, heads: 2}
+train: {steps: 1000000, minutes: 0.03, $common}
+wan: {window: 4}
+sites: [{name: a, role: generator, train: {minutes: 0.001}}, {name: b, role: discriminator}]
+data: [{file: text}]
+YAML
+timeout 100 "$nebula" lab clock.yaml out=clock --wan 100mbit,20ms > clock.log 2>&1 || fail "a relay by the clock"
+[ -f clock/b/model.safetensors ] && [ -f clock/a/generator/model.safetensors ] || fail "a relay by the clock leaves no models"
 
 # ---- LoRA ----
 cat > lora.yaml <<YAML

@@ -323,10 +323,13 @@ static bool due(int64_t every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
+/* Of two halves the fed one's clock decides: a feeding one that stopped first would leave it waiting for the next item. */
 static bool finished(const struct trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
-    return t->progress.step >= c->steps || (c->minutes > 0 && t->progress.seconds >= 60 * c->minutes);
+    bool feeds = t->half && t->half->produces && !t->job->wan.recorded;
+    bool late = c->minutes > 0 && t->progress.seconds >= 60 * c->minutes;
+    return t->progress.step >= c->steps || (late && !feeds);
 }
 
 /* A site of several goes on until the run ends for all: at its leading site's last step. What everybody has learned is
