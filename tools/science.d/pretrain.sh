@@ -1,7 +1,7 @@
 # Multilingual encoder (12 x 768) at equal time: MLM, MLM+TLM, RTD; Tatoeba retrieval and XNLI from English alone
 #
 # Arms: mlm, tlm, rtd, one after the other: each fills the GPU. The layer whose hidden states serve for retrieval is chosen on
-# other text (FLORES, five languages). Fine-tuning on the 15,000 English pairs, detokenised: NLI_EPOCHS (4), NLI_LR (1e-4).
+# other text (FLORES, five languages). Fine-tuning on the 15,000 English pairs, detokenised: NLI_EPOCHS (2), NLI_LR (4e-5).
 arms=${arms:-mlm,tlm,rtd}
 layers=${LAYERS:-6,8,10,12}
 [ -z "$minutes" ] || keys=("train.minutes=$minutes" "${keys[@]}")
@@ -58,7 +58,7 @@ measure_retrieval() {
 measure_nli() {
     local arm=$1 l
     step "pretrain/$arm.nli" "$nebula" eval nli "pretrain/$arm" --train nli.en.tsv data/nli/xnli/xnli_validation_*.tsv \
-        --epochs "${NLI_EPOCHS:-4}" --lr "${NLI_LR:-1e-4}" --tokens 2048 --dropout 0.1 "${evaluation[@]}" || return 1
+        --epochs "${NLI_EPOCHS:-2}" --lr "${NLI_LR:-4e-5}" --tokens 2048 --dropout 0.1 "${evaluation[@]}" || return 1
     for l in en de fr es zh ar bg el hi ru sw th tr ur vi; do
         result "$arm" 1 "xnli.$l" "$(sed -n "s/.*xnli_validation_$l.tsv: accuracy \([0-9.]*\).*/\1/p" "log/pretrain/$arm.nli")"
     done
