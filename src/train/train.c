@@ -375,7 +375,9 @@ static neb_status loop(struct trainer *t)
     while (!over(t, ended)) {
         if (t->half) NEB_TRY(await_other(t, &ended));
         if (ended) break;
-        if (!asked_to_stop) NEB_TRY(one_step(t, &ended));
+        neb_status s = asked_to_stop ? NEB_OK : one_step(t, &ended);
+        if (s == NEB_ERR_CANCELLED && t->half && t->half->produces) break; /* no more is wanted */
+        NEB_TRY(s);
         if (asked_to_stop) {
             NEB_TRY(save(t));
             neb__show_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
