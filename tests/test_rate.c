@@ -229,6 +229,30 @@ static void short_intervals_do_not_flap(void **state)
     }
 }
 
+/* A fast line and a site so busy that coding takes nearly all of every interval: it holds or stretches H, and the class stays. The
+ * same site on a line that carries a third of the smallest dense parcel: it changes. */
+static void a_busy_site_is_not_a_thin_line(void **state)
+{
+    (void)state;
+    struct neb_rng rng = {9};
+    for (int thin = 0; thin < 2; thin++) {
+        struct neb_rate_config c = base_config();
+        struct sim s;
+        sim_init(&s, &c, 1);
+        int changes = 0;
+        for (int i = 0; i < 200; i++) {
+            s.in.overhead =
+                thin ? 0.05
+                     : 4 * c.h * s.in.step / c.fragments - 0.1; /* 0.02 s are left of 8, at H 4 times */
+            if (i < 3) s.in.overhead = 0.05;
+            changes += s.d.kind == NEB_RATE_CLASS;
+            constant_round(&s, thin ? mbit(2) : mbit(300), 0.01, &rng);
+        }
+        assert_int_equal(changes > 0, thin);
+        neb__rate_destroy(s.rate);
+    }
+}
+
 static void outage(void **state)
 {
     (void)state;
@@ -488,6 +512,7 @@ int main(void)
         cmocka_unit_test(falls_to_a_tenth_and_back),
         cmocka_unit_test(saw_tooth_and_jitter),
         cmocka_unit_test(short_intervals_do_not_flap),
+        cmocka_unit_test(a_busy_site_is_not_a_thin_line),
         cmocka_unit_test(outage),
         cmocka_unit_test(peers_with_slow_ingress_count),
         cmocka_unit_test(egress_costs_are_capped),

@@ -256,6 +256,20 @@ static void send(struct neb_rate *r, const struct neb_rate_input *in, int rung, 
     r->last_t = t;
 }
 
+/* Whether no dense rung fits because of the line: not because coding, syncing and waiting leave it too little of an
+ * interval, which a smaller parcel would not mend. */
+static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *in, double rate)
+{
+    struct neb_rate_input bare = *in;
+    bare.overhead = bare.rtt = 0;
+    double ceiling = more_margin * ceiling_for(r, &bare, rate, 4 * r->c.h);
+    for (int i = 0; i < r->c.rung_count; i++)
+        if (r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
+            bytes_of(r, i) <= ceiling)
+            return false;
+    return true;
+}
+
 /* Nothing of the present class will do. */
 static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, double rate,
                            struct neb_rate_decision *d)
@@ -267,7 +281,8 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
     size_text(d->ceiling, ceiling);
     r->rung = NULL;
     r->last_t = 0;
-    if (!r->c.keep_class && rate > 0 && choose_with_h(r, in, other, rate, &h, &room) >= 0) {
+    bool busy = other == NEB_RATE_SPARSE && !line_is_thin(r, in, rate);
+    if (!r->c.keep_class && rate > 0 && !busy && choose_with_h(r, in, other, rate, &h, &room) >= 0) {
         d->kind = NEB_RATE_CLASS;
         d->cls = other;
         snprintf(d->reason, sizeof d->reason,
@@ -282,7 +297,8 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
         snprintf(d->reason, sizeof d->reason, "Hold: the line moves nothing; training goes on alone.");
     else
         snprintf(d->reason, sizeof d->reason,
-                 "Hold: no rung that does no harm fits %s at H %d; training goes on alone.", ceiling, d->h);
+                 "Hold: no rung that does no harm fits %s at H %d%s; training goes on alone.", ceiling, d->h,
+                 busy ? " (this site is too busy; the line would do)" : "");
 }
 
 /* In the sparse class: whether dense would have had room to spare for long enough. */

@@ -57,7 +57,7 @@ neb_status neb__session_rate_open(neb_session *s)
         .rungs = s->ladder,
         .rung_count = n,
         .cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE,
-        .keep_class = true, /* changing it by itself needs more evidence: docs/sessions.md */
+        .keep_class = s->fixed != NULL,
         .prefer =
             s->config.prefer && !strcmp(s->config.prefer, "quality") ? NEB_PREFER_QUALITY : NEB_PREFER_COST,
         .max_bytes_per_hour = s->config.max_bytes_per_hour,
