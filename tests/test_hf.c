@@ -67,7 +67,13 @@ static void compare(struct neb_ready *m, const char *kind, const struct vectors 
     for (int32_t k = 0; k < n; k++) position[k] = k;
     starts[1] = n;
     struct neb_feed_data d = {.sides = 1,
-                              .side = {{n, 1, n, ids->data.i, position, NULL, sample, starts, NULL}}};
+                              .side = {{.rows = n,
+                                        .seqs = 1,
+                                        .max_len = n,
+                                        .ids = ids->data.i,
+                                        .position = position,
+                                        .sample = sample,
+                                        .starts = starts}}};
     assert_ok(neb__feed_create(m->device, &limits, &r.feed));
     assert_ok(neb_buffer_create(m->device, sizeof got, &r.out));
     assert_ok(neb_tape_create(m->device, m->params, &tape));
