@@ -41,7 +41,7 @@ static double probs(const double *score, int64_t n, double *p)
 static int64_t length_of(struct neb_cf *c, bool large)
 {
     if (!large) return 1 + neb__cf_below(c, 90);
-    return neb__cf_below(c, 2) ? 64 * (1 + neb__cf_below(c, 4)) : 65 + neb__cf_below(c, 200);
+    return neb__cf_below(c, 2) ? 64 * (1 + neb__cf_below(c, 3)) : 65 + neb__cf_below(c, 120);
 }
 
 static struct attn_case random_case(struct neb_cf *c)
@@ -53,7 +53,11 @@ static struct attn_case random_case(struct neb_cf *c)
     /* Devices work in tiles of 64 or 128 rows: every third case takes several. */
     const bool large = neb__cf_below(c, 3) == 0;
     const int64_t sequences = 1 + neb__cf_below(c, large ? 2 : 4);
-    if (large) a.hd = (int64_t[]){32, 64, 64, 128}[neb__cf_below(c, 4)];
+    if (large) {
+        a.hd = (int64_t[]){32, 64, 64, 128}[neb__cf_below(c, 4)];
+        a.kv_heads = 1;
+        a.heads = 1 + neb__cf_below(c, 2);
+    }
     a.q = neb__cf_seqs(c, sequences, length_of(c, large), neb__cf_below(c, 3));
     a.k = neb__cf_below(c, 2) ? a.q : neb__cf_seqs(c, sequences, length_of(c, large), neb__cf_below(c, 3));
     a.threshold = neb__cf_below(c, 2) ? 6554 + (uint32_t)neb__cf_below(c, 20000) : 0;
