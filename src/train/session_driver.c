@@ -493,6 +493,7 @@ void *neb__session_driver(void *arg)
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_STEP, .count = steps});
         if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())
             neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
+        if (stop) s->orders_at = 0; /* a last look: the order that ended the run is carried out */
         if (!s->halted) neb__session_orders(s);
         if (!s->halted) publish(s);
         neb__session_tell(s, false);
