@@ -179,7 +179,8 @@ bool neb__lead_orders(struct neb_round *r)
     for (int i = 0; i < ORDERS; i++) {
         struct neb_order o = r->order[i];
         if (!o.op) continue;
-        if (o.op == NEB_OP_LEAVE && !has_all(r, r->roster.voters & ~neb__bit(o.site)))
+        bool removal = o.op == NEB_OP_LEAVE || o.op == NEB_OP_EVICT;
+        if (removal && !has_all(r, r->roster.voters & ~neb__bit(o.site)))
             continue; /* it may have the only copy */
         r->order[i].op = 0;
         uint64_t head = r->head;

@@ -171,6 +171,7 @@ static void retire(struct world *w, struct node *n, uint32_t op)
     if (!via || w->roster.heavy != NEB_NO_SITE || __builtin_popcountll(w->roster.trains) < 3) return;
     if (is_voter(w, n) && __builtin_popcountll(w->roster.voters) < 3) return;
     TRACE(w, "site %d is to go (%u)", n->id, op);
+    n->going = true;
     if (op == NEB_OP_LEAVE) {
         n->leaving = true;
         neb__node_ask(w, n, op, 0);
@@ -199,7 +200,7 @@ static struct node *up_to_date(struct world *w)
     for (int i = 0; i < w->sites; i++) {
         struct node *n = &w->node[i];
         struct neb_round_status st;
-        if (!n->alive || n->stopped || n->leaving || !is_voter(w, n)) continue;
+        if (!n->alive || n->stopped || n->going || !is_voter(w, n)) continue;
         neb__round_status(n->core, &st);
         if (st.may_vote && st.applied == w->records && st.whole && st.caught_up) return n;
     }

@@ -87,7 +87,8 @@ struct node {
     int id;
     uint64_t secret;             /* the toy signatures' key: of the whole world */
     bool exists, alive, stopped; /* stopped: left or evicted for good */
-    bool leaving, departs;       /* it asked to be removed; its process ends now */
+    bool going;                  /* somebody asked for its removal */
+    bool leaving, departs;       /* it asked for that itself; its process ends now */
     int64_t started;
     uint64_t life;
     struct neb_simdisk disk, image; /* image: an old copy, for a roll-back */
