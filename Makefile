@@ -35,15 +35,13 @@ bench: build
 	@for b in $$($(BUILD)/release/nebula-i bench | awk '/^  /{print $$1}'); do \
 		echo; echo "== $$b"; $(BUILD)/release/nebula-i bench $$b || exit 1; done
 
-# Each fuzz target for FUZZ_SECONDS; new inputs go to build/fuzz/corpus, crashes to build/fuzz.
+# Each fuzz target for FUZZ_SECONDS, or FUZZ_RUNS executions; one line each. New inputs go to build/fuzz/tests/corpus.
 FUZZ_SECONDS ?= 60
+FUZZ_RUNS ?=
 fuzz: setup
 	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/fuzz -DNEB_SANITIZE=fuzzer >/dev/null
 	@cmake --build $(BUILD)/fuzz -j $(JOBS)
-	@for t in $(BUILD)/fuzz/tests/fuzz_*; do n=$${t##*/fuzz_}; [ -x $$t ] && [ -f $$t ] || continue; \
-		mkdir -p $(BUILD)/fuzz/corpus/$$n; echo "== $$n"; \
-		$$t -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 -artifact_prefix=$(BUILD)/fuzz/ \
-			$(BUILD)/fuzz/corpus/$$n tests/fuzz/corpus/$$n || exit 1; done
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_JOBS=$(JOBS) tools/fuzz $(BUILD)/fuzz/tests
 
 # Each script of tests/soak for SOAK_SECONDS.
 SOAK_SECONDS ?= 600

@@ -1,0 +1,80 @@
+/* fuzz_round.c: what members of a run tell each other, as bytes. The first one says what follows: a frame, a record or a
+ * parcel's head (what is accepted has one form), or a cell's proof. */
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "outer/outer.h"
+#include "round/frame.h"
+#include "round/record.h"
+
+#include <nebula/log.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void same(struct neb_buf *b, const uint8_t *data, size_t size)
+{
+    if (b->len != size || memcmp(b->data, data, size)) abort();
+    neb__buf_free(b);
+}
+
+static void frame(const uint8_t *data, size_t size)
+{
+    static struct neb_frame_item items[NEB_FRAME_LIST];
+    static struct neb_frame_cert certs[NEB_FRAME_CERTS];
+    struct neb_frame f;
+    struct neb_buf b;
+    if (neb__frame_decode(data, size, items, certs, &f) != NEB_OK) return;
+    neb__buf_init(&b, NEB_FRAME_MAX);
+    if (neb__frame_encode(&f, &b) != NEB_OK) abort();
+    same(&b, data, size);
+}
+
+static void record(const uint8_t *data, size_t size)
+{
+    struct neb_record *r;
+    struct neb_buf b;
+    if (neb__record_decode(data, size, &r) != NEB_OK) return;
+    neb__buf_init(&b, NEB_RECORD_MAX);
+    if (neb__record_encode(r, &b) != NEB_OK) abort();
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (neb__record_of(r, i) && neb__record_of(r, i)->site != i) abort();
+    neb__free(r);
+    same(&b, data, size);
+}
+
+static void parcel(const uint8_t *data, size_t size)
+{
+    struct neb_parcel p;
+    uint8_t b[NEB_PARCEL_SIZE];
+    if (neb__parcel_get(data, size, &p) != NEB_OK) return;
+    neb__parcel_put(&p, b);
+    if (memcmp(b, data, sizeof b)) abort();
+}
+
+/* A cell of four values out of as many cells as the input says, with a path of any length. */
+static void proof(const uint8_t *data, size_t size)
+{
+    float theta[4], m[4];
+    struct neb_hash path[NEB_PROOF_MAX], root;
+    if (size < 8 + sizeof theta + sizeof m) return;
+    uint32_t cells = neb__get32(data), cell = neb__get32(data + 4);
+    memcpy(theta, data + 8, sizeof theta);
+    memcpy(m, data + 8 + sizeof theta, sizeof m);
+    data += 8 + sizeof theta + sizeof m, size -= 8 + sizeof theta + sizeof m;
+    size_t n = size / NEB_HASH_SIZE;
+    if (!cells || cell >= cells || n > NEB_PROOF_MAX) return;
+    memcpy(path, data, n * NEB_HASH_SIZE);
+    neb__outer_proved(cells, cell, 1, theta, m, 4, path, (int)n, &root);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static void (*const what[])(const uint8_t *, size_t) = {frame, record, parcel, proof};
+    int64_t held = neb__mem_held();
+    neb_log_set_level(NEB_LOG_NONE);
+    if (!size || size > 1 << 17) return 0;
+    what[data[0] & 3](data + 1, size - 1);
+    if (neb__mem_held() != held) abort();
+    return 0;
+}
