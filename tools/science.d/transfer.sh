@@ -2,7 +2,8 @@
 #
 # Arms: tuned (pre-trained encoder, translation of Tatoeba's pairs and Multi30k, then Multi30k alone), init (the same without
 # Tatoeba's pairs), alone (Transformer-Tiny), taught (the same with the likeliest tokens of the first `tuned`, which lives on
-# another site of a laboratory; they are asked for once a sentence), the last two for the same time. --minutes is that time.
+# another site of a laboratory; they are asked for once a sentence), the last two for the time that the first takes in all
+# (encoder, teacher, tuning). --minutes is that time.
 arms=${arms:-tuned,alone,taught}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
