@@ -50,7 +50,7 @@ tokenizer: {file: teacher/tokenizer.model}
 model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
 train: {steps: $((2 * steps)), save_every: 20, $common}
 distill: {teacher: teacher, top_k: 8}
-wan: {window: 16, cache: 2MiB}
+wan: {window: 16, bits: 8, cache: 2MiB}
 sites: [{name: a, role: teacher}, {name: b, role: student}]
 data: [{file: text}]
 YAML

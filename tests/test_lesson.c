@@ -54,7 +54,8 @@ static void make_lessons(uint64_t seed, int32_t *ids, float *logits, float *hidd
     for (int i = 0; i < ROWS * WIDTH; i++) hidden[i] = (float)neb__rng_uniform(&r) - 0.5f;
 }
 
-static const struct neb_lesson_shape shape = {K, WIDTH, 8, 8, VOCAB};
+static const struct neb_lesson_shape shape = {K, WIDTH, VOCAB};
+static const struct neb_lesson_code all = {K, 8, 8};
 static int32_t ids[ROWS * K], got_ids[ROWS * K];
 static float logits[ROWS * K], hidden[ROWS * WIDTH], got_logits[ROWS * K], got_hidden[ROWS * WIDTH];
 static const struct neb_lesson_room room = {got_ids, got_logits, got_hidden};
@@ -67,7 +68,7 @@ static void encode(struct neb_lesson_plan *p, const struct neb_batch *b, unsigne
     assert_int_equal(p->seqs, SEQS);
     for (int q = 0; q < SEQS; q++) p->seq[q].here = here >> q & 1;
     neb__buf_init(out, 1 << 20);
-    assert_ok(neb__lesson_encode(&shape, p, &a, &h, out));
+    assert_ok(neb__lesson_encode(&shape, &all, p, &a, &h, out));
 }
 
 /* Against a row of the original: the same tokens, each logit within a step of the quantiser. */
@@ -115,6 +116,51 @@ static void items_carry_lessons(void **state)
         neb__lesson_plan_free(&p);
         neb__lesson_plan_free(&q);
     }
+    neb__batch_free(b);
+}
+
+/* A thin line: the likeliest tokens alone; the others' places say so, in the cache, too. */
+static void fewer_logits(void **state)
+{
+    (void)state;
+    enum { FEW = 2 };
+    static const struct neb_lesson_code thin = {FEW, 4, 2}, none = {0, 8, 8}, more = {K + 1, 8, 8};
+    static const struct neb_lesson_shape narrow = {FEW - 1, WIDTH, VOCAB};
+    struct neb_batch *b = make_batch(1);
+    struct neb_lesson_plan p;
+    struct neb_buf item, entry;
+    struct neb_lesson a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
+    make_lessons(2, ids, logits, hidden);
+    encode(&p, b, 0x1ff, &item);
+    size_t whole = item.len;
+    neb__buf_clear(&item);
+    assert_ok(neb__lesson_encode(&shape, &thin, &p, &a, &h, &item));
+    assert_true(item.len < whole * 2 / 3); /* rows of 20 are padded */
+    assert_ok(neb__lesson_decode(&shape, &p, item.data, item.len, &room));
+    for (int32_t row = 0; row < b->loss.used; row++) {
+        for (int k = 0; k < FEW; k++) {
+            int at = 0, above = 0;
+            while (at < K && ids[row * K + at] != got_ids[row * K + k]) at++;
+            assert_true(at < K);
+            for (int j = 0; j < K; j++) above += logits[row * K + j] > logits[row * K + at];
+            assert_true(above < FEW);
+        }
+        for (int k = FEW; k < K; k++) assert_int_equal(got_ids[row * K + k], -1);
+    }
+    neb__buf_init(&entry, 1 << 20);
+    for (int s = 0; s < SEQS; s++) {
+        neb__buf_clear(&entry);
+        assert_ok(neb__lesson_pack(&shape, &p.seq[s], &room, &entry));
+        assert_ok(neb__lesson_unpack(&shape, &p.seq[s], entry.data, entry.len, &room));
+    }
+    check_log_quiet();
+    assert_status(neb__lesson_decode(&narrow, &p, item.data, item.len, &room), NEB_ERR_CORRUPT);
+    assert_status(neb__lesson_encode(&shape, &none, &p, &a, &h, &item), NEB_ERR_INVALID);
+    assert_status(neb__lesson_encode(&shape, &more, &p, &a, &h, &item), NEB_ERR_INVALID);
+    check_log_restore();
+    neb__buf_free(&entry);
+    neb__buf_free(&item);
+    neb__lesson_plan_free(&p);
     neb__batch_free(b);
 }
 
@@ -173,7 +219,7 @@ static void hostile_items(void **state)
     logits[3] = NAN;
     struct neb_lesson a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
     neb__buf_clear(&item);
-    assert_status(neb__lesson_encode(&shape, &p, &a, &h, &item), NEB_ERR_RANGE);
+    assert_status(neb__lesson_encode(&shape, &all, &p, &a, &h, &item), NEB_ERR_RANGE);
     check_log_restore();
     neb__buf_free(&item);
     neb__lesson_plan_free(&p);
@@ -333,9 +379,13 @@ static void damaged_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_carry_lessons), cmocka_unit_test(names),
-        cmocka_unit_test(hostile_items),       cmocka_unit_test(cached_form),
-        cmocka_unit_test(damaged_cache),       cmocka_unit_test(cache_keeps_what_the_mark_covers),
+        cmocka_unit_test(items_carry_lessons),
+        cmocka_unit_test(fewer_logits),
+        cmocka_unit_test(names),
+        cmocka_unit_test(hostile_items),
+        cmocka_unit_test(cached_form),
+        cmocka_unit_test(damaged_cache),
+        cmocka_unit_test(cache_keeps_what_the_mark_covers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

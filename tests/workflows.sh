@@ -45,6 +45,11 @@ YAML
 "$nebula" train hidden.yaml --site b out=alone/b wan.recorded=record > alone-b.log 2>&1 || fail "the student on a record"
 "$nebula" lab hidden.yaml out=pair --wan 100mbit,20ms > pair.log 2>&1 || fail "teacher and student over a line"
 cmp alone/b/model.safetensors pair/b/model.safetensors || fail "the line changes what the student learns"
+# A line that cannot carry 8 bits at the student's pace, nothing chosen by hand: fewer bits, and it is said why; no item too many.
+"$nebula" lab hidden.yaml out=thin --wan 1mbit,20ms wan.bits=0 wan.window=0 wan.cache=0 train.steps=150 > thin.log 2>&1 ||
+    fail "a thin line"
+grep -q "states of 2 bits: the line gives" thin.log || fail "auto did not follow the line"
+grep -q "teacher: 150 items" thin.log || fail "the teacher sent more than was wanted"
 sed -e '/^distill/d' -e '/^sites/d' -e '/^wan/d' -e 's/^strategy.*//' hidden.yaml > plain.yaml
 "$nebula" train plain.yaml out=plain > plain.log 2>&1 || fail "the student without a teacher"
 ! cmp -s plain/model.safetensors pair/b/model.safetensors || fail "the hidden states have no effect"

@@ -133,11 +133,16 @@ static const struct neb_opt wan_table[] = {
         "without a round before a site waits; 0: 8 intervals or 2000"),
     WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),
     WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites"),
-    WAN(window, NEB_OPT_INT, "32", "batches", "relay, tutor: how far the feeding site may be ahead"),
-    WAN(snapshot, NEB_OPT_INT, "100", "batches",
-        "relay, disentangled embeddings: how often the generator's cross"),
-    WAN(bits, NEB_OPT_INT, "8", "bits",
-        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2)"),
+    WAN(window, NEB_OPT_INT, "0", "batches",
+        "relay, tutor: how far the feeding site may be ahead; 0: as the line and the fed site's pace need"),
+    WAN(snapshot, NEB_OPT_INT, "0", "batches",
+        "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often where the line "
+        "is "
+        "too thin"),
+    WAN(bits, NEB_OPT_INT, "0", "bits",
+        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer bits and logits "
+        "where "
+        "the line is too thin"),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
         "tutor: lessons kept on the student's disk, so that none crosses twice; 0: none"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,
@@ -338,12 +343,15 @@ static neb_status check_knowledge(struct neb_job *j)
 static neb_status check_streams(struct neb_job *j)
 {
     const struct neb_job_wan *w = &j->wan;
-    if (w->window < 1 || w->window > 2048)
-        return neb__doc_fail(&j->doc, "wan.window", "wan.window must be from 1 to 2048 batches");
-    if (w->snapshot < 1)
-        return neb__doc_fail(&j->doc, "wan.snapshot", "wan.snapshot must be at least 1 batch");
-    if (w->bits != 8 && w->bits != 4 && (w->bits != 2 || j->distill.teacher))
-        return neb__doc_fail(&j->doc, "wan.bits", "wan.bits: 8 or 4; for hidden states alone also 2");
+    if (w->window < 0 || w->window > 2048)
+        return neb__doc_fail(&j->doc, "wan.window",
+                             "wan.window must be from 1 to 2048 batches, or 0 to follow the line");
+    if (w->snapshot < 0)
+        return neb__doc_fail(&j->doc, "wan.snapshot",
+                             "wan.snapshot must be at least 1 batch, or 0 to follow the line");
+    if (w->bits && w->bits != 8 && w->bits != 4 && (w->bits != 2 || j->distill.teacher))
+        return neb__doc_fail(&j->doc, "wan.bits",
+                             "wan.bits: 8 or 4; for hidden states alone also 2; 0 to follow the line");
     if (w->cache < 0) return neb__doc_fail(&j->doc, "wan.cache", "wan.cache: a size, or 0 for none");
     return NEB_OK;
 }

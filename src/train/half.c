@@ -1,7 +1,7 @@
 /* half.c: marks, waiting and ending of a split job; the items of `relay`.
  *
  *     relay item   u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows; then,
- *                  every `wan.snapshot` batches where embeddings are shared, the generator's token table (codec/codec.h, int8)
+ *                  every so many batches where embeddings are shared, the generator's token table (codec/codec.h, int8)
  *
  * Waiting happens between steps and nowhere else, so a site that is asked to stop while it waits still stands at a whole
  * step. The consumer retains an item only when two checkpoints on disk cover it: if the newest one turns out damaged, the
@@ -25,7 +25,7 @@ static const double slice = 0.2; /* seconds between two looks at the stop flag *
 
 static bool snapshot_due(const struct neb_half *s, const struct neb_batch *b)
 {
-    return s->table && b->step % s->job->wan.snapshot == 0;
+    return s->table && b->step % neb__half_code(s)->snapshot == 0;
 }
 
 static neb_status put_table(struct neb_half *s)
@@ -100,7 +100,10 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
         frame ? neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen)
         : n   ? neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other)
               : NEB_OK;
-    if (st == NEB_OK && snapshot_due(s, b)) st = take_table(s, &r);
+    if (st == NEB_OK && r.left)
+        st = s->table
+                 ? take_table(s, &r)
+                 : neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is too long", item, s->other);
     for (int32_t i = 0, at = 0; st == NEB_OK && i < b->loss.n; i++)
         sampled[i] = b->loss.weight[i] > 0 ? chosen[at++] : 0;
     neb__free(chosen);
@@ -130,8 +133,6 @@ static neb_status make_shape(struct neb_half *s, const struct neb_data *data)
     const struct neb_job_distill *d = &j->distill;
     s->shape = (struct neb_lesson_shape){.k = d->teacher ? (int32_t)d->top_k : 0,
                                          .width = d->encoder ? (int32_t)d->width : 0,
-                                         .bits = (int)j->wan.bits == 4 ? 4 : 8,
-                                         .hidden_bits = (int)j->wan.bits,
                                          .vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
     if (j->plan != NEB_STRATEGY_TUTOR) return NEB_OK;
     if (!d->teacher && !d->encoder)
@@ -218,8 +219,7 @@ static uint32_t stream_number(const struct neb_job *job)
 
 neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out)
 {
-    int64_t window =
-        s->job->wan.window > 2 * s->job->train.micro ? s->job->wan.window : 2 * s->job->train.micro;
+    int64_t window = neb__half_rate_begin(s);
     struct neb_stream_config c = {.site = s->other,
                                   .number = stream_number(s->job),
                                   .produce = s->produces,
@@ -229,7 +229,9 @@ neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t ma
     if (s->job->wan.recorded) c.site = NULL, c.folder = s->job->wan.recorded;
     s->saved[0].mark = s->saved[1].mark = mark;
     if (s->pupil) NEB_TRY(neb__pupil_start(s->pupil, mark, out));
-    return neb_stream_open(session, &c, &s->stream);
+    NEB_TRY(neb_stream_open(session, &c, &s->stream));
+    neb_stream_get_status(s->stream, &s->seen);
+    return NEB_OK;
 }
 
 /* ---- between the steps --------------------------------------------------------------------------------------------- */
@@ -251,6 +253,7 @@ neb_status neb__half_wait(struct neb_half *s, int64_t n, const volatile sig_atom
     double waited = 0;
     s->waiting_said = false;
     for (;;) {
+        neb__half_regulate(s);
         neb_status st = neb__stream_ready(s->stream, n, slice);
         if (st != NEB_ERR_TIMEOUT) return st;
         if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");

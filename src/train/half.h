@@ -11,12 +11,20 @@
 #include "store/checkpoint.h"
 #include "task/data.h"
 #include "task/links.h"
+#include "train/feed_rate.h"
 #include "train/lesson.h"
+#include "train/meter.h"
 
 #include <nebula/nebula.h>
 #include <signal.h>
 
 struct neb_pupil;
+
+/* How the next item is coded. */
+struct neb_half_code {
+    struct neb_lesson_code lesson; /* tutor */
+    int64_t snapshot;              /* relay: batches from one table of embeddings to the next */
+};
 
 struct neb_half {
     const struct neb_job *job;
@@ -36,8 +44,14 @@ struct neb_half {
     } saved[2];           /* checkpoints handed to the writer, newest last */
     uint64_t table_bytes; /* of embeddings that went through */
     int64_t rows;         /* masked tokens, or rows with a lesson, that went through */
-    double told_s;        /* waiting when that was last said */
     bool waiting_said;
+    struct neb_feed_rate rate;
+    struct neb_half_code code[NEB_FEED_RUNGS]; /* of its rungs */
+    struct neb_meter_feed feed;
+    struct neb_stream_status seen; /* at the last look */
+    bool begun;                    /* an item went through */
+    double item_bytes;
+    int64_t looked_ns;
 };
 
 /* The other site of this site's strategy; what the lessons are. links is ready after it. NEB_ERR_CONFIG */
@@ -53,6 +67,11 @@ neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t ma
 /* Before a step of n batches: until there is credit, or the items are here.
  *   NEB_ERR_AGAIN (quiet): *stop was set; NEB_ERR_CANCELLED (quiet): the other site has ended the stream */
 neb_status neb__half_wait(struct neb_half *s, int64_t n, const volatile sig_atomic_t *stop);
+
+/* half_rate.c: the first window; then, once a second, what becomes of window and code. */
+int64_t neb__half_rate_begin(struct neb_half *s);
+void neb__half_regulate(struct neb_half *s);
+const struct neb_half_code *neb__half_code(const struct neb_half *s);
 
 /* Around a checkpoint: before it is handed to the writer, and after. */
 neb_status neb__half_saving(struct neb_half *s);

@@ -5,7 +5,7 @@
  *               one frame of hidden states
  *     cached    the rows' ids (i32) and logits (f32); the rows' hidden states (f32)
  *
- * Logits go out relative to the row's greatest, ids ascending. What is cached is what was decoded, so the second epoch
+ * Logits go out relative to the row's greatest, ids ascending, and as few of them as the sender's code says. What is cached is what was decoded, so the second epoch
  * learns from the same bits as the first. */
 #include "train/lesson.h"
 #include "base/bytes.h"
@@ -101,44 +101,59 @@ static void count_here(const struct neb_lesson_plan *p, size_t *targets, size_t 
 
 /* ---- out --------------------------------------------------------------------------------------------------------- */
 
-/* One row: by id ascending, relative to the greatest. */
-static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, int32_t *to, float *logp)
+static bool before(float logit, int32_t id, float other, int32_t other_id)
 {
-    float most = -INFINITY;
+    return logit > other || (logit == other && id < other_id);
+}
+
+/* One row: the n greatest of k (to, logp: n places), by id ascending, relative to the greatest. */
+static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, int32_t n, int32_t *to,
+                            float *logp)
+{
+    int32_t at, have = 0;
     for (int32_t j = 0; j < k; j++) {
         if (ids[j] < 0 || !isfinite(logits[j]))
             return neb__fail(NEB_ERR_RANGE,
                              "the teacher gave fewer than %d tokens for a row, or no finite logits", k);
-        most = logits[j] > most ? logits[j] : most;
-        int32_t at = j;
-        for (; at > 0 && to[at - 1] > ids[j]; at--) to[at] = to[at - 1], logp[at] = logp[at - 1];
+        if (have == n && !before(logits[j], ids[j], logp[n - 1], to[n - 1])) continue;
+        for (at = have < n ? have++ : n - 1; at > 0 && before(logits[j], ids[j], logp[at - 1], to[at - 1]);
+             at--)
+            to[at] = to[at - 1], logp[at] = logp[at - 1];
         to[at] = ids[j];
         logp[at] = logits[j];
     }
-    for (int32_t j = 0; j < k; j++) logp[j] = logp[j] - most < -65000 ? -65000 : logp[j] - most;
+    float most = logp[0];
+    for (int32_t j = 0; j < n; j++) {
+        int32_t id = to[j];
+        float v = logp[j] - most < -65000 ? -65000 : logp[j] - most;
+        for (at = j; at > 0 && to[at - 1] > id; at--) to[at] = to[at - 1], logp[at] = logp[at - 1];
+        to[at] = id;
+        logp[at] = v;
+    }
     return NEB_OK;
 }
 
-static neb_status put_logits(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p,
-                             const struct neb_lesson *from, size_t targets, struct neb_buf *out)
+static neb_status put_logits(const struct neb_lesson_shape *s, const struct neb_lesson_code *code,
+                             const struct neb_lesson_plan *p, const struct neb_lesson *from, size_t targets,
+                             struct neb_buf *out)
 {
-    size_t k = (size_t)s->k, at = 0;
-    int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * k);
-    float *logp = NEB_NEW_ARRAY(float, targets *k);
+    size_t k = (size_t)s->k, n = (size_t)code->k, at = 0;
+    int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * n);
+    float *logp = NEB_NEW_ARRAY(float, targets *n);
     neb_status st = ids && logp ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu lessons", targets);
     for (int32_t q = 0; q < p->seqs; q++)
         for (int32_t i = 0; st == NEB_OK && p->seq[q].here && i < p->seq[q].count; i++, at++) {
             size_t row = (size_t)(p->seq[q].first + i) * k;
-            st = order_row(from->ids + row, from->logits + row, s->k, ids + at * k, logp + at * k);
+            st = order_row(from->ids + row, from->logits + row, s->k, code->k, ids + at * n, logp + at * n);
         }
-    struct neb_topk shape = {targets, s->k, s->vocabulary};
-    if (st == NEB_OK) st = neb__logits_encode(&shape, s->bits, ids, logp, out);
+    struct neb_topk shape = {targets, code->k, s->vocabulary};
+    if (st == NEB_OK) st = neb__logits_encode(&shape, code->bits, ids, logp, out);
     neb__free(ids);
     neb__free(logp);
     return st;
 }
 
-static neb_status put_hidden(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p,
+static neb_status put_hidden(const struct neb_lesson_shape *s, int bits, const struct neb_lesson_plan *p,
                              const struct neb_lesson *from, size_t rows, struct neb_buf *out)
 {
     size_t width = (size_t)s->width, at = 0;
@@ -151,15 +166,17 @@ static neb_status put_hidden(const struct neb_lesson_shape *s, const struct neb_
                (size_t)seq->rows * width * sizeof *x);
         at += (size_t)seq->rows;
     }
-    neb_status st = neb__hidden_encode(x, rows, (uint32_t)s->width, s->hidden_bits, out);
+    neb_status st = neb__hidden_encode(x, rows, (uint32_t)s->width, bits, out);
     neb__free(x);
     return st;
 }
 
-neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p,
-                              const struct neb_lesson *logits, const struct neb_lesson *hidden,
-                              struct neb_buf *out)
+neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb_lesson_code *code,
+                              const struct neb_lesson_plan *p, const struct neb_lesson *logits,
+                              const struct neb_lesson *hidden, struct neb_buf *out)
 {
+    if (s->k && (code->k < 1 || code->k > s->k))
+        return neb__fail(NEB_ERR_INVALID, "%d logits of %d are to cross", code->k, s->k);
     size_t map = ((size_t)p->seqs + 7) / 8, targets, rows;
     NEB_TRY(neb__buf_reserve(out, HEAD + map));
     uint8_t *head = out->data + out->len;
@@ -170,8 +187,8 @@ neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb
         if (p->seq[q].here) head[HEAD + q / 8] |= (uint8_t)(1 << q % 8);
     out->len += HEAD + map;
     count_here(p, &targets, &rows);
-    if (s->k && targets) NEB_TRY(put_logits(s, p, logits, targets, out));
-    return s->width && rows ? put_hidden(s, p, hidden, rows, out) : NEB_OK;
+    if (s->k && targets) NEB_TRY(put_logits(s, code, p, logits, targets, out));
+    return s->width && rows ? put_hidden(s, code->hidden_bits, p, hidden, rows, out) : NEB_OK;
 }
 
 /* ---- in ---------------------------------------------------------------------------------------------------------- */
@@ -188,24 +205,36 @@ const uint8_t *neb__item_frame(struct neb_reader *r, size_t *n)
     return neb__read(r, *n);
 }
 
+/* Row i of n crossed logits into its k places. */
+static void place_row(const struct neb_lesson_room *room, size_t row, size_t k, const int32_t *ids,
+                      const float *logp, size_t n)
+{
+    int32_t *to = room->ids + row * k;
+    float *value = room->logits + row * k;
+    memcpy(to, ids, n * sizeof *ids);
+    memcpy(value, logp, n * sizeof *logp);
+    for (size_t j = n; j < k; j++) to[j] = -1, value[j] = 0;
+}
+
 static neb_status take_logits(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p,
                               size_t targets, struct neb_reader *r, const struct neb_lesson_room *room)
 {
-    size_t n, k = (size_t)s->k, at = 0;
+    struct neb_stream_info info;
+    size_t n, k, at = 0;
     const uint8_t *frame = neb__item_frame(r, &n);
     if (!frame) return corrupt("logits are cut off");
+    NEB_TRY(neb__stream_peek(frame, n, &info));
+    if (info.k < 1 || info.k > s->k) return corrupt("more logits a row than the job says");
+    k = (size_t)info.k;
     int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * k);
     float *logp = NEB_NEW_ARRAY(float, targets *k);
-    struct neb_topk shape = {targets, s->k, s->vocabulary};
+    struct neb_topk shape = {targets, info.k, s->vocabulary};
     neb_status st = ids && logp ? neb__logits_decode(frame, n, &shape, ids, logp)
                                 : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu lessons", targets);
     for (int32_t q = 0; st == NEB_OK && q < p->seqs; q++) {
         const struct neb_lesson_seq *seq = &p->seq[q];
-        size_t m = (size_t)seq->count * k;
-        if (!seq->here) continue;
-        memcpy(room->ids + (size_t)seq->first * k, ids + at, m * sizeof *ids);
-        memcpy(room->logits + (size_t)seq->first * k, logp + at, m * sizeof *logp);
-        at += m;
+        for (int32_t i = 0; seq->here && i < seq->count; i++, at += k)
+            place_row(room, (size_t)(seq->first + i), (size_t)s->k, ids + at, logp + at, k);
     }
     neb__free(ids);
     neb__free(logp);
@@ -273,7 +302,7 @@ neb_status neb__lesson_unpack(const struct neb_lesson_shape *s, const struct neb
     if (m) memcpy(room->ids + first, bytes, m * sizeof *room->ids);
     if (m) memcpy(room->logits + first, bytes + 4 * m, m * sizeof *room->logits);
     for (size_t i = 0; i < m; i++)
-        if (room->ids[first + i] < 0 || (uint32_t)room->ids[first + i] >= s->vocabulary)
+        if (room->ids[first + i] != -1 && (uint32_t)room->ids[first + i] >= s->vocabulary)
             return neb__fail(NEB_ERR_CORRUPT, "a cached lesson has a token outside the vocabulary");
     size_t states = (size_t)q->rows * (size_t)s->width;
     if (states)

@@ -12,13 +12,18 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 
-/* What lessons consist of: the same at both sites. */
+/* What lessons consist of at most: the same at both sites. */
 struct neb_lesson_shape {
-    int32_t k;       /* logits a row; 0: none */
-    int32_t width;   /* of hidden states; 0: none */
+    int32_t k;     /* logits a row; 0: none */
+    int32_t width; /* of hidden states; 0: none */
+    uint32_t vocabulary;
+};
+
+/* How the next item is coded: the sender's affair, items describe themselves. */
+struct neb_lesson_code {
+    int32_t k;       /* logits a row that cross: the likeliest; at most the shape's */
     int bits;        /* of a logit, 8 or 4 */
     int hidden_bits; /* 8, 4 or 2 */
-    uint32_t vocabulary;
 };
 
 struct neb_lesson_seq {
@@ -49,9 +54,9 @@ size_t neb__lesson_size(const struct neb_lesson_shape *s, const struct neb_lesso
 
 /* Appends the item with the lessons of the sequences that are `here`. logits, hidden: as far as the shape has them.
  *   NEB_ERR_RANGE: the teacher gave something not finite; NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
-neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p,
-                              const struct neb_lesson *logits, const struct neb_lesson *hidden,
-                              struct neb_buf *out);
+neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb_lesson_code *code,
+                              const struct neb_lesson_plan *p, const struct neb_lesson *logits,
+                              const struct neb_lesson *hidden, struct neb_buf *out);
 
 /* Where a student has the lessons of a batch: (loss rows, k), (rows of side 0, width). */
 struct neb_lesson_room {
@@ -59,7 +64,7 @@ struct neb_lesson_room {
     float *logits, *hidden;
 };
 
-/* Reads an item: sets `here` and fills the places of those sequences.
+/* Reads an item: sets `here` and fills the places of those sequences; where fewer than k logits crossed, ids of -1 follow.
  *   NEB_ERR_CONFIG: of another batch; NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
 neb_status neb__lesson_decode(const struct neb_lesson_shape *s, struct neb_lesson_plan *p,
                               const uint8_t *bytes, size_t n, const struct neb_lesson_room *room);

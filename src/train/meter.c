@@ -64,9 +64,11 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
     neb__metrics_note(metrics, "task", job->task);
 }
 
-void neb__meter_stream(struct neb_meter *m, neb_stream *stream, bool produces)
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_feed *feed,
+                       bool produces)
 {
     m->stream = stream;
+    m->feed = feed;
     m->produces = produces;
 }
 
@@ -88,6 +90,17 @@ void neb__meter_event(struct neb_meter *m, int64_t step, const char *kind, const
 
 /* ---- what changed since the last sample ------------------------------------------------------------------------ */
 
+/* Relay, tutor: the feeding site has a rung, both have a window. */
+static void notice_feed(struct neb_meter *m, int64_t step)
+{
+    char rung[sizeof m->rung];
+    if (!m->feed || !m->produces) return;
+    snprintf(rung, sizeof rung, "%s, %lld ahead", m->feed->rung, (long long)m->feed->window);
+    if (!strcmp(rung, m->rung)) return;
+    neb__meter_event(m, step, "rung", "%s", *m->feed->why ? m->feed->why : rung);
+    snprintf(m->rung, sizeof m->rung, "%s", rung);
+}
+
 static void notice(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
 {
     int peers = neb__words_peers_up(m->session);
@@ -107,7 +120,10 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
     if (s->view != m->last.view && m->last.view)
         neb__meter_event(m, step, "leader", "view %lld: another site leads", (long long)s->view);
     if (s->halted && !m->last.halted) neb__meter_event(m, step, "halt", "%s", s->note);
-    if (m->job->plan != NEB_STRATEGY_REPLICA) return; /* no rounds, no rung */
+    if (m->job->plan != NEB_STRATEGY_REPLICA) { /* no rounds */
+        notice_feed(m, step);
+        return;
+    }
     char rung[sizeof m->rung];
     snprintf(rung, sizeof rung, "%.15s every %lld steps", s->rung[0] ? s->rung : m->job->wan.rung,
              (long long)(s->interval ? s->interval : m->job->wan.interval));
@@ -162,6 +178,7 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     if (m->job->plan == NEB_STRATEGY_REPLICA)
         neb__metrics_put(m->metrics, step, "wan/interval",
                          (double)(s->interval ? s->interval : m->job->wan.interval));
+    if (m->feed) neb__metrics_put(m->metrics, step, "wan/window", (double)m->feed->window);
     neb__metrics_put(m->metrics, step, "wan/goodput_out", m->link_out);
     neb__metrics_put(m->metrics, step, "wan/goodput_in", m->link_in);
 }
@@ -171,13 +188,19 @@ static json_t *describe(const struct neb_meter *m, const struct neb_meter_point 
     double total = 0;
     for (int i = 0; i < NEB_TIMES; i++) total += m->time[i];
     total = total > 0 ? total : 1;
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:[f,f,f,f]}", "role",
-                     m->job->at >= 0 ? neb__role_name(m->job->site[m->job->at].does) : "alone", "state",
-                     state, "step", (json_int_t)p->step, "steps", (json_int_t)m->job->train.steps, "tokens",
-                     (json_int_t)p->tokens, "loss", isfinite(p->loss) ? p->loss : 0.0, "tokens_per_second",
-                     m->rate, "link_out", m->link_out, "link_in", m->link_in, "rung", m->rung, "time",
-                     100 * m->time[0] / total, 100 * m->time[1] / total, 100 * m->time[2] / total,
-                     100 * m->time[3] / total);
+    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:[f,f,f,f]}", "role",
+                          m->job->at >= 0 ? neb__role_name(m->job->site[m->job->at].does) : "alone", "state",
+                          state, "step", (json_int_t)p->step, "steps", (json_int_t)m->job->train.steps,
+                          "tokens", (json_int_t)p->tokens, "loss", isfinite(p->loss) ? p->loss : 0.0,
+                          "tokens_per_second", m->rate, "link_out", m->link_out, "link_in", m->link_in,
+                          "rung", m->rung, "time", 100 * m->time[0] / total, 100 * m->time[1] / total,
+                          100 * m->time[2] / total, 100 * m->time[3] / total);
+    if (o && m->feed && !m->produces) { /* half_rate.c of the feeding site reads it */
+        json_object_set_new(o, "until", json_integer((json_int_t)m->feed->until));
+        json_object_set_new(o, "takes", json_real(m->feed->takes));
+        json_object_set_new(o, "starved", json_real(m->feed->starved));
+    }
+    return o;
 }
 
 /* All sites as this one knows them, in the order of the roster. */

@@ -18,11 +18,21 @@ extern const char *const neb__time_names[NEB_TIMES];
 enum { NEB_METER_STREAM = NEB_TRAFFICS, NEB_METER_KINDS };
 extern const char *const neb__kind_names[NEB_METER_KINDS];
 
+/* What a half of a split job does about its line; "" and 0 where it has nothing to say. */
+struct neb_meter_feed {
+    char rung[40],
+        why[200]; /* the feeding site: how items are coded; why that, or the window, is what it is */
+    int64_t window;
+    double takes, starved; /* the fed site: items/s while it does not wait, share of the time that it does */
+    uint64_t until;        /* the fed site: the last item that it wants */
+};
+
 struct neb_meter {
     const struct neb_job *job;
     struct neb_metrics *metrics;
     neb_session *session; /* NULL: alone */
     neb_stream *stream;   /* of this site's half, or NULL */
+    const struct neb_meter_feed *feed;
     bool produces;
     int64_t start_ns, sample_ns;
     double time[NEB_TIMES], before[NEB_TIMES], bytes_before[2],
@@ -46,8 +56,9 @@ struct neb_meter_point {
 
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
                       neb_session *session, int64_t tokens);
-/* From now on the stream's bytes count, too. It must outlive the last sample. */
-void neb__meter_stream(struct neb_meter *m, neb_stream *stream, bool produces);
+/* From now on the stream's bytes count, too. It and `feed` must outlive the last sample. */
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_feed *feed,
+                       bool produces);
 void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
 /* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */
 void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now);

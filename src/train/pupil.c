@@ -62,9 +62,9 @@ static neb_status identity(const struct neb_half *s, struct neb_hash *out)
 {
     char text[1400];
     const struct neb_job_distill *d = &s->job->distill;
-    int n = snprintf(text, sizeof text, "%.500s %.500s %d %d %d %d %u", d->teacher ? d->teacher : "",
-                     d->encoder ? d->encoder : "", s->shape.k, s->shape.width, s->shape.bits,
-                     s->shape.hidden_bits, s->shape.vocabulary);
+    int n = snprintf(text, sizeof text, "%.500s %.500s %d %d %d %u", d->teacher ? d->teacher : "",
+                     d->encoder ? d->encoder : "", s->shape.k, s->shape.width, (int)s->job->wan.bits,
+                     s->shape.vocabulary);
     return neb__hash(text, (size_t)n, out);
 }
 

@@ -308,6 +308,8 @@ float neb__session_feedback(enum neb_rung_class cls); /* how much of the residua
 
 /* session_status.c */
 void neb__session_tell(neb_session *s, bool last); /* the status file, and the peers: when it is time */
+/* What the links measured of the line to a peer, at most a quarter of a second old. Any thread. */
+void neb__session_line(neb_session *s, uint16_t peer, struct neb_line *out);
 void neb__session_status_heard(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
 
 /* session_keep.c */

@@ -298,6 +298,15 @@ static void copy_lines(void *arg)
     }
 }
 
+void neb__session_line(neb_session *s, uint16_t peer, struct neb_line *out)
+{
+    *out = (struct neb_line){0};
+    if (peer >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&s->lock);
+    *out = s->lines.line[peer];
+    pthread_mutex_unlock(&s->lock);
+}
+
 neb_status neb__session_watch_lines(neb_session *s)
 {
     struct neb_net_timer *timer; /* ends with the links */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ITEMS = 64, BYTES = 16 << 20, NUMBER_MAX = 65535 };
+enum { ITEMS = 64, ITEMS_MAX = 4096, BYTES = 16 << 20, NUMBER_MAX = 65535 };
 
 /* ---- waiting --------------------------------------------------------------------------------------------------- */
 
@@ -94,6 +94,12 @@ neb_status neb__stream_over(neb_stream *st)
                       neb_status_text(st->why));
 }
 
+/* The lock is held. */
+static bool may_put(const neb_stream *st, uint64_t n)
+{
+    return st->last + n <= st->received + (uint64_t)st->config.items && st->last + n <= st->limit;
+}
+
 neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
 {
     int64_t until = neb__stream_until(wait_s);
@@ -101,10 +107,7 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
     if (st->journal) return NEB_OK;
     pthread_mutex_lock(&st->lock);
     for (;;) {
-        bool ready = st->config.produce
-                         ? !st->ended && st->last + (uint64_t)n <= st->received + (uint64_t)st->config.items
-                         : st->waiting >= n;
-        if (ready) break;
+        if (st->config.produce ? !st->ended && may_put(st, (uint64_t)n) : st->waiting >= n) break;
         if (st->ended && !(st->config.produce ? 0 : st->waiting)) s = neb__stream_over(st);
         if (s != NEB_OK || st->ended) break;
         if (!neb__stream_wait(st, until)) {
@@ -114,6 +117,22 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
     }
     pthread_mutex_unlock(&st->lock);
     return s;
+}
+
+void neb__stream_window(neb_stream *st, int64_t items)
+{
+    pthread_mutex_lock(&st->lock);
+    st->config.items = items < 1 ? 1 : items > ITEMS_MAX ? ITEMS_MAX : items;
+    pthread_cond_broadcast(&st->changed);
+    pthread_mutex_unlock(&st->lock);
+}
+
+void neb__stream_limit(neb_stream *st, uint64_t item)
+{
+    pthread_mutex_lock(&st->lock);
+    st->limit = item;
+    pthread_cond_broadcast(&st->changed);
+    pthread_mutex_unlock(&st->lock);
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -166,13 +185,13 @@ static neb_status open_folder(neb_stream *st)
 
 static neb_status check(const struct neb_stream_config *c)
 {
-    if (c->number < 1 || c->number > NUMBER_MAX || c->items < 0 || c->items > 4096 ||
+    if (c->number < 1 || c->number > NUMBER_MAX || c->items < 0 || c->items > ITEMS_MAX ||
         (!c->site && !c->folder))
         return neb__fail(NEB_ERR_INVALID,
                          "stream %u with %" PRId64
                          " items of credit: a site (or a folder), a number of 1 to %d and "
-                         "at most 4096 items are needed",
-                         c->number, c->items, NUMBER_MAX);
+                         "at most %d items are needed",
+                         c->number, c->items, NUMBER_MAX, ITEMS_MAX);
     return NEB_OK;
 }
 
@@ -207,6 +226,7 @@ neb_status neb_stream_open(neb_session *s, const struct neb_stream_config *c, ne
     if (!c->items) st->config.items = ITEMS;
     if (!c->bytes) st->config.bytes = BYTES;
     st->last = st->received = st->retained = c->mark;
+    st->limit = UINT64_MAX;
     neb_status status = open_either(st);
     if (status != NEB_OK) {
         neb_stream_close(st);

@@ -39,6 +39,7 @@ struct neb_stream {
     bool told;                 /* finish: the other end knows, or cannot be told */
     struct neb_notice *notice; /* finish: asked to be told; the links' thread alone */
     uint64_t last, received, retained, durable, bytes;
+    uint64_t limit; /* producer: the last item that is wanted, as far as is known */
     double wait_s;
     struct neb_entry *current; /* consumer: what get handed out last */
     struct neb_buf read;       /* the same of a folder */
@@ -53,6 +54,11 @@ int64_t neb__stream_until(double wait_s);
 
 /* Until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as put and get. */
 neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s);
+
+/* From now on: credit of the producer, room of the consumer. */
+void neb__stream_window(neb_stream *st, int64_t items);
+/* Producer: neb__stream_ready() stops at this item; no more are wanted so far. */
+void neb__stream_limit(neb_stream *st, uint64_t item);
 
 /* Why there is no more, in words. The lock is held. */
 neb_status neb__stream_over(neb_stream *st);

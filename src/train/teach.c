@@ -75,7 +75,7 @@ static neb_status open_links(struct teacher *t)
     neb__meter_begin(&t->meter, j, t->metrics, t->session, 0);
     if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
     NEB_TRY(neb__half_start(t->half, t->session, 0, t->job->out));
-    neb__meter_stream(&t->meter, t->half->stream, true);
+    neb__meter_stream(&t->meter, t->half->stream, &t->half->feed, true);
     return NEB_OK;
 }
 
@@ -138,7 +138,7 @@ static neb_status teach_one(struct teacher *t)
     if (lacking && s->shape.k) NEB_TRY(t->logits.ask(t->logits.arg, t->batch, &logits));
     if (lacking && s->shape.width) NEB_TRY(t->hidden.ask(t->hidden.arg, t->batch, &hidden));
     neb__buf_clear(&s->item);
-    NEB_TRY(neb__lesson_encode(&s->shape, &t->plan, &logits, &hidden, &s->item));
+    NEB_TRY(neb__lesson_encode(&s->shape, &neb__half_code(s)->lesson, &t->plan, &logits, &hidden, &s->item));
     NEB_TRY(neb_stream_put(s->stream, (uint64_t)t->batch->step + 1, s->item.data, s->item.len, -1));
     bool changed;
     s->rows += t->batch->loss.used;

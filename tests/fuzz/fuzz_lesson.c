@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!plan.seq) set_up();
     if (!size || size > 1 << 16) return 0;
     int64_t held = neb__mem_held();
-    struct neb_lesson_shape shape = {data[0] & 1 ? K : 0, data[0] & 2 ? WIDTH : 0, 8, 8, VOCAB};
+    struct neb_lesson_shape shape = {data[0] & 1 ? K : 0, data[0] & 2 ? WIDTH : 0, VOCAB};
     uint8_t *item = neb__malloc(HEAD + size - 1);
     if (!item) return 0;
     neb__put32(item, plan.check);
