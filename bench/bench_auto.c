@@ -1,8 +1,8 @@
 /* bench_auto.c: `strategy: auto` against choices by hand.
  *
- * Three scenarios, one for each strategy that roles lead to; in each the job as a user would write it (nothing under `wan` but the
+ * Scenarios, at least one for each strategy that roles lead to; in each the job as a user would write it (nothing under `wan` but the
  * nominal interval) and the same job with its choices made by hand run for the same time in the laboratory, one after the
- * other, `--turns` times; medians.
+ * other, `--turns` times, each turn beginning with another one; medians.
  *
  *     auto.replica    two sites, a line of 10 Mbit/s and 100 ms that carries only the cheaper rungs at the nominal interval: what the
  *                     common model has learned when the time is over (logarithm of the vocabulary less held-out loss); by hand:
@@ -10,8 +10,10 @@
  *     auto.relay      generator and discriminator, 100 Mbit/s and 100 ms: the discriminator's tokens; by hand: the strategy and a window
  *     auto.tutor      a frozen encoder's hidden states for a student, 100 Mbit/s and 100 ms: the student's tokens; by hand: the strategy,
  *                     bits and a window
+ *     auto.tutor-thin the same over 10 Mbit/s, which carries 4 bits at the student's pace, for three times as long
  *
- * The figure is that of `auto` over the best one made by hand. The text is made up: each word allows four successors. */
+ * The figure is that of `auto` over the best one made by hand. Tokens move with the machine's speed from minute to minute; what
+ * the choices change is how long the fed site waits, so `auto.NAME.busy` has the share of its time that it computed. The text is made up: each word allows four successors. */
 #include "bench.h"
 #include "base/file.h"
 #include "base/opts.h"
@@ -38,7 +40,7 @@ struct options {
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, time, NEB_OPT_TIME, "20s", NULL, "of training, in every arm"),
     NEB_OPT(struct options, turns, NEB_OPT_INT, "3", NULL, "of each arm"),
-    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "replica, relay or tutor"),
+    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "replica, relay, tutor or tutor-thin"),
     NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
     NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one turn of 12 s: under four minutes"),
     NEB_OPT_END,
@@ -51,11 +53,15 @@ struct arm {
 static const struct scenario {
     const char *name, *wan;
     bool learned; /* what counts: the held-out loss; else the tokens of site b */
+    double longer;
+    const char *job;
     struct arm arm[ARMS];
 } scenarios[] = {
     {"replica",
      "10mbit,100ms",
      true,
+     1,
+     "replica",
      {{"auto", {0}},
       {"int8", {"strategy=replica", "wan.rung=int8"}},
       {"int4", {"strategy=replica", "wan.rung=int4"}},
@@ -65,15 +71,27 @@ static const struct scenario {
     {"relay",
      "100mbit,100ms",
      false,
+     1,
+     "relay",
      {{"auto", {0}},
       {"window 8", {"strategy=relay", "wan.window=8"}},
       {"window 128", {"strategy=relay", "wan.window=128"}}}},
     {"tutor",
      "100mbit,100ms",
      false,
+     1,
+     "tutor",
      {{"auto", {0}},
       {"8 bits, window 8", {"strategy=tutor", "wan.bits=8", "wan.window=8"}},
       {"4 bits, window 128", {"strategy=tutor", "wan.bits=4", "wan.window=128"}}}},
+    {"tutor-thin",
+     "10mbit,100ms",
+     false,
+     3,
+     "tutor",
+     {{"auto", {0}},
+      {"8 bits, window 64", {"strategy=tutor", "wan.bits=8", "wan.window=64"}},
+      {"4 bits, window 64", {"strategy=tutor", "wan.bits=4", "wan.window=64"}}}},
 };
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
@@ -120,40 +138,41 @@ static neb_status write_text(void)
     return s == NEB_OK ? write_lines("held-out", HELD_OUT, 8) : s;
 }
 
-static neb_status write_job(const char *name, const char *head, const char *tail, double minutes)
+static neb_status write_job(const char *name, const char *head, const char *tail)
 {
     struct neb_buf b;
     char path[64];
     snprintf(path, sizeof path, "%s.yaml", name);
     neb__buf_init(&b, 1 << 16);
-    neb_status s = neb__buf_printf(&b,
-                                   "name: %s\n%scache: tokens\ntokenizer: {file: vocab.txt}\n"
-                                   "train: {steps: 1000000, minutes: %g, tokens: 256, max_len: 32, lr: 2e-3, "
-                                   "warmup: 50, schedule: constant, "
-                                   "save_every: 1000000, log_every: 1000000, threads: 1}\n%s"
-                                   "data: [{file: text}, {file: held-out, use: valid}]\n",
-                                   name, head, minutes, tail);
+    neb_status s =
+        neb__buf_printf(&b,
+                        "name: %s\n%scache: tokens\ntokenizer: {file: vocab.txt}\n"
+                        "train: {steps: 1000000, minutes: 0.05, tokens: 256, max_len: 32, lr: 2e-3, "
+                        "warmup: 50, schedule: constant, "
+                        "save_every: 1000000, log_every: 1000000, threads: 1}\n%s"
+                        "data: [{file: text}, {file: held-out, use: valid}]\n",
+                        name, head, tail);
     if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
     neb__buf_free(&b);
     return s;
 }
 
-static neb_status write_jobs(double seconds)
+static neb_status write_jobs(void)
 {
     NEB_TRY(write_text());
     NEB_TRY(write_job("teacher",
                       "task: mlm\nout: teacher\nmodel: {family: xlm-r, hidden: 128, heads: 4, layers: 2}\n",
-                      "", 0.05));
+                      ""));
     NEB_TRY(write_job("replica", "task: mlm\nmodel: {family: xlm-r, hidden: 128, heads: 4, layers: 2}\n",
-                      "wan: {interval: 20}\nsites: [{name: a}, {name: b}]\n", seconds / 60));
+                      "wan: {interval: 20}\nsites: [{name: a}, {name: b}]\n"));
     NEB_TRY(write_job("relay",
                       "task: rtd\nmodel: {family: electra, hidden: 128, heads: 4, layers: 2}\n"
                       "generator: {family: bert, hidden: 32, heads: 2, layers: 1}\n",
-                      "sites: [{name: a, role: generator}, {name: b, role: discriminator}]\n", seconds / 60));
+                      "sites: [{name: a, role: generator}, {name: b, role: discriminator}]\n"));
     return write_job("tutor",
                      "task: mlm\nmodel: {family: xlm-r, hidden: 128, heads: 4, layers: 2}\n"
                      "distill: {encoder: teacher, width: 128}\n",
-                     "sites: [{name: a, role: teacher}, {name: b, role: student}]\n", seconds / 60);
+                     "sites: [{name: a, role: teacher}, {name: b, role: student}]\n");
 }
 
 /* ---- an arm ----------------------------------------------------------------------------------------------------- */
@@ -191,39 +210,69 @@ static bool last_value(const char *folder, const char *name, double *out)
     return s == NEB_OK && isfinite(*out);
 }
 
-/* What the arm came to; the more the better. */
-static bool run_arm(const struct scenario *s, int arm, int turn, double *out)
+/* The share of its time that the site computed. */
+static bool busy(const char *site, double *out)
 {
-    char job[64], name[64], folder[80], site[96], said[80];
-    snprintf(job, sizeof job, "%s.yaml", s->name);
+    double compute, encode, wait;
+    bool ok = last_value(site, "time/compute", &compute) && last_value(site, "time/encode", &encode) &&
+              last_value(site, "time/wait", &wait);
+    if (ok) *out = compute / (compute + encode + wait);
+    return ok;
+}
+
+struct result {
+    double got, busy; /* the more the better */
+};
+
+static bool run_arm(const struct scenario *s, int arm, int turn, double seconds, struct result *out)
+{
+    char job[64], name[64], folder[80], site[96], said[80], minutes[64];
+    snprintf(job, sizeof job, "%s.yaml", s->job);
+    snprintf(minutes, sizeof minutes, "train.minutes=%g", seconds * s->longer / 60);
     snprintf(name, sizeof name, "%s.%d.%d", s->name, arm, turn);
     snprintf(folder, sizeof folder, "out=%s", name);
     snprintf(said, sizeof said, "%s.log", name);
     snprintf(site, sizeof site, "%s/b", name);
-    const char *argv[7 + KEYS] = {"nebula-i", "lab", job, folder, "--wan", s->wan};
-    for (int i = 0; i < KEYS; i++) argv[6 + i] = s->arm[arm].keys[i];
-    if (!run_self(argv, said) || !last_value(site, s->learned ? "valid/loss" : "tokens", out)) return false;
-    if (s->learned) *out = log((double)WORDS + SPECIAL) - *out;
-    fprintf(stderr, "%s, %s: %g\n", s->name, s->arm[arm].name, *out);
+    const char *argv[8 + KEYS] = {"nebula-i", "lab", job, folder, minutes, "--wan", s->wan};
+    for (int i = 0; i < KEYS; i++) argv[7 + i] = s->arm[arm].keys[i];
+    if (!run_self(argv, said) || !last_value(site, s->learned ? "valid/loss" : "tokens", &out->got) ||
+        !busy(site, &out->busy))
+        return false;
+    if (s->learned) out->got = log((double)WORDS + SPECIAL) - out->got;
+    fprintf(stderr, "%s, %s: %g, computing %.1f %%\n", s->name, s->arm[arm].name, out->got, 100 * out->busy);
     return true;
 }
 
-static bool measure(const struct scenario *s, int turns, struct neb_figures *f)
+static void compare(const struct scenario *s, const char *what, double v[ARMS][TURNS_MAX], int arms,
+                    int turns, struct neb_figures *f)
 {
-    double got[ARMS][TURNS_MAX], best = 0;
-    int arms = 0, by = 0;
+    double best = 0;
+    int by = 1;
     char name[96];
-    while (arms < ARMS && s->arm[arms].name) arms++;
-    for (int t = 0; t < turns; t++)
-        for (int a = 0; a < arms; a++)
-            if (!run_arm(s, a, t, &got[a][t])) return false;
     for (int a = 1; a < arms; a++) {
-        double m = neb__median(got[a], turns);
+        double m = neb__median(v[a], turns);
         if (m > best) best = m, by = a;
     }
-    fprintf(stderr, "%s: the best by hand is %s\n", s->name, s->arm[by].name);
-    snprintf(name, sizeof name, "auto.%s", s->name);
-    neb__figure(f, name, neb__median(got[0], turns) / best, "of the best", NEB_AT_LEAST, 0.95);
+    snprintf(name, sizeof name, "auto.%s%s", s->name, what);
+    fprintf(stderr, "%s: the best by hand is %s\n", name, s->arm[by].name);
+    neb__figure(f, name, neb__median(v[0], turns) / best, "of the best", NEB_AT_LEAST, 0.95);
+}
+
+static bool measure(const struct scenario *s, const struct options *o, int turns, struct neb_figures *f)
+{
+    double got[ARMS][TURNS_MAX], share[ARMS][TURNS_MAX];
+    int arms = 0;
+    while (arms < ARMS && s->arm[arms].name) arms++;
+    for (int t = 0; t < turns; t++)
+        for (int i = 0; i < arms; i++) {
+            struct result r;
+            int a = (i + t) % arms;
+            if (!run_arm(s, a, t, o->time, &r)) return false;
+            got[a][t] = r.got;
+            share[a][t] = r.busy;
+        }
+    compare(s, "", got, arms, turns, f);
+    if (!s->learned) compare(s, ".busy", share, arms, turns, f);
     return true;
 }
 
@@ -231,9 +280,9 @@ static bool measure_all(const struct options *o, struct neb_figures *f)
 {
     static const char *const teacher[] = {"nebula-i", "train", "teacher.yaml", NULL};
     int turns = (int)(o->turns < 1 ? 1 : o->turns > TURNS_MAX ? TURNS_MAX : o->turns);
-    if (write_jobs(o->time) != NEB_OK || !run_self(teacher, "teacher.log")) return false;
+    if (write_jobs() != NEB_OK || !run_self(teacher, "teacher.log")) return false;
     for (int i = 0; i < SCENARIOS; i++)
-        if ((!o->only || !strcmp(o->only, scenarios[i].name)) && !measure(&scenarios[i], turns, f))
+        if ((!o->only || !strcmp(o->only, scenarios[i].name)) && !measure(&scenarios[i], o, turns, f))
             return false;
     return true;
 }
