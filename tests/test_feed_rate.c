@@ -187,8 +187,8 @@ static void test_fall_and_return(void **state)
     begin(&w, 4, 0);
     run(&w, 30);
     assert_int_equal(w.rate.rung, 0);
-    w.line = 0.9e6;
-    run(&w, 30);
+    w.line = 0.8e6;
+    run(&w, 15);
     assert_int_equal(w.rate.rung, best(&w));
     w.line = 12.5e6;
     run(&w, 200);

@@ -29,7 +29,7 @@ enum {
     SETTLE_MAX = 8,
     LAG = 2
 }; /* LAG: of what the other says */
-static const double waits = 0.02, spare = 0.9, full = 0.6, slack_s = 0.25;
+static const double waits = 0.02, spare = 0.9, full = 0.6, enough = 0.97, slack_s = 0.25;
 
 void neb__feed_rate_init(struct neb_feed_rate *r, const struct neb_feed_config *c)
 {
@@ -117,8 +117,8 @@ static bool mend(struct neb_feed_rate *r, const struct neb_feed_sample *in, doub
 
 static bool better(struct neb_feed_rate *r, const struct neb_feed_sample *in)
 {
-    if (r->probe && in->line > 0 && r->need * in->item_bytes > spare * in->line)
-        return cheaper(r, in, in->line); /* it shows before anybody waits */
+    if (r->probe && is_full(in) && carried(in) < enough * r->need * in->item_bytes)
+        return cheaper(r, in, carried(in)); /* it shows before anybody waits */
     if (r->probe && --r->probe == 0 && r->hold > HOLD) r->hold /= 2;
     if (!r->rung || ++r->quiet < r->hold) return false;
     if (in->line > 0 && r->need * bytes_of(r, in, r->rung - 1) > spare * in->line) return false;
