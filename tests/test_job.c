@@ -134,6 +134,10 @@ static void a_site_has_its_own(void **state)
     assert_ok(neb__job_facts(&k, &b));
     assert_false(a.len == b.len && !memcmp(a.data, b.data, a.len));
     neb__job_free(&k);
+    int corpora = j.n_data;
+    neb__job_alone(&j);
+    assert_true(j.at == -1 && j.n_data == corpora - 1 && j.train.tokens == 2048);
+    assert_string_equal(j.train.device, "cuda");
     neb__job_free(&j);
     neb__buf_free(&a);
     neb__buf_free(&b);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <string.h>
 #include <yaml.h>
@@ -249,7 +250,7 @@ int neb__doc_items(const struct neb_doc *d, const char *path)
     for (int i = 0; i < d->n; i++) {
         int index;
         if (!strncmp(d->list[i].path, path, n) && sscanf(d->list[i].path + n, "[%d]", &index) == 1 &&
-            index >= count)
+            index >= count && index < INT_MAX)
             count = index + 1;
     }
     return count;

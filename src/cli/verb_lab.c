@@ -160,9 +160,8 @@ static neb_status make_command(const struct options *o, const struct neb_job *jo
     c->argv = NEB_NEW_ARRAY(char *, (size_t)n + OWN_WORDS);
     bool ok = c->argv && word(c, "/proc/self/exe") && word(c, "train");
     for (int k = 0; ok && k < n; k++) ok = word(c, "%s", words[k]);
-    if (!o->apart) ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name);
-    ok = ok && word(c, "out=%s", out) && word(c, "cache=%s", cache) &&
-         word(c, "sites[%d].folder=%s", i, folder) &&
+    ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name) && (!o->apart || word(c, "--alone")) &&
+         word(c, "out=%s", out) && word(c, "cache=%s", cache) && word(c, "sites[%d].folder=%s", i, folder) &&
          word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), (int)o->port) &&
          word(c, "train.threads=%" PRId64, threads_of(job)) &&
          (job->tokenizer.file || word(c, "tokenizer.file=%s/tokenizer.model", cache));

@@ -1,4 +1,4 @@
-/* verb_train.c: `nebula-i train JOB.yaml [--site NAME] [section.key=value …]`. */
+/* verb_train.c: `nebula-i train JOB.yaml [--site NAME [--alone]] [section.key=value …]`. */
 #include "cli/verb.h"
 #include "train/train.h"
 
@@ -7,18 +7,21 @@
 
 struct options {
     char *site;
+    bool alone;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, site, NEB_OPT_TEXT, "", NULL,
             "which of the job's sites this is; without it: train alone"),
+    NEB_OPT(struct options, alone, NEB_OPT_BOOL, "no", NULL,
+            "with that site's own settings and corpora, but without the others"),
     NEB_OPT_END,
 };
 
 static int usage(int status)
 {
     FILE *to = status ? stderr : stdout;
-    fprintf(to, "usage: nebula-i train JOB.yaml [--site NAME] [section.key=value …]\n\n");
+    fprintf(to, "usage: nebula-i train JOB.yaml [--site NAME [--alone]] [section.key=value …]\n\n");
     neb__opts_help(table, to);
     fputc('\n', to);
     neb__job_help(to);
@@ -30,6 +33,7 @@ static neb_status train(const struct options *o, char **argv, int n)
     struct neb_job job;
     NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
     neb_status s = o->site ? neb__job_at(&job, o->site) : NEB_OK;
+    if (s == NEB_OK && o->alone) neb__job_alone(&job);
     if (s == NEB_OK) s = neb__train(&job);
     neb__job_free(&job);
     return s;

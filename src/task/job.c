@@ -26,7 +26,7 @@ static const struct neb_opt top_table[] = {
     NEB_OPT_END,
 };
 
-static const struct neb_opt data_table[] = {
+const struct neb_opt neb__job_data_options[] = {
     DATA(file, NEB_OPT_TEXT, "", NULL,
          "text, a sentence or paragraph a line; pairs: tab-separated; .gz .xz .zst"),
     DATA(second, NEB_OPT_TEXT, "", NULL, "pairs in two files: the second side"),
@@ -164,16 +164,11 @@ static const struct {
     const char *name;
     const struct neb_opt *table;
 } help_list[] = {
-    {"(top level)", top_table},
-    {"tokenizer", tokenizer_table},
-    {"data[]", data_table},
-    {"train", neb__job_train_options},
-    {"model", neb__model_options},
-    {"generator (rtd)", neb__model_options},
-    {"peft", neb__peft_options},
-    {"init", init_table},
-    {"distill", distill_table},
-    {"wan", wan_table},
+    {"(top level)", top_table},         {"tokenizer", tokenizer_table},
+    {"data[]", neb__job_data_options},  {"train", neb__job_train_options},
+    {"model", neb__model_options},      {"generator (rtd)", neb__model_options},
+    {"peft", neb__peft_options},        {"init", init_table},
+    {"distill", distill_table},         {"wan", wan_table},
     {"sites[]", neb__job_site_options},
 };
 
@@ -253,20 +248,15 @@ static neb_status which_task(struct neb_job *j)
 
 static neb_status bind_data(struct neb_job *j)
 {
-    j->n_data = neb__doc_items(&j->doc, "data");
-    if (j->n_data > NEB_JOB_DATA)
-        return neb__doc_fail(&j->doc, "data", "data: at most %d corpora", NEB_JOB_DATA);
-    int have = 0;
-    for (int i = 0; i < j->n_data; i++, have++) {
+    int n = neb__doc_items(&j->doc, "data");
+    if (n > NEB_JOB_DATA) return neb__doc_fail(&j->doc, "data", "data: at most %d corpora", NEB_JOB_DATA);
+    for (int i = 0; i < n; i++) {
         char path[32];
         snprintf(path, sizeof path, "data[%d]", i);
         struct neb_job_data *d = &j->data[i];
-        neb_status s = neb__opts_init(data_table, d);
-        if (s != NEB_OK) {
-            j->n_data = have;
-            return s;
-        }
-        NEB_TRY(neb__doc_bind(&j->doc, path, data_table, d, NULL));
+        NEB_TRY(neb__opts_init(neb__job_data_options, d));
+        j->n_data = i + 1;
+        NEB_TRY(neb__doc_bind(&j->doc, path, neb__job_data_options, d, NULL));
         if (!d->file) return neb__doc_fail(&j->doc, path, "data: every corpus needs a file");
         if (!d->use || (strcmp(d->use, "train") && strcmp(d->use, "valid") && strcmp(d->use, "test")))
             return neb__doc_fail(&j->doc, path, "use: '%s' is not train, valid or test",
@@ -411,7 +401,7 @@ void neb__job_free(struct neb_job *j)
     neb__model_config_free(&j->model);
     neb__model_config_free(&j->generator);
     neb__peft_config_free(&j->peft);
-    for (int i = 0; i < j->n_data; i++) neb__opts_free(data_table, &j->data[i]);
+    for (int i = 0; i < j->n_data; i++) neb__opts_free(neb__job_data_options, &j->data[i]);
     neb__doc_free(&j->doc);
     memset(j, 0, sizeof *j);
 }

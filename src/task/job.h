@@ -110,6 +110,9 @@ void neb__job_free(struct neb_job *j);
 /* Makes the job the one of this site: what `sites[].train` says for it takes the place of `train`, and corpora of other
  * sites are left out. NEB_ERR_CONFIG: no such site, or what it lacks. */
 neb_status neb__job_at(struct neb_job *j, const char *site);
+
+/* The site it stands at, after neb__job_at(), goes on without the others: its settings and corpora stay. */
+void neb__job_alone(struct neb_job *j);
 bool neb__job_has(const struct neb_job *j,
                   const struct neb_job_data *d); /* a corpus of this process's site */
 const char *neb__strategy_name(enum neb_strategy s);
@@ -120,7 +123,7 @@ const char *neb__role_name(enum neb_role r);
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 
 /* --- between job.c and job_sites.c ------------------------------------------------------------------------------ */
-extern const struct neb_opt neb__job_site_options[], neb__job_train_options[];
+extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[];
 neb_status neb__job_bind_sites(struct neb_job *j);
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 

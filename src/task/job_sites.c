@@ -231,6 +231,19 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     return check_tokenizer(j);
 }
 
+void neb__job_alone(struct neb_job *j)
+{
+    int n = 0;
+    for (int i = 0; i < j->n_data; i++) {
+        if (neb__job_has(j, &j->data[i]))
+            j->data[n++] = j->data[i];
+        else
+            neb__opts_free(neb__job_data_options, &j->data[i]);
+    }
+    j->n_data = n;
+    j->at = -1;
+}
+
 /* ---- what all have in common ----------------------------------------------------------------------------------- */
 
 /* Each site's own affair: it may differ from site to site. */
