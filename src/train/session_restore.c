@@ -344,7 +344,9 @@ static neb_status make_memory(neb_session *s)
     size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
     neb__buf_init(&s->made, neb__session_payload_max(s));
     neb__buf_init(&s->residuals, neb__session_payload_max(s));
-    s->e = NEB_NEW_ARRAY(uint16_t, s->values);
+    /* Written now: a page that is read before its first write is mapped twice, and the second time interrupts the training. */
+    s->e = neb__malloc(s->values * sizeof *s->e);
+    if (s->e) memset(s->e, 0, s->values * sizeof *s->e);
     s->own = NEB_NEW_ARRAY(struct neb_own, cells);
     s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
     s->covered = neb__calloc(cells, sizeof *s->covered);

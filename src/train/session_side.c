@@ -60,7 +60,8 @@ neb_status neb__side_open(neb_session *s)
     if (d) neb__warn("no room for copies beside the training: rounds will hold it up a little");
     if (pinned) d->ops->host_free(d->ctx, pinned);
     neb__free(side);
-    s->d = NEB_NEW_ARRAY(float, s->values);
+    s->d = neb__malloc(bytes);
+    if (s->d) memset(s->d, 0, bytes); /* see make_memory() */
     return s->d ? NEB_OK : NEB_ERR_NOMEM;
 }
 
