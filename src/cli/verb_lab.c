@@ -103,6 +103,7 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
                              NEB_LAB_NAME - 1);
     }
     NEB_TRY(neb__lab_config_init(job->n_sites, names, &line, &cfg));
+    cfg.calm = true;
     neb_status s = neb__lab_mode_parse(o->mode, &cfg.mode);
     cfg.seed = (uint64_t)o->seed;
     cfg.ports = 1;

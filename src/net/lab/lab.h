@@ -75,6 +75,8 @@ struct neb_lab_config {
     int64_t memory; /* most bytes on the way at once; 256 MiB */
     bool
         offload; /* let the kernel hand over trains of TCP segments (they are still lost and timed one by one) */
+    bool
+        calm; /* the sites need the processors: never wait awake for a packet's time; it comes some 0.1 ms later */
     enum neb_lab_mode mode;
     int ports; /* what a relay listens on */
     uint16_t port[NEB_LAB_PORTS];

@@ -9,7 +9,7 @@
  * A sleeper wakes late, in a virtual machine by 50 to 300 microseconds. The thread keeps an estimate of how late (from
  * its own timed sleeps) and uses it twice. It rises that much and half again before a packet is due and asks the devices
  * in a loop until then; such waiting takes at most a SPIN_SHARE of its time, so on a busy line it does not happen, where
- * the queue hides the error anyway. And a packet that woke it from sleep is stamped that much earlier than it is read.
+ * the queue hides the error anyway, and never in a laboratory that is `calm`, whose sites compute. And a packet that woke it from sleep is stamped that much earlier than it is read.
  *
  * The thread asks for real-time priority, since a late tick is a late packet; without the permission it goes on at the
  * priority it has.
@@ -68,6 +68,7 @@ struct neb_pump {
     pthread_mutex_t lock;
     pthread_t thread;
     atomic_bool stop;
+    bool calm;
 };
 
 /* ---- into the devices -------------------------------------------------------------------------------------------- */
@@ -215,6 +216,7 @@ static void learn_to_sleep(struct neb_pump *p)
 static int64_t head_start(struct neb_pump *p, int64_t now)
 {
     int64_t want = p->late + p->late / 2;
+    if (p->calm) return 0;
     p->spin_left += (now - p->spin_when) / SPIN_SHARE;
     p->spin_when = now;
     if (p->spin_left > SPIN_MOST) p->spin_left = SPIN_MOST;
@@ -320,6 +322,7 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
     if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for the laboratory's thread");
     neb_status st;
     p->sites = cfg->sites;
+    p->calm = cfg->calm;
     memcpy(p->tun, tun, (size_t)cfg->sites * sizeof *tun);
     p->rng.state = cfg->seed ^ 0xC0;
     p->woken = p->spin_when = neb__now_ns();
