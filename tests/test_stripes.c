@@ -1,7 +1,15 @@
-/* test_stripes.c: the number of stripes finds its way on lines that are only functions. */
+/* test_stripes.c: the number of stripes finds its way on lines that are only functions; two stripes take turns on sockets that
+ * go nowhere, by a clock of the test's own. */
 #include "check.h"
 #include "base/rng.h"
+#include "net/link.h"
 #include "net/stripes.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 /* Runs the controller for `seconds` of busy time on a line where n stripes give rate(n), with noise of +-2 %; the mean goodput
  * over the last quarter. */
@@ -83,10 +91,121 @@ static void test_no_try_without_reason(void **state)
     assert_true(s.best <= 2);
 }
 
+/* ---- turns ------------------------------------------------------------------------------------------------------- */
+
+struct pair {
+    struct neb_net net;
+    struct neb_peer peer;
+    struct neb_conn conn[2];
+};
+
+static int64_t at(double seconds)
+{
+    return (int64_t)(seconds * 1e9);
+}
+
+static void open_pair(struct pair *t)
+{
+    memset(t, 0, sizeof *t);
+    assert_int_equal(uv_loop_init(&t->net.loop), 0);
+    uv_timer_init(&t->net.loop, &t->net.turn_timer);
+    t->net.turn_timer.data = &t->net;
+    t->net.peers = &t->peer;
+    t->peer.net = &t->net;
+    t->peer.up = true;
+    neb__stripes_init(&t->peer.stripes, 0, 8, 0);
+    for (int i = 0; i < 2; i++) {
+        struct neb_conn *c = t->peer.stripe[i] = &t->conn[i];
+        c->fd = socket(AF_INET, SOCK_STREAM, 0);
+        assert_true(c->fd >= 0);
+        c->peer = &t->peer;
+        c->role = NEB_ROLE_STRIPE;
+        c->stripe = (uint8_t)i;
+        c->state = NEB_CONN_READY;
+    }
+}
+
+static void close_pair(struct pair *t)
+{
+    for (int i = 0; i < 2; i++) close(t->conn[i].fd);
+    uv_close((uv_handle_t *)&t->net.turn_timer, NULL);
+    uv_run(&t->net.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&t->net.loop), 0);
+}
+
+/* -1: nobody. */
+static int who_sends(const struct pair *t)
+{
+    bool a = neb__turns_may_send(&t->conn[0]), b = neb__turns_may_send(&t->conn[1]);
+    assert_false(a && b);
+    return a ? 0 : b ? 1 : -1;
+}
+
+static void test_turns(void **state)
+{
+    (void)state;
+    struct pair *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    open_pair(t);
+    t->peer.turns.on = t->conn[0].had_turn = true;
+    int turns = 0, before = 0;
+    t->conn[1].round_trip_at = at(2.5);
+    for (double s = 2.6; s < 60; s += 0.1) {
+        if (turns == 3) t->conn[before].round_trip_at = at(s); /* it keeps finding shorter round trips */
+        neb__turns_acked(&t->peer, 0.1, at(s));
+        assert_int_equal(neb__turns_stripes(&t->peer), 2);
+        if (t->peer.turns.closing) {
+            assert_int_equal(who_sends(t), -1); /* what waits in the socket leaves first */
+            assert_true(neb__turns_is_in_use(&t->conn[before]) && !neb__turns_is_in_use(&t->conn[!before]));
+            bool rested =
+                !t->conn[!before].had_turn || s - (double)t->conn[!before].round_trip_at * 1e-9 > 10;
+            assert_true(rested);
+            assert_true(turns == 0 || s - (double)t->conn[before].round_trip_at * 1e-9 < 10);
+            neb__turns_hand_over(&t->net, at(s));
+            assert_int_equal(who_sends(t), !before);
+            before = !before;
+            turns++;
+        }
+        assert_int_equal(who_sends(t), before);
+    }
+    assert_int_equal(turns, 3); /* at once, twice within ten seconds, and then never more */
+    t->conn[before].state = NEB_CONN_CLOSED;
+    assert_true(neb__turns_may_send(&t->conn[!before])); /* whoever is left */
+    t->peer.stripes.target = 2;
+    assert_int_equal(neb__turns_stripes(&t->peer), 2);
+    assert_true(neb__turns_may_send(&t->conn[0]) && neb__turns_may_send(&t->conn[1]));
+    close_pair(t);
+    free(t);
+}
+
+static void test_turns_only_where_they_help(void **state)
+{
+    (void)state;
+    struct pair *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    open_pair(t);
+    for (int i = 0; i < 100; i++) neb__turns_acked(&t->peer, i % 10 ? 0.1 : 0, at(0.1 * i));
+    assert_int_equal(neb__turns_stripes(&t->peer), 1); /* never two seconds on end */
+    t->peer.stripes.fixed = true;
+    for (int i = 0; i < 100; i++) neb__turns_acked(&t->peer, 0.1, at(10 + 0.1 * i));
+    assert_int_equal(neb__turns_stripes(&t->peer), 1);
+    t->peer.stripes.fixed = false;
+    setsockopt(t->conn[0].fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+    for (int i = 0; i < 100; i++) neb__turns_acked(&t->peer, 0.1, at(20 + 0.1 * i));
+    assert_int_equal(neb__turns_stripes(&t->peer), 1);
+    if (!setsockopt(t->conn[0].fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3)) {
+        neb__turns_acked(&t->peer, 0.1, at(31));
+        assert_int_equal(neb__turns_stripes(&t->peer), 2);
+    }
+    close_pair(t);
+    free(t);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_converges),
-                                       cmocka_unit_test(test_fixed_and_bounds),
-                                       cmocka_unit_test(test_no_try_without_reason)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_converges), cmocka_unit_test(test_fixed_and_bounds),
+        cmocka_unit_test(test_no_try_without_reason), cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_turns_only_where_they_help)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -280,4 +280,5 @@ static void on_poll(uv_poll_t *handle, int status, int events)
     size_t got = events & UV_READABLE ? neb__conn_read(c) : 0;
     if (got) neb__conn_rest(c, got);
     if ((events & UV_WRITABLE) && c->state != NEB_CONN_CLOSED) neb__conn_pump(c);
+    if (got) neb__conn_read_others(c);
 }

@@ -17,10 +17,10 @@
 
 #include <string.h>
 
-/* Chunks of a message that is not whole are acknowledged once a MiB, at least every 0.4 s and no more often than every
+/* Chunks of a message that is not whole are acknowledged once a MiB, at least every half second and no more often than every
  * 40 ms; whole messages at once. */
 enum { ACK_BYTES = 1 << 20, ACKS_AT_ONCE = 1024 };
-static const double ack_soonest = 0.04, ack_latest = 0.4;
+static const double ack_soonest = 0.04, ack_latest = 0.5;
 
 /* ---- frames in --------------------------------------------------------------------------------------------------- */
 
@@ -216,7 +216,7 @@ static neb_status write_ping(struct neb_conn *c)
     uint8_t body[NEB_PING_SIZE];
     p->ping_due = false;
     p->ping_at = neb__now_ns();
-    struct neb_ping ping = {++p->ping_number, (uint32_t)p->stripes.target, (uint64_t)p->ping_at,
+    struct neb_ping ping = {++p->ping_number, (uint32_t)neb__turns_stripes(p), (uint64_t)p->ping_at,
                             (uint64_t)p->measure.goodput, neb__outbox_bytes(&p->out)};
     neb__ping_put(&ping, body);
     return neb__conn_frame(c, NEB_FRAME_PING, body, sizeof body);
@@ -230,6 +230,14 @@ static neb_status write_pong(struct neb_conn *c)
     return neb__conn_frame(c, NEB_FRAME_PONG, body, sizeof body);
 }
 
+/* One that is nearly due leaves now: a wake-up of its own would cost more than it is worth. */
+static bool ack_is_due(const struct neb_peer *p)
+{
+    int64_t now = neb__now_ns();
+    if (!p->ack_due) return false;
+    return p->in.progress || p->in.ack_count >= 64 || p->ack_due - now <= (now - p->acked_at) / 3;
+}
+
 /* False: nothing more to write. */
 static bool fill_control(struct neb_conn *c, neb_status *s)
 {
@@ -240,7 +248,7 @@ static bool fill_control(struct neb_conn *c, neb_status *s)
         *s = write_ping(c);
     else if (p->resume_due)
         *s = write_acks(c, true);
-    else if (p->ack_due && (p->in.progress || p->in.ack_count >= 64 || p->ack_due <= neb__now_ns()))
+    else if (ack_is_due(p))
         *s = write_acks(c, false);
     else
         return false;
@@ -253,7 +261,7 @@ static bool fill_chunk(struct neb_conn *c, neb_status *s)
     struct neb_chunk chunk;
     const uint8_t *payload;
     if (!p->resumed) return false;
-    if (c->role == NEB_ROLE_STRIPE && c->stripe >= p->stripes.target) return false;
+    if (c->role == NEB_ROLE_STRIPE && !neb__turns_may_send(c)) return false;
     if (!neb__outbox_pick(&p->out, c->slot, &chunk, &payload)) {
         if (c->role == NEB_ROLE_STRIPE) p->measure.dry = true;
         return false;
@@ -412,6 +420,7 @@ static neb_status attach_stripe(struct neb_conn *c)
         p->stripe[c->stripe] = c;
     }
     c->slot = c->stripe;
+    c->round_trip_at = neb__now_ns();
     c->state = NEB_CONN_READY;
     c->framer.allowed = 1u << NEB_FRAME_CHUNK;
     neb__link_touch(p);

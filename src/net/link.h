@@ -6,6 +6,7 @@
  *     conn.c     one TLS connection on a socket
  *     rest.c     when a stripe is read
  *     pace.c     what TCP says of a stripe, and how fast it may send
+ *     turns.c    two stripes that take turns
  *     link.c     one peer: its control connection, its stripes, frames in and out
  *     twin.c     control messages that leave twice
  *     tick.c     heartbeats, deadlines, redialling, measuring
@@ -32,7 +33,7 @@ enum {
     NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
     NEB_SCRATCH = 256 << 10,
     NEB_TICK_MS = 100, /* while something is being made */
-    NEB_TICK_CALM_MS = 500,
+    NEB_TICK_CALM_MS = 1000,
 };
 
 struct neb_peer;
@@ -86,7 +87,10 @@ struct neb_conn {
     struct neb_hello theirs;
     struct neb_tcp_counts tcp; /* as of the last look */
     struct neb_pace pace;
-    int unsent; /* bytes that may wait in the socket */
+    int unsent;            /* bytes that may wait in the socket */
+    uint32_t round_trip;   /* the shortest one that BBR knows, in microseconds; 0: unknown */
+    int64_t round_trip_at; /* since when, as far as can be told */
+    bool had_turn;
 };
 
 struct neb_measure {
@@ -100,6 +104,13 @@ struct neb_measure {
     double rtt, rtt_min; /* seconds; 0: unknown */
     double loss;
     double sent_recent, again_recent;
+};
+
+struct neb_turns {
+    bool on;
+    int now;      /* the stripe whose turn it is */
+    bool closing; /* it is given no more */
+    double busy;  /* seconds of a full queue until `on` */
 };
 
 struct neb_peer {
@@ -140,6 +151,7 @@ struct neb_peer {
     /* measuring, adapting */
     struct neb_measure measure;
     struct neb_stripes stripes;
+    struct neb_turns turns;
     struct neb_net_stream *streams;
     uint32_t stream_round;
 };
@@ -161,7 +173,7 @@ struct neb_net {
     uv_async_t wake;
     uv_prepare_t prepare;
     uv_timer_t tick;
-    uv_timer_t ack_timer, rest_timer;
+    uv_timer_t ack_timer, rest_timer, turn_timer;
     bool ack_timer_on, rest_timer_on;
     uv_poll_t listener;
     int listen_fd;
@@ -202,11 +214,24 @@ void neb__conn_unsent(struct neb_conn *c, int bytes); /* no more than about this
 void neb__conn_rest(struct neb_conn *c,
                     size_t got); /* after `got` bytes were read: decides when to read again */
 void neb__conn_read_resting(struct neb_net *net); /* by the clock */
-void neb__conn_read_waiting(struct neb_net *net); /* at every tick */
+void neb__conn_read_waiting(struct neb_net *net,
+                            bool all);          /* at every tick; all: also what is not late yet */
+void neb__conn_read_others(struct neb_conn *c); /* after c was woken: what its link's other stripes have */
 
 /* ---- pace.c ------------------------------------------------------------------------------------------------------ */
 void neb__pace(struct neb_peer *p, int64_t now); /* several times a second while data flows */
 void neb__pace_look(struct neb_peer *p);         /* once a second */
+
+double neb__pace_unsent(const struct neb_conn *c); /* bytes that wait in the socket; 0 also: not told */
+bool neb__pace_is_bbr(const struct neb_conn *c);
+
+/* ---- turns.c ----------------------------------------------------------------------------------------------------- */
+int neb__turns_stripes(const struct neb_peer *p); /* how many connections are wanted for the target */
+bool neb__turns_may_send(const struct neb_conn *c);
+bool neb__turns_is_in_use(const struct neb_conn *c); /* it may send, or has just done so */
+/* An acknowledgement came; `seconds` since the last one, 0: the queue was empty in between. */
+void neb__turns_acked(struct neb_peer *p, double seconds, int64_t now);
+void neb__turns_hand_over(struct neb_net *net, int64_t now); /* by the clock */
 
 /* ---- accept.c ---------------------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);

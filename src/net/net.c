@@ -18,9 +18,10 @@ static void pump_peer(struct neb_peer *p)
     p->dirty = false;
     if (p->control && !p->control->blocked) neb__conn_pump(p->control);
     neb__twin_pump(p);
-    for (int i = 0; p->up && i < p->stripes.target; i++) {
+    for (int i = 0; p->up && i < neb__turns_stripes(p); i++) {
         struct neb_conn *c = p->stripe[i];
-        if (!c || c->state != NEB_CONN_READY || (c->blocked && !p->top_up)) continue;
+        if (!c || !neb__turns_may_send(c) || c->state != NEB_CONN_READY || (c->blocked && !p->top_up))
+            continue;
         if (neb__outbox_has(&p->out, i)) neb__conn_pump(c);
     }
     p->top_up = false;
@@ -30,6 +31,7 @@ static void on_ack_timer(uv_timer_t *timer)
 {
     struct neb_net *net = timer->data;
     net->ack_timer_on = false;
+    neb__conn_read_waiting(net, true); /* what is there is acknowledged too */
     for (struct neb_peer *p = net->peers; p; p = p->next)
         if (p->ack_due) p->dirty = true;
 }
@@ -145,7 +147,8 @@ static neb_status init_loop(struct neb_net *net)
     uv_timer_init(&net->loop, &net->tick);
     uv_timer_init(&net->loop, &net->ack_timer);
     uv_timer_init(&net->loop, &net->rest_timer);
-    net->rest_timer.data = net;
+    uv_timer_init(&net->loop, &net->turn_timer);
+    net->rest_timer.data = net->turn_timer.data = net;
     net->wake.data = net->prepare.data = net->tick.data = net->ack_timer.data = net;
     uv_prepare_start(&net->prepare, on_prepare);
     uv_timer_start(&net->tick, on_first_tick, 1, 0);
@@ -320,7 +323,7 @@ neb_status neb__net_line(const struct neb_net *net, uint16_t peer, struct neb_li
                              .acked_at = m->acked_at,
                              .queued = neb__outbox_bytes(&p->out),
                              .reconnects = p->reconnects};
-    for (int i = 0; i < p->stripes.target; i++)
+    for (int i = 0; i < neb__turns_stripes(p); i++)
         out->stripes += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
     return NEB_OK;
 }

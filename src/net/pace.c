@@ -123,6 +123,16 @@ static void follow(struct neb_pace *a, double rate, double seconds)
     a->rate += (share < 1 ? share : 1) * (rate - a->rate);
 }
 
+/* When BBR's shortest round trip is another one, it is a new one (struct tcp_bbr_info: bandwidth, 8 bytes; min_rtt). */
+static void look_at_round_trip(struct neb_conn *c, int64_t now)
+{
+    uint32_t info[5] = {0};
+    socklen_t n = sizeof info;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_CC_INFO, info, &n) || n < 12 || info[2] == c->round_trip) return;
+    c->round_trip = info[2];
+    c->round_trip_at = now;
+}
+
 static void pace_stripe(struct neb_conn *c, double most, int64_t now)
 {
     struct neb_pace *a = &c->pace;
@@ -130,8 +140,8 @@ static void pace_stripe(struct neb_conn *c, double most, int64_t now)
     double seconds = (double)(now - a->at) * 1e-9;
     if ((a->at && seconds < look_min) || !tcp_view(c->fd, &v)) return;
     bool fresh = !a->at || seconds > 2;
-    double rate = fresh ? 0 : (double)(v.delivered - a->delivered) * v.mss / seconds;
-    follow(a, rate, seconds);
+    if (!fresh && v.unsent) follow(a, (double)(v.delivered - a->delivered) * v.mss / seconds, seconds);
+    look_at_round_trip(c, now);
     a->at = now;
     a->delivered = v.delivered;
     set_limit(c, v.unsent ? limit_for(a, &v, now) : 0, most);
@@ -144,7 +154,7 @@ static void pace_stripe(struct neb_conn *c, double most, int64_t now)
 static int unsent_limit(const struct neb_peer *p)
 {
     double bytes = p->measure.goodput / 8 * (neb__link_is_calm(p) ? 0.5 : 0.04) / p->stripes.target;
-    return bytes < 64 << 10 ? 64 << 10 : bytes > 2 << 20 ? 2 << 20 : (int)bytes;
+    return bytes < 64 << 10 ? 64 << 10 : bytes > 4 << 20 ? 4 << 20 : (int)bytes;
 }
 
 void neb__pace(struct neb_peer *p, int64_t now)
@@ -152,7 +162,7 @@ void neb__pace(struct neb_peer *p, int64_t now)
     double most = p->net->config.max_rate / 8 / p->stripes.target;
     for (int i = 0; i < NEB_TWIN; i++) {
         struct neb_conn *c = p->stripe[i];
-        if (!c || c->state != NEB_CONN_READY) continue;
+        if (!c || c->state != NEB_CONN_READY || !neb__turns_is_in_use(c)) continue;
         pace_stripe(c, most, now);
         neb__conn_unsent(c, unsent_limit(p));
     }
@@ -160,11 +170,17 @@ void neb__pace(struct neb_peer *p, int64_t now)
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-static bool is_bbr(int fd)
+double neb__pace_unsent(const struct neb_conn *c)
+{
+    struct tcp_view v;
+    return tcp_view(c->fd, &v) ? v.unsent : 0;
+}
+
+bool neb__pace_is_bbr(const struct neb_conn *c)
 {
     char name[16] = "";
     socklen_t n = sizeof name - 1;
-    return !getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) && !strncmp(name, "bbr", 3);
+    return !getsockopt(c->fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) && !strncmp(name, "bbr", 3);
 }
 
 /* More stripes are worth a try where flows are held back by something other than the line: buffers and windows, or a
@@ -186,7 +202,7 @@ void neb__pace_look(struct neb_peer *p)
         m->again_recent += (double)(now.again - c->tcp.again);
         busy += now.busy - c->tcp.busy;
         held += now.window + now.buffer - c->tcp.window - c->tcp.buffer;
-        losing |= !is_bbr(c->fd);
+        losing |= !neb__pace_is_bbr(c);
         c->tcp = now;
         if (!v.unsent) set_limit(c, 0, most); /* idle: the next message finds TCP unhindered */
     }

@@ -15,12 +15,23 @@
 
 #include <sys/socket.h>
 
-enum { REST_MS = 4, REST_BYTES = 96 << 10, WAKE_MAX = 512 << 10, WAKE_MAX_URGENT = 128 << 10 };
+enum {
+    REST_MS = 4,
+    REST_CALM_MS = 8,
+    REST_BYTES = 96 << 10,
+    WAKE_MAX = 1 << 20,
+    WAKE_MAX_URGENT = 128 << 10
+};
 
-static const double patience_calm = 0.4, patience_urgent = 0.02;
+static const double patience_calm = 0.5, patience_urgent = 0.02;
 
 /* What waits unread is missing from TCP's window, so the receive buffer must hold that and the line's own; the kernel makes
  * it as large as SO_RCVLOWAT once asked for, and leaves it so. */
+static double patience(const struct neb_peer *p)
+{
+    return neb__link_is_calm(p) ? patience_calm : patience_urgent;
+}
+
 static void make_room(struct neb_conn *c)
 {
     int n = 4 * WAKE_MAX;
@@ -37,15 +48,21 @@ static void wake_at(struct neb_conn *c, size_t bytes)
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
 }
 
+/* Stripes that bring data at the same time: two may be taking turns. */
+static int width(const struct neb_peer *p)
+{
+    int n = neb__peer_stripes(p);
+    return n > 2 ? n : 1;
+}
+
 /* Full chunks of the message that this stripe may bring behind the one under way. */
 static size_t more_chunks(const struct neb_conn *c)
 {
     const struct neb_chunk *k = &c->framer.chunk;
-    double patience = neb__link_is_calm(c->peer) ? patience_calm : patience_urgent;
     uint64_t at = ((uint64_t)k->index + 2) * NEB_CHUNK,
-             most = (uint64_t)(c->bytes_per_s * patience / NEB_CHUNK);
+             most = (uint64_t)(c->bytes_per_s * patience(c->peer) / NEB_CHUNK);
     if (k->priority < NEB_ROUND || at >= k->size) return 0;
-    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)neb__peer_stripes(c->peer);
+    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)width(c->peer);
     return n < most ? n : most;
 }
 
@@ -76,7 +93,8 @@ void neb__conn_rest(struct neb_conn *c, size_t got)
     neb__conn_watch(c, c->polling & UV_WRITABLE);
     if (!c->resting || c->net->rest_timer_on) return;
     c->net->rest_timer_on = true;
-    uv_timer_start(&c->net->rest_timer, on_rest_timer, REST_MS, 0);
+    uv_timer_start(&c->net->rest_timer, on_rest_timer, neb__link_is_calm(c->peer) ? REST_CALM_MS : REST_MS,
+                   0);
 }
 
 void neb__conn_read_resting(struct neb_net *net)
@@ -91,13 +109,35 @@ void neb__conn_read_resting(struct neb_net *net)
     }
 }
 
-void neb__conn_read_waiting(struct neb_net *net)
+/* What it waits for may still come in the time that was meant. */
+static bool is_early(const struct neb_conn *c, int64_t now)
 {
+    return width(c->peer) == 1 && (double)(now - c->read_at) * 1e-9 < patience(c->peer);
+}
+
+void neb__conn_read_waiting(struct neb_net *net, bool all)
+{
+    int64_t now = neb__now_ns();
     struct neb_conn *c, *next;
     for (c = net->conns; c; c = next) {
         next = c->next;
-        if (c->wake_at <= 1 || c->state != NEB_CONN_READY) continue;
+        if (c->wake_at <= 1 || c->state != NEB_CONN_READY || (!all && is_early(c, now))) continue;
         size_t got = neb__conn_read(c);
-        if (got) neb__conn_rest(c, got);
+        if (got)
+            neb__conn_rest(c, got);
+        else if (c->state == NEB_CONN_READY)
+            wake_at(c, 1); /* whatever comes next begins something */
+    }
+}
+
+void neb__conn_read_others(struct neb_conn *c)
+{
+    struct neb_peer *p = c->role == NEB_ROLE_STRIPE && c->state == NEB_CONN_READY ? c->peer : NULL;
+    for (int i = 0; p && i < NEB_TWIN; i++) {
+        struct neb_conn *other = p->stripe[i];
+        if (!other || other == c || other->state != NEB_CONN_READY || other->wake_at <= 1) continue;
+        size_t got = neb__conn_read(other);
+        if (got) neb__conn_rest(other, got);
+        if (c->state != NEB_CONN_READY) return;
     }
 }

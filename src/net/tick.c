@@ -48,7 +48,9 @@ void neb__measure_acked(struct neb_peer *p, int64_t now)
         neb__stripes_sample(&p->stripes, now, bytes, seconds, m->rtt);
         if (p->stripes.target != before) neb__net_hurry(p->net);
         neb__pace(p, now);
+        neb__turns_acked(p, seconds, now);
     }
+    if (!whole) neb__turns_acked(p, 0, now);
     m->then = now;
     m->acked_then = p->out.acked_bytes;
     m->dry = false;
@@ -56,12 +58,18 @@ void neb__measure_acked(struct neb_peer *p, int64_t now)
 
 /* ---- stripes ----------------------------------------------------------------------------------------------------- */
 
+static int stripes_wanted(const struct neb_peer *p)
+{
+    int own = neb__turns_stripes(p), theirs = (int)p->their_stripes;
+    return own > theirs ? own : theirs;
+}
+
 /* The dialler makes as many as either side wants; a stripe beyond that goes once nothing is in flight on it. */
 static void keep_stripes(struct neb_peer *p, int64_t now)
 {
     const struct neb_member *me = neb__roster_by_id(&p->net->chain->now, p->net->self);
     const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
-    int want = p->stripes.target > (int)p->their_stripes ? p->stripes.target : (int)p->their_stripes;
+    int want = stripes_wanted(p);
     if (!p->control->dialled || !me || !m) return;
     if (neb__twin_is_wanted(p) && !p->stripe[NEB_TWIN] && now >= p->stripes.retry_at)
         neb__net_dial(p, NEB_ROLE_STRIPE, NEB_TWIN);
@@ -132,10 +140,11 @@ static bool is_hurried(const struct neb_net *net)
     for (const struct neb_conn *c = net->conns; c; c = c->next)
         if (c->state != NEB_CONN_READY) return true;
     for (const struct neb_peer *p = net->peers; p; p = p->next) {
-        int want = p->stripes.target > (int)p->their_stripes ? p->stripes.target : (int)p->their_stripes;
-        if (p->up ? want > 1 : is_ours_to_dial(p))
+        int want = stripes_wanted(p);
+        if (p->up ? want > 2 : is_ours_to_dial(p))
             return true; /* of several stripes, one may bring what was expected of another */
-        if (p->up && p->control->dialled && !p->stripe[0]) return true;
+        for (int i = 0; p->up && p->control->dialled && i < want; i++)
+            if (!p->stripe[i]) return true;
     }
     return false;
 }
@@ -147,8 +156,8 @@ static void on_tick(uv_timer_t *timer)
 
 static uint64_t calm_ms(const struct neb_net *net)
 {
-    double half = 500 * net->config.heartbeat;
-    return half < NEB_TICK_MS ? NEB_TICK_MS : half > NEB_TICK_CALM_MS ? NEB_TICK_CALM_MS : (uint64_t)half;
+    double ms = 1000 * net->config.heartbeat;
+    return ms < NEB_TICK_MS ? NEB_TICK_MS : ms > NEB_TICK_CALM_MS ? NEB_TICK_CALM_MS : (uint64_t)ms;
 }
 
 void neb__net_hurry(struct neb_net *net)
@@ -162,7 +171,7 @@ void neb__net_tick(struct neb_net *net)
     int64_t now = neb__now_ns();
     struct neb_peer *p, *next;
     drop_late(net, now);
-    neb__conn_read_waiting(net);
+    neb__conn_read_waiting(net, false);
     for (p = net->peers; p; p = next) {
         next = p->next;
         if (p->up)
