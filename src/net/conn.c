@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { READS_PER_TURN = 4, WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
+enum { WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
 
 static void on_poll(uv_poll_t *handle, int status, int events);
 
@@ -223,7 +223,7 @@ static void shake_hands(struct neb_conn *c)
 size_t neb__conn_read(struct neb_conn *c)
 {
     size_t some = 0;
-    for (int i = 0; i < READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
+    for (int i = 0; i < NEB_READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
         ssize_t n = recv(c->fd, c->net->scratch, NEB_SCRATCH, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;

@@ -32,7 +32,8 @@ enum {
     NEB_CONN_BATCH = 128 << 10, /* ciphertext gathered for one write to the socket */
     NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
     NEB_SCRATCH = 256 << 10,
-    NEB_TICK_MS = 100, /* while something is being made */
+    NEB_READS_PER_TURN = 4, /* buffers full, then others have their turn */
+    NEB_TICK_MS = 100,      /* while something is being made */
     NEB_TICK_CALM_MS = 1000,
 };
 

@@ -17,7 +17,7 @@
 
 enum {
     REST_MS = 4,
-    REST_CALM_MS = 8,
+    REST_CALM_MS = 12,
     REST_BYTES = 96 << 10,
     WAKE_MAX = 1 << 20,
     WAKE_MAX_URGENT = 128 << 10
@@ -88,8 +88,9 @@ void neb__conn_rest(struct neb_conn *c, size_t got)
     int64_t now = neb__now_ns();
     c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
     c->read_at = now;
-    c->resting = c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
-    wake_at(c, c->resting ? 1 : missing(c));
+    bool more = got >= (size_t)NEB_READS_PER_TURN * NEB_SCRATCH; /* there is, most likely, at once */
+    c->resting = !more && c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
+    wake_at(c, c->resting || more ? 1 : missing(c));
     neb__conn_watch(c, c->polling & UV_WRITABLE);
     if (!c->resting || c->net->rest_timer_on) return;
     c->net->rest_timer_on = true;
