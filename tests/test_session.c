@@ -1,6 +1,7 @@
 /* test_session.c: whole sessions over real links and real disks in one process: sites that pull a toy model towards their
  * own targets agree on the outer state to the bit, survive a restart, and refuse another model. */
 #include "check.h"
+#include "late.h"
 #include "sites.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -483,85 +484,6 @@ static void old_updates_are_removed(void **state)
 
 /* ---- parameters on a device whose side copies take their time -------------------------------------------------- */
 
-/* Side copies are made when somebody waits for them or has asked a third time, from what then lies at the source. */
-static struct late {
-    void *to;
-    const void *from;
-    size_t bytes;
-    int asked;
-    bool made;
-} late[4096];
-static uint64_t late_issued;
-static pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct neb_device_ops late_ops;
-static neb_device late_device[2];
-
-static neb_status late_copy(void *ctx, void *to, const void *from, size_t bytes, uint64_t *fence)
-{
-    (void)ctx;
-    pthread_mutex_lock(&late_lock);
-    assert_true(late_issued + 1 < sizeof late / sizeof *late);
-    late[++late_issued] = (struct late){to, from, bytes, 0, false};
-    *fence = late_issued;
-    pthread_mutex_unlock(&late_lock);
-    return NEB_OK;
-}
-
-static void make_late(struct late *c)
-{
-    if (!c->made) memcpy(c->to, c->from, c->bytes);
-    c->made = true;
-}
-
-static neb_status late_wait(void *ctx, uint64_t fence)
-{
-    (void)ctx;
-    pthread_mutex_lock(&late_lock);
-    make_late(&late[fence]);
-    pthread_mutex_unlock(&late_lock);
-    return NEB_OK;
-}
-
-static neb_status late_done(void *ctx, uint64_t fence, int *done)
-{
-    (void)ctx;
-    pthread_mutex_lock(&late_lock);
-    if (++late[fence].asked == 3) make_late(&late[fence]);
-    *done = late[fence].made;
-    pthread_mutex_unlock(&late_lock);
-    return NEB_OK;
-}
-
-static neb_status late_host_alloc(void *ctx, size_t bytes, void **out)
-{
-    (void)ctx;
-    *out = neb__malloc(bytes);
-    return *out ? NEB_OK : NEB_ERR_NOMEM;
-}
-
-static void late_host_free(void *ctx, void *p)
-{
-    (void)ctx;
-    neb__free(p);
-}
-
-static void open_late(neb_device *cpu[2])
-{
-    struct neb_device_config c = {.threads = 1};
-    for (int i = 0; i < 2; i++) {
-        assert_ok(neb_device_open("cpu", &c, &cpu[i]));
-        late_ops = *cpu[i]->ops;
-        late_device[i] = *cpu[i];
-        late_device[i].ops = &late_ops;
-    }
-    late_ops.side_download = late_ops.side_upload = late_copy;
-    late_ops.fence_done = late_done;
-    late_ops.fence_wait = late_wait;
-    late_ops.host_alloc = late_host_alloc;
-    late_ops.host_free = late_host_free;
-    late_issued = 0;
-}
-
 /* Steps until nothing is left to merge, and compares x with theta before another round can come in. */
 static double beside_theta(struct member *m)
 {
@@ -585,13 +507,13 @@ static double beside_theta(struct member *m)
 static void a_device_that_copies_beside_the_training(void **state)
 {
     (void)state;
-    neb_device *cpu[2];
+    struct late late;
     struct neb_session_status s;
     struct member m[2] = {{.rung = "fp32", .still = true}, {.rung = "fp32"}};
     struct sites sites;
     sites_make(&sites, 2, NULL);
-    open_late(cpu);
-    for (int i = 0; i < 2; i++) m[i].device = &late_device[i];
+    late_open(&late);
+    for (int i = 0; i < 2; i++) m[i].device = &late.device[i];
     for (int i = 0; i < 2; i++) start(&m[i], sites.path[i], 1, 600);
     have_leader(m, 2);
     for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
@@ -599,11 +521,11 @@ static void a_device_that_copies_beside_the_training(void **state)
     double off = beside_theta(&m[0]);
     neb_session_get_status(m[0].session, &s);
     printf("%d records, %d merges, %d side copies; at %g, %g from theta\n", (int)s.applied, (int)s.merges,
-           (int)late_issued, mean(m[0].x), off);
-    assert_true(late_issued > 10 && mean(m[0].x) > 0.1);
+           late_copies(), mean(m[0].x), off);
+    assert_true(late_copies() > 10 && mean(m[0].x) > 0.1);
     assert_true(off >= 0 && off < 1e-3);
     for (int i = 0; i < 2; i++) drop(&m[i]);
-    for (int i = 0; i < 2; i++) neb_device_close(cpu[i]);
+    late_close(&late);
     sites_free(&sites);
 }
 
