@@ -11,6 +11,7 @@
  * file are held out. --capture FILE keeps two deltas of one replica for `nebula-i bench codec --real FILE`. */
 #include "bench.h"
 #include "real_text.h"
+#include "warm_start.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -66,10 +67,8 @@ struct run {
     struct options opt;
     struct neb_job job;
     struct neb_data data;
-    struct neb_schedule schedule;
     size_t n; /* values */
-    int64_t slab;
-    float *warm, *warm_m, *warm_v;                    /* the shared start */
+    struct neb_warm_start warm;
     float *theta, *momentum, *sum, *x, *d, *c, *next; /* (n) */
     float *e[REPLICAS];
     struct neb_buf payload, kept;
@@ -78,24 +77,15 @@ struct run {
 
 /* ---- one seed -------------------------------------------------------------------------------------------------- */
 
-static float lr_at(const struct run *r, int64_t step)
-{
-    return neb_schedule_lr(&r->schedule, step);
-}
-
-static neb_status allocate(struct run *r, struct neb_work *w)
+static neb_status allocate(struct run *r)
 {
     if (r->n) return NEB_OK;
-    r->n = (size_t)neb__resume_values(w);
-    neb_params_slab(neb__work_params(w), &r->slab);
-    float **all[] = {&r->warm, &r->theta, &r->momentum, &r->sum,  &r->x,
-                     &r->d,    &r->c,     &r->next,     &r->e[0], &r->e[1]};
+    r->n = r->warm.n;
+    float **all[] = {&r->theta, &r->momentum, &r->sum, &r->x, &r->d, &r->c, &r->next, &r->e[0], &r->e[1]};
     bool ok = true;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         ok &= !!(*all[i] = neb__aligned(r->n * sizeof(float)));
-    r->warm_m = neb__aligned((size_t)r->slab * sizeof(float));
-    r->warm_v = neb__aligned((size_t)r->slab * sizeof(float));
-    return ok && r->warm_m && r->warm_v ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
+    return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
 }
 
 /* The synchronous steps: one optimizer, the tokens of both replicas in one batch. */
@@ -105,14 +95,8 @@ static neb_status warm_up(struct run *r)
     struct neb_work *w;
     job.train.tokens = REPLICAS * r->opt.tokens;
     NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
-    neb_status s = allocate(r, w);
-    for (int64_t i = 0; s == NEB_OK && i < r->opt.warmup; i++) {
-        struct neb_work_step info;
-        s = neb__work_step(w, lr_at(r, i), &info);
-        if (i % 100 == 99) fprintf(stderr, "  synchronous step %d: loss %.3f\n", (int)i + 1, info.loss);
-    }
-    if (s == NEB_OK) s = neb__resume_read_params(w, r->warm);
-    if (s == NEB_OK) s = neb_optimizer_save(neb__work_optimizer(w), r->warm_m, r->warm_v);
+    neb_status s = neb__warm_make(&r->warm, w);
+    if (s == NEB_OK) s = allocate(r);
     neb__work_close(w);
     return s;
 }
@@ -161,19 +145,15 @@ static neb_status outer_round(struct run *r, int v, int round, struct neb_work *
 static neb_status train_variant(struct run *r, int v, struct neb_work *const w[REPLICAS], double *loss)
 {
     struct neb_work_eval eval;
-    memcpy(r->theta, r->warm, r->n * sizeof(float));
+    memcpy(r->theta, r->warm.x, r->n * sizeof(float));
     memset(r->momentum, 0, r->n * sizeof(float));
     for (int i = 0; i < REPLICAS; i++) {
         memset(r->e[i], 0, r->n * sizeof(float));
-        NEB_TRY(neb__resume_write_params(w[i], r->warm));
-        NEB_TRY(neb_optimizer_load(neb__work_optimizer(w[i]), r->opt.warmup, r->warm_m, r->warm_v));
+        NEB_TRY(neb__warm_load(&r->warm, w[i]));
     }
     for (int64_t at = 0; at < r->opt.steps; at += r->opt.h) {
-        for (int i = 0; i < REPLICAS; i++)
-            for (int64_t k = 0; k < r->opt.h; k++) {
-                struct neb_work_step info;
-                NEB_TRY(neb__work_step(w[i], lr_at(r, r->opt.warmup + at + k), &info));
-            }
+        int64_t from = r->opt.warmup + at;
+        for (int i = 0; i < REPLICAS; i++) NEB_TRY(neb__warm_steps(&r->warm, w[i], from, from + r->opt.h));
         NEB_TRY(outer_round(r, v, (int)(at / r->opt.h), w));
     }
     NEB_TRY(neb__work_eval(w[0], "valid", 0, &eval));
@@ -264,11 +244,7 @@ static neb_status measure(struct run *r)
                               .threads = r->opt.threads,
                               .lr = r->opt.lr};
     NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
-    r->schedule = (struct neb_schedule){.kind = NEB_COSINE,
-                                        .peak = (float)r->opt.lr,
-                                        .floor = (float)(0.1 * r->opt.lr),
-                                        .warmup = 100,
-                                        .total = r->opt.warmup + r->opt.steps};
+    neb__warm_plan(&r->warm, r->opt.warmup, r->opt.steps, r->opt.lr);
     neb_status s = NEB_OK;
     for (int seed = 0; s == NEB_OK && seed < r->opt.seeds; seed++) s = one_seed(r, seed);
     if (s == NEB_OK) s = write_capture(r);
@@ -279,8 +255,8 @@ static neb_status measure(struct run *r)
 
 static void release(struct run *r)
 {
-    float *all[] = {r->warm, r->warm_m, r->warm_v, r->theta, r->momentum, r->sum,
-                    r->x,    r->d,      r->c,      r->next,  r->e[0],     r->e[1]};
+    float *all[] = {r->theta, r->momentum, r->sum, r->x, r->d, r->c, r->next, r->e[0], r->e[1]};
+    neb__warm_free(&r->warm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
     neb__buf_free(&r->payload);
     neb__buf_free(&r->kept);

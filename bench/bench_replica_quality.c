@@ -17,6 +17,7 @@
  * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt. */
 #include "bench.h"
 #include "real_text.h"
+#include "warm_start.h"
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/opts.h"
@@ -83,12 +84,11 @@ struct run {
     struct options opt;
     struct neb_job job;
     struct neb_data data;
-    struct neb_schedule schedule;
     struct setting setting[SETTINGS_MAX];
     int settings;
     double sync[SEEDS_MAX];
     size_t n;
-    float *warm, *warm_m, *warm_v;                      /* the common start */
+    struct neb_warm_start warm;
     float *x, *wide, *next, *moved, *decoded[REPLICAS]; /* (n) */
     struct site site[REPLICAS];
     struct neb_outer *outer; /* one cell a fragment */
@@ -114,29 +114,16 @@ static neb_status parse_settings(struct run *r)
 
 /* ---- synchronous ----------------------------------------------------------------------------------------------- */
 
-static neb_status steps(struct run *r, struct neb_work *w, int64_t from, int64_t to)
+static neb_status allocate(struct run *r)
 {
-    for (int64_t i = from; i < to; i++) {
-        struct neb_work_step info;
-        NEB_TRY(neb__work_step(w, neb_schedule_lr(&r->schedule, i), &info));
-    }
-    return NEB_OK;
-}
-
-static neb_status allocate(struct run *r, struct neb_work *w)
-{
-    int64_t slab;
     if (r->n) return NEB_OK;
-    r->n = (size_t)neb__resume_values(w);
-    neb_params_slab(neb__work_params(w), &slab);
-    float **all[] = {&r->warm,       &r->x,          &r->wide,      &r->next,     &r->moved,
+    r->n = r->warm.n;
+    float **all[] = {&r->x,          &r->wide,       &r->next,      &r->moved,
                      &r->decoded[0], &r->decoded[1], &r->site[0].d, &r->site[1].d};
     bool ok = true;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         ok &= !!(*all[i] = neb__aligned(r->n * sizeof(float)));
     for (int i = 0; i < REPLICAS; i++) ok &= !!(r->site[i].e = neb__aligned(r->n * sizeof(uint16_t)));
-    ok &= !!(r->warm_m = neb__aligned((size_t)slab * sizeof(float)));
-    ok &= !!(r->warm_v = neb__aligned((size_t)slab * sizeof(float)));
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
 }
 
@@ -148,11 +135,9 @@ static neb_status synchronous(struct run *r, double *loss)
     struct neb_work *w;
     job.train.tokens = REPLICAS * r->opt.tokens;
     NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
-    neb_status s = allocate(r, w);
-    if (s == NEB_OK) s = steps(r, w, 0, r->opt.warmup);
-    if (s == NEB_OK) s = neb__resume_read_params(w, r->warm);
-    if (s == NEB_OK) s = neb_optimizer_save(neb__work_optimizer(w), r->warm_m, r->warm_v);
-    if (s == NEB_OK) s = steps(r, w, r->opt.warmup, r->opt.warmup + r->opt.steps);
+    neb_status s = neb__warm_make(&r->warm, w);
+    if (s == NEB_OK) s = allocate(r);
+    if (s == NEB_OK) s = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps);
     if (s == NEB_OK) s = neb__work_eval(w, "valid", r->opt.full ? 0 : EVAL, &eval);
     if (s == NEB_OK) *loss = eval.loss;
     neb__work_close(w);
@@ -254,7 +239,7 @@ static neb_status train(struct run *r, struct setting *t)
 {
     for (int64_t at = 1; at <= r->opt.steps; at++) {
         for (int i = 0; i < REPLICAS; i++)
-            NEB_TRY(steps(r, r->site[i].work, r->opt.warmup + at - 1, r->opt.warmup + at));
+            NEB_TRY(neb__warm_steps(&r->warm, r->site[i].work, r->opt.warmup + at - 1, r->opt.warmup + at));
         NEB_TRY(exchange(r, t, at));
     }
     return NEB_OK;
@@ -263,13 +248,12 @@ static neb_status train(struct run *r, struct setting *t)
 static neb_status begin(struct run *r, struct setting *t, uint32_t fragments)
 {
     t->bytes = 0;
-    NEB_TRY(neb__outer_create((uint32_t)((r->n + fragments - 1) / fragments), r->warm, r->n, &r->outer));
+    NEB_TRY(neb__outer_create((uint32_t)((r->n + fragments - 1) / fragments), r->warm.x, r->n, &r->outer));
     for (int i = 0; i < REPLICAS; i++) {
         struct site *s = &r->site[i];
         memset(s->e, 0, r->n * sizeof *s->e);
         NEB_TRY(neb__work_open(&r->job, &r->data, i, REPLICAS, NULL, &s->work));
-        NEB_TRY(neb__resume_write_params(s->work, r->warm));
-        NEB_TRY(neb_optimizer_load(neb__work_optimizer(s->work), r->opt.warmup, r->warm_m, r->warm_v));
+        NEB_TRY(neb__warm_load(&r->warm, s->work));
     }
     return NEB_OK;
 }
@@ -315,11 +299,7 @@ static neb_status measure(struct run *r)
                               .lr = o->lr};
     NEB_TRY(parse_settings(r));
     NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
-    r->schedule = (struct neb_schedule){.kind = NEB_COSINE,
-                                        .peak = (float)o->lr,
-                                        .floor = (float)(0.1 * o->lr),
-                                        .warmup = o->warmup < 100 ? o->warmup : 100,
-                                        .total = o->warmup + o->steps};
+    neb__warm_plan(&r->warm, o->warmup, o->steps, o->lr);
     neb_status s = NEB_OK;
     for (int k = 0; k < o->seeds && s == NEB_OK; k++) {
         r->job.seed = k + 1;
@@ -366,8 +346,9 @@ static void report(const struct run *r, struct neb_figures *f)
 
 static void release(struct run *r)
 {
-    float *all[] = {r->warm,  r->warm_m,     r->warm_v,     r->x,         r->wide,     r->next,
-                    r->moved, r->decoded[0], r->decoded[1], r->site[0].d, r->site[1].d};
+    float *all[] = {r->x,          r->wide,       r->next,      r->moved,
+                    r->decoded[0], r->decoded[1], r->site[0].d, r->site[1].d};
+    neb__warm_free(&r->warm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
     for (int i = 0; i < REPLICAS; i++) {
         neb__free(r->site[i].e);

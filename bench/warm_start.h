@@ -1,0 +1,30 @@
+/* warm_start.h: synchronous training with which benchmarks of local steps begin, and to whose end every variant goes back: one
+ * optimizer, the batches of all replicas in one, one schedule for what comes before and after. */
+#ifndef NEB_BENCH_WARM_START_H
+#define NEB_BENCH_WARM_START_H
+
+#include "task/work.h"
+
+struct neb_warm_start {
+    struct neb_schedule schedule;
+    int64_t steps;
+    size_t n;     /* values */
+    float *x;     /* (n) parameters where the synchronous steps end */
+    float *m, *v; /* (slab) the optimizer's moments there */
+};
+
+/* `steps` before, `more` after. */
+void neb__warm_plan(struct neb_warm_start *w, int64_t steps, int64_t more, double lr);
+void neb__warm_free(struct neb_warm_start *w); /* also fine on an all-zero one */
+
+/* Steps [from, to) of the schedule. */
+neb_status neb__warm_steps(const struct neb_warm_start *w, struct neb_work *work, int64_t from, int64_t to);
+
+/* Makes the synchronous steps and keeps where they end (the first time it also makes room: n is known then). NEB_ERR_NOMEM and
+ * those of a step */
+neb_status neb__warm_make(struct neb_warm_start *w, struct neb_work *work);
+
+/* Puts a replica there. */
+neb_status neb__warm_load(const struct neb_warm_start *w, struct neb_work *work);
+
+#endif
