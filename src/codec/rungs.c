@@ -1,8 +1,8 @@
 /* rungs.c: the ladder as a table.
  *
  * Ids are on the wire. Dense: 1 fp32, 2 bf16, 3/4 int8, 5/6 int4, 7/8 2-bit (the even one of each pair with the
- * scale of least squared error), 9 int8 with scales from outside. Sparse: 32 + 4 * (0: 64, 1: 32, 2: 16, 3: 8 kept
- * of 4096) + (bits - 1).
+ * scale of least squared error), 9 int8 with scales from outside. Sparse: 32 + 4 * (0: 64, 1: 32, 2: 16, 3: 8, 4: 128,
+ * 5: 256 kept of 4096) + (bits - 1).
  *
  * `bytes` and `error` are what `nebula-i bench codec` measures on Gaussian data: a first guess for the rate
  * controller, which replaces both by what it sees. The order inside a class is by error. */
@@ -29,6 +29,14 @@ const struct neb_rung neb__rungs[] = {
     DENSE(5, "int4", NEB_RUNG_INT, 4, false, 128, 0.5156f, 0.12f),
     DENSE(8, "int2e", NEB_RUNG_INT, 2, true, 64, 0.2813f, 0.34f),
     DENSE(7, "int2", NEB_RUNG_INT, 2, false, 64, 0.2813f, 0.51f),
+    SPARSE(55, "sparse4.k256", 4, 256, 0.0697f, 0.822f),
+    SPARSE(54, "sparse3.k256", 3, 256, 0.0639f, 0.823f),
+    SPARSE(53, "sparse2.k256", 2, 256, 0.0571f, 0.824f),
+    SPARSE(52, "sparse1.k256", 1, 256, 0.0503f, 0.827f),
+    SPARSE(51, "sparse4.k128", 4, 128, 0.0392f, 0.895f),
+    SPARSE(50, "sparse3.k128", 3, 128, 0.0361f, 0.895f),
+    SPARSE(49, "sparse2.k128", 2, 128, 0.0328f, 0.895f),
+    SPARSE(48, "sparse1.k128", 1, 128, 0.0293f, 0.896f),
     SPARSE(35, "sparse4", 4, 64, 0.0219f, 0.939f),
     SPARSE(34, "sparse3", 3, 64, 0.0203f, 0.939f),
     SPARSE(33, "sparse2", 2, 64, 0.0186f, 0.939f),

@@ -8,7 +8,7 @@
  * are the same on all machines.
  *
  *     cell  := words u16 · flags u8 (bit 0: chunks say how many they keep) · rANS state u32 · words · bits
- *     bits  := model of gaps · of magnitudes · of levels, then for each chunk [count, 7 bits] and, if it keeps any,
+ *     bits  := model of gaps · of magnitudes · of levels, then for each chunk [count, 7 bits; 9 where k >= 128] and, if it keeps any,
  *              extra bits of its levels, then for each position extra bits of the gap and the sign
  *     rANS  := for each chunk that keeps any: lowest level (zigzag difference to the last chunk's), highest - lowest
  *              (not for 1 bit), then for each position its gap and (not for 1 bit) its magnitude
@@ -25,7 +25,7 @@
 
 enum {
     CHUNKS = (int)(NEB_CELL / NEB__CHUNK),
-    MOST_KEPT = 64,
+    MOST_KEPT = 256,           /* at most 500: the words of a cell are counted in 16 bits */
     LEVEL_MIN = 27 * 16,       /* 2^-100 */
     LEVEL_MAX = 252 * 16 + 15, /* just below 2^126 */
     CELL_HEADER = 7,
@@ -62,6 +62,11 @@ void neb__sparse_free(struct neb__sparse *s)
 static int quota(const struct neb_rung *rung, size_t n) /* values kept of a chunk of n */
 {
     return (int)((rung->k * n + NEB__CHUNK - 1) / NEB__CHUNK);
+}
+
+static int count_bits(const struct neb_rung *rung)
+{
+    return rung->k < 128 ? 7 : 9;
 }
 
 size_t neb__sparse_bound(const struct neb_rung *rung, size_t n)
@@ -168,7 +173,7 @@ static int choose(struct neb__sparse *s, size_t n, int k, uint32_t *guess)
 
 /* ---- fitting ------------------------------------------------------------------------------------------------ */
 
-/* Lowest and highest of top + 1 equally spaced levels for n magnitudes (filled to 64 with zeros), by three rounds of
+/* Lowest and highest of top + 1 equally spaced levels for n magnitudes (filled to a multiple of 16 with zeros), by three rounds of
  * assigning each to its nearest level and fitting the line through them. */
 static void fit(const float *m, int n, int bits, float *lo_out, float *hi_out)
 {
@@ -247,12 +252,13 @@ static void put_extra(struct neb__bitw *w, uint32_t v)
     if (extra) neb__bits_put(w, v & ((1u << extra) - 1), extra);
 }
 
-static void put_bits(const struct neb__sparse *s, int chunks, int bits, bool counted, struct neb__bitw *w)
+static void put_bits(const struct neb__sparse *s, int chunks, const struct neb_rung *rung, bool counted,
+                     struct neb__bitw *w)
 {
-    int last = LEVEL_MIN;
+    int last = LEVEL_MIN, bits = rung->bits;
     for (int i = 0; i < chunks; i++) {
         const struct chunk *c = &s->chunk[i];
-        if (counted) neb__bits_put(w, (uint32_t)c->kept, 7);
+        if (counted) neb__bits_put(w, (uint32_t)c->kept, count_bits(rung));
         if (!c->kept) continue;
         put_extra(w, neb__zigzag(c->lo - last));
         last = c->lo;
@@ -311,7 +317,7 @@ static size_t write_cell(struct neb__sparse *s, const struct neb_rung *rung, int
     memcpy(p, side, whole);
     struct neb__bitw w = {p + whole, out + neb__sparse_bound(rung, (size_t)chunks * NEB__CHUNK), models.acc,
                           models.held, false};
-    put_bits(s, chunks, rung->bits, counted, &w);
+    put_bits(s, chunks, rung, counted, &w);
     return (size_t)(w.p - out);
 }
 
@@ -410,7 +416,7 @@ bool neb__sparse_decode(const struct neb_rung *rung, const uint8_t *bytes, size_
         size_t m = n - at < NEB__CHUNK ? n - at : NEB__CHUNK;
         int kept = quota(rung, m);
         if (flags) {
-            int told = (int)neb__bits_get(&r.bits, 7);
+            int told = (int)neb__bits_get(&r.bits, count_bits(rung));
             if (told > kept) return false;
             kept = told;
         }
