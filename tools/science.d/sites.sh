@@ -1,13 +1,14 @@
 # Two sites on this machine over 100 Mbit/s and 50 ms: a GPU and a CPU site; int4 and sparse2 against one site; a teacher elsewhere
 #
 # Arms: mixed (rate of the GPU site beside a CPU site, against both alone at the same time; roots), quality (25 M parameters,
-# 20,000 steps, two sites on one GPU, int4 and sparse2, against one site with both batches in one and three learning rates;
-# all of them at the same time), tutor (Transformer-Tiny taught by a model on its own site and by one on another, the same
+# 20,000 steps, two sites on one GPU, int4 and sparse2, against one site with both batches in one and several learning rates;
+# all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM, …, $TOKENS: of a site's batch), tutor (Transformer-Tiny taught by a model on its own site and by one on another, the same
 # steps; wants the models of `transfer` in OUT).
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
-lrs=${LRS:-5e-4,1e-3,2e-3}
+lrs=${LRS:-2.5e-4,5e-4,1e-3}
+two=${TWO:-int4:4e-4:0.7:0.6,sparse2:5e-4:1:0,sparse2.k256:5e-4:1:0}
 tokens=${TOKENS:-1024} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
@@ -62,12 +63,14 @@ one_site() {
     train "sites/one.$1" sites-replica seed=1 train.lr="$1" train.tokens=$((2 * tokens)) && held_out "one.$1" "sites/one.$1"
 }
 
-two_sites() { # RUNG PORT
-    laboratory "sites/$1" sites-replica "$2" seed=1 wan.rung="$1" train.tokens="$tokens" || return 1
-    held_out "$1" "sites/$1/berlin"
-    local log=sites/$1/berlin/log
-    result "$1" 1 records "$(state_root "$log" | cut -d' ' -f1)"
-    clock "$1: $(grep 'state root' "$log" | tail -n 1 | cut -c1-160)"
+two_sites() { # SETTING PORT
+    local rung lr outer momentum name=sites/${1//:/-}
+    IFS=: read -r rung lr outer momentum <<< "$1"
+    laboratory "$name" sites-replica "$2" seed=1 wan.rung="$rung" train.lr="$lr" wan.outer_lr="$outer" \
+        wan.outer_momentum="$momentum" train.tokens="$tokens" || return 1
+    held_out "$1" "$name/berlin"
+    result "$1" 1 records "$(state_root "$name/berlin/log" | cut -d' ' -f1)"
+    clock "$1: $(grep 'state root' "$name/berlin/log" | tail -n 1 | cut -c1-160)"
 }
 
 tutor() {
@@ -87,8 +90,8 @@ make_sites_text
 prepare sites/replica sites-replica || exit 1
 if has mixed; then mixed || failed=1; fi
 if has quality; then
-    kept=$jobs jobs=8
-    for rung in int4 sparse2; do spawn two_sites $rung $((7202 + ${#rung})); done
+    kept=$jobs jobs=16 port=7210
+    for setting in $(list "$two"); do spawn two_sites "$setting" $((port++)); done
     for lr in $(list "$lrs"); do spawn one_site "$lr"; done
     join
     jobs=$kept
@@ -102,8 +105,8 @@ fi
 if has quality; then
     best=$(for lr in $(list "$lrs"); do values "one.$lr" loss; done | sort -n | head -n 1)
     for lr in $(list "$lrs"); do echo "one site, lr $lr: held-out loss $(values "one.$lr" loss)"; done
-    for rung in int4 sparse2; do
-        echo "two sites, $rung: held-out loss $(values $rung loss), $(awk -v a="$(values $rung loss)" -v b="$best" 'BEGIN { if (b > 0) printf "%+.2f %%", 100 * (a / b - 1) }'), records $(values $rung records)"
+    for setting in $(list "$two"); do
+        echo "two sites, $setting: held-out loss $(values "$setting" loss), $(awk -v a="$(values "$setting" loss)" -v b="$best" 'BEGIN { if (b > 0) printf "%+.2f %%", 100 * (a / b - 1) }'), records $(values "$setting" records)"
     done
 fi
 if has tutor; then scores here elsewhere; fi
