@@ -205,6 +205,15 @@ void neb__node_checkpoint(struct world *w, struct node *n);
 void neb__node_free(struct node *n);
 void neb__node_booted(struct world *w, struct node *n);
 void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up);
+
+/* toy.c */
+bool neb__node_load(struct node *n, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h);
+void neb__toy_close(struct own *o); /* its parcel is no longer open */
+void neb__toy_capture(struct world *w, struct node *n, const struct neb_action *a);
+void neb__toy_apply(struct world *w, struct node *n, const struct neb_action *a);
+void neb__toy_root(struct world *w, struct node *n, const struct neb_action *a);
+void neb__toy_settle(struct world *w, struct node *n, const struct neb_action *a);
+void neb__toy_install(struct world *w, struct node *n, const struct neb_action *a);
 void neb__own_residual(const struct own *o, float out[WIDTH]);
 double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h);
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
