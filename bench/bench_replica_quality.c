@@ -45,7 +45,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/replica-quality", "folder",
             "tokenizer and tokenised text"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
-    NEB_OPT(struct options, settings, NEB_OPT_TEXT, "sparse2:5 sparse2:20", NULL,
+    NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2:5", NULL,
             "RUNG:H, separated by blanks"),
     NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "300", "steps", "of each replica"),
@@ -60,7 +60,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "from capture to merge"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
     NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "dense rungs: outer learning rate"),
-    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.9", NULL, "dense rungs: outer momentum"),
+    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL, "dense rungs: outer momentum"),
     NEB_OPT_END,
 };
 

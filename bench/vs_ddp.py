@@ -176,7 +176,7 @@ def main():
     for arm in options.arms.split(","):
         with tempfile.TemporaryDirectory() as folder:
             make_sites(folder, addresses=["a:7400", "b:7400"])
-            write_job(folder, interval=options.interval, fragments=4, rung="int4", outer_lr=0.7, outer_momentum=0.9,
+            write_job(folder, interval=options.interval, fragments=4, rung="int4", outer_lr=0.7, outer_momentum=0.6,
                       round_seconds=60)
             rates[arm], details = native_arm(options, folder) if arm == "native" else torch_arm(options, folder, arm)
         if arm == "alone":
