@@ -5,7 +5,6 @@
 #include "train/feed_rate.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { MANY = 1 << 17, TICK_MS = 5 };
@@ -145,6 +144,7 @@ static void test_wide_lines(void **state)
             double flight = paces[k] * (trips[i] + 0.25);
             assert_true((double)w.rate.window >= paces[k] * trips[i]);
             assert_true((double)w.rate.window <= 8 + 4 * flight);
+            assert_true(w.rate.boost <= 2); /* by the round trip; doubled at the start at most */
         }
 }
 

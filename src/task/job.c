@@ -136,13 +136,9 @@ static const struct neb_opt wan_table[] = {
     WAN(window, NEB_OPT_INT, "0", "batches",
         "relay, tutor: how far the feeding site may be ahead; 0: as the line and the fed site's pace need"),
     WAN(snapshot, NEB_OPT_INT, "0", "batches",
-        "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often where the line "
-        "is "
-        "too thin"),
+        "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often on a thin line"),
     WAN(bits, NEB_OPT_INT, "0", "bits",
-        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer bits and logits "
-        "where "
-        "the line is too thin"),
+        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer on a thin line"),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
         "tutor: lessons kept on the student's disk, so that none crosses twice; 0: none"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,

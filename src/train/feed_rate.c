@@ -5,7 +5,8 @@
  *     window = least + need * (1.5 * longest of the last 16 round trips + 0.25 s) * boost
  *
  * The quarter second is for the journal's disk and for threads that wake late. It moves when it is more than an
- * eighth too small, or more than twice too large: everything ahead of the fed site is older than it need be, and wasted when the run ends.
+ * eighth too small, or more than twice too large: everything ahead of the fed site is older than it need be, and wasted when
+ * the run ends.
  *
  * Only one thing shows that a line is too slow: the fed site waits for items while the feeding one waits for credit. (If the
  * feeding site is the slow one it never waits; if the fed one is, it never starves.) Then either the window is too small, which

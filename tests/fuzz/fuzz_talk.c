@@ -36,8 +36,8 @@ struct talk {
     uint16_t self;
     int64_t now;
     uint8_t roster[8]; /* as the core's own frames name it */
-    struct neb_action todo[64];
-    int todos, acts;
+    struct neb_action asked[64];
+    int asked_n, acts;
 };
 
 static void feed(struct talk *t, struct neb_event ev)
@@ -50,7 +50,7 @@ static void feed(struct talk *t, struct neb_event ev)
         if (a.type == NEB_ACT_SEND && a.length >= HEAD) memcpy(t->roster, a.bytes + ROSTER_AT, 8);
         bool asks = a.type == NEB_ACT_WRITE || a.type == NEB_ACT_CAPTURE || a.type == NEB_ACT_FETCH ||
                     a.type == NEB_ACT_APPLY || a.type == NEB_ACT_ROOT;
-        if (asks && t->todos < (int)(sizeof t->todo / sizeof *t->todo)) t->todo[t->todos++] = a;
+        if (asks && t->asked_n < (int)(sizeof t->asked / sizeof *t->asked)) t->asked[t->asked_n++] = a;
     }
 }
 
@@ -90,8 +90,8 @@ static void fetched(struct talk *t, const struct neb_action *a)
 
 static void answer(struct talk *t)
 {
-    for (int i = 0; i < t->todos; i++) {
-        const struct neb_action a = t->todo[i];
+    for (int i = 0; i < t->asked_n; i++) {
+        const struct neb_action a = t->asked[i];
         switch (a.type) {
         case NEB_ACT_WRITE: feed(t, (struct neb_event){.type = NEB_EV_WRITTEN, .id = a.id}); break;
         case NEB_ACT_CAPTURE: captured(t, &a); break;
@@ -100,7 +100,7 @@ static void answer(struct talk *t)
         default: feed(t, (struct neb_event){.type = NEB_EV_ROOT, .index = a.index, .root = {{7}}}); break;
         }
     }
-    t->todos = 0;
+    t->asked_n = 0;
 }
 
 static void hear(struct talk *t, uint8_t op, struct neb_reader *r)

@@ -10,7 +10,8 @@
  * its own timed sleeps) and uses it twice. It rises that much and half again before a packet is due and asks the devices
  * in a loop until then; such waiting takes at most a SPIN_SHARE of its time, so on a busy line it does not happen, where
  * the queue hides the error anyway, and never in a laboratory that is `calm`, whose sites compute: there the quantum is
- * CALM_QUANTUM, since each wake-up takes a processor and its caches from a site. And a packet that woke it from sleep is stamped that much earlier than it is read.
+ * CALM_QUANTUM, since each wake-up takes a processor and its caches from a site. And a packet that woke it from sleep is
+ * stamped that much earlier than it is read.
  *
  * The thread asks for real-time priority, since a late tick is a late packet; without the permission it goes on at the
  * priority it has.
