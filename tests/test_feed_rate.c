@@ -5,6 +5,7 @@
 #include "train/feed_rate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MANY = 1 << 17, TICK_MS = 5 };
