@@ -8,13 +8,17 @@
  * takes part.
  *
  *     sync.loss            held-out loss of synchronous training, mean of the seeds
- *     SETTING.worse        held-out loss of the replicas' common parameters above it, per cent, mean of the seeds (at most 2)
+ *     SETTING.loss         that of the replicas' common parameters
+ *     SETTING.worse        how far it lies above, per cent, mean of the seeds (at most 2)
  *     SETTING.spread       largest less smallest of these
  *     SETTING.fewer        bytes of fp32 gradients at every step over those of the parcels, for each token (at least 1000)
  *
  * A setting is RUNG:H. Sizes by default are for two cores and a few minutes; `--full` has those of `bench codec-training`
  * (mlm-mini: 4 layers of 256, vocabulary 8000, 1024 tokens a step and replica, 500 + 1500 steps, H from the settings), for a GPU.
- * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt. */
+ * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
+ *
+ * `--job FILE [key=value …]` takes model, text, steps, batches, learning rates and the outer step from a job instead: what its
+ * replica run would learn on a line of a given delay, without the line. `--sync no` leaves out the synchronous arm. */
 #include "bench.h"
 #include "real_text.h"
 #include "warm_start.h"
@@ -27,6 +31,7 @@
 #include "round/record.h"
 #include "task/work.h"
 #include "train/resume.h"
+#include "train/train.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,10 +39,10 @@
 #include <string.h>
 
 struct options {
-    char *data, *out, *device, *settings;
+    char *data, *out, *device, *settings, *job;
     int64_t steps, warmup, seeds, tokens, hidden, layers, vocab, threads, fragments, delay;
     double lr, outer_lr, outer_momentum;
-    bool full;
+    bool full, sync;
 };
 
 static const struct neb_opt table[] = {
@@ -47,6 +52,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
     NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2:5", NULL,
             "RUNG:H, separated by blanks"),
+    NEB_OPT(struct options, job, NEB_OPT_TEXT, "", "file", "everything but the settings from this job"),
+    NEB_OPT(struct options, sync, NEB_OPT_BOOL, "yes", NULL, "with the synchronous arm"),
     NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "300", "steps", "of each replica"),
     NEB_OPT(struct options, warmup, NEB_OPT_INT, "100", "steps", "synchronous steps before"),
@@ -70,7 +77,8 @@ static const double goodput = 100e6 / 8; /* of the line for which the lossless s
 struct setting {
     const struct neb_rung *rung;
     int64_t h;
-    double loss[SEEDS_MAX], bytes; /* sent by both replicas, last seed */
+    double loss[SEEDS_MAX];
+    double bytes; /* sent by both replicas, last seed */
 };
 
 struct site {
@@ -112,6 +120,11 @@ static neb_status parse_settings(struct run *r)
     return r->settings ? NEB_OK : neb__fail(NEB_ERR_INVALID, "--settings names none");
 }
 
+static int64_t eval_batches(const struct run *r)
+{
+    return r->opt.full || r->opt.job ? 0 : EVAL;
+}
+
 /* ---- synchronous ----------------------------------------------------------------------------------------------- */
 
 static neb_status allocate(struct run *r)
@@ -127,7 +140,7 @@ static neb_status allocate(struct run *r)
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
 }
 
-/* The warm-up, whose end is kept, and on to the end. */
+/* The warm-up, whose end is kept, and unless it is not wanted on to the end. */
 static neb_status synchronous(struct run *r, double *loss)
 {
     struct neb_job job = r->job;
@@ -137,9 +150,11 @@ static neb_status synchronous(struct run *r, double *loss)
     NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
     neb_status s = neb__warm_make(&r->warm, w);
     if (s == NEB_OK) s = allocate(r);
-    if (s == NEB_OK) s = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps);
-    if (s == NEB_OK) s = neb__work_eval(w, "valid", r->opt.full ? 0 : EVAL, &eval);
-    if (s == NEB_OK) *loss = eval.loss;
+    if (r->opt.sync) {
+        if (s == NEB_OK) s = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps);
+        if (s == NEB_OK) s = neb__work_eval(w, "valid", eval_batches(r), &eval);
+        if (s == NEB_OK) *loss = eval.loss;
+    }
     neb__work_close(w);
     return s;
 }
@@ -266,7 +281,7 @@ static neb_status replicas(struct run *r, struct setting *t, double *loss)
     if (s == NEB_OK) s = train(r, t);
     if (s == NEB_OK) s = flush(r, t);
     if (s == NEB_OK) s = neb__resume_write_params(r->site[0].work, r->outer->theta);
-    if (s == NEB_OK) s = neb__work_eval(r->site[0].work, "valid", r->opt.full ? 0 : EVAL, &eval);
+    if (s == NEB_OK) s = neb__work_eval(r->site[0].work, "valid", eval_batches(r), &eval);
     if (s == NEB_OK) *loss = eval.loss;
     for (int i = 0; i < REPLICAS; i++) {
         neb__work_close(r->site[i].work);
@@ -279,7 +294,8 @@ static neb_status replicas(struct run *r, struct setting *t, double *loss)
 
 /* ---- all of it ------------------------------------------------------------------------------------------------- */
 
-static neb_status measure(struct run *r)
+/* The job over novels, of the size asked for. */
+static neb_status open_text(struct run *r)
 {
     struct options *o = &r->opt;
     if (o->full)
@@ -297,20 +313,54 @@ static neb_status measure(struct run *r)
                               .max_len = 128,
                               .threads = o->threads,
                               .lr = o->lr};
-    NEB_TRY(parse_settings(r));
     NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
     neb__warm_plan(&r->warm, o->warmup, o->steps, o->lr);
+    return NEB_OK;
+}
+
+/* A job of the user's. --warmup of its steps are synchronous. */
+static neb_status open_job(struct run *r, char *const *words, int n)
+{
+    struct options *o = &r->opt;
+    NEB_TRY(neb__job_read(o->job, words, n, &r->job));
+    struct neb_job *j = &r->job;
+    neb_status s = neb__train_schedule(j, &r->warm.schedule);
+    if (s == NEB_OK && o->warmup >= j->train.steps)
+        s = neb__fail(NEB_ERR_INVALID, "--warmup %d leaves none of the job's %d steps", (int)o->warmup,
+                      (int)j->train.steps);
+    if (s == NEB_OK) s = neb__data_prepare(j, &r->data);
+    if (s != NEB_OK) {
+        neb__job_free(j);
+        return s;
+    }
+    r->warm.steps = o->warmup;
+    o->steps = j->train.steps - o->warmup;
+    o->tokens = j->train.tokens;
+    o->fragments = j->wan.fragments;
+    o->outer_lr = j->wan.outer_lr;
+    o->outer_momentum = j->wan.outer_momentum;
+    return NEB_OK;
+}
+
+static neb_status measure(struct run *r, char *const *words, int n)
+{
+    struct options *o = &r->opt;
+    NEB_TRY(parse_settings(r));
+    NEB_TRY(o->job ? open_job(r, words, n) : open_text(r));
+    int64_t first = r->job.seed;
     neb_status s = NEB_OK;
     for (int k = 0; k < o->seeds && s == NEB_OK; k++) {
-        r->job.seed = k + 1;
+        r->job.seed = o->job ? first + k : k + 1;
         s = synchronous(r, &r->sync[k]);
-        if (s == NEB_OK) fprintf(stderr, "seed %d: synchronous %.4f\n", k + 1, r->sync[k]);
+        if (s == NEB_OK && o->sync)
+            fprintf(stderr, "seed %d: synchronous %.4f\n", (int)r->job.seed, r->sync[k]);
         for (int i = 0; i < r->settings && s == NEB_OK; i++) {
             struct setting *x = &r->setting[i];
             s = replicas(r, x, &x->loss[k]);
-            if (s == NEB_OK)
-                fprintf(stderr, "  %s at H %d: %.4f (%+.2f %%)\n", x->rung->name, (int)x->h, x->loss[k],
-                        100 * (x->loss[k] / r->sync[k] - 1));
+            if (s != NEB_OK) break;
+            fprintf(stderr, "  %s at H %d: %.4f", x->rung->name, (int)x->h, x->loss[k]);
+            if (o->sync) fprintf(stderr, " (%+.2f %%)", 100 * (x->loss[k] / r->sync[k] - 1));
+            fputc('\n', stderr);
         }
     }
     neb__data_free(&r->data);
@@ -324,21 +374,26 @@ static void report(const struct run *r, struct neb_figures *f)
     double sync = 0;
     char name[96];
     for (int k = 0; k < n; k++) sync += r->sync[k] / n;
-    neb__figure(f, "sync.loss", sync, "nats", NEB_REPORT, 0);
+    if (r->opt.sync) neb__figure(f, "sync.loss", sync, "nats", NEB_REPORT, 0);
     for (int i = 0; i < r->settings; i++) {
         const struct setting *t = &r->setting[i];
-        double mean = 0, least = INFINITY, most = -INFINITY;
+        double loss = 0, mean = 0, least = INFINITY, most = -INFINITY;
         for (int k = 0; k < n; k++) {
+            loss += t->loss[k] / n;
             double worse = 100 * (t->loss[k] / r->sync[k] - 1);
             mean += worse / n;
             least = fmin(least, worse);
             most = fmax(most, worse);
         }
         double gradients = 4.0 * (double)r->n * REPLICAS * (double)r->opt.steps;
-        snprintf(name, sizeof name, "%s.h%d.worse", t->rung->name, (int)t->h);
-        neb__figure(f, name, mean, "%", NEB_AT_MOST, 2);
-        snprintf(name, sizeof name, "%s.h%d.spread", t->rung->name, (int)t->h);
-        neb__figure(f, name, most - least, "%", NEB_REPORT, 0);
+        snprintf(name, sizeof name, "%s.h%d.loss", t->rung->name, (int)t->h);
+        neb__figure(f, name, loss, "nats", NEB_REPORT, 0);
+        if (r->opt.sync) {
+            snprintf(name, sizeof name, "%s.h%d.worse", t->rung->name, (int)t->h);
+            neb__figure(f, name, mean, "%", NEB_AT_MOST, 2);
+            snprintf(name, sizeof name, "%s.h%d.spread", t->rung->name, (int)t->h);
+            neb__figure(f, name, most - least, "%", NEB_REPORT, 0);
+        }
         snprintf(name, sizeof name, "%s.h%d.fewer", t->rung->name, (int)t->h);
         neb__figure(f, name, gradients / t->bytes, "times", NEB_AT_LEAST, 1000);
     }
@@ -366,19 +421,19 @@ static int run(int argc, char **argv)
     if (neb__opts_init(table, &r.opt) != NEB_OK) return 1;
     const char *folder = getenv("NEBULA_DATA");
     const struct options *o = &r.opt;
-    if (neb__opts_args(table, &r.opt, argc, argv, &positional) != NEB_OK || positional || o->seeds < 1 ||
-        o->seeds > SEEDS_MAX || o->steps < 1 || o->warmup < 1 || o->fragments < 1 || o->fragments > 64 ||
-        o->delay < 1) {
+    if (neb__opts_args(table, &r.opt, argc, argv, &positional) != NEB_OK || (positional && !o->job) ||
+        o->seeds < 1 || o->seeds > SEEDS_MAX || o->steps < 1 || o->warmup < !o->job || o->fragments < 1 ||
+        o->fragments > 64 || o->delay < 1) {
         neb__opts_help(table, stderr);
         release(&r);
         return 2;
     }
     if (!r.opt.data && folder) neb__opts_set(table, &r.opt, "data", folder);
     struct neb_figures *f = neb__figures_begin("replica-quality", json);
-    if (!r.opt.data)
+    if (!r.opt.data && !r.opt.job)
         fprintf(stderr,
                 "skipped: needs text; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
-    else if (!f || measure(&r) != NEB_OK)
+    else if (!f || measure(&r, argv, positional) != NEB_OK)
         status = 1;
     else
         report(&r, f);

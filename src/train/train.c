@@ -60,7 +60,7 @@ static void on_signal(int number)
     signal(number, SIG_DFL);
 }
 
-static neb_status make_schedule(const struct neb_job *job, struct neb_schedule *out)
+neb_status neb__train_schedule(const struct neb_job *job, struct neb_schedule *out)
 {
     static const char *const names[] = {"constant", "linear", "cosine", "inverse-sqrt", "wsd"};
     const struct neb_job_train *t = &job->train;
@@ -179,7 +179,7 @@ static neb_status meet(struct trainer *t, int64_t tokens, bool *ended)
 
 static neb_status open_trainer(struct trainer *t)
 {
-    NEB_TRY(make_schedule(t->job, &t->schedule));
+    NEB_TRY(neb__train_schedule(t->job, &t->schedule));
     bool alone = t->job->at < 0, shares = !alone && t->job->plan == NEB_STRATEGY_REPLICA;
     NEB_TRY(neb__data_prepare(t->job, &t->data));
     if (!alone && !shares) NEB_TRY(neb__half_open(t->job, &t->data, &t->half));

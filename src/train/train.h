@@ -8,4 +8,7 @@
  * NEB_ERR_CANCELLED; a second one ends the process at once. */
 neb_status neb__train(const struct neb_job *job);
 
+/* The learning rates of its steps. NEB_ERR_CONFIG */
+neb_status neb__train_schedule(const struct neb_job *job, struct neb_schedule *out);
+
 #endif
