@@ -51,7 +51,7 @@ static const struct neb_opt table[] = {
             "tokenizer and tokenised text"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
     NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2:5", NULL,
-            "RUNG:H, separated by blanks"),
+            "RUNG:H, separated by blanks; may be empty"),
     NEB_OPT(struct options, job, NEB_OPT_TEXT, "", "file", "everything but the settings from this job"),
     NEB_OPT(struct options, sync, NEB_OPT_BOOL, "yes", NULL, "with the synchronous arm"),
     NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
@@ -105,7 +105,7 @@ struct run {
 static neb_status parse_settings(struct run *r)
 {
     char text[400], *rest = text, *word;
-    snprintf(text, sizeof text, "%s", r->opt.settings);
+    snprintf(text, sizeof text, "%s", r->opt.settings ? r->opt.settings : "");
     while ((word = strsep(&rest, " "))) {
         if (!*word) continue;
         char *colon = strchr(word, ':');
@@ -117,7 +117,7 @@ static neb_status parse_settings(struct run *r)
                              SETTINGS_MAX);
         r->setting[r->settings++] = (struct setting){.rung = rung, .h = h};
     }
-    return r->settings ? NEB_OK : neb__fail(NEB_ERR_INVALID, "--settings names none");
+    return r->settings || r->opt.sync ? NEB_OK : neb__fail(NEB_ERR_INVALID, "--settings names none");
 }
 
 static int64_t eval_batches(const struct run *r)
