@@ -33,6 +33,7 @@ static struct neb_rate_config base_config(void)
                                     .rung_count = rung_count,
                                     .h = 32,
                                     .fragments = 4,
+                                    .pipeline = 4,
                                     .values = 25e6,
                                     .prefer = NEB_PREFER_QUALITY};
 }
@@ -42,6 +43,7 @@ static struct neb_rate_config base_config(void)
 struct sim {
     struct neb_rate *rate;
     struct neb_rate_input in;
+    struct neb_rate_config c;
     double values;
     int late, late_in_a_row, most_in_a_row, changes, holds, class_changes;
     double sent, seconds;
@@ -54,6 +56,17 @@ static void sim_init(struct sim *s, const struct neb_rate_config *c, int peers)
     assert_ok(neb__rate_create(c, &s->rate));
     s->in = (struct neb_rate_input){.step = 0.25, .overhead = 0.05, .rtt = 0.04, .members = peers + 1};
     s->values = c->values;
+    s->c = *c;
+}
+
+/* How long a parcel may keep the line busy if captures come every slot, each fragment's round is over before its next one and
+ * no more records than allowed are prepared at a time. */
+static double time_for_sending(const struct sim *s, int h)
+{
+    double slot = h * s->in.step / s->c.fragments;
+    double round = s->c.fragments * slot - s->in.overhead - 2 * s->in.rtt;
+    double log = s->c.pipeline * slot - s->in.overhead - s->in.rtt;
+    return s->in.overhead > slot ? 0 : fmax(0, fmin(slot, fmin(round, log)));
 }
 
 /* One interval on an egress of `line` bytes/s; measurements are off by up to `noise`. */
@@ -64,7 +77,7 @@ static void sim_round(struct sim *s, double line, double noise, struct neb_rng *
     neb__rate_decide(s->rate, &s->in, &s->d);
     assert_true(strlen(s->d.reason) > 10 && s->d.reason[strlen(s->d.reason) - 1] == '.');
     assert_true(s->d.h >= 16 && s->d.h <= 128);
-    double copies = s->in.members - 1, interval = s->d.h * s->in.step / 4, t = interval - 0.05 - 0.08;
+    double copies = s->in.members - 1, interval = s->d.h * s->in.step / 4, t = time_for_sending(s, s->d.h);
     double seen = line * (1 + noise * (2 * neb__rng_uniform(rng) - 1));
     s->seconds += interval;
     if (s->d.kind != NEB_RATE_SEND) {
@@ -151,8 +164,9 @@ static void falls_to_a_tenth_and_back(void **state)
         struct neb_rate_decision high = s.d;
         for (int i = 0; i < 12; i++) {
             sim_round(&s, mbit(line / 10), 0, &rng);
-            if (i == 3) high.ceiling = s.d.ceiling; /* reused: the ceiling after the fall */
-            if (i > 3) assert_true(fabs(s.d.ceiling / high.ceiling - 1) < 0.5 || s.d.h != high.h);
+            if (i == 4)
+                high.ceiling = s.d.ceiling; /* reused: after the fall and, if need be, a change of class */
+            if (i > 4) assert_true(fabs(s.d.ceiling / high.ceiling - 1) < 0.5 || s.d.h != high.h);
         }
         struct neb_rate_decision low = s.d;
         assert_true(low.kind != NEB_RATE_SEND || high.rung->bytes / high.h > low.rung->bytes / low.h);
@@ -194,7 +208,7 @@ static void saw_tooth_and_jitter(void **state)
 }
 
 /* A fast line and intervals hardly longer than what they are made of: coding and syncing take 20 ms of 100, now and then
- * 90. Nothing is sent that does not fit its interval, and H settles: ten minutes of it change it a few times, not a thousand. */
+ * nearly all of them or more. Nothing is sent that does not fit its interval, and H settles: ten minutes of it change it a few times, not a thousand. */
 static void short_intervals_do_not_flap(void **state)
 {
     (void)state;
@@ -213,7 +227,7 @@ static void short_intervals_do_not_flap(void **state)
             int h = s.d.h;
             s.in.step = 0.0125;
             s.in.rtt = 0.001;
-            s.in.overhead = neb__rng_uniform(&rng) < 0.03 ? 0.09 : 0.02;
+            s.in.overhead = neb__rng_uniform(&rng) >= 0.03 ? 0.02 : c.fragments == 1 ? 0.09 : 0.11;
             neb__rate_decide(s.rate, &s.in, &s.d);
             assert_true(s.d.bytes <= s.d.ceiling * (1 + 1e-9));
             late_changes += s.d.h != h && i >= 3000;
@@ -227,6 +241,93 @@ static void short_intervals_do_not_flap(void **state)
         assert_true(stretched > 0);
         neb__rate_destroy(s.rate);
     }
+}
+
+/* Short intervals on a long line: two round trips are longer than what a fragment has to itself, but not longer than the
+ * interval, and the fragments' rounds overlap. The line carries a small dense rung, so that is what is sent; each parcel fits
+ * its slot, each round its interval, and nothing is late once the line is known. */
+static void rounds_overlap(void **state)
+{
+    (void)state;
+    static const struct {
+        int h, fragments;
+        double step, rtt, overhead, values, line;
+    } runs[] = {
+        {20, 3, 0.009, 0.1, 0.012, 262144, 10},  {20, 8, 0.02, 0.1, 0.012, 262144, 30},
+        {100, 8, 0.009, 0.3, 0.02, 524288, 30},  {64, 24, 0.01, 0.1, 0.004, 262144, 300},
+        {40, 24, 0.02, 0.25, 0.01, 262144, 300}, {20, 1, 0.03, 0.1, 0.02, 262144, 10},
+    };
+    for (size_t i = 0; i < 2 * sizeof runs / sizeof *runs; i++) {
+        struct neb_rate_config c = base_config();
+        struct sim s;
+        struct neb_rng rng = {i};
+        c.prefer = i % 2 ? NEB_PREFER_COST : NEB_PREFER_QUALITY;
+        c.h = runs[i / 2].h, c.fragments = runs[i / 2].fragments, c.values = runs[i / 2].values;
+        sim_init(&s, &c, 1);
+        s.in = (struct neb_rate_input){
+            .step = runs[i / 2].step, .rtt = runs[i / 2].rtt, .overhead = runs[i / 2].overhead, .members = 2};
+        for (int k = 0; k < 100; k++) {
+            bool late = constant_round(&s, mbit(runs[i / 2].line), 0.01, &rng);
+            assert_int_equal(s.d.kind, NEB_RATE_SEND);
+            assert_int_equal(s.d.cls, NEB_RATE_DENSE);
+            if (k < 3) continue;
+            assert_false(late);
+            double took = s.d.bytes / mbit(runs[i / 2].line), slot = s.d.h * s.in.step / c.fragments;
+            if (took > slot || took + 2 * s.in.rtt + s.in.overhead > c.fragments * slot ||
+                s.in.rtt + s.in.overhead > c.pipeline * slot)
+                fail_msg("run %d: '%s' does not fit", (int)i, s.d.reason);
+            /* H is not stretched further than the latter need: a quarter octave and the margins. */
+            double least = fmax(took / 0.72 + 2 * s.in.rtt + s.in.overhead, /* at the smallest dense parcel */
+                                fmax(took / 0.72 * c.fragments,
+                                     (took / 0.72 + s.in.rtt + s.in.overhead) * c.fragments / c.pipeline));
+            if (s.d.h > c.h && s.d.h * s.in.step > 1.2 * least + s.in.step)
+                fail_msg("run %d: '%s' stretches further than to %g", (int)i, s.d.reason, least / s.in.step);
+        }
+        neb__rate_destroy(s.rate);
+    }
+}
+
+/* Coding is one thread's work: where it takes longer than a slot H grows, however fast the line and however many fragments. */
+static void coding_fits_a_slot(void **state)
+{
+    (void)state;
+    struct neb_rng rng = {3};
+    struct neb_rate_config c = base_config();
+    struct sim s;
+    c.fragments = 8;
+    sim_init(&s, &c, 1);
+    s.in = (struct neb_rate_input){.step = 0.01, .rtt = 0.001, .overhead = 0.06, .members = 2};
+    for (int k = 0; k < 10; k++) {
+        constant_round(&s, mbit(100000), 0, &rng);
+        assert_true(s.d.h * s.in.step / c.fragments >= s.in.overhead && s.d.h <= 64);
+        assert_int_equal(s.d.kind, NEB_RATE_SEND);
+    }
+    neb__rate_destroy(s.rate);
+}
+
+/* A change of class throws the momentum away: one late parcel, or a moment in which the line carries a fifth, is no reason. */
+static void a_moment_does_not_change_the_class(void **state)
+{
+    (void)state;
+    struct neb_rng rng = {5};
+    struct neb_rate_config c = base_config();
+    struct sim s;
+    c.prefer = NEB_PREFER_COST;
+    c.h = 20, c.fragments = 3, c.values = 262144;
+    sim_init(&s, &c, 1);
+    s.in = (struct neb_rate_input){.step = 0.009, .rtt = 0.1, .overhead = 0.012, .members = 2};
+    for (int k = 0; k < 200; k++) {
+        bool late = constant_round(&s, mbit(k % 10 == 9 ? 2 : 10), 0.01, &rng);
+        if (k % 10 == 9 && s.d.kind == NEB_RATE_SEND) assert_true(late);
+        assert_int_not_equal(s.d.kind, NEB_RATE_CLASS);
+    }
+    for (int k = 0; k < 6; k++) constant_round(&s, mbit(1), 0.01, &rng); /* to stay: that is one */
+    assert_int_equal(s.d.cls, NEB_RATE_SPARSE);
+    /* And back, though two round trips ask for more than the nominal H in either class. */
+    for (int k = 0; k < 40; k++) constant_round(&s, mbit(100), 0.01, &rng);
+    assert_int_equal(s.d.cls, NEB_RATE_DENSE);
+    assert_true(s.d.h > c.h);
+    neb__rate_destroy(s.rate);
 }
 
 /* A fast line and a site so busy that coding takes nearly all of every interval: it holds or stretches H, and the class stays. The
@@ -512,6 +613,9 @@ int main(void)
         cmocka_unit_test(falls_to_a_tenth_and_back),
         cmocka_unit_test(saw_tooth_and_jitter),
         cmocka_unit_test(short_intervals_do_not_flap),
+        cmocka_unit_test(rounds_overlap),
+        cmocka_unit_test(coding_fits_a_slot),
+        cmocka_unit_test(a_moment_does_not_change_the_class),
         cmocka_unit_test(a_busy_site_is_not_a_thin_line),
         cmocka_unit_test(outage),
         cmocka_unit_test(peers_with_slow_ingress_count),

@@ -1,8 +1,16 @@
 /* rate.c: the decision. rate_guard.c judges quality; this file the line.
  *
  * The line. An estimate is the least of the last three samples, so one good sample raises nothing; after silence (a
- * sample of 0) the first good one counts alone. T = H * step / fragments - overhead - 2 rtt is what an interval
- * leaves for sending. A parcel that took longer than T exceeded the ceiling: for one interval the estimate is cut
+ * sample of 0) the first good one counts alone. T is how long a parcel may keep the line busy. Every H * step / fragments
+ * seconds (a slot) one begins its way, and those of several fragments are on it at a time; so what must fit a slot is the
+ * sending alone, and likewise the coding alone, while round trips need only be over in time:
+ *
+ *     sending     T <= slot                              else parcels queue up
+ *     coding      overhead <= slot, or T = 0             else the driver's thread falls behind, whatever the parcel's size
+ *     the round   T <= fragments * slot - overhead - 2 rtt   a fragment's next parcel waits until its last one is committed
+ *     the log     T <= pipeline * slot - overhead - rtt      no more records than that are prepared at a time
+ *
+ * A parcel that kept the line busy for longer than T exceeded the ceiling: for one interval the estimate is cut
  * to 0.4 of what was seen, so that even a line that jitters by half cannot exceed twice in a row, and nothing larger
  * than that parcel's rate is tried again for 4, 8, … 64 intervals, unless the line has become twice as fast.
  * Staying needs bytes <= ceiling, moving 0.8 of it (0.95 to fewer bytes a second when staying is impossible): no
@@ -66,9 +74,10 @@ neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rat
 {
     const struct neb_rate_config *c = config;
     if (c->rung_count < 1 || c->rung_count > NEB_RATE_RUNGS || c->h < 1 || c->fragments < 1 ||
-        !(c->values >= 1) || !(c->max_bytes_per_hour >= 0) || !(c->loss_slack >= 0) ||
+        c->pipeline < 1 || !(c->values >= 1) || !(c->max_bytes_per_hour >= 0) || !(c->loss_slack >= 0) ||
         !(c->residual[0] >= 0) || !(c->residual[1] >= 0))
-        return neb__fail(NEB_ERR_INVALID, "rate control: H, fragments, values and limits must be positive");
+        return neb__fail(NEB_ERR_INVALID,
+                         "rate control: H, fragments, pipeline, values and limits must be positive");
     bool some = false, forced = c->force == 0;
     for (int i = 0; i < c->rung_count; i++) {
         if (!(c->rungs[i].bytes > 0) || !(c->rungs[i].error >= 0 && c->rungs[i].error < 1))
@@ -113,6 +122,14 @@ static double line_rate(const struct line *l) /* infinite: nothing known */
     return l->count && l->sample[0] == 0 ? 0 : least;
 }
 
+static double line_best(
+    const struct line *l) /* the most of the samples: less than that is not a moment's weakness */
+{
+    double most = l->count ? 0 : INFINITY;
+    for (int i = 0; i < l->count; i++) most = fmax(most, l->sample[i]);
+    return most;
+}
+
 void neb__rate_sample(struct neb_rate *r, int peer, double goodput)
 {
     if (!(goodput >= 0) || isinf(goodput) || peer >= NEB_RATE_PEERS) return;
@@ -131,16 +148,19 @@ static double copies(const struct neb_rate *r, int members)
 }
 
 /* Parcel bytes per second that egress and every known ingress can carry. */
-static double parcel_rate(const struct neb_rate *r, int members)
+static double parcel_rate(const struct neb_rate *r, int members, double (*of)(const struct line *))
 {
-    double c = copies(r, members), rate = line_rate(&r->up);
-    for (int i = 0; i < NEB_RATE_PEERS; i++) rate = fmin(rate, line_rate(&r->down[i]));
+    double c = copies(r, members), rate = of(&r->up);
+    for (int i = 0; i < NEB_RATE_PEERS; i++) rate = fmin(rate, of(&r->down[i]));
     return rate / c;
 }
 
 static double time_for(const struct neb_rate *r, const struct neb_rate_input *in, int h)
 {
-    return fmax(0, h * in->step / r->c.fragments - in->overhead - 2 * in->rtt);
+    double slot = h * in->step / r->c.fragments;
+    double round = r->c.fragments * slot - in->overhead - 2 * in->rtt;
+    double log = r->c.pipeline * slot - in->overhead - in->rtt;
+    return in->overhead > slot ? 0 : fmax(0, fmin(slot, fmin(round, log)));
 }
 
 static double ceiling_for(const struct neb_rate *r, const struct neb_rate_input *in, double rate, int h)
@@ -257,11 +277,12 @@ static void send(struct neb_rate *r, const struct neb_rate_input *in, int rung, 
 }
 
 /* Whether no dense rung fits because of the line: not because coding, syncing and waiting leave it too little of an
- * interval, which a smaller parcel would not mend. */
-static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *in, double rate)
+ * interval, which a smaller parcel would not mend; nor because of one late parcel or one slow sample, which pass. */
+static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *in)
 {
     struct neb_rate_input bare = *in;
     bare.overhead = bare.rtt = 0;
+    double rate = parcel_rate(r, in->members, line_best);
     double ceiling = more_margin * ceiling_for(r, &bare, rate, 4 * r->c.h);
     for (int i = 0; i < r->c.rung_count; i++)
         if (r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
@@ -281,7 +302,7 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
     size_text(d->ceiling, ceiling);
     r->rung = NULL;
     r->last_t = 0;
-    bool busy = other == NEB_RATE_SPARSE && !line_is_thin(r, in, rate);
+    bool busy = other == NEB_RATE_SPARSE && !line_is_thin(r, in);
     if (!r->c.keep_class && rate > 0 && !busy && choose_with_h(r, in, other, rate, &h, &room) >= 0) {
         d->kind = NEB_RATE_CLASS;
         d->cls = other;
@@ -298,14 +319,17 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
     else
         snprintf(d->reason, sizeof d->reason,
                  "Hold: no rung that does no harm fits %s at H %d%s; training goes on alone.", ceiling, d->h,
-                 busy ? " (this site is too busy; the line would do)" : "");
+                 busy ? " (the line would do; this site is busy, or a parcel was late)" : "");
 }
 
-/* In the sparse class: whether dense would have had room to spare for long enough. */
+/* In the sparse class: whether the line would have had room to spare for a dense rung for long enough. Coding and round
+ * trips ask for the same H in either class, so they only must allow one at all. */
 static bool room_for_dense(struct neb_rate *r, const struct neb_rate_input *in, double rate)
 {
     bool room = false;
-    double ceiling = ceiling_for(r, in, rate, r->c.h);
+    struct neb_rate_input bare = *in;
+    bare.overhead = bare.rtt = 0;
+    double ceiling = fmin(ceiling_for(r, &bare, rate, r->c.h), ceiling_for(r, in, rate, 4 * r->c.h));
     for (int i = 0; i < r->c.rung_count; i++)
         room |= r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
                 isfinite(ceiling) && bytes_of(r, i) <= 0.5 * ceiling;
@@ -347,7 +371,7 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
         *out = d;
         return;
     }
-    double rate = parcel_rate(r, in->members);
+    double rate = parcel_rate(r, in->members, line_rate);
     if (r->exceeded) rate *= cut_after_exceeding;
     if (r->hold > 0 && (--r->hold == 0 || rate >= 2 * r->hold_line)) r->hold = 0;
 

@@ -39,6 +39,7 @@ struct neb_rate_config {
     double max_bytes_per_hour; /* egress; 0: no limit */
     int h;                     /* nominal inner steps between two rounds of a fragment */
     int fragments;
+    int pipeline;       /* records that may be prepared at a time */
     double values;      /* of one parcel: the largest fragment */
     bool owners;        /* parcels go to owners: 2(N-1)/N copies instead of N-1 */
     double residual[2]; /* the guard: most |r| / |d| for dense, sparse; 0: 0.6 and 12 */
@@ -93,8 +94,8 @@ const struct neb_rate_rung *neb__rate_fallback(const struct neb_rate *r);
 void neb__rate_sample(struct neb_rate *r, int peer, double goodput);
 void neb__rate_peer_gone(struct neb_rate *r, int peer);
 
-/* The parcel of the last decision: its real size, how long it was on the way, and T of its interval. Returns whether
- * it exceeded what the interval carried. */
+/* The parcel of the last decision: its real size and for how long it kept the line busy (neither waiting behind the
+ * parcel before it nor the round trip of its acknowledgement count). Returns whether it exceeded what its interval carried. */
 bool neb__rate_sent(struct neb_rate *r, double bytes, double seconds);
 
 /* |delta| and |residual| of a parcel coded with `rung`. */

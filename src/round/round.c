@@ -11,7 +11,7 @@
 void neb__round_defaults(struct neb_round_config *c)
 {
     if (!c->staleness) c->staleness = 1;
-    if (!c->pipeline) c->pipeline = 4;
+    if (!c->pipeline) c->pipeline = NEB_ROUND_PIPELINE;
     if (!c->nominal) c->nominal = 100;
     if (!c->drift_steps) c->drift_steps = 8 * c->nominal < 2000 ? 8 * c->nominal : 2000;
     if (!c->ping_ms) c->ping_ms = 1000;

@@ -14,7 +14,8 @@
 
 struct neb_round;
 
-#define NEB_MARK_MAX 512 /* bytes of the acked mark's content */
+#define NEB_MARK_MAX       512 /* bytes of the acked mark's content */
+#define NEB_ROUND_PIPELINE 4   /* records that may be prepared at a time, unless configured */
 
 struct neb_round_config {
     uint16_t self;

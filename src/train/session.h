@@ -105,12 +105,14 @@ struct neb_lines {
     int64_t busy_until[NEB_SITES_MAX]; /* ns: the last acknowledgement of a parcel to this peer */
     double sum_bytes[NEB_SITES_MAX], sum_s[NEB_SITES_MAX]; /* parcels acknowledged since the last decision */
     double goodput[NEB_SITES_MAX];                         /* bytes/s, of the newest parcel; 0: none yet */
+    double sampled[NEB_SITES_MAX], sampled_out;            /* bytes/s told to the controller; 0: none yet */
     struct neb_push push[NEB_PUSHES];
     uint64_t next_push, current;
     struct neb_hash hash;          /* of the parcel `current` */
     uint64_t moved[NEB_SITES_MAX]; /* bytes_out at the last decision */
+    int64_t all_until;             /* ns: when a parcel last reached everybody */
     double late_bytes,
-        late_s;    /* the newest parcel that reached everybody; s 0: none since the last decision */
+        late_s; /* the newest that did, and how long it kept the lines busy; s 0: none since the last decision */
     double step_s; /* of one inner step, smoothed */
     double sent;   /* bytes of updates, for the hourly limit */
 };

@@ -4,8 +4,9 @@
  * Goodput is taken from the parcels themselves. A parcel is pushed to every member at once; to one of them it took the
  * time from the push, or from the acknowledgement of the parcel before it if that came later, to its own acknowledgement;
  * one round trip is not the line's fault when the line was idle before. So only time counts in which there was
- * something to send, parcels that overlap are not counted twice, and a parcel too small to fill the line does not make
- * it look slow.
+ * something to send, and parcels that overlap are not counted twice. An acknowledgement may be some milliseconds late
+ * because a thread was: the true rate lies between what was seen and what it would be without that. The last sample
+ * stands if it lies there, too; so a parcel too small to fill the line does not make it look slow.
  *
  * When the controller holds, the work stays in the live model and the next parcel contains it. Three things must go out all
  * the same: the end of the run, a site that waits at its drift limit, and work of more than four intervals (a late parcel
@@ -24,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double smooth = 0.3, stalled_s = 5, burst_s = 36;
+static const double smooth = 0.3, stalled_s = 5, burst_s = 36, late_thread_s = 0.02;
 
 float neb__session_feedback(enum neb_rung_class cls)
 {
@@ -63,6 +64,7 @@ neb_status neb__session_rate_open(neb_session *s)
         .max_bytes_per_hour = s->config.max_bytes_per_hour,
         .h = (int)s->config.interval,
         .fragments = (int)s->fragments,
+        .pipeline = NEB_ROUND_PIPELINE,
         .values = (double)largest_fragment(s, s->fragments),
         .force = s->fixed ? s->fixed->id : 0};
     s->decision.h = (int)s->config.interval;
@@ -97,13 +99,22 @@ static void watch_parcel(neb_session *s, const struct neb_hash *hash, double byt
     pthread_mutex_unlock(&s->lock);
 }
 
-static void reached_everybody(struct neb_lines *l, uint64_t id, int64_t now)
+/* The time a parcel kept a line busy that was free from `free_at` on. */
+static double busy_for(int64_t since, int64_t free_at, int64_t now, double rtt)
+{
+    double took = (double)(now - (free_at > since ? free_at : since)) * 1e-9;
+    if (free_at <= since) took -= rtt;
+    return took > 1e-3 ? took : 1e-3;
+}
+
+static void reached_everybody(struct neb_lines *l, uint64_t id, double rtt, int64_t now)
 {
     for (int i = 0; i < NEB_PUSHES; i++) {
         struct neb_push *p = &l->push[i];
         if (p->id != id || --p->left > 0) continue;
         l->late_bytes = p->bytes;
-        l->late_s = (double)(now - p->since) * 1e-9;
+        l->late_s = fmax(busy_for(p->since, l->all_until, now, rtt) - late_thread_s, 1e-3);
+        l->all_until = now;
         p->id = 0;
     }
 }
@@ -115,18 +126,24 @@ void neb__session_acked(neb_session *s, const struct neb_sending *to, uint16_t p
     if (!to->push || peer >= NEB_SITES_MAX) return;
     int64_t now = neb__now_ns();
     pthread_mutex_lock(&s->lock);
+    double rtt = l->line[peer].rtt_min;
     if (ok) {
-        bool idle = l->busy_until[peer] <= to->since;
-        double took = (double)(now - (idle ? to->since : l->busy_until[peer])) * 1e-9;
-        if (idle) took -= l->line[peer].rtt_min;
-        if (took < 1e-3) took = 1e-3;
+        double took = busy_for(to->since, l->busy_until[peer], now, rtt);
         l->sum_bytes[peer] += to->bytes;
         l->sum_s[peer] += took;
         l->goodput[peer] = to->bytes / took;
         l->busy_until[peer] = now;
     }
-    reached_everybody(l, to->push, now);
+    reached_everybody(l, to->push, rtt, now);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* What the line carries, by `bytes` in `s` seconds and the sample before. */
+static double sample(double *last, double bytes, double s)
+{
+    double least = bytes / s, most = s > late_thread_s ? bytes / (s - late_thread_s) : INFINITY;
+    *last = *last > 0 ? fmin(fmax(*last, least), most) : least;
+    return *last;
 }
 
 /* One sample an interval: of each peer that took a parcel in, and of the whole egress. */
@@ -138,19 +155,20 @@ static void report_lines(neb_session *s, int members)
     int64_t now = neb__now_ns();
     for (int i = 0; i < NEB_SITES_MAX; i++) {
         if (l->sum_s[i] > 0) {
-            neb__rate_sample(s->rate, i, l->sum_bytes[i] / l->sum_s[i] * (members - 1));
+            neb__rate_sample(s->rate, i,
+                             sample(&l->sampled[i], l->sum_bytes[i], l->sum_s[i]) * (members - 1));
             bytes += l->sum_bytes[i];
             most = fmax(most, l->sum_s[i]);
         }
-        if (!l->line[i].up) neb__rate_peer_gone(s->rate, i);
+        if (!l->line[i].up) neb__rate_peer_gone(s->rate, i), l->sampled[i] = 0;
         stuck |= l->line[i].up && l->line[i].queued && l->line[i].bytes_out == l->moved[i];
         l->moved[i] = l->line[i].bytes_out;
         l->sum_bytes[i] = l->sum_s[i] = 0;
     }
-    if (most > 0) neb__rate_sample(s->rate, -1, bytes / most);
+    if (most > 0) neb__rate_sample(s->rate, -1, sample(&l->sampled_out, bytes, most));
     for (int i = 0; i < NEB_PUSHES && stuck && most == 0; i++)
         if (l->push[i].id && (double)(now - l->push[i].since) * 1e-9 > stalled_s) {
-            neb__rate_sample(s->rate, -1, 0);
+            neb__rate_sample(s->rate, -1, l->sampled_out = 0);
             break;
         }
     if (l->late_s > 0) neb__rate_sent(s->rate, l->late_bytes, l->late_s);
@@ -159,11 +177,12 @@ static void report_lines(neb_session *s, int members)
 
 /* ---- the decision ---------------------------------------------------------------------------------------------- */
 
+/* The least round trip: a queue that the parcels themselves make is part of their sending. */
 static void look_around(neb_session *s, struct neb_rate_input *in)
 {
     in->members = 1;
     for (int i = 0; i < NEB_SITES_MAX; i++)
-        if (s->lines.line[i].up) in->members++, in->rtt = fmax(in->rtt, s->lines.line[i].rtt);
+        if (s->lines.line[i].up) in->members++, in->rtt = fmax(in->rtt, s->lines.line[i].rtt_min);
     if (in->members < 2) in->members = 2; /* nobody is there now; what is made waits for them */
     in->share = s->budget / 1000.0;
     in->step = s->lines.step_s;
