@@ -17,7 +17,8 @@
  *
  * On a machine that is not quiet its speed changes more from one arm to the next than the line costs. `--turns` says how often
  * the two follow each other; `--together` runs them at the same time, each stopped every other second (wan_turns.c), so that
- * both meet the same disturbances; a site's timers then run twice as often for each of its steps.
+ * both meet the same disturbances, and a rate is that of the arm's own seconds; a site's timers then run twice as often for each
+ * of its steps.
  *
  * Relay and tutor are measured by `nebula-i bench streams`. */
 #include "bench.h"
@@ -145,13 +146,22 @@ static bool end_lab(pid_t child, const char *out)
 
 struct slope {
     double first, t0, t1, v0, v1; /* 0: where the lead-in ends; 1: the last sample */
+    double end;                   /* what comes later does not count; 0: everything does */
     int n;
+};
+
+/* Where an arm's samples are, and the turns it took; turns NULL: it had all the time. */
+struct source {
+    const char *out;
+    const struct neb_turns *turns;
+    int run;
 };
 
 static int take(void *arg, int64_t step, double time, double value)
 {
     struct slope *s = arg;
     (void)step;
+    if (s->end > 0 && time > s->end) return 1;
     if (!s->n++) s->first = time;
     if (s->n == 1 || time < s->first + lead_in) s->t0 = time, s->v0 = value;
     s->t1 = time;
@@ -159,17 +169,17 @@ static int take(void *arg, int64_t step, double time, double value)
     return 1;
 }
 
-/* How much a metric of a site grew after the lead-in, and in how many seconds. */
-static double growth(const char *out, const char *site, const char *name, double *seconds)
+/* How much a metric of a site grew after the lead-in, and in how many seconds of the arm's own. */
+static double growth(const struct source *from, const char *site, const char *name, double *seconds)
 {
     char dir[PATH_MAX];
     struct neb_metrics *m;
-    struct slope s = {0};
-    snprintf(dir, sizeof dir, "%s/%s", out, site);
+    struct slope s = {.end = from->turns ? from->turns->at[from->turns->n] : 0};
+    snprintf(dir, sizeof dir, "%s/%s", from->out, site);
     if (neb__metrics_read(dir, &m) != NEB_OK) return NAN;
     neb_status st = neb__metrics_each(m, name, take, &s);
     neb__metrics_close(m);
-    *seconds = s.t1 - s.t0;
+    *seconds = from->turns ? neb__turns_of(from->turns, from->run, s.t0, s.t1) : s.t1 - s.t0;
     return st == NEB_OK && *seconds > 1 ? s.v1 - s.v0 : NAN;
 }
 
@@ -180,7 +190,7 @@ struct arm {
 };
 static const char *const cpu_names[3] = {"merge", "driver", "links"};
 
-static struct arm read_arm(const char *out, bool apart)
+static struct arm read_arm(const struct source *out, bool apart)
 {
     static const char *const sites[SITES] = {"a", "b"};
     struct arm r = {0};
@@ -225,7 +235,7 @@ static bool in_a_row(const struct options *o, const char *dir, const char *wan, 
         double time = o->time + (apart ? 0 : lead_in);
         if (!end_lab(start_lab(dir, wan, time, *interval ? *interval : 1000000, apart, out), out))
             return false;
-        arm[apart] = read_arm(out, apart);
+        arm[apart] = read_arm(&(struct source){.out = out}, apart);
         if (apart && !*interval) *interval = sweep_steps(&arm[1]);
     }
     return true;
@@ -242,7 +252,7 @@ static bool together(const struct options *o, const char *dir, const char *wan, 
     static bool prepared; /* the two would read the text at the same time */
     if (!*interval || !prepared) {
         if (!end_lab(start_lab(dir, wan, 2.5 * lead_in, 1000000, true, out[2]), out[2])) return false;
-        arm[1] = read_arm(out[2], true);
+        arm[1] = read_arm(&(struct source){.out = out[2]}, true);
         if (!*interval) *interval = sweep_steps(&arm[1]);
         prepared = true;
     }
@@ -250,10 +260,12 @@ static bool together(const struct options *o, const char *dir, const char *wan, 
     pid_t lab[2];
     for (int apart = 0; apart < 2; apart++)
         lab[apart] = start_lab(dir, wan, time, *interval, apart, out[apart]);
-    neb__take_turns(lab, time - 3);
+    static struct neb_turns turns;
+    neb__take_turns(lab, time - 3, &turns);
     bool ok = true;
     for (int apart = 0; apart < 2; apart++) ok = end_lab(lab[apart], out[apart]) && ok;
-    for (int apart = 0; ok && apart < 2; apart++) arm[apart] = read_arm(out[apart], apart);
+    for (int apart = 0; ok && apart < 2; apart++)
+        arm[apart] = read_arm(&(struct source){out[apart], &turns, apart}, apart);
     return ok;
 }
 

@@ -1,15 +1,19 @@
 /* wan_turns.c: SIGSTOP and SIGCONT for the sites of two laboratories.
  *
  * The sites are those descendants of a laboratory whose first argument is `train`; the laboratory itself, with the emulator,
- * always goes on. A turn is a second: shorter than anything a link or a round would take for an outage. */
+ * always goes on. A turn is a second: shorter than anything a link or a round would take for an outage. A step of a site takes
+ * about as long, so the time between two of its samples may hold one more turn of its own than of the other run, or one fewer: a
+ * per cent of what is measured. So the turns are noted, and each run's rate is that of its own time. */
 #include "wan_turns.h"
 #include "base/clock.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SITES_MAX = 8, DEPTH = 6 };
@@ -63,16 +67,33 @@ static void signal_all(const struct sites *s, int signal)
     for (int i = 0; i < s->n; i++) kill(s->pid[i], signal);
 }
 
-void neb__take_turns(const pid_t a[2], double seconds)
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void neb__take_turns(const pid_t a[2], double seconds, struct neb_turns *out)
 {
     struct sites s[2];
     int64_t start = neb__now_ns();
     sleep(1); /* until the sites are started */
     for (int i = 0; i < 2; i++) find_below(a[i], &s[i]);
-    for (int turn = 0; neb__seconds_since(start) < seconds; turn ^= 1) {
+    for (out->n = 0; neb__seconds_since(start) < seconds && out->n < NEB_TURNS_MAX; out->n++) {
+        int turn = out->n % 2;
         signal_all(&s[!turn], SIGSTOP);
+        out->at[out->n] = now();
         signal_all(&s[turn], SIGCONT);
         sleep(1);
     }
+    out->at[out->n] = now();
     for (int i = 0; i < 2; i++) signal_all(&s[i], SIGCONT);
+}
+
+double neb__turns_of(const struct neb_turns *t, int run, double t0, double t1)
+{
+    double sum = 0;
+    for (int i = run; i < t->n; i += 2) sum += fmax(0, fmin(t->at[i + 1], t1) - fmax(t->at[i], t0));
+    return sum;
 }
