@@ -1,15 +1,15 @@
-# Two sites on this machine over 100 Mbit/s and 50 ms: a GPU and a CPU site; int4 and sparse2 against one site; a teacher elsewhere
+# Two sites on this machine over 100 Mbit/s and 50 ms: a GPU and a CPU site; int4 and a sparse rung against one site; a teacher elsewhere
 #
 # Arms: mixed (rate of the GPU site beside a CPU site, against both alone at the same time; roots), quality (25 M parameters,
-# 20,000 steps, two sites on one GPU, int4 and sparse2, against one site with both batches in one and several learning rates;
+# 20,000 steps, two sites on one GPU, int4 and sparse2.k256, against one site with both batches in one and several learning rates;
 # all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM, …, $TOKENS: of a site's batch), tutor (Transformer-Tiny taught by a model on its own site and by one on another, the same
 # steps; wants the models of `transfer` in OUT).
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
-lrs=${LRS:-2.5e-4,5e-4,1e-3}
-two=${TWO:-int4:4e-4:0.7:0.6,sparse2:5e-4:1:0,sparse2.k256:5e-4:1:0}
-tokens=${TOKENS:-1024} # of a batch of each of two sites
+lrs=${LRS:-5e-4,7e-4}
+two=${TWO:-int4:5e-4:0.7:0.6,sparse2.k256:5e-4:1:0}
+tokens=${TOKENS:-2048} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 
