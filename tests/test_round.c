@@ -492,6 +492,9 @@ struct solo {
     int64_t now;
     int notes, halts;
     unsigned self;
+    struct solo *other;     /* who gets what it sends; NULL: nobody */
+    bool applies;           /* at once, and its state roots are all alike */
+    struct neb_buf letters; /* for the other: u32 length and frame */
 };
 
 static void solo_event(struct solo *s, struct neb_event ev)
@@ -505,6 +508,18 @@ static void solo_event(struct solo *s, struct neb_event ev)
         if (a.type == NEB_ACT_WRITE)
             assert_ok(neb__round_event(
                 s->r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = s->now, .id = a.id}));
+        if (s->other && a.type == NEB_ACT_ROOT)
+            assert_ok(neb__round_event(
+                s->r, &(struct neb_event){.type = NEB_EV_ROOT, .now = s->now, .index = a.index}));
+        if (s->applies && a.type == NEB_ACT_APPLY)
+            assert_ok(neb__round_event(
+                s->r, &(struct neb_event){.type = NEB_EV_APPLIED, .now = s->now, .index = a.index}));
+        if (s->other && a.type == NEB_ACT_SEND) {
+            uint8_t length[4];
+            neb__put32(length, (uint32_t)a.length);
+            assert_ok(neb__buf_append(&s->letters, length, 4));
+            assert_ok(neb__buf_append(&s->letters, a.bytes, a.length));
+        }
     }
 }
 
@@ -514,14 +529,15 @@ static void solo_run(struct solo *s, int64_t ms)
         solo_event(s, (struct neb_event){.type = NEB_EV_TICK});
 }
 
-static void solo_start(struct solo *s)
+static void solo_create(struct solo *s, unsigned self, struct neb_members roster)
 {
     static const uint64_t zero;
     static const struct neb_boot_parcel none;
-    *s = (struct solo){0};
+    *s = (struct solo){.self = self};
     neb__buf_init(&s->mark, NEB_MARK_MAX);
+    neb__buf_init(&s->letters, 1 << 20);
     assert_ok(neb__round_first_mark(&s->mark));
-    struct neb_round_config c = {.roster = {1, 3, 3, 3, 0}, .cells = 1, .fragments = 1};
+    struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
     c.seal = (struct neb_seal){&s->self, test_sign, test_verify};
     struct neb_round_boot boot = {.mark = s->mark.data,
                                   .mark_length = s->mark.len,
@@ -530,6 +546,11 @@ static void solo_start(struct solo *s)
                                   .open = &none,
                                   .work = &zero};
     assert_ok(neb__round_create(&c, &boot, &s->r));
+}
+
+static void solo_start(struct solo *s)
+{
+    solo_create(s, 0, (struct neb_members){1, 3, 3, 3, 0});
     solo_run(s, 10000);
 }
 
@@ -537,6 +558,7 @@ static void solo_stop(struct solo *s)
 {
     neb__round_destroy(s->r);
     neb__buf_free(&s->mark);
+    neb__buf_free(&s->letters);
 }
 
 static struct neb_round_status solo_status(const struct solo *s)
@@ -652,6 +674,65 @@ static void orders_are_signed_and_hold_once(void **state)
     solo_stop(&s);
 }
 
+static void deliver(struct solo *from)
+{
+    struct neb_buf b = from->letters;
+    neb__buf_init(&from->letters, 1 << 20);
+    for (size_t at = 0; at < b.len; at += 4 + neb__get32(b.data + at))
+        solo_event(from->other, (struct neb_event){.type = NEB_EV_FRAME,
+                                                   .site = (uint16_t)from->self,
+                                                   .bytes = b.data + at + 4,
+                                                   .length = neb__get32(b.data + at)});
+    neb__buf_free(&b);
+}
+
+static void pair_run(struct solo s[2], int64_t ms)
+{
+    for (int64_t end = s[0].now + ms; s[0].now < end;)
+        for (int i = 0; i < 2; i++) {
+            solo_run(&s[i], 100);
+            deliver(&s[i]);
+        }
+}
+
+/* A site that goes, of itself or by order, may have the only other copy of what is committed: its removal waits until those
+ * that stay have applied everything. Two cores, of which 0 leads and is slow to apply. */
+static void removals_wait_for_those_that_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        uint8_t op;
+        unsigned signer;
+    } ways[] = {{NEB_OP_LEAVE, 1}, {NEB_OP_EVICT, NEB_BY_OPERATOR}};
+    for (int way = 0; way < 2; way++) {
+        struct solo s[2];
+        const struct neb_parcel parcel = {.c1 = 1, .k = 1, .tau = 1, .weight = 1, .length = 10};
+        for (unsigned i = 0; i < 2; i++) solo_create(&s[i], i, (struct neb_members){1, 3, 3, 1, NEB_NO_SITE});
+        s[0].other = &s[1], s[1].other = &s[0], s[1].applies = true;
+        for (int i = 0; i < 2; i++)
+            solo_event(&s[i], (struct neb_event){.type = NEB_EV_PEER_UP, .site = (uint16_t)!i});
+        pair_run(s, 10000);
+        assert_int_equal(solo_status(&s[0]).state, NEB_ROUND_LEAD);
+        for (int i = 0; i < 2; i++)
+            solo_event(&s[i], (struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &parcel, .hash = {{7}}});
+        pair_run(s, 2000);
+        assert_true(solo_status(&s[0]).commit == 1 && solo_status(&s[0]).applied == 0);
+        assert_true(solo_status(&s[1]).applied == 1);
+        struct neb_order o =
+            solo_order(&s[0], (struct neb_order){.op = ways[way].op, .site = 1}, ways[way].signer);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+        pair_run(s, 3000);
+        struct neb_round_status st = solo_status(&s[0]);
+        if (st.head != 1 || st.roster.members != 3) fail_msg("way %d: removed before all is applied", way);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_APPLIED, .index = 1});
+        pair_run(s, 3000);
+        st = solo_status(&s[0]);
+        assert_true(st.applied >= 1 && st.commit == 2 && st.roster.epoch == 2);
+        assert_true(st.roster.members == 1 && st.roster.voters == 1);
+        for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    }
+}
+
 static void force_and_adopt_name_a_history(void **state)
 {
     (void)state;
@@ -731,6 +812,7 @@ int main(void)
         cmocka_unit_test(payloads_are_not_fetched_twice),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
+        cmocka_unit_test(removals_wait_for_those_that_stay),
         cmocka_unit_test(force_and_adopt_name_a_history),
         cmocka_unit_test(roots_are_trusted_by_signatures),
         cmocka_unit_test(every_allocation_may_fail),
