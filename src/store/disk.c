@@ -216,15 +216,21 @@ neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void
     return neb__blob_join(d, name, &(struct neb_piece){data, n}, 1, keep);
 }
 
-neb_status neb__blob_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n)
+neb_status neb__disk_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n)
 {
-    struct neb_hash h;
     uint64_t size;
-    NEB_TRY(neb__hash(data, n, &h));
-    if (d->ops->size(d->ctx, name, &size) == NEB_OK && size > n + NEB_HASH_SIZE)
-        NEB_TRY(d->ops->cut(d->ctx, name, n + NEB_HASH_SIZE));
-    NEB_TRY(d->ops->write(d->ctx, name, 0, data, n));
-    return d->ops->write(d->ctx, name, n, h.b, NEB_HASH_SIZE);
+    if (d->ops->size(d->ctx, name, &size) == NEB_OK && size > n) NEB_TRY(d->ops->cut(d->ctx, name, n));
+    return d->ops->write(d->ctx, name, 0, data, n);
+}
+
+neb_status neb__disk_load(const struct neb_disk *d, const char *name, struct neb_buf *out)
+{
+    uint64_t size;
+    NEB_TRY(d->ops->size(d->ctx, name, &size));
+    NEB_TRY(neb__buf_reserve(out, (size_t)size + 1));
+    NEB_TRY(d->ops->read(d->ctx, name, 0, out->data + out->len, (size_t)size));
+    out->len += (size_t)size;
+    return NEB_OK;
 }
 
 neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out)

@@ -40,10 +40,13 @@ struct neb_piece {
 };
 neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
                           int count, bool keep);
-/* Written over the file that is there, without fsync: no new blocks, nothing for the file system to order. After a crash
- * it may be torn, which its checksum tells: for what may be lost. */
-neb_status neb__blob_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n);
 /* Appends the content to `out`. NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
 neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out);
+
+/* Written over the file that is there, without fsync: no new blocks, nothing for the file system to order. After a crash
+ * it may be torn, and no checksum tells: for what may be lost and says itself whether it is whole. */
+neb_status neb__disk_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n);
+/* Appends a file as it is to `out`; NEB_ERR_NOTFOUND, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
+neb_status neb__disk_load(const struct neb_disk *d, const char *name, struct neb_buf *out);
 
 #endif

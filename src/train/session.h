@@ -126,6 +126,13 @@ struct neb_flight {
 };
 enum { NEB_FLIGHTS = 128 };
 
+/* A payload that was made or checked here not long ago, and waits for its record. */
+struct neb_recent {
+    struct neb_hash hash;
+    struct neb_buf bytes; /* empty: none */
+};
+enum { NEB_RECENT = 32, NEB_RECENT_BYTES = 64 << 20 };
+
 struct pending;
 struct neb_side;
 struct neb_words;
@@ -168,6 +175,9 @@ struct neb_session {
     struct neb_buf made;           /* the newest own parcel, header and code */
     struct neb_hash made_hash;
     struct neb_buf residuals; /* the coded residual that goes with it to disk */
+    uint32_t residuals_crc;
+    struct neb_recent recent[NEB_RECENT];
+    uint32_t next_recent;
     uint64_t last_k, checkpoint_k;
     struct neb_action capture;                /* the one under way, if capturing */
     struct neb_action captures[NEB_CAPTURES]; /* those behind it */
@@ -316,6 +326,9 @@ void neb__session_status_heard(neb_session *s, uint16_t peer, const uint8_t *byt
 
 /* session_keep.c */
 neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n);
+/* What was kept and not forgotten since, if it is still in memory; valid until the next keep. */
+const struct neb_buf *neb__session_recent(neb_session *s, const struct neb_hash *hash);
+void neb__session_forget(neb_session *s, const struct neb_hash *hash);
 void neb__session_sweep(neb_session *s);
 void neb__session_full(neb_session *s, bool full, const char *what);
 neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap);

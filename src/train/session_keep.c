@@ -6,6 +6,9 @@
  * the caller's checkpoint before the last holds what was in them. Sweeping goes up the log in order and stops at the first
  * record that is still needed.
  *
+ * Between its arrival and its record an update stays in memory, too, as it was made or checked: applying it needs neither the
+ * disk nor another hash. What does not fit there any more is read back and checked.
+ *
  * A full disk or quota: what does not fit is not acknowledged, so no record that needs it commits; training goes on. The
  * round core tries again every second, and so it goes on when there is room. */
 #include "train/session.h"
@@ -38,6 +41,58 @@ void neb__session_full(neb_session *s, bool full, const char *what)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- in memory --------------------------------------------------------------------------------------------------- */
+
+static struct neb_recent *find(neb_session *s, const struct neb_hash *hash)
+{
+    for (int i = 0; i < NEB_RECENT; i++)
+        if (s->recent[i].bytes.len && neb__hash_equal(&s->recent[i].hash, hash)) return &s->recent[i];
+    return NULL;
+}
+
+/* An empty place, or that of the oldest; room for n bytes within the limit. */
+static struct neb_recent *place(neb_session *s, size_t n)
+{
+    struct neb_recent *free = NULL;
+    size_t held = n;
+    for (int i = 0; i < NEB_RECENT; i++) {
+        held += s->recent[i].bytes.cap;
+        if (!s->recent[i].bytes.len && (!free || s->recent[i].bytes.cap > free->bytes.cap))
+            free = &s->recent[i];
+    }
+    if (!free) free = &s->recent[s->next_recent++ % NEB_RECENT];
+    for (int i = 0; held > NEB_RECENT_BYTES && i < NEB_RECENT; i++) {
+        struct neb_buf *b = &s->recent[s->next_recent++ % NEB_RECENT].bytes;
+        held -= b->cap;
+        neb__buf_free(b);
+    }
+    return held > NEB_RECENT_BYTES ? NULL : free;
+}
+
+static void remember(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
+{
+    struct neb_recent *r = find(s, hash) ? NULL : place(s, n);
+    if (!r) return;
+    if (!r->bytes.data) neb__buf_init(&r->bytes, NEB_RECENT_BYTES);
+    neb__buf_clear(&r->bytes);
+    if (neb__buf_append(&r->bytes, bytes, n) != NEB_OK) neb__buf_clear(&r->bytes);
+    r->hash = *hash;
+}
+
+const struct neb_buf *neb__session_recent(neb_session *s, const struct neb_hash *hash)
+{
+    const struct neb_recent *r = find(s, hash);
+    return r ? &r->bytes : NULL;
+}
+
+void neb__session_forget(neb_session *s, const struct neb_hash *hash)
+{
+    struct neb_recent *r = find(s, hash);
+    if (r) neb__buf_clear(&r->bytes);
+}
+
+/* ---- on disk ----------------------------------------------------------------------------------------------------- */
+
 neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
 {
     neb_status st = neb__payload_keep(&s->payloads, hash, bytes, n);
@@ -46,6 +101,7 @@ neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const 
         st = neb__payload_keep(&s->payloads, hash, bytes, n);
     }
     if (st == NEB_OK || st == NEB_ERR_NOSPACE) neb__session_full(s, st != NEB_OK, "an update was not stored");
+    if (st == NEB_OK) remember(s, hash, bytes, n);
     return st;
 }
 

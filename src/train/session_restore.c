@@ -416,6 +416,7 @@ void neb__session_release(neb_session *s)
     for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(s->decoded[i]);
     neb__buf_free(&s->made);
     neb__buf_free(&s->residuals);
+    for (int i = 0; i < NEB_RECENT; i++) neb__buf_free(&s->recent[i].bytes);
     neb__free(s->e);
     neb__free(s->own);
     neb__free(s->fetched);

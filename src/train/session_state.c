@@ -51,7 +51,7 @@ static bool fits(const neb_session *s, const struct neb_parcel *h, const uint8_t
 /* ---- apply and merge ------------------------------------------------------------------------------------------- */
 
 struct opened {
-    struct neb_buf bytes[NEB_SITES_MAX];
+    struct neb_buf bytes[NEB_SITES_MAX]; /* of those read back from disk */
     struct neb_codec_view view[NEB_SITES_MAX];
     struct neb_parcel header[NEB_SITES_MAX];
     uint32_t weight[NEB_SITES_MAX];
@@ -71,15 +71,18 @@ static void close_parcels(struct opened *o)
 static neb_status open_one(neb_session *s, const struct neb_named *p, struct opened *o)
 {
     uint32_t i = o->n;
+    const struct neb_buf *b = neb__session_recent(s, &p->hash);
     neb__buf_init(&o->bytes[i], neb__session_payload_max(s));
-    if (!load(s, &p->hash, &o->bytes[i], &o->header[i]) ||
-        !fits(s, &o->header[i], o->bytes[i].data, o->bytes[i].len)) {
+    bool ok = b ? neb__parcel_get(b->data, b->len, &o->header[i]) == NEB_OK
+                : load(s, &p->hash, &o->bytes[i], &o->header[i]);
+    if (!b) b = &o->bytes[i];
+    if (!ok || !fits(s, &o->header[i], b->data, b->len)) {
         neb__buf_free(&o->bytes[i]);
         return neb__fail(NEB_ERR_CORRUPT, "a committed parcel of site %u cannot be read back", p->site);
     }
     size_t first, n = neb__session_range(s, o->header[i].c0, o->header[i].c1, &first);
-    neb_status st = neb__codec_open(o->bytes[i].data + NEB_PARCEL_SIZE, o->bytes[i].len - NEB_PARCEL_SIZE,
-                                    NULL, n, &o->view[i]);
+    neb_status st =
+        neb__codec_open(b->data + NEB_PARCEL_SIZE, b->len - NEB_PARCEL_SIZE, NULL, n, &o->view[i]);
     if (st == NEB_OK && !s->decoded[i] && !(s->decoded[i] = neb__aligned(NEB_CELL * sizeof(float)))) {
         neb__codec_close(&o->view[i]);
         st = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
@@ -203,6 +206,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
             keep_snapshot(s, c);
     }
     close_parcels(o);
+    for (uint32_t i = 0; i < rec->parcels; i++) neb__session_forget(s, &rec->parcel[i].hash);
     if (st == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
     return st;
 }
