@@ -2,10 +2,12 @@
  *
  * Two arms, in turns, the laboratory's emulator running in both: the job over the line, and the same two sites at the same
  * time with a recorded stream instead of each other (the feeding site makes its items, which are there already; the fed one
- * reads them). In `relay` the discriminator is the slower site, in `tutor` the student. A rate counts from the first step
+ * reads them). Which of the two comes first changes from turn to turn. In `relay` the discriminator is the slower site, in `tutor` the student. A rate counts from the first step
  * to the last, waiting included.
  *
  *     efficiency.JOB.LINE   rate of the slower site over the line as a share of its rate on the record
+ *     work.JOB.LINE         the same by its processor time instead of by the clock: what a token costs it on the record over what it
+ *                           costs over the line. With `waited` it says what the line takes, also while the machine's speed changes
  *     waited.JOB.LINE       share of its time that it waited for items, the first one included
  *     credit.JOB.LINE       share of its time that the faster site waited for credit
  *     bytes.JOB.LINE        bytes that crossed for each token trained on; item bytes, before TLS and TCP */
@@ -14,9 +16,11 @@
 #include "base/mem.h"
 #include "base/opts.h"
 #include "base/rng.h"
+#include "store/metrics.h"
 
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,8 +123,35 @@ static bool run(char *const *argv)
 }
 
 struct half {
-    double rate, waited, per_row, rows, tokens;
+    double rate, waited, per_row, rows, tokens, work; /* work: processor seconds for a token */
 };
+
+struct grown {
+    double first, last;
+    int n;
+};
+
+static int take(void *arg, int64_t step, double time, double value)
+{
+    struct grown *g = arg;
+    (void)step, (void)time;
+    if (!g->n++) g->first = value;
+    g->last = value;
+    return 1;
+}
+
+/* From the first sample of the site's metrics to the last. */
+static double growth(const char *site, const char *name)
+{
+    char dir[300];
+    struct neb_metrics *m;
+    struct grown g = {0};
+    snprintf(dir, sizeof dir, "run/%s", site);
+    if (neb__metrics_read(dir, &m) != NEB_OK) return NAN;
+    neb_status st = neb__metrics_each(m, name, take, &g);
+    neb__metrics_close(m);
+    return st == NEB_OK && g.n > 1 ? g.last - g.first : NAN;
+}
 
 /* What the site said at its end. */
 static bool read_log(const char *job, const char *site, struct half *h)
@@ -148,6 +179,7 @@ static bool read_log(const char *job, const char *site, struct half *h)
                    &seconds, &rate) == 4)
             h->tokens = tokens, h->rate = rate;
     }
+    h->work = growth(site, "cpu") / growth(site, "tokens");
     neb__buf_free(&b);
     return ok;
 }
@@ -186,20 +218,23 @@ static bool prepare(const char *job, char *record)
 static bool measure(struct neb_figures *f, const char *job, const char *wan, const char *record,
                     int64_t repeats)
 {
-    double live[REPEATS_MAX], alone[REPEATS_MAX], share[REPEATS_MAX];
-    struct half h[2] = {{0}}, r[2];
+    double live[REPEATS_MAX], share[REPEATS_MAX], work[REPEATS_MAX];
+    struct half h[2] = {{0}}, r[2] = {{0}};
     char line[64], name[128];
     for (int64_t i = 0; i < repeats; i++) { /* in turns: a noisy moment meets both */
-        if (!arm(job, wan, record, r) || !arm(job, wan, NULL, h)) return false;
+        for (int64_t k = 0; k < 2; k++)
+            if ((i + k) % 2 ? !arm(job, wan, NULL, h) : !arm(job, wan, record, r)) return false;
         live[i] = h[1].rate;
-        alone[i] = r[1].rate;
-        share[i] = live[i] / alone[i];
+        share[i] = live[i] / r[1].rate;
+        work[i] = r[1].work / h[1].work;
     }
     snprintf(line, sizeof line, "%s", wan);
     for (char *c = line; *c; c++)
         if (*c == ',') *c = '.';
     snprintf(name, sizeof name, "efficiency.%s.%s", job, line);
     neb__figure(f, name, 100 * neb__median(share, (int)repeats), "%", NEB_AT_LEAST, 97);
+    snprintf(name, sizeof name, "work.%s.%s", job, line);
+    neb__figure(f, name, 100 * neb__median(work, (int)repeats), "%", NEB_REPORT, 0);
     snprintf(name, sizeof name, "rate.%s.%s", job, line);
     neb__figure(f, name, neb__median(live, (int)repeats), "tokens/s", NEB_REPORT, 0);
     snprintf(name, sizeof name, "waited.%s.%s", job, line);
