@@ -76,8 +76,7 @@ struct neb_lab_config {
     bool
         offload; /* let the kernel hand over trains of TCP segments (they are still lost and timed one by one) */
     bool
-        calm; /* the sites need the processors: wake seldom, never wait awake; packets come up to 1 ms late, behind a long
-                 queue 4 */
+        calm; /* the sites need the processors: wake seldom, never wait awake; packets come up to 1 ms late */
     enum neb_lab_mode mode;
     int ports; /* what a relay listens on */
     uint16_t port[NEB_LAB_PORTS];

@@ -10,8 +10,8 @@
  * its own timed sleeps) and uses it twice. It rises that much and half again before a packet is due and asks the devices
  * in a loop until then; such waiting takes at most a SPIN_SHARE of its time, so on a busy line it does not happen, where
  * the queue hides the error anyway, and never in a laboratory that is `calm`, whose sites compute: there the quantum is
- * CALM_QUANTUM, since each wake-up takes a processor and its caches from a site, and BUSY_QUANTUM while packets wait in a queue for
- * several times as long. And a packet that woke it from sleep is stamped that much earlier than it is read.
+ * CALM_QUANTUM, since each wake-up takes a processor and its caches from a site. And a packet that woke it from sleep is
+ * stamped that much earlier than it is read.
  *
  * The thread asks for real-time priority, since a late tick is a late packet; without the permission it goes on at the
  * priority it has.
@@ -43,7 +43,6 @@
 enum {
     QUANTUM = 150000, /* ns */
     CALM_QUANTUM = 500000,
-    BUSY_QUANTUM = 2000000, /* in a calm laboratory, behind a queue of four times that */
     LATE_MOST = 400000,
     SPIN_SHARE = 20,     /* one part in so many */
     SPIN_MOST = 2000000, /* ns saved up at most */
@@ -72,7 +71,7 @@ struct neb_pump {
     pthread_mutex_t lock;
     pthread_t thread;
     atomic_bool stop;
-    bool calm, busy;
+    bool calm;
     int64_t quantum;
 };
 
@@ -196,7 +195,6 @@ static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
     neb__wire_advance(p->wire, p->woken);
     flush_all(p);
     int64_t next = neb__wire_next(p->wire);
-    p->busy = p->calm && neb__wire_backlog(p->wire, (int64_t)4 * BUSY_QUANTUM);
     pthread_mutex_unlock(&p->lock);
     return next;
 }
@@ -276,7 +274,7 @@ static void *pump(void *arg)
     fds[p->sites] = (struct pollfd){.fd = p->wake, .events = POLLIN};
     while (!atomic_load_explicit(&p->stop, memory_order_relaxed)) {
         int64_t began = neb__now_ns(), next = tick(p, fds);
-        wait_for_work(p, fds, p->sites + 1, next, began + (p->busy ? BUSY_QUANTUM : p->quantum));
+        wait_for_work(p, fds, p->sites + 1, next, began + p->quantum);
         if (fds[p->sites].revents) {
             uint64_t n;
             (void)!read(p->wake, &n, sizeof n);

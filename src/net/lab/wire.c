@@ -386,15 +386,6 @@ int64_t neb__wire_next(const struct neb_wire *w)
     return at < w->change ? at : w->change;
 }
 
-bool neb__wire_backlog(const struct neb_wire *w, int64_t ns)
-{
-    for (int i = 0; i < w->heaped && w->heaped <= 64; i++) {
-        const struct node *x = w->heap[i];
-        if (x->kind != LINE && (double)x->bytes * x->ns_per_byte > (double)ns) return true;
-    }
-    return false;
-}
-
 int64_t neb__wire_room(const struct neb_wire *w, int from, int to)
 {
     struct neb_wire *v = (struct neb_wire *)w;

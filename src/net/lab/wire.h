@@ -39,8 +39,6 @@ void neb__wire_send(struct neb_wire *w, int64_t now, int from, int to, uint32_t 
 /* Everything that happens up to and including `now`, in the order of its time. */
 void neb__wire_advance(struct neb_wire *w, int64_t now);
 int64_t neb__wire_next(const struct neb_wire *w); /* INT64_MAX: nothing will happen by itself */
-/* Whether the packets that wait in some queue need longer than `ns` to leave it. */
-bool neb__wire_backlog(const struct neb_wire *w, int64_t ns);
 
 /* Bytes the first queue on the way from -> to still has room for. A relay reads no more than that. */
 int64_t neb__wire_room(const struct neb_wire *w, int from, int to);
