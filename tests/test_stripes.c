@@ -1,6 +1,7 @@
 /* test_stripes.c: the number of stripes finds its way on lines that are only functions; two stripes take turns on sockets that
  * go nowhere, by a clock of the test's own. */
 #include "check.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "net/link.h"
 #include "net/stripes.h"
@@ -201,11 +202,74 @@ static void test_turns_only_where_they_help(void **state)
     free(t);
 }
 
+/* A larger send buffer is asked for without taking the choice from the kernel for good, and the socket's marks follow. */
+static void test_room(void **state)
+{
+    (void)state;
+    struct pair *t = calloc(1, sizeof *t);
+    int room = 0, mark = 0, locked = 9;
+    socklen_t n = sizeof room;
+    assert_non_null(t);
+    open_pair(t);
+    struct neb_conn *c = &t->conn[0];
+    neb__conn_unsent(c, 300000, 75000);
+    assert_int_equal(getsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &mark, &n), 0);
+    assert_int_equal(mark, 300000);
+    c->blocked = true; /* it says so when fewer than 75000 wait, which is half of the mark */
+    neb__conn_unsent(c, 600000, 150000);
+    assert_int_equal(getsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &mark, &n), 0);
+    assert_int_equal(mark, 300000);
+#ifdef SO_BUF_LOCK
+    if (!getsockopt(c->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, &n)) {
+        neb__conn_room(c, 300000);
+        assert_int_equal(getsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &room, &n), 0);
+        assert_true(room >= 300000);
+        assert_int_equal(getsockopt(c->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, &n), 0);
+        assert_int_equal(locked, 0);
+        neb__conn_room(c, 100000); /* never less */
+        int now = 0;
+        assert_int_equal(getsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &now, &n), 0);
+        assert_int_equal(now, room);
+    }
+#endif
+    (void)locked, (void)room;
+    close_pair(t);
+    free(t);
+}
+
+/* The time that an answer was held is no part of the round trip; older versions do not tell it. */
+static void test_held_answer(void **state)
+{
+    (void)state;
+    struct pair *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    open_pair(t);
+    t->peer.control = &t->conn[0];
+    t->peer.ping_number = 7;
+    for (int version = 2; version <= 3; version++) {
+        uint8_t body[NEB_PONG_SIZE];
+        int64_t then = neb__now_ns() - 500000000;
+        struct neb_pong pong = {7, 400000, (uint64_t)then};
+        t->peer.version = version;
+        t->peer.measure.rtt = 0;
+        t->conn[0].opened_at = then - 1;
+        neb__pong_put(&pong, body);
+        assert_ok(neb__link_frames.frame(&t->conn[0], NEB_FRAME_PONG, body, sizeof body));
+        double most = (double)(neb__now_ns() - then) * 1e-9, held = version == 3 ? 0.4 : 0;
+        assert_true(t->peer.measure.rtt > 0.499 - held && t->peer.measure.rtt <= most - held + 1e-6);
+    }
+    close_pair(t);
+    free(t);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_converges), cmocka_unit_test(test_fixed_and_bounds),
-        cmocka_unit_test(test_no_try_without_reason), cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_turns_only_where_they_help)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_converges),
+                                       cmocka_unit_test(test_fixed_and_bounds),
+                                       cmocka_unit_test(test_no_try_without_reason),
+                                       cmocka_unit_test(test_turns),
+                                       cmocka_unit_test(test_turns_only_where_they_help),
+                                       cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_held_answer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

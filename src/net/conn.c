@@ -1,8 +1,8 @@
 /* conn.c: one TLS connection on a non-blocking socket.
  *
  * Data is pulled, not pushed: only when the socket has taken everything does the connection ask its link for more. With
- * TCP_NOTSENT_LOWAT the socket itself takes little more than it can send at once, so the choice of what goes next (which
- * priority, which stripe) is made as late as possible, and a stripe that stalls holds almost nothing back.
+ * TCP_NOTSENT_LOWAT the socket itself takes no more than pace.c allows, so the choice of what goes next (which priority,
+ * which stripe) is made late, and a stripe that stalls holds little back.
  *
  * A connection is closed once, by neb__conn_close(); its memory goes when libuv has let go of the handle. Every callback
  * may close it, so the loops below look at `state` after each. */
@@ -21,6 +21,7 @@
 enum { WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
 
 static void on_poll(uv_poll_t *handle, int status, int events);
+static size_t pull(void *arg, uint8_t *to, size_t n);
 
 /* Best effort: an older kernel that lacks one of these still works, only less well. */
 static void socket_options(struct neb_net *net, int fd)
@@ -41,17 +42,43 @@ static bool differ(double a, double b)
     return a > 1.1 * b || b > 1.1 * a;
 }
 
-void neb__conn_unsent(struct neb_conn *c, int bytes)
+/* The socket takes data while less than TCP_NOTSENT_LOWAT waits unsent, and says so again at half of it. */
+static void set_tide(struct neb_conn *c, int bytes)
 {
-    if (!differ(bytes, c->unsent)) return;
+    if (bytes == c->tide) return;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+    c->tide = bytes;
+}
+
+void neb__conn_unsent(struct neb_conn *c, int bytes, int low)
+{
+    if (!differ(bytes, c->unsent) && !differ(low, c->unsent_low)) return;
     c->unsent = bytes;
+    c->unsent_low = low;
+    set_tide(c, c->blocked ? 2 * low : bytes);
+}
+
+/* A size that was asked for is final, unless the kernel (since Linux 5.15) is told that it is not; only then is it asked for. */
+void neb__conn_room(struct neb_conn *c, int bytes)
+{
+#ifdef SO_BUF_LOCK
+    int has = 0, half = bytes / 2, unlocked = 0;
+    socklen_t n = sizeof has;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &has, &n) || has >= bytes || bytes < c->room + c->room / 8)
+        return;
+    if (setsockopt(c->fd, SOL_SOCKET, SO_BUF_LOCK, &unlocked, sizeof unlocked)) return;
+    setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
+    setsockopt(c->fd, SOL_SOCKET, SO_BUF_LOCK, &unlocked, sizeof unlocked);
+    c->room = bytes;
+#else
+    (void)c, (void)bytes;
+#endif
 }
 
 neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_conn **out)
 {
     struct neb_conn *c = NEB_NEW(struct neb_conn);
-    neb_status s = c ? neb__tls_open(net->tls, !dialled, NEB_CONN_OUT_MAX, &c->tls)
+    neb_status s = c ? neb__tls_open(net->tls, !dialled, NEB_CONN_OUT_MAX, pull, c, &c->tls)
                      : neb__fail(NEB_ERR_NOMEM, "out of memory for a connection");
     if (s != NEB_OK || uv_poll_init(&net->loop, &c->poll, fd)) {
         if (c) neb__tls_close(c->tls);
@@ -66,9 +93,9 @@ neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_
     c->state = dialled ? NEB_CONN_CONNECTING : NEB_CONN_TLS;
     c->opened_at = neb__now_ns();
     c->slot = -1;
-    neb__framer_init(&c->framer, &neb__link_frames, c, net->skip, NEB_SCRATCH);
+    neb__framer_init(&c->framer, &neb__link_frames, c, net->skip, NEB_SKIP);
     socket_options(net, fd);
-    neb__conn_unsent(c, 64 << 10);
+    neb__conn_unsent(c, 64 << 10, 32 << 10);
     c->next = net->conns;
     if (c->next) c->next->prev = c;
     net->conns = c;
@@ -168,6 +195,7 @@ neb_status neb__conn_frame(struct neb_conn *c, enum neb_frame_type type, const v
 
 void neb__conn_pump(struct neb_conn *c)
 {
+    set_tide(c, c->unsent);
     for (int i = 0; c->state != NEB_CONN_CLOSED && c->state != NEB_CONN_CONNECTING; i++) {
         int sent = flush(c);
         if (sent < 0) {
@@ -176,6 +204,7 @@ void neb__conn_pump(struct neb_conn *c)
         }
         c->blocked = !sent;
         if (!sent || i == WRITES_PER_TURN) {
+            set_tide(c, 2 * c->unsent_low);
             neb__conn_watch(c, true);
             return;
         }
@@ -220,30 +249,38 @@ static void shake_hands(struct neb_conn *c)
     }
 }
 
+/* Ciphertext from the socket to TLS, within what this turn may take. A read that came short was, most likely, of all there is. */
+static size_t pull(void *arg, uint8_t *to, size_t n)
+{
+    struct neb_conn *c = arg;
+    ssize_t got;
+    if (c->drained || c->taken >= NEB_READ_MAX) return 0;
+    do got = recv(c->fd, to, n, 0);
+    while (got < 0 && errno == EINTR);
+    c->drained = got < (ssize_t)n;
+    if (got > 0) {
+        c->taken += (size_t)got;
+        return (size_t)got;
+    }
+    if (got == 0)
+        c->ended = -1;
+    else if (errno != EAGAIN && errno != EWOULDBLOCK)
+        c->ended = errno;
+    return 0;
+}
+
 size_t neb__conn_read(struct neb_conn *c)
 {
-    size_t some = 0;
-    for (int i = 0; i < NEB_READS_PER_TURN && c->state != NEB_CONN_CLOSED; i++) {
-        ssize_t n = recv(c->fd, c->net->scratch, NEB_SCRATCH, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-        if (n < 0) {
-            end_errno(c, errno);
-            return 0;
-        }
-        if (n == 0) {
-            end(c, neb__quiet(NEB_ERR_PEER, "the peer closed the connection"));
-            return 0;
-        }
-        some += (size_t)n;
-        neb__tls_feed(c->tls, c->net->scratch, (size_t)n);
-        if (c->state == NEB_CONN_TLS) shake_hands(c);
-        if (c->state == NEB_CONN_GREETING || c->state == NEB_CONN_READY) take_plaintext(c);
-        if (n < NEB_SCRATCH / 2) break; /* most likely all there was */
-    }
+    c->taken = 0;
+    c->drained = false;
+    if (c->state == NEB_CONN_TLS) shake_hands(c);
+    if (c->state == NEB_CONN_GREETING || c->state == NEB_CONN_READY) take_plaintext(c);
+    if (c->state != NEB_CONN_CLOSED && c->ended > 0) end_errno(c, c->ended);
+    if (c->state != NEB_CONN_CLOSED && c->ended)
+        end(c, neb__quiet(NEB_ERR_PEER, "the peer closed the connection"));
     if (c->state == NEB_CONN_CLOSED) return 0;
     if (neb__conn_waiting(c) && !c->blocked) neb__conn_pump(c);
-    return c->state != NEB_CONN_CLOSED ? some : 0;
+    return c->state != NEB_CONN_CLOSED ? c->taken : 0;
 }
 
 static void connected(struct neb_conn *c)

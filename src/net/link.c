@@ -17,10 +17,10 @@
 
 #include <string.h>
 
-/* Chunks of a message that is not whole are acknowledged once a MiB, at least every half second and no more often than every
- * 40 ms; whole messages at once. */
-enum { ACK_BYTES = 1 << 20, ACKS_AT_ONCE = 1024 };
-static const double ack_soonest = 0.04, ack_latest = 0.5;
+/* Chunks of a message that is not whole are acknowledged once in 2.5 MiB (a little more than a stripe lets wait unread, so that
+ * reading comes first), at least every second and no more often than every 40 ms; whole messages at once. */
+enum { ACK_BYTES = 5 << 19, ACKS_AT_ONCE = 1024 };
+static const double ack_soonest = 0.04, ack_latest = 1;
 
 /* ---- frames in --------------------------------------------------------------------------------------------------- */
 
@@ -50,8 +50,9 @@ static neb_status got_ping(struct neb_peer *p, const uint8_t *body, size_t n)
 {
     struct neb_ping ping;
     NEB_TRY(neb__ping_get(body, n, &ping));
-    p->pong = (struct neb_pong){ping.number, ping.time};
+    p->pong = (struct neb_pong){ping.number, 0, ping.time};
     p->pong_due = true; /* one answer at a time: the newest */
+    p->pinged_at = neb__now_ns();
     if (neb__seconds_since(p->ping_at) > 0.5 * p->net->config.heartbeat)
         p->ping_due = true; /* in the same packet */
     if (ping.stripes > p->their_stripes) neb__net_hurry(p->net);
@@ -70,11 +71,12 @@ static neb_status got_pong(struct neb_peer *p, const uint8_t *body, size_t n)
     if (pong.number > p->ping_number || (int64_t)pong.time > now ||
         (int64_t)pong.time < p->control->opened_at)
         return neb__quiet(NEB_ERR_PROTOCOL, "an answer to a ping that was never sent");
-    double rtt = (double)(now - (int64_t)pong.time) * 1e-9;
+    double rtt = (double)(now - (int64_t)pong.time) * 1e-9 - (p->version >= 3 ? pong.held * 1e-6 : 0);
     struct neb_measure *m = &p->measure;
+    p->pong_at = now;
+    if (rtt <= 0) return NEB_OK; /* two clocks, at slightly different speeds */
     m->rtt = m->rtt > 0 ? 0.75 * m->rtt + 0.25 * rtt : rtt;
     if (m->rtt_min <= 0 || rtt < m->rtt_min) m->rtt_min = rtt;
-    p->pong_at = now;
     return NEB_OK;
 }
 
@@ -225,24 +227,37 @@ static neb_status write_ping(struct neb_conn *c)
 static neb_status write_pong(struct neb_conn *c)
 {
     uint8_t body[NEB_PONG_SIZE];
-    c->peer->pong_due = false;
-    neb__pong_put(&c->peer->pong, body);
+    struct neb_peer *p = c->peer;
+    p->pong_due = false;
+    if (p->version >= 3) p->pong.held = (uint32_t)((neb__now_ns() - p->pinged_at) / 1000);
+    neb__pong_put(&p->pong, body);
     return neb__conn_frame(c, NEB_FRAME_PONG, body, sizeof body);
 }
 
-/* One that is nearly due leaves now: a wake-up of its own would cost more than it is worth. */
+/* One that is nearly due leaves now: a wake-up of its own, and of the peer's, would cost more than it is worth. Likewise when
+ * the peer is woken anyway. */
 static bool ack_is_due(const struct neb_peer *p)
 {
     int64_t now = neb__now_ns();
     if (!p->ack_due) return false;
-    return p->in.progress || p->in.ack_count >= 64 || p->ack_due - now <= (now - p->acked_at) / 3;
+    return p->in.progress || p->in.ack_count >= 64 || p->ack_due - now <= (now - p->acked_at) / 3 ||
+           (p->in.ack_count && neb__conn_waiting(p->control));
+}
+
+/* While data comes in, an answer to a ping may wait for the next acknowledgement, or for our own next ping, and says how long it
+ * did. */
+static bool pong_is_due(const struct neb_peer *p)
+{
+    if (!p->pong_due) return false;
+    return p->version < 3 || p->ping_due || ack_is_due(p) || !neb__link_is_calm(p) ||
+           neb__seconds_since(p->acked_at) > p->net->config.heartbeat;
 }
 
 /* False: nothing more to write. */
 static bool fill_control(struct neb_conn *c, neb_status *s)
 {
     struct neb_peer *p = c->peer;
-    if (p->pong_due)
+    if (pong_is_due(p))
         *s = write_pong(c);
     else if (p->ping_due)
         *s = write_ping(c);
@@ -266,7 +281,8 @@ static bool fill_chunk(struct neb_conn *c, neb_status *s)
         if (c->role == NEB_ROLE_STRIPE) p->measure.dry = true;
         return false;
     }
-    if (chunk.priority == NEB_STREAM) p->urgent_at = neb__now_ns();
+    p->sent_at[chunk.priority] = neb__now_ns();
+    if (chunk.priority == NEB_STREAM) p->urgent_at = p->sent_at[NEB_STREAM];
     *s = neb__link_write_chunk(c, &chunk, payload);
     if (*s == NEB_OK && chunk.priority == NEB_CONTROL) neb__twin_copy(p, &chunk, payload);
     return true;

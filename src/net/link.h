@@ -31,8 +31,8 @@ enum {
     NEB_GREET_SECONDS = 10,     /* from connect to WELCOME */
     NEB_CONN_BATCH = 128 << 10, /* ciphertext gathered for one write to the socket */
     NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
-    NEB_SCRATCH = 256 << 10,
-    NEB_READS_PER_TURN = 4, /* buffers full, then others have their turn */
+    NEB_SKIP = 64 << 10,
+    NEB_READ_MAX = 3 << 20, /* bytes, then others have their turn */
     NEB_TICK_MS = 100,      /* while something is being made */
     NEB_TICK_CALM_MS = 1000,
 };
@@ -54,6 +54,8 @@ struct neb_pace {
     double rate;        /* bytes per second that TCP's acknowledgements bring */
     double rtt_floor;   /* seconds; the round trip that does not get shorter by sending less */
     double excess;      /* seconds of queue when braking began */
+    double in_flight;   /* bytes that TCP may have under way */
+    double every;       /* seconds between the last two looks */
     int64_t braking;    /* since when; 0: not */
     double limit;       /* as told to the socket, bytes per second; 0: none */
 };
@@ -68,6 +70,7 @@ struct neb_conn {
     bool blocked;    /* the socket takes no more for now */
     bool resting;    /* is read by the clock, not by events */
     int wake_at;     /* bytes that must be there for an event (0: never set) */
+    int wake_max;    /* the most that this may be: an eighth of the receive buffer */
     int64_t read_at; /* when it was last read, and how fast data came until then */
     double bytes_per_s;
     int polling;     /* events asked for */
@@ -75,6 +78,9 @@ struct neb_conn {
     char subnet[48]; /* without the port: whose it is among strangers */
     struct neb_tls *tls;
     size_t out_at; /* of the ciphertext, how much the socket has taken */
+    size_t taken;  /* bytes read in this turn */
+    bool drained;  /* nothing more is there to read in this turn */
+    int ended;     /* errno of the socket's end, -1: the peer closed it */
     struct neb_framer framer;
     struct neb_peer *peer; /* dialled: whom; accepted: NULL until known */
     int slot;
@@ -88,9 +94,11 @@ struct neb_conn {
     struct neb_hello theirs;
     struct neb_tcp_counts tcp; /* as of the last look */
     struct neb_pace pace;
-    int unsent;            /* bytes that may wait in the socket */
-    uint32_t round_trip;   /* the shortest one that BBR knows, in microseconds; 0: unknown */
-    int64_t round_trip_at; /* since when, as far as can be told */
+    int unsent, unsent_low; /* bytes that may wait in the socket, and at which it is to be filled again */
+    int tide;               /* as told to the socket */
+    int room;               /* of the send buffer, as last asked for; 0: the kernel's choice */
+    uint32_t round_trip;    /* the shortest one that BBR knows, in microseconds; 0: unknown */
+    int64_t round_trip_at;  /* since when, as far as can be told */
     bool had_turn;
 };
 
@@ -139,11 +147,13 @@ struct neb_peer {
     int64_t ping_at, pong_at, looked_at;
     bool ping_due, pong_due, bye_due;
     struct neb_pong pong;
+    int64_t pinged_at; /* when the ping came that it answers */
     uint32_t their_stripes;
-    int64_t urgent_at; /* when a stream's item last went by */
-    bool twin_due;     /* the twin has something to send */
-    uint64_t copies;   /* of control messages, ever */
-    bool top_up;       /* an acknowledgement woke us: whatever sockets take now saves a wake-up for them */
+    int64_t urgent_at;               /* when a stream's item last went by */
+    int64_t sent_at[NEB_PRIORITIES]; /* when a chunk last left */
+    bool twin_due;                   /* the twin has something to send */
+    uint64_t copies;                 /* of control messages, ever */
+    bool top_up; /* an acknowledgement woke us: whatever sockets take now saves a wake-up for them */
     /* dialling */
     int64_t dial_at;
     double backoff;
@@ -176,13 +186,14 @@ struct neb_net {
     uv_timer_t tick;
     uv_timer_t ack_timer, rest_timer, turn_timer;
     bool ack_timer_on, rest_timer_on;
+    bool hurried; /* ticks come quickly */
     uv_poll_t listener;
     int listen_fd;
     uint16_t port;
     struct neb_conn *conns;
     struct neb_peer *peers;
     bool roster_changed;
-    uint8_t *scratch, *skip; /* NEB_SCRATCH each: ciphertext in, unwanted payload */
+    uint8_t *skip; /* NEB_SKIP bytes, for unwanted payload */
     struct neb_rng jitter;
     /* log lines about strangers: at most a few a second */
     int64_t log_second;
@@ -209,7 +220,10 @@ void neb__conn_pump(struct neb_conn *c);
 /* Takes in what the socket has, up to a few buffers full. Bytes; 0: nothing, or the connection lives no more. */
 size_t neb__conn_read(struct neb_conn *c);
 void neb__conn_watch(struct neb_conn *c, bool writable); /* asks for events */
-void neb__conn_unsent(struct neb_conn *c, int bytes); /* no more than about this waits unsent in the socket */
+/* No more than about `bytes` wait unsent in the socket; once they are fewer than `low` it is filled again. */
+void neb__conn_unsent(struct neb_conn *c, int bytes, int low);
+void neb__conn_room(struct neb_conn *c,
+                    int bytes); /* the send buffer has at least this, if the system allows */
 
 /* ---- rest.c ------------------------------------------------------------------------------------------------------ */
 void neb__conn_rest(struct neb_conn *c,
@@ -273,7 +287,8 @@ void neb__twin_pump(struct neb_peer *p);
 
 /* ---- tick.c ------------------------------------------------------------------------------------------------------ */
 void neb__net_tick(struct neb_net *net);
-void neb__net_hurry(struct neb_net *net); /* something is being made, or is to be: ticks come quickly */
+void neb__net_tick_early(struct neb_net *net); /* where the loop is awake and the next tick not far */
+void neb__net_hurry(struct neb_net *net);      /* something is being made, or is to be: ticks come quickly */
 void neb__measure_acked(struct neb_peer *p, int64_t now); /* an acknowledgement brought something */
 double neb__net_jitter(struct neb_net *net);              /* uniform in [0, 1) */
 

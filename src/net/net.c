@@ -39,6 +39,7 @@ static void on_ack_timer(uv_timer_t *timer)
 static void settle(struct neb_net *net)
 {
     int64_t due = INT64_MAX;
+    neb__net_tick_early(net);
     if (net->roster_changed) {
         net->roster_changed = false;
         neb__greet_roster_changed(net);
@@ -166,9 +167,8 @@ static neb_status init_node(struct neb_net *net)
                          " of the run: it was evicted, or its key changed",
                          c->site->name, net->chain->epoch);
     net->self = me->id;
-    net->scratch = neb__malloc(NEB_SCRATCH);
-    net->skip = neb__malloc(NEB_SCRATCH);
-    if (!net->scratch || !net->skip) return neb__fail(NEB_ERR_NOMEM, "out of memory for a node");
+    net->skip = neb__malloc(NEB_SKIP);
+    if (!net->skip) return neb__fail(NEB_ERR_NOMEM, "out of memory for a node");
     NEB_TRY(neb__random(&net->jitter.state, sizeof net->jitter.state));
     NEB_TRY(neb__tls_context_create(c->site->key, c->site->name, &net->tls));
     NEB_TRY(init_loop(net));
@@ -266,7 +266,6 @@ void neb__net_close(struct neb_net *net)
     run_posts(net);
     neb__tls_context_free(net->tls);
     neb__chain_free(net->chain);
-    neb__free(net->scratch);
     neb__free(net->skip);
     neb__free(net->listen);
     neb__free(net->congestion);

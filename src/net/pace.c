@@ -4,13 +4,14 @@
  * line and then keeps a queue as long as the round trip; other congestion controls fill whatever there is. So a stripe
  * watches its own round-trip time: what it has beyond the least one is the queue. Once that is longer than a little, the
  * socket is told (SO_MAX_PACING_RATE) to send no faster than its acknowledgements come in, less what empties the queue in
- * about half a second. While there is a queue the line is full, so that costs nothing; when it is nearly gone the limit goes
- * too, step by step, and TCP is free to find out whether the line has become faster.
+ * about half a second, or until the next look. While there is a queue the line is full, so that costs nothing; when it is
+ * nearly gone the limit goes too, step by step, and TCP is free to find out whether the line has become faster.
  *
  * The round trip may have become longer for another reason: another way through the network, or others who fill the queue.
  * Then sending less does not help, which shows within a few seconds; what is left is taken for the line's own from then on,
  * until the round trip gets shorter again. So braking is bounded, and a link does not starve beside others. */
 #include "net/link.h"
+#include "base/clock.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,6 +21,14 @@
 static const double look_min = 0.09;    /* seconds between two looks */
 static const double brake_patience = 3; /* seconds in which braking must have helped */
 static const double brake_most = 0.6;
+static const double unsent_urgent = 0.04, unsent_mixed = 0.5,
+                    unsent_calm = 1.2; /* seconds of data in a socket */
+enum { UNSENT_MAX = 3 << 20, ROOM_MAX = 8 << 20 };
+
+static double between(double x, double least, double most)
+{
+    return x < least ? least : x > most ? most : x;
+}
 
 /* The kernel's struct is longer than libc's; offsets in linux/tcp.h's struct tcp_info. */
 struct tcp_view {
@@ -28,6 +37,7 @@ struct tcp_view {
     uint32_t mss;        /* bytes of one */
     double rtt, rtt_min; /* seconds */
     uint32_t unsent;     /* bytes in the socket that TCP has not sent */
+    uint32_t window;     /* packets that may be under way */
 };
 
 static bool tcp_view(int fd, struct tcp_view *out)
@@ -35,6 +45,7 @@ static bool tcp_view(int fd, struct tcp_view *out)
     enum {
         MSS = 16,
         RTT = 68,
+        WINDOW = 80,
         DELIVERED = 192,
         UNSENT = 144,
         MIN_RTT = 148,
@@ -51,6 +62,7 @@ static bool tcp_view(int fd, struct tcp_view *out)
     memcpy(&out->mss, info + MSS, 4);
     memcpy(&out->delivered, info + DELIVERED, 4);
     memcpy(&out->unsent, info + UNSENT, 4);
+    memcpy(&out->window, info + WINDOW, 4);
     memcpy(&us, info + RTT, 4);
     out->rtt = us * 1e-6;
     memcpy(&us, info + MIN_RTT, 4);
@@ -111,7 +123,7 @@ static double limit_for(struct neb_pace *a, const struct tcp_view *v, int64_t no
         a->braking = 0;
         return 0;
     }
-    double less = 1 - 2 * (queue - enough);
+    double less = 1 - (queue - enough) / (a->every > 0.5 ? a->every : 0.5);
     return a->rate * (less < brake_most ? brake_most : less);
 }
 
@@ -140,21 +152,39 @@ static void pace_stripe(struct neb_conn *c, double most, int64_t now)
     double seconds = (double)(now - a->at) * 1e-9;
     if ((a->at && seconds < look_min) || !tcp_view(c->fd, &v)) return;
     bool fresh = !a->at || seconds > 2;
+    a->every = fresh ? 0 : seconds;
     if (!fresh && v.unsent) follow(a, (double)(v.delivered - a->delivered) * v.mss / seconds, seconds);
     look_at_round_trip(c, now);
     a->at = now;
     a->delivered = v.delivered;
+    a->in_flight = (double)v.window * v.mss;
     set_limit(c, v.unsent ? limit_for(a, &v, now) : 0, most);
 }
 
 /* ---- unsent bytes ------------------------------------------------------------------------------------------------ */
 
-/* What a socket may hold back: enough that TCP never runs dry between two turns of the loop, little enough that the choice of
- * the next chunk stays late. Where no stream's item can come by, late may be half a second, and the wake-ups are few. */
-static int unsent_limit(const struct neb_peer *p)
+/* Round data would wait behind bulk state. */
+static bool is_mixed(const struct neb_peer *p)
 {
-    double bytes = p->measure.goodput / 8 * (neb__link_is_calm(p) ? 0.5 : 0.04) / p->stripes.target;
-    return bytes < 64 << 10 ? 64 << 10 : bytes > 4 << 20 ? 4 << 20 : (int)bytes;
+    return p->sent_at[NEB_ROUND] && p->sent_at[NEB_BULK] && neb__seconds_since(p->sent_at[NEB_ROUND]) < 10 &&
+           neb__seconds_since(p->sent_at[NEB_BULK]) < 10;
+}
+
+/* What a socket may hold back: enough that TCP never runs dry between two turns of the loop, little enough that the choice of
+ * the next chunk stays late. Where no stream's item can come by, late may be a second, and the wake-ups are few: the peer's
+ * acknowledgements come, and bring the next data, before the socket asks for it. */
+static void set_unsent(struct neb_peer *p, struct neb_conn *c, double in_flight)
+{
+    bool calm = neb__link_is_calm(p);
+    double rate = p->measure.goodput / 8 / p->stripes.target;
+    double most = between(rate * (!calm         ? unsent_urgent
+                                  : is_mixed(p) ? unsent_mixed
+                                                : unsent_calm),
+                          64 << 10, UNSENT_MAX);
+    double low = calm ? between(rate * unsent_urgent, most / 4, most / 2) : most / 2;
+    double room = 1.2 * (in_flight + most);
+    if (calm && room <= ROOM_MAX) neb__conn_room(c, (int)room);
+    neb__conn_unsent(c, (int)most, (int)low);
 }
 
 void neb__pace(struct neb_peer *p, int64_t now)
@@ -164,7 +194,7 @@ void neb__pace(struct neb_peer *p, int64_t now)
         struct neb_conn *c = p->stripe[i];
         if (!c || c->state != NEB_CONN_READY || !neb__turns_is_in_use(c)) continue;
         pace_stripe(c, most, now);
-        neb__conn_unsent(c, unsent_limit(p));
+        set_unsent(p, c, c->pace.in_flight);
     }
 }
 

@@ -2,7 +2,8 @@
  *
  * Data comes in packet by packet, and waking up for each would cost more than all the rest; on a slow line even a wake-up for
  * each chunk would. Nothing can be done with less than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it
- * lacks of one is there; within a long message of round data or bulk state, of several: as many as come in `patience`. On a
+ * lacks of one is there; within a long message of round data or bulk state, of several: as many as come in `patience`, at
+ * most an eighth of the receive buffer. On a
  * fast line that is still too often, for SO_RCVLOWAT cannot be large there without closing TCP's window: a stripe that
  * brings REST_BYTES in REST_MS is not watched but read again then.
  *
@@ -19,11 +20,11 @@ enum {
     REST_MS = 4,
     REST_CALM_MS = 12,
     REST_BYTES = 96 << 10,
-    WAKE_MAX = 1 << 20,
+    WAKE_MAX = 2 << 20,
     WAKE_MAX_URGENT = 128 << 10
 };
 
-static const double patience_calm = 0.5, patience_urgent = 0.02;
+static const double patience_calm = 0.8, patience_urgent = 0.02;
 
 /* What waits unread is missing from TCP's window, so the receive buffer must hold that and the line's own; the kernel makes
  * it as large as SO_RCVLOWAT once asked for, and leaves it so. */
@@ -34,16 +35,20 @@ static double patience(const struct neb_peer *p)
 
 static void make_room(struct neb_conn *c)
 {
-    int n = 4 * WAKE_MAX;
-    if (!c->wake_at) setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+    int n = 4 * WAKE_MAX, room = 0;
+    socklen_t size = sizeof room;
+    if (c->wake_at) return;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+    getsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &room, &size);
+    c->wake_max = room / 8 < WAKE_MAX_URGENT ? WAKE_MAX_URGENT : room / 8 > WAKE_MAX ? WAKE_MAX : room / 8;
 }
 
 static void wake_at(struct neb_conn *c, size_t bytes)
 {
-    size_t most = neb__link_is_calm(c->peer) ? WAKE_MAX : WAKE_MAX_URGENT;
+    make_room(c);
+    size_t most = neb__link_is_calm(c->peer) ? (size_t)c->wake_max : WAKE_MAX_URGENT;
     int n = bytes < 1 ? 1 : bytes > most ? (int)most : (int)bytes;
     if (n == c->wake_at) return;
-    make_room(c);
     c->wake_at = n;
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
 }
@@ -55,23 +60,26 @@ static int width(const struct neb_peer *p)
     return n > 2 ? n : 1;
 }
 
-/* Full chunks of the message that this stripe may bring behind the one under way. */
-static size_t more_chunks(const struct neb_conn *c)
+enum { FRAME = NEB_FRAME_HEADER + NEB_CHUNK_HEADER };
+
+/* Bytes of the message that this stripe may bring behind the chunk under way: full chunks, and its end. */
+static size_t more(const struct neb_conn *c)
 {
     const struct neb_chunk *k = &c->framer.chunk;
-    uint64_t at = ((uint64_t)k->index + 2) * NEB_CHUNK,
+    uint64_t at = ((uint64_t)k->index + (c->framer.state == NEB_FRAMER_PAYLOAD ? 1 : 2)) * NEB_CHUNK,
              most = (uint64_t)(c->bytes_per_s * patience(c->peer) / NEB_CHUNK);
     if (k->priority < NEB_ROUND || at >= k->size) return 0;
-    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)width(c->peer);
-    return n < most ? n : most;
+    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)width(c->peer), tail = (k->size - at) % NEB_CHUNK;
+    if (n > most || width(c->peer) > 1 || !tail) return (n < most ? n : most) * (FRAME + NEB_CHUNK);
+    return n * (FRAME + NEB_CHUNK) + FRAME + tail;
 }
 
 static size_t missing(const struct neb_conn *c)
 {
     size_t plain = neb__framer_missing(&c->framer);
     if (!plain && neb__tls_record_is_full(c->tls) && (plain = neb__framer_next_chunk(&c->framer)))
-        plain += NEB_FRAME_HEADER + NEB_CHUNK_HEADER;
-    if (plain) plain += more_chunks(c) * (NEB_FRAME_HEADER + NEB_CHUNK_HEADER + NEB_CHUNK);
+        plain += FRAME;
+    if (plain) plain += more(c);
     return neb__tls_missing(c->tls, plain);
 }
 
@@ -88,7 +96,7 @@ void neb__conn_rest(struct neb_conn *c, size_t got)
     int64_t now = neb__now_ns();
     c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
     c->read_at = now;
-    bool more = got >= (size_t)NEB_READS_PER_TURN * NEB_SCRATCH; /* there is, most likely, at once */
+    bool more = got >= NEB_READ_MAX; /* there is, most likely, at once */
     c->resting = !more && c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
     wake_at(c, c->resting || more ? 1 : missing(c));
     neb__conn_watch(c, c->polling & UV_WRITABLE);

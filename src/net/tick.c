@@ -1,7 +1,7 @@
 /* tick.c: what happens by the clock: heartbeats, deadlines, redialling, measuring, stripes.
  *
  * Ticks come ten times a second while something is being made (a connection, a stripe, a link that is down and ours to dial)
- * and every half second otherwise: on a slow line the wake-ups would cost more than the data.
+ * and every second otherwise, earlier if the process is awake anyway: on a slow line wake-ups cost more than the data.
  *
  * A peer is dead when none of its answers to our pings came for `dead_after` seconds. Answers, not any bytes: over a line
  * that is cut one way the peer's data may go on arriving while it hears nothing of us.
@@ -94,7 +94,8 @@ static void heartbeat(struct neb_peer *p, int64_t now)
         neb__link_down(p, NEB_ERR_TIMEOUT);
         return;
     }
-    if ((double)(now - p->ping_at) * 1e-9 >= cfg->heartbeat - 0.05) {
+    if ((double)(now - p->ping_at) * 1e-9 >=
+        (p->net->hurried ? cfg->heartbeat - 0.05 : 0.5 * cfg->heartbeat)) {
         p->ping_due = true;
         neb__link_touch(p);
     }
@@ -162,6 +163,7 @@ static uint64_t calm_ms(const struct neb_net *net)
 
 void neb__net_hurry(struct neb_net *net)
 {
+    net->hurried = true;
     if (net->loop_ready && uv_timer_get_due_in(&net->tick) > NEB_TICK_MS)
         uv_timer_start(&net->tick, on_tick, NEB_TICK_MS, 0);
 }
@@ -179,5 +181,14 @@ void neb__net_tick(struct neb_net *net)
         else
             maybe_dial(p, now);
     }
-    uv_timer_start(&net->tick, on_tick, is_hurried(net) ? NEB_TICK_MS : calm_ms(net), 0);
+    net->hurried = is_hurried(net);
+    uv_timer_start(&net->tick, on_tick, net->hurried ? NEB_TICK_MS : calm_ms(net), 0);
+}
+
+void neb__net_tick_early(struct neb_net *net)
+{
+    uint64_t period = calm_ms(net);
+    if (!net->hurried && uv_is_active((uv_handle_t *)&net->tick) &&
+        uv_timer_get_due_in(&net->tick) < period * 2 / 5)
+        neb__net_tick(net);
 }

@@ -83,14 +83,14 @@ neb_status neb__ping_get(const uint8_t *p, size_t n, struct neb_ping *out)
 void neb__pong_put(const struct neb_pong *p, uint8_t out[NEB_PONG_SIZE])
 {
     neb__put32(out, p->number);
-    neb__put32(out + 4, 0);
+    neb__put32(out + 4, p->held);
     neb__put64(out + 8, p->time);
 }
 
 neb_status neb__pong_get(const uint8_t *p, size_t n, struct neb_pong *out)
 {
     if (n != NEB_PONG_SIZE) return neb__quiet(NEB_ERR_PROTOCOL, "a pong of %zu bytes", n);
-    *out = (struct neb_pong){neb__get32(p), neb__get64(p + 8)};
+    *out = (struct neb_pong){neb__get32(p), neb__get32(p + 4), neb__get64(p + 8)};
     return NEB_OK;
 }
 

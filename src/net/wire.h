@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "net/net.h"
 
-enum { NEB_WIRE_VERSION_MIN = 1, NEB_WIRE_VERSION = 2 };
+enum { NEB_WIRE_VERSION_MIN = 1, NEB_WIRE_VERSION = 3 };
 
 enum neb_frame_type {
     NEB_FRAME_HELLO = 1,   /* first frame of either side */
@@ -69,6 +69,7 @@ struct neb_ping {
 
 struct neb_pong {
     uint32_t number;
+    uint32_t held; /* microseconds that the answer waited; 0 before version 3 */
     uint64_t time;
 };
 

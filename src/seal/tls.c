@@ -5,8 +5,8 @@
  * weaker. The verify callback replaces OpenSSL's: exactly one certificate, with an Ed25519 key; its dates and issuer are
  * not looked at (a wrong clock must not be an outage), the key is what the roster pins.
  *
- * OpenSSL reads and writes through a BIO of our own that lends it the caller's buffer for reading and appends to a capped
- * buffer for writing: no copy besides encryption itself.
+ * OpenSSL reads and writes through a BIO of our own: the source puts ciphertext straight into OpenSSL's buffer, where it is
+ * decrypted; what is written gathers in a capped buffer.
  *
  * Keys are renewed (KeyUpdate, both directions) every 64 GiB or hour, looked at whenever something is written. */
 #include "seal/tls.h"
@@ -34,8 +34,8 @@ struct neb_record {
 
 struct neb_tls {
     SSL *ssl;
-    const uint8_t *in;
-    size_t in_left;
+    neb_tls_source *source;
+    void *source_arg;
     struct neb_record record;
     struct neb_buf out;
     struct neb_public peer;
@@ -47,18 +47,30 @@ struct neb_tls {
 
 /* ---- the BIO ----------------------------------------------------------------------------------------------------- */
 
+/* Follows the records in bytes that came in. */
+static void follow(struct neb_record *r, const uint8_t *p, size_t n)
+{
+    while (n) {
+        size_t k = n < r->left ? n : r->left;
+        r->left -= (uint32_t)k, p += k, n -= k;
+        if (!n) return;
+        r->head[r->have++] = *p++, n--;
+        if (r->have < sizeof r->head) continue;
+        r->have = 0;
+        r->length = r->left = (uint32_t)r->head[3] << 8 | r->head[4];
+    }
+}
+
 static int bio_read(BIO *b, char *to, size_t n, size_t *got)
 {
     struct neb_tls *t = BIO_get_data(b);
     BIO_clear_retry_flags(b);
-    if (!t->in_left) {
+    *got = t->source(t->source_arg, (uint8_t *)to, n);
+    if (!*got) {
         BIO_set_retry_read(b);
         return 0;
     }
-    *got = n < t->in_left ? n : t->in_left;
-    memcpy(to, t->in, *got);
-    t->in += *got;
-    t->in_left -= *got;
+    follow(&t->record, (const uint8_t *)to, *got);
     return 1;
 }
 
@@ -216,7 +228,8 @@ void neb__tls_context_renewal(struct neb_tls_context *c, uint64_t bytes, double 
 
 /* ---- sessions ---------------------------------------------------------------------------------------------------- */
 
-neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max, struct neb_tls **out)
+neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max, neb_tls_source *source,
+                         void *arg, struct neb_tls **out)
 {
     struct neb_tls *t = NEB_NEW(struct neb_tls);
     BIO *bio = t ? BIO_new(c->bio) : NULL;
@@ -226,6 +239,8 @@ neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max,
         neb__tls_close(t);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a TLS connection");
     }
+    t->source = source;
+    t->source_arg = arg;
     neb__buf_init(&t->out, out_max);
     BIO_set_data(bio, t);
     SSL_set_bio(t->ssl, bio, bio);
@@ -247,26 +262,6 @@ void neb__tls_close(struct neb_tls *t)
     SSL_free(t->ssl);
     neb__buf_free(&t->out);
     neb__free(t);
-}
-
-static void follow(struct neb_record *r, const uint8_t *p, size_t n)
-{
-    while (n) {
-        size_t k = n < r->left ? n : r->left;
-        r->left -= (uint32_t)k, p += k, n -= k;
-        if (!n) return;
-        r->head[r->have++] = *p++, n--;
-        if (r->have < sizeof r->head) continue;
-        r->have = 0;
-        r->length = r->left = (uint32_t)r->head[3] << 8 | r->head[4];
-    }
-}
-
-void neb__tls_feed(struct neb_tls *t, const uint8_t *p, size_t n)
-{
-    t->in = p;
-    t->in_left = n;
-    follow(&t->record, p, n);
 }
 
 /* A record's body is the plaintext, one byte that tells its type, and a tag of 16 bytes. */

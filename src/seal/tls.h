@@ -1,8 +1,8 @@
 /* tls.h: TLS 1.3 between two sites, as a filter between bytes and bytes: it owns no socket.
  *
  * A context holds the site's key and its self-signed certificate; a successful create owes a free. A session (struct
- * neb_tls) is one connection: ciphertext goes in by neb__tls_feed(), plaintext comes out by neb__tls_read(); plaintext
- * goes in by neb__tls_write(), ciphertext gathers in `out`.
+ * neb_tls) is one connection: it asks its source for ciphertext when neb__tls_read() wants plaintext; plaintext goes in by
+ * neb__tls_write(), ciphertext gathers in `out`.
  *
  * The handshake proves that the peer holds the private half of the key neb__tls_peer() tells. Whether that key may do
  * anything is the caller's decision, from the newest roster: dates, names and issuers in a certificate mean nothing. */
@@ -22,13 +22,14 @@ void neb__tls_context_free(struct neb_tls_context *c); /* NULL is fine; sessions
 /* When keys are renewed: 64 GiB or an hour unless told otherwise. */
 void neb__tls_context_renewal(struct neb_tls_context *c, uint64_t bytes, double seconds);
 
-/* `out_max`: the most ciphertext that may wait in neb__tls_out(). */
-neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max, struct neb_tls **out);
-void neb__tls_close(struct neb_tls *t); /* NULL is fine */
+/* Puts up to n bytes of the peer's ciphertext where told; how many, 0: there are none now. */
+typedef size_t neb_tls_source(void *arg, uint8_t *to, size_t n);
 
-/* Lends ciphertext from the peer; the session takes it in during the following calls of handshake and read until they
- * return NEB_ERR_AGAIN, by when all of it is used. */
-void neb__tls_feed(struct neb_tls *t, const uint8_t *p, size_t n);
+/* `out_max`: the most ciphertext that may wait in neb__tls_out(). The source is asked during handshake and read; what it
+ * gave is used up when they return NEB_ERR_AGAIN. */
+neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max, neb_tls_source *source,
+                         void *arg, struct neb_tls **out);
+void neb__tls_close(struct neb_tls *t); /* NULL is fine */
 struct neb_buf *neb__tls_out(struct neb_tls *t);
 
 /* When read has nothing more to give: ciphertext still to come until `plain` bytes of plaintext can be read, if the peer
