@@ -3,9 +3,8 @@
  * Data comes in packet by packet, and waking up for each would cost more than all the rest; on a slow line even a wake-up for
  * each chunk would. Nothing can be done with less than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it
  * lacks of one is there; within a long message of round data or bulk state, of several: as many as come in `patience`, at
- * most an eighth of the receive buffer. On a
- * fast line that is still too often, for SO_RCVLOWAT cannot be large there without closing TCP's window: a stripe that
- * brings REST_BYTES in REST_MS is not watched but read again then.
+ * most an eighth of the receive buffer. On a fast line that is still too often, for SO_RCVLOWAT cannot be large there without
+ * closing TCP's window: a stripe that brings REST_BYTES in REST_MS is not watched but read again then.
  *
  * Whoever waits for a stream's item must not wait behind such patience, so it is short while a link has streams, or had one
  * lately. The control connection and its twin are read at once.
