@@ -17,10 +17,10 @@
 
 #include <string.h>
 
-/* Chunks of a message that is not whole are acknowledged once in 2.5 MiB (a little more than a stripe lets wait unread, so that
- * reading comes first), at least every second and no more often than every 40 ms; whole messages at once. */
-enum { ACK_BYTES = 5 << 19, ACKS_AT_ONCE = 1024 };
-static const double ack_soonest = 0.04, ack_latest = 1;
+/* Chunks of a message that is not whole are acknowledged once in 1.25 MiB (a little more than a stripe lets wait unread, so that
+ * reading comes first), at least every 0.6 s and no more often than every 40 ms; whole messages at once. */
+enum { ACK_BYTES = 5 << 18, ACKS_AT_ONCE = 1024 };
+static const double ack_soonest = 0.04, ack_latest = 0.6;
 
 /* ---- frames in --------------------------------------------------------------------------------------------------- */
 

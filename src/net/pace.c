@@ -22,7 +22,7 @@ static const double look_min = 0.09;    /* seconds between two looks */
 static const double brake_patience = 3; /* seconds in which braking must have helped */
 static const double brake_most = 0.6;
 static const double unsent_urgent = 0.04, unsent_mixed = 0.5,
-                    unsent_calm = 1.2; /* seconds of data in a socket */
+                    unsent_calm = 0.8; /* seconds of data in a socket */
 enum { UNSENT_MAX = 3 << 20, ROOM_MAX = 8 << 20 };
 
 static double between(double x, double least, double most)
@@ -171,8 +171,8 @@ static bool is_mixed(const struct neb_peer *p)
 }
 
 /* What a socket may hold back: enough that TCP never runs dry between two turns of the loop, little enough that the choice of
- * the next chunk stays late. Where no stream's item can come by, late may be a second, and the wake-ups are few: the peer's
- * acknowledgements come, and bring the next data, before the socket asks for it. */
+ * the next chunk stays late. Where no stream's item can come by, late may be most of a second, and the wake-ups are few:
+ * the peer's acknowledgements come, and bring the next data, before the socket asks for it. */
 static void set_unsent(struct neb_peer *p, struct neb_conn *c, double in_flight)
 {
     bool calm = neb__link_is_calm(p);

@@ -19,11 +19,11 @@ enum {
     REST_MS = 4,
     REST_CALM_MS = 12,
     REST_BYTES = 96 << 10,
-    WAKE_MAX = 2 << 20,
+    WAKE_MAX = 1 << 20,
     WAKE_MAX_URGENT = 128 << 10
 };
 
-static const double patience_calm = 0.8, patience_urgent = 0.02;
+static const double patience_calm = 0.5, patience_urgent = 0.02;
 
 /* What waits unread is missing from TCP's window, so the receive buffer must hold that and the line's own; the kernel makes
  * it as large as SO_RCVLOWAT once asked for, and leaves it so. */
