@@ -529,123 +529,6 @@ static void a_device_that_copies_beside_the_training(void **state)
     sites_free(&sites);
 }
 
-/* ---- parts of a session, without links ---------------------------------------------------------------------------- */
-
-static void parts_open(neb_session *s, const char *folder)
-{
-    float *zero = neb__calloc(VALUES, sizeof *zero);
-    assert_ok(neb__disk_open(folder, &s->disk));
-    assert_ok(neb__payloads_open(&s->disk, 0, &s->payloads));
-    assert_ok(neb__outer_create(NEB_CELL, zero, VALUES, &s->outer));
-    neb__free(zero);
-    s->values = VALUES;
-    s->exact = neb__rung_by_name("fp32");
-    neb__buf_init(&s->residuals, neb__session_payload_max(s));
-    for (int i = 0; i < 2; i++) s->work[i] = neb__aligned(NEB_CELL * sizeof(float));
-    s->e = neb__calloc(VALUES, sizeof *s->e);
-}
-
-static void parts_close(neb_session *s)
-{
-    for (int i = 0; i < NEB_RECENT; i++) neb__buf_free(&s->recent[i].bytes);
-    for (int i = 0; i < 2; i++) neb__free(s->work[i]);
-    neb__free(s->e);
-    neb__buf_free(&s->residuals);
-    neb__outer_destroy(s->outer);
-    neb__disk_close(&s->disk);
-}
-
-static int not_zero(const neb_session *s)
-{
-    int n = 0;
-    for (int i = 0; i < VALUES; i++) n += s->e[i] != 0;
-    return n;
-}
-
-static void write_residual(neb_session *s, uint64_t k)
-{
-    neb__residual_begin(s, k);
-    for (uint32_t c = 0; c < s->outer->cells; c++) {
-        size_t first, n = neb__outer_cell(s->outer, c, &first);
-        for (size_t i = 0; i < n; i++) s->work[0][i] = sinf((float)(first + i));
-        neb__residual_add(s, s->work[0], n);
-    }
-    neb__residual_end(s, 0);
-}
-
-/* A residual comes back under the number of its parcel, and not at all under another one, or if a bit or the end is missing. */
-static void residuals_come_back_whole_or_not(void **state)
-{
-    (void)state;
-    struct sites sites;
-    neb_session *s = NEB_NEW(neb_session);
-    uint64_t size;
-    uint8_t byte;
-    sites_make(&sites, 1, NULL);
-    parts_open(s, sites.path[0]);
-    uint32_t cells = s->outer->cells;
-    assert_true(cells > 1);
-    for (uint64_t k = 7; k < 9; k++) { /* the second over the first */
-        write_residual(s, k);
-        neb__residual_restore(s, 0, cells, k);
-        for (int i = 0; i < VALUES; i++) {
-            uint32_t bits = (uint32_t)s->e[i] << 16;
-            float e;
-            memcpy(&e, &bits, sizeof e);
-            assert_true(fabsf(e - sinf((float)i)) < 0.1f);
-        }
-    }
-    neb__residual_restore(s, 0, cells, 7);
-    assert_int_equal(not_zero(s), 0);
-    assert_ok(s->disk.ops->size(s->disk.ctx, "residual-0", &size));
-    for (uint64_t at = 9; at < size; at += size / 5) {
-        assert_ok(s->disk.ops->read(s->disk.ctx, "residual-0", at, &byte, 1));
-        byte ^= 16;
-        assert_ok(s->disk.ops->write(s->disk.ctx, "residual-0", at, &byte, 1));
-        neb__residual_restore(s, 0, cells, 8);
-        assert_int_equal(not_zero(s), 0);
-        write_residual(s, 8);
-    }
-    assert_ok(s->disk.ops->cut(s->disk.ctx, "residual-0", size - 1));
-    neb__residual_restore(s, 0, cells, 8);
-    assert_int_equal(not_zero(s), 0);
-    parts_close(s);
-    neb__free(s);
-    sites_free(&sites);
-}
-
-/* What was kept is in memory until it is forgotten, within a limit; the oldest goes first, and the disk has all of it. */
-static void updates_stay_in_memory_for_their_record(void **state)
-{
-    (void)state;
-    struct sites sites;
-    neb_session *s = NEB_NEW(neb_session);
-    enum { SIZE = 5 << 20, MANY = 48 };
-    struct neb_hash hash[MANY];
-    uint8_t *bytes = neb__calloc(1, SIZE);
-    sites_make(&sites, 1, NULL);
-    parts_open(s, sites.path[0]);
-    for (int i = 0; i < MANY; i++) {
-        size_t n = i < 14 ? SIZE : 1000, held = 0;
-        bytes[0] = (uint8_t)i;
-        assert_ok(neb__hash(bytes, n, &hash[i]));
-        assert_ok(neb__session_keep(s, &hash[i], bytes, n));
-        const struct neb_buf *b = neb__session_recent(s, &hash[i]);
-        assert_true(b && b->len == n && b->data[0] == i);
-        for (int k = 0; k < NEB_RECENT; k++) held += s->recent[k].bytes.cap;
-        assert_true(held <= 2 * (size_t)NEB_RECENT_BYTES);
-        assert_true(neb__payload_exists(&s->payloads, &hash[i]));
-    }
-    assert_null(neb__session_recent(s, &hash[0]));
-    neb__session_forget(s, &hash[MANY - 1]);
-    assert_null(neb__session_recent(s, &hash[MANY - 1]));
-    assert_non_null(neb__session_recent(s, &hash[MANY - 2]));
-    neb__free(bytes);
-    parts_close(s);
-    neb__free(s);
-    sites_free(&sites);
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -659,8 +542,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_full_disk_stops_commits_until_there_is_room),
         cmocka_unit_test(old_updates_are_removed),
         cmocka_unit_test(a_device_that_copies_beside_the_training),
-        cmocka_unit_test(residuals_come_back_whole_or_not),
-        cmocka_unit_test(updates_stay_in_memory_for_their_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

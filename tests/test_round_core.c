@@ -1,0 +1,351 @@
+/* test_round_core.c: the round protocol's core, driven by hand: one alone (a survivor with two votes, which leads itself), or two
+ * that get each other's frames. What many of them do together is tested by the simulator. */
+#include "check.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "round/core.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A signature that only a test accepts: a hash over signer and message. The arg is the signer. */
+static neb_status test_sign(void *arg, const char *purpose, const void *p, size_t n,
+                            uint8_t out[NEB_SEAL_SIZE])
+{
+    struct neb_buf b;
+    struct neb_hash h;
+    neb__buf_init(&b, 1 << 20);
+    assert_ok(neb__buf_printf(&b, "%s %u ", purpose, *(unsigned *)arg));
+    assert_ok(neb__buf_append(&b, p, n));
+    assert_ok(neb__hash(b.data, b.len, &h));
+    neb__buf_free(&b);
+    memset(out, 0, NEB_SEAL_SIZE);
+    memcpy(out, h.b, sizeof h.b);
+    return NEB_OK;
+}
+
+static bool test_verify(void *arg, unsigned signer, const char *purpose, const void *p, size_t n,
+                        const uint8_t signature[NEB_SEAL_SIZE])
+{
+    uint8_t want[NEB_SEAL_SIZE];
+    (void)arg;
+    return test_sign(&signer, purpose, p, n, want) == NEB_OK && !memcmp(want, signature, sizeof want);
+}
+
+struct solo {
+    struct neb_round *r;
+    struct neb_buf mark;
+    int64_t now;
+    int notes, halts;
+    unsigned self;
+    struct solo *other;     /* who gets what it sends; NULL: nobody */
+    bool applies;           /* at once, and its state roots are all alike */
+    struct neb_buf letters; /* for the other: u32 length and frame */
+};
+
+static void solo_event(struct solo *s, struct neb_event ev)
+{
+    struct neb_action a;
+    ev.now = s->now;
+    assert_ok(neb__round_event(s->r, &ev));
+    while (neb__round_next(s->r, &a)) {
+        s->notes += a.type == NEB_ACT_NOTE;
+        s->halts += a.type == NEB_ACT_HALT;
+        if (a.type == NEB_ACT_WRITE)
+            assert_ok(neb__round_event(
+                s->r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = s->now, .id = a.id}));
+        if (s->other && a.type == NEB_ACT_ROOT)
+            assert_ok(neb__round_event(
+                s->r, &(struct neb_event){.type = NEB_EV_ROOT, .now = s->now, .index = a.index}));
+        if (s->applies && a.type == NEB_ACT_APPLY)
+            assert_ok(neb__round_event(
+                s->r, &(struct neb_event){.type = NEB_EV_APPLIED, .now = s->now, .index = a.index}));
+        if (s->other && a.type == NEB_ACT_SEND) {
+            uint8_t length[4];
+            neb__put32(length, (uint32_t)a.length);
+            assert_ok(neb__buf_append(&s->letters, length, 4));
+            assert_ok(neb__buf_append(&s->letters, a.bytes, a.length));
+        }
+    }
+}
+
+static void solo_run(struct solo *s, int64_t ms)
+{
+    for (int64_t end = s->now + ms; s->now < end; s->now += 100)
+        solo_event(s, (struct neb_event){.type = NEB_EV_TICK});
+}
+
+static void solo_create(struct solo *s, unsigned self, struct neb_members roster)
+{
+    static const uint64_t zero;
+    static const struct neb_boot_parcel none;
+    *s = (struct solo){.self = self};
+    neb__buf_init(&s->mark, NEB_MARK_MAX);
+    neb__buf_init(&s->letters, 1 << 20);
+    assert_ok(neb__round_first_mark(&s->mark));
+    struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
+    c.seal = (struct neb_seal){&s->self, test_sign, test_verify};
+    struct neb_round_boot boot = {.mark = s->mark.data,
+                                  .mark_length = s->mark.len,
+                                  .applied = &zero,
+                                  .merged = &zero,
+                                  .open = &none,
+                                  .work = &zero};
+    assert_ok(neb__round_create(&c, &boot, &s->r));
+}
+
+static void solo_start(struct solo *s)
+{
+    solo_create(s, 0, (struct neb_members){1, 3, 3, 3, 0});
+    solo_run(s, 10000);
+}
+
+static void solo_stop(struct solo *s)
+{
+    neb__round_destroy(s->r);
+    neb__buf_free(&s->mark);
+    neb__buf_free(&s->letters);
+}
+
+static struct neb_round_status solo_status(const struct solo *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->r, &st);
+    return st;
+}
+
+static struct neb_order solo_order(const struct solo *s, struct neb_order o, unsigned signer)
+{
+    struct neb_round_status st = solo_status(s);
+    struct neb_seal seal = {&signer, test_sign, test_verify};
+    struct neb_hash genesis = {{0}};
+    o.signer = (uint16_t)signer;
+    if (!o.epoch) o.epoch = st.roster.epoch;
+    o.index = st.commit;
+    o.head = st.commit_hash;
+    assert_ok(neb__order_sign(&o, &genesis, &seal));
+    return o;
+}
+
+static void solo_give(struct solo *s, const struct neb_order *o)
+{
+    solo_event(s, (struct neb_event){.type = NEB_EV_OPERATOR, .order = o});
+    solo_run(s, 2000);
+}
+
+static void solo_conflict(struct solo *s)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_FRAME_MAX);
+    struct neb_frame f = {
+        .type = NEB_FRAME_GOODBYE, .from = 1, .epoch = solo_status(s).roster.epoch, .roster_id = 12345};
+    assert_ok(neb__frame_encode(&f, &b));
+    solo_event(s, (struct neb_event){.type = NEB_EV_FRAME, .site = 1, .bytes = b.data, .length = b.len});
+    neb__buf_free(&b);
+}
+
+/* A payload that is said to be elsewhere is asked for; one that is on its way already is waited for, not asked for again at
+ * once; and one that was applied is not fetched because of an old report. */
+static void payloads_are_not_fetched_twice(void **state)
+{
+    (void)state;
+    struct solo s;
+    const struct neb_hash hash = {{7}}, applied = {{9}};
+    solo_start(&s);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    neb__payload_heard(s.r, &hash)->have = neb__bit(1);
+    solo_run(&s, s.r->cfg.fetch_ms + 200);
+    assert_int_equal(neb__payload(s.r, &hash, false)->fetch_from, 1);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_COMING, .site = 1, .hash = hash});
+    solo_run(&s, s.r->cfg.fetch_ms + 500);
+    const struct payload *p = neb__payload(s.r, &hash, false);
+    assert_true(p->fetch_from == NEB_NO_SITE && !p->lack);
+    solo_run(&s, s.r->cfg.fetch_ms);
+    assert_int_equal(neb__payload(s.r, &hash, false)->fetch_from, 1); /* it did not come */
+
+    struct entry *log = s.r->log, entry = {.record = neb__record_new(1)};
+    uint64_t cursor = s.r->cursor;
+    entry.record->type = NEB_RECORD_ROUND;
+    entry.record->parcel[0].hash = applied;
+    s.r->log = &entry, s.r->cursor = 1;
+    assert_null(neb__payload_heard(s.r, &applied));
+    assert_non_null(neb__payload_heard(s.r, &hash));
+    s.r->log = log, s.r->cursor = cursor;
+    neb__free(entry.record);
+    solo_stop(&s);
+}
+
+/* A leader that meets another roster of its own epoch must not commit any more. */
+static void two_rosters_of_one_epoch_stop_commits(void **state)
+{
+    (void)state;
+    for (int conflict = 0; conflict < 2; conflict++) {
+        struct solo s;
+        solo_start(&s);
+        if (conflict) solo_conflict(&s);
+        struct neb_order o = solo_order(&s, (struct neb_order){.op = NEB_OP_ADMIT, .site = 2, .flags = 1}, 0);
+        solo_give(&s, &o);
+        struct neb_round_status st = solo_status(&s);
+        assert_int_equal(st.state, NEB_ROUND_LEAD);
+        assert_int_equal(st.commit, conflict ? 0 : 1);
+        assert_int_equal(s.notes, conflict);
+        assert_int_equal(st.roster.epoch, conflict ? 1 : 2);
+        solo_stop(&s);
+    }
+}
+
+static void orders_are_signed_and_hold_once(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    struct neb_order budget = solo_order(&s, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, 1);
+    solo_give(&s, &budget); /* by a site that may not */
+    assert_true(solo_status(&s).commit == 0 && s.notes == 1);
+    budget = solo_order(&s, budget, NEB_BY_OPERATOR);
+    struct neb_order changed = budget;
+    changed.value = 900;
+    solo_give(&s, &changed); /* the signature is of another value */
+    assert_true(solo_status(&s).commit == 0 && s.notes == 2);
+    solo_give(&s, &budget);
+    assert_true(solo_status(&s).commit == 1 && solo_status(&s).budget == 300 && s.notes == 2);
+    solo_give(&s, &budget); /* a second time: it names a record before the last order */
+    assert_true(solo_status(&s).commit == 1 && s.notes == 3);
+    struct neb_order off = solo_order(&s, (struct neb_order){.op = NEB_OP_SURVIVOR, .site = NEB_NO_SITE}, 0);
+    solo_give(&s, &off); /* votes are the operator's */
+    assert_int_equal(solo_status(&s).commit, 1);
+    off = solo_order(&s, off, NEB_BY_OPERATOR);
+    solo_give(&s, &off);
+    assert_true(solo_status(&s).commit == 2 && solo_status(&s).roster.heavy == NEB_NO_SITE);
+    solo_stop(&s);
+}
+
+static void deliver(struct solo *from)
+{
+    struct neb_buf b = from->letters;
+    neb__buf_init(&from->letters, 1 << 20);
+    for (size_t at = 0; at < b.len; at += 4 + neb__get32(b.data + at))
+        solo_event(from->other, (struct neb_event){.type = NEB_EV_FRAME,
+                                                   .site = (uint16_t)from->self,
+                                                   .bytes = b.data + at + 4,
+                                                   .length = neb__get32(b.data + at)});
+    neb__buf_free(&b);
+}
+
+static void pair_run(struct solo s[2], int64_t ms)
+{
+    for (int64_t end = s[0].now + ms; s[0].now < end;)
+        for (int i = 0; i < 2; i++) {
+            solo_run(&s[i], 100);
+            deliver(&s[i]);
+        }
+}
+
+/* A site that goes, of itself or by order, may have the only other copy of what is committed: its removal waits until those
+ * that stay have applied everything. Two cores, of which 0 leads and is slow to apply. */
+static void removals_wait_for_those_that_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        uint8_t op;
+        unsigned signer;
+    } ways[] = {{NEB_OP_LEAVE, 1}, {NEB_OP_EVICT, NEB_BY_OPERATOR}};
+    for (int way = 0; way < 2; way++) {
+        struct solo s[2];
+        const struct neb_parcel parcel = {.c1 = 1, .k = 1, .tau = 1, .weight = 1, .length = 10};
+        for (unsigned i = 0; i < 2; i++) solo_create(&s[i], i, (struct neb_members){1, 3, 3, 1, NEB_NO_SITE});
+        s[0].other = &s[1], s[1].other = &s[0], s[1].applies = true;
+        for (int i = 0; i < 2; i++)
+            solo_event(&s[i], (struct neb_event){.type = NEB_EV_PEER_UP, .site = (uint16_t)!i});
+        pair_run(s, 10000);
+        assert_int_equal(solo_status(&s[0]).state, NEB_ROUND_LEAD);
+        for (int i = 0; i < 2; i++)
+            solo_event(&s[i], (struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &parcel, .hash = {{7}}});
+        pair_run(s, 2000);
+        assert_true(solo_status(&s[0]).commit == 1 && solo_status(&s[0]).applied == 0);
+        assert_true(solo_status(&s[1]).applied == 1);
+        struct neb_order o =
+            solo_order(&s[0], (struct neb_order){.op = ways[way].op, .site = 1}, ways[way].signer);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+        pair_run(s, 3000);
+        struct neb_round_status st = solo_status(&s[0]);
+        if (st.head != 1 || st.roster.members != 3) fail_msg("way %d: removed before all is applied", way);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_APPLIED, .index = 1});
+        pair_run(s, 3000);
+        st = solo_status(&s[0]);
+        assert_true(st.applied >= 1 && st.commit == 2 && st.roster.epoch == 2);
+        assert_true(st.roster.members == 1 && st.roster.voters == 1);
+        for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    }
+}
+
+static void force_and_adopt_name_a_history(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    struct neb_members alone = {3, 1, 1, 1, NEB_NO_SITE};
+    struct neb_order force = {.op = NEB_OP_FORCE, .epoch = 3, .roster = alone};
+    struct neb_order early = solo_order(&s, force, NEB_BY_OPERATOR);
+    struct neb_order budget = solo_order(&s, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, 0);
+    solo_give(&s, &budget);
+    solo_give(&s, &early); /* this site has committed more than its author knew */
+    assert_true(solo_status(&s).roster.epoch == 1 && s.notes == 1);
+    struct neb_order other = force;
+    other = solo_order(&s, other, NEB_BY_OPERATOR);
+    solo_conflict(&s);
+    solo_give(&s, &other); /* among contradicting rosters only an adoption chooses */
+    assert_true(solo_status(&s).roster.epoch == 1 && s.notes == 3);
+    struct neb_order adopt =
+        solo_order(&s, (struct neb_order){.op = NEB_OP_ADOPT, .epoch = 3, .roster = alone}, NEB_BY_OPERATOR);
+    solo_give(&s, &adopt);
+    solo_run(&s, 10000);
+    assert_true(solo_status(&s).roster.epoch == 3 && solo_status(&s).commit == 2 && !s.halts);
+    struct neb_order wrong = {
+        .op = NEB_OP_ADOPT, .epoch = 5, .roster = {5, 1, 1, 1, NEB_NO_SITE}, .index = 1};
+    unsigned operator_id = NEB_BY_OPERATOR;
+    struct neb_hash genesis = {{0}};
+    wrong.signer = NEB_BY_OPERATOR;
+    assert_ok(neb__order_sign(&wrong, &genesis, &(struct neb_seal){&operator_id, test_sign, test_verify}));
+    solo_give(&s, &wrong); /* another history was adopted */
+    assert_true(s.halts == 1 && solo_status(&s).state == NEB_ROUND_HALTED);
+    solo_stop(&s);
+}
+
+/* A root that arrives with a ping is trusted only under signatures of voters with a quorum. Site 0 has two votes. */
+static void roots_are_trusted_by_signatures(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    for (int way = 0; way < 4; way++) { /* none, a forged one, too few votes, enough */
+        uint8_t b[2 * NEB_HASH_SIZE + 8] = {0};
+        struct neb_frame_cert cert = {.site = way == 2 ? 1 : 0};
+        struct neb_frame f = {.type = NEB_FRAME_PING, .roots = 1, .certs = way ? 1 : 0, .cert = &cert};
+        unsigned signer = cert.site;
+        f.trusted[0].index = (uint64_t)way + 1;
+        f.trusted[0].root.b[0] = 7;
+        neb__put64(b + NEB_HASH_SIZE, f.trusted[0].index);
+        b[NEB_HASH_SIZE + 8] = 7;
+        assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, cert.signature));
+        if (way == 1) cert.signature[3] ^= 1;
+        neb__roots_pinged(s.r, &f);
+        const struct root *at = neb__root_at(s.r, f.trusted[0].index);
+        assert_non_null(at);
+        assert_int_equal(at->trusted, way == 3);
+    }
+    solo_stop(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(payloads_are_not_fetched_twice),
+        cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
+        cmocka_unit_test(orders_are_signed_and_hold_once),
+        cmocka_unit_test(removals_wait_for_those_that_stay),
+        cmocka_unit_test(force_and_adopt_name_a_history),
+        cmocka_unit_test(roots_are_trusted_by_signatures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
