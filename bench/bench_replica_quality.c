@@ -18,7 +18,7 @@
  * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
  *
  * `--job FILE [key=value …]` takes model, text, steps, batches, learning rates and the outer step from a job instead: what its
- * replica run would learn on a line of a given delay, without the line. `--sync no` leaves out the synchronous arm. */
+ * replica run would learn on a line of a given delay, without the line. `--no-sync` leaves out the synchronous arm. */
 #include "bench.h"
 #include "real_text.h"
 #include "warm_start.h"
@@ -71,7 +71,13 @@ static const struct neb_opt table[] = {
     NEB_OPT_END,
 };
 
-enum { REPLICAS = 2, SEEDS_MAX = 8, SETTINGS_MAX = 8, EVAL = 100 /* batches, unless full */ };
+enum {
+    REPLICAS = 2,
+    SEEDS_MAX = 8,
+    SETTINGS_MAX = 8,
+    FRAGMENTS_MAX = 64,
+    EVAL = 100 /* batches, unless full */
+};
 static const double goodput = 100e6 / 8; /* of the line for which the lossless stage decides */
 
 struct setting {
@@ -328,6 +334,9 @@ static neb_status open_job(struct run *r, char *const *words, int n)
     if (s == NEB_OK && o->warmup >= j->train.steps)
         s = neb__fail(NEB_ERR_INVALID, "--warmup %d leaves none of the job's %d steps", (int)o->warmup,
                       (int)j->train.steps);
+    if (s == NEB_OK && (j->wan.fragments < 1 || j->wan.fragments > FRAGMENTS_MAX))
+        s = neb__fail(NEB_ERR_INVALID, "the job's %d fragments are not 1 to %d", (int)j->wan.fragments,
+                      FRAGMENTS_MAX);
     if (s == NEB_OK) s = neb__data_prepare(j, &r->data);
     if (s != NEB_OK) {
         neb__job_free(j);
@@ -423,7 +432,7 @@ static int run(int argc, char **argv)
     const struct options *o = &r.opt;
     if (neb__opts_args(table, &r.opt, argc, argv, &positional) != NEB_OK || (positional && !o->job) ||
         o->seeds < 1 || o->seeds > SEEDS_MAX || o->steps < 1 || o->warmup < !o->job || o->fragments < 1 ||
-        o->fragments > 64 || o->delay < 1) {
+        o->fragments > FRAGMENTS_MAX || o->delay < 1) {
         neb__opts_help(table, stderr);
         release(&r);
         return 2;

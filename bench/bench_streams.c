@@ -2,8 +2,8 @@
  *
  * Two arms, in turns, the laboratory's emulator running in both: the job over the line, and the same two sites at the same
  * time with a recorded stream instead of each other (the feeding site makes its items, which are there already; the fed one
- * reads them). Which of the two comes first changes from turn to turn. In `relay` the discriminator is the slower site, in `tutor` the student. A rate counts from the first step
- * to the last, waiting included.
+ * reads them). Which of the two comes first changes from turn to turn. In `relay` the discriminator is the slower site, in
+ * `tutor` the student. A rate counts from the first step to the last, waiting included.
  *
  *     efficiency.JOB.LINE   rate of the slower site over the line as a share of its rate on the record
  *     work.JOB.LINE         the same by its processor time instead of by the clock: what a token costs it on the record over what it

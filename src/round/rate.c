@@ -122,8 +122,8 @@ static double line_rate(const struct line *l) /* infinite: nothing known */
     return l->count && l->sample[0] == 0 ? 0 : least;
 }
 
-static double line_best(
-    const struct line *l) /* the most of the samples: less than that is not a moment's weakness */
+/* The most of the samples: less than that is not a moment's weakness. */
+static double line_best(const struct line *l)
 {
     double most = l->count ? 0 : INFINITY;
     for (int i = 0; i < l->count; i++) most = fmax(most, l->sample[i]);

@@ -2,8 +2,8 @@
 #
 # Arms: mixed (rate of the GPU site beside a CPU site, against both alone at the same time; roots), quality (25 M parameters,
 # 20,000 steps, two sites on one GPU, int4 and sparse2.k256, against one site with both batches in one and several learning rates;
-# all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM, …, $TOKENS: of a site's batch), tutor (Transformer-Tiny taught by a model on its own site and by one on another, the same
-# steps; wants the models of `transfer` in OUT).
+# all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM, …, $TOKENS: of a site's batch), tutor
+# (Transformer-Tiny taught by a model on its own site and by one on another, the same steps; wants the models of `transfer` in OUT).
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
