@@ -7,8 +7,8 @@
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
-lrs=${LRS:-5e-4,7e-4}
-two=${TWO:-int4:5e-4:0.7:0.6,sparse2.k256:5e-4:1:0}
+lrs=${LRS-5e-4,7e-4}
+two=${TWO-int4:5e-4:0.7:0.6,sparse2.k256:5e-4:1:0}
 tokens=${TOKENS:-2048} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
