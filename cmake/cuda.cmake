@@ -20,7 +20,7 @@ foreach(source ${NEB_CUDA_SOURCES})
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     add_custom_command(OUTPUT ${object}
         COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-        COMMAND ${CCACHE} ${NEB_NVCC} ${NEB_NVCC_FLAGS} -MD -MF ${object}.d -c ${source} -o ${object}
+        COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${NEB_NVCC} ${NEB_NVCC_FLAGS} -MD -MF ${object}.d -c ${source} -o ${object}
         DEPENDS ${source} DEPFILE ${object}.d COMMENT "CUDA ${name}.cu" VERBATIM)
     list(APPEND objects ${object})
 endforeach()
