@@ -4,14 +4,15 @@ lower() {
     LC_ALL=C tr A-Z a-z | LC_ALL=C sed -f "$home/tools/science.d/tokenise.sed"
 }
 
-# A sentence a line of the novels; pairs side by side again.
+# make_lower [LANG …]: a sentence a line of the novels; pairs side by side again.
 make_lower() {
     local l p
+    [ $# -gt 0 ] || set -- en de fr
     mkdir -p lower
-    for l in en de fr; do
+    for l; do
         [ -f lower/eltec.$l.txt ] || { sed 's/\([.!?]\) \([A-Z]\)/\1\n\2/g' data/mono/eltec.$l.txt | lower > lower/eltec.$l.tmp &&
             mv lower/eltec.$l.tmp lower/eltec.$l.txt; } &
-        [ -f lower/commonvoice.$l.txt ] || { lower < data/mono/commonvoice.$l.txt > lower/commonvoice.$l.tmp &&
+        [ -f lower/commonvoice.$l.txt ] || [ ! -f data/mono/commonvoice.$l.txt ] || { lower < data/mono/commonvoice.$l.txt > lower/commonvoice.$l.tmp &&
             mv lower/commonvoice.$l.tmp lower/commonvoice.$l.txt; } &
     done
     for p in en-de en-fr de-fr; do

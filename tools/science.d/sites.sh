@@ -2,13 +2,13 @@
 #
 # Arms: mixed (rate of the GPU site beside a CPU site, against both alone at the same time; roots), quality (25 M parameters,
 # 20,000 steps, two sites on one GPU, int4 and sparse2.k256, against one site with both batches in one and several learning rates;
-# all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM, …, $TOKENS: of a site's batch), tutor
+# all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM:H, …, $TOKENS: of a site's batch), tutor
 # (Transformer-Tiny taught by a model on its own site and by one on another, the same steps; wants the models of `transfer` in OUT).
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
 lrs=${LRS-5e-4,7e-4}
-two=${TWO-int4:5e-4:0.7:0.6,sparse2.k256:5e-4:1:0}
+two=${TWO-int4:5e-4:0.7:0.6:100,sparse2.k256:5e-4:0.7:0.6:100}
 tokens=${TOKENS:-2048} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
@@ -16,13 +16,15 @@ has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 make_sites_text() {
     local l
     [ -f sites/valid.txt ] && return 0
-    make_lower
+    make_lower en de fr es cs ru
     mkdir -p sites
     { cat lower/eltec.en.txt lower/commonvoice.en.txt; cut -f1 lower/en-de.tsv; } > sites/en.all
     { cat lower/eltec.de.txt lower/commonvoice.de.txt; cut -f2 lower/en-de.tsv; } > sites/de.all
     { cat lower/eltec.fr.txt lower/commonvoice.fr.txt; cut -f2 lower/en-fr.tsv; } > sites/fr.all
-    for l in en de fr; do awk 'NR % 200' sites/$l.all > sites/$l.train.txt; done
-    awk 'FNR % 200 == 0' sites/en.all sites/de.all sites/fr.all > sites/valid.tmp && mv sites/valid.tmp sites/valid.txt
+    for l in es cs; do cat lower/eltec.$l.txt lower/commonvoice.$l.txt > sites/$l.all; done
+    cat lower/eltec.ru.txt > sites/ru.all
+    for l in en de fr es cs ru; do awk 'NR % 200' sites/$l.all > sites/$l.train.txt; done
+    awk 'FNR % 200 == 0' sites/??.all > sites/valid.tmp && mv sites/valid.tmp sites/valid.txt
 }
 
 # Tokens a second between the first and the last line of a log, so without starting; lines show the mean so far.
@@ -64,10 +66,10 @@ one_site() {
 }
 
 two_sites() { # SETTING PORT
-    local rung lr outer momentum name=sites/${1//:/-}
-    IFS=: read -r rung lr outer momentum <<< "$1"
+    local rung lr outer momentum h name=sites/${1//:/-}
+    IFS=: read -r rung lr outer momentum h <<< "$1"
     laboratory "$name" sites-replica "$2" seed=1 wan.rung="$rung" train.lr="$lr" wan.outer_lr="$outer" \
-        wan.outer_momentum="$momentum" train.tokens="$tokens" || return 1
+        wan.outer_momentum="$momentum" wan.interval="${h:-100}" train.tokens="$tokens" || return 1
     held_out "$1" "$name/berlin"
     result "$1" 1 records "$(state_root "$name/berlin/log" | cut -d' ' -f1)"
     clock "$1: $(grep 'state root' "$name/berlin/log" | tail -n 1 | cut -c1-160)"
@@ -85,7 +87,9 @@ tutor() {
 }
 
 tokenizer transfer
-[ -f cache/transfer/tokenizer.model ] || die "no tokenizer: --tokenizers DIR with transfer.model, or run transfer first"
+tokenizer sites
+has tutor && [ ! -f cache/transfer/tokenizer.model ] &&
+    die "no tokenizer: --tokenizers DIR with transfer.model, or run transfer first"
 make_sites_text
 prepare sites/replica sites-replica || exit 1
 if has mixed; then mixed || failed=1; fi
