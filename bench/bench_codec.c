@@ -1,12 +1,12 @@
 /* bench_codec.c: what each rung costs and saves.
  *
- * Speed: encode (with residual) and decode on one core over ranges far larger than the caches, as a ratio to memcpy
+ * Speed: encode (with what is left out) and decode on one core over ranges far larger than the caches, as a ratio to memcpy
  * of the same range, interleaved with it; beside them zstd -1 on the fp32 bytes. Size and error: on Gaussian data, on
  * heavy-tailed data and, with --real FILE, on deltas captured from training (tests/data/delta.nc; how it was made:
  * `nebula-i bench codec-training --capture FILE`).
  *
  * Error after 50 rounds: |sum of deltas - sum of decoded| / |sum of deltas|, the deltas a fixed direction plus fresh
- * noise, with the residual fed back and without. The entropy floor of a sparse payload is log2 C(chunk, kept) for the
+ * noise, with what is left out kept for the next round and without. The entropy floor of a sparse payload is log2 C(chunk, kept) for the
  * positions, one bit a sign and the entropy of the magnitudes. */
 #include "bench.h"
 #include "base/clock.h"
@@ -41,8 +41,8 @@ enum { ROUNDS = 50, SMALL = 1 << 18 };
 struct bench {
     struct options opt;
     struct neb_figures *figures;
-    float *delta, *residual, *next; /* (values) */
-    float *real;                    /* (real_rounds, SMALL), or NULL */
+    float *delta, *next; /* (values) */
+    float *real;         /* (real_rounds, SMALL), or NULL */
     int real_rounds;
     struct neb_buf out;
 };
@@ -81,14 +81,10 @@ static void fill_large(struct bench *b)
     size_t n = (size_t)b->opt.values;
     size_t first = n < SMALL * 8 ? n : SMALL * 8;
     struct neb_rng rng = {3};
-    for (size_t i = 0; i < first; i++) {
-        b->delta[i] = (float)(1e-3 * neb__rng_normal(&rng));
-        b->residual[i] = (float)(3e-4 * neb__rng_normal(&rng));
-    }
+    for (size_t i = 0; i < first; i++) b->delta[i] = (float)(1e-3 * neb__rng_normal(&rng));
     for (size_t i = first; i < n; i++) {
         float f = i / first % 2 ? -1.0f : 1.0f;
         b->delta[i] = b->delta[i - first] * f;
-        b->residual[i] = b->residual[i - first];
     }
     memset(b->next, 0, n * sizeof *b->next);
 }
@@ -105,8 +101,7 @@ static neb_status speed(struct bench *b, const struct neb_rung *rung)
     size_t n = (size_t)b->opt.values;
     int repeat = (int)b->opt.repeat;
     double enc[32], dec[32], copy[32];
-    struct neb_codec_input in = {b->delta, b->residual, n,   rung->cls == NEB_SPARSE ? 0.95f : 1.0f,
-                                 NULL,     1,           NULL};
+    struct neb_codec_input in = {.z = b->delta, .n = n, .members = 1};
     float *scales = NULL;
     if (rung->kind == NEB_RUNG_EXTERN) {
         size_t count = n / NEB_CODEC_EXT_BLOCK + 1;
@@ -238,9 +233,13 @@ static neb_status fifty_rounds(struct bench *b, const struct neb_rung *rung, enu
     neb_status s = NEB_OK;
     for (int round = 0; s == NEB_OK && round < ROUNDS; round++) {
         fill(b, source, round, SMALL, d);
-        for (int mode = 0; s == NEB_OK && mode < 2; mode++) { /* without, with feedback */
-            struct neb_codec_input in = {
-                d, mode ? e : NULL, SMALL, 1.0f, rung->kind == NEB_RUNG_EXTERN ? scales : NULL, 1, NULL};
+        for (int i = 0; i < SMALL; i++) e[i] += d[i];
+        for (int mode = 0; s == NEB_OK && mode < 2;
+             mode++) { /* what is left out is lost; stays for the next round */
+            struct neb_codec_input in = {.z = mode ? e : d,
+                                         .n = SMALL,
+                                         .scales = rung->kind == NEB_RUNG_EXTERN ? scales : NULL,
+                                         .members = 1};
             neb__buf_clear(&b->out);
             s = neb__codec_encode(rung, &in, r, NULL, &b->out);
             if (s == NEB_OK) s = neb__codec_decode(b->out.data, b->out.len, in.scales, SMALL, c);
@@ -282,7 +281,7 @@ static neb_status quality(struct bench *b, const struct neb_rung *rung, enum sou
     figure(b, rung->name, what, f.once, "", NEB_REPORT, 0);
     snprintf(what, sizeof what, "%s.error50", src);
     figure(b, rung->name, what, f.without, "", NEB_REPORT, 0);
-    snprintf(what, sizeof what, "%s.error50_feedback", src);
+    snprintf(what, sizeof what, "%s.error50_kept", src);
     figure(b, rung->name, what, f.with, "", NEB_REPORT, 0);
     return NEB_OK;
 }
@@ -290,7 +289,7 @@ static neb_status quality(struct bench *b, const struct neb_rung *rung, enum sou
 /* The lossless stage behind a dense rung: bytes saved at a slow line. */
 static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
 {
-    struct neb_codec_input in = {b->delta, b->residual, SMALL * 4, 1.0f, NULL, 1, NULL};
+    struct neb_codec_input in = {.z = b->delta, .n = SMALL * 4};
     size_t gain = 0;
     neb__buf_clear(&b->out);
     if (b->opt.values < (int64_t)in.n) return NEB_OK;
@@ -351,12 +350,11 @@ static int run(int argc, char **argv)
     }
     size_t bytes = (size_t)b.opt.values * sizeof(float);
     b.delta = neb__aligned(bytes);
-    b.residual = neb__aligned(bytes);
     b.next = neb__aligned(bytes);
     b.figures = neb__figures_begin("codec", json);
     neb__buf_init(&b.out, bytes + (1 << 20));
     int status = 1;
-    if (!b.delta || !b.residual || !b.next || !b.figures)
+    if (!b.delta || !b.next || !b.figures)
         fprintf(stderr, "nebula-i bench codec: no memory for %zu bytes; try --values\n", 3 * bytes);
     else if (measure(&b) == NEB_OK)
         status = 0;
@@ -364,7 +362,6 @@ static int run(int argc, char **argv)
     neb__buf_free(&b.out);
     neb__free(b.real);
     neb__free(b.next);
-    neb__free(b.residual);
     neb__free(b.delta);
     neb__opts_free(table, &b.opt);
     return status;

@@ -1,8 +1,8 @@
 /* bench_codec_training.c: what the codec does to a training, and to nothing else.
  *
  * Two replicas of mlm-mini (BERT, 4 layers of 256, vocabulary 8000) train on real text with local steps; every H steps
- * their deltas go through a rung with error feedback and the class's own outer rule (dense: Nesterov 0.7 / 0.9; sparse:
- * averaging with a feedback of 0.95) makes the next common parameters. Each rung is compared with the same local-step
+ * their deltas go through a rung and the class's own outer rule (dense: Nesterov 0.7 / 0.9; sparse: averaging) makes the
+ * next common parameters; what a rung leaves out stays in the replica, and is committed exactly at the end. Each rung is compared with the same local-step
  * run, with the same outer rule, data and masks, in which the deltas are not compressed. Before, both replicas share
  * 500 synchronous steps (one optimizer, batches of both together). The figure is the held-out loss of the common
  * parameters against that of the uncompressed run, in percent, the mean over the seeds; beside it the spread.
@@ -69,8 +69,8 @@ struct run {
     struct neb_data data;
     size_t n; /* values */
     struct neb_warm_start warm;
-    float *theta, *momentum, *sum, *x, *d, *c, *next; /* (n) */
-    float *e[REPLICAS];
+    float *theta, *momentum, *sum, *x, *d, *c; /* (n) */
+    float *left[REPLICAS];                     /* what the code left out */
     struct neb_buf payload, kept;
     double loss[VARIANTS][MAX_SEEDS], bytes[VARIANTS];
 };
@@ -81,7 +81,7 @@ static neb_status allocate(struct run *r)
 {
     if (r->n) return NEB_OK;
     r->n = r->warm.n;
-    float **all[] = {&r->theta, &r->momentum, &r->sum, &r->x, &r->d, &r->c, &r->next, &r->e[0], &r->e[1]};
+    float **all[] = {&r->theta, &r->momentum, &r->sum, &r->x, &r->d, &r->c, &r->left[0], &r->left[1]};
     bool ok = true;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         ok &= !!(*all[i] = neb__aligned(r->n * sizeof(float)));
@@ -121,12 +121,10 @@ static neb_status outer_round(struct run *r, int v, int round, struct neb_work *
         for (size_t j = 0; j < r->n; j++) r->d[j] = r->x[j] - r->theta[j];
         const float *sent = r->d;
         if (var->rung) {
-            struct neb_codec_input in = {.delta = r->d, .residual = r->e[i], .n = r->n};
-            in.feedback = var->average ? 0.95f : 1.0f;
+            struct neb_codec_input in = {.z = r->d, .n = r->n};
             neb__buf_clear(&r->payload);
-            NEB_TRY(neb__codec_encode(neb__rung_by_name(var->rung), &in, r->next, NULL, &r->payload));
+            NEB_TRY(neb__codec_encode(neb__rung_by_name(var->rung), &in, r->left[i], NULL, &r->payload));
             NEB_TRY(neb__codec_decode(r->payload.data, r->payload.len, NULL, r->n, r->c));
-            memcpy(r->e[i], r->next, r->n * sizeof(float));
             sent = r->c;
             r->bytes[v] = (double)r->payload.len;
         } else if (i == 0 && v == 0) {
@@ -138,7 +136,10 @@ static neb_status outer_round(struct run *r, int v, int round, struct neb_work *
         float g = r->sum[j], m = r->momentum[j] = var->average ? 0 : 0.9f * r->momentum[j] + g;
         r->theta[j] += var->average ? g : 0.7f * (g + 0.9f * m);
     }
-    for (int i = 0; i < REPLICAS; i++) NEB_TRY(neb__resume_write_params(w[i], r->theta));
+    for (int i = 0; i < REPLICAS; i++) {
+        for (size_t j = 0; j < r->n; j++) r->x[j] = r->theta[j] + r->left[i][j];
+        NEB_TRY(neb__resume_write_params(w[i], r->x));
+    }
     return NEB_OK;
 }
 
@@ -148,7 +149,7 @@ static neb_status train_variant(struct run *r, int v, struct neb_work *const w[R
     memcpy(r->theta, r->warm.x, r->n * sizeof(float));
     memset(r->momentum, 0, r->n * sizeof(float));
     for (int i = 0; i < REPLICAS; i++) {
-        memset(r->e[i], 0, r->n * sizeof(float));
+        memset(r->left[i], 0, r->n * sizeof(float));
         NEB_TRY(neb__warm_load(&r->warm, w[i]));
     }
     for (int64_t at = 0; at < r->opt.steps; at += r->opt.h) {
@@ -156,6 +157,9 @@ static neb_status train_variant(struct run *r, int v, struct neb_work *const w[R
         for (int i = 0; i < REPLICAS; i++) NEB_TRY(neb__warm_steps(&r->warm, w[i], from, from + r->opt.h));
         NEB_TRY(outer_round(r, v, (int)(at / r->opt.h), w));
     }
+    for (size_t j = 0; j < r->n; j++) /* the end of a run: what is left is committed exactly */
+        r->theta[j] += 0.5f * (r->left[0][j] + r->left[1][j]);
+    NEB_TRY(neb__resume_write_params(w[0], r->theta));
     NEB_TRY(neb__work_eval(w[0], "valid", 0, &eval));
     *loss = eval.loss;
     return NEB_OK;
@@ -221,8 +225,8 @@ static void report(const struct run *r, struct neb_figures *f)
 static neb_status write_capture(struct run *r)
 {
     if (!r->kept.len) return NEB_OK;
-    struct neb_codec_input in = {
-        .delta = (const float *)(const void *)r->kept.data, .n = r->kept.len / sizeof(float), .feedback = 1};
+    struct neb_codec_input in = {.z = (const float *)(const void *)r->kept.data,
+                                 .n = r->kept.len / sizeof(float)};
     neb__buf_clear(&r->payload);
     NEB_TRY(neb__codec_encode(neb__rung_by_name("bf16"), &in, NULL, NULL, &r->payload));
     return neb__file_replace(r->opt.capture, r->payload.data, r->payload.len, 0644);
@@ -255,7 +259,7 @@ static neb_status measure(struct run *r)
 
 static void release(struct run *r)
 {
-    float *all[] = {r->theta, r->momentum, r->sum, r->x, r->d, r->c, r->next, r->e[0], r->e[1]};
+    float *all[] = {r->theta, r->momentum, r->sum, r->x, r->d, r->c, r->left[0], r->left[1]};
     neb__warm_free(&r->warm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
     neb__buf_free(&r->payload);

@@ -2,7 +2,7 @@
  *
  * Two replicas of an encoder train on real text as two sites do: local steps; every H steps each fragment's delta is
  * captured, coded, and some steps later (the line's time) merged, in the session's own arithmetic (outer/outer.c,
- * outer/site.c: residual in bfloat16, the class's outer rule). Synchronous training is one optimizer with the batches of
+ * outer/site.c). Synchronous training is one optimizer with the batches of
  * both in one. Both begin behind the same synchronous warm-up, with the same schedule, and make the same number of steps; at the
  * end of a replica run what is left is committed exactly, as at the end of a run. One process, one seed, one result: no clock
  * takes part.
@@ -66,8 +66,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, fragments, NEB_OPT_INT, "4", NULL, "of the parameters; never more than H"),
     NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "from capture to merge"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
-    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "dense rungs: outer learning rate"),
-    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL, "dense rungs: outer momentum"),
+    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
+    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
     NEB_OPT_END,
 };
 
@@ -89,8 +89,7 @@ struct setting {
 
 struct site {
     struct neb_work *work;
-    float *d;    /* (n) deltas of open parcels, then their edits */
-    uint16_t *e; /* (n) */
+    float *d; /* (n) deltas of open parcels, then their edits */
     struct neb_buf parcel;
 };
 
@@ -103,7 +102,7 @@ struct run {
     double sync[SEEDS_MAX];
     size_t n;
     struct neb_warm_start warm;
-    float *x, *wide, *next, *moved, *decoded[REPLICAS]; /* (n) */
+    float *x, *moved, *decoded[REPLICAS]; /* (n) */
     struct site site[REPLICAS];
     struct neb_outer *outer; /* one cell a fragment */
 };
@@ -137,12 +136,10 @@ static neb_status allocate(struct run *r)
 {
     if (r->n) return NEB_OK;
     r->n = r->warm.n;
-    float **all[] = {&r->x,          &r->wide,       &r->next,      &r->moved,
-                     &r->decoded[0], &r->decoded[1], &r->site[0].d, &r->site[1].d};
+    float **all[] = {&r->x, &r->moved, &r->decoded[0], &r->decoded[1], &r->site[0].d, &r->site[1].d};
     bool ok = true;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         ok &= !!(*all[i] = neb__aligned(r->n * sizeof(float)));
-    for (int i = 0; i < REPLICAS; i++) ok &= !!(r->site[i].e = neb__aligned(r->n * sizeof(uint16_t)));
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
 }
 
@@ -167,22 +164,16 @@ static neb_status synchronous(struct run *r, double *loss)
 
 /* ---- replicas -------------------------------------------------------------------------------------------------- */
 
-static float feedback(const struct setting *t)
-{
-    return t->rung->cls == NEB_SPARSE ? NEB_SPARSE_FEEDBACK : 1;
-}
-
 /* A site's parcel of a fragment; x holds its parameters. */
 static neb_status capture(struct run *r, struct setting *t, int i, uint32_t f)
 {
     size_t first, n = neb__outer_cell(r->outer, f, &first), gain;
     struct site *s = &r->site[i];
     memcpy(s->d + first, r->x + first, n * sizeof(float));
-    (void)neb__site_delta(s->d + first, r->outer->theta + first, s->e + first, n);
-    neb__site_widen(s->e + first, n, r->wide);
-    struct neb_codec_input in = {.delta = s->d + first, .residual = r->wide, .n = n, .feedback = feedback(t)};
+    (void)neb__site_delta(s->d + first, r->outer->theta + first, n);
+    struct neb_codec_input in = {.z = s->d + first, .n = n};
     neb__buf_clear(&s->parcel);
-    NEB_TRY(neb__codec_encode(t->rung, &in, r->next, NULL, &s->parcel));
+    NEB_TRY(neb__codec_encode(t->rung, &in, NULL, NULL, &s->parcel));
     NEB_TRY(neb__codec_squeeze(&s->parcel, 0, goodput, &gain));
     t->bytes += (double)s->parcel.len + NEB_PARCEL_SIZE;
     return neb__codec_decode(s->parcel.data, s->parcel.len, NULL, n, r->decoded[i] + first);
@@ -206,26 +197,23 @@ static void outer_step(struct run *r, uint32_t f, bool average)
     neb__outer_apply(r->outer, f, &step, &finite);
 }
 
-static void merge(struct run *r, const struct setting *t, int i, uint32_t f)
+static void merge(struct run *r, int i, uint32_t f)
 {
     size_t first, n = neb__outer_cell(r->outer, f, &first);
     struct site *s = &r->site[i];
-    neb__site_take(s->d + first, s->e + first, r->moved + first, r->decoded[i] + first, feedback(t), n);
+    neb__site_take(s->d + first, r->moved + first, r->decoded[i] + first, n);
     for (size_t k = first; k < first + n; k++) r->x[k] += s->d[k];
 }
 
-/* The end of a run: what is left is committed exactly; a sparse residual is dropped. */
-static neb_status flush(struct run *r, const struct setting *t)
+/* The end of a run: what is left is committed exactly. */
+static neb_status flush(struct run *r)
 {
     for (uint32_t f = 0; f < r->outer->cells; f++) {
         size_t first, n = neb__outer_cell(r->outer, f, &first);
         for (int i = 0; i < REPLICAS; i++) {
             struct site *s = &r->site[i];
             NEB_TRY(neb__resume_read_params(s->work, r->x));
-            neb__site_widen(s->e + first, n, r->wide);
-            for (size_t k = 0; k < n; k++)
-                r->decoded[i][first + k] = r->x[first + k] - r->outer->theta[first + k] +
-                                           (t->rung->cls == NEB_SPARSE ? 0 : r->wide[k]);
+            for (size_t k = first; k < first + n; k++) r->decoded[i][k] = r->x[k] - r->outer->theta[k];
         }
         outer_step(r, f, true);
     }
@@ -244,11 +232,11 @@ static neb_status exchange(struct run *r, struct setting *t, int64_t at)
     }
     if (!captures && !merges) return NEB_OK;
     for (uint32_t f = 0; f < r->outer->cells; f++)
-        if (merges >> f & 1) outer_step(r, f, t->rung->cls == NEB_SPARSE);
+        if (merges >> f & 1) outer_step(r, f, false);
     for (int i = 0; i < REPLICAS; i++) {
         NEB_TRY(neb__resume_read_params(r->site[i].work, r->x));
         for (uint32_t f = 0; f < r->outer->cells; f++) {
-            if (merges >> f & 1) merge(r, t, i, f);
+            if (merges >> f & 1) merge(r, i, f);
             if (captures >> f & 1) NEB_TRY(capture(r, t, i, f));
         }
         if (merges) NEB_TRY(neb__resume_write_params(r->site[i].work, r->x));
@@ -272,7 +260,6 @@ static neb_status begin(struct run *r, struct setting *t, uint32_t fragments)
     NEB_TRY(neb__outer_create((uint32_t)((r->n + fragments - 1) / fragments), r->warm.x, r->n, &r->outer));
     for (int i = 0; i < REPLICAS; i++) {
         struct site *s = &r->site[i];
-        memset(s->e, 0, r->n * sizeof *s->e);
         NEB_TRY(neb__work_open(&r->job, &r->data, i, REPLICAS, NULL, &s->work));
         NEB_TRY(neb__warm_load(&r->warm, s->work));
     }
@@ -285,7 +272,7 @@ static neb_status replicas(struct run *r, struct setting *t, double *loss)
     struct neb_work_eval eval;
     neb_status s = begin(r, t, fragments);
     if (s == NEB_OK) s = train(r, t);
-    if (s == NEB_OK) s = flush(r, t);
+    if (s == NEB_OK) s = flush(r);
     if (s == NEB_OK) s = neb__resume_write_params(r->site[0].work, r->outer->theta);
     if (s == NEB_OK) s = neb__work_eval(r->site[0].work, "valid", eval_batches(r), &eval);
     if (s == NEB_OK) *loss = eval.loss;
@@ -410,14 +397,10 @@ static void report(const struct run *r, struct neb_figures *f)
 
 static void release(struct run *r)
 {
-    float *all[] = {r->x,          r->wide,       r->next,      r->moved,
-                    r->decoded[0], r->decoded[1], r->site[0].d, r->site[1].d};
+    float *all[] = {r->x, r->moved, r->decoded[0], r->decoded[1], r->site[0].d, r->site[1].d};
     neb__warm_free(&r->warm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
-    for (int i = 0; i < REPLICAS; i++) {
-        neb__free(r->site[i].e);
-        neb__buf_free(&r->site[i].parcel);
-    }
+    for (int i = 0; i < REPLICAS; i++) neb__buf_free(&r->site[i].parcel);
     neb__opts_free(table, &r->opt);
 }
 

@@ -529,8 +529,8 @@ static void configurations_are_checked(void **state)
 enum { DIM = 16384, SITES = 2 };
 
 /* Two sites train on gap + 0.17 gap^3 (gap = x - a), 30 % of it in a round; one value in 64 is all noise, as rows of
- * an embedding are, and sets the scale of its block. Levels a third of that noise apart push the other values to where
- * the cubic term no longer lets the outer momentum settle. Returns the mean squared gap. */
+ * an embedding are, and sets the scale of its block: the other values move by a third of that noise or not at all, and swing around their
+ * place. Returns the mean squared gap. */
 static double train(bool guarded, int rounds, double *worst)
 {
     struct neb_rate_config c = base_config();
@@ -541,10 +541,10 @@ static double train(bool guarded, int rounds, double *worst)
     c.no_guard = !guarded;
     struct sim s;
     sim_init(&s, &c, 1);
-    static float x[DIM], m[DIM], g[DIM], a[DIM], d[DIM], r[DIM], dec[DIM], e[SITES][DIM];
+    static float x[DIM], m[DIM], g[DIM], a[DIM], dec[DIM], u[SITES][DIM];
     memset(m, 0, sizeof m);
     memset(x, 0, sizeof x);
-    memset(e, 0, sizeof e);
+    memset(u, 0, sizeof u);
     struct neb_rng rng = {12};
     for (int i = 0; i < DIM; i++) a[i] = (float)neb__rng_normal(&rng);
     struct neb_buf out;
@@ -561,17 +561,16 @@ static double train(bool guarded, int rounds, double *worst)
         for (int site = 0; st == NEB_OK && site < SITES; site++) {
             struct neb_codec_stats stats;
             for (int i = 0; i < DIM; i++) {
-                float gap = x[i] - a[i], noise = (float)neb__rng_normal(&rng);
-                d[i] = i % 64 ? -0.3f * (gap + 0.17f * gap * gap * gap) + 0.01f * noise : 2.6f * noise;
+                float gap = x[i] + u[site][i] - a[i], noise = (float)neb__rng_normal(&rng);
+                u[site][i] += i % 64 ? -0.3f * (gap + 0.17f * gap * gap * gap) + 0.01f * noise : 2.6f * noise;
             }
-            struct neb_codec_input in = {d, e[site], DIM, 1.0f, NULL, 1, NULL};
+            struct neb_codec_input in = {u[site], DIM, NULL, 1, NULL};
             neb__buf_clear(&out);
-            st = neb__codec_encode(rung, &in, r, &stats, &out);
+            st = neb__codec_encode(rung, &in, NULL, &stats, &out);
             if (st != NEB_OK) break; /* beyond any float: it diverged */
             assert_ok(neb__codec_decode(out.data, out.len, NULL, DIM, dec));
-            memcpy(e[site], r, sizeof r);
-            for (int i = 0; i < DIM; i++) g[i] += 0.5f * dec[i];
-            delta += stats.delta_sq, residual += stats.residual_sq;
+            for (int i = 0; i < DIM; i++) u[site][i] -= dec[i], g[i] += 0.5f * dec[i];
+            delta += stats.z_sq, residual += stats.residual_sq;
         }
         loss = st == NEB_OK ? 0 : INFINITY;
         if (st != NEB_OK) break;
@@ -594,14 +593,14 @@ static double train(bool guarded, int rounds, double *worst)
     return loss;
 }
 
-static void a_forced_rung_diverges_without_the_guard(void **state)
+static void a_forced_rung_does_harm_without_the_guard(void **state)
 {
     (void)state;
     double worst;
     check_log_quiet();
     double without = train(false, 200, &worst);
     check_log_restore();
-    assert_true(without > 1e6); /* it began at 1 */
+    assert_true(without > 0.3); /* it began at 1 */
     double with = train(true, 200, &worst);
     assert_true(with < 0.1 && worst < 1);
 }
@@ -624,7 +623,7 @@ int main(void)
         cmocka_unit_test(residuals_and_losses_refuse_rungs),
         cmocka_unit_test(class_changes_are_proposed),
         cmocka_unit_test(configurations_are_checked),
-        cmocka_unit_test(a_forced_rung_diverges_without_the_guard),
+        cmocka_unit_test(a_forced_rung_does_harm_without_the_guard),
     };
     return cmocka_run_group_tests(tests, make_table, NULL);
 }

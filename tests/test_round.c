@@ -90,42 +90,36 @@ static void a_cell_is_applied_as_a_whole(void **state)
     neb__outer_destroy(o);
 }
 
-/* What a site's own side of a record does in one pass: nothing of delta and residual is lost. */
+/* What a site's own side of a record does in one pass: what was not sent stays. */
 static void a_record_takes_what_was_sent(void **state)
 {
     (void)state;
     enum { N = 1000 };
-    static float x[N], d[N], theta[N], moved[N], decoded[N], e32[N];
-    static uint16_t e[N];
+    static float x[N], d[N], theta[N], moved[N], decoded[N];
     uint64_t seed = 5;
     for (int i = 0; i < N; i++) {
         seed = neb__mix64(seed);
         x[i] = (float)(seed % 2001) * 1e-3f - 1, theta[i] = (float)(seed >> 20 & 1023) * 1e-3f;
-        e32[i] = (float)(seed >> 40 & 255) * 1e-5f;
         moved[i] = (float)(seed >> 50 & 63) * 1e-3f;
     }
-    neb__site_narrow(e32, N, e);
-    neb__site_widen(e, N, e32);
     memcpy(d, x, sizeof d);
-    assert_true(neb__site_delta(d, theta, e, N));
-    for (int i = 0; i < N; i++) decoded[i] = (float)(int)(20 * (d[i] + e32[i])) / 20;
+    assert_true(neb__site_delta(d, theta, N));
+    for (int i = 0; i < N; i++) decoded[i] = (float)(int)(20 * d[i]) / 20;
     static float edit[N];
-    static uint16_t next[N];
     memcpy(edit, d, sizeof d);
-    memcpy(next, e, sizeof e);
-    neb__site_take(edit, next, moved, decoded, 1, N);
+    neb__site_take(edit, moved, decoded, N);
     for (int i = 0; i < N; i++) {
-        float after[1];
-        neb__site_widen(&next[i], 1, after);
-        double before = (double)x[i] - theta[i] + e32[i];
-        double left = (double)x[i] + edit[i] - (theta[i] + (double)moved[i]) + after[0];
+        double before = (double)x[i] - theta[i];
+        double left = (double)x[i] + edit[i] - (theta[i] + (double)moved[i]);
         assert_true(fabs(before - decoded[i] - left) < 1e-6);
-        assert_true(fabsf(after[0] - (d[i] + e32[i] - decoded[i])) <= fabsf(after[0]) / 128);
     }
-    for (int i = 0; i < N; i++) d[i] = theta[i], e[i] = i & 1 ? 0x8000 : 0; /* -0 is nothing to send */
-    assert_false(neb__site_delta(d, theta, e, N));
-    d[N - 1] = 1e-40f, theta[N - 1] = 0;
-    assert_true(neb__site_delta(d, theta, e, N));
+    memcpy(edit, d, sizeof d);
+    neb__site_take(edit, moved, NULL, N); /* all of it counts as sent */
+    for (int i = 0; i < N; i++) assert_true(fabs((double)x[i] + edit[i] - theta[i] - moved[i]) < 1e-6);
+    for (int i = 0; i < N; i++) d[i] = i & 1 ? -0.0f : 0, theta[i] = 0; /* -0 is nothing to send */
+    assert_false(neb__site_delta(d, theta, N));
+    d[N - 1] = 1e-40f;
+    assert_true(neb__site_delta(d, theta, N));
 }
 
 static void overflow_leaves_the_state(void **state)
@@ -153,22 +147,16 @@ static void overflow_leaves_the_state(void **state)
 static void merging_conserves_the_work(void **state)
 {
     (void)state;
-    const float theta[2] = {1, 1}, moved[2] = {1, -1}, was[2] = {1, 0}, sent[2] = {4, 0};
-    float x[2] = {5, 3}, d[2] = {5, 3}, now[2];
-    uint16_t e[2];
-    neb__site_narrow(was, 2, e);
-    assert_true(neb__site_delta(d, theta, e, 2) && d[0] == 4 && d[1] == 2);
+    const float theta[2] = {1, 1}, moved[2] = {1, -1}, sent[2] = {4, 0};
+    float x[2] = {6, 3}, d[2] = {6, 3};
+    assert_true(neb__site_delta(d, theta, 2) && d[0] == 5 && d[1] == 2);
     x[0] += 7; /* trained on while the parcel travelled */
-    neb__site_take(d, e, moved, sent, 1, 2);
+    neb__site_take(d, moved, sent, 2);
     for (int i = 0; i < 2; i++) x[i] += d[i];
-    neb__site_widen(e, 2, now);
-    assert_true(x[0] - (theta[0] + moved[0]) + now[0] == 4 + 7 + 1 - 4 && now[0] == 1 && now[1] == 2);
-    assert_true(neb__site_fade(e, 0.5f, 2) > 1);
-    neb__site_widen(e, 2, now);
-    assert_true(now[0] == 0.5f && now[1] == 1);
+    assert_true(x[0] - (theta[0] + moved[0]) == 5 + 7 - 4 && x[1] - (theta[1] + moved[1]) == 2);
     d[0] = 3, d[1] = 3;
-    neb__site_take(d, e, moved, NULL, 1, 2); /* private: all of it counts as sent */
-    assert_true(d[0] == -2 && d[1] == -4 && !e[0] && !e[1]);
+    neb__site_take(d, moved, NULL, 2); /* private: all of it counts as sent */
+    assert_true(d[0] == -2 && d[1] == -4);
 }
 
 static struct neb_record *sample(void)

@@ -8,7 +8,7 @@
     X(skip_fsync, "the ledger is acknowledged without an fsync")                             \
     X(ignore_quorum, "the leader commits on its own acknowledgement")                        \
     X(apply_twice, "a record is applied again to a cell that already has it")                \
-    X(subtract_decoded, "a merge subtracts the decoded instead of the captured delta")       \
+    X(subtract_captured, "a merge subtracts the captured instead of the decoded delta")      \
     X(stale_residual, "after a crash a residual is used without its tag")                    \
     X(vote_after_rollback, "a site that forgot its promises votes again at once")            \
     X(lose_mark, "the acked mark is not looked at after a restart")                          \
@@ -26,7 +26,6 @@
     X(end_at_once, "the leader leaves before the others have the end")                       \
     X(trust_parcels, "a parcel is taken for whose it says it is")                            \
     X(ignore_bound, "the norm bound is not enforced")                                        \
-    X(sparse_momentum, "sparse parcels go through the outer momentum")                       \
     X(stale_leaf, "a cell that a record changed keeps its old hash")
 
 enum neb_mutant {

@@ -72,22 +72,11 @@ static neb_status scales_valid(const float *scales, size_t n)
 
 /* ---- encoding ----------------------------------------------------------------------------------------------- */
 
-/* Residual of a cell. */
-static const float *residual_of(const struct neb_codec_input *in, size_t start, size_t n)
-{
-    if (in->hooks) return in->hooks->before(in->hooks->arg, start, n);
-    return in->residual ? in->residual + start : NULL;
-}
-
 static neb_status refuse_value(const struct neb_codec_input *in)
 {
-    const float *residual = NULL;
     for (size_t i = 0; i < in->n; i++) {
-        if (i % NEB_CELL == 0) residual = residual_of(in, i, cell_values(in->n, i / NEB_CELL));
-        float e = residual ? residual[i % NEB_CELL] : 0, z = in->delta[i] + in->feedback * e;
-        if (z < 0x1p126f && z > -0x1p126f) continue;
-        return neb__fail(NEB_ERR_RANGE, "value %zu of %zu cannot be coded: delta %g, residual %g", i, in->n,
-                         (double)in->delta[i], (double)e);
+        if (in->z[i] < 0x1p126f && in->z[i] > -0x1p126f) continue;
+        return neb__fail(NEB_ERR_RANGE, "value %zu of %zu cannot be coded: %g", i, in->n, (double)in->z[i]);
     }
     return neb__fail(NEB_ERR_INTERNAL, "a value was refused, but all are in range");
 }
@@ -96,25 +85,10 @@ static neb_status check_input(const struct neb_rung *rung, const struct neb_code
 {
     if (in->n < 1 || in->n > NEB_CODEC_MAX_N)
         return neb__fail(NEB_ERR_INVALID, "a payload holds 1 to %zu values, not %zu", NEB_CODEC_MAX_N, in->n);
-    if (!(in->feedback >= 0 && in->feedback <= 1))
-        return neb__fail(NEB_ERR_INVALID, "feedback must be in [0, 1], not %g", (double)in->feedback);
     if (rung->kind != NEB_RUNG_EXTERN) return NEB_OK;
     if (in->members < 1 || in->members > 127)
         return neb__fail(NEB_ERR_INVALID, "1 to 127 members can share a modular sum, not %d", in->members);
     return scales_valid(in->scales, in->n);
-}
-
-/* So that a refused input leaves an in-place residual as it was. */
-static bool all_allowed(const struct neb_codec_input *in)
-{
-    size_t whole = in->n & ~(size_t)15;
-    struct neb__pass p = {.delta = in->delta, .residual = in->residual, .feedback = in->feedback, .n = whole};
-    if (neb__kernels()->largest(&p) >= NEB__LIMIT_BITS) return false;
-    for (size_t i = whole; i < in->n; i++) {
-        float z = in->residual ? in->delta[i] + in->feedback * in->residual[i] : in->delta[i];
-        if (!(z < 0x1p126f && z > -0x1p126f)) return false;
-    }
-    return true;
 }
 
 /* The cells, from `body` on; *len: bytes written. False: a value is not allowed. */
@@ -123,12 +97,11 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
                          size_t *len)
 {
     size_t cells = neb__codec_cells(in->n), at = work ? 4 * cells : 0;
-    struct neb__pass p = {.feedback = in->feedback, .stream = next && (uintptr_t)next % 64 == 0};
+    struct neb__pass p = {.stream = next && (uintptr_t)next % 64 == 0};
     for (size_t c = 0; c < cells; c++) {
         size_t start = c * NEB_CELL, size = 0;
         p.n = cell_values(in->n, c);
-        p.delta = in->delta + start;
-        p.residual = residual_of(in, start, p.n);
+        p.z = in->z + start;
         p.next = in->hooks ? in->hooks->next : next ? next + start : NULL;
         const float *scales = in->scales ? in->scales + start / NEB_CODEC_EXT_BLOCK : NULL;
         if (work) {
@@ -142,7 +115,7 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
         at += size;
         if (in->hooks) in->hooks->after(in->hooks->arg, start, p.n);
     }
-    *stats = (struct neb_codec_stats){p.sq[0], p.sq[1], p.sq[2]};
+    *stats = (struct neb_codec_stats){p.sq[0], p.sq[1]};
     *len = at;
     return true;
 }
@@ -159,8 +132,7 @@ neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec
         return neb__fail(NEB_ERR_NOMEM, "no memory for the sparse encoder");
     uint8_t *header = out->data + out->len;
     struct neb_fpmode mode = neb__fp_strict();
-    bool ok = (next != in->residual || !next || all_allowed(in)) &&
-              encode_cells(rung, in, work, next, &local, header + NEB_CODEC_HEADER, &len);
+    bool ok = encode_cells(rung, in, work, next, &local, header + NEB_CODEC_HEADER, &len);
     neb__fp_restore(mode);
     neb__sparse_free(work);
     if (!ok) return refuse_value(in);

@@ -1,11 +1,10 @@
 /* codec.h: tensors to bytes and back: the ladder of rungs for updates that cross the WAN.
  *
  * A payload is the code of a flat range of n fp32 values. It describes itself (rung, n, lengths), is cut into cells
- * of 2^18 values no block crosses, and decodes to the same bits on every machine. With z = delta + feedback *
- * residual, and c = decode(encode(z)), the encoder also gives the next residual r = fl(z - c): what was not sent is
- * sent later. It keeps nothing itself: the caller swaps its residual for r when the payload is committed.
+ * of 2^18 values no block crosses, and decodes to the same bits on every machine. With c = decode(encode(z)) the encoder
+ * also gives r = fl(z - c), what the code left out. It keeps nothing: that the rest is sent later is the caller's business.
  *
- * Allowed values: |z| < 2^126; anything else (NaN, infinity, a sum that overflows) is refused. */
+ * Allowed values: |z| < 2^126; anything else (NaN, infinity) is refused. */
 #ifndef NEB_CODEC_CODEC_H
 #define NEB_CODEC_CODEC_H
 
@@ -42,36 +41,32 @@ const struct neb_rung *neb__rung_by_id(uint8_t id);         /* NULL: no such run
 const struct neb_rung *neb__rung_by_name(const char *name); /* likewise */
 
 struct neb_codec_input {
-    const float *delta;    /* (n) */
-    const float *residual; /* (n), or NULL for zeros */
-    size_t n;              /* 1 … NEB_CODEC_MAX_N */
-    float feedback;        /* z = delta + feedback * residual: 1, or less for the sparse class */
+    const float *z; /* (n) */
+    size_t n;       /* 1 … NEB_CODEC_MAX_N */
     /* Only for the rung whose scales are fixed when the round opens: */
     const float *scales; /* (ceil(n / NEB_CODEC_EXT_BLOCK)), each 0 or in [2^-100, 2^118] */
     int members;         /* how many payloads will be summed, 1 … 127: codes stay within 127 / members */
-    /* NULL, or: the residual is made and taken cell by cell, so that a caller may keep it in another form. */
+    /* NULL, or: r is given cell by cell, so that a caller may keep it in another form. */
     const struct neb_codec_hooks *hooks;
 };
 
 struct neb_codec_hooks {
     void *arg;
     float *next; /* (NEB_CELL) room for a cell's r */
-    /* Residual of the n values from `first` on, the next cell's; NULL for zeros. Also asked when a value is refused. */
-    const float *(*before)(void *arg, size_t first, size_t n);
-    void (*after)(void *arg, size_t first, size_t n); /* the cell is coded, its r is in `next` */
+    void (*after)(void *arg, size_t first,
+                  size_t n); /* the n values from `first` are coded, their r is in `next` */
 };
 
 /* Squared norms, for the quality guard. */
 struct neb_codec_stats {
-    double delta_sq, z_sq, residual_sq;
+    double z_sq, residual_sq;
 };
 
-/* Appends the payload to `out` and writes r to `next` (n values; NULL: not wanted). `next` may be in->residual;
- * then a pass that checks all values goes first, so that a refused input changes nothing; a separate buffer is
- * faster, and its content is unspecified after an error. `stats` may be NULL.
+/* Appends the payload to `out` and writes r to `next` (n values, not those of z; NULL: not wanted; unspecified after an
+ * error). `stats` may be NULL.
  *   NEB_OK
- *   NEB_ERR_RANGE     a value is not allowed (the message says which); out and in->residual are untouched
- *   NEB_ERR_INVALID   n, feedback, members or a scale is not allowed
+ *   NEB_ERR_RANGE     a value is not allowed (the message says which); out is untouched
+ *   NEB_ERR_INVALID   n, members or a scale is not allowed
  *   NEB_ERR_NOSPACE   out's maximum is too small; NEB_ERR_NOMEM */
 neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec_input *in, float *next,
                              struct neb_codec_stats *stats, struct neb_buf *out);

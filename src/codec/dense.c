@@ -49,12 +49,10 @@ bool neb__dense_encode(const struct neb_rung *rung, struct neb__pass *p, const f
     memcpy(p->sq, part.sq, sizeof p->sq);
     if (!rest) return true;
 
-    float delta[256] = {0}, residual[256] = {0}, next[256];
+    float z[256] = {0}, next[256];
     uint8_t code[256 * 4];
-    memcpy(delta, p->delta + whole, rest * sizeof *delta);
-    if (p->residual) memcpy(residual, p->residual + whole, rest * sizeof *residual);
-    struct neb__pass last = {.delta = delta, .feedback = p->feedback, .n = step, .next = next};
-    last.residual = p->residual ? residual : NULL;
+    memcpy(z, p->z + whole, rest * sizeof *z);
+    struct neb__pass last = {.z = z, .n = step, .next = next};
     size_t at = whole * rung->bits / 8, size = (rung->kind == NEB_RUNG_INT ? step : rest) * rung->bits / 8;
     const float *tail_scales = scales ? scales + whole / step : NULL;
     if (!encode_whole(rung, &last, tail_scales, limit, out + 2 * (blocks ? blocks - 1 : 0), code))
@@ -62,10 +60,8 @@ bool neb__dense_encode(const struct neb_rung *rung, struct neb__pass *p, const f
     memcpy(codes + at, code, size);
     for (size_t i = 0; i < rest;
          i++) { /* not last.sq: the zeros behind have residuals where no level is zero */
-        double z = (double)(p->residual ? delta[i] + p->feedback * residual[i] : delta[i]);
-        p->sq[0] += (double)delta[i] * (double)delta[i];
-        p->sq[1] += z * z;
-        p->sq[2] += (double)next[i] * (double)next[i];
+        p->sq[0] += (double)z[i] * (double)z[i];
+        p->sq[1] += (double)next[i] * (double)next[i];
     }
     if (p->next) memcpy(p->next + whole, next, rest * sizeof *next);
     return true;

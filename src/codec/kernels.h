@@ -13,12 +13,11 @@
 #define NEB__TINY_BITS  0x0D800000u /* 2^-100: a block whose largest magnitude is below is coded as zeros */
 
 struct neb__pass {
-    const float *delta, *residual; /* (n); residual may be NULL */
-    float feedback;
+    const float *z; /* (n) */
     size_t n;
     float *next;  /* (n), or NULL */
     bool stream;  /* next is 64-byte aligned and not needed soon: write around the caches */
-    double sq[3]; /* out, added to: delta, z, residual */
+    double sq[2]; /* out, added to: z, residual */
 };
 
 struct neb__kernels {
@@ -28,10 +27,8 @@ struct neb__kernels {
     bool (*encode_extern)(struct neb__pass *p, const float *scales, int limit, uint8_t *codes);
     bool (*encode_fp32)(struct neb__pass *p, uint8_t *codes); /* n a multiple of 16, as below */
     bool (*encode_bf16)(struct neb__pass *p, uint8_t *codes);
-    /* z and its largest magnitude (as bits); adds to sq[0] and sq[1]. */
-    uint32_t (*sum)(struct neb__pass *p, float *z);
-    /* Largest magnitude of delta + feedback * residual, nothing written. */
-    uint32_t (*largest)(const struct neb__pass *p);
+    /* A copy of z and its largest magnitude (as bits); adds to sq[0]. */
+    uint32_t (*take)(struct neb__pass *p, float *z);
     /* Positions (ascending) of magnitudes above `above`; stops after `cap`. Returns how many there are, or cap + 1. */
     int (*collect)(const float *z, size_t n, uint32_t above, int cap, uint16_t *at);
     /* The k-th largest of n magnitudes, known to lie in [lo, hi]. v is filled to a multiple of 16 with zeros, and so
@@ -40,7 +37,7 @@ struct neb__kernels {
     /* With j the integer in [0, top] nearest to (m - lo) * scale: the sums of j, j^2, j m; and j itself. */
     void (*fit_sums)(const float *m, int n, float lo, float scale, float top, float out[3]);
     void (*assign)(const float *m, int n, float lo, float scale, float top, uint8_t *j);
-    /* Ends a sparse chunk: next <- z, its squares to sq[2]. */
+    /* Ends a sparse chunk: next <- z, its squares to sq[1]. */
     void (*flush)(struct neb__pass *p, const float *z);
 
     /* One scale for all n values (a multiple of 128 / bits). False: a value is not allowed, a scale is impossible. */

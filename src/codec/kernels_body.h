@@ -40,24 +40,21 @@ VINLINE float bf16_near(float x)
     return from_bits((b + 0x7FFFu + (b >> 16 & 1)) & 0xFFFF0000u);
 }
 
-VINLINE vf load_z(const struct neb__pass *p, size_t i, vf *d)
+VINLINE vf load_z(const struct neb__pass *p, size_t i)
 {
     /* A page ahead, where the hardware's prefetchers stop. */
-    __builtin_prefetch(p->delta + i + 1024);
-    if (p->residual) __builtin_prefetch(p->residual + i + 1024);
-    *d = vload(p->delta + i);
-    return p->residual ? *d + vset(p->feedback) * vload(p->residual + i) : *d;
+    __builtin_prefetch(p->z + i + 1024);
+    return vload(p->z + i);
 }
 
 struct sums {
-    struct vd delta, z, r;
+    struct vd z, r;
 };
 
 VINLINE void sums_out(const struct sums *s, struct neb__pass *p)
 {
-    p->sq[0] += vfold_sum_double(&s->delta);
-    p->sq[1] += vfold_sum_double(&s->z);
-    p->sq[2] += vfold_sum_double(&s->r);
+    p->sq[0] += vfold_sum_double(&s->z);
+    p->sq[1] += vfold_sum_double(&s->r);
 }
 
 /* The level nearest to z as a code (in the low bits of each lane) and as a value. */
@@ -146,13 +143,11 @@ VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool 
     const int block = bits == 8 ? 256 : bits == 4 ? 128 : 64, vectors = block / 16, each = 8 / bits;
     struct sums all = {0};
     for (size_t at = 0; at < p->n; at += (size_t)block) {
-        vf z[16], dsq = vset(0), zsq = vset(0), rsq = vset(0);
+        vf z[16], zsq = vset(0), rsq = vset(0);
         vu max = vsetu(0);
         for (int i = 0; i < vectors; i++) {
-            vf d;
-            z[i] = load_z(p, at + 16 * (size_t)i, &d);
+            z[i] = load_z(p, at + 16 * (size_t)i);
             max = vmaxu(max, vabs(z[i]));
-            dsq += d * d;
             zsq += z[i] * z[i];
         }
         uint32_t largest = vfold_max(max);
@@ -176,7 +171,6 @@ VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool 
             vstore8(codes, packed);
             codes += 16;
         }
-        vadd_double(&all.delta, dsq);
         vadd_double(&all.z, zsq);
         vadd_double(&all.r, rsq);
     }
@@ -209,14 +203,13 @@ static bool encode_extern(struct neb__pass *p, const float *scales, int limit, u
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
         float s = scales[at / NEB_CODEC_EXT_BLOCK], inv = s == 0.0f ? 0.0f : 1.0f / s;
-        vf d, z = load_z(p, at, &d);
+        vf z = load_z(p, at);
         max = vmaxu(max, vabs(z));
         /* A scale far too small for z makes this product infinite, which the clamp takes to the limit. */
         vf t = vclamp(z * vset(inv), -(float)limit, (float)limit) + vset(MAGIC);
         vf r = z - (t - vset(MAGIC)) * vset(s);
         vstore8(codes + at, (vu)t - vsetu(MAGIC_BITS));
         if (p->next) vput(p->next + at, r, p->stream);
-        vadd_double(&all.delta, d * d);
         vadd_double(&all.z, z * z);
         vadd_double(&all.r, r * r);
     }
@@ -230,11 +223,10 @@ static bool encode_fp32(struct neb__pass *p, uint8_t *codes)
     struct sums all = {0};
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
-        vf d, z = load_z(p, at, &d);
+        vf z = load_z(p, at);
         max = vmaxu(max, vabs(z));
         memcpy(codes + 4 * at, &z, sizeof z);
         if (p->next) vput(p->next + at, vset(0), p->stream);
-        vadd_double(&all.delta, d * d);
         vadd_double(&all.z, z * z);
     }
     sums_out(&all, p);
@@ -247,13 +239,12 @@ static bool encode_bf16(struct neb__pass *p, uint8_t *codes)
     struct sums all = {0};
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
-        vf d, z = load_z(p, at, &d);
+        vf z = load_z(p, at);
         max = vmaxu(max, vabs(z));
         vu b = (vu)z, half = (b + 0x7FFFu + (b >> 16 & 1)) >> 16;
         vstore16(codes + 2 * at, half);
         vf r = z - (vf)(half << 16);
         if (p->next) vput(p->next + at, r, p->stream);
-        vadd_double(&all.delta, d * d);
         vadd_double(&all.z, z * z);
         vadd_double(&all.r, r * r);
     }
@@ -262,31 +253,19 @@ static bool encode_bf16(struct neb__pass *p, uint8_t *codes)
     return vfold_max(max) < NEB__LIMIT_BITS;
 }
 
-static uint32_t sum(struct neb__pass *p, float *z)
+static uint32_t take(struct neb__pass *p, float *z)
 {
     struct sums all = {0};
-    vf dsq = vset(0), zsq = vset(0);
+    vf zsq = vset(0);
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
-        vf d, v = load_z(p, at, &d);
+        vf v = load_z(p, at);
         max = vmaxu(max, vabs(v));
         vstore(z + at, v);
-        dsq += d * d;
         zsq += v * v;
     }
-    vadd_double(&all.delta, dsq);
     vadd_double(&all.z, zsq);
     sums_out(&all, p);
-    return vfold_max(max);
-}
-
-static uint32_t largest(const struct neb__pass *p)
-{
-    vu max = vsetu(0);
-    for (size_t at = 0; at < p->n; at += 16) {
-        vf d;
-        max = vmaxu(max, vabs(load_z(p, at, &d)));
-    }
     return vfold_max(max);
 }
 
@@ -357,7 +336,7 @@ static void flush(struct neb__pass *p, const float *z)
     }
     struct vd wide = {0};
     vadd_double(&wide, rsq);
-    p->sq[2] += vfold_sum_double(&wide);
+    p->sq[1] += vfold_sum_double(&wide);
     vstream_end();
 }
 
@@ -434,9 +413,10 @@ static bool decode_bf16(const uint8_t *codes, size_t n, bool stream, float *out)
 
 static bool encode_row(const float *x, size_t n, int bits, uint8_t *scale, uint8_t *codes)
 {
-    struct neb__pass p = {.delta = x, .n = n};
     const int each = 8 / bits;
-    uint32_t max = largest(&p);
+    vu most = vsetu(0);
+    for (size_t at = 0; at < n; at += 16) most = vmaxu(most, vabs(vload(x + at)));
+    uint32_t max = vfold_max(most);
     if (max >= NEB__LIMIT_BITS) return false;
     float s = max < NEB__TINY_BITS ? 0.0f : bf16_up(from_bits(max) / steps_of(bits)), inv = inverse(bits, s);
     uint32_t sbits = to_bits(s);
@@ -479,8 +459,7 @@ const struct neb__kernels NEB__KERNELS = {
     .encode_extern = encode_extern,
     .encode_fp32 = encode_fp32,
     .encode_bf16 = encode_bf16,
-    .sum = sum,
-    .largest = largest,
+    .take = take,
     .collect = collect,
     .nth = nth,
     .fit_sums = fit_sums,

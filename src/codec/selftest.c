@@ -49,7 +49,7 @@ static neb_status one_rung(const struct neb_rung *rung, float *work, struct neb_
     float *delta = work, *next = work + N, *decoded = work + 2 * N, *scales = work + 3 * N;
     for (int i = 0; i <= N / NEB_CODEC_EXT_BLOCK; i++)
         scales[i] = i % 5 == 4 ? 0.0f : 0.0009765625f * (float)(i + 1);
-    struct neb_codec_input in = {.delta = delta, .n = N, .feedback = 1.0f, .members = 2, .scales = scales};
+    struct neb_codec_input in = {.z = delta, .n = N, .members = 2, .scales = scales};
     neb__buf_clear(out);
     NEB_TRY(neb__codec_encode(rung, &in, next, NULL, out));
     NEB_TRY(neb__codec_decode(out->data, out->len, scales, N, decoded));

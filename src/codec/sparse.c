@@ -40,7 +40,7 @@ struct chunk {
 };
 
 struct neb__sparse {
-    float z[NEB__CHUNK], pad_delta[NEB__CHUNK], pad_residual[NEB__CHUNK];
+    float z[NEB__CHUNK], pad[NEB__CHUNK];
     uint16_t candidate[NEB__CHUNK], kept[MOST_KEPT + 1];
     uint32_t rank[NEB__CHUNK + 16];
     uint16_t histogram[NEB__CHUNK];
@@ -330,24 +330,15 @@ bool neb__sparse_encode(struct neb__sparse *s, const struct neb_rung *rung, stru
     uint32_t guess = 0x7F000000u; /* nothing exceeds it: the first chunk asks the histogram */
     for (int i = 0; i < chunks; i++) {
         size_t at = (size_t)i * NEB__CHUNK, n = p->n - at < NEB__CHUNK ? p->n - at : NEB__CHUNK;
-        struct neb__pass part = {p->delta + at,
-                                 p->residual ? p->residual + at : NULL,
-                                 p->feedback,
-                                 n,
-                                 p->next ? p->next + at : NULL,
-                                 p->stream,
-                                 {p->sq[0], p->sq[1], p->sq[2]}};
+        struct neb__pass part = {
+            p->z + at, n, p->next ? p->next + at : NULL, p->stream, {p->sq[0], p->sq[1]}};
         if (n % 16) { /* the kernels see multiples of 16 */
             part.n = (n + 15) & ~(size_t)15;
-            memset(s->pad_delta + n, 0, (part.n - n) * sizeof *s->pad_delta);
-            part.delta = memcpy(s->pad_delta, part.delta, n * sizeof *s->pad_delta);
-            if (part.residual) {
-                memset(s->pad_residual + n, 0, (part.n - n) * sizeof *s->pad_residual);
-                part.residual = memcpy(s->pad_residual, part.residual, n * sizeof *s->pad_residual);
-            }
+            memset(s->pad + n, 0, (part.n - n) * sizeof *s->pad);
+            part.z = memcpy(s->pad, part.z, n * sizeof *s->pad);
             part.next = NULL;
         }
-        uint32_t largest = kernels->sum(&part, s->z);
+        uint32_t largest = kernels->take(&part, s->z);
         if (largest >= NEB__LIMIT_BITS) return false;
         struct chunk *c = &s->chunk[i];
         int k = quota(rung, n);

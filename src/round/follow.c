@@ -1,7 +1,7 @@
 /* follow.c: walking the committed log: payloads, applying, catching up, capturing, settling.
  *
  * The cursor walks the records that are committed and on this disk. For each cell two versions are kept: of theta
- * (v_app) and of the site's own state (v_site: live delta, residual, open parcel). A record is applied to the parts
+ * (v_app) and of the site's own state (v_site: live delta, open parcel). A record is applied to the parts
  * that are exactly at its version; parts that are ahead, because the cell came from a snapshot or a checkpoint, are
  * passed by. So replaying after a crash, following live records and filling in fetched cells are one and the same
  * walk, and going back with the cursor is always allowed.

@@ -288,8 +288,7 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1, struct payload *
                                               p->header.b,      p->header.weight, p->header.tau,
                                               p->header.length, p->header.tokens, p->hash};
     }
-    bool sparse = rec->cls == NEB_CLASS_SPARSE && !NEB_MUTANT(sparse_momentum);
-    bool average = sparse || r->ending || median_tau(rec) > 2 * r->cfg.nominal;
+    bool average = r->ending || median_tau(rec) > 2 * r->cfg.nominal;
     rec->mode = average ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
     neb__propose(r, rec);
 }

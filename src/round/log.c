@@ -100,7 +100,6 @@ bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
         if (neb__log_touched(r, rec->c0, rec->c1) || rec->c1 > r->cfg.cells) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
             if (r->cell[c].v_log != rec->v) return false;
-        if (rec->cls == NEB_CLASS_SPARSE && rec->mode != NEB_MODE_AVERAGE) return NEB_MUTANT(sparse_momentum);
         return parcels_acceptable(r, rec);
     }
     if (rec->type == NEB_RECORD_ROSTER && r->head != r->commit && !NEB_MUTANT(roster_any_time)) return false;

@@ -42,7 +42,7 @@ struct neb_rate_config {
     int pipeline;       /* records that may be prepared at a time */
     double values;      /* of one parcel: the largest fragment */
     bool owners;        /* parcels go to owners: 2(N-1)/N copies instead of N-1 */
-    double residual[2]; /* the guard: most |r| / |d| for dense, sparse; 0: 0.6 and 12 */
+    double residual[2]; /* the guard: most left out / sent for dense, sparse; 0: 0.5 and 12 */
     double loss_slack;  /* how far the held-out loss may be above its best, relative; 0: 0.01 */
     bool no_guard;      /* for experiments: any rung is acceptable */
     int force; /* id of a rung to use whatever the line says (the guard may still refuse it); 0: none */
@@ -98,7 +98,7 @@ void neb__rate_peer_gone(struct neb_rate *r, int peer);
  * parcel before it nor the round trip of its acknowledgement count). Returns whether it exceeded what its interval carried. */
 bool neb__rate_sent(struct neb_rate *r, double bytes, double seconds);
 
-/* |delta| and |residual| of a parcel coded with `rung`. */
+/* |delta| of a parcel coded with `rung`, and of what the code left out. */
 void neb__rate_quality(struct neb_rate *r, int rung, double delta, double residual);
 
 /* Held-out loss of the outer state; not finite counts as harm. */

@@ -1,10 +1,10 @@
 /* rate_guard.c: which rungs and which H do no harm.
  *
- * Residual against delta. With a feedback of f (1; 0.95 in the sparse class) and a contraction by `error`, the worst
- * case is |r| = error / (1 - f * error) * |d|; that is the guess for a rung never used. Once used, the measured ratio counts, smoothed over a few
- * parcels. Above the limit (0.6 for dense rungs; 12 for sparse ones, whose decayed residual of random deltas is
- * 3.2 |d| and of constant ones 20 |d|) feedback delays more than it delivers: the rung is refused for 64, 256, … 4096
- * intervals, and with it all less faithful ones of its class.
+ * What was left out against what was sent. A code that leaves `error` of a delta's norm sends sqrt(1 - error^2) of it; the
+ * ratio is also how many intervals' worth of work, unrelated to each other, wait in the live model to be said. The table's
+ * error is the guess for a rung never used; once used, the measured ratio counts, smoothed over a few parcels. Above the
+ * limit (0.5 for dense rungs, 12 for sparse ones) the code delays more than it delivers: the rung is refused for 64, 256,
+ * … 4096 intervals, and with it all less faithful ones of its class.
  *
  * Held-out loss. Two evaluations in a row above the best by more than the slack, or one that is not finite or far
  * above, is harm: a stretched H goes back first (to half of what it was, not below half of nominal), and if H was not
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double default_residual[2] = {0.6, 12}, default_slack = 0.01, far_above = 0.10;
+static const double default_residual[2] = {0.5, 12}, default_slack = 0.01, far_above = 0.10;
 
 void neb__guard_init(struct neb__guard *g, const struct neb_rate_config *c)
 {
@@ -35,12 +35,18 @@ static double limit(const struct neb__guard *g, int rung)
     return g->c->residual[cls] > 0 ? g->c->residual[cls] : default_residual[cls];
 }
 
+/* |left out| / |sent| of a delta of norm `delta`. */
+static double left_of_sent(double delta, double residual)
+{
+    double sent = delta * delta - residual * residual;
+    return residual == 0 ? 0 : sent > 0 ? residual / sqrt(sent) : INFINITY;
+}
+
 static double expected_ratio(const struct neb__guard *g, int rung)
 {
     const struct neb_rate_rung *k = &g->c->rungs[rung];
     if (g->rung[rung].seen) return g->rung[rung].ratio;
-    double fed_back = k->cls == NEB_RATE_SPARSE ? 0.95 : 1;
-    return k->error / (1 - fed_back * k->error);
+    return left_of_sent(1, k->error);
 }
 
 bool neb__guard_accepts(const struct neb__guard *g, int rung)
@@ -70,14 +76,14 @@ static void refuse(struct neb__guard *g, int rung)
 void neb__guard_ratio(struct neb__guard *g, int rung, double delta, double residual)
 {
     if (g->c->no_guard) return;
-    double ratio = delta > 0 ? residual / delta : residual > 0 ? INFINITY : 0;
+    double ratio = left_of_sent(delta, residual);
     if (isnan(ratio)) ratio = INFINITY;
     double old = g->rung[rung].seen ? g->rung[rung].ratio : ratio;
     g->rung[rung].ratio = isinf(ratio) ? limit(g, rung) * 2 : 0.5 * old + 0.5 * ratio;
     g->rung[rung].seen++;
     if (g->rung[rung].ratio <= limit(g, rung)) return;
     g->note_until = g->now + 4;
-    snprintf(g->note, sizeof g->note, "%s refused, residual %.2g of delta", g->c->rungs[rung].name,
+    snprintf(g->note, sizeof g->note, "%s refused, leaves %.2g times what it sends", g->c->rungs[rung].name,
              g->rung[rung].ratio);
     refuse(g, rung);
 }

@@ -47,7 +47,6 @@ enum neb_record_type {
     NEB_RECORD_CLASS = 7,  /* from here on parcels are of another class */
 };
 
-/* Dense rungs go through the outer momentum; sparse ones are averaged, and their residual decays. */
 enum neb_round_class { NEB_CLASS_DENSE = 0, NEB_CLASS_SPARSE = 1 };
 
 enum neb_round_mode { NEB_MODE_NESTEROV = 0, NEB_MODE_AVERAGE = 1 };
@@ -71,7 +70,7 @@ struct neb_record {
     /* ROUND */
     uint32_t c0, c1;
     uint64_t v;
-    uint8_t cls;      /* sparse: some parcel is; then the mode is average */
+    uint8_t cls;      /* sparse: some parcel is */
     uint32_t eta, mu; /* bits of the fp32 numbers */
     uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the parcels */
     uint32_t result_length;

@@ -107,7 +107,7 @@ enum neb_action_type {
     NEB_ACT_APPLY, /* index: theta of the cells at the record's version, and likewise the site's own state */
     NEB_ACT_ROOT,  /* index: the state stands at this record; answer ROOT */
     NEB_ACT_DISCARD,    /* c0, c1, k: the open parcel is given up, its work stays in the live model */
-    NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta and the residual, log what is dropped */
+    NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta, log what is dropped */
     NEB_ACT_FETCH_CELL, /* site, cell: answer CELL */
     NEB_ACT_INSTALL,    /* cell, version, index: the fetched cell is trusted */
     NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the parcels in bytes: form the mean, answer RESULT */

@@ -1,7 +1,7 @@
 /* life.c: how a simulated machine begins, ends, and begins again.
  *
  * The site's own state after a restart, per cell: from the newest own parcel on disk that is newer than the checkpoint
- * (live delta = what it decodes to, residual only if it was saved under that parcel's number), else from the
+ * (live delta = what it decodes to, and what it left out if that was saved under the parcel's number), else from the
  * checkpoint. Both are states at an older version of the log; the core's walk over the records brings them forward. */
 #include "sim/world.h"
 #include "base/bytes.h"
@@ -144,10 +144,10 @@ static void restore_own(struct restore *r)
             continue;
         memset(o, 0, sizeof *o);
         neb__toy_decode(r->b.data, r->b.len, &h, c, o->u);
-        memcpy(o->d, o->u, sizeof o->d);
         float left[WIDTH];
         bool residual = load_residual(n, c, h.k, left);
-        neb__site_narrow(left, WIDTH, o->e);
+        for (int i = 0; i < WIDTH; i++) o->u[i] += left[i];
+        memcpy(o->d, o->u, sizeof o->d);
         o->version = h.b;
         o->open = (struct neb_boot_parcel){r->newest[c], h.k, h.b};
         o->work = o->work_open = h.tau;

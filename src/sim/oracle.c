@@ -4,7 +4,7 @@
  *   I2  a named payload was durable at a quorum of voters before its record was sent
  *   I3  a parcel is consumed at most once, at a version not more than S above its base
  *   I4  theta, m and versions are a function of genesis and the records
- *   I5  per site and cell: inner updates = delta + residual + own committed + dropped
+ *   I5  per site and cell: inner updates = delta + own committed + dropped
  *   I6  theta and m change only by a committed record
  *   I7  at most one open parcel per site and cell, one payload per (site, sequence)
  *   I8  a site that may have forgotten a promise does not vote
@@ -69,9 +69,7 @@ void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parc
         f->before[c] = n->books[c];
         f->scale = neb__toy_decode(bytes, length, h, c, f->decoded[c]);
         memcpy(f->r[c], r[c - h->c0], sizeof f->r[c]);
-        float e[WIDTH];
-        neb__own_residual(&n->own[c], e);
-        for (int i = 0; i < WIDTH; i++) f->z[c][i] = n->own[c].u[i] + e[i];
+        memcpy(f->z[c], n->own[c].u, sizeof f->z[c]);
         if (n->was_away[c] && h->tau > 2 * w->cfg.nominal + 2 * (uint32_t)n->away_steps[c] + 2)
             neb__violated(w, "settle: site %d was away and sends %u steps of cell %u undiscounted", n->id,
                           h->tau, c);
@@ -247,9 +245,6 @@ static void first_round(struct world *w, const struct neb_record *rec)
         if (w->bound > 0 && f->norm > w->bound && !p->reject)
             neb__violated(w, "bound: record %llu uses a parcel of norm %g, the bound is %g",
                           (unsigned long long)rec->index, f->norm, (double)w->bound);
-        if (f->header.cls == NEB_CLASS_SPARSE && rec->mode != NEB_MODE_AVERAGE)
-            neb__violated(w, "class: record %llu puts a sparse parcel through the momentum",
-                          (unsigned long long)rec->index);
         for (uint32_t c = rec->c0; c < rec->c1; c++) {
             if (p->k <= w->lastk[c][p->site])
                 neb__violated(w, "I3: record %llu consumes parcel %llx of site %u again",
@@ -358,14 +353,11 @@ void neb__oracle_check(struct world *w, struct node *n)
     for (uint32_t c = 0; c < w->cfg.cells && w->failed == NEB_OK; c++) {
         const struct own *o = &n->own[c];
         const struct books *b = &n->books[c];
-        float e[WIDTH];
-        neb__own_residual(o, e);
         for (int i = 0; i < WIDTH; i++) {
             int64_t left = b->total[i] - b->committed[i] - b->dropped[i];
-            if ((int64_t)o->u[i] + (int64_t)e[i] != left)
-                neb__violated(
-                    w, "I5: site %d cell %u value %d: delta %g + residual %g, but %lld are left of %lld",
-                    n->id, c, i, (double)o->u[i], (double)e[i], (long long)left, (long long)b->total[i]);
+            if ((int64_t)o->u[i] != left)
+                neb__violated(w, "I5: site %d cell %u value %d: delta %g, but %lld are left of %lld", n->id,
+                              c, i, (double)o->u[i], (long long)left, (long long)b->total[i]);
         }
         uint64_t v = n->outer->version[c];
         struct neb_hash leaf;

@@ -1,10 +1,9 @@
 /* toy.c: what a simulated site trains and how the core's actions change it, with the production store and arithmetic.
  *
  * Every inner step adds small random integers to the live delta. The toy's codec rounds to multiples of four (the
- * rest is the residual), or sends everything at the end. What a site holds of its own is kept relative to theta, so the
- * production capture and merge functions run on exact integers, with zero vectors in theta's place: a bfloat16 holds
- * integers, and what it leaves out of a larger one is an integer. Where a factor comes in (the sparse class's feedback, a
- * discount), the toy rounds the residual to an integer that a bfloat16 holds and drops the rest. */
+ * rest stays), or sends everything at the end. What a site holds of its own is kept relative to theta, so the
+ * production capture and merge functions run on exact integers, with zero vectors in theta's place. Where a factor comes in
+ * (a discount), the toy rounds to an integer and drops the rest. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mutant.h"
@@ -15,33 +14,6 @@
 #include <string.h>
 
 static const float zero[WIDTH];
-
-/* ---- the residual ---------------------------------------------------------------------------------------------- */
-
-void neb__own_residual(const struct own *o, float out[WIDTH])
-{
-    neb__site_widen(o->e, WIDTH, out);
-}
-
-/* Towards zero, to an integer that a bfloat16 holds. */
-static void whole(float *e)
-{
-    for (int i = 0; i < WIDTH; i++) {
-        uint32_t bits;
-        e[i] = truncf(e[i]);
-        memcpy(&bits, &e[i], 4);
-        bits &= 0xffff0000u;
-        memcpy(&e[i], &bits, 4);
-    }
-}
-
-/* The residual as the next parcel takes it up; what decays is dropped once that parcel is in. */
-static void taken_up(const struct own *o, bool sparse, float out[WIDTH])
-{
-    neb__own_residual(o, out);
-    for (int i = 0; sparse && i < WIDTH; i++) out[i] *= NEB_SPARSE_FEEDBACK;
-    whole(out);
-}
 
 /* ---- the toy codec -------------------------------------------------------------------------------------------- */
 
@@ -139,7 +111,7 @@ void neb__toy_capture(struct world *w, struct node *n, const struct neb_action *
     h.tokens = (uint64_t)h.tau * h.weight;
     uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH];
     float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
-    bool empty = a->dense, sparse = a->cls == NEB_CLASS_SPARSE;
+    bool empty = a->dense;
     h.rung = toy_rung(w, a);
     h.length = (a->c1 - a->c0) * 4 * WIDTH;
     for (uint32_t c = a->c0; c < a->c1; c++) {
@@ -149,14 +121,12 @@ void neb__toy_capture(struct world *w, struct node *n, const struct neb_action *
             neb__violated(w, "I7: site %d captures cell %u with parcel %llx open", n->id, c,
                           (unsigned long long)o->open.k);
         memcpy(d[i], o->u, sizeof d[i]);
-        if (neb__site_delta(d[i], zero, o->e, WIDTH)) empty = false;
-        taken_up(o, sparse, z);
-        for (int v = 0; v < WIDTH; v++) z[v] += d[i][v];
+        if (neb__site_delta(d[i], zero, WIDTH)) empty = false;
+        memcpy(z, d[i], sizeof z);
         toy_hook(w, a, z, sent);
         toy_encode(sent, h.rung, bytes + NEB_PARCEL_SIZE + i * 4 * WIDTH);
         neb__toy_decode(bytes, sizeof bytes, &h, c, got);
         for (int v = 0; v < WIDTH; v++) r[i][v] = w->private && !a->dense ? 0 : z[v] - got[v];
-        whole(r[i]); /* what a restart finds */
     }
     struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
     if (!ev) return;
@@ -186,12 +156,12 @@ void neb__toy_close(struct own *o)
     memset(o->d, 0, sizeof o->d);
 }
 
-/* The own parcel is in: as in a session, the next residual is computed again from what the parcel decodes to. Of a rejected
- * one, of one that is gone and of a private one nothing is kept back. */
+/* The own parcel is in: as in a session, what it decodes to is taken out. Of a rejected one, of one that is gone and of a
+ * private one nothing stays. */
 static void take(struct world *w, struct node *n, const struct neb_named *p, uint32_t c)
 {
     struct own *o = &n->own[c];
-    float was[WIDTH], e[WIDTH], got[WIDTH], *decoded = NULL;
+    float got[WIDTH], *decoded = NULL;
     struct neb_parcel h;
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
@@ -203,12 +173,9 @@ static void take(struct world *w, struct node *n, const struct neb_named *p, uin
     neb__buf_free(&b);
     if (n->disk.dead || !f) return;
     if (w->private && f->header.rung != RUNG_EXACT) decoded = NULL;
-    neb__own_residual(o, was);
-    taken_up(o, f->header.cls == NEB_CLASS_SPARSE, e);
-    for (int i = 0; i < WIDTH; i++) /* what decays, or all that was not told */
-        n->books[c].dropped[i] += (int64_t)(decoded ? was[i] - e[i] : o->d[i] + was[i] - f->decoded[c][i]);
-    neb__site_narrow(e, WIDTH, o->e);
-    neb__site_take(o->d, o->e, zero, decoded, 1, WIDTH);
+    for (int i = 0; i < WIDTH && !decoded; i++) /* all that was not told */
+        n->books[c].dropped[i] += (int64_t)(o->d[i] - f->decoded[c][i]);
+    neb__site_take(o->d, zero, decoded, WIDTH);
     for (int i = 0; i < WIDTH; i++) o->u[i] += o->d[i]; /* the edit */
     o->work -= o->work_open;
 }
@@ -223,7 +190,6 @@ static void merge_own(struct world *w, struct node *n, const struct neb_record *
         if (n->disk.dead) return;
     } else if (p) {
         memset(o->u, 0, sizeof o->u);
-        memset(o->e, 0, sizeof o->e);
         o->work = 0;
     }
     if (p)
@@ -325,16 +291,11 @@ void neb__toy_settle(struct world *w, struct node *n, const struct neb_action *a
           (unsigned long long)a->den);
     for (uint32_t c = a->c0; c < a->c1; c++) {
         struct own *o = &n->own[c];
-        float u[WIDTH], was[WIDTH], e[WIDTH], gamma = (float)((double)a->num / (double)a->den);
+        float u[WIDTH], gamma = (float)((double)a->num / (double)a->den);
         memcpy(u, o->u, sizeof u);
-        neb__own_residual(o, was);
-        (void)neb__site_fade(o->e, gamma, WIDTH);
-        neb__own_residual(o, e);
-        whole(e);
-        neb__site_narrow(e, WIDTH, o->e);
         for (int i = 0; i < WIDTH; i++) {
             o->u[i] = truncf(gamma * o->u[i]);
-            n->books[c].dropped[i] += (int64_t)(u[i] - o->u[i]) + (int64_t)(was[i] - e[i]);
+            n->books[c].dropped[i] += (int64_t)(u[i] - o->u[i]);
         }
         o->work = o->work * a->num / a->den;
         n->was_away[c] = false;

@@ -64,7 +64,6 @@ struct event {
  * small integers, so that the books balance exactly. */
 struct own {
     float u[WIDTH];
-    uint16_t e[WIDTH]; /* bfloat16 */
     uint64_t version;
     struct neb_boot_parcel open;
     float d[WIDTH];     /* of the open parcel */
@@ -214,7 +213,6 @@ void neb__toy_apply(struct world *w, struct node *n, const struct neb_action *a)
 void neb__toy_root(struct world *w, struct node *n, const struct neb_action *a);
 void neb__toy_settle(struct world *w, struct node *n, const struct neb_action *a);
 void neb__toy_install(struct world *w, struct node *n, const struct neb_action *a);
-void neb__own_residual(const struct own *o, float out[WIDTH]);
 double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h);
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
                       float out[WIDTH]);

@@ -30,7 +30,7 @@ static bool snapshot_due(const struct neb_half *s, const struct neb_batch *b)
 
 static neb_status put_table(struct neb_half *s)
 {
-    struct neb_codec_input in = {.delta = s->values, .n = (size_t)neb_param_values(s->table), .feedback = 1};
+    struct neb_codec_input in = {.z = s->values, .n = (size_t)neb_param_values(s->table)};
     size_t before = s->item.len;
     NEB_TRY(neb_param_read(s->table, s->values));
     NEB_TRY(neb__codec_encode(neb__rung_by_name("int8"), &in, NULL, NULL, &s->item));

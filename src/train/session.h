@@ -1,7 +1,7 @@
 /* session.h (internal): one site of a run: the round core driven by real links, disk and parameters.
  *
  * Three threads. The caller's runs the training loop and enters neb_step(). The links' loop (src/net) only moves messages.
- * The driver's owns everything else: the core, the ledger, the outer state, the site's own residual; it takes events from
+ * The driver's owns everything else: the core, the ledger, the outer state; it takes events from
  * a queue and carries out the core's actions in order.
  *
  * The live parameters x belong to the caller's thread. So the driver never touches them: what a round does to a cell is
@@ -167,7 +167,6 @@ struct neb_session {
     struct neb_ledger ledger;
     struct neb_payloads payloads;
     struct neb_own *own;
-    uint16_t *e;           /* (values) residual, bfloat16 */
     float *d;              /* (values) see above */
     struct neb_side *side; /* session_side.c; NULL: the parameters are not on a device with a side stream */
     float *work[3];        /* (NEB_CELL) each; the last one is the training loop's */
@@ -264,8 +263,8 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
 void neb__residual_begin(neb_session *s, uint64_t k);
 void neb__residual_add(neb_session *s, const float *r, size_t n); /* of the next cell */
 void neb__residual_end(neb_session *s, uint32_t c0);
-/* Of the cells [c0, c1) into e: zeros where none was kept under k. */
-void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k);
+/* `out`: (values of the cells [c0, c1)) zeros if none was kept under k. */
+void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k, float *out);
 
 /* session_state.c */
 void neb__session_do(neb_session *s, const struct neb_action *a);
@@ -316,7 +315,6 @@ void neb__session_took(double *smoothed, double seconds);
 neb_status neb__session_watch_lines(neb_session *s);
 void neb__session_pushed(neb_session *s, struct neb_sending *to); /* under the lock */
 void neb__session_acked(neb_session *s, const struct neb_sending *to, uint16_t peer, bool ok);
-float neb__session_feedback(enum neb_rung_class cls); /* how much of the residual the next parcel takes up */
 
 /* session_status.c */
 void neb__session_tell(neb_session *s, bool last); /* the status file, and the peers: when it is time */
@@ -338,7 +336,7 @@ neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap
 double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code);
 /* What is to be coded (z, n values) exceeds the bound: it is made shorter. */
 bool neb__session_private(
-    const neb_session *s); /* this site cuts or blurs what it sends, and keeps no residual */
+    const neb_session *s); /* this site cuts or blurs what it sends, and drops the rest */
 neb_status neb__session_privatize(const neb_session *s, float *z, size_t n);
 bool neb__session_clip(const struct neb_action *capture, float *z, size_t n);
 

@@ -1,7 +1,7 @@
 /* session_bound.c: the run's norm bound at one site: what it sends is scaled down to it, what others send is measured.
  *
  * The bound is part of the log (an operator's order); the leader rejects what exceeds it. A site that has more to say
- * than one parcel may carry sends a shorter vector of the same direction, and the rest stays in its residual.
+ * than one parcel may carry sends a shorter vector of the same direction, and the rest stays in its live model.
  *
  * A site may also cut and blur its updates for its own privacy. Then nothing stays: a later parcel would tell what this one
  * was not to tell. */

@@ -1,9 +1,8 @@
-/* session_capture.c: the site's own parcels: a copy of x is asked of the training loop, becomes d = x - theta, and d + e a
+/* session_capture.c: the site's own parcels: a copy of x is asked of the training loop, becomes d = x - theta, and d a
  * parcel on disk.
  *
- * The residual e (2 bytes a value) and the delta d of open parcels are flat vectors beside theta and m: 14 bytes a parameter.
- * The next residual r is not kept: it is computed again when the parcel is in. A coarse copy of r goes to disk
- * (session_residual.c). */
+ * The delta d of open parcels is a flat vector beside theta and m: 12 bytes a parameter. What the code leaves out of it stays
+ * in x; for a site that loses its x a coarse copy of that goes to disk (session_residual.c). */
 #include "train/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -55,22 +54,13 @@ static void captured(neb_session *s, const struct neb_parcel *h, const struct ne
 
 /* ---- coding ------------------------------------------------------------------------------------------------------ */
 
-/* Cell by cell, while it is in the cache: e is widened, coded, and what is left goes to the file of residuals. */
+/* Cell by cell, while it is in the cache: what the code left out goes to the file of residuals. */
 struct coding {
     neb_session *s;
-    const float *clipped; /* z of all cells, made shorter for the bound; NULL: z is d + feedback * e */
+    const float *clipped; /* d of all cells, made shorter for the bound; NULL: d itself is coded */
     size_t first;         /* value of the first cell */
-    float feedback;
-    bool exact; /* nothing is left */
+    bool exact;           /* nothing is left */
 };
-
-static const float *residual_of(void *arg, size_t at, size_t n)
-{
-    struct coding *c = arg;
-    if (c->clipped) return NULL;
-    neb__site_widen(c->s->e + c->first + at, n, c->s->work[1]);
-    return c->s->work[1];
-}
 
 static void cell_coded(void *arg, size_t at, size_t n)
 {
@@ -78,24 +68,20 @@ static void cell_coded(void *arg, size_t at, size_t n)
     neb_session *s = c->s;
     float *r = s->work[0];
     if ((c->exact && !c->clipped) || neb__session_private(s)) return;
-    if (c->clipped) { /* what was cut off is sent later */
-        neb__site_widen(s->e + c->first + at, n, s->work[1]);
-        for (size_t i = 0; i < n; i++)
-            r[i] += s->d[c->first + at + i] + c->feedback * s->work[1][i] - c->clipped[at + i];
-    }
+    if (c->clipped) /* what was cut off is sent later */
+        for (size_t i = 0; i < n; i++) r[i] += s->d[c->first + at + i] - c->clipped[at + i];
     neb__residual_add(s, r, n);
 }
 
-/* z of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
-static neb_status clip(neb_session *s, size_t first, size_t n, float feedback, float **out)
+/* d of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
+static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
 {
     *out = NULL;
     bool private = neb__session_private(s);
     if (!s->capture.bound && !private) return NEB_OK;
     float *z = neb__malloc(n * sizeof *z);
     if (!z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the run's bound");
-    neb__site_widen(s->e + first, n, z);
-    for (size_t i = 0; i < n; i++) z[i] = s->d[first + i] + feedback * z[i];
+    memcpy(z, s->d + first, n * sizeof *z);
     neb_status st = private ? neb__session_privatize(s, z, n) : NEB_OK;
     bool shorter = s->capture.bound && neb__session_clip(&s->capture, z, n);
     if (st == NEB_OK && (shorter || private))
@@ -105,19 +91,17 @@ static neb_status clip(neb_session *s, size_t first, size_t n, float feedback, f
     return st;
 }
 
-/* Codes d + e of the parcel's cells behind a header's room. */
+/* Codes d of the parcel's cells behind a header's room. */
 static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_parcel *h,
                               struct neb_codec_stats *stats, struct neb_buf *out)
 {
-    struct coding c = {.s = s, .feedback = neb__session_feedback(rung->cls), .exact = rung == s->exact};
+    struct coding c = {.s = s, .exact = rung == s->exact};
     size_t n = neb__session_range(s, h->c0, h->c1, &c.first);
     float *z;
-    NEB_TRY(clip(s, c.first, n, c.feedback, &z));
+    NEB_TRY(clip(s, c.first, n, &z));
     c.clipped = z;
-    struct neb_codec_hooks hooks = {
-        .arg = &c, .next = s->work[0], .before = residual_of, .after = cell_coded};
-    struct neb_codec_input in = {
-        .delta = z ? z : s->d + c.first, .n = n, .feedback = c.feedback, .hooks = &hooks};
+    struct neb_codec_hooks hooks = {.arg = &c, .next = s->work[0], .after = cell_coded};
+    struct neb_codec_input in = {.z = z ? z : s->d + c.first, .n = n, .hooks = &hooks};
     neb__buf_clear(out);
     neb__residual_begin(s, h->k);
     neb_status st = neb__buf_reserve(out, NEB_PARCEL_SIZE);
@@ -129,31 +113,16 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
     return st;
 }
 
-/* At the end of a run in the sparse class: its residual is many deltas long and old; sent at once it would undo what was
- * learned. Its norm is logged instead. */
-static void drop_residual(neb_session *s, uint32_t c0, uint32_t c1)
-{
-    double sum = 0;
-    for (uint32_t c = c0; c < c1; c++) {
-        size_t first, n = neb__outer_cell(s->outer, c, &first);
-        neb__site_widen(s->e + first, n, s->work[1]);
-        sum += pow(neb__site_norm(s->work[1], n), 2);
-        memset(s->e + first, 0, n * sizeof *s->e);
-    }
-    if (sum > 0) neb__info("the end: a sparse residual of norm %.3g is dropped", sqrt(sum));
-}
-
 /* d holds x of the cells, and then d = x - theta; header and code go to `out`. *empty: there is nothing to send.
  * NEB_ERR_AGAIN: the rate controller holds. */
 static neb_status encode(neb_session *s, struct neb_parcel *h, struct neb_codec_stats *stats,
                          struct neb_buf *out, bool *empty)
 {
-    if (s->capture.dense && s->cls == NEB_CLASS_SPARSE) drop_residual(s, h->c0, h->c1);
     *empty = true;
     for (uint32_t c = h->c0; c < h->c1; c++) {
         size_t first, n = neb__outer_cell(s->outer, c, &first);
         neb__edits_on_copy(&s->own[c], s->d + first, n);
-        if (neb__site_delta(s->d + first, s->outer->theta + first, s->e + first, n)) *empty = false;
+        if (neb__site_delta(s->d + first, s->outer->theta + first, n)) *empty = false;
     }
     if (*empty) return NEB_OK;
     const struct neb_rung *rung = s->capture.dense ? s->exact : neb__session_choose(s, h->tau, s->paused);

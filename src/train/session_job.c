@@ -51,6 +51,8 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     return c;
 }
 
+enum { RULES = 2 }; /* of making and accepting records: another number is other software */
+
 /* What must be the same everywhere; interval, rung and rates may differ from site to site. */
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out)
 {
@@ -59,8 +61,8 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
     uint32_t lr, momentum;
     memcpy(&lr, &c->outer_lr, sizeof lr);
     memcpy(&momentum, &c->outer_momentum, sizeof momentum);
-    int n = snprintf(text, sizeof text, "%" PRId64 " %" PRIu64 " %08x %08x", c->fragments, c->token_target,
-                     lr, momentum);
+    int n = snprintf(text, sizeof text, "%d %" PRId64 " %" PRIu64 " %08x %08x", RULES, c->fragments,
+                     c->token_target, lr, momentum);
     return neb__hash(text, (size_t)n, out);
 }
 

@@ -13,24 +13,17 @@
  * delays the next one, no work at all delays everybody). The hourly limit gives way to the first two only.
  *
  * The leader's change of class becomes a record, which all sites follow. A site whose own line is too thin for the run's
- * class sends parcels of the other one all the same: they say so, and a record that names a sparse one is averaged and
- * sets the momentum of its cells to 0, as one behind a change of class would. */
+ * class sends parcels of the other one all the same: they say so. The outer step is the same for both. */
 #include "train/session.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "outer/site.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 static const double smooth = 0.3, stalled_s = 5, burst_s = 36, late_thread_s = 0.02;
-
-float neb__session_feedback(enum neb_rung_class cls)
-{
-    return cls == NEB_SPARSE ? NEB_SPARSE_FEEDBACK : 1;
-}
 
 static size_t largest_fragment(const neb_session *s, uint32_t fragments)
 {
@@ -271,7 +264,7 @@ void neb__session_follow_class(neb_session *s, uint8_t cls)
 void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struct neb_hash *hash,
                         double bytes, const struct neb_codec_stats *stats)
 {
-    neb__rate_quality(s->rate, rung->id, sqrt(stats->delta_sq), sqrt(stats->residual_sq));
+    neb__rate_quality(s->rate, rung->id, sqrt(stats->z_sq), sqrt(stats->residual_sq));
     watch_parcel(s, hash, bytes);
 }
 

@@ -1,7 +1,7 @@
 /* session_residual.c: what a parcel did not say, kept on disk beside it.
  *
  * A site that is killed between two checkpoints comes back with its newest parcels: their code is what the delta was, and
- * the residual r would be lost. So r goes to disk when the parcel is made, coded in 4 bits a value: an eighth of its size,
+ * the residual r, what the code left out, would be lost. So r goes to disk when the parcel is made, coded in 4 bits a value: an eighth of its size,
  * and what that coding leaves out is a residual's residual, below a hundredth of the delta. It is written over the file
  * of the fragment without a sync: it may be torn or lost in a crash (the checksum tells: a quick one, taken while a cell is
  * in the cache, since nobody but this site's own disk has had it), and is used only under the number of the parcel it
@@ -13,7 +13,6 @@
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "outer/site.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +35,7 @@ void neb__residual_begin(neb_session *s, uint64_t k)
 
 void neb__residual_add(neb_session *s, const float *r, size_t n)
 {
-    struct neb_codec_input in = {.delta = r, .n = n, .feedback = 1};
+    struct neb_codec_input in = {.z = r, .n = n};
     size_t at = s->residuals.len;
     if (!at) return;
     if (neb__codec_encode(rung(), &in, NULL, NULL, &s->residuals) != NEB_OK) {
@@ -55,22 +54,21 @@ void neb__residual_end(neb_session *s, uint32_t c0)
     (void)neb__disk_overwrite(&s->disk, name, s->residuals.data, s->residuals.len);
 }
 
-void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k)
+void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k, float *out)
 {
     struct neb_buf b;
     char name[32];
     size_t first, n = neb__session_range(s, c0, c1, &first), at = HEAD;
-    memset(s->e + first, 0, n * sizeof *s->e);
     snprintf(name, sizeof name, "residual-%u", c0);
     neb__buf_init(&b, 2 * n + 4096 * (size_t)(c1 - c0));
     bool ok = neb__disk_load(&s->disk, name, &b) == NEB_OK && b.len >= HEAD && neb__get64(b.data) == k &&
               neb__get32(b.data + 8) == neb__crc32c(0, b.data + HEAD, b.len - HEAD);
     for (uint32_t c = c0; ok && c < c1; c++) {
         size_t cell, values = neb__outer_cell(s->outer, c, &cell), size = neb__codec_bound(rung(), values);
-        ok = b.len - at >= size && neb__codec_decode(b.data + at, size, NULL, values, s->work[0]) == NEB_OK;
-        if (ok) neb__site_narrow(s->work[0], values, s->e + cell);
+        ok = b.len - at >= size &&
+             neb__codec_decode(b.data + at, size, NULL, values, out + (cell - first)) == NEB_OK;
         at += size;
     }
-    if (!ok) memset(s->e + first, 0, n * sizeof *s->e);
+    if (!ok) memset(out, 0, n * sizeof *out);
     neb__buf_free(&b);
 }

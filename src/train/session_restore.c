@@ -2,25 +2,24 @@
  *
  * The outer state comes from the newest undamaged snapshot of each cell; the records above are replayed by the core. The
  * site's own state of a cell comes from the newest own parcel on disk that is newer than the caller's checkpoint (the live
- * delta is what the parcel decodes to; the residual only if it was saved under that parcel's number), else from the
+ * delta is what the parcel decodes to, and what it left out if that was saved under the parcel's number), else from the
  * checkpoint, else it is theta alone. Both are states at an older version of the log, brought forward by the replay.
  *
  * The site's part of a caller's checkpoint:
  *     u32 magic, u32 cells, hash of the layout, u64 last k
  *     per cell: u64 version, u64 work, then its open parcel: hash, u64 k (0: none), u64 version, u64 work in it
- *     e, then x - theta, of all cells; then d of the cells that have an open parcel
+ *     x - theta of all cells; then d of the cells that have an open parcel
  * Without the open parcel a site that comes back would not know what is its own when a record names it. */
 #include "train/session.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "outer/arith.h"
-#include "outer/site.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum {
-    MAGIC = 0x324e424e,
+    MAGIC = 0x334e424e,
     STATE_HEAD = 8 + NEB_HASH_SIZE + 8,
     STATE_CELL = 16 + NEB_HASH_SIZE + 24,
     MAX_PARCELS = 1 << 16
@@ -88,7 +87,7 @@ static uint64_t settled_k(const neb_session *s)
 
 static size_t state_size(const neb_session *s, size_t open_values)
 {
-    return STATE_HEAD + STATE_CELL * (size_t)s->outer->cells + 8 * s->values + 4 * open_values;
+    return STATE_HEAD + STATE_CELL * (size_t)s->outer->cells + 4 * (s->values + open_values);
 }
 
 static void put_cell(uint8_t *b, const struct neb_own *own)
@@ -128,7 +127,7 @@ static neb_status restore_open(neb_session *s, const uint8_t *b, const uint8_t *
     return b == end ? NEB_OK : neb__fail(NEB_ERR_CORRUPT, "the checkpoint's state is too long");
 }
 
-/* From the caller's checkpoint: e, the open parcels, and x = theta + u. */
+/* From the caller's checkpoint: the open parcels, and x = theta + u. */
 static neb_status restore_checkpoint(neb_session *s, float *u)
 {
     uint32_t cells = s->outer->cells;
@@ -140,13 +139,8 @@ static neb_status restore_checkpoint(neb_session *s, float *u)
     s->checkpoint_k = s->last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
     b += STATE_HEAD;
     for (uint32_t c = 0; c < cells; c++, b += STATE_CELL) get_cell(b, &s->own[c]);
-    for (size_t i = 0, n; i < s->values; i += n) { /* the bytes may lie anywhere: by way of `work` */
-        n = s->values - i < NEB_CELL ? s->values - i : NEB_CELL;
-        memcpy(s->work[0], b + 4 * i, 4 * n);
-        neb__site_narrow(s->work[0], n, s->e + i);
-    }
-    memcpy(u, b + 4 * s->values, 4 * s->values);
-    NEB_TRY(restore_open(s, b + 8 * s->values, end));
+    memcpy(u, b, 4 * s->values);
+    NEB_TRY(restore_open(s, b + 4 * s->values, end));
     s->saved_k[0] = s->saved_k[1] = settled_k(s);
     return NEB_OK;
 }
@@ -176,26 +170,29 @@ static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, ui
         return NEB_OK;
     }
     if (h.k > s->last_k) s->last_k = h.k;
-    size_t first, last, n = neb__outer_cell(s->outer, h.c1 - 1, &last);
-    neb__outer_cell(s->outer, h.c0, &first);
+    size_t first, n = neb__session_range(s, h.c0, h.c1, &first);
     struct neb_codec_view view;
-    neb_status st =
-        neb__codec_open(b.data + NEB_PARCEL_SIZE, b.len - NEB_PARCEL_SIZE, NULL, last + n - first, &view);
-    if (st != NEB_OK) {
+    float *left = neb__malloc(n * sizeof *left);
+    neb_status st = left ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
+    if (st != NEB_OK ||
+        neb__codec_open(b.data + NEB_PARCEL_SIZE, b.len - NEB_PARCEL_SIZE, NULL, n, &view) != NEB_OK) {
+        neb__free(left);
         neb__buf_free(&b);
-        return NEB_OK; /* damaged: as if it were not there */
+        return st; /* damaged: as if it were not there */
     }
-    neb__residual_restore(s, h.c0, h.c1, h.k);
+    neb__residual_restore(s, h.c0, h.c1, h.k, left);
     for (uint32_t c = h.c0; st == NEB_OK && c < h.c1; c++) {
         if (h.k <= newest[c]) continue;
         newest[c] = h.k;
         size_t at, k = neb__outer_cell(s->outer, c, &at);
         st = neb__codec_cell(&view, c - h.c0, u + at);
+        for (size_t i = 0; i < k; i++) u[at + i] += left[at - first + i];
         memcpy(s->d + at, u + at, k * sizeof *u);
         s->own[c] =
             (struct neb_own){.version = h.b, .open = {*hash, h.k, h.b}, .work = h.tau, .work_open = h.tau};
     }
     neb__codec_close(&view);
+    neb__free(left);
     neb__buf_free(&b);
     return st;
 }
@@ -344,16 +341,13 @@ static neb_status make_memory(neb_session *s)
     size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
     neb__buf_init(&s->made, neb__session_payload_max(s));
     neb__buf_init(&s->residuals, neb__session_payload_max(s));
-    /* Written now: a page that is read before its first write is mapped twice, and the second time interrupts the training. */
-    s->e = neb__malloc(s->values * sizeof *s->e);
-    if (s->e) memset(s->e, 0, s->values * sizeof *s->e);
     s->own = NEB_NEW_ARRAY(struct neb_own, cells);
     s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
     s->covered = neb__calloc(cells, sizeof *s->covered);
     int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
     if (fragments > NEB_CAPTURES) fragments = NEB_CAPTURES;
     s->fragments = (uint32_t)(fragments < (int64_t)cells ? fragments : (int64_t)cells);
-    bool room = s->e && s->own && s->fetched && s->covered;
+    bool room = s->own && s->fetched && s->covered;
     return room ? neb__side_open(s) : NEB_ERR_NOMEM;
 }
 
@@ -417,7 +411,6 @@ void neb__session_release(neb_session *s)
     neb__buf_free(&s->made);
     neb__buf_free(&s->residuals);
     for (int i = 0; i < NEB_RECENT; i++) neb__buf_free(&s->recent[i].bytes);
-    neb__free(s->e);
     neb__free(s->own);
     neb__free(s->fetched);
     neb__free(s->covered);
@@ -450,13 +443,8 @@ static neb_status write_state(neb_session *s, uint8_t *out, size_t *n)
     neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
     b += STATE_HEAD;
     for (uint32_t c = 0; c < s->outer->cells; c++, b += STATE_CELL) put_cell(b, &s->own[c]);
-    for (size_t i = 0, k; i < s->values; i += k) {
-        k = s->values - i < NEB_CELL ? s->values - i : NEB_CELL;
-        neb__site_widen(s->e + i, k, s->work[2]);
-        memcpy(b + 4 * i, s->work[2], 4 * k);
-    }
-    NEB_TRY(write_x(s, b + 4 * s->values));
-    b += 8 * s->values;
+    NEB_TRY(write_x(s, b));
+    b += 4 * s->values;
     for (uint32_t c = 0; c < s->outer->cells; c++) {
         size_t first, values = neb__outer_cell(s->outer, c, &first);
         if (!s->own[c].open.k) continue;

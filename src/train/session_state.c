@@ -1,7 +1,5 @@
-/* session_state.c: the core's actions carried out on disk, outer state and residual. Own parcels are made in
- * session_capture.c; here records are applied, theta and the site's own state move, and payloads and cells come and go.
- *
- * The next residual of a parcel that is in is computed again from d, e and the parcel's bytes, in the encoder's roundings. */
+/* session_state.c: the core's actions carried out on disk, and outer state. Own parcels are made in
+ * session_capture.c; here records are applied, theta and the site's own state move, and payloads and cells come and go. */
 #include "train/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -140,7 +138,7 @@ static void apply_theta(neb_session *s, const struct neb_record *rec, struct ope
         neb__warn("record %" PRIu64 ": cell %u would not be finite and stays as it was", rec->index, cell);
 }
 
-/* The site's own side of a record: an edit for x, the next residual. work[0] holds what theta moved by. */
+/* The site's own side of a record: an edit for x. work[0] holds what theta moved by. */
 static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
 {
     struct neb_own *own = &s->own[cell];
@@ -148,22 +146,17 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     bool known = p && own->open.k == p->k && neb__hash_equal(&own->open.hash, &p->hash);
     size_t first, n = cell_at(s, cell, &first);
     const float *decoded = NULL;
-    float fb = 1;
-    for (uint32_t i = 0; i < o->n; i++) {
-        if (o->site[i] != s->self) continue;
-        decoded = s->decoded[i];
-        if (o->header[i].cls == NEB_CLASS_SPARSE) fb = neb__session_feedback(NEB_SPARSE);
-    }
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->site[i] == s->self) decoded = s->decoded[i];
     own->version = rec->v + 1;
     if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
-        memset(s->e + first, 0, n * sizeof *s->e);
         own->open.k = 0;
         own->work = 0;
         return neb__edit_add(s, cell, NEB_EDIT_SET, 0, s->outer->theta + first);
     }
     if (!known) return neb__edit_add(s, cell, NEB_EDIT_ADD, 0, s->work[0]);
     if (neb__session_private(s)) decoded = NULL; /* what was not told is dropped */
-    neb__site_take(s->d + first, s->e + first, s->work[0], decoded, fb, n);
+    neb__site_take(s->d + first, s->work[0], decoded, n);
     own->work = own->work > own->work_open ? own->work - own->work_open : 0;
     own->open.k = 0;
     return neb__edit_d(s, cell);
@@ -244,16 +237,14 @@ static void do_root(neb_session *s, const struct neb_action *a)
 static void do_settle(neb_session *s, const struct neb_action *a)
 {
     float gamma = (float)((double)a->num / (double)a->den);
-    double dropped = 0;
     for (uint32_t c = a->c0; c < a->c1; c++) {
-        size_t first, n = cell_at(s, c, &first);
-        dropped += pow(neb__site_fade(s->e + first, gamma, n), 2);
+        size_t first;
+        (void)cell_at(s, c, &first);
         if (neb__edit_add(s, c, NEB_EDIT_SHRINK, gamma, s->outer->theta + first) != NEB_OK)
             neb__session_halt(s, "out of memory for settling");
         s->own[c].work = s->own[c].work * a->num / a->den;
     }
-    neb__info("late work of cells %u to %u enters with factor %.3f (dropped of the residual: norm %.3g)",
-              a->c0, a->c1 - 1, (double)gamma, sqrt(dropped));
+    neb__info("late work of cells %u to %u enters with factor %.3f", a->c0, a->c1 - 1, (double)gamma);
 }
 
 /* ---- payloads and cells of peers --------------------------------------------------------------------------------- */

@@ -71,12 +71,12 @@ class Training(unittest.TestCase):
         with Folder() as folder, Folder() as other:  # both at once: the end of a run takes its time
             stays = write_job(folder, tokens=3000)
             leaves = write_job(other, tokens=6000)
-            a, b = Site(stays, "a", -1.0), Site(stays, "b", 1.0)
-            c, d = Site(leaves, "a", -1.0), Site(leaves, "b", 1.0, steps=120)
+            a, b = Site(stays, "a", -1.0), Site(stays, "b", 0.8)
+            c, d = Site(leaves, "a", -1.0), Site(leaves, "b", 0.8, steps=120)
             d.done()
             self.assertFalse(d.status["ended"])
             self.assertEqual(d.saved["steps"], 120)
-            again = Site(leaves, "b", 1.0, state=d.saved, model=d.model)
+            again = Site(leaves, "b", 0.8, state=d.saved, model=d.model)
             for one, two in ((a, b), (c, again)):
                 one.done(), two.done()
                 self.assertTrue(one.status["ended"] and two.status["ended"])
