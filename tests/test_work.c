@@ -314,6 +314,32 @@ static void a_student_learns_from_its_teachers(void **state)
     close_world(&w);
 }
 
+/* Held-out text of two kinds, one behind the other: some batches of it tell what all of them tell. */
+static void some_batches_stand_for_all(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_work_eval all, some, more;
+    char path[300];
+    write_pairs("valid.tsv", 100, 77777);
+    snprintf(path, sizeof path, "%s/valid.tsv", dir);
+    FILE *f = fopen(path, "a");
+    assert_non_null(f);
+    for (int i = 0; i < 100; i++) fputs("now now now now now\ttree tree tree tree tree\n", f);
+    fclose(f);
+    open_world(&w, translator_job, NULL);
+    for (int i = 0; i < 60; i++) step(&w);
+    assert_ok(neb__work_eval(w.work, "valid", 0, &all));
+    assert_ok(neb__work_eval(w.work, "valid", all.batches / 2, &some));
+    assert_ok(neb__work_eval(w.work, "valid", all.batches + 3, &more));
+    assert_int_equal(some.batches, all.batches / 2);
+    assert_int_equal(more.batches, all.batches);
+    assert_true(more.loss == all.loss);
+    if (fabs(some.loss / all.loss - 1) > 0.1) fail_msg("%g for %g", some.loss, all.loss);
+    close_world(&w);
+    write_pairs("valid.tsv", 40, 77777);
+}
+
 static void teachers_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
@@ -544,6 +570,7 @@ int main(void)
         cmocka_unit_test(disentangled_embeddings_leave_the_generator_alone),
         cmocka_unit_test(a_teacher_may_answer_over_a_link),
         cmocka_unit_test(a_student_learns_from_its_teachers),
+        cmocka_unit_test(some_batches_stand_for_all),
         cmocka_unit_test(teachers_that_do_not_fit_are_refused),
         cmocka_unit_test(lora_comes_along_merged),
         cmocka_unit_test(an_encoder_starts_from_another),

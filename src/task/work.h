@@ -35,7 +35,8 @@ void neb__work_close(struct neb_work *w);
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
-/* Over the corpora with this use, at most `batches` batches (0: all). NEB_ERR_NOTFOUND (quiet): none. */
+/* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of the text.
+ * NEB_ERR_NOTFOUND (quiet): none. */
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out);
 
 neb_params *neb__work_params(struct neb_work *w);

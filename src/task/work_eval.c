@@ -34,19 +34,36 @@ static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb
     return NEB_OK;
 }
 
+/* Batches of all the text. They come in its order, one language behind the other: some of them must be from everywhere. */
+static neb_status count_batches(struct neb_work *w, const char *use, int64_t *total)
+{
+    struct neb_batches *stream = NULL;
+    struct neb_batch *b = NULL;
+    *total = 0;
+    NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
+    neb_status s = neb__batches_batch(stream, &b);
+    while (s == NEB_OK && (s = neb__batches_next(stream, b)) == NEB_OK) ++*total;
+    neb__batch_free(b);
+    neb__batches_free(stream);
+    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out)
 {
     struct neb_batches *stream = NULL;
     struct neb_batch *b = NULL;
     struct neb_work_eval e = {0};
     double sums[6] = {0};
+    int64_t total = 0;
     if (w->links.relay.take)
         return neb__quiet(NEB_ERR_NOTFOUND, "held-out text needs the generator, which is on another site");
+    if (batches) NEB_TRY(count_batches(w, use, &total));
+    if (!batches || batches > total) batches = total = 1; /* each of them */
     NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
     neb_status s = neb__batches_batch(stream, &b);
-    while (s == NEB_OK && (!batches || e.batches < batches)) {
+    for (int64_t i = 0; s == NEB_OK; i++) {
         s = neb__batches_next(stream, b);
-        if (s == NEB_OK) s = eval_batch(w, b, &e, sums);
+        if (s == NEB_OK && (i + 1) * batches / total > i * batches / total) s = eval_batch(w, b, &e, sums);
     }
     neb__batch_free(b);
     neb__batches_free(stream);
