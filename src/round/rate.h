@@ -42,7 +42,7 @@ struct neb_rate_config {
     int pipeline;       /* records that may be prepared at a time */
     double values;      /* of one parcel: the largest fragment */
     bool owners;        /* parcels go to owners: 2(N-1)/N copies instead of N-1 */
-    double residual[2]; /* the guard: most left out / sent for dense, sparse; 0: 0.5 and 12 */
+    double residual[2]; /* the guard: most left out / sent for dense, sparse; 0: 0.8 and 7 */
     double loss_slack;  /* how far the held-out loss may be above its best, relative; 0: 0.01 */
     bool no_guard;      /* for experiments: any rung is acceptable */
     int force; /* id of a rung to use whatever the line says (the guard may still refuse it); 0: none */
