@@ -497,7 +497,8 @@ static void class_changes_are_proposed(void **state)
     c.prefer = NEB_PREFER_COST;
     sim_init(&s, &c, 1);
     for (int i = 0; i < 6; i++) sim_round(&s, mbit(4), 0, &rng);
-    assert_string_equal(s.d.rung->name, "sparse1.k32"); /* the cheapest, but not what leaves too much behind */
+    assert_string_equal(s.d.rung->name,
+                        "sparse1.k32"); /* the cheapest, but not what leaves too much behind */
     neb__rate_destroy(s.rate);
     c.prefer = base_config().prefer;
     c.keep_class = true;
