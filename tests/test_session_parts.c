@@ -1,6 +1,7 @@
 /* test_session_parts.c: parts of a session without links: residuals on disk, updates in memory. */
 #include "check.h"
 #include "sites.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "train/session.h"
 
@@ -118,10 +119,30 @@ static void updates_stay_in_memory_for_their_record(void **state)
     sites_free(&sites);
 }
 
+/* A parcel that waited for a line that was down does not make it look slow. */
+static void an_outage_is_not_a_slow_line(void **state)
+{
+    (void)state;
+    neb_session *s = NEB_NEW(neb_session);
+    struct neb_lines *l = &s->lines;
+    int64_t now = neb__now_ns(), second = 1000000000;
+    l->up_since[1] = now - second;
+    l->push[0] = (struct neb_push){.id = 1, .since = now - 36 * second, .bytes = 1e6, .left = 1};
+    neb__session_acked(s, &(struct neb_sending){.push = 1, .since = now - 36 * second, .bytes = 1e6}, 1,
+                       true);
+    assert_true(l->sum_s[1] == 0 && l->late_s == 0 && !l->push[0].id);
+    l->busy_until[1] = l->all_until = 0;
+    l->push[1] = (struct neb_push){.id = 2, .since = now - second / 2, .bytes = 1e6, .left = 1};
+    neb__session_acked(s, &(struct neb_sending){.push = 2, .since = now - second / 2, .bytes = 1e6}, 1, true);
+    assert_true(l->sum_s[1] >= 0.5 && l->goodput[1] > 1e6 && l->late_s > 0.4);
+    neb__free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(residuals_come_back_whole_or_not),
+        cmocka_unit_test(an_outage_is_not_a_slow_line),
         cmocka_unit_test(updates_stay_in_memory_for_their_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

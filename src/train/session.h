@@ -95,6 +95,7 @@ struct neb_push {
     int64_t since; /* ns */
     double bytes;
     int left;
+    bool waited; /* for a line that was down */
 };
 
 enum { NEB_PUSHES = 8 };
@@ -102,6 +103,7 @@ enum { NEB_PUSHES = 8 };
 /* What the links measured, copied out of their thread; and the parcels on their way. Under the session's lock. */
 struct neb_lines {
     struct neb_line line[NEB_SITES_MAX];
+    int64_t up_since[NEB_SITES_MAX];   /* ns: what was pushed before waited for the line, not on it */
     int64_t busy_until[NEB_SITES_MAX]; /* ns: the last acknowledgement of a parcel to this peer */
     double sum_bytes[NEB_SITES_MAX], sum_s[NEB_SITES_MAX]; /* parcels acknowledged since the last decision */
     double goodput[NEB_SITES_MAX];                         /* bytes/s, of the newest parcel; 0: none yet */

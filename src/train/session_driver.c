@@ -191,6 +191,7 @@ static void note_link(neb_session *s, uint16_t peer, bool up)
     uint64_t bit = peer < 64 ? (uint64_t)1 << peer : 0;
     pthread_mutex_lock(&s->lock);
     s->linked = up ? s->linked | bit : s->linked & ~bit;
+    if (up && peer < NEB_SITES_MAX) s->lines.up_since[peer] = neb__now_ns();
     pthread_mutex_unlock(&s->lock);
 }
 

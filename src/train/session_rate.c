@@ -100,13 +100,15 @@ static double busy_for(int64_t since, int64_t free_at, int64_t now, double rtt)
     return took > 1e-3 ? took : 1e-3;
 }
 
-static void reached_everybody(struct neb_lines *l, uint64_t id, double rtt, int64_t now)
+static void reached_everybody(struct neb_lines *l, uint64_t id, double rtt, int64_t now, bool waited)
 {
     for (int i = 0; i < NEB_PUSHES; i++) {
         struct neb_push *p = &l->push[i];
-        if (p->id != id || --p->left > 0) continue;
+        if (p->id != id) continue;
+        p->waited |= waited;
+        if (--p->left > 0) continue;
         l->late_bytes = p->bytes;
-        l->late_s = fmax(busy_for(p->since, l->all_until, now, rtt) - late_thread_s, 1e-3);
+        l->late_s = p->waited ? 0 : fmax(busy_for(p->since, l->all_until, now, rtt) - late_thread_s, 1e-3);
         l->all_until = now;
         p->id = 0;
     }
@@ -120,14 +122,16 @@ void neb__session_acked(neb_session *s, const struct neb_sending *to, uint16_t p
     int64_t now = neb__now_ns();
     pthread_mutex_lock(&s->lock);
     double rtt = l->line[peer].rtt_min;
-    if (ok) {
+    bool waited = to->since < l->up_since[peer]; /* an outage says nothing about the line's rate */
+    if (ok && waited) l->busy_until[peer] = now;
+    if (ok && !waited) {
         double took = busy_for(to->since, l->busy_until[peer], now, rtt);
         l->sum_bytes[peer] += to->bytes;
         l->sum_s[peer] += took;
         l->goodput[peer] = to->bytes / took;
         l->busy_until[peer] = now;
     }
-    reached_everybody(l, to->push, rtt, now);
+    reached_everybody(l, to->push, rtt, now, waited);
     pthread_mutex_unlock(&s->lock);
 }
 

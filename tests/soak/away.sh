@@ -1,7 +1,9 @@
 #!/bin/sh
 # Three sites train one model in the laboratory, once undisturbed and once with site c cut off twice (20 rounds and 40 rounds
-# of the others, or more) while it goes on training: tests/soak/away.sh NEBULA-I [SECONDS]. The held-out loss of the outer
-# state must never be more than 2 % above that of the undisturbed run at equal tokens: late work is discounted, not harmful.
+# of the others, or more) while it goes on training: tests/soak/away.sh NEBULA-I [SECONDS]. Once c is back, the held-out loss of
+# the outer state (mean of five evaluations; one of them strays by 1 %) must not be more than 2 % above that of the undisturbed
+# run at equal tokens: late work is discounted, not harmful. While c is away two sites' mean is compared with three sites':
+# that figure is shown, too.
 set -eu
 nebula=$1 seconds=${2:-600}
 part=$((seconds / 2)); [ $part -ge 90 ] || part=90; [ $part -le 300 ] || part=300
@@ -25,7 +27,8 @@ while [ ! -f roster ]; do sleep 0.1; done
 "$nebula" roster join roster $s > /dev/null
 exec "$nebula" train job.yaml --site $s out=out-$s > $s.log 2>&1
 SH
-records() { n=$(sed -n 's/^  "record": \([0-9]*\),/\1/p' $1/a/run/status.json 2>/dev/null | head -1); echo ${n:-0}; }
+told() { n=$(sed -n "s/^  \"$2\": \([0-9]*\),/\1/p" $1/a/run/status.json 2>/dev/null | head -1); echo ${n:-0}; }
+records() { told $1 record; }
 one_run() { # NAME SCHEDULE
     mkdir $1; cp site.sh $1; ln -s ../text ../valid $1
     for s in a b c; do "$nebula" site init $s --dir $1/$s > /dev/null; done
@@ -53,18 +56,30 @@ export nebula
 one_run still ""
 finish still
 one_run away "$((part / 5))s+$((part / 5))s c down; $((3 * part / 5))s+$((part / 3))s c down"
-sleep $((part / 5 + 7)); first=$(records away); sleep $((part / 5 - 8)); first=$(($(records away) - first))
-sleep $((part / 5 + 7)); second=$(records away); sleep $((part / 3 - 8)); second=$(($(records away) - second))
+sleep $((part / 5 + 7)); first=$(records away); sleep $((part / 5 - 8)); first=$(($(records away) - first)) back=$(told away tokens)
+sleep $((part / 5)); cut=$(told away tokens)
+sleep 7; second=$(records away); sleep $((part / 3 - 8)); second=$(($(records away) - second)) again=$(told away tokens)
 finish away
 [ $first -ge 20 ] && [ $second -ge 40 ] || fail "site c missed $first and $second rounds: too few on this machine; give it more seconds"
 points still > still.points; points away > away.points
-worst=$(awk 'NR == FNR { t[n] = $1; l[n++] = $2; next }
-    { for (i = 1; i < n && t[i] < $1; i++); if (i == n || $1 < t[0]) next
-      base = l[i-1] + (l[i] - l[i-1]) * ($1 - t[i-1]) / (t[i] > t[i-1] ? t[i] - t[i-1] : 1)
-      above = $2 / base - 1; if (!seen++ || above > worst) worst = above }
-    END { if (seen < 5) print "none"; else printf "%.4f", worst }' still.points away.points)
-[ "$worst" != none ] || fail "too few evaluations at equal tokens"
+# How far the one lies above the other between two numbers of tokens, at worst.
+above() {
+    awk -v from=$1 -v to=$2 'function mean(a, at, n,  i, s, k) { for (i = at - 2; i <= at + 2; i++) if (i >= 0 && i < n) { s += a[i]; k++ } return s / k }
+        NR == FNR { t[n] = $1; l[n++] = $2; next } { u[m] = $1; k[m++] = $2 }
+        END { for (x = 0; x < m; x++) {
+                if (u[x] < from || u[x] > to || u[x] < t[0]) continue
+                for (i = 1; i < n && t[i] < u[x]; i++);
+                if (i == n) continue
+                a = mean(l, i - 1, n); b = mean(l, i, n)
+                d = mean(k, x, m) / (a + (b - a) * (u[x] - t[i-1]) / (t[i] > t[i-1] ? t[i] - t[i-1] : 1)) - 1
+                if (!seen++ || d > worst) worst = d }
+            if (seen < 5) print "none"; else printf "%.4f", worst }' still.points away.points
+}
+worst=$(above $back $cut) later=$(above $again 1e18)
+[ "$worst" != none ] && [ "$later" != none ] || fail "too few evaluations at equal tokens ($worst, $later)"
+alone=$(above $cut $again)
+worst=$(printf '%s\n' $worst $later | sort -g | tail -n 1)
 awk "BEGIN { exit !($worst <= 0.02) }" || fail "the held-out loss was $worst above the undisturbed run's at equal tokens"
 factor=$(grep -c "enters with factor" away/c.log || true)
-echo "away: ok, site c missed $first and $second rounds; held-out loss at most $worst above (share), $factor discounts;" \
+echo "away: ok, site c missed $first and $second rounds; held-out loss at most $worst above (share; $alone while c was away), $factor discounts;" \
      "last: $(tail -1 still.points) still, $(tail -1 away.points) away (tokens, loss)"
