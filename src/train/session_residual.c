@@ -1,11 +1,10 @@
 /* session_residual.c: what a parcel did not say, kept on disk beside it.
  *
  * A site that is killed between two checkpoints comes back with its newest parcels: their code is what the delta was, and
- * the residual r, what the code left out, would be lost. So r goes to disk when the parcel is made, coded in 4 bits a value: an eighth of its size,
- * and what that coding leaves out is a residual's residual, below a hundredth of the delta. It is written over the file
- * of the fragment without a sync: it may be torn or lost in a crash (the checksum tells: a quick one, taken while a cell is
- * in the cache, since nobody but this site's own disk has had it), and is used only under the number of the parcel it
- * belongs to. A residual of zeros, as that of the exact rung, needs no file.
+ * the residual r, what the code left out, would be lost with the live model. So r goes to disk when the parcel is made,
+ * coded in 4 bits a value: an eighth of its size, with an error of about a tenth. It is written over the file of the
+ * fragment without a sync: it may be torn or lost in a crash (the checksum tells: a quick one, taken while a cell is in the
+ * cache, since nobody but this site's own disk has had it), and is used only under the number of the parcel it belongs to. A residual of zeros, as that of the exact rung, needs no file.
  *
  *     residual-<first cell>: u64 k, u32 CRC-32C of the rest, then the payload of each cell (codec.h), whose length follows
  *     from its values */
