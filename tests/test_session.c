@@ -225,6 +225,20 @@ static void same_stand(struct stand *a, struct stand *b)
     assert_memory_equal(a->d, b->d, VALUES * sizeof(float));
 }
 
+/* Without a checkpoint a site comes back with what its parcels said and, coarsely, with what they left out. */
+static void near_stand(struct stand *a, struct stand *b)
+{
+    double captured = 0, lost = 0;
+    for (size_t i = 0; i < VALUES; i++) {
+        if (!a->open[i / NEB_CELL]) continue;
+        captured += pow((double)a->d[i], 2);
+        lost += pow((double)a->d[i] - (double)b->d[i], 2);
+        if (fabsf(b->u[i] - b->d[i]) > 1e-5f)
+            fail_msg("value %d stands %g from theta, not %g", (int)i, (double)b->u[i], (double)b->d[i]);
+    }
+    if (lost > 0.04 * captured) fail_msg("%g of a delta of norm %g is lost", sqrt(lost), sqrt(captured));
+}
+
 static void stand_free(struct stand *k)
 {
     neb__free(k->u);
@@ -247,7 +261,8 @@ static void one_restart(struct member m[2], bool with_state)
     /* x stays as it is: a trainer that comes back has put its checkpoint there, not the initial values */
     assert_ok(open_member(&m[1]));
     after = look(&m[1]);
-    if (with_state) same_stand(&before, &after); /* the snapshots are older: the replay moves x with theta */
+    /* the snapshots are older: the replay moves x with theta */
+    (with_state ? same_stand : near_stand)(&before, &after);
     stand_free(&before);
     stand_free(&after);
     assert_ok(open_member(&m[0]));
@@ -261,6 +276,7 @@ static void a_site_that_restarts_catches_up(void **state)
         struct sites sites;
         struct member m[2] = {0};
         sites_make(&sites, 2, NULL);
+        if (!with_state) m[0].rung = m[1].rung = "sparse2";
         for (int i = 0; i < 2; i++)
             start(&m[i], sites.path[i], i ? 1 : -0.5f, 120); /* too few rounds for a snapshot */
         have_leader(m, 2);
