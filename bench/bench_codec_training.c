@@ -92,9 +92,11 @@ static neb_status allocate(struct run *r)
 static neb_status warm_up(struct run *r)
 {
     struct neb_job job = r->job;
+    struct neb_data data = r->data;
     struct neb_work *w;
     job.train.tokens = REPLICAS * r->opt.tokens;
-    NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
+    data.job = &job;
+    NEB_TRY(neb__work_open(&data, 0, 1, NULL, &w));
     neb_status s = neb__warm_make(&r->warm, w);
     if (s == NEB_OK) s = allocate(r);
     neb__work_close(w);
@@ -154,7 +156,8 @@ static neb_status train_variant(struct run *r, int v, struct neb_work *const w[R
     }
     for (int64_t at = 0; at < r->opt.steps; at += r->opt.h) {
         int64_t from = r->opt.warmup + at;
-        for (int i = 0; i < REPLICAS; i++) NEB_TRY(neb__warm_steps(&r->warm, w[i], from, from + r->opt.h));
+        for (int i = 0; i < REPLICAS; i++)
+            NEB_TRY(neb__warm_steps(&r->warm, w[i], from, from + r->opt.h, NULL));
         NEB_TRY(outer_round(r, v, (int)(at / r->opt.h), w));
     }
     for (size_t j = 0; j < r->n; j++) /* the end of a run: what is left is committed exactly */
@@ -180,7 +183,7 @@ static neb_status one_seed(struct run *r, int seed)
         struct neb_work *w[REPLICAS] = {0};
         neb_status s = NEB_OK;
         for (int i = 0; s == NEB_OK && i < REPLICAS; i++)
-            s = neb__work_open(&r->job, &r->data, i, REPLICAS, NULL, &w[i]);
+            s = neb__work_open(&r->data, i, REPLICAS, NULL, &w[i]);
         if (s == NEB_OK) s = train_variant(r, v, w, &r->loss[v][seed]);
         for (int i = 0; i < REPLICAS; i++) neb__work_close(w[i]);
         NEB_TRY(s);

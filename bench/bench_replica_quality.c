@@ -11,6 +11,7 @@
  *     SETTING.loss         that of the replicas' common parameters
  *     SETTING.worse        how far it lies above, per cent, mean of the seeds (at most 2)
  *     SETTING.spread       largest less smallest of these
+ *     SETTING.tokens       its tokens over those of synchronous training (at most 1.02)
  *     SETTING.fewer        bytes of fp32 gradients at every step over those of the parcels, for each token (at least 1000)
  *
  * A setting is RUNG:H. Sizes by default are for two cores and a few minutes; `--full` has those of `bench codec-training`
@@ -84,7 +85,8 @@ struct setting {
     const struct neb_rung *rung;
     int64_t h;
     double loss[SEEDS_MAX];
-    double bytes; /* sent by both replicas, last seed */
+    double bytes;   /* sent by both replicas, last seed */
+    int64_t tokens; /* of both, all seeds */
 };
 
 struct site {
@@ -100,6 +102,7 @@ struct run {
     struct setting setting[SETTINGS_MAX];
     int settings;
     double sync[SEEDS_MAX];
+    int64_t tokens; /* of synchronous training, all seeds */
     size_t n;
     struct neb_warm_start warm;
     float *x, *moved, *decoded[REPLICAS]; /* (n) */
@@ -147,14 +150,17 @@ static neb_status allocate(struct run *r)
 static neb_status synchronous(struct run *r, double *loss)
 {
     struct neb_job job = r->job;
+    struct neb_data data = r->data;
     struct neb_work_eval eval;
     struct neb_work *w;
     job.train.tokens = REPLICAS * r->opt.tokens;
-    NEB_TRY(neb__work_open(&job, &r->data, 0, 1, NULL, &w));
+    data.job = &job;
+    NEB_TRY(neb__work_open(&data, 0, 1, NULL, &w));
     neb_status s = neb__warm_make(&r->warm, w);
     if (s == NEB_OK) s = allocate(r);
     if (r->opt.sync) {
-        if (s == NEB_OK) s = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps);
+        if (s == NEB_OK)
+            s = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps, &r->tokens);
         if (s == NEB_OK) s = neb__work_eval(w, "valid", eval_batches(r), &eval);
         if (s == NEB_OK) *loss = eval.loss;
     }
@@ -248,7 +254,8 @@ static neb_status train(struct run *r, struct setting *t)
 {
     for (int64_t at = 1; at <= r->opt.steps; at++) {
         for (int i = 0; i < REPLICAS; i++)
-            NEB_TRY(neb__warm_steps(&r->warm, r->site[i].work, r->opt.warmup + at - 1, r->opt.warmup + at));
+            NEB_TRY(neb__warm_steps(&r->warm, r->site[i].work, r->opt.warmup + at - 1, r->opt.warmup + at,
+                                    &t->tokens));
         NEB_TRY(exchange(r, t, at));
     }
     return NEB_OK;
@@ -260,7 +267,7 @@ static neb_status begin(struct run *r, struct setting *t, uint32_t fragments)
     NEB_TRY(neb__outer_create((uint32_t)((r->n + fragments - 1) / fragments), r->warm.x, r->n, &r->outer));
     for (int i = 0; i < REPLICAS; i++) {
         struct site *s = &r->site[i];
-        NEB_TRY(neb__work_open(&r->job, &r->data, i, REPLICAS, NULL, &s->work));
+        NEB_TRY(neb__work_open(&r->data, i, REPLICAS, NULL, &s->work));
         NEB_TRY(neb__warm_load(&r->warm, s->work));
     }
     return NEB_OK;
@@ -389,6 +396,8 @@ static void report(const struct run *r, struct neb_figures *f)
             neb__figure(f, name, mean, "%", NEB_AT_MOST, 2);
             snprintf(name, sizeof name, "%s.h%d.spread", t->rung->name, (int)t->h);
             neb__figure(f, name, most - least, "%", NEB_REPORT, 0);
+            snprintf(name, sizeof name, "%s.h%d.tokens", t->rung->name, (int)t->h);
+            neb__figure(f, name, (double)t->tokens / (double)r->tokens, "times", NEB_AT_MOST, 1.02);
         }
         snprintf(name, sizeof name, "%s.h%d.fewer", t->rung->name, (int)t->h);
         neb__figure(f, name, gradients / t->bytes, "times", NEB_AT_LEAST, 1000);

@@ -25,11 +25,13 @@ void neb__warm_free(struct neb_warm_start *w)
     *w = (struct neb_warm_start){0};
 }
 
-neb_status neb__warm_steps(const struct neb_warm_start *w, struct neb_work *work, int64_t from, int64_t to)
+neb_status neb__warm_steps(const struct neb_warm_start *w, struct neb_work *work, int64_t from, int64_t to,
+                           int64_t *tokens)
 {
     for (int64_t i = from; i < to; i++) {
         struct neb_work_step info;
         NEB_TRY(neb__work_step(work, neb_schedule_lr(&w->schedule, i), &info));
+        if (tokens) *tokens += info.tokens;
         if (i < w->steps && i % SAY == SAY - 1)
             fprintf(stderr, "  synchronous step %d: loss %.3f\n", (int)i + 1, info.loss);
     }
@@ -53,7 +55,7 @@ static neb_status make_room(struct neb_warm_start *w, struct neb_work *work)
 neb_status neb__warm_make(struct neb_warm_start *w, struct neb_work *work)
 {
     NEB_TRY(make_room(w, work));
-    NEB_TRY(neb__warm_steps(w, work, 0, w->steps));
+    NEB_TRY(neb__warm_steps(w, work, 0, w->steps, NULL));
     NEB_TRY(neb__resume_read_params(work, w->x));
     return neb_optimizer_save(neb__work_optimizer(work), w->m, w->v);
 }

@@ -17,8 +17,9 @@ struct neb_warm_start {
 void neb__warm_plan(struct neb_warm_start *w, int64_t steps, int64_t more, double lr);
 void neb__warm_free(struct neb_warm_start *w); /* also fine on an all-zero one */
 
-/* Steps [from, to) of the schedule. */
-neb_status neb__warm_steps(const struct neb_warm_start *w, struct neb_work *work, int64_t from, int64_t to);
+/* Steps [from, to) of the schedule; their tokens are added to *tokens (NULL: not counted). */
+neb_status neb__warm_steps(const struct neb_warm_start *w, struct neb_work *work, int64_t from, int64_t to,
+                           int64_t *tokens);
 
 /* Makes the synchronous steps and keeps where they end (the first time it also makes room: n is known then). NEB_ERR_NOMEM and
  * those of a step */

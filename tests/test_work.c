@@ -74,7 +74,7 @@ static void open_world(struct world *w, const char *text, const struct neb_links
     fclose(f);
     assert_ok(neb__job_read(path, NULL, 0, &w->job));
     assert_ok(neb__data_prepare(&w->job, &w->data));
-    assert_ok(neb__work_open(&w->job, &w->data, 0, 1, links, &w->work));
+    assert_ok(neb__work_open(&w->data, 0, 1, links, &w->work));
 }
 
 static void close_world(struct world *w)
@@ -206,7 +206,7 @@ static void disentangled_embeddings_leave_the_generator_alone(void **state)
         snprintf(word, sizeof word, "train.rtd_embeddings=%s", how[i]);
         assert_ok(neb__job_read(path, words, 1, &w.job));
         assert_ok(neb__data_prepare(&w.job, &w.data));
-        assert_ok(neb__work_open(&w.job, &w.data, 0, 1, NULL, &w.work));
+        assert_ok(neb__work_open(&w.data, 0, 1, NULL, &w.work));
         for (int k = 0; k < STEPS; k++) step(&w);
         values[i] = room();
         n = values_of(&w, "generator.", values[i]);
@@ -367,7 +367,7 @@ static void teachers_that_do_not_fit_are_refused(void **state)
         if (s == NEB_OK) {
             s = neb__data_prepare(&w.job, &w.data);
             if (s == NEB_OK) {
-                s = neb__work_open(&w.job, &w.data, 0, 1, NULL, &w.work);
+                s = neb__work_open(&w.data, 0, 1, NULL, &w.work);
                 assert_true(s != NEB_OK);
                 neb__data_free(&w.data);
             }

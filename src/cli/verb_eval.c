@@ -129,7 +129,7 @@ static neb_status eval_loss(const struct options *o, char **argv, int n)
     NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
     neb_status s = neb__data_prepare(&job, &data);
     if (s == NEB_OK) {
-        s = neb__work_open(&job, &data, 0, 1, NULL, &work);
+        s = neb__work_open(&data, 0, 1, NULL, &work);
         if (s == NEB_OK) {
             s = measure(&job, work, o->use);
             neb__work_close(work);

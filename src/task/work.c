@@ -174,12 +174,12 @@ static neb_status open_all(struct neb_work *w)
     return make_optimizer(w);
 }
 
-neb_status neb__work_open(const struct neb_job *job, const struct neb_data *data, int64_t part, int64_t parts,
+neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_links *links, struct neb_work **out)
 {
     struct neb_work *w = NEB_NEW(struct neb_work);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a job");
-    w->job = job;
+    w->job = data->job;
     w->data = data;
     w->part = part;
     w->parts = parts;

@@ -26,9 +26,10 @@ struct neb_work_eval {
 
 struct neb_work;
 
-/* part of parts: this process's share of the data. links: what comes from, or goes to, other sites; NULL: nothing.
+/* data->job, over its data. part of parts: this process's share of the data. links: what comes from, or goes to, other sites;
+ * NULL: nothing.
  *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
-neb_status neb__work_open(const struct neb_job *job, const struct neb_data *data, int64_t part, int64_t parts,
+neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_links *links, struct neb_work **out);
 void neb__work_close(struct neb_work *w);
 

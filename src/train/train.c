@@ -183,7 +183,7 @@ static neb_status open_trainer(struct trainer *t)
     bool alone = t->job->at < 0, shares = !alone && t->job->plan == NEB_STRATEGY_REPLICA;
     NEB_TRY(neb__data_prepare(t->job, &t->data));
     if (!alone && !shares) NEB_TRY(neb__half_open(t->job, &t->data, &t->half));
-    NEB_TRY(neb__work_open(t->job, &t->data, shares ? t->job->at : 0, shares ? t->job->n_sites : 1,
+    NEB_TRY(neb__work_open(&t->data, shares ? t->job->at : 0, shares ? t->job->n_sites : 1,
                            t->half ? &t->half->links : NULL, &t->work));
     if (t->half) NEB_TRY(neb__half_share(t->half, neb__work_table(t->work)));
     t->met_links = true;
