@@ -49,7 +49,7 @@ cache: data-tutor
 tokenizer: {file: teacher/tokenizer.model}
 model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
 train: {steps: $((2 * steps)), save_every: 20, $common}
-distill: {teacher: teacher, top_k: 8}
+distill: {teacher: [teacher, second], top_k: 8}
 wan: {window: 16, bits: 8, cache: 2MiB}
 sites: [{name: a, role: teacher}, {name: b, role: student}]
 data: [{file: text}]
@@ -62,6 +62,7 @@ half() { # JOB SITE FOLDER [WORD]: one half, its log appended
 alive() { kill -0 $1 2>/dev/null; }
 
 "$nebula" train teacher.yaml > teacher.log 2>&1 || fail "the teacher"
+"$nebula" train teacher.yaml out=second tokenizer.file=teacher/tokenizer.model seed=2 > second.log 2>&1 || fail "the second teacher"
 for job in relay tutor; do
     (half $job a alone wan.recorded=record-$job) || fail "$job: the recording site"
     (half $job b alone wan.recorded=record-$job) || fail "$job: the site that reads the record"

@@ -88,18 +88,19 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool)
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
     const struct neb_job *j = d->job;
-    const char *folder = j->init.from         ? j->init.from
-                         : j->distill.teacher ? j->distill.teacher
-                                              : j->distill.encoder;
+    const char *folders = j->init.from         ? j->init.from
+                          : j->distill.teacher ? j->distill.teacher
+                                               : j->distill.encoder;
+    char folder[NEB_FOLDER_PATH + 1];
     struct stat st;
     d->tok_cfg.cased = t->cased;
     if (t->file)
         snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
-    else if (folder)
+    else if (neb__list_part(folders, 0, folder, sizeof folder))
         NEB_TRY(tokenizer_of(d, folder));
     else
         snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
-    if (!t->file && !folder && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
+    if (!t->file && !folders && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
     return neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok);
 }
 

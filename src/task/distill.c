@@ -35,7 +35,7 @@ static neb_status open_tutors(struct neb_distill *d, const struct neb_data *data
     if (!d->logits.ask && j->teacher) {
         c.folder = j->teacher;
         c.logits = true;
-        NEB_TRY(neb__tutor_open(device, &c, limits, &d->logits));
+        NEB_TRY(neb__panel_open(device, &c, limits, &d->logits));
         d->own_logits = true;
     }
     if (!d->hidden.ask && j->encoder) {

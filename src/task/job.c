@@ -92,7 +92,8 @@ const struct neb_opt neb__job_train_options[] = {
 
 #define INIT(field, help) NEB_OPT(struct neb_job_init, field, NEB_OPT_TEXT, "", NULL, help)
 static const struct neb_opt init_table[] = {
-    INIT(from, "folder of a trained or imported model to start from; it also brings tokenizer and sizes"),
+    INIT(from, "folder of a trained or imported model to start from; it also brings tokenizer and sizes; of "
+               "several: their mean"),
     INIT(match, "only these of its parameters, such as encoder.*; empty: all that both models have"),
     NEB_OPT_END,
 };
@@ -101,7 +102,8 @@ static const struct neb_opt init_table[] = {
     NEB_OPT(struct neb_job_distill, field, kind, fallback, unit, help)
 static const struct neb_opt distill_table[] = {
     DISTILL(teacher, NEB_OPT_TEXT, "", NULL,
-            "folder of a model for the same task: its likeliest tokens at each place are learned, too"),
+            "folder of a model for the same task: its likeliest tokens at each place are learned, too; of "
+            "several: those of their mean"),
     DISTILL(weight, NEB_OPT_SHARE, "0.5", NULL,
             "share of the teacher in the loss; the targets have the rest"),
     DISTILL(top_k, NEB_OPT_INT, "16", "tokens", "how many of the teacher's likeliest tokens"),
@@ -222,8 +224,10 @@ static neb_status bind_main_model(struct neb_job *j)
     if (!j->init.from || neb__doc_get(&j->doc, "model.family"))
         return bind_model(j, "model", default_family[j->kind], &j->model);
     struct neb_folder f;
+    char first[NEB_FOLDER_PATH + 1];
+    neb__list_part(j->init.from, 0, first, sizeof first);
     NEB_TRY(neb__model_config_init(NULL, &j->model));
-    NEB_TRY(neb__folder_read(j->init.from, &f));
+    NEB_TRY(neb__folder_read(first, &f));
     neb_status s = inherit(&f, j);
     neb__folder_free(&f);
     NEB_TRY(s);

@@ -7,10 +7,10 @@
 #include "task/tutor.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "task/best.h"
 #include "task/folder.h"
 #include "tensor/packed.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Rows at a time: few stay in the caches and in the host's memory; many, where each wait for the device costs. More tokens than
@@ -87,21 +87,6 @@ static neb_status run(struct teacher *c, neb_model_fn fn, uint64_t key)
 
 /* ---- the k likeliest ------------------------------------------------------------------------------------------- */
 
-static void sift_down(float *top, int32_t *ids, int32_t k)
-{
-    for (int32_t i = 0;;) {
-        int32_t least = i, left = 2 * i + 1, right = left + 1;
-        if (left < k && top[left] < top[least]) least = left;
-        if (right < k && top[right] < top[least]) least = right;
-        if (least == i) return;
-        float f = top[i];
-        int32_t d = ids[i];
-        top[i] = top[least], ids[i] = ids[least];
-        top[least] = f, ids[least] = d;
-        i = least;
-    }
-}
-
 static void choose_row(void *arg, int task, int worker)
 {
     struct teacher *c = arg;
@@ -109,15 +94,9 @@ static void choose_row(void *arg, int task, int worker)
     const float *row = c->host + (int64_t)task * c->vocab;
     float *top = c->top + (int64_t)(c->at + task) * c->k;
     int32_t *ids = c->ids + (int64_t)(c->at + task) * c->k;
-    for (int32_t j = 0; j < c->k; j++) top[j] = -INFINITY, ids[j] = -1;
-    for (int32_t v = 0; v < c->vocab; v++) {
-        if (!(row[v] > top[0])) continue;
-        top[0] = row[v];
-        ids[0] = v;
-        sift_down(top, ids, c->k);
-    }
-    for (int32_t j = 0; j < c->k; j++) /* a row of fewer: nothing there */
-        if (ids[j] < 0) top[j] = 0;
+    neb_best_clear(top, ids, c->k);
+    for (int32_t v = 0; v < c->vocab; v++) neb_best_offer(top, ids, c->k, row[v], v);
+    neb_best_finish(top, ids, c->k);
 }
 
 /* What the device chose for the first n rows of the chunk. */
@@ -129,8 +108,7 @@ static neb_status fetch_best(struct teacher *c, int32_t n)
     NEB_TRY(neb_buffer_download(c->logits, c->host, 2 * all * sizeof *c->host));
     memcpy(top, c->host, kept * sizeof *top);
     memcpy(ids, c->host + all, kept * sizeof *ids);
-    for (size_t j = 0; j < kept; j++) /* a row of fewer: nothing there */
-        if (ids[j] < 0) top[j] = 0;
+    neb_best_finish(top, ids, (int64_t)kept);
     return NEB_OK;
 }
 

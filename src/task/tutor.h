@@ -1,4 +1,4 @@
-/* tutor.h: a teacher on this site: a model folder that is asked about batches. */
+/* tutor.h: a teacher on this site: a model folder that is asked about batches; and several that answer as one. */
 #ifndef NEB_TASK_TUTOR_H
 #define NEB_TASK_TUTOR_H
 
@@ -18,6 +18,13 @@ struct neb_tutor_config {
 /* limits: the largest batch it will be asked about. Owes a close.
  *   NEB_ERR_CONFIG: another tokenizer, or a model that cannot read such batches; and those of the engine */
 neb_status neb__tutor_open(neb_device *device, const struct neb_tutor_config *c,
+                           const struct neb_feed_limits *limits, struct neb_tutor *out);
+
+/* The same where c->folder may name several, separated by commas, that teach logits: their answer is the mean of what each
+ * thinks likely (panel.c).
+ *   NEB_ERR_CONFIG also: more than NEB_PANEL of them */
+enum { NEB_PANEL = 16 };
+neb_status neb__panel_open(neb_device *device, const struct neb_tutor_config *c,
                            const struct neb_feed_limits *limits, struct neb_tutor *out);
 
 /* A packed batch as a model's feed. */

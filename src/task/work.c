@@ -6,7 +6,7 @@
 #include "task/work_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "task/folder.h"
+#include "task/start.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,30 +60,12 @@ static neb_status make_models(struct neb_work *w)
     return w->links.relay.give ? NEB_OK : make_discriminator(w, m);
 }
 
-/* Values from a folder, for the names that both have. */
-static neb_status start_from(struct neb_work *w)
-{
-    const struct neb_job_init *init = &w->job->init;
-    struct neb_model *m = w->model ? w->model : w->generator;
-    struct neb_folder f;
-    int n = 0;
-    NEB_TRY(neb__folder_read(init->from, &f));
-    neb_status s = neb__folder_load(&f, m, init->match, false, &n);
-    neb__folder_free(&f);
-    NEB_TRY(s);
-    if (!n)
-        return neb__doc_fail(&w->job->doc, "init", "init: %s has no parameter of this model%s%s", init->from,
-                             init->match ? " that matches " : "", init->match ? init->match : "");
-    neb__info("%d parameters start from %s", n, init->from);
-    return NEB_OK;
-}
-
 static neb_status make_ready(struct neb_work *w)
 {
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
-    return w->job->init.from ? start_from(w) : NEB_OK;
+    return w->job->init.from ? neb__start_from(w->job, w->model ? w->model : w->generator) : NEB_OK;
 }
 
 static int32_t larger(int32_t a, int32_t b)

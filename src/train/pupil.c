@@ -60,9 +60,9 @@ neb_status neb__pupil_open(struct neb_half *s, int32_t seqs, int32_t targets, in
 /* What lessons depend on, beside the sequence: the teachers and how they are coded. */
 static neb_status identity(const struct neb_half *s, struct neb_hash *out)
 {
-    char text[1400];
+    char text[10000];
     const struct neb_job_distill *d = &s->job->distill;
-    int n = snprintf(text, sizeof text, "%.500s %.500s %d %d %d %u", d->teacher ? d->teacher : "",
+    int n = snprintf(text, sizeof text, "%.9000s %.500s %d %d %d %u", d->teacher ? d->teacher : "",
                      d->encoder ? d->encoder : "", s->shape.k, s->shape.width, (int)s->job->wan.bits,
                      s->shape.vocabulary);
     return neb__hash(text, (size_t)n, out);

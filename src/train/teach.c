@@ -52,7 +52,7 @@ static neb_status open_tutors(struct teacher *t)
     NEB_TRY(neb_device_open(j->train.device, &d, &t->device));
     c.folder = j->distill.teacher;
     c.logits = true;
-    if (c.folder) NEB_TRY(neb__tutor_open(t->device, &c, &l, &t->logits));
+    if (c.folder) NEB_TRY(neb__panel_open(t->device, &c, &l, &t->logits));
     c.folder = j->distill.encoder;
     c.logits = false;
     if (c.folder) NEB_TRY(neb__tutor_open(t->device, &c, &l, &t->hidden));
