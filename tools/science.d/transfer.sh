@@ -1,10 +1,10 @@
 # Multi30k en-de with knowledge from a pre-trained encoder, three seeds; target: mean >= 42.0, a small model alone >= 40.5
 #
 # Arms: tuned (pre-trained encoder, translation of Tatoeba's pairs and Multi30k, then Multi30k alone), again (tuned once more, with
-# the likeliest tokens of the `tuned` that is best on the validation set), init (tuned without Tatoeba's pairs), alone
-# (Transformer-Tiny), taught (the same with the likeliest tokens of the first `tuned`, which lives on another site of a
-# laboratory; they are asked for once a sentence), the last two for the time that `again` takes in all (encoder, teacher, both
-# tunings). --minutes is that time.
+# the likeliest tokens of all `tuned` together), mean (the same, but from the mean of the `tuned`, a third as long), init (tuned
+# without Tatoeba's pairs), alone (Transformer-Tiny), taught (the same with the likeliest tokens of the first `tuned`, which lives
+# on another site of a laboratory; they are asked for once a sentence), the last two for the time that `again` takes in all
+# (encoder, teacher, both tunings). --minutes is that time.
 arms=${arms:-tuned,again,alone,taught}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
@@ -13,12 +13,6 @@ tune() { # ARM SEED KEYS…
     local arm=$1 seed=$2 name=transfer/$1.$2
     shift 2
     train "$name" transfer-tune seed="$seed" "$@" && translation "$arm" "$seed" "$name"
-}
-
-# The seed of an arm that is best on the validation set.
-best_of() {
-    awk -F'\t' -v a="$1" '$1 == "transfer" && $2 == a && $4 == "val" { v[$3] = $5 }
-        END { for (s in v) if (v[s] > m) { m = v[s]; b = s } print b }' "$out/results.tsv"
 }
 
 alone() {
@@ -47,11 +41,15 @@ for seed in $(list "$seeds"); do
     if has init; then spawn tune init "$seed" init.from=transfer/encoder model.decoder_layers=3 train.lr=7e-4 train.steps=2500; fi
 done
 join
-if has again; then
-    best=$(best_of tuned)
-    [ -n "$best" ] || die "no tuned model in $out: --arms tuned,again"
+if has again || has mean; then
+    all=$(for seed in $(list "$seeds"); do printf ',transfer/tuned.%s' "$seed"; done)
+    all=${all#,}
     for seed in $(list "$seeds"); do
-        spawn tune again "$seed" distill.teacher="transfer/tuned.$best" train.steps=1600 train.lr=3e-4 train.save_every=80
+        [ -f "transfer/tuned.$seed/model.safetensors" ] || die "no transfer/tuned.$seed in $out: --arms tuned,again"
+        if has again; then spawn tune again "$seed" distill.teacher="$all" train.lr=3e-4; fi
+        if has mean; then
+            spawn tune mean "$seed" init.from="$all" distill.teacher="$all" train.lr=1e-4 train.steps=400 train.warmup=40 train.save_every=20
+        fi
     done
     join
 fi
