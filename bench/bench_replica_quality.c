@@ -14,8 +14,9 @@
  *     SETTING.tokens       its tokens over those of synchronous training (at most 1.02)
  *     SETTING.fewer        bytes of fp32 gradients at every step over those of the parcels, for each token (at least 1000)
  *
- * A setting is RUNG:H. Sizes by default are for two cores and a few minutes; `--full` has those of `bench codec-training`
- * (mlm-mini: 4 layers of 256, vocabulary 8000, 1024 tokens a step and replica, 500 + 1500 steps, H from the settings), for a GPU.
+ * A setting is RUNG:H. Steps and batches are those of `bench codec-training` (1024 tokens a step and replica, 500 + 1500 steps); the
+ * model is small enough for two cores and some minutes a seed; `--full` has that one's, too (mlm-mini: 4 layers of 256, vocabulary
+ * 8000), for a GPU.
  * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
  *
  * `--job FILE [key=value …]` takes model, text, steps, batches, learning rates and the outer step from a job instead: what its
@@ -42,7 +43,7 @@
 struct options {
     char *data, *out, *device, *settings, *job;
     int64_t steps, warmup, seeds, tokens, hidden, layers, vocab, threads, fragments, delay;
-    double lr, outer_lr, outer_momentum;
+    double lr, beta2, outer_lr, outer_momentum;
     bool full, sync;
 };
 
@@ -51,15 +52,15 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/replica-quality", "folder",
             "tokenizer and tokenised text"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
-    NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2:5", NULL,
+    NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2.k256:100", NULL,
             "RUNG:H, separated by blanks; may be empty"),
     NEB_OPT(struct options, job, NEB_OPT_TEXT, "", "file", "everything but the settings from this job"),
     NEB_OPT(struct options, sync, NEB_OPT_BOOL, "yes", NULL, "with the synchronous arm"),
     NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
-    NEB_OPT(struct options, steps, NEB_OPT_INT, "300", "steps", "of each replica"),
-    NEB_OPT(struct options, warmup, NEB_OPT_INT, "100", "steps", "synchronous steps before"),
+    NEB_OPT(struct options, steps, NEB_OPT_INT, "1500", "steps", "of each replica"),
+    NEB_OPT(struct options, warmup, NEB_OPT_INT, "500", "steps", "synchronous steps before"),
     NEB_OPT(struct options, seeds, NEB_OPT_INT, "3", NULL, "repetitions with other seeds"),
-    NEB_OPT(struct options, tokens, NEB_OPT_INT, "256", "tokens", "a step and replica"),
+    NEB_OPT(struct options, tokens, NEB_OPT_INT, "1024", "tokens", "a step and replica"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "128", NULL, "width"),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "2", NULL, "layers"),
     NEB_OPT(struct options, vocab, NEB_OPT_INT, "4000", NULL, "pieces"),
@@ -67,7 +68,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, fragments, NEB_OPT_INT, "4", NULL, "of the parameters; never more than H"),
     NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "from capture to merge"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
-    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
+    NEB_OPT(struct options, beta2, NEB_OPT_REAL, "0.999", NULL, "of AdamW"),
+    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "1", NULL, "of the outer step"),
     NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
     NEB_OPT_END,
 };
@@ -312,7 +314,8 @@ static neb_status open_text(struct run *r)
                               .tokens = o->tokens,
                               .max_len = 128,
                               .threads = o->threads,
-                              .lr = o->lr};
+                              .lr = o->lr,
+                              .beta2 = o->beta2};
     NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
     neb__warm_plan(&r->warm, o->warmup, o->steps, o->lr);
     return NEB_OK;

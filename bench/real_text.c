@@ -29,14 +29,14 @@ static neb_status write_job(const struct neb_real_text *t, char path[600])
 {
     struct neb_buf y;
     neb__buf_init(&y, 1 << 16);
-    neb_status s =
-        neb__buf_printf(&y,
-                        "name: %s\ntask: mlm\nout: %s\ntokenizer: {vocab: %d, lines: %d}\n"
-                        "model: {family: bert, hidden: %d, layers: %d, heads: 4, ffn: %d, dropout: 0}\n"
-                        "train: {steps: %d, tokens: %d, max_len: %d, lr: %g, device: %s, threads: %d, "
-                        "deterministic: yes}\ndata:\n",
-                        t->name, t->out, t->vocab, t->lines, t->hidden, t->layers, 4 * t->hidden,
-                        (int)t->steps, (int)t->tokens, (int)t->max_len, t->lr, t->device, (int)t->threads);
+    neb_status s = neb__buf_printf(
+        &y,
+        "name: %s\ntask: mlm\nout: %s\ntokenizer: {vocab: %d, lines: %d}\n"
+        "model: {family: bert, hidden: %d, layers: %d, heads: 4, ffn: %d, dropout: 0}\n"
+        "train: {steps: %d, tokens: %d, max_len: %d, lr: %g, beta2: %g, device: %s, threads: %d, "
+        "deterministic: yes}\ndata:\n",
+        t->name, t->out, t->vocab, t->lines, t->hidden, t->layers, 4 * t->hidden, (int)t->steps,
+        (int)t->tokens, (int)t->max_len, t->lr, t->beta2 > 0 ? t->beta2 : 0.98, t->device, (int)t->threads);
     for (int i = 0; i < 2 * LANGS && s == NEB_OK; i++)
         s = neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", t->out,
                             i % 2 ? "valid" : "train", langs[i / 2], langs[i / 2], i % 2 ? "valid" : "train");

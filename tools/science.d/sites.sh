@@ -7,9 +7,9 @@
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
-lrs=${LRS-5e-4,7e-4}
-two=${TWO-int4:5e-4:0.7:0.6:100,sparse2.k256:5e-4:0.7:0.6:100}
-tokens=${TOKENS:-2048} # of a batch of each of two sites
+lrs=${LRS-1e-3,1.4e-3}
+two=${TWO-int4:8e-4:1:0.6:100,sparse2.k256:8e-4:1:0.6:100}
+tokens=${TOKENS:-4096} # of a batch of each of two sites
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 
