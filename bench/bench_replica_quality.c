@@ -69,7 +69,7 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "from capture to merge"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
     NEB_OPT(struct options, beta2, NEB_OPT_REAL, "0.999", NULL, "of AdamW"),
-    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "1", NULL, "of the outer step"),
+    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
     NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
     NEB_OPT_END,
 };

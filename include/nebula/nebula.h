@@ -41,7 +41,7 @@ struct neb_session_config {
     int64_t drift_steps;   /* inner steps without a round before neb_step() waits; 0: 8 intervals or 2000 */
     bool drift_wait;       /* false: go on past the limit; the work is discounted when it enters */
     uint64_t token_target; /* tokens of all sites together that end the run; 0: no end */
-    float outer_lr, outer_momentum; /* 1, 0.6 */
+    float outer_lr, outer_momentum; /* 0.7, 0.6 */
     const char *
         rung; /* "auto": rung and interval follow the line and the quality; or a rung by name: fp32, int8, int4… */
     const char *prefer;        /* "cost": the cheapest that does no harm; "quality": the best that fits */

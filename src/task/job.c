@@ -127,7 +127,7 @@ static const struct neb_opt wan_table[] = {
         "auto: cost (the cheapest that does no harm) or quality (the best that fits the line)"),
     WAN(max_bytes_per_hour, NEB_OPT_BYTES, "0", NULL,
         "most that a site's updates may cost to send; 0: no limit"),
-    WAN(outer_lr, NEB_OPT_REAL, "1", NULL, "of the outer step"),
+    WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
     WAN(outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
     WAN(tokens, NEB_OPT_REAL, "0", "tokens",
         "of all sites together that end the run; 0: when the first site has made train.steps"),
