@@ -89,9 +89,12 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_lesson *o
 {
     struct panel *c = arg;
     for (int i = 0; i < c->members; i++) NEB_TRY(c->member[i].ask(c->member[i].arg, b, &c->said[i]));
-    for (int i = 0; i < neb__pool_threads(c->pool); i++)
-        if (c->sums[i].row > UINT32_MAX / 2) /* long before a mark could come again */
-            memset(c->sums[i].marked, 0, c->places * sizeof *c->sums[i].marked), c->sums[i].row = 0;
+    for (int i = 0; i < neb__pool_threads(c->pool); i++) {
+        struct sum *s = &c->sums[i];
+        if (s->row < UINT32_MAX / 2) continue;
+        memset(s->marked, 0, c->places * sizeof *s->marked); /* long before a mark could come again */
+        s->row = 0;
+    }
     c->rows = b->loss.n;
     neb__pool_run(c->pool, mix_block, c, (c->rows + BLOCK - 1) / BLOCK);
     *out = (struct neb_lesson){.ids = c->ids, .logits = c->top};
