@@ -1,0 +1,212 @@
+/* test_strangers.c: who never gets as far as a greeting: other protocols, other TLS, certificates of all kinds, those who say nothing,
+ * and a server that is not the one that was dialled. Each is refused, with a line in the log that says why, while the
+ * running links notice nothing. */
+#include "check.h"
+#include "scene.h"
+#include "seal/tls.h"
+
+#include <errno.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void test_plaintext(void **state)
+{
+    (void)state;
+    static const char words[][32] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-OpenSSH_9\r\n",
+                                     "NEBULA-I\1\0\1\0"};
+    for (int i = 0; i < 3; i++) {
+        int fd = scene_dial(0);
+        send(fd, words[i], sizeof words[i], MSG_NOSIGNAL);
+        assert_true(scene_closed(fd, 12));
+        close(fd);
+    }
+    assert_true(scene_logged("refused a connection from 127.0.0.1"));
+    scene_assert_undisturbed();
+}
+
+static SSL_CTX *plain_client(int version, EVP_PKEY *key, X509 *certificate, X509 *second)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_min_proto_version(ctx, version);
+    SSL_CTX_set_max_proto_version(ctx, version);
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
+    if (certificate) {
+        assert_int_equal(SSL_CTX_use_certificate(ctx, certificate), 1);
+        assert_int_equal(SSL_CTX_use_PrivateKey(ctx, key), 1);
+    }
+    if (second) assert_int_equal(SSL_CTX_add1_chain_cert(ctx, second), 1);
+    return ctx;
+}
+
+/* Whether s0 lets this OpenSSL client get as far as exchanging data. */
+static bool tls_accepted(SSL_CTX *ctx)
+{
+    int fd = scene_dial(0);
+    SSL *ssl = SSL_new(ctx);
+    char byte;
+    SSL_set_fd(ssl, fd);
+    bool ok = SSL_connect(ssl) == 1; /* in TLS 1.3 the server's verdict on the client comes behind this */
+    if (ok) {
+        int n = SSL_read(ssl, &byte, 1);
+        ok = n > 0 || SSL_get_error(ssl, n) == SSL_ERROR_WANT_READ;
+    }
+    SSL_free(ssl);
+    SSL_CTX_free(ctx);
+    ERR_clear_error();
+    close(fd);
+    return ok;
+}
+
+static X509 *self_signed(EVP_PKEY *key)
+{
+    X509 *x = X509_new();
+    X509_set_version(x, 2);
+    ASN1_INTEGER_set(X509_get_serialNumber(x), 1);
+    X509_gmtime_adj(X509_getm_notBefore(x), 0);
+    X509_gmtime_adj(X509_getm_notAfter(x), 3600);
+    X509_set_pubkey(x, key);
+    X509_sign(x, key, EVP_PKEY_is_a(key, "ED25519") ? NULL : EVP_sha256());
+    return x;
+}
+
+/* A certificate that this library never encoded before is encoded from its parts when it is sent: so a part that was
+ * changed after the key was accepted goes over the wire. */
+static void refused_certificate(EVP_PKEY *key, void (*spoil)(X509 *x), const char *why)
+{
+    X509 *x = self_signed(key);
+    SSL_CTX *ctx = plain_client(TLS1_3_VERSION, key, x, NULL);
+    SSL_CTX_set_mode(ctx, SSL_MODE_NO_AUTO_CHAIN);
+    spoil(x);
+    assert_false(tls_accepted(ctx));
+    X509_free(x);
+    if (!scene_logged(why)) fail_msg("no line with '%s' in: %s", why, scene_journal);
+}
+
+static void spoil_structure(X509 *x)
+{
+    X509_getm_notBefore(x)->type = V_ASN1_OCTET_STRING;
+}
+
+static void spoil_key(X509 *x)
+{
+    X509_get0_pubkey_bitstr(x)->length = 31;
+}
+
+static void spoil_size(X509 *x)
+{
+    static unsigned char text[60] = "x";
+    memset(text, 'x', sizeof text);
+    for (int i = 0; i < 200; i++)
+        X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "O", MBSTRING_ASC, text, sizeof text, -1, 0);
+}
+
+static void test_malformed_certificate_sent(void **state)
+{
+    (void)state;
+    EVP_PKEY *key = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
+    refused_certificate(key, spoil_structure, "TLS handshake: malformed certificate");
+    refused_certificate(key, spoil_key, "TLS handshake: certificate verify failed");
+    refused_certificate(key, spoil_size, "TLS handshake: excessive message size");
+    EVP_PKEY_free(key);
+    scene_assert_undisturbed();
+}
+
+static void test_other_tls(void **state)
+{
+    (void)state;
+    EVP_PKEY *ec = EVP_EC_gen("P-256"), *ed = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
+    X509 *ec_cert = self_signed(ec), *ed_cert = self_signed(ed);
+    assert_false(tls_accepted(plain_client(TLS1_2_VERSION, NULL, NULL, NULL)));
+    assert_true(scene_logged("unsupported protocol"));
+    assert_false(tls_accepted(plain_client(TLS1_2_VERSION, ed, ed_cert, NULL)));
+    assert_false(tls_accepted(plain_client(TLS1_3_VERSION, NULL, NULL, NULL)));     /* no certificate */
+    assert_false(tls_accepted(plain_client(TLS1_3_VERSION, ec, ec_cert, NULL)));    /* another kind of key */
+    assert_false(tls_accepted(plain_client(TLS1_3_VERSION, ed, ed_cert, ec_cert))); /* a chain */
+    X509_free(ec_cert), X509_free(ed_cert);
+    EVP_PKEY_free(ec), EVP_PKEY_free(ed);
+    scene_assert_undisturbed();
+}
+
+static void test_malformed_certificate(void **state)
+{
+    (void)state;
+    EVP_PKEY *ed = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
+    X509 *x = self_signed(ed);
+    struct neb_public key;
+    uint8_t *der = NULL;
+    int n = i2d_X509(x, &der);
+    assert_ok(neb__tls_certificate_key(der, (size_t)n, &key));
+    for (int i = 0; i < n; i++) assert_true(neb__tls_certificate_key(der, (size_t)i, &key) != NEB_OK);
+    der[0] = 0x31;
+    assert_status(neb__tls_certificate_key(der, (size_t)n, &key), NEB_ERR_AUTH);
+    OPENSSL_free(der);
+    X509_free(x);
+    EVP_PKEY_free(ed);
+}
+
+/* 1000 connections that say nothing; a member still gets in meanwhile. */
+static void test_half_open(void **state)
+{
+    (void)state;
+    enum { MANY = 1000 };
+    static int fd[MANY];
+    for (int i = 0; i < MANY; i++) fd[i] = scene_dial(0);
+    assert_true(scene_logged("connections wait to be greeted"));
+    node_open(&scene_nodes[2], scene_sites.path[2], &scene_events, (void *)2, NULL);
+    for (int i = 0; i < 1000 && scene_ups[2] < 2; i++) sleep_ms(10);
+    assert_int_equal(scene_ups[2], 2);
+    scene_assert_undisturbed();
+    int open = 0;
+    for (int i = 0; i < MANY; i++) {
+        char byte;
+        ssize_t n = recv(fd[i], &byte, 1, MSG_DONTWAIT);
+        open += n < 0 && errno == EAGAIN;
+    }
+    assert_true(open <= 128);
+    for (int i = 0; i < MANY; i++) close(fd[i]);
+    node_close(&scene_nodes[2]);
+    scene_assert_undisturbed();
+}
+
+/* Somebody else answers at a member's address: the dialler finds another key and goes away. */
+static void test_wrong_server(void **state)
+{
+    (void)state;
+    struct sites other;
+    struct node n;
+    sites_make(&other, 2, NULL);
+    /* s2's address is now held by a node of another run with another key */
+    struct neb_net_config cfg = NEB_NET_CONFIG;
+    char listen[64];
+    snprintf(listen, sizeof listen, "127.0.0.1:%u", scene_sites.port[2]);
+    assert_ok(neb__site_open(other.path[0], &n.site));
+    cfg.site = n.site;
+    cfg.events = &scene_events;
+    cfg.listen = listen;
+    assert_ok(neb__net_open(&cfg, &n.net));
+    assert_ok(neb__net_start(n.net));
+    assert_true(scene_logged("refused"));
+    sleep_ms(300);
+    node_close(&n);
+    sites_free(&other);
+    scene_assert_undisturbed();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plaintext),
+        cmocka_unit_test(test_other_tls),
+        cmocka_unit_test(test_malformed_certificate),
+        cmocka_unit_test(test_malformed_certificate_sent),
+        cmocka_unit_test(test_half_open),
+        cmocka_unit_test(test_wrong_server),
+    };
+    return cmocka_run_group_tests(tests, scene_set_up, scene_tear_down);
+}
