@@ -249,7 +249,8 @@ static neb_status measure(struct run *r)
                               .tokens = r->opt.tokens,
                               .max_len = 128,
                               .threads = r->opt.threads,
-                              .lr = r->opt.lr};
+                              .lr = r->opt.lr,
+                              .beta2 = 0.98};
     NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
     neb__warm_plan(&r->warm, r->opt.warmup, r->opt.steps, r->opt.lr);
     neb_status s = NEB_OK;

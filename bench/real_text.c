@@ -36,7 +36,7 @@ static neb_status write_job(const struct neb_real_text *t, char path[600])
         "train: {steps: %d, tokens: %d, max_len: %d, lr: %g, beta2: %g, device: %s, threads: %d, "
         "deterministic: yes}\ndata:\n",
         t->name, t->out, t->vocab, t->lines, t->hidden, t->layers, 4 * t->hidden, (int)t->steps,
-        (int)t->tokens, (int)t->max_len, t->lr, t->beta2 > 0 ? t->beta2 : 0.98, t->device, (int)t->threads);
+        (int)t->tokens, (int)t->max_len, t->lr, t->beta2, t->device, (int)t->threads);
     for (int i = 0; i < 2 * LANGS && s == NEB_OK; i++)
         s = neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", t->out,
                             i % 2 ? "valid" : "train", langs[i / 2], langs[i / 2], i % 2 ? "valid" : "train");

@@ -9,7 +9,7 @@ struct neb_real_text {
     const char *name, *data, *out, *device;
     int vocab, lines, hidden, layers;
     int64_t steps, tokens, max_len, threads;
-    double lr, beta2; /* beta2 0: the default */
+    double lr, beta2;
 };
 
 /* Splits DATA/mono/eltec.{en,de,fr}.txt (a paragraph a line; the last 3 % are held out), writes OUT/job.yaml, reads it and

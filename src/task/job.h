@@ -52,13 +52,14 @@ struct neb_job_train {
 
 /* Where the parameters start, when not at random. */
 struct neb_job_init {
-    char *from;  /* a model folder */
+    char *from;  /* a model folder, or several, separated by commas: their mean */
     char *match; /* only these names */
 };
 
 /* Knowledge from other models, beside the targets. */
 struct neb_job_distill {
-    char *teacher, *encoder, *hidden_loss;
+    char *teacher; /* a model folder, or several, separated by commas */
+    char *encoder, *hidden_loss;
     int64_t top_k, width;
     double weight, temperature, hidden_weight;
 };
