@@ -12,9 +12,11 @@ text to text; PyTorch's begins with token ids and ends with them.
 
 PyTorch keeps keys and values in a static cache, treats beams of a sentence as queries of one cross attention, searches on
 the device without a word to the host but for every fourth step's "are all done?", and is measured eager and, on a GPU, as
-CUDA graphs of the whole step, search included; torch.compile makes the step first where --compile names the type.
+CUDA graphs of the whole step, search included; torch.compile makes the step first where --compile names the type. Its decoder
+attends with scaled_dot_product_attention and, as another way, with two products and a softmax (`plain`): which is faster for the
+one query of a beam depends on the size.
 """
-import argparse, json, math, os, re, struct, subprocess, sys, tempfile, time
+import argparse, itertools, json, math, os, re, struct, subprocess, sys, tempfile, time
 
 import numpy as np
 import torch
@@ -96,8 +98,14 @@ def run(command):
     return done
 
 
+def plain_attention(q, k, v, seen):
+    score = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    return torch.softmax(score.masked_fill(~seen, -math.inf), -1).to(v.dtype) @ v
+
+
 class Net:
     def __init__(self, options, tensors, device, dtype):
+        self.attend = F.scaled_dot_product_attention  # of the decoder
         self.w = {k: v.to(device, dtype) for k, v in tensors.items()}
         self.heads, self.d = int(options.get("heads", 4)), int(options["hidden"])
         self.layers = [sum(f"{s}.layers.{i}.ffn.in.weight" in tensors for i in range(100)) for s in ("encoder", "decoder")]
@@ -139,10 +147,10 @@ class Net:
             q, k, v = self.split(self.lin(x, n + ".attention.qkv"), 3)
             cache[i, 0].index_copy_(2, t, k)
             cache[i, 1].index_copy_(2, t, v)
-            y = F.scaled_dot_product_attention(q, cache[i, 0], cache[i, 1], seen)
+            y = self.attend(q, cache[i, 0], cache[i, 1], seen)
             x = self.norm(x + self.lin(self.join(y), n + ".attention.out"), n + ".attention.norm")
             q = self.split(self.lin(x, n + ".cross.q").view(sentences, -1, self.d), 1)[0]
-            y = self.join(F.scaled_dot_product_attention(q, *cross[i], there)).view(-1, 1, self.d)
+            y = self.join(self.attend(q, *cross[i], there)).view(-1, 1, self.d)
             x = self.norm(x + self.lin(y, n + ".cross.out"), n + ".cross.norm")
             x = self.ffn(x, n)
         return F.linear(x[:, 0], self.output, self.bias)
@@ -317,20 +325,23 @@ def main():
             sys.exit(f"{len(kept)} sentences became {len(lines)} token lists")
         for dtype in a.dtype.split(","):
             ours, rate = nebula_file(a, dtype, text)
-            print(f"{dtype:5} nebula-i              {rate:9.1f} sentences/s", flush=True)
+            print(f"{dtype:5} nebula-i                      {rate:9.1f} sentences/s", flush=True)
             net = Net(options, tensors, a.device, torch.bfloat16 if dtype == "bf16" else torch.float32)
             ways = [("eager", False, False)]
             if gpu:
                 compiled = dtype in a.compile.split(",")
                 ways.append(("compiled, graphs" if compiled else "graphs", compiled, True))
-            for name, compiled, graph in ways:
+            for (name, compiled, graph), plain in itertools.product(ways, (False, True)):
                 searches = {}
+                net.attend = plain_attention if plain else F.scaled_dot_product_attention
+                name += ", plain" if plain else ""
+                torch._dynamo.reset()
                 torch_file(net, a, lines if gpu else lines[:a.batch], bos, eos, searches, compiled, graph)
                 out, took = torch_file(net, a, lines, bos, eos, searches, compiled, graph)
                 texts = ["".join(pieces[t] for t in ids).replace("\u2581", " ").strip() for ids in out]
                 same = sum(x == y for x, y in zip(texts, ours)) / len(ours)
                 mean = sum(map(len, out)) / len(out)
-                print(f"{dtype:5} torch {name:16} {len(lines) / took:9.1f} sentences/s, nebula-i {rate * took / len(lines):5.2f} x;"
+                print(f"{dtype:5} torch {name:23} {len(lines) / took:9.1f} sentences/s, nebula-i {rate * took / len(lines):5.2f} x;"
                       f" {100 * same:.1f} % the same text, {mean:.1f} tokens a sentence", flush=True)
 
 

@@ -2,14 +2,16 @@
 #
 # Arms: mixed (rate of the GPU site beside a CPU site, against both alone at the same time; roots), quality (25 M parameters,
 # 20,000 steps, two sites on one GPU, int4 and sparse2.k256, against one site with both batches in one and several learning rates;
-# all of them at the same time; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM:H, …, $TOKENS: of a site's batch), tutor
-# (Transformer-Tiny taught by a model on its own site and by one on another, the same steps; wants the models of `transfer` in OUT).
+# all of them at the same time, the first of --seeds; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM:H, …,
+# $TOKENS: of a site's batch), tutor (Transformer-Tiny taught by a model on its own site and by one on another, the same steps;
+# wants the models of `transfer` in OUT).
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
-lrs=${LRS-1e-3,1.4e-3}
+lrs=${LRS-1e-3,1.4e-3,2e-3}
 two=${TWO-int4:8e-4:1:0.6:100,sparse2.k256:8e-4:1:0.6:100}
 tokens=${TOKENS:-4096} # of a batch of each of two sites
+seed=${seeds%%,*}      # of quality and tutor
 
 has() { case ,$arms, in *,$1,*) return 0 ;; esac; return 1; }
 
@@ -58,25 +60,25 @@ mixed() {
 held_out() { # ARM FOLDER
     step "sites/$1.loss" "$nebula" eval loss "$jobdir/sites-replica.yaml" out="$2" train.device="$device" train.dtype="$dtype" \
         train.threads="$threads" "${keys[@]}" train.tokens=4096 || return 1
-    result "$1" 1 loss "$(sed -n 's/^valid loss \([0-9.]*\),.*/\1/p' "log/sites/$1.loss")"
+    result "$1" "$seed" loss "$(sed -n 's/^valid loss \([0-9.]*\),.*/\1/p' "log/sites/$1.loss")"
 }
 
 one_site() {
-    train "sites/one.$1" sites-replica seed=1 train.lr="$1" train.tokens=$((2 * tokens)) && held_out "one.$1" "sites/one.$1"
+    train "sites/one.$1" sites-replica seed="$seed" train.lr="$1" train.tokens=$((2 * tokens)) && held_out "one.$1" "sites/one.$1"
 }
 
 two_sites() { # SETTING PORT
     local rung lr outer momentum h name=sites/${1//:/-}
     IFS=: read -r rung lr outer momentum h <<< "$1"
-    laboratory "$name" sites-replica "$2" seed=1 wan.rung="$rung" train.lr="$lr" wan.outer_lr="$outer" \
+    laboratory "$name" sites-replica "$2" seed="$seed" wan.rung="$rung" train.lr="$lr" wan.outer_lr="$outer" \
         wan.outer_momentum="$momentum" wan.interval="${h:-100}" train.tokens="$tokens" || return 1
     held_out "$1" "$name/berlin"
-    result "$1" 1 records "$(state_root "$name/berlin/log" | cut -d' ' -f1)"
+    result "$1" "$seed" records "$(state_root "$name/berlin/log" | cut -d' ' -f1)"
     clock "$1: $(grep 'state root' "$name/berlin/log" | tail -n 1 | cut -c1-160)"
 }
 
 tutor() {
-    local seed=${seeds%%,*} teacher=transfer/tuned.${seeds%%,*}
+    local teacher=transfer/tuned.$seed
     [ -f "$teacher/model.safetensors" ] || die "no teacher in $out/$teacher: tools/science transfer makes it"
     train sites/here transfer-student seed="$seed" distill.teacher="$teacher" model.dropout=0.2 train.minutes=0 train.steps="${TUTOR_STEPS:-3000}" &&
         translation here "$seed" sites/here
@@ -107,10 +109,10 @@ if has mixed; then
     echo "GPU site beside a CPU site: $(values mixed rate.share) of its rate alone; roots equal: $(values mixed roots.equal)"
 fi
 if has quality; then
-    best=$(for lr in $(list "$lrs"); do values "one.$lr" loss; done | sort -n | head -n 1)
-    for lr in $(list "$lrs"); do echo "one site, lr $lr: held-out loss $(values "one.$lr" loss)"; done
+    best=$(for lr in $(list "$lrs"); do values "one.$lr" loss "$seed"; done | sort -n | head -n 1)
+    for lr in $(list "$lrs"); do echo "one site, lr $lr: held-out loss $(values "one.$lr" loss "$seed")"; done
     for setting in $(list "$two"); do
-        echo "two sites, $setting: held-out loss $(values "$setting" loss), $(awk -v a="$(values "$setting" loss)" -v b="$best" 'BEGIN { if (b > 0) printf "%+.2f %%", 100 * (a / b - 1) }'), records $(values "$setting" records)"
+        echo "two sites, $setting: held-out loss $(values "$setting" loss "$seed"), $(awk -v a="$(values "$setting" loss "$seed")" -v b="$best" 'BEGIN { if (b > 0) printf "%+.2f %%", 100 * (a / b - 1) }'), records $(values "$setting" records "$seed")"
     done
 fi
 if has tutor; then scores here elsewhere; fi

@@ -31,8 +31,10 @@ mkdir -p log/transfer
 tokenizer transfer
 make_lower
 clock "text is lower-cased and tokenised"
-[ -f transfer/encoder/model.safetensors ] ||
-    { prepare transfer/encoder transfer-encoder && train transfer/encoder transfer-encoder || exit 1; }
+[ -f cache/transfer/tokenizer.model ] || prepare transfer/encoder transfer-encoder || exit 1
+if { has tuned || has init; } && [ ! -f transfer/encoder/model.safetensors ]; then
+    prepare transfer/encoder transfer-encoder && train transfer/encoder transfer-encoder || exit 1
+fi
 if has tuned && [ ! -f transfer/teacher/model.safetensors ]; then
     prepare transfer/teacher transfer-teacher && train transfer/teacher transfer-teacher || exit 1
 fi
