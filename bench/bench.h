@@ -8,10 +8,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct neb_opt;
+
 struct neb_bench {
     const char *name, *help;
     int (*run)(int argc,
-               char **argv); /* 0: ran (whether or not the targets are reached); 1: failed; 2: usage */
+               char **argv);       /* 0: ran (whether or not the targets are reached); 1: failed; 2: usage */
+    const struct neb_opt *options; /* or NULL: none but --json */
 };
 
 /* clang-format off: one a line, so that two changes rarely meet */

@@ -309,4 +309,5 @@ static int run(int argc, char **argv)
     return code;
 }
 
-const struct neb_bench neb__bench_auto = {"auto", "strategy: auto against the best choice by hand", run};
+const struct neb_bench neb__bench_auto = {"auto", "strategy: auto against the best choice by hand", run,
+                                          table};

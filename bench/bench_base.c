@@ -52,4 +52,4 @@ static int run(int argc, char **argv)
     return neb__figures_end(f);
 }
 
-const struct neb_bench neb__bench_base = {"base", "thread pool, hash and copy rates", run};
+const struct neb_bench neb__bench_base = {"base", "thread pool, hash and copy rates", run, NULL};

@@ -367,4 +367,5 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const struct neb_bench neb__bench_codec = {"codec", "each rung: size, error, speed against memcpy", run};
+const struct neb_bench neb__bench_codec = {"codec", "each rung: size, error, speed against memcpy", run,
+                                           table};

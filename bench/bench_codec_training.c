@@ -302,4 +302,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_codec_training = {"codec-training", "the codec's own effect on a training",
-                                                    run};
+                                                    run, table};

@@ -252,4 +252,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_engine = {"engine", "training steps against the speed of matrix products",
-                                            run};
+                                            run, table};

@@ -165,11 +165,8 @@ static int run(int argc, char **argv)
     struct options o;
     int n = 0, status = 2;
     if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    if (argc && !strcmp(argv[0], "--help")) {
-        neb__opts_help(table, stdout);
-        status = 0;
-    } else if (neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && !n && o.seqs > 0 && o.seqs <= 4096 &&
-               o.beams > 1 && o.seqs % o.beams == 0 && o.length >= SAMPLE && o.length <= 8192) {
+    if (neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && !n && o.seqs > 0 && o.seqs <= 4096 &&
+        o.beams > 1 && o.seqs % o.beams == 0 && o.length >= SAMPLE && o.length <= 8192) {
         status = measure(&o, json);
     }
     neb__opts_free(table, &o);
@@ -177,4 +174,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_generate = {"generate", "tokens over the cache against running all again",
-                                              run};
+                                              run, table};

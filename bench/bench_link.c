@@ -216,4 +216,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_link = {"link", "goodput of a link over laboratory lines, beside iperf3",
-                                          run};
+                                          run, table};

@@ -4,8 +4,8 @@
  * captured, coded, and some steps later (the line's time) merged, in the session's own arithmetic (outer/outer.c,
  * outer/site.c). Synchronous training is one optimizer with the batches of
  * both in one. Both begin behind the same synchronous warm-up, with the same schedule, and make the same number of steps; at the
- * end of a replica run what is left is committed exactly, as at the end of a run. One process, one seed, one result: no clock
- * takes part.
+ * end of a replica run what is left is committed exactly, as at the end of a run. One process, one seed, one loss: a clock takes
+ * part only in whether a parcel is worth packing, so in the bytes of dense rungs.
  *
  *     sync.loss            held-out loss of synchronous training, mean of the seeds
  *     SETTING.loss         that of the replicas' common parameters
@@ -447,4 +447,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_replica_quality = {
-    "replica-quality", "loss and bytes of two replicas against synchronous training", run};
+    "replica-quality", "loss and bytes of two replicas against synchronous training", run, table};

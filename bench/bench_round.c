@@ -393,4 +393,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_round = {
-    "round", "rounds over a line: seconds, bytes, memory, commits a second", run};
+    "round", "rounds over a line: seconds, bytes, memory, commits a second", run, table};

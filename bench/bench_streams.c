@@ -294,4 +294,4 @@ static int run_bench(int argc, char **argv)
 
 const struct neb_bench neb__bench_streams = {
     "streams", "relay and tutor in the laboratory: the slower site's rate over the line and on a record",
-    run_bench};
+    run_bench, table};

@@ -210,4 +210,4 @@ static int run(int argc, char **argv)
     return bad ? (neb__figures_end(f), 1) : neb__figures_end(f);
 }
 
-const struct neb_bench neb__bench_text = {"text", "tokenising, packing, waiting for data", run};
+const struct neb_bench neb__bench_text = {"text", "tokenising, packing, waiting for data", run, table};

@@ -324,8 +324,6 @@ static int run(int argc, char **argv)
     char made[] = "/tmp/nebula-wan-XXXXXX";
     int n = 0, code = 1;
     bool json = neb__bench_json(&argc, argv);
-    for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], "--help")) return neb__opts_help(table, stdout), 0;
     if (neb__opts_init(table, &o) != NEB_OK) return 1;
     neb_status s = neb__opts_args(table, &o, argc, argv, &n);
     if (s == NEB_OK && o.quick) {
@@ -344,4 +342,4 @@ static int run(int argc, char **argv)
 }
 
 const struct neb_bench neb__bench_wan = {
-    "wan", "speed of two sites with a WAN between them, against no communication", run};
+    "wan", "speed of two sites with a WAN between them, against no communication", run, table};

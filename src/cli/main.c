@@ -35,6 +35,17 @@ static int unknown(const char *name)
     return 2;
 }
 
+/* With --help among the words (what stands behind `--` is somebody else's) a verb gets that, and the part it is about. */
+static int run(const struct neb_verb *v, int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) {
+        if (strcmp(argv[i], "--help")) continue;
+        char *words[] = {argv[i], argv[0], NULL};
+        return v->run(argv[0][0] == '-' ? 1 : 2, words);
+    }
+    return v->run(argc, argv);
+}
+
 static int help(const char *about)
 {
     if (!strcmp(about, "job")) {
@@ -55,6 +66,6 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return usage(stdout);
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
     for (int i = 0; i < VERBS; i++)
-        if (!strcmp(name, verbs[i]->name)) return verbs[i]->run(argc - 2, argv + 2);
+        if (!strcmp(name, verbs[i]->name)) return run(verbs[i], argc - 2, argv + 2);
     return unknown(name);
 }

@@ -7,7 +7,8 @@ struct neb_verb {
     const char *name;
     const char *args; /* for the usage line */
     const char *help; /* one line */
-    /* argv[0] is the first argument behind the verb's name. Returns the exit status: 0, 1 (failed), 2 (usage). */
+    /* argv[0] is the first argument behind the verb's name; with --help anywhere they are `--help [FIRST]`. Returns the
+     * exit status: 0, 1 (failed), 2 (usage). */
     int (*run)(int argc, char **argv);
 };
 

@@ -1,6 +1,7 @@
 /* verb_bench.c: `nebula-i bench NAME`, from the table in bench/bench.h. */
 #include "cli/verb.h"
 #include "bench.h"
+#include "base/opts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,13 +20,21 @@ static int list(FILE *to)
     return to == stdout ? 0 : 2;
 }
 
+static int tell(const struct neb_bench *b)
+{
+    printf("usage: nebula-i bench %s [--json]%s\n\n%s\n\n", b->name, b->options ? " [options]" : "", b->help);
+    if (b->options) neb__opts_help(b->options, stdout);
+    return 0;
+}
+
 static int run(int argc, char **argv)
 {
-    if (argc < 1) return list(stdout);
-    if (!strcmp(argv[0], "--help")) return list(stdout);
+    bool help = argc && !strcmp(argv[0], "--help");
+    if (argc == help) return list(stdout);
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
-        if (!strcmp(argv[0], benches[i]->name)) return benches[i]->run(argc - 1, argv + 1);
-    fprintf(stderr, "nebula-i bench: no benchmark '%s'\n", argv[0]);
+        if (!strcmp(argv[help], benches[i]->name))
+            return help ? tell(benches[i]) : benches[i]->run(argc - 1, argv + 1);
+    fprintf(stderr, "nebula-i bench: no benchmark '%s'\n", argv[help]);
     return list(stderr);
 }
 

@@ -29,12 +29,11 @@ static int cut_list(char *text, const char **out, int cap)
 
 static int parse(const struct neb_opt *table, void *obj, int argc, char **argv, const char *usage, int *files)
 {
-    for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], "--help")) {
-            printf("usage: nebula-i corpus %s\n\n", usage);
-            neb__opts_help(table, stdout);
-            return -1;
-        }
+    if (argc && !strcmp(argv[0], "--help")) {
+        printf("usage: nebula-i corpus %s\n\n", usage);
+        neb__opts_help(table, stdout);
+        return -1;
+    }
     if (neb__opts_init(table, obj) != NEB_OK) return 1;
     return neb__opts_args(table, obj, argc, argv, files) == NEB_OK ? 0 : 2;
 }
@@ -297,9 +296,11 @@ static const struct {
 
 static int run(int argc, char **argv)
 {
-    for (size_t i = 0; argc && i < sizeof parts / sizeof *parts; i++)
-        if (!strcmp(argv[0], parts[i].name)) return parts[i].run(argc - 1, argv + 1);
-    FILE *to = argc && !strcmp(argv[0], "--help") ? stdout : stderr;
+    bool help = argc && !strcmp(argv[0], "--help");
+    for (size_t i = 0; argc > help && i < sizeof parts / sizeof *parts; i++)
+        if (!strcmp(argv[help], parts[i].name))
+            return help ? parts[i].run(1, argv) : parts[i].run(argc - 1, argv + 1);
+    FILE *to = help ? stdout : stderr;
     fprintf(to, "usage: nebula-i corpus PART …; nebula-i corpus PART --help tells more\n\n");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         fprintf(to, "  %-10s %s\n", parts[i].name, parts[i].help);

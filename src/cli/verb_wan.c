@@ -368,8 +368,7 @@ static int run(int argc, char **argv)
 {
     int ours = 0;
     while (ours < argc && strcmp(argv[ours], "--")) ours++;
-    for (int i = 0; i < ours; i++)
-        if (!strcmp(argv[i], "--help")) return usage(stdout);
+    if (ours && !strcmp(argv[0], "--help")) return usage(stdout);
     if (ours >= 1 && !strcmp(argv[0], "run"))
         return run_verb(ours - 1, argv + 1, ours < argc ? argv + ours + 1 : NULL);
     if (argc == 2 && !strcmp(argv[0], "check")) return check(argv[1]);

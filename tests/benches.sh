@@ -1,0 +1,51 @@
+#!/bin/sh
+# The benchmarks of what a training learns, without a clock, on made-up text: they run from text to figures, the arms that
+# are compared have the same tokens, the bytes are those of the code, and one seed gives one loss.
+set -eu
+nebula=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAIL: $*" >&2; exit 1; }
+
+mkdir -p "$dir/data/mono"
+seed=1
+for lang in en de fr; do
+    awk -v seed=$((seed += 1)) 'BEGIN { srand(seed)
+        for (i = 0; i < 1500; i++) { line = ""; words = 8 + int(rand() * 16)
+            for (j = 0; j < words; j++) { word = ""; pairs = 2 + int(rand() * rand() * 4)
+                for (k = 0; k < pairs; k++) word = word substr("bdfgklmnprstvz", 1 + int(rand() * 14), 1) substr("aeiou", 1 + int(rand() * 5), 1)
+                line = line (j ? " " : "") word }
+            print line "." } }' > "$dir/data/mono/eltec.$lang.txt"
+done
+
+# figure FILE NAME: its value
+figure() { tr '{' '\n' < "$1" | sed -n "s/^\"name\":\"$2\",\"value\":\([-0-9.e+]*\),.*/\1/p"; }
+# holds FILE NAME LEAST MOST
+holds() {
+    value=$(figure "$1" "$2")
+    awk -v x="$value" -v a="$3" -v b="$4" 'BEGIN { exit !(x != "" && x + 0 >= a && x + 0 <= b) }' ||
+        fail "$2 is '$value', not within $3 and $4"
+}
+
+for turn in 1 2; do
+    "$nebula" bench replica-quality --data "$dir/data" --out "$dir/rq" --vocab 400 --hidden 32 --steps 40 --warmup 10 --tokens 256 \
+        --seeds 1 --settings "int4:10 sparse2.k256:10" --json > "$dir/rq.$turn" 2> "$dir/err" || { cat "$dir/err"; fail "replica-quality"; }
+done
+for turn in 1 2; do # whether packing is worth its time depends on the machine, so bytes of int4 may differ
+    tr '{' '\n' < "$dir/rq.$turn" | grep -v '^"name":"int4.h10.fewer"' > "$dir/losses.$turn"
+done
+cmp "$dir/losses.1" "$dir/losses.2" || fail "one seed, two results"
+holds "$dir/rq.1" sync.loss 3 6.1
+for setting in int4.h10 sparse2.k256.h10; do
+    holds "$dir/rq.1" "$setting.loss" 3 6.1
+    holds "$dir/rq.1" "$setting.tokens" 0.93 1.02
+done
+# fp32 at every step against half a byte a value every tenth: 80, and what entropy coding saves; one value of 256 in two bits and its place
+holds "$dir/rq.1" int4.h10.fewer 75 130
+holds "$dir/rq.1" sparse2.k256.h10.fewer 500 1300
+
+"$nebula" bench codec-training --data "$dir/data" --out "$dir/ct" --steps 4 --warmup 2 --h 2 --tokens 128 --seeds 1 --json \
+    > "$dir/ct.1" 2> "$dir/err" || { cat "$dir/err"; fail "codec-training"; }
+for code in int8 int4 sparse2; do holds "$dir/ct.1" "$code.worse" -0.5 0.5; done
+holds "$dir/ct.1" sparse2.compression 150 300
+echo "benches: ok"
