@@ -17,6 +17,7 @@ struct model {
     double x[VALUES];
     int reads, writes;
     neb_status refuse;
+    bool refuse_writes;
 };
 
 static neb_status get(void *arg, int64_t first, int64_t n, float *out)
@@ -30,6 +31,7 @@ static neb_status get(void *arg, int64_t first, int64_t n, float *out)
 static neb_status put(void *arg, int64_t first, int64_t n, const float *in)
 {
     struct model *m = arg;
+    if (m->refuse_writes) return NEB_ERR_DEVICE;
     m->writes++;
     for (int64_t i = 0; i < n; i++) m->x[first + i] = -(double)in[i];
     return m->refuse;
@@ -175,6 +177,58 @@ static void values_behind_callbacks_meet_and_a_nan_is_named(void **state)
     sites_free(&sites);
 }
 
+/* Two parameters share a cell, get the same steps and so the same merges; one of them refuses some writes. */
+static void what_a_failed_write_left_is_merged_once(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct model *m[2][2];
+    char job[300];
+    neb_session *s[2];
+    int refused = 0;
+    sites_make(&sites, 2, NULL);
+    write_job(&sites, (const char *[]){"s0", "s1"}, (const int[]){0, 1}, plain, job);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(neb_session_open_job(job, i ? "s1" : "s0", NULL, &s[i]));
+        for (int k = 0; k < 2; k++) {
+            m[i][k] = NEB_NEW(struct model);
+            struct neb_session_param p = {.name = k ? "w" : "u",
+                                          .ndim = 1,
+                                          .shape = {VALUES},
+                                          .read = get,
+                                          .write = put,
+                                          .arg = m[i][k]};
+            assert_ok(neb_session_register(s[i], &p));
+        }
+        assert_ok(neb_session_start(s[i], 0));
+    }
+    check_log_quiet();
+    for (int step = 0; step < 4000 && refused < 4; step++) {
+        for (int i = 0; i < 2; i++) {
+            bool changed;
+            for (int k = 0; k < 2; k++)
+                for (int v = 0; v < VALUES; v++) m[i][k]->x[v] += 0.01 * ((i ? 1 : -0.2) - m[i][k]->x[v]);
+            m[0][1]->refuse_writes = true;
+            for (int again = 0; again < 3; again++) {
+                neb_status st = neb_step_within(s[i], again ? NEB_NO_STEP : 1, 0.01, &changed);
+                if (st == NEB_OK || st == NEB_ERR_AGAIN) break;
+                assert_int_equal(st, NEB_ERR_DEVICE);
+                refused += again == 1;
+                m[0][1]->refuse_writes = again == 0;
+            }
+            assert_memory_equal(m[i][0]->x, m[i][1]->x, sizeof m[i][0]->x);
+        }
+        sleep_ms(5);
+    }
+    check_log_restore();
+    assert_int_equal(refused, 4);
+    for (int i = 0; i < 2; i++) {
+        neb_session_close(s[i]);
+        for (int k = 0; k < 2; k++) neb__free(m[i][k]);
+    }
+    sites_free(&sites);
+}
+
 static void another_model_in_the_folder_or_other_settings_are_refused(void **state)
 {
     (void)state;
@@ -224,6 +278,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(jobs_of_other_runs_are_refused),
         cmocka_unit_test(a_step_comes_back_in_time),
         cmocka_unit_test(values_behind_callbacks_meet_and_a_nan_is_named),
+        cmocka_unit_test(what_a_failed_write_left_is_merged_once),
         cmocka_unit_test(another_model_in_the_folder_or_other_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

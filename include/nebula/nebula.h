@@ -80,7 +80,8 @@ struct neb_session_param {
     neb_device *device;   /* NULL: host */
     /* For values that only the caller can reach (another framework's device, another type): copy the n fp32 values from
      * `first` on out of the parameter, and into it. Called in the caller's thread, inside neb_session_start(),
-     * neb_step() and neb_session_save(); they must not call these functions themselves. */
+     * neb_step() and neb_session_save(); they must not call these functions themselves. What they answer comes out of
+     * that call. A write that fails must have changed nothing: the next neb_step() tries it again. */
     neb_status (*read)(void *arg, int64_t first, int64_t n, float *out);
     neb_status (*write)(void *arg, int64_t first, int64_t n, const float *in);
     void *arg;

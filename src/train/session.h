@@ -69,6 +69,7 @@ struct neb_edit {
     enum neb_edit_type type;
     float gamma;        /* SHRINK: x <- v + gamma * (x - v) */
     const float *value; /* (values of the cell); in d, or behind this struct */
+    size_t done;        /* so many of the cell's values have it: a later parameter refused to be written */
 };
 
 /* What this site has of one cell besides theta. */

@@ -45,9 +45,10 @@ neb_status neb__edit_d(neb_session *s, uint32_t cell)
     return NEB_OK;
 }
 
-/* From value `at` of the cell on. */
+/* On the cell's values from `at` on, which have it all or not at all. */
 static void carry_out(const struct neb_edit *e, size_t at, float *restrict x, size_t n)
 {
+    if (at < e->done) return;
     const float *restrict v = e->value + at;
     float gamma = e->gamma;
     switch (e->type) {
@@ -63,7 +64,8 @@ static void carry_out(const struct neb_edit *e, size_t at, float *restrict x, si
 
 void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n)
 {
-    for (const struct neb_edit *e = own->edits; e; e = e->next) carry_out(e, 0, x, n);
+    for (const struct neb_edit *e = own->edits; e; e = e->next)
+        carry_out(e, e->done, x + e->done, n - e->done);
 }
 
 void neb__edits_free(struct neb_own *own)
@@ -88,7 +90,8 @@ static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, f
     return NEB_OK;
 }
 
-/* Parameters in plain host memory are changed where they are, the others by way of `scratch`. */
+/* Parameters in plain host memory are changed where they are, the others by way of `scratch`. When one of them fails, what
+ * the ones before it have is not done again. */
 static neb_status apply_to(const struct neb_session_slice *p, const struct neb_own *own, size_t first,
                            size_t n, float *scratch)
 {
@@ -98,7 +101,10 @@ static neb_status apply_to(const struct neb_session_slice *p, const struct neb_o
     float *x = plain ? p->param.values + (from - p->first) : scratch;
     if (!plain) NEB_TRY(copy(&p->param, from - p->first, to - from, x, false));
     for (const struct neb_edit *e = own->edits; e; e = e->next) carry_out(e, from - first, x, to - from);
-    return plain ? NEB_OK : copy(&p->param, from - p->first, to - from, x, true);
+    if (!plain) NEB_TRY(copy(&p->param, from - p->first, to - from, x, true));
+    for (struct neb_edit *e = own->edits; e; e = e->next)
+        if (e->done < to - first) e->done = to - first;
+    return NEB_OK;
 }
 
 neb_status neb__edits_apply(neb_session *s, uint32_t cell, float *scratch, uint32_t *n)

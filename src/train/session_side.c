@@ -192,9 +192,10 @@ static neb_status carry_out(neb_session *s, const struct stage *stage, const flo
         const struct neb_session_slice *p = &s->slices[i];
         size_t from = first > p->first ? first : p->first;
         size_t to = first + n < p->first + p->count ? first + n : p->first + p->count;
-        if (from < to)
-            NEB_TRY(change(s->side->device, stage->edit, value + (from - first),
-                           p->param.values + (from - p->first), to - from));
+        if (from >= to || from - first < stage->edit->done) continue;
+        NEB_TRY(change(s->side->device, stage->edit, value + (from - first),
+                       p->param.values + (from - p->first), to - from));
+        stage->edit->done = to - first;
     }
     return NEB_OK;
 }
