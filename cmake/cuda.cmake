@@ -14,6 +14,12 @@ set(NEB_NVCC_FLAGS -O3 -std=c++17 -lineinfo --extended-lambda --expt-relaxed-con
     ${NEB_CUDA_CODE}
     -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wno-maybe-uninitialized,-fno-exceptions
     -Werror=all-warnings -diag-suppress=128,177,186)
+# Some kernels are written for Hopper alone; without its code the general ones serve there, too.
+if(NEB_CUDA_CODE MATCHES "sm_90a")
+    list(APPEND NEB_NVCC_FLAGS -DNEB_HOPPER=1)
+else()
+    list(APPEND NEB_NVCC_FLAGS -DNEB_HOPPER=0)
+endif()
 set(objects)
 foreach(source ${NEB_CUDA_SOURCES})
     get_filename_component(name ${source} NAME_WE)

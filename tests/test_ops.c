@@ -223,6 +223,33 @@ static void m_dropout_without_rows(neb_tape *t, struct fixture *f)
     op_finish(t, f, neb_op_dropout(t, neb_weight(t, f->p[0]), 0.5f));
 }
 
+static void m_no_param(neb_tape *t, struct fixture *f)
+{
+    neb_param *none = neb_params_find(f->ps, "p17");
+    op_finish(t, f, neb_op_linear(t, neb_weight(t, f->p[0]), none, NULL, NEB_ACT_NONE));
+}
+
+static void m_no_residual(neb_tape *t, struct fixture *f)
+{
+    op_finish(t, f, neb_op_add(t, neb_weight(t, f->p[0]), NULL));
+}
+
+static void m_nothing_out(neb_tape *t, struct fixture *f)
+{
+    neb_output(t, NULL, f->logits, NEB_F32);
+}
+
+static void m_one_row_twice(neb_tape *t, struct fixture *f)
+{
+    op_finish(t, f, neb_op_gather(t, neb_weight(t, f->p[0]), op_ints(t, f->ids2, 2)));
+}
+
+static void m_beyond_the_rows(neb_tape *t, struct fixture *f)
+{
+    struct neb_seqs seqs = {.starts = op_ints(t, f->starts_k, 3), .count = 2, .max_len = 19};
+    op_finish(t, f, neb_op_mean_pool(t, neb_weight(t, f->p[0]), &seqs));
+}
+
 /* Wrong models get a status and a message with the scope, the op and the numbers; the tape stays usable. */
 static void wrong_models_are_refused(void **state)
 {
@@ -239,11 +266,18 @@ static void wrong_models_are_refused(void **state)
         {m_no_pop, NEB_ERR_STATE, "a push without a pop"},
         {m_too_large, NEB_ERR_SHAPE, "dimension 0"},
         {m_dropout_without_rows, NEB_ERR_STATE, "neb_set_rows"},
+        {m_no_param, NEB_ERR_INVALID, "linear: weight is NULL"},
+        {m_no_residual, NEB_ERR_INVALID, "residual is NULL"},
+        {m_nothing_out, NEB_ERR_INVALID, "x is NULL"},
+        {m_one_row_twice, NEB_ERR_INVALID, "two rows go to row 0"},
+        {m_beyond_the_rows, NEB_ERR_SHAPE, "sequence 1 is [4, 1000) of 19 rows"},
     };
     struct kase k = {"wrong", op_case("linear")->params, op_case("linear")->model};
     struct fixture f;
     op_open(&f, &k, op_shapes[2]);
     double right = op_loss(&f, true);
+    assert_ok(neb_buffer_upload(f.ids2, (int32_t[]){0, 0}, 8));
+    assert_ok(neb_buffer_upload(f.starts_k, (int32_t[]){0, 4, 1000}, 12));
     check_log_quiet();
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         k.model = wrong[i].model;

@@ -46,7 +46,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 1u
+#define NEB_DEVICE_ABI 2u
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */
 

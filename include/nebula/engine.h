@@ -238,9 +238,11 @@ NEB_API neb_tensor *neb_op_copy(neb_tape *t, neb_tensor *x);
 NEB_API neb_tensor *neb_op_add_rows(neb_tape *t, neb_tensor *x, neb_tensor *index, neb_buffer *b,
                                     int64_t rows);
 
-NEB_API neb_tensor *neb_op_gather(neb_tape *t, neb_tensor *x, neb_tensor *index); /* rows; I32 (n) → (n, d) */
-NEB_API neb_tensor *neb_op_scatter(neb_tape *t, neb_tensor *x, neb_tensor *index,
-                                   int64_t rows); /* (n, d) → (rows, d), others 0 */
+/* Rows of x by index, I32 (n) → (n, d); and back, (n, d) → (rows, d), others 0. An index outside is no row. Indices of a
+ * scatter, and of a gather with a gradient, are distinct: the CPU refuses others, a GPU would lose some of their sums
+ * (neb_op_embed adds up rows of a parameter that are wanted several times). */
+NEB_API neb_tensor *neb_op_gather(neb_tape *t, neb_tensor *x, neb_tensor *index);
+NEB_API neb_tensor *neb_op_scatter(neb_tape *t, neb_tensor *x, neb_tensor *index, int64_t rows);
 NEB_API neb_tensor *neb_op_mean_pool(neb_tape *t, neb_tensor *x,
                                      const struct neb_seqs *seqs); /* → (count, d) */
 

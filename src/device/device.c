@@ -67,6 +67,23 @@ static neb_status check_group(const struct neb_device_ops *ops, const struct slo
     return NEB_OK;
 }
 
+/* A plug-in that was built with other argument structs must not pass for one of this version. */
+#define SIZE(s) sizeof(struct s)
+enum {
+    ABI_SIZES =
+        (int)(SIZE(neb_gemm) + SIZE(neb_copy2d) + SIZE(neb_axpby) + SIZE(neb_mul) + SIZE(neb_act_args) +
+              SIZE(neb_bias) + SIZE(neb_colsum) + SIZE(neb_swiglu) + SIZE(neb_embed) + SIZE(neb_rows) +
+              SIZE(neb_pool_args) + SIZE(neb_rope) + SIZE(neb_dropout_args) + SIZE(neb_attn_softmax) +
+              SIZE(neb_attn_dropout) + SIZE(neb_norm) + SIZE(neb_norm_bwd) + SIZE(neb_linear) +
+              SIZE(neb_linear_bwd) + SIZE(neb_attn) + SIZE(neb_attn_bwd) + SIZE(neb_attn_listed) +
+              SIZE(neb_linear_xent) + SIZE(neb_xent) + SIZE(neb_bce) + SIZE(neb_pair_loss) + SIZE(neb_best) +
+              SIZE(neb_sample) + SIZE(neb_update) + SIZE(neb_clip) + SIZE(neb_sumsq) + SIZE(neb_pack_linear) +
+              SIZE(neb_reduce) + SIZE(neb_device_ops) + SIZE(neb_device_config) + SIZE(neb_device_info))
+};
+#undef SIZE
+_Static_assert(sizeof(void *) != 8 || ABI_SIZES == 3768,
+               "a struct of the device ABI changed: raise NEB_DEVICE_ABI, then put the new sum here");
+
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where)
 {
     if (ops->abi != NEB_DEVICE_ABI)

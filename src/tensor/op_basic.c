@@ -191,7 +191,7 @@ static neb_tensor *range_fails(neb_tape *t, const char *op, int64_t first, int64
 
 neb_tensor *neb_op_columns(neb_tape *t, neb_tensor *x, int64_t first, int64_t count)
 {
-    if (t->failed != NEB_OK || !x) return NULL;
+    if (!neb__there(t, "columns", "x", x)) return NULL;
     if (x->ndim != 2 || first < 0 || count < 1 || first > x->shape[1] - count)
         return range_fails(t, "columns", first, count, neb__cols(x));
     neb_tensor *y = neb__alias(t, x);
@@ -203,7 +203,7 @@ neb_tensor *neb_op_columns(neb_tape *t, neb_tensor *x, int64_t first, int64_t co
 
 neb_tensor *neb_op_rows_of(neb_tape *t, neb_tensor *x, int64_t first, int64_t count)
 {
-    if (t->failed != NEB_OK || !x) return NULL;
+    if (!neb__there(t, "rows_of", "x", x)) return NULL;
     if (first < 0 || count < 1 || first > x->shape[0] - count)
         return range_fails(t, "rows_of", first, count, x->shape[0]);
     neb_tensor *y = neb__alias(t, x);
@@ -215,7 +215,7 @@ neb_tensor *neb_op_rows_of(neb_tape *t, neb_tensor *x, int64_t first, int64_t co
 
 neb_tensor *neb_op_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *shape)
 {
-    if (t->failed != NEB_OK || !x) return NULL;
+    if (!neb__there(t, "reshape", "x", x)) return NULL;
     int64_t n = ndim >= 1 && ndim <= 4 ? 1 : 0;
     for (int i = 0; n > 0 && i < ndim; i++) n = shape[i] < 1 || n > neb__count(x) ? 0 : n * shape[i];
     if (n != neb__count(x) || !neb__contiguous(x)) {
@@ -234,7 +234,7 @@ neb_tensor *neb_op_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *
 /* The same memory under a root of its own: gradients end here. */
 neb_tensor *neb_op_stop_gradient(neb_tape *t, neb_tensor *x)
 {
-    if (t->failed != NEB_OK || !x) return NULL;
+    if (!neb__there(t, "stop_gradient", "x", x)) return NULL;
     neb_tensor *y = neb__alias(t, x);
     if (!y) return NULL;
     y->root = y;
@@ -345,7 +345,7 @@ neb_status neb__backward_pool(neb_tape *t, struct neb_node *n)
 
 neb_tensor *neb_op_convert(neb_tape *t, neb_tensor *x)
 {
-    if (t->failed != NEB_OK || !x) return NULL;
+    if (!neb__there(t, "convert", "x", x)) return NULL;
     if (x->type == neb_compute_type(t)) return x;
     if (!neb__want(t, "convert", "x", x, NEB_F32, -1, -1)) return NULL;
     neb_tensor *y = neb__new(t, neb_compute_type(t), x->ndim, x->shape);
@@ -365,7 +365,7 @@ neb_tensor *neb_op_convert(neb_tape *t, neb_tensor *x)
 
 void neb_output(neb_tape *t, neb_tensor *x, neb_buffer *b, neb_dtype type)
 {
-    if (t->failed != NEB_OK || !x) return;
+    if (!neb__there(t, "output", "x", x)) return;
     size_t bytes = (size_t)neb__count(x) * neb_dtype_size(type);
     if (!b || b->bytes < bytes || (type != NEB_F32 && type != x->type)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "output",

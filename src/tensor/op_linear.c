@@ -8,7 +8,7 @@
 bool neb__want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
                      int64_t cols)
 {
-    if (t->failed != NEB_OK || !p) return false;
+    if (!neb__there(t, op, what, p)) return false;
     if (p->set != t->params) {
         neb__tape_fail(t, NEB_ERR_INVALID, op, "%s '%s' belongs to another parameter set", what, p->name);
         return false;

@@ -120,13 +120,13 @@ neb_tensor *neb_op_norm_residual(neb_tape *t, neb_tensor *x, neb_tensor *residua
 {
     struct norm_spec c = {"norm_residual", x, residual, gamma, beta, kind, eps, p, true};
     if (s_out) *s_out = NULL;
-    return residual ? norm_forward(t, &c, s_out) : NULL;
+    return neb__there(t, c.op, "residual", residual) ? norm_forward(t, &c, s_out) : NULL;
 }
 
 neb_tensor *neb_op_residual(neb_tape *t, neb_tensor *x, neb_tensor *residual, float p)
 {
     struct norm_spec c = {"residual", x, residual, NULL, NULL, NEB_NORM_LAYER, 0, p, false};
-    return residual ? norm_forward(t, &c, NULL) : NULL;
+    return neb__there(t, c.op, "residual", residual) ? norm_forward(t, &c, NULL) : NULL;
 }
 
 neb_tensor *neb_op_add(neb_tape *t, neb_tensor *a, neb_tensor *b)

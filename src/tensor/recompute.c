@@ -9,7 +9,7 @@ enum { IN_X, IN_SAMPLE, IN_POSITION, INS };
 
 neb_tensor *neb_op_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor *x)
 {
-    if (t->failed != NEB_OK || !x) return NULL;
+    if (!neb__there(t, "recompute", "x", x)) return NULL;
     if (!neb__grad_wanted(t)) return fn(t, arg, x);
     uint32_t drops = t->drops;
     neb_tensor *in[INS] = {x, t->row_sample, t->row_position};
@@ -18,7 +18,7 @@ neb_tensor *neb_op_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor
     neb_tensor *y = fn(t, arg, x);
     t->recording = true;
     t->in_recompute = false;
-    if (!y || t->failed != NEB_OK) return NULL;
+    if (!neb__there(t, "recompute", "what the block returns", y)) return NULL;
     if (y->root == x->root || !neb__whole(y)) {
         neb__tape_fail(t, NEB_ERR_INVALID, "recompute",
                        "the block must return a tensor of its own, not a view");

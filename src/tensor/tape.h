@@ -148,7 +148,9 @@ int64_t neb__count(const neb_tensor *x);
 bool neb__contiguous(const neb_tensor *x);
 bool neb__whole(const neb_tensor *x); /* covers its root, in the root's layout */
 
-/* Shape and type checks with messages; false: the run has failed. NULL x is false, silently. */
+/* Shape and type checks with messages; false: the run has failed. NULL is what a failed op returned, or the caller's
+ * mistake. */
+bool neb__there(neb_tape *t, const char *op, const char *what, const void *x);
 bool neb__want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
                int64_t rows, int64_t cols); /* rows or cols -1: any */
 bool neb__want_act(neb_tape *t, const char *op, const char *what, const neb_tensor *x, int64_t rows,

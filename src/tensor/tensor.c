@@ -186,10 +186,16 @@ int neb_tensor_shape(const neb_tensor *x, int64_t shape[4])
     return x->ndim;
 }
 
+bool neb__there(neb_tape *t, const char *op, const char *what, const void *x)
+{
+    if (t->failed == NEB_OK && !x) neb__tape_fail(t, NEB_ERR_INVALID, op, "%s is NULL", what);
+    return t->failed == NEB_OK;
+}
+
 bool neb__want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
                int64_t rows, int64_t cols)
 {
-    if (t->failed != NEB_OK || !x) return false;
+    if (!neb__there(t, op, what, x)) return false;
     if (x->type != type) {
         neb__tape_fail(t, NEB_ERR_DTYPE, op, "%s is %s, %s is needed", what, neb_dtype_name(x->type),
                        neb_dtype_name(type));

@@ -40,18 +40,49 @@ neb_status neb__cpu_gather_rows(void *dev, const struct neb_rows *a)
     return NEB_OK;
 }
 
+/* Two rows that go to one place would be added at the same time by two threads, or by two of a GPU. */
+static neb_status check_distinct(struct neb_cpu *c, const struct neb_rows *a)
+{
+    void *work;
+    NEB_TRY(neb__cpu_work(c, NEB_WORK_OP, (size_t)a->rows, &work));
+    uint8_t *seen = work;
+    memset(seen, 0, (size_t)a->rows);
+    for (int64_t r = 0; r < a->n; r++) {
+        int64_t to = a->index[r];
+        if (to < 0 || to >= a->rows) continue;
+        if (seen[to])
+            return neb__fail(NEB_ERR_INVALID,
+                             "cpu: scatter_rows: two rows go to row %" PRId64
+                             "; indices of a scatter, and of a gather with a gradient, must be distinct",
+                             to);
+        seen[to] = 1;
+    }
+    return NEB_OK;
+}
+
 neb_status neb__cpu_scatter_rows(void *dev, const struct neb_rows *a)
 {
     struct neb_cpu *c = dev;
     NEB_TRY(neb__cpu_check_type("scatter_rows", a->type));
+    NEB_TRY(check_distinct(c, a));
     neb__cpu_range(c, c->k->scatter, a, a->n, neb__cpu_rows(a->d), NULL);
+    return NEB_OK;
+}
+
+static neb_status check_pool(const char *op, const struct neb_pool_args *a)
+{
+    NEB_TRY(neb__cpu_check_type(op, a->type));
+    for (int64_t i = 0; i < a->sequences; i++)
+        if (a->starts[i] < 0 || a->starts[i + 1] < a->starts[i] || a->starts[i + 1] > a->rows)
+            return neb__fail(NEB_ERR_SHAPE, "cpu: %s: sequence %" PRId64 " is [%d, %d) of %" PRId64 " rows",
+                             op, i, a->starts[i], a->starts[i + 1], a->rows);
     return NEB_OK;
 }
 
 neb_status neb__cpu_pool(void *dev, const struct neb_pool_args *a)
 {
     struct neb_cpu *c = dev;
-    NEB_TRY(neb__cpu_check_type("pool", a->type));
+    NEB_TRY(check_pool("pool", a));
     neb__cpu_range(c, c->k->pool, a, a->sequences, 1, NULL);
     return NEB_OK;
 }
@@ -59,7 +90,7 @@ neb_status neb__cpu_pool(void *dev, const struct neb_pool_args *a)
 neb_status neb__cpu_pool_bwd(void *dev, const struct neb_pool_args *a)
 {
     struct neb_cpu *c = dev;
-    NEB_TRY(neb__cpu_check_type("pool_bwd", a->type));
+    NEB_TRY(check_pool("pool_bwd", a));
     if (!a->acc_dx) { /* rows of no sequence */
         size_t row = (size_t)a->d * neb__dtype_size(a->type);
         int64_t first = a->sequences ? a->starts[0] : 0, end = a->sequences ? a->starts[a->sequences] : 0;

@@ -345,7 +345,7 @@ neb_status neb__attn_mma_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b)
                    mode == DQ_DIRECT ? NULL : (float *)((char *)b->scratch + delta_bytes(p))};
     NEB_TRY(neb__attn_delta(dev, b, (float *)b->scratch));
     if (mode == DQ_ATOMIC) CUDA_TRY(dev, cudaMemsetAsync(e.dq, 0, p->q_rows * width * 4, dev->stream));
-    if (p->head_dim == 64 && dev->major == 9 && block_keys(p) == 128)
+    if (NEB_HOPPER && p->head_dim == 64 && dev->major == 9 && block_keys(p) == 128)
         NEB_TRY(neb__attn_wg_bwd(dev, b, e, mode));
     else if (p->head_dim == 32)
         NEB_TRY(bwd_by_drop<32>(dev, b, e));

@@ -91,10 +91,11 @@ neb_status neb__cuda_colsum(void *ctx, const struct neb_colsum *p)
 
 /* ---- mean over sequences ---- */
 
-template <class T> static __global__ void pool_kernel(const T *x, T *y, const int32_t *starts, int64_t d)
+template <class T>
+static __global__ void pool_kernel(const T *x, T *y, const int32_t *starts, int rows, int64_t d)
 {
     int64_t s = blockIdx.y, c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int first = starts[s], last = starts[s + 1];
+    int first = max(starts[s], 0), last = min(starts[s + 1], rows);
     if (c >= d) return;
     float sum = 0.f;
     for (int r = first; r < last; r++) sum += to_float(x[r * d + c]);
@@ -132,7 +133,8 @@ neb_status neb__cuda_pool(void *ctx, const struct neb_pool_args *p)
         return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda pool: more than 65535 sequences");
     dim3 grid((unsigned)neb__ceil_div(p->d, 128), (unsigned)p->sequences);
     NEB_BY_TYPE(dev, p->type, "pool",
-                pool_kernel<T><<<grid, 128, 0, dev->stream>>>((const T *)p->x, (T *)p->y, p->starts, p->d));
+                pool_kernel<T>
+                <<<grid, 128, 0, dev->stream>>>((const T *)p->x, (T *)p->y, p->starts, (int)p->rows, p->d));
     CUDA_LAUNCHED(dev, "pool");
     return NEB_OK;
 }
