@@ -222,6 +222,7 @@ struct neb_session {
     uint32_t snap_c0, snap_c1;
     bool paused, ended, halted, stopping;
     neb_status mismatch; /* a peer trains another model */
+    uint64_t found;      /* committed when this process began */
     bool nonfinite; /* a copy of x was not finite: `why` names the parameter; until neb_step() has said so */
     bool agreed;    /* another site has told that it runs the same job */
     neb_stream *streams;                                /* open ones to other sites */
@@ -335,7 +336,7 @@ void neb__session_full(neb_session *s, bool full, const char *what);
 neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap);
 
 /* session_bound.c */
-/* Of what a parcel decodes to; 0 while the run has no bound. Uses work[1]. */
+/* Of what a parcel decodes to; infinite where it does not, or not to finite values. Uses work[1]. */
 double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code);
 /* What is to be coded (z, n values) exceeds the bound: it is made shorter. */
 bool neb__session_private(

@@ -15,10 +15,7 @@
 
 double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code)
 {
-    struct neb_round_status st;
     struct neb_codec_view view;
-    neb__round_status(s->core, &st);
-    if (!st.bound) return 0;
     size_t first, last, n = neb__outer_cell(s->outer, h->c1 - 1, &last);
     neb__outer_cell(s->outer, h->c0, &first);
     if (neb__codec_open(code, h->length, NULL, last + n - first, &view) != NEB_OK) return INFINITY;

@@ -317,7 +317,8 @@ void neb__session_feed(neb_session *s, struct neb_event *ev)
     s->feeding = false;
 }
 
-/* Which of the things that all sites must agree on differs, in words. */
+/* Which of the things that all sites must agree on differs, in words. A site that has committed with others since it started
+ * is not the one to stop; the newcomer hears the same of it. */
 static void compare_model(neb_session *s, const struct neb_item *i)
 {
     static const char *const what[NEB_AGREED] = {
@@ -333,6 +334,12 @@ static void compare_model(neb_session *s, const struct neb_item *i)
                  "site '%s' trains another model: %s differ; use the same job file and base model at "
                  "every site",
                  name, what[k]);
+        struct neb_round_status st = {0};
+        if (s->core) neb__round_status(s->core, &st);
+        if (st.commit > s->found) {
+            neb__warn("%s; this site goes on without it", why);
+            return;
+        }
         pthread_mutex_lock(&s->lock);
         s->mismatch = NEB_ERR_CONFIG;
         pthread_mutex_unlock(&s->lock);
@@ -478,6 +485,11 @@ void *neb__session_driver(void *arg)
 {
     neb_session *s = arg;
     pthread_mutex_lock(&s->busy);
+    if (s->core) {
+        struct neb_round_status st;
+        neb__round_status(s->core, &st);
+        s->found = st.commit;
+    }
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
     pthread_mutex_unlock(&s->busy);
     for (;;) {

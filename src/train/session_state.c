@@ -269,13 +269,10 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
     neb__buf_free(&b);
 }
 
-static void have(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash,
-                 const uint8_t *bytes)
+static void have(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash, double norm)
 {
-    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD,
-                                             .parcel = h,
-                                             .hash = *hash,
-                                             .norm = neb__session_norm(s, h, bytes + NEB_PARCEL_SIZE)});
+    neb__session_feed(s,
+                      &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = h, .hash = *hash, .norm = norm});
 }
 
 void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
@@ -292,10 +289,16 @@ void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, s
                   h.site);
         return;
     }
+    /* Once in a record it would have to be applied, by everybody. */
+    double norm = neb__session_norm(s, &h, bytes + NEB_PARCEL_SIZE);
+    if (!isfinite(norm)) {
+        neb__warn("site %u sent a parcel of site %u that does not decode: ignored", peer, h.site);
+        return;
+    }
     neb_status st = neb__hash(bytes, n, &hash);
     if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash)) st = neb__session_keep(s, &hash, bytes, n);
     if (st == NEB_OK)
-        have(s, &h, &hash, bytes);
+        have(s, &h, &hash, norm);
     else if (st != NEB_ERR_NOSPACE)
         neb__warn("a parcel of site %u was not kept: %s", h.site, neb_last_error());
 }
@@ -306,7 +309,7 @@ static void look(neb_session *s, const struct neb_hash *hash)
     struct neb_parcel h;
     neb__buf_init(&b, neb__session_payload_max(s));
     bool found = load(s, hash, &b, &h) && fits(s, &h, b.data, b.len);
-    if (found) have(s, &h, hash, b.data);
+    if (found) have(s, &h, hash, neb__session_norm(s, &h, b.data + NEB_PARCEL_SIZE));
     neb__buf_free(&b);
     if (!found)
         neb__session_feed(s,
@@ -348,18 +351,20 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
         neb__warn("site %u sent a cell that is none: ignored", peer);
         return;
     }
-    struct fetched_cell *f = &s->fetched[cell];
-    if (!f->theta) f->theta = neb__malloc(8 * (size_t)values);
-    if (!f->theta) return;
-    f->m = f->theta + values;
-    memcpy(f->theta, r.p, 8 * (size_t)values);
-    f->version = version;
-    f->index = index;
+    /* What is kept is what the core hears of next: a cell without a proof must not take the place of one with. */
+    float *theta = neb__malloc(8 * (size_t)values);
+    if (!theta) return;
+    memcpy(theta, r.p, 8 * (size_t)values);
     struct neb_hash path[NEB_PROOF_MAX], root;
     memcpy(path, r.p + 8 * (size_t)values, steps * NEB_HASH_SIZE);
-    if (neb__outer_proved(s->outer->cells, cell, version, f->theta, f->m, values, path, (int)steps, &root) !=
-        NEB_OK)
+    if (neb__outer_proved(s->outer->cells, cell, version, theta, theta + values, values, path, (int)steps,
+                          &root) != NEB_OK) {
+        neb__free(theta);
         return;
+    }
+    struct fetched_cell *f = &s->fetched[cell];
+    neb__free(f->theta);
+    *f = (struct fetched_cell){.version = version, .index = index, .theta = theta, .m = theta + values};
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_CELL,
                                              .site = peer,
                                              .cell = cell,

@@ -1,0 +1,177 @@
+/* test_session_lies.c: members that are broken or lie, met by whole sessions: an update that does not decode, a cell without
+ * a proof, a newcomer with another model. The others go on. */
+#include "check.h"
+#include "sites.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "train/session.h"
+
+#include <math.h>
+#include <nebula/nebula.h>
+#include <string.h>
+
+enum { VALUES = 300000, SITES = 3 };
+
+struct member {
+    neb_session *s;
+    float *x;
+};
+
+static void begin(struct member *m, const char *folder)
+{
+    struct neb_session_config c = neb_session_defaults();
+    c.interval = 5;
+    c.fragments = 2;
+    c.round_ms = 500;
+    c.rung = "int8";
+    assert_ok(neb_session_open(folder, &c, &m->s));
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
+    assert_ok(neb_session_register(m->s, &p));
+    assert_ok(neb_session_start(m->s, 0));
+}
+
+static void end(struct member *m)
+{
+    neb_session_close(m->s);
+    neb__free(m->x);
+}
+
+static struct neb_session_status status(const struct member *m)
+{
+    struct neb_session_status st;
+    neb_session_get_status(m->s, &st);
+    return st;
+}
+
+/* Steps of all until the first has applied so many records, or somebody stops. */
+static void walk(struct member *m, int n, int64_t records)
+{
+    for (int i = 0; i < 3000 && status(&m[0]).applied < records; i++) {
+        for (int k = 0; k < n; k++) {
+            bool changed;
+            for (int v = i % 7; v < VALUES; v += 7) m[k].x[v] += 0.01f * ((float)k - m[k].x[v]);
+            neb_status st = neb_step_within(m[k].s, 64, 0.01, &changed);
+            if (st != NEB_OK && st != NEB_ERR_AGAIN) return;
+        }
+        sleep_ms(5);
+    }
+}
+
+/* Signed, of the right length, for a record that may come: one of its values is not a number. */
+static void send_undecodable(neb_session *s, uint16_t to)
+{
+    size_t first, n = neb__session_range(s, 0, 1, &first), size = neb__codec_bound(s->exact, n);
+    uint8_t *b = neb__calloc(1, NEB_PARCEL_SIZE + size), *code = b + NEB_PARCEL_SIZE;
+    pthread_mutex_lock(&s->busy);
+    memcpy(code, "NC\1", 3);
+    code[3] = s->exact->id;
+    neb__put32(code + 4, (uint32_t)n);
+    neb__put32(code + 8, (uint32_t)(size - NEB_CODEC_HEADER));
+    neb__put32(code + 12, (uint32_t)(size - NEB_CODEC_HEADER));
+    neb__put32(code + NEB_CODEC_HEADER, 0x7fc00000);
+    struct neb_parcel h = {.site = s->self,
+                           .c1 = 1,
+                           .k = s->last_k + 1000,
+                           .b = neb__round_version(s->core, 0),
+                           .tau = 10,
+                           .weight = 64,
+                           .tokens = 640,
+                           .rung = s->exact->id,
+                           .length = (uint32_t)size};
+    struct neb_codec_info info;
+    assert_ok(neb__codec_peek(code, size, &info));
+    const struct neb_seal seal = neb__session_seal(s);
+    assert_ok(neb__parcel_sign(&h, code, &s->genesis, &seal));
+    neb__parcel_put(&h, b);
+    neb__session_send(s, to, NEB_ROUND, NEB_MSG_PAYLOAD, b, NEB_PARCEL_SIZE + size);
+    pthread_mutex_unlock(&s->busy);
+    neb__free(b);
+}
+
+static void an_update_that_does_not_decode_is_not_taken(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[SITES];
+    sites_make(&sites, SITES, NULL);
+    for (int i = 0; i < SITES; i++) {
+        m[i].x = neb__calloc(VALUES, sizeof(float));
+        begin(&m[i], sites.path[i]);
+    }
+    walk(m, SITES, 4);
+    check_log_quiet();
+    for (int i = 0; i < 5; i++) {
+        for (int to = 0; to < 2; to++) send_undecodable(m[2].s, m[to].s->self);
+        walk(m, 2, status(&m[0]).applied + 2);
+    }
+    check_log_restore();
+    for (int i = 0; i < SITES; i++) {
+        if (status(&m[i]).halted) fail_msg("site %d stopped: %s", i, status(&m[i]).note);
+        assert_true(status(&m[i]).applied >= 10);
+        end(&m[i]);
+    }
+    sites_free(&sites);
+}
+
+static void a_cell_without_a_proof_takes_no_place(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m = {.x = neb__calloc(VALUES, sizeof(float))};
+    sites_make(&sites, 2, NULL);
+    begin(&m, sites.path[0]);
+    neb_session *s = m.s;
+    size_t first, n = neb__session_range(s, 0, 1, &first), size = 28 + 8 * n;
+    uint8_t *b = neb__malloc(size);
+    memset(b, 0x41, size);
+    neb__put32(b, 0);
+    neb__put64(b + 4, 7);
+    neb__put64(b + 12, 9);
+    neb__put32(b + 20, (uint32_t)n);
+    neb__put32(b + 24, 0);
+    pthread_mutex_lock(&s->busy);
+    float *good = neb__calloc(2 * n, sizeof *good);
+    s->fetched[0] = (struct fetched_cell){.version = 7, .index = 9, .theta = good, .m = good + n};
+    neb__session_cell(s, 2, b, size);
+    assert_ptr_equal(s->fetched[0].theta, good);
+    assert_true(good[5] == 0 && good[n + 5] == 0);
+    pthread_mutex_unlock(&s->busy);
+    neb__free(b);
+    end(&m);
+    sites_free(&sites);
+}
+
+static void a_newcomer_with_another_model_stops_alone(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[SITES];
+    sites_make(&sites, SITES, NULL);
+    for (int i = 0; i < SITES; i++) m[i].x = neb__calloc(VALUES, sizeof(float));
+    for (int i = 0; i < 2; i++) begin(&m[i], sites.path[i]);
+    walk(m, 2, 4);
+    m[2].x[5] = 1;
+    check_log_quiet();
+    begin(&m[2], sites.path[2]);
+    for (int i = 0; i < 400 && !status(&m[2]).halted; i++) sleep_ms(25);
+    assert_true(status(&m[2]).halted);
+    assert_non_null(strstr(status(&m[2]).note, "initial values"));
+    walk(m, 2, status(&m[0]).applied + 4);
+    check_log_restore();
+    for (int i = 0; i < 2; i++)
+        if (status(&m[i]).halted) fail_msg("site %d stopped: %s", i, status(&m[i]).note);
+    assert_true(status(&m[0]).applied >= 8);
+    for (int i = 0; i < SITES; i++) end(&m[i]);
+    sites_free(&sites);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_update_that_does_not_decode_is_not_taken),
+        cmocka_unit_test(a_cell_without_a_proof_takes_no_place),
+        cmocka_unit_test(a_newcomer_with_another_model_stops_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
