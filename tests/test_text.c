@@ -322,6 +322,57 @@ static void copies_are_cut_in_other_ways(void **state)
     neb__tok_close(tok);
 }
 
+static int next_word(void *arg, const char **text, size_t *n)
+{
+    static const char *const lines[] = {"the old house", "the other horse", "a house of the horse"};
+    int *i = arg;
+    *text = lines[*i % 3];
+    *n = strlen(*text);
+    return ++*i <= 60;
+}
+
+/* Copies with nothing left out are the text as the tokenizer cuts it, or they are refused. */
+static void copies_of_what_bpe_does_not_cut(void **state)
+{
+    (void)state;
+    static const char text[] = "the \xE6\xBC\xA2 house\n", line[] = "the \xE6\xBC\xA2 house";
+    struct neb_buf model, own;
+    struct neb_tok *tok;
+    struct neb_pool *pool;
+    struct neb_set *set;
+    struct neb_corpus_stats stats;
+    int i = 0;
+    const char *paths[] = {in("han"), NULL};
+    struct neb_corpus_cfg cfg = {.paths = paths, .sides = 1, .copies = 2};
+    assert_ok(neb__file_replace(paths[0], text, strlen(text), 0644));
+    assert_ok(neb__pool_create(1, &pool));
+    neb__buf_init(&model, 1 << 22);
+    neb__buf_init(&own, 1 << 12);
+    struct neb_tok_train bytes = {.type = "bpe", .vocab = 300, .coverage = 1, .byte_fallback = 1};
+    assert_ok(neb__tok_train(&bytes, next_word, &i, &model));
+    assert_ok(neb__tok_open_bytes(model.data, model.len, 0, NULL, &tok));
+    assert_ok(neb__tok_encode(tok, line, strlen(line), &own));
+    assert_ok(neb__corpus_tokenise(&cfg, tok, pool, in("bytes"), &stats));
+    assert_ok(neb__set_open(in("bytes"), &set));
+    for (int copy = 0; copy < 2; copy++) {
+        int32_t ids[64], n = neb__set_length(set, copy, 0);
+        assert_int_equal((size_t)n * sizeof *ids, own.len);
+        assert_ok(neb__set_copy(set, copy, 0, 0, n, ids));
+        assert_memory_equal(ids, own.data, own.len);
+    }
+    neb__set_close(set);
+    neb__tok_close(tok);
+    neb__buf_free(&model);
+    neb__buf_free(&own);
+    check_log_quiet();
+    tok = words_tokenizer("unigram");
+    assert_status(neb__corpus_tokenise(&cfg, tok, pool, in("unigram"), &stats), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "tokenizer.type: bpe"));
+    neb__tok_close(tok);
+    check_log_restore();
+    neb__pool_destroy(pool);
+}
+
 static void line_feed_spreads_over_files(void **state)
 {
     (void)state;
@@ -428,6 +479,7 @@ int main(void)
         cmocka_unit_test(a_corpus_is_the_same_for_any_number_of_threads),
         cmocka_unit_test(long_texts_are_divided_and_files_must_match),
         cmocka_unit_test(copies_are_cut_in_other_ways),
+        cmocka_unit_test(copies_of_what_bpe_does_not_cut),
         cmocka_unit_test(line_feed_spreads_over_files),
         cmocka_unit_test(paragraphs_of_a_page),
         cmocka_unit_test(pages_are_aligned_and_held_out),

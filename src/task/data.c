@@ -44,7 +44,10 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     const char *paths[2 * NEB_JOB_DATA + 1] = {0}, *langs[2 * NEB_JOB_DATA + 1] = {0};
     int n = 0;
     for (int i = 0; i < job->n_data; i++) {
-        if (strcmp(job->data[i].use, "train") || !neb__job_has(job, &job->data[i])) continue;
+        if (!neb__job_has(job, &job->data[i])) continue;
+        if (job->data[i].copies > 1 && (!job->tokenizer.type || strcmp(job->tokenizer.type, "bpe")))
+            return neb__doc_fail(&job->doc, "tokenizer", "a corpus with copies needs tokenizer.type: bpe");
+        if (strcmp(job->data[i].use, "train")) continue;
         paths[n++] = job->data[i].file;
         if (job->data[i].second) paths[n++] = job->data[i].second;
     }

@@ -21,6 +21,7 @@ extern "C" {
 
 struct neb_sp {
     sentencepiece::SentencePieceProcessor processor;
+    bool bpe;
 };
 
 namespace
@@ -49,6 +50,44 @@ template <class Body> neb_status guarded(char *error, Body body)
     } catch (...) {
         return say(error, NEB_ERR_INTERNAL, "an unknown exception");
     }
+}
+
+bool take_varint(const uint8_t *&p, const uint8_t *end, uint64_t &value)
+{
+    value = 0;
+    for (int shift = 0; p < end && shift < 64; shift += 7) {
+        value |= uint64_t(*p & 127) << shift;
+        if (!(*p++ & 128)) return true;
+    }
+    return false;
+}
+
+/* The last field of this number and wire type in a protobuf message: its value, or where its bytes lie, which are inside the
+ * message. The library shows no header of its messages, and has no other answer to which kind a model is. */
+bool find_field(const uint8_t *p, const uint8_t *end, uint64_t number, uint64_t type, uint64_t &value,
+                const uint8_t *&bytes)
+{
+    bool found = false;
+    for (uint64_t key, n; p < end;) {
+        if (!take_varint(p, end, key)) return false;
+        uint64_t wire = key & 7;
+        n = wire == 1 ? 8 : wire == 5 ? 4 : 0;
+        if (wire == 3 || wire == 4 || wire > 5) return false;
+        if ((wire == 0 || wire == 2) && !take_varint(p, end, n)) return false;
+        if (wire != 0 && n > uint64_t(end - p)) return false;
+        if (key == (number << 3 | type)) found = true, value = n, bytes = p;
+        if (wire != 0) p += n;
+    }
+    return found;
+}
+
+/* ModelProto.trainer_spec (2).model_type (3) is BPE (2). */
+bool is_bpe(const uint8_t *model, size_t n)
+{
+    const uint8_t *spec, *none;
+    uint64_t size, type;
+    return find_field(model, model + n, 2, 2, size, spec) &&
+           find_field(spec, spec + size, 3, 0, type, none) && type == 2;
 }
 
 class Lines : public sentencepiece::SentenceIterator
@@ -93,6 +132,7 @@ neb_status neb__sp_load(const void *bytes, size_t n, neb_sp **out, char *error)
         std::unique_ptr<neb_sp> sp(new neb_sp);
         auto status = sp->processor.LoadFromSerializedProto(absl::string_view((const char *)bytes, n));
         if (!status.ok()) return say(error, NEB_ERR_CORRUPT, status);
+        sp->bpe = is_bpe((const uint8_t *)bytes, n);
         *out = sp.release();
         return NEB_OK;
     });
@@ -149,6 +189,27 @@ int neb__sp_is_special(const neb_sp *sp, int32_t id)
 {
     const auto &p = sp->processor;
     return p.IsControl(id) || p.IsUnknown(id) || p.IsUnused(id);
+}
+
+int neb__sp_is_byte(const neb_sp *sp, int32_t id)
+{
+    return sp->processor.IsByte(id);
+}
+
+/* BPE merges by score, the highest first. Symbols that a user added share one score and are refused by that. */
+int neb__sp_merges_in_order(const neb_sp *sp)
+{
+    const auto &p = sp->processor;
+    bool first = true;
+    float before = 0;
+    for (int32_t id = 0; sp->bpe && id < p.GetPieceSize(); id++) {
+        if (p.IsUnused(id)) return 0;
+        if (p.IsControl(id) || p.IsUnknown(id) || p.IsByte(id)) continue;
+        if (!first && !(p.GetScore(id) < before)) return 0;
+        before = p.GetScore(id);
+        first = false;
+    }
+    return sp->bpe;
 }
 
 int32_t neb__sp_pad(const neb_sp *sp)

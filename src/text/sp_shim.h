@@ -22,7 +22,11 @@ int32_t neb__sp_size(const struct neb_sp *sp);
 int32_t neb__sp_id(const struct neb_sp *sp, const char *piece); /* -1: no such piece */
 const char *neb__sp_piece(const struct neb_sp *sp, int32_t id); /* NULL: no such id */
 int neb__sp_is_special(const struct neb_sp *sp, int32_t id);    /* control, unknown, unused */
-int32_t neb__sp_pad(const struct neb_sp *sp);                   /* these four: -1 when the model has none */
+int neb__sp_is_byte(const struct neb_sp *sp,
+                    int32_t id); /* stands for one byte of a character without a piece */
+int neb__sp_merges_in_order(
+    const struct neb_sp *sp); /* BPE, and the pieces are numbered in the order of their merges */
+int32_t neb__sp_pad(const struct neb_sp *sp); /* these four: -1 when the model has none */
 int32_t neb__sp_unk(const struct neb_sp *sp);
 int32_t neb__sp_bos(const struct neb_sp *sp);
 int32_t neb__sp_eos(const struct neb_sp *sp);

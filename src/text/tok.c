@@ -39,11 +39,6 @@ const uint8_t *neb__tok_special_map(const struct neb_tok *tok)
     return tok->special_map;
 }
 
-int neb__tok_marks_spaces(const struct neb_tok *tok)
-{
-    return tok->sp != NULL;
-}
-
 const struct neb_hash *neb__tok_hash(const struct neb_tok *tok)
 {
     return &tok->hash;
@@ -84,6 +79,17 @@ const char *neb__tok_piece(const struct neb_tok *tok, int32_t id)
     int32_t in = inside(tok, id);
     if (in < 0) return id == tok->special[NEB_TOK_MASK] ? "<mask>" : "<pad>";
     return neb__sp_piece(tok->sp, in);
+}
+
+int neb__tok_is_byte(const struct neb_tok *tok, int32_t id)
+{
+    int32_t in = tok->sp && id >= 0 && id < tok->vocab ? inside(tok, id) : -1;
+    return in >= 0 && neb__sp_is_byte(tok->sp, in);
+}
+
+int neb__tok_merges_in_order(const struct neb_tok *tok)
+{
+    return tok->sp && neb__sp_merges_in_order(tok->sp);
 }
 
 int32_t neb__tok_lang(const struct neb_tok *tok, const char *lang)

@@ -47,7 +47,10 @@ int32_t neb__tok_lang(const struct neb_tok *tok, const char *lang);          /* 
 int32_t neb__tok_id(const struct neb_tok *tok, const char *piece);           /* or -1 */
 const char *neb__tok_piece(const struct neb_tok *tok, int32_t id);           /* or NULL */
 const uint8_t *neb__tok_special_map(const struct neb_tok *tok); /* (vocab) 1: never masked, never drawn */
-int neb__tok_marks_spaces(const struct neb_tok *tok); /* SentencePiece: a piece that begins a word says so */
+int neb__tok_is_byte(const struct neb_tok *tok,
+                     int32_t id); /* SentencePiece: one byte of a character without a piece */
+int neb__tok_merges_in_order(
+    const struct neb_tok *tok); /* SentencePiece's BPE: pieces in the order of their merges */
 const struct neb_hash *neb__tok_hash(const struct neb_tok *tok); /* of the file's bytes */
 
 /* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8 become

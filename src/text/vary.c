@@ -3,8 +3,9 @@
  * A word (pieces from one that begins with the mark of a space up to the next) is put together again, taken apart into
  * characters, and merged as BPE does: of all neighbours whose concatenation is a piece, the pair whose piece comes first in
  * the vocabulary. In every round each candidate is left out with the given chance; a word is done when no candidate is
- * left. SentencePiece numbers a BPE model's pieces in the order of their merges, so without leaving out the result is
- * its own. Words with special pieces (unknown characters) and very long ones stay as they are. */
+ * left. Only models whose pieces are numbered in the order of their merges are taken, so without leaving out the result is
+ * SentencePiece's own. Words with unknown characters (special pieces, or pieces that stand for bytes) and very long ones stay
+ * as they are. */
 #include "text/vary.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -35,7 +36,8 @@ static neb_status take_pieces(struct neb_vary *v)
     NEB_TRY(neb__pieces_init(&v->pieces, (size_t)n, bytes));
     for (int32_t i = 0; i < n; i++) {
         const char *text = neb__tok_piece(v->tok, i);
-        if (text && !special[i]) neb__pieces_put(&v->pieces, i, text, strlen(text));
+        if (text && !special[i] && !neb__tok_is_byte(v->tok, i))
+            neb__pieces_put(&v->pieces, i, text, strlen(text));
     }
     return NEB_OK;
 }
@@ -44,8 +46,12 @@ neb_status neb__vary_create(const struct neb_tok *tok, double share, struct neb_
 {
     if (!(share >= 0 && share <= 1))
         return neb__fail(NEB_ERR_CONFIG, "the share of merges left out must be from 0 to 1, not %g", share);
-    if (!neb__tok_marks_spaces(tok))
-        return neb__fail(NEB_ERR_CONFIG, "text can be cut in other ways with SentencePiece models only");
+    if (!neb__tok_merges_in_order(tok))
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "copies of a corpus are cut by leaving out merges, which needs a BPE tokenizer of "
+            "SentencePiece without symbols added to it: train one (tokenizer.type: bpe), or leave "
+            "copies out");
     struct neb_vary *v = NEB_NEW(struct neb_vary);
     if (!v) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary");
     v->tok = tok;
@@ -88,7 +94,8 @@ static bool join(const struct neb_vary *v, const int32_t *ids, size_t n, struct 
     for (size_t i = 0; i < n; i++) {
         const char *text = neb__tok_piece(v->tok, ids[i]);
         size_t size = text ? strlen(text) : 0;
-        if (!text || special[ids[i]] || w->bytes + size > WORD) return false;
+        if (!text || special[ids[i]] || neb__tok_is_byte(v->tok, ids[i]) || w->bytes + size > WORD)
+            return false;
         memcpy(w->text + w->bytes, text, size);
         w->bytes += size;
     }

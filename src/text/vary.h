@@ -7,8 +7,8 @@
 
 struct neb_vary;
 
-/* `share`: of the merges that are left out, from 0 (the tokenizer's own cut) to 1 (single characters). Made for BPE models of
- * SentencePiece. NEB_ERR_CONFIG: another kind of tokenizer, or the share; NEB_ERR_NOMEM */
+/* `share`: of the merges that are left out, from 0 (the tokenizer's own cut) to 1 (single characters). For BPE models of
+ * SentencePiece. NEB_ERR_CONFIG: another kind of tokenizer, one with symbols added to it, or the share; NEB_ERR_NOMEM */
 neb_status neb__vary_create(const struct neb_tok *tok, double share, struct neb_vary **out);
 void neb__vary_free(struct neb_vary *v); /* NULL is fine */
 
