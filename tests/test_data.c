@@ -4,8 +4,10 @@
 #include "base/file.h"
 #include "task/data.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char dir[200];
@@ -24,8 +26,8 @@ static const char *in(const char *name)
     return path[at];
 }
 
-/* text: the job, in which @ stands for the folder. NEB_OK owes a close. */
-static neb_status prepare(const char *text, struct scene *s)
+/* text: the job, in which @ stands for the folder. */
+static void write_job(const char *text)
 {
     FILE *f = fopen(in("job.yaml"), "w");
     assert_non_null(f);
@@ -35,6 +37,12 @@ static neb_status prepare(const char *text, struct scene *s)
         else
             fputc(*c, f);
     fclose(f);
+}
+
+/* NEB_OK owes a close. */
+static neb_status prepare(const char *text, struct scene *s)
+{
+    write_job(text);
     assert_ok(neb__job_read(in("job.yaml"), NULL, 0, &s->job));
     neb_status st = neb__data_prepare(&s->job, &s->data);
     if (st != NEB_OK) neb__job_free(&s->job);
@@ -73,11 +81,64 @@ static void no_tokenizer_is_trained_that_copies_cannot_use(void **state)
     close_scene(&s);
 }
 
+/* ---- processes that end early, and several at once -------------------------------------------------------------- */
+
+static const char plain[] =
+    "out: @/plain\ntokenizer: {vocab: 60}\n" SMALL "data:\n  - {file: @/aa, lang: aa}\n";
+
+static void a_killed_tokenising_is_made_again(void **state)
+{
+    (void)state;
+    struct scene s;
+    glob_t sets;
+    char left[2][400];
+    assert_ok(prepare(plain, &s));
+    int64_t n = neb__set_count(s.data.set[0]);
+    close_scene(&s);
+    assert_int_equal(glob(in("plain/data/*/set.neb"), 0, NULL, &sets), 0);
+    assert_int_equal(sets.gl_pathc, 1);
+    char *manifest = sets.gl_pathv[0];
+    assert_int_equal(unlink(manifest), 0); /* what kill -9 leaves: shards, one of them unfinished */
+    *strrchr(manifest, '/') = 0;
+    snprintf(left[0], sizeof left[0], "%s/0000000000000001-00007.tok", manifest);
+    snprintf(left[1], sizeof left[1], "%s/0000000000000001-00008.tok.tmp", manifest);
+    for (int i = 0; i < 2; i++) assert_ok(neb__file_replace(left[i], "x", 1, 0644));
+    globfree(&sets);
+    assert_ok(prepare(plain, &s));
+    assert_int_equal(neb__set_count(s.data.set[0]), n);
+    close_scene(&s);
+    for (int i = 0; i < 2; i++) assert_int_not_equal(access(left[i], F_OK), 0);
+}
+
+static void several_processes_share_a_cache(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 4 };
+    pid_t child[PROCESSES];
+    write_job("out: @/shared\ntokenizer: {vocab: 60}\n" SMALL "data:\n  - {file: @/aa, lang: aa}\n"
+              "  - {file: @/pairs, lang: aa-bb}\n");
+    fflush(NULL);
+    for (int i = 0; i < PROCESSES; i++) {
+        struct scene s;
+        if ((child[i] = fork())) continue;
+        bool well = neb__job_read(in("job.yaml"), NULL, 0, &s.job) == NEB_OK &&
+                    neb__data_prepare(&s.job, &s.data) == NEB_OK;
+        if (well) close_scene(&s);
+        _exit(!well);
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        int end;
+        assert_int_equal(waitpid(child[i], &end, 0), child[i]);
+        assert_true(WIFEXITED(end) && WEXITSTATUS(end) == 0);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
     check_make_dir(dir, sizeof dir);
     words_file(in("aa"), 0, -1, 200);
+    words_file(in("pairs"), 0, 1, 200);
     return 0;
 }
 
@@ -91,6 +152,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_tokenising_is_made_again),
+        cmocka_unit_test(several_processes_share_a_cache),
         cmocka_unit_test(no_tokenizer_is_trained_that_copies_cannot_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,4 +1,8 @@
-/* data.c: tokenizer, tokenised sets and streams of a job. */
+/* data.c: tokenizer, tokenised sets and streams of a job.
+ *
+ * What is there is taken without a lock, so that a cache may be read-only. What is missing is made with the cache's folder
+ * locked: of several processes that need it one makes it, the others wait and find it. The tokenizer's file and a set become
+ * visible whole, so a process that is killed leaves nothing that the next one takes for finished. */
 #include "task/data.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -7,8 +11,10 @@
 #include "text/corpus.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,6 +40,19 @@ static int lang_index(struct neb_data *d, const char *lang)
         if (!strcmp(d->langs[i], lang)) return i;
     snprintf(d->langs[d->n_langs], NEB_LANG_SIZE, "%s", lang);
     return d->n_langs++;
+}
+
+/* *lock: -1 before the first call; closing it unlocks. */
+static neb_status lock_cache(const struct neb_data *d, int *lock)
+{
+    if (*lock >= 0) return NEB_OK;
+    *lock = open(d->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool failed = *lock < 0 || flock(*lock, LOCK_EX | LOCK_NB);
+    if (failed && *lock >= 0 && errno == EWOULDBLOCK) {
+        neb__info("another process prepares text in %s: waiting for it", d->dir);
+        while ((failed = flock(*lock, LOCK_EX) != 0) && errno == EINTR) continue;
+    }
+    return failed ? neb__fail(NEB_ERR_IO, "cannot lock %s: %s", d->dir, strerror(errno)) : NEB_OK;
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------------------------- */
@@ -87,7 +106,7 @@ static neb_status tokenizer_of(struct neb_data *d, const char *folder)
     return s;
 }
 
-static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool)
+static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int *lock)
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
     const struct neb_job *j = d->job;
@@ -103,7 +122,10 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool)
         NEB_TRY(tokenizer_of(d, folder));
     else
         snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);
-    if (!t->file && !folders && stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
+    if (!t->file && !folders && stat(d->tok_path, &st)) {
+        NEB_TRY(lock_cache(d, lock));
+        if (stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
+    }
     return neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok);
 }
 
@@ -157,14 +179,16 @@ static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *
     return NEB_OK;
 }
 
-static neb_status open_sets(struct neb_data *d, struct neb_pool *pool)
+static neb_status open_sets(struct neb_data *d, struct neb_pool *pool, int *lock)
 {
     for (int i = 0; i < d->job->n_data; i++) {
         char dir[640];
-        struct stat st;
         if (!neb__job_has(d->job, &d->job->data[i])) continue;
         NEB_TRY(set_name(d, &d->job->data[i], dir, sizeof dir));
-        if (stat(dir, &st)) NEB_TRY(tokenise(d, &d->job->data[i], pool, dir));
+        if (!neb__set_finished(dir)) {
+            NEB_TRY(lock_cache(d, lock));
+            if (!neb__set_finished(dir)) NEB_TRY(tokenise(d, &d->job->data[i], pool, dir));
+        }
         NEB_TRY(neb__set_open(dir, &d->set[i]));
     }
     return NEB_OK;
@@ -194,8 +218,11 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
             lang_of(&d->job->data[i], s, lang);
             lang_index(d, lang);
         }
-    NEB_TRY(open_tokenizer(d, pool));
-    return open_sets(d, pool);
+    int lock = -1;
+    neb_status s = open_tokenizer(d, pool, &lock);
+    if (s == NEB_OK) s = open_sets(d, pool, &lock);
+    if (lock >= 0) close(lock);
+    return s;
 }
 
 neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out)

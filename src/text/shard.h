@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +46,7 @@ struct neb_set;
  *   NEB_ERR_NOTFOUND: no set in `dir`; NEB_ERR_CORRUPT; NEB_ERR_VERSION; NEB_ERR_IO; NEB_ERR_NOMEM */
 neb_status neb__set_open(const char *dir, struct neb_set **out);
 void neb__set_close(struct neb_set *set); /* NULL is fine */
+bool neb__set_finished(const char *dir);  /* a writer has finished a set there */
 
 const struct neb_set_info *neb__set_info(const struct neb_set *set);
 int64_t neb__set_count(const struct neb_set *set);            /* samples */

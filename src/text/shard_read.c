@@ -129,6 +129,13 @@ neb_status neb__set_open(const char *dir, struct neb_set **out)
     return NEB_OK;
 }
 
+bool neb__set_finished(const char *dir)
+{
+    uint64_t generation;
+    uint32_t shards;
+    return neb__set_read(dir, &generation, &shards) != NEB_ERR_NOTFOUND;
+}
+
 void neb__set_close(struct neb_set *set)
 {
     if (!set) return;

@@ -144,6 +144,7 @@ static neb_status begin(struct neb_set_writer *w)
     neb_status s = neb__set_read(w->dir, &w->generation, &shards);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND && s != NEB_ERR_CORRUPT && s != NEB_ERR_VERSION) return s;
     if (s == NEB_OK) sweep(w->dir, w->generation);
+    if (s == NEB_ERR_NOTFOUND) sweep(w->dir, 0); /* of a writer that was killed: there is no generation 0 */
     w->generation = s == NEB_OK ? w->generation + 1 : 1;
     return NEB_OK;
 }
