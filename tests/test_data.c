@@ -26,6 +26,26 @@ static const char *in(const char *name)
     return path[at];
 }
 
+static int next(void *arg, const char **text, size_t *n)
+{
+    static char line[1024];
+    int *i = arg;
+    *n = words_sentence(*i % 2, (uint64_t)*i, 0, line, sizeof line);
+    *text = line;
+    return ++*i <= 300;
+}
+
+static void save_tokenizer(const char *name, const char *const *langs)
+{
+    struct neb_tok_train cfg = {.type = "bpe", .vocab = 400, .langs = langs, .coverage = 1, .threads = 1};
+    struct neb_buf model;
+    int i = 0;
+    neb__buf_init(&model, 16 << 20);
+    assert_ok(neb__tok_train(&cfg, next, &i, &model));
+    assert_ok(neb__file_replace(in(name), model.data, model.len, 0644));
+    neb__buf_free(&model);
+}
+
 /* text: the job, in which @ stands for the folder. */
 static void write_job(const char *text)
 {
@@ -115,8 +135,8 @@ static void several_processes_share_a_cache(void **state)
     (void)state;
     enum { PROCESSES = 4 };
     pid_t child[PROCESSES];
-    write_job("out: @/shared\ntokenizer: {vocab: 60}\n" SMALL "data:\n  - {file: @/aa, lang: aa}\n"
-              "  - {file: @/pairs, lang: aa-bb}\n");
+    write_job("out: @/shared\ntokenizer: {vocab: 60}\ntrain: {max_len: 256, tokens: 256, threads: 1}\n"
+              "data:\n  - {file: @/aa, lang: aa}\n  - {file: @/pairs, lang: aa-bb}\n");
     fflush(NULL);
     for (int i = 0; i < PROCESSES; i++) {
         struct scene s;
@@ -133,12 +153,50 @@ static void several_processes_share_a_cache(void **state)
     }
 }
 
+/* ---- lengths ---------------------------------------------------------------------------------------------------- */
+
+#define PAIRS                                                                               \
+    "tokenizer: {file: @/tok.model}\ntrain: {max_len: 40, tokens: 64, threads: 1}\ndata:\n" \
+    "  - {file: @/pairs, lang: aa-bb}\n"
+
+/* Two texts of one sequence are limited together, two sequences each by itself; every sample of a set can be drawn. */
+static void pairs_too_long_together_are_left_out(void **state)
+{
+    (void)state;
+    struct scene s;
+    int64_t n[2];
+    for (int apart = 0; apart < 2; apart++) {
+        struct neb_batches *stream;
+        struct neb_batch *b;
+        int32_t longest = 0;
+        assert_ok(prepare(apart ? "task: translate\nout: @/lengths\n" PAIRS : "out: @/lengths\n" PAIRS, &s));
+        n[apart] = neb__set_count(s.data.set[0]);
+        for (int64_t i = 0; i < n[apart]; i++) {
+            int32_t both = neb__set_length(s.data.set[0], i, 0) + neb__set_length(s.data.set[0], i, 1);
+            if (both > longest) longest = both;
+        }
+        assert_true(apart ? longest > 37 : longest <= 37 && longest > 30);
+        assert_ok(neb__data_stream(&s.data, "train", 0, 1, &stream));
+        assert_ok(neb__batches_batch(stream, &b));
+        for (int i = 0; i < 200; i++) assert_ok(neb__batches_next(stream, b));
+        assert_int_equal(neb__batches_stats(stream).skipped, 0);
+        neb__batch_free(b);
+        neb__batches_free(stream);
+        close_scene(&s);
+    }
+    assert_true(n[0] > 0 && n[0] < n[1]);
+    refused("out: @/lengths\ntokenizer: {file: @/tok.model}\ntrain: {max_len: 6, tokens: 64, threads: 1}\n"
+            "data:\n  - {file: @/pairs, lang: aa-bb}\n",
+            "pairs are longer than the 3 tokens allowed");
+}
+
 static int set_up(void **state)
 {
     (void)state;
     check_make_dir(dir, sizeof dir);
     words_file(in("aa"), 0, -1, 200);
     words_file(in("pairs"), 0, 1, 200);
+    save_tokenizer("tok.model", (const char *const[]){"aa", "bb", NULL});
     return 0;
 }
 
@@ -154,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_tokenising_is_made_again),
         cmocka_unit_test(several_processes_share_a_cache),
+        cmocka_unit_test(pairs_too_long_together_are_left_out),
         cmocka_unit_test(no_tokenizer_is_trained_that_copies_cannot_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -137,6 +137,27 @@ static void some_batches_stand_for_all(void **state)
     world_pairs("valid.tsv", 40, 77777);
 }
 
+static void text_with_nothing_to_predict_has_no_loss(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_work_eval e;
+    char path[300];
+    snprintf(path, sizeof path, "%s/valid.tsv", world_dir);
+    FILE *f = fopen(path, "w"); /* nothing of it is masked */
+    assert_non_null(f);
+    fputs("a\tein\n", f);
+    fclose(f);
+    world_open(&w, WORLD_ENCODER, NULL);
+    w.job.train.mask = 1e-9;
+    check_log_quiet();
+    assert_status(neb__work_eval(w.work, "valid", 0, &e), NEB_ERR_RANGE);
+    check_log_restore();
+    assert_non_null(strstr(neb_last_error(), "use: valid has no token to predict"));
+    world_close(&w);
+    world_pairs("valid.tsv", 40, 77777);
+}
+
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
 
 static void save_here(struct world *w, const char *folder, int64_t step_number)
@@ -250,6 +271,7 @@ int main(void)
         cmocka_unit_test(generator_and_discriminator_may_live_apart),
         cmocka_unit_test(disentangled_embeddings_leave_the_generator_alone),
         cmocka_unit_test(some_batches_stand_for_all),
+        cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(going_on_changes_no_bit),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
     };

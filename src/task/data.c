@@ -131,6 +131,13 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
 
 /* ---- sets ------------------------------------------------------------------------------------------------------ */
 
+/* Both texts of a pair in one sequence, <s> a </s> b </s>: what they may have together; 0: each is a sequence. */
+static int32_t limit_together(const struct neb_data *d, const struct neb_job_data *c)
+{
+    bool one = d->job->kind == NEB_TASK_MLM || d->job->kind == NEB_TASK_RTD;
+    return one && is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
+}
+
 /* A folder name that changes when anything changes that the tokens depend on. */
 static neb_status set_name(const struct neb_data *d, const struct neb_job_data *c, char *out, size_t size)
 {
@@ -138,6 +145,7 @@ static neb_status set_name(const struct neb_data *d, const struct neb_job_data *
     char text[2048], hex[2 * NEB_HASH_SIZE + 1], tok[2 * NEB_HASH_SIZE + 1];
     neb__hash_hex(neb__tok_hash(d->tok), tok);
     int n = snprintf(text, sizeof text, "%s|%" PRId64 "|%d", tok, d->job->train.max_len, is_pair(c));
+    if (limit_together(d, c)) n += snprintf(text + n, sizeof text - (size_t)n, "|%d", limit_together(d, c));
     if (c->copies > 1)
         n += snprintf(text + n, sizeof text - (size_t)n, "|%" PRId64 "|%g", c->copies,
                       d->job->tokenizer.dropout);
@@ -168,6 +176,7 @@ static neb_status tokenise(const struct neb_data *d, const struct neb_job_data *
                                  .sides = is_pair(c) ? 2 : 1,
                                  .lang = {lang[0], lang[1]},
                                  .max_tokens = (int32_t)d->job->train.max_len - 2,
+                                 .max_both = limit_together(d, c),
                                  .copies = c->copies,
                                  .vary = d->job->tokenizer.dropout};
     struct neb_corpus_stats stats;

@@ -37,7 +37,7 @@ void neb__work_close(struct neb_work *w);
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
 /* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of the text.
- * NEB_ERR_NOTFOUND (quiet): none. */
+ * NEB_ERR_NOTFOUND (quiet): none; NEB_ERR_RANGE: they have nothing to predict. */
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out);
 
 neb_params *neb__work_params(struct neb_work *w);

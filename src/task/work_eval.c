@@ -68,7 +68,13 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     neb__batch_free(b);
     neb__batches_free(stream);
     if (s != NEB_OK && s != NEB_ERR_AGAIN) return s;
-    e.loss = sums[0] / (double)(e.rows ? e.rows : 1);
+    if (!e.rows)
+        return neb__fail(
+            NEB_ERR_RANGE,
+            "the text with use: %s has no token to predict, so it has no loss: it needs more text, "
+            "or shorter samples than train.max_len %" PRId64,
+            use, w->job->train.max_len);
+    e.loss = sums[0] / (double)e.rows;
     e.accuracy = sums[2] > 0 ? sums[1] / sums[2] : 0;
     double replaced = e.rtd_loss;
     e.rtd_loss = sums[5] > 0 ? sums[3] / sums[5] : 0;

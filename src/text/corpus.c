@@ -89,7 +89,8 @@ static void encode_piece(void *arg, int task, int worker)
 
 static neb_status write_pair(struct job *j, const int32_t *const ids[2], const int32_t n[2])
 {
-    if (n[0] > j->max_tokens || n[1] > j->max_tokens) {
+    bool together = j->cfg->max_both > 0 && (int64_t)n[0] + n[1] > j->cfg->max_both;
+    if (together || n[0] > j->max_tokens || n[1] > j->max_tokens) {
         j->stats->too_long++;
         return NEB_OK;
     }
@@ -243,6 +244,13 @@ static neb_status run(struct job *j, struct neb_pool *pool)
         j->before = 0;
         NEB_TRY(run_copy(j, pool));
     }
+    if (!j->stats->samples && j->stats->too_long)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "nothing usable in %" PRId64 " lines of %s%s: %" PRId64
+            " pairs are longer than the %d tokens allowed; raise that limit (train.max_len, --max-tokens)",
+            j->stats->lines, c->paths[0], c->paths[1] ? ", …" : "", j->stats->too_long,
+            (int)(c->max_both > 0 ? c->max_both : j->max_tokens));
     if (!j->stats->samples)
         return neb__fail(NEB_ERR_CONFIG, "nothing usable in %" PRId64 " lines of %s%s: is it %s?",
                          j->stats->lines, c->paths[0], c->paths[1] ? ", …" : "",

@@ -12,6 +12,7 @@ struct neb_corpus_cfg {
     int sides;                 /* 1 or 2 */
     const char *lang[2];
     int32_t max_tokens;  /* longer texts are divided evenly, longer pairs left out; 0: 510 */
+    int32_t max_both;    /* pairs: of both sides together; longer ones are left out; 0: no such limit */
     double max_ratio;    /* pairs whose token counts differ by more are left out; 0: no such limit */
     int64_t shard_bytes; /* 0: 256 MiB */
     int64_t copies; /* the text so many times; all but the first are cut in other ways (vary.h); 0: once */
