@@ -86,6 +86,51 @@ static void refused(const char *text, const char *says)
 
 #define SMALL "train: {max_len: 32, tokens: 64, threads: 1}\n"
 
+/* ---- languages -------------------------------------------------------------------------------------------------- */
+
+#define TRANSLATE "task: translate\ntrain: {max_len: 256, tokens: 256, threads: 1}\n"
+
+/* A model for several target languages is told which: all of them have their tokens, or the job is refused. */
+static void each_target_language_has_its_token(void **state)
+{
+    (void)state;
+    struct scene s;
+    struct neb_batches *stream;
+    struct neb_batch *b;
+    assert_ok(prepare("out: @/tags\ntokenizer: {vocab: 60}\n" TRANSLATE
+                      "data:\n  - {file: @/pairs, lang: aa-bb}\n  - {file: @/pairs, lang: aa-cc}\n",
+                      &s));
+    assert_true(neb__data_tagged(&s.data));
+    assert_ok(neb__data_stream(&s.data, "train", 0, 1, &stream));
+    assert_ok(neb__batches_batch(stream, &b));
+    assert_ok(neb__batches_next(stream, b));
+    int32_t first = b->side[0].ids[0];
+    assert_true(first == neb__tok_lang(s.data.tok, "bb") || first == neb__tok_lang(s.data.tok, "cc"));
+    neb__batch_free(b);
+    neb__batches_free(stream);
+    close_scene(&s);
+    refused("out: @/tags2\ntokenizer: {file: @/tok.model}\n" TRANSLATE
+            "data:\n  - {file: @/pairs, lang: aa-bb}\n  - {file: @/pairs, lang: aa-cc}\n",
+            "no token <2cc>");
+    refused("out: @/tags2\ntokenizer: {file: @/tok.model}\n" TRANSLATE
+            "data:\n  - {file: @/pairs, lang: aa-bb}\n  - {file: @/pairs, lang: bb-aa}\n"
+            "  - {file: @/aa, second: @/aa}\n",
+            "each corpus says into which");
+}
+
+/* A corpus that does not say its language is none of another one, and hides none behind it. */
+static void a_corpus_may_say_no_language(void **state)
+{
+    (void)state;
+    struct scene s;
+    assert_ok(prepare("out: @/quiet\ntokenizer: {vocab: 60}\n" TRANSLATE
+                      "data:\n  - {file: @/aa, second: @/aa}\n  - {file: @/pairs, lang: aa-bb}\n",
+                      &s));
+    assert_false(neb__data_tagged(&s.data));
+    assert_true(neb__tok_lang(s.data.tok, "aa") >= 0 && neb__tok_lang(s.data.tok, "bb") >= 0);
+    close_scene(&s);
+}
+
 /* ---- copies ----------------------------------------------------------------------------------------------------- */
 
 static void no_tokenizer_is_trained_that_copies_cannot_use(void **state)
@@ -213,6 +258,8 @@ int main(void)
         cmocka_unit_test(a_killed_tokenising_is_made_again),
         cmocka_unit_test(several_processes_share_a_cache),
         cmocka_unit_test(pairs_too_long_together_are_left_out),
+        cmocka_unit_test(each_target_language_has_its_token),
+        cmocka_unit_test(a_corpus_may_say_no_language),
         cmocka_unit_test(no_tokenizer_is_trained_that_copies_cannot_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

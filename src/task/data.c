@@ -71,8 +71,8 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
         if (job->data[i].second) paths[n++] = job->data[i].second;
     }
     if (!n) return neb__doc_fail(&job->doc, "data", "no corpus to train on (use: train)");
-    for (int i = 0; i < d->n_langs; i++)
-        if (*d->langs[i]) langs[i] = d->langs[i];
+    for (int i = 0, k = 0; i < d->n_langs; i++)
+        if (*d->langs[i]) langs[k++] = d->langs[i];
     neb__info("training a %s tokenizer of %" PRId64 " pieces", job->tokenizer.type, job->tokenizer.vocab);
     struct neb_line_feed *feed = NULL;
     NEB_TRY(neb__line_feed_create(paths, job->tokenizer.lines, &feed));
@@ -127,6 +127,45 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
         if (stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
     }
     return neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok);
+}
+
+/* ---- the language to translate into ---------------------------------------------------------------------------- */
+
+/* More than one target language: the model is told which, by a token in front of the source. */
+bool neb__data_tagged(const struct neb_data *d)
+{
+    char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
+    if (d->job->kind != NEB_TASK_TRANSLATE) return false;
+    for (int i = 0; i < d->job->n_data; i++) {
+        lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
+        if (*first && *lang && strcmp(first, lang)) return true;
+        if (*lang) memcpy(first, lang, sizeof first);
+    }
+    return false;
+}
+
+/* Without its token a model would learn to translate into whatever comes. */
+static neb_status check_tags(const struct neb_data *d)
+{
+    if (!neb__data_tagged(d)) return NEB_OK;
+    for (int i = 0; i < d->job->n_data; i++) {
+        const struct neb_job_data *c = &d->job->data[i];
+        char lang[NEB_LANG_SIZE], path[32];
+        lang_of(c, !c->flip, lang);
+        snprintf(path, sizeof path, "data[%d]", i);
+        if (!*lang)
+            return neb__doc_fail(&d->job->doc, path,
+                                 "the job translates into several languages: each corpus says into which "
+                                 "(lang: en-de)");
+        if (neb__tok_lang(d->tok, lang) < 0)
+            return neb__doc_fail(
+                &d->job->doc, path,
+                "the job translates into several languages, and %s has no token <2%s> to ask for this one: "
+                "train a tokenizer with it (without tokenizer.file, or `nebula-i corpus tokenizer --langs "
+                "…`), or a model for each language",
+                d->tok_path, lang);
+    }
+    return NEB_OK;
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------------------ */
@@ -229,6 +268,7 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
         }
     int lock = -1;
     neb_status s = open_tokenizer(d, pool, &lock);
+    if (s == NEB_OK) s = check_tags(d);
     if (s == NEB_OK) s = open_sets(d, pool, &lock);
     if (lock >= 0) close(lock);
     return s;
@@ -253,19 +293,6 @@ void neb__data_free(struct neb_data *d)
 }
 
 /* ---- streams --------------------------------------------------------------------------------------------------- */
-
-/* More than one target language: the model is told which, by a token in front of the source. */
-bool neb__data_tagged(const struct neb_data *d)
-{
-    char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
-    if (d->job->kind != NEB_TASK_TRANSLATE) return false;
-    for (int i = 0; i < d->job->n_data; i++) {
-        lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
-        if (i && strcmp(first, lang)) return true;
-        memcpy(first, lang, sizeof first);
-    }
-    return false;
-}
 
 static int collect(const struct neb_data *d, const char *use, struct neb_source *list)
 {

@@ -24,10 +24,10 @@ struct neb_data {
 neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out);
 void neb__data_free(struct neb_data *d);
 
-/* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 /* Translation into several languages: sources begin with the token of the target's. */
 bool neb__data_tagged(const struct neb_data *d);
 
+/* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
                             struct neb_batches **out);
 
