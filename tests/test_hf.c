@@ -158,7 +158,7 @@ static void export_is_the_inverse_of_import(void **state)
     }
 }
 
-/* ---- folders that lie ------------------------------------------------------------------------------------------- */
+/* ---- tokenizers ------------------------------------------------------------------------------------------------- */
 
 static void put(const char *folder, const char *name, const char *text)
 {
@@ -167,6 +167,51 @@ static void put(const char *folder, const char *name, const char *text)
     snprintf(path, sizeof path, "%s/%s", in(folder), name);
     assert_ok(neb__file_replace(path, text, strlen(text), 0644));
 }
+
+static void copy_recorded(const char *kind, const char *name, const char *folder)
+{
+    struct neb_buf bytes;
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", recorded(kind), name);
+    read_all(path, &bytes);
+    assert_ok(neb__file_make_dir(in(folder), 0755));
+    snprintf(path, sizeof path, "%s/%s", in(folder), name);
+    assert_ok(neb__file_replace(path, bytes.data, bytes.len, 0644));
+    neb__buf_free(&bytes);
+}
+
+/* The tokenizer, not the kind of the model, says how ids are numbered. */
+static void numbering_is_the_tokenizers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *file, *config, *numbering;
+    } list[] = {
+        {"bert", "sentencepiece.bpe.model", "{\"tokenizer_class\": \"XLMRobertaTokenizer\"}", "xlm-r"},
+        {"bert", "sentencepiece.bpe.model", "{}", "xlm-r"},
+        {"bert", "tokenizer.model", "{\"tokenizer_class\": \"XLMRobertaTokenizerFast\"}", "xlm-r"},
+        {"bert", "spiece.model", "{}", "plain"},
+        {"bert", "vocab.txt", "{\"do_lower_case\": false}", "plain"},
+        {"xlmr", "sentencepiece.bpe.model", "{}", "xlm-r"},
+        {"xlmr", "spiece.model", "{}", "xlm-r"},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        struct neb_folder f;
+        char name[16];
+        snprintf(name, sizeof name, "numbers%zu", i);
+        copy_recorded(list[i].kind, "config.json", name);
+        copy_recorded(list[i].kind, "model.safetensors", name);
+        put(name, list[i].file, "the bytes of a tokenizer");
+        put(name, "tokenizer_config.json", list[i].config);
+        assert_ok(neb__hf_import(in(name), in("numbered")));
+        assert_ok(neb__folder_read(in("numbered"), &f));
+        if (strcmp(f.numbering, list[i].numbering)) fail_msg("%zu: %s", i, f.numbering);
+        assert_int_equal(f.cased, strstr(list[i].config, "false") != NULL);
+        neb__folder_free(&f);
+    }
+}
+
+/* ---- folders that lie ------------------------------------------------------------------------------------------- */
 
 #define BERT_SIZES                                                                                    \
     "\"vocab_size\": 31, \"hidden_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 3, " \
@@ -275,8 +320,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_transformers), cmocka_unit_test(export_is_the_inverse_of_import),
-        cmocka_unit_test(wrong_folders_are_answered),       cmocka_unit_test(config_and_tensors_must_agree),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(numbering_is_the_tokenizers),      cmocka_unit_test(wrong_folders_are_answered),
+        cmocka_unit_test(config_and_tensors_must_agree),    cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_FILES = 512, MAX_JSON = 64 << 20 };
 
@@ -226,21 +227,35 @@ static neb_status read_config(struct import *m)
     return s;
 }
 
-/* WordPiece: whether case is kept stands in tokenizer_config.json. */
-static bool is_cased(const char *from)
+/* What tokenizer_config.json says of the file beside it; nothing where there is none. */
+struct tokenizer_config {
+    bool cased;
+    char class[64];
+};
+
+static void read_tokenizer_config(const char *from, struct tokenizer_config *out)
 {
     char path[NEB_FOLDER_PATH + 64];
     struct neb_buf text;
-    bool cased = false;
+    *out = (struct tokenizer_config){0};
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", from);
-    if (neb__file_read(path, &text) == NEB_OK) {
+    if (!access(path, F_OK) && neb__file_read(path, &text) == NEB_OK) {
         json_t *j = json_loadb((const char *)text.data, text.len, 0, NULL);
-        cased = json_is_false(json_object_get(j, "do_lower_case"));
+        const char *class = json_string_value(json_object_get(j, "tokenizer_class"));
+        out->cased = json_is_false(json_object_get(j, "do_lower_case"));
+        snprintf(out->class, sizeof out->class, "%s", class ? class : "");
         json_decref(j);
     }
     neb__buf_free(&text);
-    return cased;
+}
+
+/* Many models carry XLM-R's tokenizer; multilingual MiniLM is a BERT. */
+static bool numbers_as_xlmr(const char *file, const char *class)
+{
+    static const char of_xlmr[] = "XLMRoberta";
+    return !strcmp(file, "sentencepiece.bpe.model") ||
+           (strstr(file, ".model") && !strncmp(class, of_xlmr, sizeof of_xlmr - 1));
 }
 
 /* The file of a tokenizer that can be read here; *out is empty where there is none. */
@@ -250,12 +265,15 @@ static neb_status find_tokenizer(struct import *m, char *out, size_t size)
                                         "tokenizer.model", "vocab.json"};
     char second[NEB_FOLDER_PATH + 64];
     struct stat st;
+    struct tokenizer_config c;
+    read_tokenizer_config(m->from, &c);
     if (m->config.kind == NEB_HF_XLMR) NEB_TRY(neb__folder_set_numbering(&m->folder, "xlm-r"));
     for (int i = 0; i < 5; i++) {
         snprintf(out, size, "%s/%s", m->from, names[i]);
         NEB_TRY(neb__tok_second_file(out, second, sizeof second));
         if (stat(out, &st) || (*second && stat(second, &st))) continue;
-        if (i == 1) m->folder.cased = is_cased(m->from);
+        if (!strcmp(names[i], "vocab.txt")) m->folder.cased = c.cased;
+        if (numbers_as_xlmr(names[i], c.class)) NEB_TRY(neb__folder_set_numbering(&m->folder, "xlm-r"));
         return NEB_OK;
     }
     *out = 0;
