@@ -3,6 +3,7 @@
 #include "words.h"
 #include "base/file.h"
 #include "task/data.h"
+#include "task/folder.h"
 
 #include <glob.h>
 #include <stdio.h>
@@ -85,6 +86,90 @@ static void refused(const char *text, const char *says)
 }
 
 #define SMALL "train: {max_len: 32, tokens: 64, threads: 1}\n"
+
+/* ---- which tokenizer -------------------------------------------------------------------------------------------- */
+
+/* Ids of the first text of a job over one corpus. */
+static int32_t first_ids(const char *text, int32_t ids[64])
+{
+    struct scene s;
+    assert_ok(prepare(text, &s));
+    int32_t n = neb__set_length(s.data.set[0], 0, 0);
+    assert_true(n > 0 && n <= 64);
+    assert_ok(neb__set_copy(s.data.set[0], 0, 0, 0, n, ids));
+    close_scene(&s);
+    return n;
+}
+
+static void case_makes_other_tokens(void **state)
+{
+    (void)state;
+    static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nabend\nAbend\n", text[] = "Abend\n";
+    int32_t ids[64];
+    assert_ok(neb__file_replace(in("vocab.txt"), vocab, strlen(vocab), 0644));
+    assert_ok(neb__file_replace(in("abend"), text, strlen(text), 0644));
+    assert_int_equal(
+        first_ids("out: @/case\ntokenizer: {file: @/vocab.txt}\n" SMALL "data:\n  - {file: @/abend}\n", ids),
+        1);
+    assert_int_equal(ids[0], 5);
+    assert_int_equal(first_ids("out: @/case\ntokenizer: {file: @/vocab.txt, cased: yes}\n" SMALL
+                               "data:\n  - {file: @/abend}\n",
+                               ids),
+                     1);
+    assert_int_equal(ids[0], 6);
+}
+
+/* A folder of an encoder whose tokenizer is numbered as XLM-R's. */
+static void save_folder(const char *name)
+{
+    struct neb_folder f;
+    struct neb_device_config one = {.threads = 1};
+    struct neb_model *model;
+    neb_device *device;
+    neb_params *params;
+    struct neb_tok_cfg how = {.layout = NEB_TOK_XLMR};
+    struct neb_peft_config peft;
+    struct neb_model_config config;
+    assert_ok(neb__model_config_init("bert", &config));
+    config.vocab = 402, config.hidden = 8, config.layers = 1, config.heads = 2, config.ffn = 8;
+    assert_ok(neb__peft_config_init(&peft));
+    assert_ok(neb_device_open("cpu", &one, &device));
+    assert_ok(neb_params_create(&params));
+    assert_ok(neb__model_create(&config, &peft, "", NULL, params, &model));
+    assert_ok(neb_params_ready(params, device, 1));
+    assert_ok(neb__folder_init(&f));
+    assert_ok(neb__folder_describe(&f, "mlm", &config, &peft, &how));
+    assert_ok(neb__folder_write(&f, in(name), model, in("tok.model")));
+    neb__folder_free(&f);
+    neb__model_destroy(model);
+    neb_params_destroy(params);
+    neb_device_close(device);
+    neb__model_config_free(&config);
+    neb__peft_config_free(&peft);
+}
+
+#define LINES SMALL "data:\n  - {file: @/aa}\n"
+
+/* Whichever way a job comes to a folder's tokenizer, the ids are the model's; other numbers are another tokenizer. */
+static void numbers_come_with_the_folder(void **state)
+{
+    (void)state;
+    static const char *const shifted[] = {
+        "out: @/n\ninit: {from: @/model}\n" LINES,
+        "out: @/n\ntokenizer: {file: @/model/tokenizer.model}\n" LINES,
+        "out: @/n\ntokenizer: {file: @/tok.model}\ninit: {from: @/model}\n" LINES,
+        "out: @/n\ntokenizer: {file: @/tok.model, numbering: xlm-r}\n" LINES,
+    };
+    int32_t want[64], got[64], n;
+    save_folder("model");
+    n = first_ids("out: @/n\ntokenizer: {file: @/tok.model}\n" LINES, want);
+    for (size_t i = 0; i < sizeof shifted / sizeof *shifted; i++) {
+        assert_int_equal(first_ids(shifted[i], got), n);
+        for (int32_t k = 0; k < n; k++) assert_int_equal(got[k], want[k] + 1);
+    }
+    first_ids("out: @/n\ntokenizer: {file: @/model/tokenizer.model, numbering: plain}\n" LINES, got);
+    assert_memory_equal(got, want, (size_t)n * sizeof *got);
+}
 
 /* ---- languages -------------------------------------------------------------------------------------------------- */
 
@@ -258,6 +343,8 @@ int main(void)
         cmocka_unit_test(a_killed_tokenising_is_made_again),
         cmocka_unit_test(several_processes_share_a_cache),
         cmocka_unit_test(pairs_too_long_together_are_left_out),
+        cmocka_unit_test(case_makes_other_tokens),
+        cmocka_unit_test(numbers_come_with_the_folder),
         cmocka_unit_test(each_target_language_has_its_token),
         cmocka_unit_test(a_corpus_may_say_no_language),
         cmocka_unit_test(no_tokenizer_is_trained_that_copies_cannot_use),

@@ -112,6 +112,7 @@ static void xlmr_numbers_are_shifted(void **state)
     assert_ok(neb__tok_open_bytes(model.data, model.len, 0, NULL, &plain));
     assert_ok(neb__tok_open_bytes(model.data, model.len, 0, &cfg, &shifted));
     int32_t n = neb__tok_vocab(shifted);
+    assert_false(neb__hash_equal(neb__tok_hash(plain), neb__tok_hash(shifted)));
     assert_int_equal(n, neb__tok_vocab(plain) + 2);
     const int32_t want[NEB_TOK_SPECIALS] = {1, 3, 0, 2, n - 1};
     for (int k = 0; k < NEB_TOK_SPECIALS; k++)

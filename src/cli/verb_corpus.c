@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/opts.h"
 #include "task/data.h"
+#include "task/folder.h"
 #include "text/corpus.h"
 #include "text/help_corpus.h"
 
@@ -204,7 +205,10 @@ static neb_status build_set(const struct build *o, int n, char **argv)
     }
     cfg.paths = first;
     cfg.paths2 = o->two_files ? second : NULL;
-    if (s == NEB_OK) s = neb__tok_open(o->tokenizer, NULL, &tok);
+    struct neb_tok_cfg how = {0};
+    bool found;
+    if (s == NEB_OK) s = neb__folder_tok_cfg_of(o->tokenizer, &how, &found);
+    if (s == NEB_OK) s = neb__tok_open(o->tokenizer, &how, &tok);
     if (s == NEB_OK) s = neb__pool_create((int)o->threads, &pool);
     int64_t start = neb__now_ns();
     if (s == NEB_OK) s = neb__corpus_tokenise(&cfg, tok, pool, o->out, &stats);

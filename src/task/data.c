@@ -97,13 +97,54 @@ static neb_status tokenizer_of(struct neb_data *d, const char *folder)
     struct neb_folder f;
     NEB_TRY(neb__folder_read(folder, &f));
     int n = snprintf(d->tok_path, sizeof d->tok_path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
-    d->tok_cfg = (struct neb_tok_cfg){.cased = f.cased,
-                                      .layout = strcmp(f.numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR};
+    d->tok_cfg = neb__folder_tok_cfg(&f);
     neb_status s = NEB_OK;
     if (!f.tokenizer || n >= (int)sizeof d->tok_path)
         s = neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer; set tokenizer.file", folder);
     neb__folder_free(&f);
     return s;
+}
+
+static neb_status same_bytes(const char *a, const char *b, bool *same)
+{
+    struct neb_buf x, y;
+    neb__buf_init(&x, 256u << 20);
+    neb__buf_init(&y, 256u << 20);
+    neb_status s = neb__file_read(a, &x);
+    if (s == NEB_OK) s = neb__file_read(b, &y);
+    *same = s == NEB_OK && x.len == y.len && !memcmp(x.data, y.data, x.len);
+    neb__buf_free(&x);
+    neb__buf_free(&y);
+    return s;
+}
+
+/* A copy of the tokenizer of the folder that the job starts from or learns from; which may be on another site only. */
+static neb_status copy_of(const char *folder, const char *file, struct neb_tok_cfg *out)
+{
+    char path[NEB_FOLDER_PATH + 256];
+    struct neb_folder f;
+    bool same = false;
+    snprintf(path, sizeof path, "%s/model.yaml", folder);
+    if (access(path, F_OK)) return NEB_OK;
+    NEB_TRY(neb__folder_read(folder, &f));
+    snprintf(path, sizeof path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
+    neb_status s = f.tokenizer && !access(path, F_OK) ? same_bytes(path, file, &same) : NEB_OK;
+    if (same) *out = neb__folder_tok_cfg(&f);
+    neb__folder_free(&f);
+    return s;
+}
+
+/* A file does not say how its ids are numbered and whether case is kept: the folder of a model does, or the job. */
+static neb_status settle_file(struct neb_data *d, const char *folder)
+{
+    const struct neb_job_tokenizer *t = &d->job->tokenizer;
+    bool found;
+    snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
+    NEB_TRY(neb__folder_tok_cfg_of(t->file, &d->tok_cfg, &found));
+    if (!found && folder) NEB_TRY(copy_of(folder, t->file, &d->tok_cfg));
+    if (t->numbering) d->tok_cfg.layout = strcmp(t->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR;
+    if (t->cased) d->tok_cfg.cased = true;
+    return NEB_OK;
 }
 
 static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int *lock)
@@ -115,10 +156,10 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
                                                : j->distill.encoder;
     char folder[NEB_FOLDER_PATH + 1];
     struct stat st;
-    d->tok_cfg.cased = t->cased;
+    bool known = neb__list_part(folders, 0, folder, sizeof folder);
     if (t->file)
-        snprintf(d->tok_path, sizeof d->tok_path, "%s", t->file);
-    else if (neb__list_part(folders, 0, folder, sizeof folder))
+        NEB_TRY(settle_file(d, known ? folder : NULL));
+    else if (known)
         NEB_TRY(tokenizer_of(d, folder));
     else
         snprintf(d->tok_path, sizeof d->tok_path, "%s/tokenizer.model", d->dir);

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FIELD(field, kind, fallback, help) NEB_OPT(struct neb_folder, field, kind, fallback, NULL, help)
 
@@ -97,11 +98,36 @@ neb_status neb__folder_read(const char *path, struct neb_folder *out)
     return s;
 }
 
+struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_folder *f)
+{
+    return (struct neb_tok_cfg){.layout = strcmp(f->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR,
+                                .cased = f->cased};
+}
+
+neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found)
+{
+    static const char *const parts[] = {"model.yaml", "model.safetensors"};
+    char path[NEB_FOLDER_PATH + 32], folder[NEB_FOLDER_PATH] = ".";
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    struct neb_folder f;
+    *found = false;
+    if (slash && slash - file >= NEB_FOLDER_PATH) return NEB_OK;
+    if (slash) snprintf(folder, sizeof folder, "%.*s", slash == file ? 1 : (int)(slash - file), file);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, parts[i]);
+        if (access(path, F_OK)) return NEB_OK;
+    }
+    NEB_TRY(neb__folder_read(folder, &f));
+    *found = f.tokenizer && !strcmp(f.tokenizer, name);
+    if (*found) *out = neb__folder_tok_cfg(&f);
+    neb__folder_free(&f);
+    return NEB_OK;
+}
+
 neb_status neb__folder_tokenizer(const struct neb_folder *f, struct neb_tok **out)
 {
     char file[NEB_FOLDER_PATH + 256];
-    struct neb_tok_cfg cfg = {.layout = strcmp(f->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR,
-                              .cased = f->cased};
+    struct neb_tok_cfg cfg = neb__folder_tok_cfg(f);
     if (!f->tokenizer) return neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer", f->path);
     snprintf(file, sizeof file, "%s/%s", f->path, f->tokenizer);
     return neb__tok_open(file, &cfg, out);

@@ -32,6 +32,12 @@ neb_status neb__folder_read(const char *path,
                             struct neb_folder *out); /* NEB_ERR_NOTFOUND, NEB_ERR_CONFIG … */
 void neb__folder_free(struct neb_folder *f);
 
+/* How the folder's tokenizer numbers and cuts. */
+struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_folder *f);
+
+/* The same for a tokenizer's file, where it is a model folder's; *out is untouched where it is not. NEB_ERR_CONFIG … */
+neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found);
+
 /* NEB_ERR_CONFIG: it has none. */
 neb_status neb__folder_tokenizer(const struct neb_folder *f, struct neb_tok **out);
 

@@ -44,13 +44,17 @@ static const struct neb_opt tokenizer_table[] = {
     TOK(file, NEB_OPT_TEXT, "", NULL,
         "an existing SentencePiece .model, WordPiece vocab.txt, or GPT-2's vocab.json (merges.txt beside "
         "it)"),
+    TOK(numbering, NEB_OPT_TEXT, "", NULL,
+        "ids of that .model: plain or xlm-r; without it: as the model folder says that it belongs to, else "
+        "plain"),
     TOK(type, NEB_OPT_TEXT, "unigram", NULL, "when trained: unigram or bpe"),
     TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
     TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),
     TOK(coverage, NEB_OPT_REAL, "0.9995", NULL,
         "when trained: share of the characters that get a piece; 1 where no script has thousands"),
     TOK(dropout, NEB_OPT_SHARE, "0.1", NULL, "bpe, data[].copies: share of merges left out"),
-    TOK(cased, NEB_OPT_BOOL, "no", NULL, "WordPiece: keep upper case and accents"),
+    TOK(cased, NEB_OPT_BOOL, "no", NULL,
+        "WordPiece: keep upper case and accents, also where its model folder does not say so"),
     NEB_OPT_END,
 };
 
@@ -346,6 +350,18 @@ static neb_status check_streams(struct neb_job *j)
     return NEB_OK;
 }
 
+static neb_status check_numbering(struct neb_job *j)
+{
+    const struct neb_job_tokenizer *t = &j->tokenizer;
+    if (!t->numbering) return NEB_OK;
+    if (!among(t->numbering, "plain", "xlm-r", "xlm-r"))
+        return neb__doc_fail(&j->doc, "tokenizer.numbering", "tokenizer.numbering: plain or xlm-r");
+    if (!t->file)
+        return neb__doc_fail(&j->doc, "tokenizer.numbering",
+                             "tokenizer.numbering is that of tokenizer.file, which the job does not name");
+    return NEB_OK;
+}
+
 static neb_status bind(struct neb_job *j)
 {
     NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
@@ -356,6 +372,7 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(bind_model(j, "generator", "bert", &j->generator));
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
+    NEB_TRY(check_numbering(j));
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
     NEB_TRY(bind_data(j));

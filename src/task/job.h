@@ -35,7 +35,8 @@ struct neb_job_data {
 };
 
 struct neb_job_tokenizer {
-    char *file; /* an existing .model, vocab.txt or vocab.json; NULL: one is trained */
+    char *file;      /* an existing .model, vocab.txt or vocab.json; NULL: one is trained */
+    char *numbering; /* of that file's ids; NULL: as its model folder says, else plain */
     char *type;
     int64_t vocab, lines;
     bool cased;

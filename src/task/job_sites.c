@@ -250,9 +250,9 @@ void neb__job_alone(struct neb_job *j)
 static bool is_local(const char *path)
 {
     static const char *const keys[] = {
-        "out",         "cache",           "train.threads",    "train.log_every", "train.device",
-        "train.dtype", "train.keep",      "train.save_every", "train.fallback",  "tokenizer.file",
-        "init.from",   "distill.teacher", "distill.encoder"};
+        "out",         "cache",           "train.threads",    "train.log_every",    "train.device",
+        "train.dtype", "train.keep",      "train.save_every", "train.fallback",     "tokenizer.file",
+        "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(path, keys[i])) return true;
     const char *rest = strchr(path, ']');

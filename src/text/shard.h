@@ -18,7 +18,7 @@ struct neb_set_info {
     int sides;                   /* 1 or 2 */
     char lang[2][NEB_LANG_SIZE]; /* of each side; "" unknown */
     int32_t vocab;               /* ids are below it */
-    struct neb_hash tokenizer;   /* of the tokenizer's file: other ids mean other words */
+    struct neb_hash tokenizer;   /* neb__tok_hash(): other ids mean other words */
 };
 
 /* ---- writing --- */

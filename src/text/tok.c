@@ -150,6 +150,15 @@ static neb_status mark_specials(struct neb_tok *tok)
     return NEB_OK;
 }
 
+/* The same file gives other ids when it is numbered or cut in another way. */
+static neb_status mix_in(struct neb_tok *tok, const char *setting)
+{
+    char both[2 * NEB_HASH_SIZE + 32];
+    neb__hash_hex(&tok->hash, both);
+    snprintf(both + 2 * NEB_HASH_SIZE, 32, " %s", setting);
+    return neb__hash(both, strlen(both), &tok->hash);
+}
+
 neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const struct neb_tok_cfg *cfg,
                                struct neb_tok **out)
 {
@@ -160,6 +169,7 @@ neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const
     if (wordpiece) {
         NEB_TRY_GOTO(s, neb__wp_load(bytes, n, cfg && cfg->cased, &tok->wp), fail);
         find_specials_wp(tok);
+        if (cfg && cfg->cased) NEB_TRY_GOTO(s, mix_in(tok, "cased"), fail);
     } else {
         char error[NEB_SP_ERROR];
         s = neb__sp_load(bytes, n, &tok->sp, error);
@@ -168,6 +178,7 @@ neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const
             goto fail;
         }
         if (cfg) tok->layout = cfg->layout;
+        if (tok->layout == NEB_TOK_XLMR) NEB_TRY_GOTO(s, mix_in(tok, "xlm-r"), fail);
         find_specials_sp(tok);
     }
     NEB_TRY_GOTO(s, mark_specials(tok), fail);

@@ -51,7 +51,8 @@ int neb__tok_is_byte(const struct neb_tok *tok,
                      int32_t id); /* SentencePiece: one byte of a character without a piece */
 int neb__tok_merges_in_order(
     const struct neb_tok *tok); /* SentencePiece's BPE: pieces in the order of their merges */
-const struct neb_hash *neb__tok_hash(const struct neb_tok *tok); /* of the file's bytes */
+/* Of the file's bytes, and of numbering and case where they are not as with cfg NULL: equal hashes, equal ids. */
+const struct neb_hash *neb__tok_hash(const struct neb_tok *tok);
 
 /* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8 become
  * unknown (byte-level BPE: stay what they are). NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
