@@ -89,6 +89,26 @@ static void refused(const char *text, const char *says)
 
 /* ---- which tokenizer -------------------------------------------------------------------------------------------- */
 
+static void other_options_are_noticed(void **state)
+{
+    (void)state;
+    struct scene s;
+    assert_ok(prepare("out: @/options\ntokenizer: {vocab: 60}\n" SMALL "data:\n  - {file: @/aa}\n", &s));
+    int32_t n = neb__tok_vocab(s.data.tok);
+    close_scene(&s);
+    refused("out: @/options\ntokenizer: {vocab: 70}\n" SMALL "data:\n  - {file: @/aa}\n", "the job asks for");
+    refused("out: @/options\ntokenizer: {vocab: 60, type: bpe}\n" SMALL "data:\n  - {file: @/aa}\n",
+            "remove that file to train it anew");
+    assert_int_equal(unlink(in("options/data/tokenizer.model")), 0);
+    assert_ok(prepare("out: @/options\ntokenizer: {vocab: 70}\n" SMALL "data:\n  - {file: @/aa}\n", &s));
+    assert_int_not_equal(neb__tok_vocab(s.data.tok), n);
+    close_scene(&s);
+    save_tokenizer("options/data/tokenizer.model", NULL); /* anybody's own is taken as it is */
+    assert_ok(prepare("out: @/options\ntokenizer: {vocab: 90}\n" SMALL "data:\n  - {file: @/aa}\n", &s));
+    assert_int_equal(neb__tok_vocab(s.data.tok), 400);
+    close_scene(&s);
+}
+
 /* Ids of the first text of a job over one corpus. */
 static int32_t first_ids(const char *text, int32_t ids[64])
 {
@@ -343,6 +363,7 @@ int main(void)
         cmocka_unit_test(a_killed_tokenising_is_made_again),
         cmocka_unit_test(several_processes_share_a_cache),
         cmocka_unit_test(pairs_too_long_together_are_left_out),
+        cmocka_unit_test(other_options_are_noticed),
         cmocka_unit_test(case_makes_other_tokens),
         cmocka_unit_test(numbers_come_with_the_folder),
         cmocka_unit_test(each_target_language_has_its_token),

@@ -57,6 +57,58 @@ static neb_status lock_cache(const struct neb_data *d, int *lock)
 
 /* ---- tokenizer ------------------------------------------------------------------------------------------------- */
 
+/* What a tokenizer is trained with. */
+static void options_of(const struct neb_job_tokenizer *t, char *out, size_t size)
+{
+    snprintf(out, size, "type %s, vocab %" PRId64 ", lines %" PRId64 ", coverage %g", t->type, t->vocab,
+             t->lines, t->coverage);
+}
+
+/* Beside a tokenizer that was trained here lies what it was trained with, behind its hash. Anybody's own has no such file, or
+ * another hash, and is taken as it is. */
+static void options_path(const struct neb_data *d, char out[600])
+{
+    snprintf(out, 600, "%s/tokenizer.trained", d->dir);
+}
+
+static neb_status note_options(const struct neb_data *d, const struct neb_buf *model)
+{
+    char path[600], text[400], hex[2 * NEB_HASH_SIZE + 1], options[200];
+    struct neb_hash h;
+    NEB_TRY(neb__hash(model->data, model->len, &h));
+    neb__hash_hex(&h, hex);
+    options_of(&d->job->tokenizer, options, sizeof options);
+    options_path(d, path);
+    snprintf(text, sizeof text, "%s %s\n", hex, options);
+    return neb__file_replace(path, text, strlen(text), 0644);
+}
+
+static neb_status check_options(const struct neb_data *d)
+{
+    char path[600], hex[2 * NEB_HASH_SIZE + 1], asked[200];
+    struct neb_buf text;
+    options_path(d, path);
+    if (access(path, F_OK)) return NEB_OK;
+    neb__hash_hex(neb__tok_hash(d->tok), hex);
+    options_of(&d->job->tokenizer, asked, sizeof asked);
+    neb__buf_init(&text, 4096);
+    neb_status s = neb__file_read(path, &text);
+    if (s == NEB_OK) s = neb__buf_append(&text, "", 1);
+    char *line = (char *)text.data;
+    if (s == NEB_OK && !strncmp(line, hex, strlen(hex)) && line[strlen(hex)] == ' ') {
+        line += strlen(hex) + 1;
+        line[strcspn(line, "\n")] = 0;
+        if (strcmp(line, asked))
+            s = neb__fail(
+                NEB_ERR_CONFIG,
+                "%s was trained with %s; the job asks for %s: choose another cache or out, or remove "
+                "that file to train it anew, or keep it by naming it as tokenizer.file",
+                d->tok_path, line, asked);
+    }
+    neb__buf_free(&text);
+    return s;
+}
+
 static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *pool)
 {
     const struct neb_job *job = d->job;
@@ -85,6 +137,8 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     neb__buf_init(&model, 256u << 20);
     neb_status s = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
     if (s == NEB_OK) s = neb__line_feed_status(feed);
+    if (s == NEB_OK)
+        s = note_options(d, &model); /* first: a model without them would be taken as anybody's own */
     if (s == NEB_OK) s = neb__file_replace(d->tok_path, model.data, model.len, 0644);
     neb__buf_free(&model);
     neb__line_feed_free(feed);
@@ -167,7 +221,8 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
         NEB_TRY(lock_cache(d, lock));
         if (stat(d->tok_path, &st)) NEB_TRY(train_tokenizer(d, pool));
     }
-    return neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok);
+    NEB_TRY(neb__tok_open(d->tok_path, &d->tok_cfg, &d->tok));
+    return t->file || folders ? NEB_OK : check_options(d);
 }
 
 /* ---- the language to translate into ---------------------------------------------------------------------------- */

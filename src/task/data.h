@@ -1,7 +1,8 @@
 /* data.h: a job's text, ready to be drawn from: tokenizer, tokenised sets, streams. A successful prepare owes a free.
  *
- * Everything that is made is kept under OUT/data (or the job's `cache`) and made only once: the tokenizer as tokenizer.model, each corpus under
- * a name that changes when its file, the tokenizer or the limits change. */
+ * Everything that is made is kept under OUT/data (or the job's `cache`) and made only once: the tokenizer as tokenizer.model (one that lies
+ * there already is taken, unless it was trained here with other options), each corpus under a name that changes when its file,
+ * the tokenizer or the limits change. */
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
 
