@@ -236,6 +236,28 @@ static void a_corpus_may_say_no_language(void **state)
     close_scene(&s);
 }
 
+/* What belongs to another site is looked for there alone. */
+static void corpora_of_other_sites_may_be_elsewhere(void **state)
+{
+    (void)state;
+    struct scene s;
+    write_job("out: @/mine\ntask: mlm\ntokenizer: {file: @/tok.model}\n" SMALL
+              "sites: [{name: a}, {name: b}]\n"
+              "data:\n  - {file: @/aa, lang: aa, site: a}\n  - {file: @/elsewhere, lang: bb, site: b}\n");
+    assert_ok(neb__job_read(in("job.yaml"), NULL, 0, &s.job));
+    assert_ok(neb__job_at(&s.job, "a"));
+    assert_ok(neb__data_prepare(&s.job, &s.data));
+    assert_non_null(s.data.set[0]);
+    assert_null(s.data.set[1]);
+    close_scene(&s);
+    assert_ok(neb__job_read(in("job.yaml"), NULL, 0, &s.job));
+    assert_ok(neb__job_at(&s.job, "b"));
+    check_log_quiet();
+    assert_status(neb__data_prepare(&s.job, &s.data), NEB_ERR_NOTFOUND);
+    check_log_restore();
+    neb__job_free(&s.job);
+}
+
 /* ---- copies ----------------------------------------------------------------------------------------------------- */
 
 static void no_tokenizer_is_trained_that_copies_cannot_use(void **state)
@@ -368,6 +390,7 @@ int main(void)
         cmocka_unit_test(numbers_come_with_the_folder),
         cmocka_unit_test(each_target_language_has_its_token),
         cmocka_unit_test(a_corpus_may_say_no_language),
+        cmocka_unit_test(corpora_of_other_sites_may_be_elsewhere),
         cmocka_unit_test(no_tokenizer_is_trained_that_copies_cannot_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

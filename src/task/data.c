@@ -342,6 +342,7 @@ static neb_status open_sets(struct neb_data *d, struct neb_pool *pool, int *lock
 static neb_status all_there(const struct neb_data *d)
 {
     for (int i = 0; i < d->job->n_data; i++) {
+        if (!neb__job_has(d->job, &d->job->data[i])) continue;
         const char *files[] = {d->job->data[i].file, d->job->data[i].second};
         for (int k = 0; k < 2; k++)
             if (files[k] && access(files[k], R_OK))
