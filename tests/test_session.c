@@ -296,6 +296,16 @@ static void a_site_that_restarts_catches_up(void **state)
     }
 }
 
+/* Mean of what the live model has beyond theta. */
+static double left_in(const struct member *m)
+{
+    double left = 0;
+    pthread_mutex_lock(&m->session->busy);
+    for (int i = 0; i < VALUES; i++) left += (double)(m->x[i] - m->session->outer->theta[i]) / VALUES;
+    pthread_mutex_unlock(&m->session->busy);
+    return left;
+}
+
 /* A site that cuts its updates to a small norm moves theta by no more than that, one that blurs them leaves its mark in every
  * value; neither keeps anything back. */
 static void privacy_drops_what_it_does_not_tell(void **state)
@@ -308,22 +318,29 @@ static void privacy_drops_what_it_does_not_tell(void **state)
     have_leader(m, 2);
     for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
     for (int i = 0; i < 2; i++) finish(&m[i]);
+    /* What the open intervals did is captured while next to nothing is added; a slow machine needs more steps for it. */
+    for (int turn = 0; turn < 12 && (!turn || left_in(&m[0]) > 0.2); turn++) {
+        for (int i = 0; i < 2; i++) {
+            m[i].still = true, m[i].steps = 50;
+            pthread_create(&m[i].thread, NULL, train, &m[i]);
+        }
+        for (int i = 0; i < 2; i++) finish(&m[i]);
+    }
     same_root(&m[0], &m[1]);
     struct neb_session_status s;
     neb_session_get_status(m[0].session, &s);
     pthread_mutex_lock(&m[0].session->busy);
     const float *theta = m[0].session->outer->theta;
-    double moved = 0, spread = 0, left = 0;
+    double moved = 0, spread = 0;
     for (int i = 0; i < VALUES; i++) moved += (double)theta[i] / VALUES;
     for (int i = 0; i < VALUES; i++) spread += pow((double)theta[i] - moved, 2) / VALUES;
-    for (int i = 0; i < VALUES; i++) left += (double)(m[0].x[i] - theta[i]) / VALUES;
     pthread_mutex_unlock(&m[0].session->busy);
     /* Uncut, theta would be near 0.5 by now; a cut parcel moves a value by at most 0.5 / sqrt(values of its cells). */
     double most = (double)s.commits * 0.5 / sqrt(VALUES / 2.0);
     if (!(moved > 0 && moved < most)) fail_msg("theta moved by %g, at most %g was told", moved, most);
     if (!(sqrt(spread) > 0.01)) fail_msg("a deviation of %g: where is the noise?", sqrt(spread));
-    /* Kept back, what was not told would be near 0.5; the steps of the open intervals are not yet captured. */
-    if (left > 0.2) fail_msg("%g of the work stays in the live model", left);
+    /* Kept back, what was not told would be near 0.5 for good. */
+    if (left_in(&m[0]) > 0.2) fail_msg("%g of the work stays in the live model", left_in(&m[0]));
     for (int i = 0; i < 2; i++) drop(&m[i]);
     sites_free(&sites);
 }
