@@ -248,7 +248,9 @@ void neb__session_release(neb_session *s); /* what restore made */
 
 /* session_genesis.c: the initial values, kept beside the ledger for later starts */
 neb_status neb__genesis_keep(neb_session *s);
-neb_status neb__genesis_load(neb_session *s, float *theta); /* NEB_ERR_NOTFOUND: none is kept */
+/* root: of the values when they were kept. NEB_ERR_NOTFOUND: none are; NEB_ERR_CORRUPT, NEB_ERR_CONFIG */
+neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root);
+neb_status neb__genesis_damaged(const neb_session *s); /* NEB_ERR_CORRUPT, and what to do */
 
 /* session_job.c */
 struct neb_job;

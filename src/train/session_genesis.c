@@ -2,8 +2,8 @@
  *
  * Genesis and ledger make the outer state. A trainer that comes back has put its checkpoint into the parameters, so the
  * initial values can no longer be read there: `genesis-<cell>` keeps theta of every cell (fp32), and `genesis`, written
- * last, the hashes of the layout and of the values. As long as the ledger has no record they are written anew at every
- * start, so that a site that began with the wrong model can begin again. */
+ * last, the hashes of the layout and of the values. As long as there is neither a record nor a checkpoint they are written
+ * anew at every start, so that a site that began with the wrong model can begin again. */
 #include "train/session.h"
 #include "base/mem.h"
 
@@ -44,7 +44,7 @@ static neb_status load_cell(neb_session *s, uint32_t cell, float *theta, size_t 
     return st;
 }
 
-static neb_status check_head(neb_session *s)
+static neb_status load_head(neb_session *s, struct neb_hash *root)
 {
     struct neb_buf b;
     neb__buf_init(&b, HEAD + NEB_HASH_SIZE);
@@ -55,21 +55,27 @@ static neb_status check_head(neb_session *s)
                        "%s/run holds a run with other parameters (names or shapes): train the model that "
                        "it began with, or begin a new run in another site folder",
                        s->site->dir);
+    if (st == NEB_OK) memcpy(root->b, b.data + NEB_HASH_SIZE, NEB_HASH_SIZE);
     neb__buf_free(&b);
     return st;
 }
 
-neb_status neb__genesis_load(neb_session *s, float *theta)
+neb_status neb__genesis_damaged(const neb_session *s)
 {
-    neb_status st = check_head(s);
+    return neb__fail(NEB_ERR_CORRUPT,
+                     "the initial values in %s/run are damaged: copy the genesis files of another site there",
+                     s->site->dir);
+}
+
+neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root)
+{
+    neb_status st = load_head(s, root);
+    bool begun = st == NEB_OK;
     for (size_t at = 0; st == NEB_OK && at < s->values; at += NEB_CELL) {
         size_t n = s->values - at < NEB_CELL ? s->values - at : NEB_CELL;
         st = load_cell(s, (uint32_t)(at / NEB_CELL), theta + at, n);
     }
-    if (st == NEB_ERR_CORRUPT || st == NEB_ERR_NOSPACE)
-        return neb__fail(
-            NEB_ERR_CORRUPT,
-            "the initial values in %s/run are damaged: copy the genesis files of another site there",
-            s->site->dir);
+    if (st == NEB_ERR_CORRUPT || st == NEB_ERR_NOSPACE || (begun && st == NEB_ERR_NOTFOUND))
+        return neb__genesis_damaged(s);
     return st;
 }

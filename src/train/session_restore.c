@@ -45,23 +45,30 @@ static void one_payload(void *arg, const struct neb_hash *name)
 
 /* ---- outer state ----------------------------------------------------------------------------------------------- */
 
-/* The initial values: of the first start where there are records, else what the parameters hold now. */
-static neb_status initial(neb_session *s, uint64_t records, float *theta)
+/* The initial values, and whether they are those that the site keeps: once it has begun, the parameters hold something else.
+ * A checkpoint made before the first record is a beginning, too, and so is a ledger that lost its records. */
+static neb_status initial(neb_session *s, const struct neb_ledger_found *log, float *theta, bool *kept,
+                          struct neb_hash *root)
 {
-    neb_status st = records ? neb__genesis_load(s, theta) : NEB_ERR_NOTFOUND;
+    bool begun = log->records || log->damaged || s->loaded.len;
+    neb_status st = begun ? neb__genesis_load(s, theta, root) : NEB_ERR_NOTFOUND;
+    *kept = st == NEB_OK;
     return st == NEB_ERR_NOTFOUND ? neb__session_read_x(s, 0, s->values, theta) : st;
 }
 
-static neb_status restore_outer(neb_session *s, uint64_t records)
+static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *log)
 {
+    bool kept = false;
+    struct neb_hash root, *now = &s->model[NEB_AGREED_VALUES];
     float *theta = neb__malloc(s->values * sizeof *theta);
     if (!theta) return neb__fail(NEB_ERR_NOMEM, "out of memory for the outer state");
-    neb_status st = initial(s, records, theta);
+    neb_status st = initial(s, log, theta, &kept, &root);
     if (st == NEB_OK) st = neb__outer_create((uint32_t)NEB_CELL, theta, s->values, &s->outer);
     neb__free(theta);
     NEB_TRY(st);
-    NEB_TRY(neb__outer_root(s->outer, &s->model[NEB_AGREED_VALUES]));
-    if (!records) NEB_TRY(neb__genesis_keep(s));
+    NEB_TRY(neb__outer_root(s->outer, now));
+    if (kept && !neb__hash_equal(&root, now)) return neb__genesis_damaged(s);
+    if (!kept && !log->records && !s->loaded.len) NEB_TRY(neb__genesis_keep(s));
     for (uint32_t c = 0; c < s->outer->cells; c++) {
         size_t first, n = neb__outer_cell(s->outer, c, &first);
         struct neb_snapshot snap = {.cell = c, .values = n, .theta = s->work[0], .m = s->work[1]};
@@ -373,7 +380,7 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
     s->cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
     NEB_TRY(first_roster(s));
     neb__session_keys(s);
-    NEB_TRY(restore_outer(s, log->records));
+    NEB_TRY(restore_outer(s, log));
     neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
     if (st == NEB_OK) st = restore_own(s, &f);
     if (st == NEB_OK) st = create_core(s, log);

@@ -1,0 +1,183 @@
+/* test_session_disk.c: what a site finds in its folder when it starts again: a checkpoint from before the first record, a
+ * ledger rotten at its beginning, a folder that a full disk left half made. The two sites must go on as one run. */
+#include "check.h"
+#include "sites.h"
+#include "base/mem.h"
+#include "train/session.h"
+
+#include <nebula/nebula.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { VALUES = 300000 }; /* more than one cell */
+
+struct member {
+    neb_session *session;
+    const char *dir;
+    float x[VALUES], target;
+    void *state;
+    size_t state_size;
+};
+
+static neb_status open_member(struct member *m)
+{
+    struct neb_session_config c = neb_session_defaults();
+    c.interval = 10;
+    c.fragments = 2;
+    c.round_ms = 1500;
+    c.outer_lr = 1;
+    c.outer_momentum = 0;
+    c.rung = "int8";
+    NEB_TRY(neb_session_open(m->dir, &c, &m->session));
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
+    NEB_TRY(neb_session_register(m->session, &p));
+    if (m->state) NEB_TRY(neb_session_load(m->session, m->state, m->state_size));
+    return neb_session_start(m->session, 0);
+}
+
+static struct neb_session_status status_of(struct member *m)
+{
+    struct neb_session_status s;
+    neb_session_get_status(m->session, &s);
+    return s;
+}
+
+static void steps(struct member *m, int n)
+{
+    for (int k = 0; k < n; k++) {
+        bool changed;
+        for (int i = 0; i < VALUES; i++) m->x[i] += 0.004f * (m->target - m->x[i]);
+        assert_ok(neb_step(m->session, 64, &changed));
+    }
+}
+
+static void have_leader(struct member *m)
+{
+    for (int i = 0; i < 400; i++, sleep_ms(50))
+        if (status_of(&m[0]).leader || status_of(&m[1]).leader) return;
+    fail_msg("no leader after 20 s");
+}
+
+/* Both train until so many more records are applied by both. */
+static void records(struct member *m, int64_t more)
+{
+    int64_t from[2] = {status_of(&m[0]).applied, status_of(&m[1]).applied};
+    for (int k = 0; k < 3000; k++, sleep_ms(10)) {
+        for (int i = 0; i < 2; i++) steps(&m[i], 1);
+        if (status_of(&m[0]).applied >= from[0] + more && status_of(&m[1]).applied >= from[1] + more) return;
+    }
+    fail_msg("%d and %d records of %d", (int)(status_of(&m[0]).applied - from[0]),
+             (int)(status_of(&m[1]).applied - from[1]), (int)more);
+}
+
+static void save(struct member *m)
+{
+    assert_ok(neb_session_save(m->session, NULL, &m->state_size));
+    m->state = neb__malloc(m->state_size);
+    assert_ok(neb_session_save(m->session, m->state, &m->state_size));
+}
+
+static const char *in_run(const struct member *m, const char *name)
+{
+    static char path[600];
+    snprintf(path, sizeof path, "%s/run/%s", m->dir, name);
+    return path;
+}
+
+static void flip(const char *path, long at)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    int c = fgetc(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    fputc(c ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static struct sites sites;
+static struct member m[2];
+
+static int make(void **state)
+{
+    (void)state;
+    sites_make(&sites, 2, NULL);
+    memset(m, 0, sizeof m);
+    for (int i = 0; i < 2; i++) m[i].dir = sites.path[i], m[i].target = i ? 1 : -0.5f;
+    return 0;
+}
+
+static int drop(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        neb_session_close(m[i].session);
+        neb__free(m[i].state);
+    }
+    check_log_restore();
+    sites_free(&sites);
+    return 0;
+}
+
+/* As a trainer does: the checkpoint is in the parameters, the initial values are no longer there. */
+static void a_checkpoint_before_the_first_record(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) assert_ok(open_member(&m[i]));
+    have_leader(m);
+    steps(&m[1], 5); /* of an interval of 10 */
+    assert_int_equal(status_of(&m[1]).applied, 0);
+    for (int again = 0; again < 2; again++) {
+        neb__free(m[1].state);
+        save(&m[1]);
+        neb_session_close(m[1].session);
+        m[1].session = NULL;
+        assert_ok(open_member(&m[1]));
+    }
+    records(m, 2);
+}
+
+static void a_ledger_rotten_at_its_beginning(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) assert_ok(open_member(&m[i]));
+    have_leader(m);
+    records(m, 4);
+    save(&m[1]);
+    neb_session_close(m[1].session);
+    m[1].session = NULL;
+    flip(in_run(&m[1], "ledger"), 20);
+    assert_ok(open_member(&m[1]));
+    records(m, 2);
+}
+
+/* A file of another run among them is whole by itself, but not what this one began with. */
+static void initial_values_that_do_not_belong_together(void **state)
+{
+    (void)state;
+    static float other[VALUES];
+    for (int again = 0; again < 2; again++) {
+        assert_ok(open_member(&m[1]));
+        if (!again) save(&m[1]);
+        other[0] = (float)again; /* at first the same values */
+        size_t n = (VALUES - NEB_CELL) * sizeof *other;
+        assert_ok(neb__blob_save(&m[1].session->disk, "genesis-1", other, n, true));
+        neb_session_close(m[1].session);
+        m[1].session = NULL;
+    }
+    check_log_quiet();
+    assert_status(open_member(&m[1]), NEB_ERR_CORRUPT);
+    assert_non_null(strstr(neb_last_error(), "genesis files of another site"));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_checkpoint_before_the_first_record, make, drop),
+        cmocka_unit_test_setup_teardown(a_ledger_rotten_at_its_beginning, make, drop),
+        cmocka_unit_test_setup_teardown(initial_values_that_do_not_belong_together, make, drop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
