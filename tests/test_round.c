@@ -294,7 +294,7 @@ static void ledger_on_a_real_folder(void **state)
     neb__ledger_found_free(&f);
     uint64_t size;
     assert_ok(d.ops->size(d.ctx, "ledger", &size));
-    assert_ok(d.ops->write(d.ctx, "ledger", size, "garbage", 7)); /* above the mark: cut */
+    assert_ok(d.ops->write(d.ctx, "ledger", size, "garbage", 7)); /* above the mark: does not count */
     assert_ok(neb__ledger_open(&d, &l, &f));
     expect(&f, false, "ax", "m3");
     neb__ledger_found_free(&f);

@@ -19,7 +19,8 @@
 
 struct folder {
     char path[PATH_MAX - 256];
-    int lock, open_fd; /* open_fd: the file written last, kept open */
+    int lock, open_fd; /* open_fd: the file used last, kept open */
+    bool only_reads;
     char open_name[256];
 };
 
@@ -48,7 +49,8 @@ static neb_status use(struct folder *f, const char *name, bool make, int *fd)
         char path[PATH_MAX];
         full(f, name, path);
         forget(f);
-        int opened = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0600);
+        int how = f->only_reads ? O_RDONLY : make ? O_RDWR | O_CREAT : O_RDWR;
+        int opened = open(path, how | O_CLOEXEC, 0600);
         if (opened < 0) return io_error("open", name);
         f->open_fd = opened;
         snprintf(f->open_name, sizeof f->open_name, "%s", name);
@@ -149,29 +151,94 @@ static const struct neb_disk_ops folder_ops = {folder_size,   folder_read,     f
                                                folder_cut,    folder_sync,     folder_rename,
                                                folder_remove, folder_sync_dir, folder_list};
 
-neb_status neb__disk_open(const char *path, struct neb_disk *out)
+/* ---- a folder that is only read -------------------------------------------------------------------------------- */
+
+static neb_status refuse(const char *name)
+{
+    return neb__quiet(NEB_ERR_STATE, "%s is in a folder that is only read", name);
+}
+
+static neb_status refuse_write(void *ctx, const char *name, uint64_t at, const void *from, size_t n)
+{
+    (void)ctx, (void)at, (void)from, (void)n;
+    return refuse(name);
+}
+
+static neb_status refuse_cut(void *ctx, const char *name, uint64_t size)
+{
+    (void)ctx, (void)size;
+    return refuse(name);
+}
+
+static neb_status refuse_rename(void *ctx, const char *from, const char *to)
+{
+    (void)ctx, (void)to;
+    return refuse(from);
+}
+
+static neb_status refuse_remove(void *ctx, const char *name)
+{
+    (void)ctx;
+    return refuse(name);
+}
+
+static neb_status nothing_to_sync(void *ctx, const char *name)
+{
+    (void)ctx, (void)name;
+    return NEB_OK;
+}
+
+static neb_status no_names_to_sync(void *ctx)
+{
+    (void)ctx;
+    return NEB_OK;
+}
+
+static const struct neb_disk_ops reading_ops = {folder_size,   folder_read,      refuse_write,
+                                                refuse_cut,    nothing_to_sync,  refuse_rename,
+                                                refuse_remove, no_names_to_sync, folder_list};
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+/* Whoever only reads shares the lock, and makes no file for it. */
+static neb_status take_lock(struct folder *f)
+{
+    char path[PATH_MAX];
+    full(f, "lock", path);
+    f->lock = open(path, (f->only_reads ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0600);
+    if (f->lock < 0) return f->only_reads && errno == ENOENT ? NEB_OK : io_error("open", path);
+    if (!flock(f->lock, (f->only_reads ? LOCK_SH : LOCK_EX) | LOCK_NB)) return NEB_OK;
+    if (errno != EWOULDBLOCK) return io_error("lock", path);
+    return neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by another process; stop that one first",
+                     f->path);
+}
+
+static neb_status open_folder(const char *path, bool only_reads, struct neb_disk *out)
 {
     struct folder *f = NEB_NEW(struct folder);
     if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory");
     f->open_fd = -1;
     f->lock = -1;
-    neb_status s = NEB_OK;
-    char lock[PATH_MAX];
-    if (snprintf(f->path, sizeof f->path, "%s", path) >= (int)sizeof f->path)
-        s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
-    full(f, "lock", lock);
-    if (s == NEB_OK) f->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (s == NEB_OK && f->lock < 0) s = io_error("open", lock);
-    if (s == NEB_OK && flock(f->lock, LOCK_EX | LOCK_NB))
-        s = neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by another process; stop that one first",
-                      path);
-    if (s != NEB_OK) {
-        if (f->lock >= 0) close(f->lock);
-        neb__free(f);
-        return s;
-    }
-    *out = (struct neb_disk){&folder_ops, f};
-    return NEB_OK;
+    f->only_reads = only_reads;
+    neb_status s = snprintf(f->path, sizeof f->path, "%s", path) < (int)sizeof f->path
+                       ? take_lock(f)
+                       : neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
+    struct neb_disk d = {only_reads ? &reading_ops : &folder_ops, f};
+    if (s != NEB_OK)
+        neb__disk_close(&d);
+    else
+        *out = d;
+    return s;
+}
+
+neb_status neb__disk_open(const char *path, struct neb_disk *out)
+{
+    return open_folder(path, false, out);
+}
+
+neb_status neb__disk_open_to_read(const char *path, struct neb_disk *out)
+{
+    return open_folder(path, true, out);
 }
 
 void neb__disk_close(struct neb_disk *d)
@@ -179,7 +246,7 @@ void neb__disk_close(struct neb_disk *d)
     struct folder *f = d->ctx;
     if (!f) return;
     forget(f);
-    close(f->lock);
+    if (f->lock >= 0) close(f->lock);
     neb__free(f);
     d->ctx = NULL;
 }

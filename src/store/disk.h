@@ -29,6 +29,9 @@ struct neb_disk {
 
 /* A real folder; it must exist. Owes a close. The folder is locked: NEB_ERR_BUSY when another process has it. */
 neb_status neb__disk_open(const char *folder, struct neb_disk *out);
+/* The same for whoever only looks: nothing is written, and several may look at once. What would change a file answers
+ * NEB_ERR_STATE, a sync does nothing. */
+neb_status neb__disk_open_to_read(const char *folder, struct neb_disk *out);
 void neb__disk_close(struct neb_disk *d);
 
 /* A whole file with a checksum, replaced atomically. `keep` false: without fsync, for what may be lost. */

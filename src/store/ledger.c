@@ -8,7 +8,10 @@
  * File `mark`: two slots, 4096 bytes apart, written in turn: u64 sequence, u64 bytes of the ledger that were promised,
  * 16 bytes of SHA-256. A slot is written after the ledger is synced and synced itself before anybody hears of it. A
  * torn slot leaves the other one, and the ledger then simply holds more than that one says. If the ledger ends before
- * the promised length, something acknowledged is lost: the site must not vote before the others have told it. */
+ * the promised length, something acknowledged is lost: the site must not vote before the others have told it.
+ *
+ * Opening changes nothing: what does not count is cut off by the next append, so that whoever only looks leaves the file
+ * as it is. A read that fails is an error and says nothing about what is there. */
 #include "store/ledger.h"
 #include "base/bytes.h"
 #include "base/hash.h"
@@ -56,17 +59,28 @@ static neb_status write_slot(struct neb_ledger *l)
     return NEB_OK;
 }
 
-static void read_slots(const struct neb_disk *d, uint64_t *sequence, uint64_t *length, bool *any)
+static neb_status size_of(const struct neb_disk *d, const char *name, uint64_t *size)
 {
-    for (int i = 0; i < 2; i++) {
+    *size = 0;
+    neb_status s = d->ops->size(d->ctx, name, size);
+    return s == NEB_ERR_NOTFOUND ? NEB_OK : s;
+}
+
+static neb_status read_slots(const struct neb_disk *d, uint64_t *sequence, uint64_t *length, bool *any)
+{
+    uint64_t size;
+    NEB_TRY(size_of(d, "mark", &size));
+    for (uint64_t i = 0; i < 2; i++) {
         uint8_t b[SLOT], sum[16];
-        if (d->ops->read(d->ctx, "mark", (uint64_t)i * SLOT_GAP, b, SLOT) != NEB_OK) continue;
-        if (sum16(b, 16, NULL, 0, sum) != NEB_OK || memcmp(sum, b + 16, 16)) continue;
-        if (*any && neb__get64(b) <= *sequence) continue;
+        if (i * SLOT_GAP + SLOT > size) continue;
+        NEB_TRY(d->ops->read(d->ctx, "mark", i * SLOT_GAP, b, SLOT));
+        NEB_TRY(sum16(b, 16, NULL, 0, sum));
+        if (memcmp(sum, b + 16, 16) || (*any && neb__get64(b) <= *sequence)) continue;
         *any = true;
         *sequence = neb__get64(b);
         *length = neb__get64(b + 8);
     }
+    return NEB_OK;
 }
 
 static neb_status append_entry(struct neb_buf *b, uint64_t base, uint8_t kind, uint64_t index,
@@ -79,12 +93,24 @@ static neb_status append_entry(struct neb_buf *b, uint64_t base, uint8_t kind, u
     return neb__buf_append(b, p, n);
 }
 
+/* What stands behind the last whole batch goes before anything is written there. */
+static neb_status cut_tail(struct neb_ledger *l)
+{
+    const struct neb_disk *d = l->disk;
+    if (!l->tail) return NEB_OK;
+    neb_status s = d->ops->cut(d->ctx, "ledger", l->length);
+    if (s == NEB_OK && !NEB_MUTANT(skip_fsync)) s = d->ops->sync(d->ctx, "ledger");
+    l->tail = s != NEB_OK;
+    if (s != NEB_OK && s != NEB_ERR_NOSPACE) l->broken = true;
+    return s;
+}
+
 neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch)
 {
     if (l->broken) return neb__fail(NEB_ERR_IO, "the ledger failed before; restart to verify it");
     struct neb_buf b;
     neb__buf_init(&b, SIZE_MAX / 2);
-    neb_status s = NEB_OK;
+    neb_status s = cut_tail(l);
     for (uint64_t i = 0; i < batch->count && s == NEB_OK; i++)
         s = append_entry(&b, l->length, RECORD, batch->first + i, batch->record[i], batch->length[i]);
     if (s == NEB_OK) s = append_entry(&b, l->length, MARK, batch->head, batch->mark, batch->mark_length);
@@ -100,6 +126,7 @@ neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batc
         s = write_slot(l);
         if (s != NEB_OK) l->length = was, l->broken = s != NEB_ERR_NOSPACE;
     }
+    if (s != NEB_OK) l->tail = true; /* a shorter batch there must not bring back what this one left */
     neb__buf_free(&b);
     return s == NEB_ERR_NOSPACE && !l->broken ? s : s == NEB_OK ? s : NEB_ERR_IO;
 }
@@ -170,30 +197,35 @@ static neb_status scan(struct neb_ledger_found *f, size_t *good)
     return NEB_OK;
 }
 
+static neb_status read_all(const struct neb_disk *disk, struct neb_buf *out)
+{
+    uint64_t size;
+    NEB_TRY(size_of(disk, "ledger", &size));
+    NEB_TRY(neb__buf_reserve(out, (size_t)size + 1));
+    if (!size) return NEB_OK;
+    neb_status s = disk->ops->read(disk->ctx, "ledger", 0, out->data, (size_t)size);
+    if (s == NEB_OK) out->len = (size_t)size;
+    return s;
+}
+
 neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
                             struct neb_ledger_found *found)
 {
     memset(found, 0, sizeof *found);
     neb__buf_init(&found->bytes, SIZE_MAX / 2);
     struct neb_ledger l = {.disk = disk};
-    uint64_t size = 0, promised = 0;
+    uint64_t promised = 0;
     bool any = false;
-    if (disk->ops->size(disk->ctx, "ledger", &size) != NEB_OK) size = 0;
-    read_slots(disk, &l.sequence, &promised, &any);
-    neb_status s = neb__buf_reserve(&found->bytes, (size_t)size + 1);
-    if (s == NEB_OK && size) {
-        s = disk->ops->read(disk->ctx, "ledger", 0, found->bytes.data, (size_t)size);
-        if (s == NEB_OK) found->bytes.len = (size_t)size;
-        if (s == NEB_ERR_IO) s = NEB_OK; /* unreadable: as if it were not there */
-    }
     size_t good = 0;
+    neb_status s = read_slots(disk, &l.sequence, &promised, &any);
+    if (s == NEB_OK) s = read_all(disk, &found->bytes);
     if (s == NEB_OK) s = scan(found, &good);
     if (s == NEB_ERR_CORRUPT) s = NEB_OK;
     found->damaged = !any || good < promised || !found->mark_length;
     l.length = good;
-    if (s == NEB_OK && size > good) s = disk->ops->cut(disk->ctx, "ledger", good);
+    l.tail = found->bytes.len > good;
     /* What is read here may only be in the system's memory, when a process was killed before its sync. */
-    if (s == NEB_OK && size && !NEB_MUTANT(skip_fsync)) s = disk->ops->sync(disk->ctx, "ledger");
+    if (s == NEB_OK && found->bytes.len && !NEB_MUTANT(skip_fsync)) s = disk->ops->sync(disk->ctx, "ledger");
     if (s != NEB_OK) {
         neb__ledger_found_free(found);
         return s;

@@ -10,6 +10,7 @@ struct neb_ledger {
     const struct neb_disk *disk;
     uint64_t length; /* bytes of the ledger file that count */
     uint64_t sequence;
+    bool tail;   /* something that does not count stands behind `length`; the next append cuts it off */
     bool broken; /* a sync failed: what is on disk is unknown until the next open */
 };
 
@@ -33,6 +34,7 @@ struct neb_ledger_batch {
 
 /* Makes the files of a new site. NEB_ERR_EXISTS when there are some. */
 neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length);
+/* Changes nothing. A damaged ledger is a result; NEB_ERR_IO: it could not be read, whatever is in it. NEB_ERR_NOMEM */
 neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
                             struct neb_ledger_found *found);
 void neb__ledger_found_free(struct neb_ledger_found *found);

@@ -108,8 +108,8 @@ neb_status neb__payload_load(struct neb_payloads *p, const struct neb_hash *name
     NEB_TRY(p->disk->ops->read(p->disk->ctx, file, 0, out->data + out->len, (size_t)size));
     NEB_TRY(neb__hash(out->data + out->len, (size_t)size, &h));
     if (!neb__hash_equal(&h, name)) {
-        (void)neb__payload_remove(p, name);
-        return neb__quiet(NEB_ERR_CORRUPT, "payload %.16s is damaged; removed", file + 2);
+        bool gone = neb__payload_remove(p, name) == NEB_OK;
+        return neb__quiet(NEB_ERR_CORRUPT, "payload %.16s is damaged%s", file + 2, gone ? "; removed" : "");
     }
     out->len += (size_t)size;
     return NEB_OK;

@@ -3,7 +3,7 @@
  * It shares nothing with a running session but the formats and the arithmetic: the initial values come from the `genesis`
  * files beside the ledger, every record from the ledger, every parcel from the payload files. So a root that comes out
  * equal to the one that the sites reported proves that they applied exactly this. Needs `wan.archive: yes`: a site that
- * cleans up has no longer what the first records name. */
+ * cleans up has no longer what the first records name. An audit changes nothing: the folder is only read. */
 #include "train/replay.h"
 #include "base/mem.h"
 #include "codec/codec.h"
@@ -175,7 +175,7 @@ neb_status neb__replay(const char *folder, uint64_t upto, struct neb_replay *out
     NEB_TRY(neb__arith_self_test());
     NEB_TRY(neb__codec_self_test());
     snprintf(dir, sizeof dir, "%s/run", folder);
-    NEB_TRY(neb__disk_open(dir, &r.disk));
+    NEB_TRY(neb__disk_open_to_read(dir, &r.disk));
     neb_status st = replay_all(&r, upto);
     neb__outer_destroy(r.outer);
     neb__disk_close(&r.disk);

@@ -398,8 +398,15 @@ neb_status neb__session_restore(neb_session *s)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a model of %zu values", s->values);
     NEB_TRY(open_disk(s));
     struct neb_ledger_found log;
-    NEB_TRY(neb__ledger_open(&s->disk, &s->ledger, &log));
-    neb_status st = restore_all(s, &log);
+    neb_status st = neb__ledger_open(&s->disk, &s->ledger, &log);
+    if (st == NEB_ERR_IO)
+        return neb__fail(
+            st,
+            "the ledger in %s/run cannot be read: start again; a file that is lost for good can be "
+            "moved away, and the other sites tell this one what was in it",
+            s->site->dir);
+    NEB_TRY(st);
+    st = restore_all(s, &log);
     neb__ledger_found_free(&log);
     return st;
 }

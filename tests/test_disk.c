@@ -1,0 +1,201 @@
+/* test_disk.c: the log and its files on a disk that fails: a read that goes wrong, room that ends, a start that is broken
+ * off, and somebody who only looks. */
+#include "check.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "sim/simdisk.h"
+#include "store/ledger.h"
+#include "store/payload.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static char dir[256];
+
+/* A disk on which reading one file fails. */
+static struct neb_disk_ops failing;
+static const struct neb_disk_ops *real;
+static const char *unreadable;
+
+static int set_up(void **state)
+{
+    (void)state;
+    check_make_dir(dir, sizeof dir);
+    unreadable = NULL;
+    check_log_quiet();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    check_log_restore();
+    check_remove_dir(dir);
+    return 0;
+}
+
+static neb_status append(struct neb_ledger *l, uint64_t first, const char *text, const char *mark)
+{
+    const uint8_t *rec[8];
+    size_t len[8];
+    uint64_t n = strlen(text);
+    for (uint64_t i = 0; i < n; i++) rec[i] = (const uint8_t *)text + i, len[i] = 1;
+    return neb__ledger_append(l, &(struct neb_ledger_batch){.first = first,
+                                                            .count = n,
+                                                            .record = rec,
+                                                            .length = len,
+                                                            .head = first + n - 1,
+                                                            .mark = (const uint8_t *)mark,
+                                                            .mark_length = strlen(mark)});
+}
+
+static void open_ledger(const struct neb_disk *d, struct neb_ledger *l, uint64_t records, bool damaged)
+{
+    struct neb_ledger_found f;
+    assert_ok(neb__ledger_open(d, l, &f));
+    assert_int_equal(f.records, records);
+    assert_int_equal(f.damaged, damaged);
+    neb__ledger_found_free(&f);
+}
+
+static uint64_t size_of(const struct neb_disk *d, const char *name)
+{
+    uint64_t size = 0;
+    return d->ops->size(d->ctx, name, &size) == NEB_OK ? size : UINT64_MAX;
+}
+
+static neb_status read_or_fail(void *ctx, const char *name, uint64_t at, void *to, size_t n)
+{
+    if (unreadable && !strcmp(name, unreadable)) return neb__quiet(NEB_ERR_IO, "Input/output error");
+    return real->read(ctx, name, at, to, n);
+}
+
+/* Three records in two batches. */
+static void make_ledger(struct neb_disk *d)
+{
+    struct neb_ledger l;
+    assert_ok(neb__disk_open(dir, d));
+    assert_ok(neb__ledger_create(d, (const uint8_t *)"first", 5));
+    open_ledger(d, &l, 0, false);
+    assert_ok(append(&l, 1, "ab", "m1"));
+    assert_ok(append(&l, 3, "c", "m2"));
+    real = d->ops;
+    failing = *real;
+    failing.read = read_or_fail;
+    d->ops = &failing;
+}
+
+static void a_read_that_fails_costs_nothing(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    struct neb_ledger l;
+    struct neb_ledger_found f;
+    make_ledger(&d);
+    uint64_t size = size_of(&d, "ledger");
+    static const char *const files[] = {"ledger", "mark"};
+    for (int i = 0; i < 2; i++) {
+        unreadable = files[i];
+        assert_status(neb__ledger_open(&d, &l, &f), NEB_ERR_IO);
+        unreadable = NULL;
+        assert_int_equal(size_of(&d, "ledger"), size);
+        open_ledger(&d, &l, 3, false);
+    }
+    neb__disk_close(&d);
+}
+
+/* What is behind a rotten byte stays until something is appended; then it is gone for good. */
+static void damage_is_not_made_worse_by_looking(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    struct neb_ledger l;
+    char byte;
+    make_ledger(&d);
+    uint64_t size = size_of(&d, "ledger");
+    assert_ok(d.ops->read(d.ctx, "ledger", 20, &byte, 1));
+    byte ^= 1;
+    assert_ok(d.ops->write(d.ctx, "ledger", 20, &byte, 1));
+    for (int i = 0; i < 2; i++) open_ledger(&d, &l, 0, true);
+    assert_int_equal(size_of(&d, "ledger"), size);
+    byte ^= 1; /* it was the cable */
+    assert_ok(d.ops->write(d.ctx, "ledger", 20, &byte, 1));
+    open_ledger(&d, &l, 3, false);
+    assert_ok(d.ops->write(d.ctx, "ledger", size - 1, "?", 1));
+    open_ledger(&d, &l, 2, true);
+    assert_ok(append(&l, 3, "", "m3"));
+    assert_true(size_of(&d, "ledger") < size);
+    open_ledger(&d, &l, 2, false);
+    neb__disk_close(&d);
+}
+
+static neb_status no_room_for_marks(void *ctx, const char *name, uint64_t at, const void *from, size_t n)
+{
+    if (!strcmp(name, "mark")) return neb__quiet(NEB_ERR_NOSPACE, "no space left on device");
+    return real->write(ctx, name, at, from, n);
+}
+
+/* A batch is written, but its mark finds no room; a shorter one takes its place and ends where an entry of the first began.
+ * Nothing of the first may count. */
+static void a_refused_batch_leaves_nothing(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    struct neb_ledger l;
+    make_ledger(&d);
+    open_ledger(&d, &l, 3, false);
+    failing.write = no_room_for_marks;
+    assert_status(append(&l, 4, "de", "x"), NEB_ERR_NOSPACE); /* entries: d, e, mark; all of one size */
+    failing.write = real->write;
+    assert_ok(append(&l, 4, "f", "y")); /* entries: f, mark */
+    struct neb_ledger_found found;
+    assert_ok(neb__ledger_open(&d, &l, &found));
+    assert_int_equal(found.records, 4);
+    assert_memory_equal(found.bytes.data + found.mark_at, "y", found.mark_length);
+    neb__ledger_found_free(&found);
+    neb__disk_close(&d);
+}
+
+static void whoever_looks_changes_nothing(void **state)
+{
+    (void)state;
+    struct neb_disk d, one, two;
+    struct neb_ledger l;
+    char lock[300];
+    struct stat st;
+    make_ledger(&d);
+    assert_ok(d.ops->write(d.ctx, "tmp-x", 0, "rest", 4));
+    assert_status(neb__disk_open_to_read(dir, &one), NEB_ERR_BUSY);
+    neb__disk_close(&d);
+    assert_ok(neb__disk_open_to_read(dir, &one));
+    assert_ok(neb__disk_open_to_read(dir, &two));
+    assert_status(neb__disk_open(dir, &d), NEB_ERR_BUSY);
+    open_ledger(&two, &l, 3, false);
+    assert_int_equal(append(&l, 4, "d", "m3"), NEB_ERR_IO);
+    assert_status(one.ops->remove(one.ctx, "ledger"), NEB_ERR_STATE);
+    assert_status(one.ops->cut(one.ctx, "ledger", 0), NEB_ERR_STATE);
+    assert_status(one.ops->rename(one.ctx, "ledger", "x"), NEB_ERR_STATE);
+    struct neb_payloads p;
+    assert_ok(neb__payloads_open(&one, 0, &p));
+    assert_int_equal(size_of(&one, "tmp-x"), 4);
+    neb__disk_close(&one);
+    neb__disk_close(&two);
+    snprintf(lock, sizeof lock, "%s/lock", dir);
+    assert_int_equal(remove(lock), 0); /* a copy of a folder: no lock file, and none is made */
+    assert_ok(neb__disk_open_to_read(dir, &one));
+    open_ledger(&one, &l, 3, false);
+    neb__disk_close(&one);
+    assert_int_equal(stat(lock, &st), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_read_that_fails_costs_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(damage_is_not_made_worse_by_looking, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_refused_batch_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(whoever_looks_changes_nothing, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
