@@ -50,6 +50,11 @@ static neb_status append(struct neb_ledger *l, uint64_t first, const char *text,
                                                             .mark_length = strlen(mark)});
 }
 
+static neb_status create(const struct neb_disk *d)
+{
+    return neb__ledger_create(d, (const uint8_t *)"first", 5);
+}
+
 static void open_ledger(const struct neb_disk *d, struct neb_ledger *l, uint64_t records, bool damaged)
 {
     struct neb_ledger_found f;
@@ -76,7 +81,7 @@ static void make_ledger(struct neb_disk *d)
 {
     struct neb_ledger l;
     assert_ok(neb__disk_open(dir, d));
-    assert_ok(neb__ledger_create(d, (const uint8_t *)"first", 5));
+    assert_ok(create(d));
     open_ledger(d, &l, 0, false);
     assert_ok(append(&l, 1, "ab", "m1"));
     assert_ok(append(&l, 3, "c", "m2"));
@@ -157,6 +162,61 @@ static void a_refused_batch_leaves_nothing(void **state)
     neb__disk_close(&d);
 }
 
+/* No room at the very first start, at whichever write; and room again. */
+static neb_status (*real_write)(void *ctx, const char *name, uint64_t at, const void *from, size_t n);
+static int writes_left;
+
+static neb_status some_writes(void *ctx, const char *name, uint64_t at, const void *from, size_t n)
+{
+    if (writes_left-- > 0) return real_write(ctx, name, at, from, n);
+    (void)real_write(ctx, name, at, from, n / 2);
+    return neb__quiet(NEB_ERR_NOSPACE, "no space left on device");
+}
+
+static void a_start_without_room_is_no_start(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    struct neb_ledger l;
+    assert_ok(neb__disk_open(dir, &d));
+    struct neb_disk_ops ops = *d.ops;
+    real_write = ops.write;
+    ops.write = some_writes;
+    d.ops = &ops;
+    for (int n = 0; n < 2; n++) {
+        writes_left = n;
+        assert_status(create(&d), NEB_ERR_NOSPACE);
+        assert_true(size_of(&d, "ledger") == UINT64_MAX && size_of(&d, "mark") == UINT64_MAX);
+    }
+    writes_left = 100;
+    assert_ok(create(&d));
+    assert_status(create(&d), NEB_ERR_EXISTS);
+    open_ledger(&d, &l, 0, false);
+    assert_ok(d.ops->remove(d.ctx, "ledger")); /* that is a loss: something may have been promised */
+    assert_status(create(&d), NEB_ERR_EXISTS);
+    open_ledger(&d, &l, 0, true);
+    neb__disk_close(&d);
+}
+
+/* The power goes at any operation of the first start: the next one makes the files, or finds them whole. */
+static void a_start_broken_off_is_begun_again(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        struct neb_rng rng = {seed};
+        struct neb_simdisk d;
+        struct neb_ledger l;
+        neb__simdisk_init(&d, &rng);
+        d.ops_left = 1 + (int64_t)seed % 16;
+        (void)create(&d.disk);
+        neb__simdisk_crash(&d, true);
+        neb_status s = create(&d.disk);
+        if (s != NEB_ERR_EXISTS) assert_ok(s);
+        open_ledger(&d.disk, &l, 0, false);
+        neb__simdisk_free(&d);
+    }
+}
+
 static void whoever_looks_changes_nothing(void **state)
 {
     (void)state;
@@ -195,6 +255,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_read_that_fails_costs_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(damage_is_not_made_worse_by_looking, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_refused_batch_leaves_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_start_without_room_is_no_start, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_start_broken_off_is_begun_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(whoever_looks_changes_nothing, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,6 +152,21 @@ static void a_ledger_rotten_at_its_beginning(void **state)
     records(m, 2);
 }
 
+/* Where there was no room for a first byte: that is a site that never began, not one that forgot what it promised. */
+static void a_folder_that_a_full_disk_left(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mkdir(in_run(&m[i], ""), 0700), 0);
+        FILE *f = fopen(in_run(&m[i], "ledger"), "w");
+        assert_non_null(f);
+        assert_int_equal(fclose(f), 0);
+        assert_ok(open_member(&m[i]));
+    }
+    have_leader(m);
+    records(m, 1);
+}
+
 /* A file of another run among them is whole by itself, but not what this one began with. */
 static void initial_values_that_do_not_belong_together(void **state)
 {
@@ -177,6 +192,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_checkpoint_before_the_first_record, make, drop),
         cmocka_unit_test_setup_teardown(a_ledger_rotten_at_its_beginning, make, drop),
+        cmocka_unit_test_setup_teardown(a_folder_that_a_full_disk_left, make, drop),
         cmocka_unit_test_setup_teardown(initial_values_that_do_not_belong_together, make, drop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

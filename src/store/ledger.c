@@ -11,7 +11,10 @@
  * the promised length, something acknowledged is lost: the site must not vote before the others have told it.
  *
  * Opening changes nothing: what does not count is cut off by the next append, so that whoever only looks leaves the file
- * as it is. A read that fails is an error and says nothing about what is there. */
+ * as it is. A read that fails is an error and says nothing about what is there.
+ *
+ * A new site's `mark` appears last and whole, by a rename: where there is none and the ledger is no longer than its first
+ * batch, a start was broken off, and nothing was ever promised. */
 #include "store/ledger.h"
 #include "base/bytes.h"
 #include "base/hash.h"
@@ -46,15 +49,15 @@ static neb_status entry_head(uint64_t at, uint8_t kind, uint64_t index, const ui
     return sum16(key, sizeof key, p, n, out + 13);
 }
 
-static neb_status write_slot(struct neb_ledger *l)
+static neb_status write_slot(struct neb_ledger *l, const char *file)
 {
     uint8_t b[SLOT];
     neb__put64(b, l->sequence + 1);
     neb__put64(b + 8, l->length);
     NEB_TRY(sum16(b, 16, NULL, 0, b + 16));
-    NEB_TRY(l->disk->ops->write(l->disk->ctx, "mark", (l->sequence + 1) % 2 * SLOT_GAP, b, SLOT));
+    NEB_TRY(l->disk->ops->write(l->disk->ctx, file, (l->sequence + 1) % 2 * SLOT_GAP, b, SLOT));
     if (NEB_MUTANT(skip_fsync)) return l->sequence++, NEB_OK;
-    NEB_TRY(l->disk->ops->sync(l->disk->ctx, "mark"));
+    NEB_TRY(l->disk->ops->sync(l->disk->ctx, file));
     l->sequence++;
     return NEB_OK;
 }
@@ -105,7 +108,7 @@ static neb_status cut_tail(struct neb_ledger *l)
     return s;
 }
 
-neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch)
+static neb_status append_batch(struct neb_ledger *l, const struct neb_ledger_batch *batch, const char *slots)
 {
     if (l->broken) return neb__fail(NEB_ERR_IO, "the ledger failed before; restart to verify it");
     struct neb_buf b;
@@ -123,7 +126,7 @@ neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batc
     uint64_t was = l->length;
     if (s == NEB_OK) {
         l->length += b.len;
-        s = write_slot(l);
+        s = write_slot(l, slots);
         if (s != NEB_OK) l->length = was, l->broken = s != NEB_ERR_NOSPACE;
     }
     if (s != NEB_OK) l->tail = true; /* a shorter batch there must not bring back what this one left */
@@ -131,15 +134,36 @@ neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batc
     return s == NEB_ERR_NOSPACE && !l->broken ? s : s == NEB_OK ? s : NEB_ERR_IO;
 }
 
-neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length)
+neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch)
+{
+    return append_batch(l, batch, "mark");
+}
+
+/* Whether these files are more than a start that was broken off. */
+static neb_status look(const struct neb_disk *disk, size_t first_batch)
 {
     uint64_t size;
+    neb_status s = disk->ops->size(disk->ctx, "mark", &size);
+    if (s == NEB_ERR_NOTFOUND) {
+        NEB_TRY(size_of(disk, "ledger", &size));
+        s = size > first_batch ? NEB_OK : NEB_ERR_NOTFOUND;
+    }
+    if (s == NEB_ERR_NOTFOUND) return NEB_OK;
+    return s != NEB_OK ? s : neb__quiet(NEB_ERR_EXISTS, "this folder already holds a run's ledger");
+}
+
+neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length)
+{
     struct neb_ledger l = {.disk = disk};
-    if (disk->ops->size(disk->ctx, "ledger", &size) == NEB_OK)
-        return neb__fail(NEB_ERR_EXISTS, "this folder already holds a run's ledger");
-    NEB_TRY(neb__ledger_append(
-        &l, &(struct neb_ledger_batch){.first = 1, .mark = mark, .mark_length = mark_length}));
-    return disk->ops->sync_dir(disk->ctx);
+    NEB_TRY(look(disk, HEAD + mark_length));
+    NEB_TRY(disk->ops->remove(disk->ctx, "ledger"));
+    neb_status s = append_batch(
+        &l, &(struct neb_ledger_batch){.first = 1, .mark = mark, .mark_length = mark_length}, "tmp-mark");
+    if (s == NEB_OK) s = disk->ops->rename(disk->ctx, "tmp-mark", "mark");
+    if (s == NEB_OK) s = disk->ops->sync_dir(disk->ctx);
+    static const char *const made[] = {"tmp-mark", "mark", "ledger"};
+    for (int i = 0; s != NEB_OK && i < 3; i++) (void)disk->ops->remove(disk->ctx, made[i]);
+    return s;
 }
 
 void neb__ledger_found_free(struct neb_ledger_found *f)

@@ -32,7 +32,9 @@ struct neb_ledger_batch {
     size_t mark_length;
 };
 
-/* Makes the files of a new site. NEB_ERR_EXISTS when there are some. */
+/* Makes the files of a new site, also over those of a start that was broken off.
+ *   NEB_ERR_EXISTS              the site has begun (quiet)
+ *   NEB_ERR_NOSPACE, NEB_ERR_IO no files are left; it may be tried again */
 neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length);
 /* Changes nothing. A damaged ledger is a result; NEB_ERR_IO: it could not be read, whatever is in it. NEB_ERR_NOMEM */
 neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,

@@ -329,15 +329,12 @@ static neb_status open_disk(neb_session *s)
     snprintf(dir, sizeof dir, "%s/run", s->site->dir);
     NEB_TRY(neb__file_make_dir(dir, 0700));
     NEB_TRY(neb__disk_open(dir, &s->disk));
-    uint64_t size;
-    if (s->disk.ops->size(s->disk.ctx, "ledger", &size) == NEB_ERR_NOTFOUND) {
-        struct neb_buf mark;
-        neb__buf_init(&mark, NEB_MARK_MAX);
-        neb_status st = neb__round_first_mark(&mark);
-        if (st == NEB_OK) st = neb__ledger_create(&s->disk, mark.data, mark.len);
-        neb__buf_free(&mark);
-        NEB_TRY(st);
-    }
+    struct neb_buf mark;
+    neb__buf_init(&mark, NEB_MARK_MAX);
+    neb_status st = neb__round_first_mark(&mark);
+    if (st == NEB_OK) st = neb__ledger_create(&s->disk, mark.data, mark.len);
+    neb__buf_free(&mark);
+    if (st != NEB_OK && st != NEB_ERR_EXISTS) return st;
     return neb__payloads_open(&s->disk, (uint64_t)s->config.ledger_quota, &s->payloads);
 }
 
