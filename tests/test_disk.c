@@ -217,6 +217,63 @@ static void a_start_broken_off_is_begun_again(void **state)
     }
 }
 
+static void count_names(void *arg, const char *name)
+{
+    (void)name;
+    ++*(int *)arg;
+}
+
+static int unfinished(const struct neb_disk *d)
+{
+    int n = 0;
+    assert_ok(d->ops->list(d->ctx, "tmp-", count_names, &n));
+    return n;
+}
+
+/* A file that does not fit gives back the room it had taken: the log needs it. */
+static void what_does_not_fit_takes_no_room(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    struct neb_payloads p;
+    struct neb_hash h;
+    static uint8_t bytes[5000];
+    assert_ok(neb__disk_open(dir, &d));
+    assert_ok(neb__payloads_open(&d, 0, &p));
+    assert_ok(neb__hash(bytes, sizeof bytes, &h));
+    struct neb_disk_ops ops = *d.ops;
+    real_write = ops.write;
+    ops.write = some_writes;
+    d.ops = &ops;
+    writes_left = 0;
+    assert_status(neb__payload_save(&p, &h, bytes, sizeof bytes), NEB_ERR_NOSPACE);
+    assert_int_equal(unfinished(&d), 0);
+    for (int n = 0; n < 2; n++) {
+        writes_left = n;
+        assert_status(neb__blob_save(&d, "cell-0-0", bytes, sizeof bytes, true), NEB_ERR_NOSPACE);
+        assert_int_equal(unfinished(&d), 0);
+    }
+    assert_int_equal(p.bytes, 0);
+    ops.write = real_write;
+    assert_ok(neb__payload_save(&p, &h, bytes, sizeof bytes));
+    neb__disk_close(&d);
+}
+
+static void what_a_killed_process_left_is_removed(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    struct neb_payloads p;
+    assert_ok(neb__disk_open(dir, &d));
+    static const char *const left[] = {"tmp-p-1", "tmp-cell-0-1", "tmp-genesis", "tmp-mark"};
+    for (int i = 0; i < 4; i++) assert_ok(d.ops->write(d.ctx, left[i], 0, "half", 4));
+    assert_ok(d.ops->write(d.ctx, "temperature", 0, "mine", 4));
+    assert_ok(neb__payloads_open(&d, 0, &p));
+    assert_int_equal(unfinished(&d), 0);
+    assert_int_equal(size_of(&d, "temperature"), 4);
+    neb__disk_close(&d);
+}
+
 static void whoever_looks_changes_nothing(void **state)
 {
     (void)state;
@@ -257,6 +314,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_refused_batch_leaves_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_start_without_room_is_no_start, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_start_broken_off_is_begun_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_does_not_fit_takes_no_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_a_killed_process_left_is_removed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(whoever_looks_changes_nothing, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* disk.c: a real folder behind the disk operations, and whole files with a checksum.
  *
- * A blob file is its content followed by SHA-256 of it. It is written under another name, synced, renamed over the old
- * one, and the folder is synced: after a power cut there is the old file or the new one. */
+ * A blob file is its content followed by SHA-256 of it. It is written as `tmp-NAME`, synced, renamed over the old one, and the
+ * folder is synced: after a power cut there is the old file or the new one. A `tmp-NAME` that is not finished is removed at
+ * once, or, after a kill, by the next start. */
 #include "store/disk.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -261,21 +262,60 @@ static neb_status hash_pieces(const struct neb_piece *pieces, int count, struct 
     return s != NEB_OK ? s : f;
 }
 
+static neb_status write_pieces(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+                               int count, bool keep)
+{
+    uint64_t at = 0;
+    for (int i = 0; i < count; at += pieces[i++].n)
+        NEB_TRY(d->ops->write(d->ctx, name, at, pieces[i].data, pieces[i].n));
+    return keep ? d->ops->sync(d->ctx, name) : NEB_OK;
+}
+
+neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+                             int count, bool keep)
+{
+    char tmp[300];
+    snprintf(tmp, sizeof tmp, "tmp-%s", name);
+    (void)d->ops->remove(d->ctx, tmp);
+    neb_status s = write_pieces(d, tmp, pieces, count, keep);
+    if (s == NEB_OK) s = d->ops->rename(d->ctx, tmp, name);
+    if (s != NEB_OK) { /* the room it took is the log's */
+        (void)d->ops->remove(d->ctx, tmp);
+        return s;
+    }
+    return keep ? d->ops->sync_dir(d->ctx) : NEB_OK;
+}
+
+struct first_name {
+    char name[256];
+};
+
+static void note_first(void *arg, const char *name)
+{
+    struct first_name *f = arg;
+    if (!f->name[0]) snprintf(f->name, sizeof f->name, "%s", name);
+}
+
+void neb__disk_sweep(const struct neb_disk *d)
+{
+    for (neb_status s = NEB_OK; s == NEB_OK;) { /* one a turn: no file is removed while names are listed */
+        struct first_name f = {""};
+        s = d->ops->list(d->ctx, "tmp-", note_first, &f);
+        if (!f.name[0]) return;
+        if (s == NEB_OK) s = d->ops->remove(d->ctx, f.name);
+    }
+}
+
 neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
                           int count, bool keep)
 {
-    char tmp[300];
+    struct neb_piece all[8];
     struct neb_hash h;
-    uint64_t at = 0;
-    snprintf(tmp, sizeof tmp, "tmp-%s", name);
+    if (count < 0 || count > 7) return neb__fail(NEB_ERR_INVALID, "a file of %d pieces", count);
     NEB_TRY(hash_pieces(pieces, count, &h));
-    (void)d->ops->remove(d->ctx, tmp);
-    for (int i = 0; i < count; at += pieces[i++].n)
-        NEB_TRY(d->ops->write(d->ctx, tmp, at, pieces[i].data, pieces[i].n));
-    NEB_TRY(d->ops->write(d->ctx, tmp, at, h.b, NEB_HASH_SIZE));
-    if (keep) NEB_TRY(d->ops->sync(d->ctx, tmp));
-    NEB_TRY(d->ops->rename(d->ctx, tmp, name));
-    return keep ? d->ops->sync_dir(d->ctx) : NEB_OK;
+    memcpy(all, pieces, (size_t)count * sizeof *all);
+    all[count] = (struct neb_piece){h.b, NEB_HASH_SIZE};
+    return neb__disk_replace(d, name, all, count + 1, keep);
 }
 
 neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep)

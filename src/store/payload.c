@@ -47,6 +47,7 @@ neb_status neb__payloads_open(const struct neb_disk *disk, uint64_t quota, struc
 {
     struct neb_payloads p = {disk, 0, quota};
     struct listing l = {.count = &p};
+    neb__disk_sweep(disk);
     /* A name may have been made by a process that was killed before it was durable. */
     NEB_TRY(disk->ops->sync_dir(disk->ctx));
     NEB_TRY(disk->ops->list(disk->ctx, "p-", one_file, &l));
@@ -79,20 +80,14 @@ neb_status neb__payload_save(struct neb_payloads *p, const struct neb_hash *name
 
 neb_status neb__payload_keep(struct neb_payloads *p, const struct neb_hash *name, const void *bytes, size_t n)
 {
-    char file[80], tmp[90];
-    const struct neb_disk *d = p->disk;
+    char file[80];
     if (p->quota && p->bytes + n > p->quota)
         return neb__fail(NEB_ERR_NOSPACE,
                          "payloads would exceed their quota of %" PRIu64 " bytes: raise ledger_quota, "
                          "or wait until all sites have applied the older rounds",
                          p->quota);
     name_of(name, file);
-    snprintf(tmp, sizeof tmp, "tmp-%s", file);
-    (void)d->ops->remove(d->ctx, tmp);
-    NEB_TRY(d->ops->write(d->ctx, tmp, 0, bytes, n));
-    NEB_TRY(d->ops->sync(d->ctx, tmp));
-    NEB_TRY(d->ops->rename(d->ctx, tmp, file));
-    NEB_TRY(d->ops->sync_dir(d->ctx));
+    NEB_TRY(neb__disk_replace(p->disk, file, &(struct neb_piece){bytes, n}, 1, true));
     p->bytes += n;
     return NEB_OK;
 }

@@ -10,7 +10,7 @@ struct neb_payloads {
     uint64_t bytes, quota; /* quota 0: none */
 };
 
-/* Adds up what is there. */
+/* Adds up what is there, and removes what a killed process left half written: the folder is this process's alone. */
 neb_status neb__payloads_open(const struct neb_disk *disk, uint64_t quota, struct neb_payloads *out);
 /* Durable when it returns. NEB_ERR_CORRUPT: the bytes are not what the name says; NEB_ERR_NOSPACE: disk or quota. */
 neb_status neb__payload_save(struct neb_payloads *p, const struct neb_hash *name, const void *bytes,
