@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <nebula/log.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -442,6 +443,72 @@ static void metrics_are_stored_and_read(void **state)
     check_log_restore();
 }
 
+static void count_warnings(void *arg, neb_log_level level, const char *line)
+{
+    (void)line;
+    *(int *)arg += level >= NEB_LOG_WARN;
+}
+
+/* Files may grow to `most`: what a full disk does to one of them. */
+static void set_limit(rlim_t most)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+/* One warning for each of the two files, however long it lasts; with room again both go on, and can be read. */
+static void a_full_disk_costs_metrics_and_one_warning(void **state)
+{
+    (void)state;
+    const char *where = in("narrow");
+    pid_t child = fork();
+    if (!child) {
+        struct neb_metrics *m;
+        int warnings = 0;
+        signal(SIGXFSZ, SIG_IGN);
+        neb_log_set_sink(count_warnings, &warnings);
+        int bad = neb__metrics_open(where, -1, &m) != NEB_OK;
+        set_limit(50000);
+        for (int64_t i = 0; !bad && i < 30000; i++) neb__metrics_put(m, i, "loss", 1);
+        if (!bad) neb__metrics_flush(m);
+        bad |= warnings < 1 || warnings > 2;
+        set_limit(RLIM_INFINITY);
+        for (int64_t i = 0; !bad && i < 1000; i++) neb__metrics_put(m, 50000 + i, "late", 1);
+        bad |= neb__metrics_flush(m) != NEB_OK || neb__metrics_close(m) != NEB_OK;
+        bad |= warnings > 2;
+        if (bad) printf("%d warnings\n", warnings);
+        fflush(stdout);
+        _exit(bad);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    int records = count_records(where);
+    assert_true(records > 1000 && records < 30000);
+}
+
+static void a_run_without_metrics(void **state)
+{
+    (void)state;
+    int warnings = 0;
+    double sum[2];
+    assert_ok(neb__file_make_dir(in("spoiled"), 0755));
+    overwrite(in("spoiled/metrics.sqlite"), (const uint8_t *)"not a database, whatever its name says", 38);
+    neb_log_set_sink(count_warnings, &warnings);
+    struct neb_metrics *m = neb__metrics_begin(in("spoiled"), 7);
+    neb_log_set_sink(NULL, NULL);
+    assert_null(m);
+    assert_int_equal(warnings, 1);
+    assert_ok(neb__metrics_put(m, 1, "loss", 2));
+    assert_ok(neb__metrics_note(m, "job", "x"));
+    assert_ok(neb__metrics_event(m, 1, "start", "x"));
+    assert_ok(neb__metrics_flush(m));
+    assert_status(neb__metrics_each(m, "loss", collect, sum), NEB_ERR_NOTFOUND);
+    assert_ok(neb__metrics_close(m));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +521,8 @@ int main(void)
         cmocka_unit_test(kill_at_any_moment),
         cmocka_unit_test(background_writer_keeps_up),
         cmocka_unit_test(metrics_are_stored_and_read),
+        cmocka_unit_test(a_full_disk_costs_metrics_and_one_warning),
+        cmocka_unit_test(a_run_without_metrics),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

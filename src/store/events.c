@@ -4,7 +4,8 @@
  *     Event: 1 wall_time double | 2 step int64 | 3 file_version string | 5 summary | 7 session_log
  *     Summary: repeated 1 Value;  Value: 1 tag string | 2 simple_value float;  SessionLog: 1 status (1 = START)
  *
- * The few fields needed are written by hand: a varint, a length-delimited field and two fixed-size ones. */
+ * The few fields needed are written by hand: a varint, a length-delimited field and two fixed-size ones. What a flush cannot
+ * write is dropped, and the file is cut back to its last whole record: it can be read on from there when there is room again. */
 #include "store/events.h"
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -15,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -24,6 +26,7 @@ enum { MAX_HELD = 1 << 20, FLUSH_AT = 1 << 15, MAX_TAG = 4096 };
 
 struct neb_events {
     int fd;
+    uint64_t written; /* whole records in the file */
     char path[PATH_MAX];
     struct neb_buf held;
 };
@@ -114,7 +117,7 @@ neb_status neb__events_open(const char *dir, int64_t resumed_at, struct neb_even
             s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
         else if ((e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0 &&
                  errno != EEXIST)
-            s = neb__fail(NEB_ERR_IO, "cannot create %s: %s", e->path, strerror(errno));
+            s = neb__quiet(NEB_ERR_IO, "cannot create %s: %s", e->path, strerror(errno));
     }
     if (s == NEB_OK) s = put_start(e, resumed_at);
     if (s == NEB_OK) s = neb__events_flush(e);
@@ -146,15 +149,23 @@ neb_status neb__events_scalar(struct neb_events *e, int64_t step, double wall_ti
 
 neb_status neb__events_flush(struct neb_events *e)
 {
-    while (e->held.len) {
-        ssize_t k = write(e->fd, e->held.data, e->held.len);
+    size_t at = 0;
+    while (at < e->held.len) {
+        ssize_t k = pwrite(e->fd, e->held.data + at, e->held.len - at, (off_t)(e->written + at));
         if (k < 0 && errno == EINTR) continue;
-        if (k <= 0)
-            return neb__fail(errno == ENOSPC || errno == EDQUOT ? NEB_ERR_NOSPACE : NEB_ERR_IO,
-                             "cannot write %s: %s", e->path, strerror(errno));
-        neb__buf_consume(&e->held, (size_t)k);
+        if (k <= 0) break;
+        at += (size_t)k;
     }
-    return NEB_OK;
+    int error = errno;
+    bool whole = at == e->held.len;
+    neb__buf_clear(&e->held);
+    if (whole) {
+        e->written += at;
+        return NEB_OK;
+    }
+    if (ftruncate(e->fd, (off_t)e->written)) error = errno;
+    return neb__quiet(error == ENOSPC || error == EDQUOT || error == EFBIG ? NEB_ERR_NOSPACE : NEB_ERR_IO,
+                      "cannot write %s: %s", e->path, strerror(error));
 }
 
 neb_status neb__events_close(struct neb_events *e)

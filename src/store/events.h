@@ -13,6 +13,7 @@ neb_status neb__events_open(const char *dir, int64_t resumed_at, struct neb_even
 /* One number under a tag ("loss", "wan/bytes"). Buffered. */
 neb_status neb__events_scalar(struct neb_events *e, int64_t step, double wall_time, const char *tag,
                               double value);
+/* Quiet, as all of these: whoever keeps the metrics warns. NEB_ERR_NOSPACE, NEB_ERR_IO: what was held is dropped. */
 neb_status neb__events_flush(struct neb_events *e);
 neb_status neb__events_close(struct neb_events *e); /* NULL is fine */
 

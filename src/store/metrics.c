@@ -26,7 +26,7 @@ struct neb_metrics {
     struct neb_events *events;
     int64_t run;
     int open_values;
-    bool warned;
+    bool warned, warned_events;
 };
 
 static const char schema[] =
@@ -53,6 +53,14 @@ static neb_status failed(struct neb_metrics *m)
     if (!m->warned) neb__warn("metrics are not stored: %s; training goes on", why);
     m->warned = true;
     return neb__quiet(s, "metrics database: %s", why);
+}
+
+static neb_status events_failed(struct neb_metrics *m, neb_status s)
+{
+    if (s != NEB_OK && !m->warned_events)
+        neb__warn("metrics for TensorBoard are not stored: %s; training goes on", neb_last_error());
+    m->warned_events |= s != NEB_OK;
+    return s;
 }
 
 static double now(void)
@@ -95,14 +103,29 @@ neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_met
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
     struct neb_metrics *m = NEB_NEW(struct neb_metrics);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
+    m->warned = true; /* the caller does it */
     neb_status s = start(m, path, resumed_at);
     if (s == NEB_OK) s = neb__events_open(dir, resumed_at, &m->events);
     if (s != NEB_OK) {
+        char why[200];
+        snprintf(why, sizeof why, "%s", neb_last_error());
         neb__metrics_close(m);
-        return s;
+        return neb__quiet(s, "%s", why);
     }
+    m->warned = false;
     *out = m;
     return NEB_OK;
+}
+
+struct neb_metrics *neb__metrics_begin(const char *dir, int64_t resumed_at)
+{
+    struct neb_metrics *m;
+    if (neb__metrics_open(dir, resumed_at, &m) == NEB_OK) return m;
+    neb__warn("no metrics of this run are stored in %s: %s; training goes on. Move the file away and start "
+              "again to "
+              "have them",
+              dir, neb_last_error());
+    return NULL;
 }
 
 static neb_status step_once(struct neb_metrics *m, sqlite3_stmt *q)
@@ -140,8 +163,10 @@ static neb_status commit(struct neb_metrics *m)
 
 neb_status neb__metrics_put(struct neb_metrics *m, int64_t step, const char *name, double value)
 {
+    if (!m) return NEB_OK;
     double t = now();
-    neb_status a = insert(m, step, name, t, value), b = neb__events_scalar(m->events, step, t, name, value);
+    neb_status a = insert(m, step, name, t, value);
+    neb_status b = events_failed(m, neb__events_scalar(m->events, step, t, name, value));
     if (m->open_values >= COMMIT_EVERY) {
         neb_status c = commit(m);
         if (a == NEB_OK) a = c;
@@ -151,6 +176,7 @@ neb_status neb__metrics_put(struct neb_metrics *m, int64_t step, const char *nam
 
 neb_status neb__metrics_note(struct neb_metrics *m, const char *key, const char *text)
 {
+    if (!m) return NEB_OK;
     char *sql =
         sqlite3_mprintf("INSERT OR REPLACE INTO note VALUES (%lld, %Q, %Q)", (long long)m->run, key, text);
     if (!sql) return neb__fail(NEB_ERR_NOMEM, "no memory for a note");
@@ -161,6 +187,7 @@ neb_status neb__metrics_note(struct neb_metrics *m, const char *key, const char 
 
 neb_status neb__metrics_event(struct neb_metrics *m, int64_t step, const char *kind, const char *text)
 {
+    if (!m) return NEB_OK;
     char *sql =
         sqlite3_mprintf("INSERT INTO event (run, step, time, kind, text) VALUES (%lld, %lld, %f, %Q, %Q)",
                         (long long)m->run, (long long)step, now(), kind, text);
@@ -172,14 +199,16 @@ neb_status neb__metrics_event(struct neb_metrics *m, int64_t step, const char *k
 
 neb_status neb__metrics_flush(struct neb_metrics *m)
 {
-    neb_status a = commit(m), b = neb__events_flush(m->events);
+    if (!m) return NEB_OK;
+    neb_status a = commit(m), b = events_failed(m, neb__events_flush(m->events));
     return a != NEB_OK ? a : b;
 }
 
 neb_status neb__metrics_close(struct neb_metrics *m)
 {
     if (!m) return NEB_OK;
-    neb_status a = m->db ? commit(m) : NEB_OK, b = m->events ? neb__events_close(m->events) : NEB_OK;
+    neb_status a = m->db ? commit(m) : NEB_OK,
+               b = m->events ? events_failed(m, neb__events_close(m->events)) : NEB_OK;
     sqlite3_finalize(m->put);
     sqlite3_finalize(m->name);
     sqlite3_close(m->db);
@@ -193,6 +222,7 @@ neb_status neb__metrics_each(struct neb_metrics *m, const char *name,
     static const char sql[] =
         "SELECT step, time, value FROM value JOIN metric ON id = metric WHERE name = ?1 ORDER BY step";
     sqlite3_stmt *q;
+    if (!m) return neb__quiet(NEB_ERR_NOTFOUND, "no values of '%s'", name);
     if (sqlite3_prepare_v2(m->db, sql, -1, &q, NULL) != SQLITE_OK) return failed(m);
     sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC);
     int r, rows = 0, go = 1;

@@ -1,7 +1,8 @@
 /* metrics.h: what a run measured, into SQLite (DIR/metrics.sqlite) and a TensorBoard event file beside it.
  *
  * Metrics never stop training: after the first failure one warning is logged and the calls answer its status; what
- * can still be written is. A successful open owes a close. One thread at a time.
+ * can still be written is. A run that could not open them has none: put, note, event, flush and each take NULL and do
+ * nothing. A successful open owes a close. One thread at a time.
  *
  *   run     (id, started, resumed_at)                             one row a start
  *   metric  (id, name)
@@ -19,8 +20,10 @@
 struct neb_metrics;
 
 /* resumed_at: the step that training goes on from, or -1.
- *   NEB_ERR_IO, NEB_ERR_CORRUPT (not a database), NEB_ERR_NOMEM */
+ *   NEB_ERR_IO, NEB_ERR_CORRUPT (not a database), NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
 neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_metrics **out);
+/* For a run: NULL, and one warning, when they cannot be opened. */
+struct neb_metrics *neb__metrics_begin(const char *dir, int64_t resumed_at);
 neb_status neb__metrics_put(struct neb_metrics *m, int64_t step, const char *name, double value);
 neb_status neb__metrics_note(struct neb_metrics *m, const char *key, const char *text);
 

@@ -270,7 +270,7 @@ void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, con
 {
     double dt = neb__seconds_since(m->sample_ns);
     struct neb_session_status s = {0};
-    if ((!now && dt < 1) || !m->metrics) return;
+    if ((!now && dt < 1) || !m->job) return;
     if (m->session) neb_session_get_status(m->session, &s);
     double rest = m->time[NEB_TIME_ENCODE] + m->time[NEB_TIME_RECOVER];
     m->time[NEB_TIME_WAIT] = m->waited + s.wait_s + p->data_wait;

@@ -71,7 +71,7 @@ static neb_status open_links(struct teacher *t)
         NEB_TRY(neb__session_check_roster(t->session, j, j->at));
         NEB_TRY(neb__session_tell_job(t->session, j, neb__tok_hash(t->data.tok)));
     }
-    NEB_TRY(neb__metrics_open(j->out, -1, &t->metrics));
+    t->metrics = neb__metrics_begin(j->out, -1);
     neb__meter_begin(&t->meter, j, t->metrics, t->session, 0);
     if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
     NEB_TRY(neb__half_start(t->half, t->session, 0, t->job->out));

@@ -194,7 +194,7 @@ static neb_status open_trainer(struct trainer *t)
     neb_status s = neb__resume_load(t->work, rounds(t), t->checkpoints, &t->progress);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
     if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
-    NEB_TRY(neb__metrics_open(t->job->out, s == NEB_OK ? t->progress.step : -1, &t->metrics));
+    t->metrics = neb__metrics_begin(t->job->out, s == NEB_OK ? t->progress.step : -1);
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
     if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
     if (t->half) {

@@ -1,0 +1,30 @@
+#!/bin/sh
+# A job whose own files are spoiled: a metrics database that is none. It goes on, and says what it does without.
+set -eu
+nebula=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+dir=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
+
+cat "$top/LICENSE" "$top"/docs/*.md > text
+cat > job.yaml <<'YAML'
+name: one
+task: causal
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: gpt2, hidden: 32, layers: 1, heads: 2}
+train: {steps: 20, tokens: 256, max_len: 64, lr: 2e-3, log_every: 20, threads: 1, save_every: 5, keep: 4}
+data:
+  - {file: text}
+YAML
+"$nebula" train job.yaml out=o > first.log 2>&1 || fail "train"
+
+# Metrics are no reason to stop.
+rm -f o/metrics.sqlite*
+echo "this is no database, whatever its name says" > o/metrics.sqlite
+"$nebula" train job.yaml out=o train.steps=40 > metrics.log 2>&1 || fail "a damaged metrics database stops training"
+test "$(grep -c 'no metrics of this run are stored in o' metrics.log)" = 1 || fail "one warning about the metrics"
+grep -q "one: 40 steps" metrics.log || fail "the run did not come to its end"
+rm -f o/metrics.sqlite*
+echo "spoiled files: ok"
