@@ -11,6 +11,7 @@
 #include "store/safetensors.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <nebula/log.h>
 #include <signal.h>
@@ -18,6 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -280,6 +283,39 @@ static void a_damaged_checkpoint_gives_way_to_the_last_good_one(void **state)
     neb__buf_free(&b);
 }
 
+/* Stands in for the system's: a disk that cannot give one page of one file. */
+static ino_t unreadable;
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+    struct stat st;
+    if (unreadable && !fstat(fd, &st) && st.st_ino == unreadable && at + (off_t)n > 4096) {
+        if (at >= 4096) return errno = EIO, -1;
+        n = (size_t)(4096 - at);
+    }
+    return syscall(SYS_pread64, fd, to, n, at);
+}
+
+static void an_unreadable_page_gives_way_to_the_last_good_one(void **state)
+{
+    (void)state;
+    const char *where = in("unreadable");
+    char path[400];
+    struct stat st;
+    assert_ok(neb__file_make_dir(where, 0755));
+    write_step(where, 1, 0);
+    write_step(where, 2, 0);
+    assert_ok(neb__ckpt_path(where, 2, path, sizeof path));
+    assert_int_equal(stat(path, &st), 0);
+    unreadable = st.st_ino;
+    check_log_quiet();
+    int64_t step = latest(where);
+    unreadable = 0;
+    check_log_restore();
+    assert_int_equal(step, 1);
+    assert_int_equal(latest(where), 2);
+}
+
 static void a_full_disk_leaves_the_last_good_one(void **state)
 {
     (void)state;
@@ -517,6 +553,7 @@ int main(void)
         cmocka_unit_test(hostile_headers_are_refused),
         cmocka_unit_test(the_last_ones_are_kept),
         cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_last_good_one),
+        cmocka_unit_test(an_unreadable_page_gives_way_to_the_last_good_one),
         cmocka_unit_test(a_full_disk_leaves_the_last_good_one),
         cmocka_unit_test(kill_at_any_moment),
         cmocka_unit_test(background_writer_keeps_up),

@@ -2,7 +2,8 @@
  *
  * A file is complete when it has its name: it is written under a temporary one, synced and renamed. Reading trusts
  * nothing: header, table and every section are checked against their CRC-32C before a pointer is given out, so a
- * torn or rotten file is found here and the one before it is used. */
+ * torn or rotten file is found here and the one before it is used. The file is read, not mapped: a page that the disk
+ * cannot give is an error of a read, where a mapping would be a signal that ends the process. */
 #include "store/checkpoint.h"
 #include "store/checkpoint_format.h"
 #include "store/outfile.h"
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -160,19 +160,19 @@ neb_status neb__ckpt_write(const char *dir, const struct neb_ckpt_id *id, const 
 
 struct neb_ckpt {
     struct neb_ckpt_id id;
-    uint8_t *map;
+    uint8_t *bytes;
     size_t length;
     uint32_t n;
 };
 
 static const uint8_t *entry_of(const struct neb_ckpt *c, uint32_t i)
 {
-    return c->map + NEB_CKPT_HEAD + (size_t)i * NEB_CKPT_ENTRY;
+    return c->bytes + NEB_CKPT_HEAD + (size_t)i * NEB_CKPT_ENTRY;
 }
 
 static neb_status check_head(struct neb_ckpt *c)
 {
-    const uint8_t *p = c->map;
+    const uint8_t *p = c->bytes;
     if (c->length < NEB_CKPT_HEAD || memcmp(p, NEB_CKPT_MAGIC, 8))
         return neb__quiet(NEB_ERR_CORRUPT, "not a checkpoint");
     if (neb__get32(p + 8) != NEB_CKPT_VERSION)
@@ -199,12 +199,24 @@ static neb_status check_section(const struct neb_ckpt *c, uint32_t i)
     uint64_t at = neb__get64(e + 64), size = neb__get64(e + 72);
     if (e[NEB_CKPT_NAME - 1] || at % NEB_CKPT_ALIGN || at > c->length || size > c->length - at)
         return neb__quiet(NEB_ERR_CORRUPT, "section %u lies outside the file", (unsigned)i);
-    if (neb__crc32c(0, c->map + at, size) != neb__get32(e + 80))
+    if (neb__crc32c(0, c->bytes + at, size) != neb__get32(e + 80))
         return neb__quiet(NEB_ERR_CORRUPT, "checksum of section '%s'", (const char *)e);
     return NEB_OK;
 }
 
-static neb_status map_file(const char *path, struct neb_ckpt *c)
+static neb_status read_all(int fd, uint8_t *to, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t r = pread(fd, to + at, n - at < (1u << 30) ? n - at : 1u << 30, (off_t)at);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) return neb__quiet(NEB_ERR_IO, "cannot read behind byte %zu: %s", at, strerror(errno));
+        if (!r) return neb__quiet(NEB_ERR_CORRUPT, "it ends too early");
+        at += (size_t)r;
+    }
+    return NEB_OK;
+}
+
+static neb_status read_file(const char *path, struct neb_ckpt *c)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
@@ -214,13 +226,12 @@ static neb_status map_file(const char *path, struct neb_ckpt *c)
         return neb__quiet(e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "%s", strerror(e));
     }
     c->length = st.st_size > 0 ? (size_t)st.st_size : 0;
-    void *map = c->length ? mmap(NULL, c->length, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    int e = errno;
+    neb_status s = c->length ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "empty");
+    if (s == NEB_OK && !(c->bytes = neb__aligned(c->length)))
+        s = neb__quiet(NEB_ERR_NOMEM, "no memory for %zu bytes", c->length);
+    if (s == NEB_OK) s = read_all(fd, c->bytes, c->length);
     close(fd);
-    if (!c->length) return neb__quiet(NEB_ERR_CORRUPT, "empty");
-    if (map == MAP_FAILED) return neb__quiet(NEB_ERR_IO, "%s", strerror(e));
-    c->map = map;
-    return NEB_OK;
+    return s;
 }
 
 /* Quiet: whoever asked decides whether a bad file is an error or a warning. */
@@ -228,7 +239,7 @@ static neb_status open_quietly(const char *path, struct neb_ckpt **out)
 {
     struct neb_ckpt *c = NEB_NEW(struct neb_ckpt);
     if (!c) return neb__quiet(NEB_ERR_NOMEM, "no memory");
-    neb_status s = map_file(path, c);
+    neb_status s = read_file(path, c);
     if (s == NEB_OK) s = check_head(c);
     for (uint32_t i = 0; s == NEB_OK && i < c->n; i++) s = check_section(c, i);
     if (s != NEB_OK) {
@@ -288,7 +299,7 @@ neb_status neb__ckpt_open_latest(const char *dir, const struct neb_hash *model, 
 void neb__ckpt_close(struct neb_ckpt *c)
 {
     if (!c) return;
-    if (c->map) munmap(c->map, c->length);
+    neb__free(c->bytes);
     neb__free(c);
 }
 
@@ -302,7 +313,7 @@ neb_status neb__ckpt_get(const struct neb_ckpt *c, const char *name, const void 
     for (uint32_t i = 0; i < c->n; i++) {
         const uint8_t *e = entry_of(c, i);
         if (strcmp((const char *)e, name)) continue;
-        *data = c->map + neb__get64(e + 64);
+        *data = c->bytes + neb__get64(e + 64);
         *size = neb__get64(e + 72);
         return NEB_OK;
     }
