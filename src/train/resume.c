@@ -148,7 +148,7 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
     return s;
 }
 
-neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n, double factor)
+neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n)
 {
     char path[512];
     struct neb_ckpt *c;
@@ -156,7 +156,7 @@ neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, in
     NEB_TRY(neb__ckpt_open(path, &c));
     const void *params;
     neb_status s = section(c, "params", (size_t)n * sizeof(float), &params);
-    for (int64_t i = 0; s == NEB_OK && i < n; i++) sum[i] += factor * (double)((const float *)params)[i];
+    for (int64_t i = 0; s == NEB_OK && i < n; i++) sum[i] += (double)((const float *)params)[i];
     neb__ckpt_close(c);
     return s;
 }

@@ -20,8 +20,8 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
 neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char *dir,
                             struct neb_progress *p);
 
-/* The parameters of the checkpoint of this step alone, added with a factor to `sum` (all values, in order). */
-neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n, double factor);
+/* The parameters of the checkpoint of this step alone, added to `sum` (all values, in order). On an error sum is untouched. */
+neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n);
 
 /* All parameters' values in the order they were added. */
 int64_t neb__resume_values(struct neb_work *w);
