@@ -8,6 +8,7 @@
 #include <string.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -108,4 +109,17 @@ neb_status neb__file_make_dir(const char *path, mode_t mode)
     struct stat st;
     if (stat(p, &st) || !S_ISDIR(st.st_mode)) return neb__fail(NEB_ERR_IO, "%s is not a folder", p);
     return NEB_OK;
+}
+
+neb_status neb__file_lock(const char *path, int *out)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) {
+        *out = fd;
+        return NEB_OK;
+    }
+    int e = errno;
+    if (fd >= 0) close(fd);
+    return neb__quiet(fd >= 0 && e == EWOULDBLOCK ? NEB_ERR_BUSY : NEB_ERR_IO, "cannot lock %s: %s", path,
+                      strerror(e));
 }

@@ -18,6 +18,10 @@ neb_status neb__file_read(const char *path, struct neb_buf *out);
 /* fsync of the folder that holds `path`, so that a rename or a new name is durable. */
 neb_status neb__file_sync_parent(const char *path);
 
+/* Locks the file, which is made where there is none, until *out is closed or the process ends, however it ends. Quiet.
+ *   NEB_ERR_BUSY: another has it; NEB_ERR_IO: this file system locks nothing, or lets nothing be written */
+neb_status neb__file_lock(const char *path, int *out);
+
 /* mkdir -p. */
 neb_status neb__file_make_dir(const char *path, mode_t mode);
 

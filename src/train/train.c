@@ -18,10 +18,12 @@
 
 #include <nebula/nebula.h>
 
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     MAX_SKIPPED = 20,
@@ -501,10 +503,28 @@ static void catch_signals(void)
     signal(SIGTERM, on_signal);
 }
 
-neb_status neb__train(const struct neb_job *job)
+/* OUT is one process's: two would remove each other's checkpoints. *lock -1: the file system locks nothing. */
+static neb_status take_out(const struct neb_job *job, int *lock)
+{
+    char path[PATH_MAX];
+    *lock = -1;
+    NEB_TRY(neb__file_make_dir(job->out, 0755));
+    if (snprintf(path, sizeof path, "%s/lock", job->out) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", job->out);
+    neb_status s = neb__file_lock(path, lock);
+    if (s == NEB_ERR_BUSY)
+        return neb__fail(
+            s,
+            "another process trains in %s (it holds %s): wait for it or stop it, or give this one "
+            "another folder with out=FOLDER",
+            job->out, path);
+    if (s != NEB_OK) neb__warn("%s: nothing keeps a second process out of this folder", neb_last_error());
+    return NEB_OK;
+}
+
+static neb_status train(const struct neb_job *job)
 {
     struct trainer t = {.job = job};
-    NEB_TRY(neb__file_make_dir(job->out, 0755));
     if (job->at >= 0 && job->site[job->at].does == NEB_ROLE_TEACHER) {
         catch_signals();
         neb_status s = neb__teach(job, &asked_to_stop, &t.met_links);
@@ -527,5 +547,14 @@ neb_status neb__train(const struct neb_job *job)
         if (s == NEB_OK) sample(&t, "done", true);
     }
     close_trainer(&t);
+    return s;
+}
+
+neb_status neb__train(const struct neb_job *job)
+{
+    int lock;
+    NEB_TRY(take_out(job, &lock));
+    neb_status s = train(job);
+    if (lock >= 0) close(lock);
     return s;
 }
