@@ -7,9 +7,13 @@
 #include "store/ledger.h"
 #include "store/payload.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static char dir[256];
 
@@ -306,6 +310,35 @@ static void whoever_looks_changes_nothing(void **state)
     assert_int_equal(stat(lock, &st), -1);
 }
 
+/* Stands in for the system's: a file system that locks nothing. */
+static bool no_locks;
+
+int flock(int fd, int how)
+{
+    if (no_locks) return errno = ENOLCK, -1;
+    return (int)syscall(SYS_flock, fd, how);
+}
+
+static void a_lock_that_fails_is_no_other_process(void **state)
+{
+    (void)state;
+    struct neb_disk d;
+    char path[300];
+    int one, two;
+    snprintf(path, sizeof path, "%s/lock", dir);
+    no_locks = true;
+    neb_status disk = neb__disk_open(dir, &d), file = neb__file_lock(path, &one);
+    no_locks = false;
+    assert_int_equal(disk, NEB_ERR_IO);
+    assert_int_equal(file, NEB_ERR_IO);
+    assert_ok(neb__file_lock(path, &one));
+    assert_status(neb__file_lock(path, &two), NEB_ERR_BUSY);
+    assert_status(neb__disk_open(dir, &d), NEB_ERR_BUSY);
+    close(one);
+    assert_ok(neb__disk_open(dir, &d));
+    neb__disk_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +350,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_does_not_fit_takes_no_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_a_killed_process_left_is_removed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(whoever_looks_changes_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_lock_that_fails_is_no_other_process, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

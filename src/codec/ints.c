@@ -62,7 +62,9 @@ neb_status neb__ints_encode(const uint32_t *v, size_t n, struct neb_buf *out)
 static bool decode_block(struct neb_reader *r, struct neb__model *model, size_t n, uint32_t *v)
 {
     size_t words = neb__read32(r), size = neb__read32(r);
-    struct neb__ransr rans = {neb__read32(r), neb__read(r, 2 * words), words, false};
+    uint32_t start = neb__read32(r); /* one read a statement: a list's order is the compiler's */
+    const uint8_t *coded = neb__read(r, 2 * words);
+    struct neb__ransr rans = {start, coded, words, false};
     struct neb__bitr bits = {neb__read(r, size), size, 0, 0, false};
     if (r->bad || words > n || rans.state < NEB__RANS_START || !neb__model_read(&bits, model)) return false;
     for (size_t i = 0; i < n; i++) {

@@ -394,8 +394,10 @@ bool neb__sparse_decode(const struct neb_rung *rung, const uint8_t *bytes, size_
     struct neb_reader head = {bytes, len, false};
     size_t words = neb__read16(&head);
     int flags = neb__read8(&head);
+    uint32_t start = neb__read32(&head); /* one read a statement: a list's order is the compiler's */
+    const uint8_t *coded = neb__read(&head, 2 * words);
     struct reader r;
-    r.rans = (struct neb__ransr){neb__read32(&head), neb__read(&head, 2 * words), words, false};
+    r.rans = (struct neb__ransr){start, coded, words, false};
     if (head.bad || flags > 1 || r.rans.state < NEB__RANS_START) return false;
     r.bits = (struct neb__bitr){head.p, head.left, 0, 0, false};
     if (!neb__model_read(&r.bits, &r.gap) || !neb__model_read(&r.bits, &r.magnitude) ||

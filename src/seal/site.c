@@ -83,6 +83,11 @@ static neb_status take_lock(const char *dir, int *out)
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) return neb__fail(NEB_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB)) {
+        int e = errno;
+        if (e != EWOULDBLOCK) {
+            close(fd);
+            return neb__fail(NEB_ERR_IO, "cannot lock %s: %s", path, strerror(e));
+        }
         ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
         if (n > 0) holder[strcspn(holder, "\n")] = 0;
         close(fd);
