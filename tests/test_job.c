@@ -66,6 +66,9 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"name: &x a\ntask: *x\n", "anchors are not allowed"},
         {"[[[[[[[[[[[[1]]]]]]]]]]]]\n", "nested more than 8 deep"},
         {"just words\n", "'key: value' lines"},
+        {"task: causal\nmodel:\n  family: gpt2\n  head: none\n", ":4: task causal needs model.head: tokens"},
+        {"task: causal\nmodel: {kind: encoder}\n", ":2: task causal needs a model of kind decoder"},
+        {"task: rtd\ngenerator: {family: gpt2}\n", ":2: task rtd needs a generator of kind encoder"},
         {"train:\n  max_len: 9000\n", "exceeds train.tokens"},
         {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay or tutor"},
         {"sites:\n  - {name: a, role: boss}\n", ":2: site 'a': role 'boss' is not"},
@@ -93,6 +96,40 @@ static void wrong_jobs_say_where_and_what(void **state)
     char *words[] = {(char *)"train.stepz=7"};
     assert_status(read_job(good, words, 1, &j), NEB_ERR_CONFIG);
     assert_non_null(strstr(neb_last_error(), "unknown key 'train.stepz'; did you mean 'steps'?"));
+    check_log_restore();
+}
+
+/* Every task with every family: what fits is taken, with the head that the task needs; all else is refused by its line. */
+static void task_and_model_must_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *task, *head, *families[4], *needs;
+    } tasks[] = {
+        {"mlm", "tokens", {"bert", "xlm-r", "electra"}, "kind encoder (family bert, xlm-r, electra)"},
+        {"causal", "tokens", {"gpt2", "llama"}, "kind decoder (family gpt2, llama)"},
+        {"rtd", "rtd", {"bert", "xlm-r", "electra"}, "kind encoder (family"},
+        {"translate", "tokens", {"transformer", "marian", "bart"}, "kind encoder-decoder (family"},
+    };
+    static const char *const families[] = {"bert",  "xlm-r",       "electra", "gpt2",
+                                           "llama", "transformer", "marian",  "bart"};
+    check_log_quiet();
+    for (size_t t = 0; t < 4; t++)
+        for (size_t f = 0; f < 8; f++) {
+            char text[100];
+            struct neb_job j;
+            bool fits = false;
+            for (int i = 0; i < 4 && tasks[t].families[i]; i++)
+                fits |= !strcmp(tasks[t].families[i], families[f]);
+            snprintf(text, sizeof text, "task: %s\nmodel:\n  family: %s\n", tasks[t].task, families[f]);
+            neb_status s = read_job(text, NULL, 0, &j);
+            if (s != (fits ? NEB_OK : NEB_ERR_CONFIG)) fail_msg("%s with %s", tasks[t].task, families[f]);
+            if (!fits && (!strstr(neb_last_error(), tasks[t].needs) || !strstr(neb_last_error(), ":3: ")))
+                fail_msg("%s with %s: %s", tasks[t].task, families[f], neb_last_error());
+            if (!fits) continue;
+            assert_string_equal(j.model.head, tasks[t].head);
+            neb__job_free(&j);
+        }
     check_log_restore();
 }
 
@@ -185,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_is_read),
         cmocka_unit_test(wrong_jobs_say_where_and_what),
+        cmocka_unit_test(task_and_model_must_fit),
         cmocka_unit_test(a_site_has_its_own),
         cmocka_unit_test(every_allocation_may_fail),
     };

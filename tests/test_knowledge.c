@@ -203,6 +203,26 @@ static void several_teachers_answer_as_one(void **state)
 #define FOUR  "@/teacher, @/teacher, @/teacher, @/teacher, "
 #define EIGHT FOUR FOUR
 
+/* A folder brings the kind of its model with it, which must be the task's. */
+static void a_start_of_another_kind_is_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {{"causal", "encoder"}, {"causal", "teacher"}, {"mlm", "teacher"}};
+    char path[300], says[80];
+    struct neb_job j;
+    snprintf(path, sizeof path, "%s/other.yaml", world_dir);
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        FILE *f = fopen(path, "w");
+        fprintf(f, "task: %s\ninit:\n  from: %s/%s\n", wrong[i][0], world_dir, wrong[i][1]);
+        fclose(f);
+        snprintf(says, sizeof says, ":3: task %s needs a model of kind", wrong[i][0]);
+        assert_status(neb__job_read(path, NULL, 0, &j), NEB_ERR_CONFIG);
+        if (!strstr(neb_last_error(), says)) fail_msg("%s, expected: %s", neb_last_error(), says);
+    }
+    check_log_restore();
+}
+
 static void teachers_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
@@ -347,6 +367,7 @@ int main(void)
         cmocka_unit_test(a_teacher_may_answer_over_a_link),
         cmocka_unit_test(a_student_learns_from_its_teachers),
         cmocka_unit_test(several_teachers_answer_as_one),
+        cmocka_unit_test(a_start_of_another_kind_is_refused),
         cmocka_unit_test(teachers_that_do_not_fit_are_refused),
         cmocka_unit_test(lora_comes_along_merged),
         cmocka_unit_test(a_mean_of_several_is_started_from),

@@ -1,10 +1,8 @@
-/* job.c: the job's tables, and reading one. The model's sizes are checked here too, so that a job that cannot run is
- * refused before anything is opened. */
+/* job.c: the job's tables, and reading one. Whether its values fit together is job_check.c's. */
 #include "task/job.h"
 #include "base/mem.h"
 #include "task/folder.h"
 
-#include <math.h>
 #include <string.h>
 
 #define TOP(field, kind, fallback, unit, help) NEB_OPT(struct neb_job, field, kind, fallback, unit, help)
@@ -194,39 +192,36 @@ static const char *const default_family[] = {[NEB_TASK_MLM] = "xlm-r",
                                              [NEB_TASK_RTD] = "electra",
                                              [NEB_TASK_TRANSLATE] = "transformer"};
 
+/* The head is the task's, whatever the family has. */
 static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
-                             struct neb_model_config *m)
+                             const char *head, struct neb_model_config *m)
 {
     char path[64];
     snprintf(path, sizeof path, "%s.family", section);
     const char *family = neb__doc_get(&j->doc, path);
-    NEB_TRY(neb__model_config_init(family ? family : fallback_family, m));
+    NEB_TRY(neb__model_config_init(family && *family ? family : fallback_family, m));
+    NEB_TRY(neb__opts_set(neb__model_options, m, "head", head));
     return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);
 }
 
 /* What a model that starts from another's must have in common with it; the rest is the task's. */
 static neb_status inherit(const struct neb_folder *f, struct neb_job *j)
 {
-    static const char *const tasks[][6] = {
-        [NEB_TASK_MLM] = {"head=tokens"},
-        [NEB_TASK_CAUSAL] = {"head=tokens"},
-        [NEB_TASK_RTD] = {"head=rtd"},
-        [NEB_TASK_TRANSLATE] = {"kind=encoder-decoder", "head=tokens", "types=0", "label_smoothing=0.1"}};
+    static const char *const translator[][2] = {
+        {"kind", "encoder-decoder"}, {"types", "0"}, {"label_smoothing", "0.1"}};
     NEB_TRY(neb__doc_copy(neb__model_options, &f->model, &j->model));
-    for (int i = 0; tasks[j->kind][i]; i++) {
-        const char *eq = strchr(tasks[j->kind][i], '=');
-        char name[32];
-        snprintf(name, sizeof name, "%.*s", (int)(eq - tasks[j->kind][i]), tasks[j->kind][i]);
-        NEB_TRY(neb__opts_set(neb__model_options, &j->model, name, eq + 1));
-    }
+    NEB_TRY(neb__opts_set(neb__model_options, &j->model, "head", neb__job_head(j->kind)));
+    for (int i = 0; i < 3 && j->kind == NEB_TASK_TRANSLATE; i++)
+        NEB_TRY(neb__opts_set(neb__model_options, &j->model, translator[i][0], translator[i][1]));
     return NEB_OK;
 }
 
 /* Sizes and the like come from the folder that the parameters come from, unless a family is named. */
 static neb_status bind_main_model(struct neb_job *j)
 {
-    if (!j->init.from || neb__doc_get(&j->doc, "model.family"))
-        return bind_model(j, "model", default_family[j->kind], &j->model);
+    const char *family = neb__doc_get(&j->doc, "model.family");
+    if (!j->init.from || (family && *family))
+        return bind_model(j, "model", default_family[j->kind], neb__job_head(j->kind), &j->model);
     struct neb_folder f;
     char first[NEB_FOLDER_PATH + 1];
     neb__list_part(j->init.from, 0, first, sizeof first);
@@ -277,91 +272,6 @@ static neb_status bind_data(struct neb_job *j)
     return NEB_OK;
 }
 
-neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t)
-{
-    const struct {
-        const char *key;
-        double value, low, high;
-    } rules[] = {{"steps", (double)t->steps, 1, 1e12},
-                 {"tokens", (double)t->tokens, 16, 1 << 24},
-                 {"max_len", (double)t->max_len, 4, 1 << 16},
-                 {"micro", (double)t->micro, 1, 1024},
-                 {"lr", t->lr, 0, 10},
-                 {"warmup", (double)t->warmup, -1, (double)t->steps},
-                 {"keep", (double)t->keep, 1, 1000},
-                 {"log_every", (double)t->log_every, 1, 1e9},
-                 {"mask", t->mask, 0.01, 0.9},
-                 {"temperature", t->temperature, 0.01, 1000},
-                 {"threads", (double)t->threads, 0, 1024},
-                 {"average", (double)t->average, 0, 100}};
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!(rules[i].value >= rules[i].low && rules[i].value <= rules[i].high)) {
-            char path[64];
-            snprintf(path, sizeof path, "%s.%s", section, rules[i].key);
-            return neb__doc_fail(&j->doc, path, "%s is %g; it must be between %g and %g", path,
-                                 rules[i].value, rules[i].low, rules[i].high);
-        }
-    if (t->max_len > t->tokens)
-        return neb__doc_fail(&j->doc, section, "%s.max_len %" PRId64 " exceeds %s.tokens %" PRId64, section,
-                             t->max_len, section, t->tokens);
-    if (!t->dtype || (strcmp(t->dtype, "f32") && strcmp(t->dtype, "bf16")))
-        return neb__doc_fail(&j->doc, section, "%s.dtype: f32 or bf16", section);
-    return NEB_OK;
-}
-
-static bool among(const char *word, const char *a, const char *b, const char *c)
-{
-    return word && (!strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c));
-}
-
-static neb_status check_knowledge(struct neb_job *j)
-{
-    const struct neb_job_distill *d = &j->distill;
-    if (!among(j->train.rtd_embeddings, "separate", "shared", "disentangled"))
-        return neb__doc_fail(&j->doc, "train.rtd_embeddings",
-                             "train.rtd_embeddings: separate, shared or disentangled");
-    if ((d->teacher || d->encoder) && j->kind == NEB_TASK_RTD)
-        return neb__doc_fail(&j->doc, "distill", "distill: not for task rtd");
-    if (d->top_k < 1 || d->top_k > 4096)
-        return neb__doc_fail(&j->doc, "distill.top_k", "distill.top_k must be from 1 to 4096");
-    if (!(d->temperature > 0 && d->temperature <= 100))
-        return neb__doc_fail(&j->doc, "distill.temperature",
-                             "distill.temperature must be above 0, at most 100");
-    if (!(d->hidden_weight > 0 && d->hidden_weight <= 1e6))
-        return neb__doc_fail(&j->doc, "distill.hidden_weight", "distill.hidden_weight must be above 0");
-    if (!among(d->hidden_loss, "cosine", "mse", "mse"))
-        return neb__doc_fail(&j->doc, "distill.hidden_loss", "distill.hidden_loss: cosine or mse");
-    return NEB_OK;
-}
-
-static neb_status check_streams(struct neb_job *j)
-{
-    const struct neb_job_wan *w = &j->wan;
-    if (w->window < 0 || w->window > 2048)
-        return neb__doc_fail(&j->doc, "wan.window",
-                             "wan.window must be from 1 to 2048 batches, or 0 to follow the line");
-    if (w->snapshot < 0)
-        return neb__doc_fail(&j->doc, "wan.snapshot",
-                             "wan.snapshot must be at least 1 batch, or 0 to follow the line");
-    if (w->bits && w->bits != 8 && w->bits != 4 && (w->bits != 2 || j->distill.teacher))
-        return neb__doc_fail(&j->doc, "wan.bits",
-                             "wan.bits: 8 or 4; for hidden states alone also 2; 0 to follow the line");
-    if (w->cache < 0) return neb__doc_fail(&j->doc, "wan.cache", "wan.cache: a size, or 0 for none");
-    return NEB_OK;
-}
-
-static neb_status check_numbering(struct neb_job *j)
-{
-    const struct neb_job_tokenizer *t = &j->tokenizer;
-    if (!t->numbering) return NEB_OK;
-    if (!among(t->numbering, "plain", "xlm-r", "xlm-r"))
-        return neb__doc_fail(&j->doc, "tokenizer.numbering", "tokenizer.numbering: plain or xlm-r");
-    if (!t->file)
-        return neb__doc_fail(&j->doc, "tokenizer.numbering",
-                             "tokenizer.numbering is that of tokenizer.file, which the job does not name");
-    return NEB_OK;
-}
-
 static neb_status bind(struct neb_job *j)
 {
     NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
@@ -369,16 +279,13 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "distill", distill_table, &j->distill, NULL));
     NEB_TRY(bind_main_model(j));
-    NEB_TRY(bind_model(j, "generator", "bert", &j->generator));
+    NEB_TRY(bind_model(j, "generator", "bert", "tokens", &j->generator));
     NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
-    NEB_TRY(check_numbering(j));
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
     NEB_TRY(bind_data(j));
-    NEB_TRY(neb__job_check_train(j, "train", &j->train));
-    NEB_TRY(check_knowledge(j));
-    NEB_TRY(check_streams(j));
+    NEB_TRY(neb__job_check(j));
     NEB_TRY(neb__job_bind_sites(j));
     return neb__doc_all_used(&j->doc);
 }

@@ -124,9 +124,11 @@ const char *neb__role_name(enum neb_role r);
  * each site's own affair (folders, addresses, `sites[].train`, threads, display). */
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 
-/* --- between job.c and job_sites.c ------------------------------------------------------------------------------ */
+/* --- between job.c, job_check.c and job_sites.c ----------------------------------------------------------------- */
 extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[];
 neb_status neb__job_bind_sites(struct neb_job *j);
+neb_status neb__job_check(const struct neb_job *j);
+const char *neb__job_head(enum neb_task_kind task); /* of the model that it trains */
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 
 /* Every key with its default and meaning. */
