@@ -46,6 +46,30 @@ static void a_job_is_read(void **state)
     neb__job_free(&j);
 }
 
+/* A key that is left empty has its default, in the file and on the command line. */
+static void an_empty_value_is_the_default(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    char *words[] = {(char *)"train.device=", (char *)"model.family=", (char *)"task=", (char *)"cache="};
+    assert_ok(read_job("out:\nname: ''\ntrain:\n  dtype:\npeft: {method: }\nwan: {rung: }\n", words, 4, &j));
+    assert_string_equal(j.out, "out");
+    assert_string_equal(j.name, "job");
+    assert_string_equal(j.task, "mlm");
+    assert_string_equal(j.train.device, "cpu");
+    assert_string_equal(j.train.dtype, "f32");
+    assert_string_equal(j.wan.rung, "auto");
+    assert_null(j.cache);
+    neb__job_free(&j);
+    assert_ok(read_job("task: causal\nmodel: {kind: }\nsites: [{name: a, train: {device: }}]\n"
+                       "train: {device: cuda}\ndata: [{file: x}]\n",
+                       NULL, 0, &j));
+    assert_string_equal(j.model.kind, "decoder"); /* the family's */
+    assert_ok(neb__job_at(&j, "a"));
+    assert_string_equal(j.train.device, "cuda");
+    neb__job_free(&j);
+}
+
 static void wrong_jobs_say_where_and_what(void **state)
 {
     (void)state;
@@ -221,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_is_read),
+        cmocka_unit_test(an_empty_value_is_the_default),
         cmocka_unit_test(wrong_jobs_say_where_and_what),
         cmocka_unit_test(task_and_model_must_fit),
         cmocka_unit_test(a_site_has_its_own),

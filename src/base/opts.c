@@ -152,6 +152,7 @@ static neb_status try_assign(const struct neb_opt *o, void *obj, const char *val
     case NEB_OPT_RATE: ok = parse_number(value, rate_suffixes, f); break;
     case NEB_OPT_SHARE: ok = parse_share(value, f); break;
     case NEB_OPT_TEXT: {
+        if (!*value && *o->fallback) return NEB_OK; /* a text that has a default is never NULL */
         char *copy = *value ? neb__strdup(value) : NULL;
         if (*value && !copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for option '%s'", o->name);
         neb__free(*(char **)f);

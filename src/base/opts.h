@@ -24,7 +24,7 @@ enum neb_opt_type {
     NEB_OPT_BOOL,  /* bool: yes/no, true/false, 1/0; alone on a command line: yes */
     NEB_OPT_INT,   /* int64_t */
     NEB_OPT_REAL,  /* double, finite */
-    NEB_OPT_TEXT,  /* char *, owned; default "" means NULL */
+    NEB_OPT_TEXT,  /* char *, owned; default "" means NULL; with another one an empty value changes nothing */
     NEB_OPT_BYTES, /* int64_t; 10, 64k, 16MiB, 1.5G */
     NEB_OPT_TIME,  /* double seconds; 250ms, 5, 5s, 2m, 1h */
     NEB_OPT_RATE,  /* double bits per second; 10mbit, 1gbit, 500kbit */
