@@ -86,7 +86,33 @@ for job in relay tutor; do
     sed -n "s/^site b: /$job, site b: /p" pair-$job-b.log | tail -n 1
 done
 
+# The journals in the site folders outlive OUT: another teacher, or another generator, starts anew all the same, and is not
+# mixed with what a site learned from the one before.
+again() { # JOB WORD…: both halves once more from nothing, on a record and over a link
+    job=$1; shift
+    rm -rf pair/$job-a pair/$job-b
+    (half $job a new wan.recorded=record-new-$job train.steps=60 "$@") || fail "$job, changed: the recording site"
+    (half $job b new wan.recorded=record-new-$job train.steps=60 "$@") || fail "$job, changed: the site that reads the record"
+    (half $job a pair train.steps=60 "$@") & a=$!
+    (half $job b pair train.steps=60 "$@") & b=$!
+    wait $b || fail "$job, changed: site b"
+    wait $a || fail "$job, changed: site a"
+    cmp new/$job-b/model.safetensors pair/$job-b/model.safetensors || fail "$job: items of an earlier run were taken for this one's"
+    ! (half $job a new wan.recorded=record-$job out=new/over train.steps=60 "$@") || fail "$job: a record of another run is written to"
+    grep -q "holds the items of another run" new-$job-a.log || fail "$job: the message about a record of another run"
+}
+mv teacher before
+"$nebula" train teacher.yaml tokenizer.file=before/tokenizer.model train.steps=60 > teacher.log 2>&1 || fail "the teacher, trained longer"
+again tutor
+again relay generator.layers=2
+for job in relay tutor; do
+    (half $job b mixed wan.recorded=record-$job train.steps=20) || fail "$job: some steps"
+    ! (half $job b mixed wan.recorded=record-new-$job train.steps=40) || fail "$job: one checkpoint of two runs"
+    grep -q "of another run than the checkpoint" mixed-$job-b.log || fail "$job: the message about another run"
+done
+
 # In the second epoch lessons come from the cache; without one all of them cross again.
+rm -rf teacher; mv before teacher
 "$nebula" train tutor.yaml --site a out=none/a wan.recorded=record-none wan.cache=0 > none-a.log 2>&1 || fail "no cache: site a"
 "$nebula" train tutor.yaml --site b out=none/b wan.recorded=record-none wan.cache=0 > none-b.log 2>&1 || fail "no cache: site b"
 cmp alone/tutor-b/model.safetensors none/b/model.safetensors || fail "the cache changes what is learned"

@@ -298,3 +298,29 @@ void neb__journal_retain(struct neb_journal *j, uint64_t item)
         memmove(j->segments, j->segments + 1, --j->count * sizeof *j->segments);
     }
 }
+
+neb_status neb__journal_segments(const char *dir, const char *name, uint32_t *out)
+{
+    uint64_t *list = NULL;
+    NEB_TRY(list_segments(dir, name, &list, out));
+    neb__free(list);
+    return NEB_OK;
+}
+
+neb_status neb__journal_remove(const char *dir, const char *name)
+{
+    char path[PATH_MAX + 24] = "";
+    uint64_t *list = NULL;
+    uint32_t n = 0;
+    neb_status s = NEB_OK;
+    NEB_TRY(list_segments(dir, name, &list, &n));
+    /* the newest first: what is left of a removal that is broken off has no gap */
+    while (s == NEB_OK && n) {
+        if (snprintf(path, sizeof path, "%s/%s.%016" PRIx64, dir, name, list[--n]) >= (int)sizeof path)
+            s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+        else if (unlink(path) && errno != ENOENT)
+            s = neb__fail(NEB_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+    }
+    neb__free(list);
+    return s == NEB_OK && *path ? neb__file_sync_parent(path) : s;
+}

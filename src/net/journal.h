@@ -26,4 +26,8 @@ neb_status neb__journal_read(struct neb_journal *j, uint64_t item, struct neb_bu
 /* Items up to `item` are needed no more; files that hold nothing else are removed. */
 void neb__journal_retain(struct neb_journal *j, uint64_t item);
 
+/* A journal that is not open: how many files it has; and all of it away. */
+neb_status neb__journal_segments(const char *dir, const char *name, uint32_t *out);
+neb_status neb__journal_remove(const char *dir, const char *name);
+
 #endif

@@ -1,6 +1,6 @@
 /* half.c: marks, waiting and ending of a split job; the items of `relay`.
  *
- *     relay item   u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows; then,
+ *     relay item   u32 tag of the run (half_run.c), u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows; then,
  *                  every so many batches where embeddings are shared, the generator's token table (codec/codec.h, int8)
  *
  * Waiting happens between steps and nowhere else, so a site that is asked to stop while it waits still stands at a whole
@@ -68,8 +68,8 @@ static neb_status give(void *arg, const struct neb_batch *b, const int32_t *samp
     for (int32_t i = 0; i < b->loss.n; i++)
         if (b->loss.weight[i] > 0) chosen[n++] = sampled[i];
     neb__put32(check, neb__batch_check_value(b));
-    neb__buf_clear(&s->item);
-    neb_status st = neb__buf_append(&s->item, check, ITEM_HEAD);
+    neb_status st = neb__half_item_begin(s);
+    if (st == NEB_OK) st = neb__buf_append(&s->item, check, ITEM_HEAD);
     if (st == NEB_OK && n) st = neb__tokens_encode(chosen, (size_t)n, s->shape.vocabulary, &s->item);
     neb__free(chosen);
     if (st == NEB_OK && snapshot_due(s, b)) st = put_table(s);
@@ -85,6 +85,7 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
     size_t size, n = 0;
     uint64_t item;
     NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &size, &item));
+    NEB_TRY(neb__half_item_open(s, item, &bytes, &size));
     for (int32_t i = 0; i < b->loss.n; i++) n += b->loss.weight[i] > 0;
     if (item != (uint64_t)b->step + 1 || size < ITEM_HEAD || neb__get32(bytes) != neb__batch_check_value(b))
         return neb__fail(NEB_ERR_CONFIG,
@@ -180,7 +181,7 @@ static neb_status open_all(struct neb_half *s, const struct neb_data *data)
     NEB_TRY(make_shape(s, data));
     if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay){.give = give, .arg = s};
     if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay){.take = take, .arg = s};
-    return s->role == NEB_ROLE_STUDENT ? open_pupil(s, data) : NEB_OK;
+    return s->role == NEB_ROLE_STUDENT ? open_pupil(s, data) : neb__half_identify(s, data);
 }
 
 neb_status neb__half_open(const struct neb_job *job, const struct neb_data *data, struct neb_half **out)
@@ -228,6 +229,7 @@ neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t ma
                                   .bytes = 64 << 20};
     if (s->job->wan.recorded) c.site = NULL, c.folder = s->job->wan.recorded;
     s->saved[0].mark = s->saved[1].mark = mark;
+    NEB_TRY(neb__half_run_begin(s, c.number, mark));
     if (s->pupil) NEB_TRY(neb__pupil_start(s->pupil, mark, out));
     NEB_TRY(neb_stream_open(session, &c, &s->stream));
     neb_stream_get_status(s->stream, &s->seen);

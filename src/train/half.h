@@ -15,6 +15,7 @@
 #include "train/lesson.h"
 #include "train/meter.h"
 
+#include <limits.h>
 #include <nebula/nebula.h>
 #include <signal.h>
 
@@ -38,6 +39,9 @@ struct neb_half {
     neb_param *table;        /* relay: of tokens, the generator's or its copy; NULL: not shared */
     float *values;           /* (table) */
     struct neb_buf item;
+    uint32_t run; /* that the items are of: see half_run.c */
+    bool run_known;
+    char run_path[PATH_MAX];
     struct {
         int64_t step;
         uint64_t mark;
@@ -63,6 +67,13 @@ neb_status neb__half_share(struct neb_half *s, neb_param *table);
 
 /* The session has started; `mark`: batches that the checkpoint covers. out: folder for the cache. */
 neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out);
+
+/* half_run.c: which run items are of. A feeding site's tag; then, before the stream is opened, whether journal and checkpoint
+ * are of it (NEB_ERR_CONFIG); then each item begins with it, and begin and open put it there and take it off. */
+neb_status neb__half_identify(struct neb_half *s, const struct neb_data *data);
+neb_status neb__half_run_begin(struct neb_half *s, uint32_t number, uint64_t mark);
+neb_status neb__half_item_begin(struct neb_half *s);
+neb_status neb__half_item_open(struct neb_half *s, uint64_t item, const void **bytes, size_t *n);
 
 /* Before a step of n batches: until there is credit, or the items are here.
  *   NEB_ERR_AGAIN (quiet): *stop was set; NEB_ERR_CANCELLED (quiet): the other site has ended the stream */

@@ -139,6 +139,7 @@ static neb_status fetch(struct neb_pupil *p, const struct neb_batch *b)
     if (b->loss.n > p->targets || b->side[0].tokens > p->rows)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the lessons' room", b->loss.n);
     NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &n, &item));
+    NEB_TRY(neb__half_item_open(s, item, &bytes, &n));
     NEB_TRY(neb__lesson_plan(&p->plan, b));
     if (item != (uint64_t)b->step + 1)
         return neb__fail(NEB_ERR_STATE, "lesson %" PRIu64 " came for batch %" PRId64, item, b->step + 1);

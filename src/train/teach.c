@@ -137,7 +137,7 @@ static neb_status teach_one(struct teacher *t)
     NEB_TRY(plan_next(t, &lacking));
     if (lacking && s->shape.k) NEB_TRY(t->logits.ask(t->logits.arg, t->batch, &logits));
     if (lacking && s->shape.width) NEB_TRY(t->hidden.ask(t->hidden.arg, t->batch, &hidden));
-    neb__buf_clear(&s->item);
+    NEB_TRY(neb__half_item_begin(s));
     NEB_TRY(neb__lesson_encode(&s->shape, &neb__half_code(s)->lesson, &t->plan, &logits, &hidden, &s->item));
     NEB_TRY(neb_stream_put(s->stream, (uint64_t)t->batch->step + 1, s->item.data, s->item.len, -1));
     bool changed;
