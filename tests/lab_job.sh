@@ -26,6 +26,9 @@ data:
 YAML
 if "$nebula" lab job.yaml 'sites[1].role=student' > log 2>&1; then fail "roles that do not fit"; fi
 grep -q "site 'b' has role student" log || fail "the message about roles"
+sed 's/rung: int4/rung: int5/' job.yaml > rung.yaml
+if "$nebula" lab rung.yaml > log 2>&1; then fail "a rung that there is not"; fi
+grep -q "rung.yaml:6: wan.rung: 'int5' is not" log || fail "the message about the rung"
 if "$nebula" lab job.yaml 'data[0].file=nothing' > log 2>&1; then fail "a corpus that is not there"; fi
 grep -q "nothing" log || fail "the message about the corpus"
 "$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the run"

@@ -52,7 +52,9 @@ static void an_empty_value_is_the_default(void **state)
     (void)state;
     struct neb_job j;
     char *words[] = {(char *)"train.device=", (char *)"model.family=", (char *)"task=", (char *)"cache="};
-    assert_ok(read_job("out:\nname: ''\ntrain:\n  dtype:\npeft: {method: }\nwan: {rung: }\n", words, 4, &j));
+    assert_ok(read_job("out:\nname: ''\ntrain:\n  dtype:\npeft: {method: }\nwan: {rung: }\n"
+                       "sites: [{name: a}]\n",
+                       words, 4, &j));
     assert_string_equal(j.out, "out");
     assert_string_equal(j.name, "job");
     assert_string_equal(j.task, "mlm");
@@ -94,6 +96,25 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"task: causal\nmodel: {kind: encoder}\n", ":2: task causal needs a model of kind decoder"},
         {"task: rtd\ngenerator: {family: gpt2}\n", ":2: task rtd needs a generator of kind encoder"},
         {"train:\n  max_len: 9000\n", "exceeds train.tokens"},
+        {"train:\n  save_every: -5\n", ":2: train.save_every is -5; it must be between 0 and"},
+        {"train: {minutes: -1}\n", ":1: train.minutes is -1"},
+        {"train: {beta2: 1}\n", ":1: train.beta2 is 1; it must be between 0 and 0.9999999"},
+        {"train: {clip: -1}\n", ":1: train.clip is -1"},
+        {"train: {lr: 1e-3, floor: 1}\n", ":1: train.floor is 1"},
+        {"train: {schedule: cosinus}\n", ":1: train.schedule: 'cosinus' is not constant, linear, cosine"},
+        {"train: {schedule: inverse-sqrt, warmup: 0}\n", ":1: train.schedule: inverse-sqrt needs"},
+        {"peft:\n  method: [lora, magic]\n", "peft.method: 'magic' is not full"},
+        {"peft: {method: [full, lora]}\n", "full and frozen stand alone"},
+        {"peft: {method: lora, lora_rank: 0}\n", ":1: peft.lora_rank is 0"},
+        {"wan: {fragments: -3}\n", ":1: wan.fragments is -3"},
+        {"wan: {tokens: -5}\n", ":1: wan.tokens is -5"},
+        {"wan: {round_seconds: -1}\n", ":1: wan.round_seconds is -1"},
+        {"wan: {drift_steps: -7}\n", ":1: wan.drift_steps is -7"},
+        {"wan: {interval: 0}\n", ":1: wan.interval is 0"},
+        {"wan: {prefer: speed}\n", ":1: wan.prefer: 'speed' is neither"},
+        {"task: causal\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: teacher}\n"
+         "  - {name: c, role: student}\n",
+         ":3: strategy tutor: one teacher site and one student site are needed, the job has 2 and 1"},
         {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay or tutor"},
         {"sites:\n  - {name: a, role: boss}\n", ":2: site 'a': role 'boss' is not"},
         {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites named 'a'"},

@@ -3,6 +3,7 @@
  * A strategy is a set of roles. `auto` reads it off them; a fixed one is checked against them, so a job whose sites, roles
  * and task do not fit together is refused when it is read, at whichever site that is, with the line. */
 #include "task/job.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -144,11 +145,12 @@ static neb_status check_relay(const struct neb_job *j)
 static neb_status check_tutor(const struct neb_job *j)
 {
     int t = count(j, NEB_ROLE_TEACHER), s = count(j, NEB_ROLE_STUDENT);
-    if (t < 1 || s != 1)
-        return neb__doc_fail(&j->doc, "sites",
-                             "strategy tutor: at least one teacher site and one student site are needed, the "
-                             "job has %d and %d",
-                             t, s);
+    if (t != 1 || s != 1)
+        return neb__doc_fail(
+            &j->doc, "sites",
+            "strategy tutor: one teacher site and one student site are needed, the job has %d "
+            "and %d (several teachers of one site: distill.teacher: [A, B])",
+            t, s);
     if (j->kind == NEB_TASK_RTD)
         return neb__doc_fail(
             &j->doc, "task",
@@ -171,9 +173,20 @@ static neb_status check_data(const struct neb_job *j)
     return NEB_OK;
 }
 
+/* Keys that nobody will read are no error, since the same file may serve one site and several, but they are said. */
+static void warn_of_wan(const struct neb_job *j)
+{
+    for (int i = 0; i < j->doc.n; i++)
+        if (!strncmp(j->doc.list[i].path, "wan.", 4)) {
+            neb__warn("%s: '%s' has no effect: the job has no sites", j->doc.file, j->doc.list[i].path);
+            return;
+        }
+}
+
 neb_status neb__job_bind_sites(struct neb_job *j)
 {
     int n = neb__doc_items(&j->doc, "sites");
+    if (!n) warn_of_wan(j);
     if (n > NEB_JOB_SITES) return neb__doc_fail(&j->doc, "sites", "sites: at most %d", NEB_JOB_SITES);
     for (int i = 0; i < n; i++) NEB_TRY(bind_site(j, i));
     NEB_TRY(settle_strategy(j));

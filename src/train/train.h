@@ -8,6 +8,9 @@
  * NEB_ERR_CANCELLED; a second one ends the process at once. */
 neb_status neb__train(const struct neb_job *job);
 
+/* As soon as a job is read: what only this layer can say about it (wan.rung). NEB_ERR_CONFIG */
+neb_status neb__train_check(const struct neb_job *job);
+
 /* The learning rates of its steps. NEB_ERR_CONFIG */
 neb_status neb__train_schedule(const struct neb_job *job, struct neb_schedule *out);
 
