@@ -72,6 +72,19 @@ static void an_empty_value_is_the_default(void **state)
     neb__job_free(&j);
 }
 
+static void a_section_may_be_empty(void **state)
+{
+    (void)state;
+    struct neb_job j;
+    assert_ok(
+        read_job("wan:\n  # interval: 10\ntrain: {}\nmodel:\ndata:\ngenerator:\npeft:\ninit:\ndistill:\n"
+                 "tokenizer:\nsites:\n  - name: a\n    train:\n",
+                 NULL, 0, &j));
+    assert_int_equal(j.n_sites, 1);
+    assert_int_equal(j.wan.interval, 100);
+    neb__job_free(&j);
+}
+
 static void wrong_jobs_say_where_and_what(void **state)
 {
     (void)state;
@@ -115,6 +128,13 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"task: causal\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: teacher}\n"
          "  - {name: c, role: student}\n",
          ":3: strategy tutor: one teacher site and one student site are needed, the job has 2 and 1"},
+        {"task: mlm\nsites: [a, b]\n",
+         ":2: sites: a list of sections, each `- key: value …`, is needed here, not 'a,b'"},
+        {"data: text\n", ":1: data: a list of sections"},
+        {"data: {file: text}\n", ":1: data: a list of sections"},
+        {"wan: fast\n", ":1: wan: a section of `key: value` lines is needed here, not 'fast'"},
+        {"train: [{steps: 1}]\n", ":1: train: a section"},
+        {"sites: [{name: a, train: quick}]\n", ":1: sites[0].train: a section"},
         {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay or tutor"},
         {"sites:\n  - {name: a, role: boss}\n", ":2: site 'a': role 'boss' is not"},
         {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites named 'a'"},
@@ -267,6 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_is_read),
         cmocka_unit_test(an_empty_value_is_the_default),
+        cmocka_unit_test(a_section_may_be_empty),
         cmocka_unit_test(wrong_jobs_say_where_and_what),
         cmocka_unit_test(task_and_model_must_fit),
         cmocka_unit_test(a_site_has_its_own),

@@ -323,6 +323,23 @@ neb_status neb__doc_bind(struct neb_doc *d, const char *prefix, const struct neb
     return NEB_OK;
 }
 
+neb_status neb__doc_section(struct neb_doc *d, const char *path, bool list)
+{
+    size_t n = strlen(path);
+    for (int i = 0; i < d->n; i++) {
+        struct neb_doc_entry *e = &d->list[i];
+        if (strncmp(e->path, path, n) || !strchr(".[", e->path[n])) continue;
+        if (!e->path[n] && !*e->value)
+            e->used = true; /* every key of it is left out */
+        else if (e->path[n] != (list ? '[' : '.'))
+            return neb__doc_fail(
+                d, e->path, "%s: %s is needed here%s%.100s%s", path,
+                list ? "a list of sections, each `- key: value …`," : "a section of `key: value` lines",
+                e->path[n] ? "" : ", not '", e->path[n] ? "" : e->value, e->path[n] ? "" : "'");
+    }
+    return NEB_OK;
+}
+
 neb_status neb__doc_all_used(const struct neb_doc *d)
 {
     for (int i = 0; i < d->n; i++)

@@ -274,6 +274,9 @@ static neb_status bind_data(struct neb_job *j)
 
 static neb_status bind(struct neb_job *j)
 {
+    for (int i = 0; sections[i]; i++)
+        NEB_TRY(neb__doc_section(&j->doc, sections[i],
+                                 !strcmp(sections[i], "data") || !strcmp(sections[i], "sites")));
     NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
     NEB_TRY(which_task(j));
     NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));

@@ -77,6 +77,7 @@ static neb_status bind_site(struct neb_job *j, int i)
     snprintf(own, sizeof own, "%s.train", path);
     NEB_TRY(neb__opts_init(neb__job_site_options, &j->site[i]));
     j->n_sites = i + 1;
+    NEB_TRY(neb__doc_section(&j->doc, own, false));
     NEB_TRY(neb__doc_bind(&j->doc, path, neb__job_site_options, &j->site[i], own_sections));
     if (!j->site[i].name) return neb__doc_fail(&j->doc, path, "every site needs a name");
     for (int k = 0; k < i; k++)
