@@ -272,9 +272,10 @@ static enum fate await(const char *path, int64_t start, double seconds)
     snprintf(refused, sizeof refused, "%s.refused", path);
     snprintf(late, sizeof late, "%s.late", path);
     do {
+        bool gone = access(path, F_OK) != 0; /* looked at first: once it is gone, its new name is there */
         if (!access(refused, F_OK)) return REFUSED;
         if (!unlink(late)) return LATE;
-        if (access(path, F_OK)) return DONE;
+        if (gone) return DONE;
         usleep(100000);
     } while (neb__seconds_since(start) < seconds);
     return WAITING;
