@@ -111,6 +111,14 @@ for job in relay tutor; do
     grep -q "of another run than the checkpoint" mixed-$job-b.log || fail "$job: the message about another run"
 done
 
+# A record that is too short is said before the first step; where a time ends the training, the record may do so as well.
+for job in relay tutor; do
+    ! (half $job b short wan.recorded=record-new-$job) || fail "$job: a record that is too short"
+    grep -q "record-new-$job holds 60 batches" short-$job-b.log || fail "$job: the message about a short record"
+    (half $job b timed wan.recorded=record-new-$job train.minutes=10) || fail "$job: the end of a record"
+    grep -q "ends behind item 60" timed-$job-b.log && [ -f timed/$job-b/model.safetensors ] || fail "$job: a model at the end of a record"
+done
+
 # In the second epoch lessons come from the cache; without one all of them cross again.
 rm -rf teacher; mv before teacher
 "$nebula" train tutor.yaml --site a out=none/a wan.recorded=record-none wan.cache=0 > none-a.log 2>&1 || fail "no cache: site a"

@@ -218,6 +218,18 @@ static uint32_t stream_number(const struct neb_job *job)
     return 1 + (crc ^ (uint32_t)job->plan) % 65535;
 }
 
+/* A record must last for the steps; where minutes end the training it may end before them. */
+static neb_status check_record(const struct neb_half *s)
+{
+    const struct neb_job_train *t = &s->job->train;
+    if (s->produces || !s->stream->journal || t->minutes > 0) return NEB_OK;
+    uint64_t held = neb__journal_next(s->stream->journal) - 1, wanted = (uint64_t)(t->steps * t->micro);
+    if (held >= wanted) return NEB_OK;
+    return neb__doc_fail(&s->job->doc, "wan.recorded",
+                         "wan.recorded: %s holds %" PRIu64 " batches, %" PRId64 " steps need %" PRIu64,
+                         s->job->wan.recorded, held, t->steps, wanted);
+}
+
 neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out)
 {
     int64_t window = neb__half_rate_begin(s);
@@ -232,6 +244,7 @@ neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t ma
     NEB_TRY(neb__half_run_begin(s, c.number, mark));
     if (s->pupil) NEB_TRY(neb__pupil_start(s->pupil, mark, out));
     NEB_TRY(neb_stream_open(session, &c, &s->stream));
+    NEB_TRY(check_record(s));
     neb_stream_get_status(s->stream, &s->seen);
     return NEB_OK;
 }

@@ -104,6 +104,9 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
 {
     int64_t until = neb__stream_until(wait_s);
     neb_status s = NEB_OK;
+    if (st->journal && !st->config.produce && neb__journal_next(st->journal) <= st->last + (uint64_t)n)
+        return neb__quiet(NEB_ERR_CANCELLED, "%s ends behind item %" PRIu64, st->name,
+                          neb__journal_next(st->journal) - 1);
     if (st->journal) return NEB_OK;
     pthread_mutex_lock(&st->lock);
     for (;;) {
