@@ -181,7 +181,8 @@ struct neb_session {
     struct neb_recent recent[NEB_RECENT];
     uint32_t next_recent;
     uint64_t last_k, checkpoint_k;
-    struct neb_action capture;                /* the one under way, if capturing */
+    uint32_t weight;           /* tokens per inner step, when steps were last made; 0: none since the start */
+    struct neb_action capture; /* the one under way, if capturing */
     struct neb_action captures[NEB_CAPTURES]; /* those behind it */
     int n_captures;
     bool capturing;

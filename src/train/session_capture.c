@@ -170,6 +170,36 @@ static void say_nonfinite(neb_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Of this site in the newest record that names it; else of any site, which gives its work the weight of the others'. */
+static uint32_t weight_by_log(const neb_session *s)
+{
+    struct neb_round_status st;
+    uint32_t any = 0;
+    neb__round_status(s->core, &st);
+    for (uint64_t i = st.commit; i > 0; i--) {
+        const struct neb_record *rec = neb__round_record(s->core, i);
+        const struct neb_named *own = rec ? neb__record_of(rec, s->self) : NULL;
+        if (own) return own->weight;
+        if (rec && rec->parcels && !any) any = rec->parcel[0].weight;
+    }
+    return any;
+}
+
+/* Tokens per inner step. Of captures that follow each other without a step (the fragments at the end of the run, a wait at
+ * the drift limit, a start) each weighs what the steps before them did. */
+static uint32_t weigh(neb_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    int64_t tokens = s->tokens_now, steps = s->steps_now;
+    s->tokens_now = s->steps_now = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (steps > 0)
+        s->weight = tokens / steps > 0 ? (uint32_t)(tokens / steps) : 1;
+    else if (!s->weight)
+        s->weight = weight_by_log(s);
+    return s->weight ? s->weight : 1;
+}
+
 void neb__session_snapshot_taken(neb_session *s)
 {
     const struct neb_action *a = &s->capture;
@@ -178,11 +208,7 @@ void neb__session_snapshot_taken(neb_session *s)
         .site = s->self, .c0 = a->c0, .c1 = a->c1, .k = a->k, .b = a->version, .tau = a->tau};
     struct neb_hash hash;
     bool empty = false;
-    pthread_mutex_lock(&s->lock);
-    int64_t steps = s->steps_now > 0 ? s->steps_now : 1;
-    h.weight = (uint32_t)(s->tokens_now / steps > 0 ? s->tokens_now / steps : 1);
-    s->tokens_now = s->steps_now = 0;
-    pthread_mutex_unlock(&s->lock);
+    h.weight = weigh(s);
     h.tokens = (uint64_t)h.tau * h.weight;
     struct neb_round_status st;
     neb__round_status(s->core, &st);

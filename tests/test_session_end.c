@@ -1,0 +1,139 @@
+/* test_session_end.c: the end of a run: each site's last work goes in with the weight of its steps, whenever it is captured,
+ * and all of its tokens are counted. */
+#include "check.h"
+#include "sites.h"
+#include "base/mem.h"
+#include "train/session.h"
+
+#include <nebula/nebula.h>
+#include <pthread.h>
+#include <string.h>
+
+/* Two cells, each a fragment: both are captured without a step between. */
+enum { VALUES = 300000, TOKENS = 64 };
+
+struct member {
+    neb_session *session;
+    const char *dir;
+    float *x, target;
+    uint64_t token_target;
+    int steps;
+    neb_status status;
+    pthread_t thread;
+};
+
+static void open_member(struct member *m)
+{
+    struct neb_session_config c = neb_session_defaults();
+    c.interval = 10;
+    c.fragments = 2;
+    c.round_ms = 1500;
+    c.rung = "int8";
+    c.token_target = m->token_target;
+    assert_ok(neb_session_open(m->dir, &c, &m->session));
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
+    assert_ok(neb_session_register(m->session, &p));
+    assert_ok(neb_session_start(m->session, 10));
+}
+
+static void *train(void *arg)
+{
+    struct member *m = arg;
+    bool changed;
+    m->status = NEB_OK;
+    for (int i = 0; i < m->steps && m->status == NEB_OK; i++) {
+        for (int k = 0; k < VALUES; k++) m->x[k] += 0.004f * (m->target + 0.01f * (float)(k % 7) - m->x[k]);
+        m->status = neb_step(m->session, TOKENS, &changed);
+        sleep_ms(4);
+    }
+    return NULL;
+}
+
+static void train_both(struct member m[2])
+{
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
+    for (int i = 0; i < 2; i++) pthread_join(m[i].thread, NULL);
+}
+
+/* Both sides' start waits for a quorum: each needs the other. */
+static void *open_beside(void *arg)
+{
+    open_member(arg);
+    return NULL;
+}
+
+static void open_both(struct member m[2])
+{
+    pthread_create(&m[0].thread, NULL, open_beside, &m[0]);
+    open_member(&m[1]);
+    pthread_join(m[0].thread, NULL);
+}
+
+static void make_both(struct sites *sites, struct member m[2], uint64_t token_target)
+{
+    sites_make(sites, 2, NULL);
+    for (int i = 0; i < 2; i++)
+        m[i] = (struct member){.dir = sites->path[i],
+                               .x = neb__calloc(VALUES, sizeof(float)),
+                               .target = i ? 1 : -0.5f,
+                               .token_target = token_target};
+    open_both(m);
+}
+
+static void drop_both(struct sites *sites, struct member m[2])
+{
+    for (int i = 0; i < 2; i++) {
+        neb_session_close(m[i].session);
+        neb__free(m[i].x);
+    }
+    sites_free(sites);
+}
+
+static int64_t own_tokens(const struct member *m)
+{
+    struct neb_session_status s;
+    neb_session_get_status(m->session, &s);
+    return s.own_tokens;
+}
+
+/* The run has ended with one model, every parcel says the tokens of a step, and together they say all tokens; a step or two
+ * may be made while the last capture is under way. */
+static void ended_with_all(struct member m[2], int64_t tokens)
+{
+    for (int i = 0; i < 2; i++) assert_int_equal(m[i].status, NEB_ERR_CANCELLED);
+    assert_memory_equal(m[0].x, m[1].x, VALUES * sizeof(float));
+    const struct neb_record *rec, *last = NULL;
+    pthread_mutex_lock(&m[0].session->busy);
+    for (uint64_t i = 1; (rec = neb__round_record(m[0].session->core, i)); i++) {
+        last = rec;
+        for (uint32_t k = 0; k < rec->parcels; k++)
+            if (rec->parcel[k].weight != TOKENS)
+                fail_msg("record %d: a step of site %d weighs %d tokens", (int)i, rec->parcel[k].site,
+                         (int)rec->parcel[k].weight);
+    }
+    pthread_mutex_unlock(&m[0].session->busy);
+    assert_int_equal(last->type, NEB_RECORD_FINAL);
+    if ((int64_t)last->tokens > tokens || (int64_t)last->tokens < tokens - 2 * 3 * TOKENS)
+        fail_msg("%d tokens of %d are in the model", (int)last->tokens, (int)tokens);
+}
+
+static void at_the_token_target_all_fragments_weigh_the_same(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2];
+    make_both(&sites, m, 2 * TOKENS * 105);
+    for (int i = 0; i < 2; i++) m[i].steps = 100000;
+    train_both(m);
+    ended_with_all(m, own_tokens(&m[0]) + own_tokens(&m[1]));
+    drop_both(&sites, m);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_the_token_target_all_fragments_weigh_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
