@@ -17,9 +17,12 @@ struct member {
     const char *dir;
     float *x, target;
     uint64_t token_target;
-    int steps;
+    int steps; /* to make; then it waits for the end, or comes back */
+    bool to_end;
     neb_status status;
     pthread_t thread;
+    void *state;
+    size_t state_size;
 };
 
 static void open_member(struct member *m)
@@ -33,6 +36,7 @@ static void open_member(struct member *m)
     assert_ok(neb_session_open(m->dir, &c, &m->session));
     struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
     assert_ok(neb_session_register(m->session, &p));
+    if (m->state) assert_ok(neb_session_load(m->session, m->state, m->state_size));
     assert_ok(neb_session_start(m->session, 10));
 }
 
@@ -45,6 +49,10 @@ static void *train(void *arg)
         for (int k = 0; k < VALUES; k++) m->x[k] += 0.004f * (m->target + 0.01f * (float)(k % 7) - m->x[k]);
         m->status = neb_step(m->session, TOKENS, &changed);
         sleep_ms(4);
+    }
+    while (m->to_end && (m->status == NEB_OK || m->status == NEB_ERR_AGAIN)) {
+        m->status = neb_step_within(m->session, NEB_NO_STEP, 0.2, &changed);
+        sleep_ms(20);
     }
     return NULL;
 }
@@ -85,6 +93,7 @@ static void drop_both(struct sites *sites, struct member m[2])
     for (int i = 0; i < 2; i++) {
         neb_session_close(m[i].session);
         neb__free(m[i].x);
+        neb__free(m[i].state);
     }
     sites_free(sites);
 }
@@ -123,9 +132,39 @@ static void at_the_token_target_all_fragments_weigh_the_same(void **state)
     struct sites sites;
     struct member m[2];
     make_both(&sites, m, 2 * TOKENS * 105);
-    for (int i = 0; i < 2; i++) m[i].steps = 100000;
+    for (int i = 0; i < 2; i++) m[i].steps = 100000, m[i].to_end = true;
     train_both(m);
     ended_with_all(m, own_tokens(&m[0]) + own_tokens(&m[1]));
+    drop_both(&sites, m);
+}
+
+static void come_back(struct member *m)
+{
+    neb__free(m->state);
+    assert_ok(neb_session_save(m->session, NULL, &m->state_size));
+    m->state = neb__malloc(m->state_size);
+    assert_ok(neb_session_save(m->session, m->state, &m->state_size));
+    neb_session_close(m->session);
+}
+
+/* Sites that come back when all steps are made bring their last work in without another step. */
+static void right_after_a_restart_too(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2];
+    make_both(&sites, m, 0);
+    for (int i = 0; i < 2; i++) m[i].steps = 108;
+    train_both(m);
+    int64_t tokens = own_tokens(&m[0]) + own_tokens(&m[1]);
+    for (int i = 0; i < 2; i++) come_back(&m[i]);
+    open_both(m);
+    for (int i = 0; i < 2; i++) {
+        m[i].steps = 0, m[i].to_end = true;
+        assert_ok(neb__session_done(m[i].session));
+    }
+    train_both(m);
+    ended_with_all(m, tokens);
     drop_both(&sites, m);
 }
 
@@ -134,6 +173,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_the_token_target_all_fragments_weigh_the_same),
+        cmocka_unit_test(right_after_a_restart_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,7 @@ static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *b
         cell->v_site = boot->merged[c];
         cell->open = boot->open[c];
         cell->base = -(int64_t)boot->work[c];
+        cell->captured = boot->work_after ? -(int64_t)boot->work_after[c] : 0;
         cell->fetch_from = r->self;
         if (cell->open.k >= r->next_k) r->next_k = cell->open.k + 1;
     }
@@ -407,6 +408,11 @@ bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell)
 {
     const struct neb_record *rec = neb__round_record(r, index);
     return rec && cell < r->cfg.cells && r->cell[cell].v_site == rec->v;
+}
+
+int64_t neb__round_base(const struct neb_round *r, uint32_t cell)
+{
+    return cell < r->cfg.cells ? r->cell[cell].base : r->steps;
 }
 
 uint64_t neb__round_version(const struct neb_round *r, uint32_t cell)

@@ -60,6 +60,7 @@ struct neb_round_boot {
     const uint64_t *merged;             /* per cell: version up to which the site's own state is merged */
     const struct neb_boot_parcel *open; /* per cell; k 0: none */
     const uint64_t *work;               /* per cell: inner steps in the restored delta */
+    const uint64_t *work_after; /* per cell: of those, after the open parcel's capture; NULL: none are */
 };
 
 enum neb_event_type {
@@ -180,6 +181,8 @@ const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index
 bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell);
 bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell);
 uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the committed log */
+/* Inner step, counted from the start (negative: before it), from which on the work is in no record. */
+int64_t neb__round_base(const struct neb_round *r, uint32_t cell);
 uint64_t neb__round_all_applied(
     const struct neb_round *r); /* every voter has applied this index, as far as known */
 /* The mark of a new site, for neb__ledger_create(). */

@@ -76,7 +76,8 @@ struct neb_edit {
 struct neb_own {
     uint64_t version;            /* merged up to here */
     struct neb_boot_parcel open; /* k 0: none */
-    uint64_t work, work_open;    /* inner steps in x - theta; of those, in the open parcel */
+    uint64_t work;               /* when the site began: inner steps in x - theta */
+    uint64_t work_open;          /* inner steps in the open parcel */
     struct neb_edit *edits, **last;
 };
 

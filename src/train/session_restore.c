@@ -97,10 +97,10 @@ static size_t state_size(const neb_session *s, size_t open_values)
     return STATE_HEAD + STATE_CELL * (size_t)s->outer->cells + 4 * (s->values + open_values);
 }
 
-static void put_cell(uint8_t *b, const struct neb_own *own)
+static void put_cell(uint8_t *b, const struct neb_own *own, uint64_t work)
 {
     neb__put64(b, own->version);
-    neb__put64(b + 8, own->work);
+    neb__put64(b + 8, work);
     memcpy(b + 16, own->open.hash.b, NEB_HASH_SIZE);
     neb__put64(b + 16 + NEB_HASH_SIZE, own->open.k);
     neb__put64(b + 24 + NEB_HASH_SIZE, own->open.b);
@@ -296,12 +296,16 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
 {
     size_t cells = s->outer->cells;
     uint64_t *merged = NEB_NEW_ARRAY(uint64_t, cells), *work = NEB_NEW_ARRAY(uint64_t, cells);
+    uint64_t *after = NEB_NEW_ARRAY(uint64_t, cells);
     struct neb_boot_parcel *open = NEB_NEW_ARRAY(struct neb_boot_parcel, cells);
     const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found->records + 1);
     neb_status st = NEB_ERR_NOMEM;
-    if (merged && work && open && record) {
-        for (size_t c = 0; c < cells; c++)
-            merged[c] = s->own[c].version, work[c] = s->own[c].work, open[c] = s->own[c].open;
+    if (merged && work && after && open && record) {
+        for (size_t c = 0; c < cells; c++) {
+            const struct neb_own *own = &s->own[c];
+            merged[c] = own->version, work[c] = own->work, open[c] = own->open;
+            after[c] = own->open.k && own->work > own->work_open ? own->work - own->work_open : 0;
+        }
         for (uint64_t i = 0; i < found->records; i++) record[i] = found->bytes.data + found->at[i];
         struct neb_round_boot boot = {.damaged = found->damaged,
                                       .mark = found->mark_length ? found->bytes.data + found->mark_at : NULL,
@@ -312,12 +316,14 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
                                       .applied = s->outer->version,
                                       .merged = merged,
                                       .open = open,
-                                      .work = work};
+                                      .work = work,
+                                      .work_after = after};
         struct neb_round_config c = core_config(s);
         st = neb__round_create(&c, &boot, &s->core);
     }
     neb__free(merged);
     neb__free(work);
+    neb__free(after);
     neb__free(open);
     neb__free(record);
     return st == NEB_ERR_NOMEM ? neb__fail(st, "out of memory for the ledger") : st;
@@ -453,7 +459,11 @@ static neb_status write_state(neb_session *s, uint8_t *out, size_t *n)
     memcpy(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
     neb__put64(b + 8 + NEB_HASH_SIZE, s->last_k);
     b += STATE_HEAD;
-    for (uint32_t c = 0; c < s->outer->cells; c++, b += STATE_CELL) put_cell(b, &s->own[c]);
+    pthread_mutex_lock(&s->lock);
+    int64_t steps = s->status.steps; /* the core may not have heard of the last ones */
+    pthread_mutex_unlock(&s->lock);
+    for (uint32_t c = 0; c < s->outer->cells; c++, b += STATE_CELL)
+        put_cell(b, &s->own[c], (uint64_t)(steps - neb__round_base(s->core, c)));
     NEB_TRY(write_x(s, b));
     b += 4 * s->values;
     for (uint32_t c = 0; c < s->outer->cells; c++) {

@@ -151,13 +151,11 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     own->version = rec->v + 1;
     if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
         own->open.k = 0;
-        own->work = 0;
         return neb__edit_add(s, cell, NEB_EDIT_SET, 0, s->outer->theta + first);
     }
     if (!known) return neb__edit_add(s, cell, NEB_EDIT_ADD, 0, s->work[0]);
     if (neb__session_private(s)) decoded = NULL; /* what was not told is dropped */
     neb__site_take(s->d + first, s->work[0], decoded, n);
-    own->work = own->work > own->work_open ? own->work - own->work_open : 0;
     own->open.k = 0;
     return neb__edit_d(s, cell);
 }
@@ -242,7 +240,6 @@ static void do_settle(neb_session *s, const struct neb_action *a)
         (void)cell_at(s, c, &first);
         if (neb__edit_add(s, c, NEB_EDIT_SHRINK, gamma, s->outer->theta + first) != NEB_OK)
             neb__session_halt(s, "out of memory for settling");
-        s->own[c].work = s->own[c].work * a->num / a->den;
     }
     neb__info("late work of cells %u to %u enters with factor %.3f", a->c0, a->c1 - 1, (double)gamma);
 }
