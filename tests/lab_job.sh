@@ -43,4 +43,8 @@ for what in "Loss against tokens" "Where every second went" "all sites agree" "<
     grep -q "$what" page.html || fail "the report lacks '$what'"
 done
 if "$nebula" report nowhere 2> none; then fail "a report of nothing"; fi
+cp out/a/model.safetensors first
+"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the finished run, once more"
+[ "$(grep -c "^[ab] | this run has ended at record" log)" = 2 ] || fail "a finished run does not say so"
+for s in a b; do cmp -s first out/$s/model.safetensors || fail "site $s has another model after a second start"; done
 echo "lab: ok, state root $(root a)"

@@ -126,6 +126,22 @@ static void ended_with_all(struct member m[2], int64_t tokens)
         fail_msg("%d tokens of %d are in the model", (int)last->tokens, (int)tokens);
 }
 
+/* A finished run that is started again makes no more of the model, whatever checkpoint a site comes with. */
+static void ends_again(struct member m[2])
+{
+    float *result = neb__malloc(VALUES * sizeof *result);
+    memcpy(result, m[0].x, VALUES * sizeof *result);
+    for (int i = 0; i < 2; i++) neb_session_close(m[i].session);
+    open_both(m);
+    for (int i = 0; i < 2; i++) m[i].steps = 1;
+    train_both(m);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(m[i].status, NEB_ERR_CANCELLED);
+        assert_memory_equal(m[i].x, result, VALUES * sizeof *result);
+    }
+    neb__free(result);
+}
+
 static void at_the_token_target_all_fragments_weigh_the_same(void **state)
 {
     (void)state;
@@ -165,6 +181,7 @@ static void right_after_a_restart_too(void **state)
     }
     train_both(m);
     ended_with_all(m, tokens);
+    ends_again(m);
     drop_both(&sites, m);
 }
 

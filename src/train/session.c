@@ -315,6 +315,16 @@ static neb_status standing(neb_session *s)
     return s->ended ? NEB_ERR_CANCELLED : NEB_OK;
 }
 
+/* The run is over: x becomes its result, without what this site did beyond it. One that left keeps what it has. */
+static neb_status take_result(neb_session *s, bool *changed)
+{
+    pthread_mutex_lock(&s->busy);
+    neb_status st = s->leaves ? NEB_OK : neb__session_write_x(s, 0, s->values, s->outer->theta);
+    pthread_mutex_unlock(&s->busy);
+    *changed = true;
+    return st == NEB_OK ? NEB_ERR_CANCELLED : st;
+}
+
 /* What steps and attendance have in common; the lock is held on entry and released. */
 static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *changed)
 {
@@ -330,7 +340,7 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
     leave(s, entered, s->status.wait_s + s->status.recover_s - waited);
     pthread_mutex_unlock(&s->lock);
     if (post) tell_snapshot(s);
-    return st;
+    return st == NEB_ERR_CANCELLED && s->outer ? take_result(s, changed) : st;
 }
 
 neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)

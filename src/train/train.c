@@ -372,10 +372,21 @@ static neb_status attend(struct trainer *t)
     return s == NEB_ERR_CANCELLED ? merged(t, true) : s;
 }
 
+/* Before the first step: a run that has ended takes none. */
+static neb_status meet_first(struct trainer *t, bool *ended)
+{
+    struct neb_session_status s;
+    NEB_TRY(meet(t, NEB_NO_STEP, ended));
+    neb_session_get_status(t->session, &s);
+    if (*ended) neb__show_line(&t->show, "this run has ended at record %" PRId64, s.applied);
+    return NEB_OK;
+}
+
 static neb_status loop(struct trainer *t)
 {
     const struct neb_job_train *c = &t->job->train;
     bool ended = false;
+    if (rounds(t)) NEB_TRY(meet_first(t, &ended));
     while (!over(t, ended)) {
         if (t->half) NEB_TRY(await_other(t, &ended));
         if (ended) break;
