@@ -140,6 +140,8 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites named 'a'"},
         {"sites:\n  - {name: a}\n  - {name: b, role: student}\n", ":3: site 'b' has role student"},
         {"strategy: replica\nsites:\n  - {name: a, role: teacher}\n", "no part of strategy replica"},
+        {"train: {average: 5}\nsites:\n  - {name: a}\n  - {name: b}\n", ":1: train.average is 5"},
+        {"sites:\n  - {name: a}\n  - name: b\n    train: {average: 2}\n", ":4: sites[1].train.average is 2"},
         {"task: rtd\nsites:\n  - {name: a, role: generator}\n", "the job has 1 and 0"},
         {"sites:\n  - {name: a, role: generator}\n  - {name: b, role: discriminator}\n", "task must be rtd"},
         {"sites:\n  - {name: a, role: student}\n  - {name: b, role: student}\n", "the job has 0 and 2"},

@@ -79,7 +79,8 @@ const struct neb_opt neb__job_train_options[] = {
     TRAIN(
         rtd_embeddings, NEB_OPT_TEXT, "separate", NULL,
         "rtd: separate, shared, or disentangled (the discriminator learns a difference to the generator's)"),
-    TRAIN(average, NEB_OPT_INT, "0", NULL, "translate: average the last N checkpoints for the final model"),
+    TRAIN(average, NEB_OPT_INT, "0", NULL,
+          "the final model is the mean of the last N checkpoints; not with strategy replica"),
     TRAIN(eval_every, NEB_OPT_INT, "0", "steps", "held-out loss this often; 0: at the end"),
     TRAIN(save_every, NEB_OPT_INT, "500", "steps", "checkpoint this often"),
     TRAIN(keep, NEB_OPT_INT, "2", NULL, "checkpoints kept"),

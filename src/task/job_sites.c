@@ -58,14 +58,29 @@ static neb_status find_role(struct neb_job *j, int i, const char *path)
                          s->name, s->role);
 }
 
+/* The sites of a replica run end with one model; a checkpoint is of what one of them made of it. */
+static neb_status check_average(struct neb_job *j, const char *section, const struct neb_job_train *t)
+{
+    char own[64];
+    snprintf(own, sizeof own, "%s.average", section);
+    const char *path = neb__doc_get(&j->doc, own) ? own : "train.average";
+    if (t->average < 2) return NEB_OK;
+    return neb__doc_fail(&j->doc, path,
+                         "%s is %" PRId64
+                         ": checkpoints are each site's own, and their mean would be another "
+                         "model at every site; leave it out with strategy replica",
+                         path, t->average);
+}
+
 /* What stands in `sites[i].train` must fit like `train` itself: tried on a copy. */
-static neb_status try_own_train(struct neb_job *j, const char *section)
+static neb_status try_own_train(struct neb_job *j, const char *section, enum neb_role role)
 {
     struct neb_job_train t;
     NEB_TRY(neb__opts_init(neb__job_train_options, &t));
     neb_status s = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
     if (s == NEB_OK) s = neb__doc_bind(&j->doc, section, neb__job_train_options, &t, NULL);
     if (s == NEB_OK) s = neb__job_check_train(j, section, &t);
+    if (s == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA) s = check_average(j, section, &t);
     neb__opts_free(neb__job_train_options, &t);
     return s;
 }
@@ -84,7 +99,7 @@ static neb_status bind_site(struct neb_job *j, int i)
         if (!strcmp(j->site[k].name, j->site[i].name))
             return neb__doc_fail(&j->doc, path, "two sites named '%s'", j->site[i].name);
     NEB_TRY(find_role(j, i, path));
-    return try_own_train(j, own);
+    return try_own_train(j, own, j->site[i].does);
 }
 
 /* ---- do they fit together? ------------------------------------------------------------------------------------- */
