@@ -48,10 +48,12 @@ struct trainer {
     struct neb_show show;
     struct neb_meter meter;
     char checkpoints[512];
-    int skipped;       /* steps in a row */
-    bool met_links;    /* the session was opened, or tried to be */
-    int64_t decisions; /* of the rate controller, as far as measured */
-    int64_t done_ns;   /* when this site had made its own steps; 0: not yet */
+    int64_t loaded;     /* step of the checkpoint with which this site began; -1: none */
+    neb_status unsaved; /* why the last checkpoint is not there */
+    int skipped;        /* steps in a row */
+    bool met_links;     /* the session was opened, or tried to be */
+    int64_t decisions;  /* of the rate controller, as far as measured */
+    int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
 };
 
 static volatile sig_atomic_t asked_to_stop;
@@ -195,6 +197,7 @@ static neb_status open_trainer(struct trainer *t)
     NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
     neb_status s = neb__resume_load(t->work, rounds(t), t->checkpoints, &t->progress);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
+    t->loaded = s == NEB_OK ? t->progress.step : -1;
     if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
     t->metrics = neb__metrics_begin(t->job->out, s == NEB_OK ? t->progress.step : -1);
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
@@ -372,6 +375,18 @@ static neb_status attend(struct trainer *t)
     return s == NEB_ERR_CANCELLED ? merged(t, true) : s;
 }
 
+/* The last checkpoint, unless it is there. One that cannot be written does not keep the model from being: there may be room
+ * for that, and the steps were made. */
+static void save_last(struct trainer *t)
+{
+    struct neb_ckpt_report r;
+    (void)neb__ckpt_writer_wait(t->writer);
+    neb__ckpt_writer_report(t->writer, &r);
+    bool there = r.last_step == t->progress.step || (!t->session && t->loaded == t->progress.step);
+    if (!there) t->unsaved = save(t);
+    if (!there && t->unsaved == NEB_OK) t->unsaved = neb__ckpt_writer_wait(t->writer);
+}
+
 /* Before the first step: a run that has ended takes none. */
 static neb_status meet_first(struct trainer *t, bool *ended)
 {
@@ -402,9 +417,10 @@ static neb_status loop(struct trainer *t)
         if (due(c->eval_every, t->progress.step)) NEB_TRY(evaluate(t, rounds(t) != NULL));
         if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
     }
-    NEB_TRY(save(t));
-    NEB_TRY(neb__ckpt_writer_wait(t->writer));
-    return t->half ? neb__half_finish(t->half, &asked_to_stop) : NEB_OK;
+    save_last(t);
+    /* a fed half that must go on from an older checkpoint needs the items behind it once more */
+    bool let_go = t->half && (t->unsaved == NEB_OK || t->half->produces);
+    return let_go ? neb__half_finish(t->half, &asked_to_stop) : NEB_OK;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */
@@ -555,6 +571,8 @@ static neb_status train(const struct neb_job *job)
         if (t.half) report_half(&t);
         if (rounds(&t)) report_session(&t);
         if (s == NEB_OK) s = finish(&t);
+        if (s == NEB_OK && t.unsaved != NEB_OK)
+            s = neb__fail(t.unsaved, "the model is in %s, its last checkpoint is not", job->out);
         if (s == NEB_OK) sample(&t, "done", true);
     }
     close_trainer(&t);
