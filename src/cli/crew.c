@@ -11,13 +11,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE = 4096, KILLS = 64, PATIENCE = 30 };
+enum { LINE = 4096, KILLS = 64, PATIENCE = 30, STOPPING = 300, HURRY = 5 }; /* the last three: seconds */
 
 struct member {
     int handle, status, pipe, log; /* handle -1: does not run; status -1: has not ended */
@@ -274,34 +275,41 @@ static int first_failure(const struct neb_crew *c)
     return 0;
 }
 
-/* One of them has failed or a signal came: the others may end by themselves for a while, then they are made to. */
-static void stop_all(struct neb_crew *c, double patience)
+/* Until all have ended, another signal comes, or so many seconds have passed. */
+static void await_all(struct neb_crew *c, int seen, double seconds)
 {
-    int seen = signals;
     int64_t since = neb__now_ns();
-    for (int k = 0; k < c->kills; k++) c->kill[k].stage = 2;
-    while (running(c) && signals == seen && neb__seconds_since(since) < patience) {
-        wait_for_output(c, 50);
-        reap(c);
-    }
-    if (running(c)) signal_all(c, SIGTERM);
-    since = neb__now_ns();
-    while (running(c) && signals <= seen + 1 && neb__seconds_since(since) < 5) {
-        wait_for_output(c, 50);
-        reap(c);
-    }
-    if (running(c)) signal_all(c, SIGKILL);
-    while (running(c)) {
+    while (running(c) && signals == seen && neb__seconds_since(since) < seconds) {
         wait_for_output(c, 50);
         reap(c);
     }
 }
 
+/* One of them has failed: the others may end by themselves for a while. Then, or at a signal, they are asked to, once: a site
+ * writes a checkpoint when its step is made, which takes as long as it takes. Who cannot wait sends another signal. */
+static void stop_all(struct neb_crew *c, double patience)
+{
+    for (int k = 0; k < c->kills; k++) c->kill[k].stage = 2;
+    await_all(c, signals, patience);
+    int seen = signals;
+    if (running(c)) signal_all(c, SIGTERM);
+    if (seen && running(c)) {
+        printf("stopping: each site writes a checkpoint; a second signal ends them without\n");
+        fflush(stdout);
+    }
+    await_all(c, seen, seen ? INFINITY : STOPPING);
+    await_all(c, signals, HURRY);
+    if (running(c)) signal_all(c, SIGKILL);
+    while (running(c)) await_all(c, signals, HURRY);
+}
+
+/* What is ignored (nohup) stays so, here and in the sites. */
 static void watch_signals(void)
 {
     static const int list[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction a = {.sa_handler = on_signal};
-    for (int i = 0; i < 3; i++) sigaction(list[i], &a, NULL);
+    struct sigaction a = {.sa_handler = on_signal}, old;
+    for (int i = 0; i < 3; i++)
+        if (!sigaction(list[i], NULL, &old) && old.sa_handler != SIG_IGN) sigaction(list[i], &a, NULL);
 }
 
 neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg, int *status)
@@ -320,7 +328,6 @@ neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg,
     }
     for (int i = 0; i < c->sites && !timely; i++) c->member[i].away = true;
     if (!timely) signal_all(c, SIGKILL);
-    if (signals) signal_all(c, last_signal);
     erase_panel(c);
     stop_all(c, s != NEB_OK || signals || !timely ? 0 : PATIENCE);
     if (s == NEB_OK) *status = signals ? 128 + last_signal : first_failure(c);

@@ -523,11 +523,14 @@ static void report_half(struct trainer *t)
     neb__show_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);
 }
 
+/* What is ignored (nohup, a shell's background job) stays so. */
 static void catch_signals(void)
 {
+    static const int list[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
     asked_to_stop = 0;
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
+    for (int i = 0; i < 3; i++)
+        if (!sigaction(list[i], NULL, &now) && now.sa_handler != SIG_IGN) signal(list[i], on_signal);
 }
 
 /* OUT is one process's: two would remove each other's checkpoints. *lock -1: the file system locks nothing. */
