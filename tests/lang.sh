@@ -53,6 +53,21 @@ awk '/^nli.tsv/ { exit !($3 > 80) }' nli.out || fail "the pairs are not told apa
 "$nebula" train mt.yaml out=student distill.teacher=mt distill.weight=1 model.hidden=32 train.steps=40 > st.out 2>&1 ||
     { cat st.out; fail "train a student"; }
 
+# Replaced-token detection: what is measured at the end of a training is measured again from its two folders.
+sed -e 's/task: translate/task: rtd/' -e 's/steps: 200/steps: 30/' -e '/^model/d' mt.yaml > rtd.yaml
+cat >> rtd.yaml <<'END'
+model: {family: electra, hidden: 32, embedding: 16, layers: 1, heads: 2, ffn: 32, init_deviation: 0.2}
+generator: {hidden: 16, layers: 1, heads: 2, ffn: 32, init_deviation: 0.2}
+END
+for how in separate shared disentangled; do
+    "$nebula" train rtd.yaml out=rtd cache=rtd.cache train.rtd_embeddings=$how train.average=0 > rtd.out 2>&1 ||
+        { cat rtd.out; fail "train a discriminator"; }
+    held=$(sed -n 's/^held out.*discriminator loss \([0-9.]*\),.*/\1/p' rtd.out | tail -1)
+    "$nebula" eval loss rtd.yaml out=rtd cache=rtd.cache train.rtd_embeddings=$how > loss.out 2>&1 || fail "eval loss, $how"
+    grep -q "^replaced tokens: loss $held," loss.out || fail "$how embeddings: $held in training, then $(cat loss.out)"
+    rm -r rtd
+done
+
 # What cannot be: answered, not crashed on.
 "$nebula" help job | grep -q 'hidden_loss' || fail "help job lists every key"
 if "$nebula" translate enc source > /dev/null 2> err; then fail "an encoder must not translate"; fi

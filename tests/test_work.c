@@ -3,6 +3,7 @@
  * Two things that must be the same are compared bit by bit: a step whose generator answers over a link, and the same step with
  * all of it in one place. */
 #include "check.h"
+#include "task/folder.h"
 #include "task/retrieve.h"
 #include "train/resume.h"
 #include "world.h"
@@ -19,6 +20,8 @@ enum { STEPS = 6 };
 #define RTD                                                                         \
     "task: rtd\nmodel: {hidden: 32, embedding: 16, layers: 1, heads: 2, ffn: 32}\n" \
     "generator: {hidden: 16, layers: 1, heads: 2, ffn: 32}\n"
+
+#define EMBEDDINGS "train.rtd_embeddings="
 
 struct mail {
     int32_t sampled[64][64];
@@ -85,20 +88,12 @@ static void generator_and_discriminator_may_live_apart(void **state)
 static void disentangled_embeddings_leave_the_generator_alone(void **state)
 {
     (void)state;
-    static const char *const how[] = {"separate", "disentangled", "shared"};
+    static const char *const how[] = {EMBEDDINGS "separate", EMBEDDINGS "disentangled", EMBEDDINGS "shared"};
     float *values[3];
     int64_t n = 0;
     for (int i = 0; i < 3; i++) {
         struct world w;
-        world_open(&w, RTD, NULL);
-        world_close(&w);
-        char path[300], word[64];
-        char *words[] = {word};
-        snprintf(path, sizeof path, "%s/job.yaml", world_dir);
-        snprintf(word, sizeof word, "train.rtd_embeddings=%s", how[i]);
-        assert_ok(neb__job_read(path, words, 1, &w.job));
-        assert_ok(neb__data_prepare(&w.job, &w.data));
-        assert_ok(neb__work_open(&w.data, 0, 1, NULL, &w.work));
+        world_open_words(&w, RTD, how[i]);
         for (int k = 0; k < STEPS; k++) world_step(&w);
         values[i] = world_room();
         n = world_values(&w, "generator.", values[i]);
@@ -107,6 +102,69 @@ static void disentangled_embeddings_leave_the_generator_alone(void **state)
     assert_memory_equal(values[0], values[1], (size_t)n * sizeof(float));
     assert_memory_not_equal(values[0], values[2], (size_t)n * sizeof(float));
     for (int i = 0; i < 3; i++) free(values[i]);
+}
+
+static void load(struct neb_model *m, const char *name)
+{
+    struct neb_folder f;
+    char path[300];
+    int n;
+    world_path(name, path);
+    assert_ok(neb__folder_read(path, &f));
+    assert_ok(neb__folder_load(&f, m, NULL, true, &n));
+    neb__folder_free(&f);
+}
+
+static void save_generator(struct world *w, const char *name)
+{
+    struct neb_folder f;
+    char path[300];
+    world_path(name, path);
+    assert_ok(neb__folder_init(&f));
+    assert_ok(neb__folder_describe(&f, "mlm", &w->job.generator, &w->job.peft, &w->data.tok_cfg));
+    assert_ok(neb__folder_write(&f, path, neb__work_generator(w->work), w->data.tok_path));
+    neb__folder_free(&f);
+}
+
+/* Both models of the job from their folders find on held-out text what was found before they were written. And a
+ * discriminator that starts from a folder embeds what the folder does, whatever its generator's table is. */
+static void folders_hold_what_was_measured(void **state)
+{
+    (void)state;
+    static const char *const how[] = {EMBEDDINGS "separate", EMBEDDINGS "disentangled", EMBEDDINGS "shared"};
+    float *table = world_room(), *sum = world_room(), *base = world_room();
+    for (int i = 0; i < 3; i++) {
+        struct world w;
+        struct neb_work_eval before, after;
+        world_open_words(&w, RTD, how[i]);
+        for (int k = 0; k < 4 * STEPS; k++) world_step(&w);
+        assert_ok(neb__work_eval(w.work, "valid", 0, &before));
+        world_save(&w, "found");
+        save_generator(&w, "found/generator");
+        world_close(&w);
+        world_open_words(&w, RTD, how[i]);
+        load(neb__work_generator(w.work), "found/generator");
+        load(neb__work_model(w.work), "found");
+        assert_ok(neb__work_eval(w.work, "valid", 0, &after));
+        assert_float_equal(after.loss, before.loss, 1e-5);
+        assert_float_equal(after.rtd_loss, before.rtd_loss, 1e-5);
+        struct neb_model *m = neb__work_model(w.work);
+        assert_ok(neb_param_read(m->token, table));
+        if (m->token_base) assert_ok(neb_param_read(m->token_base, base));
+        for (int64_t k = 0; m->token_base && k < neb_param_values(m->token); k++) table[k] += base[k];
+        world_close(&w);
+        if (i != 1) continue;
+        world_open_words(&w, "task: rtd\ninit: {from: @/found}\ngenerator: {hidden: 16, ffn: 32}\n", how[i]);
+        m = neb__work_model(w.work);
+        assert_ok(neb_param_read(m->token, sum));
+        assert_ok(neb_param_read(m->token_base, base));
+        for (int64_t k = 0; k < neb_param_values(m->token); k++)
+            assert_float_equal(sum[k] + base[k], table[k], 1e-5);
+        world_close(&w);
+    }
+    free(table);
+    free(sum);
+    free(base);
 }
 
 /* ---- held-out text ---------------------------------------------------------------------------------------------- */
@@ -270,6 +328,7 @@ int main(void)
         cmocka_unit_test(centring_removes_the_language),
         cmocka_unit_test(generator_and_discriminator_may_live_apart),
         cmocka_unit_test(disentangled_embeddings_leave_the_generator_alone),
+        cmocka_unit_test(folders_hold_what_was_measured),
         cmocka_unit_test(some_batches_stand_for_all),
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(going_on_changes_no_bit),

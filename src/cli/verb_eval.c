@@ -107,9 +107,10 @@ static neb_status measure(const struct neb_job *job, struct neb_work *w, const c
 {
     char path[NEB_FOLDER_PATH];
     struct neb_work_eval e;
-    NEB_TRY(load_trained(job->out, neb__work_model(w)));
     snprintf(path, sizeof path, "%s/generator", job->out);
     if (neb__work_generator(w)) NEB_TRY(load_trained(path, neb__work_generator(w)));
+    NEB_TRY(
+        load_trained(job->out, neb__work_model(w))); /* its table may be a difference to the generator's */
     neb_status s = neb__work_eval(w, use, 0, &e);
     if (s == NEB_ERR_NOTFOUND) return neb__fail(NEB_ERR_CONFIG, "the job has no corpus with use: %s", use);
     NEB_TRY(s);

@@ -2,7 +2,8 @@
  *
  * The model need not be the one that was saved: names that both have are taken, and two things that the other model
  * kept apart come along merged: LoRA's product with the weight it was added to, and the first segment's embedding with
- * the positions. */
+ * the positions. A table kept as a difference to another model's becomes what is missing to the folder's, so that other
+ * model is loaded first. */
 #include "task/folder.h"
 #include "base/mem.h"
 #include "store/safetensors.h"
@@ -64,6 +65,17 @@ static neb_status merge_lora(struct neb_st *st, const struct neb_peft *peft, con
     return add_lora(a, b, peft->lora_scale, values);
 }
 
+static neb_status subtract(const neb_param *base, float *values)
+{
+    const size_t n = (size_t)neb_param_values(base);
+    float *other = neb__malloc(n * sizeof *other);
+    if (!other) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", neb_param_name(base));
+    neb_status s = neb_param_read(base, other);
+    for (size_t i = 0; s == NEB_OK && i < n; i++) values[i] -= other[i];
+    neb__free(other);
+    return s;
+}
+
 static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const struct neb_st_tensor *t,
                            const struct neb_model *m, neb_param *p)
 {
@@ -78,6 +90,7 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
     neb_status s = neb__st_to_f32(t, values);
     if (s == NEB_OK) s = merge_lora(st, peft, m, t, values);
+    if (s == NEB_OK && p == m->token && m->token_base) s = subtract(m->token_base, values);
     if (s == NEB_OK) s = neb_param_write(p, values);
     neb__free(values);
     return s;

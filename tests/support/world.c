@@ -36,11 +36,14 @@ void world_pairs(const char *name, int lines, unsigned seed)
     fclose(f);
 }
 
-/* text: the job's own lines, on top of what all of these have. */
-void world_open(struct world *w, const char *text, const struct neb_links *links)
+void world_path(const char *name, char path[300])
 {
-    char path[300];
-    snprintf(path, sizeof path, "%s/job.yaml", world_dir);
+    snprintf(path, 300, "%s/%s", world_dir, name);
+}
+
+/* text: the job's own lines, on top of what all of these have. */
+static void write_job(const char *path, const char *text)
+{
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fprintf(
@@ -56,9 +59,33 @@ void world_open(struct world *w, const char *text, const struct neb_links *links
         else
             fputc(*c, f);
     fclose(f);
-    assert_ok(neb__job_read(path, NULL, 0, &w->job));
+}
+
+static void open_job(struct world *w, const char *text, char **words, int n, const struct neb_links *links)
+{
+    char path[300];
+    world_path("job.yaml", path);
+    write_job(path, text);
+    assert_ok(neb__job_read(path, words, n, &w->job));
     assert_ok(neb__data_prepare(&w->job, &w->data));
     assert_ok(neb__work_open(&w->data, 0, 1, links, &w->work));
+}
+
+void world_open(struct world *w, const char *text, const struct neb_links *links)
+{
+    open_job(w, text, NULL, 0, links);
+}
+
+void world_open_words(struct world *w, const char *text, const char *words)
+{
+    char copy[500], *list[16], *rest;
+    int n = 0;
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        assert_true(n < 16);
+        list[n++] = word;
+    }
+    open_job(w, text, list, n, NULL);
 }
 
 void world_close(struct world *w)
@@ -110,7 +137,7 @@ void world_save(struct world *w, const char *name)
 {
     struct neb_folder f;
     char path[300];
-    snprintf(path, sizeof path, "%s/%s", world_dir, name);
+    world_path(name, path);
     assert_ok(neb__folder_init(&f));
     assert_ok(neb__folder_describe(&f, w->job.task, &w->job.model, &w->job.peft, &w->data.tok_cfg));
     assert_ok(neb__folder_write(&f, path, neb__work_model(w->work), w->data.tok_path));

@@ -24,9 +24,12 @@ void world_pairs(const char *name, int lines, unsigned seed);
 
 /* text: the job's own lines, on top of what all of these have; @ stands for world_dir. The file is world_dir/job.yaml. */
 void world_open(struct world *w, const char *text, const struct neb_links *links);
+/* The same with "section.key=value", separated by blanks, that win over the file. */
+void world_open_words(struct world *w, const char *text, const char *words);
 void world_close(struct world *w);
 double world_step(struct world *w);                 /* the loss */
 void world_save(struct world *w, const char *name); /* the model, as a folder in world_dir */
+void world_path(const char *name, char path[300]);  /* of what lies there */
 
 /* The values of every parameter whose name starts with `prefix` (NULL: with none of the known ones): how many, into a room of
  * world_room(), which owes a free(). */
