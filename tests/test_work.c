@@ -167,6 +167,23 @@ static void folders_hold_what_was_measured(void **state)
     free(base);
 }
 
+/* What `peft` says holds for each of the two models. */
+static void both_models_train_what_was_chosen(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, RTD "peft: {method: frozen, train: \"encoder.*\"}\n", NULL);
+    neb_params *ps = neb__work_params(w.work);
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        const neb_param *p = neb_params_at(ps, i);
+        const char *name = neb_param_name(p);
+        if (!strncmp(name, "generator.", 10)) name += 10;
+        if (neb_param_trainable(p) != !strncmp(name, "encoder.", 8))
+            fail_msg("%s is %strained", neb_param_name(p), neb_param_trainable(p) ? "" : "not ");
+    }
+    world_close(&w);
+}
+
 /* ---- held-out text ---------------------------------------------------------------------------------------------- */
 
 /* Held-out text of two kinds, one behind the other: some batches of it tell what all of them tell. */
@@ -329,6 +346,7 @@ int main(void)
         cmocka_unit_test(generator_and_discriminator_may_live_apart),
         cmocka_unit_test(disentangled_embeddings_leave_the_generator_alone),
         cmocka_unit_test(folders_hold_what_was_measured),
+        cmocka_unit_test(both_models_train_what_was_chosen),
         cmocka_unit_test(some_batches_stand_for_all),
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(going_on_changes_no_bit),

@@ -18,6 +18,7 @@ struct neb_builder {
     const struct neb_peft *peft;
     char path[NEB_PATH]; /* ends in a dot, or is empty */
     size_t root;         /* length of the model's own prefix in path */
+    int first;           /* parameters that were in the set before this model's */
     int lora_layers;
 };
 

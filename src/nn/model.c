@@ -114,7 +114,11 @@ neb_status neb__model_create(const struct neb_model_config *config, const struct
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a model");
     m->params = params;
     m->peft.full = true;
-    struct neb_builder b = {.params = params, .arch = &m->arch, .peft = &m->peft, .root = strlen(prefix)};
+    struct neb_builder b = {.params = params,
+                            .arch = &m->arch,
+                            .peft = &m->peft,
+                            .root = strlen(prefix),
+                            .first = neb_params_count(params)};
     neb_status s = NEB_OK;
     if (b.root >= sizeof m->prefix)
         s = neb__fail(NEB_ERR_INVALID, "the model prefix '%s' is longer than %zu bytes", prefix,

@@ -7,21 +7,25 @@
 #include "nn/model.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
-#include <string.h>
 
-static int set_matching(struct neb_model *m, const char *pattern, bool trainable)
+/* Of the parameters that this model added: another model's names may match, too. */
+static int set_matching(const struct neb_builder *b, const char *pattern, bool trainable)
 {
-    char full[2 * NEB_PATH];
-    snprintf(full, sizeof full, "%s%s", m->prefix, pattern);
-    return neb_params_trainable(m->params, full, trainable);
+    int n = 0;
+    for (int i = b->first; i < neb_params_count(b->params); i++) {
+        const char *name = neb_param_name(neb_params_at(b->params, i));
+        if (fnmatch(pattern, name + b->root, 0)) continue;
+        neb_params_trainable(b->params, name, trainable);
+        n++;
+    }
+    return n;
 }
 
-static neb_status set_list(struct neb_model *m, const char *option, const char *list, bool trainable)
+static neb_status set_list(const struct neb_builder *b, const char *option, const char *list, bool trainable)
 {
     char pattern[NEB_PATH];
     for (int i = 0; neb__list_part(list, i, pattern, sizeof pattern); i++)
-        if (!set_matching(m, pattern, trainable))
+        if (!set_matching(b, pattern, trainable))
             return neb__fail(NEB_ERR_CONFIG, "option '%s': no parameter of the model matches '%s'", option,
                              pattern);
     return NEB_OK;
@@ -33,14 +37,14 @@ neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b)
     if (p->lora && !b->lora_layers)
         return neb__fail(NEB_ERR_CONFIG, "option 'lora_on': no linear layer of the model matches '%s'",
                          p->lora_on);
-    if (!p->full) set_matching(m, "*", false);
-    if (p->lora) set_matching(m, "*.lora.[ab]", true);
-    if (p->adapter) set_matching(m, "*.adapter.*", true);
-    if (p->prefix) set_matching(m, "*.prefix.*", true);
-    if (p->bias && !set_matching(m, "*.bias", true))
+    if (!p->full) set_matching(b, "*", false);
+    if (p->lora) set_matching(b, "*.lora.[ab]", true);
+    if (p->adapter) set_matching(b, "*.adapter.*", true);
+    if (p->prefix) set_matching(b, "*.prefix.*", true);
+    if (p->bias && !set_matching(b, "*.bias", true))
         return neb__fail(NEB_ERR_CONFIG, "option 'method': 'bias' on a model without biases");
-    NEB_TRY(set_list(m, "train", p->train, true));
-    NEB_TRY(set_list(m, "freeze", p->freeze, false));
-    set_matching(m, "*.embed.sinusoid.weight", false);
+    NEB_TRY(set_list(b, "train", p->train, true));
+    NEB_TRY(set_list(b, "freeze", p->freeze, false));
+    set_matching(b, "*.embed.sinusoid.weight", false);
     return NEB_OK;
 }
