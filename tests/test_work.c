@@ -233,6 +233,24 @@ static void text_with_nothing_to_predict_has_no_loss(void **state)
     world_pairs("valid.tsv", 40, 77777);
 }
 
+/* Label smoothing is a way to train: held-out text is measured without it. */
+static void held_out_text_is_not_smoothed(void **state)
+{
+    (void)state;
+    static const char *const how[] = {"model.label_smoothing=0.2", "model.label_smoothing=0"};
+    struct neb_work_eval found[2];
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        struct world w;
+        world_open_words(&w, WORLD_TRANSLATOR, how[i]);
+        assert_ok(neb__work_eval(w.work, "valid", 0, &found[i]));
+        loss[i] = world_step(&w);
+        world_close(&w);
+    }
+    assert_true(loss[0] != loss[1]);
+    assert_true(found[0].loss == found[1].loss);
+}
+
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
 
 static void save_here(struct world *w, const char *folder, int64_t step_number)
@@ -349,6 +367,7 @@ int main(void)
         cmocka_unit_test(both_models_train_what_was_chosen),
         cmocka_unit_test(some_batches_stand_for_all),
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
+        cmocka_unit_test(held_out_text_is_not_smoothed),
         cmocka_unit_test(going_on_changes_no_bit),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
     };

@@ -125,7 +125,7 @@ struct neb_run {
     void *arg;
     uint64_t key;    /* names the shapes: another key, another memory plan */
     bool grad;       /* also run backwards */
-    bool train;      /* dropout is on */
+    bool train;      /* dropout is on, and label smoothing of src/nn's models */
     bool accumulate; /* gradients are added to those of the run before (further micro-batches of one step) */
     bool last;       /* the gradients are complete after this run: announce them (neb_tape_on_grad_ready) */
 };

@@ -81,10 +81,12 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
     return x;
 }
 
-static struct neb_target_spec targets_of(const struct neb_model *m, const struct neb_input *in,
-                                         const struct neb_teacher *teacher)
+/* Smoothing is a way to train: what is measured is the likelihood of the targets. */
+static struct neb_target_spec targets_of(const struct neb_model *m, const neb_tape *t,
+                                         const struct neb_input *in, const struct neb_teacher *teacher)
 {
-    struct neb_target_spec s = {.target = in->target, .smoothing = m->arch.smoothing};
+    struct neb_target_spec s = {.target = in->target,
+                                .smoothing = neb_is_training(t) ? m->arch.smoothing : 0};
     if (!teacher) return s;
     s.ce = teacher->ce;
     s.kd = teacher->kd;
@@ -98,7 +100,7 @@ void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const stru
                      const struct neb_teacher *teacher)
 {
     struct neb_loss_spec loss = {.weight = in->weight, .slot = m->loss_slot};
-    struct neb_target_spec target = targets_of(m, in, teacher);
+    struct neb_target_spec target = targets_of(m, t, in, teacher);
     const struct neb_input_side *side = &in->side[m->arch.kind == NEB_ENCODER_DECODER];
     neb_push(t, "%shead", m->prefix);
     switch (m->arch.head) {

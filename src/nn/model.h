@@ -72,8 +72,8 @@ struct neb_teacher {
     neb_tensor *ids, *logits;
 };
 
-/* The loss of the model's head over the feed's targets, in slot loss_slot, weighted: tokens (with label smoothing), rtd, class.
- * teacher: only for tokens; NULL: none. */
+/* The loss of the model's head over the feed's targets, in slot loss_slot, weighted: tokens (with label smoothing
+ * while training), rtd, class. teacher: only for tokens; NULL: none. */
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
                      const struct neb_teacher *teacher);
 
