@@ -251,6 +251,17 @@ static void held_out_text_is_not_smoothed(void **state)
     assert_true(found[0].loss == found[1].loss);
 }
 
+/* ---- unusual steps ---------------------------------------------------------------------------------------------- */
+
+static void a_step_may_have_many_micro_batches(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open_words(&w, WORLD_ENCODER, "train.micro=150");
+    for (int i = 0; i < 2; i++) assert_true(world_step(&w) > 0);
+    world_close(&w);
+}
+
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
 
 static void save_here(struct world *w, const char *folder, int64_t step_number)
@@ -368,6 +379,7 @@ int main(void)
         cmocka_unit_test(some_batches_stand_for_all),
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(held_out_text_is_not_smoothed),
+        cmocka_unit_test(a_step_may_have_many_micro_batches),
         cmocka_unit_test(going_on_changes_no_bit),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
     };

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64, MAX_POSITION = 64 << 20 };
+enum { MAX_DEPTH = 4096, MAX_POSITION = 64 << 20 };
 
 struct slot {
     struct neb_batch *batch;
@@ -23,7 +23,7 @@ struct slot {
 struct neb_prefetch {
     struct neb_batches *stream;
     int depth;
-    struct slot slot[MAX_DEPTH];
+    struct slot *slot; /* (depth) */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -75,6 +75,7 @@ static void release(struct neb_prefetch *p)
         neb__batch_free(p->slot[i].batch);
         neb__buf_free(&p->slot[i].position);
     }
+    neb__free(p->slot);
     neb__buf_free(&p->position);
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
@@ -86,8 +87,14 @@ neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_pref
     if (depth < 2 || depth > MAX_DEPTH)
         return neb__fail(NEB_ERR_INVALID, "%d batches ahead: 2 to %d are possible", depth, MAX_DEPTH);
     struct neb_prefetch *p = NEB_NEW(struct neb_prefetch);
-    if (!p) return neb__fail(NEB_ERR_NOMEM, "no memory to prepare batches");
+    struct slot *slots = NEB_NEW_ARRAY(struct slot, (size_t)depth);
+    if (!p || !slots) {
+        neb__free(p);
+        neb__free(slots);
+        return neb__fail(NEB_ERR_NOMEM, "no memory to prepare %d batches", depth);
+    }
     p->stream = s;
+    p->slot = slots;
     p->depth = depth;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);

@@ -12,7 +12,7 @@
 
 struct neb_prefetch;
 
-/* depth: batches held, 2 to 64. NEB_ERR_INVALID, NEB_ERR_NOMEM, NEB_ERR_IO (no thread) */
+/* depth: batches held, 2 to 4096. NEB_ERR_INVALID, NEB_ERR_NOMEM, NEB_ERR_IO (no thread) */
 neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_prefetch **out);
 
 /* The next batch, in the stream's order; it is the caller's until done. Whatever the stream answered (NEB_ERR_AGAIN
