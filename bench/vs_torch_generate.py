@@ -6,9 +6,9 @@
 FOLDER is a translation model as training leaves it (post-norm, sinusoidal positions, ReLU, as examples/multi30k.yaml), FILE
 the source sentences, one a line. Both sides translate the file twice and the second time counts: kernels are chosen and
 recorded then. Both sort by length and translate `--batch` sentences at a time with `--beams` beams; the search is the same
-(2 * beams candidates a step, scores divided by length, a sentence is done when `beams` have ended or none can win any more),
-so they stop at the same lengths, and the share of equal translations is printed. Nebula-I's time is that of `translate` from
-text to text; PyTorch's begins with token ids and ends with them.
+(2 * beams candidates a step, scores divided by length, a sentence is done when `beams` have ended, none can win any more or
+it has 2 * its source + 16 tokens), so they stop at the same lengths, and the share of equal translations is printed.
+Nebula-I's time is that of `translate` from text to text; PyTorch's begins with token ids and ends with them.
 
 PyTorch keeps keys and values in a static cache, treats beams of a sentence as queries of one cross attention, searches on
 the device without a word to the host but for every fourth step's "are all done?", and is measured eager and, on a GPU, as
@@ -177,7 +177,7 @@ class Search:
         self.best_len = torch.zeros(B, device=dev, dtype=torch.long)
         self.ended = torch.zeros(B, device=dev, dtype=torch.long)
         self.done = torch.zeros(B, device=dev, dtype=torch.bool)
-        self.limit = torch.ones(1, device=dev)
+        self.limit = torch.ones(B, device=dev)
         self.offset = (torch.arange(B, device=dev) * K)[:, None]
         self.places = torch.arange(longest, device=dev)
         self.order = torch.arange(2 * K, device=dev)
@@ -212,16 +212,22 @@ class Search:
         self.tokens.copy_(torch.where(self.places == t, token[:, :, None], moved))
         self.ids.copy_(token.view(-1))
         self.cache.copy_(self.cache.index_select(2, (beam + self.offset).view(-1)))
-        self.done.logical_or_((self.ended >= K) | (self.score[:, 0] / self.limit <= self.best))
+        reach = self.score[:, 0] / self.limit
+        self.done.logical_or_((self.ended >= K) | (reach <= self.best))
+        last = (t + 1 >= self.limit) & ~self.done  # as long as it may become: what has not ended wins as it is
+        self.best_tokens.copy_(torch.where(last[:, None], self.tokens[:, 0], self.best_tokens))
+        self.best_len.copy_(torch.where(last, t + 1, self.best_len))
+        self.done.logical_or_(last)
         self.t.add_(1)
 
-    def start(self, cross, there, most):
+    def start(self, cross, there, limits):
         for mine, new in zip(self.cross, cross):
             for x, y in zip(mine, new):
                 x[:, :, :y.shape[2]].copy_(y)
         self.there.zero_()
         self.there[..., :there.shape[1]].copy_(there[:, None, None])
-        self.limit.fill_(most)
+        self.limit.fill_(1)
+        self.limit[:len(limits)].copy_(limits)
         self.ids.fill_(self.bos)
         self.t.zero_()
         self.score.copy_(self.first.expand(self.B, -1))
@@ -241,19 +247,19 @@ class Search:
         with torch.cuda.graph(self.graph):
             self.run()
 
-    def search(self, cross, there, most):
+    def search(self, cross, there, limits):
+        """limits: tokens of each sentence's translation, at most."""
+        most = max(limits)
+        limits = torch.tensor(limits, dtype=torch.float32).to(self.limit.device)
         if self.want_graph and self.graph is None:
-            self.start(cross, there, most)
+            self.start(cross, there, limits)
             self.record()
-        self.start(cross, there, most)
+        self.start(cross, there, limits)
         for i in range(most):
             self.graph.replay() if self.graph else self.run()
             if i % 4 == 3 and bool(self.done.all()):
                 break
-        unfinished = ~self.done & (self.score[:, 0] / self.limit > self.best)
-        tokens = torch.where(unfinished[:, None], self.tokens[:, 0], self.best_tokens)
-        lengths = torch.where(unfinished, most, self.best_len)
-        return tokens.cpu().numpy(), lengths.cpu().numpy()
+        return self.best_tokens.cpu().numpy().copy(), self.best_len.cpu().numpy().copy()  # the CPU's are ours
 
 
 def torch_file(net, a, lines, bos, eos, searches, compiled, graph):
@@ -266,8 +272,8 @@ def torch_file(net, a, lines, bos, eos, searches, compiled, graph):
         numbers = order[first:first + a.batch]
         longest = max(len(lines[i]) for i in numbers) + 1
         source = -(-longest // 8) * 8
-        most = min(2 * longest + 16, a.max_len - 1)
-        room = min(-(-most // 64) * 64, a.max_len)
+        limits = [min(2 * (len(lines[i]) + 1) + 16, a.max_len - 1) for i in numbers]
+        room = min(-(-max(limits) // 64) * 64, a.max_len)
         ids = np.zeros((a.batch, source), np.int64)
         there = np.zeros((a.batch, source), bool)
         there[:, 0] = True  # a sentence that is not there has something to look at, too
@@ -279,7 +285,7 @@ def torch_file(net, a, lines, bos, eos, searches, compiled, graph):
             searches[key] = Search(net, a, a.batch, *key, bos, eos, compiled, graph)
         there = torch.from_numpy(there).to(dev)
         cross = net.encode(torch.from_numpy(ids).to(dev), there)
-        tokens, lengths = searches[key].search(cross, there, most)
+        tokens, lengths = searches[key].search(cross, there, limits)
         for r, i in enumerate(numbers):
             out[i] = tokens[r, :lengths[r]]
     if dev.type == "cuda":

@@ -259,6 +259,43 @@ static void searches_agree(void **state)
     rig_close(&r);
 }
 
+/* Each prompt's own limit: what is found is what a search for so many tokens finds. */
+static void each_prompt_has_its_limit(void **state)
+{
+    (void)state;
+    enum { MOST = 10 };
+    struct rig r;
+    struct neb_decoding *d;
+    struct neb_decode_limits limits = {12, 24, 48, 0};
+    int32_t prompt[] = {3, 9, 1, 30, 2, 5}, starts[] = {0, 2, 3, 6}, all[3 * MOST], one[MOST];
+    int32_t lengths[3], len, most[] = {4, MOST, 1};
+    struct neb_search ways[] = {{.max_new = MOST, .eos = -1},
+                                {.max_new = MOST, .eos = 7, .beams = 4, .length_penalty = 1},
+                                {.max_new = MOST, .eos = 7, .beams = 2, .length_penalty = 0.5f}};
+    assert_ok(rig_open(&r, "llama", SIZES, NULL, 2));
+    assert_ok(neb__decoding_create(r.device, r.model, &limits, &d));
+    for (int w = 0; w < 3; w++) {
+        struct neb_search how = ways[w];
+        how.most = most;
+        assert_ok(neb__generate(d, &how, NULL, 3, prompt, starts, all, lengths));
+        how.most = NULL;
+        for (int i = 0; i < 3; i++) {
+            int32_t alone[2] = {0, starts[i + 1] - starts[i]};
+            how.max_new = most[i];
+            assert_ok(neb__generate(d, &how, NULL, 1, prompt + starts[i], alone, one, &len));
+            assert_int_equal(len, lengths[i]);
+            assert_memory_equal(one, all + i * MOST, (size_t)len * 4);
+        }
+    }
+    most[1] = MOST + 1;
+    ways[0].most = most;
+    check_log_quiet();
+    assert_status(neb__generate(d, &ways[0], NULL, 3, prompt, starts, all, lengths), NEB_ERR_INVALID);
+    check_log_restore();
+    neb__decoding_destroy(d);
+    rig_close(&r);
+}
+
 /* Where runs are recorded, sources of many sizes share a handful of them, padded; what is found is the same. */
 enum { BATCHES = 16, SOURCES = 3, NEW = 9 };
 
@@ -388,6 +425,7 @@ int main(void)
                                        cmocka_unit_test(best_tokens_follow_the_weights),
                                        cmocka_unit_test(beams_find_the_best),
                                        cmocka_unit_test(searches_agree),
+                                       cmocka_unit_test(each_prompt_has_its_limit),
                                        cmocka_unit_test(recorded_runs_find_the_same),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(every_allocation_fails_once)};

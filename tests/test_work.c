@@ -3,8 +3,10 @@
  * Two things that must be the same are compared bit by bit: a step whose generator answers over a link, and the same step with
  * all of it in one place. */
 #include "check.h"
+#include "base/mem.h"
 #include "task/folder.h"
 #include "task/retrieve.h"
+#include "task/translate.h"
 #include "train/resume.h"
 #include "world.h"
 
@@ -262,6 +264,49 @@ static void a_step_may_have_many_micro_batches(void **state)
     world_close(&w);
 }
 
+/* ---- translations ----------------------------------------------------------------------------------------------- */
+
+enum { LINES = 5 };
+static const char *const lines[LINES] = {"a dog sees the tree", "now", "two men run here now a red dog",
+                                         "the red dog", "green"};
+
+/* `batch` lines at a time; owned texts. */
+static void translate(const struct neb_ready *m, int beams, int batch, char *out[LINES])
+{
+    struct neb_translate_config c = {.beams = beams, .batch = batch, .max_len = 256, .length_penalty = 1};
+    struct neb_translator *t;
+    assert_ok(neb__translator_open(m, &c, &t));
+    assert_ok(neb__translate(t, lines, LINES, out));
+    neb__translator_close(t);
+}
+
+/* A model that has learned nothing does not know when to end: its translations are as long as they may be. */
+static void batches_change_no_translation(void **state)
+{
+    (void)state;
+    static const int beams[] = {1, 2, 4};
+    struct world w;
+    struct neb_ready m;
+    char path[300];
+    world_open_words(&w, WORLD_TRANSLATOR, "model.max_positions=100");
+    for (int i = 0; i < 2; i++) world_step(&w);
+    world_save(&w, "untrained");
+    world_path("untrained", path);
+    assert_ok(neb__ready_open(path, NULL, neb__work_device(w.work), &m));
+    for (int k = 0; k < 3; k++) {
+        char *alone[LINES], *together[LINES];
+        translate(&m, beams[k], 1, alone);
+        translate(&m, beams[k], LINES, together);
+        for (int i = 0; i < LINES; i++) {
+            assert_string_equal(alone[i], together[i]);
+            neb__free(alone[i]);
+            neb__free(together[i]);
+        }
+    }
+    neb__ready_close(&m);
+    world_close(&w);
+}
+
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
 
 static void save_here(struct world *w, const char *folder, int64_t step_number)
@@ -380,6 +425,7 @@ int main(void)
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(held_out_text_is_not_smoothed),
         cmocka_unit_test(a_step_may_have_many_micro_batches),
+        cmocka_unit_test(batches_change_no_translation),
         cmocka_unit_test(going_on_changes_no_bit),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
     };

@@ -65,6 +65,7 @@ neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from);
 
 struct neb_search {
     int32_t max_new;      /* tokens to add, at most */
+    const int32_t *most;  /* (prompts) the same for each of them, up to max_new; NULL: max_new. Copied */
     int32_t eos;          /* ends a sequence; negative: nothing does */
     int32_t beams;        /* 0 or 1: greedy or sampled */
     float length_penalty; /* beams: a finished sequence scores log p / length^this; 1 usually, 0: plain */

@@ -2,9 +2,10 @@
  *
  * Beam search keeps `beams` unfinished sequences per prompt. A step scores the likeliest continuations of each, takes the
  * best 2 * beams of all (enough: at most `beams` of those end, and no more can come from one sequence), moves the ended ones into the result if they beat it, and goes on
- * with the best of the others. A prompt is done when `beams` sequences have ended, or when no unfinished one can beat the
- * result any more: scores only fall, so the bound is the best unfinished sum divided by the largest length its divisor
- * can reach. */
+ * with the best of the others. A prompt is done when `beams` sequences have ended, when no unfinished one can beat the
+ * result any more (scores only fall, so the bound is the best unfinished sum divided by the largest length its divisor
+ * can reach), or when it is as long as it may become: what has not ended then competes as it is. Each prompt has a limit
+ * of its own, so that its result does not depend on what it is batched with. */
 #include "nn/decode.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -25,6 +26,7 @@ struct neb_searching {
     int32_t *tokens, *other; /* (seqs, max_new) of unfinished sequences; and room to reorder them */
     double *score;           /* (seqs) */
     double *best;            /* (count) score of the result, its length counted in */
+    int32_t *most;           /* (count) tokens, at most */
     bool *done;              /* (count) */
     int32_t *ended;          /* (count) sequences that reached their end */
     int32_t *next, *from, *one;
@@ -95,6 +97,7 @@ static void choose_singly(struct neb_searching *s, int32_t at)
         if (s->done[i]) continue;
         s->out[(int64_t)i * s->how->max_new + at] = s->next[i];
         s->lengths[i] = at + 1;
+        s->done[i] = at + 1 == s->most[i];
     }
 }
 
@@ -160,7 +163,7 @@ static void choose_beams(struct neb_searching *s, int32_t at, int32_t i)
         s->next[first + b] = 0;
     }
     double reach =
-        with_length(s, s->score[first], s->how->max_new); /* sums are negative: the longest divides best */
+        with_length(s, s->score[first], s->most[i]); /* sums are negative: the longest divides best */
     s->done[i] = kept == 0 || reach <= s->best[i] || s->ended[i] >= s->beams;
 }
 
@@ -176,6 +179,11 @@ static neb_status step_beams(struct neb_searching *s, int32_t at)
     int32_t *swap = s->tokens;
     s->tokens = s->other;
     s->other = swap;
+    for (int32_t i = 0; i < s->count; i++) {
+        if (s->done[i] || at + 1 < s->most[i]) continue;
+        take_result(s, i, i * s->beams, s->score[i * s->beams], at + 1, at + 1);
+        s->done[i] = true;
+    }
     return neb__decoding_reorder(s->d, s->from);
 }
 
@@ -220,12 +228,9 @@ neb_status neb__search_step(struct neb_searching *s, bool *done)
         NEB_TRY(step_beams(s, s->at));
     else
         choose_singly(s, s->at);
-    *done = ++s->at == s->how->max_new || all_done(s);
-    if (!*done) return ask(s, s->next);
-    for (int32_t i = 0; s->beams > 1 && i < s->count; i++) /* what has not ended competes as it is */
-        if (!s->done[i])
-            take_result(s, i, i * s->beams, s->score[i * s->beams], s->how->max_new, s->how->max_new);
-    return NEB_OK;
+    s->at++;
+    *done = all_done(s);
+    return *done ? NEB_OK : ask(s, s->next);
 }
 
 static neb_status check(const struct neb_search *how, int32_t count, const int32_t *starts)
@@ -236,8 +241,12 @@ static neb_status check(const struct neb_search *how, int32_t count, const int32
             NEB_ERR_INVALID,
             "a search for %d tokens of %d prompts with %d beams, temperature %g, length penalty %g",
             how->max_new, count, how->beams, how->temperature, how->length_penalty);
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < count; i++) {
         if (starts[i + 1] <= starts[i]) return neb__fail(NEB_ERR_INVALID, "prompt %d is empty", i);
+        if (how->most && (how->most[i] < 1 || how->most[i] > how->max_new))
+            return neb__fail(NEB_ERR_INVALID, "prompt %d: %d tokens of a search for %d", i, how->most[i],
+                             how->max_new);
+    }
     return NEB_OK;
 }
 
@@ -248,16 +257,21 @@ static neb_status make_room(struct neb_searching *s)
     s->other = NEB_NEW_ARRAY(int32_t, seqs * width);
     s->score = NEB_NEW_ARRAY(double, seqs);
     s->best = NEB_NEW_ARRAY(double, (size_t)s->count);
+    s->most = NEB_NEW_ARRAY(int32_t, (size_t)s->count);
     s->done = NEB_NEW_ARRAY(bool, (size_t)s->count);
     s->ended = NEB_NEW_ARRAY(int32_t, (size_t)s->count);
     s->next = NEB_NEW_ARRAY(int32_t, seqs);
     s->from = NEB_NEW_ARRAY(int32_t, seqs);
     s->one = NEB_NEW_ARRAY(int32_t, seqs);
     s->top = NEB_NEW_ARRAY(struct candidate, 2 * (size_t)s->beams);
-    if (!s->tokens || !s->other || !s->score || !s->best || !s->done || !s->ended || !s->next || !s->from ||
-        !s->one || !s->top)
+    if (!s->tokens || !s->other || !s->score || !s->best || !s->most || !s->done || !s->ended || !s->next ||
+        !s->from || !s->one || !s->top)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a search over %d sequences", s->seqs);
-    for (int32_t i = 0; i < s->count; i++) s->best[i] = -INFINITY;
+    for (int32_t i = 0; i < s->count; i++) {
+        s->best[i] = -INFINITY;
+        s->most[i] = s->how->most ? s->how->most[i] : s->how->max_new;
+    }
+    s->copy.most = NULL; /* the caller's */
     return NEB_OK;
 }
 
@@ -268,6 +282,7 @@ void neb__search_end(struct neb_searching *s)
     neb__free(s->other);
     neb__free(s->score);
     neb__free(s->best);
+    neb__free(s->most);
     neb__free(s->done);
     neb__free(s->ended);
     neb__free(s->next);

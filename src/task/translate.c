@@ -36,7 +36,7 @@ struct neb_translator {
     struct neb_translate_config c; /* its text is not ours */
     int32_t tag, bos, eos, max_len, rows;
     struct neb_pack *pack;
-    int32_t *prompt, *prompt_starts;
+    int32_t *prompt, *prompt_starts, *most; /* of a batch */
     struct turn turn[TURNS];
     int turns;
 };
@@ -96,7 +96,8 @@ static neb_status make_room(struct neb_translator *t)
     t->rows = (int32_t)(positions > 64 * t->c.batch ? positions : 64 * t->c.batch);
     t->prompt = NEB_NEW_ARRAY(int32_t, batch);
     t->prompt_starts = NEB_NEW_ARRAY(int32_t, batch + 1);
-    if (!t->prompt || !t->prompt_starts)
+    t->most = NEB_NEW_ARRAY(int32_t, batch);
+    if (!t->prompt || !t->prompt_starts || !t->most)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
     for (size_t i = 0; i <= batch; i++) t->prompt_starts[i] = (int32_t)i;
     for (size_t i = 0; i < batch; i++) t->prompt[i] = t->bos;
@@ -144,6 +145,7 @@ void neb__translator_close(struct neb_translator *t)
     neb__pack_destroy(t->pack);
     neb__free(t->prompt);
     neb__free(t->prompt_starts);
+    neb__free(t->most);
     neb__free(t);
 }
 
@@ -163,6 +165,13 @@ static neb_status text_of(const struct neb_translator *t, const int32_t *ids, in
     return NEB_OK;
 }
 
+/* A sentence of n tokens becomes one of 2 n + 16 at most: a search that finds no end ends, too. */
+static int32_t longest(const struct neb_translator *t, int32_t n)
+{
+    const int32_t most = 2 * n + 16, room = t->max_len - 1;
+    return most < room ? most : room;
+}
+
 /* The next batch, if there is one: u->search stays NULL otherwise. */
 static neb_status begin_batch(struct neb_translator *t, struct turn *u)
 {
@@ -172,8 +181,9 @@ static neb_status begin_batch(struct neb_translator *t, struct turn *u)
     if (u->n <= 0) return NEB_OK;
     memcpy(u->numbers, numbers, (size_t)u->n * sizeof *numbers);
     if (neb__decoding_shapes(u->decoding) >= SHAPES) NEB_TRY(make_decoding(t, u));
-    int32_t most = 2 * side.max_len + 16, room = t->max_len - 1;
-    struct neb_search how = {.max_new = most < room ? most : room,
+    for (int i = 0; i < u->n; i++) t->most[i] = longest(t, side.starts[i + 1] - side.starts[i]);
+    struct neb_search how = {.max_new = longest(t, side.max_len),
+                             .most = t->most,
                              .eos = t->eos,
                              .beams = (int32_t)t->c.beams,
                              .length_penalty = (float)t->c.length_penalty};
