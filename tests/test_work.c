@@ -307,6 +307,90 @@ static void batches_change_no_translation(void **state)
     world_close(&w);
 }
 
+/* A folder's model as another folder's, with MORE rows in its table than its tokenizer has tokens. Each of them is some
+ * token's, three times as large: where that token is likely, it is likelier. */
+enum { MORE = 9 };
+
+static void widen(const char *from, const char *to, neb_device *device)
+{
+    struct neb_ready m;
+    struct neb_model *wide;
+    neb_params *params;
+    char path[2][300], tokenizer[400];
+    world_path(from, path[0]);
+    world_path(to, path[1]);
+    assert_ok(neb__ready_open(path[0], NULL, device, &m));
+    m.folder.model.vocab += MORE;
+    assert_ok(neb_params_create(&params));
+    assert_ok(neb__model_create(&m.folder.model, &m.folder.peft, "", NULL, params, &wide));
+    assert_ok(neb_params_ready(params, device, 1));
+    for (int i = 0; i < neb_params_count(params); i++) {
+        neb_param *p = neb_params_at(params, i), *old = neb_params_find(m.params, neb_param_name(p));
+        int64_t n = neb_param_values(old), width = m.model->arch.embedding;
+        float *values = calloc((size_t)neb_param_values(p), sizeof *values);
+        assert_non_null(values);
+        assert_ok(neb_param_read(old, values));
+        for (int64_t k = n; p == wide->token && k < neb_param_values(p); k++)
+            values[k] = 3 * values[k - n + 10 * width];
+        assert_ok(neb_param_write(p, values));
+        free(values);
+    }
+    snprintf(tokenizer, sizeof tokenizer, "%s/%s", path[0], m.folder.tokenizer);
+    assert_ok(neb__folder_write(&m.folder, path[1], wide, tokenizer));
+    neb__model_destroy(wide);
+    neb_params_destroy(params);
+    neb__ready_close(&m);
+}
+
+/* Rows of a table that are no token's are never chosen: in a translation, by a teacher or by a generator. */
+static void rows_without_a_token_are_never_chosen(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_ready m[2];
+    char path[2][300];
+    world_open(&w, WORLD_TRANSLATOR, NULL);
+    for (int i = 0; i < 10 * STEPS; i++) world_step(&w);
+    world_save(&w, "narrow");
+    widen("narrow", "wide", neb__work_device(w.work));
+    world_path("narrow", path[0]);
+    world_path("wide", path[1]);
+    for (int i = 0; i < 2; i++) assert_ok(neb__ready_open(path[i], NULL, neb__work_device(w.work), &m[i]));
+    assert_int_equal(m[1].model->arch.vocab, m[0].model->arch.vocab + MORE);
+    for (int beams = 1; beams <= 4; beams += 3) {
+        char *out[2][LINES];
+        for (int i = 0; i < 2; i++) translate(&m[i], beams, 3, out[i]);
+        for (int i = 0; i < LINES; i++) {
+            assert_string_equal(out[0][i], out[1][i]);
+            neb__free(out[0][i]);
+            neb__free(out[1][i]);
+        }
+    }
+    for (int i = 0; i < 2; i++) neb__ready_close(&m[i]);
+    world_close(&w);
+    float *values = world_room();
+    world_open(&w, WORLD_STUDENT "distill: {teacher: @/narrow, weight: 1}\n", NULL);
+    for (int i = 0; i < STEPS; i++) world_step(&w);
+    int64_t n = world_values(&w, "", values);
+    world_close(&w);
+    world_open(&w, WORLD_STUDENT "distill: {teacher: @/wide, weight: 1}\n", NULL);
+    for (int i = 0; i < STEPS; i++) world_step(&w);
+    world_assert_same(&w, "", values, n);
+    world_close(&w);
+    free(values);
+    world_open(&w, WORLD_ENCODER, NULL);
+    world_save(&w, "narrow");
+    widen("narrow", "wide", neb__work_device(w.work));
+    world_close(&w);
+    world_open_words(&w, "task: rtd\ninit: {from: @/wide}\ngenerator: {hidden: 16, embedding: 32, ffn: 32}\n",
+                     EMBEDDINGS "shared");
+    struct neb_work_eval e;
+    for (int i = 0; i < STEPS; i++) world_step(&w);
+    assert_ok(neb__work_eval(w.work, "valid", 0, &e));
+    assert_true(e.rtd_loss > 0);
+    world_close(&w);
+}
+
 /* ---- going on ---------------------------------------------------------------------------------------------------- */
 
 static void save_here(struct world *w, const char *folder, int64_t step_number)
@@ -426,6 +510,7 @@ int main(void)
         cmocka_unit_test(held_out_text_is_not_smoothed),
         cmocka_unit_test(a_step_may_have_many_micro_batches),
         cmocka_unit_test(batches_change_no_translation),
+        cmocka_unit_test(rows_without_a_token_are_never_chosen),
         cmocka_unit_test(going_on_changes_no_bit),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
     };

@@ -31,7 +31,7 @@
 
 int64_t neb__decoding_vocab(const struct neb_decoding *d)
 {
-    return d->model->arch.vocab;
+    return d->model->outputs;
 }
 
 int neb__decoding_shapes(const struct neb_decoding *d)
@@ -260,7 +260,7 @@ static neb_status append(struct neb_decoding *d, const int32_t *counts, const in
 static neb_status fetch_logits(struct neb_decoding *d, const float **logits)
 {
     NEB_TRY(neb_buffer_download(d->logits, d->host_logits,
-                                (size_t)d->seqs * (size_t)d->model->arch.vocab * sizeof(float)));
+                                (size_t)d->seqs * (size_t)d->model->outputs * sizeof(float)));
     *logits = d->host_logits;
     return NEB_OK;
 }
@@ -313,7 +313,7 @@ neb_status neb__decoding_answer(struct neb_decoding *d, struct neb_best_tokens *
         return neb__buffer_fetched(d->best, fence);
     }
     NEB_TRY(fetch_logits(d, &logits));
-    neb__best_on_host(logits, d->seqs, d->model->arch.vocab, d->k, out);
+    neb__best_on_host(logits, d->seqs, d->model->outputs, d->k, out);
     return NEB_OK;
 }
 

@@ -57,7 +57,7 @@ static neb_status create_caches(struct neb_decoding *d)
 static neb_status create_parts(struct neb_decoding *d)
 {
     const struct neb_decode_limits *l = &d->limits;
-    size_t logits = (size_t)l->seqs * (size_t)d->model->arch.vocab * sizeof(float);
+    size_t logits = (size_t)l->seqs * (size_t)d->model->outputs * sizeof(float);
     lay_out(d);
     d->caches = NEB_NEW_ARRAY(struct neb_layer_cache, (size_t)d->model->decoder.count);
     d->host = neb__calloc(1, d->int_bytes);

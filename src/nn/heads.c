@@ -72,6 +72,7 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
     switch (m->arch.head) {
     case NEB_HEAD_TOKENS:
         x = neb_op_linear(t, token_rows(m, t, x, rows), m->head.weight, m->head.bias, NEB_ACT_NONE);
+        if (m->outputs < m->arch.vocab) x = neb_op_copy(t, neb_op_columns(t, x, 0, m->outputs));
         break;
     case NEB_HEAD_RTD: x = rtd_logits(m, t, rows ? neb_op_gather(t, x, rows) : x); break;
     case NEB_HEAD_CLASS: x = class_logits(m, t, x, side); break;

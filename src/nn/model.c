@@ -128,6 +128,7 @@ neb_status neb__model_create(const struct neb_model_config *config, const struct
         memcpy(b.path, prefix, b.root + 1);
         s = neb__model_config_check(config, &m->arch);
     }
+    m->outputs = m->arch.vocab;
     if (s == NEB_OK && peft) s = neb__peft_config_check(peft, &m->peft);
     if (s == NEB_OK) s = build(m, &b, embeddings);
     m->peft.lora_on = m->peft.train = m->peft.freeze = NULL; /* the config's, not ours */
@@ -147,6 +148,11 @@ void neb__model_destroy(struct neb_model *m)
     neb__free(m->decoder.layers);
     neb__free(m->decoder.calls);
     neb__free(m);
+}
+
+void neb__model_set_outputs(struct neb_model *m, int64_t tokens)
+{
+    if (tokens < m->arch.vocab) m->outputs = tokens;
 }
 
 /* Vaswani et al. 2017, the sines in the first half of the columns and the cosines in the second. */

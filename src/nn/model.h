@@ -32,6 +32,7 @@ struct neb_model {
     char prefix[64];
     neb_params *params;
     int loss_slot;                     /* where neb__model_loss() adds up; 0 */
+    int64_t outputs;                   /* columns of its logits: vocab, or less where a tokenizer has less */
     neb_param *token;                  /* (vocab, embedding) */
     neb_param *token_base;             /* another model's table, to which `token` is a difference; or NULL */
     struct neb_stack encoder, decoder; /* count 0: absent */
@@ -55,6 +56,10 @@ neb_status neb__model_create_table(const struct neb_model_config *config, const 
                                    neb_params *params, struct neb_model **out);
 void neb__model_destroy(struct neb_model *m);
 
+/* The token table may have rows that are no token's (imported ones are often rounded up): logits leave them out, so that
+ * none is ever chosen. */
+void neb__model_set_outputs(struct neb_model *m, int64_t tokens);
+
 /* After neb_params_ready(): writes sinusoidal tables. */
 neb_status neb__model_ready(struct neb_model *m);
 
@@ -77,7 +82,7 @@ struct neb_teacher {
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
                      const struct neb_teacher *teacher);
 
-/* Logits: tokens at `rows` (I32 (n); NULL: all) → (n, vocab); rtd → (rows, 1); class → (sequences, classes). */
+/* Logits: tokens at `rows` (I32 (n); NULL: all) → (n, outputs); rtd → (rows, 1); class → (sequences, classes). */
 neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
                               const struct neb_input_side *side, neb_tensor *rows);
 

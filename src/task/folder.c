@@ -278,6 +278,7 @@ neb_status neb__ready_open_layers(const char *path, const char *head, int64_t la
     if (s == NEB_OK && out->tok && neb__tok_vocab(out->tok) > out->model->arch.vocab)
         s = neb__fail(NEB_ERR_CONFIG, "%s: the tokenizer has %d tokens, the model %" PRId64, path,
                       neb__tok_vocab(out->tok), out->model->arch.vocab);
+    if (s == NEB_OK && out->tok) neb__model_set_outputs(out->model, neb__tok_vocab(out->tok));
     if (s != NEB_OK) neb__ready_close(out);
     return s;
 }

@@ -209,7 +209,7 @@ static neb_status open_teacher(struct teacher *c, neb_device *device, const stru
 {
     NEB_TRY(neb__ready_open(cfg->folder, cfg->logits ? NULL : "none", device, &c->model));
     NEB_TRY(fits(c, cfg));
-    c->vocab = c->model.model->arch.vocab;
+    c->vocab = c->model.model->outputs;
     c->width = c->model.model->arch.hidden;
     c->k = cfg->k < c->vocab ? cfg->k : (int32_t)c->vocab;
     NEB_TRY(neb__pool_create(cfg->threads, &c->pool));

@@ -57,6 +57,7 @@ static neb_status make_models(struct neb_work *w)
         return neb__model_create(m, &w->job->peft, "", NULL, w->params, &w->model);
     if (!w->links.relay.take)
         NEB_TRY(neb__model_create(g, &w->job->peft, "generator.", NULL, w->params, &w->generator));
+    if (w->generator) neb__model_set_outputs(w->generator, tokens);
     return w->links.relay.give ? NEB_OK : make_discriminator(w, m);
 }
 
@@ -106,8 +107,10 @@ static neb_status make_feeds(struct neb_work *w, struct neb_feed_limits l)
     l.prefix = (int32_t)(w->model ? w->model : w->generator)->peft.prefix_length;
     NEB_TRY(neb__feed_create(w->dev, &l, &w->feed));
     if (w->job->kind != NEB_TASK_RTD) return NEB_OK;
-    size_t logits = (size_t)l.targets * (size_t)neb__tok_vocab(w->data->tok) * sizeof(float);
-    if (w->generator) NEB_TRY(neb_buffer_create(w->dev, logits, &w->logits));
+    if (w->generator) {
+        size_t logits = (size_t)l.targets * (size_t)w->generator->outputs * sizeof(float);
+        NEB_TRY(neb_buffer_create(w->dev, logits, &w->logits));
+    }
     NEB_TRY(neb__sampler_create(&c, &w->sampler));
     l.targets = l.rows[0];
     return neb__feed_create(w->dev, &l, &w->feed2);
