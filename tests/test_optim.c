@@ -81,6 +81,33 @@ static void values(struct net *n, float *out)
     assert_ok(neb_param_read(n->b, out + OUT * IN));
 }
 
+/* Micro-batches without a weight have nothing to say: the step counts, nothing moves, not even by momentum or decay. */
+static void a_step_without_weights_changes_nothing(void **state)
+{
+    (void)state;
+    struct net n;
+    struct neb_step_info info;
+    struct neb_micro none = {load, model, &n, 1, 0};
+    float before[VALUES], after[VALUES];
+    open_net(&n, neb_optimizer_defaults(), NULL);
+    assert_ok(step(&n, 0.1f, &info));
+    assert_false(info.skipped);
+    values(&n, before);
+    assert_ok(neb_train_step(n.opt, n.tape, &none, 1, 0.1f, 0, NULL, &info));
+    assert_true(info.skipped && info.step == 2 && info.loss[0] == 0);
+    values(&n, after);
+    assert_memory_equal(before, after, sizeof before);
+    assert_ok(step(&n, 0.1f, &info));
+    assert_true(!info.skipped && info.step == 3 && info.loss[0] > 0);
+    values(&n, after);
+    assert_memory_not_equal(before, after, sizeof before);
+    none.weight = -1;
+    check_log_quiet();
+    assert_status(neb_train_step(n.opt, n.tape, &none, 1, 0.1f, 0, NULL, &info), NEB_ERR_RANGE);
+    check_log_restore();
+    close_net(&n);
+}
+
 /* Gradient of the mean squared error, in double; returns its norm. */
 static double reference_gradient(const struct net *n, const double *p, double *g)
 {
@@ -360,6 +387,7 @@ static void initial_values_do_not_depend_on_the_layout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_without_weights_changes_nothing),
         cmocka_unit_test(adamw_and_sgd_follow_the_textbook),
         cmocka_unit_test(micro_batches_add_up_to_the_batch),
         cmocka_unit_test(a_step_that_is_not_finite_changes_nothing),

@@ -264,6 +264,34 @@ static void a_step_may_have_many_micro_batches(void **state)
     world_close(&w);
 }
 
+/* Where few tokens are masked, some batches have none: such a step is counted, changes nothing and ends nothing. */
+static void a_step_may_have_nothing_to_predict(void **state)
+{
+    (void)state;
+    struct world w;
+    struct neb_work_step out;
+    struct neb_work_eval e;
+    int empty = 0;
+    float *values = world_room();
+    world_open_words(&w, WORLD_ENCODER, "train.mask=0.01 train.tokens=32 train.micro=1");
+    for (int i = 0; i < 40; i++) {
+        int64_t n = world_values(&w, "", values);
+        assert_ok(neb__work_step(w.work, 1e-2f, &out));
+        assert_true(out.step == i + 1 && out.empty == out.skipped &&
+                    (out.empty ? out.loss == 0 : out.loss > 0));
+        if (out.empty) world_assert_same(&w, "", values, n);
+        empty += out.empty;
+    }
+    assert_true(empty > 0 && empty < 40);
+    world_close(&w);
+    free(values);
+    world_open_words(&w, RTD, "train.mask=0.01 train.tokens=32 train.micro=1");
+    for (int i = 0; i < 10; i++) assert_true(isfinite(world_step(&w)));
+    assert_ok(neb__work_eval(w.work, "valid", 0, &e));
+    assert_true(isfinite(e.loss) && e.rtd_loss > 0 && e.rows > 0 && e.rows < e.batches);
+    world_close(&w);
+}
+
 /* ---- translations ----------------------------------------------------------------------------------------------- */
 
 enum { LINES = 5 };
@@ -509,6 +537,7 @@ int main(void)
         cmocka_unit_test(text_with_nothing_to_predict_has_no_loss),
         cmocka_unit_test(held_out_text_is_not_smoothed),
         cmocka_unit_test(a_step_may_have_many_micro_batches),
+        cmocka_unit_test(a_step_may_have_nothing_to_predict),
         cmocka_unit_test(batches_change_no_translation),
         cmocka_unit_test(rows_without_a_token_are_never_chosen),
         cmocka_unit_test(going_on_changes_no_bit),

@@ -335,11 +335,13 @@ struct neb_step_info {
     int64_t step; /* the step these numbers belong to; 0: none yet */
     float loss[8];
     float grad_norm; /* before clipping */
-    bool skipped;    /* something was not finite: nothing was changed */
+    bool skipped;    /* nothing was changed: something was not finite, or the weights were all 0 */
     float counts[4];
 };
 
-/* Forward and backward of all micro-batches, reduction, clipping, update.
+/* Forward and backward of all micro-batches, reduction, clipping, update. Weights of 0 in all (of all ranks) leave nothing to
+ * learn: the step is counted and changes nothing.
+ *   NEB_ERR_RANGE      the weights sum to less than 0, or are not finite
  *   NEB_ERR_NONFINITE  a loss or the norm was not finite: the update was skipped, the parameters are as before (seen
  *                      one step late on an asynchronous device); the run can go on
  *   and those of neb_tape_run() */

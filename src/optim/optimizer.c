@@ -2,7 +2,8 @@
  *
  * The optimizer's moments mirror the trainable slab. A table of segments, one a parameter, carries weight decay; the
  * device walks all of them in one pass. Whether the step is skipped (something was not finite) is decided on the device
- * from the step's own numbers, so the host need not wait for them. */
+ * from the step's own numbers, so the host need not wait for them. A step without any loss weight (masked prediction of a
+ * text in which nothing was masked) runs with a scale of 0 and makes no update: neither momentum nor decay moves anything. */
 #include "base/mem.h"
 #include "tensor/params.h"
 #include "tensor/tape.h"
@@ -142,17 +143,18 @@ neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, co
 /* ---- one step ------------------------------------------------------------------------------------------------ */
 
 static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n, float lr,
-                        uint32_t seed, const struct neb_reduce *reduce)
+                        uint32_t seed, const struct neb_reduce *reduce, bool *empty)
 {
     double weight = 0, step = (double)(o->step + 1);
     for (int i = 0; i < n; i++) weight += micros[i].weight;
     if (reduce && reduce->host) NEB_TRY(reduce->host(reduce->arg, &weight, 1));
-    if (!(weight > 0) || !isfinite(weight))
+    if (!(weight >= 0) || !isfinite(weight))
         return neb__fail(NEB_ERR_RANGE, "step %" PRId64 ": the loss weights sum to %g", o->step + 1, weight);
+    *empty = !(weight > 0);
     struct neb_ctl c = {.step = (uint32_t)(o->step + 1),
                         .seed = seed,
                         .lr = lr,
-                        .loss_scale = (float)(1 / weight),
+                        .loss_scale = *empty ? 0 : (float)(1 / weight),
                         .max_norm = o->config.max_norm,
                         .bias1 = (float)(1 - pow((double)o->config.beta1, step)),
                         .bias2 = (float)(1 - pow((double)o->config.beta2, step))};
@@ -201,8 +203,9 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
 
 static neb_status report(const struct neb_ctl *c, struct neb_step_info *info)
 {
-    *info =
-        (struct neb_step_info){.step = c->step, .grad_norm = sqrtf(c->norm2), .skipped = c->nonfinite != 0};
+    const bool empty = c->step && !(c->loss_scale > 0);
+    *info = (struct neb_step_info){
+        .step = c->step, .grad_norm = sqrtf(c->norm2), .skipped = c->nonfinite != 0 || empty};
     memcpy(info->loss, c->loss, sizeof info->loss);
     memcpy(info->counts, c->counts, sizeof info->counts);
     if (!c->nonfinite) return NEB_OK;
@@ -221,9 +224,10 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
                          "a step needs micro-batches (%d), a finite learning rate (%g) and a tape "
                          "over the optimizer's parameters",
                          n, (double)lr);
-    NEB_TRY(begin(o, t, micros, n, lr, seed, reduce));
+    bool empty = false;
+    NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
     NEB_TRY(run_micros(t, micros, n));
-    NEB_TRY(update(o, t, reduce));
+    if (!empty) NEB_TRY(update(o, t, reduce));
     o->step++;
     struct neb_ctl c;
     NEB_TRY(neb_tape_end_step(t, false, &c));

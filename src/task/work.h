@@ -15,7 +15,8 @@ struct neb_work_step {
     double parts[3]; /* targets (rtd: the generator's), the discriminator's, the hidden states' */
     double grad_norm;
     int64_t tokens; /* real rows that went in, both sides */
-    bool skipped;   /* not finite: nothing changed */
+    bool skipped;   /* not finite, or nothing to predict: nothing changed */
+    bool empty;     /* of the step that was made now, others may be of the one before: nothing to predict */
 };
 
 struct neb_work_eval {

@@ -22,7 +22,7 @@ static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb
     sums[2] += (double)c.counts[1];
     e->rows += b->loss.used;
     e->batches++;
-    if (!w->generator || !w->model) return NEB_OK;
+    if (!w->generator || !w->model || !b->loss.used) return NEB_OK; /* nothing masked, nothing replaced */
     NEB_TRY(neb__load_discriminator(&p));
     NEB_TRY(eval_run(w, neb__run_discriminator, &p, neb__feed_key(w->feed2) ^ 1, &c));
     /* rows were weighted by rtd_weight * masked / rows: undone here */

@@ -128,6 +128,14 @@ static neb_status gather(struct neb_work *w, int *runs, int64_t *tokens)
     return NEB_OK;
 }
 
+/* Few tokens are masked, and in some batches none: there is nothing to learn then. */
+static bool nothing_to_predict(const struct neb_work *w, int runs)
+{
+    for (int i = 0; i < runs; i++)
+        if (w->micros[i].weight > 0) return false;
+    return true;
+}
+
 static void give_back(struct neb_work *w, int runs)
 {
     for (int i = 0; i < runs; i++)
@@ -156,6 +164,7 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
         .parts = {(double)info.loss[0], (double)info.loss[1], (double)info.loss[NEB_DISTILL_SLOT]},
         .grad_norm = (double)info.grad_norm,
         .tokens = tokens,
-        .skipped = info.skipped};
+        .skipped = info.skipped,
+        .empty = nothing_to_predict(w, runs)};
     return s;
 }

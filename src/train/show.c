@@ -34,7 +34,7 @@ static void print_status(const struct neb_show *s, int64_t step, int64_t total, 
 void neb__show_step(struct neb_show *s, int64_t step, int64_t total, double loss, int64_t tokens, double lr)
 {
     s->tokens += tokens;
-    s->loss = step - s->first_step <= 1 ? loss : s->loss + 0.05 * (loss - s->loss);
+    s->loss = step - s->first_step <= 1 || s->loss == 0 ? loss : s->loss + 0.05 * (loss - s->loss);
     if (s->terminal) {
         if (neb__now_ns() - s->drawn_ns < REDRAW_NS && step < total) return;
         s->drawn_ns = neb__now_ns();

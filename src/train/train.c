@@ -51,6 +51,7 @@ struct trainer {
     int64_t loaded;     /* step of the checkpoint with which this site began; -1: none */
     neb_status unsaved; /* why the last checkpoint is not there */
     int skipped;        /* steps in a row */
+    int64_t empty;      /* steps with nothing to predict */
     bool met_links;     /* the session was opened, or tried to be */
     int64_t decisions;  /* of the rate controller, as far as measured */
     int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
@@ -223,9 +224,17 @@ static void close_trainer(struct trainer *t)
 
 /* ---- the loop -------------------------------------------------------------------------------------------------- */
 
+/* A step that was skipped for want of something to predict: its loss and norm are 0 and mean nothing. */
+static bool nothing_learned(const struct neb_work_step *s)
+{
+    return s->skipped && isfinite(s->loss) && isfinite(s->grad_norm);
+}
+
 static void measure(struct trainer *t, const struct neb_work_step *s, double lr)
 {
     if (!s->step) return;
+    if (t->empty) neb__metrics_put(t->metrics, s->step, "empty_steps", (double)t->empty);
+    if (nothing_learned(s)) return;
     neb__metrics_put(t->metrics, s->step, "loss", s->loss);
     neb__metrics_put(t->metrics, s->step, "grad_norm", s->grad_norm);
     neb__metrics_put(t->metrics, s->step, "lr", lr);
@@ -305,9 +314,15 @@ static neb_status one_step(struct trainer *t, bool *ended)
     t->progress.step++;
     t->progress.tokens += step.tokens;
     t->progress.seconds += neb__seconds_since(start);
-    neb__show_step(&t->show, t->progress.step, t->job->train.steps, step.loss, step.tokens, (double)lr);
+    if (step.empty && !t->empty++)
+        neb__warn("step %" PRId64 ": nothing in its text was masked, so it changes nothing; with more "
+                  "train.tokens this is rare",
+                  t->progress.step);
+    neb__show_step(&t->show, t->progress.step, t->job->train.steps,
+                   nothing_learned(&step) ? t->show.loss : step.loss, step.tokens, (double)lr);
     measure(t, &step, (double)lr);
-    if (rounds(t)) NEB_TRY(meet(t, step.tokens, ended));
+    /* tokens weigh what a site has learned */
+    if (rounds(t)) NEB_TRY(meet(t, step.empty ? 0 : step.tokens, ended));
     sample(t, "training", false);
     return NEB_OK;
 }
@@ -488,6 +503,8 @@ static neb_status finish(struct trainer *t)
     NEB_TRY(average(t));
     NEB_TRY(evaluate(t, false));
     NEB_TRY(write_models(t));
+    if (t->empty)
+        neb__show_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing", t->empty);
     neb__show_line(&t->show,
                    "%s: %" PRId64 " steps, %" PRId64
                    " tokens in %.0f s (%.0f tokens/s, %.1f %% waiting for data)",
