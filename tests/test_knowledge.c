@@ -32,6 +32,12 @@ static void make_teachers(void)
     world_open(&w, WORLD_STUDENT, NULL);
     world_save(&w, "small");
     world_close(&w);
+    world_open(&w, "task: mlm\ninit: {from: @/encoder}\npeft: {method: adapter}\n", NULL);
+    world_save(&w, "adapted");
+    world_close(&w);
+    world_open(&w, "task: mlm\ninit: {from: @/encoder}\npeft: {method: prefix}\n", NULL);
+    world_save(&w, "prefixed");
+    world_close(&w);
     world_pairs("train.tsv", 300, 99); /* for another tokenizer */
     world_open(&w, WORLD_TRANSLATOR "cache: @/foreign.cache\n", NULL);
     world_save(&w, "foreign");
@@ -232,6 +238,8 @@ static void teachers_that_do_not_fit_are_refused(void **state)
         {"distill: {teacher: [@/teacher, @/nowhere]}\n", "nowhere"},
         {"distill: {teacher: [@/teacher, @/encoder]}\n", "cannot teach this task"},
         {"distill: {teacher: [" EIGHT EIGHT "@/second]}\n", "at most 16 teachers"},
+        {"init: {from: @/adapted}\n", "adapters"},
+        {"init: {from: @/prefixed}\n", "prefixes"},
         {"init: {from: [@/teacher, @/nowhere]}\n", "nowhere"},
         {"init: {from: [@/teacher, @/encoder], match: \"embed.*,encoder.*\"}\n", "not the same parameters"},
         {"init: {from: [@/teacher, @/small]}\n", "in the folder"},
@@ -290,6 +298,17 @@ static void lora_comes_along_merged(void **state)
     world_open(&w, "task: mlm\ninit: {from: @/tuned}\n", NULL);
     assert_ok(neb__work_eval(w.work, "valid", 0, &merged));
     assert_true(fabs(merged.loss - with.loss) < 2e-5);
+    world_close(&w);
+}
+
+/* Adapters go on where the model has them, too, or where nothing that they changed is wanted. */
+static void adapters_come_along_as_adapters(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, "task: mlm\ninit: {from: @/adapted}\npeft: {method: adapter}\n", NULL);
+    world_close(&w);
+    world_open(&w, WORLD_TRANSLATOR "init: {from: @/adapted, match: \"embed.*\"}\n", NULL);
     world_close(&w);
 }
 
@@ -370,6 +389,7 @@ int main(void)
         cmocka_unit_test(a_start_of_another_kind_is_refused),
         cmocka_unit_test(teachers_that_do_not_fit_are_refused),
         cmocka_unit_test(lora_comes_along_merged),
+        cmocka_unit_test(adapters_come_along_as_adapters),
         cmocka_unit_test(a_mean_of_several_is_started_from),
         cmocka_unit_test(an_encoder_starts_from_another),
     };

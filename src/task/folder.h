@@ -49,6 +49,7 @@ neb_status neb__folder_write(struct neb_folder *f, const char *path, const struc
 /* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of these
  * comma-separated patterns, NULL: all. *loaded: how many.
  *   NEB_ERR_SHAPE names the parameter and both shapes
+ *   NEB_ERR_CONFIG the folder has adapters or prefixes (that match), `m` has none
  *   NEB_ERR_NOTFOUND, when `all`: a parameter of the model (that matches) is not in the folder */
 neb_status neb__folder_load(const struct neb_folder *f, struct neb_model *m, const char *match, bool all,
                             int *loaded);

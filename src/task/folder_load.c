@@ -2,7 +2,8 @@
  *
  * The model need not be the one that was saved: names that both have are taken, and two things that the other model
  * kept apart come along merged: LoRA's product with the weight it was added to, and the first segment's embedding with
- * the positions. A table kept as a difference to another model's becomes what is missing to the folder's, so that other
+ * the positions. Adapters and prefixes have nothing to be merged with: a model without them is
+ * another model, and refused. A table kept as a difference to another model's becomes what is missing to the folder's, so that other
  * model is loaded first. */
 #include "task/folder.h"
 #include "base/mem.h"
@@ -117,12 +118,31 @@ static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
     return s;
 }
 
+/* What the folder's model does with adapters or prefixes, a model without them does not. */
+static neb_status keeps_additions(const struct neb_st *st, const struct neb_folder *f,
+                                  const struct neb_peft *peft, const struct neb_model *m, const char *match)
+{
+    const bool adapters = peft->adapter && !m->peft.adapter, prefixes = peft->prefix && !m->peft.prefix;
+    for (int i = 0; (adapters || prefixes) && i < neb__st_count(st); i++) {
+        const char *name = neb__st_at(st, i)->name;
+        const bool adapter = strstr(name, ".adapter.") != NULL;
+        if (!(adapter ? adapters : prefixes && strstr(name, ".prefix.")) || !matches(match, name)) continue;
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "the model in %s has %s (%s), which this one lacks: it would compute something else; "
+            "choose a method with %s here, too",
+            f->path, adapter ? "adapters" : "prefixes", name, adapter ? "adapter" : "prefix");
+    }
+    return NEB_OK;
+}
+
 static neb_status load_all(struct neb_st *st, const struct neb_folder *f, struct neb_model *m,
                            const char *match, bool all, int *loaded)
 {
     int n = 0;
     struct neb_peft peft;
     NEB_TRY(neb__peft_config_check(&f->peft, &peft));
+    NEB_TRY(keeps_additions(st, f, &peft, m, match));
     for (int i = 0; i < neb_params_count(m->params); i++) {
         neb_param *p = neb_params_at(m->params, i);
         const char *name = neb__folder_name(m, p);

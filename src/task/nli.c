@@ -3,6 +3,7 @@
  * Pairs are packed as in pre-training (<s> a </s> b </s>, positions and segments starting anew at b) into batches of one
  * shape: padding sequences have no target. The learning rate rises over a tenth of the steps and falls linearly. */
 #include "task/nli.h"
+#include "base/doc.h"
 #include "base/mem.h"
 #include "task/pack.h"
 #include "text/lines.h"
@@ -60,9 +61,11 @@ static neb_status make_model(struct neb_nli *n, neb_device *device)
         return neb__fail(NEB_ERR_CONFIG, "the model in %s is no encoder", f->path);
     struct neb_peft_config peft;
     NEB_TRY(neb__peft_config_init(&peft));
-    neb_status s = neb__opts_set(neb__peft_options, &peft, "method", n->c.method);
-    if (s == NEB_OK && strcmp(n->c.method, "full"))
-        s = neb__opts_set(neb__peft_options, &peft, "train", "head.*");
+    neb_status s = neb__doc_copy(neb__peft_options, &f->peft, &peft); /* the sizes of what the folder has */
+    if (s == NEB_OK) s = neb__opts_set(neb__peft_options, &peft, "method", n->c.method);
+    if (s == NEB_OK) s = neb__opts_set(neb__peft_options, &peft, "freeze", "");
+    if (s == NEB_OK)
+        s = neb__opts_set(neb__peft_options, &peft, "train", strcmp(n->c.method, "full") ? "head.*" : "");
     if (s == NEB_OK) s = neb_params_create(&n->params);
     if (s == NEB_OK) s = neb__model_create(&f->model, &peft, "", NULL, n->params, &n->model);
     neb__peft_config_free(&peft);
