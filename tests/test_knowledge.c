@@ -38,6 +38,9 @@ static void make_teachers(void)
     world_open(&w, "task: mlm\ninit: {from: @/encoder}\npeft: {method: prefix}\n", NULL);
     world_save(&w, "prefixed");
     world_close(&w);
+    world_open_words(&w, WORLD_STUDENT, "train.max_len=16 model.max_positions=16");
+    world_save(&w, "short");
+    world_close(&w);
     world_pairs("train.tsv", 300, 99); /* for another tokenizer */
     world_open(&w, WORLD_TRANSLATOR "cache: @/foreign.cache\n", NULL);
     world_save(&w, "foreign");
@@ -238,6 +241,8 @@ static void teachers_that_do_not_fit_are_refused(void **state)
         {"distill: {teacher: [@/teacher, @/nowhere]}\n", "nowhere"},
         {"distill: {teacher: [@/teacher, @/encoder]}\n", "cannot teach this task"},
         {"distill: {teacher: [" EIGHT EIGHT "@/second]}\n", "at most 16 teachers"},
+        {"distill: {teacher: @/short}\n", "16 positions"},
+        {"distill: {encoder: @/short}\n", "16 positions"},
         {"init: {from: @/adapted}\n", "adapters"},
         {"init: {from: @/prefixed}\n", "prefixes"},
         {"init: {from: [@/teacher, @/nowhere]}\n", "nowhere"},

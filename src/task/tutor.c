@@ -155,6 +155,11 @@ static neb_status fits(const struct teacher *c, const struct neb_tutor_config *c
             "the teacher in %s has another tokenizer than the student; set tokenizer.file to the "
             "teacher's",
             cfg->folder);
+    if ((a->positions == NEB_POSITIONS_LEARNED || a->positions == NEB_POSITIONS_SINUSOIDAL) &&
+        a->max_positions < cfg->max_len)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the teacher in %s knows %" PRId64 " positions; train.max_len is %" PRId64,
+                         cfg->folder, a->max_positions, cfg->max_len);
     if (cfg->logits && (a->head != NEB_HEAD_TOKENS || (a->kind == NEB_ENCODER_DECODER) != (cfg->sides == 2)))
         return neb__fail(NEB_ERR_CONFIG, "the model in %s cannot teach this task: it was trained for %s",
                          cfg->folder, c->model.folder.task ? c->model.folder.task : "another");

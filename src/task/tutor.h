@@ -13,6 +13,7 @@ struct neb_tutor_config {
     int threads;               /* for choosing the likeliest */
     const struct neb_tok *tok; /* the student's: the teacher's must be the same */
     int sides;                 /* of the batches */
+    int64_t max_len;           /* of their sequences */
 };
 
 /* limits: the largest batch it will be asked about. Owes a close.
