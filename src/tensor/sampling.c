@@ -46,8 +46,8 @@ int32_t neb__sample_on_host(const struct neb_sampling *how, const float *logits,
     const float inverse = 1 / how->temperature;
     float best = -INFINITY;
     int32_t id = 0;
+    uint32_t word[4]; /* of four columns */
     for (int32_t c = 0; c < cols; c++) {
-        uint32_t word[4];
         if (c % 4 == 0)
             neb__philox((uint32_t[4]){(uint32_t)c / 4, (uint32_t)position, sample, how->step}, key, word);
         const float score = logits[c] * inverse + race_noise(word[c % 4]);
