@@ -152,6 +152,12 @@ static int64_t threads_of(const struct neb_job *job)
     return job->train.threads ? job->train.threads : n < 1 ? 1 : n;
 }
 
+/* Otherwise prepare() has trained one. */
+static bool has_tokenizer(const struct neb_job *job)
+{
+    return job->tokenizer.file || job->init.from || job->distill.teacher || job->distill.encoder;
+}
+
 static neb_status make_command(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int i,
                                int n, char **words, struct command *c)
 {
@@ -166,7 +172,7 @@ static neb_status make_command(const struct options *o, const struct neb_job *jo
          word(c, "out=%s", out) && word(c, "cache=%s", cache) && word(c, "sites[%d].folder=%s", i, folder) &&
          word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), (int)o->port) &&
          word(c, "train.threads=%" PRId64, threads_of(job)) &&
-         (job->tokenizer.file || word(c, "tokenizer.file=%s/tokenizer.model", cache));
+         (has_tokenizer(job) || word(c, "tokenizer.file=%s/tokenizer.model", cache));
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
 }
 

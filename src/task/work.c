@@ -2,7 +2,7 @@
  *
  * Which models there are follows from the task and from the links: replaced-token detection has a generator and a
  * discriminator, unless one of them lives on another site. Parameters are all added before the slab is made; values from
- * a folder (`init`) come in right after it. */
+ * a folder (`init`) come in right after it; they are the discriminator's, where there are two, on one site or on two. */
 #include "task/work_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -66,7 +66,7 @@ static neb_status make_ready(struct neb_work *w)
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
-    return w->job->init.from ? neb__start_from(w->job, w->model ? w->model : w->generator) : NEB_OK;
+    return w->job->init.from && w->model ? neb__start_from(w->job, w->model) : NEB_OK;
 }
 
 static int32_t larger(int32_t a, int32_t b)
