@@ -18,7 +18,8 @@ from .errors import ConfigError, DtypeError, ShapeError
 from .slots import Slot
 
 _FLOAT = 4
-_WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
+_WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)  # hold a model as `module`
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # names that only torch's wrappers give
 
 
 class TensorSlot(Slot):
@@ -92,18 +93,38 @@ def _flat_write(t: torch.Tensor, first: int, values: torch.Tensor) -> None:
     t.copy_(flat.view(t.shape))
 
 
-def plain_name(name: str) -> str:
-    """A parameter's name without what wrappers put in front of it."""
-    for prefix in _WRAPPERS:
-        name = name.replace(prefix, "") if name.startswith(prefix) or "." + prefix in name else name
-    return name
+def plain_name(model: torch.nn.Module, path: str) -> str:
+    """A parameter's name without the parts that are wrappers, wherever in the model they are.
+
+    A site's wrappers are its own affair, so its names must not show them. What is a wrapper is seen at the module and
+    not at the word: an attribute `module` of the user's own model is a part of the name at every site.
+    """
+    *way, last = path.split(".")
+    kept, module = [], model
+    for part in way:
+        if part not in _WRAPPED and not (part == "module" and isinstance(module, _WRAPPERS)):
+            kept.append(part)
+        module = getattr(module, part)
+    return ".".join([*kept, last])
+
+
+def _own(model: torch.nn.Module) -> Dict[str, torch.nn.Parameter]:
+    """The parameters that may train, by name."""
+    own: Dict[str, torch.nn.Parameter] = {}
+    for path, p in model.named_parameters():
+        if p.requires_grad and p.numel():
+            name = plain_name(model, path)
+            if name in own:
+                raise ConfigError(f"two parameters are called '{name}' when the wrappers are left out: rename one, or "
+                                  "attach the model inside (NEB_ERR_CONFIG)")
+            own[name] = p
+    return own
 
 
 def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[Slot]:
     """The parameters that train: those with requires_grad that the optimizer has; their masters where there are any."""
     trained = _of_optimizer(optimizer)
-    own: Dict[str, torch.nn.Parameter] = {
-        plain_name(n): p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    own = _own(model)
     given = dict(masters or {})
     unknown = [n for n in given if n not in own]
     if unknown:

@@ -1,5 +1,6 @@
 """One process of a site: `team_site.py SITE RANK PORT`; two ranks under torch.distributed, or one alone (RANK -)."""
 
+import collections
 import json
 import os
 import pathlib
@@ -15,7 +16,7 @@ import nebula_i
 site, rank, port = sys.argv[1:]
 torch.set_num_threads(1)
 torch.manual_seed(4)
-model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+model = nn.Sequential(collections.OrderedDict(module=nn.Linear(32, 32), submodule=nn.Linear(32, 32)))
 if rank != "-":
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo")
     torch.distributed.init_process_group("gloo")

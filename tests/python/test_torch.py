@@ -17,7 +17,7 @@ from torch import nn
 
 import nebula_i
 from nebula_i.data import share_of
-from nebula_i.modules import TensorSlot, module_slots, plain_name
+from nebula_i.modules import TensorSlot, module_slots
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -33,6 +33,15 @@ class Lora(nn.Module):
 
     def forward(self, x):
         return self.base(x) + x @ self.a.T @ self.b.T
+
+
+class Modules(nn.Module):
+    """Names that read like a wrapper's and are the model's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.module, self.submodule = nn.Linear(2, 2), nn.Linear(2, 2)
 
 
 class Bf16(nn.Module):
@@ -57,8 +66,23 @@ class Slots(unittest.TestCase):
         self.assertEqual(names(model, torch.optim.SGD([model.b], lr=1)), ["b"])
         with self.assertRaises(nebula_i.ConfigError):
             names(model, torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1))
-        self.assertEqual(plain_name("module.layers.0.module.w"), "layers.0.w")
-        self.assertEqual(names(torch.compile(nn.Linear(2, 2))), ["weight", "bias"])
+
+    def test_names_are_the_models_own_whatever_wraps_it(self):
+        plain = ["weight", "module.weight", "module.bias", "submodule.weight", "submodule.bias"]
+        for wrapped in (Modules(), nn.DataParallel(Modules()), torch.compile(nn.DataParallel(Modules()))):
+            self.assertEqual(names(wrapped), plain)
+        inner = Modules()
+        inner.module, inner.submodule = torch.compile(inner.module), nn.DataParallel(inner.submodule)
+        self.assertEqual(names(inner), plain)
+
+        class Added(nn.DataParallel):
+            def __init__(self):
+                super().__init__(nn.Linear(2, 2))
+                self.weight = nn.Parameter(torch.zeros(2))
+
+        with self.assertRaises(nebula_i.ConfigError) as caught:
+            names(Added())
+        self.assertIn("'weight'", str(caught.exception))
 
     def roundtrip(self, tensor, copies=()):
         slot = TensorSlot("w", tensor, copies)
