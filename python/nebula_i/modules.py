@@ -10,16 +10,19 @@ A tensor on a GPU (or of any other layout) is copied range by range by torch its
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
 from .errors import ConfigError, DtypeError, ShapeError
-from .slots import Slot
+from .slots import Slot, Watched
 
 _FLOAT = 4
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)  # hold a model as `module`
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # names that only torch's wrappers give
+
+Way = List[Tuple[torch.nn.Module, str]]  # from the model to a parameter: the modules, and the next one's name in each
 
 
 class TensorSlot(Slot):
@@ -39,6 +42,7 @@ class TensorSlot(Slot):
             self.rest = torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device)
 
     def check(self) -> None:
+        super().check()
         t = self.tensor
         if t.shape != self.shape or t.dtype != self.dtype:
             raise ShapeError(
@@ -93,54 +97,68 @@ def _flat_write(t: torch.Tensor, first: int, values: torch.Tensor) -> None:
     t.copy_(flat.view(t.shape))
 
 
-def plain_name(model: torch.nn.Module, path: str) -> str:
-    """A parameter's name without the parts that are wrappers, wherever in the model they are.
+def plain_name(way: Way) -> str:
+    """A parameter's name without the parts that are wrappers, wherever on the way to it they are.
 
     A site's wrappers are its own affair, so its names must not show them. What is a wrapper is seen at the module and
     not at the word: an attribute `module` of the user's own model is a part of the name at every site.
     """
-    *way, last = path.split(".")
-    kept, module = [], model
-    for part in way:
-        if part not in _WRAPPED and not (part == "module" and isinstance(module, _WRAPPERS)):
-            kept.append(part)
-        module = getattr(module, part)
-    return ".".join([*kept, last])
+    return ".".join(part for module, part in way
+                    if part not in _WRAPPED and not (part == "module" and isinstance(module, _WRAPPERS)))
 
 
-def _own(model: torch.nn.Module) -> Dict[str, torch.nn.Parameter]:
-    """The parameters that may train, by name."""
-    own: Dict[str, torch.nn.Parameter] = {}
+def _own(model: torch.nn.Module) -> Dict[str, Tuple[torch.nn.Parameter, Way]]:
+    """The parameters that may train and the ways to them, by name."""
+    own: Dict[str, Tuple[torch.nn.Parameter, Way]] = {}
     for path, p in model.named_parameters():
-        if p.requires_grad and p.numel():
-            name = plain_name(model, path)
-            if name in own:
-                raise ConfigError(f"two parameters are called '{name}' when the wrappers are left out: rename one, or "
-                                  "attach the model inside (NEB_ERR_CONFIG)")
-            own[name] = p
+        if not p.requires_grad or not p.numel():
+            continue
+        way, module = [], model
+        for part in path.split("."):
+            way.append((module, part))
+            module = getattr(module, part)
+        name = plain_name(way)
+        if name in own:
+            raise ConfigError(f"two parameters are called '{name}' when the wrappers are left out: rename one, or "
+                              "attach the model inside (NEB_ERR_CONFIG)")
+        own[name] = p, way
     return own
+
+
+def _place(module: torch.nn.Module, part: str) -> Watched:
+    """A step of the way. The module's tables answer ten times quicker than getattr(), and are asked at every step."""
+    for table in (module._parameters, module._modules):
+        if isinstance(table, dict) and part in table:
+            return partial(table.get, part), table[part]
+    return partial(getattr, module, part, None), getattr(module, part)
 
 
 def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[Slot]:
     """The parameters that train: those with requires_grad that the optimizer has; their masters where there are any."""
     trained = _of_optimizer(optimizer)
     own = _own(model)
-    given = dict(masters or {})
+    given: Mapping[str, Any] = masters or {}
     unknown = [n for n in given if n not in own]
     if unknown:
         raise ConfigError(f"masters: the model has no trainable parameter '{unknown[0]}' (NEB_ERR_CONFIG)")
-    if trained is not None and not given and own and not any(id(p) in trained for p in own.values()):
+    if trained is not None and not given and own and not any(id(p) in trained for p, _ in own.values()):
         raise ConfigError("the optimizer trains none of the model's parameters: make it behind the model's last "
                           ".to(), or pass its fp32 masters as attach(masters={name: tensor}) (NEB_ERR_CONFIG)")
     slots: List[Slot] = []
-    for name, p in own.items():
+    watched = set()
+    for name, (p, way) in own.items():
         master = given.get(name)
         if master is not None:
             if tuple(master.shape) != tuple(p.shape) or master.dtype != torch.float32:
                 raise ShapeError(f"masters['{name}'] must be float32 of shape {tuple(p.shape)} (NEB_ERR_SHAPE)")
             slots.append(TensorSlot(name, master, (p,)))
+            slots[-1].watch((partial(given.get, name), master))
         elif trained is None or given or id(p) in trained:
             slots.append(TensorSlot(name, p))
+        else:
+            continue
+        slots[-1].watch(*(_place(*step) for step in way if step not in watched))
+        watched.update(way)
     return slots
 
 

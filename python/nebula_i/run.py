@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import library as lib
 from .errors import ConfigError, CorruptError, InvalidError, StateError
-from .slots import Slot, check_finite, mapping_slots
+from .slots import Slot, check_finite, host_slot, mapping_slots
 
 _PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
 _STATE_VERSION = 1
@@ -337,18 +337,17 @@ def _slots_of(model: Any, optimizer: Any, masters: Optional[Mapping[str, Any]]) 
 
         return module_slots(model, optimizer, masters)
     if isinstance(model, Mapping):
-        from_torch = _tensor_slots(model)
-        return mapping_slots(from_torch)
+        return mapping_slots(model, _slot_of)
     raise ConfigError(f"attach() takes a torch module or a dict of arrays, not a {type(model).__name__} (NEB_ERR_CONFIG)")
 
 
-def _tensor_slots(model: Mapping[str, Any]) -> Mapping[str, Any]:
+def _slot_of(name: str, array: Any) -> Slot:
     torch = sys.modules.get("torch")
-    if torch is None:
-        return model
+    if torch is None or not isinstance(array, torch.Tensor):
+        return host_slot(name, array)
     from .modules import TensorSlot
 
-    return {k: TensorSlot(k, v) if isinstance(v, torch.Tensor) else v for k, v in model.items()}
+    return TensorSlot(name, array)
 
 
 def _team_of(model: Any) -> Any:

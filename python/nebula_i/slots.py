@@ -1,20 +1,22 @@
 """A parameter as the library sees it: a name, a shape, and fp32 values that can be copied out and in by range.
 
 The library never keeps a pointer into a framework's memory. It asks for a range when a round needs it, in the thread that
-called `Run.step()`, and the slot looks up where the values are at that moment; so a tensor that moved, changed its shape
-or was freed is noticed and raised as an exception.
+called `Run.step()`, and the slot looks up where the values are at that moment; so a tensor that moved is followed, and one
+that changed its shape, or in whose place the model has another, is noticed and raised as an exception.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Mapping, List, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
 from .dlpack import Borrowed, borrow
 from .errors import DtypeError, NonfiniteError, ShapeError
 
 _FLOAT = 4
+Watched = Tuple[Callable[[], Any], Any]  # how to look what is in a place, and the object that must be there
 
 
 class Slot:
@@ -22,13 +24,23 @@ class Slot:
 
     name: str
     shape: Tuple[int, ...]
+    _watched: Tuple[Watched, ...] = ()
 
     @property
     def count(self) -> int:
         return math.prod(self.shape)
 
+    def watch(self, *places: Watched) -> None:
+        """What the model has in these places must stay what it was when it was attached."""
+        self._watched += places
+
     def check(self) -> None:
         """Raises ShapeError when the parameter is no longer what was registered."""
+        for look, found in self._watched:
+            if look() is not found:
+                raise ShapeError(
+                    f"parameter '{self.name}' was replaced: the model has another object in its place than when it was "
+                    "attached, which the run would not reach; change the values in place (NEB_ERR_SHAPE)")
 
     def read(self, first: int, n: int, address: int) -> None:
         """Copies values [first, first + n) to the n fp32 values at `address`."""
@@ -93,13 +105,14 @@ def host_slot(name: str, array: Any) -> HostSlot:
     return _from_buffer(name, array)
 
 
-def mapping_slots(model: Mapping[str, Any]) -> List[Slot]:
+def mapping_slots(model: Mapping[str, Any], slot_of: Callable[[str, Any], Slot] = host_slot) -> List[Slot]:
     """The parameters of a dict of arrays, in its order. Empty ones are left out."""
     slots: List[Slot] = []
     for name, array in model.items():
         if not isinstance(name, str):
             raise DtypeError(f"parameters are named by strings, not by {name!r}")
-        slot = array if isinstance(array, Slot) else host_slot(name, array)
+        slot = slot_of(name, array)
+        slot.watch((partial(model.get, name), array))
         if slot.count:
             slots.append(slot)
     return slots

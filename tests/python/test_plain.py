@@ -161,6 +161,17 @@ class BadInput(unittest.TestCase):
             with self.assertRaises(nebula_i.StateError):
                 run.status()
 
+    def test_an_array_that_was_replaced_is_an_exception(self):
+        with Folder() as folder:
+            model = {"v": zeros(), "w": zeros()}
+            with nebula_i.Run(write_job(folder), "a", wait=0) as run:
+                run.attach(model)
+                self.assertTrue(run.step(1))
+                model["w"] = array.array("f", [x + 1 for x in model["w"]])
+                with self.assertRaises(nebula_i.ShapeError) as caught:
+                    run.step(1)
+                self.assertIn("'w' was replaced", str(caught.exception))
+
     def test_a_nan_in_training_is_named(self):
         with Folder() as folder:
             job = write_job(folder)

@@ -156,7 +156,8 @@ class Attached(unittest.TestCase):
         return run
 
     def test_a_parameter_that_changes_is_an_exception(self):
-        for change in (lambda m: setattr(m.weight, "data", torch.zeros(5, 5)), lambda m: m.half()):
+        for change in (lambda m: setattr(m.weight, "data", torch.zeros(5, 5)), lambda m: m.half(),
+                       lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}, assign=True)):
             with Folder() as folder:
                 model = nn.Linear(4, 4)
                 run = self.attach(folder, model)
@@ -165,6 +166,33 @@ class Attached(unittest.TestCase):
                 with self.assertRaises(nebula_i.ShapeError) as caught:
                     run.step(1)
                 self.assertIn("'weight'", str(caught.exception))
+                run.close()
+
+    def test_a_module_that_was_replaced_is_an_exception(self):
+        with Folder() as folder:
+            model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+            run = self.attach(folder, model)
+            self.assertTrue(run.step(1))
+            model[1] = nn.Sequential(nn.Linear(4, 4))
+            with self.assertRaises(nebula_i.ShapeError) as caught:
+                run.step(1)
+            self.assertIn("'1.0.weight' was replaced", str(caught.exception))
+            run.close()
+
+    def test_a_replaced_master_or_tensor_of_a_dict_is_an_exception(self):
+        model = nn.Linear(4, 4).bfloat16()
+        masters = {n: p.detach().float() for n, p in model.named_parameters()}
+        given = {"weight": torch.zeros(4, 4)}
+        for attached, held, options in ((model, masters, {"masters": masters}), (given, given, {})):
+            with Folder() as folder:
+                run = self.attach(folder, attached, **options)
+                self.assertTrue(run.step(1))
+                held["weight"] += 1  # in place: the same tensor
+                self.assertTrue(run.step(1))
+                held["weight"] = held["weight"] + 1
+                with self.assertRaises(nebula_i.ShapeError):
+                    run.step(1)
+                run.close()
 
     def test_nan_before_the_first_step(self):
         with Folder() as folder:
