@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -133,7 +133,7 @@ def _place(module: torch.nn.Module, part: str) -> Watched:
     return partial(getattr, module, part, None), getattr(module, part)
 
 
-def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[Slot]:
+def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[TensorSlot]:
     """The parameters that train: those with requires_grad that the optimizer has; their masters where there are any."""
     trained = _of_optimizer(optimizer)
     own = _own(model)
@@ -144,7 +144,7 @@ def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mappi
     if trained is not None and not given and own and not any(id(p) in trained for p, _ in own.values()):
         raise ConfigError("the optimizer trains none of the model's parameters: make it behind the model's last "
                           ".to(), or pass its fp32 masters as attach(masters={name: tensor}) (NEB_ERR_CONFIG)")
-    slots: List[Slot] = []
+    slots: List[TensorSlot] = []
     watched = set()
     for name, (p, way) in own.items():
         master = given.get(name)
@@ -174,12 +174,12 @@ def _of_optimizer(optimizer: Any) -> Optional[Dict[int, bool]]:
 class Team:
     """The processes of one site under torch.distributed: the first is the gateway, the others follow it."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, slots: Sequence[TensorSlot]) -> None:
         import torch.distributed as dist
 
         self._dist = dist
-        self._params = [p for p in model.parameters() if p.requires_grad and p.numel()]
-        self._device = self._params[0].device if dist.get_backend() == "nccl" else torch.device("cpu")
+        self._tensors = [t for s in slots for t in (s.tensor, *s.copies)]
+        self._device = slots[0].tensor.device if dist.get_backend() == "nccl" else torch.device("cpu")
 
     def sum(self, tokens: int) -> int:
         t = torch.tensor([tokens], dtype=torch.int64, device=self._device)
@@ -193,8 +193,9 @@ class Team:
 
     @torch.no_grad()
     def share_all(self) -> None:
-        for p in self._params:
-            self._dist.broadcast(p.detach(), 0)
+        """What a merge wrote at the gateway, everywhere: also the masters, from which the next step makes the model."""
+        for t in self._tensors:
+            self._dist.broadcast(t.detach(), 0)
 
     def same(self, value: Any) -> Any:
         box = [value]
@@ -202,8 +203,8 @@ class Team:
         return box[0]
 
 
-def team_of(model: torch.nn.Module) -> Optional[Team]:
+def team_of(slots: Sequence[TensorSlot]) -> Optional[Team]:
     d = torch.distributed
     if not d.is_available() or not d.is_initialized() or d.get_world_size() == 1:
         return None
-    return Team(model)
+    return Team(slots)

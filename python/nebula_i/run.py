@@ -34,7 +34,7 @@ class Run:
                  settings: Optional[Mapping[str, Any]] = None, finish: bool = True) -> None:
         self._handle: Optional[ctypes.c_void_p] = None
         self._pid = os.getpid()
-        self._slots: List[Slot] = []
+        self._slots: Sequence[Slot] = []
         self._started = False
         self._failure: Optional[BaseException] = None
         self._wait, self._finish = wait, finish
@@ -80,7 +80,7 @@ class Run:
         if not slots:
             raise ConfigError("the model has no parameter that trains: is everything frozen? (NEB_ERR_CONFIG)")
         check_finite(slots)
-        self._team = _team_of(model)
+        self._team = _team_of(model, slots)
         self._slots = slots
         if self._handle is not None:
             for i, slot in enumerate(slots):
@@ -331,7 +331,7 @@ def _is_module(model: Any) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def _slots_of(model: Any, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[Slot]:
+def _slots_of(model: Any, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> Sequence[Slot]:
     if _is_module(model):
         from .modules import module_slots
 
@@ -350,12 +350,12 @@ def _slot_of(name: str, array: Any) -> Slot:
     return TensorSlot(name, array)
 
 
-def _team_of(model: Any) -> Any:
+def _team_of(model: Any, slots: Sequence[Any]) -> Any:
     if not _is_module(model):
         return None
     from .modules import team_of
 
-    return team_of(model)
+    return team_of(slots)
 
 
 def _gateway() -> bool:

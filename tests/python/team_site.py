@@ -1,4 +1,7 @@
-"""One process of a site: `team_site.py SITE RANK PORT`; two ranks under torch.distributed, or one alone (RANK -)."""
+"""One process of a site: `team_site.py SITE RANK PORT`; two ranks under torch.distributed, or one alone (RANK -).
+
+A half of the model has masters, which the optimizer trains in its stead.
+"""
 
 import collections
 import json
@@ -21,15 +24,22 @@ if rank != "-":
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo")
     torch.distributed.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+first, second = (model.module if rank != "-" else model).children()
+masters = {f"module.{n}": p.detach().clone() for n, p in first.named_parameters()}
+optimizer = torch.optim.SGD([*masters.values(), *second.parameters()], lr=0.05)
 data = torch.utils.data.DataLoader(torch.randn(400, 32), 4, shuffle=True)
 with nebula_i.Run("job.yaml", site) as run:
-    for x in run.attach(model, optimizer, dataloader=data):
+    for x in run.attach(model, optimizer, dataloader=data, masters=masters):
         loss = (model(x) - x.flip(1)).square().mean()
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
+        for master, p in zip(masters.values(), first.parameters()):
+            master.grad = p.grad
         optimizer.step()
+        with torch.no_grad():
+            for master, p in zip(masters.values(), first.parameters()):
+                p.copy_(master)
         run.step(len(x))
     now = run.status()
     print(json.dumps({"site": site, "rank": rank, "ended": run.ended, "gateway": run.is_gateway, "root": now.get("root"),
-                      "tokens": run.tokens, "sum": [p.double().sum().item() for p in model.parameters()]}), flush=True)
+                      "tokens": run.tokens, "sum": [p.double().sum().item() for p in (*model.parameters(), *masters.values())]}), flush=True)
