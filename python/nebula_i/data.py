@@ -1,9 +1,12 @@
 """A site's share of the data: every n-th batch of an order that all sites agree on.
 
 Every site goes through the same batches in the same order and takes those whose number, modulo the number of sites, is its
-own place in the roster. A DataLoader with a shuffling sampler gets a generator seeded by the epoch, so that the order is
-the same everywhere; its workers then load only this site's batches. Any other iterable is walked through, and the others'
-batches are dropped.
+own place in the roster. The processes of a site divide its batches in the same way, so that no site needs to know how many
+another has. Each process of a site gets as many batches as the others (DDP counts on it), so an epoch may leave over fewer
+batches than the site has processes. A sampler that divides among the processes already (DistributedSampler) keeps doing so.
+
+A DataLoader with a shuffling sampler gets a generator seeded by the epoch, so that the order is the same everywhere; its
+workers then load only this process's batches. Any other iterable is walked through, and the others' batches are dropped.
 
 The run ends at its token target (`wan.tokens`), not at a number of epochs: with a target, one `for batch in share` goes on,
 epoch behind epoch, until the run has ended; without one it is an epoch.
@@ -12,33 +15,48 @@ epoch behind epoch, until the run has ended; without one it is an epoch.
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterable, Iterator, Optional
 
 _SEED = 0x6E65
 
 
 class Share:
-    """Iterates over this site's batches; remembers where it is for a checkpoint."""
+    """Iterates over this process's batches; remembers where it is for a checkpoint. rank, of: among those of its site."""
 
-    def __init__(self, source: Any, run: Any, state: Optional[Dict[str, int]]) -> None:
+    def __init__(self, source: Any, run: Any, state: Optional[Dict[str, int]], rank: int = 0, of: int = 1) -> None:
         self._source, self._run = source, run
         self.sites, self.index = len(run.sites), run.site_index
+        self._rank, self._of = rank, of
         self.epoch = int((state or {}).get("epoch", 0))
-        self._skip = int((state or {}).get("batch", 0))
+        self._skip = int((state or {}).get("batch", 0)) // of
         self._at = 0
         self.endless = run.has_target
 
     def state_dict(self) -> Dict[str, int]:
         """The epoch and how many of this site's batches of it were given out."""
-        return {"epoch": self.epoch, "batch": self._at}
+        return {"epoch": self.epoch, "batch": self._at * self._of}
 
     def __len__(self) -> int:
-        return (len(self._source) - self.index + self.sites - 1) // self.sites
+        return self.count(len(self._source))
+
+    def count(self, batches: int) -> int:
+        """How many of so many are this process's."""
+        return (batches - self.index + self.sites - 1) // self.sites // self._of
+
+    def own(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """This process's of them, each when there is one for every process of the site."""
+        mine = None
+        for i, batch in enumerate(batches):
+            turn, site = divmod(i, self.sites)
+            if site != self.index:
+                continue
+            if turn % self._of == self._rank:
+                mine = batch
+            if turn % self._of == self._of - 1:
+                yield mine
 
     def _batches(self) -> Iterator[Any]:
-        for i, batch in enumerate(self._source):
-            if i % self.sites == self.index:
-                yield batch
+        return self.own(self._source)
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -60,26 +78,24 @@ class Share:
 
 
 class _EveryNth:
-    """A batch sampler that leaves the other sites' batches out before anything is loaded."""
+    """A batch sampler that leaves the others' batches out before anything is loaded."""
 
     def __init__(self, inner: Any, share: "LoaderShare") -> None:
         self._inner, self._share = inner, share
 
     def __iter__(self) -> Iterator[Any]:
-        for i, batch in enumerate(self._inner):
-            if i % self._share.sites == self._share.index:
-                yield batch
+        return self._share.own(self._inner)
 
     def __len__(self) -> int:
-        return (len(self._inner) - self._share.index + self._share.sites - 1) // self._share.sites
+        return self._share.count(len(self._inner))
 
 
 class LoaderShare(Share):
     """The same over a torch DataLoader with a map-style dataset: the loader itself gets the thinned sampler."""
 
-    def __init__(self, loader: Any, run: Any, state: Optional[Dict[str, int]]) -> None:
-        super().__init__(loader, run, state)
-        self._sampler = getattr(loader, "sampler", None)
+    def __init__(self, loader: Any, *more: Any) -> None:
+        super().__init__(loader, *more)
+        self._sampler: Any = getattr(loader, "sampler", None)
         self._source = _rebuilt(loader, _EveryNth(loader.batch_sampler, self))
 
     def __len__(self) -> int:
@@ -104,9 +120,18 @@ def _rebuilt(loader: Any, batch_sampler: Any) -> Any:
     return type(loader)(loader.dataset, batch_sampler=batch_sampler, **options)
 
 
-def share_of(loader: Any, run: Any, state: Optional[Dict[str, int]]) -> Share:
-    """This site's share of any iterable of batches."""
+def _divided(loader: Any, torch: Any) -> bool:
+    """Whether each process of the site already gets its own batches from it."""
+    samplers = (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None))
+    return (any(isinstance(s, torch.utils.data.DistributedSampler) for s in samplers)
+            or type(loader).__module__.startswith("accelerate."))
+
+
+def share_of(loader: Any, run: Any, state: Optional[Dict[str, int]], rank: int = 0, of: int = 1) -> Share:
+    """The share of any iterable of batches for process `rank` of the `of` that this site has."""
     torch = sys.modules.get("torch")
+    if torch is not None and of > 1 and _divided(loader, torch):
+        rank, of = 0, 1
     if torch is not None and type(loader) is torch.utils.data.DataLoader and loader.batch_sampler is not None:
-        return LoaderShare(loader, run, state)
-    return Share(loader, run, state)
+        return LoaderShare(loader, run, state, rank, of)
+    return Share(loader, run, state, rank, of)

@@ -178,6 +178,7 @@ class Team:
         import torch.distributed as dist
 
         self._dist = dist
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._tensors = [t for s in slots for t in (s.tensor, *s.copies)]
         self._device = slots[0].tensor.device if dist.get_backend() == "nccl" else torch.device("cpu")
 

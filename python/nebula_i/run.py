@@ -66,11 +66,12 @@ class Run:
 
         model       a torch module, or a dict of float32 arrays by name (NumPy, or whatever speaks DLPack)
         optimizer   the torch optimizer that trains it: checked, and only what it trains is sent
-        dataloader  a torch DataLoader or any iterable of batches: the answer is this site's share of it
+        dataloader  a torch DataLoader or any iterable of batches, the same at every site and in all its processes: the
+                    answer is this process's share of it
         masters     fp32 masters by parameter name, where the optimizer trains those instead of a bf16 model
         state       what `state_dict()` gave, from this site's last checkpoint
 
-        Returns this site's share of the dataloader (None without one). Afterwards the parameters hold what the run
+        Returns this process's share of the dataloader (None without one). Afterwards the parameters hold what the run
         stands at. Raises ConfigError when another site trains another model, NonfiniteError, ShapeError, DtypeError.
         """
         self._alive()
@@ -98,7 +99,8 @@ class Run:
             return None
         from .data import share_of
 
-        self._loader = share_of(dataloader, self, (state or {}).get("data"))
+        place = (self._team.rank, self._team.size) if self._team is not None else (0, 1)
+        self._loader = share_of(dataloader, self, (state or {}).get("data"), *place)
         return self._loader
 
     def _register(self, index: int, slot: Slot) -> None:

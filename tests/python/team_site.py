@@ -28,8 +28,11 @@ first, second = (model.module if rank != "-" else model).children()
 masters = {f"module.{n}": p.detach().clone() for n, p in first.named_parameters()}
 optimizer = torch.optim.SGD([*masters.values(), *second.parameters()], lr=0.05)
 data = torch.utils.data.DataLoader(torch.randn(400, 32), 4, shuffle=True)
+seen = []
 with nebula_i.Run("job.yaml", site) as run:
-    for x in run.attach(model, optimizer, dataloader=data, masters=masters):
+    loader = run.attach(model, optimizer, dataloader=data, masters=masters)
+    for x in loader:
+        seen += x[:, 0].tolist() if loader.epoch == 0 else []
         loss = (model(x) - x.flip(1)).square().mean()
         model.zero_grad()
         loss.backward()
@@ -42,4 +45,5 @@ with nebula_i.Run("job.yaml", site) as run:
         run.step(len(x))
     now = run.status()
     print(json.dumps({"site": site, "rank": rank, "ended": run.ended, "gateway": run.is_gateway, "root": now.get("root"),
-                      "tokens": run.tokens, "sum": [p.double().sum().item() for p in (*model.parameters(), *masters.values())]}), flush=True)
+                      "tokens": run.tokens, "seen": seen,
+                      "sum": [p.double().sum().item() for p in (*model.parameters(), *masters.values())]}), flush=True)

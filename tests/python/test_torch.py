@@ -233,18 +233,43 @@ class Shares(unittest.TestCase):
             self.assertEqual(sorted(v for s in seen for b in s for v in b), list(range(100)))
             self.assertEqual([len(s) for s in seen], [len(s) for s in shares])
 
+    def test_the_processes_of_a_site_divide_its_share(self):
+        """Of two, one and three processes; each of a site gets as many batches as the others."""
+        data = torch.arange(101)
+        places = [(site, rank, of) for site, of in enumerate((2, 1, 3)) for rank in range(of)]
+        for make in (lambda: torch.utils.data.DataLoader(data, 3, shuffle=True), lambda: list(data.split(3))):
+            shares = [share_of(make(), FakeRun(site), None, rank, of) for site, rank, of in places]
+            for _ in range(2):
+                seen = [[b.tolist() for b in s] for s in shares]
+                self.assertEqual([len(s) for s in seen], [6, 6, 11, 3, 3, 3])
+                self.assertEqual([len(s) for s in seen], [len(s) for s in shares])
+                values = [v for s in seen for b in s for v in b]
+                self.assertEqual(len(values), len(set(values)))
+
+    def test_what_divides_among_processes_already_is_not_divided_again(self):
+        data = torch.arange(96)
+        sampler = lambda rank: torch.utils.data.DistributedSampler(data, num_replicas=2, rank=rank)
+        for make in (lambda s: torch.utils.data.DataLoader(data, 4, sampler=s),
+                     lambda s: torch.utils.data.DataLoader(data, batch_sampler=torch.utils.data.BatchSampler(s, 4, True))):
+            shares = [share_of(make(sampler(rank)), FakeRun(site), None, rank, 2) for site in range(3) for rank in range(2)]
+            self.assertEqual(sorted(v for s in shares for b in s for v in b.tolist()), list(range(96)))
+        prepared = type("DataLoaderShard", (list,), {"__module__": "accelerate.data_loader"})(range(9))
+        self.assertEqual(list(share_of(prepared, FakeRun(1), None, 1, 2)), [1, 4, 7])
+
     def test_a_share_goes_on_where_the_checkpoint_was(self):
         data = torch.arange(90)
-        make = lambda state: share_of(torch.utils.data.DataLoader(data, 5, shuffle=True), FakeRun(1), state)
-        whole = make(None)
-        first, second = [b.tolist() for b in whole], [b.tolist() for b in whole]
-        self.assertNotEqual(first, second)
-        half = make(None)
-        for i, _ in enumerate(half):
-            if i == 2:
-                break
-        rest = [b.tolist() for b in make(half.state_dict())]
-        self.assertEqual(rest, first[3:])
+        for of in (1, 2):
+            make = lambda state: share_of(torch.utils.data.DataLoader(data, 5, shuffle=True), FakeRun(1), state, of - 1, of)
+            whole = make(None)
+            first, second = [b.tolist() for b in whole], [b.tolist() for b in whole]
+            self.assertNotEqual(first, second)
+            half = make(None)
+            for i, _ in enumerate(half):
+                if i == 1:
+                    break
+            self.assertEqual(half.state_dict(), {"epoch": 0, "batch": 2 * of})  # of the site
+            rest = [b.tolist() for b in make(half.state_dict())]
+            self.assertEqual(rest, first[2:])
 
 
 class Site(threading.Thread):
@@ -329,6 +354,9 @@ class Runs(unittest.TestCase):
         self.assertEqual(ranks[0]["sum"], ranks[1]["sum"])
         self.assertEqual(ranks[0]["sum"], ranks[2]["sum"])
         self.assertEqual(ranks[0]["tokens"], ranks[1]["tokens"])
+        seen = [x for r in ranks for x in r["seen"]]
+        self.assertTrue(all(r["seen"] for r in ranks))
+        self.assertEqual(len(seen), len(set(seen)), "two processes trained on the same batch")
 
     def team(self, folder):
         write_job(folder, tokens=4 * 200)
