@@ -198,10 +198,12 @@ class Team:
         for t in self._tensors:
             self._dist.broadcast(t.detach(), 0)
 
-    def same(self, value: Any) -> Any:
-        box = [value]
-        self._dist.broadcast_object_list(box, 0)
-        return box[0]
+
+def same(value: Any) -> Any:
+    """The first process's value, in every process of the site; all of them call it."""
+    box = [value]
+    torch.distributed.broadcast_object_list(box, 0)
+    return box[0]
 
 
 def team_of(slots: Sequence[TensorSlot]) -> Optional[Team]:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import library as lib
 from .errors import ConfigError, CorruptError, InvalidError, StateError
@@ -40,6 +40,7 @@ class Run:
         self._wait, self._finish = wait, finish
         self._team: Any = None  # the processes of this site, where there are several (modules.Team)
         self._loader: Any = None
+        self._shared: Any = None  # what the gateway told the other processes of its site (_facts)
         self.ended = False
         self.changed = False
         self.tokens = 0
@@ -47,7 +48,7 @@ class Run:
         self._job, self._site_name, self._settings = os.fspath(job), site, dict(settings or {})
         self._read = lib.READ(self._on_read)
         self._write = lib.READ(self._on_write)
-        if _gateway():
+        if _processes()[0] == 0:  # only the first process of a site talks to other sites
             self._open()
 
     def _open(self) -> None:
@@ -92,6 +93,7 @@ class Run:
         self._started = True
         self._meet()
         if self._team is not None:
+            self._facts()  # here, where all processes are: afterwards one may ask without the others
             self._team.share_all()
         if state is not None:
             self.tokens, self.steps = int(state.get("tokens", 0)), int(state.get("steps", 0))
@@ -230,7 +232,11 @@ class Run:
 
     @property
     def sites(self) -> List[str]:
-        """The names of the sites that train, in the roster's order."""
+        """The names of the sites that train, in the roster's order.
+
+        In a site of several processes what they are when all of them ask together, or attach(): before attach() either
+        every process asks or none.
+        """
         return self._facts()[0]
 
     @property
@@ -244,11 +250,22 @@ class Run:
         return self._facts()[2]
 
     def _facts(self) -> Any:
+        """The sites, this one's place, whether there is a target: known to the gateway, which tells the others once."""
+        self._alive()
+        if self._shared is not None:
+            return self._shared
         facts = None
         if self._handle is not None:
             now = self.status()
             facts = [now["sites"], now["sites"].index(now["site"]), now["token_target"] > 0]
-        return self._team.same(facts) if self._team is not None else facts
+        if self._team is not None or (not self._started and _processes()[1] > 1):
+            from .modules import same
+
+            facts = self._shared = same(facts)
+        if facts is None:
+            raise StateError("only the first process of a site knows the other sites: a dict of arrays is attached "
+                             "in that one alone (NEB_ERR_STATE)")
+        return facts
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -360,8 +377,10 @@ def _team_of(model: Any, slots: Sequence[Any]) -> Any:
     return team_of(slots)
 
 
-def _gateway() -> bool:
-    """Only the first process of a site talks to other sites."""
+def _processes() -> Tuple[int, int]:
+    """Which of the processes of this site this one is, and how many they are."""
     torch = sys.modules.get("torch")
     d = getattr(torch, "distributed", None)
-    return d is None or not d.is_available() or not d.is_initialized() or d.get_rank() == 0
+    if d is None or not d.is_available() or not d.is_initialized():
+        return 0, 1
+    return d.get_rank(), d.get_world_size()

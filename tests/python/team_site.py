@@ -30,6 +30,7 @@ optimizer = torch.optim.SGD([*masters.values(), *second.parameters()], lr=0.05)
 data = torch.utils.data.DataLoader(torch.randn(400, 32), 4, shuffle=True)
 seen = []
 with nebula_i.Run("job.yaml", site) as run:
+    assert (run.sites, run.sites[run.site_index]) == (["a", "b"], site)  # in every process, before attach()
     loader = run.attach(model, optimizer, dataloader=data, masters=masters)
     for x in loader:
         seen += x[:, 0].tolist() if loader.epoch == 0 else []
@@ -43,6 +44,7 @@ with nebula_i.Run("job.yaml", site) as run:
             for master, p in zip(masters.values(), first.parameters()):
                 p.copy_(master)
         run.step(len(x))
+    assert rank == "1" or run.sites == ["a", "b"]  # behind attach() also for one process alone
     now = run.status()
     print(json.dumps({"site": site, "rank": rank, "ended": run.ended, "gateway": run.is_gateway, "root": now.get("root"),
                       "tokens": run.tokens, "seen": seen,
