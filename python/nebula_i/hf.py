@@ -1,5 +1,6 @@
 """A callback that makes a Hugging Face Trainer one of the sites of a run.
 
+    args = TrainingArguments(…)  # before the run: it tells the processes of a site apart
     run = nebula_i.Run("job.yaml", site="a")
     trainer = Trainer(model=model, args=args, train_dataset=dataset.shard(len(run.sites), run.site_index),
                       callbacks=[NebulaCallback(run)])
@@ -25,7 +26,7 @@ STATE_FILE = "nebula_i.pt"
 
 class NebulaCallback(TrainerCallback):
     """run: joined, not yet attached. tokens: of one optimizer step in this process; by default what the Trainer counts
-    (`include_num_input_tokens_seen`), else samples of a step."""
+    (`include_num_input_tokens_seen`: of all processes of the site together), else samples of a step in this process."""
 
     def __init__(self, run: Run, tokens: Optional[int] = None) -> None:
         self.run, self._tokens, self._seen = run, tokens, 0
@@ -56,7 +57,9 @@ class NebulaCallback(TrainerCallback):
             return self._tokens
         seen = int(getattr(state, "num_input_tokens_seen", 0) or 0)
         new, self._seen = seen - self._seen, seen
-        return new if new > 0 else args.train_batch_size * args.gradient_accumulation_steps
+        if new > 0:
+            return new if self.run.is_gateway else 0  # step() adds up what the processes say; this is the sum already
+        return args.train_batch_size * args.gradient_accumulation_steps
 
     @staticmethod
     def _folder(args: Any, state: Any) -> str:

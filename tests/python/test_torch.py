@@ -360,8 +360,7 @@ class Runs(unittest.TestCase):
 
     def team(self, folder):
         write_job(folder, tokens=4 * 200)
-        port = str(free_port())
-        return [start(folder, HERE / "team_site.py", *words) for words in (("a", "0", port), ("a", "1", port), ("b", "-", port))]
+        return self.three(folder, "team_site.py")
 
     def arrays(self, folder):
         write_job(folder, tokens=64 * 100)
@@ -373,14 +372,19 @@ class Runs(unittest.TestCase):
         return [start(folder, TOP / "examples" / "numpy_two_sites.py", SITE=n, PYTHONPATH=str(TOP / "python")) for n in "ab"]
 
     def trainers(self, folder):
-        """Two processes with a Hugging Face Trainer and a PEFT model, where they are installed."""
+        """A site of two processes and one of one, with a Hugging Face Trainer and a PEFT model, where they are installed."""
         try:
             import accelerate, peft, transformers  # noqa: F401
         except ImportError as e:
             print(f"skipped: a Trainer with a PEFT model ({e})", file=sys.stderr)
             return []
         write_job(folder, tokens=8 * 32 * 60)
-        return [start(folder, HERE / "hf_site.py", n) for n in "ab"]
+        return self.three(folder, "hf_site.py")
+
+    def three(self, folder, script):
+        """Two processes of site a and one of site b."""
+        port = str(free_port())
+        return [start(folder, HERE / script, *words) for words in (("a", "0", port), ("a", "1", port), ("b", "-", port))]
 
 
 if __name__ == "__main__":
