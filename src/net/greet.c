@@ -11,9 +11,9 @@
  *   4. Of a site only the newest incarnation is accepted; two processes of one incarnation are a copied folder. A stripe
  *      must name the token of the control connection it belongs to.
  *
- * Then WELCOME. A connection is in use once WELCOME was sent and received. Until then it is a stranger: it has
- * NEB_GREET_SECONDS, and its memory is bounded by one HELLO and one CHAIN frame. WELCOME goes first and the chain behind it:
- * who lacks epochs answers WELCOME only when it has them all. */
+ * Then WELCOME. A connection is in use once WELCOME was sent and received; when it is received, rules 3 and 4 are applied once
+ * more, for whoever holds it back. Until then it is a stranger: it has NEB_GREET_SECONDS, and its memory is bounded by one HELLO
+ * and one CHAIN frame. WELCOME goes first and the chain behind it: who lacks epochs answers WELCOME only when it has them all. */
 #include "net/link.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -128,6 +128,17 @@ static neb_status check_member(struct neb_conn *c, struct neb_peer **out)
     return NEB_OK;
 }
 
+/* Both are welcome. Rules 3 and 4 hold at this moment too: since our own WELCOME went out the member may have been evicted or given
+ * another key, or a newer process of it may have come. */
+static neb_status admit(struct neb_conn *c)
+{
+    struct neb_peer *p = NULL;
+    NEB_TRY(check_member(c, &p));
+    if (c->role == NEB_ROLE_CONTROL) NEB_TRY(check_control(c, p));
+    c->peer = p;
+    return neb__link_attach(c);
+}
+
 /* Rules 2 to 4; does nothing while there is something to wait for. */
 static neb_status judge(struct neb_conn *c)
 {
@@ -201,7 +212,7 @@ neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const 
     case NEB_FRAME_WELCOME:
         if (c->welcome_in) return neb__quiet(NEB_ERR_PROTOCOL, "welcomed twice");
         c->welcome_in = true;
-        return c->welcome_out ? neb__link_attach(c) : NEB_OK;
+        return c->welcome_out ? admit(c) : NEB_OK;
     default: return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %d in a greeting", type);
     }
 }

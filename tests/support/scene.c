@@ -88,6 +88,7 @@ int scene_set_up(void **state)
     (void)state;
     struct rlimit r = {4096, 4096};
     setrlimit(RLIMIT_NOFILE, &r);
+    for (int i = 0; i < 3; i++) scene_ups[i] = downs[i] = 0;
     sites_make(&scene_sites, 3, NULL);
     neb_log_set_sink(on_log, NULL);
     for (intptr_t i = 0; i < 2; i++)

@@ -82,14 +82,25 @@ void sites_free(struct sites *s)
     check_remove_dir(s->dir);
 }
 
+void sites_sign(const struct sites *s, const struct neb_chain *chain, const struct neb_roster *r,
+                struct neb_buf *out)
+{
+    struct neb_hash head = {{0}};
+    struct neb_key *key;
+    char ops[256];
+    snprintf(ops, sizeof ops, "%s/ops", s->dir);
+    assert_ok(neb__site_key(ops, &key));
+    neb__buf_init(out, 1 << 20);
+    const struct neb_key *signers[] = {key};
+    assert_ok(neb__chain_propose(chain, NEB_EPOCH_EVICT, 0, &head, r, signers, 1, out));
+    neb__key_free(key);
+}
+
 void sites_epoch(struct sites *s, int from, const char *drop, const char *add, struct neb_buf *out)
 {
     struct neb_member members[SITES_MAX + 1];
     struct neb_roster r = {members, 0};
     struct neb_chain *chain;
-    struct neb_key *key;
-    struct neb_hash head = {{0}};
-    char ops[256];
     assert_ok(neb__site_roster_load(s->path[from], &chain));
     for (uint32_t i = 0; i < chain->now.count; i++)
         if (!drop || strcmp(chain->now.members[i].name, drop)) members[r.count++] = chain->now.members[i];
@@ -98,12 +109,7 @@ void sites_epoch(struct sites *s, int from, const char *drop, const char *add, s
         assert_ok(neb__site_identity(add, members[r.count].name, &members[r.count].key));
         r.count++;
     }
-    snprintf(ops, sizeof ops, "%s/ops", s->dir);
-    assert_ok(neb__site_key(ops, &key));
-    neb__buf_init(out, 1 << 20);
-    const struct neb_key *signers[] = {key};
-    assert_ok(neb__chain_propose(chain, NEB_EPOCH_EVICT, 0, &head, &r, signers, 1, out));
-    neb__key_free(key);
+    sites_sign(s, chain, &r, out);
     neb__chain_free(chain);
 }
 

@@ -22,6 +22,9 @@ void sites_free(struct sites *s);
 /* Makes a new epoch, signed by the operator, of the chain in `from`'s folder: drop one member by name (or NULL), add the site
  * in `add` (or NULL). `out` gets it encoded. */
 void sites_epoch(struct sites *s, int from, const char *drop, const char *add, struct neb_buf *out);
+/* A new epoch of `chain` with any roster, signed by the operator, encoded. */
+void sites_sign(const struct sites *s, const struct neb_chain *chain, const struct neb_roster *r,
+                struct neb_buf *out);
 
 /* A node that runs on its own thread. */
 struct node {
