@@ -139,12 +139,34 @@ static void test_replay(void **state)
     scene_assert_undisturbed();
 }
 
+/* Answers to pings: one from before the connection says nothing, one to a ping that never was is a lie. */
+static void test_answers(void **state)
+{
+    (void)state;
+    struct caller c;
+    struct neb_key *key = caller_key(2);
+    struct neb_hello h = caller_hello();
+    uint8_t body[NEB_PONG_SIZE];
+    caller_link(&c, key, &h);
+    sleep_ms(100); /* its first ping leaves at once */
+    neb__pong_put(&(struct neb_pong){.number = 1, .time = 1}, body);
+    caller_say(&c, NEB_FRAME_PONG, body, sizeof body);
+    assert_false(scene_closed(c.fd, 1));
+    neb__pong_put(&(struct neb_pong){.number = 1000, .time = 1}, body);
+    caller_say(&c, NEB_FRAME_PONG, body, sizeof body);
+    assert_true(scene_closed(c.fd, 5));
+    assert_true(scene_logged("s2 breaks the protocol: an answer to a ping that was never sent"));
+    caller_hang_up(&c);
+    neb__key_free(key);
+    scene_assert_undisturbed();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_greeting), cmocka_unit_test(test_version_negotiated),
         cmocka_unit_test(test_second_process), cmocka_unit_test(test_bad_frames),
-        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_replay),         cmocka_unit_test(test_answers),
     };
     return cmocka_run_group_tests(tests, scene_set_up, scene_tear_down);
 }

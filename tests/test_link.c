@@ -17,7 +17,7 @@
 /* One end, counting what happens to it. Touched by its node's thread; read by the test through atomics. */
 struct end {
     struct node node;
-    atomic_int up, downs, forks, epochs;
+    atomic_int up, downs, lies, epochs; /* lies: the other end was dropped for breaking the protocol */
     atomic_int got[NEB_PRIORITIES], bad, sent_ok, sent_peer, sent_cancelled;
     _Atomic uint64_t bytes;
     uint32_t expect[NEB_PRIORITIES];
@@ -37,6 +37,7 @@ static void on_down(void *arg, uint16_t peer, neb_status why)
     struct end *e = arg;
     (void)peer;
     e->why = why;
+    e->lies += why == NEB_ERR_PROTOCOL;
     e->up = 0;
     e->downs++;
 }
@@ -337,6 +338,55 @@ static void test_restart(void **state)
     sites_free(&s);
 }
 
+/* What a link that broke owed its peer, an answer to a ping, is not paid on the next one. */
+static void break_owing(void *arg)
+{
+    struct end *e = arg;
+    struct neb_peer *p = e->node.net->peers;
+    neb__link_down(p, NEB_ERR_PEER);
+    p->pong_due = true; /* as is one that waits for the next acknowledgement */
+}
+
+static void look_ping(void *arg)
+{
+    void **a = arg;
+    *(uint32_t *)a[1] = ((struct end *)a[0])->node.net->peers->ping_number;
+}
+
+static uint32_t pings(struct end *e)
+{
+    uint32_t n = 0;
+    node_call(&e->node, look_ping, (void *[]){e, &n});
+    return n;
+}
+
+static void test_stale_answer(void **state)
+{
+    (void)state;
+    struct sites s;
+    struct end e[2];
+    sites_make(&s, 2, NULL);
+    open_pair(&s, e);
+    check_log_quiet();
+    for (int i = 0; i < 4; i++) {
+        struct end *a = &e[i % 2], *b = &e[1 - i % 2];
+        int downs = b->downs;
+        uint32_t before = pings(b);
+        WAIT(pings(b) > before + 1, 30);
+        node_call(&a->node, break_owing, a);
+        WAIT(b->downs > downs, 30);
+        WAIT(a->up && b->up, 30);
+    }
+    burst(&e[0], 2, NEB_ROUND, 0, 3, 1000);
+    WAIT(e[0].sent_ok == 3, 30);
+    sleep_ms(500);
+    check_log_restore();
+    assert_int_equal(e[0].lies + e[1].lies, 0);
+    node_close(&e[0].node);
+    node_close(&e[1].node);
+    sites_free(&s);
+}
+
 /* A third site is admitted, and one evicted, while links run; whoever missed an epoch is sent it. */
 static void extend(void *arg)
 {
@@ -451,9 +501,9 @@ static void test_long_chain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),   cmocka_unit_test(test_hold),    cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_twin),       cmocka_unit_test(test_restart), cmocka_unit_test(test_epochs),
-        cmocka_unit_test(test_long_chain),
+        cmocka_unit_test(test_messages),   cmocka_unit_test(test_hold),         cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_twin),       cmocka_unit_test(test_restart),      cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_long_chain), cmocka_unit_test(test_stale_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,15 +62,16 @@ static neb_status got_ping(struct neb_peer *p, const uint8_t *body, size_t n)
     return NEB_OK;
 }
 
-/* Only an answer to a ping of this connection counts, so a stale one cannot keep a dead link alive. */
+/* Only an answer to a ping of this connection counts, so a stale one cannot keep a dead link alive; it does no harm either: a
+ * peer may have owed it when the connection before broke. */
 static neb_status got_pong(struct neb_peer *p, const uint8_t *body, size_t n)
 {
     struct neb_pong pong;
     int64_t now = neb__now_ns();
     NEB_TRY(neb__pong_get(body, n, &pong));
-    if (pong.number > p->ping_number || (int64_t)pong.time > now ||
-        (int64_t)pong.time < p->control->opened_at)
+    if (pong.number > p->ping_number || pong.time > (uint64_t)now)
         return neb__quiet(NEB_ERR_PROTOCOL, "an answer to a ping that was never sent");
+    if ((int64_t)pong.time < p->control->opened_at) return NEB_OK;
     double rtt = (double)(now - (int64_t)pong.time) * 1e-9 - (p->version >= 3 ? pong.held * 1e-6 : 0);
     struct neb_measure *m = &p->measure;
     p->pong_at = now;
@@ -472,6 +473,7 @@ static neb_status attach_control(struct neb_conn *c)
     p->reconnects += !first;
     p->pong_at = neb__now_ns();
     p->ping_due = p->resume_due = true;
+    p->pong_due = false; /* it would answer a ping of the connection before */
     for (int i = 0; i < NEB_PRIORITIES; i++) p->out.queue[i].window = c->theirs.window[i];
     if (fresh) {
         neb__inbox_new_session(&p->in);
