@@ -387,6 +387,29 @@ static void test_stale_answer(void **state)
     sites_free(&s);
 }
 
+/* A site that never joined a run is told so. */
+static void test_not_joined(void **state)
+{
+    (void)state;
+    struct sites s;
+    struct neb_net_config cfg = NEB_NET_CONFIG;
+    struct neb_net *net = NULL;
+    char roster[300];
+    int64_t held = neb__mem_held();
+    sites_make(&s, 1, NULL);
+    snprintf(roster, sizeof roster, "%s/roster", s.path[0]);
+    assert_false(unlink(roster));
+    assert_ok(neb__site_open(s.path[0], &cfg.site));
+    cfg.events = &events;
+    check_log_quiet();
+    assert_status(neb__net_open(&cfg, &net), NEB_ERR_NOTFOUND);
+    check_log_restore();
+    assert_null(net);
+    neb__site_close(cfg.site);
+    sites_free(&s);
+    assert_int_equal(neb__mem_held(), held);
+}
+
 /* A third site is admitted, and one evicted, while links run; whoever missed an epoch is sent it. */
 static void extend(void *arg)
 {
@@ -501,9 +524,11 @@ static void test_long_chain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),   cmocka_unit_test(test_hold),         cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_twin),       cmocka_unit_test(test_restart),      cmocka_unit_test(test_epochs),
+        cmocka_unit_test(test_messages),   cmocka_unit_test(test_hold),
+        cmocka_unit_test(test_cuts),       cmocka_unit_test(test_twin),
+        cmocka_unit_test(test_restart),    cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_long_chain), cmocka_unit_test(test_stale_answer),
+        cmocka_unit_test(test_not_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

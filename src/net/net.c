@@ -117,7 +117,7 @@ void neb__net_stop(struct neb_net *net)
 {
     uv_mutex_lock(&net->lock);
     net->stopping = true;
-    if (!net->closed) uv_async_send(&net->wake);
+    if (net->loop_ready && !net->closed) uv_async_send(&net->wake);
     uv_mutex_unlock(&net->lock);
 }
 
@@ -141,9 +141,11 @@ static neb_status check_config(const struct neb_net_config *c)
 static neb_status init_loop(struct neb_net *net)
 {
     if (uv_loop_init(&net->loop)) return neb__fail(NEB_ERR_NOMEM, "cannot make an event loop");
-    net->loop_ready = true;
-    if (uv_async_init(&net->loop, &net->wake, on_wake))
+    if (uv_async_init(&net->loop, &net->wake, on_wake)) {
+        uv_loop_close(&net->loop);
         return neb__fail(NEB_ERR_NOMEM, "cannot make an event loop");
+    }
+    net->loop_ready = true;
     uv_prepare_init(&net->loop, &net->prepare);
     uv_timer_init(&net->loop, &net->tick);
     uv_timer_init(&net->loop, &net->ack_timer);
