@@ -118,14 +118,111 @@ static void test_late_process(void **state)
     scene_assert_undisturbed();
 }
 
+/* ---- forks ------------------------------------------------------------------------------------------------------- */
+
+enum { MANY = 1000 }; /* epochs, more than a frame takes */
+
+/* Lets a site's own copy of the roster grow by epochs that no other site has. */
+static void branch_off(const struct sites *s, int site, int epochs)
+{
+    struct neb_chain *chain;
+    struct neb_buf epoch;
+    assert_ok(neb__site_roster_load(s->path[site], &chain));
+    for (int i = 0; i < epochs; i++) {
+        chain->now.members[2].votes = (uint8_t)site;
+        sites_sign(s, chain, &chain->now, &epoch);
+        assert_ok(neb__chain_extend(chain, epoch.data, epoch.len));
+        neb__buf_free(&epoch);
+    }
+    if (epochs == MANY) assert_true(chain->tail.len > NEB_EPOCH_BYTES_MAX);
+    assert_ok(neb__site_roster_save(s->path[site], chain));
+    neb__chain_free(chain);
+}
+
+struct side {
+    struct node node;
+    atomic_int ups, forks;
+};
+
+static void on_up(void *arg, uint16_t peer, uint64_t incarnation)
+{
+    (void)peer, (void)incarnation;
+    ((struct side *)arg)->ups++;
+}
+
+static void on_fork(void *arg, uint16_t peer, uint64_t epoch)
+{
+    (void)epoch;
+    if (peer) ((struct side *)arg)->forks++;
+}
+
+/* Both ends are shown the proof, however much longer one branch is. */
+static void forked(int common, int one, int other)
+{
+    static const struct neb_net_events events = {.peer_up = on_up, .roster_fork = on_fork};
+    struct sites s;
+    struct side a[2] = {0};
+    sites_make(&s, 3, NULL);
+    if (common) {
+        struct neb_chain *chain;
+        branch_off(&s, 0, common);
+        assert_ok(neb__site_roster_load(s.path[0], &chain));
+        assert_ok(neb__site_roster_save(s.path[1], chain));
+        neb__chain_free(chain);
+    }
+    branch_off(&s, 0, one);
+    branch_off(&s, 1, other);
+    check_log_quiet();
+    for (int i = 0; i < 2; i++) node_open(&a[i].node, s.path[i], &events, &a[i], NULL);
+    for (int64_t start = neb__now_ns(); !(a[0].forks && a[1].forks) && neb__seconds_since(start) < 20;)
+        sleep_ms(10);
+    assert_true(a[0].forks && a[1].forks);
+    assert_int_equal(a[0].ups + a[1].ups, 0);
+    for (int i = 0; i < 2; i++) node_close(&a[i].node);
+    check_log_restore();
+    sites_free(&s);
+}
+
+static void test_forks(void **state)
+{
+    (void)state;
+    forked(0, 1, 1);
+    forked(0, 1, 3);
+    forked(2, 2, 1);
+    forked(0, MANY, 1); /* which go on in a second frame */
+    forked(MANY, 1, 2); /* whose first has no room for the proof */
+}
+
+/* Where a fork is only claimed, the claim costs its maker the link and nobody else anything. */
+static void test_claimed_fork(void **state)
+{
+    (void)state;
+    struct neb_buf epoch;
+    struct neb_key *key = caller_key(2);
+    struct neb_hello h = caller_hello();
+    struct neb_public same;
+    neb__key_public(key, &same);
+    change_key(&same, &epoch); /* an epoch that changes nothing */
+    node_call(&scene_nodes[0], extend, &epoch);
+    h.head.b[0] ^= 1; /* of the epoch before */
+    assert_int_equal(caller_refused(key, &h), NEB_REFUSE_FORK);
+    h = caller_hello();
+    assert_int_equal(h.epoch, 1);
+    h.head.b[0] ^= 1;
+    assert_int_equal(caller_refused(key, &h), NEB_REFUSE_FORK);
+    assert_int_equal(scene_forks, 0);
+    neb__buf_free(&epoch);
+    neb__key_free(key);
+    scene_assert_undisturbed();
+}
+
 #define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, scene_set_up, scene_tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_SCENE(test_evicted_meanwhile),
-        IN_SCENE(test_rekeyed_meanwhile),
-        IN_SCENE(test_late_process),
+        IN_SCENE(test_evicted_meanwhile), IN_SCENE(test_rekeyed_meanwhile), IN_SCENE(test_late_process),
+        cmocka_unit_test(test_forks),     IN_SCENE(test_claimed_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

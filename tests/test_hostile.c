@@ -26,8 +26,9 @@ static void test_wrong_greeting(void **state)
     v = h, v.version_min = NEB_WIRE_VERSION + 1, v.version_max = 9; /* refused */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_VERSION);
     assert_true(scene_logged("speaks versions 4 to 9"));
-    v = h, v.head.b[0] ^= 1; /* another roster for the same epoch */
+    v = h, v.head.b[0] ^= 1; /* another roster for the same epoch: so it says */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_FORK);
+    assert_int_equal(scene_forks, 0);
     v = h, v.role = NEB_ROLE_STRIPE; /* a stripe of no link */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_TOKEN);
     neb__key_free(stranger);

@@ -200,6 +200,7 @@ static void test_chain(void **state)
     /* the operator evicts s0; whoever missed both epochs catches up from the tail */
     struct neb_roster less = {chain->now.members + 1, 3};
     struct neb_buf evict;
+    struct neb_hash before = chain->head;
     propose(chain, &less, op, 1, &evict);
     assert_ok(neb__chain_extend(chain, evict.data, evict.len));
     assert_null(neb__roster_by_key(&chain->now, &c.member[0].key));
@@ -214,6 +215,13 @@ static void test_chain(void **state)
     assert_int_equal(n, good.len);
     neb__chain_tail(chain, 2, 1 << 20, &p, &n);
     assert_int_equal(n, 0);
+    struct neb_hash of;
+    neb__chain_hash_of(chain, 0, &of);
+    assert_true(neb__hash_equal(&of, &chain->genesis_hash));
+    neb__chain_hash_of(chain, 1, &of);
+    assert_true(neb__hash_equal(&of, &before));
+    neb__chain_hash_of(chain, 2, &of);
+    assert_true(neb__hash_equal(&of, &chain->head));
 
     /* an evicted id does not come back under another name */
     struct neb_member again[4];

@@ -7,7 +7,8 @@
  *   2. Whoever has the newer roster epoch sends the other the chain (to a member only, on the control connection); whoever
  *      has the older one judges nothing before it has caught up. So a site that missed a change of keys is not locked out by it.
  *   3. The key must be a member's in our newest epoch: the dialled one's if we dialled. Two different rosters for one epoch:
- *      refused, and reported as a fork.
+ *      refused. But a hash in a greeting proves nothing: first each side tells its whole chain, and whoever finds in the other's
+ *      an epoch that is as properly signed as its own reports the fork.
  *   4. Of a site only the newest incarnation is accepted; two processes of one incarnation are a copied folder. A stripe
  *      must name the token of the control connection it belongs to.
  *
@@ -33,22 +34,29 @@ static const char *who(const struct neb_conn *c, char out[64])
     return out;
 }
 
-/* Tells the peer and the log; returns the code that closes the connection. */
-static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const char *fmt, ...)
+/* Tells the peer and the log. */
+static neb_status say_refusal(struct neb_conn *c, enum neb_refuse_code code, const char *text)
 {
     uint8_t body[NEB_REFUSE_MAX];
-    char text[200], name[64];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
+    char name[64];
     size_t n = strlen(text);
     body[0] = (uint8_t)code, body[1] = 0;
     memcpy(body + 2, text, n);
     neb__net_stranger_log(c->net, "refused %s at %s: %s", who(c, name), c->remote, text);
-    if (neb__conn_frame(c, NEB_FRAME_REFUSE, body, n + 2) == NEB_OK) neb__conn_pump(c);
+    return neb__conn_frame(c, NEB_FRAME_REFUSE, body, n + 2);
+}
+
+/* Returns the code that closes the connection. */
+static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const char *fmt, ...)
+{
+    char text[200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (say_refusal(c, code, text) == NEB_OK) neb__conn_pump(c);
     return neb__quiet(code == NEB_REFUSE_VERSION ? NEB_ERR_VERSION : NEB_ERR_AUTH, "%s", text);
 }
 
@@ -80,15 +88,35 @@ neb_status neb__greet_begin(struct neb_conn *c)
     return c->dialled ? send_hello(c) : NEB_OK;
 }
 
+/* What ends a contested greeting, when each side has told its chain and refused. */
+static neb_status part(struct neb_conn *c)
+{
+    if (c->refuse_out)
+        return c->refuse_in ? neb__quiet(NEB_ERR_AUTH, "two different rosters for one epoch") : NEB_OK;
+    c->refuse_out = true;
+    return say_refusal(c, NEB_REFUSE_FORK, "two different rosters for one epoch");
+}
+
 /* A chain may be long: it goes frame by frame, each when the one before has left. */
 neb_status neb__greet_fill(struct neb_conn *c)
 {
     const struct neb_chain *chain = c->net->chain;
     const uint8_t *p;
     size_t n;
-    if (!c->tell || c->tell > chain->epoch || neb__conn_waiting(c)) return NEB_OK;
+    if (!c->tell || neb__conn_waiting(c)) return NEB_OK;
+    if (c->tell > chain->epoch) return c->contested ? part(c) : NEB_OK;
     c->tell += neb__chain_tail(chain, c->tell - 1, NEB_EPOCH_BYTES_MAX, &p, &n);
     return n ? neb__conn_frame(c, NEB_FRAME_CHAIN, p, n) : NEB_OK;
+}
+
+/* There will be no link, but a member is shown why. */
+static neb_status contest(struct neb_conn *c)
+{
+    if (c->role != NEB_ROLE_CONTROL || c->state != NEB_CONN_GREETING)
+        return refuse(c, NEB_REFUSE_FORK, "two different rosters for one epoch");
+    c->contested = true;
+    c->tell = 1;
+    return neb__greet_fill(c);
 }
 
 static neb_status check_control(struct neb_conn *c, const struct neb_peer *p)
@@ -119,11 +147,6 @@ static neb_status check_member(struct neb_conn *c, struct neb_peer **out)
         return refuse(c, NEB_REFUSE_KEY, "dialled %s, but %s answered", c->peer->name, m->name);
     struct neb_peer *p = neb__peer_find(net, m->id);
     if (!p) return neb__fail(NEB_ERR_INTERNAL, "%s is a member but not a peer", m->name);
-    if (c->theirs.epoch == net->chain->epoch && !neb__hash_equal(&c->theirs.head, &net->chain->head)) {
-        if (net->config.events->roster_fork)
-            net->config.events->roster_fork(net->config.arg, p->id, net->chain->epoch);
-        return refuse(c, NEB_REFUSE_FORK, "two different rosters for epoch %" PRIu64, net->chain->epoch);
-    }
     *out = p;
     return NEB_OK;
 }
@@ -143,8 +166,12 @@ static neb_status admit(struct neb_conn *c)
 static neb_status judge(struct neb_conn *c)
 {
     struct neb_peer *p = NULL;
-    if (!c->hello_in || c->welcome_out || c->theirs.epoch > c->net->chain->epoch) return NEB_OK;
+    struct neb_hash ours;
+    if (!c->hello_in || c->welcome_out || c->contested || c->theirs.epoch > c->net->chain->epoch)
+        return NEB_OK;
     NEB_TRY(check_member(c, &p));
+    neb__chain_hash_of(c->net->chain, c->theirs.epoch, &ours);
+    if (!neb__hash_equal(&c->theirs.head, &ours)) return contest(c);
     if (c->role == NEB_ROLE_CONTROL)
         NEB_TRY(check_control(c, p));
     else if (!p->up || p->token != c->theirs.token || p->boot != c->theirs.boot)
@@ -176,14 +203,29 @@ static neb_status got_hello(struct neb_conn *c, const uint8_t *body, size_t n)
     return judge(c);
 }
 
+/* An epoch of the peer's chain is signed as properly as ours of that number. The proof counts whoever brings it; our own chain is
+ * for members. */
+static neb_status got_fork(struct neb_conn *c)
+{
+    struct neb_net *net = c->net;
+    struct neb_public key;
+    neb__tls_peer(c->tls, &key);
+    const struct neb_member *m = neb__roster_by_key(&net->chain->now, &key);
+    c->fork_seen = true;
+    if (net->config.events->roster_fork)
+        net->config.events->roster_fork(net->config.arg, m ? m->id : 0, net->chain->epoch);
+    if (c->contested) return NEB_OK;
+    return m ? contest(c) : refuse(c, NEB_REFUSE_FORK, "two different rosters for one epoch");
+}
+
 /* A tail longer than one frame comes in several; the sender judged us already, we wait for the rest. */
 static neb_status got_chain(struct neb_conn *c, const uint8_t *body, size_t n)
 {
     struct neb_net *net = c->net;
     uint64_t was = net->chain->epoch;
+    if (c->fork_seen) return NEB_OK; /* what follows continues the other branch */
     neb_status s = neb__chain_extend(net->chain, body, n);
-    if (s == NEB_ERR_EXISTS && net->config.events->roster_fork)
-        net->config.events->roster_fork(net->config.arg, c->peer ? c->peer->id : 0, net->chain->epoch);
+    if (s == NEB_ERR_EXISTS) return got_fork(c);
     if (s != NEB_OK)
         return s == NEB_ERR_NOMEM ? s : refuse(c, NEB_REFUSE_PROTOCOL, "its roster: %s", neb_last_error());
     if (net->chain->epoch == was) return judge(c);
@@ -200,6 +242,8 @@ static neb_status got_refuse(struct neb_conn *c, const uint8_t *body, size_t n)
     NEB_TRY(neb__refuse_get(body, n, &code, text));
     if (code == NEB_REFUSE_TOKEN) return neb__quiet(NEB_ERR_AUTH, "%s", text);
     neb__net_stranger_log(c->net, "%s at %s refuses this site: %s", who(c, name), c->remote, text);
+    c->refuse_in = true;
+    if (c->contested && (!c->refuse_out || neb__conn_waiting(c))) return NEB_OK; /* it waits for our chain */
     return neb__quiet(NEB_ERR_AUTH, "%s", text);
 }
 
@@ -212,7 +256,7 @@ neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const 
     case NEB_FRAME_WELCOME:
         if (c->welcome_in) return neb__quiet(NEB_ERR_PROTOCOL, "welcomed twice");
         c->welcome_in = true;
-        return c->welcome_out ? admit(c) : NEB_OK;
+        return c->welcome_out && !c->contested ? admit(c) : NEB_OK;
     default: return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %d in a greeting", type);
     }
 }

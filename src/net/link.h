@@ -90,7 +90,10 @@ struct neb_conn {
     uint8_t stripe;
     uint64_t token;
     bool hello_in, hello_out, welcome_in, welcome_out;
-    uint64_t tell; /* control: the first epoch that the peer neither holds nor was sent; 0: not yet */
+    uint64_t tell;  /* control: the first epoch that the peer neither holds nor was sent; 0: not yet */
+    bool contested; /* two rosters for one epoch: each side shows its chain, then refuses */
+    bool fork_seen; /* the peer's chain has proved it */
+    bool refuse_in, refuse_out; /* of a contested one */
     struct neb_hello theirs;
     struct neb_tcp_counts tcp; /* as of the last look */
     struct neb_pace pace;

@@ -121,6 +121,18 @@ uint64_t neb__chain_tail(const struct neb_chain *c, uint64_t after, size_t max, 
     return count;
 }
 
+/* Each epoch names the one before. */
+void neb__chain_hash_of(const struct neb_chain *c, uint64_t epoch, struct neb_hash *out)
+{
+    enum { PREVIOUS_AT = 4 + MAGIC + NEB_HASH_SIZE + 8 }; /* behind the length */
+    const uint8_t *p;
+    size_t n;
+    *out = c->head;
+    if (epoch >= c->epoch) return;
+    neb__chain_tail(c, epoch, 1, &p, &n);
+    memcpy(out->b, p + PREVIOUS_AT, NEB_HASH_SIZE);
+}
+
 /* An epoch of a number we hold: the same body is nothing new; another one, validly signed, is a fork. */
 static neb_status compare_held(const struct neb_chain *c, uint64_t number, const uint8_t *p, size_t n)
 {

@@ -99,6 +99,9 @@ neb_status neb__chain_write(const struct neb_chain *chain, const char *path);
 uint64_t neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t max, const uint8_t **p,
                          size_t *n);
 
+/* The hash of one of its epochs, 0 (the genesis) to chain->epoch. */
+void neb__chain_hash_of(const struct neb_chain *chain, uint64_t epoch, struct neb_hash *out);
+
 /* Adds epochs that a peer sent. Epochs held already are compared and skipped. All are added, or none.
  *   NEB_ERR_STATE    a gap: they begin above our epoch + 1
  *   NEB_ERR_EXISTS   a fork: another epoch of a number we hold, properly signed: two histories of the roster

@@ -15,7 +15,7 @@
 
 struct sites scene_sites;
 struct node scene_nodes[3];
-atomic_int scene_ups[3];
+atomic_int scene_ups[3], scene_forks;
 static atomic_int downs[3], received;
 
 static void on_up(void *arg, uint16_t peer, uint64_t incarnation)
@@ -37,7 +37,14 @@ static neb_status on_message(void *arg, struct neb_message *m)
     return NEB_OK;
 }
 
-const struct neb_net_events scene_events = {.peer_up = on_up, .peer_down = on_down, .message = on_message};
+static void on_fork(void *arg, uint16_t peer, uint64_t epoch)
+{
+    (void)arg, (void)peer, (void)epoch;
+    scene_forks++;
+}
+
+const struct neb_net_events scene_events = {
+    .peer_up = on_up, .peer_down = on_down, .message = on_message, .roster_fork = on_fork};
 
 char scene_journal[1 << 16];
 static pthread_mutex_t journal_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -89,6 +96,7 @@ int scene_set_up(void **state)
     struct rlimit r = {4096, 4096};
     setrlimit(RLIMIT_NOFILE, &r);
     for (int i = 0; i < 3; i++) scene_ups[i] = downs[i] = 0;
+    scene_forks = 0;
     sites_make(&scene_sites, 3, NULL);
     neb_log_set_sink(on_log, NULL);
     for (intptr_t i = 0; i < 2; i++)

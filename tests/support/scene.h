@@ -9,6 +9,7 @@
 extern struct sites scene_sites;
 extern struct node scene_nodes[3];
 extern atomic_int scene_ups[3]; /* links that came up, of each site */
+extern atomic_int scene_forks;  /* reports that two rosters are signed for one epoch */
 extern const struct neb_net_events scene_events;
 extern char scene_journal[1 << 16]; /* what was logged since the last scene_assert_undisturbed() */
 
