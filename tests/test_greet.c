@@ -118,6 +118,36 @@ static void test_late_process(void **state)
     scene_assert_undisturbed();
 }
 
+/* A site that lost its disk begins anew with another key and its first incarnation, and is not taken for the older process that it
+ * looks like. */
+static void test_rekeyed_later(void **state)
+{
+    (void)state;
+    char dir[300], identity[NEB_IDENTITY_SIZE], name[NEB_NAME_SIZE];
+    struct neb_public key;
+    struct neb_buf epoch;
+    struct neb_chain *chain;
+    for (int i = 0; i < 3; i++) { /* incarnations */
+        node_open(&scene_nodes[2], scene_sites.path[2], &scene_events, (void *)2, NULL);
+        assert_true(comes_up());
+        node_close(&scene_nodes[2]);
+        while (is_up()) sleep_ms(10);
+    }
+    snprintf(dir, sizeof dir, "%s/new", scene_sites.dir);
+    assert_ok(neb__site_init(dir, "s2", identity));
+    assert_ok(neb__site_identity(dir, name, &key));
+    change_key(&key, &epoch);
+    node_call(&scene_nodes[0], extend, &epoch);
+    assert_ok(neb__site_roster_load(scene_sites.path[0], &chain));
+    assert_ok(neb__site_roster_save(dir, chain));
+    neb__chain_free(chain);
+    node_open(&scene_nodes[2], dir, &scene_events, (void *)2, NULL);
+    assert_true(comes_up());
+    node_close(&scene_nodes[2]);
+    neb__buf_free(&epoch);
+    scene_assert_undisturbed();
+}
+
 /* ---- forks ------------------------------------------------------------------------------------------------------- */
 
 enum { MANY = 1000 }; /* epochs, more than a frame takes */
@@ -222,7 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_SCENE(test_evicted_meanwhile), IN_SCENE(test_rekeyed_meanwhile), IN_SCENE(test_late_process),
-        cmocka_unit_test(test_forks),     IN_SCENE(test_claimed_fork),
+        IN_SCENE(test_rekeyed_later),     cmocka_unit_test(test_forks),     IN_SCENE(test_claimed_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -261,7 +261,7 @@ neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const 
     }
 }
 
-/* Members that left lose their links; new ones become peers; members get the news. */
+/* Members that left lose their links, and so do those with a new key; new ones become peers; members get the news. */
 static void peers_follow(struct neb_net *net)
 {
     struct neb_peer *p, *next;
@@ -271,16 +271,14 @@ static void peers_follow(struct neb_net *net)
         if (!m) {
             neb__warn("%s is no longer a member (epoch %" PRIu64 ")", p->name, net->chain->epoch);
             neb__peer_remove(p, NEB_ERR_AUTH);
+        } else if (!neb__public_equal(&p->key, &m->key)) {
+            neb__warn("%s has a new key (epoch %" PRIu64 "): its links with the old one are closed", p->name,
+                      net->chain->epoch);
+            p->key = m->key;
+            p->boot = p->incarnation = 0; /* whoever has the new key may count from one again */
+            neb__link_down(p, NEB_ERR_AUTH);
         } else if (p->control) {
-            struct neb_public key;
-            neb__tls_peer(p->control->tls, &key);
-            if (!neb__public_equal(&key, &m->key)) {
-                neb__warn("%s has a new key (epoch %" PRIu64 "): its links with the old one are closed",
-                          p->name, net->chain->epoch);
-                neb__link_down(p, NEB_ERR_AUTH);
-            } else {
-                neb__link_touch(p); /* it may lack an epoch */
-            }
+            neb__link_touch(p); /* it may lack an epoch */
         }
     }
     for (uint32_t i = 0; i < net->chain->now.count; i++) {

@@ -334,6 +334,7 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
     p->net = net;
     p->id = m->id;
     memcpy(p->name, m->name, sizeof p->name);
+    p->key = m->key;
     p->backoff = net->config.dial_min;
     neb__outbox_init(&p->out, net->config.window); /* the peer's own windows come with its HELLO */
     neb__inbox_init(&p->in, net->config.window);

@@ -130,8 +130,9 @@ struct neb_peer {
     struct neb_peer *next;
     uint16_t id;
     char name[NEB_NAME_SIZE];
-    struct neb_conn *control;                 /* READY */
-    struct neb_conn *making;                  /* control connection being dialled */
+    struct neb_public key;    /* as the roster has it; to this key incarnation and boot belong */
+    struct neb_conn *control; /* READY */
+    struct neb_conn *making;  /* control connection being dialled */
     struct neb_conn *stripe[NEB_STRIPES_MAX]; /* READY or being made */
     uint64_t token, incarnation, boot;
     int version;      /* of the protocol, that both speak */
