@@ -10,6 +10,7 @@
 #include "net/link.h"
 
 enum { NEB_OP_OFFER = 1, NEB_OP_MARK = 2, NEB_OP_END = 3, NEB_ITEM_HEAD = 16 };
+enum { NEB_STREAM_ITEMS_OPEN = 4096 }; /* above `received`, however small they are */
 
 struct neb_stream_item {
     struct neb_stream_item *next;

@@ -1,7 +1,8 @@
 /* stream_in.c: the consuming end of a stream.
  *
  * Items arrive in order (the link sees to that); one whose number is not the next is from before a rewind and dropped. They
- * are handed to the layer above one by one; what it cannot take now waits, within the window that was announced. */
+ * are handed to the layer above one by one; what it cannot take now waits, within the window that was announced and as many items
+ * as a producer may have under way: an empty one costs memory too. */
 #include "net/stream.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -50,7 +51,8 @@ neb_status neb__net_stream_item(struct neb_peer *p, const struct neb_message *m)
     size_t size = m->size - NEB_ITEM_HEAD;
     if (!s || number != s->queued + 1)
         return NEB_OK; /* of a stream closed meanwhile, or from before a rewind */
-    if (size > NEB_STREAM_ITEM_MAX || (s->backlog && s->backlog + size > s->window))
+    if (size > NEB_STREAM_ITEM_MAX || s->queued - s->received >= NEB_STREAM_ITEMS_OPEN ||
+        (s->backlog && s->backlog + size > s->window))
         return neb__quiet(NEB_ERR_LIMIT, "stream %u: more than its window", s->id);
     struct neb_stream_item *i = NEB_NEW(struct neb_stream_item);
     uint8_t *copy = i ? neb__malloc(size ? size : 1) : NULL;

@@ -5,7 +5,8 @@
  * Syncing runs on a worker thread, one at a time; items wait for it in groups.
  *
  * Invariants: received < cursor <= next_item; items from received + 1 to cursor - 1 are in flight, their sizes in the ring
- * `sizes`; nothing above `durable` is ever sent. */
+ * `sizes`; nothing above `durable` is ever sent. What waits in the link's queue is bounded by queue_max, whatever window and marks
+ * the consumer tells. */
 #include "net/stream.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -72,9 +73,13 @@ static void start_sync(struct neb_net_stream *s)
 
 /* ---- sending ----------------------------------------------------------------------------------------------------- */
 
+/* Of the consumer, and of our own queue: one that rewinds again and again has items sent again while the same ones still wait. */
 static bool has_credit(const struct neb_net_stream *s, size_t size)
 {
-    return s->cursor - s->received - 1 < s->sizes_room && (!s->in_flight || s->in_flight + size <= s->window);
+    uint64_t queued = s->peer->out.queue[NEB_STREAM].queued_bytes;
+    return s->cursor - s->received - 1 < s->sizes_room &&
+           (!s->in_flight || s->in_flight + size <= s->window) &&
+           (!queued || queued + NEB_ITEM_HEAD + size <= s->peer->net->config.queue_max);
 }
 
 static neb_status send_message(struct neb_net_stream *s, uint8_t *message, size_t size)
@@ -182,7 +187,8 @@ neb_status neb__net_stream_mark(struct neb_net_stream *s, uint64_t received, uin
         return NEB_OK;
     }
     if (s->ending) return NEB_OK;
-    s->window = window;
+    const uint64_t most = s->peer->net->config.queue_max;
+    s->window = window < most ? window : most;
     uint64_t before = s->received;
     bool first = !s->attached;
     s->tell |= first; /* the consumer may have opened after the first offer */
@@ -278,7 +284,7 @@ neb_status neb__net_stream_open_producer(struct neb_net *net, uint16_t peer, uin
     NEB_TRY(neb__net_stream_new(net, peer, stream, true, &s));
     s->producer = *p;
     s->next_item = next;
-    s->sizes_room = 4096;
+    s->sizes_room = NEB_STREAM_ITEMS_OPEN;
     s->sizes = NEB_NEW_ARRAY(uint64_t, s->sizes_room);
     neb_status status = s->sizes ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a stream");
     snprintf(name, sizeof name, "%s-%u", s->peer->name, stream);

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+void (*scene_tune)(struct neb_net_config *c);
 struct sites scene_sites;
 struct node scene_nodes[3];
 atomic_int scene_ups[3], scene_forks;
@@ -100,7 +101,7 @@ int scene_set_up(void **state)
     sites_make(&scene_sites, 3, NULL);
     neb_log_set_sink(on_log, NULL);
     for (intptr_t i = 0; i < 2; i++)
-        node_open(&scene_nodes[i], scene_sites.path[i], &scene_events, (void *)i, NULL);
+        node_open(&scene_nodes[i], scene_sites.path[i], &scene_events, (void *)i, scene_tune);
     for (int i = 0; i < 1000 && !(scene_ups[0] && scene_ups[1]); i++) sleep_ms(10);
     assert_true(scene_ups[0] && scene_ups[1]);
     return 0;

@@ -6,6 +6,8 @@
 
 #include <stdatomic.h>
 
+extern void (*scene_tune)(
+    struct neb_net_config *c); /* of s0 and s1, before they are set up; NULL: as it is */
 extern struct sites scene_sites;
 extern struct node scene_nodes[3];
 extern atomic_int scene_ups[3]; /* links that came up, of each site */
