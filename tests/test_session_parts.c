@@ -138,12 +138,56 @@ static void an_outage_is_not_a_slow_line(void **state)
     neb__free(s);
 }
 
+/* Messages that are turned away are asked for again, also those for which there was no memory; and what waits is counted with what
+ * it takes. */
+static neb_status offer(neb_session *s, size_t size)
+{
+    struct neb_message m = {.peer = 2, .kind = NEB_MSG_STATUS, .data = neb__malloc(size + 1), .size = size};
+    neb__mem_fail_at(size == 13);
+    neb_status status = neb__session_events.message(s, &m);
+    neb__mem_fail_at(0);
+    neb__free(m.data);
+    return status;
+}
+
+static void messages_wait_their_turn(void **state)
+{
+    (void)state;
+    enum { EMPTY = 100 };
+    int64_t held = neb__mem_held();
+    neb_session *s = NEB_NEW(neb_session);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    s->tail = &s->head;
+    for (int i = 0; i < EMPTY; i++) assert_ok(offer(s, 0));
+    assert_int_equal(s->queued_bytes, EMPTY * sizeof(struct neb_item));
+    assert_false(s->stalled);
+    assert_int_equal(offer(s, 13), NEB_ERR_AGAIN); /* out of memory */
+    assert_true(s->stalled);
+    s->stalled = false;
+    assert_ok(offer(s, 14));
+    assert_int_equal(s->queued_bytes, (EMPTY + 1) * sizeof(struct neb_item) + 14);
+    s->queued_bytes = (size_t)1 << 40;
+    assert_int_equal(offer(s, 15), NEB_ERR_AGAIN);
+    assert_true(s->stalled);
+    for (struct neb_item *i = s->head, *next; i; i = next) {
+        next = i->next;
+        neb__free(i->bytes);
+        neb__free(i);
+    }
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    neb__free(s);
+    assert_int_equal(neb__mem_held(), held);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(residuals_come_back_whole_or_not),
         cmocka_unit_test(an_outage_is_not_a_slow_line),
         cmocka_unit_test(updates_stay_in_memory_for_their_record),
+        cmocka_unit_test(messages_wait_their_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,6 +165,12 @@ void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_ha
 
 /* ---- from the links -------------------------------------------------------------------------------------------- */
 
+/* What an item takes of QUEUE_MAX; an empty one takes memory, too. */
+static size_t cost(const struct neb_item *item)
+{
+    return item->size + sizeof *item;
+}
+
 void neb__session_post(neb_session *s, struct neb_item *item)
 {
     if (!item) return;
@@ -172,7 +178,7 @@ void neb__session_post(neb_session *s, struct neb_item *item)
     pthread_mutex_lock(&s->lock);
     *s->tail = item;
     s->tail = &item->next;
-    s->queued_bytes += item->size;
+    s->queued_bytes += cost(item);
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
 }
@@ -222,19 +228,23 @@ static void roster_fork(void *arg, uint16_t peer, uint64_t epoch)
     post_peer(arg, NEB_ITEM_FORK, peer);
 }
 
+/* Whatever is turned away, for the queue's length or for want of memory, is offered again when the driver asks for it. */
 static neb_status message(void *arg, struct neb_message *m)
 {
     neb_session *s = arg;
+    struct neb_item *i = NEB_NEW(struct neb_item);
     pthread_mutex_lock(&s->lock);
-    bool full = s->queued_bytes > QUEUE_MAX;
-    if (full) s->stalled = true;
-    if (!full) {
+    bool take = i && s->queued_bytes <= QUEUE_MAX;
+    if (!take) s->stalled = true;
+    if (take) {
         s->status.bytes_in += (int64_t)m->size;
         s->status.in[traffic_of(m->kind, false)] += (int64_t)m->size;
     }
     pthread_mutex_unlock(&s->lock);
-    struct neb_item *i = full ? NULL : NEB_NEW(struct neb_item);
-    if (!i) return NEB_ERR_AGAIN;
+    if (!take) {
+        neb__free(i);
+        return NEB_ERR_AGAIN;
+    }
     i->type = NEB_ITEM_MESSAGE;
     i->peer = m->peer;
     i->kind = m->kind;
@@ -260,6 +270,15 @@ static void resume_on_loop(void *arg)
         for (int p = 0; p < NEB_PRIORITIES; p++)
             if (chain->now.members[i].id != s->self)
                 neb__net_resume(s->net, chain->now.members[i].id, (enum neb_priority)p);
+}
+
+/* If that cannot be told now, it is at the driver's next turn. */
+static void resume_links(neb_session *s)
+{
+    if (neb__net_post(s->net, resume_on_loop, s) == NEB_OK) return;
+    pthread_mutex_lock(&s->lock);
+    s->stalled = true;
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- the core -------------------------------------------------------------------------------------------------- */
@@ -465,19 +484,18 @@ static struct neb_item *take(neb_session *s, int64_t wake, uint64_t *steps, bool
     while (!s->head && s->steps_pending < s->wake_steps && !s->stopping)
         if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT) break;
     struct neb_item *i = s->head;
-    bool resume = false;
     if (i) {
         s->head = i->next;
         if (!s->head) s->tail = &s->head;
-        s->queued_bytes -= i->size;
-        resume = s->stalled && s->queued_bytes < QUEUE_MAX / 2;
-        if (resume) s->stalled = false;
+        s->queued_bytes -= cost(i);
     }
+    bool resume = s->stalled && s->queued_bytes < QUEUE_MAX / 2;
+    if (resume) s->stalled = false;
     *steps = s->steps_pending;
     s->steps_pending = 0;
     *stop = s->stopping && !i;
     pthread_mutex_unlock(&s->lock);
-    if (resume) neb__net_post(s->net, resume_on_loop, s);
+    if (resume) resume_links(s);
     return i;
 }
 
