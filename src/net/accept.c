@@ -165,12 +165,16 @@ struct dial {
     uv_getaddrinfo_t request;
     struct neb_net *net;
     uint16_t peer;
+    int turn; /* which of the name's addresses is tried */
 };
 
-static void dial_failed(struct neb_peer *p, const char *why)
+static void dial_failed(struct neb_peer *p, enum neb_role role, const char *why)
 {
     neb__debug("cannot reach %s: %s", p->name, why);
-    p->address++;
+    if (role == NEB_ROLE_CONTROL)
+        neb__link_unreachable(p);
+    else
+        p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
 }
 
 /* The first control connection fixes the address; the stripes follow to the same one. */
@@ -178,28 +182,39 @@ static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t 
                        int stripe)
 {
     struct neb_conn *c;
+    uint64_t token = p->token;
     int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        dial_failed(p, strerror(errno));
+    if (fd < 0 || (connect(fd, sa, n) && errno != EINPROGRESS)) {
+        dial_failed(p, role, strerror(errno));
+        if (fd >= 0) close(fd);
         return;
     }
-    if (connect(fd, sa, n) && errno != EINPROGRESS) {
-        dial_failed(p, strerror(errno));
+    if (role == NEB_ROLE_CONTROL && neb__random(&token, sizeof token) != NEB_OK) {
+        dial_failed(p, role, neb_last_error());
         close(fd);
         return;
     }
-    if (neb__conn_open(p->net, fd, true, &c) != NEB_OK) return;
+    if (neb__conn_open(p->net, fd, true, &c) != NEB_OK) {
+        dial_failed(p, role, neb_last_error());
+        return;
+    }
     name_address(c, sa, n);
     c->peer = p;
     c->role = role;
     c->stripe = (uint8_t)stripe;
-    if (role == NEB_ROLE_CONTROL) {
+    c->token = token;
+    if (role == NEB_ROLE_CONTROL)
         p->making = c;
-        if (neb__random(&c->token, sizeof c->token) != NEB_OK) neb__conn_close(c), p->making = NULL;
-    } else {
-        c->token = p->token;
+    else
         p->stripe[stripe] = c;
-    }
+}
+
+static const struct addrinfo *nth(const struct addrinfo *list, int n)
+{
+    int count = 0;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) count++;
+    for (n %= count; n > 0; n--) list = list->ai_next;
+    return list;
 }
 
 static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *list)
@@ -208,33 +223,36 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
     struct neb_peer *p = status == UV_ECANCELED ? NULL : neb__peer_find(d->net, d->peer);
     if (p) {
         p->resolving = false;
-        if (status || !list)
-            dial_failed(p, uv_strerror(status));
-        else if (!p->control && !p->making)
-            connect_to(p, list->ai_addr, list->ai_addrlen, NEB_ROLE_CONTROL, 0);
+        if (status || !list) {
+            dial_failed(p, NEB_ROLE_CONTROL, status ? uv_strerror(status) : "a name without an address");
+        } else if (!p->control && !p->making) {
+            const struct addrinfo *a = nth(list, d->turn);
+            connect_to(p, a->ai_addr, a->ai_addrlen, NEB_ROLE_CONTROL, 0);
+        }
     }
     uv_freeaddrinfo(list);
     neb__free(d);
 }
 
-static void resolve(struct neb_peer *p, const char *address)
+static void resolve(struct neb_peer *p, const char *address, int turn)
 {
     char host[NEB_ADDRESS_SIZE], service[8];
     uint16_t port;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct dial *d = NEB_NEW(struct dial);
     if (!d || !neb__address_split(address, host, &port)) {
+        dial_failed(p, NEB_ROLE_CONTROL, d ? "not an address" : "out of memory");
         neb__free(d);
         return;
     }
     snprintf(service, sizeof service, "%u", port);
-    d->net = p->net;
-    d->peer = p->id;
+    *d = (struct dial){.net = p->net, .peer = p->id, .turn = turn};
     d->request.data = d;
-    if (uv_getaddrinfo(&p->net->loop, &d->request, on_resolved, host, service, &hints))
-        neb__free(d);
-    else
-        p->resolving = true;
+    int e = uv_getaddrinfo(&p->net->loop, &d->request, on_resolved, host, service, &hints);
+    p->resolving = !e;
+    if (!e) return;
+    dial_failed(p, NEB_ROLE_CONTROL, uv_strerror(e));
+    neb__free(d);
 }
 
 void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe)
@@ -246,6 +264,6 @@ void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe)
         if (!getpeername(p->control->fd, (struct sockaddr *)&sa, &n))
             connect_to(p, (struct sockaddr *)&sa, n, role, stripe);
     } else if (m && m->addresses) {
-        resolve(p, m->address[p->address % m->addresses]);
+        resolve(p, m->address[p->address % m->addresses], p->address / m->addresses);
     }
 }

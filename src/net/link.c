@@ -391,6 +391,12 @@ static void schedule_dial(struct neb_peer *p)
     p->backoff = p->backoff * 2 < cfg->dial_max ? p->backoff * 2 : cfg->dial_max;
 }
 
+void neb__link_unreachable(struct neb_peer *p)
+{
+    p->address++;
+    schedule_dial(p);
+}
+
 void neb__link_down(struct neb_peer *p, neb_status why)
 {
     bool was = p->up;
@@ -419,11 +425,10 @@ void neb__link_detach(struct neb_conn *c, neb_status s)
         neb__link_down(p, s);
     } else if (p->making == c) {
         p->making = NULL;
-        p->address++;
-        schedule_dial(p);
+        neb__link_unreachable(p);
     } else if (c->role == NEB_ROLE_STRIPE && p->stripe[c->stripe] == c) {
         drop_stripe(p, c->stripe);
-        p->stripes.retry_at = neb__now_ns() + 500000000;
+        p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
         neb__net_hurry(p->net);
         neb__link_touch(p);
     }

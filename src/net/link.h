@@ -35,6 +35,7 @@ enum {
     NEB_READ_MAX = 3 << 20, /* bytes, then others have their turn */
     NEB_TICK_MS = 100,      /* while something is being made */
     NEB_TICK_CALM_MS = 1000,
+    NEB_STRIPE_RETRY_NS = 500000000, /* from one that failed to the next */
 };
 
 struct neb_peer;
@@ -161,7 +162,7 @@ struct neb_peer {
     /* dialling */
     int64_t dial_at;
     double backoff;
-    int address;
+    int address; /* counts the attempts that failed: they go through the roster's addresses, and through those of a name */
     uint64_t reconnects;
     /* measuring, adapting */
     struct neb_measure measure;
@@ -274,6 +275,8 @@ void neb__link_detach(struct neb_conn *c, neb_status s);
 void neb__link_fill(struct neb_conn *c);
 neb_status neb__link_write_chunk(struct neb_conn *c, const struct neb_chunk *chunk, const uint8_t *payload);
 void neb__link_down(struct neb_peer *p, neb_status why);
+/* A control connection could not be made: the next one goes to the next address, ever later. */
+void neb__link_unreachable(struct neb_peer *p);
 void neb__link_touch(struct neb_peer *p);         /* something may be sendable */
 bool neb__link_is_calm(const struct neb_peer *p); /* nobody waits for a stream's item */
 void neb__link_deliver(struct neb_peer *p, enum neb_priority priority);
