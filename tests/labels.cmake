@@ -1,5 +1,5 @@
 # Tests whose threads are worth a run under TSan.
-set(NEB_THREAD_TESTS device_cpu pool batches tape store link lab stream session)
+set(NEB_THREAD_TESTS device_cpu pool batches tape store link greet lab stream session)
 # Tests that would take minutes under a sanitizer.
 set(NEB_SLOW_TESTS faults)
 # Tests that measure time or need both cores: CTest runs nothing beside them.

@@ -9,6 +9,7 @@
  * Dropout and masks are functions of (seed, step, sample), so there is no random state to keep. */
 #include "train/resume.h"
 #include "base/bytes.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -148,7 +149,8 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
     return s;
 }
 
-neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n)
+/* On an error sum is untouched. */
+static neb_status add_params(const char *dir, int64_t step, double *sum, int64_t n)
 {
     char path[512];
     struct neb_ckpt *c;
@@ -158,5 +160,37 @@ neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, in
     neb_status s = section(c, "params", (size_t)n * sizeof(float), &params);
     for (int64_t i = 0; s == NEB_OK && i < n; i++) sum[i] += (double)((const float *)params)[i];
     neb__ckpt_close(c);
+    return s;
+}
+
+static neb_status add_up(const char *dir, const int64_t *steps, int n, double *sum, int64_t values, int *used)
+{
+    *used = 0;
+    for (int i = 0; i < n; i++) {
+        neb_status s = add_params(dir, steps[i], sum, values);
+        if (s == NEB_ERR_NOMEM) return s;
+        if (s == NEB_OK)
+            ++*used;
+        else
+            neb__warn("the checkpoint of step %" PRId64 " is left out of the average", steps[i]);
+    }
+    return NEB_OK;
+}
+
+neb_status neb__resume_average(struct neb_work *w, const char *dir, int most, int *used)
+{
+    int64_t steps[1024], n = neb__resume_values(w);
+    int have = neb__ckpt_list(dir, steps, 1024), use = have < most ? have : most;
+    *used = 0;
+    if (use < 2) return NEB_OK;
+    double *sum = NEB_NEW_ARRAY(double, (size_t)n);
+    float *mean = neb__malloc((size_t)n * sizeof *mean);
+    neb_status s = sum && mean ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for averaging");
+    if (s == NEB_OK) s = add_up(dir, steps + have - use, use, sum, n, used);
+    if (s != NEB_OK || *used < 2) *used = 0; /* the model stays as the last step left it */
+    for (int64_t i = 0; *used && i < n; i++) mean[i] = (float)(sum[i] / *used);
+    if (*used) s = neb__resume_write_params(w, mean);
+    neb__free(sum);
+    neb__free(mean);
     return s;
 }

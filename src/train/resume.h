@@ -20,8 +20,10 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
 neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char *dir,
                             struct neb_progress *p);
 
-/* The parameters of the checkpoint of this step alone, added to `sum` (all values, in order). On an error sum is untouched. */
-neb_status neb__resume_add_params(const char *dir, int64_t step, double *sum, int64_t n);
+/* Writes the mean of the last `most` checkpoints' parameters into the model, and how many they are into *used. One that is
+ * damaged since is left out with a warning: it must not keep a finished run from its end. Fewer than two: *used is 0 and nothing
+ * changes. */
+neb_status neb__resume_average(struct neb_work *w, const char *dir, int most, int *used);
 
 /* All parameters' values in the order they were added. */
 int64_t neb__resume_values(struct neb_work *w);

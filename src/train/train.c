@@ -440,40 +440,13 @@ static neb_status loop(struct trainer *t)
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */
 
-/* The sum of the checkpoints that can be read, and how many they are. One that is damaged since must not keep a finished run
- * from its end, now and at every further start. */
-static neb_status add_up(struct trainer *t, const int64_t *steps, int n, double *sum, int *used)
-{
-    *used = 0;
-    for (int i = 0; i < n; i++) {
-        neb_status s = neb__resume_add_params(t->checkpoints, steps[i], sum, neb__resume_values(t->work));
-        if (s == NEB_ERR_NOMEM) return s;
-        if (s == NEB_OK)
-            ++*used;
-        else
-            neb__warn("the checkpoint of step %" PRId64 " is left out of the average", steps[i]);
-    }
-    return NEB_OK;
-}
-
 /* The mean of the last checkpoints, as translation papers use. */
 static neb_status average(struct trainer *t)
 {
-    int64_t steps[1024], n = neb__resume_values(t->work);
-    int have = neb__ckpt_list(t->checkpoints, steps, 1024), used = 0;
-    int use = have < (int)t->job->train.average ? have : (int)t->job->train.average;
-    if (use < 2) return NEB_OK;
-    double *sum = NEB_NEW_ARRAY(double, (size_t)n);
-    float *mean = neb__malloc((size_t)n * sizeof *mean);
-    neb_status s = sum && mean ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for averaging");
-    if (s == NEB_OK) s = add_up(t, steps + have - use, use, sum, &used);
-    bool enough = s == NEB_OK && used > 1; /* else the model stays as the last step left it */
-    for (int64_t i = 0; enough && i < n; i++) mean[i] = (float)(sum[i] / used);
-    if (enough) s = neb__resume_write_params(t->work, mean);
-    if (enough && s == NEB_OK) neb__show_line(&t->show, "averaged the last %d checkpoints", used);
-    neb__free(sum);
-    neb__free(mean);
-    return s;
+    int used;
+    NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &used));
+    if (used) neb__show_line(&t->show, "averaged the last %d checkpoints", used);
+    return NEB_OK;
 }
 
 /* OUT is a model folder; so is OUT/generator of replaced-token detection. */
