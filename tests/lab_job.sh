@@ -47,4 +47,8 @@ cp out/a/model.safetensors first
 "$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the finished run, once more"
 [ "$(grep -c "^[ab] | this run has ended at record" log)" = 2 ] || fail "a finished run does not say so"
 for s in a b; do cmp -s first out/$s/model.safetensors || fail "site $s has another model after a second start"; done
+sed 's/name: lab/name: other/' job.yaml > other.yaml
+rm -rf out/[ab]/model.safetensors out/[ab]/checkpoints
+if "$nebula" lab other.yaml --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the run of one job taken for another's"; fi
+grep -q "holds the run of another job (name lab, task causal; this one: name other, task causal)" log2 || { cat log2; fail "which runs they are"; }
 echo "lab: ok, state root $(root a)"

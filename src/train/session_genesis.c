@@ -2,19 +2,50 @@
  *
  * Genesis and ledger make the outer state. A trainer that comes back has put its checkpoint into the parameters, so the
  * initial values can no longer be read there: `genesis-<cell>` keeps theta of every cell (fp32), and `genesis`, written
- * last, the hashes of the layout and of the values. As long as there is neither a record nor a checkpoint they are written
+ * last, the hashes of the layout and of the values; `job` says which job began. As long as there is neither a record nor a checkpoint they are written
  * anew at every start, so that a site that began with the wrong model can begin again. */
 #include "train/session.h"
+#include "train/session_words.h"
 #include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { HEAD = 2 * NEB_HASH_SIZE };
+enum { HEAD = 2 * NEB_HASH_SIZE, JOB_MAX = 1 << 12 };
 
 static void name_of(uint32_t cell, char out[32])
 {
     snprintf(out, 32, "genesis-%u", cell);
+}
+
+static neb_status keep_job(neb_session *s)
+{
+    struct neb_buf job;
+    neb__buf_init(&job, JOB_MAX);
+    neb_status st = neb__words_identity(s, &job);
+    if (st == NEB_OK) st = neb__blob_save(&s->disk, "job", job.data, job.len, true);
+    neb__buf_free(&job);
+    return st;
+}
+
+/* The values of a run that began with another job would be taken in place of this one's, without a word. */
+static neb_status check_job(neb_session *s)
+{
+    struct neb_buf now, then;
+    neb__buf_init(&now, JOB_MAX);
+    neb__buf_init(&then, JOB_MAX + NEB_HASH_SIZE);
+    neb_status st = neb__words_identity(s, &now);
+    neb_status found = neb__blob_load(&s->disk, "job", &then);
+    if (st == NEB_OK && found == NEB_OK && now.len && then.len &&
+        (now.len != then.len || memcmp(now.data, then.data, now.len)))
+        st = neb__fail(
+            NEB_ERR_CONFIG,
+            "%s/run holds the run of another job (%.*s; this one: %.*s): use another site folder, or "
+            "move that folder away at every site",
+            s->site->dir, (int)then.len, (const char *)then.data, (int)now.len, (const char *)now.data);
+    neb__buf_free(&now);
+    neb__buf_free(&then);
+    return st;
 }
 
 neb_status neb__genesis_keep(neb_session *s)
@@ -25,6 +56,7 @@ neb_status neb__genesis_keep(neb_session *s)
         name_of(c, name);
         NEB_TRY(neb__blob_save(&s->disk, name, s->outer->theta + first, n * sizeof(float), true));
     }
+    NEB_TRY(keep_job(s));
     uint8_t head[HEAD];
     memcpy(head, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
     memcpy(head + NEB_HASH_SIZE, s->model[NEB_AGREED_VALUES].b, NEB_HASH_SIZE);
@@ -55,6 +87,7 @@ static neb_status load_head(neb_session *s, struct neb_hash *root)
                        "%s/run holds a run with other parameters (names or shapes): train the model that "
                        "it began with, or begin a new run in another site folder",
                        s->site->dir);
+    if (st == NEB_OK) st = check_job(s);
     if (st == NEB_OK) memcpy(root->b, b.data + NEB_HASH_SIZE, NEB_HASH_SIZE);
     neb__buf_free(&b);
     return st;

@@ -129,6 +129,19 @@ neb_status neb__session_facts(neb_session *s, const char *text, size_t n)
     return NEB_OK;
 }
 
+neb_status neb__words_identity(const neb_session *s, struct neb_buf *out)
+{
+    static const char *const keys[] = {"name", "seed", "task"};
+    const struct neb_words *w = s->words;
+    struct line l;
+    for (size_t k = 0; w && k < sizeof keys / sizeof *keys; k++) {
+        struct line want = {.key = keys[k], .key_size = (int)strlen(keys[k])};
+        if (find(w->facts, w->facts_size, &want, &l))
+            NEB_TRY(neb__buf_printf(out, "%s%s %.*s", out->len ? ", " : "", keys[k], l.value_size, l.value));
+    }
+    return NEB_OK;
+}
+
 /* Before the first step it ends the start with a message; later it is the other's affair. */
 static void differ(neb_session *s, const char *why)
 {

@@ -6,6 +6,8 @@
 #ifndef NEB_TRAIN_SESSION_WORDS_H
 #define NEB_TRAIN_SESSION_WORDS_H
 
+#include "base/buf.h"
+
 #include <nebula/nebula.h>
 
 enum {
@@ -37,6 +39,10 @@ void neb__words_peer_down(neb_session *s, uint16_t peer);
 int neb__words_peers_up(neb_session *s); /* any thread */
 void neb__words_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n);
 void neb__words_free(neb_session *s);
+
+/* Appends the facts by which a job is another one, whatever else is changed while it runs: name, seed, task. Nothing where the
+ * session has no facts. */
+neb_status neb__words_identity(const neb_session *s, struct neb_buf *out);
 
 /* The first difference between two texts of facts as a sentence; false: none. `other` is the name of the other site. */
 bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k, const char *other, char *why,
