@@ -113,6 +113,60 @@ static void an_update_that_does_not_decode_is_not_taken(void **state)
     sites_free(&sites);
 }
 
+/* An update that no record can name any more does not stay for ever. */
+static void late_updates_are_removed(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2];
+    sites_make(&sites, 2, NULL);
+    for (int i = 0; i < 2; i++) {
+        m[i].x = neb__calloc(VALUES, sizeof(float));
+        begin(&m[i], sites.path[i]);
+    }
+    walk(m, 2, 12);
+    neb_session *from = m[1].s, *to = m[0].s;
+    uint8_t code[4096], whole[NEB_PARCEL_SIZE + sizeof code];
+    struct neb_buf b;
+    struct neb_hash hash;
+    size_t first, n = neb__session_range(from, 0, 1, &first);
+    float *z = neb__calloc(n, sizeof *z);
+    neb__buf_init(&b, 1 << 22);
+    assert_ok(neb__codec_encode(neb__rung_by_name("sparse2.k256"), &(struct neb_codec_input){.z = z, .n = n},
+                                NULL, NULL, &b));
+    assert_true(b.len <= sizeof code);
+    memcpy(code, b.data, b.len);
+    struct neb_parcel h = {.site = from->self,
+                           .c1 = 1,
+                           .k = 1,
+                           .tau = 1,
+                           .weight = 1,
+                           .tokens = 1,
+                           .cls = NEB_CLASS_SPARSE,
+                           .rung = neb__rung_by_name("sparse2.k256")->id,
+                           .length = (uint32_t)b.len};
+    const struct neb_seal seal = neb__session_seal(from);
+    assert_ok(neb__parcel_sign(&h, code, &from->genesis, &seal));
+    neb__parcel_put(&h, whole);
+    memcpy(whole + NEB_PARCEL_SIZE, code, b.len);
+    assert_ok(neb__hash(whole, NEB_PARCEL_SIZE + b.len, &hash));
+    pthread_mutex_lock(&to->busy);
+    neb__session_payload(to, from->self, whole, NEB_PARCEL_SIZE + b.len);
+    assert_true(neb__payload_exists(&to->payloads, &hash));
+    uint64_t bytes = to->payloads.bytes;
+    to->orphans_at = (uint64_t)-64; /* due */
+    neb__session_sweep(to);
+    assert_false(neb__payload_exists(&to->payloads, &hash));
+    assert_true(to->payloads.bytes + NEB_PARCEL_SIZE + b.len <= bytes);
+    pthread_mutex_unlock(&to->busy);
+    walk(m, 2, 16);
+    assert_true(status(&m[0]).applied >= 16 && !status(&m[0]).halted);
+    neb__buf_free(&b);
+    neb__free(z);
+    for (int i = 0; i < 2; i++) end(&m[i]);
+    sites_free(&sites);
+}
+
 static void a_cell_without_a_proof_takes_no_place(void **state)
 {
     (void)state;
@@ -170,6 +224,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_update_that_does_not_decode_is_not_taken),
+        cmocka_unit_test(late_updates_are_removed),
         cmocka_unit_test(a_cell_without_a_proof_takes_no_place),
         cmocka_unit_test(a_newcomer_with_another_model_stops_alone),
     };

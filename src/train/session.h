@@ -190,6 +190,7 @@ struct neb_session {
     struct fetched_cell *fetched;
     uint64_t (*covered)[2]; /* per cell: versions of its two snapshots, by slot */
     uint64_t swept;         /* payloads of the records up to here are gone */
+    uint64_t orphans_at;    /* at this record those that no record names were looked for */
     uint64_t
         saved_k[2]; /* own parcels up to here are settled in the caller's last checkpoint, the one before */
     int64_t status_at, say_at, full_since, orders_at, removed_at;

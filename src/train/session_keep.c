@@ -4,7 +4,7 @@
  * An update (payload) may go when every voter has applied its record and both snapshots of each of its cells are newer:
  * then neither this site nor another can ever ask for it, whatever happens to one of the snapshots. Own ones stay until
  * the caller's checkpoint before the last holds what was in them. Sweeping goes up the log in order and stops at the first
- * record that is still needed.
+ * record that is still needed. Updates that came too late for any record are looked for from time to time.
  *
  * Between its arrival and its record an update stays in memory, too, as it was made or checked: applying it needs neither the
  * disk nor another hash. What does not fit there any more is read back and checked.
@@ -14,11 +14,12 @@
 #include "train/session.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { SAY_AGAIN_S = 30 };
+enum { SAY_AGAIN_S = 30, ORPHANS_EVERY = 64, ORPHANS_MAX = 256 };
 
 /* Said once, again every half minute, and when it is over. */
 void neb__session_full(neb_session *s, bool full, const char *what)
@@ -132,10 +133,58 @@ static bool needed_here(const neb_session *s, const struct neb_record *rec)
     return false;
 }
 
+struct orphans {
+    const neb_session *s;
+    struct neb_hash list[ORPHANS_MAX];
+    int n;
+    uint64_t head;
+};
+
+static bool named(const struct orphans *o, const struct neb_hash *hash)
+{
+    for (uint64_t i = o->s->swept + 1; i <= o->head; i++) {
+        const struct neb_record *rec = neb__round_record(o->s->core, i);
+        for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
+            if (neb__hash_equal(&rec->parcel[k].hash, hash)) return true;
+    }
+    return false;
+}
+
+/* Its cells are two versions on: no record can name it any more. */
+static void look_at(void *arg, const struct neb_hash *hash)
+{
+    struct orphans *o = arg;
+    const neb_session *s = o->s;
+    struct neb_parcel h;
+    uint8_t head[NEB_PARCEL_SIZE];
+    uint64_t size;
+    if (o->n == ORPHANS_MAX || neb__payload_head(&s->payloads, hash, head, sizeof head, &size) != NEB_OK ||
+        neb__parcel_get(head, (size_t)size, &h) != NEB_OK || h.c0 >= s->outer->cells)
+        return;
+    bool kept = h.site == s->self && h.k > s->saved_k[1];
+    if (!kept && h.b + 1 < neb__round_version(s->core, h.c0) && !named(o, hash)) o->list[o->n++] = *hash;
+}
+
+static void sweep_orphans(neb_session *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    if (st.commit < s->orphans_at + ORPHANS_EVERY) return;
+    struct orphans *o = NEB_NEW(struct orphans);
+    if (!o) return;
+    s->orphans_at = st.commit;
+    o->s = s;
+    o->head = st.head;
+    (void)neb__payloads_list(&s->payloads, look_at, o);
+    for (int i = 0; i < o->n; i++) (void)neb__payload_remove(&s->payloads, &o->list[i]);
+    neb__free(o);
+}
+
 void neb__session_sweep(neb_session *s)
 {
     uint64_t floor = neb__round_all_applied(s->core), bytes = s->payloads.bytes;
     if (s->config.archive) return;
+    sweep_orphans(s);
     while (s->swept < floor) {
         const struct neb_record *rec = neb__round_record(s->core, s->swept + 1);
         if (!rec) break;
@@ -147,7 +196,8 @@ void neb__session_sweep(neb_session *s)
         s->swept++;
     }
     if (s->payloads.bytes < bytes)
-        neb__debug("updates of the records up to %" PRIu64 " are in every site's snapshots: %.1f MB removed",
+        neb__debug("updates of the records up to %" PRIu64
+                   " are in every site's snapshots, or in no record: %.1f MB removed",
                    s->swept, (double)(bytes - s->payloads.bytes) / 1e6);
     pthread_mutex_lock(&s->lock);
     s->status.stored = (int64_t)s->payloads.bytes;
