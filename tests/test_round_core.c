@@ -3,135 +3,10 @@
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "round/core.h"
+#include "solo.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* A signature that only a test accepts: a hash over signer and message. The arg is the signer. */
-static neb_status test_sign(void *arg, const char *purpose, const void *p, size_t n,
-                            uint8_t out[NEB_SEAL_SIZE])
-{
-    struct neb_buf b;
-    struct neb_hash h;
-    neb__buf_init(&b, 1 << 20);
-    assert_ok(neb__buf_printf(&b, "%s %u ", purpose, *(unsigned *)arg));
-    assert_ok(neb__buf_append(&b, p, n));
-    assert_ok(neb__hash(b.data, b.len, &h));
-    neb__buf_free(&b);
-    memset(out, 0, NEB_SEAL_SIZE);
-    memcpy(out, h.b, sizeof h.b);
-    return NEB_OK;
-}
-
-static bool test_verify(void *arg, unsigned signer, const char *purpose, const void *p, size_t n,
-                        const uint8_t signature[NEB_SEAL_SIZE])
-{
-    uint8_t want[NEB_SEAL_SIZE];
-    (void)arg;
-    return test_sign(&signer, purpose, p, n, want) == NEB_OK && !memcmp(want, signature, sizeof want);
-}
-
-struct solo {
-    struct neb_round *r;
-    struct neb_buf mark;
-    int64_t now;
-    int notes, halts;
-    unsigned self;
-    struct solo *other;     /* who gets what it sends; NULL: nobody */
-    bool applies;           /* at once, and its state roots are all alike */
-    struct neb_buf letters; /* for the other: u32 length and frame */
-};
-
-static void solo_event(struct solo *s, struct neb_event ev)
-{
-    struct neb_action a;
-    ev.now = s->now;
-    assert_ok(neb__round_event(s->r, &ev));
-    while (neb__round_next(s->r, &a)) {
-        s->notes += a.type == NEB_ACT_NOTE;
-        s->halts += a.type == NEB_ACT_HALT;
-        if (a.type == NEB_ACT_WRITE)
-            assert_ok(neb__round_event(
-                s->r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = s->now, .id = a.id}));
-        if (s->other && a.type == NEB_ACT_ROOT)
-            assert_ok(neb__round_event(
-                s->r, &(struct neb_event){.type = NEB_EV_ROOT, .now = s->now, .index = a.index}));
-        if (s->applies && a.type == NEB_ACT_APPLY)
-            assert_ok(neb__round_event(
-                s->r, &(struct neb_event){.type = NEB_EV_APPLIED, .now = s->now, .index = a.index}));
-        if (s->other && a.type == NEB_ACT_SEND) {
-            uint8_t length[4];
-            neb__put32(length, (uint32_t)a.length);
-            assert_ok(neb__buf_append(&s->letters, length, 4));
-            assert_ok(neb__buf_append(&s->letters, a.bytes, a.length));
-        }
-    }
-}
-
-static void solo_run(struct solo *s, int64_t ms)
-{
-    for (int64_t end = s->now + ms; s->now < end; s->now += 100)
-        solo_event(s, (struct neb_event){.type = NEB_EV_TICK});
-}
-
-static void solo_create(struct solo *s, unsigned self, struct neb_members roster)
-{
-    static const uint64_t zero;
-    static const struct neb_boot_parcel none;
-    *s = (struct solo){.self = self};
-    neb__buf_init(&s->mark, NEB_MARK_MAX);
-    neb__buf_init(&s->letters, 1 << 20);
-    assert_ok(neb__round_first_mark(&s->mark));
-    struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
-    c.seal = (struct neb_seal){&s->self, test_sign, test_verify};
-    struct neb_round_boot boot = {.mark = s->mark.data,
-                                  .mark_length = s->mark.len,
-                                  .applied = &zero,
-                                  .merged = &zero,
-                                  .open = &none,
-                                  .work = &zero};
-    assert_ok(neb__round_create(&c, &boot, &s->r));
-}
-
-static void solo_start(struct solo *s)
-{
-    solo_create(s, 0, (struct neb_members){1, 3, 3, 3, 0});
-    solo_run(s, 10000);
-}
-
-static void solo_stop(struct solo *s)
-{
-    neb__round_destroy(s->r);
-    neb__buf_free(&s->mark);
-    neb__buf_free(&s->letters);
-}
-
-static struct neb_round_status solo_status(const struct solo *s)
-{
-    struct neb_round_status st;
-    neb__round_status(s->r, &st);
-    return st;
-}
-
-static struct neb_order solo_order(const struct solo *s, struct neb_order o, unsigned signer)
-{
-    struct neb_round_status st = solo_status(s);
-    struct neb_seal seal = {&signer, test_sign, test_verify};
-    struct neb_hash genesis = {{0}};
-    o.signer = (uint16_t)signer;
-    if (!o.epoch) o.epoch = st.roster.epoch;
-    o.index = st.commit;
-    o.head = st.commit_hash;
-    assert_ok(neb__order_sign(&o, &genesis, &seal));
-    return o;
-}
-
-static void solo_give(struct solo *s, const struct neb_order *o)
-{
-    solo_event(s, (struct neb_event){.type = NEB_EV_OPERATOR, .order = o});
-    solo_run(s, 2000);
-}
 
 static void solo_conflict(struct solo *s)
 {
@@ -218,27 +93,6 @@ static void orders_are_signed_and_hold_once(void **state)
     solo_give(&s, &off);
     assert_true(solo_status(&s).commit == 2 && solo_status(&s).roster.heavy == NEB_NO_SITE);
     solo_stop(&s);
-}
-
-static void deliver(struct solo *from)
-{
-    struct neb_buf b = from->letters;
-    neb__buf_init(&from->letters, 1 << 20);
-    for (size_t at = 0; at < b.len; at += 4 + neb__get32(b.data + at))
-        solo_event(from->other, (struct neb_event){.type = NEB_EV_FRAME,
-                                                   .site = (uint16_t)from->self,
-                                                   .bytes = b.data + at + 4,
-                                                   .length = neb__get32(b.data + at)});
-    neb__buf_free(&b);
-}
-
-static void pair_run(struct solo s[2], int64_t ms)
-{
-    for (int64_t end = s[0].now + ms; s[0].now < end;)
-        for (int i = 0; i < 2; i++) {
-            solo_run(&s[i], 100);
-            deliver(&s[i]);
-        }
 }
 
 /* A site that goes, of itself or by order, may have the only other copy of what is committed: its removal waits until those

@@ -245,7 +245,7 @@ bool neb__live(const struct neb_round *r, unsigned site);
 
 /* operator.c */
 bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
-bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec);
+bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
 void neb__order_pass_on(struct neb_round *r, unsigned to);
 void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from);

@@ -89,21 +89,45 @@ static bool parcels_acceptable(const struct neb_round *r, const struct neb_recor
     return true;
 }
 
-/* What follows from the log alone. A record may only touch cells that no uncommitted record touches, so the committed
- * versions are the versions at the head. */
-bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
+/* What follows from the records before it alone. A record may only touch cells that no uncommitted record touches, so the
+ * committed versions are the versions at the head. `past`: it is said to be committed. */
+static bool follows(const struct neb_round *r, const struct neb_record *rec, bool past)
 {
-    if (rec->view > r->view) return false;
-    if (rec->type == NEB_RECORD_FORCED) return neb__order_explains(r, rec);
+    if (rec->type == NEB_RECORD_FORCED) return neb__order_explains(r, rec, past);
     if (rec->epoch != r->roster.epoch) return false;
     if (rec->type == NEB_RECORD_ROUND) {
-        if (neb__log_touched(r, rec->c0, rec->c1) || rec->c1 > r->cfg.cells) return false;
+        if ((!past && neb__log_touched(r, rec->c0, rec->c1)) || rec->c1 > r->cfg.cells) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
             if (r->cell[c].v_log != rec->v) return false;
         return parcels_acceptable(r, rec);
     }
-    if (rec->type == NEB_RECORD_ROSTER && r->head != r->commit && !NEB_MUTANT(roster_any_time)) return false;
-    return neb__order_explains(r, rec);
+    if (rec->type == NEB_RECORD_ROSTER && rec->index != r->commit + 1 && !NEB_MUTANT(roster_any_time))
+        return false;
+    return neb__order_explains(r, rec, past);
+}
+
+bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
+{
+    return rec->view <= r->view && follows(r, rec, false);
+}
+
+/* The roster by the committed records; an operator's may be in effect that is not in the log yet. */
+static struct neb_members roster_by_log(const struct neb_round *r)
+{
+    for (uint64_t i = r->commit; i > 0; i--)
+        if (is_change(r->log[i - 1].record)) return r->log[i - 1].record->roster;
+    return r->cfg.roster;
+}
+
+/* Whether a record can be the one behind the last committed one. */
+static bool comes_next(struct neb_round *r, const struct neb_record *rec)
+{
+    const struct neb_members now = r->roster;
+    if (r->commit && rec->view < r->log[r->commit - 1].record->view) return false;
+    if (rec->epoch < now.epoch) r->roster = roster_by_log(r);
+    bool ok = follows(r, rec, true);
+    r->roster = now;
+    return ok;
 }
 
 static void commit_round(struct neb_round *r, const struct neb_record *rec)
@@ -346,37 +370,46 @@ static struct walk walk_start(const struct neb_frame *f)
     return w;
 }
 
-/* Puts the record in hand at its place; what stood there and differs goes. False: it does not fit. */
-static bool place(struct neb_round *r, const struct walk *w)
+static bool same_as_here(const struct neb_round *r, const struct walk *w)
 {
-    if (w->index > r->head + 1) return false;
-    if (w->index <= r->head) {
-        const struct entry *e = &r->log[w->index - 1];
-        if (e->length == w->length && !memcmp(e->bytes, w->bytes, w->length)) return true;
-        if (w->index <= r->commit) {
-            neb__halt(
-                r,
-                "a peer holds another committed record at the same index: two histories; ask the operators "
-                "which roster is right (nebula-i adopt)");
-            return false;
-        }
-        neb__log_cut(r, w->index - 1);
-    }
-    return neb__log_append(r, w->bytes, w->length);
+    const struct entry *e = w->index <= r->head ? &r->log[w->index - 1] : NULL;
+    return e && e->length == w->length && !memcmp(e->bytes, w->bytes, w->length);
 }
 
-/* Committed records may be taken from anybody: they are what they are. */
-static void take_committed(struct neb_round *r, const struct neb_frame *f)
+/* The record in hand is said to be committed. What it displaces may have been acknowledged, so nothing is touched before
+ * it is shown to fit. False: the rest of the frame is of no use. */
+static bool take_one(struct neb_round *r, const struct walk *w, bool member)
+{
+    bool same = same_as_here(r, w);
+    struct neb_record *rec;
+    if (same && w->index <= r->commit) return true;
+    if (w->index > r->commit + 1 || neb__record_decode(w->bytes, w->length, &rec) != NEB_OK) return false;
+    uint64_t view = rec->view;
+    bool fits = rec->index == w->index;
+    bool other = w->index <= r->commit || !neb__hash_equal(&rec->prev, neb__log_hash(r, r->commit));
+    bool next = fits && !other && comes_next(r, rec);
+    neb__free(rec);
+    if (fits && other && member)
+        neb__halt(r,
+                  "a peer holds another committed record at the same index: two histories; ask the operators "
+                  "which roster is right (nebula-i adopt)");
+    else if (!next)
+        neb__note(r, "a peer holds a record for committed that does not follow from the log; not taken");
+    if (!next) return false;
+    if (!same) {
+        neb__log_cut(r, r->commit);
+        if (!neb__log_append(r, w->bytes, w->length)) return false;
+    }
+    if (view > r->normal) r->normal = view;
+    neb__commit_to(r, w->index);
+    return true;
+}
+
+static void take_committed(struct neb_round *r, const struct neb_frame *f, bool member)
 {
     struct walk w = walk_start(f);
-    uint64_t have = r->commit;
-    while (walk_next(&w) && w.index <= f->commit) {
-        if (!place(r, &w)) break;
-        have = w.index;
-        if (r->log[w.index - 1].record->view > r->normal) r->normal = r->log[w.index - 1].record->view;
-    }
+    while (walk_next(&w) && w.index <= f->commit && take_one(r, &w, member)) continue;
     if (r->normal > r->view) r->view = r->normal;
-    if (have > r->commit && r->state != NEB_ROUND_HALTED) neb__commit_to(r, have);
 }
 
 static void take_prepared(struct neb_round *r, const struct neb_frame *f)
@@ -395,24 +428,42 @@ static void take_prepared(struct neb_round *r, const struct neb_frame *f)
     }
 }
 
+/* Whether the frame's records are a chain that goes on from the committed part and has `hash` at `index`. */
+static bool leads_to(const struct neb_round *r, const struct neb_frame *f, uint64_t index,
+                     const struct neb_hash *hash)
+{
+    struct walk w = walk_start(f);
+    uint64_t last = r->commit;
+    struct neb_hash h = *neb__log_hash(r, last);
+    bool found = index <= r->commit;
+    while (walk_next(&w)) {
+        struct neb_record *rec;
+        if (w.index <= r->commit) continue;
+        if (w.index != last + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) return false;
+        bool fits = rec->index == w.index && neb__hash_equal(&rec->prev, &h) &&
+                    (rec->type != NEB_RECORD_ROUND || rec->c1 <= r->cfg.cells);
+        neb__free(rec);
+        if (!fits || neb__hash(w.bytes, w.length, &h) != NEB_OK) return false;
+        last = w.index;
+        if (w.index == index) found = neb__hash_equal(&h, hash);
+    }
+    return found;
+}
+
 /* Replaces everything behind the committed part by the frame's records, if these contain `index` with `hash`. */
 bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t index,
                       const struct neb_hash *hash)
 {
+    if (!leads_to(r, f, index, hash)) return false;
     struct walk w = walk_start(f);
-    bool found = index <= r->commit;
-    struct neb_hash h;
     uint64_t last = r->commit;
     while (walk_next(&w)) {
         if (w.index <= r->commit) continue;
-        if (w.index != last + 1) return false;
         last = w.index;
-        if (w.index == index) found = neb__hash(w.bytes, w.length, &h) == NEB_OK && neb__hash_equal(&h, hash);
+        if (same_as_here(r, &w)) continue;
+        neb__log_cut(r, w.index - 1);
+        if (!neb__log_append(r, w.bytes, w.length)) return false;
     }
-    if (!found) return false;
-    w = walk_start(f);
-    while (walk_next(&w))
-        if (w.index > r->commit && !place(r, &w)) return false;
     neb__log_cut(r, last > r->commit ? last : r->commit);
     return true;
 }
@@ -420,7 +471,7 @@ bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t i
 void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_frame *f)
 {
     uint64_t was = r->view;
-    if (f->number && f->records) take_committed(r, f);
+    if (f->number && f->records) take_committed(r, f, r->roster.members & neb__bit(from));
     if (r->state == NEB_ROUND_HALTED) return;
     if (r->view != was && r->state != NEB_ROUND_BOOT) neb__follow(r, r->view);
     if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && r->normal == r->view) {

@@ -14,16 +14,30 @@ static bool in_log(const struct neb_round *r, const struct neb_order *o)
     return o->index <= r->head && neb__hash_equal(neb__log_hash(r, o->index), &o->head);
 }
 
-bool neb__order_holds(const struct neb_round *r, const struct neb_order *o)
+/* As the log stood at `head`. */
+static bool held_at(const struct neb_round *r, const struct neb_order *o, uint64_t head)
 {
-    if (o->epoch != r->roster.epoch || !in_log(r, o) || !neb__order_may(o, &r->roster)) return false;
-    for (uint64_t i = o->index; i < r->head; i++)
+    if (o->epoch != r->roster.epoch || o->index > head || !in_log(r, o) || !neb__order_may(o, &r->roster))
+        return false;
+    for (uint64_t i = o->index; i < head; i++)
         if (r->log[i].record->ordered && !NEB_MUTANT(repeat_orders)) return false;
-    return neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+    return true;
 }
 
-/* Whether a record that is not a round follows from the log and from its order. */
-bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec)
+bool neb__order_holds(const struct neb_round *r, const struct neb_order *o)
+{
+    return held_at(r, o, r->head) && neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+}
+
+/* A survivor's key may have been replaced since it signed, so of its orders in the past only their place is checked. */
+static bool signed_then(const struct neb_round *r, const struct neb_order *o, bool past)
+{
+    bool survivors = o->signer != NEB_BY_OPERATOR && o->op != NEB_OP_LEAVE;
+    return (past && survivors) || neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
+}
+
+/* Whether a record that is not a round follows from the log before it and from its order. */
+bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past)
 {
     const struct neb_order *o = &rec->order;
     struct neb_members next;
@@ -32,7 +46,7 @@ bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec
                neb__members_equal(&o->roster, &rec->roster) && rec->epoch == rec->roster.epoch &&
                rec->epoch >= r->roster.epoch && (in_log(r, o) || NEB_MUTANT(force_any_head)) &&
                neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
-    if (rec->ordered && !neb__order_holds(r, o)) return false;
+    if (rec->ordered && (!held_at(r, o, rec->index - 1) || !signed_then(r, o, past))) return false;
     switch (rec->type) {
     case NEB_RECORD_ROSTER:
         if (!neb__members_follows(&r->roster, &rec->roster)) return false;

@@ -211,7 +211,8 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
         neb__order_pass_on(r, from);
     }
     if (f.type == NEB_FRAME_LOG) {
-        neb__log_frame(r, from, &f);
+        /* Who was admitted in an epoch that this site has not heard of is the one to tell it. */
+        if (member || f.epoch > r->roster.epoch) neb__log_frame(r, from, &f);
         return;
     }
     if (f.epoch > r->roster.epoch && f.commit > r->commit)
