@@ -191,6 +191,40 @@ static void roots_are_trusted_by_signatures(void **state)
     solo_stop(&s);
 }
 
+/* An empty disk that others have known with something on it is a lost one: it does not vote on its own word, also if all the
+ * others have forgotten everything but what is on their disks. One of three sites answers. */
+static void a_lost_disk_is_not_a_first_start(void **state)
+{
+    (void)state;
+    static const struct {
+        struct neb_members roster;
+        uint64_t number, normal; /* the lapse that the other knows of this site; its own normal view */
+        bool lost;
+    } ways[] = {{{1, 7, 7, 7, NEB_NO_SITE}, 0, 0, false},
+                {{1, 7, 7, 7, NEB_NO_SITE}, 0, 65, false}, /* the others began without it */
+                {{1, 7, 7, 7, NEB_NO_SITE}, 1, 65, true},
+                {{1, 3, 3, 3, 0}, 0, 0, false},
+                {{1, 3, 3, 3, 0}, 0, 64, true}}; /* a survivor's: there is no view without its vote */
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct solo s;
+        solo_create(&s, 0, ways[i].roster);
+        solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+        for (int k = 0; k < 100; k++) {
+            solo_run(&s, 100);
+            solo_frame(&s, (struct neb_frame){.type = NEB_FRAME_HELLO_OK,
+                                              .from = 1,
+                                              .nonce = s.r->greet_nonce,
+                                              .phase = (uint8_t)s.r->greet_phase,
+                                              .flags = NEB_FLAG_INTACT,
+                                              .number = ways[i].number,
+                                              .view = ways[i].normal,
+                                              .normal = ways[i].normal});
+        }
+        assert_int_equal(solo_status(&s).state == NEB_ROUND_BOOT, ways[i].lost);
+        solo_stop(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +234,7 @@ int main(void)
         cmocka_unit_test(removals_wait_for_those_that_stay),
         cmocka_unit_test(force_and_adopt_name_a_history),
         cmocka_unit_test(roots_are_trusted_by_signatures),
+        cmocka_unit_test(a_lost_disk_is_not_a_first_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
     X(subtract_captured, "a merge subtracts the captured instead of the decoded delta")      \
     X(stale_residual, "after a crash a residual is used without its tag")                    \
     X(vote_after_rollback, "a site that forgot its promises votes again at once")            \
+    X(trust_empty_disk, "a disk that lost everything counts as one of a first start")        \
     X(lose_mark, "the acked mark is not looked at after a restart")                          \
     X(have_before_durable, "HAVE is sent for a payload that is not on disk yet")             \
     X(keep_expired, "the leader names parcels that are too old")                             \

@@ -92,6 +92,7 @@ struct neb_round {
     uint16_t self;
     int64_t now;
     enum neb_round_state state;
+    bool empty; /* the disk held no promise at the start */
     bool damaged, forgot, ended, ending, conflict, paused, paused_end;
     char halt_text[160];
 

@@ -309,6 +309,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
         p.normal = 0;
         p.commit = r->commit;
     }
+    r->empty = !p.view && !r->head;
     r->view = p.view;
     r->normal = p.normal;
     memcpy(r->lapse, p.lapse, sizeof r->lapse);

@@ -10,7 +10,8 @@
  * Greeting: a site that starts again asks the others before it votes. If enough answer to meet every quorum it may
  * have been part of, it takes the best log of theirs and its own and a new lapse number; acknowledgements and votes
  * given under an older lapse count no more, so whatever it forgot is harmless. If too few answer in time, and its disk
- * is undamaged, and nobody remembers more of it than it does itself, it trusts its disk. */
+ * is undamaged, and nobody remembers more of it than it does itself, it trusts its disk. An empty disk is trusted only
+ * while nobody has known this site before. */
 #include "round/core.h"
 #include "base/mutant.h"
 #include "base/rng.h"
@@ -130,6 +131,16 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     neb__campaign(r);
 }
 
+/* Those that answered meet every quorum this site may have been part of: of the roster in effect, and of the change at the
+ * head of the log, which may be committed. */
+static bool greeted_enough(const struct neb_round *r)
+{
+    const struct neb_record *last = r->head > r->commit ? r->log[r->head - 1].record : NULL;
+    if (!neb__members_remembers(&r->roster, r->self, r->greeted)) return false;
+    return !last || last->type != NEB_RECORD_ROSTER ||
+           neb__members_remembers(&last->roster, r->self, r->greeted);
+}
+
 /* Enough were heard: take the best log if it is better than the own one. */
 static void greet_enough(struct neb_round *r)
 {
@@ -174,10 +185,22 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
     neb__send(r, from, &a);
 }
 
+/* An empty disk is that of a first start, or what is left of a lost one: lost, if others know a lapse number of this site
+ * although it has asked for none; or if there is a view, and without this site's vote there cannot be one. */
+static bool lost(const struct neb_round *r, const struct neb_frame *f)
+{
+    const struct neb_members *first = &r->cfg.roster;
+    bool given = f->number && !r->lapse[r->self];
+    bool voted = r->empty && f->normal && !neb__members_has_quorum(first, first->voters & ~neb__bit(r->self));
+    return f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
+}
+
 static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
+    if (lost(r, f)) r->forgot = true;
+    neb__lapses_learn(r, f); /* what a lost disk knew of the others is known again before it counts as well */
     if (f->number > r->greet_known && f->phase == 1) r->greet_known = (uint32_t)f->number;
     if (!(f->flags & NEB_FLAG_INTACT)) return;
     r->greeted |= neb__bit(from);
@@ -193,7 +216,7 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame 
     }
     if (f->commit > r->commit)
         neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
-    if (r->greet_phase < 3 && neb__members_remembers(&r->roster, r->self, r->greeted)) greet_enough(r);
+    if (r->greet_phase < 3 && greeted_enough(r)) greet_enough(r);
 }
 
 static void greet_tick(struct neb_round *r)
@@ -397,7 +420,13 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
             if (r->sync_normal > r->normal) r->normal = r->sync_normal;
-            greet_done(r, r->greet_lapse);
+            if (greeted_enough(r)) {
+                greet_done(r, r->greet_lapse);
+                return;
+            }
+            r->greet_end =
+                r->now + r->cfg.greet_ms; /* the log told of another roster: not enough for that one */
+            greet_phase(r, 1);
         }
     } else if (r->state == NEB_ROUND_ELECT && r->ask_phase == 3 && f->view == r->view) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) r->normal = r->sync_normal = r->best.normal;
@@ -452,6 +481,8 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame 
     switch (f->type) {
     case NEB_FRAME_HELLO:
         p->forgot = went_back(p, f);
+        for (size_t i = 0; i < r->payloads; i++) /* what it has now it will say */
+            r->payload[i].have &= ~neb__bit(from);
         hello(r, from, f);
         break;
     case NEB_FRAME_HELLO_OK: hello_ok(r, from, f); break;

@@ -18,6 +18,7 @@ enum fault {
     SLOW,
     LOSS,
     DAMAGE,
+    WIPE,
     ROLLBACK,
     CLOCK,
     DISK_FULL,
@@ -70,6 +71,18 @@ static bool all_well(struct world *w, uint64_t slack)
     return true;
 }
 
+/* … and nothing is under way: what one disk loses now all the others have. */
+static bool all_settled(struct world *w)
+{
+    for (int i = 0; i < w->sites; i++) {
+        struct neb_round_status st;
+        if (!w->node[i].alive) continue;
+        neb__round_status(w->node[i].core, &st);
+        if ((w->roster.members & neb__bit((unsigned)i)) && st.head != st.applied) return false;
+    }
+    return all_well(w, 0);
+}
+
 /* Everybody who takes part has been told of the end, once there is one. */
 static bool all_ended(const struct world *w)
 {
@@ -91,15 +104,31 @@ static void damage(struct world *w, struct node *n)
 {
     if (!all_well(w, 0) || n->id == w->roster.heavy || !others_vote(w, n)) return;
     static const char *const where[] = {"ledger", "mark", "p-", "cell-", "checkpoint", "residual", ""};
-    uint64_t kind = draw(w, 9);
+    uint64_t kind = draw(w, 7);
     neb__node_crash(w, n);
     w->out->damaged++;
     TRACE(w, "site %d's disk is damaged (%d)", n->id, (int)kind);
-    if (kind >= 7)
-        neb__simdisk_wipe(&n->disk);
-    else
-        (void)neb__simdisk_damage(&n->disk, where[kind]);
+    (void)neb__simdisk_damage(&n->disk, where[kind]);
+    w->hurt = true;
     w->protect_until = w->now + 6000;
+}
+
+/* A folder is lost, at any time, and a fresh one is in its place, as that of a first start. What the others have on their
+ * disks must do: they may crash, too. */
+static void wipe(struct world *w, struct node *n)
+{
+    bool forcing = w->disaster && (!w->forced || w->roster.epoch < w->force.epoch);
+    if (w->hurt || forcing || !others_vote(w, n)) return;
+    for (int i = 0; i < w->rosters; i++)
+        if (w->known[i].heavy == n->id) return; /* a survivor: what it committed alone nobody else has */
+    neb__node_crash(w, n);
+    w->out->damaged++;
+    TRACE(w, "site %d's folder is lost", n->id);
+    neb__simdisk_wipe(&n->disk);
+    neb__node_format(w, n);
+    w->hurt = true;
+    for (int i = 0; i < w->sites; i++)
+        if (!draw(w, 2) && w->node[i].alive) neb__node_crash(w, &w->node[i]);
 }
 
 /* The old copy comes back. Only while all the others are there to notice it. */
@@ -115,6 +144,7 @@ static void roll_back(struct world *w, struct node *n)
     for (int i = 0; i < w->sites; i++) w->node[i].actions_left = -1, w->node[i].disk.ops_left = -1;
     w->loss_permille = 0;
     w->protect_until = w->now + 8000;
+    w->hurt = true;
     n->has_image = false;
 }
 
@@ -380,6 +410,7 @@ static void one_fault(struct world *w, enum fault f, struct node *n)
     case SLOW: n->step_ms = 30 + (int64_t)draw(w, 400); break;
     case LOSS: w->loss_permille = (int)draw(w, 200); break;
     case DAMAGE: damage(w, n); break;
+    case WIPE: wipe(w, n); break;
     case ROLLBACK: roll_back(w, n); break;
     case CLOCK: n->clock_skew += (int64_t)draw(w, 20000); break;
     case DISK_FULL: n->disk.full = !n->disk.full; break;
@@ -421,6 +452,9 @@ void neb__faults_heal(struct world *w)
 void neb__fault(struct world *w)
 {
     insist(w);
+    bool settled = all_settled(w);
+    if (settled && w->settled) w->hurt = false; /* twice in a row: what was told is on disk */
+    w->settled = settled;
     if (w->now >= w->fault_end) {
         if (!w->healed) neb__faults_heal(w);
         sweep(w);
@@ -438,7 +472,7 @@ void neb__fault(struct world *w)
         [CUT_LINK] = 4, [HEAL_LINKS] = 9,   [SLOW] = 2,       [LOSS] = 2,       [DAMAGE] = 4,
         [ROLLBACK] = 4, [CLOCK] = 1,        [DISK_FULL] = 2,  [SYNC_FAILS] = 2, [JOIN] = 2,
         [EVICT] = 2,    [LEAVE] = 1,        [PREEMPT] = 3,    [IMAGE] = 4,      [DISASTER] = 4,
-        [ORDER] = 4,    [FORGE] = 3};
+        [ORDER] = 4,    [FORGE] = 3,        [WIPE] = 4};
     if (!n || w->now < w->protect_until) return;
     uint64_t sum = 0, at;
     for (int i = 0; i < FAULTS; i++) sum += weight[i];

@@ -16,13 +16,18 @@ enum { OWN_SIZE = sizeof(struct own) };
 
 void neb__node_create(struct world *w, struct node *n)
 {
-    struct neb_buf mark;
-    neb__buf_init(&mark, NEB_MARK_MAX);
     neb__simdisk_init(&n->disk, &w->disk_rng);
     n->exists = true;
     n->secret = neb__mix64(w->opt.seed ^ 0x5ea1);
     n->actions_left = -1;
     n->step_ms = 40 + (int64_t)draw(w, 60);
+    neb__node_format(w, n);
+}
+
+void neb__node_format(struct world *w, struct node *n)
+{
+    struct neb_buf mark;
+    neb__buf_init(&mark, NEB_MARK_MAX);
     if (neb__round_first_mark(&mark) != NEB_OK ||
         neb__ledger_create(&n->disk.disk, mark.data, mark.len) != NEB_OK)
         w->failed = NEB_ERR_NOMEM;

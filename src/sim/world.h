@@ -149,6 +149,7 @@ struct world {
     bool quiet;
     int64_t protect_until; /* nobody else may fail before: a roll-back is being noticed */
     struct node *rolled;
+    bool hurt, settled; /* hurt: a disk lost something, and not everybody has made up for it since */
 
     /* the oracle */
     struct neb_hash *record; /* committed, by index - 1 */
@@ -195,6 +196,7 @@ void neb__sim_send(struct world *w, int from, int to, enum kind kind, const stru
 
 /* node.c */
 void neb__node_create(struct world *w, struct node *n);
+void neb__node_format(struct world *w, struct node *n); /* a fresh ledger, as in an empty folder */
 void neb__node_start(struct world *w, struct node *n);
 void neb__node_crash(struct world *w, struct node *n);
 void neb__node_event(struct world *w, struct node *n, const struct event *ev);
