@@ -127,12 +127,85 @@ static void another_history_stops_the_site(void **state)
     }
 }
 
+/* A report of `from` with a root of record `index`, signed by `signer`. */
+static void report_root(struct solo *s, unsigned from, uint64_t index, uint8_t root, unsigned signer)
+{
+    uint8_t b[2 * NEB_HASH_SIZE + 8] = {0};
+    struct neb_frame f = {.type = NEB_FRAME_REPORT,
+                          .from = (uint16_t)from,
+                          .start = index,
+                          .root = {{root}},
+                          .flags = NEB_FLAG_NORMAL | NEB_FLAG_WHOLE,
+                          .normal = s->r->view,
+                          .head = s->r->head,
+                          .hash = *neb__log_hash(s->r, s->r->head)};
+    neb__put64(b + NEB_HASH_SIZE, index);
+    b[NEB_HASH_SIZE + 8] = root;
+    assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, f.signature));
+    solo_frame(s, f);
+}
+
+/* A root that its reporter did not sign, or of a record that is not there, is not kept; a signed one that contradicts a quorum
+ * costs its reporter the trust, and nobody else anything. Site 0 alone is a quorum. */
+static void a_wrong_root_stops_nobody_else(void **state)
+{
+    (void)state;
+    struct solo s;
+    const struct neb_hash own = {{1}};
+    solo_start(&s);
+    report_root(&s, 1, 1, 7, 5);
+    report_root(&s, 1, 1, 7, 1);
+    for (uint64_t i = 0; i < 2 * ROOTS; i++) report_root(&s, 1, UINT64_MAX - i, 7, 1);
+    assert_int_equal(s.r->roots, 0);
+    give_budget(&s, 300);
+    report_root(&s, 1, 1, 7, 1);
+    assert_int_equal(s.r->roots, 1);
+    assert_int_equal(s.notes, 0);
+    neb__root_own(s.r, 1, &own);
+    solo_run(&s, 200);
+    assert_true(s.notes == 1 && !s.halts && s.r->peer[1].odd);
+    assert_true(neb__root_find(s.r, 1, &own)->trusted);
+    report_root(&s, 1, 1, 8, 1);
+    const struct neb_hash other = {{8}};
+    assert_null(neb__root_find(s.r, 1, &other));
+    solo_stop(&s);
+}
+
+/* The two that agree of three go on without the third; the leader that both contradict stops; of two that contradict each other
+ * nobody knows who is right. */
+static void the_minority_stops(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        struct solo s[2];
+        pair_start(s, (struct neb_members){1, 7, 7, 1, NEB_NO_SITE});
+        s[1].other = NULL; /* its reports are written by hand */
+        struct neb_order o =
+            solo_order(&s[0], (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, NEB_BY_OPERATOR);
+        solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
+        report_root(&s[0], 1, 0, 0, 1);
+        assert_int_equal(s[0].r->commit, 1);
+        neb__root_own(s[0].r, 1, &(struct neb_hash){{1}});
+        if (way < 3) report_root(&s[0], 2, 0, 0, 2); /* it is there */
+        report_root(&s[0], 1, 1, way == 1 ? 1 : 9, 1);
+        assert_int_equal(s[0].halts, way == 3);
+        if (way < 2) report_root(&s[0], 2, 1, way == 1 ? 9 : 1, 2);
+        if (way == 2) report_root(&s[0], 2, 1, 9, 2);
+        assert_int_equal(s[0].halts, way >= 2);
+        assert_int_equal(s[0].r->peer[1].odd, way == 0);
+        assert_int_equal(s[0].r->peer[2].odd, way == 1);
+        for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_must_follow_from_the_log),
         cmocka_unit_test(acknowledged_records_are_not_displaced),
         cmocka_unit_test(another_history_stops_the_site),
+        cmocka_unit_test(a_wrong_root_stops_nobody_else),
+        cmocka_unit_test(the_minority_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,7 @@ struct peer {
     uint64_t hello_nonce;                             /* an answer is owed once the lapse is durable */
     uint32_t hello_lapse;
     bool forgot; /* it remembers less than was heard from it */
+    bool odd;    /* its state root is not that of a quorum */
     uint64_t applied;
 };
 
@@ -234,7 +235,7 @@ void neb__ping(struct neb_round *r);
 void neb__budget(struct neb_round *r, uint32_t permille);
 
 /* root.c */
-struct root *neb__root_at(struct neb_round *r, uint64_t index);
+struct root *neb__root_find(struct neb_round *r, uint64_t index, const struct neb_hash *root); /* or NULL */
 void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *root);
 void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f);
 void neb__root_certify(struct neb_round *r, struct neb_frame *f, bool signatures); /* into a PING */

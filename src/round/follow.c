@@ -188,8 +188,8 @@ static void install_if_trusted(struct neb_round *r, uint32_t c)
     if (r->applying || r->installing || r->rooting || !cell->fetching || !cell->cell_index ||
         cell->cell_index > r->commit || cell->cell_index > r->disk_head)
         return;
-    const struct root *at = neb__root_at(r, cell->cell_index);
-    bool trusted = at && at->trusted && neb__hash_equal(&at->root, &cell->cell_root);
+    const struct root *at = neb__root_find(r, cell->cell_index, &cell->cell_root);
+    bool trusted = at && at->trusted;
     if (!trusted && !NEB_MUTANT(trust_any_cell)) return;
     struct neb_action *a = neb__act(r, NEB_ACT_INSTALL);
     a->cell = c;

@@ -58,7 +58,7 @@ void neb__lead_start(struct neb_round *r)
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         r->peer[i].acked = 0, r->peer[i].ack_lapse = 0;
         r->peer[i].heard = r->now - r->cfg.contact_ms;
-        r->peer[i].contributes = r->peer[i].clean = r->peer[i].in_view = false;
+        r->peer[i].contributes = r->peer[i].clean = r->peer[i].in_view = r->peer[i].odd = false;
     }
     for (size_t i = 0; i < r->payloads; i++) r->payload[i].have = r->payload[i].held ? neb__bit(r->self) : 0;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) r->close_at[f] = 0;
@@ -109,7 +109,8 @@ void neb__ping(struct neb_round *r)
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
-        neb__root_certify(r, &f, r->peer[i].rootless); /* who catches up needs the signatures */
+        /* who catches up needs the signatures, and who must see that it is wrong */
+        neb__root_certify(r, &f, r->peer[i].rootless || r->peer[i].odd);
         neb__send(r, i, &f);
     }
     r->next_ping = r->now + r->cfg.ping_ms;
@@ -127,7 +128,7 @@ void neb__report(struct neb_round *r, unsigned to)
                           .item = r->items_out};
     f.hash = *neb__log_hash(r, mine.head);
     if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
-    const struct root *at = r->root_at ? neb__root_at(r, r->root_at) : NULL;
+    const struct root *at = r->root_at ? neb__root_find(r, r->root_at, &r->cur_root) : NULL;
     if (at && (at->agree & neb__bit(r->self))) {
         f.start = at->index;
         f.root = at->root;
@@ -202,7 +203,7 @@ static uint64_t acks_of(const struct neb_round *r, uint64_t index)
     if (neb__log_acked(r, &mine) && mine.head >= index) set = neb__bit(r->self);
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         const struct peer *p = &r->peer[i];
-        if (i != r->self && p->in_view && p->acked >= index && p->ack_lapse >= r->lapse[i])
+        if (i != r->self && !p->odd && p->in_view && p->acked >= index && p->ack_lapse >= r->lapse[i])
             set |= neb__bit(i);
     }
     return set;

@@ -481,6 +481,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame 
     switch (f->type) {
     case NEB_FRAME_HELLO:
         p->forgot = went_back(p, f);
+        p->odd = false;
         for (size_t i = 0; i < r->payloads; i++) /* what it has now it will say */
             r->payload[i].have &= ~neb__bit(from);
         hello(r, from, f);
