@@ -50,6 +50,39 @@ static void payloads_are_not_fetched_twice(void **state)
     solo_stop(&s);
 }
 
+/* A cell takes long over a slow line: who is asked for it is not asked again while it may be sending it; one that cannot give it
+ * says so. A root that has left the table of the newest still proves a cell that was long on its way. */
+static void cells_are_waited_for(void **state)
+{
+    (void)state;
+    struct solo s;
+    struct neb_hash name;
+    solo_start(&s);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    s.r->cell[0].fetching = true;
+    solo_run(&s, 7 * s.r->cfg.fetch_ms);
+    assert_int_equal(s.cells_asked, 1);
+    neb__round_cell_name(0, &name);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = 1, .hash = name});
+    solo_run(&s, s.r->cfg.fetch_ms + 200);
+    assert_int_equal(s.cells_asked, 2);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_DOWN, .site = 1});
+    solo_event(
+        &s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1}); /* the question was lost with the link */
+    solo_run(&s, 4 * s.r->cfg.fetch_ms + 200);
+    assert_int_equal(s.cells_asked, 3);
+    s.r->whole = false;
+    bool wrong;
+    for (uint64_t i = 1; i <= 200; i++) {
+        neb__root_own(s.r, i, &name);
+        assert_true(neb__root_find(s.r, i, &name)->trusted);
+        assert_true(neb__root_trusted(s.r, 1, &name, &wrong));
+    }
+    assert_false(neb__root_trusted(s.r, 1, &(struct neb_hash){{1}}, &wrong));
+    assert_true(wrong);
+    solo_stop(&s);
+}
+
 /* A leader that meets another roster of its own epoch must not commit any more. */
 static void two_rosters_of_one_epoch_stop_commits(void **state)
 {
@@ -228,6 +261,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payloads_are_not_fetched_twice),
+        cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),
         cmocka_unit_test(removals_wait_for_those_that_stay),

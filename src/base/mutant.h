@@ -21,6 +21,7 @@
     X(reuse_sequence, "a restarted site counts its parcels from the beginning")              \
     X(roster_any_time, "a roster change does not wait for the records before it")            \
     X(trust_any_cell, "a fetched cell is installed without a quorum's state root")           \
+    X(ask_cells_again, "cells that are on their way are asked for again and again")          \
     X(trust_orders, "an order's signature is not checked")                                   \
     X(repeat_orders, "an order holds whatever was ordered after it was signed")              \
     X(force_any_head, "a forced eviction may name another history than the site's own")      \

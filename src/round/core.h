@@ -12,7 +12,11 @@
 #include "round/frame.h"
 #include "round/round.h"
 
-enum { ROOTS = 16 /* state roots remembered */, ORDERS = 8 /* waiting at the leader */ };
+enum {
+    ROOTS = 16 /* state roots remembered */,
+    PAST = 1024 /* trusted ones, while catching up */,
+    ORDERS = 8 /* waiting at the leader */
+};
 
 struct entry {
     uint8_t *bytes;
@@ -29,6 +33,8 @@ struct cell {
     bool fetching, away;
     int fetch_tries;
     int64_t fetch_at;     /* when to ask again */
+    uint64_t asked;       /* peers that may be sending it */
+    int64_t asked_at;     /* … since when */
     int64_t replay_until; /* fetching did not help: payloads are tried instead */
     uint16_t fetch_from;
     struct neb_boot_parcel open; /* own parcel; k 0: none */
@@ -159,11 +165,17 @@ struct neb_round {
     size_t payloads, payload_cap;
     struct root root[ROOTS];
     size_t roots;
+    struct {
+        uint64_t index;
+        struct neb_hash root;
+    } past[PAST]; /* trusted, and no longer among the newest: a cell that took long may need one */
+    size_t pasts;
 
     /* following the log */
     uint64_t cursor; /* records up to here are walked */
     bool applying, installing, rooting;
     struct cell *cell;
+    int64_t cell_ms; /* how long a cell takes to come, as far as seen */
     int64_t steps, last_commit_step, capture_retry;
     uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
@@ -236,6 +248,8 @@ void neb__budget(struct neb_round *r, uint32_t permille);
 
 /* root.c */
 struct root *neb__root_find(struct neb_round *r, uint64_t index, const struct neb_hash *root); /* or NULL */
+/* *wrong: another one is trusted at this index. */
+bool neb__root_trusted(struct neb_round *r, uint64_t index, const struct neb_hash *root, bool *wrong);
 void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *root);
 void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f);
 void neb__root_certify(struct neb_round *r, struct neb_frame *f, bool signatures); /* into a PING */

@@ -11,7 +11,7 @@
 #include "round/core.h"
 #include "base/mutant.h"
 
-enum { HEARD_BACK = 256 /* records */ };
+enum { HEARD_BACK = 256 /* records */, CELLS_OPEN = 2 /* asked of one peer at a time */ };
 
 /* ---- payloads ------------------------------------------------------------------------------------------------- */
 
@@ -68,9 +68,12 @@ void neb__payload_prune(struct neb_round *r)
             i++;
 }
 
+static bool no_cell(struct neb_round *r, const struct neb_event *ev);
+
 void neb__payload_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->type == NEB_EV_NO_PAYLOAD) {
+        if (no_cell(r, ev)) return;
         struct payload *p = neb__payload(r, &ev->hash, false);
         if (p && ev->site < NEB_SITES_MAX) p->lack |= neb__bit(ev->site), p->have &= ~neb__bit(ev->site);
         if (p && ev->site == NEB_NO_SITE) p->looked = true;
@@ -131,6 +134,7 @@ static void start_fetching(struct neb_round *r, struct cell *cell)
     cell->fetch_tries = 0;
     cell->fetch_at = r->now;
     cell->cell_index = 0;
+    cell->asked = 0;
 }
 
 /* Nobody could give it: the payloads are tried for a while. */
@@ -140,6 +144,76 @@ static void stop_fetching(struct neb_round *r, struct cell *cell)
     cell->fetching = false;
     cell->replay_until = r->now + 20 * r->cfg.fetch_ms;
     rewind_for(r, cell);
+}
+
+/* A cell is large: over a slow line it takes far longer than a question does. So a peer is asked for few at a time, and never
+ * again for one that it may still be sending. */
+static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES_MAX])
+{
+    struct cell *cell = &r->cell[c];
+    for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
+        unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
+        if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+        bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
+        if (busy && !NEB_MUTANT(ask_cells_again)) continue;
+        if (!cell->asked) cell->asked_at = r->now;
+        cell->fetch_from = (uint16_t)s;
+        cell->asked |= neb__bit(s);
+        cell->cell_index = 0;
+        cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
+        cell->fetch_tries++;
+        open[s]++;
+        struct neb_action *a = neb__act(r, NEB_ACT_FETCH_CELL);
+        a->site = (uint16_t)s;
+        a->cell = c;
+        return;
+    }
+}
+
+static void fetch_cells(struct neb_round *r)
+{
+    uint8_t open[NEB_SITES_MAX] = {0};
+    bool any = false;
+    int64_t patience = 2 * r->cell_ms > 8 * r->cfg.fetch_ms ? 2 * r->cell_ms : 8 * r->cfg.fetch_ms;
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        struct cell *cell = &r->cell[c];
+        any |= cell->fetching;
+        if (r->now >= cell->asked_at + patience) cell->asked = 0;
+        for (uint64_t left = cell->asked; left; left &= left - 1) {
+            unsigned s = (unsigned)__builtin_ctzll(left);
+            if (open[s] < CELLS_OPEN) open[s]++;
+        }
+    }
+    for (int again = 0; any && again < 2; again++) /* first those that nobody was asked for */
+        for (uint32_t c = 0; c < r->cfg.cells; c++) {
+            struct cell *cell = &r->cell[c];
+            if (!cell->fetching || r->now < cell->fetch_at || (cell->asked != 0) != again) continue;
+            if (cell->fetch_tries > 2 + 2 * __builtin_popcountll(r->roster.members) && !cell->asked)
+                stop_fetching(r, cell);
+            else
+                ask_for_cell(r, c, open);
+        }
+}
+
+void neb__round_cell_name(uint32_t cell, struct neb_hash *out)
+{
+    memset(out, 0, sizeof *out);
+    memcpy(out->b, "nebula cell", 11);
+    neb__put32(out->b + NEB_HASH_SIZE - 4, cell);
+}
+
+/* Whether `ev` says that a peer cannot give a cell; then the next one is asked. */
+static bool no_cell(struct neb_round *r, const struct neb_event *ev)
+{
+    struct neb_hash name;
+    uint32_t c = neb__get32(ev->hash.b + NEB_HASH_SIZE - 4);
+    neb__round_cell_name(c, &name);
+    if (!neb__hash_equal(&name, &ev->hash)) return false;
+    if (c >= r->cfg.cells || ev->site >= NEB_SITES_MAX || !(r->cell[c].asked & neb__bit(ev->site)))
+        return true;
+    r->cell[c].asked &= ~neb__bit(ev->site);
+    r->cell[c].fetch_at = r->now + r->cfg.fetch_ms;
+    return true;
 }
 
 void neb__fetch_tick(struct neb_round *r)
@@ -160,24 +234,7 @@ void neb__fetch_tick(struct neb_round *r)
         a->site = (uint16_t)s;
         a->hash = p->hash;
     }
-    for (uint32_t c = 0; c < r->cfg.cells; c++) {
-        struct cell *cell = &r->cell[c];
-        if (!cell->fetching || r->now < cell->fetch_at) continue;
-        cell->fetch_at = r->now + r->cfg.fetch_ms;
-        if (cell->fetch_tries++ > 2 + 2 * __builtin_popcountll(r->roster.members)) {
-            stop_fetching(r, cell);
-            continue;
-        }
-        for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
-            unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
-            if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
-            cell->fetch_from = (uint16_t)s;
-            struct neb_action *a = neb__act(r, NEB_ACT_FETCH_CELL);
-            a->site = (uint16_t)s;
-            a->cell = c;
-            break;
-        }
-    }
+    fetch_cells(r);
 }
 
 /* ---- cells ---------------------------------------------------------------------------------------------------- */
@@ -188,8 +245,8 @@ static void install_if_trusted(struct neb_round *r, uint32_t c)
     if (r->applying || r->installing || r->rooting || !cell->fetching || !cell->cell_index ||
         cell->cell_index > r->commit || cell->cell_index > r->disk_head)
         return;
-    const struct root *at = neb__root_find(r, cell->cell_index, &cell->cell_root);
-    bool trusted = at && at->trusted;
+    bool wrong, trusted = neb__root_trusted(r, cell->cell_index, &cell->cell_root, &wrong);
+    if (wrong && !NEB_MUTANT(trust_any_cell)) cell->cell_index = 0, cell->fetch_at = r->now;
     if (!trusted && !NEB_MUTANT(trust_any_cell)) return;
     struct neb_action *a = neb__act(r, NEB_ACT_INSTALL);
     a->cell = c;
@@ -201,9 +258,14 @@ static void install_if_trusted(struct neb_round *r, uint32_t c)
 
 void neb__cell_event(struct neb_round *r, const struct neb_event *ev)
 {
-    if (ev->cell >= r->cfg.cells || !r->cell[ev->cell].fetching) return;
+    if (ev->cell >= r->cfg.cells) return;
     struct cell *cell = &r->cell[ev->cell];
-    if (ev->version <= cell->v_app) return; /* no newer there */
+    int64_t took = cell->asked ? r->now - cell->asked_at : 0;
+    r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
+    if (ev->site < NEB_SITES_MAX) cell->asked &= ~neb__bit(ev->site);
+    if (!cell->fetching) return;
+    cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* for its root to be trusted */
+    if (ev->version <= cell->v_app) return;        /* no newer there */
     cell->cell_root = ev->root;
     cell->cell_index = ev->index;
     cell->cell_version = ev->version;

@@ -37,6 +37,17 @@ struct root *neb__root_find(struct neb_round *r, uint64_t index, const struct ne
     return NULL;
 }
 
+bool neb__root_trusted(struct neb_round *r, uint64_t index, const struct neb_hash *root, bool *wrong)
+{
+    const struct neb_hash *known = NULL;
+    for (size_t i = 0; i < r->roots; i++)
+        if (r->root[i].trusted && r->root[i].index == index) known = &r->root[i].root;
+    for (size_t i = 0; !known && i < r->pasts && i < PAST; i++)
+        if (r->past[i].index == index) known = &r->past[i].root;
+    *wrong = known && !neb__hash_equal(known, root);
+    return known && !*wrong;
+}
+
 static struct root *own_at(struct neb_round *r, uint64_t index)
 {
     for (size_t i = 0; i < r->roots; i++)
@@ -54,6 +65,10 @@ static struct root *place(struct neb_round *r, uint64_t index, const struct neb_
         for (size_t i = 1; i < r->roots; i++)
             if (r->root[i].index < r->root[old].index) old = i;
         if (r->root[old].index > index) return NULL;
+        if (r->root[old].trusted && !r->whole) {
+            r->past[r->pasts % PAST].index = r->root[old].index;
+            r->past[r->pasts++ % PAST].root = r->root[old].root;
+        }
         r->root[old] = r->root[--r->roots];
     }
     at = &r->root[r->roots++];

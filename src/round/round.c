@@ -233,6 +233,7 @@ static void peer_event(struct neb_round *r, unsigned site, bool up)
 {
     if (site >= NEB_SITES_MAX || site == r->self) return;
     r->peer[site].up = up;
+    for (uint32_t c = 0; c < r->cfg.cells; c++) r->cell[c].asked &= ~neb__bit(site); /* lost with the link */
     if (!up) return;
     r->peer[site].gone = false;
     r->peer[site].applied = 0; /* it may have come back with an empty disk */

@@ -109,7 +109,7 @@ enum neb_action_type {
     NEB_ACT_ROOT,  /* index: the state stands at this record; answer ROOT */
     NEB_ACT_DISCARD,    /* c0, c1, k: the open parcel is given up, its work stays in the live model */
     NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta, log what is dropped */
-    NEB_ACT_FETCH_CELL, /* site, cell: answer CELL */
+    NEB_ACT_FETCH_CELL, /* site, cell: answer CELL, or NO_PAYLOAD with the cell's name */
     NEB_ACT_INSTALL,    /* cell, version, index: the fetched cell is trusted */
     NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the parcels in bytes: form the mean, answer RESULT */
     NEB_ACT_PAUSE,      /* stop stepping: drift limit, or the end */
@@ -185,6 +185,8 @@ uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the
 int64_t neb__round_base(const struct neb_round *r, uint32_t cell);
 uint64_t neb__round_all_applied(
     const struct neb_round *r); /* every voter has applied this index, as far as known */
+/* What a peer names in the place of a payload's hash when it cannot give a cell: NO_PAYLOAD is the answer then, too. */
+void neb__round_cell_name(uint32_t cell, struct neb_hash *out);
 /* The mark of a new site, for neb__ledger_create(). */
 neb_status neb__round_first_mark(struct neb_buf *out);
 

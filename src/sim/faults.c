@@ -37,8 +37,9 @@ enum fault {
 void neb__faults_plan(struct world *w)
 {
     w->delay_ms = 2 + (int)draw(w, 60);
-    w->bytes_per_ms = 20 + (int)draw(w, 2000);
+    w->bytes_per_ms = 20 + (int)draw(w, 3000);
     w->loss_permille = draw(w, 3) ? 0 : (int)draw(w, 80);
+    w->cell_ms = draw(w, 2) ? 0 : (int)draw(w, 3000);
     w->fault_end = w->opt.happy ? 1000 : 8000 + (int64_t)draw(w, 14000);
     w->end = w->fault_end + 25000;
     w->quiet = w->opt.happy;

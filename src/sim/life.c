@@ -61,6 +61,7 @@ void neb__node_crash(struct world *w, struct node *n)
     n->halted = false;
     n->life++;
     n->actions_left = -1;
+    for (int i = 0; i < SITES; i++) w->bulk[n->id][i] = w->bulk[i][n->id] = 0;
     neb__node_free(n);
     neb__simdisk_crash(&n->disk, draw(w, 3) != 0);
     if (!n->stopped) neb__sim_later(w, 200 + (int64_t)draw(w, w->quiet ? 500 : 4000), EV_START, n->id);

@@ -227,7 +227,12 @@ static void serve_cell(struct world *w, struct node *n, const struct event *ev)
     int steps;
     neb__round_status(n->core, &st);
     uint32_t c = ev->cell;
-    if (!st.whole || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) return;
+    if (!st.whole || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) {
+        struct event none = {.cell = c};
+        neb__round_cell_name(c, &none.hash);
+        neb__sim_send(w, n->id, ev->from, EV_NONE, &none, NULL, 0);
+        return;
+    }
     uint8_t b[8 * WIDTH + 4 + NEB_HASH_SIZE * 8];
     memcpy(b, n->outer->theta + c * WIDTH, 4 * WIDTH);
     memcpy(b + 4 * WIDTH, n->outer->m + c * WIDTH, 4 * WIDTH);

@@ -77,6 +77,8 @@ static void release(struct world *w, struct event *e)
     w->spare = e;
 }
 
+enum { CELLS_QUEUED = 8 }; /* more means that the line carries copies of what is on its way */
+
 void neb__sim_send(struct world *w, int from, int to, enum kind kind, const struct event *what,
                    const uint8_t *bytes, size_t n)
 {
@@ -86,7 +88,14 @@ void neb__sim_send(struct world *w, int from, int to, enum kind kind, const stru
     for (int i = 0; i < copies; i++) {
         int64_t start = w->busy[from][to] > w->now ? w->busy[from][to] : w->now;
         int64_t sent = start + (int64_t)(n + 60) / w->bytes_per_ms;
-        w->busy[from][to] = sent;
+        if (kind == EV_CELL) { /* behind everything else: it does not hold up frames */
+            start = w->bulk[from][to] > w->now ? w->bulk[from][to] : w->now;
+            w->bulk[from][to] = sent = start + w->cell_ms;
+            if (sent - w->now > CELLS_QUEUED * w->cell_ms)
+                neb__violated(w, "I10: more than %d cells wait on the line from site %d to site %d",
+                              CELLS_QUEUED, from, to);
+        } else
+            w->busy[from][to] = sent;
         int64_t delay = sent - w->now + w->delay_ms / 2 + (int64_t)draw(w, (uint64_t)w->delay_ms + 1);
         struct event *e = neb__sim_later(w, delay, kind, to);
         if (!e) return;

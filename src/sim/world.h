@@ -143,7 +143,8 @@ struct world {
 
     /* lines: cut[a][b]: a's messages do not reach b */
     bool cut[SITES][SITES];
-    int64_t busy[SITES][SITES];
+    int64_t busy[SITES][SITES], bulk[SITES][SITES]; /* bulk: with cells */
+    int cell_ms;                                    /* that one cell takes; may be far more than fetch_ms */
     int delay_ms, loss_permille, bytes_per_ms;
     /* which faults this history has, in permille of choices */
     bool quiet;

@@ -319,8 +319,12 @@ void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
     struct neb_hash path[NEB_PROOF_MAX];
     int steps;
     neb__round_status(s->core, &st);
-    if (cell >= s->outer->cells || !st.whole || neb__outer_prove(s->outer, cell, path, &steps) != NEB_OK)
+    if (cell >= s->outer->cells || !st.whole || neb__outer_prove(s->outer, cell, path, &steps) != NEB_OK) {
+        struct neb_hash name;
+        neb__round_cell_name(cell, &name);
+        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, name.b, NEB_HASH_SIZE);
         return;
+    }
     size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
     uint8_t *b = neb__malloc(size);
     if (!b) return;

@@ -9,7 +9,7 @@ struct solo {
     struct neb_round *r;
     struct neb_buf mark;
     int64_t now;
-    int notes, halts;
+    int notes, halts, cells_asked;
     unsigned self;
     struct solo *other;     /* who gets what it sends; NULL: nobody */
     bool applies;           /* at once, and its state roots are all alike */
