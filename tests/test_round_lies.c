@@ -198,6 +198,33 @@ static void the_minority_stops(void **state)
     }
 }
 
+/* Views and lapses that no run reaches are nobody's; who never was a member has no roster to contradict this one. */
+static void absurd_numbers_are_not_taken(void **state)
+{
+    (void)state;
+    struct solo s[2];
+    pair_start(s, two);
+    const uint64_t view = s[0].r->view;
+    struct neb_frame lies[] = {
+        {.type = NEB_FRAME_REPORT, .view = UINT64_MAX},
+        {.type = NEB_FRAME_PING, .view = UINT64_MAX - 62},
+        {.type = NEB_FRAME_ELECT, .number = UINT64_MAX - 62},
+        {.type = NEB_FRAME_REPORT, .lapses = {[0] = UINT32_MAX, [1] = UINT32_MAX}},
+        {.type = NEB_FRAME_HELLO, .phase = 2, .number = UINT32_MAX, .nonce = 1},
+        {.type = NEB_FRAME_GOODBYE, .from = 5, .roster_id = 1},
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        if (!lies[i].from) lies[i].from = 1;
+        solo_frame(&s[0], lies[i]);
+        pair_run(s, 500);
+        assert_true(s[0].r->view == view && s[0].r->state == NEB_ROUND_LEAD && !s[0].r->conflict);
+        assert_true(s[0].r->lapse[0] < 9 && s[0].r->lapse[1] < 9);
+    }
+    neb__follow(s[0].r, 0);
+    assert_true(s[0].r->view == view);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +233,7 @@ int main(void)
         cmocka_unit_test(another_history_stops_the_site),
         cmocka_unit_test(a_wrong_root_stops_nobody_else),
         cmocka_unit_test(the_minority_stops),
+        cmocka_unit_test(absurd_numbers_are_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,9 @@ enum {
     ORDERS = 8 /* waiting at the leader */
 };
 
+#define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above the own one is nobody's */
+#define NEB_LAPSE_MAX 0xffffu             /* 16 bits of a parcel's number */
+
 struct entry {
     uint8_t *bytes;
     size_t length;
@@ -107,6 +110,7 @@ struct neb_round {
     struct entry *log;
     uint64_t head, log_cap, commit;
     struct neb_members roster; /* in effect: of the last committed change */
+    uint64_t ever;             /* sites that were members at some time */
     uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
     uint64_t tokens;           /* committed: each counts once, whatever the number of fragments */
     uint64_t token_cells;      /* the same, times the cells that have learned of them */

@@ -124,6 +124,7 @@ static bool comes_next(struct neb_round *r, const struct neb_record *rec)
 {
     const struct neb_members now = r->roster;
     if (r->commit && rec->view < r->log[r->commit - 1].record->view) return false;
+    if (rec->view > r->view + NEB_VIEW_LEAP) return false;
     if (rec->epoch < now.epoch) r->roster = roster_by_log(r);
     bool ok = follows(r, rec, true);
     r->roster = now;
@@ -155,6 +156,7 @@ void neb__commit_to(struct neb_round *r, uint64_t index)
     while (r->commit < index && r->commit < r->head) {
         const struct neb_record *rec = r->log[r->commit++].record;
         if (rec->type == NEB_RECORD_ROUND) commit_round(r, rec);
+        if (is_change(rec)) r->ever |= rec->roster.members;
         if (is_change(rec) && rec->roster.epoch >= r->roster.epoch) {
             r->roster = rec->roster;
             r->forced = false;

@@ -122,6 +122,7 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     }
     neb__commit_to(r, o->index < r->head ? o->index : r->head); /* its author had seen it committed */
     r->roster = o->roster;
+    r->ever |= o->roster.members;
     r->forced = true;
     r->force = *o;
     r->conflict = false;

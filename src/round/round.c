@@ -144,6 +144,7 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     neb__round_defaults(&r->cfg);
     r->self = c->self;
     r->roster = c->roster;
+    r->ever = c->roster.members;
     r->leader = r->sync_from = NEB_NO_SITE;
     r->next_k = 1;
     r->budget = r->budget_now = 1000;
@@ -191,14 +192,30 @@ static void goodbye(struct neb_round *r, unsigned from)
     neb__campaign(r);
 }
 
+/* Numbers that no run reaches. Taken at face value, one of them would use up the views, or the lapses, for everybody. */
+static bool absurd(const struct neb_round *r, const struct neb_frame *f)
+{
+    const uint64_t top = r->view + NEB_VIEW_LEAP;
+    bool view = f->type == NEB_FRAME_ASK || f->type == NEB_FRAME_ASK_OK || f->type == NEB_FRAME_ELECT ||
+                f->type == NEB_FRAME_VOTE;
+    bool lapse = f->type == NEB_FRAME_HELLO || f->type == NEB_FRAME_HELLO_OK;
+    if (f->view > top || f->normal > top || (view && f->number > top)) return true;
+    if (f->lapse > NEB_LAPSE_MAX || (lapse && f->number > NEB_LAPSE_MAX)) return true;
+    for (int i = 0; i < NEB_SITES_MAX; i++)
+        if (f->lapses[i] > NEB_LAPSE_MAX) return true;
+    return false;
+}
+
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
 {
     struct neb_frame f;
     if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, r->certs, &f) != NEB_OK ||
-        f.from != from)
+        f.from != from || absurd(r, &f))
         return;
     bool member = r->roster.members & neb__bit(from);
-    if (f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__conflict(r);
+    /* A contradicting roster may be one without this site, or this site's one without the sender; not a stranger's. */
+    bool known = r->ever & neb__bit(from);
+    if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__conflict(r);
     if (f.type == NEB_FRAME_FORCE) {
         neb__order_force(r, &f.order, from);
         return;

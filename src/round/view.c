@@ -64,7 +64,7 @@ void neb__follow(struct neb_round *r, uint64_t view)
 {
     if (r->state == NEB_ROUND_HALTED) return;
     r->state = NEB_ROUND_FOLLOW;
-    r->view = view;
+    if (view > r->view) r->view = view;
     r->leader = NEB_NO_SITE;
     r->leader_has_all = false;
     r->ask_phase = 0;
@@ -146,6 +146,11 @@ static void greet_enough(struct neb_round *r)
 {
     if (r->greet_phase == 1) {
         r->greet_lapse = (r->greet_known > r->lapse[r->self] ? r->greet_known : r->lapse[r->self]) + 1;
+        if (r->greet_lapse > NEB_LAPSE_MAX) {
+            neb__halt(r, "this site has started 65,535 times, and the numbers of its parcels are used "
+                         "up: let it leave the run and join it as a new site");
+            return;
+        }
         if (r->greet_end < r->now + r->cfg.greet_ms) r->greet_end = r->now + r->cfg.greet_ms;
         greet_phase(r, 2); /* whoever can have a new lapse need not trust its disk */
         return;
