@@ -37,7 +37,8 @@ struct cell {
     int fetch_tries;
     int64_t fetch_at;     /* when to ask again */
     uint64_t asked;       /* peers that may be sending it */
-    int64_t asked_at;     /* … since when */
+    int64_t asked_at;     /* … since when, the first of them */
+    int64_t last_at;      /* when fetch_from was asked */
     int64_t replay_until; /* fetching did not help: payloads are tried instead */
     uint16_t fetch_from;
     struct neb_boot_parcel open; /* own parcel; k 0: none */
@@ -71,7 +72,8 @@ struct peer {
     uint64_t acked; /* index it holds durably in the present view */
     uint32_t ack_lapse;
     uint64_t view_seen, head_seen; /* the most it ever promised, as far as remembered */
-    uint64_t life;                 /* the incarnation that greeted last */
+    uint32_t lapse_seen;           /* … under this number */
+    uint64_t life, greeted;        /* the highest incarnation that greeted; the last one */
     bool spoke;                    /* … and has taken part since */
     uint32_t epoch_seen;
     bool contributes, clean, gone, rootless, in_view; /* in_view: acked is of the present view */

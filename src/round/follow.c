@@ -157,6 +157,7 @@ static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES
         bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
         if (busy && !NEB_MUTANT(ask_cells_again)) continue;
         if (!cell->asked) cell->asked_at = r->now;
+        cell->last_at = r->now;
         cell->fetch_from = (uint16_t)s;
         cell->asked |= neb__bit(s);
         cell->cell_index = 0;
@@ -260,7 +261,8 @@ void neb__cell_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->cell >= r->cfg.cells) return;
     struct cell *cell = &r->cell[ev->cell];
-    int64_t took = cell->asked ? r->now - cell->asked_at : 0;
+    bool answer = ev->site == cell->fetch_from && (cell->asked & neb__bit(ev->site));
+    int64_t took = answer ? r->now - cell->last_at : 0;
     r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
     if (ev->site < NEB_SITES_MAX) cell->asked &= ~neb__bit(ev->site);
     if (!cell->fetching) return;
