@@ -257,6 +257,64 @@ static void a_lost_disk_is_not_a_first_start(void **state)
     }
 }
 
+/* The lives of a lost disk count from one again. Once its site speaks under a new lapse, the old ones are no reason to doubt it. */
+static void lives_of_a_lost_disk_count_anew(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t life;
+        uint32_t lapse;
+        bool forgot;
+    } starts[] = {{1, 1, false}, {2, 2, false}, {1, 3, true}, {2, 4, false}, {2, 4, true}};
+    struct solo s;
+    solo_start(&s);
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        struct neb_frame hello = {.type = NEB_FRAME_HELLO,
+                                  .from = 1,
+                                  .phase = 1,
+                                  .nonce = i + 1,
+                                  .start = starts[i].life,
+                                  .head = 9};
+        solo_frame(&s, hello);
+        if (s.r->peer[1].forgot != starts[i].forgot) fail_msg("start %zu is judged wrongly", i);
+        solo_frame(&s, (struct neb_frame){.type = NEB_FRAME_REPORT,
+                                          .from = 1,
+                                          .lapse = starts[i].lapse,
+                                          .flags = NEB_FLAG_NORMAL,
+                                          .normal = s.r->view});
+    }
+    solo_stop(&s);
+}
+
+/* Records that come during the greeting do not make an empty disk look like one that was never lost. */
+static void an_empty_disk_stays_empty_while_it_greets(void **state)
+{
+    (void)state;
+    struct solo s, leader;
+    solo_start(&leader);
+    struct neb_order o =
+        solo_order(&leader, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, NEB_BY_OPERATOR);
+    solo_give(&leader, &o);
+    uint8_t blob[NEB_RECORD_MAX];
+    const struct entry *e = &leader.r->log[0];
+    neb__put32(blob, (uint32_t)e->length);
+    memcpy(blob + 4, e->bytes, e->length);
+    solo_create(&s, 1, (struct neb_members){1, 3, 3, 3, 0});
+    solo_run(&s, 500);
+    solo_frame(&s, (struct neb_frame){.type = NEB_FRAME_LOG,
+                                      .commit = 1,
+                                      .number = 1,
+                                      .records = 1,
+                                      .blob = blob,
+                                      .blob_length = 4 + e->length});
+    solo_run(&s, 500);
+    assert_true(s.r->state == NEB_ROUND_BOOT && s.r->commit == 1);
+    assert_true(s.r->durable.incarnation == 1 && !s.r->disk_head && !s.r->durable.view);
+    solo_stop(&s);
+    solo_stop(&leader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +326,8 @@ int main(void)
         cmocka_unit_test(force_and_adopt_name_a_history),
         cmocka_unit_test(roots_are_trusted_by_signatures),
         cmocka_unit_test(a_lost_disk_is_not_a_first_start),
+        cmocka_unit_test(lives_of_a_lost_disk_count_anew),
+        cmocka_unit_test(an_empty_disk_stays_empty_while_it_greets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,12 +206,20 @@ neb_status neb__round_first_mark(struct neb_buf *out)
     return mark_encode(&p, out);
 }
 
+/* An empty disk stays one until the greeting is over: with records that somebody sent meanwhile on it, a lost one would look
+ * like one that was never lost. */
+static bool stays_empty(const struct neb_round *r)
+{
+    return r->empty && r->state == NEB_ROUND_BOOT;
+}
+
 static void promise_now(const struct neb_round *r, struct promise *p)
 {
-    p->view = r->view;
-    p->normal = r->normal;
-    p->head = r->head;
-    p->commit = r->commit;
+    bool none = stays_empty(r);
+    p->view = none ? 0 : r->view;
+    p->normal = none ? 0 : r->normal;
+    p->head = none ? 0 : r->head;
+    p->commit = none ? 0 : r->commit;
     p->incarnation = r->incarnation;
     memcpy(p->lapse, r->lapse, sizeof p->lapse);
 }
@@ -219,9 +227,10 @@ static void promise_now(const struct neb_round *r, struct promise *p)
 static bool differs(const struct neb_round *r)
 {
     const struct promise *d = &r->durable;
+    if (d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse)) return true;
+    if (stays_empty(r)) return false;
     return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch ||
-           d->view != r->view || d->normal != r->normal || d->incarnation != r->incarnation ||
-           memcmp(d->lapse, r->lapse, sizeof d->lapse);
+           d->view != r->view || d->normal != r->normal;
 }
 
 void neb__log_write(struct neb_round *r)
@@ -230,14 +239,14 @@ void neb__log_write(struct neb_round *r)
     if (r->state == NEB_ROUND_BOOT && (r->damaged || r->forgot)) return;
     if (r->write_busy || r->state == NEB_ROUND_HALTED || r->now < r->write_retry || !differs(r)) return;
     promise_now(r, &r->writing);
-    r->writing_epoch = r->roster.epoch;
+    r->writing_epoch = stays_empty(r) ? r->durable_epoch : r->roster.epoch;
     struct neb_buf b;
     neb__buf_init(&b, NEB_MARK_MAX);
     struct neb_action *a = neb__act(r, NEB_ACT_WRITE);
     if (mark_encode(&r->writing, &b) != NEB_OK) r->failed = NEB_ERR_NOMEM;
     a->id = ++r->write_id;
     a->index = r->disk_head + 1;
-    a->count = r->head - r->disk_head;
+    a->count = stays_empty(r) ? 0 : r->head - r->disk_head;
     a->bytes = b.data;
     a->length = b.len;
     r->write_busy = true;

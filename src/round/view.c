@@ -137,7 +137,7 @@ static bool greeted_enough(const struct neb_round *r)
 {
     const struct neb_record *last = r->head > r->commit ? r->log[r->head - 1].record : NULL;
     if (!neb__members_remembers(&r->roster, r->self, r->greeted)) return false;
-    return !last || last->type != NEB_RECORD_ROSTER ||
+    return !last || last->type != NEB_RECORD_ROSTER || last->roster.epoch <= r->roster.epoch ||
            neb__members_remembers(&last->roster, r->self, r->greeted);
 }
 
@@ -196,8 +196,8 @@ static bool lost(const struct neb_round *r, const struct neb_frame *f)
 {
     const struct neb_members *first = &r->cfg.roster;
     bool given = f->number && !r->lapse[r->self];
-    bool voted = r->empty && f->normal && !neb__members_has_quorum(first, first->voters & ~neb__bit(r->self));
-    return f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
+    bool voted = f->normal && !neb__members_has_quorum(first, first->voters & ~neb__bit(r->self));
+    return r->empty && f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
 }
 
 static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame *f)
@@ -444,6 +444,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *
 static bool went_back(struct peer *p, const struct neb_frame *f)
 {
     bool again = f->start < p->life || (f->start == p->life && p->spoke);
+    p->greeted = f->start;
     if (f->start > p->life) p->life = f->start, p->spoke = false;
     return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
 }
@@ -456,6 +457,11 @@ static void remember(struct peer *p, const struct neb_frame *f)
     uint64_t view = vote ? f->number : f->view;
     if (!vote && !ack && f->type != NEB_FRAME_PING) return;
     p->spoke = true;
+    if (f->lapse > p->lapse_seen) { /* begun anew, perhaps with an empty disk, whose lives count from one */
+        p->lapse_seen = f->lapse;
+        p->view_seen = p->head_seen = 0;
+        if (p->greeted < p->life) p->life = p->greeted;
+    }
     if (view > p->view_seen) p->view_seen = view, p->head_seen = 0;
     if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
 }

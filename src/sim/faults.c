@@ -37,9 +37,9 @@ enum fault {
 void neb__faults_plan(struct world *w)
 {
     w->delay_ms = 2 + (int)draw(w, 60);
-    w->bytes_per_ms = 20 + (int)draw(w, 3000);
+    w->bytes_per_ms = 20 + (int)draw(w, 1200);
     w->loss_permille = draw(w, 3) ? 0 : (int)draw(w, 80);
-    w->cell_ms = draw(w, 2) ? 0 : (int)draw(w, 3000);
+    w->cell_ms = draw(w, 2) ? 0 : (int)draw(w, 1200);
     w->fault_end = w->opt.happy ? 1000 : 8000 + (int64_t)draw(w, 14000);
     w->end = w->fault_end + 25000;
     w->quiet = w->opt.happy;
@@ -118,10 +118,14 @@ static void damage(struct world *w, struct node *n)
  * disks must do: they may crash, too. */
 static void wipe(struct world *w, struct node *n)
 {
-    bool forcing = w->disaster && (!w->forced || w->roster.epoch < w->force.epoch);
-    if (w->hurt || forcing || !others_vote(w, n)) return;
+    /* Of an order that was forced the others may know only in memory; then it would have to be given again. */
+    if (w->hurt || w->disaster || !others_vote(w, n)) return;
     for (int i = 0; i < w->rosters; i++)
         if (w->known[i].heavy == n->id) return; /* a survivor: what it committed alone nobody else has */
+    for (int i = 0; i < w->orders; i++) {
+        const struct neb_order *o = &w->issued[i].order;
+        if (o->op == NEB_OP_SURVIVOR && o->site == n->id) return; /* … or it may be one by now */
+    }
     neb__node_crash(w, n);
     w->out->damaged++;
     TRACE(w, "site %d's folder is lost", n->id);
