@@ -184,7 +184,7 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
     a.normal = mine.normal;
     a.head = mine.head;
     a.hash = *neb__log_hash(r, mine.head);
-    a.number = r->lapse[from];
+    a.number = r->durable.lapse[from]; /* what is not on the disk is forgotten with it */
     neb__lapses_tell(r, &a);
     p->hello_nonce = 0;
     neb__send(r, from, &a);
