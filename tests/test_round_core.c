@@ -287,6 +287,47 @@ static void lives_of_a_lost_disk_count_anew(void **state)
     solo_stop(&s);
 }
 
+/* The lapse of site 1 that the last answer to a greeting in `s->letters` tells; UINT64_MAX: none does. */
+static uint64_t lapse_told(const struct solo *s)
+{
+    static struct neb_frame_item items[NEB_FRAME_LIST];
+    static struct neb_frame_cert certs[NEB_FRAME_CERTS];
+    uint64_t told = UINT64_MAX;
+    for (size_t at = 0, n; at < s->letters.len; at += 4 + n) {
+        struct neb_frame f;
+        n = neb__get32(s->letters.data + at);
+        assert_ok(neb__frame_decode(s->letters.data + at + 4, n, items, certs, &f));
+        if (f.type == NEB_FRAME_HELLO_OK) told = f.number;
+    }
+    return told;
+}
+
+/* A number that a full disk could not take is forgotten with a crash: told before, it could be given twice. */
+static void a_lapse_is_told_once_it_is_on_the_disk(void **state)
+{
+    (void)state;
+    struct solo s;
+    solo_start(&s);
+    s.other = &s; /* keeps what it sends */
+    solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
+    struct neb_frame hello = {
+        .type = NEB_FRAME_HELLO, .from = 1, .phase = 2, .number = 4, .nonce = 1, .start = 1};
+    s.full = true;
+    solo_frame(&s, hello);
+    solo_run(&s, 500);
+    assert_true(lapse_told(&s) == UINT64_MAX);
+    hello.phase = 1, hello.number = 0, hello.nonce = 2;
+    solo_frame(&s, hello);
+    solo_run(&s, 500);
+    assert_true(lapse_told(&s) == 0);
+    s.full = false;
+    solo_run(&s, 5000);
+    hello.nonce = 3;
+    solo_frame(&s, hello);
+    assert_true(lapse_told(&s) == 4);
+    solo_stop(&s);
+}
+
 /* Records that come during the greeting do not make an empty disk look like one that was never lost. */
 static void an_empty_disk_stays_empty_while_it_greets(void **state)
 {
@@ -327,6 +368,7 @@ int main(void)
         cmocka_unit_test(roots_are_trusted_by_signatures),
         cmocka_unit_test(a_lost_disk_is_not_a_first_start),
         cmocka_unit_test(lives_of_a_lost_disk_count_anew),
+        cmocka_unit_test(a_lapse_is_told_once_it_is_on_the_disk),
         cmocka_unit_test(an_empty_disk_stays_empty_while_it_greets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,8 +38,11 @@ void solo_event(struct solo *s, struct neb_event ev)
         s->halts += a.type == NEB_ACT_HALT;
         s->cells_asked += a.type == NEB_ACT_FETCH_CELL;
         if (a.type == NEB_ACT_WRITE)
-            assert_ok(neb__round_event(
-                s->r, &(struct neb_event){.type = NEB_EV_WRITTEN, .now = s->now, .id = a.id}));
+            assert_ok(
+                neb__round_event(s->r, &(struct neb_event){.type = NEB_EV_WRITTEN,
+                                                           .now = s->now,
+                                                           .id = a.id,
+                                                           .status = s->full ? NEB_ERR_NOSPACE : NEB_OK}));
         if (s->other && a.type == NEB_ACT_ROOT)
             assert_ok(neb__round_event(
                 s->r, &(struct neb_event){.type = NEB_EV_ROOT, .now = s->now, .index = a.index}));

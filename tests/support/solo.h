@@ -13,6 +13,7 @@ struct solo {
     unsigned self;
     struct solo *other;     /* who gets what it sends; NULL: nobody */
     bool applies;           /* at once, and its state roots are all alike */
+    bool full;              /* its disk */
     struct neb_buf letters; /* for the other: u32 length and frame */
 };
 
