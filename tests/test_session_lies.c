@@ -158,6 +158,11 @@ static void late_updates_are_removed(void **state)
     neb__session_sweep(to);
     assert_false(neb__payload_exists(&to->payloads, &hash));
     assert_true(to->payloads.bytes + NEB_PARCEL_SIZE + b.len <= bytes);
+    for (uint64_t i = to->swept + 1; i <= 12; i++) { /* those that a record names are not among them */
+        const struct neb_record *rec = neb__round_record(to->core, i);
+        for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
+            assert_true(neb__payload_exists(&to->payloads, &rec->parcel[k].hash));
+    }
     pthread_mutex_unlock(&to->busy);
     walk(m, 2, 16);
     assert_true(status(&m[0]).applied >= 16 && !status(&m[0]).halted);
