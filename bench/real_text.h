@@ -3,7 +3,7 @@
 #define NEB_BENCH_REAL_TEXT_H
 
 #include "task/data.h"
-#include "task/job.h"
+#include "job/job.h"
 
 struct neb_real_text {
     const char *name, *data, *out, *device;

@@ -247,7 +247,7 @@ static void both_files_go_along(void **state)
 {
     (void)state;
     char dir[256], from[300], to[300], out[300], path[400];
-    struct neb_folder f;
+    struct neb_model_yaml f;
     struct neb_tok *tok;
     struct neb_buf text;
     check_make_dir(dir, sizeof dir);
@@ -260,12 +260,12 @@ static void both_files_go_along(void **state)
     copy_to(from, NEB_TEST_DATA "/bpe", "vocab.json");
     copy_to(from, NEB_TEST_DATA "/bpe", "merges.txt");
     assert_ok(neb__hf_import(from, to));
-    assert_ok(neb__folder_read(to, &f));
+    assert_ok(neb__model_yaml_read(to, &f));
     assert_string_equal(f.tokenizer, "vocab.json");
     assert_ok(neb__folder_tokenizer(&f, &tok));
     assert_int_equal(neb__tok_vocab(tok), 900);
     neb__tok_close(tok);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     assert_ok(neb__hf_export(to, out));
     assert_same_file(out, "vocab.json", BPE "vocab.json");
     assert_same_file(out, "merges.txt", BPE "merges.txt");

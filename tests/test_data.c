@@ -142,7 +142,7 @@ static void case_makes_other_tokens(void **state)
 /* A folder of an encoder whose tokenizer is numbered as XLM-R's. */
 static void save_folder(const char *name)
 {
-    struct neb_folder f;
+    struct neb_model_yaml f;
     struct neb_device_config one = {.threads = 1};
     struct neb_model *model;
     neb_device *device;
@@ -157,10 +157,10 @@ static void save_folder(const char *name)
     assert_ok(neb_params_create(&params));
     assert_ok(neb__model_create(&config, &peft, "", NULL, params, &model));
     assert_ok(neb_params_ready(params, device, 1));
-    assert_ok(neb__folder_init(&f));
+    assert_ok(neb__model_yaml_init(&f));
     assert_ok(neb__folder_describe(&f, "mlm", &config, &peft, &how));
     assert_ok(neb__folder_write(&f, in(name), model, in("tok.model")));
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     neb__model_destroy(model);
     neb_params_destroy(params);
     neb_device_close(device);

@@ -2,7 +2,7 @@
  * in steps of 5 ms, so the controller sees the delays that it causes; no clock takes part. */
 #include "check.h"
 #include "base/rng.h"
-#include "train/feed_rate.h"
+#include "split/stream_rate.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -196,7 +196,7 @@ static void numbering_is_the_tokenizers(void **state)
         {"xlmr", "spiece.model", "{}", "xlm-r"},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        struct neb_folder f;
+        struct neb_model_yaml f;
         char name[16];
         snprintf(name, sizeof name, "numbers%zu", i);
         copy_recorded(list[i].kind, "config.json", name);
@@ -204,10 +204,10 @@ static void numbering_is_the_tokenizers(void **state)
         put(name, list[i].file, "the bytes of a tokenizer");
         put(name, "tokenizer_config.json", list[i].config);
         assert_ok(neb__hf_import(in(name), in("numbered")));
-        assert_ok(neb__folder_read(in("numbered"), &f));
+        assert_ok(neb__model_yaml_read(in("numbered"), &f));
         if (strcmp(f.numbering, list[i].numbering)) fail_msg("%zu: %s", i, f.numbering);
         assert_int_equal(f.cased, strstr(list[i].config, "false") != NULL);
-        neb__folder_free(&f);
+        neb__model_yaml_free(&f);
     }
 }
 

@@ -1,7 +1,7 @@
 /* test_job.c: job files: what is read, and that everything wrong is answered with file, line and what to do. */
 #include "check.h"
 #include "base/mem.h"
-#include "task/job.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "store/cache.h"
-#include "train/lesson.h"
+#include "split/tutor_item.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tensor/device.h"
-#include "train/session.h"
+#include "run/session.h"
 
 #include <math.h>
 #include <nebula/nebula.h>

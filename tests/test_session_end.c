@@ -3,7 +3,7 @@
 #include "check.h"
 #include "sites.h"
 #include "base/mem.h"
-#include "train/session.h"
+#include "run/session.h"
 
 #include <nebula/nebula.h>
 #include <pthread.h>

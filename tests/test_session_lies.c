@@ -4,7 +4,7 @@
 #include "sites.h"
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "train/session.h"
+#include "run/session.h"
 
 #include <math.h>
 #include <nebula/nebula.h>

@@ -3,7 +3,7 @@
 #include "sites.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "train/session.h"
+#include "run/session.h"
 
 #include <math.h>
 #include <string.h>

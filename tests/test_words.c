@@ -1,7 +1,7 @@
 /* test_words.c: what sites must have in common, compared as text that a peer made: the first difference is named, and no
  * text makes the comparison read beyond its end or show control characters. */
 #include "check.h"
-#include "train/session_words.h"
+#include "run/job_facts.h"
 
 #include <stdlib.h>
 #include <string.h>

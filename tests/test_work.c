@@ -108,24 +108,24 @@ static void disentangled_embeddings_leave_the_generator_alone(void **state)
 
 static void load(struct neb_model *m, const char *name)
 {
-    struct neb_folder f;
+    struct neb_model_yaml f;
     char path[300];
     int n;
     world_path(name, path);
-    assert_ok(neb__folder_read(path, &f));
+    assert_ok(neb__model_yaml_read(path, &f));
     assert_ok(neb__folder_load(&f, m, NULL, true, &n));
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
 }
 
 static void save_generator(struct world *w, const char *name)
 {
-    struct neb_folder f;
+    struct neb_model_yaml f;
     char path[300];
     world_path(name, path);
-    assert_ok(neb__folder_init(&f));
+    assert_ok(neb__model_yaml_init(&f));
     assert_ok(neb__folder_describe(&f, "mlm", &w->job.generator, &w->job.peft, &w->data.tok_cfg));
     assert_ok(neb__folder_write(&f, path, neb__work_generator(w->work), w->data.tok_path));
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
 }
 
 /* Both models of the job from their folders find on held-out text what was found before they were written. And a

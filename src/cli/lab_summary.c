@@ -2,8 +2,8 @@
 #include "cli/lab_summary.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "cli/report.h"
-#include "train/lab_sites.h"
+#include "watch/report.h"
+#include "run/lab_sites.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef NEB_CLI_LAB_SUMMARY_H
 #define NEB_CLI_LAB_SUMMARY_H
 
-#include "task/job.h"
+#include "job/job.h"
 
 /* Prints throughput, bytes and where the time went, a line a site, and writes OUT/report.html. */
 neb_status neb__lab_summary(const struct neb_job *job);

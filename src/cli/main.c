@@ -1,7 +1,7 @@
 /* main.c: finds the verb and runs it. */
 #include "cli/verb.h"
 #include "base/opts.h"
-#include "task/job.h"
+#include "job/job.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -95,17 +95,17 @@ static neb_status read_text(const char *path, struct text *t)
 
 static neb_status load_trained(const char *path, struct neb_model *m)
 {
-    struct neb_folder f;
+    struct neb_model_yaml f;
     int n;
-    NEB_TRY(neb__folder_read(path, &f));
+    NEB_TRY(neb__model_yaml_read(path, &f));
     neb_status s = neb__folder_load(&f, m, NULL, true, &n);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     return s;
 }
 
 static neb_status measure(const struct neb_job *job, struct neb_work *w, const char *use)
 {
-    char path[NEB_FOLDER_PATH];
+    char path[NEB_MODEL_PATH];
     struct neb_work_eval e;
     snprintf(path, sizeof path, "%s/generator", job->out);
     if (neb__work_generator(w)) NEB_TRY(load_trained(path, neb__work_generator(w)));

@@ -11,8 +11,8 @@
 #include "cli/crew.h"
 #include "cli/lab_summary.h"
 #include "task/data.h"
-#include "train/lab_sites.h"
-#include "train/meter.h"
+#include "run/lab_sites.h"
+#include "watch/meter.h"
 #include "train/train.h"
 
 #include <jansson.h>
@@ -281,8 +281,7 @@ static int run_verb(const struct options *o, int n, char **words)
     int status = 1;
     neb_status s = neb__job_read(words[0], words + 1, n - 1, &job);
     if (s == NEB_OK) {
-        s = neb__train_check(&job);
-        if (s == NEB_OK) s = run_job(o, &job, n, words, &status);
+        s = run_job(o, &job, n, words, &status);
         neb__job_free(&job);
     }
     return s == NEB_OK ? status : s == NEB_ERR_CONFIG ? 2 : 1;

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/opts.h"
 #include "seal/site.h"
-#include "train/orders.h"
+#include "run/orders.h"
 
 #include <jansson.h>
 #include <limits.h>

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/opts.h"
-#include "cli/report.h"
+#include "watch/report.h"
 
 #include <dirent.h>
 #include <limits.h>

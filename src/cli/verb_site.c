@@ -2,7 +2,7 @@
 #include "cli/verb.h"
 #include "base/opts.h"
 #include "seal/site.h"
-#include "train/replay.h"
+#include "run/replay.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -32,8 +32,8 @@ static neb_status train(const struct options *o, char **argv, int n)
 {
     struct neb_job job;
     NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
-    neb_status s = neb__train_check(&job);
-    if (s == NEB_OK && o->site) s = neb__job_at(&job, o->site);
+    neb_status s = NEB_OK;
+    if (o->site) s = neb__job_at(&job, o->site);
     if (s == NEB_OK && o->alone) neb__job_alone(&job);
     if (s == NEB_OK) s = neb__train(&job);
     neb__job_free(&job);

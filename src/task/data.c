@@ -148,14 +148,14 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
 /* A model that is started from, or taught by, another speaks in its tokens. */
 static neb_status tokenizer_of(struct neb_data *d, const char *folder)
 {
-    struct neb_folder f;
-    NEB_TRY(neb__folder_read(folder, &f));
+    struct neb_model_yaml f;
+    NEB_TRY(neb__model_yaml_read(folder, &f));
     int n = snprintf(d->tok_path, sizeof d->tok_path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
     d->tok_cfg = neb__folder_tok_cfg(&f);
     neb_status s = NEB_OK;
     if (!f.tokenizer || n >= (int)sizeof d->tok_path)
         s = neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer; set tokenizer.file", folder);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     return s;
 }
 
@@ -175,16 +175,16 @@ static neb_status same_bytes(const char *a, const char *b, bool *same)
 /* A copy of the tokenizer of the folder that the job starts from or learns from; which may be on another site only. */
 static neb_status copy_of(const char *folder, const char *file, struct neb_tok_cfg *out)
 {
-    char path[NEB_FOLDER_PATH + 256];
-    struct neb_folder f;
+    char path[NEB_MODEL_PATH + 256];
+    struct neb_model_yaml f;
     bool same = false;
     snprintf(path, sizeof path, "%s/model.yaml", folder);
     if (access(path, F_OK)) return NEB_OK;
-    NEB_TRY(neb__folder_read(folder, &f));
+    NEB_TRY(neb__model_yaml_read(folder, &f));
     snprintf(path, sizeof path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
     neb_status s = f.tokenizer && !access(path, F_OK) ? same_bytes(path, file, &same) : NEB_OK;
     if (same) *out = neb__folder_tok_cfg(&f);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     return s;
 }
 
@@ -208,7 +208,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
     const char *folders = j->init.from         ? j->init.from
                           : j->distill.teacher ? j->distill.teacher
                                                : j->distill.encoder;
-    char folder[NEB_FOLDER_PATH + 1];
+    char folder[NEB_MODEL_PATH + 1];
     struct stat st;
     bool known = neb__list_part(folders, 0, folder, sizeof folder);
     if (t->file)

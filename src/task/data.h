@@ -6,7 +6,7 @@
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
 
-#include "task/job.h"
+#include "job/job.h"
 #include "text/shard.h"
 #include "text/batches.h"
 #include "text/tok.h"

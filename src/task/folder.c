@@ -1,4 +1,4 @@
-/* folder.c: model folders: model.yaml from the option tables, the parameters by name, the tokenizer's file.
+/* folder.c: model folders: the parameters by name, the tokenizer's file. model.yaml is read and written by job/model_yaml.c.
  *
  * Two models of one parameter set (generator and discriminator) are told apart by their prefix, which the file does not
  * show. A model whose token table is another's writes it as its own; a table kept as a difference to another's
@@ -13,92 +13,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FIELD(field, kind, fallback, help) NEB_OPT(struct neb_folder, field, kind, fallback, NULL, help)
-
-static const struct neb_opt table[] = {
-    FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: mlm, causal, rtd, translate, class"),
-    FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
-    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model: plain, or xlm-r"),
-    FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
-    FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),
-    NEB_OPT_END,
-};
-static const char *const sections[] = {"model", "peft", NULL};
-
 static const char token_name[] = "embed.token.weight";
 
-/* ---- model.yaml ------------------------------------------------------------------------------------------------ */
+/* ---- what the folder says of itself --------------------------------------------------------------------------- */
 
-neb_status neb__folder_init(struct neb_folder *out)
+neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
+                                const struct neb_model_config *model, const struct neb_peft_config *peft,
+                                const struct neb_tok_cfg *tok)
 {
-    memset(out, 0, sizeof *out);
-    neb_status s = neb__opts_init(table, out);
-    if (s == NEB_OK) s = neb__model_config_init(NULL, &out->model);
-    if (s == NEB_OK) s = neb__peft_config_init(&out->peft);
-    if (s != NEB_OK) neb__folder_free(out);
-    return s;
-}
-
-void neb__folder_free(struct neb_folder *f)
-{
-    neb__opts_free(table, f);
-    neb__model_config_free(&f->model);
-    neb__peft_config_free(&f->peft);
-}
-
-neb_status neb__folder_describe(struct neb_folder *f, const char *task, const struct neb_model_config *model,
-                                const struct neb_peft_config *peft, const struct neb_tok_cfg *tok)
-{
-    NEB_TRY(neb__opts_set(table, f, "task", task));
-    NEB_TRY(neb__opts_set(table, f, "numbering", tok->layout == NEB_TOK_XLMR ? "xlm-r" : "plain"));
+    NEB_TRY(neb__model_yaml_set_task(f, task));
+    NEB_TRY(neb__model_yaml_set_numbering(f, tok->layout == NEB_TOK_XLMR ? "xlm-r" : "plain"));
     f->cased = tok->cased != 0;
     NEB_TRY(neb__doc_copy(neb__model_options, model, &f->model));
     return neb__doc_copy(neb__peft_options, peft, &f->peft);
 }
 
-neb_status neb__folder_set_task(struct neb_folder *f, const char *task)
-{
-    return neb__opts_set(table, f, "task", task);
-}
-
-neb_status neb__folder_set_numbering(struct neb_folder *f, const char *numbering)
-{
-    return neb__opts_set(table, f, "numbering", numbering);
-}
-
-static neb_status bind(struct neb_doc *doc, struct neb_folder *f)
-{
-    NEB_TRY(neb__doc_bind(doc, "", table, f, sections));
-    NEB_TRY(neb__doc_bind(doc, "model", neb__model_options, &f->model, NULL));
-    NEB_TRY(neb__doc_bind(doc, "peft", neb__peft_options, &f->peft, NULL));
-    NEB_TRY(neb__doc_all_used(doc));
-    if (f->tokenizer && (strchr(f->tokenizer, '/') || *f->tokenizer == '.'))
-        return neb__doc_fail(doc, "tokenizer", "tokenizer: '%s' must be a file in the folder", f->tokenizer);
-    if (!f->numbering || (strcmp(f->numbering, "plain") && strcmp(f->numbering, "xlm-r")))
-        return neb__doc_fail(doc, "numbering", "numbering: plain or xlm-r");
-    return NEB_OK;
-}
-
-neb_status neb__folder_read(const char *path, struct neb_folder *out)
-{
-    char file[NEB_FOLDER_PATH + 32];
-    struct neb_doc doc;
-    if (strlen(path) >= sizeof out->path)
-        return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %zu bytes",
-                         sizeof out->path - 1);
-    snprintf(file, sizeof file, "%s/model.yaml", path);
-    NEB_TRY(neb__doc_read(file, &doc));
-    neb_status s = neb__folder_init(out);
-    if (s == NEB_OK) {
-        snprintf(out->path, sizeof out->path, "%s", path);
-        s = bind(&doc, out);
-        if (s != NEB_OK) neb__folder_free(out);
-    }
-    neb__doc_free(&doc);
-    return s;
-}
-
-struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_folder *f)
+struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f)
 {
     return (struct neb_tok_cfg){.layout = strcmp(f->numbering, "xlm-r") ? NEB_TOK_PLAIN : NEB_TOK_XLMR,
                                 .cased = f->cased};
@@ -107,26 +37,26 @@ struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_folder *f)
 neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found)
 {
     static const char *const parts[] = {"model.yaml", "model.safetensors"};
-    char path[NEB_FOLDER_PATH + 32], folder[NEB_FOLDER_PATH] = ".";
+    char path[NEB_MODEL_PATH + 32], folder[NEB_MODEL_PATH] = ".";
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
-    struct neb_folder f;
+    struct neb_model_yaml f;
     *found = false;
-    if (slash && slash - file >= NEB_FOLDER_PATH) return NEB_OK;
+    if (slash && slash - file >= NEB_MODEL_PATH) return NEB_OK;
     if (slash) snprintf(folder, sizeof folder, "%.*s", slash == file ? 1 : (int)(slash - file), file);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, parts[i]);
         if (access(path, F_OK)) return NEB_OK;
     }
-    NEB_TRY(neb__folder_read(folder, &f));
+    NEB_TRY(neb__model_yaml_read(folder, &f));
     *found = f.tokenizer && !strcmp(f.tokenizer, name);
     if (*found) *out = neb__folder_tok_cfg(&f);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     return NEB_OK;
 }
 
-neb_status neb__folder_tokenizer(const struct neb_folder *f, struct neb_tok **out)
+neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok **out)
 {
-    char file[NEB_FOLDER_PATH + 256];
+    char file[NEB_MODEL_PATH + 256];
     struct neb_tok_cfg cfg = neb__folder_tok_cfg(f);
     if (!f->tokenizer) return neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer", f->path);
     snprintf(file, sizeof file, "%s/%s", f->path, f->tokenizer);
@@ -174,7 +104,7 @@ static neb_status collect(const struct neb_model *m, float *values, struct neb_s
 
 static neb_status write_params(const char *path, const struct neb_model *m)
 {
-    char file[NEB_FOLDER_PATH + 32];
+    char file[NEB_MODEL_PATH + 32];
     int n = neb_params_count(m->params);
     /* the table of a difference is added behind the sum: never more than all values of the set */
     size_t room = (size_t)neb_params_values(m->params, false) + (size_t)neb_param_values(m->token);
@@ -189,26 +119,9 @@ static neb_status write_params(const char *path, const struct neb_model *m)
     return s;
 }
 
-static neb_status write_yaml(const struct neb_folder *f, const char *path)
-{
-    char file[NEB_FOLDER_PATH + 32];
-    struct neb_buf text;
-    neb__buf_init(&text, 1 << 20);
-    neb_status s = neb__opts_write(table, f, "", &text);
-    if (s == NEB_OK) s = neb__buf_printf(&text, "model:\n");
-    if (s == NEB_OK) s = neb__opts_write(neb__model_options, &f->model, "  ", &text);
-    if (s == NEB_OK) s = neb__buf_printf(&text, "peft:\n  method: \"%s\"\n", f->peft.method);
-    if (s == NEB_OK && strcmp(f->peft.method, "full"))
-        s = neb__opts_write(neb__peft_options + 1, &f->peft, "  ", &text);
-    snprintf(file, sizeof file, "%s/model.yaml", path);
-    if (s == NEB_OK) s = neb__file_replace(file, text.data, text.len, 0644);
-    neb__buf_free(&text);
-    return s;
-}
-
 static neb_status copy_file(const char *from, const char *path, const char *name)
 {
-    char file[NEB_FOLDER_PATH + 32];
+    char file[NEB_MODEL_PATH + 32];
     struct neb_buf bytes;
     neb__buf_init(&bytes, 256u << 20);
     neb_status s = neb__file_read(from, &bytes);
@@ -218,9 +131,9 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     return s;
 }
 
-static neb_status copy_tokenizer(struct neb_folder *f, const char *path, const char *from)
+static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, const char *from)
 {
-    char second[NEB_FOLDER_PATH + 300];
+    char second[NEB_MODEL_PATH + 300];
     size_t n = strlen(from);
     NEB_TRY(neb__tok_second_file(from, second, sizeof second));
     const char *name = *second                                  ? "vocab.json"
@@ -228,19 +141,19 @@ static neb_status copy_tokenizer(struct neb_folder *f, const char *path, const c
                                                                 : "tokenizer.model";
     if (*second) NEB_TRY(copy_file(second, path, "merges.txt"));
     NEB_TRY(copy_file(from, path, name));
-    return neb__opts_set(table, f, "tokenizer", name);
+    return neb__model_yaml_set_tokenizer(f, name);
 }
 
-neb_status neb__folder_write(struct neb_folder *f, const char *path, const struct neb_model *m,
+neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
                              const char *tokenizer_file)
 {
-    if (strlen(path) >= NEB_FOLDER_PATH)
+    if (strlen(path) >= NEB_MODEL_PATH)
         return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %d bytes",
-                         NEB_FOLDER_PATH - 1);
+                         NEB_MODEL_PATH - 1);
     NEB_TRY(neb__file_make_dir(path, 0755));
     if (tokenizer_file) NEB_TRY(copy_tokenizer(f, path, tokenizer_file));
     NEB_TRY(write_params(path, m));
-    return write_yaml(f, path);
+    return neb__model_yaml_write(f, path);
 }
 
 /* ---- ready for use --------------------------------------------------------------------------------------------- */
@@ -266,7 +179,7 @@ neb_status neb__ready_open_layers(const char *path, const char *head, int64_t la
                                   struct neb_ready *out)
 {
     memset(out, 0, sizeof *out);
-    NEB_TRY(neb__folder_read(path, &out->folder));
+    NEB_TRY(neb__model_yaml_read(path, &out->folder));
     out->device = device;
     neb_status s = NEB_OK;
     if (layers < 0 || layers > out->folder.model.layers)
@@ -288,6 +201,6 @@ void neb__ready_close(struct neb_ready *r)
     neb__model_destroy(r->model);
     neb_params_destroy(r->params);
     neb__tok_close(r->tok);
-    neb__folder_free(&r->folder);
+    neb__model_yaml_free(&r->folder);
     memset(r, 0, sizeof *r);
 }

@@ -8,42 +8,27 @@
 #ifndef NEB_TASK_FOLDER_H
 #define NEB_TASK_FOLDER_H
 
+#include "job/model_yaml.h"
 #include "nn/model.h"
 #include "text/tok.h"
 
-enum { NEB_FOLDER_PATH = 512 };
-
-/* What model.yaml says. A successful read or init owes a free. */
-struct neb_folder {
-    char path[NEB_FOLDER_PATH];
-    char *task, *tokenizer, *numbering;
-    bool tagged, cased;
-    struct neb_model_config model;
-    struct neb_peft_config peft;
-};
-
-neb_status neb__folder_init(struct neb_folder *out);
 /* Copies what a trained model is into `f`. */
-neb_status neb__folder_describe(struct neb_folder *f, const char *task, const struct neb_model_config *model,
-                                const struct neb_peft_config *peft, const struct neb_tok_cfg *tok);
-neb_status neb__folder_set_task(struct neb_folder *f, const char *task);
-neb_status neb__folder_set_numbering(struct neb_folder *f, const char *numbering);
-neb_status neb__folder_read(const char *path,
-                            struct neb_folder *out); /* NEB_ERR_NOTFOUND, NEB_ERR_CONFIG … */
-void neb__folder_free(struct neb_folder *f);
+neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
+                                const struct neb_model_config *model, const struct neb_peft_config *peft,
+                                const struct neb_tok_cfg *tok);
 
 /* How the folder's tokenizer numbers and cuts. */
-struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_folder *f);
+struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f);
 
 /* The same for a tokenizer's file, where it is a model folder's; *out is untouched where it is not. NEB_ERR_CONFIG … */
 neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found);
 
 /* NEB_ERR_CONFIG: it has none. */
-neb_status neb__folder_tokenizer(const struct neb_folder *f, struct neb_tok **out);
+neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok **out);
 
 /* Writes the folder: the parameters of `m` (of several models in one set: its own), and a copy of the tokenizer's file
  * (NULL: none). f->tokenizer is set to the copy's name. */
-neb_status neb__folder_write(struct neb_folder *f, const char *path, const struct neb_model *m,
+neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
                              const char *tokenizer_file);
 
 /* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of these
@@ -51,7 +36,7 @@ neb_status neb__folder_write(struct neb_folder *f, const char *path, const struc
  *   NEB_ERR_SHAPE names the parameter and both shapes
  *   NEB_ERR_CONFIG the folder has adapters or prefixes (that match), `m` has none
  *   NEB_ERR_NOTFOUND, when `all`: a parameter of the model (that matches) is not in the folder */
-neb_status neb__folder_load(const struct neb_folder *f, struct neb_model *m, const char *match, bool all,
+neb_status neb__folder_load(const struct neb_model_yaml *f, struct neb_model *m, const char *match, bool all,
                             int *loaded);
 
 /* The name that a folder gives a parameter of the set that `m` is in; NULL: it is not of this model. */
@@ -60,7 +45,7 @@ const char *neb__folder_name(const struct neb_model *m, const neb_param *p);
 /* ---- a model ready for use, nothing of it trained ------------------------------------------------------------- */
 
 struct neb_ready {
-    struct neb_folder folder;
+    struct neb_model_yaml folder;
     neb_device *device; /* not owned */
     neb_params *params;
     struct neb_model *model;

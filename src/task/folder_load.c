@@ -119,7 +119,7 @@ static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
 }
 
 /* What the folder's model does with adapters or prefixes, a model without them does not. */
-static neb_status keeps_additions(const struct neb_st *st, const struct neb_folder *f,
+static neb_status keeps_additions(const struct neb_st *st, const struct neb_model_yaml *f,
                                   const struct neb_peft *peft, const struct neb_model *m, const char *match)
 {
     const bool adapters = peft->adapter && !m->peft.adapter, prefixes = peft->prefix && !m->peft.prefix;
@@ -136,7 +136,7 @@ static neb_status keeps_additions(const struct neb_st *st, const struct neb_fold
     return NEB_OK;
 }
 
-static neb_status load_all(struct neb_st *st, const struct neb_folder *f, struct neb_model *m,
+static neb_status load_all(struct neb_st *st, const struct neb_model_yaml *f, struct neb_model *m,
                            const char *match, bool all, int *loaded)
 {
     int n = 0;
@@ -157,10 +157,10 @@ static neb_status load_all(struct neb_st *st, const struct neb_folder *f, struct
     return n && matches(match, "encoder.embed.position.weight") ? fold_segment(st, m) : NEB_OK;
 }
 
-neb_status neb__folder_load(const struct neb_folder *f, struct neb_model *m, const char *match, bool all,
+neb_status neb__folder_load(const struct neb_model_yaml *f, struct neb_model *m, const char *match, bool all,
                             int *loaded)
 {
-    char file[NEB_FOLDER_PATH + 32];
+    char file[NEB_MODEL_PATH + 32];
     struct neb_st *st;
     snprintf(file, sizeof file, "%s/model.safetensors", f->path);
     NEB_TRY(neb__st_open(file, &st));

@@ -31,8 +31,8 @@ struct neb_hf_config {
 neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_config *model,
                                struct neb_hf_config *out);
 /* The JSON of a model, appended. */
-neb_status neb__hf_config_write(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_tok *tok,
-                                struct neb_buf *out);
+neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
+                                const struct neb_tok *tok, struct neb_buf *out);
 
 /* What a parameter of ours is made of there. */
 struct neb_hf_source {

@@ -149,7 +149,7 @@ neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_conf
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-static const char *class_of(const struct neb_folder *f, enum neb_hf_kind kind)
+static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kind)
 {
     static const char *const names[][4] = {
         [NEB_HF_BERT] = {"BertModel", "BertForMaskedLM", "", "BertForSequenceClassification"},
@@ -174,7 +174,7 @@ static int token(const struct neb_tok *tok, enum neb_special which, int fallback
     return id < 0 ? fallback : id;
 }
 
-static neb_status write_bert(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_arch *a,
+static neb_status write_bert(const struct neb_model_yaml *f, enum neb_hf_kind kind, const struct neb_arch *a,
                              json_t *j)
 {
     static const char *const types[] = {"bert", "xlm-roberta", "electra"};
@@ -205,7 +205,7 @@ static neb_status write_bert(const struct neb_folder *f, enum neb_hf_kind kind, 
     return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
 }
 
-static neb_status write_gpt2(const struct neb_folder *f, const struct neb_arch *a, json_t *j)
+static neb_status write_gpt2(const struct neb_model_yaml *f, const struct neb_arch *a, json_t *j)
 {
     const struct neb_model_config *m = &f->model;
     json_t *more = json_pack(
@@ -219,8 +219,8 @@ static neb_status write_gpt2(const struct neb_folder *f, const struct neb_arch *
     return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
 }
 
-static neb_status write_object(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_tok *tok,
-                               json_t *j, struct neb_buf *out)
+static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind kind,
+                               const struct neb_tok *tok, json_t *j, struct neb_buf *out)
 {
     struct neb_arch a;
     NEB_TRY(neb__model_config_check(&f->model, &a));
@@ -241,8 +241,8 @@ static neb_status write_object(const struct neb_folder *f, enum neb_hf_kind kind
     return s;
 }
 
-neb_status neb__hf_config_write(const struct neb_folder *f, enum neb_hf_kind kind, const struct neb_tok *tok,
-                                struct neb_buf *out)
+neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
+                                const struct neb_tok *tok, struct neb_buf *out)
 {
     if (!*class_of(f, kind))
         return neb__fail(NEB_ERR_UNSUPPORTED, "a model of this kind with head '%s' has no class there",

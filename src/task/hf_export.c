@@ -17,7 +17,7 @@ enum { MAX_COPY = 256 << 20 };
 struct export
 {
     const char *to;
-    struct neb_folder folder;
+    struct neb_model_yaml folder;
     enum neb_hf_kind kind;
     int64_t pad; /* rows in front of the position table */
     neb_device *device;
@@ -138,7 +138,7 @@ static neb_status put_all(struct export *e)
 
 static neb_status write_tensors(struct export *e)
 {
-    char path[NEB_FOLDER_PATH + 64];
+    char path[NEB_MODEL_PATH + 64];
     e->room = 3 * neb_params_count(e->params) + 1;
     e->list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)e->room);
     e->values = NEB_NEW_ARRAY(float *, (size_t)e->room);
@@ -153,7 +153,7 @@ static neb_status write_tensors(struct export *e)
 
 static neb_status copy(const char *from, const char *name, const char *to, const char *as, bool *there)
 {
-    char path[NEB_FOLDER_PATH + 300];
+    char path[NEB_MODEL_PATH + 300];
     struct stat st;
     struct neb_buf bytes;
     snprintf(path, sizeof path, "%s/%s", from, name);
@@ -177,7 +177,7 @@ static const char *piece(const struct export *e, enum neb_special which)
 /* What tells AutoTokenizer how to read the file, where an import did not bring it. */
 static neb_status describe_tokenizer(const struct export *e, bool wordpiece)
 {
-    char path[NEB_FOLDER_PATH + 64], text[1024];
+    char path[NEB_MODEL_PATH + 64], text[1024];
     const char *class = wordpiece                              ? "BertTokenizer"
                         : strcmp(e->folder.numbering, "xlm-r") ? "BertGenerationTokenizer"
                                                                : "XLMRobertaTokenizer";
@@ -197,7 +197,7 @@ static neb_status describe_bpe(const struct export *e)
 {
     static const char *const names[NEB_TOK_SPECIALS] = {"pad_token", "unk_token", "bos_token", "eos_token",
                                                         "mask_token"};
-    char path[NEB_FOLDER_PATH + 64], text[512];
+    char path[NEB_MODEL_PATH + 64], text[512];
     size_t n = (size_t)snprintf(text, sizeof text, "{\n  \"tokenizer_class\": \"%s\"",
                                 e->kind == NEB_HF_GPT2 ? "GPT2Tokenizer" : "RobertaTokenizer");
     for (int i = 0; i < NEB_TOK_SPECIALS; i++)
@@ -227,7 +227,7 @@ static neb_status write_tokenizer(const struct export *e)
 
 static neb_status write_config(const struct export *e)
 {
-    char path[NEB_FOLDER_PATH + 64];
+    char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
     neb_status s = neb__hf_config_write(&e->folder, e->kind, e->tok, &text);
@@ -250,9 +250,9 @@ static neb_status export(struct export *e)
 neb_status neb__hf_export(const char *from, const char *to)
 {
     struct export e = {.to = to};
-    if (strlen(to) >= NEB_FOLDER_PATH)
-        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_FOLDER_PATH - 1);
-    NEB_TRY(neb__folder_read(from, &e.folder));
+    if (strlen(to) >= NEB_MODEL_PATH)
+        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
+    NEB_TRY(neb__model_yaml_read(from, &e.folder));
     neb_status s = export(&e);
     for (int i = 0; i < e.count; i++) neb__free(e.values[i]);
     neb__free(e.values);
@@ -262,6 +262,6 @@ neb_status neb__hf_export(const char *from, const char *to)
     neb__model_destroy(e.model);
     neb_params_destroy(e.params);
     neb_device_close(e.device);
-    neb__folder_free(&e.folder);
+    neb__model_yaml_free(&e.folder);
     return s;
 }

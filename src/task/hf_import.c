@@ -19,7 +19,7 @@ enum { MAX_FILES = 512, MAX_JSON = 64 << 20 };
 struct import {
     const char *from;
     struct neb_hf_config config;
-    struct neb_folder folder;
+    struct neb_model_yaml folder;
     struct neb_st *file[MAX_FILES];
     int files;
     neb_device *device;
@@ -31,7 +31,7 @@ struct import {
 
 static neb_status open_file(struct import *m, const char *name)
 {
-    char path[NEB_FOLDER_PATH + 300];
+    char path[NEB_MODEL_PATH + 300];
     if (strchr(name, '/') || *name == '.' || strlen(name) > 255)
         return neb__fail(NEB_ERR_CORRUPT, "the index names the file '%.60s', which is not in the folder",
                          name);
@@ -75,7 +75,7 @@ static neb_status open_index(struct import *m, const char *json, size_t n)
 
 static neb_status open_tensors(struct import *m)
 {
-    char path[NEB_FOLDER_PATH + 64];
+    char path[NEB_MODEL_PATH + 64];
     struct stat st;
     snprintf(path, sizeof path, "%s/model.safetensors", m->from);
     if (!stat(path, &st)) return open_file(m, "model.safetensors");
@@ -154,7 +154,8 @@ static neb_status choose_head(struct import *m)
     static const char *const tasks[][2] = {{"tokens", "mlm"}, {"rtd", "rtd"}, {"class", "class"}};
     for (int i = 0; i < 3; i++)
         if (!strcmp(head, tasks[i][0]))
-            return neb__folder_set_task(&m->folder, m->config.kind == NEB_HF_GPT2 ? "causal" : tasks[i][1]);
+            return neb__model_yaml_set_task(&m->folder,
+                                            m->config.kind == NEB_HF_GPT2 ? "causal" : tasks[i][1]);
     return NEB_OK;
 }
 
@@ -217,7 +218,7 @@ static neb_status make_model(struct import *m)
 
 static neb_status read_config(struct import *m)
 {
-    char path[NEB_FOLDER_PATH + 64];
+    char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/config.json", m->from);
@@ -235,7 +236,7 @@ struct tokenizer_config {
 
 static void read_tokenizer_config(const char *from, struct tokenizer_config *out)
 {
-    char path[NEB_FOLDER_PATH + 64];
+    char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
     *out = (struct tokenizer_config){0};
     neb__buf_init(&text, MAX_JSON);
@@ -263,17 +264,17 @@ static neb_status find_tokenizer(struct import *m, char *out, size_t size)
 {
     static const char *const names[] = {"sentencepiece.bpe.model", "vocab.txt", "spiece.model",
                                         "tokenizer.model", "vocab.json"};
-    char second[NEB_FOLDER_PATH + 64];
+    char second[NEB_MODEL_PATH + 64];
     struct stat st;
     struct tokenizer_config c;
     read_tokenizer_config(m->from, &c);
-    if (m->config.kind == NEB_HF_XLMR) NEB_TRY(neb__folder_set_numbering(&m->folder, "xlm-r"));
+    if (m->config.kind == NEB_HF_XLMR) NEB_TRY(neb__model_yaml_set_numbering(&m->folder, "xlm-r"));
     for (int i = 0; i < 5; i++) {
         snprintf(out, size, "%s/%s", m->from, names[i]);
         NEB_TRY(neb__tok_second_file(out, second, sizeof second));
         if (stat(out, &st) || (*second && stat(second, &st))) continue;
         if (!strcmp(names[i], "vocab.txt")) m->folder.cased = c.cased;
-        if (numbers_as_xlmr(names[i], c.class)) NEB_TRY(neb__folder_set_numbering(&m->folder, "xlm-r"));
+        if (numbers_as_xlmr(names[i], c.class)) NEB_TRY(neb__model_yaml_set_numbering(&m->folder, "xlm-r"));
         return NEB_OK;
     }
     *out = 0;
@@ -290,7 +291,7 @@ static neb_status carry(const char *from, const char *to)
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "vocab.json", "merges.txt"};
     for (int i = 0; i < 5; i++) {
-        char path[NEB_FOLDER_PATH + 64];
+        char path[NEB_MODEL_PATH + 64];
         struct neb_buf bytes;
         neb__buf_init(&bytes, MAX_JSON);
         snprintf(path, sizeof path, "%s/%s", from, names[i]);
@@ -309,7 +310,7 @@ static neb_status carry(const char *from, const char *to)
 
 static neb_status import(struct import *m, const char *to)
 {
-    char tokenizer[NEB_FOLDER_PATH + 64];
+    char tokenizer[NEB_MODEL_PATH + 64];
     NEB_TRY(read_config(m));
     NEB_TRY(open_tensors(m));
     NEB_TRY(choose_head(m));
@@ -321,18 +322,18 @@ static neb_status import(struct import *m, const char *to)
 
 neb_status neb__hf_import(const char *from, const char *to)
 {
-    if (strlen(from) >= NEB_FOLDER_PATH || strlen(to) >= NEB_FOLDER_PATH)
-        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_FOLDER_PATH - 1);
+    if (strlen(from) >= NEB_MODEL_PATH || strlen(to) >= NEB_MODEL_PATH)
+        return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
     struct import *m = NEB_NEW(struct import);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for an import");
     m->from = from;
-    neb_status s = neb__folder_init(&m->folder);
+    neb_status s = neb__model_yaml_init(&m->folder);
     if (s == NEB_OK) s = import(m, to);
     for (int i = 0; i < m->files; i++) neb__st_close(m->file[i]);
     neb__model_destroy(m->model);
     neb_params_destroy(m->params);
     neb_device_close(m->device);
-    neb__folder_free(&m->folder);
+    neb__model_yaml_free(&m->folder);
     neb__free(m);
     return s;
 }

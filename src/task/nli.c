@@ -31,7 +31,7 @@ const struct neb_opt neb__nli_options[] = {
 
 struct neb_nli {
     struct neb_nli_config c; /* its texts are the caller's */
-    struct neb_folder folder;
+    struct neb_model_yaml folder;
     neb_params *params;
     struct neb_model *model;
     struct neb_tok *tok;
@@ -51,7 +51,7 @@ struct neb_nli {
 static neb_status make_model(struct neb_nli *n, neb_device *device)
 {
     static const char *const options[][2] = {{"head", "class"}, {"classes", "3"}, {"label_smoothing", "0"}};
-    struct neb_folder *f = &n->folder;
+    struct neb_model_yaml *f = &n->folder;
     int loaded;
     for (int i = 0; i < 3; i++)
         NEB_TRY(neb__opts_set(neb__model_options, &f->model, options[i][0], options[i][1]));
@@ -112,7 +112,7 @@ static neb_status open_nli(struct neb_nli *n, const char *folder, neb_device *de
     struct neb_optimizer_config o = neb_optimizer_defaults();
     NEB_TRY(check(&n->c));
     o.decay = (float)n->c.weight_decay;
-    NEB_TRY(neb__folder_read(folder, &n->folder));
+    NEB_TRY(neb__model_yaml_read(folder, &n->folder));
     NEB_TRY(neb__folder_tokenizer(&n->folder, &n->tok));
     NEB_TRY(make_model(n, device));
     NEB_TRY(make_batches(n, device));
@@ -145,7 +145,7 @@ void neb__nli_close(struct neb_nli *n)
     neb__model_destroy(n->model);
     neb_params_destroy(n->params);
     neb__tok_close(n->tok);
-    neb__folder_free(&n->folder);
+    neb__model_yaml_free(&n->folder);
     neb__free(n->label);
     neb__free(n->target);
     neb__free(n);

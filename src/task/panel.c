@@ -145,7 +145,7 @@ static neb_status make_room(struct panel *c, int threads, int32_t targets)
 static neb_status open_members(struct panel *c, neb_device *device, const struct neb_tutor_config *cfg,
                                const struct neb_feed_limits *limits)
 {
-    char folder[NEB_FOLDER_PATH + 1];
+    char folder[NEB_MODEL_PATH + 1];
     struct neb_tutor_config one = *cfg;
     one.folder = folder;
     for (; neb__list_part(cfg->folder, c->members, folder, sizeof folder); c->members++) {

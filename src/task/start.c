@@ -12,16 +12,16 @@
 static neb_status load(const struct neb_job *job, const char *path, struct neb_model *m, int *loaded,
                        struct neb_hash *tokens)
 {
-    struct neb_folder f;
+    struct neb_model_yaml f;
     struct neb_tok *tok = NULL;
     *loaded = 0;
     *tokens = (struct neb_hash){0};
-    NEB_TRY(neb__folder_read(path, &f));
+    NEB_TRY(neb__model_yaml_read(path, &f));
     neb_status s = neb__folder_load(&f, m, job->init.match, false, loaded);
     if (s == NEB_OK && f.tokenizer) s = neb__folder_tokenizer(&f, &tok);
     if (s == NEB_OK && tok) *tokens = *neb__tok_hash(tok);
     neb__tok_close(tok);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     NEB_TRY(s);
     if (!*loaded)
         return neb__doc_fail(&job->doc, "init", "init: %s has no parameter of this model%s%s", path,
@@ -63,7 +63,7 @@ static neb_status write_mean(neb_params *params, float *sum, int n)
 static neb_status load_mean(const struct neb_job *job, struct neb_model *m, float *one, float *sum,
                             int *loaded)
 {
-    char path[NEB_FOLDER_PATH + 1], first[NEB_FOLDER_PATH + 1];
+    char path[NEB_MODEL_PATH + 1], first[NEB_MODEL_PATH + 1];
     struct neb_hash tokens, of_first = {0};
     int n = 0;
     neb__list_part(job->init.from, 0, first, sizeof first);

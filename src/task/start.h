@@ -3,7 +3,7 @@
 #define NEB_TASK_START_H
 
 #include "nn/model.h"
-#include "task/job.h"
+#include "job/job.h"
 
 /* For the names that both have, and match init.match. Several folders, separated by commas: their mean.
  *   NEB_ERR_CONFIG: nothing in common, or folders that differ in what they have; NEB_ERR_SHAPE, NEB_ERR_NOMEM */

@@ -9,12 +9,12 @@
 #include "base/mem.h"
 #include "store/metrics.h"
 #include "task/folder.h"
-#include "train/half.h"
-#include "train/meter.h"
+#include "split/split_site.h"
+#include "watch/meter.h"
 #include "train/resume.h"
-#include "train/session.h"
-#include "train/session_words.h"
-#include "train/show.h"
+#include "run/session.h"
+#include "run/job_facts.h"
+#include "watch/progress.h"
 
 #include <nebula/nebula.h>
 
@@ -453,18 +453,18 @@ static neb_status average(struct trainer *t)
 static neb_status write_folder(struct trainer *t, const struct neb_model *m, const struct neb_model_config *c,
                                const char *task, const char *path)
 {
-    struct neb_folder f;
-    NEB_TRY(neb__folder_init(&f));
+    struct neb_model_yaml f;
+    NEB_TRY(neb__model_yaml_init(&f));
     neb_status s = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
     f.tagged = neb__data_tagged(&t->data);
     if (s == NEB_OK) s = neb__folder_write(&f, path, m, t->data.tok_path);
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     return s;
 }
 
 static neb_status write_models(struct trainer *t)
 {
-    char path[NEB_FOLDER_PATH];
+    char path[NEB_MODEL_PATH];
     const struct neb_model *model = neb__work_model(t->work), *generator = neb__work_generator(t->work);
     if (model) NEB_TRY(write_folder(t, model, &t->job->model, t->job->task, t->job->out));
     snprintf(path, sizeof path, "%s/generator", t->job->out);

@@ -2,14 +2,11 @@
 #ifndef NEB_TRAIN_TRAIN_H
 #define NEB_TRAIN_TRAIN_H
 
-#include "task/job.h"
+#include "job/job.h"
 
 /* Alone, or as the site that neb__job_at() made it. Goes on from the newest checkpoint in OUT/checkpoints when there is one. SIGINT and SIGTERM: a checkpoint, then
  * NEB_ERR_CANCELLED; a second one ends the process at once. */
 neb_status neb__train(const struct neb_job *job);
-
-/* As soon as a job is read: what only this layer can say about it (wan.rung). NEB_ERR_CONFIG */
-neb_status neb__train_check(const struct neb_job *job);
 
 /* The learning rates of its steps. NEB_ERR_CONFIG */
 neb_status neb__train_schedule(const struct neb_job *job, struct neb_schedule *out);

@@ -1,6 +1,6 @@
 /* fuzz_facts.c: the facts of two sites, with a zero byte between them. Whether they differ does not depend on whose they are,
  * and what is said about it fits and has no control characters. */
-#include "train/session_words.h"
+#include "run/job_facts.h"
 
 #include <nebula/log.h>
 #include <stdlib.h>

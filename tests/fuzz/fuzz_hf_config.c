@@ -10,11 +10,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int64_t held = neb__mem_held();
-    struct neb_folder f;
+    struct neb_model_yaml f;
     struct neb_hf_config c, again;
     struct neb_model_config m;
     neb_log_set_level(NEB_LOG_NONE);
-    if (neb__folder_init(&f) != NEB_OK) abort();
+    if (neb__model_yaml_init(&f) != NEB_OK) abort();
     if (neb__hf_config_read((const char *)data, size, &f.model, &c) == NEB_OK) {
         struct neb_buf out;
         neb__buf_init(&out, 1 << 20);
@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         neb__buf_free(&out);
     }
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
     if (neb__mem_held() != held) abort();
     return 0;
 }

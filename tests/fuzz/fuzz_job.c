@@ -2,8 +2,8 @@
  * facts that can be compared with another site's; what is refused leaves nothing behind. */
 #include "base/mem.h"
 #include "task/folder.h"
-#include "task/job.h"
-#include "train/session_words.h"
+#include "job/job.h"
+#include "run/job_facts.h"
 
 #include <fcntl.h>
 #include <nebula/log.h>
@@ -53,10 +53,10 @@ static void job(void)
 
 static void folder(void)
 {
-    struct neb_folder f;
-    if (neb__folder_read(dir, &f) != NEB_OK) return;
+    struct neb_model_yaml f;
+    if (neb__model_yaml_read(dir, &f) != NEB_OK) return;
     if (f.tokenizer && strchr(f.tokenizer, '/')) abort(); /* nothing outside the folder is opened */
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

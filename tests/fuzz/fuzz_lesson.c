@@ -2,7 +2,7 @@
  * so that everything after it is reached: no byte read too far, no token outside the vocabulary, nothing left allocated. */
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "train/lesson.h"
+#include "split/tutor_item.h"
 
 #include <nebula/log.h>
 #include <stdlib.h>

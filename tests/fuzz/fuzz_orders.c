@@ -1,7 +1,7 @@
 /* fuzz_orders.c: any bytes as an order that somebody put into a site's folder. What is accepted has one
  * form, and its parts lie where the file says (the roster in it is fuzz_roster's). */
 #include "base/mem.h"
-#include "train/orders.h"
+#include "run/orders.h"
 
 #include <nebula/log.h>
 #include <stdlib.h>

@@ -135,13 +135,13 @@ void world_assert_same(struct world *w, const char *prefix, const float *want, i
 
 void world_save(struct world *w, const char *name)
 {
-    struct neb_folder f;
+    struct neb_model_yaml f;
     char path[300];
     world_path(name, path);
-    assert_ok(neb__folder_init(&f));
+    assert_ok(neb__model_yaml_init(&f));
     assert_ok(neb__folder_describe(&f, w->job.task, &w->job.model, &w->job.peft, &w->data.tok_cfg));
     assert_ok(neb__folder_write(&f, path, neb__work_model(w->work), w->data.tok_path));
-    neb__folder_free(&f);
+    neb__model_yaml_free(&f);
 }
 
 int world_set_up(void **state)

@@ -1,0 +1,335 @@
+/* job.c: the job's tables, and reading one. Whether its values fit together is job_check.c's. */
+#include "job/job.h"
+#include "base/mem.h"
+#include "job/model_yaml.h"
+
+#include <string.h>
+
+#define TOP(field, kind, fallback, unit, help) NEB_OPT(struct neb_job, field, kind, fallback, unit, help)
+#define DATA(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_data, field, kind, fallback, unit, help)
+#define TOK(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_tokenizer, field, kind, fallback, unit, help)
+#define TRAIN(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_train, field, kind, fallback, unit, help)
+
+static const struct neb_opt top_table[] = {
+    TOP(name, NEB_OPT_TEXT, "job", NULL, "a name for folders and reports"),
+    TOP(task, NEB_OPT_TEXT, "mlm", NULL, "mlm (pairs: TLM), causal, rtd or translate"),
+    TOP(strategy, NEB_OPT_TEXT, "auto", NULL,
+        "on several sites: replica, relay, tutor; auto: as the roles say"),
+    TOP(out, NEB_OPT_TEXT, "out", NULL, "folder for everything that is written"),
+    TOP(cache, NEB_OPT_TEXT, "", NULL, "folder for the tokenizer and tokenised text (OUT/data)"),
+    TOP(seed, NEB_OPT_INT, "1", NULL, "of initial values, shuffling, masking and dropout"),
+    NEB_OPT_END,
+};
+
+const struct neb_opt neb__job_data_options[] = {
+    DATA(file, NEB_OPT_TEXT, "", NULL,
+         "text, a sentence or paragraph a line; pairs: tab-separated; .gz .xz .zst"),
+    DATA(second, NEB_OPT_TEXT, "", NULL, "pairs in two files: the second side"),
+    DATA(lang, NEB_OPT_TEXT, "", NULL, "language (de), for pairs both (en-de)"),
+    DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus"),
+    DATA(use, NEB_OPT_TEXT, "train", NULL, "train, valid or test"),
+    DATA(flip, NEB_OPT_BOOL, "no", NULL, "pairs: translate from the second side to the first"),
+    DATA(copies, NEB_OPT_INT, "1", NULL,
+         "so many times; all but the first are cut into other pieces (tokenizer.dropout)"),
+    DATA(site, NEB_OPT_TEXT, "", NULL, "only this site has the corpus; without it: every site"),
+    NEB_OPT_END,
+};
+
+static const struct neb_opt tokenizer_table[] = {
+    TOK(file, NEB_OPT_TEXT, "", NULL,
+        "an existing SentencePiece .model, WordPiece vocab.txt, or GPT-2's vocab.json (merges.txt beside "
+        "it)"),
+    TOK(numbering, NEB_OPT_TEXT, "", NULL,
+        "ids of that .model: plain or xlm-r; without it: as the model folder says that it belongs to, else "
+        "plain"),
+    TOK(type, NEB_OPT_TEXT, "unigram", NULL, "when trained: unigram or bpe"),
+    TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
+    TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),
+    TOK(coverage, NEB_OPT_REAL, "0.9995", NULL,
+        "when trained: share of the characters that get a piece; 1 where no script has thousands"),
+    TOK(dropout, NEB_OPT_SHARE, "0.1", NULL, "bpe, data[].copies: share of merges left out"),
+    TOK(cased, NEB_OPT_BOOL, "no", NULL,
+        "WordPiece: keep upper case and accents, also where its model folder does not say so"),
+    NEB_OPT_END,
+};
+
+const struct neb_opt neb__job_train_options[] = {
+    TRAIN(steps, NEB_OPT_INT, "1000", "steps", "optimizer steps"),
+    TRAIN(minutes, NEB_OPT_REAL, "0", "minutes",
+          "stop after this time, whatever the steps; the schedule ends with it; 0: no limit"),
+    TRAIN(tokens, NEB_OPT_INT, "4096", "tokens", "rows of a micro-batch (translation: of the source)"),
+    TRAIN(micro, NEB_OPT_INT, "1", NULL, "micro-batches a step"),
+    TRAIN(max_len, NEB_OPT_INT, "128", "tokens", "longest sequence"),
+    TRAIN(lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate"),
+    TRAIN(floor, NEB_OPT_REAL, "0", NULL, "learning rate at the end of linear, cosine and wsd"),
+    TRAIN(schedule, NEB_OPT_TEXT, "cosine", NULL, "constant, linear, cosine, inverse-sqrt or wsd"),
+    TRAIN(warmup, NEB_OPT_INT, "-1", "steps", "linear warm-up; -1: a twentieth of the steps"),
+    TRAIN(decay_share, NEB_OPT_SHARE, "0.2", NULL, "wsd: last part of the steps"),
+    TRAIN(weight_decay, NEB_OPT_REAL, "0.01", NULL, "decoupled, not on biases and norms"),
+    TRAIN(clip, NEB_OPT_REAL, "1", NULL, "largest gradient norm; 0: no clipping"),
+    TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW"),
+    TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW"),
+    TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens"),
+    TRAIN(temperature, NEB_OPT_REAL, "2", NULL,
+          "language sampling: 1 follows the sizes, larger is more even"),
+    TRAIN(rtd_weight, NEB_OPT_REAL, "50", NULL, "rtd: weight of the discriminator's loss"),
+    TRAIN(
+        rtd_embeddings, NEB_OPT_TEXT, "separate", NULL,
+        "rtd: separate, shared, or disentangled (the discriminator learns a difference to the generator's)"),
+    TRAIN(average, NEB_OPT_INT, "0", NULL,
+          "the final model is the mean of the last N checkpoints; not with strategy replica"),
+    TRAIN(eval_every, NEB_OPT_INT, "0", "steps", "held-out loss this often; 0: at the end"),
+    TRAIN(save_every, NEB_OPT_INT, "500", "steps", "checkpoint this often"),
+    TRAIN(keep, NEB_OPT_INT, "2", NULL, "checkpoints kept"),
+    TRAIN(log_every, NEB_OPT_INT, "20", "steps", "a line this often when the output is not a terminal"),
+    TRAIN(device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or the name of a plug-in such as cuda"),
+    TRAIN(dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
+    TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    TRAIN(fallback, NEB_OPT_BOOL, "no", NULL, "compose ops the device lacks"),
+    TRAIN(deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time on a GPU, whatever it costs"),
+    NEB_OPT_END,
+};
+
+#define INIT(field, help) NEB_OPT(struct neb_job_init, field, NEB_OPT_TEXT, "", NULL, help)
+static const struct neb_opt init_table[] = {
+    INIT(from, "folder of a trained or imported model to start from; it also brings tokenizer and sizes; of "
+               "several: their mean"),
+    INIT(match, "only these of its parameters, such as encoder.*; empty: all that both models have"),
+    NEB_OPT_END,
+};
+
+#define DISTILL(field, kind, fallback, unit, help) \
+    NEB_OPT(struct neb_job_distill, field, kind, fallback, unit, help)
+static const struct neb_opt distill_table[] = {
+    DISTILL(teacher, NEB_OPT_TEXT, "", NULL,
+            "folder of a model for the same task: its likeliest tokens at each place are learned, too; of "
+            "several: those of their mean"),
+    DISTILL(weight, NEB_OPT_SHARE, "0.5", NULL,
+            "share of the teacher in the loss; the targets have the rest"),
+    DISTILL(top_k, NEB_OPT_INT, "16", "tokens", "how many of the teacher's likeliest tokens"),
+    DISTILL(temperature, NEB_OPT_REAL, "1", NULL, "of both distributions; above 1: softer"),
+    DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
+            "folder of an encoder: its hidden states are learned by this model's encoder"),
+    DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site"),
+    DISTILL(hidden_weight, NEB_OPT_REAL, "1", NULL, "of the hidden states' loss"),
+    DISTILL(hidden_loss, NEB_OPT_TEXT, "cosine", NULL, "cosine or mse"),
+    NEB_OPT_END,
+};
+
+#define WAN(field, kind, fallback, unit, help) NEB_OPT(struct neb_job_wan, field, kind, fallback, unit, help)
+static const struct neb_opt wan_table[] = {
+    WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model"),
+    WAN(fragments, NEB_OPT_INT, "8", NULL, "parts of the model, sent one after the other"),
+    WAN(rung, NEB_OPT_TEXT, "auto", NULL,
+        "how updates are coded: auto (rung and interval follow line and quality), or fp32, bf16, int8, int4, "
+        "…"),
+    WAN(prefer, NEB_OPT_TEXT, "cost", NULL,
+        "auto: cost (the cheapest that does no harm) or quality (the best that fits the line)"),
+    WAN(max_bytes_per_hour, NEB_OPT_BYTES, "0", NULL,
+        "most that a site's updates may cost to send; 0: no limit"),
+    WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
+    WAN(outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
+    WAN(tokens, NEB_OPT_REAL, "0", "tokens",
+        "of all sites together that end the run; 0: when the first site has made train.steps"),
+    WAN(drift_steps, NEB_OPT_INT, "0", "steps",
+        "without a round before a site waits; 0: 8 intervals or 2000"),
+    WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),
+    WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites"),
+    WAN(window, NEB_OPT_INT, "0", "batches",
+        "relay, tutor: how far the feeding site may be ahead; 0: as the line and the fed site's pace need"),
+    WAN(snapshot, NEB_OPT_INT, "0", "batches",
+        "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often on a thin line"),
+    WAN(bits, NEB_OPT_INT, "0", "bits",
+        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer on a thin line"),
+    WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
+        "tutor: lessons kept on the student's disk, so that none crosses twice; 0: none"),
+    WAN(recorded, NEB_OPT_TEXT, "", NULL,
+        "relay, tutor: a folder instead of the other site: what is sent is recorded there, or read from it"),
+    WAN(ledger_quota, NEB_OPT_BYTES, "0", NULL,
+        "most that stored updates may take on a site's disk; 0: no limit"),
+    WAN(clip, NEB_OPT_REAL, "0", NULL, "privacy: norm to which an update of this site is cut; 0: none"),
+    WAN(noise, NEB_OPT_REAL, "0", NULL, "privacy: deviation of the noise in each of its values; 0: none"),
+    WAN(archive, NEB_OPT_BOOL, "no", NULL, "keep every update: nebula-i site replay can repeat the run"),
+    WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives"),
+    NEB_OPT_END,
+};
+
+static const char *const sections[] = {"model", "generator", "peft",  "tokenizer", "train", "data",
+                                       "init",  "distill",   "sites", "wan",       NULL};
+static const char *const family_key[] = {"family", NULL};
+
+static const struct {
+    const char *name;
+    const struct neb_opt *table;
+} help_list[] = {
+    {"(top level)", top_table},         {"tokenizer", tokenizer_table},
+    {"data[]", neb__job_data_options},  {"train", neb__job_train_options},
+    {"model", neb__model_options},      {"generator (rtd)", neb__model_options},
+    {"peft", neb__peft_options},        {"init", init_table},
+    {"distill", distill_table},         {"wan", wan_table},
+    {"sites[]", neb__job_site_options},
+};
+
+void neb__job_help(FILE *to)
+{
+    fprintf(to, "A job file is YAML; any key can also be given as section.key=value behind it.\n");
+    for (size_t i = 0; i < sizeof help_list / sizeof *help_list; i++) {
+        fprintf(to, "\n%s\n", help_list[i].name);
+        if (help_list[i].table == neb__model_options)
+            fprintf(to, "  %-22s %s\n", "family",
+                    "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart: sets the defaults below");
+        for (const struct neb_opt *o = help_list[i].table; o->name; o++)
+            fprintf(to, "  %-22s %s%s%s%s%s%s\n", o->name, o->help, *o->fallback ? " (default " : "",
+                    o->fallback, *o->fallback && o->unit ? " " : "", *o->fallback && o->unit ? o->unit : "",
+                    *o->fallback ? ")" : "");
+    }
+}
+
+static const char *const default_family[] = {[NEB_TASK_MLM] = "xlm-r",
+                                             [NEB_TASK_CAUSAL] = "gpt2",
+                                             [NEB_TASK_RTD] = "electra",
+                                             [NEB_TASK_TRANSLATE] = "transformer"};
+
+/* The head is the task's, whatever the family has. */
+static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
+                             const char *head, struct neb_model_config *m)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s.family", section);
+    const char *family = neb__doc_get(&j->doc, path);
+    NEB_TRY(neb__model_config_init(family && *family ? family : fallback_family, m));
+    NEB_TRY(neb__opts_set(neb__model_options, m, "head", head));
+    return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);
+}
+
+/* What a model that starts from another's must have in common with it; the rest is the task's. */
+static neb_status inherit(const struct neb_model_yaml *f, struct neb_job *j)
+{
+    static const char *const translator[][2] = {
+        {"kind", "encoder-decoder"}, {"types", "0"}, {"label_smoothing", "0.1"}};
+    NEB_TRY(neb__doc_copy(neb__model_options, &f->model, &j->model));
+    NEB_TRY(neb__opts_set(neb__model_options, &j->model, "head", neb__job_head(j->kind)));
+    for (int i = 0; i < 3 && j->kind == NEB_TASK_TRANSLATE; i++)
+        NEB_TRY(neb__opts_set(neb__model_options, &j->model, translator[i][0], translator[i][1]));
+    return NEB_OK;
+}
+
+/* Sizes and the like come from the folder that the parameters come from, unless a family is named. */
+static neb_status bind_main_model(struct neb_job *j)
+{
+    const char *family = neb__doc_get(&j->doc, "model.family");
+    if (!j->init.from || (family && *family))
+        return bind_model(j, "model", default_family[j->kind], neb__job_head(j->kind), &j->model);
+    struct neb_model_yaml f;
+    char first[NEB_MODEL_PATH + 1];
+    neb__list_part(j->init.from, 0, first, sizeof first);
+    NEB_TRY(neb__model_config_init(NULL, &j->model));
+    NEB_TRY(neb__model_yaml_read(first, &f));
+    neb_status s = inherit(&f, j);
+    neb__model_yaml_free(&f);
+    NEB_TRY(s);
+    return neb__doc_bind(&j->doc, "model", neb__model_options, &j->model, family_key);
+}
+
+static neb_status which_task(struct neb_job *j)
+{
+    static const char *const names[] = {"mlm", "causal", "rtd", "translate"};
+    for (int i = 0; i < 4; i++)
+        if (j->task && !strcmp(j->task, names[i])) {
+            j->kind = (enum neb_task_kind)i;
+            return NEB_OK;
+        }
+    return neb__doc_fail(&j->doc, "task", "task: '%s' is not mlm, causal, rtd or translate",
+                         j->task ? j->task : "");
+}
+
+static neb_status bind_data(struct neb_job *j)
+{
+    int n = neb__doc_items(&j->doc, "data");
+    if (n > NEB_JOB_DATA) return neb__doc_fail(&j->doc, "data", "data: at most %d corpora", NEB_JOB_DATA);
+    for (int i = 0; i < n; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "data[%d]", i);
+        struct neb_job_data *d = &j->data[i];
+        NEB_TRY(neb__opts_init(neb__job_data_options, d));
+        j->n_data = i + 1;
+        NEB_TRY(neb__doc_bind(&j->doc, path, neb__job_data_options, d, NULL));
+        if (!d->file) return neb__doc_fail(&j->doc, path, "data: every corpus needs a file");
+        if (!d->use || (strcmp(d->use, "train") && strcmp(d->use, "valid") && strcmp(d->use, "test")))
+            return neb__doc_fail(&j->doc, path, "use: '%s' is not train, valid or test",
+                                 d->use ? d->use : "");
+        bool pair = d->second || (d->lang && strchr(d->lang, '-'));
+        if (j->kind == NEB_TASK_TRANSLATE && !pair)
+            return neb__doc_fail(&j->doc, path,
+                                 "translation needs pairs: lang: en-de, in one tab-separated file or in "
+                                 "file and second");
+        if (d->copies < 1 || d->copies > 1000)
+            return neb__doc_fail(&j->doc, path, "copies must be from 1 to 1000");
+        if (!(d->weight > 0)) return neb__doc_fail(&j->doc, path, "weight must be above 0");
+    }
+    return NEB_OK;
+}
+
+static neb_status bind(struct neb_job *j)
+{
+    for (int i = 0; sections[i]; i++)
+        NEB_TRY(neb__doc_section(&j->doc, sections[i],
+                                 !strcmp(sections[i], "data") || !strcmp(sections[i], "sites")));
+    NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
+    NEB_TRY(which_task(j));
+    NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "distill", distill_table, &j->distill, NULL));
+    NEB_TRY(bind_main_model(j));
+    NEB_TRY(bind_model(j, "generator", "bert", "tokens", &j->generator));
+    NEB_TRY(neb__doc_bind(&j->doc, "peft", neb__peft_options, &j->peft, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
+    NEB_TRY(bind_data(j));
+    NEB_TRY(neb__job_check(j));
+    NEB_TRY(neb__job_bind_sites(j));
+    return neb__doc_all_used(&j->doc);
+}
+
+static neb_status defaults(struct neb_job *j)
+{
+    NEB_TRY(neb__opts_init(top_table, j));
+    NEB_TRY(neb__opts_init(tokenizer_table, &j->tokenizer));
+    NEB_TRY(neb__opts_init(neb__job_train_options, &j->train));
+    NEB_TRY(neb__opts_init(wan_table, &j->wan));
+    NEB_TRY(neb__opts_init(init_table, &j->init));
+    NEB_TRY(neb__opts_init(distill_table, &j->distill));
+    return neb__peft_config_init(&j->peft);
+}
+
+neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out)
+{
+    memset(out, 0, sizeof *out);
+    out->at = -1;
+    neb_status s = neb__doc_read(file, &out->doc);
+    for (int i = 0; s == NEB_OK && i < n; i++) s = neb__doc_override(&out->doc, words[i]);
+    if (s == NEB_OK) s = defaults(out);
+    if (s == NEB_OK) s = bind(out);
+    if (s != NEB_OK) neb__job_free(out);
+    return s;
+}
+
+void neb__job_free(struct neb_job *j)
+{
+    neb__opts_free(top_table, j);
+    neb__opts_free(tokenizer_table, &j->tokenizer);
+    neb__opts_free(neb__job_train_options, &j->train);
+    neb__opts_free(wan_table, &j->wan);
+    neb__opts_free(init_table, &j->init);
+    neb__opts_free(distill_table, &j->distill);
+    for (int i = 0; i < j->n_sites; i++) neb__opts_free(neb__job_site_options, &j->site[i]);
+    neb__model_config_free(&j->model);
+    neb__model_config_free(&j->generator);
+    neb__peft_config_free(&j->peft);
+    for (int i = 0; i < j->n_data; i++) neb__opts_free(neb__job_data_options, &j->data[i]);
+    neb__doc_free(&j->doc);
+    memset(j, 0, sizeof *j);
+}

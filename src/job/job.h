@@ -1,0 +1,137 @@
+/* job.h: a job: what is trained on what, and how; from one YAML file and `key=value` words.
+ *
+ * Every section is an option table, so defaults, help and messages come from one place. A successful read owes a
+ * neb__job_free(). */
+#ifndef NEB_JOB_JOB_H
+#define NEB_JOB_JOB_H
+
+#include "base/buf.h"
+#include "base/doc.h"
+#include "nn/config.h"
+
+enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
+
+enum neb_task_kind { NEB_TASK_MLM, NEB_TASK_CAUSAL, NEB_TASK_RTD, NEB_TASK_TRANSLATE };
+
+/* How the sites share the work, and what one of them does in it. */
+enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR };
+enum neb_role {
+    NEB_ROLE_TRAIN, /* replica: trains all of the model */
+    NEB_ROLE_GENERATOR,
+    NEB_ROLE_DISCRIMINATOR, /* relay */
+    NEB_ROLE_TEACHER,
+    NEB_ROLE_STUDENT, /* tutor */
+};
+
+/* One corpus. */
+struct neb_job_data {
+    char *file, *second; /* second: the other side of pairs, line by line */
+    char *lang;          /* "de"; pairs: "en-de" */
+    double weight;
+    char *use; /* train, valid or test */
+    bool flip; /* pairs: the second side is the source */
+    int64_t copies;
+    char *site; /* only this site has it; NULL: all */
+};
+
+struct neb_job_tokenizer {
+    char *file;      /* an existing .model, vocab.txt or vocab.json; NULL: one is trained */
+    char *numbering; /* of that file's ids; NULL: as its model folder says, else plain */
+    char *type;
+    int64_t vocab, lines;
+    bool cased;
+    double coverage, dropout;
+};
+
+struct neb_job_train {
+    int64_t steps, tokens, max_len, micro, warmup, eval_every, save_every, keep, log_every, threads, average;
+    double minutes;
+    double lr, floor, decay_share, weight_decay, clip, beta1, beta2, mask, temperature, rtd_weight;
+    char *schedule, *device, *dtype, *rtd_embeddings;
+    bool fallback, deterministic;
+};
+
+/* Where the parameters start, when not at random. */
+struct neb_job_init {
+    char *from;  /* a model folder, or several, separated by commas: their mean */
+    char *match; /* only these names */
+};
+
+/* Knowledge from other models, beside the targets. */
+struct neb_job_distill {
+    char *teacher; /* a model folder, or several, separated by commas */
+    char *encoder, *hidden_loss;
+    int64_t top_k, width;
+    double weight, temperature, hidden_weight;
+};
+
+/* One member of a run on several sites. */
+struct neb_job_site {
+    char *name;   /* as given with --site */
+    char *role;   /* as in enum neb_role; NULL: train */
+    char *folder; /* made by `nebula-i site init`, with the run's roster in it; NULL: the name */
+    char *listen; /* HOST:PORT; NULL: as the roster says */
+    enum neb_role does;
+};
+
+/* How the sites exchange what they learn. */
+struct neb_job_wan {
+    int64_t interval, fragments, drift_steps, round_seconds;
+    int64_t window, snapshot, bits, cache; /* relay, tutor */
+    char *recorded;
+    double outer_lr, outer_momentum, tokens, max_rate, clip, noise;
+    int64_t max_bytes_per_hour, ledger_quota;
+    char *rung, *prefer;
+    bool wait, archive;
+};
+
+struct neb_job {
+    struct neb_doc doc;
+    char *name, *task, *strategy, *out, *cache;
+    int64_t seed;
+    enum neb_task_kind kind;
+    enum neb_strategy plan; /* of the sites; auto is settled */
+    struct neb_model_config model, generator;
+    struct neb_peft_config peft;
+    struct neb_job_tokenizer tokenizer;
+    struct neb_job_train train;
+    struct neb_job_init init;
+    struct neb_job_distill distill;
+    struct neb_job_data data[NEB_JOB_DATA];
+    int n_data;
+    struct neb_job_wan wan;
+    struct neb_job_site site[NEB_JOB_SITES];
+    int n_sites;
+    int at; /* which of the sites this process is; -1: none */
+};
+
+/* words: `section.key=value`, n of them. NEB_ERR_CONFIG with file and line; NEB_ERR_NOTFOUND, NEB_ERR_NOMEM */
+neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out);
+void neb__job_free(struct neb_job *j);
+
+/* Makes the job the one of this site: what `sites[].train` says for it takes the place of `train`, and corpora of other
+ * sites are left out. NEB_ERR_CONFIG: no such site, or what it lacks. */
+neb_status neb__job_at(struct neb_job *j, const char *site);
+
+/* The site it stands at, after neb__job_at(), goes on without the others: its settings and corpora stay. */
+void neb__job_alone(struct neb_job *j);
+bool neb__job_has(const struct neb_job *j,
+                  const struct neb_job_data *d); /* a corpus of this process's site */
+const char *neb__strategy_name(enum neb_strategy s);
+const char *neb__role_name(enum neb_role r);
+
+/* Appends what all sites must have in common, a `key=value` a line, in one fixed order: the whole job but for what is
+ * each site's own affair (folders, addresses, `sites[].train`, threads, display). */
+neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
+
+/* --- between job.c, job_check.c and job_sites.c ----------------------------------------------------------------- */
+extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[];
+neb_status neb__job_bind_sites(struct neb_job *j);
+neb_status neb__job_check(const struct neb_job *j);
+const char *neb__job_head(enum neb_task_kind task); /* of the model that it trains */
+neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
+
+/* Every key with its default and meaning. */
+void neb__job_help(FILE *to);
+
+#endif

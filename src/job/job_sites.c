@@ -1,0 +1,313 @@
+/* job_sites.c: the sites of a job: their roles, the strategy that follows, and what a site has of its own.
+ *
+ * A strategy is a set of roles. `auto` reads it off them; a fixed one is checked against them, so a job whose sites, roles
+ * and task do not fit together is refused when it is read, at whichever site that is, with the line. */
+#include "job/job.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct neb_opt neb__job_site_options[] = {
+    NEB_OPT(struct neb_job_site, name, NEB_OPT_TEXT, "", NULL, "as given with --site"),
+    NEB_OPT(struct neb_job_site, role, NEB_OPT_TEXT, "", NULL,
+            "train (replica); generator, discriminator (relay); teacher, student (tutor)"),
+    NEB_OPT(struct neb_job_site, folder, NEB_OPT_TEXT, "", NULL,
+            "made by nebula-i site init, with the run's roster in it; empty: as the name"),
+    NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
+            "HOST:PORT to listen on; empty: as the roster says"),
+    NEB_OPT_END,
+};
+static const char *const own_sections[] = {"train", NULL};
+
+static const char *const strategies[] = {
+    [NEB_STRATEGY_REPLICA] = "replica", [NEB_STRATEGY_RELAY] = "relay", [NEB_STRATEGY_TUTOR] = "tutor"};
+
+static const struct {
+    const char *name;
+    enum neb_strategy strategy;
+} roles[] = {[NEB_ROLE_TRAIN] = {"train", NEB_STRATEGY_REPLICA},
+             [NEB_ROLE_GENERATOR] = {"generator", NEB_STRATEGY_RELAY},
+             [NEB_ROLE_DISCRIMINATOR] = {"discriminator", NEB_STRATEGY_RELAY},
+             [NEB_ROLE_TEACHER] = {"teacher", NEB_STRATEGY_TUTOR},
+             [NEB_ROLE_STUDENT] = {"student", NEB_STRATEGY_TUTOR}};
+enum { ROLES = sizeof roles / sizeof *roles };
+
+const char *neb__strategy_name(enum neb_strategy s)
+{
+    return strategies[s];
+}
+
+const char *neb__role_name(enum neb_role r)
+{
+    return roles[r].name;
+}
+
+/* ---- binding --------------------------------------------------------------------------------------------------- */
+
+static neb_status find_role(struct neb_job *j, int i, const char *path)
+{
+    struct neb_job_site *s = &j->site[i];
+    for (int r = 0; r < ROLES; r++)
+        if (!strcmp(s->role ? s->role : "train", roles[r].name)) {
+            s->does = (enum neb_role)r;
+            return NEB_OK;
+        }
+    return neb__doc_fail(&j->doc, path,
+                         "site '%s': role '%s' is not train, generator, discriminator, teacher or student",
+                         s->name, s->role);
+}
+
+/* The sites of a replica run end with one model; a checkpoint is of what one of them made of it. */
+static neb_status check_average(struct neb_job *j, const char *section, const struct neb_job_train *t)
+{
+    char own[64];
+    snprintf(own, sizeof own, "%s.average", section);
+    const char *path = neb__doc_get(&j->doc, own) ? own : "train.average";
+    if (t->average < 2) return NEB_OK;
+    return neb__doc_fail(&j->doc, path,
+                         "%s is %" PRId64
+                         ": checkpoints are each site's own, and their mean would be another "
+                         "model at every site; leave it out with strategy replica",
+                         path, t->average);
+}
+
+/* What stands in `sites[i].train` must fit like `train` itself: tried on a copy. */
+static neb_status try_own_train(struct neb_job *j, const char *section, enum neb_role role)
+{
+    struct neb_job_train t;
+    NEB_TRY(neb__opts_init(neb__job_train_options, &t));
+    neb_status s = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
+    if (s == NEB_OK) s = neb__doc_bind(&j->doc, section, neb__job_train_options, &t, NULL);
+    if (s == NEB_OK) s = neb__job_check_train(j, section, &t);
+    if (s == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA) s = check_average(j, section, &t);
+    neb__opts_free(neb__job_train_options, &t);
+    return s;
+}
+
+static neb_status bind_site(struct neb_job *j, int i)
+{
+    char path[32], own[40];
+    snprintf(path, sizeof path, "sites[%d]", i);
+    snprintf(own, sizeof own, "%s.train", path);
+    NEB_TRY(neb__opts_init(neb__job_site_options, &j->site[i]));
+    j->n_sites = i + 1;
+    NEB_TRY(neb__doc_section(&j->doc, own, false));
+    NEB_TRY(neb__doc_bind(&j->doc, path, neb__job_site_options, &j->site[i], own_sections));
+    if (!j->site[i].name) return neb__doc_fail(&j->doc, path, "every site needs a name");
+    for (int k = 0; k < i; k++)
+        if (!strcmp(j->site[k].name, j->site[i].name))
+            return neb__doc_fail(&j->doc, path, "two sites named '%s'", j->site[i].name);
+    NEB_TRY(find_role(j, i, path));
+    return try_own_train(j, own, j->site[i].does);
+}
+
+/* ---- do they fit together? ------------------------------------------------------------------------------------- */
+
+static int count(const struct neb_job *j, enum neb_role r)
+{
+    int n = 0;
+    for (int i = 0; i < j->n_sites; i++) n += j->site[i].does == r;
+    return n;
+}
+
+static neb_status settle_strategy(struct neb_job *j)
+{
+    int fixed = -1;
+    for (int s = 0; s < 3; s++)
+        if (j->strategy && !strcmp(j->strategy, strategies[s])) fixed = s;
+    if (fixed < 0 && (!j->strategy || strcmp(j->strategy, "auto")))
+        return neb__doc_fail(&j->doc, "strategy", "strategy: '%s' is not auto, replica, relay or tutor",
+                             j->strategy ? j->strategy : "");
+    j->plan = fixed >= 0   ? (enum neb_strategy)fixed
+              : j->n_sites ? roles[j->site[0].does].strategy
+                           : NEB_STRATEGY_REPLICA;
+    for (int i = 0; i < j->n_sites; i++) {
+        const struct neb_job_site *s = &j->site[i];
+        char path[32];
+        snprintf(path, sizeof path, "sites[%d]", i);
+        if (roles[s->does].strategy == j->plan) continue;
+        if (fixed >= 0)
+            return neb__doc_fail(
+                &j->doc, path,
+                "site '%s' has role %s, which is no part of strategy %s; change one of the two", s->name,
+                roles[s->does].name, strategies[j->plan]);
+        return neb__doc_fail(&j->doc, path,
+                             "site '%s' has role %s (strategy %s), site '%s' %s (strategy %s): roles of one "
+                             "strategy are needed",
+                             s->name, roles[s->does].name, strategies[roles[s->does].strategy],
+                             j->site[0].name, roles[j->site[0].does].name, strategies[j->plan]);
+    }
+    return NEB_OK;
+}
+
+static neb_status check_relay(const struct neb_job *j)
+{
+    int g = count(j, NEB_ROLE_GENERATOR), d = count(j, NEB_ROLE_DISCRIMINATOR);
+    if (g != 1 || d != 1)
+        return neb__doc_fail(&j->doc, "sites",
+                             "strategy relay: one generator site and one discriminator site are needed, the "
+                             "job has %d and %d",
+                             g, d);
+    if (j->kind != NEB_TASK_RTD)
+        return neb__doc_fail(
+            &j->doc, "task",
+            "strategy relay splits replaced-token detection over two sites: task must be rtd, "
+            "not %s",
+            j->task);
+    return NEB_OK;
+}
+
+static neb_status check_tutor(const struct neb_job *j)
+{
+    int t = count(j, NEB_ROLE_TEACHER), s = count(j, NEB_ROLE_STUDENT);
+    if (t != 1 || s != 1)
+        return neb__doc_fail(
+            &j->doc, "sites",
+            "strategy tutor: one teacher site and one student site are needed, the job has %d "
+            "and %d (several teachers of one site: distill.teacher: [A, B])",
+            t, s);
+    if (j->kind == NEB_TASK_RTD)
+        return neb__doc_fail(
+            &j->doc, "task",
+            "strategy tutor distils token distributions: task must be translate, causal or mlm, "
+            "not rtd");
+    return NEB_OK;
+}
+
+static neb_status check_data(const struct neb_job *j)
+{
+    for (int i = 0; i < j->n_data; i++) {
+        bool known = !j->data[i].site;
+        for (int s = 0; !known && s < j->n_sites; s++) known = !strcmp(j->data[i].site, j->site[s].name);
+        char path[32];
+        snprintf(path, sizeof path, "data[%d]", i);
+        if (!known)
+            return neb__doc_fail(&j->doc, path, "corpus %s: the job has no site '%s'", j->data[i].file,
+                                 j->data[i].site);
+    }
+    return NEB_OK;
+}
+
+/* Keys that nobody will read are no error, since the same file may serve one site and several, but they are said. */
+static void warn_of_wan(const struct neb_job *j)
+{
+    for (int i = 0; i < j->doc.n; i++)
+        if (!strncmp(j->doc.list[i].path, "wan.", 4)) {
+            neb__warn("%s: '%s' has no effect: the job has no sites", j->doc.file, j->doc.list[i].path);
+            return;
+        }
+}
+
+neb_status neb__job_bind_sites(struct neb_job *j)
+{
+    int n = neb__doc_items(&j->doc, "sites");
+    if (!n) warn_of_wan(j);
+    if (n > NEB_JOB_SITES) return neb__doc_fail(&j->doc, "sites", "sites: at most %d", NEB_JOB_SITES);
+    for (int i = 0; i < n; i++) NEB_TRY(bind_site(j, i));
+    NEB_TRY(settle_strategy(j));
+    if (n && j->plan == NEB_STRATEGY_RELAY) NEB_TRY(check_relay(j));
+    if (n && j->plan == NEB_STRATEGY_TUTOR) NEB_TRY(check_tutor(j));
+    return check_data(j);
+}
+
+/* ---- one of them ----------------------------------------------------------------------------------------------- */
+
+bool neb__job_has(const struct neb_job *j, const struct neb_job_data *d)
+{
+    return !d->site || j->at < 0 || !strcmp(d->site, j->site[j->at].name);
+}
+
+static neb_status find_site(const struct neb_job *j, const char *site, int *at)
+{
+    char names[256] = "";
+    for (int i = 0; i < j->n_sites; i++) {
+        size_t used = strlen(names);
+        if (!strcmp(j->site[i].name, site)) {
+            *at = i;
+            return NEB_OK;
+        }
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", j->site[i].name);
+    }
+    return neb__doc_fail(&j->doc, "sites", "the job has no site '%s'; its sites are: %s", site,
+                         *names ? names : "none");
+}
+
+static neb_status check_tokenizer(const struct neb_job *j)
+{
+    for (int i = 0; i < j->n_data; i++)
+        if (j->data[i].site && !j->tokenizer.file)
+            return neb__doc_fail(&j->doc, "tokenizer",
+                                 "sites with corpora of their own need one tokenizer: make it once with "
+                                 "`nebula-i corpus tokenizer`, bring it to every site and name it as "
+                                 "tokenizer.file");
+    return NEB_OK;
+}
+
+neb_status neb__job_at(struct neb_job *j, const char *site)
+{
+    int at = -1;
+    NEB_TRY(find_site(j, site, &at));
+    char own[40];
+    snprintf(own, sizeof own, "sites[%d].train", at);
+    NEB_TRY(neb__doc_bind(&j->doc, own, neb__job_train_options, &j->train, NULL));
+    j->at = at;
+    int mine = 0;
+    for (int i = 0; i < j->n_data; i++)
+        mine += neb__job_has(j, &j->data[i]) && !strcmp(j->data[i].use, "train");
+    if (!mine)
+        return neb__doc_fail(&j->doc, "data", "site '%s' has no corpus to train on (use: train)", site);
+    return check_tokenizer(j);
+}
+
+void neb__job_alone(struct neb_job *j)
+{
+    int n = 0;
+    for (int i = 0; i < j->n_data; i++) {
+        if (neb__job_has(j, &j->data[i]))
+            j->data[n++] = j->data[i];
+        else
+            neb__opts_free(neb__job_data_options, &j->data[i]);
+    }
+    j->n_data = n;
+    j->at = -1;
+}
+
+/* ---- what all have in common ----------------------------------------------------------------------------------- */
+
+/* Each site's own affair: it may differ from site to site. */
+static bool is_local(const char *path)
+{
+    static const char *const keys[] = {
+        "out",         "cache",           "train.threads",    "train.log_every",    "train.device",
+        "train.dtype", "train.keep",      "train.save_every", "train.fallback",     "tokenizer.file",
+        "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(path, keys[i])) return true;
+    const char *rest = strchr(path, ']');
+    if (!strncmp(path, "data[", 5) && rest) return !strcmp(rest, "].file") || !strcmp(rest, "].second");
+    if (strncmp(path, "sites[", 6) || !rest) return false;
+    return !strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strncmp(rest, "].train.", 8);
+}
+
+static int by_path(const void *a, const void *b)
+{
+    const struct neb_doc_entry *const *x = a, *const *y = b;
+    return strcmp((*x)->path, (*y)->path);
+}
+
+neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out)
+{
+    const struct neb_doc_entry *list[4096];
+    int n = 0;
+    for (int i = 0; i < j->doc.n && n < 4096; i++)
+        if (!is_local(j->doc.list[i].path)) list[n++] = &j->doc.list[i];
+    qsort(list, (size_t)n, sizeof *list, by_path);
+    for (int i = 0; i < n; i++) {
+        NEB_TRY(neb__buf_append(out, list[i]->path, strlen(list[i]->path)));
+        NEB_TRY(neb__buf_append(out, "=", 1));
+        NEB_TRY(neb__buf_append(out, list[i]->value, strcspn(list[i]->value, "\n")));
+        NEB_TRY(neb__buf_append(out, "\n", 1));
+    }
+    return NEB_OK;
+}

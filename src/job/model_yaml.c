@@ -1,0 +1,100 @@
+/* model_yaml.c: model.yaml from the option tables, and back. */
+#include "job/model_yaml.h"
+#include "base/doc.h"
+#include "base/file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FIELD(field, kind, fallback, help) NEB_OPT(struct neb_model_yaml, field, kind, fallback, NULL, help)
+
+static const struct neb_opt table[] = {
+    FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: mlm, causal, rtd, translate, class"),
+    FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
+    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model: plain, or xlm-r"),
+    FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
+    FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),
+    NEB_OPT_END,
+};
+static const char *const sections[] = {"model", "peft", NULL};
+
+neb_status neb__model_yaml_init(struct neb_model_yaml *out)
+{
+    memset(out, 0, sizeof *out);
+    neb_status s = neb__opts_init(table, out);
+    if (s == NEB_OK) s = neb__model_config_init(NULL, &out->model);
+    if (s == NEB_OK) s = neb__peft_config_init(&out->peft);
+    if (s != NEB_OK) neb__model_yaml_free(out);
+    return s;
+}
+
+void neb__model_yaml_free(struct neb_model_yaml *f)
+{
+    neb__opts_free(table, f);
+    neb__model_config_free(&f->model);
+    neb__peft_config_free(&f->peft);
+}
+
+neb_status neb__model_yaml_set_task(struct neb_model_yaml *f, const char *task)
+{
+    return neb__opts_set(table, f, "task", task);
+}
+
+neb_status neb__model_yaml_set_numbering(struct neb_model_yaml *f, const char *numbering)
+{
+    return neb__opts_set(table, f, "numbering", numbering);
+}
+
+static neb_status bind(struct neb_doc *doc, struct neb_model_yaml *f)
+{
+    NEB_TRY(neb__doc_bind(doc, "", table, f, sections));
+    NEB_TRY(neb__doc_bind(doc, "model", neb__model_options, &f->model, NULL));
+    NEB_TRY(neb__doc_bind(doc, "peft", neb__peft_options, &f->peft, NULL));
+    NEB_TRY(neb__doc_all_used(doc));
+    if (f->tokenizer && (strchr(f->tokenizer, '/') || *f->tokenizer == '.'))
+        return neb__doc_fail(doc, "tokenizer", "tokenizer: '%s' must be a file in the folder", f->tokenizer);
+    if (!f->numbering || (strcmp(f->numbering, "plain") && strcmp(f->numbering, "xlm-r")))
+        return neb__doc_fail(doc, "numbering", "numbering: plain or xlm-r");
+    return NEB_OK;
+}
+
+neb_status neb__model_yaml_read(const char *path, struct neb_model_yaml *out)
+{
+    char file[NEB_MODEL_PATH + 32];
+    struct neb_doc doc;
+    if (strlen(path) >= sizeof out->path)
+        return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %zu bytes",
+                         sizeof out->path - 1);
+    snprintf(file, sizeof file, "%s/model.yaml", path);
+    NEB_TRY(neb__doc_read(file, &doc));
+    neb_status s = neb__model_yaml_init(out);
+    if (s == NEB_OK) {
+        snprintf(out->path, sizeof out->path, "%s", path);
+        s = bind(&doc, out);
+        if (s != NEB_OK) neb__model_yaml_free(out);
+    }
+    neb__doc_free(&doc);
+    return s;
+}
+
+neb_status neb__model_yaml_set_tokenizer(struct neb_model_yaml *f, const char *tokenizer)
+{
+    return neb__opts_set(table, f, "tokenizer", tokenizer);
+}
+
+neb_status neb__model_yaml_write(const struct neb_model_yaml *f, const char *path)
+{
+    char file[NEB_MODEL_PATH + 32];
+    struct neb_buf text;
+    neb__buf_init(&text, 1 << 20);
+    neb_status s = neb__opts_write(table, f, "", &text);
+    if (s == NEB_OK) s = neb__buf_printf(&text, "model:\n");
+    if (s == NEB_OK) s = neb__opts_write(neb__model_options, &f->model, "  ", &text);
+    if (s == NEB_OK) s = neb__buf_printf(&text, "peft:\n  method: \"%s\"\n", f->peft.method);
+    if (s == NEB_OK && strcmp(f->peft.method, "full"))
+        s = neb__opts_write(neb__peft_options + 1, &f->peft, "  ", &text);
+    snprintf(file, sizeof file, "%s/model.yaml", path);
+    if (s == NEB_OK) s = neb__file_replace(file, text.data, text.len, 0644);
+    neb__buf_free(&text);
+    return s;
+}

@@ -1,0 +1,242 @@
+/* capture.c: the site's own parcels: a copy of x is asked of the training loop, becomes d = x - theta, and d a
+ * parcel on disk.
+ *
+ * The delta d of open parcels is a flat vector beside theta and m: 12 bytes a parameter. What the code leaves out of it stays
+ * in x; for a site that loses its x a coarse copy of that goes to disk (left_out.c). */
+#include "run/session.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "outer/site.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Asks neb_step() for a copy of the cells of the next capture; one at a time. */
+static void next_capture(neb_session *s)
+{
+    if (s->capturing || !s->n_captures) return;
+    s->capturing = true;
+    s->capture = s->captures[0];
+    memmove(s->captures, s->captures + 1, (size_t)--s->n_captures * sizeof *s->captures);
+    pthread_mutex_lock(&s->lock);
+    s->snap_c0 = s->capture.c0;
+    s->snap_c1 = s->capture.c1;
+    s->capture_wanted = true;
+    s->capture_taken = false;
+    pthread_cond_broadcast(&s->changed); /* a training loop that waits takes the copy while it waits */
+    pthread_mutex_unlock(&s->lock);
+}
+
+void neb__session_want_capture(neb_session *s, const struct neb_action *a)
+{
+    if (s->n_captures == NEB_CAPTURES) {
+        neb__session_halt(s, "more captures than fragments");
+        return;
+    }
+    s->captures[s->n_captures++] = *a;
+    next_capture(s);
+}
+
+static void captured(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash, bool empty,
+                     neb_status st)
+{
+    struct neb_event ev = {.type = NEB_EV_CAPTURED, .parcel = h, .empty = empty, .status = st};
+    if (hash) ev.hash = *hash;
+    pthread_mutex_lock(&s->lock);
+    s->capture_wanted = s->capture_taken = false;
+    pthread_mutex_unlock(&s->lock);
+    s->capturing = false;
+    neb__session_feed(s, &ev);
+    next_capture(s);
+}
+
+/* ---- coding ------------------------------------------------------------------------------------------------------ */
+
+/* Cell by cell, while it is in the cache: what the code left out goes to the file of residuals. */
+struct coding {
+    neb_session *s;
+    const float *clipped; /* d of all cells, made shorter for the bound; NULL: d itself is coded */
+    size_t first;         /* value of the first cell */
+    bool exact;           /* nothing is left */
+};
+
+static void cell_coded(void *arg, size_t at, size_t n)
+{
+    struct coding *c = arg;
+    neb_session *s = c->s;
+    float *r = s->work[0];
+    if ((c->exact && !c->clipped) || neb__session_private(s)) return;
+    if (c->clipped) /* what was cut off is sent later */
+        for (size_t i = 0; i < n; i++) r[i] += s->d[c->first + at + i] - c->clipped[at + i];
+    neb__residual_add(s, r, n);
+}
+
+/* d of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
+static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
+{
+    *out = NULL;
+    bool private = neb__session_private(s);
+    if (!s->capture.bound && !private) return NEB_OK;
+    float *z = neb__malloc(n * sizeof *z);
+    if (!z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the run's bound");
+    memcpy(z, s->d + first, n * sizeof *z);
+    neb_status st = private ? neb__session_privatize(s, z, n) : NEB_OK;
+    bool shorter = s->capture.bound && neb__session_clip(&s->capture, z, n);
+    if (st == NEB_OK && (shorter || private))
+        *out = z;
+    else
+        neb__free(z);
+    return st;
+}
+
+/* Codes d of the parcel's cells behind a header's room. */
+static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_parcel *h,
+                              struct neb_codec_stats *stats, struct neb_buf *out)
+{
+    struct coding c = {.s = s, .exact = rung == s->exact};
+    size_t n = neb__session_range(s, h->c0, h->c1, &c.first);
+    float *z;
+    NEB_TRY(clip(s, c.first, n, &z));
+    c.clipped = z;
+    struct neb_codec_hooks hooks = {.arg = &c, .next = s->work[0], .after = cell_coded};
+    struct neb_codec_input in = {.z = z ? z : s->d + c.first, .n = n, .hooks = &hooks};
+    neb__buf_clear(out);
+    neb__residual_begin(s, h->k);
+    neb_status st = neb__buf_reserve(out, NEB_PARCEL_SIZE);
+    if (st == NEB_OK) {
+        out->len = NEB_PARCEL_SIZE;
+        st = neb__codec_encode(rung, &in, NULL, stats, out);
+    }
+    neb__free(z);
+    return st;
+}
+
+/* d holds x of the cells, and then d = x - theta; header and code go to `out`. *empty: there is nothing to send.
+ * NEB_ERR_AGAIN: the rate controller holds. */
+static neb_status encode(neb_session *s, struct neb_parcel *h, struct neb_codec_stats *stats,
+                         struct neb_buf *out, bool *empty)
+{
+    *empty = true;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        neb__edits_on_copy(&s->own[c], s->d + first, n);
+        if (neb__site_delta(s->d + first, s->outer->theta + first, n)) *empty = false;
+    }
+    if (*empty) return NEB_OK;
+    const struct neb_rung *rung = s->capture.dense ? s->exact : neb__session_choose(s, h->tau, s->paused);
+    if (!rung) return NEB_ERR_AGAIN;
+    NEB_TRY(encode_with(s, rung, h, stats, out));
+    size_t gain;
+    NEB_TRY(neb__codec_squeeze(out, NEB_PARCEL_SIZE, neb__session_goodput(s), &gain));
+    h->rung = rung->id;
+    h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
+    const struct neb_seal seal = neb__session_seal(s);
+    NEB_TRY(neb__parcel_sign(h, out->data + NEB_PARCEL_SIZE, &s->genesis, &seal));
+    neb__parcel_put(h, out->data);
+    return NEB_OK;
+}
+
+/* It stays in s->made until the next one: the pushes that follow take it from there. */
+static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_hash *hash, bool *empty)
+{
+    struct neb_codec_stats stats = {0};
+    s->made_hash = (struct neb_hash){{0}};
+    NEB_TRY(encode(s, h, &stats, &s->made, empty));
+    if (*empty) return NEB_OK;
+    NEB_TRY(neb__hash(s->made.data, s->made.len, hash));
+    NEB_TRY(neb__session_keep(s, hash, s->made.data, s->made.len));
+    s->made_hash = *hash;
+    neb__residual_end(s, h->c0);
+    neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->made.len, &stats);
+    return NEB_OK;
+}
+
+/* For the training loop, which hears of it at its next neb_step(). */
+static void say_nonfinite(neb_session *s)
+{
+    size_t first, n = neb__session_range(s, s->capture.c0, s->capture.c1, &first), bad = 0;
+    while (bad < n && isfinite(s->d[first + bad])) bad++;
+    const char *name = "?";
+    for (int i = 0; i < s->n_slices; i++)
+        if (first + bad >= s->slices[i].first) name = s->slices[i].param.name;
+    pthread_mutex_lock(&s->lock);
+    snprintf(s->why, sizeof s->why,
+             "parameter '%.150s' is not finite: nothing of it was sent; go back to the last checkpoint",
+             name);
+    s->nonfinite = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Of this site in the newest record that names it; else of any site, which gives its work the weight of the others'. */
+static uint32_t weight_by_log(const neb_session *s)
+{
+    struct neb_round_status st;
+    uint32_t any = 0;
+    neb__round_status(s->core, &st);
+    for (uint64_t i = st.commit; i > 0; i--) {
+        const struct neb_record *rec = neb__round_record(s->core, i);
+        const struct neb_named *own = rec ? neb__record_of(rec, s->self) : NULL;
+        if (own) return own->weight;
+        if (rec && rec->parcels && !any) any = rec->parcel[0].weight;
+    }
+    return any;
+}
+
+/* Tokens per inner step. Of captures that follow each other without a step (the fragments at the end of the run, a wait at
+ * the drift limit, a start) each weighs what the steps before them did. */
+static uint32_t weigh(neb_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    int64_t tokens = s->tokens_now, steps = s->steps_now;
+    s->tokens_now = s->steps_now = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (steps > 0)
+        s->weight = tokens / steps > 0 ? (uint32_t)(tokens / steps) : 1;
+    else if (!s->weight)
+        s->weight = weight_by_log(s);
+    return s->weight ? s->weight : 1;
+}
+
+void neb__session_snapshot_taken(neb_session *s)
+{
+    const struct neb_action *a = &s->capture;
+    int64_t start = neb__now_ns();
+    struct neb_parcel h = {
+        .site = s->self, .c0 = a->c0, .c1 = a->c1, .k = a->k, .b = a->version, .tau = a->tau};
+    struct neb_hash hash;
+    bool empty = false;
+    h.weight = weigh(s);
+    h.tokens = (uint64_t)h.tau * h.weight;
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    h.epoch = st.roster.epoch;
+    for (uint32_t c = a->c0; c < a->c1; c++) /* a round came in between: later, against the new theta */
+        if (s->own[c].version != a->version || s->own[c].open.k) {
+            captured(s, &h, NULL, false, NEB_ERR_AGAIN);
+            return;
+        }
+    neb_status status = make_parcel(s, &h, &hash, &empty);
+    if (status == NEB_ERR_RANGE) {
+        neb__warn("a parameter is not finite: nothing was sent of cells %u to %u", a->c0, a->c1 - 1);
+        say_nonfinite(s);
+        status = NEB_OK;
+        empty = true;
+    }
+    if (status == NEB_OK && !empty) {
+        s->last_k = h.k;
+        for (uint32_t c = a->c0; c < a->c1; c++) {
+            s->own[c].open = (struct neb_boot_parcel){hash, h.k, h.b};
+            s->own[c].work_open = h.tau;
+        }
+    }
+    neb__session_took(&s->encode_took, neb__seconds_since(start));
+    pthread_mutex_lock(&s->lock);
+    s->status.encode_s += neb__seconds_since(start);
+    s->status.driver_cpu_s = neb__thread_cpu();
+    s->status.parcels += status == NEB_OK && !empty;
+    pthread_mutex_unlock(&s->lock);
+    captured(s, &h, empty ? NULL : &hash, empty, status);
+}

@@ -1,0 +1,58 @@
+/* clip.c: the run's norm bound at one site: what it sends is scaled down to it, what others send is measured.
+ *
+ * The bound is part of the log (an operator's order); the leader rejects what exceeds it. A site that has more to say
+ * than one parcel may carry sends a shorter vector of the same direction, and the rest stays in its live model.
+ *
+ * A site may also cut and blur its updates for its own privacy. Then nothing stays: a later parcel would tell what this one
+ * was not to tell. */
+#include "run/session.h"
+#include "base/mem.h"
+#include "outer/site.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/random.h>
+
+double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code)
+{
+    struct neb_codec_view view;
+    size_t first, last, n = neb__outer_cell(s->outer, h->c1 - 1, &last);
+    neb__outer_cell(s->outer, h->c0, &first);
+    if (neb__codec_open(code, h->length, NULL, last + n - first, &view) != NEB_OK) return INFINITY;
+    double sum = 0;
+    for (uint32_t c = h->c0; c < h->c1; c++) {
+        n = neb__outer_cell(s->outer, c, &first);
+        if (neb__codec_cell(&view, c - h->c0, s->work[1]) != NEB_OK) {
+            sum = INFINITY;
+            break;
+        }
+        sum += pow(neb__site_norm(s->work[1], n), 2);
+    }
+    neb__codec_close(&view);
+    return sqrt(sum);
+}
+
+bool neb__session_private(const neb_session *s)
+{
+    return s->config.clip > 0 || s->config.noise > 0;
+}
+
+/* The generator is seeded by the system for every parcel: nobody can repeat the noise and take it off again. */
+neb_status neb__session_privatize(const neb_session *s, float *z, size_t n)
+{
+    struct neb_rng rng;
+    neb__site_clip(z, n, s->config.clip);
+    if (!(s->config.noise > 0)) return NEB_OK;
+    if (getrandom(&rng, sizeof rng, 0) != (ssize_t)sizeof rng)
+        return neb__fail(NEB_ERR_IO, "the system gives no random numbers for the noise: nothing is sent");
+    neb__site_noise(z, n, s->config.noise, &rng);
+    return NEB_OK;
+}
+
+bool neb__session_clip(const struct neb_action *capture, float *z, size_t n)
+{
+    float bound;
+    memcpy(&bound, &capture->bound, sizeof bound);
+    /* The code's error may lengthen the vector a little: leave room for it. */
+    return neb__site_clip(z, n, 0.98 * (double)bound) > 0.98 * (double)bound;
+}

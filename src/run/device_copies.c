@@ -1,0 +1,227 @@
+/* device_copies.c: rounds and parameters on a device, without holding the training up.
+ *
+ * A capture is a copy on the device, in its place among the training's work; from there it goes to the host on the side
+ * stream while training goes on, and the driver hears of it when it has arrived. A merge is the other way round: the values
+ * of an edit go to a stage on the device, and once they are there a later neb_step() adds them to the parameters in the
+ * training's own stream. Neither waits for the host. d is memory that such copies can use.
+ *
+ * A stage holds the first edit of one cell; further edits of the cell follow when it is carried out. What has no stage, or no
+ * room on the device, goes the plain way (edits.c): slower, with the same result. All of it runs on the caller's
+ * thread, the session's lock held.
+ *
+ * Invariant: while an edit of a cell is not carried out, no copy of that cell is begun, since the edit's values may lie where
+ * the copy would go. */
+#include "run/session.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "tensor/device.h"
+
+#include <string.h>
+
+enum { STAGES = 16 };
+
+struct stage {
+    struct neb_edit *edit; /* NULL: free */
+    uint32_t cell;
+    uint64_t fence; /* 0: the values are there */
+};
+
+struct neb_side {
+    neb_device *device;
+    float *snapshot; /* on the device */
+    size_t room;
+    float *values; /* on the device: NEB_CELL for each stage */
+    struct stage stage[STAGES];
+    uint64_t fence; /* of the copy under way; 0: none */
+};
+
+/* The one device that holds all parameters, if it has a side stream. */
+static neb_device *common_device(const neb_session *s)
+{
+    neb_device *d = s->n_slices ? s->slices[0].param.device : NULL;
+    for (int i = 0; i < s->n_slices; i++)
+        if (s->slices[i].param.device != d || s->slices[i].param.read) return NULL;
+    return d && d->ops->side_download && d->ops->host_alloc ? d : NULL;
+}
+
+neb_status neb__side_open(neb_session *s)
+{
+    neb_device *d = common_device(s);
+    struct neb_side *side = d ? NEB_NEW(struct neb_side) : NULL;
+    void *pinned = NULL, *values = NULL;
+    size_t bytes = s->values * sizeof(float);
+    if (side && d->ops->host_alloc(d->ctx, bytes, &pinned) == NEB_OK &&
+        d->ops->alloc(d->ctx, STAGES * NEB_CELL * sizeof(float), &values) == NEB_OK) {
+        *side = (struct neb_side){.device = d, .values = values};
+        s->side = side;
+        s->d = memset(pinned, 0, bytes);
+        return NEB_OK;
+    }
+    if (d) neb__warn("no room for copies beside the training: rounds will hold it up a little");
+    if (pinned) d->ops->host_free(d->ctx, pinned);
+    neb__free(side);
+    s->d = neb__malloc(bytes);
+    if (s->d) memset(s->d, 0, bytes); /* see make_memory() */
+    return s->d ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+void neb__side_close(neb_session *s)
+{
+    struct neb_side *side = s->side;
+    if (!side) {
+        neb__free(s->d);
+        return;
+    }
+    neb_device *d = side->device;
+    if (side->fence) d->ops->fence_wait(d->ctx, side->fence);
+    for (int i = 0; i < STAGES; i++)
+        if (side->stage[i].edit && side->stage[i].fence) d->ops->fence_wait(d->ctx, side->stage[i].fence);
+    if (side->snapshot) d->ops->free(d->ctx, side->snapshot);
+    d->ops->free(d->ctx, side->values);
+    d->ops->host_free(d->ctx, s->d);
+    neb__free(side);
+    s->side = NULL;
+}
+
+/* ---- captures --------------------------------------------------------------------------------------------------- */
+
+static neb_status ensure_room(struct neb_side *side, size_t n)
+{
+    neb_device *d = side->device;
+    if (n <= side->room) return NEB_OK;
+    if (side->snapshot) d->ops->free(d->ctx, side->snapshot);
+    side->snapshot = NULL;
+    side->room = 0;
+    NEB_TRY(d->ops->alloc(d->ctx, n * sizeof(float), (void **)&side->snapshot));
+    side->room = n;
+    return NEB_OK;
+}
+
+/* The parts of the parameters that make up [first, first + n) of the flat vector, one after the other. */
+static neb_status gather(neb_session *s, size_t first, size_t n, float *out)
+{
+    const neb_device *d = s->side->device;
+    for (int i = 0; i < s->n_slices; i++) {
+        const struct neb_session_slice *p = &s->slices[i];
+        size_t from = first > p->first ? first : p->first;
+        size_t to = first + n < p->first + p->count ? first + n : p->first + p->count;
+        if (from < to)
+            NEB_TRY(d->ops->copy(d->ctx, out + (from - first), p->param.values + (from - p->first),
+                                 (to - from) * sizeof *out));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__side_capture(neb_session *s, size_t first, size_t n)
+{
+    struct neb_side *side = s->side;
+    const neb_device *d = side->device;
+    if (ensure_room(side, n) != NEB_OK) return neb__session_read_x(s, first, n, s->d + first);
+    NEB_TRY(gather(s, first, n, side->snapshot));
+    return d->ops->side_download(d->ctx, s->d + first, side->snapshot, n * sizeof(float), &side->fence);
+}
+
+neb_status neb__side_captured(neb_session *s, bool wait, bool *done)
+{
+    struct neb_side *side = s->side;
+    const neb_device *d = side ? side->device : NULL;
+    int arrived = 1;
+    if (d && side->fence && wait) NEB_TRY(d->ops->fence_wait(d->ctx, side->fence));
+    if (d && side->fence && !wait) NEB_TRY(d->ops->fence_done(d->ctx, side->fence, &arrived));
+    if (arrived && d) side->fence = 0;
+    *done = arrived;
+    return NEB_OK;
+}
+
+bool neb__side_may_capture(const neb_session *s)
+{
+    for (uint32_t c = s->snap_c0; c < s->snap_c1; c++)
+        if (s->own[c].edits) return false;
+    return true;
+}
+
+/* ---- merges ----------------------------------------------------------------------------------------------------- */
+
+static float *stage_values(const struct neb_side *side, int i)
+{
+    return side->values + (size_t)i * NEB_CELL;
+}
+
+/* The stage of a cell's first edit, its copy begun if there was none yet; -1: all stages are taken. */
+static neb_status find_stage(neb_session *s, uint32_t cell, struct neb_edit *e, int *out)
+{
+    struct neb_side *side = s->side;
+    const neb_device *d = side->device;
+    int at = -1;
+    size_t first, n = neb__outer_cell(s->outer, cell, &first);
+    for (int i = STAGES - 1; i >= 0; i--) {
+        if (!side->stage[i].edit) at = i;
+        if (side->stage[i].edit == e) {
+            *out = i;
+            return NEB_OK;
+        }
+    }
+    *out = at;
+    if (at < 0) return NEB_OK;
+    uint64_t fence = 0;
+    float *to = stage_values(side, at);
+    if (e->value == s->d + first)
+        NEB_TRY(d->ops->side_upload(d->ctx, to, e->value, n * sizeof *to, &fence));
+    else
+        NEB_TRY(d->ops->upload(d->ctx, to, e->value, n * sizeof *to));
+    side->stage[at] = (struct stage){e, cell, fence};
+    return NEB_OK;
+}
+
+static neb_status change(const neb_device *d, const struct neb_edit *e, const float *value, float *x,
+                         size_t n)
+{
+    struct neb_axpby add = {.x = value, .y = x, .n = (int64_t)n, .a = 1, .b = 1, .type = NEB_F32};
+    if (e->type == NEB_EDIT_SET) return d->ops->copy(d->ctx, x, value, n * sizeof *x);
+    if (e->type == NEB_EDIT_SHRINK) { /* v + gamma * (x - v) */
+        add.a = 1 - e->gamma;
+        add.b = e->gamma;
+    }
+    return d->ops->axpby(d->ctx, &add);
+}
+
+static neb_status carry_out(neb_session *s, const struct stage *stage, const float *value)
+{
+    size_t first, n = neb__outer_cell(s->outer, stage->cell, &first);
+    for (int i = 0; i < s->n_slices; i++) {
+        const struct neb_session_slice *p = &s->slices[i];
+        size_t from = first > p->first ? first : p->first;
+        size_t to = first + n < p->first + p->count ? first + n : p->first + p->count;
+        if (from >= to || from - first < stage->edit->done) continue;
+        NEB_TRY(change(s->side->device, stage->edit, value + (from - first),
+                       p->param.values + (from - p->first), to - from));
+        stage->edit->done = to - first;
+    }
+    return NEB_OK;
+}
+
+neb_status neb__side_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n)
+{
+    struct neb_own *own = &s->own[cell];
+    const neb_device *d = s->side->device;
+    for (*n = 0; own->edits; ++*n) {
+        struct neb_edit *e = own->edits;
+        int i, arrived = 1;
+        NEB_TRY(find_stage(s, cell, e, &i));
+        if (i < 0) { /* nothing of this cell is on its way: the plain way is open */
+            uint32_t more = 0;
+            if (wait) NEB_TRY(neb__edits_apply(s, cell, s->work[2], &more));
+            *n += more;
+            return NEB_OK;
+        }
+        struct stage *stage = &s->side->stage[i];
+        if (stage->fence && wait) NEB_TRY(d->ops->fence_wait(d->ctx, stage->fence));
+        if (stage->fence && !wait) NEB_TRY(d->ops->fence_done(d->ctx, stage->fence, &arrived));
+        if (!arrived) return NEB_OK;
+        NEB_TRY(carry_out(s, stage, stage_values(s->side, i)));
+        stage->edit = NULL;
+        own->edits = e->next;
+        neb__free(e);
+    }
+    return NEB_OK;
+}

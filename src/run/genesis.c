@@ -1,0 +1,114 @@
+/* genesis.c: the run's initial values, kept beside the ledger.
+ *
+ * Genesis and ledger make the outer state. A trainer that comes back has put its checkpoint into the parameters, so the
+ * initial values can no longer be read there: `genesis-<cell>` keeps theta of every cell (fp32), and `genesis`, written
+ * last, the hashes of the layout and of the values; `job` says which job began. As long as there is neither a record nor a checkpoint they are written
+ * anew at every start, so that a site that began with the wrong model can begin again. */
+#include "run/session.h"
+#include "run/job_facts.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { HEAD = 2 * NEB_HASH_SIZE, JOB_MAX = 1 << 12 };
+
+static void name_of(uint32_t cell, char out[32])
+{
+    snprintf(out, 32, "genesis-%u", cell);
+}
+
+static neb_status keep_job(neb_session *s)
+{
+    struct neb_buf job;
+    neb__buf_init(&job, JOB_MAX);
+    neb_status st = neb__words_identity(s, &job);
+    if (st == NEB_OK) st = neb__blob_save(&s->disk, "job", job.data, job.len, true);
+    neb__buf_free(&job);
+    return st;
+}
+
+/* The values of a run that began with another job would be taken in place of this one's, without a word. */
+static neb_status check_job(neb_session *s)
+{
+    struct neb_buf now, then;
+    neb__buf_init(&now, JOB_MAX);
+    neb__buf_init(&then, JOB_MAX + NEB_HASH_SIZE);
+    neb_status st = neb__words_identity(s, &now);
+    neb_status found = neb__blob_load(&s->disk, "job", &then);
+    if (st == NEB_OK && found == NEB_OK && now.len && then.len &&
+        (now.len != then.len || memcmp(now.data, then.data, now.len)))
+        st = neb__fail(
+            NEB_ERR_CONFIG,
+            "%s/run holds the run of another job (%.*s; this one: %.*s): use another site folder, or "
+            "move that folder away at every site",
+            s->site->dir, (int)then.len, (const char *)then.data, (int)now.len, (const char *)now.data);
+    neb__buf_free(&now);
+    neb__buf_free(&then);
+    return st;
+}
+
+neb_status neb__genesis_keep(neb_session *s)
+{
+    for (uint32_t c = 0; c < s->outer->cells; c++) {
+        char name[32];
+        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        name_of(c, name);
+        NEB_TRY(neb__blob_save(&s->disk, name, s->outer->theta + first, n * sizeof(float), true));
+    }
+    NEB_TRY(keep_job(s));
+    uint8_t head[HEAD];
+    memcpy(head, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
+    memcpy(head + NEB_HASH_SIZE, s->model[NEB_AGREED_VALUES].b, NEB_HASH_SIZE);
+    return neb__blob_save(&s->disk, "genesis", head, sizeof head, true);
+}
+
+static neb_status load_cell(neb_session *s, uint32_t cell, float *theta, size_t n)
+{
+    struct neb_buf b;
+    char name[32];
+    name_of(cell, name);
+    neb__buf_init(&b, n * sizeof *theta + NEB_HASH_SIZE);
+    neb_status st = neb__blob_load(&s->disk, name, &b);
+    if (st == NEB_OK && b.len != n * sizeof *theta) st = NEB_ERR_CORRUPT;
+    if (st == NEB_OK) memcpy(theta, b.data, b.len);
+    neb__buf_free(&b);
+    return st;
+}
+
+static neb_status load_head(neb_session *s, struct neb_hash *root)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, HEAD + NEB_HASH_SIZE);
+    neb_status st = neb__blob_load(&s->disk, "genesis", &b);
+    if (st == NEB_OK && b.len != HEAD) st = NEB_ERR_CORRUPT;
+    if (st == NEB_OK && memcmp(b.data, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
+        st = neb__fail(NEB_ERR_CONFIG,
+                       "%s/run holds a run with other parameters (names or shapes): train the model that "
+                       "it began with, or begin a new run in another site folder",
+                       s->site->dir);
+    if (st == NEB_OK) st = check_job(s);
+    if (st == NEB_OK) memcpy(root->b, b.data + NEB_HASH_SIZE, NEB_HASH_SIZE);
+    neb__buf_free(&b);
+    return st;
+}
+
+neb_status neb__genesis_damaged(const neb_session *s)
+{
+    return neb__fail(NEB_ERR_CORRUPT,
+                     "the initial values in %s/run are damaged: copy the genesis files of another site there",
+                     s->site->dir);
+}
+
+neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root)
+{
+    neb_status st = load_head(s, root);
+    bool begun = st == NEB_OK;
+    for (size_t at = 0; st == NEB_OK && at < s->values; at += NEB_CELL) {
+        size_t n = s->values - at < NEB_CELL ? s->values - at : NEB_CELL;
+        st = load_cell(s, (uint32_t)(at / NEB_CELL), theta + at, n);
+    }
+    if (st == NEB_ERR_CORRUPT || st == NEB_ERR_NOSPACE || (begun && st == NEB_ERR_NOTFOUND))
+        return neb__genesis_damaged(s);
+    return st;
+}

@@ -1,0 +1,277 @@
+/* job_facts.c: facts, notes and refusals: see job_facts.h.
+ *
+ * Facts travel right behind the handshake, in the same order as everything else of their priority, so they are compared
+ * before the first vote is counted and before the first step is made. Once a site has trained, a peer that comes with other
+ * facts or refuses is its own affair: it is named in the log and the run goes on without it. */
+#include "run/job_facts.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "run/session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct heard {
+    uint16_t peer;
+    bool up;
+    int64_t at_ns;
+    char text[NEB_NOTE_MAX + 1];
+};
+
+struct neb_words {
+    char *facts;
+    size_t facts_size;
+    struct heard own, *list; /* list: under the session's lock */
+    uint32_t n;
+};
+
+static struct neb_words *words_of(neb_session *s)
+{
+    if (!s->words) s->words = NEB_NEW(struct neb_words);
+    return s->words;
+}
+
+void neb__words_free(neb_session *s)
+{
+    if (!s->words) return;
+    neb__free(s->words->facts);
+    neb__free(s->words->list);
+    neb__free(s->words);
+    s->words = NULL;
+}
+
+/* ---- facts ----------------------------------------------------------------------------------------------------- */
+
+struct line {
+    const char *key, *value;
+    int key_size, value_size;
+};
+
+/* The line at *at, which moves behind it; false at the end. A line without '=' has an empty value. */
+static bool next_line(const char *text, size_t n, size_t *at, struct line *out)
+{
+    if (*at >= n) return false;
+    const char *p = text + *at, *end = memchr(p, '\n', n - *at);
+    size_t len = end ? (size_t)(end - p) : n - *at;
+    const char *eq = memchr(p, '=', len);
+    size_t key = eq ? (size_t)(eq - p) : len;
+    *out = (struct line){p, eq ? eq + 1 : p + len, (int)key, (int)(eq ? len - key - 1 : 0)};
+    *at += len + 1;
+    return true;
+}
+
+static bool find(const char *text, size_t n, const struct line *want, struct line *out)
+{
+    for (size_t at = 0; next_line(text, n, &at, out);)
+        if (out->key_size == want->key_size && !memcmp(out->key, want->key, (size_t)want->key_size))
+            return true;
+    return false;
+}
+
+/* Text of a peer is shown without control characters. */
+static void clean(char *text)
+{
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+}
+
+/* A site that joined later stands in its own job file and not in those of the sites that were there before. */
+static bool may_lack(const struct line *l)
+{
+    return l->key_size > 6 && !memcmp(l->key, "sites[", 6);
+}
+
+bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k, const char *other, char *why,
+                       size_t size)
+{
+    struct line a, b;
+    const char *advice = "use the same job file and the same base files at every site";
+    for (size_t at = 0; next_line(mine, n, &at, &a);) {
+        bool there = find(theirs, k, &a, &b);
+        if (there ? a.value_size == b.value_size && !memcmp(a.value, b.value, (size_t)a.value_size)
+                  : may_lack(&a))
+            continue;
+        if (there)
+            snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and '%.*s' here; %s", other,
+                     a.key_size > 60 ? 60 : a.key_size, a.key, b.value_size > 60 ? 60 : b.value_size, b.value,
+                     a.value_size > 60 ? 60 : a.value_size, a.value, advice);
+        else
+            snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' here and not given there; %s",
+                     other, a.key_size > 60 ? 60 : a.key_size, a.key, a.value_size > 60 ? 60 : a.value_size,
+                     a.value, advice);
+        clean(why);
+        return true;
+    }
+    for (size_t at = 0; next_line(theirs, k, &at, &b);) {
+        if (find(mine, n, &b, &a) || may_lack(&b)) continue;
+        snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and not given here; %s", other,
+                 b.key_size > 60 ? 60 : b.key_size, b.key, b.value_size > 60 ? 60 : b.value_size, b.value,
+                 advice);
+        clean(why);
+        return true;
+    }
+    return false;
+}
+
+neb_status neb__session_facts(neb_session *s, const char *text, size_t n)
+{
+    struct neb_words *w = words_of(s);
+    if (n > NEB_FACTS_TEXT_MAX)
+        return neb__fail(NEB_ERR_LIMIT, "the job's facts are larger than %d bytes", NEB_FACTS_TEXT_MAX);
+    char *copy = w ? neb__malloc(n + 1) : NULL;
+    if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for the job's facts");
+    memcpy(copy, text, n);
+    neb__free(w->facts);
+    w->facts = copy;
+    w->facts_size = n;
+    return NEB_OK;
+}
+
+neb_status neb__words_identity(const neb_session *s, struct neb_buf *out)
+{
+    static const char *const keys[] = {"name", "seed", "task"};
+    const struct neb_words *w = s->words;
+    struct line l;
+    for (size_t k = 0; w && k < sizeof keys / sizeof *keys; k++) {
+        struct line want = {.key = keys[k], .key_size = (int)strlen(keys[k])};
+        if (find(w->facts, w->facts_size, &want, &l))
+            NEB_TRY(neb__buf_printf(out, "%s%s %.*s", out->len ? ", " : "", keys[k], l.value_size, l.value));
+    }
+    return NEB_OK;
+}
+
+/* Before the first step it ends the start with a message; later it is the other's affair. */
+static void differ(neb_session *s, const char *why)
+{
+    pthread_mutex_lock(&s->lock);
+    bool begun = s->status.steps > 0;
+    if (!begun) s->mismatch = NEB_ERR_CONFIG;
+    pthread_mutex_unlock(&s->lock);
+    if (begun)
+        neb__warn("%s; this site goes on without it", why);
+    else
+        neb__session_halt(s, why);
+}
+
+static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    char why[sizeof s->why], name[NEB_NAME_SIZE];
+    struct neb_words *w = s->words;
+    if (!w || !w->facts || n > NEB_FACTS_TEXT_MAX) return;
+    neb__session_name(s, peer, name);
+    if (neb__facts_differ(w->facts, w->facts_size, (const char *)bytes, n, name, why, sizeof why))
+        differ(s, why);
+}
+
+/* ---- notes ----------------------------------------------------------------------------------------------------- */
+
+static struct heard *entry(struct neb_words *w, uint16_t peer)
+{
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->list[i].peer == peer) return &w->list[i];
+    struct heard *list = neb__realloc(w->list, (w->n + 1) * sizeof *list);
+    if (!list) return NULL;
+    w->list = list;
+    list[w->n] = (struct heard){.peer = peer};
+    return &list[w->n++];
+}
+
+static void keep_note(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    if (n > NEB_NOTE_MAX || memchr(bytes, 0, n)) return;
+    pthread_mutex_lock(&s->lock);
+    struct neb_words *w = words_of(s);
+    struct heard *h = w ? entry(w, peer) : NULL;
+    if (h) {
+        memcpy(h->text, bytes, n);
+        h->text[n] = 0;
+        h->at_ns = neb__now_ns();
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+neb_status neb__session_note(neb_session *s, const char *text)
+{
+    uint16_t peers[NEB_MEMBERS_MAX];
+    int up = 0;
+    size_t n = strlen(text);
+    if (n > NEB_NOTE_MAX) return neb__fail(NEB_ERR_LIMIT, "a note has at most %d bytes", NEB_NOTE_MAX);
+    pthread_mutex_lock(&s->lock);
+    struct neb_words *w = words_of(s);
+    if (w) memcpy(w->own.text, text, n + 1);
+    for (uint32_t i = 0; w && i < w->n && up < NEB_MEMBERS_MAX; i++)
+        if (w->list[i].up) peers[up++] = w->list[i].peer;
+    pthread_mutex_unlock(&s->lock);
+    if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a note");
+    for (int i = 0; i < up; i++) neb__session_send(s, peers[i], NEB_CONTROL, NEB_MSG_NOTE, text, n);
+    return NEB_OK;
+}
+
+neb_status neb__session_heard(neb_session *s, uint32_t i, char name[32], char note[NEB_NOTE_MAX + 1],
+                              double *age)
+{
+    *note = 0;
+    *age = 0;
+    pthread_mutex_lock(&s->lock);
+    uint64_t left = s->present;
+    for (uint32_t k = 0; k < i; k++) left &= left - 1;
+    uint16_t id = left ? (uint16_t)__builtin_ctzll(left) : NEB_NO_SITE;
+    if (left) snprintf(name, 32, "%s", s->names[id]);
+    struct neb_words *w = s->words;
+    const struct heard *h = w && left && id == s->self ? &w->own : NULL;
+    for (uint32_t k = 0; w && !h && k < w->n; k++)
+        if (w->list[k].peer == id) h = &w->list[k];
+    if (h) {
+        memcpy(note, h->text, sizeof h->text);
+        *age = h->at_ns ? neb__seconds_since(h->at_ns) : 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return left ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no member %u", i);
+}
+
+/* ---- for the driver -------------------------------------------------------------------------------------------- */
+
+void neb__words_peer_up(neb_session *s, uint16_t peer)
+{
+    char note[NEB_NOTE_MAX + 1] = "";
+    pthread_mutex_lock(&s->lock);
+    struct neb_words *w = words_of(s);
+    struct heard *h = w ? entry(w, peer) : NULL;
+    if (h) h->up = true;
+    if (w) memcpy(note, w->own.text, sizeof note);
+    pthread_mutex_unlock(&s->lock);
+    if (w && w->facts) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_FACTS, w->facts, w->facts_size);
+    if (*note) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NOTE, note, strlen(note));
+}
+
+void neb__words_peer_down(neb_session *s, uint16_t peer)
+{
+    pthread_mutex_lock(&s->lock);
+    struct heard *h = s->words ? entry(s->words, peer) : NULL;
+    if (h) h->up = false;
+    pthread_mutex_unlock(&s->lock);
+}
+
+int neb__words_peers_up(neb_session *s)
+{
+    int n = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; s->words && i < s->words->n; i++) n += s->words->list[i].up;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void neb__words_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
+{
+    if (kind == NEB_MSG_FACTS) compare(s, peer, bytes, n);
+    if (kind == NEB_MSG_NOTE) keep_note(s, peer, bytes, n);
+    if (kind != NEB_MSG_REFUSAL) return;
+    char why[sizeof s->why], text[200], name[NEB_NAME_SIZE];
+    neb__session_name(s, peer, name);
+    snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)bytes);
+    clean(text);
+    snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name, text);
+    differ(s, why);
+}

@@ -1,0 +1,98 @@
+/* lab_sites.c: what `nebula-i site init`, `roster add`, `seal` and `join` do by hand on several machines, done at once for
+ * all sites of a job on this one. The first site's key is the operator's. */
+#include "run/lab_sites.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "seal/site.h"
+
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+
+void neb__lab_site_out(const struct neb_job *job, const char *dir, int site, char *out, size_t size)
+{
+    snprintf(out, size, "%s/%s", dir, job->site[site].name);
+}
+
+void neb__lab_site_folder(const struct neb_job *job, const char *dir, int site, char *out, size_t size)
+{
+    snprintf(out, size, "%s/%s/site", dir, job->site[site].name);
+}
+
+static bool exists(const char *folder, const char *name)
+{
+    char path[PATH_MAX + 16];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return !stat(path, &st);
+}
+
+static neb_status make_member(const struct neb_job *job, const char *dir, int i, const char *address,
+                              struct neb_member *m)
+{
+    char out[PATH_MAX], folder[PATH_MAX], identity[NEB_IDENTITY_SIZE];
+    neb__lab_site_out(job, dir, i, out, sizeof out);
+    neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+    if (strlen(dir) > PATH_MAX - 200) return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    NEB_TRY(neb__file_make_dir(out, 0755));
+    if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, job->site[i].name, identity));
+    *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX, .addresses = 1};
+    NEB_TRY(neb__site_identity(folder, m->name, &m->key));
+    snprintf(m->address[0], NEB_ADDRESS_SIZE, "%s", address);
+    return NEB_OK;
+}
+
+/* A folder that has a roster already must be of the run that is going on. */
+static neb_status check_member(const struct neb_job *job, const char *dir, int i,
+                               const struct neb_roster *want)
+{
+    char folder[PATH_MAX];
+    struct neb_chain *c;
+    neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+    NEB_TRY(neb__site_roster_load(folder, &c));
+    bool same = c->now.count == want->count;
+    for (uint32_t k = 0; same && k < want->count; k++)
+        same = neb__public_equal(&c->now.members[k].key, &want->members[k].key) &&
+               !strcmp(c->now.members[k].address[0], want->members[k].address[0]);
+    neb__chain_free(c);
+    if (same) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_CONFIG,
+        "%s holds a run of other sites or addresses; remove %s, or give the job another folder with "
+        "out=FOLDER",
+        folder, dir);
+}
+
+static neb_status seal(const struct neb_job *job, const char *dir, const struct neb_roster *r)
+{
+    struct neb_chain *chain;
+    char folder[PATH_MAX];
+    NEB_TRY(neb__chain_create(&r->members[0].key, NULL, 0, r, &chain));
+    neb_status s = NEB_OK;
+    for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
+        neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+        s = neb__site_roster_save(folder, chain);
+    }
+    neb__chain_free(chain);
+    return s;
+}
+
+neb_status neb__lab_sites_make(const struct neb_job *job, const char *dir, char *const *address)
+{
+    struct neb_roster r = {NEB_NEW_ARRAY(struct neb_member, (size_t)job->n_sites), (uint32_t)job->n_sites};
+    if (!r.members) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sites", job->n_sites);
+    neb_status s = NEB_OK;
+    int joined = 0;
+    for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
+        char folder[PATH_MAX];
+        s = make_member(job, dir, i, address[i], &r.members[i]);
+        neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+        joined += s == NEB_OK && exists(folder, "roster");
+    }
+    /* Sealing writes the rosters one by one: if it was stopped in between no site has started, and it is done again. */
+    if (s == NEB_OK && joined < job->n_sites) s = seal(job, dir, &r);
+    for (int i = 0; s == NEB_OK && joined == job->n_sites && i < job->n_sites; i++)
+        s = check_member(job, dir, i, &r);
+    neb__free(r.members);
+    return s;
+}

@@ -1,0 +1,174 @@
+/* orders.c: an operator's orders reach the round core, and the links' roster follows.
+ *
+ *     file   "NEBORD1" 0, u32 length of the epoch, epoch, order (NEB_ORDER_SIZE)
+ *
+ * Who may talk (the chain of epochs, seal/roster.h) and who votes and trains (the log) change one after the other. A new
+ * member first gets its key into the chain, so that it can connect, fetch and catch up; then the log names it. A removed one
+ * first hears from the log that it is out, then its key is worth nothing. The order goes to the core again every second
+ * until the log has it: a leader may change meanwhile. Nothing here is trusted: the core checks the order's signature,
+ * the links that of the epoch. */
+#include "run/orders.h"
+#include "run/session.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char magic[8] = "NEBORD1", ending[] = ".order";
+enum { HEAD = sizeof magic + 4, FILES_MAX = 32, TELL_S = 3 };
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+neb_status neb__order_file_write(const char *folder, const struct neb_order_file *f, char *path, size_t size)
+{
+    uint8_t head[HEAD], order[NEB_ORDER_SIZE];
+    struct neb_buf b;
+    struct timespec now;
+    memcpy(head, magic, sizeof magic);
+    neb__put32(head + sizeof magic, (uint32_t)f->epoch_size);
+    neb__order_put(&f->order, order);
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (snprintf(path, size, "%s/run/orders", folder) >= (int)size - 40)
+        return neb__fail(NEB_ERR_INVALID, "the path of '%.80s…' is too long", folder);
+    NEB_TRY(neb__file_make_dir(path, 0700));
+    snprintf(path, size, "%s/run/orders/%lld%03ld%s", folder, (long long)now.tv_sec, now.tv_nsec / 1000000,
+             ending);
+    neb__buf_init(&b, NEB_ORDER_FILE_MAX);
+    neb_status st = neb__buf_append(&b, head, sizeof head);
+    if (st == NEB_OK && f->epoch_size) st = neb__buf_append(&b, f->epoch, f->epoch_size);
+    if (st == NEB_OK) st = neb__buf_append(&b, order, sizeof order);
+    if (st == NEB_OK) st = neb__file_replace(path, b.data, b.len, 0600);
+    neb__buf_free(&b);
+    return st;
+}
+
+bool neb__order_file_read(const uint8_t *bytes, size_t n, struct neb_order_file *out)
+{
+    if (n < HEAD + NEB_ORDER_SIZE || memcmp(bytes, magic, sizeof magic)) return false;
+    out->epoch = bytes + HEAD;
+    out->epoch_size = neb__get32(bytes + sizeof magic);
+    return n - HEAD - NEB_ORDER_SIZE == out->epoch_size &&
+           neb__order_get(bytes + n - NEB_ORDER_SIZE, &out->order);
+}
+
+/* ---- the links' roster ------------------------------------------------------------------------------------------- */
+
+struct extension {
+    neb_session *s;
+    size_t size;
+    uint8_t epoch[];
+};
+
+static void extend_on_loop(void *arg)
+{
+    struct extension *e = arg;
+    if (neb__net_extend_roster(e->s->net, e->epoch, e->size) != NEB_OK)
+        neb__warn("the roster of an order was refused: %s", neb_last_error());
+    neb__free(e);
+}
+
+static void extend(neb_session *s, const struct neb_order_file *f)
+{
+    struct extension *e = f->epoch_size ? neb__malloc(sizeof *e + f->epoch_size) : NULL;
+    if (!e) return;
+    e->s = s;
+    e->size = f->epoch_size;
+    memcpy(e->epoch, f->epoch, f->epoch_size);
+    if (neb__net_post(s->net, extend_on_loop, e) != NEB_OK) neb__free(e);
+}
+
+/* ---- what has become of an order --------------------------------------------------------------------------------- */
+
+enum fate { OPEN, UNDER_WAY, DONE, TOO_LATE };
+
+static enum fate fate_of(const neb_session *s, const struct neb_order *o)
+{
+    struct neb_round_status st;
+    bool at_once = o->op == NEB_OP_FORCE || o->op == NEB_OP_ADOPT, others = false;
+    neb__round_status(s->core, &st);
+    for (uint64_t i = o->index + 1; i <= st.head; i++) {
+        const struct neb_record *rec = neb__round_record(s->core, i);
+        if (!rec || !rec->ordered) continue;
+        if (!memcmp(rec->order.signature, o->signature, sizeof o->signature))
+            return i <= st.commit ? DONE : UNDER_WAY;
+        others |= i <= st.commit;
+    }
+    if (at_once) return st.roster.epoch < o->epoch ? OPEN : TOO_LATE;
+    return others || st.roster.epoch != o->epoch ? TOO_LATE : OPEN;
+}
+
+/* Who was removed hears of it from the log; some seconds later its key is worth nothing. */
+static bool told(neb_session *s)
+{
+    int64_t now = neb__now_ns();
+    if (!s->removed_at) s->removed_at = now;
+    if (now - s->removed_at < (int64_t)TELL_S * 1000000000) return false;
+    s->removed_at = 0;
+    return true;
+}
+
+static void refuse(const char *path, const char *as, const char *why)
+{
+    char to[PATH_MAX + 16];
+    snprintf(to, sizeof to, "%s.%s", path, as);
+    neb__warn("%s: %s", path, why);
+    if (rename(path, to)) unlink(path);
+}
+
+static void one_order(neb_session *s, const char *path)
+{
+    struct neb_buf b;
+    struct neb_order_file f;
+    neb__buf_init(&b, NEB_ORDER_FILE_MAX);
+    if (neb__file_read(path, &b) != NEB_OK || !neb__order_file_read(b.data, b.len, &f)) {
+        refuse(path, "refused", "this is no order");
+        neb__buf_free(&b);
+        return;
+    }
+    const struct neb_seal seal = neb__session_seal(s);
+    enum fate fate = fate_of(s, &f.order);
+    if (!neb__order_genuine(&f.order, &s->genesis, &seal)) {
+        refuse(path, "refused", "an order for another run, or not signed by its operator");
+    } else if (fate == TOO_LATE) {
+        refuse(path, "late",
+               "the order came too late: the log or the roster went on since it was signed; give it again");
+    } else if (fate == DONE && f.epoch_size && f.order.op != NEB_OP_ADMIT && !told(s)) {
+        /* the next look or the one after it */
+    } else if (fate == DONE) {
+        if (f.order.op != NEB_OP_ADMIT) extend(s, &f);
+        unlink(path);
+        neb__info("%s is carried out", path);
+    } else if (fate == OPEN) {
+        if (f.order.op == NEB_OP_ADMIT) extend(s, &f);
+        if (f.order.op == NEB_OP_LEAVE && f.order.site == s->self) s->leaves = true;
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .order = &f.order});
+    }
+    neb__buf_free(&b);
+}
+
+void neb__session_orders(neb_session *s)
+{
+    char dir[PATH_MAX], path[PATH_MAX];
+    struct dirent *d;
+    int64_t now = neb__now_ns();
+    if (!s->core || now < s->orders_at) return;
+    s->orders_at = now + 1000000000;
+    snprintf(dir, sizeof dir, "%s/run/orders", s->site->dir);
+    DIR *list = opendir(dir);
+    for (int n = 0; list && n < FILES_MAX && !s->halted && (d = readdir(list));) {
+        size_t length = strlen(d->d_name), end = sizeof ending - 1;
+        if (length <= end || strcmp(d->d_name + length - end, ending)) continue;
+        if (snprintf(path, sizeof path, "%s/%s", dir, d->d_name) >= (int)sizeof path) continue;
+        one_order(s, path);
+        n++;
+    }
+    if (list) closedir(list);
+}

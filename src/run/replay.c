@@ -1,0 +1,184 @@
+/* replay.c: the law that the outer state after record i follows from genesis and the records up to i, as a command.
+ *
+ * It shares nothing with a running session but the formats and the arithmetic: the initial values come from the `genesis`
+ * files beside the ledger, every record from the ledger, every parcel from the payload files. So a root that comes out
+ * equal to the one that the sites reported proves that they applied exactly this. Needs `wan.archive: yes`: a site that
+ * cleans up has no longer what the first records name. An audit changes nothing: the folder is only read. */
+#include "run/replay.h"
+#include "base/mem.h"
+#include "codec/codec.h"
+#include "outer/arith.h"
+#include "outer/outer.h"
+#include "round/record.h"
+#include "store/ledger.h"
+#include "store/payload.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct replay {
+    struct neb_disk disk;
+    struct neb_payloads payloads;
+    struct neb_outer *outer;
+    struct neb_replay *out;
+};
+
+/* One parcel of the record in hand. */
+struct part {
+    struct neb_buf bytes;
+    struct neb_codec_view view;
+    bool open;
+    float *values; /* (NEB_CELL) */
+};
+
+/* ---- genesis --------------------------------------------------------------------------------------------------- */
+
+static neb_status load_genesis(struct replay *r)
+{
+    struct neb_buf theta;
+    neb_status st = NEB_OK;
+    neb__buf_init(&theta, (size_t)1 << 40);
+    for (uint32_t c = 0; st == NEB_OK; c++) {
+        char name[32];
+        size_t before = theta.len;
+        snprintf(name, sizeof name, "genesis-%u", c);
+        st = neb__blob_load(&r->disk, name, &theta);
+        size_t n = theta.len - before;
+        if (st == NEB_OK && (n % 4 || !n || n > 4 * NEB_CELL || before % (4 * NEB_CELL)))
+            st = neb__fail(NEB_ERR_CORRUPT, "%s is not one cell of initial values", name);
+    }
+    if (st == NEB_ERR_NOTFOUND && theta.len)
+        st = neb__outer_create((uint32_t)NEB_CELL, (const float *)(const void *)theta.data, theta.len / 4,
+                               &r->outer);
+    else if (st == NEB_ERR_NOTFOUND)
+        st = neb__fail(st, "the folder holds no initial values: the site has not begun a run");
+    neb__buf_free(&theta);
+    return st;
+}
+
+/* ---- records --------------------------------------------------------------------------------------------------- */
+
+static neb_status open_part(struct replay *r, const struct neb_record *rec, const struct neb_named *p,
+                            size_t n, struct part *out)
+{
+    struct neb_parcel h;
+    neb__buf_init(&out->bytes, (size_t)1 << 31);
+    neb_status st = neb__payload_load(&r->payloads, &p->hash, &out->bytes);
+    if (st == NEB_ERR_NOTFOUND)
+        return neb__fail(st,
+                         "record %" PRIu64
+                         " names an update of site %u that is not on this disk: only a run with "
+                         "`wan.archive: yes` can be replayed",
+                         rec->index, p->site);
+    NEB_TRY(st);
+    NEB_TRY(neb__parcel_get(out->bytes.data, out->bytes.len, &h));
+    if (h.c0 != rec->c0 || h.c1 != rec->c1 || h.site != p->site || h.k != p->k)
+        return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names a parcel of other cells", rec->index);
+    NEB_TRY(neb__codec_open(out->bytes.data + NEB_PARCEL_SIZE, h.length, NULL, n, &out->view));
+    out->open = true;
+    out->values = neb__malloc(NEB_CELL * sizeof *out->values);
+    return out->values ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
+}
+
+static neb_status apply_cells(struct replay *r, const struct neb_record *rec, struct part *part,
+                              const uint32_t *weight, uint32_t n)
+{
+    const float *values[NEB_SITES_MAX] = {0};
+    struct neb_outer_step step = {.mode =
+                                      rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  .parcels = n,
+                                  .weight = weight,
+                                  .values = values};
+    memcpy(&step.eta, &rec->eta, 4);
+    memcpy(&step.mu, &rec->mu, 4);
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        bool finite;
+        if (r->outer->version[c] != rec->v)
+            return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " is for version %" PRIu64 " of cell %u",
+                             rec->index, rec->v, c);
+        for (uint32_t i = 0; i < n; i++) {
+            NEB_TRY(neb__codec_cell(&part[i].view, c - rec->c0, part[i].values));
+            values[i] = part[i].values;
+        }
+        neb__outer_apply(r->outer, c, &step, &finite);
+    }
+    return NEB_OK;
+}
+
+static neb_status apply_round(struct replay *r, const struct neb_record *rec)
+{
+    struct part *part = NEB_NEW_ARRAY(struct part, rec->parcels + 1);
+    uint32_t weight[NEB_SITES_MAX], n = 0;
+    size_t first, last, values;
+    if (!part) return neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
+    neb_status st = rec->c1 <= r->outer->cells
+                        ? NEB_OK
+                        : neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " is of a larger model", rec->index);
+    if (st == NEB_OK) {
+        values = neb__outer_cell(r->outer, rec->c1 - 1, &last);
+        neb__outer_cell(r->outer, rec->c0, &first);
+        for (uint32_t i = 0; st == NEB_OK && i < rec->parcels; i++) {
+            if (rec->parcel[i].reject) continue;
+            st = open_part(r, rec, &rec->parcel[i], last + values - first, &part[n]);
+            weight[n++] = rec->parcel[i].weight;
+            /* Each cell learns of them once: summed over the cells here, divided by their number at the end. */
+            r->out->tokens += rec->parcel[i].tokens * (rec->c1 - rec->c0);
+            r->out->steps[rec->parcel[i].site] += (uint64_t)rec->parcel[i].tau * (rec->c1 - rec->c0);
+        }
+    }
+    if (st == NEB_OK) st = apply_cells(r, rec, part, weight, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (part[i].open) neb__codec_close(&part[i].view);
+        neb__buf_free(&part[i].bytes);
+        neb__free(part[i].values);
+    }
+    neb__free(part);
+    r->out->rounds++;
+    r->out->parcels += n;
+    return st;
+}
+
+static neb_status walk(struct replay *r, uint64_t upto)
+{
+    struct neb_ledger ledger;
+    struct neb_ledger_found found;
+    NEB_TRY(neb__ledger_open(&r->disk, &ledger, &found));
+    neb_status st =
+        found.damaged ? neb__fail(NEB_ERR_CORRUPT, "the ledger is damaged: replay at another site") : NEB_OK;
+    for (uint64_t i = 0; st == NEB_OK && i < found.records && (!upto || i < upto); i++) {
+        struct neb_record *rec = NULL;
+        st = neb__record_decode(found.bytes.data + found.at[i], found.size[i], &rec);
+        if (st == NEB_OK && rec->type == NEB_RECORD_ROUND) st = apply_round(r, rec);
+        neb__free(rec);
+        r->out->records++;
+    }
+    neb__ledger_found_free(&found);
+    return st;
+}
+
+static neb_status replay_all(struct replay *r, uint64_t upto)
+{
+    NEB_TRY(neb__payloads_open(&r->disk, 0, &r->payloads));
+    NEB_TRY(load_genesis(r));
+    NEB_TRY(walk(r, upto));
+    r->out->values = r->outer->values;
+    r->out->tokens /= r->outer->cells;
+    for (int i = 0; i < NEB_SITES_MAX; i++) r->out->steps[i] /= r->outer->cells;
+    return neb__outer_root(r->outer, &r->out->root);
+}
+
+neb_status neb__replay(const char *folder, uint64_t upto, struct neb_replay *out)
+{
+    struct neb_replay result = {0};
+    struct replay r = {.out = &result};
+    char dir[512];
+    NEB_TRY(neb__arith_self_test());
+    NEB_TRY(neb__codec_self_test());
+    snprintf(dir, sizeof dir, "%s/run", folder);
+    NEB_TRY(neb__disk_open_to_read(dir, &r.disk));
+    neb_status st = replay_all(&r, upto);
+    neb__outer_destroy(r.outer);
+    neb__disk_close(&r.disk);
+    if (st == NEB_OK) *out = result;
+    return st;
+}

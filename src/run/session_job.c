@@ -1,0 +1,191 @@
+/* session_job.c: a session from a job file, and its state as JSON.
+ *
+ * The job is the one that native sites train with: whoever brings a training loop of his own takes `sites:` and `wan:`
+ * from it. The folder of a site belongs to one run; a job that names other sites than the folder's roster is a job of
+ * another run, and is refused before anything is sent. */
+#include "run/session.h"
+#include "base/mem.h"
+#include "job/job.h"
+#include "run/job_facts.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+static neb_status find_site(const struct neb_job *job, const char *name, int *out)
+{
+    for (int i = 0; name && i < job->n_sites; i++)
+        if (!strcmp(job->site[i].name, name)) {
+            *out = i;
+            return NEB_OK;
+        }
+    return neb__doc_fail(&job->doc, "sites", "the job has no site '%s'", name ? name : "");
+}
+
+const char *neb__session_folder(const struct neb_job *job, int site)
+{
+    return job->site[site].folder ? job->site[site].folder : job->site[site].name;
+}
+
+struct neb_session_config neb__session_config(const struct neb_job *job, int site)
+{
+    const struct neb_job_wan *w = &job->wan;
+    struct neb_session_config c = neb_session_defaults();
+    c.interval = w->interval;
+    c.fragments = w->fragments;
+    c.drift_steps = w->drift_steps;
+    c.drift_wait = w->wait;
+    c.token_target = (uint64_t)w->tokens;
+    c.outer_lr = (float)w->outer_lr;
+    c.outer_momentum = (float)w->outer_momentum;
+    c.rung = w->rung;
+    c.prefer = w->prefer;
+    c.max_bytes_per_hour = (double)w->max_bytes_per_hour;
+    c.ledger_quota = (double)w->ledger_quota;
+    c.archive = w->archive;
+    c.clip = w->clip;
+    c.noise = w->noise;
+    c.listen = job->site[site].listen;
+    c.round_ms = 1000 * w->round_seconds;
+    c.max_rate = w->max_rate;
+    return c;
+}
+
+enum { RULES = 2 }; /* of making and accepting records: another number is other software */
+
+/* What must be the same everywhere; interval, rung and rates may differ from site to site. */
+neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out)
+{
+    const struct neb_session_config *c = &s->config;
+    char text[160];
+    uint32_t lr, momentum;
+    memcpy(&lr, &c->outer_lr, sizeof lr);
+    memcpy(&momentum, &c->outer_momentum, sizeof momentum);
+    int n = snprintf(text, sizeof text, "%d %" PRId64 " %" PRIu64 " %08x %08x", RULES, c->fragments,
+                     c->token_target, lr, momentum);
+    return neb__hash(text, (size_t)n, out);
+}
+
+neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, const struct neb_hash *tokenizer)
+{
+    struct neb_buf facts;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb__hash_hex(tokenizer, hex);
+    neb__buf_init(&facts, NEB_FACTS_TEXT_MAX);
+    neb_status st = neb__job_facts(job, &facts);
+    if (st == NEB_OK) st = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
+    if (st == NEB_OK) st = neb__session_facts(s, (const char *)facts.data, facts.len);
+    neb__buf_free(&facts);
+    return st;
+}
+
+static const struct neb_member *member_named(const struct neb_roster *r, const char *name)
+{
+    for (uint32_t i = 0; i < r->count; i++)
+        if (!strcmp(r->members[i].name, name)) return &r->members[i];
+    return NULL;
+}
+
+neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site)
+{
+    const struct neb_roster *r = &neb__net_roster(s->net)->now;
+    const struct neb_job_site *me = &job->site[site];
+    const char *folder = neb__session_folder(job, site);
+    if (strcmp(s->site->name, me->name))
+        return neb__doc_fail(&job->doc, "sites",
+                             "folder '%s' belongs to site '%s', the job calls it '%s': is this the job of "
+                             "another run?",
+                             folder, s->site->name, me->name);
+    for (int i = 0; i < job->n_sites; i++)
+        if (!member_named(r, job->site[i].name))
+            return neb__doc_fail(
+                &job->doc, "sites",
+                "site '%s' of the job is not in the roster that '%s' joined: is this the job of "
+                "another run? (nebula-i roster show %s)",
+                job->site[i].name, folder, folder);
+    return NEB_OK;
+}
+
+static neb_status open_job(struct neb_job *job, const char *site, neb_session **out)
+{
+    int at = 0;
+    neb_session *s = NULL;
+    NEB_TRY(find_site(job, site, &at));
+    struct neb_session_config c = neb__session_config(job, at);
+    NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
+    neb_status st = neb__session_check_roster(s, job, at);
+    if (st != NEB_OK)
+        neb_session_close(s);
+    else
+        *out = s;
+    return st;
+}
+
+neb_status neb_session_open_job(const char *job, const char *site, const char *const *words,
+                                neb_session **out)
+{
+    struct neb_job j;
+    int n = 0;
+    while (words && words[n]) n++;
+    NEB_TRY(neb__job_read(job, (char *const *)(uintptr_t)words, n, &j));
+    neb_status st = open_job(&j, site, out);
+    neb__job_free(&j);
+    return st;
+}
+
+/* ---- status ---------------------------------------------------------------------------------------------------- */
+
+static json_t *members_json(neb_session *s)
+{
+    json_t *list = json_array();
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; list && i < NEB_SITES_MAX; i++)
+        if (s->present & ~s->witnesses & neb__bit(i)) json_array_append_new(list, json_string(s->names[i]));
+    pthread_mutex_unlock(&s->lock);
+    return list;
+}
+
+static json_t *status_json(neb_session *s)
+{
+    struct neb_session_status t;
+    struct neb_hash root;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb_session_get_status(s, &t);
+    memcpy(root.b, t.root, sizeof root.b);
+    neb__hash_hex(&root, hex);
+    json_t *o =
+        json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:s, "
+                  "s:I, s:I, s:I, "
+                  "s:f, s:f, s:f, s:s}",
+                  "site", s->site->name, "sites", members_json(s), "steps", (json_int_t)t.steps, "commits",
+                  (json_int_t)t.commits, "applied", (json_int_t)t.applied, "merges", (json_int_t)t.merges,
+                  "rejected", (json_int_t)t.rejected, "epoch", (json_int_t)t.epoch, "view",
+                  (json_int_t)t.view, "peers_up", (json_int_t)t.peers_up, "peers", (json_int_t)t.peers,
+                  "token_target", (json_int_t)s->config.token_target, "leader", t.leader, "paused", t.paused,
+                  "ended", t.ended, "halted", t.halted, "root", hex, "bytes_out", (json_int_t)t.bytes_out,
+                  "bytes_in", (json_int_t)t.bytes_in, "parcels", (json_int_t)t.parcels, "encode_s",
+                  t.encode_s, "apply_s", t.apply_s, "wait_s", t.wait_s, "note", t.note);
+    json_t *more = json_pack(
+        "{s:s, s:I, s:I, s:I, s:s, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:f, s:f}", "state", t.state, "root_at",
+        (json_int_t)t.root_at, "tokens", (json_int_t)t.tokens, "own_tokens", (json_int_t)t.own_tokens, "rung",
+        t.rung, "interval", (json_int_t)t.interval, "reason", t.reason, "disk_full", (int)t.disk_full,
+        "compute_s", t.compute_s, "merge_s", t.merge_s, "recover_s", t.recover_s, "merge_cpu_s",
+        t.merge_cpu_s, "driver_cpu_s", t.driver_cpu_s, "links_cpu_s", t.links_cpu_s);
+    if (o && more) json_object_update(o, more);
+    json_decref(more);
+    return o;
+}
+
+neb_status neb_session_status_json(neb_session *s, char *out, size_t *n)
+{
+    json_t *j = status_json(s);
+    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for the status");
+    size_t room = *n, length = strlen(text);
+    bool fits = out && room > length;
+    if (fits) memcpy(out, text, length + 1);
+    *n = fits ? length : length + 1;
+    free(text);
+    return fits ? NEB_OK : neb__quiet(NEB_ERR_NOSPACE, "the status needs %zu bytes, %zu are there", *n, room);
+}

@@ -1,0 +1,205 @@
+/* stream_put.c: the producing end.
+ *
+ * put() numbers, copies and goes on: the links' thread writes the journal, syncs it in groups and sends. What bounds it is
+ * credit: at most `items` items beyond what the consumer has received. */
+#include "run/stream.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+/* ---- on the links' thread -------------------------------------------------------------------------------------- */
+
+static struct neb_entry *first_waiting(neb_stream *st)
+{
+    pthread_mutex_lock(&st->lock);
+    struct neb_entry *e = st->head;
+    st->posted = e != NULL;
+    pthread_mutex_unlock(&st->lock);
+    return e;
+}
+
+static void remove_first(neb_stream *st)
+{
+    pthread_mutex_lock(&st->lock);
+    struct neb_entry *e = st->head;
+    st->head = e->next;
+    if (!st->head) st->tail = &st->head;
+    st->waiting--;
+    st->waiting_bytes -= e->size;
+    pthread_cond_broadcast(&st->changed);
+    pthread_mutex_unlock(&st->lock);
+    neb__free(e);
+}
+
+static void over(neb_stream *st, neb_status why)
+{
+    pthread_mutex_lock(&st->lock);
+    st->ended = true;
+    st->why = why;
+    pthread_cond_broadcast(&st->changed);
+    pthread_mutex_unlock(&st->lock);
+}
+
+static void hand_over(void *arg)
+{
+    neb_stream *st = arg;
+    for (struct neb_entry *e; st->links && (e = first_waiting(st));) {
+        uint64_t item;
+        neb_status s = neb__net_stream_produce(st->links, e->data, e->size, &item);
+        if (s == NEB_ERR_AGAIN) return; /* the journal's quota: `ready` comes back here */
+        if (s == NEB_OK && item != e->item)
+            s = neb__fail(NEB_ERR_INTERNAL, "item %" PRIu64 " became item %" PRIu64, e->item, item);
+        if (s != NEB_OK) {
+            over(st, s);
+            return;
+        }
+        remove_first(st);
+    }
+}
+
+static void on_ready(void *arg, struct neb_net_stream *links)
+{
+    (void)links;
+    hand_over(arg);
+}
+
+static void on_mark(uint64_t *mark, neb_stream *st, uint64_t item)
+{
+    pthread_mutex_lock(&st->lock);
+    *mark = item;
+    pthread_cond_broadcast(&st->changed);
+    pthread_mutex_unlock(&st->lock);
+}
+
+static void on_received(void *arg, struct neb_net_stream *links, uint64_t item)
+{
+    (void)links;
+    on_mark(&((neb_stream *)arg)->received, arg, item);
+}
+
+static void on_durable(void *arg, struct neb_net_stream *links, uint64_t item)
+{
+    (void)links;
+    on_mark(&((neb_stream *)arg)->durable, arg, item);
+}
+
+static void on_retained(void *arg, struct neb_net_stream *links, uint64_t item)
+{
+    (void)links;
+    on_mark(&((neb_stream *)arg)->retained, arg, item);
+}
+
+static void on_ended(void *arg, struct neb_net_stream *links, neb_status why)
+{
+    (void)links;
+    neb_stream *st = arg;
+    st->links = NULL;
+    over(st, why);
+}
+
+const struct neb_net_stream_producer neb__stream_producer = {.ready = on_ready,
+                                                             .received = on_received,
+                                                             .durable = on_durable,
+                                                             .retained = on_retained,
+                                                             .ended = on_ended};
+
+/* ---- on the loop's --------------------------------------------------------------------------------------------- */
+
+static neb_status must_produce(const neb_stream *st)
+{
+    return st->config.produce ? NEB_OK : neb__fail(NEB_ERR_STATE, "this is the consuming end of a stream");
+}
+
+static neb_status put_folder(neb_stream *st, const void *bytes, size_t n)
+{
+    NEB_TRY(neb__journal_append(st->journal, bytes, n));
+    st->last = st->durable = st->received = neb__journal_next(st->journal) - 1;
+    st->bytes += n;
+    return NEB_OK;
+}
+
+/* The lock is held. */
+static neb_status wait_for_credit(neb_stream *st, int64_t until)
+{
+    while (!st->ended && st->last >= st->received + (uint64_t)st->config.items)
+        if (!neb__stream_wait(st, until))
+            return neb__quiet(NEB_ERR_TIMEOUT,
+                              "site '%s' has item %" PRIu64 ", item %" PRIu64 " is here: no credit", st->name,
+                              st->received, st->last);
+    return st->ended ? neb__stream_over(st) : NEB_OK;
+}
+
+static neb_status enqueue(neb_stream *st, struct neb_entry *e, int64_t until)
+{
+    pthread_mutex_lock(&st->lock);
+    neb_status s = wait_for_credit(st, until);
+    bool post = s == NEB_OK && !st->posted;
+    if (s == NEB_OK) {
+        *st->tail = e;
+        st->tail = &e->next;
+        st->waiting++;
+        st->waiting_bytes += e->size;
+        st->last = e->item;
+        st->bytes += e->size;
+        st->posted = true;
+    }
+    pthread_mutex_unlock(&st->lock);
+    return post ? neb__net_post(st->session->net, hand_over, st) : s;
+}
+
+neb_status neb_stream_put(neb_stream *st, uint64_t item, const void *bytes, size_t n, double wait_s)
+{
+    NEB_TRY(must_produce(st));
+    if (item <= st->last) return NEB_OK; /* only this thread moves `last` */
+    if (item != st->last + 1)
+        return neb__fail(NEB_ERR_INVALID, "item %" PRIu64 " was put where %" PRIu64 " comes next", item,
+                         st->last + 1);
+    if (n > NEB_STREAM_ITEM_MAX) return neb__fail(NEB_ERR_LIMIT, "an item of %zu bytes", n);
+    if (st->journal) return put_folder(st, bytes, n);
+    struct neb_entry *e = neb__malloc(sizeof *e + n);
+    if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for an item of %zu bytes", n);
+    *e = (struct neb_entry){.item = item, .size = n};
+    if (n) memcpy(e->data, bytes, n);
+    neb_status s = enqueue(st, e, neb__stream_until(wait_s));
+    if (s != NEB_OK && st->last != item) neb__free(e);
+    return s;
+}
+
+static neb_status wait_mark(neb_stream *st, const uint64_t *mark, double wait_s)
+{
+    int64_t until = neb__stream_until(wait_s);
+    neb_status s = NEB_OK;
+    pthread_mutex_lock(&st->lock);
+    while (s == NEB_OK && *mark < st->last && !st->ended)
+        if (!neb__stream_wait(st, until))
+            s = neb__quiet(NEB_ERR_TIMEOUT, "item %" PRIu64 " of %" PRIu64 " is done", *mark, st->last);
+    if (s == NEB_OK && *mark < st->last) s = neb__stream_over(st);
+    pthread_mutex_unlock(&st->lock);
+    return s;
+}
+
+neb_status neb_stream_sync(neb_stream *st, double wait_s)
+{
+    NEB_TRY(must_produce(st));
+    if (st->journal) return NEB_OK;
+    neb_status s = wait_mark(st, &st->durable, wait_s);
+    return s == NEB_ERR_CANCELLED ? NEB_OK : s; /* the consumer has finished: nothing is owed to it */
+}
+
+static neb_status end_links(neb_stream *st)
+{
+    if (!st->links) return NEB_OK;
+    struct neb_net_stream *links = st->links;
+    st->links = NULL;
+    return neb__net_stream_end(links, NEB_OK, NULL, NULL);
+}
+
+neb_status neb_stream_drain(neb_stream *st, double wait_s)
+{
+    NEB_TRY(must_produce(st));
+    if (st->journal) return NEB_OK;
+    neb_status s = wait_mark(st, &st->retained, wait_s);
+    if (s == NEB_ERR_CANCELLED) return NEB_OK;
+    return s == NEB_OK ? neb__stream_call(st, end_links) : s;
+}

@@ -1,0 +1,337 @@
+/* split_site.c: marks, waiting and ending of a split job; the items of `relay`.
+ *
+ *     relay item   u32 tag of the run (split_identity.c), u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows; then,
+ *                  every so many batches where embeddings are shared, the generator's token table (codec/codec.h, int8)
+ *
+ * Waiting happens between steps and nowhere else, so a site that is asked to stop while it waits still stands at a whole
+ * step. The consumer retains an item only when two checkpoints on disk cover it: if the newest one turns out damaged, the
+ * one before it still finds what it needs. */
+#include "split/split_site.h"
+#include "base/bytes.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "codec/codec.h"
+#include "codec/stream.h"
+#include "run/stream.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ITEM_HEAD = 4, SAY_AFTER = 10 };
+static const double slice = 0.2; /* seconds between two looks at the stop flag */
+
+/* ---- relay ------------------------------------------------------------------------------------------------------- */
+
+static bool snapshot_due(const struct neb_half *s, const struct neb_batch *b)
+{
+    return s->table && b->step % neb__half_code(s)->snapshot == 0;
+}
+
+static neb_status put_table(struct neb_half *s)
+{
+    struct neb_codec_input in = {.z = s->values, .n = (size_t)neb_param_values(s->table)};
+    size_t before = s->item.len;
+    NEB_TRY(neb_param_read(s->table, s->values));
+    NEB_TRY(neb__codec_encode(neb__rung_by_name("int8"), &in, NULL, NULL, &s->item));
+    s->table_bytes += s->item.len - before;
+    return NEB_OK;
+}
+
+static neb_status take_table(struct neb_half *s, const struct neb_reader *r)
+{
+    s->table_bytes += r->left;
+    NEB_TRY(neb__codec_decode(r->p, r->left, NULL, (size_t)neb_param_values(s->table), s->values));
+    return neb_param_write(s->table, s->values);
+}
+
+neb_status neb__half_share(struct neb_half *s, neb_param *table)
+{
+    if (!table) return NEB_OK;
+    size_t n = (size_t)neb_param_values(table), most = neb__codec_bound(neb__rung_by_name("int8"), n);
+    if (most > NEB_STREAM_ITEM_MAX / 2)
+        return neb__doc_fail(
+            &s->job->doc, "train.rtd_embeddings",
+            "train.rtd_embeddings: a table of %zu values is too large to cross; 'separate' needs none", n);
+    s->values = NEB_NEW_ARRAY(float, n);
+    if (!s->values) return neb__fail(NEB_ERR_NOMEM, "out of memory for a table of %zu values", n);
+    s->table = table;
+    return NEB_OK;
+}
+
+static neb_status give(void *arg, const struct neb_batch *b, const int32_t *sampled)
+{
+    struct neb_half *s = arg;
+    uint8_t check[ITEM_HEAD];
+    int32_t *chosen = NEB_NEW_ARRAY(int32_t, (size_t)b->loss.n + 1), n = 0;
+    if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d tokens", b->loss.n);
+    for (int32_t i = 0; i < b->loss.n; i++)
+        if (b->loss.weight[i] > 0) chosen[n++] = sampled[i];
+    neb__put32(check, neb__batch_check_value(b));
+    neb_status st = neb__half_item_begin(s);
+    if (st == NEB_OK) st = neb__buf_append(&s->item, check, ITEM_HEAD);
+    if (st == NEB_OK && n) st = neb__tokens_encode(chosen, (size_t)n, s->shape.vocabulary, &s->item);
+    neb__free(chosen);
+    if (st == NEB_OK && snapshot_due(s, b)) st = put_table(s);
+    if (st == NEB_OK) st = neb_stream_put(s->stream, (uint64_t)b->step + 1, s->item.data, s->item.len, -1);
+    s->rows += n;
+    return st;
+}
+
+static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
+{
+    struct neb_half *s = arg;
+    const void *bytes;
+    size_t size, n = 0;
+    uint64_t item;
+    NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &size, &item));
+    NEB_TRY(neb__half_item_open(s, item, &bytes, &size));
+    for (int32_t i = 0; i < b->loss.n; i++) n += b->loss.weight[i] > 0;
+    if (item != (uint64_t)b->step + 1 || size < ITEM_HEAD || neb__get32(bytes) != neb__batch_check_value(b))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "site '%s' has drawn another batch %" PRIu64
+                         ": data, tokenizer, seed, train.tokens, "
+                         "train.max_len, train.micro and train.mask must be the same at both sites",
+                         s->other, item);
+    int32_t *chosen = NEB_NEW_ARRAY(int32_t, n + 1);
+    if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", n);
+    struct neb_reader r = {(const uint8_t *)bytes + ITEM_HEAD, size - ITEM_HEAD, false};
+    const uint8_t *frame = n ? neb__item_frame(&r, &size) : NULL;
+    neb_status st =
+        frame ? neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen)
+        : n   ? neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other)
+              : NEB_OK;
+    if (st == NEB_OK && r.left)
+        st = s->table
+                 ? take_table(s, &r)
+                 : neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is too long", item, s->other);
+    for (int32_t i = 0, at = 0; st == NEB_OK && i < b->loss.n; i++)
+        sampled[i] = b->loss.weight[i] > 0 ? chosen[at++] : 0;
+    neb__free(chosen);
+    s->rows += (int64_t)n;
+    return st;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static neb_status find_other(struct neb_half *s)
+{
+    static const enum neb_role facing[] = {[NEB_ROLE_GENERATOR] = NEB_ROLE_DISCRIMINATOR,
+                                           [NEB_ROLE_DISCRIMINATOR] = NEB_ROLE_GENERATOR,
+                                           [NEB_ROLE_TEACHER] = NEB_ROLE_STUDENT,
+                                           [NEB_ROLE_STUDENT] = NEB_ROLE_TEACHER};
+    int found = 0;
+    for (int i = 0; i < s->job->n_sites; i++)
+        if (s->job->site[i].does == facing[s->role]) s->other = s->job->site[i].name, found++;
+    if (found == 1) return NEB_OK;
+    return neb__doc_fail(&s->job->doc, "sites", "strategy %s: one %s site is needed, the job has %d",
+                         neb__strategy_name(s->job->plan), neb__role_name(facing[s->role]), found);
+}
+
+static neb_status make_shape(struct neb_half *s, const struct neb_data *data)
+{
+    const struct neb_job *j = s->job;
+    const struct neb_job_distill *d = &j->distill;
+    s->shape = (struct neb_lesson_shape){.k = d->teacher ? (int32_t)d->top_k : 0,
+                                         .width = d->encoder ? (int32_t)d->width : 0,
+                                         .vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
+    if (j->plan != NEB_STRATEGY_TUTOR) return NEB_OK;
+    if (!d->teacher && !d->encoder)
+        return neb__doc_fail(
+            &j->doc, "distill",
+            "strategy tutor: distill.teacher or distill.encoder must name a model folder at the "
+            "teacher's site");
+    if (d->encoder && d->width < 1)
+        return neb__doc_fail(
+            &j->doc, "distill.width",
+            "strategy tutor: distill.width must tell how wide the hidden states of distill.encoder "
+            "are, since its folder is at the teacher's site");
+    if (s->shape.k > 256 || (uint32_t)s->shape.k > s->shape.vocabulary)
+        return neb__doc_fail(&j->doc, "distill.top_k",
+                             "distill.top_k: at most 256, and no more than the vocabulary, over a stream");
+    return NEB_OK;
+}
+
+/* The largest batch that is drawn. */
+static neb_status open_pupil(struct neb_half *s, const struct neb_data *data)
+{
+    struct neb_batches *stream;
+    struct neb_batch *b;
+    neb_status st = neb__data_stream(data, "train", 0, 1, &stream);
+    if (st == NEB_ERR_NOTFOUND)
+        return neb__doc_fail(&s->job->doc, "data", "no corpus to train on (use: train)");
+    NEB_TRY(st);
+    st = neb__batches_batch(stream, &b);
+    neb__batches_free(stream);
+    NEB_TRY(st);
+    st = neb__pupil_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->pupil);
+    neb__batch_free(b);
+    struct neb_tutor t = {.ask = neb__pupil_ask, .arg = s};
+    s->links.logits = s->links.hidden = t;
+    s->links.logits.k = s->shape.k;
+    s->links.hidden.width = s->shape.width;
+    if (!s->shape.k) s->links.logits.ask = NULL;
+    if (!s->shape.width) s->links.hidden.ask = NULL;
+    return st;
+}
+
+static neb_status open_all(struct neb_half *s, const struct neb_data *data)
+{
+    NEB_TRY(find_other(s));
+    NEB_TRY(make_shape(s, data));
+    if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay){.give = give, .arg = s};
+    if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay){.take = take, .arg = s};
+    return s->role == NEB_ROLE_STUDENT ? open_pupil(s, data) : neb__half_identify(s, data);
+}
+
+neb_status neb__half_open(const struct neb_job *job, const struct neb_data *data, struct neb_half **out)
+{
+    struct neb_half *s = NEB_NEW(struct neb_half);
+    if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a split job");
+    s->job = job;
+    s->role = job->site[job->at].does;
+    s->produces = s->role == NEB_ROLE_GENERATOR || s->role == NEB_ROLE_TEACHER;
+    neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
+    neb_status st = open_all(s, data);
+    if (st != NEB_OK) {
+        neb__half_close(s);
+        return st;
+    }
+    *out = s;
+    return NEB_OK;
+}
+
+void neb__half_close(struct neb_half *s)
+{
+    if (!s) return;
+    neb_stream_close(s->stream);
+    neb__pupil_close(s->pupil);
+    neb__buf_free(&s->item);
+    neb__free(s->values);
+    neb__free(s);
+}
+
+/* Another job of the same sites has another stream, and so a journal of its own. */
+static uint32_t stream_number(const struct neb_job *job)
+{
+    uint32_t crc = neb__crc32c(0, job->name, strlen(job->name));
+    return 1 + (crc ^ (uint32_t)job->plan) % 65535;
+}
+
+/* A record must last for the steps; where minutes end the training it may end before them. */
+static neb_status check_record(const struct neb_half *s)
+{
+    const struct neb_job_train *t = &s->job->train;
+    if (s->produces || !s->stream->journal || t->minutes > 0) return NEB_OK;
+    uint64_t held = neb__journal_next(s->stream->journal) - 1, wanted = (uint64_t)(t->steps * t->micro);
+    if (held >= wanted) return NEB_OK;
+    return neb__doc_fail(&s->job->doc, "wan.recorded",
+                         "wan.recorded: %s holds %" PRIu64 " batches, %" PRId64 " steps need %" PRIu64,
+                         s->job->wan.recorded, held, t->steps, wanted);
+}
+
+neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out)
+{
+    int64_t window = neb__half_rate_begin(s);
+    struct neb_stream_config c = {.site = s->other,
+                                  .number = stream_number(s->job),
+                                  .produce = s->produces,
+                                  .mark = mark,
+                                  .items = window,
+                                  .bytes = 64 << 20};
+    if (s->job->wan.recorded) c.site = NULL, c.folder = s->job->wan.recorded;
+    s->saved[0].mark = s->saved[1].mark = mark;
+    NEB_TRY(neb__half_run_begin(s, c.number, mark));
+    if (s->pupil) NEB_TRY(neb__pupil_start(s->pupil, mark, out));
+    NEB_TRY(neb_stream_open(session, &c, &s->stream));
+    NEB_TRY(check_record(s));
+    neb_stream_get_status(s->stream, &s->seen);
+    return NEB_OK;
+}
+
+/* ---- between the steps --------------------------------------------------------------------------------------------- */
+
+static void say_waiting(struct neb_half *s, double waited)
+{
+    struct neb_stream_status st;
+    neb_stream_get_status(s->stream, &st);
+    if (s->waiting_said || waited < SAY_AFTER) return;
+    s->waiting_said = true;
+    neb__info("waiting for site '%s', which %s", s->other,
+              !st.linked    ? "is not connected: the work goes on when it is back"
+              : s->produces ? "is slower: it has credit for no more"
+                            : "is slower");
+}
+
+neb_status neb__half_wait(struct neb_half *s, int64_t n, const volatile sig_atomic_t *stop)
+{
+    double waited = 0;
+    s->waiting_said = false;
+    for (;;) {
+        neb__half_regulate(s);
+        neb_status st = neb__stream_ready(s->stream, n, slice);
+        if (st != NEB_ERR_TIMEOUT) return st;
+        if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
+        waited += slice;
+        say_waiting(s, waited);
+    }
+}
+
+neb_status neb__half_saving(struct neb_half *s)
+{
+    if (s->produces) return neb_stream_sync(s->stream, -1);
+    return s->pupil ? neb__pupil_sync(s->pupil) : NEB_OK;
+}
+
+void neb__half_saved(struct neb_half *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark)
+{
+    struct neb_ckpt_report r;
+    if (s->produces) return;
+    neb__ckpt_writer_report(writer, &r);
+    /* put() has waited for the one before this: if that is on disk, the one before it is no more than a spare */
+    if (r.last_step >= s->saved[1].step) (void)neb_stream_retain(s->stream, s->saved[0].mark);
+    s->saved[0] = s->saved[1];
+    s->saved[1].step = step;
+    s->saved[1].mark = mark;
+}
+
+neb_status neb__half_finish(struct neb_half *s, const volatile sig_atomic_t *stop)
+{
+    struct neb_stream_status st;
+    neb_stream_get_status(s->stream, &st);
+    if (!s->produces) {
+        (void)neb_stream_retain(s->stream, st.last);
+        neb_status end = neb_stream_finish(s->stream, SAY_AFTER);
+        if (end == NEB_ERR_TIMEOUT)
+            neb__warn("site '%s' could not be told that this site has finished; it may be stopped there",
+                      s->other);
+        return end == NEB_ERR_TIMEOUT ? NEB_OK : end;
+    }
+    double waited = 0;
+    s->waiting_said = false;
+    for (;;) {
+        neb_status end = neb_stream_drain(s->stream, slice);
+        if (end != NEB_ERR_TIMEOUT) return end;
+        if (*stop) return neb__quiet(NEB_ERR_CANCELLED, "stopped before site '%s' had everything", s->other);
+        waited += slice;
+        if (waited > SAY_AFTER && !s->waiting_said)
+            neb__info("done; staying until site '%s' has everything in a checkpoint", s->other);
+        s->waiting_said = waited > SAY_AFTER;
+    }
+}
+
+void neb__half_describe(struct neb_half *s, char *out, size_t size)
+{
+    struct neb_stream_status st;
+    neb_stream_get_status(s->stream, &st);
+    double bytes = (double)(st.bytes - s->table_bytes);
+    int n = snprintf(out, size,
+                     "%s: %" PRIu64 " items, %.2f MB, %.3f bytes for each of %" PRId64
+                     " %s, %.1f s waiting for %s",
+                     neb__role_name(s->role), st.last, bytes / 1e6, s->rows > 0 ? bytes / (double)s->rows : 0,
+                     s->rows, s->job->plan == NEB_STRATEGY_RELAY ? "masked tokens" : "rows", st.wait_s,
+                     s->produces ? "credit" : "items");
+    if (s->table && n > 0 && (size_t)n < size)
+        snprintf(out + n, size - (size_t)n, "; %.2f MB of embeddings", (double)s->table_bytes / 1e6);
+    if (s->pupil && n > 0 && (size_t)n < size) neb__pupil_describe(s->pupil, out + n, size - (size_t)n);
+}

@@ -1,0 +1,174 @@
+/* student.c: the student's end of a tutor stream.
+ *
+ * The teacher's site knows what the student holds: both add every lesson, in the order of the batches, as long as the cache
+ * file stays within `wan.cache`, and nothing is ever thrown out. So an item carries exactly the lessons that the student
+ * has not, and in a later epoch nothing. Should the file be lost or damaged, the rows concerned are learned from their
+ * targets alone, which is counted and said. */
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "store/cache.h"
+#include "split/split_site.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+struct neb_pupil {
+    struct neb_half *half;
+    struct neb_cache *cache; /* NULL: nothing is kept */
+    struct neb_lesson_plan plan;
+    struct neb_lesson_room room;
+    int32_t targets, rows;
+    int64_t step; /* the batch whose lessons lie in the room; -1: none */
+    int64_t cached, missing;
+    struct neb_buf entry;
+};
+
+bool neb__pupil_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson)
+{
+    return lesson <= NEB_CACHE_ENTRY_MAX && bytes + NEB_PUPIL_ENTRY + lesson <= (uint64_t)job->wan.cache;
+}
+
+neb_status neb__pupil_open(struct neb_half *s, int32_t seqs, int32_t targets, int32_t rows,
+                           struct neb_pupil **out)
+{
+    struct neb_pupil *p = NEB_NEW(struct neb_pupil);
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for lessons");
+    const struct neb_lesson_shape *shape = &s->shape;
+    p->half = s;
+    p->step = -1;
+    p->targets = targets;
+    p->rows = rows;
+    neb__buf_init(&p->entry, NEB_CACHE_ENTRY_MAX + 1);
+    neb_status st = neb__lesson_plan_init(&p->plan, seqs);
+    size_t logits = (size_t)targets * (size_t)shape->k, states = (size_t)rows * (size_t)shape->width;
+    if (st == NEB_OK && shape->k) {
+        p->room.ids = NEB_NEW_ARRAY(int32_t, logits);
+        p->room.logits = NEB_NEW_ARRAY(float, logits);
+        if (!p->room.ids || !p->room.logits) st = NEB_ERR_NOMEM;
+    }
+    if (st == NEB_OK && shape->width && !(p->room.hidden = NEB_NEW_ARRAY(float, states))) st = NEB_ERR_NOMEM;
+    if (st != NEB_OK) {
+        neb__pupil_close(p);
+        return neb__fail(st, "out of memory for the lessons of %d rows", targets);
+    }
+    *out = p;
+    return NEB_OK;
+}
+
+/* What lessons depend on, beside the sequence: the teachers and how they are coded. */
+static neb_status identity(const struct neb_half *s, struct neb_hash *out)
+{
+    char text[10000];
+    const struct neb_job_distill *d = &s->job->distill;
+    int n = snprintf(text, sizeof text, "%.9000s %.500s %d %d %d %u", d->teacher ? d->teacher : "",
+                     d->encoder ? d->encoder : "", s->shape.k, s->shape.width, (int)s->job->wan.bits,
+                     s->shape.vocabulary);
+    return neb__hash(text, (size_t)n, out);
+}
+
+neb_status neb__pupil_start(struct neb_pupil *p, uint64_t mark, const char *out)
+{
+    char path[PATH_MAX];
+    struct neb_hash of;
+    if (p->half->job->wan.cache <= 0) return NEB_OK;
+    if (snprintf(path, sizeof path, "%s/lessons.cache", out) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %s", out);
+    NEB_TRY(identity(p->half, &of));
+    return neb__cache_open(path, &of, mark, &p->cache);
+}
+
+void neb__pupil_close(struct neb_pupil *p)
+{
+    if (!p) return;
+    neb__cache_close(p->cache);
+    neb__lesson_plan_free(&p->plan);
+    neb__buf_free(&p->entry);
+    neb__free(p->room.ids);
+    neb__free(p->room.logits);
+    neb__free(p->room.hidden);
+    neb__free(p);
+}
+
+static neb_status keep(struct neb_pupil *p, const struct neb_lesson_seq *q, uint64_t item)
+{
+    size_t size = neb__lesson_size(&p->half->shape, q);
+    if (!p->cache || !neb__pupil_keeps(p->half->job, neb__cache_bytes(p->cache), size)) return NEB_OK;
+    neb__buf_clear(&p->entry);
+    NEB_TRY(neb__lesson_pack(&p->half->shape, q, &p->room, &p->entry));
+    return neb__cache_put(p->cache, &q->key, item, p->entry.data, p->entry.len);
+}
+
+/* A sequence whose lesson is nowhere. */
+static neb_status do_without(struct neb_pupil *p, const struct neb_lesson_seq *q)
+{
+    size_t k = (size_t)p->half->shape.k;
+    if (p->half->shape.width)
+        return neb__fail(
+            NEB_ERR_NOTFOUND,
+            "a hidden state that crossed already is not in the cache: %s/lessons.cache was lost or "
+            "changed. Start the run again from this site's model (init.from)",
+            p->half->job->out);
+    if (!p->missing++)
+        neb__warn("lessons that crossed already are not in %s/lessons.cache: the file was lost or changed. "
+                  "Their rows are "
+                  "learned from the targets alone",
+                  p->half->job->out);
+    for (size_t i = (size_t)q->first * k; i < (size_t)(q->first + q->count) * k; i++)
+        p->room.ids[i] = -1, p->room.logits[i] = 0;
+    return NEB_OK;
+}
+
+static neb_status recall(struct neb_pupil *p, const struct neb_lesson_seq *q)
+{
+    neb__buf_clear(&p->entry);
+    neb_status st = p->cache ? neb__cache_get(p->cache, &q->key, &p->entry) : NEB_ERR_NOTFOUND;
+    if (st == NEB_OK) st = neb__lesson_unpack(&p->half->shape, q, p->entry.data, p->entry.len, &p->room);
+    if (st == NEB_ERR_NOTFOUND || st == NEB_ERR_CORRUPT) return do_without(p, q);
+    p->cached++;
+    return st;
+}
+
+static neb_status fetch(struct neb_pupil *p, const struct neb_batch *b)
+{
+    struct neb_half *s = p->half;
+    const void *bytes;
+    size_t n;
+    uint64_t item;
+    if (b->loss.n > p->targets || b->side[0].tokens > p->rows)
+        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the lessons' room", b->loss.n);
+    NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &n, &item));
+    NEB_TRY(neb__half_item_open(s, item, &bytes, &n));
+    NEB_TRY(neb__lesson_plan(&p->plan, b));
+    if (item != (uint64_t)b->step + 1)
+        return neb__fail(NEB_ERR_STATE, "lesson %" PRIu64 " came for batch %" PRId64, item, b->step + 1);
+    NEB_TRY(neb__lesson_decode(&s->shape, &p->plan, bytes, n, &p->room));
+    for (int32_t q = 0; q < p->plan.seqs; q++)
+        NEB_TRY(p->plan.seq[q].here ? keep(p, &p->plan.seq[q], item) : recall(p, &p->plan.seq[q]));
+    size_t k = (size_t)s->shape.k; /* rows that no sequence has */
+    for (size_t i = (size_t)b->loss.used * k; i < (size_t)b->loss.n * k; i++)
+        p->room.ids[i] = -1, p->room.logits[i] = 0;
+    s->rows += b->loss.used;
+    p->step = b->step;
+    return NEB_OK;
+}
+
+neb_status neb__pupil_ask(void *arg, const struct neb_batch *b, struct neb_lesson *out)
+{
+    struct neb_pupil *p = ((struct neb_half *)arg)->pupil;
+    if (p->step != b->step) NEB_TRY(fetch(p, b));
+    *out = (struct neb_lesson){p->room.ids, p->room.logits, p->room.hidden};
+    return NEB_OK;
+}
+
+neb_status neb__pupil_sync(struct neb_pupil *p)
+{
+    return p->cache ? neb__cache_sync(p->cache) : NEB_OK;
+}
+
+void neb__pupil_describe(const struct neb_pupil *p, char *out, size_t size)
+{
+    snprintf(out, size, "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without a lesson",
+             p->cached, p->cache ? (double)neb__cache_bytes(p->cache) / 1e6 : 0.0, p->missing);
+}

@@ -1,0 +1,71 @@
+/* meter.h: what a site does, once a second: into the metrics database, into OUT/status.json, to the other sites and onto
+ * the display. One meter serves every strategy.
+ *
+ * Every second between begin and the last sample is compute, encode, wait or recover: the last three are measured, the first
+ * is the rest, so the four always add up. */
+#ifndef NEB_WATCH_METER_H
+#define NEB_WATCH_METER_H
+
+#include "store/metrics.h"
+#include "job/job.h"
+
+#include <nebula/nebula.h>
+
+enum neb_time { NEB_TIME_COMPUTE, NEB_TIME_ENCODE, NEB_TIME_WAIT, NEB_TIME_RECOVER, NEB_TIMES };
+extern const char *const neb__time_names[NEB_TIMES];
+
+/* What crosses: the session's kinds, and behind them the stream of relay and tutor. */
+enum { NEB_METER_STREAM = NEB_TRAFFICS, NEB_METER_KINDS };
+extern const char *const neb__kind_names[NEB_METER_KINDS];
+
+/* What a half of a split job does about its line; "" and 0 where it has nothing to say. */
+struct neb_meter_feed {
+    char rung[40],
+        why[200]; /* the feeding site: how items are coded; why that, or the window, is what it is */
+    int64_t window;
+    double takes, starved; /* the fed site: items/s while it does not wait, share of the time that it does */
+    uint64_t until;        /* the fed site: the last item that it wants */
+};
+
+struct neb_meter {
+    const struct neb_job *job;
+    struct neb_metrics *metrics;
+    neb_session *session; /* NULL: alone */
+    neb_stream *stream;   /* of this site's half, or NULL */
+    const struct neb_meter_feed *feed;
+    bool produces;
+    int64_t start_ns, sample_ns;
+    double time[NEB_TIMES], before[NEB_TIMES], bytes_before[2],
+        kind_before[NEB_METER_KINDS]; /* before: of earlier starts, from the database */
+    double waited;                    /* besides what the session and the data know of */
+    double rate, link_out, link_in;   /* of the last sample: tokens/s, bits/s */
+    struct neb_session_status last;
+    double bytes[2]; /* out, in, of this process, at the last sample */
+    int64_t last_tokens;
+    int peers;
+    bool waiting;
+    double waiting_since; /* seconds waited when it began */
+    char rung[64], line[256];
+};
+
+/* What the loop knows. */
+struct neb_meter_point {
+    int64_t step, tokens;
+    double loss, data_wait; /* data_wait: seconds spent waiting for data, ever */
+};
+
+void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
+                      neb_session *session, int64_t tokens);
+/* From now on the stream's bytes count, too. It and `feed` must outlive the last sample. */
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_feed *feed,
+                       bool produces);
+void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
+/* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */
+void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now);
+void neb__meter_event(struct neb_meter *m, int64_t step, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* "0.3 Mbit/s out, 0.2 in  int4 every 20 steps  compute 97 % encode 1 % wait 2 % recover 0 %", of the last sample. */
+const char *neb__meter_line(const struct neb_meter *m);
+
+#endif

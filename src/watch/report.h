@@ -1,0 +1,106 @@
+/* report.h: a run as one HTML page: what was measured (report_data.c), plots of it (report_plot.c), the page
+ * (report_page.c). The page needs nothing but itself: no script, no font, no picture from elsewhere. */
+#ifndef NEB_WATCH_REPORT_H
+#define NEB_WATCH_REPORT_H
+
+#include "base/buf.h"
+#include "watch/meter.h"
+
+#include <stdbool.h>
+
+enum { NEB_REPORT_SITES = 64, NEB_REPORT_GAPS = 32 };
+
+struct neb_series {
+    double *t, *v; /* t: seconds since the run began, or tokens */
+    int n, cap;
+};
+
+struct neb_report_event {
+    double t;
+    int64_t step;
+    char kind[16], text[400];
+};
+
+struct neb_report_site {
+    char name[64], role[32], rung[64];
+    double start; /* wall clock of its first value */
+    struct neb_series loss, valid, tokens, rate, out, in, goodput_out, goodput_in, interval, peers;
+    struct neb_series time[NEB_TIMES], kind[NEB_METER_KINDS];
+    struct neb_report_event *events;
+    int n_events;
+};
+
+/* A time in which some site did not reach another one. */
+struct neb_report_gap {
+    double from, to;
+};
+
+struct neb_report {
+    char job[64], task[32], strategy[32];
+    double start, seconds; /* wall clock of the first value; until the last one */
+    int n, gaps;
+    struct neb_report_gap gap[NEB_REPORT_GAPS];
+    struct neb_report_site site[NEB_REPORT_SITES];
+};
+
+/* One more site from the metrics in `dir`; then finish() puts all on one clock. Owes a free, also after a failure.
+ *   NEB_ERR_NOTFOUND (quiet) no metrics there; NEB_ERR_LIMIT, NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
+neb_status neb__report_add(struct neb_report *r, const char *dir);
+void neb__report_finish(struct neb_report *r);
+void neb__report_free(struct neb_report *r);
+
+double neb__series_last(const struct neb_series *s); /* 0 when empty */
+double neb__series_at(const struct neb_series *s,
+                      double t); /* value at time t, between two points in proportion */
+neb_status neb__series_add(struct neb_series *s, double t, double v);
+void neb__series_free(struct neb_series *s);
+
+/* ---- plots ----------------------------------------------------------------------------------------------------- */
+
+struct neb_plot_line {
+    const char *name;
+    int color;                      /* of the palette */
+    const struct neb_series *line;  /* drawn */
+    const struct neb_series *faint; /* behind it, thin; or NULL */
+    const struct neb_series *dots;  /* single points; or NULL */
+    bool steps;                     /* held until the next value */
+};
+
+struct neb_plot {
+    const char *title, *says, *x, *y; /* says: one line under the title */
+    const struct neb_plot_line *lines;
+    int n;
+    bool from_zero, time;         /* time: x is seconds */
+    const struct neb_report *run; /* whose gaps are shaded; or NULL */
+};
+
+/* An SVG figure, appended. */
+neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out);
+
+/* One bar a row, cut into parts. values: (rows, parts). */
+struct neb_plot_bars {
+    const char *title, *says;
+    const char *const *row, *const *part;
+    int rows, parts;
+    const double *values;
+    int color; /* of the first part; the next ones follow */
+    void (*format)(double value, char *out, size_t size);
+};
+neb_status neb__plot_bars(const struct neb_plot_bars *p, struct neb_buf *out);
+
+/* How each site coded its updates, on one time axis. */
+neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out);
+
+/* What happened at each site, on one time axis. */
+neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out);
+
+/* Text with & < > " made harmless. */
+neb_status neb__html(struct neb_buf *out, const char *text);
+
+neb_status neb__report_page(struct neb_report *r, struct neb_buf *out);
+
+void neb__format_bytes(double n, char *out, size_t size);
+void neb__format_seconds(double s, char *out, size_t size);
+void neb__format_count(double n, char *out, size_t size); /* 12.3 k, 4.5 M */
+
+#endif
