@@ -4,7 +4,7 @@
 #include "shapes.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "nn/feed.h"
+#include "nn/model_input.h"
 #include "nn/model.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "text/corpus.h"
-#include "text/mix.h"
+#include "text/source_mix.h"
 #include "text/prefetch.h"
 #include "text/batches.h"
 

@@ -6,7 +6,7 @@
 #include "task/folder.h"
 #include "task/hf.h"
 #include "text/bpe.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "sim/simdisk.h"
 #include "store/ledger.h"
-#include "store/payload.h"
+#include "store/update_files.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* The laboratory's parsers: trains of TCP segments, and descriptions. */
 #include "check.h"
-#include "net/lab/frame.h"
+#include "net/lab/segments.h"
 #include "net/lab/lab.h"
 #include "base/mem.h"
 #include "base/rng.h"

@@ -1,6 +1,6 @@
 /* The laboratory's queues and lines in virtual time: every time below is exact. */
 #include "check.h"
-#include "net/lab/wire.h"
+#include "net/lab/packet_path.h"
 #include "base/mem.h"
 
 #include <math.h>

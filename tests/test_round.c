@@ -10,7 +10,7 @@
 #include "sim/sim.h"
 #include "sim/simdisk.h"
 #include "store/ledger.h"
-#include "store/payload.h"
+#include "store/update_files.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* test_session.c: whole sessions over real links and real disks in one process: sites that pull a toy model towards their
  * own targets agree on the outer state to the bit, survive a restart, and refuse another model. */
 #include "check.h"
-#include "late.h"
+#include "late_copies.h"
 #include "sites.h"
 #include "base/mem.h"
 #include "base/rng.h"

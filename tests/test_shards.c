@@ -3,7 +3,7 @@
 #include "words.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "text/lines.h"
+#include "text/line_reader.h"
 #include "text/shard.h"
 
 #include <lzma.h>

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "store/checkpoint.h"
-#include "store/events.h"
+#include "store/tensorboard.h"
 #include "store/metrics.h"
 #include "store/safetensors.h"
 

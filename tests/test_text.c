@@ -4,12 +4,12 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "text/corpus.h"
-#include "text/help_corpus.h"
-#include "text/help_page.h"
-#include "text/lines.h"
+#include "text/help_pages.h"
+#include "text/help_pages_parse.h"
+#include "text/line_reader.h"
 #include "text/shard.h"
 #include "text/sp_shim.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #include "task/data.h"
 #include "task/folder.h"
 #include "text/corpus.h"
-#include "text/help_corpus.h"
+#include "text/help_pages.h"
 
 #include <stdio.h>
 #include <stdlib.h>

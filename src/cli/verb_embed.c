@@ -2,7 +2,7 @@
 #include "cli/verb.h"
 #include "base/mem.h"
 #include "task/retrieve.h"
-#include "text/lines.h"
+#include "text/line_reader.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include "task/retrieve.h"
 #include "task/translate.h"
 #include "task/work.h"
-#include "text/lines.h"
+#include "text/line_reader.h"
 #include "text/score.h"
 
 #include <dirent.h>

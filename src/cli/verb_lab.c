@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "cli/crew.h"
+#include "cli/lab_processes.h"
 #include "cli/lab_summary.h"
 #include "task/data.h"
 #include "run/lab_sites.h"

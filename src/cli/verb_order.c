@@ -3,7 +3,7 @@
  * The command needs the folder of one site of the run. It reads there where the log ends (run/status.json), signs an order
  * that holds only behind that record, and leaves it in run/orders; the site's process passes it on to whoever leads. So
  * an order means one thing in one history, works once, and can be given at any site, even by copying the file there. */
-#include "cli/member.h"
+#include "cli/member_words.h"
 #include "cli/verb.h"
 #include "base/clock.h"
 #include "base/file.h"

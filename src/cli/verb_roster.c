@@ -6,7 +6,7 @@
  *
  * `seal` turns it into the genesis: from then on a file is a signed chain (seal/roster.h), and every change is an epoch
  * that the operator's key signs. */
-#include "cli/member.h"
+#include "cli/member_words.h"
 #include "cli/verb.h"
 #include "base/file.h"
 #include "base/opts.h"

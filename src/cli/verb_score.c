@@ -2,7 +2,7 @@
 #include "cli/verb.h"
 #include "base/mem.h"
 #include "base/opts.h"
-#include "text/lines.h"
+#include "text/line_reader.h"
 #include "text/score.h"
 
 #include <stdio.h>

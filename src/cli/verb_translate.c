@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "task/translate.h"
-#include "text/lines.h"
+#include "text/line_reader.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,15 +1,15 @@
 /* link.h: what the files of src/net share: connections, peers, the node. Not for anybody else; they use net.h.
  *
  *     net.c      the node: loop, thread, posts, timers, the functions of net.h
- *     accept.c   listening, strangers, dialling
+ *     listen_dial.c   listening, strangers, dialling
  *     greet.c    from a TLS handshake to an accepted peer: HELLO, CHAIN, WELCOME, REFUSE
  *     conn.c     one TLS connection on a socket
- *     rest.c     when a stripe is read
+ *     read_wakeup.c     when a stripe is read
  *     pace.c     what TCP says of a stripe, and how fast it may send
- *     turns.c    two stripes that take turns
+ *     bbr_turns.c    two stripes that take turns
  *     link.c     one peer: its control connection, its stripes, frames in and out
- *     twin.c     control messages that leave twice
- *     tick.c     heartbeats, deadlines, redialling, measuring
+ *     control_copy.c     control messages that leave twice
+ *     timers.c     heartbeats, deadlines, redialling, measuring
  *     stripes.c  how many stripes (no I/O)
  *     outbox.c, inbox.c, wire.c   messages, chunks, frames (no I/O)
  *     stream.c, stream_out.c, stream_in.c, journal.c   streams */
@@ -230,7 +230,7 @@ void neb__conn_unsent(struct neb_conn *c, int bytes, int low);
 void neb__conn_room(struct neb_conn *c,
                     int bytes); /* the send buffer has at least this, if the system allows */
 
-/* ---- rest.c ------------------------------------------------------------------------------------------------------ */
+/* ---- read_wakeup.c ------------------------------------------------------------------------------------------------------ */
 void neb__conn_rest(struct neb_conn *c,
                     size_t got); /* after `got` bytes were read: decides when to read again */
 void neb__conn_read_resting(struct neb_net *net); /* by the clock */
@@ -245,7 +245,7 @@ void neb__pace_look(struct neb_peer *p);         /* once a second */
 double neb__pace_unsent(const struct neb_conn *c); /* bytes that wait in the socket; 0 also: not told */
 bool neb__pace_is_bbr(const struct neb_conn *c);
 
-/* ---- turns.c ----------------------------------------------------------------------------------------------------- */
+/* ---- bbr_turns.c ----------------------------------------------------------------------------------------------------- */
 int neb__turns_stripes(const struct neb_peer *p); /* how many connections are wanted for the target */
 bool neb__turns_may_send(const struct neb_conn *c);
 bool neb__turns_is_in_use(const struct neb_conn *c); /* it may send, or has just done so */
@@ -253,7 +253,7 @@ bool neb__turns_is_in_use(const struct neb_conn *c); /* it may send, or has just
 void neb__turns_acked(struct neb_peer *p, double seconds, int64_t now);
 void neb__turns_hand_over(struct neb_net *net, int64_t now); /* by the clock */
 
-/* ---- accept.c ---------------------------------------------------------------------------------------------------- */
+/* ---- listen_dial.c ---------------------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);
 void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe);
 void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -285,14 +285,14 @@ void neb__peer_remove(struct neb_peer *p, neb_status why);
 int neb__peer_stripes(const struct neb_peer *p); /* connected ones, at least 1 */
 struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id);
 
-/* ---- twin.c ------------------------------------------------------------------------------------------------------ */
+/* ---- control_copy.c ------------------------------------------------------------------------------------------------------ */
 bool neb__twin_is(const struct neb_conn *c);
 bool neb__twin_is_wanted(const struct neb_peer *p);
 /* A chunk of a control message has been written to the control connection. */
 void neb__twin_copy(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload);
 void neb__twin_pump(struct neb_peer *p);
 
-/* ---- tick.c ------------------------------------------------------------------------------------------------------ */
+/* ---- timers.c ------------------------------------------------------------------------------------------------------ */
 void neb__net_tick(struct neb_net *net);
 void neb__net_tick_early(struct neb_net *net); /* where the loop is awake and the next tick not far */
 void neb__net_hurry(struct neb_net *net);      /* something is being made, or is to be: ticks come quickly */

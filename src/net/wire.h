@@ -39,7 +39,7 @@ enum {
     NEB_ACK_ENTRIES_MAX = 4096,
     NEB_MESSAGES_OPEN = 1024, /* per priority: messages begun and not delivered */
     NEB_STRIPES_MAX = 64,
-    NEB_TWIN = NEB_STRIPES_MAX - 1, /* since version 2: the stripe with copies of control messages (twin.c) */
+    NEB_TWIN = NEB_STRIPES_MAX - 1, /* since version 2: the stripe with copies of control messages (control_copy.c) */
     NEB_TWIN_MESSAGE_MAX = 1024,
 };
 

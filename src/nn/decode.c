@@ -8,7 +8,7 @@
  * A trained prefix is the first rows of every sequence in the cache: put there at the start, never recomputed, without a
  * position of its own.
  *
- * Beams that go on from one another share their past (reorder.c). Where the device reads listed rows, a row stays where it was
+ * Beams that go on from one another share their past (beam_reorder.c). Where the device reads listed rows, a row stays where it was
  * computed, and each sequence has a list of its rows; single-token runs then use the lists instead of the layout above.
  *
  * A search needs few of the logits. Where the device finds the best tokens of each row itself, nothing else is copied to the

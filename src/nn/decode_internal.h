@@ -1,4 +1,4 @@
-/* decode_internal.h: what decode_create.c (memory), decode.c (runs) and reorder.c (beams that go on from one another) share. */
+/* decode_internal.h: what decode_create.c (memory), decode.c (runs) and beam_reorder.c (beams that go on from one another) share. */
 #ifndef NEB_NN_DECODE_INTERNAL_H
 #define NEB_NN_DECODE_INTERNAL_H
 

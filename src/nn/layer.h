@@ -6,7 +6,7 @@
 #define NEB_NN_LAYER_H
 
 #include "nn/config.h"
-#include "nn/feed.h"
+#include "nn/model_input.h"
 
 /* ---- building: names are paths; a builder stands at one path ---------------------------------------------------- */
 

@@ -2,8 +2,8 @@
  *
  *     round.c   create, events, actions, timers       log.c     the log: append, check, commit, write
  *     view.c    greeting, elections, syncing a log    lead.c    the leader: acknowledgements, closing rounds, roster
- *     root.c    state roots and who signed them
- *     follow.c  applying, catching up, capturing      operator.c  orders: which hold, how they become records
+ *     state_root.c    state roots and who signed them
+ *     committed.c  applying, catching up, capturing      operator.c  orders: which hold, how they become records
  */
 #ifndef NEB_ROUND_CORE_H
 #define NEB_ROUND_CORE_H
@@ -252,7 +252,7 @@ void neb__propose(struct neb_round *r, struct neb_record *rec);
 void neb__ping(struct neb_round *r);
 void neb__budget(struct neb_round *r, uint32_t permille);
 
-/* root.c */
+/* state_root.c */
 struct root *neb__root_find(struct neb_round *r, uint64_t index, const struct neb_hash *root); /* or NULL */
 /* *wrong: another one is trusted at this index. */
 bool neb__root_trusted(struct neb_round *r, uint64_t index, const struct neb_hash *root, bool *wrong);
@@ -277,7 +277,7 @@ void neb__lead_request(struct neb_round *r, const struct neb_order *o);
 bool neb__lead_orders(struct neb_round *r);
 void neb__leave_tick(struct neb_round *r);
 
-/* follow.c */
+/* committed.c */
 struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make);
 /* One that another site spoke of; NULL also for one that was applied long ago: what was said of it is from before. */
 struct payload *neb__payload_heard(struct neb_round *r, const struct neb_hash *h);

@@ -11,7 +11,7 @@
 #include "outer/outer.h"
 #include "round/record.h"
 #include "store/ledger.h"
-#include "store/payload.h"
+#include "store/update_files.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -20,7 +20,7 @@
 #include "round/rate.h"
 #include "round/round.h"
 #include "store/ledger.h"
-#include "store/payload.h"
+#include "store/update_files.h"
 
 #include <nebula/nebula.h>
 #include <pthread.h>

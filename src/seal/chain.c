@@ -5,7 +5,7 @@
  *     file      "NEBCHN1" 0, u32 length, genesis, then epochs, each behind its u32 length
  *
  * The genesis names the run: its hash is what members compare. It is never changed; everything after it is an epoch. */
-#include "seal/chain_parts.h"
+#include "seal/chain_internal.h"
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -7,7 +7,7 @@
  * is valid if its number and previous hash continue the chain, its roster fulfils the rules, no id is given twice in
  * the run's life, and it is signed by the operator or by more than half of the previous roster's votes. A key expires
  * by leaving the roster: nothing here looks at a clock. */
-#include "seal/chain_parts.h"
+#include "seal/chain_internal.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 

@@ -1,7 +1,7 @@
-/* node.c: one simulated machine: carries the core's actions out (what they do to the site's training is in toy.c) and brings
+/* node.c: one simulated machine: carries the core's actions out (what they do to the site's training is in toy_training.c) and brings
  * it what happens: frames, payloads, cells, writes that are done, time.
  *
- * Starting (life.c) is what a real driver does: open the ledger, load the newest snapshot of each cell, then the site's own
+ * Starting (node_life.c) is what a real driver does: open the ledger, load the newest snapshot of each cell, then the site's own
  * state from the newest of its stored parcels or from the checkpoint, create the core and let it walk the log. */
 #include "sim/world.h"
 #include "base/mem.h"

@@ -13,7 +13,7 @@
 #include "sim/sim.h"
 #include "sim/simdisk.h"
 #include "store/ledger.h"
-#include "store/payload.h"
+#include "store/update_files.h"
 
 enum { WIDTH = 3, CELLS_MAX = 4, SITES = 16 /* machines of one history */ };
 
@@ -208,7 +208,7 @@ void neb__node_free(struct node *n);
 void neb__node_booted(struct world *w, struct node *n);
 void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up);
 
-/* toy.c */
+/* toy_training.c */
 bool neb__node_load(struct node *n, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h);
 void neb__toy_close(struct own *o); /* its parcel is no longer open */
 void neb__toy_capture(struct world *w, struct node *n, const struct neb_action *a);
@@ -220,7 +220,7 @@ double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h)
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
                       float out[WIDTH]);
 
-/* signs.c */
+/* signatures.c */
 struct neb_seal neb__sim_seal(struct node *n);
 void neb__sim_sign(struct world *w, struct neb_order *o); /* as o->signer */
 /* Words an order as the operator does who looks at `n`, signs it, and lets the oracle know. NULL: no more of them. */

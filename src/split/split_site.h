@@ -10,7 +10,7 @@
 
 #include "store/checkpoint.h"
 #include "task/data.h"
-#include "task/links.h"
+#include "task/step_links.h"
 #include "split/stream_rate.h"
 #include "split/tutor_item.h"
 #include "watch/meter.h"

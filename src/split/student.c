@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "store/cache.h"
+#include "store/keyed_file.h"
 #include "split/split_site.h"
 
 #include <limits.h>

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "task/tutor.h"
+#include "task/teacher.h"
 #include "split/split_site.h"
 #include "watch/meter.h"
 #include "run/session.h"

@@ -7,7 +7,7 @@
 #define NEB_SPLIT_TUTOR_ITEM_H
 
 #include "store/keyset.h"
-#include "task/links.h"
+#include "task/step_links.h"
 
 #include "base/buf.h"
 #include "base/bytes.h"

@@ -6,7 +6,7 @@
  * cannot give is an error of a read, where a mapping would be a signal that ends the process. */
 #include "store/checkpoint.h"
 #include "store/checkpoint_format.h"
-#include "store/outfile.h"
+#include "store/whole_file.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/file.h"

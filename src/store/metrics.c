@@ -4,7 +4,7 @@
  * would cost an fsync each. The journal is a write-ahead log with `synchronous=normal`: a crash loses at most the last
  * transaction and never the database, and the dashboard can read while the run writes. */
 #include "store/metrics.h"
-#include "store/events.h"
+#include "store/tensorboard.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

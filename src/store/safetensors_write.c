@@ -3,7 +3,7 @@
  * Tensors are laid out by falling element size, so that every one is aligned to its own element when the header's
  * length is a multiple of eight (it is filled up with spaces, as the reference implementation does). */
 #include "store/safetensors.h"
-#include "store/outfile.h"
+#include "store/whole_file.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 

@@ -9,7 +9,7 @@
 #include "job/job.h"
 #include "text/shard.h"
 #include "text/batches.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 struct neb_data {
     const struct neb_job *job;

@@ -5,7 +5,7 @@
  * hidden_weight means the same for every batch. */
 #include "task/distill.h"
 #include "base/mem.h"
-#include "task/tutor.h"
+#include "task/teacher.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 
 #include "nn/model.h"
 #include "task/data.h"
-#include "task/links.h"
+#include "task/step_links.h"
 
 struct neb_distill;
 

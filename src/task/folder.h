@@ -10,7 +10,7 @@
 
 #include "job/model_yaml.h"
 #include "nn/model.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 /* Copies what a trained model is into `f`. */
 neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,

@@ -5,8 +5,8 @@
 #include "task/nli.h"
 #include "base/doc.h"
 #include "base/mem.h"
-#include "task/pack.h"
-#include "text/lines.h"
+#include "task/line_batches.h"
+#include "text/line_reader.h"
 
 #include <stdio.h>
 #include <string.h>

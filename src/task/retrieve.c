@@ -2,7 +2,7 @@
  * once, a row at a time; each row gives a neighbour in one direction and a candidate for every column's in the other. */
 #include "task/retrieve.h"
 #include "base/mem.h"
-#include "task/pack.h"
+#include "task/line_batches.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "nn/decode.h"
-#include "task/pack.h"
+#include "task/line_batches.h"
 
 #include <string.h>
 

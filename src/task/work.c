@@ -6,7 +6,7 @@
 #include "task/work_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "task/start.h"
+#include "task/init_from.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "nn/model.h"
 #include "task/data.h"
-#include "task/links.h"
+#include "task/step_links.h"
 #include "text/prefetch.h"
 
 struct neb_work_step {

@@ -3,7 +3,7 @@
 #define NEB_TASK_WORK_INTERNAL_H
 
 #include "task/distill.h"
-#include "task/sample.h"
+#include "task/rtd_sampler.h"
 #include "task/work.h"
 
 struct neb_piece { /* one run of a step */

@@ -6,7 +6,7 @@
  * normalisation and weight about; that stays so when one of the two lives on another site. A generator alone gives its
  * choices away when the next run is about to overwrite them, or the step ends. */
 #include "task/work_internal.h"
-#include "task/tutor.h"
+#include "task/teacher.h"
 
 enum { AHEAD = 4 };
 

@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "text/batch.h"
 #include "text/shard.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 enum { NEB_MAX_BUCKETS = 8 };
 

@@ -2,7 +2,7 @@
 #ifndef NEB_TEXT_BATCHES_INTERNAL_H
 #define NEB_TEXT_BATCHES_INTERNAL_H
 
-#include "text/mix.h"
+#include "text/source_mix.h"
 #include "text/batches.h"
 
 #include <stdbool.h>

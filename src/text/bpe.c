@@ -10,7 +10,7 @@
 #include "text/bpe.h"
 #include "base/mem.h"
 #include "text/bpe_split.h"
-#include "text/pieces.h"
+#include "text/vocabulary.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -4,8 +4,8 @@
  * own buffer; then the samples are written in the order of the lines. So the set is the same for any number of
  * threads, and memory is a few chunks whatever the corpus' size. */
 #include "text/corpus.h"
-#include "text/lines.h"
-#include "text/vary.h"
+#include "text/line_reader.h"
+#include "text/bpe_dropout.h"
 #include "base/mem.h"
 #include "base/rng.h"
 

@@ -4,7 +4,7 @@
  * is walking two arrays. BLEU clips a hypothesis' n-gram by the most any one reference has of it, and takes the
  * reference length nearest to the hypothesis'. chrF takes, per sentence, the reference with the best score. */
 #include "text/score.h"
-#include "text/score_split.h"
+#include "text/score_words.h"
 #include "base/mem.h"
 #include "base/rng.h"
 

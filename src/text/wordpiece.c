@@ -6,7 +6,7 @@
  * characters, is unknown. Character classes come from utf8proc, so the Unicode version is the library's. */
 #include "text/wordpiece.h"
 #include "base/mem.h"
-#include "text/pieces.h"
+#include "text/vocabulary.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * text, and ASCII of which every byte has a token is decoded to itself. */
 #include "base/mem.h"
 #include "text/bpe.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 #include <nebula/log.h>
 #include <stdbool.h>

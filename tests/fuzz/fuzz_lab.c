@@ -1,5 +1,5 @@
 /* fuzz_lab.c: what the laboratory reads: packets of a device (first byte even), and descriptions (odd). */
-#include "net/lab/frame.h"
+#include "net/lab/segments.h"
 #include "net/lab/lab.h"
 #include "base/mem.h"
 

@@ -1,7 +1,7 @@
 /* fuzz_wordpiece.c: any bytes as a vocab.txt and a text, with a zero byte between them; the first byte says whether case
  * counts. What is accepted encodes the text to ids of the vocabulary, and decodes them. */
 #include "base/mem.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 #include <nebula/log.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "words.h"
 #include "check.h"
 #include "base/rng.h"
-#include "text/tok.h"
+#include "text/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

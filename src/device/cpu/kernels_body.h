@@ -7,7 +7,7 @@
 #include "device/cpu/k_rows.h"
 #include "device/cpu/k_norm.h"
 #include "device/cpu/k_loss.h"
-#include "device/cpu/k_best.h"
+#include "device/cpu/k_topk.h"
 #include "device/cpu/k_sample.h"
 #include "device/cpu/k_optim.h"
 #include "device/cpu/k_gemm.h"

@@ -8,7 +8,7 @@
  * the heuristics' first candidate is taken; a plan made so while recording is chosen anew by the next eager call).
  * A combination without any candidate is remembered as unsupported, so that callers can ask before they fuse. */
 #include "kernel.cuh"
-#include "lt.h"
+#include "cublaslt.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  * when we are killed.
  */
 #define _GNU_SOURCE
-#include "net/lab/inside.h"
-#include "net/lab/relay.h"
+#include "net/lab/lab_internal.h"
+#include "net/lab/loopback_lines.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

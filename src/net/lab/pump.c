@@ -20,7 +20,7 @@
  */
 #define _GNU_SOURCE
 #include "net/lab/pump.h"
-#include "net/lab/frame.h"
+#include "net/lab/segments.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

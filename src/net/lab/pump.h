@@ -4,7 +4,7 @@
 
 #include "net/lab/lab.h"
 #include "net/lab/tun.h"
-#include "net/lab/wire.h"
+#include "net/lab/packet_path.h"
 
 struct neb_pump;
 

@@ -1,0 +1,335 @@
+/* lab_processes.c: see lab_processes.h.
+ *
+ * Every site writes into a pipe of its own. Whole lines go to this process's output, `NAME | ` in front, and as they are to
+ * the site's log file; half a line waits for its end. A process that was killed by plan is no failure: it is started again
+ * with the very same command, and finds its own way back. */
+#define _GNU_SOURCE
+#include "cli/lab_processes.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/opts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINE = 4096, KILLS = 64, PATIENCE = 30, STOPPING = 300, HURRY = 5 }; /* the last three: seconds */
+
+struct member {
+    int handle, status, pipe, log; /* handle -1: does not run; status -1: has not ended */
+    char line[LINE];
+    size_t have;
+    bool away; /* killed by plan, to be started again */
+};
+
+struct killing {
+    int site;
+    double at, away; /* away 0: it stays dead */
+    int stage;       /* 0 waits, 1 killed, 2 over */
+};
+
+struct neb_crew {
+    struct neb_lab *lab;
+    char *const *const *argv;
+    const char *logs;
+    int sites, width, kills;
+    int panel;    /* lines of the panel on the screen */
+    double limit; /* seconds; 0: none */
+    struct member *member;
+    struct killing kill[KILLS];
+};
+
+static volatile sig_atomic_t signals, last_signal;
+
+static void on_signal(int s)
+{
+    last_signal = s;
+    signals++;
+}
+
+neb_status neb__crew_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
+                            struct neb_crew **out)
+{
+    struct neb_crew *c = NEB_NEW(struct neb_crew);
+    int n = neb__lab_sites(lab);
+    struct member *m = c ? NEB_NEW_ARRAY(struct member, (size_t)n) : NULL;
+    if (!m) {
+        neb__free(c);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sites", n);
+    }
+    *c = (struct neb_crew){.lab = lab, .argv = argv, .logs = logs, .sites = n, .member = m};
+    for (int i = 0; i < n; i++) {
+        m[i].handle = m[i].status = m[i].pipe = m[i].log = -1;
+        int len = (int)strlen(neb__lab_name(lab, i));
+        c->width = len > c->width ? len : c->width;
+    }
+    *out = c;
+    return NEB_OK;
+}
+
+void neb__crew_free(struct neb_crew *c)
+{
+    if (!c) return;
+    for (int i = 0; i < c->sites; i++) {
+        struct member *m = &c->member[i];
+        if (m->handle >= 0) neb__lab_kill(c->lab, m->handle, SIGKILL);
+        if (m->pipe >= 0) close(m->pipe);
+        if (m->log >= 0) close(m->log);
+    }
+    neb__free(c->member);
+    neb__free(c);
+}
+
+/* ---- killing by plan ------------------------------------------------------------------------------------------- */
+
+static bool parse_time(const char *text, double *out)
+{
+    static const struct neb_opt table[] = {{"time", NEB_OPT_TIME, 0, "0", NULL, ""}, NEB_OPT_END};
+    const char *why;
+    return neb__opts_try(table, out, "time", text, &why) == NEB_OK;
+}
+
+static neb_status parse_kill(struct neb_crew *c, char *text)
+{
+    char at[32], away[32] = "0", name[NEB_LAB_NAME];
+    struct killing k = {0};
+    bool both = sscanf(text, " %31[0-9.a-z]+%31[0-9.a-z] %31s", at, away, name) == 3;
+    if (!both && sscanf(text, " %31[0-9.a-z] %31s", at, name) != 2) at[0] = 0;
+    k.site = at[0] ? neb__lab_find(c->lab, name) : -1;
+    if (c->kills == KILLS || k.site < 0 || !parse_time(at, &k.at) || !parse_time(both ? away : "0", &k.away))
+        return neb__fail(NEB_ERR_CONFIG, "--kill '%s': it reads AT+AWAY SITE, such as '30s+10s %s; 60s %s'",
+                         text, neb__lab_name(c->lab, 0), neb__lab_name(c->lab, c->sites - 1));
+    c->kill[c->kills++] = k;
+    return NEB_OK;
+}
+
+neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text)
+{
+    char copy[1024], *rest = copy, *part;
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
+        return neb__fail(NEB_ERR_CONFIG, "--kill is too long");
+    while ((part = strsep(&rest, ";"))) NEB_TRY(parse_kill(c, part));
+    return NEB_OK;
+}
+
+void neb__crew_limit(struct neb_crew *c, double seconds)
+{
+    c->limit = seconds;
+}
+
+/* ---- output ---------------------------------------------------------------------------------------------------- */
+
+static void erase_panel(struct neb_crew *c)
+{
+    if (c->panel) printf("\033[%dA\033[J", c->panel);
+    c->panel = 0;
+}
+
+void neb__crew_panel(struct neb_crew *c, char *const *lines, int n)
+{
+    erase_panel(c);
+    for (int i = 0; i < n; i++) printf("\033[7m%s\033[0m\n", lines[i]);
+    c->panel = n;
+    fflush(stdout);
+}
+
+static void put_line(struct neb_crew *c, int i)
+{
+    struct member *m = &c->member[i];
+    erase_panel(c);
+    printf("%-*s | %.*s\n", c->width, neb__lab_name(c->lab, i), (int)m->have, m->line);
+    m->have = 0;
+}
+
+static void say(struct neb_crew *c, int i, const char *what)
+{
+    struct member *m = &c->member[i];
+    if (m->have) put_line(c, i);
+    m->have = (size_t)snprintf(m->line, LINE, "%s", what);
+    put_line(c, i);
+    fflush(stdout);
+}
+
+/* What has come, cut at line ends; a line longer than the buffer is cut too. */
+static void drain(struct neb_crew *c, int i)
+{
+    struct member *m = &c->member[i];
+    char chunk[LINE];
+    ssize_t n;
+    while (m->pipe >= 0 && (n = read(m->pipe, chunk, sizeof chunk)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return;
+        if (m->log >= 0) (void)!write(m->log, chunk, (size_t)n);
+        for (ssize_t k = 0; k < n; k++) {
+            if (chunk[k] != '\n') m->line[m->have++] = chunk[k];
+            if (chunk[k] == '\n' || m->have == LINE) put_line(c, i);
+        }
+        fflush(stdout);
+    }
+    if (m->pipe < 0) return;
+    if (m->have) put_line(c, i);
+    close(m->pipe);
+    m->pipe = -1;
+}
+
+static void wait_for_output(struct neb_crew *c, int ms)
+{
+    struct pollfd fds[NEB_LAB_SITES];
+    int n = 0;
+    for (int i = 0; i < c->sites; i++)
+        if (c->member[i].pipe >= 0) fds[n++] = (struct pollfd){.fd = c->member[i].pipe, .events = POLLIN};
+    poll(fds, (nfds_t)n, ms);
+    for (int i = 0; i < c->sites; i++) drain(c, i);
+}
+
+/* ---- processes ------------------------------------------------------------------------------------------------- */
+
+static void open_log(struct neb_crew *c, int i)
+{
+    char path[4096];
+    struct member *m = &c->member[i];
+    if (!c->logs || m->log >= 0) return;
+    snprintf(path, sizeof path, "%s/%s/log", c->logs, neb__lab_name(c->lab, i));
+    m->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+}
+
+static neb_status start(struct neb_crew *c, int i)
+{
+    struct member *m = &c->member[i];
+    int ends[2];
+    open_log(c, i);
+    if (pipe2(ends, O_CLOEXEC)) return neb__fail(NEB_ERR_IO, "pipe: %s", strerror(errno));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    struct neb_lab_command command = {.argv = c->argv[i], .out = ends[1], .err = ends[1]};
+    neb_status s = neb__lab_start(c->lab, i, &command, &m->handle);
+    close(ends[1]);
+    if (s != NEB_OK) {
+        close(ends[0]);
+        return s;
+    }
+    drain(c, i);
+    if (m->pipe >= 0) close(m->pipe);
+    m->pipe = ends[0];
+    m->status = -1;
+    m->away = false;
+    return NEB_OK;
+}
+
+static void reap(struct neb_crew *c)
+{
+    for (int i = 0; i < c->sites; i++) {
+        struct member *m = &c->member[i];
+        if (m->handle < 0 || neb__lab_wait(c->lab, m->handle, 0, &m->status) != NEB_OK) continue;
+        m->handle = -1;
+        drain(c, i);
+        char text[80];
+        snprintf(text, sizeof text, "ended with status %d", m->status);
+        if (m->status && !m->away) say(c, i, text);
+    }
+}
+
+static int running(const struct neb_crew *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->sites; i++) n += c->member[i].handle >= 0;
+    for (int k = 0; k < c->kills; k++) n += c->kill[k].stage == 1 && c->kill[k].away > 0;
+    return n;
+}
+
+static neb_status carry_out_kills(struct neb_crew *c, double now)
+{
+    for (int k = 0; k < c->kills; k++) {
+        struct killing *q = &c->kill[k];
+        struct member *m = &c->member[q->site];
+        if (q->stage == 0 && now >= q->at) {
+            q->stage = m->handle >= 0 && q->away > 0 ? 1 : 2;
+            if (m->handle < 0) continue;
+            m->away = true;
+            neb__lab_kill(c->lab, m->handle, SIGKILL);
+            say(c, q->site, "killed, as planned");
+        } else if (q->stage == 1 && now >= q->at + q->away && m->handle < 0) {
+            q->stage = 2;
+            say(c, q->site, "started again");
+            NEB_TRY(start(c, q->site));
+        }
+    }
+    return NEB_OK;
+}
+
+static void signal_all(struct neb_crew *c, int sig)
+{
+    for (int i = 0; i < c->sites; i++)
+        if (c->member[i].handle >= 0) neb__lab_kill(c->lab, c->member[i].handle, sig);
+}
+
+static int first_failure(const struct neb_crew *c)
+{
+    for (int i = 0; i < c->sites; i++)
+        if (c->member[i].handle < 0 && c->member[i].status > 0 && !c->member[i].away)
+            return c->member[i].status;
+    return 0;
+}
+
+/* Until all have ended, another signal comes, or so many seconds have passed. */
+static void await_all(struct neb_crew *c, int seen, double seconds)
+{
+    int64_t since = neb__now_ns();
+    while (running(c) && signals == seen && neb__seconds_since(since) < seconds) {
+        wait_for_output(c, 50);
+        reap(c);
+    }
+}
+
+/* One of them has failed: the others may end by themselves for a while. Then, or at a signal, they are asked to, once: a site
+ * writes a checkpoint when its step is made, which takes as long as it takes. Who cannot wait sends another signal. */
+static void stop_all(struct neb_crew *c, double patience)
+{
+    for (int k = 0; k < c->kills; k++) c->kill[k].stage = 2;
+    await_all(c, signals, patience);
+    int seen = signals;
+    if (running(c)) signal_all(c, SIGTERM);
+    if (seen && running(c)) {
+        printf("stopping: each site writes a checkpoint; a second signal ends them without\n");
+        fflush(stdout);
+    }
+    await_all(c, seen, seen ? INFINITY : STOPPING);
+    await_all(c, signals, HURRY);
+    if (running(c)) signal_all(c, SIGKILL);
+    while (running(c)) await_all(c, signals, HURRY);
+}
+
+/* What is ignored (nohup) stays so, here and in the sites. */
+static void watch_signals(void)
+{
+    static const int list[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction a = {.sa_handler = on_signal}, old;
+    for (int i = 0; i < 3; i++)
+        if (!sigaction(list[i], NULL, &old) && old.sa_handler != SIG_IGN) sigaction(list[i], &a, NULL);
+}
+
+neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg, int *status)
+{
+    int64_t begin = neb__now_ns();
+    neb_status s = NEB_OK;
+    watch_signals();
+    for (int i = 0; s == NEB_OK && i < c->sites; i++) s = start(c, i);
+    bool timely = true;
+    while (s == NEB_OK && running(c) && !signals && !first_failure(c) && timely) {
+        wait_for_output(c, 100);
+        reap(c);
+        s = carry_out_kills(c, neb__seconds_since(begin));
+        if (tick) tick(arg);
+        timely = !(c->limit > 0) || neb__seconds_since(begin) < c->limit;
+    }
+    for (int i = 0; i < c->sites && !timely; i++) c->member[i].away = true;
+    if (!timely) signal_all(c, SIGKILL);
+    erase_panel(c);
+    stop_all(c, s != NEB_OK || signals || !timely ? 0 : PATIENCE);
+    if (s == NEB_OK) *status = signals ? 128 + last_signal : first_failure(c);
+    return s;
+}

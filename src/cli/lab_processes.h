@@ -1,0 +1,30 @@
+/* lab_processes.h: the processes of a laboratory's sites: started, their output shown line by line with the site's name in front,
+ * waited for, stopped, killed and started again. A successful create owes a free. */
+#ifndef NEB_CLI_LAB_PROCESSES_H
+#define NEB_CLI_LAB_PROCESSES_H
+
+#include "net/lab/lab.h"
+
+struct neb_crew;
+
+/* argv[i]: the command of site i, ended by NULL; it must outlive the crew. logs: SITE/log under this folder gets a copy of
+ * everything a site says; NULL: none. */
+neb_status neb__crew_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
+                            struct neb_crew **out);
+void neb__crew_free(struct neb_crew *c); /* NULL is fine; what still runs is killed */
+
+/* "30s+10s a; 60s b": a site is killed (SIGKILL) at a time and started again later, or never. NEB_ERR_CONFIG */
+neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text);
+
+/* On a terminal: n lines that stay below everything else, until the next call or the end. Called from `tick`. */
+void neb__crew_panel(struct neb_crew *c, char *const *lines, int n);
+
+/* All that runs is killed after so many seconds, which is no failure. */
+void neb__crew_limit(struct neb_crew *c, double seconds);
+
+/* Starts all sites and stays until all have ended. When one fails, the others get half a minute to end by themselves. INT,
+ * TERM and HUP are passed on; five seconds later, or at the next signal, all is killed. `tick` (or NULL) is called about ten
+ * times a second. *status: of the first site that failed, or 0; 128 + signal when stopped by one. */
+neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg, int *status);
+
+#endif

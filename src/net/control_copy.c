@@ -1,0 +1,47 @@
+/* control_copy.c: control messages that leave twice.
+ *
+ * A control message is one packet. Where the line loses it, TCP notices only from what comes behind, a round trip later, and
+ * sends it again: the message is late by more than a round trip, and so are all behind it. No retransmission can be faster
+ * than that, so on a line that loses packets a small control message also leaves on a second connection, the twin: it is late
+ * only if both packets are lost. The receiver knows a chunk that comes twice by its number, as after any broken connection.
+ *
+ * The twin is the stripe with the highest number, of peers that speak version 2 and later. It carries nothing else, and the
+ * outbox knows nothing of it: a copy is neither in flight nor acknowledged, and a twin that breaks takes nothing with it. */
+#include "net/link.h"
+
+static const double losing = 2e-4; /* share of bytes that TCP sent again */
+
+bool neb__twin_is(const struct neb_conn *c)
+{
+    return c->role == NEB_ROLE_STRIPE && c->stripe == NEB_TWIN && c->peer && c->peer->version >= 2;
+}
+
+bool neb__twin_is_wanted(const struct neb_peer *p)
+{
+    return p->version >= 2 && p->net->config.twice >= 0;
+}
+
+void neb__twin_copy(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload)
+{
+    struct neb_conn *c = p->stripe[NEB_TWIN];
+    bool twice = p->net->config.twice > 0 || (p->net->config.twice == 0 && p->measure.loss > losing);
+    if (!twice || !c || c->state != NEB_CONN_READY || !neb__twin_is(c)) return;
+    if (chunk->size > NEB_TWIN_MESSAGE_MAX || neb__conn_waiting(c)) return; /* it is late itself */
+    neb_status s = neb__link_write_chunk(c, chunk, payload);
+    if (s != NEB_OK) {
+        neb__link_detach(c, s);
+        neb__conn_close(c);
+        return;
+    }
+    p->copies++;
+    p->twin_due = true;
+    neb__link_touch(p);
+}
+
+void neb__twin_pump(struct neb_peer *p)
+{
+    struct neb_conn *c = p->stripe[NEB_TWIN];
+    if (!p->twin_due) return;
+    p->twin_due = false;
+    if (c && c->state == NEB_CONN_READY && !c->blocked) neb__conn_pump(c);
+}

@@ -1,0 +1,26 @@
+/* packet_faults.h (inside the laboratory): what befalls the k-th packet of a line. */
+#ifndef NEB_NET_LAB_PACKET_FAULTS_H
+#define NEB_NET_LAB_PACKET_FAULTS_H
+
+#include "net/lab/lab.h"
+
+struct neb_chance {
+    uint64_t key, count; /* packets so far */
+    bool bursting;
+};
+
+struct neb_fate {
+    bool lost, corrupt, held;
+    int64_t delay; /* ns on the line, jitter included */
+};
+
+void neb__chance_init(struct neb_chance *c, uint64_t seed, int from, int to);
+
+/* The next packet, which enters the line at `now` (ns). */
+void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int64_t now,
+                      struct neb_fate *out);
+
+/* No packet gets over the line faster (ns). */
+int64_t neb__chance_least_delay(const struct neb_lab_line *line);
+
+#endif

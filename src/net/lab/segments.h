@@ -1,0 +1,49 @@
+/* segments.h (inside the laboratory): what a TUN device hands over at once: one IP packet, or a train of TCP segments
+ * that the kernel has not cut yet. The laboratory counts, times and loses its packets one by one, and writes those that
+ * arrive together and in order as one shorter train. */
+#ifndef NEB_NET_LAB_SEGMENTS_H
+#define NEB_NET_LAB_SEGMENTS_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+enum {
+    NEB_FRAME_PREFIX = 10,           /* struct virtio_net_hdr, in front of every packet of the device */
+    NEB_FRAME_MOST = 10 + 65535 + 1, /* the largest read */
+    NEB_FRAME_HEADERS = 10 + 60 + 60 /* prefix, IP and TCP headers at their longest */
+};
+
+struct neb_frame {
+    struct neb_frame *next; /* while unused */
+    int refs;               /* packets that still need it */
+    uint32_t room, len;     /* of data */
+    uint32_t packets;       /* 1, or segments of the train */
+    uint32_t headers;       /* IP and transport headers; 0 for what is not understood */
+    uint32_t payload;       /* of each packet of a train but the last */
+    uint8_t data[];         /* prefix, IP packet */
+};
+
+/* Frames of a few sizes, kept for reuse. All zero is an empty one; clear releases the unused frames. */
+struct neb_frames {
+    struct neb_frame *unused[3];
+};
+struct neb_frame *neb__frame_take(struct neb_frames *f, uint32_t bytes); /* refs 1; NULL: no memory */
+void neb__frame_give(struct neb_frames *f, struct neb_frame *frame);     /* one ref less */
+void neb__frames_clear(struct neb_frames *f);
+
+/* Finds the packets of data[0..len) and the IPv4 destination (host order). False: not IPv4, or malformed. */
+bool neb__frame_parse(struct neb_frame *f, uint32_t *dest);
+uint32_t neb__frame_packet_bytes(const struct neb_frame *f, uint32_t index); /* IP length */
+
+/* The `count` packets from `first` on as what a device takes in one writev; `scratch` holds NEB_FRAME_HEADERS. Returns
+ * the number of parts (at most 2). */
+int neb__frame_cut(struct neb_frame *f, uint32_t first, uint32_t count, uint8_t *scratch,
+                   struct iovec part[2]);
+
+/* Where the payload of that packet lies; 0 bytes: none. */
+uint8_t *neb__frame_payload(struct neb_frame *f, uint32_t index, uint32_t *bytes);
+
+#endif

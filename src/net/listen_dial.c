@@ -1,0 +1,269 @@
+/* listen_dial.c: the listening socket, and dialling.
+ *
+ * Whoever connects is a stranger until it is greeted as a peer. There are at most NEB_STRANGERS_MAX of them; when one more
+ * comes, the oldest stranger from the address that has the most goes. So a flood from some addresses cannot keep a member
+ * at another address out, and established links never compete with strangers for anything. */
+#define _GNU_SOURCE /* accept4 */
+#include "net/link.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { LOG_LINES_PER_SECOND = 10, ACCEPTS_PER_TURN = 32 };
+
+void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...)
+{
+    char line[512];
+    int64_t second = neb__now_ns() / 1000000000;
+    if (second != net->log_second) {
+        if (net->log_left_out) neb__warn("%d more refusals were not logged", net->log_left_out);
+        net->log_second = second;
+        net->log_lines = net->log_left_out = 0;
+    }
+    if (net->log_lines++ >= LOG_LINES_PER_SECOND) {
+        net->log_left_out++;
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    neb__warn("%s", line);
+}
+
+static void name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n)
+{
+    char host[46] = "?", port[8] = "?";
+    getnameinfo(sa, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(c->subnet, sizeof c->subnet, "%s", host);
+    snprintf(c->remote, sizeof c->remote, sa->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+/* ---- accepting --------------------------------------------------------------------------------------------------- */
+
+static bool is_stranger(const struct neb_conn *c)
+{
+    return !c->dialled && c->state != NEB_CONN_READY && c->state != NEB_CONN_CLOSED;
+}
+
+/* The list is newest first, so the last match is the oldest. */
+static struct neb_conn *one_to_drop(struct neb_net *net, int *strangers)
+{
+    struct neb_conn *worst = NULL;
+    int most = 0;
+    *strangers = 0;
+    for (struct neb_conn *c = net->conns; c; c = c->next) {
+        if (!is_stranger(c)) continue;
+        int same = 0;
+        ++*strangers;
+        for (struct neb_conn *d = net->conns; d; d = d->next)
+            same += is_stranger(d) && !strcmp(c->subnet, d->subnet);
+        if (same >= most) most = same, worst = c;
+    }
+    return worst;
+}
+
+static void make_room(struct neb_net *net)
+{
+    int strangers = 0;
+    for (struct neb_conn *c = net->conns; c; c = c->next) strangers += is_stranger(c);
+    if (strangers < NEB_STRANGERS_MAX) return;
+    struct neb_conn *drop = one_to_drop(net, &strangers);
+    neb__net_stranger_log(net, "%d connections wait to be greeted: dropping the oldest from %s", strangers,
+                          drop->subnet);
+    neb__conn_close(drop);
+}
+
+static void on_listener(uv_poll_t *handle, int status, int events)
+{
+    struct neb_net *net = handle->data;
+    (void)status, (void)events;
+    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        struct sockaddr_storage sa;
+        socklen_t n = sizeof sa;
+        struct neb_conn *c;
+        int fd = accept4(net->listen_fd, (struct sockaddr *)&sa, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                neb__net_stranger_log(net, "cannot accept a connection: %s", strerror(errno));
+            return;
+        }
+        make_room(net);
+        if (neb__conn_open(net, fd, false, &c) == NEB_OK) name_address(c, (struct sockaddr *)&sa, n);
+    }
+}
+
+static neb_status bind_first(const struct addrinfo *list, int *out)
+{
+    int fd = -1, one = 1, e = 0;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0) continue;
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1024)) break;
+        e = errno;
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0) return neb__fail(NEB_ERR_NET, "cannot listen: %s", strerror(e));
+    *out = fd;
+    return NEB_OK;
+}
+
+static uint16_t bound_port(int fd)
+{
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    if (getsockname(fd, (struct sockaddr *)&sa, &n)) return 0;
+    return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
+                                          : ((struct sockaddr_in *)&sa)->sin_port);
+}
+
+neb_status neb__net_listen(struct neb_net *net)
+{
+    char host[NEB_ADDRESS_SIZE], service[8];
+    uint16_t port;
+    const char *address = net->listen;
+    const struct neb_member *me = neb__roster_by_id(&net->chain->now, net->self);
+    struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_ADDRCONFIG, .ai_socktype = SOCK_STREAM}, *list;
+    if (!address && me->addresses) address = me->address[0];
+    if (!address) return NEB_OK; /* dials only */
+    if (!neb__address_split(address, host, &port))
+        return neb__fail(NEB_ERR_CONFIG, "cannot listen on '%s': an address reads HOST:PORT", address);
+    snprintf(service, sizeof service, "%u", port);
+    hints.ai_flags = AI_PASSIVE;
+    int rc = getaddrinfo(host, service, &hints, &list);
+    if (rc) return neb__fail(NEB_ERR_NET, "cannot listen on %s: %s", address, gai_strerror(rc));
+    neb_status s = bind_first(list, &net->listen_fd);
+    freeaddrinfo(list);
+    if (s != NEB_OK) neb__error_prefix("%s", address);
+    NEB_TRY(s);
+    net->port = bound_port(net->listen_fd);
+    if (uv_poll_init(&net->loop, &net->listener, net->listen_fd)) {
+        close(net->listen_fd);
+        net->listen_fd = -1;
+        return neb__fail(NEB_ERR_NET, "cannot watch the listening socket");
+    }
+    net->listener.data = net;
+    uv_poll_start(&net->listener, UV_READABLE, on_listener);
+    return NEB_OK;
+}
+
+/* ---- dialling ---------------------------------------------------------------------------------------------------- */
+
+struct dial {
+    uv_getaddrinfo_t request;
+    struct neb_net *net;
+    uint16_t peer;
+    int turn; /* which of the name's addresses is tried */
+};
+
+static void dial_failed(struct neb_peer *p, enum neb_role role, const char *why)
+{
+    neb__debug("cannot reach %s: %s", p->name, why);
+    if (role == NEB_ROLE_CONTROL)
+        neb__link_unreachable(p);
+    else
+        p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
+}
+
+/* The first control connection fixes the address; the stripes follow to the same one. */
+static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t n, enum neb_role role,
+                       int stripe)
+{
+    struct neb_conn *c;
+    uint64_t token = p->token;
+    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || (connect(fd, sa, n) && errno != EINPROGRESS)) {
+        dial_failed(p, role, strerror(errno));
+        if (fd >= 0) close(fd);
+        return;
+    }
+    if (role == NEB_ROLE_CONTROL && neb__random(&token, sizeof token) != NEB_OK) {
+        dial_failed(p, role, neb_last_error());
+        close(fd);
+        return;
+    }
+    if (neb__conn_open(p->net, fd, true, &c) != NEB_OK) {
+        dial_failed(p, role, neb_last_error());
+        return;
+    }
+    name_address(c, sa, n);
+    c->peer = p;
+    c->role = role;
+    c->stripe = (uint8_t)stripe;
+    c->token = token;
+    if (role == NEB_ROLE_CONTROL)
+        p->making = c;
+    else
+        p->stripe[stripe] = c;
+}
+
+static const struct addrinfo *nth(const struct addrinfo *list, int n)
+{
+    int count = 0;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) count++;
+    for (n %= count; n > 0; n--) list = list->ai_next;
+    return list;
+}
+
+static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *list)
+{
+    struct dial *d = request->data;
+    struct neb_peer *p = status == UV_ECANCELED ? NULL : neb__peer_find(d->net, d->peer);
+    if (p) {
+        p->resolving = false;
+        if (status || !list) {
+            dial_failed(p, NEB_ROLE_CONTROL, status ? uv_strerror(status) : "a name without an address");
+        } else if (!p->control && !p->making) {
+            const struct addrinfo *a = nth(list, d->turn);
+            connect_to(p, a->ai_addr, a->ai_addrlen, NEB_ROLE_CONTROL, 0);
+        }
+    }
+    uv_freeaddrinfo(list);
+    neb__free(d);
+}
+
+static void resolve(struct neb_peer *p, const char *address, int turn)
+{
+    char host[NEB_ADDRESS_SIZE], service[8];
+    uint16_t port;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct dial *d = NEB_NEW(struct dial);
+    if (!d || !neb__address_split(address, host, &port)) {
+        dial_failed(p, NEB_ROLE_CONTROL, d ? "not an address" : "out of memory");
+        neb__free(d);
+        return;
+    }
+    snprintf(service, sizeof service, "%u", port);
+    *d = (struct dial){.net = p->net, .peer = p->id, .turn = turn};
+    d->request.data = d;
+    int e = uv_getaddrinfo(&p->net->loop, &d->request, on_resolved, host, service, &hints);
+    p->resolving = !e;
+    if (!e) return;
+    dial_failed(p, NEB_ROLE_CONTROL, uv_strerror(e));
+    neb__free(d);
+}
+
+void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe)
+{
+    const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    if (role == NEB_ROLE_STRIPE) {
+        if (!getpeername(p->control->fd, (struct sockaddr *)&sa, &n))
+            connect_to(p, (struct sockaddr *)&sa, n, role, stripe);
+    } else if (m && m->addresses) {
+        resolve(p, m->address[p->address % m->addresses], p->address / m->addresses);
+    }
+}

@@ -1,0 +1,151 @@
+/* read_wakeup.c: when a stripe is read.
+ *
+ * Data comes in packet by packet, and waking up for each would cost more than all the rest; on a slow line even a wake-up for
+ * each chunk would. Nothing can be done with less than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it
+ * lacks of one is there; within a long message of round data or bulk state, of several: as many as come in `patience`, at
+ * most an eighth of the receive buffer. On a fast line that is still too often, for SO_RCVLOWAT cannot be large there without
+ * closing TCP's window: a stripe that brings REST_BYTES in REST_MS is not watched but read again then.
+ *
+ * Whoever waits for a stream's item must not wait behind such patience, so it is short while a link has streams, or had one
+ * lately. The control connection and its twin are read at once.
+ *
+ * What was expected may come on another stripe, or stall: what a socket has is therefore taken at every tick too. */
+#include "net/link.h"
+#include "base/clock.h"
+
+#include <sys/socket.h>
+
+enum {
+    REST_MS = 4,
+    REST_CALM_MS = 12,
+    REST_BYTES = 96 << 10,
+    WAKE_MAX = 1 << 20,
+    WAKE_MAX_URGENT = 128 << 10
+};
+
+static const double patience_calm = 0.5, patience_urgent = 0.02;
+
+/* What waits unread is missing from TCP's window, so the receive buffer must hold that and the line's own; the kernel makes
+ * it as large as SO_RCVLOWAT once asked for, and leaves it so. */
+static double patience(const struct neb_peer *p)
+{
+    return neb__link_is_calm(p) ? patience_calm : patience_urgent;
+}
+
+static void make_room(struct neb_conn *c)
+{
+    int n = 4 * WAKE_MAX, room = 0;
+    socklen_t size = sizeof room;
+    if (c->wake_at) return;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+    getsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &room, &size);
+    c->wake_max = room / 8 < WAKE_MAX_URGENT ? WAKE_MAX_URGENT : room / 8 > WAKE_MAX ? WAKE_MAX : room / 8;
+}
+
+static void wake_at(struct neb_conn *c, size_t bytes)
+{
+    make_room(c);
+    size_t most = neb__link_is_calm(c->peer) ? (size_t)c->wake_max : WAKE_MAX_URGENT;
+    int n = bytes < 1 ? 1 : bytes > most ? (int)most : (int)bytes;
+    if (n == c->wake_at) return;
+    c->wake_at = n;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+}
+
+/* Stripes that bring data at the same time: two may be taking turns. */
+static int width(const struct neb_peer *p)
+{
+    int n = neb__peer_stripes(p);
+    return n > 2 ? n : 1;
+}
+
+enum { FRAME = NEB_FRAME_HEADER + NEB_CHUNK_HEADER };
+
+/* Bytes of the message that this stripe may bring behind the chunk under way: full chunks, and its end. */
+static size_t more(const struct neb_conn *c)
+{
+    const struct neb_chunk *k = &c->framer.chunk;
+    uint64_t at = ((uint64_t)k->index + (c->framer.state == NEB_FRAMER_PAYLOAD ? 1 : 2)) * NEB_CHUNK,
+             most = (uint64_t)(c->bytes_per_s * patience(c->peer) / NEB_CHUNK);
+    if (k->priority < NEB_ROUND || at >= k->size) return 0;
+    uint64_t n = (k->size - at) / NEB_CHUNK / (uint64_t)width(c->peer), tail = (k->size - at) % NEB_CHUNK;
+    if (n > most || width(c->peer) > 1 || !tail) return (n < most ? n : most) * (FRAME + NEB_CHUNK);
+    return n * (FRAME + NEB_CHUNK) + FRAME + tail;
+}
+
+static size_t missing(const struct neb_conn *c)
+{
+    size_t plain = neb__framer_missing(&c->framer);
+    if (!plain && neb__tls_record_is_full(c->tls) && (plain = neb__framer_next_chunk(&c->framer)))
+        plain += FRAME;
+    if (plain) plain += more(c);
+    return neb__tls_missing(c->tls, plain);
+}
+
+static void on_rest_timer(uv_timer_t *timer)
+{
+    struct neb_net *net = timer->data;
+    net->rest_timer_on = false;
+    neb__conn_read_resting(net);
+}
+
+void neb__conn_rest(struct neb_conn *c, size_t got)
+{
+    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY || neb__twin_is(c)) return;
+    int64_t now = neb__now_ns();
+    c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
+    c->read_at = now;
+    bool more = got >= NEB_READ_MAX; /* there is, most likely, at once */
+    c->resting = !more && c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
+    wake_at(c, c->resting || more ? 1 : missing(c));
+    neb__conn_watch(c, c->polling & UV_WRITABLE);
+    if (!c->resting || c->net->rest_timer_on) return;
+    c->net->rest_timer_on = true;
+    uv_timer_start(&c->net->rest_timer, on_rest_timer, neb__link_is_calm(c->peer) ? REST_CALM_MS : REST_MS,
+                   0);
+}
+
+void neb__conn_read_resting(struct neb_net *net)
+{
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (!c->resting || c->state == NEB_CONN_CLOSED) continue;
+        c->resting = false;
+        size_t got = neb__conn_read(c);
+        if (c->state != NEB_CONN_CLOSED) neb__conn_rest(c, got);
+    }
+}
+
+/* What it waits for may still come in the time that was meant. */
+static bool is_early(const struct neb_conn *c, int64_t now)
+{
+    return width(c->peer) == 1 && (double)(now - c->read_at) * 1e-9 < patience(c->peer);
+}
+
+void neb__conn_read_waiting(struct neb_net *net, bool all)
+{
+    int64_t now = neb__now_ns();
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (c->wake_at <= 1 || c->state != NEB_CONN_READY || (!all && is_early(c, now))) continue;
+        size_t got = neb__conn_read(c);
+        if (got)
+            neb__conn_rest(c, got);
+        else if (c->state == NEB_CONN_READY)
+            wake_at(c, 1); /* whatever comes next begins something */
+    }
+}
+
+void neb__conn_read_others(struct neb_conn *c)
+{
+    struct neb_peer *p = c->role == NEB_ROLE_STRIPE && c->state == NEB_CONN_READY ? c->peer : NULL;
+    for (int i = 0; p && i < NEB_TWIN; i++) {
+        struct neb_conn *other = p->stripe[i];
+        if (!other || other == c || other->state != NEB_CONN_READY || other->wake_at <= 1) continue;
+        size_t got = neb__conn_read(other);
+        if (got) neb__conn_rest(other, got);
+        if (c->state != NEB_CONN_READY) return;
+    }
+}

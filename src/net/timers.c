@@ -1,0 +1,194 @@
+/* timers.c: what happens by the clock: heartbeats, deadlines, redialling, measuring, stripes.
+ *
+ * Ticks come ten times a second while something is being made (a connection, a stripe, a link that is down and ours to dial)
+ * and every second otherwise, earlier if the process is awake anyway: on a slow line wake-ups cost more than the data.
+ *
+ * A peer is dead when none of its answers to our pings came for `dead_after` seconds. Answers, not any bytes: over a line
+ * that is cut one way the peer's data may go on arriving while it hears nothing of us.
+ *
+ * Goodput is counted from acknowledgement to acknowledgement, over periods in which chunks were always waiting to be sent: a
+ * line that is not asked for more says nothing about what it could give. The time constant is two seconds or ten round
+ * trips, whichever is longer. */
+#include "net/link.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+double neb__net_jitter(struct neb_net *net)
+{
+    return neb__rng_uniform(&net->jitter);
+}
+
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+
+static bool is_busy(const struct neb_peer *p)
+{
+    return p->up && p->resumed && neb__outbox_has(&p->out, 0);
+}
+
+static const double period_min = 0.08, period_max = 5;
+
+static void count(struct neb_measure *m, double bytes, double seconds, int64_t now)
+{
+    double tau = 10 * m->rtt > 2 ? 10 * m->rtt : 2, share = seconds / tau;
+    if (share > 1 || m->goodput <= 0) share = 1;
+    m->goodput += share * (8 * bytes / seconds - m->goodput);
+    m->goodput_at = now;
+}
+
+void neb__measure_acked(struct neb_peer *p, int64_t now)
+{
+    struct neb_measure *m = &p->measure;
+    double seconds = (double)(now - m->then) * 1e-9, bytes = (double)(p->out.acked_bytes - m->acked_then);
+    bool whole = m->then && !m->dry && is_busy(p);
+    m->acked_at = now;
+    if (whole && seconds < period_min) return;
+    if (whole && seconds < period_max) {
+        int before = p->stripes.target;
+        count(m, bytes, seconds, now);
+        neb__stripes_sample(&p->stripes, now, bytes, seconds, m->rtt);
+        if (p->stripes.target != before) neb__net_hurry(p->net);
+        neb__pace(p, now);
+        neb__turns_acked(p, seconds, now);
+    }
+    if (!whole) neb__turns_acked(p, 0, now);
+    m->then = now;
+    m->acked_then = p->out.acked_bytes;
+    m->dry = false;
+}
+
+/* ---- stripes ----------------------------------------------------------------------------------------------------- */
+
+static int stripes_wanted(const struct neb_peer *p)
+{
+    int own = neb__turns_stripes(p), theirs = (int)p->their_stripes;
+    return own > theirs ? own : theirs;
+}
+
+/* The dialler makes as many as either side wants; a stripe beyond that goes once nothing is in flight on it. */
+static void keep_stripes(struct neb_peer *p, int64_t now)
+{
+    const struct neb_member *me = neb__roster_by_id(&p->net->chain->now, p->net->self);
+    const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
+    int want = stripes_wanted(p);
+    if (!p->control->dialled || !me || !m) return;
+    if (neb__twin_is_wanted(p) && !p->stripe[NEB_TWIN] && now >= p->stripes.retry_at)
+        neb__net_dial(p, NEB_ROLE_STRIPE, NEB_TWIN);
+    for (int i = 0; i < NEB_TWIN; i++) {
+        struct neb_conn *c = p->stripe[i];
+        if (i < want && !c && now >= p->stripes.retry_at) neb__net_dial(p, NEB_ROLE_STRIPE, i);
+        if (i >= want + 2 && c && !p->out.in_flight[i]) {
+            p->stripe[i] = NULL;
+            neb__inbox_drop_slot(&p->in, i);
+            neb__conn_close(c);
+        }
+    }
+}
+
+/* ---- heartbeats and deadlines ------------------------------------------------------------------------------------ */
+
+static void heartbeat(struct neb_peer *p, int64_t now)
+{
+    const struct neb_net_config *cfg = &p->net->config;
+    if ((double)(now - p->pong_at) * 1e-9 > cfg->dead_after) {
+        neb__warn("%s did not answer for %.1f s", p->name, (double)(now - p->pong_at) * 1e-9);
+        neb__link_down(p, NEB_ERR_TIMEOUT);
+        return;
+    }
+    if ((double)(now - p->ping_at) * 1e-9 >=
+        (p->net->hurried ? cfg->heartbeat - 0.05 : 0.5 * cfg->heartbeat)) {
+        p->ping_due = true;
+        neb__link_touch(p);
+    }
+    if (now - p->looked_at > (int64_t)1e9) {
+        p->looked_at = now;
+        neb__pace_look(p);
+    }
+    keep_stripes(p, now);
+}
+
+static bool is_ours_to_dial(const struct neb_peer *p)
+{
+    const struct neb_chain *chain = p->net->chain;
+    const struct neb_member *me = neb__roster_by_id(&chain->now, p->net->self);
+    const struct neb_member *m = neb__roster_by_id(&chain->now, p->id);
+    return me && m && neb__roster_dialler(me, m) == me->id;
+}
+
+static void maybe_dial(struct neb_peer *p, int64_t now)
+{
+    if (!p->making && !p->resolving && now >= p->dial_at && is_ours_to_dial(p))
+        neb__net_dial(p, NEB_ROLE_CONTROL, 0);
+}
+
+static void drop_late(struct neb_net *net, int64_t now)
+{
+    struct neb_conn *c, *next;
+    for (c = net->conns; c; c = next) {
+        next = c->next;
+        if (c->state == NEB_CONN_READY || now - c->opened_at < (int64_t)NEB_GREET_SECONDS * 1000000000)
+            continue;
+        if (!c->dialled)
+            neb__net_stranger_log(net, "dropped %s: no proper greeting within %d s", c->remote,
+                                  NEB_GREET_SECONDS);
+        neb__quiet(NEB_ERR_TIMEOUT, "no greeting within %d s", NEB_GREET_SECONDS);
+        neb__link_detach(c, NEB_ERR_TIMEOUT);
+        neb__conn_close(c);
+    }
+}
+
+static bool is_hurried(const struct neb_net *net)
+{
+    for (const struct neb_conn *c = net->conns; c; c = c->next)
+        if (c->state != NEB_CONN_READY) return true;
+    for (const struct neb_peer *p = net->peers; p; p = p->next) {
+        int want = stripes_wanted(p);
+        if (p->up ? want > 2 : is_ours_to_dial(p))
+            return true; /* of several stripes, one may bring what was expected of another */
+        for (int i = 0; p->up && p->control->dialled && i < want; i++)
+            if (!p->stripe[i]) return true;
+    }
+    return false;
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    neb__net_tick(timer->data);
+}
+
+static uint64_t calm_ms(const struct neb_net *net)
+{
+    double ms = 1000 * net->config.heartbeat;
+    return ms < NEB_TICK_MS ? NEB_TICK_MS : ms > NEB_TICK_CALM_MS ? NEB_TICK_CALM_MS : (uint64_t)ms;
+}
+
+void neb__net_hurry(struct neb_net *net)
+{
+    net->hurried = true;
+    if (net->loop_ready && uv_timer_get_due_in(&net->tick) > NEB_TICK_MS)
+        uv_timer_start(&net->tick, on_tick, NEB_TICK_MS, 0);
+}
+
+void neb__net_tick(struct neb_net *net)
+{
+    int64_t now = neb__now_ns();
+    struct neb_peer *p, *next;
+    drop_late(net, now);
+    neb__conn_read_waiting(net, false);
+    for (p = net->peers; p; p = next) {
+        next = p->next;
+        if (p->up)
+            heartbeat(p, now);
+        else
+            maybe_dial(p, now);
+    }
+    net->hurried = is_hurried(net);
+    uv_timer_start(&net->tick, on_tick, net->hurried ? NEB_TICK_MS : calm_ms(net), 0);
+}
+
+void neb__net_tick_early(struct neb_net *net)
+{
+    uint64_t period = calm_ms(net);
+    if (!net->hurried && uv_is_active((uv_handle_t *)&net->tick) &&
+        uv_timer_get_due_in(&net->tick) < period * 2 / 5)
+        neb__net_tick(net);
+}

@@ -1,0 +1,79 @@
+/* model_input.h: what a model reads in a step, on the device: one buffer, filled from the host in one copy.
+ *
+ * The feed is made for the largest batch; every array has its fixed place, so addresses never change. A successful
+ * create owes a destroy. The layout of a batch (struct neb_feed_data) is that of text/batch.h: packed rows, where the
+ * sequences start, the rows that enter the loss. */
+#ifndef NEB_NN_MODEL_INPUT_H
+#define NEB_NN_MODEL_INPUT_H
+
+#include "base/status.h"
+
+#include <nebula/engine.h>
+
+/* One side of a batch, on the host. */
+struct neb_feed_side {
+    int32_t rows, seqs, max_len;
+    const int32_t *ids;      /* (rows) */
+    const int32_t *position; /* (rows) what is embedded */
+    const int32_t *type;     /* (rows), or NULL: 0 everywhere */
+    const uint32_t *sample;  /* (rows) global sample id */
+    const int32_t *starts;   /* (seqs + 1); [0] is 0, the last is rows */
+    const int32_t *at;       /* (rows) place in the sequence, which counts dropout; NULL: as position */
+    int32_t spare;           /* rows of no sequence to put behind them, so that shapes repeat */
+};
+
+struct neb_feed_data {
+    int sides; /* 1 or 2: source, target */
+    struct neb_feed_side side[2];
+    int32_t targets;           /* how many predictions enter the loss; 0: none */
+    const int32_t *target_row; /* (targets) row of the last side, NULL: row i for prediction i */
+    const int32_t *target;     /* (targets) token, class or 0/1; negative: not counted */
+    const float *weight;       /* (targets) */
+};
+
+/* The largest batch. */
+struct neb_feed_limits {
+    int32_t rows[2], seqs, targets; /* rows[1] 0: one side */
+    int32_t prefix;                 /* length of a trained prefix (see neb_peft); 0: none */
+};
+
+/* The same on the device, as tensors of the present run. */
+struct neb_input_side {
+    int64_t rows, prefix_rows;
+    neb_tensor *ids, *position, *type; /* I32 (rows) */
+    neb_tensor *sample, *at;           /* I32 (rows): together they count dropout */
+    struct neb_seqs seqs;
+    neb_tensor *first; /* I32 (seqs) first row of each sequence; behind the last row where it is empty */
+    neb_tensor *zero;  /* I32 (seqs) zeros: the position of a pooled row */
+    struct neb_seqs with_prefix; /* the keys, each sequence led by its prefix */
+    neb_tensor *prefix_id;       /* I32 (prefix_rows) place in the prefix; -1 where a token stands */
+    neb_tensor *prefix_row;      /* I32 (rows) where a token stands among the keys */
+};
+
+struct neb_input {
+    struct neb_input_side side[2];
+    neb_tensor *target_row; /* I32 (targets), or NULL: predictions are the rows */
+    neb_tensor *target;     /* I32 (targets) */
+    neb_tensor *weight;     /* F32 (targets) */
+    int64_t targets;
+};
+
+struct neb_feed;
+
+/* NEB_ERR_INVALID impossible limits; NEB_ERR_NOMEM, NEB_ERR_DEVICE */
+neb_status neb__feed_create(neb_device *d, const struct neb_feed_limits *limits, struct neb_feed **out);
+void neb__feed_destroy(struct neb_feed *f);
+
+/* Uploads. NEB_ERR_RANGE: larger than the limits, or an index that points outside; nothing was uploaded then. */
+neb_status neb__feed_load(struct neb_feed *f, const struct neb_feed_data *data);
+
+/* Names the shapes of what was loaded last: the key of the run. */
+uint64_t neb__feed_key(const struct neb_feed *f);
+
+/* Sum of the weights of what was loaded last. */
+double neb__feed_weight(const struct neb_feed *f);
+
+/* Inside a model function: the tensors. They are good until the run ends. */
+const struct neb_input *neb__feed_input(struct neb_feed *f, neb_tape *t);
+
+#endif

@@ -1,0 +1,548 @@
+/* committed.c: walking the committed log: payloads, applying, catching up, capturing, settling.
+ *
+ * The cursor walks the records that are committed and on this disk. For each cell two versions are kept: of theta
+ * (v_app) and of the site's own state (v_site: live delta, open parcel). A record is applied to the parts
+ * that are exactly at its version; parts that are ahead, because the cell came from a snapshot or a checkpoint, are
+ * passed by. So replaying after a crash, following live records and filling in fetched cells are one and the same
+ * walk, and going back with the cursor is always allowed.
+ *
+ * A cell that is more than S versions behind is fetched whole when that is fewer bytes than the missing payloads, or
+ * when nobody has these any more; it is installed only under a state root that a quorum reported. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+enum { HEARD_BACK = 256 /* records */, CELLS_OPEN = 2 /* asked of one peer at a time */ };
+
+/* ---- payloads ------------------------------------------------------------------------------------------------- */
+
+struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make)
+{
+    for (size_t i = 0; i < r->payloads; i++)
+        if (neb__hash_equal(&r->payload[i].hash, h)) return &r->payload[i];
+    if (!make || r->payloads >= 4096) return NULL;
+    if (r->payloads == r->payload_cap) {
+        size_t cap = r->payload_cap ? 2 * r->payload_cap : 64;
+        struct payload *p = neb__realloc(r->payload, cap * sizeof *p);
+        if (!p) {
+            r->failed = NEB_ERR_NOMEM;
+            return NULL;
+        }
+        r->payload = p, r->payload_cap = cap;
+    }
+    struct payload *p = &r->payload[r->payloads++];
+    *p = (struct payload){
+        .hash = *h, .seen = r->now, .fetch_at = r->now + r->cfg.fetch_ms, .fetch_from = NEB_NO_SITE};
+    return p;
+}
+
+struct payload *neb__payload_heard(struct neb_round *r, const struct neb_hash *h)
+{
+    struct payload *p = neb__payload(r, h, false);
+    uint64_t first = r->cursor > HEARD_BACK ? r->cursor - HEARD_BACK : 0;
+    for (uint64_t i = r->cursor; !p && i > first; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
+            if (neb__hash_equal(&rec->parcel[k].hash, h)) return NULL;
+    }
+    return p ? p : neb__payload(r, h, true);
+}
+
+static bool outlived(const struct neb_round *r, const struct payload *p)
+{
+    if (p->used) return p->index <= r->cursor;
+    if (p->needed) return false;
+    if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms;
+    for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {
+        if (r->cell[c].v_log > p->header.b + r->cfg.staleness) return !NEB_MUTANT(keep_expired);
+        if (r->lastk[c * NEB_SITES_MAX + p->header.site] >= p->header.k) return true;
+    }
+    return false;
+}
+
+void neb__payload_prune(struct neb_round *r)
+{
+    for (size_t i = 0; i < r->payloads;)
+        if (outlived(r, &r->payload[i]))
+            r->payload[i] = r->payload[--r->payloads];
+        else
+            i++;
+}
+
+static bool no_cell(struct neb_round *r, const struct neb_event *ev);
+
+void neb__payload_event(struct neb_round *r, const struct neb_event *ev)
+{
+    if (ev->type == NEB_EV_NO_PAYLOAD) {
+        if (no_cell(r, ev)) return;
+        struct payload *p = neb__payload(r, &ev->hash, false);
+        if (p && ev->site < NEB_SITES_MAX) p->lack |= neb__bit(ev->site), p->have &= ~neb__bit(ev->site);
+        if (p && ev->site == NEB_NO_SITE) p->looked = true;
+        if (p) p->fetch_at = r->now + (p->looked ? 0 : r->cfg.fetch_ms); /* ask the next one */
+        return;
+    }
+    if (ev->type == NEB_EV_COMING) {
+        struct payload *p = neb__payload(r, &ev->hash, false);
+        if (!p || p->held || ev->site >= NEB_SITES_MAX) return;
+        p->lack &= ~neb__bit(ev->site);
+        p->fetch_from = NEB_NO_SITE;
+        p->fetch_at = r->now + 2 * r->cfg.fetch_ms;
+        return;
+    }
+    if (ev->parcel->c1 > r->cfg.cells || ev->parcel->site >= NEB_SITES_MAX) return;
+    struct payload *p = neb__payload(r, &ev->hash, true);
+    if (!p || p->held) return;
+    p->held = true;
+    p->header = *ev->parcel;
+    p->reject = ev->reject;
+    p->norm = ev->norm;
+    p->have |= neb__bit(r->self);
+    p->needed = false;
+    r->report_due = true;
+    for (uint64_t i = r->cursor; i < r->commit && !p->used; i++) { /* one that the walk will need */
+        const struct neb_named *own = neb__record_of(r->log[i].record, p->header.site);
+        if (own && neb__hash_equal(&own->hash, &p->hash)) p->used = true, p->index = i + 1;
+    }
+}
+
+/* The next peer to ask: one that is said to have it, then anybody who did not say no. */
+static unsigned next_holder(const struct neb_round *r, const struct payload *p, unsigned after)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
+            unsigned s = (after + i) % NEB_SITES_MAX;
+            if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+            if (pass ? !(p->lack & neb__bit(s)) : (p->have & ~p->lack & neb__bit(s)) != 0) return s;
+        }
+    return NEB_NO_SITE;
+}
+
+/* Goes back to the oldest record that this cell still needs. */
+static void rewind_for(struct neb_round *r, const struct cell *cell)
+{
+    r->whole = false;
+    r->root_at = 0;
+    while (r->cursor && cell->v_app < cell->v_cur) {
+        const struct neb_record *rec = r->log[--r->cursor].record;
+        if (rec->type != NEB_RECORD_ROUND) continue;
+        for (uint32_t c = rec->c0; c < rec->c1; c++) r->cell[c].v_cur--;
+    }
+}
+
+static void start_fetching(struct neb_round *r, struct cell *cell)
+{
+    cell->fetching = true;
+    cell->fetch_tries = 0;
+    cell->fetch_at = r->now;
+    cell->cell_index = 0;
+    cell->asked = 0;
+}
+
+/* Nobody could give it: the payloads are tried for a while. */
+static void stop_fetching(struct neb_round *r, struct cell *cell)
+{
+    if (r->applying || r->installing || r->rooting) return;
+    cell->fetching = false;
+    cell->replay_until = r->now + 20 * r->cfg.fetch_ms;
+    rewind_for(r, cell);
+}
+
+/* A cell is large: over a slow line it takes far longer than a question does. So a peer is asked for few at a time, and never
+ * again for one that it may still be sending. */
+static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES_MAX])
+{
+    struct cell *cell = &r->cell[c];
+    for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
+        unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
+        if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+        bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
+        if (busy && !NEB_MUTANT(ask_cells_again)) continue;
+        if (!cell->asked) cell->asked_at = r->now;
+        cell->last_at = r->now;
+        cell->fetch_from = (uint16_t)s;
+        cell->asked |= neb__bit(s);
+        cell->cell_index = 0;
+        cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
+        cell->fetch_tries++;
+        open[s]++;
+        struct neb_action *a = neb__act(r, NEB_ACT_FETCH_CELL);
+        a->site = (uint16_t)s;
+        a->cell = c;
+        return;
+    }
+}
+
+static void fetch_cells(struct neb_round *r)
+{
+    uint8_t open[NEB_SITES_MAX] = {0};
+    bool any = false;
+    int64_t patience = 2 * r->cell_ms > 8 * r->cfg.fetch_ms ? 2 * r->cell_ms : 8 * r->cfg.fetch_ms;
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        struct cell *cell = &r->cell[c];
+        any |= cell->fetching;
+        if (r->now >= cell->asked_at + patience) cell->asked = 0;
+        for (uint64_t left = cell->asked; left; left &= left - 1) {
+            unsigned s = (unsigned)__builtin_ctzll(left);
+            if (open[s] < CELLS_OPEN) open[s]++;
+        }
+    }
+    for (int again = 0; any && again < 2; again++) /* first those that nobody was asked for */
+        for (uint32_t c = 0; c < r->cfg.cells; c++) {
+            struct cell *cell = &r->cell[c];
+            if (!cell->fetching || r->now < cell->fetch_at || (cell->asked != 0) != again) continue;
+            if (cell->fetch_tries > 2 + 2 * __builtin_popcountll(r->roster.members) && !cell->asked)
+                stop_fetching(r, cell);
+            else
+                ask_for_cell(r, c, open);
+        }
+}
+
+void neb__round_cell_name(uint32_t cell, struct neb_hash *out)
+{
+    memset(out, 0, sizeof *out);
+    memcpy(out->b, "nebula cell", 11);
+    neb__put32(out->b + NEB_HASH_SIZE - 4, cell);
+}
+
+/* Whether `ev` says that a peer cannot give a cell; then the next one is asked. */
+static bool no_cell(struct neb_round *r, const struct neb_event *ev)
+{
+    struct neb_hash name;
+    uint32_t c = neb__get32(ev->hash.b + NEB_HASH_SIZE - 4);
+    neb__round_cell_name(c, &name);
+    if (!neb__hash_equal(&name, &ev->hash)) return false;
+    if (c >= r->cfg.cells || ev->site >= NEB_SITES_MAX || !(r->cell[c].asked & neb__bit(ev->site)))
+        return true;
+    r->cell[c].asked &= ~neb__bit(ev->site);
+    r->cell[c].fetch_at = r->now + r->cfg.fetch_ms;
+    return true;
+}
+
+void neb__fetch_tick(struct neb_round *r)
+{
+    for (size_t i = 0; i < r->payloads; i++) {
+        struct payload *p = &r->payload[i];
+        if (p->held || r->now < p->fetch_at || !(p->needed || p->have)) continue;
+        if (p->fetch_from != NEB_NO_SITE) p->lack |= neb__bit(p->fetch_from); /* it did not answer */
+        unsigned s = next_holder(r, p, p->fetch_from == NEB_NO_SITE ? r->self : p->fetch_from);
+        p->fetch_at = r->now + r->cfg.fetch_ms;
+        if (s == NEB_NO_SITE) {
+            p->lack = 0;
+            p->fetch_from = NEB_NO_SITE;
+            continue;
+        }
+        p->fetch_from = (uint16_t)s;
+        struct neb_action *a = neb__act(r, NEB_ACT_FETCH);
+        a->site = (uint16_t)s;
+        a->hash = p->hash;
+    }
+    fetch_cells(r);
+}
+
+/* ---- cells ---------------------------------------------------------------------------------------------------- */
+
+static void install_if_trusted(struct neb_round *r, uint32_t c)
+{
+    struct cell *cell = &r->cell[c];
+    if (r->applying || r->installing || r->rooting || !cell->fetching || !cell->cell_index ||
+        cell->cell_index > r->commit || cell->cell_index > r->disk_head)
+        return;
+    bool wrong, trusted = neb__root_trusted(r, cell->cell_index, &cell->cell_root, &wrong);
+    if (wrong && !NEB_MUTANT(trust_any_cell)) cell->cell_index = 0, cell->fetch_at = r->now;
+    if (!trusted && !NEB_MUTANT(trust_any_cell)) return;
+    struct neb_action *a = neb__act(r, NEB_ACT_INSTALL);
+    a->cell = c;
+    a->version = cell->cell_version;
+    a->index = cell->cell_index;
+    cell->cell_index = 0;
+    r->installing = true; /* one thing at a time: what a cell holds must be certain */
+}
+
+void neb__cell_event(struct neb_round *r, const struct neb_event *ev)
+{
+    if (ev->cell >= r->cfg.cells) return;
+    struct cell *cell = &r->cell[ev->cell];
+    bool answer = ev->site == cell->fetch_from && (cell->asked & neb__bit(ev->site));
+    int64_t took = answer ? r->now - cell->last_at : 0;
+    r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
+    if (ev->site < NEB_SITES_MAX) cell->asked &= ~neb__bit(ev->site);
+    if (!cell->fetching) return;
+    cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* for its root to be trusted */
+    if (ev->version <= cell->v_app) return;        /* no newer there */
+    cell->cell_root = ev->root;
+    cell->cell_index = ev->index;
+    cell->cell_version = ev->version;
+    install_if_trusted(r, ev->cell);
+}
+
+void neb__installed(struct neb_round *r, const struct neb_event *ev)
+{
+    r->installing = false;
+    if (ev->cell >= r->cfg.cells || ev->version <= r->cell[ev->cell].v_app) return;
+    struct cell *cell = &r->cell[ev->cell];
+    cell->fetching = false;
+    cell->v_app = ev->version;
+    rewind_for(r, cell);
+}
+
+bool neb__caught_up(const struct neb_round *r)
+{
+    if (r->state == NEB_ROUND_BOOT) return false;
+    for (uint32_t c = 0; c < r->cfg.cells; c++)
+        if (r->cell[c].fetching || r->cell[c].away) return false;
+    return true;
+}
+
+/* ---- applying ------------------------------------------------------------------------------------------------- */
+
+static void look_for(struct neb_round *r, struct payload *p)
+{
+    if (p->needed || p->held) return;
+    p->needed = true;
+    p->fetch_at = r->now + r->cfg.fetch_ms / 2; /* it may be on its way */
+    struct neb_action *a = neb__act(r, NEB_ACT_FETCH);
+    a->hash = p->hash;
+    a->site = NEB_NO_SITE; /* first a look on the own disk */
+}
+
+/* Whether fetching the cell takes fewer bytes than the payloads it needs to reach the committed version. */
+static bool cheaper_whole(struct neb_round *r, uint32_t c)
+{
+    uint64_t sum = 0, last = r->commit < r->cursor + 64 ? r->commit : r->cursor + 64;
+    for (uint64_t i = r->cursor; i < last; i++) {
+        const struct neb_record *rec = r->log[i].record;
+        if (rec->type != NEB_RECORD_ROUND || c < rec->c0 || c >= rec->c1 || rec->v < r->cell[c].v_app)
+            continue;
+        for (uint32_t k = 0; k < rec->parcels; k++) {
+            struct payload *p = neb__payload(r, &rec->parcel[k].hash, true);
+            if (!p || p->held || rec->parcel[k].reject) continue;
+            p->used = true, p->index = rec->index;
+            look_for(r, p);
+            if (p->looked) sum += rec->parcel[k].length / (rec->c1 - rec->c0);
+        }
+    }
+    return sum > r->cfg.cell_bytes;
+}
+
+/* Nobody who can be reached has it. */
+static bool unobtainable(const struct neb_round *r, const struct payload *p)
+{
+    uint64_t up = 0;
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
+        if (i != r->self && r->peer[i].up && (r->roster.members & neb__bit(i))) up |= neb__bit(i);
+    return up && !(up & ~p->lack);
+}
+
+static bool have_payloads(struct neb_round *r, const struct neb_record *rec, bool *hopeless)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < rec->parcels; i++) {
+        if (rec->parcel[i].reject) continue;
+        struct payload *p = neb__payload(r, &rec->parcel[i].hash, true);
+        if (!p) return false;
+        p->used = true;
+        p->index = rec->index;
+        if (p->held) continue;
+        all = false;
+        look_for(r, p);
+        if (unobtainable(r, p)) *hopeless = true;
+    }
+    return all;
+}
+
+static void look_if_whole(struct neb_round *r)
+{
+    r->whole = true;
+    for (uint32_t c = 0; c < r->cfg.cells && r->whole; c++) r->whole = r->cell[c].v_app == r->cell[c].v_cur;
+}
+
+static void pass(struct neb_round *r, const struct neb_record *rec)
+{
+    r->cursor++;
+    if (rec->type == NEB_RECORD_ROUND) {
+        for (uint32_t c = rec->c0; c < rec->c1; c++) r->cell[c].v_cur++;
+        look_if_whole(r);
+    } else if (r->root_at && r->root_at == r->cursor - 1)
+        r->root_at = r->cursor; /* it changes nothing of the state */
+}
+
+/* Returns false when the walk must wait. */
+static bool walk_round(struct neb_round *r, const struct neb_record *rec)
+{
+    bool theta = false, site = false;
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        struct cell *cell = &r->cell[c];
+        if (!cell->fetching && cell->v_app == rec->v) {
+            bool far = cell->v_log > cell->v_app + r->cfg.staleness && r->now >= cell->replay_until;
+            if (far && cheaper_whole(r, c)) start_fetching(r, cell);
+        }
+        theta |= !cell->fetching && cell->v_app == rec->v;
+        site |= cell->v_site == rec->v;
+    }
+    bool hopeless = false;
+    if (theta && !have_payloads(r, rec, &hopeless)) {
+        if (!hopeless) return false;
+        for (uint32_t c = rec->c0; c < rec->c1; c++)
+            if (r->cell[c].v_app == rec->v) start_fetching(r, &r->cell[c]);
+        for (uint32_t i = 0; i < rec->parcels; i++) {
+            struct payload *p = neb__payload(r, &rec->parcel[i].hash, false);
+            if (p) p->lack = 0, p->fetch_from = NEB_NO_SITE;
+        }
+        theta = false;
+    }
+    if (!theta && !site) {
+        pass(r, rec);
+        return true;
+    }
+    neb__act(r, NEB_ACT_APPLY)->index = rec->index;
+    r->applying = true;
+    return false;
+}
+
+static void settle_if_due(struct neb_round *r)
+{
+    for (uint32_t c = 0; c < r->cfg.cells; c++) {
+        struct cell *cell = &r->cell[c];
+        install_if_trusted(r, c);
+        if (!cell->away || cell->fetching || cell->v_app != cell->v_log || cell->v_site != cell->v_log)
+            continue;
+        cell->away = false;
+        int64_t work = r->steps - cell->base, fair = 2 * (int64_t)r->cfg.nominal;
+        if (work <= fair || NEB_MUTANT(no_settle)) continue;
+        struct neb_action *a = neb__act(r, NEB_ACT_SETTLE);
+        a->c0 = c, a->c1 = c + 1;
+        a->num = (uint64_t)fair, a->den = (uint64_t)work;
+        cell->base = r->steps - fair;
+    }
+}
+
+void neb__apply_progress(struct neb_round *r)
+{
+    uint64_t last = r->commit < r->disk_head ? r->commit : r->disk_head;
+    while (!r->applying && !r->installing && !r->rooting) {
+        if (!r->whole) look_if_whole(r);
+        if (neb__root_wanted(r)) {
+            neb__act(r, NEB_ACT_ROOT)->index = r->cursor;
+            r->rooting = true;
+            return;
+        }
+        if (r->cursor >= last) break;
+        const struct neb_record *rec = r->log[r->cursor].record;
+        if (rec->type != NEB_RECORD_ROUND)
+            pass(r, rec);
+        else if (!walk_round(r, rec))
+            break;
+    }
+    if (!r->applying && !r->rooting) settle_if_due(r);
+}
+
+static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c)
+{
+    struct cell *cell = &r->cell[c];
+    const struct neb_named *own = neb__record_of(rec, r->self);
+    cell->v_site++;
+    cell->clean = false;
+    if (own) {
+        bool known = cell->open.k == own->k && neb__hash_equal(&cell->open.hash, &own->hash);
+        cell->base = known ? cell->captured : r->steps;
+        cell->open.k = 0;
+    } else if (cell->open.k && cell->v_site > cell->open.b + r->cfg.staleness) {
+        struct neb_action *a = neb__act(r, NEB_ACT_DISCARD);
+        a->c0 = c, a->c1 = c + 1;
+        a->k = cell->open.k;
+        cell->open.k = 0;
+    }
+}
+
+void neb__applied(struct neb_round *r, const struct neb_event *ev)
+{
+    if (!r->applying || ev->index != r->cursor + 1) return;
+    const struct neb_record *rec = r->log[r->cursor].record;
+    r->applying = false;
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        struct cell *cell = &r->cell[c];
+        if (!cell->fetching && cell->v_app == rec->v) cell->v_app++;
+        if (cell->v_site == rec->v) merged(r, rec, c);
+    }
+    pass(r, rec);
+    r->last_commit_step = r->steps;
+    r->report_due = true;
+}
+
+/* ---- capturing ------------------------------------------------------------------------------------------------ */
+
+static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
+{
+    for (uint32_t c = c0; c < c1; c++) {
+        const struct cell *cell = &r->cell[c];
+        if (cell->open.k || cell->fetching || cell->away || cell->v_app != cell->v_log) return false;
+        if (cell->v_site != cell->v_app || cell->v_app != r->cell[c0].v_app) return false;
+    }
+    return true;
+}
+
+void neb__capture_due(struct neb_round *r)
+{
+    if (r->durable.incarnation != r->incarnation) return; /* sequence numbers start with it */
+    if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry ||
+        !(r->roster.trains & neb__bit(r->self)))
+        return;
+    for (uint32_t f = 0; f < r->cfg.fragments; f++) {
+        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+        struct cell *cell = &r->cell[c0];
+        /* A paused site makes no steps: what it has must go out, or nothing would ever end the pause. */
+        bool due = r->ending ? !cell->clean
+                             : r->steps - cell->since >= (int64_t)r->interval ||
+                                   (r->paused && r->steps > cell->base);
+        if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
+        struct neb_action *a = neb__act(r, NEB_ACT_CAPTURE);
+        a->c0 = c0, a->c1 = c1;
+        a->k = r->next_k++;
+        a->version = cell->v_app;
+        a->tau = (uint32_t)(r->steps - cell->base);
+        a->dense = r->ending;
+        a->cls = r->ending ? NEB_CLASS_DENSE : r->cls;
+        a->bound = r->bound;
+        r->capturing[f] = true;
+        for (uint32_t c = c0; c < c1; c++) {
+            r->cell[c].since = r->cell[c].captured = r->steps;
+            r->cell[c].dense = r->ending;
+        }
+    }
+}
+
+uint64_t neb__round_steps_left(const struct neb_round *r)
+{
+    int64_t least = r->last_commit_step + (int64_t)r->cfg.drift_steps - r->steps;
+    if (least < 1) least = INT64_MAX;
+    for (uint32_t f = 0; f < r->cfg.fragments; f++) {
+        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+        int64_t left = r->cell[c0].since + (int64_t)r->interval - r->steps;
+        if (left < 1) left = r->capturing[f] || !capture_ready(r, c0, c1) ? INT64_MAX : 1;
+        least = left < least ? left : least;
+    }
+    return (uint64_t)least;
+}
+
+void neb__captured(struct neb_round *r, const struct neb_event *ev)
+{
+    for (uint32_t f = 0; f < r->cfg.fragments; f++) {
+        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+        if (!r->capturing[f] || ev->parcel->c0 != c0) continue;
+        r->capturing[f] = false;
+        for (uint32_t c = c0; c < c1; c++) {
+            r->cell[c].clean = ev->empty && r->cell[c].dense;
+            if (ev->empty || ev->status != NEB_OK) continue;
+            r->cell[c].open = (struct neb_boot_parcel){ev->hash, ev->parcel->k, ev->parcel->b};
+        }
+    }
+    r->report_due = true;
+    if (ev->status != NEB_OK && ev->status != NEB_ERR_AGAIN) r->capture_retry = r->now + 1000; /* disk full */
+    if (ev->empty || ev->status != NEB_OK) return;
+    neb__payload_event(r, ev);
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
+        if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+        struct neb_action *a = neb__act(r, NEB_ACT_PUSH);
+        a->site = (uint16_t)s;
+        a->hash = ev->hash;
+    }
+}

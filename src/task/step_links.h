@@ -1,0 +1,46 @@
+/* step_links.h: what a step may get from elsewhere, or give away: a teacher's knowledge, a generator's choices.
+ *
+ * A job on one site makes both itself (teacher.h, rtd_sampler.h). Where the parts of a job live on several sites, what comes
+ * over a stream takes their place: the step asks for a batch and does not know where the answer came from. Both sides
+ * of a stream can make the same batch (text/batches.h: a function of configuration, part and step), so what is named by
+ * a batch's step needs no text to go with it.
+ *
+ * Calls come from the thread that runs the steps, in the order of the batches, once for each; after a resume from the
+ * batch at which the checkpoint stands. An answer's arrays stay the answerer's, good until the next call. A failure
+ * ends the step with that status. */
+#ifndef NEB_TASK_STEP_LINKS_H
+#define NEB_TASK_STEP_LINKS_H
+
+#include "text/batch.h"
+
+/* What a teacher says about one batch. */
+struct neb_lesson {
+    const int32_t *ids;  /* (loss.n, k) the likeliest tokens at each predicted row, any order; < 0: none */
+    const float *logits; /* (loss.n, k) theirs; a row's common offset does not matter */
+    const float *hidden; /* (side[0].tokens, width) last hidden states; padding rows are not read */
+};
+
+struct neb_tutor {
+    int32_t k;     /* logits a row; 0: gives none */
+    int32_t width; /* of hidden states; 0: gives none */
+    neb_status (*ask)(void *arg, const struct neb_batch *b, struct neb_lesson *out);
+    void (*close)(void *arg); /* or NULL */
+    void *arg;
+};
+
+/* Replaced-token detection: the tokens that stand at the masked rows. */
+struct neb_relay {
+    /* The discriminator's side: sampled (loss.n), rows without weight are not read. NULL: the job's own generator. */
+    neb_status (*take)(void *arg, const struct neb_batch *b, int32_t *sampled);
+    /* The generator's side: there is no discriminator here, its choices go out. NULL: they stay. */
+    neb_status (*give)(void *arg, const struct neb_batch *b, const int32_t *sampled);
+    void *arg;
+};
+
+/* Zeros: the job makes everything itself. */
+struct neb_links {
+    struct neb_tutor logits, hidden; /* ask NULL: as the job's `distill` says */
+    struct neb_relay relay;          /* take or give, not both */
+};
+
+#endif

@@ -1,0 +1,241 @@
+/* teacher.c: the teacher on this site.
+ *
+ * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a buffer. Logits
+ * over the vocabulary are then made and read a chunk of rows at a time, so that their memory does not grow with the batch,
+ * and the k likeliest of each row are chosen: by the device where it can and k is small, so that only they are copied; else
+ * on the host, with a heap of k, which a row enters only a few times. */
+#include "task/teacher.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "task/topk.h"
+#include "task/folder.h"
+#include "tensor/packed.h"
+
+#include <string.h>
+
+/* Rows at a time: few stay in the caches and in the host's memory; many, where each wait for the device costs. More tokens than
+ * DEVICE_K are sorted faster on the host. */
+enum { CHUNK = 256, LARGE_CHUNK = 2048, DEVICE_K = 64 };
+
+struct teacher {
+    struct neb_ready model;
+    struct neb_pool *pool;
+    struct neb_feed *feed;
+    neb_tape *tape;
+    neb_buffer *rows,
+        *logits; /* F32 (targets or rows, hidden); (chunk, vocab), or the best of them (tensor/packed.h) */
+    bool wants_logits, on_device;
+    int32_t k, targets, chunk, at; /* at: first row of the present chunk */
+    int64_t vocab, width;
+    float *host; /* (chunk, vocab), or all hidden states */
+    int32_t *ids;
+    float *top;
+};
+
+struct neb_feed_data neb__feed_of(const struct neb_batch *b)
+{
+    struct neb_feed_data d = {.sides = b->sides,
+                              .targets = b->loss.n,
+                              .target_row = b->loss.rows,
+                              .target = b->loss.target,
+                              .weight = b->loss.weight};
+    for (int i = 0; i < b->sides; i++) {
+        const struct neb_side *s = &b->side[i];
+        d.side[i] = (struct neb_feed_side){.rows = s->tokens,
+                                           .seqs = s->nseq,
+                                           .max_len = s->max_len,
+                                           .ids = s->ids,
+                                           .position = s->pos,
+                                           .at = s->at,
+                                           .type = s->type,
+                                           .sample = s->sample,
+                                           .starts = s->cu_seqlens};
+    }
+    return d;
+}
+
+/* ---- model functions ------------------------------------------------------------------------------------------- */
+
+static void run_body(neb_tape *t, void *arg)
+{
+    struct teacher *c = arg;
+    const struct neb_input *in = neb__feed_input(c->feed, t);
+    neb_tensor *x = c->wants_logits ? neb__model_run(c->model.model, t, in)
+                                    : neb__model_encode(c->model.model, t, &in->side[0]);
+    if (c->wants_logits && in->target_row) x = neb_op_gather(t, x, in->target_row);
+    neb_output(t, x, c->rows, NEB_F32);
+}
+
+static void run_head(neb_tape *t, void *arg)
+{
+    struct teacher *c = arg;
+    int64_t shape[2] = {c->chunk, c->width};
+    size_t offset = (size_t)c->at * (size_t)c->width * sizeof(float);
+    neb_tensor *x = neb_op_convert(t, neb_input_at(t, c->rows, offset, NEB_F32, 2, shape));
+    x = neb__model_logits(c->model.model, t, x, NULL, NULL);
+    if (c->on_device)
+        neb__output_best(t, x, c->k, c->logits);
+    else
+        neb_output(t, x, c->logits, NEB_F32);
+}
+
+static neb_status run(struct teacher *c, neb_model_fn fn, uint64_t key)
+{
+    struct neb_run r = {.fn = fn, .arg = c, .key = key};
+    return neb_tape_run(c->tape, &r);
+}
+
+/* ---- the k likeliest ------------------------------------------------------------------------------------------- */
+
+static void choose_row(void *arg, int task, int worker)
+{
+    struct teacher *c = arg;
+    (void)worker;
+    const float *row = c->host + (int64_t)task * c->vocab;
+    float *top = c->top + (int64_t)(c->at + task) * c->k;
+    int32_t *ids = c->ids + (int64_t)(c->at + task) * c->k;
+    neb_best_clear(top, ids, c->k);
+    for (int32_t v = 0; v < c->vocab; v++) neb_best_offer(top, ids, c->k, row[v], v);
+    neb_best_finish(top, ids, c->k);
+}
+
+/* What the device chose for the first n rows of the chunk. */
+static neb_status fetch_best(struct teacher *c, int32_t n)
+{
+    const size_t all = (size_t)c->chunk * (size_t)c->k, kept = (size_t)n * (size_t)c->k;
+    float *top = c->top + (int64_t)c->at * c->k;
+    int32_t *ids = c->ids + (int64_t)c->at * c->k;
+    NEB_TRY(neb_buffer_download(c->logits, c->host, 2 * all * sizeof *c->host));
+    memcpy(top, c->host, kept * sizeof *top);
+    memcpy(ids, c->host + all, kept * sizeof *ids);
+    neb_best_finish(top, ids, (int64_t)kept);
+    return NEB_OK;
+}
+
+static neb_status choose_on_host(struct teacher *c, int32_t n)
+{
+    NEB_TRY(neb_buffer_download(c->logits, c->host, (size_t)n * (size_t)c->vocab * sizeof *c->host));
+    neb__pool_run(c->pool, choose_row, c, n);
+    return NEB_OK;
+}
+
+static neb_status ask_logits(struct teacher *c, int32_t targets, struct neb_lesson *out)
+{
+    for (c->at = 0; c->at < targets; c->at += c->chunk) {
+        int32_t n = targets - c->at < c->chunk ? targets - c->at : c->chunk;
+        NEB_TRY(run(c, run_head, 2 + (uint64_t)c->at)); /* the offset is part of what was planned */
+        NEB_TRY(c->on_device ? fetch_best(c, n) : choose_on_host(c, n));
+    }
+    *out = (struct neb_lesson){.ids = c->ids, .logits = c->top};
+    return NEB_OK;
+}
+
+static neb_status ask(void *arg, const struct neb_batch *b, struct neb_lesson *out)
+{
+    struct teacher *c = arg;
+    struct neb_feed_data d = neb__feed_of(b);
+    if (!c->wants_logits) d.sides = 1, d.targets = 0;
+    NEB_TRY(neb__feed_load(c->feed, &d));
+    NEB_TRY(run(c, run_body, neb__feed_key(c->feed) | 1ull << 63));
+    if (c->wants_logits) return ask_logits(c, d.targets, out);
+    size_t n = (size_t)b->side[0].tokens * (size_t)c->width * sizeof *c->host;
+    NEB_TRY(neb_buffer_download(c->rows, c->host, n));
+    *out = (struct neb_lesson){.hidden = c->host};
+    return NEB_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static neb_status fits(const struct teacher *c, const struct neb_tutor_config *cfg)
+{
+    const struct neb_arch *a = &c->model.model->arch;
+    if (!c->model.tok || !neb__hash_equal(neb__tok_hash(c->model.tok), neb__tok_hash(cfg->tok)))
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "the teacher in %s has another tokenizer than the student; set tokenizer.file to the "
+            "teacher's",
+            cfg->folder);
+    if ((a->positions == NEB_POSITIONS_LEARNED || a->positions == NEB_POSITIONS_SINUSOIDAL) &&
+        a->max_positions < cfg->max_len)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the teacher in %s knows %" PRId64 " positions; train.max_len is %" PRId64,
+                         cfg->folder, a->max_positions, cfg->max_len);
+    if (cfg->logits && (a->head != NEB_HEAD_TOKENS || (a->kind == NEB_ENCODER_DECODER) != (cfg->sides == 2)))
+        return neb__fail(NEB_ERR_CONFIG, "the model in %s cannot teach this task: it was trained for %s",
+                         cfg->folder, c->model.folder.task ? c->model.folder.task : "another");
+    if (!cfg->logits && a->kind == NEB_DECODER)
+        return neb__fail(NEB_ERR_CONFIG, "the model in %s has no encoder to learn hidden states from",
+                         cfg->folder);
+    return NEB_OK;
+}
+
+static neb_status make_room(struct teacher *c, neb_device *device, const struct neb_feed_limits *limits)
+{
+    struct neb_feed_limits l = *limits;
+    struct neb_device_info info;
+    l.prefix = (int32_t)c->model.model->peft.prefix_length;
+    if (!c->wants_logits) l.rows[1] = 0, l.targets = 0;
+    c->on_device = c->wants_logits && neb__has_best(device) && c->k <= DEVICE_K && 2 * c->k < c->vocab;
+    neb_device_get_info(device, &info);
+    c->chunk = c->on_device && info.asynchronous && l.targets > CHUNK ? LARGE_CHUNK : CHUNK;
+    size_t chunk = (size_t)c->chunk,
+           rows = c->wants_logits ? ((size_t)l.targets + chunk - 1) / chunk * chunk : (size_t)l.rows[0];
+    size_t logits = chunk * (size_t)(c->on_device ? 2 * c->k + 1 : c->vocab),
+           kept = (size_t)l.targets * (size_t)c->k;
+    c->host = neb__malloc((c->wants_logits ? logits : rows * (size_t)c->width) * sizeof *c->host);
+    c->ids = NEB_NEW_ARRAY(int32_t, kept ? kept : 1);
+    c->top = NEB_NEW_ARRAY(float, kept ? kept : 1);
+    if (!c->host || !c->ids || !c->top)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher of %zu rows", rows);
+    NEB_TRY(neb__feed_create(device, &l, &c->feed));
+    NEB_TRY(neb_buffer_create(device, rows * (size_t)c->width * sizeof(float), &c->rows));
+    NEB_TRY(neb_buffer_clear(c->rows));
+    if (c->wants_logits) NEB_TRY(neb_buffer_create(device, logits * sizeof(float), &c->logits));
+    return neb_tape_create(device, c->model.params, &c->tape);
+}
+
+static void close_teacher(void *arg)
+{
+    struct teacher *c = arg;
+    neb_tape_destroy(c->tape);
+    neb__feed_destroy(c->feed);
+    neb_buffer_destroy(c->rows);
+    neb_buffer_destroy(c->logits);
+    neb__ready_close(&c->model);
+    neb__pool_destroy(c->pool);
+    neb__free(c->host);
+    neb__free(c->ids);
+    neb__free(c->top);
+    neb__free(c);
+}
+
+static neb_status open_teacher(struct teacher *c, neb_device *device, const struct neb_tutor_config *cfg,
+                               const struct neb_feed_limits *limits)
+{
+    NEB_TRY(neb__ready_open(cfg->folder, cfg->logits ? NULL : "none", device, &c->model));
+    NEB_TRY(fits(c, cfg));
+    c->vocab = c->model.model->outputs;
+    c->width = c->model.model->arch.hidden;
+    c->k = cfg->k < c->vocab ? cfg->k : (int32_t)c->vocab;
+    NEB_TRY(neb__pool_create(cfg->threads, &c->pool));
+    return make_room(c, device, limits);
+}
+
+neb_status neb__tutor_open(neb_device *device, const struct neb_tutor_config *cfg,
+                           const struct neb_feed_limits *limits, struct neb_tutor *out)
+{
+    struct teacher *c = NEB_NEW(struct teacher);
+    if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher");
+    c->wants_logits = cfg->logits;
+    neb_status s = open_teacher(c, device, cfg, limits);
+    if (s != NEB_OK) {
+        close_teacher(c);
+        return s;
+    }
+    *out = (struct neb_tutor){.k = cfg->logits ? c->k : 0,
+                              .width = cfg->logits ? 0 : (int32_t)c->width,
+                              .ask = ask,
+                              .close = close_teacher,
+                              .arg = c};
+    return NEB_OK;
+}

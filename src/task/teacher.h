@@ -1,0 +1,34 @@
+/* teacher.h: a teacher on this site: a model folder that is asked about batches; and several that answer as one. */
+#ifndef NEB_TASK_TEACHER_H
+#define NEB_TASK_TEACHER_H
+
+#include "nn/model_input.h"
+#include "task/step_links.h"
+#include "text/tokenizer.h"
+
+struct neb_tutor_config {
+    const char *folder;
+    bool logits;               /* else hidden states */
+    int32_t k;                 /* logits a row */
+    int threads;               /* for choosing the likeliest */
+    const struct neb_tok *tok; /* the student's: the teacher's must be the same */
+    int sides;                 /* of the batches */
+    int64_t max_len;           /* of their sequences */
+};
+
+/* limits: the largest batch it will be asked about. Owes a close.
+ *   NEB_ERR_CONFIG: another tokenizer, or a model that cannot read such batches; and those of the engine */
+neb_status neb__tutor_open(neb_device *device, const struct neb_tutor_config *c,
+                           const struct neb_feed_limits *limits, struct neb_tutor *out);
+
+/* The same where c->folder may name several, separated by commas, that teach logits: their answer is the mean of what each
+ * thinks likely (teacher_ensemble.c).
+ *   NEB_ERR_CONFIG also: more than NEB_PANEL of them */
+enum { NEB_PANEL = 16 };
+neb_status neb__panel_open(neb_device *device, const struct neb_tutor_config *c,
+                           const struct neb_feed_limits *limits, struct neb_tutor *out);
+
+/* A packed batch as a model's feed. */
+struct neb_feed_data neb__feed_of(const struct neb_batch *b);
+
+#endif

@@ -1,0 +1,214 @@
+/* score_words.c: sacreBLEU's tokenizers, rule by rule.
+ *
+ * Each rule of the original is a regular expression applied to the whole line; here it is one pass over code points
+ * that rewrites into a second array. A pass consumes what it matched, as re.sub does: a character is the second of
+ * one match or the first of the next, never both. */
+#include "text/score_words.h"
+#include "base/mem.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+void neb__chars_free(struct neb_chars *t)
+{
+    neb__free(t->c);
+    *t = (struct neb_chars){0};
+}
+
+static neb_status room(struct neb_chars *t, size_t n)
+{
+    if (t->c && n <= t->cap) return NEB_OK; /* an empty text too has an array */
+    size_t cap = n + n / 2 + 64;
+    int32_t *c = neb__realloc(t->c, cap * sizeof *c);
+    if (!c) return neb__fail(NEB_ERR_NOMEM, "no memory for a text of %zu characters", n);
+    t->c = c;
+    t->cap = cap;
+    return NEB_OK;
+}
+
+bool neb__is_space(int32_t c)
+{
+    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+           c == 0x3000;
+}
+
+static bool is_letter(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+}
+
+static neb_status lower_case(struct neb_chars *t)
+{
+    size_t dots = 0, at = 0, n = t->n;
+    for (size_t i = 0; i < n; i++) dots += t->c[i] == 0x130;
+    NEB_TRY(room(t, n + dots));
+    memmove(t->c + dots, t->c, n * sizeof *t->c); /* reads behind, writes in front */
+    const int32_t *in = t->c + dots;
+    for (size_t i = 0; i < n; i++) {
+        int32_t c = in[i];
+        bool after = i && is_letter(in[i - 1]), before = i + 1 < n && is_letter(in[i + 1]);
+        if (c == 0x130) { /* a capital I with a dot becomes two characters */
+            t->c[at++] = 'i';
+            t->c[at++] = 0x307;
+        } else {
+            t->c[at++] = c == 0x3A3 && after && !before ? 0x3C2 : utf8proc_tolower(c);
+        }
+    }
+    t->n = at;
+    return NEB_OK;
+}
+
+neb_status neb__chars_decode(struct neb_chars *t, const char *text, bool lower)
+{
+    size_t n = strlen(text), at = 0;
+    NEB_TRY(room(t, n));
+    t->n = 0;
+    while (at < n) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t k =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(n - at), &c);
+        t->c[t->n++] = k > 0 ? c : 0xFFFD;
+        at += k > 0 ? (size_t)k : 1;
+    }
+    return lower ? lower_case(t) : NEB_OK;
+}
+
+/* ---- rules ---------------------------------------------------------------------------------------------------- */
+
+typedef bool (*char_class)(int32_t c);
+
+static bool symbol_13a(int32_t c) /* [\{-\~\[-\` -\&\(-\+\:-\@\/] */
+{
+    return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') ||
+           (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
+}
+
+static bool digit(int32_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool no_digit(int32_t c)
+{
+    return !digit(c);
+}
+
+static bool stop(int32_t c)
+{
+    return c == '.' || c == ',';
+}
+
+static bool dash(int32_t c)
+{
+    return c == '-';
+}
+
+static bool punctuation(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+}
+
+static bool no_number(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return k < UTF8PROC_CATEGORY_ND || k > UTF8PROC_CATEGORY_NO;
+}
+
+static bool symbol(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return k >= UTF8PROC_CATEGORY_SM && k <= UTF8PROC_CATEGORY_SO;
+}
+
+/* (a)(b) -> "\1 \2 " when `behind`, else " \1 \2"; b NULL: (a) -> " \1 ". */
+static neb_status rule(struct neb_chars *t, char_class a, char_class b, bool behind)
+{
+    struct neb_chars out = {0};
+    NEB_TRY(room(&out, 3 * t->n + 1));
+    for (size_t i = 0; i < t->n; i++) {
+        int32_t c = t->c[i], next = i + 1 < t->n ? t->c[i + 1] : 0;
+        bool hit = a(c) && (!b || (i + 1 < t->n && b(next)));
+        if (!hit) {
+            out.c[out.n++] = c;
+            continue;
+        }
+        if (!b || !behind) out.c[out.n++] = ' ';
+        out.c[out.n++] = c;
+        out.c[out.n++] = ' ';
+        if (!b) continue;
+        out.c[out.n++] = next;
+        if (behind) out.c[out.n++] = ' ';
+        i++;
+    }
+    neb__free(t->c);
+    *t = out;
+    return NEB_OK;
+}
+
+/* Every occurrence of `from` becomes `to` (at most one character). */
+static void replace(struct neb_chars *t, const char *from, int32_t to)
+{
+    size_t k = strlen(from), at = 0;
+    for (size_t i = 0; i < t->n;) {
+        size_t m = 0;
+        while (m < k && i + m < t->n && t->c[i + m] == from[m]) m++;
+        if (m < k) {
+            t->c[at++] = t->c[i++];
+            continue;
+        }
+        if (to) t->c[at++] = to;
+        i += k;
+    }
+    t->n = at;
+}
+
+static neb_status split_13a(struct neb_chars *t)
+{
+    replace(t, "<skipped>", 0);
+    replace(t, "-\n", 0);
+    replace(t, "\n", ' ');
+    replace(t, "&quot;", '"');
+    replace(t, "&amp;", '&');
+    replace(t, "&lt;", '<');
+    replace(t, "&gt;", '>');
+    NEB_TRY(room(t, t->n + 2));
+    memmove(t->c + 1, t->c, t->n * sizeof *t->c);
+    t->c[0] = t->c[t->n + 1] = ' ';
+    t->n += 2;
+    NEB_TRY(rule(t, symbol_13a, NULL, false));
+    NEB_TRY(rule(t, no_digit, stop, true));
+    NEB_TRY(rule(t, stop, no_digit, false));
+    return rule(t, digit, dash, true);
+}
+
+static neb_status split_intl(struct neb_chars *t)
+{
+    NEB_TRY(rule(t, no_number, punctuation, true));
+    NEB_TRY(rule(t, punctuation, no_number, false));
+    return rule(t, symbol, NULL, false);
+}
+
+neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split)
+{
+    while (t->n && neb__is_space(t->c[t->n - 1])) t->n--;
+    switch (split) {
+    case NEB_WORDS_13A: return split_13a(t);
+    case NEB_WORDS_INTL: return split_intl(t);
+    case NEB_WORDS_SPACE: break;
+    }
+    return NEB_OK;
+}
+
+neb_status neb__word_split_parse(const char *name, enum neb_word_split *out)
+{
+    static const char *const names[] = {"none", "13a", "intl"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name, names[i])) {
+            *out = (enum neb_word_split)i;
+            return NEB_OK;
+        }
+    return neb__fail(NEB_ERR_CONFIG, "no tokenizer '%s' for scoring: none, 13a and intl are there", name);
+}

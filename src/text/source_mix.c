@@ -1,0 +1,155 @@
+/* source_mix.c: draws by quota, not by dice.
+ *
+ * Draws come in cycles of fixed length. In a cycle every source has a fixed quota (largest remainders of its share),
+ * and a keyed permutation says which draw of the cycle belongs to whom. So the number of draws a source had before
+ * draw d follows from d alone, and with it the epoch and the place in that epoch; a second keyed permutation over the
+ * source's samples turns the place into a sample. Independent dice would need the whole history for that.
+ *
+ * The permutation is a balanced Feistel network of four rounds over the next even power of two, walked until it
+ * lands inside (Black and Rogaway 2002): shuffling a billion samples takes no memory. */
+#include "text/source_mix.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+uint64_t neb__permute(uint64_t key, uint64_t n, uint64_t i)
+{
+    int half = 1;
+    while (half < 32 && (uint64_t)1 << 2 * half < n) half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1;
+    do {
+        uint64_t left = i >> half, right = i & mask;
+        for (uint64_t round = 0; round < 4; round++) {
+            uint64_t next = left ^ (neb__mix64(key + neb__mix64(right << 3 | round)) & mask);
+            left = right;
+            right = next;
+        }
+        i = left << half | right;
+    } while (i >= n);
+    return i;
+}
+
+struct neb_mix {
+    uint64_t seed, cycle; /* cycle: draws in one */
+    int sources;
+    int64_t *count;
+    uint32_t *quota, *seen;
+    /* the present cycle */
+    uint64_t at;
+    int32_t *who;    /* (cycle) source */
+    uint32_t *which; /* (cycle) how many of the source's came before in this cycle */
+};
+
+/* Quotas that sum to the cycle; each source gets one at least. */
+static void divide(struct neb_mix *m, const double *share, double *rest)
+{
+    uint64_t given = 0;
+    for (int s = 0; s < m->sources; s++) {
+        double exact = share[s] * (double)m->cycle;
+        m->quota[s] = exact < 1 ? 1 : (uint32_t)exact;
+        rest[s] = exact - m->quota[s];
+        given += m->quota[s];
+    }
+    while (given != m->cycle) {
+        int best = -1;
+        for (int s = 0; s < m->sources; s++) {
+            if (given > m->cycle && m->quota[s] < 2) continue;
+            if (best < 0 || (given < m->cycle ? rest[s] > rest[best] : rest[s] < rest[best])) best = s;
+        }
+        int up = given < m->cycle ? 1 : -1;
+        m->quota[best] += (uint32_t)up;
+        rest[best] -= up;
+        given += (uint64_t)(int64_t)up;
+    }
+}
+
+static neb_status shares(int n, const int64_t *counts, const double *weights, double temperature, double *out)
+{
+    double sum = 0;
+    for (int s = 0; s < n; s++) {
+        double w = weights ? weights[s] : 1;
+        if (counts[s] <= 0 || !(w > 0) || !isfinite(w))
+            return neb__fail(NEB_ERR_INVALID,
+                             "source %d: %" PRId64 " samples with weight %g cannot be drawn from", s,
+                             counts[s], w);
+        out[s] = w * pow((double)counts[s], 1 / temperature);
+        sum += out[s];
+    }
+    for (int s = 0; s < n; s++) out[s] /= sum;
+    return NEB_OK;
+}
+
+neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, const double *weights,
+                           double temperature, struct neb_mix **out)
+{
+    if (sources < 1 || sources > 4096 || !(temperature > 0))
+        return neb__fail(NEB_ERR_INVALID, "cannot draw from %d sources with temperature %g", sources,
+                         temperature);
+    size_t n = (size_t)sources;
+    struct neb_mix *m = NEB_NEW(struct neb_mix);
+    double *share = NEB_NEW_ARRAY(double, 2 * n);
+    neb_status s = m && share ? NEB_OK : NEB_ERR_NOMEM;
+    if (s == NEB_OK) {
+        m->seed = seed;
+        m->sources = sources;
+        m->cycle = sources * 16 > 1024 ? (uint64_t)sources * 16 : 1024;
+        m->at = UINT64_MAX;
+        m->count = NEB_NEW_ARRAY(int64_t, n);
+        m->quota = NEB_NEW_ARRAY(uint32_t, n);
+        m->seen = NEB_NEW_ARRAY(uint32_t, n);
+        m->who = NEB_NEW_ARRAY(int32_t, m->cycle);
+        m->which = NEB_NEW_ARRAY(uint32_t, m->cycle);
+        if (!m->count || !m->quota || !m->seen || !m->who || !m->which) s = NEB_ERR_NOMEM;
+    }
+    if (s != NEB_OK) neb__fail(s, "no memory to draw from %d sources", sources);
+    if (s == NEB_OK) s = shares(sources, counts, weights, temperature, share);
+    if (s == NEB_OK) {
+        memcpy(m->count, counts, n * sizeof *counts);
+        divide(m, share, share + n);
+        *out = m;
+    } else {
+        neb__mix_free(m);
+    }
+    neb__free(share);
+    return s;
+}
+
+void neb__mix_free(struct neb_mix *m)
+{
+    if (!m) return;
+    neb__free(m->count);
+    neb__free(m->quota);
+    neb__free(m->seen);
+    neb__free(m->who);
+    neb__free(m->which);
+    neb__free(m);
+}
+
+static void make_cycle(struct neb_mix *m, uint64_t cycle)
+{
+    uint64_t slot = 0;
+    for (int s = 0; s < m->sources; s++)
+        for (uint32_t k = 0; k < m->quota[s]; k++, slot++)
+            m->who[neb__permute(neb__mix64(m->seed) ^ neb__mix64(cycle), m->cycle, slot)] = s;
+    memset(m->seen, 0, (size_t)m->sources * sizeof *m->seen);
+    for (uint64_t i = 0; i < m->cycle; i++) m->which[i] = m->seen[m->who[i]]++;
+    m->at = cycle;
+}
+
+struct neb_pick neb__mix_draw(struct neb_mix *m, uint64_t draw)
+{
+    uint64_t cycle = draw / m->cycle, place = draw % m->cycle;
+    if (cycle != m->at) make_cycle(m, cycle);
+    struct neb_pick p = {.source = m->who[place]};
+    uint64_t before = cycle * m->quota[p.source] + m->which[place], n = (uint64_t)m->count[p.source];
+    p.epoch = (int64_t)(before / n);
+    uint64_t key = neb__mix64(m->seed + neb__mix64((uint64_t)p.source << 40 ^ (uint64_t)p.epoch));
+    p.sample = (int64_t)neb__permute(key, n, before % n);
+    return p;
+}
+
+double neb__mix_share(const struct neb_mix *m, int source)
+{
+    return (double)m->quota[source] / (double)m->cycle;
+}

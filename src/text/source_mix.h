@@ -1,0 +1,33 @@
+/* source_mix.h: which sample is drawn when: several sources, sampled by language with a temperature, each shuffled anew
+ * every epoch. A draw is a pure function of (seed, sources, number of the draw), so any of them can be asked at any
+ * time, by any rank; nothing is held but one cycle's table. */
+#ifndef NEB_TEXT_SOURCE_MIX_H
+#define NEB_TEXT_SOURCE_MIX_H
+
+#include "base/rng.h"
+#include "base/status.h"
+
+/* A keyed permutation of [0, n): where `i` goes. n > 0, i < n. */
+uint64_t neb__permute(uint64_t key, uint64_t n, uint64_t i);
+
+struct neb_mix;
+
+struct neb_pick {
+    int source;
+    int64_t sample; /* in the source */
+    int64_t epoch;  /* how often the source was gone through before */
+};
+
+/* counts: samples of each source, all > 0. weights multiply the shares (NULL: all 1). Shares are proportional to
+ * weight * count^(1/temperature): 1 follows the sizes, larger is more even. Owes a free.
+ *   NEB_ERR_INVALID, NEB_ERR_NOMEM */
+neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, const double *weights,
+                           double temperature, struct neb_mix **out);
+void neb__mix_free(struct neb_mix *m); /* NULL is fine */
+
+/* The draw with this number; not from two threads at once. */
+struct neb_pick neb__mix_draw(struct neb_mix *m, uint64_t draw);
+
+double neb__mix_share(const struct neb_mix *m, int source); /* as used: a multiple of 1/cycle */
+
+#endif

@@ -1,0 +1,366 @@
+/* tokenizer.c: one face for all tokenizers, and the numbering of their ids.
+ *
+ * Ids outside are the model's vocabulary rows. With layout XLMR they differ from SentencePiece's own: fairseq put
+ * <s> 0, <pad> 1, </s> 2, <unk> 3 in front, shifted the pieces by one and added <mask> at the end. */
+#include "text/tokenizer.h"
+#include "text/bpe.h"
+#include "text/sp_shim.h"
+#include "text/wordpiece.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_MODEL = 256 << 20, MAX_TRAIN_KEYS = 48 };
+
+struct neb_tok {
+    struct neb_sp *sp; /* one of the three */
+    struct neb_wp *wp;
+    struct neb_bpe *bpe;
+    enum neb_tok_layout layout;
+    int32_t vocab, special[NEB_TOK_SPECIALS];
+    uint8_t *special_map; /* (vocab) */
+    struct neb_hash hash;
+};
+
+int32_t neb__tok_vocab(const struct neb_tok *tok)
+{
+    return tok->vocab;
+}
+
+int32_t neb__tok_special(const struct neb_tok *tok, enum neb_special which)
+{
+    return tok->special[which];
+}
+
+const uint8_t *neb__tok_special_map(const struct neb_tok *tok)
+{
+    return tok->special_map;
+}
+
+const struct neb_hash *neb__tok_hash(const struct neb_tok *tok)
+{
+    return &tok->hash;
+}
+
+/* SentencePiece's id as ours. */
+static int32_t outside(const struct neb_tok *tok, int32_t id)
+{
+    if (tok->layout == NEB_TOK_PLAIN) return id;
+    static const int32_t front[3] = {3, 0, 2}; /* <unk> <s> </s> */
+    return id < 3 ? front[id] : id + 1;
+}
+
+/* Ours as SentencePiece's; -1 for <pad> and <mask>, which it does not know. */
+static int32_t inside(const struct neb_tok *tok, int32_t id)
+{
+    if (tok->layout == NEB_TOK_PLAIN) return id;
+    static const int32_t front[4] = {1, -1, 2, 0};
+    if (id == tok->vocab - 1) return -1;
+    return id < 4 ? front[id] : id - 1;
+}
+
+int32_t neb__tok_id(const struct neb_tok *tok, const char *piece)
+{
+    if (tok->wp) return neb__wp_id(tok->wp, piece, strlen(piece));
+    if (tok->bpe) return neb__bpe_id(tok->bpe, piece, strlen(piece));
+    if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<pad>")) return tok->special[NEB_TOK_PAD];
+    if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<mask>")) return tok->special[NEB_TOK_MASK];
+    int32_t id = neb__sp_id(tok->sp, piece);
+    return id < 0 ? -1 : outside(tok, id);
+}
+
+const char *neb__tok_piece(const struct neb_tok *tok, int32_t id)
+{
+    if (id < 0 || id >= tok->vocab) return NULL;
+    if (tok->wp) return neb__wp_piece(tok->wp, id);
+    if (tok->bpe) return neb__bpe_piece(tok->bpe, id);
+    int32_t in = inside(tok, id);
+    if (in < 0) return id == tok->special[NEB_TOK_MASK] ? "<mask>" : "<pad>";
+    return neb__sp_piece(tok->sp, in);
+}
+
+int neb__tok_is_byte(const struct neb_tok *tok, int32_t id)
+{
+    int32_t in = tok->sp && id >= 0 && id < tok->vocab ? inside(tok, id) : -1;
+    return in >= 0 && neb__sp_is_byte(tok->sp, in);
+}
+
+int neb__tok_merges_in_order(const struct neb_tok *tok)
+{
+    return tok->sp && neb__sp_merges_in_order(tok->sp);
+}
+
+int32_t neb__tok_lang(const struct neb_tok *tok, const char *lang)
+{
+    char piece[40];
+    if (snprintf(piece, sizeof piece, "<2%s>", lang) >= (int)sizeof piece) return -1;
+    return neb__tok_id(tok, piece);
+}
+
+static void find_specials_sp(struct neb_tok *tok)
+{
+    if (tok->layout == NEB_TOK_XLMR) {
+        tok->vocab = neb__sp_size(tok->sp) + 2;
+        const int32_t ids[NEB_TOK_SPECIALS] = {1, 3, 0, 2, tok->vocab - 1};
+        memcpy(tok->special, ids, sizeof ids);
+        return;
+    }
+    tok->vocab = neb__sp_size(tok->sp);
+    tok->special[NEB_TOK_PAD] = neb__sp_pad(tok->sp);
+    tok->special[NEB_TOK_UNK] = neb__sp_unk(tok->sp);
+    tok->special[NEB_TOK_BOS] = neb__sp_bos(tok->sp);
+    tok->special[NEB_TOK_EOS] = neb__sp_eos(tok->sp);
+    tok->special[NEB_TOK_MASK] = neb__sp_id(tok->sp, "<mask>");
+}
+
+static void find_specials_wp(struct neb_tok *tok)
+{
+    static const char *const names[NEB_TOK_SPECIALS] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    tok->vocab = neb__wp_size(tok->wp);
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++) tok->special[i] = neb__tok_id(tok, names[i]);
+}
+
+/* RoBERTa's names; GPT-2 has one token for everything. */
+static void find_specials_bpe(struct neb_tok *tok)
+{
+    static const char *const names[NEB_TOK_SPECIALS] = {"<pad>", "<unk>", "<s>", "</s>", "<mask>"};
+    int32_t all = neb__tok_id(tok, "<|endoftext|>");
+    tok->vocab = neb__bpe_size(tok->bpe);
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++) {
+        tok->special[i] = neb__tok_id(tok, names[i]);
+        if (tok->special[i] < 0 && i != NEB_TOK_PAD && i != NEB_TOK_MASK) tok->special[i] = all;
+    }
+}
+
+static neb_status mark_specials(struct neb_tok *tok)
+{
+    static const char *const names[NEB_TOK_SPECIALS] = {"padding", "unknown", "start", "end", "mask"};
+    for (int i = 0; i < NEB_TOK_MASK; i++)
+        if (tok->special[i] < 0 && i != NEB_TOK_PAD)
+            return neb__fail(NEB_ERR_CORRUPT, "the tokenizer has no %s token", names[i]);
+    tok->special_map = NEB_NEW_ARRAY(uint8_t, (size_t)tok->vocab);
+    if (!tok->special_map)
+        return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary of %d", (int)tok->vocab);
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++)
+        if (tok->special[i] >= 0) tok->special_map[tok->special[i]] = 1;
+    for (int32_t id = 0; tok->sp && id < neb__sp_size(tok->sp); id++)
+        if (neb__sp_is_special(tok->sp, id)) tok->special_map[outside(tok, id)] = 1;
+    return NEB_OK;
+}
+
+/* The same file gives other ids when it is numbered or cut in another way. */
+static neb_status mix_in(struct neb_tok *tok, const char *setting)
+{
+    char both[2 * NEB_HASH_SIZE + 32];
+    neb__hash_hex(&tok->hash, both);
+    snprintf(both + 2 * NEB_HASH_SIZE, 32, " %s", setting);
+    return neb__hash(both, strlen(both), &tok->hash);
+}
+
+neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const struct neb_tok_cfg *cfg,
+                               struct neb_tok **out)
+{
+    struct neb_tok *tok = NEB_NEW(struct neb_tok);
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "no memory for a tokenizer");
+    neb_status s;
+    NEB_TRY_GOTO(s, neb__hash(bytes, n, &tok->hash), fail);
+    if (wordpiece) {
+        NEB_TRY_GOTO(s, neb__wp_load(bytes, n, cfg && cfg->cased, &tok->wp), fail);
+        find_specials_wp(tok);
+        if (cfg && cfg->cased) NEB_TRY_GOTO(s, mix_in(tok, "cased"), fail);
+    } else {
+        char error[NEB_SP_ERROR];
+        s = neb__sp_load(bytes, n, &tok->sp, error);
+        if (s != NEB_OK) {
+            neb__fail(s, "not a SentencePiece model: %s", error);
+            goto fail;
+        }
+        if (cfg) tok->layout = cfg->layout;
+        if (tok->layout == NEB_TOK_XLMR) NEB_TRY_GOTO(s, mix_in(tok, "xlm-r"), fail);
+        find_specials_sp(tok);
+    }
+    NEB_TRY_GOTO(s, mark_specials(tok), fail);
+    *out = tok;
+    return NEB_OK;
+fail:
+    neb__tok_close(tok);
+    return s;
+}
+
+static neb_status open_bpe(struct neb_tok *tok, const struct neb_bpe_files *files)
+{
+    struct neb_hash both[2];
+    NEB_TRY(neb__hash(files->vocab, files->vocab_bytes, &both[0]));
+    NEB_TRY(neb__hash(files->merges, files->merges_bytes, &both[1]));
+    NEB_TRY(neb__hash(both, sizeof both, &tok->hash));
+    NEB_TRY(neb__bpe_load(files, &tok->bpe));
+    find_specials_bpe(tok);
+    return mark_specials(tok);
+}
+
+neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out)
+{
+    struct neb_tok *tok = NEB_NEW(struct neb_tok);
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "no memory for a tokenizer");
+    neb_status s = open_bpe(tok, files);
+    if (s != NEB_OK) {
+        neb__tok_close(tok);
+        return s;
+    }
+    *out = tok;
+    return NEB_OK;
+}
+
+neb_status neb__tok_second_file(const char *path, char *out, size_t size)
+{
+    static const char first[] = "vocab.json", second[] = "merges.txt";
+    size_t n = strlen(path), head = n - (sizeof first - 1);
+    *out = 0;
+    if (n < sizeof first - 1 || strcmp(path + head, first)) return NEB_OK;
+    if (head + sizeof second > size) return neb__fail(NEB_ERR_INVALID, "%s: the path is too long", path);
+    memcpy(out, path, head);
+    memcpy(out + head, second, sizeof second);
+    return NEB_OK;
+}
+
+static neb_status open_pair(const char *path, const char *second, struct neb_tok **out)
+{
+    struct neb_buf vocab, merges;
+    neb__buf_init(&vocab, MAX_MODEL);
+    neb__buf_init(&merges, MAX_MODEL);
+    neb_status s = neb__file_read(path, &vocab);
+    if (s == NEB_OK) s = neb__file_read(second, &merges);
+    struct neb_bpe_files files = {vocab.data, vocab.len, merges.data, merges.len};
+    if (s == NEB_OK && (s = neb__tok_open_bpe(&files, out)) != NEB_OK) neb__error_prefix("%s", path);
+    neb__buf_free(&vocab);
+    neb__buf_free(&merges);
+    return s;
+}
+
+neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out)
+{
+    char second[1024];
+    NEB_TRY(neb__tok_second_file(path, second, sizeof second));
+    if (*second) return open_pair(path, second, out);
+    size_t n = strlen(path);
+    int wordpiece = n > 4 && !strcmp(path + n - 4, ".txt");
+    struct neb_buf file;
+    neb__buf_init(&file, MAX_MODEL);
+    neb_status s = neb__file_read(path, &file);
+    if (s == NEB_OK && (s = neb__tok_open_bytes(file.data, file.len, wordpiece, cfg, out)) != NEB_OK)
+        neb__error_prefix("%s", path);
+    neb__buf_free(&file);
+    return s;
+}
+
+void neb__tok_close(struct neb_tok *tok)
+{
+    if (!tok) return;
+    neb__sp_free(tok->sp);
+    neb__wp_free(tok->wp);
+    neb__bpe_free(tok->bpe);
+    neb__free(tok->special_map);
+    neb__free(tok);
+}
+
+neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out)
+{
+    if (tok->wp) return neb__wp_encode(tok->wp, tok->special[NEB_TOK_UNK], text, n, out);
+    if (tok->bpe) return neb__bpe_encode(tok->bpe, tok->special[NEB_TOK_UNK], text, n, out);
+    char error[NEB_SP_ERROR];
+    const int *ids;
+    size_t count;
+    neb_status s = neb__sp_encode(tok->sp, text, n, &ids, &count, error);
+    if (s != NEB_OK) return neb__fail(s, "cannot encode: %s", error);
+    NEB_TRY(neb__buf_reserve(out, count * sizeof(int32_t)));
+    for (size_t i = 0; i < count; i++) {
+        int32_t id = outside(tok, ids[i]);
+        memcpy(out->data + out->len, &id, sizeof id);
+        out->len += sizeof id;
+    }
+    return NEB_OK;
+}
+
+neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t n, struct neb_buf *out)
+{
+    if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);
+    if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
+    int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
+    if (!kept) return neb__fail(NEB_ERR_NOMEM, "no memory to decode %zu tokens", n);
+    neb_status s = NEB_OK;
+    size_t m = 0;
+    for (size_t i = 0; i < n && s == NEB_OK; i++) {
+        if (ids[i] < 0 || ids[i] >= tok->vocab)
+            s = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary of %d", (int)ids[i],
+                          (int)tok->vocab);
+        else if (!tok->special_map[ids[i]] || ids[i] == tok->special[NEB_TOK_UNK])
+            kept[m++] = inside(tok, ids[i]);
+    }
+    char error[NEB_SP_ERROR];
+    if (s == NEB_OK && (s = neb__sp_decode(tok->sp, kept, m, out, error)) != NEB_OK)
+        neb__fail(s, "cannot decode: %s", error);
+    neb__free(kept);
+    return s;
+}
+
+/* ---- training ------------------------------------------------------------------------------------------------- */
+
+static neb_status control_tokens(const struct neb_tok_train *cfg, struct neb_buf *list)
+{
+    NEB_TRY(neb__buf_printf(list, "<mask>"));
+    for (const char *const *l = cfg->langs; l && *l; l++) NEB_TRY(neb__buf_printf(list, ",<2%s>", *l));
+    for (const char *const *l = cfg->extras; l && *l; l++) NEB_TRY(neb__buf_printf(list, ",%s", *l));
+    return neb__buf_append(list, "", 1);
+}
+
+neb_status neb__tok_train(const struct neb_tok_train *cfg,
+                          int (*next)(void *arg, const char **text, size_t *n), void *arg,
+                          struct neb_buf *out)
+{
+    if (strcmp(cfg->type, "unigram") && strcmp(cfg->type, "bpe"))
+        return neb__fail(NEB_ERR_CONFIG, "tokenizer type '%s': allowed are unigram and bpe", cfg->type);
+    struct neb_buf controls;
+    neb__buf_init(&controls, 1 << 16);
+    neb_status s = control_tokens(cfg, &controls);
+    char vocab[16], coverage[32], threads[16], error[NEB_SP_ERROR];
+    snprintf(vocab, sizeof vocab, "%d", (int)cfg->vocab);
+    snprintf(coverage, sizeof coverage, "%.6f", cfg->coverage > 0 ? cfg->coverage : 0.9995);
+    snprintf(threads, sizeof threads, "%d", cfg->threads > 0 ? cfg->threads : 1);
+    if (s == NEB_OK) {
+        const char *kv[MAX_TRAIN_KEYS] = {"model_type",
+                                          cfg->type,
+                                          "vocab_size",
+                                          vocab,
+                                          "character_coverage",
+                                          coverage,
+                                          "num_threads",
+                                          threads,
+                                          "control_symbols",
+                                          (const char *)controls.data,
+                                          "pad_id",
+                                          "0",
+                                          "unk_id",
+                                          "1",
+                                          "bos_id",
+                                          "2",
+                                          "eos_id",
+                                          "3",
+                                          "unk_surface",
+                                          " \xE2\x81\x87 ",
+                                          "hard_vocab_limit",
+                                          !strcmp(cfg->type, "unigram") ? "false" : "true",
+                                          "byte_fallback",
+                                          cfg->byte_fallback ? "true" : "false",
+                                          "minloglevel",
+                                          "2",
+                                          "max_sentence_length",
+                                          "16384",
+                                          NULL};
+        s = neb__sp_train(kv, next, arg, out, error);
+        if (s != NEB_OK) neb__fail(s, "training the tokenizer: %s", error);
+    }
+    neb__buf_free(&controls);
+    return s;
+}

@@ -1,0 +1,60 @@
+/* test_job_facts.c: what sites must have in common, compared as text that a peer made: the first difference is named, and no
+ * text makes the comparison read beyond its end or show control characters. */
+#include "check.h"
+#include "run/job_facts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool differ(const char *mine, const char *theirs, char *why, size_t size)
+{
+    return neb__facts_differ(mine, strlen(mine), theirs, strlen(theirs), "b", why, size);
+}
+
+static void the_first_difference_is_named(void **state)
+{
+    (void)state;
+    char why[256];
+    assert_false(differ("a=1\nb=2\n", "b=2\na=1\n", why, sizeof why));
+    assert_false(differ("", "", why, sizeof why));
+    assert_true(differ("a=1\nb=2\n", "a=1\nb=3\n", why, sizeof why));
+    assert_non_null(strstr(why, "site 'b' runs another job: b is '3' there and '2' here"));
+    assert_true(differ("a=1\nb=2\n", "a=1\n", why, sizeof why));
+    assert_non_null(strstr(why, "b is '2' here and not given there"));
+    assert_true(differ("a=1\n", "a=1\nz\n", why, sizeof why));
+    assert_non_null(strstr(why, "z is '' there and not given here"));
+    assert_true(differ("a=1\n", "a=\033[2J\n", why, sizeof why));
+    assert_null(strchr(why, '\033'));
+}
+
+/* Every cut and many garbled texts, each in memory of exactly its size. */
+static void any_text_may_come(void **state)
+{
+    (void)state;
+    static const char good[] = "model.hidden=64\ntrain.lr=1e-3\nx\n=\n\n=y\n";
+    size_t n = sizeof good - 1;
+    char why[256];
+    for (size_t cut = 0; cut <= n; cut++) {
+        char *text = malloc(cut ? cut : 1);
+        assert_non_null(text);
+        memcpy(text, good, cut);
+        neb__facts_differ(good, n, text, cut, "b", why, sizeof why);
+        for (size_t i = 0; i < cut; i++) {
+            char kept = text[i];
+            text[i] = (char)(i * 37 + cut);
+            neb__facts_differ(good, n, text, cut, "b", why, sizeof why);
+            neb__facts_differ(text, cut, good, n, "b", why, sizeof why);
+            text[i] = kept;
+        }
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_difference_is_named),
+        cmocka_unit_test(any_text_may_come),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
