@@ -43,12 +43,12 @@ struct neb_figures;
 
 /* json: nothing but the last line goes to stdout. Owes a neb__figures_end(). NULL when out of memory. */
 struct neb_figures *neb__figures_begin(const char *bench, bool json);
-void neb__figure(struct neb_figures *f, const char *name, double value, const char *unit,
-                 enum neb_figure_sense sense, double target);
+void neb__figures_add(struct neb_figures *f, const char *name, double value, const char *unit,
+                      enum neb_figure_sense sense, double target);
 /* Prints and releases. Returns the exit status 0. */
 int neb__figures_end(struct neb_figures *f);
 
-double neb__median(double *values, int n); /* sorts */
+double neb__figures_median(double *values, int n); /* sorts */
 
 /* Removes `--json` from the arguments and says whether it was there. */
 bool neb__bench_json(int *argc, char **argv);

@@ -250,12 +250,12 @@ static void compare(const struct scenario *s, const char *what, double v[ARMS][T
     int by = 1;
     char name[96];
     for (int a = 1; a < arms; a++) {
-        double m = neb__median(v[a], turns);
+        double m = neb__figures_median(v[a], turns);
         if (m > best) best = m, by = a;
     }
     snprintf(name, sizeof name, "auto.%s%s", s->name, what);
     fprintf(stderr, "%s: the best by hand is %s\n", name, s->arm[by].name);
-    neb__figure(f, name, neb__median(v[0], turns) / best, "of the best", NEB_AT_LEAST, 0.95);
+    neb__figures_add(f, name, neb__figures_median(v[0], turns) / best, "of the best", NEB_AT_LEAST, 0.95);
 }
 
 static bool measure(const struct scenario *s, const struct options *o, int turns, struct neb_figures *f)

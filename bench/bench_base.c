@@ -43,9 +43,9 @@ static int run(int argc, char **argv)
         neb__hash(b, n / 8, &h);
         sha[r] = (double)n / 8 / neb__seconds_since(t) / 1e9;
     }
-    neb__figure(f, "pool.region", neb__median(region, REPEAT), "us", NEB_AT_MOST, 20);
-    neb__figure(f, "memcpy", neb__median(copy, REPEAT), "GB/s", NEB_REPORT, 0);
-    neb__figure(f, "sha256", neb__median(sha, REPEAT), "GB/s", NEB_REPORT, 0);
+    neb__figures_add(f, "pool.region", neb__figures_median(region, REPEAT), "us", NEB_AT_MOST, 20);
+    neb__figures_add(f, "memcpy", neb__figures_median(copy, REPEAT), "GB/s", NEB_REPORT, 0);
+    neb__figures_add(f, "sha256", neb__figures_median(sha, REPEAT), "GB/s", NEB_REPORT, 0);
     neb__pool_destroy(pool);
     neb__free(a);
     neb__free(b);

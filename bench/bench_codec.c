@@ -52,7 +52,7 @@ static void figure(struct bench *b, const char *rung, const char *what, double v
 {
     char name[96];
     snprintf(name, sizeof name, "%s.%s", rung, what);
-    neb__figure(b->figures, name, v, unit, sense, target);
+    neb__figures_add(b->figures, name, v, unit, sense, target);
 }
 
 /* ---- data --------------------------------------------------------------------------------------------------- */
@@ -127,13 +127,13 @@ static neb_status speed(struct bench *b, const struct neb_rung *rung)
     if (s != NEB_OK) return s;
     bool fast = !strcmp(rung->name, "int8") || !strcmp(rung->name, "int4");
     bool sparse2 = !strcmp(rung->name, "sparse2");
-    figure(b, rung->name, "encode", neb__median(enc, repeat), "memcpy",
+    figure(b, rung->name, "encode", neb__figures_median(enc, repeat), "memcpy",
            fast || sparse2 ? NEB_AT_LEAST : NEB_REPORT, fast ? 0.45 : 0.2);
-    figure(b, rung->name, "decode", neb__median(dec, repeat), "memcpy", fast ? NEB_AT_LEAST : NEB_REPORT,
-           0.8);
-    double gbs = neb__median(copy, repeat);
-    figure(b, rung->name, "encode_rate", neb__median(enc, repeat) * gbs, "GB/s", NEB_REPORT, 0);
-    figure(b, rung->name, "decode_rate", neb__median(dec, repeat) * gbs, "GB/s", NEB_REPORT, 0);
+    figure(b, rung->name, "decode", neb__figures_median(dec, repeat), "memcpy",
+           fast ? NEB_AT_LEAST : NEB_REPORT, 0.8);
+    double gbs = neb__figures_median(copy, repeat);
+    figure(b, rung->name, "encode_rate", neb__figures_median(enc, repeat) * gbs, "GB/s", NEB_REPORT, 0);
+    figure(b, rung->name, "decode_rate", neb__figures_median(dec, repeat) * gbs, "GB/s", NEB_REPORT, 0);
     return NEB_OK;
 }
 
@@ -159,9 +159,9 @@ static neb_status speed_zstd(struct bench *b)
         copy[r] = (double)n / copy[r] * 1e-9;
     }
     neb__free(packed);
-    figure(b, "memcpy", "rate", neb__median(copy, repeat), "GB/s", NEB_REPORT, 0);
-    figure(b, "zstd1", "encode", neb__median(enc, repeat), "memcpy", NEB_REPORT, 0);
-    figure(b, "zstd1", "decode", neb__median(dec, repeat), "memcpy", NEB_REPORT, 0);
+    figure(b, "memcpy", "rate", neb__figures_median(copy, repeat), "GB/s", NEB_REPORT, 0);
+    figure(b, "zstd1", "encode", neb__figures_median(enc, repeat), "memcpy", NEB_REPORT, 0);
+    figure(b, "zstd1", "decode", neb__figures_median(dec, repeat), "memcpy", NEB_REPORT, 0);
     figure(b, "zstd1", "gauss.compression", (double)n / (double)len, "x", NEB_REPORT, 0);
     return NEB_OK;
 }
@@ -326,7 +326,7 @@ static neb_status measure(struct bench *b)
     fill_large(b);
     NEB_TRY(speed_zstd(b));
     for (int i = 0; i < neb__rung_count; i++) {
-        const struct neb_rung *rung = &neb__rungs[i];
+        const struct neb_rung *rung = &neb__rung_table[i];
         if (b->opt.rungs && !strstr(rung->name, b->opt.rungs)) continue;
         NEB_TRY(speed(b, rung));
         for (int s = GAUSS; s < SOURCES; s++)

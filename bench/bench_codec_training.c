@@ -211,16 +211,16 @@ static void report(const struct run *r, struct neb_figures *f)
             most = fmax(most, shown);
         }
         snprintf(name, sizeof name, "%s.loss", variants[v].name);
-        neb__figure(f, name, loss, "nats", NEB_REPORT, 0);
+        neb__figures_add(f, name, loss, "nats", NEB_REPORT, 0);
         if (variants[v].percent != 0) {
             snprintf(name, sizeof name, "%s.worse", variants[v].name);
-            neb__figure(f, name, sum, "%", variants[v].percent > 0 ? NEB_AT_MOST : NEB_REPORT,
-                        variants[v].percent);
+            neb__figures_add(f, name, sum, "%", variants[v].percent > 0 ? NEB_AT_MOST : NEB_REPORT,
+                             variants[v].percent);
             snprintf(name, sizeof name, "%s.compression", variants[v].name);
-            neb__figure(f, name, 4 * (double)r->n / r->bytes[v], "x", NEB_REPORT, 0);
+            neb__figures_add(f, name, 4 * (double)r->n / r->bytes[v], "x", NEB_REPORT, 0);
         }
         snprintf(name, sizeof name, "%s.spread", variants[v].name);
-        neb__figure(f, name, most - least, variants[v].percent != 0 ? "%" : "nats", NEB_REPORT, 0);
+        neb__figures_add(f, name, most - least, variants[v].percent != 0 ? "%" : "nats", NEB_REPORT, 0);
     }
 }
 

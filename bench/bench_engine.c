@@ -149,8 +149,8 @@ static neb_status measure(const struct neb_shape *s, const struct options *o, bo
         time[n++] = neb__seconds_since(start);
     }
     if (status == NEB_OK) {
-        out->seconds = neb__median(time, n);
-        out->sgemm = neb__median(rate, n);
+        out->seconds = neb__figures_median(time, n);
+        out->sgemm = neb__figures_median(rate, n);
         out->gflops = neb__shape_flops(s) / out->seconds * 1e-9;
         out->share = out->gflops / out->sgemm;
         neb__shape_memory(r, &out->memory);
@@ -163,8 +163,9 @@ static neb_status measure(const struct neb_shape *s, const struct options *o, bo
 static void report(struct neb_figures *f, const struct neb_shape *s, const struct result *r)
 {
     char name[64];
-#define FIGURE(prefix, value, unit, sense, target) \
-    (snprintf(name, sizeof name, "%s.%s", prefix, s->name), neb__figure(f, name, value, unit, sense, target))
+#define FIGURE(prefix, value, unit, sense, target)          \
+    (snprintf(name, sizeof name, "%s.%s", prefix, s->name), \
+     neb__figures_add(f, name, value, unit, sense, target))
     FIGURE("sgemm_share", r->share, "", NEB_AT_LEAST, s->share_target);
     FIGURE("tokens_per_second", (double)neb__shape_tokens(s) / r->seconds, "1/s", NEB_REPORT, 0);
     FIGURE("step", r->seconds * 1e3, "ms", NEB_REPORT, 0);
@@ -180,12 +181,12 @@ static neb_status report_memory(struct neb_figures *f, const struct options *o, 
 {
     struct result again;
     NEB_TRY(measure(s, o, true, &again));
-    neb__figure(f, "memory_over_bound.mlm-base",
-                (double)base->memory.planned / (double)base->memory.lower_bound, "", NEB_AT_MOST, 1.10);
-    neb__figure(f, "recompute_memory.mlm-base", (double)again.memory.planned / (double)base->memory.planned,
-                "", NEB_AT_MOST, 0.5);
+    neb__figures_add(f, "memory_over_bound.mlm-base",
+                     (double)base->memory.planned / (double)base->memory.lower_bound, "", NEB_AT_MOST, 1.10);
+    neb__figures_add(f, "recompute_memory.mlm-base",
+                     (double)again.memory.planned / (double)base->memory.planned, "", NEB_AT_MOST, 0.5);
     /* both as multiples of sgemm: the two runs are minutes apart */
-    neb__figure(f, "recompute_time.mlm-base", base->share / again.share, "", NEB_AT_MOST, 1.35);
+    neb__figures_add(f, "recompute_time.mlm-base", base->share / again.share, "", NEB_AT_MOST, 1.35);
     return NEB_OK;
 }
 

@@ -99,7 +99,7 @@ static neb_status cached(struct rig *r, const struct options *o, double *seconds
     struct neb_search how = {.max_new = (int32_t)o->length - 1, .eos = -1, .beams = (int32_t)o->beams};
     for (int32_t i = 0; i <= prompts; i++) starts[i] = i;
     int64_t start = neb__now_ns();
-    NEB_TRY(neb__generate(r->decoding, &how, NULL, prompts, r->ids, starts, r->out, r->counts));
+    NEB_TRY(neb__decoding_generate(r->decoding, &how, NULL, prompts, r->ids, starts, r->out, r->counts));
     *seconds = neb__seconds_since(start);
     return NEB_OK;
 }
@@ -152,10 +152,10 @@ static int measure(const struct options *o, bool json)
     struct neb_figures *f = s == NEB_OK ? neb__figures_begin("generate", json) : NULL;
     if (!f) return 1;
     const double tokens = (double)(o->seqs * o->length);
-    neb__figure(f, "generate.cached", tokens / t.with[TURNS / 2], "tokens/s", NEB_REPORT, 0);
-    neb__figure(f, "generate.again", tokens / t.without[TURNS / 2], "tokens/s", NEB_REPORT, 0);
-    neb__figure(f, "generate.ratio.least", t.ratio[0], "x", NEB_REPORT, 0);
-    neb__figure(f, "generate.ratio", t.ratio[TURNS / 2], "x", NEB_AT_LEAST, 20);
+    neb__figures_add(f, "generate.cached", tokens / t.with[TURNS / 2], "tokens/s", NEB_REPORT, 0);
+    neb__figures_add(f, "generate.again", tokens / t.without[TURNS / 2], "tokens/s", NEB_REPORT, 0);
+    neb__figures_add(f, "generate.ratio.least", t.ratio[0], "x", NEB_REPORT, 0);
+    neb__figures_add(f, "generate.ratio", t.ratio[TURNS / 2], "x", NEB_AT_LEAST, 20);
     return neb__figures_end(f);
 }
 

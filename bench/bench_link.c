@@ -66,7 +66,7 @@ static void figure(struct neb_figures *f, const char *what, const char *cell, do
 {
     char name[112];
     snprintf(name, sizeof name, "%.31s.%s", what, cell);
-    neb__figure(f, name, value, unit, sense, target);
+    neb__figures_add(f, name, value, unit, sense, target);
 }
 
 /* What one turn gave; medians are taken field by field. */

@@ -5,14 +5,14 @@
  * outer/site.c). Synchronous training is one optimizer with the batches of
  * both in one. Both begin behind the same synchronous warm-up, with the same schedule, and make the same number of steps; at the
  * end of a replica run what is left is committed exactly, as at the end of a run. One process, one seed, one loss: a clock takes
- * part only in whether a parcel is worth packing, so in the bytes of dense rungs.
+ * part only in whether an update is worth packing, so in the bytes of dense rungs.
  *
  *     sync.loss            held-out loss of synchronous training, mean of the seeds
  *     SETTING.loss         that of the replicas' common parameters
  *     SETTING.worse        how far it lies above, per cent, mean of the seeds (at most 2)
  *     SETTING.spread       largest less smallest of these
  *     SETTING.tokens       its tokens over those of synchronous training (at most 1.02)
- *     SETTING.fewer        bytes of fp32 gradients at every step over those of the parcels, for each token (at least 1000)
+ *     SETTING.fewer        bytes of fp32 gradients at every step over those of the updates, for each token (at least 1000)
  *
  * A setting is RUNG:H. Steps and batches are those of `bench codec-training` (1024 tokens a step and replica, 500 + 1500 steps); the
  * model is small enough for two cores and some minutes a seed; `--full` has that one's, too (mlm-mini: 4 layers of 256, vocabulary
@@ -93,8 +93,8 @@ struct setting {
 
 struct site {
     struct neb_work *work;
-    float *d; /* (n) deltas of open parcels, then their edits */
-    struct neb_buf parcel;
+    float *d; /* (n) deltas of open updates, then their edits */
+    struct neb_buf update;
 };
 
 struct run {
@@ -172,7 +172,7 @@ static neb_status synchronous(struct run *r, double *loss)
 
 /* ---- replicas -------------------------------------------------------------------------------------------------- */
 
-/* A site's parcel of a fragment; x holds its parameters. */
+/* A site's update of a fragment; x holds its parameters. */
 static neb_status capture(struct run *r, struct setting *t, int i, uint32_t f)
 {
     size_t first, n = neb__outer_cell(r->outer, f, &first), gain;
@@ -180,11 +180,11 @@ static neb_status capture(struct run *r, struct setting *t, int i, uint32_t f)
     memcpy(s->d + first, r->x + first, n * sizeof(float));
     (void)neb__site_delta(s->d + first, r->outer->theta + first, n);
     struct neb_codec_input in = {.z = s->d + first, .n = n};
-    neb__buf_clear(&s->parcel);
-    NEB_TRY(neb__codec_encode(t->rung, &in, NULL, NULL, &s->parcel));
-    NEB_TRY(neb__codec_squeeze(&s->parcel, 0, goodput, &gain));
-    t->bytes += (double)s->parcel.len + NEB_PARCEL_SIZE;
-    return neb__codec_decode(s->parcel.data, s->parcel.len, NULL, n, r->decoded[i] + first);
+    neb__buf_clear(&s->update);
+    NEB_TRY(neb__codec_encode(t->rung, &in, NULL, NULL, &s->update));
+    NEB_TRY(neb__codec_squeeze(&s->update, 0, goodput, &gain));
+    t->bytes += (double)s->update.len + NEB_UPDATE_HEADER_SIZE;
+    return neb__codec_decode(s->update.data, s->update.len, NULL, n, r->decoded[i] + first);
 }
 
 /* The fragment moves for everybody; by how much is in `moved`. */
@@ -197,7 +197,7 @@ static void outer_step(struct run *r, uint32_t f, bool average)
     struct neb_outer_step step = {.mode = average ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
                                   .eta = (float)r->opt.outer_lr,
                                   .mu = (float)r->opt.outer_momentum,
-                                  .parcels = REPLICAS,
+                                  .updates = REPLICAS,
                                   .weight = weight,
                                   .values = values,
                                   .moved = r->moved + first};
@@ -380,7 +380,7 @@ static void report(const struct run *r, struct neb_figures *f)
     double sync = 0;
     char name[96];
     for (int k = 0; k < n; k++) sync += r->sync[k] / n;
-    if (r->opt.sync) neb__figure(f, "sync.loss", sync, "nats", NEB_REPORT, 0);
+    if (r->opt.sync) neb__figures_add(f, "sync.loss", sync, "nats", NEB_REPORT, 0);
     for (int i = 0; i < r->settings; i++) {
         const struct setting *t = &r->setting[i];
         double loss = 0, mean = 0, least = INFINITY, most = -INFINITY;
@@ -393,17 +393,17 @@ static void report(const struct run *r, struct neb_figures *f)
         }
         double gradients = 4.0 * (double)r->n * REPLICAS * (double)r->opt.steps;
         snprintf(name, sizeof name, "%s.h%d.loss", t->rung->name, (int)t->h);
-        neb__figure(f, name, loss, "nats", NEB_REPORT, 0);
+        neb__figures_add(f, name, loss, "nats", NEB_REPORT, 0);
         if (r->opt.sync) {
             snprintf(name, sizeof name, "%s.h%d.worse", t->rung->name, (int)t->h);
-            neb__figure(f, name, mean, "%", NEB_AT_MOST, 2);
+            neb__figures_add(f, name, mean, "%", NEB_AT_MOST, 2);
             snprintf(name, sizeof name, "%s.h%d.spread", t->rung->name, (int)t->h);
-            neb__figure(f, name, most - least, "%", NEB_REPORT, 0);
+            neb__figures_add(f, name, most - least, "%", NEB_REPORT, 0);
             snprintf(name, sizeof name, "%s.h%d.tokens", t->rung->name, (int)t->h);
-            neb__figure(f, name, (double)t->tokens / (double)r->tokens, "times", NEB_AT_MOST, 1.02);
+            neb__figures_add(f, name, (double)t->tokens / (double)r->tokens, "times", NEB_AT_MOST, 1.02);
         }
         snprintf(name, sizeof name, "%s.h%d.fewer", t->rung->name, (int)t->h);
-        neb__figure(f, name, gradients / t->bytes, "times", NEB_AT_LEAST, 1000);
+        neb__figures_add(f, name, gradients / t->bytes, "times", NEB_AT_LEAST, 1000);
     }
 }
 
@@ -412,7 +412,7 @@ static void release(struct run *r)
     float *all[] = {r->x, r->moved, r->decoded[0], r->decoded[1], r->site[0].d, r->site[1].d};
     neb__warm_free(&r->warm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
-    for (int i = 0; i < REPLICAS; i++) neb__buf_free(&r->site[i].parcel);
+    for (int i = 0; i < REPLICAS; i++) neb__buf_free(&r->site[i].update);
     neb__opts_free(table, &r->opt);
 }
 
@@ -421,7 +421,7 @@ static int run(int argc, char **argv)
     struct run r = {0};
     int positional = 0, status = 0;
     bool json = neb__bench_json(&argc, argv);
-    for (int i = 0; i < REPLICAS; i++) neb__buf_init(&r.site[i].parcel, (size_t)1 << 30);
+    for (int i = 0; i < REPLICAS; i++) neb__buf_init(&r.site[i].update, (size_t)1 << 30);
     if (neb__opts_init(table, &r.opt) != NEB_OK) return 1;
     const char *folder = getenv("NEBULA_DATA");
     const struct options *o = &r.opt;

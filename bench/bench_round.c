@@ -231,7 +231,7 @@ static int64_t progress(const struct shared *sh, int sites, double *out)
         if (sh->site[i].records < least) least = sh->site[i].records;
         bytes[i] = (double)sh->site[i].out;
     }
-    *out = neb__median(bytes, sites);
+    *out = neb__figures_median(bytes, sites);
     return least;
 }
 
@@ -338,12 +338,12 @@ static void report(struct neb_figures *f, const struct round_case *c, const stru
     char name[64];
     double rounds = r->records / fragments, seconds = r->seconds / rounds, bytes = r->bytes / rounds;
     if (c->mbit == 0) {
-        neb__figure(f, "small.commits", r->records / r->seconds, "/s", NEB_REPORT, 0);
+        neb__figures_add(f, "small.commits", r->records / r->seconds, "/s", NEB_REPORT, 0);
         return;
     }
 #define FIGURE(what, value, unit, sense, target)         \
     snprintf(name, sizeof name, "%s.%s", c->name, what); \
-    neb__figure(f, name, value, unit, sense, target)
+    neb__figures_add(f, name, value, unit, sense, target)
     FIGURE("seconds", seconds, "s", NEB_REPORT, 0);
     FIGURE("bytes", bytes / 1e6, "MB", NEB_REPORT, 0);
     FIGURE("line", bytes * 8 / (c->mbit * 1e6) / seconds, "of its limit", NEB_AT_LEAST, c->share);
@@ -373,8 +373,8 @@ static int run(int argc, char **argv)
     if (f && (!o.only || strstr("step", o.only))) {
         static const struct round_case still = {"step", 2, 4e6, 0, 0.001, 0, 0};
         if ((rc = run_case(&still, &o, (int)o.fragments, true, &r)) == 0) {
-            neb__figure(f, "step.idle", r.idle * 1e9, "ns", NEB_REPORT, 0);
-            neb__figure(f, "step.share", r.idle / 1e-3, "of 1 ms", NEB_AT_MOST, 0.01);
+            neb__figures_add(f, "step.idle", r.idle * 1e9, "ns", NEB_REPORT, 0);
+            neb__figures_add(f, "step.share", r.idle / 1e-3, "of 1 ms", NEB_AT_MOST, 0.01);
         }
     }
     for (size_t i = 0; f && i < sizeof cases / sizeof *cases && !rc; i++) {

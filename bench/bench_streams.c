@@ -232,20 +232,20 @@ static bool measure(struct neb_figures *f, const char *job, const char *wan, con
     for (char *c = line; *c; c++)
         if (*c == ',') *c = '.';
     snprintf(name, sizeof name, "efficiency.%s.%s", job, line);
-    neb__figure(f, name, 100 * neb__median(share, (int)repeats), "%", NEB_AT_LEAST, 97);
+    neb__figures_add(f, name, 100 * neb__figures_median(share, (int)repeats), "%", NEB_AT_LEAST, 97);
     snprintf(name, sizeof name, "work.%s.%s", job, line);
-    neb__figure(f, name, 100 * neb__median(work, (int)repeats), "%", NEB_REPORT, 0);
+    neb__figures_add(f, name, 100 * neb__figures_median(work, (int)repeats), "%", NEB_REPORT, 0);
     snprintf(name, sizeof name, "rate.%s.%s", job, line);
-    neb__figure(f, name, neb__median(live, (int)repeats), "tokens/s", NEB_REPORT, 0);
+    neb__figures_add(f, name, neb__figures_median(live, (int)repeats), "tokens/s", NEB_REPORT, 0);
     snprintf(name, sizeof name, "waited.%s.%s", job, line);
-    neb__figure(f, name, 100 * h[1].waited / (h[1].tokens / h[1].rate), "%", NEB_AT_MOST, 3);
+    neb__figures_add(f, name, 100 * h[1].waited / (h[1].tokens / h[1].rate), "%", NEB_AT_MOST, 3);
     snprintf(name, sizeof name, "credit.%s.%s", job, line);
-    neb__figure(f, name, 100 * h[0].waited / (h[1].tokens / h[1].rate), "%", NEB_REPORT, 0);
+    neb__figures_add(f, name, 100 * h[0].waited / (h[1].tokens / h[1].rate), "%", NEB_REPORT, 0);
     snprintf(name, sizeof name, "bytes.%s.%s", job, line);
-    neb__figure(f, name, h[1].per_row * h[1].rows / h[1].tokens, "bytes/token", NEB_REPORT, 0);
+    neb__figures_add(f, name, h[1].per_row * h[1].rows / h[1].tokens, "bytes/token", NEB_REPORT, 0);
     if (!strcmp(job, "relay")) {
         snprintf(name, sizeof name, "masked.%s.%s", job, line);
-        neb__figure(f, name, h[1].per_row, "bytes/masked token", NEB_AT_MOST, 3);
+        neb__figures_add(f, name, h[1].per_row, "bytes/masked token", NEB_AT_MOST, 3);
     }
     return true;
 }

@@ -99,7 +99,7 @@ static int tokenise(struct scratch *s, struct neb_figures *f, const char *name)
         rate[i] = (double)t.tokens[0] / neb__seconds_since(start);
     }
     neb__pool_destroy(pool);
-    if (!bad) neb__figure(f, name, neb__median(rate, 3), "tokens/s", NEB_REPORT, 0);
+    if (!bad) neb__figures_add(f, name, neb__figures_median(rate, 3), "tokens/s", NEB_REPORT, 0);
     return bad;
 }
 
@@ -129,11 +129,12 @@ static int pack(struct neb_batches *stream, struct neb_figures *f)
         rows += b->side[0].used;
     }
     struct neb_batches_stats t = neb__batches_stats(stream);
-    neb__figure(f, "batches.masked", (double)rows / neb__seconds_since(start), "tokens/s", NEB_REPORT, 0);
-    neb__figure(f, "batches.padding", 100.0 * (double)t.padding / (double)t.rows, "%", NEB_AT_MOST, 5);
+    neb__figures_add(f, "batches.masked", (double)rows / neb__seconds_since(start), "tokens/s", NEB_REPORT,
+                     0);
+    neb__figures_add(f, "batches.padding", 100.0 * (double)t.padding / (double)t.rows, "%", NEB_AT_MOST, 5);
     start = neb__now_ns();
     if (!bad) bad = neb__batches_seek(stream, 1) != NEB_OK || neb__batches_seek(stream, BATCHES) != NEB_OK;
-    neb__figure(f, "seek", (double)BATCHES / neb__seconds_since(start), "steps/s", NEB_REPORT, 0);
+    neb__figures_add(f, "seek", (double)BATCHES / neb__seconds_since(start), "steps/s", NEB_REPORT, 0);
     neb__batch_free(b);
     return bad;
 }
@@ -155,7 +156,7 @@ static int wait_share(struct neb_batches *stream, double step, struct neb_figure
     }
     double share = (neb__prefetch_waited(p) - before) / neb__seconds_since(start);
     neb__prefetch_stop(p);
-    neb__figure(f, "waiting for data", 100 * share, "% of step", NEB_AT_MOST, 1);
+    neb__figures_add(f, "waiting for data", 100 * share, "% of step", NEB_AT_MOST, 1);
     return bad;
 }
 

@@ -179,7 +179,7 @@ static double growth(const struct source *from, const char *site, const char *na
     if (neb__metrics_read(dir, &m) != NEB_OK) return NAN;
     neb_status st = neb__metrics_each(m, name, take, &s);
     neb__metrics_close(m);
-    *seconds = from->turns ? neb__turns_of(from->turns, from->run, s.t0, s.t1) : s.t1 - s.t0;
+    *seconds = from->turns ? neb__bbr_turns_of(from->turns, from->run, s.t0, s.t1) : s.t1 - s.t0;
     return st == NEB_OK && *seconds > 1 ? s.v1 - s.v0 : NAN;
 }
 
@@ -290,21 +290,21 @@ static bool measure(const struct options *o, const char *dir, const char *wan, i
     }
     double values =
         12.0 * (double)(o->hidden * o->hidden * o->layers) + (double)((WORDS + 5 + 128) * o->hidden);
-    double each = neb__median(bytes, turns);
+    double each = neb__figures_median(bytes, turns);
     snprintf(name, sizeof name, "efficiency.replica.%s", line);
-    neb__figure(f, name, neb__median(share, turns), "", NEB_AT_LEAST, 0.97);
+    neb__figures_add(f, name, neb__figures_median(share, turns), "", NEB_AT_LEAST, 0.97);
     snprintf(name, sizeof name, "work.replica.%s", line);
-    neb__figure(f, name, neb__median(work, turns), "", NEB_REPORT, 0);
+    neb__figures_add(f, name, neb__figures_median(work, turns), "", NEB_REPORT, 0);
     snprintf(name, sizeof name, "commits.replica.%s", line);
-    neb__figure(f, name, commits, "", NEB_AT_LEAST, 8);
+    neb__figures_add(f, name, commits, "", NEB_AT_LEAST, 8);
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "cpu.replica.%s.%s", line, cpu_names[i]);
-        neb__figure(f, name, neb__median(cpu[i], turns), "s a sweep", NEB_REPORT, 0);
+        neb__figures_add(f, name, neb__figures_median(cpu[i], turns), "s a sweep", NEB_REPORT, 0);
     }
     snprintf(name, sizeof name, "bytes.replica.%s", line);
-    neb__figure(f, name, each, "B/token", NEB_REPORT, 0);
+    neb__figures_add(f, name, each, "B/token", NEB_REPORT, 0);
     snprintf(name, sizeof name, "fp32_ratio.replica.%s", line);
-    neb__figure(f, name, 4 * values / 512 / each, "", NEB_REPORT, 0);
+    neb__figures_add(f, name, 4 * values / 512 / each, "", NEB_REPORT, 0);
     return true;
 }
 

@@ -35,8 +35,8 @@ static bool reached(const struct figure *g)
     return g->sense == NEB_AT_LEAST ? g->value >= g->target : g->value <= g->target;
 }
 
-void neb__figure(struct neb_figures *f, const char *name, double value, const char *unit,
-                 enum neb_figure_sense sense, double target)
+void neb__figures_add(struct neb_figures *f, const char *name, double value, const char *unit,
+                      enum neb_figure_sense sense, double target)
 {
     if (f->n == f->cap) {
         int cap = f->cap ? f->cap * 2 : 32;
@@ -111,7 +111,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double neb__median(double *v, int n)
+double neb__figures_median(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, ascending);
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);

@@ -85,8 +85,8 @@ static neb_status measure(struct neb_shape_run *r, int64_t steps, struct capture
         NEB_TRY(round_of(r, steps, NULL, &a[i]));
         if (c) NEB_TRY(round_of(r, steps, c, &b[i]));
     }
-    *plain = neb__median(a, ROUNDS);
-    if (c) *with = neb__median(b, ROUNDS);
+    *plain = neb__figures_median(a, ROUNDS);
+    if (c) *with = neb__figures_median(b, ROUNDS);
     return NEB_OK;
 }
 
@@ -95,7 +95,7 @@ static void report(struct neb_figures *f, const struct neb_shape *s, const char 
 {
     char name[64];
     snprintf(name, sizeof name, "%s.%s", what, s->name);
-    neb__figure(f, name, value, unit, NEB_REPORT, 0);
+    neb__figures_add(f, name, value, unit, NEB_REPORT, 0);
 }
 
 neb_status neb__bench_on_device(const struct neb_shape *s, const struct neb_shape_options *o, int64_t steps,
@@ -118,7 +118,7 @@ neb_status neb__bench_on_device(const struct neb_shape *s, const struct neb_shap
     }
     if (status == NEB_OK && capture) {
         report(f, s, "capture_and_merge", (with - plain) * 1e3, "ms");
-        neb__figure(f, "capture_share", (with - plain) / 60, "at 1/min", NEB_AT_MOST, 0.01);
+        neb__figures_add(f, "capture_share", (with - plain) / 60, "at 1/min", NEB_AT_MOST, 0.01);
     }
     capture_free(&c);
     neb__shape_destroy(r);

@@ -29,7 +29,7 @@ struct neb_shape_run {
     neb_device *device;
     neb_params *params;
     struct neb_model *model;
-    struct neb_feed *feed;
+    struct neb_model_input *feed;
     neb_tape *tape;
     neb_optimizer *optimizer;
     int64_t step; /* of the last loss */
@@ -117,7 +117,7 @@ static neb_status build_model(const struct neb_shape *s, const struct neb_shape_
 }
 
 /* Random tokens; the arrays live in one block of host memory only until they are uploaded. */
-static neb_status load_batch(const struct neb_shape *s, struct neb_feed *feed)
+static neb_status load_batch(const struct neb_shape *s, struct neb_model_input *feed)
 {
     const int32_t rows = (int32_t)(s->batch * s->seq), targets = (int32_t)scored(s);
     int32_t *memory = neb__malloc(sizeof(int32_t) * (size_t)(6 * rows + 3 * targets + s->batch + 1));
@@ -140,21 +140,21 @@ static neb_status load_batch(const struct neb_shape *s, struct neb_feed *feed)
         target[i] = (int32_t)neb__rng_below(&rng, (uint64_t)s->vocab);
         weight[i] = 1;
     }
-    struct neb_feed_data data = {.sides = sides(s),
-                                 .targets = targets,
-                                 .target = target,
-                                 .weight = weight,
-                                 .target_row = masked(s) ? order : NULL};
+    struct neb_model_input_data data = {.sides = sides(s),
+                                        .targets = targets,
+                                        .target = target,
+                                        .weight = weight,
+                                        .target_row = masked(s) ? order : NULL};
     for (int i = 0; i < sides(s); i++)
-        data.side[i] = (struct neb_feed_side){.rows = rows,
-                                              .seqs = (int32_t)s->batch,
-                                              .max_len = (int32_t)s->seq,
-                                              .ids = ids[i],
-                                              .position = position,
-                                              .type = type,
-                                              .sample = (const uint32_t *)sample,
-                                              .starts = starts};
-    neb_status status = neb__feed_load(feed, &data);
+        data.side[i] = (struct neb_model_input_side){.rows = rows,
+                                                     .seqs = (int32_t)s->batch,
+                                                     .max_len = (int32_t)s->seq,
+                                                     .ids = ids[i],
+                                                     .position = position,
+                                                     .type = type,
+                                                     .sample = (const uint32_t *)sample,
+                                                     .starts = starts};
+    neb_status status = neb__model_input_load(feed, &data);
     neb__free(memory);
     return status;
 }
@@ -162,14 +162,14 @@ static neb_status load_batch(const struct neb_shape *s, struct neb_feed *feed)
 static neb_status build(const struct neb_shape *s, const struct neb_shape_options *o, struct neb_shape_run *r)
 {
     const int32_t rows = (int32_t)(s->batch * s->seq);
-    struct neb_feed_limits limits = {
+    struct neb_model_input_limits limits = {
         {rows, s->decoder_layers ? rows : 0}, (int32_t)s->batch, (int32_t)scored(s), 0};
     struct neb_optimizer_config optimizer = neb_optimizer_defaults();
     struct neb_device_config config = {
         .threads = o->threads, .compute = o->compute, .deterministic = o->deterministic};
     NEB_TRY(neb_device_open(o->device ? o->device : "cpu", &config, &r->device));
     NEB_TRY(build_model(s, o, r));
-    NEB_TRY(neb__feed_create(r->device, &limits, &r->feed));
+    NEB_TRY(neb__model_input_create(r->device, &limits, &r->feed));
     NEB_TRY(load_batch(s, r->feed));
     NEB_TRY(neb_tape_create(r->device, r->params, &r->tape));
     neb_tape_graphs(r->tape, !o->no_graphs);
@@ -197,7 +197,7 @@ void neb__shape_destroy(struct neb_shape_run *r)
     if (!r) return;
     neb_optimizer_destroy(r->optimizer);
     neb_tape_destroy(r->tape);
-    neb__feed_destroy(r->feed);
+    neb__model_input_destroy(r->feed);
     neb__model_destroy(r->model);
     neb_params_destroy(r->params);
     neb_device_close(r->device);
@@ -207,14 +207,16 @@ void neb__shape_destroy(struct neb_shape_run *r)
 static void loss_fn(neb_tape *t, void *arg)
 {
     struct neb_shape_run *r = arg;
-    const struct neb_input *in = neb__feed_input(r->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(r->feed, t);
     neb__model_loss(r->model, t, neb__model_run(r->model, t, in), in, NULL);
 }
 
 neb_status neb__shape_step(struct neb_shape_run *r, float *loss)
 {
-    struct neb_micro micro = {
-        .fn = loss_fn, .arg = r, .key = neb__feed_key(r->feed), .weight = neb__feed_weight(r->feed)};
+    struct neb_micro micro = {.fn = loss_fn,
+                              .arg = r,
+                              .key = neb__model_input_key(r->feed),
+                              .weight = neb__model_input_weight(r->feed)};
     struct neb_step_info info;
     NEB_TRY(neb_train_step(r->optimizer, r->tape, &micro, 1, (float)r->lr, 1, NULL, &info));
     *loss = info.loss[0];

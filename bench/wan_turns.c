@@ -91,7 +91,7 @@ void neb__take_turns(const pid_t a[2], double seconds, struct neb_turns *out)
     for (int i = 0; i < 2; i++) signal_all(&s[i], SIGCONT);
 }
 
-double neb__turns_of(const struct neb_turns *t, int run, double t0, double t1)
+double neb__bbr_turns_of(const struct neb_turns *t, int run, double t0, double t1)
 {
     double sum = 0;
     for (int i = run; i < t->n; i += 2) sum += fmax(0, fmin(t->at[i + 1], t1) - fmax(t->at[i], t0));

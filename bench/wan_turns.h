@@ -17,6 +17,6 @@ struct neb_turns {
 void neb__take_turns(const pid_t a[2], double seconds, struct neb_turns *out);
 
 /* How many of the seconds from t0 to t1 were a run's own. */
-double neb__turns_of(const struct neb_turns *t, int run, double t0, double t1);
+double neb__bbr_turns_of(const struct neb_turns *t, int run, double t0, double t1);
 
 #endif

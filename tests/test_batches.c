@@ -88,7 +88,7 @@ static void permutations_are_permutations(void **state)
         uint64_t n = sizes[k], fixed = 0;
         uint8_t *seen = calloc(n, 1);
         for (uint64_t i = 0; i < n; i++) {
-            uint64_t j = neb__permute(99, n, i);
+            uint64_t j = neb__mix_permute(99, n, i);
             assert_true(j < n && !seen[j]);
             seen[j] = 1;
             fixed += j == i;
@@ -219,7 +219,7 @@ static void collect(int32_t tokens, int64_t parts, struct masked *out, int limit
         assert_ok(neb__batches_batch(s, &b));
         for (int i = 0; i < 12; i++) {
             assert_ok(neb__batches_next(s, b));
-            const struct neb_side *side = &b->side[0];
+            const struct neb_batch_side *side = &b->side[0];
             for (int32_t k = 0; k < b->loss.used; k++) {
                 int32_t r = b->loss.rows[k];
                 if (side->sample[r] >= (uint32_t)limit) continue;
@@ -309,7 +309,7 @@ static void joined_pairs_restart_positions(void **state)
     assert_ok(neb__batches_create(&cfg, &s));
     assert_ok(neb__batches_batch(s, &b));
     assert_ok(neb__batches_next(s, b));
-    const struct neb_side *side = &b->side[0];
+    const struct neb_batch_side *side = &b->side[0];
     for (int32_t r = 1; r < side->used; r++)
         if (side->type[r] == 1 && side->type[r - 1] == 0) {
             assert_int_equal(side->pos[r], 0);

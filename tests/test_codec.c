@@ -138,7 +138,8 @@ static void every_rung_size_and_kind(void **state)
     work_init(&w, 16384);
     for (int r = 0; r < neb__rung_count; r++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-            for (int kind = 0; kind < KINDS; kind++) check_one(&neb__rungs[r], &w, sizes[s], (enum data)kind);
+            for (int kind = 0; kind < KINDS; kind++)
+                check_one(&neb__rung_table[r], &w, sizes[s], (enum data)kind);
     work_free(&w);
 }
 
@@ -178,7 +179,7 @@ static void instruction_sets_agree(void **state)
     for (int r = 0; r < neb__rung_count; r++)
         for (int kind = 0; kind < KINDS; kind++) {
             assert_ok(neb__codec_force("plain"));
-            check_one(&neb__rungs[r], &w, n, (enum data)kind);
+            check_one(&neb__rung_table[r], &w, n, (enum data)kind);
             struct neb_codec_input in = {w.d, n, w.scales, 3, NULL};
             for (int s = 0; s < 2; s++) {
                 if (neb__codec_force(names[s]) != NEB_OK) continue;
@@ -188,7 +189,7 @@ static void instruction_sets_agree(void **state)
                 unsigned csr = _mm_getcsr();
                 _mm_setcsr(csr | 0x8040 | 0x2000); /* flush to zero, denormals are zero, round down */
 #endif
-                neb_status enc = neb__codec_encode(&neb__rungs[r], &in, w.r2, NULL, &w.out2);
+                neb_status enc = neb__codec_encode(&neb__rung_table[r], &in, w.r2, NULL, &w.out2);
                 assert_ok(enc);
                 assert_memory_equal(w.r2, w.r, n * sizeof(float));
                 assert_ok(neb__codec_decode(w.out2.data, w.out2.len, w.scales, n, w.r2));
@@ -314,7 +315,7 @@ static void refuses_what_cannot_be_coded(void **state)
                 struct neb_codec_input in = {w.d, n, w.scales, 1, NULL};
                 neb__buf_clear(&w.out);
                 assert_ok(neb__buf_append(&w.out, "abc", 3));
-                assert_status(neb__codec_encode(&neb__rungs[r], &in, w.r, NULL, &w.out), NEB_ERR_RANGE);
+                assert_status(neb__codec_encode(&neb__rung_table[r], &in, w.r, NULL, &w.out), NEB_ERR_RANGE);
                 assert_int_equal(w.out.len, 3);
             }
     fill(GAUSS, n, 5, w.d);
@@ -346,7 +347,7 @@ static void damage_is_harmless(void **state)
     for (int r = 0; r < neb__rung_count; r++) {
         struct neb_codec_input in = {w.d, n, w.scales, 1, NULL};
         neb__buf_clear(&w.out);
-        assert_ok(neb__codec_encode(&neb__rungs[r], &in, NULL, NULL, &w.out));
+        assert_ok(neb__codec_encode(&neb__rung_table[r], &in, NULL, NULL, &w.out));
         for (size_t len = 0; len < w.out.len; len++) /* every truncation */
             assert_true(neb__codec_decode(w.out.data, len, w.scales, n, w.c) != NEB_OK);
         assert_status(neb__codec_decode(w.out.data, w.out.len, w.scales, n - 1, w.c), NEB_ERR_CORRUPT);
@@ -467,12 +468,12 @@ static void rungs_are_found(void **state)
 {
     (void)state;
     for (int i = 0; i < neb__rung_count; i++) {
-        assert_ptr_equal(neb__rung_by_id(neb__rungs[i].id), &neb__rungs[i]);
-        assert_ptr_equal(neb__rung_by_name(neb__rungs[i].name), &neb__rungs[i]);
+        assert_ptr_equal(neb__rung_by_id(neb__rung_table[i].id), &neb__rung_table[i]);
+        assert_ptr_equal(neb__rung_by_name(neb__rung_table[i].name), &neb__rung_table[i]);
         double bytes =
-            (double)(neb__codec_bound(&neb__rungs[i], NEB_CELL) - NEB_CODEC_HEADER) / (double)NEB_CELL;
-        if (neb__rungs[i].cls == NEB_DENSE)
-            assert_true(fabs(bytes - (double)neb__rungs[i].bytes) < 1e-3 * bytes + 1e-4);
+            (double)(neb__codec_bound(&neb__rung_table[i], NEB_CELL) - NEB_CODEC_HEADER) / (double)NEB_CELL;
+        if (neb__rung_table[i].cls == NEB_DENSE)
+            assert_true(fabs(bytes - (double)neb__rung_table[i].bytes) < 1e-3 * bytes + 1e-4);
     }
     assert_null(neb__rung_by_id(0));
     assert_null(neb__rung_by_name("int3"));

@@ -239,18 +239,18 @@ static void what_does_not_fit_takes_no_room(void **state)
 {
     (void)state;
     struct neb_disk d;
-    struct neb_payloads p;
+    struct neb_update_files p;
     struct neb_hash h;
     static uint8_t bytes[5000];
     assert_ok(neb__disk_open(dir, &d));
-    assert_ok(neb__payloads_open(&d, 0, &p));
+    assert_ok(neb__update_files_open(&d, 0, &p));
     assert_ok(neb__hash(bytes, sizeof bytes, &h));
     struct neb_disk_ops ops = *d.ops;
     real_write = ops.write;
     ops.write = some_writes;
     d.ops = &ops;
     writes_left = 0;
-    assert_status(neb__payload_save(&p, &h, bytes, sizeof bytes), NEB_ERR_NOSPACE);
+    assert_status(neb__update_save(&p, &h, bytes, sizeof bytes), NEB_ERR_NOSPACE);
     assert_int_equal(unfinished(&d), 0);
     for (int n = 0; n < 2; n++) {
         writes_left = n;
@@ -259,7 +259,7 @@ static void what_does_not_fit_takes_no_room(void **state)
     }
     assert_int_equal(p.bytes, 0);
     ops.write = real_write;
-    assert_ok(neb__payload_save(&p, &h, bytes, sizeof bytes));
+    assert_ok(neb__update_save(&p, &h, bytes, sizeof bytes));
     neb__disk_close(&d);
 }
 
@@ -267,12 +267,12 @@ static void what_a_killed_process_left_is_removed(void **state)
 {
     (void)state;
     struct neb_disk d;
-    struct neb_payloads p;
+    struct neb_update_files p;
     assert_ok(neb__disk_open(dir, &d));
     static const char *const left[] = {"tmp-p-1", "tmp-cell-0-1", "tmp-genesis", "tmp-mark"};
     for (int i = 0; i < 4; i++) assert_ok(d.ops->write(d.ctx, left[i], 0, "half", 4));
     assert_ok(d.ops->write(d.ctx, "temperature", 0, "mine", 4));
-    assert_ok(neb__payloads_open(&d, 0, &p));
+    assert_ok(neb__update_files_open(&d, 0, &p));
     assert_int_equal(unfinished(&d), 0);
     assert_int_equal(size_of(&d, "temperature"), 4);
     neb__disk_close(&d);
@@ -297,8 +297,8 @@ static void whoever_looks_changes_nothing(void **state)
     assert_status(one.ops->remove(one.ctx, "ledger"), NEB_ERR_STATE);
     assert_status(one.ops->cut(one.ctx, "ledger", 0), NEB_ERR_STATE);
     assert_status(one.ops->rename(one.ctx, "ledger", "x"), NEB_ERR_STATE);
-    struct neb_payloads p;
-    assert_ok(neb__payloads_open(&one, 0, &p));
+    struct neb_update_files p;
+    assert_ok(neb__update_files_open(&one, 0, &p));
     assert_int_equal(size_of(&one, "tmp-x"), 4);
     neb__disk_close(&one);
     neb__disk_close(&two);

@@ -38,14 +38,14 @@ static const char *recorded(const char *name)
 
 struct run {
     struct neb_ready *m;
-    struct neb_feed *feed;
+    struct neb_model_input *feed;
     neb_buffer *out;
 };
 
 static void run_fn(neb_tape *t, void *arg)
 {
     struct run *r = arg;
-    const struct neb_input *in_ = neb__feed_input(r->feed, t);
+    const struct neb_input *in_ = neb__model_input_tensors(r->feed, t);
     neb_tensor *x = neb__model_run(r->m->model, t, in_);
     neb_output(t, neb__model_logits(r->m->model, t, x, &in_->side[0], NULL), r->out, NEB_F32);
 }
@@ -58,7 +58,7 @@ static void compare(struct neb_ready *m, const char *kind, const struct vectors 
     float got[32 * 64];
     neb_tape *tape;
     struct run r = {.m = m};
-    struct neb_feed_limits limits = {.rows = {32}, .seqs = 1};
+    struct neb_model_input_limits limits = {.rows = {32}, .seqs = 1};
     snprintf(name, sizeof name, "ids%d", i);
     struct vector *ids = vectors_need(v, name);
     snprintf(name, sizeof name, "logits%d", i);
@@ -66,18 +66,18 @@ static void compare(struct neb_ready *m, const char *kind, const struct vectors 
     int32_t n = (int32_t)ids->n;
     for (int32_t k = 0; k < n; k++) position[k] = k;
     starts[1] = n;
-    struct neb_feed_data d = {.sides = 1,
-                              .side = {{.rows = n,
-                                        .seqs = 1,
-                                        .max_len = n,
-                                        .ids = ids->data.i,
-                                        .position = position,
-                                        .sample = sample,
-                                        .starts = starts}}};
-    assert_ok(neb__feed_create(m->device, &limits, &r.feed));
+    struct neb_model_input_data d = {.sides = 1,
+                                     .side = {{.rows = n,
+                                               .seqs = 1,
+                                               .max_len = n,
+                                               .ids = ids->data.i,
+                                               .position = position,
+                                               .sample = sample,
+                                               .starts = starts}}};
+    assert_ok(neb__model_input_create(m->device, &limits, &r.feed));
     assert_ok(neb_buffer_create(m->device, sizeof got, &r.out));
     assert_ok(neb_tape_create(m->device, m->params, &tape));
-    assert_ok(neb__feed_load(r.feed, &d));
+    assert_ok(neb__model_input_load(r.feed, &d));
     struct neb_run run = {.fn = run_fn, .arg = &r, .key = 1};
     assert_ok(neb_tape_run(tape, &run));
     assert_ok(neb_buffer_download(r.out, got, want->n * sizeof *got));
@@ -87,7 +87,7 @@ static void compare(struct neb_ready *m, const char *kind, const struct vectors 
                      want->data.f[k]);
     neb_tape_destroy(tape);
     neb_buffer_destroy(r.out);
-    neb__feed_destroy(r.feed);
+    neb__model_input_destroy(r.feed);
 }
 
 static void logits_are_those_of_transformers(void **state)

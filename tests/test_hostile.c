@@ -29,7 +29,7 @@ static void test_wrong_greeting(void **state)
     v = h, v.head.b[0] ^= 1; /* another roster for the same epoch: so it says */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_FORK);
     assert_int_equal(scene_forks, 0);
-    v = h, v.role = NEB_ROLE_STRIPE; /* a stripe of no link */
+    v = h, v.role = NEB_CONN_STRIPE; /* a stripe of no link */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_TOKEN);
     neb__key_free(stranger);
     neb__key_free(member);

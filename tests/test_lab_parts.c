@@ -11,15 +11,16 @@
 #include <string.h>
 
 /* A TCP packet from 10.77.0.1 to 10.77.0.2 with `payload` bytes 0, 1, 2 …; segments of `mss` if that is not 0. */
-static struct neb_frame *tcp_frame(struct neb_frames *pool, uint32_t payload, uint32_t mss, uint8_t flags)
+static struct neb_segment_train *tcp_frame(struct neb_frames *pool, uint32_t payload, uint32_t mss,
+                                           uint8_t flags)
 {
-    struct neb_frame *f = neb__frame_take(pool, NEB_FRAME_PREFIX + 52 + payload);
+    struct neb_segment_train *f = neb__segments_take(pool, NEB_SEGMENTS_PREFIX + 52 + payload);
     assert_non_null(f);
     struct virtio_net_hdr h = {.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM, .csum_start = 20, .csum_offset = 16};
     if (mss) h.gso_type = VIRTIO_NET_HDR_GSO_TCPV4, h.gso_size = (uint16_t)mss, h.hdr_len = 52;
-    memset(f->data, 0, NEB_FRAME_PREFIX + 52);
+    memset(f->data, 0, NEB_SEGMENTS_PREFIX + 52);
     memcpy(f->data, &h, sizeof h);
-    uint8_t *ip = f->data + NEB_FRAME_PREFIX, *tcp = ip + 20;
+    uint8_t *ip = f->data + NEB_SEGMENTS_PREFIX, *tcp = ip + 20;
     uint32_t total = 52 + payload;
     ip[0] = 0x45, ip[2] = (uint8_t)(total >> 8), ip[3] = (uint8_t)total, ip[4] = 1, ip[5] = 0xfe, ip[8] = 64,
     ip[9] = 6;
@@ -27,7 +28,7 @@ static struct neb_frame *tcp_frame(struct neb_frames *pool, uint32_t payload, ui
     tcp[4] = 0xff, tcp[5] = 0xff, tcp[6] = 0xff, tcp[7] = 0x00; /* the sequence number will wrap */
     tcp[12] = 8 << 4, tcp[13] = flags;
     for (uint32_t i = 0; i < payload; i++) tcp[32 + i] = (uint8_t)i;
-    f->len = NEB_FRAME_PREFIX + 52 + payload;
+    f->len = NEB_SEGMENTS_PREFIX + 52 + payload;
     return f;
 }
 
@@ -47,19 +48,20 @@ static void a_train_is_cut_as_the_kernel_would(void **state)
 {
     (void)state;
     struct neb_frames pool = {0};
-    struct neb_frame *f = tcp_frame(&pool, 5000, 1448, 0x80 | 0x10 | 0x08 | 0x01); /* CWR ACK PSH FIN */
+    struct neb_segment_train *f =
+        tcp_frame(&pool, 5000, 1448, 0x80 | 0x10 | 0x08 | 0x01); /* CWR ACK PSH FIN */
     uint32_t dest;
-    assert_true(neb__frame_parse(f, &dest));
+    assert_true(neb__segments_parse(f, &dest));
     assert_int_equal(dest, 0x0a4d0002);
     assert_int_equal(f->packets, 4);
-    assert_int_equal(neb__frame_packet_bytes(f, 0), 1500);
-    assert_int_equal(neb__frame_packet_bytes(f, 3), 52 + 5000 - 3 * 1448);
+    assert_int_equal(neb__segments_packet_bytes(f, 0), 1500);
+    assert_int_equal(neb__segments_packet_bytes(f, 3), 52 + 5000 - 3 * 1448);
     uint32_t covered = 0;
     for (uint32_t first = 0; first < 4; first++)
         for (uint32_t count = 1; first + count <= 4; count++) {
-            uint8_t scratch[NEB_FRAME_HEADERS], whole[NEB_FRAME_MOST];
+            uint8_t scratch[NEB_SEGMENTS_HEADERS], whole[NEB_SEGMENTS_MOST];
             struct iovec part[2];
-            int parts = neb__frame_cut(f, first, count, scratch, part);
+            int parts = neb__segments_cut(f, first, count, scratch, part);
             size_t n = 0;
             for (int i = 0; i < parts; i++) {
                 memcpy(whole + n, part[i].iov_base, part[i].iov_len);
@@ -67,9 +69,9 @@ static void a_train_is_cut_as_the_kernel_would(void **state)
             }
             struct virtio_net_hdr h;
             memcpy(&h, whole, sizeof h);
-            const uint8_t *ip = whole + NEB_FRAME_PREFIX, *tcp = ip + 20;
+            const uint8_t *ip = whole + NEB_SEGMENTS_PREFIX, *tcp = ip + 20;
             uint32_t bytes = first + count == 4 ? 5000 - first * 1448 : count * 1448;
-            assert_int_equal(n, NEB_FRAME_PREFIX + 52 + bytes);
+            assert_int_equal(n, NEB_SEGMENTS_PREFIX + 52 + bytes);
             assert_int_equal(ip[2] << 8 | ip[3], 52 + bytes);
             assert_int_equal(be32(tcp + 4), 0xffffff00u + first * 1448);
             assert_int_equal(h.gso_type, count > 1 ? VIRTIO_NET_HDR_GSO_TCPV4 : VIRTIO_NET_HDR_GSO_NONE);
@@ -83,8 +85,8 @@ static void a_train_is_cut_as_the_kernel_would(void **state)
             covered++;
         }
     assert_int_equal(covered, 10);
-    neb__frame_give(&pool, f);
-    neb__frames_clear(&pool);
+    neb__segments_give(&pool, f);
+    neb__segments_clear(&pool);
     assert_int_equal(neb__mem_held(), 0);
 }
 
@@ -97,32 +99,32 @@ static void malformed_packets_are_refused_within_their_bytes(void **state)
     for (int i = 0; i < 20000; i++) {
         /* Exactly as many bytes as it has, so that a sanitizer sees a read behind the end. */
         uint32_t payload = (uint32_t)neb__rng_below(&r, 300);
-        struct neb_frame *f = tcp_frame(&pool, payload, neb__rng_below(&r, 2) ? 100 : 0, 0x18);
+        struct neb_segment_train *f = tcp_frame(&pool, payload, neb__rng_below(&r, 2) ? 100 : 0, 0x18);
         uint32_t len = (uint32_t)neb__rng_below(&r, f->len + 1);
-        struct neb_frame *exact = neb__malloc(sizeof *f + len);
+        struct neb_segment_train *exact = neb__malloc(sizeof *f + len);
         assert_non_null(exact);
         *exact = *f;
         exact->len = exact->room = len;
         memcpy(exact->data, f->data, len);
         for (uint64_t k = neb__rng_below(&r, 4); len && k; k--)
             exact->data[neb__rng_below(&r, len)] = (uint8_t)neb__rng_next(&r);
-        if (neb__frame_parse(exact, &dest)) {
-            uint8_t scratch[NEB_FRAME_HEADERS];
+        if (neb__segments_parse(exact, &dest)) {
+            uint8_t scratch[NEB_SEGMENTS_HEADERS];
             struct iovec part[2];
             uint32_t sum = 0, bytes;
             parsed++;
             for (uint32_t p = 0; p < exact->packets; p++) {
-                sum += neb__frame_packet_bytes(exact, p) - (p ? exact->headers : 0);
-                neb__frame_payload(exact, p, &bytes);
-                assert_in_range(neb__frame_cut(exact, p, 1, scratch, part), 1, 2);
+                sum += neb__segments_packet_bytes(exact, p) - (p ? exact->headers : 0);
+                neb__segments_payload(exact, p, &bytes);
+                assert_in_range(neb__segments_cut(exact, p, 1, scratch, part), 1, 2);
             }
-            assert_int_equal(sum, len - NEB_FRAME_PREFIX);
+            assert_int_equal(sum, len - NEB_SEGMENTS_PREFIX);
         }
         neb__free(exact);
-        neb__frame_give(&pool, f);
+        neb__segments_give(&pool, f);
     }
     assert_true(parsed > 1000);
-    neb__frames_clear(&pool);
+    neb__segments_clear(&pool);
 }
 
 static void short_forms(void **state)

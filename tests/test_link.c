@@ -204,7 +204,9 @@ static void cut_one(void *arg)
     struct cut *c = arg;
     struct neb_peer *p = c->e->node.net->peers;
     int which = (int)(c->random % 6);
-    struct neb_conn *conn = which == 5 ? p->stripe[NEB_TWIN] : which == 4 ? p->control : p->stripe[which % 2];
+    struct neb_conn *conn = which == 5   ? p->stripe[NEB_CONTROL_COPY]
+                            : which == 4 ? p->control
+                                         : p->stripe[which % 2];
     if (conn) shutdown(conn->fd, SHUT_RDWR);
 }
 
@@ -248,8 +250,8 @@ static void look_twin(void *arg)
 {
     struct twin *t = arg;
     const struct neb_peer *p = t->e->node.net->peers;
-    const struct neb_conn *c = p->stripe[NEB_TWIN];
-    t->ready = c && c->state == NEB_CONN_READY && neb__twin_is(c);
+    const struct neb_conn *c = p->stripe[NEB_CONTROL_COPY];
+    t->ready = c && c->state == NEB_CONN_READY && neb__control_copy_is(c);
     t->copies = p->copies;
 }
 

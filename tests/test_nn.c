@@ -19,7 +19,7 @@ static void open_loaded(struct rig *r, struct rig_batch *b, const char *family, 
     snprintf(all, sizeof all, SIZES "%s", options);
     assert_ok(rig_open(r, family, all, NULL, 2));
     rig_batch_make(b, r->model, lengths, r->model->arch.kind == NEB_ENCODER_DECODER ? targets : NULL, 1);
-    assert_ok(neb__feed_load(r->feed, &b->data));
+    assert_ok(neb__model_input_load(r->feed, &b->data));
 }
 
 /* ---- configs ---------------------------------------------------------------------------------------------------- */
@@ -69,21 +69,21 @@ static void bad_batches(void **state)
     struct rig r;
     struct rig_batch b;
     open_loaded(&r, &b, "bert", "");
-    struct neb_feed_data d = b.data;
+    struct neb_model_input_data d = b.data;
     int32_t starts[] = {0, 9, 8, 25, 26};
     check_log_quiet();
     d.side[0].starts = starts;
-    assert_status(neb__feed_load(r.feed, &d), NEB_ERR_RANGE);
+    assert_status(neb__model_input_load(r.feed, &d), NEB_ERR_RANGE);
     d = b.data;
     d.side[0].rows = 65;
-    assert_status(neb__feed_load(r.feed, &d), NEB_ERR_RANGE);
+    assert_status(neb__model_input_load(r.feed, &d), NEB_ERR_RANGE);
     d = b.data;
     d.side[0].max_len = 11;
-    assert_status(neb__feed_load(r.feed, &d), NEB_ERR_RANGE);
+    assert_status(neb__model_input_load(r.feed, &d), NEB_ERR_RANGE);
     d = b.data;
     int32_t row[64] = {26};
     d.target_row = row;
-    assert_status(neb__feed_load(r.feed, &d), NEB_ERR_RANGE);
+    assert_status(neb__model_input_load(r.feed, &d), NEB_ERR_RANGE);
     check_log_restore();
     rig_batch_free(&b);
     rig_close(&r);
@@ -102,17 +102,17 @@ static void check_packing(const char *family, const char *options, const char *p
     assert_ok(rig_open(&r, family, all, peft, 2));
     const int *second = r.model->arch.kind == NEB_ENCODER_DECODER ? targets : NULL;
     rig_batch_make(&b, r.model, lengths, second, 1);
-    assert_ok(neb__feed_load(r.feed, &b.data));
+    assert_ok(neb__model_input_load(r.feed, &b.data));
     assert_ok(rig_run(&r, true, true, 3, &packed));
-    weight = neb__feed_weight(r.feed);
+    weight = neb__model_input_weight(r.feed);
     assert_ok(rig_run(&r, true, true, 4, &other_seed));
     rig_batch_free(&b);
     for (int i = 0; lengths[i]; i++) {
         int one[2] = {lengths[i], 0}, two[2] = {targets[i], 0};
         rig_batch_make(&b, r.model, one, second ? two : NULL, 1 + (uint32_t)i);
-        assert_ok(neb__feed_load(r.feed, &b.data));
+        assert_ok(neb__model_input_load(r.feed, &b.data));
         assert_ok(rig_run(&r, true, true, 3, &loss));
-        sum += loss * neb__feed_weight(r.feed);
+        sum += loss * neb__model_input_weight(r.feed);
         rig_batch_free(&b);
     }
     if (fabs(packed - other_seed) < 1e-3 * packed) fail_msg("%s: dropout does nothing (%g)", family, packed);
@@ -261,7 +261,7 @@ static neb_status whole_life(void)
     float loss;
     NEB_TRY(rig_open(&r, "bert", SIZES "recompute=yes", "method=lora", 2));
     rig_batch_make(&b, r.model, lengths, NULL, 1);
-    neb_status s = neb__feed_load(r.feed, &b.data);
+    neb_status s = neb__model_input_load(r.feed, &b.data);
     if (s == NEB_OK) s = rig_step(&r, 1e-3f, 1, &loss);
     if (s == NEB_OK) s = rig_step(&r, 1e-3f, 1, &loss);
     rig_batch_free(&b);
@@ -307,7 +307,7 @@ static void steps_allocate_nothing(void **state)
     neb__mem_fail_at(0);
     int64_t before = neb__mem_count();
     for (int i = 0; i < 3; i++) {
-        assert_ok(neb__feed_load(r.feed, &b.data));
+        assert_ok(neb__model_input_load(r.feed, &b.data));
         assert_ok(rig_step(&r, 1e-3f, 1, &loss));
     }
     assert_int_equal(neb__mem_count() - before, 0);

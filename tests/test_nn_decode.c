@@ -12,17 +12,17 @@
 #define SIZES "vocab=37 hidden=32 layers=2 heads=4 ffn=48 max_positions=24 init_deviation=0.3 "
 
 /* Logits of all rows of sequences given one by one: the model run as in training, nothing cached. */
-static float *whole(struct rig *r, const struct neb_feed_side *source, const int32_t *ids, int n)
+static float *whole(struct rig *r, const struct neb_model_input_side *source, const int32_t *ids, int n)
 {
     int32_t position[64], starts[2] = {0, n}, target[64] = {0};
     uint32_t sample[64] = {0};
     for (int i = 0; i < n; i++) position[i] = i;
-    struct neb_feed_side side = {n, 1, n, ids, position, NULL, sample, starts, NULL, 0};
-    struct neb_feed_data d = {.sides = source ? 2 : 1, .targets = n, .target = target};
+    struct neb_model_input_side side = {n, 1, n, ids, position, NULL, sample, starts, NULL, 0};
+    struct neb_model_input_data d = {.sides = source ? 2 : 1, .targets = n, .target = target};
     d.side[0] = source ? *source : side;
     if (source) d.side[1] = side;
     float *logits;
-    assert_ok(neb__feed_load(r->feed, &d));
+    assert_ok(neb__model_input_load(r->feed, &d));
     assert_ok(rig_logits(r, &logits));
     return logits;
 }
@@ -71,7 +71,7 @@ static void check_cache(const char *family, const char *options, const char *pef
     struct neb_decode_limits limits = {SEQS, 20, 32, cross ? 32 : 0};
     assert_ok(neb__decoding_create(r.device, r.model, &limits, &d));
     assert_ok(neb__decoding_start(d, SEQS, cross ? &sources.data.side[0] : NULL));
-    const struct neb_feed_side *p = &prompts.data.side[0];
+    const struct neb_model_input_side *p = &prompts.data.side[0];
     for (int s = 0; s < SEQS; s++) {
         len[s] = counts[s] = lengths[s];
         memcpy(all[s], p->ids + p->starts[s], (size_t)len[s] * 4);
@@ -81,7 +81,7 @@ static void check_cache(const char *family, const char *options, const char *pef
         assert_ok(neb__decoding_step(d, counts, flat, &logits));
         int at = 0;
         for (int s = 0; s < SEQS; s++) {
-            struct neb_feed_side one = sources.data.side[0];
+            struct neb_model_input_side one = sources.data.side[0];
             int32_t starts[2] = {0, source_lengths[s]};
             int32_t first = one.starts[s];
             one.rows = one.max_len = source_lengths[s];
@@ -142,7 +142,7 @@ static void best_tokens_follow_the_weights(void **state)
     for (int round = 0; round < 2; round++) {
         assert_ok(neb__decoding_start(d, SEQS, NULL));
         assert_ok(neb__decoding_step(d, counts, ids, &logits));
-        neb__best_on_host(logits, SEQS, VOCAB, K, &want);
+        neb__topk_on_host(logits, SEQS, VOCAB, K, &want);
         assert_ok(neb__decoding_start(d, SEQS, NULL));
         assert_ok(neb__decoding_step_best(d, counts, ids, K, &got));
         assert_memory_equal(got.id, want.id, sizeof(int32_t) * SEQS * K);
@@ -217,7 +217,7 @@ static void beams_find_the_best(void **state)
         struct neb_search how = {
             .max_new = LONGEST, .eos = EOS, .beams = 64, .length_penalty = 0.5f * (float)i};
         brute_force(&r, how.length_penalty, want, &want_len);
-        assert_ok(neb__generate(d, &how, NULL, 1, prompt, starts, out, &len));
+        assert_ok(neb__decoding_generate(d, &how, NULL, 1, prompt, starts, out, &len));
         assert_int_equal(len, want_len);
         assert_memory_equal(out, want, (size_t)len * 4);
     }
@@ -240,20 +240,20 @@ static void searches_agree(void **state)
                                 {.max_new = 10, .eos = 7, .beams = 4, .length_penalty = 1},
                                 {.max_new = 10, .eos = -1, .temperature = 1, .top_k = 1}};
     for (int w = 0; w < 3; w++) {
-        assert_ok(neb__generate(d, &ways[w], NULL, 3, prompt, starts, all, lengths));
+        assert_ok(neb__decoding_generate(d, &ways[w], NULL, 3, prompt, starts, all, lengths));
         for (int i = 0; i < 3; i++) {
             int32_t alone[2] = {0, starts[i + 1] - starts[i]};
-            assert_ok(neb__generate(d, &ways[w], NULL, 1, prompt + starts[i], alone, one, &len));
+            assert_ok(neb__decoding_generate(d, &ways[w], NULL, 1, prompt + starts[i], alone, one, &len));
             assert_int_equal(len, lengths[i]);
             assert_memory_equal(one, all + i * 10, (size_t)len * 4);
         }
     }
     struct neb_search sample = {.max_new = 10, .eos = -1, .temperature = 1, .seed = 4};
-    assert_ok(neb__generate(d, &sample, NULL, 3, prompt, starts, all, lengths));
-    assert_ok(neb__generate(d, &sample, NULL, 3, prompt, starts, again, lengths));
+    assert_ok(neb__decoding_generate(d, &sample, NULL, 3, prompt, starts, all, lengths));
+    assert_ok(neb__decoding_generate(d, &sample, NULL, 3, prompt, starts, again, lengths));
     assert_memory_equal(all, again, sizeof all);
     sample.seed = 5;
-    assert_ok(neb__generate(d, &sample, NULL, 3, prompt, starts, again, lengths));
+    assert_ok(neb__decoding_generate(d, &sample, NULL, 3, prompt, starts, again, lengths));
     assert_memory_not_equal(all, again, sizeof all);
     neb__decoding_destroy(d);
     rig_close(&r);
@@ -277,12 +277,12 @@ static void each_prompt_has_its_limit(void **state)
     for (int w = 0; w < 3; w++) {
         struct neb_search how = ways[w];
         how.most = most;
-        assert_ok(neb__generate(d, &how, NULL, 3, prompt, starts, all, lengths));
+        assert_ok(neb__decoding_generate(d, &how, NULL, 3, prompt, starts, all, lengths));
         how.most = NULL;
         for (int i = 0; i < 3; i++) {
             int32_t alone[2] = {0, starts[i + 1] - starts[i]};
             how.max_new = most[i];
-            assert_ok(neb__generate(d, &how, NULL, 1, prompt + starts[i], alone, one, &len));
+            assert_ok(neb__decoding_generate(d, &how, NULL, 1, prompt + starts[i], alone, one, &len));
             assert_int_equal(len, lengths[i]);
             assert_memory_equal(one, all + i * MOST, (size_t)len * 4);
         }
@@ -290,7 +290,8 @@ static void each_prompt_has_its_limit(void **state)
     most[1] = MOST + 1;
     ways[0].most = most;
     check_log_quiet();
-    assert_status(neb__generate(d, &ways[0], NULL, 3, prompt, starts, all, lengths), NEB_ERR_INVALID);
+    assert_status(neb__decoding_generate(d, &ways[0], NULL, 3, prompt, starts, all, lengths),
+                  NEB_ERR_INVALID);
     check_log_restore();
     neb__decoding_destroy(d);
     rig_close(&r);
@@ -376,7 +377,7 @@ static void refusals(void **state)
     assert_ok(neb__decoding_step(d, &one, ids, &logits));
     assert_status(neb__decoding_reorder(d, &one), NEB_ERR_RANGE);
     struct neb_search how = {.max_new = 4, .eos = -1};
-    assert_status(neb__generate(d, &how, NULL, 1, ids, starts, out, &len), NEB_ERR_INVALID);
+    assert_status(neb__decoding_generate(d, &how, NULL, 1, ids, starts, out, &len), NEB_ERR_INVALID);
     neb__decoding_destroy(d);
     rig_close(&r);
     assert_ok(rig_open(&r, "bert", SIZES, NULL, 2));
@@ -394,7 +395,7 @@ static neb_status whole_life(void)
     int32_t prompt[] = {3, 9}, starts[] = {0, 2}, out[3], len;
     NEB_TRY(rig_open(&r, "gpt2", SIZES, NULL, 1));
     neb_status s = neb__decoding_create(r.device, r.model, &limits, &d);
-    if (s == NEB_OK) s = neb__generate(d, &how, NULL, 1, prompt, starts, out, &len);
+    if (s == NEB_OK) s = neb__decoding_generate(d, &how, NULL, 1, prompt, starts, out, &len);
     neb__decoding_destroy(d);
     rig_close(&r);
     return s;

@@ -142,7 +142,7 @@ static void check_case(const struct model_case *c)
     neb_tape_poison(r.tape, true);
     shake(&r, &rng);
     rig_batch_make(&b, r.model, c->lengths, c->target_lengths[0] ? c->target_lengths : NULL, 100);
-    assert_ok(neb__feed_load(r.feed, &b.data));
+    assert_ok(neb__model_input_load(r.feed, &b.data));
     assert_ok(rig_run(&r, true, true, 5, &loss));
     assert_true(isfinite(loss) && loss > 0);
     int checked = 0;

@@ -46,7 +46,7 @@ static void check_method(const char *family, const char *options, const char *pe
     snprintf(all, sizeof all, SIZES "%s", options);
     assert_ok(rig_open(&r, family, all, peft, 2));
     rig_batch_make(&b, r.model, lengths, r.model->arch.kind == NEB_ENCODER_DECODER ? lengths : NULL, 1);
-    assert_ok(neb__feed_load(r.feed, &b.data));
+    assert_ok(neb__model_input_load(r.feed, &b.data));
     float **before = read_all(&r);
     for (int i = 0; i < 40; i++) {
         assert_ok(rig_step(&r, 1e-2f, 1, &loss));
@@ -108,7 +108,7 @@ static void starts_as_the_base(void **state)
         struct rig_batch b;
         assert_ok(rig_open(&r, "bert", SIZES, ways[i], 2));
         rig_batch_make(&b, r.model, lengths, NULL, 1);
-        assert_ok(neb__feed_load(r.feed, &b.data));
+        assert_ok(neb__model_input_load(r.feed, &b.data));
         assert_ok(rig_logits(&r, &logits[i]));
         int64_t n = r.logit_rows * r.logit_cols;
         for (int64_t j = 0; i && j < n; j++)
@@ -128,7 +128,7 @@ static int64_t planned(const char *peft)
     double loss;
     assert_ok(rig_open(&r, "bert", SIZES "layers=6", peft, 2));
     rig_batch_make(&b, r.model, lengths, NULL, 1);
-    assert_ok(neb__feed_load(r.feed, &b.data));
+    assert_ok(neb__model_input_load(r.feed, &b.data));
     assert_ok(rig_run(&r, true, true, 1, &loss));
     neb_tape_memory(r.tape, &m);
     rig_batch_free(&b);

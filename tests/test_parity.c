@@ -48,7 +48,8 @@ static void load_weights(struct rig *r, const struct vectors *v)
             fail_msg("the model has no parameter for %s", v->list[i].name);
 }
 
-static void load_side(const struct vectors *v, const char *name, struct neb_feed_side *s, uint32_t *sample)
+static void load_side(const struct vectors *v, const char *name, struct neb_model_input_side *s,
+                      uint32_t *sample)
 {
     char key[64];
     snprintf(key, sizeof key, "%s.ids", name);
@@ -73,14 +74,14 @@ static void load_side(const struct vectors *v, const char *name, struct neb_feed
 static void load_batch(struct rig *r, const struct vectors *v)
 {
     uint32_t sample[2][64];
-    struct neb_feed_data d = {.sides = vectors_find(v, "target.ids") ? 2 : 1};
+    struct neb_model_input_data d = {.sides = vectors_find(v, "target.ids") ? 2 : 1};
     load_side(v, "source", &d.side[0], sample[0]);
     if (d.sides == 2) load_side(v, "target", &d.side[1], sample[1]);
     struct vector *rows = vectors_need(v, "rows"), *labels = vectors_need(v, "labels");
     d.targets = (int32_t)rows->n;
     d.target_row = rows->data.i;
     d.target = labels->data.i;
-    assert_ok(neb__feed_load(r->feed, &d));
+    assert_ok(neb__model_input_load(r->feed, &d));
 }
 
 static void compare_gradients(struct rig *r, const struct vectors *v)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One interval on a constant line; the driver reports what was asked for. Returns whether the parcel was late. */
+/* One interval on a constant line; the driver reports what was asked for. Returns whether the update was late. */
 static bool constant_round(struct line *s, double line, double noise, struct neb_rng *rng)
 {
     neb__rate_decide(s->rate, &s->in, &s->d);
@@ -144,7 +144,7 @@ static void short_intervals_do_not_flap(void **state)
 }
 
 /* Short intervals on a long line: two round trips are longer than what a fragment has to itself, but not longer than the
- * interval, and the fragments' rounds overlap. The line carries a small dense rung, so that is what is sent; each parcel fits
+ * interval, and the fragments' rounds overlap. The line carries a small dense rung, so that is what is sent; each update fits
  * its slot, each round its interval, and nothing is late once the line is known. */
 static void rounds_overlap(void **state)
 {
@@ -177,7 +177,7 @@ static void rounds_overlap(void **state)
                 s.in.rtt + s.in.overhead > c.pipeline * slot)
                 fail_msg("run %d: '%s' does not fit", (int)i, s.d.reason);
             /* H is not stretched further than the latter need: a quarter octave and the margins. */
-            double least = fmax(took / 0.72 + 2 * s.in.rtt + s.in.overhead, /* at the smallest dense parcel */
+            double least = fmax(took / 0.72 + 2 * s.in.rtt + s.in.overhead, /* at the smallest dense update */
                                 fmax(took / 0.72 * c.fragments,
                                      (took / 0.72 + s.in.rtt + s.in.overhead) * c.fragments / c.pipeline));
             if (s.d.h > c.h && s.d.h * s.in.step > 1.2 * least + s.in.step)
@@ -205,7 +205,7 @@ static void coding_fits_a_slot(void **state)
     neb__rate_destroy(s.rate);
 }
 
-/* A change of class throws the momentum away: one late parcel, or a moment in which the line carries a fifth, is no reason. */
+/* A change of class throws the momentum away: one late update, or a moment in which the line carries a fifth, is no reason. */
 static void a_moment_does_not_change_the_class(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ static void a_moment_does_not_change_the_class(void **state)
 }
 
 /* A fast line and a site so busy that coding takes nearly all of every interval: it holds or stretches H, and the class stays. The
- * same site on a line that carries a third of the smallest dense parcel: it changes. */
+ * same site on a line that carries a third of the smallest dense update: it changes. */
 static void a_busy_site_is_not_a_thin_line(void **state)
 {
     (void)state;

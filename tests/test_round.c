@@ -150,7 +150,7 @@ static void merging_conserves_the_work(void **state)
     const float theta[2] = {1, 1}, moved[2] = {1, -1}, sent[2] = {4, 0};
     float x[2] = {6, 3}, d[2] = {6, 3};
     assert_true(neb__site_delta(d, theta, 2) && d[0] == 5 && d[1] == 2);
-    x[0] += 7; /* trained on while the parcel travelled */
+    x[0] += 7; /* trained on while the update travelled */
     neb__site_take(d, moved, sent, 2);
     for (int i = 0; i < 2; i++) x[i] += d[i];
     assert_true(x[0] - (theta[0] + moved[0]) == 5 + 7 - 4 && x[1] - (theta[1] + moved[1]) == 2);
@@ -165,7 +165,7 @@ static struct neb_record *sample(void)
     r->type = NEB_RECORD_ROUND;
     r->epoch = 3, r->view = 65, r->index = 9, r->c0 = 1, r->c1 = 4, r->v = 7, r->eta = 1, r->mu = 2;
     for (uint32_t i = 0; i < 2; i++)
-        r->parcel[i] = (struct neb_named){
+        r->update[i] = (struct neb_named){
             .site = (uint16_t)(i + 3), .k = 5, .b = 6, .weight = 2, .tau = 8, .length = 10, .tokens = 11};
     return r;
 }
@@ -179,7 +179,7 @@ static void records_have_one_form(void **state)
     neb__buf_init(&again, NEB_RECORD_MAX);
     assert_ok(neb__record_encode(r, &b));
     assert_ok(neb__record_decode(b.data, b.len, &back));
-    assert_true(back->v == 7 && back->parcels == 2 && back->parcel[1].site == 4 &&
+    assert_true(back->v == 7 && back->updates == 2 && back->update[1].site == 4 &&
                 neb__record_of(back, 3)->k == 5);
     neb__free(back);
     struct neb_rng g = {7};
@@ -203,11 +203,11 @@ static void records_have_one_form(void **state)
 static void frames_survive_hostile_bytes(void **state)
 {
     (void)state;
-    static struct neb_frame_item items[NEB_FRAME_LIST], in[NEB_FRAME_LIST];
-    static struct neb_frame_cert cert[NEB_FRAME_CERTS], certs[NEB_FRAME_CERTS];
+    static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST], in[NEB_ROUND_FRAME_LIST];
+    static struct neb_round_frame_cert cert[NEB_ROUND_FRAME_CERTS], certs[NEB_ROUND_FRAME_CERTS];
     struct neb_rng g = {3};
-    for (int type = NEB_FRAME_HELLO; type <= NEB_FRAME_FORCE; type++) {
-        struct neb_frame f = {
+    for (int type = NEB_ROUND_FRAME_HELLO; type <= NEB_ROUND_FRAME_FORCE; type++) {
+        struct neb_round_frame f = {
             .type = (uint8_t)type, .from = 5, .epoch = 2, .view = 69, .number = 4, .items = 2, .roots = 1};
         f.item = items;
         f.cert = cert;
@@ -215,14 +215,14 @@ static void frames_survive_hostile_bytes(void **state)
         f.order = (struct neb_order){.op = NEB_OP_EVICT, .site = 2};
         f.lapses[5] = 9;
         struct neb_buf b;
-        neb__buf_init(&b, NEB_FRAME_MAX);
-        assert_ok(neb__frame_encode(&f, &b));
-        assert_ok(neb__frame_decode(b.data, b.len, in, certs, &f));
+        neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+        assert_ok(neb__round_frame_encode(&f, &b));
+        assert_ok(neb__round_frame_decode(b.data, b.len, in, certs, &f));
         for (int i = 0; i < 3000; i++) {
             uint8_t copy[2048];
             memcpy(copy, b.data, b.len);
             copy[neb__rng_below(&g, b.len)] = (uint8_t)neb__rng_next(&g);
-            (void)neb__frame_decode(copy, i % 2 ? b.len : neb__rng_below(&g, b.len), in, certs, &f);
+            (void)neb__round_frame_decode(copy, i % 2 ? b.len : neb__rng_below(&g, b.len), in, certs, &f);
         }
         neb__buf_free(&b);
     }
@@ -357,14 +357,14 @@ static void full_disk_is_tried_again(void **state)
     d.fail_sync = true;
     append(&l, 2, "b", 2, "o", NEB_ERR_IO);
     append(&l, 2, "b", 2, "o", NEB_ERR_IO); /* a failed sync is never tried again */
-    struct neb_payloads p;
+    struct neb_update_files p;
     struct neb_hash h;
-    assert_ok(neb__payloads_open(&d.disk, 10, &p));
+    assert_ok(neb__update_files_open(&d.disk, 10, &p));
     assert_ok(neb__hash("12345678", 8, &h));
-    assert_status(neb__payload_save(&p, &h, "12345679", 8), NEB_ERR_CORRUPT);
-    assert_ok(neb__payload_save(&p, &h, "12345678", 8));
+    assert_status(neb__update_save(&p, &h, "12345679", 8), NEB_ERR_CORRUPT);
+    assert_ok(neb__update_save(&p, &h, "12345678", 8));
     assert_ok(neb__hash("abc", 3, &h));
-    assert_status(neb__payload_save(&p, &h, "abc", 3), NEB_ERR_NOSPACE);
+    assert_status(neb__update_save(&p, &h, "abc", 3), NEB_ERR_NOSPACE);
     neb__simdisk_free(&d);
     check_log_restore();
 }
@@ -431,16 +431,16 @@ static void forecasts_respect_the_line(void **state)
     struct neb_sim_forecast f;
     assert_ok(neb__sim_whatif(&o, &f));
     assert_true(f.limit_s > 14.8 && f.limit_s < 15 && f.round_s >= f.limit_s && f.round_s < 1.1 * f.limit_s);
-    assert_true(f.up_use > 0.9 && f.up_use <= 1.001 && f.parcels > 3.9);
+    assert_true(f.up_use > 0.9 && f.up_use <= 1.001 && f.updates > 3.9);
     o.steps = 1000; /* the line is idle most of the time */
     assert_ok(neb__sim_whatif(&o, &f));
     assert_true(f.round_s > 500 && f.round_s < 550 && f.up_use < 0.1);
     o.sites = 10000, o.owners = true, o.steps = 100, o.rounds = 3;
     assert_ok(neb__sim_whatif(&o, &f));
-    assert_true(f.parcels > 9999 && f.bytes_out < 2.01 * 124e6 / 2);
+    assert_true(f.updates > 9999 && f.bytes_out < 2.01 * 124e6 / 2);
     o.sites = 10, o.owners = false, o.slow = 4, o.slow_share = 0.2;
     assert_ok(neb__sim_whatif(&o, &f));
-    assert_true(f.parcels < 10);
+    assert_true(f.updates < 10);
     check_log_quiet();
     o.sites = 10001;
     assert_status(neb__sim_whatif(&o, &f), NEB_ERR_INVALID);

@@ -11,40 +11,40 @@
 static void solo_conflict(struct solo *s)
 {
     struct neb_buf b;
-    neb__buf_init(&b, NEB_FRAME_MAX);
-    struct neb_frame f = {
-        .type = NEB_FRAME_GOODBYE, .from = 1, .epoch = solo_status(s).roster.epoch, .roster_id = 12345};
-    assert_ok(neb__frame_encode(&f, &b));
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    struct neb_round_frame f = {
+        .type = NEB_ROUND_FRAME_GOODBYE, .from = 1, .epoch = solo_status(s).roster.epoch, .roster_id = 12345};
+    assert_ok(neb__round_frame_encode(&f, &b));
     solo_event(s, (struct neb_event){.type = NEB_EV_FRAME, .site = 1, .bytes = b.data, .length = b.len});
     neb__buf_free(&b);
 }
 
-/* A payload that is said to be elsewhere is asked for; one that is on its way already is waited for, not asked for again at
+/* An update that is said to be elsewhere is asked for; one that is on its way already is waited for, not asked for again at
  * once; and one that was applied is not fetched because of an old report. */
-static void payloads_are_not_fetched_twice(void **state)
+static void updates_are_not_fetched_twice(void **state)
 {
     (void)state;
     struct solo s;
     const struct neb_hash hash = {{7}}, applied = {{9}};
     solo_start(&s);
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
-    neb__payload_heard(s.r, &hash)->have = neb__bit(1);
+    neb__core_update_heard(s.r, &hash)->have = neb__bit(1);
     solo_run(&s, s.r->cfg.fetch_ms + 200);
-    assert_int_equal(neb__payload(s.r, &hash, false)->fetch_from, 1);
+    assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1);
     solo_event(&s, (struct neb_event){.type = NEB_EV_COMING, .site = 1, .hash = hash});
     solo_run(&s, s.r->cfg.fetch_ms + 500);
-    const struct payload *p = neb__payload(s.r, &hash, false);
+    const struct neb_core_update *p = neb__core_update(s.r, &hash, false);
     assert_true(p->fetch_from == NEB_NO_SITE && !p->lack);
     solo_run(&s, s.r->cfg.fetch_ms);
-    assert_int_equal(neb__payload(s.r, &hash, false)->fetch_from, 1); /* it did not come */
+    assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1); /* it did not come */
 
-    struct entry *log = s.r->log, entry = {.record = neb__record_new(1)};
+    struct neb_core_entry *log = s.r->log, entry = {.record = neb__record_new(1)};
     uint64_t cursor = s.r->cursor;
     entry.record->type = NEB_RECORD_ROUND;
-    entry.record->parcel[0].hash = applied;
+    entry.record->update[0].hash = applied;
     s.r->log = &entry, s.r->cursor = 1;
-    assert_null(neb__payload_heard(s.r, &applied));
-    assert_non_null(neb__payload_heard(s.r, &hash));
+    assert_null(neb__core_update_heard(s.r, &applied));
+    assert_non_null(neb__core_update_heard(s.r, &hash));
     s.r->log = log, s.r->cursor = cursor;
     neb__free(entry.record);
     solo_stop(&s);
@@ -63,7 +63,7 @@ static void cells_are_waited_for(void **state)
     solo_run(&s, 7 * s.r->cfg.fetch_ms);
     assert_int_equal(s.cells_asked, 1);
     neb__round_cell_name(0, &name);
-    solo_event(&s, (struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = 1, .hash = name});
+    solo_event(&s, (struct neb_event){.type = NEB_EV_NO_UPDATE, .site = 1, .hash = name});
     solo_run(&s, s.r->cfg.fetch_ms + 200);
     assert_int_equal(s.cells_asked, 2);
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_DOWN, .site = 1});
@@ -139,7 +139,7 @@ static void removals_wait_for_those_that_stay(void **state)
     } ways[] = {{NEB_OP_LEAVE, 1}, {NEB_OP_EVICT, NEB_BY_OPERATOR}};
     for (int way = 0; way < 2; way++) {
         struct solo s[2];
-        const struct neb_parcel parcel = {.c1 = 1, .k = 1, .tau = 1, .weight = 1, .length = 10};
+        const struct neb_update_header update = {.c1 = 1, .k = 1, .tau = 1, .weight = 1, .length = 10};
         for (unsigned i = 0; i < 2; i++) solo_create(&s[i], i, (struct neb_members){1, 3, 3, 1, NEB_NO_SITE});
         s[0].other = &s[1], s[1].other = &s[0], s[1].applies = true;
         for (int i = 0; i < 2; i++)
@@ -147,7 +147,7 @@ static void removals_wait_for_those_that_stay(void **state)
         pair_run(s, 10000);
         assert_int_equal(solo_status(&s[0]).state, NEB_ROUND_LEAD);
         for (int i = 0; i < 2; i++)
-            solo_event(&s[i], (struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = &parcel, .hash = {{7}}});
+            solo_event(&s[i], (struct neb_event){.type = NEB_EV_UPDATE, .update = &update, .hash = {{7}}});
         pair_run(s, 2000);
         assert_true(solo_status(&s[0]).commit == 1 && solo_status(&s[0]).applied == 0);
         assert_true(solo_status(&s[1]).applied == 1);
@@ -207,8 +207,9 @@ static void roots_are_trusted_by_signatures(void **state)
     solo_start(&s);
     for (int way = 0; way < 4; way++) { /* none, a forged one, too few votes, enough */
         uint8_t b[2 * NEB_HASH_SIZE + 8] = {0};
-        struct neb_frame_cert cert = {.site = way == 2 ? 1 : 0};
-        struct neb_frame f = {.type = NEB_FRAME_PING, .roots = 1, .certs = way ? 1 : 0, .cert = &cert};
+        struct neb_round_frame_cert cert = {.site = way == 2 ? 1 : 0};
+        struct neb_round_frame f = {
+            .type = NEB_ROUND_FRAME_PING, .roots = 1, .certs = way ? 1 : 0, .cert = &cert};
         unsigned signer = cert.site;
         f.trusted[0].index = (uint64_t)way + 1;
         f.trusted[0].root.b[0] = 7;
@@ -217,7 +218,7 @@ static void roots_are_trusted_by_signatures(void **state)
         assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, cert.signature));
         if (way == 1) cert.signature[3] ^= 1;
         neb__roots_pinged(s.r, &f);
-        const struct root *at = neb__root_find(s.r, f.trusted[0].index, &f.trusted[0].root);
+        const struct neb_core_root *at = neb__root_find(s.r, f.trusted[0].index, &f.trusted[0].root);
         assert_int_equal(at && at->trusted, way == 3);
     }
     solo_stop(&s);
@@ -243,14 +244,14 @@ static void a_lost_disk_is_not_a_first_start(void **state)
         solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
         for (int k = 0; k < 100; k++) {
             solo_run(&s, 100);
-            solo_frame(&s, (struct neb_frame){.type = NEB_FRAME_HELLO_OK,
-                                              .from = 1,
-                                              .nonce = s.r->greet_nonce,
-                                              .phase = (uint8_t)s.r->greet_phase,
-                                              .flags = NEB_FLAG_INTACT,
-                                              .number = ways[i].number,
-                                              .view = ways[i].normal,
-                                              .normal = ways[i].normal});
+            solo_frame(&s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_HELLO_OK,
+                                                    .from = 1,
+                                                    .nonce = s.r->greet_nonce,
+                                                    .phase = (uint8_t)s.r->greet_phase,
+                                                    .flags = NEB_FLAG_INTACT,
+                                                    .number = ways[i].number,
+                                                    .view = ways[i].normal,
+                                                    .normal = ways[i].normal});
         }
         assert_int_equal(solo_status(&s).state == NEB_ROUND_BOOT, ways[i].lost);
         solo_stop(&s);
@@ -270,19 +271,19 @@ static void lives_of_a_lost_disk_count_anew(void **state)
     solo_start(&s);
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
-        struct neb_frame hello = {.type = NEB_FRAME_HELLO,
-                                  .from = 1,
-                                  .phase = 1,
-                                  .nonce = i + 1,
-                                  .start = starts[i].life,
-                                  .head = 9};
+        struct neb_round_frame hello = {.type = NEB_ROUND_FRAME_HELLO,
+                                        .from = 1,
+                                        .phase = 1,
+                                        .nonce = i + 1,
+                                        .start = starts[i].life,
+                                        .head = 9};
         solo_frame(&s, hello);
         if (s.r->peer[1].forgot != starts[i].forgot) fail_msg("start %zu is judged wrongly", i);
-        solo_frame(&s, (struct neb_frame){.type = NEB_FRAME_REPORT,
-                                          .from = 1,
-                                          .lapse = starts[i].lapse,
-                                          .flags = NEB_FLAG_NORMAL,
-                                          .normal = s.r->view});
+        solo_frame(&s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_REPORT,
+                                                .from = 1,
+                                                .lapse = starts[i].lapse,
+                                                .flags = NEB_FLAG_NORMAL,
+                                                .normal = s.r->view});
     }
     solo_stop(&s);
 }
@@ -290,14 +291,14 @@ static void lives_of_a_lost_disk_count_anew(void **state)
 /* The lapse of site 1 that the last answer to a greeting in `s->letters` tells; UINT64_MAX: none does. */
 static uint64_t lapse_told(const struct solo *s)
 {
-    static struct neb_frame_item items[NEB_FRAME_LIST];
-    static struct neb_frame_cert certs[NEB_FRAME_CERTS];
+    static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+    static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
     uint64_t told = UINT64_MAX;
     for (size_t at = 0, n; at < s->letters.len; at += 4 + n) {
-        struct neb_frame f;
+        struct neb_round_frame f;
         n = neb__get32(s->letters.data + at);
-        assert_ok(neb__frame_decode(s->letters.data + at + 4, n, items, certs, &f));
-        if (f.type == NEB_FRAME_HELLO_OK) told = f.number;
+        assert_ok(neb__round_frame_decode(s->letters.data + at + 4, n, items, certs, &f));
+        if (f.type == NEB_ROUND_FRAME_HELLO_OK) told = f.number;
     }
     return told;
 }
@@ -310,8 +311,8 @@ static void a_lapse_is_told_once_it_is_on_the_disk(void **state)
     solo_start(&s);
     s.other = &s; /* keeps what it sends */
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
-    struct neb_frame hello = {
-        .type = NEB_FRAME_HELLO, .from = 1, .phase = 2, .number = 4, .nonce = 1, .start = 1};
+    struct neb_round_frame hello = {
+        .type = NEB_ROUND_FRAME_HELLO, .from = 1, .phase = 2, .number = 4, .nonce = 1, .start = 1};
     s.full = true;
     solo_frame(&s, hello);
     solo_run(&s, 500);
@@ -338,17 +339,17 @@ static void an_empty_disk_stays_empty_while_it_greets(void **state)
         solo_order(&leader, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, NEB_BY_OPERATOR);
     solo_give(&leader, &o);
     uint8_t blob[NEB_RECORD_MAX];
-    const struct entry *e = &leader.r->log[0];
+    const struct neb_core_entry *e = &leader.r->log[0];
     neb__put32(blob, (uint32_t)e->length);
     memcpy(blob + 4, e->bytes, e->length);
     solo_create(&s, 1, (struct neb_members){1, 3, 3, 3, 0});
     solo_run(&s, 500);
-    solo_frame(&s, (struct neb_frame){.type = NEB_FRAME_LOG,
-                                      .commit = 1,
-                                      .number = 1,
-                                      .records = 1,
-                                      .blob = blob,
-                                      .blob_length = 4 + e->length});
+    solo_frame(&s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_LOG,
+                                            .commit = 1,
+                                            .number = 1,
+                                            .records = 1,
+                                            .blob = blob,
+                                            .blob_length = 4 + e->length});
     solo_run(&s, 500);
     assert_true(s.r->state == NEB_ROUND_BOOT && s.r->commit == 1);
     assert_true(s.r->durable.incarnation == 1 && !s.r->disk_head && !s.r->durable.view);
@@ -359,7 +360,7 @@ static void an_empty_disk_stays_empty_while_it_greets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(payloads_are_not_fetched_twice),
+        cmocka_unit_test(updates_are_not_fetched_twice),
         cmocka_unit_test(cells_are_waited_for),
         cmocka_unit_test(two_rosters_of_one_epoch_stop_commits),
         cmocka_unit_test(orders_are_signed_and_hold_once),

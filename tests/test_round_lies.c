@@ -19,14 +19,14 @@ static void tell(struct solo *s, unsigned from, uint32_t epoch, uint64_t index, 
     neb__put32(length, (uint32_t)n);
     assert_ok(neb__buf_append(&blob, length, 4));
     assert_ok(neb__buf_append(&blob, bytes, n));
-    solo_frame(s, (struct neb_frame){.type = NEB_FRAME_LOG,
-                                     .from = (uint16_t)from,
-                                     .epoch = epoch,
-                                     .commit = index,
-                                     .number = index,
-                                     .records = 1,
-                                     .blob = blob.data,
-                                     .blob_length = blob.len});
+    solo_frame(s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_LOG,
+                                           .from = (uint16_t)from,
+                                           .epoch = epoch,
+                                           .commit = index,
+                                           .number = index,
+                                           .records = 1,
+                                           .blob = blob.data,
+                                           .blob_length = blob.len});
     neb__buf_free(&blob);
 }
 
@@ -49,7 +49,7 @@ static void give_budget(struct solo *s, uint64_t permille)
     solo_give(s, &o);
 }
 
-/* Of a member or not: bytes that are no record, one of another index, a version that is not the cells', a parcel of one who
+/* Of a member or not: bytes that are no record, one of another index, a version that is not the cells', an update of one who
  * does not train, a roster that nobody ordered. */
 static void a_record_must_follow_from_the_log(void **state)
 {
@@ -131,14 +131,14 @@ static void another_history_stops_the_site(void **state)
 static void report_root(struct solo *s, unsigned from, uint64_t index, uint8_t root, unsigned signer)
 {
     uint8_t b[2 * NEB_HASH_SIZE + 8] = {0};
-    struct neb_frame f = {.type = NEB_FRAME_REPORT,
-                          .from = (uint16_t)from,
-                          .start = index,
-                          .root = {{root}},
-                          .flags = NEB_FLAG_NORMAL | NEB_FLAG_WHOLE,
-                          .normal = s->r->view,
-                          .head = s->r->head,
-                          .hash = *neb__log_hash(s->r, s->r->head)};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_REPORT,
+                                .from = (uint16_t)from,
+                                .start = index,
+                                .root = {{root}},
+                                .flags = NEB_FLAG_NORMAL | NEB_FLAG_WHOLE,
+                                .normal = s->r->view,
+                                .head = s->r->head,
+                                .hash = *neb__log_hash(s->r, s->r->head)};
     neb__put64(b + NEB_HASH_SIZE, index);
     b[NEB_HASH_SIZE + 8] = root;
     assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, f.signature));
@@ -205,13 +205,13 @@ static void absurd_numbers_are_not_taken(void **state)
     struct solo s[2];
     pair_start(s, two);
     const uint64_t view = s[0].r->view;
-    struct neb_frame lies[] = {
-        {.type = NEB_FRAME_REPORT, .view = UINT64_MAX},
-        {.type = NEB_FRAME_PING, .view = UINT64_MAX - 62},
-        {.type = NEB_FRAME_ELECT, .number = UINT64_MAX - 62},
-        {.type = NEB_FRAME_REPORT, .lapses = {[0] = UINT32_MAX, [1] = UINT32_MAX}},
-        {.type = NEB_FRAME_HELLO, .phase = 2, .number = UINT32_MAX, .nonce = 1},
-        {.type = NEB_FRAME_GOODBYE, .from = 5, .roster_id = 1},
+    struct neb_round_frame lies[] = {
+        {.type = NEB_ROUND_FRAME_REPORT, .view = UINT64_MAX},
+        {.type = NEB_ROUND_FRAME_PING, .view = UINT64_MAX - 62},
+        {.type = NEB_ROUND_FRAME_ELECT, .number = UINT64_MAX - 62},
+        {.type = NEB_ROUND_FRAME_REPORT, .lapses = {[0] = UINT32_MAX, [1] = UINT32_MAX}},
+        {.type = NEB_ROUND_FRAME_HELLO, .phase = 2, .number = UINT32_MAX, .nonce = 1},
+        {.type = NEB_ROUND_FRAME_GOODBYE, .from = 5, .roster_id = 1},
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         if (!lies[i].from) lies[i].from = 1;
@@ -220,7 +220,7 @@ static void absurd_numbers_are_not_taken(void **state)
         assert_true(s[0].r->view == view && s[0].r->state == NEB_ROUND_LEAD && !s[0].r->conflict);
         assert_true(s[0].r->lapse[0] < 9 && s[0].r->lapse[1] < 9);
     }
-    neb__follow(s[0].r, 0);
+    neb__view_follow(s[0].r, 0);
     assert_true(s[0].r->view == view);
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }

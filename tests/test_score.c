@@ -22,7 +22,7 @@ static double score(const struct test_case *c, const char *metric)
     struct neb_chrf f;
     char split[16] = "";
     enum neb_word_split how = NEB_WORDS_SPACE;
-    if (sscanf(metric, "bleu-%15[^-]", split) == 1) assert_ok(neb__word_split_parse(split, &how));
+    if (sscanf(metric, "bleu-%15[^-]", split) == 1) assert_ok(neb__chars_split_parse(split, &how));
     neb__bleu_init(&b, how, lower);
     neb__chrf_init(&f, strstr(metric, "++") ? 2 : 0, lower);
     for (int i = 0; i < c->sentences; i++) {
@@ -93,7 +93,7 @@ static void odd_input(void **state)
     enum neb_word_split split;
     check_log_quiet();
     assert_status(neb__bleu_add(&b, "a", refs, 0), NEB_ERR_INVALID);
-    assert_status(neb__word_split_parse("zh", &split), NEB_ERR_CONFIG);
+    assert_status(neb__chars_split_parse("zh", &split), NEB_ERR_CONFIG);
     int64_t held = neb__mem_held();
     for (int64_t k = 1;; k++) { /* each allocation fails once */
         const char *ref[2] = {"a b, c d 5-6 İ.", "x y"};

@@ -180,9 +180,9 @@ static void two_sites_agree_and_meet_between_their_targets(void **state)
     same_root(&m[0], &m[1]);
     struct neb_session_status s;
     neb_session_get_status(m[0].session, &s);
-    printf("%d steps, %d commits, %d merges, %d parcels, %d bytes out, encode %.3f s, apply %.3f s, wait "
+    printf("%d steps, %d commits, %d merges, %d updates, %d bytes out, encode %.3f s, apply %.3f s, wait "
            "%.3f s\n",
-           (int)s.steps, (int)s.commits, (int)s.merges, (int)s.parcels, (int)s.bytes_out, s.encode_s,
+           (int)s.steps, (int)s.commits, (int)s.merges, (int)s.updates, (int)s.bytes_out, s.encode_s,
            s.apply_s, s.wait_s);
     if (s.commits < 10 || s.merges < 10)
         fail_msg("only %d commits, %d merges", (int)s.commits, (int)s.merges);
@@ -195,7 +195,7 @@ static void two_sites_agree_and_meet_between_their_targets(void **state)
     sites_free(&sites);
 }
 
-/* A site's own work, x - theta, and its open parcels. Theta itself may stand a record lower after a restart: whether the
+/* A site's own work, x - theta, and its open updates. Theta itself may stand a record lower after a restart: whether the
  * last one is committed only the others can tell. */
 struct stand {
     float *u, *d;
@@ -225,7 +225,7 @@ static void same_stand(struct stand *a, struct stand *b)
     assert_memory_equal(a->d, b->d, VALUES * sizeof(float));
 }
 
-/* Without a checkpoint a site comes back with what its parcels said and, coarsely, with what they left out. */
+/* Without a checkpoint a site comes back with what its updates said and, coarsely, with what they left out. */
 static void near_stand(struct stand *a, struct stand *b)
 {
     double captured = 0, lost = 0;
@@ -247,15 +247,15 @@ static void stand_free(struct stand *k)
 
 static void one_restart(struct member m[2], bool with_state)
 {
-    /* The peer goes first: from then on nothing can commit, and the parcels of the last steps stay under way. */
+    /* The peer goes first: from then on nothing can commit, and the updates of the last steps stay under way. */
     neb_session_close(m[0].session);
     m[1].steps = 40;
     train(&m[1]);
-    sleep_ms(200); /* the parcels are made */
+    sleep_ms(200); /* the updates are made */
     struct stand before = look(&m[1]), after;
     bool any = false;
     for (int c = 0; c < 8; c++) any |= before.open[c] != 0;
-    if (!any) fail_msg("no parcel was under way");
+    if (!any) fail_msg("no update was under way");
     if (with_state) save(&m[1]);
     neb_session_close(m[1].session);
     /* x stays as it is: a trainer that comes back has put its checkpoint there, not the initial values */
@@ -268,7 +268,7 @@ static void one_restart(struct member m[2], bool with_state)
     assert_ok(open_member(&m[0]));
 }
 
-/* Both sites stop, one of them with parcels under way, with or without a checkpoint; back again, both go on together. */
+/* Both sites stop, one of them with updates under way, with or without a checkpoint; back again, both go on together. */
 static void a_site_that_restarts_catches_up(void **state)
 {
     (void)state;
@@ -335,7 +335,7 @@ static void privacy_drops_what_it_does_not_tell(void **state)
     for (int i = 0; i < VALUES; i++) moved += (double)theta[i] / VALUES;
     for (int i = 0; i < VALUES; i++) spread += pow((double)theta[i] - moved, 2) / VALUES;
     pthread_mutex_unlock(&m[0].session->busy);
-    /* Uncut, theta would be near 0.5 by now; a cut parcel moves a value by at most 0.5 / sqrt(values of its cells). */
+    /* Uncut, theta would be near 0.5 by now; a cut update moves a value by at most 0.5 / sqrt(values of its cells). */
     double most = (double)s.commits * 0.5 / sqrt(VALUES / 2.0);
     if (!(moved > 0 && moved < most)) fail_msg("theta moved by %g, at most %g was told", moved, most);
     if (!(sqrt(spread) > 0.01)) fail_msg("a deviation of %g: where is the noise?", sqrt(spread));
@@ -483,7 +483,7 @@ static void a_full_disk_stops_commits_until_there_is_room(void **state)
     sites_free(&sites);
 }
 
-static int payload_files(const char *site)
+static int update_files(const char *site)
 {
     char command[400], line[32] = "";
     snprintf(command, sizeof command, "ls %s/run | grep -c '^p-'", site);
@@ -505,7 +505,7 @@ static void old_updates_are_removed(void **state)
     for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, train, &m[i]);
     for (int i = 0; i < 1200 && status_of(&m[0]).applied < 100; i++) sleep_ms(50);
     struct neb_session_status s = status_of(&m[0]);
-    int files = payload_files(sites.path[0]);
+    int files = update_files(sites.path[0]);
     printf("%d records, %d updates on disk\n", (int)s.applied, files);
     assert_true(s.applied >= 100);
     assert_true(files > 0 && files < 2 * 100 - 40);

@@ -105,7 +105,7 @@ static int64_t own_tokens(const struct member *m)
     return s.own_tokens;
 }
 
-/* The run has ended with one model, every parcel says the tokens of a step, and together they say all tokens; a step or two
+/* The run has ended with one model, every update says the tokens of a step, and together they say all tokens; a step or two
  * may be made while the last capture is under way. */
 static void ended_with_all(struct member m[2], int64_t tokens)
 {
@@ -115,10 +115,10 @@ static void ended_with_all(struct member m[2], int64_t tokens)
     pthread_mutex_lock(&m[0].session->busy);
     for (uint64_t i = 1; (rec = neb__round_record(m[0].session->core, i)); i++) {
         last = rec;
-        for (uint32_t k = 0; k < rec->parcels; k++)
-            if (rec->parcel[k].weight != TOKENS)
-                fail_msg("record %d: a step of site %d weighs %d tokens", (int)i, rec->parcel[k].site,
-                         (int)rec->parcel[k].weight);
+        for (uint32_t k = 0; k < rec->updates; k++)
+            if (rec->update[k].weight != TOKENS)
+                fail_msg("record %d: a step of site %d weighs %d tokens", (int)i, rec->update[k].site,
+                         (int)rec->update[k].weight);
     }
     pthread_mutex_unlock(&m[0].session->busy);
     assert_int_equal(last->type, NEB_RECORD_FINAL);

@@ -61,7 +61,7 @@ static void walk(struct member *m, int n, int64_t records)
 static void send_undecodable(neb_session *s, uint16_t to)
 {
     size_t first, n = neb__session_range(s, 0, 1, &first), size = neb__codec_bound(s->exact, n);
-    uint8_t *b = neb__calloc(1, NEB_PARCEL_SIZE + size), *code = b + NEB_PARCEL_SIZE;
+    uint8_t *b = neb__calloc(1, NEB_UPDATE_HEADER_SIZE + size), *code = b + NEB_UPDATE_HEADER_SIZE;
     pthread_mutex_lock(&s->busy);
     memcpy(code, "NC\1", 3);
     code[3] = s->exact->id;
@@ -69,21 +69,21 @@ static void send_undecodable(neb_session *s, uint16_t to)
     neb__put32(code + 8, (uint32_t)(size - NEB_CODEC_HEADER));
     neb__put32(code + 12, (uint32_t)(size - NEB_CODEC_HEADER));
     neb__put32(code + NEB_CODEC_HEADER, 0x7fc00000);
-    struct neb_parcel h = {.site = s->self,
-                           .c1 = 1,
-                           .k = s->last_k + 1000,
-                           .b = neb__round_version(s->core, 0),
-                           .tau = 10,
-                           .weight = 64,
-                           .tokens = 640,
-                           .rung = s->exact->id,
-                           .length = (uint32_t)size};
+    struct neb_update_header h = {.site = s->self,
+                                  .c1 = 1,
+                                  .k = s->last_k + 1000,
+                                  .b = neb__round_version(s->core, 0),
+                                  .tau = 10,
+                                  .weight = 64,
+                                  .tokens = 640,
+                                  .rung = s->exact->id,
+                                  .length = (uint32_t)size};
     struct neb_codec_info info;
     assert_ok(neb__codec_peek(code, size, &info));
     const struct neb_seal seal = neb__session_seal(s);
-    assert_ok(neb__parcel_sign(&h, code, &s->genesis, &seal));
-    neb__parcel_put(&h, b);
-    neb__session_send(s, to, NEB_ROUND, NEB_MSG_PAYLOAD, b, NEB_PARCEL_SIZE + size);
+    assert_ok(neb__update_header_sign(&h, code, &s->genesis, &seal));
+    neb__update_header_put(&h, b);
+    neb__session_send(s, to, NEB_ROUND, NEB_MSG_UPDATE, b, NEB_UPDATE_HEADER_SIZE + size);
     pthread_mutex_unlock(&s->busy);
     neb__free(b);
 }
@@ -126,7 +126,7 @@ static void late_updates_are_removed(void **state)
     }
     walk(m, 2, 12);
     neb_session *from = m[1].s, *to = m[0].s;
-    uint8_t code[4096], whole[NEB_PARCEL_SIZE + sizeof code];
+    uint8_t code[4096], whole[NEB_UPDATE_HEADER_SIZE + sizeof code];
     struct neb_buf b;
     struct neb_hash hash;
     size_t first, n = neb__session_range(from, 0, 1, &first);
@@ -136,32 +136,32 @@ static void late_updates_are_removed(void **state)
                                 NULL, NULL, &b));
     assert_true(b.len <= sizeof code);
     memcpy(code, b.data, b.len);
-    struct neb_parcel h = {.site = from->self,
-                           .c1 = 1,
-                           .k = 1,
-                           .tau = 1,
-                           .weight = 1,
-                           .tokens = 1,
-                           .cls = NEB_CLASS_SPARSE,
-                           .rung = neb__rung_by_name("sparse2.k256")->id,
-                           .length = (uint32_t)b.len};
+    struct neb_update_header h = {.site = from->self,
+                                  .c1 = 1,
+                                  .k = 1,
+                                  .tau = 1,
+                                  .weight = 1,
+                                  .tokens = 1,
+                                  .cls = NEB_CLASS_SPARSE,
+                                  .rung = neb__rung_by_name("sparse2.k256")->id,
+                                  .length = (uint32_t)b.len};
     const struct neb_seal seal = neb__session_seal(from);
-    assert_ok(neb__parcel_sign(&h, code, &from->genesis, &seal));
-    neb__parcel_put(&h, whole);
-    memcpy(whole + NEB_PARCEL_SIZE, code, b.len);
-    assert_ok(neb__hash(whole, NEB_PARCEL_SIZE + b.len, &hash));
+    assert_ok(neb__update_header_sign(&h, code, &from->genesis, &seal));
+    neb__update_header_put(&h, whole);
+    memcpy(whole + NEB_UPDATE_HEADER_SIZE, code, b.len);
+    assert_ok(neb__hash(whole, NEB_UPDATE_HEADER_SIZE + b.len, &hash));
     pthread_mutex_lock(&to->busy);
-    neb__session_payload(to, from->self, whole, NEB_PARCEL_SIZE + b.len);
-    assert_true(neb__payload_exists(&to->payloads, &hash));
-    uint64_t bytes = to->payloads.bytes;
+    neb__session_update(to, from->self, whole, NEB_UPDATE_HEADER_SIZE + b.len);
+    assert_true(neb__update_exists(&to->updates, &hash));
+    uint64_t bytes = to->updates.bytes;
     to->orphans_at = (uint64_t)-64; /* due */
     neb__session_sweep(to);
-    assert_false(neb__payload_exists(&to->payloads, &hash));
-    assert_true(to->payloads.bytes + NEB_PARCEL_SIZE + b.len <= bytes);
+    assert_false(neb__update_exists(&to->updates, &hash));
+    assert_true(to->updates.bytes + NEB_UPDATE_HEADER_SIZE + b.len <= bytes);
     for (uint64_t i = to->swept + 1; i <= 12; i++) { /* those that a record names are not among them */
         const struct neb_record *rec = neb__round_record(to->core, i);
-        for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
-            assert_true(neb__payload_exists(&to->payloads, &rec->parcel[k].hash));
+        for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
+            assert_true(neb__update_exists(&to->updates, &rec->update[k].hash));
     }
     pthread_mutex_unlock(&to->busy);
     walk(m, 2, 16);
@@ -190,7 +190,7 @@ static void a_cell_without_a_proof_takes_no_place(void **state)
     neb__put32(b + 24, 0);
     pthread_mutex_lock(&s->busy);
     float *good = neb__calloc(2 * n, sizeof *good);
-    s->fetched[0] = (struct fetched_cell){.version = 7, .index = 9, .theta = good, .m = good + n};
+    s->fetched[0] = (struct neb_fetched_cell){.version = 7, .index = 9, .theta = good, .m = good + n};
     neb__session_cell(s, 2, b, size);
     assert_ptr_equal(s->fetched[0].theta, good);
     assert_true(good[5] == 0 && good[n + 5] == 0);

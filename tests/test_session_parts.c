@@ -14,12 +14,12 @@ static void parts_open(neb_session *s, const char *folder)
 {
     float *zero = neb__calloc(VALUES, sizeof *zero);
     assert_ok(neb__disk_open(folder, &s->disk));
-    assert_ok(neb__payloads_open(&s->disk, 0, &s->payloads));
+    assert_ok(neb__update_files_open(&s->disk, 0, &s->updates));
     assert_ok(neb__outer_create(NEB_CELL, zero, VALUES, &s->outer));
     neb__free(zero);
     s->values = VALUES;
     s->exact = neb__rung_by_name("fp32");
-    neb__buf_init(&s->residuals, neb__session_payload_max(s));
+    neb__buf_init(&s->residuals, neb__session_update_max(s));
     for (int i = 0; i < 2; i++) s->work[i] = neb__aligned(NEB_CELL * sizeof(float));
 }
 
@@ -41,16 +41,16 @@ static int not_zero(const float *r)
 
 static void write_residual(neb_session *s, uint64_t k)
 {
-    neb__residual_begin(s, k);
+    neb__left_out_begin(s, k);
     for (uint32_t c = 0; c < s->outer->cells; c++) {
         size_t first, n = neb__outer_cell(s->outer, c, &first);
         for (size_t i = 0; i < n; i++) s->work[0][i] = sinf((float)(first + i));
-        neb__residual_add(s, s->work[0], n);
+        neb__left_out_add(s, s->work[0], n);
     }
-    neb__residual_end(s, 0);
+    neb__left_out_end(s, 0);
 }
 
-/* A residual comes back under the number of its parcel, and not at all under another one, or if a bit or the end is missing. */
+/* A residual comes back under the number of its update, and not at all under another one, or if a bit or the end is missing. */
 static void residuals_come_back_whole_or_not(void **state)
 {
     (void)state;
@@ -65,22 +65,22 @@ static void residuals_come_back_whole_or_not(void **state)
     assert_true(cells > 1);
     for (uint64_t k = 7; k < 9; k++) { /* the second over the first */
         write_residual(s, k);
-        neb__residual_restore(s, 0, cells, k, r);
+        neb__left_out_restore(s, 0, cells, k, r);
         for (int i = 0; i < VALUES; i++) assert_true(fabsf(r[i] - sinf((float)i)) < 0.1f);
     }
-    neb__residual_restore(s, 0, cells, 7, r);
+    neb__left_out_restore(s, 0, cells, 7, r);
     assert_int_equal(not_zero(r), 0);
     assert_ok(s->disk.ops->size(s->disk.ctx, "residual-0", &size));
     for (uint64_t at = 9; at < size; at += size / 5) {
         assert_ok(s->disk.ops->read(s->disk.ctx, "residual-0", at, &byte, 1));
         byte ^= 16;
         assert_ok(s->disk.ops->write(s->disk.ctx, "residual-0", at, &byte, 1));
-        neb__residual_restore(s, 0, cells, 8, r);
+        neb__left_out_restore(s, 0, cells, 8, r);
         assert_int_equal(not_zero(r), 0);
         write_residual(s, 8);
     }
     assert_ok(s->disk.ops->cut(s->disk.ctx, "residual-0", size - 1));
-    neb__residual_restore(s, 0, cells, 8, r);
+    neb__left_out_restore(s, 0, cells, 8, r);
     assert_int_equal(not_zero(r), 0);
     parts_close(s);
     neb__free(s);
@@ -107,7 +107,7 @@ static void updates_stay_in_memory_for_their_record(void **state)
         assert_true(b && b->len == n && b->data[0] == i);
         for (int k = 0; k < NEB_RECENT; k++) held += s->recent[k].bytes.cap;
         assert_true(held <= (size_t)NEB_RECENT_BYTES + SIZE); /* buffers grow by more than asked */
-        assert_true(neb__payload_exists(&s->payloads, &hash[i]));
+        assert_true(neb__update_exists(&s->updates, &hash[i]));
     }
     assert_null(neb__session_recent(s, &hash[0]));
     neb__session_forget(s, &hash[MANY - 1]);
@@ -119,20 +119,20 @@ static void updates_stay_in_memory_for_their_record(void **state)
     sites_free(&sites);
 }
 
-/* A parcel that waited for a line that was down does not make it look slow. */
+/* An update that waited for a line that was down does not make it look slow. */
 static void an_outage_is_not_a_slow_line(void **state)
 {
     (void)state;
     neb_session *s = NEB_NEW(neb_session);
-    struct neb_lines *l = &s->lines;
+    struct neb_line_stats *l = &s->lines;
     int64_t now = neb__now_ns(), second = 1000000000;
     l->up_since[1] = now - second;
-    l->push[0] = (struct neb_push){.id = 1, .since = now - 36 * second, .bytes = 1e6, .left = 1};
+    l->push[0] = (struct neb_update_push){.id = 1, .since = now - 36 * second, .bytes = 1e6, .left = 1};
     neb__session_acked(s, &(struct neb_sending){.push = 1, .since = now - 36 * second, .bytes = 1e6}, 1,
                        true);
     assert_true(l->sum_s[1] == 0 && l->late_s == 0 && !l->push[0].id);
     l->busy_until[1] = l->all_until = 0;
-    l->push[1] = (struct neb_push){.id = 2, .since = now - second / 2, .bytes = 1e6, .left = 1};
+    l->push[1] = (struct neb_update_push){.id = 2, .since = now - second / 2, .bytes = 1e6, .left = 1};
     neb__session_acked(s, &(struct neb_sending){.push = 2, .since = now - second / 2, .bytes = 1e6}, 1, true);
     assert_true(l->sum_s[1] >= 0.5 && l->goodput[1] > 1e6 && l->late_s > 0.4);
     neb__free(s);

@@ -48,12 +48,12 @@ static void write_file(const char *path, const void *p, size_t n)
 
 static void assert_lines(const char *path, const char *plain, size_t n)
 {
-    struct neb_lines *l;
+    struct neb_line_reader *l;
     const char *text;
     size_t len, at = 0;
     neb_status s;
-    assert_ok(neb__lines_open(path, &l));
-    while ((s = neb__lines_next(l, &text, &len)) == NEB_OK) {
+    assert_ok(neb__line_reader_open(path, &l));
+    while ((s = neb__line_reader_next(l, &text, &len)) == NEB_OK) {
         const char *end = memchr(plain + at, '\n', n - at);
         size_t want = end ? (size_t)(end - plain) - at : n - at;
         assert_int_equal(len, want);
@@ -62,20 +62,20 @@ static void assert_lines(const char *path, const char *plain, size_t n)
     }
     assert_status(s, NEB_ERR_AGAIN);
     assert_true(at == n || at == n + 1);
-    neb__lines_close(l);
+    neb__line_reader_close(l);
 }
 
 static void assert_damaged(const char *path)
 {
-    struct neb_lines *l;
+    struct neb_line_reader *l;
     const char *text;
     size_t len;
     neb_status s;
     check_log_quiet();
-    assert_ok(neb__lines_open(path, &l));
-    while ((s = neb__lines_next(l, &text, &len)) == NEB_OK) continue;
+    assert_ok(neb__line_reader_open(path, &l));
+    while ((s = neb__line_reader_next(l, &text, &len)) == NEB_OK) continue;
     assert_status(s, NEB_ERR_CORRUPT);
-    neb__lines_close(l);
+    neb__line_reader_close(l);
     check_log_restore();
 }
 
@@ -131,20 +131,20 @@ static void lines_from_every_compression(void **state)
 static void odd_lines(void **state)
 {
     (void)state;
-    struct neb_lines *l;
+    struct neb_line_reader *l;
     const char *text;
     size_t n;
     write_file(in("odd"), "\xEF\xBB\xBFone\r\n\nlast", 13);
-    assert_ok(neb__lines_open(in("odd"), &l));
-    assert_ok(neb__lines_next(l, &text, &n));
+    assert_ok(neb__line_reader_open(in("odd"), &l));
+    assert_ok(neb__line_reader_next(l, &text, &n));
     assert_true(n == 3 && !memcmp(text, "one", 3));
-    assert_ok(neb__lines_next(l, &text, &n));
+    assert_ok(neb__line_reader_next(l, &text, &n));
     assert_int_equal(n, 0);
-    assert_ok(neb__lines_next(l, &text, &n));
+    assert_ok(neb__line_reader_next(l, &text, &n));
     assert_true(n == 4 && !memcmp(text, "last", 4));
-    assert_int_equal(neb__lines_number(l), 3);
-    assert_status(neb__lines_next(l, &text, &n), NEB_ERR_AGAIN);
-    neb__lines_close(l);
+    assert_int_equal(neb__line_reader_number(l), 3);
+    assert_status(neb__line_reader_next(l, &text, &n), NEB_ERR_AGAIN);
+    neb__line_reader_close(l);
 
     size_t big = 3 << 20;
     char *long_line = malloc(big);
@@ -152,13 +152,13 @@ static void odd_lines(void **state)
     memcpy(long_line + big - 5, "\nend\n", 5);
     write_file(in("long"), long_line, big);
     free(long_line);
-    assert_ok(neb__lines_open(in("long"), &l));
-    assert_ok(neb__lines_next(l, &text, &n));
+    assert_ok(neb__line_reader_open(in("long"), &l));
+    assert_ok(neb__line_reader_next(l, &text, &n));
     assert_int_equal(n, NEB_MAX_LINE);
-    assert_ok(neb__lines_next(l, &text, &n));
+    assert_ok(neb__line_reader_next(l, &text, &n));
     assert_true(n == 3 && !memcmp(text, "end", 3));
-    assert_int_equal(neb__lines_cut(l), 1);
-    neb__lines_close(l);
+    assert_int_equal(neb__line_reader_cut(l), 1);
+    neb__line_reader_close(l);
 }
 
 /* ---- shards --------------------------------------------------------------------------------------------------- */

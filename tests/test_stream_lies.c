@@ -115,7 +115,7 @@ static void test_empty_items(void **state)
     uint8_t item[NEB_ITEM_HEAD] = {0};
     caller_link(&c, key, &h);
     node_call(&scene_nodes[0], consume, NULL);
-    h.role = NEB_ROLE_STRIPE;
+    h.role = NEB_CONN_STRIPE;
     caller_link(&t, key, &h);
     neb__put32(item, STREAM);
     for (uint64_t n = 1; n <= NEB_STREAM_ITEMS_OPEN + 1; n++) {

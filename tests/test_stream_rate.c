@@ -12,7 +12,7 @@ enum { MANY = 1 << 17, TICK_MS = 5 };
 
 /* What the world is like; may change in mid-run. Item sizes are 40 kB at the first rung. */
 struct world {
-    struct neb_feed_rate rate;
+    struct neb_stream_rate rate;
     double line, rtt, make, take; /* bytes/s, s, items/s, items/s */
     double jitter;                /* of the round trip, seconds */
     struct neb_rng rng;
@@ -33,13 +33,13 @@ static const double item = 40e3, cost[4] = {1, 0.5, 0.28, 0.16};
 
 static void begin(struct world *w, int rungs, int64_t window)
 {
-    struct neb_feed_config c = {.rungs = rungs, .window = window, .least = 2};
+    struct neb_stream_rate_config c = {.rungs = rungs, .window = window, .least = 2};
     memset(w, 0, sizeof *w);
     for (int i = 0; i < rungs; i++) {
         snprintf(c.rung[i].name, sizeof c.rung[i].name, "rung %d", i);
         c.rung[i].bytes = cost[i];
     }
-    neb__feed_rate_init(&w->rate, &c);
+    neb__stream_rate_init(&w->rate, &c);
     w->rng.state = 5;
     w->rtt = 0.1;
     w->line = 12.5e6;
@@ -87,19 +87,19 @@ static void second(struct world *w)
     w->acked_before = w->acked;
     w->got_before = w->got;
     for (int i = 0; i < 1000 / TICK_MS; i++) tick(w);
-    struct neb_feed_sample s = {.seconds = 1,
-                                .items = (double)(w->acked - w->acked_before),
-                                .rtt = w->rtt + w->jitter * neb__rng_uniform(&w->rng),
-                                .need = w->told_need,
-                                .starved = w->told_starved,
-                                .credit = w->credit};
+    struct neb_stream_rate_sample s = {.seconds = 1,
+                                       .items = (double)(w->acked - w->acked_before),
+                                       .rtt = w->rtt + w->jitter * neb__rng_uniform(&w->rng),
+                                       .need = w->told_need,
+                                       .starved = w->told_starved,
+                                       .credit = w->credit};
     if (w->put) s.item_bytes = w->size[w->put - 1];
     if (w->busy_s > 0.5) s.line = w->busy_bytes / w->busy_s;
     if (w->got > w->got_before && w->starved < 0.999)
         w->told_need = (double)(w->got - w->got_before) / (1 - w->starved);
     w->told_starved = w->starved;
     int rung = w->rate.rung;
-    w->changes += neb__feed_rate_step(&w->rate, &s);
+    w->changes += neb__stream_rate_step(&w->rate, &s);
     w->rung_changes += w->rate.rung != rung;
     w->total_starved += w->starved;
     w->seconds++;
@@ -229,16 +229,16 @@ static void test_slow_disk(void **state)
     (void)state;
     begin(&w, 4, 0);
     w.rtt = 0.02;
-    struct neb_feed_sample s = {.seconds = 1,
-                                .items = 30,
-                                .item_bytes = item,
-                                .rtt = 0.02,
-                                .need = 80,
-                                .starved = 0.5,
-                                .credit = 0.5,
-                                .line = 100e6};
+    struct neb_stream_rate_sample s = {.seconds = 1,
+                                       .items = 30,
+                                       .item_bytes = item,
+                                       .rtt = 0.02,
+                                       .need = 80,
+                                       .starved = 0.5,
+                                       .credit = 0.5,
+                                       .line = 100e6};
     int64_t before = w.rate.window;
-    for (int i = 0; i < 12; i++) (void)neb__feed_rate_step(&w.rate, &s);
+    for (int i = 0; i < 12; i++) (void)neb__stream_rate_step(&w.rate, &s);
     assert_true(w.rate.window > 4 * before);
     assert_int_equal(w.rate.rung, 0);
 }
@@ -249,9 +249,9 @@ static void test_outage(void **state)
     begin(&w, 4, 0);
     run(&w, 20);
     int64_t window = w.rate.window;
-    struct neb_feed_sample s = {
+    struct neb_stream_rate_sample s = {
         .seconds = 1, .item_bytes = item, .rtt = 0.1, .need = 80, .starved = 1, .credit = 1, .line = 1e4};
-    for (int i = 0; i < 60; i++) assert_false(neb__feed_rate_step(&w.rate, &s));
+    for (int i = 0; i < 60; i++) assert_false(neb__stream_rate_step(&w.rate, &s));
     assert_int_equal(w.rate.window, window);
 }
 
@@ -264,9 +264,9 @@ static void test_nonsense(void **state)
     for (int i = 0; i < 20000; i++) {
         double v[8];
         for (int k = 0; k < 8; k++) v[k] = odd[neb__rng_below(&rng, 7)];
-        struct neb_feed_sample s = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
-        (void)neb__feed_rate_step(&w.rate, &s);
-        assert_in_range(w.rate.window, 2, NEB_FEED_WINDOW_MAX);
+        struct neb_stream_rate_sample s = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
+        (void)neb__stream_rate_step(&w.rate, &s);
+        assert_in_range(w.rate.window, 2, NEB_STREAM_RATE_WINDOW_MAX);
         assert_in_range(w.rate.rung, 0, 3);
     }
 }

@@ -120,7 +120,7 @@ static void open_pair(struct pair *t)
         c->fd = socket(AF_INET, SOCK_STREAM, 0);
         assert_true(c->fd >= 0);
         c->peer = &t->peer;
-        c->role = NEB_ROLE_STRIPE;
+        c->role = NEB_CONN_STRIPE;
         c->stripe = (uint8_t)i;
         c->state = NEB_CONN_READY;
     }
@@ -137,7 +137,7 @@ static void close_pair(struct pair *t)
 /* -1: nobody. */
 static int who_sends(const struct pair *t)
 {
-    bool a = neb__turns_may_send(&t->conn[0]), b = neb__turns_may_send(&t->conn[1]);
+    bool a = neb__bbr_turns_may_send(&t->conn[0]), b = neb__bbr_turns_may_send(&t->conn[1]);
     assert_false(a && b);
     return a ? 0 : b ? 1 : -1;
 }
@@ -153,16 +153,17 @@ static void test_turns(void **state)
     t->conn[1].round_trip_at = at(2.5);
     for (double s = 2.6; s < 60; s += 0.1) {
         if (turns == 3) t->conn[before].round_trip_at = at(s); /* it keeps finding shorter round trips */
-        neb__turns_acked(&t->peer, 0.1, at(s));
-        assert_int_equal(neb__turns_stripes(&t->peer), 2);
+        neb__bbr_turns_acked(&t->peer, 0.1, at(s));
+        assert_int_equal(neb__bbr_turns_stripes(&t->peer), 2);
         if (t->peer.turns.closing) {
             assert_int_equal(who_sends(t), -1); /* what waits in the socket leaves first */
-            assert_true(neb__turns_is_in_use(&t->conn[before]) && !neb__turns_is_in_use(&t->conn[!before]));
+            assert_true(neb__bbr_turns_is_in_use(&t->conn[before]) &&
+                        !neb__bbr_turns_is_in_use(&t->conn[!before]));
             bool rested =
                 !t->conn[!before].had_turn || s - (double)t->conn[!before].round_trip_at * 1e-9 > 10;
             assert_true(rested);
             assert_true(turns == 0 || s - (double)t->conn[before].round_trip_at * 1e-9 < 10);
-            neb__turns_hand_over(&t->net, at(s));
+            neb__bbr_turns_hand_over(&t->net, at(s));
             assert_int_equal(who_sends(t), !before);
             before = !before;
             turns++;
@@ -171,10 +172,10 @@ static void test_turns(void **state)
     }
     assert_int_equal(turns, 3); /* at once, twice within ten seconds, and then never more */
     t->conn[before].state = NEB_CONN_CLOSED;
-    assert_true(neb__turns_may_send(&t->conn[!before])); /* whoever is left */
+    assert_true(neb__bbr_turns_may_send(&t->conn[!before])); /* whoever is left */
     t->peer.stripes.target = 2;
-    assert_int_equal(neb__turns_stripes(&t->peer), 2);
-    assert_true(neb__turns_may_send(&t->conn[0]) && neb__turns_may_send(&t->conn[1]));
+    assert_int_equal(neb__bbr_turns_stripes(&t->peer), 2);
+    assert_true(neb__bbr_turns_may_send(&t->conn[0]) && neb__bbr_turns_may_send(&t->conn[1]));
     close_pair(t);
     free(t);
 }
@@ -185,18 +186,18 @@ static void test_turns_only_where_they_help(void **state)
     struct pair *t = calloc(1, sizeof *t);
     assert_non_null(t);
     open_pair(t);
-    for (int i = 0; i < 100; i++) neb__turns_acked(&t->peer, i % 10 ? 0.1 : 0, at(0.1 * i));
-    assert_int_equal(neb__turns_stripes(&t->peer), 1); /* never two seconds on end */
+    for (int i = 0; i < 100; i++) neb__bbr_turns_acked(&t->peer, i % 10 ? 0.1 : 0, at(0.1 * i));
+    assert_int_equal(neb__bbr_turns_stripes(&t->peer), 1); /* never two seconds on end */
     t->peer.stripes.fixed = true;
-    for (int i = 0; i < 100; i++) neb__turns_acked(&t->peer, 0.1, at(10 + 0.1 * i));
-    assert_int_equal(neb__turns_stripes(&t->peer), 1);
+    for (int i = 0; i < 100; i++) neb__bbr_turns_acked(&t->peer, 0.1, at(10 + 0.1 * i));
+    assert_int_equal(neb__bbr_turns_stripes(&t->peer), 1);
     t->peer.stripes.fixed = false;
     setsockopt(t->conn[0].fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
-    for (int i = 0; i < 100; i++) neb__turns_acked(&t->peer, 0.1, at(20 + 0.1 * i));
-    assert_int_equal(neb__turns_stripes(&t->peer), 1);
+    for (int i = 0; i < 100; i++) neb__bbr_turns_acked(&t->peer, 0.1, at(20 + 0.1 * i));
+    assert_int_equal(neb__bbr_turns_stripes(&t->peer), 1);
     if (!setsockopt(t->conn[0].fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3)) {
-        neb__turns_acked(&t->peer, 0.1, at(31));
-        assert_int_equal(neb__turns_stripes(&t->peer), 2);
+        neb__bbr_turns_acked(&t->peer, 0.1, at(31));
+        assert_int_equal(neb__bbr_turns_stripes(&t->peer), 2);
     }
     close_pair(t);
     free(t);

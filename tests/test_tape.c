@@ -337,7 +337,7 @@ static void the_host_draws_as_the_device_does(void **state)
     for (int i = 0; i < ROWS * COLS; i++) x[i] = (float)(2 * neb__rng_normal(&rng));
     for (uint32_t i = 0; i < ROWS; i++) who[i] = i / 7, who[ROWS + i] = i % 7;
     assert_ok(neb_device_open("cpu", NULL, &dev));
-    assert_true(neb__has_sample(dev));
+    assert_true(neb__device_has_sample(dev));
     assert_ok(neb_buffer_create(dev, sizeof x, &logits));
     assert_ok(neb_buffer_create(dev, sizeof who, &people));
     assert_ok(neb_buffer_create(dev, sizeof got, &id));

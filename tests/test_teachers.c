@@ -49,25 +49,25 @@ static void make_teachers(void)
 }
 
 /* A teacher behind a link. */
-static neb_status ask_other(void *arg, const struct neb_batch *b, struct neb_lesson *out)
+static neb_status ask_other(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out)
 {
-    struct neb_tutor *t = arg;
+    struct neb_teacher *t = arg;
     return t->ask(t->arg, b, out);
 }
 
 /* folders: separated by commas, in world_dir. */
-static struct neb_tutor open_teachers(struct world *w, const char *folders, bool logits, int k)
+static struct neb_teacher open_teachers(struct world *w, const char *folders, bool logits, int k)
 {
     char path[1000] = "", name[64];
-    struct neb_tutor t;
-    struct neb_feed_limits limits = {.rows = {256, 256}, .seqs = 128, .targets = 256};
+    struct neb_teacher t;
+    struct neb_model_input_limits limits = {.rows = {256, 256}, .seqs = 128, .targets = 256};
     for (int i = 0; neb__list_part(folders, i, name, sizeof name); i++) {
         size_t at = strlen(path);
         snprintf(path + at, sizeof path - at, "%s%s/%s", i ? ", " : "", world_dir, name);
     }
-    struct neb_tutor_config c = {
+    struct neb_teacher_config c = {
         .folder = path, .logits = logits, .k = k, .threads = 2, .tok = w->data.tok, .sides = 2};
-    assert_ok(neb__panel_open(neb__work_device(w->work), &c, &limits, &t));
+    assert_ok(neb__teacher_ensemble_open(neb__work_device(w->work), &c, &limits, &t));
     return t;
 }
 
@@ -81,10 +81,10 @@ static void a_teacher_may_answer_over_a_link(void **state)
     int64_t n = world_values(&here, "", values);
     world_close(&here);
     world_open(&helper, WORLD_TRANSLATOR, NULL);
-    struct neb_tutor logits = open_teachers(&helper, "teacher", true, 16),
-                     hidden = open_teachers(&helper, "encoder", false, 16);
-    struct neb_links links = {.logits = {.k = logits.k, .ask = ask_other, .arg = &logits},
-                              .hidden = {.width = hidden.width, .ask = ask_other, .arg = &hidden}};
+    struct neb_teacher logits = open_teachers(&helper, "teacher", true, 16),
+                       hidden = open_teachers(&helper, "encoder", false, 16);
+    struct neb_step_links links = {.logits = {.k = logits.k, .ask = ask_other, .arg = &logits},
+                                   .hidden = {.width = hidden.width, .ask = ask_other, .arg = &hidden}};
     world_open(&there, WORLD_STUDENT "distill: {weight: 0.8}\n", &links);
     for (int i = 0; i < STEPS; i++) world_step(&there);
     world_assert_same(&there, "", values, n);
@@ -121,7 +121,8 @@ static void a_student_learns_from_its_teachers(void **state)
 enum { VOCAB = 60 }; /* or fewer */
 
 /* The distribution of a row over the vocabulary, as a student reads it: what is not named has none. */
-static void dense(const struct neb_tutor *t, const struct neb_lesson *said, int32_t row, double out[VOCAB])
+static void dense(const struct neb_teacher *t, const struct neb_teacher_answer *said, int32_t row,
+                  double out[VOCAB])
 {
     double sum = 0;
     memset(out, 0, VOCAB * sizeof *out);
@@ -162,13 +163,13 @@ static void several_teachers_answer_as_one(void **state)
     assert_ok(neb__data_stream(&w.data, "train", 0, 1, &stream));
     assert_ok(neb__batches_batch(stream, &b));
     for (int k = 4; k <= VOCAB; k += VOCAB - 4) { /* a few, all */
-        struct neb_tutor one[2] = {open_teachers(&w, "teacher", true, k),
-                                   open_teachers(&w, "second", true, k)};
-        struct neb_tutor both = open_teachers(&w, "teacher,second", true, k);
-        struct neb_tutor thrice = open_teachers(&w, "second,teacher,second", true, k);
+        struct neb_teacher one[2] = {open_teachers(&w, "teacher", true, k),
+                                     open_teachers(&w, "second", true, k)};
+        struct neb_teacher both = open_teachers(&w, "teacher,second", true, k);
+        struct neb_teacher thrice = open_teachers(&w, "second,teacher,second", true, k);
         double apart = 0;
         for (int batch = 0; batch < 3; batch++) {
-            struct neb_lesson said[2], together, weighted;
+            struct neb_teacher_answer said[2], together, weighted;
             assert_ok(neb__batches_next(stream, b));
             for (int i = 0; i < 2; i++) assert_ok(one[i].ask(one[i].arg, b, &said[i]));
             assert_ok(both.ask(both.arg, b, &together));

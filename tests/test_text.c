@@ -457,17 +457,17 @@ static void pages_are_aligned_and_held_out(void **state)
     assert_true(t.test[1] > 5 && t.valid[1] > 5 && t.train[1] > 800);
     /* 1000 paragraphs; the common one counts once in test and once in valid, being held out, and not in training */
     assert_int_equal(t.train[1] + t.valid[1] + t.test[1], 1000 + 2);
-    struct neb_lines *train, *test;
+    struct neb_line_reader *train, *test;
     const char *a, *b;
     size_t n, m;
-    assert_ok(neb__lines_open(in("help/en-de.test.tsv"), &test));
-    while (neb__lines_next(test, &a, &n) == NEB_OK) {
+    assert_ok(neb__line_reader_open(in("help/en-de.test.tsv"), &test));
+    while (neb__line_reader_next(test, &a, &n) == NEB_OK) {
         assert_non_null(memchr(a, '\t', n));
-        assert_ok(neb__lines_open(in("help/en-de.train.tsv"), &train));
-        while (neb__lines_next(train, &b, &m) == NEB_OK) assert_false(n == m && !memcmp(a, b, n));
-        neb__lines_close(train);
+        assert_ok(neb__line_reader_open(in("help/en-de.train.tsv"), &train));
+        while (neb__line_reader_next(train, &b, &m) == NEB_OK) assert_false(n == m && !memcmp(a, b, n));
+        neb__line_reader_close(train);
     }
-    neb__lines_close(test);
+    neb__line_reader_close(test);
 }
 
 int main(void)

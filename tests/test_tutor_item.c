@@ -22,7 +22,7 @@ static struct neb_batch *make_batch(uint64_t seed)
     struct neb_rng r = {seed};
     assert_ok(neb__batch_create(NEB_BATCH_PAIR, (const int32_t[2]){ROWS, ROWS}, SEQS + 2, ROWS, &b));
     for (int i = 0; i < 2; i++) {
-        struct neb_side *s = &b->side[i];
+        struct neb_batch_side *s = &b->side[i];
         s->tokens = ROWS;
         s->nseq = SEQS + 2;
         s->nseq_used = SEQS;
@@ -54,21 +54,21 @@ static void make_lessons(uint64_t seed, int32_t *ids, float *logits, float *hidd
     for (int i = 0; i < ROWS * WIDTH; i++) hidden[i] = (float)neb__rng_uniform(&r) - 0.5f;
 }
 
-static const struct neb_lesson_shape shape = {K, WIDTH, VOCAB};
-static const struct neb_lesson_code all = {K, 8, 8};
+static const struct neb_tutor_shape shape = {K, WIDTH, VOCAB};
+static const struct neb_tutor_code all = {K, 8, 8};
 static int32_t ids[ROWS * K], got_ids[ROWS * K];
 static float logits[ROWS * K], hidden[ROWS * WIDTH], got_logits[ROWS * K], got_hidden[ROWS * WIDTH];
-static const struct neb_lesson_room room = {got_ids, got_logits, got_hidden};
+static const struct neb_tutor_room room = {got_ids, got_logits, got_hidden};
 
-static void encode(struct neb_lesson_plan *p, const struct neb_batch *b, unsigned here, struct neb_buf *out)
+static void encode(struct neb_tutor_plan *p, const struct neb_batch *b, unsigned here, struct neb_buf *out)
 {
-    struct neb_lesson a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
-    assert_ok(neb__lesson_plan_init(p, SEQS + 2));
-    assert_ok(neb__lesson_plan(p, b));
+    struct neb_teacher_answer a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
+    assert_ok(neb__tutor_plan_init(p, SEQS + 2));
+    assert_ok(neb__tutor_plan_make(p, b));
     assert_int_equal(p->seqs, SEQS);
     for (int q = 0; q < SEQS; q++) p->seq[q].here = here >> q & 1;
     neb__buf_init(out, 1 << 20);
-    assert_ok(neb__lesson_encode(&shape, &all, p, &a, &h, out));
+    assert_ok(neb__tutor_item_encode(&shape, &all, p, &a, &h, out));
 }
 
 /* Against a row of the original: the same tokens, each logit within a step of the quantiser. */
@@ -90,18 +90,18 @@ static void items_carry_lessons(void **state)
 {
     (void)state;
     struct neb_batch *b = make_batch(1);
-    struct neb_lesson_plan p, q;
+    struct neb_tutor_plan p, q;
     struct neb_buf item;
     make_lessons(2, ids, logits, hidden);
     for (unsigned here = 0; here < 1u << SEQS; here += 37) {
         encode(&p, b, here, &item);
         memset(got_ids, 0xff, sizeof got_ids);
-        assert_ok(neb__lesson_plan_init(&q, SEQS + 2));
-        assert_ok(neb__lesson_plan(&q, b));
-        assert_ok(neb__lesson_decode(&shape, &q, item.data, item.len, &room));
+        assert_ok(neb__tutor_plan_init(&q, SEQS + 2));
+        assert_ok(neb__tutor_plan_make(&q, b));
+        assert_ok(neb__tutor_item_decode(&shape, &q, item.data, item.len, &room));
         if (!here) assert_int_equal(item.len, 8 + 2);
         for (int s = 0; s < SEQS; s++) {
-            const struct neb_lesson_seq *seq = &q.seq[s];
+            const struct neb_tutor_seq *seq = &q.seq[s];
             assert_int_equal(seq->here, here >> s & 1);
             assert_int_equal(seq->count, b->side[1].cu_seqlens[s + 1] - b->side[1].cu_seqlens[s]);
             assert_int_equal(seq->rows, b->side[0].cu_seqlens[s + 1] - b->side[0].cu_seqlens[s]);
@@ -113,8 +113,8 @@ static void items_carry_lessons(void **state)
                 assert_true(fabsf(got_hidden[i] - hidden[i]) < 0.01f);
         }
         neb__buf_free(&item);
-        neb__lesson_plan_free(&p);
-        neb__lesson_plan_free(&q);
+        neb__tutor_plan_free(&p);
+        neb__tutor_plan_free(&q);
     }
     neb__batch_free(b);
 }
@@ -124,19 +124,19 @@ static void fewer_logits(void **state)
 {
     (void)state;
     enum { FEW = 2 };
-    static const struct neb_lesson_code thin = {FEW, 4, 2}, none = {0, 8, 8}, more = {K + 1, 8, 8};
-    static const struct neb_lesson_shape narrow = {FEW - 1, WIDTH, VOCAB};
+    static const struct neb_tutor_code thin = {FEW, 4, 2}, none = {0, 8, 8}, more = {K + 1, 8, 8};
+    static const struct neb_tutor_shape narrow = {FEW - 1, WIDTH, VOCAB};
     struct neb_batch *b = make_batch(1);
-    struct neb_lesson_plan p;
+    struct neb_tutor_plan p;
     struct neb_buf item, entry;
-    struct neb_lesson a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
+    struct neb_teacher_answer a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
     make_lessons(2, ids, logits, hidden);
     encode(&p, b, 0x1ff, &item);
     size_t whole = item.len;
     neb__buf_clear(&item);
-    assert_ok(neb__lesson_encode(&shape, &thin, &p, &a, &h, &item));
+    assert_ok(neb__tutor_item_encode(&shape, &thin, &p, &a, &h, &item));
     assert_true(item.len < whole * 2 / 3); /* rows of 20 are padded */
-    assert_ok(neb__lesson_decode(&shape, &p, item.data, item.len, &room));
+    assert_ok(neb__tutor_item_decode(&shape, &p, item.data, item.len, &room));
     for (int32_t row = 0; row < b->loss.used; row++) {
         for (int k = 0; k < FEW; k++) {
             int at = 0, above = 0;
@@ -150,17 +150,17 @@ static void fewer_logits(void **state)
     neb__buf_init(&entry, 1 << 20);
     for (int s = 0; s < SEQS; s++) {
         neb__buf_clear(&entry);
-        assert_ok(neb__lesson_pack(&shape, &p.seq[s], &room, &entry));
-        assert_ok(neb__lesson_unpack(&shape, &p.seq[s], entry.data, entry.len, &room));
+        assert_ok(neb__tutor_item_pack(&shape, &p.seq[s], &room, &entry));
+        assert_ok(neb__tutor_item_unpack(&shape, &p.seq[s], entry.data, entry.len, &room));
     }
     check_log_quiet();
-    assert_status(neb__lesson_decode(&narrow, &p, item.data, item.len, &room), NEB_ERR_CORRUPT);
-    assert_status(neb__lesson_encode(&shape, &none, &p, &a, &h, &item), NEB_ERR_INVALID);
-    assert_status(neb__lesson_encode(&shape, &more, &p, &a, &h, &item), NEB_ERR_INVALID);
+    assert_status(neb__tutor_item_decode(&narrow, &p, item.data, item.len, &room), NEB_ERR_CORRUPT);
+    assert_status(neb__tutor_item_encode(&shape, &none, &p, &a, &h, &item), NEB_ERR_INVALID);
+    assert_status(neb__tutor_item_encode(&shape, &more, &p, &a, &h, &item), NEB_ERR_INVALID);
     check_log_restore();
     neb__buf_free(&entry);
     neb__buf_free(&item);
-    neb__lesson_plan_free(&p);
+    neb__tutor_plan_free(&p);
     neb__batch_free(b);
 }
 
@@ -169,20 +169,20 @@ static void names(void **state)
 {
     (void)state;
     struct neb_batch *a = make_batch(5), *b = make_batch(5);
-    struct neb_lesson_plan p, q;
-    assert_ok(neb__lesson_plan_init(&p, SEQS + 2));
-    assert_ok(neb__lesson_plan_init(&q, SEQS + 2));
-    assert_ok(neb__lesson_plan(&p, a));
+    struct neb_tutor_plan p, q;
+    assert_ok(neb__tutor_plan_init(&p, SEQS + 2));
+    assert_ok(neb__tutor_plan_init(&q, SEQS + 2));
+    assert_ok(neb__tutor_plan_make(&p, a));
     b->side[0].ids[b->side[0].cu_seqlens[3]] ^= 1;
-    assert_ok(neb__lesson_plan(&q, b));
+    assert_ok(neb__tutor_plan_make(&q, b));
     assert_int_not_equal(p.check, q.check);
     for (int s = 0; s < SEQS; s++) assert_int_equal(!memcmp(&p.seq[s].key, &q.seq[s].key, NEB_KEY), s != 3);
     b->side[0].ids[b->side[0].cu_seqlens[3]] ^= 1;
     b->side[1].ids[b->side[1].cu_seqlens[4]] ^= 1;
-    assert_ok(neb__lesson_plan(&q, b));
+    assert_ok(neb__tutor_plan_make(&q, b));
     for (int s = 0; s < SEQS; s++) assert_int_equal(!memcmp(&p.seq[s].key, &q.seq[s].key, NEB_KEY), s != 4);
-    neb__lesson_plan_free(&p);
-    neb__lesson_plan_free(&q);
+    neb__tutor_plan_free(&p);
+    neb__tutor_plan_free(&q);
     neb__batch_free(a);
     neb__batch_free(b);
 }
@@ -191,19 +191,19 @@ static void hostile_items(void **state)
 {
     (void)state;
     struct neb_batch *b = make_batch(1), *other = make_batch(3);
-    struct neb_lesson_plan p, q;
+    struct neb_tutor_plan p, q;
     struct neb_buf item;
     make_lessons(2, ids, logits, hidden);
     encode(&p, b, 0x155, &item);
-    assert_ok(neb__lesson_plan_init(&q, SEQS + 2));
+    assert_ok(neb__tutor_plan_init(&q, SEQS + 2));
     check_log_quiet();
-    assert_ok(neb__lesson_plan(&q, other));
-    assert_status(neb__lesson_decode(&shape, &q, item.data, item.len, &room), NEB_ERR_CONFIG);
-    assert_ok(neb__lesson_plan(&q, b));
+    assert_ok(neb__tutor_plan_make(&q, other));
+    assert_status(neb__tutor_item_decode(&shape, &q, item.data, item.len, &room), NEB_ERR_CONFIG);
+    assert_ok(neb__tutor_plan_make(&q, b));
     for (size_t n = 0; n < item.len; n++) { /* an exact copy, so that a sanitizer sees a byte too far */
         uint8_t *cut = neb__malloc(n + 1);
         memcpy(cut, item.data, n);
-        assert_true(neb__lesson_decode(&shape, &q, cut, n, &room) != NEB_OK);
+        assert_true(neb__tutor_item_decode(&shape, &q, cut, n, &room) != NEB_OK);
         neb__free(cut);
     }
     struct neb_rng r = {9};
@@ -212,18 +212,18 @@ static void hostile_items(void **state)
         uint8_t old = item.data[at];
         item.data[at] ^= (uint8_t)(1 + neb__rng_below(&r, 255));
         memset(got_ids, 0, sizeof got_ids);
-        if (neb__lesson_decode(&shape, &q, item.data, item.len, &room) == NEB_OK)
+        if (neb__tutor_item_decode(&shape, &q, item.data, item.len, &room) == NEB_OK)
             for (int k = 0; k < ROWS * K; k++) assert_true(got_ids[k] >= 0 && got_ids[k] < VOCAB);
         item.data[at] = old;
     }
     logits[3] = NAN;
-    struct neb_lesson a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
+    struct neb_teacher_answer a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
     neb__buf_clear(&item);
-    assert_status(neb__lesson_encode(&shape, &all, &p, &a, &h, &item), NEB_ERR_RANGE);
+    assert_status(neb__tutor_item_encode(&shape, &all, &p, &a, &h, &item), NEB_ERR_RANGE);
     check_log_restore();
     neb__buf_free(&item);
-    neb__lesson_plan_free(&p);
-    neb__lesson_plan_free(&q);
+    neb__tutor_plan_free(&p);
+    neb__tutor_plan_free(&q);
     neb__batch_free(b);
     neb__batch_free(other);
 }
@@ -232,22 +232,22 @@ static void cached_form(void **state)
 {
     (void)state;
     struct neb_batch *b = make_batch(1);
-    struct neb_lesson_plan p;
+    struct neb_tutor_plan p;
     struct neb_buf item, entry;
     make_lessons(2, ids, logits, hidden);
     encode(&p, b, 0x1ff, &item);
-    assert_ok(neb__lesson_decode(&shape, &p, item.data, item.len, &room));
+    assert_ok(neb__tutor_item_decode(&shape, &p, item.data, item.len, &room));
     static int32_t back_ids[ROWS * K];
     static float back_logits[ROWS * K], back_hidden[ROWS * WIDTH];
-    const struct neb_lesson_room back = {back_ids, back_logits, back_hidden};
+    const struct neb_tutor_room back = {back_ids, back_logits, back_hidden};
     neb__buf_init(&entry, 1 << 20);
     for (int s = 0; s < SEQS; s++) {
         neb__buf_clear(&entry);
-        assert_ok(neb__lesson_pack(&shape, &p.seq[s], &room, &entry));
-        assert_int_equal(entry.len, neb__lesson_size(&shape, &p.seq[s]));
-        assert_ok(neb__lesson_unpack(&shape, &p.seq[s], entry.data, entry.len, &back));
+        assert_ok(neb__tutor_item_pack(&shape, &p.seq[s], &room, &entry));
+        assert_int_equal(entry.len, neb__tutor_item_size(&shape, &p.seq[s]));
+        assert_ok(neb__tutor_item_unpack(&shape, &p.seq[s], entry.data, entry.len, &back));
         check_log_quiet();
-        assert_status(neb__lesson_unpack(&shape, &p.seq[s], entry.data, entry.len - 1, &back),
+        assert_status(neb__tutor_item_unpack(&shape, &p.seq[s], entry.data, entry.len - 1, &back),
                       NEB_ERR_CORRUPT);
         check_log_restore();
     }
@@ -257,7 +257,7 @@ static void cached_form(void **state)
     assert_memory_equal(back_hidden, got_hidden, (size_t)b->side[0].used * WIDTH * sizeof *back_hidden);
     neb__buf_free(&entry);
     neb__buf_free(&item);
-    neb__lesson_plan_free(&p);
+    neb__tutor_plan_free(&p);
     neb__batch_free(b);
 }
 
@@ -265,24 +265,24 @@ static void cached_form(void **state)
 
 enum { ENTRIES = 3000 };
 
-static struct neb_key key_of(uint64_t i)
+static struct neb_keyset_key key_of(uint64_t i)
 {
     struct neb_hash h;
-    struct neb_key k;
+    struct neb_keyset_key k;
     assert_ok(neb__hash(&i, sizeof i, &h));
     memcpy(k.b, h.b, NEB_KEY);
     return k;
 }
 
-static void check_entries(struct neb_cache *c, uint64_t upto)
+static void check_entries(struct neb_keyed_file *c, uint64_t upto)
 {
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
     for (uint64_t i = 0; i < ENTRIES; i++) {
-        struct neb_key k = key_of(i);
+        struct neb_keyset_key k = key_of(i);
         neb__buf_clear(&b);
         neb_status want = i / 10 <= upto ? NEB_OK : NEB_ERR_NOTFOUND;
-        assert_status(neb__cache_get(c, &k, &b), want);
+        assert_status(neb__keyed_file_get(c, &k, &b), want);
         if (want != NEB_OK) continue;
         assert_int_equal(b.len, i % 97);
         for (size_t n = 0; n < b.len; n++) assert_int_equal(b.data[n], (uint8_t)(i + n));
@@ -294,38 +294,38 @@ static void cache_keeps_what_the_mark_covers(void **state)
 {
     (void)state;
     char dir[200], path[300];
-    struct neb_cache *c;
+    struct neb_keyed_file *c;
     struct neb_hash of = {{1}}, other = {{2}};
     uint8_t bytes[100];
     check_make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/cache", dir);
-    assert_ok(neb__cache_open(path, &of, 0, &c));
-    uint64_t size = neb__cache_bytes(c);
+    assert_ok(neb__keyed_file_open(path, &of, 0, &c));
+    uint64_t size = neb__keyed_file_bytes(c);
     for (uint64_t i = 0; i < ENTRIES; i++) {
-        struct neb_key k = key_of(i);
+        struct neb_keyset_key k = key_of(i);
         for (size_t n = 0; n < i % 97; n++) bytes[n] = (uint8_t)(i + n);
-        assert_ok(neb__cache_put(c, &k, i / 10, bytes, i % 97));
+        assert_ok(neb__keyed_file_put(c, &k, i / 10, bytes, i % 97));
         size += 32 + i % 97; /* what both sites of a tutor count with */
-        assert_int_equal(neb__cache_bytes(c), size);
-        assert_ok(neb__cache_put(c, &k, i / 10, "x", 1)); /* there already */
+        assert_int_equal(neb__keyed_file_bytes(c), size);
+        assert_ok(neb__keyed_file_put(c, &k, i / 10, "x", 1)); /* there already */
     }
-    struct neb_key k = key_of(ENTRIES);
+    struct neb_keyset_key k = key_of(ENTRIES);
     check_log_quiet();
-    assert_status(neb__cache_put(c, &k, 0, "x", 1), NEB_ERR_INVALID);
+    assert_status(neb__keyed_file_put(c, &k, 0, "x", 1), NEB_ERR_INVALID);
     check_log_restore();
-    assert_ok(neb__cache_sync(c));
+    assert_ok(neb__keyed_file_sync(c));
     check_entries(c, ENTRIES);
-    neb__cache_close(c);
+    neb__keyed_file_close(c);
     static const uint64_t marks[] = {ENTRIES, 250, 250, 13, 0};
     for (size_t i = 0; i < 5; i++) { /* ever less: it is cut */
-        assert_ok(neb__cache_open(path, &of, marks[i], &c));
+        assert_ok(neb__keyed_file_open(path, &of, marks[i], &c));
         check_entries(c, marks[i]);
-        neb__cache_close(c);
+        neb__keyed_file_close(c);
     }
     check_log_quiet();
-    assert_ok(neb__cache_open(path, &other, ENTRIES, &c)); /* of another teacher: begun anew */
-    assert_int_equal(neb__cache_count(c), 0);
-    neb__cache_close(c);
+    assert_ok(neb__keyed_file_open(path, &other, ENTRIES, &c)); /* of another teacher: begun anew */
+    assert_int_equal(neb__keyed_file_count(c), 0);
+    neb__keyed_file_close(c);
     check_log_restore();
     check_remove_dir(dir);
 }
@@ -334,7 +334,7 @@ static void damaged_cache(void **state)
 {
     (void)state;
     char dir[200], path[300];
-    struct neb_cache *c;
+    struct neb_keyed_file *c;
     struct neb_hash of = {{1}};
     struct neb_rng r = {4};
     check_make_dir(dir, sizeof dir);
@@ -342,13 +342,13 @@ static void damaged_cache(void **state)
     check_log_quiet();
     for (int round = 0; round < 60; round++) {
         unlink(path);
-        assert_ok(neb__cache_open(path, &of, 0, &c));
+        assert_ok(neb__keyed_file_open(path, &of, 0, &c));
         for (uint64_t i = 0; i < 40; i++) {
-            struct neb_key k = key_of(i);
-            assert_ok(neb__cache_put(c, &k, i, &i, sizeof i));
+            struct neb_keyset_key k = key_of(i);
+            assert_ok(neb__keyed_file_put(c, &k, i, &i, sizeof i));
         }
-        uint64_t size = neb__cache_bytes(c), at = neb__rng_below(&r, size);
-        neb__cache_close(c);
+        uint64_t size = neb__keyed_file_bytes(c), at = neb__rng_below(&r, size);
+        neb__keyed_file_close(c);
         FILE *f = fopen(path, "r+");
         assert_non_null(f);
         if (round % 2) {
@@ -358,19 +358,19 @@ static void damaged_cache(void **state)
             fputc((int)neb__rng_below(&r, 256), f);
         }
         fclose(f);
-        assert_ok(neb__cache_open(path, &of, 40, &c)); /* what is left is right, and more can be put */
+        assert_ok(neb__keyed_file_open(path, &of, 40, &c)); /* what is left is right, and more can be put */
         for (uint64_t i = 0; i < 40; i++) {
             struct neb_buf b;
-            struct neb_key k = key_of(i);
+            struct neb_keyset_key k = key_of(i);
             neb__buf_init(&b, 1 << 20);
-            neb_status s = neb__cache_get(c, &k, &b);
+            neb_status s = neb__keyed_file_get(c, &k, &b);
             assert_true(s == NEB_OK || s == NEB_ERR_NOTFOUND || s == NEB_ERR_CORRUPT);
             if (s == NEB_OK) assert_memory_equal(b.data, &i, sizeof i);
             neb__buf_free(&b);
         }
-        struct neb_key k = key_of(100);
-        assert_ok(neb__cache_put(c, &k, ~(uint64_t)0, "more", 4));
-        neb__cache_close(c);
+        struct neb_keyset_key k = key_of(100);
+        assert_ok(neb__keyed_file_put(c, &k, ~(uint64_t)0, "more", 4));
+        neb__keyed_file_close(c);
     }
     check_log_restore();
     check_remove_dir(dir);

@@ -60,8 +60,8 @@ static void generator_and_discriminator_may_live_apart(void **state)
     for (int i = 0; i < STEPS; i++) world_step(&both);
     int64_t n = world_values(&both, "generator.", generator), m = world_values(&both, NULL, discriminator);
     world_close(&both);
-    struct neb_links give = {.relay = {.give = post, .arg = &mail}},
-                     take = {.relay = {.take = fetch, .arg = &mail}};
+    struct neb_step_links give = {.relay = {.give = post, .arg = &mail}},
+                          take = {.relay = {.take = fetch, .arg = &mail}};
     world_open(&one, RTD, &give);
     assert_null(neb__work_model(one.work));
     for (int i = 0; i < STEPS; i++) world_step(&one);
@@ -304,7 +304,7 @@ static void translate(const struct neb_ready *m, int beams, int batch, char *out
     struct neb_translate_config c = {.beams = beams, .batch = batch, .max_len = 256, .length_penalty = 1};
     struct neb_translator *t;
     assert_ok(neb__translator_open(m, &c, &t));
-    assert_ok(neb__translate(t, lines, LINES, out));
+    assert_ok(neb__translator_translate(t, lines, LINES, out));
     neb__translator_close(t);
 }
 
@@ -516,11 +516,11 @@ static void centring_removes_the_language(void **state)
         a[i * WIDTH + 1] += 0.2f; /* a hub: the nearest of everything */
         if (i == 1) b[i * WIDTH + 1] = 0.3f;
     }
-    assert_ok(neb__retrieve(a, b, N, WIDTH, &r));
+    assert_ok(neb__retrieve_pairs(a, b, N, WIDTH, &r));
     assert_true(r.forth < 0.5);
-    assert_ok(neb__centre(a, N, WIDTH));
-    assert_ok(neb__centre(b, N, WIDTH));
-    assert_ok(neb__retrieve(a, b, N, WIDTH, &r));
+    assert_ok(neb__vectors_centre(a, N, WIDTH));
+    assert_ok(neb__vectors_centre(b, N, WIDTH));
+    assert_ok(neb__retrieve_pairs(a, b, N, WIDTH, &r));
     assert_int_equal(r.n, N);
     assert_true(r.forth == 1 && r.back == 1);
 }

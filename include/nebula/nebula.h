@@ -136,7 +136,10 @@ struct neb_session_status {
     bool disk_full;   /* commits wait for room; training goes on */
     uint8_t root[32]; /* of the outer state after record `root_at` */
     int64_t root_at;  /* the newest whose root was made: every so many, and the last one; 0: none yet */
-    int64_t bytes_out, bytes_in, parcels;
+    int64_t bytes_out, bytes_in;
+    union { /* updates sent; `parcels` is its older name */
+        int64_t updates, parcels;
+    };
     int64_t out[NEB_TRAFFICS], in[NEB_TRAFFICS]; /* the same by kind */
     int64_t stored;                              /* bytes of updates on disk */
     /* Where the time of the training loop went: outside neb_step(); copying and merging in it; waiting in it for the
@@ -149,7 +152,10 @@ struct neb_session_status {
     /* The newest decision of the rate controller. */
     char rung[16];
     int64_t interval, decisions;
-    double ceiling, parcel_bytes; /* bytes; ceiling below 0: the line is not measured yet */
+    double ceiling; /* bytes; below 0: the line is not measured yet */
+    union {         /* of the newest update; `parcel_bytes` is its older name */
+        double update_bytes, parcel_bytes;
+    };
     char reason[200];
     char state[16]; /* starting, catching up, training, waiting, ending, ended, halted */
     char note[160];

@@ -13,12 +13,12 @@
     X(vote_after_rollback, "a site that forgot its promises votes again at once")            \
     X(trust_empty_disk, "a disk that lost everything counts as one of a first start")        \
     X(lose_mark, "the acked mark is not looked at after a restart")                          \
-    X(have_before_durable, "HAVE is sent for a payload that is not on disk yet")             \
-    X(keep_expired, "the leader names parcels that are too old")                             \
+    X(have_before_durable, "HAVE is sent for an update that is not on disk yet")             \
+    X(keep_expired, "the leader names updates that are too old")                             \
     X(view_not_durable, "a site votes for a view before the view is on disk")                \
-    X(sum_arrival_order, "payloads are summed in the order of arrival")                      \
+    X(sum_arrival_order, "updates are summed in the order of arrival")                       \
     X(no_settle, "a site that was away adds its whole old delta, undiscounted and unlogged") \
-    X(reuse_sequence, "a restarted site counts its parcels from the beginning")              \
+    X(reuse_sequence, "a restarted site counts its updates from the beginning")              \
     X(roster_any_time, "a roster change does not wait for the records before it")            \
     X(trust_any_cell, "a fetched cell is installed without a quorum's state root")           \
     X(ask_cells_again, "cells that are on their way are asked for again and again")          \
@@ -26,7 +26,7 @@
     X(repeat_orders, "an order holds whatever was ordered after it was signed")              \
     X(force_any_head, "a forced eviction may name another history than the site's own")      \
     X(end_at_once, "the leader leaves before the others have the end")                       \
-    X(trust_parcels, "a parcel is taken for whose it says it is")                            \
+    X(trust_updates, "an update is taken for whose it says it is")                           \
     X(ignore_bound, "the norm bound is not enforced")                                        \
     X(stale_leaf, "a cell that a record changed keeps its old hash")
 

@@ -33,7 +33,7 @@ struct killing {
     int stage;       /* 0 waits, 1 killed, 2 over */
 };
 
-struct neb_crew {
+struct neb_lab_processes {
     struct neb_lab *lab;
     char *const *const *argv;
     const char *logs;
@@ -52,17 +52,17 @@ static void on_signal(int s)
     signals++;
 }
 
-neb_status neb__crew_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
-                            struct neb_crew **out)
+neb_status neb__lab_processes_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
+                                     struct neb_lab_processes **out)
 {
-    struct neb_crew *c = NEB_NEW(struct neb_crew);
+    struct neb_lab_processes *c = NEB_NEW(struct neb_lab_processes);
     int n = neb__lab_sites(lab);
     struct member *m = c ? NEB_NEW_ARRAY(struct member, (size_t)n) : NULL;
     if (!m) {
         neb__free(c);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sites", n);
     }
-    *c = (struct neb_crew){.lab = lab, .argv = argv, .logs = logs, .sites = n, .member = m};
+    *c = (struct neb_lab_processes){.lab = lab, .argv = argv, .logs = logs, .sites = n, .member = m};
     for (int i = 0; i < n; i++) {
         m[i].handle = m[i].status = m[i].pipe = m[i].log = -1;
         int len = (int)strlen(neb__lab_name(lab, i));
@@ -72,7 +72,7 @@ neb_status neb__crew_create(struct neb_lab *lab, char *const *const *argv, const
     return NEB_OK;
 }
 
-void neb__crew_free(struct neb_crew *c)
+void neb__lab_processes_free(struct neb_lab_processes *c)
 {
     if (!c) return;
     for (int i = 0; i < c->sites; i++) {
@@ -94,7 +94,7 @@ static bool parse_time(const char *text, double *out)
     return neb__opts_try(table, out, "time", text, &why) == NEB_OK;
 }
 
-static neb_status parse_kill(struct neb_crew *c, char *text)
+static neb_status parse_kill(struct neb_lab_processes *c, char *text)
 {
     char at[32], away[32] = "0", name[NEB_LAB_NAME];
     struct killing k = {0};
@@ -108,7 +108,7 @@ static neb_status parse_kill(struct neb_crew *c, char *text)
     return NEB_OK;
 }
 
-neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text)
+neb_status neb__lab_processes_plan_kills(struct neb_lab_processes *c, const char *text)
 {
     char copy[1024], *rest = copy, *part;
     if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
@@ -117,20 +117,20 @@ neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text)
     return NEB_OK;
 }
 
-void neb__crew_limit(struct neb_crew *c, double seconds)
+void neb__lab_processes_limit(struct neb_lab_processes *c, double seconds)
 {
     c->limit = seconds;
 }
 
 /* ---- output ---------------------------------------------------------------------------------------------------- */
 
-static void erase_panel(struct neb_crew *c)
+static void erase_panel(struct neb_lab_processes *c)
 {
     if (c->panel) printf("\033[%dA\033[J", c->panel);
     c->panel = 0;
 }
 
-void neb__crew_panel(struct neb_crew *c, char *const *lines, int n)
+void neb__lab_processes_panel(struct neb_lab_processes *c, char *const *lines, int n)
 {
     erase_panel(c);
     for (int i = 0; i < n; i++) printf("\033[7m%s\033[0m\n", lines[i]);
@@ -138,7 +138,7 @@ void neb__crew_panel(struct neb_crew *c, char *const *lines, int n)
     fflush(stdout);
 }
 
-static void put_line(struct neb_crew *c, int i)
+static void put_line(struct neb_lab_processes *c, int i)
 {
     struct member *m = &c->member[i];
     erase_panel(c);
@@ -146,7 +146,7 @@ static void put_line(struct neb_crew *c, int i)
     m->have = 0;
 }
 
-static void say(struct neb_crew *c, int i, const char *what)
+static void say(struct neb_lab_processes *c, int i, const char *what)
 {
     struct member *m = &c->member[i];
     if (m->have) put_line(c, i);
@@ -156,7 +156,7 @@ static void say(struct neb_crew *c, int i, const char *what)
 }
 
 /* What has come, cut at line ends; a line longer than the buffer is cut too. */
-static void drain(struct neb_crew *c, int i)
+static void drain(struct neb_lab_processes *c, int i)
 {
     struct member *m = &c->member[i];
     char chunk[LINE];
@@ -177,7 +177,7 @@ static void drain(struct neb_crew *c, int i)
     m->pipe = -1;
 }
 
-static void wait_for_output(struct neb_crew *c, int ms)
+static void wait_for_output(struct neb_lab_processes *c, int ms)
 {
     struct pollfd fds[NEB_LAB_SITES];
     int n = 0;
@@ -189,7 +189,7 @@ static void wait_for_output(struct neb_crew *c, int ms)
 
 /* ---- processes ------------------------------------------------------------------------------------------------- */
 
-static void open_log(struct neb_crew *c, int i)
+static void open_log(struct neb_lab_processes *c, int i)
 {
     char path[4096];
     struct member *m = &c->member[i];
@@ -198,7 +198,7 @@ static void open_log(struct neb_crew *c, int i)
     m->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
-static neb_status start(struct neb_crew *c, int i)
+static neb_status start(struct neb_lab_processes *c, int i)
 {
     struct member *m = &c->member[i];
     int ends[2];
@@ -220,7 +220,7 @@ static neb_status start(struct neb_crew *c, int i)
     return NEB_OK;
 }
 
-static void reap(struct neb_crew *c)
+static void reap(struct neb_lab_processes *c)
 {
     for (int i = 0; i < c->sites; i++) {
         struct member *m = &c->member[i];
@@ -233,7 +233,7 @@ static void reap(struct neb_crew *c)
     }
 }
 
-static int running(const struct neb_crew *c)
+static int running(const struct neb_lab_processes *c)
 {
     int n = 0;
     for (int i = 0; i < c->sites; i++) n += c->member[i].handle >= 0;
@@ -241,7 +241,7 @@ static int running(const struct neb_crew *c)
     return n;
 }
 
-static neb_status carry_out_kills(struct neb_crew *c, double now)
+static neb_status carry_out_kills(struct neb_lab_processes *c, double now)
 {
     for (int k = 0; k < c->kills; k++) {
         struct killing *q = &c->kill[k];
@@ -261,13 +261,13 @@ static neb_status carry_out_kills(struct neb_crew *c, double now)
     return NEB_OK;
 }
 
-static void signal_all(struct neb_crew *c, int sig)
+static void signal_all(struct neb_lab_processes *c, int sig)
 {
     for (int i = 0; i < c->sites; i++)
         if (c->member[i].handle >= 0) neb__lab_kill(c->lab, c->member[i].handle, sig);
 }
 
-static int first_failure(const struct neb_crew *c)
+static int first_failure(const struct neb_lab_processes *c)
 {
     for (int i = 0; i < c->sites; i++)
         if (c->member[i].handle < 0 && c->member[i].status > 0 && !c->member[i].away)
@@ -276,7 +276,7 @@ static int first_failure(const struct neb_crew *c)
 }
 
 /* Until all have ended, another signal comes, or so many seconds have passed. */
-static void await_all(struct neb_crew *c, int seen, double seconds)
+static void await_all(struct neb_lab_processes *c, int seen, double seconds)
 {
     int64_t since = neb__now_ns();
     while (running(c) && signals == seen && neb__seconds_since(since) < seconds) {
@@ -287,7 +287,7 @@ static void await_all(struct neb_crew *c, int seen, double seconds)
 
 /* One of them has failed: the others may end by themselves for a while. Then, or at a signal, they are asked to, once: a site
  * writes a checkpoint when its step is made, which takes as long as it takes. Who cannot wait sends another signal. */
-static void stop_all(struct neb_crew *c, double patience)
+static void stop_all(struct neb_lab_processes *c, double patience)
 {
     for (int k = 0; k < c->kills; k++) c->kill[k].stage = 2;
     await_all(c, signals, patience);
@@ -312,7 +312,8 @@ static void watch_signals(void)
         if (!sigaction(list[i], NULL, &old) && old.sa_handler != SIG_IGN) sigaction(list[i], &a, NULL);
 }
 
-neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg, int *status)
+neb_status neb__lab_processes_run(struct neb_lab_processes *c, void (*tick)(void *arg), void *arg,
+                                  int *status)
 {
     int64_t begin = neb__now_ns();
     neb_status s = NEB_OK;

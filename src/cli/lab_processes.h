@@ -5,26 +5,27 @@
 
 #include "net/lab/lab.h"
 
-struct neb_crew;
+struct neb_lab_processes;
 
 /* argv[i]: the command of site i, ended by NULL; it must outlive the crew. logs: SITE/log under this folder gets a copy of
  * everything a site says; NULL: none. */
-neb_status neb__crew_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
-                            struct neb_crew **out);
-void neb__crew_free(struct neb_crew *c); /* NULL is fine; what still runs is killed */
+neb_status neb__lab_processes_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
+                                     struct neb_lab_processes **out);
+void neb__lab_processes_free(struct neb_lab_processes *c); /* NULL is fine; what still runs is killed */
 
 /* "30s+10s a; 60s b": a site is killed (SIGKILL) at a time and started again later, or never. NEB_ERR_CONFIG */
-neb_status neb__crew_plan_kills(struct neb_crew *c, const char *text);
+neb_status neb__lab_processes_plan_kills(struct neb_lab_processes *c, const char *text);
 
 /* On a terminal: n lines that stay below everything else, until the next call or the end. Called from `tick`. */
-void neb__crew_panel(struct neb_crew *c, char *const *lines, int n);
+void neb__lab_processes_panel(struct neb_lab_processes *c, char *const *lines, int n);
 
 /* All that runs is killed after so many seconds, which is no failure. */
-void neb__crew_limit(struct neb_crew *c, double seconds);
+void neb__lab_processes_limit(struct neb_lab_processes *c, double seconds);
 
 /* Starts all sites and stays until all have ended. When one fails, the others get half a minute to end by themselves. INT,
  * TERM and HUP are passed on; five seconds later, or at the next signal, all is killed. `tick` (or NULL) is called about ten
  * times a second. *status: of the first site that failed, or 0; 128 + signal when stopped by one. */
-neb_status neb__crew_run(struct neb_crew *c, void (*tick)(void *arg), void *arg, int *status);
+neb_status neb__lab_processes_run(struct neb_lab_processes *c, void (*tick)(void *arg), void *arg,
+                                  int *status);
 
 #endif

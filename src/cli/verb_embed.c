@@ -28,14 +28,14 @@ static void print(const float *v, int n, int64_t width)
             printf("%.7g%c", (double)v[i * width + k], k + 1 < width ? ' ' : '\n');
 }
 
-static neb_status embed_window(struct neb_embedder *e, struct neb_lines *l, float *vectors, bool *end)
+static neb_status embed_window(struct neb_embedder *e, struct neb_line_reader *l, float *vectors, bool *end)
 {
     char *lines[WINDOW];
     const char *text;
     size_t size;
     int n = 0;
     neb_status s = NEB_OK;
-    for (; n < WINDOW && (s = neb__lines_next(l, &text, &size)) == NEB_OK; n++) {
+    for (; n < WINDOW && (s = neb__line_reader_next(l, &text, &size)) == NEB_OK; n++) {
         lines[n] = neb__malloc(size + 1);
         if (!lines[n]) {
             s = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
@@ -46,7 +46,7 @@ static neb_status embed_window(struct neb_embedder *e, struct neb_lines *l, floa
     }
     *end = s == NEB_ERR_AGAIN;
     if (*end) s = NEB_OK;
-    if (s == NEB_OK && n) s = neb__embed(e, (const char *const *)lines, n, vectors);
+    if (s == NEB_OK && n) s = neb__embedder_embed(e, (const char *const *)lines, n, vectors);
     if (s == NEB_OK) print(vectors, n, neb__embedder_width(e));
     for (int i = 0; i < n; i++) neb__free(lines[i]);
     return s;
@@ -54,14 +54,14 @@ static neb_status embed_window(struct neb_embedder *e, struct neb_lines *l, floa
 
 static neb_status embed_file(struct neb_embedder *e, const char *path)
 {
-    struct neb_lines *l;
+    struct neb_line_reader *l;
     bool end = false;
     float *vectors = neb__malloc(WINDOW * (size_t)neb__embedder_width(e) * sizeof *vectors);
     if (!vectors) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
-    neb_status s = neb__lines_open(path, &l);
+    neb_status s = neb__line_reader_open(path, &l);
     if (s == NEB_OK) {
         while (s == NEB_OK && !end) s = embed_window(e, l, vectors, &end);
-        neb__lines_close(l);
+        neb__line_reader_close(l);
     }
     neb__free(vectors);
     return s;

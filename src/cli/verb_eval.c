@@ -80,14 +80,15 @@ static neb_status add_line(struct text *t, const char *text, size_t n)
 /* Owes a free_text() in every case. */
 static neb_status read_text(const char *path, struct text *t)
 {
-    struct neb_lines *l;
+    struct neb_line_reader *l;
     const char *text;
     size_t n;
     *t = (struct text){0};
-    NEB_TRY(neb__lines_open(path, &l));
+    NEB_TRY(neb__line_reader_open(path, &l));
     neb_status s;
-    while ((s = neb__lines_next(l, &text, &n)) == NEB_OK && (s = add_line(t, text, n)) == NEB_OK) continue;
-    neb__lines_close(l);
+    while ((s = neb__line_reader_next(l, &text, &n)) == NEB_OK && (s = add_line(t, text, n)) == NEB_OK)
+        continue;
+    neb__line_reader_close(l);
     return s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
 
@@ -151,7 +152,7 @@ static neb_status score_each(const struct options *o, const struct text *hyp, co
     struct neb_bleu bleu;
     struct neb_chrf chrf;
     double low, high;
-    NEB_TRY(neb__word_split_parse(o->tokenize, &split));
+    NEB_TRY(neb__chars_split_parse(o->tokenize, &split));
     neb__bleu_init(&bleu, split, false);
     neb__chrf_init(&chrf, 0, false);
     for (int i = 0; i < hyp->n; i++) {
@@ -196,7 +197,7 @@ static neb_status translate_text(const struct options *o, const struct neb_ready
     hyp->line = NEB_NEW_ARRAY(char *, (size_t)source->n + 1);
     if (!hyp->line) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", source->n);
     NEB_TRY(neb__translator_open(m, &o->translate, &t));
-    neb_status s = neb__translate(t, (const char *const *)source->line, source->n, hyp->line);
+    neb_status s = neb__translator_translate(t, (const char *const *)source->line, source->n, hyp->line);
     if (s == NEB_OK) hyp->n = source->n;
     neb__translator_close(t);
     return s;
@@ -247,11 +248,11 @@ static neb_status compare(const struct retrieval *v, const char *one, const char
     float *vb = s == NEB_OK ? neb__malloc(n * width * sizeof *vb) : NULL;
     if (s == NEB_OK && (!va || !vb))
         s = neb__fail(NEB_ERR_NOMEM, "out of memory for %zu sentence vectors", n);
-    if (s == NEB_OK) s = neb__embed(e, (const char *const *)a.line, a.n, va);
-    if (s == NEB_OK) s = neb__embed(e, (const char *const *)b.line, b.n, vb);
-    if (s == NEB_OK && v->centre) s = neb__centre(va, a.n, (int64_t)width);
-    if (s == NEB_OK && v->centre) s = neb__centre(vb, b.n, (int64_t)width);
-    if (s == NEB_OK) s = neb__retrieve(va, vb, a.n, (int64_t)width, out);
+    if (s == NEB_OK) s = neb__embedder_embed(e, (const char *const *)a.line, a.n, va);
+    if (s == NEB_OK) s = neb__embedder_embed(e, (const char *const *)b.line, b.n, vb);
+    if (s == NEB_OK && v->centre) s = neb__vectors_centre(va, a.n, (int64_t)width);
+    if (s == NEB_OK && v->centre) s = neb__vectors_centre(vb, b.n, (int64_t)width);
+    if (s == NEB_OK) s = neb__retrieve_pairs(va, vb, a.n, (int64_t)width, out);
     neb__free(va);
     neb__free(vb);
     free_text(&a);

@@ -186,7 +186,7 @@ static void free_command(struct command *c)
 
 struct panel {
     const struct neb_job *job;
-    struct neb_crew *crew;
+    struct neb_lab_processes *crew;
     int64_t drawn_ns;
 };
 
@@ -227,7 +227,7 @@ static void draw_panel(void *arg)
         lines[i] = text[i];
         site_line(p->job, i, text[i], sizeof text[i], w.ws_col - 1);
     }
-    neb__crew_panel(p->crew, lines, p->job->n_sites);
+    neb__lab_processes_panel(p->crew, lines, p->job->n_sites);
 }
 
 /* ---- the run --------------------------------------------------------------------------------------------------- */
@@ -237,18 +237,19 @@ static neb_status run_crew(const struct options *o, const struct neb_job *job, s
 {
     struct command command[NEB_LAB_SITES] = {0};
     char *const *argv[NEB_LAB_SITES];
-    struct neb_crew *crew = NULL;
+    struct neb_lab_processes *crew = NULL;
     neb_status s = NEB_OK;
     for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
         s = make_command(o, job, lab, i, n, words, &command[i]);
         argv[i] = command[i].argv;
     }
-    if (s == NEB_OK) s = neb__crew_create(lab, argv, job->out, &crew);
-    if (s == NEB_OK && o->kill) s = neb__crew_plan_kills(crew, o->kill);
-    if (s == NEB_OK) neb__crew_limit(crew, o->time);
+    if (s == NEB_OK) s = neb__lab_processes_create(lab, argv, job->out, &crew);
+    if (s == NEB_OK && o->kill) s = neb__lab_processes_plan_kills(crew, o->kill);
+    if (s == NEB_OK) neb__lab_processes_limit(crew, o->time);
     struct panel panel = {.job = job, .crew = crew};
-    if (s == NEB_OK) s = neb__crew_run(crew, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
-    neb__crew_free(crew);
+    if (s == NEB_OK)
+        s = neb__lab_processes_run(crew, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
+    neb__lab_processes_free(crew);
     for (int i = 0; i < job->n_sites; i++) free_command(&command[i]);
     return s;
 }

@@ -21,7 +21,7 @@ static const struct neb_opt table[] = {
 };
 
 struct scorer {
-    struct neb_lines *hyp, *ref[NEB_SCORE_REFS];
+    struct neb_line_reader *hyp, *ref[NEB_SCORE_REFS];
     const char **names;
     int refs;
     struct neb_bleu bleu;
@@ -29,11 +29,11 @@ struct scorer {
     int64_t sentences;
 };
 
-static neb_status copy_line(struct neb_lines *l, char **out)
+static neb_status copy_line(struct neb_line_reader *l, char **out)
 {
     const char *text;
     size_t n;
-    NEB_TRY(neb__lines_next(l, &text, &n));
+    NEB_TRY(neb__line_reader_next(l, &text, &n));
     char *p = neb__malloc(n + 1);
     if (!p) return neb__fail(NEB_ERR_NOMEM, "no memory for a sentence");
     memcpy(p, text, n);
@@ -67,12 +67,12 @@ static neb_status score_next(struct scorer *s)
 static neb_status score(struct scorer *s, const struct options *o)
 {
     enum neb_word_split split;
-    NEB_TRY(neb__word_split_parse(o->tokenize, &split));
+    NEB_TRY(neb__chars_split_parse(o->tokenize, &split));
     neb__bleu_init(&s->bleu, split, o->lowercase);
     neb__chrf_init(&s->chrf, 0, o->lowercase);
     neb__chrf_init(&s->chrf2, 2, o->lowercase);
-    NEB_TRY(neb__lines_open(o->hyp, &s->hyp));
-    for (int i = 0; i < s->refs; i++) NEB_TRY(neb__lines_open(s->names[i], &s->ref[i]));
+    NEB_TRY(neb__line_reader_open(o->hyp, &s->hyp));
+    for (int i = 0; i < s->refs; i++) NEB_TRY(neb__line_reader_open(s->names[i], &s->ref[i]));
     neb_status st;
     while ((st = score_next(s)) == NEB_OK) continue;
     if (st != NEB_ERR_AGAIN) return st;
@@ -101,8 +101,8 @@ static int run(int argc, char **argv)
     }
     s.names = (const char **)(uintptr_t)argv;
     if (!r) r = score(&s, &o) != NEB_OK;
-    neb__lines_close(s.hyp);
-    for (int i = 0; i < NEB_SCORE_REFS; i++) neb__lines_close(s.ref[i]);
+    neb__line_reader_close(s.hyp);
+    for (int i = 0; i < NEB_SCORE_REFS; i++) neb__line_reader_close(s.ref[i]);
     neb__opts_free(table, &o);
     return r;
 }

@@ -68,7 +68,7 @@ static int what_if(const struct cfg *c)
            f.round_s, (double)o.steps * o.step, f.limit_s);
     printf("line in use       %9.0f %% out, %.0f %% in\n", 100 * f.up_use, 100 * f.down_use);
     printf("bytes per round   %10.1f MB out, %.1f MB in\n", f.bytes_out / 1e6, f.bytes_in / 1e6);
-    printf("parcels per round %10.1f     (%.0f %% one version late, %.0f %% given up)\n", f.parcels,
+    printf("updates per round %10.1f     (%.0f %% one version late, %.0f %% given up)\n", f.updates,
            100 * f.late, 100 * f.discarded);
     printf("bytes complete    %10.1f s   after the commit\n", f.lag);
     return 0;

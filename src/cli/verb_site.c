@@ -58,11 +58,11 @@ static int replay(const char *dir, int64_t upto)
 {
     struct neb_replay r;
     char hex[2 * NEB_HASH_SIZE + 1];
-    if (neb__replay(dir, upto > 0 ? (uint64_t)upto : 0, &r) != NEB_OK) return 1;
+    if (neb__run_replay(dir, upto > 0 ? (uint64_t)upto : 0, &r) != NEB_OK) return 1;
     neb__hash_hex(&r.root, hex);
     printf("record %" PRIu64 ", state root %s (%zu values, %" PRIu64 " rounds, %" PRIu64 " updates, %" PRIu64
            " tokens)\n",
-           r.records, hex, r.values, r.rounds, r.parcels, r.tokens);
+           r.records, hex, r.values, r.rounds, r.updates, r.tokens);
     for (int i = 0; i < NEB_SITES_MAX; i++)
         if (r.steps[i]) printf("member %d: %" PRIu64 " steps\n", i, r.steps[i]);
     return 0;

@@ -35,7 +35,7 @@ static neb_status train(const struct options *o, char **argv, int n)
     neb_status s = NEB_OK;
     if (o->site) s = neb__job_at(&job, o->site);
     if (s == NEB_OK && o->alone) neb__job_alone(&job);
-    if (s == NEB_OK) s = neb__train(&job);
+    if (s == NEB_OK) s = neb__train_job(&job);
     neb__job_free(&job);
     return s;
 }

@@ -31,7 +31,7 @@ static neb_status write_window(struct neb_translator *t, char **lines, int n)
 {
     char **out = NEB_NEW_ARRAY(char *, (size_t)n);
     if (!out) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
-    neb_status s = neb__translate(t, (const char *const *)lines, n, out);
+    neb_status s = neb__translator_translate(t, (const char *const *)lines, n, out);
     for (int i = 0; s == NEB_OK && i < n; i++) {
         puts(out[i]);
         neb__free(out[i]);
@@ -42,12 +42,12 @@ static neb_status write_window(struct neb_translator *t, char **lines, int n)
     return s;
 }
 
-static neb_status read_window(struct neb_lines *file, char **lines, int window, int *n)
+static neb_status read_window(struct neb_line_reader *file, char **lines, int window, int *n)
 {
     const char *text;
     size_t size;
     neb_status s = NEB_OK;
-    for (*n = 0; *n < window && (s = neb__lines_next(file, &text, &size)) == NEB_OK; (*n)++) {
+    for (*n = 0; *n < window && (s = neb__line_reader_next(file, &text, &size)) == NEB_OK; (*n)++) {
         lines[*n] = neb__malloc(size + 1);
         if (!lines[*n]) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
         memcpy(lines[*n], text, size);
@@ -61,10 +61,10 @@ static neb_status translate_file(struct neb_translator *t, const char *path, con
     const int window = (int)o->window;
     const int64_t began = neb__now_ns();
     int64_t count = 0;
-    struct neb_lines *file;
+    struct neb_line_reader *file;
     char **lines = NEB_NEW_ARRAY(char *, (size_t)window);
     if (!lines) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", window);
-    neb_status s = neb__lines_open(path, &file);
+    neb_status s = neb__line_reader_open(path, &file);
     bool opened = s == NEB_OK;
     while (s == NEB_OK) {
         int n;
@@ -76,7 +76,7 @@ static neb_status translate_file(struct neb_translator *t, const char *path, con
         }
         for (int i = 0; i < n; i++) neb__free(lines[i]);
     }
-    if (opened) neb__lines_close(file);
+    if (opened) neb__line_reader_close(file);
     neb__free(lines);
     const double took = neb__seconds_since(began);
     if (o->stats)

@@ -32,7 +32,7 @@
     X(burst_length, "packets of such a burst, on average (8)")                    \
     X(reorder, "share held back so that others overtake them")                    \
     X(reorder_delay, "for how long (1ms)")                                        \
-    X(corrupt, "share with a bit of the payload flipped, unseen by TCP")          \
+    X(corrupt, "share with a bit of the update flipped, unseen by TCP")           \
     X(queue, "bytes that may wait for the line (one round trip, at least 20 ms)") \
     X(burst, "bytes that an idle line lets through at once (token bucket)")
 

@@ -35,7 +35,7 @@ struct neb_rung {
 };
 
 /* The ladder: dense rungs first, each class from faithful to cheap. */
-extern const struct neb_rung neb__rungs[];
+extern const struct neb_rung neb__rung_table[];
 extern const int neb__rung_count;
 const struct neb_rung *neb__rung_by_id(uint8_t id);         /* NULL: no such rung */
 const struct neb_rung *neb__rung_by_name(const char *name); /* likewise */

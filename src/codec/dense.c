@@ -27,7 +27,7 @@ size_t neb__dense_size(const struct neb_rung *rung, size_t n)
 static bool encode_whole(const struct neb_rung *rung, struct neb__pass *p, const float *scales, int limit,
                          uint8_t *out_scales, uint8_t *codes)
 {
-    const struct neb__kernels *k = neb__kernels();
+    const struct neb__codec_kernels *k = neb__codec_kernels();
     switch (rung->kind) {
     case NEB_RUNG_FP32: return k->encode_fp32(p, codes);
     case NEB_RUNG_BF16: return k->encode_bf16(p, codes);
@@ -70,7 +70,7 @@ bool neb__dense_encode(const struct neb_rung *rung, struct neb__pass *p, const f
 static bool decode_whole(const struct neb_rung *rung, const uint8_t *in_scales, const uint8_t *codes,
                          const float *scales, size_t n, bool stream, float *out)
 {
-    const struct neb__kernels *k = neb__kernels();
+    const struct neb__codec_kernels *k = neb__codec_kernels();
     switch (rung->kind) {
     case NEB_RUNG_FP32: return k->decode_fp32(codes, n, stream, out);
     case NEB_RUNG_BF16: return k->decode_bf16(codes, n, stream, out);

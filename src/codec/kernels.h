@@ -20,7 +20,7 @@ struct neb__pass {
     double sq[2]; /* out, added to: z, residual */
 };
 
-struct neb__kernels {
+struct neb__codec_kernels {
     const char *name;
     /* Quantises blocks: bf16 scales (little-endian, one a block) and packed codes. False: a value is not allowed. */
     bool (*encode_int)(struct neb__pass *p, int bits, bool optimal, uint8_t *scales, uint8_t *codes);
@@ -51,8 +51,9 @@ struct neb__kernels {
     bool (*decode_bf16)(const uint8_t *codes, size_t n, bool stream, float *out);
 };
 
-extern const struct neb__kernels neb__kernels_plain, neb__kernels_avx2, neb__kernels_avx512;
-const struct neb__kernels *neb__kernels(void); /* the one in use */
+extern const struct neb__codec_kernels neb__codec_kernels_plain, neb__codec_kernels_avx2,
+    neb__codec_kernels_avx512;
+const struct neb__codec_kernels *neb__codec_kernels(void); /* the one in use */
 
 static inline size_t neb__int_block(int bits) /* values that share a scale */
 {

@@ -1,6 +1,6 @@
 /* kernels_avx512.c: kernels_body.h compiled for machines with AVX512; chosen at run time. */
 #if defined(__x86_64__)
-#define NEB__KERNELS      neb__kernels_avx512
+#define NEB__KERNELS      neb__codec_kernels_avx512
 #define NEB__KERNELS_NAME "avx512"
 #include "codec/kernels_body.h"
 #else

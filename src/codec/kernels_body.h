@@ -47,11 +47,11 @@ VINLINE vf load_z(const struct neb__pass *p, size_t i)
     return vload(p->z + i);
 }
 
-struct sums {
-    struct vd z, r;
+struct neb_code_sums {
+    struct neb_vec_double z, r;
 };
 
-VINLINE void sums_out(const struct sums *s, struct neb__pass *p)
+VINLINE void sums_out(const struct neb_code_sums *s, struct neb__pass *p)
 {
     p->sq[0] += vfold_sum_double(&s->z);
     p->sq[1] += vfold_sum_double(&s->r);
@@ -141,7 +141,7 @@ VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool 
                             uint8_t *codes)
 {
     const int block = bits == 8 ? 256 : bits == 4 ? 128 : 64, vectors = block / 16, each = 8 / bits;
-    struct sums all = {0};
+    struct neb_code_sums all = {0};
     for (size_t at = 0; at < p->n; at += (size_t)block) {
         vf z[16], zsq = vset(0), rsq = vset(0);
         vu max = vsetu(0);
@@ -199,7 +199,7 @@ static bool encode_int(struct neb__pass *p, int bits, bool optimal, uint8_t *sca
 
 static bool encode_extern(struct neb__pass *p, const float *scales, int limit, uint8_t *codes)
 {
-    struct sums all = {0};
+    struct neb_code_sums all = {0};
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
         float s = scales[at / NEB_CODEC_EXT_BLOCK], inv = s == 0.0f ? 0.0f : 1.0f / s;
@@ -220,7 +220,7 @@ static bool encode_extern(struct neb__pass *p, const float *scales, int limit, u
 
 static bool encode_fp32(struct neb__pass *p, uint8_t *codes)
 {
-    struct sums all = {0};
+    struct neb_code_sums all = {0};
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
         vf z = load_z(p, at);
@@ -236,7 +236,7 @@ static bool encode_fp32(struct neb__pass *p, uint8_t *codes)
 
 static bool encode_bf16(struct neb__pass *p, uint8_t *codes)
 {
-    struct sums all = {0};
+    struct neb_code_sums all = {0};
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
         vf z = load_z(p, at);
@@ -255,7 +255,7 @@ static bool encode_bf16(struct neb__pass *p, uint8_t *codes)
 
 static uint32_t take(struct neb__pass *p, float *z)
 {
-    struct sums all = {0};
+    struct neb_code_sums all = {0};
     vf zsq = vset(0);
     vu max = vsetu(0);
     for (size_t at = 0; at < p->n; at += 16) {
@@ -334,7 +334,7 @@ static void flush(struct neb__pass *p, const float *z)
         rsq += r * r;
         if (p->next) vput(p->next + at, r, p->stream);
     }
-    struct vd wide = {0};
+    struct neb_vec_double wide = {0};
     vadd_double(&wide, rsq);
     p->sq[1] += vfold_sum_double(&wide);
     vstream_end();
@@ -453,7 +453,7 @@ static bool decode_row(const uint8_t *scale, const uint8_t *codes, size_t n, int
     return true;
 }
 
-const struct neb__kernels NEB__KERNELS = {
+const struct neb__codec_kernels NEB__KERNELS = {
     .name = NEB__KERNELS_NAME,
     .encode_int = encode_int,
     .encode_extern = encode_extern,

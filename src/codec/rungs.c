@@ -19,7 +19,7 @@
         id, name, NEB_SPARSE, NEB_RUNG_TOPK, bits, false, 0, k, bytes, error \
     }
 
-const struct neb_rung neb__rungs[] = {
+const struct neb_rung neb__rung_table[] = {
     DENSE(1, "fp32", NEB_RUNG_FP32, 32, false, 1, 4.0f, 0.0f),
     DENSE(2, "bf16", NEB_RUNG_BF16, 16, false, 1, 2.0f, 0.0017f),
     DENSE(4, "int8e", NEB_RUNG_INT, 8, true, 256, 1.0078f, 0.0070f),
@@ -54,18 +54,18 @@ const struct neb_rung neb__rungs[] = {
     SPARSE(45, "sparse2.k8", 2, 8, 0.0034f, 0.989f),
     SPARSE(44, "sparse1.k8", 1, 8, 0.0031f, 0.989f),
 };
-const int neb__rung_count = (int)(sizeof neb__rungs / sizeof *neb__rungs);
+const int neb__rung_count = (int)(sizeof neb__rung_table / sizeof *neb__rung_table);
 
 const struct neb_rung *neb__rung_by_id(uint8_t id)
 {
     for (int i = 0; i < neb__rung_count; i++)
-        if (neb__rungs[i].id == id) return &neb__rungs[i];
+        if (neb__rung_table[i].id == id) return &neb__rung_table[i];
     return NULL;
 }
 
 const struct neb_rung *neb__rung_by_name(const char *name)
 {
     for (int i = 0; i < neb__rung_count; i++)
-        if (!strcmp(neb__rungs[i].name, name)) return &neb__rungs[i];
+        if (!strcmp(neb__rung_table[i].name, name)) return &neb__rung_table[i];
     return NULL;
 }

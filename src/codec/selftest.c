@@ -71,7 +71,7 @@ neb_status neb__codec_self_test(void)
     if (s == NEB_OK) {
         fill(work, 2026);
         for (int i = 0; s == NEB_OK && i < neb__rung_count; i++)
-            s = one_rung(&neb__rungs[i], work, &out, &hasher);
+            s = one_rung(&neb__rung_table[i], work, &out, &hasher);
         neb_status f = neb__hasher_final(&hasher, s == NEB_OK ? &hash : NULL);
         if (s == NEB_OK) s = f;
     }

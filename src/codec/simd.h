@@ -15,7 +15,7 @@ typedef uint32_t vu __attribute__((vector_size(64)));
 typedef uint8_t vb __attribute__((vector_size(16)));
 typedef int8_t vsb __attribute__((vector_size(16)));
 
-struct vd { /* sums in double, one a lane */
+struct neb_vec_double { /* sums in double, one a lane */
     double lane[16];
 };
 
@@ -257,7 +257,7 @@ VINLINE float vfold_sum(vf v)
     return s[0];
 }
 
-VINLINE void vadd_double(struct vd *sum, vf v)
+VINLINE void vadd_double(struct neb_vec_double *sum, vf v)
 {
 #if defined(__AVX512F__)
     __m512d lo = _mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
@@ -271,7 +271,7 @@ VINLINE void vadd_double(struct vd *sum, vf v)
 #endif
 }
 
-VINLINE double vfold_sum_double(const struct vd *v)
+VINLINE double vfold_sum_double(const struct neb_vec_double *v)
 {
     double s[16];
     memcpy(s, v->lane, sizeof s);

@@ -138,7 +138,7 @@ static uint32_t threshold_from_histogram(struct neb__sparse *s, size_t n, int k)
  * in s->kept; how many. *guess: a threshold to try, updated for the next chunk. */
 static int choose(struct neb__sparse *s, size_t n, int k, uint32_t *guess)
 {
-    const struct neb__kernels *kernels = neb__kernels();
+    const struct neb__codec_kernels *kernels = neb__codec_kernels();
     size_t padded = (n + 15) & ~(size_t)15;
     uint32_t above = *guess;
     int found = kernels->collect(s->z, padded, above, NEB__CHUNK, s->candidate);
@@ -187,7 +187,7 @@ static void fit(const float *m, int n, int bits, float *lo_out, float *hi_out)
     if (hi > max) hi = max;
     for (int round = 0; round < 3 && top > 0 && hi > lo; round++) {
         float s[3]; /* of j, j^2, j m */
-        neb__kernels()->fit_sums(m, n, lo, top / (hi - lo), top, s);
+        neb__codec_kernels()->fit_sums(m, n, lo, top / (hi - lo), top, s);
         float det = count * s[1] - s[0] * s[0];
         float slope = (count * s[2] - s[0] * sum) / det, start = (sum - slope * s[0]) / count;
         if (!(det > 0) || !(slope > 0) || !(start > 0) || !(slope < max) || !(start <= max)) break;
@@ -210,8 +210,8 @@ static void quantise(struct neb__sparse *s, int bits, struct chunk *c)
     levels(c->lo, c->hi, bits, level);
     int top = (1 << (bits - 1)) - 1, last = -1;
     float width = level[top] - level[0];
-    neb__kernels()->assign(m, c->kept, level[0], width > 0 ? (float)top / width : 0, (float)top,
-                           c->magnitude);
+    neb__codec_kernels()->assign(m, c->kept, level[0], width > 0 ? (float)top / width : 0, (float)top,
+                                 c->magnitude);
     for (int i = 0; i < c->kept; i++) {
         float *z = &s->z[s->kept[i]];
         uint32_t sign = bits_of(*z) & 0x80000000u;
@@ -324,7 +324,7 @@ static size_t write_cell(struct neb__sparse *s, const struct neb_rung *rung, int
 bool neb__sparse_encode(struct neb__sparse *s, const struct neb_rung *rung, struct neb__pass *p, uint8_t *out,
                         size_t *len)
 {
-    const struct neb__kernels *kernels = neb__kernels();
+    const struct neb__codec_kernels *kernels = neb__codec_kernels();
     int chunks = (int)((p->n + NEB__CHUNK - 1) / NEB__CHUNK);
     bool counted = false;
     uint32_t guess = 0x7F000000u; /* nothing exceeds it: the first chunk asks the histogram */

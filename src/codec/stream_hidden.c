@@ -31,7 +31,7 @@ neb_status neb__hidden_encode(const float *x, size_t rows, uint32_t width, int b
     neb_status s =
         row ? neb__buf_reserve(out, body) : neb__fail(NEB_ERR_NOMEM, "no memory for a row of %u", width);
     if (s == NEB_OK) {
-        const struct neb__kernels *k = neb__kernels();
+        const struct neb__codec_kernels *k = neb__codec_kernels();
         uint8_t *scales = out->data + out->len, *codes = scales + 2 * rows;
         struct neb_fpmode mode = neb__fp_strict();
         memset(row, 0, wide * sizeof *row);
@@ -65,7 +65,7 @@ neb_status neb__hidden_decode(const uint8_t *bytes, size_t len, size_t rows, uin
     struct neb_fpmode mode = neb__fp_strict();
     bool ok = true;
     for (size_t r = 0; ok && r < rows; r++) {
-        ok = neb__kernels()->decode_row(scales + 2 * r, codes + r * row_bytes, wide, info.bits, row);
+        ok = neb__codec_kernels()->decode_row(scales + 2 * r, codes + r * row_bytes, wide, info.bits, row);
         if (ok) memcpy(x + r * width, row, width * sizeof *row);
     }
     neb__fp_restore(mode);

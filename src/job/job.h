@@ -15,7 +15,7 @@ enum neb_task_kind { NEB_TASK_MLM, NEB_TASK_CAUSAL, NEB_TASK_RTD, NEB_TASK_TRANS
 
 /* How the sites share the work, and what one of them does in it. */
 enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR };
-enum neb_role {
+enum neb_site_role {
     NEB_ROLE_TRAIN, /* replica: trains all of the model */
     NEB_ROLE_GENERATOR,
     NEB_ROLE_DISCRIMINATOR, /* relay */
@@ -68,10 +68,10 @@ struct neb_job_distill {
 /* One member of a run on several sites. */
 struct neb_job_site {
     char *name;   /* as given with --site */
-    char *role;   /* as in enum neb_role; NULL: train */
+    char *role;   /* as in enum neb_site_role; NULL: train */
     char *folder; /* made by `nebula-i site init`, with the run's roster in it; NULL: the name */
     char *listen; /* HOST:PORT; NULL: as the roster says */
-    enum neb_role does;
+    enum neb_site_role does;
 };
 
 /* How the sites exchange what they learn. */
@@ -118,7 +118,7 @@ void neb__job_alone(struct neb_job *j);
 bool neb__job_has(const struct neb_job *j,
                   const struct neb_job_data *d); /* a corpus of this process's site */
 const char *neb__strategy_name(enum neb_strategy s);
-const char *neb__role_name(enum neb_role r);
+const char *neb__role_name(enum neb_site_role r);
 
 /* Appends what all sites must have in common, a `key=value` a line, in one fixed order: the whole job but for what is
  * each site's own affair (folders, addresses, `sites[].train`, threads, display). */

@@ -38,7 +38,7 @@ const char *neb__strategy_name(enum neb_strategy s)
     return strategies[s];
 }
 
-const char *neb__role_name(enum neb_role r)
+const char *neb__role_name(enum neb_site_role r)
 {
     return roles[r].name;
 }
@@ -50,7 +50,7 @@ static neb_status find_role(struct neb_job *j, int i, const char *path)
     struct neb_job_site *s = &j->site[i];
     for (int r = 0; r < ROLES; r++)
         if (!strcmp(s->role ? s->role : "train", roles[r].name)) {
-            s->does = (enum neb_role)r;
+            s->does = (enum neb_site_role)r;
             return NEB_OK;
         }
     return neb__doc_fail(&j->doc, path,
@@ -73,7 +73,7 @@ static neb_status check_average(struct neb_job *j, const char *section, const st
 }
 
 /* What stands in `sites[i].train` must fit like `train` itself: tried on a copy. */
-static neb_status try_own_train(struct neb_job *j, const char *section, enum neb_role role)
+static neb_status try_own_train(struct neb_job *j, const char *section, enum neb_site_role role)
 {
     struct neb_job_train t;
     NEB_TRY(neb__opts_init(neb__job_train_options, &t));
@@ -104,7 +104,7 @@ static neb_status bind_site(struct neb_job *j, int i)
 
 /* ---- do they fit together? ------------------------------------------------------------------------------------- */
 
-static int count(const struct neb_job *j, enum neb_role r)
+static int count(const struct neb_job *j, enum neb_site_role r)
 {
     int n = 0;
     for (int i = 0; i < j->n_sites; i++) n += j->site[i].does == r;

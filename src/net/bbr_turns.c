@@ -30,22 +30,22 @@ static double age(const struct neb_conn *c, int64_t now)
     return (double)(now - c->round_trip_at) * 1e-9;
 }
 
-int neb__turns_stripes(const struct neb_peer *p)
+int neb__bbr_turns_stripes(const struct neb_peer *p)
 {
     return p->turns.on && p->stripes.target == 1 ? 2 : p->stripes.target;
 }
 
-bool neb__turns_may_send(const struct neb_conn *c)
+bool neb__bbr_turns_may_send(const struct neb_conn *c)
 {
     const struct neb_peer *p = c->peer;
-    if (neb__turns_stripes(p) == p->stripes.target) return c->stripe < p->stripes.target;
+    if (neb__bbr_turns_stripes(p) == p->stripes.target) return c->stripe < p->stripes.target;
     if (!ready(p, p->turns.now)) return c->stripe < 2;
     return c->stripe == p->turns.now && !p->turns.closing;
 }
 
-bool neb__turns_is_in_use(const struct neb_conn *c)
+bool neb__bbr_turns_is_in_use(const struct neb_conn *c)
 {
-    return neb__turns_may_send(c) || (c->peer->turns.closing && c->stripe == c->peer->turns.now);
+    return neb__bbr_turns_may_send(c) || (c->peer->turns.closing && c->stripe == c->peer->turns.now);
 }
 
 static void begin(struct neb_peer *p, struct neb_conn *next, int64_t now)
@@ -66,7 +66,7 @@ static double waiting(const struct neb_peer *p, const struct neb_conn *c)
 
 static void on_turn_timer(uv_timer_t *timer)
 {
-    neb__turns_hand_over(timer->data, neb__now_ns());
+    neb__bbr_turns_hand_over(timer->data, neb__now_ns());
 }
 
 static void look_again(struct neb_net *net, double wait)
@@ -76,7 +76,7 @@ static void look_again(struct neb_net *net, double wait)
         uv_timer_start(&net->turn_timer, on_turn_timer, ms, 0);
 }
 
-void neb__turns_hand_over(struct neb_net *net, int64_t now)
+void neb__bbr_turns_hand_over(struct neb_net *net, int64_t now)
 {
     for (struct neb_peer *p = net->peers; p; p = p->next) {
         if (!p->turns.closing) continue;
@@ -106,14 +106,14 @@ static void maybe_second(struct neb_peer *p, double seconds)
     neb__net_hurry(p->net);
 }
 
-void neb__turns_acked(struct neb_peer *p, double seconds, int64_t now)
+void neb__bbr_turns_acked(struct neb_peer *p, double seconds, int64_t now)
 {
     if (!p->turns.on) {
         maybe_second(p, seconds);
         return;
     }
     struct neb_conn *c = ready(p, p->turns.now), *next = ready(p, !p->turns.now);
-    if (neb__turns_stripes(p) != 2 || p->turns.closing || !c || !next) return;
+    if (neb__bbr_turns_stripes(p) != 2 || p->turns.closing || !c || !next) return;
     if (next->had_turn && (age(c, now) < turn_least || age(next, now) < rest_least)) return;
     p->turns.closing = true;
     look_again(p->net, waiting(p, c));

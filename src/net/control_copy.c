@@ -11,22 +11,22 @@
 
 static const double losing = 2e-4; /* share of bytes that TCP sent again */
 
-bool neb__twin_is(const struct neb_conn *c)
+bool neb__control_copy_is(const struct neb_conn *c)
 {
-    return c->role == NEB_ROLE_STRIPE && c->stripe == NEB_TWIN && c->peer && c->peer->version >= 2;
+    return c->role == NEB_CONN_STRIPE && c->stripe == NEB_CONTROL_COPY && c->peer && c->peer->version >= 2;
 }
 
-bool neb__twin_is_wanted(const struct neb_peer *p)
+bool neb__control_copy_is_wanted(const struct neb_peer *p)
 {
     return p->version >= 2 && p->net->config.twice >= 0;
 }
 
-void neb__twin_copy(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload)
+void neb__control_copy_send(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload)
 {
-    struct neb_conn *c = p->stripe[NEB_TWIN];
+    struct neb_conn *c = p->stripe[NEB_CONTROL_COPY];
     bool twice = p->net->config.twice > 0 || (p->net->config.twice == 0 && p->measure.loss > losing);
-    if (!twice || !c || c->state != NEB_CONN_READY || !neb__twin_is(c)) return;
-    if (chunk->size > NEB_TWIN_MESSAGE_MAX || neb__conn_waiting(c)) return; /* it is late itself */
+    if (!twice || !c || c->state != NEB_CONN_READY || !neb__control_copy_is(c)) return;
+    if (chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX || neb__conn_waiting(c)) return; /* it is late itself */
     neb_status s = neb__link_write_chunk(c, chunk, payload);
     if (s != NEB_OK) {
         neb__link_detach(c, s);
@@ -38,9 +38,9 @@ void neb__twin_copy(struct neb_peer *p, const struct neb_chunk *chunk, const uin
     neb__link_touch(p);
 }
 
-void neb__twin_pump(struct neb_peer *p)
+void neb__control_copy_pump(struct neb_peer *p)
 {
-    struct neb_conn *c = p->stripe[NEB_TWIN];
+    struct neb_conn *c = p->stripe[NEB_CONTROL_COPY];
     if (!p->twin_due) return;
     p->twin_due = false;
     if (c && c->state == NEB_CONN_READY && !c->blocked) neb__conn_pump(c);

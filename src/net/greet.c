@@ -112,7 +112,7 @@ neb_status neb__greet_fill(struct neb_conn *c)
 /* There will be no link, but a member is shown why. */
 static neb_status contest(struct neb_conn *c)
 {
-    if (c->role != NEB_ROLE_CONTROL || c->state != NEB_CONN_GREETING)
+    if (c->role != NEB_CONN_CONTROL || c->state != NEB_CONN_GREETING)
         return refuse(c, NEB_REFUSE_FORK, "two different rosters for one epoch");
     c->contested = true;
     c->tell = 1;
@@ -157,7 +157,7 @@ static neb_status admit(struct neb_conn *c)
 {
     struct neb_peer *p = NULL;
     NEB_TRY(check_member(c, &p));
-    if (c->role == NEB_ROLE_CONTROL) NEB_TRY(check_control(c, p));
+    if (c->role == NEB_CONN_CONTROL) NEB_TRY(check_control(c, p));
     c->peer = p;
     return neb__link_attach(c);
 }
@@ -172,14 +172,14 @@ static neb_status judge(struct neb_conn *c)
     NEB_TRY(check_member(c, &p));
     neb__chain_hash_of(c->net->chain, c->theirs.epoch, &ours);
     if (!neb__hash_equal(&c->theirs.head, &ours)) return contest(c);
-    if (c->role == NEB_ROLE_CONTROL)
+    if (c->role == NEB_CONN_CONTROL)
         NEB_TRY(check_control(c, p));
     else if (!p->up || p->token != c->theirs.token || p->boot != c->theirs.boot)
         return refuse(c, NEB_REFUSE_TOKEN, "a stripe of a link that does not exist (any more)");
     c->peer = p;
     c->welcome_out = true;
     NEB_TRY(neb__conn_frame(c, NEB_FRAME_WELCOME, NULL, 0));
-    if (c->role == NEB_ROLE_CONTROL) c->tell = c->theirs.epoch + 1;
+    if (c->role == NEB_CONN_CONTROL) c->tell = c->theirs.epoch + 1;
     return c->welcome_in ? neb__link_attach(c) : NEB_OK;
 }
 

@@ -98,8 +98,8 @@ static neb_status on_frame(void *arg, enum neb_frame_type type, const uint8_t *b
 static neb_status on_chunk_begin(void *arg, const struct neb_chunk *chunk)
 {
     struct neb_conn *c = arg;
-    bool twin = neb__twin_is(c), control = c->role == NEB_ROLE_CONTROL || twin;
-    if ((chunk->priority == NEB_CONTROL) != control || (twin && chunk->size > NEB_TWIN_MESSAGE_MAX))
+    bool twin = neb__control_copy_is(c), control = c->role == NEB_CONN_CONTROL || twin;
+    if ((chunk->priority == NEB_CONTROL) != control || (twin && chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX))
         return neb__quiet(NEB_ERR_PROTOCOL, "a chunk on the wrong kind of connection");
     if (chunk->priority == NEB_STREAM) c->peer->urgent_at = neb__now_ns();
     if (chunk->priority == NEB_CONTROL && chunk->size > NEB_CONTROL_MESSAGE_MAX)
@@ -130,7 +130,7 @@ static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
     struct neb_conn *c = arg;
     struct neb_peer *p = c->peer;
     NEB_TRY(neb__inbox_end(&p->in, chunk, c->slot));
-    if (p->in.ack_count || !neb__twin_is(c)) ack_by(p, p->acked_at + ack_pause(c));
+    if (p->in.ack_count || !neb__control_copy_is(c)) ack_by(p, p->acked_at + ack_pause(c));
     if (!p->held[chunk->priority]) neb__link_deliver(p, chunk->priority);
     return NEB_OK;
 }
@@ -219,7 +219,7 @@ static neb_status write_ping(struct neb_conn *c)
     uint8_t body[NEB_PING_SIZE];
     p->ping_due = false;
     p->ping_at = neb__now_ns();
-    struct neb_ping ping = {++p->ping_number, (uint32_t)neb__turns_stripes(p), (uint64_t)p->ping_at,
+    struct neb_ping ping = {++p->ping_number, (uint32_t)neb__bbr_turns_stripes(p), (uint64_t)p->ping_at,
                             (uint64_t)p->measure.goodput, neb__outbox_bytes(&p->out)};
     neb__ping_put(&ping, body);
     return neb__conn_frame(c, NEB_FRAME_PING, body, sizeof body);
@@ -277,15 +277,15 @@ static bool fill_chunk(struct neb_conn *c, neb_status *s)
     struct neb_chunk chunk;
     const uint8_t *payload;
     if (!p->resumed) return false;
-    if (c->role == NEB_ROLE_STRIPE && !neb__turns_may_send(c)) return false;
+    if (c->role == NEB_CONN_STRIPE && !neb__bbr_turns_may_send(c)) return false;
     if (!neb__outbox_pick(&p->out, c->slot, &chunk, &payload)) {
-        if (c->role == NEB_ROLE_STRIPE) p->measure.dry = true;
+        if (c->role == NEB_CONN_STRIPE) p->measure.dry = true;
         return false;
     }
     p->sent_at[chunk.priority] = neb__now_ns();
     if (chunk.priority == NEB_STREAM) p->urgent_at = p->sent_at[NEB_STREAM];
     *s = neb__link_write_chunk(c, &chunk, payload);
-    if (*s == NEB_OK && chunk.priority == NEB_CONTROL) neb__twin_copy(p, &chunk, payload);
+    if (*s == NEB_OK && chunk.priority == NEB_CONTROL) neb__control_copy_send(p, &chunk, payload);
     return true;
 }
 
@@ -293,7 +293,7 @@ void neb__link_fill(struct neb_conn *c)
 {
     neb_status s = neb__greet_fill(c);
     while (s == NEB_OK && neb__conn_waiting(c) < NEB_CONN_BATCH) {
-        if (c->role == NEB_ROLE_CONTROL && fill_control(c, &s)) continue;
+        if (c->role == NEB_CONN_CONTROL && fill_control(c, &s)) continue;
         if (!fill_chunk(c, &s)) break;
     }
     if (s == NEB_OK) return;
@@ -323,7 +323,7 @@ struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id)
 int neb__peer_stripes(const struct neb_peer *p)
 {
     int n = 0;
-    for (int i = 0; i < NEB_TWIN; i++) n += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
+    for (int i = 0; i < NEB_CONTROL_COPY; i++) n += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
     return n ? n : 1;
 }
 
@@ -426,7 +426,7 @@ void neb__link_detach(struct neb_conn *c, neb_status s)
     } else if (p->making == c) {
         p->making = NULL;
         neb__link_unreachable(p);
-    } else if (c->role == NEB_ROLE_STRIPE && p->stripe[c->stripe] == c) {
+    } else if (c->role == NEB_CONN_STRIPE && p->stripe[c->stripe] == c) {
         drop_stripe(p, c->stripe);
         p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
         neb__net_hurry(p->net);
@@ -500,5 +500,5 @@ static neb_status attach_control(struct neb_conn *c)
 
 neb_status neb__link_attach(struct neb_conn *c)
 {
-    return c->role == NEB_ROLE_CONTROL ? attach_control(c) : attach_stripe(c);
+    return c->role == NEB_CONN_CONTROL ? attach_control(c) : attach_stripe(c);
 }

@@ -87,7 +87,7 @@ struct neb_conn {
     int slot;
     int64_t opened_at;
     /* greeting */
-    enum neb_role role;
+    enum neb_conn_role role;
     uint8_t stripe;
     uint64_t token;
     bool hello_in, hello_out, welcome_in, welcome_out;
@@ -119,7 +119,7 @@ struct neb_measure {
     double sent_recent, again_recent;
 };
 
-struct neb_turns {
+struct neb_bbr_turns {
     bool on;
     int now;      /* the stripe whose turn it is */
     bool closing; /* it is given no more */
@@ -167,7 +167,7 @@ struct neb_peer {
     /* measuring, adapting */
     struct neb_measure measure;
     struct neb_stripes stripes;
-    struct neb_turns turns;
+    struct neb_bbr_turns turns;
     struct neb_net_stream *streams;
     uint32_t stream_round;
 };
@@ -239,23 +239,23 @@ void neb__conn_read_waiting(struct neb_net *net,
 void neb__conn_read_others(struct neb_conn *c); /* after c was woken: what its link's other stripes have */
 
 /* ---- pace.c ------------------------------------------------------------------------------------------------------ */
-void neb__pace(struct neb_peer *p, int64_t now); /* several times a second while data flows */
-void neb__pace_look(struct neb_peer *p);         /* once a second */
+void neb__link_pace(struct neb_peer *p, int64_t now); /* several times a second while data flows */
+void neb__pace_look(struct neb_peer *p);              /* once a second */
 
 double neb__pace_unsent(const struct neb_conn *c); /* bytes that wait in the socket; 0 also: not told */
 bool neb__pace_is_bbr(const struct neb_conn *c);
 
 /* ---- bbr_turns.c ----------------------------------------------------------------------------------------------------- */
-int neb__turns_stripes(const struct neb_peer *p); /* how many connections are wanted for the target */
-bool neb__turns_may_send(const struct neb_conn *c);
-bool neb__turns_is_in_use(const struct neb_conn *c); /* it may send, or has just done so */
+int neb__bbr_turns_stripes(const struct neb_peer *p); /* how many connections are wanted for the target */
+bool neb__bbr_turns_may_send(const struct neb_conn *c);
+bool neb__bbr_turns_is_in_use(const struct neb_conn *c); /* it may send, or has just done so */
 /* An acknowledgement came; `seconds` since the last one, 0: the queue was empty in between. */
-void neb__turns_acked(struct neb_peer *p, double seconds, int64_t now);
-void neb__turns_hand_over(struct neb_net *net, int64_t now); /* by the clock */
+void neb__bbr_turns_acked(struct neb_peer *p, double seconds, int64_t now);
+void neb__bbr_turns_hand_over(struct neb_net *net, int64_t now); /* by the clock */
 
 /* ---- listen_dial.c ---------------------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);
-void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe);
+void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe);
 void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- greet.c ----------------------------------------------------------------------------------------------------- */
@@ -286,11 +286,11 @@ int neb__peer_stripes(const struct neb_peer *p); /* connected ones, at least 1 *
 struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id);
 
 /* ---- control_copy.c ------------------------------------------------------------------------------------------------------ */
-bool neb__twin_is(const struct neb_conn *c);
-bool neb__twin_is_wanted(const struct neb_peer *p);
+bool neb__control_copy_is(const struct neb_conn *c);
+bool neb__control_copy_is_wanted(const struct neb_peer *p);
 /* A chunk of a control message has been written to the control connection. */
-void neb__twin_copy(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload);
-void neb__twin_pump(struct neb_peer *p);
+void neb__control_copy_send(struct neb_peer *p, const struct neb_chunk *chunk, const uint8_t *payload);
+void neb__control_copy_pump(struct neb_peer *p);
 
 /* ---- timers.c ------------------------------------------------------------------------------------------------------ */
 void neb__net_tick(struct neb_net *net);

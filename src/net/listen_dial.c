@@ -168,17 +168,17 @@ struct dial {
     int turn; /* which of the name's addresses is tried */
 };
 
-static void dial_failed(struct neb_peer *p, enum neb_role role, const char *why)
+static void dial_failed(struct neb_peer *p, enum neb_conn_role role, const char *why)
 {
     neb__debug("cannot reach %s: %s", p->name, why);
-    if (role == NEB_ROLE_CONTROL)
+    if (role == NEB_CONN_CONTROL)
         neb__link_unreachable(p);
     else
         p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
 }
 
 /* The first control connection fixes the address; the stripes follow to the same one. */
-static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t n, enum neb_role role,
+static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t n, enum neb_conn_role role,
                        int stripe)
 {
     struct neb_conn *c;
@@ -189,7 +189,7 @@ static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t 
         if (fd >= 0) close(fd);
         return;
     }
-    if (role == NEB_ROLE_CONTROL && neb__random(&token, sizeof token) != NEB_OK) {
+    if (role == NEB_CONN_CONTROL && neb__random_bytes(&token, sizeof token) != NEB_OK) {
         dial_failed(p, role, neb_last_error());
         close(fd);
         return;
@@ -203,7 +203,7 @@ static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t 
     c->role = role;
     c->stripe = (uint8_t)stripe;
     c->token = token;
-    if (role == NEB_ROLE_CONTROL)
+    if (role == NEB_CONN_CONTROL)
         p->making = c;
     else
         p->stripe[stripe] = c;
@@ -224,10 +224,10 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
     if (p) {
         p->resolving = false;
         if (status || !list) {
-            dial_failed(p, NEB_ROLE_CONTROL, status ? uv_strerror(status) : "a name without an address");
+            dial_failed(p, NEB_CONN_CONTROL, status ? uv_strerror(status) : "a name without an address");
         } else if (!p->control && !p->making) {
             const struct addrinfo *a = nth(list, d->turn);
-            connect_to(p, a->ai_addr, a->ai_addrlen, NEB_ROLE_CONTROL, 0);
+            connect_to(p, a->ai_addr, a->ai_addrlen, NEB_CONN_CONTROL, 0);
         }
     }
     uv_freeaddrinfo(list);
@@ -241,7 +241,7 @@ static void resolve(struct neb_peer *p, const char *address, int turn)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct dial *d = NEB_NEW(struct dial);
     if (!d || !neb__address_split(address, host, &port)) {
-        dial_failed(p, NEB_ROLE_CONTROL, d ? "not an address" : "out of memory");
+        dial_failed(p, NEB_CONN_CONTROL, d ? "not an address" : "out of memory");
         neb__free(d);
         return;
     }
@@ -251,16 +251,16 @@ static void resolve(struct neb_peer *p, const char *address, int turn)
     int e = uv_getaddrinfo(&p->net->loop, &d->request, on_resolved, host, service, &hints);
     p->resolving = !e;
     if (!e) return;
-    dial_failed(p, NEB_ROLE_CONTROL, uv_strerror(e));
+    dial_failed(p, NEB_CONN_CONTROL, uv_strerror(e));
     neb__free(d);
 }
 
-void neb__net_dial(struct neb_peer *p, enum neb_role role, int stripe)
+void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe)
 {
     const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
-    if (role == NEB_ROLE_STRIPE) {
+    if (role == NEB_CONN_STRIPE) {
         if (!getpeername(p->control->fd, (struct sockaddr *)&sa, &n))
             connect_to(p, (struct sockaddr *)&sa, n, role, stripe);
     } else if (m && m->addresses) {

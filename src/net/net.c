@@ -17,10 +17,10 @@ static void pump_peer(struct neb_peer *p)
 {
     p->dirty = false;
     if (p->control && !p->control->blocked) neb__conn_pump(p->control);
-    neb__twin_pump(p);
-    for (int i = 0; p->up && i < neb__turns_stripes(p); i++) {
+    neb__control_copy_pump(p);
+    for (int i = 0; p->up && i < neb__bbr_turns_stripes(p); i++) {
         struct neb_conn *c = p->stripe[i];
-        if (!c || !neb__turns_may_send(c) || c->state != NEB_CONN_READY || (c->blocked && !p->top_up))
+        if (!c || !neb__bbr_turns_may_send(c) || c->state != NEB_CONN_READY || (c->blocked && !p->top_up))
             continue;
         if (neb__outbox_has(&p->out, i)) neb__conn_pump(c);
     }
@@ -126,8 +126,9 @@ void neb__net_stop(struct neb_net *net)
 static neb_status check_config(const struct neb_net_config *c)
 {
     if (!c->site || !c->events) return neb__fail(NEB_ERR_CONFIG, "a node needs a site and its events");
-    if (c->stripes < 0 || c->stripes > NEB_TWIN || c->stripes_max < 1 || c->stripes_max > NEB_TWIN)
-        return neb__fail(NEB_ERR_CONFIG, "stripes: 0 (adaptive) to %d", NEB_TWIN);
+    if (c->stripes < 0 || c->stripes > NEB_CONTROL_COPY || c->stripes_max < 1 ||
+        c->stripes_max > NEB_CONTROL_COPY)
+        return neb__fail(NEB_ERR_CONFIG, "stripes: 0 (adaptive) to %d", NEB_CONTROL_COPY);
     for (int i = 0; i < NEB_PRIORITIES; i++)
         if (c->window[i] < NEB_CONTROL_MESSAGE_MAX || c->window[i] > (size_t)1 << 40)
             return neb__fail(NEB_ERR_CONFIG, "a window has 1 MiB to 1 TiB, not %zu bytes", c->window[i]);
@@ -171,7 +172,7 @@ static neb_status init_node(struct neb_net *net)
     net->self = me->id;
     net->skip = neb__malloc(NEB_SKIP);
     if (!net->skip) return neb__fail(NEB_ERR_NOMEM, "out of memory for a node");
-    NEB_TRY(neb__random(&net->jitter.state, sizeof net->jitter.state));
+    NEB_TRY(neb__random_bytes(&net->jitter.state, sizeof net->jitter.state));
     NEB_TRY(neb__tls_context_create(c->site->key, c->site->name, &net->tls));
     NEB_TRY(init_loop(net));
     NEB_TRY(neb__net_listen(net));
@@ -324,7 +325,7 @@ neb_status neb__net_line(const struct neb_net *net, uint16_t peer, struct neb_li
                              .acked_at = m->acked_at,
                              .queued = neb__outbox_bytes(&p->out),
                              .reconnects = p->reconnects};
-    for (int i = 0; i < neb__turns_stripes(p); i++)
+    for (int i = 0; i < neb__bbr_turns_stripes(p); i++)
         out->stripes += p->stripe[i] && p->stripe[i]->state == NEB_CONN_READY;
     return NEB_OK;
 }

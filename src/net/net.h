@@ -198,15 +198,14 @@ neb_status neb__net_stream_end(struct neb_net_stream *s, neb_status why, neb_sen
 struct neb_line {
     bool up;
     int stripes;
-    double
-        goodput_out;   /* bits per second of acknowledged payload, from periods with a non-empty queue only */
-    double goodput_in; /* the same, as the peer measures towards us */
-    double goodput_age;           /* seconds since goodput_out was last renewed; negative: never measured */
+    double goodput_out; /* bits per second of acknowledged update, from periods with a non-empty queue only */
+    double goodput_in;  /* the same, as the peer measures towards us */
+    double goodput_age; /* seconds since goodput_out was last renewed; negative: never measured */
     double rtt, rtt_min;          /* seconds, by heartbeats on the control connection */
     double loss;                  /* share of bytes that TCP sent again, recent */
-    uint64_t bytes_out, bytes_in; /* payload acknowledged, payload received */
+    uint64_t bytes_out, bytes_in; /* update acknowledged, update received */
     int64_t acked_at;             /* neb__now_ns() when bytes_out last grew; 0: never */
-    uint64_t queued;              /* payload bytes waiting or unacknowledged */
+    uint64_t queued;              /* update bytes waiting or unacknowledged */
     uint64_t reconnects;
 };
 

@@ -187,12 +187,12 @@ static void set_unsent(struct neb_peer *p, struct neb_conn *c, double in_flight)
     neb__conn_unsent(c, (int)most, (int)low);
 }
 
-void neb__pace(struct neb_peer *p, int64_t now)
+void neb__link_pace(struct neb_peer *p, int64_t now)
 {
     double most = p->net->config.max_rate / 8 / p->stripes.target;
-    for (int i = 0; i < NEB_TWIN; i++) {
+    for (int i = 0; i < NEB_CONTROL_COPY; i++) {
         struct neb_conn *c = p->stripe[i];
-        if (!c || c->state != NEB_CONN_READY || !neb__turns_is_in_use(c)) continue;
+        if (!c || c->state != NEB_CONN_READY || !neb__bbr_turns_is_in_use(c)) continue;
         pace_stripe(c, most, now);
         set_unsent(p, c, c->pace.in_flight);
     }
@@ -223,7 +223,7 @@ void neb__pace_look(struct neb_peer *p)
     bool losing = false;
     m->sent_recent *= 0.8;
     m->again_recent *= 0.8;
-    for (int i = 0; i < NEB_TWIN; i++) {
+    for (int i = 0; i < NEB_CONTROL_COPY; i++) {
         struct neb_conn *c = p->stripe[i];
         struct tcp_view v;
         if (!c || c->state != NEB_CONN_READY || !tcp_view(c->fd, &v)) continue;

@@ -91,7 +91,7 @@ static void on_rest_timer(uv_timer_t *timer)
 
 void neb__conn_rest(struct neb_conn *c, size_t got)
 {
-    if (c->role != NEB_ROLE_STRIPE || c->state != NEB_CONN_READY || neb__twin_is(c)) return;
+    if (c->role != NEB_CONN_STRIPE || c->state != NEB_CONN_READY || neb__control_copy_is(c)) return;
     int64_t now = neb__now_ns();
     c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
     c->read_at = now;
@@ -140,8 +140,8 @@ void neb__conn_read_waiting(struct neb_net *net, bool all)
 
 void neb__conn_read_others(struct neb_conn *c)
 {
-    struct neb_peer *p = c->role == NEB_ROLE_STRIPE && c->state == NEB_CONN_READY ? c->peer : NULL;
-    for (int i = 0; p && i < NEB_TWIN; i++) {
+    struct neb_peer *p = c->role == NEB_CONN_STRIPE && c->state == NEB_CONN_READY ? c->peer : NULL;
+    for (int i = 0; p && i < NEB_CONTROL_COPY; i++) {
         struct neb_conn *other = p->stripe[i];
         if (!other || other == c || other->state != NEB_CONN_READY || other->wake_at <= 1) continue;
         size_t got = neb__conn_read(other);

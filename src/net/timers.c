@@ -47,10 +47,10 @@ void neb__measure_acked(struct neb_peer *p, int64_t now)
         count(m, bytes, seconds, now);
         neb__stripes_sample(&p->stripes, now, bytes, seconds, m->rtt);
         if (p->stripes.target != before) neb__net_hurry(p->net);
-        neb__pace(p, now);
-        neb__turns_acked(p, seconds, now);
+        neb__link_pace(p, now);
+        neb__bbr_turns_acked(p, seconds, now);
     }
-    if (!whole) neb__turns_acked(p, 0, now);
+    if (!whole) neb__bbr_turns_acked(p, 0, now);
     m->then = now;
     m->acked_then = p->out.acked_bytes;
     m->dry = false;
@@ -60,7 +60,7 @@ void neb__measure_acked(struct neb_peer *p, int64_t now)
 
 static int stripes_wanted(const struct neb_peer *p)
 {
-    int own = neb__turns_stripes(p), theirs = (int)p->their_stripes;
+    int own = neb__bbr_turns_stripes(p), theirs = (int)p->their_stripes;
     return own > theirs ? own : theirs;
 }
 
@@ -71,11 +71,11 @@ static void keep_stripes(struct neb_peer *p, int64_t now)
     const struct neb_member *m = neb__roster_by_id(&p->net->chain->now, p->id);
     int want = stripes_wanted(p);
     if (!p->control->dialled || !me || !m) return;
-    if (neb__twin_is_wanted(p) && !p->stripe[NEB_TWIN] && now >= p->stripes.retry_at)
-        neb__net_dial(p, NEB_ROLE_STRIPE, NEB_TWIN);
-    for (int i = 0; i < NEB_TWIN; i++) {
+    if (neb__control_copy_is_wanted(p) && !p->stripe[NEB_CONTROL_COPY] && now >= p->stripes.retry_at)
+        neb__net_dial(p, NEB_CONN_STRIPE, NEB_CONTROL_COPY);
+    for (int i = 0; i < NEB_CONTROL_COPY; i++) {
         struct neb_conn *c = p->stripe[i];
-        if (i < want && !c && now >= p->stripes.retry_at) neb__net_dial(p, NEB_ROLE_STRIPE, i);
+        if (i < want && !c && now >= p->stripes.retry_at) neb__net_dial(p, NEB_CONN_STRIPE, i);
         if (i >= want + 2 && c && !p->out.in_flight[i]) {
             p->stripe[i] = NULL;
             neb__inbox_drop_slot(&p->in, i);
@@ -117,7 +117,7 @@ static bool is_ours_to_dial(const struct neb_peer *p)
 static void maybe_dial(struct neb_peer *p, int64_t now)
 {
     if (!p->making && !p->resolving && now >= p->dial_at && is_ours_to_dial(p))
-        neb__net_dial(p, NEB_ROLE_CONTROL, 0);
+        neb__net_dial(p, NEB_CONN_CONTROL, 0);
 }
 
 static void drop_late(struct neb_net *net, int64_t now)

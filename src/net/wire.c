@@ -56,7 +56,7 @@ neb_status neb__hello_get(const uint8_t *p, size_t n, struct neb_hello *h)
         return neb__quiet(NEB_ERR_VERSION,
                           "the peer speaks versions %u to %u of the protocol, this site %d to %d",
                           h->version_min, h->version_max, NEB_WIRE_VERSION_MIN, NEB_WIRE_VERSION);
-    if (h->role > NEB_ROLE_STRIPE || h->stripe >= NEB_STRIPES_MAX || h->chunk != NEB_CHUNK)
+    if (h->role > NEB_CONN_STRIPE || h->stripe >= NEB_STRIPES_MAX || h->chunk != NEB_CHUNK)
         return neb__quiet(NEB_ERR_PROTOCOL, "a greeting with role %u, stripe %u, chunks of %u", h->role,
                           h->stripe, h->chunk);
     return NEB_OK;

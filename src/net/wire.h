@@ -39,11 +39,12 @@ enum {
     NEB_ACK_ENTRIES_MAX = 4096,
     NEB_MESSAGES_OPEN = 1024, /* per priority: messages begun and not delivered */
     NEB_STRIPES_MAX = 64,
-    NEB_TWIN = NEB_STRIPES_MAX - 1, /* since version 2: the stripe with copies of control messages (control_copy.c) */
-    NEB_TWIN_MESSAGE_MAX = 1024,
+    NEB_CONTROL_COPY = NEB_STRIPES_MAX -
+                       1, /* since version 2: the stripe with copies of control messages (control_copy.c) */
+    NEB_CONTROL_COPY_MESSAGE_MAX = 1024,
 };
 
-enum neb_role { NEB_ROLE_CONTROL = 0, NEB_ROLE_STRIPE = 1 };
+enum neb_conn_role { NEB_CONN_CONTROL = 0, NEB_CONN_STRIPE = 1 };
 
 struct neb_hello {
     uint16_t version_min, version_max;

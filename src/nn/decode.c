@@ -49,7 +49,7 @@ neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_dec
 static void encode_fn(neb_tape *t, void *arg)
 {
     struct neb_decoding *d = arg;
-    const struct neb_input *in = neb__feed_input(d->source, t);
+    const struct neb_input *in = neb__model_input_tensors(d->source, t);
     neb_tensor *memory = neb__model_encode(d->model, t, &in->side[0]);
     for (int64_t i = 0; i < d->model->decoder.count; i++) {
         neb_tensor *kv = neb__lin_run(t, &d->model->decoder.layers[i].cross.kv, memory, NEB_ACT_NONE);
@@ -74,7 +74,7 @@ static void describe_run(struct neb_decoding *d, neb_tape *t)
         d->input.count = neb__decoding_ints(d, t, COUNT, n);
     }
     if (!d->sources) return;
-    const struct neb_input_side *source = &neb__feed_input(d->source, t)->side[0];
+    const struct neb_input_side *source = &neb__model_input_tensors(d->source, t)->side[0];
     d->input.source_rows = d->steady ? d->limits.source_rows : source->rows;
     d->input.cross_q = (struct neb_seqs){neb__decoding_ints(d, t, CROSS_Q, d->sources + 1), NULL, d->sources,
                                          d->single ? d->seqs / d->sources : d->rows};
@@ -88,7 +88,7 @@ static void step_fn(neb_tape *t, void *arg)
     neb_tensor *x = neb__model_decode_cached(d->model, t, &d->side, d->caches, &d->input);
     neb_tensor *last = d->single ? NULL : neb__decoding_ints(d, t, LAST, d->seqs);
     neb_tensor *logits = neb__model_logits(d->model, t, x, &d->side, last);
-    if (d->k && neb__has_best(d->device))
+    if (d->k && neb__device_has_topk(d->device))
         neb__output_best(t, logits, d->k, d->best);
     else
         neb_output(t, logits, d->logits, NEB_F32);
@@ -119,8 +119,8 @@ static uint64_t run_key(const struct neb_decoding *d)
     key = neb__mix64(key ^ ((uint64_t)d->k << 32 | (uint64_t)d->max));
     if (d->k) key = neb__mix64(key ^ (uint64_t)d->best_room); /* a recording knows where its results go */
     if (!d->sources) return key;
-    return neb__mix64(
-        key ^ (d->steady ? (uint64_t)d->sources << 32 | (uint64_t)d->source_len : neb__feed_key(d->source)));
+    return neb__mix64(key ^ (d->steady ? (uint64_t)d->sources << 32 | (uint64_t)d->source_len
+                                       : neb__model_input_key(d->source)));
 }
 
 /* ---- one run after the other ------------------------------------------------------------------------------------ */
@@ -145,13 +145,14 @@ static neb_status empty_cache(struct neb_decoding *d)
     return neb__decoding_run(d, prefix_fn, neb__mix64((uint64_t)d->seqs << 32 | (uint64_t)d->max) ^ 1);
 }
 
-neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source)
+neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs,
+                               const struct neb_model_input_side *source)
 {
     return neb__decoding_start_short(d, seqs, d->limits.max_len, source);
 }
 
 /* Sources of about the same size become the same size: every size has kernels to be chosen for, plans and recordings. */
-static void steady_shape(const struct neb_decoding *d, struct neb_feed_side *s)
+static void steady_shape(const struct neb_decoding *d, struct neb_model_input_side *s)
 {
     int32_t rows = 64;
     while (rows < s->rows) rows += rows / 8 / 16 * 16 + 16;
@@ -161,7 +162,7 @@ static void steady_shape(const struct neb_decoding *d, struct neb_feed_side *s)
 }
 
 neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32_t max_len,
-                                     const struct neb_feed_side *source)
+                                     const struct neb_model_input_side *source)
 {
     if (seqs < 1 || seqs > d->limits.seqs)
         return neb__fail(NEB_ERR_RANGE, "%d sequences to generate, there is room for %d", seqs,
@@ -178,11 +179,11 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
     d->sources = source ? source->seqs : 0;
     memset(d->len, 0, (size_t)seqs * sizeof *d->len);
     if (!source) return NEB_OK;
-    struct neb_feed_data data = {.sides = 1, .side = {*source}};
+    struct neb_model_input_data data = {.sides = 1, .side = {*source}};
     if (d->steady) steady_shape(d, &data.side[0]);
     d->source_len = data.side[0].max_len;
-    NEB_TRY(neb__feed_load(d->source, &data));
-    return neb__decoding_run(d, encode_fn, neb__feed_key(d->source));
+    NEB_TRY(neb__model_input_load(d->source, &data));
+    return neb__decoding_run(d, encode_fn, neb__model_input_key(d->source));
 }
 
 static void place_rows(struct neb_decoding *d, const int32_t *counts, const int32_t *ids)
@@ -297,7 +298,7 @@ neb_status neb__decoding_ask(struct neb_decoding *d, const int32_t *counts, cons
     NEB_TRY(make_best(d, k));
     d->k = k;
     NEB_TRY(append(d, counts, ids));
-    if (!neb__has_best(d->device)) return NEB_OK;
+    if (!neb__device_has_topk(d->device)) return NEB_OK;
     const size_t bytes = (size_t)d->seqs * (2 * (size_t)k + 1) * 4;
     return neb__buffer_fetch(d->best, d->host_best, bytes, &d->fence);
 }
@@ -307,13 +308,13 @@ neb_status neb__decoding_answer(struct neb_decoding *d, struct neb_best_tokens *
     const float *logits;
     const size_t all = (size_t)d->seqs * (size_t)d->k;
     *out = (struct neb_best_tokens){d->host_best, (int32_t *)(d->host_best + all), d->host_best + 2 * all};
-    if (neb__has_best(d->device)) {
+    if (neb__device_has_topk(d->device)) {
         const uint64_t fence = d->fence;
         d->fence = 0;
         return neb__buffer_fetched(d->best, fence);
     }
     NEB_TRY(fetch_logits(d, &logits));
-    neb__best_on_host(logits, d->seqs, d->model->outputs, d->k, out);
+    neb__topk_on_host(logits, d->seqs, d->model->outputs, d->k, out);
     return NEB_OK;
 }
 

@@ -29,11 +29,12 @@ int neb__decoding_shapes(const struct neb_decoding *d); /* met so far, each with
 
 /* Begins with `seqs` empty sequences. Encoder-decoder: source's sequences are encoded, and sequence s reads source
  * s / (seqs / source->seqs). NEB_ERR_RANGE: beyond the limits. */
-neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs, const struct neb_feed_side *source);
+neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs,
+                               const struct neb_model_input_side *source);
 
 /* The same for sequences that stay short: less of the cache is moved about. */
 neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32_t max_len,
-                                     const struct neb_feed_side *source);
+                                     const struct neb_model_input_side *source);
 
 /* Appends counts[s] >= 1 tokens to each sequence s (ids: packed) and gives the logits behind the last one of each:
  * (seqs, vocab), host memory, good until the next call. NEB_ERR_RANGE: a sequence would become longer than max_len. */
@@ -55,7 +56,7 @@ neb_status neb__decoding_ask(struct neb_decoding *d, const int32_t *counts, cons
 neb_status neb__decoding_answer(struct neb_decoding *d, struct neb_best_tokens *out);
 
 /* What a device without the slot `best` leaves to the host: logits (rows, vocab) to out's arrays. */
-void neb__best_on_host(const float *logits, int32_t rows, int64_t vocab, int32_t k,
+void neb__topk_on_host(const float *logits, int32_t rows, int64_t vocab, int32_t k,
                        struct neb_best_tokens *out);
 
 /* Sequence s goes on from what sequence from[s] was. */
@@ -77,15 +78,16 @@ struct neb_search {
 /* Continues `count` prompts: prompt i is prompt[starts[i]] … prompt[starts[i + 1] - 1], at least one token (of an
  * encoder-decoder: its start token). out is (count, max_new); lengths (count) tell how much of it was used, the end token
  * not counted. */
-neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
-                         const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
-                         const int32_t *starts, int32_t *out, int32_t *lengths);
+neb_status neb__decoding_generate(struct neb_decoding *d, const struct neb_search *how,
+                                  const struct neb_model_input_side *source, int32_t count,
+                                  const int32_t *prompt, const int32_t *starts, int32_t *out,
+                                  int32_t *lengths);
 
 /* The same step by step, so that two searches (each with a decoding of its own) can take turns: while one's candidates are
  * weighed, the other's run is on the device. out and lengths are filled when *done. A successful begin owes an end. */
 struct neb_searching;
 neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *how,
-                             const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
+                             const struct neb_model_input_side *source, int32_t count, const int32_t *prompt,
                              const int32_t *starts, int32_t *out, int32_t *lengths,
                              struct neb_searching **search);
 neb_status neb__search_step(struct neb_searching *s, bool *done);

@@ -74,8 +74,8 @@ static neb_status create_parts(struct neb_decoding *d)
     NEB_TRY(neb_buffer_create(d->device, logits, &d->logits));
     NEB_TRY(neb_tape_create(d->device, d->model->params, &d->tape));
     if (!l->source_rows) return NEB_OK;
-    struct neb_feed_limits f = {.rows = {l->source_rows}, .seqs = l->seqs, .prefix = d->prefix};
-    return neb__feed_create(d->device, &f, &d->source);
+    struct neb_model_input_limits f = {.rows = {l->source_rows}, .seqs = l->seqs, .prefix = d->prefix};
+    return neb__model_input_create(d->device, &f, &d->source);
 }
 
 neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
@@ -88,8 +88,8 @@ neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
     d->model = m;
     d->limits = *limits;
     d->prefix = (int32_t)m->peft.prefix_length;
-    d->listed = neb__has_listed(device);
-    d->steady = neb__records(device);
+    d->listed = neb__device_has_listed(device);
+    d->steady = neb__tape_records(device);
     neb_status s = create_parts(d);
     if (s != NEB_OK) {
         neb__decoding_destroy(d);
@@ -109,7 +109,7 @@ void neb__decoding_destroy(struct neb_decoding *d)
     }
     if (d->fence) neb__buffer_fetched(d->best, d->fence); /* nobody wanted it */
     neb_tape_destroy(d->tape);
-    neb__feed_destroy(d->source);
+    neb__model_input_destroy(d->source);
     neb_buffer_destroy(d->ints);
     neb_buffer_destroy(d->logits);
     neb_buffer_destroy(d->best);

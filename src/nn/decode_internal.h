@@ -37,7 +37,7 @@ struct neb_decoding {
     float *host_logits;
     size_t at[ARRAYS], int_bytes;
     int64_t room; /* rows of one run, at most */
-    struct neb_feed *source;
+    struct neb_model_input *source;
 
     /* the present sequences */
     int32_t seqs, sources, rows;

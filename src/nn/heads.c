@@ -16,15 +16,15 @@ static void build_tokens(struct neb_builder *b, struct neb_model *m)
         m->head.norm = neb__norm_build(b, "norm", a->embedding);
     }
     m->head.weight = a->tied ? m->token
-                             : neb__matrix(b, "weight", a->vocab, a->embedding, NEB_INIT_NORMAL, a->deviation,
-                                           NEB_SPLIT_ROW);
-    if (a->head_bias) m->head.bias = neb__vector(b, "bias", a->vocab, NEB_INIT_ZERO, NEB_SPLIT_ROW);
+                             : neb__builder_matrix(b, "weight", a->vocab, a->embedding, NEB_INIT_NORMAL,
+                                                   a->deviation, NEB_SPLIT_ROW);
+    if (a->head_bias) m->head.bias = neb__builder_vector(b, "bias", a->vocab, NEB_INIT_ZERO, NEB_SPLIT_ROW);
 }
 
 void neb__head_build(struct neb_builder *b, struct neb_model *m)
 {
     const struct neb_arch *a = b->arch;
-    size_t mark = neb__enter(b, "head");
+    size_t mark = neb__builder_enter(b, "head");
     int64_t outputs = a->head == NEB_HEAD_RTD ? 1 : a->classes;
     if (a->head == NEB_HEAD_TOKENS) build_tokens(b, m);
     if (a->head == NEB_HEAD_RTD || a->head == NEB_HEAD_CLASS) {
@@ -35,7 +35,7 @@ void neb__head_build(struct neb_builder *b, struct neb_model *m)
     }
     /* LoRA's dropout counts by rows of the sequences; a head works on gathered rows. */
     m->head.transform.lora_dropout = m->head.pool.lora_dropout = m->head.out.lora_dropout = 0;
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
 
 /* Smoothing is a way to train: what is measured is the likelihood of the targets. */
 static struct neb_target_spec targets_of(const struct neb_model *m, const neb_tape *t,
-                                         const struct neb_input *in, const struct neb_teacher *teacher)
+                                         const struct neb_input *in, const struct neb_soft_targets *teacher)
 {
     struct neb_target_spec s = {.target = in->target,
                                 .smoothing = neb_is_training(t) ? m->arch.smoothing : 0};
@@ -98,7 +98,7 @@ static struct neb_target_spec targets_of(const struct neb_model *m, const neb_ta
 }
 
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
-                     const struct neb_teacher *teacher)
+                     const struct neb_soft_targets *teacher)
 {
     struct neb_loss_spec loss = {.weight = in->weight, .slot = m->loss_slot};
     struct neb_target_spec target = targets_of(m, t, in, teacher);

@@ -18,11 +18,11 @@ static struct neb_adapter build_adapter(struct neb_builder *b)
 {
     struct neb_adapter a = {0};
     int64_t d = b->arch->hidden, n = b->peft->adapter_size;
-    size_t mark = neb__enter(b, "adapter");
+    size_t mark = neb__builder_enter(b, "adapter");
     a.down =
         neb__lin_build(b, &(struct neb_lin_spec){"down", d, n, 1.0f / sqrtf((float)d), true, NEB_SPLIT_NONE});
     a.up = neb__lin_build(b, &(struct neb_lin_spec){"up", n, d, 0, true, NEB_SPLIT_NONE});
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
     return a;
 }
 
@@ -37,7 +37,7 @@ static void build_attention(struct neb_builder *b, const char *name, bool cross,
 {
     const struct neb_arch *a = b->arch;
     int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim, d = a->hidden;
-    size_t mark = neb__enter(b, "%s", name);
+    size_t mark = neb__builder_enter(b, "%s", name);
     if (cross) {
         out->q = neb__lin_build(b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW});
         out->kv =
@@ -53,25 +53,25 @@ static void build_attention(struct neb_builder *b, const char *name, bool cross,
     if (b->peft->prefix && !cross) {
         int64_t p = b->peft->prefix_length;
         out->prefix_key =
-            neb__matrix(b, "prefix.key", p, kv, NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_COLUMN);
+            neb__builder_matrix(b, "prefix.key", p, kv, NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_COLUMN);
         out->prefix_value =
-            neb__matrix(b, "prefix.value", p, kv, NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_COLUMN);
+            neb__builder_matrix(b, "prefix.value", p, kv, NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_COLUMN);
     }
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
 }
 
 static void build_ffn(struct neb_builder *b, struct neb_ffn_layer *out)
 {
     const struct neb_arch *a = b->arch;
     int64_t wide = a->swiglu ? 2 * a->ffn : a->ffn;
-    size_t mark = neb__enter(b, "ffn");
+    size_t mark = neb__builder_enter(b, "ffn");
     out->in = neb__lin_build(
         b, &(struct neb_lin_spec){"in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW});
     out->out = neb__lin_build(
         b, &(struct neb_lin_spec){"out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN});
     out->norm = neb__norm_build(b, "norm", a->hidden);
     if (b->peft->adapter) out->adapter = build_adapter(b);
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
 }
 
 void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out)

@@ -22,13 +22,14 @@ struct neb_builder {
     int lora_layers;
 };
 
-/* The path becomes path + name + "."; returns what neb__leave() takes back. */
-size_t neb__enter(struct neb_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void neb__leave(struct neb_builder *b, size_t mark);
+/* The path becomes path + name + "."; returns what neb__builder_leave() takes back. */
+size_t neb__builder_enter(struct neb_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void neb__builder_leave(struct neb_builder *b, size_t mark);
 
-neb_param *neb__matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols, neb_init init,
-                       float scale, neb_split split);
-neb_param *neb__vector(struct neb_builder *b, const char *name, int64_t n, neb_init init, neb_split split);
+neb_param *neb__builder_matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols,
+                               neb_init init, float scale, neb_split split);
+neb_param *neb__builder_vector(struct neb_builder *b, const char *name, int64_t n, neb_init init,
+                               neb_split split);
 
 /* ---- linear and norm ------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t neb__enter(struct neb_builder *b, const char *fmt, ...)
+size_t neb__builder_enter(struct neb_builder *b, const char *fmt, ...)
 {
     size_t mark = strlen(b->path);
     va_list args;
@@ -23,7 +23,7 @@ size_t neb__enter(struct neb_builder *b, const char *fmt, ...)
     return mark;
 }
 
-void neb__leave(struct neb_builder *b, size_t mark)
+void neb__builder_leave(struct neb_builder *b, size_t mark)
 {
     b->path[mark] = 0;
 }
@@ -36,15 +36,16 @@ static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_
     return neb_params_add(b->params, &spec);
 }
 
-neb_param *neb__matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols, neb_init init,
-                       float scale, neb_split split)
+neb_param *neb__builder_matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols,
+                               neb_init init, float scale, neb_split split)
 {
     return add(b, name,
                (struct neb_param_spec){
                    .ndim = 2, .shape = {rows, cols}, .init = init, .scale = scale, .split = split});
 }
 
-neb_param *neb__vector(struct neb_builder *b, const char *name, int64_t n, neb_init init, neb_split split)
+neb_param *neb__builder_vector(struct neb_builder *b, const char *name, int64_t n, neb_init init,
+                               neb_split split)
 {
     return add(
         b, name,
@@ -67,23 +68,23 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
 {
     struct neb_lin l = {0};
     bool lora = wants_lora(b, s->name);
-    size_t mark = neb__enter(b, "%s", s->name);
-    l.weight = neb__matrix(b, "weight", s->out, s->in, NEB_INIT_NORMAL, s->deviation, s->split);
+    size_t mark = neb__builder_enter(b, "%s", s->name);
+    l.weight = neb__builder_matrix(b, "weight", s->out, s->in, NEB_INIT_NORMAL, s->deviation, s->split);
     /* Cut by columns, every process holds a part of each sum: the bias is added once, so it is not cut. */
     if (s->bias)
-        l.bias = neb__vector(b, "bias", s->out, NEB_INIT_ZERO,
-                             s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
+        l.bias = neb__builder_vector(b, "bias", s->out, NEB_INIT_ZERO,
+                                     s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
     if (lora) {
         int64_t r = b->peft->lora_rank;
-        l.lora_a = neb__matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
-                               s->split == NEB_SPLIT_COLUMN ? NEB_SPLIT_COLUMN : NEB_SPLIT_NONE);
-        l.lora_b = neb__matrix(b, "lora.b", s->out, r, NEB_INIT_ZERO, 0,
-                               s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
+        l.lora_a = neb__builder_matrix(b, "lora.a", r, s->in, NEB_INIT_UNIFORM, 1.0f / sqrtf((float)s->in),
+                                       s->split == NEB_SPLIT_COLUMN ? NEB_SPLIT_COLUMN : NEB_SPLIT_NONE);
+        l.lora_b = neb__builder_matrix(b, "lora.b", s->out, r, NEB_INIT_ZERO, 0,
+                                       s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
         l.lora_scale = b->peft->lora_scale;
         l.lora_dropout = b->peft->lora_dropout;
         b->lora_layers++;
     }
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
     return l;
 }
 
@@ -102,11 +103,11 @@ neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, ne
 struct neb_norm_layer neb__norm_build(struct neb_builder *b, const char *name, int64_t n)
 {
     struct neb_norm_layer l = {.kind = b->arch->norm, .eps = b->arch->eps};
-    size_t mark = neb__enter(b, "%s", name);
-    l.gamma = neb__vector(b, "weight", n, NEB_INIT_ONE, NEB_SPLIT_NONE);
+    size_t mark = neb__builder_enter(b, "%s", name);
+    l.gamma = neb__builder_vector(b, "weight", n, NEB_INIT_ONE, NEB_SPLIT_NONE);
     if (l.kind == NEB_NORM_LAYER && b->arch->bias)
-        l.beta = neb__vector(b, "bias", n, NEB_INIT_ZERO, NEB_SPLIT_NONE);
-    neb__leave(b, mark);
+        l.beta = neb__builder_vector(b, "bias", n, NEB_INIT_ZERO, NEB_SPLIT_NONE);
+    neb__builder_leave(b, mark);
     return l;
 }
 

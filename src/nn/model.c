@@ -13,21 +13,21 @@
 static void build_embedding(struct neb_builder *b, struct neb_stack *s)
 {
     const struct neb_arch *a = b->arch;
-    size_t mark = neb__enter(b, "embed");
+    size_t mark = neb__builder_enter(b, "embed");
     if (a->positions == NEB_POSITIONS_LEARNED)
-        s->position = neb__matrix(b, "position.weight", a->max_positions, a->embedding, NEB_INIT_NORMAL,
-                                  a->deviation, NEB_SPLIT_NONE);
+        s->position = neb__builder_matrix(b, "position.weight", a->max_positions, a->embedding,
+                                          NEB_INIT_NORMAL, a->deviation, NEB_SPLIT_NONE);
     if (a->positions == NEB_POSITIONS_SINUSOIDAL) /* values: neb__model_ready() */
-        s->position = neb__matrix(b, "sinusoid.weight", a->max_positions, a->embedding, NEB_INIT_ZERO, 0,
-                                  NEB_SPLIT_NONE);
+        s->position = neb__builder_matrix(b, "sinusoid.weight", a->max_positions, a->embedding, NEB_INIT_ZERO,
+                                          0, NEB_SPLIT_NONE);
     if (a->types)
-        s->type = neb__matrix(b, "type.weight", a->types, a->embedding, NEB_INIT_NORMAL, a->deviation,
-                              NEB_SPLIT_NONE);
+        s->type = neb__builder_matrix(b, "type.weight", a->types, a->embedding, NEB_INIT_NORMAL, a->deviation,
+                                      NEB_SPLIT_NONE);
     if (a->embedding_norm) s->embed_norm = neb__norm_build(b, "norm", a->embedding);
     if (a->embedding != a->hidden)
         s->project = neb__lin_build(b, &(struct neb_lin_spec){"project", a->embedding, a->hidden,
                                                               a->deviation, a->bias, NEB_SPLIT_NONE});
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
 }
 
 static neb_status build_stack(struct neb_builder *b, const char *name, int64_t count, bool causal, bool cross,
@@ -39,15 +39,15 @@ static neb_status build_stack(struct neb_builder *b, const char *name, int64_t c
     s->calls = NEB_NEW_ARRAY(struct neb_layer_call, (size_t)count);
     if (!s->layers || !s->calls)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers of the %s", count, name);
-    size_t mark = neb__enter(b, "%s", name);
+    size_t mark = neb__builder_enter(b, "%s", name);
     build_embedding(b, s);
     for (int64_t i = 0; i < count; i++) {
-        size_t layer = neb__enter(b, "layers.%d", (int)i);
+        size_t layer = neb__builder_enter(b, "layers.%d", (int)i);
         neb__layer_build(b, cross, causal, &s->layers[i]);
-        neb__leave(b, layer);
+        neb__builder_leave(b, layer);
     }
     if (b->arch->pre_norm) s->norm = neb__norm_build(b, "norm", b->arch->hidden);
-    neb__leave(b, mark);
+    neb__builder_leave(b, mark);
     return NEB_OK;
 }
 
@@ -72,10 +72,10 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
                          "model option 'embedding_delta': the output of a model with head 'tokens' cannot be "
                          "tied to a difference; set tied: no");
     m->token_base = delta ? embeddings->token : NULL;
-    m->token = embeddings && !delta
-                   ? embeddings->token
-                   : neb__matrix(b, "embed.token.weight", a->vocab, a->embedding,
-                                 delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, table_deviation(a), NEB_SPLIT_ROW);
+    m->token = embeddings && !delta ? embeddings->token
+                                    : neb__builder_matrix(b, "embed.token.weight", a->vocab, a->embedding,
+                                                          delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL,
+                                                          table_deviation(a), NEB_SPLIT_ROW);
     if (a->kind != NEB_DECODER) NEB_TRY(build_stack(b, "encoder", a->layers, false, false, &m->encoder));
     if (a->kind == NEB_DECODER) NEB_TRY(build_stack(b, "decoder", a->layers, true, false, &m->decoder));
     if (a->kind == NEB_ENCODER_DECODER)
@@ -99,8 +99,8 @@ neb_status neb__model_create_table(const struct neb_model_config *config, const 
         neb__model_destroy(m);
         return s;
     }
-    m->token = neb__matrix(&b, "embed.token.weight", m->arch.vocab, m->arch.embedding, NEB_INIT_NORMAL,
-                           table_deviation(&m->arch), NEB_SPLIT_ROW);
+    m->token = neb__builder_matrix(&b, "embed.token.weight", m->arch.vocab, m->arch.embedding,
+                                   NEB_INIT_NORMAL, table_deviation(&m->arch), NEB_SPLIT_ROW);
     neb_params_trainable(params, neb_param_name(m->token), false);
     *out = m;
     return NEB_OK;

@@ -4,7 +4,7 @@
  *     neb_params_ready(params, device, seed);
  *     neb__model_ready(m);                                    fills what is computed, not drawn
  *     ... in a model function:
- *         const struct neb_input *in = neb__feed_input(feed, t);
+ *         const struct neb_input *in = neb__model_input_tensors(feed, t);
  *         neb__model_loss(m, t, neb__model_run(m, t, in), in, NULL);
  *
  * A model runs at most once in a run of the tape (recomputed layers keep their arguments in the model). docs/models.md
@@ -72,7 +72,7 @@ neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb
                               neb_tensor *memory, const struct neb_input_side *memory_side);
 
 /* What a distillation adds to the targets of the feed; see struct neb_target_spec. */
-struct neb_teacher {
+struct neb_soft_targets {
     float ce, kd, temperature;
     neb_tensor *ids, *logits;
 };
@@ -80,7 +80,7 @@ struct neb_teacher {
 /* The loss of the model's head over the feed's targets, in slot loss_slot, weighted: tokens (with label smoothing
  * while training), rtd, class. teacher: only for tokens; NULL: none. */
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
-                     const struct neb_teacher *teacher);
+                     const struct neb_soft_targets *teacher);
 
 /* Logits: tokens at `rows` (I32 (n); NULL: all) → (n, outputs); rtd → (rows, 1); class → (sequences, classes). */
 neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,

@@ -27,8 +27,8 @@ enum side_array {
 };
 enum { MAX_ROWS = 1 << 28, MAX_PREFIX = 1 << 16 };
 
-struct neb_feed {
-    struct neb_feed_limits limits;
+struct neb_model_input {
+    struct neb_model_input_limits limits;
     neb_buffer *buffer;
     int32_t *host; /* staging, the buffer's layout */
     size_t bytes;
@@ -49,14 +49,14 @@ static size_t take(size_t *at, int64_t count)
     return here;
 }
 
-static int64_t prefix_rows(const struct neb_feed *f, int64_t rows, int64_t seqs)
+static int64_t prefix_rows(const struct neb_model_input *f, int64_t rows, int64_t seqs)
 {
     return rows + seqs * f->limits.prefix;
 }
 
-static void lay_out(struct neb_feed *f)
+static void lay_out(struct neb_model_input *f)
 {
-    const struct neb_feed_limits *l = &f->limits;
+    const struct neb_model_input_limits *l = &f->limits;
     size_t at = 0;
     for (int s = 0; s < 2; s++) {
         if (!l->rows[s]) continue;
@@ -75,15 +75,16 @@ static void lay_out(struct neb_feed *f)
     f->bytes = at * 4;
 }
 
-neb_status neb__feed_create(neb_device *d, const struct neb_feed_limits *limits, struct neb_feed **out)
+neb_status neb__model_input_create(neb_device *d, const struct neb_model_input_limits *limits,
+                                   struct neb_model_input **out)
 {
-    const struct neb_feed_limits *l = limits;
+    const struct neb_model_input_limits *l = limits;
     if (l->rows[0] < 1 || l->rows[0] > MAX_ROWS || l->rows[1] < 0 || l->rows[1] > MAX_ROWS || l->seqs < 1 ||
         l->seqs > MAX_ROWS || l->targets < 0 || l->targets > MAX_ROWS || l->prefix < 0 ||
         l->prefix > MAX_PREFIX || (int64_t)l->seqs * l->prefix > MAX_ROWS)
         return neb__fail(NEB_ERR_INVALID, "a feed of %d+%d rows, %d sequences, %d targets, prefix %d",
                          l->rows[0], l->rows[1], l->seqs, l->targets, l->prefix);
-    struct neb_feed *f = NEB_NEW(struct neb_feed);
+    struct neb_model_input *f = NEB_NEW(struct neb_model_input);
     if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a feed");
     f->limits = *limits;
     lay_out(f);
@@ -91,7 +92,7 @@ neb_status neb__feed_create(neb_device *d, const struct neb_feed_limits *limits,
     neb_status s = f->host ? neb_buffer_create(d, f->bytes, &f->buffer)
                            : neb__fail(NEB_ERR_NOMEM, "out of memory for a feed of %zu bytes", f->bytes);
     if (s != NEB_OK) {
-        neb__feed_destroy(f);
+        neb__model_input_destroy(f);
         return s;
     }
     memset(f->host, 0, f->bytes);
@@ -99,7 +100,7 @@ neb_status neb__feed_create(neb_device *d, const struct neb_feed_limits *limits,
     return NEB_OK;
 }
 
-void neb__feed_destroy(struct neb_feed *f)
+void neb__model_input_destroy(struct neb_model_input *f)
 {
     if (!f) return;
     neb_buffer_destroy(f->buffer);
@@ -109,7 +110,7 @@ void neb__feed_destroy(struct neb_feed *f)
 
 /* ---- loading -------------------------------------------------------------------------------------------------- */
 
-static neb_status check_side(const struct neb_feed *f, int i, const struct neb_feed_side *s)
+static neb_status check_side(const struct neb_model_input *f, int i, const struct neb_model_input_side *s)
 {
     if (s->rows < 1 || s->spare < 0 || s->spare > f->limits.rows[i] ||
         s->rows > f->limits.rows[i] - s->spare || s->seqs < 1 || s->seqs > f->limits.seqs || s->max_len < 1)
@@ -130,7 +131,7 @@ static neb_status check_side(const struct neb_feed *f, int i, const struct neb_f
     return NEB_OK;
 }
 
-static neb_status check_targets(const struct neb_feed *f, const struct neb_feed_data *d)
+static neb_status check_targets(const struct neb_model_input *f, const struct neb_model_input_data *d)
 {
     if (d->targets < 0 || d->targets > f->limits.targets)
         return neb__fail(NEB_ERR_RANGE, "a batch with %d targets; the feed has room for %d", d->targets,
@@ -143,7 +144,7 @@ static neb_status check_targets(const struct neb_feed *f, const struct neb_feed_
     return NEB_OK;
 }
 
-static void load_prefix(struct neb_feed *f, int i, const struct neb_feed_side *s)
+static void load_prefix(struct neb_model_input *f, int i, const struct neb_model_input_side *s)
 {
     int32_t p = f->limits.prefix, at = 0;
     int32_t *starts = f->host + f->side_at[i][PREFIX_STARTS], *id = f->host + f->side_at[i][PREFIX_ID],
@@ -160,7 +161,7 @@ static void load_prefix(struct neb_feed *f, int i, const struct neb_feed_side *s
     for (int32_t r = s->rows; r < s->rows + s->spare; r++) row[r] = id[at++] = -1;
 }
 
-static void load_side(struct neb_feed *f, int i, const struct neb_feed_side *s)
+static void load_side(struct neb_model_input *f, int i, const struct neb_model_input_side *s)
 {
     size_t n = (size_t)s->rows * 4;
     int32_t *type = f->host + f->side_at[i][TYPE], *seq_sample = f->host + f->side_at[i][SEQ_SAMPLE];
@@ -183,7 +184,7 @@ static void load_side(struct neb_feed *f, int i, const struct neb_feed_side *s)
     f->max_len[i] = s->max_len;
 }
 
-static void load_targets(struct neb_feed *f, const struct neb_feed_data *d)
+static void load_targets(struct neb_model_input *f, const struct neb_model_input_data *d)
 {
     int32_t *row = f->host + f->target_row_at;
     float *weight = (float *)(f->host + f->weight_at);
@@ -203,7 +204,7 @@ static void load_targets(struct neb_feed *f, const struct neb_feed_data *d)
     f->dense = !d->target_row || (dense && d->targets == d->side[d->sides - 1].rows);
 }
 
-neb_status neb__feed_load(struct neb_feed *f, const struct neb_feed_data *d)
+neb_status neb__model_input_load(struct neb_model_input *f, const struct neb_model_input_data *d)
 {
     if (d->sides < 1 || d->sides > 2 || (d->sides == 2 && !f->limits.rows[1]))
         return neb__fail(NEB_ERR_RANGE, "a batch of %d sides does not fit the feed", d->sides);
@@ -218,7 +219,7 @@ neb_status neb__feed_load(struct neb_feed *f, const struct neb_feed_data *d)
     return neb_buffer_upload(f->buffer, f->host, f->bytes);
 }
 
-uint64_t neb__feed_key(const struct neb_feed *f)
+uint64_t neb__model_input_key(const struct neb_model_input *f)
 {
     uint64_t h = (uint64_t)f->sides * 2 + f->dense;
     for (int i = 0; i < f->sides; i++) {
@@ -228,19 +229,19 @@ uint64_t neb__feed_key(const struct neb_feed *f)
     return neb__mix64(h ^ (uint64_t)f->targets);
 }
 
-double neb__feed_weight(const struct neb_feed *f)
+double neb__model_input_weight(const struct neb_model_input *f)
 {
     return f->weight;
 }
 
 /* ---- inside a model ------------------------------------------------------------------------------------------- */
 
-static neb_tensor *view(struct neb_feed *f, neb_tape *t, size_t at, neb_dtype type, int64_t n)
+static neb_tensor *view(struct neb_model_input *f, neb_tape *t, size_t at, neb_dtype type, int64_t n)
 {
     return neb_input_at(t, f->buffer, at * 4, type, 1, &n);
 }
 
-static void input_side(struct neb_feed *f, neb_tape *t, int i, struct neb_input_side *out)
+static void input_side(struct neb_model_input *f, neb_tape *t, int i, struct neb_input_side *out)
 {
     const size_t *at = f->side_at[i];
     int64_t rows = f->rows[i], seqs = f->seqs[i], p = f->limits.prefix;
@@ -264,7 +265,7 @@ static void input_side(struct neb_feed *f, neb_tape *t, int i, struct neb_input_
     out->prefix_row = view(f, t, at[PREFIX_ROW], NEB_I32, rows);
 }
 
-const struct neb_input *neb__feed_input(struct neb_feed *f, neb_tape *t)
+const struct neb_input *neb__model_input_tensors(struct neb_model_input *f, neb_tape *t)
 {
     struct neb_input *in = &f->input;
     *in = (struct neb_input){.targets = f->targets};

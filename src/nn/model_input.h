@@ -1,7 +1,7 @@
 /* model_input.h: what a model reads in a step, on the device: one buffer, filled from the host in one copy.
  *
  * The feed is made for the largest batch; every array has its fixed place, so addresses never change. A successful
- * create owes a destroy. The layout of a batch (struct neb_feed_data) is that of text/batch.h: packed rows, where the
+ * create owes a destroy. The layout of a batch (struct neb_model_input_data) is that of text/batch.h: packed rows, where the
  * sequences start, the rows that enter the loss. */
 #ifndef NEB_NN_MODEL_INPUT_H
 #define NEB_NN_MODEL_INPUT_H
@@ -11,7 +11,7 @@
 #include <nebula/engine.h>
 
 /* One side of a batch, on the host. */
-struct neb_feed_side {
+struct neb_model_input_side {
     int32_t rows, seqs, max_len;
     const int32_t *ids;      /* (rows) */
     const int32_t *position; /* (rows) what is embedded */
@@ -22,9 +22,9 @@ struct neb_feed_side {
     int32_t spare;           /* rows of no sequence to put behind them, so that shapes repeat */
 };
 
-struct neb_feed_data {
+struct neb_model_input_data {
     int sides; /* 1 or 2: source, target */
-    struct neb_feed_side side[2];
+    struct neb_model_input_side side[2];
     int32_t targets;           /* how many predictions enter the loss; 0: none */
     const int32_t *target_row; /* (targets) row of the last side, NULL: row i for prediction i */
     const int32_t *target;     /* (targets) token, class or 0/1; negative: not counted */
@@ -32,7 +32,7 @@ struct neb_feed_data {
 };
 
 /* The largest batch. */
-struct neb_feed_limits {
+struct neb_model_input_limits {
     int32_t rows[2], seqs, targets; /* rows[1] 0: one side */
     int32_t prefix;                 /* length of a trained prefix (see neb_peft); 0: none */
 };
@@ -58,22 +58,23 @@ struct neb_input {
     int64_t targets;
 };
 
-struct neb_feed;
+struct neb_model_input;
 
 /* NEB_ERR_INVALID impossible limits; NEB_ERR_NOMEM, NEB_ERR_DEVICE */
-neb_status neb__feed_create(neb_device *d, const struct neb_feed_limits *limits, struct neb_feed **out);
-void neb__feed_destroy(struct neb_feed *f);
+neb_status neb__model_input_create(neb_device *d, const struct neb_model_input_limits *limits,
+                                   struct neb_model_input **out);
+void neb__model_input_destroy(struct neb_model_input *f);
 
 /* Uploads. NEB_ERR_RANGE: larger than the limits, or an index that points outside; nothing was uploaded then. */
-neb_status neb__feed_load(struct neb_feed *f, const struct neb_feed_data *data);
+neb_status neb__model_input_load(struct neb_model_input *f, const struct neb_model_input_data *data);
 
 /* Names the shapes of what was loaded last: the key of the run. */
-uint64_t neb__feed_key(const struct neb_feed *f);
+uint64_t neb__model_input_key(const struct neb_model_input *f);
 
 /* Sum of the weights of what was loaded last. */
-double neb__feed_weight(const struct neb_feed *f);
+double neb__model_input_weight(const struct neb_model_input *f);
 
 /* Inside a model function: the tensors. They are good until the run ends. */
-const struct neb_input *neb__feed_input(struct neb_feed *f, neb_tape *t);
+const struct neb_input *neb__model_input_tensors(struct neb_model_input *f, neb_tape *t);
 
 #endif

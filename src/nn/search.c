@@ -292,8 +292,8 @@ void neb__search_end(struct neb_searching *s)
     neb__free(s);
 }
 
-static neb_status begin(struct neb_searching *s, const struct neb_feed_side *source, const int32_t *prompt,
-                        const int32_t *starts)
+static neb_status begin(struct neb_searching *s, const struct neb_model_input_side *source,
+                        const int32_t *prompt, const int32_t *starts)
 {
     int32_t longest = 0, most = 1 << 24;
     for (int32_t i = 0; i < s->count; i++)
@@ -306,7 +306,7 @@ static neb_status begin(struct neb_searching *s, const struct neb_feed_side *sou
 }
 
 neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *how,
-                             const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
+                             const struct neb_model_input_side *source, int32_t count, const int32_t *prompt,
                              const int32_t *starts, int32_t *out, int32_t *lengths,
                              struct neb_searching **search)
 {
@@ -336,9 +336,10 @@ neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *ho
     return NEB_OK;
 }
 
-neb_status neb__generate(struct neb_decoding *d, const struct neb_search *how,
-                         const struct neb_feed_side *source, int32_t count, const int32_t *prompt,
-                         const int32_t *starts, int32_t *out, int32_t *lengths)
+neb_status neb__decoding_generate(struct neb_decoding *d, const struct neb_search *how,
+                                  const struct neb_model_input_side *source, int32_t count,
+                                  const int32_t *prompt, const int32_t *starts, int32_t *out,
+                                  int32_t *lengths)
 {
     struct neb_searching *s;
     bool done = false;

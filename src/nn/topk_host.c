@@ -23,7 +23,7 @@ static void best_of_row(const float *x, int64_t vocab, int32_t k, float *logit, 
     for (; n < k; n++) logit[n] = -INFINITY, id[n] = -1;
 }
 
-void neb__best_on_host(const float *logits, int32_t rows, int64_t vocab, int32_t k,
+void neb__topk_on_host(const float *logits, int32_t rows, int64_t vocab, int32_t k,
                        struct neb_best_tokens *out)
 {
     for (int64_t r = 0; r < rows; r++) {

@@ -119,8 +119,8 @@ static bool next_chunk(const struct neb_outer *o, const struct neb_outer_step *s
                        size_t from, size_t n, float *t, float *m)
 {
     float g[CHUNK];
-    for (uint32_t k = 0; k < step->parcels; k++) {
-        uint32_t i = NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->parcels : k;
+    for (uint32_t k = 0; k < step->updates; k++) {
+        uint32_t i = NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->updates : k;
         neb__arith_add(g, step->values[i] + from, neb__arith_share(step->weight[i], sum), n, k == 0);
     }
     const float *theta = o->theta + at + from;
@@ -143,7 +143,7 @@ void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer
     float *t = o->scratch, *m = t + o->width;
     uint64_t sum = 0;
     bool ok = true;
-    for (uint32_t i = 0; i < step->parcels; i++) sum += step->weight[i];
+    for (uint32_t i = 0; i < step->updates; i++) sum += step->weight[i];
     if (sum) {
         uint32_t saved;
         neb__arith_enter(&saved);

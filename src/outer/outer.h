@@ -32,13 +32,13 @@ enum neb_outer_mode { NEB_OUTER_NESTEROV = 0, NEB_OUTER_AVERAGE = 1 };
 struct neb_outer_step {
     enum neb_outer_mode mode;
     float eta, mu;
-    uint32_t parcels;
-    const uint32_t *weight;     /* (parcels) */
-    const float *const *values; /* (parcels) decoded values of this cell, in record order */
+    uint32_t updates;
+    const uint32_t *weight;     /* (updates) */
+    const float *const *values; /* (updates) decoded values of this cell, in record order */
     float *moved;               /* (values of the cell) theta' - theta goes here; NULL: not wanted */
 };
 
-/* Applies one record to one cell: version + 1. *finite false: theta and m stayed as they were. Without parcels they
+/* Applies one record to one cell: version + 1. *finite false: theta and m stayed as they were. Without updates they
  * stay as well. */
 void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step, bool *finite);
 

@@ -1,7 +1,7 @@
 /* site.c: the site's side of a round, on the host.
  *
- * Conservation: the sum of all inner updates equals (x - theta) + own committed payloads + logged drops. Capture changes
- * nothing; a merge of the own parcel takes out of x what the parcel said, and nothing else: what the code left out
+ * Conservation: the sum of all inner updates equals (x - theta) + own committed updates + logged drops. Capture changes
+ * nothing; a merge of the own update takes out of x what the update said, and nothing else: what the code left out
  * stays in the live model, where the optimizer goes on from it, and the next capture finds it. A residual beside the
  * model, which is the usual way, makes the site learn again what it has learned but could not yet say; of sparse codes that
  * is most of it. */

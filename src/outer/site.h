@@ -14,12 +14,12 @@ bool neb__site_delta(float *restrict d, const float *restrict theta, size_t n);
 
 /* The hook between capture and encode. clip scales z down to the norm `bound` (0: none) and returns the norm before; what
  * was cut off stays in x and is sent later. noise adds a normal deviate of deviation `sigma` to every value, drawn from
- * *rng; for privacy nothing may then stay: a later parcel would undo it. */
+ * *rng; for privacy nothing may then stay: a later update would undo it. */
 double neb__site_clip(float *z, size_t n, double bound);
 void neb__site_noise(float *z, size_t n, double sigma, struct neb_rng *rng);
 double neb__site_norm(const float *z, size_t n);
 
-/* The own parcel was named: d becomes what x is to be moved by, moved - decoded. decoded NULL: all of d counts as sent. */
+/* The own update was named: d becomes what x is to be moved by, moved - decoded. decoded NULL: all of d counts as sent. */
 void neb__site_take(float *restrict d, const float *restrict moved, const float *restrict decoded, size_t n);
 
 #endif

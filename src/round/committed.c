@@ -1,53 +1,53 @@
-/* committed.c: walking the committed log: payloads, applying, catching up, capturing, settling.
+/* committed.c: walking the committed log: updates, applying, catching up, capturing, settling.
  *
  * The cursor walks the records that are committed and on this disk. For each cell two versions are kept: of theta
- * (v_app) and of the site's own state (v_site: live delta, open parcel). A record is applied to the parts
+ * (v_app) and of the site's own state (v_site: live delta, open update). A record is applied to the parts
  * that are exactly at its version; parts that are ahead, because the cell came from a snapshot or a checkpoint, are
  * passed by. So replaying after a crash, following live records and filling in fetched cells are one and the same
  * walk, and going back with the cursor is always allowed.
  *
- * A cell that is more than S versions behind is fetched whole when that is fewer bytes than the missing payloads, or
+ * A cell that is more than S versions behind is fetched whole when that is fewer bytes than the missing updates, or
  * when nobody has these any more; it is installed only under a state root that a quorum reported. */
 #include "round/core.h"
 #include "base/mutant.h"
 
 enum { HEARD_BACK = 256 /* records */, CELLS_OPEN = 2 /* asked of one peer at a time */ };
 
-/* ---- payloads ------------------------------------------------------------------------------------------------- */
+/* ---- updates ------------------------------------------------------------------------------------------------- */
 
-struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make)
+struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make)
 {
-    for (size_t i = 0; i < r->payloads; i++)
-        if (neb__hash_equal(&r->payload[i].hash, h)) return &r->payload[i];
-    if (!make || r->payloads >= 4096) return NULL;
-    if (r->payloads == r->payload_cap) {
-        size_t cap = r->payload_cap ? 2 * r->payload_cap : 64;
-        struct payload *p = neb__realloc(r->payload, cap * sizeof *p);
+    for (size_t i = 0; i < r->updates; i++)
+        if (neb__hash_equal(&r->update[i].hash, h)) return &r->update[i];
+    if (!make || r->updates >= 4096) return NULL;
+    if (r->updates == r->update_cap) {
+        size_t cap = r->update_cap ? 2 * r->update_cap : 64;
+        struct neb_core_update *p = neb__realloc(r->update, cap * sizeof *p);
         if (!p) {
             r->failed = NEB_ERR_NOMEM;
             return NULL;
         }
-        r->payload = p, r->payload_cap = cap;
+        r->update = p, r->update_cap = cap;
     }
-    struct payload *p = &r->payload[r->payloads++];
-    *p = (struct payload){
+    struct neb_core_update *p = &r->update[r->updates++];
+    *p = (struct neb_core_update){
         .hash = *h, .seen = r->now, .fetch_at = r->now + r->cfg.fetch_ms, .fetch_from = NEB_NO_SITE};
     return p;
 }
 
-struct payload *neb__payload_heard(struct neb_round *r, const struct neb_hash *h)
+struct neb_core_update *neb__core_update_heard(struct neb_round *r, const struct neb_hash *h)
 {
-    struct payload *p = neb__payload(r, h, false);
+    struct neb_core_update *p = neb__core_update(r, h, false);
     uint64_t first = r->cursor > HEARD_BACK ? r->cursor - HEARD_BACK : 0;
     for (uint64_t i = r->cursor; !p && i > first; i--) {
         const struct neb_record *rec = r->log[i - 1].record;
-        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
-            if (neb__hash_equal(&rec->parcel[k].hash, h)) return NULL;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
+            if (neb__hash_equal(&rec->update[k].hash, h)) return NULL;
     }
-    return p ? p : neb__payload(r, h, true);
+    return p ? p : neb__core_update(r, h, true);
 }
 
-static bool outlived(const struct neb_round *r, const struct payload *p)
+static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
 {
     if (p->used) return p->index <= r->cursor;
     if (p->needed) return false;
@@ -59,40 +59,40 @@ static bool outlived(const struct neb_round *r, const struct payload *p)
     return false;
 }
 
-void neb__payload_prune(struct neb_round *r)
+void neb__core_updates_prune(struct neb_round *r)
 {
-    for (size_t i = 0; i < r->payloads;)
-        if (outlived(r, &r->payload[i]))
-            r->payload[i] = r->payload[--r->payloads];
+    for (size_t i = 0; i < r->updates;)
+        if (outlived(r, &r->update[i]))
+            r->update[i] = r->update[--r->updates];
         else
             i++;
 }
 
 static bool no_cell(struct neb_round *r, const struct neb_event *ev);
 
-void neb__payload_event(struct neb_round *r, const struct neb_event *ev)
+void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
 {
-    if (ev->type == NEB_EV_NO_PAYLOAD) {
+    if (ev->type == NEB_EV_NO_UPDATE) {
         if (no_cell(r, ev)) return;
-        struct payload *p = neb__payload(r, &ev->hash, false);
+        struct neb_core_update *p = neb__core_update(r, &ev->hash, false);
         if (p && ev->site < NEB_SITES_MAX) p->lack |= neb__bit(ev->site), p->have &= ~neb__bit(ev->site);
         if (p && ev->site == NEB_NO_SITE) p->looked = true;
         if (p) p->fetch_at = r->now + (p->looked ? 0 : r->cfg.fetch_ms); /* ask the next one */
         return;
     }
     if (ev->type == NEB_EV_COMING) {
-        struct payload *p = neb__payload(r, &ev->hash, false);
+        struct neb_core_update *p = neb__core_update(r, &ev->hash, false);
         if (!p || p->held || ev->site >= NEB_SITES_MAX) return;
         p->lack &= ~neb__bit(ev->site);
         p->fetch_from = NEB_NO_SITE;
         p->fetch_at = r->now + 2 * r->cfg.fetch_ms;
         return;
     }
-    if (ev->parcel->c1 > r->cfg.cells || ev->parcel->site >= NEB_SITES_MAX) return;
-    struct payload *p = neb__payload(r, &ev->hash, true);
+    if (ev->update->c1 > r->cfg.cells || ev->update->site >= NEB_SITES_MAX) return;
+    struct neb_core_update *p = neb__core_update(r, &ev->hash, true);
     if (!p || p->held) return;
     p->held = true;
-    p->header = *ev->parcel;
+    p->header = *ev->update;
     p->reject = ev->reject;
     p->norm = ev->norm;
     p->have |= neb__bit(r->self);
@@ -105,7 +105,7 @@ void neb__payload_event(struct neb_round *r, const struct neb_event *ev)
 }
 
 /* The next peer to ask: one that is said to have it, then anybody who did not say no. */
-static unsigned next_holder(const struct neb_round *r, const struct payload *p, unsigned after)
+static unsigned next_holder(const struct neb_round *r, const struct neb_core_update *p, unsigned after)
 {
     for (int pass = 0; pass < 2; pass++)
         for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
@@ -117,7 +117,7 @@ static unsigned next_holder(const struct neb_round *r, const struct payload *p, 
 }
 
 /* Goes back to the oldest record that this cell still needs. */
-static void rewind_for(struct neb_round *r, const struct cell *cell)
+static void rewind_for(struct neb_round *r, const struct neb_core_cell *cell)
 {
     r->whole = false;
     r->root_at = 0;
@@ -128,7 +128,7 @@ static void rewind_for(struct neb_round *r, const struct cell *cell)
     }
 }
 
-static void start_fetching(struct neb_round *r, struct cell *cell)
+static void start_fetching(struct neb_round *r, struct neb_core_cell *cell)
 {
     cell->fetching = true;
     cell->fetch_tries = 0;
@@ -137,8 +137,8 @@ static void start_fetching(struct neb_round *r, struct cell *cell)
     cell->asked = 0;
 }
 
-/* Nobody could give it: the payloads are tried for a while. */
-static void stop_fetching(struct neb_round *r, struct cell *cell)
+/* Nobody could give it: the updates are tried for a while. */
+static void stop_fetching(struct neb_round *r, struct neb_core_cell *cell)
 {
     if (r->applying || r->installing || r->rooting) return;
     cell->fetching = false;
@@ -150,7 +150,7 @@ static void stop_fetching(struct neb_round *r, struct cell *cell)
  * again for one that it may still be sending. */
 static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES_MAX])
 {
-    struct cell *cell = &r->cell[c];
+    struct neb_core_cell *cell = &r->cell[c];
     for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
         unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
         if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
@@ -164,7 +164,7 @@ static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES
         cell->fetch_at = r->now + (NEB_MUTANT(ask_cells_again) ? 1 : 4) * r->cfg.fetch_ms;
         cell->fetch_tries++;
         open[s]++;
-        struct neb_action *a = neb__act(r, NEB_ACT_FETCH_CELL);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH_CELL);
         a->site = (uint16_t)s;
         a->cell = c;
         return;
@@ -177,7 +177,7 @@ static void fetch_cells(struct neb_round *r)
     bool any = false;
     int64_t patience = 2 * r->cell_ms > 8 * r->cfg.fetch_ms ? 2 * r->cell_ms : 8 * r->cfg.fetch_ms;
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
-        struct cell *cell = &r->cell[c];
+        struct neb_core_cell *cell = &r->cell[c];
         any |= cell->fetching;
         if (r->now >= cell->asked_at + patience) cell->asked = 0;
         for (uint64_t left = cell->asked; left; left &= left - 1) {
@@ -187,7 +187,7 @@ static void fetch_cells(struct neb_round *r)
     }
     for (int again = 0; any && again < 2; again++) /* first those that nobody was asked for */
         for (uint32_t c = 0; c < r->cfg.cells; c++) {
-            struct cell *cell = &r->cell[c];
+            struct neb_core_cell *cell = &r->cell[c];
             if (!cell->fetching || r->now < cell->fetch_at || (cell->asked != 0) != again) continue;
             if (cell->fetch_tries > 2 + 2 * __builtin_popcountll(r->roster.members) && !cell->asked)
                 stop_fetching(r, cell);
@@ -217,10 +217,10 @@ static bool no_cell(struct neb_round *r, const struct neb_event *ev)
     return true;
 }
 
-void neb__fetch_tick(struct neb_round *r)
+void neb__core_fetch_tick(struct neb_round *r)
 {
-    for (size_t i = 0; i < r->payloads; i++) {
-        struct payload *p = &r->payload[i];
+    for (size_t i = 0; i < r->updates; i++) {
+        struct neb_core_update *p = &r->update[i];
         if (p->held || r->now < p->fetch_at || !(p->needed || p->have)) continue;
         if (p->fetch_from != NEB_NO_SITE) p->lack |= neb__bit(p->fetch_from); /* it did not answer */
         unsigned s = next_holder(r, p, p->fetch_from == NEB_NO_SITE ? r->self : p->fetch_from);
@@ -231,7 +231,7 @@ void neb__fetch_tick(struct neb_round *r)
             continue;
         }
         p->fetch_from = (uint16_t)s;
-        struct neb_action *a = neb__act(r, NEB_ACT_FETCH);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH);
         a->site = (uint16_t)s;
         a->hash = p->hash;
     }
@@ -242,14 +242,14 @@ void neb__fetch_tick(struct neb_round *r)
 
 static void install_if_trusted(struct neb_round *r, uint32_t c)
 {
-    struct cell *cell = &r->cell[c];
+    struct neb_core_cell *cell = &r->cell[c];
     if (r->applying || r->installing || r->rooting || !cell->fetching || !cell->cell_index ||
         cell->cell_index > r->commit || cell->cell_index > r->disk_head)
         return;
     bool wrong, trusted = neb__root_trusted(r, cell->cell_index, &cell->cell_root, &wrong);
     if (wrong && !NEB_MUTANT(trust_any_cell)) cell->cell_index = 0, cell->fetch_at = r->now;
     if (!trusted && !NEB_MUTANT(trust_any_cell)) return;
-    struct neb_action *a = neb__act(r, NEB_ACT_INSTALL);
+    struct neb_action *a = neb__core_act(r, NEB_ACT_INSTALL);
     a->cell = c;
     a->version = cell->cell_version;
     a->index = cell->cell_index;
@@ -257,10 +257,10 @@ static void install_if_trusted(struct neb_round *r, uint32_t c)
     r->installing = true; /* one thing at a time: what a cell holds must be certain */
 }
 
-void neb__cell_event(struct neb_round *r, const struct neb_event *ev)
+void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->cell >= r->cfg.cells) return;
-    struct cell *cell = &r->cell[ev->cell];
+    struct neb_core_cell *cell = &r->cell[ev->cell];
     bool answer = ev->site == cell->fetch_from && (cell->asked & neb__bit(ev->site));
     int64_t took = answer ? r->now - cell->last_at : 0;
     r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
@@ -274,17 +274,17 @@ void neb__cell_event(struct neb_round *r, const struct neb_event *ev)
     install_if_trusted(r, ev->cell);
 }
 
-void neb__installed(struct neb_round *r, const struct neb_event *ev)
+void neb__core_installed(struct neb_round *r, const struct neb_event *ev)
 {
     r->installing = false;
     if (ev->cell >= r->cfg.cells || ev->version <= r->cell[ev->cell].v_app) return;
-    struct cell *cell = &r->cell[ev->cell];
+    struct neb_core_cell *cell = &r->cell[ev->cell];
     cell->fetching = false;
     cell->v_app = ev->version;
     rewind_for(r, cell);
 }
 
-bool neb__caught_up(const struct neb_round *r)
+bool neb__core_caught_up(const struct neb_round *r)
 {
     if (r->state == NEB_ROUND_BOOT) return false;
     for (uint32_t c = 0; c < r->cfg.cells; c++)
@@ -294,17 +294,17 @@ bool neb__caught_up(const struct neb_round *r)
 
 /* ---- applying ------------------------------------------------------------------------------------------------- */
 
-static void look_for(struct neb_round *r, struct payload *p)
+static void look_for(struct neb_round *r, struct neb_core_update *p)
 {
     if (p->needed || p->held) return;
     p->needed = true;
     p->fetch_at = r->now + r->cfg.fetch_ms / 2; /* it may be on its way */
-    struct neb_action *a = neb__act(r, NEB_ACT_FETCH);
+    struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH);
     a->hash = p->hash;
     a->site = NEB_NO_SITE; /* first a look on the own disk */
 }
 
-/* Whether fetching the cell takes fewer bytes than the payloads it needs to reach the committed version. */
+/* Whether fetching the cell takes fewer bytes than the updates it needs to reach the committed version. */
 static bool cheaper_whole(struct neb_round *r, uint32_t c)
 {
     uint64_t sum = 0, last = r->commit < r->cursor + 64 ? r->commit : r->cursor + 64;
@@ -312,19 +312,19 @@ static bool cheaper_whole(struct neb_round *r, uint32_t c)
         const struct neb_record *rec = r->log[i].record;
         if (rec->type != NEB_RECORD_ROUND || c < rec->c0 || c >= rec->c1 || rec->v < r->cell[c].v_app)
             continue;
-        for (uint32_t k = 0; k < rec->parcels; k++) {
-            struct payload *p = neb__payload(r, &rec->parcel[k].hash, true);
-            if (!p || p->held || rec->parcel[k].reject) continue;
+        for (uint32_t k = 0; k < rec->updates; k++) {
+            struct neb_core_update *p = neb__core_update(r, &rec->update[k].hash, true);
+            if (!p || p->held || rec->update[k].reject) continue;
             p->used = true, p->index = rec->index;
             look_for(r, p);
-            if (p->looked) sum += rec->parcel[k].length / (rec->c1 - rec->c0);
+            if (p->looked) sum += rec->update[k].length / (rec->c1 - rec->c0);
         }
     }
     return sum > r->cfg.cell_bytes;
 }
 
 /* Nobody who can be reached has it. */
-static bool unobtainable(const struct neb_round *r, const struct payload *p)
+static bool unobtainable(const struct neb_round *r, const struct neb_core_update *p)
 {
     uint64_t up = 0;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
@@ -332,12 +332,12 @@ static bool unobtainable(const struct neb_round *r, const struct payload *p)
     return up && !(up & ~p->lack);
 }
 
-static bool have_payloads(struct neb_round *r, const struct neb_record *rec, bool *hopeless)
+static bool have_updates(struct neb_round *r, const struct neb_record *rec, bool *hopeless)
 {
     bool all = true;
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        if (rec->parcel[i].reject) continue;
-        struct payload *p = neb__payload(r, &rec->parcel[i].hash, true);
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        if (rec->update[i].reject) continue;
+        struct neb_core_update *p = neb__core_update(r, &rec->update[i].hash, true);
         if (!p) return false;
         p->used = true;
         p->index = rec->index;
@@ -370,7 +370,7 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
 {
     bool theta = false, site = false;
     for (uint32_t c = rec->c0; c < rec->c1; c++) {
-        struct cell *cell = &r->cell[c];
+        struct neb_core_cell *cell = &r->cell[c];
         if (!cell->fetching && cell->v_app == rec->v) {
             bool far = cell->v_log > cell->v_app + r->cfg.staleness && r->now >= cell->replay_until;
             if (far && cheaper_whole(r, c)) start_fetching(r, cell);
@@ -379,12 +379,12 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
         site |= cell->v_site == rec->v;
     }
     bool hopeless = false;
-    if (theta && !have_payloads(r, rec, &hopeless)) {
+    if (theta && !have_updates(r, rec, &hopeless)) {
         if (!hopeless) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
             if (r->cell[c].v_app == rec->v) start_fetching(r, &r->cell[c]);
-        for (uint32_t i = 0; i < rec->parcels; i++) {
-            struct payload *p = neb__payload(r, &rec->parcel[i].hash, false);
+        for (uint32_t i = 0; i < rec->updates; i++) {
+            struct neb_core_update *p = neb__core_update(r, &rec->update[i].hash, false);
             if (p) p->lack = 0, p->fetch_from = NEB_NO_SITE;
         }
         theta = false;
@@ -393,7 +393,7 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
         pass(r, rec);
         return true;
     }
-    neb__act(r, NEB_ACT_APPLY)->index = rec->index;
+    neb__core_act(r, NEB_ACT_APPLY)->index = rec->index;
     r->applying = true;
     return false;
 }
@@ -401,27 +401,27 @@ static bool walk_round(struct neb_round *r, const struct neb_record *rec)
 static void settle_if_due(struct neb_round *r)
 {
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
-        struct cell *cell = &r->cell[c];
+        struct neb_core_cell *cell = &r->cell[c];
         install_if_trusted(r, c);
         if (!cell->away || cell->fetching || cell->v_app != cell->v_log || cell->v_site != cell->v_log)
             continue;
         cell->away = false;
         int64_t work = r->steps - cell->base, fair = 2 * (int64_t)r->cfg.nominal;
         if (work <= fair || NEB_MUTANT(no_settle)) continue;
-        struct neb_action *a = neb__act(r, NEB_ACT_SETTLE);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_SETTLE);
         a->c0 = c, a->c1 = c + 1;
         a->num = (uint64_t)fair, a->den = (uint64_t)work;
         cell->base = r->steps - fair;
     }
 }
 
-void neb__apply_progress(struct neb_round *r)
+void neb__core_apply_progress(struct neb_round *r)
 {
     uint64_t last = r->commit < r->disk_head ? r->commit : r->disk_head;
     while (!r->applying && !r->installing && !r->rooting) {
         if (!r->whole) look_if_whole(r);
         if (neb__root_wanted(r)) {
-            neb__act(r, NEB_ACT_ROOT)->index = r->cursor;
+            neb__core_act(r, NEB_ACT_ROOT)->index = r->cursor;
             r->rooting = true;
             return;
         }
@@ -437,7 +437,7 @@ void neb__apply_progress(struct neb_round *r)
 
 static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c)
 {
-    struct cell *cell = &r->cell[c];
+    struct neb_core_cell *cell = &r->cell[c];
     const struct neb_named *own = neb__record_of(rec, r->self);
     cell->v_site++;
     cell->clean = false;
@@ -446,20 +446,20 @@ static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c
         cell->base = known ? cell->captured : r->steps;
         cell->open.k = 0;
     } else if (cell->open.k && cell->v_site > cell->open.b + r->cfg.staleness) {
-        struct neb_action *a = neb__act(r, NEB_ACT_DISCARD);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_DISCARD);
         a->c0 = c, a->c1 = c + 1;
         a->k = cell->open.k;
         cell->open.k = 0;
     }
 }
 
-void neb__applied(struct neb_round *r, const struct neb_event *ev)
+void neb__core_applied(struct neb_round *r, const struct neb_event *ev)
 {
     if (!r->applying || ev->index != r->cursor + 1) return;
     const struct neb_record *rec = r->log[r->cursor].record;
     r->applying = false;
     for (uint32_t c = rec->c0; c < rec->c1; c++) {
-        struct cell *cell = &r->cell[c];
+        struct neb_core_cell *cell = &r->cell[c];
         if (!cell->fetching && cell->v_app == rec->v) cell->v_app++;
         if (cell->v_site == rec->v) merged(r, rec, c);
     }
@@ -473,28 +473,28 @@ void neb__applied(struct neb_round *r, const struct neb_event *ev)
 static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
 {
     for (uint32_t c = c0; c < c1; c++) {
-        const struct cell *cell = &r->cell[c];
+        const struct neb_core_cell *cell = &r->cell[c];
         if (cell->open.k || cell->fetching || cell->away || cell->v_app != cell->v_log) return false;
         if (cell->v_site != cell->v_app || cell->v_app != r->cell[c0].v_app) return false;
     }
     return true;
 }
 
-void neb__capture_due(struct neb_round *r)
+void neb__core_capture_due(struct neb_round *r)
 {
     if (r->durable.incarnation != r->incarnation) return; /* sequence numbers start with it */
     if (r->state == NEB_ROUND_BOOT || r->applying || r->ended || r->now < r->capture_retry ||
         !(r->roster.trains & neb__bit(r->self)))
         return;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
-        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
-        struct cell *cell = &r->cell[c0];
+        uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
+        struct neb_core_cell *cell = &r->cell[c0];
         /* A paused site makes no steps: what it has must go out, or nothing would ever end the pause. */
         bool due = r->ending ? !cell->clean
                              : r->steps - cell->since >= (int64_t)r->interval ||
                                    (r->paused && r->steps > cell->base);
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
-        struct neb_action *a = neb__act(r, NEB_ACT_CAPTURE);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;
         a->k = r->next_k++;
         a->version = cell->v_app;
@@ -515,7 +515,7 @@ uint64_t neb__round_steps_left(const struct neb_round *r)
     int64_t least = r->last_commit_step + (int64_t)r->cfg.drift_steps - r->steps;
     if (least < 1) least = INT64_MAX;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
-        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+        uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
         int64_t left = r->cell[c0].since + (int64_t)r->interval - r->steps;
         if (left < 1) left = r->capturing[f] || !capture_ready(r, c0, c1) ? INT64_MAX : 1;
         least = left < least ? left : least;
@@ -523,25 +523,25 @@ uint64_t neb__round_steps_left(const struct neb_round *r)
     return (uint64_t)least;
 }
 
-void neb__captured(struct neb_round *r, const struct neb_event *ev)
+void neb__core_captured(struct neb_round *r, const struct neb_event *ev)
 {
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
-        uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
-        if (!r->capturing[f] || ev->parcel->c0 != c0) continue;
+        uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
+        if (!r->capturing[f] || ev->update->c0 != c0) continue;
         r->capturing[f] = false;
         for (uint32_t c = c0; c < c1; c++) {
             r->cell[c].clean = ev->empty && r->cell[c].dense;
             if (ev->empty || ev->status != NEB_OK) continue;
-            r->cell[c].open = (struct neb_boot_parcel){ev->hash, ev->parcel->k, ev->parcel->b};
+            r->cell[c].open = (struct neb_boot_update){ev->hash, ev->update->k, ev->update->b};
         }
     }
     r->report_due = true;
     if (ev->status != NEB_OK && ev->status != NEB_ERR_AGAIN) r->capture_retry = r->now + 1000; /* disk full */
     if (ev->empty || ev->status != NEB_OK) return;
-    neb__payload_event(r, ev);
+    neb__core_update_event(r, ev);
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
-        struct neb_action *a = neb__act(r, NEB_ACT_PUSH);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_PUSH);
         a->site = (uint16_t)s;
         a->hash = ev->hash;
     }

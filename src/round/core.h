@@ -19,31 +19,31 @@ enum {
 };
 
 #define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above the own one is nobody's */
-#define NEB_LAPSE_MAX 0xffffu             /* 16 bits of a parcel's number */
+#define NEB_LAPSE_MAX 0xffffu             /* 16 bits of an update's number */
 
-struct entry {
+struct neb_core_entry {
     uint8_t *bytes;
     size_t length;
     struct neb_hash hash;
     struct neb_record *record;
 };
 
-struct cell {
+struct neb_core_cell {
     uint64_t v_log;  /* by the committed log */
     uint64_t v_cur;  /* by the log up to the cursor */
     uint64_t v_app;  /* of theta and m here */
-    uint64_t v_site; /* own parcels of the records below it are merged */
+    uint64_t v_site; /* own updates of the records below it are merged */
     bool fetching, away;
     int fetch_tries;
     int64_t fetch_at;     /* when to ask again */
     uint64_t asked;       /* peers that may be sending it */
     int64_t asked_at;     /* … since when, the first of them */
     int64_t last_at;      /* when fetch_from was asked */
-    int64_t replay_until; /* fetching did not help: payloads are tried instead */
+    int64_t replay_until; /* fetching did not help: updates are tried instead */
     uint16_t fetch_from;
-    struct neb_boot_parcel open; /* own parcel; k 0: none */
+    struct neb_boot_update open; /* own update; k 0: none */
     int64_t base;                /* inner step from which on the work is uncommitted */
-    int64_t captured;            /* inner step of the open parcel's capture */
+    int64_t captured;            /* inner step of the open update's capture */
     int64_t since;               /* steps at the last capture */
     bool dense;                  /* the last capture was asked for after the end */
     bool clean;                  /* … and nothing was left */
@@ -51,11 +51,11 @@ struct cell {
     uint64_t cell_index, cell_version;
 };
 
-struct payload {
+struct neb_core_update {
     struct neb_hash hash;
-    struct neb_parcel header; /* when held */
-    bool held, needed, used;  /* used: named by a committed record */
-    bool looked;              /* it is not on the own disk */
+    struct neb_update_header header; /* when held */
+    bool held, needed, used;         /* used: named by a committed record */
+    bool looked;                     /* it is not on the own disk */
     uint8_t reject;
     double norm;
     uint64_t index; /* of the record that used it */
@@ -65,7 +65,7 @@ struct payload {
     uint16_t fetch_from;
 };
 
-struct peer {
+struct neb_core_peer {
     bool up;
     int64_t heard;  /* any frame */
     int64_t chain;  /* when the newer roster was last sent */
@@ -84,7 +84,7 @@ struct peer {
     uint64_t applied;
 };
 
-struct root {
+struct neb_core_root {
     uint64_t index;
     struct neb_hash root;
     uint64_t agree;   /* sites whose signature under it is here */
@@ -94,7 +94,7 @@ struct root {
 };
 
 /* What the acked mark holds. */
-struct promise {
+struct neb_core_promise {
     uint64_t view, normal, head, commit;
     uint32_t incarnation, lapse[NEB_SITES_MAX];
 };
@@ -109,7 +109,7 @@ struct neb_round {
     char halt_text[160];
 
     /* the log; log[i] has index i + 1 */
-    struct entry *log;
+    struct neb_core_entry *log;
     uint64_t head, log_cap, commit;
     struct neb_members roster; /* in effect: of the last committed change */
     uint64_t ever;             /* sites that were members at some time */
@@ -123,7 +123,7 @@ struct neb_round {
     /* promises: `view` is the newest view joined; `normal` the view whose log this is */
     uint64_t view, normal;
     uint32_t incarnation, lapse[NEB_SITES_MAX];
-    struct promise durable, writing;
+    struct neb_core_promise durable, writing;
     bool write_busy;
     uint32_t durable_epoch, writing_epoch;
     uint64_t write_id;
@@ -162,14 +162,14 @@ struct neb_round {
     /* leading */
     bool established; /* a quorum holds the log with which this view began */
     int64_t contact, next_ping, end_since;
-    int64_t *close_at;              /* per fragment: when its first parcel was complete; 0: none */
+    int64_t *close_at;              /* per fragment: when its first update was complete; 0: none */
     struct neb_order order[ORDERS]; /* op 0: none */
     int64_t final_since;
 
-    struct peer peer[NEB_SITES_MAX];
-    struct payload *payload;
-    size_t payloads, payload_cap;
-    struct root root[ROOTS];
+    struct neb_core_peer peer[NEB_SITES_MAX];
+    struct neb_core_update *update;
+    size_t updates, update_cap;
+    struct neb_core_root root[ROOTS];
     size_t roots;
     struct {
         uint64_t index;
@@ -180,7 +180,7 @@ struct neb_round {
     /* following the log */
     uint64_t cursor; /* records up to here are walked */
     bool applying, installing, rooting;
-    struct cell *cell;
+    struct neb_core_cell *cell;
     int64_t cell_ms; /* how long a cell takes to come, as far as seen */
     int64_t steps, last_commit_step, capture_retry;
     uint32_t interval; /* inner steps between two captures here */
@@ -196,8 +196,9 @@ struct neb_round {
     uint32_t budget_now;           /* as the leader says */
     struct neb_hash cur_root;
 
-    struct neb_frame_item items[NEB_FRAME_LIST], items_out[NEB_FRAME_LIST]; /* of the frame in hand */
-    struct neb_frame_cert certs[NEB_FRAME_CERTS], certs_out[NEB_FRAME_CERTS];
+    struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST],
+        items_out[NEB_ROUND_FRAME_LIST]; /* of the frame in hand */
+    struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS], certs_out[NEB_ROUND_FRAME_CERTS];
     struct neb_action *act;
     size_t acts, act_next, act_cap;
     uint8_t *act_bytes; /* of the action handed out last */
@@ -205,65 +206,68 @@ struct neb_round {
 };
 
 /* round.c */
-struct neb_action *neb__act(struct neb_round *r, enum neb_action_type type); /* never NULL; see r->failed */
-void neb__send(struct neb_round *r, unsigned to, const struct neb_frame *f);
-void neb__note(struct neb_round *r, const char *text);
-void neb__halt(struct neb_round *r, const char *text);
-uint32_t neb__frag_first(const struct neb_round *r, uint32_t f);
-bool neb__leads(const struct neb_round *r);
-void neb__conflict(struct neb_round *r);
+struct neb_action *neb__core_act(struct neb_round *r,
+                                 enum neb_action_type type); /* never NULL; see r->failed */
+void neb__core_send(struct neb_round *r, unsigned to, const struct neb_round_frame *f);
+void neb__core_note(struct neb_round *r, const char *text);
+void neb__core_halt(struct neb_round *r, const char *text);
+uint32_t neb__core_fragment_first(const struct neb_round *r, uint32_t f);
+bool neb__core_leads(const struct neb_round *r);
+void neb__core_conflict(struct neb_round *r);
 
 /* log.c */
 const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index);
 bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n);
 void neb__log_cut(struct neb_round *r, uint64_t head);
 bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec);
-void neb__commit_to(struct neb_round *r, uint64_t index);
+void neb__log_commit_to(struct neb_round *r, uint64_t index);
 void neb__log_write(struct neb_round *r);
 void neb__log_written(struct neb_round *r, uint64_t id, neb_status s);
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot);
-void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_frame *f);
+void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last);
-bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t index,
+bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                       const struct neb_hash *hash);
-bool neb__log_acked(const struct neb_round *r, struct promise *out);        /* false: a write is under way */
+bool neb__log_acked(const struct neb_round *r,
+                    struct neb_core_promise *out);                          /* false: a write is under way */
 bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
 
 /* view.c */
-void neb__greet_start(struct neb_round *r);
+void neb__view_greet(struct neb_round *r);
 void neb__view_tick(struct neb_round *r);
-void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame *f);
-void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *f);
-unsigned neb__leader_of(uint64_t view);
+void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+unsigned neb__view_leader_of(uint64_t view);
 void neb__view_durable(struct neb_round *r);
-void neb__follow(struct neb_round *r, uint64_t view);
-void neb__campaign(struct neb_round *r);
-void neb__report(struct neb_round *r, unsigned to);
-void neb__lapses_tell(const struct neb_round *r, struct neb_frame *f);
-void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f);
+void neb__view_follow(struct neb_round *r, uint64_t view);
+void neb__view_campaign(struct neb_round *r);
+void neb__core_report(struct neb_round *r, unsigned to);
+void neb__lapses_tell(const struct neb_round *r, struct neb_round_frame *f);
+void neb__lapses_learn(struct neb_round *r, const struct neb_round_frame *f);
 
 /* lead.c */
 void neb__lead_start(struct neb_round *r);
 void neb__lead_tick(struct neb_round *r);
-void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f);
+void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__lead_progress(struct neb_round *r);
 bool neb__lead_acknowledged(const struct neb_round *r); /* every live member has all there is */
-void neb__propose(struct neb_round *r, struct neb_record *rec);
-void neb__ping(struct neb_round *r);
-void neb__budget(struct neb_round *r, uint32_t permille);
+void neb__lead_propose(struct neb_round *r, struct neb_record *rec);
+void neb__lead_ping(struct neb_round *r);
+void neb__lead_budget(struct neb_round *r, uint32_t permille);
 
 /* state_root.c */
-struct root *neb__root_find(struct neb_round *r, uint64_t index, const struct neb_hash *root); /* or NULL */
+struct neb_core_root *neb__root_find(struct neb_round *r, uint64_t index,
+                                     const struct neb_hash *root); /* or NULL */
 /* *wrong: another one is trusted at this index. */
 bool neb__root_trusted(struct neb_round *r, uint64_t index, const struct neb_hash *root, bool *wrong);
 void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *root);
-void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f);
-void neb__root_certify(struct neb_round *r, struct neb_frame *f, bool signatures); /* into a PING */
-void neb__roots_pinged(struct neb_round *r, const struct neb_frame *f);
+void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+void neb__root_certify(struct neb_round *r, struct neb_round_frame *f, bool signatures); /* into a PING */
+void neb__roots_pinged(struct neb_round *r, const struct neb_round_frame *f);
 bool neb__root_wanted(const struct neb_round *r);
 bool neb__root_needed(const struct neb_round *r); /* by a member that catches up; the leader knows */
-void neb__rooted(struct neb_round *r, const struct neb_event *ev);
-bool neb__live(const struct neb_round *r, unsigned site);
+void neb__root_computed(struct neb_round *r, const struct neb_event *ev);
+bool neb__lead_live(const struct neb_round *r, unsigned site);
 
 /* operator.c */
 bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
@@ -271,25 +275,25 @@ bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
 void neb__order_pass_on(struct neb_round *r, unsigned to);
 void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from);
-void neb__order_log(struct neb_round *r, const struct neb_frame *f);
-void neb__operator_event(struct neb_round *r, const struct neb_event *ev);
+void neb__order_log(struct neb_round *r, const struct neb_round_frame *f);
+void neb__order_event(struct neb_round *r, const struct neb_event *ev);
 void neb__lead_request(struct neb_round *r, const struct neb_order *o);
 bool neb__lead_orders(struct neb_round *r);
-void neb__leave_tick(struct neb_round *r);
+void neb__order_leave_tick(struct neb_round *r);
 
 /* committed.c */
-struct payload *neb__payload(struct neb_round *r, const struct neb_hash *h, bool make);
+struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make);
 /* One that another site spoke of; NULL also for one that was applied long ago: what was said of it is from before. */
-struct payload *neb__payload_heard(struct neb_round *r, const struct neb_hash *h);
-void neb__payload_prune(struct neb_round *r);
-void neb__apply_progress(struct neb_round *r);
-void neb__applied(struct neb_round *r, const struct neb_event *ev);
-void neb__capture_due(struct neb_round *r);
-void neb__captured(struct neb_round *r, const struct neb_event *ev);
-void neb__payload_event(struct neb_round *r, const struct neb_event *ev);
-void neb__fetch_tick(struct neb_round *r);
-void neb__cell_event(struct neb_round *r, const struct neb_event *ev);
-void neb__installed(struct neb_round *r, const struct neb_event *ev);
-bool neb__caught_up(const struct neb_round *r);
+struct neb_core_update *neb__core_update_heard(struct neb_round *r, const struct neb_hash *h);
+void neb__core_updates_prune(struct neb_round *r);
+void neb__core_apply_progress(struct neb_round *r);
+void neb__core_applied(struct neb_round *r, const struct neb_event *ev);
+void neb__core_capture_due(struct neb_round *r);
+void neb__core_captured(struct neb_round *r, const struct neb_event *ev);
+void neb__core_update_event(struct neb_round *r, const struct neb_event *ev);
+void neb__core_fetch_tick(struct neb_round *r);
+void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev);
+void neb__core_installed(struct neb_round *r, const struct neb_event *ev);
+bool neb__core_caught_up(const struct neb_round *r);
 
 #endif

@@ -13,24 +13,24 @@ enum { FORMAT = 2 };
 static const char *fields(uint8_t type)
 {
     switch (type) {
-    case NEB_FRAME_HELLO: return "Npnohs";
-    case NEB_FRAME_HELLO_OK: return "NpfohHnl";
-    case NEB_FRAME_ASK: return "n";
-    case NEB_FRAME_ASK_OK: return "n";
-    case NEB_FRAME_ELECT: return "n";
-    case NEB_FRAME_VOTE: return "nohHl";
-    case NEB_FRAME_PING: return "ohsHafitcln";
-    case NEB_FRAME_REPORT: return "ohHasRSfli";
-    case NEB_FRAME_GETLOG: return "n";
-    case NEB_FRAME_LOG: return "nohsHb";
-    case NEB_FRAME_REQUEST: return "O";
-    case NEB_FRAME_GOODBYE: return "";
-    case NEB_FRAME_FORCE: return "O";
+    case NEB_ROUND_FRAME_HELLO: return "Npnohs";
+    case NEB_ROUND_FRAME_HELLO_OK: return "NpfohHnl";
+    case NEB_ROUND_FRAME_ASK: return "n";
+    case NEB_ROUND_FRAME_ASK_OK: return "n";
+    case NEB_ROUND_FRAME_ELECT: return "n";
+    case NEB_ROUND_FRAME_VOTE: return "nohHl";
+    case NEB_ROUND_FRAME_PING: return "ohsHafitcln";
+    case NEB_ROUND_FRAME_REPORT: return "ohHasRSfli";
+    case NEB_ROUND_FRAME_GETLOG: return "n";
+    case NEB_ROUND_FRAME_LOG: return "nohsHb";
+    case NEB_ROUND_FRAME_REQUEST: return "O";
+    case NEB_ROUND_FRAME_GOODBYE: return "";
+    case NEB_ROUND_FRAME_FORCE: return "O";
     default: return NULL;
     }
 }
 
-static uint64_t *number_of(struct neb_frame *f, char c)
+static uint64_t *number_of(struct neb_round_frame *f, char c)
 {
     switch (c) {
     case 'n': return &f->number;
@@ -57,7 +57,7 @@ static neb_status put16(struct neb_buf *out, uint16_t v)
     return neb__buf_append(out, b, 2);
 }
 
-static neb_status put_lapses(const struct neb_frame *f, struct neb_buf *out)
+static neb_status put_lapses(const struct neb_round_frame *f, struct neb_buf *out)
 {
     uint16_t n = 0;
     for (int i = 0; i < NEB_SITES_MAX; i++) n += f->lapses[i] != 0;
@@ -78,7 +78,7 @@ static neb_status put_order(const struct neb_order *o, struct neb_buf *out)
     return neb__buf_append(out, b, sizeof b);
 }
 
-static neb_status put_field(const struct neb_frame *f, char c, struct neb_buf *out)
+static neb_status put_field(const struct neb_round_frame *f, char c, struct neb_buf *out)
 {
     switch (c) {
     case 'H': return neb__buf_append(out, f->hash.b, NEB_HASH_SIZE);
@@ -112,11 +112,11 @@ static neb_status put_field(const struct neb_frame *f, char c, struct neb_buf *o
         return NEB_OK;
     case 'S': return neb__buf_append(out, f->signature, NEB_SEAL_SIZE);
     case 'b': NEB_TRY(put16(out, f->records)); return neb__buf_append(out, f->blob, f->blob_length);
-    default: return put64(out, *number_of((struct neb_frame *)f, c));
+    default: return put64(out, *number_of((struct neb_round_frame *)f, c));
     }
 }
 
-neb_status neb__frame_encode(const struct neb_frame *f, struct neb_buf *out)
+neb_status neb__round_frame_encode(const struct neb_round_frame *f, struct neb_buf *out)
 {
     uint8_t b[36];
     b[0] = f->type;
@@ -144,7 +144,7 @@ static void get_signature(struct neb_reader *in, uint8_t out[NEB_SEAL_SIZE])
     if (p) memcpy(out, p, NEB_SEAL_SIZE);
 }
 
-static bool get_list(struct neb_reader *in, char c, struct neb_frame *f)
+static bool get_list(struct neb_reader *in, char c, struct neb_round_frame *f)
 {
     uint16_t n = neb__read16(in);
     if (c == 'l') {
@@ -156,15 +156,15 @@ static bool get_list(struct neb_reader *in, char c, struct neb_frame *f)
             f->lapses[last = site] = lapse;
         }
     } else if (c == 'i') {
-        if (n > NEB_FRAME_LIST) return false;
+        if (n > NEB_ROUND_FRAME_LIST) return false;
         for (f->items = 0; f->items < n && !in->bad; f->items++) {
             get_hash(in, &f->item[f->items].hash);
             f->item[f->items].holders = neb__read64(in);
         }
     } else if (c == 'c') {
-        if (n > NEB_FRAME_CERTS) return false;
+        if (n > NEB_ROUND_FRAME_CERTS) return false;
         for (f->certs = 0; f->certs < n && !in->bad; f->certs++) {
-            struct neb_frame_cert *t = &f->cert[f->certs];
+            struct neb_round_frame_cert *t = &f->cert[f->certs];
             t->root = neb__read8(in);
             t->site = neb__read16(in);
             get_signature(in, t->signature);
@@ -181,7 +181,7 @@ static bool get_list(struct neb_reader *in, char c, struct neb_frame *f)
     return !in->bad;
 }
 
-static bool get_field(struct neb_reader *in, char c, struct neb_frame *f)
+static bool get_field(struct neb_reader *in, char c, struct neb_round_frame *f)
 {
     switch (c) {
     case 'H': get_hash(in, &f->hash); return true;
@@ -206,8 +206,8 @@ static bool get_field(struct neb_reader *in, char c, struct neb_frame *f)
     }
 }
 
-neb_status neb__frame_decode(const uint8_t *bytes, size_t n, struct neb_frame_item *items,
-                             struct neb_frame_cert *certs, struct neb_frame *out)
+neb_status neb__round_frame_decode(const uint8_t *bytes, size_t n, struct neb_round_frame_item *items,
+                                   struct neb_round_frame_cert *certs, struct neb_round_frame *out)
 {
     struct neb_reader in = {bytes, n, false};
     memset(out, 0, sizeof *out);

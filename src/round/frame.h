@@ -6,46 +6,46 @@
 #include "base/hash.h"
 #include "round/order.h"
 
-enum neb_frame_type {
-    NEB_FRAME_HELLO =
+enum neb_round_frame_type {
+    NEB_ROUND_FRAME_HELLO =
         1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head, start: the incarnation */
-    NEB_FRAME_HELLO_OK, /* nonce, phase, intact, normal, head, hash, number (my view of your lapse), you forgot */
-    NEB_FRAME_ASK,      /* number: would you join this view? */
-    NEB_FRAME_ASK_OK, /* number */
-    NEB_FRAME_ELECT,  /* number: join it */
-    NEB_FRAME_VOTE,   /* number, normal, head, hash, lapses */
-    NEB_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of payloads with holders, trusted roots, their signatures, number: the budget in permille */
-    NEB_FRAME_REPORT, /* normal, head, hash, applied, the newest root, its record (start) and signature, flags, lapses, list of payloads held */
-    NEB_FRAME_GETLOG, /* number: first index */
-    NEB_FRAME_LOG,    /* number: first index; start, hash, head; records */
-    NEB_FRAME_REQUEST, /* order: for the leader to carry out */
-    NEB_FRAME_GOODBYE, /* the sender stops, and comes back some day */
-    NEB_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */
+    NEB_ROUND_FRAME_HELLO_OK, /* nonce, phase, intact, normal, head, hash, number (my view of your lapse), you forgot */
+    NEB_ROUND_FRAME_ASK,    /* number: would you join this view? */
+    NEB_ROUND_FRAME_ASK_OK, /* number */
+    NEB_ROUND_FRAME_ELECT,  /* number: join it */
+    NEB_ROUND_FRAME_VOTE,   /* number, normal, head, hash, lapses */
+    NEB_ROUND_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of updates with holders, trusted roots, their signatures, number: the budget in permille */
+    NEB_ROUND_FRAME_REPORT, /* normal, head, hash, applied, the newest root, its record (start) and signature, flags, lapses, list of updates held */
+    NEB_ROUND_FRAME_GETLOG, /* number: first index */
+    NEB_ROUND_FRAME_LOG,    /* number: first index; start, hash, head; records */
+    NEB_ROUND_FRAME_REQUEST, /* order: for the leader to carry out */
+    NEB_ROUND_FRAME_GOODBYE, /* the sender stops, and comes back some day */
+    NEB_ROUND_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */
 };
 
-#define NEB_FRAME_MAX   (256 * 1024)
-#define NEB_FRAME_LIST  256
-#define NEB_FRAME_CERTS 32
+#define NEB_ROUND_FRAME_MAX   (256 * 1024)
+#define NEB_ROUND_FRAME_LIST  256
+#define NEB_ROUND_FRAME_CERTS 32
 
-struct neb_frame_root {
+struct neb_round_frame_root {
     uint64_t index;
     struct neb_hash root;
     uint64_t consent; /* voters that cannot report a root, because they are catching up */
 };
 
 /* One voter's signature under one of the frame's roots. */
-struct neb_frame_cert {
+struct neb_round_frame_cert {
     uint8_t root; /* of the list */
     uint16_t site;
     uint8_t signature[NEB_SEAL_SIZE];
 };
 
-struct neb_frame_item {
+struct neb_round_frame_item {
     struct neb_hash hash;
     uint64_t holders;
 };
 
-struct neb_frame {
+struct neb_round_frame {
     /* in every frame */
     uint8_t type;
     uint16_t from;
@@ -58,9 +58,9 @@ struct neb_frame {
     struct neb_order order;
     uint32_t lapses[NEB_SITES_MAX];
     uint16_t items, roots, records;
-    struct neb_frame_item *item; /* (NEB_FRAME_LIST), the caller's */
-    struct neb_frame_root trusted[16];
-    struct neb_frame_cert *cert; /* (NEB_FRAME_CERTS), the caller's */
+    struct neb_round_frame_item *item; /* (NEB_ROUND_FRAME_LIST), the caller's */
+    struct neb_round_frame_root trusted[16];
+    struct neb_round_frame_cert *cert; /* (NEB_ROUND_FRAME_CERTS), the caller's */
     uint16_t certs;
     uint8_t signature[NEB_SEAL_SIZE]; /* REPORT: of index and root */
     const uint8_t *blob;              /* LOG: records, each u32 length and bytes */
@@ -71,10 +71,10 @@ enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 };                              
 enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_WHOLE = 4, NEB_FLAG_NORMAL = 8 }; /* REPORT */
 enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2, NEB_FLAG_HAS_ALL = 4, NEB_FLAG_ROOTS = 8 };      /* PING */
 
-neb_status neb__frame_encode(const struct neb_frame *f, struct neb_buf *out);
+neb_status neb__round_frame_encode(const struct neb_round_frame *f, struct neb_buf *out);
 /* NEB_ERR_PROTOCOL for anything that the encoder does not make. `blob` points into `bytes`; `items` has room for
- * NEB_FRAME_LIST, `certs` for NEB_FRAME_CERTS. */
-neb_status neb__frame_decode(const uint8_t *bytes, size_t n, struct neb_frame_item *items,
-                             struct neb_frame_cert *certs, struct neb_frame *out);
+ * NEB_ROUND_FRAME_LIST, `certs` for NEB_ROUND_FRAME_CERTS. */
+neb_status neb__round_frame_decode(const uint8_t *bytes, size_t n, struct neb_round_frame_item *items,
+                                   struct neb_round_frame_cert *certs, struct neb_round_frame *out);
 
 #endif

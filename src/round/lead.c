@@ -1,8 +1,8 @@
 /* lead.c: what only the leader does: counting acknowledgements, closing rounds, changing the roster, ending the run.
  *
- * A round on a fragment closes when every live contributor's parcel is durable at a quorum of voters; or its time is
- * over and enough are there; or, after a grace, with what there is. The record names exactly the parcels with a HAVE
- * quorum that are not older than S versions, in site order. Parcels that this leader's checks refused are named too,
+ * A round on a fragment closes when every live contributor's update is durable at a quorum of voters; or its time is
+ * over and enough are there; or, after a grace, with what there is. The record names exactly the updates with a HAVE
+ * quorum that are not older than S versions, in site order. Updates that this leader's checks refused are named too,
  * with the reason: judged at one site, then a decision for all.
  *
  * Invariants: nothing is appended before a quorum holds the log with which the view began; records in flight touch
@@ -13,7 +13,7 @@
 
 enum { CATCH_UP = 600 /* permille of the budget while somebody catches up */ };
 
-bool neb__live(const struct neb_round *r, unsigned site)
+bool neb__lead_live(const struct neb_round *r, unsigned site)
 {
     return site == r->self || (!r->peer[site].gone && r->now - r->peer[site].heard < r->cfg.contact_ms);
 }
@@ -33,9 +33,9 @@ static void cut_unusable(struct neb_round *r)
 {
     for (uint64_t i = r->commit; i < r->head; i++) {
         const struct neb_record *rec = r->log[i].record;
-        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++) {
-            const struct payload *p = neb__payload(r, &rec->parcel[k].hash, false);
-            if (rec->parcel[k].reject || (p && p->held)) continue;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->updates; k++) {
+            const struct neb_core_update *p = neb__core_update(r, &rec->update[k].hash, false);
+            if (rec->update[k].reject || (p && p->held)) continue;
             neb__log_cut(r, i);
             return;
         }
@@ -60,7 +60,7 @@ void neb__lead_start(struct neb_round *r)
         r->peer[i].heard = r->now - r->cfg.contact_ms;
         r->peer[i].contributes = r->peer[i].clean = r->peer[i].in_view = r->peer[i].odd = false;
     }
-    for (size_t i = 0; i < r->payloads; i++) r->payload[i].have = r->payload[i].held ? neb__bit(r->self) : 0;
+    for (size_t i = 0; i < r->updates; i++) r->update[i].have = r->update[i].held ? neb__bit(r->self) : 0;
     for (uint32_t f = 0; f < r->cfg.fragments; f++) r->close_at[f] = 0;
     memset(r->order, 0, sizeof r->order);
     r->want_class = r->cls;
@@ -77,58 +77,58 @@ static uint64_t applied_by_all(const struct neb_round *r)
     return least;
 }
 
-void neb__budget(struct neb_round *r, uint32_t permille)
+void neb__lead_budget(struct neb_round *r, uint32_t permille)
 {
     if (permille == r->budget_now) return;
     r->budget_now = permille;
-    neb__act(r, NEB_ACT_BUDGET)->count = permille;
+    neb__core_act(r, NEB_ACT_BUDGET)->count = permille;
 }
 
-void neb__ping(struct neb_round *r)
+void neb__lead_ping(struct neb_round *r)
 {
     if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
-    struct neb_frame f = {.type = NEB_FRAME_PING,
-                          .normal = r->normal,
-                          .head = r->head,
-                          .start = r->start_index,
-                          .hash = r->start_hash,
-                          .applied = r->floor,
-                          .number = r->budget_now,
-                          .item = r->items_out};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_PING,
+                                .normal = r->normal,
+                                .head = r->head,
+                                .start = r->start_index,
+                                .hash = r->start_hash,
+                                .applied = r->floor,
+                                .number = r->budget_now,
+                                .item = r->items_out};
     bool proof = neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
-    bool all = r->cursor >= r->commit && neb__caught_up(r);
+    bool all = r->cursor >= r->commit && neb__core_caught_up(r);
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
                         (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0));
     neb__lapses_tell(r, &f);
-    for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
-        if (r->payload[i].used) continue;
-        f.item[f.items].hash = r->payload[i].hash;
-        f.item[f.items++].holders = r->payload[i].have;
+    for (size_t i = 0; i < r->updates && f.items < NEB_ROUND_FRAME_LIST; i++) {
+        if (r->update[i].used) continue;
+        f.item[f.items].hash = r->update[i].hash;
+        f.item[f.items++].holders = r->update[i].have;
     }
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
         /* who catches up needs the signatures, and who must see that it is wrong */
         neb__root_certify(r, &f, r->peer[i].rootless || r->peer[i].odd);
-        neb__send(r, i, &f);
+        neb__core_send(r, i, &f);
     }
     r->next_ping = r->now + r->cfg.ping_ms;
 }
 
 /* What this site holds and has applied; to the leader also its acknowledgement of the log. */
-void neb__report(struct neb_round *r, unsigned to)
+void neb__core_report(struct neb_round *r, unsigned to)
 {
-    struct promise mine;
+    struct neb_core_promise mine;
     bool stable = neb__log_acked(r, &mine);
-    struct neb_frame f = {.type = NEB_FRAME_REPORT,
-                          .normal = mine.normal,
-                          .head = mine.head,
-                          .applied = r->cursor,
-                          .item = r->items_out};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_REPORT,
+                                .normal = mine.normal,
+                                .head = mine.head,
+                                .applied = r->cursor,
+                                .item = r->items_out};
     f.hash = *neb__log_hash(r, mine.head);
     if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
-    const struct root *at = r->root_at ? neb__root_find(r, r->root_at, &r->cur_root) : NULL;
+    const struct neb_core_root *at = r->root_at ? neb__root_find(r, r->root_at, &r->cur_root) : NULL;
     if (at && (at->agree & neb__bit(r->self))) {
         f.start = at->index;
         f.root = at->root;
@@ -136,23 +136,23 @@ void neb__report(struct neb_round *r, unsigned to)
     }
     bool clean = true;
     for (uint32_t c = 0; c < r->cfg.cells; c++) clean = clean && r->cell[c].clean;
-    bool trains = (r->roster.trains & neb__bit(r->self)) && neb__caught_up(r);
+    bool trains = (r->roster.trains & neb__bit(r->self)) && neb__core_caught_up(r);
     f.flags =
         (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
                   (r->whole ? NEB_FLAG_WHOLE : 0) | (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0));
     neb__lapses_tell(r, &f);
-    for (size_t i = 0; i < r->payloads && f.items < NEB_FRAME_LIST; i++) {
-        if (r->payload[i].used || !r->payload[i].held) continue;
-        f.item[f.items].hash = r->payload[i].hash;
+    for (size_t i = 0; i < r->updates && f.items < NEB_ROUND_FRAME_LIST; i++) {
+        if (r->update[i].used || !r->update[i].held) continue;
+        f.item[f.items].hash = r->update[i].hash;
         f.item[f.items++].holders = neb__bit(r->self);
     }
     r->report_due = false;
-    neb__send(r, to, &f);
+    neb__core_send(r, to, &f);
 }
 
-void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame *f)
+void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
-    struct peer *p = &r->peer[from];
+    struct neb_core_peer *p = &r->peer[from];
     if (r->state != NEB_ROUND_LEAD || f->view != r->view) return;
     neb__lapses_learn(r, f);
     p->heard = r->now;
@@ -167,7 +167,7 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame
     p->rootless = !(f->flags & NEB_FLAG_WHOLE);
     if (f->start) neb__root_reported(r, from, f);
     for (int i = 0; i < f->items; i++) {
-        struct payload *pl = neb__payload_heard(r, &f->item[i].hash);
+        struct neb_core_update *pl = neb__core_update_heard(r, &f->item[i].hash);
         if (pl) pl->have |= neb__bit(from);
     }
 }
@@ -175,7 +175,7 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_frame
 /* ---- appending ------------------------------------------------------------------------------------------------ */
 
 /* Takes `rec` over. */
-void neb__propose(struct neb_round *r, struct neb_record *rec)
+void neb__lead_propose(struct neb_round *r, struct neb_record *rec)
 {
     if (!rec) {
         r->failed = NEB_ERR_NOMEM;
@@ -199,10 +199,10 @@ void neb__propose(struct neb_round *r, struct neb_record *rec)
 static uint64_t acks_of(const struct neb_round *r, uint64_t index)
 {
     uint64_t set = 0;
-    struct promise mine;
+    struct neb_core_promise mine;
     if (neb__log_acked(r, &mine) && mine.head >= index) set = neb__bit(r->self);
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
-        const struct peer *p = &r->peer[i];
+        const struct neb_core_peer *p = &r->peer[i];
         if (i != r->self && !p->odd && p->in_view && p->acked >= index && p->ack_lapse >= r->lapse[i])
             set |= neb__bit(i);
     }
@@ -227,18 +227,18 @@ static void count_acks(struct neb_round *r)
     for (uint64_t i = r->commit + 1; i <= r->head; i++) {
         uint64_t needed = together_with(r, i);
         if (!neb__members_has_quorum(&r->roster, acks_of(r, needed)) && !NEB_MUTANT(ignore_quorum)) break;
-        neb__commit_to(r, i); /* one at a time: a roster change counts for what comes behind it */
+        neb__log_commit_to(r, i); /* one at a time: a roster change counts for what comes behind it */
     }
-    if (r->commit != before) neb__ping(r);
+    if (r->commit != before) neb__lead_ping(r);
 }
 
 /* ---- closing a round ------------------------------------------------------------------------------------------ */
 
-static bool eligible(const struct neb_round *r, const struct payload *p, uint32_t c0, uint32_t c1)
+static bool eligible(const struct neb_round *r, const struct neb_core_update *p, uint32_t c0, uint32_t c1)
 {
-    const struct neb_parcel *h = &p->header;
+    const struct neb_update_header *h = &p->header;
     uint64_t v = r->cell[c0].v_log;
-    if (!p->held || p->used || h->c0 != c0 || h->c1 != c1 || h->kind != NEB_PARCEL_DELTA) return false;
+    if (!p->held || p->used || h->c0 != c0 || h->c1 != c1 || h->kind != NEB_UPDATE_DELTA) return false;
     if (!(r->roster.trains & neb__bit(h->site)) || !neb__members_has_quorum(&r->roster, p->have))
         return false;
     if (h->b > v || v > h->b + r->cfg.staleness) return NEB_MUTANT(keep_expired) && h->b <= v;
@@ -250,8 +250,8 @@ static bool eligible(const struct neb_round *r, const struct payload *p, uint32_
 static uint32_t median_tau(const struct neb_record *rec)
 {
     uint32_t tau[NEB_SITES_MAX], n = 0;
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        uint32_t t = rec->parcel[i].tau, j = n++;
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        uint32_t t = rec->update[i].tau, j = n++;
         for (; j && tau[j - 1] > t; j--) tau[j] = tau[j - 1];
         tau[j] = t;
     }
@@ -259,7 +259,7 @@ static uint32_t median_tau(const struct neb_record *rec)
 }
 
 /* Judged here, by what this site computed; entered as a decision for all. */
-static uint8_t judged(const struct neb_round *r, const struct payload *p)
+static uint8_t judged(const struct neb_round *r, const struct neb_core_update *p)
 {
     float bound;
     memcpy(&bound, &r->bound, sizeof bound);
@@ -267,8 +267,8 @@ static uint8_t judged(const struct neb_round *r, const struct payload *p)
     return p->norm > bound ? NEB_REJECT_NORM : NEB_REJECT_NONE;
 }
 
-static void name(struct neb_round *r, uint32_t c0, uint32_t c1, struct payload *const by_site[NEB_SITES_MAX],
-                 int n)
+static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
+                 struct neb_core_update *const by_site[NEB_SITES_MAX], int n)
 {
     struct neb_record *rec = neb__record_new((uint32_t)n);
     if (!rec) {
@@ -282,35 +282,35 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1, struct payload *
     rec->cls = r->cls;
     n = 0;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
-        const struct payload *p = by_site[s];
+        const struct neb_core_update *p = by_site[s];
         if (!p) continue;
         if (p->header.cls == NEB_CLASS_SPARSE) rec->cls = NEB_CLASS_SPARSE; /* one from before the change */
-        rec->parcel[n++] = (struct neb_named){(uint16_t)s,      judged(r, p),     p->header.k,
+        rec->update[n++] = (struct neb_named){(uint16_t)s,      judged(r, p),     p->header.k,
                                               p->header.b,      p->header.weight, p->header.tau,
                                               p->header.length, p->header.tokens, p->hash};
     }
     bool average = r->ending || median_tau(rec) > 2 * r->cfg.nominal;
     rec->mode = average ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
-    neb__propose(r, rec);
+    neb__lead_propose(r, rec);
 }
 
 static void try_close(struct neb_round *r, uint32_t f)
 {
-    uint32_t c0 = neb__frag_first(r, f), c1 = neb__frag_first(r, f + 1);
+    uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
     if (neb__log_touched(r, c0, c1)) return;
-    struct payload *by_site[NEB_SITES_MAX] = {0};
+    struct neb_core_update *by_site[NEB_SITES_MAX] = {0};
     int ready = 0, alive = 0, missing = 0;
-    for (size_t i = 0; i < r->payloads; i++)
-        if (eligible(r, &r->payload[i], c0, c1)) {
-            struct payload **at = &by_site[r->payload[i].header.site];
+    for (size_t i = 0; i < r->updates; i++)
+        if (eligible(r, &r->update[i], c0, c1)) {
+            struct neb_core_update **at = &by_site[r->update[i].header.site];
             if (!*at) ready++;
-            if (!*at || (*at)->header.k < r->payload[i].header.k) *at = &r->payload[i];
+            if (!*at || (*at)->header.k < r->update[i].header.k) *at = &r->update[i];
         }
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         bool mine = s == r->self;
-        bool contributes = mine ? neb__caught_up(r) : r->peer[s].contributes;
+        bool contributes = mine ? neb__core_caught_up(r) : r->peer[s].contributes;
         bool clean = r->ending && (mine ? r->cell[c0].clean : r->peer[s].clean);
-        if (!(r->roster.trains & neb__bit(s)) || !neb__live(r, s) || !contributes || clean) continue;
+        if (!(r->roster.trains & neb__bit(s)) || !neb__lead_live(r, s) || !contributes || clean) continue;
         alive++;
         missing += !by_site[s];
     }
@@ -335,7 +335,7 @@ static bool change(struct neb_round *r, struct neb_members next)
     if (!neb__members_follows(&r->roster, &next)) return false;
     struct neb_record *rec = neb__record_new(0);
     if (rec) rec->type = NEB_RECORD_ROSTER, rec->roster = next;
-    neb__propose(r, rec);
+    neb__lead_propose(r, rec);
     return true;
 }
 
@@ -345,7 +345,7 @@ static bool try_promote(struct neb_round *r)
     if (__builtin_popcountll(r->roster.voters) >= NEB_ROUND_VOTERS_MAX) return false;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         uint64_t bit = neb__bit(s);
-        if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !neb__live(r, s))
+        if (s == r->self || !(r->roster.members & bit) || (r->roster.voters & bit) || !neb__lead_live(r, s))
             continue;
         if (r->peer[s].acked < r->commit || r->peer[s].applied + 2 < r->commit) continue;
         struct neb_members next = r->roster;
@@ -364,7 +364,7 @@ static bool all_clean(const struct neb_round *r, bool *everybody)
         if (s == r->self) {
             for (uint32_t c = 0; c < r->cfg.cells; c++)
                 if (!r->cell[c].clean) return false;
-        } else if (!neb__live(r, s))
+        } else if (!neb__lead_live(r, s))
             *everybody = false;
         else if (!r->peer[s].clean)
             return false;
@@ -376,9 +376,9 @@ static bool all_clean(const struct neb_round *r, bool *everybody)
 bool neb__lead_acknowledged(const struct neb_round *r)
 {
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
-        const struct peer *p = &r->peer[s];
+        const struct neb_core_peer *p = &r->peer[s];
         if (s == r->self || !(r->roster.members & neb__bit(s)) || p->applied >= r->final_index) continue;
-        if (neb__live(r, s) || (p->up && !p->gone)) return false;
+        if (neb__lead_live(r, s) || (p->up && !p->gone)) return false;
     }
     return true;
 }
@@ -394,7 +394,7 @@ static bool try_end(struct neb_round *r)
     if (r->ending && !everybody && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
     struct neb_record *rec = neb__record_new(0);
     if (rec) rec->type = r->ending ? NEB_RECORD_FINAL : NEB_RECORD_END, rec->tokens = r->tokens;
-    neb__propose(r, rec);
+    neb__lead_propose(r, rec);
     return true;
 }
 
@@ -403,8 +403,8 @@ void neb__lead_progress(struct neb_round *r)
     if (r->state != NEB_ROUND_LEAD) return;
     count_acks(r);
     if (!(r->roster.voters & neb__bit(r->self))) { /* the last commit removed this leader */
-        neb__ping(r);
-        neb__follow(r, r->view);
+        neb__lead_ping(r);
+        neb__view_follow(r, r->view);
         return;
     }
     if (!r->established || r->conflict || r->ended) return;
@@ -415,7 +415,7 @@ void neb__lead_progress(struct neb_round *r)
             rec->type = NEB_RECORD_FORCED, rec->roster = r->roster, rec->ordered = true,
             rec->order = r->force;
         r->forced = false;
-        neb__propose(r, rec);
+        neb__lead_propose(r, rec);
         return;
     }
     if ((drained || NEB_MUTANT(roster_any_time)) && (neb__lead_orders(r) || try_promote(r))) return;
@@ -430,7 +430,7 @@ static bool someone_catches_up(const struct neb_round *r)
 {
     if (r->ending) return false;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s != r->self && (r->roster.members & neb__bit(s)) && neb__live(r, s) && r->peer[s].rootless)
+        if (s != r->self && (r->roster.members & neb__bit(s)) && neb__lead_live(r, s) && r->peer[s].rootless)
             return true;
     return false;
 }
@@ -441,11 +441,11 @@ void neb__lead_tick(struct neb_round *r)
     if (neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.contact_ms / 2))) r->contact = r->now;
     /* After the end the others go one by one; the leader stays for those that still catch up. */
     if (!r->ended && r->now - r->contact >= r->cfg.contact_ms) {
-        neb__note(r, "no contact with a quorum: stepping down; training goes on");
-        neb__follow(r, r->view);
+        neb__core_note(r, "no contact with a quorum: stepping down; training goes on");
+        neb__view_follow(r, r->view);
         return;
     }
     r->floor = applied_by_all(r);
-    neb__budget(r, someone_catches_up(r) ? r->budget * CATCH_UP / 1000 : r->budget);
-    if (r->now >= r->next_ping) neb__ping(r);
+    neb__lead_budget(r, someone_catches_up(r) ? r->budget * CATCH_UP / 1000 : r->budget);
+    if (r->now >= r->next_ping) neb__lead_ping(r);
 }

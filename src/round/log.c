@@ -17,7 +17,7 @@ const struct neb_hash *neb__log_hash(const struct neb_round *r, uint64_t index)
     return index && index <= r->head ? &r->log[index - 1].hash : &r->cfg.genesis;
 }
 
-static void entry_free(struct entry *e)
+static void entry_free(struct neb_core_entry *e)
 {
     neb__free(e->bytes);
     neb__free(e->record);
@@ -37,15 +37,15 @@ static bool is_change(const struct neb_record *rec)
 
 bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
 {
-    struct entry e = {.length = n};
+    struct neb_core_entry e = {.length = n};
     if (n > NEB_RECORD_MAX || neb__record_decode(bytes, n, &e.record) != NEB_OK) return false;
     if (e.record->index != r->head + 1 || !neb__hash_equal(&e.record->prev, neb__log_hash(r, r->head)))
         goto no;
     if (e.record->type == NEB_RECORD_ROUND && e.record->c1 > r->cfg.cells) goto no;
-    if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__commit_to(r, r->head);
+    if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__log_commit_to(r, r->head);
     if (r->head == r->log_cap) {
         uint64_t cap = r->log_cap ? 2 * r->log_cap : 64;
-        struct entry *log = neb__realloc(r->log, cap * sizeof *log);
+        struct neb_core_entry *log = neb__realloc(r->log, cap * sizeof *log);
         if (!log) goto nomem;
         r->log = log, r->log_cap = cap;
     }
@@ -58,7 +58,7 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (e.record->type == NEB_RECORD_FORCED &&
         e.record->roster.epoch > r->roster.epoch) { /* the old quorum is gone: it counts at once */
         r->roster = e.record->roster;
-        neb__act(r, NEB_ACT_ROSTER);
+        neb__core_act(r, NEB_ACT_ROSTER);
     }
     return true;
 nomem:
@@ -77,10 +77,10 @@ bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1)
     return false;
 }
 
-static bool parcels_acceptable(const struct neb_round *r, const struct neb_record *rec)
+static bool updates_acceptable(const struct neb_round *r, const struct neb_record *rec)
 {
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        const struct neb_named *p = &rec->parcel[i];
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        const struct neb_named *p = &rec->update[i];
         if (!(r->roster.trains & neb__bit(p->site))) return false;
         if (p->b > rec->v || rec->v > p->b + r->cfg.staleness) return NEB_MUTANT(keep_expired);
         for (uint32_t c = rec->c0; c < rec->c1; c++)
@@ -99,7 +99,7 @@ static bool follows(const struct neb_round *r, const struct neb_record *rec, boo
         if ((!past && neb__log_touched(r, rec->c0, rec->c1)) || rec->c1 > r->cfg.cells) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
             if (r->cell[c].v_log != rec->v) return false;
-        return parcels_acceptable(r, rec);
+        return updates_acceptable(r, rec);
     }
     if (rec->type == NEB_RECORD_ROSTER && rec->index != r->commit + 1 && !NEB_MUTANT(roster_any_time))
         return false;
@@ -134,23 +134,23 @@ static bool comes_next(struct neb_round *r, const struct neb_record *rec)
 static void commit_round(struct neb_round *r, const struct neb_record *rec)
 {
     for (uint32_t c = rec->c0; c < rec->c1; c++) {
-        struct cell *cell = &r->cell[c];
+        struct neb_core_cell *cell = &r->cell[c];
         cell->v_log = rec->v + 1;
         if (cell->v_log > cell->v_site + r->cfg.staleness) cell->away = true;
-        for (uint32_t i = 0; i < rec->parcels; i++)
-            r->lastk[c * NEB_SITES_MAX + rec->parcel[i].site] = rec->parcel[i].k;
+        for (uint32_t i = 0; i < rec->updates; i++)
+            r->lastk[c * NEB_SITES_MAX + rec->update[i].site] = rec->update[i].k;
     }
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        const struct neb_named *p = &rec->parcel[i];
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        const struct neb_named *p = &rec->update[i];
         if (!p->reject) r->token_cells += p->tokens * (rec->c1 - rec->c0);
-        struct payload *pl = neb__payload(r, &p->hash, false);
+        struct neb_core_update *pl = neb__core_update(r, &p->hash, false);
         if (pl) pl->used = true, pl->index = rec->index;
         if (p->site == r->self && p->k >= r->next_k) r->next_k = p->k + 1;
     }
     r->tokens = r->token_cells / r->cfg.cells;
 }
 
-void neb__commit_to(struct neb_round *r, uint64_t index)
+void neb__log_commit_to(struct neb_round *r, uint64_t index)
 {
     bool change = false;
     while (r->commit < index && r->commit < r->head) {
@@ -166,12 +166,12 @@ void neb__commit_to(struct neb_round *r, uint64_t index)
         if (rec->type == NEB_RECORD_FINAL) r->ended = true, r->final_index = rec->index;
         neb__order_committed(r, rec);
     }
-    if (change) neb__act(r, NEB_ACT_ROSTER);
+    if (change) neb__core_act(r, NEB_ACT_ROSTER);
 }
 
 /* ---- the disk ------------------------------------------------------------------------------------------------- */
 
-static neb_status mark_encode(const struct promise *p, struct neb_buf *b)
+static neb_status mark_encode(const struct neb_core_promise *p, struct neb_buf *b)
 {
     uint8_t h[40];
     neb__put32(h, 1);
@@ -186,7 +186,7 @@ static neb_status mark_encode(const struct promise *p, struct neb_buf *b)
     return neb__buf_append(b, lapses, sizeof lapses);
 }
 
-static bool mark_decode(const uint8_t *bytes, size_t n, struct promise *p)
+static bool mark_decode(const uint8_t *bytes, size_t n, struct neb_core_promise *p)
 {
     struct neb_reader in = {bytes, n, false};
     bool ok = neb__read32(&in) == 1;
@@ -201,7 +201,7 @@ static bool mark_decode(const uint8_t *bytes, size_t n, struct promise *p)
 
 neb_status neb__round_first_mark(struct neb_buf *out)
 {
-    struct promise p;
+    struct neb_core_promise p;
     memset(&p, 0, sizeof p);
     return mark_encode(&p, out);
 }
@@ -213,7 +213,7 @@ static bool stays_empty(const struct neb_round *r)
     return r->empty && r->state == NEB_ROUND_BOOT;
 }
 
-static void promise_now(const struct neb_round *r, struct promise *p)
+static void promise_now(const struct neb_round *r, struct neb_core_promise *p)
 {
     bool none = stays_empty(r);
     p->view = none ? 0 : r->view;
@@ -226,7 +226,7 @@ static void promise_now(const struct neb_round *r, struct promise *p)
 
 static bool differs(const struct neb_round *r)
 {
-    const struct promise *d = &r->durable;
+    const struct neb_core_promise *d = &r->durable;
     if (d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse)) return true;
     if (stays_empty(r)) return false;
     return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch ||
@@ -242,7 +242,7 @@ void neb__log_write(struct neb_round *r)
     r->writing_epoch = stays_empty(r) ? r->durable_epoch : r->roster.epoch;
     struct neb_buf b;
     neb__buf_init(&b, NEB_MARK_MAX);
-    struct neb_action *a = neb__act(r, NEB_ACT_WRITE);
+    struct neb_action *a = neb__core_act(r, NEB_ACT_WRITE);
     if (mark_encode(&r->writing, &b) != NEB_OK) r->failed = NEB_ERR_NOMEM;
     a->id = ++r->write_id;
     a->index = r->disk_head + 1;
@@ -258,13 +258,13 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status s)
     if (!r->write_busy || id != r->write_id) return;
     r->write_busy = false;
     if (s == NEB_ERR_NOSPACE) {
-        neb__note(r, "the disk is full: no promises until there is room; training goes on");
+        neb__core_note(r, "the disk is full: no promises until there is room; training goes on");
         r->write_retry = r->now + 1000;
         return;
     }
     if (s != NEB_OK) {
-        neb__halt(r,
-                  "writing the ledger failed: this site stops voting; restart it to verify what is on disk");
+        neb__core_halt(
+            r, "writing the ledger failed: this site stops voting; restart it to verify what is on disk");
         return;
     }
     r->durable = r->writing;
@@ -273,7 +273,7 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status s)
     neb__view_durable(r);
 }
 
-bool neb__log_acked(const struct neb_round *r, struct promise *out)
+bool neb__log_acked(const struct neb_round *r, struct neb_core_promise *out)
 {
     *out = r->durable;
     if (NEB_MUTANT(view_not_durable)) promise_now(r, out);
@@ -298,7 +298,7 @@ static uint64_t commit_shown(const struct neb_round *r, const struct neb_round_b
 
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
 {
-    struct promise p;
+    struct neb_core_promise p;
     memset(&p, 0, sizeof p);
     if (!boot->mark || !mark_decode(boot->mark, boot->mark_length, &p)) {
         memset(&p, 0, sizeof p);
@@ -329,7 +329,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     r->durable.head = r->head;
     r->incarnation = p.incarnation + 1;
     uint64_t shown = r->damaged ? 0 : commit_shown(r, boot);
-    neb__commit_to(r, p.commit > shown ? p.commit : shown);
+    neb__log_commit_to(r, p.commit > shown ? p.commit : shown);
     r->durable_epoch = r->roster.epoch;
     return NEB_OK;
 }
@@ -338,11 +338,12 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
 
 void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last)
 {
-    struct neb_frame f = {.type = NEB_FRAME_LOG, .number = first, .normal = r->normal, .head = r->head};
+    struct neb_round_frame f = {
+        .type = NEB_ROUND_FRAME_LOG, .number = first, .normal = r->normal, .head = r->head};
     struct neb_buf b;
     neb__buf_init(&b, CHUNK_BYTES + NEB_RECORD_MAX + 4);
     for (uint64_t i = first; i && i <= last && i <= r->head; i++) {
-        const struct entry *e = &r->log[i - 1];
+        const struct neb_core_entry *e = &r->log[i - 1];
         uint8_t n[4];
         neb__put32(n, (uint32_t)e->length);
         if (neb__buf_append(&b, n, 4) != NEB_OK || neb__buf_append(&b, e->bytes, e->length) != NEB_OK) {
@@ -355,7 +356,7 @@ void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t la
     f.hash = r->start_hash;
     f.blob = b.data;
     f.blob_length = b.len;
-    neb__send(r, to, &f);
+    neb__core_send(r, to, &f);
     neb__buf_free(&b);
 }
 
@@ -376,7 +377,7 @@ static bool walk_next(struct walk *w)
     return w->bytes != NULL;
 }
 
-static struct walk walk_start(const struct neb_frame *f)
+static struct walk walk_start(const struct neb_round_frame *f)
 {
     struct walk w = {{f->blob, f->blob_length, false}, f->number - 1, f->records, 0, NULL};
     return w;
@@ -384,7 +385,7 @@ static struct walk walk_start(const struct neb_frame *f)
 
 static bool same_as_here(const struct neb_round *r, const struct walk *w)
 {
-    const struct entry *e = w->index <= r->head ? &r->log[w->index - 1] : NULL;
+    const struct neb_core_entry *e = w->index <= r->head ? &r->log[w->index - 1] : NULL;
     return e && e->length == w->length && !memcmp(e->bytes, w->bytes, w->length);
 }
 
@@ -402,46 +403,47 @@ static bool take_one(struct neb_round *r, const struct walk *w, bool member)
     bool next = fits && !other && comes_next(r, rec);
     neb__free(rec);
     if (fits && other && member)
-        neb__halt(r,
-                  "a peer holds another committed record at the same index: two histories; ask the operators "
-                  "which roster is right (nebula-i adopt)");
+        neb__core_halt(
+            r, "a peer holds another committed record at the same index: two histories; ask the operators "
+               "which roster is right (nebula-i adopt)");
     else if (!next)
-        neb__note(r, "a peer holds a record for committed that does not follow from the log; not taken");
+        neb__core_note(r, "a peer holds a record for committed that does not follow from the log; not taken");
     if (!next) return false;
     if (!same) {
         neb__log_cut(r, r->commit);
         if (!neb__log_append(r, w->bytes, w->length)) return false;
     }
     if (view > r->normal) r->normal = view;
-    neb__commit_to(r, w->index);
+    neb__log_commit_to(r, w->index);
     return true;
 }
 
-static void take_committed(struct neb_round *r, const struct neb_frame *f, bool member)
+static void take_committed(struct neb_round *r, const struct neb_round_frame *f, bool member)
 {
     struct walk w = walk_start(f);
     while (walk_next(&w) && w.index <= f->commit && take_one(r, &w, member)) continue;
     if (r->normal > r->view) r->view = r->normal;
 }
 
-static void take_prepared(struct neb_round *r, const struct neb_frame *f)
+static void take_prepared(struct neb_round *r, const struct neb_round_frame *f)
 {
     struct walk w = walk_start(f);
     while (walk_next(&w)) {
         if (w.index <= r->head) continue;
         struct neb_record *rec;
         if (w.index != r->head + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) break;
-        if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__commit_to(r, r->head);
+        if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__log_commit_to(r, r->head);
         bool ok = neb__log_acceptable(r, rec);
         if (!ok)
-            neb__note(r, "the leader prepared a record that does not follow from the log; not acknowledged");
+            neb__core_note(
+                r, "the leader prepared a record that does not follow from the log; not acknowledged");
         neb__free(rec);
         if (!ok || !neb__log_append(r, w.bytes, w.length)) break;
     }
 }
 
 /* Whether the frame's records are a chain that goes on from the committed part and has `hash` at `index`. */
-static bool leads_to(const struct neb_round *r, const struct neb_frame *f, uint64_t index,
+static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                      const struct neb_hash *hash)
 {
     struct walk w = walk_start(f);
@@ -463,7 +465,7 @@ static bool leads_to(const struct neb_round *r, const struct neb_frame *f, uint6
 }
 
 /* Replaces everything behind the committed part by the frame's records, if these contain `index` with `hash`. */
-bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t index,
+bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                       const struct neb_hash *hash)
 {
     if (!leads_to(r, f, index, hash)) return false;
@@ -480,15 +482,15 @@ bool neb__log_install(struct neb_round *r, const struct neb_frame *f, uint64_t i
     return true;
 }
 
-void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_frame *f)
+void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     uint64_t was = r->view;
     if (f->number && f->records) take_committed(r, f, r->roster.members & neb__bit(from));
     if (r->state == NEB_ROUND_HALTED) return;
-    if (r->view != was && r->state != NEB_ROUND_BOOT) neb__follow(r, r->view);
+    if (r->view != was && r->state != NEB_ROUND_BOOT) neb__view_follow(r, r->view);
     if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && r->normal == r->view) {
         take_prepared(r, f);
-        neb__commit_to(r, f->commit); /* same view: the log is a prefix of the leader's */
+        neb__log_commit_to(r, f->commit); /* same view: the log is a prefix of the leader's */
     } else
         neb__view_tail(r, from, f);
 }

@@ -74,7 +74,8 @@ void neb__order_committed(struct neb_round *r, const struct neb_record *rec)
 
 void neb__order_pass_on(struct neb_round *r, unsigned to)
 {
-    if (r->forced) neb__send(r, to, &(struct neb_frame){.type = NEB_FRAME_FORCE, .order = r->force});
+    if (r->forced)
+        neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_FORCE, .order = r->force});
 }
 
 /* The record that the order names is not in this log, or not where this log ends. False: the order is of no use here. */
@@ -83,21 +84,24 @@ static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
     bool adopt = o->op == NEB_OP_ADOPT;
     if (o->index <= r->commit && !in_log(r, o)) {
         if (adopt)
-            neb__halt(
+            neb__core_halt(
                 r, "the operator adopted another history than this site's: move the site's ledger away and "
                    "start it again, it will catch up");
         else
-            neb__note(r, "an operator's order names a record that is not in this site's history; refused");
+            neb__core_note(r,
+                           "an operator's order names a record that is not in this site's history; refused");
         return false;
     }
     if (!in_log(r, o)) {
         if (adopt) r->adopt = *o;
-        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
-        neb__note(r, "an operator's order names a record that this site does not have yet; asking for it");
+        neb__core_send(r, from,
+                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+        neb__core_note(r,
+                       "an operator's order names a record that this site does not have yet; asking for it");
         return false;
     }
     if (!adopt && o->index < r->commit) {
-        neb__note(
+        neb__core_note(
             r, "this site has committed more than the operator's order knows of; refused: sign it again with "
                "this site's head (nebula-i status)");
         return false;
@@ -109,18 +113,18 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
 {
     if (o->op != NEB_OP_FORCE && o->op != NEB_OP_ADOPT) return;
     if (o->signer != NEB_BY_OPERATOR || !neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal)) return;
-    if (o->epoch == r->roster.epoch && !neb__members_equal(&o->roster, &r->roster)) neb__conflict(r);
+    if (o->epoch == r->roster.epoch && !neb__members_equal(&o->roster, &r->roster)) neb__core_conflict(r);
     if (o->epoch <= r->roster.epoch) return;
     if (r->conflict && o->op == NEB_OP_FORCE) {
-        neb__note(r, "two rosters contradict each other: only `nebula-i adopt` can choose; refused");
+        neb__core_note(r, "two rosters contradict each other: only `nebula-i adopt` can choose; refused");
         return;
     }
     if (!NEB_MUTANT(force_any_head) && !reach(r, o, from)) return;
     if (!(o->roster.members & neb__bit(r->self))) {
-        neb__halt(r, "the operator removed this site from the run");
+        neb__core_halt(r, "the operator removed this site from the run");
         return;
     }
-    neb__commit_to(r, o->index < r->head ? o->index : r->head); /* its author had seen it committed */
+    neb__log_commit_to(r, o->index < r->head ? o->index : r->head); /* its author had seen it committed */
     r->roster = o->roster;
     r->ever |= o->roster.members;
     r->forced = true;
@@ -129,15 +133,15 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     r->adopt.op = 0;
     for (unsigned i = 0; from == NEB_NO_SITE && i < NEB_SITES_MAX; i++)
         if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i);
-    neb__act(r, NEB_ACT_ROSTER);
+    neb__core_act(r, NEB_ACT_ROSTER);
     if (r->state == NEB_ROUND_BOOT)
-        neb__greet_start(r);
+        neb__view_greet(r);
     else
-        neb__follow(r, r->view);
+        neb__view_follow(r, r->view);
 }
 
 /* While two rosters contradict each other, records are only taken to reach the one that was adopted. */
-void neb__order_log(struct neb_round *r, const struct neb_frame *f)
+void neb__order_log(struct neb_round *r, const struct neb_round_frame *f)
 {
     struct neb_order o = r->adopt;
     if (o.op && f->number && f->records && neb__log_install(r, f, o.index, &o.head))
@@ -156,7 +160,7 @@ void neb__lead_request(struct neb_round *r, const struct neb_order *o)
     }
     if (slot < 0) return;
     if (!neb__order_holds(r, o)) {
-        neb__note(
+        neb__core_note(
             r, "an order was refused: not signed by who may, or the log or the roster went on since; look at "
                "`nebula-i status` and sign it again");
         return;
@@ -199,13 +203,13 @@ bool neb__lead_orders(struct neb_round *r)
             continue; /* it may have the only copy */
         r->order[i].op = 0;
         uint64_t head = r->head;
-        neb__propose(r, word(r, &o));
+        neb__lead_propose(r, word(r, &o));
         if (r->head != head) return true;
     }
     if (r->want_class == r->cls || r->ending) return false;
     struct neb_record *rec = neb__record_new(0);
     if (rec) rec->type = NEB_RECORD_CLASS, rec->tokens = r->want_class;
-    neb__propose(r, rec);
+    neb__lead_propose(r, rec);
     return true;
 }
 
@@ -213,14 +217,14 @@ bool neb__lead_orders(struct neb_round *r)
 
 static void ask_leader(struct neb_round *r, const struct neb_order *o)
 {
-    if (neb__leads(r))
+    if (neb__core_leads(r))
         neb__lead_request(r, o);
     else
-        neb__send(r, r->leader, &(struct neb_frame){.type = NEB_FRAME_REQUEST, .order = *o});
+        neb__core_send(r, r->leader, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_REQUEST, .order = *o});
 }
 
 /* A leaving site signs its own removal, again and again until it is in the log: the epoch may change meanwhile. */
-void neb__leave_tick(struct neb_round *r)
+void neb__order_leave_tick(struct neb_round *r)
 {
     if (!r->leaving || r->now < r->leave_at || !(r->roster.members & neb__bit(r->self))) return;
     r->leave_at = r->now + r->cfg.ping_ms;
@@ -236,11 +240,12 @@ void neb__leave_tick(struct neb_round *r)
 static void goodbye(struct neb_round *r)
 {
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (r->roster.members & neb__bit(i)) neb__send(r, i, &(struct neb_frame){.type = NEB_FRAME_GOODBYE});
+        if (r->roster.members & neb__bit(i))
+            neb__core_send(r, i, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GOODBYE});
     r->state = NEB_ROUND_HALTED; /* silent from here on; what it promised is on disk */
 }
 
-void neb__operator_event(struct neb_round *r, const struct neb_event *ev)
+void neb__order_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->op == NEB_OP_GOODBYE) goodbye(r);
     if (ev->op == NEB_OP_DONE) r->done = true;

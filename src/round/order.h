@@ -30,7 +30,7 @@ enum neb_operator {
     NEB_OP_SURVIVOR,  /* site gets a second vote; NEB_NO_SITE: nobody has one */
     NEB_OP_END,       /* the run ends now */
     NEB_OP_BUDGET,    /* value: permille of the line's bytes that rounds may use */
-    NEB_OP_BOUND,     /* value: bits of the fp32 norm above which a parcel is rejected; 0: none */
+    NEB_OP_BOUND,     /* value: bits of the fp32 norm above which an update is rejected; 0: none */
     NEB_OP_ORDERS,
     /* Not orders: what the driver asks of its own core. */
     NEB_OP_GOODBYE = 32, /* this process stops now and comes back some day */

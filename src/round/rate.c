@@ -1,18 +1,18 @@
 /* rate.c: the decision. rate_guard.c judges quality; this file the line.
  *
  * The line. An estimate is the least of the last three samples, so one good sample raises nothing; after silence (a
- * sample of 0) the first good one counts alone. T is how long a parcel may keep the line busy. Every H * step / fragments
+ * sample of 0) the first good one counts alone. T is how long an update may keep the line busy. Every H * step / fragments
  * seconds (a slot) one begins its way, and those of several fragments are on it at a time; so what must fit a slot is the
  * sending alone, and likewise the coding alone, while round trips need only be over in time:
  *
- *     sending     T <= slot                              else parcels queue up
- *     coding      overhead <= slot, or T = 0             else the driver's thread falls behind, whatever the parcel's size
- *     the round   T <= fragments * slot - overhead - 2 rtt   a fragment's next parcel waits until its last one is committed
+ *     sending     T <= slot                              else updates queue up
+ *     coding      overhead <= slot, or T = 0             else the driver's thread falls behind, whatever the update's size
+ *     the round   T <= fragments * slot - overhead - 2 rtt   a fragment's next update waits until its last one is committed
  *     the log     T <= pipeline * slot - overhead - rtt      no more records than that are prepared at a time
  *
- * A parcel that kept the line busy for longer than T exceeded the ceiling: for one interval the estimate is cut
+ * An update that kept the line busy for longer than T exceeded the ceiling: for one interval the estimate is cut
  * to 0.4 of what was seen, so that even a line that jitters by half cannot exceed twice in a row, and nothing larger
- * than that parcel's rate is tried again for 4, 8, … 64 intervals, unless the line has become twice as fast.
+ * than that update's rate is tried again for 4, 8, … 64 intervals, unless the line has become twice as fast.
  * Staying needs bytes <= ceiling, moving 0.8 of it (0.95 to fewer bytes a second when staying is impossible): no
  * flapping at an edge.
  *
@@ -147,8 +147,8 @@ static double copies(const struct neb_rate *r, int members)
     return r->c.owners ? 2 * (n - 1) / n : n - 1;
 }
 
-/* Parcel bytes per second that egress and every known ingress can carry. */
-static double parcel_rate(const struct neb_rate *r, int members, double (*of)(const struct line *))
+/* Update bytes per second that egress and every known ingress can carry. */
+static double update_rate(const struct neb_rate *r, int members, double (*of)(const struct line *))
 {
     double c = copies(r, members), rate = of(&r->up);
     for (int i = 0; i < NEB_RATE_PEERS; i++) rate = fmin(rate, of(&r->down[i]));
@@ -252,7 +252,7 @@ static void say_send(const struct neb_rate *r, const struct neb_rate_decision *d
     size_text(d->ceiling, ceiling);
     const char *why = forced                              ? "it is forced"
                       : isinf(d->ceiling)                 ? "it is the cheapest, to measure the line"
-                      : r->exceeded                       ? "the last parcel was late"
+                      : r->exceeded                       ? "the last update was late"
                       : r->calm                           ? "a smaller H did not last"
                       : d->h > neb__guard_h(&r->guard)    ? "nothing acceptable fits without a larger H"
                       : r->c.prefer == NEB_PREFER_QUALITY ? "it is the most faithful that fits"
@@ -277,12 +277,12 @@ static void send(struct neb_rate *r, const struct neb_rate_input *in, int rung, 
 }
 
 /* Whether no dense rung fits because of the line: not because coding, syncing and waiting leave it too little of an
- * interval, which a smaller parcel would not mend; nor because of one late parcel or one slow sample, which pass. */
+ * interval, which a smaller update would not mend; nor because of one late update or one slow sample, which pass. */
 static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *in)
 {
     struct neb_rate_input bare = *in;
     bare.overhead = bare.rtt = 0;
-    double rate = parcel_rate(r, in->members, line_best);
+    double rate = update_rate(r, in->members, line_best);
     double ceiling = more_margin * ceiling_for(r, &bare, rate, 4 * r->c.h);
     for (int i = 0; i < r->c.rung_count; i++)
         if (r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
@@ -319,7 +319,7 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
     else
         snprintf(d->reason, sizeof d->reason,
                  "Hold: no rung that does no harm fits %s at H %d%s; training goes on alone.", ceiling, d->h,
-                 busy ? " (the line would do; this site is busy, or a parcel was late)" : "");
+                 busy ? " (the line would do; this site is busy, or an update was late)" : "");
 }
 
 /* In the sparse class: whether the line would have had room to spare for a dense rung for long enough. Coding and round
@@ -371,7 +371,7 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
         *out = d;
         return;
     }
-    double rate = parcel_rate(r, in->members, line_rate);
+    double rate = update_rate(r, in->members, line_rate);
     if (r->exceeded) rate *= cut_after_exceeding;
     if (r->hold > 0 && (--r->hold == 0 || rate >= 2 * r->hold_line)) r->hold = 0;
 

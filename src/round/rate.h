@@ -1,14 +1,14 @@
 /* rate.h: the rate controller: which rung, how many inner steps between rounds, or nothing at all this time.
  *
  * Pure: numbers in, a decision and its reason out; no clock, no socket, no bytes. One instance a site (each sender
- * picks its own rung; payloads describe themselves). It knows rungs only as the table it is given.
+ * picks its own rung; updates describe themselves). It knows rungs only as the table it is given.
  *
- * Two limits enclose the choice. The line is the ceiling: bytes of a parcel <= 0.9 * T * min(U / c_out, D_j / c_in),
+ * Two limits enclose the choice. The line is the ceiling: bytes of an update <= 0.9 * T * min(U / c_out, D_j / c_in),
  * and never more than the egress the job allows. Quality is the floor: a rung is acceptable while its residual stays
  * below a multiple of the delta and the held-out loss of the outer state does not rise. Between them `prefer` decides.
  *
  *     create … for each interval: neb__rate_decide(); then report what was seen: neb__rate_sample() for traffic,
- *     neb__rate_sent() for the parcel, neb__rate_quality() for the code, neb__rate_loss() when the outer state was
+ *     neb__rate_sent() for the update, neb__rate_quality() for the code, neb__rate_loss() when the outer state was
  *     evaluated. A successful create owes a destroy. */
 #ifndef NEB_ROUND_RATE_H
 #define NEB_ROUND_RATE_H
@@ -40,8 +40,8 @@ struct neb_rate_config {
     int h;                     /* nominal inner steps between two rounds of a fragment */
     int fragments;
     int pipeline;       /* records that may be prepared at a time */
-    double values;      /* of one parcel: the largest fragment */
-    bool owners;        /* parcels go to owners: 2(N-1)/N copies instead of N-1 */
+    double values;      /* of one update: the largest fragment */
+    bool owners;        /* updates go to owners: 2(N-1)/N copies instead of N-1 */
     double residual[2]; /* the guard: most left out / sent for dense, sparse; 0: 0.8 and 7 */
     double loss_slack;  /* how far the held-out loss may be above its best, relative; 0: 0.01 */
     bool no_guard;      /* for experiments: any rung is acceptable */
@@ -68,10 +68,10 @@ struct neb_rate_decision {
     const struct neb_rate_rung *rung; /* SEND: the rung; else NULL */
     enum neb_rate_class cls;
     int h;
-    double bytes;   /* SEND: expected size of the parcel */
+    double bytes;   /* SEND: expected size of the update */
     double ceiling; /* bytes this interval can carry; infinite before the first measurement */
     double
-        probe; /* HOLD: bytes worth sending to learn the line; SEND: > 0 when this parcel is larger than what
+        probe; /* HOLD: bytes worth sending to learn the line; SEND: > 0 when this update is larger than what
                        the line is known to carry */
     char reason[200]; /* one sentence */
 };
@@ -94,11 +94,11 @@ const struct neb_rate_rung *neb__rate_fallback(const struct neb_rate *r);
 void neb__rate_sample(struct neb_rate *r, int peer, double goodput);
 void neb__rate_peer_gone(struct neb_rate *r, int peer);
 
-/* The parcel of the last decision: its real size and for how long it kept the line busy (neither waiting behind the
- * parcel before it nor the round trip of its acknowledgement count). Returns whether it exceeded what its interval carried. */
+/* The update of the last decision: its real size and for how long it kept the line busy (neither waiting behind the
+ * update before it nor the round trip of its acknowledgement count). Returns whether it exceeded what its interval carried. */
 bool neb__rate_sent(struct neb_rate *r, double bytes, double seconds);
 
-/* |delta| of a parcel coded with `rung`, and of what the code left out. */
+/* |delta| of an update coded with `rung`, and of what the code left out. */
 void neb__rate_quality(struct neb_rate *r, int rung, double delta, double residual);
 
 /* Held-out loss of the outer state; not finite counts as harm. */

@@ -2,7 +2,7 @@
  *
  * What was left out against what was sent, a ratio of norms. A code that leaves `error` of a delta's norm sends
  * sqrt(1 - error^2) of it. The guess for a rung never used is 1.4 times that: what waits in the live model is spread more
- * evenly than a fresh delta (measured: 1.2 to 1.5 times). From there the measured ratio counts, smoothed over a few parcels. Above
+ * evenly than a fresh delta (measured: 1.2 to 1.5 times). From there the measured ratio counts, smoothed over a few updates. Above
  * the limit (0.8 for dense rungs; 7 for sparse ones, between 32 and 16 of 4096 values, where a run loses 1 % and 2 %) the
  * code delays more than it delivers: the rung is refused for 64, 256, … 4096 intervals, and with it all less faithful ones
  * of its class.

@@ -1,11 +1,11 @@
-/* record.c: bytes of records and parcel headers.
+/* record.c: bytes of records and update headers.
  *
  * A record is the unit of agreement, so its bytes are canonical: the decoder accepts exactly what the encoder writes,
  * and two records are equal if and only if their bytes are. Layout (little-endian):
  *
  *     u8 type, u8 format, u32 epoch, u64 view, u64 index, hash previous
  *     ROUND:          u32 c0, u32 c1, u64 v, u8 mode, u32 eta, u32 mu, u16 owner, u32 result length, hash result,
- *                     u16 parcels, u8 class, u8 0, each: u16 site, u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length,
+ *                     u16 updates, u8 class, u8 0, each: u16 site, u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length,
  *                     u64 tokens, hash
  *     ROSTER, FORCED: roster
  *     END, FINAL:     u64 tokens
@@ -18,13 +18,13 @@
 
 #include <string.h>
 
-enum { FORMAT = 2, NAMED_SIZE = 71, SIGNED = 2 * NEB_HASH_SIZE + NEB_PARCEL_SIZE - NEB_SEAL_SIZE };
+enum { FORMAT = 2, NAMED_SIZE = 71, SIGNED = 2 * NEB_HASH_SIZE + NEB_UPDATE_HEADER_SIZE - NEB_SEAL_SIZE };
 
 static const char purpose[] = "nebula round parcel";
 
-void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE])
+void neb__update_header_put(const struct neb_update_header *p, uint8_t out[NEB_UPDATE_HEADER_SIZE])
 {
-    memset(out, 0, NEB_PARCEL_SIZE);
+    memset(out, 0, NEB_UPDATE_HEADER_SIZE);
     neb__put16(out, p->site);
     out[2] = p->kind;
     out[3] = p->rung;
@@ -41,41 +41,42 @@ void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE])
     memcpy(out + 56, p->signature, NEB_SEAL_SIZE);
 }
 
-static neb_status to_sign(const struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
-                          uint8_t out[SIGNED])
+static neb_status to_sign(const struct neb_update_header *p, const void *bytes,
+                          const struct neb_hash *genesis, uint8_t out[SIGNED])
 {
-    uint8_t header[NEB_PARCEL_SIZE];
+    uint8_t header[NEB_UPDATE_HEADER_SIZE];
     struct neb_hash h;
     NEB_TRY(neb__hash(bytes, p->length, &h));
-    neb__parcel_put(p, header);
+    neb__update_header_put(p, header);
     memcpy(out, genesis->b, NEB_HASH_SIZE);
-    memcpy(out + NEB_HASH_SIZE, header, NEB_PARCEL_SIZE - NEB_SEAL_SIZE);
+    memcpy(out + NEB_HASH_SIZE, header, NEB_UPDATE_HEADER_SIZE - NEB_SEAL_SIZE);
     memcpy(out + SIGNED - NEB_HASH_SIZE, h.b, NEB_HASH_SIZE);
     return NEB_OK;
 }
 
-neb_status neb__parcel_sign(struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
-                            const struct neb_seal *seal)
+neb_status neb__update_header_sign(struct neb_update_header *p, const void *bytes,
+                                   const struct neb_hash *genesis, const struct neb_seal *seal)
 {
     uint8_t b[SIGNED];
-    if (!seal->sign) return neb__fail(NEB_ERR_AUTH, "no key to sign a parcel with");
+    if (!seal->sign) return neb__fail(NEB_ERR_AUTH, "no key to sign an update with");
     NEB_TRY(to_sign(p, bytes, genesis, b));
     return seal->sign(seal->arg, purpose, b, sizeof b, p->signature);
 }
 
-bool neb__parcel_genuine(const struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
-                         const struct neb_seal *seal)
+bool neb__update_header_genuine(const struct neb_update_header *p, const void *bytes,
+                                const struct neb_hash *genesis, const struct neb_seal *seal)
 {
     uint8_t b[SIGNED];
-    if (NEB_MUTANT(trust_parcels)) return true;
+    if (NEB_MUTANT(trust_updates)) return true;
     return seal->verify && to_sign(p, bytes, genesis, b) == NEB_OK &&
            seal->verify(seal->arg, p->site, purpose, b, sizeof b, p->signature);
 }
 
-neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out)
+neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update_header *out)
 {
-    if (n < NEB_PARCEL_SIZE) return neb__quiet(NEB_ERR_CORRUPT, "payload of %zu bytes has no header", n);
-    struct neb_parcel p = {
+    if (n < NEB_UPDATE_HEADER_SIZE)
+        return neb__quiet(NEB_ERR_CORRUPT, "update of %zu bytes has no header", n);
+    struct neb_update_header p = {
         .site = neb__get16(in),
         .kind = in[2],
         .rung = in[3],
@@ -91,18 +92,18 @@ neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out)
         .cls = in[52],
     };
     memcpy(p.signature, in + 56, NEB_SEAL_SIZE);
-    if (p.site >= NEB_SITES_MAX || p.kind > NEB_PARCEL_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
-        p.cls > NEB_CLASS_SPARSE || in[53] || neb__get16(in + 54) || p.length != n - NEB_PARCEL_SIZE)
-        return neb__quiet(NEB_ERR_CORRUPT, "payload header with contradicting fields");
+    if (p.site >= NEB_SITES_MAX || p.kind > NEB_UPDATE_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
+        p.cls > NEB_CLASS_SPARSE || in[53] || neb__get16(in + 54) || p.length != n - NEB_UPDATE_HEADER_SIZE)
+        return neb__quiet(NEB_ERR_CORRUPT, "update header with contradicting fields");
     *out = p;
     return NEB_OK;
 }
 
-struct neb_record *neb__record_new(uint32_t parcels)
+struct neb_record *neb__record_new(uint32_t updates)
 {
-    if (parcels > NEB_SITES_MAX) return NULL;
-    struct neb_record *r = neb__calloc(1, sizeof *r + parcels * sizeof r->parcel[0]);
-    if (r) r->parcels = parcels, r->owner = NEB_NO_SITE;
+    if (updates > NEB_SITES_MAX) return NULL;
+    struct neb_record *r = neb__calloc(1, sizeof *r + updates * sizeof r->update[0]);
+    if (r) r->updates = updates, r->owner = NEB_NO_SITE;
     return r;
 }
 
@@ -118,12 +119,12 @@ static neb_status put_round(const struct neb_record *r, struct neb_buf *out)
     neb__put16(b + 25, r->owner);
     neb__put32(b + 27, r->result_length);
     memcpy(b + 31, r->result.b, NEB_HASH_SIZE);
-    neb__put16(b + 63, (uint16_t)r->parcels);
+    neb__put16(b + 63, (uint16_t)r->updates);
     b[65] = r->cls;
     b[66] = 0;
     NEB_TRY(neb__buf_append(out, b, sizeof b));
-    for (uint32_t i = 0; i < r->parcels; i++) {
-        const struct neb_named *p = &r->parcel[i];
+    for (uint32_t i = 0; i < r->updates; i++) {
+        const struct neb_named *p = &r->update[i];
         uint8_t e[NAMED_SIZE];
         neb__put16(e, p->site);
         e[2] = p->reject;
@@ -185,12 +186,12 @@ static bool get_round(struct neb_reader *in, struct neb_record *r)
     get_hash(in, &r->result);
     uint16_t n = neb__read16(in);
     r->cls = neb__read8(in);
-    if (neb__read8(in) || r->cls > NEB_CLASS_SPARSE || n != r->parcels || r->c0 >= r->c1 ||
+    if (neb__read8(in) || r->cls > NEB_CLASS_SPARSE || n != r->updates || r->c0 >= r->c1 ||
         r->mode > NEB_MODE_AVERAGE)
         return false;
     int last = -1;
     for (uint32_t i = 0; i < n; i++) {
-        struct neb_named *p = &r->parcel[i];
+        struct neb_named *p = &r->update[i];
         p->site = neb__read16(in);
         p->reject = neb__read8(in);
         p->k = neb__read64(in);
@@ -230,11 +231,11 @@ neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record 
     struct neb_reader in = {bytes, n, false};
     uint8_t type = neb__read8(&in), format = neb__read8(&in);
     size_t fixed = 54 + 67;
-    uint32_t parcels = 0;
-    if (type == NEB_RECORD_ROUND && n >= fixed) parcels = (uint32_t)((n - fixed) / NAMED_SIZE);
-    if (format != FORMAT || type < NEB_RECORD_ROUND || type > NEB_RECORD_CLASS || parcels > NEB_SITES_MAX)
+    uint32_t updates = 0;
+    if (type == NEB_RECORD_ROUND && n >= fixed) updates = (uint32_t)((n - fixed) / NAMED_SIZE);
+    if (format != FORMAT || type < NEB_RECORD_ROUND || type > NEB_RECORD_CLASS || updates > NEB_SITES_MAX)
         return neb__quiet(NEB_ERR_CORRUPT, "record of type %u, format %u, %zu bytes", type, format, n);
-    struct neb_record *r = neb__record_new(parcels);
+    struct neb_record *r = neb__record_new(updates);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a record");
     r->type = type;
     r->epoch = neb__read32(&in);
@@ -252,7 +253,7 @@ neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record 
 
 const struct neb_named *neb__record_of(const struct neb_record *r, unsigned site)
 {
-    for (uint32_t i = 0; i < r->parcels; i++)
-        if (r->parcel[i].site == site) return &r->parcel[i];
+    for (uint32_t i = 0; i < r->updates; i++)
+        if (r->update[i].site == site) return &r->update[i];
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* record.h: the entries of the ledger, and the headers of the payloads that they name. */
+/* record.h: the entries of the ledger, and the headers of the updates that they name. */
 #ifndef NEB_ROUND_RECORD_H
 #define NEB_ROUND_RECORD_H
 
@@ -6,12 +6,12 @@
 #include "base/hash.h"
 #include "round/order.h"
 
-#define NEB_RECORD_MAX 16384 /* bytes of one record: 64 parcels fit */
+#define NEB_RECORD_MAX 16384 /* bytes of one record: 64 updates fit */
 
-/* The header of a payload: it stands in front of the payload's bytes, and a payload's name is the hash of both. */
-struct neb_parcel {
+/* The header of an update: it stands in front of the update's bytes, and an update's name is the hash of both. */
+struct neb_update_header {
     uint16_t site;
-    uint8_t kind;    /* neb_payload_kind */
+    uint8_t kind;    /* neb_update_kind */
     uint8_t rung;    /* of the codec's ladder; opaque here */
     uint32_t c0, c1; /* cells [c0, c1) */
     uint64_t k;      /* the site's sequence number: grows over crashes, never used twice */
@@ -24,18 +24,18 @@ struct neb_parcel {
     uint8_t cls;                      /* neb_round_class of the rung */
     uint8_t signature[NEB_SEAL_SIZE]; /* the site's, of the run, the fields above and the bytes behind */
 };
-#define NEB_PARCEL_SIZE (56 + NEB_SEAL_SIZE)
+#define NEB_UPDATE_HEADER_SIZE (56 + NEB_SEAL_SIZE)
 
-enum neb_payload_kind { NEB_PARCEL_DELTA = 0, NEB_PARCEL_RESULT = 1 /* an owner's mean of parcels */ };
+enum neb_update_kind { NEB_UPDATE_DELTA = 0, NEB_UPDATE_RESULT = 1 /* an owner's mean of updates */ };
 
-void neb__parcel_put(const struct neb_parcel *p, uint8_t out[NEB_PARCEL_SIZE]);
-/* A parcel is passed on by others than its author, so it is signed. `bytes` are the p->length behind the header. */
-neb_status neb__parcel_sign(struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
-                            const struct neb_seal *seal);
-bool neb__parcel_genuine(const struct neb_parcel *p, const void *bytes, const struct neb_hash *genesis,
-                         const struct neb_seal *seal);
+void neb__update_header_put(const struct neb_update_header *p, uint8_t out[NEB_UPDATE_HEADER_SIZE]);
+/* An update is passed on by others than its author, so it is signed. `bytes` are the p->length behind the header. */
+neb_status neb__update_header_sign(struct neb_update_header *p, const void *bytes,
+                                   const struct neb_hash *genesis, const struct neb_seal *seal);
+bool neb__update_header_genuine(const struct neb_update_header *p, const void *bytes,
+                                const struct neb_hash *genesis, const struct neb_seal *seal);
 /* NEB_ERR_CORRUPT when the fields contradict each other. */
-neb_status neb__parcel_get(const uint8_t *in, size_t n, struct neb_parcel *out);
+neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update_header *out);
 
 enum neb_record_type {
     NEB_RECORD_ROUND = 1,  /* cells go from v to v + 1 */
@@ -44,7 +44,7 @@ enum neb_record_type {
     NEB_RECORD_FINAL = 4,  /* everything is in; theta is the model */
     NEB_RECORD_FORCED = 5, /* an operator's eviction that the old quorum could not commit */
     NEB_RECORD_ORDER = 6,  /* an operator's budget or norm bound */
-    NEB_RECORD_CLASS = 7,  /* from here on parcels are of another class */
+    NEB_RECORD_CLASS = 7,  /* from here on updates are of another class */
 };
 
 enum neb_round_class { NEB_CLASS_DENSE = 0, NEB_CLASS_SPARSE = 1 };
@@ -52,7 +52,7 @@ enum neb_round_class { NEB_CLASS_DENSE = 0, NEB_CLASS_SPARSE = 1 };
 enum neb_round_mode { NEB_MODE_NESTEROV = 0, NEB_MODE_AVERAGE = 1 };
 enum neb_reject { NEB_REJECT_NONE = 0, NEB_REJECT_NONFINITE = 1, NEB_REJECT_NORM = 2, NEB_REJECT_SIZE = 3 };
 
-/* A parcel as a record names it. */
+/* An update as a record names it. */
 struct neb_named {
     uint16_t site;
     uint8_t reject; /* neb_reject: consumed, but its bytes are not used */
@@ -70,9 +70,9 @@ struct neb_record {
     /* ROUND */
     uint32_t c0, c1;
     uint64_t v;
-    uint8_t cls;      /* sparse: some parcel is */
+    uint8_t cls;      /* sparse: some update is */
     uint32_t eta, mu; /* bits of the fp32 numbers */
-    uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the parcels */
+    uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the updates */
     uint32_t result_length;
     struct neb_hash result;
     /* ROSTER, FORCED */
@@ -81,17 +81,17 @@ struct neb_record {
     uint64_t tokens;
     bool ordered; /* ROSTER, FORCED, END, ORDER: because of this order */
     struct neb_order order;
-    uint32_t parcels;
-    struct neb_named parcel[]; /* ascending by site */
+    uint32_t updates;
+    struct neb_named update[]; /* ascending by site */
 };
 
-/* One block, zeroed, with room for `parcels`; release with neb__free. NULL: out of memory. */
-struct neb_record *neb__record_new(uint32_t parcels);
+/* One block, zeroed, with room for `updates`; release with neb__free. NULL: out of memory. */
+struct neb_record *neb__record_new(uint32_t updates);
 neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out);
 /* The bytes must be exactly one record in its one valid form. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
 neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out);
 
-/* The parcel of `site`, or NULL. */
+/* The update of `site`, or NULL. */
 const struct neb_named *neb__record_of(const struct neb_record *r, unsigned site);
 
 #endif

@@ -24,7 +24,7 @@ void neb__round_defaults(struct neb_round_config *c)
     if (!c->root_every) c->root_every = 8 * c->fragments;
 }
 
-struct neb_action *neb__act(struct neb_round *r, enum neb_action_type type)
+struct neb_action *neb__core_act(struct neb_round *r, enum neb_action_type type)
 {
     if (r->acts == r->act_cap) {
         size_t cap = r->act_cap ? 2 * r->act_cap : 64;
@@ -48,48 +48,48 @@ static uint64_t roster_id(const struct neb_members *m)
     return neb__mix64(m->members ^ neb__mix64(m->voters ^ neb__mix64(m->trains ^ neb__mix64(m->heavy))));
 }
 
-void neb__send(struct neb_round *r, unsigned to, const struct neb_frame *frame)
+void neb__core_send(struct neb_round *r, unsigned to, const struct neb_round_frame *frame)
 {
     if (to >= NEB_SITES_MAX || to == r->self || !r->peer[to].up) return;
-    struct neb_frame *f = (struct neb_frame *)frame;
+    struct neb_round_frame *f = (struct neb_round_frame *)frame;
     struct neb_buf b;
-    neb__buf_init(&b, NEB_FRAME_MAX);
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
     f->from = r->self;
     f->epoch = r->roster.epoch;
     f->roster_id = roster_id(&r->roster);
     f->view = r->view;
     f->commit = r->commit;
     f->lapse = r->lapse[r->self];
-    if (neb__frame_encode(f, &b) != NEB_OK) {
+    if (neb__round_frame_encode(f, &b) != NEB_OK) {
         neb__buf_free(&b);
         r->failed = NEB_ERR_NOMEM;
         return;
     }
-    struct neb_action *a = neb__act(r, NEB_ACT_SEND);
+    struct neb_action *a = neb__core_act(r, NEB_ACT_SEND);
     a->site = (uint16_t)to;
     a->bytes = b.data;
     a->length = b.len;
 }
 
-void neb__note(struct neb_round *r, const char *text)
+void neb__core_note(struct neb_round *r, const char *text)
 {
-    neb__act(r, NEB_ACT_NOTE)->text = text;
+    neb__core_act(r, NEB_ACT_NOTE)->text = text;
 }
 
-void neb__halt(struct neb_round *r, const char *text)
+void neb__core_halt(struct neb_round *r, const char *text)
 {
     if (r->state == NEB_ROUND_HALTED) return;
     r->state = NEB_ROUND_HALTED;
     snprintf(r->halt_text, sizeof r->halt_text, "%s", text);
-    neb__act(r, NEB_ACT_HALT)->text = r->halt_text;
+    neb__core_act(r, NEB_ACT_HALT)->text = r->halt_text;
 }
 
-uint32_t neb__frag_first(const struct neb_round *r, uint32_t f)
+uint32_t neb__core_fragment_first(const struct neb_round *r, uint32_t f)
 {
     return (uint32_t)((uint64_t)f * r->cfg.cells / r->cfg.fragments);
 }
 
-bool neb__leads(const struct neb_round *r)
+bool neb__core_leads(const struct neb_round *r)
 {
     return r->state == NEB_ROUND_LEAD;
 }
@@ -107,14 +107,14 @@ void neb__round_destroy(struct neb_round *r)
     neb__free(r->cell);
     neb__free(r->close_at);
     neb__free(r->capturing);
-    neb__free(r->payload);
+    neb__free(r->update);
     neb__free(r);
 }
 
 static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *boot)
 {
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
-        struct cell *cell = &r->cell[c];
+        struct neb_core_cell *cell = &r->cell[c];
         cell->v_app = boot->applied[c];
         cell->v_site = boot->merged[c];
         cell->open = boot->open[c];
@@ -125,7 +125,7 @@ static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *b
     }
     /* The fragments take turns: an interval is filled evenly instead of with one burst. */
     for (uint32_t f = 0; f < r->cfg.fragments; f++)
-        for (uint32_t c = neb__frag_first(r, f); c < neb__frag_first(r, f + 1); c++)
+        for (uint32_t c = neb__core_fragment_first(r, f); c < neb__core_fragment_first(r, f + 1); c++)
             r->cell[c].since =
                 -(int64_t)((uint64_t)r->cfg.nominal * (r->cfg.fragments - 1 - f) / r->cfg.fragments);
     return neb__log_boot(r, boot);
@@ -151,7 +151,7 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->bound = c->bound;
     r->cls = c->cls;
     r->interval = r->cfg.nominal;
-    r->cell = NEB_NEW_ARRAY(struct cell, c->cells);
+    r->cell = NEB_NEW_ARRAY(struct neb_core_cell, c->cells);
     r->lastk = NEB_NEW_ARRAY(uint64_t, (size_t)c->cells * NEB_SITES_MAX);
     r->close_at = NEB_NEW_ARRAY(int64_t, c->fragments);
     r->capturing = NEB_NEW_ARRAY(bool, c->fragments);
@@ -174,13 +174,13 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
 
 /* ---- events --------------------------------------------------------------------------------------------------- */
 
-void neb__conflict(struct neb_round *r)
+void neb__core_conflict(struct neb_round *r)
 {
     if (r->conflict) return;
     r->conflict = true; /* until the operators agree on the next epoch */
-    neb__note(r,
-              "another site has another roster of the same epoch: two contradicting evictions were forced; "
-              "nothing is committed until `nebula-i adopt` names the right one");
+    neb__core_note(
+        r, "another site has another roster of the same epoch: two contradicting evictions were forced; "
+           "nothing is committed until `nebula-i adopt` names the right one");
 }
 
 /* It stops on purpose: nobody waits for it, and if it led, the next one need not wait to be sure. */
@@ -188,17 +188,17 @@ static void goodbye(struct neb_round *r, unsigned from)
 {
     r->peer[from].gone = true;
     if (from != r->leader || (r->state != NEB_ROUND_FOLLOW && r->state != NEB_ROUND_SYNC)) return;
-    neb__follow(r, r->view);
-    neb__campaign(r);
+    neb__view_follow(r, r->view);
+    neb__view_campaign(r);
 }
 
 /* Numbers that no run reaches. Taken at face value, one of them would use up the views, or the lapses, for everybody. */
-static bool absurd(const struct neb_round *r, const struct neb_frame *f)
+static bool absurd(const struct neb_round *r, const struct neb_round_frame *f)
 {
     const uint64_t top = r->view + NEB_VIEW_LEAP;
-    bool view = f->type == NEB_FRAME_ASK || f->type == NEB_FRAME_ASK_OK || f->type == NEB_FRAME_ELECT ||
-                f->type == NEB_FRAME_VOTE;
-    bool lapse = f->type == NEB_FRAME_HELLO || f->type == NEB_FRAME_HELLO_OK;
+    bool view = f->type == NEB_ROUND_FRAME_ASK || f->type == NEB_ROUND_FRAME_ASK_OK ||
+                f->type == NEB_ROUND_FRAME_ELECT || f->type == NEB_ROUND_FRAME_VOTE;
+    bool lapse = f->type == NEB_ROUND_FRAME_HELLO || f->type == NEB_ROUND_FRAME_HELLO_OK;
     if (f->view > top || f->normal > top || (view && f->number > top)) return true;
     if (f->lapse > NEB_LAPSE_MAX || (lapse && f->number > NEB_LAPSE_MAX)) return true;
     for (int i = 0; i < NEB_SITES_MAX; i++)
@@ -208,41 +208,42 @@ static bool absurd(const struct neb_round *r, const struct neb_frame *f)
 
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
 {
-    struct neb_frame f;
-    if (from >= NEB_SITES_MAX || neb__frame_decode(bytes, n, r->items, r->certs, &f) != NEB_OK ||
+    struct neb_round_frame f;
+    if (from >= NEB_SITES_MAX || neb__round_frame_decode(bytes, n, r->items, r->certs, &f) != NEB_OK ||
         f.from != from || absurd(r, &f))
         return;
     bool member = r->roster.members & neb__bit(from);
     /* A contradicting roster may be one without this site, or this site's one without the sender; not a stranger's. */
     bool known = r->ever & neb__bit(from);
-    if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__conflict(r);
-    if (f.type == NEB_FRAME_FORCE) {
+    if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__core_conflict(r);
+    if (f.type == NEB_ROUND_FRAME_FORCE) {
         neb__order_force(r, &f.order, from);
         return;
     }
-    if (r->conflict && f.type == NEB_FRAME_LOG) neb__order_log(r, &f);
-    if (r->conflict && f.type != NEB_FRAME_GETLOG) return;
+    if (r->conflict && f.type == NEB_ROUND_FRAME_LOG) neb__order_log(r, &f);
+    if (r->conflict && f.type != NEB_ROUND_FRAME_GETLOG) return;
     if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
         r->peer[from].chain = r->now; /* first the roster, then everything else */
         neb__log_send(r, from, f.commit + 1, r->commit);
         neb__order_pass_on(r, from);
     }
-    if (f.type == NEB_FRAME_LOG) {
+    if (f.type == NEB_ROUND_FRAME_LOG) {
         /* Who was admitted in an epoch that this site has not heard of is the one to tell it. */
         if (member || f.epoch > r->roster.epoch) neb__log_frame(r, from, &f);
         return;
     }
     if (f.epoch > r->roster.epoch && f.commit > r->commit)
-        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
-    if (f.type == NEB_FRAME_GETLOG) {
+        neb__core_send(r, from,
+                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+    if (f.type == NEB_ROUND_FRAME_GETLOG) {
         if (r->damaged || r->forgot || !f.number) return;
         neb__log_send(r, from, f.number, member ? r->head : r->commit);
         return;
     }
     if (!member) return; /* fenced: evicted, or not admitted yet */
-    if (f.type == NEB_FRAME_REPORT) neb__lead_report(r, from, &f);
-    if (f.type == NEB_FRAME_REQUEST && neb__leads(r)) neb__lead_request(r, &f.order);
-    if (f.type == NEB_FRAME_GOODBYE) goodbye(r, from);
+    if (f.type == NEB_ROUND_FRAME_REPORT) neb__lead_report(r, from, &f);
+    if (f.type == NEB_ROUND_FRAME_REQUEST && neb__core_leads(r)) neb__lead_request(r, &f.order);
+    if (f.type == NEB_ROUND_FRAME_GOODBYE) goodbye(r, from);
     neb__view_frame(r, from, &f);
 }
 
@@ -256,9 +257,9 @@ static void peer_event(struct neb_round *r, unsigned site, bool up)
     r->peer[site].applied = 0; /* it may have come back with an empty disk */
     if (r->state == NEB_ROUND_BOOT) r->greet_at = r->now;
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
-        const struct cell *cell = &r->cell[c];
+        const struct neb_core_cell *cell = &r->cell[c];
         if (!cell->open.k || (c && r->cell[c - 1].open.k == cell->open.k)) continue;
-        struct neb_action *a = neb__act(r, NEB_ACT_PUSH);
+        struct neb_action *a = neb__core_act(r, NEB_ACT_PUSH);
         a->site = (uint16_t)site;
         a->hash = cell->open.hash;
     }
@@ -270,7 +271,7 @@ static void pausing(struct neb_round *r)
     bool pause = drifted || r->ending || r->state == NEB_ROUND_HALTED;
     if (pause == r->paused) return;
     r->paused = pause;
-    neb__act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
+    neb__core_act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
 }
 
 /* Whether what this site has is of no more use to anybody. The leader looks after that everybody in reach has everything;
@@ -278,19 +279,19 @@ static void pausing(struct neb_round *r)
 static bool dispensable(const struct neb_round *r)
 {
     if (NEB_MUTANT(end_at_once)) return true;
-    if (neb__leads(r)) return neb__lead_acknowledged(r);
+    if (neb__core_leads(r)) return neb__lead_acknowledged(r);
     return r->leader != NEB_NO_SITE && (r->leader_has_all || !r->peer[r->leader].up);
 }
 
 /* The run is over for this site when it has applied everything and nobody needs it any more. */
 static void ending(struct neb_round *r)
 {
-    if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__caught_up(r)) return;
+    if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__core_caught_up(r)) return;
     if (r->whole && r->root_at < r->final_index) return; /* the last root is what everybody compares */
     if (!r->final_since) r->final_since = r->now;
     if (r->now < r->final_since + 4 * r->cfg.contact_ms && !dispensable(r)) return;
     r->paused_end = true;
-    neb__act(r, NEB_ACT_ENDED);
+    neb__core_act(r, NEB_ACT_ENDED);
 }
 
 static void progress(struct neb_round *r)
@@ -300,16 +301,16 @@ static void progress(struct neb_round *r)
         return;
     }
     neb__view_tick(r);
-    neb__leave_tick(r);
+    neb__order_leave_tick(r);
     neb__lead_tick(r);
     neb__lead_progress(r);
     neb__log_write(r);
-    neb__apply_progress(r);
-    neb__capture_due(r);
-    neb__fetch_tick(r);
-    neb__payload_prune(r);
+    neb__core_apply_progress(r);
+    neb__core_capture_due(r);
+    neb__core_fetch_tick(r);
+    neb__core_updates_prune(r);
     bool follows = r->state == NEB_ROUND_FOLLOW && r->leader != NEB_NO_SITE;
-    if (r->report_due && follows) neb__report(r, r->leader);
+    if (r->report_due && follows) neb__core_report(r, r->leader);
     ending(r);
     pausing(r);
 }
@@ -317,7 +318,7 @@ static void progress(struct neb_round *r)
 neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->now > r->now) r->now = ev->now;
-    if (r->state == NEB_ROUND_BOOT && !r->greet_phase) neb__greet_start(r);
+    if (r->state == NEB_ROUND_BOOT && !r->greet_phase) neb__view_greet(r);
     if (r->state != NEB_ROUND_HALTED) switch (ev->type) {
         case NEB_EV_TICK: break;
         case NEB_EV_PEER_UP: peer_event(r, ev->site, true); break;
@@ -325,15 +326,15 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_FRAME: frame(r, ev->site, ev->bytes, ev->length); break;
         case NEB_EV_WRITTEN: neb__log_written(r, ev->id, ev->status); break;
         case NEB_EV_STEP: r->steps += (int64_t)ev->count; break;
-        case NEB_EV_CAPTURED: neb__captured(r, ev); break;
-        case NEB_EV_PAYLOAD:
-        case NEB_EV_NO_PAYLOAD:
-        case NEB_EV_COMING: neb__payload_event(r, ev); break;
-        case NEB_EV_APPLIED: neb__applied(r, ev); break;
-        case NEB_EV_ROOT: neb__rooted(r, ev); break;
-        case NEB_EV_CELL: neb__cell_event(r, ev); break;
-        case NEB_EV_INSTALLED: neb__installed(r, ev); break;
-        case NEB_EV_OPERATOR: neb__operator_event(r, ev); break;
+        case NEB_EV_CAPTURED: neb__core_captured(r, ev); break;
+        case NEB_EV_UPDATE:
+        case NEB_EV_NO_UPDATE:
+        case NEB_EV_COMING: neb__core_update_event(r, ev); break;
+        case NEB_EV_APPLIED: neb__core_applied(r, ev); break;
+        case NEB_EV_ROOT: neb__root_computed(r, ev); break;
+        case NEB_EV_CELL: neb__core_cell_event(r, ev); break;
+        case NEB_EV_INSTALLED: neb__core_installed(r, ev); break;
+        case NEB_EV_OPERATOR: neb__order_event(r, ev); break;
         case NEB_EV_RESULT: break;
         }
     progress(r);
@@ -367,8 +368,8 @@ int64_t neb__round_wake(const struct neb_round *r)
     if (r->state == NEB_ROUND_ELECT) at = sooner(at, r->ask_end);
     if (r->state == NEB_ROUND_FOLLOW || r->state == NEB_ROUND_SYNC) at = sooner(at, r->elect_at);
     if (r->state == NEB_ROUND_LEAD) at = sooner(at, r->next_ping);
-    for (size_t i = 0; i < r->payloads; i++)
-        if (r->payload[i].needed) at = sooner(at, r->payload[i].fetch_at);
+    for (size_t i = 0; i < r->updates; i++)
+        if (r->update[i].needed) at = sooner(at, r->update[i].fetch_at);
     return at > r->now ? at : r->now + 1;
 }
 
@@ -395,7 +396,7 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .may_vote = r->state != NEB_ROUND_BOOT && r->state != NEB_ROUND_HALTED,
         .whole = r->whole,
         .root_at = r->root_at,
-        .caught_up = neb__caught_up(r),
+        .caught_up = neb__core_caught_up(r),
         .root = r->cur_root,
         .commit_hash = *neb__log_hash(r, r->commit),
         .roster = r->roster,

@@ -1,5 +1,5 @@
 /* round.h: the round protocol as a state machine. Events go in, actions come out; it reads no clock, socket, file or
- * random device, and payloads are names to it, never bytes. docs/rounds.md explains the protocol.
+ * random device, and updates are names to it, never bytes. docs/rounds.md explains the protocol.
  *
  *     neb__round_event(r, &ev);
  *     while (neb__round_next(r, &act)) carry_out(&act);     in this order
@@ -33,10 +33,10 @@ struct neb_round_config {
     uint32_t eta, mu;      /* bits of fp32 */
     uint64_t cell_bytes;   /* of theta and momentum of one cell */
     bool promote;          /* members that have caught up become voters while there are fewer than 7 */
-    bool owners;           /* parcels of a fragment go to its owner, which sends one mean */
+    bool owners;           /* updates of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
     uint8_t cls;    /* neb_round_class to begin with */
-    uint32_t bound; /* fp32 bits: parcels of a greater norm are rejected; 0: none. An order may change it */
+    uint32_t bound; /* fp32 bits: updates of a greater norm are rejected; 0: none. An order may change it */
     uint64_t seed;  /* spreads the election timers */
     struct neb_seal seal;
 };
@@ -45,7 +45,7 @@ struct neb_round_config {
 void neb__round_defaults(struct neb_round_config *c);
 
 /* What the disk held. */
-struct neb_boot_parcel {
+struct neb_boot_update {
     struct neb_hash hash;
     uint64_t k, b;
 };
@@ -58,28 +58,28 @@ struct neb_round_boot {
     uint64_t records;
     const uint64_t *applied;            /* per cell: version of theta and m */
     const uint64_t *merged;             /* per cell: version up to which the site's own state is merged */
-    const struct neb_boot_parcel *open; /* per cell; k 0: none */
+    const struct neb_boot_update *open; /* per cell; k 0: none */
     const uint64_t *work;               /* per cell: inner steps in the restored delta */
-    const uint64_t *work_after; /* per cell: of those, after the open parcel's capture; NULL: none are */
+    const uint64_t *work_after; /* per cell: of those, after the open update's capture; NULL: none are */
 };
 
 enum neb_event_type {
     NEB_EV_TICK = 1,
-    NEB_EV_PEER_UP,    /* site */
-    NEB_EV_PEER_DOWN,  /* site */
-    NEB_EV_FRAME,      /* site, bytes, length */
-    NEB_EV_WRITTEN,    /* id; or status: NOSPACE is tried again, anything else stops the site */
-    NEB_EV_STEP,       /* count: inner steps made since the last one */
-    NEB_EV_CAPTURED,   /* parcel, hash: durable; empty: there was nothing to send; AGAIN: not this time */
-    NEB_EV_PAYLOAD,    /* parcel, hash, reject, norm: complete, verified and durable here */
-    NEB_EV_NO_PAYLOAD, /* site, hash: this peer does not have it */
-    NEB_EV_COMING,     /* site, hash: this peer is sending it already */
-    NEB_EV_APPLIED,    /* index */
-    NEB_EV_ROOT,       /* index, root: of the state at this record */
-    NEB_EV_CELL,       /* cell, version, index, root, site: a fetched cell's proof leads to this root */
-    NEB_EV_INSTALLED,  /* cell, version: what the cell holds now */
-    NEB_EV_OPERATOR,   /* order: signed; or op LEAVE, GOODBYE, CLASS (count) without one */
-    NEB_EV_RESULT,     /* an owner's mean: parcel, hash, durable */
+    NEB_EV_PEER_UP,   /* site */
+    NEB_EV_PEER_DOWN, /* site */
+    NEB_EV_FRAME,     /* site, bytes, length */
+    NEB_EV_WRITTEN,   /* id; or status: NOSPACE is tried again, anything else stops the site */
+    NEB_EV_STEP,      /* count: inner steps made since the last one */
+    NEB_EV_CAPTURED,  /* update, hash: durable; empty: there was nothing to send; AGAIN: not this time */
+    NEB_EV_UPDATE,    /* update, hash, reject, norm: complete, verified and durable here */
+    NEB_EV_NO_UPDATE, /* site, hash: this peer does not have it */
+    NEB_EV_COMING,    /* site, hash: this peer is sending it already */
+    NEB_EV_APPLIED,   /* index */
+    NEB_EV_ROOT,      /* index, root: of the state at this record */
+    NEB_EV_CELL,      /* cell, version, index, root, site: a fetched cell's proof leads to this root */
+    NEB_EV_INSTALLED, /* cell, version: what the cell holds now */
+    NEB_EV_OPERATOR,  /* order: signed; or op LEAVE, GOODBYE, CLASS (count) without one */
+    NEB_EV_RESULT,    /* an owner's mean: update, hash, durable */
 };
 
 struct neb_event {
@@ -91,10 +91,10 @@ struct neb_event {
     uint64_t id, index, count, version;
     uint32_t cell, op;
     neb_status status;
-    const struct neb_parcel *parcel;
+    const struct neb_update_header *update;
     struct neb_hash hash, root;
     uint8_t reject;
-    double norm; /* of what the parcel decodes to; needed only while there is a bound */
+    double norm; /* of what the update decodes to; needed only while there is a bound */
     bool empty;
     const struct neb_order *order; /* or NULL */
 };
@@ -102,16 +102,16 @@ struct neb_event {
 enum neb_action_type {
     NEB_ACT_SEND = 1, /* site, bytes, length */
     NEB_ACT_WRITE, /* id; records [index, index + count) of the log, then the mark in bytes; answer WRITTEN */
-    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; exact; cls, bound: what the parcel must be; answer CAPTURED */
-    NEB_ACT_PUSH,    /* site, hash: send this payload */
-    NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer PAYLOAD or NO_PAYLOAD */
+    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; exact; cls, bound: what the update must be; answer CAPTURED */
+    NEB_ACT_PUSH,    /* site, hash: send this update */
+    NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer PAYLOAD or NO_UPDATE */
     NEB_ACT_APPLY, /* index: theta of the cells at the record's version, and likewise the site's own state */
     NEB_ACT_ROOT,  /* index: the state stands at this record; answer ROOT */
-    NEB_ACT_DISCARD,    /* c0, c1, k: the open parcel is given up, its work stays in the live model */
+    NEB_ACT_DISCARD,    /* c0, c1, k: the open update is given up, its work stays in the live model */
     NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta, log what is dropped */
-    NEB_ACT_FETCH_CELL, /* site, cell: answer CELL, or NO_PAYLOAD with the cell's name */
+    NEB_ACT_FETCH_CELL, /* site, cell: answer CELL, or NO_UPDATE with the cell's name */
     NEB_ACT_INSTALL,    /* cell, version, index: the fetched cell is trusted */
-    NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the parcels in bytes: form the mean, answer RESULT */
+    NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the updates in bytes: form the mean, answer RESULT */
     NEB_ACT_PAUSE,      /* stop stepping: drift limit, or the end */
     NEB_ACT_RESUME,
     NEB_ACT_ROSTER, /* the roster changed */
@@ -185,7 +185,7 @@ uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the
 int64_t neb__round_base(const struct neb_round *r, uint32_t cell);
 uint64_t neb__round_all_applied(
     const struct neb_round *r); /* every voter has applied this index, as far as known */
-/* What a peer names in the place of a payload's hash when it cannot give a cell: NO_PAYLOAD is the answer then, too. */
+/* What a peer names in the place of an update's hash when it cannot give a cell: NO_UPDATE is the answer then, too. */
 void neb__round_cell_name(uint32_t cell, struct neb_hash *out);
 /* The mark of a new site, for neb__ledger_create(). */
 neb_status neb__round_first_mark(struct neb_buf *out);

@@ -30,7 +30,7 @@ static bool genuine(const struct neb_round *r, unsigned site, uint64_t index, co
     return r->cfg.seal.verify && r->cfg.seal.verify(r->cfg.seal.arg, site, purpose, b, SIGNED, signature);
 }
 
-struct root *neb__root_find(struct neb_round *r, uint64_t index, const struct neb_hash *root)
+struct neb_core_root *neb__root_find(struct neb_round *r, uint64_t index, const struct neb_hash *root)
 {
     for (size_t i = 0; i < r->roots; i++)
         if (r->root[i].index == index && neb__hash_equal(&r->root[i].root, root)) return &r->root[i];
@@ -48,7 +48,7 @@ bool neb__root_trusted(struct neb_round *r, uint64_t index, const struct neb_has
     return known && !*wrong;
 }
 
-static struct root *own_at(struct neb_round *r, uint64_t index)
+static struct neb_core_root *own_at(struct neb_round *r, uint64_t index)
 {
     for (size_t i = 0; i < r->roots; i++)
         if (r->root[i].index == index && (r->root[i].agree & neb__bit(r->self))) return &r->root[i];
@@ -56,9 +56,9 @@ static struct root *own_at(struct neb_round *r, uint64_t index)
 }
 
 /* The place of (index, root), made if need be. NULL: older than all that are kept. */
-static struct root *place(struct neb_round *r, uint64_t index, const struct neb_hash *root)
+static struct neb_core_root *place(struct neb_round *r, uint64_t index, const struct neb_hash *root)
 {
-    struct root *at = neb__root_find(r, index, root);
+    struct neb_core_root *at = neb__root_find(r, index, root);
     if (at) return at;
     if (r->roots == ROOTS) {
         size_t old = 0;
@@ -83,7 +83,7 @@ static void make_way(struct neb_round *r, unsigned from, uint64_t index)
 {
     size_t alone = 0, old = 0;
     for (size_t i = 0; i < r->roots;) {
-        struct root *at = &r->root[i];
+        struct neb_core_root *at = &r->root[i];
         if (at->index == index) at->agree &= ~neb__bit(from);
         if (!at->agree && !at->trusted) {
             *at = r->root[--r->roots];
@@ -96,13 +96,13 @@ static void make_way(struct neb_round *r, unsigned from, uint64_t index)
     if (alone >= CERTIFIED) r->root[old] = r->root[--r->roots];
 }
 
-static void judge(struct neb_round *r, struct root *at)
+static void judge(struct neb_round *r, struct neb_core_root *at)
 {
-    const struct root *own = own_at(r, at->index);
-    if (!neb__leads(r) || !at->agree || at->trusted || (own && own != at)) return;
+    const struct neb_core_root *own = own_at(r, at->index);
+    if (!neb__core_leads(r) || !at->agree || at->trusted || (own && own != at)) return;
     uint64_t cannot = 0;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (s == r->self ? !r->whole : r->peer[s].rootless && neb__live(r, s)) cannot |= neb__bit(s);
+        if (s == r->self ? !r->whole : r->peer[s].rootless && neb__lead_live(r, s)) cannot |= neb__bit(s);
     if (!neb__members_has_quorum(&r->roster, at->agree | cannot)) return;
     at->consent = cannot & r->roster.voters;
     at->trusted = true;
@@ -114,8 +114,9 @@ static void set_aside(struct neb_round *r, uint64_t sites)
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         if (!(sites & neb__bit(s)) || r->peer[s].odd) continue;
         r->peer[s].odd = true;
-        neb__note(r, "a site's state root differs from that of a quorum: its machine computed or stored "
-                     "something wrong; it is no longer counted on, compare `nebula-i status` of all sites");
+        neb__core_note(r,
+                       "a site's state root differs from that of a quorum: its machine computed or stored "
+                       "something wrong; it is no longer counted on, compare `nebula-i status` of all sites");
     }
 }
 
@@ -123,14 +124,14 @@ static void set_aside(struct neb_round *r, uint64_t sites)
  * quorum nobody can tell, and the site stops. */
 static void compare(struct neb_round *r, uint64_t index)
 {
-    const struct root *own = own_at(r, index);
+    const struct neb_core_root *own = own_at(r, index);
     uint64_t others = 0, silent = 0;
     bool wrong = false;
     for (size_t i = 0; own && i < r->roots; i++) {
-        const struct root *at = &r->root[i];
+        const struct neb_core_root *at = &r->root[i];
         if (at->index != index || at == own) continue;
         others |= at->agree;
-        wrong |= neb__members_has_quorum(&r->roster, at->agree) || (at->trusted && !neb__leads(r)) ||
+        wrong |= neb__members_has_quorum(&r->roster, at->agree) || (at->trusted && !neb__core_leads(r)) ||
                  (at->agree & neb__bit(r->self));
     }
     if (!others && !wrong) return;
@@ -138,17 +139,18 @@ static void compare(struct neb_round *r, uint64_t index)
         set_aside(r, others);
         return;
     }
-    if (!wrong && !neb__leads(r)) return; /* the leader finds out */
+    if (!wrong && !neb__core_leads(r)) return; /* the leader finds out */
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
-        if (!((own->agree | others) & neb__bit(s)) && neb__live(r, s)) silent |= neb__bit(s);
+        if (!((own->agree | others) & neb__bit(s)) && neb__lead_live(r, s)) silent |= neb__bit(s);
     if (!wrong && neb__members_has_quorum(&r->roster, own->agree | silent)) return; /* they will tell */
-    neb__halt(r, "the state root differs from another site's at the same index: this machine or that one "
-                 "computed or stored something wrong; compare `nebula-i status` of all sites");
+    neb__core_halt(r,
+                   "the state root differs from another site's at the same index: this machine or that one "
+                   "computed or stored something wrong; compare `nebula-i status` of all sites");
 }
 
 void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *root)
 {
-    struct root *at = place(r, index, root);
+    struct neb_core_root *at = place(r, index, root);
     uint8_t b[SIGNED];
     if (!at) return;
     if (!(at->agree & neb__bit(r->self)) && r->cfg.seal.sign) {
@@ -160,10 +162,10 @@ void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *r
     compare(r, index);
 }
 
-void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_frame *f)
+void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (f->start > r->commit || r->peer[from].odd) return;
-    struct root *at = neb__root_find(r, f->start, &f->root);
+    struct neb_core_root *at = neb__root_find(r, f->start, &f->root);
     if (!at || !(at->agree & neb__bit(from))) {
         if (!genuine(r, from, f->start, &f->root, f->signature)) return;
         make_way(r, from, f->start);
@@ -184,29 +186,29 @@ static bool among_newest(const struct neb_round *r, uint64_t index)
     return newer < CERTIFIED;
 }
 
-void neb__root_certify(struct neb_round *r, struct neb_frame *f, bool signatures)
+void neb__root_certify(struct neb_round *r, struct neb_round_frame *f, bool signatures)
 {
     f->roots = f->certs = 0;
     for (size_t i = 0; i < r->roots; i++) {
-        const struct root *at = &r->root[i];
+        const struct neb_core_root *at = &r->root[i];
         if (!at->trusted) continue;
         bool certify = signatures && among_newest(r, at->index);
-        for (unsigned s = 0; certify && s < NEB_SITES_MAX && f->certs < NEB_FRAME_CERTS; s++) {
+        for (unsigned s = 0; certify && s < NEB_SITES_MAX && f->certs < NEB_ROUND_FRAME_CERTS; s++) {
             if (!(at->agree & r->roster.voters & neb__bit(s))) continue;
-            struct neb_frame_cert *t = &f->cert[f->certs++];
+            struct neb_round_frame_cert *t = &f->cert[f->certs++];
             t->root = (uint8_t)f->roots;
             t->site = (uint16_t)s;
             memcpy(t->signature, at->signature[s], NEB_SEAL_SIZE);
         }
-        f->trusted[f->roots++] = (struct neb_frame_root){at->index, at->root, at->consent};
+        f->trusted[f->roots++] = (struct neb_round_frame_root){at->index, at->root, at->consent};
     }
 }
 
-void neb__roots_pinged(struct neb_round *r, const struct neb_frame *f)
+void neb__roots_pinged(struct neb_round *r, const struct neb_round_frame *f)
 {
     for (int i = 0; i < f->roots; i++) {
-        const struct neb_frame_root *t = &f->trusted[i];
-        struct root *at = neb__root_find(r, t->index, &t->root);
+        const struct neb_round_frame_root *t = &f->trusted[i];
+        struct neb_core_root *at = neb__root_find(r, t->index, &t->root);
         if (at && at->trusted) continue;
         uint64_t behind = 0;
         for (int k = 0; k < f->certs; k++)
@@ -223,10 +225,10 @@ void neb__roots_pinged(struct neb_round *r, const struct neb_frame *f)
 
 bool neb__root_needed(const struct neb_round *r)
 {
-    if (!neb__leads(r)) return r->roots_wanted;
+    if (!neb__core_leads(r)) return r->roots_wanted;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
         if (s == r->self ? !r->whole
-                         : (r->roster.members & neb__bit(s)) && neb__live(r, s) && r->peer[s].rootless)
+                         : (r->roster.members & neb__bit(s)) && neb__lead_live(r, s) && r->peer[s].rootless)
             return true;
     return false;
 }
@@ -238,7 +240,7 @@ bool neb__root_wanted(const struct neb_round *r)
     return last || r->cursor % r->cfg.root_every == 0 || neb__root_needed(r);
 }
 
-void neb__rooted(struct neb_round *r, const struct neb_event *ev)
+void neb__root_computed(struct neb_round *r, const struct neb_event *ev)
 {
     bool current = r->rooting && r->whole && ev->index == r->cursor;
     r->rooting = false;

@@ -16,7 +16,7 @@
 #include "base/mutant.h"
 #include "base/rng.h"
 
-unsigned neb__leader_of(uint64_t view)
+unsigned neb__view_leader_of(uint64_t view)
 {
     return view ? (unsigned)(view % NEB_SITES_MAX) : NEB_NO_SITE;
 }
@@ -28,10 +28,10 @@ static int64_t jitter(struct neb_round *r, int64_t span)
     return (int64_t)neb__rng_below(&g, (uint64_t)span + 1);
 }
 
-static void to_voters(struct neb_round *r, const struct neb_frame *f)
+static void to_voters(struct neb_round *r, const struct neb_round_frame *f)
 {
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i != r->self && (r->roster.voters & neb__bit(i))) neb__send(r, i, f);
+        if (i != r->self && (r->roster.voters & neb__bit(i))) neb__core_send(r, i, f);
 }
 
 static bool is_voter(const struct neb_round *r)
@@ -47,12 +47,12 @@ static bool content(const struct neb_round *r)
 }
 
 /* Only what is on this site's disk: a number that somebody already speaks under must not be forgotten and given again. */
-void neb__lapses_tell(const struct neb_round *r, struct neb_frame *f)
+void neb__lapses_tell(const struct neb_round *r, struct neb_round_frame *f)
 {
     memcpy(f->lapses, r->durable.lapse, sizeof f->lapses);
 }
 
-void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f)
+void neb__lapses_learn(struct neb_round *r, const struct neb_round_frame *f)
 {
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
         if (f->lapses[i] > r->lapse[i] && (i != r->self || r->state != NEB_ROUND_BOOT))
@@ -60,7 +60,7 @@ void neb__lapses_learn(struct neb_round *r, const struct neb_frame *f)
 }
 
 /* Without a leader in `view` until one is heard. */
-void neb__follow(struct neb_round *r, uint64_t view)
+void neb__view_follow(struct neb_round *r, uint64_t view)
 {
     if (r->state == NEB_ROUND_HALTED) return;
     r->state = NEB_ROUND_FOLLOW;
@@ -74,7 +74,7 @@ void neb__follow(struct neb_round *r, uint64_t view)
 
 /* Nobody leads, as far as can be known: the first of the voters in reach tries at once, the next a little later. Harmless
  * where there is a leader: its followers will not join. */
-void neb__campaign(struct neb_round *r)
+void neb__view_campaign(struct neb_round *r)
 {
     int rank = 0;
     for (unsigned i = 0; i < r->self; i++)
@@ -87,15 +87,15 @@ void neb__campaign(struct neb_round *r)
 
 static void greet_send(struct neb_round *r)
 {
-    struct neb_frame f = {.type = NEB_FRAME_HELLO,
-                          .nonce = r->greet_nonce,
-                          .phase = (uint8_t)r->greet_phase,
-                          .number = r->greet_lapse,
-                          .normal = r->normal,
-                          .head = r->head,
-                          .start = r->incarnation};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_HELLO,
+                                .nonce = r->greet_nonce,
+                                .phase = (uint8_t)r->greet_phase,
+                                .number = r->greet_lapse,
+                                .normal = r->normal,
+                                .head = r->head,
+                                .start = r->incarnation};
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i != r->self && (r->roster.members & neb__bit(i))) neb__send(r, i, &f);
+        if (i != r->self && (r->roster.members & neb__bit(i))) neb__core_send(r, i, &f);
     r->greet_at = r->now + r->cfg.ping_ms / 2;
 }
 
@@ -109,7 +109,7 @@ static void greet_phase(struct neb_round *r, int phase)
     greet_send(r);
 }
 
-void neb__greet_start(struct neb_round *r)
+void neb__view_greet(struct neb_round *r)
 {
     r->state = NEB_ROUND_BOOT;
     r->greet_nonce = r->incarnation;
@@ -127,8 +127,8 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
     if (k > r->next_k) r->next_k = k;
     r->damaged = r->forgot = false;
-    neb__follow(r, view);
-    neb__campaign(r);
+    neb__view_follow(r, view);
+    neb__view_campaign(r);
 }
 
 /* Those that answered meet every quorum this site may have been part of: of the roster in effect, and of the change at the
@@ -147,8 +147,8 @@ static void greet_enough(struct neb_round *r)
     if (r->greet_phase == 1) {
         r->greet_lapse = (r->greet_known > r->lapse[r->self] ? r->greet_known : r->lapse[r->self]) + 1;
         if (r->greet_lapse > NEB_LAPSE_MAX) {
-            neb__halt(r, "this site has started 65,535 times, and the numbers of its parcels are used "
-                         "up: let it leave the run and join it as a new site");
+            neb__core_halt(r, "this site has started 65,535 times, and the numbers of its updates are used "
+                              "up: let it leave the run and join it as a new site");
             return;
         }
         if (r->greet_end < r->now + r->cfg.greet_ms) r->greet_end = r->now + r->cfg.greet_ms;
@@ -168,10 +168,10 @@ static void greet_enough(struct neb_round *r)
     r->sync_at = 0;
 }
 
-static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
+static void hello(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
-    struct peer *p = &r->peer[from];
-    struct promise mine;
+    struct neb_core_peer *p = &r->peer[from];
+    struct neb_core_promise mine;
     bool stable = neb__log_acked(r, &mine);
     if (f->phase == 2 && f->number > r->lapse[from]) r->lapse[from] = (uint32_t)f->number;
     if (!stable || (f->phase == 2 && r->durable.lapse[from] < f->number)) {
@@ -179,7 +179,7 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
         p->hello_lapse = f->phase == 2 ? (uint32_t)f->number : 0;
         return;
     }
-    struct neb_frame a = {.type = NEB_FRAME_HELLO_OK, .nonce = f->nonce, .phase = f->phase};
+    struct neb_round_frame a = {.type = NEB_ROUND_FRAME_HELLO_OK, .nonce = f->nonce, .phase = f->phase};
     a.flags = (uint8_t)((r->damaged || r->forgot ? 0 : NEB_FLAG_INTACT) | (p->forgot ? NEB_FLAG_FORGOT : 0));
     a.normal = mine.normal;
     a.head = mine.head;
@@ -187,12 +187,12 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_frame *f)
     a.number = r->durable.lapse[from]; /* what is not on the disk is forgotten with it */
     neb__lapses_tell(r, &a);
     p->hello_nonce = 0;
-    neb__send(r, from, &a);
+    neb__core_send(r, from, &a);
 }
 
 /* An empty disk is that of a first start, or what is left of a lost one: lost, if others know a lapse number of this site
  * although it has asked for none; or if there is a view, and without this site's vote there cannot be one. */
-static bool lost(const struct neb_round *r, const struct neb_frame *f)
+static bool lost(const struct neb_round *r, const struct neb_round_frame *f)
 {
     const struct neb_members *first = &r->cfg.roster;
     bool given = f->number && !r->lapse[r->self];
@@ -200,7 +200,7 @@ static bool lost(const struct neb_round *r, const struct neb_frame *f)
     return r->empty && f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
 }
 
-static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame *f)
+static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
@@ -220,7 +220,8 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_frame 
         r->best.site = (uint16_t)from;
     }
     if (f->commit > r->commit)
-        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+        neb__core_send(r, from,
+                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
     if (r->greet_phase < 3 && greeted_enough(r)) greet_enough(r);
 }
 
@@ -243,7 +244,7 @@ static void greet_tick(struct neb_round *r)
 
 static void elect(struct neb_round *r)
 {
-    neb__follow(r, r->want_view);
+    neb__view_follow(r, r->want_view);
     r->state = NEB_ROUND_ELECT;
     r->ask_phase = 2;
     r->voted = 0;
@@ -270,10 +271,10 @@ static void ask(struct neb_round *r, uint64_t above)
         elect(r);
         return;
     }
-    to_voters(r, &(struct neb_frame){.type = NEB_FRAME_ASK, .number = r->want_view});
+    to_voters(r, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_ASK, .number = r->want_view});
 }
 
-static void count_vote(struct neb_round *r, unsigned from, const struct neb_frame *f)
+static void count_vote(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     r->voted |= neb__bit(from);
     r->peer[from].ack_lapse = f->lapse;
@@ -317,42 +318,44 @@ static void try_lead(struct neb_round *r)
         r->sync_at = r->now + r->cfg.ping_ms / 2;
         for (unsigned i = 0; i < NEB_SITES_MAX; i++) /* whoever knows more commits, or has the log */
             if (i != r->self && (i == from || (r->voted & neb__bit(i))))
-                neb__send(r, i, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+                neb__core_send(
+                    r, i, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
     }
 }
 
 static void send_vote(struct neb_round *r)
 {
-    struct promise mine;
-    unsigned to = neb__leader_of(r->view);
+    struct neb_core_promise mine;
+    unsigned to = neb__view_leader_of(r->view);
     if (!neb__log_acked(r, &mine) || r->normal == r->view) return;
-    struct neb_frame f = {.type = NEB_FRAME_VOTE,
-                          .number = r->view,
-                          .normal = mine.normal,
-                          .head = mine.head,
-                          .hash = *neb__log_hash(r, mine.head),
-                          .lapse = mine.lapse[r->self],
-                          .commit = r->commit};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_VOTE,
+                                .number = r->view,
+                                .normal = mine.normal,
+                                .head = mine.head,
+                                .hash = *neb__log_hash(r, mine.head),
+                                .lapse = mine.lapse[r->self],
+                                .commit = r->commit};
     neb__lapses_tell(r, &f);
     if (to != r->self) {
-        neb__send(r, to, &f);
+        neb__core_send(r, to, &f);
         return;
     }
     if (r->state == NEB_ROUND_ELECT && !(r->voted & neb__bit(r->self))) count_vote(r, r->self, &f);
 }
 
-static void asked_or_elected(struct neb_round *r, unsigned from, const struct neb_frame *f)
+static void asked_or_elected(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
-    if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__leader_of(f->number) != from) return;
-    bool again = f->type == NEB_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
+    if (r->state == NEB_ROUND_BOOT || !is_voter(r) || neb__view_leader_of(f->number) != from) return;
+    bool again = f->type == NEB_ROUND_FRAME_ELECT && f->number == r->view && r->state == NEB_ROUND_FOLLOW;
     if (!again && f->number <= r->view) return;
     if (!again && content(r) && !(from == r->leader && r->state != NEB_ROUND_LEAD)) return;
-    if (f->type == NEB_FRAME_ASK) {
-        neb__send(r, from, &(struct neb_frame){.type = NEB_FRAME_ASK_OK, .number = f->number});
+    if (f->type == NEB_ROUND_FRAME_ASK) {
+        neb__core_send(r, from,
+                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_ASK_OK, .number = f->number});
         return;
     }
     if (!again) {
-        neb__follow(r, f->number);
+        neb__view_follow(r, f->number);
         r->elect_at += r->cfg.elect_ms / 2; /* time for the candidate */
     }
     if (again || NEB_MUTANT(view_not_durable))
@@ -369,20 +372,20 @@ static void synced(struct neb_round *r)
     r->report_due = true;
 }
 
-static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
+static void ping(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
-    if (neb__leader_of(f->view) != from || f->view < r->view || r->state == NEB_ROUND_BOOT ||
+    if (neb__view_leader_of(f->view) != from || f->view < r->view || r->state == NEB_ROUND_BOOT ||
         from == r->self) {
-        if (f->view < r->view && r->state != NEB_ROUND_BOOT) neb__report(r, from);
+        if (f->view < r->view && r->state != NEB_ROUND_BOOT) neb__core_report(r, from);
         return;
     }
-    if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__follow(r, f->view);
+    if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__view_follow(r, f->view);
     if (r->state == NEB_ROUND_LEAD) return;
     r->leader = (uint16_t)from;
     r->leader_heard = r->now;
     r->leader_has_all = f->flags & NEB_FLAG_HAS_ALL;
     r->floor = f->applied;
-    if (f->number && f->number <= 1000) neb__budget(r, (uint32_t)f->number);
+    if (f->number && f->number <= 1000) neb__lead_budget(r, (uint32_t)f->number);
     if (f->flags & NEB_FLAG_PROOF) {
         r->leader_proof = r->now;
         r->elect_at = r->now + r->cfg.elect_ms + jitter(r, r->cfg.elect_ms / 2);
@@ -401,26 +404,26 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_frame *f)
             synced(r);
         }
     }
-    if (r->normal == r->view) neb__commit_to(r, f->commit);
+    if (r->normal == r->view) neb__log_commit_to(r, f->commit);
     if (r->normal < r->view || f->head > r->head)
-        neb__send(r, from,
-                  &(struct neb_frame){.type = NEB_FRAME_GETLOG,
-                                      .number = (r->normal < r->view ? r->commit : r->head) + 1});
+        neb__core_send(r, from,
+                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG,
+                                                 .number = (r->normal < r->view ? r->commit : r->head) + 1});
     for (int i = 0; i < f->items; i++) {
-        struct payload *p = neb__payload_heard(r, &f->item[i].hash);
+        struct neb_core_update *p = neb__core_update_heard(r, &f->item[i].hash);
         if (p && !p->held && !p->used) p->have |= f->item[i].holders;
     }
-    neb__report(r, from);
+    neb__core_report(r, from);
 }
 
 /* The part of a LOG frame behind the committed records, while this site is taking over a log. */
-void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *f)
+void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (from != r->sync_from) return;
     if (r->state == NEB_ROUND_SYNC && f->view == r->view) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
             synced(r);
-            neb__commit_to(r, f->commit);
+            neb__log_commit_to(r, f->commit);
         }
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
@@ -441,7 +444,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_frame *
 
 /* Whether a greeting shows that the sender's disk went back in time: it has promised more than it says, or it begins a life
  * that has been heard of before (each start counts up on disk before it says anything). */
-static bool went_back(struct peer *p, const struct neb_frame *f)
+static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
 {
     bool again = f->start < p->life || (f->start == p->life && p->spoke);
     p->greeted = f->start;
@@ -451,11 +454,12 @@ static bool went_back(struct peer *p, const struct neb_frame *f)
 
 /* What a peer's frames show of its promises. A leader's view is on its disk before it leads, a voter's before it votes; a
  * report tells of an acknowledgement only with its flag: the view it names besides may be in memory only. */
-static void remember(struct peer *p, const struct neb_frame *f)
+static void remember(struct neb_core_peer *p, const struct neb_round_frame *f)
 {
-    bool vote = f->type == NEB_FRAME_VOTE, ack = f->type == NEB_FRAME_REPORT && (f->flags & NEB_FLAG_NORMAL);
+    bool vote = f->type == NEB_ROUND_FRAME_VOTE,
+         ack = f->type == NEB_ROUND_FRAME_REPORT && (f->flags & NEB_FLAG_NORMAL);
     uint64_t view = vote ? f->number : f->view;
-    if (!vote && !ack && f->type != NEB_FRAME_PING) return;
+    if (!vote && !ack && f->type != NEB_ROUND_FRAME_PING) return;
     p->spoke = true;
     if (f->lapse > p->lapse_seen) { /* begun anew, perhaps with an empty disk, whose lives count from one */
         p->lapse_seen = f->lapse;
@@ -471,13 +475,13 @@ static void remember(struct peer *p, const struct neb_frame *f)
 void neb__view_durable(struct neb_round *r)
 {
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
-        struct peer *p = &r->peer[i];
-        struct neb_frame f = {
+        struct neb_core_peer *p = &r->peer[i];
+        struct neb_round_frame f = {
             .nonce = p->hello_nonce, .number = p->hello_lapse, .phase = p->hello_lapse ? 2 : 1};
         if (p->hello_nonce) hello(r, i, &f);
     }
     if (r->state == NEB_ROUND_ELECT && r->ask_phase == 2 && r->durable.view == r->view) {
-        to_voters(r, &(struct neb_frame){.type = NEB_FRAME_ELECT, .number = r->view});
+        to_voters(r, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_ELECT, .number = r->view});
         send_vote(r);
         try_lead(r);
     } else if (r->state == NEB_ROUND_FOLLOW && r->leader == NEB_NO_SITE && is_voter(r))
@@ -485,40 +489,40 @@ void neb__view_durable(struct neb_round *r)
     r->report_due = true;
 }
 
-void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_frame *f)
+void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
-    struct peer *p = &r->peer[from];
+    struct neb_core_peer *p = &r->peer[from];
     remember(p, f);
     switch (f->type) {
-    case NEB_FRAME_HELLO:
+    case NEB_ROUND_FRAME_HELLO:
         p->forgot = went_back(p, f);
         p->odd = false;
-        for (size_t i = 0; i < r->payloads; i++) /* what it has now it will say */
-            r->payload[i].have &= ~neb__bit(from);
+        for (size_t i = 0; i < r->updates; i++) /* what it has now it will say */
+            r->update[i].have &= ~neb__bit(from);
         hello(r, from, f);
         break;
-    case NEB_FRAME_HELLO_OK: hello_ok(r, from, f); break;
-    case NEB_FRAME_ASK:
-    case NEB_FRAME_ELECT: asked_or_elected(r, from, f); break;
-    case NEB_FRAME_ASK_OK:
+    case NEB_ROUND_FRAME_HELLO_OK: hello_ok(r, from, f); break;
+    case NEB_ROUND_FRAME_ASK:
+    case NEB_ROUND_FRAME_ELECT: asked_or_elected(r, from, f); break;
+    case NEB_ROUND_FRAME_ASK_OK:
         if (r->ask_phase != 1 || f->number != r->want_view || r->want_view <= r->view) break;
         r->asked |= neb__bit(from);
         if (neb__members_has_quorum(&r->roster, r->asked)) elect(r);
         break;
-    case NEB_FRAME_VOTE:
+    case NEB_ROUND_FRAME_VOTE:
         if (r->state != NEB_ROUND_ELECT || f->number != r->view) break;
         neb__lapses_learn(r, f);
         if (!(r->voted & neb__bit(from))) count_vote(r, from, f);
         try_lead(r);
         break;
-    case NEB_FRAME_PING:
+    case NEB_ROUND_FRAME_PING:
         neb__lapses_learn(r, f);
         ping(r, from, f);
         break;
     default: break;
     }
     /* A member in a higher view will not listen to this leader again: lead a view above it. */
-    if (r->state == NEB_ROUND_LEAD && f->view > r->view && f->type == NEB_FRAME_REPORT) {
+    if (r->state == NEB_ROUND_LEAD && f->view > r->view && f->type == NEB_ROUND_FRAME_REPORT) {
         ask(r, f->view);
         elect(r);
     }
@@ -533,16 +537,17 @@ void neb__view_tick(struct neb_round *r)
     bool syncing = r->state == NEB_ROUND_SYNC || r->state == NEB_ROUND_BOOT;
     if (syncing && r->now >= r->sync_at) {
         r->sync_at = r->now + r->cfg.ping_ms / 2;
-        neb__send(r, r->sync_from, &(struct neb_frame){.type = NEB_FRAME_GETLOG, .number = r->commit + 1});
+        neb__core_send(r, r->sync_from,
+                       &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
     }
     if (r->state == NEB_ROUND_ELECT) {
         if (r->now >= r->ask_end)
-            neb__follow(r, r->view);
+            neb__view_follow(r, r->view);
         else if (r->ask_phase == 3)
             try_lead(r);
         else if (r->now >= r->sync_at && r->durable.view == r->view) {
             r->sync_at = r->now + r->cfg.ping_ms / 2;
-            to_voters(r, &(struct neb_frame){.type = NEB_FRAME_ELECT, .number = r->view});
+            to_voters(r, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_ELECT, .number = r->view});
         }
         return;
     }

@@ -1,5 +1,5 @@
-/* actions.c: the core's actions carried out on disk, and outer state. Own parcels are made in
- * capture.c; here records are applied, theta and the site's own state move, and payloads and cells come and go. */
+/* actions.c: the core's actions carried out on disk, and outer state. Own updates are made in
+ * capture.c; here records are applied, theta and the site's own state move, and updates and cells come and go. */
 #include "run/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,25 +24,25 @@ size_t neb__session_range(const neb_session *s, uint32_t c0, uint32_t c1, size_t
     return last + n - *first;
 }
 
-size_t neb__session_payload_max(const neb_session *s)
+size_t neb__session_update_max(const neb_session *s)
 {
-    return NEB_PARCEL_SIZE + neb__codec_bound(s->exact, s->values) + 1024;
+    return NEB_UPDATE_HEADER_SIZE + neb__codec_bound(s->exact, s->values) + 1024;
 }
 
-static bool load(neb_session *s, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h)
+static bool load(neb_session *s, const struct neb_hash *hash, struct neb_buf *b, struct neb_update_header *h)
 {
     neb__buf_clear(b);
-    return neb__payload_load(&s->payloads, hash, b) == NEB_OK &&
-           neb__parcel_get(b->data, b->len, h) == NEB_OK;
+    return neb__update_load(&s->updates, hash, b) == NEB_OK &&
+           neb__update_header_get(b->data, b->len, h) == NEB_OK;
 }
 
-/* A parcel that says of itself what it must: cells of this model, as many values as they have. */
-static bool fits(const neb_session *s, const struct neb_parcel *h, const uint8_t *bytes, size_t n)
+/* An update that says of itself what it must: cells of this model, as many values as they have. */
+static bool fits(const neb_session *s, const struct neb_update_header *h, const uint8_t *bytes, size_t n)
 {
     struct neb_codec_info info;
     size_t first;
-    return h->c0 < h->c1 && h->c1 <= s->outer->cells && n == NEB_PARCEL_SIZE + (size_t)h->length &&
-           neb__codec_peek(bytes + NEB_PARCEL_SIZE, n - NEB_PARCEL_SIZE, &info) == NEB_OK &&
+    return h->c0 < h->c1 && h->c1 <= s->outer->cells && n == NEB_UPDATE_HEADER_SIZE + (size_t)h->length &&
+           neb__codec_peek(bytes + NEB_UPDATE_HEADER_SIZE, n - NEB_UPDATE_HEADER_SIZE, &info) == NEB_OK &&
            info.n == neb__session_range(s, h->c0, h->c1, &first);
 }
 
@@ -51,13 +51,13 @@ static bool fits(const neb_session *s, const struct neb_parcel *h, const uint8_t
 struct opened {
     struct neb_buf bytes[NEB_SITES_MAX]; /* of those read back from disk */
     struct neb_codec_view view[NEB_SITES_MAX];
-    struct neb_parcel header[NEB_SITES_MAX];
+    struct neb_update_header header[NEB_SITES_MAX];
     uint32_t weight[NEB_SITES_MAX];
     uint16_t site[NEB_SITES_MAX];
     uint32_t n;
 };
 
-static void close_parcels(struct opened *o)
+static void close_updates(struct opened *o)
 {
     for (uint32_t i = 0; i < o->n; i++) {
         neb__codec_close(&o->view[i]);
@@ -70,17 +70,17 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
 {
     uint32_t i = o->n;
     const struct neb_buf *b = neb__session_recent(s, &p->hash);
-    neb__buf_init(&o->bytes[i], neb__session_payload_max(s));
-    bool ok = b ? neb__parcel_get(b->data, b->len, &o->header[i]) == NEB_OK
+    neb__buf_init(&o->bytes[i], neb__session_update_max(s));
+    bool ok = b ? neb__update_header_get(b->data, b->len, &o->header[i]) == NEB_OK
                 : load(s, &p->hash, &o->bytes[i], &o->header[i]);
     if (!b) b = &o->bytes[i];
     if (!ok || !fits(s, &o->header[i], b->data, b->len)) {
         neb__buf_free(&o->bytes[i]);
-        return neb__fail(NEB_ERR_CORRUPT, "a committed parcel of site %u cannot be read back", p->site);
+        return neb__fail(NEB_ERR_CORRUPT, "a committed update of site %u cannot be read back", p->site);
     }
     size_t first, n = neb__session_range(s, o->header[i].c0, o->header[i].c1, &first);
-    neb_status st =
-        neb__codec_open(b->data + NEB_PARCEL_SIZE, b->len - NEB_PARCEL_SIZE, NULL, n, &o->view[i]);
+    neb_status st = neb__codec_open(b->data + NEB_UPDATE_HEADER_SIZE, b->len - NEB_UPDATE_HEADER_SIZE, NULL,
+                                    n, &o->view[i]);
     if (st == NEB_OK && !s->decoded[i] && !(s->decoded[i] = neb__aligned(NEB_CELL * sizeof(float)))) {
         neb__codec_close(&o->view[i]);
         st = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
@@ -95,18 +95,18 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
     return NEB_OK;
 }
 
-/* all: theta is due; else only the own state is, and for that the own parcel is enough, if it is still there. */
-static neb_status open_parcels(neb_session *s, const struct neb_record *rec, bool all, struct opened **out)
+/* all: theta is due; else only the own state is, and for that the own update is enough, if it is still there. */
+static neb_status open_updates(neb_session *s, const struct neb_record *rec, bool all, struct opened **out)
 {
     struct opened *o = NEB_NEW(struct opened);
     if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        const struct neb_named *p = &rec->parcel[i];
-        if (p->reject || (!all && (p->site != s->self || !neb__payload_exists(&s->payloads, &p->hash))))
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        const struct neb_named *p = &rec->update[i];
+        if (p->reject || (!all && (p->site != s->self || !neb__update_exists(&s->updates, &p->hash))))
             continue;
         neb_status st = open_one(s, p, o);
         if (st != NEB_OK) {
-            close_parcels(o);
+            close_updates(o);
             return st;
         }
     }
@@ -126,7 +126,7 @@ static void apply_theta(neb_session *s, const struct neb_record *rec, struct ope
 {
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
-                                  .parcels = o->n,
+                                  .updates = o->n,
                                   .weight = o->weight,
                                   .values = (const float *const *)s->decoded,
                                   .moved = s->work[0]};
@@ -141,7 +141,7 @@ static void apply_theta(neb_session *s, const struct neb_record *rec, struct ope
 /* The site's own side of a record: an edit for x. work[0] holds what theta moved by. */
 static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
 {
-    struct neb_own *own = &s->own[cell];
+    struct neb_own_cell *own = &s->own[cell];
     const struct neb_named *p = neb__record_of(rec, s->self);
     bool known = p && own->open.k == p->k && neb__hash_equal(&own->open.hash, &p->hash);
     size_t first, n = cell_at(s, cell, &first);
@@ -149,7 +149,7 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
     for (uint32_t i = 0; i < o->n; i++)
         if (o->site[i] == s->self) decoded = s->decoded[i];
     own->version = rec->v + 1;
-    if (p && !known) { /* named with a parcel that this site no longer knows: start from theta */
+    if (p && !known) { /* named with an update that this site no longer knows: start from theta */
         own->open.k = 0;
         return neb__edit_add(s, cell, NEB_EDIT_SET, 0, s->outer->theta + first);
     }
@@ -178,7 +178,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
         any_own |= neb__round_merges(s->core, rec->index, c);
     }
     if (!any_theta && !any_own) return NEB_OK;
-    NEB_TRY(open_parcels(s, rec, any_theta, &o));
+    NEB_TRY(open_updates(s, rec, any_theta, &o));
     neb_status st = NEB_OK;
     for (uint32_t c = rec->c0; st == NEB_OK && c < rec->c1; c++) {
         bool theta = neb__round_applies(s->core, rec->index, c),
@@ -196,8 +196,8 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
         if (st == NEB_OK && theta && s->outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
             keep_snapshot(s, c);
     }
-    close_parcels(o);
-    for (uint32_t i = 0; i < rec->parcels; i++) neb__session_forget(s, &rec->parcel[i].hash);
+    close_updates(o);
+    for (uint32_t i = 0; i < rec->updates; i++) neb__session_forget(s, &rec->update[i].hash);
     if (st == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
     return st;
 }
@@ -244,12 +244,12 @@ static void do_settle(neb_session *s, const struct neb_action *a)
     neb__info("late work of cells %u to %u enters with factor %.3f", a->c0, a->c1 - 1, (double)gamma);
 }
 
-/* ---- payloads and cells of peers --------------------------------------------------------------------------------- */
+/* ---- updates and cells of peers --------------------------------------------------------------------------------- */
 
 void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for)
 {
     struct neb_buf b;
-    struct neb_parcel h;
+    struct neb_update_header h;
     if (!asked_for && neb__hash_equal(hash, &s->made_hash)) { /* just made: no need to read it back */
         neb__session_send_update(s, peer, hash, false, s->made.data, s->made.len);
         return;
@@ -258,7 +258,7 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_COMING, hash->b, NEB_HASH_SIZE);
         return;
     }
-    neb__buf_init(&b, neb__session_payload_max(s));
+    neb__buf_init(&b, neb__session_update_max(s));
     if (!load(s, hash, &b, &h))
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
     else
@@ -266,51 +266,51 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
     neb__buf_free(&b);
 }
 
-static void have(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash, double norm)
+static void have(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash, double norm)
 {
     neb__session_feed(s,
-                      &(struct neb_event){.type = NEB_EV_PAYLOAD, .parcel = h, .hash = *hash, .norm = norm});
+                      &(struct neb_event){.type = NEB_EV_UPDATE, .update = h, .hash = *hash, .norm = norm});
 }
 
-void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
-    struct neb_parcel h;
+    struct neb_update_header h;
     struct neb_hash hash;
-    if (neb__parcel_get(bytes, n, &h) != NEB_OK || !fits(s, &h, bytes, n)) {
-        neb__warn("site %u sent a parcel that is none: ignored", peer);
+    if (neb__update_header_get(bytes, n, &h) != NEB_OK || !fits(s, &h, bytes, n)) {
+        neb__warn("site %u sent an update that is none: ignored", peer);
         return;
     }
     const struct neb_seal seal = neb__session_seal(s);
-    if (!neb__parcel_genuine(&h, bytes + NEB_PARCEL_SIZE, &s->genesis, &seal)) {
-        neb__warn("site %u sent a parcel in the name of site %u that this one did not sign: ignored", peer,
+    if (!neb__update_header_genuine(&h, bytes + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal)) {
+        neb__warn("site %u sent an update in the name of site %u that this one did not sign: ignored", peer,
                   h.site);
         return;
     }
     /* Once in a record it would have to be applied, by everybody. */
-    double norm = neb__session_norm(s, &h, bytes + NEB_PARCEL_SIZE);
+    double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
     if (!isfinite(norm)) {
-        neb__warn("site %u sent a parcel of site %u that does not decode: ignored", peer, h.site);
+        neb__warn("site %u sent an update of site %u that does not decode: ignored", peer, h.site);
         return;
     }
     neb_status st = neb__hash(bytes, n, &hash);
-    if (st == NEB_OK && !neb__payload_exists(&s->payloads, &hash)) st = neb__session_keep(s, &hash, bytes, n);
+    if (st == NEB_OK && !neb__update_exists(&s->updates, &hash)) st = neb__session_keep(s, &hash, bytes, n);
     if (st == NEB_OK)
         have(s, &h, &hash, norm);
     else if (st != NEB_ERR_NOSPACE)
-        neb__warn("a parcel of site %u was not kept: %s", h.site, neb_last_error());
+        neb__warn("an update of site %u was not kept: %s", h.site, neb_last_error());
 }
 
 static void look(neb_session *s, const struct neb_hash *hash)
 {
     struct neb_buf b;
-    struct neb_parcel h;
-    neb__buf_init(&b, neb__session_payload_max(s));
+    struct neb_update_header h;
+    neb__buf_init(&b, neb__session_update_max(s));
     bool found = load(s, hash, &b, &h) && fits(s, &h, b.data, b.len);
-    if (found) have(s, &h, hash, neb__session_norm(s, &h, b.data + NEB_PARCEL_SIZE));
+    if (found) have(s, &h, hash, neb__session_norm(s, &h, b.data + NEB_UPDATE_HEADER_SIZE));
     neb__buf_free(&b);
     if (!found)
         neb__session_feed(s,
-                          &(struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = NEB_NO_SITE, .hash = *hash});
+                          &(struct neb_event){.type = NEB_EV_NO_UPDATE, .site = NEB_NO_SITE, .hash = *hash});
 }
 
 void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
@@ -363,9 +363,9 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
         neb__free(theta);
         return;
     }
-    struct fetched_cell *f = &s->fetched[cell];
+    struct neb_fetched_cell *f = &s->fetched[cell];
     neb__free(f->theta);
-    *f = (struct fetched_cell){.version = version, .index = index, .theta = theta, .m = theta + values};
+    *f = (struct neb_fetched_cell){.version = version, .index = index, .theta = theta, .m = theta + values};
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_CELL,
                                              .site = peer,
                                              .cell = cell,
@@ -376,11 +376,11 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
 
 static void do_install(neb_session *s, const struct neb_action *a)
 {
-    struct fetched_cell *f = &s->fetched[a->cell];
+    struct neb_fetched_cell *f = &s->fetched[a->cell];
     size_t first, n = cell_at(s, a->cell, &first);
     if (f->theta && f->version == a->version && f->index == a->index) {
         for (size_t i = 0; i < n; i++) s->work[1][i] = f->theta[i] - s->outer->theta[first + i];
-        /* On disk first: the payloads it replaces may never come to this site. */
+        /* On disk first: the updates it replaces may never come to this site. */
         struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m, 0};
         if (neb__session_snapshot(s, &snap) != NEB_OK)
             neb__warn("cell %u was fetched but not kept: %s; it will be fetched again", a->cell,

@@ -1,7 +1,7 @@
-/* capture.c: the site's own parcels: a copy of x is asked of the training loop, becomes d = x - theta, and d a
- * parcel on disk.
+/* capture.c: the site's own updates: a copy of x is asked of the training loop, becomes d = x - theta, and d a
+ * update on disk.
  *
- * The delta d of open parcels is a flat vector beside theta and m: 12 bytes a parameter. What the code leaves out of it stays
+ * The delta d of open updates is a flat vector beside theta and m: 12 bytes a parameter. What the code leaves out of it stays
  * in x; for a site that loses its x a coarse copy of that goes to disk (left_out.c). */
 #include "run/session.h"
 #include "base/clock.h"
@@ -39,10 +39,10 @@ void neb__session_want_capture(neb_session *s, const struct neb_action *a)
     next_capture(s);
 }
 
-static void captured(neb_session *s, const struct neb_parcel *h, const struct neb_hash *hash, bool empty,
-                     neb_status st)
+static void captured(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash,
+                     bool empty, neb_status st)
 {
-    struct neb_event ev = {.type = NEB_EV_CAPTURED, .parcel = h, .empty = empty, .status = st};
+    struct neb_event ev = {.type = NEB_EV_CAPTURED, .update = h, .empty = empty, .status = st};
     if (hash) ev.hash = *hash;
     pthread_mutex_lock(&s->lock);
     s->capture_wanted = s->capture_taken = false;
@@ -70,7 +70,7 @@ static void cell_coded(void *arg, size_t at, size_t n)
     if ((c->exact && !c->clipped) || neb__session_private(s)) return;
     if (c->clipped) /* what was cut off is sent later */
         for (size_t i = 0; i < n; i++) r[i] += s->d[c->first + at + i] - c->clipped[at + i];
-    neb__residual_add(s, r, n);
+    neb__left_out_add(s, r, n);
 }
 
 /* d of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
@@ -91,8 +91,8 @@ static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
     return st;
 }
 
-/* Codes d of the parcel's cells behind a header's room. */
-static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_parcel *h,
+/* Codes d of the update's cells behind a header's room. */
+static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_update_header *h,
                               struct neb_codec_stats *stats, struct neb_buf *out)
 {
     struct coding c = {.s = s, .exact = rung == s->exact};
@@ -103,10 +103,10 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
     struct neb_codec_hooks hooks = {.arg = &c, .next = s->work[0], .after = cell_coded};
     struct neb_codec_input in = {.z = z ? z : s->d + c.first, .n = n, .hooks = &hooks};
     neb__buf_clear(out);
-    neb__residual_begin(s, h->k);
-    neb_status st = neb__buf_reserve(out, NEB_PARCEL_SIZE);
+    neb__left_out_begin(s, h->k);
+    neb_status st = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE);
     if (st == NEB_OK) {
-        out->len = NEB_PARCEL_SIZE;
+        out->len = NEB_UPDATE_HEADER_SIZE;
         st = neb__codec_encode(rung, &in, NULL, stats, out);
     }
     neb__free(z);
@@ -115,7 +115,7 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
 
 /* d holds x of the cells, and then d = x - theta; header and code go to `out`. *empty: there is nothing to send.
  * NEB_ERR_AGAIN: the rate controller holds. */
-static neb_status encode(neb_session *s, struct neb_parcel *h, struct neb_codec_stats *stats,
+static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb_codec_stats *stats,
                          struct neb_buf *out, bool *empty)
 {
     *empty = true;
@@ -129,18 +129,18 @@ static neb_status encode(neb_session *s, struct neb_parcel *h, struct neb_codec_
     if (!rung) return NEB_ERR_AGAIN;
     NEB_TRY(encode_with(s, rung, h, stats, out));
     size_t gain;
-    NEB_TRY(neb__codec_squeeze(out, NEB_PARCEL_SIZE, neb__session_goodput(s), &gain));
+    NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__session_goodput(s), &gain));
     h->rung = rung->id;
     h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
-    h->length = (uint32_t)(out->len - NEB_PARCEL_SIZE);
+    h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
     const struct neb_seal seal = neb__session_seal(s);
-    NEB_TRY(neb__parcel_sign(h, out->data + NEB_PARCEL_SIZE, &s->genesis, &seal));
-    neb__parcel_put(h, out->data);
+    NEB_TRY(neb__update_header_sign(h, out->data + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal));
+    neb__update_header_put(h, out->data);
     return NEB_OK;
 }
 
 /* It stays in s->made until the next one: the pushes that follow take it from there. */
-static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_hash *hash, bool *empty)
+static neb_status make_update(neb_session *s, struct neb_update_header *h, struct neb_hash *hash, bool *empty)
 {
     struct neb_codec_stats stats = {0};
     s->made_hash = (struct neb_hash){{0}};
@@ -149,7 +149,7 @@ static neb_status make_parcel(neb_session *s, struct neb_parcel *h, struct neb_h
     NEB_TRY(neb__hash(s->made.data, s->made.len, hash));
     NEB_TRY(neb__session_keep(s, hash, s->made.data, s->made.len));
     s->made_hash = *hash;
-    neb__residual_end(s, h->c0);
+    neb__left_out_end(s, h->c0);
     neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->made.len, &stats);
     return NEB_OK;
 }
@@ -180,7 +180,7 @@ static uint32_t weight_by_log(const neb_session *s)
         const struct neb_record *rec = neb__round_record(s->core, i);
         const struct neb_named *own = rec ? neb__record_of(rec, s->self) : NULL;
         if (own) return own->weight;
-        if (rec && rec->parcels && !any) any = rec->parcel[0].weight;
+        if (rec && rec->updates && !any) any = rec->update[0].weight;
     }
     return any;
 }
@@ -204,7 +204,7 @@ void neb__session_snapshot_taken(neb_session *s)
 {
     const struct neb_action *a = &s->capture;
     int64_t start = neb__now_ns();
-    struct neb_parcel h = {
+    struct neb_update_header h = {
         .site = s->self, .c0 = a->c0, .c1 = a->c1, .k = a->k, .b = a->version, .tau = a->tau};
     struct neb_hash hash;
     bool empty = false;
@@ -218,7 +218,7 @@ void neb__session_snapshot_taken(neb_session *s)
             captured(s, &h, NULL, false, NEB_ERR_AGAIN);
             return;
         }
-    neb_status status = make_parcel(s, &h, &hash, &empty);
+    neb_status status = make_update(s, &h, &hash, &empty);
     if (status == NEB_ERR_RANGE) {
         neb__warn("a parameter is not finite: nothing was sent of cells %u to %u", a->c0, a->c1 - 1);
         say_nonfinite(s);
@@ -228,7 +228,7 @@ void neb__session_snapshot_taken(neb_session *s)
     if (status == NEB_OK && !empty) {
         s->last_k = h.k;
         for (uint32_t c = a->c0; c < a->c1; c++) {
-            s->own[c].open = (struct neb_boot_parcel){hash, h.k, h.b};
+            s->own[c].open = (struct neb_boot_update){hash, h.k, h.b};
             s->own[c].work_open = h.tau;
         }
     }
@@ -236,7 +236,7 @@ void neb__session_snapshot_taken(neb_session *s)
     pthread_mutex_lock(&s->lock);
     s->status.encode_s += neb__seconds_since(start);
     s->status.driver_cpu_s = neb__thread_cpu();
-    s->status.parcels += status == NEB_OK && !empty;
+    s->status.updates += status == NEB_OK && !empty;
     pthread_mutex_unlock(&s->lock);
     captured(s, &h, empty ? NULL : &hash, empty, status);
 }

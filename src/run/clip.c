@@ -1,9 +1,9 @@
 /* clip.c: the run's norm bound at one site: what it sends is scaled down to it, what others send is measured.
  *
  * The bound is part of the log (an operator's order); the leader rejects what exceeds it. A site that has more to say
- * than one parcel may carry sends a shorter vector of the same direction, and the rest stays in its live model.
+ * than one update may carry sends a shorter vector of the same direction, and the rest stays in its live model.
  *
- * A site may also cut and blur its updates for its own privacy. Then nothing stays: a later parcel would tell what this one
+ * A site may also cut and blur its updates for its own privacy. Then nothing stays: a later update would tell what this one
  * was not to tell. */
 #include "run/session.h"
 #include "base/mem.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code)
+double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *code)
 {
     struct neb_codec_view view;
     size_t first, last, n = neb__outer_cell(s->outer, h->c1 - 1, &last);
@@ -37,7 +37,7 @@ bool neb__session_private(const neb_session *s)
     return s->config.clip > 0 || s->config.noise > 0;
 }
 
-/* The generator is seeded by the system for every parcel: nobody can repeat the noise and take it off again. */
+/* The generator is seeded by the system for every update: nobody can repeat the noise and take it off again. */
 neb_status neb__session_privatize(const neb_session *s, float *z, size_t n)
 {
     struct neb_rng rng;

@@ -26,7 +26,7 @@ struct stage {
     uint64_t fence; /* 0: the values are there */
 };
 
-struct neb_side {
+struct neb_device_copies {
     neb_device *device;
     float *snapshot; /* on the device */
     size_t room;
@@ -44,15 +44,15 @@ static neb_device *common_device(const neb_session *s)
     return d && d->ops->side_download && d->ops->host_alloc ? d : NULL;
 }
 
-neb_status neb__side_open(neb_session *s)
+neb_status neb__device_copies_open(neb_session *s)
 {
     neb_device *d = common_device(s);
-    struct neb_side *side = d ? NEB_NEW(struct neb_side) : NULL;
+    struct neb_device_copies *side = d ? NEB_NEW(struct neb_device_copies) : NULL;
     void *pinned = NULL, *values = NULL;
     size_t bytes = s->values * sizeof(float);
     if (side && d->ops->host_alloc(d->ctx, bytes, &pinned) == NEB_OK &&
         d->ops->alloc(d->ctx, STAGES * NEB_CELL * sizeof(float), &values) == NEB_OK) {
-        *side = (struct neb_side){.device = d, .values = values};
+        *side = (struct neb_device_copies){.device = d, .values = values};
         s->side = side;
         s->d = memset(pinned, 0, bytes);
         return NEB_OK;
@@ -65,9 +65,9 @@ neb_status neb__side_open(neb_session *s)
     return s->d ? NEB_OK : NEB_ERR_NOMEM;
 }
 
-void neb__side_close(neb_session *s)
+void neb__device_copies_close(neb_session *s)
 {
-    struct neb_side *side = s->side;
+    struct neb_device_copies *side = s->side;
     if (!side) {
         neb__free(s->d);
         return;
@@ -85,7 +85,7 @@ void neb__side_close(neb_session *s)
 
 /* ---- captures --------------------------------------------------------------------------------------------------- */
 
-static neb_status ensure_room(struct neb_side *side, size_t n)
+static neb_status ensure_room(struct neb_device_copies *side, size_t n)
 {
     neb_device *d = side->device;
     if (n <= side->room) return NEB_OK;
@@ -112,18 +112,18 @@ static neb_status gather(neb_session *s, size_t first, size_t n, float *out)
     return NEB_OK;
 }
 
-neb_status neb__side_capture(neb_session *s, size_t first, size_t n)
+neb_status neb__device_copies_capture(neb_session *s, size_t first, size_t n)
 {
-    struct neb_side *side = s->side;
+    struct neb_device_copies *side = s->side;
     const neb_device *d = side->device;
     if (ensure_room(side, n) != NEB_OK) return neb__session_read_x(s, first, n, s->d + first);
     NEB_TRY(gather(s, first, n, side->snapshot));
     return d->ops->side_download(d->ctx, s->d + first, side->snapshot, n * sizeof(float), &side->fence);
 }
 
-neb_status neb__side_captured(neb_session *s, bool wait, bool *done)
+neb_status neb__device_copies_captured(neb_session *s, bool wait, bool *done)
 {
-    struct neb_side *side = s->side;
+    struct neb_device_copies *side = s->side;
     const neb_device *d = side ? side->device : NULL;
     int arrived = 1;
     if (d && side->fence && wait) NEB_TRY(d->ops->fence_wait(d->ctx, side->fence));
@@ -133,7 +133,7 @@ neb_status neb__side_captured(neb_session *s, bool wait, bool *done)
     return NEB_OK;
 }
 
-bool neb__side_may_capture(const neb_session *s)
+bool neb__device_copies_may_capture(const neb_session *s)
 {
     for (uint32_t c = s->snap_c0; c < s->snap_c1; c++)
         if (s->own[c].edits) return false;
@@ -142,7 +142,7 @@ bool neb__side_may_capture(const neb_session *s)
 
 /* ---- merges ----------------------------------------------------------------------------------------------------- */
 
-static float *stage_values(const struct neb_side *side, int i)
+static float *stage_values(const struct neb_device_copies *side, int i)
 {
     return side->values + (size_t)i * NEB_CELL;
 }
@@ -150,7 +150,7 @@ static float *stage_values(const struct neb_side *side, int i)
 /* The stage of a cell's first edit, its copy begun if there was none yet; -1: all stages are taken. */
 static neb_status find_stage(neb_session *s, uint32_t cell, struct neb_edit *e, int *out)
 {
-    struct neb_side *side = s->side;
+    struct neb_device_copies *side = s->side;
     const neb_device *d = side->device;
     int at = -1;
     size_t first, n = neb__outer_cell(s->outer, cell, &first);
@@ -200,9 +200,9 @@ static neb_status carry_out(neb_session *s, const struct stage *stage, const flo
     return NEB_OK;
 }
 
-neb_status neb__side_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n)
+neb_status neb__device_copies_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n)
 {
-    struct neb_own *own = &s->own[cell];
+    struct neb_own_cell *own = &s->own[cell];
     const neb_device *d = s->side->device;
     for (*n = 0; own->edits; ++*n) {
         struct neb_edit *e = own->edits;

@@ -77,7 +77,7 @@ static void send_on_loop(void *arg)
 static enum neb_traffic traffic_of(uint32_t kind, bool asked_for)
 {
     switch (kind) {
-    case NEB_MSG_PAYLOAD: return asked_for ? NEB_TRAFFIC_RECOVERY : NEB_TRAFFIC_UPDATES;
+    case NEB_MSG_UPDATE: return asked_for ? NEB_TRAFFIC_RECOVERY : NEB_TRAFFIC_UPDATES;
     case NEB_MSG_CELL:
     case NEB_MSG_GET_CELL: return NEB_TRAFFIC_RECOVERY;
     case NEB_MSG_STATUS: return NEB_TRAFFIC_STATUS;
@@ -123,11 +123,12 @@ bool neb__session_under_way(neb_session *s, uint16_t peer, const struct neb_hash
     return found;
 }
 
-static void send(neb_session *s, const struct outgoing *like, const void *bytes, bool update,
-                 const struct neb_hash *payload)
+/* `hash`: of the update that the message is, or NULL. `unasked`: the rate controller watches how it gets through. */
+static void send(neb_session *s, const struct outgoing *like, const void *bytes, bool unasked,
+                 const struct neb_hash *hash)
 {
-    struct neb_shared *shared = payload ? share(s, payload, bytes, like->n) : NULL;
-    struct outgoing *o = payload && !shared ? NULL : neb__malloc(sizeof *o + (shared ? 0 : like->n));
+    struct neb_shared *shared = hash ? share(s, hash, bytes, like->n) : NULL;
+    struct outgoing *o = hash && !shared ? NULL : neb__malloc(sizeof *o + (shared ? 0 : like->n));
     pthread_mutex_lock(&s->lock);
     if (!o) {
         release(shared);
@@ -138,9 +139,9 @@ static void send(neb_session *s, const struct outgoing *like, const void *bytes,
     o->shared = shared;
     if (o->n && !shared) memcpy(o->bytes, bytes, o->n);
     s->status.bytes_out += (int64_t)o->n;
-    s->status.out[traffic_of(o->kind, !update)] += (int64_t)o->n;
-    if (payload) o->watch.flight = take_off(s, o->peer, payload, shared);
-    if (update) neb__session_pushed(s, &o->watch);
+    s->status.out[traffic_of(o->kind, !unasked)] += (int64_t)o->n;
+    if (hash) o->watch.flight = take_off(s, o->peer, hash, shared);
+    if (unasked) neb__session_pushed(s, &o->watch);
     pthread_mutex_unlock(&s->lock);
     if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) sent(o, NEB_ERR_PEER);
 }
@@ -155,7 +156,7 @@ void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority
 void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for,
                               const void *bytes, size_t n)
 {
-    struct outgoing o = {.s = s, .peer = peer, .priority = NEB_ROUND, .kind = NEB_MSG_PAYLOAD, .n = n};
+    struct outgoing o = {.s = s, .peer = peer, .priority = NEB_ROUND, .kind = NEB_MSG_UPDATE, .n = n};
     bool current =
         !asked_for && s->lines.current && neb__hash_equal(hash, &s->lines.hash); /* both the driver's alone */
     o.watch = (struct neb_sending){
@@ -286,7 +287,7 @@ static void resume_links(neb_session *s)
 struct pending {
     struct pending *next;
     struct neb_event ev;
-    struct neb_parcel parcel;
+    struct neb_update_header update;
 };
 
 static void handle(neb_session *s, struct neb_event *ev)
@@ -309,9 +310,9 @@ static void put_off(neb_session *s, const struct neb_event *ev)
         return;
     }
     p->ev = *ev;
-    if (ev->parcel) {
-        p->parcel = *ev->parcel;
-        p->ev.parcel = &p->parcel;
+    if (ev->update) {
+        p->update = *ev->update;
+        p->ev.update = &p->update;
     }
     *s->pending_last = p;
     s->pending_last = &p->next;
@@ -386,14 +387,14 @@ static void on_message(neb_session *s, struct neb_item *i)
             s,
             &(struct neb_event){.type = NEB_EV_FRAME, .site = i->peer, .bytes = i->bytes, .length = i->size});
         break;
-    case NEB_MSG_PAYLOAD: neb__session_payload(s, i->peer, i->bytes, i->size); break;
+    case NEB_MSG_UPDATE: neb__session_update(s, i->peer, i->bytes, i->size); break;
     case NEB_MSG_GET:
         if (i->size == NEB_HASH_SIZE) neb__session_push(s, i->peer, &hash, true);
         break;
     case NEB_MSG_NONE:
         if (i->size == NEB_HASH_SIZE)
             neb__session_feed(s,
-                              &(struct neb_event){.type = NEB_EV_NO_PAYLOAD, .site = i->peer, .hash = hash});
+                              &(struct neb_event){.type = NEB_EV_NO_UPDATE, .site = i->peer, .hash = hash});
         break;
     case NEB_MSG_COMING:
         if (i->size == NEB_HASH_SIZE)
@@ -407,7 +408,7 @@ static void on_message(neb_session *s, struct neb_item *i)
     case NEB_MSG_FACTS:
     case NEB_MSG_NOTE:
     case NEB_MSG_REFUSAL:
-        neb__words_message(s, i->peer, i->kind, i->bytes, i->size);
+        neb__facts_message(s, i->peer, i->kind, i->bytes, i->size);
         if (i->kind == NEB_MSG_FACTS) agree(s);
         break;
     case NEB_MSG_STATUS: neb__session_status_heard(s, i->peer, i->bytes, i->size); break;
@@ -421,11 +422,11 @@ static void on_item(neb_session *s, struct neb_item *i)
     case NEB_ITEM_MESSAGE: on_message(s, i); break;
     case NEB_ITEM_PEER_UP:
         neb__session_send(s, i->peer, NEB_CONTROL, NEB_MSG_MODEL, s->model, sizeof s->model);
-        neb__words_peer_up(s, i->peer);
+        neb__facts_peer_up(s, i->peer);
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_UP, .site = i->peer});
         break;
     case NEB_ITEM_PEER_DOWN:
-        neb__words_peer_down(s, i->peer);
+        neb__facts_peer_down(s, i->peer);
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_DOWN, .site = i->peer});
         break;
     case NEB_ITEM_SNAPSHOT: neb__session_snapshot_taken(s); break;
@@ -462,7 +463,7 @@ static void publish(neb_session *s)
     s->members = st.roster;
     s->leader = st.leader;
     s->ending = st.ending;
-    s->status.stored = (int64_t)s->payloads.bytes;
+    s->status.stored = (int64_t)s->updates.bytes;
     s->status.root_at = (int64_t)st.root_at;
     memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);
     pthread_cond_broadcast(&s->changed);

@@ -12,7 +12,7 @@
 
 static void add(neb_session *s, uint32_t cell, struct neb_edit *e)
 {
-    struct neb_own *own = &s->own[cell];
+    struct neb_own_cell *own = &s->own[cell];
     pthread_mutex_lock(&s->lock);
     if (!own->edits) own->last = &own->edits;
     *own->last = e;
@@ -62,13 +62,13 @@ static void carry_out(const struct neb_edit *e, size_t at, float *restrict x, si
     }
 }
 
-void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n)
+void neb__edits_on_copy(const struct neb_own_cell *own, float *x, size_t n)
 {
     for (const struct neb_edit *e = own->edits; e; e = e->next)
         carry_out(e, e->done, x + e->done, n - e->done);
 }
 
-void neb__edits_free(struct neb_own *own)
+void neb__edits_free(struct neb_own_cell *own)
 {
     while (own->edits) {
         struct neb_edit *e = own->edits;
@@ -92,7 +92,7 @@ static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, f
 
 /* Parameters in plain host memory are changed where they are, the others by way of `scratch`. When one of them fails, what
  * the ones before it have is not done again. */
-static neb_status apply_to(const struct neb_session_slice *p, const struct neb_own *own, size_t first,
+static neb_status apply_to(const struct neb_session_slice *p, const struct neb_own_cell *own, size_t first,
                            size_t n, float *scratch)
 {
     size_t from = first > p->first ? first : p->first;
@@ -109,7 +109,7 @@ static neb_status apply_to(const struct neb_session_slice *p, const struct neb_o
 
 neb_status neb__edits_apply(neb_session *s, uint32_t cell, float *scratch, uint32_t *n)
 {
-    struct neb_own *own = &s->own[cell];
+    struct neb_own_cell *own = &s->own[cell];
     size_t first, values = neb__outer_cell(s->outer, cell, &first);
     for (int i = 0; i < s->n_slices; i++) {
         const struct neb_session_slice *p = &s->slices[i];

@@ -22,7 +22,7 @@ static neb_status keep_job(neb_session *s)
 {
     struct neb_buf job;
     neb__buf_init(&job, JOB_MAX);
-    neb_status st = neb__words_identity(s, &job);
+    neb_status st = neb__facts_identity(s, &job);
     if (st == NEB_OK) st = neb__blob_save(&s->disk, "job", job.data, job.len, true);
     neb__buf_free(&job);
     return st;
@@ -34,7 +34,7 @@ static neb_status check_job(neb_session *s)
     struct neb_buf now, then;
     neb__buf_init(&now, JOB_MAX);
     neb__buf_init(&then, JOB_MAX + NEB_HASH_SIZE);
-    neb_status st = neb__words_identity(s, &now);
+    neb_status st = neb__facts_identity(s, &now);
     neb_status found = neb__blob_load(&s->disk, "job", &then);
     if (st == NEB_OK && found == NEB_OK && now.len && then.len &&
         (now.len != then.len || memcmp(now.data, then.data, now.len)))

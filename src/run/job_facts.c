@@ -20,20 +20,20 @@ struct heard {
     char text[NEB_NOTE_MAX + 1];
 };
 
-struct neb_words {
+struct neb_job_facts {
     char *facts;
     size_t facts_size;
     struct heard own, *list; /* list: under the session's lock */
     uint32_t n;
 };
 
-static struct neb_words *words_of(neb_session *s)
+static struct neb_job_facts *words_of(neb_session *s)
 {
-    if (!s->words) s->words = NEB_NEW(struct neb_words);
+    if (!s->words) s->words = NEB_NEW(struct neb_job_facts);
     return s->words;
 }
 
-void neb__words_free(neb_session *s)
+void neb__facts_free(neb_session *s)
 {
     if (!s->words) return;
     neb__free(s->words->facts);
@@ -117,7 +117,7 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
 
 neb_status neb__session_facts(neb_session *s, const char *text, size_t n)
 {
-    struct neb_words *w = words_of(s);
+    struct neb_job_facts *w = words_of(s);
     if (n > NEB_FACTS_TEXT_MAX)
         return neb__fail(NEB_ERR_LIMIT, "the job's facts are larger than %d bytes", NEB_FACTS_TEXT_MAX);
     char *copy = w ? neb__malloc(n + 1) : NULL;
@@ -129,10 +129,10 @@ neb_status neb__session_facts(neb_session *s, const char *text, size_t n)
     return NEB_OK;
 }
 
-neb_status neb__words_identity(const neb_session *s, struct neb_buf *out)
+neb_status neb__facts_identity(const neb_session *s, struct neb_buf *out)
 {
     static const char *const keys[] = {"name", "seed", "task"};
-    const struct neb_words *w = s->words;
+    const struct neb_job_facts *w = s->words;
     struct line l;
     for (size_t k = 0; w && k < sizeof keys / sizeof *keys; k++) {
         struct line want = {.key = keys[k], .key_size = (int)strlen(keys[k])};
@@ -158,7 +158,7 @@ static void differ(neb_session *s, const char *why)
 static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
     char why[sizeof s->why], name[NEB_NAME_SIZE];
-    struct neb_words *w = s->words;
+    struct neb_job_facts *w = s->words;
     if (!w || !w->facts || n > NEB_FACTS_TEXT_MAX) return;
     neb__session_name(s, peer, name);
     if (neb__facts_differ(w->facts, w->facts_size, (const char *)bytes, n, name, why, sizeof why))
@@ -167,7 +167,7 @@ static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t 
 
 /* ---- notes ----------------------------------------------------------------------------------------------------- */
 
-static struct heard *entry(struct neb_words *w, uint16_t peer)
+static struct heard *entry(struct neb_job_facts *w, uint16_t peer)
 {
     for (uint32_t i = 0; i < w->n; i++)
         if (w->list[i].peer == peer) return &w->list[i];
@@ -182,7 +182,7 @@ static void keep_note(neb_session *s, uint16_t peer, const uint8_t *bytes, size_
 {
     if (n > NEB_NOTE_MAX || memchr(bytes, 0, n)) return;
     pthread_mutex_lock(&s->lock);
-    struct neb_words *w = words_of(s);
+    struct neb_job_facts *w = words_of(s);
     struct heard *h = w ? entry(w, peer) : NULL;
     if (h) {
         memcpy(h->text, bytes, n);
@@ -199,7 +199,7 @@ neb_status neb__session_note(neb_session *s, const char *text)
     size_t n = strlen(text);
     if (n > NEB_NOTE_MAX) return neb__fail(NEB_ERR_LIMIT, "a note has at most %d bytes", NEB_NOTE_MAX);
     pthread_mutex_lock(&s->lock);
-    struct neb_words *w = words_of(s);
+    struct neb_job_facts *w = words_of(s);
     if (w) memcpy(w->own.text, text, n + 1);
     for (uint32_t i = 0; w && i < w->n && up < NEB_MEMBERS_MAX; i++)
         if (w->list[i].up) peers[up++] = w->list[i].peer;
@@ -219,7 +219,7 @@ neb_status neb__session_heard(neb_session *s, uint32_t i, char name[32], char no
     for (uint32_t k = 0; k < i; k++) left &= left - 1;
     uint16_t id = left ? (uint16_t)__builtin_ctzll(left) : NEB_NO_SITE;
     if (left) snprintf(name, 32, "%s", s->names[id]);
-    struct neb_words *w = s->words;
+    struct neb_job_facts *w = s->words;
     const struct heard *h = w && left && id == s->self ? &w->own : NULL;
     for (uint32_t k = 0; w && !h && k < w->n; k++)
         if (w->list[k].peer == id) h = &w->list[k];
@@ -233,11 +233,11 @@ neb_status neb__session_heard(neb_session *s, uint32_t i, char name[32], char no
 
 /* ---- for the driver -------------------------------------------------------------------------------------------- */
 
-void neb__words_peer_up(neb_session *s, uint16_t peer)
+void neb__facts_peer_up(neb_session *s, uint16_t peer)
 {
     char note[NEB_NOTE_MAX + 1] = "";
     pthread_mutex_lock(&s->lock);
-    struct neb_words *w = words_of(s);
+    struct neb_job_facts *w = words_of(s);
     struct heard *h = w ? entry(w, peer) : NULL;
     if (h) h->up = true;
     if (w) memcpy(note, w->own.text, sizeof note);
@@ -246,7 +246,7 @@ void neb__words_peer_up(neb_session *s, uint16_t peer)
     if (*note) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NOTE, note, strlen(note));
 }
 
-void neb__words_peer_down(neb_session *s, uint16_t peer)
+void neb__facts_peer_down(neb_session *s, uint16_t peer)
 {
     pthread_mutex_lock(&s->lock);
     struct heard *h = s->words ? entry(s->words, peer) : NULL;
@@ -254,7 +254,7 @@ void neb__words_peer_down(neb_session *s, uint16_t peer)
     pthread_mutex_unlock(&s->lock);
 }
 
-int neb__words_peers_up(neb_session *s)
+int neb__facts_peers_up(neb_session *s)
 {
     int n = 0;
     pthread_mutex_lock(&s->lock);
@@ -263,7 +263,7 @@ int neb__words_peers_up(neb_session *s)
     return n;
 }
 
-void neb__words_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
+void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
 {
     if (kind == NEB_MSG_FACTS) compare(s, peer, bytes, n);
     if (kind == NEB_MSG_NOTE) keep_note(s, peer, bytes, n);

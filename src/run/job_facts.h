@@ -34,15 +34,15 @@ neb_status neb__session_heard(neb_session *s, uint32_t i, char name[32], char no
 void neb__session_refuse(const char *folder, const char *listen, const char *why, double wait_s);
 
 /* --- for the driver --------------------------------------------------------------------------------------------- */
-void neb__words_peer_up(neb_session *s, uint16_t peer);
-void neb__words_peer_down(neb_session *s, uint16_t peer);
-int neb__words_peers_up(neb_session *s); /* any thread */
-void neb__words_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n);
-void neb__words_free(neb_session *s);
+void neb__facts_peer_up(neb_session *s, uint16_t peer);
+void neb__facts_peer_down(neb_session *s, uint16_t peer);
+int neb__facts_peers_up(neb_session *s); /* any thread */
+void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n);
+void neb__facts_free(neb_session *s);
 
 /* Appends the facts by which a job is another one, whatever else is changed while it runs: name, seed, task. Nothing where the
  * session has no facts. */
-neb_status neb__words_identity(const neb_session *s, struct neb_buf *out);
+neb_status neb__facts_identity(const neb_session *s, struct neb_buf *out);
 
 /* The first difference between two texts of facts as a sentence; false: none. `other` is the name of the other site. */
 bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k, const char *other, char *why,

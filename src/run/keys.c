@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A site that has left the roster keeps its key here: its parcels in the log are still asked for and checked. Whether it may
+/* A site that has left the roster keeps its key here: its updates in the log are still asked for and checked. Whether it may
  * say anything new is the links' and the core's affair. */
 static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
 {

@@ -1,12 +1,12 @@
-/* left_out.c: what a parcel did not say, kept on disk beside it.
+/* left_out.c: what an update did not say, kept on disk beside it.
  *
- * A site that is killed between two checkpoints comes back with its newest parcels: their code is what the delta was, and
- * the residual r, what the code left out, would be lost with the live model. So r goes to disk when the parcel is made,
+ * A site that is killed between two checkpoints comes back with its newest updates: their code is what the delta was, and
+ * the residual r, what the code left out, would be lost with the live model. So r goes to disk when the update is made,
  * coded in 4 bits a value: an eighth of its size, with an error of about a tenth. It is written over the file of the
  * fragment without a sync: it may be torn or lost in a crash (the checksum tells: a quick one, taken while a cell is in the
- * cache, since nobody but this site's own disk has had it), and is used only under the number of the parcel it belongs to. A residual of zeros, as that of the exact rung, needs no file.
+ * cache, since nobody but this site's own disk has had it), and is used only under the number of the update it belongs to. A residual of zeros, as that of the exact rung, needs no file.
  *
- *     residual-<first cell>: u64 k, u32 CRC-32C of the rest, then the payload of each cell (codec.h), whose length follows
+ *     residual-<first cell>: u64 k, u32 CRC-32C of the rest, then the update of each cell (codec.h), whose length follows
  *     from its values */
 #include "run/session.h"
 #include "base/bytes.h"
@@ -23,7 +23,7 @@ static const struct neb_rung *rung(void)
     return neb__rung_by_name("int4");
 }
 
-void neb__residual_begin(neb_session *s, uint64_t k)
+void neb__left_out_begin(neb_session *s, uint64_t k)
 {
     uint8_t head[HEAD] = {0};
     neb__put64(head, k);
@@ -32,7 +32,7 @@ void neb__residual_begin(neb_session *s, uint64_t k)
     (void)neb__buf_append(&s->residuals, head, sizeof head);
 }
 
-void neb__residual_add(neb_session *s, const float *r, size_t n)
+void neb__left_out_add(neb_session *s, const float *r, size_t n)
 {
     struct neb_codec_input in = {.z = r, .n = n};
     size_t at = s->residuals.len;
@@ -44,7 +44,7 @@ void neb__residual_add(neb_session *s, const float *r, size_t n)
     s->residuals_crc = neb__crc32c(s->residuals_crc, s->residuals.data + at, s->residuals.len - at);
 }
 
-void neb__residual_end(neb_session *s, uint32_t c0)
+void neb__left_out_end(neb_session *s, uint32_t c0)
 {
     char name[32];
     snprintf(name, sizeof name, "residual-%u", c0);
@@ -53,7 +53,7 @@ void neb__residual_end(neb_session *s, uint32_t c0)
     (void)neb__disk_overwrite(&s->disk, name, s->residuals.data, s->residuals.len);
 }
 
-void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k, float *out)
+void neb__left_out_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k, float *out)
 {
     struct neb_buf b;
     char name[32];

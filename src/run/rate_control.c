@@ -1,19 +1,19 @@
 /* rate_control.c: the rate controller (src/round/rate.c) at work: what the links measure goes in, the rung and the interval
- * of the next parcel come out, each time with one sentence of reason.
+ * of the next update come out, each time with one sentence of reason.
  *
- * Goodput is taken from the parcels themselves. A parcel is pushed to every member at once; to one of them it took the
- * time from the push, or from the acknowledgement of the parcel before it if that came later, to its own acknowledgement;
+ * Goodput is taken from the updates themselves. An update is pushed to every member at once; to one of them it took the
+ * time from the push, or from the acknowledgement of the update before it if that came later, to its own acknowledgement;
  * one round trip is not the line's fault when the line was idle before. So only time counts in which there was
- * something to send, and parcels that overlap are not counted twice. An acknowledgement may be some milliseconds late
+ * something to send, and updates that overlap are not counted twice. An acknowledgement may be some milliseconds late
  * because a thread was: the true rate lies between what was seen and what it would be without that. The last sample
- * stands if it lies there, too; so a parcel too small to fill the line does not make it look slow.
+ * stands if it lies there, too; so an update too small to fill the line does not make it look slow.
  *
- * When the controller holds, the work stays in the live model and the next parcel contains it. Three things must go out all
- * the same: the end of the run, a site that waits at its drift limit, and work of more than four intervals (a late parcel
+ * When the controller holds, the work stays in the live model and the next update contains it. Three things must go out all
+ * the same: the end of the run, a site that waits at its drift limit, and work of more than four intervals (a late update
  * delays the next one, no work at all delays everybody). The hourly limit gives way to the first two only.
  *
  * The leader's change of class becomes a record, which all sites follow. A site whose own line is too thin for the run's
- * class sends parcels of the other one all the same: they say so. The outer step is the same for both. */
+ * class sends updates of the other one all the same: they say so. The outer step is the same for both. */
 #include "run/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -38,7 +38,7 @@ neb_status neb__session_rate_open(neb_session *s)
     if (!s->ladder) return neb__fail(NEB_ERR_NOMEM, "out of memory for the rate controller");
     int n = 0;
     for (int i = 0; i < neb__rung_count; i++) {
-        const struct neb_rung *r = &neb__rungs[i];
+        const struct neb_rung *r = &neb__rung_table[i];
         if (r->kind == NEB_RUNG_EXTERN) continue;
         s->ladder[n++] =
             (struct neb_rate_rung){.id = r->id,
@@ -72,27 +72,27 @@ void neb__session_rate_close(neb_session *s)
 
 /* ---- what the links saw ---------------------------------------------------------------------------------------- */
 
-/* A parcel begins its way: pushes of it are counted until the last is acknowledged. The lock is held. */
+/* An update begins its way: pushes of it are counted until the last is acknowledged. The lock is held. */
 void neb__session_pushed(neb_session *s, struct neb_sending *to)
 {
-    struct neb_lines *l = &s->lines;
+    struct neb_line_stats *l = &s->lines;
     l->sent += to->bytes;
     for (int i = 0; i < NEB_PUSHES; i++)
         if (to->push && l->push[i].id == to->push) l->push[i].left++;
 }
 
-static void watch_parcel(neb_session *s, const struct neb_hash *hash, double bytes)
+static void watch_update(neb_session *s, const struct neb_hash *hash, double bytes)
 {
-    struct neb_lines *l = &s->lines;
+    struct neb_line_stats *l = &s->lines;
     pthread_mutex_lock(&s->lock);
-    struct neb_push *p = &l->push[l->next_push++ % NEB_PUSHES];
-    *p = (struct neb_push){.id = l->next_push, .since = neb__now_ns(), .bytes = bytes};
+    struct neb_update_push *p = &l->push[l->next_push++ % NEB_PUSHES];
+    *p = (struct neb_update_push){.id = l->next_push, .since = neb__now_ns(), .bytes = bytes};
     l->current = p->id;
     l->hash = *hash;
     pthread_mutex_unlock(&s->lock);
 }
 
-/* The time a parcel kept a line busy that was free from `free_at` on. */
+/* The time an update kept a line busy that was free from `free_at` on. */
 static double busy_for(int64_t since, int64_t free_at, int64_t now, double rtt)
 {
     double took = (double)(now - (free_at > since ? free_at : since)) * 1e-9;
@@ -100,10 +100,10 @@ static double busy_for(int64_t since, int64_t free_at, int64_t now, double rtt)
     return took > 1e-3 ? took : 1e-3;
 }
 
-static void reached_everybody(struct neb_lines *l, uint64_t id, double rtt, int64_t now, bool waited)
+static void reached_everybody(struct neb_line_stats *l, uint64_t id, double rtt, int64_t now, bool waited)
 {
     for (int i = 0; i < NEB_PUSHES; i++) {
-        struct neb_push *p = &l->push[i];
+        struct neb_update_push *p = &l->push[i];
         if (p->id != id) continue;
         p->waited |= waited;
         if (--p->left > 0) continue;
@@ -117,7 +117,7 @@ static void reached_everybody(struct neb_lines *l, uint64_t id, double rtt, int6
 /* On the links' thread. */
 void neb__session_acked(neb_session *s, const struct neb_sending *to, uint16_t peer, bool ok)
 {
-    struct neb_lines *l = &s->lines;
+    struct neb_line_stats *l = &s->lines;
     if (!to->push || peer >= NEB_SITES_MAX) return;
     int64_t now = neb__now_ns();
     pthread_mutex_lock(&s->lock);
@@ -143,10 +143,10 @@ static double sample(double *last, double bytes, double s)
     return *last;
 }
 
-/* One sample an interval: of each peer that took a parcel in, and of the whole egress. */
+/* One sample an interval: of each peer that took an update in, and of the whole egress. */
 static void report_lines(neb_session *s, int members)
 {
-    struct neb_lines *l = &s->lines;
+    struct neb_line_stats *l = &s->lines;
     double bytes = 0, most = 0;
     bool stuck = false;
     int64_t now = neb__now_ns();
@@ -174,7 +174,7 @@ static void report_lines(neb_session *s, int members)
 
 /* ---- the decision ---------------------------------------------------------------------------------------------- */
 
-/* The least round trip: a queue that the parcels themselves make is part of their sending. */
+/* The least round trip: a queue that the updates themselves make is part of their sending. */
 static void look_around(neb_session *s, struct neb_rate_input *in)
 {
     in->members = 1;
@@ -202,7 +202,7 @@ static void publish(neb_session *s, const struct neb_rate_decision *d, const cha
     snprintf(st->reason, sizeof st->reason, "%s", d->reason);
     st->interval = d->h;
     st->ceiling = isfinite(d->ceiling) ? d->ceiling : -1;
-    st->parcel_bytes = d->kind == NEB_RATE_SEND ? d->bytes : 0;
+    st->update_bytes = d->kind == NEB_RATE_SEND ? d->bytes : 0;
     st->decisions++;
     s->decision = *d;
     neb__log(news ? NEB_LOG_INFO : NEB_LOG_DEBUG, "rate: %s", d->reason);
@@ -269,7 +269,7 @@ void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struc
                         double bytes, const struct neb_codec_stats *stats)
 {
     neb__rate_quality(s->rate, rung->id, sqrt(stats->z_sq), sqrt(stats->residual_sq));
-    watch_parcel(s, hash, bytes);
+    watch_update(s, hash, bytes);
 }
 
 double neb__session_goodput(neb_session *s)

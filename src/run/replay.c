@@ -1,7 +1,7 @@
 /* replay.c: the law that the outer state after record i follows from genesis and the records up to i, as a command.
  *
  * It shares nothing with a running session but the formats and the arithmetic: the initial values come from the `genesis`
- * files beside the ledger, every record from the ledger, every parcel from the payload files. So a root that comes out
+ * files beside the ledger, every record from the ledger, every update from the update files. So a root that comes out
  * equal to the one that the sites reported proves that they applied exactly this. Needs `wan.archive: yes`: a site that
  * cleans up has no longer what the first records name. An audit changes nothing: the folder is only read. */
 #include "run/replay.h"
@@ -18,12 +18,12 @@
 
 struct replay {
     struct neb_disk disk;
-    struct neb_payloads payloads;
+    struct neb_update_files updates;
     struct neb_outer *outer;
     struct neb_replay *out;
 };
 
-/* One parcel of the record in hand. */
+/* One update of the record in hand. */
 struct part {
     struct neb_buf bytes;
     struct neb_codec_view view;
@@ -61,9 +61,9 @@ static neb_status load_genesis(struct replay *r)
 static neb_status open_part(struct replay *r, const struct neb_record *rec, const struct neb_named *p,
                             size_t n, struct part *out)
 {
-    struct neb_parcel h;
+    struct neb_update_header h;
     neb__buf_init(&out->bytes, (size_t)1 << 31);
-    neb_status st = neb__payload_load(&r->payloads, &p->hash, &out->bytes);
+    neb_status st = neb__update_load(&r->updates, &p->hash, &out->bytes);
     if (st == NEB_ERR_NOTFOUND)
         return neb__fail(st,
                          "record %" PRIu64
@@ -71,10 +71,10 @@ static neb_status open_part(struct replay *r, const struct neb_record *rec, cons
                          "`wan.archive: yes` can be replayed",
                          rec->index, p->site);
     NEB_TRY(st);
-    NEB_TRY(neb__parcel_get(out->bytes.data, out->bytes.len, &h));
+    NEB_TRY(neb__update_header_get(out->bytes.data, out->bytes.len, &h));
     if (h.c0 != rec->c0 || h.c1 != rec->c1 || h.site != p->site || h.k != p->k)
-        return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names a parcel of other cells", rec->index);
-    NEB_TRY(neb__codec_open(out->bytes.data + NEB_PARCEL_SIZE, h.length, NULL, n, &out->view));
+        return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names an update of other cells", rec->index);
+    NEB_TRY(neb__codec_open(out->bytes.data + NEB_UPDATE_HEADER_SIZE, h.length, NULL, n, &out->view));
     out->open = true;
     out->values = neb__malloc(NEB_CELL * sizeof *out->values);
     return out->values ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
@@ -86,7 +86,7 @@ static neb_status apply_cells(struct replay *r, const struct neb_record *rec, st
     const float *values[NEB_SITES_MAX] = {0};
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
-                                  .parcels = n,
+                                  .updates = n,
                                   .weight = weight,
                                   .values = values};
     memcpy(&step.eta, &rec->eta, 4);
@@ -107,7 +107,7 @@ static neb_status apply_cells(struct replay *r, const struct neb_record *rec, st
 
 static neb_status apply_round(struct replay *r, const struct neb_record *rec)
 {
-    struct part *part = NEB_NEW_ARRAY(struct part, rec->parcels + 1);
+    struct part *part = NEB_NEW_ARRAY(struct part, rec->updates + 1);
     uint32_t weight[NEB_SITES_MAX], n = 0;
     size_t first, last, values;
     if (!part) return neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
@@ -117,13 +117,13 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
     if (st == NEB_OK) {
         values = neb__outer_cell(r->outer, rec->c1 - 1, &last);
         neb__outer_cell(r->outer, rec->c0, &first);
-        for (uint32_t i = 0; st == NEB_OK && i < rec->parcels; i++) {
-            if (rec->parcel[i].reject) continue;
-            st = open_part(r, rec, &rec->parcel[i], last + values - first, &part[n]);
-            weight[n++] = rec->parcel[i].weight;
+        for (uint32_t i = 0; st == NEB_OK && i < rec->updates; i++) {
+            if (rec->update[i].reject) continue;
+            st = open_part(r, rec, &rec->update[i], last + values - first, &part[n]);
+            weight[n++] = rec->update[i].weight;
             /* Each cell learns of them once: summed over the cells here, divided by their number at the end. */
-            r->out->tokens += rec->parcel[i].tokens * (rec->c1 - rec->c0);
-            r->out->steps[rec->parcel[i].site] += (uint64_t)rec->parcel[i].tau * (rec->c1 - rec->c0);
+            r->out->tokens += rec->update[i].tokens * (rec->c1 - rec->c0);
+            r->out->steps[rec->update[i].site] += (uint64_t)rec->update[i].tau * (rec->c1 - rec->c0);
         }
     }
     if (st == NEB_OK) st = apply_cells(r, rec, part, weight, n);
@@ -134,7 +134,7 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
     }
     neb__free(part);
     r->out->rounds++;
-    r->out->parcels += n;
+    r->out->updates += n;
     return st;
 }
 
@@ -158,7 +158,7 @@ static neb_status walk(struct replay *r, uint64_t upto)
 
 static neb_status replay_all(struct replay *r, uint64_t upto)
 {
-    NEB_TRY(neb__payloads_open(&r->disk, 0, &r->payloads));
+    NEB_TRY(neb__update_files_open(&r->disk, 0, &r->updates));
     NEB_TRY(load_genesis(r));
     NEB_TRY(walk(r, upto));
     r->out->values = r->outer->values;
@@ -167,7 +167,7 @@ static neb_status replay_all(struct replay *r, uint64_t upto)
     return neb__outer_root(r->outer, &r->out->root);
 }
 
-neb_status neb__replay(const char *folder, uint64_t upto, struct neb_replay *out)
+neb_status neb__run_replay(const char *folder, uint64_t upto, struct neb_replay *out)
 {
     struct neb_replay result = {0};
     struct replay r = {.out = &result};

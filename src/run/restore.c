@@ -1,15 +1,15 @@
 /* restore.c: a site begins, or begins again.
  *
  * The outer state comes from the newest undamaged snapshot of each cell; the records above are replayed by the core. The
- * site's own state of a cell comes from the newest own parcel on disk that is newer than the caller's checkpoint (the live
- * delta is what the parcel decodes to, and what it left out if that was saved under the parcel's number), else from the
+ * site's own state of a cell comes from the newest own update on disk that is newer than the caller's checkpoint (the live
+ * delta is what the update decodes to, and what it left out if that was saved under the update's number), else from the
  * checkpoint, else it is theta alone. Both are states at an older version of the log, brought forward by the replay.
  *
  * The site's part of a caller's checkpoint:
  *     u32 magic, u32 cells, hash of the layout, u64 last k
- *     per cell: u64 version, u64 work, then its open parcel: hash, u64 k (0: none), u64 version, u64 work in it
- *     x - theta of all cells; then d of the cells that have an open parcel
- * Without the open parcel a site that comes back would not know what is its own when a record names it. */
+ *     per cell: u64 version, u64 work, then its open update: hash, u64 k (0: none), u64 version, u64 work in it
+ *     x - theta of all cells; then d of the cells that have an open update
+ * Without the open update a site that comes back would not know what is its own when a record names it. */
 #include "run/session.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -22,7 +22,7 @@ enum {
     MAGIC = 0x334e424e,
     STATE_HEAD = 8 + NEB_HASH_SIZE + 8,
     STATE_CELL = 16 + NEB_HASH_SIZE + 24,
-    MAX_PARCELS = 1 << 16
+    MAX_UPDATES = 1 << 16
 };
 
 struct found {
@@ -30,10 +30,10 @@ struct found {
     int n, cap;
 };
 
-static void one_payload(void *arg, const struct neb_hash *name)
+static void one_update(void *arg, const struct neb_hash *name)
 {
     struct found *f = arg;
-    if (f->n == f->cap && f->cap < MAX_PARCELS) {
+    if (f->n == f->cap && f->cap < MAX_UPDATES) {
         int cap = f->cap ? f->cap * 2 : 64;
         struct neb_hash *all = neb__realloc(f->all, (size_t)cap * sizeof *all);
         if (!all) return;
@@ -83,7 +83,7 @@ static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *l
 
 /* ---- own state ------------------------------------------------------------------------------------------------- */
 
-/* Own parcels up to this number are in theta or given up; later ones a start from the present state needs again. */
+/* Own updates up to this number are in theta or given up; later ones a start from the present state needs again. */
 static uint64_t settled_k(const neb_session *s)
 {
     uint64_t k = s->last_k;
@@ -97,7 +97,7 @@ static size_t state_size(const neb_session *s, size_t open_values)
     return STATE_HEAD + STATE_CELL * (size_t)s->outer->cells + 4 * (s->values + open_values);
 }
 
-static void put_cell(uint8_t *b, const struct neb_own *own, uint64_t work)
+static void put_cell(uint8_t *b, const struct neb_own_cell *own, uint64_t work)
 {
     neb__put64(b, own->version);
     neb__put64(b + 8, work);
@@ -107,7 +107,7 @@ static void put_cell(uint8_t *b, const struct neb_own *own, uint64_t work)
     neb__put64(b + 32 + NEB_HASH_SIZE, own->work_open);
 }
 
-static void get_cell(const uint8_t *b, struct neb_own *own)
+static void get_cell(const uint8_t *b, struct neb_own_cell *own)
 {
     own->version = neb__get64(b);
     own->work = neb__get64(b + 8);
@@ -117,7 +117,7 @@ static void get_cell(const uint8_t *b, struct neb_own *own)
     own->work_open = neb__get64(b + 32 + NEB_HASH_SIZE);
 }
 
-/* d of the open parcels; one whose bytes are no longer on disk is given up, and its work stays in x. */
+/* d of the open updates; one whose bytes are no longer on disk is given up, and its work stays in x. */
 static neb_status restore_open(neb_session *s, const uint8_t *b, const uint8_t *end)
 {
     for (uint32_t c = 0; c < s->outer->cells; c++) {
@@ -125,7 +125,7 @@ static neb_status restore_open(neb_session *s, const uint8_t *b, const uint8_t *
         if (!s->own[c].open.k) continue;
         if ((size_t)(end - b) < 4 * n)
             return neb__fail(NEB_ERR_CORRUPT, "the checkpoint's state is cut short");
-        if (neb__payload_exists(&s->payloads, &s->own[c].open.hash))
+        if (neb__update_exists(&s->updates, &s->own[c].open.hash))
             memcpy(s->d + first, b, 4 * n);
         else
             s->own[c].open.k = 0;
@@ -134,7 +134,7 @@ static neb_status restore_open(neb_session *s, const uint8_t *b, const uint8_t *
     return b == end ? NEB_OK : neb__fail(NEB_ERR_CORRUPT, "the checkpoint's state is too long");
 }
 
-/* From the caller's checkpoint: the open parcels, and x = theta + u. */
+/* From the caller's checkpoint: the open updates, and x = theta + u. */
 static neb_status restore_checkpoint(neb_session *s, float *u)
 {
     uint32_t cells = s->outer->cells;
@@ -153,26 +153,26 @@ static neb_status restore_checkpoint(neb_session *s, float *u)
 }
 
 /* Only the header, unverified: enough to tell whether the rest is worth reading. */
-static bool read_header(neb_session *s, const struct neb_hash *hash, struct neb_parcel *h)
+static bool read_header(neb_session *s, const struct neb_hash *hash, struct neb_update_header *h)
 {
-    uint8_t head[NEB_PARCEL_SIZE];
+    uint8_t head[NEB_UPDATE_HEADER_SIZE];
     uint64_t size;
-    return neb__payload_head(&s->payloads, hash, head, sizeof head, &size) == NEB_OK &&
-           neb__parcel_get(head, (size_t)size, h) == NEB_OK;
+    return neb__update_head(&s->updates, hash, head, sizeof head, &size) == NEB_OK &&
+           neb__update_header_get(head, (size_t)size, h) == NEB_OK;
 }
 
-/* One own parcel, newer than the checkpoint: the cells for which it is the newest so far. */
-static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, uint64_t *newest, float *u)
+/* One own update, newer than the checkpoint: the cells for which it is the newest so far. */
+static neb_status restore_update(neb_session *s, const struct neb_hash *hash, uint64_t *newest, float *u)
 {
     struct neb_buf b;
-    struct neb_parcel h;
+    struct neb_update_header h;
     if (!read_header(s, hash, &h) || h.site != s->self || h.k <= s->checkpoint_k || h.c1 > s->outer->cells)
         return NEB_OK;
     bool newer = false;
     for (uint32_t c = h.c0; c < h.c1; c++) newer |= h.k > newest[c];
     if (!newer) return NEB_OK;
     neb__buf_init(&b, (size_t)1 << 31);
-    if (neb__payload_load(&s->payloads, hash, &b) != NEB_OK) { /* damaged: as if it were not there */
+    if (neb__update_load(&s->updates, hash, &b) != NEB_OK) { /* damaged: as if it were not there */
         neb__buf_free(&b);
         return NEB_OK;
     }
@@ -181,13 +181,13 @@ static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, ui
     struct neb_codec_view view;
     float *left = neb__malloc(n * sizeof *left);
     neb_status st = left ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
-    if (st != NEB_OK ||
-        neb__codec_open(b.data + NEB_PARCEL_SIZE, b.len - NEB_PARCEL_SIZE, NULL, n, &view) != NEB_OK) {
+    if (st != NEB_OK || neb__codec_open(b.data + NEB_UPDATE_HEADER_SIZE, b.len - NEB_UPDATE_HEADER_SIZE, NULL,
+                                        n, &view) != NEB_OK) {
         neb__free(left);
         neb__buf_free(&b);
         return st; /* damaged: as if it were not there */
     }
-    neb__residual_restore(s, h.c0, h.c1, h.k, left);
+    neb__left_out_restore(s, h.c0, h.c1, h.k, left);
     for (uint32_t c = h.c0; st == NEB_OK && c < h.c1; c++) {
         if (h.k <= newest[c]) continue;
         newest[c] = h.k;
@@ -195,8 +195,8 @@ static neb_status restore_parcel(neb_session *s, const struct neb_hash *hash, ui
         st = neb__codec_cell(&view, c - h.c0, u + at);
         for (size_t i = 0; i < k; i++) u[at + i] += left[at - first + i];
         memcpy(s->d + at, u + at, k * sizeof *u);
-        s->own[c] =
-            (struct neb_own){.version = h.b, .open = {*hash, h.k, h.b}, .work = h.tau, .work_open = h.tau};
+        s->own[c] = (struct neb_own_cell){
+            .version = h.b, .open = {*hash, h.k, h.b}, .work = h.tau, .work_open = h.tau};
     }
     neb__codec_close(&view);
     neb__free(left);
@@ -213,7 +213,7 @@ static neb_status restore_own(neb_session *s, const struct found *f)
     if (st == NEB_OK &&
         !s->loaded.len) /* no checkpoint: the site stands at theta, wherever the snapshots are */
         for (uint32_t c = 0; c < s->outer->cells; c++) s->own[c].version = s->outer->version[c];
-    for (int i = 0; st == NEB_OK && i < f->n; i++) st = restore_parcel(s, &f->all[i], newest, u);
+    for (int i = 0; st == NEB_OK && i < f->n; i++) st = restore_update(s, &f->all[i], newest, u);
     for (size_t i = 0; st == NEB_OK && i < s->values; i++) u[i] += s->outer->theta[i];
     if (st == NEB_OK) st = neb__session_write_x(s, 0, s->values, u);
     neb__free(u);
@@ -297,12 +297,12 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
     size_t cells = s->outer->cells;
     uint64_t *merged = NEB_NEW_ARRAY(uint64_t, cells), *work = NEB_NEW_ARRAY(uint64_t, cells);
     uint64_t *after = NEB_NEW_ARRAY(uint64_t, cells);
-    struct neb_boot_parcel *open = NEB_NEW_ARRAY(struct neb_boot_parcel, cells);
+    struct neb_boot_update *open = NEB_NEW_ARRAY(struct neb_boot_update, cells);
     const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found->records + 1);
     neb_status st = NEB_ERR_NOMEM;
     if (merged && work && after && open && record) {
         for (size_t c = 0; c < cells; c++) {
-            const struct neb_own *own = &s->own[c];
+            const struct neb_own_cell *own = &s->own[c];
             merged[c] = own->version, work[c] = own->work, open[c] = own->open;
             after[c] = own->open.k && own->work > own->work_open ? own->work - own->work_open : 0;
         }
@@ -341,7 +341,7 @@ static neb_status open_disk(neb_session *s)
     if (st == NEB_OK) st = neb__ledger_create(&s->disk, mark.data, mark.len);
     neb__buf_free(&mark);
     if (st != NEB_OK && st != NEB_ERR_EXISTS) return st;
-    return neb__payloads_open(&s->disk, (uint64_t)s->config.ledger_quota, &s->payloads);
+    return neb__update_files_open(&s->disk, (uint64_t)s->config.ledger_quota, &s->updates);
 }
 
 static neb_status make_memory(neb_session *s)
@@ -349,31 +349,32 @@ static neb_status make_memory(neb_session *s)
     for (int i = 0; i < 3; i++)
         if (!(s->work[i] = neb__aligned(NEB_CELL * sizeof(float)))) return NEB_ERR_NOMEM;
     size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
-    neb__buf_init(&s->made, neb__session_payload_max(s));
-    neb__buf_init(&s->residuals, neb__session_payload_max(s));
-    s->own = NEB_NEW_ARRAY(struct neb_own, cells);
-    s->fetched = NEB_NEW_ARRAY(struct fetched_cell, cells);
+    neb__buf_init(&s->made, neb__session_update_max(s));
+    neb__buf_init(&s->residuals, neb__session_update_max(s));
+    s->own = NEB_NEW_ARRAY(struct neb_own_cell, cells);
+    s->fetched = NEB_NEW_ARRAY(struct neb_fetched_cell, cells);
     s->covered = neb__calloc(cells, sizeof *s->covered);
     int64_t fragments = s->config.fragments > 0 ? s->config.fragments : 8;
     if (fragments > NEB_CAPTURES) fragments = NEB_CAPTURES;
     s->fragments = (uint32_t)(fragments < (int64_t)cells ? fragments : (int64_t)cells);
     bool room = s->own && s->fetched && s->covered;
-    return room ? neb__side_open(s) : NEB_ERR_NOMEM;
+    return room ? neb__device_copies_open(s) : NEB_ERR_NOMEM;
 }
 
-/* The core hears of the parcels on disk that a record may still name; others it asks for when it needs them. */
+/* The core hears of the updates on disk that a record may still name; others it asks for when it needs them. */
 static void offer(neb_session *s, const struct neb_hash *hash)
 {
     struct neb_buf b;
-    struct neb_parcel h;
+    struct neb_update_header h;
     if (!read_header(s, hash, &h) || h.c1 > s->outer->cells || h.b + 1 < neb__round_version(s->core, h.c0))
         return;
     neb__buf_init(&b, (size_t)1 << 31);
-    if (neb__payload_load(&s->payloads, hash, &b) == NEB_OK)
-        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PAYLOAD,
-                                                 .parcel = &h,
-                                                 .hash = *hash,
-                                                 .norm = neb__session_norm(s, &h, b.data + NEB_PARCEL_SIZE)});
+    if (neb__update_load(&s->updates, hash, &b) == NEB_OK)
+        neb__session_feed(
+            s, &(struct neb_event){.type = NEB_EV_UPDATE,
+                                   .update = &h,
+                                   .hash = *hash,
+                                   .norm = neb__session_norm(s, &h, b.data + NEB_UPDATE_HEADER_SIZE)});
     neb__buf_free(&b);
 }
 
@@ -384,7 +385,7 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
     NEB_TRY(first_roster(s));
     neb__session_keys(s);
     NEB_TRY(restore_outer(s, log));
-    neb_status st = neb__payloads_list(&s->payloads, one_payload, &f);
+    neb_status st = neb__update_files_list(&s->updates, one_update, &f);
     if (st == NEB_OK) st = restore_own(s, &f);
     if (st == NEB_OK) st = create_core(s, log);
     if (st == NEB_OK) st = neb__session_rate_open(s);
@@ -417,7 +418,7 @@ neb_status neb__session_restore(neb_session *s)
 void neb__session_release(neb_session *s)
 {
     size_t cells = (s->values + NEB_CELL - 1) / NEB_CELL;
-    neb__side_close(s); /* before the edits whose values it may be reading */
+    neb__device_copies_close(s); /* before the edits whose values it may be reading */
     for (size_t c = 0; s->own && c < cells; c++) neb__edits_free(&s->own[c]);
     for (size_t c = 0; s->fetched && c < cells; c++) neb__free(s->fetched[c].theta);
     neb__round_destroy(s->core);
@@ -479,7 +480,7 @@ static neb_status write_state(neb_session *s, uint8_t *out, size_t *n)
 neb_status neb_session_save(neb_session *s, void *out, size_t *n)
 {
     if (!s->outer) return neb__fail(NEB_ERR_STATE, "a session has no state before it starts");
-    size_t need = state_size(s, s->values); /* at most: every cell has an open parcel */
+    size_t need = state_size(s, s->values); /* at most: every cell has an open update */
     if (!out) {
         *n = need;
         return NEB_OK;

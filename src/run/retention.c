@@ -1,7 +1,7 @@
 /* retention.c: what stays on this site's disk: updates as long as somebody may need them, two snapshots a cell, and what
  * happens when there is no room.
  *
- * An update (payload) may go when every voter has applied its record and both snapshots of each of its cells are newer:
+ * An update (update) may go when every voter has applied its record and both snapshots of each of its cells are newer:
  * then neither this site nor another can ever ask for it, whatever happens to one of the snapshots. Own ones stay until
  * the caller's checkpoint before the last holds what was in them. Sweeping goes up the log in order and stops at the first
  * record that is still needed. Updates that came too late for any record are looked for from time to time.
@@ -96,10 +96,10 @@ void neb__session_forget(neb_session *s, const struct neb_hash *hash)
 
 neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
 {
-    neb_status st = neb__payload_keep(&s->payloads, hash, bytes, n);
+    neb_status st = neb__update_keep(&s->updates, hash, bytes, n);
     if (st == NEB_ERR_NOSPACE) {
         neb__session_sweep(s);
-        st = neb__payload_keep(&s->payloads, hash, bytes, n);
+        st = neb__update_keep(&s->updates, hash, bytes, n);
     }
     if (st == NEB_OK || st == NEB_ERR_NOSPACE) neb__session_full(s, st != NEB_OK, "an update was not stored");
     if (st == NEB_OK) remember(s, hash, bytes, n);
@@ -144,8 +144,8 @@ static bool named(const struct orphans *o, const struct neb_hash *hash)
 {
     for (uint64_t i = o->s->swept + 1; i <= o->head; i++) {
         const struct neb_record *rec = neb__round_record(o->s->core, i);
-        for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->parcels; k++)
-            if (neb__hash_equal(&rec->parcel[k].hash, hash)) return true;
+        for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
+            if (neb__hash_equal(&rec->update[k].hash, hash)) return true;
     }
     return false;
 }
@@ -155,11 +155,11 @@ static void look_at(void *arg, const struct neb_hash *hash)
 {
     struct orphans *o = arg;
     const neb_session *s = o->s;
-    struct neb_parcel h;
-    uint8_t head[NEB_PARCEL_SIZE];
+    struct neb_update_header h;
+    uint8_t head[NEB_UPDATE_HEADER_SIZE];
     uint64_t size;
-    if (o->n == ORPHANS_MAX || neb__payload_head(&s->payloads, hash, head, sizeof head, &size) != NEB_OK ||
-        neb__parcel_get(head, (size_t)size, &h) != NEB_OK || h.c0 >= s->outer->cells)
+    if (o->n == ORPHANS_MAX || neb__update_head(&s->updates, hash, head, sizeof head, &size) != NEB_OK ||
+        neb__update_header_get(head, (size_t)size, &h) != NEB_OK || h.c0 >= s->outer->cells)
         return;
     bool kept = h.site == s->self && h.k > s->saved_k[1];
     if (!kept && h.b + 1 < neb__round_version(s->core, h.c0) && !named(o, hash)) o->list[o->n++] = *hash;
@@ -175,14 +175,14 @@ static void sweep_orphans(neb_session *s)
     s->orphans_at = st.commit;
     o->s = s;
     o->head = st.head;
-    (void)neb__payloads_list(&s->payloads, look_at, o);
-    for (int i = 0; i < o->n; i++) (void)neb__payload_remove(&s->payloads, &o->list[i]);
+    (void)neb__update_files_list(&s->updates, look_at, o);
+    for (int i = 0; i < o->n; i++) (void)neb__update_remove(&s->updates, &o->list[i]);
     neb__free(o);
 }
 
 void neb__session_sweep(neb_session *s)
 {
-    uint64_t floor = neb__round_all_applied(s->core), bytes = s->payloads.bytes;
+    uint64_t floor = neb__round_all_applied(s->core), bytes = s->updates.bytes;
     if (s->config.archive) return;
     sweep_orphans(s);
     while (s->swept < floor) {
@@ -190,16 +190,16 @@ void neb__session_sweep(neb_session *s)
         if (!rec) break;
         if (rec->type == NEB_RECORD_ROUND) {
             if (!covered(s, rec) || needed_here(s, rec)) break;
-            for (uint32_t i = 0; i < rec->parcels; i++)
-                (void)neb__payload_remove(&s->payloads, &rec->parcel[i].hash);
+            for (uint32_t i = 0; i < rec->updates; i++)
+                (void)neb__update_remove(&s->updates, &rec->update[i].hash);
         }
         s->swept++;
     }
-    if (s->payloads.bytes < bytes)
+    if (s->updates.bytes < bytes)
         neb__debug("updates of the records up to %" PRIu64
                    " are in every site's snapshots, or in no record: %.1f MB removed",
-                   s->swept, (double)(bytes - s->payloads.bytes) / 1e6);
+                   s->swept, (double)(bytes - s->updates.bytes) / 1e6);
     pthread_mutex_lock(&s->lock);
-    s->status.stored = (int64_t)s->payloads.bytes;
+    s->status.stored = (int64_t)s->updates.bytes;
     pthread_mutex_unlock(&s->lock);
 }

@@ -196,7 +196,8 @@ neb_status neb_session_start(neb_session *s, double wait_s)
 static neb_status merge_cell(neb_session *s, uint32_t cell, bool wait, bool *changed)
 {
     uint32_t n;
-    NEB_TRY(s->side ? neb__side_merge(s, cell, wait, &n) : neb__edits_apply(s, cell, s->work[2], &n));
+    NEB_TRY(s->side ? neb__device_copies_merge(s, cell, wait, &n)
+                    : neb__edits_apply(s, cell, s->work[2], &n));
     s->edits -= n;
     if (!n) return NEB_OK;
     s->status.merges++;
@@ -212,13 +213,14 @@ static neb_status merge(neb_session *s, bool wait, bool *changed)
     return NEB_OK;
 }
 
-/* Into d, which is free: the cells have no open parcel, and their edits were carried out. */
+/* Into d, which is free: the cells have no open update, and their edits were carried out. */
 static neb_status take_snapshot(neb_session *s)
 {
     size_t first, last, n = neb__outer_cell(s->outer, s->snap_c1 - 1, &last);
     neb__outer_cell(s->outer, s->snap_c0, &first);
     n += last - first;
-    NEB_TRY(s->side ? neb__side_capture(s, first, n) : neb__session_read_x(s, first, n, s->d + first));
+    NEB_TRY(s->side ? neb__device_copies_capture(s, first, n)
+                    : neb__session_read_x(s, first, n, s->d + first));
     s->capture_taken = true;
     s->capture_told = false;
     return NEB_OK;
@@ -232,11 +234,11 @@ static neb_status exchange(neb_session *s, bool wait, bool *changed, bool *post)
     if (!s->edits && !under_way && (!s->capture_wanted || s->capture_taken)) return NEB_OK;
     double cpu = neb__thread_cpu();
     neb_status st = merge(s, wait, changed);
-    if (st == NEB_OK && s->capture_wanted && !s->capture_taken && neb__side_may_capture(s)) {
+    if (st == NEB_OK && s->capture_wanted && !s->capture_taken && neb__device_copies_may_capture(s)) {
         st = take_snapshot(s);
         under_way = st == NEB_OK;
     }
-    if (st == NEB_OK && under_way) st = neb__side_captured(s, wait, post);
+    if (st == NEB_OK && under_way) st = neb__device_copies_captured(s, wait, post);
     if (*post) s->capture_told = true;
     s->status.merge_cpu_s += neb__thread_cpu() - cpu;
     return st;
@@ -438,7 +440,7 @@ void neb_session_close(neb_session *s)
     if (s->outer && s->driver_runs) neb__session_tell(s, true);
     neb__session_rate_close(s);
     neb__session_release(s);
-    neb__words_free(s);
+    neb__facts_free(s);
     for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(s->said[i]);
     neb__free(s->shown);
     neb__site_close(s->site);

@@ -6,10 +6,10 @@
  *
  * The live parameters x belong to the caller's thread. So the driver never touches them: what a round does to a cell is
  * left as an edit (add a vector, shrink towards theta, set), and neb_step() carries the edits out in order. A capture is
- * a copy of x that neb_step() makes; while the driver has not turned it into a parcel, edits of those cells wait.
+ * a copy of x that neb_step() makes; while the driver has not turned it into an update, edits of those cells wait.
  *
  * A cell's part of d has four uses in turn, so that a round needs no other memory of that size: the copy of x, the delta of
- * the open parcel, the edit that its record leaves, nothing. Edits of cells without an open parcel have memory of their own. */
+ * the open update, the edit that its record leaves, nothing. Edits of cells without an open update have memory of their own. */
 #ifndef NEB_RUN_SESSION_H
 #define NEB_RUN_SESSION_H
 
@@ -27,14 +27,14 @@
 
 enum neb_session_message {
     NEB_MSG_FRAME = 1, /* the core's */
-    NEB_MSG_PAYLOAD,   /* a parcel, header and code */
-    NEB_MSG_GET,       /* hash of a payload that is wanted */
+    NEB_MSG_UPDATE,    /* an update, header and code */
+    NEB_MSG_GET,       /* hash of an update that is wanted */
     NEB_MSG_NONE,      /* hash: not here */
     NEB_MSG_GET_CELL,  /* u32 cell */
     NEB_MSG_CELL,      /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
     NEB_MSG_MODEL,     /* hashes of what all sites must agree on */
     NEB_MSG_STATUS,    /* how the sender is, as JSON: only shown, never acted upon */
-    NEB_MSG_COMING,    /* hash of a wanted payload that is on its way already */
+    NEB_MSG_COMING,    /* hash of a wanted update that is on its way already */
 };
 
 enum neb_item_type {
@@ -73,11 +73,11 @@ struct neb_edit {
 };
 
 /* What this site has of one cell besides theta. */
-struct neb_own {
+struct neb_own_cell {
     uint64_t version;            /* merged up to here */
-    struct neb_boot_parcel open; /* k 0: none */
+    struct neb_boot_update open; /* k 0: none */
     uint64_t work;               /* when the site began: inner steps in x - theta */
-    uint64_t work_open;          /* inner steps in the open parcel */
+    uint64_t work_open;          /* inner steps in the open update */
     struct neb_edit *edits, **last;
 };
 
@@ -86,13 +86,13 @@ struct neb_session_slice {
     size_t first, count;            /* in the flat vector of all parameters */
 };
 
-struct fetched_cell {
+struct neb_fetched_cell {
     uint64_t version, index;
     float *theta, *m; /* one block */
 };
 
-/* One own parcel on its way: when it was pushed to the first peer, to how many it still goes. */
-struct neb_push {
+/* One own update on its way: when it was pushed to the first peer, to how many it still goes. */
+struct neb_update_push {
     uint64_t id;
     int64_t since; /* ns */
     double bytes;
@@ -102,26 +102,26 @@ struct neb_push {
 
 enum { NEB_PUSHES = 8 };
 
-/* What the links measured, copied out of their thread; and the parcels on their way. Under the session's lock. */
-struct neb_lines {
+/* What the links measured, copied out of their thread; and the updates on their way. Under the session's lock. */
+struct neb_line_stats {
     struct neb_line line[NEB_SITES_MAX];
     int64_t up_since[NEB_SITES_MAX];   /* ns: what was pushed before waited for the line, not on it */
-    int64_t busy_until[NEB_SITES_MAX]; /* ns: the last acknowledgement of a parcel to this peer */
-    double sum_bytes[NEB_SITES_MAX], sum_s[NEB_SITES_MAX]; /* parcels acknowledged since the last decision */
-    double goodput[NEB_SITES_MAX];                         /* bytes/s, of the newest parcel; 0: none yet */
+    int64_t busy_until[NEB_SITES_MAX]; /* ns: the last acknowledgement of an update to this peer */
+    double sum_bytes[NEB_SITES_MAX], sum_s[NEB_SITES_MAX]; /* updates acknowledged since the last decision */
+    double goodput[NEB_SITES_MAX];                         /* bytes/s, of the newest update; 0: none yet */
     double sampled[NEB_SITES_MAX], sampled_out;            /* bytes/s told to the controller; 0: none yet */
-    struct neb_push push[NEB_PUSHES];
+    struct neb_update_push push[NEB_PUSHES];
     uint64_t next_push, current;
-    struct neb_hash hash;          /* of the parcel `current` */
+    struct neb_hash hash;          /* of the update `current` */
     uint64_t moved[NEB_SITES_MAX]; /* bytes_out at the last decision */
-    int64_t all_until;             /* ns: when a parcel last reached everybody */
+    int64_t all_until;             /* ns: when an update last reached everybody */
     double late_bytes,
         late_s; /* the newest that did, and how long it kept the lines busy; s 0: none since the last decision */
     double step_s; /* of one inner step, smoothed */
     double sent;   /* bytes of updates, for the hourly limit */
 };
 
-/* A payload that a peer has not acknowledged yet. Its bytes are there once for all peers that it goes to. */
+/* An update that a peer has not acknowledged yet. Its bytes are there once for all peers that it goes to. */
 struct neb_flight {
     bool used;
     uint16_t peer;
@@ -130,7 +130,7 @@ struct neb_flight {
 };
 enum { NEB_FLIGHTS = 128 };
 
-/* A payload that was made or checked here not long ago, and waits for its record. */
+/* An update that was made or checked here not long ago, and waits for its record. */
 struct neb_recent {
     struct neb_hash hash;
     struct neb_buf bytes; /* empty: none */
@@ -138,8 +138,8 @@ struct neb_recent {
 enum { NEB_RECENT = 32, NEB_RECENT_BYTES = 64 << 20 };
 
 struct pending;
-struct neb_side;
-struct neb_words;
+struct neb_device_copies;
+struct neb_job_facts;
 
 struct neb_session {
     struct neb_session_config config;
@@ -161,21 +161,22 @@ struct neb_session {
     size_t values;
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;
-    struct neb_buf loaded;   /* state of the caller's checkpoint */
-    struct neb_words *words; /* job_facts.h */
+    struct neb_buf loaded;       /* state of the caller's checkpoint */
+    struct neb_job_facts *words; /* job_facts.h */
 
     /* the driver's */
     struct neb_round *core;
     struct neb_outer *outer;
     struct neb_disk disk;
     struct neb_ledger ledger;
-    struct neb_payloads payloads;
-    struct neb_own *own;
-    float *d;              /* (values) see above */
-    struct neb_side *side; /* device_copies.c; NULL: the parameters are not on a device with a side stream */
-    float *work[3];        /* (NEB_CELL) each; the last one is the training loop's */
+    struct neb_update_files updates;
+    struct neb_own_cell *own;
+    float *d; /* (values) see above */
+    struct neb_device_copies
+        *side;      /* device_copies.c; NULL: the parameters are not on a device with a side stream */
+    float *work[3]; /* (NEB_CELL) each; the last one is the training loop's */
     float *decoded[NEB_SITES_MAX]; /* (NEB_CELL) each, made when needed */
-    struct neb_buf made;           /* the newest own parcel, header and code */
+    struct neb_buf made;           /* the newest own update, header and code */
     struct neb_hash made_hash;
     struct neb_buf residuals; /* the coded residual that goes with it to disk */
     uint32_t residuals_crc;
@@ -187,12 +188,12 @@ struct neb_session {
     struct neb_action captures[NEB_CAPTURES]; /* those behind it */
     int n_captures;
     bool capturing;
-    struct fetched_cell *fetched;
+    struct neb_fetched_cell *fetched;
     uint64_t (*covered)[2]; /* per cell: versions of its two snapshots, by slot */
-    uint64_t swept;         /* payloads of the records up to here are gone */
+    uint64_t swept;         /* updates of the records up to here are gone */
     uint64_t orphans_at;    /* at this record those that no record names were looked for */
     uint64_t
-        saved_k[2]; /* own parcels up to here are settled in the caller's last checkpoint, the one before */
+        saved_k[2]; /* own updates up to here are settled in the caller's last checkpoint, the one before */
     int64_t status_at, say_at, full_since, orders_at, removed_at;
     char *said[NEB_SITES_MAX]; /* the status the peers sent, JSON */
     int64_t heard[NEB_SITES_MAX];
@@ -214,7 +215,7 @@ struct neb_session {
     uint64_t wake_steps;           /* so many of them wake the driver at once; fewer wait for its next turn */
     int64_t tokens_now, steps_now; /* of the present interval: for the weight */
     int64_t left_step;             /* ns: when neb_step() was left */
-    struct neb_lines lines;
+    struct neb_line_stats lines;
     struct neb_flight flights[NEB_FLIGHTS];
     struct neb_members members; /* as the core sees them */
     uint16_t leader;            /* or NEB_NO_SITE */
@@ -237,7 +238,7 @@ struct neb_session {
     struct neb_session_status status;
 };
 
-/* A message of ours on its way: whether it is a parcel that the rate controller watches. */
+/* A message of ours on its way: whether it is an update that the rate controller watches. */
 struct neb_sending {
     int flight;    /* its place among the flights + 1; 0: none */
     uint64_t push; /* 0: no */
@@ -268,12 +269,12 @@ const char *neb__session_folder(const struct neb_job *job, int site);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);
 
-/* left_out.c: the residual that a parcel leaves, on disk under the parcel's number */
-void neb__residual_begin(neb_session *s, uint64_t k);
-void neb__residual_add(neb_session *s, const float *r, size_t n); /* of the next cell */
-void neb__residual_end(neb_session *s, uint32_t c0);
+/* left_out.c: the residual that an update leaves, on disk under the update's number */
+void neb__left_out_begin(neb_session *s, uint64_t k);
+void neb__left_out_add(neb_session *s, const float *r, size_t n); /* of the next cell */
+void neb__left_out_end(neb_session *s, uint32_t c0);
 /* `out`: (values of the cells [c0, c1)) zeros if none was kept under k. */
-void neb__residual_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k, float *out);
+void neb__left_out_restore(neb_session *s, uint32_t c0, uint32_t c1, uint64_t k, float *out);
 
 /* actions.c */
 void neb__session_do(neb_session *s, const struct neb_action *a);
@@ -281,8 +282,8 @@ void neb__session_want_capture(neb_session *s, const struct neb_action *a); /* c
 void neb__session_snapshot_taken(neb_session *s);
 /* First value of cell c0, and how many there are up to c1. */
 size_t neb__session_range(const neb_session *s, uint32_t c0, uint32_t c1, size_t *first);
-size_t neb__session_payload_max(const neb_session *s);
-void neb__session_payload(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
+size_t neb__session_update_max(const neb_session *s);
+void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
 void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for);
 void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell);
 void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
@@ -313,7 +314,7 @@ void neb__session_orders(neb_session *s);
 /* rate_control.c */
 neb_status neb__session_rate_open(neb_session *s);
 void neb__session_rate_close(neb_session *s);
-/* Before a parcel is coded: the rung, or NULL: nothing is sent this time. */
+/* Before an update is coded: the rung, or NULL: nothing is sent this time. */
 const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool must);
 void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struct neb_hash *hash,
                         double bytes, const struct neb_codec_stats *stats);
@@ -341,8 +342,8 @@ void neb__session_full(neb_session *s, bool full, const char *what);
 neb_status neb__session_snapshot(neb_session *s, const struct neb_snapshot *snap);
 
 /* clip.c */
-/* Of what a parcel decodes to; infinite where it does not, or not to finite values. Uses work[1]. */
-double neb__session_norm(neb_session *s, const struct neb_parcel *h, const uint8_t *code);
+/* Of what an update decodes to; infinite where it does not, or not to finite values. Uses work[1]. */
+double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *code);
 /* What is to be coded (z, n values) exceeds the bound: it is made shorter. */
 bool neb__session_private(
     const neb_session *s); /* this site cuts or blurs what it sends, and drops the rest */
@@ -356,16 +357,16 @@ neb_status neb__edit_d(neb_session *s,
                        uint32_t cell); /* adds what the cell's part of d holds; d is busy until then */
 /* Carries out what waits for a cell, releases it, counts it in *n. `scratch` holds NEB_CELL values. */
 neb_status neb__edits_apply(neb_session *s, uint32_t cell, float *scratch, uint32_t *n);
-void neb__edits_on_copy(const struct neb_own *own, float *x, size_t n);
-void neb__edits_free(struct neb_own *own);
+void neb__edits_on_copy(const struct neb_own_cell *own, float *x, size_t n);
+void neb__edits_free(struct neb_own_cell *own);
 /* device_copies.c: the same beside the training, where the parameters lie on a device that can. `wait`: do not come back before
  * it is done. On the caller's thread, the lock held. */
-neb_status neb__side_open(neb_session *s); /* makes d, and s->side if it can */
-void neb__side_close(neb_session *s);
-bool neb__side_may_capture(const neb_session *s); /* no edit of the wanted cells is left */
-neb_status neb__side_capture(neb_session *s, size_t first, size_t n); /* begins */
-neb_status neb__side_captured(neb_session *s, bool wait, bool *done);
-neb_status neb__side_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n);
+neb_status neb__device_copies_open(neb_session *s); /* makes d, and s->side if it can */
+void neb__device_copies_close(neb_session *s);
+bool neb__device_copies_may_capture(const neb_session *s); /* no edit of the wanted cells is left */
+neb_status neb__device_copies_capture(neb_session *s, size_t first, size_t n); /* begins */
+neb_status neb__device_copies_captured(neb_session *s, bool wait, bool *done);
+neb_status neb__device_copies_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n);
 
 /* Puts the parameters into the run's order and hashes their names and shapes. */
 neb_status neb__session_arrange(neb_session *s, struct neb_hash *layout);

@@ -163,7 +163,7 @@ static json_t *status_json(neb_session *s)
                   (json_int_t)t.view, "peers_up", (json_int_t)t.peers_up, "peers", (json_int_t)t.peers,
                   "token_target", (json_int_t)s->config.token_target, "leader", t.leader, "paused", t.paused,
                   "ended", t.ended, "halted", t.halted, "root", hex, "bytes_out", (json_int_t)t.bytes_out,
-                  "bytes_in", (json_int_t)t.bytes_in, "parcels", (json_int_t)t.parcels, "encode_s",
+                  "bytes_in", (json_int_t)t.bytes_in, "parcels", (json_int_t)t.updates, "encode_s",
                   t.encode_s, "apply_s", t.apply_s, "wait_s", t.wait_s, "note", t.note);
     json_t *more = json_pack(
         "{s:s, s:I, s:I, s:I, s:s, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:f, s:f}", "state", t.state, "root_at",

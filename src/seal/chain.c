@@ -144,7 +144,7 @@ static neb_status encode_genesis(const struct neb_public *operator_key, const st
                                  uint32_t count, const struct neb_roster *roster, struct neb_buf *out)
 {
     uint8_t run[NEB_RUN_ID_SIZE];
-    NEB_TRY(neb__random(run, sizeof run));
+    NEB_TRY(neb__random_bytes(run, sizeof run));
     NEB_TRY(neb__buf_append(out, genesis_magic, MAGIC));
     NEB_TRY(neb__buf_append(out, run, sizeof run));
     NEB_TRY(neb__buf_append(out, operator_key->b, NEB_PUBLIC_SIZE));

@@ -30,7 +30,7 @@ struct neb_key {
     struct neb_public public;
 };
 
-neb_status neb__random(void *p, size_t n)
+neb_status neb__random_bytes(void *p, size_t n)
 {
     if (n > INT32_MAX || RAND_bytes(p, (int)n) != 1)
         return neb__fail(NEB_ERR_INTERNAL, "no randomness from the operating system");

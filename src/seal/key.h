@@ -64,6 +64,6 @@ void neb__identity_format(const char *name, const struct neb_public *key, char o
 neb_status neb__identity_parse(const char *text, size_t n, char name[NEB_NAME_SIZE], struct neb_public *key);
 
 /* Random bytes for identifiers. NEB_ERR_INTERNAL. */
-neb_status neb__random(void *p, size_t n);
+neb_status neb__random_bytes(void *p, size_t n);
 
 #endif

@@ -141,7 +141,7 @@ static neb_status open_locked(struct neb_site *site)
     neb__key_public(site->key, &site->public);
     if (!neb__public_equal(&named, &site->public))
         return neb__fail(NEB_ERR_CORRUPT, "%s: site.id and site.key do not belong together", site->dir);
-    NEB_TRY(neb__random(&site->boot, sizeof site->boot));
+    NEB_TRY(neb__random_bytes(&site->boot, sizeof site->boot));
     return next_incarnation(site->dir, &site->incarnation);
 }
 

@@ -26,7 +26,7 @@ struct neb_tls_context {
 };
 
 /* Where in the stream of records the bytes fed so far end: all of one's own, as TLS tells nobody. */
-struct neb_record {
+struct neb_tls_record {
     uint8_t head[5];
     uint32_t have;         /* bytes of the header */
     uint32_t length, left; /* of the body, and what of it is still to come */
@@ -36,7 +36,7 @@ struct neb_tls {
     SSL *ssl;
     neb_tls_source *source;
     void *source_arg;
-    struct neb_record record;
+    struct neb_tls_record record;
     struct neb_buf out;
     struct neb_public peer;
     bool peer_known;
@@ -48,7 +48,7 @@ struct neb_tls {
 /* ---- the BIO ----------------------------------------------------------------------------------------------------- */
 
 /* Follows the records in bytes that came in. */
-static void follow(struct neb_record *r, const uint8_t *p, size_t n)
+static void follow(struct neb_tls_record *r, const uint8_t *p, size_t n)
 {
     while (n) {
         size_t k = n < r->left ? n : r->left;
@@ -269,7 +269,7 @@ enum { RECORD_EXTRA = 17 };
 
 size_t neb__tls_missing(const struct neb_tls *t, size_t plain)
 {
-    const struct neb_record *r = &t->record;
+    const struct neb_tls_record *r = &t->record;
     size_t begun = r->left && r->length > RECORD_EXTRA ? r->length - RECORD_EXTRA : 0;
     size_t rest = plain > begun ? plain - begun : 0, records = (rest + NEB_TLS_RECORD - 1) / NEB_TLS_RECORD;
     return r->left + rest + records * (RECORD_EXTRA + sizeof r->head) - (records ? r->have : 0);

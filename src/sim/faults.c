@@ -34,7 +34,7 @@ enum fault {
     FAULTS
 };
 
-void neb__faults_plan(struct world *w)
+void neb__faults_plan(struct neb_sim_world *w)
 {
     w->delay_ms = 2 + (int)draw(w, 60);
     w->bytes_per_ms = 20 + (int)draw(w, 1200);
@@ -47,22 +47,22 @@ void neb__faults_plan(struct world *w)
     neb__sim_later(w, w->opt.happy ? w->fault_end : 1500, EV_FAULT, -1);
 }
 
-static struct node *pick(struct world *w)
+static struct neb_sim_node *pick(struct neb_sim_world *w)
 {
-    struct node *n = &w->node[draw(w, (uint64_t)w->sites)];
+    struct neb_sim_node *n = &w->node[draw(w, (uint64_t)w->sites)];
     return n->exists && n->alive && !n->stopped ? n : NULL;
 }
 
-static bool is_voter(const struct world *w, const struct node *n)
+static bool is_voter(const struct neb_sim_world *w, const struct neb_sim_node *n)
 {
     return w->roster.voters & neb__bit((unsigned)n->id);
 }
 
 /* Everybody runs, votes and has applied all there is. */
-static bool all_well(struct world *w, uint64_t slack)
+static bool all_well(struct neb_sim_world *w, uint64_t slack)
 {
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st;
         if (!n->exists || n->stopped || !(w->roster.members & neb__bit((unsigned)i))) continue;
         if (!n->alive) return false;
@@ -73,7 +73,7 @@ static bool all_well(struct world *w, uint64_t slack)
 }
 
 /* … and nothing is under way: what one disk loses now all the others have. */
-static bool all_settled(struct world *w)
+static bool all_settled(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
         struct neb_round_status st;
@@ -85,7 +85,7 @@ static bool all_settled(struct world *w)
 }
 
 /* Everybody who takes part has been told of the end, once there is one. */
-static bool all_ended(const struct world *w)
+static bool all_ended(const struct neb_sim_world *w)
 {
     for (int i = 0; w->final_seen && i < w->sites; i++)
         if (w->node[i].alive && (w->roster.members & neb__bit((unsigned)i)) && !w->node[i].ended)
@@ -94,14 +94,14 @@ static bool all_ended(const struct world *w)
 }
 
 /* Somebody else is there who can tell a site what it forgot. */
-static bool others_vote(const struct world *w, const struct node *n)
+static bool others_vote(const struct neb_sim_world *w, const struct neb_sim_node *n)
 {
     for (int i = 0; i < w->sites; i++)
         if (i != n->id && !w->node[i].stopped && (w->roster.voters & neb__bit((unsigned)i))) return true;
     return false;
 }
 
-static void damage(struct world *w, struct node *n)
+static void damage(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!all_well(w, 0) || n->id == w->roster.heavy || !others_vote(w, n)) return;
     static const char *const where[] = {"ledger", "mark", "p-", "cell-", "checkpoint", "residual", ""};
@@ -116,7 +116,7 @@ static void damage(struct world *w, struct node *n)
 
 /* A folder is lost, at any time, and a fresh one is in its place, as that of a first start. What the others have on their
  * disks must do: they may crash, too. */
-static void wipe(struct world *w, struct node *n)
+static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     /* Of an order that was forced the others may know only in memory; then it would have to be given again. */
     if (w->hurt || w->disaster || !others_vote(w, n)) return;
@@ -137,7 +137,7 @@ static void wipe(struct world *w, struct node *n)
 }
 
 /* The old copy comes back. Only while all the others are there to notice it. */
-static void roll_back(struct world *w, struct node *n)
+static void roll_back(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!n->has_image || !all_well(w, 0) || n->id == w->roster.heavy) return;
     if (!others_vote(w, n)) return;
@@ -153,7 +153,7 @@ static void roll_back(struct world *w, struct node *n)
     n->has_image = false;
 }
 
-static void partition(struct world *w)
+static void partition(struct neb_sim_world *w)
 {
     uint64_t side = draw(w, (uint64_t)1 << w->sites);
     for (int a = 0; a < w->sites; a++)
@@ -161,7 +161,7 @@ static void partition(struct world *w)
             if ((side >> a & 1) != (side >> b & 1)) w->cut[a][b] = true;
 }
 
-static void cut_line(struct world *w, bool both)
+static void cut_line(struct neb_sim_world *w, bool both)
 {
     uint64_t a = draw(w, (uint64_t)w->sites), b = draw(w, (uint64_t)w->sites);
     if (a == b) return;
@@ -173,7 +173,7 @@ static void cut_line(struct world *w, bool both)
     }
 }
 
-static void mend_lines(struct world *w)
+static void mend_lines(struct neb_sim_world *w)
 {
     memset(w->cut, 0, sizeof w->cut);
     for (int a = 0; a < w->sites; a++)
@@ -182,10 +182,10 @@ static void mend_lines(struct world *w)
                 neb__node_peer(w, &w->node[a], (unsigned)b, true);
 }
 
-static void join(struct world *w)
+static void join(struct neb_sim_world *w)
 {
     if (w->sites >= SITES - 1 || w->opt.sites > SITES - 4) return;
-    struct node *via = pick(w), *n = &w->node[w->sites];
+    struct neb_sim_node *via = pick(w), *n = &w->node[w->sites];
     if (!via) return;
     w->sites++;
     neb__node_create(w, n);
@@ -200,9 +200,9 @@ static void join(struct world *w)
     neb__sim_later(w, 300, EV_START, n->id);
 }
 
-static void retire(struct world *w, struct node *n, uint32_t op)
+static void retire(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t op)
 {
-    struct node *via = op == NEB_OP_LEAVE ? n : pick(w);
+    struct neb_sim_node *via = op == NEB_OP_LEAVE ? n : pick(w);
     if (!via || w->roster.heavy != NEB_NO_SITE || __builtin_popcountll(w->roster.trains) < 3) return;
     if (is_voter(w, n) && __builtin_popcountll(w->roster.voters) < 3) return;
     TRACE(w, "site %d is to go (%u)", n->id, op);
@@ -216,10 +216,10 @@ static void retire(struct world *w, struct node *n, uint32_t op)
 }
 
 /* Every remaining site has the present epoch on its disk: only then may a removed one be switched off. */
-static bool all_know(struct world *w)
+static bool all_know(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st;
         if (!(w->roster.voters & neb__bit((unsigned)i)) || n->stopped) continue;
         if (!n->alive) return false;
@@ -230,10 +230,10 @@ static bool all_know(struct world *w)
 }
 
 /* A voter who is up to date and stays, and so can tell the rest what they lack. */
-static struct node *up_to_date(struct world *w)
+static struct neb_sim_node *up_to_date(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st;
         if (!n->alive || n->stopped || n->going || !is_voter(w, n)) continue;
         neb__round_status(n->core, &st);
@@ -244,16 +244,16 @@ static struct node *up_to_date(struct world *w)
 
 /* So many voters burn down that the rest is no quorum; an operator goes on with what is left: one voter that has
  * everything, and perhaps others that do not. */
-static void disaster(struct world *w)
+static void disaster(struct neb_sim_world *w)
 {
-    struct node *one = up_to_date(w);
+    struct neb_sim_node *one = up_to_date(w);
     struct neb_members left = w->roster;
     int voters = __builtin_popcountll(w->roster.voters);
     if (w->disaster || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
         return;
     int others = (int)draw(w, (uint64_t)neb__members_quorum(&w->roster) - 1); /* with `one` still no quorum */
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         uint64_t bit = neb__bit((unsigned)i);
         if (!(left.voters & bit) || n == one || (!n->stopped && others-- > 0)) continue;
         left.members &= ~bit, left.voters &= ~bit, left.trains &= ~bit;
@@ -264,7 +264,7 @@ static void disaster(struct world *w)
     TRACE(w, "disaster: only %llx of the voters are left", (unsigned long long)left.voters);
     memset(w->cut, 0, sizeof w->cut);
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         n->actions_left = -1, n->disk.ops_left = -1, n->disk.fail_sync = false;
     }
     w->protect_until = w->now + 6000;
@@ -274,10 +274,10 @@ static void disaster(struct world *w)
 
 /* Of those that are left, a voter whose log holds everything that was committed anywhere; it may still be waiting for others
  * before it takes part. */
-static struct node *furthest(struct world *w)
+static struct neb_sim_node *furthest(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st;
         uint64_t bit = neb__bit((unsigned)i);
         if (!n->alive || n->stopped || !(w->force.roster.voters & w->roster.voters & bit)) continue;
@@ -289,11 +289,11 @@ static struct node *furthest(struct world *w)
 
 /* The operator looks at the sites that are left once they have come to rest, and names the most that is committed there; again,
  * if one of them turns out to have committed more. Until the order is in the log it is repeated. */
-static void insist(struct world *w)
+static void insist(struct neb_sim_world *w)
 {
     if (!w->disaster || w->now < w->disaster + 1500) return;
     bool open = !w->forced || w->roster.epoch < w->force.epoch;
-    struct node *one = open ? furthest(w) : NULL;
+    struct neb_sim_node *one = open ? furthest(w) : NULL;
     if (one && (!w->forced || w->force.index < w->records)) {
         struct neb_members left = w->force.roster;
         left.members &= w->roster.members, left.voters &= w->roster.voters; /* who has left is not named */
@@ -312,12 +312,12 @@ static void insist(struct world *w)
 
 /* Sites that the log has removed are switched off for good, after some time in which they must be fenced; but not one
  * that the operator's own order, on its way into the log, goes on with. */
-static void sweep(struct world *w)
+static void sweep(struct neb_sim_world *w)
 {
     uint64_t members = w->roster.members;
     if (w->disaster && (!w->forced || w->roster.epoch < w->force.epoch)) members |= w->force.roster.members;
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         bool member = members & neb__bit((unsigned)i);
         n->was_member |= member;
         if (!n->exists || n->stopped || member || !n->was_member || draw(w, 4) || !all_know(w)) continue;
@@ -327,7 +327,7 @@ static void sweep(struct world *w)
 }
 
 /* Budget, norm bound, now and then the end; and the survivor of two sites. */
-static void order(struct world *w, struct node *n)
+static void order(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_order o = {.op = NEB_OP_BUDGET, .value = 1 + draw(w, 1000)};
     float bound = (float)(20 + draw(w, 400));
@@ -348,33 +348,34 @@ static void order(struct world *w, struct node *n)
     neb__node_order(w, n, neb__sim_order(w, n, o));
 }
 
-/* A parcel in another site's name, sent to everybody. */
-static void forge_parcel(struct world *w, struct node *n)
+/* An update in another site's name, sent to everybody. */
+static void forge_update(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH] = {0};
+    uint8_t bytes[NEB_UPDATE_HEADER_SIZE + CELLS_MAX * 4 * WIDTH] = {0};
     uint32_t c1 = w->cfg.cells / w->cfg.fragments; /* of the first fragment */
-    struct neb_parcel h = {.site = (uint16_t)draw(w, (uint64_t)w->sites),
-                           .c1 = c1,
-                           .k = UINT64_MAX / 2 + draw(w, 1000),
-                           .b = neb__round_version(n->core, 0),
-                           .tau = 6,
-                           .weight = 1,
-                           .tokens = 6,
-                           .length = c1 * 4 * WIDTH};
-    neb__parcel_put(&h, bytes);
-    struct event what = {.from = 0};
-    if (neb__hash(bytes, NEB_PARCEL_SIZE + h.length, &what.hash) != NEB_OK) return;
-    TRACE(w, "site %d sends a parcel as if it were site %u", n->id, h.site);
+    struct neb_update_header h = {.site = (uint16_t)draw(w, (uint64_t)w->sites),
+                                  .c1 = c1,
+                                  .k = UINT64_MAX / 2 + draw(w, 1000),
+                                  .b = neb__round_version(n->core, 0),
+                                  .tau = 6,
+                                  .weight = 1,
+                                  .tokens = 6,
+                                  .length = c1 * 4 * WIDTH};
+    neb__update_header_put(&h, bytes);
+    struct neb_sim_event what = {.from = 0};
+    if (neb__hash(bytes, NEB_UPDATE_HEADER_SIZE + h.length, &what.hash) != NEB_OK) return;
+    TRACE(w, "site %d sends an update as if it were site %u", n->id, h.site);
     for (int i = 0; i < w->sites; i++)
-        if (i != n->id) neb__sim_send(w, n->id, i, EV_PAYLOAD, &what, bytes, NEB_PARCEL_SIZE + h.length);
+        if (i != n->id)
+            neb__sim_send(w, n->id, i, EV_UPDATE, &what, bytes, NEB_UPDATE_HEADER_SIZE + h.length);
 }
 
 /* Orders that nobody gave, or gave at another time or for another history. All must be ignored. */
-static void forge(struct world *w, struct node *n)
+static void forge(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_round_status st;
     if (!draw(w, 4)) {
-        forge_parcel(w, n);
+        forge_update(w, n);
         return;
     }
     neb__round_status(n->core, &st);
@@ -402,7 +403,7 @@ static void forge(struct world *w, struct node *n)
     neb__node_order(w, n, &o);
 }
 
-static void one_fault(struct world *w, enum fault f, struct node *n)
+static void one_fault(struct neb_sim_world *w, enum fault f, struct neb_sim_node *n)
 {
     switch (f) {
     case CRASH: neb__node_crash(w, n); break;
@@ -436,14 +437,14 @@ static void one_fault(struct world *w, enum fault f, struct node *n)
     }
 }
 
-void neb__faults_heal(struct world *w)
+void neb__faults_heal(struct neb_sim_world *w)
 {
     w->quiet = true;
     w->loss_permille = w->opt.happy || draw(w, 3) ? 0 : 40; /* lines are never perfect */
     w->rounds_healed = w->rounds;
     TRACE(w, "all is healed");
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         n->disk.full = n->disk.fail_sync = false;
         n->disk.ops_left = -1;
         n->actions_left = -1;
@@ -454,7 +455,7 @@ void neb__faults_heal(struct world *w)
     w->healed = true; /* from here on processes that have ended go away; everybody knows who is in reach */
 }
 
-void neb__fault(struct world *w)
+void neb__faults_strike(struct neb_sim_world *w)
 {
     insist(w);
     bool settled = all_settled(w);
@@ -471,7 +472,7 @@ void neb__fault(struct world *w)
     }
     neb__sim_later(w, 100 + (int64_t)draw(w, 1200), EV_FAULT, -1);
     sweep(w);
-    struct node *n = pick(w);
+    struct neb_sim_node *n = pick(w);
     static const uint8_t weight[FAULTS] = {
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,
         [CUT_LINK] = 4, [HEAL_LINKS] = 9,   [SLOW] = 2,       [LOSS] = 2,       [DAMAGE] = 4,

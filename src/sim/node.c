@@ -1,8 +1,8 @@
 /* node.c: one simulated machine: carries the core's actions out (what they do to the site's training is in toy_training.c) and brings
- * it what happens: frames, payloads, cells, writes that are done, time.
+ * it what happens: frames, updates, cells, writes that are done, time.
  *
  * Starting (node_life.c) is what a real driver does: open the ledger, load the newest snapshot of each cell, then the site's own
- * state from the newest of its stored parcels or from the checkpoint, create the core and let it walk the log. */
+ * state from the newest of its stored updates or from the checkpoint, create the core and let it walk the log. */
 #include "sim/world.h"
 #include "base/mem.h"
 #include "base/mutant.h"
@@ -11,9 +11,9 @@
 
 /* ---- events into the core, actions out of it ------------------------------------------------------------------ */
 
-static void act(struct world *w, struct node *n, const struct neb_action *a);
+static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
 
-static void feed(struct world *w, struct node *n, struct neb_event *ev)
+static void feed(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_event *ev)
 {
     if (!n->alive) return;
     ev->now = w->now + n->clock_skew;
@@ -37,12 +37,12 @@ static void feed(struct world *w, struct node *n, struct neb_event *ev)
     }
     int64_t wake = neb__round_wake(n->core) - n->clock_skew;
     if (wake < n->tick_at || n->tick_at <= w->now) {
-        struct event *t = neb__sim_later(w, wake > w->now ? wake - w->now : 1, EV_TICK, n->id);
+        struct neb_sim_event *t = neb__sim_later(w, wake > w->now ? wake - w->now : 1, EV_TICK, n->id);
         if (t) n->tick_at = t->at;
     }
 }
 
-static void do_write(struct world *w, struct node *n, const struct neb_action *a)
+static void do_write(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
     const uint8_t *record[256];
     size_t length[256];
@@ -59,61 +59,61 @@ static void do_write(struct world *w, struct node *n, const struct neb_action *a
                                  .mark_length = a->length};
     neb_status s = neb__ledger_append(&n->ledger, &b);
     if (rec != record) neb__free(rec), neb__free(len);
-    struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 15), EV_WRITTEN, n->id);
+    struct neb_sim_event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 15), EV_WRITTEN, n->id);
     if (ev) ev->id = a->id, ev->status = s;
 }
 
-static void push(struct world *w, struct node *n, unsigned to, const struct neb_hash *hash)
+static void push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to, const struct neb_hash *hash)
 {
     struct neb_buf b;
-    struct neb_parcel h;
+    struct neb_update_header h;
     neb__buf_init(&b, 1 << 20);
-    struct event what = {.hash = *hash};
+    struct neb_sim_event what = {.hash = *hash};
     if (neb__node_load(n, hash, &b, &h))
-        neb__sim_send(w, n->id, (int)to, EV_PAYLOAD, &what, b.data, b.len);
+        neb__sim_send(w, n->id, (int)to, EV_UPDATE, &what, b.data, b.len);
     else
         neb__sim_send(w, n->id, (int)to, EV_NONE, &what, NULL, 0);
     neb__buf_free(&b);
 }
 
-static double norm_of(struct world *w, const struct neb_hash *hash)
+static double norm_of(struct neb_sim_world *w, const struct neb_hash *hash)
 {
-    const struct parcel_fact *f = neb__fact(w, hash);
+    const struct neb_sim_update_fact *f = neb__oracle_fact(w, hash);
     return f ? f->norm : 0;
 }
 
-static uint8_t judge(const struct neb_parcel *h)
+static uint8_t judge(const struct neb_update_header *h)
 {
     return h->rung == RUNG_BAD ? NEB_REJECT_NORM : NEB_REJECT_NONE;
 }
 
-static void look(struct world *w, struct node *n, const struct neb_hash *hash)
+static void look(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_hash *hash)
 {
     struct neb_buf b;
-    struct event *ev = neb__sim_later(w, 1, EV_STORED, n->id);
+    struct neb_sim_event *ev = neb__sim_later(w, 1, EV_STORED, n->id);
     if (!ev) return;
     neb__buf_init(&b, 1 << 20);
     ev->hash = *hash;
-    ev->status = neb__node_load(n, hash, &b, &ev->parcel) ? NEB_OK : NEB_ERR_NOTFOUND;
+    ev->status = neb__node_load(n, hash, &b, &ev->update) ? NEB_OK : NEB_ERR_NOTFOUND;
     ev->from = -1;
     neb__buf_free(&b);
 }
 
 /* At its end a process goes away. The others must not need it; only those who are not there at all may. */
-static bool may_depart(struct world *w, struct node *n)
+static bool may_depart(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!w->healed || !draw(w, 4)) return false;
     for (int i = 0; i < w->sites; i++) {
-        const struct node *o = &w->node[i];
+        const struct neb_sim_node *o = &w->node[i];
         bool member = w->roster.members & neb__bit((unsigned)i);
         if (o->exists && !o->stopped && member && (!o->alive || w->now < o->started + 4000)) return false;
     }
     return w->roster.members & neb__bit((unsigned)n->id);
 }
 
-static void act(struct world *w, struct node *n, const struct neb_action *a)
+static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
-    struct event what = {.hash = a->hash, .cell = a->cell};
+    struct neb_sim_event what = {.hash = a->hash, .cell = a->cell};
     switch (a->type) {
     case NEB_ACT_SEND:
         neb__oracle_sends(w, n, a->bytes, a->length);
@@ -147,7 +147,7 @@ static void act(struct world *w, struct node *n, const struct neb_action *a)
         break;
     case NEB_ACT_HALT:
         TRACE(w, "site %d halts: %s", n->id, a->text);
-        if (strstr(a->text, "state root")) neb__violated(w, "I4: site %d halts: %s", n->id, a->text);
+        if (strstr(a->text, "state root")) neb__oracle_violated(w, "I4: site %d halts: %s", n->id, a->text);
         n->halted = true;
         break;
     case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
@@ -159,7 +159,7 @@ static void act(struct world *w, struct node *n, const struct neb_action *a)
 
 /* ---- events of the machine ------------------------------------------------------------------------------------ */
 
-static void step(struct world *w, struct node *n)
+static void step(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     neb__sim_later(w, n->step_ms + (int64_t)draw(w, (uint64_t)n->step_ms), EV_STEP, n->id);
     struct neb_round_status st;
@@ -178,49 +178,49 @@ static void step(struct world *w, struct node *n)
     feed(w, n, &(struct neb_event){.type = NEB_EV_STEP, .count = 1});
 }
 
-static void payload_arrives(struct world *w, struct node *n, const struct event *ev)
+static void update_arrives(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev)
 {
-    struct neb_parcel h;
+    struct neb_update_header h;
     const struct neb_seal seal = neb__sim_seal(n);
-    if (neb__parcel_get(ev->bytes, ev->length, &h) != NEB_OK ||
-        !neb__parcel_genuine(&h, ev->bytes + NEB_PARCEL_SIZE, &w->cfg.genesis, &seal))
+    if (neb__update_header_get(ev->bytes, ev->length, &h) != NEB_OK ||
+        !neb__update_header_genuine(&h, ev->bytes + NEB_UPDATE_HEADER_SIZE, &w->cfg.genesis, &seal))
         return;
     int64_t wait = 1 + (int64_t)draw(w, 10) + (NEB_MUTANT(have_before_durable) ? 500 : 0);
-    struct event *done = neb__sim_later(w, wait, EV_STORED, n->id);
+    struct neb_sim_event *done = neb__sim_later(w, wait, EV_STORED, n->id);
     if (!done) return;
     done->hash = ev->hash;
-    done->parcel = h;
+    done->update = h;
     done->from = ev->from;
     if (NEB_MUTANT(have_before_durable)) {
         done->bytes = neb__malloc(ev->length);
         memcpy(done->bytes, ev->bytes, ev->length);
         done->length = ev->length;
         feed(w, n,
-             &(struct neb_event){.type = NEB_EV_PAYLOAD,
-                                 .parcel = &h,
+             &(struct neb_event){.type = NEB_EV_UPDATE,
+                                 .update = &h,
                                  .hash = ev->hash,
                                  .reject = judge(&h),
                                  .norm = norm_of(w, &ev->hash)});
         return;
     }
-    if (!neb__payload_exists(&n->payloads, &ev->hash))
-        done->status = neb__payload_save(&n->payloads, &ev->hash, ev->bytes, ev->length);
+    if (!neb__update_exists(&n->updates, &ev->hash))
+        done->status = neb__update_save(&n->updates, &ev->hash, ev->bytes, ev->length);
     if (done->status == NEB_OK) neb__oracle_durable(w, n, &ev->hash);
 }
 
-static void stored(struct world *w, struct node *n, const struct event *ev)
+static void stored(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev)
 {
-    if (ev->bytes && neb__payload_save(&n->payloads, &ev->hash, ev->bytes, ev->length) == NEB_OK)
+    if (ev->bytes && neb__update_save(&n->updates, &ev->hash, ev->bytes, ev->length) == NEB_OK)
         neb__oracle_durable(w, n, &ev->hash);
     struct neb_event in = {
-        .type = NEB_EV_PAYLOAD, .parcel = &ev->parcel, .hash = ev->hash, .reject = judge(&ev->parcel)};
+        .type = NEB_EV_UPDATE, .update = &ev->update, .hash = ev->hash, .reject = judge(&ev->update)};
     in.norm = norm_of(w, &ev->hash);
     if (ev->status != NEB_OK)
-        in.type = NEB_EV_NO_PAYLOAD, in.site = ev->from < 0 ? NEB_NO_SITE : (uint16_t)ev->from;
+        in.type = NEB_EV_NO_UPDATE, in.site = ev->from < 0 ? NEB_NO_SITE : (uint16_t)ev->from;
     feed(w, n, &in);
 }
 
-static void serve_cell(struct world *w, struct node *n, const struct event *ev)
+static void serve_cell(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev)
 {
     struct neb_round_status st;
     struct neb_hash path[NEB_PROOF_MAX];
@@ -228,7 +228,7 @@ static void serve_cell(struct world *w, struct node *n, const struct event *ev)
     neb__round_status(n->core, &st);
     uint32_t c = ev->cell;
     if (!st.whole || neb__outer_prove(n->outer, c, path, &steps) != NEB_OK) {
-        struct event none = {.cell = c};
+        struct neb_sim_event none = {.cell = c};
         neb__round_cell_name(c, &none.hash);
         neb__sim_send(w, n->id, ev->from, EV_NONE, &none, NULL, 0);
         return;
@@ -238,11 +238,11 @@ static void serve_cell(struct world *w, struct node *n, const struct event *ev)
     memcpy(b + 4 * WIDTH, n->outer->m + c * WIDTH, 4 * WIDTH);
     if (!w->opt.happy && !draw(w, 5)) b[0] ^= 1; /* a bad memory chip */
     memcpy(b + 8 * WIDTH, path, (size_t)steps * NEB_HASH_SIZE);
-    struct event what = {.cell = c, .version = n->outer->version[c], .index = st.applied};
+    struct neb_sim_event what = {.cell = c, .version = n->outer->version[c], .index = st.applied};
     neb__sim_send(w, n->id, ev->from, EV_CELL, &what, b, 8 * WIDTH + (size_t)steps * NEB_HASH_SIZE);
 }
 
-static void cell_arrives(struct world *w, struct node *n, const struct event *ev)
+static void cell_arrives(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev)
 {
     uint32_t c = ev->cell;
     float theta[WIDTH], m[WIDTH];
@@ -266,7 +266,7 @@ static void cell_arrives(struct world *w, struct node *n, const struct event *ev
                              .root = root});
 }
 
-void neb__node_event(struct world *w, struct node *n, const struct event *ev)
+void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev)
 {
     struct neb_event in = {.site = (uint16_t)ev->from,
                            .id = ev->id,
@@ -274,7 +274,7 @@ void neb__node_event(struct world *w, struct node *n, const struct event *ev)
                            .status = ev->status,
                            .hash = ev->hash,
                            .root = ev->root,
-                           .parcel = &ev->parcel,
+                           .update = &ev->update,
                            .empty = ev->empty,
                            .bytes = ev->bytes,
                            .length = ev->length,
@@ -289,8 +289,8 @@ void neb__node_event(struct world *w, struct node *n, const struct event *ev)
         break;
     case EV_APPLIED: in.type = NEB_EV_APPLIED; break;
     case EV_ROOT: in.type = NEB_EV_ROOT; break;
-    case EV_NONE: in.type = NEB_EV_NO_PAYLOAD; break;
-    case EV_PAYLOAD: payload_arrives(w, n, ev); break;
+    case EV_NONE: in.type = NEB_EV_NO_UPDATE; break;
+    case EV_UPDATE: update_arrives(w, n, ev); break;
     case EV_GET: push(w, n, (unsigned)ev->from, &ev->hash); break;
     case EV_GETCELL: serve_cell(w, n, ev); break;
     case EV_CELL: cell_arrives(w, n, ev); break;
@@ -309,17 +309,17 @@ void neb__node_event(struct world *w, struct node *n, const struct event *ev)
     if (n->alive && n->halted) neb__node_crash(w, n); /* a supervisor starts it again */
 }
 
-void neb__node_order(struct world *w, struct node *n, const struct neb_order *o)
+void neb__node_order(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_order *o)
 {
     if (o) feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .order = o});
 }
 
-void neb__node_ask(struct world *w, struct node *n, uint32_t op, uint64_t count)
+void neb__node_ask(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t op, uint64_t count)
 {
     feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = op, .count = count});
 }
 
-void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up)
+void neb__node_peer(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, bool up)
 {
     feed(w, n, &(struct neb_event){.type = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN, .site = (uint16_t)site});
 }

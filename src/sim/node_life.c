@@ -1,7 +1,7 @@
 /* node_life.c: how a simulated machine begins, ends, and begins again.
  *
- * The site's own state after a restart, per cell: from the newest own parcel on disk that is newer than the checkpoint
- * (live delta = what it decodes to, and what it left out if that was saved under the parcel's number), else from the
+ * The site's own state after a restart, per cell: from the newest own update on disk that is newer than the checkpoint
+ * (live delta = what it decodes to, and what it left out if that was saved under the update's number), else from the
  * checkpoint. Both are states at an older version of the log; the core's walk over the records brings them forward. */
 #include "sim/world.h"
 #include "base/bytes.h"
@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_SIZE = sizeof(struct own) };
+enum { OWN_SIZE = sizeof(struct neb_sim_own) };
 
-void neb__node_create(struct world *w, struct node *n)
+void neb__node_create(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     neb__simdisk_init(&n->disk, &w->disk_rng);
     n->exists = true;
@@ -24,7 +24,7 @@ void neb__node_create(struct world *w, struct node *n)
     neb__node_format(w, n);
 }
 
-void neb__node_format(struct world *w, struct node *n)
+void neb__node_format(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_buf mark;
     neb__buf_init(&mark, NEB_MARK_MAX);
@@ -34,7 +34,7 @@ void neb__node_format(struct world *w, struct node *n)
     neb__buf_free(&mark);
 }
 
-void neb__node_free(struct node *n)
+void neb__node_free(struct neb_sim_node *n)
 {
     neb__round_destroy(n->core);
     neb__outer_destroy(n->outer);
@@ -42,7 +42,7 @@ void neb__node_free(struct node *n)
     n->outer = NULL;
 }
 
-void neb__node_checkpoint(struct world *w, struct node *n)
+void neb__node_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     uint8_t b[16 + CELLS_MAX * OWN_SIZE];
     neb__oracle_checkpoint(w, n);
@@ -52,7 +52,7 @@ void neb__node_checkpoint(struct world *w, struct node *n)
     (void)neb__blob_save(&n->disk.disk, "checkpoint", b, 16 + w->cfg.cells * OWN_SIZE, true);
 }
 
-void neb__node_crash(struct world *w, struct node *n)
+void neb__node_crash(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!n->alive) return;
     TRACE(w, "site %d crashes", n->id);
@@ -67,7 +67,7 @@ void neb__node_crash(struct world *w, struct node *n)
     if (!n->stopped) neb__sim_later(w, 200 + (int64_t)draw(w, w->quiet ? 500 : 4000), EV_START, n->id);
 }
 
-static uint64_t restore_checkpoint(struct world *w, struct node *n)
+static uint64_t restore_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_buf b;
     uint64_t id = 0;
@@ -84,8 +84,8 @@ static uint64_t restore_checkpoint(struct world *w, struct node *n)
 }
 
 struct restore {
-    struct world *w;
-    struct node *n;
+    struct neb_sim_world *w;
+    struct neb_sim_node *n;
     struct neb_buf b;
     struct neb_hash newest[CELLS_MAX];
     uint64_t k[CELLS_MAX];
@@ -93,29 +93,29 @@ struct restore {
     int count;
 };
 
-static void one_payload(void *arg, const struct neb_hash *name)
+static void one_update(void *arg, const struct neb_hash *name)
 {
     struct restore *r = arg;
-    struct neb_parcel h;
+    struct neb_update_header h;
     neb__buf_clear(&r->b);
     if (r->count < 512) r->all[r->count++] = *name;
     (void)h;
 }
 
-static void newest_parcels(struct restore *r)
+static void newest_updates(struct restore *r)
 {
     for (int i = 0; i < r->count; i++) {
-        struct neb_parcel h;
+        struct neb_update_header h;
         neb__buf_clear(&r->b);
-        if (neb__payload_load(&r->n->payloads, &r->all[i], &r->b) != NEB_OK) continue;
-        if (neb__parcel_get(r->b.data, r->b.len, &h) != NEB_OK || h.site != r->n->id) continue;
+        if (neb__update_load(&r->n->updates, &r->all[i], &r->b) != NEB_OK) continue;
+        if (neb__update_header_get(r->b.data, r->b.len, &h) != NEB_OK || h.site != r->n->id) continue;
         if (h.k > r->n->last_k) r->n->last_k = h.k;
         for (uint32_t c = h.c0; c < h.c1; c++)
             if (h.k > r->n->checkpoint_k && h.k > r->k[c]) r->k[c] = h.k, r->newest[c] = r->all[i];
     }
 }
 
-static bool load_residual(struct node *n, uint32_t c, uint64_t k, float out[WIDTH])
+static bool load_residual(struct neb_sim_node *n, uint32_t c, uint64_t k, float out[WIDTH])
 {
     struct neb_buf b;
     char name[32];
@@ -131,13 +131,13 @@ static bool load_residual(struct node *n, uint32_t c, uint64_t k, float out[WIDT
 
 static void restore_own(struct restore *r)
 {
-    struct world *w = r->w;
-    struct node *n = r->n;
+    struct neb_sim_world *w = r->w;
+    struct neb_sim_node *n = r->n;
     uint64_t checkpoint = restore_checkpoint(w, n);
-    newest_parcels(r);
+    newest_updates(r);
     for (uint32_t c = 0; c < w->cfg.cells; c++) {
-        struct own *o = &n->own[c];
-        struct neb_parcel h;
+        struct neb_sim_own *o = &n->own[c];
+        struct neb_update_header h;
         if (!r->k[c]) {
             TRACE(w, "site %d restores cell %u from checkpoint %llu at %llu", n->id, c,
                   (unsigned long long)checkpoint, (unsigned long long)o->version);
@@ -145,8 +145,8 @@ static void restore_own(struct restore *r)
             continue;
         }
         neb__buf_clear(&r->b);
-        if (neb__payload_load(&n->payloads, &r->newest[c], &r->b) != NEB_OK ||
-            neb__parcel_get(r->b.data, r->b.len, &h) != NEB_OK)
+        if (neb__update_load(&n->updates, &r->newest[c], &r->b) != NEB_OK ||
+            neb__update_header_get(r->b.data, r->b.len, &h) != NEB_OK)
             continue;
         memset(o, 0, sizeof *o);
         neb__toy_decode(r->b.data, r->b.len, &h, c, o->u);
@@ -155,15 +155,15 @@ static void restore_own(struct restore *r)
         for (int i = 0; i < WIDTH; i++) o->u[i] += left[i];
         memcpy(o->d, o->u, sizeof o->d);
         o->version = h.b;
-        o->open = (struct neb_boot_parcel){r->newest[c], h.k, h.b};
+        o->open = (struct neb_boot_update){r->newest[c], h.k, h.b};
         o->work = o->work_open = h.tau;
-        TRACE(w, "site %d restores cell %u from parcel %llx, residual %d", n->id, c, (unsigned long long)h.k,
+        TRACE(w, "site %d restores cell %u from update %llx, residual %d", n->id, c, (unsigned long long)h.k,
               residual);
         neb__oracle_restored(w, n, c, &r->newest[c], 0, residual);
     }
 }
 
-static bool restore_outer(struct world *w, struct node *n)
+static bool restore_outer(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (neb__outer_create(WIDTH, w->theta0, w->cfg.cells * WIDTH, &n->outer) != NEB_OK) return false;
     for (uint32_t c = 0; c < w->cfg.cells; c++) {
@@ -176,12 +176,12 @@ static bool restore_outer(struct world *w, struct node *n)
     return true;
 }
 
-static bool create_core(struct world *w, struct node *n)
+static bool create_core(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_ledger_found found;
     if (neb__ledger_open(&n->disk.disk, &n->ledger, &found) != NEB_OK) return false;
     uint64_t merged[CELLS_MAX], work[CELLS_MAX];
-    struct neb_boot_parcel open[CELLS_MAX];
+    struct neb_boot_update open[CELLS_MAX];
     for (uint32_t c = 0; c < w->cfg.cells; c++)
         merged[c] = n->own[c].version, work[c] = n->own[c].work, open[c] = n->own[c].open;
     const uint8_t **rec = neb__calloc(found.records + 1, sizeof *rec);
@@ -208,7 +208,7 @@ static bool create_core(struct world *w, struct node *n)
     return ok;
 }
 
-void neb__node_start(struct world *w, struct node *n)
+void neb__node_start(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (n->alive || n->stopped || !n->exists) return;
     struct restore r = {.w = w, .n = n};
@@ -218,8 +218,8 @@ void neb__node_start(struct world *w, struct node *n)
     n->seen_commit = n->seen_epoch = 0;
     n->tick_at = 0;
     memset(n->fetched, 0, sizeof n->fetched);
-    bool ok = neb__payloads_open(&n->disk.disk, 0, &n->payloads) == NEB_OK &&
-              neb__payloads_list(&n->payloads, one_payload, &r) == NEB_OK && restore_outer(w, n);
+    bool ok = neb__update_files_open(&n->disk.disk, 0, &n->updates) == NEB_OK &&
+              neb__update_files_list(&n->updates, one_update, &r) == NEB_OK && restore_outer(w, n);
     if (ok) restore_own(&r);
     ok = ok && create_core(w, n);
     if (!ok) {
@@ -233,13 +233,13 @@ void neb__node_start(struct world *w, struct node *n)
     for (int i = 0; i < w->sites; i++)
         if (i != n->id && w->node[i].exists) neb__node_peer(w, n, (unsigned)i, true);
     for (int i = 0; i < r.count && n->alive; i++) {
-        struct event *ev = neb__sim_later(w, 1, EV_STORED, n->id);
+        struct neb_sim_event *ev = neb__sim_later(w, 1, EV_STORED, n->id);
         if (!ev) break;
         neb__buf_clear(&r.b);
         ev->hash = r.all[i];
         ev->from = -1;
-        bool good = neb__payload_load(&n->payloads, &r.all[i], &r.b) == NEB_OK &&
-                    neb__parcel_get(r.b.data, r.b.len, &ev->parcel) == NEB_OK;
+        bool good = neb__update_load(&n->updates, &r.all[i], &r.b) == NEB_OK &&
+                    neb__update_header_get(r.b.data, r.b.len, &ev->update) == NEB_OK;
         ev->status = good ? NEB_OK : NEB_ERR_NOTFOUND;
         if (good) neb__oracle_durable(w, n, &r.all[i]);
     }

@@ -1,17 +1,17 @@
 /* oracle.c: sees everything, and checks the ten invariants of the protocol after every event.
  *
  *   I1  two sites that hold an index as committed hold the same record
- *   I2  a named payload was durable at a quorum of voters before its record was sent
- *   I3  a parcel is consumed at most once, at a version not more than S above its base
+ *   I2  a named update was durable at a quorum of voters before its record was sent
+ *   I3  an update is consumed at most once, at a version not more than S above its base
  *   I4  theta, m and versions are a function of genesis and the records
  *   I5  per site and cell: inner updates = delta + own committed + dropped
  *   I6  theta and m change only by a committed record
- *   I7  at most one open parcel per site and cell, one payload per (site, sequence)
+ *   I7  at most one open update per site and cell, one update per (site, sequence)
  *   I8  a site that may have forgotten a promise does not vote
  *   I9  epochs only grow, one roster per epoch
  *   I10 after the faults end, rounds commit within a bound
  *
- * The oracle keeps its own books: it knows what every parcel decodes to from the moment it was captured, replays the
+ * The oracle keeps its own books: it knows what every update decodes to from the moment it was captured, replays the
  * committed records into a reference state of its own, and remembers every promise that left a site. */
 #include "sim/world.h"
 #include "base/mem.h"
@@ -25,7 +25,7 @@ enum {
     TOLD_MS = 12000
 }; /* from the run's last record until everybody has ended: the leader's patience and a little */
 
-void neb__violated(struct world *w, const char *fmt, ...)
+void neb__oracle_violated(struct neb_sim_world *w, const char *fmt, ...)
 {
     if (w->failed != NEB_OK) return;
     va_list ap;
@@ -36,34 +36,34 @@ void neb__violated(struct world *w, const char *fmt, ...)
     w->failed = NEB_ERR_INTERNAL;
 }
 
-struct parcel_fact *neb__fact(struct world *w, const struct neb_hash *hash)
+struct neb_sim_update_fact *neb__oracle_fact(struct neb_sim_world *w, const struct neb_hash *hash)
 {
     for (size_t i = w->facts; i-- > 0;)
         if (neb__hash_equal(&w->fact[i].hash, hash)) return &w->fact[i];
     return NULL;
 }
 
-void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parcel *h,
+void neb__oracle_captured(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_update_header *h,
                           const struct neb_hash *hash, const uint8_t *bytes, const float (*r)[WIDTH])
 {
     for (size_t i = 0; i < w->facts; i++)
         if (w->fact[i].header.site == h->site && w->fact[i].header.k == h->k)
-            neb__violated(w, "I7: site %d uses sequence %llx for two payloads", n->id,
-                          (unsigned long long)h->k);
+            neb__oracle_violated(w, "I7: site %d uses sequence %llx for two updates", n->id,
+                                 (unsigned long long)h->k);
     if (w->facts == w->fact_cap) {
         size_t cap = w->fact_cap ? 2 * w->fact_cap : 64;
-        struct parcel_fact *f = neb__realloc(w->fact, cap * sizeof *f);
+        struct neb_sim_update_fact *f = neb__realloc(w->fact, cap * sizeof *f);
         if (!f) {
             w->failed = NEB_ERR_NOMEM;
             return;
         }
         w->fact = f, w->fact_cap = cap;
     }
-    struct parcel_fact *f = &w->fact[w->facts++];
+    struct neb_sim_update_fact *f = &w->fact[w->facts++];
     memset(f, 0, sizeof *f);
     f->hash = *hash;
     f->header = *h;
-    size_t length = NEB_PARCEL_SIZE + h->length;
+    size_t length = NEB_UPDATE_HEADER_SIZE + h->length;
     f->norm = neb__toy_norm(bytes, length, h);
     for (uint32_t c = h->c0; c < h->c1; c++) {
         f->before[c] = n->books[c];
@@ -71,66 +71,67 @@ void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parc
         memcpy(f->r[c], r[c - h->c0], sizeof f->r[c]);
         memcpy(f->z[c], n->own[c].u, sizeof f->z[c]);
         if (n->was_away[c] && h->tau > 2 * w->cfg.nominal + 2 * (uint32_t)n->away_steps[c] + 2)
-            neb__violated(w, "settle: site %d was away and sends %u steps of cell %u undiscounted", n->id,
-                          h->tau, c);
+            neb__oracle_violated(w, "settle: site %d was away and sends %u steps of cell %u undiscounted",
+                                 n->id, h->tau, c);
         n->was_away[c] = false;
     }
 }
 
-void neb__oracle_durable(struct world *w, struct node *n, const struct neb_hash *hash)
+void neb__oracle_durable(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_hash *hash)
 {
-    struct parcel_fact *f = neb__fact(w, hash);
+    struct neb_sim_update_fact *f = neb__oracle_fact(w, hash);
     if (f && !n->disk.dead) f->durable |= neb__bit((unsigned)n->id);
 }
 
-void neb__oracle_prepared(struct world *w, struct node *n, uint64_t index)
+void neb__oracle_prepared(struct neb_sim_world *w, struct neb_sim_node *n, uint64_t index)
 {
     const struct neb_record *rec = neb__round_record(n->core, index);
     struct neb_round_status st;
     neb__round_status(n->core, &st);
     if (!rec || rec->view != st.view || rec->type != NEB_RECORD_ROUND) return;
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        struct parcel_fact *f = neb__fact(w, &rec->parcel[i].hash);
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        struct neb_sim_update_fact *f = neb__oracle_fact(w, &rec->update[i].hash);
         if (!f || !neb__members_has_quorum(&st.roster, f->durable))
-            neb__violated(
-                w, "I2: site %d prepares record %llu with a payload of site %u that is durable at %llx only",
-                n->id, (unsigned long long)index, rec->parcel[i].site,
+            neb__oracle_violated(
+                w, "I2: site %d prepares record %llu with an update of site %u that is durable at %llx only",
+                n->id, (unsigned long long)index, rec->update[i].site,
                 f ? (unsigned long long)f->durable : 0);
     }
 }
 
-void neb__oracle_sends(struct world *w, struct node *n, const uint8_t *bytes, size_t length)
+void neb__oracle_sends(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes, size_t length)
 {
-    static _Thread_local struct neb_frame_item items[NEB_FRAME_LIST];
-    static _Thread_local struct neb_frame_cert certs[NEB_FRAME_CERTS];
-    struct neb_frame f;
-    if (!length || (bytes[0] != NEB_FRAME_VOTE && bytes[0] != NEB_FRAME_REPORT)) return;
-    if (neb__frame_decode(bytes, length, items, certs, &f) != NEB_OK) {
-        neb__violated(w, "site %d sends a frame that cannot be read", n->id);
+    static _Thread_local struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+    static _Thread_local struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
+    struct neb_round_frame f;
+    if (!length || (bytes[0] != NEB_ROUND_FRAME_VOTE && bytes[0] != NEB_ROUND_FRAME_REPORT)) return;
+    if (neb__round_frame_decode(bytes, length, items, certs, &f) != NEB_OK) {
+        neb__oracle_violated(w, "site %d sends a frame that cannot be read", n->id);
         return;
     }
-    if (f.type == NEB_FRAME_REPORT && !(f.flags & NEB_FLAG_NORMAL)) return;
+    if (f.type == NEB_ROUND_FRAME_REPORT && !(f.flags & NEB_FLAG_NORMAL)) return;
     if (f.lapse > n->promised.lapse) {
         n->promised.lapse = f.lapse;
         n->promised.view = n->promised.ack_view = n->promised.ack_head = 0;
     }
-    uint64_t view = f.type == NEB_FRAME_VOTE ? f.number : f.view;
+    uint64_t view = f.type == NEB_ROUND_FRAME_VOTE ? f.number : f.view;
     if (view < n->promised.view)
-        neb__violated(w, "I8: site %d speaks for view %llu after it promised %llu", n->id,
-                      (unsigned long long)view, (unsigned long long)n->promised.view);
+        neb__oracle_violated(w, "I8: site %d speaks for view %llu after it promised %llu", n->id,
+                             (unsigned long long)view, (unsigned long long)n->promised.view);
     bool forgot = f.normal < n->promised.ack_view ||
                   (f.normal == n->promised.ack_view && f.head < n->promised.ack_head);
     if (forgot)
-        neb__violated(w, "I8: site %d forgot that it acknowledged %llu in view %llu; now (%llu, %llu)", n->id,
-                      (unsigned long long)n->promised.ack_head, (unsigned long long)n->promised.ack_view,
-                      (unsigned long long)f.normal, (unsigned long long)f.head);
+        neb__oracle_violated(w, "I8: site %d forgot that it acknowledged %llu in view %llu; now (%llu, %llu)",
+                             n->id, (unsigned long long)n->promised.ack_head,
+                             (unsigned long long)n->promised.ack_view, (unsigned long long)f.normal,
+                             (unsigned long long)f.head);
     n->promised.view = view;
-    if (f.type == NEB_FRAME_REPORT) n->promised.ack_view = f.view, n->promised.ack_head = f.head;
+    if (f.type == NEB_ROUND_FRAME_REPORT) n->promised.ack_view = f.view, n->promised.ack_head = f.head;
 }
 
 /* ---- the books ------------------------------------------------------------------------------------------------ */
 
-void neb__oracle_checkpoint(struct world *w, struct node *n)
+void neb__oracle_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (n->checkpoint_id + 2 > n->saved_cap) {
         uint64_t cap = n->saved_cap ? 2 * n->saved_cap : 16;
@@ -144,13 +145,13 @@ void neb__oracle_checkpoint(struct world *w, struct node *n)
     memcpy(n->saved[++n->checkpoint_id], n->books, sizeof n->books);
 }
 
-void neb__oracle_restored(struct world *w, struct node *n, uint32_t c, const struct neb_hash *parcel,
-                          uint64_t checkpoint, bool residual)
+void neb__oracle_restored(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t c,
+                          const struct neb_hash *update, uint64_t checkpoint, bool residual)
 {
-    struct books *b = &n->books[c];
-    static const struct books nothing;
-    const struct parcel_fact *f = parcel ? neb__fact(w, parcel) : NULL;
-    const struct books *from = f ? &f->before[c] : checkpoint ? &n->saved[checkpoint][c] : &nothing;
+    struct neb_sim_books *b = &n->books[c];
+    static const struct neb_sim_books nothing;
+    const struct neb_sim_update_fact *f = update ? neb__oracle_fact(w, update) : NULL;
+    const struct neb_sim_books *from = f ? &f->before[c] : checkpoint ? &n->saved[checkpoint][c] : &nothing;
     for (int i = 0; i < WIDTH; i++) {
         b->committed[i] = from->committed[i];
         b->dropped[i] =
@@ -160,15 +161,16 @@ void neb__oracle_restored(struct world *w, struct node *n, uint32_t c, const str
     n->was_away[c] = false;
 }
 
-static void see_commits(struct world *w, struct node *n);
+static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n);
 
-void neb__oracle_merged(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c, bool known)
+void neb__oracle_merged(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_record *rec,
+                        uint32_t c, bool known)
 {
     see_commits(w, n);
     const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
-    const struct parcel_fact *f = neb__fact(w, &p->hash);
+    const struct neb_sim_update_fact *f = neb__oracle_fact(w, &p->hash);
     if (!f || w->failed != NEB_OK) return;
-    struct books *b = &n->books[c];
+    struct neb_sim_books *b = &n->books[c];
     bool dropped = p->reject || (w->nonfinite[rec->index - 1] >> c & 1);
     for (int i = 0; i < WIDTH; i++) {
         if (!dropped) b->committed[i] += (int64_t)f->decoded[c][i];
@@ -180,7 +182,7 @@ void neb__oracle_merged(struct world *w, struct node *n, const struct neb_record
 
 /* ---- the committed history ------------------------------------------------------------------------------------ */
 
-static bool grow(struct world *w)
+static bool grow(struct neb_sim_world *w)
 {
     if (w->records < w->record_cap) return true;
     uint64_t cap = w->record_cap ? 2 * w->record_cap : 64;
@@ -198,17 +200,18 @@ static bool grow(struct world *w)
     return true;
 }
 
-static void reference_apply(struct world *w, const struct neb_record *rec, uint32_t c, uint64_t *stayed)
+static void reference_apply(struct neb_sim_world *w, const struct neb_record *rec, uint32_t c,
+                            uint64_t *stayed)
 {
     float value[SITES][WIDTH];
     const float *values[SITES];
     uint32_t weight[SITES], k = 0;
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        const struct parcel_fact *f = neb__fact(w, &rec->parcel[i].hash);
-        if (!f || rec->parcel[i].reject) continue;
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        const struct neb_sim_update_fact *f = neb__oracle_fact(w, &rec->update[i].hash);
+        if (!f || rec->update[i].reject) continue;
         for (int v = 0; v < WIDTH; v++) value[k][v] = f->decoded[c][v] * f->scale;
         values[k] = value[k];
-        weight[k++] = rec->parcel[i].weight;
+        weight[k++] = rec->update[i].weight;
     }
     struct neb_outer_step step = {rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
                                   0,
@@ -226,79 +229,81 @@ static void reference_apply(struct world *w, const struct neb_record *rec, uint3
     if (neb__outer_leaf(w->reference, c, leaf) != NEB_OK) w->failed = NEB_ERR_NOMEM;
 }
 
-static void first_round(struct world *w, const struct neb_record *rec)
+static void first_round(struct neb_sim_world *w, const struct neb_record *rec)
 {
     w->rounds++;
     w->last_round = w->now;
-    for (uint32_t i = 0; i < rec->parcels; i++) {
-        const struct neb_named *p = &rec->parcel[i];
-        const struct parcel_fact *f = neb__fact(w, &p->hash);
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        const struct neb_named *p = &rec->update[i];
+        const struct neb_sim_update_fact *f = neb__oracle_fact(w, &p->hash);
         if (!f || f->header.site != p->site || f->header.k != p->k || f->header.b != p->b) {
-            neb__violated(w, "I3: record %llu names a parcel of site %u that never was",
-                          (unsigned long long)rec->index, p->site);
+            neb__oracle_violated(w, "I3: record %llu names an update of site %u that never was",
+                                 (unsigned long long)rec->index, p->site);
             return;
         }
         if (p->b > rec->v || rec->v > p->b + w->cfg.staleness)
-            neb__violated(w, "I3: record %llu uses a parcel of version %llu at version %llu",
-                          (unsigned long long)rec->index, (unsigned long long)p->b,
-                          (unsigned long long)rec->v);
+            neb__oracle_violated(w, "I3: record %llu uses an update of version %llu at version %llu",
+                                 (unsigned long long)rec->index, (unsigned long long)p->b,
+                                 (unsigned long long)rec->v);
         if (w->bound > 0 && f->norm > w->bound && !p->reject)
-            neb__violated(w, "bound: record %llu uses a parcel of norm %g, the bound is %g",
-                          (unsigned long long)rec->index, f->norm, (double)w->bound);
+            neb__oracle_violated(w, "bound: record %llu uses an update of norm %g, the bound is %g",
+                                 (unsigned long long)rec->index, f->norm, (double)w->bound);
         for (uint32_t c = rec->c0; c < rec->c1; c++) {
             if (p->k <= w->lastk[c][p->site])
-                neb__violated(w, "I3: record %llu consumes parcel %llx of site %u again",
-                              (unsigned long long)rec->index, (unsigned long long)p->k, p->site);
+                neb__oracle_violated(w, "I3: record %llu consumes update %llx of site %u again",
+                                     (unsigned long long)rec->index, (unsigned long long)p->k, p->site);
             w->lastk[c][p->site] = p->k;
         }
     }
     for (uint32_t c = rec->c0; c < rec->c1; c++) {
         if (w->reference->version[c] != rec->v)
-            neb__violated(w, "I4: record %llu expects version %llu of cell %u, it is %llu",
-                          (unsigned long long)rec->index, (unsigned long long)rec->v, c,
-                          (unsigned long long)w->reference->version[c]);
+            neb__oracle_violated(w, "I4: record %llu expects version %llu of cell %u, it is %llu",
+                                 (unsigned long long)rec->index, (unsigned long long)rec->v, c,
+                                 (unsigned long long)w->reference->version[c]);
         reference_apply(w, rec, c, &w->nonfinite[rec->index - 1]);
     }
 }
 
 /* I9: a record that somebody ordered was ordered, by whom it may, once. */
-static void check_order(struct world *w, const struct neb_record *rec)
+static void check_order(struct neb_sim_world *w, const struct neb_record *rec)
 {
     const struct neb_order *o = &rec->order;
     if (o->op == NEB_OP_LEAVE) {
         if (o->site >= SITES || !w->node[o->site].leaving)
-            neb__violated(w, "I9: site %u was removed as if it had asked for it", o->site);
+            neb__oracle_violated(w, "I9: site %u was removed as if it had asked for it", o->site);
         return;
     }
     for (int i = 0; i < w->orders; i++) {
         if (memcmp(&w->issued[i].order.signature, o->signature, NEB_SEAL_SIZE)) continue;
         if (w->issued[i].done)
-            neb__violated(w, "I9: record %llu carries out an order (%u) a second time",
-                          (unsigned long long)rec->index, o->op);
+            neb__oracle_violated(w, "I9: record %llu carries out an order (%u) a second time",
+                                 (unsigned long long)rec->index, o->op);
         w->issued[i].done = true;
         return;
     }
-    neb__violated(w, "I9: record %llu carries out an order (%u) that nobody gave",
-                  (unsigned long long)rec->index, o->op);
+    neb__oracle_violated(w, "I9: record %llu carries out an order (%u) that nobody gave",
+                         (unsigned long long)rec->index, o->op);
 }
 
 /* I9: nobody acts under a roster that is neither in the log nor the operator's. */
-static void check_roster(struct world *w, struct node *n, const struct neb_members *roster)
+static void check_roster(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_members *roster)
 {
     for (int i = 0; i < w->rosters; i++)
         if (neb__members_equal(&w->known[i], roster)) return;
-    neb__violated(w, "I9: site %d acts under a roster of epoch %u that nobody made", n->id, roster->epoch);
+    neb__oracle_violated(w, "I9: site %d acts under a roster of epoch %u that nobody made", n->id,
+                         roster->epoch);
 }
 
-static void first_commit(struct world *w, struct node *n, uint64_t index, const struct neb_hash *hash)
+static void first_commit(struct neb_sim_world *w, struct neb_sim_node *n, uint64_t index,
+                         const struct neb_hash *hash)
 {
     const struct neb_record *rec = neb__round_record(n->core, index);
     if (!grow(w)) return;
     w->record[w->records] = *hash;
     w->nonfinite[w->records++] = 0;
     w->out->records = w->records;
-    TRACE(w, "record %llu type %u by site %d: cells %u-%u v %llu, %u parcels", (unsigned long long)index,
-          rec->type, n->id, rec->c0, rec->c1, (unsigned long long)rec->v, rec->parcels);
+    TRACE(w, "record %llu type %u by site %d: cells %u-%u v %llu, %u updates", (unsigned long long)index,
+          rec->type, n->id, rec->c0, rec->c1, (unsigned long long)rec->v, rec->updates);
     if (rec->type == NEB_RECORD_ROUND) first_round(w, rec);
     if (rec->ordered) check_order(w, rec);
     if (rec->type == NEB_RECORD_ORDER && rec->order.op == NEB_OP_BOUND) {
@@ -307,7 +312,7 @@ static void first_commit(struct world *w, struct node *n, uint64_t index, const 
     }
     if (rec->type == NEB_RECORD_ROSTER || rec->type == NEB_RECORD_FORCED) {
         if (rec->roster.epoch <= w->roster.epoch)
-            neb__violated(w, "I9: epoch %u follows epoch %u", rec->roster.epoch, w->roster.epoch);
+            neb__oracle_violated(w, "I9: epoch %u follows epoch %u", rec->roster.epoch, w->roster.epoch);
         w->roster = rec->roster;
         w->out->epochs++;
         if (w->rosters < 64) w->known[w->rosters++] = rec->roster;
@@ -321,7 +326,7 @@ static void first_commit(struct world *w, struct node *n, uint64_t index, const 
     }
 }
 
-static void see_commits(struct world *w, struct node *n)
+static void see_commits(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_round_status st;
     neb__round_status(n->core, &st);
@@ -330,53 +335,54 @@ static void see_commits(struct world *w, struct node *n)
         struct neb_hash h;
         const uint8_t *bytes = neb__round_record_bytes(n->core, i, &length);
         if (!bytes || neb__hash(bytes, length, &h) != NEB_OK) {
-            neb__violated(w, "site %d holds commit %llu without its record", n->id, (unsigned long long)i);
+            neb__oracle_violated(w, "site %d holds commit %llu without its record", n->id,
+                                 (unsigned long long)i);
             return;
         }
         if (i <= w->records && !neb__hash_equal(&w->record[i - 1], &h))
-            neb__violated(w, "I1: site %d holds another record %llu than the committed one", n->id,
-                          (unsigned long long)i);
+            neb__oracle_violated(w, "I1: site %d holds another record %llu than the committed one", n->id,
+                                 (unsigned long long)i);
         if (i == w->records + 1) first_commit(w, n, i, &h);
         n->seen_commit = i;
     }
     if (st.roster.epoch < n->seen_epoch)
-        neb__violated(w, "I9: site %d went from epoch %llu back to %u", n->id,
-                      (unsigned long long)n->seen_epoch, st.roster.epoch);
+        neb__oracle_violated(w, "I9: site %d went from epoch %llu back to %u", n->id,
+                             (unsigned long long)n->seen_epoch, st.roster.epoch);
     if (st.roster.epoch != n->seen_epoch || !n->seen_epoch) check_roster(w, n, &st.roster);
     n->seen_epoch = st.roster.epoch;
 }
 
-void neb__oracle_check(struct world *w, struct node *n)
+void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!n->alive || w->failed != NEB_OK) return;
     see_commits(w, n);
     for (uint32_t c = 0; c < w->cfg.cells && w->failed == NEB_OK; c++) {
-        const struct own *o = &n->own[c];
-        const struct books *b = &n->books[c];
+        const struct neb_sim_own *o = &n->own[c];
+        const struct neb_sim_books *b = &n->books[c];
         for (int i = 0; i < WIDTH; i++) {
             int64_t left = b->total[i] - b->committed[i] - b->dropped[i];
             if ((int64_t)o->u[i] != left)
-                neb__violated(w, "I5: site %d cell %u value %d: delta %g, but %lld are left of %lld", n->id,
-                              c, i, (double)o->u[i], (long long)left, (long long)b->total[i]);
+                neb__oracle_violated(w, "I5: site %d cell %u value %d: delta %g, but %lld are left of %lld",
+                                     n->id, c, i, (double)o->u[i], (long long)left, (long long)b->total[i]);
         }
         uint64_t v = n->outer->version[c];
         struct neb_hash leaf;
         if (neb__outer_leaf(n->outer, c, &leaf) != NEB_OK) w->failed = NEB_ERR_NOMEM;
         if (v > w->reference->version[c])
-            neb__violated(w, "I6: site %d has version %llu of cell %u, committed is %llu", n->id,
-                          (unsigned long long)v, c, (unsigned long long)w->reference->version[c]);
+            neb__oracle_violated(w, "I6: site %d has version %llu of cell %u, committed is %llu", n->id,
+                                 (unsigned long long)v, c, (unsigned long long)w->reference->version[c]);
         else if (!neb__hash_equal(&leaf, &w->leaf[v * CELLS_MAX + c]))
-            neb__violated(w, "I4: site %d has other bits in cell %u at version %llu", n->id, c,
-                          (unsigned long long)v);
+            neb__oracle_violated(w, "I4: site %d has other bits in cell %u at version %llu", n->id, c,
+                                 (unsigned long long)v);
         if (o->version + w->cfg.staleness < neb__round_version(n->core, c) && !n->was_away[c])
             n->was_away[c] = true, n->away_steps[c] = 0;
     }
 }
 
-static void show(struct world *w)
+static void show(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st = {0};
         if (n->alive) neb__round_status(n->core, &st);
         TRACE(w,
@@ -396,30 +402,30 @@ static void show(struct world *w)
     }
 }
 
-void neb__oracle_end(struct world *w)
+void neb__oracle_end(struct neb_sim_world *w)
 {
     if (w->opt.trace) show(w);
     if (w->failed != NEB_OK) return;
     if (w->rounds == w->rounds_healed && !w->end_seen)
-        neb__violated(w, "I10: no round was committed in %lld ms after the faults ended",
-                      (long long)(w->now - w->fault_end));
+        neb__oracle_violated(w, "I10: no round was committed in %lld ms after the faults ended",
+                             (long long)(w->now - w->fault_end));
     int64_t since = w->end_at > w->fault_end ? w->end_at : w->fault_end;
     if (w->end_seen && !w->final_seen && w->now - since > 15000)
-        neb__violated(w, "I10: the run reached its end but was not finished");
+        neb__oracle_violated(w, "I10: the run reached its end but was not finished");
     for (int i = 0; i < w->sites; i++) {
-        struct node *n = &w->node[i];
+        struct neb_sim_node *n = &w->node[i];
         struct neb_round_status st;
         if (!n->exists || n->stopped || !(w->roster.members & neb__bit((unsigned)i))) continue;
         if (!n->alive) {
-            neb__violated(w, "I10: site %d is not running", i);
+            neb__oracle_violated(w, "I10: site %d is not running", i);
             return;
         }
         if (w->final_seen && !n->ended && w->now - (w->final_at > since ? w->final_at : since) > TOLD_MS)
-            neb__violated(w, "I10: the run is over, but site %d was not told", i);
+            neb__oracle_violated(w, "I10: the run is over, but site %d was not told", i);
         neb__round_status(n->core, &st);
         if (st.commit + 4 < w->records || st.applied + 4 < st.commit || !st.may_vote)
-            neb__violated(w, "I10: site %d (state %d) committed %llu and applied %llu of %llu records", i,
-                          st.state, (unsigned long long)st.commit, (unsigned long long)st.applied,
-                          (unsigned long long)w->records);
+            neb__oracle_violated(w, "I10: site %d (state %d) committed %llu and applied %llu of %llu records",
+                                 i, st.state, (unsigned long long)st.commit, (unsigned long long)st.applied,
+                                 (unsigned long long)w->records);
     }
 }

@@ -27,31 +27,31 @@ static bool seal(uint64_t secret, unsigned signer, const char *purpose, const vo
 
 static neb_status sign(void *arg, const char *purpose, const void *p, size_t n, uint8_t out[NEB_SEAL_SIZE])
 {
-    const struct node *node = arg;
+    const struct neb_sim_node *node = arg;
     return seal(node->secret, (unsigned)node->id, purpose, p, n, out) ? NEB_OK : NEB_ERR_NOMEM;
 }
 
 static bool verify(void *arg, unsigned signer, const char *purpose, const void *p, size_t n,
                    const uint8_t signature[NEB_SEAL_SIZE])
 {
-    const struct node *node = arg;
+    const struct neb_sim_node *node = arg;
     uint8_t want[NEB_SEAL_SIZE];
     return seal(node->secret, signer, purpose, p, n, want) && !memcmp(want, signature, sizeof want);
 }
 
-struct neb_seal neb__sim_seal(struct node *n)
+struct neb_seal neb__sim_seal(struct neb_sim_node *n)
 {
     return (struct neb_seal){n, sign, verify};
 }
 
-void neb__sim_sign(struct world *w, struct neb_order *o)
+void neb__sim_sign(struct neb_sim_world *w, struct neb_order *o)
 {
-    struct node as = {.id = (int)o->signer, .secret = w->node[0].secret};
+    struct neb_sim_node as = {.id = (int)o->signer, .secret = w->node[0].secret};
     struct neb_seal s = neb__sim_seal(&as);
     if (neb__order_sign(o, &w->cfg.genesis, &s) != NEB_OK) w->failed = NEB_ERR_NOMEM;
 }
 
-const struct neb_order *neb__sim_order(struct world *w, struct node *n, struct neb_order what)
+const struct neb_order *neb__sim_order(struct neb_sim_world *w, struct neb_sim_node *n, struct neb_order what)
 {
     struct neb_round_status st;
     if (w->orders == 64) return NULL;

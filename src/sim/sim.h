@@ -31,8 +31,8 @@ struct neb_sim_whatif {
     double rtt, step;                     /* seconds; of the line, and of one inner step */
     double slow, slow_share; /* this share of the sites has lines and steps `slow` times slower */
     double work;             /* seconds a round that a site's own thread needs: coding, applying, the disk */
-    double deadline;         /* seconds after the first complete parcel; 0: 1.5 times the nominal round */
-    bool owners;             /* parcels go to owners, which send one mean */
+    double deadline;         /* seconds after the first complete update; 0: 1.5 times the nominal round */
+    bool owners;             /* updates go to owners, which send one mean */
     uint64_t seed;
 };
 
@@ -40,7 +40,7 @@ struct neb_sim_forecast {
     double seconds, round_s, limit_s; /* in all; per round; the line's limit for the bytes of a round */
     double up_use, down_use;          /* of the median site's line */
     double bytes_out, bytes_in;       /* per round, median site */
-    double parcels, late, discarded;  /* named per round; share named one version late; share given up */
+    double updates, late, discarded;  /* named per round; share named one version late; share given up */
     double lag;                       /* seconds from the commit until the median site has all its bytes */
 };
 

@@ -29,10 +29,10 @@ static void toy_encode(const float *z, uint8_t rung, uint8_t *out)
 }
 
 /* Values of one cell; returns what they are multiplied by when applied. */
-float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
+float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_update_header *h, uint32_t cell,
                       float out[WIDTH])
 {
-    size_t at = NEB_PARCEL_SIZE + (size_t)(cell - h->c0) * 4 * WIDTH;
+    size_t at = NEB_UPDATE_HEADER_SIZE + (size_t)(cell - h->c0) * 4 * WIDTH;
     for (int i = 0; i < WIDTH; i++) {
         int32_t q = at + 4 * WIDTH <= n ? (int32_t)neb__get32(bytes + at + 4 * i) : 0;
         out[i] = (float)(h->rung == RUNG_EXACT || h->rung == RUNG_SPARSE ? q : 4 * q);
@@ -40,7 +40,7 @@ float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h
     return h->rung == RUNG_BOMB ? 1e38f : 1.0f;
 }
 
-double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h)
+double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_update_header *h)
 {
     double sum = 0;
     for (uint32_t c = h->c0; c < h->c1; c++) {
@@ -51,43 +51,44 @@ double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h)
     return sqrt(sum);
 }
 
-bool neb__node_load(struct node *n, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h)
+bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct neb_buf *b,
+                    struct neb_update_header *h)
 {
     neb__buf_clear(b);
-    return neb__payload_load(&n->payloads, hash, b) == NEB_OK &&
-           neb__parcel_get(b->data, b->len, h) == NEB_OK;
+    return neb__update_load(&n->updates, hash, b) == NEB_OK &&
+           neb__update_header_get(b->data, b->len, h) == NEB_OK;
 }
 
 /* ---- the core's actions on it ------------------------------------------------------------------------------- */
 
 /* What one cell sends: the hook between capture and encode, on integers. z gets what stays for later sums. */
-static void toy_hook(struct world *w, const struct neb_action *a, float *z, float *sent)
+static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, float *z, float *sent)
 {
     float bound;
     for (int v = 0; v < WIDTH; v++) z[v] = truncf(z[v]);
     memcpy(sent, z, WIDTH * sizeof *z);
     memcpy(&bound, &a->bound, sizeof bound);
     (void)neb__site_clip(sent, WIDTH,
-                         (double)bound / (a->c1 - a->c0)); /* so the whole parcel keeps the bound */
+                         (double)bound / (a->c1 - a->c0)); /* so the whole update keeps the bound */
     if (w->private && !a->dense) neb__site_noise(sent, WIDTH, 2, &w->rng);
     for (int v = 0; v < WIDTH; v++) sent[v] = truncf(sent[v]);
 }
 
-static uint8_t toy_rung(struct world *w, const struct neb_action *a)
+static uint8_t toy_rung(struct neb_sim_world *w, const struct neb_action *a)
 {
     if (a->dense) return RUNG_EXACT;
     if (!draw(w, 60)) return draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
     return a->cls == NEB_CLASS_SPARSE ? RUNG_SPARSE : RUNG_COARSE;
 }
 
-static void keep_parcel(struct node *n, const struct neb_parcel *h, const struct neb_hash *hash,
-                        float d[][WIDTH], float r[][WIDTH])
+static void keep_update(struct neb_sim_node *n, const struct neb_update_header *h,
+                        const struct neb_hash *hash, float d[][WIDTH], float r[][WIDTH])
 {
     for (uint32_t c = h->c0; c < h->c1; c++) {
-        struct own *o = &n->own[c];
+        struct neb_sim_own *o = &n->own[c];
         uint8_t tagged[8 + 4 * WIDTH];
         char name[32];
-        o->open = (struct neb_boot_parcel){*hash, h->k, h->b};
+        o->open = (struct neb_boot_update){*hash, h->k, h->b};
         memcpy(o->d, d[c - h->c0], sizeof o->d);
         o->work_open = o->work;
         neb__put64(tagged, h->k);
@@ -98,75 +99,75 @@ static void keep_parcel(struct node *n, const struct neb_parcel *h, const struct
     }
 }
 
-void neb__toy_capture(struct world *w, struct node *n, const struct neb_action *a)
+void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
-    struct neb_parcel h = {.site = (uint16_t)n->id,
-                           .c0 = a->c0,
-                           .c1 = a->c1,
-                           .k = a->k,
-                           .b = a->version,
-                           .tau = a->tau,
-                           .weight = 1 + (uint32_t)n->id % 3,
-                           .cls = a->cls};
+    struct neb_update_header h = {.site = (uint16_t)n->id,
+                                  .c0 = a->c0,
+                                  .c1 = a->c1,
+                                  .k = a->k,
+                                  .b = a->version,
+                                  .tau = a->tau,
+                                  .weight = 1 + (uint32_t)n->id % 3,
+                                  .cls = a->cls};
     h.tokens = (uint64_t)h.tau * h.weight;
-    uint8_t bytes[NEB_PARCEL_SIZE + CELLS_MAX * 4 * WIDTH];
+    uint8_t bytes[NEB_UPDATE_HEADER_SIZE + CELLS_MAX * 4 * WIDTH];
     float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
     bool empty = a->dense;
     h.rung = toy_rung(w, a);
     h.length = (a->c1 - a->c0) * 4 * WIDTH;
     for (uint32_t c = a->c0; c < a->c1; c++) {
-        struct own *o = &n->own[c];
+        struct neb_sim_own *o = &n->own[c];
         uint32_t i = c - a->c0;
         if (o->open.k)
-            neb__violated(w, "I7: site %d captures cell %u with parcel %llx open", n->id, c,
-                          (unsigned long long)o->open.k);
+            neb__oracle_violated(w, "I7: site %d captures cell %u with update %llx open", n->id, c,
+                                 (unsigned long long)o->open.k);
         memcpy(d[i], o->u, sizeof d[i]);
         if (neb__site_delta(d[i], zero, WIDTH)) empty = false;
         memcpy(z, d[i], sizeof z);
         toy_hook(w, a, z, sent);
-        toy_encode(sent, h.rung, bytes + NEB_PARCEL_SIZE + i * 4 * WIDTH);
+        toy_encode(sent, h.rung, bytes + NEB_UPDATE_HEADER_SIZE + i * 4 * WIDTH);
         neb__toy_decode(bytes, sizeof bytes, &h, c, got);
         for (int v = 0; v < WIDTH; v++) r[i][v] = w->private && !a->dense ? 0 : z[v] - got[v];
     }
-    struct event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
+    struct neb_sim_event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
     if (!ev) return;
     const struct neb_seal seal = neb__sim_seal(n);
-    if (neb__parcel_sign(&h, bytes + NEB_PARCEL_SIZE, &w->cfg.genesis, &seal) != NEB_OK)
+    if (neb__update_header_sign(&h, bytes + NEB_UPDATE_HEADER_SIZE, &w->cfg.genesis, &seal) != NEB_OK)
         w->failed = NEB_ERR_NOMEM;
-    neb__parcel_put(&h, bytes);
-    size_t size = NEB_PARCEL_SIZE + h.length;
-    ev->parcel = h;
+    neb__update_header_put(&h, bytes);
+    size_t size = NEB_UPDATE_HEADER_SIZE + h.length;
+    ev->update = h;
     ev->empty = empty;
     if (empty || neb__hash(bytes, size, &ev->hash) != NEB_OK) return;
     struct neb_hash hash = ev->hash;
     neb__oracle_captured(w, n, &h, &hash, bytes, r);
-    neb_status s = neb__payload_save(&n->payloads, &hash, bytes, size);
+    neb_status s = neb__update_save(&n->updates, &hash, bytes, size);
     ev->status = s;
     if (s != NEB_OK) return;
     neb__oracle_durable(w, n, &hash);
     n->last_k = h.k;
     TRACE(w, "site %d captures %llx of cells %u-%u at %llu, %u steps, rung %u", n->id,
           (unsigned long long)h.k, h.c0, h.c1, (unsigned long long)h.b, h.tau, h.rung);
-    keep_parcel(n, &h, &hash, d, r);
+    keep_update(n, &h, &hash, d, r);
 }
 
-void neb__toy_close(struct own *o)
+void neb__toy_close(struct neb_sim_own *o)
 {
     o->open.k = 0;
     memset(o->d, 0, sizeof o->d);
 }
 
-/* The own parcel is in: as in a session, what it decodes to is taken out. Of a rejected one, of one that is gone and of a
+/* The own update is in: as in a session, what it decodes to is taken out. Of a rejected one, of one that is gone and of a
  * private one nothing stays. */
-static void take(struct world *w, struct node *n, const struct neb_named *p, uint32_t c)
+static void take(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_named *p, uint32_t c)
 {
-    struct own *o = &n->own[c];
+    struct neb_sim_own *o = &n->own[c];
     float got[WIDTH], *decoded = NULL;
-    struct neb_parcel h;
+    struct neb_update_header h;
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
-    const struct parcel_fact *f = neb__fact(w, &p->hash);
-    if (!p->reject && neb__payload_exists(&n->payloads, &p->hash)) {
+    const struct neb_sim_update_fact *f = neb__oracle_fact(w, &p->hash);
+    if (!p->reject && neb__update_exists(&n->updates, &p->hash)) {
         if (!neb__node_load(n, &p->hash, &b, &h)) n->disk.dead = true; /* damaged: start anew */
         if (!n->disk.dead) neb__toy_decode(b.data, b.len, &h, c, got), decoded = got;
     }
@@ -180,9 +181,10 @@ static void take(struct world *w, struct node *n, const struct neb_named *p, uin
     o->work -= o->work_open;
 }
 
-static void merge_own(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c)
+static void merge_own(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_record *rec,
+                      uint32_t c)
 {
-    struct own *o = &n->own[c];
+    struct neb_sim_own *o = &n->own[c];
     const struct neb_named *p = neb__record_of(rec, (unsigned)n->id);
     bool known = p && o->open.k == p->k && neb__hash_equal(&o->open.hash, &p->hash);
     if (known) {
@@ -193,14 +195,15 @@ static void merge_own(struct world *w, struct node *n, const struct neb_record *
         o->work = 0;
     }
     if (p)
-        TRACE(w, "site %d merges its parcel %llx in cell %u at %llu: %s", n->id, (unsigned long long)p->k, c,
+        TRACE(w, "site %d merges its update %llx in cell %u at %llu: %s", n->id, (unsigned long long)p->k, c,
               (unsigned long long)rec->v, known ? p->reject ? "rejected" : "known" : "unknown");
     if (p) neb__toy_close(o);
     if (p) neb__oracle_merged(w, n, rec, c, known);
     o->version = rec->v + 1;
 }
 
-static void apply_theta(struct world *w, struct node *n, const struct neb_record *rec, uint32_t c)
+static void apply_theta(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_record *rec,
+                        uint32_t c)
 {
     float value[SITES][WIDTH];
     const float *values[SITES];
@@ -208,24 +211,24 @@ static void apply_theta(struct world *w, struct node *n, const struct neb_record
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
     bool ok = true;
-    for (uint32_t i = 0; i < rec->parcels && ok; i++) {
-        struct neb_parcel h;
-        if (rec->parcel[i].reject) continue;
-        ok = neb__node_load(n, &rec->parcel[i].hash, &b, &h);
+    for (uint32_t i = 0; i < rec->updates && ok; i++) {
+        struct neb_update_header h;
+        if (rec->update[i].reject) continue;
+        ok = neb__node_load(n, &rec->update[i].hash, &b, &h);
         if (!ok) break;
         float scale = neb__toy_decode(b.data, b.len, &h, c, value[k]);
         for (int v = 0; v < WIDTH; v++) value[k][v] *= scale;
         values[k] = value[k];
-        weight[k++] = rec->parcel[i].weight;
+        weight[k++] = rec->update[i].weight;
     }
     neb__buf_free(&b);
-    if (!ok) { /* the payload was damaged after it was announced: start anew and fetch it */
+    if (!ok) { /* the update was damaged after it was announced: start anew and fetch it */
         n->disk.dead = true;
         return;
     }
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
-                                  .parcels = k,
+                                  .updates = k,
                                   .weight = weight,
                                   .values = values};
     memcpy(&step.eta, &rec->eta, 4);
@@ -238,12 +241,12 @@ static void apply_theta(struct world *w, struct node *n, const struct neb_record
     }
 }
 
-static void snapshot(struct world *w, struct node *n, uint32_t c)
+static void snapshot(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t c)
 {
     struct neb_snapshot s = {
         c, n->outer->version[c], WIDTH, n->outer->theta + c * WIDTH, n->outer->m + c * WIDTH, 0};
     (void)neb__snapshot_save(&n->disk.disk, &s);
-    /* Payloads that every voter applied and both snapshots cover may go. */
+    /* Updates that every voter applied and both snapshots cover may go. */
     uint64_t floor = neb__round_all_applied(n->core);
     float t[WIDTH], m[WIDTH];
     uint64_t older[CELLS_MAX];
@@ -256,12 +259,12 @@ static void snapshot(struct world *w, struct node *n, uint32_t c)
         if (!rec || rec->type != NEB_RECORD_ROUND) continue;
         bool covered = true;
         for (uint32_t k = rec->c0; k < rec->c1; k++) covered = covered && older[k] > rec->v;
-        for (uint32_t k = 0; covered && k < rec->parcels; k++)
-            (void)neb__payload_remove(&n->payloads, &rec->parcel[k].hash);
+        for (uint32_t k = 0; covered && k < rec->updates; k++)
+            (void)neb__update_remove(&n->updates, &rec->update[k].hash);
     }
 }
 
-void neb__toy_apply(struct world *w, struct node *n, const struct neb_action *a)
+void neb__toy_apply(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
     const struct neb_record *rec = neb__round_record(n->core, a->index);
     for (uint32_t c = rec->c0; c < rec->c1 && !n->disk.dead; c++) {
@@ -272,25 +275,25 @@ void neb__toy_apply(struct world *w, struct node *n, const struct neb_action *a)
         if (theta && !draw(w, 4)) snapshot(w, n, c);
     }
     if (n->disk.dead) return;
-    struct event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_APPLIED, n->id);
+    struct neb_sim_event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_APPLIED, n->id);
     if (ev) ev->index = a->index;
 }
 
-void neb__toy_root(struct world *w, struct node *n, const struct neb_action *a)
+void neb__toy_root(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
-    struct event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_ROOT, n->id);
+    struct neb_sim_event *ev = neb__sim_later(w, (int64_t)draw(w, 10), EV_ROOT, n->id);
     if (!ev) return;
     ev->index = a->index;
     if (neb__outer_root(n->outer, &ev->root) != NEB_OK) w->failed = NEB_ERR_NOMEM;
 }
 
-void neb__toy_settle(struct world *w, struct node *n, const struct neb_action *a)
+void neb__toy_settle(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
     w->out->settled++;
     TRACE(w, "site %d settles cell %u: %llu/%llu", n->id, a->c0, (unsigned long long)a->num,
           (unsigned long long)a->den);
     for (uint32_t c = a->c0; c < a->c1; c++) {
-        struct own *o = &n->own[c];
+        struct neb_sim_own *o = &n->own[c];
         float u[WIDTH], gamma = (float)((double)a->num / (double)a->den);
         memcpy(u, o->u, sizeof u);
         for (int i = 0; i < WIDTH; i++) {
@@ -302,13 +305,13 @@ void neb__toy_settle(struct world *w, struct node *n, const struct neb_action *a
     }
 }
 
-void neb__toy_install(struct world *w, struct node *n, const struct neb_action *a)
+void neb__toy_install(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a)
 {
     bool same = n->fetched[a->cell].version == a->version && n->fetched[a->cell].index == a->index;
     const float *theta = n->fetched[a->cell].theta, *m = n->fetched[a->cell].m;
     TRACE(w, "site %d installs cell %u at version %llu of record %llu", n->id, a->cell,
           (unsigned long long)a->version, (unsigned long long)a->index);
-    /* On disk first: the payloads it replaces may never come to this site, and one day it may be the only one left. */
+    /* On disk first: the updates it replaces may never come to this site, and one day it may be the only one left. */
     struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m, 0};
     same = same && neb__snapshot_save(&n->disk.disk, &s) == NEB_OK;
     if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)

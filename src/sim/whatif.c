@@ -1,12 +1,12 @@
 /* whatif.c: how long rounds take with these lines, for up to 10,000 sites.
  *
  * A fluid model: nothing is sent, only amounts flow. Every site trains without pause and captures every H steps unless
- * its last parcel is still open. Its parcel then flows out over its whole-site line; with direct exchange N - 1 copies
+ * its last update is still open. Its update then flows out over its whole-site line; with direct exchange N - 1 copies
  * of it, with owners 2 (N - 1) / N. A receiver's line limits likewise what comes in: when the senders together offer
  * more than it can take, all of them are slowed down towards it in the same proportion. Fragments follow each other, so what
- * a site's thread has to do for a round goes on beside the sending; it only limits how fast parcels can follow. Sites of equal lines are
+ * a site's thread has to do for a round goes on beside the sending; it only limits how fast updates can follow. Sites of equal lines are
  * equal, so receivers are kept as two kinds (ordinary and slow), and time advances in steps of a 400th of the nominal
- * round; that makes 10,000 sites a matter of seconds. A parcel counts as complete when a quorum of the voters has it;
+ * round; that makes 10,000 sites a matter of seconds. An update counts as complete when a quorum of the voters has it;
  * a record is closed as the protocol closes it, and committed one and a half round trips later. */
 #include "sim/sim.h"
 #include "base/mem.h"
@@ -19,7 +19,7 @@ enum { KINDS = 2 };
 struct site {
     double step, up;    /* seconds, bits/s */
     double next;        /* when the next capture is due */
-    double left[KINDS]; /* bits of the open parcel still to reach one receiver of each kind */
+    double left[KINDS]; /* bits of the open update still to reach one receiver of each kind */
     double done;        /* when a quorum had it; < 0: not yet */
     double out;         /* bits sent since the beginning */
     int64_t base;       /* version it was taken against; < 0: none open */
@@ -29,7 +29,7 @@ struct site {
 struct model {
     const struct neb_sim_whatif *o;
     struct site *site;
-    double now, dt, parcel, copies, down[KINDS], in, quorum_kind;
+    double now, dt, update, copies, down[KINDS], in, quorum_kind;
     double first, commit_at, lag_sum;
     int64_t version, named, late, discarded;
     bool committing;
@@ -55,18 +55,18 @@ static void capture(struct model *m, struct site *s)
     if (s->base >= 0 || m->now < s->next) return;
     s->base = m->version;
     s->done = -1;
-    for (int k = 0; k < KINDS; k++) s->left[k] = m->parcel;
+    for (int k = 0; k < KINDS; k++) s->left[k] = m->update;
     s->next = m->now + (double)m->o->steps * s->step;
 }
 
-/* Bits a second of one copy of a parcel, by the site's line and by its thread. */
+/* Bits a second of one copy of an update, by the site's line and by its thread. */
 static double outward(const struct model *m, const struct site *s)
 {
     double line = s->up / m->copies;
-    return m->o->work > 0 ? fmin(line, m->parcel / m->o->work) : line;
+    return m->o->work > 0 ? fmin(line, m->update / m->o->work) : line;
 }
 
-/* What all open parcels offer to one receiver of a kind, against what its line takes: the common slow-down. */
+/* What all open updates offer to one receiver of a kind, against what its line takes: the common slow-down. */
 static void flow(struct model *m)
 {
     double sites = (double)m->o->sites, offered = 0, share[KINDS];
@@ -136,7 +136,7 @@ static void prepare(struct model *m, const struct neb_sim_whatif *o)
     struct neb_rng g = {neb__mix64(o->seed)};
     double n = (double)o->sites;
     m->o = o;
-    m->parcel = o->params * o->bits;
+    m->update = o->params * o->bits;
     m->copies = o->owners ? 2 * (n - 1) / n : n - 1;
     m->down[0] = o->down;
     m->down[1] = o->down / o->slow;
@@ -163,7 +163,7 @@ neb_status neb__sim_whatif(const struct neb_sim_whatif *o, struct neb_sim_foreca
     if (!m.site) return neb__fail(NEB_ERR_NOMEM, "out of memory for %lld sites", (long long)o->sites);
     prepare(&m, o);
     double nominal = (double)o->steps * o->step;
-    double limit = m.parcel * m.copies / fmin(o->up, o->down);
+    double limit = m.update * m.copies / fmin(o->up, o->down);
     m.dt = fmax(nominal, fmax(limit, o->work)) / 400;
     double stop =
         (nominal + fmax(limit, o->work) * o->slow + 10 * o->rtt + m.dt) * 4 * (double)(o->rounds + 2);
@@ -184,7 +184,7 @@ neb_status neb__sim_whatif(const struct neb_sim_whatif *o, struct neb_sim_foreca
         .down_use = m.in / (m.now * o->down),
         .bytes_out = median->out / 8 / rounds,
         .bytes_in = m.in / 8 / rounds,
-        .parcels = (double)m.named / rounds,
+        .updates = (double)m.named / rounds,
         .late = m.named ? (double)m.late / (double)m.named : 0,
         .discarded = m.named + m.discarded ? (double)m.discarded / (double)(m.named + m.discarded) : 0,
         .lag = m.lag_sum / rounds,

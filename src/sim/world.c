@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void neb__sim_trace(struct world *w, const char *fmt, ...)
+void neb__sim_trace(struct neb_sim_world *w, const char *fmt, ...)
 {
     va_list ap;
     printf("%7lld ", (long long)w->now);
@@ -20,19 +20,20 @@ void neb__sim_trace(struct world *w, const char *fmt, ...)
     putchar('\n');
 }
 
-static bool before(const struct event *a, const struct event *b)
+static bool before(const struct neb_sim_event *a, const struct neb_sim_event *b)
 {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-struct event *neb__sim_later(struct world *w, int64_t delay, enum kind kind, int node)
+struct neb_sim_event *neb__sim_later(struct neb_sim_world *w, int64_t delay, enum neb_sim_event_kind kind,
+                                     int node)
 {
     if (w->events == w->event_cap) {
         size_t cap = w->event_cap ? 2 * w->event_cap : 256;
-        struct event **h = neb__realloc(w->heap, cap * sizeof *h);
+        struct neb_sim_event **h = neb__realloc(w->heap, cap * sizeof *h);
         if (h) w->heap = h, w->event_cap = cap;
     }
-    struct event *e = w->spare;
+    struct neb_sim_event *e = w->spare;
     if (e)
         w->spare = e->next;
     else
@@ -54,9 +55,9 @@ struct event *neb__sim_later(struct world *w, int64_t delay, enum kind kind, int
     return e;
 }
 
-static struct event *pop(struct world *w)
+static struct neb_sim_event *pop(struct neb_sim_world *w)
 {
-    struct event *top = w->heap[0], *last = w->heap[--w->events];
+    struct neb_sim_event *top = w->heap[0], *last = w->heap[--w->events];
     size_t i = 0;
     for (;;) {
         size_t c = 2 * i + 1;
@@ -70,7 +71,7 @@ static struct event *pop(struct world *w)
     return top;
 }
 
-static void release(struct world *w, struct event *e)
+static void release(struct neb_sim_world *w, struct neb_sim_event *e)
 {
     neb__free(e->bytes);
     e->next = w->spare;
@@ -79,8 +80,8 @@ static void release(struct world *w, struct event *e)
 
 enum { CELLS_QUEUED = 8 }; /* more means that the line carries copies of what is on its way */
 
-void neb__sim_send(struct world *w, int from, int to, enum kind kind, const struct event *what,
-                   const uint8_t *bytes, size_t n)
+void neb__sim_send(struct neb_sim_world *w, int from, int to, enum neb_sim_event_kind kind,
+                   const struct neb_sim_event *what, const uint8_t *bytes, size_t n)
 {
     if (to < 0 || to >= w->sites || !w->node[to].exists || w->cut[from][to]) return;
     /* Links repeat what a line loses, so a site waits long for a cell. Within the time that a run is watched after its faults
@@ -95,12 +96,12 @@ void neb__sim_send(struct world *w, int from, int to, enum kind kind, const stru
             start = w->bulk[from][to] > w->now ? w->bulk[from][to] : w->now;
             w->bulk[from][to] = sent = start + w->cell_ms;
             if (sent - w->now > CELLS_QUEUED * w->cell_ms)
-                neb__violated(w, "I10: more than %d cells wait on the line from site %d to site %d",
-                              CELLS_QUEUED, from, to);
+                neb__oracle_violated(w, "I10: more than %d cells wait on the line from site %d to site %d",
+                                     CELLS_QUEUED, from, to);
         } else
             w->busy[from][to] = sent;
         int64_t delay = sent - w->now + w->delay_ms / 2 + (int64_t)draw(w, (uint64_t)w->delay_ms + 1);
-        struct event *e = neb__sim_later(w, delay, kind, to);
+        struct neb_sim_event *e = neb__sim_later(w, delay, kind, to);
         if (!e) return;
         e->from = from;
         e->hash = what->hash;
@@ -118,7 +119,7 @@ void neb__sim_send(struct world *w, int from, int to, enum kind kind, const stru
     }
 }
 
-static void configure(struct world *w)
+static void configure(struct neb_sim_world *w)
 {
     struct neb_round_config *c = &w->cfg;
     int k = w->opt.sites ? w->opt.sites : 2 + (int)draw(w, 4);
@@ -155,7 +156,7 @@ static void configure(struct world *w)
         w->theta0[i] = (float)((int)draw(w, 2001) - 1000) / 512.0f;
 }
 
-static bool build(struct world *w)
+static bool build(struct neb_sim_world *w)
 {
     configure(w);
     if (neb__outer_create(WIDTH, w->theta0, w->cfg.cells * WIDTH, &w->reference) != NEB_OK) return false;
@@ -170,16 +171,16 @@ static bool build(struct world *w)
     return w->failed == NEB_OK;
 }
 
-static void one_event(struct world *w, struct event *e)
+static void one_event(struct neb_sim_world *w, struct neb_sim_event *e)
 {
     w->now = e->at;
     w->out->events++;
     if (e->kind == EV_FAULT) {
-        neb__fault(w);
+        neb__faults_strike(w);
         for (int i = 0; i < w->sites; i++) neb__oracle_check(w, &w->node[i]);
         return;
     }
-    struct node *n = &w->node[e->node];
+    struct neb_sim_node *n = &w->node[e->node];
     bool own = e->kind >= EV_TICK && e->kind != EV_START; /* belongs to one life of the machine */
     if (w->disaster && e->kind < EV_TICK && w->node[e->from].stopped) return; /* it burnt with its sender */
     if (e->kind == EV_START)
@@ -191,11 +192,11 @@ static void one_event(struct world *w, struct event *e)
     neb__oracle_check(w, n);
 }
 
-static void tear_down(struct world *w)
+static void tear_down(struct neb_sim_world *w)
 {
     while (w->events) release(w, pop(w));
     while (w->spare) {
-        struct event *e = w->spare;
+        struct neb_sim_event *e = w->spare;
         w->spare = e->next;
         neb__free(e);
     }
@@ -216,7 +217,7 @@ static void tear_down(struct world *w)
 
 neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_result *out)
 {
-    struct world *w = NEB_NEW(struct world);
+    struct neb_sim_world *w = NEB_NEW(struct neb_sim_world);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a simulated world");
     memset(out, 0, sizeof *out);
     w->opt = *options;
@@ -225,7 +226,7 @@ neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_re
     w->disk_rng.state = neb__mix64(options->seed ^ 0xd15c);
     if (!build(w) && w->failed == NEB_OK) w->failed = NEB_ERR_NOMEM;
     while (w->failed == NEB_OK && w->events) {
-        struct event *e = pop(w);
+        struct neb_sim_event *e = pop(w);
         if (e->at > w->end) {
             release(w, e);
             break;

@@ -17,7 +17,7 @@
 
 enum { WIDTH = 3, CELLS_MAX = 4, SITES = 16 /* machines of one history */ };
 
-enum rung {
+enum neb_sim_rung {
     RUNG_COARSE = 0,
     RUNG_EXACT = 1,
     RUNG_SPARSE = 2, /* one value of a cell, exactly */
@@ -25,64 +25,64 @@ enum rung {
     RUNG_BAD = 9 /* rejected */
 };
 
-enum kind {
-    EV_FRAME,   /* a frame of the core arrives */
-    EV_PAYLOAD, /* payload bytes arrive */
-    EV_GET,     /* somebody wants a payload */
-    EV_NONE,    /* … which that peer does not have */
+enum neb_sim_event_kind {
+    EV_FRAME,  /* a frame of the core arrives */
+    EV_UPDATE, /* update bytes arrive */
+    EV_GET,    /* somebody wants an update */
+    EV_NONE,   /* … which that peer does not have */
     EV_GETCELL,
     EV_CELL,
     EV_TICK,
     EV_WRITTEN,
     EV_STEP,
     EV_CAPTURED,
-    EV_STORED, /* a payload is durable here */
+    EV_STORED, /* an update is durable here */
     EV_APPLIED,
     EV_ROOT,
     EV_START, /* a machine starts (again) */
     EV_FAULT,
 };
 
-struct event {
+struct neb_sim_event {
     int64_t at;
     uint64_t order;
-    enum kind kind;
+    enum neb_sim_event_kind kind;
     int node, from;
     uint64_t life; /* of the machine it belongs to; others are void */
     uint64_t id, index, version;
     uint32_t cell;
     neb_status status;
     struct neb_hash hash, root;
-    struct neb_parcel parcel;
+    struct neb_update_header update;
     bool empty;
     uint8_t *bytes;
     size_t length;
-    struct event *next; /* among the spare ones */
+    struct neb_sim_event *next; /* among the spare ones */
 };
 
 /* One cell of a site's own state, in coordinates relative to theta: x is the live model minus theta. The values are
  * small integers, so that the books balance exactly. */
-struct own {
+struct neb_sim_own {
     float u[WIDTH];
     uint64_t version;
-    struct neb_boot_parcel open;
-    float d[WIDTH];     /* of the open parcel */
+    struct neb_boot_update open;
+    float d[WIDTH];     /* of the open update */
     uint64_t work;      /* inner steps in u */
-    uint64_t work_open; /* … when the open parcel was captured */
+    uint64_t work_open; /* … when the open update was captured */
 };
 
 /* An order that somebody really gave. */
-struct issued {
+struct neb_sim_issued {
     struct neb_order order;
     bool done;
 };
 
 /* The oracle's books of one cell of one site: total = u + e + committed + dropped. */
-struct books {
+struct neb_sim_books {
     int64_t total[WIDTH], committed[WIDTH], dropped[WIDTH];
 };
 
-struct node {
+struct neb_sim_node {
     int id;
     uint64_t secret;             /* the toy signatures' key: of the whole world */
     bool exists, alive, stopped; /* stopped: left or evicted for good */
@@ -93,10 +93,10 @@ struct node {
     struct neb_simdisk disk, image; /* image: an old copy, for a roll-back */
     bool has_image;
     struct neb_ledger ledger;
-    struct neb_payloads payloads;
+    struct neb_update_files updates;
     struct neb_outer *outer;
     struct neb_round *core;
-    struct own own[CELLS_MAX];
+    struct neb_sim_own own[CELLS_MAX];
     uint64_t checkpoint_k, last_k;
     bool paused, ended, halted, in_boot_check;
     int64_t step_ms, tick_at, clock_skew;
@@ -106,8 +106,8 @@ struct node {
         float theta[WIDTH], m[WIDTH];
     } fetched[CELLS_MAX];
     /* the oracle's knowledge */
-    struct books books[CELLS_MAX];
-    struct books (*saved)[CELLS_MAX]; /* by checkpoint id */
+    struct neb_sim_books books[CELLS_MAX];
+    struct neb_sim_books (*saved)[CELLS_MAX]; /* by checkpoint id */
     uint64_t saved_cap, checkpoint_id, seen_commit, seen_epoch, lapse_base;
     struct {
         uint32_t lapse;
@@ -119,23 +119,23 @@ struct node {
     int64_t damage_clear;
 };
 
-struct parcel_fact { /* what the oracle knows of every parcel ever captured */
+struct neb_sim_update_fact { /* what the oracle knows of every update ever captured */
     struct neb_hash hash;
-    struct neb_parcel header;
-    struct books before[CELLS_MAX];
+    struct neb_update_header header;
+    struct neb_sim_books before[CELLS_MAX];
     float z[CELLS_MAX][WIDTH], r[CELLS_MAX][WIDTH], decoded[CELLS_MAX][WIDTH], scale;
     double norm;
     uint64_t durable; /* sites that ever had it on disk */
 };
 
-struct world {
+struct neb_sim_world {
     struct neb_sim_fault opt;
     struct neb_rng rng, disk_rng;
     int64_t now, fault_end, end;
-    struct event **heap, *spare;
+    struct neb_sim_event **heap, *spare;
     size_t events, event_cap;
     uint64_t order;
-    struct node node[SITES];
+    struct neb_sim_node node[SITES];
     int sites;
     struct neb_round_config cfg;
     struct neb_hash genesis;
@@ -149,7 +149,7 @@ struct world {
     /* which faults this history has, in permille of choices */
     bool quiet;
     int64_t protect_until; /* nobody else may fail before: a roll-back is being noticed */
-    struct node *rolled;
+    struct neb_sim_node *rolled;
     bool hurt, settled; /* hurt: a disk lost something, and not everybody has made up for it since */
 
     /* the oracle */
@@ -161,7 +161,7 @@ struct world {
     uint64_t leaf_cap;
     uint64_t *nonfinite; /* bit c: cell c of record i stayed */
     uint64_t lastk[CELLS_MAX][SITES];
-    struct parcel_fact *fact;
+    struct neb_sim_update_fact *fact;
     size_t facts, fact_cap;
     uint64_t rounds_healed, rounds;
     int64_t last_round;
@@ -170,7 +170,7 @@ struct world {
     struct neb_order force;
     float bound;  /* by the log; 0: none */
     bool private; /* sites add noise to what they send */
-    struct issued issued[64];
+    struct neb_sim_issued issued[64];
     int orders;
     struct neb_members known[64]; /* rosters that may be in effect somewhere */
     int rosters;
@@ -182,70 +182,75 @@ struct world {
     do {                                                      \
         if ((w)->opt.trace) neb__sim_trace((w), __VA_ARGS__); \
     } while (0)
-void neb__sim_trace(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void neb__sim_trace(struct neb_sim_world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static inline uint64_t draw(struct world *w, uint64_t n)
+static inline uint64_t draw(struct neb_sim_world *w, uint64_t n)
 {
     return neb__rng_below(&w->rng, n);
 }
 
 /* world.c */
-struct event *neb__sim_later(struct world *w, int64_t delay, enum kind kind,
-                             int node); /* NULL: out of memory */
-void neb__sim_send(struct world *w, int from, int to, enum kind kind, const struct event *what,
-                   const uint8_t *bytes, size_t n);
+struct neb_sim_event *neb__sim_later(struct neb_sim_world *w, int64_t delay, enum neb_sim_event_kind kind,
+                                     int node); /* NULL: out of memory */
+void neb__sim_send(struct neb_sim_world *w, int from, int to, enum neb_sim_event_kind kind,
+                   const struct neb_sim_event *what, const uint8_t *bytes, size_t n);
 
 /* node.c */
-void neb__node_create(struct world *w, struct node *n);
-void neb__node_format(struct world *w, struct node *n); /* a fresh ledger, as in an empty folder */
-void neb__node_start(struct world *w, struct node *n);
-void neb__node_crash(struct world *w, struct node *n);
-void neb__node_event(struct world *w, struct node *n, const struct event *ev);
-void neb__node_order(struct world *w, struct node *n, const struct neb_order *o);
-void neb__node_ask(struct world *w, struct node *n, uint32_t op, uint64_t count); /* LEAVE, GOODBYE, CLASS */
-void neb__node_checkpoint(struct world *w, struct node *n);
-void neb__node_free(struct node *n);
-void neb__node_booted(struct world *w, struct node *n);
-void neb__node_peer(struct world *w, struct node *n, unsigned site, bool up);
+void neb__node_create(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__node_format(struct neb_sim_world *w,
+                      struct neb_sim_node *n); /* a fresh ledger, as in an empty folder */
+void neb__node_start(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__node_crash(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev);
+void neb__node_order(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_order *o);
+void neb__node_ask(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t op,
+                   uint64_t count); /* LEAVE, GOODBYE, CLASS */
+void neb__node_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__node_free(struct neb_sim_node *n);
+void neb__node_booted(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__node_peer(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, bool up);
 
 /* toy_training.c */
-bool neb__node_load(struct node *n, const struct neb_hash *hash, struct neb_buf *b, struct neb_parcel *h);
-void neb__toy_close(struct own *o); /* its parcel is no longer open */
-void neb__toy_capture(struct world *w, struct node *n, const struct neb_action *a);
-void neb__toy_apply(struct world *w, struct node *n, const struct neb_action *a);
-void neb__toy_root(struct world *w, struct node *n, const struct neb_action *a);
-void neb__toy_settle(struct world *w, struct node *n, const struct neb_action *a);
-void neb__toy_install(struct world *w, struct node *n, const struct neb_action *a);
-double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_parcel *h);
-float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_parcel *h, uint32_t cell,
+bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct neb_buf *b,
+                    struct neb_update_header *h);
+void neb__toy_close(struct neb_sim_own *o); /* its update is no longer open */
+void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+void neb__toy_apply(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+void neb__toy_root(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+void neb__toy_settle(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+void neb__toy_install(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
+double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_update_header *h);
+float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_update_header *h, uint32_t cell,
                       float out[WIDTH]);
 
 /* signatures.c */
-struct neb_seal neb__sim_seal(struct node *n);
-void neb__sim_sign(struct world *w, struct neb_order *o); /* as o->signer */
+struct neb_seal neb__sim_seal(struct neb_sim_node *n);
+void neb__sim_sign(struct neb_sim_world *w, struct neb_order *o); /* as o->signer */
 /* Words an order as the operator does who looks at `n`, signs it, and lets the oracle know. NULL: no more of them. */
-const struct neb_order *neb__sim_order(struct world *w, struct node *n, struct neb_order what);
+const struct neb_order *neb__sim_order(struct neb_sim_world *w, struct neb_sim_node *n,
+                                       struct neb_order what);
 
 /* oracle.c */
-void neb__violated(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void neb__oracle_captured(struct world *w, struct node *n, const struct neb_parcel *h,
+void neb__oracle_violated(struct neb_sim_world *w, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void neb__oracle_captured(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_update_header *h,
                           const struct neb_hash *hash, const uint8_t *bytes, const float (*r)[WIDTH]);
-void neb__oracle_durable(struct world *w, struct node *n, const struct neb_hash *hash);
-void neb__oracle_prepared(struct world *w, struct node *n, uint64_t index);
-void neb__oracle_sends(struct world *w, struct node *n, const uint8_t *bytes, size_t length);
-/* parcel NULL: from the checkpoint of this id, 0: from nothing. */
-void neb__oracle_restored(struct world *w, struct node *n, uint32_t cell, const struct neb_hash *parcel,
-                          uint64_t checkpoint, bool residual);
-void neb__oracle_merged(struct world *w, struct node *n, const struct neb_record *rec, uint32_t cell,
-                        bool known);
-void neb__oracle_checkpoint(struct world *w, struct node *n);
-struct parcel_fact *neb__fact(struct world *w, const struct neb_hash *hash);
-void neb__oracle_check(struct world *w, struct node *n);
-void neb__oracle_end(struct world *w);
+void neb__oracle_durable(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_hash *hash);
+void neb__oracle_prepared(struct neb_sim_world *w, struct neb_sim_node *n, uint64_t index);
+void neb__oracle_sends(struct neb_sim_world *w, struct neb_sim_node *n, const uint8_t *bytes, size_t length);
+/* update NULL: from the checkpoint of this id, 0: from nothing. */
+void neb__oracle_restored(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t cell,
+                          const struct neb_hash *update, uint64_t checkpoint, bool residual);
+void neb__oracle_merged(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_record *rec,
+                        uint32_t cell, bool known);
+void neb__oracle_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n);
+struct neb_sim_update_fact *neb__oracle_fact(struct neb_sim_world *w, const struct neb_hash *hash);
+void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__oracle_end(struct neb_sim_world *w);
 
 /* faults.c */
-void neb__faults_plan(struct world *w);
-void neb__fault(struct world *w);
-void neb__faults_heal(struct world *w);
+void neb__faults_plan(struct neb_sim_world *w);
+void neb__faults_strike(struct neb_sim_world *w);
+void neb__faults_heal(struct neb_sim_world *w);
 
 #endif

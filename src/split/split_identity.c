@@ -74,7 +74,7 @@ static neb_status add_options(struct neb_buf *text, const struct neb_opt *table,
     return neb__buf_printf(text, "-\n");
 }
 
-static neb_status add_teacher(struct neb_buf *text, const struct neb_half *s)
+static neb_status add_teacher(struct neb_buf *text, const struct neb_split_site *s)
 {
     static const char *const batches[] = {"tokens", "max_len", "mask", "temperature", NULL};
     NEB_TRY(add_options(text, neb__job_train_options, &s->job->train, true, batches));
@@ -82,7 +82,7 @@ static neb_status add_teacher(struct neb_buf *text, const struct neb_half *s)
                            s->job->wan.bits, s->job->wan.cache);
 }
 
-static neb_status add_generator(struct neb_buf *text, const struct neb_half *s)
+static neb_status add_generator(struct neb_buf *text, const struct neb_split_site *s)
 {
     static const char *const local[] = {"log_every",     "save_every", "keep",  "eval_every",
                                         "threads",       "device",     "dtype", "fallback",
@@ -112,7 +112,7 @@ static neb_status first_batch(const struct neb_data *data, uint32_t *check)
     return s;
 }
 
-static neb_status add_text(struct neb_buf *text, const struct neb_half *s, const struct neb_data *data)
+static neb_status add_text(struct neb_buf *text, const struct neb_split_site *s, const struct neb_data *data)
 {
     static const char *const corpus[] = {"lang", "weight", "use", "flip", "copies", NULL};
     const struct neb_job *j = s->job;
@@ -126,7 +126,7 @@ static neb_status add_text(struct neb_buf *text, const struct neb_half *s, const
     return s->role == NEB_ROLE_TEACHER ? add_teacher(text, s) : add_generator(text, s);
 }
 
-neb_status neb__half_identify(struct neb_half *s, const struct neb_data *data)
+neb_status neb__split_identify(struct neb_split_site *s, const struct neb_data *data)
 {
     const struct neb_job *j = s->job;
     bool teaches = s->role == NEB_ROLE_TEACHER;
@@ -173,7 +173,7 @@ struct place {
     char dir[PATH_MAX], name[64], run[PATH_MAX + 80]; /* the journal's, and its tag's */
 };
 
-static neb_status find_journal(const struct neb_half *s, uint32_t number, struct place *p)
+static neb_status find_journal(const struct neb_split_site *s, uint32_t number, struct place *p)
 {
     const struct neb_job *j = s->job;
     const char *recorded = j->wan.recorded;
@@ -186,7 +186,7 @@ static neb_status find_journal(const struct neb_half *s, uint32_t number, struct
 }
 
 /* Without a checkpoint: the journal goes on if it is this run's, else a new one begins. */
-static neb_status begin(struct neb_half *s, const struct place *p)
+static neb_status begin(struct neb_split_site *s, const struct place *p)
 {
     uint32_t there = 0, segments;
     bool tagged = read_tag(p->run, &there);
@@ -204,7 +204,7 @@ static neb_status begin(struct neb_half *s, const struct place *p)
     return write_tag(p->run, s->run);
 }
 
-static neb_status go_on(struct neb_half *s, const struct place *p, uint64_t mark)
+static neb_status go_on(struct neb_split_site *s, const struct place *p, uint64_t mark)
 {
     uint32_t own = 0, there = 0;
     if (!read_tag(s->run_path, &own) || !read_tag(p->run, &there) || own != there)
@@ -217,7 +217,7 @@ static neb_status go_on(struct neb_half *s, const struct place *p, uint64_t mark
     return NEB_OK;
 }
 
-neb_status neb__half_run_begin(struct neb_half *s, uint32_t number, uint64_t mark)
+neb_status neb__split_run_begin(struct neb_split_site *s, uint32_t number, uint64_t mark)
 {
     struct place p;
     if (snprintf(s->run_path, sizeof s->run_path, "%s/stream.run", s->job->out) >= (int)sizeof s->run_path)
@@ -232,7 +232,7 @@ neb_status neb__half_run_begin(struct neb_half *s, uint32_t number, uint64_t mar
 
 /* ---- in every item ----------------------------------------------------------------------------------------------- */
 
-neb_status neb__half_item_begin(struct neb_half *s)
+neb_status neb__split_item_begin(struct neb_split_site *s)
 {
     uint8_t tag[TAG];
     neb__put32(tag, s->run);
@@ -240,7 +240,7 @@ neb_status neb__half_item_begin(struct neb_half *s)
     return neb__buf_append(&s->item, tag, TAG);
 }
 
-neb_status neb__half_item_open(struct neb_half *s, uint64_t item, const void **bytes, size_t *n)
+neb_status neb__split_item_open(struct neb_split_site *s, uint64_t item, const void **bytes, size_t *n)
 {
     if (*n < TAG)
         return neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other);

@@ -32,19 +32,19 @@ static int32_t fewer(int32_t k, int shift)
     return k >> shift > least ? k >> shift : least;
 }
 
-static struct neb_half_code tutor_level(const struct neb_half *s, int level)
+static struct neb_split_code tutor_level(const struct neb_split_site *s, int level)
 {
     static const int logit_bits[LEVELS] = {8, 4, 4, 4}, state_bits[LEVELS] = {8, 4, 2, 2},
                      shift[LEVELS] = {0, 0, 1, 2};
     int by_hand = (int)s->job->wan.bits;
-    struct neb_half_code c = {
+    struct neb_split_code c = {
         .lesson = {fewer(s->shape.k, shift[level]), logit_bits[level], state_bits[level]}};
     if (by_hand) c.lesson.bits = by_hand == 4 ? 4 : 8, c.lesson.hidden_bits = by_hand;
     return c;
 }
 
 /* Nominal bytes of a row of a batch. A gap between two ids takes some ten bits; the scales of a row take four bytes. */
-static double tutor_bytes(const struct neb_half *s, const struct neb_lesson_code *c)
+static double tutor_bytes(const struct neb_split_site *s, const struct neb_tutor_code *c)
 {
     double predicted = s->job->kind == NEB_TASK_MLM ? s->job->train.mask : 1;
     double logits = s->shape.k ? c->k * (1.25 + c->bits / 8.0) + 4 : 0;
@@ -52,7 +52,8 @@ static double tutor_bytes(const struct neb_half *s, const struct neb_lesson_code
     return predicted * logits + states;
 }
 
-static void name_lesson(const struct neb_half *s, const struct neb_lesson_code *c, char *out, size_t size)
+static void name_lesson(const struct neb_split_site *s, const struct neb_tutor_code *c, char *out,
+                        size_t size)
 {
     char logits[24] = "", states[24] = "";
     if (s->shape.k) snprintf(logits, sizeof logits, "top %d, %d bits", c->k, c->bits);
@@ -60,12 +61,12 @@ static void name_lesson(const struct neb_half *s, const struct neb_lesson_code *
     snprintf(out, size, "%s%s%s", logits, *logits && *states ? "; " : "", states);
 }
 
-static void tutor_ladder(struct neb_half *s, struct neb_feed_config *c)
+static void tutor_ladder(struct neb_split_site *s, struct neb_stream_rate_config *c)
 {
     int levels = s->job->wan.bits || s->job->wan.recorded ? 1 : LEVELS;
     for (int i = 0; i < levels; i++) {
-        struct neb_half_code code = tutor_level(s, i);
-        struct neb_feed_rung *rung = &c->rung[c->rungs];
+        struct neb_split_code code = tutor_level(s, i);
+        struct neb_stream_rate_rung *rung = &c->rung[c->rungs];
         name_lesson(s, &code.lesson, rung->name, sizeof rung->name);
         if (c->rungs && !strcmp(rung->name, rung[-1].name)) continue;
         rung->bytes = tutor_bytes(s, &code.lesson);
@@ -74,15 +75,15 @@ static void tutor_ladder(struct neb_half *s, struct neb_feed_config *c)
 }
 
 /* A masked token takes some 12 bits, a value of the table 8. */
-static void relay_ladder(struct neb_half *s, struct neb_feed_config *c)
+static void relay_ladder(struct neb_split_site *s, struct neb_stream_rate_config *c)
 {
     const struct neb_job *j = s->job;
     int levels = j->wan.snapshot || j->wan.recorded || !s->table ? 1 : LEVELS;
     double tokens = 1.5 * j->train.mask * (double)j->train.tokens;
     for (int i = 0; i < levels; i++) {
         int64_t every = (j->wan.snapshot ? j->wan.snapshot : SNAPSHOT) << i;
-        struct neb_feed_rung *rung = &c->rung[c->rungs];
-        s->code[c->rungs++] = (struct neb_half_code){.snapshot = every};
+        struct neb_stream_rate_rung *rung = &c->rung[c->rungs];
+        s->code[c->rungs++] = (struct neb_split_code){.snapshot = every};
         if (s->table)
             snprintf(rung->name, sizeof rung->name, "embeddings every %lld", (long long)every);
         else
@@ -91,9 +92,9 @@ static void relay_ladder(struct neb_half *s, struct neb_feed_config *c)
     }
 }
 
-int64_t neb__half_rate_begin(struct neb_half *s)
+int64_t neb__split_rate_begin(struct neb_split_site *s)
 {
-    struct neb_feed_config c = {.window = s->job->wan.window, .least = 2 * s->job->train.micro};
+    struct neb_stream_rate_config c = {.window = s->job->wan.window, .least = 2 * s->job->train.micro};
     if (!s->produces) {
         c.rungs = 1;
         c.rung[0].bytes = 1;
@@ -102,14 +103,14 @@ int64_t neb__half_rate_begin(struct neb_half *s)
     } else {
         relay_ladder(s, &c);
     }
-    neb__feed_rate_init(&s->rate, &c);
+    neb__stream_rate_init(&s->rate, &c);
     snprintf(s->feed.rung, sizeof s->feed.rung, "%s", c.rung[0].name);
     s->feed.window = s->rate.window;
     s->feed.until = (uint64_t)(s->job->train.steps * s->job->train.micro);
     return s->rate.window;
 }
 
-const struct neb_half_code *neb__half_code(const struct neb_half *s)
+const struct neb_split_code *neb__split_code(const struct neb_split_site *s)
 {
     return &s->code[s->rate.rung];
 }
@@ -117,7 +118,7 @@ const struct neb_half_code *neb__half_code(const struct neb_half *s)
 /* ---- what was seen ----------------------------------------------------------------------------------------------- */
 
 /* What the fed site says of itself. A peer's words: anything may stand there. */
-static void hear(struct neb_half *s, struct neb_feed_sample *out)
+static void hear(struct neb_split_site *s, struct neb_stream_rate_sample *out)
 {
     neb_session *session = s->stream->session;
     char name[32], note[NEB_NOTE_MAX + 1];
@@ -136,7 +137,7 @@ static void hear(struct neb_half *s, struct neb_feed_sample *out)
 }
 
 /* False: there is nothing to conclude from. */
-static bool look(struct neb_half *s, double seconds, struct neb_feed_sample *out)
+static bool look(struct neb_split_site *s, double seconds, struct neb_stream_rate_sample *out)
 {
     struct neb_stream_status st;
     struct neb_line line;
@@ -144,7 +145,7 @@ static bool look(struct neb_half *s, double seconds, struct neb_feed_sample *out
     double items = (double)(st.last - s->seen.last), bytes = (double)(st.bytes - s->seen.bytes),
            waited = st.wait_s - s->seen.wait_s;
     if (items > 0) s->item_bytes = bytes / items;
-    *out = (struct neb_feed_sample){
+    *out = (struct neb_stream_rate_sample){
         .seconds = seconds, .items = (double)(st.received - s->seen.received), .item_bytes = s->item_bytes};
     s->seen = st;
     if (s->produces) hear(s, out);
@@ -164,7 +165,7 @@ static bool look(struct neb_half *s, double seconds, struct neb_feed_sample *out
 }
 
 /* The first period begins with the first item. */
-static void begin_period(struct neb_half *s)
+static void begin_period(struct neb_split_site *s)
 {
     uint64_t first = s->seen.last;
     neb_stream_get_status(s->stream, &s->seen);
@@ -173,9 +174,9 @@ static void begin_period(struct neb_half *s)
     if (!s->begun) s->seen.last = first;
 }
 
-void neb__half_regulate(struct neb_half *s)
+void neb__split_regulate(struct neb_split_site *s)
 {
-    struct neb_feed_sample in;
+    struct neb_stream_rate_sample in;
     double seconds = neb__seconds_since(s->looked_ns);
     if (s->job->wan.recorded) return;
     if (s->role == NEB_ROLE_TEACHER && s->stream->limit == UINT64_MAX)
@@ -186,7 +187,7 @@ void neb__half_regulate(struct neb_half *s)
     }
     if (seconds < period) return;
     s->looked_ns = neb__now_ns();
-    if (!look(s, seconds, &in) || !neb__feed_rate_step(&s->rate, &in)) return;
+    if (!look(s, seconds, &in) || !neb__stream_rate_step(&s->rate, &in)) return;
     neb__stream_window(s->stream, s->rate.window);
     s->feed.window = s->rate.window;
     if (!s->produces) return;

@@ -23,12 +23,12 @@ static const double slice = 0.2; /* seconds between two looks at the stop flag *
 
 /* ---- relay ------------------------------------------------------------------------------------------------------- */
 
-static bool snapshot_due(const struct neb_half *s, const struct neb_batch *b)
+static bool snapshot_due(const struct neb_split_site *s, const struct neb_batch *b)
 {
-    return s->table && b->step % neb__half_code(s)->snapshot == 0;
+    return s->table && b->step % neb__split_code(s)->snapshot == 0;
 }
 
-static neb_status put_table(struct neb_half *s)
+static neb_status put_table(struct neb_split_site *s)
 {
     struct neb_codec_input in = {.z = s->values, .n = (size_t)neb_param_values(s->table)};
     size_t before = s->item.len;
@@ -38,14 +38,14 @@ static neb_status put_table(struct neb_half *s)
     return NEB_OK;
 }
 
-static neb_status take_table(struct neb_half *s, const struct neb_reader *r)
+static neb_status take_table(struct neb_split_site *s, const struct neb_reader *r)
 {
     s->table_bytes += r->left;
     NEB_TRY(neb__codec_decode(r->p, r->left, NULL, (size_t)neb_param_values(s->table), s->values));
     return neb_param_write(s->table, s->values);
 }
 
-neb_status neb__half_share(struct neb_half *s, neb_param *table)
+neb_status neb__split_share(struct neb_split_site *s, neb_param *table)
 {
     if (!table) return NEB_OK;
     size_t n = (size_t)neb_param_values(table), most = neb__codec_bound(neb__rung_by_name("int8"), n);
@@ -61,14 +61,14 @@ neb_status neb__half_share(struct neb_half *s, neb_param *table)
 
 static neb_status give(void *arg, const struct neb_batch *b, const int32_t *sampled)
 {
-    struct neb_half *s = arg;
+    struct neb_split_site *s = arg;
     uint8_t check[ITEM_HEAD];
     int32_t *chosen = NEB_NEW_ARRAY(int32_t, (size_t)b->loss.n + 1), n = 0;
     if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d tokens", b->loss.n);
     for (int32_t i = 0; i < b->loss.n; i++)
         if (b->loss.weight[i] > 0) chosen[n++] = sampled[i];
     neb__put32(check, neb__batch_check_value(b));
-    neb_status st = neb__half_item_begin(s);
+    neb_status st = neb__split_item_begin(s);
     if (st == NEB_OK) st = neb__buf_append(&s->item, check, ITEM_HEAD);
     if (st == NEB_OK && n) st = neb__tokens_encode(chosen, (size_t)n, s->shape.vocabulary, &s->item);
     neb__free(chosen);
@@ -80,12 +80,12 @@ static neb_status give(void *arg, const struct neb_batch *b, const int32_t *samp
 
 static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
 {
-    struct neb_half *s = arg;
+    struct neb_split_site *s = arg;
     const void *bytes;
     size_t size, n = 0;
     uint64_t item;
     NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &size, &item));
-    NEB_TRY(neb__half_item_open(s, item, &bytes, &size));
+    NEB_TRY(neb__split_item_open(s, item, &bytes, &size));
     for (int32_t i = 0; i < b->loss.n; i++) n += b->loss.weight[i] > 0;
     if (item != (uint64_t)b->step + 1 || size < ITEM_HEAD || neb__get32(bytes) != neb__batch_check_value(b))
         return neb__fail(NEB_ERR_CONFIG,
@@ -96,7 +96,7 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
     int32_t *chosen = NEB_NEW_ARRAY(int32_t, n + 1);
     if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", n);
     struct neb_reader r = {(const uint8_t *)bytes + ITEM_HEAD, size - ITEM_HEAD, false};
-    const uint8_t *frame = n ? neb__item_frame(&r, &size) : NULL;
+    const uint8_t *frame = n ? neb__tutor_item_frame(&r, &size) : NULL;
     neb_status st =
         frame ? neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen)
         : n   ? neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other)
@@ -114,12 +114,12 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static neb_status find_other(struct neb_half *s)
+static neb_status find_other(struct neb_split_site *s)
 {
-    static const enum neb_role facing[] = {[NEB_ROLE_GENERATOR] = NEB_ROLE_DISCRIMINATOR,
-                                           [NEB_ROLE_DISCRIMINATOR] = NEB_ROLE_GENERATOR,
-                                           [NEB_ROLE_TEACHER] = NEB_ROLE_STUDENT,
-                                           [NEB_ROLE_STUDENT] = NEB_ROLE_TEACHER};
+    static const enum neb_site_role facing[] = {[NEB_ROLE_GENERATOR] = NEB_ROLE_DISCRIMINATOR,
+                                                [NEB_ROLE_DISCRIMINATOR] = NEB_ROLE_GENERATOR,
+                                                [NEB_ROLE_TEACHER] = NEB_ROLE_STUDENT,
+                                                [NEB_ROLE_STUDENT] = NEB_ROLE_TEACHER};
     int found = 0;
     for (int i = 0; i < s->job->n_sites; i++)
         if (s->job->site[i].does == facing[s->role]) s->other = s->job->site[i].name, found++;
@@ -128,13 +128,13 @@ static neb_status find_other(struct neb_half *s)
                          neb__strategy_name(s->job->plan), neb__role_name(facing[s->role]), found);
 }
 
-static neb_status make_shape(struct neb_half *s, const struct neb_data *data)
+static neb_status make_shape(struct neb_split_site *s, const struct neb_data *data)
 {
     const struct neb_job *j = s->job;
     const struct neb_job_distill *d = &j->distill;
-    s->shape = (struct neb_lesson_shape){.k = d->teacher ? (int32_t)d->top_k : 0,
-                                         .width = d->encoder ? (int32_t)d->width : 0,
-                                         .vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
+    s->shape = (struct neb_tutor_shape){.k = d->teacher ? (int32_t)d->top_k : 0,
+                                        .width = d->encoder ? (int32_t)d->width : 0,
+                                        .vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
     if (j->plan != NEB_STRATEGY_TUTOR) return NEB_OK;
     if (!d->teacher && !d->encoder)
         return neb__doc_fail(
@@ -153,7 +153,7 @@ static neb_status make_shape(struct neb_half *s, const struct neb_data *data)
 }
 
 /* The largest batch that is drawn. */
-static neb_status open_pupil(struct neb_half *s, const struct neb_data *data)
+static neb_status open_pupil(struct neb_split_site *s, const struct neb_data *data)
 {
     struct neb_batches *stream;
     struct neb_batch *b;
@@ -164,9 +164,9 @@ static neb_status open_pupil(struct neb_half *s, const struct neb_data *data)
     st = neb__batches_batch(stream, &b);
     neb__batches_free(stream);
     NEB_TRY(st);
-    st = neb__pupil_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->pupil);
+    st = neb__student_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->pupil);
     neb__batch_free(b);
-    struct neb_tutor t = {.ask = neb__pupil_ask, .arg = s};
+    struct neb_teacher t = {.ask = neb__student_ask, .arg = s};
     s->links.logits = s->links.hidden = t;
     s->links.logits.k = s->shape.k;
     s->links.hidden.width = s->shape.width;
@@ -175,18 +175,19 @@ static neb_status open_pupil(struct neb_half *s, const struct neb_data *data)
     return st;
 }
 
-static neb_status open_all(struct neb_half *s, const struct neb_data *data)
+static neb_status open_all(struct neb_split_site *s, const struct neb_data *data)
 {
     NEB_TRY(find_other(s));
     NEB_TRY(make_shape(s, data));
-    if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay){.give = give, .arg = s};
-    if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay){.take = take, .arg = s};
-    return s->role == NEB_ROLE_STUDENT ? open_pupil(s, data) : neb__half_identify(s, data);
+    if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay_ends){.give = give, .arg = s};
+    if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay_ends){.take = take, .arg = s};
+    return s->role == NEB_ROLE_STUDENT ? open_pupil(s, data) : neb__split_identify(s, data);
 }
 
-neb_status neb__half_open(const struct neb_job *job, const struct neb_data *data, struct neb_half **out)
+neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
+                           struct neb_split_site **out)
 {
-    struct neb_half *s = NEB_NEW(struct neb_half);
+    struct neb_split_site *s = NEB_NEW(struct neb_split_site);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a split job");
     s->job = job;
     s->role = job->site[job->at].does;
@@ -194,18 +195,18 @@ neb_status neb__half_open(const struct neb_job *job, const struct neb_data *data
     neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
     neb_status st = open_all(s, data);
     if (st != NEB_OK) {
-        neb__half_close(s);
+        neb__split_close(s);
         return st;
     }
     *out = s;
     return NEB_OK;
 }
 
-void neb__half_close(struct neb_half *s)
+void neb__split_close(struct neb_split_site *s)
 {
     if (!s) return;
     neb_stream_close(s->stream);
-    neb__pupil_close(s->pupil);
+    neb__student_close(s->pupil);
     neb__buf_free(&s->item);
     neb__free(s->values);
     neb__free(s);
@@ -219,7 +220,7 @@ static uint32_t stream_number(const struct neb_job *job)
 }
 
 /* A record must last for the steps; where minutes end the training it may end before them. */
-static neb_status check_record(const struct neb_half *s)
+static neb_status check_record(const struct neb_split_site *s)
 {
     const struct neb_job_train *t = &s->job->train;
     if (s->produces || !s->stream->journal || t->minutes > 0) return NEB_OK;
@@ -230,9 +231,9 @@ static neb_status check_record(const struct neb_half *s)
                          s->job->wan.recorded, held, t->steps, wanted);
 }
 
-neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out)
+neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint64_t mark, const char *out)
 {
-    int64_t window = neb__half_rate_begin(s);
+    int64_t window = neb__split_rate_begin(s);
     struct neb_stream_config c = {.site = s->other,
                                   .number = stream_number(s->job),
                                   .produce = s->produces,
@@ -241,8 +242,8 @@ neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t ma
                                   .bytes = 64 << 20};
     if (s->job->wan.recorded) c.site = NULL, c.folder = s->job->wan.recorded;
     s->saved[0].mark = s->saved[1].mark = mark;
-    NEB_TRY(neb__half_run_begin(s, c.number, mark));
-    if (s->pupil) NEB_TRY(neb__pupil_start(s->pupil, mark, out));
+    NEB_TRY(neb__split_run_begin(s, c.number, mark));
+    if (s->pupil) NEB_TRY(neb__student_start(s->pupil, mark, out));
     NEB_TRY(neb_stream_open(session, &c, &s->stream));
     NEB_TRY(check_record(s));
     neb_stream_get_status(s->stream, &s->seen);
@@ -251,7 +252,7 @@ neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t ma
 
 /* ---- between the steps --------------------------------------------------------------------------------------------- */
 
-static void say_waiting(struct neb_half *s, double waited)
+static void say_waiting(struct neb_split_site *s, double waited)
 {
     struct neb_stream_status st;
     neb_stream_get_status(s->stream, &st);
@@ -263,12 +264,12 @@ static void say_waiting(struct neb_half *s, double waited)
                             : "is slower");
 }
 
-neb_status neb__half_wait(struct neb_half *s, int64_t n, const volatile sig_atomic_t *stop)
+neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)
 {
     double waited = 0;
     s->waiting_said = false;
     for (;;) {
-        neb__half_regulate(s);
+        neb__split_regulate(s);
         neb_status st = neb__stream_ready(s->stream, n, slice);
         if (st != NEB_ERR_TIMEOUT) return st;
         if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
@@ -277,13 +278,13 @@ neb_status neb__half_wait(struct neb_half *s, int64_t n, const volatile sig_atom
     }
 }
 
-neb_status neb__half_saving(struct neb_half *s)
+neb_status neb__split_saving(struct neb_split_site *s)
 {
     if (s->produces) return neb_stream_sync(s->stream, -1);
-    return s->pupil ? neb__pupil_sync(s->pupil) : NEB_OK;
+    return s->pupil ? neb__student_sync(s->pupil) : NEB_OK;
 }
 
-void neb__half_saved(struct neb_half *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark)
+void neb__split_saved(struct neb_split_site *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark)
 {
     struct neb_ckpt_report r;
     if (s->produces) return;
@@ -295,7 +296,7 @@ void neb__half_saved(struct neb_half *s, struct neb_ckpt_writer *writer, int64_t
     s->saved[1].mark = mark;
 }
 
-neb_status neb__half_finish(struct neb_half *s, const volatile sig_atomic_t *stop)
+neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic_t *stop)
 {
     struct neb_stream_status st;
     neb_stream_get_status(s->stream, &st);
@@ -320,7 +321,7 @@ neb_status neb__half_finish(struct neb_half *s, const volatile sig_atomic_t *sto
     }
 }
 
-void neb__half_describe(struct neb_half *s, char *out, size_t size)
+void neb__split_describe(struct neb_split_site *s, char *out, size_t size)
 {
     struct neb_stream_status st;
     neb_stream_get_status(s->stream, &st);
@@ -333,5 +334,5 @@ void neb__half_describe(struct neb_half *s, char *out, size_t size)
                      s->produces ? "credit" : "items");
     if (s->table && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n, "; %.2f MB of embeddings", (double)s->table_bytes / 1e6);
-    if (s->pupil && n > 0 && (size_t)n < size) neb__pupil_describe(s->pupil, out + n, size - (size_t)n);
+    if (s->pupil && n > 0 && (size_t)n < size) neb__student_describe(s->pupil, out + n, size - (size_t)n);
 }

@@ -19,25 +19,25 @@
 #include <nebula/nebula.h>
 #include <signal.h>
 
-struct neb_pupil;
+struct neb_student;
 
 /* How the next item is coded. */
-struct neb_half_code {
-    struct neb_lesson_code lesson; /* tutor */
-    int64_t snapshot;              /* relay: batches from one table of embeddings to the next */
+struct neb_split_code {
+    struct neb_tutor_code lesson; /* tutor */
+    int64_t snapshot;             /* relay: batches from one table of embeddings to the next */
 };
 
-struct neb_half {
+struct neb_split_site {
     const struct neb_job *job;
-    enum neb_role role;
+    enum neb_site_role role;
     const char *other; /* the other site's name */
     bool produces;
-    neb_stream *stream;     /* NULL: before start */
-    struct neb_links links; /* for neb__work_open() */
-    struct neb_lesson_shape shape;
-    struct neb_pupil *pupil; /* student */
-    neb_param *table;        /* relay: of tokens, the generator's or its copy; NULL: not shared */
-    float *values;           /* (table) */
+    neb_stream *stream;          /* NULL: before start */
+    struct neb_step_links links; /* for neb__work_open() */
+    struct neb_tutor_shape shape;
+    struct neb_student *pupil; /* student */
+    neb_param *table;          /* relay: of tokens, the generator's or its copy; NULL: not shared */
+    float *values;             /* (table) */
     struct neb_buf item;
     uint32_t run; /* that the items are of: see split_identity.c */
     bool run_known;
@@ -49,9 +49,9 @@ struct neb_half {
     uint64_t table_bytes; /* of embeddings that went through */
     int64_t rows;         /* masked tokens, or rows with a lesson, that went through */
     bool waiting_said;
-    struct neb_feed_rate rate;
-    struct neb_half_code code[NEB_FEED_RUNGS]; /* of its rungs */
-    struct neb_meter_feed feed;
+    struct neb_stream_rate rate;
+    struct neb_split_code code[NEB_STREAM_RATE_RUNGS]; /* of its rungs */
+    struct neb_meter_split feed;
     struct neb_stream_status seen; /* at the last look */
     bool begun;                    /* an item went through */
     double item_bytes;
@@ -59,55 +59,56 @@ struct neb_half {
 };
 
 /* The other site of this site's strategy; what the lessons are. links is ready after it. NEB_ERR_CONFIG */
-neb_status neb__half_open(const struct neb_job *job, const struct neb_data *data, struct neb_half **out);
-void neb__half_close(struct neb_half *s); /* NULL is fine */
+neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
+                           struct neb_split_site **out);
+void neb__split_close(struct neb_split_site *s); /* NULL is fine */
 
 /* Between work and start: see neb__work_table(). NEB_ERR_NOMEM; NEB_ERR_CONFIG: too large for an item */
-neb_status neb__half_share(struct neb_half *s, neb_param *table);
+neb_status neb__split_share(struct neb_split_site *s, neb_param *table);
 
 /* The session has started; `mark`: batches that the checkpoint covers. out: folder for the cache. */
-neb_status neb__half_start(struct neb_half *s, neb_session *session, uint64_t mark, const char *out);
+neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint64_t mark, const char *out);
 
 /* split_identity.c: which run items are of. A feeding site's tag; then, before the stream is opened, whether journal and checkpoint
  * are of it (NEB_ERR_CONFIG); then each item begins with it, and begin and open put it there and take it off. */
-neb_status neb__half_identify(struct neb_half *s, const struct neb_data *data);
-neb_status neb__half_run_begin(struct neb_half *s, uint32_t number, uint64_t mark);
-neb_status neb__half_item_begin(struct neb_half *s);
-neb_status neb__half_item_open(struct neb_half *s, uint64_t item, const void **bytes, size_t *n);
+neb_status neb__split_identify(struct neb_split_site *s, const struct neb_data *data);
+neb_status neb__split_run_begin(struct neb_split_site *s, uint32_t number, uint64_t mark);
+neb_status neb__split_item_begin(struct neb_split_site *s);
+neb_status neb__split_item_open(struct neb_split_site *s, uint64_t item, const void **bytes, size_t *n);
 
 /* Before a step of n batches: until there is credit, or the items are here.
  *   NEB_ERR_AGAIN (quiet): *stop was set; NEB_ERR_CANCELLED (quiet): the other site has ended the stream */
-neb_status neb__half_wait(struct neb_half *s, int64_t n, const volatile sig_atomic_t *stop);
+neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop);
 
 /* split_rate.c: the first window; then, once a second, what becomes of window and code. */
-int64_t neb__half_rate_begin(struct neb_half *s);
-void neb__half_regulate(struct neb_half *s);
-const struct neb_half_code *neb__half_code(const struct neb_half *s);
+int64_t neb__split_rate_begin(struct neb_split_site *s);
+void neb__split_regulate(struct neb_split_site *s);
+const struct neb_split_code *neb__split_code(const struct neb_split_site *s);
 
 /* Around a checkpoint: before it is handed to the writer, and after. */
-neb_status neb__half_saving(struct neb_half *s);
-void neb__half_saved(struct neb_half *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark);
+neb_status neb__split_saving(struct neb_split_site *s);
+void neb__split_saved(struct neb_split_site *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark);
 
 /* The last checkpoint is on disk: the consumer lets the producer go; the producer stays until it may. */
-neb_status neb__half_finish(struct neb_half *s, const volatile sig_atomic_t *stop);
+neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic_t *stop);
 
 /* One line: items, bytes for each row, seconds waited. */
-void neb__half_describe(struct neb_half *s, char *out, size_t size);
+void neb__split_describe(struct neb_split_site *s, char *out, size_t size);
 
 /* student.c: a student's lessons: from the stream, or from the cache. Owes a close. */
-neb_status neb__pupil_open(struct neb_half *s, int32_t seqs, int32_t targets, int32_t rows,
-                           struct neb_pupil **out);
-neb_status neb__pupil_start(struct neb_pupil *p, uint64_t mark, const char *out);
-neb_status neb__pupil_ask(void *half, const struct neb_batch *b, struct neb_lesson *out);
-neb_status neb__pupil_sync(struct neb_pupil *p);
-void neb__pupil_describe(const struct neb_pupil *p, char *out, size_t size);
-void neb__pupil_close(struct neb_pupil *p); /* NULL is fine */
+neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t targets, int32_t rows,
+                             struct neb_student **out);
+neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *out);
+neb_status neb__student_ask(void *half, const struct neb_batch *b, struct neb_teacher_answer *out);
+neb_status neb__student_sync(struct neb_student *p);
+void neb__student_describe(const struct neb_student *p, char *out, size_t size);
+void neb__student_close(struct neb_student *p); /* NULL is fine */
 
 /* Whether a student whose cache has `bytes` keeps one lesson more; both sites go by it. */
-bool neb__pupil_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson);
-enum { NEB_PUPIL_FILE = 40, NEB_PUPIL_ENTRY = 32 }; /* bytes of the cache file beside the lessons */
+bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson);
+enum { NEB_STUDENT_FILE = 40, NEB_STUDENT_ENTRY = 32 }; /* bytes of the cache file beside the lessons */
 
 /* teacher.c: a teacher's site: answers batches until the student has finished. *met_links: it got as far as connecting. */
-neb_status neb__teach(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links);
+neb_status neb__teacher_site(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links);
 
 #endif

@@ -32,10 +32,10 @@ enum {
 }; /* LAG: of what the other says */
 static const double waits = 0.02, spare = 0.9, full = 0.6, enough = 0.97, slack_s = 0.25;
 
-void neb__feed_rate_init(struct neb_feed_rate *r, const struct neb_feed_config *c)
+void neb__stream_rate_init(struct neb_stream_rate *r, const struct neb_stream_rate_config *c)
 {
-    *r = (struct neb_feed_rate){.config = *c, .boost = 1, .hold = HOLD};
-    int64_t window = c->window ? c->window : NEB_FEED_WINDOW;
+    *r = (struct neb_stream_rate){.config = *c, .boost = 1, .hold = HOLD};
+    int64_t window = c->window ? c->window : NEB_STREAM_RATE_WINDOW;
     r->window = window > c->least ? window : c->least;
 }
 
@@ -44,28 +44,28 @@ static double sane(double x)
     return isfinite(x) && x > 0 ? x : 0;
 }
 
-static double longest_trip(struct neb_feed_rate *r, double rtt)
+static double longest_trip(struct neb_stream_rate *r, double rtt)
 {
     double most = 0;
-    r->trip[r->trips++ % NEB_FEED_TRIPS] = rtt;
-    for (int i = 0; i < NEB_FEED_TRIPS; i++) most = fmax(most, r->trip[i]);
+    r->trip[r->trips++ % NEB_STREAM_RATE_TRIPS] = rtt;
+    for (int i = 0; i < NEB_STREAM_RATE_TRIPS; i++) most = fmax(most, r->trip[i]);
     return most;
 }
 
-static double carried(const struct neb_feed_sample *in)
+static double carried(const struct neb_stream_rate_sample *in)
 {
     return in->items * in->item_bytes / in->seconds;
 }
 
-static bool is_full(const struct neb_feed_sample *in)
+static bool is_full(const struct neb_stream_rate_sample *in)
 {
     return in->line > 0 && carried(in) >= full * in->line;
 }
 
-static bool set_window(struct neb_feed_rate *r, const struct neb_feed_sample *in, double trip)
+static bool set_window(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in, double trip)
 {
     double n = (double)r->config.least + ceil(r->need * (1.5 * trip + slack_s) * r->boost);
-    int64_t target = n < NEB_FEED_WINDOW_MAX ? (int64_t)n : NEB_FEED_WINDOW_MAX;
+    int64_t target = n < NEB_STREAM_RATE_WINDOW_MAX ? (int64_t)n : NEB_STREAM_RATE_WINDOW_MAX;
     if (r->config.window || r->need <= 0 || (8 * target <= 9 * r->window && 2 * target >= r->window))
         return false;
     if (target > r->window && is_full(in))
@@ -78,12 +78,12 @@ static bool set_window(struct neb_feed_rate *r, const struct neb_feed_sample *in
     return true;
 }
 
-static double bytes_of(const struct neb_feed_rate *r, const struct neb_feed_sample *in, int rung)
+static double bytes_of(const struct neb_stream_rate *r, const struct neb_stream_rate_sample *in, int rung)
 {
     return in->item_bytes * r->config.rung[rung].bytes / r->config.rung[r->rung].bytes;
 }
 
-static void move(struct neb_feed_rate *r, int rung, double flight_s, double seconds)
+static void move(struct neb_stream_rate *r, int rung, double flight_s, double seconds)
 {
     double n = 1 + ceil(flight_s / seconds);
     r->rung = rung;
@@ -91,7 +91,7 @@ static void move(struct neb_feed_rate *r, int rung, double flight_s, double seco
     r->quiet = 0;
 }
 
-static bool cheaper(struct neb_feed_rate *r, const struct neb_feed_sample *in, double gone)
+static bool cheaper(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in, double gone)
 {
     int to = 0;
     while (to < r->config.rungs - 1 && r->need * bytes_of(r, in, to) > spare * gone) to++;
@@ -106,7 +106,7 @@ static bool cheaper(struct neb_feed_rate *r, const struct neb_feed_sample *in, d
 }
 
 /* Both ends wait. */
-static bool mend(struct neb_feed_rate *r, const struct neb_feed_sample *in, double trip)
+static bool mend(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in, double trip)
 {
     r->quiet = 0;
     if (in->items <= 0) return false; /* cut off: nothing to learn */
@@ -116,7 +116,7 @@ static bool mend(struct neb_feed_rate *r, const struct neb_feed_sample *in, doub
     return set_window(r, in, trip);
 }
 
-static bool better(struct neb_feed_rate *r, const struct neb_feed_sample *in)
+static bool better(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in)
 {
     if (r->probe && is_full(in) && carried(in) < enough * r->need * in->item_bytes)
         return cheaper(r, in, carried(in)); /* it shows before anybody waits */
@@ -130,11 +130,11 @@ static bool better(struct neb_feed_rate *r, const struct neb_feed_sample *in)
     return true;
 }
 
-bool neb__feed_rate_step(struct neb_feed_rate *r, const struct neb_feed_sample *seen)
+bool neb__stream_rate_step(struct neb_stream_rate *r, const struct neb_stream_rate_sample *seen)
 {
-    struct neb_feed_sample in = {sane(seen->seconds), sane(seen->items), sane(seen->item_bytes),
-                                 sane(seen->rtt),     sane(seen->line),  sane(seen->need),
-                                 sane(seen->starved), sane(seen->credit)};
+    struct neb_stream_rate_sample in = {sane(seen->seconds), sane(seen->items), sane(seen->item_bytes),
+                                        sane(seen->rtt),     sane(seen->line),  sane(seen->need),
+                                        sane(seen->starved), sane(seen->credit)};
     if (in.seconds <= 0) return false;
     if (in.need > 0) r->need = r->need > 0 ? r->need + 0.5 * (in.need - r->need) : in.need;
     double trip = longest_trip(r, in.rtt);

@@ -8,22 +8,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NEB_FEED_RUNGS = 6, NEB_FEED_WINDOW = 32, NEB_FEED_WINDOW_MAX = 2048, NEB_FEED_TRIPS = 16 };
+enum {
+    NEB_STREAM_RATE_RUNGS = 6,
+    NEB_STREAM_RATE_WINDOW = 32,
+    NEB_STREAM_RATE_WINDOW_MAX = 2048,
+    NEB_STREAM_RATE_TRIPS = 16
+};
 
-struct neb_feed_rung {
+struct neb_stream_rate_rung {
     char name[40];
     double bytes; /* nominal, of one item: only ratios count */
 };
 
-struct neb_feed_config {
-    struct neb_feed_rung rung[NEB_FEED_RUNGS]; /* from faithful to cheap */
-    int rungs;                                 /* 1: chosen by hand */
-    int64_t window;                            /* chosen by hand; 0: follows the line */
-    int64_t least;                             /* what a step needs, twice */
+struct neb_stream_rate_config {
+    struct neb_stream_rate_rung rung[NEB_STREAM_RATE_RUNGS]; /* from faithful to cheap */
+    int rungs;                                               /* 1: chosen by hand */
+    int64_t window;                                          /* chosen by hand; 0: follows the line */
+    int64_t least;                                           /* what a step needs, twice */
 };
 
 /* What was seen since the last decision. */
-struct neb_feed_sample {
+struct neb_stream_rate_sample {
     double seconds;
     double items;      /* that reached the fed site */
     double item_bytes; /* of an item put lately, mean; 0: none was */
@@ -35,19 +40,19 @@ struct neb_feed_sample {
     double credit;  /* share of the time that this one waited for credit */
 };
 
-struct neb_feed_rate {
-    struct neb_feed_config config;
+struct neb_stream_rate {
+    struct neb_stream_rate_config config;
     int64_t window; /* batches that the feeding site may be ahead */
     int rung;
     char reason[200]; /* of the last change; "" before the first */
 
-    double need, boost, trip[NEB_FEED_TRIPS];
+    double need, boost, trip[NEB_STREAM_RATE_TRIPS];
     int trips, settle, quiet, hold, probe;
 };
 
-void neb__feed_rate_init(struct neb_feed_rate *r, const struct neb_feed_config *c);
+void neb__stream_rate_init(struct neb_stream_rate *r, const struct neb_stream_rate_config *c);
 
 /* True: window or rung changed, `reason` says why. Values that are not finite or negative count as 0. */
-bool neb__feed_rate_step(struct neb_feed_rate *r, const struct neb_feed_sample *in);
+bool neb__stream_rate_step(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in);
 
 #endif

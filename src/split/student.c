@@ -14,34 +14,35 @@
 #include <stdio.h>
 #include <string.h>
 
-struct neb_pupil {
-    struct neb_half *half;
-    struct neb_cache *cache; /* NULL: nothing is kept */
-    struct neb_lesson_plan plan;
-    struct neb_lesson_room room;
+struct neb_student {
+    struct neb_split_site *half;
+    struct neb_keyed_file *cache; /* NULL: nothing is kept */
+    struct neb_tutor_plan plan;
+    struct neb_tutor_room room;
     int32_t targets, rows;
     int64_t step; /* the batch whose lessons lie in the room; -1: none */
     int64_t cached, missing;
     struct neb_buf entry;
 };
 
-bool neb__pupil_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson)
+bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson)
 {
-    return lesson <= NEB_CACHE_ENTRY_MAX && bytes + NEB_PUPIL_ENTRY + lesson <= (uint64_t)job->wan.cache;
+    return lesson <= NEB_KEYED_FILE_ENTRY_MAX &&
+           bytes + NEB_STUDENT_ENTRY + lesson <= (uint64_t)job->wan.cache;
 }
 
-neb_status neb__pupil_open(struct neb_half *s, int32_t seqs, int32_t targets, int32_t rows,
-                           struct neb_pupil **out)
+neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t targets, int32_t rows,
+                             struct neb_student **out)
 {
-    struct neb_pupil *p = NEB_NEW(struct neb_pupil);
+    struct neb_student *p = NEB_NEW(struct neb_student);
     if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for lessons");
-    const struct neb_lesson_shape *shape = &s->shape;
+    const struct neb_tutor_shape *shape = &s->shape;
     p->half = s;
     p->step = -1;
     p->targets = targets;
     p->rows = rows;
-    neb__buf_init(&p->entry, NEB_CACHE_ENTRY_MAX + 1);
-    neb_status st = neb__lesson_plan_init(&p->plan, seqs);
+    neb__buf_init(&p->entry, NEB_KEYED_FILE_ENTRY_MAX + 1);
+    neb_status st = neb__tutor_plan_init(&p->plan, seqs);
     size_t logits = (size_t)targets * (size_t)shape->k, states = (size_t)rows * (size_t)shape->width;
     if (st == NEB_OK && shape->k) {
         p->room.ids = NEB_NEW_ARRAY(int32_t, logits);
@@ -50,7 +51,7 @@ neb_status neb__pupil_open(struct neb_half *s, int32_t seqs, int32_t targets, in
     }
     if (st == NEB_OK && shape->width && !(p->room.hidden = NEB_NEW_ARRAY(float, states))) st = NEB_ERR_NOMEM;
     if (st != NEB_OK) {
-        neb__pupil_close(p);
+        neb__student_close(p);
         return neb__fail(st, "out of memory for the lessons of %d rows", targets);
     }
     *out = p;
@@ -58,7 +59,7 @@ neb_status neb__pupil_open(struct neb_half *s, int32_t seqs, int32_t targets, in
 }
 
 /* What lessons depend on, beside the sequence: the teachers and how they are coded. */
-static neb_status identity(const struct neb_half *s, struct neb_hash *out)
+static neb_status identity(const struct neb_split_site *s, struct neb_hash *out)
 {
     char text[10000];
     const struct neb_job_distill *d = &s->job->distill;
@@ -68,7 +69,7 @@ static neb_status identity(const struct neb_half *s, struct neb_hash *out)
     return neb__hash(text, (size_t)n, out);
 }
 
-neb_status neb__pupil_start(struct neb_pupil *p, uint64_t mark, const char *out)
+neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *out)
 {
     char path[PATH_MAX];
     struct neb_hash of;
@@ -76,14 +77,14 @@ neb_status neb__pupil_start(struct neb_pupil *p, uint64_t mark, const char *out)
     if (snprintf(path, sizeof path, "%s/lessons.cache", out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %s", out);
     NEB_TRY(identity(p->half, &of));
-    return neb__cache_open(path, &of, mark, &p->cache);
+    return neb__keyed_file_open(path, &of, mark, &p->cache);
 }
 
-void neb__pupil_close(struct neb_pupil *p)
+void neb__student_close(struct neb_student *p)
 {
     if (!p) return;
-    neb__cache_close(p->cache);
-    neb__lesson_plan_free(&p->plan);
+    neb__keyed_file_close(p->cache);
+    neb__tutor_plan_free(&p->plan);
     neb__buf_free(&p->entry);
     neb__free(p->room.ids);
     neb__free(p->room.logits);
@@ -91,17 +92,17 @@ void neb__pupil_close(struct neb_pupil *p)
     neb__free(p);
 }
 
-static neb_status keep(struct neb_pupil *p, const struct neb_lesson_seq *q, uint64_t item)
+static neb_status keep(struct neb_student *p, const struct neb_tutor_seq *q, uint64_t item)
 {
-    size_t size = neb__lesson_size(&p->half->shape, q);
-    if (!p->cache || !neb__pupil_keeps(p->half->job, neb__cache_bytes(p->cache), size)) return NEB_OK;
+    size_t size = neb__tutor_item_size(&p->half->shape, q);
+    if (!p->cache || !neb__student_keeps(p->half->job, neb__keyed_file_bytes(p->cache), size)) return NEB_OK;
     neb__buf_clear(&p->entry);
-    NEB_TRY(neb__lesson_pack(&p->half->shape, q, &p->room, &p->entry));
-    return neb__cache_put(p->cache, &q->key, item, p->entry.data, p->entry.len);
+    NEB_TRY(neb__tutor_item_pack(&p->half->shape, q, &p->room, &p->entry));
+    return neb__keyed_file_put(p->cache, &q->key, item, p->entry.data, p->entry.len);
 }
 
 /* A sequence whose lesson is nowhere. */
-static neb_status do_without(struct neb_pupil *p, const struct neb_lesson_seq *q)
+static neb_status do_without(struct neb_student *p, const struct neb_tutor_seq *q)
 {
     size_t k = (size_t)p->half->shape.k;
     if (p->half->shape.width)
@@ -120,30 +121,30 @@ static neb_status do_without(struct neb_pupil *p, const struct neb_lesson_seq *q
     return NEB_OK;
 }
 
-static neb_status recall(struct neb_pupil *p, const struct neb_lesson_seq *q)
+static neb_status recall(struct neb_student *p, const struct neb_tutor_seq *q)
 {
     neb__buf_clear(&p->entry);
-    neb_status st = p->cache ? neb__cache_get(p->cache, &q->key, &p->entry) : NEB_ERR_NOTFOUND;
-    if (st == NEB_OK) st = neb__lesson_unpack(&p->half->shape, q, p->entry.data, p->entry.len, &p->room);
+    neb_status st = p->cache ? neb__keyed_file_get(p->cache, &q->key, &p->entry) : NEB_ERR_NOTFOUND;
+    if (st == NEB_OK) st = neb__tutor_item_unpack(&p->half->shape, q, p->entry.data, p->entry.len, &p->room);
     if (st == NEB_ERR_NOTFOUND || st == NEB_ERR_CORRUPT) return do_without(p, q);
     p->cached++;
     return st;
 }
 
-static neb_status fetch(struct neb_pupil *p, const struct neb_batch *b)
+static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
 {
-    struct neb_half *s = p->half;
+    struct neb_split_site *s = p->half;
     const void *bytes;
     size_t n;
     uint64_t item;
     if (b->loss.n > p->targets || b->side[0].tokens > p->rows)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the lessons' room", b->loss.n);
     NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &n, &item));
-    NEB_TRY(neb__half_item_open(s, item, &bytes, &n));
-    NEB_TRY(neb__lesson_plan(&p->plan, b));
+    NEB_TRY(neb__split_item_open(s, item, &bytes, &n));
+    NEB_TRY(neb__tutor_plan_make(&p->plan, b));
     if (item != (uint64_t)b->step + 1)
         return neb__fail(NEB_ERR_STATE, "lesson %" PRIu64 " came for batch %" PRId64, item, b->step + 1);
-    NEB_TRY(neb__lesson_decode(&s->shape, &p->plan, bytes, n, &p->room));
+    NEB_TRY(neb__tutor_item_decode(&s->shape, &p->plan, bytes, n, &p->room));
     for (int32_t q = 0; q < p->plan.seqs; q++)
         NEB_TRY(p->plan.seq[q].here ? keep(p, &p->plan.seq[q], item) : recall(p, &p->plan.seq[q]));
     size_t k = (size_t)s->shape.k; /* rows that no sequence has */
@@ -154,21 +155,21 @@ static neb_status fetch(struct neb_pupil *p, const struct neb_batch *b)
     return NEB_OK;
 }
 
-neb_status neb__pupil_ask(void *arg, const struct neb_batch *b, struct neb_lesson *out)
+neb_status neb__student_ask(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out)
 {
-    struct neb_pupil *p = ((struct neb_half *)arg)->pupil;
+    struct neb_student *p = ((struct neb_split_site *)arg)->pupil;
     if (p->step != b->step) NEB_TRY(fetch(p, b));
-    *out = (struct neb_lesson){p->room.ids, p->room.logits, p->room.hidden};
+    *out = (struct neb_teacher_answer){p->room.ids, p->room.logits, p->room.hidden};
     return NEB_OK;
 }
 
-neb_status neb__pupil_sync(struct neb_pupil *p)
+neb_status neb__student_sync(struct neb_student *p)
 {
-    return p->cache ? neb__cache_sync(p->cache) : NEB_OK;
+    return p->cache ? neb__keyed_file_sync(p->cache) : NEB_OK;
 }
 
-void neb__pupil_describe(const struct neb_pupil *p, char *out, size_t size)
+void neb__student_describe(const struct neb_student *p, char *out, size_t size)
 {
     snprintf(out, size, "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without a lesson",
-             p->cached, p->cache ? (double)neb__cache_bytes(p->cache) / 1e6 : 0.0, p->missing);
+             p->cached, p->cache ? (double)neb__keyed_file_bytes(p->cache) / 1e6 : 0.0, p->missing);
 }

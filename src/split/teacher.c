@@ -19,13 +19,13 @@ enum { SHOW_SECONDS = 20, START_SECONDS = 20 };
 struct teacher {
     const struct neb_job *job;
     struct neb_data data;
-    struct neb_half *half;
+    struct neb_split_site *half;
     neb_device *device;
-    struct neb_tutor logits, hidden;
+    struct neb_teacher logits, hidden;
     neb_session *session;
     struct neb_batches *stream;
     struct neb_batch *batch;
-    struct neb_lesson_plan plan;
+    struct neb_tutor_plan plan;
     struct neb_keyset held; /* by the student */
     uint64_t held_bytes;
     struct neb_metrics *metrics;
@@ -39,13 +39,13 @@ static neb_status open_tutors(struct teacher *t)
 {
     const struct neb_job *j = t->job;
     const struct neb_batch *b = t->batch;
-    struct neb_feed_limits l = {
+    struct neb_model_input_limits l = {
         .rows = {b->cap_tokens[0], b->cap_tokens[1]}, .seqs = b->cap_seqs, .targets = b->cap_loss};
-    struct neb_tutor_config c = {.k = t->half->shape.k,
-                                 .threads = (int)j->train.threads,
-                                 .tok = t->data.tok,
-                                 .sides = j->kind == NEB_TASK_TRANSLATE ? 2 : 1,
-                                 .max_len = j->train.max_len};
+    struct neb_teacher_config c = {.k = t->half->shape.k,
+                                   .threads = (int)j->train.threads,
+                                   .tok = t->data.tok,
+                                   .sides = j->kind == NEB_TASK_TRANSLATE ? 2 : 1,
+                                   .max_len = j->train.max_len};
     struct neb_device_config d = {.compute = strcmp(j->train.dtype, "bf16") ? NEB_F32 : NEB_BF16,
                                   .threads = (int)j->train.threads,
                                   .deterministic = j->train.deterministic,
@@ -53,10 +53,10 @@ static neb_status open_tutors(struct teacher *t)
     NEB_TRY(neb_device_open(j->train.device, &d, &t->device));
     c.folder = j->distill.teacher;
     c.logits = true;
-    if (c.folder) NEB_TRY(neb__panel_open(t->device, &c, &l, &t->logits));
+    if (c.folder) NEB_TRY(neb__teacher_ensemble_open(t->device, &c, &l, &t->logits));
     c.folder = j->distill.encoder;
     c.logits = false;
-    if (c.folder) NEB_TRY(neb__tutor_open(t->device, &c, &l, &t->hidden));
+    if (c.folder) NEB_TRY(neb__teacher_open(t->device, &c, &l, &t->hidden));
     if (c.folder && t->hidden.width != t->half->shape.width)
         return neb__doc_fail(&j->doc, "distill.width", "distill.width is %d, the hidden states of %s have %d",
                              t->half->shape.width, c.folder, t->hidden.width);
@@ -75,7 +75,7 @@ static neb_status open_links(struct teacher *t)
     t->metrics = neb__metrics_begin(j->out, -1);
     neb__meter_begin(&t->meter, j, t->metrics, t->session, 0);
     if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
-    NEB_TRY(neb__half_start(t->half, t->session, 0, t->job->out));
+    NEB_TRY(neb__split_start(t->half, t->session, 0, t->job->out));
     neb__meter_stream(&t->meter, t->half->stream, &t->half->feed, true);
     return NEB_OK;
 }
@@ -83,28 +83,28 @@ static neb_status open_links(struct teacher *t)
 static neb_status open_all(struct teacher *t)
 {
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    NEB_TRY(neb__half_open(t->job, &t->data, &t->half));
+    NEB_TRY(neb__split_open(t->job, &t->data, &t->half));
     neb_status s = neb__data_stream(&t->data, "train", 0, 1, &t->stream);
     if (s == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&t->job->doc, "data", "no corpus to teach from (use: train)");
     NEB_TRY(s);
     NEB_TRY(neb__batches_batch(t->stream, &t->batch));
-    NEB_TRY(neb__lesson_plan_init(&t->plan, t->batch->cap_seqs));
+    NEB_TRY(neb__tutor_plan_init(&t->plan, t->batch->cap_seqs));
     NEB_TRY(open_tutors(t));
-    t->held_bytes = NEB_PUPIL_FILE;
+    t->held_bytes = NEB_STUDENT_FILE;
     return open_links(t);
 }
 
 static void close_all(struct teacher *t)
 {
     neb__metrics_close(t->metrics);
-    neb__half_close(t->half);
+    neb__split_close(t->half);
     neb_session_close(t->session);
     if (t->logits.close) t->logits.close(t->logits.arg);
     if (t->hidden.close) t->hidden.close(t->hidden.arg);
     neb_device_close(t->device);
     neb__keyset_free(&t->held);
-    neb__lesson_plan_free(&t->plan);
+    neb__tutor_plan_free(&t->plan);
     neb__batch_free(t->batch);
     neb__batches_free(t->stream);
     neb__data_free(&t->data);
@@ -117,29 +117,30 @@ static neb_status plan_next(struct teacher *t, int32_t *lacking)
 {
     *lacking = 0;
     NEB_TRY(neb__batches_next(t->stream, t->batch));
-    NEB_TRY(neb__lesson_plan(&t->plan, t->batch));
+    NEB_TRY(neb__tutor_plan_make(&t->plan, t->batch));
     for (int32_t q = 0; q < t->plan.seqs; q++) {
-        struct neb_lesson_seq *seq = &t->plan.seq[q];
-        size_t size = neb__lesson_size(&t->half->shape, seq);
+        struct neb_tutor_seq *seq = &t->plan.seq[q];
+        size_t size = neb__tutor_item_size(&t->half->shape, seq);
         seq->here = !neb__keyset_find(&t->held, &seq->key);
         *lacking += seq->here;
-        if (!seq->here || !neb__pupil_keeps(t->job, t->held_bytes, size)) continue;
+        if (!seq->here || !neb__student_keeps(t->job, t->held_bytes, size)) continue;
         NEB_TRY(neb__keyset_add(&t->held, &seq->key, 1));
-        t->held_bytes += NEB_PUPIL_ENTRY + size;
+        t->held_bytes += NEB_STUDENT_ENTRY + size;
     }
     return NEB_OK;
 }
 
 static neb_status teach_one(struct teacher *t)
 {
-    struct neb_half *s = t->half;
-    struct neb_lesson logits = {0}, hidden = {0};
+    struct neb_split_site *s = t->half;
+    struct neb_teacher_answer logits = {0}, hidden = {0};
     int32_t lacking;
     NEB_TRY(plan_next(t, &lacking));
     if (lacking && s->shape.k) NEB_TRY(t->logits.ask(t->logits.arg, t->batch, &logits));
     if (lacking && s->shape.width) NEB_TRY(t->hidden.ask(t->hidden.arg, t->batch, &hidden));
-    NEB_TRY(neb__half_item_begin(s));
-    NEB_TRY(neb__lesson_encode(&s->shape, &neb__half_code(s)->lesson, &t->plan, &logits, &hidden, &s->item));
+    NEB_TRY(neb__split_item_begin(s));
+    NEB_TRY(
+        neb__tutor_item_encode(&s->shape, &neb__split_code(s)->lesson, &t->plan, &logits, &hidden, &s->item));
     NEB_TRY(neb_stream_put(s->stream, (uint64_t)t->batch->step + 1, s->item.data, s->item.len, -1));
     bool changed;
     s->rows += t->batch->loss.used;
@@ -164,7 +165,7 @@ static void show(struct teacher *t, bool now)
     char text[300];
     if (!now && neb__seconds_since(t->shown_ns) < SHOW_SECONDS) return;
     t->shown_ns = neb__now_ns();
-    neb__half_describe(t->half, text, sizeof text);
+    neb__split_describe(t->half, text, sizeof text);
     printf("%s  %s; %.0f tokens/s\n", t->job->name, text,
            (double)t->tokens / neb__seconds_since(t->start_ns));
     fflush(stdout);
@@ -183,7 +184,7 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
     int64_t made = 0, most = t->job->wan.recorded ? t->job->train.steps * t->job->train.micro : INT64_MAX;
     for (neb_status s; made < most; made++) {
         int64_t since = neb__now_ns();
-        s = neb__half_wait(t->half, 1, stop);
+        s = neb__split_wait(t->half, 1, stop);
         neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
         if (s == NEB_OK) s = teach_one(t);
         if (s == NEB_ERR_CANCELLED) break; /* the student has finished */
@@ -197,7 +198,7 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
     return NEB_OK;
 }
 
-neb_status neb__teach(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links)
+neb_status neb__teacher_site(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links)
 {
     struct teacher t = {.job = job};
     neb_status s = open_all(&t);

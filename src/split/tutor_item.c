@@ -21,30 +21,30 @@ enum { HEAD = 8 };
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
 
-neb_status neb__lesson_plan_init(struct neb_lesson_plan *p, int32_t seqs)
+neb_status neb__tutor_plan_init(struct neb_tutor_plan *p, int32_t seqs)
 {
-    *p = (struct neb_lesson_plan){.seq = NEB_NEW_ARRAY(struct neb_lesson_seq, (size_t)seqs), .room = seqs};
+    *p = (struct neb_tutor_plan){.seq = NEB_NEW_ARRAY(struct neb_tutor_seq, (size_t)seqs), .room = seqs};
     return p->seq ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d sequences", seqs);
 }
 
-void neb__lesson_plan_free(struct neb_lesson_plan *p)
+void neb__tutor_plan_free(struct neb_tutor_plan *p)
 {
     neb__free(p->seq);
-    *p = (struct neb_lesson_plan){0};
+    *p = (struct neb_tutor_plan){0};
 }
 
 uint32_t neb__batch_check_value(const struct neb_batch *b)
 {
     uint32_t crc = 0;
     for (int i = 0; i < b->sides; i++) {
-        const struct neb_side *s = &b->side[i];
+        const struct neb_batch_side *s = &b->side[i];
         crc = neb__crc32c(crc, s->ids, (size_t)s->used * sizeof *s->ids);
         crc = neb__crc32c(crc, s->cu_seqlens, (size_t)(s->nseq_used + 1) * sizeof *s->cu_seqlens);
     }
     return crc;
 }
 
-static neb_status name_sequence(const struct neb_batch *b, int32_t q, struct neb_lesson_seq *seq)
+static neb_status name_sequence(const struct neb_batch *b, int32_t q, struct neb_tutor_seq *seq)
 {
     struct neb_hasher h;
     struct neb_hash hash;
@@ -68,17 +68,17 @@ static neb_status name_sequence(const struct neb_batch *b, int32_t q, struct neb
 }
 
 /* The loss rows are in the order of the sequences, those that count first. */
-neb_status neb__lesson_plan(struct neb_lesson_plan *p, const struct neb_batch *b)
+neb_status neb__tutor_plan_make(struct neb_tutor_plan *p, const struct neb_batch *b)
 {
-    const struct neb_side *last = &b->side[b->sides - 1];
+    const struct neb_batch_side *last = &b->side[b->sides - 1];
     int32_t at = 0;
     p->seqs = b->side[0].nseq_used;
     p->check = neb__batch_check_value(b);
     if (p->seqs > p->room)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d sequences; room for %d", p->seqs, p->room);
     for (int32_t q = 0; q < p->seqs; q++) {
-        struct neb_lesson_seq *seq = &p->seq[q];
-        *seq = (struct neb_lesson_seq){.first = at, .row = b->side[0].cu_seqlens[q]};
+        struct neb_tutor_seq *seq = &p->seq[q];
+        *seq = (struct neb_tutor_seq){.first = at, .row = b->side[0].cu_seqlens[q]};
         seq->rows = b->side[0].cu_seqlens[q + 1] - seq->row;
         while (at < b->loss.used && b->loss.rows[at] < last->cu_seqlens[q + 1]) at++;
         seq->count = at - seq->first;
@@ -87,12 +87,12 @@ neb_status neb__lesson_plan(struct neb_lesson_plan *p, const struct neb_batch *b
     return at == b->loss.used ? NEB_OK : neb__fail(NEB_ERR_INTERNAL, "a loss row outside all sequences");
 }
 
-size_t neb__lesson_size(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q)
+size_t neb__tutor_item_size(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q)
 {
     return (size_t)q->count * (size_t)s->k * 8 + (size_t)q->rows * (size_t)s->width * 4;
 }
 
-static void count_here(const struct neb_lesson_plan *p, size_t *targets, size_t *rows)
+static void count_here(const struct neb_tutor_plan *p, size_t *targets, size_t *rows)
 {
     *targets = *rows = 0;
     for (int32_t q = 0; q < p->seqs; q++)
@@ -133,9 +133,9 @@ static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, 
     return NEB_OK;
 }
 
-static neb_status put_logits(const struct neb_lesson_shape *s, const struct neb_lesson_code *code,
-                             const struct neb_lesson_plan *p, const struct neb_lesson *from, size_t targets,
-                             struct neb_buf *out)
+static neb_status put_logits(const struct neb_tutor_shape *s, const struct neb_tutor_code *code,
+                             const struct neb_tutor_plan *p, const struct neb_teacher_answer *from,
+                             size_t targets, struct neb_buf *out)
 {
     size_t k = (size_t)s->k, n = (size_t)code->k, at = 0;
     int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * n);
@@ -153,14 +153,14 @@ static neb_status put_logits(const struct neb_lesson_shape *s, const struct neb_
     return st;
 }
 
-static neb_status put_hidden(const struct neb_lesson_shape *s, int bits, const struct neb_lesson_plan *p,
-                             const struct neb_lesson *from, size_t rows, struct neb_buf *out)
+static neb_status put_hidden(const struct neb_tutor_shape *s, int bits, const struct neb_tutor_plan *p,
+                             const struct neb_teacher_answer *from, size_t rows, struct neb_buf *out)
 {
     size_t width = (size_t)s->width, at = 0;
     float *x = NEB_NEW_ARRAY(float, rows *width);
     if (!x) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu hidden states", rows);
     for (int32_t q = 0; q < p->seqs; q++) {
-        const struct neb_lesson_seq *seq = &p->seq[q];
+        const struct neb_tutor_seq *seq = &p->seq[q];
         if (!seq->here) continue;
         memcpy(x + at * width, from->hidden + (size_t)seq->row * width,
                (size_t)seq->rows * width * sizeof *x);
@@ -171,9 +171,9 @@ static neb_status put_hidden(const struct neb_lesson_shape *s, int bits, const s
     return st;
 }
 
-neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb_lesson_code *code,
-                              const struct neb_lesson_plan *p, const struct neb_lesson *logits,
-                              const struct neb_lesson *hidden, struct neb_buf *out)
+neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct neb_tutor_code *code,
+                                  const struct neb_tutor_plan *p, const struct neb_teacher_answer *logits,
+                                  const struct neb_teacher_answer *hidden, struct neb_buf *out)
 {
     if (s->k && (code->k < 1 || code->k > s->k))
         return neb__fail(NEB_ERR_INVALID, "%d logits of %d are to cross", code->k, s->k);
@@ -198,7 +198,7 @@ static neb_status corrupt(const char *what)
     return neb__fail(NEB_ERR_CORRUPT, "a lesson from the teacher's site: %s", what);
 }
 
-const uint8_t *neb__item_frame(struct neb_reader *r, size_t *n)
+const uint8_t *neb__tutor_item_frame(struct neb_reader *r, size_t *n)
 {
     if (r->left < NEB_STREAM_HEADER) return NULL;
     *n = NEB_STREAM_HEADER + (size_t)neb__get32(r->p + NEB_STREAM_HEADER - 4);
@@ -206,7 +206,7 @@ const uint8_t *neb__item_frame(struct neb_reader *r, size_t *n)
 }
 
 /* Row i of n crossed logits into its k places. */
-static void place_row(const struct neb_lesson_room *room, size_t row, size_t k, const int32_t *ids,
+static void place_row(const struct neb_tutor_room *room, size_t row, size_t k, const int32_t *ids,
                       const float *logp, size_t n)
 {
     int32_t *to = room->ids + row * k;
@@ -216,12 +216,12 @@ static void place_row(const struct neb_lesson_room *room, size_t row, size_t k, 
     for (size_t j = n; j < k; j++) to[j] = -1, value[j] = 0;
 }
 
-static neb_status take_logits(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p,
-                              size_t targets, struct neb_reader *r, const struct neb_lesson_room *room)
+static neb_status take_logits(const struct neb_tutor_shape *s, const struct neb_tutor_plan *p, size_t targets,
+                              struct neb_reader *r, const struct neb_tutor_room *room)
 {
     struct neb_stream_info info;
     size_t n, k, at = 0;
-    const uint8_t *frame = neb__item_frame(r, &n);
+    const uint8_t *frame = neb__tutor_item_frame(r, &n);
     if (!frame) return corrupt("logits are cut off");
     NEB_TRY(neb__stream_peek(frame, n, &info));
     if (info.k < 1 || info.k > s->k) return corrupt("more logits a row than the job says");
@@ -232,7 +232,7 @@ static neb_status take_logits(const struct neb_lesson_shape *s, const struct neb
     neb_status st = ids && logp ? neb__logits_decode(frame, n, &shape, ids, logp)
                                 : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu lessons", targets);
     for (int32_t q = 0; st == NEB_OK && q < p->seqs; q++) {
-        const struct neb_lesson_seq *seq = &p->seq[q];
+        const struct neb_tutor_seq *seq = &p->seq[q];
         for (int32_t i = 0; seq->here && i < seq->count; i++, at += k)
             place_row(room, (size_t)(seq->first + i), (size_t)s->k, ids + at, logp + at, k);
     }
@@ -241,17 +241,17 @@ static neb_status take_logits(const struct neb_lesson_shape *s, const struct neb
     return st;
 }
 
-static neb_status take_hidden(const struct neb_lesson_shape *s, const struct neb_lesson_plan *p, size_t rows,
-                              struct neb_reader *r, const struct neb_lesson_room *room)
+static neb_status take_hidden(const struct neb_tutor_shape *s, const struct neb_tutor_plan *p, size_t rows,
+                              struct neb_reader *r, const struct neb_tutor_room *room)
 {
     size_t n, width = (size_t)s->width, at = 0;
-    const uint8_t *frame = neb__item_frame(r, &n);
+    const uint8_t *frame = neb__tutor_item_frame(r, &n);
     if (!frame) return corrupt("hidden states are cut off");
     float *x = NEB_NEW_ARRAY(float, rows *width);
     neb_status st = x ? neb__hidden_decode(frame, n, rows, (uint32_t)s->width, x)
                       : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu hidden states", rows);
     for (int32_t q = 0; st == NEB_OK && q < p->seqs; q++) {
-        const struct neb_lesson_seq *seq = &p->seq[q];
+        const struct neb_tutor_seq *seq = &p->seq[q];
         if (!seq->here) continue;
         memcpy(room->hidden + (size_t)seq->row * width, x + at, (size_t)seq->rows * width * sizeof *x);
         at += (size_t)seq->rows * width;
@@ -260,8 +260,8 @@ static neb_status take_hidden(const struct neb_lesson_shape *s, const struct neb
     return st;
 }
 
-neb_status neb__lesson_decode(const struct neb_lesson_shape *s, struct neb_lesson_plan *p,
-                              const uint8_t *bytes, size_t n, const struct neb_lesson_room *room)
+neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tutor_plan *p,
+                                  const uint8_t *bytes, size_t n, const struct neb_tutor_room *room)
 {
     struct neb_reader r = {bytes, n, false};
     size_t targets, rows;
@@ -282,8 +282,8 @@ neb_status neb__lesson_decode(const struct neb_lesson_shape *s, struct neb_lesso
 
 /* ---- the cache's form ---------------------------------------------------------------------------------------------- */
 
-neb_status neb__lesson_pack(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q,
-                            const struct neb_lesson_room *room, struct neb_buf *out)
+neb_status neb__tutor_item_pack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,
+                                const struct neb_tutor_room *room, struct neb_buf *out)
 {
     size_t k = (size_t)s->k, first = (size_t)q->first * k, n = (size_t)q->count * k;
     if (n) NEB_TRY(neb__buf_append(out, room->ids + first, n * sizeof *room->ids));
@@ -294,11 +294,12 @@ neb_status neb__lesson_pack(const struct neb_lesson_shape *s, const struct neb_l
                            states * sizeof *room->hidden);
 }
 
-neb_status neb__lesson_unpack(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q,
-                              const uint8_t *bytes, size_t n, const struct neb_lesson_room *room)
+neb_status neb__tutor_item_unpack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,
+                                  const uint8_t *bytes, size_t n, const struct neb_tutor_room *room)
 {
     size_t k = (size_t)s->k, first = (size_t)q->first * k, m = (size_t)q->count * k;
-    if (n != neb__lesson_size(s, q)) return neb__fail(NEB_ERR_CORRUPT, "a cached lesson has %zu bytes", n);
+    if (n != neb__tutor_item_size(s, q))
+        return neb__fail(NEB_ERR_CORRUPT, "a cached lesson has %zu bytes", n);
     if (m) memcpy(room->ids + first, bytes, m * sizeof *room->ids);
     if (m) memcpy(room->logits + first, bytes + 4 * m, m * sizeof *room->logits);
     for (size_t i = 0; i < m; i++)

@@ -13,66 +13,66 @@
 #include "base/bytes.h"
 
 /* What lessons consist of at most: the same at both sites. */
-struct neb_lesson_shape {
+struct neb_tutor_shape {
     int32_t k;     /* logits a row; 0: none */
     int32_t width; /* of hidden states; 0: none */
     uint32_t vocabulary;
 };
 
 /* How the next item is coded: the sender's affair, items describe themselves. */
-struct neb_lesson_code {
+struct neb_tutor_code {
     int32_t k;       /* logits a row that cross: the likeliest; at most the shape's */
     int bits;        /* of a logit, 8 or 4 */
     int hidden_bits; /* 8, 4 or 2 */
 };
 
-struct neb_lesson_seq {
-    struct neb_key key;
+struct neb_tutor_seq {
+    struct neb_keyset_key key;
     int32_t first, count; /* places in the batch's loss rows */
     int32_t row, rows;    /* of side 0 */
     bool here;            /* in the item */
 };
 
 /* The sequences of one batch. A successful init owes a free. */
-struct neb_lesson_plan {
-    struct neb_lesson_seq *seq; /* (room) */
+struct neb_tutor_plan {
+    struct neb_tutor_seq *seq; /* (room) */
     int32_t seqs, room;
     uint32_t check; /* of all ids: both sites must have drawn the same batch */
 };
-neb_status neb__lesson_plan_init(struct neb_lesson_plan *p, int32_t seqs);
-void neb__lesson_plan_free(struct neb_lesson_plan *p);
-neb_status neb__lesson_plan(struct neb_lesson_plan *p, const struct neb_batch *b);
+neb_status neb__tutor_plan_init(struct neb_tutor_plan *p, int32_t seqs);
+void neb__tutor_plan_free(struct neb_tutor_plan *p);
+neb_status neb__tutor_plan_make(struct neb_tutor_plan *p, const struct neb_batch *b);
 
 /* A check value of everything a model reads of a batch. */
 uint32_t neb__batch_check_value(const struct neb_batch *b);
 
 /* The next frame of an item (codec/stream.h), whose header tells how long it is. NULL: cut off. */
-const uint8_t *neb__item_frame(struct neb_reader *r, size_t *n);
+const uint8_t *neb__tutor_item_frame(struct neb_reader *r, size_t *n);
 
 /* Bytes that a sequence's lesson takes in the cache file. */
-size_t neb__lesson_size(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q);
+size_t neb__tutor_item_size(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q);
 
 /* Appends the item with the lessons of the sequences that are `here`. logits, hidden: as far as the shape has them.
  *   NEB_ERR_RANGE: the teacher gave something not finite; NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
-neb_status neb__lesson_encode(const struct neb_lesson_shape *s, const struct neb_lesson_code *code,
-                              const struct neb_lesson_plan *p, const struct neb_lesson *logits,
-                              const struct neb_lesson *hidden, struct neb_buf *out);
+neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct neb_tutor_code *code,
+                                  const struct neb_tutor_plan *p, const struct neb_teacher_answer *logits,
+                                  const struct neb_teacher_answer *hidden, struct neb_buf *out);
 
 /* Where a student has the lessons of a batch: (loss rows, k), (rows of side 0, width). */
-struct neb_lesson_room {
+struct neb_tutor_room {
     int32_t *ids;
     float *logits, *hidden;
 };
 
 /* Reads an item: sets `here` and fills the places of those sequences; where fewer than k logits crossed, ids of -1 follow.
  *   NEB_ERR_CONFIG: of another batch; NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
-neb_status neb__lesson_decode(const struct neb_lesson_shape *s, struct neb_lesson_plan *p,
-                              const uint8_t *bytes, size_t n, const struct neb_lesson_room *room);
+neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tutor_plan *p,
+                                  const uint8_t *bytes, size_t n, const struct neb_tutor_room *room);
 
 /* One sequence's lesson as it lies in the cache: appended to `out` / put into its places. NEB_ERR_CORRUPT */
-neb_status neb__lesson_pack(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q,
-                            const struct neb_lesson_room *room, struct neb_buf *out);
-neb_status neb__lesson_unpack(const struct neb_lesson_shape *s, const struct neb_lesson_seq *q,
-                              const uint8_t *bytes, size_t n, const struct neb_lesson_room *room);
+neb_status neb__tutor_item_pack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,
+                                const struct neb_tutor_room *room, struct neb_buf *out);
+neb_status neb__tutor_item_unpack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,
+                                  const uint8_t *bytes, size_t n, const struct neb_tutor_room *room);
 
 #endif

@@ -121,13 +121,13 @@ static uint64_t make_head(const struct neb_ckpt_id *id, const struct neb_ckpt_se
     return at;
 }
 
-static neb_status write_file(struct neb_outfile *f, const uint8_t *head, size_t head_size,
+static neb_status write_file(struct neb_whole_file *f, const uint8_t *head, size_t head_size,
                              const struct neb_ckpt_section *list, int n)
 {
-    NEB_TRY(neb__outfile_write(f, head, head_size));
+    NEB_TRY(neb__whole_file_write(f, head, head_size));
     for (int i = 0; i < n; i++) {
-        NEB_TRY(neb__outfile_zeros(f, (size_t)(aligned(f->written) - f->written)));
-        NEB_TRY(neb__outfile_write(f, list[i].data, list[i].size));
+        NEB_TRY(neb__whole_file_zeros(f, (size_t)(aligned(f->written) - f->written)));
+        NEB_TRY(neb__whole_file_write(f, list[i].data, list[i].size));
     }
     return NEB_OK;
 }
@@ -142,14 +142,14 @@ neb_status neb__ckpt_write(const char *dir, const struct neb_ckpt_id *id, const 
     uint8_t *head = neb__calloc(1, head_size);
     if (!head) return neb__fail(NEB_ERR_NOMEM, "no memory to write a checkpoint of %d sections", n);
     make_head(id, list, n, head);
-    struct neb_outfile f;
-    neb_status s = neb__outfile_create(path, 0644, &f);
+    struct neb_whole_file f;
+    neb_status s = neb__whole_file_create(path, 0644, &f);
     if (s == NEB_OK) {
         s = write_file(&f, head, head_size, list, n);
         if (s == NEB_OK)
-            s = neb__outfile_commit(&f);
+            s = neb__whole_file_commit(&f);
         else
-            neb__outfile_abandon(&f);
+            neb__whole_file_abandon(&f);
     }
     neb__free(head);
     if (s == NEB_OK) prune(dir, keep);

@@ -252,7 +252,7 @@ void neb__disk_close(struct neb_disk *d)
     d->ctx = NULL;
 }
 
-static neb_status hash_pieces(const struct neb_piece *pieces, int count, struct neb_hash *out)
+static neb_status hash_pieces(const struct neb_disk_piece *pieces, int count, struct neb_hash *out)
 {
     struct neb_hasher h;
     neb_status s = NEB_OK;
@@ -262,8 +262,8 @@ static neb_status hash_pieces(const struct neb_piece *pieces, int count, struct 
     return s != NEB_OK ? s : f;
 }
 
-static neb_status write_pieces(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
-                               int count, bool keep)
+static neb_status write_pieces(const struct neb_disk *d, const char *name,
+                               const struct neb_disk_piece *pieces, int count, bool keep)
 {
     uint64_t at = 0;
     for (int i = 0; i < count; at += pieces[i++].n)
@@ -271,7 +271,7 @@ static neb_status write_pieces(const struct neb_disk *d, const char *name, const
     return keep ? d->ops->sync(d->ctx, name) : NEB_OK;
 }
 
-neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const struct neb_disk_piece *pieces,
                              int count, bool keep)
 {
     char tmp[300];
@@ -306,21 +306,21 @@ void neb__disk_sweep(const struct neb_disk *d)
     }
 }
 
-neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_disk_piece *pieces,
                           int count, bool keep)
 {
-    struct neb_piece all[8];
+    struct neb_disk_piece all[8];
     struct neb_hash h;
     if (count < 0 || count > 7) return neb__fail(NEB_ERR_INVALID, "a file of %d pieces", count);
     NEB_TRY(hash_pieces(pieces, count, &h));
     memcpy(all, pieces, (size_t)count * sizeof *all);
-    all[count] = (struct neb_piece){h.b, NEB_HASH_SIZE};
+    all[count] = (struct neb_disk_piece){h.b, NEB_HASH_SIZE};
     return neb__disk_replace(d, name, all, count + 1, keep);
 }
 
 neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep)
 {
-    return neb__blob_join(d, name, &(struct neb_piece){data, n}, 1, keep);
+    return neb__blob_join(d, name, &(struct neb_disk_piece){data, n}, 1, keep);
 }
 
 neb_status neb__disk_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n)

@@ -36,18 +36,18 @@ void neb__disk_close(struct neb_disk *d);
 
 /* A whole file of several pieces, one behind the other, replaced atomically. `keep` false: without fsync, for what may be
  * lost. On any error the old file is untouched and nothing is left of the new one. */
-struct neb_piece {
+struct neb_disk_piece {
     const void *data;
     size_t n;
 };
-neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const struct neb_disk_piece *pieces,
                              int count, bool keep);
 /* Removes what a killed process left half written. */
 void neb__disk_sweep(const struct neb_disk *d);
 
 /* The same with a checksum behind it; at most seven pieces. */
 neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep);
-neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_piece *pieces,
+neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_disk_piece *pieces,
                           int count, bool keep);
 /* Appends the content to `out`. NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
 neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out);

@@ -23,14 +23,14 @@
 enum { HEAD = 8 + NEB_HASH_SIZE, ENTRY = 32 };
 #define MAGIC "NEBCACH1"
 
-struct neb_cache {
+struct neb_keyed_file {
     char *path;
     int fd;
     uint64_t bytes, last;    /* of the file; newest tag */
     struct neb_keyset index; /* where each entry begins */
 };
 
-static neb_status io_error(const struct neb_cache *c, const char *what)
+static neb_status io_error(const struct neb_keyed_file *c, const char *what)
 {
     int e = errno;
     return neb__fail(e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : NEB_ERR_IO, "%s: cannot %s: %s", c->path,
@@ -38,7 +38,7 @@ static neb_status io_error(const struct neb_cache *c, const char *what)
 }
 
 /* False: the file ends before. */
-static bool read_at(const struct neb_cache *c, void *out, size_t n, uint64_t at)
+static bool read_at(const struct neb_keyed_file *c, void *out, size_t n, uint64_t at)
 {
     for (size_t got = 0; got < n;) {
         ssize_t k = pread(c->fd, (char *)out + got, n - got, (off_t)(at + got));
@@ -50,14 +50,14 @@ static bool read_at(const struct neb_cache *c, void *out, size_t n, uint64_t at)
 }
 
 /* Where the entries that count end. */
-static neb_status walk(struct neb_cache *c, uint64_t size, uint64_t upto)
+static neb_status walk(struct neb_keyed_file *c, uint64_t size, uint64_t upto)
 {
     uint8_t e[ENTRY];
     for (c->bytes = HEAD; c->bytes + ENTRY <= size;) {
         if (!read_at(c, e, ENTRY, c->bytes)) break;
         uint64_t n = neb__get32(e), tag = neb__get64(e + 8);
-        if (n > NEB_CACHE_ENTRY_MAX || c->bytes + ENTRY + n > size || tag < c->last || tag > upto) break;
-        struct neb_key key;
+        if (n > NEB_KEYED_FILE_ENTRY_MAX || c->bytes + ENTRY + n > size || tag < c->last || tag > upto) break;
+        struct neb_keyset_key key;
         memcpy(key.b, e + 16, NEB_KEY);
         NEB_TRY(neb__keyset_add(&c->index, &key, c->bytes));
         c->last = tag;
@@ -66,7 +66,7 @@ static neb_status walk(struct neb_cache *c, uint64_t size, uint64_t upto)
     return NEB_OK;
 }
 
-static neb_status begin(struct neb_cache *c, const struct neb_hash *of)
+static neb_status begin(struct neb_keyed_file *c, const struct neb_hash *of)
 {
     uint8_t head[HEAD];
     memcpy(head, MAGIC, 8);
@@ -77,7 +77,7 @@ static neb_status begin(struct neb_cache *c, const struct neb_hash *of)
     return neb__file_sync_parent(c->path);
 }
 
-static neb_status load(struct neb_cache *c, const struct neb_hash *of, uint64_t upto)
+static neb_status load(struct neb_keyed_file *c, const struct neb_hash *of, uint64_t upto)
 {
     struct stat st;
     uint8_t head[HEAD];
@@ -95,21 +95,22 @@ static neb_status load(struct neb_cache *c, const struct neb_hash *of, uint64_t 
     return NEB_OK;
 }
 
-neb_status neb__cache_open(const char *path, const struct neb_hash *of, uint64_t upto, struct neb_cache **out)
+neb_status neb__keyed_file_open(const char *path, const struct neb_hash *of, uint64_t upto,
+                                struct neb_keyed_file **out)
 {
-    struct neb_cache *c = NEB_NEW(struct neb_cache);
+    struct neb_keyed_file *c = NEB_NEW(struct neb_keyed_file);
     if (c) c->fd = -1;
     if (c) c->path = neb__strdup(path);
     neb_status s = c && c->path ? load(c, of, upto) : neb__fail(NEB_ERR_NOMEM, "out of memory for a cache");
     if (s != NEB_OK) {
-        neb__cache_close(c);
+        neb__keyed_file_close(c);
         return s;
     }
     *out = c;
     return NEB_OK;
 }
 
-void neb__cache_close(struct neb_cache *c)
+void neb__keyed_file_close(struct neb_keyed_file *c)
 {
     if (!c) return;
     if (c->fd >= 0) close(c->fd);
@@ -123,13 +124,14 @@ static uint32_t sum(const uint8_t entry[ENTRY], const void *bytes, size_t n)
     return neb__crc32c(neb__crc32c(0, entry + 8, ENTRY - 8), bytes, n);
 }
 
-neb_status neb__cache_get(struct neb_cache *c, const struct neb_key *key, struct neb_buf *out)
+neb_status neb__keyed_file_get(struct neb_keyed_file *c, const struct neb_keyset_key *key,
+                               struct neb_buf *out)
 {
     const uint64_t *at = neb__keyset_find(&c->index, key);
     uint8_t e[ENTRY];
     if (!at || !*at) return neb__quiet(NEB_ERR_NOTFOUND, "%s: no such entry", c->path);
-    bool good =
-        read_at(c, e, ENTRY, *at) && neb__get32(e) <= NEB_CACHE_ENTRY_MAX && !memcmp(e + 16, key->b, NEB_KEY);
+    bool good = read_at(c, e, ENTRY, *at) && neb__get32(e) <= NEB_KEYED_FILE_ENTRY_MAX &&
+                !memcmp(e + 16, key->b, NEB_KEY);
     size_t n = good ? neb__get32(e) : 0;
     NEB_TRY(neb__buf_reserve(out, n + 1));
     good = good && read_at(c, out->data + out->len, n, *at + ENTRY) &&
@@ -142,11 +144,11 @@ neb_status neb__cache_get(struct neb_cache *c, const struct neb_key *key, struct
     return NEB_OK;
 }
 
-neb_status neb__cache_put(struct neb_cache *c, const struct neb_key *key, uint64_t tag, const void *bytes,
-                          size_t n)
+neb_status neb__keyed_file_put(struct neb_keyed_file *c, const struct neb_keyset_key *key, uint64_t tag,
+                               const void *bytes, size_t n)
 {
     uint8_t e[ENTRY];
-    if (tag < c->last || n > NEB_CACHE_ENTRY_MAX)
+    if (tag < c->last || n > NEB_KEYED_FILE_ENTRY_MAX)
         return neb__fail(NEB_ERR_INVALID, "%s: an entry of %zu bytes with tag %" PRIu64 " behind %" PRIu64,
                          c->path, n, tag, c->last);
     const uint64_t *old = neb__keyset_find(&c->index, key);
@@ -169,17 +171,17 @@ neb_status neb__cache_put(struct neb_cache *c, const struct neb_key *key, uint64
     return NEB_OK;
 }
 
-neb_status neb__cache_sync(struct neb_cache *c)
+neb_status neb__keyed_file_sync(struct neb_keyed_file *c)
 {
     return fdatasync(c->fd) ? io_error(c, "sync") : NEB_OK;
 }
 
-uint64_t neb__cache_bytes(const struct neb_cache *c)
+uint64_t neb__keyed_file_bytes(const struct neb_keyed_file *c)
 {
     return c->bytes;
 }
 
-uint64_t neb__cache_count(const struct neb_cache *c)
+uint64_t neb__keyed_file_count(const struct neb_keyed_file *c)
 {
     return c->index.count;
 }

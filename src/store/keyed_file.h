@@ -10,26 +10,27 @@
 #include "base/hash.h"
 #include "store/keyset.h"
 
-enum { NEB_CACHE_ENTRY_MAX = 64 << 20 };
+enum { NEB_KEYED_FILE_ENTRY_MAX = 64 << 20 };
 
-struct neb_cache;
+struct neb_keyed_file;
 
 /* Keeps the entries with tags up to `upto`. `of`: what the entries depend on; a file of something else is begun anew, with a
  * warning. A torn or damaged end is cut off.
  *   NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
-neb_status neb__cache_open(const char *path, const struct neb_hash *of, uint64_t upto,
-                           struct neb_cache **out);
-void neb__cache_close(struct neb_cache *c); /* NULL is fine */
+neb_status neb__keyed_file_open(const char *path, const struct neb_hash *of, uint64_t upto,
+                                struct neb_keyed_file **out);
+void neb__keyed_file_close(struct neb_keyed_file *c); /* NULL is fine */
 
 /* Appends the entry's bytes to `out`. NEB_ERR_NOTFOUND (quiet); NEB_ERR_CORRUPT: damaged on disk, and forgotten; NEB_ERR_IO */
-neb_status neb__cache_get(struct neb_cache *c, const struct neb_key *key, struct neb_buf *out);
+neb_status neb__keyed_file_get(struct neb_keyed_file *c, const struct neb_keyset_key *key,
+                               struct neb_buf *out);
 /* Of a key that is there already the old bytes stay. NEB_ERR_INVALID: a tag below the last; NEB_ERR_NOSPACE, NEB_ERR_IO: the
  * file is as before */
-neb_status neb__cache_put(struct neb_cache *c, const struct neb_key *key, uint64_t tag, const void *bytes,
-                          size_t n);
+neb_status neb__keyed_file_put(struct neb_keyed_file *c, const struct neb_keyset_key *key, uint64_t tag,
+                               const void *bytes, size_t n);
 /* Everything put survives a power cut. */
-neb_status neb__cache_sync(struct neb_cache *c);
-uint64_t neb__cache_bytes(const struct neb_cache *c); /* of the file */
-uint64_t neb__cache_count(const struct neb_cache *c);
+neb_status neb__keyed_file_sync(struct neb_keyed_file *c);
+uint64_t neb__keyed_file_bytes(const struct neb_keyed_file *c); /* of the file */
+uint64_t neb__keyed_file_count(const struct neb_keyed_file *c);
 
 #endif

@@ -7,19 +7,19 @@
 #include <string.h>
 
 struct neb_keyset_slot {
-    struct neb_key key;
+    struct neb_keyset_key key;
     uint64_t value;
     bool taken;
 };
 
-static struct neb_keyset_slot *slot_of(const struct neb_keyset *s, const struct neb_key *key)
+static struct neb_keyset_slot *slot_of(const struct neb_keyset *s, const struct neb_keyset_key *key)
 {
     uint64_t at = neb__get64(key->b) & (s->room - 1);
     while (s->slots[at].taken && memcmp(&s->slots[at].key, key, sizeof *key)) at = (at + 1) & (s->room - 1);
     return &s->slots[at];
 }
 
-uint64_t *neb__keyset_find(const struct neb_keyset *s, const struct neb_key *key)
+uint64_t *neb__keyset_find(const struct neb_keyset *s, const struct neb_keyset_key *key)
 {
     if (!s->slots) return NULL;
     struct neb_keyset_slot *slot = slot_of(s, key);
@@ -38,7 +38,7 @@ static neb_status grow(struct neb_keyset *s)
     return NEB_OK;
 }
 
-neb_status neb__keyset_add(struct neb_keyset *s, const struct neb_key *key, uint64_t value)
+neb_status neb__keyset_add(struct neb_keyset *s, const struct neb_keyset_key *key, uint64_t value)
 {
     if (3 * (s->count + 1) > 2 * s->room) NEB_TRY(grow(s));
     struct neb_keyset_slot *slot = slot_of(s, key);

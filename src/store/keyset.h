@@ -10,7 +10,7 @@
 
 enum { NEB_KEY = 16 };
 
-struct neb_key {
+struct neb_keyset_key {
     uint8_t b[NEB_KEY]; /* of a hash: any part of it is as good as random */
 };
 
@@ -20,9 +20,9 @@ struct neb_keyset {
 };
 
 /* NULL: not in it. The address is good until the next add. */
-uint64_t *neb__keyset_find(const struct neb_keyset *s, const struct neb_key *key);
+uint64_t *neb__keyset_find(const struct neb_keyset *s, const struct neb_keyset_key *key);
 /* Of a key that is there already the number is replaced. NEB_ERR_NOMEM */
-neb_status neb__keyset_add(struct neb_keyset *s, const struct neb_key *key, uint64_t value);
+neb_status neb__keyset_add(struct neb_keyset *s, const struct neb_keyset_key *key, uint64_t value);
 void neb__keyset_free(struct neb_keyset *s);
 
 #endif

@@ -23,7 +23,7 @@ enum { COMMIT_EVERY = 256 };
 struct neb_metrics {
     sqlite3 *db;
     sqlite3_stmt *put, *name;
-    struct neb_events *events;
+    struct neb_tensorboard *events;
     int64_t run;
     int open_values;
     bool warned, warned_events;
@@ -105,7 +105,7 @@ neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_met
     if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
     m->warned = true; /* the caller does it */
     neb_status s = start(m, path, resumed_at);
-    if (s == NEB_OK) s = neb__events_open(dir, resumed_at, &m->events);
+    if (s == NEB_OK) s = neb__tensorboard_open(dir, resumed_at, &m->events);
     if (s != NEB_OK) {
         char why[200];
         snprintf(why, sizeof why, "%s", neb_last_error());
@@ -166,7 +166,7 @@ neb_status neb__metrics_put(struct neb_metrics *m, int64_t step, const char *nam
     if (!m) return NEB_OK;
     double t = now();
     neb_status a = insert(m, step, name, t, value);
-    neb_status b = events_failed(m, neb__events_scalar(m->events, step, t, name, value));
+    neb_status b = events_failed(m, neb__tensorboard_scalar(m->events, step, t, name, value));
     if (m->open_values >= COMMIT_EVERY) {
         neb_status c = commit(m);
         if (a == NEB_OK) a = c;
@@ -200,7 +200,7 @@ neb_status neb__metrics_event(struct neb_metrics *m, int64_t step, const char *k
 neb_status neb__metrics_flush(struct neb_metrics *m)
 {
     if (!m) return NEB_OK;
-    neb_status a = commit(m), b = events_failed(m, neb__events_flush(m->events));
+    neb_status a = commit(m), b = events_failed(m, neb__tensorboard_flush(m->events));
     return a != NEB_OK ? a : b;
 }
 
@@ -208,7 +208,7 @@ neb_status neb__metrics_close(struct neb_metrics *m)
 {
     if (!m) return NEB_OK;
     neb_status a = m->db ? commit(m) : NEB_OK,
-               b = m->events ? events_failed(m, neb__events_close(m->events)) : NEB_OK;
+               b = m->events ? events_failed(m, neb__tensorboard_close(m->events)) : NEB_OK;
     sqlite3_finalize(m->put);
     sqlite3_finalize(m->name);
     sqlite3_close(m->db);

@@ -70,16 +70,16 @@ static neb_status make_header(const struct neb_st_tensor *const *order, int n, c
     return s;
 }
 
-static neb_status write_all(struct neb_outfile *f, const char *header,
+static neb_status write_all(struct neb_whole_file *f, const char *header,
                             const struct neb_st_tensor *const *order, int n)
 {
     size_t len = strlen(header), fill = (8 - len % 8) % 8;
     uint8_t head[8];
     neb__put64(head, len + fill);
-    NEB_TRY(neb__outfile_write(f, head, 8));
-    NEB_TRY(neb__outfile_write(f, header, len));
-    NEB_TRY(neb__outfile_write(f, "        ", fill));
-    for (int i = 0; i < n; i++) NEB_TRY(neb__outfile_write(f, order[i]->data, order[i]->size));
+    NEB_TRY(neb__whole_file_write(f, head, 8));
+    NEB_TRY(neb__whole_file_write(f, header, len));
+    NEB_TRY(neb__whole_file_write(f, "        ", fill));
+    for (int i = 0; i < n; i++) NEB_TRY(neb__whole_file_write(f, order[i]->data, order[i]->size));
     return NEB_OK;
 }
 
@@ -91,14 +91,14 @@ neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int
     for (int i = 0; i < n; i++) order[i] = &list[i];
     qsort(order, (size_t)n, sizeof *order, by_element);
     char *header = NULL;
-    struct neb_outfile f;
+    struct neb_whole_file f;
     neb_status s = make_header(order, n, meta, &header);
-    if (s == NEB_OK && (s = neb__outfile_create(path, 0644, &f)) == NEB_OK) {
+    if (s == NEB_OK && (s = neb__whole_file_create(path, 0644, &f)) == NEB_OK) {
         s = write_all(&f, header, order, n);
         if (s == NEB_OK)
-            s = neb__outfile_commit(&f);
+            s = neb__whole_file_commit(&f);
         else
-            neb__outfile_abandon(&f);
+            neb__whole_file_abandon(&f);
     }
     free(header);
     neb__free(order);

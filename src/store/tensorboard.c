@@ -24,7 +24,7 @@
 
 enum { MAX_HELD = 1 << 20, FLUSH_AT = 1 << 15, MAX_TAG = 4096 };
 
-struct neb_events {
+struct neb_tensorboard {
     int fd;
     uint64_t written; /* whole records in the file */
     char path[PATH_MAX];
@@ -73,7 +73,7 @@ static void put_bytes(struct message *m, int field, const void *p, size_t n)
     m->n += n;
 }
 
-static neb_status put_record(struct neb_events *e, const struct message *m)
+static neb_status put_record(struct neb_tensorboard *e, const struct message *m)
 {
     uint8_t head[12], tail[4];
     neb__put64(head, m->n);
@@ -85,7 +85,7 @@ static neb_status put_record(struct neb_events *e, const struct message *m)
     return neb__buf_append(&e->held, tail, sizeof tail);
 }
 
-static neb_status put_start(struct neb_events *e, int64_t resumed_at)
+static neb_status put_start(struct neb_tensorboard *e, int64_t resumed_at)
 {
     static const char version[] = "brain.Event:2";
     struct message m = {.n = 0};
@@ -101,12 +101,12 @@ static neb_status put_start(struct neb_events *e, int64_t resumed_at)
     return put_record(e, &m);
 }
 
-neb_status neb__events_open(const char *dir, int64_t resumed_at, struct neb_events **out)
+neb_status neb__tensorboard_open(const char *dir, int64_t resumed_at, struct neb_tensorboard **out)
 {
     NEB_TRY(neb__file_make_dir(dir, 0755));
     char host[256] = "localhost";
     gethostname(host, sizeof host - 1);
-    struct neb_events *e = NEB_NEW(struct neb_events);
+    struct neb_tensorboard *e = NEB_NEW(struct neb_tensorboard);
     if (!e) return neb__fail(NEB_ERR_NOMEM, "no memory for an event file");
     neb__buf_init(&e->held, MAX_HELD);
     neb_status s = NEB_OK;
@@ -120,18 +120,18 @@ neb_status neb__events_open(const char *dir, int64_t resumed_at, struct neb_even
             s = neb__quiet(NEB_ERR_IO, "cannot create %s: %s", e->path, strerror(errno));
     }
     if (s == NEB_OK) s = put_start(e, resumed_at);
-    if (s == NEB_OK) s = neb__events_flush(e);
+    if (s == NEB_OK) s = neb__tensorboard_flush(e);
     if (s != NEB_OK) {
         neb__buf_clear(&e->held);
-        neb__events_close(e);
+        neb__tensorboard_close(e);
         return s;
     }
     *out = e;
     return NEB_OK;
 }
 
-neb_status neb__events_scalar(struct neb_events *e, int64_t step, double wall_time, const char *tag,
-                              double value)
+neb_status neb__tensorboard_scalar(struct neb_tensorboard *e, int64_t step, double wall_time, const char *tag,
+                                   double value)
 {
     size_t n = strlen(tag);
     if (n > MAX_TAG) return neb__fail(NEB_ERR_INVALID, "a metric's name of %zu bytes", n);
@@ -144,10 +144,10 @@ neb_status neb__events_scalar(struct neb_events *e, int64_t step, double wall_ti
     put_varint(&event, (uint64_t)step);
     put_bytes(&event, 5, summary.b, summary.n);
     NEB_TRY(put_record(e, &event));
-    return e->held.len >= FLUSH_AT ? neb__events_flush(e) : NEB_OK;
+    return e->held.len >= FLUSH_AT ? neb__tensorboard_flush(e) : NEB_OK;
 }
 
-neb_status neb__events_flush(struct neb_events *e)
+neb_status neb__tensorboard_flush(struct neb_tensorboard *e)
 {
     size_t at = 0;
     while (at < e->held.len) {
@@ -168,10 +168,10 @@ neb_status neb__events_flush(struct neb_events *e)
                       "cannot write %s: %s", e->path, strerror(error));
 }
 
-neb_status neb__events_close(struct neb_events *e)
+neb_status neb__tensorboard_close(struct neb_tensorboard *e)
 {
     if (!e) return NEB_OK;
-    neb_status s = e->fd >= 0 ? neb__events_flush(e) : NEB_OK;
+    neb_status s = e->fd >= 0 ? neb__tensorboard_flush(e) : NEB_OK;
     if (e->fd >= 0) close(e->fd);
     neb__buf_free(&e->held);
     neb__free(e);

@@ -1,6 +1,6 @@
-/* update_files.c: payload files and snapshot files.
+/* update_files.c: update files and snapshot files.
  *
- * A payload file `p-<hash>` is the parcel header and the coded bytes as they travelled; its name is the hash of all of
+ * An update file `p-<hash>` is the update header and the coded bytes as they travelled; its name is the hash of all of
  * it, so it needs no checksum and a peer can be served straight from it. A snapshot file `cell-<n>-<version mod 2>` is
  * a blob: u32 cell, u64 version, u64 values, theta, m. The file with the older version is the one replaced. */
 #include "store/update_files.h"
@@ -27,7 +27,7 @@ static bool hash_of(const char *name, struct neb_hash *out)
 }
 
 struct listing {
-    struct neb_payloads *count;
+    struct neb_update_files *count;
     void (*each)(void *arg, const struct neb_hash *name);
     void *arg;
 };
@@ -43,9 +43,9 @@ static void one_file(void *arg, const char *name)
         l->count->bytes += size;
 }
 
-neb_status neb__payloads_open(const struct neb_disk *disk, uint64_t quota, struct neb_payloads *out)
+neb_status neb__update_files_open(const struct neb_disk *disk, uint64_t quota, struct neb_update_files *out)
 {
-    struct neb_payloads p = {disk, 0, quota};
+    struct neb_update_files p = {disk, 0, quota};
     struct listing l = {.count = &p};
     neb__disk_sweep(disk);
     /* A name may have been made by a process that was killed before it was durable. */
@@ -55,14 +55,14 @@ neb_status neb__payloads_open(const struct neb_disk *disk, uint64_t quota, struc
     return NEB_OK;
 }
 
-neb_status neb__payloads_list(const struct neb_payloads *p,
-                              void (*each)(void *arg, const struct neb_hash *name), void *arg)
+neb_status neb__update_files_list(const struct neb_update_files *p,
+                                  void (*each)(void *arg, const struct neb_hash *name), void *arg)
 {
     struct listing l = {.each = each, .arg = arg};
     return p->disk->ops->list(p->disk->ctx, "p-", one_file, &l);
 }
 
-bool neb__payload_exists(const struct neb_payloads *p, const struct neb_hash *name)
+bool neb__update_exists(const struct neb_update_files *p, const struct neb_hash *name)
 {
     char file[80];
     uint64_t size;
@@ -70,29 +70,31 @@ bool neb__payload_exists(const struct neb_payloads *p, const struct neb_hash *na
     return p->disk->ops->size(p->disk->ctx, file, &size) == NEB_OK;
 }
 
-neb_status neb__payload_save(struct neb_payloads *p, const struct neb_hash *name, const void *bytes, size_t n)
+neb_status neb__update_save(struct neb_update_files *p, const struct neb_hash *name, const void *bytes,
+                            size_t n)
 {
     struct neb_hash h;
     NEB_TRY(neb__hash(bytes, n, &h));
-    if (!neb__hash_equal(&h, name)) return neb__quiet(NEB_ERR_CORRUPT, "payload does not match its name");
-    return neb__payload_keep(p, name, bytes, n);
+    if (!neb__hash_equal(&h, name)) return neb__quiet(NEB_ERR_CORRUPT, "update does not match its name");
+    return neb__update_keep(p, name, bytes, n);
 }
 
-neb_status neb__payload_keep(struct neb_payloads *p, const struct neb_hash *name, const void *bytes, size_t n)
+neb_status neb__update_keep(struct neb_update_files *p, const struct neb_hash *name, const void *bytes,
+                            size_t n)
 {
     char file[80];
     if (p->quota && p->bytes + n > p->quota)
         return neb__fail(NEB_ERR_NOSPACE,
-                         "payloads would exceed their quota of %" PRIu64 " bytes: raise ledger_quota, "
+                         "updates would exceed their quota of %" PRIu64 " bytes: raise ledger_quota, "
                          "or wait until all sites have applied the older rounds",
                          p->quota);
     name_of(name, file);
-    NEB_TRY(neb__disk_replace(p->disk, file, &(struct neb_piece){bytes, n}, 1, true));
+    NEB_TRY(neb__disk_replace(p->disk, file, &(struct neb_disk_piece){bytes, n}, 1, true));
     p->bytes += n;
     return NEB_OK;
 }
 
-neb_status neb__payload_load(struct neb_payloads *p, const struct neb_hash *name, struct neb_buf *out)
+neb_status neb__update_load(struct neb_update_files *p, const struct neb_hash *name, struct neb_buf *out)
 {
     char file[80];
     uint64_t size;
@@ -103,15 +105,15 @@ neb_status neb__payload_load(struct neb_payloads *p, const struct neb_hash *name
     NEB_TRY(p->disk->ops->read(p->disk->ctx, file, 0, out->data + out->len, (size_t)size));
     NEB_TRY(neb__hash(out->data + out->len, (size_t)size, &h));
     if (!neb__hash_equal(&h, name)) {
-        bool gone = neb__payload_remove(p, name) == NEB_OK;
-        return neb__quiet(NEB_ERR_CORRUPT, "payload %.16s is damaged%s", file + 2, gone ? "; removed" : "");
+        bool gone = neb__update_remove(p, name) == NEB_OK;
+        return neb__quiet(NEB_ERR_CORRUPT, "update %.16s is damaged%s", file + 2, gone ? "; removed" : "");
     }
     out->len += (size_t)size;
     return NEB_OK;
 }
 
-neb_status neb__payload_head(const struct neb_payloads *p, const struct neb_hash *name, void *out, size_t n,
-                             uint64_t *size)
+neb_status neb__update_head(const struct neb_update_files *p, const struct neb_hash *name, void *out,
+                            size_t n, uint64_t *size)
 {
     char file[80];
     name_of(name, file);
@@ -119,7 +121,7 @@ neb_status neb__payload_head(const struct neb_payloads *p, const struct neb_hash
     return p->disk->ops->read(p->disk->ctx, file, 0, out, n);
 }
 
-neb_status neb__payload_remove(struct neb_payloads *p, const struct neb_hash *name)
+neb_status neb__update_remove(struct neb_update_files *p, const struct neb_hash *name)
 {
     char file[80];
     uint64_t size = 0;
@@ -166,7 +168,8 @@ neb_status neb__snapshot_put(const struct neb_disk *d, const struct neb_snapshot
     neb__put32(head, s->cell);
     neb__put64(head + 4, s->version);
     neb__put64(head + 12, s->values);
-    const struct neb_piece pieces[] = {{head, SNAP_HEAD}, {s->theta, 4 * s->values}, {s->m, 4 * s->values}};
+    const struct neb_disk_piece pieces[] = {
+        {head, SNAP_HEAD}, {s->theta, 4 * s->values}, {s->m, 4 * s->values}};
     return neb__blob_join(d, name, pieces, 3, true);
 }
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static neb_status refused(const struct neb_outfile *f, const char *what)
+static neb_status refused(const struct neb_whole_file *f, const char *what)
 {
     int e = errno;
     bool full = e == ENOSPC || e == EDQUOT || e == EFBIG;
@@ -20,9 +20,9 @@ static neb_status refused(const struct neb_outfile *f, const char *what)
                      full ? "; free some space, the previous file is untouched" : "");
 }
 
-neb_status neb__outfile_create(const char *path, mode_t mode, struct neb_outfile *out)
+neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whole_file *out)
 {
-    struct neb_outfile f = {.fd = -1};
+    struct neb_whole_file f = {.fd = -1};
     size_t n = strlen(path) + 32;
     f.path = neb__strdup(path);
     f.tmp = neb__malloc(n);
@@ -45,7 +45,7 @@ fail:
     return s;
 }
 
-neb_status neb__outfile_write(struct neb_outfile *f, const void *data, size_t n)
+neb_status neb__whole_file_write(struct neb_whole_file *f, const void *data, size_t n)
 {
     const uint8_t *p = data;
     while (n) {
@@ -59,21 +59,21 @@ neb_status neb__outfile_write(struct neb_outfile *f, const void *data, size_t n)
     return NEB_OK;
 }
 
-neb_status neb__outfile_zeros(struct neb_outfile *f, size_t n)
+neb_status neb__whole_file_zeros(struct neb_whole_file *f, size_t n)
 {
     static const uint8_t zeros[4096];
-    return neb__outfile_write(f, zeros, n < sizeof zeros ? n : sizeof zeros);
+    return neb__whole_file_write(f, zeros, n < sizeof zeros ? n : sizeof zeros);
 }
 
-static void release(struct neb_outfile *f)
+static void release(struct neb_whole_file *f)
 {
     if (f->fd >= 0) close(f->fd);
     neb__free(f->path);
     neb__free(f->tmp);
-    *f = (struct neb_outfile){.fd = -1};
+    *f = (struct neb_whole_file){.fd = -1};
 }
 
-neb_status neb__outfile_commit(struct neb_outfile *f)
+neb_status neb__whole_file_commit(struct neb_whole_file *f)
 {
     neb_status s = fsync(f->fd) ? refused(f, "sync") : NEB_OK;
     int bad = close(f->fd);
@@ -88,7 +88,7 @@ neb_status neb__outfile_commit(struct neb_outfile *f)
     return s;
 }
 
-void neb__outfile_abandon(struct neb_outfile *f)
+void neb__whole_file_abandon(struct neb_whole_file *f)
 {
     if (!f->tmp) return;
     unlink(f->tmp);

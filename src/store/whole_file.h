@@ -11,19 +11,19 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct neb_outfile {
+struct neb_whole_file {
     int fd;
     uint64_t written;
     char *path, *tmp;
 };
 
 /* NEB_ERR_IO, NEB_ERR_NOTFOUND (no such folder), NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
-neb_status neb__outfile_create(const char *path, mode_t mode, struct neb_outfile *out);
-neb_status neb__outfile_write(struct neb_outfile *f, const void *p, size_t n);
-neb_status neb__outfile_zeros(struct neb_outfile *f, size_t n); /* n below 4096 */
+neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whole_file *out);
+neb_status neb__whole_file_write(struct neb_whole_file *f, const void *p, size_t n);
+neb_status neb__whole_file_zeros(struct neb_whole_file *f, size_t n); /* n below 4096 */
 
 /* Releases f in every case; on an error the old content of the path is untouched and the temporary file gone. */
-neb_status neb__outfile_commit(struct neb_outfile *f);
-void neb__outfile_abandon(struct neb_outfile *f);
+neb_status neb__whole_file_commit(struct neb_whole_file *f);
+void neb__whole_file_abandon(struct neb_whole_file *f);
 
 #endif

@@ -11,38 +11,38 @@
 
 struct neb_distill {
     const struct neb_job_distill *how;
-    struct neb_tutor logits, hidden;
+    struct neb_teacher logits, hidden;
     bool own_logits, own_hidden; /* opened here: closed here */
     neb_buffer *ids, *top, *states, *weight;
     float *host_weight; /* (rows) */
     struct neb_lin project;
-    struct neb_teacher teacher;
+    struct neb_soft_targets teacher;
     int32_t rows, targets; /* room */
 };
 
 /* ---- creating --------------------------------------------------------------------------------------------------- */
 
 static neb_status open_tutors(struct neb_distill *d, const struct neb_data *data,
-                              const struct neb_links *links, neb_device *device,
-                              const struct neb_feed_limits *limits)
+                              const struct neb_step_links *links, neb_device *device,
+                              const struct neb_model_input_limits *limits)
 {
     const struct neb_job_distill *j = d->how;
-    struct neb_tutor_config c = {.k = (int32_t)j->top_k,
-                                 .threads = (int)data->job->train.threads,
-                                 .tok = data->tok,
-                                 .sides = data->job->kind == NEB_TASK_TRANSLATE ? 2 : 1,
-                                 .max_len = data->job->train.max_len};
+    struct neb_teacher_config c = {.k = (int32_t)j->top_k,
+                                   .threads = (int)data->job->train.threads,
+                                   .tok = data->tok,
+                                   .sides = data->job->kind == NEB_TASK_TRANSLATE ? 2 : 1,
+                                   .max_len = data->job->train.max_len};
     if (links) d->logits = links->logits, d->hidden = links->hidden;
     if (!d->logits.ask && j->teacher) {
         c.folder = j->teacher;
         c.logits = true;
-        NEB_TRY(neb__panel_open(device, &c, limits, &d->logits));
+        NEB_TRY(neb__teacher_ensemble_open(device, &c, limits, &d->logits));
         d->own_logits = true;
     }
     if (!d->hidden.ask && j->encoder) {
         c.folder = j->encoder;
         c.logits = false;
-        NEB_TRY(neb__tutor_open(device, &c, limits, &d->hidden));
+        NEB_TRY(neb__teacher_open(device, &c, limits, &d->hidden));
         d->own_hidden = true;
     }
     return NEB_OK;
@@ -84,8 +84,8 @@ static void add_projection(struct neb_distill *d, neb_params *params, const stru
 }
 
 neb_status neb__distill_create(const struct neb_job *job, const struct neb_data *data,
-                               const struct neb_links *links, neb_device *device,
-                               const struct neb_feed_limits *limits, neb_params *params,
+                               const struct neb_step_links *links, neb_device *device,
+                               const struct neb_model_input_limits *limits, neb_params *params,
                                const struct neb_model *student, struct neb_distill **out)
 {
     bool linked = links && (links->logits.ask || links->hidden.ask);
@@ -125,8 +125,8 @@ void neb__distill_destroy(struct neb_distill *d)
 
 static neb_status load_hidden(struct neb_distill *d, const struct neb_batch *b)
 {
-    const struct neb_side *s = &b->side[0];
-    struct neb_lesson lesson = {0};
+    const struct neb_batch_side *s = &b->side[0];
+    struct neb_teacher_answer lesson = {0};
     NEB_TRY(d->hidden.ask(d->hidden.arg, b, &lesson));
     if (!lesson.hidden) return neb__fail(NEB_ERR_STATE, "a teacher of hidden states gave none");
     float each = (float)(d->how->hidden_weight * b->loss.used / (s->used ? s->used : 1));
@@ -142,7 +142,7 @@ neb_status neb__distill_load(struct neb_distill *d, const struct neb_batch *b)
         return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the lessons' room", b->loss.n);
     if (d->hidden.ask) NEB_TRY(load_hidden(d, b));
     if (!d->logits.ask) return NEB_OK;
-    struct neb_lesson lesson = {0};
+    struct neb_teacher_answer lesson = {0};
     size_t n = (size_t)b->loss.n * (size_t)d->logits.k;
     NEB_TRY(d->logits.ask(d->logits.arg, b, &lesson));
     if (!lesson.ids || !lesson.logits) return neb__fail(NEB_ERR_STATE, "a teacher of logits gave none");
@@ -174,10 +174,10 @@ void neb__distill_run(struct neb_distill *d, struct neb_model *student, neb_tape
     if (decoder) x = neb__model_decode(student, t, &in->side[encoder], memory, encoder ? &in->side[0] : NULL);
     int64_t shape[2] = {in->targets, d->logits.k};
     if (d->logits.ask)
-        d->teacher = (struct neb_teacher){.ce = (float)(1 - d->how->weight),
-                                          .kd = (float)d->how->weight,
-                                          .temperature = (float)d->how->temperature,
-                                          .ids = neb_input(t, d->ids, NEB_I32, 2, shape),
-                                          .logits = neb_input(t, d->top, NEB_F32, 2, shape)};
+        d->teacher = (struct neb_soft_targets){.ce = (float)(1 - d->how->weight),
+                                               .kd = (float)d->how->weight,
+                                               .temperature = (float)d->how->temperature,
+                                               .ids = neb_input(t, d->ids, NEB_I32, 2, shape),
+                                               .logits = neb_input(t, d->top, NEB_F32, 2, shape)};
     neb__model_loss(student, t, x, in, d->logits.ask ? &d->teacher : NULL);
 }

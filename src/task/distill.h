@@ -18,8 +18,8 @@ enum { NEB_DISTILL_SLOT = 2 };
 /* NULL where the job has no teacher. Adds the projection to `params`, which are not ready yet.
  *   NEB_ERR_CONFIG: teacher and student do not fit; and those of the engine */
 neb_status neb__distill_create(const struct neb_job *job, const struct neb_data *data,
-                               const struct neb_links *links, neb_device *device,
-                               const struct neb_feed_limits *limits, neb_params *params,
+                               const struct neb_step_links *links, neb_device *device,
+                               const struct neb_model_input_limits *limits, neb_params *params,
                                const struct neb_model *student, struct neb_distill **out);
 void neb__distill_destroy(struct neb_distill *d); /* NULL is fine */
 

@@ -78,7 +78,7 @@ static neb_status load_mean(const struct neb_job *job, struct neb_model *m, floa
     return write_mean(m->params, sum, n);
 }
 
-neb_status neb__start_from(const struct neb_job *job, struct neb_model *m)
+neb_status neb__init_from(const struct neb_job *job, struct neb_model *m)
 {
     char second[2];
     int loaded = 0;

@@ -12,8 +12,8 @@ struct line {
     int number;
 };
 
-struct neb_pack {
-    struct neb_pack_config c;
+struct neb_line_batches {
+    struct neb_line_batches_config c;
     int32_t eos, pad;
     struct neb_buf tokens, text, other; /* text, other: of the line being added */
     struct line *lines;
@@ -25,9 +25,9 @@ struct neb_pack {
     int *numbers;
 };
 
-neb_status neb__pack_create(const struct neb_pack_config *c, struct neb_pack **out)
+neb_status neb__line_batches_create(const struct neb_line_batches_config *c, struct neb_line_batches **out)
 {
-    struct neb_pack *p = NEB_NEW(struct neb_pack);
+    struct neb_line_batches *p = NEB_NEW(struct neb_line_batches);
     if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for batches of text");
     size_t rows = (size_t)c->rows, seqs = 2 * (size_t)c->seqs + rows / (size_t)c->max_len + 2;
     p->c = *c;
@@ -44,14 +44,14 @@ neb_status neb__pack_create(const struct neb_pack_config *c, struct neb_pack **o
     p->starts = NEB_NEW_ARRAY(int32_t, seqs + 1);
     p->numbers = NEB_NEW_ARRAY(int, seqs);
     if (!p->ids || !p->position || !p->type || !p->in_sequence || !p->sample || !p->starts || !p->numbers) {
-        neb__pack_destroy(p);
+        neb__line_batches_destroy(p);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for batches of %d rows", c->rows);
     }
     *out = p;
     return NEB_OK;
 }
 
-void neb__pack_destroy(struct neb_pack *p)
+void neb__line_batches_destroy(struct neb_line_batches *p)
 {
     if (!p) return;
     neb__buf_free(&p->tokens);
@@ -70,7 +70,7 @@ void neb__pack_destroy(struct neb_pack *p)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------ */
 
-static neb_status grow(struct neb_pack *p)
+static neb_status grow(struct neb_line_batches *p)
 {
     if (p->count < p->room) return NEB_OK;
     int room = p->room ? 2 * p->room : 256;
@@ -82,7 +82,7 @@ static neb_status grow(struct neb_pack *p)
 }
 
 /* How many tokens of each text stay; the longer one gives way. */
-static void shorten(struct neb_pack *p, int32_t *a, int32_t *b, bool pair)
+static void shorten(struct neb_line_batches *p, int32_t *a, int32_t *b, bool pair)
 {
     int32_t room = p->c.max_len - (p->c.lead >= 0) - 1 - pair;
     if (*a + *b > room) p->cut++;
@@ -93,7 +93,7 @@ static void shorten(struct neb_pack *p, int32_t *a, int32_t *b, bool pair)
     }
 }
 
-neb_status neb__pack_add(struct neb_pack *p, const char *text, const char *second, int number)
+neb_status neb__line_batches_add(struct neb_line_batches *p, const char *text, const char *second, int number)
 {
     NEB_TRY(grow(p));
     neb__buf_clear(&p->text);
@@ -118,18 +118,18 @@ neb_status neb__pack_add(struct neb_pack *p, const char *text, const char *secon
     return NEB_OK;
 }
 
-void neb__pack_clear(struct neb_pack *p)
+void neb__line_batches_clear(struct neb_line_batches *p)
 {
     neb__buf_clear(&p->tokens);
     p->count = p->next = 0;
 }
 
-int neb__pack_count(const struct neb_pack *p)
+int neb__line_batches_count(const struct neb_line_batches *p)
 {
     return p->count;
 }
 
-int64_t neb__pack_cut(const struct neb_pack *p)
+int64_t neb__line_batches_cut(const struct neb_line_batches *p)
 {
     return p->cut;
 }
@@ -140,7 +140,7 @@ static int by_length(const void *a, const void *b)
     return x->n != y->n ? (x->n < y->n ? -1 : 1) : (x->number > y->number) - (x->number < y->number);
 }
 
-void neb__pack_order(struct neb_pack *p, uint64_t seed)
+void neb__line_batches_order(struct neb_line_batches *p, uint64_t seed)
 {
     p->next = 0;
     if (p->count) qsort(p->lines, (size_t)p->count, sizeof *p->lines, by_length);
@@ -155,7 +155,8 @@ void neb__pack_order(struct neb_pack *p, uint64_t seed)
 
 /* ---- batches ---------------------------------------------------------------------------------------------------- */
 
-static void put(struct neb_pack *p, int32_t row, int32_t id, int32_t at, int32_t second, uint32_t sample)
+static void put(struct neb_line_batches *p, int32_t row, int32_t id, int32_t at, int32_t second,
+                uint32_t sample)
 {
     p->ids[row] = id;
     p->in_sequence[row] = at;
@@ -165,7 +166,7 @@ static void put(struct neb_pack *p, int32_t row, int32_t id, int32_t at, int32_t
 }
 
 /* Padding sequences, then empty ones, up to the fixed counts. */
-static int32_t pad_out(struct neb_pack *p, int32_t row, int *seqs)
+static int32_t pad_out(struct neb_line_batches *p, int32_t row, int *seqs)
 {
     int most = 2 * p->c.seqs, q = *seqs;
     while (row < p->c.rows) {
@@ -178,7 +179,7 @@ static int32_t pad_out(struct neb_pack *p, int32_t row, int *seqs)
     return row;
 }
 
-int neb__pack_next(struct neb_pack *p, struct neb_feed_side *side, const int **numbers)
+int neb__line_batches_next(struct neb_line_batches *p, struct neb_model_input_side *side, const int **numbers)
 {
     const int32_t *tokens = (const int32_t *)(const void *)p->tokens.data;
     int32_t row = 0, longest = 1;
@@ -195,15 +196,15 @@ int neb__pack_next(struct neb_pack *p, struct neb_feed_side *side, const int **n
     int seqs = used;
     p->starts[used] = row;
     if (p->c.pad) row = pad_out(p, row, &seqs);
-    *side = (struct neb_feed_side){.rows = row,
-                                   .seqs = seqs,
-                                   .max_len = p->c.pad ? p->c.max_len : longest,
-                                   .ids = p->ids,
-                                   .position = p->position,
-                                   .type = p->type,
-                                   .sample = p->sample,
-                                   .at = p->in_sequence,
-                                   .starts = p->starts};
+    *side = (struct neb_model_input_side){.rows = row,
+                                          .seqs = seqs,
+                                          .max_len = p->c.pad ? p->c.max_len : longest,
+                                          .ids = p->ids,
+                                          .position = p->position,
+                                          .type = p->type,
+                                          .sample = p->sample,
+                                          .at = p->in_sequence,
+                                          .starts = p->starts};
     *numbers = p->numbers;
     return used;
 }

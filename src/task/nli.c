@@ -35,8 +35,8 @@ struct neb_nli {
     neb_params *params;
     struct neb_model *model;
     struct neb_tok *tok;
-    struct neb_pack *pack;
-    struct neb_feed *feed;
+    struct neb_line_batches *pack;
+    struct neb_model_input *feed;
     neb_tape *tape;
     neb_optimizer *opt;
     int32_t *label; /* (room) of every pair */
@@ -80,21 +80,21 @@ static neb_status make_batches(struct neb_nli *n, neb_device *device)
     int32_t longest = (int32_t)(n->c.pair_len < n->model->arch.max_positions ? n->c.pair_len
                                                                              : n->model->arch.max_positions);
     n->seqs = (int)(n->c.tokens / 8);
-    struct neb_pack_config c = {.tok = n->tok,
-                                .lead = neb__tok_special(n->tok, NEB_TOK_BOS),
-                                .max_len = longest,
-                                .rows = (int32_t)n->c.tokens,
-                                .seqs = n->seqs,
-                                .pad = true};
+    struct neb_line_batches_config c = {.tok = n->tok,
+                                        .lead = neb__tok_special(n->tok, NEB_TOK_BOS),
+                                        .max_len = longest,
+                                        .rows = (int32_t)n->c.tokens,
+                                        .seqs = n->seqs,
+                                        .pad = true};
     int most = 2 * n->seqs + (int)n->c.tokens / longest + 2;
-    struct neb_feed_limits l = {.rows = {(int32_t)n->c.tokens},
-                                .seqs = most,
-                                .targets = most,
-                                .prefix = (int32_t)n->model->peft.prefix_length};
+    struct neb_model_input_limits l = {.rows = {(int32_t)n->c.tokens},
+                                       .seqs = most,
+                                       .targets = most,
+                                       .prefix = (int32_t)n->model->peft.prefix_length};
     n->target = NEB_NEW_ARRAY(int32_t, (size_t)most);
     if (!n->target) return neb__fail(NEB_ERR_NOMEM, "out of memory for a batch of pairs");
-    NEB_TRY(neb__pack_create(&c, &n->pack));
-    return neb__feed_create(device, &l, &n->feed);
+    NEB_TRY(neb__line_batches_create(&c, &n->pack));
+    return neb__model_input_create(device, &l, &n->feed);
 }
 
 static neb_status check(const struct neb_nli_config *c)
@@ -140,8 +140,8 @@ void neb__nli_close(struct neb_nli *n)
     if (!n) return;
     neb_optimizer_destroy(n->opt);
     neb_tape_destroy(n->tape);
-    neb__feed_destroy(n->feed);
-    neb__pack_destroy(n->pack);
+    neb__model_input_destroy(n->feed);
+    neb__line_batches_destroy(n->pack);
     neb__model_destroy(n->model);
     neb_params_destroy(n->params);
     neb__tok_close(n->tok);
@@ -199,7 +199,7 @@ static neb_status read_header(char *line, const char *file, struct columns *out)
 static neb_status add_pair(struct neb_nli *n, char **column, const struct columns *c, const char *where,
                            int64_t line)
 {
-    int label = label_of(column[c->label]), number = neb__pack_count(n->pack);
+    int label = label_of(column[c->label]), number = neb__line_batches_count(n->pack);
     if (label < 0)
         return neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": '%.40s' is no label", where, line,
                          column[c->label]);
@@ -210,20 +210,20 @@ static neb_status add_pair(struct neb_nli *n, char **column, const struct column
         n->label = labels;
         n->room = room;
     }
-    NEB_TRY(neb__pack_add(n->pack, column[c->premise], column[c->hypothesis], number));
+    NEB_TRY(neb__line_batches_add(n->pack, column[c->premise], column[c->hypothesis], number));
     n->label[number] = label;
     return NEB_OK;
 }
 
 static neb_status read_pairs(struct neb_nli *n, const char *file)
 {
-    struct neb_lines *l;
+    struct neb_line_reader *l;
     struct columns c = {0};
     const char *text;
     size_t size;
-    NEB_TRY(neb__lines_open(file, &l));
+    NEB_TRY(neb__line_reader_open(file, &l));
     neb_status s;
-    while ((s = neb__lines_next(l, &text, &size)) == NEB_OK) {
+    while ((s = neb__line_reader_next(l, &text, &size)) == NEB_OK) {
         char *line = neb__malloc(size + 1), *column[COLUMNS];
         if (!line) {
             s = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
@@ -235,13 +235,13 @@ static neb_status read_pairs(struct neb_nli *n, const char *file)
             s = read_header(line, file, &c);
         else if (cut(line, column) < c.most)
             s = neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": fewer columns than the first line", file,
-                          neb__lines_number(l));
+                          neb__line_reader_number(l));
         else
-            s = add_pair(n, column, &c, file, neb__lines_number(l));
+            s = add_pair(n, column, &c, file, neb__line_reader_number(l));
         neb__free(line);
         if (s != NEB_OK) break;
     }
-    neb__lines_close(l);
+    neb__line_reader_close(l);
     return s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
 
@@ -250,30 +250,30 @@ static neb_status read_pairs(struct neb_nli *n, const char *file)
 static void run_fn(neb_tape *t, void *arg)
 {
     struct neb_nli *n = arg;
-    const struct neb_input *in = neb__feed_input(n->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(n->feed, t);
     neb__model_loss(n->model, t, neb__model_run(n->model, t, in), in, NULL);
 }
 
 /* The next batch on the device; how many pairs it has. */
 static neb_status load_next(struct neb_nli *n, int *used)
 {
-    struct neb_feed_side side;
+    struct neb_model_input_side side;
     const int *numbers;
-    *used = neb__pack_next(n->pack, &side, &numbers);
+    *used = neb__line_batches_next(n->pack, &side, &numbers);
     if (!*used) return NEB_OK;
     for (int i = 0; i < side.seqs; i++) n->target[i] = i < *used ? n->label[numbers[i]] : -1;
-    struct neb_feed_data d = {.sides = 1, .side = {side}, .targets = side.seqs, .target = n->target};
-    return neb__feed_load(n->feed, &d);
+    struct neb_model_input_data d = {.sides = 1, .side = {side}, .targets = side.seqs, .target = n->target};
+    return neb__model_input_load(n->feed, &d);
 }
 
 /* How many batches an epoch has, without making them on the device. */
 static int64_t count_batches(struct neb_nli *n, uint64_t seed)
 {
-    struct neb_feed_side side;
+    struct neb_model_input_side side;
     const int *numbers;
     int64_t batches = 0;
-    neb__pack_order(n->pack, seed);
-    while (neb__pack_next(n->pack, &side, &numbers)) batches++;
+    neb__line_batches_order(n->pack, seed);
+    while (neb__line_batches_next(n->pack, &side, &numbers)) batches++;
     return batches;
 }
 
@@ -282,12 +282,12 @@ static neb_status train_epoch(struct neb_nli *n, int64_t epoch, int64_t steps, i
 {
     struct neb_schedule schedule = {
         .kind = NEB_LINEAR, .peak = (float)n->c.lr, .warmup = steps / 10, .total = steps};
-    neb__pack_order(n->pack, (uint64_t)(n->c.seed * 1000 + epoch + 1));
+    neb__line_batches_order(n->pack, (uint64_t)(n->c.seed * 1000 + epoch + 1));
     for (int used;;) {
         struct neb_step_info info = {0};
         NEB_TRY(load_next(n, &used));
         if (!used) return NEB_OK;
-        n->micro = (struct neb_micro){NULL, run_fn, n, neb__feed_key(n->feed), used};
+        n->micro = (struct neb_micro){NULL, run_fn, n, neb__model_input_key(n->feed), used};
         float lr = neb_schedule_lr(&schedule, *step < steps ? *step : steps - 1);
         neb_status s = neb_train_step(n->opt, n->tape, &n->micro, 1, lr, (uint32_t)n->c.seed, NULL, &info);
         if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
@@ -297,9 +297,9 @@ static neb_status train_epoch(struct neb_nli *n, int64_t epoch, int64_t steps, i
 
 neb_status neb__nli_train(struct neb_nli *n, const char *const *files, int count, neb_nli_fn show, void *arg)
 {
-    neb__pack_clear(n->pack);
+    neb__line_batches_clear(n->pack);
     for (int i = 0; i < count; i++) NEB_TRY(read_pairs(n, files[i]));
-    if (!neb__pack_count(n->pack)) return neb__fail(NEB_ERR_CONFIG, "no pairs to train on");
+    if (!neb__line_batches_count(n->pack)) return neb__fail(NEB_ERR_CONFIG, "no pairs to train on");
     int64_t steps = n->c.epochs * count_batches(n, 1), step = 0;
     for (int64_t e = 0; e < n->c.epochs; e++) NEB_TRY(train_epoch(n, e, steps, &step, show, arg));
     return NEB_OK;
@@ -308,14 +308,14 @@ neb_status neb__nli_train(struct neb_nli *n, const char *const *files, int count
 neb_status neb__nli_test(struct neb_nli *n, const char *file, struct neb_nli_result *out)
 {
     struct neb_nli_result r = {0};
-    neb__pack_clear(n->pack);
+    neb__line_batches_clear(n->pack);
     NEB_TRY(read_pairs(n, file));
-    neb__pack_order(n->pack, 0);
+    neb__line_batches_order(n->pack, 0);
     for (int used;;) {
         struct neb_ctl c = {.step = 1, .seed = 1, .loss_scale = 1};
         NEB_TRY(load_next(n, &used));
         if (!used) break;
-        struct neb_run run = {.fn = run_fn, .arg = n, .key = neb__feed_key(n->feed)};
+        struct neb_run run = {.fn = run_fn, .arg = n, .key = neb__model_input_key(n->feed)};
         NEB_TRY(neb_tape_begin_step(n->tape, &c));
         NEB_TRY(neb_tape_run(n->tape, &run));
         NEB_TRY(neb_tape_end_step(n->tape, true, &c));

@@ -11,8 +11,8 @@ enum { ROWS = 4096, SEQS = 256 };
 
 struct neb_embedder {
     const struct neb_ready *m;
-    struct neb_pack *pack;
-    struct neb_feed *feed;
+    struct neb_line_batches *pack;
+    struct neb_model_input *feed;
     neb_tape *tape;
     neb_buffer *out; /* F32 (2 SEQS, width) */
     float *host;
@@ -27,18 +27,19 @@ static neb_status open_embedder(struct neb_embedder *e)
                          "the model in %s has no encoder or no tokenizer: no sentence vectors",
                          m->folder.path);
     int32_t longest = (int32_t)(a->max_positions < ROWS ? a->max_positions : ROWS);
-    struct neb_pack_config c = {.tok = m->tok,
-                                .lead = a->kind == NEB_ENCODER ? neb__tok_special(m->tok, NEB_TOK_BOS) : -1,
-                                .max_len = longest,
-                                .rows = ROWS,
-                                .seqs = SEQS,
-                                .pad = true};
-    struct neb_feed_limits l = {.rows = {ROWS},
-                                .seqs = 2 * SEQS + ROWS / longest + 2,
-                                .prefix = (int32_t)m->model->peft.prefix_length};
+    struct neb_line_batches_config c = {.tok = m->tok,
+                                        .lead = a->kind == NEB_ENCODER ? neb__tok_special(m->tok, NEB_TOK_BOS)
+                                                                       : -1,
+                                        .max_len = longest,
+                                        .rows = ROWS,
+                                        .seqs = SEQS,
+                                        .pad = true};
+    struct neb_model_input_limits l = {.rows = {ROWS},
+                                       .seqs = 2 * SEQS + ROWS / longest + 2,
+                                       .prefix = (int32_t)m->model->peft.prefix_length};
     size_t bytes = (size_t)l.seqs * (size_t)a->hidden * sizeof(float);
-    NEB_TRY(neb__pack_create(&c, &e->pack));
-    NEB_TRY(neb__feed_create(m->device, &l, &e->feed));
+    NEB_TRY(neb__line_batches_create(&c, &e->pack));
+    NEB_TRY(neb__model_input_create(m->device, &l, &e->feed));
     NEB_TRY(neb_tape_create(m->device, m->params, &e->tape));
     NEB_TRY(neb_buffer_create(m->device, bytes, &e->out));
     e->host = neb__malloc(bytes);
@@ -63,9 +64,9 @@ void neb__embedder_close(struct neb_embedder *e)
 {
     if (!e) return;
     neb_tape_destroy(e->tape);
-    neb__feed_destroy(e->feed);
+    neb__model_input_destroy(e->feed);
     neb_buffer_destroy(e->out);
-    neb__pack_destroy(e->pack);
+    neb__line_batches_destroy(e->pack);
     neb__free(e->host);
     neb__free(e);
 }
@@ -78,7 +79,7 @@ int64_t neb__embedder_width(const struct neb_embedder *e)
 static void run_fn(neb_tape *t, void *arg)
 {
     struct neb_embedder *e = arg;
-    const struct neb_input_side *side = &neb__feed_input(e->feed, t)->side[0];
+    const struct neb_input_side *side = &neb__model_input_tensors(e->feed, t)->side[0];
     neb_tensor *x = neb__model_encode(e->m->model, t, side);
     neb_output(t, neb_op_mean_pool(t, x, &side->seqs), e->out, NEB_F32);
 }
@@ -91,18 +92,18 @@ static void put_row(const float *x, int64_t n, float *out)
     for (int64_t i = 0; i < n; i++) out[i] = (float)((double)x[i] * scale);
 }
 
-neb_status neb__embed(struct neb_embedder *e, const char *const *lines, int n, float *out)
+neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines, int n, float *out)
 {
-    struct neb_feed_side side;
+    struct neb_model_input_side side;
     const int *numbers;
     int64_t width = neb__embedder_width(e);
-    neb__pack_clear(e->pack);
-    for (int i = 0; i < n; i++) NEB_TRY(neb__pack_add(e->pack, lines[i], NULL, i));
-    neb__pack_order(e->pack, 0);
-    for (int used; (used = neb__pack_next(e->pack, &side, &numbers)) > 0;) {
-        struct neb_feed_data data = {.sides = 1, .side = {side}};
-        NEB_TRY(neb__feed_load(e->feed, &data));
-        struct neb_run run = {.fn = run_fn, .arg = e, .key = neb__feed_key(e->feed)};
+    neb__line_batches_clear(e->pack);
+    for (int i = 0; i < n; i++) NEB_TRY(neb__line_batches_add(e->pack, lines[i], NULL, i));
+    neb__line_batches_order(e->pack, 0);
+    for (int used; (used = neb__line_batches_next(e->pack, &side, &numbers)) > 0;) {
+        struct neb_model_input_data data = {.sides = 1, .side = {side}};
+        NEB_TRY(neb__model_input_load(e->feed, &data));
+        struct neb_run run = {.fn = run_fn, .arg = e, .key = neb__model_input_key(e->feed)};
         NEB_TRY(neb_tape_run(e->tape, &run));
         NEB_TRY(neb_buffer_download(e->out, e->host, (size_t)used * (size_t)width * sizeof *e->host));
         for (int i = 0; i < used; i++) put_row(e->host + i * width, width, out + numbers[i] * width);
@@ -110,7 +111,7 @@ neb_status neb__embed(struct neb_embedder *e, const char *const *lines, int n, f
     return NEB_OK;
 }
 
-neb_status neb__centre(float *x, int n, int64_t width)
+neb_status neb__vectors_centre(float *x, int n, int64_t width)
 {
     double *mean = NEB_NEW_ARRAY(double, (size_t)width);
     if (!mean) return neb__fail(NEB_ERR_NOMEM, "out of memory for comparing %d sentences", n);
@@ -137,7 +138,8 @@ static float dot_of(const float *a, const float *b, int64_t n)
     return sum;
 }
 
-neb_status neb__retrieve(const float *a, const float *b, int n, int64_t width, struct neb_retrieval *out)
+neb_status neb__retrieve_pairs(const float *a, const float *b, int n, int64_t width,
+                               struct neb_retrieval *out)
 {
     float *best = neb__malloc((size_t)n * sizeof *best + 1);
     int *from = NEB_NEW_ARRAY(int, (size_t)n + 1), forth = 0, back = 0;

@@ -13,11 +13,11 @@ void neb__embedder_close(struct neb_embedder *e); /* NULL is fine */
 int64_t neb__embedder_width(const struct neb_embedder *e);
 
 /* out (n, width): the mean of the last hidden states of each line, scaled to length 1. */
-neb_status neb__embed(struct neb_embedder *e, const char *const *lines, int n, float *out);
+neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines, int n, float *out);
 
 /* Takes the mean of all n vectors from each and scales it to length 1 again: what sentences of one language have in common
  * says nothing about their content, and small encoders put much of it into every vector. NEB_ERR_NOMEM */
-neb_status neb__centre(float *x, int n, int64_t width);
+neb_status neb__vectors_centre(float *x, int n, int64_t width);
 
 struct neb_retrieval {
     int n;
@@ -25,6 +25,7 @@ struct neb_retrieval {
 };
 
 /* Over two lists of n vectors of length 1. NEB_ERR_NOMEM */
-neb_status neb__retrieve(const float *a, const float *b, int n, int64_t width, struct neb_retrieval *out);
+neb_status neb__retrieve_pairs(const float *a, const float *b, int n, int64_t width,
+                               struct neb_retrieval *out);
 
 #endif

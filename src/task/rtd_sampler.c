@@ -21,7 +21,7 @@ struct neb_sampler {
 static neb_status make_room(struct neb_sampler *s)
 {
     size_t rows = (size_t)s->c.rows, masked = (size_t)s->c.masked;
-    if (s->c.draws && neb__has_sample(s->c.dev)) {
+    if (s->c.draws && neb__device_has_sample(s->c.dev)) {
         NEB_TRY(neb_buffer_create(s->c.dev, masked * 2 * sizeof *s->host_who, &s->who));
         NEB_TRY(neb_buffer_create(s->c.dev, masked * sizeof *s->sampled, &s->id));
         s->host_who = NEB_NEW_ARRAY(uint32_t, masked * 2);
@@ -86,7 +86,7 @@ static struct neb_sampling how(const struct neb_sampler *s)
 static void draw_row(void *arg, int task, int worker)
 {
     struct neb_sampler *s = arg;
-    const struct neb_side *side = &s->batch->side[0];
+    const struct neb_batch_side *side = &s->batch->side[0];
     const struct neb_sampling h = how(s);
     (void)worker;
     if (!(s->batch->loss.weight[task] > 0)) return;
@@ -105,7 +105,7 @@ static neb_status draw_on_host(struct neb_sampler *s, const struct neb_batch *b,
 
 static neb_status draw_on_device(struct neb_sampler *s, const struct neb_batch *b, const neb_buffer *logits)
 {
-    const struct neb_side *side = &b->side[0];
+    const struct neb_batch_side *side = &b->side[0];
     const size_t n = (size_t)b->loss.n;
     const struct neb_sampling h = how(s);
     for (size_t i = 0; i < n; i++) {
@@ -137,9 +137,9 @@ neb_status neb__sampler_draw(struct neb_sampler *s, const struct neb_batch *b, c
 }
 
 neb_status neb__sampler_replace(struct neb_sampler *s, const struct neb_batch *b, const int32_t *sampled,
-                                float total, struct neb_feed_data *feed)
+                                float total, struct neb_model_input_data *feed)
 {
-    const struct neb_side *side = &b->side[0];
+    const struct neb_batch_side *side = &b->side[0];
     NEB_TRY(fits(s, b));
     for (int32_t i = 0; i < b->loss.n; i++) /* a peer may have sent them */
         if (b->loss.weight[i] > 0 && (sampled[i] < 0 || sampled[i] >= s->vocab))

@@ -30,6 +30,6 @@ int32_t *neb__sampler_room(struct neb_sampler *s); /* (masked): where choices fr
  * of all rows sum to `total`. The arrays stay the sampler's, valid until the next call.
  *   NEB_ERR_RANGE: a choice is not in the vocabulary */
 neb_status neb__sampler_replace(struct neb_sampler *s, const struct neb_batch *b, const int32_t *sampled,
-                                float total, struct neb_feed_data *feed);
+                                float total, struct neb_model_input_data *feed);
 
 #endif

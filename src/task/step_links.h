@@ -14,22 +14,22 @@
 #include "text/batch.h"
 
 /* What a teacher says about one batch. */
-struct neb_lesson {
+struct neb_teacher_answer {
     const int32_t *ids;  /* (loss.n, k) the likeliest tokens at each predicted row, any order; < 0: none */
     const float *logits; /* (loss.n, k) theirs; a row's common offset does not matter */
     const float *hidden; /* (side[0].tokens, width) last hidden states; padding rows are not read */
 };
 
-struct neb_tutor {
+struct neb_teacher {
     int32_t k;     /* logits a row; 0: gives none */
     int32_t width; /* of hidden states; 0: gives none */
-    neb_status (*ask)(void *arg, const struct neb_batch *b, struct neb_lesson *out);
+    neb_status (*ask)(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out);
     void (*close)(void *arg); /* or NULL */
     void *arg;
 };
 
 /* Replaced-token detection: the tokens that stand at the masked rows. */
-struct neb_relay {
+struct neb_relay_ends {
     /* The discriminator's side: sampled (loss.n), rows without weight are not read. NULL: the job's own generator. */
     neb_status (*take)(void *arg, const struct neb_batch *b, int32_t *sampled);
     /* The generator's side: there is no discriminator here, its choices go out. NULL: they stay. */
@@ -38,9 +38,9 @@ struct neb_relay {
 };
 
 /* Zeros: the job makes everything itself. */
-struct neb_links {
-    struct neb_tutor logits, hidden; /* ask NULL: as the job's `distill` says */
-    struct neb_relay relay;          /* take or give, not both */
+struct neb_step_links {
+    struct neb_teacher logits, hidden; /* ask NULL: as the job's `distill` says */
+    struct neb_relay_ends relay;       /* take or give, not both */
 };
 
 #endif

@@ -20,7 +20,7 @@ enum { CHUNK = 256, LARGE_CHUNK = 2048, DEVICE_K = 64 };
 struct teacher {
     struct neb_ready model;
     struct neb_pool *pool;
-    struct neb_feed *feed;
+    struct neb_model_input *feed;
     neb_tape *tape;
     neb_buffer *rows,
         *logits; /* F32 (targets or rows, hidden); (chunk, vocab), or the best of them (tensor/packed.h) */
@@ -32,24 +32,24 @@ struct teacher {
     float *top;
 };
 
-struct neb_feed_data neb__feed_of(const struct neb_batch *b)
+struct neb_model_input_data neb__model_input_of(const struct neb_batch *b)
 {
-    struct neb_feed_data d = {.sides = b->sides,
-                              .targets = b->loss.n,
-                              .target_row = b->loss.rows,
-                              .target = b->loss.target,
-                              .weight = b->loss.weight};
+    struct neb_model_input_data d = {.sides = b->sides,
+                                     .targets = b->loss.n,
+                                     .target_row = b->loss.rows,
+                                     .target = b->loss.target,
+                                     .weight = b->loss.weight};
     for (int i = 0; i < b->sides; i++) {
-        const struct neb_side *s = &b->side[i];
-        d.side[i] = (struct neb_feed_side){.rows = s->tokens,
-                                           .seqs = s->nseq,
-                                           .max_len = s->max_len,
-                                           .ids = s->ids,
-                                           .position = s->pos,
-                                           .at = s->at,
-                                           .type = s->type,
-                                           .sample = s->sample,
-                                           .starts = s->cu_seqlens};
+        const struct neb_batch_side *s = &b->side[i];
+        d.side[i] = (struct neb_model_input_side){.rows = s->tokens,
+                                                  .seqs = s->nseq,
+                                                  .max_len = s->max_len,
+                                                  .ids = s->ids,
+                                                  .position = s->pos,
+                                                  .at = s->at,
+                                                  .type = s->type,
+                                                  .sample = s->sample,
+                                                  .starts = s->cu_seqlens};
     }
     return d;
 }
@@ -59,7 +59,7 @@ struct neb_feed_data neb__feed_of(const struct neb_batch *b)
 static void run_body(neb_tape *t, void *arg)
 {
     struct teacher *c = arg;
-    const struct neb_input *in = neb__feed_input(c->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(c->feed, t);
     neb_tensor *x = c->wants_logits ? neb__model_run(c->model.model, t, in)
                                     : neb__model_encode(c->model.model, t, &in->side[0]);
     if (c->wants_logits && in->target_row) x = neb_op_gather(t, x, in->target_row);
@@ -119,34 +119,34 @@ static neb_status choose_on_host(struct teacher *c, int32_t n)
     return NEB_OK;
 }
 
-static neb_status ask_logits(struct teacher *c, int32_t targets, struct neb_lesson *out)
+static neb_status ask_logits(struct teacher *c, int32_t targets, struct neb_teacher_answer *out)
 {
     for (c->at = 0; c->at < targets; c->at += c->chunk) {
         int32_t n = targets - c->at < c->chunk ? targets - c->at : c->chunk;
         NEB_TRY(run(c, run_head, 2 + (uint64_t)c->at)); /* the offset is part of what was planned */
         NEB_TRY(c->on_device ? fetch_best(c, n) : choose_on_host(c, n));
     }
-    *out = (struct neb_lesson){.ids = c->ids, .logits = c->top};
+    *out = (struct neb_teacher_answer){.ids = c->ids, .logits = c->top};
     return NEB_OK;
 }
 
-static neb_status ask(void *arg, const struct neb_batch *b, struct neb_lesson *out)
+static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out)
 {
     struct teacher *c = arg;
-    struct neb_feed_data d = neb__feed_of(b);
+    struct neb_model_input_data d = neb__model_input_of(b);
     if (!c->wants_logits) d.sides = 1, d.targets = 0;
-    NEB_TRY(neb__feed_load(c->feed, &d));
-    NEB_TRY(run(c, run_body, neb__feed_key(c->feed) | 1ull << 63));
+    NEB_TRY(neb__model_input_load(c->feed, &d));
+    NEB_TRY(run(c, run_body, neb__model_input_key(c->feed) | 1ull << 63));
     if (c->wants_logits) return ask_logits(c, d.targets, out);
     size_t n = (size_t)b->side[0].tokens * (size_t)c->width * sizeof *c->host;
     NEB_TRY(neb_buffer_download(c->rows, c->host, n));
-    *out = (struct neb_lesson){.hidden = c->host};
+    *out = (struct neb_teacher_answer){.hidden = c->host};
     return NEB_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-static neb_status fits(const struct teacher *c, const struct neb_tutor_config *cfg)
+static neb_status fits(const struct teacher *c, const struct neb_teacher_config *cfg)
 {
     const struct neb_arch *a = &c->model.model->arch;
     if (!c->model.tok || !neb__hash_equal(neb__tok_hash(c->model.tok), neb__tok_hash(cfg->tok)))
@@ -169,13 +169,14 @@ static neb_status fits(const struct teacher *c, const struct neb_tutor_config *c
     return NEB_OK;
 }
 
-static neb_status make_room(struct teacher *c, neb_device *device, const struct neb_feed_limits *limits)
+static neb_status make_room(struct teacher *c, neb_device *device,
+                            const struct neb_model_input_limits *limits)
 {
-    struct neb_feed_limits l = *limits;
+    struct neb_model_input_limits l = *limits;
     struct neb_device_info info;
     l.prefix = (int32_t)c->model.model->peft.prefix_length;
     if (!c->wants_logits) l.rows[1] = 0, l.targets = 0;
-    c->on_device = c->wants_logits && neb__has_best(device) && c->k <= DEVICE_K && 2 * c->k < c->vocab;
+    c->on_device = c->wants_logits && neb__device_has_topk(device) && c->k <= DEVICE_K && 2 * c->k < c->vocab;
     neb_device_get_info(device, &info);
     c->chunk = c->on_device && info.asynchronous && l.targets > CHUNK ? LARGE_CHUNK : CHUNK;
     size_t chunk = (size_t)c->chunk,
@@ -187,7 +188,7 @@ static neb_status make_room(struct teacher *c, neb_device *device, const struct 
     c->top = NEB_NEW_ARRAY(float, kept ? kept : 1);
     if (!c->host || !c->ids || !c->top)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher of %zu rows", rows);
-    NEB_TRY(neb__feed_create(device, &l, &c->feed));
+    NEB_TRY(neb__model_input_create(device, &l, &c->feed));
     NEB_TRY(neb_buffer_create(device, rows * (size_t)c->width * sizeof(float), &c->rows));
     NEB_TRY(neb_buffer_clear(c->rows));
     if (c->wants_logits) NEB_TRY(neb_buffer_create(device, logits * sizeof(float), &c->logits));
@@ -198,7 +199,7 @@ static void close_teacher(void *arg)
 {
     struct teacher *c = arg;
     neb_tape_destroy(c->tape);
-    neb__feed_destroy(c->feed);
+    neb__model_input_destroy(c->feed);
     neb_buffer_destroy(c->rows);
     neb_buffer_destroy(c->logits);
     neb__ready_close(&c->model);
@@ -209,8 +210,8 @@ static void close_teacher(void *arg)
     neb__free(c);
 }
 
-static neb_status open_teacher(struct teacher *c, neb_device *device, const struct neb_tutor_config *cfg,
-                               const struct neb_feed_limits *limits)
+static neb_status open_teacher(struct teacher *c, neb_device *device, const struct neb_teacher_config *cfg,
+                               const struct neb_model_input_limits *limits)
 {
     NEB_TRY(neb__ready_open(cfg->folder, cfg->logits ? NULL : "none", device, &c->model));
     NEB_TRY(fits(c, cfg));
@@ -221,8 +222,8 @@ static neb_status open_teacher(struct teacher *c, neb_device *device, const stru
     return make_room(c, device, limits);
 }
 
-neb_status neb__tutor_open(neb_device *device, const struct neb_tutor_config *cfg,
-                           const struct neb_feed_limits *limits, struct neb_tutor *out)
+neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config *cfg,
+                             const struct neb_model_input_limits *limits, struct neb_teacher *out)
 {
     struct teacher *c = NEB_NEW(struct teacher);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher");
@@ -232,10 +233,10 @@ neb_status neb__tutor_open(neb_device *device, const struct neb_tutor_config *cf
         close_teacher(c);
         return s;
     }
-    *out = (struct neb_tutor){.k = cfg->logits ? c->k : 0,
-                              .width = cfg->logits ? 0 : (int32_t)c->width,
-                              .ask = ask,
-                              .close = close_teacher,
-                              .arg = c};
+    *out = (struct neb_teacher){.k = cfg->logits ? c->k : 0,
+                                .width = cfg->logits ? 0 : (int32_t)c->width,
+                                .ask = ask,
+                                .close = close_teacher,
+                                .arg = c};
     return NEB_OK;
 }

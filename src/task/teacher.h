@@ -6,7 +6,7 @@
 #include "task/step_links.h"
 #include "text/tokenizer.h"
 
-struct neb_tutor_config {
+struct neb_teacher_config {
     const char *folder;
     bool logits;               /* else hidden states */
     int32_t k;                 /* logits a row */
@@ -18,17 +18,17 @@ struct neb_tutor_config {
 
 /* limits: the largest batch it will be asked about. Owes a close.
  *   NEB_ERR_CONFIG: another tokenizer, or a model that cannot read such batches; and those of the engine */
-neb_status neb__tutor_open(neb_device *device, const struct neb_tutor_config *c,
-                           const struct neb_feed_limits *limits, struct neb_tutor *out);
+neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config *c,
+                             const struct neb_model_input_limits *limits, struct neb_teacher *out);
 
 /* The same where c->folder may name several, separated by commas, that teach logits: their answer is the mean of what each
  * thinks likely (teacher_ensemble.c).
  *   NEB_ERR_CONFIG also: more than NEB_PANEL of them */
 enum { NEB_PANEL = 16 };
-neb_status neb__panel_open(neb_device *device, const struct neb_tutor_config *c,
-                           const struct neb_feed_limits *limits, struct neb_tutor *out);
+neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teacher_config *c,
+                                      const struct neb_model_input_limits *limits, struct neb_teacher *out);
 
 /* A packed batch as a model's feed. */
-struct neb_feed_data neb__feed_of(const struct neb_batch *b);
+struct neb_model_input_data neb__model_input_of(const struct neb_batch *b);
 
 #endif

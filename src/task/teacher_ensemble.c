@@ -25,8 +25,8 @@ struct sum {
 };
 
 struct panel {
-    struct neb_tutor member[NEB_PANEL];
-    struct neb_lesson said[NEB_PANEL];
+    struct neb_teacher member[NEB_PANEL];
+    struct neb_teacher_answer said[NEB_PANEL];
     int members;
     int32_t k, rows; /* rows: of the present batch */
     uint32_t places; /* of a table: a power of two */
@@ -51,8 +51,8 @@ static void add(const struct panel *c, struct sum *s, int32_t id, float p)
     s->p[s->place[at]] += p;
 }
 
-static void add_member(const struct panel *c, struct sum *s, const struct neb_tutor *m,
-                       const struct neb_lesson *said, int64_t row)
+static void add_member(const struct panel *c, struct sum *s, const struct neb_teacher *m,
+                       const struct neb_teacher_answer *said, int64_t row)
 {
     const int32_t *ids = said->ids + row * m->k;
     const float *logits = said->logits + row * m->k;
@@ -85,7 +85,7 @@ static void mix_block(void *arg, int task, int worker)
     for (int32_t row = task * BLOCK; row < end; row++) mix_row(c, &c->sums[worker], row);
 }
 
-static neb_status ask(void *arg, const struct neb_batch *b, struct neb_lesson *out)
+static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out)
 {
     struct panel *c = arg;
     for (int i = 0; i < c->members; i++) NEB_TRY(c->member[i].ask(c->member[i].arg, b, &c->said[i]));
@@ -97,7 +97,7 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_lesson *o
     }
     c->rows = b->loss.n;
     neb__pool_run(c->pool, mix_block, c, (c->rows + BLOCK - 1) / BLOCK);
-    *out = (struct neb_lesson){.ids = c->ids, .logits = c->top};
+    *out = (struct neb_teacher_answer){.ids = c->ids, .logits = c->top};
     return NEB_OK;
 }
 
@@ -142,28 +142,28 @@ static neb_status make_room(struct panel *c, int threads, int32_t targets)
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d teachers", c->members);
 }
 
-static neb_status open_members(struct panel *c, neb_device *device, const struct neb_tutor_config *cfg,
-                               const struct neb_feed_limits *limits)
+static neb_status open_members(struct panel *c, neb_device *device, const struct neb_teacher_config *cfg,
+                               const struct neb_model_input_limits *limits)
 {
     char folder[NEB_MODEL_PATH + 1];
-    struct neb_tutor_config one = *cfg;
+    struct neb_teacher_config one = *cfg;
     one.folder = folder;
     for (; neb__list_part(cfg->folder, c->members, folder, sizeof folder); c->members++) {
-        struct neb_tutor *m = &c->member[c->members];
+        struct neb_teacher *m = &c->member[c->members];
         if (c->members == NEB_PANEL)
             return neb__fail(NEB_ERR_CONFIG, "at most %d teachers at a time: %s", NEB_PANEL, cfg->folder);
-        NEB_TRY(neb__tutor_open(device, &one, limits, m));
+        NEB_TRY(neb__teacher_open(device, &one, limits, m));
         if (m->k > c->k) c->k = m->k;
     }
     return NEB_OK;
 }
 
-neb_status neb__panel_open(neb_device *device, const struct neb_tutor_config *cfg,
-                           const struct neb_feed_limits *limits, struct neb_tutor *out)
+neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teacher_config *cfg,
+                                      const struct neb_model_input_limits *limits, struct neb_teacher *out)
 {
     char second[2];
     if (!neb__list_part(cfg->folder, 1, second, sizeof second))
-        return neb__tutor_open(device, cfg, limits, out);
+        return neb__teacher_open(device, cfg, limits, out);
     struct panel *c = NEB_NEW(struct panel);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for several teachers");
     neb_status s = open_members(c, device, cfg, limits);
@@ -172,6 +172,6 @@ neb_status neb__panel_open(neb_device *device, const struct neb_tutor_config *cf
         close_panel(c);
         return s;
     }
-    *out = (struct neb_tutor){.k = c->k, .ask = ask, .close = close_panel, .arg = c};
+    *out = (struct neb_teacher){.k = c->k, .ask = ask, .close = close_panel, .arg = c};
     return NEB_OK;
 }

@@ -35,7 +35,7 @@ struct neb_translator {
     const struct neb_ready *m;
     struct neb_translate_config c; /* its text is not ours */
     int32_t tag, bos, eos, max_len, rows;
-    struct neb_pack *pack;
+    struct neb_line_batches *pack;
     int32_t *prompt, *prompt_starts, *most; /* of a batch */
     struct turn turn[TURNS];
     int turns;
@@ -101,12 +101,12 @@ static neb_status make_room(struct neb_translator *t)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for translating %zu sentences at once", batch);
     for (size_t i = 0; i <= batch; i++) t->prompt_starts[i] = (int32_t)i;
     for (size_t i = 0; i < batch; i++) t->prompt[i] = t->bos;
-    struct neb_pack_config c = {.tok = t->m->tok,
-                                .lead = t->tag,
-                                .max_len = (int32_t)positions,
-                                .rows = t->rows,
-                                .seqs = (int32_t)t->c.batch};
-    NEB_TRY(neb__pack_create(&c, &t->pack));
+    struct neb_line_batches_config c = {.tok = t->m->tok,
+                                        .lead = t->tag,
+                                        .max_len = (int32_t)positions,
+                                        .rows = t->rows,
+                                        .seqs = (int32_t)t->c.batch};
+    NEB_TRY(neb__line_batches_create(&c, &t->pack));
     struct neb_device_info info;
     neb_device_get_info(t->m->device, &info);
     t->turns = info.asynchronous ? TURNS : 1;
@@ -142,7 +142,7 @@ void neb__translator_close(struct neb_translator *t)
         neb__free(u->lengths);
         neb__free(u->numbers);
     }
-    neb__pack_destroy(t->pack);
+    neb__line_batches_destroy(t->pack);
     neb__free(t->prompt);
     neb__free(t->prompt_starts);
     neb__free(t->most);
@@ -175,9 +175,9 @@ static int32_t longest(const struct neb_translator *t, int32_t n)
 /* The next batch, if there is one: u->search stays NULL otherwise. */
 static neb_status begin_batch(struct neb_translator *t, struct turn *u)
 {
-    struct neb_feed_side side;
+    struct neb_model_input_side side;
     const int *numbers;
-    u->n = neb__pack_next(t->pack, &side, &numbers);
+    u->n = neb__line_batches_next(t->pack, &side, &numbers);
     if (u->n <= 0) return NEB_OK;
     memcpy(u->numbers, numbers, (size_t)u->n * sizeof *numbers);
     if (neb__decoding_shapes(u->decoding) >= SHAPES) NEB_TRY(make_decoding(t, u));
@@ -236,24 +236,24 @@ static bool is_empty(const char *line)
 
 static neb_status translate_all(struct neb_translator *t, const char *const *lines, int n, char **out)
 {
-    int64_t cut = neb__pack_cut(t->pack);
-    neb__pack_clear(t->pack);
+    int64_t cut = neb__line_batches_cut(t->pack);
+    neb__line_batches_clear(t->pack);
     for (int i = 0; i < n; i++) {
         if (!is_empty(lines[i])) {
-            NEB_TRY(neb__pack_add(t->pack, lines[i], NULL, i));
+            NEB_TRY(neb__line_batches_add(t->pack, lines[i], NULL, i));
             continue;
         }
         if (!(out[i] = neb__strdup(""))) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
     }
-    cut = neb__pack_cut(t->pack) - cut;
+    cut = neb__line_batches_cut(t->pack) - cut;
     if (cut)
         neb__warn("%" PRId64 " lines are longer than the model can read and were cut to %" PRId64 " tokens",
                   cut, t->m->model->arch.max_positions);
-    neb__pack_order(t->pack, 0);
+    neb__line_batches_order(t->pack, 0);
     return take_turns(t, out);
 }
 
-neb_status neb__translate(struct neb_translator *t, const char *const *lines, int n, char **out)
+neb_status neb__translator_translate(struct neb_translator *t, const char *const *lines, int n, char **out)
 {
     char **texts = NEB_NEW_ARRAY(char *, (size_t)n + 1);
     neb_status s =

@@ -66,7 +66,7 @@ static neb_status make_ready(struct neb_work *w)
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
-    return w->job->init.from && w->model ? neb__start_from(w->job, w->model) : NEB_OK;
+    return w->job->init.from && w->model ? neb__init_from(w->job, w->model) : NEB_OK;
 }
 
 static int32_t larger(int32_t a, int32_t b)
@@ -75,7 +75,7 @@ static int32_t larger(int32_t a, int32_t b)
 }
 
 /* The largest batch of any stream of the job: evaluation uses the same feeds. */
-static neb_status largest(struct neb_work *w, struct neb_feed_limits *l)
+static neb_status largest(struct neb_work *w, struct neb_model_input_limits *l)
 {
     static const char *const uses[] = {"train", "valid", "test"};
     for (int i = 0; i < 3; i++) {
@@ -95,7 +95,7 @@ static neb_status largest(struct neb_work *w, struct neb_feed_limits *l)
     return NEB_OK;
 }
 
-static neb_status make_feeds(struct neb_work *w, struct neb_feed_limits l)
+static neb_status make_feeds(struct neb_work *w, struct neb_model_input_limits l)
 {
     struct neb_sampler_config c = {.tok = w->data->tok,
                                    .dev = w->dev,
@@ -105,7 +105,7 @@ static neb_status make_feeds(struct neb_work *w, struct neb_feed_limits l)
                                    .threads = (int)w->job->train.threads,
                                    .draws = w->generator != NULL};
     l.prefix = (int32_t)(w->model ? w->model : w->generator)->peft.prefix_length;
-    NEB_TRY(neb__feed_create(w->dev, &l, &w->feed));
+    NEB_TRY(neb__model_input_create(w->dev, &l, &w->feed));
     if (w->job->kind != NEB_TASK_RTD) return NEB_OK;
     if (w->generator) {
         size_t logits = (size_t)l.targets * (size_t)w->generator->outputs * sizeof(float);
@@ -113,7 +113,7 @@ static neb_status make_feeds(struct neb_work *w, struct neb_feed_limits l)
     }
     NEB_TRY(neb__sampler_create(&c, &w->sampler));
     l.targets = l.rows[0];
-    return neb__feed_create(w->dev, &l, &w->feed2);
+    return neb__model_input_create(w->dev, &l, &w->feed2);
 }
 
 static neb_status make_optimizer(struct neb_work *w)
@@ -135,7 +135,7 @@ static neb_status make_stream(struct neb_work *w)
         return neb__doc_fail(&w->job->doc, "data", "no corpus to train on (use: train)");
     NEB_TRY(s);
     size_t runs = (size_t)w->job->train.micro * 2;
-    w->pieces = NEB_NEW_ARRAY(struct neb_piece, runs);
+    w->pieces = NEB_NEW_ARRAY(struct neb_work_part, runs);
     w->micros = NEB_NEW_ARRAY(struct neb_micro, runs);
     if (!w->pieces || !w->micros)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu micro-batches", runs);
@@ -144,7 +144,7 @@ static neb_status make_stream(struct neb_work *w)
 
 static neb_status open_all(struct neb_work *w)
 {
-    struct neb_feed_limits l = {0};
+    struct neb_model_input_limits l = {0};
     NEB_TRY(open_device(w));
     NEB_TRY(make_models(w));
     NEB_TRY(make_stream(w));
@@ -160,7 +160,7 @@ static neb_status open_all(struct neb_work *w)
 }
 
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
-                          const struct neb_links *links, struct neb_work **out)
+                          const struct neb_step_links *links, struct neb_work **out)
 {
     struct neb_work *w = NEB_NEW(struct neb_work);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a job");
@@ -186,8 +186,8 @@ void neb__work_close(struct neb_work *w)
     neb__sampler_free(w->sampler);
     neb__distill_destroy(w->distill);
     neb_buffer_destroy(w->logits);
-    neb__feed_destroy(w->feed);
-    neb__feed_destroy(w->feed2);
+    neb__model_input_destroy(w->feed);
+    neb__model_input_destroy(w->feed2);
     neb_optimizer_destroy(w->opt);
     neb_tape_destroy(w->tape);
     neb__model_destroy(w->model);

@@ -31,7 +31,7 @@ struct neb_work;
  * NULL: nothing.
  *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
-                          const struct neb_links *links, struct neb_work **out);
+                          const struct neb_step_links *links, struct neb_work **out);
 void neb__work_close(struct neb_work *w);
 
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */

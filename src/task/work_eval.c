@@ -1,7 +1,7 @@
 /* work_eval.c: a job's model on held-out text: every batch once, without dropout, sums over all of them. */
 #include "task/work_internal.h"
 
-static neb_status eval_run(struct neb_work *w, neb_model_fn fn, struct neb_piece *p, uint64_t key,
+static neb_status eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
                            struct neb_ctl *c)
 {
     *c = (struct neb_ctl){.step = 1, .seed = 1, .loss_scale = 1};
@@ -13,10 +13,11 @@ static neb_status eval_run(struct neb_work *w, neb_model_fn fn, struct neb_piece
 
 static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb_work_eval *e, double sums[6])
 {
-    struct neb_piece p = {w, b, NULL};
+    struct neb_work_part p = {w, b, NULL};
     struct neb_ctl c;
     NEB_TRY(neb__load_plain(&p));
-    NEB_TRY(eval_run(w, w->generator ? neb__run_generator : neb__run_plain, &p, neb__feed_key(w->feed), &c));
+    NEB_TRY(eval_run(w, w->generator ? neb__run_generator : neb__run_plain, &p, neb__model_input_key(w->feed),
+                     &c));
     sums[0] += (double)c.loss[0];
     sums[1] += (double)c.counts[0];
     sums[2] += (double)c.counts[1];
@@ -24,7 +25,7 @@ static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb
     e->batches++;
     if (!w->generator || !w->model || !b->loss.used) return NEB_OK; /* nothing masked, nothing replaced */
     NEB_TRY(neb__load_discriminator(&p));
-    NEB_TRY(eval_run(w, neb__run_discriminator, &p, neb__feed_key(w->feed2) ^ 1, &c));
+    NEB_TRY(eval_run(w, neb__run_discriminator, &p, neb__model_input_key(w->feed2) ^ 1, &c));
     /* rows were weighted by rtd_weight * masked / rows: undone here */
     sums[3] += (double)c.loss[1] / (w->job->train.rtd_weight * b->loss.used) * (double)c.counts[1];
     sums[4] += (double)c.counts[0];

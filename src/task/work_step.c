@@ -14,26 +14,26 @@ enum { AHEAD = 4 };
 
 neb_status neb__load_plain(void *arg)
 {
-    struct neb_piece *p = arg;
+    struct neb_work_part *p = arg;
     struct neb_work *w = p->work;
-    struct neb_feed_data d = neb__feed_of(p->batch);
-    NEB_TRY(neb__feed_load(w->feed, &d));
+    struct neb_model_input_data d = neb__model_input_of(p->batch);
+    NEB_TRY(neb__model_input_load(w->feed, &d));
     if (!p->micro) return NEB_OK;
-    p->micro->key = neb__feed_key(w->feed);
+    p->micro->key = neb__model_input_key(w->feed);
     return w->distill ? neb__distill_load(w->distill, p->batch) : NEB_OK;
 }
 
 void neb__run_plain(neb_tape *t, void *arg)
 {
-    struct neb_work *w = ((struct neb_piece *)arg)->work;
-    const struct neb_input *in = neb__feed_input(w->feed, t);
+    struct neb_work *w = ((struct neb_work_part *)arg)->work;
+    const struct neb_input *in = neb__model_input_tensors(w->feed, t);
     neb__model_loss(w->model, t, neb__model_run(w->model, t, in), in, NULL);
 }
 
 void neb__run_student(neb_tape *t, void *arg)
 {
-    struct neb_work *w = ((struct neb_piece *)arg)->work;
-    neb__distill_run(w->distill, w->model, t, neb__feed_input(w->feed, t));
+    struct neb_work *w = ((struct neb_work_part *)arg)->work;
+    neb__distill_run(w->distill, w->model, t, neb__model_input_tensors(w->feed, t));
 }
 
 /* The choices that still lie on the device go to the other site. */
@@ -49,7 +49,7 @@ static neb_status give_choices(struct neb_work *w)
 
 neb_status neb__load_generator(void *arg)
 {
-    struct neb_piece *p = arg;
+    struct neb_work_part *p = arg;
     NEB_TRY(give_choices(p->work));
     NEB_TRY(neb__load_plain(arg));
     if (p->micro && p->work->links.relay.give) p->work->to_give = p->batch;
@@ -58,8 +58,8 @@ neb_status neb__load_generator(void *arg)
 
 void neb__run_generator(neb_tape *t, void *arg)
 {
-    struct neb_work *w = ((struct neb_piece *)arg)->work;
-    const struct neb_input *in = neb__feed_input(w->feed, t);
+    struct neb_work *w = ((struct neb_work_part *)arg)->work;
+    const struct neb_input *in = neb__model_input_tensors(w->feed, t);
     neb_tensor *x = neb__model_run(w->generator, t, in);
     neb__model_loss(w->generator, t, x, in, NULL);
     neb_tensor *fixed = neb_op_stop_gradient(t, x);
@@ -70,9 +70,9 @@ void neb__run_generator(neb_tape *t, void *arg)
 /* The generator's choices, put into the text. */
 neb_status neb__load_discriminator(void *arg)
 {
-    struct neb_piece *p = arg;
+    struct neb_work_part *p = arg;
     struct neb_work *w = p->work;
-    struct neb_feed_data d = neb__feed_of(p->batch);
+    struct neb_model_input_data d = neb__model_input_of(p->batch);
     float share = (float)(w->job->train.rtd_weight * p->batch->loss.used);
     int32_t *sampled = neb__sampler_room(w->sampler);
     if (w->generator)
@@ -80,15 +80,15 @@ neb_status neb__load_discriminator(void *arg)
     else
         NEB_TRY(w->links.relay.take(w->links.relay.arg, p->batch, sampled));
     NEB_TRY(neb__sampler_replace(w->sampler, p->batch, sampled, share, &d));
-    NEB_TRY(neb__feed_load(w->feed2, &d));
-    if (p->micro) p->micro->key = neb__feed_key(w->feed2) ^ 1;
+    NEB_TRY(neb__model_input_load(w->feed2, &d));
+    if (p->micro) p->micro->key = neb__model_input_key(w->feed2) ^ 1;
     return NEB_OK;
 }
 
 void neb__run_discriminator(neb_tape *t, void *arg)
 {
-    struct neb_work *w = ((struct neb_piece *)arg)->work;
-    const struct neb_input *in = neb__feed_input(w->feed2, t);
+    struct neb_work *w = ((struct neb_work_part *)arg)->work;
+    const struct neb_input *in = neb__model_input_tensors(w->feed2, t);
     neb__model_loss(w->model, t, neb__model_run(w->model, t, in), in, NULL);
 }
 
@@ -103,7 +103,7 @@ static void add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(
                     double weight, int *runs)
 {
     int at = (*runs)++;
-    w->pieces[at] = (struct neb_piece){w, b, &w->micros[at]};
+    w->pieces[at] = (struct neb_work_part){w, b, &w->micros[at]};
     w->micros[at] = (struct neb_micro){load, fn, &w->pieces[at], 0, weight};
 }
 

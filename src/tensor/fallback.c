@@ -13,7 +13,7 @@
 
 static void *temp(neb_tape *t, int64_t values, neb_dtype type)
 {
-    return neb__temp(t, values * (int64_t)neb_dtype_size(type));
+    return neb__tape_temp(t, values * (int64_t)neb_dtype_size(type));
 }
 
 /* ---- linear -------------------------------------------------------------------------------------------------- */
@@ -176,7 +176,7 @@ static neb_status norm_residual_bwd(neb_tape *t, const struct neb_norm_bwd *a)
         b.dx = NULL;
         b.drop = (struct neb_dropout){0};
         b.ds = a->ds_in ? temp(t, n, a->type) : a->ds;
-        b.scratch = neb__scratch(t, NEB_SLOT_NORM_BWD, &b);
+        b.scratch = neb__tape_scratch(t, NEB_SLOT_NORM_BWD, &b);
         NEB_TRY(NEB_CALL(t, norm_bwd, &b));
         if (a->ds_in) {
             struct neb_axpby in = {.x = a->ds_in, .y = b.ds, .n = n, .a = 1, .b = 1, .type = a->type};

@@ -13,7 +13,7 @@ neb_status neb__reference_attn(neb_tape *t, const struct neb_attn *a);
 neb_status neb__reference_attn_bwd(neb_tape *t, const struct neb_attn_bwd *a);
 neb_status neb__reference_linear_xent(neb_tape *t, const struct neb_linear_xent *a);
 
-bool neb__want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
-                     int64_t cols);
+bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
+                          int64_t cols);
 
 #endif

@@ -18,25 +18,25 @@ static const struct neb_op_def ops[NEB_OPCODES] = {
 #undef NEB__X
 };
 
-bool neb__grad_wanted(const neb_tape *t)
+bool neb__tape_wants_grad(const neb_tape *t)
 {
     return t->recording;
 }
 
-void neb__use(neb_tensor *x)
+void neb__tensor_use(neb_tensor *x)
 {
     x->uses++;
     if (x->root != x) x->root->uses++;
 }
 
-struct neb_node *neb__record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
-                             neb_tensor *const *out)
+struct neb_node *neb__tape_record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
+                                  neb_tensor *const *out)
 {
     if (t->failed != NEB_OK) return NULL;
     bool wanted = false;
     for (int i = 0; i < n_in; i++)
         if (in[i]) {
-            neb__use(in[i]);
+            neb__tensor_use(in[i]);
             wanted |= in[i]->root->needs_grad;
         }
     for (int i = 0; i < n_out; i++) wanted |= out[i] && out[i]->root->needs_grad;
@@ -69,15 +69,15 @@ struct neb_node *neb__record(neb_tape *t, int op, int n_in, neb_tensor *const *i
 
 static size_t span(const neb_tensor *root)
 {
-    return (size_t)neb__count(root) * neb_dtype_size(root->type);
+    return (size_t)neb__tensor_count(root) * neb_dtype_size(root->type);
 }
 
 static char *at(neb_tape *t, const neb_tensor *x)
 {
-    return neb__address(t, x->root->grad) + (x->offset - x->root->offset);
+    return neb__tape_address(t, x->root->grad) + (x->offset - x->root->offset);
 }
 
-void *neb__grad(neb_tape *t, neb_tensor *x)
+void *neb__tensor_grad(neb_tape *t, neb_tensor *x)
 {
     return x && x->root->grad >= 0 ? at(t, x) : NULL;
 }
@@ -85,7 +85,7 @@ void *neb__grad(neb_tape *t, neb_tensor *x)
 /* A gradient of its own for the root, content undefined. */
 static bool fresh(neb_tape *t, neb_tensor *root)
 {
-    int id = neb__take(t, span(root));
+    int id = neb__tape_take(t, span(root));
     if (id < 0) return false;
     t->life.list[id].refs = 1;
     root->grad = id;
@@ -99,8 +99,9 @@ static bool own(neb_tape *t, neb_tensor *root)
     if (t->life.list[old].refs == 1) return true;
     if (!fresh(t, root)) return false;
     t->life.list[old].refs--;
-    char *from = neb__address(t, old), *to = neb__address(t, root->grad);
-    return neb__done(t, t->dry ? NEB_OK : t->dev->ops->copy(t->dev->ctx, to, from, span(root))) == NEB_OK;
+    char *from = neb__tape_address(t, old), *to = neb__tape_address(t, root->grad);
+    return neb__tape_done(t, t->dry ? NEB_OK : t->dev->ops->copy(t->dev->ctx, to, from, span(root))) ==
+           NEB_OK;
 }
 
 void *neb__grad_own(neb_tape *t, neb_tensor *x)
@@ -121,14 +122,14 @@ void *neb__grad_out(neb_tape *t, neb_tensor *x, int *acc)
     *acc = 1;
     if (root->grad >= 0) return own(t, root) ? at(t, x) : NULL;
     if (!fresh(t, root)) return NULL;
-    if (neb__whole(x)) {
+    if (neb__tensor_is_whole(x)) {
         *acc = 0;
         return at(t, x);
     }
     /* a part of the root: the rest must be 0 */
-    char *p = neb__address(t, root->grad);
+    char *p = neb__tape_address(t, root->grad);
     neb_status s = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(root));
-    return neb__done(t, s) == NEB_OK ? at(t, x) : NULL;
+    return neb__tape_done(t, s) == NEB_OK ? at(t, x) : NULL;
 }
 
 void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp)
@@ -139,12 +140,12 @@ void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp)
         int acc;
         return neb__grad_out(t, x, &acc); /* new or cleared: overwriting is adding */
     }
-    *temp = neb__take(t, span(x->root));
+    *temp = neb__tape_take(t, span(x->root));
     if (*temp < 0) return NULL;
-    char *p = neb__address(t, *temp);
-    if (!neb__whole(x)) {
+    char *p = neb__tape_address(t, *temp);
+    if (!neb__tensor_is_whole(x)) {
         neb_status s = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(x->root));
-        if (neb__done(t, s) != NEB_OK) return NULL;
+        if (neb__tape_done(t, s) != NEB_OK) return NULL;
     }
     return p + (x->offset - x->root->offset);
 }
@@ -153,9 +154,9 @@ neb_status neb__grad_add(neb_tape *t, neb_tensor *x, int temp)
 {
     if (temp < 0 || t->failed != NEB_OK) return t->failed;
     if (!own(t, x->root)) return t->failed;
-    struct neb_axpby a = {.x = neb__address(t, temp),
-                          .y = neb__address(t, x->root->grad),
-                          .n = neb__count(x->root),
+    struct neb_axpby a = {.x = neb__tape_address(t, temp),
+                          .y = neb__tape_address(t, x->root->grad),
+                          .n = neb__tensor_count(x->root),
                           .a = 1,
                           .b = 1,
                           .type = x->root->type};
@@ -167,7 +168,7 @@ neb_status neb__grad_share(neb_tape *t, neb_tensor *x, neb_tensor *from)
     if (!x || !x->root->needs_grad || t->failed != NEB_OK) return t->failed;
     neb_tensor *root = x->root;
     if (root == from->root) return NEB_OK;
-    if (root->grad < 0 && neb__whole(x)) {
+    if (root->grad < 0 && neb__tensor_is_whole(x)) {
         root->grad = from->root->grad;
         t->life.list[root->grad].refs++;
         return NEB_OK;
@@ -175,9 +176,13 @@ neb_status neb__grad_share(neb_tape *t, neb_tensor *x, neb_tensor *from)
     int acc;
     char *to = neb__grad_out(t, x, &acc);
     if (!to) return t->failed;
-    if (neb__contiguous(x)) {
-        struct neb_axpby a = {
-            .x = neb__grad(t, from), .y = to, .n = neb__count(x), .a = 1, .b = (float)acc, .type = x->type};
+    if (neb__tensor_contiguous(x)) {
+        struct neb_axpby a = {.x = neb__tensor_grad(t, from),
+                              .y = to,
+                              .n = neb__tensor_count(x),
+                              .a = 1,
+                              .b = (float)acc,
+                              .type = x->type};
         return NEB_CALL(t, axpby, &a);
     }
     return neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "gradient", "a residual that is a column view");
@@ -197,7 +202,7 @@ float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
     return t->params->grad + p->offset;
 }
 
-void neb__announce(neb_tape *t)
+void neb__tape_announce(neb_tape *t)
 {
     if (!t->some_complete) return;
     t->some_complete = false;
@@ -234,7 +239,7 @@ static void release_outputs(neb_tape *t, const struct neb_node *n)
     }
 }
 
-neb_status neb__backward(neb_tape *t, int first)
+neb_status neb__tape_backward(neb_tape *t, int first)
 {
     for (int i = t->n_nodes - 1; i >= first; i--) {
         struct neb_node n = t->nodes[i]; /* a copy: recomputation appends nodes behind */
@@ -246,7 +251,7 @@ neb_status neb__backward(neb_tape *t, int first)
         if (s != NEB_OK && t->failed == NEB_OK) t->failed = s;
         if (t->failed != NEB_OK) return t->failed;
         release_outputs(t, &n);
-        if (!t->dry) neb__announce(t);
+        if (!t->dry) neb__tape_announce(t);
     }
     return NEB_OK;
 }

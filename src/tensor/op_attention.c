@@ -15,23 +15,23 @@ static bool seqs_fit(neb_tape *t, const char *what, const struct neb_seqs *s)
                        what, s->count, s->max_len);
         return false;
     }
-    return neb__want(t, "attention", what, s->starts, NEB_I32, s->count + 1, -1);
+    return neb__tape_want(t, "attention", what, s->starts, NEB_I32, s->count + 1, -1);
 }
 
 static bool attention_fits(neb_tape *t, const struct neb_attention *a, int64_t kv_heads)
 {
-    if (!neb__want_act(t, "attention", "q", a->q, -1, -1) ||
-        !neb__want_act(t, "attention", "k", a->k, -1, -1) ||
-        !neb__want_act(t, "attention", "v", a->v, neb__rows(a->k), neb__cols(a->k)) ||
+    if (!neb__tape_want_act(t, "attention", "q", a->q, -1, -1) ||
+        !neb__tape_want_act(t, "attention", "k", a->k, -1, -1) ||
+        !neb__tape_want_act(t, "attention", "v", a->v, neb__tensor_rows(a->k), neb__tensor_cols(a->k)) ||
         !seqs_fit(t, "q_seqs", &a->q_seqs) || !seqs_fit(t, "k_seqs", &a->k_seqs))
         return false;
-    int64_t width = neb__cols(a->q);
+    int64_t width = neb__tensor_cols(a->q);
     if (a->heads < 1 || kv_heads < 1 || a->heads % kv_heads || width % a->heads ||
-        neb__cols(a->k) != width / a->heads * kv_heads) {
+        neb__tensor_cols(a->k) != width / a->heads * kv_heads) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "attention",
                        "q has %" PRId64 " columns, k %" PRId64 ", with %" PRId64 " heads and %" PRId64
                        " key heads: heads must divide q's columns, key heads the heads, and widths agree",
-                       width, neb__cols(a->k), a->heads, kv_heads);
+                       width, neb__tensor_cols(a->k), a->heads, kv_heads);
         return false;
     }
     if (a->q_seqs.count != a->k_seqs.count) {
@@ -46,7 +46,7 @@ static bool attention_fits(neb_tape *t, const struct neb_attention *a, int64_t k
         return false;
     }
     if (a->dropout > 0 && neb_is_training(t) &&
-        !neb__want(t, "attention", "q_seqs.sample", a->q_seqs.sample, NEB_I32, a->q_seqs.count, -1)) {
+        !neb__tape_want(t, "attention", "q_seqs.sample", a->q_seqs.sample, NEB_I32, a->q_seqs.count, -1)) {
         neb__tape_fail(t, NEB_ERR_STATE, "attention", "dropout needs q_seqs.sample");
         return false;
     }
@@ -57,21 +57,21 @@ static bool attention_fits(neb_tape *t, const struct neb_attention *a, int64_t k
 static struct neb_attn device_args(neb_tape *t, struct neb_node *n)
 {
     neb_tensor *q = n->in[IN_Q], *k = n->in[IN_K], *v = n->in[IN_V], *o = n->out[0];
-    struct neb_attn a = {.q = neb__data(t, q),
-                         .k = neb__data(t, k),
-                         .v = neb__data(t, v),
-                         .o = neb__data(t, o),
-                         .lse = neb__data(t, n->saved[0]),
-                         .starts_q = neb__data(t, n->in[IN_STARTS_Q]),
-                         .starts_k = neb__data(t, n->in[IN_STARTS_K]),
+    struct neb_attn a = {.q = neb__tensor_data(t, q),
+                         .k = neb__tensor_data(t, k),
+                         .v = neb__tensor_data(t, v),
+                         .o = neb__tensor_data(t, o),
+                         .lse = neb__tensor_data(t, n->saved[0]),
+                         .starts_q = neb__tensor_data(t, n->in[IN_STARTS_Q]),
+                         .starts_k = neb__tensor_data(t, n->in[IN_STARTS_K]),
                          .sequences = n->i[0],
                          .max_q = n->i[1],
                          .max_k = n->i[2],
                          .heads = n->i[3],
                          .kv_heads = n->i[4],
-                         .q_rows = neb__rows(q),
-                         .k_rows = neb__rows(k),
-                         .head_dim = neb__cols(q) / n->i[3],
+                         .q_rows = neb__tensor_rows(q),
+                         .k_rows = neb__tensor_rows(k),
+                         .head_dim = neb__tensor_cols(q) / n->i[3],
                          .ldq = q->ld,
                          .ldk = k->ld,
                          .ldv = v->ld,
@@ -87,8 +87,8 @@ neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *c)
 {
     int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads;
     if (!attention_fits(t, c, kv_heads)) return NULL;
-    neb_tensor *o = neb__new2(t, c->q->type, neb__rows(c->q), neb__cols(c->q));
-    neb_tensor *lse = neb__new2(t, NEB_F32, c->heads, neb__rows(c->q));
+    neb_tensor *o = neb__tensor_new2(t, c->q->type, neb__tensor_rows(c->q), neb__tensor_cols(c->q));
+    neb_tensor *lse = neb__tensor_new2(t, NEB_F32, c->heads, neb__tensor_rows(c->q));
     if (t->failed != NEB_OK) return NULL;
     struct neb_node n = {.in = {c->q, c->k, c->v, c->q_seqs.starts, c->k_seqs.starts,
                                 c->dropout > 0 && neb_is_training(t) ? c->q_seqs.sample : NULL},
@@ -96,14 +96,14 @@ neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *c)
                          .saved = {lse}};
     n.i[0] = c->q_seqs.count, n.i[1] = c->q_seqs.max_len, n.i[2] = c->k_seqs.max_len;
     n.i[3] = c->heads, n.i[4] = kv_heads;
-    n.f[0] = c->scale != 0 ? c->scale : 1.0f / sqrtf((float)(neb__cols(c->q) / c->heads));
+    n.f[0] = c->scale != 0 ? c->scale : 1.0f / sqrtf((float)(neb__tensor_cols(c->q) / c->heads));
     n.f[1] = c->dropout;
     n.flag[0] = c->causal;
-    n.drop_op = c->dropout > 0 ? neb__drop_op(t) : 0;
+    n.drop_op = c->dropout > 0 ? neb__tape_drop_op(t) : 0;
     struct neb_attn a = device_args(t, &n);
-    a.scratch = neb__scratch(t, NEB_SLOT_ATTN, &a);
+    a.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN, &a);
     if (NEB_FUSED(t, attn, &a) != NEB_OK) return NULL;
-    struct neb_node *r = neb__record(t, NEB_OPCODE_attention, INS, n.in, 1, &o);
+    struct neb_node *r = neb__tape_record(t, NEB_OPCODE_attention, INS, n.in, 1, &o);
     if (r) {
         r->saved[0] = lse;
         for (int i = 0; i < 6; i++) r->i[i] = n.i[i];
@@ -120,13 +120,13 @@ static bool tiles(neb_tensor *const *x, const neb_tensor *root)
     int n = 0;
     for (int i = 0; i < 3; i++) {
         if (x[i]->root != root) continue;
-        if (neb__rows(x[i]) != neb__rows(root) || x[i]->ld != root->ld) return false;
+        if (neb__tensor_rows(x[i]) != neb__tensor_rows(root) || x[i]->ld != root->ld) return false;
         for (int j = 0; j < n; j++)
             if (seen[j] == x[i]->offset) return false;
         seen[n++] = x[i]->offset;
-        cols += neb__cols(x[i]);
+        cols += neb__tensor_cols(x[i]);
     }
-    return cols == neb__cols(root);
+    return cols == neb__tensor_cols(root);
 }
 
 neb_status neb__backward_attention(neb_tape *t, struct neb_node *n)
@@ -140,16 +140,16 @@ neb_status neb__backward_attention(neb_tape *t, struct neb_node *n)
     for (int i = 0; i < 3; i++) {
         neb_tensor *root = x[i]->root;
         if (!root->needs_grad)
-            d[i] = neb__temp(t, neb__rows(x[i]) * x[i]->ld * (int64_t)neb_dtype_size(x[i]->type));
+            d[i] = neb__tape_temp(t, neb__tensor_rows(x[i]) * x[i]->ld * (int64_t)neb_dtype_size(x[i]->type));
         else if (!direct[i])
             d[i] = neb__grad_overwrite(t, x[i], &temp[i]);
         else
-            d[i] = root->grad < 0 ? neb__grad_new(t, x[i]) : neb__grad(t, x[i]);
+            d[i] = root->grad < 0 ? neb__grad_new(t, x[i]) : neb__tensor_grad(t, x[i]);
         if (t->failed != NEB_OK) return t->failed;
     }
     struct neb_attn_bwd b = {
-        .f = device_args(t, n), .d_o = neb__grad(t, n->out[0]), .dq = d[0], .dk = d[1], .dv = d[2]};
-    b.scratch = neb__scratch(t, NEB_SLOT_ATTN_BWD, &b);
+        .f = device_args(t, n), .d_o = neb__tensor_grad(t, n->out[0]), .dq = d[0], .dk = d[1], .dv = d[2]};
+    b.scratch = neb__tape_scratch(t, NEB_SLOT_ATTN_BWD, &b);
     if (t->failed != NEB_OK) return t->failed;
     NEB_TRY(NEB_FUSED(t, attn_bwd, &b));
     for (int i = 0; i < 3; i++) NEB_TRY(neb__grad_add(t, x[i], temp[i]));
@@ -160,28 +160,28 @@ neb_status neb__backward_attention(neb_tape *t, struct neb_node *n)
 
 neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base)
 {
-    if (!neb__want_act(t, "rope", "x", x, -1, -1) ||
-        !neb__want(t, "rope", "position", position, NEB_I32, neb__rows(x), -1))
+    if (!neb__tape_want_act(t, "rope", "x", x, -1, -1) ||
+        !neb__tape_want(t, "rope", "position", position, NEB_I32, neb__tensor_rows(x), -1))
         return NULL;
-    if (heads < 1 || neb__cols(x) % (2 * heads) || !(base > 1) || x->uses) {
+    if (heads < 1 || neb__tensor_cols(x) % (2 * heads) || !(base > 1) || x->uses) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "rope",
                        "%" PRId64 " columns for %" PRId64
                        " heads of even width, base %g; x must have no other reader",
-                       neb__cols(x), heads, (double)base);
+                       neb__tensor_cols(x), heads, (double)base);
         return NULL;
     }
-    neb_tensor *y = neb__alias(t, x);
+    neb_tensor *y = neb__tensor_alias(t, x);
     if (!y) return NULL;
-    struct neb_rope a = {.x = neb__data(t, x),
-                         .position = neb__data(t, position),
-                         .rows = neb__rows(x),
+    struct neb_rope a = {.x = neb__tensor_data(t, x),
+                         .position = neb__tensor_data(t, position),
+                         .rows = neb__tensor_rows(x),
                          .heads = heads,
-                         .head_dim = neb__cols(x) / heads,
+                         .head_dim = neb__tensor_cols(x) / heads,
                          .ldx = x->ld,
                          .base = base,
                          .type = x->type};
     if (NEB_CALL(t, rope, &a) != NEB_OK) return NULL;
-    struct neb_node *n = neb__record(t, NEB_OPCODE_rope, 2, (neb_tensor *[]){x, position}, 1, &y);
+    struct neb_node *n = neb__tape_record(t, NEB_OPCODE_rope, 2, (neb_tensor *[]){x, position}, 1, &y);
     if (n) n->i[0] = heads, n->f[0] = base;
     return t->failed == NEB_OK ? y : NULL;
 }
@@ -190,10 +190,10 @@ neb_status neb__backward_rope(neb_tape *t, struct neb_node *n)
 {
     neb_tensor *x = n->in[0], *position = n->in[1];
     struct neb_rope a = {.x = neb__grad_own(t, x),
-                         .position = neb__data(t, position),
-                         .rows = neb__rows(x),
+                         .position = neb__tensor_data(t, position),
+                         .rows = neb__tensor_rows(x),
                          .heads = n->i[0],
-                         .head_dim = neb__cols(x) / n->i[0],
+                         .head_dim = neb__tensor_cols(x) / n->i[0],
                          .ldx = x->ld,
                          .base = n->f[0],
                          .inverse = 1,

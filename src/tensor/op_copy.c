@@ -7,19 +7,19 @@
 
 neb_tensor *neb_op_copy(neb_tape *t, neb_tensor *x)
 {
-    if (!neb__want_act(t, "copy", "x", x, -1, -1)) return NULL;
-    neb_tensor *y = neb__new(t, x->type, x->ndim, x->shape);
+    if (!neb__tape_want_act(t, "copy", "x", x, -1, -1)) return NULL;
+    neb_tensor *y = neb__tensor_new(t, x->type, x->ndim, x->shape);
     if (!y) return NULL;
-    struct neb_copy2d c = {.src = neb__data(t, x),
-                           .dst = neb__data(t, y),
-                           .rows = neb__rows(x),
-                           .cols = neb__cols(x),
+    struct neb_copy2d c = {.src = neb__tensor_data(t, x),
+                           .dst = neb__tensor_data(t, y),
+                           .rows = neb__tensor_rows(x),
+                           .cols = neb__tensor_cols(x),
                            .ld_src = x->ld,
                            .ld_dst = y->ld,
                            .src_type = x->type,
                            .dst_type = y->type};
     if (NEB_CALL(t, copy2d, &c) != NEB_OK) return NULL;
-    neb__record(t, NEB_OPCODE_copy, 1, &x, 1, &y);
+    neb__tape_record(t, NEB_OPCODE_copy, 1, &x, 1, &y);
     return t->failed == NEB_OK ? y : NULL;
 }
 
@@ -29,10 +29,10 @@ neb_status neb__backward_copy(neb_tape *t, struct neb_node *n)
     int temp;
     void *dx = neb__grad_overwrite(t, x, &temp);
     if (!dx) return t->failed;
-    struct neb_copy2d c = {.src = neb__grad(t, y),
+    struct neb_copy2d c = {.src = neb__tensor_grad(t, y),
                            .dst = dx,
-                           .rows = neb__rows(y),
-                           .cols = neb__cols(y),
+                           .rows = neb__tensor_rows(y),
+                           .cols = neb__tensor_cols(y),
                            .ld_src = y->ld,
                            .ld_dst = x->ld,
                            .src_type = y->type,
@@ -43,19 +43,19 @@ neb_status neb__backward_copy(neb_tape *t, struct neb_node *n)
 
 neb_tensor *neb_op_add_rows(neb_tape *t, neb_tensor *x, neb_tensor *index, neb_buffer *b, int64_t rows)
 {
-    if (!neb__want_act(t, "add_rows", "x", x, -1, -1) ||
-        !neb__want(t, "add_rows", "index", index, NEB_I32, neb__rows(x), 1))
+    if (!neb__tape_want_act(t, "add_rows", "x", x, -1, -1) ||
+        !neb__tape_want(t, "add_rows", "index", index, NEB_I32, neb__tensor_rows(x), 1))
         return NULL;
-    neb_tensor *y = neb_input(t, b, x->type, 2, (int64_t[]){rows, neb__cols(x)});
+    neb_tensor *y = neb_input(t, b, x->type, 2, (int64_t[]){rows, neb__tensor_cols(x)});
     if (!y) return NULL;
-    struct neb_rows a = {.x = neb__data(t, x),
-                         .y = neb__data(t, y),
-                         .index = neb__data(t, index),
-                         .n = neb__rows(x),
+    struct neb_rows a = {.x = neb__tensor_data(t, x),
+                         .y = neb__tensor_data(t, y),
+                         .index = neb__tensor_data(t, index),
+                         .n = neb__tensor_rows(x),
                          .rows = rows,
-                         .d = neb__cols(x),
+                         .d = neb__tensor_cols(x),
                          .type = x->type,
                          .ldx = x->ld};
-    neb__use(x);
+    neb__tensor_use(x);
     return NEB_CALL(t, scatter_rows, &a) == NEB_OK ? y : NULL;
 }

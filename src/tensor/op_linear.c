@@ -5,10 +5,10 @@
  * over the widest activations of a transformer. */
 #include "tensor/fallback.h"
 
-bool neb__want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
-                     int64_t cols)
+bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
+                          int64_t cols)
 {
-    if (!neb__there(t, op, what, p)) return false;
+    if (!neb__tape_require(t, op, what, p)) return false;
     if (p->set != t->params) {
         neb__tape_fail(t, NEB_ERR_INVALID, op, "%s '%s' belongs to another parameter set", what, p->name);
         return false;
@@ -26,26 +26,26 @@ bool neb__want_param(neb_tape *t, const char *op, const char *what, const neb_pa
 
 neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act)
 {
-    if (!neb__want_act(t, "linear", "x", x, -1, -1) ||
-        !neb__want_param(t, "linear", "weight", w, -1, neb__cols(x)))
+    if (!neb__tape_want_act(t, "linear", "x", x, -1, -1) ||
+        !neb__tape_want_param(t, "linear", "weight", w, -1, neb__tensor_cols(x)))
         return NULL;
-    int64_t rows = neb__rows(x), out = w->shape[0];
-    if (b && !neb__want_param(t, "linear", "bias", b, out, 1)) return NULL;
+    int64_t rows = neb__tensor_rows(x), out = w->shape[0];
+    if (b && !neb__tape_want_param(t, "linear", "bias", b, out, 1)) return NULL;
     if ((unsigned)act > NEB_ACT_TANH) {
         neb__tape_fail(t, NEB_ERR_INVALID, "linear", "unknown activation %d", (int)act);
         return NULL;
     }
-    bool train = neb__grad_wanted(t) && (x->root->needs_grad || w->trainable || (b && b->trainable));
-    neb_tensor *y = neb__new2(t, x->type, rows, out);
-    neb_tensor *pre = train && act != NEB_ACT_NONE ? neb__new2(t, x->type, rows, out) : NULL;
+    bool train = neb__tape_wants_grad(t) && (x->root->needs_grad || w->trainable || (b && b->trainable));
+    neb_tensor *y = neb__tensor_new2(t, x->type, rows, out);
+    neb_tensor *pre = train && act != NEB_ACT_NONE ? neb__tensor_new2(t, x->type, rows, out) : NULL;
     if (t->failed != NEB_OK) return NULL;
-    struct neb_linear a = {.x = neb__data(t, x),
-                           .w = neb__working(t, w),
-                           .bias = neb__working(t, b),
-                           .y = neb__data(t, y),
-                           .pre = neb__data(t, pre),
+    struct neb_linear a = {.x = neb__tensor_data(t, x),
+                           .w = neb__param_working(t, w),
+                           .bias = neb__param_working(t, b),
+                           .y = neb__tensor_data(t, y),
+                           .pre = neb__tensor_data(t, pre),
                            .rows = rows,
-                           .in = neb__cols(x),
+                           .in = neb__tensor_cols(x),
                            .out = out,
                            .ldx = x->ld,
                            .ldy = y->ld,
@@ -53,13 +53,13 @@ neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
                            .alpha = 1,
                            .type = x->type,
                            .packed = neb__packed_weight(t, w)};
-    a.scratch = neb__scratch(t, NEB_SLOT_LINEAR, &a);
+    a.scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, &a);
     if (NEB_FUSED(t, linear, &a) != NEB_OK) return NULL;
     y->needs_grad = train;
     y->act = pre ? act : NEB_ACT_NONE;
     y->pre = pre;
     y->bias = pre && b && b->trainable ? b : NULL;
-    struct neb_node *n = neb__record(t, NEB_OPCODE_linear, 1, &x, 1, &y);
+    struct neb_node *n = neb__tape_record(t, NEB_OPCODE_linear, 1, &x, 1, &y);
     if (n) n->param[0] = w, n->param[1] = b;
     return t->failed == NEB_OK ? y : NULL;
 }
@@ -77,7 +77,7 @@ static neb_status linear_gradients(neb_tape *t, struct neb_linear_bwd *a, neb_te
     a->dx = neb__grad_out(t, x, &a->acc_dx);
     if (a->dx && through) {
         a->x_act = x->act;
-        a->x_pre = neb__data(t, x->pre);
+        a->x_pre = neb__tensor_data(t, x->pre);
         a->dx_colsum = neb__param_grad(t, x->bias, &a->acc_dx_colsum);
         x->grad_is_pre = true;
     }
@@ -85,14 +85,14 @@ static neb_status linear_gradients(neb_tape *t, struct neb_linear_bwd *a, neb_te
     a->db = neb__param_grad(t, b, &a->acc_db);
     if (t->failed != NEB_OK) return t->failed;
     if (!a->dx && !a->dw && !a->db) return NEB_OK;
-    a->x = neb__data(t, x);
-    a->w = neb__working(t, w);
-    a->rows = neb__rows(x);
-    a->in = neb__cols(x);
+    a->x = neb__tensor_data(t, x);
+    a->w = neb__param_working(t, w);
+    a->rows = neb__tensor_rows(x);
+    a->in = neb__tensor_cols(x);
     a->out = w->shape[0];
     a->ldx = a->lddx = x->ld;
     a->type = x->type;
-    a->scratch = neb__scratch(t, NEB_SLOT_LINEAR_BWD, a);
+    a->scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_BWD, a);
     return NEB_FUSED(t, linear_bwd, a);
 }
 
@@ -100,37 +100,37 @@ neb_status neb__backward_linear(neb_tape *t, struct neb_node *n)
 {
     neb_tensor *x = n->in[0], *y = n->out[0];
     if (y->act != NEB_ACT_NONE && !y->grad_is_pre) {
-        struct neb_act_args a = {.x = neb__data(t, y->pre),
+        struct neb_act_args a = {.x = neb__tensor_data(t, y->pre),
                                  .dy = neb__grad_own(t, y),
-                                 .n = neb__count(y),
+                                 .n = neb__tensor_count(y),
                                  .act = y->act,
                                  .type = y->type};
-        a.dx = neb__grad(t, y);
+        a.dx = neb__tensor_grad(t, y);
         if (t->failed != NEB_OK) return t->failed;
         NEB_TRY(NEB_CALL(t, act_bwd, &a));
     }
-    struct neb_linear_bwd a = {.g = neb__grad(t, y), .ldg = y->ld, .alpha = 1};
+    struct neb_linear_bwd a = {.g = neb__tensor_grad(t, y), .ldg = y->ld, .alpha = 1};
     return linear_gradients(t, &a, x, n->param[0], y->grad_is_pre ? NULL : n->param[1]);
 }
 
 neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_param *w, float alpha)
 {
-    if (!neb__want_act(t, "linear_onto", "x", x, -1, -1) ||
-        !neb__want_param(t, "linear_onto", "weight", w, -1, neb__cols(x)) ||
-        !neb__want_act(t, "linear_onto", "y", y, neb__rows(x), w->shape[0]))
+    if (!neb__tape_want_act(t, "linear_onto", "x", x, -1, -1) ||
+        !neb__tape_want_param(t, "linear_onto", "weight", w, -1, neb__tensor_cols(x)) ||
+        !neb__tape_want_act(t, "linear_onto", "y", y, neb__tensor_rows(x), w->shape[0]))
         return NULL;
     if (y->uses || y->act != NEB_ACT_NONE) {
         neb__tape_fail(t, NEB_ERR_INVALID, "linear_onto",
                        "y is read by another op, or comes from an activation");
         return NULL;
     }
-    neb_tensor *z = neb__alias(t, y);
+    neb_tensor *z = neb__tensor_alias(t, y);
     if (!z) return NULL;
-    struct neb_linear a = {.x = neb__data(t, x),
-                           .w = neb__working(t, w),
-                           .y = neb__data(t, y),
-                           .rows = neb__rows(x),
-                           .in = neb__cols(x),
+    struct neb_linear a = {.x = neb__tensor_data(t, x),
+                           .w = neb__param_working(t, w),
+                           .y = neb__tensor_data(t, y),
+                           .rows = neb__tensor_rows(x),
+                           .in = neb__tensor_cols(x),
                            .out = w->shape[0],
                            .ldx = x->ld,
                            .ldy = y->ld,
@@ -138,17 +138,17 @@ neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_pa
                            .alpha = alpha,
                            .type = x->type,
                            .packed = neb__packed_weight(t, w)};
-    a.scratch = neb__scratch(t, NEB_SLOT_LINEAR, &a);
+    a.scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR, &a);
     if (NEB_FUSED(t, linear, &a) != NEB_OK) return NULL;
-    if (neb__grad_wanted(t) && w->trainable) z->root->needs_grad = true;
-    struct neb_node *n = neb__record(t, NEB_OPCODE_linear_onto, 2, (neb_tensor *[]){x, y}, 1, &z);
+    if (neb__tape_wants_grad(t) && w->trainable) z->root->needs_grad = true;
+    struct neb_node *n = neb__tape_record(t, NEB_OPCODE_linear_onto, 2, (neb_tensor *[]){x, y}, 1, &z);
     if (n) n->param[0] = w, n->f[0] = alpha;
     return t->failed == NEB_OK ? z : NULL;
 }
 
 neb_status neb__backward_linear_onto(neb_tape *t, struct neb_node *n)
 {
-    struct neb_linear_bwd a = {.g = neb__grad(t, n->out[0]), .ldg = n->out[0]->ld, .alpha = n->f[0]};
+    struct neb_linear_bwd a = {.g = neb__tensor_grad(t, n->out[0]), .ldg = n->out[0]->ld, .alpha = n->f[0]};
     return linear_gradients(t, &a, n->in[0], n->param[0], NULL);
 }
 
@@ -156,15 +156,17 @@ neb_status neb__backward_linear_onto(neb_tape *t, struct neb_node *n)
 
 neb_tensor *neb_op_matmul(neb_tape *t, neb_tensor *a, neb_tensor *b, bool trans_b)
 {
-    if (!neb__want_act(t, "matmul", "a", a, -1, -1) ||
-        !neb__want_act(t, "matmul", "b", b, trans_b ? -1 : neb__cols(a), trans_b ? neb__cols(a) : -1))
+    if (!neb__tape_want_act(t, "matmul", "a", a, -1, -1) ||
+        !neb__tape_want_act(t, "matmul", "b", b, trans_b ? -1 : neb__tensor_cols(a),
+                            trans_b ? neb__tensor_cols(a) : -1))
         return NULL;
-    int64_t m = neb__rows(a), k = neb__cols(a), n = trans_b ? neb__rows(b) : neb__cols(b);
-    neb_tensor *c = neb__new2(t, a->type, m, n);
+    int64_t m = neb__tensor_rows(a), k = neb__tensor_cols(a),
+            n = trans_b ? neb__tensor_rows(b) : neb__tensor_cols(b);
+    neb_tensor *c = neb__tensor_new2(t, a->type, m, n);
     if (!c) return NULL;
-    struct neb_gemm g = {.a = neb__data(t, a),
-                         .b = neb__data(t, b),
-                         .c = neb__data(t, c),
+    struct neb_gemm g = {.a = neb__tensor_data(t, a),
+                         .b = neb__tensor_data(t, b),
+                         .c = neb__tensor_data(t, c),
                          .m = m,
                          .n = n,
                          .k = k,
@@ -177,7 +179,7 @@ neb_tensor *neb_op_matmul(neb_tape *t, neb_tensor *a, neb_tensor *b, bool trans_
                          .type = a->type,
                          .c_type = a->type};
     if (NEB_CALL(t, gemm, &g) != NEB_OK) return NULL;
-    struct neb_node *node = neb__record(t, NEB_OPCODE_matmul, 2, (neb_tensor *[]){a, b}, 1, &c);
+    struct neb_node *node = neb__tape_record(t, NEB_OPCODE_matmul, 2, (neb_tensor *[]){a, b}, 1, &c);
     if (node) node->flag[0] = trans_b;
     return t->failed == NEB_OK ? c : NULL;
 }
@@ -186,12 +188,12 @@ neb_status neb__backward_matmul(neb_tape *t, struct neb_node *node)
 {
     neb_tensor *a = node->in[0], *b = node->in[1], *c = node->out[0];
     bool trans_b = node->flag[0];
-    int64_t m = neb__rows(a), k = neb__cols(a), n = neb__cols(c);
+    int64_t m = neb__tensor_rows(a), k = neb__tensor_cols(a), n = neb__tensor_cols(c);
     int acc;
     void *da = neb__grad_out(t, a, &acc);
     if (da) { /* da = dc b^T */
-        struct neb_gemm g = {.a = neb__grad(t, c),
-                             .b = neb__data(t, b),
+        struct neb_gemm g = {.a = neb__tensor_grad(t, c),
+                             .b = neb__tensor_data(t, b),
                              .c = da,
                              .m = m,
                              .n = k,
@@ -209,8 +211,8 @@ neb_status neb__backward_matmul(neb_tape *t, struct neb_node *node)
     }
     void *db = neb__grad_out(t, b, &acc);
     if (db && trans_b) { /* db (n, k) = dc^T a */
-        struct neb_gemm g = {.a = neb__grad(t, c),
-                             .b = neb__data(t, a),
+        struct neb_gemm g = {.a = neb__tensor_grad(t, c),
+                             .b = neb__tensor_data(t, a),
                              .c = db,
                              .m = n,
                              .n = k,
@@ -226,8 +228,8 @@ neb_status neb__backward_matmul(neb_tape *t, struct neb_node *node)
                              .c_type = a->type};
         NEB_TRY(NEB_CALL(t, gemm, &g));
     } else if (db) { /* db (k, n) = a^T dc */
-        struct neb_gemm g = {.a = neb__data(t, a),
-                             .b = neb__grad(t, c),
+        struct neb_gemm g = {.a = neb__tensor_data(t, a),
+                             .b = neb__tensor_grad(t, c),
                              .c = db,
                              .m = k,
                              .n = n,
@@ -250,11 +252,11 @@ neb_status neb__backward_matmul(neb_tape *t, struct neb_node *node)
 
 neb_tensor *neb_weight(neb_tape *t, neb_param *p)
 {
-    if (!neb__want_param(t, "weight", "parameter", p, -1, -1)) return NULL;
-    neb_tensor *x = neb__fixed(t, neb_compute_type(t), p->ndim, p->shape, neb__working(t, p));
+    if (!neb__tape_want_param(t, "weight", "parameter", p, -1, -1)) return NULL;
+    neb_tensor *x = neb__tensor_fixed(t, neb_compute_type(t), p->ndim, p->shape, neb__param_working(t, p));
     if (!x) return NULL;
-    x->needs_grad = neb__grad_wanted(t) && p->trainable;
-    struct neb_node *n = neb__record(t, NEB_OPCODE_weight, 0, NULL, 1, &x);
+    x->needs_grad = neb__tape_wants_grad(t) && p->trainable;
+    struct neb_node *n = neb__tape_record(t, NEB_OPCODE_weight, 0, NULL, 1, &x);
     if (n) n->param[0] = p;
     return t->failed == NEB_OK ? x : NULL;
 }
@@ -265,10 +267,10 @@ neb_status neb__backward_weight(neb_tape *t, struct neb_node *n)
     int acc;
     neb_tensor *x = n->out[0];
     float *to = neb__param_grad(t, n->param[0], &acc);
-    const void *from = neb__grad(t, x);
-    int64_t count = neb__count(x);
+    const void *from = neb__tensor_grad(t, x);
+    int64_t count = neb__tensor_count(x);
     if (x->type != NEB_F32) {
-        float *wide = neb__temp(t, count * (int64_t)sizeof(float));
+        float *wide = neb__tape_temp(t, count * (int64_t)sizeof(float));
         struct neb_copy2d c = {.src = from,
                                .dst = wide,
                                .rows = 1,

@@ -13,13 +13,13 @@ static bool loss_fits(neb_tape *t, const char *op, const struct neb_loss_spec *l
         neb__tape_fail(t, NEB_ERR_INVALID, op, "loss slot %d is not between 0 and 7", l->slot);
         return false;
     }
-    return !l->weight || neb__want(t, op, "weight", l->weight, NEB_F32, rows, 1);
+    return !l->weight || neb__tape_want(t, op, "weight", l->weight, NEB_F32, rows, 1);
 }
 
 static struct neb_loss loss_args(neb_tape *t, const struct neb_loss_spec *l)
 {
     return (struct neb_loss){.ctl = t->ctl,
-                             .weight = neb__data(t, l->weight),
+                             .weight = neb__tensor_data(t, l->weight),
                              .scale = l->scale != 0 ? l->scale : 1,
                              .slot = l->slot};
 }
@@ -27,7 +27,7 @@ static struct neb_loss loss_args(neb_tape *t, const struct neb_loss_spec *l)
 static bool targets_fit(neb_tape *t, const char *op, const struct neb_target_spec *s, int64_t rows,
                         int64_t classes)
 {
-    if (s->target && !neb__want(t, op, "target", s->target, NEB_I32, rows, 1)) return false;
+    if (s->target && !neb__tape_want(t, op, "target", s->target, NEB_I32, rows, 1)) return false;
     if (!s->target && !(s->kd > 0)) {
         neb__tape_fail(t, NEB_ERR_INVALID, op, "neither targets nor a teacher");
         return false;
@@ -39,19 +39,20 @@ static bool targets_fit(neb_tape *t, const char *op, const struct neb_target_spe
         return false;
     }
     if (s->kd == 0) return true;
-    int64_t k = s->teacher_ids ? neb__cols(s->teacher_ids) : classes;
-    if (s->teacher_ids && !neb__want(t, op, "teacher_ids", s->teacher_ids, NEB_I32, rows, -1)) return false;
+    int64_t k = s->teacher_ids ? neb__tensor_cols(s->teacher_ids) : classes;
+    if (s->teacher_ids && !neb__tape_want(t, op, "teacher_ids", s->teacher_ids, NEB_I32, rows, -1))
+        return false;
     if (!s->teacher_logits) {
         neb__tape_fail(t, NEB_ERR_INVALID, op, "distillation without teacher logits");
         return false;
     }
-    return neb__want(t, op, "teacher_logits", s->teacher_logits, NEB_F32, rows, k);
+    return neb__tape_want(t, op, "teacher_logits", s->teacher_logits, NEB_F32, rows, k);
 }
 
 static struct neb_targets target_args(neb_tape *t, const struct neb_target_spec *s)
 {
     bool teacher = s->kd > 0;
-    struct neb_targets a = {.target = neb__data(t, s->target),
+    struct neb_targets a = {.target = neb__tensor_data(t, s->target),
                             .ce = s->ce,
                             .smoothing = s->smoothing,
                             .kd = s->kd,
@@ -61,9 +62,9 @@ static struct neb_targets target_args(neb_tape *t, const struct neb_target_spec 
     else if (s->ce == 0 && !teacher)
         a.ce = 1;
     if (teacher) {
-        a.teacher_ids = neb__data(t, s->teacher_ids);
-        a.teacher_logits = neb__data(t, s->teacher_logits);
-        a.teacher_k = neb__cols(s->teacher_logits);
+        a.teacher_ids = neb__tensor_data(t, s->teacher_ids);
+        a.teacher_logits = neb__tensor_data(t, s->teacher_logits);
+        a.teacher_k = neb__tensor_cols(s->teacher_logits);
     }
     return a;
 }
@@ -72,23 +73,25 @@ void neb_loss_linear_xent(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
                           const struct neb_target_spec *target, const struct neb_loss_spec *loss)
 {
     const char *op = "linear_xent";
-    if (!neb__want_act(t, op, "x", x, -1, -1) || !neb__want_param(t, op, "weight", w, -1, neb__cols(x)) ||
-        (b && !neb__want_param(t, op, "bias", b, w->shape[0], 1)) || !loss_fits(t, op, loss, neb__rows(x)) ||
-        !targets_fit(t, op, target, neb__rows(x), w->shape[0]))
+    if (!neb__tape_want_act(t, op, "x", x, -1, -1) ||
+        !neb__tape_want_param(t, op, "weight", w, -1, neb__tensor_cols(x)) ||
+        (b && !neb__tape_want_param(t, op, "bias", b, w->shape[0], 1)) ||
+        !loss_fits(t, op, loss, neb__tensor_rows(x)) ||
+        !targets_fit(t, op, target, neb__tensor_rows(x), w->shape[0]))
         return;
-    if (!neb__contiguous(x)) {
+    if (!neb__tensor_contiguous(x)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, op, "x is a column view: only contiguous rows are possible");
         return;
     }
-    neb__use(x);
+    neb__tensor_use(x);
     int temp = -1;
-    struct neb_linear_xent a = {.x = neb__data(t, x),
-                                .w = neb__working(t, w),
-                                .bias = neb__working(t, b),
-                                .rows = neb__rows(x),
-                                .in = neb__cols(x),
+    struct neb_linear_xent a = {.x = neb__tensor_data(t, x),
+                                .w = neb__param_working(t, w),
+                                .bias = neb__param_working(t, b),
+                                .rows = neb__tensor_rows(x),
+                                .in = neb__tensor_cols(x),
                                 .classes = w->shape[0],
-                                .want_grad = neb__grad_wanted(t),
+                                .want_grad = neb__tape_wants_grad(t),
                                 .t = target_args(t, target),
                                 .loss = loss_args(t, loss),
                                 .type = x->type};
@@ -97,7 +100,7 @@ void neb_loss_linear_xent(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
         a.dw = neb__param_grad(t, w, &a.acc_dw);
         a.db = neb__param_grad(t, b, &a.acc_db);
     }
-    a.scratch = neb__scratch(t, NEB_SLOT_LINEAR_XENT, &a);
+    a.scratch = neb__tape_scratch(t, NEB_SLOT_LINEAR_XENT, &a);
     if (t->failed != NEB_OK || NEB_FUSED(t, linear_xent, &a) != NEB_OK) return;
     neb__grad_add(t, x, temp);
 }
@@ -106,18 +109,19 @@ void neb_loss_xent(neb_tape *t, neb_tensor *logits, const struct neb_target_spec
                    const struct neb_loss_spec *loss)
 {
     const char *op = "xent";
-    if (!neb__want_act(t, op, "logits", logits, -1, -1) || !loss_fits(t, op, loss, neb__rows(logits)) ||
-        !targets_fit(t, op, target, neb__rows(logits), neb__cols(logits)))
+    if (!neb__tape_want_act(t, op, "logits", logits, -1, -1) ||
+        !loss_fits(t, op, loss, neb__tensor_rows(logits)) ||
+        !targets_fit(t, op, target, neb__tensor_rows(logits), neb__tensor_cols(logits)))
         return;
-    neb__use(logits);
+    neb__tensor_use(logits);
     /* the device overwrites logits with their gradient: in a copy, which becomes the gradient */
     int temp = -1;
-    int64_t rows = neb__rows(logits), classes = neb__cols(logits);
-    void *d = neb__grad_wanted(t) ? neb__grad_overwrite(t, logits, &temp) : NULL;
+    int64_t rows = neb__tensor_rows(logits), classes = neb__tensor_cols(logits);
+    void *d = neb__tape_wants_grad(t) ? neb__grad_overwrite(t, logits, &temp) : NULL;
     bool want_grad = d != NULL;
-    if (!d) d = neb__temp(t, rows * logits->ld * (int64_t)neb_dtype_size(logits->type));
+    if (!d) d = neb__tape_temp(t, rows * logits->ld * (int64_t)neb_dtype_size(logits->type));
     if (t->failed != NEB_OK) return;
-    struct neb_copy2d c = {.src = neb__data(t, logits),
+    struct neb_copy2d c = {.src = neb__tensor_data(t, logits),
                            .dst = d,
                            .rows = rows,
                            .cols = classes,
@@ -125,7 +129,7 @@ void neb_loss_xent(neb_tape *t, neb_tensor *logits, const struct neb_target_spec
                            .ld_dst = logits->ld,
                            .src_type = logits->type,
                            .dst_type = logits->type};
-    if (neb__done(t, t->dry ? NEB_OK : t->dev->ops->copy2d(t->dev->ctx, &c)) != NEB_OK) return;
+    if (neb__tape_done(t, t->dry ? NEB_OK : t->dev->ops->copy2d(t->dev->ctx, &c)) != NEB_OK) return;
     struct neb_xent a = {.logits = d,
                          .rows = rows,
                          .classes = classes,
@@ -139,42 +143,43 @@ void neb_loss_xent(neb_tape *t, neb_tensor *logits, const struct neb_target_spec
 
 void neb_loss_bce(neb_tape *t, neb_tensor *x, neb_tensor *target, const struct neb_loss_spec *loss)
 {
-    if (!neb__want_act(t, "bce", "x", x, -1, 1) || !loss_fits(t, "bce", loss, neb__rows(x)) ||
-        !neb__want(t, "bce", "target", target, NEB_I32, neb__rows(x), 1))
+    if (!neb__tape_want_act(t, "bce", "x", x, -1, 1) || !loss_fits(t, "bce", loss, neb__tensor_rows(x)) ||
+        !neb__tape_want(t, "bce", "target", target, NEB_I32, neb__tensor_rows(x), 1))
         return;
-    if (!neb__contiguous(x)) {
+    if (!neb__tensor_contiguous(x)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "bce", "x is a column view");
         return;
     }
-    neb__use(x);
-    struct neb_bce a = {.x = neb__data(t, x),
-                        .target = neb__data(t, target),
-                        .rows = neb__rows(x),
+    neb__tensor_use(x);
+    struct neb_bce a = {.x = neb__tensor_data(t, x),
+                        .target = neb__tensor_data(t, target),
+                        .rows = neb__tensor_rows(x),
                         .loss = loss_args(t, loss),
                         .type = x->type};
-    if (neb__grad_wanted(t)) a.dx = neb__grad_out(t, x, &a.acc_dx);
+    if (neb__tape_wants_grad(t)) a.dx = neb__grad_out(t, x, &a.acc_dx);
     if (t->failed == NEB_OK) NEB_CALL(t, bce, &a);
 }
 
 static bool pair_args(neb_tape *t, const char *op, neb_tensor *x, neb_tensor *y,
                       const struct neb_loss_spec *loss, struct neb_pair_loss *a)
 {
-    if (!neb__want_act(t, op, "x", x, -1, -1) || !neb__want_act(t, op, "y", y, neb__rows(x), neb__cols(x)) ||
-        !loss_fits(t, op, loss, neb__rows(x)))
+    if (!neb__tape_want_act(t, op, "x", x, -1, -1) ||
+        !neb__tape_want_act(t, op, "y", y, neb__tensor_rows(x), neb__tensor_cols(x)) ||
+        !loss_fits(t, op, loss, neb__tensor_rows(x)))
         return false;
-    if (!neb__contiguous(x) || !neb__contiguous(y)) {
+    if (!neb__tensor_contiguous(x) || !neb__tensor_contiguous(y)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, op, "a column view: only contiguous rows are possible");
         return false;
     }
-    neb__use(x);
-    neb__use(y);
-    *a = (struct neb_pair_loss){.x = neb__data(t, x),
-                                .y = neb__data(t, y),
-                                .rows = neb__rows(x),
-                                .d = neb__cols(x),
+    neb__tensor_use(x);
+    neb__tensor_use(y);
+    *a = (struct neb_pair_loss){.x = neb__tensor_data(t, x),
+                                .y = neb__tensor_data(t, y),
+                                .rows = neb__tensor_rows(x),
+                                .d = neb__tensor_cols(x),
                                 .loss = loss_args(t, loss),
                                 .type = x->type};
-    if (neb__grad_wanted(t)) {
+    if (neb__tape_wants_grad(t)) {
         a->dx = neb__grad_out(t, x, &a->acc_dx);
         a->dy = neb__grad_out(t, y, &a->acc_dy);
     }

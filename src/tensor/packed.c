@@ -48,7 +48,7 @@ const void *neb__packed_weight(neb_tape *t, neb_param *w)
         return NULL;
     }
     if (p->data && p->generation == t->packed.generation) return p->data;
-    struct neb_pack_linear a = {.w = neb__working(t, w),
+    struct neb_pack_linear a = {.w = neb__param_working(t, w),
                                 .out = w->shape[0],
                                 .in = w->values / w->shape[0],
                                 .type = t->params->shadow ? NEB_BF16 : NEB_F32};
@@ -57,12 +57,12 @@ const void *neb__packed_weight(neb_tape *t, neb_param *w)
         s = ops->alloc(t->dev->ctx, (size_t)ops->packed_bytes(t->dev->ctx, a.out, a.in, a.type), &p->data);
     a.packed = p->data;
     if (s == NEB_OK) s = ops->pack_linear(t->dev->ctx, &a);
-    if (neb__done(t, s) != NEB_OK) return NULL;
+    if (neb__tape_done(t, s) != NEB_OK) return NULL;
     p->generation = t->packed.generation;
     return p->data;
 }
 
-bool neb__records(const neb_device *d)
+bool neb__tape_records(const neb_device *d)
 {
     return d->ops->graph_begin != NULL;
 }
@@ -74,32 +74,36 @@ int neb__tape_plans(const neb_tape *t)
     return n;
 }
 
-bool neb__has_best(const neb_device *d)
+bool neb__device_has_topk(const neb_device *d)
 {
     return d->ops->best != NULL;
 }
 
 void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b)
 {
-    if (!neb__want_act(t, "best", "x", x, -1, -1)) return;
-    const int64_t rows = neb__rows(x);
+    if (!neb__tape_want_act(t, "best", "x", x, -1, -1)) return;
+    const int64_t rows = neb__tensor_rows(x);
     const size_t bytes = (size_t)rows * (2 * (size_t)(k > 0 ? k : 0) + 1) * 4;
-    if (k < 1 || !b || b->bytes < bytes || !neb__contiguous(x)) {
+    if (k < 1 || !b || b->bytes < bytes || !neb__tensor_contiguous(x)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "best",
                        "the %d largest of %" PRId64
                        " rows need a contiguous tensor and a buffer of %zu bytes",
                        k, rows, bytes);
         return;
     }
-    neb__use(x);
-    struct neb_best a = {
-        .x = neb__data(t, x), .value = b->data, .rows = rows, .cols = neb__cols(x), .k = k, .type = x->type};
+    neb__tensor_use(x);
+    struct neb_best a = {.x = neb__tensor_data(t, x),
+                         .value = b->data,
+                         .rows = rows,
+                         .cols = neb__tensor_cols(x),
+                         .k = k,
+                         .type = x->type};
     a.id = (int32_t *)(a.value + rows * k);
     a.lse = (float *)(a.id + rows * k);
     NEB_CALL(t, best, &a);
 }
 
-bool neb__has_listed(const neb_device *d)
+bool neb__device_has_listed(const neb_device *d)
 {
     return d->ops->attn_listed != NULL;
 }
@@ -108,25 +112,25 @@ neb_tensor *neb__op_attention_listed(neb_tape *t, const struct neb_attention *a,
                                      neb_tensor *count)
 {
     const int64_t kv_heads = a->kv_heads ? a->kv_heads : a->heads;
-    if (!neb__want_act(t, "attention", "q", a->q, -1, -1) ||
-        !neb__want_act(t, "attention", "k", a->k, -1, -1) ||
-        !neb__want_act(t, "attention", "v", a->v, neb__rows(a->k), neb__cols(a->k)) ||
-        !neb__want(t, "attention", "key", key, NEB_I32, neb__rows(a->q), -1) ||
-        !neb__want(t, "attention", "count", count, NEB_I32, neb__rows(a->q), 1))
+    if (!neb__tape_want_act(t, "attention", "q", a->q, -1, -1) ||
+        !neb__tape_want_act(t, "attention", "k", a->k, -1, -1) ||
+        !neb__tape_want_act(t, "attention", "v", a->v, neb__tensor_rows(a->k), neb__tensor_cols(a->k)) ||
+        !neb__tape_want(t, "attention", "key", key, NEB_I32, neb__tensor_rows(a->q), -1) ||
+        !neb__tape_want(t, "attention", "count", count, NEB_I32, neb__tensor_rows(a->q), 1))
         return NULL;
-    const int64_t width = neb__cols(a->q);
-    neb_tensor *o = neb__new2(t, a->q->type, neb__rows(a->q), width);
+    const int64_t width = neb__tensor_cols(a->q);
+    neb_tensor *o = neb__tensor_new2(t, a->q->type, neb__tensor_rows(a->q), width);
     if (!o) return NULL;
-    neb__use(a->q);
-    struct neb_attn_listed l = {.q = neb__data(t, a->q),
-                                .k = neb__data(t, a->k),
-                                .v = neb__data(t, a->v),
-                                .o = neb__data(t, o),
-                                .key = neb__data(t, key),
-                                .count = neb__data(t, count),
-                                .q_rows = neb__rows(a->q),
-                                .k_rows = neb__rows(a->k),
-                                .max_k = neb__cols(key),
+    neb__tensor_use(a->q);
+    struct neb_attn_listed l = {.q = neb__tensor_data(t, a->q),
+                                .k = neb__tensor_data(t, a->k),
+                                .v = neb__tensor_data(t, a->v),
+                                .o = neb__tensor_data(t, o),
+                                .key = neb__tensor_data(t, key),
+                                .count = neb__tensor_data(t, count),
+                                .q_rows = neb__tensor_rows(a->q),
+                                .k_rows = neb__tensor_rows(a->k),
+                                .max_k = neb__tensor_cols(key),
                                 .heads = a->heads,
                                 .kv_heads = kv_heads,
                                 .head_dim = width / a->heads,

@@ -11,18 +11,18 @@ void neb__tape_keep_packed(neb_tape *t, bool on);
 void neb__tape_weights_changed(neb_tape *t);
 
 /* Whether runs of one key are recorded and replayed: it pays to make few shapes of many. */
-bool neb__records(const neb_device *d);
+bool neb__tape_records(const neb_device *d);
 /* Keys that the tape has met, each with a memory plan and perhaps a recording. */
 int neb__tape_plans(const neb_tape *t);
 
 /* Writes the k largest of each row of x (rows, n) into the buffer: values F32 (rows, k), their columns I32 (rows, k), log of
- * the sum of the row's exponentials F32 (rows). Only where neb__has_best(). */
-bool neb__has_best(const neb_device *d);
+ * the sum of the row's exponentials F32 (rows). Only where neb__device_has_topk(). */
+bool neb__device_has_topk(const neb_device *d);
 void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b);
 
 /* Attention of single queries over rows of a cache, each with a list of its own: struct neb_attn_listed. key I32 (q rows, most
- * keys), count I32 (q rows). Only where neb__has_listed(); no gradient. */
-bool neb__has_listed(const neb_device *d);
+ * keys), count I32 (q rows). Only where neb__device_has_listed(); no gradient. */
+bool neb__device_has_listed(const neb_device *d);
 neb_tensor *neb__op_attention_listed(neb_tape *t, const struct neb_attention *a, neb_tensor *key,
                                      neb_tensor *count);
 

@@ -9,8 +9,8 @@ enum { IN_X, IN_SAMPLE, IN_POSITION, INS };
 
 neb_tensor *neb_op_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor *x)
 {
-    if (!neb__there(t, "recompute", "x", x)) return NULL;
-    if (!neb__grad_wanted(t)) return fn(t, arg, x);
+    if (!neb__tape_require(t, "recompute", "x", x)) return NULL;
+    if (!neb__tape_wants_grad(t)) return fn(t, arg, x);
     uint32_t drops = t->drops;
     neb_tensor *in[INS] = {x, t->row_sample, t->row_position};
     t->recording = false;
@@ -18,14 +18,14 @@ neb_tensor *neb_op_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor
     neb_tensor *y = fn(t, arg, x);
     t->recording = true;
     t->in_recompute = false;
-    if (!neb__there(t, "recompute", "what the block returns", y)) return NULL;
-    if (y->root == x->root || !neb__whole(y)) {
+    if (!neb__tape_require(t, "recompute", "what the block returns", y)) return NULL;
+    if (y->root == x->root || !neb__tensor_is_whole(y)) {
         neb__tape_fail(t, NEB_ERR_INVALID, "recompute",
                        "the block must return a tensor of its own, not a view");
         return NULL;
     }
     y->root->needs_grad = true;
-    struct neb_node *n = neb__record(t, NEB_OPCODE_recompute, INS, in, 1, &y);
+    struct neb_node *n = neb__tape_record(t, NEB_OPCODE_recompute, INS, in, 1, &y);
     if (n) {
         n->fn = (void (*)(void))fn;
         n->arg = arg;
@@ -46,5 +46,5 @@ neb_status neb__backward_recompute(neb_tape *t, struct neb_node *n)
     if (!y->root->needs_grad) return NEB_OK; /* nothing in the block trains */
     y->root->grad = n->out[0]->root->grad;
     t->life.list[y->root->grad].refs++;
-    return neb__backward(t, first);
+    return neb__tape_backward(t, first);
 }

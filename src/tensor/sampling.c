@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-bool neb__has_sample(const neb_device *d)
+bool neb__device_has_sample(const neb_device *d)
 {
     return d->ops->sample != NULL;
 }

@@ -11,8 +11,8 @@ struct neb_sampling {
 };
 
 /* A column of each of the rows of `logits` F32 (rows, cols), into id (rows) I32. `who`: (rows) sample ids, then (rows)
- * positions. Only where neb__has_sample(). */
-bool neb__has_sample(const neb_device *d);
+ * positions. Only where neb__device_has_sample(). */
+bool neb__device_has_sample(const neb_device *d);
 neb_status neb__sample_rows(const struct neb_sampling *how, const neb_buffer *logits, int64_t rows,
                             int64_t cols, const neb_buffer *who, neb_buffer *id);
 

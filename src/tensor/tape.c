@@ -104,7 +104,7 @@ void neb_push(neb_tape *t, const char *fmt, ...)
         neb__tape_fail(t, NEB_ERR_LIMIT, "scope", "more than %d nested scopes", DEPTH);
         return;
     }
-    t->frames[t->n_frames++] = (struct neb_frame){t->scope_length, t->drops};
+    t->frames[t->n_frames++] = (struct neb_scope_frame){t->scope_length, t->drops};
     t->drops = 0;
     char name[NEB_SCOPE];
     va_list ap;
@@ -126,13 +126,13 @@ void neb_pop(neb_tape *t)
         neb__tape_fail(t, NEB_ERR_STATE, "scope", "more pops than pushes");
         return;
     }
-    struct neb_frame f = t->frames[--t->n_frames];
+    struct neb_scope_frame f = t->frames[--t->n_frames];
     t->scope_length = f.length;
     t->scope[f.length] = 0;
     t->drops = f.drops;
 }
 
-uint32_t neb__drop_op(neb_tape *t)
+uint32_t neb__tape_drop_op(neb_tape *t)
 {
     uint64_t h = 14695981039346656037u;
     for (const char *c = t->scope; *c; c++) h = (h ^ (uint8_t)*c) * 1099511628211u;
@@ -173,7 +173,7 @@ static neb_status clear_unreached(neb_tape *t)
         neb_status s = t->dry ? NEB_OK
                               : t->dev->ops->fill(t->dev->ctx, t->params->grad + p->offset, 0,
                                                   (size_t)p->values * sizeof(float));
-        NEB_TRY(neb__called(t, s));
+        NEB_TRY(neb__tape_called(t, s));
         if (!t->dry && t->run->last && t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
     }
     return NEB_OK;
@@ -186,8 +186,8 @@ static neb_status pass(neb_tape *t, const struct neb_run *run, struct neb_plan *
     run->fn(t, run->arg);
     if (t->failed == NEB_OK && t->n_frames) neb__tape_fail(t, NEB_ERR_STATE, "scope", "a push without a pop");
     if (t->failed == NEB_OK && run->grad) {
-        if (!t->dry) neb__announce(t);
-        t->failed = neb__backward(t, 0);
+        if (!t->dry) neb__tape_announce(t);
+        t->failed = neb__tape_backward(t, 0);
         if (t->failed == NEB_OK && t->params) t->failed = clear_unreached(t);
     }
     if (t->failed == NEB_OK && plan && t->life.n != plan->n)
@@ -340,8 +340,8 @@ neb_dtype neb_compute_type(const neb_tape *t)
 
 void neb_set_rows(neb_tape *t, neb_tensor *sample, neb_tensor *position)
 {
-    if (!neb__want(t, "rows", "sample", sample, NEB_I32, -1, -1) ||
-        !neb__want(t, "rows", "position", position, NEB_I32, neb__rows(sample), -1))
+    if (!neb__tape_want(t, "rows", "sample", sample, NEB_I32, -1, -1) ||
+        !neb__tape_want(t, "rows", "position", position, NEB_I32, neb__tensor_rows(sample), -1))
         return;
     t->row_sample = sample;
     t->row_position = position;

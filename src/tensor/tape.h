@@ -1,8 +1,8 @@
 /* tape.h (internal): what an op needs to be written.
  *
- * An op's function checks its inputs, makes its outputs with neb__new(), fetches pointers with neb__data(), calls the
+ * An op's function checks its inputs, makes its outputs with neb__tensor_new(), fetches pointers with neb__tensor_data(), calls the
  * device with NEB_CALL and, when a gradient may be wanted, records a node. Its backward fetches the outputs' gradients
- * with neb__grad() and gives the inputs theirs with neb__grad_out().
+ * with neb__tensor_grad() and gives the inputs theirs with neb__grad_out().
  *
  * Planning. Every allocation of a run has a number. Fetching a pointer marks the allocation as alive at the present
  * tick, and every device call ends a tick; so running a model with the device calls left out ("dry") yields the exact
@@ -59,7 +59,7 @@ struct neb_op_def {
     neb_status (*backward)(neb_tape *t, struct neb_node *n); /* NULL: the gradient was given in the forward */
 };
 
-struct neb_frame {
+struct neb_scope_frame {
     int length;     /* of the scope's text before this frame */
     uint32_t drops; /* dropouts seen in the enclosing frame */
 };
@@ -94,7 +94,7 @@ struct neb_tape {
 
     char scope[NEB_SCOPE];
     int scope_length;
-    struct neb_frame frames[16];
+    struct neb_scope_frame frames[16];
     int n_frames;
     uint32_t drops;
 
@@ -127,50 +127,51 @@ neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char 
     __attribute__((format(printf, 4, 5)));
 
 /* A tensor in the arena, contiguous. NULL on failure (sticky). */
-neb_tensor *neb__new(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape);
-neb_tensor *neb__new2(neb_tape *t, neb_dtype type, int64_t rows, int64_t cols);
-neb_tensor *neb__new1(neb_tape *t, neb_dtype type, int64_t n);
+neb_tensor *neb__tensor_new(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape);
+neb_tensor *neb__tensor_new2(neb_tape *t, neb_dtype type, int64_t rows, int64_t cols);
+neb_tensor *neb__tensor_new1(neb_tape *t, neb_dtype type, int64_t n);
 /* A contiguous tensor over memory outside the arena. */
-neb_tensor *neb__fixed(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape, const void *memory);
+neb_tensor *neb__tensor_fixed(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape,
+                              const void *memory);
 /* A view of x; shape, ld and offset are then set by the caller. */
-neb_tensor *neb__alias(neb_tape *t, neb_tensor *x);
+neb_tensor *neb__tensor_alias(neb_tape *t, neb_tensor *x);
 
-void *neb__data(neb_tape *t, neb_tensor *x);         /* NULL for NULL */
-const float *neb__master(neb_tape *t, neb_param *p); /* F32 values of a parameter; NULL for NULL */
-const void *neb__working(neb_tape *t, neb_param *p); /* its values in the compute type; NULL for NULL */
+void *neb__tensor_data(neb_tape *t, neb_tensor *x);        /* NULL for NULL */
+const float *neb__param_master(neb_tape *t, neb_param *p); /* F32 values of a parameter; NULL for NULL */
+const void *neb__param_working(neb_tape *t, neb_param *p); /* its values in the compute type; NULL for NULL */
 
 const void *neb__packed_weight(neb_tape *t, neb_param *w); /* its copy for products, or NULL (packed.h) */
 void neb__tape_free_packed(neb_tape *t);
 
-int64_t neb__rows(const neb_tensor *x);
-int64_t neb__cols(const neb_tensor *x); /* product of all dimensions but the first */
-int64_t neb__count(const neb_tensor *x);
-bool neb__contiguous(const neb_tensor *x);
-bool neb__whole(const neb_tensor *x); /* covers its root, in the root's layout */
+int64_t neb__tensor_rows(const neb_tensor *x);
+int64_t neb__tensor_cols(const neb_tensor *x); /* product of all dimensions but the first */
+int64_t neb__tensor_count(const neb_tensor *x);
+bool neb__tensor_contiguous(const neb_tensor *x);
+bool neb__tensor_is_whole(const neb_tensor *x); /* covers its root, in the root's layout */
 
 /* Shape and type checks with messages; false: the run has failed. NULL is what a failed op returned, or the caller's
  * mistake. */
-bool neb__there(neb_tape *t, const char *op, const char *what, const void *x);
-bool neb__want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
-               int64_t rows, int64_t cols); /* rows or cols -1: any */
-bool neb__want_act(neb_tape *t, const char *op, const char *what, const neb_tensor *x, int64_t rows,
-                   int64_t cols);
+bool neb__tape_require(neb_tape *t, const char *op, const char *what, const void *x);
+bool neb__tape_want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
+                    int64_t rows, int64_t cols); /* rows or cols -1: any */
+bool neb__tape_want_act(neb_tape *t, const char *op, const char *what, const neb_tensor *x, int64_t rows,
+                        int64_t cols);
 
-int neb__take(neb_tape *t, size_t bytes);        /* an allocation's number, or -1 (sticky) */
-char *neb__address(neb_tape *t, int allocation); /* and that it is alive now */
+int neb__tape_take(neb_tape *t, size_t bytes);        /* an allocation's number, or -1 (sticky) */
+char *neb__tape_address(neb_tape *t, int allocation); /* and that it is alive now */
 
 /* Scratch memory for one call: lives for this tick only. */
-void *neb__temp(neb_tape *t, int64_t bytes);
-void *neb__scratch(neb_tape *t, enum neb_slot slot, const void *args);
+void *neb__tape_temp(neb_tape *t, int64_t bytes);
+void *neb__tape_scratch(neb_tape *t, enum neb_slot slot, const void *args);
 
 /* Records a node for outputs that need a gradient; NULL when nothing is to be recorded (or on failure). Counts uses. */
-struct neb_node *neb__record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
-                             neb_tensor *const *out);
-bool neb__grad_wanted(const neb_tape *t); /* this run records */
-void neb__use(neb_tensor *x);             /* x is read by something that leaves no node */
+struct neb_node *neb__tape_record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
+                                  neb_tensor *const *out);
+bool neb__tape_wants_grad(const neb_tape *t); /* this run records */
+void neb__tensor_use(neb_tensor *x);          /* x is read by something that leaves no node */
 
 /* The gradient of x for reading, or NULL when nothing reached it. */
-void *neb__grad(neb_tape *t, neb_tensor *x);
+void *neb__tensor_grad(neb_tape *t, neb_tensor *x);
 /* Where to write x's gradient; NULL when it needs none. *acc: add to what is there. */
 void *neb__grad_out(neb_tape *t, neb_tensor *x, int *acc);
 /* The same where the device can only overwrite: *temp is then set to an allocation that neb__grad_add() adds. */
@@ -187,29 +188,30 @@ float *neb__param_grad(neb_tape *t, neb_param *p, int *acc);
 
 struct neb_dropout neb__dropout_spec(neb_tape *t, float p, uint32_t op, neb_tensor *sample,
                                      neb_tensor *position);
-uint32_t neb__drop_op(neb_tape *t); /* a name for the next dropout */
+uint32_t neb__tape_drop_op(neb_tape *t); /* a name for the next dropout */
 
 /* The outcome of a device call; `called` ends the tick as well. */
-neb_status neb__done(neb_tape *t, neb_status s);
-neb_status neb__called(neb_tape *t, neb_status s);
-#define NEB_CALL(t, slot, args) neb__called(t, (t)->dry ? NEB_OK : (t)->dev->ops->slot((t)->dev->ctx, args))
+neb_status neb__tape_done(neb_tape *t, neb_status s);
+neb_status neb__tape_called(neb_tape *t, neb_status s);
+#define NEB_CALL(t, slot, args) \
+    neb__tape_called(t, (t)->dry ? NEB_OK : (t)->dev->ops->slot((t)->dev->ctx, args))
 
 /* A fused slot, or its reference (fallback.h). */
-#define NEB_FUSED(t, slot, args)                                             \
-    neb__called(t, neb__use_reference(t, (t)->dev->ops->slot != NULL, #slot) \
-                       ? neb__reference_##slot(t, args)                      \
-                   : (t)->failed != NEB_OK ? (t)->failed                     \
-                   : (t)->dry              ? NEB_OK                          \
-                                           : (t)->dev->ops->slot((t)->dev->ctx, args))
-bool neb__use_reference(neb_tape *t, bool has, const char *slot);
+#define NEB_FUSED(t, slot, args)                                                       \
+    neb__tape_called(t, neb__tape_use_reference(t, (t)->dev->ops->slot != NULL, #slot) \
+                            ? neb__reference_##slot(t, args)                           \
+                        : (t)->failed != NEB_OK ? (t)->failed                          \
+                        : (t)->dry              ? NEB_OK                               \
+                                                : (t)->dev->ops->slot((t)->dev->ctx, args))
+bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot);
 
 /* For tests: every fused slot is composed from primitives. */
 void neb__tape_force_reference(neb_tape *t, bool on);
 
-void neb__announce(neb_tape *t); /* gradients that are complete now */
+void neb__tape_announce(neb_tape *t); /* gradients that are complete now */
 
 /* The backward of nodes [first, n_nodes), last to first. */
-neb_status neb__backward(neb_tape *t, int first);
+neb_status neb__tape_backward(neb_tape *t, int first);
 
 enum neb_op_code {
 #define NEB_OPS(X) \

@@ -31,7 +31,7 @@ static neb_tensor *blank(neb_tape *t)
     return x;
 }
 
-int neb__take(neb_tape *t, size_t bytes)
+int neb__tape_take(neb_tape *t, size_t bytes)
 {
     int id = neb__life_add(&t->life, bytes);
     if (id < 0) {
@@ -45,7 +45,7 @@ int neb__take(neb_tape *t, size_t bytes)
     return id;
 }
 
-char *neb__address(neb_tape *t, int alloc)
+char *neb__tape_address(neb_tape *t, int alloc)
 {
     struct neb_alloc *a = &t->life.list[alloc];
     a->death = t->life.tick;
@@ -55,7 +55,7 @@ char *neb__address(neb_tape *t, int alloc)
     return t->arena + t->plan->list[alloc].offset;
 }
 
-neb_tensor *neb__new(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape)
+neb_tensor *neb__tensor_new(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape)
 {
     if (t->failed != NEB_OK) return NULL;
     neb_tensor *x = blank(t);
@@ -63,34 +63,34 @@ neb_tensor *neb__new(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape
     x->type = type;
     x->ndim = ndim;
     for (int i = 0; i < ndim; i++) x->shape[i] = shape[i];
-    x->ld = neb__cols(x);
-    x->alloc = neb__take(t, (size_t)neb__count(x) * neb_dtype_size(type));
+    x->ld = neb__tensor_cols(x);
+    x->alloc = neb__tape_take(t, (size_t)neb__tensor_count(x) * neb_dtype_size(type));
     return x->alloc < 0 ? NULL : x;
 }
 
-neb_tensor *neb__fixed(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape, const void *memory)
+neb_tensor *neb__tensor_fixed(neb_tape *t, neb_dtype type, int ndim, const int64_t *shape, const void *memory)
 {
     neb_tensor *x = t->failed == NEB_OK ? blank(t) : NULL;
     if (!x) return NULL;
     x->type = type;
     x->ndim = ndim;
     for (int i = 0; i < ndim; i++) x->shape[i] = shape[i];
-    x->ld = neb__cols(x);
+    x->ld = neb__tensor_cols(x);
     x->fixed = (char *)(uintptr_t)memory;
     return x;
 }
 
-neb_tensor *neb__new2(neb_tape *t, neb_dtype type, int64_t rows, int64_t cols)
+neb_tensor *neb__tensor_new2(neb_tape *t, neb_dtype type, int64_t rows, int64_t cols)
 {
-    return neb__new(t, type, 2, (int64_t[]){rows, cols});
+    return neb__tensor_new(t, type, 2, (int64_t[]){rows, cols});
 }
 
-neb_tensor *neb__new1(neb_tape *t, neb_dtype type, int64_t n)
+neb_tensor *neb__tensor_new1(neb_tape *t, neb_dtype type, int64_t n)
 {
-    return neb__new(t, type, 1, &n);
+    return neb__tensor_new(t, type, 1, &n);
 }
 
-neb_tensor *neb__alias(neb_tape *t, neb_tensor *x)
+neb_tensor *neb__tensor_alias(neb_tape *t, neb_tensor *x)
 {
     neb_tensor *y = t->failed == NEB_OK ? blank(t) : NULL;
     if (!y) return NULL;
@@ -103,19 +103,19 @@ neb_tensor *neb__alias(neb_tape *t, neb_tensor *x)
     return y;
 }
 
-void *neb__data(neb_tape *t, neb_tensor *x)
+void *neb__tensor_data(neb_tape *t, neb_tensor *x)
 {
     if (!x) return NULL;
-    char *base = x->alloc >= 0 ? neb__address(t, x->alloc) : x->fixed;
+    char *base = x->alloc >= 0 ? neb__tape_address(t, x->alloc) : x->fixed;
     return base + x->offset;
 }
 
-const float *neb__master(neb_tape *t, neb_param *p)
+const float *neb__param_master(neb_tape *t, neb_param *p)
 {
     return p ? t->params->value + p->offset : NULL;
 }
 
-const void *neb__working(neb_tape *t, neb_param *p)
+const void *neb__param_working(neb_tape *t, neb_param *p)
 {
     if (!p) return NULL;
     return t->params->shadow ? (const void *)((uint16_t *)t->params->shadow + p->offset)
@@ -144,7 +144,7 @@ neb_tensor *neb_input_at(neb_tape *t, neb_buffer *b, size_t offset, neb_dtype ty
         }
         room /= (size_t)shape[i];
     }
-    return neb__fixed(t, type, ndim, shape, (char *)b->data + offset);
+    return neb__tensor_fixed(t, type, ndim, shape, (char *)b->data + offset);
 }
 
 neb_tensor *neb_input(neb_tape *t, neb_buffer *b, neb_dtype type, int ndim, const int64_t *shape)
@@ -152,31 +152,32 @@ neb_tensor *neb_input(neb_tape *t, neb_buffer *b, neb_dtype type, int ndim, cons
     return neb_input_at(t, b, 0, type, ndim, shape);
 }
 
-int64_t neb__rows(const neb_tensor *x)
+int64_t neb__tensor_rows(const neb_tensor *x)
 {
     return x->shape[0];
 }
 
-int64_t neb__cols(const neb_tensor *x)
+int64_t neb__tensor_cols(const neb_tensor *x)
 {
     int64_t n = 1;
     for (int i = 1; i < x->ndim; i++) n *= x->shape[i];
     return n;
 }
 
-int64_t neb__count(const neb_tensor *x)
+int64_t neb__tensor_count(const neb_tensor *x)
 {
-    return neb__rows(x) * neb__cols(x);
+    return neb__tensor_rows(x) * neb__tensor_cols(x);
 }
 
-bool neb__contiguous(const neb_tensor *x)
+bool neb__tensor_contiguous(const neb_tensor *x)
 {
-    return x->ld == neb__cols(x) || neb__rows(x) == 1;
+    return x->ld == neb__tensor_cols(x) || neb__tensor_rows(x) == 1;
 }
 
-bool neb__whole(const neb_tensor *x)
+bool neb__tensor_is_whole(const neb_tensor *x)
 {
-    return x->offset == x->root->offset && x->ld == x->root->ld && neb__count(x) == neb__count(x->root);
+    return x->offset == x->root->offset && x->ld == x->root->ld &&
+           neb__tensor_count(x) == neb__tensor_count(x->root);
 }
 
 int neb_tensor_shape(const neb_tensor *x, int64_t shape[4])
@@ -186,22 +187,22 @@ int neb_tensor_shape(const neb_tensor *x, int64_t shape[4])
     return x->ndim;
 }
 
-bool neb__there(neb_tape *t, const char *op, const char *what, const void *x)
+bool neb__tape_require(neb_tape *t, const char *op, const char *what, const void *x)
 {
     if (t->failed == NEB_OK && !x) neb__tape_fail(t, NEB_ERR_INVALID, op, "%s is NULL", what);
     return t->failed == NEB_OK;
 }
 
-bool neb__want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
-               int64_t rows, int64_t cols)
+bool neb__tape_want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
+                    int64_t rows, int64_t cols)
 {
-    if (!neb__there(t, op, what, x)) return false;
+    if (!neb__tape_require(t, op, what, x)) return false;
     if (x->type != type) {
         neb__tape_fail(t, NEB_ERR_DTYPE, op, "%s is %s, %s is needed", what, neb_dtype_name(x->type),
                        neb_dtype_name(type));
         return false;
     }
-    if ((rows >= 0 && neb__rows(x) != rows) || (cols >= 0 && neb__cols(x) != cols)) {
+    if ((rows >= 0 && neb__tensor_rows(x) != rows) || (cols >= 0 && neb__tensor_cols(x) != cols)) {
         char want[64] = "any";
         if (rows >= 0 && cols >= 0)
             snprintf(want, sizeof want, "(%" PRId64 ", %" PRId64 ")", rows, cols);
@@ -210,21 +211,21 @@ bool neb__want(neb_tape *t, const char *op, const char *what, const neb_tensor *
         else if (cols >= 0)
             snprintf(want, sizeof want, "%" PRId64 " columns", cols);
         neb__tape_fail(t, NEB_ERR_SHAPE, op, "%s is (%" PRId64 ", %" PRId64 "), %s needed", what,
-                       neb__rows(x), neb__cols(x), want);
+                       neb__tensor_rows(x), neb__tensor_cols(x), want);
         return false;
     }
     return true;
 }
 
-bool neb__want_act(neb_tape *t, const char *op, const char *what, const neb_tensor *x, int64_t rows,
-                   int64_t cols)
+bool neb__tape_want_act(neb_tape *t, const char *op, const char *what, const neb_tensor *x, int64_t rows,
+                        int64_t cols)
 {
-    return neb__want(t, op, what, x, neb_compute_type(t), rows, cols);
+    return neb__tape_want(t, op, what, x, neb_compute_type(t), rows, cols);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------- */
 
-neb_status neb__done(neb_tape *t, neb_status s)
+neb_status neb__tape_done(neb_tape *t, neb_status s)
 {
     if (t->failed == NEB_OK && s != NEB_OK) {
         t->failed = s;
@@ -233,26 +234,26 @@ neb_status neb__done(neb_tape *t, neb_status s)
     return t->failed;
 }
 
-neb_status neb__called(neb_tape *t, neb_status s)
+neb_status neb__tape_called(neb_tape *t, neb_status s)
 {
     if (!t->hold) t->life.tick++;
-    return neb__done(t, s);
+    return neb__tape_done(t, s);
 }
 
-void *neb__temp(neb_tape *t, int64_t bytes)
+void *neb__tape_temp(neb_tape *t, int64_t bytes)
 {
     if (t->failed != NEB_OK || bytes <= 0) return NULL;
-    int id = neb__take(t, (size_t)bytes);
-    return id < 0 ? NULL : neb__address(t, id);
+    int id = neb__tape_take(t, (size_t)bytes);
+    return id < 0 ? NULL : neb__tape_address(t, id);
 }
 
-void *neb__scratch(neb_tape *t, enum neb_slot slot, const void *args)
+void *neb__tape_scratch(neb_tape *t, enum neb_slot slot, const void *args)
 {
     const struct neb_device_ops *ops = t->dev->ops;
-    return ops->scratch_bytes ? neb__temp(t, ops->scratch_bytes(t->dev->ctx, slot, args)) : NULL;
+    return ops->scratch_bytes ? neb__tape_temp(t, ops->scratch_bytes(t->dev->ctx, slot, args)) : NULL;
 }
 
-bool neb__use_reference(neb_tape *t, bool has, const char *slot)
+bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot)
 {
     if (t->force_reference) return true;
     if (has) return false;

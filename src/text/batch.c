@@ -24,7 +24,7 @@ static void *cut(struct cutter *c, size_t count)
 static void lay_out(struct neb_batch *b, struct cutter *c)
 {
     for (int s = 0; s < b->sides; s++) {
-        struct neb_side *side = &b->side[s];
+        struct neb_batch_side *side = &b->side[s];
         size_t n = (size_t)b->cap_tokens[s];
         side->ids = cut(c, n);
         side->at = cut(c, n);
@@ -90,7 +90,7 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, con
         if (b->loss.weight[i] != 0 && sampled[i] < 0)
             return neb__fail(NEB_ERR_RANGE, "the generator's token at loss row %d is %d", (int)i,
                              (int)sampled[i]);
-    const struct neb_side *s = &b->side[0];
+    const struct neb_batch_side *s = &b->side[0];
     for (int32_t r = 0; r < s->tokens; r++) {
         input[r] = b->original[r];
         label[r] = 0;
@@ -111,7 +111,7 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, con
             return neb__fail(NEB_ERR_INTERNAL, "batch %" PRId64 " breaks %s", b->step, #condition); \
     } while (0)
 
-static neb_status check_side(const struct neb_batch *b, const struct neb_side *s, int32_t vocab)
+static neb_status check_side(const struct neb_batch *b, const struct neb_batch_side *s, int32_t vocab)
 {
     PROMISE(s->used >= 0 && s->used <= s->tokens && s->nseq_used <= s->nseq);
     PROMISE(s->cu_seqlens[0] == 0 && s->cu_seqlens[s->nseq] == s->tokens);
@@ -134,7 +134,7 @@ static neb_status check_side(const struct neb_batch *b, const struct neb_side *s
 neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab)
 {
     for (int s = 0; s < b->sides; s++) NEB_TRY(check_side(b, &b->side[s], vocab));
-    const struct neb_side *last = &b->side[b->sides - 1];
+    const struct neb_batch_side *last = &b->side[b->sides - 1];
     PROMISE(b->sides == 1 || (b->side[0].nseq_used == last->nseq_used && b->side[0].nseq == last->nseq));
     for (int32_t q = 0; b->sides == 2 && q < last->nseq_used; q++)
         PROMISE(b->side[0].sample[b->side[0].cu_seqlens[q]] == last->sample[last->cu_seqlens[q]]);

@@ -30,7 +30,7 @@ enum neb_batch_kind {
     NEB_BATCH_PAIR, /* translation: side[0] source, side[1] target shifted right; the loss rows are the target's */
 };
 
-struct neb_side {
+struct neb_batch_side {
     int32_t tokens, used;    /* rows; real ones */
     int32_t nseq, nseq_used; /* sequences; real ones */
     int32_t max_len;
@@ -54,7 +54,7 @@ struct neb_batch {
     enum neb_batch_kind kind;
     int64_t step;
     int sides;
-    struct neb_side side[2];
+    struct neb_batch_side side[2];
     struct neb_loss_rows loss; /* of the last side */
     int32_t *original;         /* (side[0].tokens) MLM: the ids before masking */
 

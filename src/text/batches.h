@@ -24,7 +24,7 @@ struct neb_source {
     const struct neb_set *set; /* not owned */
     double weight;             /* 0: 1 */
     int flip;                  /* a pair's sides are exchanged: de-en from an en-de set */
-    int lang[2];               /* index of each side's language, for neb_side.lang */
+    int lang[2];               /* index of each side's language, for neb_batch_side.lang */
     int32_t tag;               /* PAIR: token in front of the source (<2de>), or -1 */
 };
 

@@ -12,14 +12,14 @@
 #include <string.h>
 
 struct cursor {
-    struct neb_side *side;
+    struct neb_batch_side *side;
     int32_t row, at, pos, type, lang;
     uint32_t sample;
 };
 
 static void put(struct cursor *c, int32_t id)
 {
-    struct neb_side *s = c->side;
+    struct neb_batch_side *s = c->side;
     int32_t r = c->row++;
     s->ids[r] = id;
     s->at[r] = c->at++;
@@ -161,7 +161,7 @@ static neb_status fill_pair(const struct neb_batches *s, const struct neb_pendin
 }
 
 /* Padding sequences, then empty ones. */
-static void finish_side(struct neb_side *side, struct cursor *c, int32_t pad)
+static void finish_side(struct neb_batch_side *side, struct cursor *c, int32_t pad)
 {
     side->used = c->row;
     int32_t q = side->nseq_used;

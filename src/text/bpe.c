@@ -24,7 +24,7 @@ struct merge {
 };
 
 struct neb_bpe {
-    struct neb_pieces pieces;
+    struct neb_vocabulary pieces;
     struct merge *merges; /* (mask + 1) open addressing by (left, right), at most half full */
     uint32_t mask;
     int32_t byte[256];      /* token, or -1 */
@@ -52,7 +52,7 @@ static void name_bytes(struct neb_bpe *b)
         utf8proc_uint8_t text[4];
         utf8proc_ssize_t n = utf8proc_encode_char(printable(i), text);
         b->printed[printable(i)] = (int16_t)i;
-        b->byte[i] = neb__pieces_id(&b->pieces, (const char *)text, (size_t)n);
+        b->byte[i] = neb__vocabulary_id(&b->pieces, (const char *)text, (size_t)n);
     }
 }
 
@@ -62,15 +62,15 @@ static neb_status fill_pieces(struct neb_bpe *b, json_t *vocab)
     json_t *value;
     size_t size = json_object_size(vocab), bytes = 0;
     json_object_foreach(vocab, piece, value) bytes += strlen(piece) + 1;
-    NEB_TRY(neb__pieces_init(&b->pieces, size, bytes));
+    NEB_TRY(neb__vocabulary_init(&b->pieces, size, bytes));
     json_object_foreach(vocab, piece, value)
     {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= (json_int_t)size || neb__pieces_text(&b->pieces, (int32_t)id))
+        if (id < 0 || id >= (json_int_t)size || neb__vocabulary_text(&b->pieces, (int32_t)id))
             return neb__fail(NEB_ERR_CORRUPT,
                              "vocab.json: the piece '%.40s' has not a number of its own below %zu", piece,
                              size);
-        neb__pieces_put(&b->pieces, (int32_t)id, piece, strlen(piece));
+        neb__vocabulary_put(&b->pieces, (int32_t)id, piece, strlen(piece));
     }
     return NEB_OK;
 }
@@ -113,9 +113,9 @@ static neb_status add_merge(struct neb_bpe *b, const char *line, size_t n, int32
     joined->len = 0;
     NEB_TRY(neb__buf_append(joined, line, first));
     NEB_TRY(neb__buf_append(joined, gap + 1, second));
-    int32_t left = neb__pieces_id(&b->pieces, line, first),
-            right = neb__pieces_id(&b->pieces, gap + 1, second),
-            result = neb__pieces_id(&b->pieces, (const char *)joined->data, joined->len);
+    int32_t left = neb__vocabulary_id(&b->pieces, line, first),
+            right = neb__vocabulary_id(&b->pieces, gap + 1, second),
+            result = neb__vocabulary_id(&b->pieces, (const char *)joined->data, joined->len);
     if (left < 0 || right < 0 || result < 0)
         return neb__fail(NEB_ERR_CORRUPT, "merges.txt: merge %d ('%.*s') has a piece that vocab.json lacks",
                          rank + 1, n < 60 ? (int)n : 60, line);
@@ -144,7 +144,7 @@ static neb_status read_merges(struct neb_bpe *b, const struct neb_bpe_files *f)
     const char *text = f->merges;
     size_t lines = 1;
     for (size_t i = 0; i < f->merges_bytes; i++) lines += text[i] == '\n';
-    if (lines > NEB_PIECES_MAX)
+    if (lines > NEB_VOCABULARY_MAX)
         return neb__fail(NEB_ERR_CORRUPT, "merges.txt has %zu lines: too many", lines);
     uint32_t slots = 16;
     while (slots < 2 * lines) slots *= 2;
@@ -177,7 +177,7 @@ neb_status neb__bpe_load(const struct neb_bpe_files *files, struct neb_bpe **out
 void neb__bpe_free(struct neb_bpe *b)
 {
     if (!b) return;
-    neb__pieces_free(&b->pieces);
+    neb__vocabulary_free(&b->pieces);
     neb__free(b->merges);
     neb__free(b);
 }
@@ -189,12 +189,12 @@ int32_t neb__bpe_size(const struct neb_bpe *b)
 
 int32_t neb__bpe_id(const struct neb_bpe *b, const char *piece, size_t n)
 {
-    return neb__pieces_id(&b->pieces, piece, n);
+    return neb__vocabulary_id(&b->pieces, piece, n);
 }
 
 const char *neb__bpe_piece(const struct neb_bpe *b, int32_t id)
 {
-    return neb__pieces_text(&b->pieces, id);
+    return neb__vocabulary_text(&b->pieces, id);
 }
 
 /* ---- joining pairs ---------------------------------------------------------------------------------------------- */

@@ -16,15 +16,15 @@
 
 enum { WORD = 256 }; /* bytes of a word that is cut anew */
 
-struct neb_vary {
+struct neb_bpe_dropout {
     const struct neb_tok *tok;
-    struct neb_pieces pieces;
+    struct neb_vocabulary pieces;
     double share;
 };
 
 /* ---- the vocabulary --------------------------------------------------------------------------------------------- */
 
-static neb_status take_pieces(struct neb_vary *v)
+static neb_status take_pieces(struct neb_bpe_dropout *v)
 {
     const uint8_t *special = neb__tok_special_map(v->tok);
     int32_t n = neb__tok_vocab(v->tok);
@@ -33,16 +33,16 @@ static neb_status take_pieces(struct neb_vary *v)
         const char *text = neb__tok_piece(v->tok, i);
         bytes += text ? strlen(text) + 1 : 1;
     }
-    NEB_TRY(neb__pieces_init(&v->pieces, (size_t)n, bytes));
+    NEB_TRY(neb__vocabulary_init(&v->pieces, (size_t)n, bytes));
     for (int32_t i = 0; i < n; i++) {
         const char *text = neb__tok_piece(v->tok, i);
         if (text && !special[i] && !neb__tok_is_byte(v->tok, i))
-            neb__pieces_put(&v->pieces, i, text, strlen(text));
+            neb__vocabulary_put(&v->pieces, i, text, strlen(text));
     }
     return NEB_OK;
 }
 
-neb_status neb__vary_create(const struct neb_tok *tok, double share, struct neb_vary **out)
+neb_status neb__bpe_dropout_create(const struct neb_tok *tok, double share, struct neb_bpe_dropout **out)
 {
     if (!(share >= 0 && share <= 1))
         return neb__fail(NEB_ERR_CONFIG, "the share of merges left out must be from 0 to 1, not %g", share);
@@ -52,23 +52,23 @@ neb_status neb__vary_create(const struct neb_tok *tok, double share, struct neb_
             "copies of a corpus are cut by leaving out merges, which needs a BPE tokenizer of "
             "SentencePiece without symbols added to it: train one (tokenizer.type: bpe), or leave "
             "copies out");
-    struct neb_vary *v = NEB_NEW(struct neb_vary);
+    struct neb_bpe_dropout *v = NEB_NEW(struct neb_bpe_dropout);
     if (!v) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary");
     v->tok = tok;
     v->share = share;
     neb_status s = take_pieces(v);
     if (s != NEB_OK) {
-        neb__vary_free(v);
+        neb__bpe_dropout_free(v);
         return s;
     }
     *out = v;
     return NEB_OK;
 }
 
-void neb__vary_free(struct neb_vary *v)
+void neb__bpe_dropout_free(struct neb_bpe_dropout *v)
 {
     if (!v) return;
-    neb__pieces_free(&v->pieces);
+    neb__vocabulary_free(&v->pieces);
     neb__free(v);
 }
 
@@ -87,7 +87,7 @@ static bool begins_word(const char *piece)
 }
 
 /* The text of pieces [0, n); false: it is to stay as it is. */
-static bool join(const struct neb_vary *v, const int32_t *ids, size_t n, struct word *w)
+static bool join(const struct neb_bpe_dropout *v, const int32_t *ids, size_t n, struct word *w)
 {
     const uint8_t *special = neb__tok_special_map(v->tok);
     w->bytes = 0;
@@ -110,12 +110,12 @@ static void take_apart(struct word *w)
     w->start[w->parts] = w->bytes;
 }
 
-static int32_t piece_of(const struct neb_vary *v, const struct word *w, int part, int parts)
+static int32_t piece_of(const struct neb_bpe_dropout *v, const struct word *w, int part, int parts)
 {
-    return neb__pieces_id(&v->pieces, w->text + w->start[part], w->start[part + parts] - w->start[part]);
+    return neb__vocabulary_id(&v->pieces, w->text + w->start[part], w->start[part + parts] - w->start[part]);
 }
 
-static void merge(const struct neb_vary *v, struct neb_rng *rng, struct word *w)
+static void merge(const struct neb_bpe_dropout *v, struct neb_rng *rng, struct word *w)
 {
     int32_t pair[WORD + 1]; /* the piece that parts i and i + 1 would make, or -1 */
     for (int i = 0; i + 1 < w->parts; i++) pair[i] = piece_of(v, w, i, 2);
@@ -139,7 +139,7 @@ static neb_status put(struct neb_buf *out, const int32_t *ids, size_t n)
     return neb__buf_append(out, ids, n * sizeof *ids);
 }
 
-static neb_status cut_word(const struct neb_vary *v, const int32_t *ids, size_t n, struct neb_rng *rng,
+static neb_status cut_word(const struct neb_bpe_dropout *v, const int32_t *ids, size_t n, struct neb_rng *rng,
                            struct neb_buf *out)
 {
     struct word w;
@@ -154,8 +154,8 @@ static neb_status cut_word(const struct neb_vary *v, const int32_t *ids, size_t 
     return put(out, pieces, (size_t)w.parts);
 }
 
-neb_status neb__vary_cut(const struct neb_vary *v, const int32_t *ids, size_t n, uint64_t key,
-                         struct neb_buf *out)
+neb_status neb__bpe_dropout_cut(const struct neb_bpe_dropout *v, const int32_t *ids, size_t n, uint64_t key,
+                                struct neb_buf *out)
 {
     struct neb_rng rng = {neb__mix64(key)};
     for (size_t from = 0, to; from < n; from = to) {

@@ -5,16 +5,16 @@
 
 #include "text/tokenizer.h"
 
-struct neb_vary;
+struct neb_bpe_dropout;
 
 /* `share`: of the merges that are left out, from 0 (the tokenizer's own cut) to 1 (single characters). For BPE models of
  * SentencePiece. NEB_ERR_CONFIG: another kind of tokenizer, one with symbols added to it, or the share; NEB_ERR_NOMEM */
-neb_status neb__vary_create(const struct neb_tok *tok, double share, struct neb_vary **out);
-void neb__vary_free(struct neb_vary *v); /* NULL is fine */
+neb_status neb__bpe_dropout_create(const struct neb_tok *tok, double share, struct neb_bpe_dropout **out);
+void neb__bpe_dropout_free(struct neb_bpe_dropout *v); /* NULL is fine */
 
 /* Appends the ids (int32_t) of the text that `ids` is, cut anew: a function of the ids, the share and the key. Safe from several
  * threads at once. NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
-neb_status neb__vary_cut(const struct neb_vary *v, const int32_t *ids, size_t n, uint64_t key,
-                         struct neb_buf *out);
+neb_status neb__bpe_dropout_cut(const struct neb_bpe_dropout *v, const int32_t *ids, size_t n, uint64_t key,
+                                struct neb_buf *out);
 
 #endif

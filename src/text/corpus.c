@@ -41,7 +41,7 @@ struct job {
     struct span line[CHUNK_LINES][2]; /* into bytes */
     int lines;
     int64_t copy, before; /* before: lines of this copy in earlier chunks */
-    struct neb_vary *vary;
+    struct neb_bpe_dropout *vary;
     struct piece piece[PIECES];
 };
 
@@ -54,8 +54,9 @@ static neb_status encode_text(const struct job *j, const char *text, size_t n, u
     if (!j->copy) return neb__tok_encode(j->tok, text, n, &p->ids);
     neb__buf_clear(&p->plain);
     NEB_TRY(neb__tok_encode(j->tok, text, n, &p->plain));
-    return neb__vary_cut(j->vary, (const int32_t *)(const void *)p->plain.data,
-                         p->plain.len / sizeof(int32_t), neb__mix64((uint64_t)j->copy) + number, &p->ids);
+    return neb__bpe_dropout_cut(j->vary, (const int32_t *)(const void *)p->plain.data,
+                                p->plain.len / sizeof(int32_t), neb__mix64((uint64_t)j->copy) + number,
+                                &p->ids);
 }
 
 static neb_status encode_line(const struct job *j, int line, struct piece *p)
@@ -181,15 +182,15 @@ static neb_status uneven(const char *a, const char *b)
                      b);
 }
 
-static neb_status read_line(struct job *j, struct neb_lines *a, struct neb_lines *b, const char *names[2],
-                            bool *end)
+static neb_status read_line(struct job *j, struct neb_line_reader *a, struct neb_line_reader *b,
+                            const char *names[2], bool *end)
 {
     const char *text;
     size_t n;
     bool kept = true;
-    neb_status s = neb__lines_next(a, &text, &n);
+    neb_status s = neb__line_reader_next(a, &text, &n);
     *end = s == NEB_ERR_AGAIN;
-    if (*end && b && neb__lines_next(b, &text, &n) != NEB_ERR_AGAIN) return uneven(names[0], names[1]);
+    if (*end && b && neb__line_reader_next(b, &text, &n) != NEB_ERR_AGAIN) return uneven(names[0], names[1]);
     if (*end) return NEB_OK;
     NEB_TRY(s);
     j->stats->lines++;
@@ -198,7 +199,7 @@ static neb_status read_line(struct job *j, struct neb_lines *a, struct neb_lines
     } else {
         NEB_TRY(keep(j, 0, text, n));
         if (b) {
-            s = neb__lines_next(b, &text, &n);
+            s = neb__line_reader_next(b, &text, &n);
             if (s == NEB_ERR_AGAIN) return uneven(names[0], names[1]);
             NEB_TRY(s);
             NEB_TRY(keep(j, 1, text, n));
@@ -210,18 +211,18 @@ static neb_status read_line(struct job *j, struct neb_lines *a, struct neb_lines
 
 static neb_status read_file(struct job *j, struct neb_pool *pool, const char *path, const char *path2)
 {
-    struct neb_lines *a = NULL, *b = NULL;
+    struct neb_line_reader *a = NULL, *b = NULL;
     const char *names[2] = {path, path2};
-    neb_status s = neb__lines_open(path, &a);
-    if (s == NEB_OK && path2) s = neb__lines_open(path2, &b);
+    neb_status s = neb__line_reader_open(path, &a);
+    if (s == NEB_OK && path2) s = neb__line_reader_open(path2, &b);
     for (bool end = false; s == NEB_OK && !end;) {
         s = read_line(j, a, b, names, &end);
         if (s == NEB_OK && (j->lines == CHUNK_LINES || j->bytes.len > CHUNK_BYTES)) s = flush_chunk(j, pool);
     }
-    if (a) j->stats->cut += neb__lines_cut(a);
-    if (b) j->stats->cut += neb__lines_cut(b);
-    neb__lines_close(a);
-    neb__lines_close(b);
+    if (a) j->stats->cut += neb__line_reader_cut(a);
+    if (b) j->stats->cut += neb__line_reader_cut(b);
+    neb__line_reader_close(a);
+    neb__line_reader_close(b);
     return s;
 }
 
@@ -239,7 +240,7 @@ static neb_status run_copy(struct job *j, struct neb_pool *pool)
 static neb_status run(struct job *j, struct neb_pool *pool)
 {
     const struct neb_corpus_cfg *c = j->cfg;
-    if (c->copies > 1) NEB_TRY(neb__vary_create(j->tok, c->vary, &j->vary));
+    if (c->copies > 1) NEB_TRY(neb__bpe_dropout_create(j->tok, c->vary, &j->vary));
     for (j->copy = 0; j->copy < (c->copies > 1 ? c->copies : 1); j->copy++) {
         j->before = 0;
         NEB_TRY(run_copy(j, pool));
@@ -292,7 +293,7 @@ neb_status neb__corpus_tokenise(const struct neb_corpus_cfg *cfg, const struct n
         neb__buf_free(&j->piece[i].ids);
         neb__buf_free(&j->piece[i].plain);
     }
-    neb__vary_free(j->vary);
+    neb__bpe_dropout_free(j->vary);
     neb__free(j);
     return s;
 }
@@ -304,7 +305,7 @@ struct neb_line_feed {
     int files, file;
     int64_t total, keep, seen; /* lines of the present file; those to give, evenly spread; those read */
     int64_t quota;
-    struct neb_lines *lines;
+    struct neb_line_reader *lines;
     const char *rest; /* behind the tab of the present line */
     size_t rest_n;
     neb_status status;
@@ -332,13 +333,13 @@ static neb_status open_file(struct neb_line_feed *f)
     size_t n;
     neb_status s;
     f->total = f->seen = 0;
-    NEB_TRY(neb__lines_open(f->paths[f->file], &f->lines));
-    while ((s = neb__lines_next(f->lines, &text, &n)) == NEB_OK) f->total++;
-    neb__lines_close(f->lines);
+    NEB_TRY(neb__line_reader_open(f->paths[f->file], &f->lines));
+    while ((s = neb__line_reader_next(f->lines, &text, &n)) == NEB_OK) f->total++;
+    neb__line_reader_close(f->lines);
     f->lines = NULL;
     if (s != NEB_ERR_AGAIN) return s;
     f->keep = f->total < f->quota ? f->total : f->quota;
-    return neb__lines_open(f->paths[f->file], &f->lines);
+    return neb__line_reader_open(f->paths[f->file], &f->lines);
 }
 
 /* The next line to give: NEB_ERR_AGAIN at the end of the last file. */
@@ -346,9 +347,9 @@ static neb_status next_line(struct neb_line_feed *f, const char **line, size_t *
 {
     while (f->file < f->files) {
         if (!f->lines) NEB_TRY(open_file(f));
-        neb_status s = neb__lines_next(f->lines, line, n);
+        neb_status s = neb__line_reader_next(f->lines, line, n);
         if (s == NEB_ERR_AGAIN) {
-            neb__lines_close(f->lines);
+            neb__line_reader_close(f->lines);
             f->lines = NULL;
             f->file++;
             continue;
@@ -389,6 +390,6 @@ neb_status neb__line_feed_status(const struct neb_line_feed *f)
 void neb__line_feed_free(struct neb_line_feed *f)
 {
     if (!f) return;
-    neb__lines_close(f->lines);
+    neb__line_reader_close(f->lines);
     neb__free(f);
 }

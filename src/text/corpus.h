@@ -15,8 +15,9 @@ struct neb_corpus_cfg {
     int32_t max_both;    /* pairs: of both sides together; longer ones are left out; 0: no such limit */
     double max_ratio;    /* pairs whose token counts differ by more are left out; 0: no such limit */
     int64_t shard_bytes; /* 0: 256 MiB */
-    int64_t copies; /* the text so many times; all but the first are cut in other ways (bpe_dropout.h); 0: once */
-    double vary;    /* share of merges left out in these */
+    int64_t
+        copies; /* the text so many times; all but the first are cut in other ways (bpe_dropout.h); 0: once */
+    double vary; /* share of merges left out in these */
 };
 
 struct neb_corpus_stats {

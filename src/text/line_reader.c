@@ -19,14 +19,14 @@
 
 enum { BLOCK = 1 << 18, LZMA_MEMORY = 256 << 20 };
 
-struct neb_lines {
+struct neb_line_reader {
     int fd;
     char *path;
     /* compressed bytes */
     uint8_t *raw;
     size_t raw_at, raw_len;
     bool raw_end, member_done; /* no compressed bytes left; between two members */
-    neb_status (*fill)(struct neb_lines *l);
+    neb_status (*fill)(struct neb_line_reader *l);
     z_stream z;
     lzma_stream x;
     ZSTD_DStream *zstd;
@@ -40,13 +40,13 @@ struct neb_lines {
     int64_t number, cut;
 };
 
-static neb_status damaged(const struct neb_lines *l, const char *why)
+static neb_status damaged(const struct neb_line_reader *l, const char *why)
 {
     return neb__fail(NEB_ERR_CORRUPT, "%s: the compressed data is damaged (%s)", l->path, why);
 }
 
 /* Reads compressed (or plain) bytes into `to`. */
-static neb_status read_some(struct neb_lines *l, uint8_t *to, size_t cap, size_t *n)
+static neb_status read_some(struct neb_line_reader *l, uint8_t *to, size_t cap, size_t *n)
 {
     for (;;) {
         ssize_t r = read(l->fd, to, cap);
@@ -57,7 +57,7 @@ static neb_status read_some(struct neb_lines *l, uint8_t *to, size_t cap, size_t
     }
 }
 
-static neb_status want_raw(struct neb_lines *l)
+static neb_status want_raw(struct neb_line_reader *l)
 {
     if (l->raw_at < l->raw_len || l->raw_end) return NEB_OK;
     l->raw_at = 0;
@@ -66,7 +66,7 @@ static neb_status want_raw(struct neb_lines *l)
     return NEB_OK;
 }
 
-static neb_status fill_plain(struct neb_lines *l)
+static neb_status fill_plain(struct neb_line_reader *l)
 {
     if (l->raw_at < l->raw_len) { /* what was read to look at the format */
         memcpy(l->block, l->raw, l->len = l->raw_len);
@@ -78,7 +78,7 @@ static neb_status fill_plain(struct neb_lines *l)
     return NEB_OK;
 }
 
-static neb_status fill_gz(struct neb_lines *l)
+static neb_status fill_gz(struct neb_line_reader *l)
 {
     while (!l->len && !l->end) {
         NEB_TRY(want_raw(l));
@@ -103,7 +103,7 @@ static neb_status fill_gz(struct neb_lines *l)
     return NEB_OK;
 }
 
-static neb_status fill_xz(struct neb_lines *l)
+static neb_status fill_xz(struct neb_line_reader *l)
 {
     while (!l->len && !l->end) {
         NEB_TRY(want_raw(l));
@@ -124,7 +124,7 @@ static neb_status fill_xz(struct neb_lines *l)
     return NEB_OK;
 }
 
-static neb_status fill_zstd(struct neb_lines *l)
+static neb_status fill_zstd(struct neb_line_reader *l)
 {
     while (!l->len && !l->end) {
         NEB_TRY(want_raw(l));
@@ -144,7 +144,7 @@ static neb_status fill_zstd(struct neb_lines *l)
     return NEB_OK;
 }
 
-static neb_status choose(struct neb_lines *l)
+static neb_status choose(struct neb_line_reader *l)
 {
     NEB_TRY(want_raw(l));
     const uint8_t *p = l->raw;
@@ -163,9 +163,9 @@ static neb_status choose(struct neb_lines *l)
     return NEB_OK;
 }
 
-neb_status neb__lines_open(const char *path, struct neb_lines **out)
+neb_status neb__line_reader_open(const char *path, struct neb_line_reader **out)
 {
-    struct neb_lines *l = NEB_NEW(struct neb_lines);
+    struct neb_line_reader *l = NEB_NEW(struct neb_line_reader);
     if (!l) return neb__fail(NEB_ERR_NOMEM, "no memory to read %s", path);
     neb_status s = NEB_ERR_NOMEM;
     neb__buf_init(&l->carry, NEB_MAX_LINE);
@@ -186,11 +186,11 @@ neb_status neb__lines_open(const char *path, struct neb_lines **out)
     *out = l;
     return NEB_OK;
 fail:
-    neb__lines_close(l);
+    neb__line_reader_close(l);
     return s;
 }
 
-void neb__lines_close(struct neb_lines *l)
+void neb__line_reader_close(struct neb_line_reader *l)
 {
     if (!l) return;
     if (l->fill == fill_gz) inflateEnd(&l->z);
@@ -204,17 +204,17 @@ void neb__lines_close(struct neb_lines *l)
     neb__free(l);
 }
 
-int64_t neb__lines_number(const struct neb_lines *l)
+int64_t neb__line_reader_number(const struct neb_line_reader *l)
 {
     return l->number;
 }
 
-int64_t neb__lines_cut(const struct neb_lines *l)
+int64_t neb__line_reader_cut(const struct neb_line_reader *l)
 {
     return l->cut;
 }
 
-static neb_status give(struct neb_lines *l, const uint8_t *p, size_t len, const char **text, size_t *n)
+static neb_status give(struct neb_line_reader *l, const uint8_t *p, size_t len, const char **text, size_t *n)
 {
     if (!l->number++ && len >= 3 && !memcmp(p, "\xEF\xBB\xBF", 3)) p += 3, len -= 3;
     if (len && p[len - 1] == '\r') len--;
@@ -224,7 +224,7 @@ static neb_status give(struct neb_lines *l, const uint8_t *p, size_t len, const 
 }
 
 /* Takes `len` decoded bytes of an unfinished line; past the limit the rest of the line is skipped. */
-static neb_status carry_on(struct neb_lines *l, const uint8_t *p, size_t len)
+static neb_status carry_on(struct neb_line_reader *l, const uint8_t *p, size_t len)
 {
     if (l->skipping) return NEB_OK;
     size_t room = NEB_MAX_LINE - l->carry.len;
@@ -236,7 +236,7 @@ static neb_status carry_on(struct neb_lines *l, const uint8_t *p, size_t len)
     return neb__buf_append(&l->carry, p, len);
 }
 
-neb_status neb__lines_next(struct neb_lines *l, const char **text, size_t *n)
+neb_status neb__line_reader_next(struct neb_line_reader *l, const char **text, size_t *n)
 {
     bool begun = false;
     neb__buf_clear(&l->carry);

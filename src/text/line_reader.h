@@ -11,20 +11,20 @@
 
 enum { NEB_MAX_LINE = 1 << 20 };
 
-struct neb_lines;
+struct neb_line_reader;
 
 /* NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOMEM */
-neb_status neb__lines_open(const char *path, struct neb_lines **out);
-void neb__lines_close(struct neb_lines *l); /* NULL is fine */
+neb_status neb__line_reader_open(const char *path, struct neb_line_reader **out);
+void neb__line_reader_close(struct neb_line_reader *l); /* NULL is fine */
 
 /* The next line without its end (\n or \r\n), valid until the next call; a byte-order mark at the start is dropped.
  *   NEB_OK            a line
  *   NEB_ERR_AGAIN     the end of the file (nothing is logged)
  *   NEB_ERR_CORRUPT   the compressed data is damaged or ends early
  *   NEB_ERR_IO */
-neb_status neb__lines_next(struct neb_lines *l, const char **text, size_t *n);
+neb_status neb__line_reader_next(struct neb_line_reader *l, const char **text, size_t *n);
 
-int64_t neb__lines_number(const struct neb_lines *l); /* of the line given last; the first is 1 */
-int64_t neb__lines_cut(const struct neb_lines *l);    /* lines that were too long */
+int64_t neb__line_reader_number(const struct neb_line_reader *l); /* of the line given last; the first is 1 */
+int64_t neb__line_reader_cut(const struct neb_line_reader *l);    /* lines that were too long */
 
 #endif

@@ -55,7 +55,7 @@ static neb_status words_of(const struct neb_chars *t, bool chrf, struct units *u
 {
     u->n = 0;
     for (size_t i = 0, from = 0; i <= t->n; i++) {
-        if (i < t->n && !neb__is_space(t->c[i])) continue;
+        if (i < t->n && !neb__chars_is_space(t->c[i])) continue;
         if (i > from)
             NEB_TRY(chrf ? push_chrf_word(u, t->c + from, i - from) : push_word(u, t->c + from, i - from));
         from = i + 1;
@@ -67,7 +67,7 @@ static neb_status chars_of(const struct neb_chars *t, struct units *u)
 {
     u->n = 0;
     for (size_t i = 0; i < t->n; i++)
-        if (!neb__is_space(t->c[i])) NEB_TRY(push_word(u, t->c + i, 1));
+        if (!neb__chars_is_space(t->c[i])) NEB_TRY(push_word(u, t->c + i, 1));
     return NEB_OK;
 }
 

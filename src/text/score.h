@@ -22,7 +22,7 @@ enum neb_word_split {
 };
 
 /* "none", "13a", "intl". NEB_ERR_CONFIG */
-neb_status neb__word_split_parse(const char *name, enum neb_word_split *out);
+neb_status neb__chars_split_parse(const char *name, enum neb_word_split *out);
 
 enum { NEB_BLEU_ORDER = 4, NEB_CHRF_ORDERS = 8, NEB_SCORE_REFS = 16 };
 

@@ -26,7 +26,7 @@ static neb_status room(struct neb_chars *t, size_t n)
     return NEB_OK;
 }
 
-bool neb__is_space(int32_t c)
+bool neb__chars_is_space(int32_t c)
 {
     return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -193,7 +193,7 @@ static neb_status split_intl(struct neb_chars *t)
 
 neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split)
 {
-    while (t->n && neb__is_space(t->c[t->n - 1])) t->n--;
+    while (t->n && neb__chars_is_space(t->c[t->n - 1])) t->n--;
     switch (split) {
     case NEB_WORDS_13A: return split_13a(t);
     case NEB_WORDS_INTL: return split_intl(t);
@@ -202,7 +202,7 @@ neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split)
     return NEB_OK;
 }
 
-neb_status neb__word_split_parse(const char *name, enum neb_word_split *out)
+neb_status neb__chars_split_parse(const char *name, enum neb_word_split *out)
 {
     static const char *const names[] = {"none", "13a", "intl"};
     for (int i = 0; i < 3; i++)

@@ -17,6 +17,6 @@ neb_status neb__chars_decode(struct neb_chars *t, const char *text, bool lower);
 /* Puts spaces around what the tokenizer separates. */
 neb_status neb__chars_split(struct neb_chars *t, enum neb_word_split split);
 
-bool neb__is_space(int32_t c); /* as Python's str.isspace() */
+bool neb__chars_is_space(int32_t c); /* as Python's str.isspace() */
 
 #endif

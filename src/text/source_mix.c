@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-uint64_t neb__permute(uint64_t key, uint64_t n, uint64_t i)
+uint64_t neb__mix_permute(uint64_t key, uint64_t n, uint64_t i)
 {
     int half = 1;
     while (half < 32 && (uint64_t)1 << 2 * half < n) half++;
@@ -131,7 +131,7 @@ static void make_cycle(struct neb_mix *m, uint64_t cycle)
     uint64_t slot = 0;
     for (int s = 0; s < m->sources; s++)
         for (uint32_t k = 0; k < m->quota[s]; k++, slot++)
-            m->who[neb__permute(neb__mix64(m->seed) ^ neb__mix64(cycle), m->cycle, slot)] = s;
+            m->who[neb__mix_permute(neb__mix64(m->seed) ^ neb__mix64(cycle), m->cycle, slot)] = s;
     memset(m->seen, 0, (size_t)m->sources * sizeof *m->seen);
     for (uint64_t i = 0; i < m->cycle; i++) m->which[i] = m->seen[m->who[i]]++;
     m->at = cycle;
@@ -145,7 +145,7 @@ struct neb_pick neb__mix_draw(struct neb_mix *m, uint64_t draw)
     uint64_t before = cycle * m->quota[p.source] + m->which[place], n = (uint64_t)m->count[p.source];
     p.epoch = (int64_t)(before / n);
     uint64_t key = neb__mix64(m->seed + neb__mix64((uint64_t)p.source << 40 ^ (uint64_t)p.epoch));
-    p.sample = (int64_t)neb__permute(key, n, before % n);
+    p.sample = (int64_t)neb__mix_permute(key, n, before % n);
     return p;
 }
 

@@ -8,7 +8,7 @@
 #include "base/status.h"
 
 /* A keyed permutation of [0, n): where `i` goes. n > 0, i < n. */
-uint64_t neb__permute(uint64_t key, uint64_t n, uint64_t i);
+uint64_t neb__mix_permute(uint64_t key, uint64_t n, uint64_t i);
 
 struct neb_mix;
 

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-neb_status neb__pieces_init(struct neb_pieces *p, size_t size, size_t bytes)
+neb_status neb__vocabulary_init(struct neb_vocabulary *p, size_t size, size_t bytes)
 {
-    *p = (struct neb_pieces){0};
-    if (size > NEB_PIECES_MAX || bytes > UINT32_MAX / 2)
+    *p = (struct neb_vocabulary){0};
+    if (size > NEB_VOCABULARY_MAX || bytes > UINT32_MAX / 2)
         return neb__fail(NEB_ERR_CORRUPT, "a vocabulary of %zu pieces, %zu bytes, is too large", size, bytes);
     uint32_t slots = 16;
     while (slots < 2 * size) slots *= 2;
@@ -17,7 +17,7 @@ neb_status neb__pieces_init(struct neb_pieces *p, size_t size, size_t bytes)
     p->start = NEB_NEW_ARRAY(uint32_t, size + 1);
     p->table = NEB_NEW_ARRAY(int32_t, slots);
     if (!p->text || !p->start || !p->table) {
-        neb__pieces_free(p);
+        neb__vocabulary_free(p);
         return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary of %zu pieces", size);
     }
     memset(p->start, 0xFF, (size + 1) * sizeof *p->start);
@@ -26,12 +26,12 @@ neb_status neb__pieces_init(struct neb_pieces *p, size_t size, size_t bytes)
     return NEB_OK;
 }
 
-void neb__pieces_free(struct neb_pieces *p)
+void neb__vocabulary_free(struct neb_vocabulary *p)
 {
     neb__free(p->text);
     neb__free(p->start);
     neb__free(p->table);
-    *p = (struct neb_pieces){0};
+    *p = (struct neb_vocabulary){0};
 }
 
 static uint32_t hash_bytes(const char *text, size_t n)
@@ -41,7 +41,7 @@ static uint32_t hash_bytes(const char *text, size_t n)
     return h ^ h >> 15;
 }
 
-int32_t neb__pieces_id(const struct neb_pieces *p, const char *text, size_t n)
+int32_t neb__vocabulary_id(const struct neb_vocabulary *p, const char *text, size_t n)
 {
     for (uint32_t at = hash_bytes(text, n) & p->mask;; at = (at + 1) & p->mask) {
         int32_t id = p->table[at];
@@ -51,19 +51,19 @@ int32_t neb__pieces_id(const struct neb_pieces *p, const char *text, size_t n)
     }
 }
 
-void neb__pieces_put(struct neb_pieces *p, int32_t id, const char *text, size_t n)
+void neb__vocabulary_put(struct neb_vocabulary *p, int32_t id, const char *text, size_t n)
 {
     p->start[id] = p->used;
     memcpy(p->text + p->used, text, n);
     p->text[p->used + n] = 0;
     p->used += (uint32_t)n + 1;
-    if (neb__pieces_id(p, text, n) >= 0) return;
+    if (neb__vocabulary_id(p, text, n) >= 0) return;
     uint32_t at = hash_bytes(text, n) & p->mask;
     while (p->table[at] >= 0) at = (at + 1) & p->mask;
     p->table[at] = id;
 }
 
-const char *neb__pieces_text(const struct neb_pieces *p, int32_t id)
+const char *neb__vocabulary_text(const struct neb_vocabulary *p, int32_t id)
 {
     return id >= 0 && id < p->size && p->start[id] != UINT32_MAX ? p->text + p->start[id] : NULL;
 }

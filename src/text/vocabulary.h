@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NEB_PIECES_MAX = 1 << 22 };
+enum { NEB_VOCABULARY_MAX = 1 << 22 };
 
-struct neb_pieces {
+struct neb_vocabulary {
     char *text;      /* null-terminated, one behind the other */
     uint32_t *start; /* (size) into text; UINT32_MAX: not there yet */
     int32_t *table;  /* (mask + 1) open addressing: piece, or -1 */
@@ -18,13 +18,13 @@ struct neb_pieces {
 };
 
 /* For up to `size` pieces of `bytes` bytes in all, their terminators counted. A successful init owes a free.
- * NEB_ERR_CORRUPT: more than NEB_PIECES_MAX, or too many bytes; NEB_ERR_NOMEM */
-neb_status neb__pieces_init(struct neb_pieces *p, size_t size, size_t bytes);
-void neb__pieces_free(struct neb_pieces *p);
+ * NEB_ERR_CORRUPT: more than NEB_VOCABULARY_MAX, or too many bytes; NEB_ERR_NOMEM */
+neb_status neb__vocabulary_init(struct neb_vocabulary *p, size_t size, size_t bytes);
+void neb__vocabulary_free(struct neb_vocabulary *p);
 
 /* Number `id` gets this text. Of equal texts the first one added is found. */
-void neb__pieces_put(struct neb_pieces *p, int32_t id, const char *text, size_t n);
-int32_t neb__pieces_id(const struct neb_pieces *p, const char *text, size_t n); /* or -1 */
-const char *neb__pieces_text(const struct neb_pieces *p, int32_t id);           /* or NULL */
+void neb__vocabulary_put(struct neb_vocabulary *p, int32_t id, const char *text, size_t n);
+int32_t neb__vocabulary_id(const struct neb_vocabulary *p, const char *text, size_t n); /* or -1 */
+const char *neb__vocabulary_text(const struct neb_vocabulary *p, int32_t id);           /* or NULL */
 
 #endif

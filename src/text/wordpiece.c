@@ -15,13 +15,13 @@
 enum { MAX_WORD_CHARS = 100, MAX_WORD_BYTES = 4 * MAX_WORD_CHARS };
 
 struct neb_wp {
-    struct neb_pieces pieces;
+    struct neb_vocabulary pieces;
     bool cased;
 };
 
 int32_t neb__wp_id(const struct neb_wp *wp, const char *piece, size_t n)
 {
-    return neb__pieces_id(&wp->pieces, piece, n);
+    return neb__vocabulary_id(&wp->pieces, piece, n);
 }
 
 /* One piece a line. */
@@ -36,7 +36,7 @@ static neb_status index_pieces(struct neb_wp *wp, const char *p, size_t n)
         if (len && p[len - 1] == '\r') len--;
         if (memchr(p, 0, len))
             return neb__fail(NEB_ERR_CORRUPT, "vocabulary line %d holds a zero byte", (int)id + 1);
-        neb__pieces_put(&wp->pieces, id, p, len);
+        neb__vocabulary_put(&wp->pieces, id, p, len);
         p = stop + 1;
     }
     return id ? NEB_OK : neb__fail(NEB_ERR_CORRUPT, "the vocabulary is empty");
@@ -50,7 +50,7 @@ neb_status neb__wp_load(const void *bytes, size_t n, int cased, struct neb_wp **
     struct neb_wp *wp = NEB_NEW(struct neb_wp);
     if (!wp) return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary");
     wp->cased = cased;
-    neb_status s = neb__pieces_init(&wp->pieces, lines, n + 1);
+    neb_status s = neb__vocabulary_init(&wp->pieces, lines, n + 1);
     if (s == NEB_OK) s = index_pieces(wp, text, n);
     if (s != NEB_OK) {
         neb__wp_free(wp);
@@ -63,7 +63,7 @@ neb_status neb__wp_load(const void *bytes, size_t n, int cased, struct neb_wp **
 void neb__wp_free(struct neb_wp *wp)
 {
     if (!wp) return;
-    neb__pieces_free(&wp->pieces);
+    neb__vocabulary_free(&wp->pieces);
     neb__free(wp);
 }
 
@@ -74,7 +74,7 @@ int32_t neb__wp_size(const struct neb_wp *wp)
 
 const char *neb__wp_piece(const struct neb_wp *wp, int32_t id)
 {
-    return neb__pieces_text(&wp->pieces, id);
+    return neb__vocabulary_text(&wp->pieces, id);
 }
 
 /* ---- the basic split ------------------------------------------------------------------------------------------ */

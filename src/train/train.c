@@ -39,13 +39,13 @@ struct trainer {
     const struct neb_job *job;
     struct neb_data data;
     struct neb_work *work;
-    neb_session *session;  /* NULL: alone */
-    struct neb_half *half; /* relay, tutor: this site's half; NULL: it trains the whole model */
+    neb_session *session;        /* NULL: alone */
+    struct neb_split_site *half; /* relay, tutor: this site's half; NULL: it trains the whole model */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
     struct neb_schedule schedule;
     struct neb_progress progress;
-    struct neb_show show;
+    struct neb_progress_display show;
     struct neb_meter meter;
     char checkpoints[512];
     int64_t loaded;     /* step of the checkpoint with which this site began; -1: none */
@@ -156,7 +156,7 @@ static void measure_session(struct trainer *t, const struct neb_session_status *
     if (s->decisions == t->decisions) return;
     t->decisions = s->decisions;
     int64_t step = t->progress.step;
-    neb__metrics_put(t->metrics, step, "wan/update_bytes", s->parcel_bytes);
+    neb__metrics_put(t->metrics, step, "wan/update_bytes", s->update_bytes);
     if (s->ceiling >= 0) neb__metrics_put(t->metrics, step, "wan/ceiling_bytes", s->ceiling);
 }
 
@@ -187,10 +187,10 @@ static neb_status open_trainer(struct trainer *t)
     NEB_TRY(neb__train_schedule(t->job, &t->schedule));
     bool alone = t->job->at < 0, shares = !alone && t->job->plan == NEB_STRATEGY_REPLICA;
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    if (!alone && !shares) NEB_TRY(neb__half_open(t->job, &t->data, &t->half));
+    if (!alone && !shares) NEB_TRY(neb__split_open(t->job, &t->data, &t->half));
     NEB_TRY(neb__work_open(&t->data, shares ? t->job->at : 0, shares ? t->job->n_sites : 1,
                            t->half ? &t->half->links : NULL, &t->work));
-    if (t->half) NEB_TRY(neb__half_share(t->half, neb__work_table(t->work)));
+    if (t->half) NEB_TRY(neb__split_share(t->half, neb__work_table(t->work)));
     t->met_links = true;
     if (!alone) NEB_TRY(open_session(t));
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
@@ -204,7 +204,7 @@ static neb_status open_trainer(struct trainer *t)
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
     if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
     if (t->half) {
-        NEB_TRY(neb__half_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
+        NEB_TRY(neb__split_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
         neb__meter_stream(&t->meter, t->half->stream, &t->half->feed, t->half->produces);
         sample(t, "training", true); /* tells the other half how much is wanted */
         return NEB_OK;
@@ -216,7 +216,7 @@ static void close_trainer(struct trainer *t)
 {
     neb__metrics_close(t->metrics);
     neb__ckpt_writer_close(t->writer);
-    neb__half_close(t->half);
+    neb__split_close(t->half);
     neb_session_close(t->session);
     neb__work_close(t->work);
     neb__data_free(&t->data);
@@ -238,7 +238,7 @@ static void measure(struct trainer *t, const struct neb_work_step *s, double lr)
     neb__metrics_put(t->metrics, s->step, "loss", s->loss);
     neb__metrics_put(t->metrics, s->step, "grad_norm", s->grad_norm);
     neb__metrics_put(t->metrics, s->step, "lr", lr);
-    neb__metrics_put(t->metrics, s->step, "tokens_per_second", neb__show_rate(&t->show));
+    neb__metrics_put(t->metrics, s->step, "tokens_per_second", neb__progress_rate(&t->show));
     if (s->parts[2] != 0) neb__metrics_put(t->metrics, s->step, "hidden_loss", s->parts[2]);
     if (t->job->kind != NEB_TASK_RTD) return;
     neb__metrics_put(t->metrics, s->step, "generator_loss", s->parts[0]);
@@ -271,11 +271,11 @@ static neb_status evaluate(struct trainer *t, bool outer)
     if (t->job->kind == NEB_TASK_RTD) {
         neb__metrics_put(t->metrics, step, "valid/rtd_loss", e.rtd_loss);
         neb__metrics_put(t->metrics, step, "valid/rtd_accuracy", e.rtd_accuracy);
-        neb__show_line(&t->show,
-                       "held out at step %" PRId64
-                       ": generator loss %.4f, accuracy %.1f %%; discriminator loss %.4f, "
-                       "accuracy %.1f %%, of the replaced %.1f %%",
-                       step, e.loss, 100 * e.accuracy, e.rtd_loss, 100 * e.rtd_accuracy, 100 * e.rtd_recall);
+        neb__progress_line(
+            &t->show,
+            "held out at step %" PRId64 ": generator loss %.4f, accuracy %.1f %%; discriminator loss %.4f, "
+            "accuracy %.1f %%, of the replaced %.1f %%",
+            step, e.loss, 100 * e.accuracy, e.rtd_loss, 100 * e.rtd_accuracy, 100 * e.rtd_recall);
         return NEB_OK;
     }
     char in[64] = "";
@@ -285,17 +285,18 @@ static neb_status evaluate(struct trainer *t, bool outer)
         snprintf(in, sizeof in, ", with %" PRId64 " tokens of all sites", st.tokens);
         neb__metrics_put(t->metrics, step, "valid/tokens", (double)st.tokens);
     }
-    neb__show_line(&t->show, "held out at step %" PRId64 ": loss %.4f, perplexity %.2f, accuracy %.1f %%%s",
-                   step, e.loss, exp(e.loss), 100 * e.accuracy, in);
+    neb__progress_line(&t->show,
+                       "held out at step %" PRId64 ": loss %.4f, perplexity %.2f, accuracy %.1f %%%s", step,
+                       e.loss, exp(e.loss), 100 * e.accuracy, in);
     return NEB_OK;
 }
 
 static neb_status save(struct trainer *t)
 {
     neb__metrics_flush(t->metrics);
-    if (t->half) NEB_TRY(neb__half_saving(t->half));
+    if (t->half) NEB_TRY(neb__split_saving(t->half));
     NEB_TRY(neb__resume_save(t->work, rounds(t), t->writer, &t->progress));
-    if (t->half) neb__half_saved(t->half, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
+    if (t->half) neb__split_saved(t->half, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
     return NEB_OK;
 }
 
@@ -318,8 +319,8 @@ static neb_status one_step(struct trainer *t, bool *ended)
         neb__warn("step %" PRId64 ": nothing in its text was masked, so it changes nothing; with more "
                   "train.tokens this is rare",
                   t->progress.step);
-    neb__show_step(&t->show, t->progress.step, t->job->train.steps,
-                   nothing_learned(&step) ? t->show.loss : step.loss, step.tokens, (double)lr);
+    neb__progress_step(&t->show, t->progress.step, t->job->train.steps,
+                       nothing_learned(&step) ? t->show.loss : step.loss, step.tokens, (double)lr);
     measure(t, &step, (double)lr);
     /* tokens weigh what a site has learned */
     if (rounds(t)) NEB_TRY(meet(t, step.empty ? 0 : step.tokens, ended));
@@ -331,11 +332,11 @@ static neb_status one_step(struct trainer *t, bool *ended)
 static neb_status await_other(struct trainer *t, bool *ended)
 {
     int64_t since = neb__now_ns();
-    neb_status s = neb__half_wait(t->half, t->job->train.micro, &asked_to_stop);
+    neb_status s = neb__split_wait(t->half, t->job->train.micro, &asked_to_stop);
     neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
     if (t->show.tokens)
         t->progress.seconds += neb__seconds_since(since); /* the first wait is part of starting */
-    if (s == NEB_ERR_CANCELLED) neb__show_line(&t->show, "%s", neb_last_error());
+    if (s == NEB_ERR_CANCELLED) neb__progress_line(&t->show, "%s", neb_last_error());
     *ended = s == NEB_ERR_CANCELLED;
     return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
@@ -408,7 +409,7 @@ static neb_status meet_first(struct trainer *t, bool *ended)
     struct neb_session_status s;
     NEB_TRY(meet(t, NEB_NO_STEP, ended));
     neb_session_get_status(t->session, &s);
-    if (*ended) neb__show_line(&t->show, "this run has ended at record %" PRId64, s.applied);
+    if (*ended) neb__progress_line(&t->show, "this run has ended at record %" PRId64, s.applied);
     return NEB_OK;
 }
 
@@ -425,8 +426,8 @@ static neb_status loop(struct trainer *t)
         NEB_TRY(s);
         if (asked_to_stop) {
             NEB_TRY(save(t));
-            neb__show_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
-                           t->progress.step);
+            neb__progress_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
+                               t->progress.step);
             return neb__ckpt_writer_wait(t->writer) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
         }
         if (due(c->eval_every, t->progress.step)) NEB_TRY(evaluate(t, rounds(t) != NULL));
@@ -435,7 +436,7 @@ static neb_status loop(struct trainer *t)
     save_last(t);
     /* a fed half that must go on from an older checkpoint needs the items behind it once more */
     bool let_go = t->half && (t->unsaved == NEB_OK || t->half->produces);
-    return let_go ? neb__half_finish(t->half, &asked_to_stop) : NEB_OK;
+    return let_go ? neb__split_finish(t->half, &asked_to_stop) : NEB_OK;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------- */
@@ -445,7 +446,7 @@ static neb_status average(struct trainer *t)
 {
     int used;
     NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &used));
-    if (used) neb__show_line(&t->show, "averaged the last %d checkpoints", used);
+    if (used) neb__progress_line(&t->show, "averaged the last %d checkpoints", used);
     return NEB_OK;
 }
 
@@ -477,13 +478,14 @@ static neb_status finish(struct trainer *t)
     NEB_TRY(evaluate(t, false));
     NEB_TRY(write_models(t));
     if (t->empty)
-        neb__show_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing", t->empty);
-    neb__show_line(&t->show,
-                   "%s: %" PRId64 " steps, %" PRId64
-                   " tokens in %.0f s (%.0f tokens/s, %.1f %% waiting for data)",
-                   t->job->name, t->progress.step, t->progress.tokens, t->progress.seconds,
-                   t->progress.seconds > 0 ? (double)t->progress.tokens / t->progress.seconds : 0,
-                   t->progress.seconds > 0 ? 100 * neb__work_waited(t->work) / t->progress.seconds : 0);
+        neb__progress_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing",
+                           t->empty);
+    neb__progress_line(&t->show,
+                       "%s: %" PRId64 " steps, %" PRId64
+                       " tokens in %.0f s (%.0f tokens/s, %.1f %% waiting for data)",
+                       t->job->name, t->progress.step, t->progress.tokens, t->progress.seconds,
+                       t->progress.seconds > 0 ? (double)t->progress.tokens / t->progress.seconds : 0,
+                       t->progress.seconds > 0 ? 100 * neb__work_waited(t->work) / t->progress.seconds : 0);
     return NEB_OK;
 }
 
@@ -498,19 +500,19 @@ static void report_session(struct trainer *t)
     neb__hash_hex(&root, hex);
     char of[48] = "";
     if (s.root_at != s.applied) snprintf(of, sizeof of, " of record %" PRId64, s.root_at);
-    neb__show_line(&t->show,
-                   "site %s: record %" PRId64 ", state root %.16s%s, %" PRId64
-                   " parcels sent, %.1f MB out, %.1f MB in; encoding "
-                   "%.1f s, applying %.1f s, waiting %.1f s",
-                   t->job->site[t->job->at].name, s.applied, hex, of, s.parcels, (double)s.bytes_out / 1e6,
-                   (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
+    neb__progress_line(&t->show,
+                       "site %s: record %" PRId64 ", state root %.16s%s, %" PRId64
+                       " updates sent, %.1f MB out, %.1f MB in; encoding "
+                       "%.1f s, applying %.1f s, waiting %.1f s",
+                       t->job->site[t->job->at].name, s.applied, hex, of, s.updates,
+                       (double)s.bytes_out / 1e6, (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
 }
 
 static void report_half(struct trainer *t)
 {
     char text[300];
-    neb__half_describe(t->half, text, sizeof text);
-    neb__show_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);
+    neb__split_describe(t->half, text, sizeof text);
+    neb__progress_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);
 }
 
 /* What is ignored (nohup, a shell's background job) stays so. */
@@ -547,7 +549,7 @@ static neb_status train(const struct neb_job *job)
     struct trainer t = {.job = job};
     if (job->at >= 0 && job->site[job->at].does == NEB_ROLE_TEACHER) {
         catch_signals();
-        neb_status s = neb__teach(job, &asked_to_stop, &t.met_links);
+        neb_status s = neb__teacher_site(job, &asked_to_stop, &t.met_links);
         if (s != NEB_OK && !t.met_links && !job->wan.recorded) refuse(job);
         return s;
     }
@@ -555,11 +557,11 @@ static neb_status train(const struct neb_job *job)
     if (s != NEB_OK && job->at >= 0 && !t.met_links && !job->wan.recorded) refuse(job);
     if (s == NEB_OK) {
         catch_signals();
-        neb__show_begin(&t.show, job->name, job->train.log_every, t.progress.step);
+        neb__progress_begin(&t.show, job->name, job->train.log_every, t.progress.step);
         t.show.extra = neb__meter_line(&t.meter);
         t.show.limit_s = job->train.minutes > 0 ? fmax(1, 60 * job->train.minutes - t.progress.seconds) : 0;
         s = is_witness(&t) ? attend(&t) : loop(&t);
-        neb__show_end(&t.show);
+        neb__progress_end(&t.show);
         sample(&t, s == NEB_OK ? "evaluating" : "stopped", true);
         if (t.half) report_half(&t);
         if (rounds(&t)) report_session(&t);
@@ -572,7 +574,7 @@ static neb_status train(const struct neb_job *job)
     return s;
 }
 
-neb_status neb__train(const struct neb_job *job)
+neb_status neb__train_job(const struct neb_job *job)
 {
     int lock;
     NEB_TRY(take_out(job, &lock));

@@ -64,7 +64,7 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
     neb__metrics_note(metrics, "task", job->task);
 }
 
-void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_feed *feed,
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *feed,
                        bool produces)
 {
     m->stream = stream;
@@ -103,7 +103,7 @@ static void notice_feed(struct neb_meter *m, int64_t step)
 
 static void notice(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
 {
-    int peers = neb__words_peers_up(m->session);
+    int peers = neb__facts_peers_up(m->session);
     if (peers != m->peers)
         neb__meter_event(m, step, peers > m->peers ? "link up" : "link down", "%d of the other sites reached",
                          peers);

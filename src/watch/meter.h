@@ -19,7 +19,7 @@ enum { NEB_METER_STREAM = NEB_TRAFFICS, NEB_METER_KINDS };
 extern const char *const neb__kind_names[NEB_METER_KINDS];
 
 /* What a half of a split job does about its line; "" and 0 where it has nothing to say. */
-struct neb_meter_feed {
+struct neb_meter_split {
     char rung[40],
         why[200]; /* the feeding site: how items are coded; why that, or the window, is what it is */
     int64_t window;
@@ -32,7 +32,7 @@ struct neb_meter {
     struct neb_metrics *metrics;
     neb_session *session; /* NULL: alone */
     neb_stream *stream;   /* of this site's half, or NULL */
-    const struct neb_meter_feed *feed;
+    const struct neb_meter_split *feed;
     bool produces;
     int64_t start_ns, sample_ns;
     double time[NEB_TIMES], before[NEB_TIMES], bytes_before[2],
@@ -57,7 +57,7 @@ struct neb_meter_point {
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
                       neb_session *session, int64_t tokens);
 /* From now on the stream's bytes count, too. It and `feed` must outlive the last sample. */
-void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_feed *feed,
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *feed,
                        bool produces);
 void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
 /* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */

@@ -8,30 +8,32 @@
 
 enum { REDRAW_NS = 200000000 };
 
-void neb__show_begin(struct neb_show *s, const char *name, int64_t every, int64_t step)
+void neb__progress_begin(struct neb_progress_display *s, const char *name, int64_t every, int64_t step)
 {
-    *s = (struct neb_show){
+    *s = (struct neb_progress_display){
         .name = name, .terminal = isatty(1), .every = every, .first_step = step, .start_ns = neb__now_ns()};
 }
 
-double neb__show_rate(const struct neb_show *s)
+double neb__progress_rate(const struct neb_progress_display *s)
 {
     double t = neb__seconds_since(s->start_ns);
     return t > 0 ? (double)s->tokens / t : 0;
 }
 
-static void print_status(const struct neb_show *s, int64_t step, int64_t total, double lr, const char *end)
+static void print_status(const struct neb_progress_display *s, int64_t step, int64_t total, double lr,
+                         const char *end)
 {
     double t = neb__seconds_since(s->start_ns), done = (double)(step - s->first_step);
     double left = done > 0 && step < total ? t / done * (double)(total - step) : 0;
     if (s->limit_s > 0 && left > s->limit_s - t) left = s->limit_s > t ? s->limit_s - t : 0;
     printf("%s  step %lld/%lld  loss %.4f  lr %.2e  %.0f tokens/s  %d:%02d left%s%s%s", s->name,
-           (long long)step, (long long)total, s->loss, lr, neb__show_rate(s), (int)left / 60, (int)left % 60,
-           s->extra && *s->extra ? "  " : "", s->extra ? s->extra : "", end);
+           (long long)step, (long long)total, s->loss, lr, neb__progress_rate(s), (int)left / 60,
+           (int)left % 60, s->extra && *s->extra ? "  " : "", s->extra ? s->extra : "", end);
     fflush(stdout);
 }
 
-void neb__show_step(struct neb_show *s, int64_t step, int64_t total, double loss, int64_t tokens, double lr)
+void neb__progress_step(struct neb_progress_display *s, int64_t step, int64_t total, double loss,
+                        int64_t tokens, double lr)
 {
     s->tokens += tokens;
     s->loss = step - s->first_step <= 1 || s->loss == 0 ? loss : s->loss + 0.05 * (loss - s->loss);
@@ -45,7 +47,7 @@ void neb__show_step(struct neb_show *s, int64_t step, int64_t total, double loss
     }
 }
 
-void neb__show_line(struct neb_show *s, const char *fmt, ...)
+void neb__progress_line(struct neb_progress_display *s, const char *fmt, ...)
 {
     va_list ap;
     if (s->terminal) printf("\r\033[K");
@@ -56,7 +58,7 @@ void neb__show_line(struct neb_show *s, const char *fmt, ...)
     fflush(stdout);
 }
 
-void neb__show_end(struct neb_show *s)
+void neb__progress_end(struct neb_progress_display *s)
 {
     if (s->terminal) printf("\n");
     fflush(stdout);

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct neb_show {
+struct neb_progress_display {
     const char *name, *extra; /* extra: what else a line says; may change; NULL: nothing */
     bool terminal;
     int64_t every; /* plain lines: this often, in steps */
@@ -15,11 +15,13 @@ struct neb_show {
     int64_t first_step, start_ns, tokens;
 };
 
-void neb__show_begin(struct neb_show *s, const char *name, int64_t every, int64_t step);
-void neb__show_step(struct neb_show *s, int64_t step, int64_t total, double loss, int64_t tokens, double lr);
+void neb__progress_begin(struct neb_progress_display *s, const char *name, int64_t every, int64_t step);
+void neb__progress_step(struct neb_progress_display *s, int64_t step, int64_t total, double loss,
+                        int64_t tokens, double lr);
 /* A line of its own, above the display. */
-void neb__show_line(struct neb_show *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void neb__show_end(struct neb_show *s);
-double neb__show_rate(const struct neb_show *s); /* tokens per second since begin */
+void neb__progress_line(struct neb_progress_display *s, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void neb__progress_end(struct neb_progress_display *s);
+double neb__progress_rate(const struct neb_progress_display *s); /* tokens per second since begin */
 
 #endif

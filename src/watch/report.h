@@ -95,7 +95,7 @@ neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out);
 neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out);
 
 /* Text with & < > " made harmless. */
-neb_status neb__html(struct neb_buf *out, const char *text);
+neb_status neb__report_html(struct neb_buf *out, const char *text);
 
 neb_status neb__report_page(struct neb_report *r, struct neb_buf *out);
 

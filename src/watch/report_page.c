@@ -88,7 +88,7 @@ static neb_status tile(const struct neb_report_site *s, struct neb_buf *out)
     char text[48], more[48];
     double seconds = total_time(s), tokens = neb__series_last(&s->tokens), bytes = neb__series_last(&s->out);
     NEB_TRY(neb__buf_printf(out, "<div class=\"tile\"><h3>"));
-    NEB_TRY(neb__html(out, s->name));
+    NEB_TRY(neb__report_html(out, s->name));
     NEB_TRY(neb__buf_printf(out, " <span>%s</span></h3><dl>", s->role));
     neb__format_count(tokens, text, sizeof text);
     NEB_TRY(entry(out, "tokens trained", "%s", text));
@@ -116,9 +116,9 @@ static neb_status head(const struct neb_report *r, struct neb_buf *out)
     NEB_TRY(neb__buf_printf(
         out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
              "content=\"width=device-width\"><title>"));
-    NEB_TRY(neb__html(out, r->job));
+    NEB_TRY(neb__report_html(out, r->job));
     NEB_TRY(neb__buf_printf(out, "</title><style>\n%s</style><main><h1>", style));
-    NEB_TRY(neb__html(out, *r->job ? r->job : "run"));
+    NEB_TRY(neb__report_html(out, *r->job ? r->job : "run"));
     NEB_TRY(neb__buf_printf(out, "</h1><p class=\"sub\">%d site%s", r->n, r->n == 1 ? "" : "s"));
     if (*r->strategy) NEB_TRY(neb__buf_printf(out, ", strategy %s", r->strategy));
     if (*r->task) NEB_TRY(neb__buf_printf(out, ", task %s", r->task));
@@ -202,7 +202,7 @@ static neb_status line_plots(struct neb_report *r, struct neb_buf *out)
     static const struct neb_plot rate = {
         .title = "Speed", .says = "tokens a second, each second", .y = "tokens/s"};
     static const struct neb_plot goodput = {
-        .title = "Link use", .says = "payload sent to the other sites, each second", .y = "Mbit/s"};
+        .title = "Link use", .says = "update sent to the other sites, each second", .y = "Mbit/s"};
     static const struct neb_plot interval = {
         .title = "H", .says = "inner steps between two rounds of a part of the model", .y = "steps"};
     for (int i = 0; i < r->n; i++) megabits(&r->site[i].goodput_out);
@@ -260,11 +260,11 @@ static neb_status event_table(const struct neb_report *r, struct neb_buf *out)
         if (first < 0 || rows++ == 400) break;
         const struct neb_report_event *e = &r->site[first].events[next[first]++];
         NEB_TRY(neb__buf_printf(out, "<tr><td>%.1f s</td><td>", e->t));
-        NEB_TRY(neb__html(out, r->site[first].name));
+        NEB_TRY(neb__report_html(out, r->site[first].name));
         NEB_TRY(neb__buf_printf(out, "</td><td>%lld</td><td>", (long long)e->step));
-        NEB_TRY(neb__html(out, e->kind));
+        NEB_TRY(neb__report_html(out, e->kind));
         NEB_TRY(neb__buf_printf(out, "</td><td>"));
-        NEB_TRY(neb__html(out, e->text));
+        NEB_TRY(neb__report_html(out, e->text));
         NEB_TRY(neb__buf_printf(out, "</td></tr>\n"));
     }
     return neb__buf_printf(out, "</table></figure>\n");

@@ -17,7 +17,7 @@ struct frame {
     const char *unit_name;
 };
 
-neb_status neb__html(struct neb_buf *out, const char *text)
+neb_status neb__report_html(struct neb_buf *out, const char *text)
 {
     for (; *text; text++) {
         const char *safe = *text == '&'   ? "&amp;"
@@ -140,7 +140,7 @@ static neb_status legend(const struct neb_plot_line *lines, int n, struct neb_bu
     NEB_TRY(neb__buf_printf(out, "<div class=\"legend\">"));
     for (int i = 0; i < n; i++) {
         NEB_TRY(neb__buf_printf(out, "<span><i class=\"c%d\"></i>", lines[i].color % COLORS));
-        NEB_TRY(neb__html(out, lines[i].name));
+        NEB_TRY(neb__report_html(out, lines[i].name));
         NEB_TRY(neb__buf_printf(out, "</span>"));
     }
     return neb__buf_printf(out, "</div>");
@@ -149,7 +149,7 @@ static neb_status legend(const struct neb_plot_line *lines, int n, struct neb_bu
 static neb_status begin(const char *title, const char *says, struct neb_buf *out)
 {
     NEB_TRY(neb__buf_printf(out, "<figure><h2>%s</h2><p>", title));
-    NEB_TRY(neb__html(out, says));
+    NEB_TRY(neb__report_html(out, says));
     return neb__buf_printf(out, "</p>");
 }
 
@@ -200,7 +200,7 @@ static neb_status bar_row(const struct neb_plot_bars *p, int row, double most, d
     double x = 90, sum = 0, width = WIDTH - 90 - 84;
     char text[48];
     NEB_TRY(neb__buf_printf(out, "<text class=\"name\" x=\"82\" y=\"%.1f\" text-anchor=\"end\">", y + 16));
-    NEB_TRY(neb__html(out, p->row[row]));
+    NEB_TRY(neb__report_html(out, p->row[row]));
     NEB_TRY(neb__buf_printf(out, "</text>"));
     for (int k = 0; k < p->parts; k++) {
         double w = most > 0 ? width * v[k] / most : 0;
@@ -232,7 +232,7 @@ static neb_status bar_table(const struct neb_plot_bars *p, struct neb_buf *out)
         double sum = 0;
         for (int k = 0; k < p->parts; k++) sum += p->values[r * p->parts + k];
         NEB_TRY(neb__buf_printf(out, "<tr><th>"));
-        NEB_TRY(neb__html(out, p->row[r]));
+        NEB_TRY(neb__report_html(out, p->row[r]));
         NEB_TRY(neb__buf_printf(out, "</th>"));
         for (int k = 0; k < p->parts; k++) {
             double v = p->values[r * p->parts + k];
@@ -310,7 +310,7 @@ static neb_status time_axis(const struct frame *f, int height, struct neb_buf *o
 static neb_status row_name(const struct neb_report *r, int i, double y, struct neb_buf *out)
 {
     NEB_TRY(neb__buf_printf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y - 10));
-    NEB_TRY(neb__html(out, r->site[i].name));
+    NEB_TRY(neb__report_html(out, r->site[i].name));
     return neb__buf_printf(out, "</text>");
 }
 
@@ -399,7 +399,7 @@ neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out)
             const struct neb_report_event *e = &r->site[i].events[k];
             NEB_TRY(neb__buf_printf(out, "<circle class=\"ev %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"><title>",
                                     event_class(e->kind), px(&f, e->t), y));
-            NEB_TRY(neb__html(out, e->text));
+            NEB_TRY(neb__report_html(out, e->text));
             NEB_TRY(neb__buf_printf(out, "</title></circle>\n"));
         }
     }

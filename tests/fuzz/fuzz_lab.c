@@ -11,22 +11,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void packet(const uint8_t *data, size_t size)
 {
-    struct neb_frame *f = neb__malloc(sizeof *f + size); /* no byte more than it has */
+    struct neb_segment_train *f = neb__malloc(sizeof *f + size); /* no byte more than it has */
     uint32_t dest, bytes, sum = 0;
-    uint8_t scratch[NEB_FRAME_HEADERS];
+    uint8_t scratch[NEB_SEGMENTS_HEADERS];
     struct iovec part[2];
     if (!f) return;
     f->len = f->room = (uint32_t)size;
     memcpy(f->data, data, size);
-    if (neb__frame_parse(f, &dest)) {
+    if (neb__segments_parse(f, &dest)) {
         for (uint32_t i = 0; i < f->packets; i++) {
-            sum += neb__frame_packet_bytes(f, i) - (i ? f->headers : 0);
-            neb__frame_payload(f, i, &bytes);
-            int n = neb__frame_cut(f, i, 1, scratch, part);
+            sum += neb__segments_packet_bytes(f, i) - (i ? f->headers : 0);
+            neb__segments_payload(f, i, &bytes);
+            int n = neb__segments_cut(f, i, 1, scratch, part);
             size_t total = part[0].iov_len + (n == 2 ? part[1].iov_len : 0);
-            if (total != NEB_FRAME_PREFIX + neb__frame_packet_bytes(f, i)) abort();
+            if (total != NEB_SEGMENTS_PREFIX + neb__segments_packet_bytes(f, i)) abort();
         }
-        if (sum != size - NEB_FRAME_PREFIX) abort(); /* every byte is in one packet */
+        if (sum != size - NEB_SEGMENTS_PREFIX) abort(); /* every byte is in one packet */
     }
     neb__free(f);
 }

@@ -1,5 +1,5 @@
 /* fuzz_round.c: what members of a run tell each other, as bytes. The first one says what follows: a frame, a record or a
- * parcel's head (what is accepted has one form), or a cell's proof. */
+ * update's head (what is accepted has one form), or a cell's proof. */
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "outer/outer.h"
@@ -20,13 +20,13 @@ static void same(struct neb_buf *b, const uint8_t *data, size_t size)
 
 static void frame(const uint8_t *data, size_t size)
 {
-    static struct neb_frame_item items[NEB_FRAME_LIST];
-    static struct neb_frame_cert certs[NEB_FRAME_CERTS];
-    struct neb_frame f;
+    static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+    static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
+    struct neb_round_frame f;
     struct neb_buf b;
-    if (neb__frame_decode(data, size, items, certs, &f) != NEB_OK) return;
-    neb__buf_init(&b, NEB_FRAME_MAX);
-    if (neb__frame_encode(&f, &b) != NEB_OK) abort();
+    if (neb__round_frame_decode(data, size, items, certs, &f) != NEB_OK) return;
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+    if (neb__round_frame_encode(&f, &b) != NEB_OK) abort();
     same(&b, data, size);
 }
 
@@ -43,12 +43,12 @@ static void record(const uint8_t *data, size_t size)
     same(&b, data, size);
 }
 
-static void parcel(const uint8_t *data, size_t size)
+static void update(const uint8_t *data, size_t size)
 {
-    struct neb_parcel p;
-    uint8_t b[NEB_PARCEL_SIZE];
-    if (neb__parcel_get(data, size, &p) != NEB_OK) return;
-    neb__parcel_put(&p, b);
+    struct neb_update_header p;
+    uint8_t b[NEB_UPDATE_HEADER_SIZE];
+    if (neb__update_header_get(data, size, &p) != NEB_OK) return;
+    neb__update_header_put(&p, b);
     if (memcmp(b, data, sizeof b)) abort();
 }
 
@@ -70,7 +70,7 @@ static void proof(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const what[])(const uint8_t *, size_t) = {frame, record, parcel, proof};
+    static void (*const what[])(const uint8_t *, size_t) = {frame, record, update, proof};
     int64_t held = neb__mem_held();
     neb_log_set_level(NEB_LOG_NONE);
     if (!size || size > 1 << 17) return 0;

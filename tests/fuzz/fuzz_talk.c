@@ -54,37 +54,37 @@ static void feed(struct talk *t, struct neb_event ev)
     }
 }
 
-/* A parcel that its name tells all about: site, number, first cell, version. */
-static struct neb_parcel parcel_of(const struct neb_hash *h)
+/* An update that its name tells all about: site, number, first cell, version. */
+static struct neb_update_header update_of(const struct neb_hash *h)
 {
     uint32_t c0 = h->b[3] % CELLS / 2 * 2;
-    return (struct neb_parcel){.site = h->b[0] % 4,
-                               .c0 = c0,
-                               .c1 = c0 + 2,
-                               .k = (uint64_t)h->b[1] + 256 * h->b[2],
-                               .b = h->b[4],
-                               .tau = 1,
-                               .weight = 10,
-                               .tokens = 1000,
-                               .epoch = 1,
-                               .length = 4};
+    return (struct neb_update_header){.site = h->b[0] % 4,
+                                      .c0 = c0,
+                                      .c1 = c0 + 2,
+                                      .k = (uint64_t)h->b[1] + 256 * h->b[2],
+                                      .b = h->b[4],
+                                      .tau = 1,
+                                      .weight = 10,
+                                      .tokens = 1000,
+                                      .epoch = 1,
+                                      .length = 4};
 }
 
 static void captured(struct talk *t, const struct neb_action *a)
 {
     struct neb_hash h = {
         {(uint8_t)t->self, (uint8_t)a->k, (uint8_t)(a->k >> 8), (uint8_t)a->c0, (uint8_t)a->version}};
-    struct neb_parcel p = parcel_of(&h);
+    struct neb_update_header p = update_of(&h);
     p.cls = a->cls;
-    feed(t, (struct neb_event){.type = NEB_EV_CAPTURED, .parcel = &p, .hash = h, .norm = 1});
+    feed(t, (struct neb_event){.type = NEB_EV_CAPTURED, .update = &p, .hash = h, .norm = 1});
 }
 
-/* What a member signed may be anything; a name that the driver could not make a parcel of is one nobody has. */
+/* What a member signed may be anything; a name that the driver could not make an update of is one nobody has. */
 static void fetched(struct talk *t, const struct neb_action *a)
 {
-    struct neb_parcel p = parcel_of(&a->hash);
-    struct neb_event ev = {.type = NEB_EV_NO_PAYLOAD, .site = a->site, .hash = a->hash};
-    if (p.k) ev.type = NEB_EV_PAYLOAD, ev.parcel = &p, ev.norm = 1;
+    struct neb_update_header p = update_of(&a->hash);
+    struct neb_event ev = {.type = NEB_EV_NO_UPDATE, .site = a->site, .hash = a->hash};
+    if (p.k) ev.type = NEB_EV_UPDATE, ev.update = &p, ev.norm = 1;
     feed(t, ev);
 }
 
@@ -105,7 +105,7 @@ static void answer(struct talk *t)
 
 static void hear(struct talk *t, uint8_t op, struct neb_reader *r)
 {
-    static uint8_t bytes[NEB_FRAME_MAX];
+    static uint8_t bytes[NEB_ROUND_FRAME_MAX];
     uint16_t site = (uint16_t)((t->self + 1 + neb__read8(r) % 3) % 4), n = neb__read16(r);
     if (n > r->left) n = (uint16_t)r->left;
     const uint8_t *p = neb__read(r, n);
@@ -121,7 +121,7 @@ static void hear(struct talk *t, uint8_t op, struct neb_reader *r)
 static void talk(uint16_t self, const uint8_t *data, size_t size)
 {
     static const uint64_t none[CELLS];
-    static const struct neb_boot_parcel open[CELLS];
+    static const struct neb_boot_update open[CELLS];
     const struct neb_round_config cfg = {
         .self = self,
         .genesis = {{1}},

@@ -12,33 +12,33 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SEQS = 9, ROWS = 40, K = 4, WIDTH = 12, VOCAB = 300, HEAD = 8 };
 
-static struct neb_lesson_plan plan;
-static struct neb_lesson_seq seq[SEQS];
+static struct neb_tutor_plan plan;
+static struct neb_tutor_seq seq[SEQS];
 
 static void set_up(void)
 {
     neb_log_set_level(NEB_LOG_NONE);
-    plan = (struct neb_lesson_plan){.seq = seq, .seqs = SEQS, .room = SEQS, .check = 7};
+    plan = (struct neb_tutor_plan){.seq = seq, .seqs = SEQS, .room = SEQS, .check = 7};
     for (int q = 0; q < SEQS; q++)
-        seq[q] = (struct neb_lesson_seq){.first = 4 * q, .count = q % 5, .row = 4 * q, .rows = 4};
+        seq[q] = (struct neb_tutor_seq){.first = 4 * q, .count = q % 5, .row = 4 * q, .rows = 4};
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static int32_t ids[ROWS * K];
     static float logits[ROWS * K], hidden[ROWS * WIDTH];
-    const struct neb_lesson_room room = {ids, logits, hidden};
+    const struct neb_tutor_room room = {ids, logits, hidden};
     if (!plan.seq) set_up();
     if (!size || size > 1 << 16) return 0;
     int64_t held = neb__mem_held();
-    struct neb_lesson_shape shape = {data[0] & 1 ? K : 0, data[0] & 2 ? WIDTH : 0, VOCAB};
+    struct neb_tutor_shape shape = {data[0] & 1 ? K : 0, data[0] & 2 ? WIDTH : 0, VOCAB};
     uint8_t *item = neb__malloc(HEAD + size - 1);
     if (!item) return 0;
     neb__put32(item, plan.check);
     neb__put32(item + 4, SEQS);
     memcpy(item + HEAD, data + 1, size - 1);
     memset(ids, 0, sizeof ids);
-    neb_status s = neb__lesson_decode(&shape, &plan, item, HEAD + size - 1, &room);
+    neb_status s = neb__tutor_item_decode(&shape, &plan, item, HEAD + size - 1, &room);
     for (int i = 0; s == NEB_OK && i < ROWS * K; i++)
         if (ids[i] < 0 || ids[i] >= VOCAB) abort();
     neb__free(item);

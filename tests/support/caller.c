@@ -159,5 +159,5 @@ void caller_link(struct caller *c, const struct neb_key *key, const struct neb_h
     uint8_t ack[NEB_ACK_HEADER] = {1}; /* has received nothing; to be sent what there is */
     caller_greet(c, key, h);
     caller_say(c, NEB_FRAME_WELCOME, NULL, 0);
-    if (h->role == NEB_ROLE_CONTROL) caller_say(c, NEB_FRAME_ACK, ack, sizeof ack);
+    if (h->role == NEB_CONN_CONTROL) caller_say(c, NEB_FRAME_ACK, ack, sizeof ack);
 }

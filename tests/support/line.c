@@ -14,7 +14,7 @@ int line_table(void **state)
     (void)state;
     rung_count = 0;
     for (int i = 0; i < neb__rung_count; i++) {
-        const struct neb_rung *k = &neb__rungs[i];
+        const struct neb_rung *k = &neb__rung_table[i];
         if (k->kind == NEB_RUNG_EXTERN) continue;
         rungs[rung_count++] =
             (struct neb_rate_rung){k->id, k->name, k->cls == NEB_DENSE ? NEB_RATE_DENSE : NEB_RATE_SPARSE,
@@ -43,7 +43,7 @@ void line_open(struct line *s, const struct neb_rate_config *c, int peers)
     s->c = *c;
 }
 
-/* How long a parcel may keep the line busy if captures come every slot, each fragment's round is over before its next one and
+/* How long an update may keep the line busy if captures come every slot, each fragment's round is over before its next one and
  * no more records than allowed are prepared at a time. */
 static double time_for_sending(const struct line *s, int h)
 {

@@ -1,4 +1,4 @@
-/* line.h: a rate controller's driver on a simulated line: the decisions it gets, and what became of its parcels. */
+/* line.h: a rate controller's driver on a simulated line: the decisions it gets, and what became of its updates. */
 #ifndef NEB_TEST_LINE_H
 #define NEB_TEST_LINE_H
 

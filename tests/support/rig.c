@@ -48,9 +48,9 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
     NEB_TRY(neb_params_ready(r->params, r->device, 7));
     NEB_TRY(neb__model_ready(r->model));
     NEB_TRY(neb_tape_create(r->device, r->params, &r->tape));
-    struct neb_feed_limits limits = {
+    struct neb_model_input_limits limits = {
         .rows = {64, 64}, .seqs = 8, .targets = 64, .prefix = (int32_t)r->model->peft.prefix_length};
-    NEB_TRY(neb__feed_create(r->device, &limits, &r->feed));
+    NEB_TRY(neb__model_input_create(r->device, &limits, &r->feed));
     struct neb_optimizer_config o = neb_optimizer_defaults();
     return neb_optimizer_create(r->device, r->params, &o, &r->optimizer);
 }
@@ -67,7 +67,7 @@ void rig_close(struct rig *r)
 {
     neb_optimizer_destroy(r->optimizer);
     neb_tape_destroy(r->tape);
-    neb__feed_destroy(r->feed);
+    neb__model_input_destroy(r->feed);
     neb_buffer_destroy(r->logits);
     neb__model_destroy(r->model);
     neb_params_destroy(r->params);
@@ -77,7 +77,7 @@ void rig_close(struct rig *r)
 
 /* ---- batches ---------------------------------------------------------------------------------------------------- */
 
-static int32_t *fill_side(struct neb_feed_side *s, int32_t *at, const int *lengths, int64_t vocab,
+static int32_t *fill_side(struct neb_model_input_side *s, int32_t *at, const int *lengths, int64_t vocab,
                           uint32_t first, uint32_t salt)
 {
     int32_t *ids = at, *position = at + 64, *type = at + 128, *starts = at + 256;
@@ -104,7 +104,7 @@ void rig_batch_make(struct rig_batch *b, const struct neb_model *m, const int *l
                     const int *target_lengths, uint32_t first)
 {
     *b = (struct rig_batch){.memory = calloc(1024, 4)};
-    struct neb_feed_data *d = &b->data;
+    struct neb_model_input_data *d = &b->data;
     const struct neb_arch *a = &m->arch;
     int32_t *at = fill_side(&d->side[0], b->memory, lengths, a->vocab, first, 1);
     d->sides = 1;
@@ -112,7 +112,7 @@ void rig_batch_make(struct rig_batch *b, const struct neb_model *m, const int *l
         at = fill_side(&d->side[1], at, target_lengths, a->vocab, first, 2);
         d->sides = 2;
     }
-    const struct neb_feed_side *last = &d->side[d->sides - 1];
+    const struct neb_model_input_side *last = &d->side[d->sides - 1];
     int32_t *target = at, *row = at + 64, n = a->head == NEB_HEAD_CLASS ? last->seqs : last->rows;
     float *weight = (float *)(at + 128);
     int64_t classes = a->head == NEB_HEAD_RTD ? 2 : a->head == NEB_HEAD_CLASS ? a->classes : a->vocab;
@@ -141,14 +141,14 @@ void rig_batch_free(struct rig_batch *b)
 static void loss_fn(neb_tape *t, void *arg)
 {
     struct rig *r = arg;
-    const struct neb_input *in = neb__feed_input(r->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(r->feed, t);
     neb__model_loss(r->model, t, neb__model_run(r->model, t, in), in, NULL);
 }
 
 static void logits_fn(neb_tape *t, void *arg)
 {
     struct rig *r = arg;
-    const struct neb_input *in = neb__feed_input(r->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(r->feed, t);
     neb_tensor *x = neb__model_run(r->model, t, in);
     const struct neb_input_side *side = &in->side[r->model->arch.kind == NEB_ENCODER_DECODER];
     x = neb__model_logits(r->model, t, x, side, in->target_row);
@@ -161,9 +161,10 @@ static void logits_fn(neb_tape *t, void *arg)
 
 neb_status rig_run(struct rig *r, bool grad, bool train, uint32_t seed, double *loss)
 {
-    struct neb_ctl ctl = {.step = 1, .seed = seed, .loss_scale = (float)(1.0 / neb__feed_weight(r->feed))};
+    struct neb_ctl ctl = {
+        .step = 1, .seed = seed, .loss_scale = (float)(1.0 / neb__model_input_weight(r->feed))};
     struct neb_run run = {
-        .fn = loss_fn, .arg = r, .key = neb__feed_key(r->feed), .grad = grad, .train = train};
+        .fn = loss_fn, .arg = r, .key = neb__model_input_key(r->feed), .grad = grad, .train = train};
     NEB_TRY(neb_tape_begin_step(r->tape, &ctl));
     NEB_TRY(neb_tape_run(r->tape, &run));
     NEB_TRY(neb_tape_end_step(r->tape, true, &ctl));
@@ -173,7 +174,7 @@ neb_status rig_run(struct rig *r, bool grad, bool train, uint32_t seed, double *
 
 neb_status rig_logits(struct rig *r, float **out)
 {
-    struct neb_run run = {.fn = logits_fn, .arg = r, .key = neb__feed_key(r->feed)};
+    struct neb_run run = {.fn = logits_fn, .arg = r, .key = neb__model_input_key(r->feed)};
     if (!r->logits) NEB_TRY(neb_buffer_create(r->device, 64 * 1024 * sizeof(float), &r->logits));
     NEB_TRY(neb_tape_run(r->tape, &run));
     size_t bytes = (size_t)(r->logit_rows * r->logit_cols) * sizeof(float);
@@ -183,8 +184,10 @@ neb_status rig_logits(struct rig *r, float **out)
 
 neb_status rig_step(struct rig *r, float lr, uint32_t seed, float *loss)
 {
-    struct neb_micro micro = {
-        .fn = loss_fn, .arg = r, .key = neb__feed_key(r->feed), .weight = neb__feed_weight(r->feed)};
+    struct neb_micro micro = {.fn = loss_fn,
+                              .arg = r,
+                              .key = neb__model_input_key(r->feed),
+                              .weight = neb__model_input_weight(r->feed)};
     struct neb_step_info info;
     NEB_TRY(neb_train_step(r->optimizer, r->tape, &micro, 1, lr, seed, NULL, &info));
     *loss = info.loss[0];

@@ -6,7 +6,7 @@
 
 /* A random batch: its arrays are owned. */
 struct rig_batch {
-    struct neb_feed_data data;
+    struct neb_model_input_data data;
     int32_t *memory;
 };
 
@@ -14,7 +14,7 @@ struct rig {
     neb_device *device;
     neb_params *params;
     struct neb_model *model;
-    struct neb_feed *feed;
+    struct neb_model_input *feed;
     neb_tape *tape;
     neb_optimizer *optimizer;
     neb_buffer *logits; /* of the last rig_logits() */

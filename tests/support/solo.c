@@ -67,7 +67,7 @@ void solo_run(struct solo *s, int64_t ms)
 void solo_create(struct solo *s, unsigned self, struct neb_members roster)
 {
     static const uint64_t zero;
-    static const struct neb_boot_parcel none;
+    static const struct neb_boot_update none;
     *s = (struct solo){.self = self};
     neb__buf_init(&s->mark, NEB_MARK_MAX);
     neb__buf_init(&s->letters, 1 << 20);
@@ -153,17 +153,17 @@ void pair_start(struct solo s[2], struct neb_members roster)
     assert_int_equal(solo_status(&s[0]).state, NEB_ROUND_LEAD);
 }
 
-void solo_frame(struct solo *s, struct neb_frame f)
+void solo_frame(struct solo *s, struct neb_round_frame f)
 {
     const struct neb_members *m = &s->r->roster;
     struct neb_buf b;
-    neb__buf_init(&b, NEB_FRAME_MAX);
+    neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
     if (!f.epoch) f.epoch = m->epoch;
     if (!f.roster_id)
         f.roster_id =
             neb__mix64(m->members ^ neb__mix64(m->voters ^ neb__mix64(m->trains ^ neb__mix64(m->heavy))));
     if (!f.view) f.view = s->r->view;
-    assert_ok(neb__frame_encode(&f, &b));
+    assert_ok(neb__round_frame_encode(&f, &b));
     solo_event(s, (struct neb_event){.type = NEB_EV_FRAME, .site = f.from, .bytes = b.data, .length = b.len});
     neb__buf_free(&b);
 }

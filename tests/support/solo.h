@@ -32,7 +32,7 @@ struct neb_round_status solo_status(const struct solo *s);
 struct neb_order solo_order(const struct solo *s, struct neb_order o, unsigned signer);
 void solo_give(struct solo *s, const struct neb_order *o);
 /* A frame of f.from, which knows the roster and the view of this site unless it says otherwise. */
-void solo_frame(struct solo *s, struct neb_frame f);
+void solo_frame(struct solo *s, struct neb_round_frame f);
 
 /* Two that lead and follow. */
 void pair_start(struct solo s[2], struct neb_members roster);

@@ -61,7 +61,8 @@ static void write_job(const char *path, const char *text)
     fclose(f);
 }
 
-static void open_job(struct world *w, const char *text, char **words, int n, const struct neb_links *links)
+static void open_job(struct world *w, const char *text, char **words, int n,
+                     const struct neb_step_links *links)
 {
     char path[300];
     world_path("job.yaml", path);
@@ -71,7 +72,7 @@ static void open_job(struct world *w, const char *text, char **words, int n, con
     assert_ok(neb__work_open(&w->data, 0, 1, links, &w->work));
 }
 
-void world_open(struct world *w, const char *text, const struct neb_links *links)
+void world_open(struct world *w, const char *text, const struct neb_step_links *links)
 {
     open_job(w, text, NULL, 0, links);
 }

@@ -23,7 +23,7 @@ int world_tear_down(void **state);
 void world_pairs(const char *name, int lines, unsigned seed);
 
 /* text: the job's own lines, on top of what all of these have; @ stands for world_dir. The file is world_dir/job.yaml. */
-void world_open(struct world *w, const char *text, const struct neb_links *links);
+void world_open(struct world *w, const char *text, const struct neb_step_links *links);
 /* The same with "section.key=value", separated by blanks, that win over the file. */
 void world_open_words(struct world *w, const char *text, const char *words);
 void world_close(struct world *w);

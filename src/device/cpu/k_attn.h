@@ -21,26 +21,26 @@ INLINE int64_t attn_rows(int64_t max_k)
     return MR * (n < 1 ? 1 : n > 8 ? 8 : n);
 }
 
-struct heads { /* one sequence, one head */
+struct neb_attn_heads { /* one sequence, one head */
     int64_t q0, k0, tq, tk, offset;
     int64_t hd, kp, dp, bq;
 };
 
-struct attn_buffers {
+struct neb_attn_buffers {
     float *k_across, *v_along, *scores, *left, *v_across, *k_along, *dscores, *q_along, *do_along, *dk, *dv;
 };
 
-static struct heads heads_of(const struct neb_attn *a, int64_t seq, int64_t bq)
+static struct neb_attn_heads heads_of(const struct neb_attn *a, int64_t seq, int64_t bq)
 {
-    struct heads h = {a->starts_q[seq],
-                      a->starts_k[seq],
-                      a->starts_q[seq + 1] - a->starts_q[seq],
-                      a->starts_k[seq + 1] - a->starts_k[seq],
-                      0,
-                      a->head_dim,
-                      0,
-                      ROUND_UP(a->head_dim, NR),
-                      bq};
+    struct neb_attn_heads h = {a->starts_q[seq],
+                               a->starts_k[seq],
+                               a->starts_q[seq + 1] - a->starts_q[seq],
+                               a->starts_k[seq + 1] - a->starts_k[seq],
+                               0,
+                               a->head_dim,
+                               0,
+                               ROUND_UP(a->head_dim, NR),
+                               bq};
     h.offset = h.tk - h.tq;
     h.kp = ROUND_UP(h.tk, NR);
     return h;
@@ -54,10 +54,10 @@ static float *carve(float **p, int64_t n)
 }
 
 /* Cuts the scratch from p on; *end is where it ends. */
-static struct attn_buffers buffers_of(float *p, int64_t max_k, int64_t hd, int64_t bq, int backward,
-                                      float **end)
+static struct neb_attn_buffers buffers_of(float *p, int64_t max_k, int64_t hd, int64_t bq, int backward,
+                                          float **end)
 {
-    struct attn_buffers b = {0};
+    struct neb_attn_buffers b = {0};
     const int64_t kp = ROUND_UP(max_k, NR), km = ROUND_UP(max_k, MR), dp = ROUND_UP(hd, NR);
     const int64_t depth = kp > hd ? kp : hd, left = bq * (depth > km ? depth : km);
     b.k_across = carve(&p, kp * hd);
@@ -114,7 +114,7 @@ static void multiply(const float *left, int64_t m, const float *right, int64_t n
 }
 
 /* Keys that query row i of the sequence may see. */
-INLINE int64_t seen(const struct heads *h, int causal, int64_t i)
+INLINE int64_t seen(const struct neb_attn_heads *h, int causal, int64_t i)
 {
     if (!causal) return h->tk;
     int64_t n = h->offset + i + 1;
@@ -126,7 +126,7 @@ INLINE void drop_probs(const struct neb_dropout *d, int64_t seq, int64_t head, i
                        int64_t n)
 {
     uint16_t bits[DROP_BLOCK];
-    struct drop_key key = {
+    struct neb_drop_key key = {
         {d->ctl->seed, d->op}, (uint32_t)head << 20, (uint32_t)i, d->sample[seq], d->ctl->step};
     const vf keep = set1(drop_keep(d->threshold));
     for (int64_t b = 0; b < n; b += DROP_BLOCK) {
@@ -149,8 +149,8 @@ INLINE float softmax_row(float *row, int64_t n, int64_t padded, float scale, flo
     return sum;
 }
 
-static void attn_block(const struct neb_attn *a, const struct heads *h, const struct attn_buffers *b,
-                       int64_t seq, int64_t head, int64_t i0, int64_t rows)
+static void attn_block(const struct neb_attn *a, const struct neb_attn_heads *h,
+                       const struct neb_attn_buffers *b, int64_t seq, int64_t head, int64_t i0, int64_t rows)
 {
     const neb_dtype T = a->type;
     const int64_t top = seen(h, a->causal, i0 + rows - 1), wide = ROUND_UP(top, NR);
@@ -191,11 +191,11 @@ static void k_attn(const void *args, const struct neb_span *s)
     const struct neb_attn_aux *x = s->aux;
     const int64_t group = a->heads / a->kv_heads, bq = attn_rows(a->max_k);
     float *end;
-    struct attn_buffers b =
+    struct neb_attn_buffers b =
         buffers_of(x->scratch + s->worker * x->per_worker, a->max_k, a->head_dim, bq, 0, &end);
     for (int64_t t = s->lo; t < s->hi; t++) {
         const int64_t seq = t / a->kv_heads, kh = t % a->kv_heads;
-        struct heads h = heads_of(a, seq, bq);
+        struct neb_attn_heads h = heads_of(a, seq, bq);
         if (h.tq <= 0) continue;
         if (h.tq <= FEW_ROWS) {
             for (int64_t head = kh * group; head < (kh + 1) * group; head++)

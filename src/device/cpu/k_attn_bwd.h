@@ -9,7 +9,7 @@ INLINE void dscore_row(const struct neb_attn *a, int64_t seq, int64_t head, int6
 {
     uint16_t bits[DROP_BLOCK] = {0};
     const uint32_t threshold = a->drop.threshold;
-    struct drop_key key = {{0}, (uint32_t)head << 20, (uint32_t)i, 0, 0};
+    struct neb_drop_key key = {{0}, (uint32_t)head << 20, (uint32_t)i, 0, 0};
     if (threshold) {
         key.key[0] = a->drop.ctl->seed, key.key[1] = a->drop.op;
         key.sample = a->drop.sample[seq], key.step = a->drop.ctl->step;
@@ -42,8 +42,9 @@ INLINE float grad_dot(const struct neb_attn_bwd *g, int64_t row, int64_t head)
     return hsum(sum);
 }
 
-static void attn_bwd_block(const struct neb_attn_bwd *g, const struct heads *h, const struct attn_buffers *b,
-                           int64_t seq, int64_t head, int64_t i0, int64_t rows)
+static void attn_bwd_block(const struct neb_attn_bwd *g, const struct neb_attn_heads *h,
+                           const struct neb_attn_buffers *b, int64_t seq, int64_t head, int64_t i0,
+                           int64_t rows)
 {
     const struct neb_attn *a = &g->f;
     const neb_dtype T = a->type;
@@ -89,11 +90,11 @@ static void k_attn_bwd(const void *args, const struct neb_span *s)
     const neb_dtype T = a->type;
     const int64_t group = a->heads / a->kv_heads, bq = attn_rows(a->max_k);
     float *end;
-    struct attn_buffers b =
+    struct neb_attn_buffers b =
         buffers_of(x->scratch + s->worker * x->per_worker, a->max_k, a->head_dim, bq, 1, &end);
     for (int64_t t = s->lo; t < s->hi; t++) {
         const int64_t seq = t / a->kv_heads, kh = t % a->kv_heads;
-        struct heads h = heads_of(a, seq, bq);
+        struct neb_attn_heads h = heads_of(a, seq, bq);
         const int64_t k_at = h.k0 * a->ldk + kh * h.hd, v_at = h.k0 * a->ldv + kh * h.hd;
         struct neb_operand k = {at(a->k, k_at, T), a->ldk, 0, T}, v = {at(a->v, v_at, T), a->ldv, 0, T};
         pack_all(&k, h.tk, h.hd, NR, b.k_across);
@@ -137,7 +138,7 @@ INLINE int64_t keys_of(const int32_t *starts_q, const int32_t *starts_k, int64_t
     if (*seq < 0) return 0;
     *pos = r - starts_q[*seq];
     *first = starts_k[*seq];
-    struct heads h = {0};
+    struct neb_attn_heads h = {0};
     h.tk = starts_k[*seq + 1] - *first;
     h.offset = h.tk - (starts_q[*seq + 1] - starts_q[*seq]);
     return seen(&h, causal, *pos);

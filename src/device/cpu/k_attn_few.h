@@ -8,20 +8,20 @@
 enum { FEW_ROWS = 6, FEW_CHUNK = 4 }; /* query rows at most; vectors of an output row in registers */
 
 /* The keys or values of one head. */
-struct few_side {
+struct neb_few_side {
     const void *data;
     int64_t ld, n; /* n rows */
     const int32_t *key;
 };
 
-INLINE int64_t few_offset(const struct few_side *s, int64_t j)
+INLINE int64_t few_offset(const struct neb_few_side *s, int64_t j)
 {
     j = j < s->n ? j : s->n - 1; /* the last one stands for those that are not there */
     return (s->key ? s->key[j] : j) * s->ld;
 }
 
 /* The products of one query with LANES keys from j on. */
-INLINE vf few_products(const void *q, const struct few_side *k, int64_t hd, int64_t j, const neb_dtype T)
+INLINE vf few_products(const void *q, const struct neb_few_side *k, int64_t hd, int64_t j, const neb_dtype T)
 {
     vf sum[LANES];
     int64_t from[LANES], next[LANES];
@@ -50,7 +50,7 @@ INLINE vf few_products(const void *q, const struct few_side *k, int64_t hd, int6
 
 /* `vectors` vectors of o = scale * sum over j of p[j] v[j], from column d on; two sums each, so that they do not wait for one
  * another. */
-INLINE void few_values(const float *p, const struct few_side *v, int64_t d, float scale, void *o,
+INLINE void few_values(const float *p, const struct neb_few_side *v, int64_t d, float scale, void *o,
                        int64_t values, int vectors, const neb_dtype T)
 {
     vf even[FEW_CHUNK], odd[FEW_CHUNK];
@@ -74,7 +74,7 @@ INLINE void few_values(const float *p, const struct few_side *v, int64_t d, floa
         store(o, d + c * LANES, (even[c] + odd[c]) * set1(scale), width(values - c * LANES), T);
 }
 
-INLINE void few_output(const float *row, const struct few_side *v, int64_t hd, float inv, void *o,
+INLINE void few_output(const float *row, const struct neb_few_side *v, int64_t hd, float inv, void *o,
                        const neb_dtype T)
 {
     int64_t d = 0;
@@ -84,19 +84,19 @@ INLINE void few_output(const float *row, const struct few_side *v, int64_t hd, f
 }
 
 /* Unnormalised probabilities into row, which has room for n rounded up to LANES; returns their sum. */
-INLINE float few_probs(const void *q, const struct few_side *k, int64_t hd, float scale, float *row,
+INLINE float few_probs(const void *q, const struct neb_few_side *k, int64_t hd, float scale, float *row,
                        float *max, const neb_dtype T)
 {
     for (int64_t j = 0; j < k->n; j += LANES) st(row + j, few_products(q, k, hd, j, T));
     return softmax_row(row, k->n, k->n, scale, max);
 }
 
-INLINE void few_row(const struct neb_attn *a, const struct heads *h, float *row, int64_t seq, int64_t head,
-                    int64_t i, const neb_dtype T)
+INLINE void few_row(const struct neb_attn *a, const struct neb_attn_heads *h, float *row, int64_t seq,
+                    int64_t head, int64_t i, const neb_dtype T)
 {
     const int64_t hd = h->hd, kh = head * a->kv_heads / a->heads, n = seen(h, a->causal, i), r = h->q0 + i;
-    const struct few_side k = {at(a->k, h->k0 * a->ldk + kh * hd, T), a->ldk, n, NULL},
-                          v = {at(a->v, h->k0 * a->ldv + kh * hd, T), a->ldv, n, NULL};
+    const struct neb_few_side k = {at(a->k, h->k0 * a->ldk + kh * hd, T), a->ldk, n, NULL},
+                              v = {at(a->v, h->k0 * a->ldv + kh * hd, T), a->ldv, n, NULL};
     float max;
     const float sum = few_probs(at(a->q, r * a->ldq + head * hd, T), &k, hd, a->scale, row, &max, T);
     a->lse[head * a->q_rows + r] = n ? max * a->scale + __builtin_logf(sum) : -__builtin_inff();
@@ -104,7 +104,8 @@ INLINE void few_row(const struct neb_attn *a, const struct heads *h, float *row,
     few_output(row, &v, hd, sum > 0 || sum != sum ? 1 / sum : 0, at(a->o, r * a->ldo + head * hd, T), T);
 }
 
-static void attn_few(const struct neb_attn *a, const struct heads *h, float *row, int64_t seq, int64_t head)
+static void attn_few(const struct neb_attn *a, const struct neb_attn_heads *h, float *row, int64_t seq,
+                     int64_t head)
 {
     for (int64_t i = 0; i < h->tq; i++) BY_TYPE(a->type, few_row(a, h, row, seq, head, i, T));
 }
@@ -114,8 +115,8 @@ INLINE void listed_body(const struct neb_attn_listed *a, float *row, int64_t r, 
 {
     const int64_t hd = a->head_dim, kh = head * a->kv_heads / a->heads, n = a->count[r];
     const int32_t *key = a->key + r * a->max_k;
-    const struct few_side k = {at(a->k, kh * hd, T), a->ldk, n, key},
-                          v = {at(a->v, kh * hd, T), a->ldv, n, key};
+    const struct neb_few_side k = {at(a->k, kh * hd, T), a->ldk, n, key},
+                              v = {at(a->v, kh * hd, T), a->ldv, n, key};
     float max;
     const float sum = few_probs(at(a->q, r * a->ldq + head * hd, T), &k, hd, a->scale, row, &max, T);
     few_output(row, &v, hd, sum > 0 || sum != sum ? 1 / sum : 0, at(a->o, r * a->ldo + head * hd, T), T);

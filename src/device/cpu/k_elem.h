@@ -167,7 +167,7 @@ INLINE void dropout_body(const struct neb_dropout_args *a, int64_t lo, int64_t h
     uint16_t bits[DROP_BLOCK];
     const vf keep = set1(drop_keep(a->drop.threshold));
     for (int64_t r = lo; r < hi; r++) {
-        struct drop_key key = drop_row(&a->drop, r);
+        struct neb_drop_key key = drop_row(&a->drop, r);
         for (int64_t b = 0; b < a->cols; b += DROP_BLOCK) {
             drop_bits(&key, b, bits);
             int64_t end = b + DROP_BLOCK < a->cols ? b + DROP_BLOCK : a->cols;

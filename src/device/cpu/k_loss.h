@@ -61,7 +61,7 @@ INLINE double row_sum(const void *x, int64_t n, const neb_dtype T)
 }
 
 /* The teacher's distribution of one row: q_j = softmax(logits / T) over the given ids. */
-struct teacher {
+struct neb_loss_teacher {
     const int32_t *ids; /* NULL: dense */
     const float *logits;
     int64_t k, classes;
@@ -69,25 +69,25 @@ struct teacher {
     double sum;
 };
 
-INLINE int teacher_has(const struct teacher *t, int64_t j)
+INLINE int teacher_has(const struct neb_loss_teacher *t, int64_t j)
 {
     return !t->ids || (t->ids[j] >= 0 && t->ids[j] < t->classes);
 }
-INLINE double teacher_prob(const struct teacher *t, int64_t j)
+INLINE double teacher_prob(const struct neb_loss_teacher *t, int64_t j)
 {
     return __builtin_exp((double)(t->logits[j] - t->max) * t->inv_t) / t->sum;
 }
-INLINE struct teacher teacher_row(const struct neb_xent *a, int64_t r)
+INLINE struct neb_loss_teacher teacher_row(const struct neb_xent *a, int64_t r)
 {
     const struct neb_targets *g = &a->t;
     int64_t k = g->teacher_ids ? g->teacher_k : a->classes;
-    struct teacher t = {g->teacher_ids ? g->teacher_ids + r * k : NULL,
-                        g->teacher_logits + r * k,
-                        k,
-                        a->classes,
-                        -__builtin_inff(),
-                        1.0f / g->temperature,
-                        0};
+    struct neb_loss_teacher t = {g->teacher_ids ? g->teacher_ids + r * k : NULL,
+                                 g->teacher_logits + r * k,
+                                 k,
+                                 a->classes,
+                                 -__builtin_inff(),
+                                 1.0f / g->temperature,
+                                 0};
     for (int64_t j = 0; j < k; j++)
         if (teacher_has(&t, j) && t.logits[j] > t.max) t.max = t.logits[j];
     if (!t.ids)
@@ -99,7 +99,7 @@ INLINE struct teacher teacher_row(const struct neb_xent *a, int64_t r)
 }
 
 /* KL(teacher || student) = sum q (log q - x / T) + lse(x / T) */
-INLINE double teacher_kl(const struct teacher *t, const void *x, double lse_t, const neb_dtype T)
+INLINE double teacher_kl(const struct neb_loss_teacher *t, const void *x, double lse_t, const neb_dtype T)
 {
     double kl = 0, any = 0, log_sum = __builtin_log(t->sum);
     for (int64_t j = 0; j < t->k; j++) {
@@ -158,7 +158,7 @@ INLINE void xent_row(const struct neb_xent *a, int64_t r, struct neb_partial *ou
         loss +=
             g->ce * (__builtin_log(sum1) + max - (1 - g->smoothing) * xt - g->smoothing * sum_x / (double)n);
     double sum_t = 1;
-    struct teacher teach = {0};
+    struct neb_loss_teacher teach = {0};
     if (has_kd) {
         sum_t = inv_t == 1.0f ? sum1 : row_exp(x, n, max, inv_t, 0, T);
         teach = teacher_row(a, r);

@@ -16,7 +16,7 @@ INLINE void residual_row(const struct neb_norm *a, int64_t r, const neb_dtype T)
         return;
     }
     uint16_t bits[DROP_BLOCK];
-    struct drop_key key = drop_row(&a->drop, r);
+    struct neb_drop_key key = drop_row(&a->drop, r);
     const vf keep = set1(drop_keep(threshold));
     for (int64_t b = 0; b < a->d; b += DROP_BLOCK) {
         drop_bits(&key, b, bits);
@@ -85,7 +85,7 @@ INLINE void drop_grad_row(const struct neb_norm_bwd *a, int64_t r, const neb_dty
     const int64_t base = r * a->d;
     uint16_t bits[DROP_BLOCK] = {0};
     const uint32_t threshold = a->drop.threshold;
-    struct drop_key key = {0};
+    struct neb_drop_key key = {0};
     if (threshold) key = drop_row(&a->drop, r);
     const vf keep = set1(drop_keep(threshold));
     for (int64_t b = 0; b < a->d; b += DROP_BLOCK) {

@@ -25,12 +25,12 @@ static void k_sumsq(const void *args, const struct neb_span *s)
     ((double *)s->aux)[s->task] = total;
 }
 
-struct step_sizes {
+struct neb_step_sizes {
     float clip, lr, decay, beta1, beta2, eps, inv_bias1, inv_bias2;
 };
 
 /* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²;  p -= lr ( (m / bias1) / (sqrt(v / bias2) + eps) + decay p ) */
-INLINE void adamw_range(const struct neb_update *u, int64_t lo, int64_t hi, const struct step_sizes *z)
+INLINE void adamw_range(const struct neb_update *u, int64_t lo, int64_t hi, const struct neb_step_sizes *z)
 {
     const vf clip = set1(z->clip), b1 = set1(z->beta1), c1 = set1(1 - z->beta1), b2 = set1(z->beta2),
              c2 = set1(1 - z->beta2), eps = set1(z->eps), lr = set1(z->lr), decay = set1(z->decay),
@@ -49,7 +49,7 @@ INLINE void adamw_range(const struct neb_update *u, int64_t lo, int64_t hi, cons
 }
 
 /* m = b1 m + g;  p -= lr (m + decay p) */
-INLINE void sgd_range(const struct neb_update *u, int64_t lo, int64_t hi, const struct step_sizes *z)
+INLINE void sgd_range(const struct neb_update *u, int64_t lo, int64_t hi, const struct neb_step_sizes *z)
 {
     const vf clip = set1(z->clip), b1 = set1(z->beta1), lr = set1(z->lr), decay = set1(z->decay);
     for (int64_t i = lo; i < hi; i += LANES) {
@@ -74,8 +74,9 @@ static void k_update(const void *args, const struct neb_span *s)
         int64_t lo = g->offset > s->lo ? g->offset : s->lo;
         int64_t hi = g->offset + g->n < s->hi ? g->offset + g->n : s->hi;
         if (lo >= hi) continue;
-        struct step_sizes z = {u->ctl->clip, u->ctl->lr * g->lr_scale, g->decay,         u->beta1, u->beta2,
-                               u->eps,       1 / u->ctl->bias1,        1 / u->ctl->bias2};
+        struct neb_step_sizes z = {
+            u->ctl->clip, u->ctl->lr * g->lr_scale, g->decay,         u->beta1, u->beta2,
+            u->eps,       1 / u->ctl->bias1,        1 / u->ctl->bias2};
         if (u->v)
             adamw_range(u, lo, hi, &z);
         else

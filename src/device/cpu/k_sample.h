@@ -22,7 +22,7 @@ INLINE vf race_noise(vu word)
 INLINE int32_t sample_row(const struct neb_sample *a, int64_t r, const neb_dtype T)
 {
     const void *x = at(a->x, r * a->cols, T);
-    const struct drop_key key = {{a->seed, a->op}, 0, (uint32_t)a->position[r], a->sample[r], a->step};
+    const struct neb_drop_key key = {{a->seed, a->op}, 0, (uint32_t)a->position[r], a->sample[r], a->step};
     const vf inverse = set1(1 / a->temperature);
     float best = -__builtin_inff();
     int32_t id = 0;

@@ -9,7 +9,7 @@
 
 #define DROP_BLOCK (LANES * 8)
 
-struct drop_key {
+struct neb_drop_key {
     uint32_t key[2];
     uint32_t high, position, sample, step; /* `high` is added to the first counter word: head << 20 */
 };
@@ -24,7 +24,7 @@ INLINE void mul_wide(uint32_t a, vu b, vu *hi, vu *lo)
 }
 
 /* The four words of each of the counters first … first + LANES - 1. */
-INLINE void philox_words(const struct drop_key *d, uint32_t first, uint32_t words[LANES * 4])
+INLINE void philox_words(const struct neb_drop_key *d, uint32_t first, uint32_t words[LANES * 4])
 {
     vu c0, c1 = set1u(d->position), c2 = set1u(d->sample), c3 = set1u(d->step);
     uint32_t k0 = d->key[0], k1 = d->key[1];
@@ -47,7 +47,7 @@ INLINE void philox_words(const struct drop_key *d, uint32_t first, uint32_t word
 }
 
 /* bits[c] for columns first … first + DROP_BLOCK - 1. */
-INLINE void drop_bits(const struct drop_key *d, int64_t first, uint16_t bits[DROP_BLOCK])
+INLINE void drop_bits(const struct neb_drop_key *d, int64_t first, uint16_t bits[DROP_BLOCK])
 {
     uint32_t words[LANES * 4];
     philox_words(d, d->high | (uint32_t)(first / 8), words);
@@ -61,9 +61,9 @@ INLINE vf drop_factor(const uint16_t *bits, uint32_t threshold, vf keep)
     return pick(b >= (vi)set1u(threshold), keep, (vf){0});
 }
 
-INLINE struct drop_key drop_row(const struct neb_dropout *d, int64_t row)
+INLINE struct neb_drop_key drop_row(const struct neb_dropout *d, int64_t row)
 {
-    return (struct drop_key){
+    return (struct neb_drop_key){
         {d->ctl->seed, d->op}, 0, (uint32_t)d->position[row], d->sample[row], d->ctl->step};
 }
 INLINE float drop_keep(uint32_t threshold)

@@ -50,7 +50,7 @@ template <class T> static __global__ void __launch_bounds__(WARPS * 32) simple_f
     float *q = q_rows[warp];
     for (int c = lane; c < hd; c += 32) q[c] = to_float(((const T *)p.q)[row * p.ldq + head * hd + c]);
     __syncwarp();
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
     uint32_t sample = inside && drop.threshold ? p.drop.sample[at.sequence] : 0;
     for (int first = 0; first < n; first += 32) {
         int key = first + lane;
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
         go[c] = to_float(((const T *)b.d_o)[row * p.ldo + head * hd + c]);
     }
     __syncwarp();
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
     uint32_t sample = inside && drop.threshold ? p.drop.sample[at.sequence] : 0;
     float lse = n ? p.lse[head * p.q_rows + row] : 0.f, d = n ? delta[head * p.q_rows + row] : 0.f;
     for (int first = 0; first < n; first += 32) {
@@ -189,7 +189,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
         v[c] = to_float(((const T *)p.v)[row * p.ldv + kv_head * hd + c]);
     }
     __syncwarp();
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
     uint32_t sample = sequence >= 0 && drop.threshold ? p.drop.sample[sequence] : 0;
     int group = (int)(p.heads / p.kv_heads);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)

@@ -27,7 +27,7 @@ static __device__ __forceinline__ int sequence_of(const int32_t *starts, int seq
 }
 
 /* 0, or what a kept probability is multiplied by. */
-static __device__ __forceinline__ float attn_mask(const dropper &d, int head, int query, int key,
+static __device__ __forceinline__ float attn_mask(const neb_dropper &d, int head, int query, int key,
                                                   uint32_t sample)
 {
     uint4 r = philox(make_uint4((uint32_t)head << 20 | (uint32_t)key / 8, (uint32_t)query, sample, d.step),

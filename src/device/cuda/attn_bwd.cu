@@ -71,7 +71,7 @@ static __device__ __forceinline__ void product_ds(float dq[N / 8][4], uint32_t d
 
 template <int HD, int WARPS, bool DROP, int MODE>
 static __global__ void __launch_bounds__(WARPS * 32, 1)
-    attn_bwd_kernel(struct neb_attn_bwd b, bwd_extra extra)
+    attn_bwd_kernel(struct neb_attn_bwd b, neb_bwd_extra extra)
 {
     constexpr int KEYS = WARPS * 16, THREADS = WARPS * 32, SPLIT = WARPS / 4, DQ_N = HD / SPLIT;
     constexpr int K_BYTES = KEYS * HD * 2, Q_BYTES = QUERIES * HD * 2;
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     for (int n = 0; n < HD / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) dk[n][i] = dv[n][i] = 0.f;
-    dropper drop = {};
+    neb_dropper drop = {};
     uint32_t sample = 0;
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
     int key = first_key + warp * 16 + lane / 4;
@@ -306,7 +306,7 @@ int64_t neb__attn_bwd_scratch(struct neb_cuda *dev, const struct neb_attn_bwd *b
 }
 
 template <int HD, int WARPS, bool DROP, int MODE>
-static neb_status launch_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd_extra extra)
+static neb_status launch_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b, neb_bwd_extra extra)
 {
     constexpr int KEYS = WARPS * 16;
     constexpr int SHARED = 2 * KEYS * HD * 2 + KEYS * QUERIES * 2 + 4 * QUERIES * HD * 2 + 4 * QUERIES * 4;
@@ -320,7 +320,7 @@ static neb_status launch_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b,
 }
 
 template <int HD, bool DROP>
-static neb_status bwd_by_mode(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd_extra e)
+static neb_status bwd_by_mode(struct neb_cuda *dev, const struct neb_attn_bwd *b, neb_bwd_extra e)
 {
     if (block_keys(&b->f) == 64) return launch_bwd<HD, 4, DROP, DQ_DIRECT>(dev, b, e);
     switch (dq_mode(dev, &b->f)) {
@@ -331,7 +331,7 @@ static neb_status bwd_by_mode(struct neb_cuda *dev, const struct neb_attn_bwd *b
 }
 
 template <int HD>
-static neb_status bwd_by_drop(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd_extra e)
+static neb_status bwd_by_drop(struct neb_cuda *dev, const struct neb_attn_bwd *b, neb_bwd_extra e)
 {
     return b->f.drop.threshold ? bwd_by_mode<HD, true>(dev, b, e) : bwd_by_mode<HD, false>(dev, b, e);
 }
@@ -341,8 +341,8 @@ neb_status neb__attn_mma_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b)
     const struct neb_attn *p = &b->f;
     int mode = dq_mode(dev, p);
     int64_t width = p->heads * p->head_dim;
-    bwd_extra e = {(float *)b->scratch,
-                   mode == DQ_DIRECT ? NULL : (float *)((char *)b->scratch + delta_bytes(p))};
+    neb_bwd_extra e = {(float *)b->scratch,
+                       mode == DQ_DIRECT ? NULL : (float *)((char *)b->scratch + delta_bytes(p))};
     NEB_TRY(neb__attn_delta(dev, b, (float *)b->scratch));
     if (mode == DQ_ATOMIC) CUDA_TRY(dev, cudaMemsetAsync(e.dq, 0, p->q_rows * width * 4, dev->stream));
     if (NEB_HOPPER && p->head_dim == 64 && dev->major == 9 && block_keys(p) == 128)

@@ -6,7 +6,7 @@
 
 #define QUERIES 64
 
-enum dq_mode { DQ_DIRECT, DQ_ATOMIC, DQ_SLICES };
+enum neb_dq_mode { DQ_DIRECT, DQ_ATOMIC, DQ_SLICES };
 
 static __device__ __forceinline__ void pack_left(uint32_t out[QUERIES / 16][4], const float s[QUERIES / 8][4])
 {
@@ -36,7 +36,7 @@ static __device__ void clear_rows(bf16 *x, int64_t ld, int width, int64_t first,
         for (int c = threadIdx.x; c < width; c += blockDim.x) x[r * ld + c] = from_float<bf16>(0.f);
 }
 
-struct bwd_extra {
+struct neb_bwd_extra {
     const float *delta; /* (heads, q_rows) */
     float *dq;          /* fp32 (slices, q_rows, heads * head_dim), or NULL with DQ_DIRECT */
 };
@@ -104,6 +104,7 @@ static __device__ __forceinline__ void put_dkv(const float dk[HD / 8][4], const 
 }
 
 /* The pipelined warpgroup kernel: Hopper, head size 64, blocks of 128 keys (attn_bwd_wg.cu). */
-neb_status neb__attn_wg_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd_extra extra, int mode);
+neb_status neb__attn_wg_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b, neb_bwd_extra extra,
+                            int mode);
 
 #endif

@@ -46,7 +46,7 @@ template <bool DROP, int A, int B>
 static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32_t packed_ds[4][4],
                                                  float (&s)[8][4], float (&dp)[8][4], const spot &at,
                                                  const struct neb_attn &p, int key, int keys, int limit,
-                                                 const dropper &drop, uint32_t sample)
+                                                 const neb_dropper &drop, uint32_t sample)
 {
     float prob[8][4], grad[8][4], scale_log2 = p.scale * 1.4426950408889634f;
     int lane = threadIdx.x % 32;
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32
 
 template <bool DROP, int MODE>
 static __global__ void __launch_bounds__(WARPS * 32, 1)
-    attn_bwd_wg_kernel(struct neb_attn_bwd b, bwd_extra extra)
+    attn_bwd_wg_kernel(struct neb_attn_bwd b, neb_bwd_extra extra)
 {
 #if NEB_WGMMA
     extern __shared__ __align__(1024) char memory[];
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) dk[n][i] = dv[n][i] = s[n][i] = dp[n][i] = dq[n / 2][i] = 0.f;
-    dropper drop = {};
+    neb_dropper drop = {};
     uint32_t sample = 0, packed_p[4][4], packed_ds[4][4];
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
     int key = first_key + warp * 16 + lane / 4, column = warp / 4 * 32;
@@ -207,7 +207,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 }
 
 template <bool DROP, int MODE>
-static neb_status launch(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd_extra extra)
+static neb_status launch(struct neb_cuda *dev, const struct neb_attn_bwd *b, neb_bwd_extra extra)
 {
     auto kernel = attn_bwd_wg_kernel<DROP, MODE>;
     CUDA_TRY(dev, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
@@ -218,7 +218,7 @@ static neb_status launch(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd
     return NEB_OK;
 }
 
-neb_status neb__attn_wg_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b, bwd_extra extra, int mode)
+neb_status neb__attn_wg_bwd(struct neb_cuda *dev, const struct neb_attn_bwd *b, neb_bwd_extra extra, int mode)
 {
     int drop = b->f.drop.threshold != 0;
     if (mode == DQ_DIRECT)

@@ -73,8 +73,8 @@ static __device__ __forceinline__ void softmax_step(fwd_state<HD> &st, float s[K
     }
 }
 
-static __device__ __forceinline__ void drop_scores(float s[KEYS / 8][4], const dropper &d, int head, int row,
-                                                   int first_key, uint32_t sample)
+static __device__ __forceinline__ void drop_scores(float s[KEYS / 8][4], const neb_dropper &d, int head,
+                                                   int row, int first_key, uint32_t sample)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -183,7 +183,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
         for (int i = 0; i < 4; i++) st.o[n][i] = 0.f;
     st.max[0] = st.max[1] = -CUDART_INF_F, st.sum[0] = st.sum[1] = 0.f;
     float scale_log2 = p.scale * 1.4426950408889634f;
-    dropper drop = {};
+    neb_dropper drop = {};
     uint32_t sample = 0, q_part[HD / 16][4];
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
     auto arrive = [&] { /* what was asked for is here, and everybody is done with the tile before */

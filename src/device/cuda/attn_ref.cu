@@ -51,7 +51,7 @@ static __global__ void attn_dropout_kernel(struct neb_attn_dropout p)
     int s = visible(p.starts_q, p.starts_k, (int)p.sequences, q, 0, &first, &last);
     if (s < 0) return;
     float *prob = p.prob + (head * p.q_rows + q) * p.k_rows;
-    dropper d = make_dropper(p.drop);
+    neb_dropper d = make_dropper(p.drop);
     for (int64_t k = first + threadIdx.x; k < last; k += blockDim.x)
         prob[k] *= attn_mask(d, (int)head, (int)(q - p.starts_q[s]), (int)(k - first), p.drop.sample[s]);
 }

@@ -144,7 +144,7 @@ int64_t neb__cuda_scratch_bytes(void *dev, enum neb_slot slot, const void *args)
 
 /* ---- matrix products (matmul.cu) ---- */
 
-enum neb_epilogue {
+enum neb_cuda_epilogue {
     NEB_EPI_NONE,
     NEB_EPI_BIAS,          /* D = AB + bias over the rows of D */
     NEB_EPI_GELU_AUX_BIAS, /* aux = AB + bias; D = gelu_tanh(aux); bias may be NULL */
@@ -162,7 +162,7 @@ struct neb_matmul {
     int ta, tb;
     float alpha, beta;
     neb_dtype ab_type, d_type;
-    enum neb_epilogue epilogue;
+    enum neb_cuda_epilogue epilogue;
     void *bias; /* BIAS: input in D's type; BGRAD…: output in D's type */
     void *aux;  /* in D's type, ld_aux */
     int64_t ld_aux;
@@ -170,7 +170,7 @@ struct neb_matmul {
 
 neb_status neb__lt_open(struct neb_cuda *dev);
 void neb__lt_close(struct neb_cuda *dev);
-neb_status neb__matmul(struct neb_cuda *dev, const struct neb_matmul *p);
+neb_status neb__cuda_product(struct neb_cuda *dev, const struct neb_matmul *p);
 /* 1 when the epilogue works for these shapes and pointers (and its algorithm is chosen); else 0. */
 int neb__matmul_supported(struct neb_cuda *dev, const struct neb_matmul *p);
 /* What it took when its algorithm was chosen; 0: not timed, < 0: not supported. */

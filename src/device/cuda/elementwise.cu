@@ -200,7 +200,7 @@ template <class T> static neb_status dropout(struct neb_cuda *dev, const struct 
     struct neb_dropout drop = p.drop;
     return rows8(dev, p.rows, p.cols, "dropout", [=] __device__(int64_t r, int64_t c, int n) {
         float u[8], v[8] = {0};
-        dropper d = make_dropper(drop);
+        neb_dropper d = make_dropper(drop);
         get8(x + r * ld + c, u, n, wide);
         if (acc) get8(y + r * ld + c, v, n, wide);
         if (d.threshold) drop8(d, (uint32_t)(c / 8), (uint32_t)drop.position[r], drop.sample[r], u);

@@ -154,13 +154,13 @@ static __device__ __forceinline__ uint4 philox(uint4 c, uint2 k)
 }
 
 /* What a kernel needs of struct neb_dropout, read once per thread. */
-struct dropper {
+struct neb_dropper {
     uint32_t threshold, op, seed, step;
     float scale;
 };
-static __device__ __forceinline__ dropper make_dropper(const struct neb_dropout &d)
+static __device__ __forceinline__ neb_dropper make_dropper(const struct neb_dropout &d)
 {
-    dropper out = {d.threshold, d.op, 0, 0, 1.f};
+    neb_dropper out = {d.threshold, d.op, 0, 0, 1.f};
     if (d.threshold) {
         out.seed = d.ctl->seed;
         out.step = d.ctl->step;
@@ -169,7 +169,7 @@ static __device__ __forceinline__ dropper make_dropper(const struct neb_dropout 
     return out;
 }
 /* v[j] becomes 0 or v[j] * scale for the eight columns of group `c0`. */
-static __device__ __forceinline__ void drop8(const dropper &d, uint32_t c0, uint32_t c1, uint32_t sample,
+static __device__ __forceinline__ void drop8(const neb_dropper &d, uint32_t c0, uint32_t c1, uint32_t sample,
                                              float v[8])
 {
     uint4 r = philox(make_uint4(c0, c1, sample, d.step), make_uint2(d.seed, d.op));
@@ -183,10 +183,10 @@ static __device__ __forceinline__ void drop8(const dropper &d, uint32_t c0, uint
 
 /* For bf16 results the hardware's tanh (2^-11) and a rational erf (1.5e-7; Abramowitz and Stegun, 7.1.26) will do;
  * they share exp(-x^2 / 2) with the density. fp32 takes the library's functions. */
-struct normal {
+struct neb_gauss {
     float cdf, pdf;
 };
-template <class T> static __device__ __forceinline__ normal gauss(float x)
+template <class T> static __device__ __forceinline__ neb_gauss gauss(float x)
 {
     if (sizeof(T) == 4)
         return {0.5f * (1.f + erff(x * 0.70710678118654752f)), 0.39894228040143268f * expf(-0.5f * x * x)};
@@ -220,7 +220,7 @@ template <int ACT, class T> static __device__ __forceinline__ float act_value(fl
 template <int ACT, class T> static __device__ __forceinline__ float act_slope(float x)
 {
     if (ACT == NEB_ACT_GELU) {
-        normal n = gauss<T>(x);
+        neb_gauss n = gauss<T>(x);
         return n.cdf + x * n.pdf;
     }
     if (ACT == NEB_ACT_GELU_TANH) {

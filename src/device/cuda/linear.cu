@@ -35,7 +35,7 @@ neb_status neb__cuda_gemm(void *ctx, const struct neb_gemm *g)
     p.batch = batch, p.stride_a = g->stride_b, p.stride_b = g->stride_a, p.stride_d = g->stride_c;
     p.ta = g->trans_b, p.tb = g->trans_a;
     p.alpha = g->alpha, p.beta = g->beta, p.ab_type = g->type, p.d_type = g->c_type;
-    return neb__matmul(dev, &p);
+    return neb__cuda_product(dev, &p);
 }
 
 /* y = act(pre) over rows that may lie ld apart. */
@@ -67,21 +67,21 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
         aligned16(l->pre)) {
         struct neb_matmul fused = p;
         fused.epilogue = NEB_EPI_GELU_AUX_BIAS, fused.aux = l->pre, fused.ld_aux = l->ldy;
-        if (neb__matmul_supported(dev, &fused)) return neb__matmul(dev, &fused);
+        if (neb__matmul_supported(dev, &fused)) return neb__cuda_product(dev, &fused);
     }
     if (l->act == NEB_ACT_RELU && !l->pre) { /* nobody asks for a gradient: generating */
         struct neb_matmul fused = p;
         fused.epilogue = NEB_EPI_RELU_BIAS;
-        if (neb__matmul_supported(dev, &fused)) return neb__matmul(dev, &fused);
+        if (neb__matmul_supported(dev, &fused)) return neb__cuda_product(dev, &fused);
     }
     if (l->acc_y && l->pre) { /* the sum stands in y; `pre` is a copy of it */
         struct neb_copy2d copy = {l->y, l->pre, l->rows, l->out, l->ldy, l->ldy, l->type, l->type};
-        NEB_TRY(neb__matmul(dev, &p));
+        NEB_TRY(neb__cuda_product(dev, &p));
         return neb__cuda_copy2d(dev, &copy);
     }
     void *pre = l->pre ? l->pre : l->y;
     p.d = pre;
-    NEB_TRY(neb__matmul(dev, &p));
+    NEB_TRY(neb__cuda_product(dev, &p));
     if (l->act == NEB_ACT_NONE && pre == l->y) return NEB_OK;
     NEB_BY_TYPE(
         dev, l->type, "linear",
@@ -195,7 +195,7 @@ static neb_status sums_only(struct neb_cuda *dev, const struct neb_linear_bwd *l
         p.a = l->w, p.b = part.g, p.d = room;
         p.m = l->in, p.n = part.rows, p.k = l->out, p.lda = l->in, p.ldb = l->ldg, p.ldd = l->in, p.batch = 1;
         p.alpha = l->alpha, p.ab_type = p.d_type = l->type;
-        NEB_TRY(neb__matmul(dev, &p));
+        NEB_TRY(neb__cuda_product(dev, &p));
         NEB_TRY(act_and_sums(dev, &part, room, l->in));
     }
     return NEB_OK;
@@ -251,10 +251,10 @@ static neb_status input_gradient(struct neb_cuda *dev, const struct neb_linear_b
         fused.aux = (void *)l->x_pre, fused.ld_aux = l->lddx;
         switch (choose_slope(dev, l, p, &fused, sums)) {
         case SLOPE_AND_SUMS:
-            NEB_TRY(neb__matmul(dev, &fused));
+            NEB_TRY(neb__cuda_product(dev, &fused));
             return add_vector(dev, (const bf16 *)sums, l->dx_colsum, l->in, l->acc_dx_colsum);
         case SLOPE_FUSED: {
-            NEB_TRY(neb__matmul(dev, &fused));
+            NEB_TRY(neb__cuda_product(dev, &fused));
             if (!l->dx_colsum) return NEB_OK;
             struct neb_colsum c = {l->dx, l->dx_colsum, l->rows, l->in, l->lddx, l->acc_dx_colsum, l->type};
             return neb__cuda_colsum(dev, &c);
@@ -266,7 +266,7 @@ static neb_status input_gradient(struct neb_cuda *dev, const struct neb_linear_b
         p.d = scratch, p.ldd = l->in;
     else
         p.beta = l->acc_dx ? 1.f : 0.f;
-    NEB_TRY(neb__matmul(dev, &p));
+    NEB_TRY(neb__cuda_product(dev, &p));
     if (!act && !l->dx_colsum) return NEB_OK;
     return act_and_sums(dev, l, p.d, p.ldd);
 }
@@ -277,7 +277,7 @@ static neb_status weight_gradient(struct neb_cuda *dev, const struct neb_linear_
     p.a = l->x, p.b = l->g, p.d = l->dw;
     p.m = l->in, p.n = l->out, p.k = l->rows, p.lda = l->ldx, p.ldb = l->ldg, p.ldd = l->in, p.batch = 1;
     p.tb = 1, p.alpha = l->alpha, p.beta = l->acc_dw ? 1.f : 0.f, p.ab_type = l->type, p.d_type = NEB_F32;
-    NEB_TRY(neb__matmul(dev, &p));
+    NEB_TRY(neb__cuda_product(dev, &p));
     if (!l->db) return NEB_OK;
     struct neb_colsum c = {l->g, l->db, l->rows, l->out, l->ldg, l->acc_db, l->type};
     return neb__cuda_colsum(dev, &c);

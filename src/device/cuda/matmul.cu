@@ -358,7 +358,7 @@ float neb__matmul_micros(struct neb_cuda *dev, const struct neb_matmul *p)
     return plan && plan->usable ? plan->micros : -1.f;
 }
 
-neb_status neb__matmul(struct neb_cuda *dev, const struct neb_matmul *p)
+neb_status neb__cuda_product(struct neb_cuda *dev, const struct neb_matmul *p)
 {
     struct plan *plan = find_plan(dev, p);
     cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;

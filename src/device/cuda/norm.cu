@@ -16,7 +16,7 @@ template <class T, int G> static __global__ void __launch_bounds__(WARPS * 32) n
     int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, d = p.d;
     if (r >= p.rows) return;
     float v[G][8], sum = 0.f;
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
 #pragma unroll
     for (int g = 0; g < G; g++) {
         int64_t c = (g * 32 + lane) * 8;
@@ -65,7 +65,7 @@ template <class T> static __global__ void norm_slow_kernel(struct neb_norm p)
     __shared__ float shared[33];
     int64_t r = blockIdx.x, d = p.d;
     const T *x = (const T *)p.x + r * d, *s = p.residual ? (const T *)p.s + r * d : x;
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
     float sum = 0.f, square = 0.f;
     for (int64_t c = threadIdx.x * 8; c < d; c += blockDim.x * 8) {
         int n = (int)min((int64_t)8, d - c);
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(WARPS * 32, G <= 3 ? 3 : 1)
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t d = p.d;
     float dg[G][8] = {{0}}, db[G][8] = {{0}};
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
     bool rms = p.kind == NEB_NORM_RMS;
     int64_t step = (int64_t)gridDim.x * WARPS, first = (int64_t)blockIdx.x * WARPS + warp;
     row_input<T, G> in;
@@ -264,7 +264,7 @@ template <class T> static __global__ void norm_bwd_slow_kernel(struct neb_norm_b
 {
     __shared__ float shared[33];
     int64_t r = blockIdx.x, d = p.d;
-    dropper drop = make_dropper(p.drop);
+    neb_dropper drop = make_dropper(p.drop);
     float mean = 0.f, rstd = 0.f, c1 = 0.f, c2 = 0.f;
     const T *s = (const T *)p.s + r * d, *dy = (const T *)p.dy + r * d;
     if (p.dy) {

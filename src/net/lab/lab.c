@@ -71,7 +71,7 @@ static neb_status build(struct neb_lab *lab, const struct neb_lab_config *cfg)
                   neb_last_error(), cfg->ports);
     }
     lab->mode = NEB_LAB_RELAY;
-    return neb__relay_start(cfg, &lab->relay);
+    return neb__loopback_start(cfg, &lab->relay);
 }
 
 neb_status neb__lab_create(const struct neb_lab_config *cfg, struct neb_lab **out)
@@ -103,7 +103,7 @@ void neb__lab_destroy(struct neb_lab *lab)
     if (!lab) return;
     if (lab->process) neb__lab_kill_all(lab);
     neb__pump_stop(lab->pump);
-    neb__relay_stop(lab->relay);
+    neb__loopback_stop(lab->relay);
     close_tuns(lab);
     pthread_mutex_destroy(&lab->lock);
     neb__free(lab->process);
@@ -136,20 +136,20 @@ const char *neb__lab_name(const struct neb_lab *lab, int site)
 
 const char *neb__lab_address(const struct neb_lab *lab, int viewer, int site)
 {
-    return lab->relay ? neb__relay_address(lab->relay, viewer, site) : lab->address[site];
+    return lab->relay ? neb__loopback_address(lab->relay, viewer, site) : lab->address[site];
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-static struct neb_wire *lock(struct neb_lab *lab)
+static struct neb_packet_path *lock(struct neb_lab *lab)
 {
-    return lab->relay ? neb__relay_lock(lab->relay) : neb__pump_lock(lab->pump);
+    return lab->relay ? neb__loopback_lock(lab->relay) : neb__pump_lock(lab->pump);
 }
 
 static void unlock(struct neb_lab *lab)
 {
     if (lab->relay)
-        neb__relay_unlock(lab->relay);
+        neb__loopback_unlock(lab->relay);
     else
         neb__pump_unlock(lab->pump);
 }
@@ -165,14 +165,14 @@ neb_status neb__lab_set_line(struct neb_lab *lab, int from, int to, const struct
 {
     NEB_TRY(check_pair(lab, from, to));
     NEB_TRY(neb__lab_line_check(line, lab->name[from], lab->name[to]));
-    neb__wire_set_line(lock(lab), neb__now_ns(), from, to, line);
+    neb__packet_path_set_line(lock(lab), neb__now_ns(), from, to, line);
     unlock(lab);
     return NEB_OK;
 }
 
 void neb__lab_get_line(struct neb_lab *lab, int from, int to, struct neb_lab_line *out)
 {
-    neb__wire_get_line(lock(lab), from, to, out);
+    neb__packet_path_get_line(lock(lab), from, to, out);
     unlock(lab);
 }
 
@@ -196,12 +196,12 @@ neb_status neb__lab_set_down(struct neb_lab *lab, int from, int to, bool down)
 
 void neb__lab_stats(struct neb_lab *lab, int from, int to, struct neb_lab_stats *out)
 {
-    struct neb_wire *w = lock(lab);
-    neb__wire_stats(w, from, to, out);
+    struct neb_packet_path *w = lock(lab);
+    neb__packet_path_stats(w, from, to, out);
     unlock(lab);
 }
 
 double neb__lab_cpu_seconds(struct neb_lab *lab)
 {
-    return lab->relay ? neb__relay_cpu_seconds(lab->relay) : neb__pump_cpu_seconds(lab->pump);
+    return lab->relay ? neb__loopback_cpu_seconds(lab->relay) : neb__pump_cpu_seconds(lab->pump);
 }

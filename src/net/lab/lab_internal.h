@@ -16,7 +16,7 @@ struct neb_lab_process {
     int site;
 };
 
-struct neb_relay;
+struct neb_loopback;
 
 struct neb_lab {
     int sites;
@@ -25,7 +25,7 @@ struct neb_lab {
     struct neb_tun tun[NEB_LAB_SITES]; /* -1, -1 in a relay */
     char address[NEB_LAB_SITES][24];
     struct neb_pump *pump; /* one of the two */
-    struct neb_relay *relay;
+    struct neb_loopback *relay;
     int home;             /* network namespace of the creator */
     pthread_mutex_t lock; /* of the processes */
     struct neb_lab_process *process;

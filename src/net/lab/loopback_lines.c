@@ -71,12 +71,12 @@ struct listener {
     uint16_t port;
 };
 
-struct neb_relay {
+struct neb_loopback {
     int sites, mtu, listeners, connections;
     struct listener *listener;
     struct connection *first;
     struct pollfd *fds;
-    struct neb_wire *wire;
+    struct neb_packet_path *wire;
     char (*address)[40]; /* (sites, sites) */
     int wake;
     atomic_bool stop;
@@ -105,7 +105,7 @@ static void bury(struct connection *c)
 }
 
 /* Frees the connections that nothing points to any more. */
-static void sweep(struct neb_relay *r)
+static void sweep(struct neb_loopback *r)
 {
     for (struct connection **at = &r->first; *at;) {
         struct connection *c = *at;
@@ -127,7 +127,7 @@ static struct sockaddr_in socket_address(const char *text, uint16_t port)
 }
 
 /* The connection to the service, from the address under which the service knows the client's site. */
-static int dial(struct neb_relay *r, int from, int to, uint16_t port)
+static int dial(struct neb_loopback *r, int from, int to, uint16_t port)
 {
     struct sockaddr_in own = socket_address(r->address[to * r->sites + from], 0);
     struct sockaddr_in service = socket_address(r->address[to * r->sites + to], port);
@@ -141,7 +141,7 @@ static int dial(struct neb_relay *r, int from, int to, uint16_t port)
     return -1;
 }
 
-static void accept_one(struct neb_relay *r, const struct listener *l)
+static void accept_one(struct neb_loopback *r, const struct listener *l)
 {
     int on = 1, fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
@@ -190,7 +190,7 @@ static void write_out(struct connection *c, int way)
     if (c->way[0].closed && c->way[1].closed) bury(c);
 }
 
-static void arrived(void *arg, const struct neb_wire_packet *packet, int64_t at)
+static void arrived(void *arg, const struct neb_path_packet *packet, int64_t at)
 {
     struct piece *p = packet->ref;
     struct connection *c = p->c;
@@ -206,7 +206,7 @@ static void arrived(void *arg, const struct neb_wire_packet *packet, int64_t at)
     write_out(c, p->way);
 }
 
-static void dropped(void *arg, const struct neb_wire_packet *packet, enum neb_wire_drop why)
+static void dropped(void *arg, const struct neb_path_packet *packet, enum neb_packet_drop why)
 {
     struct piece *p = packet->ref;
     struct connection *c = p->c;
@@ -216,14 +216,14 @@ static void dropped(void *arg, const struct neb_wire_packet *packet, enum neb_wi
     bury(c); /* a stream with a hole in it must not go on */
 }
 
-static bool may_read(struct neb_relay *r, const struct connection *c, int way)
+static bool may_read(struct neb_loopback *r, const struct connection *c, int way)
 {
     const struct way *w = &c->way[way];
     return !c->dead && !w->ended && (way == 0 || c->connected) && w->on_the_way < WINDOW &&
-           neb__wire_room(r->wire, w->from, w->to) >= 1500;
+           neb__packet_path_room(r->wire, w->from, w->to) >= 1500;
 }
 
-static void read_in(struct neb_relay *r, struct connection *c, int way, int64_t now)
+static void read_in(struct neb_loopback *r, struct connection *c, int way, int64_t now)
 {
     struct way *w = &c->way[way];
     size_t most = (size_t)r->mtu - HEADERS;
@@ -244,11 +244,11 @@ static void read_in(struct neb_relay *r, struct connection *c, int way, int64_t 
         w->ended = n == 0;
         w->on_the_way += n;
         c->pieces++;
-        neb__wire_send(r->wire, now, w->from, w->to, (uint32_t)n + HEADERS, p, 0);
+        neb__packet_path_send(r->wire, now, w->from, w->to, (uint32_t)n + HEADERS, p, 0);
     }
 }
 
-static void serve_connection(struct neb_relay *r, struct connection *c, const struct pollfd fds[2],
+static void serve_connection(struct neb_loopback *r, struct connection *c, const struct pollfd fds[2],
                              int64_t now)
 {
     if (!c->connected && fds[1].revents) {
@@ -268,7 +268,7 @@ static void serve_connection(struct neb_relay *r, struct connection *c, const st
 
 /* A side is asked only what it may do now; POLLHUP and POLLERR come unasked, so a side that may do nothing is left out
  * (a negative descriptor). */
-static int gather(struct neb_relay *r)
+static int gather(struct neb_loopback *r)
 {
     int n = 0;
     r->fds[n++] = (struct pollfd){.fd = r->wake, .events = POLLIN};
@@ -284,10 +284,10 @@ static int gather(struct neb_relay *r)
     return n;
 }
 
-static void turn(struct neb_relay *r, int n)
+static void turn(struct neb_loopback *r, int n)
 {
     int64_t now = neb__now_ns();
-    neb__wire_advance(r->wire, now);
+    neb__packet_path_advance(r->wire, now);
     int at = 1 + r->listeners;
     for (struct connection *c = r->first; c && at + 1 < n + 1; c = c->next, at += 2)
         if (!c->dead) serve_connection(r, c, &r->fds[at], now);
@@ -298,13 +298,13 @@ static void turn(struct neb_relay *r, int n)
 
 static void *relay(void *arg)
 {
-    struct neb_relay *r = arg;
+    struct neb_loopback *r = arg;
     prctl(PR_SET_NAME, "nebula-wan");
     prctl(PR_SET_TIMERSLACK, 1);
     while (!atomic_load_explicit(&r->stop, memory_order_relaxed)) {
         pthread_mutex_lock(&r->lock);
         int n = gather(r);
-        int64_t next = neb__wire_next(r->wire), now = neb__now_ns();
+        int64_t next = neb__packet_path_next(r->wire), now = neb__now_ns();
         pthread_mutex_unlock(&r->lock);
         int64_t left = next - now;
         struct timespec wait = {0, 0}, rest = {0, QUANTUM};
@@ -324,7 +324,7 @@ static void *relay(void *arg)
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-static neb_status listen_on(struct neb_relay *r, int viewer, int site, uint16_t port)
+static neb_status listen_on(struct neb_loopback *r, int viewer, int site, uint16_t port)
 {
     struct sockaddr_in a = socket_address(r->address[viewer * r->sites + site], port);
     int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -340,7 +340,7 @@ static neb_status listen_on(struct neb_relay *r, int viewer, int site, uint16_t 
     return NEB_OK;
 }
 
-static neb_status listen_everywhere(struct neb_relay *r, const struct neb_lab_config *cfg)
+static neb_status listen_everywhere(struct neb_loopback *r, const struct neb_lab_config *cfg)
 {
     int n = cfg->sites;
     if (!cfg->ports)
@@ -357,10 +357,10 @@ static neb_status listen_everywhere(struct neb_relay *r, const struct neb_lab_co
     return NEB_OK;
 }
 
-static void release(struct neb_relay *r)
+static void release(struct neb_loopback *r)
 {
     for (struct connection *c = r->first; c; c = c->next) bury(c);
-    neb__wire_destroy(r->wire); /* its pieces come back as dropped */
+    neb__packet_path_destroy(r->wire); /* its pieces come back as dropped */
     sweep(r);
     for (int i = 0; i < r->listeners; i++) close(r->listener[i].fd);
     if (r->wake >= 0) close(r->wake);
@@ -371,9 +371,9 @@ static void release(struct neb_relay *r)
     neb__free(r);
 }
 
-static neb_status prepare(struct neb_relay *r, const struct neb_lab_config *cfg)
+static neb_status prepare(struct neb_loopback *r, const struct neb_lab_config *cfg)
 {
-    struct neb_wire_sink sink = {arrived, dropped, r};
+    struct neb_path_sink sink = {arrived, dropped, r};
     size_t n = (size_t)cfg->sites;
     r->sites = cfg->sites;
     r->mtu = cfg->mtu;
@@ -381,15 +381,15 @@ static neb_status prepare(struct neb_relay *r, const struct neb_lab_config *cfg)
     r->fds = NEB_NEW_ARRAY(struct pollfd, 1 + LISTENERS + 2 * (CONNECTIONS + LISTENERS));
     r->address = neb__calloc(n * n, sizeof *r->address);
     if (!r->listener || !r->fds || !r->address) return neb__fail(NEB_ERR_NOMEM, "out of memory for a relay");
-    NEB_TRY(neb__wire_create(cfg, &sink, neb__now_ns(), true, &r->wire));
+    NEB_TRY(neb__packet_path_create(cfg, &sink, neb__now_ns(), true, &r->wire));
     NEB_TRY(listen_everywhere(r, cfg));
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return r->wake >= 0 ? NEB_OK : neb__fail(NEB_ERR_IO, "eventfd: %s", strerror(errno));
 }
 
-neb_status neb__relay_start(const struct neb_lab_config *cfg, struct neb_relay **out)
+neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loopback **out)
 {
-    struct neb_relay *r = NEB_NEW(struct neb_relay);
+    struct neb_loopback *r = NEB_NEW(struct neb_loopback);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a relay");
     r->wake = -1;
     pthread_mutex_init(&r->lock, NULL);
@@ -408,35 +408,35 @@ neb_status neb__relay_start(const struct neb_lab_config *cfg, struct neb_relay *
     return NEB_OK;
 }
 
-void neb__relay_stop(struct neb_relay *r)
+void neb__loopback_stop(struct neb_loopback *r)
 {
     if (!r) return;
     atomic_store(&r->stop, true);
-    neb__relay_lock(r);
-    neb__relay_unlock(r);
+    neb__loopback_lock(r);
+    neb__loopback_unlock(r);
     pthread_join(r->thread, NULL);
     release(r);
 }
 
-const char *neb__relay_address(struct neb_relay *r, int viewer, int site)
+const char *neb__loopback_address(struct neb_loopback *r, int viewer, int site)
 {
     return r->address[viewer * r->sites + site];
 }
 
-struct neb_wire *neb__relay_lock(struct neb_relay *r)
+struct neb_packet_path *neb__loopback_lock(struct neb_loopback *r)
 {
     pthread_mutex_lock(&r->lock);
     return r->wire;
 }
 
-void neb__relay_unlock(struct neb_relay *r)
+void neb__loopback_unlock(struct neb_loopback *r)
 {
     uint64_t one = 1;
     pthread_mutex_unlock(&r->lock);
     (void)!write(r->wake, &one, sizeof one);
 }
 
-double neb__relay_cpu_seconds(struct neb_relay *r)
+double neb__loopback_cpu_seconds(struct neb_loopback *r)
 {
     clockid_t clock;
     struct timespec t;

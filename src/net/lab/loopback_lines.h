@@ -5,14 +5,14 @@
 #include "net/lab/lab.h"
 #include "net/lab/packet_path.h"
 
-struct neb_relay;
+struct neb_loopback;
 
 /* Owes a stop. NEB_ERR_BUSY: somebody else listens on one of the ports. */
-neb_status neb__relay_start(const struct neb_lab_config *cfg, struct neb_relay **out);
-void neb__relay_stop(struct neb_relay *r); /* NULL is fine */
-const char *neb__relay_address(struct neb_relay *r, int viewer, int site);
-struct neb_wire *neb__relay_lock(struct neb_relay *r);
-void neb__relay_unlock(struct neb_relay *r);
-double neb__relay_cpu_seconds(struct neb_relay *r);
+neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loopback **out);
+void neb__loopback_stop(struct neb_loopback *r); /* NULL is fine */
+const char *neb__loopback_address(struct neb_loopback *r, int viewer, int site);
+struct neb_packet_path *neb__loopback_lock(struct neb_loopback *r);
+void neb__loopback_unlock(struct neb_loopback *r);
+double neb__loopback_cpu_seconds(struct neb_loopback *r);
 
 #endif

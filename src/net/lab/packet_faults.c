@@ -21,22 +21,23 @@
 
 enum purpose { LOSS, BURST, REORDER, CORRUPT, JITTER };
 
-static uint64_t bits(const struct neb_chance *c, enum purpose what, uint64_t k)
+static uint64_t bits(const struct neb_packet_faults *c, enum purpose what, uint64_t k)
 {
     return neb__mix64(neb__mix64(c->key + (uint64_t)what * 0x9E3779B97F4A7C15u) ^ neb__mix64(k));
 }
 
-static bool happens(const struct neb_chance *c, enum purpose what, double share)
+static bool happens(const struct neb_packet_faults *c, enum purpose what, double share)
 {
     return share > 0 && (double)(bits(c, what, c->count) >> 11) * 0x1p-53 < share;
 }
 
-void neb__chance_init(struct neb_chance *c, uint64_t seed, int from, int to)
+void neb__packet_faults_init(struct neb_packet_faults *c, uint64_t seed, int from, int to)
 {
-    *c = (struct neb_chance){.key = neb__mix64(seed ^ neb__mix64((uint64_t)from << 32 | (uint64_t)to))};
+    *c =
+        (struct neb_packet_faults){.key = neb__mix64(seed ^ neb__mix64((uint64_t)from << 32 | (uint64_t)to))};
 }
 
-static bool burst(struct neb_chance *c, const struct neb_lab_line *line)
+static bool burst(struct neb_packet_faults *c, const struct neb_lab_line *line)
 {
     if (!(line->burst_loss > 0)) {
         c->bursting = false;
@@ -49,7 +50,7 @@ static bool burst(struct neb_chance *c, const struct neb_lab_line *line)
     return c->bursting;
 }
 
-static double point(const struct neb_chance *c, int64_t k)
+static double point(const struct neb_packet_faults *c, int64_t k)
 {
     struct neb_rng r = {bits(c, JITTER, (uint64_t)k)};
     double x = neb__rng_normal(&r);
@@ -57,7 +58,7 @@ static double point(const struct neb_chance *c, int64_t k)
 }
 
 /* Seconds above or below the line's delay. */
-static double wander(const struct neb_chance *c, double jitter, int64_t now)
+static double wander(const struct neb_packet_faults *c, double jitter, int64_t now)
 {
     int64_t step = (int64_t)(jitter * 8e9);
     if (step < 10000000) step = 10000000;
@@ -66,8 +67,8 @@ static double wander(const struct neb_chance *c, double jitter, int64_t now)
     return jitter * SPREAD * ((1 - u) * point(c, k) + u * point(c, k + 1));
 }
 
-void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int64_t now,
-                      struct neb_fate *out)
+void neb__packet_faults_draw(struct neb_packet_faults *c, const struct neb_lab_line *line, int64_t now,
+                             struct neb_fate *out)
 {
     c->count++;
     bool in_burst = burst(c, line);
@@ -79,7 +80,7 @@ void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int
     out->delay = delay > 0 ? (int64_t)(delay * 1e9 + 0.5) : 0;
 }
 
-int64_t neb__chance_least_delay(const struct neb_lab_line *line)
+int64_t neb__packet_faults_least_delay(const struct neb_lab_line *line)
 {
     double least = line->delay - line->jitter * SPREAD * EXTREME;
     return least > 0 ? (int64_t)(least * 1e9) : 0;

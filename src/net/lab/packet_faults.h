@@ -4,7 +4,7 @@
 
 #include "net/lab/lab.h"
 
-struct neb_chance {
+struct neb_packet_faults {
     uint64_t key, count; /* packets so far */
     bool bursting;
 };
@@ -14,13 +14,13 @@ struct neb_fate {
     int64_t delay; /* ns on the line, jitter included */
 };
 
-void neb__chance_init(struct neb_chance *c, uint64_t seed, int from, int to);
+void neb__packet_faults_init(struct neb_packet_faults *c, uint64_t seed, int from, int to);
 
 /* The next packet, which enters the line at `now` (ns). */
-void neb__chance_draw(struct neb_chance *c, const struct neb_lab_line *line, int64_t now,
-                      struct neb_fate *out);
+void neb__packet_faults_draw(struct neb_packet_faults *c, const struct neb_lab_line *line, int64_t now,
+                             struct neb_fate *out);
 
 /* No packet gets over the line faster (ns). */
-int64_t neb__chance_least_delay(const struct neb_lab_line *line);
+int64_t neb__packet_faults_least_delay(const struct neb_lab_line *line);
 
 #endif

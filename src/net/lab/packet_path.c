@@ -32,7 +32,7 @@ struct node {
     int heap;   /* position, or -1 */
     int id;
     enum kind kind;
-    struct neb_wire_packet *head, *tail;
+    struct neb_path_packet *head, *tail;
     /* queues */
     double ns_per_byte;      /* 0: not limited */
     int64_t limit, bytes;    /* allowed and waiting */
@@ -43,19 +43,19 @@ struct node {
 
 struct pair {
     struct neb_lab_line base, now; /* as set; as the schedule has it */
-    struct neb_chance chance;
+    struct neb_packet_faults chance;
     int64_t last; /* arrival of the last packet that kept its order */
     struct neb_lab_stats stats;
 };
 
 struct slab {
     struct slab *next;
-    struct neb_wire_packet packet[1024];
+    struct neb_path_packet packet[1024];
 };
 
-struct neb_wire {
+struct neb_packet_path {
     int n;
-    struct neb_wire_sink sink;
+    struct neb_path_sink sink;
     struct node *node; /* (n) uplinks, (n) downlinks, (n, n) queues, (n, n) lines */
     struct node **heap;
     int heaped;
@@ -66,31 +66,31 @@ struct neb_wire {
     int64_t start, change; /* next moment of the schedule, absolute */
     int64_t clock;         /* latest moment anybody came with */
     int64_t held, memory;  /* bytes on the way, and allowed */
-    struct neb_wire_packet *free;
+    struct neb_path_packet *free;
     struct slab *slabs;
 };
 
-static struct node *uplink(struct neb_wire *w, int site)
+static struct node *uplink(struct neb_packet_path *w, int site)
 {
     return &w->node[site];
 }
 
-static struct node *downlink(struct neb_wire *w, int site)
+static struct node *downlink(struct neb_packet_path *w, int site)
 {
     return &w->node[w->n + site];
 }
 
-static struct node *queue_of(struct neb_wire *w, int from, int to)
+static struct node *queue_of(struct neb_packet_path *w, int from, int to)
 {
     return &w->node[2 * w->n + from * w->n + to];
 }
 
-static struct node *line_of(struct neb_wire *w, int from, int to)
+static struct node *line_of(struct neb_packet_path *w, int from, int to)
 {
     return &w->node[2 * w->n + w->n * w->n + from * w->n + to];
 }
 
-static struct pair *pair_of(const struct neb_wire *w, int from, int to)
+static struct pair *pair_of(const struct neb_packet_path *w, int from, int to)
 {
     return &w->pair[from * w->n + to];
 }
@@ -102,13 +102,13 @@ static bool before(const struct node *a, const struct node *b)
     return a->at < b->at || (a->at == b->at && a->id < b->id);
 }
 
-static void place(struct neb_wire *w, int i, struct node *x)
+static void place(struct neb_packet_path *w, int i, struct node *x)
 {
     w->heap[i] = x;
     x->heap = i;
 }
 
-static void sift(struct neb_wire *w, struct node *x)
+static void sift(struct neb_packet_path *w, struct node *x)
 {
     int i = x->heap;
     for (int up; i > 0 && before(x, w->heap[up = (i - 1) / 2]); i = up) place(w, i, w->heap[up]);
@@ -121,7 +121,7 @@ static void sift(struct neb_wire *w, struct node *x)
 }
 
 /* Puts the node where its list and its time say. */
-static void settle(struct neb_wire *w, struct node *x)
+static void settle(struct neb_packet_path *w, struct node *x)
 {
     if (x->head) {
         if (x->heap < 0) place(w, w->heaped++, x);
@@ -139,7 +139,7 @@ static void settle(struct neb_wire *w, struct node *x)
 
 /* ---- packets ---------------------------------------------------------------------------------------------------- */
 
-static struct neb_wire_packet *packet_take(struct neb_wire *w)
+static struct neb_path_packet *packet_take(struct neb_packet_path *w)
 {
     if (!w->free) {
         struct slab *s = neb__malloc(sizeof *s);
@@ -151,30 +151,30 @@ static struct neb_wire_packet *packet_take(struct neb_wire *w)
             w->free = &s->packet[i];
         }
     }
-    struct neb_wire_packet *p = w->free;
+    struct neb_path_packet *p = w->free;
     w->free = p->next;
     return p;
 }
 
-static void packet_give(struct neb_wire *w, struct neb_wire_packet *p)
+static void packet_give(struct neb_packet_path *w, struct neb_path_packet *p)
 {
     w->held -= p->bytes;
     p->next = w->free;
     w->free = p;
 }
 
-static void drop(struct neb_wire *w, struct neb_wire_packet *p, enum neb_wire_drop why)
+static void drop(struct neb_packet_path *w, struct neb_path_packet *p, enum neb_packet_drop why)
 {
     struct neb_lab_stats *s = &pair_of(w, p->from, p->to)->stats;
-    *(why == NEB_WIRE_LOST ? &s->lost : why == NEB_WIRE_OVERFLOW ? &s->overflowed : &s->cut) += 1;
+    *(why == NEB_PACKET_LOST ? &s->lost : why == NEB_PACKET_OVERFLOW ? &s->overflowed : &s->cut) += 1;
     w->sink.drop(w->sink.arg, p, why);
     packet_give(w, p);
 }
 
 /* Behind every packet of the list that is due no later. */
-static void insert(struct node *x, struct neb_wire_packet *p)
+static void insert(struct node *x, struct neb_path_packet *p)
 {
-    struct neb_wire_packet *after = x->tail;
+    struct neb_path_packet *after = x->tail;
     while (after && after->due > p->due) after = after->prev;
     p->prev = after;
     p->next = after ? after->next : x->head;
@@ -182,9 +182,9 @@ static void insert(struct node *x, struct neb_wire_packet *p)
     *(after ? &after->next : &x->head) = p;
 }
 
-static struct neb_wire_packet *remove_head(struct node *x)
+static struct neb_path_packet *remove_head(struct node *x)
 {
-    struct neb_wire_packet *p = x->head;
+    struct neb_path_packet *p = x->head;
     x->head = p->next;
     *(x->head ? &x->head->prev : &x->tail) = NULL;
     return p;
@@ -192,10 +192,10 @@ static struct neb_wire_packet *remove_head(struct node *x)
 
 /* ---- the stages ------------------------------------------------------------------------------------------------- */
 
-static void leave(struct neb_wire *w, struct node *x, struct neb_wire_packet *p, int64_t t);
+static void leave(struct neb_packet_path *w, struct node *x, struct neb_path_packet *p, int64_t t);
 
 /* The head of the queue goes on the wire, no earlier than t. */
-static void serve(const struct neb_wire *w, struct node *x, int64_t t)
+static void serve(const struct neb_packet_path *w, struct node *x, int64_t t)
 {
     if (x->paused) {
         x->at = INT64_MAX / 2;
@@ -206,14 +206,14 @@ static void serve(const struct neb_wire *w, struct node *x, int64_t t)
     x->at = x->free_at > t ? x->free_at : t;
 }
 
-static void enter_queue(struct neb_wire *w, struct node *x, struct neb_wire_packet *p, int64_t t)
+static void enter_queue(struct neb_packet_path *w, struct node *x, struct neb_path_packet *p, int64_t t)
 {
     if (x->ns_per_byte == 0 && !x->head && !x->paused) {
         leave(w, x, p, t);
         return;
     }
     if (x->head && x->bytes + p->bytes > x->limit && !w->lossless) {
-        drop(w, p, NEB_WIRE_OVERFLOW);
+        drop(w, p, NEB_PACKET_OVERFLOW);
         return;
     }
     bool idle = !x->head;
@@ -230,13 +230,13 @@ static void enter_queue(struct neb_wire *w, struct node *x, struct neb_wire_pack
     }
 }
 
-static void enter_line(struct neb_wire *w, struct neb_wire_packet *p, int64_t t)
+static void enter_line(struct neb_packet_path *w, struct neb_path_packet *p, int64_t t)
 {
     struct pair *pair = pair_of(w, p->from, p->to);
     struct neb_fate fate;
-    neb__chance_draw(&pair->chance, &pair->now, t, &fate);
+    neb__packet_faults_draw(&pair->chance, &pair->now, t, &fate);
     if (!w->lossless && (pair->now.down || fate.lost)) {
-        drop(w, p, pair->now.down ? NEB_WIRE_CUT : NEB_WIRE_LOST);
+        drop(w, p, pair->now.down ? NEB_PACKET_CUT : NEB_PACKET_LOST);
         return;
     }
     p->corrupt = fate.corrupt;
@@ -256,7 +256,7 @@ static void enter_line(struct neb_wire *w, struct neb_wire_packet *p, int64_t t)
     settle(w, x);
 }
 
-static void leave(struct neb_wire *w, struct node *x, struct neb_wire_packet *p, int64_t t)
+static void leave(struct neb_packet_path *w, struct node *x, struct neb_path_packet *p, int64_t t)
 {
     switch (x->kind) {
     case UP: enter_queue(w, queue_of(w, p->from, p->to), p, t); break;
@@ -274,10 +274,10 @@ static void leave(struct neb_wire *w, struct node *x, struct neb_wire_packet *p,
 }
 
 /* The head of x leaves it. */
-static void step(struct neb_wire *w, struct node *x)
+static void step(struct neb_packet_path *w, struct node *x)
 {
     int64_t t = x->at;
-    struct neb_wire_packet *p = remove_head(x);
+    struct neb_path_packet *p = remove_head(x);
     if (x->kind == LINE) {
         if (x->head) x->at = x->head->due;
     } else {
@@ -288,21 +288,21 @@ static void step(struct neb_wire *w, struct node *x)
     leave(w, x, p, t);
 }
 
-void neb__wire_send(struct neb_wire *w, int64_t now, int from, int to, uint32_t bytes, void *ref,
-                    uint32_t index)
+void neb__packet_path_send(struct neb_packet_path *w, int64_t now, int from, int to, uint32_t bytes,
+                           void *ref, uint32_t index)
 {
     struct pair *pair = pair_of(w, from, to);
-    struct neb_wire_packet *p = w->held + bytes > w->memory ? NULL : packet_take(w);
+    struct neb_path_packet *p = w->held + bytes > w->memory ? NULL : packet_take(w);
     pair->stats.sent++;
     pair->stats.sent_bytes += bytes;
     if (!p) {
-        struct neb_wire_packet gone = {
+        struct neb_path_packet gone = {
             .ref = ref, .index = index, .bytes = bytes, .from = (uint16_t)from, .to = (uint16_t)to};
         pair->stats.refused++;
-        w->sink.drop(w->sink.arg, &gone, NEB_WIRE_MEMORY);
+        w->sink.drop(w->sink.arg, &gone, NEB_PACKET_NO_MEMORY);
         return;
     }
-    *p = (struct neb_wire_packet){
+    *p = (struct neb_path_packet){
         .ref = ref, .index = index, .bytes = bytes, .from = (uint16_t)from, .to = (uint16_t)to};
     w->held += bytes;
     enter_queue(w, uplink(w, from), p, now > w->clock ? now : w->clock);
@@ -310,7 +310,7 @@ void neb__wire_send(struct neb_wire *w, int64_t now, int from, int to, uint32_t 
 
 /* ---- settings --------------------------------------------------------------------------------------------------- */
 
-static void set_rate(struct neb_wire *w, struct node *x, int64_t now, double rate, int64_t limit,
+static void set_rate(struct neb_packet_path *w, struct node *x, int64_t now, double rate, int64_t limit,
                      int64_t burst)
 {
     double before_ns = x->ns_per_byte;
@@ -324,7 +324,7 @@ static void set_rate(struct neb_wire *w, struct node *x, int64_t now, double rat
 }
 
 /* Bytes that may wait: as asked, or one round trip of the line, at least 20 ms and 16 packets. */
-static int64_t queue_limit(const struct neb_wire *w, int from, int to)
+static int64_t queue_limit(const struct neb_packet_path *w, int from, int to)
 {
     const struct neb_lab_line *l = &pair_of(w, from, to)->base;
     if (l->queue > 0) return l->queue;
@@ -333,7 +333,7 @@ static int64_t queue_limit(const struct neb_wire *w, int from, int to)
     return bytes > 16 * w->mtu ? bytes : 16 * w->mtu;
 }
 
-static void pause_queue(struct neb_wire *w, struct node *x, int64_t now, bool pause)
+static void pause_queue(struct neb_packet_path *w, struct node *x, int64_t now, bool pause)
 {
     if (x->paused == pause) return;
     x->paused = pause;
@@ -343,17 +343,17 @@ static void pause_queue(struct neb_wire *w, struct node *x, int64_t now, bool pa
     }
 }
 
-static void refresh(struct neb_wire *w, int64_t now, int from, int to)
+static void refresh(struct neb_packet_path *w, int64_t now, int from, int to)
 {
     struct pair *p = pair_of(w, from, to);
     p->now = p->base;
     neb__schedule_apply(w->event, w->events, now - w->start, from, to, &p->now);
     set_rate(w, queue_of(w, from, to), now, p->now.rate, queue_limit(w, from, to), p->now.burst);
-    queue_of(w, from, to)->ahead = neb__chance_least_delay(&p->now);
+    queue_of(w, from, to)->ahead = neb__packet_faults_least_delay(&p->now);
     if (w->lossless) pause_queue(w, queue_of(w, from, to), now, p->now.down);
 }
 
-static void refresh_all(struct neb_wire *w, int64_t now)
+static void refresh_all(struct neb_packet_path *w, int64_t now)
 {
     for (int i = 0; i < w->n; i++)
         for (int j = 0; j < w->n; j++) refresh(w, now, i, j);
@@ -361,7 +361,7 @@ static void refresh_all(struct neb_wire *w, int64_t now)
     w->change = next == INT64_MAX ? INT64_MAX : w->start + next;
 }
 
-void neb__wire_advance(struct neb_wire *w, int64_t now)
+void neb__packet_path_advance(struct neb_packet_path *w, int64_t now)
 {
     if (now > w->clock) w->clock = now;
     for (;;) {
@@ -377,7 +377,7 @@ void neb__wire_advance(struct neb_wire *w, int64_t now)
 
 /* A packet that goes from a queue on the line interests nobody outside before it arrives: events keep their own times,
  * so they can be caught up with then. That halves the wake-ups. With many busy nodes the first event is near anyway. */
-int64_t neb__wire_next(const struct neb_wire *w)
+int64_t neb__packet_path_next(const struct neb_packet_path *w)
 {
     int64_t at = INT64_MAX;
     if (w->heaped > 64) at = w->heap[0]->at;
@@ -386,9 +386,9 @@ int64_t neb__wire_next(const struct neb_wire *w)
     return at < w->change ? at : w->change;
 }
 
-int64_t neb__wire_room(const struct neb_wire *w, int from, int to)
+int64_t neb__packet_path_room(const struct neb_packet_path *w, int from, int to)
 {
-    struct neb_wire *v = (struct neb_wire *)w;
+    struct neb_packet_path *v = (struct neb_packet_path *)w;
     const struct node *x = uplink(v, from);
     int64_t room = x->ns_per_byte > 0 ? x->limit - x->bytes : INT64_MAX;
     x = queue_of(v, from, to);
@@ -397,33 +397,34 @@ int64_t neb__wire_room(const struct neb_wire *w, int from, int to)
     return room > 0 ? room : 0;
 }
 
-void neb__wire_set_line(struct neb_wire *w, int64_t now, int from, int to, const struct neb_lab_line *line)
+void neb__packet_path_set_line(struct neb_packet_path *w, int64_t now, int from, int to,
+                               const struct neb_lab_line *line)
 {
-    neb__wire_advance(w, now);
+    neb__packet_path_advance(w, now);
     pair_of(w, from, to)->base = *line;
     refresh(w, now, from, to);
     refresh(w, now, to, from); /* its default queue depends on both delays */
 }
 
-void neb__wire_get_line(const struct neb_wire *w, int from, int to, struct neb_lab_line *out)
+void neb__packet_path_get_line(const struct neb_packet_path *w, int from, int to, struct neb_lab_line *out)
 {
     *out = pair_of(w, from, to)->base;
 }
 
-void neb__wire_stats(const struct neb_wire *w, int from, int to, struct neb_lab_stats *out)
+void neb__packet_path_stats(const struct neb_packet_path *w, int from, int to, struct neb_lab_stats *out)
 {
     *out = pair_of(w, from, to)->stats;
-    out->queued = queue_of((struct neb_wire *)w, from, to)->bytes;
+    out->queued = queue_of((struct neb_packet_path *)w, from, to)->bytes;
 }
 
-void neb__wire_refused(struct neb_wire *w, int from, int to)
+void neb__packet_path_refused(struct neb_packet_path *w, int from, int to)
 {
     pair_of(w, from, to)->stats.refused++;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
-static void prepare(struct neb_wire *w, const struct neb_lab_config *cfg)
+static void prepare(struct neb_packet_path *w, const struct neb_lab_config *cfg)
 {
     int n = cfg->sites, nodes = 2 * n + 2 * n * n;
     for (int i = 0; i < nodes; i++)
@@ -440,16 +441,16 @@ static void prepare(struct neb_wire *w, const struct neb_lab_config *cfg)
                  s->down_queue > 0 ? s->down_queue : (int64_t)(s->down / 8 * 0.05), 0);
         for (int j = 0; j < n; j++) {
             pair_of(w, i, j)->base = cfg->line[i * n + j];
-            neb__chance_init(&pair_of(w, i, j)->chance, cfg->seed, i, j);
+            neb__packet_faults_init(&pair_of(w, i, j)->chance, cfg->seed, i, j);
         }
     }
 }
 
-neb_status neb__wire_create(const struct neb_lab_config *cfg, const struct neb_wire_sink *sink, int64_t start,
-                            bool lossless, struct neb_wire **out)
+neb_status neb__packet_path_create(const struct neb_lab_config *cfg, const struct neb_path_sink *sink,
+                                   int64_t start, bool lossless, struct neb_packet_path **out)
 {
     size_t n = (size_t)cfg->sites, nodes = 2 * n + 2 * n * n;
-    struct neb_wire *w = NEB_NEW(struct neb_wire);
+    struct neb_packet_path *w = NEB_NEW(struct neb_packet_path);
     if (!w) goto fail;
     w->n = cfg->sites;
     w->sink = *sink;
@@ -470,15 +471,15 @@ neb_status neb__wire_create(const struct neb_lab_config *cfg, const struct neb_w
     *out = w;
     return NEB_OK;
 fail:
-    neb__wire_destroy(w);
+    neb__packet_path_destroy(w);
     return neb__fail(NEB_ERR_NOMEM, "out of memory for a network of %d sites", cfg->sites);
 }
 
-void neb__wire_destroy(struct neb_wire *w)
+void neb__packet_path_destroy(struct neb_packet_path *w)
 {
     if (!w) return;
     for (int i = 0; w->node && w->pair && i < 2 * w->n + 2 * w->n * w->n; i++)
-        while (w->node[i].head) drop(w, remove_head(&w->node[i]), NEB_WIRE_CUT);
+        while (w->node[i].head) drop(w, remove_head(&w->node[i]), NEB_PACKET_CUT);
     for (struct slab *s = w->slabs, *next; s; s = next) {
         next = s->next;
         neb__free(s);

@@ -51,7 +51,7 @@ enum {
 
 /* Packets of one frame that go out together. */
 struct run {
-    struct neb_frame *frame;
+    struct neb_segment_train *frame;
     uint32_t first, count;
     int from;
 };
@@ -60,9 +60,9 @@ struct neb_pump {
     int sites;
     struct neb_tun tun[NEB_LAB_SITES];
     struct run run[NEB_LAB_SITES];
-    struct neb_wire *wire;
+    struct neb_packet_path *wire;
     struct neb_frames frames;
-    struct neb_frame *spare; /* the next read goes here */
+    struct neb_segment_train *spare; /* the next read goes here */
     struct neb_rng rng;
     int64_t late;                 /* ns by which sleep ends late */
     int64_t spin_left, spin_when; /* ns that may be spent waking early, as of spin_when */
@@ -81,12 +81,12 @@ static void flush(struct neb_pump *p, int site)
 {
     struct run *r = &p->run[site];
     if (!r->frame) return;
-    uint8_t scratch[NEB_FRAME_HEADERS];
+    uint8_t scratch[NEB_SEGMENTS_HEADERS];
     struct iovec part[2];
-    int parts = neb__frame_cut(r->frame, r->first, r->count, scratch, part);
+    int parts = neb__segments_cut(r->frame, r->first, r->count, scratch, part);
     if (writev(p->tun[site].fd, part, parts) < 0)
-        for (uint32_t i = 0; i < r->count; i++) neb__wire_refused(p->wire, r->from, site);
-    for (uint32_t i = 0; i < r->count; i++) neb__frame_give(&p->frames, r->frame);
+        for (uint32_t i = 0; i < r->count; i++) neb__packet_path_refused(p->wire, r->from, site);
+    for (uint32_t i = 0; i < r->count; i++) neb__segments_give(&p->frames, r->frame);
     r->frame = NULL;
 }
 
@@ -95,16 +95,16 @@ static void flush_all(struct neb_pump *p)
     for (int i = 0; i < p->sites; i++) flush(p, i);
 }
 
-static void flip_a_bit(struct neb_pump *p, struct neb_frame *f, uint32_t index)
+static void flip_a_bit(struct neb_pump *p, struct neb_segment_train *f, uint32_t index)
 {
     uint32_t bytes;
-    uint8_t *payload = neb__frame_payload(f, index, &bytes);
+    uint8_t *payload = neb__segments_payload(f, index, &bytes);
     if (!bytes) return;
     uint64_t bit = neb__rng_below(&p->rng, (uint64_t)bytes * 8);
     payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
 }
 
-static void deliver(void *arg, const struct neb_wire_packet *packet, int64_t at)
+static void deliver(void *arg, const struct neb_path_packet *packet, int64_t at)
 {
     struct neb_pump *p = arg;
     struct run *r = &p->run[packet->to];
@@ -118,49 +118,50 @@ static void deliver(void *arg, const struct neb_wire_packet *packet, int64_t at)
     *r = (struct run){.frame = packet->ref, .first = packet->index, .count = 1, .from = packet->from};
 }
 
-static void dropped(void *arg, const struct neb_wire_packet *packet, enum neb_wire_drop why)
+static void dropped(void *arg, const struct neb_path_packet *packet, enum neb_packet_drop why)
 {
     struct neb_pump *p = arg;
     (void)why;
-    neb__frame_give(&p->frames, packet->ref);
+    neb__segments_give(&p->frames, packet->ref);
 }
 
 /* ---- out of the devices ------------------------------------------------------------------------------------------ */
 
 /* A small packet moves to a small frame, so that a large one is not held by it. */
-static struct neb_frame *fitting(struct neb_pump *p, struct neb_frame *f, ssize_t n)
+static struct neb_segment_train *fitting(struct neb_pump *p, struct neb_segment_train *f, ssize_t n)
 {
     f->len = (uint32_t)n;
     if (n > 4096) {
         p->spare = NULL;
         return f;
     }
-    struct neb_frame *small = neb__frame_take(&p->frames, f->len);
+    struct neb_segment_train *small = neb__segments_take(&p->frames, f->len);
     if (!small) return NULL;
     memcpy(small->data, f->data, f->len);
     small->len = f->len;
     return small;
 }
 
-static void take_in(struct neb_pump *p, int from, struct neb_frame *f, int64_t now)
+static void take_in(struct neb_pump *p, int from, struct neb_segment_train *f, int64_t now)
 {
     uint32_t dest;
-    if (neb__frame_parse(f, &dest) && dest > NEB_LAB_SUBNET && dest <= NEB_LAB_SUBNET + (uint32_t)p->sites) {
+    if (neb__segments_parse(f, &dest) && dest > NEB_LAB_SUBNET &&
+        dest <= NEB_LAB_SUBNET + (uint32_t)p->sites) {
         int to = (int)(dest - NEB_LAB_SUBNET - 1);
         f->refs += (int)f->packets;
         for (uint32_t i = 0; i < f->packets; i++)
-            neb__wire_send(p->wire, now, from, to, neb__frame_packet_bytes(f, i), f, i);
+            neb__packet_path_send(p->wire, now, from, to, neb__segments_packet_bytes(f, i), f, i);
     }
-    neb__frame_give(&p->frames, f);
+    neb__segments_give(&p->frames, f);
 }
 
 static void read_site(struct neb_pump *p, int site, int64_t now)
 {
     for (int i = 0; i < READS; i++) {
-        if (!p->spare && !(p->spare = neb__frame_take(&p->frames, NEB_FRAME_MOST))) return;
-        ssize_t n = read(p->tun[site].fd, p->spare->data, NEB_FRAME_MOST);
+        if (!p->spare && !(p->spare = neb__segments_take(&p->frames, NEB_SEGMENTS_MOST))) return;
+        ssize_t n = read(p->tun[site].fd, p->spare->data, NEB_SEGMENTS_MOST);
         if (n <= 0) return;
-        struct neb_frame *f = fitting(p, p->spare, n);
+        struct neb_segment_train *f = fitting(p, p->spare, n);
         if (f) take_in(p, site, f, now);
     }
 }
@@ -187,14 +188,14 @@ static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
 {
     pthread_mutex_lock(&p->lock);
     int64_t arrived = p->woken;
-    neb__wire_advance(p->wire, arrived);
+    neb__packet_path_advance(p->wire, arrived);
     flush_all(p);
     for (int i = 0; i < p->sites; i++)
         if (fds[i].revents) read_site(p, i, arrived);
     p->woken = neb__now_ns();
-    neb__wire_advance(p->wire, p->woken);
+    neb__packet_path_advance(p->wire, p->woken);
     flush_all(p);
-    int64_t next = neb__wire_next(p->wire);
+    int64_t next = neb__packet_path_next(p->wire);
     pthread_mutex_unlock(&p->lock);
     return next;
 }
@@ -289,7 +290,7 @@ static void wake(struct neb_pump *p)
     (void)!write(p->wake, &one, sizeof one);
 }
 
-struct neb_wire *neb__pump_lock(struct neb_pump *p)
+struct neb_packet_path *neb__pump_lock(struct neb_pump *p)
 {
     pthread_mutex_lock(&p->lock);
     return p->wire;
@@ -331,8 +332,8 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
     memcpy(p->tun, tun, (size_t)cfg->sites * sizeof *tun);
     p->rng.state = cfg->seed ^ 0xC0;
     p->woken = p->spin_when = neb__now_ns();
-    struct neb_wire_sink sink = {deliver, dropped, p};
-    NEB_TRY_GOTO(st, neb__wire_create(cfg, &sink, neb__now_ns(), false, &p->wire), no_wire);
+    struct neb_path_sink sink = {deliver, dropped, p};
+    NEB_TRY_GOTO(st, neb__packet_path_create(cfg, &sink, neb__now_ns(), false, &p->wire), no_wire);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake < 0) {
         st = neb__fail(NEB_ERR_IO, "eventfd: %s", strerror(errno));
@@ -350,7 +351,7 @@ no_thread:
     pthread_mutex_destroy(&p->lock);
     close(p->wake);
 no_wake:
-    neb__wire_destroy(p->wire);
+    neb__packet_path_destroy(p->wire);
 no_wire:
     neb__free(p);
     return st;
@@ -366,9 +367,9 @@ void neb__pump_stop(struct neb_pump *p)
     close(p->wake);
     for (int i = 0; i < p->sites; i++)
         for (uint32_t k = 0; p->run[i].frame && k < p->run[i].count; k++)
-            neb__frame_give(&p->frames, p->run[i].frame);
-    neb__wire_destroy(p->wire);
-    if (p->spare) neb__frame_give(&p->frames, p->spare);
-    neb__frames_clear(&p->frames);
+            neb__segments_give(&p->frames, p->run[i].frame);
+    neb__packet_path_destroy(p->wire);
+    if (p->spare) neb__segments_give(&p->frames, p->spare);
+    neb__segments_clear(&p->frames);
     neb__free(p);
 }

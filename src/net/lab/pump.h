@@ -16,7 +16,7 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
 void neb__pump_stop(struct neb_pump *p);
 
 /* The wire, locked against the thread until unlock. */
-struct neb_wire *neb__pump_lock(struct neb_pump *p);
+struct neb_packet_path *neb__pump_lock(struct neb_pump *p);
 void neb__pump_unlock(struct neb_pump *p);
 double neb__pump_cpu_seconds(struct neb_pump *p);
 

@@ -17,14 +17,14 @@
 #include <linux/virtio_net.h>
 #include <string.h>
 
-_Static_assert(sizeof(struct virtio_net_hdr) == NEB_FRAME_PREFIX, "the device's prefix");
+_Static_assert(sizeof(struct virtio_net_hdr) == NEB_SEGMENTS_PREFIX, "the device's prefix");
 
-static const uint32_t sizes[3] = {512, 4096, NEB_FRAME_MOST};
+static const uint32_t sizes[3] = {512, 4096, NEB_SEGMENTS_MOST};
 
-struct neb_frame *neb__frame_take(struct neb_frames *f, uint32_t bytes)
+struct neb_segment_train *neb__segments_take(struct neb_frames *f, uint32_t bytes)
 {
     int c = bytes <= sizes[0] ? 0 : bytes <= sizes[1] ? 1 : 2;
-    struct neb_frame *x = f->unused[c];
+    struct neb_segment_train *x = f->unused[c];
     if (x)
         f->unused[c] = x->next;
     else if (!(x = neb__malloc(sizeof *x + sizes[c])))
@@ -35,7 +35,7 @@ struct neb_frame *neb__frame_take(struct neb_frames *f, uint32_t bytes)
     return x;
 }
 
-void neb__frame_give(struct neb_frames *f, struct neb_frame *x)
+void neb__segments_give(struct neb_frames *f, struct neb_segment_train *x)
 {
     if (--x->refs) return;
     int c = x->room == sizes[0] ? 0 : x->room == sizes[1] ? 1 : 2;
@@ -43,11 +43,11 @@ void neb__frame_give(struct neb_frames *f, struct neb_frame *x)
     f->unused[c] = x;
 }
 
-void neb__frames_clear(struct neb_frames *f)
+void neb__segments_clear(struct neb_frames *f)
 {
     for (int c = 0; c < 3; c++)
         while (f->unused[c]) {
-            struct neb_frame *x = f->unused[c];
+            struct neb_segment_train *x = f->unused[c];
             f->unused[c] = x->next;
             neb__free(x);
         }
@@ -64,13 +64,13 @@ static void put_be16(uint8_t *p, uint32_t v)
     p[1] = (uint8_t)v;
 }
 
-bool neb__frame_parse(struct neb_frame *f, uint32_t *dest)
+bool neb__segments_parse(struct neb_segment_train *f, uint32_t *dest)
 {
     struct virtio_net_hdr h;
-    const uint8_t *ip = f->data + NEB_FRAME_PREFIX;
-    if (f->len < NEB_FRAME_PREFIX + 20) return false;
+    const uint8_t *ip = f->data + NEB_SEGMENTS_PREFIX;
+    if (f->len < NEB_SEGMENTS_PREFIX + 20) return false;
     memcpy(&h, f->data, sizeof h);
-    uint32_t bytes = f->len - NEB_FRAME_PREFIX, ihl = (ip[0] & 15u) * 4;
+    uint32_t bytes = f->len - NEB_SEGMENTS_PREFIX, ihl = (ip[0] & 15u) * 4;
     if (ip[0] >> 4 != 4 || ihl < 20 || bytes < ihl) return false;
     uint32_t transport = ip[9] == 6 && bytes >= ihl + 20 ? (ip[ihl + 12] >> 4) * 4u : ip[9] == 17 ? 8 : 0;
     f->packets = 1;
@@ -86,18 +86,18 @@ bool neb__frame_parse(struct neb_frame *f, uint32_t *dest)
     return true;
 }
 
-uint32_t neb__frame_packet_bytes(const struct neb_frame *f, uint32_t index)
+uint32_t neb__segments_packet_bytes(const struct neb_segment_train *f, uint32_t index)
 {
-    uint32_t bytes = f->len - NEB_FRAME_PREFIX;
+    uint32_t bytes = f->len - NEB_SEGMENTS_PREFIX;
     if (f->packets == 1) return bytes;
     uint32_t left = bytes - f->headers - index * f->payload;
     return f->headers + (left < f->payload ? left : f->payload);
 }
 
-uint8_t *neb__frame_payload(struct neb_frame *f, uint32_t index, uint32_t *bytes)
+uint8_t *neb__segments_payload(struct neb_segment_train *f, uint32_t index, uint32_t *bytes)
 {
-    *bytes = f->headers ? neb__frame_packet_bytes(f, index) - f->headers : 0;
-    return f->data + NEB_FRAME_PREFIX + f->headers + index * f->payload;
+    *bytes = f->headers ? neb__segments_packet_bytes(f, index) - f->headers : 0;
+    return f->data + NEB_SEGMENTS_PREFIX + f->headers + index * f->payload;
 }
 
 /* The ones' complement sum of an even number of bytes, folded. */
@@ -108,7 +108,7 @@ static uint32_t sum16(const uint8_t *p, uint32_t n, uint32_t sum)
     return sum;
 }
 
-static void cut_headers(const struct neb_frame *f, uint32_t first, uint32_t count, uint32_t bytes,
+static void cut_headers(const struct neb_segment_train *f, uint32_t first, uint32_t count, uint32_t bytes,
                         uint8_t *ip)
 {
     uint32_t ihl = (ip[0] & 15u) * 4;
@@ -126,23 +126,23 @@ static void cut_headers(const struct neb_frame *f, uint32_t first, uint32_t coun
     put_be16(tcp + 16, sum16(ip + 12, 8, 6 + f->headers - ihl + bytes));
 }
 
-int neb__frame_cut(struct neb_frame *f, uint32_t first, uint32_t count, uint8_t *scratch,
-                   struct iovec part[2])
+int neb__segments_cut(struct neb_segment_train *f, uint32_t first, uint32_t count, uint8_t *scratch,
+                      struct iovec part[2])
 {
     if (count == f->packets) {
         part[0] = (struct iovec){f->data, f->len};
         return 1;
     }
-    uint32_t start = NEB_FRAME_PREFIX + f->headers + first * f->payload, bytes = f->len - start;
+    uint32_t start = NEB_SEGMENTS_PREFIX + f->headers + first * f->payload, bytes = f->len - start;
     if (bytes > count * f->payload) bytes = count * f->payload;
-    memcpy(scratch, f->data, NEB_FRAME_PREFIX + f->headers);
-    cut_headers(f, first, count, bytes, scratch + NEB_FRAME_PREFIX);
+    memcpy(scratch, f->data, NEB_SEGMENTS_PREFIX + f->headers);
+    cut_headers(f, first, count, bytes, scratch + NEB_SEGMENTS_PREFIX);
     struct virtio_net_hdr h;
     memcpy(&h, scratch, sizeof h);
     h.hdr_len = (uint16_t)f->headers;
     if (count == 1) h.gso_type = VIRTIO_NET_HDR_GSO_NONE, h.gso_size = 0;
     memcpy(scratch, &h, sizeof h);
-    part[0] = (struct iovec){scratch, NEB_FRAME_PREFIX + f->headers};
+    part[0] = (struct iovec){scratch, NEB_SEGMENTS_PREFIX + f->headers};
     part[1] = (struct iovec){f->data + start, bytes};
     return 2;
 }

@@ -11,39 +11,40 @@
 #include <sys/uio.h>
 
 enum {
-    NEB_FRAME_PREFIX = 10,           /* struct virtio_net_hdr, in front of every packet of the device */
-    NEB_FRAME_MOST = 10 + 65535 + 1, /* the largest read */
-    NEB_FRAME_HEADERS = 10 + 60 + 60 /* prefix, IP and TCP headers at their longest */
+    NEB_SEGMENTS_PREFIX = 10,           /* struct virtio_net_hdr, in front of every packet of the device */
+    NEB_SEGMENTS_MOST = 10 + 65535 + 1, /* the largest read */
+    NEB_SEGMENTS_HEADERS = 10 + 60 + 60 /* prefix, IP and TCP headers at their longest */
 };
 
-struct neb_frame {
-    struct neb_frame *next; /* while unused */
-    int refs;               /* packets that still need it */
-    uint32_t room, len;     /* of data */
-    uint32_t packets;       /* 1, or segments of the train */
-    uint32_t headers;       /* IP and transport headers; 0 for what is not understood */
-    uint32_t payload;       /* of each packet of a train but the last */
-    uint8_t data[];         /* prefix, IP packet */
+struct neb_segment_train {
+    struct neb_segment_train *next; /* while unused */
+    int refs;                       /* packets that still need it */
+    uint32_t room, len;             /* of data */
+    uint32_t packets;               /* 1, or segments of the train */
+    uint32_t headers;               /* IP and transport headers; 0 for what is not understood */
+    uint32_t payload;               /* of each packet of a train but the last */
+    uint8_t data[];                 /* prefix, IP packet */
 };
 
 /* Frames of a few sizes, kept for reuse. All zero is an empty one; clear releases the unused frames. */
 struct neb_frames {
-    struct neb_frame *unused[3];
+    struct neb_segment_train *unused[3];
 };
-struct neb_frame *neb__frame_take(struct neb_frames *f, uint32_t bytes); /* refs 1; NULL: no memory */
-void neb__frame_give(struct neb_frames *f, struct neb_frame *frame);     /* one ref less */
-void neb__frames_clear(struct neb_frames *f);
+struct neb_segment_train *neb__segments_take(struct neb_frames *f,
+                                             uint32_t bytes);                   /* refs 1; NULL: no memory */
+void neb__segments_give(struct neb_frames *f, struct neb_segment_train *frame); /* one ref less */
+void neb__segments_clear(struct neb_frames *f);
 
 /* Finds the packets of data[0..len) and the IPv4 destination (host order). False: not IPv4, or malformed. */
-bool neb__frame_parse(struct neb_frame *f, uint32_t *dest);
-uint32_t neb__frame_packet_bytes(const struct neb_frame *f, uint32_t index); /* IP length */
+bool neb__segments_parse(struct neb_segment_train *f, uint32_t *dest);
+uint32_t neb__segments_packet_bytes(const struct neb_segment_train *f, uint32_t index); /* IP length */
 
-/* The `count` packets from `first` on as what a device takes in one writev; `scratch` holds NEB_FRAME_HEADERS. Returns
+/* The `count` packets from `first` on as what a device takes in one writev; `scratch` holds NEB_SEGMENTS_HEADERS. Returns
  * the number of parts (at most 2). */
-int neb__frame_cut(struct neb_frame *f, uint32_t first, uint32_t count, uint8_t *scratch,
-                   struct iovec part[2]);
+int neb__segments_cut(struct neb_segment_train *f, uint32_t first, uint32_t count, uint8_t *scratch,
+                      struct iovec part[2]);
 
 /* Where the payload of that packet lies; 0 bytes: none. */
-uint8_t *neb__frame_payload(struct neb_frame *f, uint32_t index, uint32_t *bytes);
+uint8_t *neb__segments_payload(struct neb_segment_train *f, uint32_t index, uint32_t *bytes);
 
 #endif
