@@ -103,7 +103,7 @@ struct neb_cache_input {
     struct neb_seqs cross_q, cross_k;
 };
 
-/* What a layer runs with besides x. Must stay valid until the run ends when layers are recomputed. */
+/* Inputs of a layer besides x. Must stay valid until the run ends when layers are recomputed. */
 struct neb_layer_call {
     const struct neb_layer *layer;
     const struct neb_input_side *side;

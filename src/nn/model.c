@@ -72,10 +72,12 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
                          "model option 'embedding_delta': the output of a model with head 'tokens' cannot be "
                          "tied to a difference; set tied: no");
     m->token_base = delta ? embeddings->token : NULL;
-    m->token = embeddings && !delta ? embeddings->token
-                                    : neb__builder_matrix(b, "embed.token.weight", a->vocab, a->embedding,
-                                                          delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL,
-                                                          table_deviation(a), NEB_SPLIT_ROW);
+    if (embeddings && !delta)
+        m->token = embeddings->token;
+    else
+        m->token =
+            neb__builder_matrix(b, "embed.token.weight", a->vocab, a->embedding,
+                                delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, table_deviation(a), NEB_SPLIT_ROW);
     if (a->kind != NEB_DECODER) NEB_TRY(build_stack(b, "encoder", a->layers, false, false, &m->encoder));
     if (a->kind == NEB_DECODER) NEB_TRY(build_stack(b, "decoder", a->layers, true, false, &m->decoder));
     if (a->kind == NEB_ENCODER_DECODER)
@@ -211,7 +213,7 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
     return x;
 }
 
-/* What all layers of a stack share. */
+/* Shared by all layers of a stack. */
 struct stack_run {
     const struct neb_input_side *side, *memory_side;
     neb_tensor *memory;

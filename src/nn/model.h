@@ -71,7 +71,7 @@ neb_tensor *neb__model_encode(struct neb_model *m, neb_tape *t, const struct neb
 neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                               neb_tensor *memory, const struct neb_input_side *memory_side);
 
-/* What a distillation adds to the targets of the feed; see struct neb_target_spec. */
+/* A distillation adds these to the targets of the input; see struct neb_target_spec. */
 struct neb_soft_targets {
     float ce, kd, temperature;
     neb_tensor *ids, *logits;

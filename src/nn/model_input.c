@@ -192,7 +192,8 @@ static void load_targets(struct neb_model_input *f, const struct neb_model_input
     f->targets = d->targets;
     f->weight = 0;
     for (int32_t i = 0; i < d->targets; i++) {
-        float w = d->target[i] < 0 ? 0 : d->weight ? d->weight[i] : 1;
+        float w = d->weight ? d->weight[i] : 1;
+        if (d->target[i] < 0) w = 0;
         int32_t r = d->target_row ? d->target_row[i] : i;
         f->host[f->target_at + (size_t)i] = d->target[i];
         weight[i] = w;

@@ -8,7 +8,7 @@
 
 #include <fnmatch.h>
 
-/* Of the parameters that this model added: another model's names may match, too. */
+/* Only parameters that this model added: another model's names may match, too. */
 static int set_matching(const struct neb_builder *b, const char *pattern, bool trainable)
 {
     int n = 0;

@@ -305,6 +305,13 @@ static neb_status begin(struct neb_searching *s, const struct neb_model_input_si
     return prefill(s, prompt, starts);
 }
 
+/* The likeliest tokens that each row offers; 0: one is drawn. */
+static int32_t candidates(const struct neb_search *how, int32_t beams)
+{
+    if (beams > 1) return 2 * beams;
+    return how->temperature > 0 ? 0 : 1;
+}
+
 neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *how,
                              const struct neb_model_input_side *source, int32_t count, const int32_t *prompt,
                              const int32_t *starts, int32_t *out, int32_t *lengths,
@@ -323,9 +330,7 @@ neb_status neb__search_begin(struct neb_decoding *d, const struct neb_search *ho
                                 .vocab = (int32_t)neb__decoding_vocab(d),
                                 .out = out,
                                 .lengths = lengths,
-                                .k = beams > 1              ? 2 * beams
-                                     : how->temperature > 0 ? 0
-                                                            : 1,
+                                .k = candidates(how, beams),
                                 .rng = {how->seed}};
     neb_status status = begin(s, source, prompt, starts);
     if (status != NEB_OK) {

@@ -1,6 +1,7 @@
 /* schedule.c: the learning rate as a function of progress. Progress may be counted in steps or in tokens; warm-up and
  * total have the same unit. */
 #include "base/status.h"
+#include "base/clamp.h"
 
 #include <math.h>
 #include <nebula/engine.h>
@@ -27,8 +28,7 @@ neb_status neb_schedule_check(const struct neb_schedule *s)
 
 static double between(double from, double to, double part)
 {
-    part = part < 0 ? 0 : part > 1 ? 1 : part;
-    return from + (to - from) * part;
+    return from + (to - from) * neb__clamp(part, 0, 1);
 }
 
 float neb_schedule_lr(const struct neb_schedule *s, int64_t at)

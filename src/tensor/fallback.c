@@ -21,7 +21,8 @@ static void *temp(neb_tape *t, int64_t values, neb_dtype type)
 static neb_status linear(neb_tape *t, const struct neb_linear *a)
 {
     bool keep = a->act != NEB_ACT_NONE;
-    void *pre = !keep ? a->y : a->pre ? a->pre : temp(t, a->rows * a->ldy, a->type);
+    void *pre = a->y;
+    if (keep) pre = a->pre ? a->pre : temp(t, a->rows * a->ldy, a->type);
     struct neb_gemm g = {.a = a->x,
                          .b = a->w,
                          .c = pre,

@@ -137,7 +137,7 @@ neb_tensor *neb_op_add(neb_tape *t, neb_tensor *a, neb_tensor *b)
     return neb_op_residual(t, a, b, 0);
 }
 
-/* What a plain norm and a residual norm share in their backward. */
+/* The part of the backward that a plain norm and a residual norm share. */
 static struct neb_norm_bwd norm_bwd_args(neb_tape *t, struct neb_node *n, neb_tensor *s)
 {
     struct neb_norm_bwd a = {.kind = (neb_norm_kind)n->i[0],

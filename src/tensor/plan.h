@@ -22,7 +22,7 @@ struct neb_lifetimes {
     int tick;
 };
 
-/* What was planned for one key; and its recording, once made. */
+/* The plan of one key, and its recording once made. */
 struct neb_plan {
     struct neb_plan *next;
     uint64_t key;

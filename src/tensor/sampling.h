@@ -4,7 +4,7 @@
 
 #include <nebula/engine.h>
 
-/* What tells the draws of one use from those of another: nebula/device.h. */
+/* The draws of one use are told from those of another: nebula/device.h. */
 struct neb_sampling {
     uint32_t seed, op, step;
     float temperature;

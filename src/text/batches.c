@@ -11,6 +11,7 @@
  * Saved position: magic "NEBPOS\r\n", u32 version, 32 bytes fingerprint of the configuration, u64 step, u64 next
  * draw, four u64 statistics, u32 n, then n u64 waiting draws. Little-endian. */
 #include "text/batches_internal.h"
+#include "base/clamp.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 
@@ -78,8 +79,7 @@ static double target_ratio(const struct neb_batches *s)
         a += share * in;
         b += share * out;
     }
-    double r = b / a;
-    return r < 0.25 ? 0.25 : r > 4 ? 4 : r;
+    return neb__clamp(b / a, 0.25, 4);
 }
 
 static void make_buckets(struct neb_batches *s)
@@ -194,7 +194,8 @@ void neb__batches_free(struct neb_batches *s)
 neb_status neb__batches_batch(const struct neb_batches *s, struct neb_batch **out)
 {
     const int32_t *t = s->bucket[0].tokens;
-    int32_t loss = s->cfg.kind == NEB_BATCH_MLM ? s->loss : s->cfg.kind == NEB_BATCH_PAIR ? t[1] : t[0];
+    int32_t loss = s->cfg.kind == NEB_BATCH_PAIR ? t[1] : t[0];
+    if (s->cfg.kind == NEB_BATCH_MLM) loss = s->loss;
     return neb__batch_create(s->cfg.kind, t, s->nseq, loss, out);
 }
 

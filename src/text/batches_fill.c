@@ -42,7 +42,7 @@ static struct neb_rng rng_of(const struct neb_batches *s, uint64_t sample, uint6
     return (struct neb_rng){neb__mix64(s->cfg.seed + purpose) + neb__mix64(sample)};
 }
 
-/* Where a text that does not fit starts to be read. */
+/* The place at which reading starts in a text that does not fit. */
 static int32_t crop(const struct neb_batches *s, const struct neb_pending *p, int32_t length, int32_t n)
 {
     struct neb_rng r = rng_of(s, p->global, 0x63726F70);

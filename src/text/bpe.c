@@ -330,17 +330,15 @@ static neb_status append_bytes(const struct neb_bpe *b, const char *piece, struc
 /* How many bytes at p stand for one U+FFFD: the longest beginning of a character that is there (Unicode, chapter 3.9). */
 static size_t broken(const uint8_t *p, size_t n)
 {
-    size_t length = p[0] >= 0xC2 && p[0] <= 0xDF   ? 2
-                    : (p[0] & 0xF0) == 0xE0        ? 3
-                    : p[0] >= 0xF0 && p[0] <= 0xF4 ? 4
-                                                   : 1;
-    uint8_t low = p[0] == 0xE0   ? 0xA0
-                  : p[0] == 0xF0 ? 0x90
-                                 : 0x80,
-            high = p[0] == 0xED   ? 0x9F
-                   : p[0] == 0xF4 ? 0x8F
-                                  : 0xBF;
-    size_t i = 1;
+    size_t length = 1, i = 1;
+    uint8_t low = 0x80, high = 0xBF; /* of the second byte: some first bytes allow fewer */
+    if (p[0] >= 0xC2 && p[0] <= 0xDF) length = 2;
+    if (p[0] >= 0xE0 && p[0] <= 0xEF) length = 3;
+    if (p[0] >= 0xF0 && p[0] <= 0xF4) length = 4;
+    if (p[0] == 0xE0) low = 0xA0;
+    if (p[0] == 0xF0) low = 0x90;
+    if (p[0] == 0xED) high = 0x9F;
+    if (p[0] == 0xF4) high = 0x8F;
     for (; i < length && i < n && p[i] >= low && p[i] <= high; i++) low = 0x80, high = 0xBF;
     return i;
 }

@@ -185,7 +185,8 @@ static neb_status read_pages(struct work *w)
 static enum part part_of(const struct work *w, const struct unit *u)
 {
     uint64_t h = hash_text(w->page[u->page]) >> 8;
-    return h % HELD_OUT == 0 ? TEST : h % HELD_OUT == 1 ? VALID : TRAIN;
+    if (h % HELD_OUT == 0) return TEST;
+    return h % HELD_OUT == 1 ? VALID : TRAIN;
 }
 
 static const char *text_of(const struct work *w, const struct unit *u, int lang)

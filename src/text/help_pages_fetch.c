@@ -27,13 +27,16 @@ static int run_in(const char *dir, const char *const *argv)
     int status;
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) return 1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) == 127 ? -1 : WEXITSTATUS(status) : 1;
+    if (!WIFEXITED(status)) return 1;
+    return WEXITSTATUS(status) == 127 ? -1 : WEXITSTATUS(status);
 }
 
 /* en is en-us in the package's name and en-US in its folders; zh is zh-cn and zh-CN. */
 static void names(const char *lang, char package[32], char folder[32])
 {
-    const char *full = !strcmp(lang, "en") ? "en-us" : !strcmp(lang, "zh") ? "zh-cn" : lang;
+    const char *full = lang;
+    if (!strcmp(lang, "en")) full = "en-us";
+    if (!strcmp(lang, "zh")) full = "zh-cn";
     snprintf(package, 32, "%s", full);
     snprintf(folder, 32, "%s", full);
     char *dash = strchr(folder, '-');

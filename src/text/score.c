@@ -4,6 +4,7 @@
  * is walking two arrays. BLEU clips a hypothesis' n-gram by the most any one reference has of it, and takes the
  * reference length nearest to the hypothesis'. chrF takes, per sentence, the reference with the best score. */
 #include "text/score.h"
+#include "base/clamp.h"
 #include "text/score_words.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -46,7 +47,9 @@ static neb_status push_chrf_word(struct units *u, const int32_t *c, size_t n)
     static const char marks[] = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
     bool last = c[n - 1] < 128 && strchr(marks, (char)c[n - 1]),
          first = c[0] < 128 && strchr(marks, (char)c[0]);
-    size_t cut = n == 1 ? n : last ? n - 1 : first ? 1 : n;
+    size_t cut = n;
+    if (n > 1 && first) cut = 1;
+    if (n > 1 && last) cut = n - 1;
     NEB_TRY(push_word(u, c, cut));
     return cut < n ? push_word(u, c + cut, n - cut) : NEB_OK;
 }
@@ -229,7 +232,7 @@ void neb__bleu_interval(const struct neb_bleu *each, int n, double *low, double 
 
 void neb__chrf_init(struct neb_chrf *c, int words, bool lower)
 {
-    *c = (struct neb_chrf){.words = words < 0 ? 0 : words > 2 ? 2 : words, .lower = lower};
+    *c = (struct neb_chrf){.words = (int)neb__clamp_int(words, 0, 2), .lower = lower};
 }
 
 double neb__chrf_score(const struct neb_chrf *c)

@@ -36,7 +36,7 @@ struct neb_shard_head {
     uint64_t samples, tokens, length;
 };
 
-/* Where the index starts. */
+/* The index starts here. */
 static inline uint64_t neb__shard_index_at(const struct neb_shard_head *h)
 {
     return NEB_SHARD_HEAD + (h->tokens * (uint64_t)h->width + 3) / 4 * 4;

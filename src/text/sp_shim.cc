@@ -71,7 +71,9 @@ bool find_field(const uint8_t *p, const uint8_t *end, uint64_t number, uint64_t 
     for (uint64_t key, n; p < end;) {
         if (!take_varint(p, end, key)) return false;
         uint64_t wire = key & 7;
-        n = wire == 1 ? 8 : wire == 5 ? 4 : 0;
+        n = 0;
+        if (wire == 1) n = 8;
+        if (wire == 5) n = 4;
         if (wire == 3 || wire == 4 || wire > 5) return false;
         if ((wire == 0 || wire == 2) && !take_varint(p, end, n)) return false;
         if (wire != 0 && n > uint64_t(end - p)) return false;

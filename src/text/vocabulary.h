@@ -22,7 +22,7 @@ struct neb_vocabulary {
 neb_status neb__vocabulary_init(struct neb_vocabulary *p, size_t size, size_t bytes);
 void neb__vocabulary_free(struct neb_vocabulary *p);
 
-/* Number `id` gets this text. Of equal texts the first one added is found. */
+/* Number `id` gets this text. Among equal texts the first one added is found. */
 void neb__vocabulary_put(struct neb_vocabulary *p, int32_t id, const char *text, size_t n);
 int32_t neb__vocabulary_id(const struct neb_vocabulary *p, const char *text, size_t n); /* or -1 */
 const char *neb__vocabulary_text(const struct neb_vocabulary *p, int32_t id);           /* or NULL */
