@@ -13,7 +13,7 @@
 #include "round/frame.h"
 #include "round/record.h"
 #include "round/round.h"
-#include "train/session.h"
+#include "run/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -50,44 +50,44 @@ static struct neb_order order(uint8_t op)
 
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
 
-static struct neb_frame_item items[NEB_FRAME_LIST];
-static struct neb_frame_cert certs[NEB_FRAME_CERTS];
+static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
 
-static struct neb_frame frame(uint8_t type)
+static struct neb_round_frame frame(uint8_t type)
 {
     static const uint8_t blob[] = {3, 0, 0, 0, 'a', 'b', 'c', 1, 0, 0, 0, 'd'};
-    struct neb_frame f = {.type = type,
-                          .from = 6,
-                          .epoch = 0x01020304,
-                          .lapse = 0x05060708,
-                          .roster_id = 0x1112131415161718,
-                          .view = 0x2122232425262728,
-                          .commit = 0x3132333435363738,
-                          .nonce = 0x4142434445464748,
-                          .number = 0x5152535455565758,
-                          .normal = 0x6162636465666768,
-                          .head = 0x7172737475767778,
-                          .start = 0x8182838485868788,
-                          .applied = 0x9192939495969798,
-                          .hash = hash(1),
-                          .root = hash(2),
-                          .phase = 2,
-                          .flags = 5,
-                          .order = order(NEB_OP_FORCE),
-                          .lapses = {[0] = 7, [3] = 0xa1a2a3a4, [63] = 9},
-                          .items = 2,
-                          .roots = 2,
-                          .records = 2,
-                          .item = items,
-                          .trusted = {{0xb1b2b3b4b5b6b7b8, hash(3), 0xc1}, {0xd1, hash(4), 0xe1}},
-                          .cert = certs,
-                          .certs = 2,
-                          .blob = blob,
-                          .blob_length = sizeof blob};
+    struct neb_round_frame f = {.type = type,
+                                .from = 6,
+                                .epoch = 0x01020304,
+                                .lapse = 0x05060708,
+                                .roster_id = 0x1112131415161718,
+                                .view = 0x2122232425262728,
+                                .commit = 0x3132333435363738,
+                                .nonce = 0x4142434445464748,
+                                .number = 0x5152535455565758,
+                                .normal = 0x6162636465666768,
+                                .head = 0x7172737475767778,
+                                .start = 0x8182838485868788,
+                                .applied = 0x9192939495969798,
+                                .hash = hash(1),
+                                .root = hash(2),
+                                .phase = 2,
+                                .flags = 5,
+                                .order = order(NEB_OP_FORCE),
+                                .lapses = {[0] = 7, [3] = 0xa1a2a3a4, [63] = 9},
+                                .items = 2,
+                                .roots = 2,
+                                .records = 2,
+                                .item = items,
+                                .trusted = {{0xb1b2b3b4b5b6b7b8, hash(3), 0xc1}, {0xd1, hash(4), 0xe1}},
+                                .cert = certs,
+                                .certs = 2,
+                                .blob = blob,
+                                .blob_length = sizeof blob};
     fill(f.signature, sizeof f.signature, 0x80);
     for (uint8_t i = 0; i < 2; i++) {
-        items[i] = (struct neb_frame_item){hash((uint8_t)(5 + i)), 0xf1f2f3f4f5f6f7f8 + i};
-        certs[i] = (struct neb_frame_cert){.root = i, .site = (uint16_t)(8 + i)};
+        items[i] = (struct neb_round_frame_item){hash((uint8_t)(5 + i)), 0xf1f2f3f4f5f6f7f8 + i};
+        certs[i] = (struct neb_round_frame_cert){.root = i, .site = (uint16_t)(8 + i)};
         fill(certs[i].signature, sizeof certs[i].signature, (uint8_t)(0x90 + i));
     }
     return f;
@@ -95,17 +95,17 @@ static struct neb_frame frame(uint8_t type)
 
 static void check_frames(void)
 {
-    for (uint8_t type = NEB_FRAME_HELLO; type <= NEB_FRAME_FORCE; type++) {
+    for (uint8_t type = NEB_ROUND_FRAME_HELLO; type <= NEB_ROUND_FRAME_FORCE; type++) {
         char name[40];
-        struct neb_frame f = frame(type), g;
+        struct neb_round_frame f = frame(type), g;
         struct neb_buf b, again;
-        neb__buf_init(&b, NEB_FRAME_MAX);
-        neb__buf_init(&again, NEB_FRAME_MAX);
+        neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+        neb__buf_init(&again, NEB_ROUND_FRAME_MAX);
         snprintf(name, sizeof name, "frame-%u", type);
-        assert_ok(neb__frame_encode(&f, &b));
+        assert_ok(neb__round_frame_encode(&f, &b));
         recorded_is(name, b.data, b.len);
-        assert_ok(neb__frame_decode(b.data, b.len, items, certs, &g));
-        assert_ok(neb__frame_encode(&g, &again));
+        assert_ok(neb__round_frame_decode(b.data, b.len, items, certs, &g));
+        assert_ok(neb__round_frame_encode(&g, &again));
         recorded_is(name, again.data, again.len);
         neb__buf_free(&again);
         neb__buf_free(&b);
@@ -152,7 +152,7 @@ static struct neb_record *record(uint8_t type, uint32_t named)
     r->roster = roster;
     r->tokens = type == NEB_RECORD_CLASS ? NEB_CLASS_SPARSE : 0x9192939495969798;
     for (uint8_t i = 0; i < named; i++)
-        r->parcel[i] = (struct neb_named){.site = (uint16_t)(3 + 2 * i),
+        r->update[i] = (struct neb_named){.site = (uint16_t)(3 + 2 * i),
                                           .reject = NEB_REJECT_NORM,
                                           .k = 0xa1a2a3a4a5a6a7a8 + i,
                                           .b = 0xb1b2b3b4b5b6b7b8,
@@ -206,31 +206,31 @@ static void check_updates(void)
 {
     static const uint8_t code[] = {'c', 'o', 'd', 'e'};
     const struct neb_hash genesis = hash(0x50);
-    for (uint8_t kind = NEB_PARCEL_DELTA; kind <= NEB_PARCEL_RESULT; kind++) {
+    for (uint8_t kind = NEB_UPDATE_DELTA; kind <= NEB_UPDATE_RESULT; kind++) {
         char name[40];
-        uint8_t bytes[NEB_PARCEL_SIZE + sizeof code];
-        struct neb_parcel p = {.site = 0x0d,
-                               .kind = kind,
-                               .rung = 0x0e,
-                               .c0 = 0x11121314,
-                               .c1 = 0x21222324,
-                               .k = 0x3132333435363738,
-                               .b = 0x4142434445464748,
-                               .tau = 0x51525354,
-                               .weight = 0x61626364,
-                               .tokens = 0x7172737475767778,
-                               .epoch = 0x81828384,
-                               .length = sizeof code,
-                               .cls = NEB_CLASS_SPARSE},
-                          q;
-        assert_ok(neb__parcel_sign(&p, code, &genesis, &seal));
-        memcpy(bytes + NEB_PARCEL_SIZE, code, sizeof code);
+        uint8_t bytes[NEB_UPDATE_HEADER_SIZE + sizeof code];
+        struct neb_update_header p = {.site = 0x0d,
+                                      .kind = kind,
+                                      .rung = 0x0e,
+                                      .c0 = 0x11121314,
+                                      .c1 = 0x21222324,
+                                      .k = 0x3132333435363738,
+                                      .b = 0x4142434445464748,
+                                      .tau = 0x51525354,
+                                      .weight = 0x61626364,
+                                      .tokens = 0x7172737475767778,
+                                      .epoch = 0x81828384,
+                                      .length = sizeof code,
+                                      .cls = NEB_CLASS_SPARSE},
+                                 q;
+        assert_ok(neb__update_header_sign(&p, code, &genesis, &seal));
+        memcpy(bytes + NEB_UPDATE_HEADER_SIZE, code, sizeof code);
         snprintf(name, sizeof name, "update-%u", kind);
-        neb__parcel_put(&p, bytes);
+        neb__update_header_put(&p, bytes);
         recorded_is(name, bytes, sizeof bytes);
-        assert_ok(neb__parcel_get(bytes, sizeof bytes, &q));
-        memset(bytes, 0, NEB_PARCEL_SIZE);
-        neb__parcel_put(&q, bytes);
+        assert_ok(neb__update_header_get(bytes, sizeof bytes, &q));
+        memset(bytes, 0, NEB_UPDATE_HEADER_SIZE);
+        neb__update_header_put(&q, bytes);
         recorded_is(name, bytes, sizeof bytes);
     }
 }
@@ -268,15 +268,16 @@ static void check_mark(void)
 
 static void check_numbers(void)
 {
-    const uint8_t messages[] = {NEB_MSG_FRAME, NEB_MSG_PAYLOAD,  NEB_MSG_GET,
+    const uint8_t messages[] = {NEB_MSG_FRAME, NEB_MSG_UPDATE,   NEB_MSG_GET,
                                 NEB_MSG_NONE,  NEB_MSG_GET_CELL, NEB_MSG_CELL,
                                 NEB_MSG_MODEL, NEB_MSG_STATUS,   NEB_MSG_COMING};
     const uint8_t records[] = {NEB_RECORD_ROUND,  NEB_RECORD_ROSTER, NEB_RECORD_END,  NEB_RECORD_FINAL,
                                NEB_RECORD_FORCED, NEB_RECORD_ORDER,  NEB_RECORD_CLASS};
-    const uint8_t frames[] = {NEB_FRAME_HELLO,  NEB_FRAME_HELLO_OK, NEB_FRAME_ASK,     NEB_FRAME_ASK_OK,
-                              NEB_FRAME_ELECT,  NEB_FRAME_VOTE,     NEB_FRAME_PING,    NEB_FRAME_REPORT,
-                              NEB_FRAME_GETLOG, NEB_FRAME_LOG,      NEB_FRAME_REQUEST, NEB_FRAME_GOODBYE,
-                              NEB_FRAME_FORCE};
+    const uint8_t frames[] = {NEB_ROUND_FRAME_HELLO,  NEB_ROUND_FRAME_HELLO_OK, NEB_ROUND_FRAME_ASK,
+                              NEB_ROUND_FRAME_ASK_OK, NEB_ROUND_FRAME_ELECT,    NEB_ROUND_FRAME_VOTE,
+                              NEB_ROUND_FRAME_PING,   NEB_ROUND_FRAME_REPORT,   NEB_ROUND_FRAME_GETLOG,
+                              NEB_ROUND_FRAME_LOG,    NEB_ROUND_FRAME_REQUEST,  NEB_ROUND_FRAME_GOODBYE,
+                              NEB_ROUND_FRAME_FORCE};
     const uint8_t orders[] = {NEB_OP_ADMIT,    NEB_OP_EVICT, NEB_OP_LEAVE,  NEB_OP_FORCE, NEB_OP_ADOPT,
                               NEB_OP_SURVIVOR, NEB_OP_END,   NEB_OP_BUDGET, NEB_OP_BOUND};
     const uint8_t flags[] = {NEB_FLAG_INTACT,  NEB_FLAG_FORGOT, NEB_FLAG_CONTRIBUTES, NEB_FLAG_CLEAN,
@@ -291,8 +292,8 @@ static void check_numbers(void)
     recorded_is("rejects", rejects, sizeof rejects);
     for (int i = 0; i < neb__rung_count; i++) {
         char name[40];
-        snprintf(name, sizeof name, "rung-%s", neb__rungs[i].name);
-        recorded_is(name, &neb__rungs[i].id, 1);
+        snprintf(name, sizeof name, "rung-%s", neb__rung_table[i].name);
+        recorded_is(name, &neb__rung_table[i].id, 1);
     }
 }
 

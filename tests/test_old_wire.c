@@ -19,7 +19,7 @@ static void check_hello(void)
 {
     struct neb_hello h = {.version_min = NEB_WIRE_VERSION_MIN,
                           .version_max = NEB_WIRE_VERSION,
-                          .role = NEB_ROLE_STRIPE,
+                          .role = NEB_CONN_STRIPE,
                           .stripe = 5,
                           .epoch = 0x1112131415161718,
                           .incarnation = 0x2122232425262728,
