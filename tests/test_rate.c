@@ -71,12 +71,12 @@ static void falls_to_a_tenth_and_back(void **state)
         struct neb_rate_decision low = s.d;
         assert_true(low.kind != NEB_RATE_SEND || high.rung->bytes / high.h > low.rung->bytes / low.h);
         for (int i = 0; i < 4; i++) line_round(&s, mbit(line), 0, &rng);
-        if (s.d.cls == NEB_RATE_DENSE) { /* in the sparse class the way back takes longer on purpose */
+        if (s.d.cls == NEB_DENSE) { /* in the sparse class the way back takes longer on purpose */
             assert_ptr_equal(s.d.rung, high.rung);
             assert_int_equal(s.d.h, high.h);
         }
         for (int i = 0; i < 20; i++) line_round(&s, mbit(line), 0, &rng);
-        if (s.d.cls == NEB_RATE_DENSE && s.d.rung != high.rung)
+        if (s.d.cls == NEB_DENSE && s.d.rung != high.rung)
             fail_msg("%g: '%s' but '%s'", line, high.reason, s.d.reason);
         assert_true(s.most_in_a_row <= 1 && s.late <= 2);
         neb__rate_destroy(s.rate);
@@ -169,7 +169,7 @@ static void rounds_overlap(void **state)
         for (int k = 0; k < 100; k++) {
             bool late = constant_round(&s, mbit(runs[i / 2].line), 0.01, &rng);
             assert_int_equal(s.d.kind, NEB_RATE_SEND);
-            assert_int_equal(s.d.cls, NEB_RATE_DENSE);
+            assert_int_equal(s.d.cls, NEB_DENSE);
             if (k < 3) continue;
             assert_false(late);
             double took = s.d.bytes / mbit(runs[i / 2].line), slot = s.d.h * s.in.step / c.fragments;
@@ -222,10 +222,10 @@ static void a_moment_does_not_change_the_class(void **state)
         assert_int_not_equal(s.d.kind, NEB_RATE_CLASS);
     }
     for (int k = 0; k < 6; k++) constant_round(&s, mbit(1), 0.01, &rng); /* to stay: that is one */
-    assert_int_equal(s.d.cls, NEB_RATE_SPARSE);
+    assert_int_equal(s.d.cls, NEB_SPARSE);
     /* And back, though two round trips ask for more than the nominal H in either class. */
     for (int k = 0; k < 40; k++) constant_round(&s, mbit(100), 0.01, &rng);
-    assert_int_equal(s.d.cls, NEB_RATE_DENSE);
+    assert_int_equal(s.d.cls, NEB_DENSE);
     assert_true(s.d.h > c.h);
     neb__rate_destroy(s.rate);
 }
@@ -356,13 +356,13 @@ static void class_changes_are_proposed(void **state)
     line_open(&s, &c, 1);
     for (int i = 0; i < 6; i++) line_round(&s, mbit(4), 0, &rng); /* too slow for any dense rung */
     assert_int_equal(s.class_changes, 1);
-    assert_int_equal(s.d.cls, NEB_RATE_SPARSE);
+    assert_int_equal(s.d.cls, NEB_SPARSE);
     assert_int_equal(s.d.kind, NEB_RATE_SEND);
     for (int i = 0; i < 8; i++) line_round(&s, mbit(400), 0, &rng);
     assert_int_equal(s.class_changes, 1); /* not at once */
     for (int i = 0; i < 6; i++) line_round(&s, mbit(400), 0, &rng);
     assert_int_equal(s.class_changes, 2);
-    assert_int_equal(s.d.cls, NEB_RATE_DENSE);
+    assert_int_equal(s.d.cls, NEB_DENSE);
     for (int i = 0; i < 60; i++) line_round(&s, mbit(400), 0, &rng);
     assert_int_equal(s.class_changes, 2);
     neb__rate_destroy(s.rate);

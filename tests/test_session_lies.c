@@ -142,7 +142,7 @@ static void late_updates_are_removed(void **state)
                                   .tau = 1,
                                   .weight = 1,
                                   .tokens = 1,
-                                  .cls = NEB_CLASS_SPARSE,
+                                  .cls = NEB_SPARSE,
                                   .rung = neb__rung_by_name("sparse2.k256")->id,
                                   .length = (uint32_t)b.len};
     const struct neb_seal seal = neb__session_seal(from);

@@ -9,6 +9,7 @@
 #define NEB_CODEC_CODEC_H
 
 #include "base/buf.h"
+#include "base/rung_class.h"
 
 #include <stdbool.h>
 
@@ -16,8 +17,6 @@
 #define NEB_CODEC_MAX_N     ((size_t)1 << 29) /* values in one payload */
 #define NEB_CODEC_HEADER    20                /* bytes */
 #define NEB_CODEC_EXT_BLOCK 256               /* values that share one scale given from outside */
-
-enum neb_rung_class { NEB_DENSE, NEB_SPARSE };
 
 enum neb_rung_kind { NEB_RUNG_FP32, NEB_RUNG_BF16, NEB_RUNG_INT, NEB_RUNG_EXTERN, NEB_RUNG_TOPK };
 

@@ -500,7 +500,7 @@ void neb__core_capture_due(struct neb_round *r)
         a->version = cell->v_app;
         a->tau = (uint32_t)(r->steps - cell->base);
         a->dense = r->ending;
-        a->cls = r->ending ? NEB_CLASS_DENSE : r->cls;
+        a->cls = r->ending ? NEB_DENSE : r->cls;
         a->bound = r->bound;
         r->capturing[f] = true;
         for (uint32_t c = c0; c < c1; c++) {

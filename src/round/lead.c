@@ -284,7 +284,7 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         const struct neb_core_update *p = by_site[s];
         if (!p) continue;
-        if (p->header.cls == NEB_CLASS_SPARSE) rec->cls = NEB_CLASS_SPARSE; /* one from before the change */
+        if (p->header.cls == NEB_SPARSE) rec->cls = NEB_SPARSE; /* one from before the change */
         rec->update[n++] = (struct neb_named){(uint16_t)s,      judged(r, p),     p->header.k,
                                               p->header.b,      p->header.weight, p->header.tau,
                                               p->header.length, p->header.tokens, p->hash};

@@ -249,7 +249,7 @@ void neb__order_event(struct neb_round *r, const struct neb_event *ev)
 {
     if (ev->op == NEB_OP_GOODBYE) goodbye(r);
     if (ev->op == NEB_OP_DONE) r->done = true;
-    if (ev->op == NEB_OP_CLASS && ev->count <= NEB_CLASS_SPARSE) r->want_class = (uint8_t)ev->count;
+    if (ev->op == NEB_OP_CLASS && ev->count < NEB_RUNG_CLASSES) r->want_class = (uint8_t)ev->count;
     if (ev->op == NEB_OP_LEAVE && !ev->order) r->leaving = true;
     if (!ev->order) return;
     if (ev->order->op == NEB_OP_FORCE || ev->order->op == NEB_OP_ADOPT)

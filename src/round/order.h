@@ -35,7 +35,7 @@ enum neb_operator {
     /* Not orders: what the driver asks of its own core. */
     NEB_OP_GOODBYE = 32, /* this process stops now and comes back some day */
     NEB_OP_DONE,         /* this site has had its time: when it leads, it ends the run */
-    NEB_OP_CLASS, /* count: the class of rungs that the leader's rate control wants (neb_round_class) */
+    NEB_OP_CLASS,        /* count: the class of rungs that the leader's rate control wants (neb_rung_class) */
 };
 
 struct neb_order {

@@ -49,7 +49,7 @@ struct neb_rate {
     struct neb_rate_config c;
     struct neb__guard guard;
     struct line up, down[NEB_RATE_PEERS];
-    enum neb_rate_class cls;
+    enum neb_rung_class cls;
     double per_value[NEB_RATE_RUNGS]; /* bytes, measured */
     /* The last decision, for the reports about it. */
     const struct neb_rate_rung *rung;
@@ -75,7 +75,7 @@ neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rat
     const struct neb_rate_config *c = config;
     if (c->rung_count < 1 || c->rung_count > NEB_RATE_RUNGS || c->h < 1 || c->fragments < 1 ||
         c->pipeline < 1 || !(c->values >= 1) || !(c->max_bytes_per_hour >= 0) || !(c->loss_slack >= 0) ||
-        !(c->residual[0] >= 0) || !(c->residual[1] >= 0))
+        !(c->residual[NEB_DENSE] >= 0) || !(c->residual[NEB_SPARSE] >= 0))
         return neb__fail(NEB_ERR_INVALID,
                          "rate control: H, fragments, pipeline, values and limits must be positive");
     bool some = false, forced = c->force == 0;
@@ -201,7 +201,7 @@ static bool can_stay(const struct neb_rate *r, const struct neb_rate_input *in, 
 }
 
 /* The preferred acceptable rung of a class at h, or -1. */
-static int choose(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rate_class cls, int h,
+static int choose(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rung_class cls, int h,
                   double ceiling)
 {
     int best = -1;
@@ -216,7 +216,7 @@ static int choose(const struct neb_rate *r, const struct neb_rate_input *in, enu
 }
 
 /* The same with H grown from *h as far as needed. */
-static int choose_with_h(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rate_class cls,
+static int choose_with_h(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rung_class cls,
                          double rate, int *h, double *ceiling)
 {
     int most = 4 * r->c.h;
@@ -285,8 +285,7 @@ static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *
     double rate = update_rate(r, in->members, line_best);
     double ceiling = more_margin * ceiling_for(r, &bare, rate, 4 * r->c.h);
     for (int i = 0; i < r->c.rung_count; i++)
-        if (r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
-            bytes_of(r, i) <= ceiling)
+        if (r->c.rungs[i].cls == NEB_DENSE && neb__guard_accepts(&r->guard, i) && bytes_of(r, i) <= ceiling)
             return false;
     return true;
 }
@@ -298,18 +297,17 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
     char ceiling[24];
     int h = neb__guard_h(&r->guard);
     double room;
-    enum neb_rate_class other = r->cls == NEB_RATE_DENSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE;
+    enum neb_rung_class other = neb__rung_class_other(r->cls);
     size_text(d->ceiling, ceiling);
     r->rung = NULL;
     r->last_t = 0;
-    bool busy = other == NEB_RATE_SPARSE && !line_is_thin(r, in);
+    bool busy = other == NEB_SPARSE && !line_is_thin(r, in);
     if (!r->c.keep_class && rate > 0 && !busy && choose_with_h(r, in, other, rate, &h, &room) >= 0) {
         d->kind = NEB_RATE_CLASS;
         d->cls = other;
         snprintf(d->reason, sizeof d->reason,
                  "Change to the %s class: no acceptable %s rung fits %s at H %d.",
-                 other == NEB_RATE_DENSE ? "dense" : "sparse", r->cls == NEB_RATE_DENSE ? "dense" : "sparse",
-                 ceiling, d->h);
+                 neb__rung_class_name(other), neb__rung_class_name(r->cls), ceiling, d->h);
         return;
     }
     d->kind = NEB_RATE_HOLD;
@@ -331,8 +329,8 @@ static bool room_for_dense(struct neb_rate *r, const struct neb_rate_input *in, 
     bare.overhead = bare.rtt = 0;
     double ceiling = fmin(ceiling_for(r, &bare, rate, r->c.h), ceiling_for(r, in, rate, 4 * r->c.h));
     for (int i = 0; i < r->c.rung_count; i++)
-        room |= r->c.rungs[i].cls == NEB_RATE_DENSE && neb__guard_accepts(&r->guard, i) &&
-                isfinite(ceiling) && bytes_of(r, i) <= 0.5 * ceiling;
+        room |= r->c.rungs[i].cls == NEB_DENSE && neb__guard_accepts(&r->guard, i) && isfinite(ceiling) &&
+                bytes_of(r, i) <= 0.5 * ceiling;
     r->room = room ? r->room + 1 : 0;
     return r->room >= ROOM_NEEDED;
 }
@@ -380,10 +378,10 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
     if (forced >= 0 && r->c.rungs[forced].cls == r->cls && neb__guard_accepts(&r->guard, forced)) {
         d.ceiling = ceiling_for(r, in, rate, d.h);
         send(r, in, forced, true, rate, &d);
-    } else if (r->cls == NEB_RATE_SPARSE && !r->c.keep_class && room_for_dense(r, in, rate)) {
+    } else if (r->cls == NEB_SPARSE && !r->c.keep_class && room_for_dense(r, in, rate)) {
         r->room = 0;
         d.kind = NEB_RATE_CLASS;
-        d.cls = NEB_RATE_DENSE;
+        d.cls = NEB_DENSE;
         snprintf(d.reason, sizeof d.reason,
                  "Change to the dense class: it would fit twice since %d intervals.", ROOM_NEEDED);
     } else {
@@ -447,7 +445,7 @@ void neb__rate_loss(struct neb_rate *r, double loss)
     neb__guard_loss(&r->guard, r->rung ? (int)(r->rung - r->c.rungs) : -1, r->h, loss);
 }
 
-void neb__rate_class_changed(struct neb_rate *r, enum neb_rate_class cls)
+void neb__rate_class_changed(struct neb_rate *r, enum neb_rung_class cls)
 {
     r->cls = cls;
     r->rung = NULL;

@@ -13,19 +13,19 @@
 #ifndef NEB_ROUND_RATE_H
 #define NEB_ROUND_RATE_H
 
+#include "base/rung_class.h"
 #include "base/status.h"
 
 #include <stdbool.h>
 
 #define NEB_RATE_PEERS 64
 
-enum neb_rate_class { NEB_RATE_DENSE, NEB_RATE_SPARSE };
 enum neb_rate_prefer { NEB_PREFER_COST, NEB_PREFER_QUALITY };
 
 struct neb_rate_rung {
     int id;
     const char *name;
-    enum neb_rate_class cls;
+    enum neb_rung_class cls;
     double bytes; /* nominal, per value */
     double error; /* nominal |z - c| / |z|, below 1 */
 };
@@ -33,18 +33,19 @@ struct neb_rate_rung {
 struct neb_rate_config {
     const struct neb_rate_rung *rungs; /* each class from faithful to cheap; must outlive the controller */
     int rung_count;
-    enum neb_rate_class cls; /* to begin with */
+    enum neb_rung_class cls; /* to begin with */
     bool keep_class;         /* the job chose it: never propose another */
     enum neb_rate_prefer prefer;
     double max_bytes_per_hour; /* egress; 0: no limit */
     int h;                     /* nominal inner steps between two rounds of a fragment */
     int fragments;
-    int pipeline;       /* records that may be prepared at a time */
-    double values;      /* of one update: the largest fragment */
-    bool owners;        /* updates go to owners: 2(N-1)/N copies instead of N-1 */
-    double residual[2]; /* the guard: most left out / sent for dense, sparse; 0: 0.8 and 7 */
-    double loss_slack;  /* how far the held-out loss may be above its best, relative; 0: 0.01 */
-    bool no_guard;      /* for experiments: any rung is acceptable */
+    int pipeline;  /* records that may be prepared at a time */
+    double values; /* of one update: the largest fragment */
+    bool owners;   /* updates go to owners: 2(N-1)/N copies instead of N-1 */
+    double residual
+        [NEB_RUNG_CLASSES]; /* the guard: most left out / sent; 0: 0.8 for dense, 7 for sparse rungs */
+    double loss_slack;      /* how far the held-out loss may be above its best, relative; 0: 0.01 */
+    bool no_guard;          /* for experiments: any rung is acceptable */
     int force; /* id of a rung to use whatever the line says (the guard may still refuse it); 0: none */
 };
 
@@ -66,7 +67,7 @@ enum neb_rate_kind {
 struct neb_rate_decision {
     enum neb_rate_kind kind;
     const struct neb_rate_rung *rung; /* SEND: the rung; else NULL */
-    enum neb_rate_class cls;
+    enum neb_rung_class cls;
     int h;
     double bytes;   /* SEND: expected size of the update */
     double ceiling; /* bytes this interval can carry; infinite before the first measurement */
@@ -105,6 +106,6 @@ void neb__rate_quality(struct neb_rate *r, int rung, double delta, double residu
 void neb__rate_loss(struct neb_rate *r, double loss);
 
 /* A class-change record committed. */
-void neb__rate_class_changed(struct neb_rate *r, enum neb_rate_class cls);
+void neb__rate_class_changed(struct neb_rate *r, enum neb_rung_class cls);
 
 #endif

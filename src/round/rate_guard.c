@@ -16,7 +16,8 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double default_residual[2] = {0.8, 7}, default_slack = 0.01, far_above = 0.10;
+static const double default_residual[NEB_RUNG_CLASSES] = {[NEB_DENSE] = 0.8, [NEB_SPARSE] = 7},
+                    default_slack = 0.01, far_above = 0.10;
 
 void neb__guard_init(struct neb__guard *g, const struct neb_rate_config *c)
 {
@@ -32,7 +33,7 @@ void neb__guard_tick(struct neb__guard *g)
 
 static double limit(const struct neb__guard *g, int rung)
 {
-    int cls = g->c->rungs[rung].cls == NEB_RATE_SPARSE;
+    enum neb_rung_class cls = g->c->rungs[rung].cls;
     return g->c->residual[cls] > 0 ? g->c->residual[cls] : default_residual[cls];
 }
 

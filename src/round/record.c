@@ -93,7 +93,7 @@ neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update
     };
     memcpy(p.signature, in + 56, NEB_SEAL_SIZE);
     if (p.site >= NEB_SITES_MAX || p.kind > NEB_UPDATE_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
-        p.cls > NEB_CLASS_SPARSE || in[53] || neb__get16(in + 54) || p.length != n - NEB_UPDATE_HEADER_SIZE)
+        p.cls >= NEB_RUNG_CLASSES || in[53] || neb__get16(in + 54) || p.length != n - NEB_UPDATE_HEADER_SIZE)
         return neb__quiet(NEB_ERR_CORRUPT, "update header with contradicting fields");
     *out = p;
     return NEB_OK;
@@ -186,7 +186,7 @@ static bool get_round(struct neb_reader *in, struct neb_record *r)
     get_hash(in, &r->result);
     uint16_t n = neb__read16(in);
     r->cls = neb__read8(in);
-    if (neb__read8(in) || r->cls > NEB_CLASS_SPARSE || n != r->updates || r->c0 >= r->c1 ||
+    if (neb__read8(in) || r->cls >= NEB_RUNG_CLASSES || n != r->updates || r->c0 >= r->c1 ||
         r->mode > NEB_MODE_AVERAGE)
         return false;
     int last = -1;
@@ -220,7 +220,7 @@ static bool get_other(struct neb_reader *in, struct neb_record *r)
     r->ordered = ordered == 1;
     const uint8_t *p = r->ordered ? neb__read(in, NEB_ORDER_SIZE) : NULL;
     if (ordered > 1 || (r->ordered && (!p || !neb__order_get(p, &r->order)))) return false;
-    if (r->type == NEB_RECORD_CLASS && r->tokens > NEB_CLASS_SPARSE) return false;
+    if (r->type == NEB_RECORD_CLASS && r->tokens >= NEB_RUNG_CLASSES) return false;
     bool may = r->type != NEB_RECORD_CLASS && r->type != NEB_RECORD_FINAL;
     bool must = r->type == NEB_RECORD_FORCED || r->type == NEB_RECORD_ORDER;
     return r->ordered ? may : !must;

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
+#include "base/rung_class.h"
 #include "round/order.h"
 
 #define NEB_RECORD_MAX 16384 /* bytes of one record: 64 updates fit */
@@ -21,7 +22,7 @@ struct neb_update_header {
     uint64_t tokens; /* tokens in it */
     uint32_t epoch;
     uint32_t length;                  /* bytes behind the header */
-    uint8_t cls;                      /* neb_round_class of the rung */
+    uint8_t cls;                      /* neb_rung_class of the rung */
     uint8_t signature[NEB_SEAL_SIZE]; /* the site's, of the run, the fields above and the bytes behind */
 };
 #define NEB_UPDATE_HEADER_SIZE (56 + NEB_SEAL_SIZE)
@@ -46,8 +47,6 @@ enum neb_record_type {
     NEB_RECORD_ORDER = 6,  /* an operator's budget or norm bound */
     NEB_RECORD_CLASS = 7,  /* from here on updates are of another class */
 };
-
-enum neb_round_class { NEB_CLASS_DENSE = 0, NEB_CLASS_SPARSE = 1 };
 
 enum neb_round_mode { NEB_MODE_NESTEROV = 0, NEB_MODE_AVERAGE = 1 };
 enum neb_reject { NEB_REJECT_NONE = 0, NEB_REJECT_NONFINITE = 1, NEB_REJECT_NORM = 2, NEB_REJECT_SIZE = 3 };

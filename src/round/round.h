@@ -35,7 +35,7 @@ struct neb_round_config {
     bool promote;          /* members that have caught up become voters while there are fewer than 7 */
     bool owners;           /* updates of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
-    uint8_t cls;    /* neb_round_class to begin with */
+    uint8_t cls;    /* neb_rung_class to begin with */
     uint32_t bound; /* fp32 bits: updates of a greater norm are rejected; 0: none. An order may change it */
     uint64_t seed;  /* spreads the election timers */
     struct neb_seal seal;
@@ -130,7 +130,7 @@ struct neb_action {
     uint32_t c0, c1, cell, tau;
     uint64_t num, den;
     bool dense;     /* exactly: the run ends */
-    uint8_t cls;    /* neb_round_class */
+    uint8_t cls;    /* neb_rung_class */
     uint32_t bound; /* fp32 bits of the greatest norm, 0: none */
     struct neb_hash hash;
     const char *text;
@@ -170,7 +170,7 @@ struct neb_round_status {
     struct neb_hash root, commit_hash; /* commit_hash: of the last committed record; orders name it */
     struct neb_members roster;
     uint32_t budget, bound; /* permille; fp32 bits */
-    uint8_t cls;            /* neb_round_class */
+    uint8_t cls;            /* neb_rung_class */
     uint16_t leader;        /* or NEB_NO_SITE */
 };
 void neb__round_status(const struct neb_round *r, struct neb_round_status *out);

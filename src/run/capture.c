@@ -131,7 +131,7 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
     size_t gain;
     NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__session_goodput(s), &gain));
     h->rung = rung->id;
-    h->cls = rung->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    h->cls = (uint8_t)rung->cls;
     h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
     const struct neb_seal seal = neb__session_seal(s);
     NEB_TRY(neb__update_header_sign(h, out->data + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal));

@@ -40,26 +40,25 @@ neb_status neb__session_rate_open(neb_session *s)
     for (int i = 0; i < neb__rung_count; i++) {
         const struct neb_rung *r = &neb__rung_table[i];
         if (r->kind == NEB_RUNG_EXTERN) continue;
-        s->ladder[n++] =
-            (struct neb_rate_rung){.id = r->id,
-                                   .name = r->name,
-                                   .cls = r->cls == NEB_SPARSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE,
-                                   .bytes = (double)r->bytes,
-                                   .error = (double)r->error};
+        s->ladder[n++] = (struct neb_rate_rung){.id = r->id,
+                                                .name = r->name,
+                                                .cls = r->cls,
+                                                .bytes = (double)r->bytes,
+                                                .error = (double)r->error};
     }
-    struct neb_rate_config c = {
-        .rungs = s->ladder,
-        .rung_count = n,
-        .cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE,
-        .keep_class = s->fixed != NULL,
-        .prefer =
-            s->config.prefer && !strcmp(s->config.prefer, "quality") ? NEB_PREFER_QUALITY : NEB_PREFER_COST,
-        .max_bytes_per_hour = s->config.max_bytes_per_hour,
-        .h = (int)s->config.interval,
-        .fragments = (int)s->fragments,
-        .pipeline = NEB_ROUND_PIPELINE,
-        .values = (double)largest_fragment(s, s->fragments),
-        .force = s->fixed ? s->fixed->id : 0};
+    struct neb_rate_config c = {.rungs = s->ladder,
+                                .rung_count = n,
+                                .cls = s->cls,
+                                .keep_class = s->fixed != NULL,
+                                .prefer = s->config.prefer && !strcmp(s->config.prefer, "quality")
+                                              ? NEB_PREFER_QUALITY
+                                              : NEB_PREFER_COST,
+                                .max_bytes_per_hour = s->config.max_bytes_per_hour,
+                                .h = (int)s->config.interval,
+                                .fragments = (int)s->fragments,
+                                .pipeline = NEB_ROUND_PIPELINE,
+                                .values = (double)largest_fragment(s, s->fragments),
+                                .force = s->fixed ? s->fixed->id : 0};
     s->decision.h = (int)s->config.interval;
     return neb__rate_create(&c, &s->rate);
 }
@@ -249,20 +248,16 @@ const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool mu
     return rung;
 }
 
-void neb__session_want_class(neb_session *s, enum neb_rate_class cls)
+void neb__session_want_class(neb_session *s, enum neb_rung_class cls)
 {
-    neb__session_feed(
-        s, &(struct neb_event){.type = NEB_EV_OPERATOR,
-                               .op = NEB_OP_CLASS,
-                               .count = cls == NEB_RATE_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE});
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = NEB_OP_CLASS, .count = cls});
 }
 
 void neb__session_follow_class(neb_session *s, uint8_t cls)
 {
     if (cls == s->cls) return;
     s->cls = cls;
-    if (!s->fixed)
-        neb__rate_class_changed(s->rate, cls == NEB_CLASS_SPARSE ? NEB_RATE_SPARSE : NEB_RATE_DENSE);
+    if (!s->fixed) neb__rate_class_changed(s->rate, cls);
 }
 
 void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struct neb_hash *hash,

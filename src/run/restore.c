@@ -285,7 +285,7 @@ static struct neb_round_config core_config(neb_session *s)
     memcpy(&c.mu, &s->config.outer_momentum, 4);
     c.cell_bytes = 8 * NEB_CELL;
     c.promote = true;
-    c.cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    c.cls = s->cls;
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
     c.seal = neb__session_seal(s);
@@ -381,7 +381,7 @@ static void offer(neb_session *s, const struct neb_hash *hash)
 static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log)
 {
     struct found f = {0};
-    s->cls = s->fixed && s->fixed->cls == NEB_SPARSE ? NEB_CLASS_SPARSE : NEB_CLASS_DENSE;
+    s->cls = (uint8_t)(s->fixed ? s->fixed->cls : NEB_DENSE);
     NEB_TRY(first_roster(s));
     neb__session_keys(s);
     NEB_TRY(restore_outer(s, log));

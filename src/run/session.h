@@ -151,7 +151,7 @@ struct neb_session {
     struct neb_rate *rate;
     struct neb_rate_rung *ladder;
     struct neb_rate_decision decision; /* the newest */
-    uint8_t cls;                       /* neb_round_class, by the log */
+    uint8_t cls;                       /* neb_rung_class, by the log */
     uint32_t budget;                   /* permille of the line; under the lock */
     double encode_took, apply_took;    /* seconds, smoothed */
     int64_t started;                   /* ns */
@@ -318,7 +318,7 @@ void neb__session_rate_close(neb_session *s);
 const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool must);
 void neb__session_coded(neb_session *s, const struct neb_rung *rung, const struct neb_hash *hash,
                         double bytes, const struct neb_codec_stats *stats);
-void neb__session_want_class(neb_session *s, enum neb_rate_class cls);
+void neb__session_want_class(neb_session *s, enum neb_rung_class cls);
 void neb__session_follow_class(neb_session *s, uint8_t cls); /* of the run, by the log */
 double neb__session_goodput(neb_session *s); /* bytes/s of the slowest line that is up; 0: not known */
 void neb__session_took(double *smoothed, double seconds);

@@ -78,7 +78,7 @@ static uint8_t toy_rung(struct neb_sim_world *w, const struct neb_action *a)
 {
     if (a->dense) return RUNG_EXACT;
     if (!draw(w, 60)) return draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
-    return a->cls == NEB_CLASS_SPARSE ? RUNG_SPARSE : RUNG_COARSE;
+    return a->cls == NEB_SPARSE ? RUNG_SPARSE : RUNG_COARSE;
 }
 
 static void keep_update(struct neb_sim_node *n, const struct neb_update_header *h,

@@ -149,7 +149,7 @@ static void configure(struct neb_sim_world *w)
     if (k == 2 && !draw(w, 3)) r.heavy = 0;              /* a survivor */
     w->private = !draw(w, 6);
     c->root_every = 1 + (uint32_t)draw(w, 8);
-    c->cls = draw(w, 4) ? NEB_CLASS_DENSE : NEB_CLASS_SPARSE;
+    c->cls = draw(w, 4) ? NEB_DENSE : NEB_SPARSE;
     c->roster = w->roster = w->known[w->rosters++] = r;
     (void)neb__hash(&w->opt.seed, sizeof w->opt.seed, &c->genesis);
     for (uint32_t i = 0; i < c->cells * WIDTH; i++)

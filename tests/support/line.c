@@ -17,8 +17,7 @@ int line_table(void **state)
         const struct neb_rung *k = &neb__rung_table[i];
         if (k->kind == NEB_RUNG_EXTERN) continue;
         rungs[rung_count++] =
-            (struct neb_rate_rung){k->id, k->name, k->cls == NEB_DENSE ? NEB_RATE_DENSE : NEB_RATE_SPARSE,
-                                   (double)k->bytes, (double)k->error};
+            (struct neb_rate_rung){k->id, k->name, k->cls, (double)k->bytes, (double)k->error};
     }
     return 0;
 }
