@@ -103,7 +103,7 @@ static neb_status speed(struct bench *b, const struct neb_rung *rung)
     double enc[32], dec[32], copy[32];
     struct neb_codec_input in = {.z = b->delta, .n = n, .members = 1};
     float *scales = NULL;
-    if (rung->kind == NEB_RUNG_EXTERN) {
+    if (rung->outside_scales) {
         size_t count = n / NEB_CODEC_EXT_BLOCK + 1;
         if (!(scales = neb__malloc(count * sizeof *scales))) return NEB_ERR_NOMEM;
         scales_for(scales, count);
@@ -236,10 +236,8 @@ static neb_status fifty_rounds(struct bench *b, const struct neb_rung *rung, enu
         for (int i = 0; i < SMALL; i++) e[i] += d[i];
         for (int mode = 0; s == NEB_OK && mode < 2;
              mode++) { /* what is left out is lost; stays for the next round */
-            struct neb_codec_input in = {.z = mode ? e : d,
-                                         .n = SMALL,
-                                         .scales = rung->kind == NEB_RUNG_EXTERN ? scales : NULL,
-                                         .members = 1};
+            struct neb_codec_input in = {
+                .z = mode ? e : d, .n = SMALL, .scales = rung->outside_scales ? scales : NULL, .members = 1};
             neb__buf_clear(&b->out);
             s = neb__codec_encode(rung, &in, r, NULL, &b->out);
             if (s == NEB_OK) s = neb__codec_decode(b->out.data, b->out.len, in.scales, SMALL, c);

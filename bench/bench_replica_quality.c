@@ -122,7 +122,7 @@ static neb_status parse_settings(struct run *r)
         if (colon) *colon = 0;
         const struct neb_rung *rung = neb__rung_by_name(word);
         long h = colon ? atol(colon + 1) : 0;
-        if (!rung || rung->kind == NEB_RUNG_EXTERN || h < 1 || r->settings == SETTINGS_MAX)
+        if (!rung || rung->outside_scales || h < 1 || r->settings == SETTINGS_MAX)
             return neb__fail(NEB_ERR_INVALID, "--settings: at most %d of the form RUNG:H, such as sparse2:20",
                              SETTINGS_MAX);
         r->setting[r->settings++] = (struct setting){.rung = rung, .h = h};

@@ -18,7 +18,7 @@ static void parts_open(neb_session *s, const char *folder)
     assert_ok(neb__outer_create(NEB_CELL, zero, VALUES, &s->outer));
     neb__free(zero);
     s->values = VALUES;
-    s->exact = neb__rung_by_name("fp32");
+    s->exact = neb__rung_exact();
     neb__buf_init(&s->residuals, neb__session_update_max(s));
     for (int i = 0; i < 2; i++) s->work[i] = neb__aligned(NEB_CELL * sizeof(float));
 }

@@ -85,7 +85,7 @@ static neb_status check_input(const struct neb_rung *rung, const struct neb_code
 {
     if (in->n < 1 || in->n > NEB_CODEC_MAX_N)
         return neb__fail(NEB_ERR_INVALID, "a payload holds 1 to %zu values, not %zu", NEB_CODEC_MAX_N, in->n);
-    if (rung->kind != NEB_RUNG_EXTERN) return NEB_OK;
+    if (!rung->outside_scales) return NEB_OK;
     if (in->members < 1 || in->members > 127)
         return neb__fail(NEB_ERR_INVALID, "1 to 127 members can share a modular sum, not %d", in->members);
     return scales_valid(in->scales, in->n);
@@ -108,7 +108,7 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
             if (!neb__sparse_encode(work, rung, &p, body + at, &size)) return false;
             neb__put32(body + 4 * c, (uint32_t)size);
         } else {
-            int limit = rung->kind == NEB_RUNG_EXTERN ? 127 / in->members : 0;
+            int limit = rung->outside_scales ? 127 / in->members : 0;
             if (!neb__dense_encode(rung, &p, scales, limit, body + at)) return false;
             size = neb__dense_size(rung, p.n);
         }
@@ -141,7 +141,7 @@ neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec
     neb__put32(header + 4, (uint32_t)in->n);
     neb__put32(header + 8, (uint32_t)len);
     neb__put32(header + 12, (uint32_t)len);
-    neb__put32(header + 16, rung->kind == NEB_RUNG_EXTERN ? scales_check(in->scales, in->n) : 0);
+    neb__put32(header + 16, rung->outside_scales ? scales_check(in->scales, in->n) : 0);
     out->len += NEB_CODEC_HEADER + len;
     if (stats) *stats = local;
     return NEB_OK;
@@ -167,7 +167,7 @@ neb_status neb__codec_peek(const uint8_t *bytes, size_t len, struct neb_codec_in
     if (i.rung->cls == NEB_DENSE ? i.raw != bound : i.raw > bound || i.body != i.raw)
         return neb__quiet(NEB_ERR_CORRUPT, "payload of rung %s: a body of %zu bytes cannot hold %zu values",
                           i.rung->name, i.raw, i.n);
-    if ((i.rung->kind == NEB_RUNG_EXTERN) != (i.scales != 0))
+    if (i.rung->outside_scales != (i.scales != 0))
         return neb__quiet(NEB_ERR_CORRUPT, "payload of rung %s with a wrong scale check", i.rung->name);
     *info = i;
     return NEB_OK;
@@ -190,7 +190,7 @@ neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales
     NEB_TRY(neb__codec_peek(bytes, len, &v.info));
     if (v.info.n != n)
         return neb__quiet(NEB_ERR_CORRUPT, "payload of %zu values where %zu are expected", v.info.n, n);
-    if (v.info.rung->kind == NEB_RUNG_EXTERN) {
+    if (v.info.rung->outside_scales) {
         NEB_TRY(scales_valid(scales, n));
         if (scales_check(scales, n) != v.info.scales)
             return neb__quiet(NEB_ERR_INVALID, "payload was made with other scales than this round's");
@@ -261,7 +261,7 @@ neb_status neb__codec_modular_add(uint8_t *sum, size_t sum_len, const uint8_t *b
     struct neb_codec_info a = {0}, b = {0};
     NEB_TRY(neb__codec_peek(sum, sum_len, &a));
     NEB_TRY(neb__codec_peek(bytes, len, &b));
-    if (a.rung->kind != NEB_RUNG_EXTERN || b.rung != a.rung || a.n != b.n || a.scales != b.scales ||
+    if (!a.rung->outside_scales || b.rung != a.rung || a.n != b.n || a.scales != b.scales ||
         a.body != a.raw || b.body != b.raw)
         return neb__fail(NEB_ERR_INVALID, "only payloads of rung int8x for the same scales can be added");
     for (size_t i = 0; i < a.n; i++)

@@ -31,6 +31,9 @@ struct neb_rung {
     uint16_t k;     /* sparse: values kept of 4096 */
     float bytes;    /* nominal, per value */
     float error;    /* nominal |z - c| / |z| on Gaussian data */
+    bool exact;     /* leaves nothing out, so it may end a run */
+    bool
+        outside_scales; /* a round fixes its scales when it opens, so neither a job nor a site may choose it */
 };
 
 /* The ladder: dense rungs first, each class from faithful to cheap. */
@@ -38,6 +41,7 @@ extern const struct neb_rung neb__rung_table[];
 extern const int neb__rung_count;
 const struct neb_rung *neb__rung_by_id(uint8_t id);         /* NULL: no such rung */
 const struct neb_rung *neb__rung_by_name(const char *name); /* likewise */
+const struct neb_rung *neb__rung_exact(void);               /* the first exact one */
 
 struct neb_codec_input {
     const float *z; /* (n) */

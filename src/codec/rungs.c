@@ -10,21 +10,24 @@
 
 #include <string.h>
 
-#define DENSE(id, name, kind, bits, opt, block, bytes, error)        \
-    {                                                                \
-        id, name, NEB_DENSE, kind, bits, opt, block, 0, bytes, error \
+/* The last argument is the error. Behind it a row may set further fields: `0.0f, .exact = true`. */
+#define DENSE(id_, name_, kind_, bits_, optimal_, block_, bytes_, ...)                                 \
+    {                                                                                                  \
+        .id = id_, .name = name_, .cls = NEB_DENSE, .kind = kind_, .bits = bits_, .optimal = optimal_, \
+        .block = block_, .bytes = bytes_, .error = __VA_ARGS__                                         \
     }
-#define SPARSE(id, name, bits, k, bytes, error)                              \
-    {                                                                        \
-        id, name, NEB_SPARSE, NEB_RUNG_TOPK, bits, false, 0, k, bytes, error \
+#define SPARSE(id_, name_, bits_, k_, bytes_, ...)                                                  \
+    {                                                                                               \
+        .id = id_, .name = name_, .cls = NEB_SPARSE, .kind = NEB_RUNG_TOPK, .bits = bits_, .k = k_, \
+        .bytes = bytes_, .error = __VA_ARGS__                                                       \
     }
 
 const struct neb_rung neb__rung_table[] = {
-    DENSE(1, "fp32", NEB_RUNG_FP32, 32, false, 1, 4.0f, 0.0f),
+    DENSE(1, "fp32", NEB_RUNG_FP32, 32, false, 1, 4.0f, 0.0f, .exact = true),
     DENSE(2, "bf16", NEB_RUNG_BF16, 16, false, 1, 2.0f, 0.0017f),
     DENSE(4, "int8e", NEB_RUNG_INT, 8, true, 256, 1.0078f, 0.0070f),
     DENSE(3, "int8", NEB_RUNG_INT, 8, false, 256, 1.0078f, 0.0070f),
-    DENSE(9, "int8x", NEB_RUNG_EXTERN, 8, false, NEB_CODEC_EXT_BLOCK, 1.0f, 0.014f),
+    DENSE(9, "int8x", NEB_RUNG_EXTERN, 8, false, NEB_CODEC_EXT_BLOCK, 1.0f, 0.014f, .outside_scales = true),
     DENSE(6, "int4e", NEB_RUNG_INT, 4, true, 128, 0.5156f, 0.11f),
     DENSE(5, "int4", NEB_RUNG_INT, 4, false, 128, 0.5156f, 0.12f),
     DENSE(8, "int2e", NEB_RUNG_INT, 2, true, 64, 0.2813f, 0.34f),
@@ -68,4 +71,11 @@ const struct neb_rung *neb__rung_by_name(const char *name)
     for (int i = 0; i < neb__rung_count; i++)
         if (!strcmp(neb__rung_table[i].name, name)) return &neb__rung_table[i];
     return NULL;
+}
+
+const struct neb_rung *neb__rung_exact(void)
+{
+    const struct neb_rung *r = neb__rung_table;
+    while (!r->exact) r++; /* fp32 is */
+    return r;
 }

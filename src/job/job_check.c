@@ -184,7 +184,7 @@ static neb_status check_rung(const struct neb_job *j)
 {
     const char *name = j->wan.rung ? j->wan.rung : "";
     const struct neb_rung *rung = neb__rung_by_name(name);
-    if (!strcmp(name, "auto") || (rung && rung->kind != NEB_RUNG_EXTERN)) return NEB_OK;
+    if (!strcmp(name, "auto") || (rung && !rung->outside_scales)) return NEB_OK;
     return neb__doc_fail(
         &j->doc, "wan.rung",
         "wan.rung: '%s' is not auto, fp32, bf16, int8, int4, int2, sparse4, sparse2 or another "

@@ -95,7 +95,7 @@ static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
 static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const struct neb_update_header *h,
                               struct neb_codec_stats *stats, struct neb_buf *out)
 {
-    struct coding c = {.s = s, .exact = rung == s->exact};
+    struct coding c = {.s = s, .exact = rung->exact};
     size_t n = neb__session_range(s, h->c0, h->c1, &c.first);
     float *z;
     NEB_TRY(clip(s, c.first, n, &z));

@@ -39,7 +39,7 @@ neb_status neb__session_rate_open(neb_session *s)
     int n = 0;
     for (int i = 0; i < neb__rung_count; i++) {
         const struct neb_rung *r = &neb__rung_table[i];
-        if (r->kind == NEB_RUNG_EXTERN) continue;
+        if (r->outside_scales) continue;
         s->ladder[n++] = (struct neb_rate_rung){.id = r->id,
                                                 .name = r->name,
                                                 .cls = r->cls,

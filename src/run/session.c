@@ -30,8 +30,8 @@ static neb_status check(neb_session *s)
                          (double)c->outer_lr, (double)c->outer_momentum);
     bool by_itself = !c->rung || !strcmp(c->rung, "auto");
     s->fixed = by_itself ? NULL : neb__rung_by_name(c->rung);
-    s->exact = neb__rung_by_name("fp32");
-    if (!by_itself && (!s->fixed || s->fixed->kind == NEB_RUNG_EXTERN))
+    s->exact = neb__rung_exact();
+    if (!by_itself && (!s->fixed || s->fixed->outside_scales))
         return neb__fail(NEB_ERR_CONFIG,
                          "rung '%s' is not on the ladder; `auto` leaves it to the rate controller", c->rung);
     if (c->prefer && strcmp(c->prefer, "cost") && strcmp(c->prefer, "quality"))

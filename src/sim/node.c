@@ -84,7 +84,7 @@ static double norm_of(struct neb_sim_world *w, const struct neb_hash *hash)
 
 static uint8_t judge(const struct neb_update_header *h)
 {
-    return h->rung == RUNG_BAD ? NEB_REJECT_NORM : NEB_REJECT_NONE;
+    return neb__toy_rung(h->rung)->reject;
 }
 
 static void look(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_hash *hash)

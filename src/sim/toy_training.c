@@ -17,13 +17,26 @@ static const float zero[WIDTH];
 
 /* ---- the toy codec -------------------------------------------------------------------------------------------- */
 
-static void toy_encode(const float *z, uint8_t rung, uint8_t *out)
+const struct neb_toy_rung *neb__toy_rung(uint8_t id)
+{
+    static const struct neb_toy_rung table[] = {
+        [RUNG_COARSE] = {.unit = 4, .blurred = true, .scale = 1},
+        [RUNG_EXACT] = {.unit = 1, .scale = 1},
+        [RUNG_SPARSE] = {.unit = 1, .largest = true, .blurred = true, .scale = 1},
+        [RUNG_BOMB] = {.unit = 4, .blurred = true, .scale = 1e38f},
+        [RUNG_BAD] = {.unit = 4, .blurred = true, .scale = 1, .reject = NEB_REJECT_NORM},
+    };
+    bool known = id < sizeof table / sizeof *table && table[id].unit;
+    return &table[known ? id : RUNG_COARSE];
+}
+
+static void toy_encode(const float *z, const struct neb_toy_rung *rung, uint8_t *out)
 {
     int big = 0;
     for (int i = 1; i < WIDTH; i++)
         if (fabsf(z[i]) > fabsf(z[big])) big = i;
     for (int i = 0; i < WIDTH; i++) {
-        float q = rung == RUNG_EXACT ? z[i] : rung == RUNG_SPARSE ? (i == big ? z[i] : 0) : truncf(z[i] / 4);
+        float q = rung->largest && i != big ? 0 : truncf(z[i] / (float)rung->unit);
         neb__put32(out + 4 * i, (uint32_t)(int32_t)q);
     }
 }
@@ -32,12 +45,13 @@ static void toy_encode(const float *z, uint8_t rung, uint8_t *out)
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_update_header *h, uint32_t cell,
                       float out[WIDTH])
 {
+    const struct neb_toy_rung *rung = neb__toy_rung(h->rung);
     size_t at = NEB_UPDATE_HEADER_SIZE + (size_t)(cell - h->c0) * 4 * WIDTH;
     for (int i = 0; i < WIDTH; i++) {
         int32_t q = at + 4 * WIDTH <= n ? (int32_t)neb__get32(bytes + at + 4 * i) : 0;
-        out[i] = (float)(h->rung == RUNG_EXACT || h->rung == RUNG_SPARSE ? q : 4 * q);
+        out[i] = (float)(rung->unit * q);
     }
-    return h->rung == RUNG_BOMB ? 1e38f : 1.0f;
+    return rung->scale;
 }
 
 double neb__toy_norm(const uint8_t *bytes, size_t n, const struct neb_update_header *h)
@@ -62,7 +76,7 @@ bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct 
 /* ---- the core's actions on it ------------------------------------------------------------------------------- */
 
 /* What one cell sends: the hook between capture and encode, on integers. z gets what stays for later sums. */
-static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, float *z, float *sent)
+static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, bool blurred, float *z, float *sent)
 {
     float bound;
     for (int v = 0; v < WIDTH; v++) z[v] = truncf(z[v]);
@@ -70,15 +84,16 @@ static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, float 
     memcpy(&bound, &a->bound, sizeof bound);
     (void)neb__site_clip(sent, WIDTH,
                          (double)bound / (a->c1 - a->c0)); /* so the whole update keeps the bound */
-    if (w->private && !a->dense) neb__site_noise(sent, WIDTH, 2, &w->rng);
+    if (blurred) neb__site_noise(sent, WIDTH, 2, &w->rng);
     for (int v = 0; v < WIDTH; v++) sent[v] = truncf(sent[v]);
 }
 
-static uint8_t toy_rung(struct neb_sim_world *w, const struct neb_action *a)
+static uint8_t choose_rung(struct neb_sim_world *w, const struct neb_action *a)
 {
+    static const uint8_t of_class[NEB_RUNG_CLASSES] = {[NEB_DENSE] = RUNG_COARSE, [NEB_SPARSE] = RUNG_SPARSE};
     if (a->dense) return RUNG_EXACT;
     if (!draw(w, 60)) return draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
-    return a->cls == NEB_SPARSE ? RUNG_SPARSE : RUNG_COARSE;
+    return of_class[a->cls];
 }
 
 static void keep_update(struct neb_sim_node *n, const struct neb_update_header *h,
@@ -113,7 +128,9 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
     uint8_t bytes[NEB_UPDATE_HEADER_SIZE + CELLS_MAX * 4 * WIDTH];
     float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
     bool empty = a->dense;
-    h.rung = toy_rung(w, a);
+    h.rung = choose_rung(w, a);
+    const struct neb_toy_rung *rung = neb__toy_rung(h.rung);
+    bool blurred = w->private && rung->blurred;
     h.length = (a->c1 - a->c0) * 4 * WIDTH;
     for (uint32_t c = a->c0; c < a->c1; c++) {
         struct neb_sim_own *o = &n->own[c];
@@ -124,10 +141,10 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
         memcpy(d[i], o->u, sizeof d[i]);
         if (neb__site_delta(d[i], zero, WIDTH)) empty = false;
         memcpy(z, d[i], sizeof z);
-        toy_hook(w, a, z, sent);
-        toy_encode(sent, h.rung, bytes + NEB_UPDATE_HEADER_SIZE + i * 4 * WIDTH);
+        toy_hook(w, a, blurred, z, sent);
+        toy_encode(sent, rung, bytes + NEB_UPDATE_HEADER_SIZE + i * 4 * WIDTH);
         neb__toy_decode(bytes, sizeof bytes, &h, c, got);
-        for (int v = 0; v < WIDTH; v++) r[i][v] = w->private && !a->dense ? 0 : z[v] - got[v];
+        for (int v = 0; v < WIDTH; v++) r[i][v] = blurred ? 0 : z[v] - got[v];
     }
     struct neb_sim_event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 10), EV_CAPTURED, n->id);
     if (!ev) return;
@@ -173,7 +190,7 @@ static void take(struct neb_sim_world *w, struct neb_sim_node *n, const struct n
     }
     neb__buf_free(&b);
     if (n->disk.dead || !f) return;
-    if (w->private && f->header.rung != RUNG_EXACT) decoded = NULL;
+    if (w->private && neb__toy_rung(f->header.rung)->blurred) decoded = NULL;
     for (int i = 0; i < WIDTH && !decoded; i++) /* all that was not told */
         n->books[c].dropped[i] += (int64_t)(o->d[i] - f->decoded[c][i]);
     neb__site_take(o->d, zero, decoded, WIDTH);

@@ -24,6 +24,15 @@ enum neb_sim_rung {
     RUNG_BOMB = 8 /* overflows when applied */,
     RUNG_BAD = 9 /* rejected */
 };
+/* What such a rung does to the values of a cell, and to an update that it codes. */
+struct neb_toy_rung {
+    int32_t unit;   /* values go out in multiples of it */
+    bool largest;   /* only the largest value goes out */
+    bool blurred;   /* a private site adds noise and keeps nothing of what it did not send */
+    float scale;    /* decoded values are multiplied by it when they are applied */
+    uint8_t reject; /* neb_reject: the leader's judgement */
+};
+const struct neb_toy_rung *neb__toy_rung(uint8_t id); /* an unknown one: RUNG_COARSE's */
 
 enum neb_sim_event_kind {
     EV_FRAME,  /* a frame of the core arrives */

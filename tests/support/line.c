@@ -15,7 +15,7 @@ int line_table(void **state)
     rung_count = 0;
     for (int i = 0; i < neb__rung_count; i++) {
         const struct neb_rung *k = &neb__rung_table[i];
-        if (k->kind == NEB_RUNG_EXTERN) continue;
+        if (k->outside_scales) continue;
         rungs[rung_count++] =
             (struct neb_rate_rung){k->id, k->name, k->cls, (double)k->bytes, (double)k->error};
     }
