@@ -499,13 +499,13 @@ void neb__core_capture_due(struct neb_round *r)
         a->k = r->next_k++;
         a->version = cell->v_app;
         a->tau = (uint32_t)(r->steps - cell->base);
-        a->dense = r->ending;
+        a->exact = r->ending;
         a->cls = r->ending ? NEB_DENSE : r->cls;
         a->bound = r->bound;
         r->capturing[f] = true;
         for (uint32_t c = c0; c < c1; c++) {
             r->cell[c].since = r->cell[c].captured = r->steps;
-            r->cell[c].dense = r->ending;
+            r->cell[c].exact = r->ending;
         }
     }
 }
@@ -530,7 +530,7 @@ void neb__core_captured(struct neb_round *r, const struct neb_event *ev)
         if (!r->capturing[f] || ev->update->c0 != c0) continue;
         r->capturing[f] = false;
         for (uint32_t c = c0; c < c1; c++) {
-            r->cell[c].clean = ev->empty && r->cell[c].dense;
+            r->cell[c].clean = ev->empty && r->cell[c].exact;
             if (ev->empty || ev->status != NEB_OK) continue;
             r->cell[c].open = (struct neb_boot_update){ev->hash, ev->update->k, ev->update->b};
         }

@@ -45,7 +45,7 @@ struct neb_core_cell {
     int64_t base;                /* inner step from which on the work is uncommitted */
     int64_t captured;            /* inner step of the open update's capture */
     int64_t since;               /* steps at the last capture */
-    bool dense;                  /* the last capture was asked for after the end */
+    bool exact;                  /* the last capture was asked for after the end */
     bool clean;                  /* … and nothing was left */
     struct neb_hash cell_root;   /* a fetched cell that waits for its root to be trusted */
     uint64_t cell_index, cell_version;

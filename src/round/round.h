@@ -129,7 +129,7 @@ struct neb_action {
     uint64_t id, index, count, k, version;
     uint32_t c0, c1, cell, tau;
     uint64_t num, den;
-    bool dense;     /* exactly: the run ends */
+    bool exact;     /* the code must leave nothing out: the run ends */
     uint8_t cls;    /* neb_rung_class */
     uint32_t bound; /* fp32 bits of the greatest norm, 0: none */
     struct neb_hash hash;

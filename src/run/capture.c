@@ -125,7 +125,7 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
         if (neb__site_delta(s->d + first, s->outer->theta + first, n)) *empty = false;
     }
     if (*empty) return NEB_OK;
-    const struct neb_rung *rung = s->capture.dense ? s->exact : neb__session_choose(s, h->tau, s->paused);
+    const struct neb_rung *rung = s->capture.exact ? s->exact : neb__session_choose(s, h->tau, s->paused);
     if (!rung) return NEB_ERR_AGAIN;
     NEB_TRY(encode_with(s, rung, h, stats, out));
     size_t gain;

@@ -91,7 +91,7 @@ static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, bool b
 static uint8_t choose_rung(struct neb_sim_world *w, const struct neb_action *a)
 {
     static const uint8_t of_class[NEB_RUNG_CLASSES] = {[NEB_DENSE] = RUNG_COARSE, [NEB_SPARSE] = RUNG_SPARSE};
-    if (a->dense) return RUNG_EXACT;
+    if (a->exact) return RUNG_EXACT;
     if (!draw(w, 60)) return draw(w, 2) ? RUNG_BAD : RUNG_BOMB;
     return of_class[a->cls];
 }
@@ -127,7 +127,7 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
     h.tokens = (uint64_t)h.tau * h.weight;
     uint8_t bytes[NEB_UPDATE_HEADER_SIZE + CELLS_MAX * 4 * WIDTH];
     float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
-    bool empty = a->dense;
+    bool empty = a->exact;
     h.rung = choose_rung(w, a);
     const struct neb_toy_rung *rung = neb__toy_rung(h.rung);
     bool blurred = w->private && rung->blurred;
