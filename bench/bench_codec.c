@@ -6,7 +6,7 @@
  * `nebula-i bench codec-training --capture FILE`).
  *
  * Error after 50 rounds: |sum of deltas - sum of decoded| / |sum of deltas|, the deltas a fixed direction plus fresh
- * noise, with what is left out kept for the next round and without. The entropy floor of a sparse payload is log2 C(chunk, kept) for the
+ * noise, with what is left out kept for the next round and without. The entropy floor of a sparse code is log2 C(chunk, kept) for the
  * positions, one bit a sign and the entropy of the magnitudes. */
 #include "bench.h"
 #include "base/clock.h"
@@ -31,7 +31,7 @@ static const struct neb_opt table[] = {
             "how many values the speeds are measured on"),
     NEB_OPT(struct options, repeat, NEB_OPT_INT, "5", NULL, "repetitions; the median counts"),
     NEB_OPT(struct options, real, NEB_OPT_TEXT, "", "file",
-            "deltas from training, as a payload: 2^18 values a round"),
+            "deltas from training, as a code: 2^18 values a round"),
     NEB_OPT(struct options, rungs, NEB_OPT_TEXT, "", NULL, "only rungs whose name contains this"),
     NEB_OPT_END,
 };
@@ -183,7 +183,7 @@ static double log2_choose(double n, double k)
     return (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)) / log(2);
 }
 
-/* Bits that the decoded values of a sparse payload are worth. */
+/* Bits that the decoded values of a sparse code are worth. */
 static double entropy_floor(const float *x, size_t n)
 {
     double floor_bits = 0, count[8] = {0}, total = 0;
@@ -300,7 +300,7 @@ static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
-/* A payload of our own format holding one round or more of SMALL values. */
+/* A code that holds one round or more of SMALL values. */
 static neb_status load_real(struct bench *b)
 {
     struct neb_buf raw;

@@ -71,7 +71,7 @@ struct run {
     struct neb_warm_start warm;
     float *theta, *momentum, *sum, *x, *d, *c; /* (n) */
     float *left[REPLICAS];                     /* what the code left out */
-    struct neb_buf payload, kept;
+    struct neb_buf code, kept;
     double loss[VARIANTS][MAX_SEEDS], bytes[VARIANTS];
 };
 
@@ -124,11 +124,11 @@ static neb_status outer_round(struct run *r, int v, int round, struct neb_work *
         const float *sent = r->d;
         if (var->rung) {
             struct neb_codec_input in = {.z = r->d, .n = r->n};
-            neb__buf_clear(&r->payload);
-            NEB_TRY(neb__codec_encode(neb__rung_by_name(var->rung), &in, r->left[i], NULL, &r->payload));
-            NEB_TRY(neb__codec_decode(r->payload.data, r->payload.len, NULL, r->n, r->c));
+            neb__buf_clear(&r->code);
+            NEB_TRY(neb__codec_encode(neb__rung_by_name(var->rung), &in, r->left[i], NULL, &r->code));
+            NEB_TRY(neb__codec_decode(r->code.data, r->code.len, NULL, r->n, r->c));
             sent = r->c;
-            r->bytes[v] = (double)r->payload.len;
+            r->bytes[v] = (double)r->code.len;
         } else if (i == 0 && v == 0) {
             NEB_TRY(keep_delta(r, round));
         }
@@ -224,15 +224,15 @@ static void report(const struct run *r, struct neb_figures *f)
     }
 }
 
-/* Two deltas as one bf16 payload: half a megabyte each, and the format the other benchmark reads. */
+/* Two deltas as one bf16 code: half a megabyte each, and the format the other benchmark reads. */
 static neb_status write_capture(struct run *r)
 {
     if (!r->kept.len) return NEB_OK;
     struct neb_codec_input in = {.z = (const float *)(const void *)r->kept.data,
                                  .n = r->kept.len / sizeof(float)};
-    neb__buf_clear(&r->payload);
-    NEB_TRY(neb__codec_encode(neb__rung_by_name("bf16"), &in, NULL, NULL, &r->payload));
-    return neb__file_replace(r->opt.capture, r->payload.data, r->payload.len, 0644);
+    neb__buf_clear(&r->code);
+    NEB_TRY(neb__codec_encode(neb__rung_by_name("bf16"), &in, NULL, NULL, &r->code));
+    return neb__file_replace(r->opt.capture, r->code.data, r->code.len, 0644);
 }
 
 static neb_status measure(struct run *r)
@@ -266,7 +266,7 @@ static void release(struct run *r)
     float *all[] = {r->theta, r->momentum, r->sum, r->x, r->d, r->c, r->left[0], r->left[1]};
     neb__warm_free(&r->warm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) neb__free(all[i]);
-    neb__buf_free(&r->payload);
+    neb__buf_free(&r->code);
     neb__buf_free(&r->kept);
     neb__opts_free(table, &r->opt);
 }
@@ -276,7 +276,7 @@ static int run(int argc, char **argv)
     struct run r = {0};
     int positional = 0;
     bool json = neb__bench_json(&argc, argv);
-    neb__buf_init(&r.payload, (size_t)1 << 30);
+    neb__buf_init(&r.code, (size_t)1 << 30);
     neb__buf_init(&r.kept, (size_t)16 << 20);
     if (neb__opts_init(table, &r.opt) != NEB_OK) return 1;
     const char *folder = getenv("NEBULA_DATA");

@@ -1,5 +1,5 @@
 /* test_codec.c: the ladder: every rung, sizes from 1 to a few million, kinds of data, instruction sets; refusals;
- * damaged payloads; the modular rung; the lossless stage. */
+ * damaged codes; the modular rung; the lossless stage. */
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -335,7 +335,7 @@ static void refuses_what_cannot_be_coded(void **state)
     work_free(&w);
 }
 
-/* Every byte of a payload set to something else: an error or finite values, never more. */
+/* Every byte of a code set to something else: an error or finite values, never more. */
 static void damage_is_harmless(void **state)
 {
     (void)state;

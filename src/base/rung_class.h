@@ -1,8 +1,8 @@
 /* rung_class.h: the two classes of rungs.
  *
- * A rung is one setting of the codec. A dense rung says something about every value of an update; a sparse rung only about
- * the largest values. The codec, the ledger and the rate controller share this enum. Headers of updates and records hold
- * its numbers, so they never change. */
+ * A rung is one setting of the codec. A dense rung says something about every value of an update; a sparse
+ * rung only about the largest values. The codec, the ledger and the rate controller share this enum. Headers
+ * of updates and records hold its numbers, so they never change. */
 #ifndef NEB_BASE_RUNG_CLASS_H
 #define NEB_BASE_RUNG_CLASS_H
 

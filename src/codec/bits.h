@@ -1,7 +1,8 @@
 /* bits.h: a stream of bits, least significant first.
  *
- * The writer's space is checked by its owner beforehand (`put` never writes past `end`, it only notes that it
- * would have). The reader gives zeros behind the end and notes it in `bad`: read first, check once. */
+ * The owner of a writer checks its space beforehand. `put` never writes past `end`; it only notes in `full`
+ * that it would have. The reader gives zeros behind the end and notes that in `bad`, so callers read first
+ * and check once. */
 #ifndef NEB_CODEC_BITS_H
 #define NEB_CODEC_BITS_H
 
@@ -21,7 +22,7 @@ static inline void neb__bits_put(struct neb__bitw *w, uint32_t v, int bits) /* v
 {
     w->acc |= (uint64_t)v << w->held;
     w->held += bits;
-    if (w->end - w->p >= 8) { /* the usual way: eight bytes at once, the rest of them overwritten later */
+    if (w->end - w->p >= 8) { /* the usual way: write eight bytes at once; later calls overwrite the rest */
         memcpy(w->p, &w->acc, 8);
         w->p += w->held >> 3;
         w->acc >>= w->held & ~7;

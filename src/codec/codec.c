@@ -1,15 +1,17 @@
-/* codec.c: payloads: header, cells, checks.
+/* codec.c: the format of a code: header, cells, checks.
  *
- *     header (20 bytes) := 'N' 'C' · version u8 · rung u8 · values u32 · body bytes u32 · body bytes before the
- *                          lossless stage u32 · check value of the outside scales u32 (0 for other rungs)
+ *     header (20 bytes) := 'N' 'C' · version u8 · rung u8 · values u32 · body bytes u32 · body bytes before
+ *                          the lossless stage u32 · check value of the outside scales u32 (0 for other rungs)
  *     body              := dense: the cells, each of a length that follows from its number of values
  *                          sparse: length of each cell u32, then the cells
  *
- * A body shorter than it says it was before the lossless stage went through it; nothing else marks that. For the
- * dense class the length before is fixed by rung and n, for the sparse class it is bounded by them, so a header
- * tells the most a receiver will ever have to hold, and a header that says something else is refused.
+ * A body that is shorter than its length before the lossless stage went through that stage. Nothing else
+ * marks it. Rung and n fix the length before that stage for the dense class, and bound it for the sparse
+ * class. So a header tells the most that a receiver will ever have to hold. A header that says something else
+ * is refused.
  *
- * Everything that must come out in the same bits runs in the strict floating-point mode (base/fpmode.h). */
+ * All arithmetic that must give the same bits everywhere runs in the strict floating-point mode
+ * (base/fpmode.h). */
 #include "codec/codec.h"
 #include "codec/dense.h"
 #include "codec/lossless.h"
@@ -42,7 +44,7 @@ size_t neb__codec_bound(const struct neb_rung *rung, size_t n)
     return NEB_CODEC_HEADER + body_bound(rung, n);
 }
 
-/* ---- outside scales ----------------------------------------------------------------------------------------- */
+/* ---- outside scales ------------------------------------------------------------------------------------ */
 
 static size_t scale_count(size_t n)
 {
@@ -70,7 +72,7 @@ static neb_status scales_valid(const float *scales, size_t n)
     return NEB_OK;
 }
 
-/* ---- encoding ----------------------------------------------------------------------------------------------- */
+/* ---- encoding ------------------------------------------------------------------------------------------ */
 
 static neb_status refuse_value(const struct neb_codec_input *in)
 {
@@ -78,20 +80,20 @@ static neb_status refuse_value(const struct neb_codec_input *in)
         if (in->z[i] < 0x1p126f && in->z[i] > -0x1p126f) continue;
         return neb__fail(NEB_ERR_RANGE, "value %zu of %zu cannot be coded: %g", i, in->n, (double)in->z[i]);
     }
-    return neb__fail(NEB_ERR_INTERNAL, "a value was refused, but all are in range");
+    return neb__fail(NEB_ERR_INTERNAL, "the kernels refused a value, but all values are in range");
 }
 
 static neb_status check_input(const struct neb_rung *rung, const struct neb_codec_input *in)
 {
     if (in->n < 1 || in->n > NEB_CODEC_MAX_N)
-        return neb__fail(NEB_ERR_INVALID, "a payload holds 1 to %zu values, not %zu", NEB_CODEC_MAX_N, in->n);
+        return neb__fail(NEB_ERR_INVALID, "a code holds 1 to %zu values, not %zu", NEB_CODEC_MAX_N, in->n);
     if (!rung->outside_scales) return NEB_OK;
     if (in->members < 1 || in->members > 127)
         return neb__fail(NEB_ERR_INVALID, "1 to 127 members can share a modular sum, not %d", in->members);
     return scales_valid(in->scales, in->n);
 }
 
-/* The cells, from `body` on; *len: bytes written. False: a value is not allowed. */
+/* Writes the cells from `body` on; *len: bytes written. False: a value is not allowed. */
 static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_input *in,
                          struct neb__sparse *work, float *next, struct neb_codec_stats *stats, uint8_t *body,
                          size_t *len)
@@ -102,7 +104,8 @@ static bool encode_cells(const struct neb_rung *rung, const struct neb_codec_inp
         size_t start = c * NEB_CELL, size = 0;
         p.n = cell_values(in->n, c);
         p.z = in->z + start;
-        p.next = in->hooks ? in->hooks->next : next ? next + start : NULL;
+        p.next = next ? next + start : NULL;
+        if (in->hooks) p.next = in->hooks->next;
         const float *scales = in->scales ? in->scales + start / NEB_CODEC_EXT_BLOCK : NULL;
         if (work) {
             if (!neb__sparse_encode(work, rung, &p, body + at, &size)) return false;
@@ -147,28 +150,29 @@ neb_status neb__codec_encode(const struct neb_rung *rung, const struct neb_codec
     return NEB_OK;
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------------------- */
+/* ---- decoding ------------------------------------------------------------------------------------------ */
 
 neb_status neb__codec_peek(const uint8_t *bytes, size_t len, struct neb_codec_info *info)
 {
     if (len < NEB_CODEC_HEADER || bytes[0] != 'N' || bytes[1] != 'C')
-        return neb__quiet(NEB_ERR_CORRUPT, "not a payload");
+        return neb__quiet(NEB_ERR_CORRUPT, "not a code: the codec's header is missing");
     if (bytes[2] != VERSION)
-        return neb__quiet(NEB_ERR_VERSION, "payload of version %d, this program reads %d", bytes[2], VERSION);
+        return neb__quiet(NEB_ERR_VERSION, "code of version %d, this program reads %d", bytes[2], VERSION);
     struct neb_codec_info i = {.rung = neb__rung_by_id(bytes[3]),
                                .n = neb__get32(bytes + 4),
                                .body = neb__get32(bytes + 8),
                                .raw = neb__get32(bytes + 12),
                                .scales = neb__get32(bytes + 16)};
-    if (!i.rung) return neb__quiet(NEB_ERR_CORRUPT, "payload of an unknown rung %d", bytes[3]);
+    if (!i.rung) return neb__quiet(NEB_ERR_CORRUPT, "code of an unknown rung %d", bytes[3]);
     if (i.n < 1 || i.n > NEB_CODEC_MAX_N || i.body != len - NEB_CODEC_HEADER || i.body > i.raw)
-        return neb__quiet(NEB_ERR_CORRUPT, "payload with impossible lengths");
+        return neb__quiet(NEB_ERR_CORRUPT, "code with impossible lengths");
     size_t bound = body_bound(i.rung, i.n);
     if (i.rung->cls == NEB_DENSE ? i.raw != bound : i.raw > bound || i.body != i.raw)
-        return neb__quiet(NEB_ERR_CORRUPT, "payload of rung %s: a body of %zu bytes cannot hold %zu values",
+        return neb__quiet(NEB_ERR_CORRUPT, "code of rung %s: a body of %zu bytes cannot hold %zu values",
                           i.rung->name, i.raw, i.n);
     if (i.rung->outside_scales != (i.scales != 0))
-        return neb__quiet(NEB_ERR_CORRUPT, "payload of rung %s with a wrong scale check", i.rung->name);
+        return neb__quiet(NEB_ERR_CORRUPT, "code of rung %s with a wrong check value of the scales",
+                          i.rung->name);
     *info = i;
     return NEB_OK;
 }
@@ -177,9 +181,10 @@ static neb_status check_cells(const struct neb_codec_view *v) /* the sparse tabl
 {
     size_t cells = neb__codec_cells(v->info.n);
     uint64_t sum = 4 * (uint64_t)cells;
-    if (v->info.raw < sum) return neb__quiet(NEB_ERR_CORRUPT, "payload ends in its table of cells");
+    if (v->info.raw < sum) return neb__quiet(NEB_ERR_CORRUPT, "the code ends inside its table of cells");
     for (size_t c = 0; c < cells; c++) sum += neb__get32(v->body + 4 * c);
-    if (sum != v->info.raw) return neb__quiet(NEB_ERR_CORRUPT, "payload's cells do not add up");
+    if (sum != v->info.raw)
+        return neb__quiet(NEB_ERR_CORRUPT, "the code's cells do not add up to its length");
     return NEB_OK;
 }
 
@@ -189,17 +194,16 @@ neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales
     struct neb_codec_view v = {.scales = scales};
     NEB_TRY(neb__codec_peek(bytes, len, &v.info));
     if (v.info.n != n)
-        return neb__quiet(NEB_ERR_CORRUPT, "payload of %zu values where %zu are expected", v.info.n, n);
+        return neb__quiet(NEB_ERR_CORRUPT, "code of %zu values where %zu are expected", v.info.n, n);
     if (v.info.rung->outside_scales) {
         NEB_TRY(scales_valid(scales, n));
         if (scales_check(scales, n) != v.info.scales)
-            return neb__quiet(NEB_ERR_INVALID, "payload was made with other scales than this round's");
+            return neb__quiet(NEB_ERR_INVALID, "the code was made with other scales than this round's");
     }
     v.body = bytes + NEB_CODEC_HEADER;
     if (v.info.body != v.info.raw) {
         v.owned = neb__malloc(v.info.raw);
-        if (!v.owned)
-            return neb__fail(NEB_ERR_NOMEM, "no memory to unpack a payload (%zu bytes)", v.info.raw);
+        if (!v.owned) return neb__fail(NEB_ERR_NOMEM, "no memory to unpack a code (%zu bytes)", v.info.raw);
         neb_status s = neb__lossless_unpack(v.body, v.info.body, v.info.raw, v.owned);
         if (s != NEB_OK) {
             neb__free(v.owned);
@@ -207,7 +211,8 @@ neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales
         }
         v.body = v.owned;
     }
-    if (v.info.rung->cls == NEB_SPARSE) NEB_TRY(check_cells(&v)); /* owns nothing: sparse is never packed */
+    if (v.info.rung->cls == NEB_SPARSE)
+        NEB_TRY(check_cells(&v)); /* no close: a sparse code is never packed */
     *view = v;
     return NEB_OK;
 }
@@ -235,12 +240,12 @@ static bool decode_cell(const struct neb_codec_view *v, size_t cell, bool stream
 neb_status neb__codec_cell(const struct neb_codec_view *view, size_t cell, float *out)
 {
     if (cell >= neb__codec_cells(view->info.n))
-        return neb__fail(NEB_ERR_INVALID, "cell %zu of a payload with %zu", cell,
+        return neb__fail(NEB_ERR_INVALID, "cell %zu of a code with %zu cells", cell,
                          neb__codec_cells(view->info.n));
     struct neb_fpmode mode = neb__fp_strict();
     bool ok = decode_cell(view, cell, false, out);
     neb__fp_restore(mode);
-    return ok ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "payload damaged in cell %zu", cell);
+    return ok ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "the code is damaged in cell %zu", cell);
 }
 
 neb_status neb__codec_decode(const uint8_t *bytes, size_t len, const float *scales, size_t n, float *out)
@@ -253,7 +258,7 @@ neb_status neb__codec_decode(const uint8_t *bytes, size_t len, const float *scal
     for (; ok && c < cells; c++) ok = decode_cell(&v, c, stream, out + c * NEB_CELL);
     neb__fp_restore(mode);
     neb__codec_close(&v);
-    return ok ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "payload damaged in cell %zu", c - 1);
+    return ok ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "the code is damaged in cell %zu", c - 1);
 }
 
 neb_status neb__codec_modular_add(uint8_t *sum, size_t sum_len, const uint8_t *bytes, size_t len)
@@ -263,7 +268,7 @@ neb_status neb__codec_modular_add(uint8_t *sum, size_t sum_len, const uint8_t *b
     NEB_TRY(neb__codec_peek(bytes, len, &b));
     if (!a.rung->outside_scales || b.rung != a.rung || a.n != b.n || a.scales != b.scales ||
         a.body != a.raw || b.body != b.raw)
-        return neb__fail(NEB_ERR_INVALID, "only payloads of rung int8x for the same scales can be added");
+        return neb__fail(NEB_ERR_INVALID, "only codes of rung int8x with the same scales can be added");
     for (size_t i = 0; i < a.n; i++)
         sum[NEB_CODEC_HEADER + i] = (uint8_t)(sum[NEB_CODEC_HEADER + i] + bytes[NEB_CODEC_HEADER + i]);
     return NEB_OK;

@@ -2,19 +2,21 @@
  *
  *     fp32, bf16      the values, little-endian
  *     int8, int4, 2-bit   one bfloat16 scale a block (256, 128, 64 values), then the codes of all blocks
- *     int8x           the codes; their scales are known to both sides from outside
+ *     int8x           the codes; both sides know their scales from outside
  *
- * The last block is filled with zeros, so that the kernels only see whole blocks; its code is stored whole (except
- * for fp32, bf16 and int8x, where a value is a unit). The wire is little-endian; so are the machines supported. */
+ * The codes here are those of single values. The last block is filled with zeros, so that the kernels only
+ * see whole blocks, and the filled block is stored whole. fp32, bf16 and int8x store only the values, because
+ * there each value stands for itself. The wire is little-endian, and so are the supported machines. */
 #include "codec/dense.h"
 
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the codec reads and writes floats in place");
 
-static size_t unit(const struct neb_rung *rung) /* what the kernels step by */
+static size_t unit(const struct neb_rung *rung) /* the kernels step by it */
 {
-    return rung->kind == NEB_RUNG_INT ? rung->block : rung->kind == NEB_RUNG_EXTERN ? rung->block : 16;
+    bool blocks = rung->kind == NEB_RUNG_INT || rung->kind == NEB_RUNG_EXTERN;
+    return blocks ? rung->block : 16;
 }
 
 size_t neb__dense_size(const struct neb_rung *rung, size_t n)
@@ -58,8 +60,8 @@ bool neb__dense_encode(const struct neb_rung *rung, struct neb__pass *p, const f
     if (!encode_whole(rung, &last, tail_scales, limit, out + 2 * (blocks ? blocks - 1 : 0), code))
         return false;
     memcpy(codes + at, code, size);
-    for (size_t i = 0; i < rest;
-         i++) { /* not last.sq: the zeros behind have residuals where no level is zero */
+    /* last.sq would count the zeros behind, too, and int2 has no level at zero. */
+    for (size_t i = 0; i < rest; i++) {
         p->sq[0] += (double)z[i] * (double)z[i];
         p->sq[1] += (double)next[i] * (double)next[i];
     }

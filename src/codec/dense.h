@@ -1,10 +1,10 @@
-/* dense.h, with sparse.h the two halves of codec.c: one cell of a payload. */
+/* dense.h: one cell of a dense code. sparse.h is its counterpart; codec.c calls both. */
 #ifndef NEB_CODEC_DENSE_H
 #define NEB_CODEC_DENSE_H
 
 #include "codec/kernels.h"
 
-/* Bytes of a dense cell of n values: fixed by n. */
+/* Bytes of a dense cell of n values. Rung and n fix them. */
 size_t neb__dense_size(const struct neb_rung *rung, size_t n);
 
 /* p names the cell's values. False: a value is not allowed. */

@@ -1,10 +1,11 @@
 /* ints.c: lists of integers whose distribution is measured, not assumed.
  *
- * Each integer is a bucket (two an octave, rANS-coded with the block's own frequencies) and its remaining bits as
- * they are. So small numbers, gaps and frequency-sorted ids get short codes without any parameter.
+ * Each integer becomes a bucket and its remaining bits. There are two buckets an octave; they are rANS-coded
+ * with the block's own frequencies. The remaining bits are sent as they are. So small numbers, gaps and
+ * frequency-sorted ids get short codes without any parameter.
  *
- *     block (up to 65536 integers) := words u32 · bytes of bits u32 · rANS state u32 · words u16… · bits (the model,
- *                                     then the extra bits of each integer) */
+ *     block (up to 65536 integers) := words u32 · bytes of bits u32 · rANS state u32 · words u16… ·
+ *                                     bits (the model, then the extra bits of each integer) */
 #include "codec/ints.h"
 #include "codec/rans.h"
 #include "base/mem.h"
@@ -62,7 +63,7 @@ neb_status neb__ints_encode(const uint32_t *v, size_t n, struct neb_buf *out)
 static bool decode_block(struct neb_reader *r, struct neb__model *model, size_t n, uint32_t *v)
 {
     size_t words = neb__read32(r), size = neb__read32(r);
-    uint32_t start = neb__read32(r); /* one read a statement: a list's order is the compiler's */
+    uint32_t start = neb__read32(r); /* one read a statement: a list has no fixed order */
     const uint8_t *coded = neb__read(r, 2 * words);
     struct neb__ransr rans = {start, coded, words, false};
     struct neb__bitr bits = {neb__read(r, size), size, 0, 0, false};

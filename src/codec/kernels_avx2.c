@@ -1,4 +1,4 @@
-/* kernels_avx2.c: kernels_body.h compiled for machines with AVX2; chosen at run time. */
+/* kernels_avx2.c: kernels_body.h compiled for machines with AVX2. kernels_choose.c decides at run time. */
 #if defined(__x86_64__)
 #define NEB__KERNELS      neb__codec_kernels_avx2
 #define NEB__KERNELS_NAME "avx2"

@@ -1,4 +1,5 @@
-/* kernels_avx512.c: kernels_body.h compiled for machines with AVX512; chosen at run time. */
+/* kernels_avx512.c: kernels_body.h compiled for machines with AVX512. kernels_choose.c decides at run
+ * time. */
 #if defined(__x86_64__)
 #define NEB__KERNELS      neb__codec_kernels_avx512
 #define NEB__KERNELS_NAME "avx512"

@@ -1,14 +1,16 @@
-/* kernels_body.h: the implementation behind kernels.h, compiled once for each instruction set with NEB__KERNELS and
- * NEB__KERNELS_NAME defined.
+/* kernels_body.h: the implementation behind kernels.h, compiled once for each instruction set with
+ * NEB__KERNELS and NEB__KERNELS_NAME defined.
  *
- * Two passes over a block that stays in registers or L1: sum and largest magnitude first, then quantise, subtract,
- * pack. A float becomes an integer by adding 1.5 * 2^23: the sum's low bits are the integer, rounded to nearest
- * even by the addition itself; no conversion instruction, no rounding mode, the same on every machine.
+ * A block stays in registers or L1 and is walked twice. The first pass finds the sum and the largest
+ * magnitude; the second quantises, subtracts and packs. A float becomes an integer by adding 1.5 * 2^23. The
+ * low bits of the sum are the integer, and the addition itself rounds to nearest even. This needs no
+ * conversion instruction and no rounding mode, so it is the same on every machine.
  *
- * Codes of b bits are packed by groups of 128/b values: byte j of a group holds values j, j + 16, … from its low
- * bits up, so that packing and unpacking are shifts of whole vectors. int8 and int4 code round(z / s) in two's
- * complement, int4 with 8 added; 2 bits code the levels -3s, -s, s, 3s as 0 … 3. A scale is a bfloat16: products of
- * scale and code are exact in fp32, and so is z - c wherever c is the nearest level (Sterbenz). */
+ * Codes of b bits are packed by groups of 128/b values. Byte j of a group holds values j, j + 16, … from its
+ * low bits up, so packing and unpacking are shifts of whole vectors. int8 and int4 code round(z / s) in two's
+ * complement, int4 with 8 added; 2 bits code the levels -3s, -s, s, 3s as 0 … 3. A scale is a bfloat16, so
+ * products of scale and code are exact in fp32. The difference z - c is exact, too, wherever c is the nearest
+ * level (Sterbenz). */
 #include "codec/kernels.h"
 #include "codec/simd.h"
 
@@ -42,7 +44,7 @@ VINLINE float bf16_near(float x)
 
 VINLINE vf load_z(const struct neb__pass *p, size_t i)
 {
-    /* A page ahead, where the hardware's prefetchers stop. */
+    /* The hardware's prefetchers stop at the end of a page; this reaches beyond it. */
     __builtin_prefetch(p->z + i + 1024);
     return vload(p->z + i);
 }
@@ -57,7 +59,7 @@ VINLINE void sums_out(const struct neb_code_sums *s, struct neb__pass *p)
     p->sq[1] += vfold_sum_double(&s->r);
 }
 
-/* The level nearest to z as a code (in the low bits of each lane) and as a value. */
+/* Finds the level nearest to z: as a code in the low bits of each lane of *code, and as a value. */
 VINLINE vf quantise(vf z, int bits, float inv, float s, _Bool clip, vu *code)
 {
     const float top = bits == 8 ? 127.0f : 7.0f;
@@ -70,10 +72,18 @@ VINLINE vf quantise(vf z, int bits, float inv, float s, _Bool clip, vu *code)
     return t * vset(s);
 }
 
-/* 2^120, 2^124, 2^125: no encoder writes more, nor a negative scale or a NaN, and all products are finite. */
+/* The bits of the largest scale: 2^120, 2^124, 2^125. No encoder writes more, nor a negative scale or a NaN.
+ * All products are finite up to it. */
 VINLINE uint32_t most_scale(int bits)
 {
-    return bits == 8 ? 0x7B800000u : bits == 4 ? 0x7D800000u : 0x7E000000u;
+    if (bits == 8) return 0x7B800000u;
+    return bits == 4 ? 0x7D800000u : 0x7E000000u;
+}
+
+VINLINE int block_of(int bits) /* inlined always: the loops over a block unroll */
+{
+    if (bits == 8) return 256;
+    return bits == 4 ? 128 : 64;
 }
 
 VINLINE float steps_of(int bits)
@@ -98,7 +108,8 @@ VINLINE float block_error(const vf *z, int vectors, int bits, float s)
     return vfold_sum(sum);
 }
 
-/* Least squared error among scales a quarter of an octave apart, then an eighth to both sides of the best. */
+/* Searches the scale of least squared error in steps of a quarter of an octave, then an eighth to both sides
+ * of the best. */
 VINLINE float optimal_scale(const vf *z, int vectors, int bits, float largest)
 {
     static const float quarter[4] = {1.0f, 0.840896415f, 0.707106781f, 0.594603558f};
@@ -118,8 +129,9 @@ VINLINE float optimal_scale(const vf *z, int vectors, int bits, float largest)
     return best;
 }
 
-/* For two bits a search is not needed: levels are assigned by the best scale of normally distributed values, and the scale
- * is fitted to them by least squares. That comes within half a hundredth of the least error, also for heavy tails. */
+/* Two bits need no search. The best scale of normally distributed values assigns the levels, and least
+ * squares fit the scale to them. The result comes within half a hundredth of the least error, also for heavy
+ * tails. */
 VINLINE float fitted_scale(const vf *z, int vectors, vf zsq, float largest)
 {
     float s = 0.498f * __builtin_sqrtf(vfold_sum(zsq) / (float)(16 * vectors));
@@ -140,7 +152,7 @@ VINLINE float fitted_scale(const vf *z, int vectors, vf zsq, float largest)
 VINLINE _Bool encode_blocks(struct neb__pass *p, int bits, _Bool optimal, _Bool stream, uint8_t *scales,
                             uint8_t *codes)
 {
-    const int block = bits == 8 ? 256 : bits == 4 ? 128 : 64, vectors = block / 16, each = 8 / bits;
+    const int block = block_of(bits), vectors = block / 16, each = 8 / bits;
     struct neb_code_sums all = {0};
     for (size_t at = 0; at < p->n; at += (size_t)block) {
         vf z[16], zsq = vset(0), rsq = vset(0);
@@ -205,7 +217,7 @@ static bool encode_extern(struct neb__pass *p, const float *scales, int limit, u
         float s = scales[at / NEB_CODEC_EXT_BLOCK], inv = s == 0.0f ? 0.0f : 1.0f / s;
         vf z = load_z(p, at);
         max = vmaxu(max, vabs(z));
-        /* A scale far too small for z makes this product infinite, which the clamp takes to the limit. */
+        /* A scale far too small for z makes this product infinite. The clamp takes it to the limit. */
         vf t = vclamp(z * vset(inv), -(float)limit, (float)limit) + vset(MAGIC);
         vf r = z - (t - vset(MAGIC)) * vset(s);
         vstore8(codes + at, (vu)t - vsetu(MAGIC_BITS));
@@ -285,7 +297,7 @@ static int collect(const float *z, size_t n, uint32_t above, int cap, uint16_t *
 
 static uint32_t nth(const uint32_t *v, int n, int k, uint32_t lo, uint32_t hi)
 {
-    while (lo < hi) { /* the answer is in [lo, hi]: the largest t that k of them reach */
+    while (lo < hi) { /* the answer lies in [lo, hi]: it is the largest t that k of them reach */
         uint32_t mid = lo + (hi - lo + 1) / 2;
         int reached = 0;
         for (int i = 0; i < n; i += 16) {
@@ -301,7 +313,7 @@ static uint32_t nth(const uint32_t *v, int n, int k, uint32_t lo, uint32_t hi)
     return lo;
 }
 
-/* The nearest of 0 … top for each magnitude; zeros, which fill the last vector, give 0. */
+/* The nearest of 0 … top for each magnitude. The zeros that fill the last vector give 0. */
 VINLINE vf nearest(vf m, float lo, float scale, float top)
 {
     return vclamp((m - vset(lo)) * vset(scale), 0.0f, top) + vset(MAGIC);
@@ -343,7 +355,7 @@ static void flush(struct neb__pass *p, const float *z)
 VINLINE _Bool decode_blocks(const uint8_t *scales, const uint8_t *codes, int bits, size_t n, _Bool stream,
                             float *out)
 {
-    const int block = bits == 8 ? 256 : bits == 4 ? 128 : 64, each = 8 / bits;
+    const int block = block_of(bits), each = 8 / bits;
     const uint32_t most = most_scale(bits);
     for (size_t at = 0; at < n; at += (size_t)block, scales += 2) {
         uint32_t sbits = (uint32_t)scales[0] << 16 | (uint32_t)scales[1] << 24;

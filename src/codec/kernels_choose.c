@@ -1,4 +1,4 @@
-/* kernels_choose.c: which instruction set the kernels use: the best the machine has, asked once. */
+/* kernels_choose.c: the kernels use the best instruction set that the machine has. They ask once. */
 #include "codec/kernels.h"
 
 #include <stdatomic.h>

@@ -1,9 +1,9 @@
-/* lossless.c: zstd behind a payload, where it pays.
+/* lossless.c: zstd on the body of a code, where it pays.
  *
- * Quantised codes have unequal frequencies (4-bit codes of Gaussian data: 3.4 bits), so an entropy stage saves 5 to
- * 20 %. Whether that is worth its time depends on the line: squeeze() packs a sample, measures how many bytes a
- * second it saves, and goes on only if those seconds are fewer than the line would need for the saved bytes. The
- * sparse class is at its entropy already and never pays.
+ * Quantised values have unequal frequencies (4-bit values of Gaussian data: 3.4 bits), so an entropy stage
+ * saves 5 to 20 %. The line decides whether that is worth the time. squeeze() packs a sample and measures the
+ * time for each byte saved. It goes on only if the line would need longer for these bytes. A sparse code is
+ * at its entropy already, so squeeze() leaves it alone.
  *
  * zstd allocates through base/mem.h. */
 #define ZSTD_STATIC_LINKING_ONLY /* custom allocators */
@@ -60,8 +60,8 @@ neb_status neb__lossless_unpack(const uint8_t *in, size_t len, size_t n, uint8_t
     return NEB_OK;
 }
 
-/* Seconds saved on the line for each second spent packing here and unpacking there (which takes about half as
- * long), judged on the first bytes of the body. */
+/* Seconds saved on the line for each second spent packing here and unpacking there, judged on the first bytes
+ * of the body. Unpacking takes about half as long as packing. */
 static neb_status worth(const uint8_t *body, size_t n, double goodput, uint8_t *scratch, double *ratio)
 {
     size_t sample = n < SAMPLE ? n : SAMPLE, len = 0;
@@ -75,12 +75,12 @@ static neb_status worth(const uint8_t *body, size_t n, double goodput, uint8_t *
 neb_status neb__codec_squeeze(struct neb_buf *b, size_t at, double goodput, size_t *gain)
 {
     struct neb_codec_info info;
-    uint8_t *payload = b->data + at;
-    NEB_TRY(neb__codec_peek(payload, b->len - at, &info));
+    uint8_t *code = b->data + at;
+    NEB_TRY(neb__codec_peek(code, b->len - at, &info));
     *gain = 0;
     if (info.rung->cls == NEB_SPARSE || info.body != info.raw || info.body < 64 || !(goodput > 0))
         return NEB_OK;
-    uint8_t *body = payload + NEB_CODEC_HEADER, *packed = neb__malloc(info.body);
+    uint8_t *body = code + NEB_CODEC_HEADER, *packed = neb__malloc(info.body);
     if (!packed) return neb__fail(NEB_ERR_NOMEM, "no memory for the lossless stage (%zu bytes)", info.body);
     double ratio = 0;
     size_t len = 0;
@@ -89,7 +89,7 @@ neb_status neb__codec_squeeze(struct neb_buf *b, size_t at, double goodput, size
         status = neb__lossless_pack(body, info.body, info.body - 1, packed, &len);
     if (status == NEB_OK && len) {
         memcpy(body, packed, len);
-        neb__put32(payload + 8, (uint32_t)len);
+        neb__put32(code + 8, (uint32_t)len);
         b->len = at + NEB_CODEC_HEADER + len;
         *gain = info.body - len;
     }

@@ -1,4 +1,4 @@
-/* lossless.h: the last stage of a payload's body (zstd, level 1). */
+/* lossless.h: the last stage for the body of a code (zstd, level 1). */
 #ifndef NEB_CODEC_LOSSLESS_H
 #define NEB_CODEC_LOSSLESS_H
 
@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* At most `cap` bytes; *len 0: would not fit. NEB_ERR_NOMEM. */
+/* Writes at most `cap` bytes. *len 0: the result does not fit. NEB_ERR_NOMEM. */
 neb_status neb__lossless_pack(const uint8_t *in, size_t n, size_t cap, uint8_t *out, size_t *len);
-/* Exactly `n` bytes come out, or NEB_ERR_CORRUPT. NEB_ERR_NOMEM. */
+/* Writes exactly `n` bytes. NEB_ERR_CORRUPT: another number would come out. NEB_ERR_NOMEM. */
 neb_status neb__lossless_unpack(const uint8_t *in, size_t len, size_t n, uint8_t *out);
 
 #endif

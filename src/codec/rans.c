@@ -1,9 +1,10 @@
 /* rans.c: the models of the entropy coder.
  *
- * Asymmetric numeral systems (Duda, 2013), range form, 32-bit state, 16-bit words, static probabilities of 12 bits.
- * A model crosses the wire as a float-like guess of each symbol's frequency: 1 bit present, 4 bits exponent, 3 bits
- * mantissa. Both sides make the exact frequencies from these guesses by the same integer steps; an error of 6 % in
- * a frequency costs a thousandth of a bit a symbol, a byte less in the model is worth more than that.
+ * The coder uses asymmetric numeral systems (Duda, 2013) in range form: 32-bit state, 16-bit words, static
+ * probabilities of 12 bits. A model crosses the wire as a float-like guess of each symbol's frequency: 1 bit
+ * present, 4 bits exponent, 3 bits mantissa. Both sides make the exact frequencies from these guesses by the
+ * same integer steps. An error of 6 % in a frequency costs a thousandth of a bit a symbol. A byte less in the
+ * model is worth more than that.
  *
  *     model := count of symbols (7 bits), then for each: 0, or 1 exponent(4) mantissa(3) */
 #include "codec/rans.h"
@@ -18,7 +19,8 @@ static uint32_t guess_value(int exponent, int mantissa)
     return v ? v : 1;
 }
 
-/* Scales the guesses to a sum of exactly TOTAL with no symbol lost; the most frequent symbol takes the rest. */
+/* Scales the guesses to a sum of exactly TOTAL. No symbol is lost, and the most frequent symbol takes the
+ * rest. */
 static void normalise(const uint32_t guess[NEB__SYMBOLS], struct neb__model *m)
 {
     uint32_t sum = 0, made = 0;
@@ -78,7 +80,7 @@ bool neb__model_read(struct neb__bitr *r, struct neb__model *m)
         guess[i] = guess_value(exponent, mantissa);
     }
     normalise(guess, m);
-    memset(m->symbol, 0, sizeof m->symbol); /* an empty model: every slot gives symbol 0 of frequency 0 */
+    memset(m->symbol, 0, sizeof m->symbol); /* in an empty model every slot gives symbol 0 of frequency 0 */
     for (int i = 0; i < NEB__SYMBOLS; i++) memset(m->symbol + m->start[i], i, m->freq[i]);
     return !r->bad;
 }

@@ -8,7 +8,7 @@
 #define NEB__PROB_BITS  12
 #define NEB__RANS_START 0x10000u
 
-/* How likely each symbol is, in 4096ths. Made from counts by the encoder, from bits by the decoder. */
+/* How likely each symbol is, in 4096ths. The encoder makes it from counts, the decoder from bits. */
 struct neb__model {
     uint16_t freq[NEB__SYMBOLS], start[NEB__SYMBOLS];
     uint8_t symbol[1 << NEB__PROB_BITS]; /* decoder: which symbol owns a slot */
@@ -16,11 +16,11 @@ struct neb__model {
 
 /* Writes the model to w and fills freq and start. Counts may be all zero: no symbol can be coded then. */
 void neb__model_write(const uint32_t counts[NEB__SYMBOLS], struct neb__bitw *w, struct neb__model *m);
-/* Fills all of m. False: bits no encoder writes. */
+/* Fills all of m. False: no encoder writes these bits. */
 bool neb__model_read(struct neb__bitr *r, struct neb__model *m);
 
-/* Codes a list of symbols, last first, so that the decoder gets them in order. Words are written downwards from
- * `end`; at most one a symbol. */
+/* Codes a list of symbols, last first, so that the decoder gets them in order. `p` begins at the end of the
+ * words and moves down, by at most one word a symbol. */
 struct neb__ransw {
     uint32_t state;
     uint16_t *p;
@@ -66,8 +66,8 @@ static inline bool neb__rans_done(const struct neb__ransr *r)
     return !r->bad && r->left == 0 && r->state == NEB__RANS_START;
 }
 
-/* Buckets: 0 and 1 stand for themselves; from 2 on two buckets an octave, the rest of the bits sent as they are.
- * 64 buckets cover 32 bits. */
+/* Buckets 0 and 1 stand for themselves. From 2 on there are two buckets an octave, and the rest of the bits
+ * is sent as it is. 64 buckets cover 32 bits. */
 static inline int neb__bucket(uint32_t v, int *extra)
 {
     if (v < 2) {

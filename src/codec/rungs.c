@@ -1,11 +1,11 @@
 /* rungs.c: the ladder as a table.
  *
- * Ids are on the wire. Dense: 1 fp32, 2 bf16, 3/4 int8, 5/6 int4, 7/8 2-bit (the even one of each pair with the
- * scale of least squared error), 9 int8 with scales from outside. Sparse: 32 + 4 * (0: 64, 1: 32, 2: 16, 3: 8, 4: 128,
- * 5: 256 kept of 4096) + (bits - 1).
+ * Ids are on the wire. Dense: 1 fp32, 2 bf16, 3/4 int8, 5/6 int4, 7/8 2-bit (the even one of each pair with
+ * the scale of least squared error), 9 int8 with scales from outside. Sparse: 32 + 4 * (0: 64, 1: 32, 2: 16,
+ * 3: 8, 4: 128, 5: 256 kept of 4096) + (bits - 1).
  *
- * `bytes` and `error` are what `nebula-i bench codec` measures on Gaussian data: a first guess for the rate
- * controller, which replaces both by what it sees. The order inside a class is by error. */
+ * `nebula-i bench codec` measures `bytes` and `error` on Gaussian data. They are a first guess for the rate
+ * controller, which replaces both by what it sees. The rows of a class are ordered by error. */
 #include "codec/codec.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
 /* selftest.c: a golden vector for the arithmetic of the codec.
  *
- * Values made from integers alone (with denormals, -0, ties, near the limit, a wide range of exponents) go through
- * every rung; the payloads, the decoded values and the residuals are hashed. A compiler, a library's rounding mode or
- * a machine that computes anything else gives another hash, and then this process must not join a run: its outer
- * state would drift from the others'. Costs about a millisecond. */
+ * The values are made from integers alone. They include denormals, -0, ties, values near the limit and a wide
+ * range of exponents. They go through every rung, and the codes, the decoded values and r (the part left out)
+ * are hashed. A compiler, a library's rounding mode or a machine that computes anything else gives another
+ * hash. Then this process must not join a run, because its outer state would drift from the others'. The test
+ * takes about a millisecond. */
 #include "codec/codec.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -15,8 +16,8 @@ enum { N = 2 * 4096 + 37 };
 
 static const char golden[] = "a31a816107ed05104f6395d6a9028b67d69635d0c1ce40ef7d38b895d98724a0";
 
-/* Blocks whose scale has a rounded inverse, and values within an ulp of the middle between two levels: here a fused
- * multiply-add, or any other rounding of z / s, gives another code. */
+/* Values within an ulp of the middle between two levels, in blocks whose scale has a rounded inverse. A fused
+ * multiply-add, or any other rounding of z / s, gives another code for them. */
 static uint32_t near_tie(int i, uint64_t x)
 {
     const float s = 0.0118408203125f; /* 97 * 2^-13, a bfloat16 */

@@ -1,5 +1,5 @@
-/* simd.h: 16-lane vectors for kernels_body.h: GCC/Clang vector extensions, and the few operations those lack or
- * compile badly. Without AVX the same code runs on whatever the target has. */
+/* simd.h: 16-lane vectors for kernels_body.h. They are GCC/Clang vector extensions, with the few operations
+ * that those lack or compile badly. Without AVX the same source runs on whatever the target has. */
 #ifndef NEB_CODEC_SIMD_H
 #define NEB_CODEC_SIMD_H
 
@@ -48,8 +48,8 @@ VINLINE vu vabs(vf v)
     return (vu)v & vsetu(0x7FFFFFFFu);
 }
 
-/* Of magnitudes as bits: below 2^31, so the difference cannot overflow. (GCC takes comparisons of vectors wider
- * than the machine's apart into scalars; arithmetic it only splits.) */
+/* The arguments are magnitudes as bits. They are below 2^31, so the difference cannot overflow. (GCC takes
+ * comparisons of vectors wider than the machine's apart into scalars. It only splits arithmetic.) */
 VINLINE vu vmaxu(vu a, vu b)
 {
 #if defined(__AVX512F__)
@@ -116,7 +116,7 @@ VINLINE void vput(float *p, vf v, _Bool stream)
         vstore(p, v);
 }
 
-/* One bit a lane: magnitude bits above x. */
+/* One bit a lane: set where the magnitude is above x. */
 VINLINE uint32_t vabove(vu v, uint32_t x)
 {
 #if defined(__AVX512F__)
@@ -234,7 +234,7 @@ VINLINE vf vfloat(vi v)
 #endif
 }
 
-/* Folds: lane i with lane i + 8, then + 4, + 2, + 1. */
+/* The folds join lane i with lane i + 8, then + 4, + 2, + 1. */
 VINLINE uint32_t vfold_max(vu v)
 {
 #if defined(__AVX512F__)

@@ -1,24 +1,29 @@
-/* sparse.c: one cell of a sparse rung: of every chunk of 4096 values the k largest, with values of 1 to 4 bits.
+/* sparse.c: one cell of a sparse rung. It keeps the k largest of every chunk of 4096 values, each in 1 to 4
+ * bits.
  *
  * The chosen positions are sent as gaps. If they fall anywhere with equal chance, a set of k of 4096 costs
- * log2 C(4096, k) bits (7.36 a position for k = 64), and independent gaps in their true distribution cost 7.43; where
- * positions cluster, as in embeddings, the measured distribution costs less. A value is a sign and one of 1, 2, 4
- * or 8 equally spaced magnitudes between a lowest and a highest level, both fitted to the chunk by least squares
- * and sent in sixteenths of an octave, as differences. The levels of sums and products in fp32, one rounding each,
- * are the same on all machines.
+ * log2 C(4096, k) bits (7.36 a position for k = 64), and independent gaps in their true distribution cost
+ * 7.43. Positions that cluster, as in embeddings, cost less, because the distribution is measured. A value is
+ * a sign and one of 1, 2, 4 or 8 equally spaced magnitudes between a lowest and a highest level. Least
+ * squares fit both levels to the chunk. They are sent in sixteenths of an octave, as differences. The levels
+ * are made of sums and products in fp32 with one rounding each, so they are the same on all machines.
  *
  *     cell  := words u16 · flags u8 (bit 0: chunks say how many they keep) · rANS state u32 · words · bits
- *     bits  := model of gaps · of magnitudes · of levels, then for each chunk [count, 7 bits; 9 where k >= 128] and, if it keeps any,
- *              extra bits of its levels, then for each position extra bits of the gap and the sign
- *     rANS  := for each chunk that keeps any: lowest level (zigzag difference to the last chunk's), highest - lowest
- *              (not for 1 bit), then for each position its gap and (not for 1 bit) its magnitude
+ *     bits  := model of gaps · of magnitudes · of levels, then for each chunk [count, 7 bits; 9 where
+ *              k >= 128] and, if it keeps any, extra bits of its levels, then for each position extra bits of
+ *              the gap and the sign
+ *     rANS  := for each chunk that keeps any: lowest level (zigzag difference to the last chunk's),
+ *              highest - lowest (not for 1 bit), then for each position its gap and (not for 1 bit) its
+ *              magnitude
  *
- * The choice is exact (the k largest; among equals the lowest positions), whatever path found it: a threshold
- * guessed from the chunk before collects a few candidates, which are then ranked; a guess that catches too few is
- * replaced by one from a histogram. A chunk of only zeros or of magnitudes below 2^-100 keeps nothing. */
+ * The choice is exact: the k largest, and among equals the lowest positions. A threshold guessed from the
+ * chunk before collects a few candidates, which are then ranked. A guess that catches too few is replaced by
+ * one from a histogram. Both ways find the same values. A chunk of only zeros or of magnitudes below 2^-100
+ * keeps nothing. */
 #include "codec/sparse.h"
 #include "codec/rans.h"
 #include "base/bytes.h"
+#include "base/clamp.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -72,11 +77,11 @@ static int count_bits(const struct neb_rung *rung)
 size_t neb__sparse_bound(const struct neb_rung *rung, size_t n)
 {
     size_t chunks = (n + NEB__CHUNK - 1) / NEB__CHUNK;
-    /* A symbol takes at most 12 bits, a gap 11 extra ones; three models of 65 bytes. */
+    /* A symbol takes at most 12 bits and a gap 11 extra ones. Three models take 65 bytes each. */
     return CELL_HEADER + 2 + 3 * 65 + chunks * (8 + (size_t)rung->k * 5);
 }
 
-/* ---- levels ------------------------------------------------------------------------------------------------- */
+/* ---- levels -------------------------------------------------------------------------------------------- */
 
 static uint32_t bits_of(float f)
 {
@@ -111,7 +116,7 @@ static int level_code(float x) /* the nearest, x > 0 */
     int code = (int)(b >> 23) * 16, i = 0;
     while (i < 16 && mantissa >= level_limit[i]) i++;
     code += i;
-    return code < LEVEL_MIN ? LEVEL_MIN : code > LEVEL_MAX ? LEVEL_MAX : code;
+    return (int)neb__clamp_int(code, LEVEL_MIN, LEVEL_MAX);
 }
 
 static void levels(int lo, int hi, int bits, float out[8])
@@ -122,7 +127,7 @@ static void levels(int lo, int hi, int bits, float out[8])
     for (int j = 1; j < count; j++) out[j] = a + width * ((float)j / (float)(count - 1));
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------------------- */
+/* ---- choosing ------------------------------------------------------------------------------------------ */
 
 /* A threshold that at least k magnitudes exceed, or 0. */
 static uint32_t threshold_from_histogram(struct neb__sparse *s, size_t n, int k)
@@ -134,8 +139,9 @@ static uint32_t threshold_from_histogram(struct neb__sparse *s, size_t n, int k)
     return bin > 0 ? ((uint32_t)bin << 19) - 1 : 0;
 }
 
-/* Positions of the k largest nonzero magnitudes of s->z (n values, padded to a multiple of 16 with zeros), ascending
- * in s->kept; how many. *guess: a threshold to try, updated for the next chunk. */
+/* Writes the positions of the k largest nonzero magnitudes of s->z to s->kept, ascending, and returns their
+ * number. s->z has n values, padded to a multiple of 16 with zeros. *guess: a threshold to try, updated for
+ * the next chunk. */
 static int choose(struct neb__sparse *s, size_t n, int k, uint32_t *guess)
 {
     const struct neb__codec_kernels *kernels = neb__codec_kernels();
@@ -164,17 +170,19 @@ static int choose(struct neb__sparse *s, size_t n, int k, uint32_t *guess)
     for (int i = 0; i < found; i++) {
         int equal = s->rank[i] == least && equals > 0;
         equals -= equal;
-        s->kept[kept] = s->candidate[i]; /* overwritten unless it stays: no branch to mispredict */
+        s->kept[kept] =
+            s->candidate[i]; /* the next one overwrites it unless it stays: no branch to mispredict */
         kept += (s->rank[i] > least) | equal;
     }
     *guess = bits_of(0.93f * float_of(least));
     return kept;
 }
 
-/* ---- fitting ------------------------------------------------------------------------------------------------ */
+/* ---- fitting ------------------------------------------------------------------------------------------- */
 
-/* Lowest and highest of top + 1 equally spaced levels for n magnitudes (filled to a multiple of 16 with zeros), by three rounds of
- * assigning each to its nearest level and fitting the line through them. */
+/* Finds the lowest and the highest of top + 1 equally spaced levels for n magnitudes (filled to a multiple of
+ * 16 with zeros). Each of three rounds assigns every magnitude to its nearest level and fits the line through
+ * them. */
 static void fit(const float *m, int n, int bits, float *lo_out, float *hi_out)
 {
     float top = (float)((1 << (bits - 1)) - 1), count = (float)n, sum = 0, lo = m[0], max = m[0];
@@ -198,7 +206,7 @@ static void fit(const float *m, int n, int bits, float *lo_out, float *hi_out)
     *hi_out = hi;
 }
 
-/* Codes the kept values of s->z into c and takes what they say out of s->z. */
+/* Codes the kept values of s->z into c and subtracts the coded values from s->z. */
 static void quantise(struct neb__sparse *s, int bits, struct chunk *c)
 {
     float m[MOST_KEPT] = {0}, lo, hi, level[8];
@@ -222,7 +230,7 @@ static void quantise(struct neb__sparse *s, int bits, struct chunk *c)
     }
 }
 
-/* ---- a cell to bytes ---------------------------------------------------------------------------------------- */
+/* ---- a cell to bytes ----------------------------------------------------------------------------------- */
 
 struct counts {
     uint32_t gap[NEB__SYMBOLS], magnitude[NEB__SYMBOLS], level[NEB__SYMBOLS];
@@ -312,7 +320,7 @@ static size_t write_cell(struct neb__sparse *s, const struct neb_rung *rung, int
     for (size_t i = 0; i < words; i++) neb__put16(p + 2 * i, r.p[i]);
     p += 2 * words;
 
-    /* The models go first; their last bits share a byte with what follows. */
+    /* The models go first. Their last bits share a byte with the bits that follow. */
     size_t whole = (size_t)(models.p - side);
     memcpy(p, side, whole);
     struct neb__bitw w = {p + whole, out + neb__sparse_bound(rung, (size_t)chunks * NEB__CHUNK), models.acc,
@@ -327,7 +335,7 @@ bool neb__sparse_encode(struct neb__sparse *s, const struct neb_rung *rung, stru
     const struct neb__codec_kernels *kernels = neb__codec_kernels();
     int chunks = (int)((p->n + NEB__CHUNK - 1) / NEB__CHUNK);
     bool counted = false;
-    uint32_t guess = 0x7F000000u; /* nothing exceeds it: the first chunk asks the histogram */
+    uint32_t guess = 0x7F000000u; /* nothing exceeds it, so the first chunk asks the histogram */
     for (int i = 0; i < chunks; i++) {
         size_t at = (size_t)i * NEB__CHUNK, n = p->n - at < NEB__CHUNK ? p->n - at : NEB__CHUNK;
         struct neb__pass part = {
@@ -353,7 +361,7 @@ bool neb__sparse_encode(struct neb__sparse *s, const struct neb_rung *rung, stru
     return true;
 }
 
-/* ---- bytes to a cell ---------------------------------------------------------------------------------------- */
+/* ---- bytes to a cell ----------------------------------------------------------------------------------- */
 
 struct reader {
     struct neb__bitr bits;
@@ -394,7 +402,7 @@ bool neb__sparse_decode(const struct neb_rung *rung, const uint8_t *bytes, size_
     struct neb_reader head = {bytes, len, false};
     size_t words = neb__read16(&head);
     int flags = neb__read8(&head);
-    uint32_t start = neb__read32(&head); /* one read a statement: a list's order is the compiler's */
+    uint32_t start = neb__read32(&head); /* one read a statement: a list has no fixed order */
     const uint8_t *coded = neb__read(&head, 2 * words);
     struct reader r;
     r.rans = (struct neb__ransr){start, coded, words, false};

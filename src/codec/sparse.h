@@ -1,4 +1,4 @@
-/* sparse.h: one cell of a sparse payload. */
+/* sparse.h: one cell of a sparse code. */
 #ifndef NEB_CODEC_SPARSE_H
 #define NEB_CODEC_SPARSE_H
 

@@ -1,8 +1,9 @@
 /* stream.c: the header of a stream frame.
  *
- *     header (20 bytes) := 'N' 'S' · version u8 · kind u8 · rows u32 · columns u32 · k u16 · bits u8 · 0 · body bytes u32
+ *     header (20 bytes) := 'N' 'S' · version u8 · kind u8 · rows u32 · columns u32 · k u16 · bits u8 · 0 ·
+ *                          body bytes u32
  *
- * tokens: bits is the width of an id, or 0 for entropy-coded. */
+ * In a frame of tokens, bits is the width of an id, or 0 for entropy-coded ids. */
 #include "codec/stream.h"
 #include "base/bytes.h"
 
@@ -10,7 +11,7 @@
 
 enum { VERSION = 1 };
 
-/* Bytes all outputs take together; SIZE_MAX when some limit is broken. */
+/* Bytes that all outputs take together; SIZE_MAX: a limit is broken. */
 static size_t decoded_size(const struct neb_stream_info *i)
 {
     if (i->rows > NEB_STREAM_MAX || !i->columns || i->columns > (1u << 30)) return SIZE_MAX;

@@ -1,11 +1,12 @@
-/* stream.h: what the role-split strategies send batch by batch: token ids, top-k log-probabilities, hidden states.
+/* stream.h: the frames of the role-split strategies: token ids, top-k log-probabilities, hidden states.
  *
- * A frame describes itself; `peek` tells the decoded size before anything is decoded. No feedback here: an error is
- * made once and forgotten, so 8 bits are the default everywhere. Every encode appends to `out` and leaves it as it
- * was on an error; every decode needs the frame to have exactly the size the caller made room for.
+ * A frame describes itself. `peek` tells the decoded size before anything is decoded. The rest that a frame
+ * leaves out is never sent later, so 8 bits are the default everywhere. Every encode appends to `out` and
+ * leaves it as it was on an error. Every decode needs a frame of exactly the size that the caller made room
+ * for.
  *
- * Statuses: encoders NEB_ERR_INVALID (a size or an id is out of range), NEB_ERR_RANGE (a value is not finite or too
- * large), NEB_ERR_NOSPACE, NEB_ERR_NOMEM; decoders NEB_ERR_CORRUPT, NEB_ERR_VERSION, NEB_ERR_NOMEM. */
+ * Statuses: encoders NEB_ERR_INVALID (a size or an id is out of range), NEB_ERR_RANGE (a value is not finite
+ * or too large), NEB_ERR_NOSPACE, NEB_ERR_NOMEM; decoders NEB_ERR_CORRUPT, NEB_ERR_VERSION, NEB_ERR_NOMEM. */
 #ifndef NEB_CODEC_STREAM_H
 #define NEB_CODEC_STREAM_H
 
@@ -26,18 +27,20 @@ struct neb_stream_info {
 };
 neb_status neb__stream_peek(const uint8_t *bytes, size_t len, struct neb_stream_info *info);
 
-/* Token ids below `vocabulary`: fixed-width, or entropy-coded where that is shorter. */
+/* Token ids below `vocabulary`. They have a fixed width, or are entropy-coded where that is shorter. */
 neb_status neb__tokens_encode(const int32_t *ids, // (n)
                               size_t n, uint32_t vocabulary, struct neb_buf *out);
 neb_status neb__tokens_decode(const uint8_t *bytes, size_t len, uint32_t vocabulary, size_t n, int32_t *ids);
 
-/* The k most likely tokens of each row of logits, by id ascending, with their log-probabilities at `temperature`. */
+/* The k most likely tokens of each row of logits, by id ascending, with their log-probabilities at
+ * `temperature`. */
 neb_status neb__topk_select(const float *logits, // (rows, vocabulary)
                             size_t rows, uint32_t vocabulary, int k, float temperature,
                             int32_t *ids, // (rows, k)
                             float *logp); // (rows, k)
 
-/* ids ascending in each row, logp at most 0; values in 8 or 4 bits between the row's least and greatest. */
+/* The ids ascend in each row, and logp is at most 0. Values take 8 or 4 bits between the row's least and
+ * greatest. */
 struct neb_topk {
     size_t rows;
     int k; /* 1 … 256 */

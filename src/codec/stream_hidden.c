@@ -1,7 +1,8 @@
-/* stream_hidden.c: hidden states, one scale a token (activations of one token share a magnitude, columns do not).
+/* stream_hidden.c: hidden states with one scale a token. The activations of one token share a magnitude,
+ * columns do not.
  *
- *     body := for each row a bfloat16 scale · for each row its codes, packed as in kernels_body.h, the last group filled
- *             with zeros */
+ *     body := for each row a bfloat16 scale · for each row its codes, packed as in kernels_body.h, the last
+ *             group filled with zeros */
 #include "codec/stream.h"
 #include "codec/kernels.h"
 #include "base/bytes.h"

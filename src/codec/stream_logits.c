@@ -1,11 +1,12 @@
 /* stream_logits.c: the k most likely tokens of each position, for distillation.
  *
- * Ids ascend, so a row's set costs its gaps and no order. Values are log-probabilities (already normalised over the
- * whole vocabulary, so the student also knows the mass of the rest), linear between the row's greatest and least in
- * 255 or 15 steps; both ends as bfloat16, the least rounded down, the greatest up (but not above 0).
+ * Ids ascend, so a row's set costs its gaps and no order. Values are log-probabilities. They are already
+ * normalised over the whole vocabulary, so the student also knows the mass of the rest. They are linear
+ * between the row's greatest and least in 255 or 15 steps. Both ends are bfloat16; the least is rounded down,
+ * the greatest up (but not above 0).
  *
- *     body := gaps (ints.c): first id, then differences - 1 · for each row greatest, least (bfloat16) · codes (8 bits, or
- *             4 with the first of a pair low; a row starts at a byte) */
+ *     body := gaps (ints.c): first id, then differences - 1 · for each row greatest, least (bfloat16) ·
+ *             codes (8 bits, or 4 with the first of a pair low; a row starts at a byte) */
 #include "codec/stream.h"
 #include "codec/ints.h"
 #include "base/bytes.h"
@@ -36,9 +37,9 @@ static uint16_t bf16_toward(float x, bool away_from_zero) /* x <= 0 */
     return (uint16_t)((b + (away_from_zero ? 0xFFFFu : 0)) >> 16);
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------------------- */
+/* ---- choosing ------------------------------------------------------------------------------------------ */
 
-/* The k best so far are a heap with the worst at its root; among equals the lower id is better. */
+/* The k best so far are a heap with the worst at its root. Among equals the lower id is better. */
 static bool worse(const float *logits, int32_t a, int32_t b)
 {
     return logits[a] < logits[b] || (logits[a] == logits[b] && a > b);
@@ -79,7 +80,9 @@ static void select_row(const float *logits, uint32_t vocabulary, int k, float te
     float log_sum = (float)log(sum);
     for (int i = 0; i < k; i++) {
         float p = (logits[ids[i]] - max) / temperature - log_sum;
-        logp[i] = p > 0 ? 0 : p < lowest ? lowest : p;
+        if (p > 0) p = 0;
+        if (p < lowest) p = lowest;
+        logp[i] = p;
     }
 }
 
@@ -99,7 +102,7 @@ neb_status neb__topk_select(const float *logits, size_t rows, uint32_t vocabular
     return NEB_OK;
 }
 
-/* ---- coding ------------------------------------------------------------------------------------------------- */
+/* ---- coding -------------------------------------------------------------------------------------------- */
 
 static neb_status make_gaps(const struct neb_topk *shape, const int32_t *ids, const float *logp,
                             uint32_t *gaps)
@@ -135,7 +138,13 @@ static void encode_row(const float *logp, int k, int bits, uint8_t *ends, uint8_
     memset(codes, 0, row_bytes(k, bits));
     for (int j = 0; j < k; j++) {
         float t = (hi - logp[j]) * scale + 0.5f;
-        int q = t < 0 ? 0 : t >= steps ? (int)steps : (int)t;
+        int q;
+        if (t < 0)
+            q = 0;
+        else if (t >= steps)
+            q = (int)steps;
+        else
+            q = (int)t;
         if (bits == 8)
             codes[j] = (uint8_t)q;
         else

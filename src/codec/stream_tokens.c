@@ -1,5 +1,6 @@
-/* stream_tokens.c: token ids. Either all in ceil(log2 vocabulary) bits, or entropy-coded (ints.c): vocabularies list
- * frequent pieces first, so ids of real text have small numbers. The shorter of the two is sent. */
+/* stream_tokens.c: token ids, either all in ceil(log2 vocabulary) bits or entropy-coded (ints.c).
+ * Vocabularies list frequent pieces first, so ids of real text have small numbers. The shorter of the two is
+ * sent. */
 #include "codec/stream.h"
 #include "codec/bits.h"
 #include "codec/ints.h"

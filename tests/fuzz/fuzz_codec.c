@@ -1,5 +1,5 @@
-/* fuzz_codec.c: the decoder of payloads. What decodes must be finite, have the size it said, and decode to the same
- * bits with another instruction set. The first byte chooses the scales a receiver may hold. */
+/* fuzz_codec.c: the decoder of codes. Decoded values must be finite, as many as the header
+ * says, and the same bits with another instruction set. The first byte chooses the scales of the receiver. */
 #include "base/mem.h"
 #include "codec/codec.h"
 
