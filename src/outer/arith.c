@@ -1,10 +1,11 @@
 /* arith.c: elementwise fp32 with every rounding in its place.
  *
- * The contract: only + - * / on floats in the order written; no contraction to fma (the build says -ffp-contract=off,
- * and each product goes through a named variable), no fast-math, no excess precision, round to nearest, denormals
- * kept, little-endian bytes. Vectorising such loops changes nothing: each element has its own chain of roundings.
- * A library built with fast-math may have switched denormals off for the whole thread, so the environment is set on
- * entry. NaN and infinities are not applied: the functions report them and the caller keeps the old state. */
+ * The contract allows only + - * / on floats, in the order written. It forbids contraction to fma, fast-math
+ * and excess precision. It asks for round to nearest, denormals and little-endian bytes. The build says
+ * -ffp-contract=off, and each product goes through a named variable. Vectorising such loops changes nothing,
+ * because each element has its own chain of roundings. A library built with fast-math may have switched
+ * denormals off for the whole thread, so the functions set the environment on entry. NaN and infinities are
+ * not applied: the functions report them, and the caller keeps the old state. */
 #include "outer/arith.h"
 #include "base/bytes.h"
 
@@ -96,7 +97,8 @@ bool neb__arith_average(const float *restrict theta, const float *restrict g, si
     return finite_all(next_theta, n);
 }
 
-/* Bit patterns chosen to fall over when something is wrong: denormals, -0, ties to even, near overflow, 1/3. */
+/* These bit patterns change the result when something is wrong: denormals, -0, ties to even, near overflow,
+ * 1/3. */
 static const uint32_t golden_in[16] = {0x00000001, 0x80000001, 0x007fffff, 0x00800000, 0x80000000, 0x00000000,
                                        0x3f800001, 0x33800000, 0x4b800001, 0x4b800003, 0x7e7fffff, 0xfe7fffff,
                                        0x3eaaaaab, 0xbf19999a, 0x3a83126f, 0x41200000};

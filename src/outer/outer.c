@@ -1,16 +1,17 @@
 /* outer.c: the replicated state and its hashes.
  *
- * A cell's leaf is SHA-256 of (0, cell, version, theta bytes, m bytes); the root is a binary tree over the leaves, an
- * odd node going up unchanged: H(1, left, right). Two sites with the same root after the same record have the same
- * bits everywhere; and a single fetched cell is checked against a root with a path of a few hashes.
+ * A cell's leaf is SHA-256 of (0, cell, version, theta bytes, m bytes). The root is that of a binary tree
+ * over the leaves. A node is H(1, left, right), and an odd node goes up unchanged. Two sites with the same
+ * root after the same record have the same bits everywhere. A single fetched cell is checked against a root
+ * with a path of a few hashes.
  *
- * A record is applied in chunks that stay in the first-level cache, into a scratch copy of the cell; only when all of it is
- * finite does the copy become the state.
+ * A record is applied in chunks that stay in the first-level cache, into a scratch copy of the cell. The copy
+ * becomes the state only when all of it is finite.
  *
- * Hashing a cell takes longer than applying a record to it, and most records' roots are never asked for. So a cell that
- * changes is only marked, and hashed when somebody wants its leaf, a root or a path.
+ * Hashing a cell takes longer than applying a record to it, and nobody asks for the roots of most records. So
+ * a change only marks the cell as stale. It is hashed when somebody wants its leaf, a root or a path.
  *
- * Invariant: leaf[c] is the hash of what the cell holds, or the cell is stale; theta and m are finite. */
+ * Invariant: leaf[c] is the hash of the cell's content, or the cell is stale; theta and m are finite. */
 #include "outer/outer.h"
 #include "outer/arith.h"
 #include "base/bytes.h"
@@ -114,7 +115,7 @@ neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, 
     return NEB_OK;
 }
 
-/* The next theta and m of values [from, from + n) of a cell. */
+/* Computes the next theta and m of values [from, from + n) of a cell. False: not finite. */
 static bool next_chunk(const struct neb_outer *o, const struct neb_outer_step *step, uint64_t sum, size_t at,
                        size_t from, size_t n, float *t, float *m)
 {
@@ -175,7 +176,7 @@ neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t versi
     return NEB_OK;
 }
 
-/* One level up, in place; the sibling of `follow` goes to *beside if it has one. */
+/* Goes one level up, in place. The sibling of `follow` goes to *beside if it has one. */
 static neb_status level_up(struct neb_hash *h, uint32_t n, uint32_t follow, struct neb_hash *beside,
                            bool *had)
 {

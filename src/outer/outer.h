@@ -17,12 +17,13 @@ struct neb_outer {
     size_t values;
     float *theta, *m;      /* (values) */
     uint64_t *version;     /* (cells) */
-    struct neb_hash *leaf; /* (cells); of those that are stale, an old one */
+    struct neb_hash *leaf; /* (cells); that of a stale cell is old */
     bool *stale;           /* (cells) */
     float *scratch;        /* (2 * width) */
 };
 
-/* `theta` is copied; m = 0, versions 0. NEB_ERR_NOMEM, NEB_ERR_INVALID, NEB_ERR_RANGE (theta not finite). */
+/* Copies `theta`; m and the versions are 0. NEB_ERR_NOMEM, NEB_ERR_INVALID, NEB_ERR_RANGE (theta is not
+ * finite). */
 neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, struct neb_outer **out);
 void neb__outer_destroy(struct neb_outer *o);                                    /* NULL is fine */
 size_t neb__outer_cell(const struct neb_outer *o, uint32_t cell, size_t *first); /* number of values in it */
@@ -38,21 +39,23 @@ struct neb_outer_step {
     float *moved;               /* (values of the cell) theta' - theta goes here; NULL: not wanted */
 };
 
-/* Applies one record to one cell: version + 1. *finite false: theta and m stayed as they were. Without updates they
- * stay as well. */
+/* Applies one record to one cell and adds 1 to its version. *finite false: theta and m stayed as they were.
+ * They also stay when the record has no updates. */
 void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer_step *step, bool *finite);
 
-/* Replaces a cell by a fetched or stored one. NEB_ERR_RANGE: not finite. */
+/* Replaces a cell by a fetched or stored one. NEB_ERR_RANGE: a value is not finite. */
 neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t version, const float *theta,
                               const float *m);
 
-/* Hashes of what a cell holds and of all of them; what has changed since the last time is hashed here. NEB_ERR_NOMEM */
+/* The hash of a cell's content, and the root over all cells. Both hash the cells that have changed first.
+ * NEB_ERR_NOMEM */
 neb_status neb__outer_leaf(struct neb_outer *o, uint32_t cell, struct neb_hash *out);
 neb_status neb__outer_root(struct neb_outer *o, struct neb_hash *out);
 
-/* Hashes beside the path from the cell's leaf to the root; their number goes to *n. */
+/* Gives the hashes beside the path from the cell's leaf to the root; *n: their number. */
 neb_status neb__outer_prove(struct neb_outer *o, uint32_t cell, struct neb_hash path[NEB_PROOF_MAX], int *n);
-/* The root that a cell's content and its path lead to. NEB_ERR_CORRUPT: a path that fits no tree of `cells`. */
+/* Computes the root from a cell's content and its path. NEB_ERR_CORRUPT: the path does not fit a tree of
+ * `cells`. */
 neb_status neb__outer_proved(uint32_t cells, uint32_t cell, uint64_t version, const float *theta,
                              const float *m, size_t values, const struct neb_hash *path, int n,
                              struct neb_hash *root);

@@ -1,10 +1,10 @@
 /* site.c: the site's side of a round, on the host.
  *
- * Conservation: the sum of all inner updates equals (x - theta) + own committed updates + logged drops. Capture changes
- * nothing; a merge of the own update takes out of x what the update said, and nothing else: what the code left out
- * stays in the live model, where the optimizer goes on from it, and the next capture finds it. A residual beside the
- * model, which is the usual way, makes the site learn again what it has learned but could not yet say; of sparse codes that
- * is most of it. */
+ * Conservation: the sum of all inner updates equals (x - theta) + own committed updates + logged drops. A
+ * capture changes nothing. A merge of the own update subtracts the decoded update from x, and nothing else.
+ * The part that the code left out stays in the live parameters. The optimizer goes on from there, and the
+ * next capture finds it. The usual method keeps that part in a residual beside the model. Then the site
+ * learns again what it has learned but not yet sent. With sparse codes that is most of its work. */
 #include "outer/site.h"
 #include "base/mutant.h"
 
