@@ -1,4 +1,5 @@
-/* test_guard.c: the rate controller's quality guard: what it refuses and for how long, and a training that diverges without it. */
+/* test_guard.c: the rate controller's quality guard: its refusals and their duration, and a
+ * training that diverges without it. */
 #include "check.h"
 #include "line.h"
 #include "codec/codec.h"
@@ -36,13 +37,13 @@ static void residuals_and_losses_refuse_rungs(void **state)
     neb__rate_destroy(s.rate);
 }
 
-/* ---- the guard on a training -------------------------------------------------------------------------------- */
+/* ---- the guard on a training --------------------------------------------------------------------------- */
 
 enum { DIM = 16384, SITES = 2 };
 
-/* Two sites train on gap + 0.17 gap^3 (gap = x - a), 30 % of it in a round; one value in 64 is all noise, as rows of
- * an embedding are, and sets the scale of its block: the other values move by a third of that noise or not at all, and swing around their
- * place. Returns the mean squared gap. */
+/* Two sites train on gap + 0.17 gap^3 (gap = x - a), 30 % of it in a round; one value in 64 is all noise, as
+ * rows of an embedding are, and sets the scale of its block. So the other values move by a third of that
+ * noise or not at all, and swing around their place. Returns the mean squared gap. */
 static double train(bool guarded, int rounds, double *worst)
 {
     struct neb_rate_config c = line_config();

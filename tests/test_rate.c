@@ -1,4 +1,4 @@
-/* test_rate.c: the rate controller on traces of lines. */
+/* test_rate.c: the rate controller on simulated lines. */
 #include "check.h"
 #include "line.h"
 #include "base/mem.h"
@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One interval on a constant line; the driver reports what was asked for. Returns whether the update was late. */
+/* One interval on a constant line; the driver sends as decided and reports.
+ * Returns whether the update was late. */
 static bool constant_round(struct line *s, double line, double noise, struct neb_rng *rng)
 {
     neb__rate_decide(s->rate, &s->in, &s->d);
@@ -22,8 +23,9 @@ static bool same_decision(const struct neb_rate_decision *a, const struct neb_ra
     return a->kind == b->kind && a->rung == b->rung && a->h == b->h;
 }
 
-/* Constant lines from 1 Mbit/s to 10 Gbit/s, 1 to 8 peers, 1 to 24 fragments: late at most in the first round, which
- * knows nothing; settled after three; and with measurements off by 1 % it moves at most once more, and not back. */
+/* Constant lines from 1 Mbit/s to 10 Gbit/s, 1 to 8 peers, 1 to 24 fragments: updates are late at most in the
+ * first round, which knows nothing; the choice settles after three rounds; and with measurements off by 1 %
+ * it moves at most once more, and not back. */
 static void constant_lines(void **state)
 {
     (void)state;
@@ -65,7 +67,7 @@ static void falls_to_a_tenth_and_back(void **state)
         for (int i = 0; i < 12; i++) {
             line_round(&s, mbit(line / 10), 0, &rng);
             if (i == 4)
-                high.ceiling = s.d.ceiling; /* reused: after the fall and, if need be, a change of class */
+                high.ceiling = s.d.ceiling; /* reused: after the fall and, if necessary, a change of class */
             if (i > 4) assert_true(fabs(s.d.ceiling / high.ceiling - 1) < 0.5 || s.d.h != high.h);
         }
         struct neb_rate_decision low = s.d;
@@ -95,9 +97,13 @@ static void saw_tooth_and_jitter(void **state)
             double line = 20 * exp2((double)(seed % 8));
             line_open(&s, &c, 1 + (int)(seed % 4));
             for (int i = 0; i < 200; i++) {
-                double x = kind == 0   ? 0.1 + 0.9 * (i % 20) / 20     /* slowly up, then a fall */
-                           : kind == 1 ? 1 - 0.9 * (i % 20) / 20       /* slowly down, then a jump */
-                                       : 0.5 + neb__rng_uniform(&rng); /* 50 % jitter */
+                double x;
+                if (kind == 0)
+                    x = 0.1 + 0.9 * (i % 20) / 20; /* slowly up, then a fall */
+                else if (kind == 1)
+                    x = 1 - 0.9 * (i % 20) / 20; /* slowly down, then a jump */
+                else
+                    x = 0.5 + neb__rng_uniform(&rng); /* 50 % jitter */
                 line_round(&s, mbit(line * x), kind == 2 ? 0 : 0.05, &rng);
             }
             if (s.most_in_a_row > 1)
@@ -107,8 +113,9 @@ static void saw_tooth_and_jitter(void **state)
         }
 }
 
-/* A fast line and intervals hardly longer than what they are made of: coding and syncing take 20 ms of 100, now and then
- * nearly all of them or more. Nothing is sent that does not fit its interval, and H settles: ten minutes of it change it a few times, not a thousand. */
+/* A fast line, and intervals hardly longer than the work in them: coding and syncing take 20 ms of 100, now
+ * and then nearly all of them or more. No update is sent that does not fit its interval, and H settles: it
+ * changes a few times in ten minutes, not a thousand times. */
 static void short_intervals_do_not_flap(void **state)
 {
     (void)state;
@@ -127,7 +134,8 @@ static void short_intervals_do_not_flap(void **state)
             int h = s.d.h;
             s.in.step = 0.0125;
             s.in.rtt = 0.001;
-            s.in.overhead = neb__rng_uniform(&rng) >= 0.03 ? 0.02 : c.fragments == 1 ? 0.09 : 0.11;
+            double busy = c.fragments == 1 ? 0.09 : 0.11;
+            s.in.overhead = neb__rng_uniform(&rng) >= 0.03 ? 0.02 : busy;
             neb__rate_decide(s.rate, &s.in, &s.d);
             assert_true(s.d.bytes <= s.d.ceiling * (1 + 1e-9));
             late_changes += s.d.h != h && i >= 3000;
@@ -143,9 +151,9 @@ static void short_intervals_do_not_flap(void **state)
     }
 }
 
-/* Short intervals on a long line: two round trips are longer than what a fragment has to itself, but not longer than the
- * interval, and the fragments' rounds overlap. The line carries a small dense rung, so that is what is sent; each update fits
- * its slot, each round its interval, and nothing is late once the line is known. */
+/* Short intervals on a long line: two round trips are longer than a fragment's slot, but not longer than the
+ * interval, and the fragments' rounds overlap. The line carries a small dense rung, so that rung is sent.
+ * Each update fits its slot, each round its interval, and no update is late once the line is known. */
 static void rounds_overlap(void **state)
 {
     (void)state;
@@ -176,7 +184,7 @@ static void rounds_overlap(void **state)
             if (took > slot || took + 2 * s.in.rtt + s.in.overhead > c.fragments * slot ||
                 s.in.rtt + s.in.overhead > c.pipeline * slot)
                 fail_msg("run %d: '%s' does not fit", (int)i, s.d.reason);
-            /* H is not stretched further than the latter need: a quarter octave and the margins. */
+            /* H is not stretched further than the rounds need: a quarter octave and the margins. */
             double least = fmax(took / 0.72 + 2 * s.in.rtt + s.in.overhead, /* at the smallest dense update */
                                 fmax(took / 0.72 * c.fragments,
                                      (took / 0.72 + s.in.rtt + s.in.overhead) * c.fragments / c.pipeline));
@@ -187,7 +195,8 @@ static void rounds_overlap(void **state)
     }
 }
 
-/* Coding is one thread's work: where it takes longer than a slot H grows, however fast the line and however many fragments. */
+/* Coding is one thread's work. If it takes longer than a slot, H grows, however fast the
+ * line and however many fragments. */
 static void coding_fits_a_slot(void **state)
 {
     (void)state;
@@ -205,7 +214,8 @@ static void coding_fits_a_slot(void **state)
     neb__rate_destroy(s.rate);
 }
 
-/* A change of class throws the momentum away: one late update, or a moment in which the line carries a fifth, is no reason. */
+/* A change of class throws the momentum away. One late update, or a moment in which the line
+ * carries a fifth, does not justify it. */
 static void a_moment_does_not_change_the_class(void **state)
 {
     (void)state;
@@ -221,17 +231,18 @@ static void a_moment_does_not_change_the_class(void **state)
         if (k % 10 == 9 && s.d.kind == NEB_RATE_SEND) assert_true(late);
         assert_int_not_equal(s.d.kind, NEB_RATE_CLASS);
     }
-    for (int k = 0; k < 6; k++) constant_round(&s, mbit(1), 0.01, &rng); /* to stay: that is one */
+    for (int k = 0; k < 6; k++) constant_round(&s, mbit(1), 0.01, &rng); /* a lasting fall justifies it */
     assert_int_equal(s.d.cls, NEB_SPARSE);
-    /* And back, though two round trips ask for more than the nominal H in either class. */
+    /* The class goes back, although two round trips ask for more than the nominal H in either class. */
     for (int k = 0; k < 40; k++) constant_round(&s, mbit(100), 0.01, &rng);
     assert_int_equal(s.d.cls, NEB_DENSE);
     assert_true(s.d.h > c.h);
     neb__rate_destroy(s.rate);
 }
 
-/* A fast line and a site so busy that coding takes nearly all of every interval: it holds or stretches H, and the class stays. The
- * same site on a line that carries a third of the smallest dense update: it changes. */
+/* A fast line, and a site so busy that coding takes nearly all of every interval: it holds or
+ * stretches H, and the class stays. The same site changes the class on a line that carries a
+ * third of the smallest dense update. */
 static void a_busy_site_is_not_a_thin_line(void **state)
 {
     (void)state;
@@ -369,8 +380,7 @@ static void class_changes_are_proposed(void **state)
     c.prefer = NEB_PREFER_COST;
     line_open(&s, &c, 1);
     for (int i = 0; i < 6; i++) line_round(&s, mbit(4), 0, &rng);
-    assert_string_equal(s.d.rung->name,
-                        "sparse1.k32"); /* the cheapest, but not what leaves too much behind */
+    assert_string_equal(s.d.rung->name, "sparse1.k32"); /* the cheapest that does not leave too much behind */
     neb__rate_destroy(s.rate);
     c.prefer = line_config().prefer;
     c.keep_class = true;

@@ -1,5 +1,6 @@
-/* test_round.c: the parts under the round protocol: arithmetic, hashes, records, frames, the ledger on a real and on a
- * failing disk. Single cores are in test_round_core.c; the protocol itself is tested by the simulator. */
+/* test_round.c: the parts under the round protocol: arithmetic, hashes, records, frames, the
+ * ledger on a real and on a failing disk. Single cores are in test_round_core.c; the protocol
+ * itself is tested by the simulator. */
 #include "check.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -23,7 +24,7 @@ static void arithmetic_matches_the_golden_vector(void **state)
 #if defined(__x86_64__)
     uint32_t saved;
     neb__arith_enter(&saved);
-    neb__arith_leave(saved | 0x8040); /* as a library built with fast-math leaves it: flush to zero */
+    neb__arith_leave(saved | 0x8040); /* flush to zero, as a library built with fast-math leaves it */
     assert_ok(neb__arith_self_test());
     neb__arith_leave(saved);
 #endif
@@ -57,8 +58,8 @@ static void proofs_lead_to_the_root(void **state)
     }
 }
 
-/* A cell is applied in chunks: the result is that of the whole, an overflow at its end leaves its beginning as it was, and
- * `moved` says what changed. */
+/* A cell is applied in chunks, and the result equals that of the whole cell. An overflow at the cell's end
+ * leaves its beginning as it was. `moved` holds the change. */
 static void a_cell_is_applied_as_a_whole(void **state)
 {
     (void)state;
@@ -90,7 +91,7 @@ static void a_cell_is_applied_as_a_whole(void **state)
     neb__outer_destroy(o);
 }
 
-/* What a site's own side of a record does in one pass: what was not sent stays. */
+/* A site's own side of a record, in one pass: values that were not sent stay. */
 static void a_record_takes_what_was_sent(void **state)
 {
     (void)state;
@@ -114,9 +115,9 @@ static void a_record_takes_what_was_sent(void **state)
         assert_true(fabs(before - decoded[i] - left) < 1e-6);
     }
     memcpy(edit, d, sizeof d);
-    neb__site_take(edit, moved, NULL, N); /* all of it counts as sent */
+    neb__site_take(edit, moved, NULL, N); /* everything counts as sent */
     for (int i = 0; i < N; i++) assert_true(fabs((double)x[i] + edit[i] - theta[i] - moved[i]) < 1e-6);
-    for (int i = 0; i < N; i++) d[i] = i & 1 ? -0.0f : 0, theta[i] = 0; /* -0 is nothing to send */
+    for (int i = 0; i < N; i++) d[i] = i & 1 ? -0.0f : 0, theta[i] = 0; /* -0 counts as nothing to send */
     assert_false(neb__site_delta(d, theta, N));
     d[N - 1] = 1e-40f;
     assert_true(neb__site_delta(d, theta, N));
@@ -150,12 +151,12 @@ static void merging_conserves_the_work(void **state)
     const float theta[2] = {1, 1}, moved[2] = {1, -1}, sent[2] = {4, 0};
     float x[2] = {6, 3}, d[2] = {6, 3};
     assert_true(neb__site_delta(d, theta, 2) && d[0] == 5 && d[1] == 2);
-    x[0] += 7; /* trained on while the update travelled */
+    x[0] += 7; /* the site trained on while the update travelled */
     neb__site_take(d, moved, sent, 2);
     for (int i = 0; i < 2; i++) x[i] += d[i];
     assert_true(x[0] - (theta[0] + moved[0]) == 5 + 7 - 4 && x[1] - (theta[1] + moved[1]) == 2);
     d[0] = 3, d[1] = 3;
-    neb__site_take(d, moved, NULL, 2); /* private: all of it counts as sent */
+    neb__site_take(d, moved, NULL, 2); /* private: everything counts as sent */
     assert_true(d[0] == -2 && d[1] == -4);
 }
 
@@ -183,7 +184,7 @@ static void records_have_one_form(void **state)
                 neb__record_of(back, 3)->k == 5);
     neb__free(back);
     struct neb_rng g = {7};
-    for (int i = 0; i < 20000; i++) { /* whatever decodes encodes to the same bytes */
+    for (int i = 0; i < 20000; i++) { /* bytes that decode encode to the same bytes */
         uint8_t copy[400];
         size_t n = b.len;
         memcpy(copy, b.data, n);
@@ -238,9 +239,9 @@ static void members_and_quorums(void **state)
     assert_true(!neb__members_has_quorum(&two, 1) && neb__members_remembers(&two, 0, 2));
     assert_true(neb__members_has_quorum(&survivor, 1) && !neb__members_has_quorum(&survivor, 2));
     assert_true(
-        !neb__members_remembers(&survivor, 0, 2)); /* it may have committed alone: nobody can tell it */
+        !neb__members_remembers(&survivor, 0, 2)); /* it may have committed alone, and nobody can tell it */
     assert_true(neb__members_remembers(&survivor, 1, 1));
-    /* without a vote: either of two voters alone would do, and the two would not know of each other */
+    /* without a vote: either of two voters alone would be enough, and the two would not know of each other */
     assert_true(!neb__members_remembers(&two, 5, 1) && !neb__members_remembers(&two, 5, 2));
     assert_true(neb__members_remembers(&two, 5, 3));
     struct neb_members next = three;
@@ -294,7 +295,7 @@ static void ledger_on_a_real_folder(void **state)
     neb__ledger_found_free(&f);
     uint64_t size;
     assert_ok(d.ops->size(d.ctx, "ledger", &size));
-    assert_ok(d.ops->write(d.ctx, "ledger", size, "garbage", 7)); /* above the mark: does not count */
+    assert_ok(d.ops->write(d.ctx, "ledger", size, "garbage", 7)); /* above the mark: it does not count */
     assert_ok(neb__ledger_open(&d, &l, &f));
     expect(&f, false, "ax", "m3");
     neb__ledger_found_free(&f);
@@ -401,8 +402,8 @@ static void one_seed_one_history(void **state)
     check_log_restore();
 }
 
-/* Machines start within half a second of each other; then greeting and election take a few round trips and syncs (up to
- * 90 ms and 15 ms here), not a timeout of seconds. */
+/* Machines start within half a second of each other. Greeting and election then take a few round trips and
+ * syncs (up to 90 ms and 15 ms here), not a timeout of seconds. */
 static void a_clean_start_has_a_leader_at_once(void **state)
 {
     (void)state;

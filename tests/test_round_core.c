@@ -1,5 +1,5 @@
-/* test_round_core.c: the round protocol's core, driven by hand: one alone (a survivor with two votes, which leads itself), or two
- * that get each other's frames. What many of them do together is tested by the simulator. */
+/* test_round_core.c: the round protocol's core, driven by hand: one core alone (a survivor with two votes,
+ * which leads itself), or two that get each other's frames. The simulator tests many of them together. */
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -19,8 +19,8 @@ static void solo_conflict(struct solo *s)
     neb__buf_free(&b);
 }
 
-/* An update that is said to be elsewhere is asked for; one that is on its way already is waited for, not asked for again at
- * once; and one that was applied is not fetched because of an old report. */
+/* A core asks for an update that others are said to have. It waits for an update that is on its way, and does
+ * not ask for it again at once. It does not fetch an applied update because of an old report. */
 static void updates_are_not_fetched_twice(void **state)
 {
     (void)state;
@@ -36,7 +36,7 @@ static void updates_are_not_fetched_twice(void **state)
     const struct neb_core_update *p = neb__core_update(s.r, &hash, false);
     assert_true(p->fetch_from == NEB_NO_SITE && !p->lack);
     solo_run(&s, s.r->cfg.fetch_ms);
-    assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1); /* it did not come */
+    assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1); /* it did not arrive */
 
     struct neb_core_entry *log = s.r->log, entry = {.record = neb__record_new(1)};
     uint64_t cursor = s.r->cursor;
@@ -50,8 +50,9 @@ static void updates_are_not_fetched_twice(void **state)
     solo_stop(&s);
 }
 
-/* A cell takes long over a slow line: who is asked for it is not asked again while it may be sending it; one that cannot give it
- * says so. A root that has left the table of the newest still proves a cell that was long on its way. */
+/* A cell takes long over a slow line. A peer that was asked for a cell is not asked again while it may be
+ * sending it; a peer that cannot give it says so. A root that has left the table of the newest still proves a
+ * cell that was long on its way. */
 static void cells_are_waited_for(void **state)
 {
     (void)state;
@@ -120,7 +121,7 @@ static void orders_are_signed_and_hold_once(void **state)
     solo_give(&s, &budget); /* a second time: it names a record before the last order */
     assert_true(solo_status(&s).commit == 1 && s.notes == 3);
     struct neb_order off = solo_order(&s, (struct neb_order){.op = NEB_OP_SURVIVOR, .site = NEB_NO_SITE}, 0);
-    solo_give(&s, &off); /* votes are the operator's */
+    solo_give(&s, &off); /* only the operator changes votes */
     assert_int_equal(solo_status(&s).commit, 1);
     off = solo_order(&s, off, NEB_BY_OPERATOR);
     solo_give(&s, &off);
@@ -128,8 +129,9 @@ static void orders_are_signed_and_hold_once(void **state)
     solo_stop(&s);
 }
 
-/* A site that goes, of itself or by order, may have the only other copy of what is committed: its removal waits until those
- * that stay have applied everything. Two cores, of which 0 leads and is slow to apply. */
+/* A site that leaves, or is removed by order, may have the only other copy of a committed update.
+ * So its removal waits until the sites that stay have applied everything. There are two cores;
+ * core 0 leads and is slow to apply. */
 static void removals_wait_for_those_that_stay(void **state)
 {
     (void)state;
@@ -176,12 +178,12 @@ static void force_and_adopt_name_a_history(void **state)
     struct neb_order early = solo_order(&s, force, NEB_BY_OPERATOR);
     struct neb_order budget = solo_order(&s, (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, 0);
     solo_give(&s, &budget);
-    solo_give(&s, &early); /* this site has committed more than its author knew */
+    solo_give(&s, &early); /* this site has committed more than the order's author knew */
     assert_true(solo_status(&s).roster.epoch == 1 && s.notes == 1);
     struct neb_order other = force;
     other = solo_order(&s, other, NEB_BY_OPERATOR);
     solo_conflict(&s);
-    solo_give(&s, &other); /* among contradicting rosters only an adoption chooses */
+    solo_give(&s, &other); /* only an adoption chooses among contradicting rosters */
     assert_true(solo_status(&s).roster.epoch == 1 && s.notes == 3);
     struct neb_order adopt =
         solo_order(&s, (struct neb_order){.op = NEB_OP_ADOPT, .epoch = 3, .roster = alone}, NEB_BY_OPERATOR);
@@ -199,7 +201,8 @@ static void force_and_adopt_name_a_history(void **state)
     solo_stop(&s);
 }
 
-/* A root that arrives with a ping is trusted only under signatures of voters with a quorum. Site 0 has two votes. */
+/* A root that arrives with a ping is trusted only with signatures of voters that form
+ * a quorum. Site 0 has two votes. */
 static void roots_are_trusted_by_signatures(void **state)
 {
     (void)state;
@@ -224,20 +227,20 @@ static void roots_are_trusted_by_signatures(void **state)
     solo_stop(&s);
 }
 
-/* An empty disk that others have known with something on it is a lost one: it does not vote on its own word, also if all the
- * others have forgotten everything but what is on their disks. One of three sites answers. */
+/* An empty disk was lost if others know that it held something. Its site does not vote on its own word, even
+ * if the others have forgotten everything but the content of their disks. One of three sites answers. */
 static void a_lost_disk_is_not_a_first_start(void **state)
 {
     (void)state;
     static const struct {
         struct neb_members roster;
-        uint64_t number, normal; /* the lapse that the other knows of this site; its own normal view */
+        uint64_t number, normal; /* in the other's answer: this site's lapse, its own normal view */
         bool lost;
     } ways[] = {{{1, 7, 7, 7, NEB_NO_SITE}, 0, 0, false},
                 {{1, 7, 7, 7, NEB_NO_SITE}, 0, 65, false}, /* the others began without it */
                 {{1, 7, 7, 7, NEB_NO_SITE}, 1, 65, true},
                 {{1, 3, 3, 3, 0}, 0, 0, false},
-                {{1, 3, 3, 3, 0}, 0, 64, true}}; /* a survivor's: there is no view without its vote */
+                {{1, 3, 3, 3, 0}, 0, 64, true}}; /* a survivor: there is no view without its vote */
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         struct solo s;
         solo_create(&s, 0, ways[i].roster);
@@ -258,7 +261,8 @@ static void a_lost_disk_is_not_a_first_start(void **state)
     }
 }
 
-/* The lives of a lost disk count from one again. Once its site speaks under a new lapse, the old ones are no reason to doubt it. */
+/* After a disk is lost, its site's lives count from one again. Once the site speaks under a new lapse, its
+ * old lives are not a reason to doubt it. */
 static void lives_of_a_lost_disk_count_anew(void **state)
 {
     (void)state;
@@ -288,7 +292,8 @@ static void lives_of_a_lost_disk_count_anew(void **state)
     solo_stop(&s);
 }
 
-/* The lapse of site 1 that the last answer to a greeting in `s->letters` tells; UINT64_MAX: none does. */
+/* The lapse of site 1 in the last answer to a greeting in `s->letters`; UINT64_MAX: there is no such
+ * answer. */
 static uint64_t lapse_told(const struct solo *s)
 {
     static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
@@ -303,13 +308,14 @@ static uint64_t lapse_told(const struct solo *s)
     return told;
 }
 
-/* A number that a full disk could not take is forgotten with a crash: told before, it could be given twice. */
+/* A number that a full disk could not store is forgotten in a crash. If it were told
+ * before, it could be given twice. */
 static void a_lapse_is_told_once_it_is_on_the_disk(void **state)
 {
     (void)state;
     struct solo s;
     solo_start(&s);
-    s.other = &s; /* keeps what it sends */
+    s.other = &s; /* keeps the frames that it sends */
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
     struct neb_round_frame hello = {
         .type = NEB_ROUND_FRAME_HELLO, .from = 1, .phase = 2, .number = 4, .nonce = 1, .start = 1};
@@ -329,7 +335,7 @@ static void a_lapse_is_told_once_it_is_on_the_disk(void **state)
     solo_stop(&s);
 }
 
-/* Records that come during the greeting do not make an empty disk look like one that was never lost. */
+/* Records that arrive during the greeting do not make a lost disk look like one that was never lost. */
 static void an_empty_disk_stays_empty_while_it_greets(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_round_lies.c: frames that say what is not so. A core checks what it is told before it acts on it: nothing of this may
- * halt it, displace what it has acknowledged, or become part of its log. */
+/* test_round_lies.c: frames that lie. A core checks a frame before it acts on it: no lie may halt the core,
+ * displace records that it has acknowledged, or become part of its log. */
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -9,7 +9,7 @@
 
 static const struct neb_members two = {1, 3, 3, 1, NEB_NO_SITE};
 
-/* A LOG frame of `from` with one record, said to be committed. */
+/* A LOG frame of `from` with one record that is said to be committed. */
 static void tell(struct solo *s, unsigned from, uint32_t epoch, uint64_t index, const uint8_t *bytes,
                  size_t n)
 {
@@ -49,8 +49,8 @@ static void give_budget(struct solo *s, uint64_t permille)
     solo_give(s, &o);
 }
 
-/* Of a member or not: bytes that are no record, one of another index, a version that is not the cells', an update of one who
- * does not train, a roster that nobody ordered. */
+/* Lies of a member, or of a stranger: bytes that are not a record, a record of another index, a version that
+ * the cells do not have, an update of a site that does not train, a roster that nobody ordered. */
 static void a_record_must_follow_from_the_log(void **state)
 {
     (void)state;
@@ -77,18 +77,18 @@ static void a_record_must_follow_from_the_log(void **state)
                                                   .index = 1,
                                                   .head = commit,
                                                   .signer = NEB_BY_OPERATOR}});
-        tell_record(&s, 5, 1, (struct neb_record){.type = NEB_RECORD_END});             /* no member */
+        tell_record(&s, 5, 1, (struct neb_record){.type = NEB_RECORD_END});             /* not a member */
         tell_record(&s, 5, 9, (struct neb_record){.type = NEB_RECORD_END, .index = 1}); /* … cannot halt it */
         struct neb_round_status st = solo_status(&s);
         assert_true(st.commit == 1 && st.head == 1 && st.state == NEB_ROUND_LEAD && !s.halts);
         assert_true(st.roster.epoch == 1 && st.roster.members == 3 && st.budget == 300);
     }
-    tell_record(&s, 1, 1, (struct neb_record){.type = NEB_RECORD_END}); /* this one is in order */
+    tell_record(&s, 1, 1, (struct neb_record){.type = NEB_RECORD_END}); /* this record is valid */
     assert_int_equal(solo_status(&s).commit, 2);
     solo_stop(&s);
 }
 
-/* What a site has acknowledged stays, whatever a frame of one byte says. */
+/* Records that a site has acknowledged stay, whatever a frame of one byte says. */
 static void acknowledged_records_are_not_displaced(void **state)
 {
     (void)state;
@@ -111,8 +111,8 @@ static void acknowledged_records_are_not_displaced(void **state)
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
-/* A member whose committed record names another one before it than this site has committed: two histories, and nobody here can
- * know which is the run's. */
+/* A member's committed record names a predecessor other than the one that this site has committed. So there
+ * are two histories, and nobody here can know which is the run's. */
 static void another_history_stops_the_site(void **state)
 {
     (void)state;
@@ -145,8 +145,9 @@ static void report_root(struct solo *s, unsigned from, uint64_t index, uint8_t r
     solo_frame(s, f);
 }
 
-/* A root that its reporter did not sign, or of a record that is not there, is not kept; a signed one that contradicts a quorum
- * costs its reporter the trust, and nobody else anything. Site 0 alone is a quorum. */
+/* A root is not kept if its reporter did not sign it, or if its record is not there. A signed root
+ * that contradicts a quorum costs its reporter the trust of the others, and costs nobody else
+ * anything. Site 0 alone is a quorum. */
 static void a_wrong_root_stops_nobody_else(void **state)
 {
     (void)state;
@@ -171,22 +172,22 @@ static void a_wrong_root_stops_nobody_else(void **state)
     solo_stop(&s);
 }
 
-/* The two that agree of three go on without the third; the leader that both contradict stops; of two that contradict each other
- * nobody knows who is right. */
+/* If two of three sites agree, they go on without the third. A leader that both others contradict stops. If
+ * two sites contradict each other, nobody knows which is right. */
 static void the_minority_stops(void **state)
 {
     (void)state;
     for (int way = 0; way < 4; way++) {
         struct solo s[2];
         pair_start(s, (struct neb_members){1, 7, 7, 1, NEB_NO_SITE});
-        s[1].other = NULL; /* its reports are written by hand */
+        s[1].other = NULL; /* this test writes its reports by hand */
         struct neb_order o =
             solo_order(&s[0], (struct neb_order){.op = NEB_OP_BUDGET, .value = 300}, NEB_BY_OPERATOR);
         solo_event(&s[0], (struct neb_event){.type = NEB_EV_OPERATOR, .order = &o});
         report_root(&s[0], 1, 0, 0, 1);
         assert_int_equal(s[0].r->commit, 1);
         neb__root_own(s[0].r, 1, &(struct neb_hash){{1}});
-        if (way < 3) report_root(&s[0], 2, 0, 0, 2); /* it is there */
+        if (way < 3) report_root(&s[0], 2, 0, 0, 2); /* site 2 is there */
         report_root(&s[0], 1, 1, way == 1 ? 1 : 9, 1);
         assert_int_equal(s[0].halts, way == 3);
         if (way < 2) report_root(&s[0], 2, 1, way == 1 ? 9 : 1, 2);
@@ -198,7 +199,8 @@ static void the_minority_stops(void **state)
     }
 }
 
-/* Views and lapses that no run reaches are nobody's; who never was a member has no roster to contradict this one. */
+/* Views and lapses that no run reaches are ignored. A site that was never a member has no roster
+ * that could contradict this one. */
 static void absurd_numbers_are_not_taken(void **state)
 {
     (void)state;

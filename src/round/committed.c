@@ -1,19 +1,23 @@
-/* committed.c: walking the committed log: updates, applying, catching up, capturing, settling.
+/* committed.c: the walk over the committed log: updates, applying, catching up, capturing, settling.
  *
- * The cursor walks the records that are committed and on this disk. For each cell two versions are kept: of theta
+ * The cursor walks the records that are committed and on this disk. Each cell has two versions: of theta
  * (v_app) and of the site's own state (v_site: live delta, open update). A record is applied to the parts
- * that are exactly at its version; parts that are ahead, because the cell came from a snapshot or a checkpoint, are
- * passed by. So replaying after a crash, following live records and filling in fetched cells are one and the same
- * walk, and going back with the cursor is always allowed.
+ * that are exactly at its version. It passes by parts that are ahead because the cell came from a snapshot or
+ * a checkpoint. So replaying after a crash, following live records and filling in fetched cells are one and
+ * the same walk, and the cursor may always go back.
  *
- * A cell that is more than S versions behind is fetched whole when that is fewer bytes than the missing updates, or
- * when nobody has these any more; it is installed only under a state root that a quorum reported. */
+ * A cell that is more than S versions behind is fetched whole when that takes fewer bytes than the missing
+ * updates, or when nobody has these any more. It is installed only under a state root that a quorum
+ * reported. */
 #include "round/core.h"
 #include "base/mutant.h"
 
-enum { HEARD_BACK = 256 /* records */, CELLS_OPEN = 2 /* asked of one peer at a time */ };
+enum {
+    HEARD_BACK = 256, /* records that are searched for an update that a peer mentions */
+    CELLS_OPEN = 2,   /* cells asked of one peer at a time */
+};
 
-/* ---- updates ------------------------------------------------------------------------------------------------- */
+/* ---- updates ------------------------------------------------------------------------------------------- */
 
 struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make)
 {
@@ -98,13 +102,13 @@ void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)
     p->have |= neb__bit(r->self);
     p->needed = false;
     r->report_due = true;
-    for (uint64_t i = r->cursor; i < r->commit && !p->used; i++) { /* one that the walk will need */
+    for (uint64_t i = r->cursor; i < r->commit && !p->used; i++) { /* the walk may need it */
         const struct neb_named *own = neb__record_of(r->log[i].record, p->header.site);
         if (own && neb__hash_equal(&own->hash, &p->hash)) p->used = true, p->index = i + 1;
     }
 }
 
-/* The next peer to ask: one that is said to have it, then anybody who did not say no. */
+/* The next peer to ask: first the sites that are said to have it, then all that did not say no. */
 static unsigned next_holder(const struct neb_round *r, const struct neb_core_update *p, unsigned after)
 {
     for (int pass = 0; pass < 2; pass++)
@@ -137,7 +141,7 @@ static void start_fetching(struct neb_round *r, struct neb_core_cell *cell)
     cell->asked = 0;
 }
 
-/* Nobody could give it: the updates are tried for a while. */
+/* Nobody could give the cell: its updates are tried for a while. */
 static void stop_fetching(struct neb_round *r, struct neb_core_cell *cell)
 {
     if (r->applying || r->installing || r->rooting) return;
@@ -146,8 +150,8 @@ static void stop_fetching(struct neb_round *r, struct neb_core_cell *cell)
     rewind_for(r, cell);
 }
 
-/* A cell is large: over a slow line it takes far longer than a question does. So a peer is asked for few at a time, and never
- * again for one that it may still be sending. */
+/* A cell is large: over a slow line it takes far longer than a question. So a peer is asked for few cells at
+ * a time, and never again for one that it may still be sending. */
 static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES_MAX])
 {
     struct neb_core_cell *cell = &r->cell[c];
@@ -185,7 +189,7 @@ static void fetch_cells(struct neb_round *r)
             if (open[s] < CELLS_OPEN) open[s]++;
         }
     }
-    for (int again = 0; any && again < 2; again++) /* first those that nobody was asked for */
+    for (int again = 0; any && again < 2; again++) /* first the cells that nobody was asked for */
         for (uint32_t c = 0; c < r->cfg.cells; c++) {
             struct neb_core_cell *cell = &r->cell[c];
             if (!cell->fetching || r->now < cell->fetch_at || (cell->asked != 0) != again) continue;
@@ -238,7 +242,7 @@ void neb__core_fetch_tick(struct neb_round *r)
     fetch_cells(r);
 }
 
-/* ---- cells ---------------------------------------------------------------------------------------------------- */
+/* ---- cells --------------------------------------------------------------------------------------------- */
 
 static void install_if_trusted(struct neb_round *r, uint32_t c)
 {
@@ -254,7 +258,7 @@ static void install_if_trusted(struct neb_round *r, uint32_t c)
     a->version = cell->cell_version;
     a->index = cell->cell_index;
     cell->cell_index = 0;
-    r->installing = true; /* one thing at a time: what a cell holds must be certain */
+    r->installing = true; /* one thing at a time: a cell's content must be certain */
 }
 
 void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
@@ -266,8 +270,8 @@ void neb__core_cell_event(struct neb_round *r, const struct neb_event *ev)
     r->cell_ms = took > r->cell_ms * 7 / 8 ? took : r->cell_ms * 7 / 8;
     if (ev->site < NEB_SITES_MAX) cell->asked &= ~neb__bit(ev->site);
     if (!cell->fetching) return;
-    cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* for its root to be trusted */
-    if (ev->version <= cell->v_app) return;        /* no newer there */
+    cell->fetch_at = r->now + 2 * r->cfg.fetch_ms; /* time for its root to become trusted */
+    if (ev->version <= cell->v_app) return;        /* the peer's is not newer */
     cell->cell_root = ev->root;
     cell->cell_index = ev->index;
     cell->cell_version = ev->version;
@@ -292,7 +296,7 @@ bool neb__core_caught_up(const struct neb_round *r)
     return true;
 }
 
-/* ---- applying ------------------------------------------------------------------------------------------------- */
+/* ---- applying ------------------------------------------------------------------------------------------ */
 
 static void look_for(struct neb_round *r, struct neb_core_update *p)
 {
@@ -301,7 +305,7 @@ static void look_for(struct neb_round *r, struct neb_core_update *p)
     p->fetch_at = r->now + r->cfg.fetch_ms / 2; /* it may be on its way */
     struct neb_action *a = neb__core_act(r, NEB_ACT_FETCH);
     a->hash = p->hash;
-    a->site = NEB_NO_SITE; /* first a look on the own disk */
+    a->site = NEB_NO_SITE; /* first look on this site's disk */
 }
 
 /* Whether fetching the cell takes fewer bytes than the updates it needs to reach the committed version. */
@@ -323,7 +327,7 @@ static bool cheaper_whole(struct neb_round *r, uint32_t c)
     return sum > r->cfg.cell_bytes;
 }
 
-/* Nobody who can be reached has it. */
+/* No peer in reach has it. */
 static bool unobtainable(const struct neb_round *r, const struct neb_core_update *p)
 {
     uint64_t up = 0;
@@ -362,7 +366,7 @@ static void pass(struct neb_round *r, const struct neb_record *rec)
         for (uint32_t c = rec->c0; c < rec->c1; c++) r->cell[c].v_cur++;
         look_if_whole(r);
     } else if (r->root_at && r->root_at == r->cursor - 1)
-        r->root_at = r->cursor; /* it changes nothing of the state */
+        r->root_at = r->cursor; /* this record leaves the state as it is */
 }
 
 /* Returns false when the walk must wait. */
@@ -468,7 +472,7 @@ void neb__core_applied(struct neb_round *r, const struct neb_event *ev)
     r->report_due = true;
 }
 
-/* ---- capturing ------------------------------------------------------------------------------------------------ */
+/* ---- capturing ----------------------------------------------------------------------------------------- */
 
 static bool capture_ready(const struct neb_round *r, uint32_t c0, uint32_t c1)
 {
@@ -489,10 +493,9 @@ void neb__core_capture_due(struct neb_round *r)
     for (uint32_t f = 0; f < r->cfg.fragments; f++) {
         uint32_t c0 = neb__core_fragment_first(r, f), c1 = neb__core_fragment_first(r, f + 1);
         struct neb_core_cell *cell = &r->cell[c0];
-        /* A paused site makes no steps: what it has must go out, or nothing would ever end the pause. */
-        bool due = r->ending ? !cell->clean
-                             : r->steps - cell->since >= (int64_t)r->interval ||
-                                   (r->paused && r->steps > cell->base);
+        /* A paused site makes no steps: its work must go out, or nothing would ever end the pause. */
+        bool due = r->steps - cell->since >= (int64_t)r->interval || (r->paused && r->steps > cell->base);
+        if (r->ending) due = !cell->clean;
         if (!due || r->capturing[f] || !capture_ready(r, c0, c1)) continue;
         struct neb_action *a = neb__core_act(r, NEB_ACT_CAPTURE);
         a->c0 = c0, a->c1 = c1;

@@ -1,9 +1,12 @@
 /* core.h: the state of the round core, shared by its files and by nobody else.
  *
- *     round.c   create, events, actions, timers       log.c     the log: append, check, commit, write
- *     view.c    greeting, elections, syncing a log    lead.c    the leader: acknowledgements, closing rounds, roster
- *     state_root.c    state roots and who signed them
- *     committed.c  applying, catching up, capturing      operator.c  orders: which hold, how they become records
+ *     round.c       create, events, actions, timers
+ *     log.c         the log: append, check, commit, write
+ *     view.c        greeting, elections, taking over a log
+ *     lead.c        the leader: acknowledgements, closing rounds, roster
+ *     state_root.c  state roots and who signed them
+ *     committed.c   applying, catching up, capturing
+ *     operator.c    orders: which hold, how they become records
  */
 #ifndef NEB_ROUND_CORE_H
 #define NEB_ROUND_CORE_H
@@ -18,7 +21,7 @@ enum {
     ORDERS = 8 /* waiting at the leader */
 };
 
-#define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above the own one is nobody's */
+#define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
 #define NEB_LAPSE_MAX 0xffffu             /* 16 bits of an update's number */
 
 struct neb_core_entry {
@@ -29,25 +32,25 @@ struct neb_core_entry {
 };
 
 struct neb_core_cell {
-    uint64_t v_log;  /* by the committed log */
-    uint64_t v_cur;  /* by the log up to the cursor */
-    uint64_t v_app;  /* of theta and m here */
-    uint64_t v_site; /* own updates of the records below it are merged */
+    uint64_t v_log;  /* version by the committed log */
+    uint64_t v_cur;  /* version by the log up to the cursor */
+    uint64_t v_app;  /* version of theta and m here */
+    uint64_t v_site; /* the site's own updates in records below this version are merged */
     bool fetching, away;
     int fetch_tries;
     int64_t fetch_at;     /* when to ask again */
     uint64_t asked;       /* peers that may be sending it */
-    int64_t asked_at;     /* … since when, the first of them */
+    int64_t asked_at;     /* when the first of them was asked */
     int64_t last_at;      /* when fetch_from was asked */
-    int64_t replay_until; /* fetching did not help: updates are tried instead */
+    int64_t replay_until; /* fetching failed: until then updates are tried instead */
     uint16_t fetch_from;
-    struct neb_boot_update open; /* own update; k 0: none */
-    int64_t base;                /* inner step from which on the work is uncommitted */
+    struct neb_boot_update open; /* the site's own open update; k 0: none */
+    int64_t base;                /* the work since this inner step is uncommitted */
     int64_t captured;            /* inner step of the open update's capture */
     int64_t since;               /* steps at the last capture */
-    bool exact;                  /* the last capture was asked for after the end */
-    bool clean;                  /* … and nothing was left */
-    struct neb_hash cell_root;   /* a fetched cell that waits for its root to be trusted */
+    bool exact;                  /* the last capture was requested after END */
+    bool clean;                  /* … and found nothing left to send */
+    struct neb_hash cell_root;   /* of a fetched cell that waits until its root is trusted */
     uint64_t cell_index, cell_version;
 };
 
@@ -55,11 +58,11 @@ struct neb_core_update {
     struct neb_hash hash;
     struct neb_update_header header; /* when held */
     bool held, needed, used;         /* used: named by a committed record */
-    bool looked;                     /* it is not on the own disk */
+    bool looked;                     /* this site's disk was searched: it is not there */
     uint8_t reject;
     double norm;
     uint64_t index; /* of the record that used it */
-    uint64_t have;  /* voters and members that said HAVE in this view (leader), or holders by hearsay */
+    uint64_t have;  /* leader: members that said HAVE in this view; others: holders that pings name */
     uint64_t lack;  /* peers that said they do not have it */
     int64_t seen, fetch_at;
     uint16_t fetch_from;
@@ -67,33 +70,33 @@ struct neb_core_update {
 
 struct neb_core_peer {
     bool up;
-    int64_t heard;  /* any frame */
+    int64_t heard;  /* when its last frame came */
     int64_t chain;  /* when the newer roster was last sent */
-    uint64_t acked; /* index it holds durably in the present view */
+    uint64_t acked; /* it holds the log up to this index durably in the present view */
     uint32_t ack_lapse;
-    uint64_t view_seen, head_seen; /* the most it ever promised, as far as remembered */
-    uint32_t lapse_seen;           /* … under this number */
-    uint64_t life, greeted;        /* the highest incarnation that greeted; the last one */
-    bool spoke;                    /* … and has taken part since */
+    uint64_t view_seen, head_seen; /* the highest promise remembered of it */
+    uint32_t lapse_seen;           /* … and the lapse of that promise */
+    uint64_t life, greeted;        /* the highest incarnation that greeted; that of the last greeting */
+    bool spoke;                    /* incarnation `life` has taken part since */
     uint32_t epoch_seen;
     bool contributes, clean, gone, rootless, in_view; /* in_view: acked is of the present view */
     uint64_t hello_nonce;                             /* an answer is owed once the lapse is durable */
     uint32_t hello_lapse;
-    bool forgot; /* it remembers less than was heard from it */
-    bool odd;    /* its state root is not that of a quorum */
+    bool forgot; /* it remembers less than it has told others */
+    bool odd;    /* its state root differs from a quorum's */
     uint64_t applied;
 };
 
 struct neb_core_root {
     uint64_t index;
     struct neb_hash root;
-    uint64_t agree;   /* sites whose signature under it is here */
-    uint64_t consent; /* leader: voters that could not report one when it became trusted */
+    uint64_t agree;   /* sites whose signature of this root is here */
+    uint64_t consent; /* leader: voters that could not report a root when this one became trusted */
     bool trusted;
     uint8_t signature[NEB_SITES_MAX][NEB_SEAL_SIZE];
 };
 
-/* What the acked mark holds. */
+/* The content of the acked mark. */
 struct neb_core_promise {
     uint64_t view, normal, head, commit;
     uint32_t incarnation, lapse[NEB_SITES_MAX];
@@ -111,7 +114,7 @@ struct neb_round {
     /* the log; log[i] has index i + 1 */
     struct neb_core_entry *log;
     uint64_t head, log_cap, commit;
-    struct neb_members roster; /* in effect: of the last committed change */
+    struct neb_members roster; /* in effect: by the last committed change */
     uint64_t ever;             /* sites that were members at some time */
     uint64_t *lastk;           /* [cells][NEB_SITES_MAX], by the committed log */
     uint64_t tokens;           /* committed: each counts once, whatever the number of fragments */
@@ -128,16 +131,16 @@ struct neb_round {
     uint32_t durable_epoch, writing_epoch;
     uint64_t write_id;
     uint64_t disk_head; /* records up to here are on disk as they are in memory */
-    uint64_t cut_low;   /* least head since the write began */
+    uint64_t cut_low;   /* lowest head since the write began */
     int64_t write_retry;
 
     /* following a leader */
     uint16_t leader; /* whose pings count, or NEB_NO_SITE */
     int64_t leader_heard, leader_proof;
-    bool leader_has_all;  /* it says that it has applied everything */
+    bool leader_has_all;  /* the leader says that it has applied everything */
     uint64_t start_index; /* the log with which the view began */
     struct neb_hash start_hash;
-    uint16_t sync_from; /* whom the log is asked from while SYNC or ELECT */
+    uint16_t sync_from; /* the site that is asked for its log during SYNC or ELECT */
     uint64_t sync_index;
     struct neb_hash sync_hash;
     uint64_t sync_normal;
@@ -147,7 +150,7 @@ struct neb_round {
     uint64_t greet_nonce, greeted, greet_any;
     int greet_phase;
     int64_t greet_at, greet_end;
-    uint32_t greet_lapse, greet_known; /* asked for; heard of */
+    uint32_t greet_lapse, greet_known; /* the lapse asked for; the highest one heard of */
     struct {
         uint64_t view, normal, head;
         struct neb_hash hash;
@@ -174,30 +177,30 @@ struct neb_round {
     struct {
         uint64_t index;
         struct neb_hash root;
-    } past[PAST]; /* trusted, and no longer among the newest: a cell that took long may need one */
+    } past[PAST]; /* trusted roots that are not among the newest: a cell that took long may need one */
     size_t pasts;
 
     /* following the log */
     uint64_t cursor; /* records up to here are walked */
     bool applying, installing, rooting;
     struct neb_core_cell *cell;
-    int64_t cell_ms; /* how long a cell takes to come, as far as seen */
+    int64_t cell_ms; /* how long a cell takes to arrive, as far as seen */
     int64_t steps, last_commit_step, capture_retry;
     uint32_t interval; /* inner steps between two captures here */
     uint64_t next_k, floor;
     bool *capturing;   /* per fragment */
-    bool whole;        /* theta and m of every cell are those of the cursor */
+    bool whole;        /* theta and m of every cell stand at the cursor */
     bool roots_wanted; /* the leader says that somebody catches up */
     bool report_due;
-    uint64_t root_at;              /* the record whose root cur_root is; 0: none yet */
+    uint64_t root_at;              /* cur_root is the root of this record; 0: none yet */
     bool forced, leaving, done;    /* forced: an operator's roster is in effect and not in the log yet */
-    struct neb_order force, adopt; /* that order; one whose record is not here yet */
+    struct neb_order force, adopt; /* force: that order; adopt: an order whose record is not here yet */
     int64_t leave_at, hurry;       /* hurry: until then elections are tried at short intervals */
     uint32_t budget_now;           /* as the leader says */
     struct neb_hash cur_root;
 
-    struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST],
-        items_out[NEB_ROUND_FRAME_LIST]; /* of the frame in hand */
+    /* of the frame in hand */
+    struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST], items_out[NEB_ROUND_FRAME_LIST];
     struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS], certs_out[NEB_ROUND_FRAME_CERTS];
     struct neb_action *act;
     size_t acts, act_next, act_cap;
@@ -250,7 +253,7 @@ void neb__lead_start(struct neb_round *r);
 void neb__lead_tick(struct neb_round *r);
 void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__lead_progress(struct neb_round *r);
-bool neb__lead_acknowledged(const struct neb_round *r); /* every live member has all there is */
+bool neb__lead_acknowledged(const struct neb_round *r); /* every member in reach has applied FINAL */
 void neb__lead_propose(struct neb_round *r, struct neb_record *rec);
 void neb__lead_ping(struct neb_round *r);
 void neb__lead_budget(struct neb_round *r, uint32_t permille);
@@ -258,7 +261,7 @@ void neb__lead_budget(struct neb_round *r, uint32_t permille);
 /* state_root.c */
 struct neb_core_root *neb__root_find(struct neb_round *r, uint64_t index,
                                      const struct neb_hash *root); /* or NULL */
-/* *wrong: another one is trusted at this index. */
+/* Sets *wrong when another root is trusted at this index. */
 bool neb__root_trusted(struct neb_round *r, uint64_t index, const struct neb_hash *root, bool *wrong);
 void neb__root_own(struct neb_round *r, uint64_t index, const struct neb_hash *root);
 void neb__root_reported(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
@@ -283,7 +286,8 @@ void neb__order_leave_tick(struct neb_round *r);
 
 /* committed.c */
 struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make);
-/* One that another site spoke of; NULL also for one that was applied long ago: what was said of it is from before. */
+/* The update that another site mentioned. NULL also when it was applied long ago:
+ * the mention is then out of date. */
 struct neb_core_update *neb__core_update_heard(struct neb_round *r, const struct neb_hash *h);
 void neb__core_updates_prune(struct neb_round *r);
 void neb__core_apply_progress(struct neb_round *r);

@@ -1,15 +1,16 @@
-/* frame.c: bytes of the protocol's messages.
+/* frame.c: the bytes of the protocol's messages.
  *
- * Every frame starts with the same header, from which a receiver learns the sender's epoch, view, commit index and
- * lapse without looking further: u8 type, u8 format, u16 from, u32 epoch, u64 roster id, u64 view, u64 commit,
- * u32 lapse. Then come the fields of its type, in the order in which `fields` names them. Encoding and decoding walk
- * the same description, so they cannot drift apart. */
+ * Every frame starts with the same header, from which a receiver learns the sender's epoch, view, commit
+ * index and lapse without looking further: u8 type, u8 format, u16 from, u32 epoch, u64 roster id, u64 view,
+ * u64 commit, u32 lapse. Then come the fields of its type, in the order in which `fields` names them.
+ * Encoding and decoding walk the same description, so they cannot drift apart. */
 #include "round/frame.h"
 
 enum { FORMAT = 2 };
 
-/* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags, O: order,
- * l: lapses, i: items with holders, t: trusted roots, c: signatures under them, S: signature, b: records */
+/* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags,
+ * O: order, l: lapses, i: items with holders, t: trusted roots, c: signatures of them, S: signature,
+ * b: records */
 static const char *fields(uint8_t type)
 {
     switch (type) {
@@ -224,6 +225,7 @@ neb_status neb__round_frame_decode(const uint8_t *bytes, size_t n, struct neb_ro
     const char *c = fields(out->type);
     bool ok = c && format == FORMAT && out->from < NEB_SITES_MAX && !in.bad;
     for (; ok && *c; c++) ok = get_field(&in, *c, out) && !in.bad;
-    if (!ok || in.left) return neb__quiet(NEB_ERR_PROTOCOL, "frame of %zu bytes that is none", n);
+    if (!ok || in.left)
+        return neb__quiet(NEB_ERR_PROTOCOL, "not a frame of the round protocol: %zu bytes", n);
     return NEB_OK;
 }

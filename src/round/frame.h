@@ -1,4 +1,5 @@
-/* frame.h: the messages of the round protocol. One struct for all types; frame.c knows which fields travel. */
+/* frame.h: the messages of the round protocol. One struct serves all types;
+ * frame.c knows which fields travel. */
 #ifndef NEB_ROUND_FRAME_H
 #define NEB_ROUND_FRAME_H
 
@@ -6,20 +7,27 @@
 #include "base/hash.h"
 #include "round/order.h"
 
+/* Each type with its fields. */
 enum neb_round_frame_type {
-    NEB_ROUND_FRAME_HELLO =
-        1, /* nonce, phase, number (the lapse asked for in phase 2), normal, head, start: the incarnation */
-    NEB_ROUND_FRAME_HELLO_OK, /* nonce, phase, intact, normal, head, hash, number (my view of your lapse), you forgot */
+    /* nonce, phase, number (the lapse asked for in phase 2), normal, head, start (the incarnation) */
+    NEB_ROUND_FRAME_HELLO = 1,
+    /* nonce, phase, flags (intact, you forgot), normal, head, hash, number (the
+     * lapse of yours that I know), lapses */
+    NEB_ROUND_FRAME_HELLO_OK,
     NEB_ROUND_FRAME_ASK,    /* number: would you join this view? */
     NEB_ROUND_FRAME_ASK_OK, /* number */
     NEB_ROUND_FRAME_ELECT,  /* number: join it */
     NEB_ROUND_FRAME_VOTE,   /* number, normal, head, hash, lapses */
-    NEB_ROUND_FRAME_PING, /* normal, head, start, hash, applied (by all voters), proof, list of updates with holders, trusted roots, their signatures, number: the budget in permille */
-    NEB_ROUND_FRAME_REPORT, /* normal, head, hash, applied, the newest root, its record (start) and signature, flags, lapses, list of updates held */
-    NEB_ROUND_FRAME_GETLOG, /* number: first index */
-    NEB_ROUND_FRAME_LOG,    /* number: first index; start, hash, head; records */
+    /* normal, head, start, hash, applied (by all voters), flags (proof …), list of updates with holders,
+     * trusted roots and their signatures, number (the budget in permille), lapses */
+    NEB_ROUND_FRAME_PING,
+    /* normal, head, hash, applied, the newest root, its record (start) and signature,
+     * flags, lapses, list of updates held */
+    NEB_ROUND_FRAME_REPORT,
+    NEB_ROUND_FRAME_GETLOG,  /* number: first index */
+    NEB_ROUND_FRAME_LOG,     /* number: first index; start, hash, head; records */
     NEB_ROUND_FRAME_REQUEST, /* order: for the leader to carry out */
-    NEB_ROUND_FRAME_GOODBYE, /* the sender stops, and comes back some day */
+    NEB_ROUND_FRAME_GOODBYE, /* the sender stops and may come back later */
     NEB_ROUND_FRAME_FORCE,   /* order: FORCE or ADOPT, for everybody */
 };
 
@@ -33,9 +41,9 @@ struct neb_round_frame_root {
     uint64_t consent; /* voters that cannot report a root, because they are catching up */
 };
 
-/* One voter's signature under one of the frame's roots. */
+/* One voter's signature of one of the frame's roots. */
 struct neb_round_frame_cert {
-    uint8_t root; /* of the list */
+    uint8_t root; /* its place in the list */
     uint16_t site;
     uint8_t signature[NEB_SEAL_SIZE];
 };
@@ -72,8 +80,8 @@ enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_WHOLE = 4, NEB_FLA
 enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2, NEB_FLAG_HAS_ALL = 4, NEB_FLAG_ROOTS = 8 };      /* PING */
 
 neb_status neb__round_frame_encode(const struct neb_round_frame *f, struct neb_buf *out);
-/* NEB_ERR_PROTOCOL for anything that the encoder does not make. `blob` points into `bytes`; `items` has room for
- * NEB_ROUND_FRAME_LIST, `certs` for NEB_ROUND_FRAME_CERTS. */
+/* NEB_ERR_PROTOCOL for anything that the encoder does not write. `blob` points into `bytes`; `items` has room
+ * for NEB_ROUND_FRAME_LIST, `certs` for NEB_ROUND_FRAME_CERTS. */
 neb_status neb__round_frame_decode(const uint8_t *bytes, size_t n, struct neb_round_frame_item *items,
                                    struct neb_round_frame_cert *certs, struct neb_round_frame *out);
 

@@ -1,13 +1,15 @@
-/* lead.c: what only the leader does: counting acknowledgements, closing rounds, changing the roster, ending the run.
+/* lead.c: the leader's work: counting acknowledgements, closing rounds, changing the roster, ending the
+ * run.
  *
- * A round on a fragment closes when every live contributor's update is durable at a quorum of voters; or its time is
- * over and enough are there; or, after a grace, with what there is. The record names exactly the updates with a HAVE
- * quorum that are not older than S versions, in site order. Updates that this leader's checks refused are named too,
- * with the reason: judged at one site, then a decision for all.
+ * A round on a fragment closes when every live contributor's update is durable at a quorum of voters; or
+ * when its time is over and enough updates are there; or, after a grace period, with the updates there
+ * are. The record names exactly the updates with a HAVE quorum that are not older than S versions, in
+ * site order. Updates that this leader's checks refused are named too, with the reason: one site judges,
+ * and its decision holds for all.
  *
- * Invariants: nothing is appended before a quorum holds the log with which the view began; records in flight touch
- * different cells; a roster change is appended only when everything before it is committed, and nothing behind it
- * until it is. */
+ * Invariants: nothing is appended before a quorum holds the log with which the view began; records in flight
+ * touch different cells; a roster change is appended only when everything before it is committed, and
+ * nothing behind it until it is. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -27,8 +29,8 @@ static uint64_t heard_within(const struct neb_round *r, int64_t ms)
     return set;
 }
 
-/* After a forced eviction the holders of what a prepared record names may be gone for good; such a record, and what
- * stands behind it, could never be applied. */
+/* After a forced eviction the holders of a prepared record's updates may be gone for good. Such a record, and
+ * all behind it, could never be applied. */
 static void cut_unusable(struct neb_round *r)
 {
     for (uint64_t i = r->commit; i < r->head; i++) {
@@ -66,7 +68,7 @@ void neb__lead_start(struct neb_round *r)
     r->want_class = r->cls;
 }
 
-/* ---- pings and reports ---------------------------------------------------------------------------------------- */
+/* ---- pings and reports --------------------------------------------------------------------------------- */
 
 static uint64_t applied_by_all(const struct neb_round *r)
 {
@@ -109,14 +111,15 @@ void neb__lead_ping(struct neb_round *r)
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
-        /* who catches up needs the signatures, and who must see that it is wrong */
+        /* a site that catches up needs the signatures, and so does one that must see that it is wrong */
         neb__root_certify(r, &f, r->peer[i].rootless || r->peer[i].odd);
         neb__core_send(r, i, &f);
     }
     r->next_ping = r->now + r->cfg.ping_ms;
 }
 
-/* What this site holds and has applied; to the leader also its acknowledgement of the log. */
+/* Reports the updates that this site holds and the records it has applied; to the leader also
+ * its acknowledgement of the log. */
 void neb__core_report(struct neb_round *r, unsigned to)
 {
     struct neb_core_promise mine;
@@ -172,9 +175,9 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round
     }
 }
 
-/* ---- appending ------------------------------------------------------------------------------------------------ */
+/* ---- appending ----------------------------------------------------------------------------------------- */
 
-/* Takes `rec` over. */
+/* Takes ownership of `rec`. */
 void neb__lead_propose(struct neb_round *r, struct neb_record *rec)
 {
     if (!rec) {
@@ -209,8 +212,9 @@ static uint64_t acks_of(const struct neb_round *r, uint64_t index)
     return set;
 }
 
-/* What stands before a forced roster in the log commits together with it: a site that knew of the one commit and not of
- * the other would refuse the operator's order after a crash. */
+/* The index that must be acknowledged before `index` commits. Records before a forced roster commit
+ * together with it: a site that knew of their commit and not of the roster's would refuse the
+ * operator's order after a crash. */
 static uint64_t together_with(const struct neb_round *r, uint64_t index)
 {
     for (uint64_t i = r->head; i > index; i--)
@@ -227,12 +231,12 @@ static void count_acks(struct neb_round *r)
     for (uint64_t i = r->commit + 1; i <= r->head; i++) {
         uint64_t needed = together_with(r, i);
         if (!neb__members_has_quorum(&r->roster, acks_of(r, needed)) && !NEB_MUTANT(ignore_quorum)) break;
-        neb__log_commit_to(r, i); /* one at a time: a roster change counts for what comes behind it */
+        neb__log_commit_to(r, i); /* one at a time: a roster change counts for the records behind it */
     }
     if (r->commit != before) neb__lead_ping(r);
 }
 
-/* ---- closing a round ------------------------------------------------------------------------------------------ */
+/* ---- closing a round ----------------------------------------------------------------------------------- */
 
 static bool eligible(const struct neb_round *r, const struct neb_core_update *p, uint32_t c0, uint32_t c1)
 {
@@ -258,7 +262,7 @@ static uint32_t median_tau(const struct neb_record *rec)
     return n ? tau[n / 2] : 0;
 }
 
-/* Judged here, by what this site computed; entered as a decision for all. */
+/* This site judges by its own computation; the record makes that a decision for all. */
 static uint8_t judged(const struct neb_round *r, const struct neb_core_update *p)
 {
     float bound;
@@ -284,7 +288,7 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         const struct neb_core_update *p = by_site[s];
         if (!p) continue;
-        if (p->header.cls == NEB_SPARSE) rec->cls = NEB_SPARSE; /* one from before the change */
+        if (p->header.cls == NEB_SPARSE) rec->cls = NEB_SPARSE; /* captured before the class changed */
         rec->update[n++] = (struct neb_named){(uint16_t)s,      judged(r, p),     p->header.k,
                                               p->header.b,      p->header.weight, p->header.tau,
                                               p->header.length, p->header.tokens, p->hash};
@@ -327,7 +331,7 @@ static void try_close(struct neb_round *r, uint32_t f)
     name(r, c0, c1, by_site, ready);
 }
 
-/* ---- roster and end ------------------------------------------------------------------------------------------- */
+/* ---- roster and end ------------------------------------------------------------------------------------ */
 
 static bool change(struct neb_round *r, struct neb_members next)
 {
@@ -355,7 +359,8 @@ static bool try_promote(struct neb_round *r)
     return false;
 }
 
-/* Nobody who trains and is in reach has anything left. *everybody: and all of them are in reach. */
+/* No site that trains and is in reach has anything left to send. *everybody: all
+ * sites that train are in reach. */
 static bool all_clean(const struct neb_round *r, bool *everybody)
 {
     *everybody = true;
@@ -372,7 +377,8 @@ static bool all_clean(const struct neb_round *r, bool *everybody)
     return true;
 }
 
-/* Who is connected counts as well, even if nothing was heard from it for a while: its line may have just come back. */
+/* A connected member counts as well, even if nothing was heard from it for a while:
+ * its line may have just come back. */
 bool neb__lead_acknowledged(const struct neb_round *r)
 {
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
@@ -389,7 +395,7 @@ static bool try_end(struct neb_round *r)
     if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r, &everybody)))) return false;
     bool reached = r->done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
     if (!r->ending && !reached) return false;
-    /* Sites that come back shortly after the end may still bring their last work in. */
+    /* Sites that come back shortly after the end may still contribute their last work. */
     if (r->ending && !r->end_since) r->end_since = r->now;
     if (r->ending && !everybody && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
     struct neb_record *rec = neb__record_new(0);

@@ -1,12 +1,12 @@
-/* log.c: the replicated log of one site: appending, cutting, committing, and what is durable of it.
+/* log.c: the replicated log of one site: appending, cutting, committing, and making it durable.
  *
- * The log in memory runs ahead of the disk. `disk_head` is how much of it is on disk as it stands, `durable` what the
- * acked mark says; a promise (an acknowledgement, a vote) is only ever made from these two. At most one write is under
- * way; it carries all that differs, records first and then the mark, and when it is done the next one starts if
- * anything differs again.
+ * The log in memory runs ahead of the disk. Records up to `disk_head` are on disk as they are in memory, and
+ * `durable` is the content of the acked mark. A promise (an acknowledgement, a vote) is only ever made from
+ * these two. At most one write is under way. It carries everything that differs, records first and then the
+ * mark; when it is done, the next one starts if anything differs again.
  *
- * Invariants: commit <= head; committed entries are never cut; nothing stands behind an uncommitted roster change, so
- * an entry that does proves the change committed. */
+ * Invariants: commit <= head; committed entries are never cut; nothing stands behind an uncommitted roster
+ * change, so an entry behind a change proves that it is committed. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -89,8 +89,9 @@ static bool updates_acceptable(const struct neb_round *r, const struct neb_recor
     return true;
 }
 
-/* What follows from the records before it alone. A record may only touch cells that no uncommitted record touches, so the
- * committed versions are the versions at the head. `past`: it is said to be committed. */
+/* Whether the record follows from the records before it alone. It may only touch cells that no
+ * uncommitted record touches, so the committed versions are the versions at the head. `past`: the
+ * record is said to be committed. */
 static bool follows(const struct neb_round *r, const struct neb_record *rec, bool past)
 {
     if (rec->type == NEB_RECORD_FORCED) return neb__order_explains(r, rec, past);
@@ -111,7 +112,7 @@ bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
     return rec->view <= r->view && follows(r, rec, false);
 }
 
-/* The roster by the committed records; an operator's may be in effect that is not in the log yet. */
+/* The roster by the committed records. The one in effect may be an operator's that is not in the log yet. */
 static struct neb_members roster_by_log(const struct neb_round *r)
 {
     for (uint64_t i = r->commit; i > 0; i--)
@@ -119,7 +120,7 @@ static struct neb_members roster_by_log(const struct neb_round *r)
     return r->cfg.roster;
 }
 
-/* Whether a record can be the one behind the last committed one. */
+/* Whether a record can follow the last committed one. */
 static bool comes_next(struct neb_round *r, const struct neb_record *rec)
 {
     const struct neb_members now = r->roster;
@@ -169,7 +170,7 @@ void neb__log_commit_to(struct neb_round *r, uint64_t index)
     if (change) neb__core_act(r, NEB_ACT_ROSTER);
 }
 
-/* ---- the disk ------------------------------------------------------------------------------------------------- */
+/* ---- the disk ------------------------------------------------------------------------------------------ */
 
 static neb_status mark_encode(const struct neb_core_promise *p, struct neb_buf *b)
 {
@@ -206,8 +207,8 @@ neb_status neb__round_first_mark(struct neb_buf *out)
     return mark_encode(&p, out);
 }
 
-/* An empty disk stays one until the greeting is over: with records that somebody sent meanwhile on it, a lost one would look
- * like one that was never lost. */
+/* An empty disk stays empty until the greeting is over. If records that a peer sends meanwhile were written
+ * to it, a lost disk would look like one that was never lost. */
 static bool stays_empty(const struct neb_round *r)
 {
     return r->empty && r->state == NEB_ROUND_BOOT;
@@ -268,7 +269,7 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status s)
         return;
     }
     r->durable = r->writing;
-    r->durable_epoch = r->writing_epoch; /* a change must be known to be committed after a restart */
+    r->durable_epoch = r->writing_epoch; /* after a restart the site must know that a change is committed */
     r->disk_head = r->writing.head < r->cut_low ? r->writing.head : r->cut_low;
     neb__view_durable(r);
 }
@@ -315,7 +316,9 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     neb__log_cut(r, r->head < p.head ? r->head : p.head);
     if (NEB_MUTANT(lose_mark) || NEB_MUTANT(vote_after_rollback)) r->damaged = false;
     if (NEB_MUTANT(lose_mark)) p.view = p.normal = 0;
-    if (r->damaged) { /* what stands before a gap may have been replaced behind it: only what the records prove counts */
+    if (r->damaged) {
+        /* Records before a gap may have been replaced behind it: only commits that the records prove
+         * count. */
         neb__log_cut(r, r->commit);
         p.normal = 0;
         p.commit = r->commit;
@@ -334,7 +337,7 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     return NEB_OK;
 }
 
-/* ---- records from peers --------------------------------------------------------------------------------------- */
+/* ---- records from peers -------------------------------------------------------------------------------- */
 
 void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last)
 {
@@ -389,8 +392,8 @@ static bool same_as_here(const struct neb_round *r, const struct walk *w)
     return e && e->length == w->length && !memcmp(e->bytes, w->bytes, w->length);
 }
 
-/* The record in hand is said to be committed. What it displaces may have been acknowledged, so nothing is touched before
- * it is shown to fit. False: the rest of the frame is of no use. */
+/* Takes the record in hand, which is said to be committed. It may displace records that were acknowledged, so
+ * nothing is touched before it is shown to fit. False: the rest of the frame is of no use. */
 static bool take_one(struct neb_round *r, const struct walk *w, bool member)
 {
     bool same = same_as_here(r, w);
@@ -404,10 +407,10 @@ static bool take_one(struct neb_round *r, const struct walk *w, bool member)
     neb__free(rec);
     if (fits && other && member)
         neb__core_halt(
-            r, "a peer holds another committed record at the same index: two histories; ask the operators "
-               "which roster is right (nebula-i adopt)");
+            r, "a peer holds another committed record at the same index, so there are two histories; ask the "
+               "operators which roster is right (nebula-i adopt)");
     else if (!next)
-        neb__core_note(r, "a peer holds a record for committed that does not follow from the log; not taken");
+        neb__core_note(r, "ignoring a committed record of a peer that does not follow from this site's log");
     if (!next) return false;
     if (!same) {
         neb__log_cut(r, r->commit);
@@ -442,7 +445,7 @@ static void take_prepared(struct neb_round *r, const struct neb_round_frame *f)
     }
 }
 
-/* Whether the frame's records are a chain that goes on from the committed part and has `hash` at `index`. */
+/* Whether the frame's records are a chain that continues the committed part and has `hash` at `index`. */
 static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                      const struct neb_hash *hash)
 {
@@ -464,7 +467,8 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
     return found;
 }
 
-/* Replaces everything behind the committed part by the frame's records, if these contain `index` with `hash`. */
+/* Replaces everything behind the committed part with the frame's records, if
+ * these contain `index` with `hash`. */
 bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                       const struct neb_hash *hash)
 {

@@ -1,8 +1,9 @@
 /* members.c: membership as bit sets, and the arithmetic of quorums.
  *
- * A quorum is more than half of all votes. Any two quorums of one roster meet; and because an ordinary change adds,
- * removes, promotes or demotes one site with one vote, any quorum of an epoch also meets any quorum of the next one.
- * Giving one site a second vote, or taking it, keeps that too. That, and the rule that nothing is appended behind an uncommitted change, is all that safety needs. */
+ * A quorum is more than half of all votes. Any two quorums of one roster meet; and because an ordinary change
+ * adds, removes, promotes or demotes one site with one vote, any quorum of an epoch also meets any quorum of
+ * the next one. Giving one site a second vote, or taking it, keeps that too. Safety needs only that, and the
+ * rule that nothing is appended behind an uncommitted change. */
 #include "round/members.h"
 
 static int count(uint64_t x)

@@ -1,4 +1,4 @@
-/* members.h: who belongs to the run in one epoch, who votes, and what a quorum is. */
+/* members.h: the members of a run in one epoch, the voters among them, and their quorums. */
 #ifndef NEB_ROUND_MEMBERS_H
 #define NEB_ROUND_MEMBERS_H
 
@@ -8,7 +8,8 @@
 #define NEB_SITES_MAX 64 /* sites of a run, over its whole life: ids are never used again */
 #define NEB_NO_SITE   0xffffu
 
-/* One bit a site. A witness is a voter that does not train. `heavy` is the survivor: a voter with two votes. */
+/* One bit a site. A witness is a voter that does not train. `heavy` is the survivor: a voter with two
+ * votes. */
 struct neb_members {
     uint32_t epoch;
     uint64_t members, voters, trains;
@@ -27,16 +28,17 @@ int neb__members_total(const struct neb_members *r);
 int neb__members_quorum(const struct neb_members *r); /* votes that commit */
 bool neb__members_has_quorum(const struct neb_members *r, uint64_t sites);
 
-/* Whether answers of `sites` meet every quorum that `self` may ever have been part of, and every other such set of sites: what
- * a site that has forgotten its promises must hear before it votes again. A site without a vote needs a quorum: half of an
- * even number of votes and the other half have nobody in common. */
+/* Whether answers of `sites` let `self` vote again after it has forgotten its promises. They must meet every
+ * quorum that `self` may have been part of, and every other such set of sites. A site without a vote needs a
+ * quorum, because the two halves of an even number of votes have nobody in common. */
 bool neb__members_remembers(const struct neb_members *r, unsigned self, uint64_t sites);
 
-/* Well formed in itself: voters are members, 1..7 of them, the heavy one is a voter. */
+/* Valid on its own: voters are members, there are 1 to 7 of them, and the heavy one is a voter. */
 bool neb__members_valid(const struct neb_members *r);
 
-/* `to` may follow `from` as an ordinary change: the next epoch and one site changed, or one gets or loses its second
- * vote; so every quorum of the one meets every quorum of the other. With a survivor the voters are fixed. */
+/* Whether `to` may follow `from` as an ordinary change: it is the next epoch, and one site changed, or one
+ * site got or lost its second vote. So every quorum of one roster meets every quorum of the other. With a
+ * survivor the voters are fixed. */
 bool neb__members_follows(const struct neb_members *from, const struct neb_members *to);
 
 #define NEB_MEMBERS_SIZE 30

@@ -1,11 +1,14 @@
-/* operator.c: orders in the core: which of them hold, how they become records, and the two that count at once.
+/* operator.c: orders in the core: which of them hold, how they become records, and
+ * the two that take effect at once.
  *
- * An order holds in one epoch, behind the record it names, until the next order is in the log: a copy that turns up later
- * does nothing. The leader makes it a record that carries it, and every voter checks it again before acknowledging.
+ * An order holds in one epoch, behind the record it names, until the next order is in the log. A copy that
+ * turns up later does nothing. The leader writes a record that carries the order, and every voter checks
+ * it again before acknowledging.
  *
- * FORCE is for a quorum that is gone for good. It counts at once, at every site whose committed log ends at the named
- * record; a site that has committed more refuses, because its author did not know of that. ADOPT chooses between two
- * histories, which only two contradicting FORCEs can make: sites of the other history stop. */
+ * FORCE is for a quorum that is gone for good. It takes effect at once, at every site whose committed
+ * log ends at the named record. A site that has committed more refuses, because the order's author did
+ * not know of that. ADOPT chooses between two histories, which only two contradicting FORCEs can make:
+ * sites of the other history stop. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -14,7 +17,7 @@ static bool in_log(const struct neb_round *r, const struct neb_order *o)
     return o->index <= r->head && neb__hash_equal(neb__log_hash(r, o->index), &o->head);
 }
 
-/* As the log stood at `head`. */
+/* Whether the order held when the log ended at `head`. */
 static bool held_at(const struct neb_round *r, const struct neb_order *o, uint64_t head)
 {
     if (o->epoch != r->roster.epoch || o->index > head || !in_log(r, o) || !neb__order_may(o, &r->roster))
@@ -29,7 +32,8 @@ bool neb__order_holds(const struct neb_round *r, const struct neb_order *o)
     return held_at(r, o, r->head) && neb__order_genuine(o, &r->cfg.genesis, &r->cfg.seal);
 }
 
-/* A survivor's key may have been replaced since it signed, so of its orders in the past only their place is checked. */
+/* A survivor's key may have been replaced since it signed, so only the place of its past orders is
+ * checked. */
 static bool signed_then(const struct neb_round *r, const struct neb_order *o, bool past)
 {
     bool survivors = o->signer != NEB_BY_OPERATOR && o->op != NEB_OP_LEAVE;
@@ -70,7 +74,7 @@ void neb__order_committed(struct neb_round *r, const struct neb_record *rec)
     if (rec->order.op == NEB_OP_BOUND) r->bound = (uint32_t)rec->order.value;
 }
 
-/* ---- counting at once ----------------------------------------------------------------------------------------- */
+/* ---- counting at once ---------------------------------------------------------------------------------- */
 
 void neb__order_pass_on(struct neb_round *r, unsigned to)
 {
@@ -78,15 +82,15 @@ void neb__order_pass_on(struct neb_round *r, unsigned to)
         neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_FORCE, .order = r->force});
 }
 
-/* The record that the order names is not in this log, or not where this log ends. False: the order is of no use here. */
+/* Whether the order can take effect here. False: the record it names is not in this log,
+ * or this log has committed more. */
 static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
 {
     bool adopt = o->op == NEB_OP_ADOPT;
     if (o->index <= r->commit && !in_log(r, o)) {
         if (adopt)
-            neb__core_halt(
-                r, "the operator adopted another history than this site's: move the site's ledger away and "
-                   "start it again, it will catch up");
+            neb__core_halt(r, "the operator adopted another history than this site's: move this site's "
+                              "ledger away and start the site again; it will catch up");
         else
             neb__core_note(r,
                            "an operator's order names a record that is not in this site's history; refused");
@@ -102,8 +106,8 @@ static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
     }
     if (!adopt && o->index < r->commit) {
         neb__core_note(
-            r, "this site has committed more than the operator's order knows of; refused: sign it again with "
-               "this site's head (nebula-i status)");
+            r, "refusing an operator's order: this site has committed more than its author knew of; sign it "
+               "again with this site's head (nebula-i status)");
         return false;
     }
     return true;
@@ -116,7 +120,8 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     if (o->epoch == r->roster.epoch && !neb__members_equal(&o->roster, &r->roster)) neb__core_conflict(r);
     if (o->epoch <= r->roster.epoch) return;
     if (r->conflict && o->op == NEB_OP_FORCE) {
-        neb__core_note(r, "two rosters contradict each other: only `nebula-i adopt` can choose; refused");
+        neb__core_note(r, "refusing a forced roster: two rosters contradict each other, and only `nebula-i "
+                          "adopt` can choose");
         return;
     }
     if (!NEB_MUTANT(force_any_head) && !reach(r, o, from)) return;
@@ -140,7 +145,7 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
         neb__view_follow(r, r->view);
 }
 
-/* While two rosters contradict each other, records are only taken to reach the one that was adopted. */
+/* While two rosters contradict each other, records are taken only to reach the adopted one. */
 void neb__order_log(struct neb_round *r, const struct neb_round_frame *f)
 {
     struct neb_order o = r->adopt;
@@ -148,7 +153,7 @@ void neb__order_log(struct neb_round *r, const struct neb_round_frame *f)
         neb__order_force(r, &o, NEB_NO_SITE);
 }
 
-/* ---- becoming a record ---------------------------------------------------------------------------------------- */
+/* ---- becoming a record --------------------------------------------------------------------------------- */
 
 void neb__lead_request(struct neb_round *r, const struct neb_order *o)
 {
@@ -187,9 +192,12 @@ static struct neb_record *word(const struct neb_round *r, const struct neb_order
     rec->ordered = true;
     rec->order = *o;
     rec->tokens = r->tokens;
-    rec->type = o->op == NEB_OP_END                              ? NEB_RECORD_END
-                : neb__order_roster(o, &r->roster, &rec->roster) ? NEB_RECORD_ROSTER
-                                                                 : NEB_RECORD_ORDER;
+    if (o->op == NEB_OP_END)
+        rec->type = NEB_RECORD_END;
+    else if (neb__order_roster(o, &r->roster, &rec->roster))
+        rec->type = NEB_RECORD_ROSTER;
+    else
+        rec->type = NEB_RECORD_ORDER;
     return rec;
 }
 
@@ -200,7 +208,7 @@ bool neb__lead_orders(struct neb_round *r)
         if (!o.op) continue;
         bool removal = o.op == NEB_OP_LEAVE || o.op == NEB_OP_EVICT;
         if (removal && !has_all(r, r->roster.voters & ~neb__bit(o.site)))
-            continue; /* it may have the only copy */
+            continue; /* that site may have the only copy */
         r->order[i].op = 0;
         uint64_t head = r->head;
         neb__lead_propose(r, word(r, &o));
@@ -213,7 +221,7 @@ bool neb__lead_orders(struct neb_round *r)
     return true;
 }
 
-/* ---- from the driver ------------------------------------------------------------------------------------------ */
+/* ---- from the driver ----------------------------------------------------------------------------------- */
 
 static void ask_leader(struct neb_round *r, const struct neb_order *o)
 {
@@ -223,7 +231,8 @@ static void ask_leader(struct neb_round *r, const struct neb_order *o)
         neb__core_send(r, r->leader, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_REQUEST, .order = *o});
 }
 
-/* A leaving site signs its own removal, again and again until it is in the log: the epoch may change meanwhile. */
+/* A leaving site signs its own removal again and again until it is in the log, because the epoch may
+ * change. */
 void neb__order_leave_tick(struct neb_round *r)
 {
     if (!r->leaving || r->now < r->leave_at || !(r->roster.members & neb__bit(r->self))) return;
@@ -242,7 +251,7 @@ static void goodbye(struct neb_round *r)
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
         if (r->roster.members & neb__bit(i))
             neb__core_send(r, i, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GOODBYE});
-    r->state = NEB_ROUND_HALTED; /* silent from here on; what it promised is on disk */
+    r->state = NEB_ROUND_HALTED; /* silent from here on; its promises are on disk */
 }
 
 void neb__order_event(struct neb_round *r, const struct neb_event *ev)

@@ -1,9 +1,11 @@
-/* order.c: bytes and authority of orders.
+/* order.c: the bytes of orders, and who may give them.
  *
- *     u8 op, u8 0, u16 signer, u16 site, u32 flags, u64 value, u32 epoch, u64 index, hash head, roster, signature
+ *     u8 op, u8 0, u16 signer, u16 site, u32 flags, u64 value, u32 epoch, u64 index,
+ *     hash head, roster, signature
  *
- * Signed are the run's genesis hash and everything before the signature. The operator may demand anything; the survivor
- * of a run, which may go on alone anyway, whatever leaves the votes as they are; every site its own removal. */
+ * The signature covers the run's genesis hash and everything before the signature. The operator may give any
+ * order. The survivor of a run, which may go on alone anyway, may give the orders that leave the votes as
+ * they are. Every site may order its own removal. */
 #include "round/order.h"
 #include "base/bytes.h"
 #include "base/mutant.h"

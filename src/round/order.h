@@ -1,7 +1,9 @@
-/* order.h: what an operator may demand of a run, signed; and the seal with which the core signs and checks.
+/* order.h: the signed orders that an operator gives to a run, and the seal with
+ * which the core signs and checks.
  *
- * The core knows no keys: the driver lends it a seal. An order names the run, the epoch and a record of the log (index and
- * hash) that its author had seen as committed; so it means one thing in one history and cannot be used twice. */
+ * The core holds no keys: the driver lends it a seal. An order names the run, the epoch and a record of
+ * the log (index and hash) that its author had seen committed. So an order has one meaning in one
+ * history and cannot be used twice. */
 #ifndef NEB_ROUND_ORDER_H
 #define NEB_ROUND_ORDER_H
 
@@ -12,8 +14,8 @@
 #define NEB_BY_OPERATOR 0xfffeu /* as a signer: the run's operator, not a site */
 #define NEB_ORDER_SIZE  156
 
-/* Signs with this site's key, checks signatures of sites and of the operator. Both functions are pure: same input, same
- * answer. A missing `verify` trusts nobody, a missing `sign` signs nothing. */
+/* Signs with this site's key; checks signatures of sites and of the operator. Both functions are pure: the
+ * same input gives the same answer. A missing `verify` trusts nobody, a missing `sign` signs nothing. */
 struct neb_seal {
     void *arg;
     neb_status (*sign)(void *arg, const char *purpose, const void *p, size_t n, uint8_t out[NEB_SEAL_SIZE]);
@@ -25,16 +27,16 @@ enum neb_operator {
     NEB_OP_ADMIT = 1, /* site; flags 1: it trains */
     NEB_OP_EVICT,     /* site */
     NEB_OP_LEAVE,     /* site: signed by that site itself */
-    NEB_OP_FORCE,     /* roster: the old quorum is gone for good; counts at once */
-    NEB_OP_ADOPT,     /* roster: of two histories, the one that contains the named record */
+    NEB_OP_FORCE,     /* roster: the old quorum is gone for good; takes effect at once */
+    NEB_OP_ADOPT,     /* roster: chooses the history that contains the named record */
     NEB_OP_SURVIVOR,  /* site gets a second vote; NEB_NO_SITE: nobody has one */
     NEB_OP_END,       /* the run ends now */
     NEB_OP_BUDGET,    /* value: permille of the line's bytes that rounds may use */
     NEB_OP_BOUND,     /* value: bits of the fp32 norm above which an update is rejected; 0: none */
     NEB_OP_ORDERS,
-    /* Not orders: what the driver asks of its own core. */
-    NEB_OP_GOODBYE = 32, /* this process stops now and comes back some day */
-    NEB_OP_DONE,         /* this site has had its time: when it leads, it ends the run */
+    /* Not orders, but requests of the driver to its own core. */
+    NEB_OP_GOODBYE = 32, /* this process stops now and may come back later */
+    NEB_OP_DONE,         /* this site's time is up: when it leads, it ends the run */
     NEB_OP_CLASS,        /* count: the class of rungs that the leader's rate control wants (neb_rung_class) */
 };
 
@@ -44,7 +46,7 @@ struct neb_order {
     uint16_t site;
     uint32_t flags;
     uint64_t value;
-    uint32_t epoch; /* in which it holds; FORCE, ADOPT: the epoch that it makes */
+    uint32_t epoch; /* the epoch in which it holds; FORCE, ADOPT: the epoch that it creates */
     uint64_t index; /* a committed record, 0: the genesis */
     struct neb_hash head;
     struct neb_members roster; /* FORCE, ADOPT */
@@ -52,14 +54,16 @@ struct neb_order {
 };
 
 void neb__order_put(const struct neb_order *o, uint8_t out[NEB_ORDER_SIZE]);
-bool neb__order_get(const uint8_t in[NEB_ORDER_SIZE],
-                    struct neb_order *out); /* false: no order in its one form */
+/* False: not an order in canonical form. */
+bool neb__order_get(const uint8_t in[NEB_ORDER_SIZE], struct neb_order *out);
 neb_status neb__order_sign(struct neb_order *o, const struct neb_hash *genesis, const struct neb_seal *seal);
-/* Well formed, and the signature is the signer's. Whether the signer may demand this is another question: */
+/* Whether the order is well formed and its signer signed it. neb__order_may() says
+ * whether that signer may give it. */
 bool neb__order_genuine(const struct neb_order *o, const struct neb_hash *genesis,
                         const struct neb_seal *seal);
 bool neb__order_may(const struct neb_order *o, const struct neb_members *roster);
-/* The roster that an ADMIT, EVICT, LEAVE or SURVIVOR makes of `from`: the next epoch. False: not such an order. */
+/* The roster that an ADMIT, EVICT, LEAVE or SURVIVOR makes of `from`: the next
+ * epoch. False: another kind of order. */
 bool neb__order_roster(const struct neb_order *o, const struct neb_members *from, struct neb_members *out);
 
 #endif

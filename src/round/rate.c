@@ -1,30 +1,34 @@
-/* rate.c: the decision. rate_guard.c judges quality; this file the line.
+/* rate.c: the rate controller's decision. rate_guard.c judges quality; this file judges the line.
  *
- * The line. An estimate is the least of the last three samples, so one good sample raises nothing; after silence (a
- * sample of 0) the first good one counts alone. T is how long an update may keep the line busy. Every H * step / fragments
- * seconds (a slot) one begins its way, and those of several fragments are on it at a time; so what must fit a slot is the
- * sending alone, and likewise the coding alone, while round trips need only be over in time:
+ * The line. An estimate is the least of the last three samples, so one good sample raises nothing. After
+ * silence (a sample of 0) the first good sample counts alone. T is how long an update may keep the line
+ * busy. One update starts every H * step / fragments seconds (a slot), and updates of several fragments are
+ * on their way at a time. So the sending alone must fit a slot, and likewise the coding alone, while round
+ * trips need only be over in time:
+ *     sending     T <= slot                                  else updates queue up
+ *     coding      overhead <= slot, or T = 0                 else the driver's thread falls behind
+ *     the round   T <= fragments * slot - overhead - 2 rtt   the next update waits for the last one's commit
+ *     the log     T <= pipeline * slot - overhead - rtt      no more than `pipeline` records are prepared
  *
- *     sending     T <= slot                              else updates queue up
- *     coding      overhead <= slot, or T = 0             else the driver's thread falls behind, whatever the update's size
- *     the round   T <= fragments * slot - overhead - 2 rtt   a fragment's next update waits until its last one is committed
- *     the log     T <= pipeline * slot - overhead - rtt      no more records than that are prepared at a time
+ * The limit of coding holds whatever the update's size.
  *
- * An update that kept the line busy for longer than T exceeded the ceiling: for one interval the estimate is cut
- * to 0.4 of what was seen, so that even a line that jitters by half cannot exceed twice in a row, and nothing larger
- * than that update's rate is tried again for 4, 8, … 64 intervals, unless the line has become twice as fast.
- * Staying needs bytes <= ceiling, moving 0.8 of it (0.95 to fewer bytes a second when staying is impossible): no
- * flapping at an edge.
+ * An update that kept the line busy for longer than T exceeded the ceiling. For one interval the estimate is
+ * then cut to 0.4 of what was seen, so that even a line that jitters by half cannot make updates exceed twice
+ * in a row. Nothing larger than that update's rate is tried again for 4, 8, … 64 intervals, unless the line
+ * has become twice as fast. Staying needs bytes <= ceiling. Moving needs bytes <= 0.8 of it, or 0.95 if
+ * staying is impossible and the move is to fewer bytes a second. So the choice does not flap at an edge.
  *
- * When an interval is hardly longer than what it is made of (a fast line and rounds of a tenth of a second), T is a small
- * difference of numbers that jitter: one slow sync of the disk, one late wake-up, and nothing fits for a moment. H grows
- * at once then, as the ceiling asks. Coming back costs nothing to put off, so it waits the longer the shorter the last
- * way back lasted: until the smaller H would have fitted 0, then 4, 8, … 1024 intervals in a row.
+ * An interval may be hardly longer than the work in it (a fast line and rounds of a tenth of a second). T is
+ * then a small difference of numbers that jitter: after one slow sync of the disk, or one late wake-up,
+ * nothing fits for a moment. H then grows at once, as the ceiling asks. Going back to a smaller H can be put
+ * off at no cost. It waits until the smaller H would have fitted 0, then 4, 8, … 1024 intervals in a row, the
+ * longer the shorter the last way back lasted.
  *
- * The choice. `cost`: the cheapest acceptable rung, at the largest H for which the guard has evidence. `quality`: the
- * most faithful rung that fits at nominal H. If nothing acceptable fits, H grows up to 4 times nominal; then a change
- * of class is proposed; then nothing is sent, and training goes on. Back from sparse to dense only after 8 intervals
- * in which an acceptable dense rung would have filled at most half of the ceiling.
+ * The choice. `cost`: the cheapest acceptable rung, at the largest H for which the guard has evidence.
+ * `quality`: the most faithful rung that fits at nominal H. If nothing acceptable fits, H grows up to 4
+ * times nominal; then a change of class is proposed; then nothing is sent, and training goes on. The class
+ * goes back from sparse to dense only after 8 intervals in which an acceptable dense rung would have
+ * filled at most half of the ceiling.
  *
  * Everything follows from the calls made: the same calls give the same decisions. */
 #include "round/rate.h"
@@ -81,13 +85,14 @@ neb_status neb__rate_create(const struct neb_rate_config *config, struct neb_rat
     bool some = false, forced = c->force == 0;
     for (int i = 0; i < c->rung_count; i++) {
         if (!(c->rungs[i].bytes > 0) || !(c->rungs[i].error >= 0 && c->rungs[i].error < 1))
-            return neb__fail(NEB_ERR_INVALID, "rate control: rung %s has no bytes or an error outside [0, 1)",
+            return neb__fail(NEB_ERR_INVALID,
+                             "rate control: rung %s must have bytes > 0 and an error in [0, 1)",
                              c->rungs[i].name);
         some |= c->rungs[i].cls == c->cls;
         forced |= c->rungs[i].id == c->force;
     }
     if (!some || !forced)
-        return neb__fail(NEB_ERR_INVALID, "rate control: no rung of the class or id asked for");
+        return neb__fail(NEB_ERR_INVALID, "rate control: the table has no rung of the requested class or id");
     struct neb_rate *r = NEB_NEW(struct neb_rate);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "no memory for the rate controller");
     r->c = *c;
@@ -105,7 +110,7 @@ void neb__rate_destroy(struct neb_rate *r)
     neb__free(r);
 }
 
-/* ---- the line ----------------------------------------------------------------------------------------------- */
+/* ---- the line ------------------------------------------------------------------------------------------ */
 
 static void line_sample(struct line *l, double goodput)
 {
@@ -122,7 +127,7 @@ static double line_rate(const struct line *l) /* infinite: nothing known */
     return l->count && l->sample[0] == 0 ? 0 : least;
 }
 
-/* The most of the samples: less than that is not a moment's weakness. */
+/* The highest sample. If even that is too low, the line is weak for more than a moment. */
 static double line_best(const struct line *l)
 {
     double most = l->count ? 0 : INFINITY;
@@ -174,15 +179,15 @@ static double ceiling_for(const struct neb_rate *r, const struct neb_rate_input 
     return bytes;
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------------------- */
+/* ---- choosing ------------------------------------------------------------------------------------------ */
 
 static double bytes_of(const struct neb_rate *r, int rung)
 {
     return r->c.values * r->per_value[rung];
 }
 
-/* Whether `rung` at `h` fits under the ceiling: staying may use all of it, moving must leave room, and more of it while
- * staying is possible. */
+/* Whether `rung` at `h` fits under the ceiling. Staying may use all of it. Moving must leave room, and more
+ * room while staying is possible. */
 static bool fits(const struct neb_rate *r, const struct neb_rate_input *in, int rung, int h, double ceiling)
 {
     double bytes = bytes_of(r, rung), t = time_for(r, in, h);
@@ -190,7 +195,9 @@ static bool fits(const struct neb_rate *r, const struct neb_rate_input *in, int 
     bool less = r->rung ? !r->can_stay && r->last_t > 0 && bytes / t <= r->last_bytes / r->last_t
                         : h >= 4 * r->c.h; /* nothing is sent now, and H cannot grow further */
     if (!same && !less && r->hold > 0 && bytes / t > 0.99 * r->hold_rate) return false;
-    return bytes <= (same ? 1.0 : less ? less_margin : more_margin) * ceiling;
+    double part = less ? less_margin : more_margin;
+    if (same) part = 1.0;
+    return bytes <= part * ceiling;
 }
 
 static bool can_stay(const struct neb_rate *r, const struct neb_rate_input *in, double rate)
@@ -215,7 +222,7 @@ static int choose(const struct neb_rate *r, const struct neb_rate_input *in, enu
     return best;
 }
 
-/* The same with H grown from *h as far as needed. */
+/* Like choose(), with H grown from *h as far as needed. */
 static int choose_with_h(const struct neb_rate *r, const struct neb_rate_input *in, enum neb_rung_class cls,
                          double rate, int *h, double *ceiling)
 {
@@ -237,12 +244,25 @@ static int index_of(const struct neb_rate *r, int id)
 
 static void size_text(double bytes, char out[24])
 {
-    const char *unit = bytes >= 1e9 ? "GB" : bytes >= 1e6 ? "MB" : bytes >= 1e3 ? "kB" : "B";
-    double div = bytes >= 1e9 ? 1e9 : bytes >= 1e6 ? 1e6 : bytes >= 1e3 ? 1e3 : 1;
+    static const char *const unit[] = {"B", "kB", "MB", "GB"};
+    static const double size[] = {1, 1e3, 1e6, 1e9};
+    int i = 0;
+    while (i < 3 && bytes >= size[i + 1]) i++;
     if (isinf(bytes))
         snprintf(out, 24, "unknown");
     else
-        snprintf(out, 24, "%.3g %s", bytes / div, unit);
+        snprintf(out, 24, "%.3g %s", bytes / size[i], unit[i]);
+}
+
+static const char *why_send(const struct neb_rate *r, const struct neb_rate_decision *d, bool forced)
+{
+    if (forced) return "it is forced";
+    if (isinf(d->ceiling)) return "it is the cheapest, to measure the line";
+    if (r->exceeded) return "the last update was late";
+    if (r->calm) return "a smaller H did not last";
+    if (d->h > neb__guard_h(&r->guard)) return "nothing acceptable fits without a larger H";
+    if (r->c.prefer == NEB_PREFER_QUALITY) return "it is the most faithful that fits";
+    return "it is the cheapest that does no harm";
 }
 
 static void say_send(const struct neb_rate *r, const struct neb_rate_decision *d, bool forced)
@@ -250,15 +270,9 @@ static void say_send(const struct neb_rate *r, const struct neb_rate_decision *d
     char bytes[24], ceiling[24];
     size_text(d->bytes, bytes);
     size_text(d->ceiling, ceiling);
-    const char *why = forced                              ? "it is forced"
-                      : isinf(d->ceiling)                 ? "it is the cheapest, to measure the line"
-                      : r->exceeded                       ? "the last update was late"
-                      : r->calm                           ? "a smaller H did not last"
-                      : d->h > neb__guard_h(&r->guard)    ? "nothing acceptable fits without a larger H"
-                      : r->c.prefer == NEB_PREFER_QUALITY ? "it is the most faithful that fits"
-                                                          : "it is the cheapest that does no harm";
     snprintf((char *)d->reason, sizeof d->reason, "%s at H %d (%s of a ceiling of %s): %s%s%s.",
-             d->rung->name, d->h, bytes, ceiling, why, r->guard.note[0] ? "; " : "", r->guard.note);
+             d->rung->name, d->h, bytes, ceiling, why_send(r, d, forced), r->guard.note[0] ? "; " : "",
+             r->guard.note);
 }
 
 static void send(struct neb_rate *r, const struct neb_rate_input *in, int rung, bool forced, double rate,
@@ -276,8 +290,9 @@ static void send(struct neb_rate *r, const struct neb_rate_input *in, int rung, 
     r->last_t = t;
 }
 
-/* Whether no dense rung fits because of the line: not because coding, syncing and waiting leave it too little of an
- * interval, which a smaller update would not mend; nor because of one late update or one slow sample, which pass. */
+/* Whether the line is the reason that no dense rung fits. Two other reasons do not count. Coding, syncing and
+ * waiting may leave the line too little of an interval: a smaller update would not mend that. And one late
+ * update or one slow sample passes. */
 static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *in)
 {
     struct neb_rate_input bare = *in;
@@ -290,7 +305,7 @@ static bool line_is_thin(const struct neb_rate *r, const struct neb_rate_input *
     return true;
 }
 
-/* Nothing of the present class will do. */
+/* No rung of the present class fits. */
 static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, double rate,
                            struct neb_rate_decision *d)
 {
@@ -313,15 +328,15 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
     d->kind = NEB_RATE_HOLD;
     d->probe = probe_bytes;
     if (rate == 0)
-        snprintf(d->reason, sizeof d->reason, "Hold: the line moves nothing; training goes on alone.");
+        snprintf(d->reason, sizeof d->reason, "Hold: nothing gets through the line; training goes on alone.");
     else
         snprintf(d->reason, sizeof d->reason,
-                 "Hold: no rung that does no harm fits %s at H %d%s; training goes on alone.", ceiling, d->h,
-                 busy ? " (the line would do; this site is busy, or an update was late)" : "");
+                 "Hold: no acceptable rung fits %s at H %d%s; training goes on alone.", ceiling, d->h,
+                 busy ? " (the line is fast enough, but this site is busy or an update was late)" : "");
 }
 
-/* In the sparse class: whether the line would have had room to spare for a dense rung for long enough. Coding and round
- * trips ask for the same H in either class, so they only must allow one at all. */
+/* In the sparse class: whether the line has had room to spare for a dense rung for long enough. Coding and
+ * round trips ask for the same H in either class, so they need only allow a dense rung at the largest H. */
 static bool room_for_dense(struct neb_rate *r, const struct neb_rate_input *in, double rate)
 {
     bool room = false;
@@ -340,15 +355,18 @@ static int patience(const struct neb_rate *r)
     return r->relapses ? 2 << r->relapses : 0;
 }
 
-/* A choice with another H than the present one: whether it must wait. */
+/* Whether a choice with another H than the present one must wait. */
 static bool too_early(struct neb_rate *r, int h)
 {
     int now = neb__guard_h(&r->guard);
-    bool stretched = r->rung && r->h > r->asked && now >= r->asked; /* by the line; and no harm was seen */
+    bool stretched = r->rung && r->h > r->asked && now >= r->asked; /* by the line, and no harm was seen */
     if (r->since_back < LONG_AGO) r->since_back++;
     if (r->rung && h > r->h && h > now) {
         bool lasted = r->since_back > 32 + 4 * patience(r);
-        r->relapses = lasted ? r->relapses / 2 : r->relapses < RELAPSES_MAX ? r->relapses + 1 : RELAPSES_MAX;
+        if (lasted)
+            r->relapses /= 2;
+        else if (r->relapses < RELAPSES_MAX)
+            r->relapses++;
     }
     if (!stretched || h >= r->h) {
         r->calm = 0;
@@ -383,7 +401,7 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
         d.kind = NEB_RATE_CLASS;
         d.cls = NEB_DENSE;
         snprintf(d.reason, sizeof d.reason,
-                 "Change to the dense class: it would fit twice since %d intervals.", ROOM_NEEDED);
+                 "Change to the dense class: for %d intervals it would have fitted twice.", ROOM_NEEDED);
     } else {
         int rung = choose_with_h(r, in, r->cls, rate, &d.h, &d.ceiling);
         if (rung >= 0 && too_early(r, d.h)) {
@@ -413,7 +431,7 @@ const struct neb_rate_rung *neb__rate_fallback(const struct neb_rate *r)
     return &r->c.rungs[best >= 0 ? best : first];
 }
 
-/* ---- reports ------------------------------------------------------------------------------------------------ */
+/* ---- reports ------------------------------------------------------------------------------------------- */
 
 bool neb__rate_sent(struct neb_rate *r, double bytes, double seconds)
 {

@@ -1,15 +1,20 @@
-/* rate.h: the rate controller: which rung, how many inner steps between rounds, or nothing at all this time.
+/* rate.h: the rate controller. It chooses a rung and the number of inner steps between
+ * rounds, or sends nothing this time.
  *
- * Pure: numbers in, a decision and its reason out; no clock, no socket, no bytes. One instance a site (each sender
- * picks its own rung; updates describe themselves). It knows rungs only as the table it is given.
+ * Pure: numbers in, a decision and its reason out; no clock, no socket, no bytes. One instance a site (each
+ * sender picks its own rung; updates describe themselves). It knows rungs only from the table it is given.
  *
- * Two limits enclose the choice. The line is the ceiling: bytes of an update <= 0.9 * T * min(U / c_out, D_j / c_in),
- * and never more than the egress the job allows. Quality is the floor: a rung is acceptable while its residual stays
- * below a multiple of the delta and the held-out loss of the outer state does not rise. Between them `prefer` decides.
+ * Two limits enclose the choice. The line is the ceiling,
  *
- *     create … for each interval: neb__rate_decide(); then report what was seen: neb__rate_sample() for traffic,
- *     neb__rate_sent() for the update, neb__rate_quality() for the code, neb__rate_loss() when the outer state was
- *     evaluated. A successful create owes a destroy. */
+ *     bytes of an update <= 0.9 * T * min(U / c_out, D_j / c_in),
+ *
+ * and never more than the egress the job allows. Quality is the floor: a rung is acceptable while the part it
+ * leaves out stays below a multiple of the part it sends, and the held-out loss of the outer state does not
+ * rise. Between them `prefer` decides.
+ *
+ *     create … for each interval: neb__rate_decide(); then report what was seen: neb__rate_sample() for
+ *     traffic, neb__rate_sent() for the update, neb__rate_quality() for the code, neb__rate_loss() when the
+ *     outer state was evaluated. A successful create owes a destroy. */
 #ifndef NEB_ROUND_RATE_H
 #define NEB_ROUND_RATE_H
 
@@ -40,16 +45,16 @@ struct neb_rate_config {
     int h;                     /* nominal inner steps between two rounds of a fragment */
     int fragments;
     int pipeline;  /* records that may be prepared at a time */
-    double values; /* of one update: the largest fragment */
+    double values; /* in one update of the largest fragment */
     bool owners;   /* updates go to owners: 2(N-1)/N copies instead of N-1 */
     double residual
-        [NEB_RUNG_CLASSES]; /* the guard: most left out / sent; 0: 0.8 for dense, 7 for sparse rungs */
+        [NEB_RUNG_CLASSES]; /* the guard's limit of |left out| / |sent|: dense, sparse; 0: 0.8 and 7 */
     double loss_slack;      /* how far the held-out loss may be above its best, relative; 0: 0.01 */
     bool no_guard;          /* for experiments: any rung is acceptable */
     int force; /* id of a rung to use whatever the line says (the guard may still refuse it); 0: none */
 };
 
-/* What an interval is made of, measured. */
+/* Measurements of an interval. */
 struct neb_rate_input {
     double step;     /* seconds of one inner step */
     double overhead; /* encode + decode + fsync, seconds */
@@ -60,8 +65,8 @@ struct neb_rate_input {
 
 enum neb_rate_kind {
     NEB_RATE_SEND,
-    NEB_RATE_HOLD, /* nothing acceptable fits: train on, ask again; send no more than `probe` bytes to measure */
-    NEB_RATE_CLASS, /* propose a record that changes to `cls` (momentum 0); until it commits, hold */
+    NEB_RATE_HOLD,  /* nothing acceptable fits: train on, ask again; send at most `probe` bytes, to measure */
+    NEB_RATE_CLASS, /* propose a record that changes to `cls` (momentum 0); hold until it commits */
 };
 
 struct neb_rate_decision {
@@ -71,9 +76,9 @@ struct neb_rate_decision {
     int h;
     double bytes;   /* SEND: expected size of the update */
     double ceiling; /* bytes this interval can carry; infinite before the first measurement */
-    double
-        probe; /* HOLD: bytes worth sending to learn the line; SEND: > 0 when this update is larger than what
-                       the line is known to carry */
+    /* HOLD: bytes worth sending to learn the line. SEND: > 0 when the line is not known to carry the
+     * update. */
+    double probe;
     char reason[200]; /* one sentence */
 };
 
@@ -85,24 +90,25 @@ void neb__rate_destroy(struct neb_rate *r); /* NULL is fine */
 
 void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struct neb_rate_decision *out);
 
-/* What to send when something must be sent whatever the line says: the cheapest acceptable rung of the class, or its most
- * faithful one where none is acceptable. */
+/* The rung for an update that must go out whatever the line says: the cheapest acceptable one of the class,
+ * or the most faithful one if none is acceptable. */
 const struct neb_rate_rung *neb__rate_fallback(const struct neb_rate *r);
 
-/* Goodput in bytes/s over a period in which the queue was never empty: of this site's egress (peer < 0) or of what
- * peer 0 … 63 can take in. 0: nothing moved although there was something to send. One sample an interval: the
- * driver averages within it. Not finite or negative: ignored. */
+/* Goodput in bytes/s over a period in which the queue was never empty: of this site's egress (peer < 0), or
+ * of the ingress of peer 0 … 63. 0 means that nothing moved although there was something to send. One sample
+ * an interval: the driver averages within it. Samples that are negative or not finite are ignored. */
 void neb__rate_sample(struct neb_rate *r, int peer, double goodput);
 void neb__rate_peer_gone(struct neb_rate *r, int peer);
 
-/* The update of the last decision: its real size and for how long it kept the line busy (neither waiting behind the
- * update before it nor the round trip of its acknowledgement count). Returns whether it exceeded what its interval carried. */
+/* Reports the update of the last decision: its real size, and how long it kept the line busy. Waiting behind
+ * the update before it does not count, nor does the round trip of its acknowledgement. Returns whether it
+ * exceeded what its interval carried. */
 bool neb__rate_sent(struct neb_rate *r, double bytes, double seconds);
 
-/* |delta| of an update coded with `rung`, and of what the code left out. */
+/* Norms of an update coded with `rung`: of its delta, and of the part that the code left out. */
 void neb__rate_quality(struct neb_rate *r, int rung, double delta, double residual);
 
-/* Held-out loss of the outer state; not finite counts as harm. */
+/* Held-out loss of the outer state; a value that is not finite counts as harm. */
 void neb__rate_loss(struct neb_rate *r, double loss);
 
 /* A class-change record committed. */

@@ -1,16 +1,18 @@
 /* rate_guard.c: which rungs and which H do no harm.
  *
- * What was left out against what was sent, a ratio of norms. A code that leaves `error` of a delta's norm sends
- * sqrt(1 - error^2) of it. The guess for a rung never used is 1.4 times that: what waits in the live model is spread more
- * evenly than a fresh delta (measured: 1.2 to 1.5 times). From there the measured ratio counts, smoothed over a few updates. Above
- * the limit (0.8 for dense rungs; 7 for sparse ones, between 32 and 16 of 4096 values, where a run loses 1 % and 2 %) the
- * code delays more than it delivers: the rung is refused for 64, 256, … 4096 intervals, and with it all less faithful ones
- * of its class.
+ * The ratio of norms: left out / sent. If a code leaves out `error` of a delta's norm, it sends
+ * sqrt(1 - error^2) of it. A rung that was never used is guessed at 1.4 times that ratio, because the part
+ * that waits in the live model is spread more evenly than a fresh delta (measured: 1.2 to 1.5 times). From
+ * there the measured ratio counts, smoothed over a few updates. The limit is 0.8 for dense rungs. It is 7 for
+ * sparse ones, between 32 and 16 of 4096 values, where a run loses 1 % and 2 %. Above the limit the code
+ * delays more than it delivers: the rung is refused for 64, 256, … 4096 intervals, and with it all less
+ * faithful ones of its class.
  *
- * Held-out loss. Two evaluations in a row above the best by more than the slack, or one that is not finite or far
- * above, is harm: a stretched H goes back first (to half of what it was, not below half of nominal), and if H was not
- * stretched the rung in use is refused, unless there is none more faithful. Under `prefer: cost` H grows by a quarter octave after two harmless
- * evaluations, up to 4 times nominal: no evidence, no growth. */
+ * Held-out loss. Two evaluations in a row above the best by more than the slack are harm, and so is one
+ * that is not finite or far above. A stretched H goes back first, to half of what it was, but not below
+ * half of nominal. If H was not stretched, the rung in use is refused, unless it is the most faithful
+ * one. Under `prefer: cost` H grows by a quarter octave after two harmless evaluations, up to 4 times
+ * nominal: no evidence, no growth. */
 #include "round/rate_guard.h"
 
 #include <math.h>
@@ -41,7 +43,8 @@ static double limit(const struct neb__guard *g, int rung)
 static double left_of_sent(double delta, double residual)
 {
     double sent = delta * delta - residual * residual;
-    return residual == 0 ? 0 : sent > 0 ? residual / sqrt(sent) : INFINITY;
+    if (residual == 0) return 0;
+    return sent > 0 ? residual / sqrt(sent) : INFINITY;
 }
 
 static double expected_ratio(const struct neb__guard *g, int rung)
@@ -57,7 +60,8 @@ bool neb__guard_accepts(const struct neb__guard *g, int rung)
     const struct neb_rate_rung *k = &g->c->rungs[rung];
     for (int i = 0; i <= rung; i++) /* a refusal holds for all less faithful ones, too */
         if (g->c->rungs[i].cls == k->cls && g->rung[i].refused_until > g->now) return false;
-    if (g->c->force == k->id && !g->rung[rung].seen) return true; /* asked for: judged by what it does */
+    if (g->c->force == k->id && !g->rung[rung].seen)
+        return true; /* the job forces it: judged by what it does */
     return expected_ratio(g, rung) <= limit(g, rung);
 }
 

@@ -18,9 +18,9 @@ struct neb__guard {
     double best_loss; /* infinite: none yet */
     int worse, fine;  /* evaluations in a row above the slack, or not */
     double h;         /* the largest H there is evidence for */
-    long h_hold;      /* no growth before */
+    long h_hold;      /* H does not grow before this decision */
     int h_strikes;
-    char note[80]; /* what it did last, for the reasons of the next few decisions; "" when quiet */
+    char note[80]; /* its last action, for the reasons of the next few decisions; "" when quiet */
     long note_until;
 };
 

@@ -1,12 +1,12 @@
-/* record.c: bytes of records and update headers.
+/* record.c: the bytes of records and of update headers.
  *
- * A record is the unit of agreement, so its bytes are canonical: the decoder accepts exactly what the encoder writes,
- * and two records are equal if and only if their bytes are. Layout (little-endian):
+ * A record is the unit of agreement, so its bytes are canonical: the decoder accepts exactly what the encoder
+ * writes, and two records are equal if and only if their bytes are. Layout (little-endian):
  *
  *     u8 type, u8 format, u32 epoch, u64 view, u64 index, hash previous
- *     ROUND:          u32 c0, u32 c1, u64 v, u8 mode, u32 eta, u32 mu, u16 owner, u32 result length, hash result,
- *                     u16 updates, u8 class, u8 0, each: u16 site, u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length,
- *                     u64 tokens, hash
+ *     ROUND:          u32 c0, u32 c1, u64 v, u8 mode, u32 eta, u32 mu, u16 owner, u32 result length,
+ *                     hash result, u16 updates, u8 class, u8 0, then for each update: u16 site,
+ *                     u8 reject, u64 k, u64 b, u32 weight, u32 tau, u32 length, u64 tokens, hash
  *     ROSTER, FORCED: roster
  *     END, FINAL:     u64 tokens
  *     CLASS:          u64 class
@@ -20,6 +20,7 @@
 
 enum { FORMAT = 2, NAMED_SIZE = 71, SIGNED = 2 * NEB_HASH_SIZE + NEB_UPDATE_HEADER_SIZE - NEB_SEAL_SIZE };
 
+/* Signatures cover this text: another one would make every signed update invalid. */
 static const char purpose[] = "nebula round parcel";
 
 void neb__update_header_put(const struct neb_update_header *p, uint8_t out[NEB_UPDATE_HEADER_SIZE])
@@ -58,7 +59,7 @@ neb_status neb__update_header_sign(struct neb_update_header *p, const void *byte
                                    const struct neb_hash *genesis, const struct neb_seal *seal)
 {
     uint8_t b[SIGNED];
-    if (!seal->sign) return neb__fail(NEB_ERR_AUTH, "no key to sign an update with");
+    if (!seal->sign) return neb__fail(NEB_ERR_AUTH, "this site has no key to sign an update with");
     NEB_TRY(to_sign(p, bytes, genesis, b));
     return seal->sign(seal->arg, purpose, b, sizeof b, p->signature);
 }
@@ -75,7 +76,7 @@ bool neb__update_header_genuine(const struct neb_update_header *p, const void *b
 neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update_header *out)
 {
     if (n < NEB_UPDATE_HEADER_SIZE)
-        return neb__quiet(NEB_ERR_CORRUPT, "update of %zu bytes has no header", n);
+        return neb__quiet(NEB_ERR_CORRUPT, "an update of %zu bytes is shorter than its header", n);
     struct neb_update_header p = {
         .site = neb__get16(in),
         .kind = in[2],
@@ -94,7 +95,7 @@ neb_status neb__update_header_get(const uint8_t *in, size_t n, struct neb_update
     memcpy(p.signature, in + 56, NEB_SEAL_SIZE);
     if (p.site >= NEB_SITES_MAX || p.kind > NEB_UPDATE_RESULT || p.c0 >= p.c1 || !p.k || !p.weight ||
         p.cls >= NEB_RUNG_CLASSES || in[53] || neb__get16(in + 54) || p.length != n - NEB_UPDATE_HEADER_SIZE)
-        return neb__quiet(NEB_ERR_CORRUPT, "update header with contradicting fields");
+        return neb__quiet(NEB_ERR_CORRUPT, "the fields of an update's header contradict each other");
     *out = p;
     return NEB_OK;
 }
@@ -208,7 +209,7 @@ static bool get_round(struct neb_reader *in, struct neb_record *r)
     return n > 0;
 }
 
-/* What a record of another type than ROUND says, its order included. */
+/* Reads the fields of any record but a ROUND, its order included. */
 static bool get_other(struct neb_reader *in, struct neb_record *r)
 {
     if (r->type == NEB_RECORD_ROSTER || r->type == NEB_RECORD_FORCED) {
@@ -234,7 +235,7 @@ neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record 
     uint32_t updates = 0;
     if (type == NEB_RECORD_ROUND && n >= fixed) updates = (uint32_t)((n - fixed) / NAMED_SIZE);
     if (format != FORMAT || type < NEB_RECORD_ROUND || type > NEB_RECORD_CLASS || updates > NEB_SITES_MAX)
-        return neb__quiet(NEB_ERR_CORRUPT, "record of type %u, format %u, %zu bytes", type, format, n);
+        return neb__quiet(NEB_ERR_CORRUPT, "not a record: type %u, format %u, %zu bytes", type, format, n);
     struct neb_record *r = neb__record_new(updates);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a record");
     r->type = type;
@@ -245,7 +246,7 @@ neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record 
     bool ok = type == NEB_RECORD_ROUND ? get_round(&in, r) : get_other(&in, r);
     if (!ok || in.bad || in.left || !r->index) {
         neb__free(r);
-        return neb__quiet(NEB_ERR_CORRUPT, "record with contradicting fields");
+        return neb__quiet(NEB_ERR_CORRUPT, "the fields of a record contradict each other");
     }
     *out = r;
     return NEB_OK;

@@ -9,7 +9,7 @@
 
 #define NEB_RECORD_MAX 16384 /* bytes of one record: 64 updates fit */
 
-/* The header of an update: it stands in front of the update's bytes, and an update's name is the hash of both. */
+/* The header of an update. It stands in front of the code, and the update's name is the hash of both. */
 struct neb_update_header {
     uint16_t site;
     uint8_t kind;    /* neb_update_kind */
@@ -21,16 +21,20 @@ struct neb_update_header {
     uint32_t weight; /* tokens per inner step */
     uint64_t tokens; /* tokens in it */
     uint32_t epoch;
-    uint32_t length;                  /* bytes behind the header */
+    uint32_t length;                  /* bytes of the code, behind the header */
     uint8_t cls;                      /* neb_rung_class of the rung */
-    uint8_t signature[NEB_SEAL_SIZE]; /* the site's, of the run, the fields above and the bytes behind */
+    uint8_t signature[NEB_SEAL_SIZE]; /* the site's signature of the run, the fields above and the code */
 };
 #define NEB_UPDATE_HEADER_SIZE (56 + NEB_SEAL_SIZE)
 
-enum neb_update_kind { NEB_UPDATE_DELTA = 0, NEB_UPDATE_RESULT = 1 /* an owner's mean of updates */ };
+enum neb_update_kind {
+    NEB_UPDATE_DELTA = 0,
+    NEB_UPDATE_RESULT = 1, /* an owner's mean of updates */
+};
 
 void neb__update_header_put(const struct neb_update_header *p, uint8_t out[NEB_UPDATE_HEADER_SIZE]);
-/* An update is passed on by others than its author, so it is signed. `bytes` are the p->length behind the header. */
+/* Sites pass on updates that are not their own, so an update is signed by its author.
+ * `bytes` is the code: p->length bytes. */
 neb_status neb__update_header_sign(struct neb_update_header *p, const void *bytes,
                                    const struct neb_hash *genesis, const struct neb_seal *seal);
 bool neb__update_header_genuine(const struct neb_update_header *p, const void *bytes,
@@ -54,7 +58,7 @@ enum neb_reject { NEB_REJECT_NONE = 0, NEB_REJECT_NONFINITE = 1, NEB_REJECT_NORM
 /* An update as a record names it. */
 struct neb_named {
     uint16_t site;
-    uint8_t reject; /* neb_reject: consumed, but its bytes are not used */
+    uint8_t reject; /* neb_reject: the update is consumed, but its code is not used */
     uint64_t k, b;
     uint32_t weight, tau, length;
     uint64_t tokens;
@@ -69,7 +73,7 @@ struct neb_record {
     /* ROUND */
     uint32_t c0, c1;
     uint64_t v;
-    uint8_t cls;      /* sparse: some update is */
+    uint8_t cls;      /* sparse when one of the updates is */
     uint32_t eta, mu; /* bits of the fp32 numbers */
     uint16_t owner;   /* NEB_NO_SITE: direct exchange; else `result` is the owner's mean of the updates */
     uint32_t result_length;
@@ -78,7 +82,7 @@ struct neb_record {
     struct neb_members roster;
     /* END, FINAL: tokens; CLASS: the new one */
     uint64_t tokens;
-    bool ordered; /* ROSTER, FORCED, END, ORDER: because of this order */
+    bool ordered; /* ROSTER, FORCED, END, ORDER: `order` is the reason */
     struct neb_order order;
     uint32_t updates;
     struct neb_named update[]; /* ascending by site */
@@ -87,7 +91,7 @@ struct neb_record {
 /* One block, zeroed, with room for `updates`; release with neb__free. NULL: out of memory. */
 struct neb_record *neb__record_new(uint32_t updates);
 neb_status neb__record_encode(const struct neb_record *r, struct neb_buf *out);
-/* The bytes must be exactly one record in its one valid form. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
+/* The bytes must be exactly one record in canonical form. NEB_ERR_CORRUPT, NEB_ERR_NOMEM. */
 neb_status neb__record_decode(const uint8_t *bytes, size_t n, struct neb_record **out);
 
 /* The update of `site`, or NULL. */

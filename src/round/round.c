@@ -1,7 +1,8 @@
-/* round.c: the round core's outside: creating it, feeding events, handing out actions, saying when to wake it.
+/* round.c: the round core's interface: it creates the core, takes events, hands out
+ * actions and says when to wake it.
  *
- * Every event ends in progress(): whatever the new state makes possible is done there, from the state alone. So no
- * code path has to remember what to trigger, and a message that was lost is made up for by the next tick. */
+ * Every event ends in progress(), which does everything that the new state makes possible, from the state
+ * alone. So no code path has to remember what to trigger, and the next tick makes up for a lost message. */
 #include "round/core.h"
 #include "base/mutant.h"
 #include "base/rng.h"
@@ -29,7 +30,7 @@ struct neb_action *neb__core_act(struct neb_round *r, enum neb_action_type type)
     if (r->acts == r->act_cap) {
         size_t cap = r->act_cap ? 2 * r->act_cap : 64;
         struct neb_action *a = neb__realloc(r->act, cap * sizeof *a);
-        if (!a) { /* the last action is lost; the site stops */
+        if (!a) { /* the last action is lost, and the site stops */
             r->failed = NEB_ERR_NOMEM;
             neb__free(r->act[r->acts - 1].bytes);
             r->acts--;
@@ -42,7 +43,7 @@ struct neb_action *neb__core_act(struct neb_round *r, enum neb_action_type type)
     return a;
 }
 
-/* Two rosters of one epoch must not go unnoticed. */
+/* Frames carry this number, so that two rosters of one epoch do not go unnoticed. */
 static uint64_t roster_id(const struct neb_members *m)
 {
     return neb__mix64(m->members ^ neb__mix64(m->voters ^ neb__mix64(m->trains ^ neb__mix64(m->heavy))));
@@ -123,7 +124,7 @@ static neb_status boot_cells(struct neb_round *r, const struct neb_round_boot *b
         cell->fetch_from = r->self;
         if (cell->open.k >= r->next_k) r->next_k = cell->open.k + 1;
     }
-    /* The fragments take turns: an interval is filled evenly instead of with one burst. */
+    /* The fragments take turns, so that an interval is filled evenly instead of with one burst. */
     for (uint32_t f = 0; f < r->cfg.fragments; f++)
         for (uint32_t c = neb__core_fragment_first(r, f); c < neb__core_fragment_first(r, f + 1); c++)
             r->cell[c].since =
@@ -136,7 +137,7 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
 {
     if (!c->cells || !c->fragments || c->fragments > c->cells || c->self >= NEB_SITES_MAX ||
         !neb__members_valid(&c->roster))
-        return neb__fail(NEB_ERR_INVALID, "round: %u cells in %u fragments, site %u: not a valid run",
+        return neb__fail(NEB_ERR_INVALID, "round: not a valid run: %u cells in %u fragments, site %u",
                          c->cells, c->fragments, c->self);
     struct neb_round *r = NEB_NEW(struct neb_round);
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for the round core");
@@ -172,18 +173,19 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     return NEB_OK;
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 void neb__core_conflict(struct neb_round *r)
 {
     if (r->conflict) return;
     r->conflict = true; /* until the operators agree on the next epoch */
     neb__core_note(
-        r, "another site has another roster of the same epoch: two contradicting evictions were forced; "
-           "nothing is committed until `nebula-i adopt` names the right one");
+        r, "another site has a different roster of the same epoch, so two contradicting evictions were "
+           "forced; nothing is committed until `nebula-i adopt` names the right one");
 }
 
-/* It stops on purpose: nobody waits for it, and if it led, the next one need not wait to be sure. */
+/* The peer stops on purpose: nobody waits for it, and if it led, the next leader need not wait for a
+ * timeout. */
 static void goodbye(struct neb_round *r, unsigned from)
 {
     r->peer[from].gone = true;
@@ -192,7 +194,8 @@ static void goodbye(struct neb_round *r, unsigned from)
     neb__view_campaign(r);
 }
 
-/* Numbers that no run reaches. Taken at face value, one of them would use up the views, or the lapses, for everybody. */
+/* Whether the frame has numbers that no run reaches. Taken at face value, one of them would use up the
+ * views, or the lapses, for everybody. */
 static bool absurd(const struct neb_round *r, const struct neb_round_frame *f)
 {
     const uint64_t top = r->view + NEB_VIEW_LEAP;
@@ -213,7 +216,8 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
         f.from != from || absurd(r, &f))
         return;
     bool member = r->roster.members & neb__bit(from);
-    /* A contradicting roster may be one without this site, or this site's one without the sender; not a stranger's. */
+    /* The sender's roster may lack this site, or this site's roster may lack the sender. A
+     * stranger's roster contradicts nothing. */
     bool known = r->ever & neb__bit(from);
     if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__core_conflict(r);
     if (f.type == NEB_ROUND_FRAME_FORCE) {
@@ -228,7 +232,8 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
         neb__order_pass_on(r, from);
     }
     if (f.type == NEB_ROUND_FRAME_LOG) {
-        /* Who was admitted in an epoch that this site has not heard of is the one to tell it. */
+        /* A site may have been admitted in an epoch that this site has not heard
+         * of; then it is the one to tell. */
         if (member || f.epoch > r->roster.epoch) neb__log_frame(r, from, &f);
         return;
     }
@@ -274,8 +279,8 @@ static void pausing(struct neb_round *r)
     neb__core_act(r, pause ? NEB_ACT_PAUSE : NEB_ACT_RESUME);
 }
 
-/* Whether what this site has is of no more use to anybody. The leader looks after that everybody in reach has everything;
- * the others must stay until the leader itself has, and may go when it has gone. */
+/* Whether nobody needs this site's data any more. The leader makes sure that everybody in reach has
+ * everything. The others must stay until the leader itself has everything, and may go when it has gone. */
 static bool dispensable(const struct neb_round *r)
 {
     if (NEB_MUTANT(end_at_once)) return true;
@@ -287,7 +292,7 @@ static bool dispensable(const struct neb_round *r)
 static void ending(struct neb_round *r)
 {
     if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__core_caught_up(r)) return;
-    if (r->whole && r->root_at < r->final_index) return; /* the last root is what everybody compares */
+    if (r->whole && r->root_at < r->final_index) return; /* everybody compares the last root */
     if (!r->final_since) r->final_since = r->now;
     if (r->now < r->final_since + 4 * r->cfg.contact_ms && !dispensable(r)) return;
     r->paused_end = true;
@@ -373,7 +378,7 @@ int64_t neb__round_wake(const struct neb_round *r)
     return at > r->now ? at : r->now + 1;
 }
 
-/* ---- looking inside ------------------------------------------------------------------------------------------- */
+/* ---- looking inside ------------------------------------------------------------------------------------ */
 
 void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
 {

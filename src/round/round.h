@@ -1,12 +1,12 @@
-/* round.h: the round protocol as a state machine. Events go in, actions come out; it reads no clock, socket, file or
- * random device, and updates are names to it, never bytes. docs/rounds.md explains the protocol.
+/* round.h: the round protocol as a state machine. Events go in, actions come out; it reads no clock, socket,
+ * file or random device, and updates are names to it, never bytes. docs/rounds.md explains the protocol.
  *
  *     neb__round_event(r, &ev);
  *     while (neb__round_next(r, &act)) carry_out(&act);     in this order
  *     set a timer for neb__round_wake(r)
  *
- * A successful create owes a destroy. An action's pointers are valid until the next call of neb__round_next() or
- * neb__round_event(). */
+ * A successful create owes a destroy. An action's pointers are valid until the next call of
+ * neb__round_next() or neb__round_event(). */
 #ifndef NEB_ROUND_ROUND_H
 #define NEB_ROUND_ROUND_H
 
@@ -21,19 +21,18 @@ struct neb_round_config {
     uint16_t self;
     struct neb_hash genesis; /* the record before the first one */
     struct neb_members roster;
-    uint32_t cells,
-        fragments;         /* fragment f is the cells [f * cells / fragments, (f + 1) * cells / fragments) */
-    uint32_t staleness;    /* S */
-    uint32_t pipeline;     /* records that may be prepared at a time */
-    uint32_t nominal;      /* inner steps between two captures of one fragment */
-    uint32_t drift_steps;  /* inner steps without a commit before a pause */
-    bool drift_pause;      /* false: go on and be discounted */
-    uint32_t root_every;   /* records between two state roots when nobody needs one */
-    uint64_t token_target; /* 0: none */
-    uint32_t eta, mu;      /* bits of fp32 */
-    uint64_t cell_bytes;   /* of theta and momentum of one cell */
-    bool promote;          /* members that have caught up become voters while there are fewer than 7 */
-    bool owners;           /* updates of a fragment go to its owner, which sends one mean */
+    uint32_t cells, fragments; /* fragment f: cells [f * cells / fragments, (f + 1) * cells / fragments) */
+    uint32_t staleness;        /* S */
+    uint32_t pipeline;         /* records that may be prepared at a time */
+    uint32_t nominal;          /* inner steps between two captures of one fragment */
+    uint32_t drift_steps;      /* inner steps without a commit before a pause */
+    bool drift_pause;          /* false: go on and be discounted */
+    uint32_t root_every;       /* records between two state roots when nobody needs one */
+    uint64_t token_target;     /* 0: none */
+    uint32_t eta, mu;          /* bits of fp32 */
+    uint64_t cell_bytes;       /* of theta and momentum of one cell */
+    bool promote;              /* members that have caught up become voters while there are fewer than 7 */
+    bool owners;               /* updates of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
     uint8_t cls;    /* neb_rung_class to begin with */
     uint32_t bound; /* fp32 bits: updates of a greater norm are rejected; 0: none. An order may change it */
@@ -44,7 +43,7 @@ struct neb_round_config {
 /* Fills in the times and limits that a job file does not name. */
 void neb__round_defaults(struct neb_round_config *c);
 
-/* What the disk held. */
+/* The contents of the disk at the start. */
 struct neb_boot_update {
     struct neb_hash hash;
     uint64_t k, b;
@@ -60,7 +59,7 @@ struct neb_round_boot {
     const uint64_t *merged;             /* per cell: version up to which the site's own state is merged */
     const struct neb_boot_update *open; /* per cell; k 0: none */
     const uint64_t *work;               /* per cell: inner steps in the restored delta */
-    const uint64_t *work_after; /* per cell: of those, after the open update's capture; NULL: none are */
+    const uint64_t *work_after;         /* per cell: those made after the open update's capture; NULL: none */
 };
 
 enum neb_event_type {
@@ -94,7 +93,7 @@ struct neb_event {
     const struct neb_update_header *update;
     struct neb_hash hash, root;
     uint8_t reject;
-    double norm; /* of what the update decodes to; needed only while there is a bound */
+    double norm; /* of the decoded update; needed only while there is a bound */
     bool empty;
     const struct neb_order *order; /* or NULL */
 };
@@ -102,13 +101,13 @@ struct neb_event {
 enum neb_action_type {
     NEB_ACT_SEND = 1, /* site, bytes, length */
     NEB_ACT_WRITE, /* id; records [index, index + count) of the log, then the mark in bytes; answer WRITTEN */
-    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; exact; cls, bound: what the update must be; answer CAPTURED */
+    NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; dense; the update keeps to cls and bound; answer CAPTURED */
     NEB_ACT_PUSH,    /* site, hash: send this update */
-    NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer PAYLOAD or NO_UPDATE */
-    NEB_ACT_APPLY, /* index: theta of the cells at the record's version, and likewise the site's own state */
-    NEB_ACT_ROOT,  /* index: the state stands at this record; answer ROOT */
-    NEB_ACT_DISCARD,    /* c0, c1, k: the open update is given up, its work stays in the live model */
-    NEB_ACT_SETTLE,     /* c0, c1, num / den: discount the delta, log what is dropped */
+    NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer UPDATE or NO_UPDATE */
+    NEB_ACT_APPLY,   /* index: apply it to theta of the cells at its version; likewise the site's own state */
+    NEB_ACT_ROOT,    /* index: the state stands at this record; answer ROOT */
+    NEB_ACT_DISCARD, /* c0, c1, k: the open update is given up, its work stays in the live model */
+    NEB_ACT_SETTLE,  /* c0, c1, num / den: discount the delta, log what is dropped */
     NEB_ACT_FETCH_CELL, /* site, cell: answer CELL, or NO_UPDATE with the cell's name */
     NEB_ACT_INSTALL,    /* cell, version, index: the fetched cell is trusted */
     NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the updates in bytes: form the mean, answer RESULT */
@@ -116,7 +115,7 @@ enum neb_action_type {
     NEB_ACT_RESUME,
     NEB_ACT_ROSTER, /* the roster changed */
     NEB_ACT_HALT,   /* text: why this site cannot go on */
-    NEB_ACT_ENDED,  /* theta is final, and everybody in reach has it: this site may go */
+    NEB_ACT_ENDED,  /* theta is final, and everybody in reach has it: this site may stop */
     NEB_ACT_BUDGET, /* count: permille of the line that rounds may use from now on */
     NEB_ACT_NOTE,   /* text: something a person should know */
 };
@@ -129,7 +128,7 @@ struct neb_action {
     uint64_t id, index, count, k, version;
     uint32_t c0, c1, cell, tau;
     uint64_t num, den;
-    bool exact;     /* the code must leave nothing out: the run ends */
+    bool exact;     /* send everything exactly: the run ends */
     uint8_t cls;    /* neb_rung_class */
     uint32_t bound; /* fp32 bits of the greatest norm, 0: none */
     struct neb_hash hash;
@@ -143,12 +142,13 @@ void neb__round_destroy(struct neb_round *r); /* NULL is fine */
 /* NEB_ERR_NOMEM is the only failure; the site must be restarted then. */
 neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev);
 bool neb__round_next(struct neb_round *r, struct neb_action *out);
-int64_t neb__round_wake(const struct neb_round *r); /* when a TICK is wanted at the latest */
+int64_t neb__round_wake(const struct neb_round *r); /* the latest time for the next TICK */
 
-/* How many inner steps this site makes between two captures of a fragment from now on; 0: nominal. What the sites agree on
- * (discounts, averaging) goes by the nominal number. */
+/* Sets how many inner steps this site makes between two captures of a fragment from now on; 0: nominal.
+ * Discounts and averaging, on which all sites agree, go by the nominal number. */
 void neb__round_set_interval(struct neb_round *r, uint32_t steps);
-/* After so many more inner steps a STEP event may have an effect at once; fewer can wait for the next event. */
+/* After this many more inner steps a STEP event may have an effect at once. Fewer
+ * steps can wait for the next event. */
 uint64_t neb__round_steps_left(const struct neb_round *r);
 
 /* Looking inside: for the driver, for status displays and for the simulator's checks. */
@@ -177,15 +177,16 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out);
 const struct neb_record *neb__round_record(const struct neb_round *r,
                                            uint64_t index); /* NULL: not in the log */
 const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index, size_t *length);
-/* While an APPLY of this index is carried out: whether it concerns the cell's theta, or the site's state of it. */
+/* During an APPLY of this index: whether it changes the cell's theta, or the site's own state of the cell. */
 bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell);
 bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell);
 uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the committed log */
-/* Inner step, counted from the start (negative: before it), from which on the work is in no record. */
+/* The work since this inner step is in no record. Steps count from the start (negative: before it). */
 int64_t neb__round_base(const struct neb_round *r, uint32_t cell);
 uint64_t neb__round_all_applied(
     const struct neb_round *r); /* every voter has applied this index, as far as known */
-/* What a peer names in the place of an update's hash when it cannot give a cell: NO_UPDATE is the answer then, too. */
+/* The name of a cell in place of an update's hash: a peer that cannot give the
+ * cell answers NO_UPDATE with it. */
 void neb__round_cell_name(uint32_t cell, struct neb_hash *out);
 /* The mark of a new site, for neb__ledger_create(). */
 neb_status neb__round_first_mark(struct neb_buf *out);

@@ -1,18 +1,26 @@
-/* state_root.c: state roots: who signed which, and when one is trusted.
+/* state_root.c: state roots: which sites signed them, and when one is trusted.
  *
- * A site that has applied everything up to an index signs (run, index, root of the state). A root is trusted when voters
- * with a quorum stand behind it: those whose signatures are here, and those that cannot report one because they are
- * catching up themselves (otherwise sites that fall behind together could never recover); at least one must have
- * signed. Hashing the state takes longer than applying a record, so a root is made only where it serves: at every
- * record whose number is a multiple of cfg.root_every, so that all sites compare the same ones; at the last record; and
- * at every one while somebody catches up (the leader's pings say so). The leader collects the signatures from reports and
- * hands them to whoever catches up, or stands apart, who checks them. Two different roots at one index mean a machine that
- * computes or stores something wrong: who stands against a quorum's signatures stops; where there is no quorum, both. */
+ * A site that has applied everything up to an index signs (run, index, root of the state). A root is trusted
+ * when voters with a quorum stand behind it. These are the voters whose signatures are here, and those that
+ * cannot report a root because they are catching up themselves (otherwise sites that fall behind together
+ * could never recover). At least one voter must have signed.
+ *
+ * Hashing the state takes longer than applying a record, so a root is made only where it is useful: at
+ * every record whose number is a multiple of cfg.root_every, so that all sites compare the same ones; at
+ * the last record; and at every record while a member catches up (the leader's pings say so). The leader
+ * collects the signatures from reports. It hands them to the sites that catch up or that reported
+ * another root, and these check them.
+ *
+ * Two different roots at one index mean that a machine computes or stores something wrong. A site that
+ * contradicts a quorum's signatures stops. Without a quorum, both stop. */
 #include "round/core.h"
 
 static const char purpose[] = "nebula round root";
 
-enum { SIGNED = NEB_HASH_SIZE + 8 + NEB_HASH_SIZE, CERTIFIED = 4 /* the newest roots go with signatures */ };
+enum {
+    SIGNED = NEB_HASH_SIZE + 8 + NEB_HASH_SIZE,
+    CERTIFIED = 4 /* this many of the newest roots are sent with their signatures */
+};
 
 static void to_sign(const struct neb_round *r, uint64_t index, const struct neb_hash *root,
                     uint8_t out[SIGNED])
@@ -55,7 +63,7 @@ static struct neb_core_root *own_at(struct neb_round *r, uint64_t index)
     return NULL;
 }
 
-/* The place of (index, root), made if need be. NULL: older than all that are kept. */
+/* The place of (index, root), made if necessary. NULL: it is older than all roots that are kept. */
 static struct neb_core_root *place(struct neb_round *r, uint64_t index, const struct neb_hash *root)
 {
     struct neb_core_root *at = neb__root_find(r, index, root);
@@ -78,7 +86,7 @@ static struct neb_core_root *place(struct neb_round *r, uint64_t index, const st
     return at;
 }
 
-/* Of a site only one root at an index counts, the newest; and of what it alone has signed only a few are kept. */
+/* A site has one root at an index: the newest. Only a few of the roots that it alone has signed are kept. */
 static void make_way(struct neb_round *r, unsigned from, uint64_t index)
 {
     size_t alone = 0, old = 0;
@@ -108,20 +116,19 @@ static void judge(struct neb_round *r, struct neb_core_root *at)
     at->trusted = true;
 }
 
-/* What it says of its state, and what it acknowledges, counts no more until it has started again. */
+/* The roots and acknowledgements of these sites do not count until they have started again. */
 static void set_aside(struct neb_round *r, uint64_t sites)
 {
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
         if (!(sites & neb__bit(s)) || r->peer[s].odd) continue;
         r->peer[s].odd = true;
-        neb__core_note(r,
-                       "a site's state root differs from that of a quorum: its machine computed or stored "
-                       "something wrong; it is no longer counted on, compare `nebula-i status` of all sites");
+        neb__core_note(r, "a site's state root differs from that of a quorum: its machine computed or stored "
+                          "something wrong; it no longer counts; compare `nebula-i status` of all sites");
     }
 }
 
-/* Two roots at one index: some machine computed or stored something wrong. The one that a quorum signed is right; without a
- * quorum nobody can tell, and the site stops. */
+/* Two roots at one index: some machine computed or stored something wrong. The root that a quorum signed is
+ * right. Without a quorum nobody can tell, and the site stops. */
 static void compare(struct neb_round *r, uint64_t index)
 {
     const struct neb_core_root *own = own_at(r, index);
@@ -139,10 +146,11 @@ static void compare(struct neb_round *r, uint64_t index)
         set_aside(r, others);
         return;
     }
-    if (!wrong && !neb__core_leads(r)) return; /* the leader finds out */
+    if (!wrong && !neb__core_leads(r)) return; /* the leader will find out */
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
         if (!((own->agree | others) & neb__bit(s)) && neb__lead_live(r, s)) silent |= neb__bit(s);
-    if (!wrong && neb__members_has_quorum(&r->roster, own->agree | silent)) return; /* they will tell */
+    if (!wrong && neb__members_has_quorum(&r->roster, own->agree | silent))
+        return; /* their roots will decide */
     neb__core_halt(r,
                    "the state root differs from another site's at the same index: this machine or that one "
                    "computed or stored something wrong; compare `nebula-i status` of all sites");

@@ -1,17 +1,18 @@
-/* view.c: who leads. Greeting after a start, elections, and taking over a log.
+/* view.c: the choice of a leader: greeting after a start, elections, and taking over a log.
  *
- * A view's number contains its leader (view mod 64), so two sites can never lead the same view, whatever roster they
- * know. A site that has not heard a leader with quorum contact first ASKs whether others miss it too; only a quorum of
- * yes makes it raise its view (durably) and send ELECT. Whoever joins answers VOTE with what its log is, and acknowledges
- * nothing of older views any more. The log with the greatest (normal view, length) of a quorum contains everything
- * that was or could have been committed; the new leader takes it and pings. Followers take the leader's log over as a
- * whole, in one write together with the new normal view.
+ * A view's number contains its leader (view mod 64), so two sites can never lead the same view, whatever
+ * roster they know. A site that has not heard a leader with quorum contact first ASKs whether others miss
+ * it too. Only if a quorum says yes does it raise its view (durably) and send ELECT. A site that joins
+ * answers VOTE with the state of its log, and acknowledges nothing of older views any more. The log with
+ * the greatest (normal view, length) of a quorum contains everything that was or could have been
+ * committed; the new leader takes it and pings. Followers take over the leader's whole log in one write,
+ * together with the new normal view.
  *
- * Greeting: a site that starts again asks the others before it votes. If enough answer to meet every quorum it may
- * have been part of, it takes the best log of theirs and its own and a new lapse number; acknowledgements and votes
- * given under an older lapse count no more, so whatever it forgot is harmless. If too few answer in time, and its disk
- * is undamaged, and nobody remembers more of it than it does itself, it trusts its disk. An empty disk is trusted only
- * while nobody has known this site before. */
+ * Greeting: a site that starts again asks the others before it votes. If enough sites answer to meet every
+ * quorum it may have been part of, it takes a new lapse number and the best log, theirs or its own.
+ * Acknowledgements and votes given under an older lapse no longer count, so a forgotten promise is harmless.
+ * If too few answer in time, its disk is undamaged, and nobody remembers more of it than it does itself, it
+ * trusts its disk. An empty disk is trusted only while nobody has known this site before. */
 #include "round/core.h"
 #include "base/mutant.h"
 #include "base/rng.h"
@@ -39,14 +40,15 @@ static bool is_voter(const struct neb_round *r)
     return r->roster.voters & neb__bit(r->self);
 }
 
-/* A leader that proves quorum contact was heard not long ago: no reason to leave it. */
+/* Whether a leader that proves quorum contact was heard lately: then there is no reason to leave it. */
 static bool content(const struct neb_round *r)
 {
     if (r->state == NEB_ROUND_LEAD) return r->now - r->contact < r->cfg.elect_ms * 8 / 10;
     return r->leader != NEB_NO_SITE && r->now - r->leader_proof < r->cfg.elect_ms * 8 / 10;
 }
 
-/* Only what is on this site's disk: a number that somebody already speaks under must not be forgotten and given again. */
+/* Tells only the lapses on this site's disk. A site that speaks under a number must not be given it
+ * again because this site forgot it. */
 void neb__lapses_tell(const struct neb_round *r, struct neb_round_frame *f)
 {
     memcpy(f->lapses, r->durable.lapse, sizeof f->lapses);
@@ -59,7 +61,7 @@ void neb__lapses_learn(struct neb_round *r, const struct neb_round_frame *f)
             r->lapse[i] = f->lapses[i];
 }
 
-/* Without a leader in `view` until one is heard. */
+/* Follows in `view`, without a leader until one is heard. */
 void neb__view_follow(struct neb_round *r, uint64_t view)
 {
     if (r->state == NEB_ROUND_HALTED) return;
@@ -72,8 +74,8 @@ void neb__view_follow(struct neb_round *r, uint64_t view)
     r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
 }
 
-/* Nobody leads, as far as can be known: the first of the voters in reach tries at once, the next a little later. Harmless
- * where there is a leader: its followers will not join. */
+/* Nobody seems to lead: the first of the voters in reach tries at once, the next a little later. This is
+ * harmless if there is a leader, because its followers will not join. */
 void neb__view_campaign(struct neb_round *r)
 {
     int rank = 0;
@@ -83,7 +85,7 @@ void neb__view_campaign(struct neb_round *r)
     r->elect_at = r->now + rank * r->cfg.ping_ms / 2;
 }
 
-/* ---- greeting ------------------------------------------------------------------------------------------------- */
+/* ---- greeting ------------------------------------------------------------------------------------------ */
 
 static void greet_send(struct neb_round *r)
 {
@@ -118,7 +120,8 @@ void neb__view_greet(struct neb_round *r)
     greet_phase(r, 1);
 }
 
-/* `lapse`: one that enough others have stored; or, when the disk is trusted, no newer one than others told of. */
+/* `lapse`: a number that enough others have stored; or, when the disk is trusted, the
+ * highest one that others told of. */
 static void greet_done(struct neb_round *r, uint32_t lapse)
 {
     uint64_t view = r->best.view > r->view ? r->best.view : r->view;
@@ -131,8 +134,8 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
     neb__view_campaign(r);
 }
 
-/* Those that answered meet every quorum this site may have been part of: of the roster in effect, and of the change at the
- * head of the log, which may be committed. */
+/* Whether the sites that answered meet every quorum this site may have been part of: of the roster in effect,
+ * and of a change at the head of the log, which may be committed. */
 static bool greeted_enough(const struct neb_round *r)
 {
     const struct neb_record *last = r->head > r->commit ? r->log[r->head - 1].record : NULL;
@@ -141,7 +144,7 @@ static bool greeted_enough(const struct neb_round *r)
            neb__members_remembers(&last->roster, r->self, r->greeted);
 }
 
-/* Enough were heard: take the best log if it is better than the own one. */
+/* Enough sites answered: take the best log if it is better than this site's. */
 static void greet_enough(struct neb_round *r)
 {
     if (r->greet_phase == 1) {
@@ -152,7 +155,7 @@ static void greet_enough(struct neb_round *r)
             return;
         }
         if (r->greet_end < r->now + r->cfg.greet_ms) r->greet_end = r->now + r->cfg.greet_ms;
-        greet_phase(r, 2); /* whoever can have a new lapse need not trust its disk */
+        greet_phase(r, 2); /* a site that can get a new lapse need not trust its disk */
         return;
     }
     bool better = r->best.normal > r->normal || (r->best.normal == r->normal && r->best.head > r->head);
@@ -184,14 +187,14 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_round_fra
     a.normal = mine.normal;
     a.head = mine.head;
     a.hash = *neb__log_hash(r, mine.head);
-    a.number = r->durable.lapse[from]; /* what is not on the disk is forgotten with it */
+    a.number = r->durable.lapse[from]; /* a number in memory only would be forgotten in a crash */
     neb__lapses_tell(r, &a);
     p->hello_nonce = 0;
     neb__core_send(r, from, &a);
 }
 
-/* An empty disk is that of a first start, or what is left of a lost one: lost, if others know a lapse number of this site
- * although it has asked for none; or if there is a view, and without this site's vote there cannot be one. */
+/* An empty disk belongs to a first start, or it was lost. It was lost if others know a lapse number of this
+ * site although it has asked for none, or if there is a view that cannot exist without this site's vote. */
 static bool lost(const struct neb_round *r, const struct neb_round_frame *f)
 {
     const struct neb_members *first = &r->cfg.roster;
@@ -205,7 +208,7 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
     if (lost(r, f)) r->forgot = true;
-    neb__lapses_learn(r, f); /* what a lost disk knew of the others is known again before it counts as well */
+    neb__lapses_learn(r, f); /* a lost disk knew them: they are known again before this site counts */
     if (f->number > r->greet_known && f->phase == 1) r->greet_known = (uint32_t)f->number;
     if (!(f->flags & NEB_FLAG_INTACT)) return;
     r->greeted |= neb__bit(from);
@@ -240,7 +243,7 @@ static void greet_tick(struct neb_round *r)
         greet_send(r);
 }
 
-/* ---- elections ------------------------------------------------------------------------------------------------ */
+/* ---- elections ----------------------------------------------------------------------------------------- */
 
 static void elect(struct neb_round *r)
 {
@@ -296,7 +299,7 @@ static uint64_t valid_votes(const struct neb_round *r)
     return votes;
 }
 
-/* The roster may change while the committed part is fetched; so everything is judged anew each time. */
+/* The roster may change while the committed part is fetched, so everything is judged anew each time. */
 static void try_lead(struct neb_round *r)
 {
     if (r->state != NEB_ROUND_ELECT || r->durable.view != r->view || !(r->voted & neb__bit(r->self))) return;
@@ -316,7 +319,7 @@ static void try_lead(struct neb_round *r)
         r->sync_index = r->best.head;
         r->sync_hash = r->best.hash;
         r->sync_at = r->now + r->cfg.ping_ms / 2;
-        for (unsigned i = 0; i < NEB_SITES_MAX; i++) /* whoever knows more commits, or has the log */
+        for (unsigned i = 0; i < NEB_SITES_MAX; i++) /* sites that know more commits, or have the log */
             if (i != r->self && (i == from || (r->voted & neb__bit(i))))
                 neb__core_send(
                     r, i, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
@@ -359,10 +362,10 @@ static void asked_or_elected(struct neb_round *r, unsigned from, const struct ne
         r->elect_at += r->cfg.elect_ms / 2; /* time for the candidate */
     }
     if (again || NEB_MUTANT(view_not_durable))
-        send_vote(r); /* the first time it is sent when the view is durable */
+        send_vote(r); /* the first vote leaves when the view is durable */
 }
 
-/* ---- taking over a log ---------------------------------------------------------------------------------------- */
+/* ---- taking over a log --------------------------------------------------------------------------------- */
 
 static void synced(struct neb_round *r)
 {
@@ -432,8 +435,8 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
                 greet_done(r, r->greet_lapse);
                 return;
             }
-            r->greet_end =
-                r->now + r->cfg.greet_ms; /* the log told of another roster: not enough for that one */
+            /* The log told of another roster, and the answers are not enough for that one. */
+            r->greet_end = r->now + r->cfg.greet_ms;
             greet_phase(r, 1);
         }
     } else if (r->state == NEB_ROUND_ELECT && r->ask_phase == 3 && f->view == r->view) {
@@ -442,8 +445,9 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
     }
 }
 
-/* Whether a greeting shows that the sender's disk went back in time: it has promised more than it says, or it begins a life
- * that has been heard of before (each start counts up on disk before it says anything). */
+/* Whether a greeting shows that the sender's disk went back in time. Either it has promised more than it
+ * says, or it begins a life that was heard of before (each start counts up on disk before it says
+ * anything). */
 static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
 {
     bool again = f->start < p->life || (f->start == p->life && p->spoke);
@@ -452,8 +456,9 @@ static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
     return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
 }
 
-/* What a peer's frames show of its promises. A leader's view is on its disk before it leads, a voter's before it votes; a
- * report tells of an acknowledgement only with its flag: the view it names besides may be in memory only. */
+/* Remembers the promises that a peer's frame shows. A leader's view is on its disk before it leads, a
+ * voter's before it votes. A report acknowledges something only with its flag: without it, the view
+ * it names may be in memory only. */
 static void remember(struct neb_core_peer *p, const struct neb_round_frame *f)
 {
     bool vote = f->type == NEB_ROUND_FRAME_VOTE,
@@ -461,7 +466,8 @@ static void remember(struct neb_core_peer *p, const struct neb_round_frame *f)
     uint64_t view = vote ? f->number : f->view;
     if (!vote && !ack && f->type != NEB_ROUND_FRAME_PING) return;
     p->spoke = true;
-    if (f->lapse > p->lapse_seen) { /* begun anew, perhaps with an empty disk, whose lives count from one */
+    if (f->lapse >
+        p->lapse_seen) { /* it began anew, perhaps with an empty disk, whose lives count from one */
         p->lapse_seen = f->lapse;
         p->view_seen = p->head_seen = 0;
         if (p->greeted < p->life) p->life = p->greeted;
@@ -470,7 +476,7 @@ static void remember(struct neb_core_peer *p, const struct neb_round_frame *f)
     if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
 }
 
-/* ---- entry points --------------------------------------------------------------------------------------------- */
+/* ---- entry points -------------------------------------------------------------------------------------- */
 
 void neb__view_durable(struct neb_round *r)
 {
@@ -497,7 +503,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
     case NEB_ROUND_FRAME_HELLO:
         p->forgot = went_back(p, f);
         p->odd = false;
-        for (size_t i = 0; i < r->updates; i++) /* what it has now it will say */
+        for (size_t i = 0; i < r->updates; i++) /* it will report the updates it has now */
             r->update[i].have &= ~neb__bit(from);
         hello(r, from, f);
         break;
