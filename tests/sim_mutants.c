@@ -1,5 +1,6 @@
-/* sim_mutants.c: the simulator built with deliberate bugs (base/mutant.h). `sim_mutants` runs them all: each must be
- * caught within 10,000 seeds, and without one nothing may be caught. `sim_mutants NAME` shows how one is caught. */
+/* sim_mutants.c: the simulator built with deliberate bugs (base/mutant.h). `sim_mutants` runs them all:
+ * each must be caught within 10,000 seeds, and without any mutant nothing may be caught. `sim_mutants
+ * NAME` shows how one is caught. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutant.h"

@@ -1,8 +1,8 @@
-/* faults.c: what goes wrong in one history, and when; and the healing at its end.
+/* faults.c: the faults of one history, their times, and the healing at its end.
  *
- * A history draws a temper (which kinds of faults, how often), then every few hundred milliseconds one fault. Faults
- * that destroy memory are kept inside what the protocol promises to survive: one site at a time, and not before
- * everybody has what that site held. */
+ * A history draws a temper (which kinds of faults, and how often), then one fault every few hundred
+ * milliseconds. Faults that destroy memory stay within the protocol's promise: they hit one site at a time,
+ * and not before everybody has what that site held. */
 #include "sim/world.h"
 
 #include <string.h>
@@ -58,7 +58,7 @@ static bool is_voter(const struct neb_sim_world *w, const struct neb_sim_node *n
     return w->roster.voters & neb__bit((unsigned)n->id);
 }
 
-/* Everybody runs, votes and has applied all there is. */
+/* Every site runs, votes and has applied the whole log. */
 static bool all_well(struct neb_sim_world *w, uint64_t slack)
 {
     for (int i = 0; i < w->sites; i++) {
@@ -72,7 +72,7 @@ static bool all_well(struct neb_sim_world *w, uint64_t slack)
     return true;
 }
 
-/* … and nothing is under way: what one disk loses now all the others have. */
+/* … and nothing is under way: the others have everything that one disk could lose now. */
 static bool all_settled(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
@@ -84,7 +84,7 @@ static bool all_settled(struct neb_sim_world *w)
     return all_well(w, 0);
 }
 
-/* Everybody who takes part has been told of the end, once there is one. */
+/* Every site that takes part has been told of the end, once there is one. */
 static bool all_ended(const struct neb_sim_world *w)
 {
     for (int i = 0; w->final_seen && i < w->sites; i++)
@@ -93,7 +93,7 @@ static bool all_ended(const struct neb_sim_world *w)
     return true;
 }
 
-/* Somebody else is there who can tell a site what it forgot. */
+/* Another voter is there that can tell a site what it forgot. */
 static bool others_vote(const struct neb_sim_world *w, const struct neb_sim_node *n)
 {
     for (int i = 0; i < w->sites; i++)
@@ -114,17 +114,17 @@ static void damage(struct neb_sim_world *w, struct neb_sim_node *n)
     w->protect_until = w->now + 6000;
 }
 
-/* A folder is lost, at any time, and a fresh one is in its place, as that of a first start. What the others have on their
- * disks must do: they may crash, too. */
+/* A folder is lost, at any time, and a fresh one takes its place, as at a first start. The others' disks must
+ * be enough to recover, because they may crash, too. */
 static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
 {
-    /* Of an order that was forced the others may know only in memory; then it would have to be given again. */
+    /* The others may hold a forced order in memory only; it would then have to be given again. */
     if (w->hurt || w->disaster || !others_vote(w, n)) return;
     for (int i = 0; i < w->rosters; i++)
-        if (w->known[i].heavy == n->id) return; /* a survivor: what it committed alone nobody else has */
+        if (w->known[i].heavy == n->id) return; /* a survivor: nobody else has what it committed alone */
     for (int i = 0; i < w->orders; i++) {
         const struct neb_order *o = &w->issued[i].order;
-        if (o->op == NEB_OP_SURVIVOR && o->site == n->id) return; /* … or it may be one by now */
+        if (o->op == NEB_OP_SURVIVOR && o->site == n->id) return; /* … or it may have become one */
     }
     neb__node_crash(w, n);
     w->out->damaged++;
@@ -136,7 +136,7 @@ static void wipe(struct neb_sim_world *w, struct neb_sim_node *n)
         if (!draw(w, 2) && w->node[i].alive) neb__node_crash(w, &w->node[i]);
 }
 
-/* The old copy comes back. Only while all the others are there to notice it. */
+/* An old copy of the disk comes back, but only while all the others are there to notice it. */
 static void roll_back(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!n->has_image || !all_well(w, 0) || n->id == w->roster.heavy) return;
@@ -215,7 +215,7 @@ static void retire(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t op)
             w, via, neb__sim_order(w, via, (struct neb_order){.op = (uint8_t)op, .site = (uint16_t)n->id}));
 }
 
-/* Every remaining site has the present epoch on its disk: only then may a removed one be switched off. */
+/* Every remaining site has the present epoch on its disk. Only then may a removed site be switched off. */
 static bool all_know(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
@@ -229,7 +229,7 @@ static bool all_know(struct neb_sim_world *w)
     return true;
 }
 
-/* A voter who is up to date and stays, and so can tell the rest what they lack. */
+/* A voter that is up to date and stays, so it can tell the others what they lack. */
 static struct neb_sim_node *up_to_date(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
@@ -242,8 +242,8 @@ static struct neb_sim_node *up_to_date(struct neb_sim_world *w)
     return NULL;
 }
 
-/* So many voters burn down that the rest is no quorum; an operator goes on with what is left: one voter that has
- * everything, and perhaps others that do not. */
+/* So many voters burn down that the rest cannot form a quorum. An operator goes on with the sites that are
+ * left: one voter that has everything, and perhaps others that do not. */
 static void disaster(struct neb_sim_world *w)
 {
     struct neb_sim_node *one = up_to_date(w);
@@ -251,7 +251,8 @@ static void disaster(struct neb_sim_world *w)
     int voters = __builtin_popcountll(w->roster.voters);
     if (w->disaster || !one || voters < 2 || w->roster.heavy != NEB_NO_SITE || w->now > w->fault_end - 3000)
         return;
-    int others = (int)draw(w, (uint64_t)neb__members_quorum(&w->roster) - 1); /* with `one` still no quorum */
+    /* Together with `one` they stay below a quorum. */
+    int others = (int)draw(w, (uint64_t)neb__members_quorum(&w->roster) - 1);
     for (int i = 0; i < w->sites; i++) {
         struct neb_sim_node *n = &w->node[i];
         uint64_t bit = neb__bit((unsigned)i);
@@ -272,8 +273,8 @@ static void disaster(struct neb_sim_world *w)
     w->force.roster = left;
 }
 
-/* Of those that are left, a voter whose log holds everything that was committed anywhere; it may still be waiting for others
- * before it takes part. */
+/* A remaining voter whose log holds everything that was committed anywhere. It may still be waiting
+ * for others before it takes part. */
 static struct neb_sim_node *furthest(struct neb_sim_world *w)
 {
     for (int i = 0; i < w->sites; i++) {
@@ -287,8 +288,9 @@ static struct neb_sim_node *furthest(struct neb_sim_world *w)
     return NULL;
 }
 
-/* The operator looks at the sites that are left once they have come to rest, and names the most that is committed there; again,
- * if one of them turns out to have committed more. Until the order is in the log it is repeated. */
+/* The operator looks at the remaining sites once they have come to rest, and names the highest
+ * commit among them; once more, if one of them turns out to have committed more. The order is
+ * repeated until it is in the log. */
 static void insist(struct neb_sim_world *w)
 {
     if (!w->disaster || w->now < w->disaster + 1500) return;
@@ -296,7 +298,7 @@ static void insist(struct neb_sim_world *w)
     struct neb_sim_node *one = open ? furthest(w) : NULL;
     if (one && (!w->forced || w->force.index < w->records)) {
         struct neb_members left = w->force.roster;
-        left.members &= w->roster.members, left.voters &= w->roster.voters; /* who has left is not named */
+        left.members &= w->roster.members, left.voters &= w->roster.voters; /* without sites that have left */
         left.trains &= w->roster.members;
         if (!(left.trains & left.members)) left.trains |= left.voters;
         left.epoch = (w->forced ? w->force.epoch : w->roster.epoch + 1) + 1; /* a change may be under way */
@@ -310,8 +312,8 @@ static void insist(struct neb_sim_world *w)
             neb__node_order(w, &w->node[i], &w->force);
 }
 
-/* Sites that the log has removed are switched off for good, after some time in which they must be fenced; but not one
- * that the operator's own order, on its way into the log, goes on with. */
+/* Sites that the log has removed are switched off for good, after some time in which they must be fenced.
+ * Sites in the roster of an operator's order that is on its way into the log stay on. */
 static void sweep(struct neb_sim_world *w)
 {
     uint64_t members = w->roster.members;
@@ -326,7 +328,7 @@ static void sweep(struct neb_sim_world *w)
     }
 }
 
-/* Budget, norm bound, now and then the end; and the survivor of two sites. */
+/* Orders a budget, a norm bound, now and then the end, or the survivor of two sites. */
 static void order(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_order o = {.op = NEB_OP_BUDGET, .value = 1 + draw(w, 1000)};
@@ -348,11 +350,11 @@ static void order(struct neb_sim_world *w, struct neb_sim_node *n)
     neb__node_order(w, n, neb__sim_order(w, n, o));
 }
 
-/* An update in another site's name, sent to everybody. */
+/* Sends everybody an update in another site's name. */
 static void forge_update(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     uint8_t bytes[NEB_UPDATE_HEADER_SIZE + CELLS_MAX * 4 * WIDTH] = {0};
-    uint32_t c1 = w->cfg.cells / w->cfg.fragments; /* of the first fragment */
+    uint32_t c1 = w->cfg.cells / w->cfg.fragments; /* the cells of the first fragment */
     struct neb_update_header h = {.site = (uint16_t)draw(w, (uint64_t)w->sites),
                                   .c1 = c1,
                                   .k = UINT64_MAX / 2 + draw(w, 1000),
@@ -370,7 +372,8 @@ static void forge_update(struct neb_sim_world *w, struct neb_sim_node *n)
             neb__sim_send(w, n->id, i, EV_UPDATE, &what, bytes, NEB_UPDATE_HEADER_SIZE + h.length);
 }
 
-/* Orders that nobody gave, or gave at another time or for another history. All must be ignored. */
+/* False orders: nobody gave them, or they were given at another time or for
+ * another history. All must be ignored. */
 static void forge(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     struct neb_round_status st;
@@ -396,8 +399,10 @@ static void forge(struct neb_sim_world *w, struct neb_sim_node *n)
     }
     if (kind == 2) o = (struct neb_order){.op = NEB_OP_EVICT, .epoch = st.roster.epoch, .site = st.leader};
     if (kind == 2) o.index = st.commit, o.head = st.commit_hash, o.signer = NEB_BY_OPERATOR;
-    if (kind == 2 && draw(w, 2)) o.signer = (uint16_t)n->id, neb__sim_sign(w, &o); /* by one who may not */
-    if (kind == 3 && w->orders) o = w->issued[draw(w, (uint64_t)w->orders)].order; /* once more */
+    if (kind == 2 && draw(w, 2))
+        o.signer = (uint16_t)n->id, neb__sim_sign(w, &o); /* by a site that may not give it */
+    if (kind == 3 && w->orders)
+        o = w->issued[draw(w, (uint64_t)w->orders)].order; /* an old order once more */
     if (kind == 3 && o.op == NEB_OP_FORCE) return;
     TRACE(w, "site %d gets a false order (%d)", n->id, (int)kind);
     neb__node_order(w, n, &o);
@@ -452,14 +457,15 @@ void neb__faults_heal(struct neb_sim_world *w)
         if (n->exists && !n->alive && !n->stopped) neb__sim_later(w, 500, EV_START, i);
     }
     mend_lines(w);
-    w->healed = true; /* from here on processes that have ended go away; everybody knows who is in reach */
+    /* From here on processes that have ended go away, and everybody knows which sites are in reach. */
+    w->healed = true;
 }
 
 void neb__faults_strike(struct neb_sim_world *w)
 {
     insist(w);
     bool settled = all_settled(w);
-    if (settled && w->settled) w->hurt = false; /* twice in a row: what was told is on disk */
+    if (settled && w->settled) w->hurt = false; /* twice in a row: everything that was told is on disk */
     w->settled = settled;
     if (w->now >= w->fault_end) {
         if (!w->healed) neb__faults_heal(w);

@@ -1,15 +1,16 @@
-/* node.c: one simulated machine: carries the core's actions out (what they do to the site's training is in toy_training.c) and brings
- * it what happens: frames, updates, cells, writes that are done, time.
+/* node.c: one simulated machine. It carries out the core's actions (toy_training.c has their effects on the
+ * site's training) and brings the core its events: frames, updates, cells, finished writes, time.
  *
- * Starting (node_life.c) is what a real driver does: open the ledger, load the newest snapshot of each cell, then the site's own
- * state from the newest of its stored updates or from the checkpoint, create the core and let it walk the log. */
+ * The start (node_life.c) does what a real driver does: it opens the ledger, loads the newest snapshot of
+ * each cell, then the site's own state from the newest of its stored updates or from the checkpoint, creates
+ * the core and lets it walk the log. */
 #include "sim/world.h"
 #include "base/mem.h"
 #include "base/mutant.h"
 
 #include <string.h>
 
-/* ---- events into the core, actions out of it ------------------------------------------------------------------ */
+/* ---- events into the core, actions out of it ----------------------------------------------------------- */
 
 static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_action *a);
 
@@ -99,7 +100,8 @@ static void look(struct neb_sim_world *w, struct neb_sim_node *n, const struct n
     neb__buf_free(&b);
 }
 
-/* At its end a process goes away. The others must not need it; only those who are not there at all may. */
+/* At the end of the run a process goes away. The others must not need it; only sites
+ * that are not there at all may. */
 static bool may_depart(struct neb_sim_world *w, struct neb_sim_node *n)
 {
     if (!w->healed || !draw(w, 4)) return false;
@@ -157,7 +159,7 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
     }
 }
 
-/* ---- events of the machine ------------------------------------------------------------------------------------ */
+/* ---- events of the machine ----------------------------------------------------------------------------- */
 
 static void step(struct neb_sim_world *w, struct neb_sim_node *n)
 {

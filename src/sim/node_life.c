@@ -1,8 +1,9 @@
 /* node_life.c: how a simulated machine begins, ends, and begins again.
  *
- * The site's own state after a restart, per cell: from the newest own update on disk that is newer than the checkpoint
- * (live delta = what it decodes to, and what it left out if that was saved under the update's number), else from the
- * checkpoint. Both are states at an older version of the log; the core's walk over the records brings them forward. */
+ * After a restart each cell of the site's own state comes from the newest own update on disk that is newer
+ * than the checkpoint. The live delta is then the decoded update, plus the part it left out if that was saved
+ * under the update's number. Without such an update the cell comes from the checkpoint. Both are states at an
+ * older version of the log; the core's walk over the records brings them forward. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mem.h"

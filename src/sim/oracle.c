@@ -1,4 +1,5 @@
-/* oracle.c: sees everything, and checks the ten invariants of the protocol after every event.
+/* oracle.c: an observer that sees everything and checks the ten invariants of the protocol after every
+ * event.
  *
  *   I1  two sites that hold an index as committed hold the same record
  *   I2  a named update was durable at a quorum of voters before its record was sent
@@ -11,8 +12,9 @@
  *   I9  epochs only grow, one roster per epoch
  *   I10 after the faults end, rounds commit within a bound
  *
- * The oracle keeps its own books: it knows what every update decodes to from the moment it was captured, replays the
- * committed records into a reference state of its own, and remembers every promise that left a site. */
+ * The oracle keeps its own books: it knows what every update decodes to from the moment it was
+ * captured, replays the committed records into a reference state of its own, and remembers
+ * every promise that left a site. */
 #include "sim/world.h"
 #include "base/mem.h"
 #include "round/frame.h"
@@ -21,9 +23,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    TOLD_MS = 12000
-}; /* from the run's last record until everybody has ended: the leader's patience and a little */
+/* From the run's last record until everybody has ended: the leader's patience and a little more. */
+enum { TOLD_MS = 12000 };
 
 void neb__oracle_violated(struct neb_sim_world *w, const char *fmt, ...)
 {
@@ -129,7 +130,7 @@ void neb__oracle_sends(struct neb_sim_world *w, struct neb_sim_node *n, const ui
     if (f.type == NEB_ROUND_FRAME_REPORT) n->promised.ack_view = f.view, n->promised.ack_head = f.head;
 }
 
-/* ---- the books ------------------------------------------------------------------------------------------------ */
+/* ---- the books ----------------------------------------------------------------------------------------- */
 
 void neb__oracle_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n)
 {
@@ -151,11 +152,15 @@ void neb__oracle_restored(struct neb_sim_world *w, struct neb_sim_node *n, uint3
     struct neb_sim_books *b = &n->books[c];
     static const struct neb_sim_books nothing;
     const struct neb_sim_update_fact *f = update ? neb__oracle_fact(w, update) : NULL;
-    const struct neb_sim_books *from = f ? &f->before[c] : checkpoint ? &n->saved[checkpoint][c] : &nothing;
+    const struct neb_sim_books *from = &nothing;
+    if (f)
+        from = &f->before[c];
+    else if (checkpoint)
+        from = &n->saved[checkpoint][c];
     for (int i = 0; i < WIDTH; i++) {
         b->committed[i] = from->committed[i];
         b->dropped[i] =
-            from->dropped[i] + b->total[i] - from->total[i]; /* the work since then is lost: crash */
+            from->dropped[i] + b->total[i] - from->total[i]; /* the crash lost the work since then */
         if (f) b->dropped[i] += (int64_t)(f->z[c][i] - f->decoded[c][i] - (residual ? f->r[c][i] : 0));
     }
     n->was_away[c] = false;
@@ -175,12 +180,12 @@ void neb__oracle_merged(struct neb_sim_world *w, struct neb_sim_node *n, const s
     for (int i = 0; i < WIDTH; i++) {
         if (!dropped) b->committed[i] += (int64_t)f->decoded[c][i];
         if (dropped && known) b->dropped[i] += (int64_t)f->decoded[c][i];
-        if (!known) b->dropped[i] = b->total[i] - b->committed[i]; /* all that was not committed is lost */
+        if (!known) b->dropped[i] = b->total[i] - b->committed[i]; /* everything uncommitted is lost */
     }
     n->was_away[c] = false;
 }
 
-/* ---- the committed history ------------------------------------------------------------------------------------ */
+/* ---- the committed history ----------------------------------------------------------------------------- */
 
 static bool grow(struct neb_sim_world *w)
 {
@@ -237,7 +242,7 @@ static void first_round(struct neb_sim_world *w, const struct neb_record *rec)
         const struct neb_named *p = &rec->update[i];
         const struct neb_sim_update_fact *f = neb__oracle_fact(w, &p->hash);
         if (!f || f->header.site != p->site || f->header.k != p->k || f->header.b != p->b) {
-            neb__oracle_violated(w, "I3: record %llu names an update of site %u that never was",
+            neb__oracle_violated(w, "I3: record %llu names an update of site %u that nobody captured",
                                  (unsigned long long)rec->index, p->site);
             return;
         }
@@ -264,7 +269,7 @@ static void first_round(struct neb_sim_world *w, const struct neb_record *rec)
     }
 }
 
-/* I9: a record that somebody ordered was ordered, by whom it may, once. */
+/* I9: an order in a record was given, once, by somebody who may give it. */
 static void check_order(struct neb_sim_world *w, const struct neb_record *rec)
 {
     const struct neb_order *o = &rec->order;
@@ -285,7 +290,7 @@ static void check_order(struct neb_sim_world *w, const struct neb_record *rec)
                          (unsigned long long)rec->index, o->op);
 }
 
-/* I9: nobody acts under a roster that is neither in the log nor the operator's. */
+/* I9: no site acts under a roster that is neither in the log nor the operator's. */
 static void check_roster(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_members *roster)
 {
     for (int i = 0; i < w->rosters; i++)
@@ -322,7 +327,7 @@ static void first_commit(struct neb_sim_world *w, struct neb_sim_node *n, uint64
         w->final_seen = true;
         w->final_at = w->now;
         if (w->end < w->now + TOLD_MS + 1000)
-            w->end = w->now + TOLD_MS + 1000; /* long enough to see who is told */
+            w->end = w->now + TOLD_MS + 1000; /* long enough to see which sites are told */
     }
 }
 

@@ -1,7 +1,8 @@
-/* signatures.c: signatures of the simulated world, and orders of its operator.
+/* signatures.c: the signatures of the simulated world, and the orders of its operator.
  *
- * A toy signature is a hash over a secret, the signer and the message. Whoever has no access to the secret (everybody
- * but the functions here) cannot make one; it costs a fraction of a real one, and the core cannot tell. */
+ * A toy signature is a hash over a secret, the signer and the message. Only the functions here have
+ * access to the secret, so nobody else can make one. It costs a fraction of a real signature, and the
+ * core cannot tell the difference. */
 #include "sim/world.h"
 #include "base/bytes.h"
 

@@ -15,24 +15,24 @@ struct neb_sim_fault {
 };
 
 struct neb_sim_result {
-    char violation[400]; /* "" : none */
+    char violation[400]; /* "": none */
     uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged;
-    int64_t virtual_ms, led_ms; /* led_ms: when somebody led for the first time */
+    int64_t virtual_ms, led_ms; /* led_ms: when a site led for the first time */
 };
 
 /* One history. NEB_ERR_INTERNAL: an invariant was violated, and the result says which; NEB_ERR_NOMEM. */
 neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_result *out);
 
-/* What-if: sizes and rates only, no bytes; up to 10,000 sites. */
+/* The what-if mode knows sizes and rates only, no bytes; up to 10,000 sites. */
 struct neb_sim_whatif {
     int64_t sites, voters, rounds, steps; /* steps: between two captures */
     double params, bits;                  /* trainable parameters, bits sent for each */
     double up, down;                      /* bits/s of a site's line, all its traffic together */
     double rtt, step;                     /* seconds; of the line, and of one inner step */
     double slow, slow_share; /* this share of the sites has lines and steps `slow` times slower */
-    double work;             /* seconds a round that a site's own thread needs: coding, applying, the disk */
-    double deadline;         /* seconds after the first complete update; 0: 1.5 times the nominal round */
-    bool owners;             /* updates go to owners, which send one mean */
+    double work;     /* seconds that a site's own thread needs for a round: coding, applying, the disk */
+    double deadline; /* seconds after the first complete update; 0: 1.5 times the nominal round */
+    bool owners;     /* updates go to owners, which send one mean */
     uint64_t seed;
 };
 

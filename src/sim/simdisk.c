@@ -1,8 +1,10 @@
-/* simdisk.c: files in memory with two contents each: what the program sees, and what is on the platter.
+/* simdisk.c: files in memory with two contents each: the one that the program
+ * sees, and the one on the platter.
  *
- * sync copies the changed range of one file to the platter; sync_dir copies the folder's names. A crash throws away
- * what the program saw; but every 512-byte sector that was written and not synced may have made it, or may now hold
- * neither the old nor the new bytes. Renames that were not synced have happened or not, all together. */
+ * sync copies the changed range of one file to the platter; sync_dir copies the folder's names. A crash
+ * throws away the program's content, but every 512-byte sector that was written and not synced may have
+ * reached the platter, or may now hold neither the old nor the new bytes. Renames that were not synced have
+ * happened or not, all together. */
 #include "sim/simdisk.h"
 #include "base/mem.h"
 
@@ -22,7 +24,7 @@ struct simnode {
 };
 
 struct simname {
-    uint64_t key; /* of the name, to compare quickly */
+    uint64_t key; /* a hash of the name, to compare quickly */
     char name[100];
     int inode;
 };
@@ -273,7 +275,7 @@ static void crash_file(struct neb_simdisk *d, struct simnode *f)
             size_t end = s + SECTOR < size ? s + SECTOR : size;
             uint64_t fate = neb__rng_below(d->rng, 8);
             if (fate < 4 && end <= f->now.n) memcpy(f->safe.p + s, f->now.p + s, end - s);
-            if (fate == 4) /* torn: only what was being written is at risk */
+            if (fate == 4) /* torn: only sectors that were being written are at risk */
                 for (size_t i = s < f->lo ? f->lo : s; i < end && i < f->hi; i++)
                     f->safe.p[i] = (uint8_t)neb__rng_next(d->rng);
         }

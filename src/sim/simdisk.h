@@ -1,5 +1,5 @@
-/* simdisk.h: a disk in memory that does what real ones do when the power goes: what was not synced is lost, kept or
- * torn, sector by sector; what was synced may be damaged later. */
+/* simdisk.h: a disk in memory that behaves like a real one in a power cut: bytes that were not synced are
+ * lost, kept or torn, sector by sector. Synced bytes may be damaged later. */
 #ifndef NEB_SIM_SIMDISK_H
 #define NEB_SIM_SIMDISK_H
 
@@ -21,9 +21,11 @@ struct neb_simdisk {
 
 void neb__simdisk_init(struct neb_simdisk *d, struct neb_rng *rng);
 void neb__simdisk_free(struct neb_simdisk *d);
-/* The program ends; with `power` off, so does what was not synced. Afterwards the disk can be used again. */
+/* The program ends. `power`: the power goes as well, and bytes that were not synced may be lost.
+ * Afterwards the disk can be used again. */
 void neb__simdisk_crash(struct neb_simdisk *d, bool power);
-/* Damages a random sector of a random file (of names with this prefix, or of any). False: there was none. */
+/* Damages a random sector of a random file (of names with this prefix, or of
+ * any). False: there is no such file. */
 bool neb__simdisk_damage(struct neb_simdisk *d, const char *prefix);
 void neb__simdisk_wipe(struct neb_simdisk *d);
 neb_status neb__simdisk_copy(const struct neb_simdisk *from, struct neb_simdisk *to); /* the durable part */

@@ -1,9 +1,10 @@
-/* toy_training.c: what a simulated site trains and how the core's actions change it, with the production store and arithmetic.
+/* toy_training.c: the training of a simulated site, and how the core's actions change it, with the
+ * production store and arithmetic.
  *
- * Every inner step adds small random integers to the live delta. The toy's codec rounds to multiples of four (the
- * rest stays), or sends everything at the end. What a site holds of its own is kept relative to theta, so the
- * production capture and merge functions run on exact integers, with zero vectors in theta's place. Where a factor comes in
- * (a discount), the toy rounds to an integer and drops the rest. */
+ * Every inner step adds small random integers to the live delta. The toy's codec rounds to multiples of four
+ * (the rest stays), or sends everything at the end. The site's own state is kept relative to theta, so the
+ * production capture and merge functions run on exact integers, with zero vectors in theta's place. After a
+ * multiplication by a factor (a discount) the toy rounds to an integer and drops the rest. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mutant.h"
@@ -15,7 +16,7 @@
 
 static const float zero[WIDTH];
 
-/* ---- the toy codec -------------------------------------------------------------------------------------------- */
+/* ---- the toy codec ------------------------------------------------------------------------------------- */
 
 const struct neb_toy_rung *neb__toy_rung(uint8_t id)
 {
@@ -36,12 +37,14 @@ static void toy_encode(const float *z, const struct neb_toy_rung *rung, uint8_t 
     for (int i = 1; i < WIDTH; i++)
         if (fabsf(z[i]) > fabsf(z[big])) big = i;
     for (int i = 0; i < WIDTH; i++) {
-        float q = rung->largest && i != big ? 0 : truncf(z[i] / (float)rung->unit);
+        float q = truncf(z[i] / 4);
+        if (rung == RUNG_EXACT) q = z[i];
+        if (rung == RUNG_SPARSE) q = i == big ? z[i] : 0;
         neb__put32(out + 4 * i, (uint32_t)(int32_t)q);
     }
 }
 
-/* Values of one cell; returns what they are multiplied by when applied. */
+/* Decodes the values of one cell; returns the factor for applying them. */
 float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_update_header *h, uint32_t cell,
                       float out[WIDTH])
 {
@@ -73,18 +76,19 @@ bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct 
            neb__update_header_get(b->data, b->len, h) == NEB_OK;
 }
 
-/* ---- the core's actions on it ------------------------------------------------------------------------------- */
+/* ---- the core's actions on it -------------------------------------------------------------------------- */
 
-/* What one cell sends: the hook between capture and encode, on integers. z gets what stays for later sums. */
-static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, bool blurred, float *z, float *sent)
+/* The hook between capture and encode, on integers: one cell's values to send. z
+ * gets the values for later sums. */
+static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, float *z, float *sent)
 {
     float bound;
     for (int v = 0; v < WIDTH; v++) z[v] = truncf(z[v]);
     memcpy(sent, z, WIDTH * sizeof *z);
     memcpy(&bound, &a->bound, sizeof bound);
-    (void)neb__site_clip(sent, WIDTH,
-                         (double)bound / (a->c1 - a->c0)); /* so the whole update keeps the bound */
-    if (blurred) neb__site_noise(sent, WIDTH, 2, &w->rng);
+    /* A part of the bound for each cell keeps the whole update within the bound. */
+    (void)neb__site_clip(sent, WIDTH, (double)bound / (a->c1 - a->c0));
+    if (w->private && !a->exact) neb__site_noise(sent, WIDTH, 2, &w->rng);
     for (int v = 0; v < WIDTH; v++) sent[v] = truncf(sent[v]);
 }
 
@@ -110,7 +114,7 @@ static void keep_update(struct neb_sim_node *n, const struct neb_update_header *
         memcpy(tagged + 8, r[c - h->c0], 4 * WIDTH);
         snprintf(name, sizeof name, "residual-%u", c);
         (void)neb__blob_save(&n->disk.disk, name, tagged, sizeof tagged,
-                             false); /* may be lost: it is tagged */
+                             false); /* it may be lost, because it is tagged */
     }
 }
 
@@ -174,8 +178,8 @@ void neb__toy_close(struct neb_sim_own *o)
     memset(o->d, 0, sizeof o->d);
 }
 
-/* The own update is in: as in a session, what it decodes to is taken out. Of a rejected one, of one that is gone and of a
- * private one nothing stays. */
+/* The site's own update is in a record. As in a session, the decoded update is taken out of the live state.
+ * If the update was rejected, is gone or is private, nothing of it stays. */
 static void take(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_named *p, uint32_t c)
 {
     struct neb_sim_own *o = &n->own[c];
@@ -190,8 +194,8 @@ static void take(struct neb_sim_world *w, struct neb_sim_node *n, const struct n
     }
     neb__buf_free(&b);
     if (n->disk.dead || !f) return;
-    if (w->private && neb__toy_rung(f->header.rung)->blurred) decoded = NULL;
-    for (int i = 0; i < WIDTH && !decoded; i++) /* all that was not told */
+    if (w->private && f->header.rung != RUNG_EXACT) decoded = NULL;
+    for (int i = 0; i < WIDTH && !decoded; i++) /* everything that was not sent */
         n->books[c].dropped[i] += (int64_t)(o->d[i] - f->decoded[c][i]);
     neb__site_take(o->d, zero, decoded, WIDTH);
     for (int i = 0; i < WIDTH; i++) o->u[i] += o->d[i]; /* the edit */
@@ -211,9 +215,11 @@ static void merge_own(struct neb_sim_world *w, struct neb_sim_node *n, const str
         memset(o->u, 0, sizeof o->u);
         o->work = 0;
     }
+    const char *kind = known ? "known" : "unknown";
+    if (known && p->reject) kind = "rejected";
     if (p)
         TRACE(w, "site %d merges its update %llx in cell %u at %llu: %s", n->id, (unsigned long long)p->k, c,
-              (unsigned long long)rec->v, known ? p->reject ? "rejected" : "known" : "unknown");
+              (unsigned long long)rec->v, kind);
     if (p) neb__toy_close(o);
     if (p) neb__oracle_merged(w, n, rec, c, known);
     o->version = rec->v + 1;
@@ -239,7 +245,7 @@ static void apply_theta(struct neb_sim_world *w, struct neb_sim_node *n, const s
         weight[k++] = rec->update[i].weight;
     }
     neb__buf_free(&b);
-    if (!ok) { /* the update was damaged after it was announced: start anew and fetch it */
+    if (!ok) { /* the update was damaged after it was announced: restart and fetch it */
         n->disk.dead = true;
         return;
     }
@@ -263,7 +269,7 @@ static void snapshot(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t c
     struct neb_snapshot s = {
         c, n->outer->version[c], WIDTH, n->outer->theta + c * WIDTH, n->outer->m + c * WIDTH, 0};
     (void)neb__snapshot_save(&n->disk.disk, &s);
-    /* Updates that every voter applied and both snapshots cover may go. */
+    /* Removes updates that every voter has applied and both snapshots cover. */
     uint64_t floor = neb__round_all_applied(n->core);
     float t[WIDTH], m[WIDTH];
     uint64_t older[CELLS_MAX];
@@ -328,7 +334,8 @@ void neb__toy_install(struct neb_sim_world *w, struct neb_sim_node *n, const str
     const float *theta = n->fetched[a->cell].theta, *m = n->fetched[a->cell].m;
     TRACE(w, "site %d installs cell %u at version %llu of record %llu", n->id, a->cell,
           (unsigned long long)a->version, (unsigned long long)a->index);
-    /* On disk first: the updates it replaces may never come to this site, and one day it may be the only one left. */
+    /* The cell goes to disk first: the updates it replaces may never come to this site, and one day this
+     * site may be the only one left. */
     struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m, 0};
     same = same && neb__snapshot_save(&n->disk.disk, &s) == NEB_OK;
     if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)

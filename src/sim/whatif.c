@@ -1,13 +1,14 @@
-/* whatif.c: how long rounds take with these lines, for up to 10,000 sites.
+/* whatif.c: an estimate of how long rounds take with given lines, for up to 10,000 sites.
  *
- * A fluid model: nothing is sent, only amounts flow. Every site trains without pause and captures every H steps unless
- * its last update is still open. Its update then flows out over its whole-site line; with direct exchange N - 1 copies
- * of it, with owners 2 (N - 1) / N. A receiver's line limits likewise what comes in: when the senders together offer
- * more than it can take, all of them are slowed down towards it in the same proportion. Fragments follow each other, so what
- * a site's thread has to do for a round goes on beside the sending; it only limits how fast updates can follow. Sites of equal lines are
- * equal, so receivers are kept as two kinds (ordinary and slow), and time advances in steps of a 400th of the nominal
- * round; that makes 10,000 sites a matter of seconds. An update counts as complete when a quorum of the voters has it;
- * a record is closed as the protocol closes it, and committed one and a half round trips later. */
+ * A fluid model: nothing is sent, only amounts flow. Every site trains without pause and captures every H
+ * steps unless its last update is still open. Its update then flows out over its whole-site line: N - 1
+ * copies with direct exchange, 2 (N - 1) / N with owners. A receiver's line likewise limits what comes in:
+ * when the senders together offer more than it can take, all of them are slowed down towards it in the same
+ * proportion. Fragments follow each other, so the work of a site's thread for a round runs beside the
+ * sending; it only limits how fast updates can follow. Sites with equal lines are equal, so receivers are
+ * kept as two kinds (ordinary and slow). Time advances in steps of a 400th of the nominal round. So 10,000
+ * sites take seconds. An update counts as complete when a quorum of the voters has it; a record is closed as
+ * the protocol closes it, and committed one and a half round trips later. */
 #include "sim/sim.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -66,7 +67,8 @@ static double outward(const struct model *m, const struct site *s)
     return m->o->work > 0 ? fmin(line, m->update / m->o->work) : line;
 }
 
-/* What all open updates offer to one receiver of a kind, against what its line takes: the common slow-down. */
+/* Moves all open updates for one time step. Each kind of receiver slows its senders down in common: the
+ * offered traffic against the capacity of its line. */
 static void flow(struct model *m)
 {
     double sites = (double)m->o->sites, offered = 0, share[KINDS];
@@ -74,7 +76,7 @@ static void flow(struct model *m)
         struct site *s = &m->site[i];
         if (s->base >= 0 && (s->left[0] > 0 || s->left[1] > 0)) offered += outward(m, s);
     }
-    /* What leaves all sites together arrives at them in equal parts. */
+    /* The traffic of all sites together arrives at them in equal parts. */
     for (int k = 0; k < KINDS; k++) {
         double comes = offered * m->copies / sites;
         share[k] = comes > m->down[k] ? m->down[k] / comes : 1;
@@ -100,7 +102,7 @@ static void close_round(struct model *m)
     for (int64_t i = 0; i < m->o->sites; i++) {
         struct site *s = &m->site[i];
         if (s->base >= 0 && s->base + 1 < m->version)
-            s->base = -1, m->discarded++; /* its work goes into the next */
+            s->base = -1, m->discarded++; /* its work goes into the next update */
         open += s->base < 0 || s->done < 0 || s->done > m->now;
         ready += s->base >= 0 && s->done >= 0 && s->done <= m->now;
     }
@@ -140,7 +142,8 @@ static void prepare(struct model *m, const struct neb_sim_whatif *o)
     m->copies = o->owners ? 2 * (n - 1) / n : n - 1;
     m->down[0] = o->down;
     m->down[1] = o->down / o->slow;
-    /* A quorum of the voters: slow sites come last among them, so it is complete without these while they are few. */
+    /* Slow sites come last in a quorum of the voters, so a quorum is complete
+     * without them while they are few. */
     m->quorum_kind = o->slow_share > 0.5;
     m->first = -1;
     int64_t slow = (int64_t)llround(o->slow_share * n);

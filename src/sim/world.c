@@ -1,7 +1,7 @@
 /* world.c: virtual time, the event queue, and the lines between the machines.
  *
- * One seed, one history: every choice comes from one generator, events at the same time keep the order in which they
- * were made, and nothing else is random. Lines deliver late, out of order, twice or not at all. */
+ * One seed, one history: every choice comes from one generator, events at the same time keep the order in
+ * which they were made, and nothing else is random. Lines deliver late, out of order, twice or not at all. */
 #include "sim/world.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -78,14 +78,14 @@ static void release(struct neb_sim_world *w, struct neb_sim_event *e)
     w->spare = e;
 }
 
-enum { CELLS_QUEUED = 8 }; /* more means that the line carries copies of what is on its way */
+enum { CELLS_QUEUED = 8 }; /* more than that: the line carries copies of cells that are on their way */
 
 void neb__sim_send(struct neb_sim_world *w, int from, int to, enum neb_sim_event_kind kind,
                    const struct neb_sim_event *what, const uint8_t *bytes, size_t n)
 {
     if (to < 0 || to >= w->sites || !w->node[to].exists || w->cut[from][to]) return;
-    /* Links repeat what a line loses, so a site waits long for a cell. Within the time that a run is watched after its faults
-     * questions and answers about cells are therefore not lost. */
+    /* Links repeat what a line loses, so a site waits long for a cell. Questions and answers about cells are
+     * therefore not lost while a run is watched after its faults. */
     bool kept = w->healed && (kind == EV_GETCELL || kind == EV_CELL || kind == EV_NONE);
     if (!kept && w->loss_permille && draw(w, 1000) < (uint64_t)w->loss_permille) return;
     int copies = w->loss_permille && !draw(w, 50) ? 2 : 1;

@@ -1,7 +1,12 @@
 /* world.h: the simulated world, shared by the simulator's files.
  *
- *     world.c   time, events, lines          node.c    one machine: disk, outer state, toy trainer, core
- *     oracle.c  the invariants                faults.c  what goes wrong, and when
+ *     world.c         time, events, lines
+ *     node.c          one machine: disk, outer state, core
+ *     node_life.c     how a machine starts, crashes and starts again
+ *     toy_training.c  the toy trainer
+ *     signatures.c    toy signatures, the operator's orders
+ *     oracle.c        the invariants
+ *     faults.c        the faults and their times
  */
 #ifndef NEB_SIM_WORLD_H
 #define NEB_SIM_WORLD_H
@@ -37,8 +42,8 @@ const struct neb_toy_rung *neb__toy_rung(uint8_t id); /* an unknown one: RUNG_CO
 enum neb_sim_event_kind {
     EV_FRAME,  /* a frame of the core arrives */
     EV_UPDATE, /* update bytes arrive */
-    EV_GET,    /* somebody wants an update */
-    EV_NONE,   /* … which that peer does not have */
+    EV_GET,    /* a peer wants an update */
+    EV_NONE,   /* … which the asked peer does not have */
     EV_GETCELL,
     EV_CELL,
     EV_TICK,
@@ -57,7 +62,7 @@ struct neb_sim_event {
     uint64_t order;
     enum neb_sim_event_kind kind;
     int node, from;
-    uint64_t life; /* of the machine it belongs to; others are void */
+    uint64_t life; /* of the machine it belongs to; an event of another life is void */
     uint64_t id, index, version;
     uint32_t cell;
     neb_status status;
@@ -69,8 +74,8 @@ struct neb_sim_event {
     struct neb_sim_event *next; /* among the spare ones */
 };
 
-/* One cell of a site's own state, in coordinates relative to theta: x is the live model minus theta. The values are
- * small integers, so that the books balance exactly. */
+/* One cell of a site's own state, relative to theta: u is the live model minus theta. The values are small
+ * integers, so that the books balance exactly. */
 struct neb_sim_own {
     float u[WIDTH];
     uint64_t version;
@@ -80,23 +85,23 @@ struct neb_sim_own {
     uint64_t work_open; /* … when the open update was captured */
 };
 
-/* An order that somebody really gave. */
+/* An order that was really given. */
 struct neb_sim_issued {
     struct neb_order order;
     bool done;
 };
 
-/* The oracle's books of one cell of one site: total = u + e + committed + dropped. */
+/* The oracle's books of one cell of one site: total = u + committed + dropped. */
 struct neb_sim_books {
     int64_t total[WIDTH], committed[WIDTH], dropped[WIDTH];
 };
 
 struct neb_sim_node {
     int id;
-    uint64_t secret;             /* the toy signatures' key: of the whole world */
+    uint64_t secret;             /* the key of the toy signatures, one for the whole world */
     bool exists, alive, stopped; /* stopped: left or evicted for good */
-    bool going;                  /* somebody asked for its removal */
-    bool leaving, departs;       /* it asked for that itself; its process ends now */
+    bool going;                  /* its removal was ordered */
+    bool leaving, departs;       /* leaving: it asked for that itself; departs: its process ends now */
     int64_t started;
     uint64_t life;
     struct neb_simdisk disk, image; /* image: an old copy, for a roll-back */
@@ -128,7 +133,7 @@ struct neb_sim_node {
     int64_t damage_clear;
 };
 
-struct neb_sim_update_fact { /* what the oracle knows of every update ever captured */
+struct neb_sim_update_fact { /* the oracle's knowledge of every update ever captured */
     struct neb_hash hash;
     struct neb_update_header header;
     struct neb_sim_books before[CELLS_MAX];
@@ -153,13 +158,13 @@ struct neb_sim_world {
     /* lines: cut[a][b]: a's messages do not reach b */
     bool cut[SITES][SITES];
     int64_t busy[SITES][SITES], bulk[SITES][SITES]; /* bulk: with cells */
-    int cell_ms;                                    /* that one cell takes; may be far more than fetch_ms */
+    int cell_ms; /* time that one cell takes; may be far more than fetch_ms */
     int delay_ms, loss_permille, bytes_per_ms;
     /* which faults this history has, in permille of choices */
     bool quiet;
-    int64_t protect_until; /* nobody else may fail before: a roll-back is being noticed */
+    int64_t protect_until; /* until then no other site may fail: a roll-back is being noticed */
     struct neb_sim_node *rolled;
-    bool hurt, settled; /* hurt: a disk lost something, and not everybody has made up for it since */
+    bool hurt, settled; /* hurt: a disk lost something, and not every site has made up for it yet */
 
     /* the oracle */
     struct neb_hash *record; /* committed, by index - 1 */
@@ -168,7 +173,7 @@ struct neb_sim_world {
     struct neb_outer *reference;
     struct neb_hash *leaf; /* [version][cell] */
     uint64_t leaf_cap;
-    uint64_t *nonfinite; /* bit c: cell c of record i stayed */
+    uint64_t *nonfinite; /* bit c: cell c of record i stayed as it was */
     uint64_t lastk[CELLS_MAX][SITES];
     struct neb_sim_update_fact *fact;
     size_t facts, fact_cap;
@@ -235,7 +240,8 @@ float neb__toy_decode(const uint8_t *bytes, size_t n, const struct neb_update_he
 /* signatures.c */
 struct neb_seal neb__sim_seal(struct neb_sim_node *n);
 void neb__sim_sign(struct neb_sim_world *w, struct neb_order *o); /* as o->signer */
-/* Words an order as the operator does who looks at `n`, signs it, and lets the oracle know. NULL: no more of them. */
+/* Makes an order as an operator does who looks at `n`, signs it, and tells the oracle. NULL:
+ * there is no room for more orders. */
 const struct neb_order *neb__sim_order(struct neb_sim_world *w, struct neb_sim_node *n,
                                        struct neb_order what);
 
