@@ -1,5 +1,5 @@
-/* test_disk.c: the log and its files on a disk that fails: a read that goes wrong, room that ends, a start that is broken
- * off, and somebody who only looks. */
+/* test_disk.c: the log and its files on a disk that fails: a failed read, a full disk, a start that is broken
+ * off, and a reader beside the writer. */
 #include "check.h"
 #include "base/file.h"
 #include "base/rng.h"
@@ -114,7 +114,7 @@ static void a_read_that_fails_costs_nothing(void **state)
     neb__disk_close(&d);
 }
 
-/* What is behind a rotten byte stays until something is appended; then it is gone for good. */
+/* Records behind a rotten byte stay until something is appended; then they are gone for good. */
 static void damage_is_not_made_worse_by_looking(void **state)
 {
     (void)state;
@@ -128,7 +128,7 @@ static void damage_is_not_made_worse_by_looking(void **state)
     assert_ok(d.ops->write(d.ctx, "ledger", 20, &byte, 1));
     for (int i = 0; i < 2; i++) open_ledger(&d, &l, 0, true);
     assert_int_equal(size_of(&d, "ledger"), size);
-    byte ^= 1; /* it was the cable */
+    byte ^= 1; /* the cable was at fault, not the disk */
     assert_ok(d.ops->write(d.ctx, "ledger", 20, &byte, 1));
     open_ledger(&d, &l, 3, false);
     assert_ok(d.ops->write(d.ctx, "ledger", size - 1, "?", 1));
@@ -145,8 +145,8 @@ static neb_status no_room_for_marks(void *ctx, const char *name, uint64_t at, co
     return real->write(ctx, name, at, from, n);
 }
 
-/* A batch is written, but its mark finds no room; a shorter one takes its place and ends where an entry of the first began.
- * Nothing of the first may count. */
+/* A batch is written, but there is no room for its mark. A shorter batch takes its place and ends where an
+ * entry of the first began. Nothing of the first may count. */
 static void a_refused_batch_leaves_nothing(void **state)
 {
     (void)state;
@@ -166,7 +166,7 @@ static void a_refused_batch_leaves_nothing(void **state)
     neb__disk_close(&d);
 }
 
-/* No room at the very first start, at whichever write; and room again. */
+/* The disk is full at the very first start, at any of the writes; then there is room again. */
 static neb_status (*real_write)(void *ctx, const char *name, uint64_t at, const void *from, size_t n);
 static int writes_left;
 
@@ -196,13 +196,13 @@ static void a_start_without_room_is_no_start(void **state)
     assert_ok(create(&d));
     assert_status(create(&d), NEB_ERR_EXISTS);
     open_ledger(&d, &l, 0, false);
-    assert_ok(d.ops->remove(d.ctx, "ledger")); /* that is a loss: something may have been promised */
+    assert_ok(d.ops->remove(d.ctx, "ledger")); /* this is a loss: something may have been promised */
     assert_status(create(&d), NEB_ERR_EXISTS);
     open_ledger(&d, &l, 0, true);
     neb__disk_close(&d);
 }
 
-/* The power goes at any operation of the first start: the next one makes the files, or finds them whole. */
+/* The power goes at any operation of the first start. The next start makes the files, or finds them whole. */
 static void a_start_broken_off_is_begun_again(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ static int unfinished(const struct neb_disk *d)
     return n;
 }
 
-/* A file that does not fit gives back the room it had taken: the log needs it. */
+/* A file that does not fit gives back the room it had taken, because the log needs it. */
 static void what_does_not_fit_takes_no_room(void **state)
 {
     (void)state;
@@ -303,14 +303,14 @@ static void whoever_looks_changes_nothing(void **state)
     neb__disk_close(&one);
     neb__disk_close(&two);
     snprintf(lock, sizeof lock, "%s/lock", dir);
-    assert_int_equal(remove(lock), 0); /* a copy of a folder: no lock file, and none is made */
+    assert_int_equal(remove(lock), 0); /* a copy of a folder has no lock file, and none is made */
     assert_ok(neb__disk_open_to_read(dir, &one));
     open_ledger(&one, &l, 3, false);
     neb__disk_close(&one);
     assert_int_equal(stat(lock, &st), -1);
 }
 
-/* Stands in for the system's: a file system that locks nothing. */
+/* Replaces the system's flock: a file system that locks nothing. */
 static bool no_locks;
 
 int flock(int fd, int how)

@@ -63,7 +63,7 @@ static void crc32c_known_answers(void **state)
     }
 }
 
-/* ---- safetensors ---------------------------------------------------------------------------------------------- */
+/* ---- safetensors --------------------------------------------------------------------------------------- */
 
 static void tensors_come_back(void **state)
 {
@@ -173,7 +173,7 @@ static void hostile_headers_are_refused(void **state)
     check_log_restore();
 }
 
-/* ---- checkpoints ---------------------------------------------------------------------------------------------- */
+/* ---- checkpoints --------------------------------------------------------------------------------------- */
 
 static struct neb_hash model_a, model_b = {{1}};
 
@@ -241,7 +241,8 @@ static void overwrite(const char *path, const uint8_t *p, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Every truncation in steps, every byte of header and table, and bytes in the sections: the older one is used. */
+/* The file is truncated in steps; every byte of header and table, and some bytes of the sections, are
+ * damaged: the older checkpoint is used. */
 static void a_damaged_checkpoint_gives_way_to_the_last_good_one(void **state)
 {
     (void)state;
@@ -263,7 +264,7 @@ static void a_damaged_checkpoint_gives_way_to_the_last_good_one(void **state)
         size_t table_end = 128 + 3 * 96;
         bool filler = (i >= 72 && i < 128) || (i >= table_end && i < (table_end + 63) / 64 * 64);
         struct neb_reader r = {b.data + 128, 3 * 96, false};
-        for (int k = 0; k < 2; k++) { /* filler between sections is not covered and not read either */
+        for (int k = 0; k < 2; k++) { /* filler between sections has no checksum and is not read */
             neb__read(&r, 64);
             uint64_t at = neb__read64(&r), size = neb__read64(&r);
             neb__read(&r, 16);
@@ -283,7 +284,7 @@ static void a_damaged_checkpoint_gives_way_to_the_last_good_one(void **state)
     neb__buf_free(&b);
 }
 
-/* Stands in for the system's: a disk that cannot give one page of one file. */
+/* Replaces the system's pread: a disk that cannot give one page of one file. */
 static ino_t unreadable;
 
 ssize_t pread(int fd, void *to, size_t n, off_t at)
@@ -323,7 +324,7 @@ static void a_full_disk_leaves_the_last_good_one(void **state)
     assert_ok(neb__file_make_dir(where, 0755));
     write_step(where, 1, 2);
     check_log_quiet();
-    pid_t child = fork(); /* the limit would hold for every test behind this one */
+    pid_t child = fork(); /* the limit would hold for every later test */
     if (!child) {
         struct rlimit limit = {3000, 3000};
         signal(SIGXFSZ, SIG_IGN);
@@ -357,7 +358,8 @@ static void a_full_disk_leaves_the_last_good_one(void **state)
     check_log_restore();
 }
 
-/* Killed at a random moment while it writes, again and again: always one complete file, always a newer or equal one. */
+/* A writer is killed at random moments, again and again. There is always one complete file, and it is
+ * newer than the last one or equal. */
 static void kill_at_any_moment(void **state)
 {
     (void)state;
@@ -378,7 +380,7 @@ static void kill_at_any_moment(void **state)
         assert_true(now >= last);
         last = now;
     }
-    struct neb_ckpt_writer *w; /* clears what the killed ones left */
+    struct neb_ckpt_writer *w; /* clears the remains of the killed writers */
     assert_ok(neb__ckpt_writer_create(where, 2, &w));
     assert_ok(neb__ckpt_writer_close(w));
     DIR *d = opendir(where);
@@ -409,7 +411,7 @@ static void background_writer_keeps_up(void **state)
     assert_int_equal(latest(where), 20);
 }
 
-/* ---- metrics -------------------------------------------------------------------------------------------------- */
+/* ---- metrics ------------------------------------------------------------------------------------------- */
 
 static int collect(void *arg, int64_t step, double time, double value)
 {
@@ -420,7 +422,7 @@ static int collect(void *arg, int64_t step, double time, double value)
     return 1;
 }
 
-/* Reads an event file back, record by record; the checksums must fit. */
+/* Reads an event file back, record by record. The checksums must match. */
 static int count_records(const char *where)
 {
     DIR *d = opendir(where);
@@ -485,7 +487,7 @@ static void count_warnings(void *arg, neb_log_level level, const char *line)
     *(int *)arg += level >= NEB_LOG_WARN;
 }
 
-/* Files may grow to `most`: what a full disk does to one of them. */
+/* Files may grow to `most` bytes only, as on a full disk. */
 static void set_limit(rlim_t most)
 {
     struct rlimit limit;
@@ -494,7 +496,8 @@ static void set_limit(rlim_t most)
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-/* One warning for each of the two files, however long it lasts; with room again both go on, and can be read. */
+/* There is one warning for each of the two files, however long the disk is full. With room
+ * again both go on, and can be read. */
 static void a_full_disk_costs_metrics_and_one_warning(void **state)
 {
     (void)state;

@@ -1,9 +1,10 @@
 /* checkpoint.c: reading and writing one checkpoint file, and the folder of the last N.
  *
- * A file is complete when it has its name: it is written under a temporary one, synced and renamed. Reading trusts
- * nothing: header, table and every section are checked against their CRC-32C before a pointer is given out, so a
- * torn or rotten file is found here and the one before it is used. The file is read, not mapped: a page that the disk
- * cannot give is an error of a read, where a mapping would be a signal that ends the process. */
+ * A file that has its name is complete: it is written under a temporary name, synced and renamed.
+ * Reading trusts nothing: header, table and every section are checked against their CRC-32C before a
+ * pointer is given out. So a torn or rotten file is found here, and the one before it is used. The file
+ * is read, not mapped: if the disk cannot give a page, a read returns an error, where a mapping would
+ * raise a signal that ends the process. */
 #include "store/checkpoint.h"
 #include "store/checkpoint_format.h"
 #include "store/whole_file.h"
@@ -26,13 +27,13 @@
 
 enum { MAX_LISTED = 4096 };
 
-/* ---- the folder ----------------------------------------------------------------------------------------------- */
+/* ---- the folder ---------------------------------------------------------------------------------------- */
 
 neb_status neb__ckpt_path(const char *dir, int64_t step, char *out, size_t size)
 {
     if (step < 0 || snprintf(out, size, "%s/checkpoint-%012" PRId64 ".neb", dir, step) >= (int)size)
-        return neb__fail(NEB_ERR_INVALID, "step %" PRId64 " or the folder's name is not usable: %.80s", step,
-                         dir);
+        return neb__fail(NEB_ERR_INVALID, "cannot name a checkpoint of step %" PRId64 " in the folder %.80s",
+                         step, dir);
     return NEB_OK;
 }
 
@@ -64,7 +65,7 @@ static void prune(const char *dir, int keep)
 {
     char path[PATH_MAX];
     int64_t *steps = NEB_NEW_ARRAY(int64_t, MAX_LISTED);
-    if (!steps) return; /* the next write prunes */
+    if (!steps) return; /* the next write will prune */
     int n = neb__ckpt_list(dir, steps, MAX_LISTED);
     if (n > MAX_LISTED) n = MAX_LISTED;
     for (int i = 0; keep > 0 && i < n - keep; i++)
@@ -73,7 +74,7 @@ static void prune(const char *dir, int keep)
     neb__free(steps);
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static uint64_t aligned(uint64_t n)
 {
@@ -82,7 +83,8 @@ static uint64_t aligned(uint64_t n)
 
 static neb_status check_sections(const struct neb_ckpt_section *list, int n)
 {
-    if (n < 0 || n > NEB_CKPT_SECTIONS) return neb__fail(NEB_ERR_INVALID, "a checkpoint of %d sections", n);
+    if (n < 0 || n > NEB_CKPT_SECTIONS)
+        return neb__fail(NEB_ERR_INVALID, "a checkpoint cannot have %d sections", n);
     for (int i = 0; i < n; i++) {
         size_t len = strlen(list[i].name);
         if (!len || len >= NEB_CKPT_NAME)
@@ -156,7 +158,7 @@ neb_status neb__ckpt_write(const char *dir, const struct neb_ckpt_id *id, const 
     return s;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 struct neb_ckpt {
     struct neb_ckpt_id id;
@@ -176,20 +178,21 @@ static neb_status check_head(struct neb_ckpt *c)
     if (c->length < NEB_CKPT_HEAD || memcmp(p, NEB_CKPT_MAGIC, 8))
         return neb__quiet(NEB_ERR_CORRUPT, "not a checkpoint");
     if (neb__get32(p + 8) != NEB_CKPT_VERSION)
-        return neb__quiet(NEB_ERR_VERSION, "format version %u, this build reads %d",
+        return neb__quiet(NEB_ERR_VERSION, "it has format version %u, this build reads version %d",
                           (unsigned)neb__get32(p + 8), NEB_CKPT_VERSION);
     if (neb__get32(p + 68) != neb__crc32c(0, p, 68))
-        return neb__quiet(NEB_ERR_CORRUPT, "checksum of the header");
+        return neb__quiet(NEB_ERR_CORRUPT, "the checksum of its header is wrong");
     c->n = neb__get32(p + 12);
     c->id.step = (int64_t)neb__get64(p + 16);
     memcpy(c->id.model.b, p + 32, NEB_HASH_SIZE);
     if (neb__get64(p + 24) != c->length)
-        return neb__quiet(NEB_ERR_CORRUPT, "%zu bytes instead of %" PRIu64, c->length, neb__get64(p + 24));
+        return neb__quiet(NEB_ERR_CORRUPT, "it has %zu bytes instead of %" PRIu64, c->length,
+                          neb__get64(p + 24));
     if (c->n > NEB_CKPT_SECTIONS || (uint64_t)c->n * NEB_CKPT_ENTRY > c->length - NEB_CKPT_HEAD ||
         c->id.step < 0)
-        return neb__quiet(NEB_ERR_CORRUPT, "impossible header");
+        return neb__quiet(NEB_ERR_CORRUPT, "its header is impossible");
     if (neb__get32(p + 64) != neb__crc32c(0, entry_of(c, 0), (size_t)c->n * NEB_CKPT_ENTRY))
-        return neb__quiet(NEB_ERR_CORRUPT, "checksum of the table");
+        return neb__quiet(NEB_ERR_CORRUPT, "the checksum of its table is wrong");
     return NEB_OK;
 }
 
@@ -200,7 +203,7 @@ static neb_status check_section(const struct neb_ckpt *c, uint32_t i)
     if (e[NEB_CKPT_NAME - 1] || at % NEB_CKPT_ALIGN || at > c->length || size > c->length - at)
         return neb__quiet(NEB_ERR_CORRUPT, "section %u lies outside the file", (unsigned)i);
     if (neb__crc32c(0, c->bytes + at, size) != neb__get32(e + 80))
-        return neb__quiet(NEB_ERR_CORRUPT, "checksum of section '%s'", (const char *)e);
+        return neb__quiet(NEB_ERR_CORRUPT, "the checksum of section '%s' is wrong", (const char *)e);
     return NEB_OK;
 }
 
@@ -209,7 +212,7 @@ static neb_status read_all(int fd, uint8_t *to, size_t n)
     for (size_t at = 0; at < n;) {
         ssize_t r = pread(fd, to + at, n - at < (1u << 30) ? n - at : 1u << 30, (off_t)at);
         if (r < 0 && errno == EINTR) continue;
-        if (r < 0) return neb__quiet(NEB_ERR_IO, "cannot read behind byte %zu: %s", at, strerror(errno));
+        if (r < 0) return neb__quiet(NEB_ERR_IO, "cannot read it from byte %zu on: %s", at, strerror(errno));
         if (!r) return neb__quiet(NEB_ERR_CORRUPT, "it ends too early");
         at += (size_t)r;
     }
@@ -226,7 +229,7 @@ static neb_status read_file(const char *path, struct neb_ckpt *c)
         return neb__quiet(e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "%s", strerror(e));
     }
     c->length = st.st_size > 0 ? (size_t)st.st_size : 0;
-    neb_status s = c->length ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "empty");
+    neb_status s = c->length ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "it is empty");
     if (s == NEB_OK && !(c->bytes = neb__aligned(c->length)))
         s = neb__quiet(NEB_ERR_NOMEM, "no memory for %zu bytes", c->length);
     if (s == NEB_OK) s = read_all(fd, c->bytes, c->length);
@@ -234,7 +237,7 @@ static neb_status read_file(const char *path, struct neb_ckpt *c)
     return s;
 }
 
-/* Quiet: whoever asked decides whether a bad file is an error or a warning. */
+/* Quiet: the caller decides whether a bad file is an error or a warning. */
 static neb_status open_quietly(const char *path, struct neb_ckpt **out)
 {
     struct neb_ckpt *c = NEB_NEW(struct neb_ckpt);
@@ -286,8 +289,7 @@ neb_status neb__ckpt_open_latest(const char *dir, const struct neb_hash *model, 
     if (model && !neb__hash_equal(model, &c->id.model)) {
         s = neb__fail(NEB_ERR_CONFIG,
                       "the checkpoint of step %" PRId64
-                      " in %s is of another model: use another folder, or the job it "
-                      "was made with",
+                      " in %s is of another model: use another folder, or the job that made it",
                       c->id.step, dir);
         neb__ckpt_close(c);
         return s;

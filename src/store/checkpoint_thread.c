@@ -1,8 +1,9 @@
 /* checkpoint_thread.c: checkpoints written while training goes on.
  *
- * put() copies the sections into one block (kept and reused, so its size is that of the largest checkpoint) and wakes
- * the thread. One checkpoint is in flight at a time: a second put waits, because a queue would only hold more memory
- * while the disk is the bottleneck. A failed write is remembered in the report; the files on disk stay as they are. */
+ * put() copies the sections into one block (kept and reused, so its size is that of the largest checkpoint)
+ * and wakes the thread. One checkpoint is in flight at a time: a second put waits, because a queue would
+ * only hold more memory while the disk is the bottleneck. A failed write is remembered in the report; the
+ * files on disk stay as they are. */
 #include "store/checkpoint.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -120,7 +121,7 @@ neb_status neb__ckpt_writer_create(const char *dir, int keep, struct neb_ckpt_wr
     return NEB_OK;
 }
 
-/* Waits until the staging area is the caller's again; the lock is held on return. */
+/* Waits until the staging area belongs to the caller again. The lock is held on return. */
 static void lock_idle(struct neb_ckpt_writer *w)
 {
     pthread_mutex_lock(&w->lock);

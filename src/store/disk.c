@@ -1,8 +1,8 @@
 /* disk.c: a real folder behind the disk operations, and whole files with a checksum.
  *
- * A blob file is its content followed by SHA-256 of it. It is written as `tmp-NAME`, synced, renamed over the old one, and the
- * folder is synced: after a power cut there is the old file or the new one. A `tmp-NAME` that is not finished is removed at
- * once, or, after a kill, by the next start. */
+ * A blob file is its content followed by the content's SHA-256. It is written as `tmp-NAME`, synced and
+ * renamed over the old one, and the folder is synced: after a power cut there is the old file or the new one.
+ * An unfinished `tmp-NAME` is removed at once, or after a kill by the next start. */
 #include "store/disk.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -28,8 +28,8 @@ struct folder {
 static neb_status io_error(const char *what, const char *name)
 {
     int e = errno;
-    neb_status s = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
-    if (s == NEB_ERR_NOTFOUND) return neb__quiet(s, "%s %s: %s", what, name, strerror(e));
+    if (e == ENOENT) return neb__quiet(NEB_ERR_NOTFOUND, "cannot %s %s: %s", what, name, strerror(e));
+    neb_status s = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : NEB_ERR_IO;
     return neb__fail(s, "cannot %s %s: %s", what, name, strerror(e));
 }
 
@@ -50,7 +50,8 @@ static neb_status use(struct folder *f, const char *name, bool make, int *fd)
         char path[PATH_MAX];
         full(f, name, path);
         forget(f);
-        int how = f->only_reads ? O_RDONLY : make ? O_RDWR | O_CREAT : O_RDWR;
+        int how = make ? O_RDWR | O_CREAT : O_RDWR;
+        if (f->only_reads) how = O_RDONLY;
         int opened = open(path, how | O_CLOEXEC, 0600);
         if (opened < 0) return io_error("open", name);
         f->open_fd = opened;
@@ -152,11 +153,11 @@ static const struct neb_disk_ops folder_ops = {folder_size,   folder_read,     f
                                                folder_cut,    folder_sync,     folder_rename,
                                                folder_remove, folder_sync_dir, folder_list};
 
-/* ---- a folder that is only read -------------------------------------------------------------------------------- */
+/* ---- a folder that is only read ------------------------------------------------------------------------ */
 
 static neb_status refuse(const char *name)
 {
-    return neb__quiet(NEB_ERR_STATE, "%s is in a folder that is only read", name);
+    return neb__quiet(NEB_ERR_STATE, "cannot change %s: its folder was opened for reading only", name);
 }
 
 static neb_status refuse_write(void *ctx, const char *name, uint64_t at, const void *from, size_t n)
@@ -199,9 +200,9 @@ static const struct neb_disk_ops reading_ops = {folder_size,   folder_read,     
                                                 refuse_cut,    nothing_to_sync,  refuse_rename,
                                                 refuse_remove, no_names_to_sync, folder_list};
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
-/* Whoever only reads shares the lock, and makes no file for it. */
+/* A reader shares the lock, and makes no file for it. */
 static neb_status take_lock(struct folder *f)
 {
     char path[PATH_MAX];
@@ -210,7 +211,7 @@ static neb_status take_lock(struct folder *f)
     if (f->lock < 0) return f->only_reads && errno == ENOENT ? NEB_OK : io_error("open", path);
     if (!flock(f->lock, (f->only_reads ? LOCK_SH : LOCK_EX) | LOCK_NB)) return NEB_OK;
     if (errno != EWOULDBLOCK) return io_error("lock", path);
-    return neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by another process; stop that one first",
+    return neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by another process; stop that process first",
                      f->path);
 }
 
@@ -279,7 +280,7 @@ neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const s
     (void)d->ops->remove(d->ctx, tmp);
     neb_status s = write_pieces(d, tmp, pieces, count, keep);
     if (s == NEB_OK) s = d->ops->rename(d->ctx, tmp, name);
-    if (s != NEB_OK) { /* the room it took is the log's */
+    if (s != NEB_OK) { /* the log needs the room it took */
         (void)d->ops->remove(d->ctx, tmp);
         return s;
     }
@@ -298,7 +299,7 @@ static void note_first(void *arg, const char *name)
 
 void neb__disk_sweep(const struct neb_disk *d)
 {
-    for (neb_status s = NEB_OK; s == NEB_OK;) { /* one a turn: no file is removed while names are listed */
+    for (neb_status s = NEB_OK; s == NEB_OK;) { /* one file a turn: none is removed while names are listed */
         struct first_name f = {""};
         s = d->ops->list(d->ctx, "tmp-", note_first, &f);
         if (!f.name[0]) return;
@@ -311,7 +312,7 @@ neb_status neb__blob_join(const struct neb_disk *d, const char *name, const stru
 {
     struct neb_disk_piece all[8];
     struct neb_hash h;
-    if (count < 0 || count > 7) return neb__fail(NEB_ERR_INVALID, "a file of %d pieces", count);
+    if (count < 0 || count > 7) return neb__fail(NEB_ERR_INVALID, "a file cannot have %d pieces", count);
     NEB_TRY(hash_pieces(pieces, count, &h));
     memcpy(all, pieces, (size_t)count * sizeof *all);
     all[count] = (struct neb_disk_piece){h.b, NEB_HASH_SIZE};
@@ -345,7 +346,8 @@ neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb
     uint64_t size;
     struct neb_hash h;
     NEB_TRY(d->ops->size(d->ctx, name, &size));
-    if (size < NEB_HASH_SIZE) return neb__quiet(NEB_ERR_CORRUPT, "%s is only %" PRIu64 " bytes", name, size);
+    if (size < NEB_HASH_SIZE)
+        return neb__quiet(NEB_ERR_CORRUPT, "%s is damaged: it has only %" PRIu64 " bytes", name, size);
     size_t n = (size_t)size - NEB_HASH_SIZE;
     NEB_TRY(neb__buf_reserve(out, (size_t)size));
     uint8_t *p = out->data + out->len;

@@ -1,5 +1,5 @@
-/* disk.h: the few operations that the store needs of a disk, so that the simulator can put one underneath that loses,
- * tears and corrupts. Names are plain file names in one folder. */
+/* disk.h: the few operations that the store needs of a disk. The simulator replaces them with a disk that
+ * loses, tears and corrupts. Names are plain file names in one folder. */
 #ifndef NEB_STORE_DISK_H
 #define NEB_STORE_DISK_H
 
@@ -27,35 +27,37 @@ struct neb_disk {
     void *ctx;
 };
 
-/* A real folder; it must exist. Owes a close. The folder is locked: NEB_ERR_BUSY when another process has it. */
+/* Opens a real folder, which must exist, and locks it. Owes a close. NEB_ERR_BUSY: another process has it. */
 neb_status neb__disk_open(const char *folder, struct neb_disk *out);
-/* The same for whoever only looks: nothing is written, and several may look at once. What would change a file answers
- * NEB_ERR_STATE, a sync does nothing. */
+/* The same for readers: nothing is written, and several may read at once. Operations that would change a file
+ * answer NEB_ERR_STATE; a sync does nothing. */
 neb_status neb__disk_open_to_read(const char *folder, struct neb_disk *out);
 void neb__disk_close(struct neb_disk *d);
 
-/* A whole file of several pieces, one behind the other, replaced atomically. `keep` false: without fsync, for what may be
- * lost. On any error the old file is untouched and nothing is left of the new one. */
+/* Replaces a whole file atomically by several pieces, one behind the other. `keep` false: without fsync, for
+ * data that may be lost. On any error the old file is untouched and nothing is left of the new one. */
 struct neb_disk_piece {
     const void *data;
     size_t n;
 };
 neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const struct neb_disk_piece *pieces,
                              int count, bool keep);
-/* Removes what a killed process left half written. */
+/* Removes the half-written files of a killed process. */
 void neb__disk_sweep(const struct neb_disk *d);
 
-/* The same with a checksum behind it; at most seven pieces. */
+/* The same with a checksum at the end; at most seven pieces. */
 neb_status neb__blob_save(const struct neb_disk *d, const char *name, const void *data, size_t n, bool keep);
 neb_status neb__blob_join(const struct neb_disk *d, const char *name, const struct neb_disk_piece *pieces,
                           int count, bool keep);
-/* Appends the content to `out`. NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
+/* Appends the content to `out`. NEB_ERR_NOTFOUND, NEB_ERR_CORRUPT, NEB_ERR_NOSPACE
+ * (too large for out), NEB_ERR_IO */
 neb_status neb__blob_load(const struct neb_disk *d, const char *name, struct neb_buf *out);
 
-/* Written over the file that is there, without fsync: no new blocks, nothing for the file system to order. After a crash
- * it may be torn, and no checksum tells: for what may be lost and says itself whether it is whole. */
+/* Writes over the existing file, without fsync: there are no new blocks, and nothing for the file system to
+ * order. After a crash the file may be torn, and no checksum tells. So it is for data that may be lost and
+ * that tells by itself whether it is whole. */
 neb_status neb__disk_overwrite(const struct neb_disk *d, const char *name, const void *data, size_t n);
-/* Appends a file as it is to `out`; NEB_ERR_NOTFOUND, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
+/* Appends a file, unchecked, to `out`. NEB_ERR_NOTFOUND, NEB_ERR_NOSPACE (too large for out), NEB_ERR_IO */
 neb_status neb__disk_load(const struct neb_disk *d, const char *name, struct neb_buf *out);
 
 #endif

@@ -1,10 +1,10 @@
-/* keyed_file.c: the file.
+/* keyed_file.c: the keyed file: entries that are only ever appended, and an index of them in memory.
  *
  *     header   "NEBCACH1", hash of what the entries depend on (32)
  *     entry    u32 size, u32 CRC-32C of all that follows, u64 tag, key (16), bytes
  *
- * Little-endian. Opening walks over the entries without reading their bytes (a cache may have gigabytes); the checksum is
- * looked at when an entry is read. */
+ * Little-endian. Opening walks over the entries without reading their bytes, because a cache may have
+ * gigabytes. The checksum is checked when an entry is read. */
 #include "store/keyed_file.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -37,7 +37,7 @@ static neb_status io_error(const struct neb_keyed_file *c, const char *what)
                      what, strerror(e));
 }
 
-/* False: the file ends before. */
+/* False: the file ends before that. */
 static bool read_at(const struct neb_keyed_file *c, void *out, size_t n, uint64_t at)
 {
     for (size_t got = 0; got < n;) {
@@ -49,7 +49,7 @@ static bool read_at(const struct neb_keyed_file *c, void *out, size_t n, uint64_
     return true;
 }
 
-/* Where the entries that count end. */
+/* Finds the end of the entries that count. */
 static neb_status walk(struct neb_keyed_file *c, uint64_t size, uint64_t upto)
 {
     uint8_t e[ENTRY];
@@ -86,12 +86,13 @@ static neb_status load(struct neb_keyed_file *c, const struct neb_hash *of, uint
     if (!st.st_size) return begin(c, of);
     bool ours = read_at(c, head, HEAD, 0) && !memcmp(head, MAGIC, 8);
     if (!ours || memcmp(head + 8, of->b, NEB_HASH_SIZE)) {
-        neb__warn("%s is of %s and is begun anew", c->path, ours ? "another model or job" : "no known kind");
+        neb__warn("replacing %s, which %s", c->path,
+                  ours ? "belongs to another model or job" : "is not a cache of Nebula-I");
         return begin(c, of);
     }
     NEB_TRY(walk(c, (uint64_t)st.st_size, upto));
     if (c->bytes < (uint64_t)st.st_size && ftruncate(c->fd, (off_t)c->bytes))
-        return io_error(c, "cut the end off");
+        return io_error(c, "cut off the end");
     return NEB_OK;
 }
 
@@ -149,7 +150,8 @@ neb_status neb__keyed_file_put(struct neb_keyed_file *c, const struct neb_keyset
 {
     uint8_t e[ENTRY];
     if (tag < c->last || n > NEB_KEYED_FILE_ENTRY_MAX)
-        return neb__fail(NEB_ERR_INVALID, "%s: an entry of %zu bytes with tag %" PRIu64 " behind %" PRIu64,
+        return neb__fail(NEB_ERR_INVALID,
+                         "%s: refusing an entry of %zu bytes with tag %" PRIu64 " after tag %" PRIu64,
                          c->path, n, tag, c->last);
     const uint64_t *old = neb__keyset_find(&c->index, key);
     if (old && *old) return NEB_OK;
@@ -162,7 +164,8 @@ neb_status neb__keyed_file_put(struct neb_keyed_file *c, const struct neb_keyset
     if (done != (ssize_t)(ENTRY + n)) {
         if (done >= 0) errno = ENOSPC;
         neb_status s = io_error(c, "write");
-        if (ftruncate(c->fd, (off_t)c->bytes)) neb__warn("%s: a torn end remains", c->path);
+        if (ftruncate(c->fd, (off_t)c->bytes))
+            neb__warn("%s: cannot cut off a torn end; the next start will", c->path);
         return s;
     }
     NEB_TRY(neb__keyset_add(&c->index, key, c->bytes));

@@ -1,5 +1,5 @@
-/* keyset.c: open addressing with linear probing, at most two thirds full. Keys are hashes already, so their first bytes
- * choose the slot; nobody can choose keys that collide without breaking SHA-256. */
+/* keyset.c: open addressing with linear probing, at most two thirds full. Keys are hashes already, so their
+ * first bytes choose the slot. Nobody can choose keys that collide without breaking SHA-256. */
 #include "store/keyset.h"
 #include "base/bytes.h"
 #include "base/mem.h"

@@ -1,20 +1,22 @@
 /* ledger.c: the log on disk.
  *
- * File `ledger`: entries, only ever appended: u32 length, u8 kind (1 record, 2 mark), u64 index, 16 bytes of SHA-256
- * over (position, kind, index, content), content. A batch is some records and then one mark, the content of which is
- * the core's promise (view, normal view, head …). A record with an index that was there before replaces it and
- * everything behind it; the mark's index is the log's head. What stands behind the last whole mark never counted.
+ * File `ledger`: entries that are only ever appended: u32 length, u8 kind (1 record, 2 mark), u64 index, 16
+ * bytes of SHA-256 over (position, kind, index, content), content. A batch is some records and then one
+ * mark, whose content is the core's promise (view, normal view, head …). A record replaces an earlier one
+ * with the same index and everything behind that one. The mark's index is the log's head. Bytes behind the
+ * last whole mark never counted.
  *
- * File `mark`: two slots, 4096 bytes apart, written in turn: u64 sequence, u64 bytes of the ledger that were promised,
- * 16 bytes of SHA-256. A slot is written after the ledger is synced and synced itself before anybody hears of it. A
- * torn slot leaves the other one, and the ledger then simply holds more than that one says. If the ledger ends before
- * the promised length, something acknowledged is lost: the site must not vote before the others have told it.
+ * File `mark`: two slots, 4096 bytes apart, written in turn: u64 sequence, u64 bytes of the ledger that were
+ * promised, 16 bytes of SHA-256. A slot is written after the ledger is synced, and it is synced itself before
+ * anybody hears of the promise. A torn slot leaves the other one, and the ledger then holds more than that
+ * one says. If the ledger ends before the promised length, something acknowledged is lost: the site must not
+ * vote before the others have told it what.
  *
- * Opening changes nothing: what does not count is cut off by the next append, so that whoever only looks leaves the file
- * as it is. A read that fails is an error and says nothing about what is there.
+ * Opening changes nothing, so a reader leaves the file as it is. The next append cuts off bytes that do not
+ * count. A read that fails is an error and says nothing about the file's content.
  *
- * A new site's `mark` appears last and whole, by a rename: where there is none and the ledger is no longer than its first
- * batch, a start was broken off, and nothing was ever promised. */
+ * A new site's `mark` appears last and whole, by a rename. If there is no `mark` and the ledger is no longer
+ * than its first batch, a start was broken off, and nothing was ever promised. */
 #include "store/ledger.h"
 #include "base/bytes.h"
 #include "base/hash.h"
@@ -90,13 +92,14 @@ static neb_status append_entry(struct neb_buf *b, uint64_t base, uint8_t kind, u
                                const uint8_t *p, size_t n)
 {
     uint8_t head[HEAD];
-    if (n > NEB_LEDGER_ENTRY_MAX) return neb__fail(NEB_ERR_INVALID, "ledger entry of %zu bytes", n);
+    if (n > NEB_LEDGER_ENTRY_MAX)
+        return neb__fail(NEB_ERR_INVALID, "a ledger entry of %zu bytes is too large", n);
     NEB_TRY(entry_head(base + b->len, kind, index, p, n, head));
     NEB_TRY(neb__buf_append(b, head, HEAD));
     return neb__buf_append(b, p, n);
 }
 
-/* What stands behind the last whole batch goes before anything is written there. */
+/* Cuts off bytes behind the last whole batch before anything is written there. */
 static neb_status cut_tail(struct neb_ledger *l)
 {
     const struct neb_disk *d = l->disk;
@@ -110,7 +113,8 @@ static neb_status cut_tail(struct neb_ledger *l)
 
 static neb_status append_batch(struct neb_ledger *l, const struct neb_ledger_batch *batch, const char *slots)
 {
-    if (l->broken) return neb__fail(NEB_ERR_IO, "the ledger failed before; restart to verify it");
+    if (l->broken)
+        return neb__fail(NEB_ERR_IO, "writing the ledger has failed before; restart this site to verify it");
     struct neb_buf b;
     neb__buf_init(&b, SIZE_MAX / 2);
     neb_status s = cut_tail(l);
@@ -129,9 +133,10 @@ static neb_status append_batch(struct neb_ledger *l, const struct neb_ledger_bat
         s = write_slot(l, slots);
         if (s != NEB_OK) l->length = was, l->broken = s != NEB_ERR_NOSPACE;
     }
-    if (s != NEB_OK) l->tail = true; /* a shorter batch there must not bring back what this one left */
+    if (s != NEB_OK) l->tail = true; /* a shorter batch in its place must not bring back its remains */
     neb__buf_free(&b);
-    return s == NEB_ERR_NOSPACE && !l->broken ? s : s == NEB_OK ? s : NEB_ERR_IO;
+    if (s == NEB_OK || (s == NEB_ERR_NOSPACE && !l->broken)) return s;
+    return NEB_ERR_IO;
 }
 
 neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch)
@@ -139,7 +144,7 @@ neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batc
     return append_batch(l, batch, "mark");
 }
 
-/* Whether these files are more than a start that was broken off. */
+/* NEB_ERR_EXISTS: these files are more than a start that was broken off. */
 static neb_status look(const struct neb_disk *disk, size_t first_batch)
 {
     uint64_t size;
@@ -175,7 +180,7 @@ void neb__ledger_found_free(struct neb_ledger_found *f)
 
 static neb_status found_put(struct neb_ledger_found *f, uint64_t index, size_t at, size_t size)
 {
-    if (index == 0 || index > f->records + 1) return neb__quiet(NEB_ERR_CORRUPT, "ledger has a gap");
+    if (index == 0 || index > f->records + 1) return neb__quiet(NEB_ERR_CORRUPT, "the ledger has a gap");
     if (index > f->capacity) {
         uint64_t cap = f->capacity ? 2 * f->capacity : 64;
         size_t *a = neb__realloc(f->at, cap * sizeof *a);
@@ -191,7 +196,8 @@ static neb_status found_put(struct neb_ledger_found *f, uint64_t index, size_t a
     return NEB_OK;
 }
 
-/* Walks whole entries; records count once the mark behind them is reached. *good is the end of the last whole batch. */
+/* Walks whole entries; records count once the mark behind them is reached. *good is
+ * the end of the last whole batch. */
 static neb_status scan(struct neb_ledger_found *f, size_t *good)
 {
     const uint8_t *p = f->bytes.data;
@@ -248,7 +254,7 @@ neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
     found->damaged = !any || good < promised || !found->mark_length;
     l.length = good;
     l.tail = found->bytes.len > good;
-    /* What is read here may only be in the system's memory, when a process was killed before its sync. */
+    /* If a process was killed before its sync, the bytes read here may be in the system's memory only. */
     if (s == NEB_OK && found->bytes.len && !NEB_MUTANT(skip_fsync)) s = disk->ops->sync(disk->ctx, "ledger");
     if (s != NEB_OK) {
         neb__ledger_found_free(found);

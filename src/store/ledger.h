@@ -10,11 +10,11 @@ struct neb_ledger {
     const struct neb_disk *disk;
     uint64_t length; /* bytes of the ledger file that count */
     uint64_t sequence;
-    bool tail;   /* something that does not count stands behind `length`; the next append cuts it off */
-    bool broken; /* a sync failed: what is on disk is unknown until the next open */
+    bool tail;   /* bytes that do not count stand behind `length`; the next append cuts them off */
+    bool broken; /* a sync failed: the content of the disk is unknown until the next open */
 };
 
-/* What open found; owned by the caller, neb__ledger_found_free() releases it. */
+/* The result of an open, owned by the caller; neb__ledger_found_free() releases it. */
 struct neb_ledger_found {
     bool damaged; /* something at or below the acked mark is lost */
     struct neb_buf bytes;
@@ -32,19 +32,20 @@ struct neb_ledger_batch {
     size_t mark_length;
 };
 
-/* Makes the files of a new site, also over those of a start that was broken off.
+/* Makes the files of a new site, also in place of those of a start that was broken off.
  *   NEB_ERR_EXISTS              the site has begun (quiet)
- *   NEB_ERR_NOSPACE, NEB_ERR_IO no files are left; it may be tried again */
+ *   NEB_ERR_NOSPACE, NEB_ERR_IO no files are left; the caller may try again */
 neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length);
-/* Changes nothing. A damaged ledger is a result; NEB_ERR_IO: it could not be read, whatever is in it. NEB_ERR_NOMEM */
+/* Changes nothing. A damaged ledger is a result, not an error. NEB_ERR_IO: it could not be read,
+ * whatever is in it; NEB_ERR_NOMEM */
 neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
                             struct neb_ledger_found *found);
 void neb__ledger_found_free(struct neb_ledger_found *found);
 
 /* Appends, syncs, then sets and syncs the mark.
  *   NEB_OK            durable
- *   NEB_ERR_NOSPACE   nothing counts; the same batch may be tried again
- *   NEB_ERR_IO        a sync failed: never tried again; open anew and verify */
+ *   NEB_ERR_NOSPACE   nothing of the batch counts; the caller may try it again
+ *   NEB_ERR_IO        a sync failed: never try again; open anew and verify */
 neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batch *batch);
 
 #endif

@@ -1,8 +1,9 @@
-/* metrics.c: numbers of a run into SQLite and TensorBoard's format.
+/* metrics.c: writes a run's numbers to SQLite and in TensorBoard's format.
  *
- * Values are inserted inside one open transaction that is committed every 256 values or on flush: a commit a value
- * would cost an fsync each. The journal is a write-ahead log with `synchronous=normal`: a crash loses at most the last
- * transaction and never the database, and the dashboard can read while the run writes. */
+ * Values are inserted inside one open transaction that is committed every 256 values or on flush: a
+ * commit for each value would cost an fsync each. The journal is a write-ahead log with
+ * `synchronous=normal`: a crash loses at most the last transaction and never the database, and the
+ * dashboard can read while the run writes. */
 #include "store/metrics.h"
 #include "store/tensorboard.h"
 #include "base/file.h"
@@ -42,17 +43,24 @@ static const char schema[] =
     " text TEXT);"
     "PRAGMA user_version=1;";
 
+static neb_status status_of(int code)
+{
+    switch (code) {
+    case SQLITE_FULL: return NEB_ERR_NOSPACE;
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT: return NEB_ERR_CORRUPT;
+    case SQLITE_NOMEM: return NEB_ERR_NOMEM;
+    default: return NEB_ERR_IO;
+    }
+}
+
 static neb_status failed(struct neb_metrics *m)
 {
     int code = m->db ? sqlite3_errcode(m->db) : SQLITE_NOMEM;
-    neb_status s = code == SQLITE_FULL                               ? NEB_ERR_NOSPACE
-                   : code == SQLITE_NOTADB || code == SQLITE_CORRUPT ? NEB_ERR_CORRUPT
-                   : code == SQLITE_NOMEM                            ? NEB_ERR_NOMEM
-                                                                     : NEB_ERR_IO;
     const char *why = m->db ? sqlite3_errmsg(m->db) : "no memory";
     if (!m->warned) neb__warn("metrics are not stored: %s; training goes on", why);
     m->warned = true;
-    return neb__quiet(s, "metrics database: %s", why);
+    return neb__quiet(status_of(code), "metrics database: %s", why);
 }
 
 static neb_status events_failed(struct neb_metrics *m, neb_status s)
@@ -103,7 +111,7 @@ neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_met
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
     struct neb_metrics *m = NEB_NEW(struct neb_metrics);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
-    m->warned = true; /* the caller does it */
+    m->warned = true; /* the caller will warn */
     neb_status s = start(m, path, resumed_at);
     if (s == NEB_OK) s = neb__tensorboard_open(dir, resumed_at, &m->events);
     if (s != NEB_OK) {
@@ -122,8 +130,7 @@ struct neb_metrics *neb__metrics_begin(const char *dir, int64_t resumed_at)
     struct neb_metrics *m;
     if (neb__metrics_open(dir, resumed_at, &m) == NEB_OK) return m;
     neb__warn("no metrics of this run are stored in %s: %s; training goes on. Move the file away and start "
-              "again to "
-              "have them",
+              "again to have them",
               dir, neb_last_error());
     return NULL;
 }
@@ -236,7 +243,7 @@ neb_status neb__metrics_each(struct neb_metrics *m, const char *name,
     return rows ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no values of '%s'", name);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static neb_status check_version(struct neb_metrics *m, const char *path)
 {
@@ -245,8 +252,9 @@ static neb_status check_version(struct neb_metrics *m, const char *path)
     int version = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int(q, 0) : -1;
     sqlite3_finalize(q);
     if (version == 1) return NEB_OK;
-    return version < 0 ? neb__fail(NEB_ERR_CORRUPT, "%s is no database of metrics", path)
-                       : neb__fail(NEB_ERR_VERSION, "%s is of another version (%d)", path, version);
+    return version < 0 ? neb__fail(NEB_ERR_CORRUPT, "%s is not a database of metrics", path)
+                       : neb__fail(NEB_ERR_VERSION, "%s has format version %d, which this build cannot read",
+                                   path, version);
 }
 
 neb_status neb__metrics_read(const char *dir, struct neb_metrics **out)
@@ -258,7 +266,7 @@ neb_status neb__metrics_read(const char *dir, struct neb_metrics **out)
     if (stat(path, &st)) return neb__quiet(NEB_ERR_NOTFOUND, "no metrics in %s", dir);
     struct neb_metrics *m = NEB_NEW(struct neb_metrics);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
-    m->warned = true; /* of writing, which is not meant here */
+    m->warned = true; /* the warning is about writing, and nothing is written here */
     neb_status s =
         sqlite3_open_v2(path, &m->db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK ? NEB_OK : failed(m);
     if (s == NEB_OK) s = run_sql(m, "PRAGMA busy_timeout=2000");

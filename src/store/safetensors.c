@@ -3,9 +3,9 @@
  *     u64 n | n bytes of JSON | data
  *     {"__metadata__": {"k": "v"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}
  *
- * The reference implementation's rules are kept: offsets are relative to the data, sorted they must follow each other
- * without gap or overlap from 0 to the end of the file, and each length must be the shape's. Sums and products are
- * checked against overflow before they are used. */
+ * The rules are those of the reference implementation. Offsets are relative to the data. Sorted, they must
+ * follow each other without gap or overlap from 0 to the end of the file, and each length must fit its shape.
+ * Sums and products are checked against overflow before they are used. */
 #include "store/safetensors.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -127,7 +127,8 @@ static neb_status check_coverage(const struct neb_st *st)
         at += st->tensor[i].size;
     }
     if (at != st->data + st->data_size)
-        return neb__fail(NEB_ERR_CORRUPT, "safetensors: bytes behind the last tensor");
+        return neb__fail(NEB_ERR_CORRUPT,
+                         "not a valid safetensors file: there are bytes behind the last tensor");
     return NEB_OK;
 }
 
@@ -138,7 +139,7 @@ static neb_status check_meta(const json_t *meta)
     if (!json_is_object(meta)) return bad("__metadata__", "not an object");
     json_object_foreach((json_t *)(uintptr_t)meta, key, value)
     {
-        if (!json_is_string(value)) return bad(key, "metadata that is not text");
+        if (!json_is_string(value)) return bad(key, "the metadata is not text");
     }
     return NEB_OK;
 }
@@ -243,7 +244,7 @@ const char *neb__st_meta(const struct neb_st *st, const char *key)
     return json_string_value(json_object_get(json_object_get(st->header, "__metadata__"), key));
 }
 
-/* ---- elements as fp32 ----------------------------------------------------------------------------------------- */
+/* ---- elements as fp32 ---------------------------------------------------------------------------------- */
 
 static float from_bits(uint32_t bits)
 {
@@ -263,7 +264,7 @@ static float half_to_float(uint16_t h)
 
 neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out)
 {
-    const uint8_t *p = t->data; /* maybe unaligned: the header may have any length */
+    const uint8_t *p = t->data; /* may be unaligned: the header may have any length */
     size_t n = t->size / neb__st_type_size(t->type);
     for (size_t i = 0; i < n; i++) {
         double d;
@@ -278,7 +279,8 @@ neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out)
             out[i] = (float)d;
             break;
         default:
-            return neb__fail(NEB_ERR_DTYPE, "tensor '%.60s' is %s: F32, F16, BF16 or F64 can become fp32",
+            return neb__fail(NEB_ERR_DTYPE,
+                             "tensor '%.60s' has type %s; only F32, F16, BF16 and F64 can be read as fp32",
                              t->name, neb__st_type_name(t->type));
         }
     }

@@ -1,7 +1,7 @@
-/* safetensors.h: tensors in the format of the Hugging Face world: u64 length of a JSON header, the header, the data.
+/* safetensors.h: tensors in the format of Hugging Face: u64 length of a JSON header, the header, the data.
  *
- * Reading maps the file; nothing is believed: every name, type, shape and offset is checked before it is shown, and
- * a header of more than 32 MiB is refused. A successful open owes a close. */
+ * Reading maps the file and trusts nothing: every name, type, shape and offset is checked before it is shown,
+ * and a header of more than 32 MiB is refused. A successful open owes a close. */
 #ifndef NEB_STORE_SAFETENSORS_H
 #define NEB_STORE_SAFETENSORS_H
 
@@ -52,7 +52,8 @@ struct neb_st_tensor {
 struct neb_st;
 
 /*   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOMEM
- *   NEB_ERR_CORRUPT: not a safetensors file, or a header that contradicts itself or the file; it says where */
+ *   NEB_ERR_CORRUPT: not a safetensors file, or a header that contradicts itself or the file; the message
+ *   says where */
 neb_status neb__st_open(const char *path, struct neb_st **out);
 neb_status neb__st_open_bytes(const void *p, size_t n, struct neb_st **out); /* not copied, must stay */
 void neb__st_close(struct neb_st *st);                                       /* NULL is fine */
@@ -65,9 +66,10 @@ const char *neb__st_meta(const struct neb_st *st, const char *key); /* of __meta
 /* All elements as fp32. NEB_ERR_DTYPE: not F32, F16, BF16 or F64. */
 neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out); // (elements)
 
-/* Writes all of it, atomically and durably. meta: key, value, …, NULL; or NULL. `format: pt` is added, which
- * transformers asks for.
- *   NEB_ERR_INVALID: a name twice, a size that is not the shape's; NEB_ERR_NOSPACE, NEB_ERR_IO, NEB_ERR_NOMEM */
+/* Writes the whole file, atomically and durably. meta: key, value, …, NULL; or NULL. `format: pt` is
+ * added, which transformers asks for.
+ *   NEB_ERR_INVALID: a name twice, a size that is not the shape's; NEB_ERR_NOSPACE, NEB_ERR_IO, NEB_ERR_NOMEM
+ */
 neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta);
 
 #endif

@@ -1,7 +1,7 @@
 /* safetensors_write.c: writing safetensors files.
  *
- * Tensors are laid out by falling element size, so that every one is aligned to its own element when the header's
- * length is a multiple of eight (it is filled up with spaces, as the reference implementation does). */
+ * Tensors are laid out by falling element size, so that every one is aligned to its own element when the
+ * header's length is a multiple of eight (spaces fill it up, as in the reference implementation). */
 #include "store/safetensors.h"
 #include "store/whole_file.h"
 #include "base/bytes.h"

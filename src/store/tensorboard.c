@@ -2,10 +2,12 @@
  *
  *     record: u64 length | u32 masked CRC-32C of the length | bytes | u32 masked CRC-32C of the bytes
  *     Event: 1 wall_time double | 2 step int64 | 3 file_version string | 5 summary | 7 session_log
- *     Summary: repeated 1 Value;  Value: 1 tag string | 2 simple_value float;  SessionLog: 1 status (1 = START)
+ *     Summary: repeated 1 Value;  Value: 1 tag string | 2 simple_value float
+ *     SessionLog: 1 status (1 = START)
  *
- * The few fields needed are written by hand: a varint, a length-delimited field and two fixed-size ones. What a flush cannot
- * write is dropped, and the file is cut back to its last whole record: it can be read on from there when there is room again. */
+ * The few fields needed are written by hand: a varint, a length-delimited field and two fixed-size ones.
+ * Records that a flush cannot write are dropped, and the file is cut back to its last whole record, so that
+ * it can be continued there when there is room again. */
 #include "store/tensorboard.h"
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -111,7 +113,7 @@ neb_status neb__tensorboard_open(const char *dir, int64_t resumed_at, struct neb
     neb__buf_init(&e->held, MAX_HELD);
     neb_status s = NEB_OK;
     e->fd = -1;
-    for (int i = 0; e->fd < 0 && s == NEB_OK; i++) { /* several a second get different names */
+    for (int i = 0; e->fd < 0 && s == NEB_OK; i++) { /* several files of one second get different names */
         if (snprintf(e->path, sizeof e->path, "%s/events.out.tfevents.%lld.%s.%ld.%d", dir,
                      (long long)time(NULL), host, (long)getpid(), i) >= (int)sizeof e->path)
             s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
@@ -134,7 +136,7 @@ neb_status neb__tensorboard_scalar(struct neb_tensorboard *e, int64_t step, doub
                                    double value)
 {
     size_t n = strlen(tag);
-    if (n > MAX_TAG) return neb__fail(NEB_ERR_INVALID, "a metric's name of %zu bytes", n);
+    if (n > MAX_TAG) return neb__fail(NEB_ERR_INVALID, "a metric's name of %zu bytes is too long", n);
     struct message inner = {.n = 0}, summary = {.n = 0}, event = {.n = 0};
     put_bytes(&inner, 1, tag, n);
     put_float(&inner, 2, (float)value);

@@ -1,8 +1,9 @@
 /* update_files.c: update files and snapshot files.
  *
- * An update file `p-<hash>` is the update header and the coded bytes as they travelled; its name is the hash of all of
- * it, so it needs no checksum and a peer can be served straight from it. A snapshot file `cell-<n>-<version mod 2>` is
- * a blob: u32 cell, u64 version, u64 values, theta, m. The file with the older version is the one replaced. */
+ * An update file `p-<hash>` holds the update's header and its code as they travelled. The name is the hash of
+ * the whole file, so it needs no checksum, and a peer can be served straight from it. A snapshot file
+ * `cell-<n>-<version mod 2>` is a blob: u32 cell, u64 version, u64 values, theta, m. A new snapshot replaces
+ * the file with the older version. */
 #include "store/update_files.h"
 #include "base/bytes.h"
 
@@ -19,7 +20,9 @@ static bool hash_of(const char *name, struct neb_hash *out)
     if (strlen(name) != 2 + 2 * NEB_HASH_SIZE) return false;
     for (int i = 0; i < 2 * NEB_HASH_SIZE; i++) {
         char c = name[2 + i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        int d = -1;
+        if (c >= '0' && c <= '9') d = c - '0';
+        if (c >= 'a' && c <= 'f') d = c - 'a' + 10;
         if (d < 0) return false;
         out->b[i / 2] = (uint8_t)(i & 1 ? out->b[i / 2] | d : d << 4);
     }
@@ -48,7 +51,7 @@ neb_status neb__update_files_open(const struct neb_disk *disk, uint64_t quota, s
     struct neb_update_files p = {disk, 0, quota};
     struct listing l = {.count = &p};
     neb__disk_sweep(disk);
-    /* A name may have been made by a process that was killed before it was durable. */
+    /* A process may have made the name and been killed before the name was durable. */
     NEB_TRY(disk->ops->sync_dir(disk->ctx));
     NEB_TRY(disk->ops->list(disk->ctx, "p-", one_file, &l));
     *out = p;
@@ -75,7 +78,8 @@ neb_status neb__update_save(struct neb_update_files *p, const struct neb_hash *n
 {
     struct neb_hash h;
     NEB_TRY(neb__hash(bytes, n, &h));
-    if (!neb__hash_equal(&h, name)) return neb__quiet(NEB_ERR_CORRUPT, "update does not match its name");
+    if (!neb__hash_equal(&h, name))
+        return neb__quiet(NEB_ERR_CORRUPT, "the update's bytes do not match its name");
     return neb__update_keep(p, name, bytes, n);
 }
 
@@ -138,7 +142,7 @@ static void snapshot_name(uint32_t cell, int slot, char out[40])
     snprintf(out, 40, "cell-%u-%d", cell, slot);
 }
 
-/* Version in a file, 0 when there is none or it is damaged; its content is left in b. */
+/* The version of a snapshot file, 0 when there is none or it is damaged. Its content is left in b. */
 static uint64_t peek(const struct neb_disk *d, const struct neb_snapshot *s, int slot, struct neb_buf *b)
 {
     char name[40];

@@ -1,5 +1,5 @@
-/* whole_file.c: temporary file, fsync, rename, fsync of the folder. A write that the disk refuses names the file and how
- * much was wanted, because "no space left" alone does not say what to delete. */
+/* whole_file.c: temporary file, fsync, rename, fsync of the folder. The message about a refused write names
+ * the file and the bytes written, because "no space left" alone does not say what to delete. */
 #include "store/whole_file.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -15,9 +15,10 @@ static neb_status refused(const struct neb_whole_file *f, const char *what)
 {
     int e = errno;
     bool full = e == ENOSPC || e == EDQUOT || e == EFBIG;
-    neb_status s = full ? NEB_ERR_NOSPACE : e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
+    neb_status s = e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
+    if (full) s = NEB_ERR_NOSPACE;
     return neb__fail(s, "cannot %s %s after %" PRIu64 " bytes: %s%s", what, f->path, f->written, strerror(e),
-                     full ? "; free some space, the previous file is untouched" : "");
+                     full ? "; free some space; the previous file is untouched" : "");
 }
 
 neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whole_file *out)

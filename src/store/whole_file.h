@@ -22,7 +22,8 @@ neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whol
 neb_status neb__whole_file_write(struct neb_whole_file *f, const void *p, size_t n);
 neb_status neb__whole_file_zeros(struct neb_whole_file *f, size_t n); /* n below 4096 */
 
-/* Releases f in every case; on an error the old content of the path is untouched and the temporary file gone. */
+/* Releases f in every case; on an error the old content of the path is untouched and the temporary file
+ * gone. */
 neb_status neb__whole_file_commit(struct neb_whole_file *f);
 void neb__whole_file_abandon(struct neb_whole_file *f);
 
