@@ -37,9 +37,7 @@ static void toy_encode(const float *z, const struct neb_toy_rung *rung, uint8_t 
     for (int i = 1; i < WIDTH; i++)
         if (fabsf(z[i]) > fabsf(z[big])) big = i;
     for (int i = 0; i < WIDTH; i++) {
-        float q = truncf(z[i] / 4);
-        if (rung == RUNG_EXACT) q = z[i];
-        if (rung == RUNG_SPARSE) q = i == big ? z[i] : 0;
+        float q = rung->largest && i != big ? 0 : truncf(z[i] / (float)rung->unit);
         neb__put32(out + 4 * i, (uint32_t)(int32_t)q);
     }
 }
@@ -78,9 +76,8 @@ bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct 
 
 /* ---- the core's actions on it -------------------------------------------------------------------------- */
 
-/* The hook between capture and encode, on integers: one cell's values to send. z
- * gets the values for later sums. */
-static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, float *z, float *sent)
+/* The hook between capture and encode, on integers: one cell's values to send. z gets the values for later sums. */
+static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, bool blurred, float *z, float *sent)
 {
     float bound;
     for (int v = 0; v < WIDTH; v++) z[v] = truncf(z[v]);
@@ -88,7 +85,7 @@ static void toy_hook(struct neb_sim_world *w, const struct neb_action *a, float 
     memcpy(&bound, &a->bound, sizeof bound);
     /* A part of the bound for each cell keeps the whole update within the bound. */
     (void)neb__site_clip(sent, WIDTH, (double)bound / (a->c1 - a->c0));
-    if (w->private && !a->exact) neb__site_noise(sent, WIDTH, 2, &w->rng);
+    if (blurred) neb__site_noise(sent, WIDTH, 2, &w->rng);
     for (int v = 0; v < WIDTH; v++) sent[v] = truncf(sent[v]);
 }
 
@@ -194,7 +191,7 @@ static void take(struct neb_sim_world *w, struct neb_sim_node *n, const struct n
     }
     neb__buf_free(&b);
     if (n->disk.dead || !f) return;
-    if (w->private && f->header.rung != RUNG_EXACT) decoded = NULL;
+    if (w->private && neb__toy_rung(f->header.rung)->blurred) decoded = NULL;
     for (int i = 0; i < WIDTH && !decoded; i++) /* everything that was not sent */
         n->books[c].dropped[i] += (int64_t)(o->d[i] - f->decoded[c][i]);
     neb__site_take(o->d, zero, decoded, WIDTH);
