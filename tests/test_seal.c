@@ -188,7 +188,7 @@ static void test_chain(void **state)
     assert_ok(neb__chain_extend(chain, good.data, good.len));
     assert_int_equal(chain->epoch, 1);
     assert_int_equal(neb__roster_by_name(&chain->now, "s3")->id, 4);
-    assert_ok(neb__chain_extend(chain, good.data, good.len)); /* held already: nothing new */
+    assert_ok(neb__chain_extend(chain, good.data, good.len)); /* already held: nothing changes */
     assert_int_equal(chain->epoch, 1);
     check_log_quiet();
     struct neb_buf none;
@@ -197,7 +197,7 @@ static void test_chain(void **state)
     assert_status(neb__chain_propose(chain, NEB_EPOCH_CHANGE, 0, &zero, &next, bad, 1, &none), NEB_ERR_AUTH);
     check_log_restore();
 
-    /* the operator evicts s0; whoever missed both epochs catches up from the tail */
+    /* the operator evicts s0; a site that missed both epochs catches up from the tail */
     struct neb_roster less = {chain->now.members + 1, 3};
     struct neb_buf evict;
     struct neb_hash before = chain->head;
@@ -351,7 +351,7 @@ static void test_roster_rules(void **state)
     cast_free(&c);
 }
 
-/* One way of a line between two sessions. */
+/* One direction of a line between two sessions. */
 struct wire {
     struct neb_buf bytes;
     size_t at;

@@ -1,10 +1,11 @@
-/* chain.c: the genesis, and a run's chain as a file. What an epoch is and when it counts stands in epoch.c.
+/* chain.c: the genesis, and a run's chain as a file. epoch.c has the epochs and their rules.
  *
  *     genesis   "NEBGEN1" 0, 16 bytes run id, 32 operator key, u16 facts, for each (names ascending):
  *               u8 length, name, u16 length, value; roster
  *     file      "NEBCHN1" 0, u32 length, genesis, then epochs, each behind its u32 length
  *
- * The genesis names the run: its hash is what members compare. It is never changed; everything after it is an epoch. */
+ * The hash of the genesis names the run, and members compare it. The genesis never changes; every later
+ * change is an epoch. */
 #include "seal/chain_internal.h"
 #include "base/bytes.h"
 #include "base/file.h"
@@ -53,7 +54,7 @@ const struct neb_fact *neb__chain_fact(const struct neb_chain *c, const char *na
     return NULL;
 }
 
-/* ---- genesis ----------------------------------------------------------------------------------------------------- */
+/* ---- genesis ------------------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
@@ -69,8 +70,8 @@ static neb_status append_facts(const struct neb_fact *facts, uint32_t count, str
         uint8_t n = (uint8_t)strnlen(facts[i].name, NEB_FACT_NAME_SIZE);
         if (n < 1 || n >= NEB_FACT_NAME_SIZE || facts[i].size > NEB_FACT_VALUE_MAX ||
             (i && strcmp(facts[i - 1].name, facts[i].name) >= 0))
-            return neb__fail(NEB_ERR_INVALID, "fact %u of the genesis has no proper name, or occurs twice",
-                             i);
+            return neb__fail(NEB_ERR_INVALID,
+                             "fact %u of the genesis has no valid name, is too long, or occurs twice", i);
         NEB_TRY(neb__buf_append(out, &n, 1));
         NEB_TRY(neb__buf_append(out, facts[i].name, n));
         neb__put16(h, facts[i].size);
@@ -98,7 +99,8 @@ static bool read_fact(struct neb_reader *r, struct neb_fact *f)
 static neb_status read_facts(struct neb_reader *r, struct neb_chain *c)
 {
     uint16_t count = neb__read16(r);
-    if (r->bad || count > NEB_FACTS_MAX) return neb__quiet(NEB_ERR_CORRUPT, "a genesis with %u facts", count);
+    if (r->bad || count > NEB_FACTS_MAX)
+        return neb__quiet(NEB_ERR_CORRUPT, "a genesis claims %u facts", count);
     c->facts = NEB_NEW_ARRAY(struct neb_fact, count + 1u);
     if (!c->facts) return neb__chain_no_memory();
     c->fact_count = count;
@@ -112,16 +114,16 @@ static neb_status read_facts(struct neb_reader *r, struct neb_chain *c)
 static neb_status load_genesis(struct neb_chain *c, const uint8_t *p, size_t n)
 {
     struct neb_reader r = {p, n, false};
-    if (n > NEB_EPOCH_BYTES_MAX) return neb__quiet(NEB_ERR_CORRUPT, "a genesis of %zu bytes", n);
+    if (n > NEB_EPOCH_BYTES_MAX) return neb__quiet(NEB_ERR_CORRUPT, "a genesis is too long: %zu bytes", n);
     if (!neb__chain_magic(&r, genesis_magic))
         return neb__quiet(NEB_ERR_VERSION, "not a genesis of this version");
     const uint8_t *run = neb__read(&r, NEB_RUN_ID_SIZE), *key = neb__read(&r, NEB_PUBLIC_SIZE);
-    if (!run || !key) return neb__quiet(NEB_ERR_CORRUPT, "a genesis that ends too early");
+    if (!run || !key) return neb__quiet(NEB_ERR_CORRUPT, "a genesis ends too early");
     memcpy(c->run_id, run, NEB_RUN_ID_SIZE);
     memcpy(c->operator_key.b, key, NEB_PUBLIC_SIZE);
     NEB_TRY(read_facts(&r, c));
     NEB_TRY(neb__roster_decode(&r, &c->now));
-    if (r.left) return neb__quiet(NEB_ERR_CORRUPT, "%zu bytes behind a genesis", r.left);
+    if (r.left) return neb__quiet(NEB_ERR_CORRUPT, "%zu extra bytes behind a genesis", r.left);
     c->last_id = c->now.members[c->now.count - 1].id;
     NEB_TRY(neb__buf_append(&c->genesis, p, n));
     NEB_TRY(neb__hash(p, n, &c->genesis_hash));
@@ -164,7 +166,8 @@ neb_status neb__chain_create(const struct neb_public *operator_key, const struct
     struct neb_roster numbered;
     struct neb_buf b;
     if (fact_count > NEB_FACTS_MAX || roster->count > NEB_MEMBERS_MAX)
-        return neb__fail(NEB_ERR_INVALID, "at most %d facts and %d members", NEB_FACTS_MAX, NEB_MEMBERS_MAX);
+        return neb__fail(NEB_ERR_INVALID, "a run has at most %d facts and %d members", NEB_FACTS_MAX,
+                         NEB_MEMBERS_MAX);
     NEB_TRY(neb__roster_copy(roster, &numbered));
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX);
     for (uint32_t i = 0; i < numbered.count; i++) numbered.members[i].id = (uint16_t)(i + 1);
@@ -177,7 +180,7 @@ neb_status neb__chain_create(const struct neb_public *operator_key, const struct
     return s;
 }
 
-/* ---- whole chains ------------------------------------------------------------------------------------------------ */
+/* ---- whole chains -------------------------------------------------------------------------------------- */
 
 neb_status neb__chain_encode(const struct neb_chain *c, struct neb_buf *out)
 {
@@ -192,10 +195,11 @@ neb_status neb__chain_encode(const struct neb_chain *c, struct neb_buf *out)
 neb_status neb__chain_decode(const uint8_t *p, size_t n, struct neb_chain **out)
 {
     struct neb_reader r = {p, n, false};
-    if (!neb__chain_magic(&r, file_magic)) return neb__quiet(NEB_ERR_VERSION, "not a roster of this version");
+    if (!neb__chain_magic(&r, file_magic))
+        return neb__quiet(NEB_ERR_VERSION, "not a roster file of this version");
     uint32_t len = neb__read32(&r);
     const uint8_t *genesis = neb__read(&r, len);
-    if (!genesis) return neb__quiet(NEB_ERR_CORRUPT, "a roster that ends too early");
+    if (!genesis) return neb__quiet(NEB_ERR_CORRUPT, "a roster ends too early");
     struct neb_chain *c;
     NEB_TRY(neb__chain_from_genesis(genesis, len, &c));
     neb_status s = neb__chain_extend(c, r.p, r.left);

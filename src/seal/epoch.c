@@ -1,12 +1,13 @@
-/* epoch.c: a signed change of the roster, and when it counts.
+/* epoch.c: a signed change of the roster, and the rules by which it is valid.
  *
- *     epoch     body: "NEBEPO1" 0, 32 genesis hash, u64 number, 32 previous hash, u8 kind, u64 head index, 32 head hash,
- *               roster;  then u16 signatures, for each (signers ascending): u16 signer, 64 bytes
+ *     epoch     body: "NEBEPO1" 0, 32 genesis hash, u64 number, 32 previous hash, u8 kind, u64 head index,
+ *               32 head hash, roster
+ *               then u16 signatures, for each (signers ascending): u16 signer, 64 bytes
  *
- * The hash of an epoch is that of its body: signatures gathered in another order or number do not change it. An epoch
- * is valid if its number and previous hash continue the chain, its roster fulfils the rules, no id is given twice in
- * the run's life, and it is signed by the operator or by more than half of the previous roster's votes. A key expires
- * by leaving the roster: nothing here looks at a clock. */
+ * The hash of an epoch is the hash of its body, so the order and number of its signatures do not change it.
+ * An epoch is valid if its number and previous hash continue the chain, its roster obeys the rules of
+ * roster.c, no id is given twice in the run's life, and the operator or more than half of the previous
+ * roster's votes signed it. A key expires by leaving the roster; nothing here looks at a clock. */
 #include "seal/chain_internal.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -17,7 +18,7 @@
 static const char epoch_magic[MAGIC] = "NEBEPO1";
 static const char purpose[] = "nebula-i roster epoch";
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static bool read_hash(struct neb_reader *r, struct neb_hash *out)
 {
@@ -43,7 +44,8 @@ static neb_status check_signatures(const struct neb_chain *c, const struct neb_r
 {
     uint32_t have = 0, count = neb__read16(r);
     int last = -1;
-    if (r->bad || count > NEB_VOTERS_MAX + 1u) return neb__quiet(NEB_ERR_CORRUPT, "%u signatures", count);
+    if (r->bad || count > NEB_VOTERS_MAX + 1u)
+        return neb__quiet(NEB_ERR_CORRUPT, "an epoch claims %u signatures", count);
     for (uint32_t i = 0; i < count; i++) {
         struct neb_signature sig;
         uint16_t id = neb__read16(r);
@@ -51,18 +53,19 @@ static neb_status check_signatures(const struct neb_chain *c, const struct neb_r
         if (!p || (int)id <= last) return neb__quiet(NEB_ERR_CORRUPT, "an epoch's signatures are damaged");
         last = id;
         struct signer who = find_signer(c, before, id);
-        if (!who.key) return neb__quiet(NEB_ERR_AUTH, "an epoch is signed by %u, who has no vote", id);
+        if (!who.key)
+            return neb__quiet(NEB_ERR_AUTH, "an epoch is signed by member %u, which has no vote", id);
         memcpy(sig.b, p, NEB_SIGNATURE_SIZE);
         NEB_TRY(neb__key_verify(who.key, purpose, hash->b, NEB_HASH_SIZE, &sig));
         have += who.votes;
     }
     if (2 * have <= neb__roster_votes(before))
         return neb__quiet(NEB_ERR_AUTH,
-                          "an epoch is signed by neither the operator nor a majority of the votes");
+                          "neither the operator nor a majority of the votes has signed an epoch");
     return NEB_OK;
 }
 
-/* No id may come back or change its site: `last_id` is the largest given before. */
+/* An id must not come back after it left, nor change its site. `last_id` is the largest id given so far. */
 static neb_status check_ids(const struct neb_roster *before, const struct neb_roster *after, uint16_t last_id)
 {
     for (uint32_t i = 0; i < after->count; i++) {
@@ -73,35 +76,35 @@ static neb_status check_ids(const struct neb_roster *before, const struct neb_ro
     return NEB_OK;
 }
 
-/* One encoded epoch against the roster it follows. On success `after` owes a free. */
+/* Decodes one epoch and checks it against the roster before it. On success `after` owes a free. */
 static neb_status open_epoch(const struct neb_chain *c, const struct neb_roster *before,
                              const struct neb_hash *previous, uint64_t number, uint16_t last_id,
                              const uint8_t *p, size_t n, struct neb_epoch *e, struct neb_roster *after)
 {
     struct neb_reader r = {p, n, false};
     struct neb_hash genesis;
-    if (n > NEB_EPOCH_BYTES_MAX) return neb__quiet(NEB_ERR_CORRUPT, "an epoch of %zu bytes", n);
+    if (n > NEB_EPOCH_BYTES_MAX) return neb__quiet(NEB_ERR_CORRUPT, "an epoch is too long: %zu bytes", n);
     if (!neb__chain_magic(&r, epoch_magic))
         return neb__quiet(NEB_ERR_VERSION, "not an epoch of this version");
     if (!read_hash(&r, &genesis) || !neb__hash_equal(&genesis, &c->genesis_hash))
-        return neb__quiet(NEB_ERR_CORRUPT, "an epoch of another run");
+        return neb__quiet(NEB_ERR_CORRUPT, "an epoch belongs to another run");
     e->number = neb__read64(&r);
     read_hash(&r, &e->previous);
     e->kind = neb__read8(&r);
     e->head_index = neb__read64(&r);
     if (!read_hash(&r, &e->head_hash) || e->number != number || !neb__hash_equal(&e->previous, previous) ||
         (e->kind != NEB_EPOCH_CHANGE && e->kind != NEB_EPOCH_EVICT))
-        return neb__quiet(NEB_ERR_CORRUPT, "epoch %" PRIu64 " does not follow from the one before", number);
+        return neb__quiet(NEB_ERR_CORRUPT, "epoch %" PRIu64 " does not follow the one before", number);
     NEB_TRY(neb__roster_decode(&r, after));
     neb_status s = neb__hash(p, n - r.left, &e->hash);
     if (s == NEB_OK) s = check_signatures(c, before, &e->hash, &r);
-    if (s == NEB_OK && r.left) s = neb__quiet(NEB_ERR_CORRUPT, "%zu bytes behind an epoch", r.left);
+    if (s == NEB_OK && r.left) s = neb__quiet(NEB_ERR_CORRUPT, "%zu extra bytes behind an epoch", r.left);
     if (s == NEB_OK) s = check_ids(before, after, last_id);
     if (s != NEB_OK) neb__roster_free(after);
     return s;
 }
 
-/* The number an encoded epoch claims, before anything is checked; 0 when it is too short. */
+/* Returns the number that an encoded epoch claims, before anything is checked; 0: it is too short. */
 static uint64_t claimed_number(const uint8_t *p, size_t n)
 {
     return n >= MAGIC + NEB_HASH_SIZE + 8 ? neb__get64(p + MAGIC + NEB_HASH_SIZE) : 0;
@@ -121,7 +124,7 @@ uint64_t neb__chain_tail(const struct neb_chain *c, uint64_t after, size_t max, 
     return count;
 }
 
-/* Each epoch names the one before. */
+/* The hash is read from the next epoch, which names the one before it. */
 void neb__chain_hash_of(const struct neb_chain *c, uint64_t epoch, struct neb_hash *out)
 {
     enum { PREVIOUS_AT = 4 + MAGIC + NEB_HASH_SIZE + 8 }; /* behind the length */
@@ -133,7 +136,8 @@ void neb__chain_hash_of(const struct neb_chain *c, uint64_t epoch, struct neb_ha
     memcpy(out->b, p + PREVIOUS_AT, NEB_HASH_SIZE);
 }
 
-/* An epoch of a number we hold: the same body is nothing new; another one, validly signed, is a fork. */
+/* Compares an epoch with ours of the same number. The same body brings nothing new; a different body with
+ * valid signatures is a fork. */
 static neb_status compare_held(const struct neb_chain *c, uint64_t number, const uint8_t *p, size_t n)
 {
     const uint8_t *mine;
@@ -158,12 +162,12 @@ static neb_status compare_held(const struct neb_chain *c, uint64_t number, const
     if (s == NEB_OK && !neb__hash_equal(&ours.hash, &theirs.hash))
         s = neb__fail(NEB_ERR_EXISTS,
                       "two different rosters are signed for epoch %" PRIu64
-                      ": the operator must choose one (nebula-i adopt)",
+                      "; the operator must choose one (nebula-i adopt)",
                       number);
     return s;
 }
 
-/* The chain's state while epochs are being added; becomes the chain's only when all fit. */
+/* The chain's state while epochs are being added. The chain takes it over only when all of them fit. */
 struct ahead {
     struct neb_roster now;
     struct neb_hash head;
@@ -178,7 +182,7 @@ static neb_status extend_one(struct neb_chain *c, struct ahead *a, const uint8_t
     uint64_t number = claimed_number(p, n);
     if (number && number <= c->epoch) return compare_held(c, number, p, n);
     if (number > a->epoch + 1)
-        return neb__quiet(NEB_ERR_STATE, "epoch %" PRIu64 " was sent, %" PRIu64 " is the next", number,
+        return neb__quiet(NEB_ERR_STATE, "epoch %" PRIu64 " was sent, but %" PRIu64 " comes next", number,
                           a->epoch + 1);
     NEB_TRY(open_epoch(c, &a->now, &a->head, a->epoch + 1, a->last_id, p, n, &e, &after));
     neb__roster_free(&a->now);
@@ -203,8 +207,7 @@ neb_status neb__chain_extend(struct neb_chain *c, const uint8_t *p, size_t n)
     while (s == NEB_OK && r.left) {
         uint32_t len = neb__read32(&r);
         const uint8_t *e = neb__read(&r, len);
-        s = e ? extend_one(c, &a, e, len)
-              : neb__quiet(NEB_ERR_CORRUPT, "a chain of epochs that ends too early");
+        s = e ? extend_one(c, &a, e, len) : neb__quiet(NEB_ERR_CORRUPT, "a chain of epochs ends too early");
     }
     if (s != NEB_OK) {
         c->tail.len = was;
@@ -237,7 +240,7 @@ neb_status neb__chain_walk(const struct neb_chain *c, neb_roster_fn fn, void *ar
     return s;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static int by_id(const void *a, const void *b)
 {
@@ -261,6 +264,15 @@ static neb_status epoch_body(const struct neb_chain *c, enum neb_epoch_kind kind
     return neb__roster_encode(roster, out);
 }
 
+/* Returns the number that this key signs under: its voter's id, NEB_SIGNER_OPERATOR, or -1: it may not
+ * sign. */
+static int signer_id(const struct neb_chain *c, const struct neb_public *key)
+{
+    const struct neb_member *m = neb__roster_by_key(&c->now, key);
+    if (m && m->votes) return m->id;
+    return neb__public_equal(key, &c->operator_key) ? NEB_SIGNER_OPERATOR : -1;
+}
+
 static neb_status append_signatures(const struct neb_chain *c, const struct neb_hash *hash,
                                     const struct neb_key *const *signers, uint32_t count, struct neb_buf *out)
 {
@@ -274,10 +286,7 @@ static neb_status append_signatures(const struct neb_chain *c, const struct neb_
         for (uint32_t i = 0; i < count; i++) {
             struct neb_public key;
             neb__key_public(signers[i], &key);
-            const struct neb_member *m = neb__roster_by_key(&c->now, &key);
-            int id = m && m->votes                               ? m->id
-                     : neb__public_equal(&key, &c->operator_key) ? NEB_SIGNER_OPERATOR
-                                                                 : -1;
+            int id = signer_id(c, &key);
             if (id < 0)
                 return neb__fail(NEB_ERR_AUTH,
                                  "a signer is neither the run's operator nor one of its voters");

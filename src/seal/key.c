@@ -1,8 +1,8 @@
-/* key.c: Ed25519 through OpenSSL: one kind of key, one kind of signature, nothing to negotiate.
+/* key.c: Ed25519 through OpenSSL. There is one kind of key, one kind of signature, and nothing to negotiate.
  *
- * A private key exists in three places: the kernel's randomness, the EVP_PKEY of a struct neb_key, and a PEM file of
- * mode 0600. It is never printed and never logged; buffers that held it are wiped. A public key is its 32 raw bytes
- * everywhere outside OpenSSL.
+ * A private key exists in three places: the kernel's randomness, the EVP_PKEY of a struct neb_key, and a PEM
+ * file of mode 0600. It is never printed and never logged; buffers that held it are wiped. Outside OpenSSL a
+ * public key is always its 32 raw bytes.
  *
  * Signatures are over purpose || 0 || message. */
 #include "seal/key.h"
@@ -33,7 +33,7 @@ struct neb_key {
 neb_status neb__random_bytes(void *p, size_t n)
 {
     if (n > INT32_MAX || RAND_bytes(p, (int)n) != 1)
-        return neb__fail(NEB_ERR_INTERNAL, "no randomness from the operating system");
+        return neb__fail(NEB_ERR_INTERNAL, "the operating system gave no random bytes");
     return NEB_OK;
 }
 
@@ -49,7 +49,7 @@ static neb_status wrap(EVP_PKEY *evp, struct neb_key **out)
     key->evp = evp;
     if (EVP_PKEY_get_raw_public_key(evp, key->public.b, &n) != 1 || n != NEB_PUBLIC_SIZE) {
         neb__key_free(key);
-        return neb__fail(NEB_ERR_INTERNAL, "an Ed25519 key without a public half");
+        return neb__fail(NEB_ERR_INTERNAL, "OpenSSL made an Ed25519 key without a public half");
     }
     *out = key;
     return NEB_OK;
@@ -79,7 +79,7 @@ void *neb__key_evp(const struct neb_key *key)
     return key->evp;
 }
 
-/* O_EXCL makes "refuses to overwrite" true even when two run at once. */
+/* O_EXCL refuses to overwrite even when two processes run at once. */
 static neb_status write_new(const char *path, const char *data, long n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -119,7 +119,7 @@ static int no_password(char *buf, int size, int writing, void *arg)
 
 neb_status neb__key_parse(const uint8_t *pem, size_t n, struct neb_key **out)
 {
-    if (n > KEY_FILE_MAX) return neb__fail(NEB_ERR_CORRUPT, "a key file of %zu bytes", n);
+    if (n > KEY_FILE_MAX) return neb__fail(NEB_ERR_CORRUPT, "not a key file: it has %zu bytes", n);
     BIO *bio = BIO_new_mem_buf(pem, (int)n);
     if (!bio) return neb__fail(NEB_ERR_NOMEM, "out of memory for a key");
     EVP_PKEY *evp = PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL);
@@ -127,7 +127,7 @@ neb_status neb__key_parse(const uint8_t *pem, size_t n, struct neb_key **out)
     ERR_clear_error();
     if (!evp || !EVP_PKEY_is_a(evp, "ED25519")) {
         EVP_PKEY_free(evp);
-        return neb__fail(NEB_ERR_CORRUPT, "no Ed25519 private key in PEM form");
+        return neb__fail(NEB_ERR_CORRUPT, "not an Ed25519 private key in PEM form");
     }
     return wrap(evp, out);
 }
@@ -148,7 +148,8 @@ neb_status neb__key_load(const char *path, struct neb_key **out)
     return s;
 }
 
-/* purpose || 0 || message in one buffer: Ed25519 hashes twice, so it has no streaming interface. */
+/* Puts purpose || 0 || message into one buffer. Ed25519 hashes the message twice, so it has no streaming
+ * interface. */
 static neb_status envelope(const char *purpose, const void *p, size_t n, uint8_t **out, size_t *size)
 {
     size_t head = strlen(purpose) + 1;
@@ -259,7 +260,8 @@ neb_status neb__identity_parse(const char *text, size_t n, char name[NEB_NAME_SI
     memcpy(who, text, name_len);
     checksum(who, &k, sum);
     if (memcmp(sum, p + KIND + HEX + 1, 8))
-        return neb__quiet(NEB_ERR_INVALID, "the identity of '%s' is mistyped: its checksum does not fit",
+        return neb__quiet(NEB_ERR_INVALID,
+                          "the identity of '%s' is mistyped (its checksum does not match); copy it again",
                           who);
     memcpy(name, who, NEB_NAME_SIZE);
     *key = k;

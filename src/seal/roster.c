@@ -1,11 +1,11 @@
-/* roster.c: one roster: its rules and its byte layout.
+/* roster.c: the rules and the byte layout of one roster.
  *
  *     u16 members, then for each, ids strictly ascending:
  *         u16 id, u8 votes, u8 flags, u8 name length, name, 32 bytes key,
  *         u8 addresses, for each: u8 length, text
  *
- * The encoding of a roster is unique (ascending ids, no padding, no optional fields), so equal rosters have equal
- * hashes and a decoder can insist on it. */
+ * A roster has exactly one encoding (ascending ids, no padding, no optional fields). So equal rosters have
+ * equal hashes, and a decoder can insist on that encoding. */
 #include "seal/roster.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -46,14 +46,15 @@ static neb_status check_member(const struct neb_member *m)
     uint16_t port;
     size_t name_len = strnlen(m->name, NEB_NAME_SIZE);
     if (!neb__name_valid(m->name, name_len))
-        return neb__quiet(NEB_ERR_INVALID, "a member's name is not valid");
+        return neb__quiet(NEB_ERR_INVALID,
+                          "a member's name is not valid: 1 to 31 characters of a-z, 0-9 and -");
     if (m->id == 0 || m->id == NEB_SIGNER_OPERATOR)
         return neb__quiet(NEB_ERR_INVALID, "%s: member id %u is not allowed", m->name, m->id);
     if (m->flags & ~(NEB_MEMBER_WITNESS | NEB_MEMBER_LEARNER))
         return neb__quiet(NEB_ERR_INVALID, "%s: unknown flags %#x", m->name, m->flags);
     if ((m->flags & NEB_MEMBER_LEARNER) && m->votes)
         return neb__quiet(NEB_ERR_INVALID, "%s: a learner has no votes", m->name);
-    if (m->votes > 2) return neb__quiet(NEB_ERR_INVALID, "%s: at most 2 votes", m->name);
+    if (m->votes > 2) return neb__quiet(NEB_ERR_INVALID, "%s: a member has at most 2 votes", m->name);
     if (m->addresses > NEB_ADDRESSES_MAX)
         return neb__quiet(NEB_ERR_INVALID, "%s: more than %d addresses", m->name, NEB_ADDRESSES_MAX);
     for (int i = 0; i < m->addresses; i++)
@@ -140,7 +141,7 @@ neb_status neb__roster_decode(struct neb_reader *r, struct neb_roster *out)
 {
     struct neb_roster got = {NULL, neb__read16(r)};
     if (r->bad || got.count < 1 || got.count > NEB_MEMBERS_MAX)
-        return neb__quiet(NEB_ERR_CORRUPT, "a roster of %u members", got.count);
+        return neb__quiet(NEB_ERR_CORRUPT, "a roster claims %u members", got.count);
     got.members = NEB_NEW_ARRAY(struct neb_member, got.count);
     if (!got.members) return neb__fail(NEB_ERR_NOMEM, "out of memory for a roster");
     for (uint32_t i = 0; i < got.count; i++) {

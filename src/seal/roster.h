@@ -1,10 +1,10 @@
 /* roster.h: who belongs to a run, from its genesis on.
  *
- * A run begins with a genesis: run id, operator key, facts about the job (each a name and a few bytes, given by the
- * layers above: job hash, parameter layout, arithmetic version…) and the first roster. Its hash names the run. Every
- * change of the roster is an epoch: a complete new roster, chained to the one before by hash, and signed by the
- * operator or by voters who held more than half of the votes in the roster before it. So a site that missed changes
- * can be sent them by anybody and check them itself.
+ * A run begins with a genesis: run id, operator key, facts about the job (each a name and a few bytes, given
+ * by the layers above: job hash, parameter layout, arithmetic version…) and the first roster. Its hash names
+ * the run. Every change of the roster is an epoch: a complete new roster, chained to the one before by hash,
+ * and signed by the operator or by voters who held more than half of the votes in the roster before it. A
+ * site that missed changes can therefore take them from anybody and check them itself.
  *
  * A successful create, read or decode owes a neb__chain_free(). docs/links.md has the byte layout. */
 #ifndef NEB_SEAL_ROSTER_H
@@ -33,7 +33,7 @@ enum neb_member_flag {
 };
 
 struct neb_member {
-    uint16_t id; /* stable, never given to another key's site again */
+    uint16_t id; /* stable; never given to another site */
     uint8_t votes;
     uint8_t flags;
     char name[NEB_NAME_SIZE];
@@ -54,8 +54,8 @@ struct neb_fact {
 };
 
 enum neb_epoch_kind {
-    NEB_EPOCH_CHANGE = 1, /* a record of the run's log; names its index and hash */
-    NEB_EPOCH_EVICT = 2,  /* by the operator; names the log's head as the operator saw it */
+    NEB_EPOCH_CHANGE = 1, /* a record of the run's log made it; names that record's index and hash */
+    NEB_EPOCH_EVICT = 2,  /* the operator made it; names the log's head as the operator saw it */
 };
 
 struct neb_epoch {
@@ -64,7 +64,7 @@ struct neb_epoch {
     uint64_t head_index;
     struct neb_hash head_hash;
     struct neb_hash previous; /* the epoch before; for epoch 1 the genesis */
-    struct neb_hash hash;     /* of this one, without its signatures */
+    struct neb_hash hash;     /* hash of this epoch, without its signatures */
 };
 
 struct neb_chain {
@@ -75,69 +75,73 @@ struct neb_chain {
     struct neb_public operator_key;
     struct neb_fact *facts;
     uint32_t fact_count;
-    uint64_t epoch;       /* of `now`; 0 is the genesis */
+    uint64_t epoch;       /* epoch of `now`; 0 is the genesis */
     struct neb_hash head; /* hash of the newest epoch; the genesis hash in epoch 0 */
     uint16_t last_id;     /* the largest id ever given */
     struct neb_roster now;
 };
 
 /* Seals a genesis with a fresh run id. The roster's ids are set to 1, 2, 3… in the order given.
- *   NEB_ERR_INVALID  no voter, too many, a name or key twice, an address that is none; NEB_ERR_NOMEM */
+ *   NEB_ERR_INVALID  no voter, too many voters, a name or key twice, a malformed address;  NEB_ERR_NOMEM */
 neb_status neb__chain_create(const struct neb_public *operator_key, const struct neb_fact *facts,
                              uint32_t fact_count, const struct neb_roster *roster, struct neb_chain **out);
 void neb__chain_free(struct neb_chain *chain); /* NULL is fine */
 
-/* Whole chain ⇄ bytes; the bytes are hostile, every signature is checked.
+/* A whole chain to bytes and back. The bytes are hostile: every signature is checked.
  *   NEB_ERR_CORRUPT, NEB_ERR_AUTH (a signature), NEB_ERR_VERSION, NEB_ERR_NOMEM */
 neb_status neb__chain_encode(const struct neb_chain *chain, struct neb_buf *out);
 neb_status neb__chain_decode(const uint8_t *p, size_t n, struct neb_chain **out);
 neb_status neb__chain_read(const char *path, struct neb_chain **out);
 neb_status neb__chain_write(const struct neb_chain *chain, const char *path);
 
-/* The encoded epochs behind number `after`, at most max bytes of whole epochs (at least one where there is one):
- * what a peer of epoch `after` lacks. Returns how many there are. */
+/* Finds the encoded epochs that a peer of epoch `after` lacks: whole epochs, at most `max` bytes of them, but
+ * at least one if there is one. Returns how many. */
 uint64_t neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t max, const uint8_t **p,
                          size_t *n);
 
-/* The hash of one of its epochs, 0 (the genesis) to chain->epoch. */
+/* Gives the hash of one epoch of the chain, 0 (the genesis) to chain->epoch. */
 void neb__chain_hash_of(const struct neb_chain *chain, uint64_t epoch, struct neb_hash *out);
 
-/* Adds epochs that a peer sent. Epochs held already are compared and skipped. All are added, or none.
+/* Adds epochs that a peer sent. Epochs that the chain already holds are compared and skipped. All or none are
+ * added.
  *   NEB_ERR_STATE    a gap: they begin above our epoch + 1
- *   NEB_ERR_EXISTS   a fork: another epoch of a number we hold, properly signed: two histories of the roster
+ *   NEB_ERR_EXISTS   a fork: a properly signed epoch differs from ours of that number (two histories)
  *   NEB_ERR_CORRUPT, NEB_ERR_AUTH, NEB_ERR_NOMEM */
 neb_status neb__chain_extend(struct neb_chain *chain, const uint8_t *p, size_t n);
 
-/* Every roster of the chain, the genesis' (epoch 0) first; `head` is the index of the log's record that the epoch names, 0 if
- * it was signed before there was one. NEB_ERR_NOMEM. */
+/* Calls fn for every roster of the chain, beginning with that of the genesis (epoch 0). `head` is the index
+ * of the log record that the epoch names, or 0 if the epoch was signed before the log had a record.
+ * NEB_ERR_NOMEM. */
 typedef void (*neb_roster_fn)(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r);
 neb_status neb__chain_walk(const struct neb_chain *chain, neb_roster_fn fn, void *arg);
 
-/* Words a successor epoch of `chain` with the given roster (new members have id 0 and get the next one), and signs it
- * with each key of `signers`; keys that are neither the operator's nor a voter's are refused. `out` gets the epoch
- * behind its length: what neb__chain_extend takes. */
+/* Writes the epoch that follows `chain`, with the given roster (new members have id 0 and get the next free
+ * id), and signs it with each key of `signers`. A key that belongs to neither the operator nor a voter is
+ * refused. `out` gets the epoch behind its length, as neb__chain_extend() takes it. */
 neb_status neb__chain_propose(const struct neb_chain *chain, enum neb_epoch_kind kind, uint64_t head_index,
                               const struct neb_hash *head_hash, const struct neb_roster *roster,
                               const struct neb_key *const *signers, uint32_t signer_count,
                               struct neb_buf *out);
 
-/* NULL when there is none. */
+/* These return NULL when nothing matches. */
 const struct neb_member *neb__roster_by_key(const struct neb_roster *r, const struct neb_public *key);
 const struct neb_member *neb__roster_by_id(const struct neb_roster *r, uint16_t id);
 const struct neb_member *neb__roster_by_name(const struct neb_roster *r, const char *name);
 const struct neb_fact *neb__chain_fact(const struct neb_chain *chain, const char *name);
-uint32_t neb__roster_votes(const struct neb_roster *r); /* of all */
+uint32_t neb__roster_votes(const struct neb_roster *r); /* the sum over all members */
 
-/* Of the two, who dials: the one of lower id if both can be dialled, else the one that cannot; 0: neither can. */
+/* Returns the id of the member that dials: the lower id if both can be dialled, else the member that cannot
+ * be dialled. 0: neither can be dialled. */
 uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member *b);
 
-/* What every roster must fulfil; NEB_ERR_INVALID names the fault (not logged). */
+/* Checks the rules that hold for every roster. NEB_ERR_INVALID: neb_last_error() names the fault (not
+ * logged). */
 neb_status neb__roster_check(const struct neb_roster *r);
 
-/* "host:port" or "[v6]:port", port 1 to 65535. host gets the part without brackets. */
+/* Splits "host:port" or "[v6]:port", port 1 to 65535. `host` gets the part without brackets. */
 bool neb__address_split(const char *address, char host[NEB_ADDRESS_SIZE], uint16_t *port);
 
-/* --- for roster.c and chain.c alone: the byte layout ------------------------------------------------------------- */
+/* --- for roster.c and chain.c alone: the byte layout ---------------------------------------------------- */
 struct neb_reader;
 neb_status neb__roster_encode(const struct neb_roster *r, struct neb_buf *out);
 neb_status neb__roster_decode(struct neb_reader *r, struct neb_roster *out); /* owes neb__roster_free */

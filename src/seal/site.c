@@ -1,8 +1,9 @@
 /* site.c: the folder that makes a process a site.
  *
- * Whoever holds the lock is the site: two processes with one key would displace each other's links for ever and,
- * worse, could promise different things under one name. flock dies with its process, so a kill -9 leaves no stale
- * lock. A folder copied to another machine escapes the lock; the peers notice it by the boot number.
+ * The process that holds the lock is the site. Two processes with one key would displace each other's links
+ * for ever and, worse, could promise different things under one name. The kernel drops a flock with its
+ * process, so kill -9 leaves no stale lock. A folder copied to another machine escapes the lock; the peers
+ * notice it by the boot number.
  *
  * The incarnation is written before the open returns, so no two opens ever share one. */
 #include "seal/site.h"
@@ -58,7 +59,7 @@ neb_status neb__site_identity(const char *dir, char name[NEB_NAME_SIZE], struct 
     neb__buf_init(&b, 4096);
     neb_status s = neb__file_read(path, &b);
     if (s == NEB_ERR_NOTFOUND)
-        neb__error_prefix("'%s' is no site folder (nebula-i site init makes one)", dir);
+        neb__error_prefix("'%s' is not a site folder; make one with: nebula-i site init", dir);
     if (s == NEB_OK) {
         while (b.len && (b.data[b.len - 1] == '\n' || b.data[b.len - 1] == ' ')) b.len--;
         s = neb__identity_parse((const char *)b.data, b.len, name, key);
@@ -75,7 +76,7 @@ neb_status neb__site_key(const char *dir, struct neb_key **out)
     return neb__key_load(path, out);
 }
 
-/* The file's content is only for the message that names the holder. */
+/* The lock file holds the owner's process id, only for the message that names it. */
 static neb_status take_lock(const char *dir, int *out)
 {
     char path[PATH_MAX], holder[32] = "";
@@ -123,7 +124,8 @@ static neb_status next_incarnation(const char *dir, uint64_t *out)
         }
         neb__buf_free(&b);
         if (s == NEB_ERR_CORRUPT)
-            return neb__fail(s, "%s is damaged; write into it a number above every earlier one", path);
+            return neb__fail(
+                s, "%s is damaged; replace its content by a number larger than any that was in it", path);
         if (s != NEB_OK) return s;
     }
     snprintf(text, sizeof text, "%" PRIu64 "\n", last + 1);
@@ -140,7 +142,8 @@ static neb_status open_locked(struct neb_site *site)
     NEB_TRY(neb__site_key(site->dir, &site->key));
     neb__key_public(site->key, &site->public);
     if (!neb__public_equal(&named, &site->public))
-        return neb__fail(NEB_ERR_CORRUPT, "%s: site.id and site.key do not belong together", site->dir);
+        return neb__fail(NEB_ERR_CORRUPT, "%s: site.id and site.key do not match; restore the matching pair",
+                         site->dir);
     NEB_TRY(neb__random_bytes(&site->boot, sizeof site->boot));
     return next_incarnation(site->dir, &site->incarnation);
 }

@@ -1,14 +1,16 @@
-/* tls.c: OpenSSL, narrowed to one way of using it.
+/* tls.c: OpenSSL, restricted to one way of using it.
  *
- * TLS 1.3 only; X25519; Ed25519 certificates on both sides; AES-256-GCM and ChaCha20-Poly1305, in the order this CPU is
- * fast at; no tickets, no resumption, no early data, no renegotiation, no compression. There is no setting that makes it
- * weaker. The verify callback replaces OpenSSL's: exactly one certificate, with an Ed25519 key; its dates and issuer are
- * not looked at (a wrong clock must not be an outage), the key is what the roster pins.
+ * TLS 1.3 only; X25519; Ed25519 certificates on both sides; AES-256-GCM and ChaCha20-Poly1305, the one that
+ * this CPU does faster first; no tickets, no resumption, no early data, no renegotiation, no compression. No
+ * setting makes it weaker. Our verify callback replaces OpenSSL's: it accepts exactly one certificate with an
+ * Ed25519 key. It ignores dates and issuer, since a wrong clock must not be an outage. The roster pins the
+ * key.
  *
- * OpenSSL reads and writes through a BIO of our own: the source puts ciphertext straight into OpenSSL's buffer, where it is
- * decrypted; what is written gathers in a capped buffer.
+ * OpenSSL reads and writes through our own BIO. The source puts ciphertext straight into OpenSSL's buffer,
+ * where it is decrypted. Written ciphertext gathers in a capped buffer.
  *
- * Keys are renewed (KeyUpdate, both directions) every 64 GiB or hour, looked at whenever something is written. */
+ * Keys are renewed (KeyUpdate, both directions) every 64 GiB or every hour. Each write checks whether that is
+ * due. */
 #include "seal/tls.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -25,11 +27,12 @@ struct neb_tls_context {
     int64_t renew_ns;
 };
 
-/* Where in the stream of records the bytes fed so far end: all of one's own, as TLS tells nobody. */
+/* The place in the stream of records that the bytes read so far reach. We follow the records ourselves, since
+ * OpenSSL does not tell. */
 struct neb_tls_record {
     uint8_t head[5];
-    uint32_t have;         /* bytes of the header */
-    uint32_t length, left; /* of the body, and what of it is still to come */
+    uint32_t have;         /* bytes of the header so far */
+    uint32_t length, left; /* bytes of the body, and how many of them are still to come */
 };
 
 struct neb_tls {
@@ -45,9 +48,9 @@ struct neb_tls {
     uint32_t renewals;
 };
 
-/* ---- the BIO ----------------------------------------------------------------------------------------------------- */
+/* ---- the BIO ------------------------------------------------------------------------------------------- */
 
-/* Follows the records in bytes that came in. */
+/* Advances the record state over n bytes that came in. */
 static void follow(struct neb_tls_record *r, const uint8_t *p, size_t n)
 {
     while (n) {
@@ -105,9 +108,9 @@ static BIO_METHOD *bio_method(void)
     return NULL;
 }
 
-/* ---- certificates ------------------------------------------------------------------------------------------------ */
+/* ---- certificates -------------------------------------------------------------------------------------- */
 
-/* The dates span everything a clock may say; nobody looks at them. */
+/* The dates span everything that a clock may say. Nobody checks them. */
 static X509 *make_certificate(EVP_PKEY *key, const char *name)
 {
     X509 *x = X509_new();
@@ -132,7 +135,7 @@ static neb_status certificate_key(X509 *x, struct neb_public *out)
     if (!key || !EVP_PKEY_is_a(key, "ED25519") || EVP_PKEY_get_raw_public_key(key, out->b, &n) != 1 ||
         n != NEB_PUBLIC_SIZE) {
         ERR_clear_error();
-        return neb__quiet(NEB_ERR_AUTH, "a certificate without an Ed25519 key");
+        return neb__quiet(NEB_ERR_AUTH, "the certificate has no Ed25519 key");
     }
     return NEB_OK;
 }
@@ -163,7 +166,7 @@ static int verify(X509_STORE_CTX *store, void *arg)
     return 1;
 }
 
-/* ---- contexts ---------------------------------------------------------------------------------------------------- */
+/* ---- contexts ------------------------------------------------------------------------------------------ */
 
 static const char *suites(void)
 {
@@ -206,7 +209,7 @@ neb_status neb__tls_context_create(const struct neb_key *key, const char *name, 
         neb__tls_context_free(c);
         ERR_clear_error();
         return neb__fail(NEB_ERR_UNSUPPORTED,
-                         "this OpenSSL cannot do TLS 1.3 with X25519, Ed25519 and AES-256-GCM");
+                         "this OpenSSL lacks TLS 1.3 with X25519, Ed25519 and AES-256-GCM");
     }
     *out = c;
     return NEB_OK;
@@ -226,7 +229,7 @@ void neb__tls_context_renewal(struct neb_tls_context *c, uint64_t bytes, double 
     c->renew_ns = (int64_t)(seconds * 1e9);
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------------------------- */
+/* ---- sessions ------------------------------------------------------------------------------------------ */
 
 neb_status neb__tls_open(struct neb_tls_context *c, bool server, size_t out_max, neb_tls_source *source,
                          void *arg, struct neb_tls **out)
@@ -264,7 +267,7 @@ void neb__tls_close(struct neb_tls *t)
     neb__free(t);
 }
 
-/* A record's body is the plaintext, one byte that tells its type, and a tag of 16 bytes. */
+/* A record's body is the plaintext, one byte for its type, and a tag of 16 bytes. */
 enum { RECORD_EXTRA = 17 };
 
 size_t neb__tls_missing(const struct neb_tls *t, size_t plain)
@@ -285,7 +288,7 @@ struct neb_buf *neb__tls_out(struct neb_tls *t)
     return &t->out;
 }
 
-/* OpenSSL's error queue as one of our codes, worded. */
+/* Turns OpenSSL's error queue into one of our codes, and sets the error message. */
 static neb_status ssl_error(struct neb_tls *t, int rc, const char *doing)
 {
     int kind = SSL_get_error(t->ssl, rc);
@@ -300,7 +303,7 @@ static neb_status ssl_error(struct neb_tls *t, int rc, const char *doing)
     if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED || reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
         reason == SSL_R_BAD_SIGNATURE || reason == SSL_R_NO_SHARED_SIGNATURE_ALGORITHMS)
         s = NEB_ERR_AUTH;
-    if (reason == ERR_R_ASN1_LIB) { /* OpenSSL's own words would help nobody */
+    if (reason == ERR_R_ASN1_LIB) { /* OpenSSL's own message would help nobody */
         s = NEB_ERR_AUTH;
         why = "malformed certificate";
     }
@@ -314,7 +317,7 @@ neb_status neb__tls_handshake(struct neb_tls *t)
     ERR_clear_error();
     int rc = SSL_do_handshake(t->ssl);
     if (rc != 1) return ssl_error(t, rc, "TLS handshake");
-    if (!t->peer_known) return neb__quiet(NEB_ERR_AUTH, "TLS handshake: no certificate from the peer");
+    if (!t->peer_known) return neb__quiet(NEB_ERR_AUTH, "TLS handshake: the peer sent no certificate");
     return NEB_OK;
 }
 
@@ -349,7 +352,9 @@ neb_status neb__tls_write(struct neb_tls *t, const uint8_t *p, size_t n)
     int rc = SSL_write_ex(t->ssl, p, n, &done);
     if (rc == 1) return NEB_OK;
     neb_status s = ssl_error(t, rc, "TLS");
-    return s == NEB_ERR_AGAIN ? neb__fail(NEB_ERR_NOSPACE, "TLS: no room for %zu bytes", n) : s;
+    return s == NEB_ERR_AGAIN
+               ? neb__fail(NEB_ERR_NOSPACE, "TLS: the output buffer has no room for %zu bytes", n)
+               : s;
 }
 
 void neb__tls_goodbye(struct neb_tls *t)
