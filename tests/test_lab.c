@@ -1,5 +1,5 @@
-/* The laboratory as its users see it: real sockets over real kernels, commands inside sites, and nothing left behind.
- * What the machine does not allow is skipped with one line. */
+/* test_lab.c: the laboratory as its users see it: real sockets over the real kernel, commands inside sites,
+ * and nothing left behind. Tests that the machine does not allow are skipped with one line. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "net/lab/lab.h"
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Relays of several processes share one loopback. */
+/* Several processes in mode relay share one loopback, so each uses its own port. */
 #define PORT ((uint16_t)(10000 + port_base % 20000))
 static pid_t port_base;
 
@@ -42,14 +42,14 @@ static struct neb_lab *make(enum neb_lab_mode mode, int sites, const struct neb_
     return lab;
 }
 
-/* ---- one server, one client -------------------------------------------------------------------------------------- */
+/* ---- one server, one client ---------------------------------------------------------------------------- */
 
 struct end {
     struct neb_lab *lab;
     int site, peer;
     int64_t bytes;         /* to send, or received */
     int wrong;             /* bytes that were not as sent */
-    int failed;            /* errno of a step that must work */
+    int failed;            /* errno of a step that had to work */
     pthread_barrier_t *up; /* the server listens */
 };
 
@@ -112,7 +112,7 @@ static void *send_all(void *arg)
     return NULL;
 }
 
-/* `bytes` from site 1 to site 0; seconds until all had arrived. */
+/* Sends `bytes` from site 1 to site 0. Returns the seconds until all had arrived. */
 static double transfer(struct neb_lab *lab, int64_t bytes, struct end *server)
 {
     pthread_barrier_t up;
@@ -131,10 +131,10 @@ static double transfer(struct neb_lab *lab, int64_t bytes, struct end *server)
     return neb__seconds_since(began);
 }
 
-/* A datagram now and then to a site that sends it back. What is measured is the line: from the moment before one end
- * sends to the moment the other end's kernel has it, each way. How late the machine wakes the two ends is not in it: the
- * kernel stamps arrivals, and the server tells how long it held the datagram. The median of the sums in ms, -1: nothing
- * came back. */
+/* Sends a datagram now and then to a site that sends it back, and measures the line: from the moment before
+ * one end sends to the moment the other end's kernel has it, each way. The measure leaves out how late the
+ * machine wakes the two ends: the kernel stamps arrivals, and the server tells how long it held the datagram.
+ * The result is the median of the sums in ms; -1: nothing came back. */
 struct echo {
     struct neb_lab *lab;
     int tries;
@@ -165,7 +165,7 @@ static int datagram_socket(struct neb_lab *lab, int site)
     return -1;
 }
 
-/* One probe, and when the kernel had it; false: none came. */
+/* Receives one probe and the time at which the kernel had it. Returns false if none came. */
 static bool receive_probe(int s, struct probe *p, struct sockaddr_in *from, int64_t *arrived)
 {
     char control[CMSG_SPACE(sizeof(struct timespec))];
@@ -241,7 +241,7 @@ static double round_trip(struct neb_lab *lab, int tries)
     return e.median;
 }
 
-/* ---- namespaces -------------------------------------------------------------------------------------------------- */
+/* ---- namespaces ---------------------------------------------------------------------------------------- */
 
 static void tcp_crosses_a_lossy_line_whole(void **state)
 {
@@ -277,13 +277,14 @@ static void the_delay_is_kept_to_a_millisecond(void **state)
     struct neb_lab_line line = {.rate = 1e8, .delay = 0.02};
     struct neb_lab *lab = make(NEB_LAB_NAMESPACES, 2, &line);
     double ms = 0;
-    /* A busy machine can make a packet late, so a try that misses is repeated. */
+    /* A busy machine can make a packet late, so a failed try is repeated. */
     for (int i = 0; i < 3 && !(ms > 39 && ms < 41); i++) ms = round_trip(lab, 31);
-    neb__lab_destroy(lab); /* before a failure, so that the tests behind it do not count what this one held */
-    print_message("40 ms were asked, the median was %.2f ms\n", ms);
+    neb__lab_destroy(
+        lab); /* before the check, so that later tests do not count this lab's descriptors if it fails */
+    print_message("asked for 40 ms, the median was %.2f ms\n", ms);
     if (ms > 39 && ms < 41) return;
     double late = check_late_ms();
-    if (late <= 1) fail_msg("40 ms were asked, the median was %.2f ms", ms);
+    if (late <= 1) fail_msg("asked for 40 ms, the median was %.2f ms", ms);
     print_message("skipped: this machine wakes one sleeper in ten more than %.1f ms late\n", late);
     skip();
 }
@@ -325,7 +326,7 @@ static void flipped_bits_pass_below_tcp(void **state)
     neb__lab_destroy(lab);
 }
 
-/* ---- commands ---------------------------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------------------------------------ */
 
 static int start(struct neb_lab *lab, int site, const char *script, int out)
 {
@@ -404,7 +405,7 @@ static void commands_end_with_all_they_started(void **state)
     assert_true(gone(pid_b) && gone(-pid_b));
 }
 
-/* ---- nothing is left --------------------------------------------------------------------------------------------- */
+/* ---- nothing is left ----------------------------------------------------------------------------------- */
 
 static int open_files(void)
 {
@@ -431,12 +432,12 @@ static void nothing_stays_open(void **state)
     assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD);
 }
 
-/* The owner is killed, and so is everything in its sites. */
+/* When the owner is killed, everything in its sites ends. */
 static void a_killed_owner_leaves_nothing(void **state)
 {
     enum neb_lab_mode mode = *(enum neb_lab_mode *)*state;
     struct neb_lab_line line = {0};
-    neb__lab_destroy(make(mode, 2, &line)); /* skips where it cannot be */
+    neb__lab_destroy(make(mode, 2, &line)); /* skips the test if the mode is not allowed */
     int p[2];
     pid_t pids[2] = {0, 0};
     assert_int_equal(pipe2(p, O_CLOEXEC), 0);
@@ -457,9 +458,9 @@ static void a_killed_owner_leaves_nothing(void **state)
     for (int i = 0; i < 2; i++) assert_true(gone(pids[i]) && gone(-pids[i]));
 }
 
-/* ---- the other two ways ------------------------------------------------------------------------------------------ */
+/* ---- the other two modes ------------------------------------------------------------------------------- */
 
-/* In a process of its own, since it stays in the user namespace. */
+/* Runs in its own process, since that process stays in the user namespace. */
 static void an_ordinary_user_has_a_laboratory(void **state)
 {
     (void)state;
@@ -545,7 +546,7 @@ static void a_relay_passes_a_refusal_on(void **state)
     assert_status(neb__lab_create(&cfg, &second), NEB_ERR_CONFIG); /* no ports */
     cfg.ports = 1;
     cfg.port[0] = PORT;
-    assert_status(neb__lab_create(&cfg, &second), NEB_ERR_BUSY); /* the first one has them */
+    assert_status(neb__lab_create(&cfg, &second), NEB_ERR_BUSY); /* the first lab listens on them */
     neb__lab_config_free(&cfg);
     check_log_restore();
     assert_int_equal(open_files(), before);

@@ -1,4 +1,4 @@
-/* The laboratory's parsers: trains of TCP segments, and descriptions. */
+/* test_lab_parts.c: the laboratory's parsers: trains of TCP segments, and descriptions. */
 #include "check.h"
 #include "net/lab/segments.h"
 #include "net/lab/lab.h"
@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A TCP packet from 10.77.0.1 to 10.77.0.2 with `payload` bytes 0, 1, 2 …; segments of `mss` if that is not 0. */
+/* Makes a TCP packet from 10.77.0.1 to 10.77.0.2 with `payload` bytes 0, 1, 2 …, as a train of segments of
+ * `mss` bytes if that is not 0. */
 static struct neb_segment_train *tcp_frame(struct neb_frames *pool, uint32_t payload, uint32_t mss,
                                            uint8_t flags)
 {
@@ -97,7 +98,7 @@ static void malformed_packets_are_refused_within_their_bytes(void **state)
     struct neb_rng r = {7};
     uint32_t dest, parsed = 0;
     for (int i = 0; i < 20000; i++) {
-        /* Exactly as many bytes as it has, so that a sanitizer sees a read behind the end. */
+        /* The allocation is exactly as long as the data, so that a sanitizer sees a read behind the end. */
         uint32_t payload = (uint32_t)neb__rng_below(&r, 300);
         struct neb_segment_train *f = tcp_frame(&pool, payload, neb__rng_below(&r, 2) ? 100 : 0, 0x18);
         uint32_t len = (uint32_t)neb__rng_below(&r, f->len + 1);
@@ -221,7 +222,7 @@ static void a_wrong_file_is_told_what_is_wrong(void **state)
         {"sites: [{name: a}, {name: b}]\nschedule: [{at: 1s}]\n", "changes nothing"},
         {"sites: [{name: a}, {name: b}]\nschedule: [{at: 1s, queue: 5}]\n", "not 'queue'"},
         {"sites: [{name: a}, {name: b}]\nmode: magic\n", "'magic' is not"},
-        {"sites: [{name: a}, {name: b}]\nports: [70000]\n", "no TCP port"},
+        {"sites: [{name: a}, {name: b}]\nports: [70000]\n", "not a TCP port"},
         {"sites: [{name: a}, {name: b}]\ncolour: blue\n", ""},
         {"sites: [{name: a}, {name: b}]\nline: &x {rate: 1mbit}\nlines: [*x]\n", ""},
         {"sites: {\n", ""},

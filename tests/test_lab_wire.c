@@ -1,4 +1,5 @@
-/* The laboratory's queues and lines in virtual time: every time below is exact. */
+/* test_lab_wire.c: the laboratory's queues and lines in virtual time (packet_path.c). Every time below is
+ * exact. */
 #include "check.h"
 #include "net/lab/packet_path.h"
 #include "base/mem.h"
@@ -9,7 +10,7 @@
 #define MS INT64_C(1000000)
 enum { PACKETS = 200000 };
 
-/* What came out, in order. */
+/* The packets that came out, in order. */
 struct out {
     int n, drops[4];
     int64_t at[PACKETS];
@@ -148,7 +149,7 @@ static void loss_is_as_asked_and_repeats(void **state)
             memcpy(first, out.index, sizeof first);
         } else {
             share = memcmp(first, out.index, (size_t)n * sizeof *first) == 0 && n == out.n;
-            assert_int_equal(share, run == 1); /* the same seed, the same packets; another, others */
+            assert_int_equal(share, run == 1); /* the same seed loses the same packets, another seed others */
         }
         end(w, &cfg);
     }

@@ -1,4 +1,4 @@
-/* config.c: a laboratory's description as a struct: defaults, and what is allowed. */
+/* config.c: a laboratory's description as a struct: its defaults and the limits of its fields. */
 #include "net/lab/lab.h"
 #include "base/mem.h"
 
@@ -63,11 +63,11 @@ neb_status neb__lab_mode_parse(const char *text, enum neb_lab_mode *out)
     return neb__fail(NEB_ERR_CONFIG, "mode: '%s' is not auto, namespaces, user or relay", text);
 }
 
-/* ---- what is allowed --------------------------------------------------------------------------------------------- */
+/* ---- limits -------------------------------------------------------------------------------------------- */
 
 static bool within(double x, double low, double high)
 {
-    return x >= low && x <= high; /* false for NaN */
+    return x >= low && x <= high; /* a NaN gives false */
 }
 
 neb_status neb__lab_line_check(const struct neb_lab_line *l, const char *from, const char *to)
@@ -87,7 +87,7 @@ neb_status neb__lab_line_check(const struct neb_lab_line *l, const char *from, c
     else if (l->burst_length != 0 && !within(l->burst_length, 1, 1e6))
         bad = "burst_length must be 1 or more packets";
     else if ((l->queue != 0 && l->queue < 1500) || l->burst < 0)
-        bad = "queue must be 0 (one round trip) or 1500 bytes and more, burst not negative";
+        bad = "queue must be 0 (one round trip) or at least 1500 bytes; burst must not be negative";
     if (bad) return neb__fail(NEB_ERR_CONFIG, "line %s to %s: %s", from, to, bad);
     return NEB_OK;
 }
@@ -119,10 +119,12 @@ static neb_status check_event(const struct neb_lab_config *cfg, int i)
         return neb__fail(NEB_ERR_CONFIG, "event %d: times must not be negative", i + 1);
     if (e->every > 0 && !(e->lasts > 0 && e->lasts <= e->every && e->every >= 1e-3))
         return neb__fail(NEB_ERR_CONFIG,
-                         "event %d: `every` needs a `for` that is no longer (and at least 1 ms)", i + 1);
+                         "event %d: `every` must be at least 1 ms and needs a `for` that is not longer",
+                         i + 1);
     if (e->from >= cfg->sites || e->to >= cfg->sites || !e->set)
         return neb__fail(NEB_ERR_CONFIG, "event %d: %s", i + 1,
-                         e->set ? "no such site" : "it changes nothing");
+                         e->set ? "no such site"
+                                : "it changes nothing; set rate, rtt, delay, jitter, loss or down");
     return neb__lab_line_check(&e->line, "of the schedule", where);
 }
 
@@ -130,18 +132,18 @@ neb_status neb__lab_config_check(const struct neb_lab_config *cfg)
 {
     int n = cfg->sites;
     if (n < 2 || n > NEB_LAB_SITES)
-        return neb__fail(NEB_ERR_CONFIG, "2 to %d sites, not %d", NEB_LAB_SITES, n);
+        return neb__fail(NEB_ERR_CONFIG, "a laboratory has 2 to %d sites, not %d", NEB_LAB_SITES, n);
     for (int i = 0; i < n; i++) NEB_TRY(check_site(cfg, i));
     for (int i = 0; i < n * n; i++)
         if (i / n != i % n)
             NEB_TRY(neb__lab_line_check(&cfg->line[i], cfg->site[i / n].name, cfg->site[i % n].name));
     for (int i = 0; i < cfg->events; i++) NEB_TRY(check_event(cfg, i));
     if (cfg->mtu < 576 || cfg->mtu > 65535)
-        return neb__fail(NEB_ERR_CONFIG, "mtu %d: 576 to 65535", cfg->mtu);
+        return neb__fail(NEB_ERR_CONFIG, "mtu must be 576 to 65535, not %d", cfg->mtu);
     if (cfg->overhead < 0 || cfg->overhead > 1000)
-        return neb__fail(NEB_ERR_CONFIG, "overhead %d: 0 to 1000 bytes", cfg->overhead);
-    if (cfg->memory < 1 << 20) return neb__fail(NEB_ERR_CONFIG, "memory: at least 1 MiB");
+        return neb__fail(NEB_ERR_CONFIG, "overhead must be 0 to 1000 bytes, not %d", cfg->overhead);
+    if (cfg->memory < 1 << 20) return neb__fail(NEB_ERR_CONFIG, "memory must be at least 1 MiB");
     if (cfg->ports < 0 || cfg->ports > NEB_LAB_PORTS)
-        return neb__fail(NEB_ERR_CONFIG, "at most %d ports", NEB_LAB_PORTS);
+        return neb__fail(NEB_ERR_CONFIG, "ports: at most %d are allowed", NEB_LAB_PORTS);
     return NEB_OK;
 }

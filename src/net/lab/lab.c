@@ -1,8 +1,8 @@
-/* lab.c: a laboratory's life: choosing the way it is built, building it, changing its lines, taking it down.
+/* lab.c: a laboratory's life: choosing its mode, building it, changing its lines, taking it down.
  *
- * Everything a lab owns in the kernel hangs on descriptors and processes of this process (namespaces without names, TUN
- * devices that are open files, commands tied by a socket), so taking down is closing, and the kernel does it for us
- * when we are killed.
+ * Everything that a lab owns in the kernel depends on descriptors and processes of this process: namespaces
+ * without names, TUN devices that are open files, commands tied by a socket. So taking a lab down means
+ * closing them, and the kernel does that for us when we are killed.
  */
 #define _GNU_SOURCE
 #include "net/lab/lab_internal.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static atomic_bool in_userns; /* this process made itself one */
+static atomic_bool in_userns; /* this process has entered its own user namespace */
 
 static void close_tuns(struct neb_lab *lab)
 {
@@ -40,7 +40,8 @@ static neb_status open_tuns(struct neb_lab *lab, const struct neb_lab_config *cf
     return st;
 }
 
-/* With namespaces, as root or as root of a user namespace of our own. NEB_ERR_UNSUPPORTED: not on this machine. */
+/* Builds the lab from namespaces, as root or as root of our own user namespace. NEB_ERR_UNSUPPORTED: this
+ * machine does not allow it. */
 static neb_status build_namespaces(struct neb_lab *lab, const struct neb_lab_config *cfg)
 {
     neb_status st = NEB_ERR_UNSUPPORTED;
@@ -66,8 +67,9 @@ static neb_status build(struct neb_lab *lab, const struct neb_lab_config *cfg)
     if (cfg->mode != NEB_LAB_RELAY) {
         neb_status st = build_namespaces(lab, cfg);
         if (st != NEB_ERR_UNSUPPORTED || cfg->mode != NEB_LAB_AUTO) return st;
-        neb__warn("lab: no network namespaces here (%s): a relay over loopback serves instead; it shapes TCP "
-                  "connections to %d ports by rate, delay, jitter and outages, and loses or reorders nothing",
+        neb__warn("lab: this machine does not allow network namespaces (%s); using mode relay instead: it "
+                  "shapes TCP connections to %d ports over loopback by rate, delay, jitter and outages, and "
+                  "loses or reorders nothing",
                   neb_last_error(), cfg->ports);
     }
     lab->mode = NEB_LAB_RELAY;
@@ -110,7 +112,7 @@ void neb__lab_destroy(struct neb_lab *lab)
     neb__free(lab);
 }
 
-/* ---- questions --------------------------------------------------------------------------------------------------- */
+/* ---- questions ----------------------------------------------------------------------------------------- */
 
 enum neb_lab_mode neb__lab_mode(const struct neb_lab *lab)
 {
@@ -139,7 +141,7 @@ const char *neb__lab_address(const struct neb_lab *lab, int viewer, int site)
     return lab->relay ? neb__loopback_address(lab->relay, viewer, site) : lab->address[site];
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------- */
+/* ---- lines --------------------------------------------------------------------------------------------- */
 
 static struct neb_packet_path *lock(struct neb_lab *lab)
 {

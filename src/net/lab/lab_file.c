@@ -1,12 +1,13 @@
-/* lab_file.c: a laboratory from a YAML file.
+/* lab_file.c: reads a laboratory from a YAML file.
  *
- * Every value is read as text by libcyaml and then by the same tables that read the command line, so units and messages
- * are the same in both. The keys:
+ * libcyaml reads every value as text; then the tables that read the command line parse it. So units and
+ * messages are the same in both. The keys:
  *
  *     seed mtu overhead memory mode offload ports
  *     sites:     name up down up_queue down_queue command
- *     line:      what every line has       (rate rtt delay jitter loss burst_loss burst_length reorder reorder_delay
- *     lines:     between | from to, …       corrupt queue burst down)
+ *     line:      the defaults of every line: rate rtt delay jitter loss burst_loss burst_length reorder
+ *                reorder_delay corrupt queue burst down
+ *     lines:     between | from to, and the keys of `line`
  *     schedule:  at for every, between | from to | site, rate rtt delay jitter loss down
  *
  * A file is at most 1 MiB and has no aliases, so its expansion is bounded too.
@@ -25,7 +26,7 @@
 #define LINE_KEYS(X)   PLAIN_KEYS(X) CHANCE_KEYS(X) X(queue) X(burst) X(down)
 #define WHERE_KEYS(X)  X(from) X(to) X(site) X(at) X(lasts) X(every)
 
-/* One mapping that speaks of lines: the default, an exception, or an event. */
+/* One mapping about lines: the default, an exception, or an event. */
 struct entry {
 #define NEB__X(key) char *key;
     LINE_KEYS(NEB__X)
@@ -56,7 +57,7 @@ struct file {
     unsigned lines_count, schedule_count;
 };
 
-/* ---- the schema -------------------------------------------------------------------------------------------------- */
+/* ---- the schema ---------------------------------------------------------------------------------------- */
 
 #define TEXT(type, key, name) \
     CYAML_FIELD_STRING_PTR(name, CYAML_FLAG_POINTER | CYAML_FLAG_OPTIONAL, type, key, 0, CYAML_UNLIMITED)
@@ -122,7 +123,7 @@ static const cyaml_schema_field_t file_fields[] = {
 static const cyaml_schema_value_t file_value = {
     CYAML_VALUE_MAPPING(CYAML_FLAG_POINTER, struct file, file_fields)};
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static void *yaml_memory(void *ctx, void *p, size_t n)
 {
@@ -132,7 +133,7 @@ static void *yaml_memory(void *ctx, void *p, size_t n)
     return NULL;
 }
 
-/* The library explains an error in several lines, the first of which says what is wrong and where. */
+/* The library explains an error in several lines. The first says what is wrong and where. */
 static void yaml_log(cyaml_log_t level, void *ctx, const char *fmt, va_list args)
 {
     char *first = ctx;
@@ -166,7 +167,7 @@ static const struct neb_opt numbers[] = {
     NEB_OPT_END,
 };
 
-/* Values that are there; the others keep their default. */
+/* Sets a value if the file has it; otherwise the default stays. */
 static neb_status set(struct number *n, const char *name, const char *value)
 {
     return value ? neb__opts_set(numbers, n, name, value) : NEB_OK;
@@ -174,7 +175,7 @@ static neb_status set(struct number *n, const char *name, const char *value)
 
 static neb_status apply_line(const struct entry *e, struct neb_lab_line *line)
 {
-    char *const *values = &e->rate; /* the fields of LINE_KEYS lie one behind the other */
+    char *const *values = &e->rate; /* the fields of LINE_KEYS are consecutive */
     if (e->rtt && e->delay) return neb__fail(NEB_ERR_CONFIG, "a line has an rtt or a delay, not both");
     for (int i = 0; i < KEYS; i++)
         if (values[i]) NEB_TRY(neb__lab_line_set(line, line_keys[i], values[i]));
@@ -188,15 +189,17 @@ static neb_status find(const struct neb_lab_config *cfg, const char *name, int *
     return *out >= 0 ? NEB_OK : neb__fail(NEB_ERR_CONFIG, "no site '%s'", name);
 }
 
-/* Which lines an entry means: between, from and to, or site. */
+/* Finds the lines that an entry names by `between`, by `from` and `to`, or by `site`. */
 static neb_status where(const struct neb_lab_config *cfg, const struct entry *e, int *from, int *to,
                         bool *both)
 {
     *from = *to = -1;
     *both = e->between || e->site;
     if ((e->between != NULL) + (e->site != NULL) + (e->from || e->to) > 1)
-        return neb__fail(NEB_ERR_CONFIG, "an entry has one of `between`, `site` and `from`, `to`");
-    NEB_TRY(find(cfg, e->between ? e->between[0] : e->site ? e->site : e->from, from));
+        return neb__fail(NEB_ERR_CONFIG,
+                         "an entry must have only one of `between`, `site`, and `from` with `to`");
+    const char *one = e->site ? e->site : e->from;
+    NEB_TRY(find(cfg, e->between ? e->between[0] : one, from));
     return find(cfg, e->between ? e->between[1] : e->to, to);
 }
 
@@ -255,13 +258,13 @@ static neb_status apply_numbers(const struct file *f, struct neb_lab_config *cfg
     NEB_TRY(set(&n, "memory", f->memory));
     NEB_TRY(set(&n, "offload", f->offload));
     if (n.mtu < 0 || n.mtu > 65535 || n.overhead < 0 || n.overhead > 65535)
-        return neb__fail(NEB_ERR_CONFIG, "mtu and overhead are bytes of a packet");
+        return neb__fail(NEB_ERR_CONFIG, "mtu and overhead must be numbers of bytes of a packet");
     cfg->seed = (uint64_t)n.seed, cfg->mtu = (int)n.mtu, cfg->overhead = (int)n.overhead;
     cfg->memory = n.memory, cfg->offload = n.offload;
     for (unsigned i = 0; i < f->ports_count; i++) {
         NEB_TRY(set(&n, "port", f->ports[i]));
         if (n.port < 1 || n.port > 65535)
-            return neb__fail(NEB_ERR_CONFIG, "'%s' is no TCP port", f->ports[i]);
+            return neb__fail(NEB_ERR_CONFIG, "'%s' is not a TCP port", f->ports[i]);
         cfg->port[cfg->ports++] = (uint16_t)n.port;
     }
     return f->mode ? neb__lab_mode_parse(f->mode, &cfg->mode) : NEB_OK;
@@ -304,7 +307,7 @@ neb_status neb__lab_config_parse(const char *name, const void *text, size_t n, s
     else if (e != CYAML_OK)
         st = neb__fail(NEB_ERR_CONFIG, "%s: %s", name, why[0] ? why : cyaml_strerror(e));
     else if (!f)
-        st = neb__fail(NEB_ERR_CONFIG, "%s: it is empty", name);
+        st = neb__fail(NEB_ERR_CONFIG, "%s: the file is empty", name);
     if (st == NEB_OK && (st = convert(f, out)) != NEB_OK) neb__error_prefix("%s", name);
     cyaml_free(&cfg, &file_value, f, 0);
     return st;

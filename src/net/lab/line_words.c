@@ -1,7 +1,7 @@
-/* line_words.c: lines and schedules as a person types them, in a file or on a command line.
+/* line_words.c: parses lines and schedules as a person types them, in a file or on a command line.
  *
  *     line       100mbit,50ms,0.1%                      rate, round-trip time, loss
- *     schedule   10s+5s down; 20s a>b rate=10mbit       AT[+FOR][/EVERY] [where] what …
+ *     schedule   10s+5s down; 20s a>b rate=10mbit       AT[+FOR][/EVERY] [lines] changes …
  */
 #include "net/lab/lab.h"
 #include "base/mem.h"
@@ -44,7 +44,7 @@ neb_status neb__lab_line_parse(const char *text, struct neb_lab_line *out)
     snprintf(copy, sizeof copy, "%s", text);
     for (int i = 0; (part = strsep(&rest, ",")); i++) {
         if (i == 3)
-            return neb__fail(NEB_ERR_CONFIG, "'%s' has more than rate, round-trip time and loss", text);
+            return neb__fail(NEB_ERR_CONFIG, "'%s' has more parts than rate, round-trip time and loss", text);
         NEB_TRY(neb__lab_line_set(&line, keys[i], part));
     }
     *out = line;
@@ -68,8 +68,8 @@ neb_status neb__lab_event_set(struct neb_lab_event *e, const char *key, const ch
             e->set |= 1u << i;
             return NEB_OK;
         }
-    return neb__fail(NEB_ERR_CONFIG, "a schedule changes rate, delay, rtt, jitter, loss or down, not '%s'",
-                     key);
+    return neb__fail(NEB_ERR_CONFIG,
+                     "a schedule can change rate, delay, rtt, jitter, loss and down, not '%s'", key);
 }
 
 neb_status neb__lab_event_add(struct neb_lab_config *cfg, const struct neb_lab_event *e)
@@ -82,7 +82,7 @@ neb_status neb__lab_event_add(struct neb_lab_config *cfg, const struct neb_lab_e
     return NEB_OK;
 }
 
-/* ---- a schedule in one line -------------------------------------------------------------------------------------- */
+/* ---- a schedule in one line ---------------------------------------------------------------------------- */
 
 struct times {
     double at, lasts, every;
@@ -134,13 +134,14 @@ static neb_status parse_event(struct neb_lab_config *cfg, char *text)
     if (!word) return NEB_OK;
     NEB_TRY(parse_times(word, &e));
     while ((word = strtok_r(NULL, " ", &save))) {
-        char *value = strchr(word, '=');
-        if (value) *value++ = 0;
-        if (value || !strcmp(word, "down") || !strcmp(word, "up"))
-            NEB_TRY(neb__lab_event_set(&e, !strcmp(word, "up") ? "down" : word,
-                                       value                ? value
-                                       : strcmp(word, "up") ? "yes"
-                                                            : "no"));
+        char *equals = strchr(word, '=');
+        const char *value = equals ? equals + 1 : NULL;
+        if (equals) *equals = 0;
+        bool up = !strcmp(word, "up");
+        if (!value && up) value = "no";
+        if (!value && !strcmp(word, "down")) value = "yes";
+        if (value)
+            NEB_TRY(neb__lab_event_set(&e, up ? "down" : word, value));
         else
             NEB_TRY(parse_where(cfg, word, &e));
     }

@@ -1,17 +1,18 @@
-/* loopback_lines.c: a shaped line out of loopback connections, for machines that allow no namespaces.
+/* loopback_lines.c: shaped lines made of loopback connections (mode relay), for machines that do not allow
+ * namespaces.
  *
- * Site i has the address 127.77.i.i (counted from 1) and sees site j as 127.77.i.j. This process listens there on every
- * port of the laboratory and, for each connection, makes one from 127.77.j.i to 127.77.j.j: the service of site j sees
- * site i under the address that it knows. What is read on one side is cut into pieces as long as a TCP segment's
- * payload, each piece travels through the wire as a packet of that size with headers would, and is written on the other
- * side when it arrives.
+ * Site i has the address 127.77.i.i (counted from 1) and sees site j as 127.77.i.j. This process listens
+ * there on every port of the laboratory. For each connection it makes one from 127.77.j.i to 127.77.j.j, so
+ * the service of site j sees site i under the address that it knows. Bytes read on one side are cut into
+ * pieces as long as a TCP segment's payload. Each piece travels through the packet path as a packet of that
+ * size with headers would, and is written on the other side when it arrives.
  *
- * A piece of a byte stream can be neither lost nor overtaken; so there is no loss and no reordering, a full queue means
- * that we stop reading (the sender's own TCP then waits), and a line that is down holds what it has. Connections open
- * faster than over a real line, by one round trip.
+ * A piece of a byte stream can be neither lost nor overtaken, so there is no loss and no reordering. If a
+ * queue is full we stop reading (the sender's own TCP then waits), and a line that is down holds its pieces.
+ * Connections open faster than over a real line, by one round trip.
  *
- * Invariant: a connection's `pieces` counts its pieces inside the wire and in the two waiting lists; it is freed when
- * it is dead and that count is zero.
+ * Invariant: a connection's `pieces` counts its pieces inside the packet path and in the two waiting lists. A
+ * connection is freed when it is dead and that count is zero.
  */
 #define _GNU_SOURCE
 #include "net/lab/loopback_lines.h"
@@ -36,9 +37,9 @@
 #include <unistd.h>
 
 enum {
-    HEADERS = 52, /* of a TCP segment with timestamps */
+    HEADERS = 52, /* bytes, for a TCP segment with timestamps */
     LISTENERS = 1024,
-    CONNECTIONS = 1024, /* at once; more wait to be accepted */
+    CONNECTIONS = 1024, /* open at once; more wait to be accepted */
     WINDOW = 16 << 20,  /* bytes of one direction on the way or not yet taken by the receiver */
     QUANTUM = 200000    /* ns between two rounds, at least */
 };
@@ -84,11 +85,12 @@ struct neb_loopback {
     pthread_mutex_t lock;
 };
 
-/* ---- connections ------------------------------------------------------------------------------------------------- */
+/* ---- connections --------------------------------------------------------------------------------------- */
 
 static void bury(struct connection *c)
 {
-    struct linger now = {.l_onoff = 1, .l_linger = 0}; /* the other end learns that it was not a normal end */
+    struct linger now = {.l_onoff = 1,
+                         .l_linger = 0}; /* a reset tells the other end that this was not a normal end */
     if (c->dead) return;
     c->dead = true;
     for (int i = 0; i < 2; i++) {
@@ -126,7 +128,7 @@ static struct sockaddr_in socket_address(const char *text, uint16_t port)
     return a;
 }
 
-/* The connection to the service, from the address under which the service knows the client's site. */
+/* Connects to the service, from the address under which the service knows the client's site. */
 static int dial(struct neb_loopback *r, int from, int to, uint16_t port)
 {
     struct sockaddr_in own = socket_address(r->address[to * r->sites + from], 0);
@@ -162,7 +164,7 @@ static void accept_one(struct neb_loopback *r, const struct listener *l)
     r->connections++;
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+/* ---- bytes --------------------------------------------------------------------------------------------- */
 
 static void write_out(struct connection *c, int way)
 {
@@ -264,10 +266,10 @@ static void serve_connection(struct neb_loopback *r, struct connection *c, const
     }
 }
 
-/* ---- the thread -------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---------------------------------------------------------------------------------------- */
 
-/* A side is asked only what it may do now; POLLHUP and POLLERR come unasked, so a side that may do nothing is left out
- * (a negative descriptor). */
+/* Polls each side only for what it may do now. POLLHUP and POLLERR come unasked, so a side that may do
+ * nothing is left out (a negative descriptor). */
 static int gather(struct neb_loopback *r)
 {
     int n = 0;
@@ -322,18 +324,18 @@ static void *relay(void *arg)
     return NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static neb_status listen_on(struct neb_loopback *r, int viewer, int site, uint16_t port)
 {
     struct sockaddr_in a = socket_address(r->address[viewer * r->sites + site], port);
     int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) return neb__fail(NEB_ERR_IO, "socket: %s", strerror(errno));
+    if (fd < 0) return neb__fail(NEB_ERR_IO, "cannot make a socket: %s", strerror(errno));
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 128)) {
         int e = errno;
         close(fd);
-        return neb__fail(e == EADDRINUSE ? NEB_ERR_BUSY : NEB_ERR_IO, "a relay on %s:%d: %s",
+        return neb__fail(e == EADDRINUSE ? NEB_ERR_BUSY : NEB_ERR_IO, "mode relay cannot listen on %s:%d: %s",
                          r->address[viewer * r->sites + site], port, strerror(e));
     }
     r->listener[r->listeners++] = (struct listener){fd, viewer, site, port};
@@ -345,10 +347,12 @@ static neb_status listen_everywhere(struct neb_loopback *r, const struct neb_lab
     int n = cfg->sites;
     if (!cfg->ports)
         return neb__fail(NEB_ERR_CONFIG,
-                         "a relay must know the TCP ports that the sites use (option `ports`)");
+                         "mode relay must know the TCP ports that the sites use: set `ports`");
     if (n * (n - 1) * cfg->ports > LISTENERS)
-        return neb__fail(NEB_ERR_LIMIT, "a relay for %d sites and %d ports needs more than %d listeners", n,
-                         cfg->ports, LISTENERS);
+        return neb__fail(
+            NEB_ERR_LIMIT,
+            "mode relay with %d sites and %d ports needs more than %d listeners; use fewer sites or ports", n,
+            cfg->ports, LISTENERS);
     for (int i = 0; i < n * n; i++)
         snprintf(r->address[i], sizeof r->address[i], "127.77.%d.%d", i / n + 1, i % n + 1);
     for (int i = 0; i < n * n; i++)
@@ -360,7 +364,7 @@ static neb_status listen_everywhere(struct neb_loopback *r, const struct neb_lab
 static void release(struct neb_loopback *r)
 {
     for (struct connection *c = r->first; c; c = c->next) bury(c);
-    neb__packet_path_destroy(r->wire); /* its pieces come back as dropped */
+    neb__packet_path_destroy(r->wire); /* its pieces come back through drop() */
     sweep(r);
     for (int i = 0; i < r->listeners; i++) close(r->listener[i].fd);
     if (r->wake >= 0) close(r->wake);
@@ -380,17 +384,18 @@ static neb_status prepare(struct neb_loopback *r, const struct neb_lab_config *c
     r->listener = NEB_NEW_ARRAY(struct listener, LISTENERS);
     r->fds = NEB_NEW_ARRAY(struct pollfd, 1 + LISTENERS + 2 * (CONNECTIONS + LISTENERS));
     r->address = neb__calloc(n * n, sizeof *r->address);
-    if (!r->listener || !r->fds || !r->address) return neb__fail(NEB_ERR_NOMEM, "out of memory for a relay");
+    if (!r->listener || !r->fds || !r->address)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for loopback lines");
     NEB_TRY(neb__packet_path_create(cfg, &sink, neb__now_ns(), true, &r->wire));
     NEB_TRY(listen_everywhere(r, cfg));
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return r->wake >= 0 ? NEB_OK : neb__fail(NEB_ERR_IO, "eventfd: %s", strerror(errno));
+    return r->wake >= 0 ? NEB_OK : neb__fail(NEB_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
 }
 
 neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loopback **out)
 {
     struct neb_loopback *r = NEB_NEW(struct neb_loopback);
-    if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a relay");
+    if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for loopback lines");
     r->wake = -1;
     pthread_mutex_init(&r->lock, NULL);
     neb_status st = prepare(r, cfg);
@@ -399,7 +404,7 @@ neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loop
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int e = st == NEB_OK ? pthread_create(&r->thread, NULL, relay, r) : 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (e) st = neb__fail(NEB_ERR_IO, "the relay's thread: %s", strerror(e));
+    if (e) st = neb__fail(NEB_ERR_IO, "cannot start the thread of mode relay: %s", strerror(e));
     if (st != NEB_OK) {
         release(r);
         return st;

@@ -1,4 +1,4 @@
-/* loopback_lines.h (inside the laboratory): the laboratory of a machine that allows no namespaces. */
+/* loopback_lines.h (inside the laboratory): mode relay, for a machine that does not allow namespaces. */
 #ifndef NEB_NET_LAB_LOOPBACK_LINES_H
 #define NEB_NET_LAB_LOOPBACK_LINES_H
 
@@ -7,7 +7,7 @@
 
 struct neb_loopback;
 
-/* Owes a stop. NEB_ERR_BUSY: somebody else listens on one of the ports. */
+/* Success owes a stop. NEB_ERR_BUSY: another process listens on one of the ports. */
 neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loopback **out);
 void neb__loopback_stop(struct neb_loopback *r); /* NULL is fine */
 const char *neb__loopback_address(struct neb_loopback *r, int viewer, int site);

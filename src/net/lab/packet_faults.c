@@ -1,23 +1,27 @@
 /* packet_faults.c: loss, bursts, jitter, reordering and corruption as functions of a seed.
  *
- * Whether the k-th packet of a line is lost depends on (seed, line, k) alone, the jitter at time t on (seed, line, t):
- * no state but the packet count and, for bursts, one bit. So two runs that send the same packets lose the same ones.
+ * Whether the k-th packet of a line is lost depends only on (seed, line, k); the jitter at time t depends
+ * only on (seed, line, t). The state is the packet count and, for bursts, one bit. So two runs that send the
+ * same packets lose the same ones.
  *
- * Bursts follow Gilbert and Elliott: in the bad state everything is lost; it is left with probability 1/L after each
- * packet (mean length L) and entered with the probability that makes the share of lost packets the asked one.
+ * Bursts follow Gilbert and Elliott: in the bad state everything is lost. A packet ends that state with
+ * probability 1/L (mean length L), and enters it with the probability that gives the requested share of lost
+ * packets.
  *
- * Jitter is a line drawn through normally distributed points, one every few deviations of time: the delay wanders as
- * queues elsewhere on the path fill and drain, and packets sent together stay together. (Independent noise per packet
- * would, with the order kept, raise the mean delay towards the noise's maximum.) Interpolating loses a third of the
- * points' variance on average, so they are drawn with deviation sqrt(3/2).
+ * Jitter interpolates between normally distributed points, one every few deviations of time. So the delay
+ * wanders as it does when queues elsewhere on the path fill and drain, and packets sent together stay
+ * together. (If the order is kept, independent noise per packet would raise the mean delay towards the
+ * noise's maximum.) Interpolation loses a third of the points' variance on average, so the points are drawn
+ * with deviation sqrt(3/2).
  */
 #include "net/lab/packet_faults.h"
+#include "base/clamp.h"
 #include "base/rng.h"
 
 #include <math.h>
 
 #define SPREAD  1.2247448713915890 /* sqrt(3/2) */
-#define EXTREME 3.0                /* points lie within this many deviations */
+#define EXTREME 3.0                /* points stay within this many deviations */
 
 enum purpose { LOSS, BURST, REORDER, CORRUPT, JITTER };
 
@@ -54,10 +58,10 @@ static double point(const struct neb_packet_faults *c, int64_t k)
 {
     struct neb_rng r = {bits(c, JITTER, (uint64_t)k)};
     double x = neb__rng_normal(&r);
-    return x > EXTREME ? EXTREME : x < -EXTREME ? -EXTREME : x;
+    return neb__clamp(x, -EXTREME, EXTREME);
 }
 
-/* Seconds above or below the line's delay. */
+/* Returns the seconds above or below the line's delay. */
 static double wander(const struct neb_packet_faults *c, double jitter, int64_t now)
 {
     int64_t step = (int64_t)(jitter * 8e9);

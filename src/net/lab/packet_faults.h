@@ -1,4 +1,4 @@
-/* packet_faults.h (inside the laboratory): what befalls the k-th packet of a line. */
+/* packet_faults.h (inside the laboratory): decides the fate of the k-th packet of a line. */
 #ifndef NEB_NET_LAB_PACKET_FAULTS_H
 #define NEB_NET_LAB_PACKET_FAULTS_H
 
@@ -16,11 +16,11 @@ struct neb_fate {
 
 void neb__packet_faults_init(struct neb_packet_faults *c, uint64_t seed, int from, int to);
 
-/* The next packet, which enters the line at `now` (ns). */
+/* Decides for the next packet, which enters the line at `now` (ns). */
 void neb__packet_faults_draw(struct neb_packet_faults *c, const struct neb_lab_line *line, int64_t now,
                              struct neb_fate *out);
 
-/* No packet gets over the line faster (ns). */
+/* Returns the least time (ns) that a packet takes over the line. */
 int64_t neb__packet_faults_least_delay(const struct neb_lab_line *line);
 
 #endif

@@ -1,22 +1,24 @@
-/* packet_path.c: the way of a packet through the laboratory, in virtual time.
+/* packet_path.c: the path of a packet through the laboratory, in virtual time.
  *
- *     site's uplink -> queue of the pair -> line of the pair (loss, delay, jitter, reordering) -> site's downlink
+ *     site's uplink -> queue of the pair -> line of the pair -> site's downlink
+ *                                          (loss, delay, jitter, reordering)
  *
- * Uplink, pair and downlink are queues: first in, first out, bounded in bytes (what does not fit is dropped at the
- * tail), served at a rate. The head of a queue is on the wire until `at`; the next one starts when it is done, at the
- * rate that holds then, so a change of rate acts on what already waits. A queue with a bucket of `burst` bytes starts
- * as if it had been idle earlier: that is a token bucket. A line is a list sorted by arrival; packets keep their order
- * except those held back on purpose, which later ones overtake. So a search from the tail passes only held ones.
+ * Uplink, pair and downlink are queues: first in, first out, bounded in bytes (a packet that does not fit is
+ * dropped at the tail), served at a rate. The head of a queue is being sent until `at`. The next packet
+ * starts then, at the rate that holds then, so a change of rate acts on packets that already wait. A queue
+ * with a bucket of `burst` bytes starts as if it had been idle earlier: that is a token bucket. A line is a
+ * list sorted by arrival. Packets keep their order except those held back on purpose, which later ones
+ * overtake. So a search from the tail passes only held-back packets.
  *
- * Queues and lines are nodes; those with something due stand in a heap by the time of their next event, ties broken by
- * number. Events happen at their own time, not at the time somebody looked: a caller that looks late delivers late but
- * never shifts what comes behind. The schedule is one more source of events.
+ * Queues and lines are nodes. Nodes with something due are in a heap by the time of their next event; the
+ * number breaks ties. Events happen at their own time, not at the time of the call: a caller that comes late
+ * delivers late but never shifts the packets behind. The schedule is one more source of events.
  *
- * A lossless wire (a relay has byte streams, not packets) drops nothing: a line that is down pauses its queue, and the
- * caller asks for room before it sends.
+ * A lossless path (for loopback lines, which carry byte streams and not packets) drops nothing: a line that
+ * is down pauses its queue, and the caller asks for room before it sends.
  *
- * Invariants: a node is in the heap iff its list is not empty; node->at is its head's time; queue->bytes is the sum
- * over its list; every packet is in exactly one list.
+ * Invariants: a node is in the heap iff its list is not empty; node->at is its head's time; queue->bytes is
+ * the sum over its list; every packet is in exactly one list.
  */
 #include "net/lab/packet_path.h"
 #include "net/lab/packet_faults.h"
@@ -29,20 +31,20 @@ enum kind { UP, PAIR, LINE, DOWN };
 
 struct node {
     int64_t at; /* when the head leaves */
-    int heap;   /* position, or -1 */
+    int heap;   /* position in the heap, or -1 */
     int id;
     enum kind kind;
     struct neb_path_packet *head, *tail;
     /* queues */
-    double ns_per_byte;      /* 0: not limited */
-    int64_t limit, bytes;    /* allowed and waiting */
-    int64_t free_at, credit; /* when the wire is free again; ns of idle time that count */
-    bool paused;             /* nothing leaves */
-    int64_t ahead;           /* what leaves is delivered no sooner than this much later */
+    double ns_per_byte;      /* 0: unlimited */
+    int64_t limit, bytes;    /* bytes allowed, bytes waiting */
+    int64_t free_at, credit; /* when the queue may send again; ns of idle time that count */
+    bool paused;             /* nothing leaves the queue */
+    int64_t ahead;           /* ns from leaving this queue to the earliest delivery */
 };
 
 struct pair {
-    struct neb_lab_line base, now; /* as set; as the schedule has it */
+    struct neb_lab_line base, now; /* as set; with the schedule applied */
     struct neb_packet_faults chance;
     int64_t last; /* arrival of the last packet that kept its order */
     struct neb_lab_stats stats;
@@ -63,9 +65,9 @@ struct neb_packet_path {
     struct neb_lab_event *event;
     int events, mtu, overhead;
     bool lossless;
-    int64_t start, change; /* next moment of the schedule, absolute */
-    int64_t clock;         /* latest moment anybody came with */
-    int64_t held, memory;  /* bytes on the way, and allowed */
+    int64_t start, change; /* start of the schedule and its next change, absolute */
+    int64_t clock;         /* latest time that a caller passed */
+    int64_t held, memory;  /* bytes on the way; bytes allowed */
     struct neb_path_packet *free;
     struct slab *slabs;
 };
@@ -95,7 +97,7 @@ static struct pair *pair_of(const struct neb_packet_path *w, int from, int to)
     return &w->pair[from * w->n + to];
 }
 
-/* ---- the heap of nodes ------------------------------------------------------------------------------------------ */
+/* ---- the heap of nodes --------------------------------------------------------------------------------- */
 
 static bool before(const struct node *a, const struct node *b)
 {
@@ -120,7 +122,7 @@ static void sift(struct neb_packet_path *w, struct node *x)
     place(w, i, x);
 }
 
-/* Puts the node where its list and its time say. */
+/* Moves the node to the place in the heap that its list and its time require. */
 static void settle(struct neb_packet_path *w, struct node *x)
 {
     if (x->head) {
@@ -137,7 +139,7 @@ static void settle(struct neb_packet_path *w, struct node *x)
     }
 }
 
-/* ---- packets ---------------------------------------------------------------------------------------------------- */
+/* ---- packets ------------------------------------------------------------------------------------------- */
 
 static struct neb_path_packet *packet_take(struct neb_packet_path *w)
 {
@@ -166,12 +168,17 @@ static void packet_give(struct neb_packet_path *w, struct neb_path_packet *p)
 static void drop(struct neb_packet_path *w, struct neb_path_packet *p, enum neb_packet_drop why)
 {
     struct neb_lab_stats *s = &pair_of(w, p->from, p->to)->stats;
-    *(why == NEB_PACKET_LOST ? &s->lost : why == NEB_PACKET_OVERFLOW ? &s->overflowed : &s->cut) += 1;
+    if (why == NEB_PACKET_LOST)
+        s->lost++;
+    else if (why == NEB_PACKET_OVERFLOW)
+        s->overflowed++;
+    else
+        s->cut++;
     w->sink.drop(w->sink.arg, p, why);
     packet_give(w, p);
 }
 
-/* Behind every packet of the list that is due no later. */
+/* Inserts the packet behind every packet of the list that is due no later. */
 static void insert(struct node *x, struct neb_path_packet *p)
 {
     struct neb_path_packet *after = x->tail;
@@ -190,11 +197,11 @@ static struct neb_path_packet *remove_head(struct node *x)
     return p;
 }
 
-/* ---- the stages ------------------------------------------------------------------------------------------------- */
+/* ---- the stages ---------------------------------------------------------------------------------------- */
 
 static void leave(struct neb_packet_path *w, struct node *x, struct neb_path_packet *p, int64_t t);
 
-/* The head of the queue goes on the wire, no earlier than t. */
+/* Begins to send the head of the queue, no earlier than t. */
 static void serve(const struct neb_packet_path *w, struct node *x, int64_t t)
 {
     if (x->paused) {
@@ -273,7 +280,7 @@ static void leave(struct neb_packet_path *w, struct node *x, struct neb_path_pac
     }
 }
 
-/* The head of x leaves it. */
+/* Moves the head of x to the next stage. */
 static void step(struct neb_packet_path *w, struct node *x)
 {
     int64_t t = x->at;
@@ -308,7 +315,7 @@ void neb__packet_path_send(struct neb_packet_path *w, int64_t now, int from, int
     enter_queue(w, uplink(w, from), p, now > w->clock ? now : w->clock);
 }
 
-/* ---- settings --------------------------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------------------ */
 
 static void set_rate(struct neb_packet_path *w, struct node *x, int64_t now, double rate, int64_t limit,
                      int64_t burst)
@@ -323,7 +330,8 @@ static void set_rate(struct neb_packet_path *w, struct node *x, int64_t now, dou
     settle(w, x);
 }
 
-/* Bytes that may wait: as asked, or one round trip of the line, at least 20 ms and 16 packets. */
+/* Returns how many bytes may wait: as configured, or one round trip of the line, at least 20 ms and 16
+ * packets. */
 static int64_t queue_limit(const struct neb_packet_path *w, int from, int to)
 {
     const struct neb_lab_line *l = &pair_of(w, from, to)->base;
@@ -375,8 +383,9 @@ void neb__packet_path_advance(struct neb_packet_path *w, int64_t now)
     }
 }
 
-/* A packet that goes from a queue on the line interests nobody outside before it arrives: events keep their own times,
- * so they can be caught up with then. That halves the wake-ups. With many busy nodes the first event is near anyway. */
+/* Nobody outside cares about a packet that moves from a queue to the line before it arrives. Events keep
+ * their own times, so the caller can catch up then. That halves the wake-ups. With many busy nodes the first
+ * event is near anyway. */
 int64_t neb__packet_path_next(const struct neb_packet_path *w)
 {
     int64_t at = INT64_MAX;
@@ -403,7 +412,7 @@ void neb__packet_path_set_line(struct neb_packet_path *w, int64_t now, int from,
     neb__packet_path_advance(w, now);
     pair_of(w, from, to)->base = *line;
     refresh(w, now, from, to);
-    refresh(w, now, to, from); /* its default queue depends on both delays */
+    refresh(w, now, to, from); /* the default queue of the way back depends on both delays */
 }
 
 void neb__packet_path_get_line(const struct neb_packet_path *w, int from, int to, struct neb_lab_line *out)
@@ -422,18 +431,20 @@ void neb__packet_path_refused(struct neb_packet_path *w, int from, int to)
     pair_of(w, from, to)->stats.refused++;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+/* The nodes are numbered as in neb_packet_path.node. */
+static enum kind kind_of(int id, int sites)
+{
+    if (id < sites) return UP;
+    if (id < 2 * sites) return DOWN;
+    return id < 2 * sites + sites * sites ? PAIR : LINE;
+}
 
 static void prepare(struct neb_packet_path *w, const struct neb_lab_config *cfg)
 {
     int n = cfg->sites, nodes = 2 * n + 2 * n * n;
-    for (int i = 0; i < nodes; i++)
-        w->node[i] = (struct node){.heap = -1,
-                                   .id = i,
-                                   .kind = i < n               ? UP
-                                           : i < 2 * n         ? DOWN
-                                           : i < 2 * n + n * n ? PAIR
-                                                               : LINE};
+    for (int i = 0; i < nodes; i++) w->node[i] = (struct node){.heap = -1, .id = i, .kind = kind_of(i, n)};
     for (int i = 0; i < n; i++) {
         const struct neb_lab_site *s = &cfg->site[i];
         set_rate(w, uplink(w, i), 0, s->up, s->up_queue > 0 ? s->up_queue : (int64_t)(s->up / 8 * 0.05), 0);

@@ -1,5 +1,6 @@
-/* packet_path.h (inside the laboratory): queues and lines in virtual time. No clock, no socket: times come in as arguments,
- * so that the same code runs on a real machine and in a test that checks it to the nanosecond. */
+/* packet_path.h (inside the laboratory): queues and lines in virtual time. It has no clock and no socket: the
+ * caller passes the time, so the same code runs on a real machine and in a test that checks it to the
+ * nanosecond. */
 #ifndef NEB_NET_LAB_PACKET_PATH_H
 #define NEB_NET_LAB_PACKET_PATH_H
 
@@ -7,7 +8,7 @@
 
 enum neb_packet_drop { NEB_PACKET_LOST, NEB_PACKET_OVERFLOW, NEB_PACKET_CUT, NEB_PACKET_NO_MEMORY };
 
-/* One real packet on its way. What `ref` and `index` mean is the owner's business. */
+/* One real packet on its way. The owner decides what `ref` and `index` mean. */
 struct neb_path_packet {
     struct neb_path_packet *next, *prev;
     int64_t due;
@@ -17,7 +18,7 @@ struct neb_path_packet {
     bool corrupt;
 };
 
-/* Both take over the packet's `ref`; the packet itself is gone when they return. */
+/* Both callbacks take over the packet's `ref`. The packet itself is gone when they return. */
 struct neb_path_sink {
     void (*deliver)(void *arg, const struct neb_path_packet *p, int64_t at);
     void (*drop)(void *arg, const struct neb_path_packet *p, enum neb_packet_drop why);
@@ -26,21 +27,24 @@ struct neb_path_sink {
 
 struct neb_packet_path;
 
-/* Time 0 of the schedule is `start` (ns). Lossless: a line that is down holds packets instead of dropping them, and
- * only a lack of memory drops. Owes a destroy, which drops what is on the way. */
+/* Time 0 of the schedule is `start` (ns). If `lossless`, a line that is down holds packets instead of
+ * dropping them, and only a lack of memory drops any. Success owes a destroy, which drops the packets on the
+ * way. */
 neb_status neb__packet_path_create(const struct neb_lab_config *cfg, const struct neb_path_sink *sink,
                                    int64_t start, bool lossless, struct neb_packet_path **out);
 void neb__packet_path_destroy(struct neb_packet_path *w);
 
-/* The packet enters at `now`, or at the latest moment that the wire has been advanced to. */
+/* The packet enters at `now`, or at the time that the path has been advanced to, whichever is later. */
 void neb__packet_path_send(struct neb_packet_path *w, int64_t now, int from, int to, uint32_t bytes,
                            void *ref, uint32_t index);
 
-/* Everything that happens up to and including `now`, in the order of its time. */
+/* Carries out every event up to and including `now`, in the order of time. */
 void neb__packet_path_advance(struct neb_packet_path *w, int64_t now);
-int64_t neb__packet_path_next(const struct neb_packet_path *w); /* INT64_MAX: nothing will happen by itself */
+int64_t neb__packet_path_next(
+    const struct neb_packet_path *w); /* time of the next event; INT64_MAX: none will come by itself */
 
-/* Bytes the first queue on the way from -> to still has room for. A relay reads no more than that. */
+/* Returns how many bytes fit into the first queue on the way from -> to. Loopback lines read no more than
+ * that. */
 int64_t neb__packet_path_room(const struct neb_packet_path *w, int from, int to);
 
 void neb__packet_path_set_line(struct neb_packet_path *w, int64_t now, int from, int to,
@@ -48,6 +52,6 @@ void neb__packet_path_set_line(struct neb_packet_path *w, int64_t now, int from,
 void neb__packet_path_get_line(const struct neb_packet_path *w, int from, int to, struct neb_lab_line *out);
 void neb__packet_path_stats(const struct neb_packet_path *w, int from, int to, struct neb_lab_stats *out);
 void neb__packet_path_refused(struct neb_packet_path *w, int from,
-                              int to); /* delivered, but the host did not take it */
+                              int to); /* the packet was delivered, but the host did not take it */
 
 #endif

@@ -1,22 +1,25 @@
-/* pump.c: packets out of the devices, through the wire, into the devices.
+/* pump.c: moves packets out of the devices, through the packet path, into the devices.
  *
- * One thread. A tick: let the wire do what is due, read what the sites sent, write what arrived. Between two ticks it
- * sleeps until the wire's next event or a readable device, but at least QUANTUM, as network cards hold interrupts back:
- * packets due meanwhile are written together, those of one train as one train. That bounds the cost (a wake-up costs
- * tens of microseconds in a virtual machine), and the error of the delay stays below twice the QUANTUM each way; a lone
- * packet is not held back at all.
+ * One thread does it. In a tick it advances the packet path, reads the packets that the sites sent, and
+ * writes those that arrived. Between two ticks it sleeps until the path's next event or a readable device,
+ * but at least QUANTUM, as network cards hold interrupts back. Packets that become due meanwhile are written
+ * together, those of one train as one train. That bounds the cost (a wake-up costs tens of microseconds in a
+ * virtual machine), and the error of the delay stays below twice the QUANTUM each way. A lone packet is not
+ * held back at all.
  *
- * A sleeper wakes late, in a virtual machine by 50 to 300 microseconds. The thread keeps an estimate of how late (from
- * its own timed sleeps) and uses it twice. It rises that much and half again before a packet is due and asks the devices
- * in a loop until then; such waiting takes at most a SPIN_SHARE of its time, so on a busy line it does not happen, where
- * the queue hides the error anyway, and never in a laboratory that is `calm`, whose sites compute: there the quantum is
- * CALM_QUANTUM, since each wake-up takes a processor and its caches from a site. And a packet that woke it from sleep is
- * stamped that much earlier than it is read.
+ * A sleeper wakes late, in a virtual machine by 50 to 300 microseconds. The thread estimates how late from
+ * its own timed sleeps, and uses the estimate twice. First, it wakes 1.5 times that much before a packet is
+ * due and polls the devices in a loop until then. Such spinning takes at most a SPIN_SHARE of its time. So it
+ * does not happen on a busy line, where the queue hides the error anyway. It never happens in a `calm`
+ * laboratory, whose sites compute: there the quantum is CALM_QUANTUM, since each wake-up takes a processor
+ * and its caches from a site. Second, a packet that woke the thread is stamped that much earlier than it is
+ * read.
  *
- * The thread asks for real-time priority, since a late tick is a late packet; without the permission it goes on at the
- * priority it has.
+ * The thread asks for real-time priority, since a late tick is a late packet. Without the permission it keeps
+ * the priority that it has.
  *
- * Invariant: frame->refs counts the frame's packets inside the wire and in `run`s, plus one while it is being parsed.
+ * Invariant: frame->refs counts the frame's packets inside the packet path and in `run`s, plus one while it
+ * is being parsed.
  */
 #define _GNU_SOURCE
 #include "net/lab/pump.h"
@@ -44,12 +47,12 @@ enum {
     QUANTUM = 150000, /* ns */
     CALM_QUANTUM = 500000,
     LATE_MOST = 400000,
-    SPIN_SHARE = 20,     /* one part in so many */
-    SPIN_MOST = 2000000, /* ns saved up at most */
-    READS = 64           /* frames of a site in a tick */
+    SPIN_SHARE = 20,     /* at most one part in this many */
+    SPIN_MOST = 2000000, /* ns that may be saved up */
+    READS = 64           /* frames read from a site in a tick */
 };
 
-/* Packets of one frame that go out together. */
+/* Packets of one frame that are written together. */
 struct run {
     struct neb_segment_train *frame;
     uint32_t first, count;
@@ -64,9 +67,9 @@ struct neb_pump {
     struct neb_frames frames;
     struct neb_segment_train *spare; /* the next read goes here */
     struct neb_rng rng;
-    int64_t late;                 /* ns by which sleep ends late */
-    int64_t spin_left, spin_when; /* ns that may be spent waking early, as of spin_when */
-    int64_t woken;                /* when the last arrival happened, as far as is known */
+    int64_t late;                 /* estimate: ns by which a sleep ends late */
+    int64_t spin_left, spin_when; /* ns that may be spent spinning, as of spin_when */
+    int64_t woken;                /* best estimate of when the last packet arrived */
     int wake;
     pthread_mutex_t lock;
     pthread_t thread;
@@ -75,7 +78,7 @@ struct neb_pump {
     int64_t quantum;
 };
 
-/* ---- into the devices -------------------------------------------------------------------------------------------- */
+/* ---- into the devices ---------------------------------------------------------------------------------- */
 
 static void flush(struct neb_pump *p, int site)
 {
@@ -125,9 +128,9 @@ static void dropped(void *arg, const struct neb_path_packet *packet, enum neb_pa
     neb__segments_give(&p->frames, packet->ref);
 }
 
-/* ---- out of the devices ------------------------------------------------------------------------------------------ */
+/* ---- out of the devices -------------------------------------------------------------------------------- */
 
-/* A small packet moves to a small frame, so that a large one is not held by it. */
+/* Moves a small packet to a small frame, so that it does not hold a large one. */
 static struct neb_segment_train *fitting(struct neb_pump *p, struct neb_segment_train *f, ssize_t n)
 {
     f->len = (uint32_t)n;
@@ -166,7 +169,7 @@ static void read_site(struct neb_pump *p, int site, int64_t now)
     }
 }
 
-/* ---- the thread -------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---------------------------------------------------------------------------------------- */
 
 static void prefer_this_thread(void)
 {
@@ -175,7 +178,8 @@ static void prefer_this_thread(void)
     prctl(PR_SET_TIMERSLACK, 1);
     if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0) return;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -15);
-    neb__debug("lab: no real-time priority (%s): delays keep less well on a busy machine", strerror(errno));
+    neb__debug("lab: no real-time priority (%s): on a busy machine delays will be less exact",
+               strerror(errno));
 }
 
 static void sleep_until(int64_t at)
@@ -200,7 +204,7 @@ static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
     return next;
 }
 
-/* ---- sleeping ---------------------------------------------------------------------------------------------------- */
+/* ---- sleeping ------------------------------------------------------------------------------------------ */
 
 static void slept(struct neb_pump *p, int64_t until, int64_t now)
 {
@@ -217,7 +221,7 @@ static void learn_to_sleep(struct neb_pump *p)
     }
 }
 
-/* How much before `next` to rise; 0: the share is used up. */
+/* Returns how long before `next` to wake; 0: the share is used up. */
 static int64_t head_start(struct neb_pump *p, int64_t now)
 {
     int64_t want = p->late + p->late / 2;
@@ -228,7 +232,7 @@ static int64_t head_start(struct neb_pump *p, int64_t now)
     return want <= p->spin_left ? want : 0;
 }
 
-/* Whether a device is readable; waits for one until `until` (INT64_MAX: for ever). */
+/* Waits for a readable device until `until` (INT64_MAX: for ever). Returns whether there is one. */
 static bool readable(struct pollfd *fds, int n, int64_t until, int64_t now)
 {
     int64_t left = until > now ? until - now : 0;
@@ -238,7 +242,7 @@ static bool readable(struct pollfd *fds, int n, int64_t until, int64_t now)
     return got > 0;
 }
 
-/* Rises a little before `next` and waits for it awake; a readable device ends it. Sets when what arrived did. */
+/* Sleeps until a little before `next` and then spins; a readable device ends both. Sets `woken`. */
 static void sleep_to(struct neb_pump *p, struct pollfd *fds, int n, int64_t next)
 {
     int64_t began = neb__now_ns(), until = next == INT64_MAX ? next : next - head_start(p, began);
@@ -252,7 +256,7 @@ static void sleep_to(struct neb_pump *p, struct pollfd *fds, int n, int64_t next
     p->spin_left -= p->woken - awake;
 }
 
-/* Sleeps until there is something to do, but not less than to `earliest`. */
+/* Sleeps until there is something to do, but at least until `earliest`. */
 static void wait_for_work(struct neb_pump *p, struct pollfd *fds, int n, int64_t next, int64_t earliest)
 {
     if (next > earliest) sleep_to(p, fds, n, next);
@@ -310,7 +314,7 @@ double neb__pump_cpu_seconds(struct neb_pump *p)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Signals are the business of the other threads. */
+/* The other threads handle signals; this one blocks them. */
 static int start_thread(struct neb_pump *p)
 {
     sigset_t all, before;
@@ -324,7 +328,7 @@ static int start_thread(struct neb_pump *p)
 neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tun *tun, struct neb_pump **out)
 {
     struct neb_pump *p = NEB_NEW(struct neb_pump);
-    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for the laboratory's thread");
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for the lab's forwarding thread");
     neb_status st;
     p->sites = cfg->sites;
     p->calm = cfg->calm;
@@ -336,13 +340,13 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
     NEB_TRY_GOTO(st, neb__packet_path_create(cfg, &sink, neb__now_ns(), false, &p->wire), no_wire);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake < 0) {
-        st = neb__fail(NEB_ERR_IO, "eventfd: %s", strerror(errno));
+        st = neb__fail(NEB_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
         goto no_wake;
     }
     pthread_mutex_init(&p->lock, NULL);
     int e = start_thread(p);
     if (e) {
-        st = neb__fail(NEB_ERR_IO, "the laboratory's thread: %s", strerror(e));
+        st = neb__fail(NEB_ERR_IO, "cannot start the lab's forwarding thread: %s", strerror(e));
         goto no_thread;
     }
     *out = p;

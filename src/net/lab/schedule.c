@@ -1,8 +1,8 @@
 /* schedule.c: outages, one-way cuts and changes of rate, delay or loss at given times.
  *
- * An event holds in [at + k*every, at + k*every + lasts). Whether it holds is computed from the time alone, so the
- * schedule has no state, events may overlap, and a line is always its own setting with the holding events laid over
- * it in the order of the file.
+ * An event holds in [at + k*every, at + k*every + lasts). That depends only on the time, so the schedule has
+ * no state and events may overlap. A line always has its own setting with the events that hold applied over
+ * it, in the order of the file.
  */
 #include "net/lab/schedule.h"
 
@@ -11,7 +11,7 @@ static int64_t ns(double seconds)
     return (int64_t)(seconds * 1e9 + 0.5);
 }
 
-/* Whether `e` holds at t; *change is when that ends (INT64_MAX: never). */
+/* Returns whether `e` holds at t. *change is when that ends (INT64_MAX: never). */
 static bool holds(const struct neb_lab_event *e, int64_t t, int64_t *change)
 {
     int64_t at = ns(e->at), lasts = ns(e->lasts), every = ns(e->every);

@@ -1,14 +1,17 @@
-/* segments.c: trains of TCP segments, and cutting them.
+/* segments.c: parses and cuts trains of TCP segments.
  *
- * A TUN device opened with IFF_VNET_HDR puts a 10-byte struct virtio_net_hdr (host byte order) in front of each
- * packet: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset. With TCP offload switched on the kernel leaves
- * two jobs to whoever reads: the TCP checksum (flag NEEDS_CSUM: the field holds the sum over the pseudo header alone)
- * and cutting (gso_type TCPv4: segments of gso_size payload bytes each). Both can be left to the receiving kernel by
- * writing the same prefix again, and since the bytes never leave the machine, nobody ever needs to sum them.
+ * A TUN device opened with IFF_VNET_HDR puts a 10-byte struct virtio_net_hdr (host byte order) in front of
+ * each packet: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset. With TCP offload switched on the
+ * kernel leaves two jobs to the reader: the TCP checksum (flag NEEDS_CSUM: the field holds only the sum over
+ * the pseudo header) and cutting (gso_type TCPv4: segments of gso_size payload bytes each). The reader can
+ * leave both to the receiving kernel by writing the same prefix again. Since the bytes never leave the
+ * machine, nobody ever needs to sum them.
  *
- * A part of a train is the train's headers with these fields made anew, as tcp_gso_segment() of the kernel does it:
+ * A part of a train has the train's headers with these fields made anew, as tcp_gso_segment() of the kernel
+ * does it:
  *   IP    total length, identification + index, header checksum
- *   TCP   sequence + index * payload; FIN and PSH only on the last segment, CWR only on the first; pseudo-header sum
+ *   TCP   sequence + index * payload; FIN and PSH only on the last segment, CWR only on the first;
+ *         pseudo-header sum
  */
 #include "net/lab/segments.h"
 #include "base/mem.h"
@@ -21,9 +24,15 @@ _Static_assert(sizeof(struct virtio_net_hdr) == NEB_SEGMENTS_PREFIX, "the device
 
 static const uint32_t sizes[3] = {512, 4096, NEB_SEGMENTS_MOST};
 
+static int size_class(uint32_t bytes)
+{
+    if (bytes <= sizes[0]) return 0;
+    return bytes <= sizes[1] ? 1 : 2;
+}
+
 struct neb_segment_train *neb__segments_take(struct neb_frames *f, uint32_t bytes)
 {
-    int c = bytes <= sizes[0] ? 0 : bytes <= sizes[1] ? 1 : 2;
+    int c = size_class(bytes);
     struct neb_segment_train *x = f->unused[c];
     if (x)
         f->unused[c] = x->next;
@@ -38,7 +47,7 @@ struct neb_segment_train *neb__segments_take(struct neb_frames *f, uint32_t byte
 void neb__segments_give(struct neb_frames *f, struct neb_segment_train *x)
 {
     if (--x->refs) return;
-    int c = x->room == sizes[0] ? 0 : x->room == sizes[1] ? 1 : 2;
+    int c = size_class(x->room);
     x->next = f->unused[c];
     f->unused[c] = x;
 }
@@ -72,7 +81,8 @@ bool neb__segments_parse(struct neb_segment_train *f, uint32_t *dest)
     memcpy(&h, f->data, sizeof h);
     uint32_t bytes = f->len - NEB_SEGMENTS_PREFIX, ihl = (ip[0] & 15u) * 4;
     if (ip[0] >> 4 != 4 || ihl < 20 || bytes < ihl) return false;
-    uint32_t transport = ip[9] == 6 && bytes >= ihl + 20 ? (ip[ihl + 12] >> 4) * 4u : ip[9] == 17 ? 8 : 0;
+    uint32_t transport = ip[9] == 17 ? 8 : 0;
+    if (ip[9] == 6 && bytes >= ihl + 20) transport = (ip[ihl + 12] >> 4) * 4u;
     f->packets = 1;
     f->payload = 0;
     f->headers = transport && bytes >= ihl + transport ? ihl + transport : 0;
@@ -100,7 +110,7 @@ uint8_t *neb__segments_payload(struct neb_segment_train *f, uint32_t index, uint
     return f->data + NEB_SEGMENTS_PREFIX + f->headers + index * f->payload;
 }
 
-/* The ones' complement sum of an even number of bytes, folded. */
+/* Returns the ones' complement sum of an even number of bytes, folded. */
 static uint32_t sum16(const uint8_t *p, uint32_t n, uint32_t sum)
 {
     for (uint32_t i = 0; i < n; i += 2) sum += be16(p + i);

@@ -1,6 +1,6 @@
-/* segments.h (inside the laboratory): what a TUN device hands over at once: one IP packet, or a train of TCP segments
- * that the kernel has not cut yet. The laboratory counts, times and loses its packets one by one, and writes those that
- * arrive together and in order as one shorter train. */
+/* segments.h (inside the laboratory): a frame of a TUN device. It is one IP packet, or a train of TCP
+ * segments that the kernel has not cut yet. The laboratory counts, times and loses its packets one by one,
+ * and writes those that arrive together and in order as one shorter train. */
 #ifndef NEB_NET_LAB_SEGMENTS_H
 #define NEB_NET_LAB_SEGMENTS_H
 
@@ -17,21 +17,21 @@ enum {
 };
 
 struct neb_segment_train {
-    struct neb_segment_train *next; /* while unused */
+    struct neb_segment_train *next; /* in the list of unused frames */
     int refs;                       /* packets that still need it */
-    uint32_t room, len;             /* of data */
-    uint32_t packets;               /* 1, or segments of the train */
-    uint32_t headers;               /* IP and transport headers; 0 for what is not understood */
-    uint32_t payload;               /* of each packet of a train but the last */
+    uint32_t room, len;             /* bytes of `data`: allocated, used */
+    uint32_t packets;               /* 1, or the number of segments of the train */
+    uint32_t headers;               /* bytes of IP and transport headers; 0: unknown protocol */
+    uint32_t payload;               /* bytes of each packet of a train but the last */
     uint8_t data[];                 /* prefix, IP packet */
 };
 
-/* Frames of a few sizes, kept for reuse. All zero is an empty one; clear releases the unused frames. */
+/* Keeps frames of a few sizes for reuse. All zero is empty; clear releases the unused frames. */
 struct neb_frames {
     struct neb_segment_train *unused[3];
 };
 struct neb_segment_train *neb__segments_take(struct neb_frames *f,
-                                             uint32_t bytes);                   /* refs 1; NULL: no memory */
+                                             uint32_t bytes); /* with refs 1; NULL: no memory */
 void neb__segments_give(struct neb_frames *f, struct neb_segment_train *frame); /* one ref less */
 void neb__segments_clear(struct neb_frames *f);
 
@@ -39,12 +39,12 @@ void neb__segments_clear(struct neb_frames *f);
 bool neb__segments_parse(struct neb_segment_train *f, uint32_t *dest);
 uint32_t neb__segments_packet_bytes(const struct neb_segment_train *f, uint32_t index); /* IP length */
 
-/* The `count` packets from `first` on as what a device takes in one writev; `scratch` holds NEB_SEGMENTS_HEADERS. Returns
- * the number of parts (at most 2). */
+/* Describes `count` packets, beginning with `first`, for one writev() to a device. `scratch` holds
+ * NEB_SEGMENTS_HEADERS bytes. Returns the number of parts (at most 2). */
 int neb__segments_cut(struct neb_segment_train *f, uint32_t first, uint32_t count, uint8_t *scratch,
                       struct iovec part[2]);
 
-/* Where the payload of that packet lies; 0 bytes: none. */
+/* Returns where the payload of that packet lies; 0 bytes: it has none. */
 uint8_t *neb__segments_payload(struct neb_segment_train *f, uint32_t index, uint32_t *bytes);
 
 #endif

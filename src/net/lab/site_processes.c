@@ -1,15 +1,16 @@
-/* site_processes.c: threads and processes inside a site.
+/* site_processes.c: starts and ends threads and processes inside a site.
  *
- * A command does not run alone. This process forks a *keeper*, which is the first process of a new PID namespace and
- * has a mount namespace of its own (its /proc, and an /etc/hosts that knows the sites); the keeper forks the command
- * and waits. When the keeper ends, the kernel ends everything that the command ever started. The keeper ends when the
- * command does, when it is killed, or when the socket that ties it to this process closes, which happens however this
- * process dies. In a relay there are no namespaces: the keeper then kills the command's process group.
+ * A command does not run alone. This process forks a *keeper*, which is the first process of a new PID
+ * namespace and has its own mount namespace (its /proc, and an /etc/hosts that knows the sites). The keeper
+ * forks the command and waits. When the keeper ends, the kernel ends everything that the command ever
+ * started. The keeper ends when the command does, when it is killed, or when the socket that ties it to this
+ * process closes, which happens however this process dies. In mode relay there are no namespaces: the keeper
+ * then kills the command's process group.
  *
  *     this process --tie--> keeper (pid 1 over there) --fork--> command (own process group)
  *
- * The tie also says how the start went: the command sends one byte, from whose credentials the kernel tells us the
- * command's pid as seen from here; a keeper that fails sends a line of text instead.
+ * The tie also reports how the start went. The command sends one byte; from its credentials the kernel tells
+ * us the command's pid as seen from here. A keeper that fails sends a line of text instead.
  */
 #define _GNU_SOURCE
 #include "net/lab/lab_internal.h"
@@ -37,7 +38,7 @@
 
 extern char **environ;
 
-/* ---- threads ----------------------------------------------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------------------------------------- */
 
 neb_status neb__lab_enter(struct neb_lab *lab, int site)
 {
@@ -70,15 +71,15 @@ neb_status neb__lab_call(struct neb_lab *lab, int site, int (*fn)(void *arg), vo
     struct call c = {.lab = lab, .site = site, .fn = fn, .arg = arg};
     pthread_t thread;
     int e = pthread_create(&thread, NULL, call, &c);
-    if (e) return neb__fail(NEB_ERR_IO, "a thread for site %s: %s", lab->name[site], strerror(e));
+    if (e) return neb__fail(NEB_ERR_IO, "cannot start a thread in site %s: %s", lab->name[site], strerror(e));
     pthread_join(thread, NULL);
     if (c.status == NEB_OK && result) *result = c.result;
     return c.status;
 }
 
-/* ---- what a command finds ---------------------------------------------------------------------------------------- */
+/* ---- a command's surroundings -------------------------------------------------------------------------- */
 
-/* The environment and /etc/hosts, made before the fork. */
+/* The command's environment and /etc/hosts, made before the fork. */
 struct surroundings {
     char **env;
     int vars;
@@ -143,7 +144,7 @@ static neb_status surroundings_make(struct surroundings *s, struct neb_lab *lab,
     return NEB_OK;
 }
 
-/* ---- the keeper -------------------------------------------------------------------------------------------------- */
+/* ---- the keeper ---------------------------------------------------------------------------------------- */
 
 static _Noreturn void keeper_fails(int tie, const char *what)
 {
@@ -153,9 +154,9 @@ static _Noreturn void keeper_fails(int tie, const char *what)
     _exit(125);
 }
 
-/* A /proc for the new PID namespace, and the sites' names in /etc/hosts. Where a mount is refused the command does
- * without: it has the addresses in its environment. The hosts file is written to a tmpfs that is on /proc for a
- * moment: so it needs no place on a disk and no cleaning up. */
+/* Mounts a /proc for the new PID namespace and an /etc/hosts with the sites' names. If a mount is refused the
+ * command does without it; its environment has the addresses. The hosts file is written to a tmpfs that is on
+ * /proc for a moment, so it needs no place on a disk and no cleanup. */
 static void own_mounts(const char *hosts)
 {
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return;
@@ -204,7 +205,7 @@ static _Noreturn void command(struct neb_lab *lab, const struct neb_lab_command 
     _exit(e == ENOENT ? 127 : 126);
 }
 
-/* Until the command ends or this process's maker does. */
+/* Runs until the command or the lab's process ends. */
 static _Noreturn void keep(pid_t child, int tie, int signals)
 {
     for (;;) {
@@ -232,7 +233,7 @@ static _Noreturn void keeper(struct neb_lab *lab, int site, const struct neb_lab
     sigprocmask(SIG_SETMASK, &all, NULL);
     int signals = signalfd(-1, &all, SFD_NONBLOCK | SFD_CLOEXEC);
     if (signals < 0) keeper_fails(tie, "signalfd");
-    if (!lab->relay && setns(lab->tun[site].ns, CLONE_NEWNET)) keeper_fails(tie, "entering the site");
+    if (!lab->relay && setns(lab->tun[site].ns, CLONE_NEWNET)) keeper_fails(tie, "cannot enter the site");
     if (getpid() == 1 && !unshare(CLONE_NEWNS)) own_mounts(s->hosts);
     pid_t child = fork();
     if (child < 0) keeper_fails(tie, "fork");
@@ -240,16 +241,18 @@ static _Noreturn void keeper(struct neb_lab *lab, int site, const struct neb_lab
         close(signals);
         command(lab, c, s->env, tie);
     }
-    /* Nothing of the maker's may be held open from here: its devices and pipes must end with it. */
+    /* The keeper must hold none of the lab's descriptors open: the devices and pipes must end with the lab's
+     * process. */
     int keep_tie = dup2(tie, 0), keep_signals = dup2(signals, 1);
     closefrom(2);
     prctl(PR_SET_NAME, "nebula-site");
     keep(child, keep_tie, keep_signals);
 }
 
-/* Forks, with the child in a PID namespace of its own where allowed. unshare() would bind the calling thread to the
- * new namespace, and an ordinary user cannot come back; so a process in between does it, and hands the child to us as
- * its brother (CLONE_PARENT). fork() first, so that the memory allocator is in order in a copy of a threaded process. */
+/* Forks, with the child in its own PID namespace if that is allowed. unshare() would bind the calling thread
+ * to the new namespace, and an ordinary user cannot return. So a process in between does it and makes the
+ * child our own child (CLONE_PARENT). fork() comes first, so that the memory allocator is in order in a copy
+ * of a threaded process. */
 static pid_t fork_apart(struct neb_lab *lab)
 {
     int told[2];
@@ -279,7 +282,7 @@ static pid_t fork_apart(struct neb_lab *lab)
     return child;
 }
 
-/* The answer over the tie: the command's pid. */
+/* Reads the answer over the tie: the command's pid. */
 static neb_status greet(int tie, const char *name, pid_t *pid)
 {
     char text[256], control[CMSG_SPACE(sizeof(struct ucred))];
@@ -291,8 +294,8 @@ static neb_status greet(int tie, const char *name, pid_t *pid)
     struct cmsghdr *c = n == 1 && !text[0] ? CMSG_FIRSTHDR(&m) : NULL;
     if (!c || c->cmsg_type != SCM_CREDENTIALS) {
         text[n > 0 ? n : 0] = 0;
-        return neb__fail(NEB_ERR_IO, "starting a command in site %s: %s", name,
-                         n > 0 ? text : "the keeper ended");
+        return neb__fail(NEB_ERR_IO, "cannot start a command in site %s: %s", name,
+                         n > 0 ? text : "its keeper process ended");
     }
     struct ucred who;
     memcpy(&who, CMSG_DATA(c), sizeof who);
@@ -309,11 +312,11 @@ static neb_status start(struct neb_lab *lab, int site, const struct neb_lab_comm
     NEB_TRY(surroundings_make(&s, lab, site));
     neb_status st = NEB_OK;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, tie)) {
-        st = neb__fail(NEB_ERR_IO, "socketpair: %s", strerror(errno));
+        st = neb__fail(NEB_ERR_IO, "cannot make a socket pair: %s", strerror(errno));
         goto no_tie;
     }
     setsockopt(tie[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    fflush(NULL); /* or the child would print it again */
+    fflush(NULL); /* else the child would print buffered output again */
     pid_t k = fork_apart(lab);
     if (k == 0) {
         close(tie[0]);
@@ -321,7 +324,7 @@ static neb_status start(struct neb_lab *lab, int site, const struct neb_lab_comm
     }
     close(tie[1]);
     if (k < 0)
-        st = neb__fail(NEB_ERR_IO, "fork: %s", strerror(errno));
+        st = neb__fail(NEB_ERR_IO, "cannot fork: %s", strerror(errno));
     else
         st = greet(tie[0], lab->name[site], &pid);
     if (st == NEB_OK) {
@@ -335,7 +338,7 @@ no_tie:
     return st;
 }
 
-/* ---- from outside ------------------------------------------------------------------------------------------------ */
+/* ---- from outside -------------------------------------------------------------------------------------- */
 
 neb_status neb__lab_start(struct neb_lab *lab, int site, const struct neb_lab_command *command_, int *out)
 {
@@ -344,7 +347,7 @@ neb_status neb__lab_start(struct neb_lab *lab, int site, const struct neb_lab_co
     int slot = 0;
     while (slot < lab->processes && lab->process[slot].keeper) slot++;
     neb_status st = slot == NEB_LAB_PROCESSES
-                        ? neb__fail(NEB_ERR_LIMIT, "%d processes run in the laboratory already", slot)
+                        ? neb__fail(NEB_ERR_LIMIT, "%d processes already run in the laboratory", slot)
                         : start(lab, site, command_, &lab->process[slot]);
     if (st == NEB_OK) {
         if (slot == lab->processes) lab->processes++;
@@ -378,7 +381,8 @@ neb_status neb__lab_wait(struct neb_lab *lab, int handle, double seconds, int *s
     struct neb_lab_process p = {0};
     NEB_TRY(process_of(lab, handle, &p));
     struct pollfd fd = {.fd = p.tie, .events = POLLIN};
-    int n, raw = 0, ms = seconds < 0 ? -1 : seconds > 2e6 ? 2000000000 : (int)(seconds * 1e3 + 0.5);
+    int n, raw = 0, ms = -1;
+    if (seconds >= 0) ms = seconds > 2e6 ? 2000000000 : (int)(seconds * 1e3 + 0.5);
     struct timespec a, b;
     do {
         clock_gettime(CLOCK_MONOTONIC, &a);
@@ -397,7 +401,8 @@ neb_status neb__lab_kill(struct neb_lab *lab, int handle, int signal_)
     struct neb_lab_process p = {0};
     NEB_TRY(process_of(lab, handle, &p));
     if (kill(-p.pid, signal_) && errno != ESRCH)
-        return neb__fail(NEB_ERR_IO, "signal %d to site %s: %s", signal_, lab->name[p.site], strerror(errno));
+        return neb__fail(NEB_ERR_IO, "cannot send signal %d to site %s: %s", signal_, lab->name[p.site],
+                         strerror(errno));
     return NEB_OK;
 }
 

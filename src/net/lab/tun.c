@@ -1,11 +1,12 @@
-/* tun.c: namespaces and devices, by system calls alone (machines with GPUs often have no `ip`).
+/* tun.c: makes namespaces and devices with system calls only (machines with GPUs often lack the `ip`
+ * command).
  *
- * A namespace is made by unshare() and held by an open /proc/thread-self/ns/net; it has no name anywhere and ends with
- * the last descriptor or process in it. The TUN device is opened inside it and ends with its descriptor. Link, MTU,
- * queue length and address are set by rtnetlink messages, each waiting for its acknowledgement.
+ * unshare() makes a namespace, and an open /proc/thread-self/ns/net holds it. It has no name anywhere and
+ * ends with the last descriptor or process in it. The TUN device is opened inside it and ends with its
+ * descriptor. rtnetlink messages set link, MTU, queue length and address; each waits for its acknowledgement.
  *
- * The site's kernel is tuned as a host at the end of a long fat line is: TCP buffers may grow to 64 MiB, nothing is
- * remembered from one connection to the next (so that runs repeat), and anybody may ping.
+ * The site's kernel is tuned like a host at the end of a long fat line: TCP buffers may grow to 64 MiB,
+ * nothing is remembered from one connection to the next (so that runs repeat), and every user may ping.
  */
 #define _GNU_SOURCE
 #include "net/lab/tun.h"
@@ -27,7 +28,7 @@
 
 enum { TX_QUEUE = 4096 };
 
-/* ---- rtnetlink --------------------------------------------------------------------------------------------------- */
+/* ---- rtnetlink ----------------------------------------------------------------------------------------- */
 
 struct request {
     struct nlmsghdr head;
@@ -104,7 +105,7 @@ static neb_status loopback_up(void)
 {
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
     if (s < 0) return neb__fail(NEB_ERR_IO, "rtnetlink: %s", strerror(errno));
-    neb_status st = link_up(s, 1, 0); /* loopback has this number in every namespace */
+    neb_status st = link_up(s, 1, 0); /* loopback has number 1 in every namespace */
     close(s);
     return st;
 }
@@ -120,7 +121,7 @@ static neb_status configure(unsigned index, uint32_t ip, int mtu)
     return st;
 }
 
-/* ---- namespaces -------------------------------------------------------------------------------------------------- */
+/* ---- namespaces ---------------------------------------------------------------------------------------- */
 
 static bool write_text(const char *path, const char *text)
 {
@@ -137,18 +138,20 @@ neb_status neb__userns_enter(void)
     snprintf(uid, sizeof uid, "%u %u 1\n", (unsigned)geteuid(), (unsigned)geteuid());
     snprintf(gid, sizeof gid, "%u %u 1\n", (unsigned)getegid(), (unsigned)getegid());
     if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
-        return neb__quiet(NEB_ERR_UNSUPPORTED, "user namespaces: %s%s", strerror(errno),
+        return neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a user namespace: %s%s", strerror(errno),
                           errno == EINVAL ? " (the process has several threads already)" : "");
     if (!write_text("/proc/self/setgroups", "deny") || !write_text("/proc/self/uid_map", uid) ||
         !write_text("/proc/self/gid_map", gid))
-        return neb__quiet(NEB_ERR_UNSUPPORTED, "user namespaces: mapping the user: %s", strerror(errno));
+        return neb__quiet(NEB_ERR_UNSUPPORTED, "cannot map the user into the user namespace: %s",
+                          strerror(errno));
     return loopback_up();
 }
 
 neb_status neb__netns_self(int *out)
 {
     int fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return neb__quiet(NEB_ERR_UNSUPPORTED, "/proc/thread-self/ns/net: %s", strerror(errno));
+    if (fd < 0)
+        return neb__quiet(NEB_ERR_UNSUPPORTED, "cannot open /proc/thread-self/ns/net: %s", strerror(errno));
     *out = fd;
     return NEB_OK;
 }
@@ -156,11 +159,11 @@ neb_status neb__netns_self(int *out)
 neb_status neb__netns_enter(int ns)
 {
     if (setns(ns, CLONE_NEWNET))
-        return neb__fail(NEB_ERR_IO, "entering a network namespace: %s", strerror(errno));
+        return neb__fail(NEB_ERR_IO, "cannot enter a network namespace: %s", strerror(errno));
     return NEB_OK;
 }
 
-/* What cannot be set (an old kernel, a read-only /proc/sys) is left as it is. */
+/* A setting that cannot be changed (an old kernel, a read-only /proc/sys) stays as it is. */
 static void tune(void)
 {
     static const char *const settings[][2] = {
@@ -172,7 +175,7 @@ static void tune(void)
         {"/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        if (!write_text(settings[i][0], settings[i][1])) neb__debug("lab: %s is not set", settings[i][0]);
+        if (!write_text(settings[i][0], settings[i][1])) neb__debug("lab: cannot set %s", settings[i][0]);
     char range[64];
     snprintf(range, sizeof range, "%u %u", (unsigned)getegid(), (unsigned)getegid());
     write_text("/proc/sys/net/ipv4/ping_group_range", range);
@@ -181,18 +184,18 @@ static void tune(void)
 static neb_status open_device(uint32_t ip, int mtu, bool offload, int *out)
 {
     int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return neb__quiet(NEB_ERR_UNSUPPORTED, "/dev/net/tun: %s", strerror(errno));
+    if (fd < 0) return neb__quiet(NEB_ERR_UNSUPPORTED, "cannot open /dev/net/tun: %s", strerror(errno));
     struct ifreq r;
     memset(&r, 0, sizeof r);
     snprintf(r.ifr_name, sizeof r.ifr_name, "wan0");
     r.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
     neb_status st = NEB_OK;
     if (ioctl(fd, TUNSETIFF, &r) < 0) {
-        st = neb__quiet(NEB_ERR_UNSUPPORTED, "making a TUN device: %s", strerror(errno));
+        st = neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a TUN device: %s", strerror(errno));
         goto fail;
     }
     if (offload && ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO_ECN) < 0)
-        neb__warn("lab: no TCP offload on TUN devices (%s): high rates cost more processor time",
+        neb__warn("lab: TUN devices have no TCP offload here (%s): high rates will cost more processor time",
                   strerror(errno));
     NEB_TRY_GOTO(st, configure(if_nametoindex("wan0"), ip, mtu), fail);
     *out = fd;
@@ -210,7 +213,7 @@ neb_status neb__tun_open(uint32_t ip, int mtu, bool offload, struct neb_tun *out
     if (unshare(CLONE_NEWNET)) {
         int e = errno;
         close(home);
-        return neb__quiet(NEB_ERR_UNSUPPORTED, "network namespaces: %s", strerror(e));
+        return neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a network namespace: %s", strerror(e));
     }
     tune();
     neb_status st = neb__netns_self(&t.ns);
