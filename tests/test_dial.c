@@ -1,5 +1,5 @@
-/* test_dial.c: addresses that do not work: how often they are tried, and that all of them are. The names of these tests are resolved
- * here. */
+/* test_dial.c: addresses that do not work. The tests count how often each is tried, and that all of them are.
+ * A resolver in this file knows the names that they use. */
 #include "check.h"
 #include "sites.h"
 #include "base/clock.h"
@@ -12,9 +12,9 @@
 
 static atomic_int asked, up;
 
-/* ---- a resolver ---------------------------------------------------------------------------------------------------- */
+/* ---- a resolver ---------------------------------------------------------------------------------------- */
 
-enum { OTHER_FAMILY = 99 }; /* of which no socket can be made */
+enum { OTHER_FAMILY = 99 }; /* no socket of this family can be made */
 
 struct answer {
     struct addrinfo info;
@@ -35,7 +35,8 @@ static struct addrinfo *answer(const char *address, const char *service, struct 
     return &a->info;
 }
 
-/* In the place of the C library's, for the names of these tests; numbers are all that else is asked for. */
+/* Replaces the C library's function, for the names of these tests. All other requests are for numeric
+ * addresses. */
 __attribute__((visibility("default"))) int getaddrinfo(const char *node, const char *service,
                                                        const struct addrinfo *hints, struct addrinfo **out)
 {
@@ -60,7 +61,7 @@ __attribute__((visibility("default"))) void freeaddrinfo(struct addrinfo *list)
     }
 }
 
-/* ---- s0 dials s1 ----------------------------------------------------------------------------------------------------- */
+/* ---- s0 dials s1 --------------------------------------------------------------------------------------- */
 
 static void on_up(void *arg, uint16_t peer, uint64_t incarnation)
 {
@@ -76,7 +77,7 @@ static void listen_here(struct neb_net_config *c)
     c->listen = listen_at;
 }
 
-/* Sites of which s1 has this host for its address, and listens on 127.0.0.1. */
+/* Makes sites in which s1 has this host as its address and listens on 127.0.0.1. */
 static void open_sites(struct sites *s, struct node n[2], const char *host)
 {
     struct neb_chain *chain, *named;
@@ -100,7 +101,7 @@ static void close_sites(struct sites *s, struct node n[2])
     sites_free(s);
 }
 
-/* Ever later: after 0.1 s, 0.2 s, 0.4 s… and not ten times a second. */
+/* The wait doubles: attempts come after 0.1 s, 0.2 s, 0.4 s… and not ten times a second. */
 static void test_ever_later(void **state)
 {
     (void)state;
@@ -116,7 +117,7 @@ static void test_ever_later(void **state)
     }
 }
 
-/* A name of several addresses: the first cannot be used here, nobody listens on the second. */
+/* A name has several addresses: the first cannot be used here, and nobody listens on the second. */
 static void test_each_in_turn(void **state)
 {
     (void)state;

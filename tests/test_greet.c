@@ -1,5 +1,5 @@
-/* test_greet.c: greetings under which the world changes: rosters, keys and processes between HELLO and WELCOME, and between one
- * link and the next. */
+/* test_greet.c: rosters, keys and processes that change during a greeting, between HELLO and WELCOME, and
+ * between one link and the next. */
 #include "caller.h"
 #include "check.h"
 #include "scene.h"
@@ -21,7 +21,7 @@ static void look(void *arg)
     *(bool *)arg = neb__net_is_up(scene_nodes[0].net, S2);
 }
 
-/* Whether s0 has a link to s2. */
+/* Returns whether s0 has a link to s2. */
 static bool is_up(void)
 {
     bool up = false;
@@ -36,7 +36,7 @@ static bool comes_up(void)
     return false;
 }
 
-/* An epoch in which s2 has another key. */
+/* Makes an epoch in which s2 has another key. */
 static void change_key(const struct neb_public *key, struct neb_buf *out)
 {
     struct neb_chain *chain;
@@ -46,7 +46,7 @@ static void change_key(const struct neb_public *key, struct neb_buf *out)
     neb__chain_free(chain);
 }
 
-/* It was a member when it said HELLO. */
+/* The peer was a member when it sent HELLO, and is evicted before WELCOME. */
 static void test_evicted_meanwhile(void **state)
 {
     (void)state;
@@ -67,7 +67,8 @@ static void test_evicted_meanwhile(void **state)
     scene_assert_undisturbed();
 }
 
-/* Its key was the site's when it said HELLO; the rightful site comes in after it. */
+/* The peer's key belonged to the site when it sent HELLO; then the site gets another key. The rightful site
+ * comes in after it. */
 static void test_rekeyed_meanwhile(void **state)
 {
     (void)state;
@@ -96,7 +97,7 @@ static void test_rekeyed_meanwhile(void **state)
     scene_assert_undisturbed();
 }
 
-/* The process before: its WELCOME arrives when the next one is linked already. */
+/* The WELCOME of an older process arrives when the next process is already linked. */
 static void test_late_process(void **state)
 {
     (void)state;
@@ -118,8 +119,8 @@ static void test_late_process(void **state)
     scene_assert_undisturbed();
 }
 
-/* A site that lost its disk begins anew with another key and its first incarnation, and is not taken for the older process that it
- * looks like. */
+/* A site that lost its disk begins anew with another key and its first incarnation. It looks like an older
+ * process, but is not refused as one. */
 static void test_rekeyed_later(void **state)
 {
     (void)state;
@@ -148,7 +149,7 @@ static void test_rekeyed_later(void **state)
     scene_assert_undisturbed();
 }
 
-/* ---- forks ------------------------------------------------------------------------------------------------------- */
+/* ---- forks --------------------------------------------------------------------------------------------- */
 
 enum { MANY = 1000 }; /* epochs, more than a frame takes */
 
@@ -186,7 +187,7 @@ static void on_fork(void *arg, uint16_t peer, uint64_t epoch)
     if (peer) ((struct side *)arg)->forks++;
 }
 
-/* Both ends are shown the proof, however much longer one branch is. */
+/* Both ends see the proof, however much longer one branch is. */
 static void forked(int common, int one, int other)
 {
     static const struct neb_net_events events = {.peer_up = on_up, .roster_fork = on_fork};
@@ -219,11 +220,11 @@ static void test_forks(void **state)
     forked(0, 1, 1);
     forked(0, 1, 3);
     forked(2, 2, 1);
-    forked(0, MANY, 1); /* which go on in a second frame */
-    forked(MANY, 1, 2); /* whose first has no room for the proof */
+    forked(0, MANY, 1); /* the long branch needs a second frame */
+    forked(MANY, 1, 2); /* the first frame has no room for the proof */
 }
 
-/* Where a fork is only claimed, the claim costs its maker the link and nobody else anything. */
+/* A peer that only claims a fork loses its own link; nobody else is affected. */
 static void test_claimed_fork(void **state)
 {
     (void)state;
@@ -234,7 +235,7 @@ static void test_claimed_fork(void **state)
     neb__key_public(key, &same);
     change_key(&same, &epoch); /* an epoch that changes nothing */
     node_call(&scene_nodes[0], extend, &epoch);
-    h.head.b[0] ^= 1; /* of the epoch before */
+    h.head.b[0] ^= 1; /* the hash of the epoch before */
     assert_int_equal(caller_refused(key, &h), NEB_REFUSE_FORK);
     h = caller_hello();
     assert_int_equal(h.epoch, 1);

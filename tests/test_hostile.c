@@ -1,5 +1,5 @@
-/* test_hostile.c: what liars get who speak our TLS: refused, with a line in the log that says why, while the running links
- * notice nothing. */
+/* test_hostile.c: liars that speak our TLS. Each is refused, with a line in the log that says why, while the
+ * running links notice nothing. */
 #include "caller.h"
 #include "check.h"
 #include "scene.h"
@@ -26,17 +26,17 @@ static void test_wrong_greeting(void **state)
     v = h, v.version_min = NEB_WIRE_VERSION + 1, v.version_max = 9; /* refused */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_VERSION);
     assert_true(scene_logged("speaks versions 4 to 9"));
-    v = h, v.head.b[0] ^= 1; /* another roster for the same epoch: so it says */
+    v = h, v.head.b[0] ^= 1; /* it claims another roster for the same epoch */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_FORK);
     assert_int_equal(scene_forks, 0);
-    v = h, v.role = NEB_CONN_STRIPE; /* a stripe of no link */
+    v = h, v.role = NEB_CONN_STRIPE; /* a stripe without a link */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_TOKEN);
     neb__key_free(stranger);
     neb__key_free(member);
     scene_assert_undisturbed();
 }
 
-/* A version range that includes ours is agreed on: the greeting goes on to WELCOME. */
+/* If the version range includes ours, the greeting goes on to WELCOME. */
 static void test_version_negotiated(void **state)
 {
     (void)state;
@@ -47,7 +47,7 @@ static void test_version_negotiated(void **state)
     size_t got, have = 0;
     h.version_max = 7;
     caller_dial(&c, 0, member);
-    memset(body, 0x5a, sizeof body); /* and fields that a later version appends are skipped */
+    memset(body, 0x5a, sizeof body); /* fields that a later version appends are skipped too */
     neb__hello_put(&h, body);
     caller_say(&c, NEB_FRAME_HELLO, body, sizeof body);
     for (; have < 2 * NEB_FRAME_HEADER + NEB_HELLO_SIZE; have += got)
@@ -103,7 +103,7 @@ static void test_bad_frames(void **state)
         assert_true(scene_closed(c.fd, 5));
         caller_hang_up(&c);
     }
-    assert_true(scene_logged("a frame of type"));
+    assert_true(scene_logged("unexpected frame of type"));
     struct caller c; /* truncated: half a greeting, then gone */
     uint8_t body[NEB_HELLO_SIZE] = {0};
     caller_dial(&c, 0, key);
@@ -119,7 +119,8 @@ static void test_bad_frames(void **state)
     scene_assert_undisturbed();
 }
 
-/* What a member once sent, sent again by somebody else: worthless without the keys of that connection. */
+/* Somebody else sends again the bytes that a member once sent. They are worthless without the keys of that
+ * connection. */
 static void test_replay(void **state)
 {
     (void)state;
@@ -140,7 +141,8 @@ static void test_replay(void **state)
     scene_assert_undisturbed();
 }
 
-/* Answers to pings: one from before the connection says nothing, one to a ping that never was is a lie. */
+/* An answer to a ping from before the connection is ignored; an answer to a ping that was never sent is a
+ * lie. */
 static void test_answers(void **state)
 {
     (void)state;
@@ -156,7 +158,7 @@ static void test_answers(void **state)
     neb__pong_put(&(struct neb_pong){.number = 1000, .time = 1}, body);
     caller_say(&c, NEB_FRAME_PONG, body, sizeof body);
     assert_true(scene_closed(c.fd, 5));
-    assert_true(scene_logged("s2 breaks the protocol: an answer to a ping that was never sent"));
+    assert_true(scene_logged("s2 breaks the protocol: it answers a ping that was never sent"));
     caller_hang_up(&c);
     neb__key_free(key);
     scene_assert_undisturbed();

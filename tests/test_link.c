@@ -1,4 +1,5 @@
-/* test_link.c: links over loopback: messages, order, resumption, restarts, streams, rosters that change under way. */
+/* test_link.c: links over loopback: messages, order, resumption, restarts, streams, rosters that change
+ * meanwhile. */
 #include "check.h"
 #include "sites.h"
 #include "base/clock.h"
@@ -14,7 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* One end, counting what happens to it. Touched by its node's thread; read by the test through atomics. */
+/* One end. It counts its events: its node's thread writes the counters, and the test reads them through
+ * atomics. */
 struct end {
     struct node node;
     atomic_int up, downs, lies, epochs; /* lies: the other end was dropped for breaking the protocol */
@@ -42,7 +44,7 @@ static void on_down(void *arg, uint16_t peer, neb_status why)
     e->downs++;
 }
 
-/* Messages of these tests carry their running number (their kind's low bits too) and a pattern. */
+/* A message of these tests carries its running number (also in the low bits of its kind) and a pattern. */
 static void fill(uint8_t *p, size_t n, uint32_t number)
 {
     for (size_t i = 0; i < n; i++) p[i] = (uint8_t)(number * 31 + i * 7 + (i >> 12));
@@ -163,7 +165,7 @@ static void test_messages(void **state)
     assert_int_equal(neb__mem_held(), held);
 }
 
-/* The callback says "not now": the sender's window fills and no more; then everything arrives. */
+/* The callback says "not now": the sender fills its window and sends no more. Later everything arrives. */
 static void resume_bulk(void *arg)
 {
     struct end *e = arg;
@@ -204,9 +206,9 @@ static void cut_one(void *arg)
     struct cut *c = arg;
     struct neb_peer *p = c->e->node.net->peers;
     int which = (int)(c->random % 6);
-    struct neb_conn *conn = which == 5   ? p->stripe[NEB_CONTROL_COPY]
-                            : which == 4 ? p->control
-                                         : p->stripe[which % 2];
+    struct neb_conn *conn = p->stripe[which % 2];
+    if (which == 4) conn = p->control;
+    if (which == 5) conn = p->stripe[NEB_CONTROL_COPY];
     if (conn) shutdown(conn->fd, SHUT_RDWR);
 }
 
@@ -223,7 +225,7 @@ static void test_cuts(void **state)
         burst(&e[0], 2, NEB_ROUND, i * 4, 4, 700000);
         burst(&e[1], 1, NEB_BULK, i * 2, 2, 1500000);
         burst(&e[0], 2, NEB_CONTROL, i * 5, 3, 70000);
-        burst(&e[0], 2, NEB_CONTROL, i * 5 + 3, 2, 300); /* these leave twice */
+        burst(&e[0], 2, NEB_CONTROL, i * 5 + 3, 2, 300); /* these are sent twice */
         struct cut c = {&e[neb__rng_below(&rng, 2)], neb__rng_next(&rng)};
         sleep_ms((int)neb__rng_below(&rng, 30));
         node_call(&c.e->node, cut_one, &c);
@@ -239,7 +241,8 @@ static void test_cuts(void **state)
     sites_free(&s);
 }
 
-/* Small control messages leave on two connections and arrive once, in order, even when the first of the two stands still. */
+/* Small control messages leave on two connections and arrive once, in order, even when the first of the two
+ * stalls. */
 struct twin {
     struct end *e;
     bool ready;
@@ -283,7 +286,8 @@ static void test_twin(void **state)
     assert_true(twin_of(&e[0]).copies > 0);
     node_call(&e[1].node, go_deaf, &e[1]);
     burst(&e[0], 2, NEB_CONTROL, 50, 10, 200);
-    WAIT(e[1].got[NEB_CONTROL] == 60, 30); /* by the twin, or once the deaf connection was given up */
+    WAIT(e[1].got[NEB_CONTROL] == 60,
+         30); /* by the control copy connection, or once the deaf connection was given up */
     WAIT(e[0].sent_ok == 60, 30);
     assert_int_equal(e[1].bad, 0);
     node_close(&e[0].node);
@@ -291,7 +295,8 @@ static void test_twin(void **state)
     sites_free(&s);
 }
 
-/* The peer's process is replaced: what it had begun to receive ends with NEB_ERR_PEER, the rest goes to the new one. */
+/* The peer's process is replaced: messages that it had begun to receive end with NEB_ERR_PEER, the others go
+ * to the new process. */
 struct begun {
     struct end *e;
     uint64_t bytes;
@@ -331,7 +336,7 @@ static void test_restart(void **state)
     assert_int_equal(e[0].sent_peer, 8);
     assert_int_equal(e[1].got[NEB_BULK], 12);
     assert_int_equal(e[1].bad, 0);
-    /* what is still queued when a node closes is cancelled */
+    /* messages that are still queued when a node closes are cancelled */
     e[1].hold = 1 << 30;
     burst(&e[0], 2, NEB_BULK, 20, 3, 1000);
     node_close(&e[0].node);
@@ -340,13 +345,13 @@ static void test_restart(void **state)
     sites_free(&s);
 }
 
-/* What a link that broke owed its peer, an answer to a ping, is not paid on the next one. */
+/* A link that broke owed its peer an answer to a ping. The next link does not send it. */
 static void break_owing(void *arg)
 {
     struct end *e = arg;
     struct neb_peer *p = e->node.net->peers;
     neb__link_down(p, NEB_ERR_PEER);
-    p->pong_due = true; /* as is one that waits for the next acknowledgement */
+    p->pong_due = true; /* like an answer that waits for the next acknowledgement */
 }
 
 static void look_ping(void *arg)
@@ -412,7 +417,7 @@ static void test_not_joined(void **state)
     assert_int_equal(neb__mem_held(), held);
 }
 
-/* A third site is admitted, and one evicted, while links run; whoever missed an epoch is sent it. */
+/* A third site is admitted, and one evicted, while links run. A site that missed an epoch is sent it. */
 static void extend(void *arg)
 {
     void **a = arg;
@@ -436,7 +441,7 @@ static void test_epochs(void **state)
     assert_ok(neb__site_init(third, "third", identity));
     sites_epoch(&s, 0, NULL, third, &admit);
 
-    /* the newcomer alone knows the epoch that admits it: it brings it along */
+    /* only the newcomer knows the epoch that admits it, and brings it along */
     assert_ok(neb__site_roster_load(s.path[0], &chain));
     assert_ok(neb__chain_extend(chain, admit.data, admit.len));
     assert_ok(neb__site_roster_save(third, chain));
@@ -447,7 +452,7 @@ static void test_epochs(void **state)
     burst(&e[2], 1, NEB_ROUND, 0, 3, 1000);
     WAIT(e[2].sent_ok == 3, 30);
 
-    /* s0 hears of an eviction and tells s1; the evicted one is refused from then on */
+    /* s0 learns of an eviction and tells s1; the evicted site is refused from then on */
     sites_epoch(&s, 0, "third", NULL, &evict);
     check_log_quiet();
     node_call(&e[0].node, extend, (void *[]){&e[0], &evict});
@@ -466,7 +471,8 @@ static void test_epochs(void **state)
     sites_free(&s);
 }
 
-/* A chain that fills several frames: crowds come and go while a site is away, which is then sent all of it. */
+/* A chain fills several frames: many sites join and leave while one site is away, which then gets all of
+ * it. */
 enum { CROWD = 240, CROWDED = 40 };
 
 static void long_chain(const struct sites *s, struct neb_chain *chain)

@@ -1,8 +1,8 @@
 /* test_queue.c: the line's queue stays short while bulk data fills the line.
  *
- * A line of 20 Mbit/s and 20 ms whose queue holds a second's worth, and a congestion control that fills any queue. Without
- * the links' own pacing a control message would wait behind a second of bulk data; with it, most take a small part of that.
- * The bulk data must meanwhile keep the line busy. */
+ * The line has 20 Mbit/s, 20 ms and a queue that holds a second's worth of data; the congestion control fills
+ * any queue. Without the links' own pacing a control message would wait behind a second of bulk data. With
+ * it, most take a small part of that. The bulk data must meanwhile keep the line busy. */
 #include "check.h"
 #include "sites.h"
 #include "base/clock.h"
@@ -17,7 +17,7 @@
 
 enum { BULK = 1 << 20, AHEAD = 6, DELAYS = 60, WARM = 5 };
 
-/* Seen by all processes. */
+/* Shared by all processes. */
 static struct board {
     volatile int delays;
     double delay[DELAYS];
@@ -119,7 +119,7 @@ static void test_control_is_not_behind_bulk(void **state)
     neb__lab_config_free(&cfg);
     if (neb__lab_mode(lab) == NEB_LAB_RELAY) {
         neb__lab_destroy(lab);
-        skip(); /* no packets, no queue of TCP's making */
+        skip(); /* without packets TCP makes no queue */
     }
     sites_make(&sites, 2, NULL);
     sites_move(&sites, (const char *[]){neb__lab_address(lab, 0, 0), neb__lab_address(lab, 1, 1)});

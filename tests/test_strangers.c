@@ -1,6 +1,6 @@
-/* test_strangers.c: who never gets as far as a greeting: other protocols, other TLS, certificates of all kinds, those who say nothing,
- * and a server that is not the one that was dialled. Each is refused, with a line in the log that says why, while the
- * running links notice nothing. */
+/* test_strangers.c: peers that never get as far as a greeting: other protocols, other TLS, certificates of
+ * all kinds, silent connections, and a server that is not the one that was dialled. Each is refused, with a
+ * line in the log that says why, while the running links notice nothing. */
 #include "check.h"
 #include "scene.h"
 #include "seal/tls.h"
@@ -44,14 +44,14 @@ static SSL_CTX *plain_client(int version, EVP_PKEY *key, X509 *certificate, X509
     return ctx;
 }
 
-/* Whether s0 lets this OpenSSL client get as far as exchanging data. */
+/* Returns whether s0 lets this OpenSSL client get as far as exchanging data. */
 static bool tls_accepted(SSL_CTX *ctx)
 {
     int fd = scene_dial(0);
     SSL *ssl = SSL_new(ctx);
     char byte;
     SSL_set_fd(ssl, fd);
-    bool ok = SSL_connect(ssl) == 1; /* in TLS 1.3 the server's verdict on the client comes behind this */
+    bool ok = SSL_connect(ssl) == 1; /* in TLS 1.3 the server's verdict on the client comes later */
     if (ok) {
         int n = SSL_read(ssl, &byte, 1);
         ok = n > 0 || SSL_get_error(ssl, n) == SSL_ERROR_WANT_READ;
@@ -75,8 +75,8 @@ static X509 *self_signed(EVP_PKEY *key)
     return x;
 }
 
-/* A certificate that this library never encoded before is encoded from its parts when it is sent: so a part that was
- * changed after the key was accepted goes over the wire. */
+/* OpenSSL encodes a certificate from its parts when it sends it for the first time. So a part that was
+ * changed after the key was accepted is sent as changed. */
 static void refused_certificate(EVP_PKEY *key, void (*spoil)(X509 *x), const char *why)
 {
     X509 *x = self_signed(key);
@@ -150,7 +150,7 @@ static void test_malformed_certificate(void **state)
     EVP_PKEY_free(ed);
 }
 
-/* 1000 connections that say nothing; a member still gets in meanwhile. */
+/* 1000 connections stay silent; a member still gets in meanwhile. */
 static void test_half_open(void **state)
 {
     (void)state;
@@ -181,7 +181,7 @@ static void test_wrong_server(void **state)
     struct sites other;
     struct node n;
     sites_make(&other, 2, NULL);
-    /* s2's address is now held by a node of another run with another key */
+    /* a node of another run with another key now has s2's address */
     struct neb_net_config cfg = NEB_NET_CONFIG;
     char listen[64];
     snprintf(listen, sizeof listen, "127.0.0.1:%u", scene_sites.port[2]);

@@ -1,9 +1,9 @@
-/* test_stream.c: streams of a session as a training loop sees them: order, credit, both ends' endings, and that nothing is
- * lost or repeated when either process is killed at any moment.
+/* test_stream.c: streams of a session as a training loop sees them: order, credit, and the end from either
+ * side. Nothing is lost or repeated when either process is killed at any moment.
  *
- * The kill test runs both ends as processes. Each "trains" by folding items into a running hash and keeps a checkpoint
- * (mark and hash) in a file, less often than items move, so every kill throws work away. What must hold at the end: the
- * consumer's hash is that of all items, once each, in order. */
+ * The kill test runs both ends as processes. Each "trains" by folding items into a running hash and keeps a
+ * checkpoint (mark and hash) in a file, less often than items move, so every kill throws work away. At the
+ * end the consumer's hash must be that of all items, once each, in order. */
 #include "check.h"
 #include "sites.h"
 #include "base/bytes.h"
@@ -29,11 +29,12 @@ static neb_session *open_session(const char *dir)
     return s;
 }
 
-/* Item n of every producer: its size and bytes follow from n. */
+/* Makes item n of every producer. Its size and bytes follow from n. */
 static size_t make_item(uint64_t n, uint8_t *out)
 {
     struct neb_rng r = {n};
-    size_t size = n % 50 == 0 ? 0 : (size_t)neb__rng_below(&r, n % 40 == 0 ? 200000 : 900);
+    size_t size = 0;
+    if (n % 50) size = (size_t)neb__rng_below(&r, n % 40 == 0 ? 200000 : 900);
     for (size_t i = 0; i < size; i++) out[i] = (uint8_t)(n * 31 + i * 7);
     return size;
 }
@@ -45,7 +46,7 @@ static void check_item(uint64_t n, const uint8_t *bytes, size_t size)
     assert_memory_equal(want, bytes, size);
 }
 
-/* ---- in one process -------------------------------------------------------------------------------------------- */
+/* ---- in one process ------------------------------------------------------------------------------------ */
 
 static void crosses_in_order(void **state)
 {
@@ -74,7 +75,7 @@ static void crosses_in_order(void **state)
                   NEB_ERR_INVALID);
     check_log_restore();
 
-    /* nobody gets: the producer stops at its credit beyond what the consumer holds */
+    /* nobody gets items: the producer stops when its credit is used up */
     uint64_t n = 0;
     neb_status s;
     while ((s = neb_stream_put(out, n + 1, item, make_item(n + 1, item), 0.7)) == NEB_OK) n++;
@@ -102,8 +103,7 @@ static void crosses_in_order(void **state)
     }
     assert_status(neb_stream_get(in, 0.05, &bytes, &size, &number), NEB_ERR_TIMEOUT);
     assert_ok(neb_stream_sync(out, 20));
-    assert_ok(
-        neb_stream_drain(out, 20)); /* everything is covered by the consumer's checkpoint: the stream ends */
+    assert_ok(neb_stream_drain(out, 20)); /* the consumer's checkpoint covers everything: the stream ends */
     assert_status(neb_stream_get(in, 20, &bytes, &size, &number), NEB_ERR_CANCELLED);
     neb_stream_close(out);
     neb_stream_close(in);
@@ -126,7 +126,8 @@ static void crosses_in_order(void **state)
     sites_free(&sites);
 }
 
-/* The consumer's checkpoint is gone and the producer has forgotten what it would need: both are told. */
+/* The consumer's checkpoint is gone, and the producer has forgotten the items that it would need. Both are
+ * told. */
 static void forgotten(void **state)
 {
     (void)state;
@@ -172,7 +173,8 @@ static void in_a_folder(void **state)
     uint64_t number;
     check_make_dir(dir, sizeof dir);
     for (uint64_t mark = 0; mark < 100;
-         mark += 40) { /* the second and third time it goes on, or finds it there */
+         mark +=
+         40) { /* the second and third time it goes on from the mark, or finds the items in the journal */
         assert_ok(neb_stream_open(
             NULL, &(struct neb_stream_config){.folder = dir, .number = 3, .produce = true, .mark = mark / 2},
             &out));
@@ -198,7 +200,7 @@ static void in_a_folder(void **state)
     check_remove_dir(dir);
 }
 
-/* ---- killed ---------------------------------------------------------------------------------------------------- */
+/* ---- killed -------------------------------------------------------------------------------------------- */
 
 struct state {
     uint64_t mark;

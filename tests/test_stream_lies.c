@@ -1,5 +1,5 @@
-/* test_stream_lies.c: the other end of a stream lies: it costs it the link or brings it nothing, and never more of our memory than
- * was meant for it. */
+/* test_stream_lies.c: the other end of a stream lies. It loses its link or gains nothing, and never gets more
+ * of our memory than was meant for it. */
 #include "caller.h"
 #include "check.h"
 #include "scene.h"
@@ -19,7 +19,7 @@ static void tune(struct neb_net_config *c)
 
 static struct neb_net_stream *stream;
 
-/* ---- a consumer that forgets, again and again --------------------------------------------------------------------- */
+/* ---- a consumer that forgets, again and again ---------------------------------------------------------- */
 
 static void produce(void *arg)
 {
@@ -70,14 +70,14 @@ static void test_forgetful_consumer(void **state)
         say_mark(&c, number++, 1);
     }
     assert_true(most >= ITEM);
-    assert_true(most <= QUEUE + (1 << 16)); /* and what it is told of the stream */
+    assert_true(most <= QUEUE + (1 << 16)); /* the margin is for the stream's marks */
     node_call(&scene_nodes[0], close_stream, NULL);
     caller_hang_up(&c);
     neb__key_free(key);
     scene_assert_undisturbed();
 }
 
-/* ---- a producer of nothing ---------------------------------------------------------------------------------------- */
+/* ---- a producer of nothing ----------------------------------------------------------------------------- */
 
 static neb_status not_now(void *arg, struct neb_net_stream *s, uint64_t item, const uint8_t *data,
                           size_t size)
@@ -98,7 +98,7 @@ static void look_queued(void *arg)
     *(uint64_t *)arg = stream->queued;
 }
 
-/* How many items have arrived at s0, once it is this many or for two seconds no more. */
+/* Returns how many items have arrived at s0, once that is `wanted` or no more came for two seconds. */
 static uint64_t arrived(uint64_t wanted)
 {
     uint64_t n = 0;
@@ -124,7 +124,7 @@ static void test_empty_items(void **state)
         caller_message(&t, NEB_STREAM, n, NEB_KIND_STREAM_ITEM, item, sizeof item);
     }
     assert_true(scene_closed(t.fd, 5));
-    assert_true(scene_logged("s2 is dropped: its message"));
+    assert_true(scene_logged("dropping s2: its message"));
     assert_int_equal(arrived(NEB_STREAM_ITEMS_OPEN + 1), NEB_STREAM_ITEMS_OPEN);
     node_call(&scene_nodes[0], close_stream, NULL);
     caller_hang_up(&c), caller_hang_up(&t);

@@ -1,5 +1,6 @@
-/* test_stream_rate.c: window and rung of a stream on traces of lines. The line, its queue, the credit and both sites are simulated
- * in steps of 5 ms, so the controller sees the delays that it causes; no clock takes part. */
+/* test_stream_rate.c: window and rung of a stream on traces of lines. The line, its queue, the credit and
+ * both sites are simulated in steps of 5 ms, so the controller sees the delays that it causes. No clock takes
+ * part. */
 #include "check.h"
 #include "base/rng.h"
 #include "split/stream_rate.h"
@@ -10,7 +11,7 @@
 
 enum { MANY = 1 << 17, TICK_MS = 5 };
 
-/* What the world is like; may change in mid-run. Item sizes are 40 kB at the first rung. */
+/* The simulated world. It may change in mid-run. Item sizes are 40 kB at the first rung. */
 struct world {
     struct neb_stream_rate rate;
     double line, rtt, make, take; /* bytes/s, s, items/s, items/s */
@@ -58,7 +59,8 @@ static void put(struct world *w)
     if (i && w->here[i] < w->here[i - 1]) w->here[i] = w->here[i - 1];
 }
 
-/* Into the fed site's queue, as long as that has room; the feeding site knows half a round trip later. */
+/* Moves items into the fed site's queue, as long as that has room. The feeding site knows half a round trip
+ * later. */
 static void arrive(struct world *w)
 {
     while (w->arrived < w->put && w->here[w->arrived] <= w->now && w->arrived - w->got < w->rate.window)
@@ -80,7 +82,7 @@ static void tick(struct world *w)
     w->now += dt;
 }
 
-/* One second, then the decision, with what the fed site said a second ago. */
+/* Simulates one second, then decides with the fed site's report of a second ago. */
 static void second(struct world *w)
 {
     w->starved = w->credit = w->busy_s = w->busy_bytes = 0;
@@ -112,7 +114,7 @@ static void run(struct world *w, int seconds)
     for (int i = 0; i < seconds; i++) second(w);
 }
 
-/* The most faithful rung that the line carries at the fed site's pace. */
+/* Returns the most faithful rung that the line carries at the fed site's pace. */
 static int best(const struct world *w)
 {
     int r = 0;
@@ -170,7 +172,8 @@ static void test_thin_lines(void **state)
     }
 }
 
-/* Without the controller the first rung would starve the fed site: what the test above sees is its work. */
+/* Without the controller the first rung would starve the fed site. So the test above sees the controller's
+ * work. */
 static void test_by_hand(void **state)
 {
     (void)state;
@@ -200,7 +203,7 @@ static void test_fall_and_return(void **state)
     assert_true(w.total_starved < 1);
 }
 
-/* A feeding site that is slower than the fed one: the line is not to blame. */
+/* The feeding site is slower than the fed one: the line is not to blame. */
 static void test_slow_feeder(void **state)
 {
     (void)state;
@@ -223,7 +226,7 @@ static void test_jitter(void **state)
     assert_in_range(w.changes, 0, 4);
 }
 
-/* Items that are long on their way although the line is not full (a slow disk under the journal): the window grows. */
+/* Items take long although the line is not full (a slow disk under the journal): the window grows. */
 static void test_slow_disk(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_stripes.c: the number of stripes finds its way on lines that are only functions; two stripes take turns on sockets that
- * go nowhere, by a clock of the test's own. */
+/* test_stripes.c: the controller finds the number of stripes on lines that are only functions. Two stripes
+ * take turns on sockets that go nowhere, by the test's own clock. */
 #include "check.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Runs the controller for `seconds` of busy time on a line where n stripes give rate(n), with noise of +-2 %; the mean goodput
- * over the last quarter. */
+/* Runs the controller for `seconds` of busy time on a line where n stripes give rate(n), with noise of +-2 %;
+ * the mean goodput over the last quarter. */
 static double run(struct neb_stripes *s, double (*rate)(int n), double rtt, double seconds, uint64_t seed)
 {
     struct neb_rng rng = {seed};
@@ -77,7 +77,8 @@ static void test_fixed_and_bounds(void **state)
     assert_int_equal(s.target, 1);
 }
 
-/* Where TCP sees nothing that more flows could help against, none is tried; where there are several, fewer are. */
+/* If TCP reports nothing that more flows could help against, no more are tried; if there are several, fewer
+ * are tried. */
 static void test_no_try_without_reason(void **state)
 {
     (void)state;
@@ -92,7 +93,7 @@ static void test_no_try_without_reason(void **state)
     assert_true(s.best <= 2);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------------------- */
+/* ---- turns --------------------------------------------------------------------------------------------- */
 
 struct pair {
     struct neb_net net;
@@ -134,12 +135,13 @@ static void close_pair(struct pair *t)
     assert_int_equal(uv_loop_close(&t->net.loop), 0);
 }
 
-/* -1: nobody. */
+/* Returns the stripe that may send, or -1. */
 static int who_sends(const struct pair *t)
 {
     bool a = neb__bbr_turns_may_send(&t->conn[0]), b = neb__bbr_turns_may_send(&t->conn[1]);
     assert_false(a && b);
-    return a ? 0 : b ? 1 : -1;
+    if (a) return 0;
+    return b ? 1 : -1;
 }
 
 static void test_turns(void **state)
@@ -152,11 +154,12 @@ static void test_turns(void **state)
     int turns = 0, before = 0;
     t->conn[1].round_trip_at = at(2.5);
     for (double s = 2.6; s < 60; s += 0.1) {
-        if (turns == 3) t->conn[before].round_trip_at = at(s); /* it keeps finding shorter round trips */
+        if (turns == 3)
+            t->conn[before].round_trip_at = at(s); /* this stripe keeps finding shorter round trips */
         neb__bbr_turns_acked(&t->peer, 0.1, at(s));
         assert_int_equal(neb__bbr_turns_stripes(&t->peer), 2);
         if (t->peer.turns.closing) {
-            assert_int_equal(who_sends(t), -1); /* what waits in the socket leaves first */
+            assert_int_equal(who_sends(t), -1); /* the bytes in the socket leave first */
             assert_true(neb__bbr_turns_is_in_use(&t->conn[before]) &&
                         !neb__bbr_turns_is_in_use(&t->conn[!before]));
             bool rested =
@@ -170,9 +173,9 @@ static void test_turns(void **state)
         }
         assert_int_equal(who_sends(t), before);
     }
-    assert_int_equal(turns, 3); /* at once, twice within ten seconds, and then never more */
+    assert_int_equal(turns, 3); /* one change at once, two within ten seconds each, then no more */
     t->conn[before].state = NEB_CONN_CLOSED;
-    assert_true(neb__bbr_turns_may_send(&t->conn[!before])); /* whoever is left */
+    assert_true(neb__bbr_turns_may_send(&t->conn[!before])); /* the stripe that is left may send */
     t->peer.stripes.target = 2;
     assert_int_equal(neb__bbr_turns_stripes(&t->peer), 2);
     assert_true(neb__bbr_turns_may_send(&t->conn[0]) && neb__bbr_turns_may_send(&t->conn[1]));
@@ -187,7 +190,8 @@ static void test_turns_only_where_they_help(void **state)
     assert_non_null(t);
     open_pair(t);
     for (int i = 0; i < 100; i++) neb__bbr_turns_acked(&t->peer, i % 10 ? 0.1 : 0, at(0.1 * i));
-    assert_int_equal(neb__bbr_turns_stripes(&t->peer), 1); /* never two seconds on end */
+    assert_int_equal(neb__bbr_turns_stripes(&t->peer),
+                     1); /* the queue was never full for two seconds on end */
     t->peer.stripes.fixed = true;
     for (int i = 0; i < 100; i++) neb__bbr_turns_acked(&t->peer, 0.1, at(10 + 0.1 * i));
     assert_int_equal(neb__bbr_turns_stripes(&t->peer), 1);
@@ -203,7 +207,7 @@ static void test_turns_only_where_they_help(void **state)
     free(t);
 }
 
-/* A larger send buffer is asked for without taking the choice from the kernel for good, and the socket's marks follow. */
+/* A larger send buffer is requested, but the kernel may still grow it later; the socket's marks follow. */
 static void test_room(void **state)
 {
     (void)state;
@@ -216,7 +220,7 @@ static void test_room(void **state)
     neb__conn_unsent(c, 300000, 75000);
     assert_int_equal(getsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &mark, &n), 0);
     assert_int_equal(mark, 300000);
-    c->blocked = true; /* it says so when fewer than 75000 wait, which is half of the mark */
+    c->blocked = true; /* it becomes writable when fewer than 75000 bytes wait, half of the mark */
     neb__conn_unsent(c, 600000, 150000);
     assert_int_equal(getsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &mark, &n), 0);
     assert_int_equal(mark, 300000);
@@ -227,7 +231,7 @@ static void test_room(void **state)
         assert_true(room >= 300000);
         assert_int_equal(getsockopt(c->fd, SOL_SOCKET, SO_BUF_LOCK, &locked, &n), 0);
         assert_int_equal(locked, 0);
-        neb__conn_room(c, 100000); /* never less */
+        neb__conn_room(c, 100000); /* the buffer never shrinks */
         int now = 0;
         assert_int_equal(getsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &now, &n), 0);
         assert_int_equal(now, room);
@@ -238,7 +242,7 @@ static void test_room(void **state)
     free(t);
 }
 
-/* The time that an answer was held is no part of the round trip; older versions do not tell it. */
+/* The time that an answer was held does not count as round trip. Older versions do not tell it. */
 static void test_held_answer(void **state)
 {
     (void)state;

@@ -1,22 +1,24 @@
-/* bbr_turns.c: two stripes that take turns where one would do.
+/* bbr_turns.c: two stripes take turns on a line that one stripe could fill.
  *
- * A flow of BBR that has seen no shorter round trip for ten seconds all but stops for 0.2 s and a round trip, to let a queue of
- * its own making run empty and look again; 2 to 3 % of a line are lost to that. A flow that begins again after a pause is
- * spared: its first packets see the round trip as it is. So a link that one stripe fills gets a second one. Each sends until
- * its ten seconds are nearly over, then the other does, whose ten seconds have passed in silence. The line stays full: who
- * begins again knows its rate.
+ * A BBR flow that has seen no shorter round trip for ten seconds almost stops for 0.2 s and a round trip, to
+ * let the queue that it made run empty and to measure again. That loses 2 to 3 % of a line. A flow that
+ * begins again after a pause need not stop: its first packets see the round trip as it is. So a link that one
+ * stripe fills gets a second stripe. Each sends until its ten seconds are nearly over; then the other sends,
+ * whose ten seconds have passed in silence. The line stays full, since a flow that begins again knows its
+ * rate.
  *
- * Handing over: who has the turn is given no more, and when what waits in its socket has left, the other begins; both at once
- * would overflow the line's queue. When the ten seconds began is not told, but the shortest round trip is (TCP_CC_INFO): a new
- * value is a new beginning.
+ * Handing over: the stripe that has the turn is given no more chunks. The other begins when the bytes in the
+ * first one's socket have left, since both at once would overflow the line's queue. The kernel does not tell
+ * when the ten seconds began, but it tells the shortest round trip (TCP_CC_INFO): a new value marks a new
+ * beginning.
  *
- * Invariant: while turns are taken, at most the stripe `now` is given chunks, unless it is gone. */
+ * Invariant: while stripes take turns, only the stripe `now` is given chunks, unless it is gone. */
 #include "net/link.h"
 #include "base/clock.h"
 
 static const double busy_first = 2;    /* seconds of a full queue before a second stripe is worth it */
-static const double turn_least = 8.5;  /* of the ten seconds, those in which the turn is kept */
-static const double rest_least = 10.1; /* after which a flow that begins again is spared */
+static const double turn_least = 8.5;  /* seconds of the ten for which a stripe keeps its turn */
+static const double rest_least = 10.1; /* seconds after which a flow that begins again need not stop */
 static const double overlap = 0.008;
 
 static struct neb_conn *ready(const struct neb_peer *p, int stripe)
@@ -57,7 +59,8 @@ static void begin(struct neb_peer *p, struct neb_conn *next, int64_t now)
     neb__link_touch(p);
 }
 
-/* What waits in the socket, in seconds; a socket that says nothing is taken for empty. */
+/* Returns how long the bytes in the socket take to leave, in seconds. A socket that does not tell counts as
+ * empty. */
 static double waiting(const struct neb_peer *p, const struct neb_conn *c)
 {
     double rate = p->measure.goodput / 8;
@@ -102,7 +105,7 @@ static void maybe_second(struct neb_peer *p, double seconds)
     p->turns.on = true;
     p->turns.now = 0;
     c->had_turn = true;
-    p->ping_due = true; /* it tells a peer that dials */
+    p->ping_due = true; /* if the peer dials, the ping tells it how many stripes we want */
     neb__net_hurry(p->net);
 }
 

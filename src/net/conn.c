@@ -1,11 +1,11 @@
 /* conn.c: one TLS connection on a non-blocking socket.
  *
- * Data is pulled, not pushed: only when the socket has taken everything does the connection ask its link for more. With
- * TCP_NOTSENT_LOWAT the socket itself takes no more than pace.c allows, so the choice of what goes next (which priority,
- * which stripe) is made late, and a stripe that stalls holds little back.
+ * Data is pulled, not pushed: the connection asks its link for more only when the socket has taken
+ * everything. With TCP_NOTSENT_LOWAT the socket itself takes no more than pace.c allows. So the link chooses
+ * late what goes next (which priority, which stripe), and a stripe that stalls holds little back.
  *
- * A connection is closed once, by neb__conn_close(); its memory goes when libuv has let go of the handle. Every callback
- * may close it, so the loops below look at `state` after each. */
+ * neb__conn_close() closes a connection once. Its memory is freed when libuv has released the handle. Every
+ * callback may close it, so the loops below check `state` after each. */
 #include "net/link.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,7 +23,7 @@ enum { WRITES_PER_TURN = 16, USER_TIMEOUT_MS = 8000 };
 static void on_poll(uv_poll_t *handle, int status, int events);
 static size_t pull(void *arg, uint8_t *to, size_t n);
 
-/* Best effort: an older kernel that lacks one of these still works, only less well. */
+/* Failures are ignored: an older kernel that lacks one of these options still works, only less well. */
 static void socket_options(struct neb_net *net, int fd)
 {
     int one = 1, timeout = USER_TIMEOUT_MS, idle = 2, count = 4;
@@ -42,7 +42,8 @@ static bool differ(double a, double b)
     return a > 1.1 * b || b > 1.1 * a;
 }
 
-/* The socket takes data while less than TCP_NOTSENT_LOWAT waits unsent, and says so again at half of it. */
+/* The socket takes data while less than TCP_NOTSENT_LOWAT waits unsent. It becomes writable again at half of
+ * that. */
 static void set_tide(struct neb_conn *c, int bytes)
 {
     if (bytes == c->tide) return;
@@ -58,7 +59,8 @@ void neb__conn_unsent(struct neb_conn *c, int bytes, int low)
     set_tide(c, c->blocked ? 2 * low : bytes);
 }
 
-/* A size that was asked for is final, unless the kernel (since Linux 5.15) is told that it is not; only then is it asked for. */
+/* Setting SO_SNDBUF stops the kernel from growing the buffer, unless SO_BUF_LOCK (since Linux 5.15) hands
+ * that back. We set a size only if the kernel has that option. */
 void neb__conn_room(struct neb_conn *c, int bytes)
 {
 #ifdef SO_BUF_LOCK
@@ -84,7 +86,7 @@ neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_
         if (c) neb__tls_close(c->tls);
         neb__free(c);
         close(fd);
-        return s != NEB_OK ? s : neb__fail(NEB_ERR_NET, "cannot watch a socket");
+        return s != NEB_OK ? s : neb__fail(NEB_ERR_NET, "cannot watch a socket for events");
     }
     c->poll.data = c;
     c->net = net;
@@ -131,7 +133,7 @@ size_t neb__conn_waiting(const struct neb_conn *c)
     return neb__tls_out(c->tls)->len - c->out_at;
 }
 
-/* 1: all is gone; 0: the socket is full; -1: broken. */
+/* Returns 1: everything is sent; 0: the socket is full; -1: it is broken. */
 static int flush(struct neb_conn *c)
 {
     struct neb_buf *out = neb__tls_out(c->tls);
@@ -162,7 +164,7 @@ void neb__conn_close(struct neb_conn *c)
     uv_close((uv_handle_t *)&c->poll, on_closed);
 }
 
-/* The connection ended by itself or by the peer's fault; the link hears of it. */
+/* Closes a connection that ended by itself or by the peer's fault, and tells its link. */
 static void end(struct neb_conn *c, neb_status s)
 {
     if (c->state == NEB_CONN_CLOSED) return;
@@ -244,12 +246,13 @@ static void shake_hands(struct neb_conn *c)
     }
     if (s == NEB_ERR_AGAIN) s = NEB_OK;
     if (s != NEB_OK) {
-        flush(c); /* the alert */
+        flush(c); /* sends the alert */
         end(c, s);
     }
 }
 
-/* Ciphertext from the socket to TLS, within what this turn may take. A read that came short was, most likely, of all there is. */
+/* Passes ciphertext from the socket to TLS, within this turn's limit. A short read has most likely emptied
+ * the socket. */
 static size_t pull(void *arg, uint8_t *to, size_t n)
 {
     struct neb_conn *c = arg;
@@ -305,7 +308,7 @@ static void on_poll(uv_poll_t *handle, int status, int events)
         connected(c);
         return;
     }
-    if (status < 0) { /* libuv has stopped watching; the peer's last words may still be there to read */
+    if (status < 0) { /* libuv has stopped watching; the peer's last bytes may still be readable */
         int e = 0;
         socklen_t n = sizeof e;
         neb__conn_read(c);

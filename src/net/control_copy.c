@@ -1,15 +1,17 @@
-/* control_copy.c: control messages that leave twice.
+/* control_copy.c: sends small control messages twice.
  *
- * A control message is one packet. Where the line loses it, TCP notices only from what comes behind, a round trip later, and
- * sends it again: the message is late by more than a round trip, and so are all behind it. No retransmission can be faster
- * than that, so on a line that loses packets a small control message also leaves on a second connection, the twin: it is late
- * only if both packets are lost. The receiver knows a chunk that comes twice by its number, as after any broken connection.
+ * A control message is one packet. If the line loses it, TCP notices that only from the packets behind it, a
+ * round trip later, and sends it again. The message is late by more than a round trip, and so are all behind
+ * it. No retransmission can be faster than that. So on a line that loses packets a small control message also
+ * leaves on a second connection, the control copy connection. It is late only if both packets are lost. The
+ * receiver recognises a chunk that comes twice by its number, as after any broken connection.
  *
- * The twin is the stripe with the highest number, of peers that speak version 2 and later. It carries nothing else, and the
- * outbox knows nothing of it: a copy is neither in flight nor acknowledged, and a twin that breaks takes nothing with it. */
+ * The control copy connection is the stripe with the highest number, between peers that speak version 2 or
+ * later. It carries nothing else, and the outbox does not know of it: a copy is neither in flight nor
+ * acknowledged, and nothing is lost when this connection breaks. */
 #include "net/link.h"
 
-static const double losing = 2e-4; /* share of bytes that TCP sent again */
+static const double losing = 2e-4; /* a line loses packets if TCP sent a larger share of bytes again */
 
 bool neb__control_copy_is(const struct neb_conn *c)
 {
@@ -26,7 +28,8 @@ void neb__control_copy_send(struct neb_peer *p, const struct neb_chunk *chunk, c
     struct neb_conn *c = p->stripe[NEB_CONTROL_COPY];
     bool twice = p->net->config.twice > 0 || (p->net->config.twice == 0 && p->measure.loss > losing);
     if (!twice || !c || c->state != NEB_CONN_READY || !neb__control_copy_is(c)) return;
-    if (chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX || neb__conn_waiting(c)) return; /* it is late itself */
+    if (chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX || neb__conn_waiting(c))
+        return; /* the copy would be late itself */
     neb_status s = neb__link_write_chunk(c, chunk, payload);
     if (s != NEB_OK) {
         neb__link_detach(c, s);

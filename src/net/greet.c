@@ -1,20 +1,23 @@
-/* greet.c: who is at the other end, and may it come in?
+/* greet.c: identifies the site at the other end, and decides whether it may come in.
  *
- * After the TLS handshake the peer's key is proved but not yet judged. The dialler sends HELLO, the other side answers with
- * its own. Then the same rules hold for both:
+ * After the TLS handshake the peer's key is proved but not yet judged. The dialler sends HELLO, and the other
+ * side answers with its own. Then the same rules hold for both:
  *
- *   1. Another protocol version, run id or genesis: refused.
- *   2. Whoever has the newer roster epoch sends the other the chain (to a member only, on the control connection); whoever
- *      has the older one judges nothing before it has caught up. So a site that missed a change of keys is not locked out by it.
- *   3. The key must be a member's in our newest epoch: the dialled one's if we dialled. Two different rosters for one epoch:
- *      refused. But a hash in a greeting proves nothing: first each side tells its whole chain, and whoever finds in the other's
- *      an epoch that is as properly signed as its own reports the fork.
- *   4. Of a site only the newest incarnation is accepted; two processes of one incarnation are a copied folder. A stripe
- *      must name the token of the control connection it belongs to.
+ *   1. A peer with another protocol version, run id or genesis is refused.
+ *   2. The side with the newer roster epoch sends the chain to the other (to a member only, on the control
+ *      connection). The side with the older epoch judges nothing before it has caught up. So a site that
+ *      missed a change of keys is not locked out by it.
+ *   3. The key must belong to a member in our newest epoch: to the dialled member if we dialled. Two
+ *      different rosters for one epoch are refused. But a hash in a greeting proves nothing, so first each
+ *      side sends its whole chain. A side that finds there an epoch signed as properly as its own reports
+ *      the fork.
+ *   4. Only the newest incarnation of a site is accepted; two processes of one incarnation mean a copied
+ *      folder. A stripe must name the token of the control connection that it belongs to.
  *
- * Then WELCOME. A connection is in use once WELCOME was sent and received; when it is received, rules 3 and 4 are applied once
- * more, for whoever holds it back. Until then it is a stranger: it has NEB_GREET_SECONDS, and its memory is bounded by one HELLO
- * and one CHAIN frame. WELCOME goes first and the chain behind it: who lacks epochs answers WELCOME only when it has them all. */
+ * Then WELCOME follows. A connection is in use once WELCOME was sent and received. When it is received, rules
+ * 3 and 4 are applied once more, in case the peer held it back. Until then the peer is a stranger: it has
+ * NEB_GREET_SECONDS, and its memory is bounded by one HELLO and one CHAIN frame. WELCOME goes first and the
+ * chain behind it: a side that lacks epochs answers WELCOME only when it has them all. */
 #include "net/link.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -34,7 +37,7 @@ static const char *who(const struct neb_conn *c, char out[64])
     return out;
 }
 
-/* Tells the peer and the log. */
+/* Tells the peer and the log about the refusal. */
 static neb_status say_refusal(struct neb_conn *c, enum neb_refuse_code code, const char *text)
 {
     uint8_t body[NEB_REFUSE_MAX];
@@ -88,7 +91,7 @@ neb_status neb__greet_begin(struct neb_conn *c)
     return c->dialled ? send_hello(c) : NEB_OK;
 }
 
-/* What ends a contested greeting, when each side has told its chain and refused. */
+/* Ends a contested greeting when each side has sent its chain and refused. */
 static neb_status part(struct neb_conn *c)
 {
     if (c->refuse_out)
@@ -97,7 +100,7 @@ static neb_status part(struct neb_conn *c)
     return say_refusal(c, NEB_REFUSE_FORK, "two different rosters for one epoch");
 }
 
-/* A chain may be long: it goes frame by frame, each when the one before has left. */
+/* A chain may be long. It goes frame by frame, each when the one before has left. */
 neb_status neb__greet_fill(struct neb_conn *c)
 {
     const struct neb_chain *chain = c->net->chain;
@@ -109,7 +112,7 @@ neb_status neb__greet_fill(struct neb_conn *c)
     return n ? neb__conn_frame(c, NEB_FRAME_CHAIN, p, n) : NEB_OK;
 }
 
-/* There will be no link, but a member is shown why. */
+/* No link will be made, but a member is shown why. */
 static neb_status contest(struct neb_conn *c)
 {
     if (c->role != NEB_CONN_CONTROL || c->state != NEB_CONN_GREETING)
@@ -125,11 +128,12 @@ static neb_status check_control(struct neb_conn *c, const struct neb_peer *p)
     if (p->boot && h->incarnation < p->incarnation)
         return refuse(c, NEB_REFUSE_INCARNATION,
                       "incarnation %" PRIu64 " of %s is older than %" PRIu64
-                      ", which was here: an older process, or a folder restored from a backup",
+                      ", which was connected: an older process, or a folder restored from a backup",
                       h->incarnation, p->name, p->incarnation);
     if (p->boot && h->incarnation == p->incarnation && h->boot != p->boot)
         return refuse(c, NEB_REFUSE_INCARNATION,
-                      "two processes claim incarnation %" PRIu64 " of %s: its site folder was copied",
+                      "two processes claim incarnation %" PRIu64
+                      " of %s: its site folder was copied; stop one of them",
                       h->incarnation, p->name);
     return NEB_OK;
 }
@@ -151,8 +155,8 @@ static neb_status check_member(struct neb_conn *c, struct neb_peer **out)
     return NEB_OK;
 }
 
-/* Both are welcome. Rules 3 and 4 hold at this moment too: since our own WELCOME went out the member may have been evicted or given
- * another key, or a newer process of it may have come. */
+/* Both sides have sent WELCOME. Rules 3 and 4 must hold at this moment too. Since our own WELCOME went out
+ * the member may have been evicted or given another key, or a newer process of it may have connected. */
 static neb_status admit(struct neb_conn *c)
 {
     struct neb_peer *p = NULL;
@@ -162,7 +166,7 @@ static neb_status admit(struct neb_conn *c)
     return neb__link_attach(c);
 }
 
-/* Rules 2 to 4; does nothing while there is something to wait for. */
+/* Applies rules 2 to 4. Does nothing while the chain is still to come. */
 static neb_status judge(struct neb_conn *c)
 {
     struct neb_peer *p = NULL;
@@ -175,7 +179,7 @@ static neb_status judge(struct neb_conn *c)
     if (c->role == NEB_CONN_CONTROL)
         NEB_TRY(check_control(c, p));
     else if (!p->up || p->token != c->theirs.token || p->boot != c->theirs.boot)
-        return refuse(c, NEB_REFUSE_TOKEN, "a stripe of a link that does not exist (any more)");
+        return refuse(c, NEB_REFUSE_TOKEN, "its stripe belongs to a link that does not exist, or no longer");
     c->peer = p;
     c->welcome_out = true;
     NEB_TRY(neb__conn_frame(c, NEB_FRAME_WELCOME, NULL, 0));
@@ -203,8 +207,8 @@ static neb_status got_hello(struct neb_conn *c, const uint8_t *body, size_t n)
     return judge(c);
 }
 
-/* An epoch of the peer's chain is signed as properly as ours of that number. The proof counts whoever brings it; our own chain is
- * for members. */
+/* An epoch of the peer's chain is signed as properly as ours of that number. The proof counts even from a
+ * stranger; but only members are shown our own chain. */
 static neb_status got_fork(struct neb_conn *c)
 {
     struct neb_net *net = c->net;
@@ -218,20 +222,23 @@ static neb_status got_fork(struct neb_conn *c)
     return m ? contest(c) : refuse(c, NEB_REFUSE_FORK, "two different rosters for one epoch");
 }
 
-/* A tail longer than one frame comes in several; the sender judged us already, we wait for the rest. */
+/* A tail longer than one frame comes in several. The sender has already judged us, so we wait for all of
+ * them. */
 static neb_status got_chain(struct neb_conn *c, const uint8_t *body, size_t n)
 {
     struct neb_net *net = c->net;
     uint64_t was = net->chain->epoch;
-    if (c->fork_seen) return NEB_OK; /* what follows continues the other branch */
+    if (c->fork_seen) return NEB_OK; /* the following epochs continue the other branch */
     neb_status s = neb__chain_extend(net->chain, body, n);
     if (s == NEB_ERR_EXISTS) return got_fork(c);
     if (s != NEB_OK)
-        return s == NEB_ERR_NOMEM ? s : refuse(c, NEB_REFUSE_PROTOCOL, "its roster: %s", neb_last_error());
+        return s == NEB_ERR_NOMEM
+                   ? s
+                   : refuse(c, NEB_REFUSE_PROTOCOL, "its roster is not valid: %s", neb_last_error());
     if (net->chain->epoch == was) return judge(c);
     if (c->tell) c->tell = net->chain->epoch + 1;
-    neb__info("roster: epoch %" PRIu64 " from %s", net->chain->epoch, c->remote);
-    net->roster_changed = true; /* acted on between events: it may close any connection, this one too */
+    neb__info("roster: received epoch %" PRIu64 " from %s", net->chain->epoch, c->remote);
+    net->roster_changed = true; /* handled between events, since it may close any connection, even this one */
     return neb__site_roster_save(net->config.site->dir, net->chain);
 }
 
@@ -243,7 +250,8 @@ static neb_status got_refuse(struct neb_conn *c, const uint8_t *body, size_t n)
     if (code == NEB_REFUSE_TOKEN) return neb__quiet(NEB_ERR_AUTH, "%s", text);
     neb__net_stranger_log(c->net, "%s at %s refuses this site: %s", who(c, name), c->remote, text);
     c->refuse_in = true;
-    if (c->contested && (!c->refuse_out || neb__conn_waiting(c))) return NEB_OK; /* it waits for our chain */
+    if (c->contested && (!c->refuse_out || neb__conn_waiting(c)))
+        return NEB_OK; /* the peer waits for our chain */
     return neb__quiet(NEB_ERR_AUTH, "%s", text);
 }
 
@@ -254,14 +262,15 @@ neb_status neb__greet_frame(struct neb_conn *c, enum neb_frame_type type, const 
     case NEB_FRAME_CHAIN: return got_chain(c, body, n);
     case NEB_FRAME_REFUSE: return got_refuse(c, body, n);
     case NEB_FRAME_WELCOME:
-        if (c->welcome_in) return neb__quiet(NEB_ERR_PROTOCOL, "welcomed twice");
+        if (c->welcome_in) return neb__quiet(NEB_ERR_PROTOCOL, "the peer sent WELCOME twice");
         c->welcome_in = true;
         return c->welcome_out && !c->contested ? admit(c) : NEB_OK;
-    default: return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %d in a greeting", type);
+    default: return neb__quiet(NEB_ERR_PROTOCOL, "unexpected frame of type %d in a greeting", type);
     }
 }
 
-/* Members that left lose their links, and so do those with a new key; new ones become peers; members get the news. */
+/* Closes the links of members that left or have a new key, makes peers of new members, and tells all
+ * members. */
 static void peers_follow(struct neb_net *net)
 {
     struct neb_peer *p, *next;
@@ -275,7 +284,7 @@ static void peers_follow(struct neb_net *net)
             neb__warn("%s has a new key (epoch %" PRIu64 "): its links with the old one are closed", p->name,
                       net->chain->epoch);
             p->key = m->key;
-            p->boot = p->incarnation = 0; /* whoever has the new key may count from one again */
+            p->boot = p->incarnation = 0; /* the site with the new key may count from one again */
             neb__link_down(p, NEB_ERR_AUTH);
         } else if (p->control) {
             neb__link_touch(p); /* it may lack an epoch */
@@ -297,7 +306,7 @@ void neb__greet_roster_changed(struct neb_net *net)
         if (judge(c) != NEB_OK) {
             neb__link_detach(c, NEB_ERR_AUTH);
             neb__conn_close(c);
-            next = net->conns; /* the list may have changed: start over; closed ones are gone from it */
+            next = net->conns; /* the list may have changed: start over (it holds no closed ones) */
             continue;
         }
         if (c->state == NEB_CONN_GREETING && neb__conn_waiting(c)) neb__conn_pump(c);

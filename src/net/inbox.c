@@ -1,9 +1,10 @@
-/* inbox.c: reassembly by offset, in memory that the window bounds.
+/* inbox.c: reassembles messages by offset, in memory that the window bounds.
  *
- * A message's buffer is made when its first chunk begins; a message that does not fit the window with all others open is
- * a breach of the protocol, since the sender knows the window. A chunk that arrives twice (its first connection was given
- * up) is written by whoever began last; the earlier writer finds its place gone and throws its bytes away. So a buffer is
- * never written after it was handed over, and a connection that dies in the middle of a chunk leaves it plainly missing.
+ * A message's buffer is made when its first chunk begins. A message that does not fit the window together
+ * with all other open ones breaks the protocol, since the sender knows the window. If a chunk arrives twice
+ * (its first connection was given up), the connection that began last writes it; the earlier writer finds its
+ * place gone and discards its bytes. So a buffer is never written after it was handed over, and a connection
+ * that dies in the middle of a chunk leaves that chunk missing.
  *
  * Acknowledgements gather here and leave in bundles; neighbouring chunks share an entry. */
 #include "net/inbox.h"
@@ -82,9 +83,11 @@ static neb_status open_message(struct neb_inbox_queue *q, const struct neb_chunk
 neb_status neb__inbox_begin(struct neb_inbox *in, const struct neb_chunk *c, int slot)
 {
     struct neb_inbox_queue *q = &in->queue[c->priority];
-    if (c->message <= q->delivered) return NEB_OK; /* once more, around a resumption: not wanted */
+    if (c->message <= q->delivered)
+        return NEB_OK; /* it comes once more around a resumption, and is not wanted */
     if (c->message > q->delivered + NEB_MESSAGES_OPEN)
-        return neb__quiet(NEB_ERR_PROTOCOL, "message %" PRIu64 " begins, %" PRIu64 " is the last delivered",
+        return neb__quiet(NEB_ERR_PROTOCOL,
+                          "message %" PRIu64 " begins too early: %" PRIu64 " is the last delivered",
                           c->message, q->delivered);
     struct neb_in *m = find(q, c->message);
     if (!m) NEB_TRY(open_message(q, c, &m));
@@ -102,8 +105,8 @@ uint8_t *neb__inbox_place(struct neb_inbox *in, const struct neb_chunk *c, int s
     return m->data + (uint64_t)c->index * NEB_CHUNK;
 }
 
-/* Of a delivered message `delivered` says all. So what waits here is bounded by the chunks of open messages, even if the
- * peer never reads what it is told. */
+/* Drops the acknowledgements of delivered messages, since `delivered` covers them. So the chunks of open
+ * messages bound the list, even if the peer never reads our acknowledgements. */
 static void forget_delivered(struct neb_inbox *in)
 {
     uint32_t n = 0;

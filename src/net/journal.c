@@ -3,10 +3,10 @@
  *     segment   DIR/NAME.<16 hex digits: number of its first item>
  *     record    u32 size, u64 item, 8 bytes (the beginning of SHA-256 over size, item and data), data
  *
- * Items are consecutive within and across segments. A segment ends when it has grown past SEGMENT bytes; it is synced then,
- * so that only the newest one can have a torn end, which is cut off at the next open: what was torn was never durable, so it
- * never left this site. Damage anywhere else is an error. The newest segment is never removed: its name keeps the number
- * that comes next even when everything before is forgotten. */
+ * Items are consecutive within and across segments. A segment ends when it has grown past SEGMENT bytes. It
+ * is synced then, so only the newest segment can have a torn end. The next open cuts it off: a torn item was
+ * never durable, so it never left this site. Damage anywhere else is an error. The newest segment is never
+ * removed: its name keeps the number that comes next even when everything before is forgotten. */
 #include "net/journal.h"
 #include "base/bytes.h"
 #include "base/file.h"
@@ -31,7 +31,7 @@ enum { HEAD = 20, SEGMENT = 16 << 20, SEGMENTS_MAX = 1 << 16 };
 struct segment {
     uint64_t first, count; /* items */
     uint64_t bytes;
-    uint64_t *at; /* where each item's record begins */
+    uint64_t *at; /* offset of each item's record */
     uint64_t room;
     int fd;
 };
@@ -97,7 +97,8 @@ static neb_status digest(const uint8_t head[12], const uint8_t *data, size_t n, 
     return s;
 }
 
-/* The record at `at`, checked, behind `out`. NEB_ERR_CORRUPT (not logged): there is none. */
+/* Appends the record at `at` to `out` after checking it. NEB_ERR_CORRUPT (not logged): no valid record is
+ * there. */
 static neb_status read_record(const struct neb_journal *j, const struct segment *s, uint64_t at,
                               uint64_t item, struct neb_buf *out)
 {
@@ -107,7 +108,7 @@ static neb_status read_record(const struct neb_journal *j, const struct segment 
     if (n < HEAD || neb__get64(head + 4) != item || neb__get32(head) > NEB_STREAM_ITEM_MAX)
         return neb__quiet(NEB_ERR_CORRUPT, "journal %s: item %" PRIu64 " is damaged", j->prefix, item);
     size_t size = neb__get32(head), got = 0;
-    NEB_TRY(neb__buf_reserve(out, size ? size : 1)); /* an empty item needs an address too */
+    NEB_TRY(neb__buf_reserve(out, size ? size : 1)); /* an empty item also needs an address */
     while (got < size) {
         n = pread(s->fd, out->data + out->len + got, size - got, (off_t)(at + HEAD + got));
         if (n < 0 && errno == EINTR) continue;
@@ -128,7 +129,7 @@ static neb_status scan(struct neb_journal *j, struct segment *s, bool newest)
     struct stat st;
     struct neb_buf b;
     neb_status status = NEB_OK;
-    if (fstat(s->fd, &st)) return io_error(j, "look at a segment");
+    if (fstat(s->fd, &st)) return io_error(j, "inspect a segment");
     neb__buf_init(&b, NEB_STREAM_ITEM_MAX);
     while (status == NEB_OK && s->bytes < (uint64_t)st.st_size) {
         neb__buf_clear(&b);
@@ -139,9 +140,8 @@ static neb_status scan(struct neb_journal *j, struct segment *s, bool newest)
     neb__buf_free(&b);
     if (status != NEB_ERR_CORRUPT) return status;
     if (!newest) return neb__fail(status, "%s", neb_last_error());
-    neb__info("journal %s: a torn end behind item %" PRIu64 " is cut off", j->prefix,
-              s->first + s->count - 1);
-    if (ftruncate(s->fd, (off_t)s->bytes) || fsync(s->fd)) return io_error(j, "cut a torn end off");
+    neb__info("journal %s: cutting off a torn end behind item %" PRIu64, j->prefix, s->first + s->count - 1);
+    if (ftruncate(s->fd, (off_t)s->bytes) || fsync(s->fd)) return io_error(j, "cut off a torn end");
     return NEB_OK;
 }
 
@@ -151,7 +151,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Numbers of the segments on disk, ascending. */
+/* Lists the numbers of the segments on disk, ascending. */
 static neb_status list_segments(const char *dir, const char *name, uint64_t **out, uint32_t *count)
 {
     size_t n = strlen(name);
@@ -189,7 +189,7 @@ static neb_status load(struct neb_journal *j, const char *dir, const char *name,
         if (s == NEB_OK) s = scan(j, &j->segments[j->count - 1], i + 1 == n);
     }
     if (s == NEB_OK && !n) s = add_segment(j, begin);
-    /* what was read back may be in the page cache only */
+    /* the items that were read back may be only in the page cache */
     if (s == NEB_OK && fdatasync(neb__journal_fd(j))) s = io_error(j, "sync");
     neb__free(list);
     return s;
@@ -266,10 +266,11 @@ neb_status neb__journal_append(struct neb_journal *j, const uint8_t *data, size_
     ssize_t n = pwritev(s->fd, v, 2, (off_t)s->bytes);
     if (n !=
         (ssize_t)(HEAD +
-                  size)) { /* what was written of it is overwritten by the next one, or cut as a torn end */
+                  size)) { /* the next item overwrites a partial one, or an open cuts it off as a torn end */
         if (n >= 0) errno = ENOSPC;
         neb_status status = io_error(j, "write");
-        if (ftruncate(s->fd, (off_t)s->bytes)) neb__warn("journal %s: a torn end remains", j->prefix);
+        if (ftruncate(s->fd, (off_t)s->bytes))
+            neb__warn("journal %s: cannot cut off a torn end; the next open will", j->prefix);
         return status;
     }
     NEB_TRY(index_item(s, s->bytes));
@@ -314,7 +315,7 @@ neb_status neb__journal_remove(const char *dir, const char *name)
     uint32_t n = 0;
     neb_status s = NEB_OK;
     NEB_TRY(list_segments(dir, name, &list, &n));
-    /* the newest first: what is left of a removal that is broken off has no gap */
+    /* the newest goes first, so that an interrupted removal leaves no gap */
     while (s == NEB_OK && n) {
         if (snprintf(path, sizeof path, "%s/%s.%016" PRIx64, dir, name, list[--n]) >= (int)sizeof path)
             s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);

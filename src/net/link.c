@@ -1,28 +1,30 @@
 /* link.c: one logical connection to one peer site, made of several TLS connections.
  *
- * A single TCP flow over a long fat pipe is limited by loss and by its buffers, so messages are cut into chunks and the
- * chunks are striped over several connections. Order is restored by the receiver from the chunk's index, so a stripe may
- * stall or die without the others noticing: its unacknowledged chunks go back to the queue. Control messages, heartbeats
- * and acknowledgements have a connection of their own, on which little ever waits.
+ * Loss and buffers limit a single TCP flow over a long fat pipe. Messages are therefore cut into chunks, and
+ * the chunks are striped over several connections. The receiver restores the order from the chunk's index, so
+ * a stripe may stall or die without the others noticing: its unacknowledged chunks go back to the queue.
+ * Control messages, heartbeats and acknowledgements have their own connection, on which little ever waits.
  *
- * The session (outbox, inbox) belongs to the pair of processes, not to any connection: after a reconnect each side first
- * tells what it holds (an acknowledgement marked "resume"), the other queues the rest again and goes on. Only when the
- * peer's process is another one does a new session begin.
+ * The session (outbox, inbox) belongs to the pair of processes, not to any connection. After a reconnect each
+ * side first tells what it holds (an acknowledgement marked "resume"); the other queues everything else again
+ * and goes on. A new session begins only when the peer's process has changed.
  *
  * Invariant: a link is up exactly while it has a control connection. */
 #include "net/link.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-/* Chunks of a message that is not whole are acknowledged once in 1.25 MiB (a little more than a stripe lets wait unread, so that
- * reading comes first), at least every 0.6 s and no more often than every 40 ms; whole messages at once. */
+/* Chunks of an incomplete message are acknowledged once in 1.25 MiB, at least every 0.6 s and at most every
+ * 40 ms. (1.25 MiB is a little more than a stripe lets wait unread, so reading comes first.) Complete
+ * messages are acknowledged at once. */
 enum { ACK_BYTES = 5 << 18, ACKS_AT_ONCE = 1024 };
 static const double ack_soonest = 0.04, ack_latest = 0.6;
 
-/* ---- frames in --------------------------------------------------------------------------------------------------- */
+/* ---- frames in ----------------------------------------------------------------------------------------- */
 
 static neb_status got_ack(struct neb_peer *p, const uint8_t *body, size_t n)
 {
@@ -51,10 +53,10 @@ static neb_status got_ping(struct neb_peer *p, const uint8_t *body, size_t n)
     struct neb_ping ping;
     NEB_TRY(neb__ping_get(body, n, &ping));
     p->pong = (struct neb_pong){ping.number, 0, ping.time};
-    p->pong_due = true; /* one answer at a time: the newest */
+    p->pong_due = true; /* only one answer waits, the newest */
     p->pinged_at = neb__now_ns();
     if (neb__seconds_since(p->ping_at) > 0.5 * p->net->config.heartbeat)
-        p->ping_due = true; /* in the same packet */
+        p->ping_due = true; /* it leaves in the same packet */
     if (ping.stripes > p->their_stripes) neb__net_hurry(p->net);
     p->their_stripes = ping.stripes;
     p->measure.goodput_in = (double)ping.goodput;
@@ -62,20 +64,20 @@ static neb_status got_ping(struct neb_peer *p, const uint8_t *body, size_t n)
     return NEB_OK;
 }
 
-/* Only an answer to a ping of this connection counts, so a stale one cannot keep a dead link alive; it does no harm either: a
- * peer may have owed it when the connection before broke. */
+/* Only an answer to a ping of this connection counts, so a stale one cannot keep a dead link alive. A stale
+ * answer does not break the protocol either: the peer may have owed it when the previous connection broke. */
 static neb_status got_pong(struct neb_peer *p, const uint8_t *body, size_t n)
 {
     struct neb_pong pong;
     int64_t now = neb__now_ns();
     NEB_TRY(neb__pong_get(body, n, &pong));
     if (pong.number > p->ping_number || pong.time > (uint64_t)now)
-        return neb__quiet(NEB_ERR_PROTOCOL, "an answer to a ping that was never sent");
+        return neb__quiet(NEB_ERR_PROTOCOL, "it answers a ping that was never sent");
     if ((int64_t)pong.time < p->control->opened_at) return NEB_OK;
     double rtt = (double)(now - (int64_t)pong.time) * 1e-9 - (p->version >= 3 ? pong.held * 1e-6 : 0);
     struct neb_measure *m = &p->measure;
     p->pong_at = now;
-    if (rtt <= 0) return NEB_OK; /* two clocks, at slightly different speeds */
+    if (rtt <= 0) return NEB_OK; /* the two clocks run at slightly different speeds */
     m->rtt = m->rtt > 0 ? 0.75 * m->rtt + 0.25 * rtt : rtt;
     if (m->rtt_min <= 0 || rtt < m->rtt_min) m->rtt_min = rtt;
     return NEB_OK;
@@ -90,8 +92,8 @@ static neb_status on_frame(void *arg, enum neb_frame_type type, const uint8_t *b
     case NEB_FRAME_ACK: return got_ack(p, body, n);
     case NEB_FRAME_PING: return got_ping(p, body, n);
     case NEB_FRAME_PONG: return got_pong(p, body, n);
-    case NEB_FRAME_BYE: return neb__quiet(NEB_ERR_PEER, "the peer says goodbye");
-    default: return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %d out of turn", type);
+    case NEB_FRAME_BYE: return neb__quiet(NEB_ERR_PEER, "the peer said goodbye");
+    default: return neb__quiet(NEB_ERR_PROTOCOL, "unexpected frame of type %d", type);
     }
 }
 
@@ -100,10 +102,10 @@ static neb_status on_chunk_begin(void *arg, const struct neb_chunk *chunk)
     struct neb_conn *c = arg;
     bool twin = neb__control_copy_is(c), control = c->role == NEB_CONN_CONTROL || twin;
     if ((chunk->priority == NEB_CONTROL) != control || (twin && chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX))
-        return neb__quiet(NEB_ERR_PROTOCOL, "a chunk on the wrong kind of connection");
+        return neb__quiet(NEB_ERR_PROTOCOL, "it sent a chunk on the wrong kind of connection");
     if (chunk->priority == NEB_STREAM) c->peer->urgent_at = neb__now_ns();
     if (chunk->priority == NEB_CONTROL && chunk->size > NEB_CONTROL_MESSAGE_MAX)
-        return neb__quiet(NEB_ERR_LIMIT, "a control message of %" PRIu64 " bytes", chunk->size);
+        return neb__quiet(NEB_ERR_LIMIT, "a control message is too long: %" PRIu64 " bytes", chunk->size);
     return neb__inbox_begin(&c->peer->in, chunk, c->slot);
 }
 
@@ -122,7 +124,7 @@ static void ack_by(struct neb_peer *p, int64_t due)
 static int64_t ack_pause(const struct neb_conn *c)
 {
     double s = c->bytes_per_s > 0 ? ACK_BYTES / c->bytes_per_s : ack_soonest;
-    return (int64_t)(1e9 * (s < ack_soonest ? ack_soonest : s > ack_latest ? ack_latest : s));
+    return (int64_t)(1e9 * neb__clamp(s, ack_soonest, ack_latest));
 }
 
 static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
@@ -137,7 +139,7 @@ static neb_status on_chunk_end(void *arg, const struct neb_chunk *chunk)
 
 const struct neb_framer_events neb__link_frames = {on_frame, on_chunk_begin, on_chunk_place, on_chunk_end};
 
-/* ---- messages up ------------------------------------------------------------------------------------------------- */
+/* ---- messages up --------------------------------------------------------------------------------------- */
 
 static neb_status offer(struct neb_peer *p, struct neb_message *m)
 {
@@ -153,13 +155,13 @@ void neb__link_deliver(struct neb_peer *p, enum neb_priority priority)
     while ((in = neb__inbox_peek(&p->in, priority))) {
         struct neb_message m = {p->id, priority, in->kind, in->data, in->size};
         neb_status s = offer(p, &m);
-        in->data = m.data; /* NULL: taken */
+        in->data = m.data; /* NULL: the callback took it */
         if (s == NEB_ERR_AGAIN) {
             p->held[priority] = true;
             return;
         }
         if (s != NEB_OK) {
-            neb__warn("%s is dropped: its message (kind %u) was not accepted: %s", p->name, m.kind,
+            neb__warn("dropping %s: its message of kind %u was not accepted: %s", p->name, m.kind,
                       neb_status_text(s));
             neb__link_down(p, s);
             return;
@@ -176,9 +178,10 @@ uint8_t *neb__message_take(struct neb_message *m)
     return data;
 }
 
-/* ---- frames out -------------------------------------------------------------------------------------------------- */
+/* ---- frames out ---------------------------------------------------------------------------------------- */
 
-/* A chunk's frame is exactly four full TLS records: header and the payload's beginning share the first. */
+/* A chunk's frame is exactly four full TLS records. The header and the beginning of the payload share the
+ * first. */
 neb_status neb__link_write_chunk(struct neb_conn *c, const struct neb_chunk *chunk, const uint8_t *payload)
 {
     uint8_t first[NEB_TLS_RECORD];
@@ -235,8 +238,8 @@ static neb_status write_pong(struct neb_conn *c)
     return neb__conn_frame(c, NEB_FRAME_PONG, body, sizeof body);
 }
 
-/* One that is nearly due leaves now: a wake-up of its own, and of the peer's, would cost more than it is worth. Likewise when
- * the peer is woken anyway. */
+/* An acknowledgement that is nearly due leaves now, since a separate wake-up here and at the peer would cost
+ * more than it is worth. It also leaves when something else wakes the peer anyway. */
 static bool ack_is_due(const struct neb_peer *p)
 {
     int64_t now = neb__now_ns();
@@ -245,8 +248,8 @@ static bool ack_is_due(const struct neb_peer *p)
            (p->in.ack_count && neb__conn_waiting(p->control));
 }
 
-/* While data comes in, an answer to a ping may wait for the next acknowledgement, or for our own next ping, and says how long it
- * did. */
+/* While data comes in, the answer to a ping may wait for the next acknowledgement or for our own next ping.
+ * It says how long it waited. */
 static bool pong_is_due(const struct neb_peer *p)
 {
     if (!p->pong_due) return false;
@@ -254,7 +257,7 @@ static bool pong_is_due(const struct neb_peer *p)
            neb__seconds_since(p->acked_at) > p->net->config.heartbeat;
 }
 
-/* False: nothing more to write. */
+/* Returns false when nothing more is to be written. */
 static bool fill_control(struct neb_conn *c, neb_status *s)
 {
     struct neb_peer *p = c->peer;
@@ -311,7 +314,7 @@ bool neb__link_is_calm(const struct neb_peer *p)
     return !p->streams && (!p->urgent_at || neb__seconds_since(p->urgent_at) > 10);
 }
 
-/* ---- coming and going -------------------------------------------------------------------------------------------- */
+/* ---- coming and going ---------------------------------------------------------------------------------- */
 
 struct neb_peer *neb__peer_find(const struct neb_net *net, uint16_t id)
 {
@@ -336,7 +339,7 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
     memcpy(p->name, m->name, sizeof p->name);
     p->key = m->key;
     p->backoff = net->config.dial_min;
-    neb__outbox_init(&p->out, net->config.window); /* the peer's own windows come with its HELLO */
+    neb__outbox_init(&p->out, net->config.window); /* the HELLO brings the peer's own windows */
     neb__inbox_init(&p->in, net->config.window);
     neb__stripes_init(&p->stripes, net->config.stripes, net->config.stripes_max, neb__now_ns());
     p->next = net->peers;
@@ -381,7 +384,8 @@ static void drop_connections(struct neb_peer *p)
     p->resumed = false;
 }
 
-/* Soon after a good link broke; ever later while nothing comes of it. The jitter keeps sites from dialling in step. */
+/* The first dial comes soon after a good link broke; each further one waits twice as long, up to dial_max.
+ * The jitter keeps sites from dialling in step. */
 static void schedule_dial(struct neb_peer *p)
 {
     const struct neb_net_config *cfg = &p->net->config;
@@ -412,14 +416,14 @@ void neb__link_down(struct neb_peer *p, neb_status why)
 void neb__link_detach(struct neb_conn *c, neb_status s)
 {
     struct neb_peer *p = c->peer;
-    bool told = c->state == NEB_CONN_GREETING && s == NEB_ERR_AUTH; /* by a refusal */
+    bool told = c->state == NEB_CONN_GREETING && s == NEB_ERR_AUTH; /* the refusal has been logged */
     if (c->state != NEB_CONN_READY && !c->dialled && s != NEB_ERR_PEER && s != NEB_ERR_TIMEOUT && !told)
         neb__net_stranger_log(c->net, "refused a connection from %s: %s", c->remote, neb_last_error());
     else if (c->state == NEB_CONN_READY && (s == NEB_ERR_PROTOCOL || s == NEB_ERR_LIMIT))
         neb__net_stranger_log(c->net, "%s breaks the protocol: %s", p ? p->name : c->remote,
                               neb_last_error());
     else
-        neb__debug("connection to %s ends: %s", c->remote, neb_last_error());
+        neb__debug("the connection to %s ended: %s", c->remote, neb_last_error());
     if (!p) return;
     if (p->control == c) {
         neb__link_down(p, s);
@@ -437,7 +441,8 @@ void neb__link_detach(struct neb_conn *c, neb_status s)
 static neb_status attach_stripe(struct neb_conn *c)
 {
     struct neb_peer *p = c->peer;
-    if (!p->up || c->token != p->token) return neb__quiet(NEB_ERR_AUTH, "a stripe of a link that is gone");
+    if (!p->up || c->token != p->token)
+        return neb__quiet(NEB_ERR_AUTH, "a stripe belongs to a link that is gone");
     if (p->stripe[c->stripe] != c) {
         if (p->stripe[c->stripe]) drop_stripe(p, c->stripe);
         p->stripe[c->stripe] = c;
@@ -461,7 +466,7 @@ static neb_status attach_control(struct neb_conn *c)
     bool first = !p->boot, fresh = !same_process(p, &c->theirs);
     if (p->making == c) p->making = NULL;
     if (p->up) {
-        neb__info("%s connects anew: its older link is displaced", p->name);
+        neb__info("%s connected again: dropping its older link", p->name);
         neb__link_down(p, NEB_ERR_PEER);
     }
     p->control = c;
@@ -479,7 +484,7 @@ static neb_status attach_control(struct neb_conn *c)
     p->reconnects += !first;
     p->pong_at = neb__now_ns();
     p->ping_due = p->resume_due = true;
-    p->pong_due = false; /* it would answer a ping of the connection before */
+    p->pong_due = false; /* it would answer a ping of the previous connection */
     for (int i = 0; i < NEB_PRIORITIES; i++) p->out.queue[i].window = c->theirs.window[i];
     if (fresh) {
         neb__inbox_new_session(&p->in);
@@ -487,10 +492,9 @@ static neb_status attach_control(struct neb_conn *c)
         memset(p->held, 0, sizeof p->held);
     }
     NEB_TRY(neb__inbox_ack_all(&p->in));
-    neb__info("link to %s is up (%s, incarnation %" PRIu64 "%s)", p->name, c->remote, p->incarnation,
-              first   ? ""
-              : fresh ? ", a new process"
-                      : ", resumed");
+    const char *how = fresh ? ", a new process" : ", resumed";
+    if (first) how = "";
+    neb__info("link to %s is up (%s, incarnation %" PRIu64 "%s)", p->name, c->remote, p->incarnation, how);
     if (p->net->config.events->peer_up)
         p->net->config.events->peer_up(p->net->config.arg, p->id, p->incarnation);
     if (p->control == c) neb__net_stream_peer_up(p, fresh);

@@ -1,8 +1,9 @@
 /* listen_dial.c: the listening socket, and dialling.
  *
- * Whoever connects is a stranger until it is greeted as a peer. There are at most NEB_STRANGERS_MAX of them; when one more
- * comes, the oldest stranger from the address that has the most goes. So a flood from some addresses cannot keep a member
- * at another address out, and established links never compete with strangers for anything. */
+ * Every new connection is a stranger until it is greeted as a peer. There are at most NEB_STRANGERS_MAX
+ * strangers. When one more comes, the oldest stranger from the address with the most strangers is dropped. So
+ * a flood from some addresses cannot keep out a member at another address, and established links never
+ * compete with strangers. */
 #define _GNU_SOURCE /* accept4 */
 #include "net/link.h"
 #include "base/clock.h"
@@ -49,7 +50,7 @@ static void name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_
     snprintf(c->remote, sizeof c->remote, sa->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-/* ---- accepting --------------------------------------------------------------------------------------------------- */
+/* ---- accepting ----------------------------------------------------------------------------------------- */
 
 static bool is_stranger(const struct neb_conn *c)
 {
@@ -79,8 +80,8 @@ static void make_room(struct neb_net *net)
     for (struct neb_conn *c = net->conns; c; c = c->next) strangers += is_stranger(c);
     if (strangers < NEB_STRANGERS_MAX) return;
     struct neb_conn *drop = one_to_drop(net, &strangers);
-    neb__net_stranger_log(net, "%d connections wait to be greeted: dropping the oldest from %s", strangers,
-                          drop->subnet);
+    neb__net_stranger_log(net, "%d connections wait to be greeted: dropping the oldest one from %s",
+                          strangers, drop->subnet);
     neb__conn_close(drop);
 }
 
@@ -137,9 +138,9 @@ neb_status neb__net_listen(struct neb_net *net)
     const struct neb_member *me = neb__roster_by_id(&net->chain->now, net->self);
     struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_ADDRCONFIG, .ai_socktype = SOCK_STREAM}, *list;
     if (!address && me->addresses) address = me->address[0];
-    if (!address) return NEB_OK; /* dials only */
+    if (!address) return NEB_OK; /* this site only dials */
     if (!neb__address_split(address, host, &port))
-        return neb__fail(NEB_ERR_CONFIG, "cannot listen on '%s': an address reads HOST:PORT", address);
+        return neb__fail(NEB_ERR_CONFIG, "cannot listen on '%s': an address must read HOST:PORT", address);
     snprintf(service, sizeof service, "%u", port);
     hints.ai_flags = AI_PASSIVE;
     int rc = getaddrinfo(host, service, &hints, &list);
@@ -159,13 +160,13 @@ neb_status neb__net_listen(struct neb_net *net)
     return NEB_OK;
 }
 
-/* ---- dialling ---------------------------------------------------------------------------------------------------- */
+/* ---- dialling ------------------------------------------------------------------------------------------ */
 
 struct dial {
     uv_getaddrinfo_t request;
     struct neb_net *net;
     uint16_t peer;
-    int turn; /* which of the name's addresses is tried */
+    int turn; /* index of the name's address that is tried */
 };
 
 static void dial_failed(struct neb_peer *p, enum neb_conn_role role, const char *why)
@@ -177,7 +178,7 @@ static void dial_failed(struct neb_peer *p, enum neb_conn_role role, const char 
         p->stripes.retry_at = neb__now_ns() + NEB_STRIPE_RETRY_NS;
 }
 
-/* The first control connection fixes the address; the stripes follow to the same one. */
+/* The control connection fixes the address; the stripes are dialled to the same one. */
 static void connect_to(struct neb_peer *p, const struct sockaddr *sa, socklen_t n, enum neb_conn_role role,
                        int stripe)
 {
@@ -224,7 +225,7 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
     if (p) {
         p->resolving = false;
         if (status || !list) {
-            dial_failed(p, NEB_CONN_CONTROL, status ? uv_strerror(status) : "a name without an address");
+            dial_failed(p, NEB_CONN_CONTROL, status ? uv_strerror(status) : "the name has no address");
         } else if (!p->control && !p->making) {
             const struct addrinfo *a = nth(list, d->turn);
             connect_to(p, a->ai_addr, a->ai_addrlen, NEB_CONN_CONTROL, 0);

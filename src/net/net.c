@@ -1,8 +1,9 @@
 /* net.c: the node: its loop, its thread, and the functions of net.h.
  *
- * Everything happens on the loop's thread. Other threads reach it by posts: a list under a lock and a wake-up. What callbacks
- * ask for (sending, resuming, changing the roster) is not done inside them but just before the loop sleeps again
- * (settle()): so no callback runs inside another, and many small messages share one TLS record and one system call. */
+ * Everything happens on the loop's thread. Other threads reach it by posts: a list under a lock and a
+ * wake-up. Requests that callbacks make (sending, resuming, changing the roster) are not carried out inside
+ * them but just before the loop sleeps again (settle()). So no callback runs inside another, and many small
+ * messages share one TLS record and one system call. */
 #include "net/link.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- between two events ------------------------------------------------------------------------------------------ */
+/* ---- between two events -------------------------------------------------------------------------------- */
 
 static void pump_peer(struct neb_peer *p)
 {
@@ -31,7 +32,7 @@ static void on_ack_timer(uv_timer_t *timer)
 {
     struct neb_net *net = timer->data;
     net->ack_timer_on = false;
-    neb__conn_read_waiting(net, true); /* what is there is acknowledged too */
+    neb__conn_read_waiting(net, true); /* so that data in the sockets is acknowledged too */
     for (struct neb_peer *p = net->peers; p; p = p->next)
         if (p->ack_due) p->dirty = true;
 }
@@ -71,7 +72,7 @@ static void on_first_tick(uv_timer_t *timer)
     neb__net_tick(timer->data);
 }
 
-/* ---- posts ------------------------------------------------------------------------------------------------------- */
+/* ---- posts --------------------------------------------------------------------------------------------- */
 
 neb_status neb__net_post(struct neb_net *net, void (*fn)(void *arg), void *arg)
 {
@@ -121,21 +122,22 @@ void neb__net_stop(struct neb_net *net)
     uv_mutex_unlock(&net->lock);
 }
 
-/* ---- open, run, close -------------------------------------------------------------------------------------------- */
+/* ---- open, run, close ---------------------------------------------------------------------------------- */
 
 static neb_status check_config(const struct neb_net_config *c)
 {
-    if (!c->site || !c->events) return neb__fail(NEB_ERR_CONFIG, "a node needs a site and its events");
+    if (!c->site || !c->events)
+        return neb__fail(NEB_ERR_CONFIG, "a node needs a site and its callbacks (events)");
     if (c->stripes < 0 || c->stripes > NEB_CONTROL_COPY || c->stripes_max < 1 ||
         c->stripes_max > NEB_CONTROL_COPY)
-        return neb__fail(NEB_ERR_CONFIG, "stripes: 0 (adaptive) to %d", NEB_CONTROL_COPY);
+        return neb__fail(NEB_ERR_CONFIG, "stripes must be 0 (adaptive) to %d", NEB_CONTROL_COPY);
     for (int i = 0; i < NEB_PRIORITIES; i++)
         if (c->window[i] < NEB_CONTROL_MESSAGE_MAX || c->window[i] > (size_t)1 << 40)
-            return neb__fail(NEB_ERR_CONFIG, "a window has 1 MiB to 1 TiB, not %zu bytes", c->window[i]);
+            return neb__fail(NEB_ERR_CONFIG, "a window must be 1 MiB to 1 TiB, not %zu bytes", c->window[i]);
     if (!(c->heartbeat > 0) || !(c->dead_after > 2 * c->heartbeat) || !(c->dial_min > 0) ||
         c->dial_max < c->dial_min || !(c->max_rate >= 0))
-        return neb__fail(NEB_ERR_CONFIG,
-                         "heartbeat, dead_after (more than two heartbeats), dial_min, dial_max or max_rate");
+        return neb__fail(NEB_ERR_CONFIG, "heartbeat, dead_after (more than two heartbeats), dial_min, "
+                                         "dial_max or max_rate is out of range");
     return NEB_OK;
 }
 
@@ -167,7 +169,7 @@ static neb_status init_node(struct neb_net *net)
     if (!me)
         return neb__fail(NEB_ERR_AUTH,
                          "%s is not a member in epoch %" PRIu64
-                         " of the run: it was evicted, or its key changed",
+                         " of the run: it was evicted, or its key was replaced",
                          c->site->name, net->chain->epoch);
     net->self = me->id;
     net->skip = neb__malloc(NEB_SKIP);
@@ -234,7 +236,7 @@ static void timer_closed(uv_handle_t *handle)
     neb__free(handle->data);
 }
 
-/* Timers that the layers above did not stop are theirs no more. */
+/* Frees the timers that the layers above did not stop. */
 static void close_handle(uv_handle_t *handle, void *arg)
 {
     bool timer = handle->type == UV_TIMER && handle->data != arg;
@@ -244,7 +246,7 @@ static void close_handle(uv_handle_t *handle, void *arg)
 static void close_loop(struct neb_net *net)
 {
     static const struct neb_net_events nobody;
-    net->config.events = &nobody; /* nothing is called back from here on but `sent` */
+    net->config.events = &nobody; /* from here on only `sent` is called back */
     say_goodbye(net);
     while (net->peers) neb__peer_remove(net->peers, NEB_ERR_CANCELLED);
     while (net->conns) neb__conn_close(net->conns);
@@ -260,7 +262,7 @@ void neb__net_close(struct neb_net *net)
     neb__net_stop(net);
     if (net->threaded) uv_thread_join(&net->thread);
     if (net->loop_ready) {
-        run_posts(net); /* what was posted before is still run */
+        run_posts(net); /* earlier posts still run */
         uv_mutex_lock(&net->lock);
         net->closed = true;
         uv_mutex_unlock(&net->lock);
@@ -276,7 +278,7 @@ void neb__net_close(struct neb_net *net)
     neb__free(net);
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- asking -------------------------------------------------------------------------------------------- */
 
 uint16_t neb__net_self(const struct neb_net *net)
 {
@@ -330,7 +332,7 @@ neb_status neb__net_line(const struct neb_net *net, uint16_t peer, struct neb_li
     return NEB_OK;
 }
 
-/* ---- sending ----------------------------------------------------------------------------------------------------- */
+/* ---- sending ------------------------------------------------------------------------------------------- */
 
 static neb_status check_send(struct neb_net *net, uint16_t peer, enum neb_priority priority, uint32_t kind,
                              size_t size, struct neb_peer **out)
@@ -338,13 +340,14 @@ static neb_status check_send(struct neb_net *net, uint16_t peer, enum neb_priori
     struct neb_peer *p = neb__peer_find(net, peer);
     if (!p) return neb__quiet(NEB_ERR_NOTFOUND, "no member %u", peer);
     if (priority < 0 || priority >= NEB_PRIORITIES || kind > NEB_KIND_USER_MAX)
-        return neb__fail(NEB_ERR_INVALID, "a message of priority %d, kind %u", priority, kind);
+        return neb__fail(NEB_ERR_INVALID, "cannot send a message of priority %d, kind %u", priority, kind);
     const struct neb_outbox_queue *q = &p->out.queue[priority];
     if (size > q->window || (priority == NEB_CONTROL && size > NEB_CONTROL_MESSAGE_MAX))
-        return neb__fail(NEB_ERR_LIMIT, "a message of %zu bytes to %s: the window is %" PRIu64, size, p->name,
-                         q->window);
+        return neb__fail(NEB_ERR_LIMIT,
+                         "a message of %zu bytes to %s does not fit its window of %" PRIu64 " bytes", size,
+                         p->name, q->window);
     if (q->queued_bytes && q->queued_bytes + size > net->config.queue_max)
-        return neb__quiet(NEB_ERR_AGAIN, "%" PRIu64 " bytes wait for %s", q->queued_bytes, p->name);
+        return neb__quiet(NEB_ERR_AGAIN, "%" PRIu64 " bytes already wait for %s", q->queued_bytes, p->name);
     *out = p;
     return NEB_OK;
 }
@@ -381,7 +384,7 @@ void neb__net_resume(struct neb_net *net, uint16_t peer, enum neb_priority prior
     if (p && p->held[priority]) p->again[priority] = true;
 }
 
-/* ---- timers ------------------------------------------------------------------------------------------------------ */
+/* ---- timers -------------------------------------------------------------------------------------------- */
 
 struct neb_net_timer {
     uv_timer_t uv;

@@ -1,13 +1,13 @@
 /* outbox.c: queues of messages, cut into chunks.
  *
- * Invariant: a chunk of a begun message is in exactly one of queued, in flight on one slot, acknowledged. Losing a
- * connection moves its chunks from in flight to queued; an acknowledgement moves a chunk from either to acknowledged (it
- * may have arrived on a connection that then died).
+ * Invariant: a chunk of a begun message is in exactly one of queued, in flight on one slot, acknowledged.
+ * Losing a connection moves its chunks from in flight to queued. An acknowledgement moves a chunk from either
+ * state to acknowledged (the chunk may have arrived on a connection that then died).
  *
- * A message is begun (gets its number) only when it fits the peer's window together with all begun before it and not yet
- * delivered: so the peer's memory is bounded by its own window. Within a priority messages are begun and delivered in
- * order. Between priorities the lower number goes first; one turn in sixteen goes to the lowest priority that has
- * something, so that a steady stream cannot starve a state transfer. */
+ * A message is begun (gets its number) only when it fits the peer's window together with all messages that
+ * are begun and not yet delivered. So its own window bounds the peer's memory. Within a priority messages are
+ * begun and delivered in order. Between priorities the lower number goes first. One turn in sixteen goes to
+ * the lowest priority that has something, so that a steady stream cannot starve a state transfer. */
 #include "net/outbox.h"
 #include "base/mem.h"
 
@@ -85,7 +85,7 @@ static bool may_begin(const struct neb_outbox_queue *q, const struct neb_out *m)
     return q->next_number - q->delivered <= NEB_MESSAGES_OPEN && q->begun_bytes + m->size <= q->window;
 }
 
-/* The first message with a queued chunk that may be sent; NULL: none. */
+/* Returns the first message with a queued chunk that may be sent, or NULL. */
 static struct neb_out *candidate(struct neb_outbox_queue *q)
 {
     while (q->cursor) {
@@ -139,7 +139,7 @@ bool neb__outbox_pick(struct neb_outbox *o, int slot, struct neb_chunk *chunk, c
 
 bool neb__outbox_has(const struct neb_outbox *o, int slot)
 {
-    struct neb_outbox *look = (struct neb_outbox *)(uintptr_t)o; /* moves only the cursors */
+    struct neb_outbox *look = (struct neb_outbox *)(uintptr_t)o; /* changes only the cursors */
     if (slot == NEB_SLOT_CONTROL) return candidate(&look->queue[NEB_CONTROL]) != NULL;
     for (int i = NEB_STREAM; i < NEB_PRIORITIES; i++)
         if (candidate(&look->queue[i])) return true;
@@ -168,7 +168,7 @@ static void chunk_acked(struct neb_outbox *o, struct neb_out *m, uint32_t i)
 neb_status neb__outbox_ack(struct neb_outbox *o, const struct neb_ack *a)
 {
     struct neb_outbox_queue *q = &o->queue[a->priority];
-    if (a->message <= q->delivered) return NEB_OK; /* told twice, around a resumption */
+    if (a->message <= q->delivered) return NEB_OK; /* the peer repeats itself around a resumption */
     struct neb_out *m = find(q, a->message);
     if (!m || a->index >= m->chunks || a->count > m->chunks - a->index)
         return neb__quiet(NEB_ERR_PROTOCOL, "the peer acknowledges a chunk that was never sent");
@@ -181,8 +181,8 @@ neb_status neb__outbox_delivered(struct neb_outbox *o, enum neb_priority priorit
     struct neb_outbox_queue *q = &o->queue[priority];
     if (number <= q->delivered) return NEB_OK;
     if (number >= q->next_number)
-        return neb__quiet(NEB_ERR_PROTOCOL, "the peer says it has message %" PRIu64 ", which was never sent",
-                          number);
+        return neb__quiet(NEB_ERR_PROTOCOL,
+                          "the peer claims to have message %" PRIu64 ", which was never sent", number);
     struct neb_out *done = q->first, *last = NULL;
     while (q->delivered < number) {
         struct neb_out *m = q->first;
@@ -207,7 +207,7 @@ static void requeue_message(struct neb_outbox *o, struct neb_out *m, int slot)
         if (m->state[i] != 1 + slot) continue;
         m->state[i] = CHUNK_QUEUED;
         o->queue[m->priority].unsent++;
-        if (i < m->scan) m->scan = i; /* one below it may be queued already */
+        if (i < m->scan) m->scan = i; /* a chunk below it may already be queued */
     }
 }
 
@@ -221,7 +221,8 @@ void neb__outbox_requeue(struct neb_outbox *o, int slot)
     o->in_flight[slot] = 0;
 }
 
-/* What must not outlive the session: what was begun, and what the links' own layers queued for it (they start anew). */
+/* Messages that were begun must not outlive the session, nor must those that the links' own layers queued for
+ * it (they start anew). */
 static bool ends_with_session(const struct neb_out *m)
 {
     return m->number || m->kind > NEB_KIND_USER_MAX;

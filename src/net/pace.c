@@ -1,16 +1,21 @@
-/* pace.c: what TCP says of a link's stripes, how much may wait in their sockets, and how fast they may send.
+/* pace.c: reads TCP's figures about a link's stripes, and sets how much may wait in their sockets and how
+ * fast they may send.
  *
- * A queue on the line makes nothing faster, and control messages wait in it. BBR takes bursts of acknowledgements for a faster
- * line and then keeps a queue as long as the round trip; other congestion controls fill whatever there is. So a stripe
- * watches its own round-trip time: what it has beyond the least one is the queue. Once that is longer than a little, the
- * socket is told (SO_MAX_PACING_RATE) to send no faster than its acknowledgements come in, less what empties the queue in
- * about half a second, or until the next look. While there is a queue the line is full, so that costs nothing; when it is
- * nearly gone the limit goes too, step by step, and TCP is free to find out whether the line has become faster.
+ * A queue on the line makes nothing faster, and control messages wait in it. BBR takes bursts of
+ * acknowledgements for a faster line and then keeps a queue as long as the round trip; other congestion
+ * controls fill any queue there is. So a stripe watches its own round-trip time: the excess over the shortest
+ * one is the queue. Once the queue is longer than a little, the socket is told (SO_MAX_PACING_RATE) to send
+ * no faster than its acknowledgements come in, and slower by as much as empties the queue in about half a
+ * second, or until the next look. While there is a queue the line is full, so braking costs nothing. When the
+ * queue is nearly gone, the limit is lifted step by step, and TCP is free to find out whether the line has
+ * become faster.
  *
- * The round trip may have become longer for another reason: another way through the network, or others who fill the queue.
- * Then sending less does not help, which shows within a few seconds; what is left is taken for the line's own from then on,
- * until the round trip gets shorter again. So braking is bounded, and a link does not starve beside others. */
+ * The round trip may have become longer for another reason: another way through the network, or other senders
+ * who fill the queue. Then sending less does not help, which shows within a few seconds. From then on the
+ * remaining excess counts as the line's own, until the round trip gets shorter again. So braking is bounded,
+ * and a link does not starve beside others. */
 #include "net/link.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 
 #include <netinet/in.h>
@@ -22,19 +27,15 @@ static const double look_min = 0.09;    /* seconds between two looks */
 static const double brake_patience = 3; /* seconds in which braking must have helped */
 static const double brake_most = 0.6;
 static const double unsent_urgent = 0.04, unsent_mixed = 0.5,
-                    unsent_calm = 0.8; /* seconds of data in a socket */
+                    unsent_calm = 0.8; /* seconds of data that may wait in a socket */
 enum { UNSENT_MAX = 3 << 20, ROOM_MAX = 8 << 20 };
 
-static double between(double x, double least, double most)
-{
-    return x < least ? least : x > most ? most : x;
-}
-
-/* The kernel's struct is longer than libc's; offsets in linux/tcp.h's struct tcp_info. */
+/* The kernel's struct is longer than libc's. The offsets below are those of struct tcp_info in
+ * linux/tcp.h. */
 struct tcp_view {
     struct neb_tcp_counts counts;
-    uint32_t delivered;  /* packets, also those behind one that is missing */
-    uint32_t mss;        /* bytes of one */
+    uint32_t delivered;  /* packets, also those behind a missing one */
+    uint32_t mss;        /* bytes of a packet */
     double rtt, rtt_min; /* seconds */
     uint32_t unsent;     /* bytes in the socket that TCP has not sent */
     uint32_t window;     /* packets that may be under way */
@@ -70,7 +71,7 @@ static bool tcp_view(int fd, struct tcp_view *out)
     return true;
 }
 
-/* ---- pacing ------------------------------------------------------------------------------------------------------ */
+/* ---- pacing -------------------------------------------------------------------------------------------- */
 
 static void set_limit(struct neb_conn *c, double limit, double most)
 {
@@ -82,14 +83,14 @@ static void set_limit(struct neb_conn *c, double limit, double most)
     c->pace.limit = limit;
 }
 
-/* The queue that there is beyond what the line cannot do without, in seconds. */
+/* Returns the queue in seconds: the excess of the round trip over the line's own. */
 static double queue_of(struct neb_pace *a, const struct tcp_view *v)
 {
     if (a->rtt_floor < v->rtt_min || v->rtt < 0.9 * a->rtt_floor) a->rtt_floor = v->rtt_min;
     return v->rtt - a->rtt_floor;
 }
 
-/* True: braking has been of no use. */
+/* Returns true when braking has not helped. */
 static bool in_vain(struct neb_pace *a, double excess, int64_t now)
 {
     if (!a->braking || excess < 0.6 * a->excess) {
@@ -99,14 +100,15 @@ static bool in_vain(struct neb_pace *a, double excess, int64_t now)
     return (double)(now - a->braking) * 1e-9 > brake_patience;
 }
 
-/* Step by step: TCP may have a window far larger than the line holds, and would send it all at once. */
+/* Raises the limit step by step, since TCP may have a window far larger than the line holds and would send it
+ * all at once. */
 static double release(const struct neb_pace *a)
 {
     double next = 1.25 * (a->limit > a->rate ? a->limit : a->rate);
     return a->limit <= 0 || next > 4 * a->rate ? 0 : next;
 }
 
-/* Bytes per second; 0: no limit. */
+/* Returns bytes per second; 0: no limit. */
 static double limit_for(struct neb_pace *a, const struct tcp_view *v, int64_t now)
 {
     double queue = queue_of(a, v), enough = 0.01 + 0.1 * a->rtt_floor;
@@ -127,15 +129,16 @@ static double limit_for(struct neb_pace *a, const struct tcp_view *v, int64_t no
     return a->rate * (less < brake_most ? brake_most : less);
 }
 
-/* Up at once, down slowly: the rate also falls because of our own braking and when BBR pauses to see the shortest round
- * trip, and neither says anything about the line. */
+/* The rate rises at once and falls slowly. It also falls because of our own braking and when BBR pauses to
+ * see the shortest round trip, and neither says anything about the line. */
 static void follow(struct neb_pace *a, double rate, double seconds)
 {
     double share = seconds / (rate > a->rate ? 0.3 : 5);
     a->rate += (share < 1 ? share : 1) * (rate - a->rate);
 }
 
-/* When BBR's shortest round trip is another one, it is a new one (struct tcp_bbr_info: bandwidth, 8 bytes; min_rtt). */
+/* A changed value means that BBR has just measured its shortest round trip anew (struct tcp_bbr_info:
+ * bandwidth, 8 bytes; min_rtt). */
 static void look_at_round_trip(struct neb_conn *c, int64_t now)
 {
     uint32_t info[5] = {0};
@@ -161,27 +164,28 @@ static void pace_stripe(struct neb_conn *c, double most, int64_t now)
     set_limit(c, v.unsent ? limit_for(a, &v, now) : 0, most);
 }
 
-/* ---- unsent bytes ------------------------------------------------------------------------------------------------ */
+/* ---- unsent bytes -------------------------------------------------------------------------------------- */
 
-/* Round data would wait behind bulk state. */
+/* Returns true when both round data and bulk state were sent lately, so that round data would wait behind
+ * bulk state. */
 static bool is_mixed(const struct neb_peer *p)
 {
     return p->sent_at[NEB_ROUND] && p->sent_at[NEB_BULK] && neb__seconds_since(p->sent_at[NEB_ROUND]) < 10 &&
            neb__seconds_since(p->sent_at[NEB_BULK]) < 10;
 }
 
-/* What a socket may hold back: enough that TCP never runs dry between two turns of the loop, little enough that the choice of
- * the next chunk stays late. Where no stream's item can come by, late may be most of a second, and the wake-ups are few:
- * the peer's acknowledgements come, and bring the next data, before the socket asks for it. */
+/* Sets how much may wait unsent in a socket: enough that TCP never runs dry between two turns of the loop,
+ * little enough that the choice of the next chunk stays late. While no stream item can come, "late" may be
+ * most of a second. Then wake-ups are few: the peer's acknowledgements arrive, and bring the next data,
+ * before the socket asks for it. */
 static void set_unsent(struct neb_peer *p, struct neb_conn *c, double in_flight)
 {
     bool calm = neb__link_is_calm(p);
     double rate = p->measure.goodput / 8 / p->stripes.target;
-    double most = between(rate * (!calm         ? unsent_urgent
-                                  : is_mixed(p) ? unsent_mixed
-                                                : unsent_calm),
-                          64 << 10, UNSENT_MAX);
-    double low = calm ? between(rate * unsent_urgent, most / 4, most / 2) : most / 2;
+    double seconds = unsent_urgent;
+    if (calm) seconds = is_mixed(p) ? unsent_mixed : unsent_calm;
+    double most = neb__clamp(rate * seconds, 64 << 10, UNSENT_MAX);
+    double low = calm ? neb__clamp(rate * unsent_urgent, most / 4, most / 2) : most / 2;
     double room = 1.2 * (in_flight + most);
     if (calm && room <= ROOM_MAX) neb__conn_room(c, (int)room);
     neb__conn_unsent(c, (int)most, (int)low);
@@ -198,7 +202,7 @@ void neb__link_pace(struct neb_peer *p, int64_t now)
     }
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------------- */
+/* ---- measuring ----------------------------------------------------------------------------------------- */
 
 double neb__pace_unsent(const struct neb_conn *c)
 {
@@ -213,7 +217,7 @@ bool neb__pace_is_bbr(const struct neb_conn *c)
     return !getsockopt(c->fd, IPPROTO_TCP, TCP_CONGESTION, name, &n) && !strncmp(name, "bbr", 3);
 }
 
-/* More stripes are worth a try where flows are held back by something other than the line: buffers and windows, or a
+/* More stripes are worth a try when something other than the line holds flows back: buffers and windows, or a
  * congestion control that takes every loss for a full queue. */
 void neb__pace_look(struct neb_peer *p)
 {
@@ -234,7 +238,7 @@ void neb__pace_look(struct neb_peer *p)
         held += now.window + now.buffer - c->tcp.window - c->tcp.buffer;
         losing |= !neb__pace_is_bbr(c);
         c->tcp = now;
-        if (!v.unsent) set_limit(c, 0, most); /* idle: the next message finds TCP unhindered */
+        if (!v.unsent) set_limit(c, 0, most); /* idle: the next message starts without a limit */
     }
     m->loss = m->sent_recent > 0 ? m->again_recent / m->sent_recent : 0;
     p->stripes.try_more = losing || 10 * held > busy;

@@ -1,16 +1,20 @@
-/* read_wakeup.c: when a stripe is read.
+/* read_wakeup.c: decides when a stripe is read.
  *
- * Data comes in packet by packet, and waking up for each would cost more than all the rest; on a slow line even a wake-up for
- * each chunk would. Nothing can be done with less than a whole chunk, so a stripe asks to be woken (SO_RCVLOWAT) when what it
- * lacks of one is there; within a long message of round data or bulk state, of several: as many as come in `patience`, at
- * most an eighth of the receive buffer. On a fast line that is still too often, for SO_RCVLOWAT cannot be large there without
- * closing TCP's window: a stripe that brings REST_BYTES in REST_MS is not watched but read again then.
+ * Data comes in packet by packet, and a wake-up for each packet would cost more than all other work; on a
+ * slow line even a wake-up for each chunk would. Nothing can be done with less than a whole chunk, so a
+ * stripe asks (SO_RCVLOWAT) to be woken when the missing bytes of one chunk have arrived. Within a long
+ * message of round data or bulk state it asks for several chunks: as many as come in `patience`, at most an
+ * eighth of the receive buffer. On a fast line that is still too often, for SO_RCVLOWAT cannot be large there
+ * without closing TCP's window. So a stripe that brings REST_BYTES in REST_MS is not watched; it is read
+ * again when that time has passed.
  *
- * Whoever waits for a stream's item must not wait behind such patience, so it is short while a link has streams, or had one
- * lately. The control connection and its twin are read at once.
+ * A stream item must not wait behind such patience, so it is short while a link has streams, or had one
+ * lately. The control connection and the control copy connection are read at once.
  *
- * What was expected may come on another stripe, or stall: what a socket has is therefore taken at every tick too. */
+ * Expected data may come on another stripe, or stall. So every tick also reads what has arrived in the
+ * sockets. */
 #include "net/link.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 
 #include <sys/socket.h>
@@ -25,13 +29,13 @@ enum {
 
 static const double patience_calm = 0.5, patience_urgent = 0.02;
 
-/* What waits unread is missing from TCP's window, so the receive buffer must hold that and the line's own; the kernel makes
- * it as large as SO_RCVLOWAT once asked for, and leaves it so. */
 static double patience(const struct neb_peer *p)
 {
     return neb__link_is_calm(p) ? patience_calm : patience_urgent;
 }
 
+/* Unread bytes shrink TCP's window. The receive buffer must therefore hold them and a line's worth more. The
+ * kernel makes the buffer as large as SO_RCVLOWAT once asked for, and leaves it so. */
 static void make_room(struct neb_conn *c)
 {
     int n = 4 * WAKE_MAX, room = 0;
@@ -39,20 +43,20 @@ static void make_room(struct neb_conn *c)
     if (c->wake_at) return;
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
     getsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &room, &size);
-    c->wake_max = room / 8 < WAKE_MAX_URGENT ? WAKE_MAX_URGENT : room / 8 > WAKE_MAX ? WAKE_MAX : room / 8;
+    c->wake_max = (int)neb__clamp_int(room / 8, WAKE_MAX_URGENT, WAKE_MAX);
 }
 
 static void wake_at(struct neb_conn *c, size_t bytes)
 {
     make_room(c);
     size_t most = neb__link_is_calm(c->peer) ? (size_t)c->wake_max : WAKE_MAX_URGENT;
-    int n = bytes < 1 ? 1 : bytes > most ? (int)most : (int)bytes;
+    int n = (int)neb__clamp_size(bytes, 1, most);
     if (n == c->wake_at) return;
     c->wake_at = n;
     setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
 }
 
-/* Stripes that bring data at the same time: two may be taking turns. */
+/* Returns how many stripes bring data at the same time; if there are two, they may be taking turns. */
 static int width(const struct neb_peer *p)
 {
     int n = neb__peer_stripes(p);
@@ -61,7 +65,8 @@ static int width(const struct neb_peer *p)
 
 enum { FRAME = NEB_FRAME_HEADER + NEB_CHUNK_HEADER };
 
-/* Bytes of the message that this stripe may bring behind the chunk under way: full chunks, and its end. */
+/* Returns how many bytes of the message this stripe may bring behind the present chunk: full chunks, and the
+ * end of the message. */
 static size_t more(const struct neb_conn *c)
 {
     const struct neb_chunk *k = &c->framer.chunk;
@@ -95,7 +100,7 @@ void neb__conn_rest(struct neb_conn *c, size_t got)
     int64_t now = neb__now_ns();
     c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
     c->read_at = now;
-    bool more = got >= NEB_READ_MAX; /* there is, most likely, at once */
+    bool more = got >= NEB_READ_MAX; /* most likely more is there already */
     c->resting = !more && c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
     wake_at(c, c->resting || more ? 1 : missing(c));
     neb__conn_watch(c, c->polling & UV_WRITABLE);
@@ -117,7 +122,7 @@ void neb__conn_read_resting(struct neb_net *net)
     }
 }
 
-/* What it waits for may still come in the time that was meant. */
+/* Returns true while the expected data may still come within its patience. */
 static bool is_early(const struct neb_conn *c, int64_t now)
 {
     return width(c->peer) == 1 && (double)(now - c->read_at) * 1e-9 < patience(c->peer);
@@ -134,7 +139,7 @@ void neb__conn_read_waiting(struct neb_net *net, bool all)
         if (got)
             neb__conn_rest(c, got);
         else if (c->state == NEB_CONN_READY)
-            wake_at(c, 1); /* whatever comes next begins something */
+            wake_at(c, 1); /* the next byte begins something new */
     }
 }
 

@@ -1,27 +1,28 @@
 /* stream.c: numbered items, exactly once across reconnects and across crashes of either side.
  *
- * A stream rides on messages: an item is a message of priority NEB_STREAM, marks are control messages. Within a session
- * (the same two processes) messages already arrive once and in order; what is added here is what happens when a process is
- * replaced:
+ * A stream rides on messages: an item is a message of priority NEB_STREAM, marks are control messages. Within
+ * a session (the same two processes) messages already arrive once and in order. This file adds the protocol
+ * for a process that is replaced:
  *
- *     producer  → OFFER(first item it can still send, next item)        when it opens, and in every new session
- *     consumer  → MARK(received, retained, window)                      likewise, and whenever one of them moves
- *     producer  → items received + 1, received + 2, …                   as far as the window's credit goes
+ *     producer  → OFFER(first item it can still send, next item)    when it opens, and in every new session
+ *     consumer  → MARK(received, retained, window)                  likewise, and whenever one of them moves
+ *     producer  → items received + 1, received + 2, …               as far as the window's credit goes
  *     either    → END(status, who)
  *
- * `received` is what the consumer's callback has taken in this life; after a crash it is the mark of its checkpoint. So
- * MARK always names exactly the point to go on from; what was on its way before is sent again or dropped as known. An item
- * leaves only when it is durable in the journal (or can be remade): a producer that crashed can never have shown an item it
- * does not remember.
+ * `received` is the last item that the consumer's callback has taken in this life; after a crash it is the
+ * mark of its checkpoint. So MARK always names exactly the point to go on from. Items that were on their way
+ * before are sent again, or dropped as known. An item leaves only when it is durable in the journal (or can
+ * be remade), so a producer that crashed can never have shown an item that it does not remember.
  *
- * Mark frames: u8 op, 3 zero, u32 stream, u64 a, u64 b, u64 c. Item messages: u32 stream, u32 zero, u64 number, data. */
+ * Mark frames: u8 op, 3 zero, u32 stream, u64 a, u64 b, u64 c. Item messages: u32 stream, u32 zero, u64
+ * number, data. */
 #include "net/stream.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 
 enum { MARK_SIZE = 32 };
 
-/* ---- messages of our own ----------------------------------------------------------------------------------------- */
+/* ---- our own messages ---------------------------------------------------------------------------------- */
 
 static neb_status tell_then(struct neb_peer *p, uint8_t op, uint32_t id, const uint64_t abc[3],
                             neb_sent_fn sent, void *arg)
@@ -90,7 +91,7 @@ void neb__net_stream_release(struct neb_net_stream *s)
     neb__free(s);
 }
 
-/* Takes it off its peer; its memory waits for a sync in progress. */
+/* Takes the stream off its peer. Its memory stays until a sync in progress has ended. */
 static void unlink_stream(struct neb_net_stream *s)
 {
     struct neb_net_stream **at = &s->peer->streams;
@@ -105,7 +106,7 @@ static void unlink_stream(struct neb_net_stream *s)
 void neb__net_stream_stop(struct neb_net_stream *s, neb_status why)
 {
     if (s->closing) return;
-    s->in_callback = true; /* it may close the stream */
+    s->in_callback = true; /* the callback may close the stream */
     if (s->producing && s->producer.ended && !s->ending) s->producer.ended(s->producer.arg, s, why);
     if (!s->producing && s->consumer.ended && !s->ending) s->consumer.ended(s->consumer.arg, s, why);
     s->in_callback = false;
@@ -115,13 +116,13 @@ void neb__net_stream_stop(struct neb_net_stream *s, neb_status why)
         neb__net_stream_release(s);
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------- */
+/* ---- both ---------------------------------------------------------------------------------------------- */
 
 neb_status neb__net_stream_message(struct neb_peer *p, const struct neb_message *m)
 {
     if (m->kind == NEB_KIND_STREAM_ITEM && m->priority == NEB_STREAM) return neb__net_stream_item(p, m);
     if (m->kind != NEB_KIND_STREAM_MARK || m->priority != NEB_CONTROL || m->size != MARK_SIZE)
-        return neb__quiet(NEB_ERR_PROTOCOL, "a message of kind %#x", m->kind);
+        return neb__quiet(NEB_ERR_PROTOCOL, "unknown message of kind %#x", m->kind);
     uint32_t id = neb__get32(m->data + 4);
     uint64_t a = neb__get64(m->data + 8), b = neb__get64(m->data + 16), c = neb__get64(m->data + 24);
     struct neb_net_stream *s;
@@ -129,11 +130,11 @@ neb_status neb__net_stream_message(struct neb_peer *p, const struct neb_message 
     case NEB_OP_OFFER: return neb__net_stream_offer(p, id, a);
     case NEB_OP_MARK:
         return (s = neb__net_stream_find(p, id, true)) ? neb__net_stream_mark(s, a, b, c) : NEB_OK;
-    case NEB_OP_END: /* b: who ended it: 1 the consumer, 0 the producer */
+    case NEB_OP_END: /* b says who ended it: 1 the consumer, 0 the producer */
         s = neb__net_stream_find(p, id, b == 1);
         if (s) neb__net_stream_stop(s, a <= 26 ? (neb_status) - (int)a : NEB_ERR_PEER);
         return NEB_OK;
-    default: return neb__quiet(NEB_ERR_PROTOCOL, "an unknown mark");
+    default: return neb__quiet(NEB_ERR_PROTOCOL, "unknown stream mark");
     }
 }
 
@@ -151,7 +152,7 @@ void neb__net_stream_peer_gone(struct neb_peer *p)
     while (p->streams) neb__net_stream_stop(p->streams, NEB_ERR_PEER);
 }
 
-/* False: not yet. */
+/* Returns false while it cannot tell the end yet. */
 bool neb__net_stream_tell_end(struct neb_net_stream *s)
 {
     if (!s->ending || !s->peer->up || (!s->producing && !s->offered) || (s->producing && s->tell))
@@ -163,7 +164,8 @@ bool neb__net_stream_tell_end(struct neb_net_stream *s)
     return true;
 }
 
-/* Callbacks may open and close streams, so after each the list is looked at anew for one that had no turn. */
+/* Callbacks may open and close streams. So after each callback the list is searched again for a stream that
+ * had no turn. */
 void neb__net_stream_flush(struct neb_peer *p)
 {
     uint32_t round = ++p->stream_round;
@@ -185,7 +187,7 @@ neb_status neb__net_stream_new(struct neb_net *net, uint16_t peer, uint32_t id, 
     struct neb_peer *p = neb__peer_find(net, peer);
     if (!p) return neb__fail(NEB_ERR_NOTFOUND, "no member %u", peer);
     if (neb__net_stream_find(p, id, producing))
-        return neb__fail(NEB_ERR_EXISTS, "stream %u with %s is open already", id, p->name);
+        return neb__fail(NEB_ERR_EXISTS, "stream %u with %s is already open", id, p->name);
     struct neb_net_stream *s = NEB_NEW(struct neb_net_stream);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stream");
     s->peer = p;
@@ -208,8 +210,8 @@ void neb__net_stream_close(struct neb_net_stream *s)
     if (s && !s->closing) unlink_stream(s);
 }
 
-/* A consumer's end is told only when the producer's end is known to be open: a producer that is just starting again would
- * not hear it, and wait for ever. */
+/* A consumer tells its end only when the producer's end is known to be open. A producer that is just starting
+ * again would miss the message and wait for ever. */
 neb_status neb__net_stream_end(struct neb_net_stream *s, neb_status why, neb_sent_fn sent, void *arg)
 {
     if (s->closing) return neb__fail(NEB_ERR_STATE, "stream %u has ended", s->id);

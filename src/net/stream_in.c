@@ -1,8 +1,9 @@
 /* stream_in.c: the consuming end of a stream.
  *
- * Items arrive in order (the link sees to that); one whose number is not the next is from before a rewind and dropped. They
- * are handed to the layer above one by one; what it cannot take now waits, within the window that was announced and as many items
- * as a producer may have under way: an empty one costs memory too. */
+ * The link delivers items in order. An item whose number is not the next one was sent before a rewind and
+ * is dropped. Items go to the layer above one by one. Those that it cannot take now wait, within the
+ * announced window and within the number of items that a producer may have under way (an empty item costs
+ * memory too). */
 #include "net/stream.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -10,7 +11,7 @@
 
 #include <string.h>
 
-/* False: the stream is gone. */
+/* Returns false when the stream is gone. */
 static bool hand_over(struct neb_net_stream *s)
 {
     if (s->in_callback || s->ending) return true;
@@ -20,7 +21,7 @@ static bool hand_over(struct neb_net_stream *s)
         s->in_callback = true;
         neb_status status = s->consumer.item(s->consumer.arg, s, i->number, i->message, i->size);
         s->in_callback = false;
-        if (s->closing) { /* closed inside its callback, which left the memory to us */
+        if (s->closing) { /* closed inside its callback; we must free it */
             neb__net_stream_release(s);
             return false;
         }
@@ -45,17 +46,18 @@ static bool hand_over(struct neb_net_stream *s)
 neb_status neb__net_stream_item(struct neb_peer *p, const struct neb_message *m)
 {
     if (m->size < NEB_ITEM_HEAD || neb__get32(m->data + 4))
-        return neb__quiet(NEB_ERR_PROTOCOL, "a stream item of %zu bytes", m->size);
+        return neb__quiet(NEB_ERR_PROTOCOL, "malformed stream item of %zu bytes", m->size);
     struct neb_net_stream *s = neb__net_stream_find(p, neb__get32(m->data), false);
     uint64_t number = neb__get64(m->data + 8);
     size_t size = m->size - NEB_ITEM_HEAD;
     if (!s || number != s->queued + 1)
-        return NEB_OK; /* of a stream closed meanwhile, or from before a rewind */
+        return NEB_OK; /* the stream was closed meanwhile, or the item is from before a rewind */
     if (size > NEB_STREAM_ITEM_MAX || s->queued - s->received >= NEB_STREAM_ITEMS_OPEN ||
         (s->backlog && s->backlog + size > s->window))
-        return neb__quiet(NEB_ERR_LIMIT, "stream %u: more than its window", s->id);
+        return neb__quiet(NEB_ERR_LIMIT, "stream %u: the producer sent more than the window allows", s->id);
     struct neb_stream_item *i = NEB_NEW(struct neb_stream_item);
-    uint8_t *copy = i ? neb__malloc(size ? size : 1) : NULL;
+    uint8_t *copy = NULL;
+    if (i) copy = neb__malloc(size ? size : 1);
     if (!copy) {
         neb__free(i);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for an item");
@@ -72,7 +74,8 @@ neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item)
 {
     if (s->producing || item > s->received)
         return neb__fail(NEB_ERR_INVALID,
-                         "stream %u: item %" PRIu64 " cannot be retained, %" PRIu64 " is the last received",
+                         "stream %u: item %" PRIu64 " cannot be retained: only items up to %" PRIu64
+                         " were received",
                          s->id, item, s->received);
     if (item > s->retained) {
         s->retained = item;
@@ -83,7 +86,7 @@ neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item)
 
 void neb__net_stream_resume(struct neb_net_stream *s)
 {
-    s->held = false; /* handed over before the loop sleeps */
+    s->held = false; /* the item is handed over before the loop sleeps */
 }
 
 neb_status neb__net_stream_offer(struct neb_peer *p, uint32_t id, uint64_t first)
@@ -95,8 +98,8 @@ neb_status neb__net_stream_offer(struct neb_peer *p, uint32_t id, uint64_t first
         return NEB_OK;
     }
     if (first > s->received + 1) {
-        neb__warn("stream %u: %s has forgotten items %" PRIu64 " to %" PRIu64 ", which this site needs", id,
-                  p->name, s->received + 1, first - 1);
+        neb__warn("stream %u: this site needs items %" PRIu64 " to %" PRIu64 ", which %s no longer has", id,
+                  s->received + 1, first - 1, p->name);
         neb__net_stream_stop(s, NEB_ERR_CORRUPT);
         return NEB_OK;
     }

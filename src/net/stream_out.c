@@ -1,12 +1,13 @@
 /* stream_out.c: the producing end of a stream.
  *
- * An item waits in memory until it is durable in the journal and the consumer's window has room; beyond BACKLOG bytes it waits
- * in the journal alone and is read back when its turn comes. Without a journal the producer is asked to make an item again.
- * Syncing runs on a worker thread, one at a time; items wait for it in groups.
+ * An item waits in memory until it is durable in the journal and the consumer's window has room. Beyond
+ * BACKLOG bytes it waits only in the journal and is read back when its turn comes. Without a journal the
+ * producer is asked to make the item again. Syncs run on a worker thread, one at a time; items wait for them
+ * in groups.
  *
- * Invariants: received < cursor <= next_item; items from received + 1 to cursor - 1 are in flight, their sizes in the ring
- * `sizes`; nothing above `durable` is ever sent. What waits in the link's queue is bounded by queue_max, whatever window and marks
- * the consumer tells. */
+ * Invariants: received < cursor <= next_item. Items from received + 1 to cursor - 1 are in flight, with their
+ * sizes in the ring `sizes`. Nothing above `durable` is ever sent. queue_max bounds the bytes in the link's
+ * queue, whatever window and marks the consumer tells. */
 #include "net/stream.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -27,7 +28,7 @@ struct neb_stream_sync {
     uint64_t upto;
 };
 
-/* ---- syncing ----------------------------------------------------------------------------------------------------- */
+/* ---- syncing ------------------------------------------------------------------------------------------- */
 
 static void sync_run(uv_work_t *work)
 {
@@ -44,8 +45,8 @@ static void sync_done(uv_work_t *work, int status)
     close(w->fd);
     if (s->closing) {
         neb__net_stream_release(s);
-    } else if (failed) { /* never tried again: what the kernel lost it may have forgotten by now */
-        neb__fail(NEB_ERR_IO, "stream %u: syncing the journal failed", s->id);
+    } else if (failed) { /* never retried: the kernel may have dropped the unwritten pages */
+        neb__fail(NEB_ERR_IO, "stream %u: cannot sync the journal", s->id);
         neb__net_stream_stop(s, NEB_ERR_IO);
     } else {
         s->durable = w->upto;
@@ -58,8 +59,8 @@ static void start_sync(struct neb_net_stream *s)
 {
     if (!s->journal || s->sync || s->durable + 1 >= s->next_item) return;
     struct neb_stream_sync *w = NEB_NEW(struct neb_stream_sync);
-    if (!w) return; /* tried again at the next turn */
-    /* a descriptor of its own: the segment may be finished and forgotten meanwhile */
+    if (!w) return; /* the next turn tries again */
+    /* the sync gets its own descriptor, since the segment may be finished and closed meanwhile */
     *w = (struct neb_stream_sync){
         .stream = s, .fd = dup(neb__journal_fd(s->journal)), .upto = s->next_item - 1};
     w->uv.data = w;
@@ -71,9 +72,10 @@ static void start_sync(struct neb_net_stream *s)
     }
 }
 
-/* ---- sending ----------------------------------------------------------------------------------------------------- */
+/* ---- sending ------------------------------------------------------------------------------------------- */
 
-/* Of the consumer, and of our own queue: one that rewinds again and again has items sent again while the same ones still wait. */
+/* The consumer and our own queue must both have room. A consumer that rewinds again and again has items sent
+ * again while the same items still wait in our queue. */
 static bool has_credit(const struct neb_net_stream *s, size_t size)
 {
     uint64_t queued = s->peer->out.queue[NEB_STREAM].queued_bytes;
@@ -100,19 +102,21 @@ static neb_status send_message(struct neb_net_stream *s, uint8_t *message, size_
     return NEB_OK;
 }
 
-/* An item that is not in memory (any more): from the journal, or made again. */
+static neb_status read_or_remake(struct neb_net_stream *s, struct neb_buf *out)
+{
+    if (s->journal) return neb__journal_read(s->journal, s->cursor, out);
+    if (s->producer.remake) return s->producer.remake(s->producer.arg, s, s->cursor, out);
+    return neb__fail(NEB_ERR_NOTFOUND, "stream %u cannot make item %" PRIu64 " again", s->id, s->cursor);
+}
+
+/* Gets an item that is not in memory, or no longer: from the journal, or by making it again. */
 static neb_status recall(struct neb_net_stream *s, uint8_t **message, size_t *size)
 {
     struct neb_buf b;
     neb__buf_init(&b, NEB_ITEM_HEAD + NEB_STREAM_ITEM_MAX);
     static const uint8_t room[NEB_ITEM_HEAD];
     neb_status status = neb__buf_append(&b, room, NEB_ITEM_HEAD);
-    if (status == NEB_OK)
-        status = s->journal ? neb__journal_read(s->journal, s->cursor, &b)
-                 : s->producer.remake
-                     ? s->producer.remake(s->producer.arg, s, s->cursor, &b)
-                     : neb__fail(NEB_ERR_NOTFOUND, "stream %u cannot make item %" PRIu64 " again", s->id,
-                                 s->cursor);
+    if (status == NEB_OK) status = read_or_remake(s, &b);
     if (status != NEB_OK) {
         neb__buf_free(&b);
         return status;
@@ -128,10 +132,10 @@ static void forget_recalled(struct neb_net_stream *s)
     s->recalled = NULL;
 }
 
-/* The next item to send, in memory: the first of the list, or `recalled`. */
+/* Brings the next item to send into memory: the first of the list, or `recalled`. */
 static neb_status prepare_item(struct neb_net_stream *s, size_t *size)
 {
-    while (s->first && s->first->number < s->cursor) { /* known to the consumer already */
+    while (s->first && s->first->number < s->cursor) { /* the consumer already has it */
         struct neb_stream_item *i = neb__net_stream_remove(s);
         neb__free(i->message);
         neb__free(i);
@@ -178,9 +182,8 @@ neb_status neb__net_stream_mark(struct neb_net_stream *s, uint64_t received, uin
                                 uint64_t window)
 {
     if (retained > received || received >= s->next_item || window < 1) {
-        neb__warn("stream %u: %s has item %" PRIu64 ", but item %" PRIu64
-                  " is the next to be made here: this site has "
-                  "forgotten items",
+        neb__warn("stream %u: %s already has item %" PRIu64 ", but this site would make item %" PRIu64
+                  " next: this site has lost items",
                   s->id, s->peer->name, received, s->next_item);
         neb__net_stream_tell(s->peer, NEB_OP_END, s->id, (uint64_t)-NEB_ERR_CORRUPT, 0, 0);
         neb__net_stream_stop(s, NEB_ERR_CORRUPT);
@@ -211,7 +214,7 @@ neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, s
 {
     if (!s->producing || s->closing) return neb__fail(NEB_ERR_STATE, "not the producing end of a stream");
     if (size > NEB_STREAM_ITEM_MAX || (s->window && size > s->window))
-        return neb__fail(NEB_ERR_LIMIT, "stream %u: an item of %zu bytes", s->id, size);
+        return neb__fail(NEB_ERR_LIMIT, "stream %u: an item of %zu bytes is too long", s->id, size);
     uint64_t limit = s->window > BACKLOG ? s->window : BACKLOG;
     bool crowded = s->backlog + s->in_flight + size > limit && (s->backlog || s->in_flight);
     if (s->journal ? neb__journal_bytes(s->journal) > journal_quota : crowded) {
@@ -248,12 +251,17 @@ uint64_t neb__net_stream_durable(const struct neb_net_stream *s)
     return s->durable;
 }
 
+/* Returns the first item that this end can still send. */
+static uint64_t first_available(const struct neb_net_stream *s)
+{
+    if (s->journal) return neb__journal_first(s->journal);
+    return s->producer.remake ? s->retained + 1 : s->cursor;
+}
+
 void neb__net_stream_flush_producer(struct neb_net_stream *s)
 {
     if (s->tell && s->peer->up) {
-        uint64_t first = s->journal           ? neb__journal_first(s->journal)
-                         : s->producer.remake ? s->retained + 1
-                                              : s->cursor;
+        uint64_t first = first_available(s);
         s->tell = neb__net_stream_tell(s->peer, NEB_OP_OFFER, s->id, first, s->next_item, 0) != NEB_OK;
     }
     if (s->ending) {
@@ -292,16 +300,17 @@ neb_status neb__net_stream_open_producer(struct neb_net *net, uint16_t peer, uin
         status = neb__fail(NEB_ERR_INVALID, "path too long");
     if (status == NEB_OK && journal) status = neb__journal_open(dir, name, next, &s->journal);
     if (status == NEB_OK && s->journal && neb__journal_next(s->journal) < next)
-        status = neb__fail(NEB_ERR_CORRUPT,
-                           "stream %u: item %" PRIu64 " is to come, but the journal ends before %" PRIu64,
-                           stream, next, neb__journal_next(s->journal));
+        status =
+            neb__fail(NEB_ERR_CORRUPT,
+                      "stream %u: item %" PRIu64 " comes next, but the journal ends before item %" PRIu64,
+                      stream, next, neb__journal_next(s->journal));
     if (status != NEB_OK) {
         neb__net_stream_release(s);
         return status;
     }
     if (s->journal) s->next_item = neb__journal_next(s->journal);
     s->durable = s->next_item -
-                 1; /* what an open journal holds has been read back, and is synced with its next item */
+                 1; /* items in an open journal have been read back, and are synced with its next item */
     s->cursor = s->next_item;
     neb__net_stream_enlist(s);
     *out = s;

@@ -1,16 +1,18 @@
 /* stripes.c: hill climbing on the number of stripes.
  *
- * More connections raise goodput where one is held back by loss (with a loss-based congestion control) or by its buffers (a
- * long fat pipe); where the line itself is full they only cost. Nobody can tell which beforehand, so the link tries: it
- * counts acknowledged bytes over a period in which the queue was never empty, changes the number, lets the new connections
- * get going, counts again, and keeps the change if goodput rose by more than noise (or, for fewer, did not fall). While more
- * keeps helping it doubles; when a try fails the next one waits twice as long. Periods are multiples of the round-trip time,
- * since that is the time scale on which TCP reacts.
+ * More connections raise goodput if loss (with a loss-based congestion control) or buffers (a long fat pipe)
+ * hold one connection back. If the line itself is full they only cost. Nobody can tell beforehand which is
+ * the case, so the link tries. It counts acknowledged bytes over a period in which the queue was never empty,
+ * changes the number, lets the new connections get going, counts again, and keeps the change if goodput rose
+ * by more than noise (or, for fewer, did not fall). It doubles the number as long as that helps. When a try
+ * fails the next one waits twice as long. Periods are multiples of the round-trip time, since that is the
+ * time scale on which TCP reacts.
  *
- * The first answer is one, and more are tried only while TCP says that flows are held back by something other than the line
- * (try_more): with BBR a single flow fills most lines, and several flows of it on a line with a short queue push each other's
- * packets out, so that even a try costs. */
+ * The link begins with one stripe. It tries more only while TCP says that something other than the line holds
+ * flows back (try_more). With BBR a single flow fills most lines, and several BBR flows on a line with a
+ * short queue push each other's packets out, so that even a try costs. */
 #include "net/stripes.h"
+#include "base/clamp.h"
 
 #include <string.h>
 
@@ -44,11 +46,12 @@ static void enter(struct neb_stripes *s, int phase, int target, int64_t now, dou
 
 static int next_target(const struct neb_stripes *s)
 {
-    int t = s->direction > 0 ? s->best * 2 : s->best - (s->best > 4 ? s->best / 4 : 1);
-    return t > s->max ? s->max : t < 1 ? 1 : t;
+    int fewer = s->best - (s->best > 4 ? s->best / 4 : 1);
+    int t = s->direction > 0 ? s->best * 2 : fewer;
+    return (int)neb__clamp_int(t, 1, s->max);
 }
 
-/* After a period of holding: the base rate is known afresh, try the next number. */
+/* Called after a period of holding, when the base rate has just been measured: tries the next number. */
 static void begin_try(struct neb_stripes *s, int64_t now, double rtt)
 {
     s->best_rate = s->bytes / s->busy;
@@ -65,6 +68,12 @@ static void begin_try(struct neb_stripes *s, int64_t now, double rtt)
     enter(s, NEB_STRIPES_TRY, next_target(s), now, s->direction > 0 ? 0.5 + 8 * rtt : 2 * rtt);
 }
 
+static double next_hold(double hold)
+{
+    if (hold < hold_first) return hold_first;
+    return hold * 2 > hold_most ? hold_most : hold * 2;
+}
+
 static void judge_try(struct neb_stripes *s, int64_t now)
 {
     double rate = s->bytes / s->busy;
@@ -74,7 +83,7 @@ static void judge_try(struct neb_stripes *s, int64_t now)
         s->best_rate = rate;
         s->hold = s->direction > 0 ? 0 : hold_first;
     } else {
-        s->hold = s->hold < hold_first ? hold_first : s->hold * 2 > hold_most ? hold_most : s->hold * 2;
+        s->hold = next_hold(s->hold);
         s->direction = -s->direction;
     }
     enter(s, NEB_STRIPES_HOLD, s->best, now, 0);
@@ -83,7 +92,7 @@ static void judge_try(struct neb_stripes *s, int64_t now)
 void neb__stripes_sample(struct neb_stripes *s, int64_t now, double bytes, double seconds, double rtt)
 {
     if (s->fixed || now < s->settle_until) return;
-    if (s->warm < 2 + 20 * rtt) { /* a flow that is still starting says nothing about what it will give */
+    if (s->warm < 2 + 20 * rtt) { /* a flow that is still starting does not show its later rate */
         s->warm += seconds;
         return;
     }

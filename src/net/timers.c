@@ -1,15 +1,17 @@
-/* timers.c: what happens by the clock: heartbeats, deadlines, redialling, measuring, stripes.
+/* timers.c: everything that the clock drives: heartbeats, deadlines, redialling, measuring, stripes.
  *
- * Ticks come ten times a second while something is being made (a connection, a stripe, a link that is down and ours to dial)
- * and every second otherwise, earlier if the process is awake anyway: on a slow line wake-ups cost more than the data.
+ * Ticks come ten times a second while something is being made (a connection, a stripe, or a link that is down
+ * and that we must dial), and every second otherwise. They come earlier if the process is awake anyway. On a
+ * slow line wake-ups cost more than the data.
  *
- * A peer is dead when none of its answers to our pings came for `dead_after` seconds. Answers, not any bytes: over a line
- * that is cut one way the peer's data may go on arriving while it hears nothing of us.
+ * A peer is dead when it has not answered our pings for `dead_after` seconds. Only answers count, not any
+ * bytes: over a line that is cut one way the peer's data may go on arriving while it hears nothing from us.
  *
- * Goodput is counted from acknowledgement to acknowledgement, over periods in which chunks were always waiting to be sent: a
- * line that is not asked for more says nothing about what it could give. The time constant is two seconds or ten round
- * trips, whichever is longer. */
+ * Goodput is counted from acknowledgement to acknowledgement, over periods in which chunks were always
+ * waiting to be sent: a line that is not asked for more says nothing about what it could give. The time
+ * constant is two seconds or ten round trips, whichever is longer. */
 #include "net/link.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -18,7 +20,7 @@ double neb__net_jitter(struct neb_net *net)
     return neb__rng_uniform(&net->jitter);
 }
 
-/* ---- measuring --------------------------------------------------------------------------------------------------- */
+/* ---- measuring ----------------------------------------------------------------------------------------- */
 
 static bool is_busy(const struct neb_peer *p)
 {
@@ -56,7 +58,7 @@ void neb__measure_acked(struct neb_peer *p, int64_t now)
     m->dry = false;
 }
 
-/* ---- stripes ----------------------------------------------------------------------------------------------------- */
+/* ---- stripes ------------------------------------------------------------------------------------------- */
 
 static int stripes_wanted(const struct neb_peer *p)
 {
@@ -64,7 +66,8 @@ static int stripes_wanted(const struct neb_peer *p)
     return own > theirs ? own : theirs;
 }
 
-/* The dialler makes as many as either side wants; a stripe beyond that goes once nothing is in flight on it. */
+/* The dialler makes as many stripes as either side wants. A stripe beyond that is closed once nothing is in
+ * flight on it. */
 static void keep_stripes(struct neb_peer *p, int64_t now)
 {
     const struct neb_member *me = neb__roster_by_id(&p->net->chain->now, p->net->self);
@@ -84,13 +87,13 @@ static void keep_stripes(struct neb_peer *p, int64_t now)
     }
 }
 
-/* ---- heartbeats and deadlines ------------------------------------------------------------------------------------ */
+/* ---- heartbeats and deadlines -------------------------------------------------------------------------- */
 
 static void heartbeat(struct neb_peer *p, int64_t now)
 {
     const struct neb_net_config *cfg = &p->net->config;
     if ((double)(now - p->pong_at) * 1e-9 > cfg->dead_after) {
-        neb__warn("%s did not answer for %.1f s", p->name, (double)(now - p->pong_at) * 1e-9);
+        neb__warn("%s has not answered for %.1f s", p->name, (double)(now - p->pong_at) * 1e-9);
         neb__link_down(p, NEB_ERR_TIMEOUT);
         return;
     }
@@ -128,7 +131,7 @@ static void drop_late(struct neb_net *net, int64_t now)
         if (c->state == NEB_CONN_READY || now - c->opened_at < (int64_t)NEB_GREET_SECONDS * 1000000000)
             continue;
         if (!c->dialled)
-            neb__net_stranger_log(net, "dropped %s: no proper greeting within %d s", c->remote,
+            neb__net_stranger_log(net, "dropped %s: it sent no valid greeting within %d s", c->remote,
                                   NEB_GREET_SECONDS);
         neb__quiet(NEB_ERR_TIMEOUT, "no greeting within %d s", NEB_GREET_SECONDS);
         neb__link_detach(c, NEB_ERR_TIMEOUT);
@@ -143,7 +146,7 @@ static bool is_hurried(const struct neb_net *net)
     for (const struct neb_peer *p = net->peers; p; p = p->next) {
         int want = stripes_wanted(p);
         if (p->up ? want > 2 : is_ours_to_dial(p))
-            return true; /* of several stripes, one may bring what was expected of another */
+            return true; /* with several stripes, one may bring the data that was expected on another */
         for (int i = 0; p->up && p->control->dialled && i < want; i++)
             if (!p->stripe[i]) return true;
     }
@@ -158,7 +161,7 @@ static void on_tick(uv_timer_t *timer)
 static uint64_t calm_ms(const struct neb_net *net)
 {
     double ms = 1000 * net->config.heartbeat;
-    return ms < NEB_TICK_MS ? NEB_TICK_MS : ms > NEB_TICK_CALM_MS ? NEB_TICK_CALM_MS : (uint64_t)ms;
+    return (uint64_t)neb__clamp(ms, NEB_TICK_MS, NEB_TICK_CALM_MS);
 }
 
 void neb__net_hurry(struct neb_net *net)

@@ -1,7 +1,8 @@
-/* wire.c: frames to bytes and back. The table in docs/links.md and the functions here say the same, field by field.
+/* wire.c: frames to bytes and back. The table in docs/links.md and the functions here agree field by field.
  *
- * Every `get` reads all fields first and checks once; what it returns is in range: priorities exist, counts and lengths
- * are within their maxima, reserved bytes are zero. What a field means (does this message exist?) is for others. */
+ * Every `get` reads all fields first and checks once. Its result is in range: priorities exist, counts and
+ * lengths are within their maxima, reserved bytes are zero. Other files judge what a field means (does this
+ * message exist?). */
 #include "net/wire.h"
 #include "base/bytes.h"
 
@@ -51,14 +52,15 @@ neb_status neb__hello_get(const uint8_t *p, size_t n, struct neb_hello *h)
     h->token = neb__get64(p + 120);
     for (int i = 0; i < NEB_PRIORITIES; i++) h->window[i] = neb__get64(p + 128 + 8 * i);
     h->chunk = neb__get32(p + 160);
-    if (h->version_min > h->version_max) return neb__quiet(NEB_ERR_PROTOCOL, "a greeting with no version");
+    if (h->version_min > h->version_max) return neb__quiet(NEB_ERR_PROTOCOL, "the greeting names no version");
     if (h->version_min > NEB_WIRE_VERSION || h->version_max < NEB_WIRE_VERSION_MIN)
-        return neb__quiet(NEB_ERR_VERSION,
-                          "the peer speaks versions %u to %u of the protocol, this site %d to %d",
-                          h->version_min, h->version_max, NEB_WIRE_VERSION_MIN, NEB_WIRE_VERSION);
+        return neb__quiet(
+            NEB_ERR_VERSION,
+            "the peer speaks versions %u to %u of the protocol, this site %d to %d; upgrade the older one",
+            h->version_min, h->version_max, NEB_WIRE_VERSION_MIN, NEB_WIRE_VERSION);
     if (h->role > NEB_CONN_STRIPE || h->stripe >= NEB_STRIPES_MAX || h->chunk != NEB_CHUNK)
-        return neb__quiet(NEB_ERR_PROTOCOL, "a greeting with role %u, stripe %u, chunks of %u", h->role,
-                          h->stripe, h->chunk);
+        return neb__quiet(NEB_ERR_PROTOCOL, "malformed greeting: role %u, stripe %u, chunks of %u bytes",
+                          h->role, h->stripe, h->chunk);
     return NEB_OK;
 }
 
@@ -73,7 +75,7 @@ void neb__ping_put(const struct neb_ping *p, uint8_t out[NEB_PING_SIZE])
 
 neb_status neb__ping_get(const uint8_t *p, size_t n, struct neb_ping *out)
 {
-    if (n != NEB_PING_SIZE) return neb__quiet(NEB_ERR_PROTOCOL, "a ping of %zu bytes", n);
+    if (n != NEB_PING_SIZE) return neb__quiet(NEB_ERR_PROTOCOL, "malformed ping of %zu bytes", n);
     *out = (struct neb_ping){neb__get32(p), neb__get32(p + 4), neb__get64(p + 8), neb__get64(p + 16),
                              neb__get64(p + 24)};
     if (out->stripes > NEB_STRIPES_MAX) out->stripes = NEB_STRIPES_MAX;
@@ -89,14 +91,14 @@ void neb__pong_put(const struct neb_pong *p, uint8_t out[NEB_PONG_SIZE])
 
 neb_status neb__pong_get(const uint8_t *p, size_t n, struct neb_pong *out)
 {
-    if (n != NEB_PONG_SIZE) return neb__quiet(NEB_ERR_PROTOCOL, "a pong of %zu bytes", n);
+    if (n != NEB_PONG_SIZE) return neb__quiet(NEB_ERR_PROTOCOL, "malformed pong of %zu bytes", n);
     *out = (struct neb_pong){neb__get32(p), neb__get32(p + 4), neb__get64(p + 8)};
     return NEB_OK;
 }
 
 neb_status neb__refuse_get(const uint8_t *p, size_t n, uint16_t *code, char text[257])
 {
-    if (n < 2 || n > NEB_REFUSE_MAX) return neb__quiet(NEB_ERR_PROTOCOL, "a refusal of %zu bytes", n);
+    if (n < 2 || n > NEB_REFUSE_MAX) return neb__quiet(NEB_ERR_PROTOCOL, "malformed refusal of %zu bytes", n);
     *code = neb__get16(p);
     memcpy(text, p + 2, n - 2);
     text[n - 2] = 0;
@@ -122,7 +124,7 @@ static neb_status chunk_get(const uint8_t *p, uint32_t length, struct neb_chunk 
     if (c->priority >= NEB_PRIORITIES || p[1] || p[2] || p[3] || neb__get32(p + 28) || c->message == 0 ||
         c->size > (uint64_t)1 << 40 || c->index >= chunks || length != want)
         return neb__quiet(NEB_ERR_PROTOCOL,
-                          "a chunk that cannot be: priority %u, message %" PRIu64 " of %" PRIu64
+                          "malformed chunk: priority %u, message %" PRIu64 " of %" PRIu64
                           " bytes, chunk %u of %u bytes",
                           c->priority, c->message, c->size, c->index, length);
     return NEB_OK;
@@ -141,7 +143,7 @@ neb_status neb__ack_head_get(const uint8_t *p, size_t n, uint64_t delivered[NEB_
 {
     if (n < NEB_ACK_HEADER || neb__get32(p) > 1 || neb__get32(p + 4) > NEB_ACK_ENTRIES_MAX ||
         n != NEB_ACK_HEADER + (size_t)NEB_ACK_ENTRY * neb__get32(p + 4))
-        return neb__quiet(NEB_ERR_PROTOCOL, "an acknowledgement of %zu bytes", n);
+        return neb__quiet(NEB_ERR_PROTOCOL, "malformed acknowledgement of %zu bytes", n);
     *resume = neb__get32(p);
     *entries = neb__get32(p + 4);
     for (int i = 0; i < NEB_PRIORITIES; i++) delivered[i] = neb__get64(p + 8 + 8 * i);
@@ -160,11 +162,11 @@ neb_status neb__ack_get(const uint8_t *p, struct neb_ack *a)
 {
     *a = (struct neb_ack){p[0], neb__get64(p) >> 8, neb__get32(p + 8), neb__get32(p + 12)};
     if (a->priority >= NEB_PRIORITIES || !a->message || !a->count)
-        return neb__quiet(NEB_ERR_PROTOCOL, "an acknowledgement of nothing");
+        return neb__quiet(NEB_ERR_PROTOCOL, "malformed entry of an acknowledgement");
     return NEB_OK;
 }
 
-/* ---- the reader -------------------------------------------------------------------------------------------------- */
+/* ---- the reader ---------------------------------------------------------------------------------------- */
 
 static const uint32_t body_min[NEB_FRAME_TYPES] = {
     [NEB_FRAME_HELLO] = NEB_HELLO_SIZE,
@@ -234,7 +236,7 @@ static neb_status next_frame(struct neb_framer *f)
 {
     f->state = NEB_FRAMER_HEAD;
     f->have = 0;
-    if (f->body.cap > 65536) neb__buf_free(&f->body); /* a large one is rare: give its memory back */
+    if (f->body.cap > 65536) neb__buf_free(&f->body); /* a large body is rare: release its memory */
     return NEB_OK;
 }
 
@@ -249,11 +251,12 @@ static neb_status frame_begun(struct neb_framer *f)
     f->length = neb__get32(f->head);
     f->type = f->head[4];
     if (f->head[5] || f->head[6] || f->head[7] || f->type < 1 || f->type >= NEB_FRAME_TYPES)
-        return neb__quiet(NEB_ERR_PROTOCOL, "an unknown frame");
+        return neb__quiet(NEB_ERR_PROTOCOL, "unknown frame");
     if (!(f->allowed >> f->type & 1))
-        return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %u out of turn", f->type);
+        return neb__quiet(NEB_ERR_PROTOCOL, "unexpected frame of type %u", f->type);
     if (f->length < body_min[f->type] || f->length > body_max[f->type])
-        return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %u with %u bytes", f->type, f->length);
+        return neb__quiet(NEB_ERR_PROTOCOL, "a frame of type %u has a wrong length: %u bytes", f->type,
+                          f->length);
     f->have = 0;
     if (f->type == NEB_FRAME_CHUNK) {
         f->state = NEB_FRAMER_CHUNK_HEAD;

@@ -1,8 +1,8 @@
-/* wire.h: the frames that cross a connection, and the reader that takes them apart.
+/* wire.h: the frames that cross a connection, and the reader that parses them.
  *
- * The layout is docs/links.md's; versions 1 and 2. Everything is little-endian. A frame is a header of 8 bytes (u32 length of
- * the body, u8 type, 3 bytes zero) and its body. Lengths are checked against the type's maximum before anything is
- * allocated. */
+ * docs/links.md has the layout of versions 1 to 3. Everything is little-endian. A frame is a header of 8
+ * bytes (u32 length of the body, u8 type, 3 bytes zero) and its body. Lengths are checked against the type's
+ * maximum before anything is allocated. */
 #ifndef NEB_NET_WIRE_H
 #define NEB_NET_WIRE_H
 
@@ -12,9 +12,9 @@
 enum { NEB_WIRE_VERSION_MIN = 1, NEB_WIRE_VERSION = 3 };
 
 enum neb_frame_type {
-    NEB_FRAME_HELLO = 1,   /* first frame of either side */
+    NEB_FRAME_HELLO = 1,   /* the first frame of either side */
     NEB_FRAME_WELCOME = 2, /* the sender accepts the receiver */
-    NEB_FRAME_REFUSE = 3,  /* it does not; last frame */
+    NEB_FRAME_REFUSE = 3,  /* the sender does not; the last frame */
     NEB_FRAME_CHAIN = 4,   /* epochs that the receiver lacks */
     NEB_FRAME_PING = 5,
     NEB_FRAME_PONG = 6,
@@ -55,7 +55,7 @@ struct neb_hello {
     uint64_t epoch;
     struct neb_hash head; /* hash of that epoch */
     uint64_t incarnation, boot;
-    uint64_t token; /* chosen by the dialler for a control connection; its stripes repeat it */
+    uint64_t token; /* the dialler chooses it for a control connection; its stripes repeat it */
     uint32_t chunk;
     uint64_t window[NEB_PRIORITIES];
 };
@@ -63,24 +63,24 @@ struct neb_hello {
 struct neb_ping {
     uint32_t number;
     uint32_t stripes; /* how many the sender would like to send on */
-    uint64_t time;    /* the sender's clock, echoed */
+    uint64_t time;    /* the sender's clock; the pong repeats it */
     uint64_t goodput; /* bits per second, as the sender measures towards the receiver; 0: unknown */
     uint64_t queued;
 };
 
 struct neb_pong {
     uint32_t number;
-    uint32_t held; /* microseconds that the answer waited; 0 before version 3 */
+    uint32_t held; /* microseconds that the pong waited at its sender; 0 before version 3 */
     uint64_t time;
 };
 
 struct neb_chunk {
     uint8_t priority;
     uint32_t kind;
-    uint64_t message; /* number within the priority, from 1 */
-    uint64_t size;    /* of the whole message */
-    uint32_t index;   /* of the chunk: it begins at index * NEB_CHUNK */
-    uint32_t length;  /* of its payload, from the frame's length */
+    uint64_t message; /* number within the priority, counted from 1 */
+    uint64_t size;    /* bytes of the whole message */
+    uint32_t index;   /* the chunk begins at index * NEB_CHUNK */
+    uint32_t length;  /* bytes of payload, known from the frame's length */
 };
 
 /* Chunks [index, index + count) of a message have arrived. */
@@ -110,7 +110,7 @@ void neb__ack_head_put(const uint64_t delivered[NEB_PRIORITIES], bool resume, ui
                        uint8_t out[NEB_ACK_HEADER]);
 void neb__ack_put(const struct neb_ack *a, uint8_t out[NEB_ACK_ENTRY]);
 
-/* Bodies from outside. NEB_ERR_PROTOCOL (not logged) says what is wrong. */
+/* These parse bodies from outside. NEB_ERR_PROTOCOL: neb_last_error() says what is wrong (not logged). */
 neb_status neb__hello_get(const uint8_t *p, size_t n, struct neb_hello *out);
 neb_status neb__ping_get(const uint8_t *p, size_t n, struct neb_ping *out);
 neb_status neb__pong_get(const uint8_t *p, size_t n, struct neb_pong *out);
@@ -125,14 +125,15 @@ static inline uint64_t neb__chunks_of(uint64_t size)
     return size ? (size + NEB_CHUNK - 1) / NEB_CHUNK : 1;
 }
 
-/* ---- the reader -------------------------------------------------------------------------------------------------- */
+/* ---- the reader ---------------------------------------------------------------------------------------- */
 
-/* Fed with plaintext piece by piece, wherever the pieces end: ask where the next bytes go and how many at most, put some
- * there, say how many. A chunk's payload goes straight to where it belongs. */
+/* The caller feeds it plaintext in pieces of any length: it asks where the next bytes go and how many at
+ * most, puts some there, and says how many. A chunk's payload goes straight to its place. */
 struct neb_framer_events {
     neb_status (*frame)(void *arg, enum neb_frame_type type, const uint8_t *body, size_t n);
     neb_status (*chunk_begin)(void *arg, const struct neb_chunk *c);
-    /* Where the chunk's payload begins in memory; NULL: nobody wants it (any more). Asked again for every piece. */
+    /* Returns where the chunk's payload begins in memory; NULL: nobody wants it, or no longer. Called again
+     * for every piece. */
     uint8_t *(*chunk_place)(void *arg, const struct neb_chunk *c);
     neb_status (*chunk_end)(void *arg, const struct neb_chunk *c);
 };
@@ -142,25 +143,26 @@ struct neb_framer {
     void *arg;
     enum { NEB_FRAMER_HEAD, NEB_FRAMER_CHUNK_HEAD, NEB_FRAMER_PAYLOAD, NEB_FRAMER_BODY } state;
     uint8_t head[NEB_CHUNK_HEADER];
-    uint8_t *skip; /* where unwanted payload goes; shared by all framers of a thread */
+    uint8_t *skip; /* takes unwanted payload; shared by all framers of a thread */
     size_t skip_size;
     struct neb_buf body;
     struct neb_chunk chunk;
     uint8_t type;
     uint32_t length, have;
-    uint32_t allowed; /* bit set of frame types allowed at this point of the conversation */
+    uint32_t allowed; /* bit set of the frame types allowed at this point of the conversation */
 };
 
 void neb__framer_init(struct neb_framer *f, const struct neb_framer_events *events, void *arg, uint8_t *skip,
                       size_t skip_size);
 void neb__framer_free(struct neb_framer *f);
-/* Bytes until the frame under way is whole; 0: none is. */
+/* Returns how many bytes the present frame still lacks; 0: no frame has begun. */
 size_t neb__framer_missing(const struct neb_framer *f);
-/* Payload of the chunk that most likely comes next, as the last one's message goes on; 0: it does not. */
+/* Returns the payload size of the chunk that most likely comes next, if the last chunk's message goes on; 0:
+ * it does not. */
 uint32_t neb__framer_next_chunk(const struct neb_framer *f);
 /* Never gives n = 0. */
 void neb__framer_want(struct neb_framer *f, uint8_t **p, size_t *n);
-/* NEB_ERR_PROTOCOL, NEB_ERR_NOMEM, or what an event returned: the connection is to be closed. */
+/* NEB_ERR_PROTOCOL, NEB_ERR_NOMEM, or the status of an event: the caller must close the connection. */
 neb_status neb__framer_got(struct neb_framer *f, size_t n);
 
 #endif
