@@ -243,25 +243,25 @@ static void test_cuts(void **state)
 
 /* Small control messages leave on two connections and arrive once, in order, even when the first of the two
  * stalls. */
-struct twin {
+struct copies {
     struct end *e;
     bool ready;
     uint64_t copies;
 };
 
-static void look_twin(void *arg)
+static void count_copies(void *arg)
 {
-    struct twin *t = arg;
+    struct copies *t = arg;
     const struct neb_peer *p = t->e->node.net->peers;
     const struct neb_conn *c = p->stripe[NEB_CONTROL_COPY];
     t->ready = c && c->state == NEB_CONN_READY && neb__control_copy_is(c);
     t->copies = p->copies;
 }
 
-static struct twin twin_of(struct end *e)
+static struct copies copies_of(struct end *e)
 {
-    struct twin t = {e, false, 0};
-    node_call(&e->node, look_twin, &t);
+    struct copies t = {e, false, 0};
+    node_call(&e->node, count_copies, &t);
     return t;
 }
 
@@ -272,18 +272,18 @@ static void go_deaf(void *arg)
     uv_poll_stop(&e->node.net->peers->control->poll);
 }
 
-static void test_twin(void **state)
+static void test_control_copy(void **state)
 {
     (void)state;
     struct sites s;
     struct end e[2];
     sites_make(&s, 2, NULL);
     open_pair(&s, e);
-    WAIT(twin_of(&e[0]).ready && twin_of(&e[1]).ready, 30);
+    WAIT(copies_of(&e[0]).ready && copies_of(&e[1]).ready, 30);
     for (uint32_t i = 0; i < 50; i++) burst(&e[0], 2, NEB_CONTROL, i, 1, 200);
     WAIT(e[0].sent_ok == 50, 30);
     assert_int_equal(e[1].got[NEB_CONTROL], 50);
-    assert_true(twin_of(&e[0]).copies > 0);
+    assert_true(copies_of(&e[0]).copies > 0);
     node_call(&e[1].node, go_deaf, &e[1]);
     burst(&e[0], 2, NEB_CONTROL, 50, 10, 200);
     WAIT(e[1].got[NEB_CONTROL] == 60,
@@ -533,7 +533,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages),   cmocka_unit_test(test_hold),
-        cmocka_unit_test(test_cuts),       cmocka_unit_test(test_twin),
+        cmocka_unit_test(test_cuts),       cmocka_unit_test(test_control_copy),
         cmocka_unit_test(test_restart),    cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_long_chain), cmocka_unit_test(test_stale_answer),
         cmocka_unit_test(test_not_joined),

@@ -16,9 +16,9 @@
 #include "net/link.h"
 #include "base/clock.h"
 
-static const double busy_first = 2;    /* seconds of a full queue before a second stripe is worth it */
-static const double turn_least = 8.5;  /* seconds of the ten for which a stripe keeps its turn */
-static const double rest_least = 10.1; /* seconds after which a flow that begins again need not stop */
+static const double busy_first = 2;     /* seconds of a full queue before a second stripe is worth it */
+static const double turn_least = 8.5;   /* seconds of the ten for which a stripe keeps its turn */
+static const double pause_least = 10.1; /* seconds after which a flow that begins again need not stop */
 static const double overlap = 0.008;
 
 static struct neb_conn *ready(const struct neb_peer *p, int stripe)
@@ -117,7 +117,7 @@ void neb__bbr_turns_acked(struct neb_peer *p, double seconds, int64_t now)
     }
     struct neb_conn *c = ready(p, p->turns.now), *next = ready(p, !p->turns.now);
     if (neb__bbr_turns_stripes(p) != 2 || p->turns.closing || !c || !next) return;
-    if (next->had_turn && (age(c, now) < turn_least || age(next, now) < rest_least)) return;
+    if (next->had_turn && (age(c, now) < turn_least || age(next, now) < pause_least)) return;
     p->turns.closing = true;
     look_again(p->net, waiting(p, c));
 }

@@ -119,7 +119,7 @@ static void on_closed(uv_handle_t *handle)
 
 void neb__conn_watch(struct neb_conn *c, bool writable)
 {
-    int events = (c->resting ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0);
+    int events = (c->by_clock ? 0 : UV_READABLE) | (writable ? UV_WRITABLE : 0);
     if (c->state == NEB_CONN_CLOSED || c->polling == events) return;
     c->polling = events;
     if (events)
@@ -318,7 +318,7 @@ static void on_poll(uv_poll_t *handle, int status, int events)
         return;
     }
     size_t got = events & UV_READABLE ? neb__conn_read(c) : 0;
-    if (got) neb__conn_rest(c, got);
+    if (got) neb__conn_plan_read(c, got);
     if ((events & UV_WRITABLE) && c->state != NEB_CONN_CLOSED) neb__conn_pump(c);
     if (got) neb__conn_read_others(c);
 }

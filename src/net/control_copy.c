@@ -37,14 +37,14 @@ void neb__control_copy_send(struct neb_peer *p, const struct neb_chunk *chunk, c
         return;
     }
     p->copies++;
-    p->twin_due = true;
+    p->copy_due = true;
     neb__link_touch(p);
 }
 
 void neb__control_copy_pump(struct neb_peer *p)
 {
     struct neb_conn *c = p->stripe[NEB_CONTROL_COPY];
-    if (!p->twin_due) return;
-    p->twin_due = false;
+    if (!p->copy_due) return;
+    p->copy_due = false;
     if (c && c->state == NEB_CONN_READY && !c->blocked) neb__conn_pump(c);
 }

@@ -100,8 +100,8 @@ static neb_status on_frame(void *arg, enum neb_frame_type type, const uint8_t *b
 static neb_status on_chunk_begin(void *arg, const struct neb_chunk *chunk)
 {
     struct neb_conn *c = arg;
-    bool twin = neb__control_copy_is(c), control = c->role == NEB_CONN_CONTROL || twin;
-    if ((chunk->priority == NEB_CONTROL) != control || (twin && chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX))
+    bool copy = neb__control_copy_is(c), control = c->role == NEB_CONN_CONTROL || copy;
+    if ((chunk->priority == NEB_CONTROL) != control || (copy && chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX))
         return neb__quiet(NEB_ERR_PROTOCOL, "it sent a chunk on the wrong kind of connection");
     if (chunk->priority == NEB_STREAM) c->peer->urgent_at = neb__now_ns();
     if (chunk->priority == NEB_CONTROL && chunk->size > NEB_CONTROL_MESSAGE_MAX)

@@ -69,7 +69,7 @@ struct neb_conn {
     enum neb_conn_state state;
     bool dialled;
     bool blocked;    /* the socket takes no more for now */
-    bool resting;    /* read by the clock, not by events */
+    bool by_clock;   /* read by the clock, not by events */
     int wake_at;     /* bytes that must have arrived before an event comes (0: never set) */
     int wake_max;    /* upper bound of wake_at: an eighth of the receive buffer */
     int64_t read_at; /* when it was last read, and how fast data came until then */
@@ -158,7 +158,7 @@ struct neb_peer {
     uint32_t their_stripes;
     int64_t urgent_at;               /* when a stream item was last sent or received */
     int64_t sent_at[NEB_PRIORITIES]; /* when a chunk last left */
-    bool twin_due;                   /* the control copy connection has something to send */
+    bool copy_due;                   /* the control copy connection has something to send */
     uint64_t copies;                 /* copies of control messages sent so far */
     bool top_up; /* an acknowledgement woke us: filling the sockets now saves a wake-up for each */
     /* dialling */
@@ -192,8 +192,8 @@ struct neb_net {
     uv_async_t wake;
     uv_prepare_t prepare;
     uv_timer_t tick;
-    uv_timer_t ack_timer, rest_timer, turn_timer;
-    bool ack_timer_on, rest_timer_on;
+    uv_timer_t ack_timer, read_timer, turn_timer;
+    bool ack_timer_on, read_timer_on;
     bool hurried; /* ticks come every NEB_TICK_MS */
     uv_poll_t listener;
     int listen_fd;
@@ -235,9 +235,9 @@ void neb__conn_room(struct neb_conn *c,
                     int bytes); /* makes the send buffer at least this large, if the system allows */
 
 /* ---- read_wakeup.c ------------------------------------------------------------------------------------- */
-void neb__conn_rest(struct neb_conn *c,
-                    size_t got); /* decides when to read again, after `got` bytes were read */
-void neb__conn_read_resting(struct neb_net *net); /* called by the clock */
+void neb__conn_plan_read(struct neb_conn *c,
+                         size_t got); /* decides when to read again, after `got` bytes were read */
+void neb__conn_read_by_clock(struct neb_net *net); /* called by the clock */
 void neb__conn_read_waiting(
     struct neb_net *net, bool all); /* called at every tick; all: also stripes whose data is not late yet */
 void neb__conn_read_others(struct neb_conn *c); /* reads the link's other stripes, after c was woken */

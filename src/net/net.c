@@ -152,9 +152,9 @@ static neb_status init_loop(struct neb_net *net)
     uv_prepare_init(&net->loop, &net->prepare);
     uv_timer_init(&net->loop, &net->tick);
     uv_timer_init(&net->loop, &net->ack_timer);
-    uv_timer_init(&net->loop, &net->rest_timer);
+    uv_timer_init(&net->loop, &net->read_timer);
     uv_timer_init(&net->loop, &net->turn_timer);
-    net->rest_timer.data = net->turn_timer.data = net;
+    net->read_timer.data = net->turn_timer.data = net;
     net->wake.data = net->prepare.data = net->tick.data = net->ack_timer.data = net;
     uv_prepare_start(&net->prepare, on_prepare);
     uv_timer_start(&net->tick, on_first_tick, 1, 0);

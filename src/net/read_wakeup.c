@@ -5,7 +5,7 @@
  * stripe asks (SO_RCVLOWAT) to be woken when the missing bytes of one chunk have arrived. Within a long
  * message of round data or bulk state it asks for several chunks: as many as come in `patience`, at most an
  * eighth of the receive buffer. On a fast line that is still too often, for SO_RCVLOWAT cannot be large there
- * without closing TCP's window. So a stripe that brings REST_BYTES in REST_MS is not watched; it is read
+ * without closing TCP's window. So a stripe that brings CLOCK_BYTES in CLOCK_MS is not watched; it is read
  * again when that time has passed.
  *
  * A stream item must not wait behind such patience, so it is short while a link has streams, or had one
@@ -20,9 +20,9 @@
 #include <sys/socket.h>
 
 enum {
-    REST_MS = 4,
-    REST_CALM_MS = 12,
-    REST_BYTES = 96 << 10,
+    CLOCK_MS = 4,
+    CLOCK_CALM_MS = 12,
+    CLOCK_BYTES = 96 << 10,
     WAKE_MAX = 1 << 20,
     WAKE_MAX_URGENT = 128 << 10
 };
@@ -87,38 +87,38 @@ static size_t missing(const struct neb_conn *c)
     return neb__tls_missing(c->tls, plain);
 }
 
-static void on_rest_timer(uv_timer_t *timer)
+static void on_read_timer(uv_timer_t *timer)
 {
     struct neb_net *net = timer->data;
-    net->rest_timer_on = false;
-    neb__conn_read_resting(net);
+    net->read_timer_on = false;
+    neb__conn_read_by_clock(net);
 }
 
-void neb__conn_rest(struct neb_conn *c, size_t got)
+void neb__conn_plan_read(struct neb_conn *c, size_t got)
 {
     if (c->role != NEB_CONN_STRIPE || c->state != NEB_CONN_READY || neb__control_copy_is(c)) return;
     int64_t now = neb__now_ns();
     c->bytes_per_s = (double)got * 1e9 / (double)(now - c->read_at + 1000);
     c->read_at = now;
     bool more = got >= NEB_READ_MAX; /* most likely more is there already */
-    c->resting = !more && c->bytes_per_s * REST_MS * 1e-3 >= REST_BYTES;
-    wake_at(c, c->resting || more ? 1 : missing(c));
+    c->by_clock = !more && c->bytes_per_s * CLOCK_MS * 1e-3 >= CLOCK_BYTES;
+    wake_at(c, c->by_clock || more ? 1 : missing(c));
     neb__conn_watch(c, c->polling & UV_WRITABLE);
-    if (!c->resting || c->net->rest_timer_on) return;
-    c->net->rest_timer_on = true;
-    uv_timer_start(&c->net->rest_timer, on_rest_timer, neb__link_is_calm(c->peer) ? REST_CALM_MS : REST_MS,
+    if (!c->by_clock || c->net->read_timer_on) return;
+    c->net->read_timer_on = true;
+    uv_timer_start(&c->net->read_timer, on_read_timer, neb__link_is_calm(c->peer) ? CLOCK_CALM_MS : CLOCK_MS,
                    0);
 }
 
-void neb__conn_read_resting(struct neb_net *net)
+void neb__conn_read_by_clock(struct neb_net *net)
 {
     struct neb_conn *c, *next;
     for (c = net->conns; c; c = next) {
         next = c->next;
-        if (!c->resting || c->state == NEB_CONN_CLOSED) continue;
-        c->resting = false;
+        if (!c->by_clock || c->state == NEB_CONN_CLOSED) continue;
+        c->by_clock = false;
         size_t got = neb__conn_read(c);
-        if (c->state != NEB_CONN_CLOSED) neb__conn_rest(c, got);
+        if (c->state != NEB_CONN_CLOSED) neb__conn_plan_read(c, got);
     }
 }
 
@@ -137,7 +137,7 @@ void neb__conn_read_waiting(struct neb_net *net, bool all)
         if (c->wake_at <= 1 || c->state != NEB_CONN_READY || (!all && is_early(c, now))) continue;
         size_t got = neb__conn_read(c);
         if (got)
-            neb__conn_rest(c, got);
+            neb__conn_plan_read(c, got);
         else if (c->state == NEB_CONN_READY)
             wake_at(c, 1); /* the next byte begins something new */
     }
@@ -150,7 +150,7 @@ void neb__conn_read_others(struct neb_conn *c)
         struct neb_conn *other = p->stripe[i];
         if (!other || other == c || other->state != NEB_CONN_READY || other->wake_at <= 1) continue;
         size_t got = neb__conn_read(other);
-        if (got) neb__conn_rest(other, got);
+        if (got) neb__conn_plan_read(other, got);
         if (c->state != NEB_CONN_READY) return;
     }
 }

@@ -73,7 +73,7 @@ static neb_status build(struct neb_lab *lab, const struct neb_lab_config *cfg)
                   neb_last_error(), cfg->ports);
     }
     lab->mode = NEB_LAB_RELAY;
-    return neb__loopback_start(cfg, &lab->relay);
+    return neb__loopback_start(cfg, &lab->loopback);
 }
 
 neb_status neb__lab_create(const struct neb_lab_config *cfg, struct neb_lab **out)
@@ -105,7 +105,7 @@ void neb__lab_destroy(struct neb_lab *lab)
     if (!lab) return;
     if (lab->process) neb__lab_kill_all(lab);
     neb__pump_stop(lab->pump);
-    neb__loopback_stop(lab->relay);
+    neb__loopback_stop(lab->loopback);
     close_tuns(lab);
     pthread_mutex_destroy(&lab->lock);
     neb__free(lab->process);
@@ -138,20 +138,20 @@ const char *neb__lab_name(const struct neb_lab *lab, int site)
 
 const char *neb__lab_address(const struct neb_lab *lab, int viewer, int site)
 {
-    return lab->relay ? neb__loopback_address(lab->relay, viewer, site) : lab->address[site];
+    return lab->loopback ? neb__loopback_address(lab->loopback, viewer, site) : lab->address[site];
 }
 
 /* ---- lines --------------------------------------------------------------------------------------------- */
 
 static struct neb_packet_path *lock(struct neb_lab *lab)
 {
-    return lab->relay ? neb__loopback_lock(lab->relay) : neb__pump_lock(lab->pump);
+    return lab->loopback ? neb__loopback_lock(lab->loopback) : neb__pump_lock(lab->pump);
 }
 
 static void unlock(struct neb_lab *lab)
 {
-    if (lab->relay)
-        neb__loopback_unlock(lab->relay);
+    if (lab->loopback)
+        neb__loopback_unlock(lab->loopback);
     else
         neb__pump_unlock(lab->pump);
 }
@@ -205,5 +205,5 @@ void neb__lab_stats(struct neb_lab *lab, int from, int to, struct neb_lab_stats 
 
 double neb__lab_cpu_seconds(struct neb_lab *lab)
 {
-    return lab->relay ? neb__loopback_cpu_seconds(lab->relay) : neb__pump_cpu_seconds(lab->pump);
+    return lab->loopback ? neb__loopback_cpu_seconds(lab->loopback) : neb__pump_cpu_seconds(lab->pump);
 }

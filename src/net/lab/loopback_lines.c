@@ -77,7 +77,7 @@ struct neb_loopback {
     struct listener *listener;
     struct connection *first;
     struct pollfd *fds;
-    struct neb_packet_path *wire;
+    struct neb_packet_path *path;
     char (*address)[40]; /* (sites, sites) */
     int wake;
     atomic_bool stop;
@@ -222,7 +222,7 @@ static bool may_read(struct neb_loopback *r, const struct connection *c, int way
 {
     const struct way *w = &c->way[way];
     return !c->dead && !w->ended && (way == 0 || c->connected) && w->on_the_way < WINDOW &&
-           neb__packet_path_room(r->wire, w->from, w->to) >= 1500;
+           neb__packet_path_room(r->path, w->from, w->to) >= 1500;
 }
 
 static void read_in(struct neb_loopback *r, struct connection *c, int way, int64_t now)
@@ -246,7 +246,7 @@ static void read_in(struct neb_loopback *r, struct connection *c, int way, int64
         w->ended = n == 0;
         w->on_the_way += n;
         c->pieces++;
-        neb__packet_path_send(r->wire, now, w->from, w->to, (uint32_t)n + HEADERS, p, 0);
+        neb__packet_path_send(r->path, now, w->from, w->to, (uint32_t)n + HEADERS, p, 0);
     }
 }
 
@@ -289,7 +289,7 @@ static int gather(struct neb_loopback *r)
 static void turn(struct neb_loopback *r, int n)
 {
     int64_t now = neb__now_ns();
-    neb__packet_path_advance(r->wire, now);
+    neb__packet_path_advance(r->path, now);
     int at = 1 + r->listeners;
     for (struct connection *c = r->first; c && at + 1 < n + 1; c = c->next, at += 2)
         if (!c->dead) serve_connection(r, c, &r->fds[at], now);
@@ -298,7 +298,7 @@ static void turn(struct neb_loopback *r, int n)
     sweep(r);
 }
 
-static void *relay(void *arg)
+static void *carry(void *arg)
 {
     struct neb_loopback *r = arg;
     prctl(PR_SET_NAME, "nebula-wan");
@@ -306,7 +306,7 @@ static void *relay(void *arg)
     while (!atomic_load_explicit(&r->stop, memory_order_relaxed)) {
         pthread_mutex_lock(&r->lock);
         int n = gather(r);
-        int64_t next = neb__packet_path_next(r->wire), now = neb__now_ns();
+        int64_t next = neb__packet_path_next(r->path), now = neb__now_ns();
         pthread_mutex_unlock(&r->lock);
         int64_t left = next - now;
         struct timespec wait = {0, 0}, rest = {0, QUANTUM};
@@ -364,7 +364,7 @@ static neb_status listen_everywhere(struct neb_loopback *r, const struct neb_lab
 static void release(struct neb_loopback *r)
 {
     for (struct connection *c = r->first; c; c = c->next) bury(c);
-    neb__packet_path_destroy(r->wire); /* its pieces come back through drop() */
+    neb__packet_path_destroy(r->path); /* its pieces come back through drop() */
     sweep(r);
     for (int i = 0; i < r->listeners; i++) close(r->listener[i].fd);
     if (r->wake >= 0) close(r->wake);
@@ -386,7 +386,7 @@ static neb_status prepare(struct neb_loopback *r, const struct neb_lab_config *c
     r->address = neb__calloc(n * n, sizeof *r->address);
     if (!r->listener || !r->fds || !r->address)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for loopback lines");
-    NEB_TRY(neb__packet_path_create(cfg, &sink, neb__now_ns(), true, &r->wire));
+    NEB_TRY(neb__packet_path_create(cfg, &sink, neb__now_ns(), true, &r->path));
     NEB_TRY(listen_everywhere(r, cfg));
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return r->wake >= 0 ? NEB_OK : neb__fail(NEB_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
@@ -402,7 +402,7 @@ neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loop
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int e = st == NEB_OK ? pthread_create(&r->thread, NULL, relay, r) : 0;
+    int e = st == NEB_OK ? pthread_create(&r->thread, NULL, carry, r) : 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (e) st = neb__fail(NEB_ERR_IO, "cannot start the thread of mode relay: %s", strerror(e));
     if (st != NEB_OK) {
@@ -431,7 +431,7 @@ const char *neb__loopback_address(struct neb_loopback *r, int viewer, int site)
 struct neb_packet_path *neb__loopback_lock(struct neb_loopback *r)
 {
     pthread_mutex_lock(&r->lock);
-    return r->wire;
+    return r->path;
 }
 
 void neb__loopback_unlock(struct neb_loopback *r)

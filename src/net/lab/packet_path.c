@@ -45,7 +45,7 @@ struct node {
 
 struct pair {
     struct neb_lab_line base, now; /* as set; with the schedule applied */
-    struct neb_packet_faults chance;
+    struct neb_packet_faults faults;
     int64_t last; /* arrival of the last packet that kept its order */
     struct neb_lab_stats stats;
 };
@@ -241,7 +241,7 @@ static void enter_line(struct neb_packet_path *w, struct neb_path_packet *p, int
 {
     struct pair *pair = pair_of(w, p->from, p->to);
     struct neb_fate fate;
-    neb__packet_faults_draw(&pair->chance, &pair->now, t, &fate);
+    neb__packet_faults_draw(&pair->faults, &pair->now, t, &fate);
     if (!w->lossless && (pair->now.down || fate.lost)) {
         drop(w, p, pair->now.down ? NEB_PACKET_CUT : NEB_PACKET_LOST);
         return;
@@ -452,7 +452,7 @@ static void prepare(struct neb_packet_path *w, const struct neb_lab_config *cfg)
                  s->down_queue > 0 ? s->down_queue : (int64_t)(s->down / 8 * 0.05), 0);
         for (int j = 0; j < n; j++) {
             pair_of(w, i, j)->base = cfg->line[i * n + j];
-            neb__packet_faults_init(&pair_of(w, i, j)->chance, cfg->seed, i, j);
+            neb__packet_faults_init(&pair_of(w, i, j)->faults, cfg->seed, i, j);
         }
     }
 }

@@ -63,7 +63,7 @@ struct neb_pump {
     int sites;
     struct neb_tun tun[NEB_LAB_SITES];
     struct run run[NEB_LAB_SITES];
-    struct neb_packet_path *wire;
+    struct neb_packet_path *path;
     struct neb_frames frames;
     struct neb_segment_train *spare; /* the next read goes here */
     struct neb_rng rng;
@@ -88,7 +88,7 @@ static void flush(struct neb_pump *p, int site)
     struct iovec part[2];
     int parts = neb__segments_cut(r->frame, r->first, r->count, scratch, part);
     if (writev(p->tun[site].fd, part, parts) < 0)
-        for (uint32_t i = 0; i < r->count; i++) neb__packet_path_refused(p->wire, r->from, site);
+        for (uint32_t i = 0; i < r->count; i++) neb__packet_path_refused(p->path, r->from, site);
     for (uint32_t i = 0; i < r->count; i++) neb__segments_give(&p->frames, r->frame);
     r->frame = NULL;
 }
@@ -153,7 +153,7 @@ static void take_in(struct neb_pump *p, int from, struct neb_segment_train *f, i
         int to = (int)(dest - NEB_LAB_SUBNET - 1);
         f->refs += (int)f->packets;
         for (uint32_t i = 0; i < f->packets; i++)
-            neb__packet_path_send(p->wire, now, from, to, neb__segments_packet_bytes(f, i), f, i);
+            neb__packet_path_send(p->path, now, from, to, neb__segments_packet_bytes(f, i), f, i);
     }
     neb__segments_give(&p->frames, f);
 }
@@ -192,14 +192,14 @@ static int64_t tick(struct neb_pump *p, const struct pollfd *fds)
 {
     pthread_mutex_lock(&p->lock);
     int64_t arrived = p->woken;
-    neb__packet_path_advance(p->wire, arrived);
+    neb__packet_path_advance(p->path, arrived);
     flush_all(p);
     for (int i = 0; i < p->sites; i++)
         if (fds[i].revents) read_site(p, i, arrived);
     p->woken = neb__now_ns();
-    neb__packet_path_advance(p->wire, p->woken);
+    neb__packet_path_advance(p->path, p->woken);
     flush_all(p);
-    int64_t next = neb__packet_path_next(p->wire);
+    int64_t next = neb__packet_path_next(p->path);
     pthread_mutex_unlock(&p->lock);
     return next;
 }
@@ -297,7 +297,7 @@ static void wake(struct neb_pump *p)
 struct neb_packet_path *neb__pump_lock(struct neb_pump *p)
 {
     pthread_mutex_lock(&p->lock);
-    return p->wire;
+    return p->path;
 }
 
 void neb__pump_unlock(struct neb_pump *p)
@@ -337,7 +337,7 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
     p->rng.state = cfg->seed ^ 0xC0;
     p->woken = p->spin_when = neb__now_ns();
     struct neb_path_sink sink = {deliver, dropped, p};
-    NEB_TRY_GOTO(st, neb__packet_path_create(cfg, &sink, neb__now_ns(), false, &p->wire), no_wire);
+    NEB_TRY_GOTO(st, neb__packet_path_create(cfg, &sink, neb__now_ns(), false, &p->path), no_path);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake < 0) {
         st = neb__fail(NEB_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
@@ -355,8 +355,8 @@ no_thread:
     pthread_mutex_destroy(&p->lock);
     close(p->wake);
 no_wake:
-    neb__packet_path_destroy(p->wire);
-no_wire:
+    neb__packet_path_destroy(p->path);
+no_path:
     neb__free(p);
     return st;
 }
@@ -372,7 +372,7 @@ void neb__pump_stop(struct neb_pump *p)
     for (int i = 0; i < p->sites; i++)
         for (uint32_t k = 0; p->run[i].frame && k < p->run[i].count; k++)
             neb__segments_give(&p->frames, p->run[i].frame);
-    neb__packet_path_destroy(p->wire);
+    neb__packet_path_destroy(p->path);
     if (p->spare) neb__segments_give(&p->frames, p->spare);
     neb__segments_clear(&p->frames);
     neb__free(p);

@@ -43,12 +43,12 @@ extern char **environ;
 neb_status neb__lab_enter(struct neb_lab *lab, int site)
 {
     if (site < 0 || site >= lab->sites) return neb__fail(NEB_ERR_INVALID, "no site %d", site);
-    return lab->relay ? NEB_OK : neb__netns_enter(lab->tun[site].ns);
+    return lab->loopback ? NEB_OK : neb__netns_enter(lab->tun[site].ns);
 }
 
 neb_status neb__lab_leave(struct neb_lab *lab)
 {
-    return lab->relay ? NEB_OK : neb__netns_enter(lab->home);
+    return lab->loopback ? NEB_OK : neb__netns_enter(lab->home);
 }
 
 struct call {
@@ -233,7 +233,7 @@ static _Noreturn void keeper(struct neb_lab *lab, int site, const struct neb_lab
     sigprocmask(SIG_SETMASK, &all, NULL);
     int signals = signalfd(-1, &all, SFD_NONBLOCK | SFD_CLOEXEC);
     if (signals < 0) keeper_fails(tie, "signalfd");
-    if (!lab->relay && setns(lab->tun[site].ns, CLONE_NEWNET)) keeper_fails(tie, "cannot enter the site");
+    if (!lab->loopback && setns(lab->tun[site].ns, CLONE_NEWNET)) keeper_fails(tie, "cannot enter the site");
     if (getpid() == 1 && !unshare(CLONE_NEWNS)) own_mounts(s->hosts);
     pid_t child = fork();
     if (child < 0) keeper_fails(tie, "fork");
@@ -260,7 +260,7 @@ static pid_t fork_apart(struct neb_lab *lab)
     if (pipe2(told, O_CLOEXEC)) return -1;
     pid_t between = fork();
     if (between == 0) {
-        if (!lab->relay && unshare(CLONE_NEWPID)) neb__debug("lab: no PID namespace: %s", strerror(errno));
+        if (!lab->loopback && unshare(CLONE_NEWPID)) neb__debug("lab: no PID namespace: %s", strerror(errno));
         child = (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
         if (child) {
             (void)!write(told[1], &child, sizeof child);
