@@ -231,15 +231,15 @@ size_t neb__conn_read(struct neb_conn *c);
 void neb__conn_watch(struct neb_conn *c, bool writable); /* asks for events */
 /* Lets at most about `bytes` wait unsent in the socket. It is filled again once fewer than `low` wait. */
 void neb__conn_unsent(struct neb_conn *c, int bytes, int low);
-void neb__conn_room(struct neb_conn *c,
-                    int bytes); /* makes the send buffer at least this large, if the system allows */
+/* Makes the send buffer at least this large, if the system allows. */
+void neb__conn_room(struct neb_conn *c, int bytes);
 
 /* ---- read_wakeup.c ------------------------------------------------------------------------------------- */
-void neb__conn_plan_read(struct neb_conn *c,
-                         size_t got); /* decides when to read again, after `got` bytes were read */
+/* Decides when to read again, after `got` bytes were read. */
+void neb__conn_plan_read(struct neb_conn *c, size_t got);
 void neb__conn_read_by_clock(struct neb_net *net); /* called by the clock */
-void neb__conn_read_waiting(
-    struct neb_net *net, bool all); /* called at every tick; all: also stripes whose data is not late yet */
+/* Called at every tick. `all`: also reads stripes whose data is not late yet. */
+void neb__conn_read_waiting(struct neb_net *net, bool all);
 void neb__conn_read_others(struct neb_conn *c); /* reads the link's other stripes, after c was woken */
 
 /* ---- pace.c -------------------------------------------------------------------------------------------- */

@@ -140,8 +140,7 @@ uint8_t *neb__message_take(struct neb_message *m);
 void neb__net_resume(struct neb_net *net, uint16_t peer, enum neb_priority priority);
 
 /* ---- streams: numbered items, exactly once across reconnects and crashes of either side ---------------- */
-/* 
- * Items are numbered 1, 2, 3… by the producer. Two marks move: `received` (the consumer's callback took the
+/* Items are numbered 1, 2, 3… by the producer. Two marks move: `received` (the consumer's callback took the
  * item: its credit returns) and `retained` (the consumer's checkpoint covers the item: the producer may
  * forget it). The consumer opens with the mark of its checkpoint and gets exactly the items above it, in
  * order. The producer keeps the items above `retained`, in a journal in its site folder (durable before the
@@ -191,14 +190,14 @@ neb_status neb__net_stream_open_consumer(struct neb_net *net, uint16_t peer, uin
                                          const struct neb_net_stream_consumer *c,
                                          struct neb_net_stream **out);
 
-uint64_t neb__net_stream_next(
-    const struct neb_net_stream *s); /* producer: number of the next item to produce */
-uint64_t neb__net_stream_durable(
-    const struct neb_net_stream *s); /* producer: items up to this one survive a crash here */
+/* For a producer: returns the number of the next item to produce. */
+uint64_t neb__net_stream_next(const struct neb_net_stream *s);
+/* For a producer: items up to this one survive a crash here. */
+uint64_t neb__net_stream_durable(const struct neb_net_stream *s);
 /* Copies the item. NEB_ERR_AGAIN: no credit; NEB_ERR_LIMIT: too large; NEB_ERR_IO, NEB_ERR_NOSPACE:
  * journal. */
 neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, size_t size, uint64_t *item);
-/* Consumer: the checkpoint now on disk covers every item up to this one. */
+/* For a consumer: the checkpoint on disk now covers every item up to this one. */
 neb_status neb__net_stream_retain(struct neb_net_stream *s, uint64_t item);
 void neb__net_stream_resume(struct neb_net_stream *s);
 void neb__net_stream_close(struct neb_net_stream *s); /* this end; a journal stays on disk */
@@ -212,12 +211,11 @@ neb_status neb__net_stream_end(struct neb_net_stream *s, neb_status why, neb_sen
 struct neb_line {
     bool up;
     int stripes;
-    double
-        goodput_out;   /* bits per second of acknowledged payload, only from periods with a non-empty queue */
-    double goodput_in; /* the same from the peer towards us, as the peer measures it */
-    double goodput_age;           /* seconds since goodput_out was last measured; negative: never */
-    double rtt, rtt_min;          /* seconds, by heartbeats on the control connection */
-    double loss;                  /* recent share of bytes that TCP sent again */
+    double goodput_out;  /* bits per second of acknowledged payload, while the queue was never empty */
+    double goodput_in;   /* the same from the peer towards us, as the peer measures it */
+    double goodput_age;  /* seconds since goodput_out was last measured; negative: never */
+    double rtt, rtt_min; /* seconds, by heartbeats on the control connection */
+    double loss;         /* recent share of bytes that TCP sent again */
     uint64_t bytes_out, bytes_in; /* payload acknowledged, payload received */
     int64_t acked_at;             /* neb__now_ns() when bytes_out last grew; 0: never */
     uint64_t queued;              /* payload bytes waiting or unacknowledged */

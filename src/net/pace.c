@@ -238,7 +238,7 @@ void neb__pace_look(struct neb_peer *p)
         held += now.window + now.buffer - c->tcp.window - c->tcp.buffer;
         losing |= !neb__pace_is_bbr(c);
         c->tcp = now;
-        if (!v.unsent) set_limit(c, 0, most); /* idle: the next message starts without a limit */
+        if (!v.unsent) set_limit(c, 0, most); /* idle: the next message starts without braking */
     }
     m->loss = m->sent_recent > 0 ? m->again_recent / m->sent_recent : 0;
     p->stripes.try_more = losing || 10 * held > busy;

@@ -136,8 +136,8 @@ const char *neb__lab_address(const struct neb_lab *lab, int viewer, int site);
 
 /* ---- changing lines while the lab runs: any thread ----------------------------------------------------- */
 neb_status neb__lab_set_line(struct neb_lab *lab, int from, int to, const struct neb_lab_line *line);
-void neb__lab_get_line(struct neb_lab *lab, int from, int to,
-                       struct neb_lab_line *out); /* as set, without the schedule */
+/* Gives the line as set, without the schedule. */
+void neb__lab_get_line(struct neb_lab *lab, int from, int to, struct neb_lab_line *out);
 neb_status neb__lab_set_rate(struct neb_lab *lab, int from, int to, double rate);
 neb_status neb__lab_set_down(struct neb_lab *lab, int from, int to, bool down); /* only this direction */
 
@@ -184,9 +184,9 @@ neb_status neb__lab_start(struct neb_lab *lab, int site, const struct neb_lab_co
 /* Waits at most `seconds` (negative: for ever). *status: exit status, or 128 + the signal that ended it.
  * NEB_ERR_TIMEOUT: still running. A process can be waited for once. */
 neb_status neb__lab_wait(struct neb_lab *lab, int handle, double seconds, int *status);
-neb_status neb__lab_kill(struct neb_lab *lab, int handle,
-                         int signal); /* SIGKILL ends the command and everything that it started */
-pid_t neb__lab_pid(struct neb_lab *lab,
-                   int handle); /* pid of the process itself, as seen from here; 0: it is gone */
+/* SIGKILL ends the command and everything that it started. */
+neb_status neb__lab_kill(struct neb_lab *lab, int handle, int signal);
+/* Returns the pid of the process itself, as seen from here; 0: it is gone. */
+pid_t neb__lab_pid(struct neb_lab *lab, int handle);
 
 #endif

@@ -32,8 +32,8 @@ struct neb_lab {
     int processes;
 };
 
-void neb__lab_close_inherited(
-    struct neb_lab *lab); /* in a child: closes descriptors that only the parent needs */
+/* Called in a child: closes the descriptors that only the parent needs. */
+void neb__lab_close_inherited(struct neb_lab *lab);
 void neb__lab_kill_all(struct neb_lab *lab);
 
 #endif

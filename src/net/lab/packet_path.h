@@ -40,8 +40,8 @@ void neb__packet_path_send(struct neb_packet_path *w, int64_t now, int from, int
 
 /* Carries out every event up to and including `now`, in the order of time. */
 void neb__packet_path_advance(struct neb_packet_path *w, int64_t now);
-int64_t neb__packet_path_next(
-    const struct neb_packet_path *w); /* time of the next event; INT64_MAX: none will come by itself */
+/* Returns the time of the next event; INT64_MAX: none will come by itself. */
+int64_t neb__packet_path_next(const struct neb_packet_path *w);
 
 /* Returns how many bytes fit into the first queue on the way from -> to. Loopback lines read no more than
  * that. */
@@ -51,7 +51,7 @@ void neb__packet_path_set_line(struct neb_packet_path *w, int64_t now, int from,
                                const struct neb_lab_line *line);
 void neb__packet_path_get_line(const struct neb_packet_path *w, int from, int to, struct neb_lab_line *out);
 void neb__packet_path_stats(const struct neb_packet_path *w, int from, int to, struct neb_lab_stats *out);
-void neb__packet_path_refused(struct neb_packet_path *w, int from,
-                              int to); /* the packet was delivered, but the host did not take it */
+/* Counts a packet that was delivered but that the host did not take. */
+void neb__packet_path_refused(struct neb_packet_path *w, int from, int to);
 
 #endif

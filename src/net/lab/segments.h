@@ -30,8 +30,8 @@ struct neb_segment_train {
 struct neb_frames {
     struct neb_segment_train *unused[3];
 };
-struct neb_segment_train *neb__segments_take(struct neb_frames *f,
-                                             uint32_t bytes); /* with refs 1; NULL: no memory */
+/* Returns a frame with refs 1; NULL: no memory. */
+struct neb_segment_train *neb__segments_take(struct neb_frames *f, uint32_t bytes);
 void neb__segments_give(struct neb_frames *f, struct neb_segment_train *frame); /* one ref less */
 void neb__segments_clear(struct neb_frames *f);
 
