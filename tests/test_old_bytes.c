@@ -148,9 +148,9 @@ static struct neb_record *record(uint8_t type, uint32_t named)
     r->owner = 7;
     r->result_length = 0x81828384;
     r->result = hash(0x30);
-    r->cls = NEB_CLASS_SPARSE;
+    r->cls = NEB_SPARSE;
     r->roster = roster;
-    r->tokens = type == NEB_RECORD_CLASS ? NEB_CLASS_SPARSE : 0x9192939495969798;
+    r->tokens = type == NEB_RECORD_CLASS ? NEB_SPARSE : 0x9192939495969798;
     for (uint8_t i = 0; i < named; i++)
         r->update[i] = (struct neb_named){.site = (uint16_t)(3 + 2 * i),
                                           .reject = NEB_REJECT_NORM,
@@ -221,7 +221,7 @@ static void check_updates(void)
                                       .tokens = 0x7172737475767778,
                                       .epoch = 0x81828384,
                                       .length = sizeof code,
-                                      .cls = NEB_CLASS_SPARSE},
+                                      .cls = NEB_SPARSE},
                                  q;
         assert_ok(neb__update_header_sign(&p, code, &genesis, &seal));
         memcpy(bytes + NEB_UPDATE_HEADER_SIZE, code, sizeof code);
