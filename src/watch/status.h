@@ -1,0 +1,197 @@
+/* status.h: the status of a site: one table of fields.
+ *
+ * The table makes the struct, the JSON of a site, the message to the peers, the objects of status.json and the table of
+ * docs/status.md (`nebula-i status --fields`). A new field is one line here; whoever knows its value sets it.
+ *
+ * A field is said by the session (the rounds), by the training loop (the meter), or is seen of a site from here (its line,
+ * its place in the run). Each may have older names: keys of the version before, which are written and read for one release.
+ * They are, in this order: of `site` and `others` in FOLDER/run/status.json and of the message between sites; of `sites` in
+ * OUT/status.json and of the note between sites; of neb_session_status_json(); of `members` in FOLDER/run/status.json. */
+#ifndef NEB_WATCH_STATUS_H
+#define NEB_WATCH_STATUS_H
+
+#include <nebula/nebula.h>
+
+/* TEXT(name, bytes with the 0, unit, said by, older names, meaning), INT(name, …), REAL(name, decimals, …), BOOL(name, …) */
+/* clang-format off */
+#define NEB_STATUS_FIELDS(TEXT, INT, REAL, BOOL)                                                                            \
+    TEXT(name, 64, "", SESSION, OLD("name", "site", "site", "name"), "the site's name in the roster")                       \
+    TEXT(job, 64, "", LOOP, OLD("", "", "", ""), "the name of the job that it runs")                                        \
+    TEXT(strategy, 16, "", LOOP, OLD("", "", "", ""), "`replica`, `relay`, `tutor`")                                        \
+    TEXT(role, 16, "", LOOP, OLD("", "role", "", ""), "what the site does in the job; `alone` without other sites")         \
+    TEXT(state, 16, "", LOOP, OLD("", "state", "", ""),                                                                     \
+         "what the training loop does: training, teaching, waiting, witness, done; without a word of the loop, `session`")  \
+    TEXT(session, 16, "", SESSION, OLD("state", "", "state", "state"),                                                      \
+         "how the rounds are: starting, catching up, training, waiting, ending, ended, halted, stopped")                    \
+    TEXT(note, 160, "", SESSION, OLD("note", "", "note", ""), "why the site halted, or what it waits for")                  \
+    INT(step, "steps", LOOP, OLD("", "step", "", ""), "made since the training began")                                      \
+    INT(steps_planned, "steps", LOOP, OLD("", "steps", "", ""), "of the job")                                               \
+    INT(own_steps, "steps", SESSION, OLD("step", "", "steps", "step"), "made since the process started")                    \
+    INT(trained_tokens, "tokens", LOOP, OLD("", "tokens", "", ""), "of this site since the training began")                 \
+    INT(own_tokens, "tokens", SESSION, OLD("own_tokens", "", "own_tokens", ""), "of this site since the process started")   \
+    INT(run_tokens, "tokens", SESSION, OLD("tokens", "", "tokens", ""), "of all sites together, committed")                 \
+    INT(token_target, "tokens", SESSION, OLD("", "", "token_target", ""), "that end the run; 0: none")                      \
+    REAL(loss, 6, "", LOOP, OLD("", "loss", "", ""), "of the training, smoothed")                                           \
+    REAL(tokens_per_second, 1, "tokens/s", LOOP, OLD("", "tokens_per_second", "", ""), "in the last second")                \
+    INT(record, "", SESSION, OLD("record", "", "applied", "record"), "index of the newest record that is applied")          \
+    INT(committed, "", SESSION, OLD("committed", "", "commits", ""), "index of the newest record that is committed")        \
+    TEXT(root, 65, "", SESSION, OLD("root", "", "root", ""), "hash of the outer state after record `root_record`")          \
+    INT(root_record, "", SESSION, OLD("root_record", "", "root_at", ""), "the newest record whose root was made; 0: none")  \
+    INT(merges, "", SESSION, OLD("", "", "merges", ""), "records merged into the live parameters")                          \
+    INT(rejected, "", SESSION, OLD("", "", "rejected", ""), "updates that came too late and were dropped")                  \
+    INT(view, "", SESSION, OLD("view", "", "view", ""), "of the leader's term; 0: no leader yet")                           \
+    INT(epoch, "", SESSION, OLD("epoch", "", "epoch", ""), "of the members")                                                \
+    BOOL(leader, SESSION, OLD("leader", "", "leader", ""), "the site leads the rounds")                                     \
+    BOOL(paused, SESSION, OLD("", "", "paused", ""), "it waits for the other sites at its drift limit")                     \
+    BOOL(ended, SESSION, OLD("", "", "ended", ""), "the run has ended")                                                     \
+    BOOL(halted, SESSION, OLD("", "", "halted", ""), "the site cannot go on; `note` says why")                              \
+    BOOL(disk_full, SESSION, OLD("disk_full", "", "disk_full", ""), "commits wait for room; training goes on")              \
+    TEXT(rung, 48, "", EITHER, OLD("rung", "", "rung", ""), "how updates or items are coded; `none`: not chosen yet")       \
+    INT(interval, "steps", EITHER, OLD("interval", "", "interval", ""), "between two updates (H)")                          \
+    INT(window, "batches", LOOP, OLD("", "", "", ""), "that a feeding site may be ahead")                                   \
+    TEXT(pace, 80, "", EITHER, OLD("", "rung", "", ""), "rung with interval or window, to be shown")                        \
+    TEXT(reason, 200, "", EITHER, OLD("reason", "", "reason", ""), "why rung, interval or window are what they are")        \
+    REAL(ceiling, 0, "bytes", SESSION, OLD("ceiling", "", "", ""), "the line's budget for an update; below 0: not measured")\
+    REAL(update_bytes, 0, "bytes", SESSION, OLD("parcel_bytes", "", "", ""), "of the newest update")                        \
+    INT(updates, "", SESSION, OLD("parcels", "", "parcels", ""), "sent")                                                    \
+    INT(stored, "bytes", SESSION, OLD("stored", "", "", ""), "of updates on disk")                                          \
+    INT(sent, "bytes", SESSION, OLD("", "", "bytes_out", ""), "of the session, since the process started")                  \
+    INT(sent_control, "bytes", SESSION, OLD("bytes_out.control", "", "", ""), "messages of the protocol")                   \
+    INT(sent_updates, "bytes", SESSION, OLD("bytes_out.updates", "", "", ""), "coded updates")                              \
+    INT(sent_recovery, "bytes", SESSION, OLD("bytes_out.recovery", "", "", ""), "for a site that catches up")               \
+    INT(sent_status, "bytes", SESSION, OLD("bytes_out.status", "", "", ""), "this status")                                  \
+    INT(received, "bytes", SESSION, OLD("", "", "bytes_in", ""), "as `sent`")                                               \
+    INT(received_control, "bytes", SESSION, OLD("bytes_in.control", "", "", ""), "")                                        \
+    INT(received_updates, "bytes", SESSION, OLD("bytes_in.updates", "", "", ""), "")                                        \
+    INT(received_recovery, "bytes", SESSION, OLD("bytes_in.recovery", "", "", ""), "")                                      \
+    INT(received_status, "bytes", SESSION, OLD("bytes_in.status", "", "", ""), "")                                          \
+    REAL(link_out, 0, "bit/s", LOOP, OLD("", "link_out", "", ""), "sent in the last second, streams included")              \
+    REAL(link_in, 0, "bit/s", LOOP, OLD("", "link_in", "", ""), "received in the last second")                              \
+    REAL(compute_s, 6, "s", SESSION, OLD("seconds.compute", "", "compute_s", ""), "outside `neb_step()`: the training")     \
+    REAL(merge_s, 6, "s", SESSION, OLD("seconds.merge", "", "merge_s", ""),                                                 \
+         "in `neb_step()`: copies for captures, merging what the others did")                                               \
+    REAL(wait_s, 6, "s", SESSION, OLD("seconds.wait", "", "wait_s", ""),                                                    \
+         "in `neb_step()`: at the drift limit, and at the end until everything is in")                                      \
+    REAL(recover_s, 6, "s", SESSION, OLD("seconds.recover", "", "recover_s", ""), "starting, and catching up")              \
+    REAL(encode_s, 6, "s", SESSION, OLD("beside.encode", "", "encode_s", ""), "coding, beside the training")                \
+    REAL(apply_s, 6, "s", SESSION, OLD("beside.apply", "", "apply_s", ""), "applying records, beside the training")         \
+    REAL(busy_s, 6, "s", SESSION, OLD("beside.busy", "", "", ""),                                                           \
+         "all that the session's own thread had to do, waiting for the disk included")                                      \
+    REAL(merge_cpu_s, 6, "s", SESSION, OLD("", "", "merge_cpu_s", ""), "processor time of `neb_step()`")                    \
+    REAL(driver_cpu_s, 6, "s", SESSION, OLD("", "", "driver_cpu_s", ""), "processor time of the session's own thread")      \
+    REAL(links_cpu_s, 6, "s", SESSION, OLD("", "", "links_cpu_s", ""), "processor time of the links' thread")               \
+    REAL(share_compute, 1, "%", LOOP, OLD("", "time[0]", "", ""), "of the loop's time: training, evaluating, checkpoints")  \
+    REAL(share_encode, 1, "%", LOOP, OLD("", "time[1]", "", ""), "copies for the exchange, merging")                        \
+    REAL(share_wait, 1, "%", LOOP, OLD("", "time[2]", "", ""), "for other sites, credit, data")                             \
+    REAL(share_recover, 1, "%", LOOP, OLD("", "time[3]", "", ""), "coming back")                                            \
+    INT(until, "items", LOOP, OLD("", "until", "", ""), "a fed site: the last item that it wants")                          \
+    REAL(takes, 3, "items/s", LOOP, OLD("", "takes", "", ""), "a fed site: taken while it does not wait")                   \
+    REAL(starved, 4, "", LOOP, OLD("", "starved", "", ""), "a fed site: share of its time that it waits for items")         \
+    INT(peers_up, "", SESSION, OLD("", "", "peers_up", ""), "other sites that it is connected to")                          \
+    INT(peers, "", SESSION, OLD("", "", "peers", ""), "other members")                                                      \
+    INT(id, "", SEEN, OLD("", "", "", "id"), "of the site in the roster")                                                   \
+    BOOL(member, SEEN, OLD("", "", "", ""), "the log counts it among the members")                                          \
+    BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it")                                                   \
+    BOOL(votes, SEEN, OLD("", "", "", "votes"), "it votes")                                                                 \
+    BOOL(trains, SEEN, OLD("", "", "", "trains"), "it trains; a witness does not")                                          \
+    BOOL(leads, SEEN, OLD("", "", "", "leads"), "this site takes it for the leader")                                        \
+    REAL(rtt_ms, 2, "ms", SEEN, OLD("", "", "", "rtt_ms"), "round trip to it")                                              \
+    REAL(goodput_bps, 0, "bit/s", SEEN, OLD("", "", "", "goodput_bps"), "of updates towards it; 0: not measured yet")       \
+    REAL(age, 1, "s", SEEN, OLD("age", "age", "", ""), "since it said so; 0 for this site")
+/* clang-format on */
+
+struct neb_site_status {
+#define NEB__TEXT(name, size, unit, by, old, help)     char name[size];
+#define NEB__INT(name, unit, by, old, help)            int64_t name;
+#define NEB__REAL(name, decimals, unit, by, old, help) double name;
+#define NEB__BOOL(name, by, old, help)                 bool name;
+    NEB_STATUS_FIELDS(NEB__TEXT, NEB__INT, NEB__REAL, NEB__BOOL)
+#undef NEB__TEXT
+#undef NEB__INT
+#undef NEB__REAL
+#undef NEB__BOOL
+};
+
+enum neb_status_by {
+    NEB_STATUS_SESSION = 1,
+    NEB_STATUS_LOOP = 2,
+    NEB_STATUS_EITHER = 3,
+    NEB_STATUS_SEEN = 4
+};
+
+/* Whose keys an object has besides (or, in a note, instead of) those of the table. */
+enum neb_status_keys {
+    NEB_STATUS_OLD_SITE,
+    NEB_STATUS_OLD_OUT,
+    NEB_STATUS_OLD_API,
+    NEB_STATUS_OLD_MEMBER,
+    NEB_STATUS_OLD
+};
+
+enum { NEB_STATUS_BYTES = 16 << 10, NEB_STATUS_SITES = 64 };
+
+/* Sets the fields that a session knows, the name and the target excepted. */
+void neb__status_from_session(const struct neb_session_status *s, struct neb_site_status *out);
+
+/* Copies every field that one of `by` (bits of enum neb_status_by) says. */
+void neb__status_copy(struct neb_site_status *to, const struct neb_site_status *from, unsigned by);
+
+/* Sets pace from rung, interval and window: "int4 every 20 steps", "top 16, 8 bits, 34 ahead"; "" without a rung. */
+void neb__status_set_pace(struct neb_site_status *st);
+
+/* Of a site that the status is about: the loop's word, or the session's. */
+const char *neb__status_state(const struct neb_site_status *st);
+
+/* A text from outside, which may be shown on a terminal: cut to its room, `?` for each byte of a control character (of ASCII,
+ * and U+0080 to U+009F). */
+void neb__status_text(const char *text, char *out, size_t size);
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+struct json_t;
+
+/* A new object with every key of the table, and the older ones of `old` that do not mean something else by now. NULL: out
+ * of memory. */
+struct json_t *neb__status_object(const struct neb_site_status *st, enum neb_status_keys old);
+/* A new object with the older keys alone. */
+struct json_t *neb__status_old_object(const struct neb_site_status *st, enum neb_status_keys old);
+
+/* Sets the fields that one of `by` says from an object of this version, or from one of the version before with the keys `old`.
+ * The object may hold anything: a key of another type is ignored, and a field without a key stays as it is. */
+void neb__status_get(const struct json_t *o, enum neb_status_keys old, unsigned by,
+                     struct neb_site_status *st);
+
+/* What a peer says of itself. NEB_STATUS_OLD_SITE: a status; NEB_STATUS_OLD_OUT: the note of the version before. Any bytes may
+ * come; false: they are not an object, or too long. What is seen from here stays as it is. */
+bool neb__status_hear(const void *bytes, size_t n, enum neb_status_keys kind, struct neb_site_status *st);
+
+/* The text of a message; jansson's, owes a free(). NULL: out of memory. */
+char *neb__status_message(const struct neb_site_status *st);
+
+/* ---- status.json ------------------------------------------------------------------------------------------------- */
+
+/* The end of the log, for orders: they name it. */
+struct neb_status_log {
+    int64_t record, epoch, members, voters, trains, heavy;
+    char hash[65]; /* "": there is no log */
+};
+
+struct neb_status_file {
+    int64_t written; /* unix seconds */
+    int n, self;     /* self: place of the site that writes; -1: not among them */
+    struct neb_status_log log;
+    struct neb_site_status site[NEB_STATUS_SITES]; /* in the order of their ids */
+};
+
+/* FOLDER/status.json by renaming; not synced, since it is made again in a moment. A reader sees the old one or the new one.
+ * NEB_ERR_IO, NEB_ERR_NOMEM (quiet) */
+neb_status neb__status_file_write(const char *folder, const struct neb_status_file *f);
+
+/* Files of the version before are read, too. NEB_ERR_CORRUPT names the place; NEB_ERR_NOTFOUND, NEB_ERR_IO */
+neb_status neb__status_file_read(const char *path, struct neb_status_file *out);
+
+/* The fields as a table in markdown. NEB_ERR_NOMEM */
+struct neb_buf;
+neb_status neb__status_fields_table(struct neb_buf *out);
+
+#endif
