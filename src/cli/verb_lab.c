@@ -12,10 +12,10 @@
 #include "cli/lab_summary.h"
 #include "task/data.h"
 #include "run/lab_sites.h"
-#include "watch/meter.h"
+#include "watch/status.h"
 #include "train/train.h"
 
-#include <jansson.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -191,28 +191,21 @@ struct panel {
 };
 
 /* One line a site, from what it wrote about itself a moment ago. */
-static void site_line(const struct neb_job *job, int i, char *out, size_t size, int columns)
+static void site_line(const struct neb_job *job, int i, struct neb_status_file *f, char *out, size_t size,
+                      int columns)
 {
+    static const struct neb_site_status unknown = {.state = "starting"};
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s/status.json", job->out, job->site[i].name);
-    json_t *all = json_load_file(path, 0, NULL),
-           *s = json_array_get(json_object_get(all, "sites"), (size_t)i);
-    const json_t *t = json_object_get(s, "time");
-    double share[NEB_TIMES];
-    for (int k = 0; k < NEB_TIMES; k++) share[k] = json_number_value(json_array_get(t, (size_t)k));
-    const char *rung = json_string_value(json_object_get(s, "rung")),
-               *state = json_string_value(json_object_get(s, "state"));
+    bool read = neb__status_file_read(path, f) == NEB_OK && f->self >= 0;
+    const struct neb_site_status *s = read ? &f->site[f->self] : &unknown;
     snprintf(out, size,
-             "%-10s %-11s step %-6.0f loss %-7.4f %6.0f tok/s  out %6.2f in %6.2f Mbit/s  %s  "
+             "%-10s %-11s step %-6" PRId64 " loss %-7.4f %6.0f tok/s  out %6.2f in %6.2f Mbit/s  %s  "
              "compute %.0f encode %.0f wait %.0f recover %.0f %%",
-             job->site[i].name, state ? state : "starting", json_number_value(json_object_get(s, "step")),
-             json_number_value(json_object_get(s, "loss")),
-             json_number_value(json_object_get(s, "tokens_per_second")),
-             json_number_value(json_object_get(s, "link_out")) / 1e6,
-             json_number_value(json_object_get(s, "link_in")) / 1e6, rung ? rung : "", share[0], share[1],
-             share[2], share[3]);
+             job->site[i].name, neb__status_state(s), s->step, s->loss, s->tokens_per_second,
+             s->link_out / 1e6, s->link_in / 1e6, s->pace, s->share_compute, s->share_encode, s->share_wait,
+             s->share_recover);
     if (columns > 0 && columns < (int)size) out[columns] = 0;
-    json_decref(all);
 }
 
 static void draw_panel(void *arg)
@@ -223,10 +216,13 @@ static void draw_panel(void *arg)
     if (neb__seconds_since(p->drawn_ns) < 0.5 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &w)) return;
     if (p->job->n_sites + 2 > w.ws_row) return;
     p->drawn_ns = neb__now_ns();
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    if (!f) return;
     for (int i = 0; i < p->job->n_sites; i++) {
         lines[i] = text[i];
-        site_line(p->job, i, text[i], sizeof text[i], w.ws_col - 1);
+        site_line(p->job, i, f, text[i], sizeof text[i], w.ws_col - 1);
     }
+    neb__free(f);
     neb__lab_processes_panel(p->crew, lines, p->job->n_sites);
 }
 

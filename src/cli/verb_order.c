@@ -11,8 +11,8 @@
 #include "base/opts.h"
 #include "seal/site.h"
 #include "run/orders.h"
+#include "watch/status.h"
 
-#include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -78,9 +78,20 @@ static bool read_hash(const char *hex, struct neb_hash *out)
     return true;
 }
 
-static uint64_t number(const json_t *log, const char *key)
+static neb_status check_log_end(struct place *p, const struct neb_status_log *log, const char *path)
 {
-    return (uint64_t)json_integer_value(json_object_get(log, key));
+    p->index = (uint64_t)log->record;
+    p->roster = (struct neb_members){.epoch = (uint32_t)log->epoch,
+                                     .members = (uint64_t)log->members,
+                                     .voters = (uint64_t)log->voters,
+                                     .trains = (uint64_t)log->trains,
+                                     .heavy = (uint16_t)log->heavy};
+    if (!read_hash(log->hash, &p->head))
+        return neb__fail(NEB_ERR_NOTFOUND, "%s: no run has been under way in this folder (%s)", p->folder,
+                         path);
+    if (p->index) return NEB_OK;
+    return neb__fail(NEB_ERR_STATE, "the run has no record yet that an order could name: wait for the first "
+                                    "round, or change the roster before the sites start (nebula-i roster)");
 }
 
 static neb_status read_log_end(struct place *p)
@@ -88,22 +99,11 @@ static neb_status read_log_end(struct place *p)
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/run/status.json", p->folder) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", p->folder);
-    json_t *all = json_load_file(path, 0, NULL), *log = all ? json_object_get(all, "log") : NULL;
-    neb_status st = NEB_OK;
-    p->index = number(log, "record");
-    p->roster = (struct neb_members){.epoch = (uint32_t)number(log, "epoch"),
-                                     .members = number(log, "members"),
-                                     .voters = number(log, "voters"),
-                                     .trains = number(log, "trains"),
-                                     .heavy = (uint16_t)number(log, "heavy")};
-    if (!log || !read_hash(json_string_value(json_object_get(log, "hash")), &p->head))
-        st =
-            neb__fail(NEB_ERR_NOTFOUND, "%s: no run has been under way in this folder (%s)", p->folder, path);
-    else if (!p->index)
-        st =
-            neb__fail(NEB_ERR_STATE, "the run has no record yet that an order could name: wait for the first "
-                                     "round, or change the roster before the sites start (nebula-i roster)");
-    json_decref(all);
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
+    neb_status st = neb__status_file_read(path, f);
+    if (st == NEB_OK || st == NEB_ERR_NOTFOUND) st = check_log_end(p, &f->log, path);
+    neb__free(f);
     return st;
 }
 

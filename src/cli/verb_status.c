@@ -1,36 +1,41 @@
 /* verb_status.c: `nebula-i status [FOLDER]`: how all sites of a run are getting on, as seen from one of them.
  *
- * The native trainer writes OUT/status.json, with loss and speed; a session of any training loop writes run/status.json in
- * the site's folder. Either holds what this site knows of itself and what the others last told it. */
+ * The native trainer writes OUT/status.json; a session of any training loop writes run/status.json in the site's folder. Both
+ * have the same shape, and hold what this site knows of itself and what the others last told it. Loss and speed are there
+ * where the native trainer runs. Texts of other sites come without control characters (watch/status.h). */
 #include "cli/verb.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/opts.h"
+#include "watch/status.h"
 
 #include <dirent.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
-enum { STALE = 10 };
+enum { STALE = 15 }; /* seconds; a site speaks every two */
 
 struct options {
-    bool json, help;
+    bool json, fields, help;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, json, NEB_OPT_BOOL, "no", NULL, "as it is stored"),
+    NEB_OPT(struct options, fields, NEB_OPT_BOOL, "no", NULL, "list the keys of a status and their meaning"),
     NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
 
 static int usage(FILE *to)
 {
-    fprintf(to, "usage: nebula-i status [FOLDER] [--json]\n\nFOLDER is the `out` of a job, or of nebula-i "
-                "lab (default: out).\n\n");
+    fprintf(to, "usage: nebula-i status [FOLDER] [--json]\n\nFOLDER is the `out` of a job or of nebula-i "
+                "lab, or a site's folder (default: out).\n\n");
     neb__opts_help(table, to);
     return to == stdout ? 0 : 2;
 }
@@ -58,83 +63,99 @@ static neb_status find_file(const char *folder, char *out, size_t size)
                   : neb__fail(NEB_ERR_NOTFOUND, "%s: no site writes there; give the `out` of a job", folder);
 }
 
-static double number(const json_t *o, const char *key)
+static bool stays(const char *state)
 {
-    return json_number_value(json_object_get(o, key));
+    static const char *const last[] = {"done", "ended", "stopped", "halted"};
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++)
+        if (!strcmp(state, last[i])) return true;
+    return false;
 }
 
-static const char *text(const json_t *o, const char *key)
+/* What a site does, or how long it has been silent. */
+static void describe_state(const struct neb_site_status *s, double age, char *out, size_t size)
 {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-static void print_site(const json_t *s, double late)
-{
-    const json_t *t = json_object_get(s, "time");
-    double age = number(s, "age") + late;
-    char state[64];
-    if (!*text(s, "state"))
-        snprintf(state, sizeof state, "not heard of");
-    else if (age > STALE && strcmp(text(s, "state"), "done"))
-        snprintf(state, sizeof state, "silent for %.0f s", age);
+    const char *state = neb__status_state(s);
+    if (!*state)
+        snprintf(out, size, "not heard of");
+    else if (age > STALE && !stays(state))
+        snprintf(out, size, "silent for %.0f s", age);
     else
-        snprintf(state, sizeof state, "%.40s", text(s, "state"));
-    printf("%-12.31s %-13.31s %-18s %8.0f %9.4f %9.0f %8.2f %8.2f  %3.0f %3.0f %3.0f %3.0f  %s\n",
-           text(s, "site"), text(s, "role"), state, number(s, "step"), number(s, "loss"),
-           number(s, "tokens_per_second"), number(s, "link_out") / 1e6, number(s, "link_in") / 1e6,
-           json_number_value(json_array_get(t, 0)), json_number_value(json_array_get(t, 1)),
-           json_number_value(json_array_get(t, 2)), json_number_value(json_array_get(t, 3)), text(s, "rung"));
+        snprintf(out, size, "%s", state);
+}
+
+/* ---- of the native trainer: loss and speed ---------------------------------------------------------------------- */
+
+static void print_training(const struct neb_status_file *f, double late)
+{
+    const struct neb_site_status *me = &f->site[f->self];
+    char state[64];
+    printf("job %s, strategy %s, %.0f s ago\n", me->job, me->strategy, late);
+    printf("%-12s %-13s %-18s %8s %9s %9s %8s %8s  %s  %s\n", "site", "role", "state", "step", "loss",
+           "tokens/s", "out Mb/s", "in Mb/s", "cmp enc wai rec %", "rung");
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_site_status *s = &f->site[i];
+        describe_state(s, s->age + late, state, sizeof state);
+        printf("%-12.31s %-13s %-18s %8" PRId64 " %9.4f %9.0f %8.2f %8.2f  %3.0f %3.0f %3.0f %3.0f  %s\n",
+               s->name, s->role, state, s->step, s->loss, s->tokens_per_second, s->link_out / 1e6,
+               s->link_in / 1e6, s->share_compute, s->share_encode, s->share_wait, s->share_recover, s->pace);
+    }
 }
 
 /* ---- of a session, whatever trains in it ------------------------------------------------------------------------ */
 
-static void print_member(const json_t *s, double age)
+static void print_session(const struct neb_status_file *f, double late)
 {
     char state[64];
-    if (age > 2 * STALE)
-        snprintf(state, sizeof state, "silent for %.0f s", age);
-    else
-        snprintf(state, sizeof state, "%.40s", text(s, "state"));
-    printf("%-12.31s %-18s %8.0f %12.0f %8.0f %-6s %-10.16s %6.0f  %.120s\n", text(s, "name"), state,
-           number(s, "step"), number(s, "own_tokens"), number(s, "record"),
-           json_is_true(json_object_get(s, "leader")) ? "yes" : "", text(s, "rung"), number(s, "interval"),
-           text(s, "reason"));
-}
-
-static void print_session(const json_t *all, double late)
-{
-    json_t *others = json_object_get(all, "others"), *other;
-    const char *name;
     printf("%.0f s ago\n%-12s %-18s %8s %12s %8s %-6s %-10s %6s  %s\n", late, "site", "state", "step",
            "tokens", "record", "leads", "rung", "H", "why");
-    print_member(json_object_get(all, "site"), late);
-    json_object_foreach(others, name, other) print_member(other, number(other, "age") + late);
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_site_status *s = &f->site[i];
+        describe_state(s, s->age + late, state, sizeof state);
+        printf("%-12.31s %-18s %8" PRId64 " %12" PRId64 " %8" PRId64 " %-6s %-10.16s %6" PRId64 "  %.120s\n",
+               s->name, state, s->own_steps, s->own_tokens, s->record, s->leader ? "yes" : "", s->rung,
+               s->interval, s->reason);
+    }
+}
+
+static neb_status print_as_stored(const char *path)
+{
+    json_error_t e;
+    json_t *all = json_load_file(path, 0, &e);
+    if (!all) return neb__fail(NEB_ERR_CORRUPT, "%s: %s", path, e.text);
+    json_dumpf(all, stdout, JSON_INDENT(1) | JSON_ENSURE_ASCII);
+    printf("\n");
+    json_decref(all);
+    return NEB_OK;
 }
 
 static neb_status show(const struct options *o, const char *folder)
 {
     char path[PATH_MAX];
-    json_error_t e;
     NEB_TRY(find_file(folder, path, sizeof path));
-    json_t *all = json_load_file(path, 0, &e), *s;
-    if (!all) return neb__fail(NEB_ERR_CORRUPT, "%s: %s", path, e.text);
-    double late = (double)time(NULL) - number(all, "written");
-    size_t i;
-    if (o->json) {
-        json_dumpf(all, stdout, JSON_INDENT(1));
-        printf("\n");
-    } else if (json_object_get(all, "members")) {
-        print_session(all, late > 0 ? late : 0);
-    } else {
-        printf("job %s, strategy %s, %.0f s ago\n", text(all, "job"), text(all, "strategy"),
-               late > 0 ? late : 0);
-        printf("%-12s %-13s %-18s %8s %9s %9s %8s %8s  %s  %s\n", "site", "role", "state", "step", "loss",
-               "tokens/s", "out Mb/s", "in Mb/s", "cmp enc wai rec %", "rung");
-        json_array_foreach(json_object_get(all, "sites"), i, s) print_site(s, late > 0 ? late : 0);
+    if (o->json) return print_as_stored(path);
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
+    neb_status st = neb__status_file_read(path, f);
+    if (st == NEB_OK && f->self < 0) st = neb__fail(NEB_ERR_CORRUPT, "%s: no site is in it", path);
+    if (st == NEB_OK) {
+        double late = fmax(0, (double)(time(NULL) - f->written));
+        if (*f->site[f->self].role)
+            print_training(f, late);
+        else
+            print_session(f, late);
     }
-    json_decref(all);
-    return NEB_OK;
+    neb__free(f);
+    return st;
+}
+
+static int print_fields(void)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 20);
+    neb_status st = neb__status_fields_table(&b);
+    if (st == NEB_OK) fwrite(b.data, 1, b.len, stdout);
+    neb__buf_free(&b);
+    return st != NEB_OK;
 }
 
 static int run(int argc, char **argv)
@@ -146,6 +167,8 @@ static int run(int argc, char **argv)
         code = 2;
     else if (o.help || n > 1)
         code = usage(o.help ? stdout : stderr);
+    else if (o.fields)
+        code = print_fields();
     else
         code = show(&o, n ? argv[0] : "out") != NEB_OK;
     neb__opts_free(table, &o);
