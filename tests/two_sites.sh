@@ -60,6 +60,13 @@ root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log; }
 cmp -s out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
 grep -q '"state": "ended"' a/run/status.json && grep -q "\"root\": \"$(root a)" a/run/status.json || fail "the status file of a"
 grep -q '"others": {' a/run/status.json && grep -q 'rate: .* it is the cheapest' a.log || fail "status of b, or reasons of the rate"
+# One shape for both files, with the other site in it; the keys of the version before stay for one release.
+for d in a/run out-a; do
+    f=$d/status.json
+    grep -q '^ "self": "a"' $f && grep -q '^   "name": "b"' $f && grep -q '^   "loss": [1-9]' $f && grep -q '^ "log": {' $f ||
+        fail "the shape of $f"
+    "$nebula" status ${d%/run} | grep -q '^b  ' || fail "nebula-i status shows b from $f"
+done
 "$nebula" site replay b > replay.log || fail "replay"
 grep -q "state root $(root a)" replay.log || fail "replay from the beginning gives another root: $(cat replay.log)"
 echo "two sites: ok, state root $(root a)"

@@ -111,12 +111,13 @@ small = {k for k in tuned if ".lora." in k}
 still = [k for k in small if k.endswith("b") and not any(tuned[k])]
 moved = [k for k in base if tuned[k] != base[k]]
 values = sum(len(tuned[k]) // 4 for k in small)
-status = json.load(open(sys.argv[1] + "/site/run/status.json"))["site"]
-each = status["bytes_out"]["updates"] / status["parcels"]
-print(f"LoRA: {values} of {sum(len(v) // 4 for v in tuned.values())} values are trained; {status['parcels']} updates of {each:.0f} bytes")
+file = json.load(open(sys.argv[1] + "/site/run/status.json"))
+status = next(s for s in file["sites"] if s["name"] == file["self"])
+each = status["sent_updates"] / status["updates"]
+print(f"LoRA: {values} of {sum(len(v) // 4 for v in tuned.values())} values are trained; {status['updates']} updates of {each:.0f} bytes")
 if still or moved or not small or set(base) != set(tuned) - small:
     sys.exit(f"not trained: {still}; moved: {moved}")
-if status["parcels"] < 3 or each > 4 * values + 512:  # the last ones are exact: 4 bytes a value
+if status["updates"] < 3 or each > 4 * values + 512:  # the last ones are exact: 4 bytes a value
     sys.exit("more crossed than the trained values")
 PY
 echo "workflows: ok, state root $(root a), $bytes bytes of hidden states"

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/job_facts.h"
+#include "run/site_status.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -80,7 +81,8 @@ static enum neb_traffic traffic_of(uint32_t kind, bool asked_for)
     case NEB_MSG_UPDATE: return asked_for ? NEB_TRAFFIC_RECOVERY : NEB_TRAFFIC_UPDATES;
     case NEB_MSG_CELL:
     case NEB_MSG_GET_CELL: return NEB_TRAFFIC_RECOVERY;
-    case NEB_MSG_STATUS: return NEB_TRAFFIC_STATUS;
+    case NEB_MSG_STATUS:
+    case NEB_MSG_NOTE: return NEB_TRAFFIC_STATUS;
     default: return NEB_TRAFFIC_CONTROL;
     }
 }
@@ -379,7 +381,8 @@ static void agree(neb_session *s)
 static void on_message(neb_session *s, struct neb_item *i)
 {
     struct neb_hash hash;
-    if (!s->core && i->kind != NEB_MSG_MODEL && i->kind < NEB_MSG_FACTS) return; /* of rounds */
+    bool any = i->kind == NEB_MSG_MODEL || i->kind == NEB_MSG_STATUS || i->kind >= NEB_MSG_FACTS;
+    if (!s->core && !any) return; /* of rounds */
     if (i->size >= NEB_HASH_SIZE) memcpy(hash.b, i->bytes, NEB_HASH_SIZE);
     switch (i->kind) {
     case NEB_MSG_FRAME:
@@ -406,12 +409,12 @@ static void on_message(neb_session *s, struct neb_item *i)
     case NEB_MSG_CELL: neb__session_cell(s, i->peer, i->bytes, i->size); break;
     case NEB_MSG_MODEL: compare_model(s, i); break;
     case NEB_MSG_FACTS:
-    case NEB_MSG_NOTE:
     case NEB_MSG_REFUSAL:
         neb__facts_message(s, i->peer, i->kind, i->bytes, i->size);
         if (i->kind == NEB_MSG_FACTS) agree(s);
         break;
-    case NEB_MSG_STATUS: neb__session_status_heard(s, i->peer, i->bytes, i->size); break;
+    case NEB_MSG_STATUS:
+    case NEB_MSG_NOTE: neb__session_status_heard(s, i->peer, i->kind, i->bytes, i->size); break;
     default: break; /* of a newer version: not for us */
     }
 }
@@ -423,10 +426,10 @@ static void on_item(neb_session *s, struct neb_item *i)
     case NEB_ITEM_PEER_UP:
         neb__session_send(s, i->peer, NEB_CONTROL, NEB_MSG_MODEL, s->model, sizeof s->model);
         neb__facts_peer_up(s, i->peer);
+        neb__session_tell_peer(s, i->peer);
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_UP, .site = i->peer});
         break;
     case NEB_ITEM_PEER_DOWN:
-        neb__facts_peer_down(s, i->peer);
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_DOWN, .site = i->peer});
         break;
     case NEB_ITEM_SNAPSHOT: neb__session_snapshot_taken(s); break;

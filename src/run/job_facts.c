@@ -1,10 +1,9 @@
-/* job_facts.c: facts, notes and refusals: see job_facts.h.
+/* job_facts.c: facts and refusals: see job_facts.h.
  *
  * Facts travel right behind the handshake, in the same order as everything else of their priority, so they are compared
  * before the first vote is counted and before the first step is made. Once a site has trained, a peer that comes with other
  * facts or refuses is its own affair: it is named in the log and the run goes on without it. */
 #include "run/job_facts.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/session.h"
@@ -13,18 +12,9 @@
 #include <string.h>
 #include <time.h>
 
-struct heard {
-    uint16_t peer;
-    bool up;
-    int64_t at_ns;
-    char text[NEB_NOTE_MAX + 1];
-};
-
 struct neb_job_facts {
     char *facts;
     size_t facts_size;
-    struct heard own, *list; /* list: under the session's lock */
-    uint32_t n;
 };
 
 static struct neb_job_facts *words_of(neb_session *s)
@@ -37,7 +27,6 @@ void neb__facts_free(neb_session *s)
 {
     if (!s->words) return;
     neb__free(s->words->facts);
-    neb__free(s->words->list);
     neb__free(s->words);
     s->words = NULL;
 }
@@ -165,108 +154,17 @@ static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t 
         differ(s, why);
 }
 
-/* ---- notes ----------------------------------------------------------------------------------------------------- */
-
-static struct heard *entry(struct neb_job_facts *w, uint16_t peer)
-{
-    for (uint32_t i = 0; i < w->n; i++)
-        if (w->list[i].peer == peer) return &w->list[i];
-    struct heard *list = neb__realloc(w->list, (w->n + 1) * sizeof *list);
-    if (!list) return NULL;
-    w->list = list;
-    list[w->n] = (struct heard){.peer = peer};
-    return &list[w->n++];
-}
-
-static void keep_note(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
-{
-    if (n > NEB_NOTE_MAX || memchr(bytes, 0, n)) return;
-    pthread_mutex_lock(&s->lock);
-    struct neb_job_facts *w = words_of(s);
-    struct heard *h = w ? entry(w, peer) : NULL;
-    if (h) {
-        memcpy(h->text, bytes, n);
-        h->text[n] = 0;
-        h->at_ns = neb__now_ns();
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-neb_status neb__session_note(neb_session *s, const char *text)
-{
-    uint16_t peers[NEB_MEMBERS_MAX];
-    int up = 0;
-    size_t n = strlen(text);
-    if (n > NEB_NOTE_MAX) return neb__fail(NEB_ERR_LIMIT, "a note has at most %d bytes", NEB_NOTE_MAX);
-    pthread_mutex_lock(&s->lock);
-    struct neb_job_facts *w = words_of(s);
-    if (w) memcpy(w->own.text, text, n + 1);
-    for (uint32_t i = 0; w && i < w->n && up < NEB_MEMBERS_MAX; i++)
-        if (w->list[i].up) peers[up++] = w->list[i].peer;
-    pthread_mutex_unlock(&s->lock);
-    if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a note");
-    for (int i = 0; i < up; i++) neb__session_send(s, peers[i], NEB_CONTROL, NEB_MSG_NOTE, text, n);
-    return NEB_OK;
-}
-
-neb_status neb__session_heard(neb_session *s, uint32_t i, char name[32], char note[NEB_NOTE_MAX + 1],
-                              double *age)
-{
-    *note = 0;
-    *age = 0;
-    pthread_mutex_lock(&s->lock);
-    uint64_t left = s->present;
-    for (uint32_t k = 0; k < i; k++) left &= left - 1;
-    uint16_t id = left ? (uint16_t)__builtin_ctzll(left) : NEB_NO_SITE;
-    if (left) snprintf(name, 32, "%s", s->names[id]);
-    struct neb_job_facts *w = s->words;
-    const struct heard *h = w && left && id == s->self ? &w->own : NULL;
-    for (uint32_t k = 0; w && !h && k < w->n; k++)
-        if (w->list[k].peer == id) h = &w->list[k];
-    if (h) {
-        memcpy(note, h->text, sizeof h->text);
-        *age = h->at_ns ? neb__seconds_since(h->at_ns) : 0;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return left ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no member %u", i);
-}
-
 /* ---- for the driver -------------------------------------------------------------------------------------------- */
 
 void neb__facts_peer_up(neb_session *s, uint16_t peer)
 {
-    char note[NEB_NOTE_MAX + 1] = "";
-    pthread_mutex_lock(&s->lock);
-    struct neb_job_facts *w = words_of(s);
-    struct heard *h = w ? entry(w, peer) : NULL;
-    if (h) h->up = true;
-    if (w) memcpy(note, w->own.text, sizeof note);
-    pthread_mutex_unlock(&s->lock);
+    const struct neb_job_facts *w = s->words;
     if (w && w->facts) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_FACTS, w->facts, w->facts_size);
-    if (*note) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NOTE, note, strlen(note));
-}
-
-void neb__facts_peer_down(neb_session *s, uint16_t peer)
-{
-    pthread_mutex_lock(&s->lock);
-    struct heard *h = s->words ? entry(s->words, peer) : NULL;
-    if (h) h->up = false;
-    pthread_mutex_unlock(&s->lock);
-}
-
-int neb__facts_peers_up(neb_session *s)
-{
-    int n = 0;
-    pthread_mutex_lock(&s->lock);
-    for (uint32_t i = 0; s->words && i < s->words->n; i++) n += s->words->list[i].up;
-    pthread_mutex_unlock(&s->lock);
-    return n;
 }
 
 void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
 {
     if (kind == NEB_MSG_FACTS) compare(s, peer, bytes, n);
-    if (kind == NEB_MSG_NOTE) keep_note(s, peer, bytes, n);
     if (kind != NEB_MSG_REFUSAL) return;
     char why[sizeof s->why], text[200], name[NEB_NAME_SIZE];
     neb__session_name(s, peer, name);

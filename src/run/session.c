@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/job_facts.h"
+#include "run/site_status.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -441,7 +442,7 @@ void neb_session_close(neb_session *s)
     neb__session_rate_close(s);
     neb__session_release(s);
     neb__facts_free(s);
-    for (int i = 0; i < NEB_SITES_MAX; i++) neb__free(s->said[i]);
+    neb__session_status_free(s);
     neb__free(s->shown);
     neb__site_close(s->site);
     for (int i = 0; i < s->n_slices; i++) neb__free((char *)(uintptr_t)s->slices[i].param.name);

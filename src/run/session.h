@@ -33,7 +33,7 @@ enum neb_session_message {
     NEB_MSG_GET_CELL,  /* u32 cell */
     NEB_MSG_CELL,      /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
     NEB_MSG_MODEL,     /* hashes of what all sites must agree on */
-    NEB_MSG_STATUS,    /* how the sender is, as JSON: only shown, never acted upon */
+    NEB_MSG_STATUS,    /* how the sender is: watch/status.h */
     NEB_MSG_COMING,    /* hash of a wanted update that is on its way already */
 };
 
@@ -140,6 +140,7 @@ enum { NEB_RECENT = 32, NEB_RECENT_BYTES = 64 << 20 };
 struct pending;
 struct neb_device_copies;
 struct neb_job_facts;
+struct neb_status_board;
 
 struct neb_session {
     struct neb_session_config config;
@@ -161,8 +162,9 @@ struct neb_session {
     size_t values;
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;
-    struct neb_buf loaded;       /* state of the caller's checkpoint */
-    struct neb_job_facts *words; /* job_facts.h */
+    struct neb_buf loaded;          /* state of the caller's checkpoint */
+    struct neb_job_facts *words;    /* job_facts.h */
+    struct neb_status_board *board; /* site_status.c: what the loop and the peers say; NULL: nothing yet */
 
     /* the driver's */
     struct neb_round *core;
@@ -194,9 +196,7 @@ struct neb_session {
     uint64_t orphans_at;    /* at this record those that no record names were looked for */
     uint64_t
         saved_k[2]; /* own updates up to here are settled in the caller's last checkpoint, the one before */
-    int64_t status_at, say_at, full_since, orders_at, removed_at;
-    char *said[NEB_SITES_MAX]; /* the status the peers sent, JSON */
-    int64_t heard[NEB_SITES_MAX];
+    int64_t full_since, orders_at, removed_at;
     float *shown; /* live values while the parameters show the outer state */
     bool driver_runs;
     bool feeding;
@@ -326,11 +326,8 @@ neb_status neb__session_watch_lines(neb_session *s);
 void neb__session_pushed(neb_session *s, struct neb_sending *to); /* under the lock */
 void neb__session_acked(neb_session *s, const struct neb_sending *to, uint16_t peer, bool ok);
 
-/* site_status.c */
-void neb__session_tell(neb_session *s, bool last); /* the status file, and the peers: when it is time */
 /* What the links measured of the line to a peer, at most a quarter of a second old. Any thread. */
 void neb__session_line(neb_session *s, uint16_t peer, struct neb_line *out);
-void neb__session_status_heard(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n);
 
 /* retention.c */
 neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n);

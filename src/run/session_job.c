@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "job/job.h"
 #include "run/job_facts.h"
+#include "run/site_status.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -147,39 +148,17 @@ static json_t *members_json(neb_session *s)
 
 static json_t *status_json(neb_session *s)
 {
-    struct neb_session_status t;
-    struct neb_hash root;
-    char hex[2 * NEB_HASH_SIZE + 1];
-    neb_session_get_status(s, &t);
-    memcpy(root.b, t.root, sizeof root.b);
-    neb__hash_hex(&root, hex);
-    json_t *o =
-        json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:s, "
-                  "s:I, s:I, s:I, "
-                  "s:f, s:f, s:f, s:s}",
-                  "site", s->site->name, "sites", members_json(s), "steps", (json_int_t)t.steps, "commits",
-                  (json_int_t)t.commits, "applied", (json_int_t)t.applied, "merges", (json_int_t)t.merges,
-                  "rejected", (json_int_t)t.rejected, "epoch", (json_int_t)t.epoch, "view",
-                  (json_int_t)t.view, "peers_up", (json_int_t)t.peers_up, "peers", (json_int_t)t.peers,
-                  "token_target", (json_int_t)s->config.token_target, "leader", t.leader, "paused", t.paused,
-                  "ended", t.ended, "halted", t.halted, "root", hex, "bytes_out", (json_int_t)t.bytes_out,
-                  "bytes_in", (json_int_t)t.bytes_in, "parcels", (json_int_t)t.updates, "encode_s",
-                  t.encode_s, "apply_s", t.apply_s, "wait_s", t.wait_s, "note", t.note);
-    json_t *more = json_pack(
-        "{s:s, s:I, s:I, s:I, s:s, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:f, s:f}", "state", t.state, "root_at",
-        (json_int_t)t.root_at, "tokens", (json_int_t)t.tokens, "own_tokens", (json_int_t)t.own_tokens, "rung",
-        t.rung, "interval", (json_int_t)t.interval, "reason", t.reason, "disk_full", (int)t.disk_full,
-        "compute_s", t.compute_s, "merge_s", t.merge_s, "recover_s", t.recover_s, "merge_cpu_s",
-        t.merge_cpu_s, "driver_cpu_s", t.driver_cpu_s, "links_cpu_s", t.links_cpu_s);
-    if (o && more) json_object_update(o, more);
-    json_decref(more);
+    struct neb_site_status own;
+    neb__session_own_status(s, &own);
+    json_t *o = neb__status_object(&own, NEB_STATUS_OLD_API);
+    if (o) json_object_set_new(o, "sites", members_json(s));
     return o;
 }
 
 neb_status neb_session_status_json(neb_session *s, char *out, size_t *n)
 {
     json_t *j = status_json(s);
-    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+    char *text = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(j);
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for the status");
     size_t room = *n, length = strlen(text);

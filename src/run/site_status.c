@@ -1,30 +1,54 @@
-/* site_status.c: how a site is: for the caller, for `nebula-i status` at this site, and for the other sites.
+/* site_status.c: the status of this site and of its peers.
  *
- * Every two seconds the driver's thread writes FOLDER/run/status.json, whole, by renaming; it is not synced, since it is of
- * no use after a crash. Every two seconds the site's own part goes to the peers, and what they sent stands in the same
- * file, so that the run can be seen from any site:
+ * The session knows the rounds, the training loop (through its meter) its loss and speed; together they are this site's status
+ * (watch/status.h). Every two seconds the driver's thread tells it to the peers and writes FOLDER/run/status.json, whole, by
+ * renaming; the file is not synced, since it is of no use after a crash. Without rounds (relay, tutor) there is no run folder:
+ * the status goes to the peers whenever the loop says something, since the feeding site goes by it. A peer that comes up is
+ * told at once.
  *
- *     {"version": 1, "written": unix seconds, "site": {…}, "members": [{…}, …], "others": {"NAME": {…, "age": s}, …},
- *      "log": {"record", "hash", "epoch", "members", "voters", "trains", "heavy"}}
- *
- * `site` and each of `others` hold the same keys (own_status() below). What peers say is shown, never acted upon; it is
- * parsed and written anew, and one that is too long or no object is dropped. */
-#include "run/session.h"
+ * What peers say is kept as numbers and cleaned texts. It is shown; only split_rate.c goes by it, as by any measurement. A site
+ * of the version before sends two kinds of messages, a status and a note: both are read. It knows our status by the older
+ * keys in it; where there are no rounds it reads only notes, so the three numbers of a fed site go out as a note, too. */
+#include "run/site_status.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "run/job_facts.h"
+#include "run/session.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { STATUS_MAX = 16 << 10 };
 static const int64_t write_every = 2000000000, say_every = 2000000000;
 
-static const char *const traffic_names[NEB_TRAFFICS] = {"control", "updates", "recovery", "status"};
+/* The driver's: the times and `file`. The rest is under the session's lock. */
+struct neb_status_board {
+    int64_t write_at, say_at;     /* ns: when it was last done */
+    struct neb_status_file *file; /* to be written */
+    struct neb_status_log log;
+    struct neb_site_status loop; /* what the training loop says of itself */
+    bool told;                   /* it has said something */
+    struct neb_site_status *heard[NEB_SITES_MAX];
+    int64_t heard_at[NEB_SITES_MAX]; /* ns */
+};
+
+/* The lock is held. NULL: out of memory. */
+static struct neb_status_board *board_of(neb_session *s)
+{
+    if (!s->board) s->board = NEB_NEW(struct neb_status_board);
+    return s->board;
+}
+
+void neb__session_status_free(neb_session *s)
+{
+    struct neb_status_board *b = s->board;
+    for (int i = 0; b && i < NEB_SITES_MAX; i++) neb__free(b->heard[i]);
+    if (b) neb__free(b->file);
+    neb__free(b);
+    s->board = NULL;
+}
 
 /* ---- for the caller -------------------------------------------------------------------------------------------- */
 
@@ -52,10 +76,15 @@ void neb_session_get_status(neb_session *s, struct neb_session_status *out)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void say_number(const json_t *said, const char *key, int64_t *out)
+/* The lock is held. */
+static const struct neb_site_status *said_by(const neb_session *s, uint16_t id)
 {
-    const json_t *v = said ? json_object_get(said, key) : NULL;
-    *out = json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
+    return s->board ? s->board->heard[id] : NULL;
+}
+
+static double goodput_to(const neb_session *s, uint16_t id)
+{
+    return s->lines.goodput[id] > 0 ? 8 * s->lines.goodput[id] : s->lines.line[id].goodput_out;
 }
 
 /* The lock is held. */
@@ -74,16 +103,14 @@ static void one_member(neb_session *s, uint16_t id, struct neb_session_member *o
         snprintf(out->state, sizeof out->state, "%s", state_of(s));
         return;
     }
-    const struct neb_line *l = &s->lines.line[id];
-    out->up = l->up;
-    out->rtt = l->rtt;
-    out->goodput = s->lines.goodput[id] > 0 ? 8 * s->lines.goodput[id] : l->goodput_out;
-    json_t *said = s->said[id] ? json_loads(s->said[id], 0, NULL) : NULL;
-    const char *state = said ? json_string_value(json_object_get(said, "state")) : NULL;
-    say_number(said, "step", &out->steps);
-    say_number(said, "record", &out->applied);
-    snprintf(out->state, sizeof out->state, "%.15s", !l->up ? "away" : state ? state : "connected");
-    json_decref(said);
+    const struct neb_site_status *said = said_by(s, id);
+    const char *state = said ? said->session : "connected";
+    out->up = s->lines.line[id].up;
+    out->rtt = s->lines.line[id].rtt;
+    out->goodput = goodput_to(s, id);
+    out->steps = said ? said->own_steps : -1;
+    out->applied = said ? said->record : -1;
+    snprintf(out->state, sizeof out->state, "%s", out->up ? state : "away");
 }
 
 int neb_session_members(neb_session *s, struct neb_session_member *out, int max)
@@ -96,149 +123,207 @@ int neb_session_members(neb_session *s, struct neb_session_member *out, int max)
     return n;
 }
 
-/* ---- as JSON --------------------------------------------------------------------------------------------------- */
+/* ---- all that is known of the sites ------------------------------------------------------------------------------ */
 
-static double rounded(double x, double unit)
+/* Where there are rounds, they know best what is sent, and how. */
+static void add_loop(const neb_session *s, const struct neb_site_status *loop, struct neb_site_status *out)
 {
-    return isfinite(x) ? round(x / unit) * unit : 0;
+    struct neb_site_status session = *out;
+    neb__status_copy(out, loop, NEB_STATUS_LOOP);
+    if (!s->core || !session.interval) return;
+    memcpy(out->rung, session.rung, sizeof out->rung);
+    memcpy(out->reason, session.reason, sizeof out->reason);
+    out->interval = session.interval;
+    neb__status_set_pace(out);
 }
 
-static json_t *traffic(const int64_t *bytes)
-{
-    json_t *o = json_object();
-    for (int i = 0; i < NEB_TRAFFICS; i++)
-        json_object_set_new(o, traffic_names[i], json_integer((json_int_t)bytes[i]));
-    return o;
-}
-
-static json_t *own_status(neb_session *s)
+void neb__session_own_status(neb_session *s, struct neb_site_status *out)
 {
     struct neb_session_status st;
-    struct neb_hash root;
-    char hex[2 * NEB_HASH_SIZE + 1];
+    *out = (struct neb_site_status){0};
     neb_session_get_status(s, &st);
-    memcpy(root.b, st.root, sizeof root.b);
-    neb__hash_hex(&root, hex);
-    return json_pack(
-        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I, s:b, s:s, s:I, s:s, s:f, s:f, s:o, "
-        "s:o, "
-        "s:I, s:I, s:{s:f, s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:s}",
-        "name", s->site->name, "state", st.state, "step", (json_int_t)st.steps, "own_tokens",
-        (json_int_t)st.own_tokens, "tokens", (json_int_t)st.tokens, "record", (json_int_t)st.applied,
-        "committed", (json_int_t)st.commits, "view", (json_int_t)st.view, "epoch", (json_int_t)st.epoch,
-        "leader", (int)st.leader, "root", hex, "root_record", (json_int_t)st.root_at, "disk_full",
-        (int)st.disk_full, "rung", st.rung[0] ? st.rung : "none", "interval", (json_int_t)st.interval,
-        "reason", st.reason, "ceiling", rounded(st.ceiling, 1), "parcel_bytes", rounded(st.update_bytes, 1),
-        "bytes_out", traffic(st.out), "bytes_in", traffic(st.in), "parcels", (json_int_t)st.updates, "stored",
-        (json_int_t)st.stored, "seconds", "compute", rounded(st.compute_s, 0.001), "merge",
-        rounded(st.merge_s, 0.001), "wait", rounded(st.wait_s, 0.001), "recover",
-        rounded(st.recover_s, 0.001), "beside", "encode", rounded(st.encode_s, 0.001), "apply",
-        rounded(st.apply_s, 0.001), "busy", rounded(st.busy_s, 0.001), "note", st.note);
+    neb__status_from_session(&st, out);
+    neb__status_set_pace(out);
+    snprintf(out->name, sizeof out->name, "%s", s->site->name);
+    out->token_target = (int64_t)s->config.token_target;
+    pthread_mutex_lock(&s->lock);
+    if (s->board && s->board->told) add_loop(s, &s->board->loop, out);
+    pthread_mutex_unlock(&s->lock);
 }
 
-static json_t *member_list(neb_session *s)
+/* The lock is held. */
+static void see_site(neb_session *s, uint16_t id, const struct neb_site_status *own,
+                     struct neb_site_status *out)
 {
-    struct neb_session_member *m = NEB_NEW_ARRAY(struct neb_session_member, NEB_SITES_MAX);
-    json_t *list = json_array();
-    int n = m ? neb_session_members(s, m, NEB_SITES_MAX) : 0;
-    for (int i = 0; i < n; i++)
-        json_array_append_new(
-            list, json_pack("{s:s, s:I, s:s, s:b, s:b, s:b, s:b, s:I, s:I, s:f, s:f}", "name", m[i].name,
-                            "id", (json_int_t)m[i].id, "state", m[i].state, "up", (int)m[i].up, "votes",
-                            (int)m[i].votes, "trains", (int)m[i].trains, "leads", (int)m[i].leads, "step",
-                            (json_int_t)m[i].steps, "record", (json_int_t)m[i].applied, "rtt_ms",
-                            rounded(m[i].rtt * 1e3, 0.01), "goodput_bps", rounded(m[i].goodput, 1)));
-    neb__free(m);
-    return list;
+    const struct neb_site_status *said = id == s->self ? own : said_by(s, id);
+    *out = said ? *said : (struct neb_site_status){0};
+    snprintf(out->name, sizeof out->name, "%s", s->names[id]);
+    out->id = id;
+    out->member = s->members.members & neb__bit(id);
+    out->votes = s->members.voters & neb__bit(id);
+    out->trains = s->members.trains & neb__bit(id);
+    out->leads = id == s->leader;
+    out->up = id == s->self || s->lines.line[id].up;
+    if (id == s->self) return;
+    out->rtt_ms = 1e3 * s->lines.line[id].rtt;
+    out->goodput_bps = goodput_to(s, id);
+    out->age = said ? neb__seconds_since(s->board->heard_at[id]) : 0;
 }
 
-static json_t *what_others_say(neb_session *s)
+/* Everything, as this site sees it. */
+static void look(neb_session *s, const struct neb_site_status *own, struct neb_status_file *out)
 {
-    json_t *all = json_object();
-    for (int i = 0; i < NEB_SITES_MAX; i++) {
-        json_t *said = s->said[i] ? json_loads(s->said[i], 0, NULL) : NULL;
-        if (said) {
-            json_object_set_new(said, "age", json_real(rounded(neb__seconds_since(s->heard[i]), 0.1)));
-            char name[NEB_NAME_SIZE];
-            neb__session_name(s, (uint16_t)i, name);
-            json_object_set(all, name, said);
-        }
-        json_decref(said);
+    out->written = (int64_t)time(NULL);
+    out->n = 0;
+    out->self = -1;
+    pthread_mutex_lock(&s->lock);
+    uint64_t sites = s->present | s->members.members | neb__bit(s->self);
+    for (uint16_t i = 0; i < NEB_SITES_MAX && out->n < NEB_STATUS_SITES; i++) {
+        if (!(sites & neb__bit(i))) continue;
+        if (i == s->self) out->self = out->n;
+        see_site(s, i, own, &out->site[out->n++]);
     }
-    return all;
+    if (s->board) out->log = s->board->log;
+    pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- the file and the peers ------------------------------------------------------------------------------------- */
+bool neb__session_heard(neb_session *s, const char *name, struct neb_site_status *out)
+{
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    for (uint16_t i = 0; i < NEB_SITES_MAX && !found; i++) {
+        if (!(s->present & neb__bit(i)) || strcmp(s->names[i], name) || !said_by(s, i)) continue;
+        see_site(s, i, NULL, out);
+        found = true;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
 
-/* Where the log ends, for orders: they name it. */
-static json_t *log_end(neb_session *s)
+/* ---- the peers --------------------------------------------------------------------------------------------------- */
+
+static void send_to(neb_session *s, uint64_t peers, uint32_t kind, const char *text)
+{
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++)
+        if (peers & neb__bit(i)) neb__session_send(s, i, NEB_CONTROL, kind, text, strlen(text));
+}
+
+static void say(neb_session *s, uint64_t peers, const struct neb_site_status *own)
+{
+    char *text = peers ? neb__status_message(own) : NULL, note[120];
+    if (text && strlen(text) <= NEB_STATUS_BYTES) send_to(s, peers, NEB_MSG_STATUS, text);
+    free(text);
+    if (s->core || !own->until) return;
+    snprintf(note, sizeof note, "{\"until\":%lld,\"takes\":%.6g,\"starved\":%.6g}", (long long)own->until,
+             own->takes, own->starved);
+    send_to(s, peers, NEB_MSG_NOTE, note); /* for a site of the version before */
+}
+
+static uint64_t peers_up(neb_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t up = s->linked;
+    pthread_mutex_unlock(&s->lock);
+    return up;
+}
+
+void neb__session_tell_peer(neb_session *s, uint16_t peer)
+{
+    struct neb_site_status own;
+    neb__session_own_status(s, &own);
+    say(s, neb__bit(peer), &own);
+}
+
+void neb__session_status_heard(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
+{
+    struct neb_site_status said = {0};
+    if (peer >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&s->lock);
+    struct neb_status_board *b = board_of(s);
+    if (b && b->heard[peer]) said = *b->heard[peer];
+    pthread_mutex_unlock(&s->lock);
+    /* the driver alone writes what is heard */
+    if (!b ||
+        !neb__status_hear(bytes, n, kind == NEB_MSG_NOTE ? NEB_STATUS_OLD_OUT : NEB_STATUS_OLD_SITE, &said))
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (!b->heard[peer]) b->heard[peer] = NEB_NEW(struct neb_site_status);
+    if (b->heard[peer]) *b->heard[peer] = said;
+    b->heard_at[peer] = neb__now_ns();
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* On the driver's thread. */
+static void note_log_end(neb_session *s, struct neb_status_board *b)
 {
     struct neb_round_status st;
-    char hex[2 * NEB_HASH_SIZE + 1];
+    struct neb_status_log end;
     neb__round_status(s->core, &st);
-    neb__hash_hex(&st.commit_hash, hex);
-    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "record", (json_int_t)st.commit, "hash", hex,
-                     "epoch", (json_int_t)st.roster.epoch, "members", (json_int_t)st.roster.members, "voters",
-                     (json_int_t)st.roster.voters, "trains", (json_int_t)st.roster.trains, "heavy",
-                     (json_int_t)st.roster.heavy);
+    end = (struct neb_status_log){.record = (int64_t)st.commit,
+                                  .epoch = (int64_t)st.roster.epoch,
+                                  .members = (int64_t)st.roster.members,
+                                  .voters = (int64_t)st.roster.voters,
+                                  .trains = (int64_t)st.roster.trains,
+                                  .heavy = (int64_t)st.roster.heavy};
+    neb__hash_hex(&st.commit_hash, end.hash);
+    pthread_mutex_lock(&s->lock);
+    b->log = end;
+    pthread_mutex_unlock(&s->lock);
 }
 
-static void write_file(neb_session *s, json_t *own, bool last)
+static void write_file(neb_session *s, struct neb_status_board *b, struct neb_site_status *own, bool last)
 {
-    char path[600], tmp[620];
-    if (last && strcmp(json_string_value(json_object_get(own, "state")), "ended"))
-        json_object_set_new(own, "state", json_string("stopped"));
-    json_t *all = json_pack("{s:i, s:I, s:O, s:o, s:o}", "version", 1, "written", (json_int_t)time(NULL),
-                            "site", own, "members", member_list(s), "others", what_others_say(s));
-    if (all) json_object_set_new(all, "log", log_end(s));
-    snprintf(path, sizeof path, "%s/run/status.json", s->site->dir);
-    snprintf(tmp, sizeof tmp, "%s.tmp", path);
-    if (!all || json_dump_file(all, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) || rename(tmp, path)) {
-        unlink(tmp);
-        neb__debug("status.json was not written");
+    char folder[600];
+    if (last && strcmp(own->session, "ended")) {
+        snprintf(own->session, sizeof own->session, "stopped");
+        if (strcmp(own->state, "done")) snprintf(own->state, sizeof own->state, "stopped");
     }
-    json_decref(all);
-}
-
-static void say(neb_session *s, json_t *own)
-{
-    char *text = json_dumps(own, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    if (!text) return;
-    size_t n = strlen(text);
-    for (uint16_t i = 0; n <= STATUS_MAX && i < NEB_SITES_MAX; i++) {
-        pthread_mutex_lock(&s->lock);
-        bool up = s->lines.line[i].up;
-        pthread_mutex_unlock(&s->lock);
-        if (up) neb__session_send(s, i, NEB_CONTROL, NEB_MSG_STATUS, text, n);
-    }
-    free(text);
+    if (!b->file) b->file = NEB_NEW(struct neb_status_file);
+    if (!b->file) return;
+    note_log_end(s, b);
+    look(s, own, b->file);
+    snprintf(folder, sizeof folder, "%s/run", s->site->dir);
+    if (neb__status_file_write(folder, b->file) != NEB_OK) neb__debug("%s", neb_last_error());
 }
 
 void neb__session_tell(neb_session *s, bool last)
 {
     int64_t now = neb__now_ns();
+    struct neb_site_status own;
     if (!s->core) return; /* streams alone: there is no run folder */
-    bool file = last || now - s->status_at >= write_every, peers = !last && now - s->say_at >= say_every;
+    pthread_mutex_lock(&s->lock);
+    struct neb_status_board *b = board_of(s);
+    pthread_mutex_unlock(&s->lock);
+    if (!b) return;
+    bool file = last || now - b->write_at >= write_every, peers = !last && now - b->say_at >= say_every;
     if (!file && !peers) return;
-    json_t *own = own_status(s);
-    if (!own) return;
-    if (peers) say(s, own), s->say_at = now;
-    if (file) write_file(s, own, last), s->status_at = now;
-    json_decref(own);
+    neb__session_own_status(s, &own);
+    if (peers) say(s, peers_up(s), &own), b->say_at = now;
+    if (file) write_file(s, b, &own, last), b->write_at = now;
 }
 
-void neb__session_status_heard(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+/* ---- for the meter ----------------------------------------------------------------------------------------------- */
+
+static void meter_tell(neb_session *s, const struct neb_site_status *loop)
 {
-    if (peer >= NEB_SITES_MAX || n > STATUS_MAX) return;
-    json_t *said = json_loadb((const char *)bytes, n, JSON_REJECT_DUPLICATES, NULL);
-    char *text = json_is_object(said) ? json_dumps(said, JSON_COMPACT) : NULL;
-    char *copy = text ? neb__strdup(text) : NULL;
-    free(text);
-    json_decref(said);
-    if (!copy) return;
+    struct neb_site_status own;
     pthread_mutex_lock(&s->lock);
-    neb__free(s->said[peer]);
-    s->said[peer] = copy;
-    s->heard[peer] = neb__now_ns();
+    struct neb_status_board *b = board_of(s);
+    bool news = b && strcmp(b->loop.state, loop->state);
+    if (b) b->loop = *loop, b->told = true;
     pthread_mutex_unlock(&s->lock);
+    if (!b || (s->core && !news)) return; /* rounds: the driver tells the rest in its turn */
+    neb__session_own_status(s, &own);
+    say(s, peers_up(s), &own);
 }
+
+static void meter_look(neb_session *s, struct neb_status_file *out)
+{
+    struct neb_site_status own;
+    neb__session_own_status(s, &own);
+    look(s, &own, out);
+}
+
+const struct neb_meter_run neb__session_meter = {meter_tell, meter_look};

@@ -1,7 +1,7 @@
 /* split_rate.c: what a split job does about its line, once a second: it asks stream_rate.c and does as that says.
  *
  * The fed site measures how many items it takes while it does not wait, and how long it waits; that goes to the other site with
- * what the meter tells everybody. The feeding site adds what it sees of the line. Every choice can be fixed by hand, and a
+ * its status. The feeding site adds what it sees of the line. Every choice can be fixed by hand, and a
  * record (`wan.recorded`) is always made with the most faithful one. A teacher, who has no steps of its own, also stops at the
  * last item that the student will ask for. The ladder, from faithful to cheap:
  *
@@ -13,10 +13,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "run/session.h"
-#include "run/job_facts.h"
+#include "run/site_status.h"
 #include "run/stream.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,20 +119,12 @@ const struct neb_split_code *neb__split_code(const struct neb_split_site *s)
 /* What the fed site says of itself. A peer's words: anything may stand there. */
 static void hear(struct neb_split_site *s, struct neb_stream_rate_sample *out)
 {
-    neb_session *session = s->stream->session;
-    char name[32], note[NEB_NOTE_MAX + 1];
-    double age;
-    for (uint32_t i = 0; neb__session_heard(session, i, name, note, &age) == NEB_OK; i++) {
-        if (strcmp(name, s->other)) continue;
-        json_t *o = json_loads(note, 0, NULL);
-        json_int_t until = json_integer_value(json_object_get(o, "until"));
-        if (until > 0 && s->role == NEB_ROLE_TEACHER) neb__stream_limit(s->stream, (uint64_t)until);
-        if (age < heard_within) {
-            out->need = json_number_value(json_object_get(o, "takes"));
-            out->starved = json_number_value(json_object_get(o, "starved"));
-        }
-        json_decref(o);
-    }
+    struct neb_site_status st;
+    if (!neb__session_heard(s->stream->session, s->other, &st)) return;
+    if (st.until > 0 && s->role == NEB_ROLE_TEACHER) neb__stream_limit(s->stream, (uint64_t)st.until);
+    if (st.age >= heard_within) return;
+    out->need = st.takes;
+    out->starved = st.starved;
 }
 
 /* False: there is nothing to conclude from. */

@@ -10,6 +10,7 @@
 #include "split/split_site.h"
 #include "watch/meter.h"
 #include "run/session.h"
+#include "run/site_status.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static neb_status open_links(struct teacher *t)
         NEB_TRY(neb__session_tell_job(t->session, j, neb__tok_hash(t->data.tok)));
     }
     t->metrics = neb__metrics_begin(j->out, -1);
-    neb__meter_begin(&t->meter, j, t->metrics, t->session, 0);
+    neb__meter_begin(&t->meter, j, t->metrics, t->session, &neb__session_meter, 0);
     if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
     NEB_TRY(neb__split_start(t->half, t->session, 0, t->job->out));
     neb__meter_stream(&t->meter, t->half->stream, &t->half->feed, true);

@@ -13,6 +13,7 @@
 #include "watch/meter.h"
 #include "train/resume.h"
 #include "run/session.h"
+#include "run/site_status.h"
 #include "run/job_facts.h"
 #include "watch/progress.h"
 
@@ -201,7 +202,7 @@ static neb_status open_trainer(struct trainer *t)
     t->loaded = s == NEB_OK ? t->progress.step : -1;
     if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
     t->metrics = neb__metrics_begin(t->job->out, s == NEB_OK ? t->progress.step : -1);
-    neb__meter_begin(&t->meter, t->job, t->metrics, t->session, t->progress.tokens);
+    neb__meter_begin(&t->meter, t->job, t->metrics, t->session, &neb__session_meter, t->progress.tokens);
     if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
     if (t->half) {
         NEB_TRY(neb__split_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));

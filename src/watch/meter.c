@@ -1,18 +1,16 @@
 /* meter.c: see meter.h.
  *
- * Counters of the session only grow while the process lives; the database gets their sums over all starts of the run, so a
- * plot does not jump back when a site was killed. What happens is found by comparing two samples: links that come and go,
- * waiting that begins and ends, another rung or interval. */
+ * Counters of the session only grow while the process lives. The database gets their sums over all starts of the run, so a
+ * plot does not jump back when a site was killed. Events are found by comparing two samples: links that come and go, waiting
+ * that begins and ends, another rung or interval. */
 #include "watch/meter.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "run/job_facts.h"
+#include "base/log.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -39,10 +37,11 @@ static double last_value(struct neb_metrics *metrics, const char *name)
 }
 
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
-                      neb_session *session, int64_t tokens)
+                      neb_session *session, const struct neb_meter_run *run, int64_t tokens)
 {
     char name[64];
-    *m = (struct neb_meter){.job = job, .metrics = metrics, .session = session, .start_ns = neb__now_ns()};
+    *m = (struct neb_meter){
+        .job = job, .metrics = metrics, .session = session, .run = run, .start_ns = neb__now_ns()};
     m->sample_ns = m->start_ns;
     m->last_tokens = tokens;
     for (int i = 0; i < NEB_TIMES; i++) {
@@ -90,20 +89,37 @@ void neb__meter_event(struct neb_meter *m, int64_t step, const char *kind, const
 
 /* ---- what changed since the last sample ------------------------------------------------------------------------ */
 
-/* Relay, tutor: the feeding site has a rung, both have a window. */
-static void notice_feed(struct neb_meter *m, int64_t step)
+/* What is sent, and how often: before the first decision of the rate controller as the job has it. */
+static void describe_pace(const struct neb_meter *m, const struct neb_session_status *s,
+                          struct neb_site_status *out)
 {
-    char rung[sizeof m->rung];
-    if (!m->feed || !m->produces) return;
-    snprintf(rung, sizeof rung, "%s, %lld ahead", m->feed->rung, (long long)m->feed->window);
-    if (!strcmp(rung, m->rung)) return;
-    neb__meter_event(m, step, "rung", "%s", *m->feed->why ? m->feed->why : rung);
-    snprintf(m->rung, sizeof m->rung, "%s", rung);
+    bool rounds = m->session && m->job->plan == NEB_STRATEGY_REPLICA;
+    if (m->feed) {
+        snprintf(out->rung, sizeof out->rung, "%s", m->feed->rung);
+        snprintf(out->reason, sizeof out->reason, "%s", m->feed->why);
+        out->window = m->feed->window;
+    } else if (rounds) {
+        snprintf(out->rung, sizeof out->rung, "%.15s", s->rung[0] ? s->rung : m->job->wan.rung);
+        snprintf(out->reason, sizeof out->reason, "%s", s->rung[0] ? s->reason : "");
+        out->interval = s->interval ? s->interval : m->job->wan.interval;
+    }
+    neb__status_set_pace(out);
+}
+
+/* A fed site has only a window; the feeding one tells of that, too. */
+static void notice_pace(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
+{
+    struct neb_site_status now = {0};
+    if (m->feed && !m->produces) return;
+    describe_pace(m, s, &now);
+    if (!strcmp(now.pace, m->pace)) return;
+    neb__meter_event(m, step, "rung", "%s", *now.reason ? now.reason : now.pace);
+    snprintf(m->pace, sizeof m->pace, "%s", now.pace);
 }
 
 static void notice(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
 {
-    int peers = neb__facts_peers_up(m->session);
+    int peers = (int)s->peers_up;
     if (peers != m->peers)
         neb__meter_event(m, step, peers > m->peers ? "link up" : "link down", "%d of the other sites reached",
                          peers);
@@ -120,17 +136,7 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
     if (s->view != m->last.view && m->last.view)
         neb__meter_event(m, step, "leader", "view %lld: another site leads", (long long)s->view);
     if (s->halted && !m->last.halted) neb__meter_event(m, step, "halt", "%s", s->note);
-    if (m->job->plan != NEB_STRATEGY_REPLICA) { /* no rounds */
-        notice_feed(m, step);
-        return;
-    }
-    char rung[sizeof m->rung];
-    snprintf(rung, sizeof rung, "%.15s every %lld steps", s->rung[0] ? s->rung : m->job->wan.rung,
-             (long long)(s->interval ? s->interval : m->job->wan.interval));
-    if (strcmp(rung, m->rung)) {
-        neb__meter_event(m, step, "rung", "%s", s->rung[0] && *s->reason ? s->reason : rung);
-        snprintf(m->rung, sizeof m->rung, "%s", rung);
-    }
+    notice_pace(m, step, s);
 }
 
 /* ---- the sample ------------------------------------------------------------------------------------------------ */
@@ -160,7 +166,8 @@ static void put_kinds(struct neb_meter *m, int64_t step, const struct neb_sessio
 {
     char name[64];
     for (int i = 0; i < NEB_METER_KINDS; i++) {
-        double bytes = i < NEB_TRAFFICS ? (double)s->out[i] : m->produces ? stream : 0;
+        double bytes = m->produces ? stream : 0;
+        if (i < NEB_TRAFFICS) bytes = (double)s->out[i];
         snprintf(name, sizeof name, "wan/out/%s", neb__kind_names[i]);
         neb__metrics_put(m->metrics, step, name, m->kind_before[i] + bytes);
     }
@@ -183,74 +190,50 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     neb__metrics_put(m->metrics, step, "wan/goodput_in", m->link_in);
 }
 
-static json_t *describe(const struct neb_meter *m, const struct neb_meter_point *p, const char *state)
+static void describe(const struct neb_meter *m, const struct neb_meter_point *p,
+                     const struct neb_session_status *s, const char *state, struct neb_site_status *out)
 {
-    double total = 0;
+    const struct neb_job *j = m->job;
+    double total = 0, *share[NEB_TIMES] = {&out->share_compute, &out->share_encode, &out->share_wait,
+                                           &out->share_recover};
     for (int i = 0; i < NEB_TIMES; i++) total += m->time[i];
-    total = total > 0 ? total : 1;
-    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:[f,f,f,f]}", "role",
-                          m->job->at >= 0 ? neb__role_name(m->job->site[m->job->at].does) : "alone", "state",
-                          state, "step", (json_int_t)p->step, "steps", (json_int_t)m->job->train.steps,
-                          "tokens", (json_int_t)p->tokens, "loss", isfinite(p->loss) ? p->loss : 0.0,
-                          "tokens_per_second", m->rate, "link_out", m->link_out, "link_in", m->link_in,
-                          "rung", m->rung, "time", 100 * m->time[0] / total, 100 * m->time[1] / total,
-                          100 * m->time[2] / total, 100 * m->time[3] / total);
-    if (o && m->feed && !m->produces) { /* split_rate.c of the feeding site reads it */
-        json_object_set_new(o, "until", json_integer((json_int_t)m->feed->until));
-        json_object_set_new(o, "takes", json_real(m->feed->takes));
-        json_object_set_new(o, "starved", json_real(m->feed->starved));
-    }
-    return o;
+    for (int i = 0; i < NEB_TIMES; i++) *share[i] = total > 0 ? 100 * m->time[i] / total : 0;
+    snprintf(out->name, sizeof out->name, "%s", j->at >= 0 ? j->site[j->at].name : j->name);
+    snprintf(out->job, sizeof out->job, "%s", j->name);
+    snprintf(out->strategy, sizeof out->strategy, "%s", neb__strategy_name(j->plan));
+    snprintf(out->role, sizeof out->role, "%s", j->at >= 0 ? neb__role_name(j->site[j->at].does) : "alone");
+    snprintf(out->state, sizeof out->state, "%s", state);
+    out->step = p->step;
+    out->steps_planned = j->train.steps;
+    out->trained_tokens = p->tokens;
+    out->loss = isfinite(p->loss) ? p->loss : 0;
+    out->tokens_per_second = m->rate;
+    out->link_out = m->link_out;
+    out->link_in = m->link_in;
+    describe_pace(m, s, out);
+    if (!m->feed || m->produces) return;
+    out->until = (int64_t)m->feed->until; /* split_rate.c of the feeding site goes by these */
+    out->takes = m->feed->takes;
+    out->starved = m->feed->starved;
 }
 
-/* All sites as this one knows them, in the order of the roster. */
-static json_t *all_sites(struct neb_meter *m, const char *own)
+static void publish(struct neb_meter *m, const struct neb_meter_point *p, const struct neb_session_status *s,
+                    const char *state)
 {
-    json_t *list = json_array();
-    char name[32], note[NEB_NOTE_MAX + 1];
-    double age;
-    for (uint32_t i = 0; m->session && neb__session_heard(m->session, i, name, note, &age) == NEB_OK; i++) {
-        bool self = m->job->at >= 0 && !strcmp(name, m->job->site[m->job->at].name);
-        json_t *o = json_loads(self ? own : note, 0, NULL);
-        if (!json_is_object(o)) {
-            json_decref(o);
-            o = json_object();
-        }
-        json_object_set_new(o, "site", json_string(name));
-        json_object_set_new(o, "age", json_real(age));
-        json_array_append_new(list, o);
+    struct neb_site_status own = {0};
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    describe(m, p, s, state, &own);
+    if (m->session) m->run->tell(m->session, &own);
+    if (!f) return;
+    if (m->session) {
+        m->run->look(m->session, f);
+    } else {
+        f->written = (int64_t)time(NULL);
+        f->site[0] = own;
+        f->n = 1;
     }
-    return list;
-}
-
-/* Not synced: it is made again in a second. A reader sees the old one or the new one. */
-static void write_status(const char *out, json_t *o)
-{
-    char path[600], temporary[620];
-    snprintf(path, sizeof path, "%s/status.json", out);
-    snprintf(temporary, sizeof temporary, "%s.new", path);
-    if (json_dump_file(o, temporary, JSON_INDENT(1)) == 0) rename(temporary, path);
-}
-
-static void publish(struct neb_meter *m, const struct neb_meter_point *p, const char *state)
-{
-    json_t *own = describe(m, p, state);
-    char *text = own ? json_dumps(own, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
-    if (text && m->session && strlen(text) <= NEB_NOTE_MAX) neb__session_note(m->session, text);
-    if (text) {
-        json_t *sites = all_sites(m, text);
-        if (!json_array_size(sites)) {
-            json_object_set_new(own, "site", json_string(m->job->name));
-            json_array_append(sites, own);
-        }
-        json_t *o =
-            json_pack("{s:s, s:s, s:f, s:o}", "job", m->job->name, "strategy",
-                      neb__strategy_name(m->job->plan), "written", (double)time(NULL), "sites", sites);
-        if (o) write_status(m->job->out, o);
-        json_decref(o);
-    }
-    free(text);
-    json_decref(own);
+    if (neb__status_file_write(m->job->out, f) != NEB_OK) neb__debug("%s", neb_last_error());
+    neb__free(f);
 }
 
 static void set_line(struct neb_meter *m)
@@ -260,7 +243,7 @@ static void set_line(struct neb_meter *m)
     for (int i = 0; i < NEB_TIMES; i++) total += m->time[i];
     if (m->session)
         n = snprintf(m->line, sizeof m->line, "link %.2f/%.2f Mbit/s out/in  %s%s", m->link_out / 1e6,
-                     m->link_in / 1e6, m->rung, *m->rung ? "  " : "");
+                     m->link_in / 1e6, m->pace, *m->pace ? "  " : "");
     for (int i = 0; i < NEB_TIMES && n < (int)sizeof m->line; i++)
         n += snprintf(m->line + n, sizeof m->line - (size_t)n, "%s%s %.0f %%", i ? " " : "",
                       neb__time_names[i], total > 0 ? 100 * m->time[i] / total : 0);
@@ -293,7 +276,7 @@ void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, con
     m->last_tokens = p->tokens;
     m->sample_ns = neb__now_ns();
     set_line(m);
-    publish(m, p, state);
+    publish(m, p, &s, state);
 }
 
 const char *neb__meter_line(const struct neb_meter *m)

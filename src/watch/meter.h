@@ -1,42 +1,51 @@
-/* meter.h: what a site does, once a second: into the metrics database, into OUT/status.json, to the other sites and onto
- * the display. One meter serves every strategy.
+/* meter.h: measures what a site does, once a second: for the metrics database, OUT/status.json, the other sites and the
+ * display. One meter serves every strategy.
  *
- * Every second between begin and the last sample is compute, encode, wait or recover: the last three are measured, the first
- * is the rest, so the four always add up. */
+ * Every second between begin and the last sample is compute, encode, wait or recover. The last three are measured and the
+ * first is the rest, so the four always add up. */
 #ifndef NEB_WATCH_METER_H
 #define NEB_WATCH_METER_H
 
 #include "store/metrics.h"
 #include "job/job.h"
-
-#include <nebula/nebula.h>
+#include "watch/status.h"
 
 enum neb_time { NEB_TIME_COMPUTE, NEB_TIME_ENCODE, NEB_TIME_WAIT, NEB_TIME_RECOVER, NEB_TIMES };
 extern const char *const neb__time_names[NEB_TIMES];
 
-/* What crosses: the session's kinds, and behind them the stream of relay and tutor. */
+/* Kinds of traffic: the session's, and behind them the stream of relay and tutor. */
 enum { NEB_METER_STREAM = NEB_TRAFFICS, NEB_METER_KINDS };
 extern const char *const neb__kind_names[NEB_METER_KINDS];
 
-/* What a half of a split job does about its line; "" and 0 where it has nothing to say. */
+/* What a site of a split job does about its line; "" and 0 where it has nothing to say. */
 struct neb_meter_split {
-    char rung[40],
-        why[200]; /* the feeding site: how items are coded; why that, or the window, is what it is */
+    char rung[40]; /* the feeding site: how items are coded */
+    char why[200]; /* the feeding site: why rung and window are what they are */
     int64_t window;
     double takes, starved; /* the fed site: items/s while it does not wait, share of the time that it does */
     uint64_t until;        /* the fed site: the last item that it wants */
+};
+
+/* How a meter reaches the other sites; src/run has the only one, so that this folder need not know sessions. */
+struct neb_meter_run {
+    /* Takes what the loop says of this site: the fields of NEB_STATUS_LOOP. */
+    void (*tell)(neb_session *s, const struct neb_site_status *loop);
+    /* Gives all sites as this one knows them, itself among them. */
+    void (*look)(neb_session *s, struct neb_status_file *out);
 };
 
 struct neb_meter {
     const struct neb_job *job;
     struct neb_metrics *metrics;
     neb_session *session; /* NULL: alone */
-    neb_stream *stream;   /* of this site's half, or NULL */
+    const struct neb_meter_run *run;
+    neb_stream *stream; /* of this site's part of a split job, or NULL */
     const struct neb_meter_split *feed;
     bool produces;
     int64_t start_ns, sample_ns;
-    double time[NEB_TIMES], before[NEB_TIMES], bytes_before[2],
-        kind_before[NEB_METER_KINDS]; /* before: of earlier starts, from the database */
+    double time[NEB_TIMES];
+    double before[NEB_TIMES], bytes_before[2],
+        kind_before[NEB_METER_KINDS]; /* earlier starts, from the database */
     double waited;                    /* besides what the session and the data know of */
     double rate, link_out, link_in;   /* of the last sample: tokens/s, bits/s */
     struct neb_session_status last;
@@ -44,8 +53,8 @@ struct neb_meter {
     int64_t last_tokens;
     int peers;
     bool waiting;
-    double waiting_since; /* seconds waited when it began */
-    char rung[64], line[256];
+    double waiting_since;     /* seconds waited when it began */
+    char pace[80], line[256]; /* pace: as in the status */
 };
 
 /* What the loop knows. */
@@ -54,8 +63,9 @@ struct neb_meter_point {
     double loss, data_wait; /* data_wait: seconds spent waiting for data, ever */
 };
 
+/* `run` reaches `session`; it is not used where that is NULL. */
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
-                      neb_session *session, int64_t tokens);
+                      neb_session *session, const struct neb_meter_run *run, int64_t tokens);
 /* From now on the stream's bytes count, too. It and `feed` must outlive the last sample. */
 void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *feed,
                        bool produces);
