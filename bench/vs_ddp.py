@@ -96,7 +96,7 @@ def worker(arm, size, seconds, interval):
            "parameters": sum(p.numel() for p in inner.parameters())}
     if run:
         now = run.status()
-        out.update({k: now[k] for k in ("commits", "bytes_out", "rung", "wait_s", "merge_s")})
+        out.update({k: now[k] for k in ("committed", "sent", "rung", "wait_s", "merge_s")})
         run.close()
     print(json.dumps(out), flush=True)
 

@@ -43,7 +43,7 @@ def main(run):
         more = run.step(tokens=len(x))
     x, y = data(np.random.default_rng(9), 1000)
     loss = float(np.mean((forward(params, x)[1] - y) ** 2))
-    print(f"site {run.status()['site']}: loss {loss:.4f} (y alone: {float(np.var(y)):.4f}), "
+    print(f"site {run.status()['name']}: loss {loss:.4f} (y alone: {float(np.var(y)):.4f}), "
           f"state root {run.status()['root'][:16]}", flush=True)
 
 

@@ -257,7 +257,7 @@ class Run:
         facts = None
         if self._handle is not None:
             now = self.status()
-            facts = [now["sites"], now["sites"].index(now["site"]), now["token_target"] > 0]
+            facts = [now["sites"], now["sites"].index(now["name"]), now["token_target"] > 0]
         if self._team is not None or (not self._started and _processes()[1] > 1):
             from .modules import same
 

@@ -116,7 +116,7 @@ def as_site(train, held_out):
     with torch.no_grad():
         print(json.dumps({"site": SITE, "steps": run.steps, "loss": loss_of(model, held_out).item(),
                           "resumed": bool(state), **{k: now[k] for k in
-                          ("root", "commits", "merges", "applied", "ended", "bytes_out", "wait_s")}}), flush=True)
+                          ("root", "committed", "merges", "record", "ended", "sent", "wait_s")}}), flush=True)
 
 
 if __name__ == "__main__":

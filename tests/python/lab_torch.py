@@ -33,7 +33,7 @@ def lab(folder, *commands, **environment):
 
 
 def same_end(a, b):
-    if not (a["ended"] and b["ended"] and a["root"] == b["root"] and a["applied"] == b["applied"]):
+    if not (a["ended"] and b["ended"] and a["root"] == b["root"] and a["record"] == b["record"]):
         sys.exit("FAIL: the sites did not end at one record with one root")
 
 
@@ -51,7 +51,7 @@ def quality(folder):
                          stdout=subprocess.PIPE, env={**os.environ, "STEPS": str(made), "BATCH": str(2 * BATCH)})
     one = json.loads(out.stdout)
     gap = a["loss"] / one["loss"] - 1
-    print(f"quality: two sites {a['loss']:.4f} ({a['steps']} + {b['steps']} steps, {a['commits']} records), one process "
+    print(f"quality: two sites {a['loss']:.4f} ({a['steps']} + {b['steps']} steps, {a['committed']} records), one process "
           f"{one['loss']:.4f} ({made} steps of both batches): {100 * gap:+.2f} %")
     if gap > 0.02 or a["loss"] != b["loss"]:
         sys.exit("FAIL: more than 2 % behind, or two different models")
@@ -66,7 +66,7 @@ def killed(folder):
     same_end(a, b)
     if not b["resumed"]:
         sys.exit("FAIL: site b did not come back from its checkpoint")
-    print(f"killed: both sites at record {a['applied']}, root {a['root'][:16]}, losses {a['loss']:.4f} and {b['loss']:.4f}")
+    print(f"killed: both sites at record {a['record']}, root {a['root'][:16]}, losses {a['loss']:.4f} and {b['loss']:.4f}")
     if a["loss"] != b["loss"]:
         sys.exit("FAIL: two different models")
 
@@ -98,7 +98,7 @@ def mixed(folder):
     ours = torch.load(f"{folder}/model-a.pt", weights_only=True)
     same = all(torch.equal(ours[n], made[n]) for n in made) and ours.keys() == made.keys()
     moved = all(not torch.equal(made[n], began[n]) for n in made)
-    print(f"mixed: record {a['applied']}, root {a['root'][:16]}, {len(made)} parameters, {a['steps']} steps of PyTorch, "
+    print(f"mixed: record {a['record']}, root {a['root'][:16]}, {len(made)} parameters, {a['steps']} steps of PyTorch, "
           f"the models are {'equal bit for bit' if same else 'different'}")
     if not (a["ended"] and same and moved):
         sys.exit("FAIL: the native site and the PyTorch site did not end with one model")
@@ -120,7 +120,7 @@ def gpu(folder):
         same_end(a, b)
         x, y = (torch.load(made / f"model-{s}.pt", weights_only=True) for s in "ab")
         same = x.keys() == y.keys() and all(torch.equal(x[n], y[n].to(x[n].dtype)) for n in x)
-        print(f"gpu, {dtype or 'fp32'}: record {a['applied']}, root {a['root'][:16]}, {a['steps']} steps on the GPU, {b['steps']} on the CPU, "
+        print(f"gpu, {dtype or 'fp32'}: record {a['record']}, root {a['root'][:16]}, {a['steps']} steps on the GPU, {b['steps']} on the CPU, "
               f"losses {a['loss']:.4f} and {b['loss']:.4f}, the models are {'equal' if same else 'different'}")
         if not same or not a["merges"]:
             sys.exit("FAIL: the GPU's site and the CPU's did not end with one model")

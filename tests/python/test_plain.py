@@ -82,7 +82,10 @@ class Training(unittest.TestCase):
                 self.assertTrue(one.status["ended"] and two.status["ended"])
                 self.assertEqual(one.status["root"], two.status["root"])
                 self.assertEqual(one.status["sites"], ["a", "b"])
-                self.assertGreater(one.status["commits"], 2)
+                self.assertGreater(one.status["committed"], 2)
+                for old, new in (("commits", "committed"), ("applied", "record"), ("site", "name"), ("steps", "own_steps"),
+                                 ("bytes_out", "sent"), ("parcels", "updates"), ("tokens", "run_tokens")):
+                    self.assertEqual(one.status[old], one.status[new])  # the older keys, for one release
                 self.assertEqual(one.model["w"].tobytes(), two.model["w"].tobytes())
                 self.assertLess(abs(one.model["w"][0]), 0.7)  # between the two targets
                 self.assertNotEqual(one.model["w"][0], 0)
