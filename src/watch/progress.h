@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct neb_progress_display {
-    const char *name, *extra; /* extra: what else a line says; may change; NULL: nothing */
+    const char *name, *extra; /* extra: more for each line, may change; or NULL */
     bool terminal;
     int64_t every; /* plain lines: this often, in steps */
     int64_t drawn_ns;

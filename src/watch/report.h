@@ -1,4 +1,4 @@
-/* report.h: a run as one HTML page: what was measured (report_data.c), plots of it (report_plot.c), the page
+/* report.h: a run as one HTML page: the measured values (report_data.c), their plots (report_plot.c), the page
  * (report_page.c). The page needs nothing but itself: no script, no font, no picture from elsewhere. */
 #ifndef NEB_WATCH_REPORT_H
 #define NEB_WATCH_REPORT_H
@@ -30,7 +30,7 @@ struct neb_report_site {
     int n_events;
 };
 
-/* A time in which some site did not reach another one. */
+/* A time in which a site did not reach another one. */
 struct neb_report_gap {
     double from, to;
 };
@@ -91,10 +91,10 @@ neb_status neb__plot_bars(const struct neb_plot_bars *p, struct neb_buf *out);
 /* How each site coded its updates, on one time axis. */
 neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out);
 
-/* What happened at each site, on one time axis. */
+/* The events of each site, on one time axis. */
 neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out);
 
-/* Text with & < > " made harmless. */
+/* Appends text; & < > " become harmless. */
 neb_status neb__report_html(struct neb_buf *out, const char *text);
 
 neb_status neb__report_page(struct neb_report *r, struct neb_buf *out);

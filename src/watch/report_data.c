@@ -1,6 +1,6 @@
-/* report_data.c: what the sites measured, read from their databases and put on one clock.
+/* report_data.c: reads what the sites measured from their databases and puts it on one clock.
  *
- * A site's counters go on over its restarts, so a gap in time is a time in which it was away. Loss is smoothed by a running
+ * A site's counters go on over its restarts, so the site was away while there is a gap in time. Loss is smoothed by a running
  * mean whose memory is a fiftieth of the run: enough to compare two sites by eye, with the raw values faint behind it. */
 #include "watch/report.h"
 #include "base/mem.h"
@@ -182,7 +182,7 @@ static void release(struct neb_series *s, void *arg)
     neb__series_free(s);
 }
 
-/* Overlapping ones become one. */
+/* Overlapping gaps become one. */
 static void add_gap(struct neb_report *r, double from, double to)
 {
     for (int i = 0; i < r->gaps; i++) {
@@ -194,7 +194,8 @@ static void add_gap(struct neb_report *r, double from, double to)
     if (r->gaps < NEB_REPORT_GAPS) r->gap[r->gaps++] = (struct neb_report_gap){from, to};
 }
 
-/* From a lost link to the next one that came up. At the end of a run sites leave one after the other: that is none. */
+/* A gap lasts from a lost link to the next one that came up. Sites leave one after the other at the end of a run: that is
+ * not a gap. */
 static void find_gaps(struct neb_report *r, const struct neb_report_site *s)
 {
     double since = -1;
@@ -211,8 +212,7 @@ void neb__report_finish(struct neb_report *r)
     double span[2] = {INFINITY, -INFINITY};
     for (int i = 0; i < r->n; i++) {
         each_series(&r->site[i], find_span, span);
-        for (int k = 0; k < r->site[i].n_events; k++)
-            span[0] = r->site[i].events[k].t < span[0] ? r->site[i].events[k].t : span[0];
+        for (int k = 0; k < r->site[i].n_events; k++) span[0] = fmin(span[0], r->site[i].events[k].t);
     }
     if (!isfinite(span[0])) span[0] = span[1] = 0;
     r->start = span[0];

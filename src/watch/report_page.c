@@ -1,4 +1,4 @@
-/* report_page.c: the page: what came out in a few numbers, then the plots, then everything that happened as a table. */
+/* report_page.c: the page: the results in a few numbers, then the plots, then a table of everything that happened. */
 #include "watch/report.h"
 
 #include <math.h>
@@ -202,7 +202,7 @@ static neb_status line_plots(struct neb_report *r, struct neb_buf *out)
     static const struct neb_plot rate = {
         .title = "Speed", .says = "tokens a second, each second", .y = "tokens/s"};
     static const struct neb_plot goodput = {
-        .title = "Link use", .says = "update sent to the other sites, each second", .y = "Mbit/s"};
+        .title = "Link use", .says = "bits sent to the other sites, each second", .y = "Mbit/s"};
     static const struct neb_plot interval = {
         .title = "H", .says = "inner steps between two rounds of a part of the model", .y = "steps"};
     for (int i = 0; i < r->n; i++) megabits(&r->site[i].goodput_out);

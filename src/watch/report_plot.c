@@ -4,6 +4,7 @@
  * for the palette), so a dark page needs no other figures. A line has at most one point a unit of width: of the values that
  * fall on one, the mean is drawn. */
 #include "watch/report.h"
+#include "base/clamp.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -17,14 +18,21 @@ struct frame {
     const char *unit_name;
 };
 
+static const char *entity(char c)
+{
+    switch (c) {
+    case '&': return "&amp;";
+    case '<': return "&lt;";
+    case '>': return "&gt;";
+    case '"': return "&quot;";
+    default: return NULL;
+    }
+}
+
 neb_status neb__report_html(struct neb_buf *out, const char *text)
 {
     for (; *text; text++) {
-        const char *safe = *text == '&'   ? "&amp;"
-                           : *text == '<' ? "&lt;"
-                           : *text == '>' ? "&gt;"
-                           : *text == '"' ? "&quot;"
-                                          : NULL;
+        const char *safe = entity(*text);
         NEB_TRY(safe ? neb__buf_append(out, safe, strlen(safe)) : neb__buf_append(out, text, 1));
     }
     return NEB_OK;
@@ -44,14 +52,20 @@ static double py(const struct frame *f, double y)
 static double tick_step(double span, int n)
 {
     double raw = span / n, power = pow(10, floor(log10(raw))), m = raw / power;
-    return power * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+    if (m <= 1) return power;
+    if (m <= 2) return 2 * power;
+    return m <= 5 ? 5 * power : 10 * power;
 }
 
 static void choose_unit(struct frame *f, bool time)
 {
     double span = f->x1 - f->x0;
-    f->unit = !time || span < 200 ? 1 : span < 3 * 3600 ? 60 : 3600;
-    f->unit_name = !time ? "" : f->unit == 1 ? "s" : f->unit == 60 ? "min" : "h";
+    f->unit = 1;
+    f->unit_name = time ? "s" : "";
+    if (!time || span < 200) return;
+    bool minutes = span < 3 * 3600;
+    f->unit = minutes ? 60 : 3600;
+    f->unit_name = minutes ? "min" : "h";
 }
 
 static void widen(struct frame *f, const struct neb_series *s)
@@ -80,13 +94,20 @@ static struct frame find_frame(const struct neb_plot *p)
     return f;
 }
 
+static int decimals(double step)
+{
+    if (step >= 1) return 0;
+    if (step >= 0.1) return 1;
+    return step >= 0.01 ? 2 : 3;
+}
+
 static void tick_text(double v, double step, char *out, size_t size)
 {
     if (fabs(v) < step * 1e-6) v = 0;
     if (fabs(v) >= 1e4)
         neb__format_count(v, out, size);
     else
-        snprintf(out, size, "%.*f", step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : 3, v);
+        snprintf(out, size, "%.*f", decimals(step), v);
 }
 
 static neb_status axes(const struct frame *f, const char *x, const char *y, struct neb_buf *out)
@@ -126,8 +147,7 @@ static neb_status path(const struct frame *f, const struct neb_series *s, bool s
         int k = 0;
         for (; i < s->n && (k == 0 || floor(px(f, s->t[i])) <= column); i++, k++) x += s->t[i], y += s->v[i];
         if (steps) x = s->t[i - 1] * k, y = s->v[i - 1] * k;
-        double at = py(f, y / k);
-        at = at < TOP - 8 ? TOP - 8 : at > HEIGHT - BOTTOM ? HEIGHT - BOTTOM : at;
+        double at = neb__clamp(py(f, y / k), TOP - 8, HEIGHT - BOTTOM);
         if (steps && !first) NEB_TRY(neb__buf_printf(out, "H%.1f", px(f, x / k)));
         NEB_TRY(neb__buf_printf(out, "%s%.1f,%.1f", first ? "M" : "L", px(f, x / k), at));
         first = false;
@@ -153,7 +173,7 @@ static neb_status begin(const char *title, const char *says, struct neb_buf *out
     return neb__buf_printf(out, "</p>");
 }
 
-/* Shaded: a line was down. */
+/* Shades the times in which a line was down. */
 static neb_status gaps(const struct frame *f, const struct neb_report *r, double top, double bottom,
                        struct neb_buf *out)
 {
@@ -219,7 +239,7 @@ static neb_status bar_row(const struct neb_plot_bars *p, int row, double most, d
                            text);
 }
 
-/* The exact numbers stand in a table below, a column a part. */
+/* A table below the bars has the exact numbers, a column a part. */
 static neb_status bar_table(const struct neb_plot_bars *p, struct neb_buf *out)
 {
     char text[48];
@@ -276,7 +296,7 @@ static const char *event_class(const char *kind)
     return "plain";
 }
 
-/* A bar where the site made steps: it is broken where the site was away. */
+/* Draws a bar while the site made steps; the bar is broken while the site was away. */
 static neb_status presence(const struct frame *f, const struct neb_series *tokens, double y,
                            struct neb_buf *out)
 {
@@ -291,7 +311,7 @@ static neb_status presence(const struct frame *f, const struct neb_series *token
     return NEB_OK;
 }
 
-/* Below the rows of a figure on the time axis. */
+/* Draws the time axis below the rows of a figure. */
 static neb_status time_axis(const struct frame *f, int height, struct neb_buf *out)
 {
     char text[32];
@@ -314,7 +334,7 @@ static neb_status row_name(const struct neb_report *r, int i, double y, struct n
     return neb__buf_printf(out, "</text>");
 }
 
-/* The name that a decision's sentence begins with; "hold" and "auto" are none. */
+/* Gives the rung's name that a decision's sentence begins with; "" for "Hold" and "auto", which name no rung. */
 static void rung_of(const char *text, char out[16])
 {
     size_t n = strcspn(text, " :");
@@ -340,7 +360,8 @@ static neb_status rung_bar(const struct frame *f, double from, double to, double
     return neb__buf_printf(out, "\n");
 }
 
-/* One row: from each decision that names another rung to the next one. Colours follow the names, in the order of `seen`. */
+/* Draws one row: a bar from each decision that names another rung to the next one. Colours follow the names, in the order of
+ * `seen`. */
 static neb_status rung_row(const struct frame *f, const struct neb_report_site *s, double end, double y,
                            char seen[COLORS][16], struct neb_buf *out)
 {
