@@ -89,7 +89,9 @@ static neb_status tile(const struct neb_report_site *s, struct neb_buf *out)
     double seconds = total_time(s), tokens = neb__series_last(&s->tokens), bytes = neb__series_last(&s->out);
     NEB_TRY(neb__buf_printf(out, "<div class=\"tile\"><h3>"));
     NEB_TRY(neb__report_html(out, s->name));
-    NEB_TRY(neb__buf_printf(out, " <span>%s</span></h3><dl>", s->role));
+    NEB_TRY(neb__buf_printf(out, " <span>"));
+    NEB_TRY(neb__report_html(out, s->role));
+    NEB_TRY(neb__buf_printf(out, "</span></h3><dl>"));
     neb__format_count(tokens, text, sizeof text);
     NEB_TRY(entry(out, "tokens trained", "%s", text));
     neb__format_count(seconds > 0 ? tokens / seconds : 0, text, sizeof text);
@@ -106,6 +108,14 @@ static neb_status tile(const struct neb_report_site *s, struct neb_buf *out)
     return neb__buf_printf(out, "</dl></div>\n");
 }
 
+/* Nothing where the text is "". */
+static neb_status named(struct neb_buf *out, const char *what, const char *text)
+{
+    if (!*text) return NEB_OK;
+    NEB_TRY(neb__buf_printf(out, "%s", what));
+    return neb__report_html(out, text);
+}
+
 static neb_status head(const struct neb_report *r, struct neb_buf *out)
 {
     char when[64] = "", length[48];
@@ -120,8 +130,8 @@ static neb_status head(const struct neb_report *r, struct neb_buf *out)
     NEB_TRY(neb__buf_printf(out, "</title><style>\n%s</style><main><h1>", style));
     NEB_TRY(neb__report_html(out, *r->job ? r->job : "run"));
     NEB_TRY(neb__buf_printf(out, "</h1><p class=\"sub\">%d site%s", r->n, r->n == 1 ? "" : "s"));
-    if (*r->strategy) NEB_TRY(neb__buf_printf(out, ", strategy %s", r->strategy));
-    if (*r->task) NEB_TRY(neb__buf_printf(out, ", task %s", r->task));
+    NEB_TRY(named(out, ", strategy ", r->strategy));
+    NEB_TRY(named(out, ", task ", r->task));
     NEB_TRY(neb__buf_printf(out, "; began %s, measured for %s</p><div class=\"tiles\">\n", when, length));
     for (int i = 0; i < r->n; i++) NEB_TRY(tile(&r->site[i], out));
     return neb__buf_printf(out, "</div><div class=\"plots\">\n");

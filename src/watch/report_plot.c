@@ -350,14 +350,13 @@ static neb_status rung_bar(const struct frame *f, double from, double to, double
         NEB_TRY(neb__buf_printf(out, "<rect class=\"c%d\"", color % COLORS));
     else
         NEB_TRY(neb__buf_printf(out, "<rect class=\"alive\""));
-    NEB_TRY(neb__buf_printf(out,
-                            " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"16\"><title>%s, %.1f to %.1f s"
-                            "</title></rect>",
-                            x, y - 4, w, rung[0] ? rung : "nothing sent", from, to));
-    if (rung[0] && w > 9 + 6.5 * (double)strlen(rung))
-        NEB_TRY(
-            neb__buf_printf(out, "<text class=\"on\" x=\"%.1f\" y=\"%.1f\">%s</text>", x + 5, y + 8, rung));
-    return neb__buf_printf(out, "\n");
+    NEB_TRY(neb__buf_printf(out, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"16\"><title>", x, y - 4, w));
+    NEB_TRY(neb__report_html(out, rung[0] ? rung : "nothing sent"));
+    NEB_TRY(neb__buf_printf(out, ", %.1f to %.1f s</title></rect>", from, to));
+    if (!rung[0] || w <= 9 + 6.5 * (double)strlen(rung)) return neb__buf_printf(out, "\n");
+    NEB_TRY(neb__buf_printf(out, "<text class=\"on\" x=\"%.1f\" y=\"%.1f\">", x + 5, y + 8));
+    NEB_TRY(neb__report_html(out, rung));
+    return neb__buf_printf(out, "</text>\n");
 }
 
 /* Draws one row: a bar from each decision that names another rung to the next one. Colours follow the names, in the order of
