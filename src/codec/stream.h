@@ -32,15 +32,8 @@ neb_status neb__tokens_encode(const int32_t *ids, // (n)
                               size_t n, uint32_t vocabulary, struct neb_buf *out);
 neb_status neb__tokens_decode(const uint8_t *bytes, size_t len, uint32_t vocabulary, size_t n, int32_t *ids);
 
-/* The k most likely tokens of each row of logits, by id ascending, with their log-probabilities at
- * `temperature`. */
-neb_status neb__topk_select(const float *logits, // (rows, vocabulary)
-                            size_t rows, uint32_t vocabulary, int k, float temperature,
-                            int32_t *ids, // (rows, k)
-                            float *logp); // (rows, k)
-
-/* The ids ascend in each row, and logp is at most 0. Values take 8 or 4 bits between the row's least and
- * greatest. */
+/* The k most likely tokens of each row. The ids ascend in each row, and logp is at most 0. Values take 8 or 4 bits
+ * between the row's least and greatest. */
 struct neb_topk {
     size_t rows;
     int k; /* 1 … 256 */

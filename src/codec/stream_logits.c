@@ -37,72 +37,7 @@ static uint16_t bf16_toward(float x, bool away_from_zero) /* x <= 0 */
     return (uint16_t)((b + (away_from_zero ? 0xFFFFu : 0)) >> 16);
 }
 
-/* ---- choosing ------------------------------------------------------------------------------------------ */
-
-/* The k best so far are a heap with the worst at its root. Among equals the lower id is better. */
-static bool worse(const float *logits, int32_t a, int32_t b)
-{
-    return logits[a] < logits[b] || (logits[a] == logits[b] && a > b);
-}
-
-static void sift(const float *logits, int32_t *heap, int k, int at)
-{
-    for (int child; (child = 2 * at + 1) < k; at = child) {
-        if (child + 1 < k && worse(logits, heap[child + 1], heap[child])) child++;
-        if (worse(logits, heap[at], heap[child])) return;
-        int32_t t = heap[at];
-        heap[at] = heap[child];
-        heap[child] = t;
-    }
-}
-
-static void select_row(const float *logits, uint32_t vocabulary, int k, float temperature, int32_t *ids,
-                       float *logp)
-{
-    for (int i = 0; i < k; i++) ids[i] = i;
-    for (int at = k / 2; at-- > 0;) sift(logits, ids, k, at);
-    float max = logits[0];
-    for (uint32_t i = 0; i < vocabulary; i++) {
-        max = logits[i] > max ? logits[i] : max;
-        if (i >= (uint32_t)k && logits[i] > logits[ids[0]]) {
-            ids[0] = (int32_t)i;
-            sift(logits, ids, k, 0);
-        }
-    }
-    double sum = 0;
-    for (uint32_t i = 0; i < vocabulary; i++) sum += (double)expf((logits[i] - max) / temperature);
-    for (int i = 1; i < k; i++) { /* k is small: insertion by id */
-        int32_t id = ids[i];
-        int j = i;
-        for (; j > 0 && ids[j - 1] > id; j--) ids[j] = ids[j - 1];
-        ids[j] = id;
-    }
-    float log_sum = (float)log(sum);
-    for (int i = 0; i < k; i++) {
-        float p = (logits[ids[i]] - max) / temperature - log_sum;
-        if (p > 0) p = 0;
-        if (p < lowest) p = lowest;
-        logp[i] = p;
-    }
-}
-
-neb_status neb__topk_select(const float *logits, size_t rows, uint32_t vocabulary, int k, float temperature,
-                            int32_t *ids, float *logp)
-{
-    if (k < 1 || k > 256 || (uint32_t)k > vocabulary || !(temperature > 0) || vocabulary > (1u << 30))
-        return neb__fail(NEB_ERR_INVALID, "cannot choose %d of %u tokens at temperature %g", k, vocabulary,
-                         (double)temperature);
-    for (size_t i = 0; i < rows * vocabulary; i++)
-        if (!isfinite(logits[i]))
-            return neb__fail(NEB_ERR_RANGE, "logit %zu of row %zu is not finite", i % vocabulary,
-                             i / vocabulary);
-    for (size_t r = 0; r < rows; r++)
-        select_row(logits + r * vocabulary, vocabulary, k, temperature, ids + r * (size_t)k,
-                   logp + r * (size_t)k);
-    return NEB_OK;
-}
-
-/* ---- coding -------------------------------------------------------------------------------------------- */
+/* ---- coding ------------------------------------------------------------------------------------------------- */
 
 static neb_status make_gaps(const struct neb_topk *shape, const int32_t *ids, const float *logp,
                             uint32_t *gaps)

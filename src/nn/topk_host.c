@@ -1,6 +1,6 @@
-/* topk_host.c: the likeliest tokens from logits on the host. A row is compared with its k-th best so far, and the few larger values
- * are sorted in. */
+/* topk_host.c: the likeliest tokens from logits on the host, for a device that cannot choose them. */
 #include "nn/decode.h"
+#include "base/topk.h"
 
 #include <math.h>
 
@@ -14,12 +14,7 @@ static float log_sum(const float *x, int64_t n, float top)
 static void best_of_row(const float *x, int64_t vocab, int32_t k, float *logit, int32_t *id)
 {
     int32_t n = 0;
-    for (int64_t i = 0; i < vocab; i++) {
-        if (n == k && !(x[i] > logit[k - 1])) continue;
-        int32_t j = n < k ? n++ : k - 1;
-        for (; j > 0 && x[i] > logit[j - 1]; j--) logit[j] = logit[j - 1], id[j] = id[j - 1];
-        logit[j] = x[i], id[j] = (int32_t)i;
-    }
+    for (int64_t i = 0; i < vocab; i++) neb__topk_list_offer(logit, id, k, &n, x[i], (int32_t)i);
     for (; n < k; n++) logit[n] = -INFINITY, id[n] = -1;
 }
 

@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/topk.h"
 #include "codec/stream.h"
 
 #include <math.h>
@@ -101,35 +102,20 @@ static void count_here(const struct neb_tutor_plan *p, size_t *targets, size_t *
 
 /* ---- out --------------------------------------------------------------------------------------------------------- */
 
-static bool before(float logit, int32_t id, float other, int32_t other_id)
-{
-    return logit > other || (logit == other && id < other_id);
-}
-
 /* One row: the n greatest of k (to, logp: n places), by id ascending, relative to the greatest. */
 static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, int32_t n, int32_t *to,
                             float *logp)
 {
-    int32_t at, have = 0;
+    int32_t have = 0;
     for (int32_t j = 0; j < k; j++) {
         if (ids[j] < 0 || !isfinite(logits[j]))
             return neb__fail(NEB_ERR_RANGE,
                              "the teacher gave fewer than %d tokens for a row, or no finite logits", k);
-        if (have == n && !before(logits[j], ids[j], logp[n - 1], to[n - 1])) continue;
-        for (at = have < n ? have++ : n - 1; at > 0 && before(logits[j], ids[j], logp[at - 1], to[at - 1]);
-             at--)
-            to[at] = to[at - 1], logp[at] = logp[at - 1];
-        to[at] = ids[j];
-        logp[at] = logits[j];
+        neb__topk_list_offer(logp, to, n, &have, logits[j], ids[j]);
     }
-    float most = logp[0];
-    for (int32_t j = 0; j < n; j++) {
-        int32_t id = to[j];
-        float v = logp[j] - most < -65000 ? -65000 : logp[j] - most;
-        for (at = j; at > 0 && to[at - 1] > id; at--) to[at] = to[at - 1], logp[at] = logp[at - 1];
-        to[at] = id;
-        logp[at] = v;
-    }
+    const float most = logp[0];
+    for (int32_t j = 0; j < n; j++) logp[j] = logp[j] - most < -65000 ? -65000 : logp[j] - most;
+    neb__topk_list_by_id(logp, to, n);
     return NEB_OK;
 }
 

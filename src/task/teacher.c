@@ -7,7 +7,7 @@
 #include "task/teacher.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "task/topk.h"
+#include "base/topk.h"
 #include "task/folder.h"
 #include "tensor/packed.h"
 
@@ -94,9 +94,9 @@ static void choose_row(void *arg, int task, int worker)
     const float *row = c->host + (int64_t)task * c->vocab;
     float *top = c->top + (int64_t)(c->at + task) * c->k;
     int32_t *ids = c->ids + (int64_t)(c->at + task) * c->k;
-    neb_best_clear(top, ids, c->k);
-    for (int32_t v = 0; v < c->vocab; v++) neb_best_offer(top, ids, c->k, row[v], v);
-    neb_best_finish(top, ids, c->k);
+    neb__topk_heap_clear(top, ids, c->k);
+    for (int32_t v = 0; v < c->vocab; v++) neb__topk_heap_offer(top, ids, c->k, row[v], v);
+    neb__topk_zero_empty(top, ids, c->k);
 }
 
 /* What the device chose for the first n rows of the chunk. */
@@ -108,7 +108,7 @@ static neb_status fetch_best(struct teacher *c, int32_t n)
     NEB_TRY(neb_buffer_download(c->logits, c->host, 2 * all * sizeof *c->host));
     memcpy(top, c->host, kept * sizeof *top);
     memcpy(ids, c->host + all, kept * sizeof *ids);
-    neb_best_finish(top, ids, (int64_t)kept);
+    neb__topk_zero_empty(top, ids, (int64_t)kept);
     return NEB_OK;
 }
 

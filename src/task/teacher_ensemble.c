@@ -6,7 +6,7 @@
  * token's place in the sum, which a new row empties by counting up. */
 #include "base/mem.h"
 #include "base/pool.h"
-#include "task/topk.h"
+#include "base/topk.h"
 #include "task/folder.h"
 #include "task/teacher.h"
 
@@ -72,10 +72,10 @@ static void mix_row(struct panel *c, struct sum *s, int64_t row)
     s->n = 0;
     s->row++;
     for (int m = 0; m < c->members; m++) add_member(c, s, &c->member[m], &c->said[m], row);
-    neb_best_clear(top, ids, c->k);
+    neb__topk_heap_clear(top, ids, c->k);
     for (int32_t i = 0; i < s->n; i++)
-        if (s->p[i] > 0) neb_best_offer(top, ids, c->k, logf(s->p[i]), s->ids[i]);
-    neb_best_finish(top, ids, c->k);
+        if (s->p[i] > 0) neb__topk_heap_offer(top, ids, c->k, logf(s->p[i]), s->ids[i]);
+    neb__topk_zero_empty(top, ids, c->k);
 }
 
 static void mix_block(void *arg, int task, int worker)

@@ -3,6 +3,8 @@
 #ifndef NEB_DEVICE_CPU_K_TOPK_H
 #define NEB_DEVICE_CPU_K_TOPK_H
 
+#include "base/topk.h"
+
 /* Whether any lane of a is larger than the same lane of b. */
 INLINE int any_above(vf a, vf b)
 {
@@ -16,28 +18,19 @@ INLINE int any_above(vf a, vf b)
 #endif
 }
 
-/* Sorts x in behind values that are at least as large; *n of k are there. */
-INLINE void best_insert(float x, int32_t column, float *value, int32_t *id, int k, int *n)
-{
-    if (*n == k && !(x > value[k - 1])) return;
-    int j = *n < k ? (*n)++ : k - 1;
-    for (; j > 0 && x > value[j - 1]; j--) value[j] = value[j - 1], id[j] = id[j - 1];
-    value[j] = x, id[j] = column;
-}
-
 INLINE void best_row(const void *x, int64_t cols, int k, float *value, int32_t *id, const neb_dtype T)
 {
-    int n = 0;
+    int32_t n = 0;
     int64_t i = 0;
-    for (; i < cols && n < k; i++) best_insert(load1(x, i, T), (int32_t)i, value, id, k, &n);
+    for (; i < cols && n < k; i++) neb__topk_list_offer(value, id, k, &n, load1(x, i, T), (int32_t)i);
     for (; i + 4 * LANES <= cols; i += 4 * LANES) {
         vf a = vmax(load(x, i, LANES, T), load(x, i + LANES, LANES, T));
         vf b = vmax(load(x, i + 2 * LANES, LANES, T), load(x, i + 3 * LANES, LANES, T));
         if (__builtin_expect(any_above(vmax(a, b), set1(value[k - 1])), 0))
             for (int j = 0; j < 4 * LANES; j++)
-                best_insert(load1(x, i + j, T), (int32_t)(i + j), value, id, k, &n);
+                neb__topk_list_offer(value, id, k, &n, load1(x, i + j, T), (int32_t)(i + j));
     }
-    for (; i < cols; i++) best_insert(load1(x, i, T), (int32_t)i, value, id, k, &n);
+    for (; i < cols; i++) neb__topk_list_offer(value, id, k, &n, load1(x, i, T), (int32_t)i);
     for (; n < k; n++) value[n] = -__builtin_inff(), id[n] = -1;
 }
 
