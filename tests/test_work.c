@@ -123,7 +123,7 @@ static void save_generator(struct world *w, const char *name)
     char path[300];
     world_path(name, path);
     assert_ok(neb__model_yaml_init(&f));
-    assert_ok(neb__folder_describe(&f, "mlm", &w->job.generator, &w->job.peft, &w->data.tok_cfg));
+    assert_ok(neb__folder_describe(&f, "mlm", &w->data.models.generator, &w->job.peft, &w->data.tok_cfg));
     assert_ok(neb__folder_write(&f, path, neb__work_generator(w->work), w->data.tok_path));
     neb__model_yaml_free(&f);
 }

@@ -34,12 +34,17 @@ static void lang_of(const struct neb_job_data *c, int i, char out[NEB_LANG_SIZE]
     snprintf(out, NEB_LANG_SIZE, "%.*s", i || !dash ? NEB_LANG_SIZE - 1 : (int)(dash - s), s);
 }
 
-static int lang_index(struct neb_data *d, const char *lang)
+/* -1: not known yet. */
+static int lang_index(const struct neb_data *d, const char *lang)
 {
     for (int i = 0; i < d->n_langs; i++)
         if (!strcmp(d->langs[i], lang)) return i;
-    snprintf(d->langs[d->n_langs], NEB_LANG_SIZE, "%s", lang);
-    return d->n_langs++;
+    return -1;
+}
+
+static void add_lang(struct neb_data *d, const char *lang)
+{
+    if (lang_index(d, lang) < 0) snprintf(d->langs[d->n_langs++], NEB_LANG_SIZE, "%s", lang);
 }
 
 /* *lock: -1 before the first call; closing it unlocks. */
@@ -361,13 +366,14 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
     for (int i = 0; i < d->job->n_data; i++)
         for (int s = 0; s <= is_pair(&d->job->data[i]); s++) {
             lang_of(&d->job->data[i], s, lang);
-            lang_index(d, lang);
+            add_lang(d, lang);
         }
     int lock = -1;
     neb_status s = open_tokenizer(d, pool, &lock);
     if (s == NEB_OK) s = check_tags(d);
     if (s == NEB_OK) s = open_sets(d, pool, &lock);
     if (lock >= 0) close(lock);
+    if (s == NEB_OK) neb__settle_models(d->job, neb__tok_vocab(d->tok), &d->models);
     return s;
 }
 
@@ -393,8 +399,6 @@ void neb__data_free(struct neb_data *d)
 
 static int collect(const struct neb_data *d, const char *use, struct neb_source *list)
 {
-    struct neb_data *langs =
-        (struct neb_data *)(uintptr_t)d; /* every language is known already: nothing is added */
     bool tags = neb__data_tagged(d);
     int n = 0;
     for (int i = 0; i < d->job->n_data; i++) {
@@ -404,8 +408,8 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
         lang_of(c, 0, lang[0]);
         lang_of(c, 1, lang[1]);
         struct neb_source s = {.set = d->set[i], .weight = c->weight, .flip = c->flip, .tag = -1};
-        s.lang[0] = lang_index(langs, lang[0]);
-        s.lang[1] = is_pair(c) ? lang_index(langs, lang[1]) : 0;
+        s.lang[0] = lang_index(d, lang[0]);
+        s.lang[1] = is_pair(c) ? lang_index(d, lang[1]) : 0;
         if (tags) s.tag = neb__tok_lang(d->tok, lang[!c->flip]);
         list[n++] = s;
     }

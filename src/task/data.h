@@ -6,7 +6,7 @@
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
 
-#include "job/job.h"
+#include "task/settle.h"
 #include "text/shard.h"
 #include "text/batches.h"
 #include "text/tokenizer.h"
@@ -15,6 +15,7 @@ struct neb_data {
     const struct neb_job *job;
     struct neb_tok *tok;
     struct neb_tok_cfg tok_cfg;
+    struct neb_settled_models models;
     char dir[512], tok_path[560];
     struct neb_set *set[NEB_JOB_DATA]; /* as job->data */
     char langs[2 * NEB_JOB_DATA][NEB_LANG_SIZE];

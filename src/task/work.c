@@ -24,18 +24,17 @@ static neb_status open_device(struct neb_work *w)
 }
 
 /* What the discriminator has of the generator's embeddings. */
-static neb_status make_discriminator(struct neb_work *w, struct neb_model_config *m)
+static neb_status make_discriminator(struct neb_work *w)
 {
-    const char *how = w->job->train.rtd_embeddings;
-    bool shared = strcmp(how, "separate") != 0;
-    m->embedding_delta = !strcmp(how, "disentangled");
+    const struct neb_model_config *m = &w->data->models.model;
+    bool shared = strcmp(w->job->train.rtd_embeddings, "separate") != 0;
     if (shared && !w->generator && !m->embedding_delta)
         return neb__doc_fail(
             &w->job->doc, "train.rtd_embeddings",
             "train.rtd_embeddings: 'shared' needs generator and discriminator on one site; on two, "
             "'disentangled' does, whose gradients go one way");
     if (shared && !w->generator)
-        NEB_TRY(neb__model_create_table(&w->job->generator, "generator.", w->params, &w->table));
+        NEB_TRY(neb__model_create_table(&w->data->models.generator, "generator.", w->params, &w->table));
     const struct neb_model *table = !shared ? NULL : w->generator ? w->generator : w->table;
     NEB_TRY(neb__model_create(m, &w->job->peft, "", table, w->params, &w->model));
     if (w->table) neb_params_trainable(w->params, neb_param_name(w->table->token), false);
@@ -45,20 +44,14 @@ static neb_status make_discriminator(struct neb_work *w, struct neb_model_config
 
 static neb_status make_models(struct neb_work *w)
 {
-    struct neb_model_config *m = (struct neb_model_config *)(uintptr_t)&w->job->model,
-                            *g = (struct neb_model_config *)(uintptr_t)&w->job->generator;
+    const struct neb_model_config *m = &w->data->models.model, *g = &w->data->models.generator;
     NEB_TRY(neb_params_create(&w->params));
-    int64_t tokens = neb__tok_vocab(w->data->tok);
-    if (m->vocab < tokens || !w->job->init.from) m->vocab = tokens;
-    if (m->max_positions < w->job->train.max_len) m->max_positions = w->job->train.max_len;
-    g->vocab = m->vocab;
-    g->max_positions = m->max_positions;
     if (w->job->kind != NEB_TASK_RTD)
         return neb__model_create(m, &w->job->peft, "", NULL, w->params, &w->model);
     if (!w->links.relay.take)
         NEB_TRY(neb__model_create(g, &w->job->peft, "generator.", NULL, w->params, &w->generator));
-    if (w->generator) neb__model_set_outputs(w->generator, tokens);
-    return w->links.relay.give ? NEB_OK : make_discriminator(w, m);
+    if (w->generator) neb__model_set_outputs(w->generator, neb__tok_vocab(w->data->tok));
+    return w->links.relay.give ? NEB_OK : make_discriminator(w);
 }
 
 static neb_status make_ready(struct neb_work *w)

@@ -468,9 +468,9 @@ static neb_status write_models(struct trainer *t)
 {
     char path[NEB_MODEL_PATH];
     const struct neb_model *model = neb__work_model(t->work), *generator = neb__work_generator(t->work);
-    if (model) NEB_TRY(write_folder(t, model, &t->job->model, t->job->task, t->job->out));
+    if (model) NEB_TRY(write_folder(t, model, &t->data.models.model, t->job->task, t->job->out));
     snprintf(path, sizeof path, "%s/generator", t->job->out);
-    return generator ? write_folder(t, generator, &t->job->generator, "mlm", path) : NEB_OK;
+    return generator ? write_folder(t, generator, &t->data.models.generator, "mlm", path) : NEB_OK;
 }
 
 static neb_status finish(struct trainer *t)

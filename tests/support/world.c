@@ -140,7 +140,7 @@ void world_save(struct world *w, const char *name)
     char path[300];
     world_path(name, path);
     assert_ok(neb__model_yaml_init(&f));
-    assert_ok(neb__folder_describe(&f, w->job.task, &w->job.model, &w->job.peft, &w->data.tok_cfg));
+    assert_ok(neb__folder_describe(&f, w->job.task, &w->data.models.model, &w->job.peft, &w->data.tok_cfg));
     assert_ok(neb__folder_write(&f, path, neb__work_model(w->work), w->data.tok_path));
     neb__model_yaml_free(&f);
 }
