@@ -36,7 +36,7 @@ static void a_job_is_read(void **state)
     struct neb_job j;
     char *words[] = {(char *)"train.steps=7", (char *)"model.heads=2"};
     assert_ok(read_job(good, words, 2, &j));
-    assert_int_equal(j.kind, NEB_TASK_TRANSLATE);
+    assert_string_equal(j.objective->name, "translate");
     assert_true(j.train.steps == 7 && j.train.lr == 5e-3 && j.train.micro == 1);
     assert_true(j.model.hidden == 128 && j.model.heads == 2);
     assert_string_equal(j.model.activation, "silu"); /* of the family */
@@ -96,9 +96,10 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"task: mlm\ntrain:\n  steps: many\n", ":3: train.steps: 'many' is not a whole number"},
         {"tokenizer:\n  numbering: odd\n", ":2: tokenizer.numbering: plain or xlm-r"},
         {"tokenizer:\n  numbering: xlm-r\n", ":2: tokenizer.numbering is that of tokenizer.file"},
-        {"task: fly\n", ":1: task: 'fly' is not mlm"},
+        {"task: fly\n", ":1: task: 'fly' is not mlm, causal, rtd or translate"},
+        {"task: class\n", ":1: task: 'class' is not mlm"}, /* an objective, but not a job's */
         {"train:\n  steps: 0\n", ":2: train.steps is 0"},
-        {"task: translate\ndata:\n  - file: x.txt\n", ":3: translation needs pairs"},
+        {"task: translate\ndata:\n  - file: x.txt\n", ":3: task translate needs pairs"},
         {"data:\n  - lang: en\n", "every corpus needs a file"},
         {"a: b: c\n", ":1: "},
         {"name: a\nname: b\n", ":2: a key that stands there twice"},
@@ -145,6 +146,8 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"task: rtd\nsites:\n  - {name: a, role: generator}\n", "the job has 1 and 0"},
         {"sites:\n  - {name: a, role: generator}\n  - {name: b, role: discriminator}\n", "task must be rtd"},
         {"sites:\n  - {name: a, role: student}\n  - {name: b, role: student}\n", "the job has 0 and 2"},
+        {"task: rtd\nsites:\n  - {name: a, role: student}\n  - {name: b, role: teacher}\n",
+         "task must be mlm, causal or translate, not rtd"},
         {"sites:\n  - {name: a, train: {steps: 0}}\n", ":2: sites[0].train.steps is 0"},
         {"sites:\n  - {name: a, trian: {steps: 1}}\n", "did you mean 'train'?"},
         {"sites:\n  - {name: a}\ndata:\n  - {file: x, site: c}\n", ":4: corpus x: the job has no site 'c'"},
@@ -198,6 +201,28 @@ static void task_and_model_must_fit(void **state)
             neb__job_free(&j);
         }
     check_log_restore();
+}
+
+/* Every row says what is asked of it, a model of its default family fits it, and its name is the only one. */
+static void rows_of_objectives_are_whole(void **state)
+{
+    (void)state;
+    for (int i = 0; neb__objectives[i]; i++) {
+        const struct neb_objective *o = neb__objectives[i];
+        assert_true(o->name && o->about && o->kind && o->head && o->families && o->sides >= 1);
+        assert_ptr_equal(neb__objective_named(o->name), o);
+        assert_non_null(neb__objective_of_model(o->kind, o->head));
+        if (!o->steps) continue;
+        assert_true(o->set_batches && o->describe && strstr(o->families, o->family));
+        struct neb_model_config m;
+        assert_ok(neb__model_config_init(o->family, &m));
+        assert_string_equal(m.kind, o->kind);
+        neb__model_config_free(&m);
+    }
+    assert_null(neb__objective_named("fly"));
+    assert_null(neb__objective_of_model("decoder", "class"));
+    char few[12];
+    assert_string_equal(neb__objective_list(NULL, few, sizeof few), "mlm, causal");
 }
 
 static const char sited[] = "train: {tokens: 512, threads: 4}\n"
@@ -287,13 +312,10 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_is_read),
-        cmocka_unit_test(an_empty_value_is_the_default),
-        cmocka_unit_test(a_section_may_be_empty),
-        cmocka_unit_test(wrong_jobs_say_where_and_what),
-        cmocka_unit_test(task_and_model_must_fit),
-        cmocka_unit_test(a_site_has_its_own),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_job_is_read),           cmocka_unit_test(an_empty_value_is_the_default),
+        cmocka_unit_test(a_section_may_be_empty),  cmocka_unit_test(wrong_jobs_say_where_and_what),
+        cmocka_unit_test(task_and_model_must_fit), cmocka_unit_test(rows_of_objectives_are_whole),
+        cmocka_unit_test(a_site_has_its_own),      cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

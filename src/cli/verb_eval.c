@@ -117,9 +117,10 @@ static neb_status measure(const struct neb_job *job, struct neb_work *w, const c
     NEB_TRY(s);
     printf("%s loss %.4f, perplexity %.2f, accuracy %.2f %% over %" PRId64 " tokens\n", use, e.loss,
            exp(e.loss), 100 * e.accuracy, e.rows);
-    if (job->kind == NEB_TASK_RTD)
-        printf("replaced tokens: loss %.4f, accuracy %.2f %%, of the replaced %.2f %%\n", e.rtd_loss,
-               100 * e.rtd_accuracy, 100 * e.rtd_recall);
+    if (!job->objective->describe_more) return NEB_OK;
+    char more[200];
+    job->objective->describe_more(&e, more, sizeof more);
+    printf("%s\n", more);
     return NEB_OK;
 }
 

@@ -15,7 +15,7 @@
 
 static const struct neb_opt top_table[] = {
     TOP(name, NEB_OPT_TEXT, "job", NULL, "a name for folders and reports"),
-    TOP(task, NEB_OPT_TEXT, "mlm", NULL, "mlm (pairs: TLM), causal, rtd or translate"),
+    TOP(task, NEB_OPT_TEXT, "mlm", NULL, "what the model learns; the tasks are listed below"),
     TOP(strategy, NEB_OPT_TEXT, "auto", NULL,
         "on several sites: replica, relay, tutor; auto: as the roles say"),
     TOP(out, NEB_OPT_TEXT, "out", NULL, "folder for everything that is written"),
@@ -173,10 +173,19 @@ static const struct {
     {"sites[]", neb__job_site_options},
 };
 
+static void list_tasks(FILE *to)
+{
+    fprintf(to, "\ntask\n");
+    for (int i = 0; neb__objectives[i]; i++)
+        if (neb__objectives[i]->steps)
+            fprintf(to, "  %-22s %s\n", neb__objectives[i]->name, neb__objectives[i]->about);
+}
+
 void neb__job_help(FILE *to)
 {
     fprintf(to, "A job file is YAML; any key can also be given as section.key=value behind it.\n");
     for (size_t i = 0; i < sizeof help_list / sizeof *help_list; i++) {
+        if (i == 1) list_tasks(to);
         fprintf(to, "\n%s\n", help_list[i].name);
         if (help_list[i].table == neb__model_options)
             fprintf(to, "  %-22s %s\n", "family",
@@ -187,11 +196,6 @@ void neb__job_help(FILE *to)
                     *o->fallback ? ")" : "");
     }
 }
-
-static const char *const default_family[] = {[NEB_TASK_MLM] = "xlm-r",
-                                             [NEB_TASK_CAUSAL] = "gpt2",
-                                             [NEB_TASK_RTD] = "electra",
-                                             [NEB_TASK_TRANSLATE] = "transformer"};
 
 /* The head is the task's, whatever the family has. */
 static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
@@ -205,16 +209,11 @@ static neb_status bind_model(struct neb_job *j, const char *section, const char 
     return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);
 }
 
-/* What a model that starts from another's must have in common with it; the rest is the task's. */
+/* A model that starts from another's has all of it in common but for what the task decides. */
 static neb_status inherit(const struct neb_model_yaml *f, struct neb_job *j)
 {
-    static const char *const translator[][2] = {
-        {"kind", "encoder-decoder"}, {"types", "0"}, {"label_smoothing", "0.1"}};
     NEB_TRY(neb__doc_copy(neb__model_options, &f->model, &j->model));
-    NEB_TRY(neb__opts_set(neb__model_options, &j->model, "head", neb__job_head(j->kind)));
-    for (int i = 0; i < 3 && j->kind == NEB_TASK_TRANSLATE; i++)
-        NEB_TRY(neb__opts_set(neb__model_options, &j->model, translator[i][0], translator[i][1]));
-    return NEB_OK;
+    return neb__objective_adopt(j->objective, &j->model);
 }
 
 /* Sizes and the like come from the folder that the parameters come from, unless a family is named. */
@@ -222,7 +221,7 @@ static neb_status bind_main_model(struct neb_job *j)
 {
     const char *family = neb__doc_get(&j->doc, "model.family");
     if (!j->init.from || (family && *family))
-        return bind_model(j, "model", default_family[j->kind], neb__job_head(j->kind), &j->model);
+        return bind_model(j, "model", j->objective->family, j->objective->head, &j->model);
     struct neb_model_yaml f;
     char first[NEB_MODEL_PATH + 1];
     neb__list_part(j->init.from, 0, first, sizeof first);
@@ -234,16 +233,13 @@ static neb_status bind_main_model(struct neb_job *j)
     return neb__doc_bind(&j->doc, "model", neb__model_options, &j->model, family_key);
 }
 
-static neb_status which_task(struct neb_job *j)
+static neb_status find_objective(struct neb_job *j)
 {
-    static const char *const names[] = {"mlm", "causal", "rtd", "translate"};
-    for (int i = 0; i < 4; i++)
-        if (j->task && !strcmp(j->task, names[i])) {
-            j->kind = (enum neb_task_kind)i;
-            return NEB_OK;
-        }
-    return neb__doc_fail(&j->doc, "task", "task: '%s' is not mlm, causal, rtd or translate",
-                         j->task ? j->task : "");
+    char names[128];
+    j->objective = neb__objective_named(j->task);
+    if (j->objective && j->objective->steps) return NEB_OK;
+    return neb__doc_fail(&j->doc, "task", "task: '%s' is not %s", j->task ? j->task : "",
+                         neb__objective_list(NULL, names, sizeof names));
 }
 
 static neb_status bind_data(struct neb_job *j)
@@ -262,10 +258,11 @@ static neb_status bind_data(struct neb_job *j)
             return neb__doc_fail(&j->doc, path, "use: '%s' is not train, valid or test",
                                  d->use ? d->use : "");
         bool pair = d->second || (d->lang && strchr(d->lang, '-'));
-        if (j->kind == NEB_TASK_TRANSLATE && !pair)
+        if (j->objective->needs_pairs && !pair)
             return neb__doc_fail(&j->doc, path,
-                                 "translation needs pairs: lang: en-de, in one tab-separated file or in "
-                                 "file and second");
+                                 "task %s needs pairs: lang: en-de, in one tab-separated file or in "
+                                 "file and second",
+                                 j->task);
         if (d->copies < 1 || d->copies > 1000)
             return neb__doc_fail(&j->doc, path, "copies must be from 1 to 1000");
         if (!(d->weight > 0)) return neb__doc_fail(&j->doc, path, "weight must be above 0");
@@ -279,7 +276,7 @@ static neb_status bind(struct neb_job *j)
         NEB_TRY(neb__doc_section(&j->doc, sections[i],
                                  !strcmp(sections[i], "data") || !strcmp(sections[i], "sites")));
     NEB_TRY(neb__doc_bind(&j->doc, "", top_table, j, sections));
-    NEB_TRY(which_task(j));
+    NEB_TRY(find_objective(j));
     NEB_TRY(neb__doc_bind(&j->doc, "init", init_table, &j->init, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "distill", distill_table, &j->distill, NULL));
     NEB_TRY(bind_main_model(j));

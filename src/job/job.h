@@ -7,11 +7,9 @@
 
 #include "base/buf.h"
 #include "base/doc.h"
-#include "nn/config.h"
+#include "job/objective.h"
 
 enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
-
-enum neb_task_kind { NEB_TASK_MLM, NEB_TASK_CAUSAL, NEB_TASK_RTD, NEB_TASK_TRANSLATE };
 
 /* How the sites share the work, and what one of them does in it. */
 enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR };
@@ -89,8 +87,8 @@ struct neb_job {
     struct neb_doc doc;
     char *name, *task, *strategy, *out, *cache;
     int64_t seed;
-    enum neb_task_kind kind;
-    enum neb_strategy plan; /* of the sites; auto is settled */
+    const struct neb_objective *objective; /* that `task` names */
+    enum neb_strategy plan;                /* of the sites; auto is settled */
     struct neb_model_config model, generator;
     struct neb_peft_config peft;
     struct neb_job_tokenizer tokenizer;
@@ -128,7 +126,6 @@ neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[];
 neb_status neb__job_bind_sites(struct neb_job *j);
 neb_status neb__job_check(const struct neb_job *j);
-const char *neb__job_head(enum neb_task_kind task); /* of the model that it trains */
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);
 
 /* Every key with its default and meaning. */

@@ -7,20 +7,6 @@
 
 /* ---- task and model -------------------------------------------------------------------------------------------- */
 
-/* What a task trains. A model of another kind would run all the same: one that reads the tokens it is to predict, or one
- * whose head gives no loss. */
-static const struct {
-    const char *kind, *head, *families;
-} tasks[] = {[NEB_TASK_MLM] = {"encoder", "tokens", "bert, xlm-r, electra"},
-             [NEB_TASK_CAUSAL] = {"decoder", "tokens", "gpt2, llama"},
-             [NEB_TASK_RTD] = {"encoder", "rtd", "bert, xlm-r, electra"},
-             [NEB_TASK_TRANSLATE] = {"encoder-decoder", "tokens", "transformer, marian, bart"}};
-
-const char *neb__job_head(enum neb_task_kind task)
-{
-    return tasks[task].head;
-}
-
 /* The first of these keys that the job has: the line that is to be changed. */
 static const char *place(const struct neb_job *j, const char *section, const char *key, char *out,
                          size_t size)
@@ -35,26 +21,29 @@ static const char *place(const struct neb_job *j, const char *section, const cha
     return out;
 }
 
+/* A model of another kind would run all the same: one that reads the tokens it is to predict, or one whose head gives no
+ * loss. */
 static neb_status check_model(const struct neb_job *j, const char *section, const struct neb_model_config *m,
-                              enum neb_task_kind task)
+                              const struct neb_objective *o)
 {
     char path[64];
-    if (!m->kind || strcmp(m->kind, tasks[task].kind))
+    if (!m->kind || strcmp(m->kind, o->kind))
         return neb__doc_fail(&j->doc, place(j, section, "kind", path, sizeof path),
                              "task %s needs %s of kind %s (family %s); this one is of kind %s", j->task,
-                             strcmp(section, "model") ? "a generator" : "a model", tasks[task].kind,
-                             tasks[task].families, m->kind ? m->kind : "none");
-    if (!m->head || strcmp(m->head, tasks[task].head))
+                             strcmp(section, "model") ? "a generator" : "a model", o->kind, o->families,
+                             m->kind ? m->kind : "none");
+    if (!m->head || strcmp(m->head, o->head))
         return neb__doc_fail(&j->doc, place(j, section, "head", path, sizeof path),
                              "task %s needs %s.head: %s, not %s; it may be left out", j->task, section,
-                             tasks[task].head, m->head ? m->head : "none");
+                             o->head, m->head ? m->head : "none");
     return NEB_OK;
 }
 
 static neb_status check_models(const struct neb_job *j)
 {
-    NEB_TRY(check_model(j, "model", &j->model, j->kind));
-    return j->kind == NEB_TASK_RTD ? check_model(j, "generator", &j->generator, NEB_TASK_MLM) : NEB_OK;
+    NEB_TRY(check_model(j, "model", &j->model, j->objective));
+    if (!j->objective->generator) return NEB_OK;
+    return check_model(j, "generator", &j->generator, j->objective->generator);
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------------------------- */
@@ -137,8 +126,8 @@ static neb_status check_knowledge(const struct neb_job *j)
     if (!among(j->train.rtd_embeddings, "separate", "shared", "disentangled"))
         return neb__doc_fail(&j->doc, "train.rtd_embeddings",
                              "train.rtd_embeddings: separate, shared or disentangled");
-    if ((d->teacher || d->encoder) && j->kind == NEB_TASK_RTD)
-        return neb__doc_fail(&j->doc, "distill", "distill: not for task rtd");
+    if ((d->teacher || d->encoder) && !j->objective->distils)
+        return neb__doc_fail(&j->doc, "distill", "distill: not for task %s", j->task);
     if (d->top_k < 1 || d->top_k > 4096)
         return neb__doc_fail(&j->doc, "distill.top_k", "distill.top_k must be from 1 to 4096");
     if (!(d->temperature > 0 && d->temperature <= 100))

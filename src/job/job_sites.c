@@ -141,6 +141,16 @@ static neb_status settle_strategy(struct neb_job *j)
     return NEB_OK;
 }
 
+static bool has_generator(const struct neb_objective *o)
+{
+    return o->generator != NULL;
+}
+
+static bool can_distil(const struct neb_objective *o)
+{
+    return o->distils;
+}
+
 static neb_status check_relay(const struct neb_job *j)
 {
     int g = count(j, NEB_ROLE_GENERATOR), d = count(j, NEB_ROLE_DISCRIMINATOR);
@@ -149,13 +159,12 @@ static neb_status check_relay(const struct neb_job *j)
                              "strategy relay: one generator site and one discriminator site are needed, the "
                              "job has %d and %d",
                              g, d);
-    if (j->kind != NEB_TASK_RTD)
-        return neb__doc_fail(
-            &j->doc, "task",
-            "strategy relay splits replaced-token detection over two sites: task must be rtd, "
-            "not %s",
-            j->task);
-    return NEB_OK;
+    if (j->objective->generator) return NEB_OK;
+    char names[128];
+    return neb__doc_fail(&j->doc, "task",
+                         "strategy relay puts a generator on one site and what learns from it on the other: "
+                         "task must be %s, not %s",
+                         neb__objective_list(has_generator, names, sizeof names), j->task);
 }
 
 static neb_status check_tutor(const struct neb_job *j)
@@ -167,12 +176,11 @@ static neb_status check_tutor(const struct neb_job *j)
             "strategy tutor: one teacher site and one student site are needed, the job has %d "
             "and %d (several teachers of one site: distill.teacher: [A, B])",
             t, s);
-    if (j->kind == NEB_TASK_RTD)
-        return neb__doc_fail(
-            &j->doc, "task",
-            "strategy tutor distils token distributions: task must be translate, causal or mlm, "
-            "not rtd");
-    return NEB_OK;
+    if (j->objective->distils) return NEB_OK;
+    char names[128];
+    return neb__doc_fail(&j->doc, "task",
+                         "strategy tutor distils token distributions: task must be %s, not %s",
+                         neb__objective_list(can_distil, names, sizeof names), j->task);
 }
 
 static neb_status check_data(const struct neb_job *j)

@@ -9,7 +9,7 @@
 #define FIELD(field, kind, fallback, help) NEB_OPT(struct neb_model_yaml, field, kind, fallback, NULL, help)
 
 static const struct neb_opt table[] = {
-    FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: mlm, causal, rtd, translate, class"),
+    FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: the name of an objective"),
     FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
     FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model: plain, or xlm-r"),
     FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),

@@ -45,7 +45,7 @@ static struct neb_split_code tutor_level(const struct neb_split_site *s, int lev
 /* Nominal bytes of a row of a batch. A gap between two ids takes some ten bits; the scales of a row take four bytes. */
 static double tutor_bytes(const struct neb_split_site *s, const struct neb_tutor_code *c)
 {
-    double predicted = s->job->kind == NEB_TASK_MLM ? s->job->train.mask : 1;
+    double predicted = s->job->objective->masks ? s->job->train.mask : 1;
     double logits = s->shape.k ? c->k * (1.25 + c->bits / 8.0) + 4 : 0;
     double states = s->shape.width ? s->shape.width * c->hidden_bits / 8.0 + 4 : 0;
     return predicted * logits + states;

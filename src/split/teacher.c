@@ -45,7 +45,7 @@ static neb_status open_tutors(struct teacher *t)
     struct neb_teacher_config c = {.k = t->half->shape.k,
                                    .threads = (int)j->train.threads,
                                    .tok = t->data.tok,
-                                   .sides = j->kind == NEB_TASK_TRANSLATE ? 2 : 1,
+                                   .sides = j->objective->sides,
                                    .max_len = j->train.max_len};
     struct neb_device_config d = {.compute = strcmp(j->train.dtype, "bf16") ? NEB_F32 : NEB_BF16,
                                   .threads = (int)j->train.threads,

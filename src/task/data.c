@@ -236,7 +236,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
 bool neb__data_tagged(const struct neb_data *d)
 {
     char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
-    if (d->job->kind != NEB_TASK_TRANSLATE) return false;
+    if (d->job->objective->sides < 2) return false;
     for (int i = 0; i < d->job->n_data; i++) {
         lang_of(&d->job->data[i], !d->job->data[i].flip, lang);
         if (*first && *lang && strcmp(first, lang)) return true;
@@ -274,8 +274,7 @@ static neb_status check_tags(const struct neb_data *d)
 /* Both texts of a pair in one sequence, <s> a </s> b </s>: what they may have together; 0: each is a sequence. */
 static int32_t limit_together(const struct neb_data *d, const struct neb_job_data *c)
 {
-    bool one = d->job->kind == NEB_TASK_MLM || d->job->kind == NEB_TASK_RTD;
-    return one && is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
+    return d->job->objective->joins_pairs && is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
 }
 
 /* A folder name that changes when anything changes that the tokens depend on. */
@@ -419,15 +418,10 @@ static int collect(const struct neb_data *d, const char *use, struct neb_source 
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
                             struct neb_batches **out)
 {
-    static const enum neb_batch_kind kinds[] = {[NEB_TASK_MLM] = NEB_BATCH_MLM,
-                                                [NEB_TASK_CAUSAL] = NEB_BATCH_CAUSAL,
-                                                [NEB_TASK_RTD] = NEB_BATCH_MLM,
-                                                [NEB_TASK_TRANSLATE] = NEB_BATCH_PAIR};
     const struct neb_job_train *t = &d->job->train;
     struct neb_source sources[NEB_JOB_DATA];
     bool training = !strcmp(use, "train");
-    struct neb_batches_cfg cfg = {.kind = kinds[d->job->kind],
-                                  .seed = (uint64_t)d->job->seed,
+    struct neb_batches_cfg cfg = {.seed = (uint64_t)d->job->seed,
                                   .part = part,
                                   .parts = parts,
                                   .source = sources,
@@ -438,8 +432,7 @@ neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t p
                                   .mask_share = t->mask};
     cfg.sources = collect(d, use, sources);
     if (!cfg.sources) return neb__quiet(NEB_ERR_NOTFOUND, "no corpus with use: %s", use);
-    if (d->job->kind == NEB_TASK_RTD)
-        cfg.keep_share = cfg.random_share = -1; /* ELECTRA masks every chosen token */
+    d->job->objective->set_batches(&cfg);
     neb__vocab_of(d->tok, &cfg.vocab);
     return neb__batches_create(&cfg, out);
 }

@@ -30,7 +30,7 @@ static neb_status open_tutors(struct neb_distill *d, const struct neb_data *data
     struct neb_teacher_config c = {.k = (int32_t)j->top_k,
                                    .threads = (int)data->job->train.threads,
                                    .tok = data->tok,
-                                   .sides = data->job->kind == NEB_TASK_TRANSLATE ? 2 : 1,
+                                   .sides = data->job->objective->sides,
                                    .max_len = data->job->train.max_len};
     if (links) d->logits = links->logits, d->hidden = links->hidden;
     if (!d->logits.ask && j->teacher) {

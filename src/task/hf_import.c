@@ -3,6 +3,7 @@
  * The head follows from the tensors that are there, since folders are often mislabelled. Every parameter of the model that
  * results must find its tensors; what is left over there (a pooler, an unused head) is not taken. */
 #include "task/hf.h"
+#include "job/objective.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -151,11 +152,8 @@ static neb_status choose_head(struct import *m)
         return neb__fail(NEB_ERR_UNSUPPORTED, "a head with activation '%s' is not supported, only gelu",
                          c->activation);
     NEB_TRY(neb__opts_set(neb__model_options, c, "head", head));
-    static const char *const tasks[][2] = {{"tokens", "mlm"}, {"rtd", "rtd"}, {"class", "class"}};
-    for (int i = 0; i < 3; i++)
-        if (!strcmp(head, tasks[i][0]))
-            return neb__model_yaml_set_task(&m->folder,
-                                            m->config.kind == NEB_HF_GPT2 ? "causal" : tasks[i][1]);
+    const struct neb_objective *o = neb__objective_of_model(c->kind, head);
+    if (o) return neb__model_yaml_set_task(&m->folder, o->name);
     return NEB_OK;
 }
 

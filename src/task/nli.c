@@ -6,6 +6,7 @@
 #include "base/doc.h"
 #include "base/mem.h"
 #include "task/line_batches.h"
+#include "task/objectives.h"
 #include "text/line_reader.h"
 
 #include <stdio.h>
@@ -50,15 +51,14 @@ struct neb_nli {
 
 static neb_status make_model(struct neb_nli *n, neb_device *device)
 {
-    static const char *const options[][2] = {{"head", "class"}, {"classes", "3"}, {"label_smoothing", "0"}};
     struct neb_model_yaml *f = &n->folder;
     int loaded;
-    for (int i = 0; i < 3; i++)
-        NEB_TRY(neb__opts_set(neb__model_options, &f->model, options[i][0], options[i][1]));
+    NEB_TRY(neb__objective_adopt(&neb__objective_nli, &f->model));
     NEB_TRY(neb__opts_set(neb__model_options, &f->model, "pooling", n->c.pooling));
     if (n->c.dropout >= 0) f->model.dropout = n->c.dropout;
-    if (strcmp(f->model.kind, "encoder"))
-        return neb__fail(NEB_ERR_CONFIG, "the model in %s is no encoder", f->path);
+    if (strcmp(f->model.kind, neb__objective_nli.kind))
+        return neb__fail(NEB_ERR_CONFIG, "the model in %s is of kind %s; nli needs a model of kind %s",
+                         f->path, f->model.kind, neb__objective_nli.kind);
     struct neb_peft_config peft;
     NEB_TRY(neb__peft_config_init(&peft));
     neb_status s = neb__doc_copy(neb__peft_options, &f->peft, &peft); /* the sizes of what the folder has */

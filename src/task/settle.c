@@ -15,6 +15,6 @@ void neb__settle_models(const struct neb_job *job, int64_t tokens, struct neb_se
     if (m.max_positions < job->train.max_len) m.max_positions = job->train.max_len;
     g.vocab = m.vocab;
     g.max_positions = m.max_positions;
-    if (job->kind == NEB_TASK_RTD) m.embedding_delta = !strcmp(job->train.rtd_embeddings, "disentangled");
+    if (job->objective->generator) m.embedding_delta = !strcmp(job->train.rtd_embeddings, "disentangled");
     *out = (struct neb_settled_models){m, g};
 }

@@ -4,7 +4,7 @@
 
 #include "job/job.h"
 
-/* Their texts are the job's, so the job must outlive them. generator: replaced-token detection's. */
+/* Their texts are the job's, so the job must outlive them. generator: for an objective that has one. */
 struct neb_settled_models {
     struct neb_model_config model, generator;
 };

@@ -1,8 +1,7 @@
 /* work.c: models, data and optimizer of a job, opened together and given out.
  *
- * Which models there are follows from the task and from the links: replaced-token detection has a generator and a
- * discriminator, unless one of them lives on another site. Parameters are all added before the slab is made; values from
- * a folder (`init`) come in right after it; they are the discriminator's, where there are two, on one site or on two. */
+ * The objective makes the models (its row's steps), as far as the links leave them to this site. All parameters are added before
+ * the slab is made. Values from a folder (`init`) come in right after it. They are the model's, never the generator's. */
 #include "task/work_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -21,37 +20,6 @@ static neb_status open_device(struct neb_work *w)
                                   .deterministic = t->deterministic,
                                   .tf32 = 1};
     return neb_device_open(t->device, &c, &w->dev);
-}
-
-/* What the discriminator has of the generator's embeddings. */
-static neb_status make_discriminator(struct neb_work *w)
-{
-    const struct neb_model_config *m = &w->data->models.model;
-    bool shared = strcmp(w->job->train.rtd_embeddings, "separate") != 0;
-    if (shared && !w->generator && !m->embedding_delta)
-        return neb__doc_fail(
-            &w->job->doc, "train.rtd_embeddings",
-            "train.rtd_embeddings: 'shared' needs generator and discriminator on one site; on two, "
-            "'disentangled' does, whose gradients go one way");
-    if (shared && !w->generator)
-        NEB_TRY(neb__model_create_table(&w->data->models.generator, "generator.", w->params, &w->table));
-    const struct neb_model *table = !shared ? NULL : w->generator ? w->generator : w->table;
-    NEB_TRY(neb__model_create(m, &w->job->peft, "", table, w->params, &w->model));
-    if (w->table) neb_params_trainable(w->params, neb_param_name(w->table->token), false);
-    w->model->loss_slot = 1;
-    return NEB_OK;
-}
-
-static neb_status make_models(struct neb_work *w)
-{
-    const struct neb_model_config *m = &w->data->models.model, *g = &w->data->models.generator;
-    NEB_TRY(neb_params_create(&w->params));
-    if (w->job->kind != NEB_TASK_RTD)
-        return neb__model_create(m, &w->job->peft, "", NULL, w->params, &w->model);
-    if (!w->links.relay.take)
-        NEB_TRY(neb__model_create(g, &w->job->peft, "generator.", NULL, w->params, &w->generator));
-    if (w->generator) neb__model_set_outputs(w->generator, neb__tok_vocab(w->data->tok));
-    return w->links.relay.give ? NEB_OK : make_discriminator(w);
 }
 
 static neb_status make_ready(struct neb_work *w)
@@ -90,23 +58,9 @@ static neb_status largest(struct neb_work *w, struct neb_model_input_limits *l)
 
 static neb_status make_feeds(struct neb_work *w, struct neb_model_input_limits l)
 {
-    struct neb_sampler_config c = {.tok = w->data->tok,
-                                   .dev = w->dev,
-                                   .rows = l.rows[0],
-                                   .masked = l.targets,
-                                   .seed = (uint32_t)w->job->seed,
-                                   .threads = (int)w->job->train.threads,
-                                   .draws = w->generator != NULL};
     l.prefix = (int32_t)(w->model ? w->model : w->generator)->peft.prefix_length;
     NEB_TRY(neb__model_input_create(w->dev, &l, &w->feed));
-    if (w->job->kind != NEB_TASK_RTD) return NEB_OK;
-    if (w->generator) {
-        size_t logits = (size_t)l.targets * (size_t)w->generator->outputs * sizeof(float);
-        NEB_TRY(neb_buffer_create(w->dev, logits, &w->logits));
-    }
-    NEB_TRY(neb__sampler_create(&c, &w->sampler));
-    l.targets = l.rows[0];
-    return neb__model_input_create(w->dev, &l, &w->feed2);
+    return w->steps->make_inputs ? w->steps->make_inputs(w, &l) : NEB_OK;
 }
 
 static neb_status make_optimizer(struct neb_work *w)
@@ -127,7 +81,7 @@ static neb_status make_stream(struct neb_work *w)
     if (s == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&w->job->doc, "data", "no corpus to train on (use: train)");
     NEB_TRY(s);
-    size_t runs = (size_t)w->job->train.micro * 2;
+    size_t runs = (size_t)w->job->train.micro * NEB_WORK_RUNS;
     w->pieces = NEB_NEW_ARRAY(struct neb_work_part, runs);
     w->micros = NEB_NEW_ARRAY(struct neb_micro, runs);
     if (!w->pieces || !w->micros)
@@ -139,7 +93,8 @@ static neb_status open_all(struct neb_work *w)
 {
     struct neb_model_input_limits l = {0};
     NEB_TRY(open_device(w));
-    NEB_TRY(make_models(w));
+    NEB_TRY(neb_params_create(&w->params));
+    NEB_TRY(w->steps->make_models(w));
     NEB_TRY(make_stream(w));
     NEB_TRY(largest(w, &l));
     if (w->model)
@@ -159,6 +114,7 @@ neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t par
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a job");
     w->job = data->job;
     w->data = data;
+    w->steps = data->job->objective->steps;
     w->part = part;
     w->parts = parts;
     if (links) w->links = *links;
@@ -176,16 +132,13 @@ void neb__work_close(struct neb_work *w)
     if (!w) return;
     neb__prefetch_stop(w->ahead);
     neb__batches_free(w->stream);
-    neb__sampler_free(w->sampler);
+    if (w->steps->close) w->steps->close(w);
     neb__distill_destroy(w->distill);
-    neb_buffer_destroy(w->logits);
     neb__model_input_destroy(w->feed);
-    neb__model_input_destroy(w->feed2);
     neb_optimizer_destroy(w->opt);
     neb_tape_destroy(w->tape);
     neb__model_destroy(w->model);
     neb__model_destroy(w->generator);
-    neb__model_destroy(w->table);
     neb_params_destroy(w->params);
     neb_device_close(w->dev);
     neb__free(w->pieces);
@@ -227,9 +180,7 @@ struct neb_model *neb__work_generator(struct neb_work *w)
 
 neb_param *neb__work_table(struct neb_work *w)
 {
-    bool split = strcmp(w->job->train.rtd_embeddings, "disentangled") == 0 &&
-                 (w->links.relay.give || w->links.relay.take);
-    return !split ? NULL : w->table ? w->table->token : w->generator->token;
+    return w->table;
 }
 
 double neb__work_waited(const struct neb_work *w)

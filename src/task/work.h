@@ -11,8 +11,8 @@
 
 struct neb_work_step {
     int64_t step;
-    double loss;     /* of the task; rtd: generator + weight * discriminator */
-    double parts[3]; /* targets (rtd: the generator's), the discriminator's, the hidden states' */
+    double loss;     /* all parts */
+    double parts[3]; /* those of the objective (job/objective.h: losses), then the hidden states' */
     double grad_norm;
     int64_t tokens; /* real rows that went in, both sides */
     bool skipped;   /* not finite, or nothing to predict: nothing changed */
@@ -20,8 +20,8 @@ struct neb_work_step {
 };
 
 struct neb_work_eval {
-    double loss, accuracy;                     /* per counted row */
-    double rtd_loss, rtd_accuracy, rtd_recall; /* recall: of the replaced tokens */
+    double loss, accuracy;              /* per counted row */
+    double more[NEB_OBJECTIVE_METRICS]; /* as the objective's `metrics` name them */
     int64_t rows, batches;
 };
 
@@ -46,7 +46,7 @@ neb_device *neb__work_device(struct neb_work *w);
 neb_tape *neb__work_tape(struct neb_work *w);
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
-struct neb_model *neb__work_generator(struct neb_work *w); /* rtd; NULL: none here */
+struct neb_model *neb__work_generator(struct neb_work *w); /* of an objective with two; NULL: none here */
 /* Relay, disentangled embeddings: the generator's token table, or the discriminator's copy of it. NULL: neither. */
 neb_param *neb__work_table(struct neb_work *w);
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */

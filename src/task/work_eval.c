@@ -1,38 +1,36 @@
 /* work_eval.c: a job's model on held-out text: every batch once, without dropout, sums over all of them. */
 #include "task/work_internal.h"
 
-static neb_status eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
-                           struct neb_ctl *c)
+#include <math.h>
+#include <stdio.h>
+
+neb_status neb__eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
+                         struct neb_ctl *out)
 {
-    *c = (struct neb_ctl){.step = 1, .seed = 1, .loss_scale = 1};
+    *out = (struct neb_ctl){.step = 1, .seed = 1, .loss_scale = 1};
     struct neb_run run = {.fn = fn, .arg = p, .key = key};
-    NEB_TRY(neb_tape_begin_step(w->tape, c));
+    NEB_TRY(neb_tape_begin_step(w->tape, out));
     NEB_TRY(neb_tape_run(w->tape, &run));
-    return neb_tape_end_step(w->tape, true, c);
+    return neb_tape_end_step(w->tape, true, out);
 }
 
-static neb_status eval_batch(struct neb_work *w, struct neb_batch *b, struct neb_work_eval *e, double sums[6])
+neb_status neb__eval_tokens(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p,
+                            struct neb_eval_sums *s)
 {
-    struct neb_work_part p = {w, b, NULL};
     struct neb_ctl c;
-    NEB_TRY(neb__load_plain(&p));
-    NEB_TRY(eval_run(w, w->generator ? neb__run_generator : neb__run_plain, &p, neb__model_input_key(w->feed),
-                     &c));
-    sums[0] += (double)c.loss[0];
-    sums[1] += (double)c.counts[0];
-    sums[2] += (double)c.counts[1];
-    e->rows += b->loss.used;
-    e->batches++;
-    if (!w->generator || !w->model || !b->loss.used) return NEB_OK; /* nothing masked, nothing replaced */
-    NEB_TRY(neb__load_discriminator(&p));
-    NEB_TRY(eval_run(w, neb__run_discriminator, &p, neb__model_input_key(w->feed2) ^ 1, &c));
-    /* rows were weighted by rtd_weight * masked / rows: undone here */
-    sums[3] += (double)c.loss[1] / (w->job->train.rtd_weight * b->loss.used) * (double)c.counts[1];
-    sums[4] += (double)c.counts[0];
-    sums[5] += (double)c.counts[1];
-    e->rtd_recall += (double)c.counts[3];
-    e->rtd_loss += (double)c.counts[2];
+    NEB_TRY(neb__eval_run(w, fn, p, neb__model_input_key(w->feed), &c));
+    s->loss += (double)c.loss[0];
+    s->right += (double)c.counts[0];
+    s->counted += (double)c.counts[1];
+    s->rows += p->batch->loss.used;
+    s->batches++;
     return NEB_OK;
+}
+
+void neb__describe_tokens(const struct neb_work_eval *e, char *out, size_t size)
+{
+    snprintf(out, size, "loss %.4f, perplexity %.2f, accuracy %.1f %%", e->loss, exp(e->loss),
+             100 * e->accuracy);
 }
 
 /* Batches of all the text. They come in its order, one language behind the other: some of them must be from everywhere. */
@@ -53,8 +51,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
 {
     struct neb_batches *stream = NULL;
     struct neb_batch *b = NULL;
-    struct neb_work_eval e = {0};
-    double sums[6] = {0};
+    struct neb_eval_sums sums = {0};
     int64_t total = 0;
     if (w->links.relay.take)
         return neb__quiet(NEB_ERR_NOTFOUND, "held-out text needs the generator, which is on another site");
@@ -64,23 +61,22 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     neb_status s = neb__batches_batch(stream, &b);
     for (int64_t i = 0; s == NEB_OK; i++) {
         s = neb__batches_next(stream, b);
-        if (s == NEB_OK && (i + 1) * batches / total > i * batches / total) s = eval_batch(w, b, &e, sums);
+        if (s == NEB_OK && (i + 1) * batches / total > i * batches / total) s = w->steps->eval(w, b, &sums);
     }
     neb__batch_free(b);
     neb__batches_free(stream);
     if (s != NEB_OK && s != NEB_ERR_AGAIN) return s;
-    if (!e.rows)
+    if (!sums.rows)
         return neb__fail(
             NEB_ERR_RANGE,
             "the text with use: %s has no token to predict, so it has no loss: it needs more text, "
             "or shorter samples than train.max_len %" PRId64,
             use, w->job->train.max_len);
-    e.loss = sums[0] / (double)e.rows;
-    e.accuracy = sums[2] > 0 ? sums[1] / sums[2] : 0;
-    double replaced = e.rtd_loss;
-    e.rtd_loss = sums[5] > 0 ? sums[3] / sums[5] : 0;
-    e.rtd_accuracy = sums[5] > 0 ? sums[4] / sums[5] : 0;
-    e.rtd_recall = replaced > 0 ? e.rtd_recall / replaced : 0;
+    struct neb_work_eval e = {.loss = sums.loss / (double)sums.rows,
+                              .accuracy = sums.counted > 0 ? sums.right / sums.counted : 0,
+                              .rows = sums.rows,
+                              .batches = sums.batches};
+    if (w->steps->end_eval) w->steps->end_eval(&sums, &e);
     *out = e;
     return NEB_OK;
 }

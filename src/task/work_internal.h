@@ -1,9 +1,8 @@
-/* work_internal.h: what work.c (opening), work_step.c (steps) and work_eval.c (held-out text) share. */
+/* work_internal.h: what work.c (opening), work_step.c (steps) and work_eval.c (held-out text) share with the objectives. */
 #ifndef NEB_TASK_WORK_INTERNAL_H
 #define NEB_TASK_WORK_INTERNAL_H
 
 #include "task/distill.h"
-#include "task/rtd_sampler.h"
 #include "task/work.h"
 
 struct neb_work_part { /* one run of a step */
@@ -12,36 +11,67 @@ struct neb_work_part { /* one run of a step */
     struct neb_micro *micro; /* NULL: not of a step */
 };
 
+/* Over the batches of held-out text. */
+struct neb_eval_sums {
+    double loss, right, counted;
+    int64_t rows, batches;
+    double own[8]; /* the objective's */
+};
+
+/* How an objective makes its steps. NULL: nothing is to do there. */
+struct neb_objective_steps {
+    /* Adds model (and generator) to params, which are not ready yet. */
+    neb_status (*make_models)(struct neb_work *w);
+    /* What the steps need beside w->feed. */
+    neb_status (*make_inputs)(struct neb_work *w, const struct neb_model_input_limits *l);
+    /* Frees w->own, also after one of the two has failed. */
+    void (*close)(struct neb_work *w);
+    /* The runs of one batch of a step: neb__work_add_run(). At most two. */
+    void (*add_runs)(struct neb_work *w, struct neb_batch *b);
+    /* The runs are over, the batches still here. made: the step was, though it may have been skipped. */
+    neb_status (*end_step)(struct neb_work *w, bool made);
+    /* A batch of held-out text, and what follows from all of them. */
+    neb_status (*eval)(struct neb_work *w, struct neb_batch *b, struct neb_eval_sums *s);
+    void (*end_eval)(const struct neb_eval_sums *s, struct neb_work_eval *out);
+};
+
+enum { NEB_WORK_RUNS = 2 }; /* of a batch, at most */
+
 struct neb_work {
     const struct neb_job *job;
     const struct neb_data *data;
+    const struct neb_objective_steps *steps; /* the job's objective's */
+    void *own;                               /* the objective's */
     struct neb_step_links links;
     int64_t part, parts;
     neb_device *dev;
     neb_params *params;
     neb_tape *tape;
     neb_optimizer *opt;
-    struct neb_model *model, *generator;  /* either is NULL where it lives on another site */
-    struct neb_model *table;              /* the generator's token table alone: the rest is on another site */
-    struct neb_model_input *feed, *feed2; /* feed2: the discriminator's */
-    neb_buffer *logits;                   /* rtd: the generator's, at the masked rows */
-    struct neb_sampler *sampler;
+    struct neb_model *model, *generator; /* either is NULL where it lives on another site */
+    neb_param *table;                    /* relay: see neb__work_table() */
+    struct neb_model_input *feed;
     struct neb_distill *distill;
     struct neb_batches *stream;
     struct neb_prefetch *ahead;
-    struct neb_work_part *pieces;
+    struct neb_work_part *pieces; /* (runs) of the present step */
     struct neb_micro *micros;
-    int64_t batches;           /* drawn for steps, over all starts */
-    struct neb_batch *to_give; /* relay: its choices have not gone out yet */
+    int runs;
+    int64_t batches; /* drawn for steps, over all starts */
 };
 
-/* Loaders and model functions of a piece. */
+/* work_step.c: one model that reads a batch and predicts its targets, taught or not. */
+extern const struct neb_objective_steps neb__plain_steps;
 neb_status neb__load_plain(void *piece);
-neb_status neb__load_generator(void *piece);
-neb_status neb__load_discriminator(void *piece);
-void neb__run_plain(neb_tape *t, void *piece);
-void neb__run_student(neb_tape *t, void *piece);
-void neb__run_generator(neb_tape *t, void *piece);
-void neb__run_discriminator(neb_tape *t, void *piece);
+void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(void *), neb_model_fn fn,
+                       double weight);
+
+/* work_eval.c: a run without dropout; the same for a run over w->feed that predicts tokens, added to the sums. */
+neb_status neb__eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
+                         struct neb_ctl *out);
+neb_status neb__eval_tokens(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p,
+                            struct neb_eval_sums *s);
+/* Loss, perplexity and accuracy. */
+void neb__describe_tokens(const struct neb_work_eval *e, char *out, size_t size);
 
 #endif

@@ -241,9 +241,9 @@ static void measure(struct trainer *t, const struct neb_work_step *s, double lr)
     neb__metrics_put(t->metrics, s->step, "lr", lr);
     neb__metrics_put(t->metrics, s->step, "tokens_per_second", neb__progress_rate(&t->show));
     if (s->parts[2] != 0) neb__metrics_put(t->metrics, s->step, "hidden_loss", s->parts[2]);
-    if (t->job->kind != NEB_TASK_RTD) return;
-    neb__metrics_put(t->metrics, s->step, "generator_loss", s->parts[0]);
-    neb__metrics_put(t->metrics, s->step, "discriminator_loss", s->parts[1]);
+    for (int i = 0; i < NEB_OBJECTIVE_LOSSES; i++)
+        if (t->job->objective->losses[i])
+            neb__metrics_put(t->metrics, s->step, t->job->objective->losses[i], s->parts[i]);
 }
 
 /* On several sites it is the outer state that counts: what they share, and what is exported. */
@@ -259,6 +259,19 @@ static neb_status held_out(struct trainer *t, bool outer, struct neb_work_eval *
     return back != NEB_OK ? back : s;
 }
 
+static void measure_held_out(struct trainer *t, const struct neb_work_eval *e)
+{
+    const struct neb_objective *o = t->job->objective;
+    neb__metrics_put(t->metrics, t->progress.step, "valid/loss", e->loss);
+    neb__metrics_put(t->metrics, t->progress.step, "valid/accuracy", e->accuracy);
+    for (int i = 0; i < NEB_OBJECTIVE_METRICS; i++) {
+        char name[64];
+        if (!o->metrics[i]) continue;
+        snprintf(name, sizeof name, "valid/%s", o->metrics[i]);
+        neb__metrics_put(t->metrics, t->progress.step, name, e->more[i]);
+    }
+}
+
 static neb_status evaluate(struct trainer *t, bool outer)
 {
     struct neb_work_eval e;
@@ -266,29 +279,16 @@ static neb_status evaluate(struct trainer *t, bool outer)
     if (s == NEB_ERR_NOTFOUND || s == NEB_ERR_RANGE)
         return NEB_OK; /* the latter was said: training needs no loss of it */
     NEB_TRY(s);
-    int64_t step = t->progress.step;
-    neb__metrics_put(t->metrics, step, "valid/loss", e.loss);
-    neb__metrics_put(t->metrics, step, "valid/accuracy", e.accuracy);
-    if (t->job->kind == NEB_TASK_RTD) {
-        neb__metrics_put(t->metrics, step, "valid/rtd_loss", e.rtd_loss);
-        neb__metrics_put(t->metrics, step, "valid/rtd_accuracy", e.rtd_accuracy);
-        neb__progress_line(
-            &t->show,
-            "held out at step %" PRId64 ": generator loss %.4f, accuracy %.1f %%; discriminator loss %.4f, "
-            "accuracy %.1f %%, of the replaced %.1f %%",
-            step, e.loss, 100 * e.accuracy, e.rtd_loss, 100 * e.rtd_accuracy, 100 * e.rtd_recall);
-        return NEB_OK;
-    }
-    char in[64] = "";
+    measure_held_out(t, &e);
+    char found[200], in[64] = "";
+    t->job->objective->describe(&e, found, sizeof found);
     if (rounds(t)) {
         struct neb_session_status st;
         neb_session_get_status(t->session, &st);
         snprintf(in, sizeof in, ", with %" PRId64 " tokens of all sites", st.tokens);
-        neb__metrics_put(t->metrics, step, "valid/tokens", (double)st.tokens);
+        neb__metrics_put(t->metrics, t->progress.step, "valid/tokens", (double)st.tokens);
     }
-    neb__progress_line(&t->show,
-                       "held out at step %" PRId64 ": loss %.4f, perplexity %.2f, accuracy %.1f %%%s", step,
-                       e.loss, exp(e.loss), 100 * e.accuracy, in);
+    neb__progress_line(&t->show, "held out at step %" PRId64 ": %s%s", t->progress.step, found, in);
     return NEB_OK;
 }
 
@@ -451,7 +451,7 @@ static neb_status average(struct trainer *t)
     return NEB_OK;
 }
 
-/* OUT is a model folder; so is OUT/generator of replaced-token detection. */
+/* OUT is a model folder; so is OUT/generator, where an objective has one. */
 static neb_status write_folder(struct trainer *t, const struct neb_model *m, const struct neb_model_config *c,
                                const char *task, const char *path)
 {
@@ -470,7 +470,8 @@ static neb_status write_models(struct trainer *t)
     const struct neb_model *model = neb__work_model(t->work), *generator = neb__work_generator(t->work);
     if (model) NEB_TRY(write_folder(t, model, &t->data.models.model, t->job->task, t->job->out));
     snprintf(path, sizeof path, "%s/generator", t->job->out);
-    return generator ? write_folder(t, generator, &t->data.models.generator, "mlm", path) : NEB_OK;
+    if (!generator) return NEB_OK;
+    return write_folder(t, generator, &t->data.models.generator, t->job->objective->generator->name, path);
 }
 
 static neb_status finish(struct trainer *t)
