@@ -37,8 +37,8 @@ static struct neb_split_code tutor_level(const struct neb_split_site *s, int lev
                      shift[LEVELS] = {0, 0, 1, 2};
     int by_hand = (int)s->job->wan.bits;
     struct neb_split_code c = {
-        .lesson = {fewer(s->shape.k, shift[level]), logit_bits[level], state_bits[level]}};
-    if (by_hand) c.lesson.bits = by_hand == 4 ? 4 : 8, c.lesson.hidden_bits = by_hand;
+        .tutor = {fewer(s->shape.k, shift[level]), logit_bits[level], state_bits[level]}};
+    if (by_hand) c.tutor.bits = by_hand == 4 ? 4 : 8, c.tutor.hidden_bits = by_hand;
     return c;
 }
 
@@ -51,8 +51,7 @@ static double tutor_bytes(const struct neb_split_site *s, const struct neb_tutor
     return predicted * logits + states;
 }
 
-static void name_lesson(const struct neb_split_site *s, const struct neb_tutor_code *c, char *out,
-                        size_t size)
+static void name_code(const struct neb_split_site *s, const struct neb_tutor_code *c, char *out, size_t size)
 {
     char logits[24] = "", states[24] = "";
     if (s->shape.k) snprintf(logits, sizeof logits, "top %d, %d bits", c->k, c->bits);
@@ -66,9 +65,9 @@ static void tutor_ladder(struct neb_split_site *s, struct neb_stream_rate_config
     for (int i = 0; i < levels; i++) {
         struct neb_split_code code = tutor_level(s, i);
         struct neb_stream_rate_rung *rung = &c->rung[c->rungs];
-        name_lesson(s, &code.lesson, rung->name, sizeof rung->name);
+        name_code(s, &code.tutor, rung->name, sizeof rung->name);
         if (c->rungs && !strcmp(rung->name, rung[-1].name)) continue;
-        rung->bytes = tutor_bytes(s, &code.lesson);
+        rung->bytes = tutor_bytes(s, &code.tutor);
         s->code[c->rungs++] = code;
     }
 }

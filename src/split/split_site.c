@@ -153,7 +153,7 @@ static neb_status make_shape(struct neb_split_site *s, const struct neb_data *da
 }
 
 /* The largest batch that is drawn. */
-static neb_status open_pupil(struct neb_split_site *s, const struct neb_data *data)
+static neb_status open_student(struct neb_split_site *s, const struct neb_data *data)
 {
     struct neb_batches *stream;
     struct neb_batch *b;
@@ -164,7 +164,7 @@ static neb_status open_pupil(struct neb_split_site *s, const struct neb_data *da
     st = neb__batches_batch(stream, &b);
     neb__batches_free(stream);
     NEB_TRY(st);
-    st = neb__student_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->pupil);
+    st = neb__student_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->student);
     neb__batch_free(b);
     struct neb_teacher t = {.ask = neb__student_ask, .arg = s};
     s->links.logits = s->links.hidden = t;
@@ -181,7 +181,7 @@ static neb_status open_all(struct neb_split_site *s, const struct neb_data *data
     NEB_TRY(make_shape(s, data));
     if (s->role == NEB_ROLE_GENERATOR) s->links.relay = (struct neb_relay_ends){.give = give, .arg = s};
     if (s->role == NEB_ROLE_DISCRIMINATOR) s->links.relay = (struct neb_relay_ends){.take = take, .arg = s};
-    return s->role == NEB_ROLE_STUDENT ? open_pupil(s, data) : neb__split_identify(s, data);
+    return s->role == NEB_ROLE_STUDENT ? open_student(s, data) : neb__split_identify(s, data);
 }
 
 neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
@@ -206,7 +206,7 @@ void neb__split_close(struct neb_split_site *s)
 {
     if (!s) return;
     neb_stream_close(s->stream);
-    neb__student_close(s->pupil);
+    neb__student_close(s->student);
     neb__buf_free(&s->item);
     neb__free(s->values);
     neb__free(s);
@@ -243,7 +243,7 @@ neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint
     if (s->job->wan.recorded) c.site = NULL, c.folder = s->job->wan.recorded;
     s->saved[0].mark = s->saved[1].mark = mark;
     NEB_TRY(neb__split_run_begin(s, c.number, mark));
-    if (s->pupil) NEB_TRY(neb__student_start(s->pupil, mark, out));
+    if (s->student) NEB_TRY(neb__student_start(s->student, mark, out));
     NEB_TRY(neb_stream_open(session, &c, &s->stream));
     NEB_TRY(check_record(s));
     neb_stream_get_status(s->stream, &s->seen);
@@ -281,7 +281,7 @@ neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile s
 neb_status neb__split_saving(struct neb_split_site *s)
 {
     if (s->produces) return neb_stream_sync(s->stream, -1);
-    return s->pupil ? neb__student_sync(s->pupil) : NEB_OK;
+    return s->student ? neb__student_sync(s->student) : NEB_OK;
 }
 
 void neb__split_saved(struct neb_split_site *s, struct neb_ckpt_writer *writer, int64_t step, uint64_t mark)
@@ -334,5 +334,5 @@ void neb__split_describe(struct neb_split_site *s, char *out, size_t size)
                      s->produces ? "credit" : "items");
     if (s->table && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n, "; %.2f MB of embeddings", (double)s->table_bytes / 1e6);
-    if (s->pupil && n > 0 && (size_t)n < size) neb__student_describe(s->pupil, out + n, size - (size_t)n);
+    if (s->student && n > 0 && (size_t)n < size) neb__student_describe(s->student, out + n, size - (size_t)n);
 }

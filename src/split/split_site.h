@@ -23,8 +23,8 @@ struct neb_student;
 
 /* How the next item is coded. */
 struct neb_split_code {
-    struct neb_tutor_code lesson; /* tutor */
-    int64_t snapshot;             /* relay: batches from one table of embeddings to the next */
+    struct neb_tutor_code tutor;
+    int64_t snapshot; /* relay: batches from one table of embeddings to the next */
 };
 
 struct neb_split_site {
@@ -35,9 +35,9 @@ struct neb_split_site {
     neb_stream *stream;          /* NULL: before start */
     struct neb_step_links links; /* for neb__work_open() */
     struct neb_tutor_shape shape;
-    struct neb_student *pupil; /* student */
-    neb_param *table;          /* relay: of tokens, the generator's or its copy; NULL: not shared */
-    float *values;             /* (table) */
+    struct neb_student *student; /* NULL: this site is another */
+    neb_param *table;            /* relay: of tokens, the generator's or its copy; NULL: not shared */
+    float *values;               /* (table) */
     struct neb_buf item;
     uint32_t run; /* that the items are of: see split_identity.c */
     bool run_known;
@@ -47,7 +47,7 @@ struct neb_split_site {
         uint64_t mark;
     } saved[2];           /* checkpoints handed to the writer, newest last */
     uint64_t table_bytes; /* of embeddings that went through */
-    int64_t rows;         /* masked tokens, or rows with a lesson, that went through */
+    int64_t rows;         /* masked tokens, or rows with an answer, that went through */
     bool waiting_said;
     struct neb_stream_rate rate;
     struct neb_split_code code[NEB_STREAM_RATE_RUNGS]; /* of its rungs */
@@ -58,7 +58,7 @@ struct neb_split_site {
     int64_t looked_ns;
 };
 
-/* The other site of this site's strategy; what the lessons are. links is ready after it. NEB_ERR_CONFIG */
+/* The other site of this site's strategy; what the answers are. links is ready after it. NEB_ERR_CONFIG */
 neb_status neb__split_open(const struct neb_job *job, const struct neb_data *data,
                            struct neb_split_site **out);
 void neb__split_close(struct neb_split_site *s); /* NULL is fine */
@@ -95,7 +95,7 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
 /* One line: items, bytes for each row, seconds waited. */
 void neb__split_describe(struct neb_split_site *s, char *out, size_t size);
 
-/* student.c: a student's lessons: from the stream, or from the cache. Owes a close. */
+/* student.c: the answers that a student learns from: from the stream, or from the cache. Owes a close. */
 neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t targets, int32_t rows,
                              struct neb_student **out);
 neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *out);
@@ -104,9 +104,9 @@ neb_status neb__student_sync(struct neb_student *p);
 void neb__student_describe(const struct neb_student *p, char *out, size_t size);
 void neb__student_close(struct neb_student *p); /* NULL is fine */
 
-/* Whether a student whose cache has `bytes` keeps one lesson more; both sites go by it. */
-bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson);
-enum { NEB_STUDENT_FILE = 40, NEB_STUDENT_ENTRY = 32 }; /* bytes of the cache file beside the lessons */
+/* Whether a student whose cache has `bytes` keeps one answer more; both sites go by it. */
+bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t answer);
+enum { NEB_STUDENT_FILE = 40, NEB_STUDENT_ENTRY = 32 }; /* bytes of the cache file beside the answers */
 
 /* teacher.c: a teacher's site: answers batches until the student has finished. *met_links: it got as far as connecting. */
 neb_status neb__teacher_site(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links);

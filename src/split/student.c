@@ -1,7 +1,7 @@
 /* student.c: the student's end of a tutor stream.
  *
- * The teacher's site knows what the student holds: both add every lesson, in the order of the batches, as long as the cache
- * file stays within `wan.cache`, and nothing is ever thrown out. So an item carries exactly the lessons that the student
+ * The teacher's site knows what the student holds: both add every answer, in the order of the batches, as long as the cache
+ * file stays within `wan.cache`, and nothing is ever thrown out. So an item carries exactly the answers that the student
  * has not, and in a later epoch nothing. Should the file be lost or damaged, the rows concerned are learned from their
  * targets alone, which is counted and said. */
 #include "base/bytes.h"
@@ -20,22 +20,22 @@ struct neb_student {
     struct neb_tutor_plan plan;
     struct neb_tutor_room room;
     int32_t targets, rows;
-    int64_t step; /* the batch whose lessons lie in the room; -1: none */
+    int64_t step; /* the batch whose answers lie in the room; -1: none */
     int64_t cached, missing;
     struct neb_buf entry;
 };
 
-bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t lesson)
+bool neb__student_keeps(const struct neb_job *job, uint64_t bytes, size_t answer)
 {
-    return lesson <= NEB_KEYED_FILE_ENTRY_MAX &&
-           bytes + NEB_STUDENT_ENTRY + lesson <= (uint64_t)job->wan.cache;
+    return answer <= NEB_KEYED_FILE_ENTRY_MAX &&
+           bytes + NEB_STUDENT_ENTRY + answer <= (uint64_t)job->wan.cache;
 }
 
 neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t targets, int32_t rows,
                              struct neb_student **out)
 {
     struct neb_student *p = NEB_NEW(struct neb_student);
-    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for lessons");
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for a student");
     const struct neb_tutor_shape *shape = &s->shape;
     p->half = s;
     p->step = -1;
@@ -52,13 +52,13 @@ neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t tar
     if (st == NEB_OK && shape->width && !(p->room.hidden = NEB_NEW_ARRAY(float, states))) st = NEB_ERR_NOMEM;
     if (st != NEB_OK) {
         neb__student_close(p);
-        return neb__fail(st, "out of memory for the lessons of %d rows", targets);
+        return neb__fail(st, "out of memory for the answers of %d rows", targets);
     }
     *out = p;
     return NEB_OK;
 }
 
-/* What lessons depend on, beside the sequence: the teachers and how they are coded. */
+/* Answers depend on the sequence, on the teachers and on the coding. This names the last two. */
 static neb_status identity(const struct neb_split_site *s, struct neb_hash *out)
 {
     char text[10000];
@@ -101,7 +101,7 @@ static neb_status keep(struct neb_student *p, const struct neb_tutor_seq *q, uin
     return neb__keyed_file_put(p->cache, &q->key, item, p->entry.data, p->entry.len);
 }
 
-/* A sequence whose lesson is nowhere. */
+/* The answer to a sequence is neither in the item nor in the cache. */
 static neb_status do_without(struct neb_student *p, const struct neb_tutor_seq *q)
 {
     size_t k = (size_t)p->half->shape.k;
@@ -112,9 +112,8 @@ static neb_status do_without(struct neb_student *p, const struct neb_tutor_seq *
             "changed. Start the run again from this site's model (init.from)",
             p->half->job->out);
     if (!p->missing++)
-        neb__warn("lessons that crossed already are not in %s/lessons.cache: the file was lost or changed. "
-                  "Their rows are "
-                  "learned from the targets alone",
+        neb__warn("answers that crossed already are not in %s/lessons.cache: the file was lost or changed. "
+                  "Their rows are learned from the targets alone",
                   p->half->job->out);
     for (size_t i = (size_t)q->first * k; i < (size_t)(q->first + q->count) * k; i++)
         p->room.ids[i] = -1, p->room.logits[i] = 0;
@@ -138,12 +137,15 @@ static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
     size_t n;
     uint64_t item;
     if (b->loss.n > p->targets || b->side[0].tokens > p->rows)
-        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the lessons' room", b->loss.n);
+        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the largest that was announced",
+                         b->loss.n);
     NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &n, &item));
     NEB_TRY(neb__split_item_open(s, item, &bytes, &n));
     NEB_TRY(neb__tutor_plan_make(&p->plan, b));
     if (item != (uint64_t)b->step + 1)
-        return neb__fail(NEB_ERR_STATE, "lesson %" PRIu64 " came for batch %" PRId64, item, b->step + 1);
+        return neb__fail(NEB_ERR_STATE,
+                         "expected the answers to batch %" PRId64 ", got those to batch %" PRIu64,
+                         b->step + 1, item);
     NEB_TRY(neb__tutor_item_decode(&s->shape, &p->plan, bytes, n, &p->room));
     for (int32_t q = 0; q < p->plan.seqs; q++)
         NEB_TRY(p->plan.seq[q].here ? keep(p, &p->plan.seq[q], item) : recall(p, &p->plan.seq[q]));
@@ -157,7 +159,7 @@ static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
 
 neb_status neb__student_ask(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out)
 {
-    struct neb_student *p = ((struct neb_split_site *)arg)->pupil;
+    struct neb_student *p = ((struct neb_split_site *)arg)->student;
     if (p->step != b->step) NEB_TRY(fetch(p, b));
     *out = (struct neb_teacher_answer){p->room.ids, p->room.logits, p->room.hidden};
     return NEB_OK;
@@ -170,6 +172,6 @@ neb_status neb__student_sync(struct neb_student *p)
 
 void neb__student_describe(const struct neb_student *p, char *out, size_t size)
 {
-    snprintf(out, size, "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without a lesson",
+    snprintf(out, size, "; %" PRId64 " sequences from the cache of %.1f MB, %" PRId64 " without an answer",
              p->cached, p->cache ? (double)neb__keyed_file_bytes(p->cache) / 1e6 : 0.0, p->missing);
 }

@@ -36,7 +36,7 @@ struct teacher {
 
 /* ---- opening ------------------------------------------------------------------------------------------------------ */
 
-static neb_status open_tutors(struct teacher *t)
+static neb_status open_teachers(struct teacher *t)
 {
     const struct neb_job *j = t->job;
     const struct neb_batch *b = t->batch;
@@ -91,7 +91,7 @@ static neb_status open_all(struct teacher *t)
     NEB_TRY(s);
     NEB_TRY(neb__batches_batch(t->stream, &t->batch));
     NEB_TRY(neb__tutor_plan_init(&t->plan, t->batch->cap_seqs));
-    NEB_TRY(open_tutors(t));
+    NEB_TRY(open_teachers(t));
     t->held_bytes = NEB_STUDENT_FILE;
     return open_links(t);
 }
@@ -141,7 +141,7 @@ static neb_status teach_one(struct teacher *t)
     if (lacking && s->shape.width) NEB_TRY(t->hidden.ask(t->hidden.arg, t->batch, &hidden));
     NEB_TRY(neb__split_item_begin(s));
     NEB_TRY(
-        neb__tutor_item_encode(&s->shape, &neb__split_code(s)->lesson, &t->plan, &logits, &hidden, &s->item));
+        neb__tutor_item_encode(&s->shape, &neb__split_code(s)->tutor, &t->plan, &logits, &hidden, &s->item));
     NEB_TRY(neb_stream_put(s->stream, (uint64_t)t->batch->step + 1, s->item.data, s->item.len, -1));
     bool changed;
     s->rows += t->batch->loss.used;

@@ -1,6 +1,6 @@
-/* tutor_item.c: lessons to bytes and back.
+/* tutor_item.c: a teacher's answers to bytes and back.
  *
- *     item      u32 check value of the batch, u32 number of sequences, a bit for each: its lesson is in here (a byte of
+ *     item      u32 check value of the batch, u32 number of sequences, a bit for each: its answer is in here (a byte of
  *               eight, the first lowest); then, if any is: one frame of logits over all their rows (codec/stream.h),
  *               one frame of hidden states
  *     cached    the rows' ids (i32) and logits (f32); the rows' hidden states (f32)
@@ -126,7 +126,8 @@ static neb_status put_logits(const struct neb_tutor_shape *s, const struct neb_t
     size_t k = (size_t)s->k, n = (size_t)code->k, at = 0;
     int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * n);
     float *logp = NEB_NEW_ARRAY(float, targets *n);
-    neb_status st = ids && logp ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu lessons", targets);
+    neb_status st =
+        ids && logp ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
     for (int32_t q = 0; q < p->seqs; q++)
         for (int32_t i = 0; st == NEB_OK && p->seq[q].here && i < p->seq[q].count; i++, at++) {
             size_t row = (size_t)(p->seq[q].first + i) * k;
@@ -181,7 +182,7 @@ neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct 
 
 static neb_status corrupt(const char *what)
 {
-    return neb__fail(NEB_ERR_CORRUPT, "a lesson from the teacher's site: %s", what);
+    return neb__fail(NEB_ERR_CORRUPT, "malformed answers from the teacher's site: %s", what);
 }
 
 const uint8_t *neb__tutor_item_frame(struct neb_reader *r, size_t *n)
@@ -216,7 +217,7 @@ static neb_status take_logits(const struct neb_tutor_shape *s, const struct neb_
     float *logp = NEB_NEW_ARRAY(float, targets *k);
     struct neb_topk shape = {targets, info.k, s->vocabulary};
     neb_status st = ids && logp ? neb__logits_decode(frame, n, &shape, ids, logp)
-                                : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu lessons", targets);
+                                : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
     for (int32_t q = 0; st == NEB_OK && q < p->seqs; q++) {
         const struct neb_tutor_seq *seq = &p->seq[q];
         for (int32_t i = 0; seq->here && i < seq->count; i++, at += k)
@@ -285,12 +286,12 @@ neb_status neb__tutor_item_unpack(const struct neb_tutor_shape *s, const struct 
 {
     size_t k = (size_t)s->k, first = (size_t)q->first * k, m = (size_t)q->count * k;
     if (n != neb__tutor_item_size(s, q))
-        return neb__fail(NEB_ERR_CORRUPT, "a cached lesson has %zu bytes", n);
+        return neb__fail(NEB_ERR_CORRUPT, "a cached answer has %zu bytes", n);
     if (m) memcpy(room->ids + first, bytes, m * sizeof *room->ids);
     if (m) memcpy(room->logits + first, bytes + 4 * m, m * sizeof *room->logits);
     for (size_t i = 0; i < m; i++)
         if (room->ids[first + i] != -1 && (uint32_t)room->ids[first + i] >= s->vocabulary)
-            return neb__fail(NEB_ERR_CORRUPT, "a cached lesson has a token outside the vocabulary");
+            return neb__fail(NEB_ERR_CORRUPT, "a cached answer has a token outside the vocabulary");
     size_t states = (size_t)q->rows * (size_t)s->width;
     if (states)
         memcpy(room->hidden + (size_t)q->row * (size_t)s->width, bytes + 8 * m, states * sizeof(float));

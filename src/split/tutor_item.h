@@ -1,6 +1,6 @@
-/* tutor_item.h: a teacher's lessons about one batch as an item of a stream, and what of it a student keeps.
+/* tutor_item.h: a teacher's answers to one batch as an item of a stream, and the form in which a student keeps them.
  *
- * A lesson belongs to a sequence: what the teacher says about it depends on the sequence alone, not on what it was packed
+ * An answer belongs to a sequence: it depends on the sequence alone, not on what it was packed
  * with. So a sequence is named by a hash of what the teacher reads, and one that comes again in a later epoch needs no
  * second crossing. */
 #ifndef NEB_SPLIT_TUTOR_ITEM_H
@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 
-/* What lessons consist of at most: the same at both sites. */
+/* The most that answers consist of; the same at both sites. */
 struct neb_tutor_shape {
     int32_t k;     /* logits a row; 0: none */
     int32_t width; /* of hidden states; 0: none */
@@ -49,16 +49,16 @@ uint32_t neb__batch_check_value(const struct neb_batch *b);
 /* The next frame of an item (codec/stream.h), whose header tells how long it is. NULL: cut off. */
 const uint8_t *neb__tutor_item_frame(struct neb_reader *r, size_t *n);
 
-/* Bytes that a sequence's lesson takes in the cache file. */
+/* Bytes that a sequence's answer takes in the cache file. */
 size_t neb__tutor_item_size(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q);
 
-/* Appends the item with the lessons of the sequences that are `here`. logits, hidden: as far as the shape has them.
+/* Appends the item with the answers of the sequences that are `here`. logits, hidden: as far as the shape has them.
  *   NEB_ERR_RANGE: the teacher gave something not finite; NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
 neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct neb_tutor_code *code,
                                   const struct neb_tutor_plan *p, const struct neb_teacher_answer *logits,
                                   const struct neb_teacher_answer *hidden, struct neb_buf *out);
 
-/* Where a student has the lessons of a batch: (loss rows, k), (rows of side 0, width). */
+/* Where a student has the answers of a batch: (loss rows, k), (rows of side 0, width). */
 struct neb_tutor_room {
     int32_t *ids;
     float *logits, *hidden;
@@ -69,7 +69,7 @@ struct neb_tutor_room {
 neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tutor_plan *p,
                                   const uint8_t *bytes, size_t n, const struct neb_tutor_room *room);
 
-/* One sequence's lesson as it lies in the cache: appended to `out` / put into its places. NEB_ERR_CORRUPT */
+/* One sequence's answer as it lies in the cache: appended to `out` / put into its places. NEB_ERR_CORRUPT */
 neb_status neb__tutor_item_pack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,
                                 const struct neb_tutor_room *room, struct neb_buf *out);
 neb_status neb__tutor_item_unpack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,

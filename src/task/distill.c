@@ -1,6 +1,6 @@
-/* distill.c: lessons to the device and into the loss.
+/* distill.c: a teacher's answers, brought to the device and into the loss.
  *
- * All of a batch's lessons lie in three buffers made for the largest batch. The rows of the hidden states carry
+ * All of a batch's answers lie in three buffers made for the largest batch. The rows of the hidden states carry
  * hidden_weight * (weight of the batch's targets) / (real rows), so that one normalisation serves both losses and
  * hidden_weight means the same for every batch. */
 #include "task/distill.h"
@@ -22,9 +22,9 @@ struct neb_distill {
 
 /* ---- creating --------------------------------------------------------------------------------------------------- */
 
-static neb_status open_tutors(struct neb_distill *d, const struct neb_data *data,
-                              const struct neb_step_links *links, neb_device *device,
-                              const struct neb_model_input_limits *limits)
+static neb_status open_teachers(struct neb_distill *d, const struct neb_data *data,
+                                const struct neb_step_links *links, neb_device *device,
+                                const struct neb_model_input_limits *limits)
 {
     const struct neb_job_distill *j = d->how;
     struct neb_teacher_config c = {.k = (int32_t)j->top_k,
@@ -96,7 +96,7 @@ neb_status neb__distill_create(const struct neb_job *job, const struct neb_data 
     d->how = &job->distill;
     d->rows = limits->rows[0];
     d->targets = limits->targets;
-    neb_status s = open_tutors(d, data, links, device, limits);
+    neb_status s = open_teachers(d, data, links, device, limits);
     if (s == NEB_OK) s = check(d, student);
     if (s == NEB_OK) s = make_room(d, device);
     if (s != NEB_OK) {
@@ -126,28 +126,29 @@ void neb__distill_destroy(struct neb_distill *d)
 static neb_status load_hidden(struct neb_distill *d, const struct neb_batch *b)
 {
     const struct neb_batch_side *s = &b->side[0];
-    struct neb_teacher_answer lesson = {0};
-    NEB_TRY(d->hidden.ask(d->hidden.arg, b, &lesson));
-    if (!lesson.hidden) return neb__fail(NEB_ERR_STATE, "a teacher of hidden states gave none");
+    struct neb_teacher_answer answer = {0};
+    NEB_TRY(d->hidden.ask(d->hidden.arg, b, &answer));
+    if (!answer.hidden) return neb__fail(NEB_ERR_STATE, "a teacher of hidden states gave none");
     float each = (float)(d->how->hidden_weight * b->loss.used / (s->used ? s->used : 1));
     for (int32_t r = 0; r < s->tokens; r++) d->host_weight[r] = r < s->used ? each : 0;
     NEB_TRY(neb_buffer_upload(d->weight, d->host_weight, (size_t)s->tokens * sizeof(float)));
-    return neb_buffer_upload(d->states, lesson.hidden,
+    return neb_buffer_upload(d->states, answer.hidden,
                              (size_t)s->used * (size_t)d->hidden.width * sizeof(float));
 }
 
 neb_status neb__distill_load(struct neb_distill *d, const struct neb_batch *b)
 {
     if (b->loss.n > d->targets || b->side[0].tokens > d->rows)
-        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the lessons' room", b->loss.n);
+        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the largest that was announced",
+                         b->loss.n);
     if (d->hidden.ask) NEB_TRY(load_hidden(d, b));
     if (!d->logits.ask) return NEB_OK;
-    struct neb_teacher_answer lesson = {0};
+    struct neb_teacher_answer answer = {0};
     size_t n = (size_t)b->loss.n * (size_t)d->logits.k;
-    NEB_TRY(d->logits.ask(d->logits.arg, b, &lesson));
-    if (!lesson.ids || !lesson.logits) return neb__fail(NEB_ERR_STATE, "a teacher of logits gave none");
-    NEB_TRY(neb_buffer_upload(d->ids, lesson.ids, n * sizeof(int32_t)));
-    return neb_buffer_upload(d->top, lesson.logits, n * sizeof(float));
+    NEB_TRY(d->logits.ask(d->logits.arg, b, &answer));
+    if (!answer.ids || !answer.logits) return neb__fail(NEB_ERR_STATE, "a teacher of logits gave none");
+    NEB_TRY(neb_buffer_upload(d->ids, answer.ids, n * sizeof(int32_t)));
+    return neb_buffer_upload(d->top, answer.logits, n * sizeof(float));
 }
 
 static void learn_hidden(struct neb_distill *d, neb_tape *t, neb_tensor *x, const struct neb_input_side *side)

@@ -1,4 +1,4 @@
-/* distill.h: the student's side of distillation: a batch's lessons on the device, and the losses made of them.
+/* distill.h: the student's side of distillation: a batch's answers on the device, and the losses made of them.
  *
  * Word-level: the cross-entropy with the targets and the divergence from the teacher's top-k distribution, mixed. Hidden
  * states: the student's encoder output, turned by a learned projection (distill.project) into the teacher's width, is
@@ -23,7 +23,7 @@ neb_status neb__distill_create(const struct neb_job *job, const struct neb_data 
                                const struct neb_model *student, struct neb_distill **out);
 void neb__distill_destroy(struct neb_distill *d); /* NULL is fine */
 
-/* Asks for the batch's lessons and uploads them. */
+/* Asks for the batch's answers and uploads them. */
 neb_status neb__distill_load(struct neb_distill *d, const struct neb_batch *b);
 
 /* Inside the student's function: the whole loss of a run. */
