@@ -220,7 +220,7 @@ static void each_target_language_has_its_token(void **state)
     refused("out: @/tags2\ntokenizer: {file: @/tok.model}\n" TRANSLATE
             "data:\n  - {file: @/pairs, lang: aa-bb}\n  - {file: @/pairs, lang: bb-aa}\n"
             "  - {file: @/aa, second: @/aa}\n",
-            "each corpus says into which");
+            "every corpus must say into which");
 }
 
 /* A corpus that does not say its language is none of another one, and hides none behind it. */

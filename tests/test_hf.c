@@ -226,7 +226,7 @@ static void wrong_folders_are_answered(void **state)
         const char *says;
     } wrong[] = {
         {"{", "{}", NEB_ERR_CORRUPT, "config.json"},
-        {"[]", "{}", NEB_ERR_CORRUPT, "no object"},
+        {"[]", "{}", NEB_ERR_CORRUPT, "not a JSON object"},
         {"{\"model_type\": \"t5\"}", "{}", NEB_ERR_UNSUPPORTED, "'t5' is not"},
         {"{\"model_type\": \"bert\"}", "{}", NEB_ERR_CORRUPT, "'vocab_size': is missing"},
         {"{\"model_type\": \"bert\", \"vocab_size\": -3}", "{}", NEB_ERR_CORRUPT, "out of range"},

@@ -247,9 +247,9 @@ static void teachers_that_do_not_fit_are_refused(void **state)
         {"init: {from: @/adapted}\n", "adapters"},
         {"init: {from: @/prefixed}\n", "prefixes"},
         {"init: {from: [@/teacher, @/nowhere]}\n", "nowhere"},
-        {"init: {from: [@/teacher, @/encoder], match: \"embed.*,encoder.*\"}\n", "not the same parameters"},
+        {"init: {from: [@/teacher, @/encoder], match: \"embed.*,encoder.*\"}\n", "not have the same parameters"},
         {"init: {from: [@/teacher, @/small]}\n", "in the folder"},
-        {"init: {from: [@/teacher, @/foreign]}\n", "not the same tokenizer"},
+        {"init: {from: [@/teacher, @/foreign]}\n", "not have the same tokenizer"},
         {"tokenizer: {vocab: 50}\ndistill: {teacher: @/teacher}\n", "stands there twice"},
     };
     check_log_quiet();

@@ -119,9 +119,9 @@ static neb_status settle_strategy(struct neb_job *j)
     if (fixed < 0 && (!j->strategy || strcmp(j->strategy, "auto")))
         return neb__doc_fail(&j->doc, "strategy", "strategy: '%s' is not auto, replica, relay or tutor",
                              j->strategy ? j->strategy : "");
-    j->plan = fixed >= 0   ? (enum neb_strategy)fixed
-              : j->n_sites ? roles[j->site[0].does].strategy
-                           : NEB_STRATEGY_REPLICA;
+    j->plan = NEB_STRATEGY_REPLICA;
+    if (j->n_sites) j->plan = roles[j->site[0].does].strategy;
+    if (fixed >= 0) j->plan = (enum neb_strategy)fixed;
     for (int i = 0; i < j->n_sites; i++) {
         const struct neb_job_site *s = &j->site[i];
         char path[32];

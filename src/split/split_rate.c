@@ -115,7 +115,7 @@ const struct neb_split_code *neb__split_code(const struct neb_split_site *s)
 
 /* ---- what was seen ----------------------------------------------------------------------------------------------- */
 
-/* What the fed site says of itself. A peer's words: anything may stand there. */
+/* Reads what the fed site says about itself. These are a peer's words: anything may stand there. */
 static void hear(struct neb_split_site *s, struct neb_stream_rate_sample *out)
 {
     struct neb_site_status st;

@@ -97,10 +97,11 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
     if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", n);
     struct neb_reader r = {(const uint8_t *)bytes + ITEM_HEAD, size - ITEM_HEAD, false};
     const uint8_t *frame = n ? neb__tutor_item_frame(&r, &size) : NULL;
-    neb_status st =
-        frame ? neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen)
-        : n   ? neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other)
-              : NEB_OK;
+    neb_status st = NEB_OK;
+    if (frame)
+        st = neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen);
+    else if (n)
+        st = neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other);
     if (st == NEB_OK && r.left)
         st = s->table
                  ? take_table(s, &r)
@@ -258,10 +259,9 @@ static void say_waiting(struct neb_split_site *s, double waited)
     neb_stream_get_status(s->stream, &st);
     if (s->waiting_said || waited < SAY_AFTER) return;
     s->waiting_said = true;
-    neb__info("waiting for site '%s', which %s", s->other,
-              !st.linked    ? "is not connected: the work goes on when it is back"
-              : s->produces ? "is slower: it has credit for no more"
-                            : "is slower");
+    const char *why = s->produces ? "is slower: it has credit for no more" : "is slower";
+    if (!st.linked) why = "is not connected: the work goes on when it is back";
+    neb__info("waiting for site '%s', which %s", s->other, why);
 }
 
 neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)

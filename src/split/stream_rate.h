@@ -27,7 +27,7 @@ struct neb_stream_rate_config {
     int64_t least;                                           /* what a step needs, twice */
 };
 
-/* What was seen since the last decision. */
+/* Measured since the last decision. */
 struct neb_stream_rate_sample {
     double seconds;
     double items;      /* that reached the fed site */

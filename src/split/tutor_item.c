@@ -5,8 +5,8 @@
  *               one frame of hidden states
  *     cached    the rows' ids (i32) and logits (f32); the rows' hidden states (f32)
  *
- * Logits go out relative to the row's greatest, ids ascending, and as few of them as the sender's code says. What is cached is what was decoded, so the second epoch
- * learns from the same bits as the first. */
+ * Logits go out relative to the row's greatest, ids ascending, and as few of them as the sender's code says. The cache holds the
+ * decoded values, so the second epoch learns from the same bits as the first. */
 #include "split/tutor_item.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"

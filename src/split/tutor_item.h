@@ -58,7 +58,7 @@ neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct 
                                   const struct neb_tutor_plan *p, const struct neb_teacher_answer *logits,
                                   const struct neb_teacher_answer *hidden, struct neb_buf *out);
 
-/* Where a student has the answers of a batch: (loss rows, k), (rows of side 0, width). */
+/* A student's memory for the answers to a batch: (loss rows, k), (rows of side 0, width). */
 struct neb_tutor_room {
     int32_t *ids;
     float *logits, *hidden;

@@ -1,8 +1,8 @@
 /* data.c: tokenizer, tokenised sets and streams of a job.
  *
- * What is there is taken without a lock, so that a cache may be read-only. What is missing is made with the cache's folder
- * locked: of several processes that need it one makes it, the others wait and find it. The tokenizer's file and a set become
- * visible whole, so a process that is killed leaves nothing that the next one takes for finished. */
+ * Files that are there are taken without a lock, so that a cache may be read-only. Missing ones are made with the cache's folder
+ * locked: one of several processes makes them, the others wait and find them. The tokenizer's file and a set become visible
+ * whole, so a process that is killed leaves nothing that the next one takes for finished. */
 #include "task/data.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -62,15 +62,15 @@ static neb_status lock_cache(const struct neb_data *d, int *lock)
 
 /* ---- tokenizer ------------------------------------------------------------------------------------------------- */
 
-/* What a tokenizer is trained with. */
+/* The options of a tokenizer that is trained, as text. */
 static void options_of(const struct neb_job_tokenizer *t, char *out, size_t size)
 {
     snprintf(out, size, "type %s, vocab %" PRId64 ", lines %" PRId64 ", coverage %g", t->type, t->vocab,
              t->lines, t->coverage);
 }
 
-/* Beside a tokenizer that was trained here lies what it was trained with, behind its hash. Anybody's own has no such file, or
- * another hash, and is taken as it is. */
+/* A tokenizer that was trained here has a file beside it: its hash and the options that it was trained with. A tokenizer without
+ * that file, or with another hash, is the user's own and taken as it is. */
 static void options_path(const struct neb_data *d, char out[600])
 {
     snprintf(out, 600, "%s/tokenizer.trained", d->dir);
@@ -143,14 +143,14 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     neb_status s = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
     if (s == NEB_OK) s = neb__line_feed_status(feed);
     if (s == NEB_OK)
-        s = note_options(d, &model); /* first: a model without them would be taken as anybody's own */
+        s = note_options(d, &model); /* first: a model without them would be taken for the user's own */
     if (s == NEB_OK) s = neb__file_replace(d->tok_path, model.data, model.len, 0644);
     neb__buf_free(&model);
     neb__line_feed_free(feed);
     return s;
 }
 
-/* A model that is started from, or taught by, another speaks in its tokens. */
+/* A model that starts from another, or is taught by it, reads the same tokens. */
 static neb_status tokenizer_of(struct neb_data *d, const char *folder)
 {
     struct neb_model_yaml f;
@@ -177,7 +177,8 @@ static neb_status same_bytes(const char *a, const char *b, bool *same)
     return s;
 }
 
-/* A copy of the tokenizer of the folder that the job starts from or learns from; which may be on another site only. */
+/* tokenizer.file may be a copy of the tokenizer in the folder that the job starts from or learns from. That folder may be on
+ * another site only. */
 static neb_status copy_of(const char *folder, const char *file, struct neb_tok_cfg *out)
 {
     char path[NEB_MODEL_PATH + 256];
@@ -193,7 +194,7 @@ static neb_status copy_of(const char *folder, const char *file, struct neb_tok_c
     return s;
 }
 
-/* A file does not say how its ids are numbered and whether case is kept: the folder of a model does, or the job. */
+/* A tokenizer's file says neither how ids are numbered nor whether case is kept. The folder of a model does, or the job. */
 static neb_status settle_file(struct neb_data *d, const char *folder)
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
@@ -210,9 +211,9 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
     const struct neb_job *j = d->job;
-    const char *folders = j->init.from         ? j->init.from
-                          : j->distill.teacher ? j->distill.teacher
-                                               : j->distill.encoder;
+    const char *folders = j->init.from;
+    if (!folders) folders = j->distill.teacher;
+    if (!folders) folders = j->distill.encoder;
     char folder[NEB_MODEL_PATH + 1];
     struct stat st;
     bool known = neb__list_part(folders, 0, folder, sizeof folder);
@@ -232,7 +233,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
 
 /* ---- the language to translate into ---------------------------------------------------------------------------- */
 
-/* More than one target language: the model is told which, by a token in front of the source. */
+/* With more than one target language, a token in front of the source tells the model which one is wanted. */
 bool neb__data_tagged(const struct neb_data *d)
 {
     char first[NEB_LANG_SIZE] = "", lang[NEB_LANG_SIZE];
@@ -255,15 +256,16 @@ static neb_status check_tags(const struct neb_data *d)
         lang_of(c, !c->flip, lang);
         snprintf(path, sizeof path, "data[%d]", i);
         if (!*lang)
-            return neb__doc_fail(&d->job->doc, path,
-                                 "the job translates into several languages: each corpus says into which "
-                                 "(lang: en-de)");
+            return neb__doc_fail(
+                &d->job->doc, path,
+                "the job translates into several languages: every corpus must say into which "
+                "(lang: en-de)");
         if (neb__tok_lang(d->tok, lang) < 0)
             return neb__doc_fail(
                 &d->job->doc, path,
                 "the job translates into several languages, and %s has no token <2%s> to ask for this one: "
-                "train a tokenizer with it (without tokenizer.file, or `nebula-i corpus tokenizer --langs "
-                "…`), or a model for each language",
+                "train a tokenizer that has it (without tokenizer.file, or with `nebula-i corpus tokenizer "
+                "--langs …`), or train a model for each language",
                 d->tok_path, lang);
     }
     return NEB_OK;
@@ -271,7 +273,7 @@ static neb_status check_tags(const struct neb_data *d)
 
 /* ---- sets ------------------------------------------------------------------------------------------------------ */
 
-/* Both texts of a pair in one sequence, <s> a </s> b </s>: what they may have together; 0: each is a sequence. */
+/* The most tokens of a pair whose texts share a sequence, <s> a </s> b </s>; 0: each text is a sequence of its own. */
 static int32_t limit_together(const struct neb_data *d, const struct neb_job_data *c)
 {
     return d->job->objective->joins_pairs && is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
@@ -342,7 +344,7 @@ static neb_status open_sets(struct neb_data *d, struct neb_pool *pool, int *lock
     return NEB_OK;
 }
 
-/* Before anything long begins: every corpus can be read. */
+/* Checks that every corpus can be read, before anything long begins. */
 static neb_status all_there(const struct neb_data *d)
 {
     for (int i = 0; i < d->job->n_data; i++) {

@@ -1,8 +1,8 @@
 /* data.h: a job's text, ready to be drawn from: tokenizer, tokenised sets, streams. A successful prepare owes a free.
  *
- * Everything that is made is kept under OUT/data (or the job's `cache`) and made only once: the tokenizer as tokenizer.model (one that lies
- * there already is taken, unless it was trained here with other options), each corpus under a name that changes when its file,
- * the tokenizer or the limits change. */
+ * Everything is made once and kept under OUT/data (or the job's `cache`). The tokenizer is tokenizer.model; one that lies there
+ * already is taken, unless it was trained here with other options. A corpus has a name that changes when its file, the tokenizer
+ * or the limits change. */
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
 
@@ -26,7 +26,7 @@ struct neb_data {
 neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out);
 void neb__data_free(struct neb_data *d);
 
-/* Translation into several languages: sources begin with the token of the target's. */
+/* Whether sources begin with the token of the target language: the job translates into several. */
 bool neb__data_tagged(const struct neb_data *d);
 
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */

@@ -51,10 +51,13 @@ static neb_status open_teachers(struct neb_distill *d, const struct neb_data *da
 static neb_status check(const struct neb_distill *d, const struct neb_model *student)
 {
     if (d->logits.ask && (d->logits.k < 1 || student->arch.head != NEB_HEAD_TOKENS))
-        return neb__fail(NEB_ERR_CONFIG, "distill.teacher: this task predicts no tokens");
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "distill.teacher: the model does not predict tokens, so it cannot learn a teacher's");
     if (d->hidden.ask && (d->hidden.width < 1 || student->arch.kind == NEB_DECODER))
-        return neb__fail(NEB_ERR_CONFIG,
-                         "distill.encoder: the student is a decoder; hidden states are taught to an encoder");
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "distill.encoder: the student is a decoder; only an encoder can learn hidden states");
     return NEB_OK;
 }
 
@@ -74,7 +77,7 @@ static neb_status make_room(struct neb_distill *d, neb_device *device)
     return neb_buffer_clear(d->states);
 }
 
-/* The projection is the student's to learn, but no part of its model: its name leads with distill. */
+/* The student learns the projection, but it is not part of its model: its name begins with distill. */
 static void add_projection(struct neb_distill *d, neb_params *params, const struct neb_model *student)
 {
     struct neb_peft none = {.full = true};
@@ -128,7 +131,7 @@ static neb_status load_hidden(struct neb_distill *d, const struct neb_batch *b)
     const struct neb_batch_side *s = &b->side[0];
     struct neb_teacher_answer answer = {0};
     NEB_TRY(d->hidden.ask(d->hidden.arg, b, &answer));
-    if (!answer.hidden) return neb__fail(NEB_ERR_STATE, "a teacher of hidden states gave none");
+    if (!answer.hidden) return neb__fail(NEB_ERR_STATE, "the teacher did not give hidden states");
     float each = (float)(d->how->hidden_weight * b->loss.used / (s->used ? s->used : 1));
     for (int32_t r = 0; r < s->tokens; r++) d->host_weight[r] = r < s->used ? each : 0;
     NEB_TRY(neb_buffer_upload(d->weight, d->host_weight, (size_t)s->tokens * sizeof(float)));
@@ -146,7 +149,7 @@ neb_status neb__distill_load(struct neb_distill *d, const struct neb_batch *b)
     struct neb_teacher_answer answer = {0};
     size_t n = (size_t)b->loss.n * (size_t)d->logits.k;
     NEB_TRY(d->logits.ask(d->logits.arg, b, &answer));
-    if (!answer.ids || !answer.logits) return neb__fail(NEB_ERR_STATE, "a teacher of logits gave none");
+    if (!answer.ids || !answer.logits) return neb__fail(NEB_ERR_STATE, "the teacher did not give logits");
     NEB_TRY(neb_buffer_upload(d->ids, answer.ids, n * sizeof(int32_t)));
     return neb_buffer_upload(d->top, answer.logits, n * sizeof(float));
 }

@@ -136,9 +136,9 @@ static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, con
     char second[NEB_MODEL_PATH + 300];
     size_t n = strlen(from);
     NEB_TRY(neb__tok_second_file(from, second, sizeof second));
-    const char *name = *second                                  ? "vocab.json"
-                       : n > 4 && !strcmp(from + n - 4, ".txt") ? "vocab.txt"
-                                                                : "tokenizer.model";
+    const char *name = "tokenizer.model";
+    if (n > 4 && !strcmp(from + n - 4, ".txt")) name = "vocab.txt";
+    if (*second) name = "vocab.json";
     if (*second) NEB_TRY(copy_file(second, path, "merges.txt"));
     NEB_TRY(copy_file(from, path, name));
     return neb__model_yaml_set_tokenizer(f, name);

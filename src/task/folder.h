@@ -1,10 +1,10 @@
-/* folder.h: a model as a folder: what training leaves behind and what every other command takes.
+/* folder.h: a model as a folder. Training writes one, every other command reads one.
  *
  *     model.yaml          what it is: the task, the model's options, what was added to train it
  *     model.safetensors   its parameters, under the names of docs/models.md
  *     tokenizer.model     or vocab.txt, or vocab.json with merges.txt, as model.yaml says
  *
- * Reading believes nothing: options are checked as a job's are, tensors must have the shapes that follow from them. */
+ * Nothing in a folder is believed: options are checked as a job's are, tensors must have the shapes that follow from them. */
 #ifndef NEB_TASK_FOLDER_H
 #define NEB_TASK_FOLDER_H
 
@@ -12,7 +12,7 @@
 #include "nn/model.h"
 #include "text/tokenizer.h"
 
-/* Copies what a trained model is into `f`. */
+/* Fills `f` with the description of a trained model. */
 neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
                                 const struct neb_model_config *model, const struct neb_peft_config *peft,
                                 const struct neb_tok_cfg *tok);
@@ -23,7 +23,7 @@ struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f);
 /* The same for a tokenizer's file, where it is a model folder's; *out is untouched where it is not. NEB_ERR_CONFIG … */
 neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found);
 
-/* NEB_ERR_CONFIG: it has none. */
+/* NEB_ERR_CONFIG: the folder has no tokenizer. */
 neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok **out);
 
 /* Writes the folder: the parameters of `m` (of several models in one set: its own), and a copy of the tokenizer's file

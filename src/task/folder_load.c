@@ -1,10 +1,9 @@
 /* folder_load.c: values from a folder into a model's parameters.
  *
- * The model need not be the one that was saved: names that both have are taken, and two things that the other model
- * kept apart come along merged: LoRA's product with the weight it was added to, and the first segment's embedding with
- * the positions. Adapters and prefixes have nothing to be merged with: a model without them is
- * another model, and refused. A table kept as a difference to another model's becomes what is missing to the folder's, so that other
- * model is loaded first. */
+ * The model need not be the one that was saved. Names that both have are taken. Two things that the folder keeps apart are
+ * merged: LoRA's product with the weight it was added to, and the first segment's embedding with the positions. Adapters and
+ * prefixes have nothing to be merged with: a model without them would compute something else and is refused. A table that is a
+ * difference to another model's takes what that one lacks, so the other model is loaded first. */
 #include "task/folder.h"
 #include "base/mem.h"
 #include "store/safetensors.h"
@@ -47,7 +46,7 @@ static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_te
     return s;
 }
 
-/* What LoRA learned goes into a weight whose model has no LoRA. */
+/* Adds LoRA's product to a weight whose model has no LoRA. */
 static neb_status merge_lora(struct neb_st *st, const struct neb_peft *peft, const struct neb_model *m,
                              const struct neb_st_tensor *t, float *values)
 {
@@ -97,7 +96,7 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
     return s;
 }
 
-/* An encoder that knew segments and becomes one that does not keeps the first one's share in its positions. */
+/* A model without segments gets the folder's first segment as part of its positions. */
 static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
 {
     const struct neb_st_tensor *t = neb__st_find(st, "encoder.embed.type.weight");
@@ -118,7 +117,7 @@ static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
     return s;
 }
 
-/* What the folder's model does with adapters or prefixes, a model without them does not. */
+/* Refuses a folder with adapters or prefixes for a model that has no place for them. */
 static neb_status keeps_additions(const struct neb_st *st, const struct neb_model_yaml *f,
                                   const struct neb_peft *peft, const struct neb_model *m, const char *match)
 {

@@ -1,7 +1,7 @@
-/* hf.h: models of the Hugging Face world in and out: config.json, safetensors (one file or several with an index),
- * tokenizer files; BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2.
+/* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an index), tokenizer
+ * files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2.
  *
- * Their bytes are a stranger's: config and index are checked key by key, tensors must have the shapes that follow. */
+ * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes that follow. */
 #ifndef NEB_TASK_HF_H
 #define NEB_TASK_HF_H
 
@@ -12,7 +12,7 @@
  *   option that changes what is computed · NEB_ERR_SHAPE · NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
 neb_status neb__hf_import(const char *from, const char *to);
 
-/* The other way, so that from_pretrained() loads `to`. LoRA is merged; other added parts have no place there.
+/* The other way, so that from_pretrained() loads `to`. LoRA is merged; a model with other additions is refused.
  *   NEB_ERR_UNSUPPORTED names what has no counterpart */
 neb_status neb__hf_export(const char *from, const char *to);
 
@@ -34,7 +34,7 @@ neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_conf
 neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
                                 const struct neb_tok *tok, struct neb_buf *out);
 
-/* What a parameter of ours is made of there. */
+/* The tensors in their file that make up a parameter of ours. */
 struct neb_hf_source {
     char name[3][192]; /* tensors, one below the other */
     int parts;

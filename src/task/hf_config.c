@@ -1,7 +1,7 @@
 /* hf_config.c: config.json and our options.
  *
- * What changes the computation and is not known here is refused: a model that is computed a little differently is worse than
- * one that is not. */
+ * An option that changes the computation and is not known here is refused: a model that is computed a little differently is
+ * worse than none. */
 #include "task/hf.h"
 #include "base/mem.h"
 
@@ -50,7 +50,7 @@ static neb_status activation(const json_t *j, const char *key, struct neb_model_
                      text ? text : "");
 }
 
-/* Options that must have one value, where they are there at all. */
+/* Options that must have one certain value if they are given. */
 static neb_status no_surprises(const json_t *j)
 {
     static const char *const off[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention", "is_decoder"};
@@ -137,7 +137,7 @@ neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_conf
     if (!j) return neb__fail(NEB_ERR_CORRUPT, "config.json: %s", error.text);
     if (!json_is_object(j)) {
         json_decref(j);
-        return neb__fail(NEB_ERR_CORRUPT, "config.json: is no object");
+        return neb__fail(NEB_ERR_CORRUPT, "config.json is not a JSON object");
     }
     neb_status s = read_object(j, model, &c);
     json_decref(j);
@@ -245,8 +245,8 @@ neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind
                                 const struct neb_tok *tok, struct neb_buf *out)
 {
     if (!*class_of(f, kind))
-        return neb__fail(NEB_ERR_UNSUPPORTED, "a model of this kind with head '%s' has no class there",
-                         f->model.head);
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "transformers has no class for a model of this kind with head '%s'", f->model.head);
     json_t *j = json_object();
     if (!j) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
     neb_status s = write_object(f, kind, tok, j, out);

@@ -1,8 +1,8 @@
 /* hf_export.c: a folder of ours becomes one that from_pretrained() loads.
  *
  * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where its tokens are
- * numbered so, else as BERT: the three compute the same and differ in names. What has no place there (adapters, another kind
- * of position or norm) is refused. */
+ * numbered so, else as BERT: the three compute the same and differ in names. A model with something
+ * that those lack (adapters, another kind of position or norm) is refused. */
 #include "task/hf.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -53,11 +53,10 @@ static neb_status choose_kind(struct export *e)
     if (a.pre_norm != (a.kind == NEB_DECODER)) return refuse("norm_place", m->norm_place);
     if (a.embedding_norm != (a.kind == NEB_ENCODER) || a.embedding_scale)
         return refuse("embedding_norm", "that");
-    bool electra = a.embedding != a.hidden || a.head == NEB_HEAD_RTD;
-    e->kind = a.kind == NEB_DECODER                   ? NEB_HF_GPT2
-              : electra                               ? NEB_HF_ELECTRA
-              : !strcmp(e->folder.numbering, "xlm-r") ? NEB_HF_XLMR
-                                                      : NEB_HF_BERT;
+    e->kind = NEB_HF_BERT;
+    if (!strcmp(e->folder.numbering, "xlm-r")) e->kind = NEB_HF_XLMR;
+    if (a.embedding != a.hidden || a.head == NEB_HEAD_RTD) e->kind = NEB_HF_ELECTRA;
+    if (a.kind == NEB_DECODER) e->kind = NEB_HF_GPT2;
     e->pad = e->kind == NEB_HF_XLMR ? 2 : 0;
     return NEB_OK;
 }
@@ -102,7 +101,7 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
     int rank = neb_param_shape(p, shape);
     int64_t cols = rank > 1 ? shape[1] : 1;
     if (neb__hf_source(e->kind, neb_param_name(p), e->model->arch.head != NEB_HEAD_NONE, &source) != NEB_OK)
-        return neb__fail(NEB_ERR_UNSUPPORTED, "the parameter '%s' has no counterpart there",
+        return neb__fail(NEB_ERR_UNSUPPORTED, "the parameter '%s' has no counterpart in a Hugging Face model",
                          neb_param_name(p));
     int64_t rows = shape[0] / source.parts, skip = source.skips ? e->pad : 0;
     for (int i = 0; i < source.parts; i++, from += rows * cols) {
@@ -174,13 +173,13 @@ static const char *piece(const struct export *e, enum neb_special which)
     return p ? p : "<unk>";
 }
 
-/* What tells AutoTokenizer how to read the file, where an import did not bring it. */
+/* tokenizer_config.json tells AutoTokenizer how to read the file. It is written where no import has brought one. */
 static neb_status describe_tokenizer(const struct export *e, bool wordpiece)
 {
     char path[NEB_MODEL_PATH + 64], text[1024];
-    const char *class = wordpiece                              ? "BertTokenizer"
-                        : strcmp(e->folder.numbering, "xlm-r") ? "BertGenerationTokenizer"
-                                                               : "XLMRobertaTokenizer";
+    const char *class = "XLMRobertaTokenizer";
+    if (strcmp(e->folder.numbering, "xlm-r")) class = "BertGenerationTokenizer";
+    if (wordpiece) class = "BertTokenizer";
     snprintf(text, sizeof text,
              "{\n  \"tokenizer_class\": \"%s\",\n  \"do_lower_case\": %s,\n  \"pad_token\": \"%s\",\n"
              "  \"unk_token\": \"%s\",\n  \"bos_token\": \"%s\",\n  \"eos_token\": \"%s\",\n  \"cls_token\": "
@@ -218,9 +217,9 @@ static neb_status write_tokenizer(const struct export *e)
     if (!e->tok) return NEB_OK;
     if (!strcmp(e->folder.tokenizer, "vocab.json")) return there ? NEB_OK : describe_bpe(e);
     bool wordpiece = !strcmp(e->folder.tokenizer, "vocab.txt"), copied;
-    const char *as = wordpiece                              ? "vocab.txt"
-                     : strcmp(e->folder.numbering, "xlm-r") ? "spiece.model"
-                                                            : "sentencepiece.bpe.model";
+    const char *as = "sentencepiece.bpe.model";
+    if (strcmp(e->folder.numbering, "xlm-r")) as = "spiece.model";
+    if (wordpiece) as = "vocab.txt";
     NEB_TRY(copy(e->folder.path, e->folder.tokenizer, e->to, as, &copied));
     return there ? NEB_OK : describe_tokenizer(e, wordpiece);
 }

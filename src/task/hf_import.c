@@ -1,7 +1,7 @@
-/* hf_import.c: a folder of the Hugging Face world becomes one of ours.
+/* hf_import.c: a Hugging Face folder becomes one of ours.
  *
  * The head follows from the tensors that are there, since folders are often mislabelled. Every parameter of the model that
- * results must find its tensors; what is left over there (a pooler, an unused head) is not taken. */
+ * results must find its tensors. Tensors that are left over (a pooler, an unused head) are not taken. */
 #include "task/hf.h"
 #include "job/objective.h"
 #include "base/file.h"
@@ -157,7 +157,7 @@ static neb_status choose_head(struct import *m)
     return NEB_OK;
 }
 
-/* One tensor into rows [at, at + n) of ours, turned over where it is stored so. */
+/* One tensor into rows of ours; turned over if it is stored so. */
 static neb_status copy_part(const struct import *m, const struct neb_st_tensor *t,
                             const struct neb_hf_source *source, int64_t rows, int64_t cols, float *out)
 {
@@ -226,7 +226,7 @@ static neb_status read_config(struct import *m)
     return s;
 }
 
-/* What tokenizer_config.json says of the file beside it; nothing where there is none. */
+/* The contents of tokenizer_config.json; zeros if there is no such file. */
 struct tokenizer_config {
     bool cased;
     char class[64];
@@ -257,7 +257,7 @@ static bool numbers_as_xlmr(const char *file, const char *class)
            (strstr(file, ".model") && !strncmp(class, of_xlmr, sizeof of_xlmr - 1));
 }
 
-/* The file of a tokenizer that can be read here; *out is empty where there is none. */
+/* The file of a tokenizer that can be read here; *out is empty if there is no such file. */
 static neb_status find_tokenizer(struct import *m, char *out, size_t size)
 {
     static const char *const names[] = {"sentencepiece.bpe.model", "vocab.txt", "spiece.model",
@@ -277,8 +277,7 @@ static neb_status find_tokenizer(struct import *m, char *out, size_t size)
     }
     *out = 0;
     neb__warn("%s has no tokenizer that can be read here (vocab.txt, vocab.json with merges.txt, or a "
-              "SentencePiece model): only the "
-              "weights are taken",
+              "SentencePiece model): only the weights are taken",
               m->from);
     return NEB_OK;
 }

@@ -71,8 +71,9 @@ static neb_status load_mean(const struct neb_job *job, struct neb_model *m, floa
         NEB_TRY(load(job, path, m, &found, &tokens));
         if (!n) *loaded = found, of_first = tokens;
         if (found != *loaded || !neb__hash_equal(&tokens, &of_first))
-            return neb__doc_fail(&job->doc, "init", "init: no mean of %s and %s: they have not the same %s",
-                                 first, path, found != *loaded ? "parameters" : "tokenizer");
+            return neb__doc_fail(&job->doc, "init",
+                                 "init: %s and %s have no mean: they do not have the same %s", first, path,
+                                 found != *loaded ? "parameters" : "tokenizer");
         NEB_TRY(add(m->params, one, sum));
     }
     return write_mean(m->params, sum, n);

@@ -17,7 +17,7 @@ struct neb_line_batches_config {
     int32_t max_len; /* of a sequence, special tokens included; longer ones are cut */
     int32_t rows;    /* of a batch; at least max_len */
     int32_t seqs;    /* sequences of a batch */
-    bool pad; /* every batch has all rows and 2 * seqs sequences: what is left over is padding at the end */
+    bool pad;        /* every batch has all rows and 2 * seqs sequences: padding fills its end */
 };
 
 struct neb_line_batches;
@@ -25,7 +25,7 @@ struct neb_line_batches;
 neb_status neb__line_batches_create(const struct neb_line_batches_config *c, struct neb_line_batches **out);
 void neb__line_batches_destroy(struct neb_line_batches *p); /* NULL is fine */
 
-/* [lead] text </s> [second </s>]; of two texts the longer one is cut. NEB_ERR_NOMEM */
+/* [lead] text </s> [second </s>]. If two texts are too long together, the longer one is cut. NEB_ERR_NOMEM */
 neb_status neb__line_batches_add(struct neb_line_batches *p, const char *text, const char *second,
                                  int number);
 void neb__line_batches_clear(struct neb_line_batches *p);

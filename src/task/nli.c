@@ -37,7 +37,7 @@ struct neb_nli {
     struct neb_model *model;
     struct neb_tok *tok;
     struct neb_line_batches *pack;
-    struct neb_model_input *feed;
+    struct neb_model_input *input;
     neb_tape *tape;
     neb_optimizer *opt;
     int32_t *label; /* (room) of every pair */
@@ -94,7 +94,7 @@ static neb_status make_batches(struct neb_nli *n, neb_device *device)
     n->target = NEB_NEW_ARRAY(int32_t, (size_t)most);
     if (!n->target) return neb__fail(NEB_ERR_NOMEM, "out of memory for a batch of pairs");
     NEB_TRY(neb__line_batches_create(&c, &n->pack));
-    return neb__model_input_create(device, &l, &n->feed);
+    return neb__model_input_create(device, &l, &n->input);
 }
 
 static neb_status check(const struct neb_nli_config *c)
@@ -140,7 +140,7 @@ void neb__nli_close(struct neb_nli *n)
     if (!n) return;
     neb_optimizer_destroy(n->opt);
     neb_tape_destroy(n->tape);
-    neb__model_input_destroy(n->feed);
+    neb__model_input_destroy(n->input);
     neb__line_batches_destroy(n->pack);
     neb__model_destroy(n->model);
     neb_params_destroy(n->params);
@@ -201,8 +201,10 @@ static neb_status add_pair(struct neb_nli *n, char **column, const struct column
 {
     int label = label_of(column[c->label]), number = neb__line_batches_count(n->pack);
     if (label < 0)
-        return neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": '%.40s' is no label", where, line,
-                         column[c->label]);
+        return neb__fail(NEB_ERR_CORRUPT,
+                         "%s:%" PRId64
+                         ": '%.40s' is not a label: 0, 1, 2 or entailment, neutral, contradiction",
+                         where, line, column[c->label]);
     if (number >= n->room) {
         int room = n->room ? 2 * n->room : 1024;
         int32_t *labels = neb__realloc(n->label, (size_t)room * sizeof *labels);
@@ -250,7 +252,7 @@ static neb_status read_pairs(struct neb_nli *n, const char *file)
 static void run_fn(neb_tape *t, void *arg)
 {
     struct neb_nli *n = arg;
-    const struct neb_input *in = neb__model_input_tensors(n->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(n->input, t);
     neb__model_loss(n->model, t, neb__model_run(n->model, t, in), in, NULL);
 }
 
@@ -263,7 +265,7 @@ static neb_status load_next(struct neb_nli *n, int *used)
     if (!*used) return NEB_OK;
     for (int i = 0; i < side.seqs; i++) n->target[i] = i < *used ? n->label[numbers[i]] : -1;
     struct neb_model_input_data d = {.sides = 1, .side = {side}, .targets = side.seqs, .target = n->target};
-    return neb__model_input_load(n->feed, &d);
+    return neb__model_input_load(n->input, &d);
 }
 
 /* How many batches an epoch has, without making them on the device. */
@@ -287,7 +289,7 @@ static neb_status train_epoch(struct neb_nli *n, int64_t epoch, int64_t steps, i
         struct neb_step_info info = {0};
         NEB_TRY(load_next(n, &used));
         if (!used) return NEB_OK;
-        n->micro = (struct neb_micro){NULL, run_fn, n, neb__model_input_key(n->feed), used};
+        n->micro = (struct neb_micro){NULL, run_fn, n, neb__model_input_key(n->input), used};
         float lr = neb_schedule_lr(&schedule, *step < steps ? *step : steps - 1);
         neb_status s = neb_train_step(n->opt, n->tape, &n->micro, 1, lr, (uint32_t)n->c.seed, NULL, &info);
         if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
@@ -315,7 +317,7 @@ neb_status neb__nli_test(struct neb_nli *n, const char *file, struct neb_nli_res
         struct neb_ctl c = {.step = 1, .seed = 1, .loss_scale = 1};
         NEB_TRY(load_next(n, &used));
         if (!used) break;
-        struct neb_run run = {.fn = run_fn, .arg = n, .key = neb__model_input_key(n->feed)};
+        struct neb_run run = {.fn = run_fn, .arg = n, .key = neb__model_input_key(n->input)};
         NEB_TRY(neb_tape_begin_step(n->tape, &c));
         NEB_TRY(neb_tape_run(n->tape, &run));
         NEB_TRY(neb_tape_end_step(n->tape, true, &c));

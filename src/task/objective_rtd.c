@@ -34,7 +34,7 @@ static void set_batches(struct neb_batches_cfg *cfg)
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-/* Where the discriminator has the generator's embeddings from; NULL: it has its own. */
+/* The model whose embeddings the discriminator uses; NULL: it has its own. */
 static neb_status find_embeddings(struct neb_work *w, const struct neb_model **out)
 {
     *out = w->generator;
@@ -140,7 +140,7 @@ static neb_status load_generator(void *arg)
 static void run_generator(neb_tape *t, void *arg)
 {
     struct neb_work *w = ((struct neb_work_part *)arg)->work;
-    const struct neb_input *in = neb__model_input_tensors(w->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(w->input, t);
     neb_tensor *x = neb__model_run(w->generator, t, in);
     neb__model_loss(w->generator, t, x, in, NULL);
     neb_tensor *fixed = neb_op_stop_gradient(t, x);

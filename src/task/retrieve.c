@@ -12,7 +12,7 @@ enum { ROWS = 4096, SEQS = 256 };
 struct neb_embedder {
     const struct neb_ready *m;
     struct neb_line_batches *pack;
-    struct neb_model_input *feed;
+    struct neb_model_input *input;
     neb_tape *tape;
     neb_buffer *out; /* F32 (2 SEQS, width) */
     float *host;
@@ -23,9 +23,10 @@ static neb_status open_embedder(struct neb_embedder *e)
     const struct neb_ready *m = e->m;
     const struct neb_arch *a = &m->model->arch;
     if (a->kind == NEB_DECODER || !m->tok)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "the model in %s has no encoder or no tokenizer: no sentence vectors",
-                         m->folder.path);
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "sentence vectors need an encoder and a tokenizer; the model in %s lacks one of them",
+            m->folder.path);
     int32_t longest = (int32_t)(a->max_positions < ROWS ? a->max_positions : ROWS);
     struct neb_line_batches_config c = {.tok = m->tok,
                                         .lead = a->kind == NEB_ENCODER ? neb__tok_special(m->tok, NEB_TOK_BOS)
@@ -39,7 +40,7 @@ static neb_status open_embedder(struct neb_embedder *e)
                                        .prefix = (int32_t)m->model->peft.prefix_length};
     size_t bytes = (size_t)l.seqs * (size_t)a->hidden * sizeof(float);
     NEB_TRY(neb__line_batches_create(&c, &e->pack));
-    NEB_TRY(neb__model_input_create(m->device, &l, &e->feed));
+    NEB_TRY(neb__model_input_create(m->device, &l, &e->input));
     NEB_TRY(neb_tape_create(m->device, m->params, &e->tape));
     NEB_TRY(neb_buffer_create(m->device, bytes, &e->out));
     e->host = neb__malloc(bytes);
@@ -64,7 +65,7 @@ void neb__embedder_close(struct neb_embedder *e)
 {
     if (!e) return;
     neb_tape_destroy(e->tape);
-    neb__model_input_destroy(e->feed);
+    neb__model_input_destroy(e->input);
     neb_buffer_destroy(e->out);
     neb__line_batches_destroy(e->pack);
     neb__free(e->host);
@@ -79,7 +80,7 @@ int64_t neb__embedder_width(const struct neb_embedder *e)
 static void run_fn(neb_tape *t, void *arg)
 {
     struct neb_embedder *e = arg;
-    const struct neb_input_side *side = &neb__model_input_tensors(e->feed, t)->side[0];
+    const struct neb_input_side *side = &neb__model_input_tensors(e->input, t)->side[0];
     neb_tensor *x = neb__model_encode(e->m->model, t, side);
     neb_output(t, neb_op_mean_pool(t, x, &side->seqs), e->out, NEB_F32);
 }
@@ -102,8 +103,8 @@ neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines,
     neb__line_batches_order(e->pack, 0);
     for (int used; (used = neb__line_batches_next(e->pack, &side, &numbers)) > 0;) {
         struct neb_model_input_data data = {.sides = 1, .side = {side}};
-        NEB_TRY(neb__model_input_load(e->feed, &data));
-        struct neb_run run = {.fn = run_fn, .arg = e, .key = neb__model_input_key(e->feed)};
+        NEB_TRY(neb__model_input_load(e->input, &data));
+        struct neb_run run = {.fn = run_fn, .arg = e, .key = neb__model_input_key(e->input)};
         NEB_TRY(neb_tape_run(e->tape, &run));
         NEB_TRY(neb_buffer_download(e->out, e->host, (size_t)used * (size_t)width * sizeof *e->host));
         for (int i = 0; i < used; i++) put_row(e->host + i * width, width, out + numbers[i] * width);

@@ -15,8 +15,8 @@ int64_t neb__embedder_width(const struct neb_embedder *e);
 /* out (n, width): the mean of the last hidden states of each line, scaled to length 1. */
 neb_status neb__embedder_embed(struct neb_embedder *e, const char *const *lines, int n, float *out);
 
-/* Takes the mean of all n vectors from each and scales it to length 1 again: what sentences of one language have in common
- * says nothing about their content, and small encoders put much of it into every vector. NEB_ERR_NOMEM */
+/* Subtracts the mean of all n vectors from each and scales it to length 1 again. Sentences of one language have a part in common
+ * that says nothing about their content, and small encoders put much of it into every vector. NEB_ERR_NOMEM */
 neb_status neb__vectors_centre(float *x, int n, int64_t width);
 
 struct neb_retrieval {

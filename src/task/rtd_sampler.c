@@ -1,6 +1,6 @@
-/* rtd_sampler.c: the generator's choices, and what the discriminator is asked about them. The device draws (tensor/sampling.h):
- * sample ids and positions go up, one id a masked row comes down. Where it cannot, the logits come down and the pool draws
- * by the same rule. */
+/* rtd_sampler.c: the generator's choices, and the question to the discriminator. The device draws (tensor/sampling.h): sample
+ * ids and positions go up, one id a masked row comes down. If it cannot, the logits come down and the pool draws by the same
+ * rule. */
 #include "task/rtd_sampler.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -137,7 +137,7 @@ neb_status neb__sampler_draw(struct neb_sampler *s, const struct neb_batch *b, c
 }
 
 neb_status neb__sampler_replace(struct neb_sampler *s, const struct neb_batch *b, const int32_t *sampled,
-                                float total, struct neb_model_input_data *feed)
+                                float total, struct neb_model_input_data *input)
 {
     const struct neb_batch_side *side = &b->side[0];
     NEB_TRY(fits(s, b));
@@ -149,10 +149,10 @@ neb_status neb__sampler_replace(struct neb_sampler *s, const struct neb_batch *b
     double rows = 0;
     for (int32_t i = 0; i < side->tokens; i++) rows += (double)s->weight[i];
     for (int32_t i = 0; i < side->tokens; i++) s->weight[i] *= rows > 0 ? (float)((double)total / rows) : 0;
-    feed->side[0].ids = s->input;
-    feed->targets = side->tokens;
-    feed->target_row = NULL;
-    feed->target = s->label;
-    feed->weight = s->weight;
+    input->side[0].ids = s->input;
+    input->targets = side->tokens;
+    input->target_row = NULL;
+    input->target = s->label;
+    input->weight = s->weight;
     return NEB_OK;
 }

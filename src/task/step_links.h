@@ -1,9 +1,8 @@
-/* step_links.h: what a step may get from elsewhere, or give away: a teacher's knowledge, a generator's choices.
+/* step_links.h: a step may get a teacher's answers or a generator's choices from elsewhere, or give them away.
  *
- * A job on one site makes both itself (teacher.h, rtd_sampler.h). Where the parts of a job live on several sites, what comes
- * over a stream takes their place: the step asks for a batch and does not know where the answer came from. Both sides
- * of a stream can make the same batch (text/batches.h: a function of configuration, part and step), so what is named by
- * a batch's step needs no text to go with it.
+ * A job on one site makes both itself (teacher.h, rtd_sampler.h). If its parts live on several sites, a stream brings them: the
+ * step asks about a batch and does not know where the answer comes from. Both ends of a stream make the same batch
+ * (text/batches.h: a function of configuration, part and step), so an answer is named by the batch's step and no text crosses.
  *
  * Calls come from the thread that runs the steps, in the order of the batches, once for each; after a resume from the
  * batch at which the checkpoint stands. An answer's arrays stay the answerer's, good until the next call. A failure
@@ -13,7 +12,7 @@
 
 #include "text/batch.h"
 
-/* What a teacher says about one batch. */
+/* A teacher's answer to one batch. */
 struct neb_teacher_answer {
     const int32_t *ids;  /* (loss.n, k) the likeliest tokens at each predicted row, any order; < 0: none */
     const float *logits; /* (loss.n, k) theirs; a row's common offset does not matter */

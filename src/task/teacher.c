@@ -1,9 +1,8 @@
 /* teacher.c: the teacher on this site.
  *
- * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a buffer. Logits
- * over the vocabulary are then made and read a chunk of rows at a time, so that their memory does not grow with the batch,
- * and the k likeliest of each row are chosen: by the device where it can and k is small, so that only they are copied; else
- * on the host, with a heap of k, which a row enters only a few times. */
+ * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a buffer. Logits over the
+ * vocabulary are then made a chunk of rows at a time, so that their memory does not grow with the batch. The device chooses the k
+ * likeliest of each row, so that only they are copied. If it cannot, or if k is large, the host chooses (base/topk.h). */
 #include "task/teacher.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -13,14 +12,14 @@
 
 #include <string.h>
 
-/* Rows at a time: few stay in the caches and in the host's memory; many, where each wait for the device costs. More tokens than
- * DEVICE_K are sorted faster on the host. */
+/* Rows of a chunk. A small chunk stays in the caches; a large one has fewer waits for an asynchronous device. The host sorts faster
+ * when k is above DEVICE_K. */
 enum { CHUNK = 256, LARGE_CHUNK = 2048, DEVICE_K = 64 };
 
 struct teacher {
     struct neb_ready model;
     struct neb_pool *pool;
-    struct neb_model_input *feed;
+    struct neb_model_input *input;
     neb_tape *tape;
     neb_buffer *rows,
         *logits; /* F32 (targets or rows, hidden); (chunk, vocab), or the best of them (tensor/packed.h) */
@@ -59,7 +58,7 @@ struct neb_model_input_data neb__model_input_of(const struct neb_batch *b)
 static void run_body(neb_tape *t, void *arg)
 {
     struct teacher *c = arg;
-    const struct neb_input *in = neb__model_input_tensors(c->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(c->input, t);
     neb_tensor *x = c->wants_logits ? neb__model_run(c->model.model, t, in)
                                     : neb__model_encode(c->model.model, t, &in->side[0]);
     if (c->wants_logits && in->target_row) x = neb_op_gather(t, x, in->target_row);
@@ -99,7 +98,7 @@ static void choose_row(void *arg, int task, int worker)
     neb__topk_zero_empty(top, ids, c->k);
 }
 
-/* What the device chose for the first n rows of the chunk. */
+/* Brings the device's choice for the first n rows of the chunk. */
 static neb_status fetch_best(struct teacher *c, int32_t n)
 {
     const size_t all = (size_t)c->chunk * (size_t)c->k, kept = (size_t)n * (size_t)c->k;
@@ -135,8 +134,8 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_a
     struct teacher *c = arg;
     struct neb_model_input_data d = neb__model_input_of(b);
     if (!c->wants_logits) d.sides = 1, d.targets = 0;
-    NEB_TRY(neb__model_input_load(c->feed, &d));
-    NEB_TRY(run(c, run_body, neb__model_input_key(c->feed) | 1ull << 63));
+    NEB_TRY(neb__model_input_load(c->input, &d));
+    NEB_TRY(run(c, run_body, neb__model_input_key(c->input) | 1ull << 63));
     if (c->wants_logits) return ask_logits(c, d.targets, out);
     size_t n = (size_t)b->side[0].tokens * (size_t)c->width * sizeof *c->host;
     NEB_TRY(neb_buffer_download(c->rows, c->host, n));
@@ -188,7 +187,7 @@ static neb_status make_room(struct teacher *c, neb_device *device,
     c->top = NEB_NEW_ARRAY(float, kept ? kept : 1);
     if (!c->host || !c->ids || !c->top)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher of %zu rows", rows);
-    NEB_TRY(neb__model_input_create(device, &l, &c->feed));
+    NEB_TRY(neb__model_input_create(device, &l, &c->input));
     NEB_TRY(neb_buffer_create(device, rows * (size_t)c->width * sizeof(float), &c->rows));
     NEB_TRY(neb_buffer_clear(c->rows));
     if (c->wants_logits) NEB_TRY(neb_buffer_create(device, logits * sizeof(float), &c->logits));
@@ -199,7 +198,7 @@ static void close_teacher(void *arg)
 {
     struct teacher *c = arg;
     neb_tape_destroy(c->tape);
-    neb__model_input_destroy(c->feed);
+    neb__model_input_destroy(c->input);
     neb_buffer_destroy(c->rows);
     neb_buffer_destroy(c->logits);
     neb__ready_close(&c->model);

@@ -1,4 +1,4 @@
-/* teacher.h: a teacher on this site: a model folder that is asked about batches; and several that answer as one. */
+/* teacher.h: a teacher on this site: a model folder that is asked about batches. Several can answer as one. */
 #ifndef NEB_TASK_TEACHER_H
 #define NEB_TASK_TEACHER_H
 
@@ -23,12 +23,12 @@ neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config
 
 /* The same where c->folder may name several, separated by commas, that teach logits: their answer is the mean of what each
  * thinks likely (teacher_ensemble.c).
- *   NEB_ERR_CONFIG also: more than NEB_PANEL of them */
-enum { NEB_PANEL = 16 };
+ *   NEB_ERR_CONFIG also: more than NEB_TEACHERS_MAX of them */
+enum { NEB_TEACHERS_MAX = 16 };
 neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teacher_config *c,
                                       const struct neb_model_input_limits *limits, struct neb_teacher *out);
 
-/* A packed batch as a model's feed. */
+/* A packed batch as a model's input. */
 struct neb_model_input_data neb__model_input_of(const struct neb_batch *b);
 
 #endif

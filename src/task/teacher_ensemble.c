@@ -24,9 +24,9 @@ struct sum {
     float *p;
 };
 
-struct panel {
-    struct neb_teacher member[NEB_PANEL];
-    struct neb_teacher_answer said[NEB_PANEL];
+struct ensemble {
+    struct neb_teacher member[NEB_TEACHERS_MAX];
+    struct neb_teacher_answer said[NEB_TEACHERS_MAX];
     int members;
     int32_t k, rows; /* rows: of the present batch */
     uint32_t places; /* of a table: a power of two */
@@ -38,7 +38,7 @@ struct panel {
 
 /* ---- a row ----------------------------------------------------------------------------------------------------- */
 
-static void add(const struct panel *c, struct sum *s, int32_t id, float p)
+static void add(const struct ensemble *c, struct sum *s, int32_t id, float p)
 {
     uint32_t at = (uint32_t)id * 2654435761u & (c->places - 1);
     while (s->marked[at] == s->row && s->ids[s->place[at]] != id) at = (at + 1) & (c->places - 1);
@@ -51,7 +51,7 @@ static void add(const struct panel *c, struct sum *s, int32_t id, float p)
     s->p[s->place[at]] += p;
 }
 
-static void add_member(const struct panel *c, struct sum *s, const struct neb_teacher *m,
+static void add_member(const struct ensemble *c, struct sum *s, const struct neb_teacher *m,
                        const struct neb_teacher_answer *said, int64_t row)
 {
     const int32_t *ids = said->ids + row * m->k;
@@ -65,7 +65,7 @@ static void add_member(const struct panel *c, struct sum *s, const struct neb_te
         if (ids[j] >= 0) add(c, s, ids[j], expf(logits[j] - max) / all);
 }
 
-static void mix_row(struct panel *c, struct sum *s, int64_t row)
+static void mix_row(struct ensemble *c, struct sum *s, int64_t row)
 {
     float *top = c->top + row * c->k;
     int32_t *ids = c->ids + row * c->k;
@@ -80,14 +80,14 @@ static void mix_row(struct panel *c, struct sum *s, int64_t row)
 
 static void mix_block(void *arg, int task, int worker)
 {
-    struct panel *c = arg;
+    struct ensemble *c = arg;
     int32_t end = (task + 1) * BLOCK < c->rows ? (task + 1) * BLOCK : c->rows;
     for (int32_t row = task * BLOCK; row < end; row++) mix_row(c, &c->sums[worker], row);
 }
 
 static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_answer *out)
 {
-    struct panel *c = arg;
+    struct ensemble *c = arg;
     for (int i = 0; i < c->members; i++) NEB_TRY(c->member[i].ask(c->member[i].arg, b, &c->said[i]));
     for (int i = 0; i < neb__pool_threads(c->pool); i++) {
         struct sum *s = &c->sums[i];
@@ -103,9 +103,9 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_a
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-static void close_panel(void *arg)
+static void close_ensemble(void *arg)
 {
-    struct panel *c = arg;
+    struct ensemble *c = arg;
     for (int i = 0; i < c->members; i++) c->member[i].close(c->member[i].arg);
     for (int i = 0; c->sums && i < neb__pool_threads(c->pool); i++) {
         neb__free(c->sums[i].marked);
@@ -120,7 +120,7 @@ static void close_panel(void *arg)
     neb__free(c);
 }
 
-static neb_status make_room(struct panel *c, int threads, int32_t targets)
+static neb_status make_room(struct ensemble *c, int threads, int32_t targets)
 {
     size_t most = 0, kept = (size_t)targets * (size_t)c->k;
     for (int i = 0; i < c->members; i++) most += (size_t)c->member[i].k;
@@ -142,7 +142,7 @@ static neb_status make_room(struct panel *c, int threads, int32_t targets)
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d teachers", c->members);
 }
 
-static neb_status open_members(struct panel *c, neb_device *device, const struct neb_teacher_config *cfg,
+static neb_status open_members(struct ensemble *c, neb_device *device, const struct neb_teacher_config *cfg,
                                const struct neb_model_input_limits *limits)
 {
     char folder[NEB_MODEL_PATH + 1];
@@ -150,8 +150,9 @@ static neb_status open_members(struct panel *c, neb_device *device, const struct
     one.folder = folder;
     for (; neb__list_part(cfg->folder, c->members, folder, sizeof folder); c->members++) {
         struct neb_teacher *m = &c->member[c->members];
-        if (c->members == NEB_PANEL)
-            return neb__fail(NEB_ERR_CONFIG, "at most %d teachers at a time: %s", NEB_PANEL, cfg->folder);
+        if (c->members == NEB_TEACHERS_MAX)
+            return neb__fail(NEB_ERR_CONFIG, "at most %d teachers at a time: %s", NEB_TEACHERS_MAX,
+                             cfg->folder);
         NEB_TRY(neb__teacher_open(device, &one, limits, m));
         if (m->k > c->k) c->k = m->k;
     }
@@ -164,14 +165,14 @@ neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teach
     char second[2];
     if (!neb__list_part(cfg->folder, 1, second, sizeof second))
         return neb__teacher_open(device, cfg, limits, out);
-    struct panel *c = NEB_NEW(struct panel);
+    struct ensemble *c = NEB_NEW(struct ensemble);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for several teachers");
     neb_status s = open_members(c, device, cfg, limits);
     if (s == NEB_OK) s = make_room(c, cfg->threads, limits->targets);
     if (s != NEB_OK) {
-        close_panel(c);
+        close_ensemble(c);
         return s;
     }
-    *out = (struct neb_teacher){.k = c->k, .ask = ask, .close = close_panel, .arg = c};
+    *out = (struct neb_teacher){.k = c->k, .ask = ask, .close = close_ensemble, .arg = c};
     return NEB_OK;
 }

@@ -47,7 +47,7 @@ static neb_status check(struct neb_translator *t)
 {
     const struct neb_ready *m = t->m;
     if (m->model->arch.kind != NEB_ENCODER_DECODER || !m->tok)
-        return neb__fail(NEB_ERR_CONFIG, "the model in %s does not translate: it is no encoder-decoder",
+        return neb__fail(NEB_ERR_CONFIG, "the model in %s does not translate: it is not an encoder-decoder",
                          m->folder.path);
     if (t->c.beams < 1 || t->c.beams > 256 || t->c.batch < 1 || t->c.batch > 4096)
         return neb__fail(NEB_ERR_CONFIG, "beams must be from 1 to 256, batch from 1 to 4096");
@@ -204,7 +204,7 @@ static neb_status step_batch(struct neb_translator *t, struct turn *u, char **ou
     return NEB_OK;
 }
 
-/* All batches. Where the device works beside the host, two take turns: one's candidates are weighed while the other runs. */
+/* All batches. On an asynchronous device two take turns: the host weighs the candidates of one while the other runs. */
 static neb_status take_turns(struct neb_translator *t, char **out)
 {
     for (bool busy = true; busy;) {

@@ -35,7 +35,7 @@ static int32_t larger(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
-/* The largest batch of any stream of the job: evaluation uses the same feeds. */
+/* The largest batch of any stream of the job: evaluation uses the same input. */
 static neb_status largest(struct neb_work *w, struct neb_model_input_limits *l)
 {
     static const char *const uses[] = {"train", "valid", "test"};
@@ -56,10 +56,10 @@ static neb_status largest(struct neb_work *w, struct neb_model_input_limits *l)
     return NEB_OK;
 }
 
-static neb_status make_feeds(struct neb_work *w, struct neb_model_input_limits l)
+static neb_status make_inputs(struct neb_work *w, struct neb_model_input_limits l)
 {
     l.prefix = (int32_t)(w->model ? w->model : w->generator)->peft.prefix_length;
-    NEB_TRY(neb__model_input_create(w->dev, &l, &w->feed));
+    NEB_TRY(neb__model_input_create(w->dev, &l, &w->input));
     return w->steps->make_inputs ? w->steps->make_inputs(w, &l) : NEB_OK;
 }
 
@@ -101,7 +101,7 @@ static neb_status open_all(struct neb_work *w)
         NEB_TRY(
             neb__distill_create(w->job, w->data, &w->links, w->dev, &l, w->params, w->model, &w->distill));
     NEB_TRY(make_ready(w));
-    NEB_TRY(make_feeds(w, l));
+    NEB_TRY(make_inputs(w, l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
     return make_optimizer(w);
@@ -134,7 +134,7 @@ void neb__work_close(struct neb_work *w)
     neb__batches_free(w->stream);
     if (w->steps->close) w->steps->close(w);
     neb__distill_destroy(w->distill);
-    neb__model_input_destroy(w->feed);
+    neb__model_input_destroy(w->input);
     neb_optimizer_destroy(w->opt);
     neb_tape_destroy(w->tape);
     neb__model_destroy(w->model);
@@ -156,11 +156,6 @@ neb_params *neb__work_params(struct neb_work *w)
 neb_device *neb__work_device(struct neb_work *w)
 {
     return w->dev;
-}
-
-neb_tape *neb__work_tape(struct neb_work *w)
-{
-    return w->tape;
 }
 
 neb_optimizer *neb__work_optimizer(struct neb_work *w)

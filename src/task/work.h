@@ -16,7 +16,7 @@ struct neb_work_step {
     double grad_norm;
     int64_t tokens; /* real rows that went in, both sides */
     bool skipped;   /* not finite, or nothing to predict: nothing changed */
-    bool empty;     /* of the step that was made now, others may be of the one before: nothing to predict */
+    bool empty;     /* nothing to predict; of the step made now, though the others may be of the one before */
 };
 
 struct neb_work_eval {
@@ -27,8 +27,7 @@ struct neb_work_eval {
 
 struct neb_work;
 
-/* data->job, over its data. part of parts: this process's share of the data. links: what comes from, or goes to, other sites;
- * NULL: nothing.
+/* Opens data->job over its data. part of parts: this process's share of the data. links: to other sites; NULL: there are none.
  *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_step_links *links, struct neb_work **out);
@@ -43,7 +42,6 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
 
 neb_params *neb__work_params(struct neb_work *w);
 neb_device *neb__work_device(struct neb_work *w);
-neb_tape *neb__work_tape(struct neb_work *w);
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
 struct neb_model *neb__work_generator(struct neb_work *w); /* of an objective with two; NULL: none here */
@@ -52,10 +50,10 @@ neb_param *neb__work_table(struct neb_work *w);
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
 int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */
 
-/* Names and shapes of all parameters, hashed: what a checkpoint is of. */
+/* A hash of the names and shapes of all parameters. A checkpoint is only loaded where it is the same. */
 neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out);
 
-/* The data position behind the last step, for a checkpoint; and going there. */
+/* The position in the data behind the last step, for a checkpoint; and a return to it. */
 neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out);
 neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t n);
 

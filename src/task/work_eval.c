@@ -18,7 +18,7 @@ neb_status neb__eval_tokens(struct neb_work *w, neb_model_fn fn, struct neb_work
                             struct neb_eval_sums *s)
 {
     struct neb_ctl c;
-    NEB_TRY(neb__eval_run(w, fn, p, neb__model_input_key(w->feed), &c));
+    NEB_TRY(neb__eval_run(w, fn, p, neb__model_input_key(w->input), &c));
     s->loss += (double)c.loss[0];
     s->right += (double)c.counts[0];
     s->counted += (double)c.counts[1];
@@ -33,7 +33,7 @@ void neb__describe_tokens(const struct neb_work_eval *e, char *out, size_t size)
              100 * e->accuracy);
 }
 
-/* Batches of all the text. They come in its order, one language behind the other: some of them must be from everywhere. */
+/* Counts the batches of all the text. They come in its order, one language behind the other, so a selection must be spread. */
 static neb_status count_batches(struct neb_work *w, const char *use, int64_t *total)
 {
     struct neb_batches *stream = NULL;

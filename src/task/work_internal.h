@@ -22,7 +22,7 @@ struct neb_eval_sums {
 struct neb_objective_steps {
     /* Adds model (and generator) to params, which are not ready yet. */
     neb_status (*make_models)(struct neb_work *w);
-    /* What the steps need beside w->feed. */
+    /* Makes what the steps need beside w->input. */
     neb_status (*make_inputs)(struct neb_work *w, const struct neb_model_input_limits *l);
     /* Frees w->own, also after one of the two has failed. */
     void (*close)(struct neb_work *w);
@@ -50,7 +50,7 @@ struct neb_work {
     neb_optimizer *opt;
     struct neb_model *model, *generator; /* either is NULL where it lives on another site */
     neb_param *table;                    /* relay: see neb__work_table() */
-    struct neb_model_input *feed;
+    struct neb_model_input *input;
     struct neb_distill *distill;
     struct neb_batches *stream;
     struct neb_prefetch *ahead;
@@ -66,7 +66,7 @@ neb_status neb__load_plain(void *piece);
 void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(void *), neb_model_fn fn,
                        double weight);
 
-/* work_eval.c: a run without dropout; the same for a run over w->feed that predicts tokens, added to the sums. */
+/* work_eval.c: a run without dropout; the same for a run over w->input that predicts tokens, added to the sums. */
 neb_status neb__eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
                          struct neb_ctl *out);
 neb_status neb__eval_tokens(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p,

@@ -14,23 +14,23 @@ neb_status neb__load_plain(void *arg)
     struct neb_work_part *p = arg;
     struct neb_work *w = p->work;
     struct neb_model_input_data d = neb__model_input_of(p->batch);
-    NEB_TRY(neb__model_input_load(w->feed, &d));
+    NEB_TRY(neb__model_input_load(w->input, &d));
     if (!p->micro) return NEB_OK;
-    p->micro->key = neb__model_input_key(w->feed);
+    p->micro->key = neb__model_input_key(w->input);
     return w->distill ? neb__distill_load(w->distill, p->batch) : NEB_OK;
 }
 
 static void run_plain(neb_tape *t, void *arg)
 {
     struct neb_work *w = ((struct neb_work_part *)arg)->work;
-    const struct neb_input *in = neb__model_input_tensors(w->feed, t);
+    const struct neb_input *in = neb__model_input_tensors(w->input, t);
     neb__model_loss(w->model, t, neb__model_run(w->model, t, in), in, NULL);
 }
 
 static void run_student(neb_tape *t, void *arg)
 {
     struct neb_work *w = ((struct neb_work_part *)arg)->work;
-    neb__distill_run(w->distill, w->model, t, neb__model_input_tensors(w->feed, t));
+    neb__distill_run(w->distill, w->model, t, neb__model_input_tensors(w->input, t));
 }
 
 /* ---- one model -------------------------------------------------------------------------------------------------- */
