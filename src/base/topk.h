@@ -1,11 +1,13 @@
-/* topk.h: the k largest values of a row, with their ids. Values are offered one after the other. Nearly all of them are no
- * larger than the k-th best so far, which costs one comparison. Two forms keep the best:
+/* topk.h: the k largest values of a row, with their ids. Values are offered one after the other. Nearly all
+ * of them are no larger than the k-th best so far, which costs one comparison. Two forms keep the best:
  *
- *     list   best first, the lower id first among equals. A new value moves the smaller ones down: for a small k
- *     heap   the least at the root, the others in the order of the heap. A new value sinks from the root: for any k.
- *            Among equals the heap's shape decides which one stays
+ *     list   best first, the lower id first among equals. A new value moves the smaller ones down. For a
+ *            small k
+ *     heap   the least at the root, the others in the heap's order. A new value sinks from the root. Among
+ *            equals the heap's shape decides which one stays. For any k
  *
- * One does not stand in for the other: a loss sums what a heap holds in the heap's order, so that order is part of the result. */
+ * One does not stand in for the other: a loss sums what a heap holds in the heap's order, so that order is
+ * part of the result. */
 #ifndef NEB_BASE_TOPK_H
 #define NEB_BASE_TOPK_H
 
@@ -13,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- list -------------------------------------------------------------------------------------------------------- */
+/* ---- list ---------------------------------------------------------------------------------------------- */
 
 static inline bool neb__topk_before(float value, int32_t id, float other, int32_t other_id)
 {
@@ -43,7 +45,7 @@ static inline void neb__topk_list_by_id(float *top, int32_t *ids, int32_t n)
     }
 }
 
-/* ---- heap -------------------------------------------------------------------------------------------------------- */
+/* ---- heap ---------------------------------------------------------------------------------------------- */
 
 static inline void neb__topk_heap_clear(float *top, int32_t *ids, int32_t k)
 {

@@ -1,8 +1,9 @@
 /* objective.h: what a model can learn to do, one row each. `task` in a job file names a row.
  *
- * A row says which model the objective trains, what text it reads, how a step is made and what is measured. Everybody asks the row;
- * nobody asks which objective it is. A new objective is a file src/task/objective_NAME.c and a line in src/task/objectives.c.
- * The rows live there because their functions work on models and text. This folder reads what they say about a job. */
+ * A row says which model the objective trains, what text it reads, how a step is made and what is measured.
+ * Everybody asks the row; nobody asks which objective it is. A new objective is a file
+ * src/task/objective_NAME.c and a line in src/task/objectives.c. The rows live there because their functions
+ * work on models and text. This folder reads what they say about a job. */
 #ifndef NEB_JOB_OBJECTIVE_H
 #define NEB_JOB_OBJECTIVE_H
 
@@ -23,10 +24,11 @@ struct neb_objective {
     const char *kind, *head;
     const char *family;   /* where a job names none */
     const char *families; /* of this kind, for messages */
-    /* Options that a model gets when it starts from the folder of a model for something else: name and value, up to a name of
-     * NULL. NULL: the head alone. */
+    /* Options that a model gets when it starts from the folder of a model for something else: name and value,
+     * up to a name of NULL. NULL: the head alone. */
     const char *const (*options)[2];
-    /* Of a second model, the generator, that is trained beside the first and may live on another site; NULL: there is no second. */
+    /* Of a second model, the generator, that is trained beside the first and may live on another site; NULL:
+     * there is no second. */
     const struct neb_objective *generator;
 
     /* the text */
@@ -44,7 +46,7 @@ struct neb_objective {
     const char *losses[NEB_OBJECTIVE_LOSSES];   /* metrics of a step's parts; NULL: not told apart */
     const char *metrics[NEB_OBJECTIVE_METRICS]; /* of neb_work_eval.more; NULL: shown, but not stored */
     void (*describe)(const struct neb_work_eval *e, char *out, size_t size); /* held-out text, in a line */
-    /* What describe says beyond loss and accuracy of tokens; NULL: nothing. */
+    /* The values of `more` alone, in a line; NULL: there are none. */
     void (*describe_more)(const struct neb_work_eval *e, char *out, size_t size);
 };
 

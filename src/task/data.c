@@ -1,8 +1,9 @@
 /* data.c: tokenizer, tokenised sets and streams of a job.
  *
- * Files that are there are taken without a lock, so that a cache may be read-only. Missing ones are made with the cache's folder
- * locked: one of several processes makes them, the others wait and find them. The tokenizer's file and a set become visible
- * whole, so a process that is killed leaves nothing that the next one takes for finished. */
+ * Files that are there are taken without a lock, so that a cache may be read-only. Missing ones are made with
+ * the cache's folder locked: one of several processes makes them, the others wait and find them. The
+ * tokenizer's file and a set become visible whole, so a process that is killed leaves nothing that the next
+ * one takes for finished. */
 #include "task/data.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -60,7 +61,7 @@ static neb_status lock_cache(const struct neb_data *d, int *lock)
     return failed ? neb__fail(NEB_ERR_IO, "cannot lock %s: %s", d->dir, strerror(errno)) : NEB_OK;
 }
 
-/* ---- tokenizer ------------------------------------------------------------------------------------------------- */
+/* ---- tokenizer ----------------------------------------------------------------------------------------- */
 
 /* The options of a tokenizer that is trained, as text. */
 static void options_of(const struct neb_job_tokenizer *t, char *out, size_t size)
@@ -69,8 +70,8 @@ static void options_of(const struct neb_job_tokenizer *t, char *out, size_t size
              t->lines, t->coverage);
 }
 
-/* A tokenizer that was trained here has a file beside it: its hash and the options that it was trained with. A tokenizer without
- * that file, or with another hash, is the user's own and taken as it is. */
+/* A tokenizer that was trained here has a file beside it: its hash and the options that it was trained with.
+ * A tokenizer without that file, or with another hash, is the user's own and taken as it is. */
 static void options_path(const struct neb_data *d, char out[600])
 {
     snprintf(out, 600, "%s/tokenizer.trained", d->dir);
@@ -177,8 +178,8 @@ static neb_status same_bytes(const char *a, const char *b, bool *same)
     return s;
 }
 
-/* tokenizer.file may be a copy of the tokenizer in the folder that the job starts from or learns from. That folder may be on
- * another site only. */
+/* tokenizer.file may be a copy of the tokenizer in the folder that the job starts from or learns from. That
+ * folder may be on another site only. */
 static neb_status copy_of(const char *folder, const char *file, struct neb_tok_cfg *out)
 {
     char path[NEB_MODEL_PATH + 256];
@@ -194,7 +195,8 @@ static neb_status copy_of(const char *folder, const char *file, struct neb_tok_c
     return s;
 }
 
-/* A tokenizer's file says neither how ids are numbered nor whether case is kept. The folder of a model does, or the job. */
+/* A tokenizer's file says neither how ids are numbered nor whether case is kept. The folder of a model does,
+ * or the job. */
 static neb_status settle_file(struct neb_data *d, const char *folder)
 {
     const struct neb_job_tokenizer *t = &d->job->tokenizer;
@@ -231,7 +233,7 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
     return t->file || folders ? NEB_OK : check_options(d);
 }
 
-/* ---- the language to translate into ---------------------------------------------------------------------------- */
+/* ---- the language to translate into -------------------------------------------------------------------- */
 
 /* With more than one target language, a token in front of the source tells the model which one is wanted. */
 bool neb__data_tagged(const struct neb_data *d)
@@ -271,9 +273,10 @@ static neb_status check_tags(const struct neb_data *d)
     return NEB_OK;
 }
 
-/* ---- sets ------------------------------------------------------------------------------------------------------ */
+/* ---- sets ---------------------------------------------------------------------------------------------- */
 
-/* The most tokens of a pair whose texts share a sequence, <s> a </s> b </s>; 0: each text is a sequence of its own. */
+/* The most tokens of a pair whose texts share a sequence, <s> a </s> b </s>; 0: each text is a sequence of
+ * its own. */
 static int32_t limit_together(const struct neb_data *d, const struct neb_job_data *c)
 {
     return d->job->objective->joins_pairs && is_pair(c) ? (int32_t)d->job->train.max_len - 3 : 0;
@@ -396,7 +399,7 @@ void neb__data_free(struct neb_data *d)
     memset(d, 0, sizeof *d);
 }
 
-/* ---- streams --------------------------------------------------------------------------------------------------- */
+/* ---- streams ------------------------------------------------------------------------------------------- */
 
 static int collect(const struct neb_data *d, const char *use, struct neb_source *list)
 {

@@ -1,8 +1,9 @@
-/* data.h: a job's text, ready to be drawn from: tokenizer, tokenised sets, streams. A successful prepare owes a free.
+/* data.h: a job's text, ready to be drawn from: tokenizer, tokenised sets, streams. A successful prepare owes
+ * a free.
  *
- * Everything is made once and kept under OUT/data (or the job's `cache`). The tokenizer is tokenizer.model; one that lies there
- * already is taken, unless it was trained here with other options. A corpus has a name that changes when its file, the tokenizer
- * or the limits change. */
+ * Everything is made once and kept under OUT/data (or the job's `cache`). The tokenizer is tokenizer.model;
+ * one that lies there already is taken, unless it was trained here with other options. A corpus has a name
+ * that changes when its file, the tokenizer or the limits change. */
 #ifndef NEB_TASK_DATA_H
 #define NEB_TASK_DATA_H
 
@@ -22,7 +23,8 @@ struct neb_data {
     int n_langs;
 };
 
-/* Trains the tokenizer and tokenises where that was not done yet. NEB_ERR_NOTFOUND and NEB_ERR_CONFIG name the file. */
+/* Trains the tokenizer and tokenises where that was not done yet. NEB_ERR_NOTFOUND and NEB_ERR_CONFIG name
+ * the file. */
 neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out);
 void neb__data_free(struct neb_data *d);
 

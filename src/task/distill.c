@@ -1,8 +1,8 @@
 /* distill.c: a teacher's answers, brought to the device and into the loss.
  *
- * All of a batch's answers lie in three buffers made for the largest batch. The rows of the hidden states carry
- * hidden_weight * (weight of the batch's targets) / (real rows), so that one normalisation serves both losses and
- * hidden_weight means the same for every batch. */
+ * All of a batch's answers lie in three buffers made for the largest batch. The rows of the hidden states
+ * carry hidden_weight * (weight of the batch's targets) / (real rows), so that one normalisation serves both
+ * losses and hidden_weight means the same for every batch. */
 #include "task/distill.h"
 #include "base/mem.h"
 #include "task/teacher.h"
@@ -20,7 +20,7 @@ struct neb_distill {
     int32_t rows, targets; /* room */
 };
 
-/* ---- creating --------------------------------------------------------------------------------------------------- */
+/* ---- creating ------------------------------------------------------------------------------------------ */
 
 static neb_status open_teachers(struct neb_distill *d, const struct neb_data *data,
                                 const struct neb_step_links *links, neb_device *device,
@@ -124,7 +124,7 @@ void neb__distill_destroy(struct neb_distill *d)
     neb__free(d);
 }
 
-/* ---- a step ----------------------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------- */
 
 static neb_status load_hidden(struct neb_distill *d, const struct neb_batch *b)
 {

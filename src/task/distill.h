@@ -1,8 +1,10 @@
-/* distill.h: the student's side of distillation: a batch's answers on the device, and the losses made of them.
+/* distill.h: the student's side of distillation: a batch's answers on the device, and the losses made of
+ * them.
  *
- * Logits: the loss is a mix of the cross-entropy with the targets and the divergence from the teacher's top-k distribution.
- * Hidden states: a learned projection (distill.project) brings the student's encoder output to the teacher's width, and the loss
- * draws it to the teacher's hidden states, row by row. A successful create owes a destroy. */
+ * Logits: the loss is a mix of the cross-entropy with the targets and the divergence from the teacher's top-k
+ * distribution. Hidden states: a learned projection (distill.project) brings the student's encoder output to
+ * the teacher's width, and the loss draws it to the teacher's hidden states, row by row. A successful create
+ * owes a destroy. */
 #ifndef NEB_TASK_DISTILL_H
 #define NEB_TASK_DISTILL_H
 

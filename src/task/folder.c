@@ -1,8 +1,10 @@
-/* folder.c: model folders: the parameters by name, the tokenizer's file. model.yaml is read and written by job/model_yaml.c.
+/* folder.c: model folders: the parameters by name, the tokenizer's file. model.yaml is read and written by
+ * job/model_yaml.c.
  *
- * Two models of one parameter set (generator and discriminator) are told apart by their prefix, which the file does not
- * show. A model whose token table is another's writes it as its own; a table kept as a difference to another's
- * (disentangled embeddings) is written as the sum, so a folder never depends on a second one. */
+ * Two models of one parameter set (generator and discriminator) are told apart by their prefix, which the
+ * file does not show. A model whose token table is another's writes it as its own; a table kept as a
+ * difference to another's (disentangled embeddings) is written as the sum, so a folder never depends on a
+ * second one. */
 #include "task/folder.h"
 #include "base/doc.h"
 #include "base/file.h"
@@ -15,7 +17,7 @@
 
 static const char token_name[] = "embed.token.weight";
 
-/* ---- what the folder says of itself --------------------------------------------------------------------------- */
+/* ---- what the folder says of itself -------------------------------------------------------------------- */
 
 neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
                                 const struct neb_model_config *model, const struct neb_peft_config *peft,
@@ -63,7 +65,7 @@ neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok 
     return neb__tok_open(file, &cfg, out);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 /* The name that a folder gives a parameter of `m`, or NULL: it is not of this model. */
 const char *neb__folder_name(const struct neb_model *m, const neb_param *p)
@@ -156,7 +158,7 @@ neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const s
     return neb__model_yaml_write(f, path);
 }
 
-/* ---- ready for use --------------------------------------------------------------------------------------------- */
+/* ---- ready for use ------------------------------------------------------------------------------------- */
 
 static neb_status open_ready(struct neb_ready *r, const char *head)
 {

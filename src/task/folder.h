@@ -4,7 +4,8 @@
  *     model.safetensors   its parameters, under the names of docs/models.md
  *     tokenizer.model     or vocab.txt, or vocab.json with merges.txt, as model.yaml says
  *
- * Nothing in a folder is believed: options are checked as a job's are, tensors must have the shapes that follow from them. */
+ * Nothing in a folder is believed: options are checked as a job's are, tensors must have the shapes that
+ * follow from them. */
 #ifndef NEB_TASK_FOLDER_H
 #define NEB_TASK_FOLDER_H
 
@@ -20,19 +21,20 @@ neb_status neb__folder_describe(struct neb_model_yaml *f, const char *task,
 /* How the folder's tokenizer numbers and cuts. */
 struct neb_tok_cfg neb__folder_tok_cfg(const struct neb_model_yaml *f);
 
-/* The same for a tokenizer's file, where it is a model folder's; *out is untouched where it is not. NEB_ERR_CONFIG … */
+/* The same for a tokenizer's file, where it is a model folder's; *out is untouched where it is not.
+ * NEB_ERR_CONFIG … */
 neb_status neb__folder_tok_cfg_of(const char *file, struct neb_tok_cfg *out, bool *found);
 
 /* NEB_ERR_CONFIG: the folder has no tokenizer. */
 neb_status neb__folder_tokenizer(const struct neb_model_yaml *f, struct neb_tok **out);
 
-/* Writes the folder: the parameters of `m` (of several models in one set: its own), and a copy of the tokenizer's file
- * (NULL: none). f->tokenizer is set to the copy's name. */
+/* Writes the folder: the parameters of `m` (of several models in one set: its own), and a copy of the
+ * tokenizer's file (NULL: none). f->tokenizer is set to the copy's name. */
 neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const struct neb_model *m,
                              const char *tokenizer_file);
 
-/* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of these
- * comma-separated patterns, NULL: all. *loaded: how many.
+/* Copies values from the folder into the parameters of `m` that it has; `match`: only names that match one of
+ * these comma-separated patterns, NULL: all. *loaded: how many.
  *   NEB_ERR_SHAPE names the parameter and both shapes
  *   NEB_ERR_CONFIG the folder has adapters or prefixes (that match), `m` has none
  *   NEB_ERR_NOTFOUND, when `all`: a parameter of the model (that matches) is not in the folder */
@@ -42,7 +44,7 @@ neb_status neb__folder_load(const struct neb_model_yaml *f, struct neb_model *m,
 /* The name that a folder gives a parameter of the set that `m` is in; NULL: it is not of this model. */
 const char *neb__folder_name(const struct neb_model *m, const neb_param *p);
 
-/* ---- a model ready for use, nothing of it trained ------------------------------------------------------------- */
+/* ---- a model ready for use, nothing of it trained ------------------------------------------------------ */
 
 struct neb_ready {
     struct neb_model_yaml folder;

@@ -1,9 +1,10 @@
 /* folder_load.c: values from a folder into a model's parameters.
  *
- * The model need not be the one that was saved. Names that both have are taken. Two things that the folder keeps apart are
- * merged: LoRA's product with the weight it was added to, and the first segment's embedding with the positions. Adapters and
- * prefixes have nothing to be merged with: a model without them would compute something else and is refused. A table that is a
- * difference to another model's takes what that one lacks, so the other model is loaded first. */
+ * The model need not be the one that was saved. Names that both have are taken. Two things that the folder
+ * keeps apart are merged: LoRA's product with the weight it was added to, and the first segment's embedding
+ * with the positions. Adapters and prefixes have nothing to be merged with: a model without them would
+ * compute something else and is refused. A table that is a difference to another model's takes what that one
+ * lacks, so the other model is loaded first. */
 #include "task/folder.h"
 #include "base/mem.h"
 #include "store/safetensors.h"

@@ -1,22 +1,24 @@
-/* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an index), tokenizer
- * files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2.
+/* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an
+ * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2.
  *
- * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes that follow. */
+ * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes
+ * that follow. */
 #ifndef NEB_TASK_HF_H
 #define NEB_TASK_HF_H
 
 #include "task/folder.h"
 
 /* Reads the folder of a Hugging Face model and writes one of ours.
- *   NEB_ERR_NOTFOUND a file or a tensor is missing · NEB_ERR_CORRUPT · NEB_ERR_UNSUPPORTED another kind of model, or an
- *   option that changes what is computed · NEB_ERR_SHAPE · NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
+ *   NEB_ERR_NOTFOUND: a file or a tensor is missing; NEB_ERR_UNSUPPORTED: another kind of model, or an option
+ *   that changes what is computed; NEB_ERR_CORRUPT, NEB_ERR_SHAPE, NEB_ERR_IO, NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
 neb_status neb__hf_import(const char *from, const char *to);
 
-/* The other way, so that from_pretrained() loads `to`. LoRA is merged; a model with other additions is refused.
+/* The other way, so that from_pretrained() loads `to`. LoRA is merged; a model with other additions is
+ * refused.
  *   NEB_ERR_UNSUPPORTED names what has no counterpart */
 neb_status neb__hf_export(const char *from, const char *to);
 
-/* ---- inside ----------------------------------------------------------------------------------------------------- */
+/* ---- inside -------------------------------------------------------------------------------------------- */
 
 enum neb_hf_kind { NEB_HF_BERT, NEB_HF_XLMR, NEB_HF_ELECTRA, NEB_HF_GPT2 };
 
@@ -42,7 +44,8 @@ struct neb_hf_source {
     bool skips;  /* the rows of padding are not ours */
 };
 
-/* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND (quiet) */
+/* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND
+ * (quiet) */
 neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, struct neb_hf_source *out);
 
 #endif

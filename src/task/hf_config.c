@@ -1,7 +1,7 @@
 /* hf_config.c: config.json and our options.
  *
- * An option that changes the computation and is not known here is refused: a model that is computed a little differently is
- * worse than none. */
+ * An option that changes the computation and is not known here is refused: a model that is computed a little
+ * differently is worse than none. */
 #include "task/hf.h"
 #include "base/mem.h"
 
@@ -147,7 +147,7 @@ neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_conf
     return s;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kind)
 {

@@ -1,8 +1,8 @@
 /* hf_export.c: a folder of ours becomes one that from_pretrained() loads.
  *
- * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where its tokens are
- * numbered so, else as BERT: the three compute the same and differ in names. A model with something
- * that those lack (adapters, another kind of position or norm) is refused. */
+ * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where
+ * its tokens are numbered so, else as BERT: the three compute the same and differ in names. A model with
+ * something that those lack (adapters, another kind of position or norm) is refused. */
 #include "task/hf.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -75,7 +75,7 @@ static neb_status load(struct export *e)
     return e->folder.tokenizer ? neb__folder_tokenizer(&e->folder, &e->tok) : NEB_OK;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
 /* A new tensor of theirs; its values are to be filled in. */
 static neb_status add(struct export *e, const char *name, int64_t rows, int64_t cols, int rank, float **out)
@@ -148,7 +148,7 @@ static neb_status write_tensors(struct export *e)
     return neb__st_write(path, e->list, e->count, NULL);
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------ */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 static neb_status copy(const char *from, const char *name, const char *to, const char *as, bool *there)
 {
@@ -173,7 +173,8 @@ static const char *piece(const struct export *e, enum neb_special which)
     return p ? p : "<unk>";
 }
 
-/* tokenizer_config.json tells AutoTokenizer how to read the file. It is written where no import has brought one. */
+/* tokenizer_config.json tells AutoTokenizer how to read the file. It is written where no import has brought
+ * one. */
 static neb_status describe_tokenizer(const struct export *e, bool wordpiece)
 {
     char path[NEB_MODEL_PATH + 64], text[1024];

@@ -1,7 +1,8 @@
 /* hf_import.c: a Hugging Face folder becomes one of ours.
  *
- * The head follows from the tensors that are there, since folders are often mislabelled. Every parameter of the model that
- * results must find its tensors. Tensors that are left over (a pooler, an unused head) are not taken. */
+ * The head follows from the tensors that are there, since folders are often mislabelled. Every parameter of
+ * the model that results must find its tensors. Tensors that are left over (a pooler, an unused head) are not
+ * taken. */
 #include "task/hf.h"
 #include "job/objective.h"
 #include "base/file.h"
@@ -28,7 +29,7 @@ struct import {
     struct neb_model *model;
 };
 
-/* ---- tensors ---------------------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
 static neb_status open_file(struct import *m, const char *name)
 {
@@ -124,7 +125,7 @@ static bool locate(const struct import *m, const char *ours, struct neb_hf_sourc
     return false;
 }
 
-/* ---- the model -------------------------------------------------------------------------------------------------- */
+/* ---- the model ----------------------------------------------------------------------------------------- */
 
 static bool has(const struct import *m, const char *ours)
 {
@@ -212,7 +213,7 @@ static neb_status make_model(struct import *m)
     return NEB_OK;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------ */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 static neb_status read_config(struct import *m)
 {

@@ -1,8 +1,8 @@
 /* hf_names.c: the names of our parameters in Hugging Face files.
  *
- * A rule pairs the stems of names (without .weight and .bias). In both # is a layer's number; in theirs ~ stands for the
- * prefix that a model with a head gives its body, and * for query, key, value: three tensors that are one of ours. Flags: t,
- * stored turned over; s, rows of padding in front. */
+ * A rule pairs the stems of names (without .weight and .bias). In both # is a layer's number; in theirs ~
+ * stands for the prefix that a model with a head gives its body, and * for query, key, value: three tensors
+ * that are one of ours. Flags: t, stored turned over; s, rows of padding in front. */
 #include "task/hf.h"
 
 #include <stdio.h>

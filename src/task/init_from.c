@@ -1,7 +1,9 @@
-/* init_from.c: where a model's parameters start when a job names folders: the values of one, or the mean of several.
+/* init_from.c: where a model's parameters start when a job names folders: the values of one, or the mean of
+ * several.
  *
- * Models that were tuned from one start lie close together, and their mean is often better than each of them. Every folder's
- * values go through the model's parameters, so that merging (folder_load.c) is the same for one and for several. */
+ * Models that were tuned from one start lie close together, and their mean is often better than each of them.
+ * Every folder's values go through the model's parameters, so that merging (folder_load.c) is the same for
+ * one and for several. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/folder.h"

@@ -6,7 +6,8 @@
 #include "job/job.h"
 
 /* For the names that both have, and match init.match. Several folders, separated by commas: their mean.
- *   NEB_ERR_CONFIG: nothing in common, or folders with different parameters or tokenizers; NEB_ERR_SHAPE, NEB_ERR_NOMEM */
+ *   NEB_ERR_CONFIG: nothing in common, or folders with different parameters or tokenizers; NEB_ERR_SHAPE,
+ * NEB_ERR_NOMEM */
 neb_status neb__init_from(const struct neb_job *job, struct neb_model *m);
 
 #endif

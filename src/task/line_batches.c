@@ -1,4 +1,5 @@
-/* line_batches.c: tokenised lines in one growing array, an order over them, and packed batches of consecutive ones. */
+/* line_batches.c: tokenised lines in one growing array, an order over them, and packed batches of consecutive
+ * ones. */
 #include "task/line_batches.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -68,7 +69,7 @@ void neb__line_batches_destroy(struct neb_line_batches *p)
     neb__free(p);
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------ */
+/* ---- lines --------------------------------------------------------------------------------------------- */
 
 static neb_status grow(struct neb_line_batches *p)
 {
@@ -153,7 +154,7 @@ void neb__line_batches_order(struct neb_line_batches *p, uint64_t seed)
     }
 }
 
-/* ---- batches ---------------------------------------------------------------------------------------------------- */
+/* ---- batches ------------------------------------------------------------------------------------------- */
 
 static void put(struct neb_line_batches *p, int32_t row, int32_t id, int32_t at, int32_t second,
                 uint32_t sample)

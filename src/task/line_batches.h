@@ -1,4 +1,5 @@
-/* line_batches.h: lines of text as batches for a model that is used, not trained by a job: translating, embedding, classifying.
+/* line_batches.h: lines of text as batches for a model that is used, not trained by a job: translating,
+ * embedding, classifying.
  *
  *     neb__line_batches_add(p, "a text", NULL, 0); …        the lines, each with a number of its own
  *     neb__line_batches_order(p, 0);                         by length (dense batches), or shuffled by a seed
@@ -33,7 +34,8 @@ void neb__line_batches_clear(struct neb_line_batches *p);
 /* seed 0: by length. Begins from the first. */
 void neb__line_batches_order(struct neb_line_batches *p, uint64_t seed);
 
-/* The next batch: how many real sequences it has, 0 at the end. side and numbers stay the pack's until the next call. */
+/* The next batch: how many real sequences it has, 0 at the end. side and numbers stay the pack's until the
+ * next call. */
 int neb__line_batches_next(struct neb_line_batches *p, struct neb_model_input_side *side,
                            const int **numbers);
 

@@ -1,7 +1,8 @@
 /* nli.c: fine-tuning an encoder on sentence pairs, and testing it.
  *
- * Pairs are packed as in pre-training (<s> a </s> b </s>, positions and segments starting anew at b) into batches of one
- * shape: padding sequences have no target. The learning rate rises over a tenth of the steps and falls linearly. */
+ * Pairs are packed as in pre-training (<s> a </s> b </s>, positions and segments starting anew at b) into
+ * batches of one shape: padding sequences have no target. The learning rate rises over a tenth of the steps
+ * and falls linearly. */
 #include "task/nli.h"
 #include "base/doc.h"
 #include "base/mem.h"
@@ -47,7 +48,7 @@ struct neb_nli {
     struct neb_micro micro;
 };
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status make_model(struct neb_nli *n, neb_device *device)
 {
@@ -151,7 +152,7 @@ void neb__nli_close(struct neb_nli *n)
     neb__free(n);
 }
 
-/* ---- pairs ------------------------------------------------------------------------------------------------------ */
+/* ---- pairs --------------------------------------------------------------------------------------------- */
 
 enum { COLUMNS = 16 };
 
@@ -247,7 +248,7 @@ static neb_status read_pairs(struct neb_nli *n, const char *file)
     return s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
 
-/* ---- training and testing --------------------------------------------------------------------------------------- */
+/* ---- training and testing ------------------------------------------------------------------------------ */
 
 static void run_fn(neb_tape *t, void *arg)
 {

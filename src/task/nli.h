@@ -1,8 +1,9 @@
-/* nli.h: whether one sentence follows from another: fine-tuning on pairs with three labels, and accuracy on other pairs.
+/* nli.h: whether one sentence follows from another: fine-tuning on pairs with three labels, and accuracy on
+ * other pairs.
  *
- * Files are tab-separated with a header that names the columns premise, hypothesis (or hypo) and label; labels are 0, 1, 2
- * or entailment, neutral, contradiction (contradictory). Training in one language and testing in others measures
- * how much carries over (XNLI, Conneau et al. 2018). */
+ * Files are tab-separated with a header that names the columns premise, hypothesis (or hypo) and label;
+ * labels are 0, 1, 2 or entailment, neutral, contradiction (contradictory). Training in one language and
+ * testing in others measures how much carries over (XNLI, Conneau et al. 2018). */
 #ifndef NEB_TASK_NLI_H
 #define NEB_TASK_NLI_H
 

@@ -1,5 +1,5 @@
-/* objective_causal.c: causal language modelling. A decoder predicts each next token (GPT-2, Llama). Both texts of a pair are
- * sequences of their own. */
+/* objective_causal.c: causal language modelling. A decoder predicts each next token (GPT-2, Llama). Both
+ * texts of a pair are sequences of their own. */
 #include "task/objectives.h"
 #include "task/work_internal.h"
 

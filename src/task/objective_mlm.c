@@ -1,7 +1,8 @@
 /* objective_mlm.c: masked language modelling. An encoder fills in tokens that were masked (BERT, XLM-R).
  *
- * Pairs become one sequence, <s> a </s> b </s>, so that a masked word can be found in its translation: translation language
- * modelling (TLM). That is a property of a corpus and not of the job: one job may mix text and pairs, so TLM has no row. */
+ * Pairs become one sequence, <s> a </s> b </s>, so that a masked word can be found in its translation:
+ * translation language modelling (TLM). That is a property of a corpus and not of the job: one job may mix
+ * text and pairs, so TLM has no row. */
 #include "task/objectives.h"
 #include "task/work_internal.h"
 

@@ -1,5 +1,6 @@
-/* objective_nli.c: natural language inference. An encoder says of two sentences whether one follows from the other, contradicts
- * it, or neither. The model is a job's or an imported one; `nebula-i eval nli` tunes it (nli.c), so no job has steps of this. */
+/* objective_nli.c: natural language inference. An encoder says of two sentences whether one follows from the
+ * other, contradicts it, or neither. The model is a job's or an imported one; `nebula-i eval nli` tunes it
+ * (nli.c), so no job has steps of this. */
 #include "task/objectives.h"
 
 #include <stddef.h>

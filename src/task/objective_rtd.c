@@ -1,9 +1,10 @@
 /* objective_rtd.c: replaced-token detection (ELECTRA, Clark et al. 2020).
  *
- * A generator learns to fill masks. Its choices are put into the text, and the model, the discriminator, learns to find them: two
- * runs of every batch. Both losses are normalised by one factor, so the discriminator's rows carry what brings its own
- * normalisation and weight about; that stays so when one of the two lives on another site. A generator alone gives its choices
- * away when the next run is about to overwrite them, or when the step ends. */
+ * A generator learns to fill masks. Its choices are put into the text, and the model, the discriminator,
+ * learns to find them: two runs of every batch. Both losses are normalised by one factor, so the
+ * discriminator's rows carry what brings its own normalisation and weight about; that stays so when one of
+ * the two lives on another site. A generator alone gives its choices away when the next run is about to
+ * overwrite them, or when the step ends. */
 #include "base/mem.h"
 #include "task/objectives.h"
 #include "task/rtd_sampler.h"
@@ -32,7 +33,7 @@ static void set_batches(struct neb_batches_cfg *cfg)
     cfg->keep_share = cfg->random_share = -1; /* ELECTRA masks every chosen token */
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 /* The model whose embeddings the discriminator uses; NULL: it has its own. */
 static neb_status find_embeddings(struct neb_work *w, const struct neb_model **out)
@@ -107,7 +108,7 @@ static void close_rtd(struct neb_work *w)
     neb__free(r);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------- */
+/* ---- runs ---------------------------------------------------------------------------------------------- */
 
 /* The choices that still lie on the device go to the other site. */
 static neb_status give_choices(struct neb_work *w)
@@ -181,7 +182,7 @@ static void add_runs(struct neb_work *w, struct neb_batch *b)
     if (w->model) neb__work_add_run(w, b, load_discriminator, run_discriminator, w->generator ? 0 : weight);
 }
 
-/* ---- held-out text ---------------------------------------------------------------------------------------------- */
+/* ---- held-out text ------------------------------------------------------------------------------------- */
 
 /* Places of neb_work_eval.more. */
 enum { LOSS, ACCURACY, RECALL }; /* recall: of the replaced tokens */
@@ -234,7 +235,7 @@ static void describe_more(const struct neb_work_eval *e, char *out, size_t size)
              e->more[LOSS], 100 * e->more[ACCURACY], 100 * e->more[RECALL]);
 }
 
-/* ---- the row ---------------------------------------------------------------------------------------------------- */
+/* ---- the row ------------------------------------------------------------------------------------------- */
 
 static const struct neb_objective_steps steps = {.make_models = make_models,
                                                  .make_inputs = make_inputs,

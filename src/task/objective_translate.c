@@ -1,7 +1,9 @@
-/* objective_translate.c: translation. An encoder reads the source, a decoder predicts the target (Vaswani et al. 2017, Marian).
+/* objective_translate.c: translation. An encoder reads the source, a decoder predicts the target (Vaswani et
+ * al. 2017, Marian).
  *
- * Every corpus has pairs. If a job has several target languages, a source begins with the token of its own (data.c). A
- * model that starts from an encoder's folder becomes an encoder and a decoder without segments. */
+ * Every corpus has pairs. If a job has several target languages, a source begins with the token of its own
+ * (data.c). A model that starts from an encoder's folder becomes an encoder and a decoder without
+ * segments. */
 #include "task/objectives.h"
 #include "task/work_internal.h"
 

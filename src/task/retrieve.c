@@ -1,5 +1,6 @@
-/* retrieve.c: mean-pooled sentence vectors and nearest neighbours by cosine. The similarities of all pairs are computed
- * once, a row at a time; each row gives a neighbour in one direction and a candidate for every column's in the other. */
+/* retrieve.c: mean-pooled sentence vectors and nearest neighbours by cosine. The similarities of all pairs
+ * are computed once, a row at a time; each row gives a neighbour in one direction and a candidate for every
+ * column's in the other. */
 #include "task/retrieve.h"
 #include "base/mem.h"
 #include "task/line_batches.h"

@@ -1,6 +1,6 @@
-/* rtd_sampler.c: the generator's choices, and the question to the discriminator. The device draws (tensor/sampling.h): sample
- * ids and positions go up, one id a masked row comes down. If it cannot, the logits come down and the pool draws by the same
- * rule. */
+/* rtd_sampler.c: the generator's choices, and the question to the discriminator. The device draws
+ * (tensor/sampling.h): sample ids and positions go up, one id a masked row comes down. If it cannot, the
+ * logits come down and the pool draws by the same rule. */
 #include "task/rtd_sampler.h"
 #include "base/mem.h"
 #include "base/pool.h"

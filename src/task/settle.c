@@ -1,9 +1,10 @@
-/* settle.c: the sizes that a job leaves to its data. This is the one place where they are decided; the job itself stays as it was
- * read, so that everybody may hold it and nobody need ask whether it was completed.
+/* settle.c: the sizes that a job leaves to its data. This is the one place where they are decided; the job
+ * itself stays as it was read, so that everybody may hold it and nobody need ask whether it was completed.
  *
- *     vocabulary   the tokenizer's. A model that starts from a folder keeps the rows that the folder has beyond it
+ *     vocabulary   the tokenizer's. A model that starts from a folder keeps the folder's rows beyond it
  *     positions    at least train.max_len
- *     generator    as many of both as the model: the two may share a table of tokens */
+ *     generator    as many of both as the model: the two may share a table of tokens
+ *     embeddings   a difference to the generator's, if there is one and train.rtd_embeddings says so */
 #include "task/settle.h"
 
 #include <string.h>

@@ -1,12 +1,14 @@
-/* step_links.h: a step may get a teacher's answers or a generator's choices from elsewhere, or give them away.
+/* step_links.h: a step may get a teacher's answers or a generator's choices from elsewhere, or give them
+ * away.
  *
- * A job on one site makes both itself (teacher.h, rtd_sampler.h). If its parts live on several sites, a stream brings them: the
- * step asks about a batch and does not know where the answer comes from. Both ends of a stream make the same batch
- * (text/batches.h: a function of configuration, part and step), so an answer is named by the batch's step and no text crosses.
+ * A job on one site makes both itself (teacher.h, rtd_sampler.h). If its parts live on several sites, a
+ * stream brings them: the step asks about a batch and does not know where the answer comes from. Both ends of
+ * a stream make the same batch (text/batches.h: a function of configuration, part and step), so an answer is
+ * named by the batch's step and no text crosses.
  *
- * Calls come from the thread that runs the steps, in the order of the batches, once for each; after a resume from the
- * batch at which the checkpoint stands. An answer's arrays stay the answerer's, good until the next call. A failure
- * ends the step with that status. */
+ * Calls come from the thread that runs the steps, in the order of the batches, once for each; after a resume
+ * from the batch at which the checkpoint stands. An answer's arrays stay the answerer's, good until the next
+ * call. A failure ends the step with that status. */
 #ifndef NEB_TASK_STEP_LINKS_H
 #define NEB_TASK_STEP_LINKS_H
 
@@ -29,7 +31,8 @@ struct neb_teacher {
 
 /* Replaced-token detection: the tokens that stand at the masked rows. */
 struct neb_relay_ends {
-    /* The discriminator's side: sampled (loss.n), rows without weight are not read. NULL: the job's own generator. */
+    /* The discriminator's side: sampled (loss.n), rows without weight are not read. NULL: the job's own
+     * generator. */
     neb_status (*take)(void *arg, const struct neb_batch *b, int32_t *sampled);
     /* The generator's side: there is no discriminator here, its choices go out. NULL: they stay. */
     neb_status (*give)(void *arg, const struct neb_batch *b, const int32_t *sampled);

@@ -1,8 +1,9 @@
 /* teacher.c: the teacher on this site.
  *
- * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a buffer. Logits over the
- * vocabulary are then made a chunk of rows at a time, so that their memory does not grow with the batch. The device chooses the k
- * likeliest of each row, so that only they are copied. If it cannot, or if k is large, the host chooses (base/topk.h). */
+ * Its body runs once over the batch and leaves the predicted rows (or all rows, for hidden states) in a
+ * buffer. Logits over the vocabulary are then made a chunk of rows at a time, so that their memory does not
+ * grow with the batch. The device chooses the k likeliest of each row, so that only they are copied. If it
+ * cannot, or if k is large, the host chooses (base/topk.h). */
 #include "task/teacher.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -12,8 +13,8 @@
 
 #include <string.h>
 
-/* Rows of a chunk. A small chunk stays in the caches; a large one has fewer waits for an asynchronous device. The host sorts faster
- * when k is above DEVICE_K. */
+/* Rows of a chunk. A small chunk stays in the caches; a large one has fewer waits for an asynchronous device.
+ * The host sorts faster when k is above DEVICE_K. */
 enum { CHUNK = 256, LARGE_CHUNK = 2048, DEVICE_K = 64 };
 
 struct teacher {
@@ -53,7 +54,7 @@ struct neb_model_input_data neb__model_input_of(const struct neb_batch *b)
     return d;
 }
 
-/* ---- model functions ------------------------------------------------------------------------------------------- */
+/* ---- model functions ----------------------------------------------------------------------------------- */
 
 static void run_body(neb_tape *t, void *arg)
 {
@@ -84,7 +85,7 @@ static neb_status run(struct teacher *c, neb_model_fn fn, uint64_t key)
     return neb_tape_run(c->tape, &r);
 }
 
-/* ---- the k likeliest ------------------------------------------------------------------------------------------- */
+/* ---- the k likeliest ----------------------------------------------------------------------------------- */
 
 static void choose_row(void *arg, int task, int worker)
 {
@@ -143,7 +144,7 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_a
     return NEB_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status fits(const struct teacher *c, const struct neb_teacher_config *cfg)
 {

@@ -1,4 +1,5 @@
-/* teacher.h: a teacher on this site: a model folder that is asked about batches. Several can answer as one. */
+/* teacher.h: a teacher on this site: a model folder that is asked about batches. Several can answer as
+ * one. */
 #ifndef NEB_TASK_TEACHER_H
 #define NEB_TASK_TEACHER_H
 
@@ -21,8 +22,8 @@ struct neb_teacher_config {
 neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config *c,
                              const struct neb_model_input_limits *limits, struct neb_teacher *out);
 
-/* The same where c->folder may name several, separated by commas, that teach logits: their answer is the mean of what each
- * thinks likely (teacher_ensemble.c).
+/* The same where c->folder may name several, separated by commas, that teach logits: their answer is the mean
+ * of what each thinks likely (teacher_ensemble.c).
  *   NEB_ERR_CONFIG also: more than NEB_TEACHERS_MAX of them */
 enum { NEB_TEACHERS_MAX = 16 };
 neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teacher_config *c,

@@ -1,9 +1,10 @@
 /* teacher_ensemble.c: several teachers on this site that answer as one.
  *
- * Each gives its k likeliest tokens at every row. Their probabilities, as if a teacher thought nothing else possible, are
- * added up token by token, and the k likeliest of the sum go on as logarithms: the mean of the teachers' distributions, short
- * of what lies below a teacher's k-th token. Rows are shared out to threads in blocks; each thread has a table that finds a
- * token's place in the sum, which a new row empties by counting up. */
+ * Each gives its k likeliest tokens at every row. Their probabilities, as if a teacher thought nothing else
+ * possible, are added up token by token, and the k likeliest of the sum go on as logarithms: the mean of the
+ * teachers' distributions, short of what lies below a teacher's k-th token. Rows are shared out to threads in
+ * blocks; each thread has a table that finds a token's place in the sum, which a new row empties by counting
+ * up. */
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/topk.h"
@@ -36,7 +37,7 @@ struct ensemble {
     float *top;
 };
 
-/* ---- a row ----------------------------------------------------------------------------------------------------- */
+/* ---- a row --------------------------------------------------------------------------------------------- */
 
 static void add(const struct ensemble *c, struct sum *s, int32_t id, float p)
 {
@@ -101,7 +102,7 @@ static neb_status ask(void *arg, const struct neb_batch *b, struct neb_teacher_a
     return NEB_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static void close_ensemble(void *arg)
 {

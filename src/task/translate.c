@@ -1,5 +1,6 @@
-/* translate.c: lines are tokenised, sorted by length, translated in batches of about equal lengths by beam search, and put
- * back in their order. The decoding keeps a memory plan for every shape it met, so it is made anew now and then. */
+/* translate.c: lines are tokenised, sorted by length, translated in batches of about equal lengths by beam
+ * search, and put back in their order. The decoding keeps a memory plan for every shape it met, so it is made
+ * anew now and then. */
 #include "task/translate.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -41,7 +42,7 @@ struct neb_translator {
     int turns;
 };
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status check(struct neb_translator *t)
 {
@@ -149,7 +150,7 @@ void neb__translator_close(struct neb_translator *t)
     neb__free(t);
 }
 
-/* ---- a batch --------------------------------------------------------------------------------------------------- */
+/* ---- a batch ------------------------------------------------------------------------------------------- */
 
 static neb_status text_of(const struct neb_translator *t, const int32_t *ids, int32_t n, char **out)
 {
@@ -204,7 +205,8 @@ static neb_status step_batch(struct neb_translator *t, struct turn *u, char **ou
     return NEB_OK;
 }
 
-/* All batches. On an asynchronous device two take turns: the host weighs the candidates of one while the other runs. */
+/* All batches. On an asynchronous device two take turns: the host weighs the candidates of one while the
+ * other runs. */
 static neb_status take_turns(struct neb_translator *t, char **out)
 {
     for (bool busy = true; busy;) {
@@ -227,7 +229,7 @@ static void stop(struct neb_translator *t)
     }
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------ */
+/* ---- lines --------------------------------------------------------------------------------------------- */
 
 static bool is_empty(const char *line)
 {

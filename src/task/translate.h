@@ -20,8 +20,8 @@ neb_status neb__translator_open(const struct neb_ready *model, const struct neb_
                                 struct neb_translator **out);
 void neb__translator_close(struct neb_translator *t); /* NULL is fine */
 
-/* n lines of any lengths; a line longer than the model can read is cut, with a warning. An empty line's translation is
- * empty. out (n): owned texts, set only on success. */
+/* n lines of any lengths; a line longer than the model can read is cut, with a warning. An empty line's
+ * translation is empty. out (n): owned texts, set only on success. */
 neb_status neb__translator_translate(struct neb_translator *t, const char *const *lines, int n, char **out);
 
 #endif

@@ -1,7 +1,8 @@
 /* work.c: models, data and optimizer of a job, opened together and given out.
  *
- * The objective makes the models (its row's steps), as far as the links leave them to this site. All parameters are added before
- * the slab is made. Values from a folder (`init`) come in right after it. They are the model's, never the generator's. */
+ * The objective makes the models (its row's steps), as far as the links leave them to this site. All
+ * parameters are added before the slab is made. Values from a folder (`init`) come in right after it. They
+ * are the model's, never the generator's. */
 #include "task/work_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -10,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status open_device(struct neb_work *w)
 {
@@ -146,7 +147,7 @@ void neb__work_close(struct neb_work *w)
     neb__free(w);
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------------------------------------- */
 
 neb_params *neb__work_params(struct neb_work *w)
 {

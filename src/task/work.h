@@ -1,5 +1,5 @@
-/* work.h: one site's share of a job: model, optimizer and data on a device, a step at a time. A successful open owes a
- * close. */
+/* work.h: one site's share of a job: model, optimizer and data on a device, a step at a time. A successful
+ * open owes a close. */
 #ifndef NEB_TASK_WORK_H
 #define NEB_TASK_WORK_H
 
@@ -27,7 +27,8 @@ struct neb_work_eval {
 
 struct neb_work;
 
-/* Opens data->job over its data. part of parts: this process's share of the data. links: to other sites; NULL: there are none.
+/* Opens data->job over its data. part of parts: this process's share of the data. links: to other sites;
+ * NULL: there are none.
  *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_step_links *links, struct neb_work **out);
@@ -36,8 +37,8 @@ void neb__work_close(struct neb_work *w);
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */
 neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *out);
 
-/* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of the text.
- * NEB_ERR_NOTFOUND (quiet): none; NEB_ERR_RANGE: they have nothing to predict. */
+/* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of
+ * the text. NEB_ERR_NOTFOUND (quiet): none; NEB_ERR_RANGE: they have nothing to predict. */
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out);
 
 neb_params *neb__work_params(struct neb_work *w);
@@ -45,7 +46,8 @@ neb_device *neb__work_device(struct neb_work *w);
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
 struct neb_model *neb__work_generator(struct neb_work *w); /* of an objective with two; NULL: none here */
-/* Relay, disentangled embeddings: the generator's token table, or the discriminator's copy of it. NULL: neither. */
+/* Relay, disentangled embeddings: the generator's token table, or the discriminator's copy of it. NULL:
+ * neither. */
 neb_param *neb__work_table(struct neb_work *w);
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
 int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */

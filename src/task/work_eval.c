@@ -33,7 +33,8 @@ void neb__describe_tokens(const struct neb_work_eval *e, char *out, size_t size)
              100 * e->accuracy);
 }
 
-/* Counts the batches of all the text. They come in its order, one language behind the other, so a selection must be spread. */
+/* Counts the batches of all the text. They come in its order, one language behind the other, so a selection
+ * must be spread. */
 static neb_status count_batches(struct neb_work *w, const char *use, int64_t *total)
 {
     struct neb_batches *stream = NULL;

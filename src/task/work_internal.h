@@ -1,4 +1,5 @@
-/* work_internal.h: what work.c (opening), work_step.c (steps) and work_eval.c (held-out text) share with the objectives. */
+/* work_internal.h: what work.c (opening), work_step.c (steps) and work_eval.c (held-out text) share with the
+ * objectives. */
 #ifndef NEB_TASK_WORK_INTERNAL_H
 #define NEB_TASK_WORK_INTERNAL_H
 
@@ -66,7 +67,8 @@ neb_status neb__load_plain(void *piece);
 void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(void *), neb_model_fn fn,
                        double weight);
 
-/* work_eval.c: a run without dropout; the same for a run over w->input that predicts tokens, added to the sums. */
+/* work_eval.c: a run without dropout; the same for a run over w->input that predicts tokens, added to the
+ * sums. */
 neb_status neb__eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p, uint64_t key,
                          struct neb_ctl *out);
 neb_status neb__eval_tokens(struct neb_work *w, neb_model_fn fn, struct neb_work_part *p,

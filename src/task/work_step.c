@@ -1,13 +1,13 @@
 /* work_step.c: the step: micro-batches in, one update of the parameters out.
  *
- * A step is a list of runs, which the objective makes of its batches; each loads its batch just before it computes. Here are
- * also the runs of the objectives with one model. */
+ * A step is a list of runs, which the objective makes of its batches; each loads its batch just before it
+ * computes. Here are also the runs of the objectives with one model. */
 #include "task/work_internal.h"
 #include "task/teacher.h"
 
 enum { AHEAD = 4 };
 
-/* ---- runs ------------------------------------------------------------------------------------------------------- */
+/* ---- runs ---------------------------------------------------------------------------------------------- */
 
 neb_status neb__load_plain(void *arg)
 {
@@ -33,7 +33,7 @@ static void run_student(neb_tape *t, void *arg)
     neb__distill_run(w->distill, w->model, t, neb__model_input_tensors(w->input, t));
 }
 
-/* ---- one model -------------------------------------------------------------------------------------------------- */
+/* ---- one model ----------------------------------------------------------------------------------------- */
 
 static neb_status make_model(struct neb_work *w)
 {
@@ -55,7 +55,7 @@ static neb_status eval_plain(struct neb_work *w, struct neb_batch *b, struct neb
 const struct neb_objective_steps neb__plain_steps = {
     .make_models = make_model, .add_runs = add_plain, .eval = eval_plain};
 
-/* ---- the step --------------------------------------------------------------------------------------------------- */
+/* ---- the step ------------------------------------------------------------------------------------------ */
 
 static int64_t rows_of(const struct neb_batch *b)
 {
