@@ -100,6 +100,89 @@ static void options_from_defaults_arguments_and_environment(void **state)
     neb__opts_free(table, &c);
 }
 
+struct limited {
+    int64_t count, bits, room;
+    double share, heat, open, rate, wait;
+    char *kind, *role;
+};
+
+static const struct neb_opt limits[] = {
+    NEB_OPT(struct limited, count, NEB_OPT_INT, "1", NULL, "how many", NEB_OPT_RANGE(1, 1e12)),
+    NEB_OPT(struct limited, bits, NEB_OPT_INT, "8", NULL, "a value's", NEB_OPT_CHOICE("2", "4", "8")),
+    NEB_OPT(struct limited, room, NEB_OPT_BYTES, "0", NULL, "to wait in", NEB_OPT_ZERO_OR(1536, HUGE_VAL)),
+    NEB_OPT(struct limited, share, NEB_OPT_SHARE, "15%", NULL, "masked", NEB_OPT_RANGE(0.01, 0.9)),
+    NEB_OPT(struct limited, heat, NEB_OPT_REAL, "1", NULL, "", NEB_OPT_ABOVE(0, 100)),
+    NEB_OPT(struct limited, open, NEB_OPT_REAL, "1", NULL, "", NEB_OPT_ABOVE(0, HUGE_VAL)),
+    NEB_OPT(struct limited, rate, NEB_OPT_RATE, "0", NULL, "", NEB_OPT_ZERO_OR(1e3, 1e12)),
+    NEB_OPT(struct limited, wait, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_BELOW(0, 60)),
+    NEB_OPT(struct limited, kind, NEB_OPT_TEXT, "tea", NULL, "of drink",
+            NEB_OPT_CHOICE("tea", "coffee", "milk")),
+    NEB_OPT_AS(struct limited, role, "part", NEB_OPT_TEXT, "", NULL, "", NEB_OPT_CHOICE("guest", "host")),
+    NEB_OPT_END,
+};
+
+/* A wrong value is answered with what is allowed, the bounds themselves included or not, and changes nothing. */
+static void choices_and_ranges_are_checked_where_a_value_is_set(void **state)
+{
+    (void)state;
+    static const char *const wrong[][3] = {
+        {"count", "0", "option 'count': '0' is not a whole number from 1 to 1e12"},
+        {"count", "1000000000001", "from 1 to 1e12"},
+        {"bits", "3", "option 'bits': '3' is not 2, 4 or 8"},
+        {"room", "1535", "is not a size at least 1536 bytes, or 0"},
+        {"share", "0.91", "is not a share from 0.01 to 0.9"},
+        {"share", "nan", "is not a share from 0.01 to 0.9"},
+        {"heat", "0", "is not a number above 0 and at most 100"},
+        {"heat", "100.5", "above 0 and at most 100"},
+        {"open", "0", "is not a number above 0"},
+        {"open", "inf", "is not a number above 0"},
+        {"open", "nan", "is not a number above 0"},
+        {"rate", "1bit", "is not a rate from 1kbit to 1000gbit, or 0"},
+        {"wait", "1m", "is not a time at least 0 s and below 60 s"},
+        {"kind", "Tea", "'Tea' is not tea, coffee or milk"},
+        {"part", "boss", "option 'part': 'boss' is not guest or host"},
+    };
+    static const char *const right[][2] = {{"count", "1000000000000"}, {"bits", "4"},    {"room", "2k"},
+                                           {"share", "90%"},           {"heat", "100"},  {"open", "1e300"},
+                                           {"rate", "1gbit"},          {"kind", "milk"}, {"part", ""}};
+    struct limited c, was;
+    assert_ok(neb__opts_init(limits, &c));
+    assert_ok(neb__opts_check(limits, &c));
+    was = c;
+    check_log_quiet();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_status(neb__opts_set(limits, &c, wrong[i][0], wrong[i][1]), NEB_ERR_CONFIG);
+        if (!strstr(neb_last_error(), wrong[i][2]))
+            fail_msg("%s, expected: %s", neb_last_error(), wrong[i][2]);
+        assert_memory_equal(&c, &was, sizeof c);
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++)
+        assert_ok(neb__opts_set(limits, &c, right[i][0], right[i][1]));
+    assert_int_equal(neb__opts_choice(limits, &c, "kind"), 2);
+    assert_int_equal(neb__opts_choice(limits, &c, "bits"), 1);
+    assert_int_equal(neb__opts_choice(limits, &c, "part"), -1);
+    assert_ok(neb__opts_check(limits, &c));
+    c.heat = NAN; /* as code may set it */
+    assert_status(neb__opts_check(limits, &c), NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "option 'heat': 'nan' is not a number above 0"));
+    check_log_restore();
+    neb__opts_free(limits, &c);
+}
+
+static void help_shows_choices_and_ranges(void **state)
+{
+    (void)state;
+    char text[2000] = "";
+    FILE *f = fmemopen(text, sizeof text, "w");
+    assert_non_null(f);
+    neb__opts_help(limits, f);
+    fclose(f);
+    assert_non_null(strstr(text, "how many (default 1; from 1 to 1e12)\n"));
+    assert_non_null(strstr(text, "tea, coffee or milk: of drink (default tea)\n"));
+    assert_non_null(strstr(text, "to wait in (default 0; at least 1536 bytes, or 0)\n"));
+    assert_non_null(strstr(text, "--part                 guest or host\n"));
+}
+
 static void files_are_replaced_whole(void **state)
 {
     (void)state;
@@ -214,6 +297,8 @@ int main(void)
         cmocka_unit_test(buffer_never_exceeds_its_maximum),
         cmocka_unit_test(reader_stops_at_the_end),
         cmocka_unit_test(options_from_defaults_arguments_and_environment),
+        cmocka_unit_test(choices_and_ranges_are_checked_where_a_value_is_set),
+        cmocka_unit_test(help_shows_choices_and_ranges),
         cmocka_unit_test(files_are_replaced_whole),
         cmocka_unit_test(sha256_and_philox_known_answers),
         cmocka_unit_test(normal_deviates_look_normal),

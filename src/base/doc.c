@@ -310,10 +310,10 @@ neb_status neb__doc_bind(struct neb_doc *d, const char *prefix, const struct neb
         const struct neb_opt *o = table;
         while (o->name && (strlen(o->name) != n || strncmp(o->name, key, n))) o++;
         if (!o->name || key[n]) return unknown(d, e, key, table, others);
-        const char *why = NULL;
-        neb_status s = neb__opts_try(table, obj, o->name, e->value, &why);
+        char why[NEB_OPT_WHY];
+        neb_status s = neb__opts_try(table, obj, o->name, e->value, why);
         if (s == NEB_ERR_CONFIG) {
-            char text[400];
+            char text[480];
             snprintf(text, sizeof text, "%.100s: '%.100s' is not %s", e->path, e->value, why);
             return e->line ? at_line(d, e->line, text) : neb__fail(s, "%s", text);
         }

@@ -1,13 +1,12 @@
-/* opts.c: the option table's parser, printer and speller. */
+/* opts.c: option tables: setting fields from words, variables and arguments, help, writing fields back, and the nearest
+ * name for a wrong one. opts_value.c has one value. */
 #include "base/opts.h"
 #include "base/mem.h"
+#include "base/opts_value.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 static void *field(const struct neb_opt *o, void *obj)
 {
@@ -60,116 +59,70 @@ static neb_status unknown(const struct neb_opt_set *sets, const char *name)
                      near ? near : "", near ? "'?" : "");
 }
 
-struct suffix {
-    const char *text;
-    double factor;
-};
-
-static const struct suffix byte_suffixes[] = {
-    {"", 1},         {"b", 1},    {"k", 1e3},       {"kb", 1e3},     {"kib", 1024},
-    {"m", 1e6},      {"mb", 1e6}, {"mib", 1048576}, {"g", 1e9},      {"gb", 1e9},
-    {"gib", 0x1p30}, {"t", 1e12}, {"tb", 1e12},     {"tib", 0x1p40}, {NULL, 0}};
-static const struct suffix time_suffixes[] = {{"", 1},   {"s", 1},    {"ms", 1e-3}, {"us", 1e-6},
-                                              {"m", 60}, {"min", 60}, {"h", 3600},  {NULL, 0}};
-static const struct suffix rate_suffixes[] = {{"", 1},       {"bit", 1},    {"kbit", 1e3},
-                                              {"mbit", 1e6}, {"gbit", 1e9}, {NULL, 0}};
-static const struct suffix share_suffixes[] = {{"", 1}, {"%", 1e-2}, {NULL, 0}};
-static const struct suffix no_suffixes[] = {{"", 1}, {NULL, 0}};
-
-static bool parse_number(const char *s, const struct suffix *suffixes, double *out)
+int neb__opts_choice(const struct neb_opt *table, const void *obj, const char *name)
 {
-    char *end;
-    errno = 0;
-    double x = strtod(s, &end);
-    if (end == s || errno == ERANGE || !isfinite(x)) return false;
-    while (*end == ' ') end++;
-    for (; suffixes->text; suffixes++)
-        if (!strcasecmp(end, suffixes->text)) {
-            *out = x * suffixes->factor;
-            return isfinite(*out);
-        }
-    return false;
+    const struct neb_opt *o = find(table, name);
+    if (!o) return -1;
+    const void *f = (const char *)obj + o->offset;
+    return o->type == NEB_OPT_TEXT ? neb__opt_word_at(o, *(char *const *)f)
+                                   : neb__opt_number_at(o, *(const int64_t *)f);
 }
 
-static bool parse_bool(const char *s, bool *out)
-{
-    static const char *const words[] = {"no", "yes", "false", "true", "0", "1", "off", "on"};
-    for (int i = 0; i < 8; i++)
-        if (!strcasecmp(s, words[i])) {
-            *out = i & 1;
-            return true;
-        }
-    return false;
-}
+/* ---- setting --------------------------------------------------------------------------------------------------- */
 
-static bool parse_int(const char *s, int64_t *out)
+static neb_status assign_text(const struct neb_opt *o, char **f, const char *value)
 {
-    char *end;
-    errno = 0;
-    long long x = strtoll(s, &end, 10);
-    if (end == s || *end || errno == ERANGE) return false;
-    *out = x;
-    return true;
+    if (!*value && *o->fallback) return NEB_OK; /* a text that has a default is never NULL */
+    if (*value && !neb__opt_word_fits(o, value)) return NEB_ERR_CONFIG;
+    char *copy = *value ? neb__strdup(value) : NULL;
+    if (*value && !copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for option '%s'", o->name);
+    neb__free(*f);
+    *f = copy;
+    return NEB_OK;
 }
-
-static bool parse_bytes(const char *s, int64_t *out)
-{
-    double x;
-    if (!parse_number(s, byte_suffixes, &x) || x < 0 || x > 0x1p62) return false;
-    *out = (int64_t)x;
-    return true;
-}
-
-static bool parse_share(const char *s, double *out)
-{
-    double x;
-    if (!parse_number(s, share_suffixes, &x) || x < 0 || x > 1) return false;
-    *out = x;
-    return true;
-}
-
-static const char *const allowed[] = {
-    [NEB_OPT_BOOL] = "yes or no",
-    [NEB_OPT_INT] = "a whole number",
-    [NEB_OPT_REAL] = "a finite number",
-    [NEB_OPT_TEXT] = "a text",
-    [NEB_OPT_BYTES] = "a size such as 64k, 16MiB or 1.5G",
-    [NEB_OPT_TIME] = "a time such as 250ms, 5s, 2m or 1h",
-    [NEB_OPT_RATE] = "a rate such as 500kbit, 10mbit or 1gbit",
-    [NEB_OPT_SHARE] = "a share from 0 to 1, such as 0.001 or 0.1%",
-};
 
 static neb_status try_assign(const struct neb_opt *o, void *obj, const char *value)
 {
-    void *f = field(o, obj);
-    bool ok = false;
-    switch (o->type) {
-    case NEB_OPT_BOOL: ok = parse_bool(value, f); break;
-    case NEB_OPT_INT: ok = parse_int(value, f); break;
-    case NEB_OPT_REAL: ok = parse_number(value, no_suffixes, f); break;
-    case NEB_OPT_BYTES: ok = parse_bytes(value, f); break;
-    case NEB_OPT_TIME: ok = parse_number(value, time_suffixes, f); break;
-    case NEB_OPT_RATE: ok = parse_number(value, rate_suffixes, f); break;
-    case NEB_OPT_SHARE: ok = parse_share(value, f); break;
-    case NEB_OPT_TEXT: {
-        if (!*value && *o->fallback) return NEB_OK; /* a text that has a default is never NULL */
-        char *copy = *value ? neb__strdup(value) : NULL;
-        if (*value && !copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for option '%s'", o->name);
-        neb__free(*(char **)f);
-        *(char **)f = copy;
-        ok = true;
-        break;
-    }
-    case NEB_OPT_NONE: break;
-    }
-    return ok ? NEB_OK : NEB_ERR_CONFIG;
+    union neb_opt_value v;
+    if (o->type == NEB_OPT_TEXT) return assign_text(o, field(o, obj), value);
+    if (!neb__opt_parse(o, value, &v) || !neb__opt_number_fits(o, &v)) return NEB_ERR_CONFIG;
+    neb__opt_store(o, &v, field(o, obj));
+    return NEB_OK;
+}
+
+static neb_status refuse(const struct neb_opt *o, const char *value)
+{
+    char why[NEB_OPT_WHY];
+    neb__opt_write_allowed(o, why);
+    return neb__fail(NEB_ERR_CONFIG, "option '%s': '%s' is not %s", o->name, value, why);
 }
 
 static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
 {
     neb_status s = try_assign(o, obj, value);
-    if (s != NEB_ERR_CONFIG) return s;
-    return neb__fail(s, "option '%s': '%s' is not %s", o->name, value, allowed[o->type]);
+    return s == NEB_ERR_CONFIG ? refuse(o, value) : s;
+}
+
+neb_status neb__opts_check(const struct neb_opt *table, const void *obj)
+{
+    for (const struct neb_opt *o = table; o->name; o++) {
+        const void *f = (const char *)obj + o->offset;
+        union neb_opt_value v;
+        char text[40];
+        if (o->type == NEB_OPT_TEXT) {
+            const char *word = *(char *const *)f;
+            if ((word || *o->fallback) && !neb__opt_word_fits(o, word)) return refuse(o, word ? word : "");
+            continue;
+        }
+        neb__opt_load(o, f, &v);
+        if (neb__opt_number_fits(o, &v)) continue;
+        if (neb__opt_is_whole(o))
+            snprintf(text, sizeof text, "%" PRId64, v.whole);
+        else
+            snprintf(text, sizeof text, "%g", v.real);
+        return refuse(o, text);
+    }
+    return NEB_OK;
 }
 
 neb_status neb__opts_init(const struct neb_opt *table, void *obj)
@@ -202,12 +155,13 @@ neb_status neb__opts_set(const struct neb_opt *table, void *obj, const char *nam
 }
 
 neb_status neb__opts_try(const struct neb_opt *table, void *obj, const char *name, const char *value,
-                         const char **why)
+                         char why[NEB_OPT_WHY])
 {
     const struct neb_opt *o = find(table, name);
     if (!o) return NEB_ERR_NOTFOUND;
-    *why = allowed[o->type];
-    return try_assign(o, obj, value);
+    neb_status s = try_assign(o, obj, value);
+    if (s == NEB_ERR_CONFIG) neb__opt_write_allowed(o, why);
+    return s;
 }
 
 neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *prefix)
@@ -247,8 +201,10 @@ static neb_status take(const struct neb_opt_set *sets, int argc, char **argv, in
     if (!o) return unknown(sets, name);
     if (eq) return assign(o, obj, eq + 1);
     if (o->type == NEB_OPT_BOOL) return assign(o, obj, "yes");
-    if (*i + 1 >= argc) return neb__fail(NEB_ERR_CONFIG, "option '%s' needs %s", name, allowed[o->type]);
-    return assign(o, obj, argv[++*i]);
+    if (*i + 1 < argc) return assign(o, obj, argv[++*i]);
+    char why[NEB_OPT_WHY];
+    neb__opt_write_allowed(o, why);
+    return neb__fail(NEB_ERR_CONFIG, "option '%s' needs %s", name, why);
 }
 
 neb_status neb__opts_args(const struct neb_opt *table, void *obj, int argc, char **argv, int *positional)
@@ -274,6 +230,24 @@ neb_status neb__opts_args_of(const struct neb_opt_set *sets, int argc, char **ar
     return NEB_OK;
 }
 
+void neb__opts_help_of(const struct neb_opt *o, FILE *to)
+{
+    char text[NEB_OPT_WHY];
+    if (o->choices) {
+        neb__opt_write_choices(o, text, sizeof text);
+        fprintf(to, "%s%s", text, *o->help ? ": " : "");
+    }
+    fprintf(to, "%s", o->help);
+    bool several = *o->fallback && o->range;
+    if (*o->fallback || o->range) fputs(" (", to);
+    if (*o->fallback) fprintf(to, "default %s%s%s", o->fallback, o->unit ? " " : "", o->unit ? o->unit : "");
+    if (o->range) {
+        neb__opt_write_range(o, text, sizeof text);
+        fprintf(to, "%s%s%s", several ? "; " : "", text, o->range->or_zero ? ", or 0" : "");
+    }
+    fputs(*o->fallback || o->range ? ")\n" : "\n", to);
+}
+
 void neb__opts_help(const struct neb_opt *table, FILE *to)
 {
     for (const struct neb_opt *o = table; o->name; o++) {
@@ -281,10 +255,8 @@ void neb__opts_help(const struct neb_opt *table, FILE *to)
         snprintf(name, sizeof name, "--%s", o->name);
         for (char *c = name; *c; c++)
             if (*c == '_') *c = '-';
-        fprintf(to, "  %-22s %s", name, o->help);
-        if (*o->fallback)
-            fprintf(to, " (default %s%s%s)", o->fallback, o->unit ? " " : "", o->unit ? o->unit : "");
-        fputc('\n', to);
+        fprintf(to, "  %-22s ", name);
+        neb__opts_help_of(o, to);
     }
 }
 
@@ -319,35 +291,17 @@ static neb_status write_field(const struct neb_opt *o, const void *field, struct
     return NEB_OK;
 }
 
-static bool same_value(const struct neb_opt *o, const void *a, const void *b)
+static bool has_default(const struct neb_opt *o, const void *f)
 {
-    switch (o->type) {
-    case NEB_OPT_BOOL: return *(const bool *)a == *(const bool *)b;
-    case NEB_OPT_INT:
-    case NEB_OPT_BYTES: return *(const int64_t *)a == *(const int64_t *)b;
-    default: return *(const double *)a == *(const double *)b;
-    }
-}
-
-/* A field of its own with the default, to compare with. */
-static neb_status has_default(const struct neb_opt *o, const void *value, bool *out)
-{
-    const char *text;
-    union {
-        bool truth;
-        int64_t whole;
-        double real;
-    } fallback = {.real = 0};
+    union neb_opt_value now, fallback;
     if (o->type == NEB_OPT_TEXT) {
-        text = *(char *const *)value;
-        *out = !strcmp(text ? text : "", o->fallback);
-        return NEB_OK;
+        const char *text = *(char *const *)f;
+        return !strcmp(text ? text : "", o->fallback);
     }
-    struct neb_opt alone = *o;
-    alone.offset = 0;
-    NEB_TRY(assign(&alone, &fallback, o->fallback));
-    *out = same_value(o, value, &fallback);
-    return NEB_OK;
+    neb__opt_load(o, f, &now);
+    if (!neb__opt_parse(o, o->fallback, &fallback)) return false;
+    if (o->type == NEB_OPT_BOOL) return now.truth == fallback.truth;
+    return neb__opt_is_whole(o) ? now.whole == fallback.whole : now.real == fallback.real;
 }
 
 neb_status neb__opts_write(const struct neb_opt *table, const void *obj, const char *indent,
@@ -355,9 +309,7 @@ neb_status neb__opts_write(const struct neb_opt *table, const void *obj, const c
 {
     for (const struct neb_opt *o = table; o->name; o++) {
         const void *value = (const char *)obj + o->offset;
-        bool fallback;
-        NEB_TRY(has_default(o, value, &fallback));
-        if (fallback || (o->type == NEB_OPT_TEXT && !*(char *const *)value)) continue;
+        if (has_default(o, value) || (o->type == NEB_OPT_TEXT && !*(char *const *)value)) continue;
         NEB_TRY(neb__buf_printf(out, "%s%s: ", indent, o->name));
         NEB_TRY(write_field(o, value, out));
         NEB_TRY(neb__buf_append(out, "\n", 1));

@@ -89,9 +89,9 @@ void neb__lab_processes_free(struct neb_lab_processes *c)
 
 static bool parse_time(const char *text, double *out)
 {
-    static const struct neb_opt table[] = {{"time", NEB_OPT_TIME, 0, "0", NULL, ""}, NEB_OPT_END};
-    const char *why;
-    return neb__opts_try(table, out, "time", text, &why) == NEB_OK;
+    static const struct neb_opt table[] = {NEB_OPT_VALUE("time", NEB_OPT_TIME, "0", NULL, ""), NEB_OPT_END};
+    char why[NEB_OPT_WHY];
+    return neb__opts_try(table, out, "time", text, why) == NEB_OK;
 }
 
 static neb_status parse_kill(struct neb_lab_processes *c, char *text)

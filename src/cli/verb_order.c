@@ -28,8 +28,8 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    {"operator", NEB_OPT_TEXT, offsetof(struct options, operator_), "", NULL,
-     "site folder of the run's operator"},
+    NEB_OPT_AS(struct options, operator_, "operator", NEB_OPT_TEXT, "", NULL,
+               "site folder of the run's operator"),
     NEB_OPT(struct options, wait, NEB_OPT_REAL, "20", NULL, "seconds to wait until it is carried out"),
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
             "admit: it votes and stores, but does not train"),

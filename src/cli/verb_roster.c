@@ -25,8 +25,8 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    {"operator", NEB_OPT_TEXT, offsetof(struct options, operator_), "", NULL,
-     "site folder of the run's operator"},
+    NEB_OPT_AS(struct options, operator_, "operator", NEB_OPT_TEXT, "", NULL,
+               "site folder of the run's operator"),
     NEB_OPT(struct options, job, NEB_OPT_TEXT, "", NULL,
             "seal: the job file; its hash becomes a fact of the genesis"),
     NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL,
