@@ -1,23 +1,21 @@
-/* job.c: the job's tables, and reading one. Whether its values fit together is job_check.c's. */
+/* job.c: the job's tables, with what each value may be, and reading one. job_check.c looks whether the values fit together. */
 #include "job/job.h"
 #include "base/mem.h"
 #include "job/model_yaml.h"
 
+#include <math.h>
 #include <string.h>
 
-#define TOP(field, kind, fallback, unit, help) NEB_OPT(struct neb_job, field, kind, fallback, unit, help)
-#define DATA(field, kind, fallback, unit, help) \
-    NEB_OPT(struct neb_job_data, field, kind, fallback, unit, help)
-#define TOK(field, kind, fallback, unit, help) \
-    NEB_OPT(struct neb_job_tokenizer, field, kind, fallback, unit, help)
-#define TRAIN(field, kind, fallback, unit, help) \
-    NEB_OPT(struct neb_job_train, field, kind, fallback, unit, help)
+#define TOP(field, ...)   NEB_OPT(struct neb_job, field, __VA_ARGS__)
+#define DATA(field, ...)  NEB_OPT(struct neb_job_data, field, __VA_ARGS__)
+#define TOK(field, ...)   NEB_OPT(struct neb_job_tokenizer, field, __VA_ARGS__)
+#define TRAIN(field, ...) NEB_OPT(struct neb_job_train, field, __VA_ARGS__)
 
 static const struct neb_opt top_table[] = {
     TOP(name, NEB_OPT_TEXT, "job", NULL, "a name for folders and reports"),
     TOP(task, NEB_OPT_TEXT, "mlm", NULL, "what the model learns; the tasks are listed below"),
-    TOP(strategy, NEB_OPT_TEXT, "auto", NULL,
-        "on several sites: replica, relay, tutor; auto: as the roles say"),
+    TOP(strategy, NEB_OPT_TEXT, "auto", NULL, "how several sites share the work; auto follows their roles",
+        NEB_OPT_CHOICE("auto", "replica", "relay", "tutor")),
     TOP(out, NEB_OPT_TEXT, "out", NULL, "folder for everything that is written"),
     TOP(cache, NEB_OPT_TEXT, "", NULL, "folder for the tokenizer and tokenised text (OUT/data)"),
     TOP(seed, NEB_OPT_INT, "1", NULL, "of initial values, shuffling, masking and dropout"),
@@ -29,11 +27,12 @@ const struct neb_opt neb__job_data_options[] = {
          "text, a sentence or paragraph a line; pairs: tab-separated; .gz .xz .zst"),
     DATA(second, NEB_OPT_TEXT, "", NULL, "pairs in two files: the second side"),
     DATA(lang, NEB_OPT_TEXT, "", NULL, "language (de), for pairs both (en-de)"),
-    DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus"),
-    DATA(use, NEB_OPT_TEXT, "train", NULL, "train, valid or test"),
+    DATA(weight, NEB_OPT_REAL, "1", NULL, "multiplies the share of this corpus", NEB_OPT_ABOVE(0, HUGE_VAL)),
+    DATA(use, NEB_OPT_TEXT, "train", NULL, "what it is for", NEB_OPT_CHOICE("train", "valid", "test")),
     DATA(flip, NEB_OPT_BOOL, "no", NULL, "pairs: translate from the second side to the first"),
     DATA(copies, NEB_OPT_INT, "1", NULL,
-         "so many times; all but the first are cut into other pieces (tokenizer.dropout)"),
+         "so many times; all but the first are cut into other pieces (tokenizer.dropout)",
+         NEB_OPT_RANGE(1, 1000)),
     DATA(site, NEB_OPT_TEXT, "", NULL, "only this site has the corpus; without it: every site"),
     NEB_OPT_END,
 };
@@ -43,9 +42,9 @@ static const struct neb_opt tokenizer_table[] = {
         "an existing SentencePiece .model, WordPiece vocab.txt, or GPT-2's vocab.json (merges.txt beside "
         "it)"),
     TOK(numbering, NEB_OPT_TEXT, "", NULL,
-        "ids of that .model: plain or xlm-r; without it: as the model folder says that it belongs to, else "
-        "plain"),
-    TOK(type, NEB_OPT_TEXT, "unigram", NULL, "when trained: unigram or bpe"),
+        "ids of that .model; without it: as the model folder says that it belongs to, else plain",
+        NEB_OPT_CHOICE("plain", "xlm-r")),
+    TOK(type, NEB_OPT_TEXT, "unigram", NULL, "its kind, when trained", NEB_OPT_CHOICE("unigram", "bpe")),
     TOK(vocab, NEB_OPT_INT, "8000", "pieces", "when trained: how many"),
     TOK(lines, NEB_OPT_INT, "200000", "lines", "when trained: on how many lines of the data"),
     TOK(coverage, NEB_OPT_REAL, "0.9995", NULL,
@@ -57,37 +56,48 @@ static const struct neb_opt tokenizer_table[] = {
 };
 
 const struct neb_opt neb__job_train_options[] = {
-    TRAIN(steps, NEB_OPT_INT, "1000", "steps", "optimizer steps"),
+    TRAIN(steps, NEB_OPT_INT, "1000", "steps", "optimizer steps", NEB_OPT_RANGE(1, 1e12)),
     TRAIN(minutes, NEB_OPT_REAL, "0", "minutes",
-          "stop after this time, whatever the steps; the schedule ends with it; 0: no limit"),
-    TRAIN(tokens, NEB_OPT_INT, "4096", "tokens", "rows of a micro-batch (translation: of the source)"),
-    TRAIN(micro, NEB_OPT_INT, "1", NULL, "micro-batches a step"),
-    TRAIN(max_len, NEB_OPT_INT, "128", "tokens", "longest sequence"),
-    TRAIN(lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate"),
-    TRAIN(floor, NEB_OPT_REAL, "0", NULL, "learning rate at the end of linear, cosine and wsd"),
-    TRAIN(schedule, NEB_OPT_TEXT, "cosine", NULL, "constant, linear, cosine, inverse-sqrt or wsd"),
-    TRAIN(warmup, NEB_OPT_INT, "-1", "steps", "linear warm-up; -1: a twentieth of the steps"),
+          "stop after this time, whatever the steps; the schedule ends with it; 0: no limit",
+          NEB_OPT_RANGE(0, 1e9)),
+    TRAIN(tokens, NEB_OPT_INT, "4096", "tokens", "rows of a micro-batch (translation: of the source)",
+          NEB_OPT_RANGE(16, 1 << 24)),
+    TRAIN(micro, NEB_OPT_INT, "1", NULL, "micro-batches a step", NEB_OPT_RANGE(1, 1024)),
+    TRAIN(max_len, NEB_OPT_INT, "128", "tokens", "longest sequence", NEB_OPT_RANGE(4, 1 << 16)),
+    TRAIN(lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate", NEB_OPT_RANGE(0, 10)),
+    TRAIN(floor, NEB_OPT_REAL, "0", NULL, "learning rate at the end of linear, cosine and wsd",
+          NEB_OPT_RANGE(0, 10)),
+    TRAIN(schedule, NEB_OPT_TEXT, "cosine", NULL, "of the learning rate",
+          NEB_OPT_CHOICE("constant", "linear", "cosine", "inverse-sqrt", "wsd")),
+    TRAIN(warmup, NEB_OPT_INT, "-1", "steps", "linear warm-up; -1: a twentieth of the steps",
+          NEB_OPT_RANGE(-1, 1e12)),
     TRAIN(decay_share, NEB_OPT_SHARE, "0.2", NULL, "wsd: last part of the steps"),
-    TRAIN(weight_decay, NEB_OPT_REAL, "0.01", NULL, "decoupled, not on biases and norms"),
-    TRAIN(clip, NEB_OPT_REAL, "1", NULL, "largest gradient norm; 0: no clipping"),
-    TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW"),
-    TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW"),
-    TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens"),
-    TRAIN(temperature, NEB_OPT_REAL, "2", NULL,
-          "language sampling: 1 follows the sizes, larger is more even"),
-    TRAIN(rtd_weight, NEB_OPT_REAL, "50", NULL, "rtd: weight of the discriminator's loss"),
+    TRAIN(weight_decay, NEB_OPT_REAL, "0.01", NULL, "decoupled, not on biases and norms",
+          NEB_OPT_RANGE(0, 10)),
+    TRAIN(clip, NEB_OPT_REAL, "1", NULL, "largest gradient norm; 0: no clipping", NEB_OPT_RANGE(0, 1e30)),
+    TRAIN(beta1, NEB_OPT_REAL, "0.9", NULL, "AdamW", NEB_OPT_RANGE(0, 0.999999)),
+    TRAIN(beta2, NEB_OPT_REAL, "0.98", NULL, "AdamW", NEB_OPT_RANGE(0, 0.9999999)),
+    TRAIN(mask, NEB_OPT_SHARE, "0.15", NULL, "mlm, rtd: share of masked tokens", NEB_OPT_RANGE(0.01, 0.9)),
+    TRAIN(temperature, NEB_OPT_REAL, "2", NULL, "language sampling: 1 follows the sizes, larger is more even",
+          NEB_OPT_RANGE(0.01, 1000)),
+    TRAIN(rtd_weight, NEB_OPT_REAL, "50", NULL, "rtd: weight of the discriminator's loss",
+          NEB_OPT_RANGE(0, 1e6)),
     TRAIN(
         rtd_embeddings, NEB_OPT_TEXT, "separate", NULL,
-        "rtd: separate, shared, or disentangled (the discriminator learns a difference to the generator's)"),
+        "rtd: embeddings of the two; disentangled: the discriminator learns a difference to the generator's",
+        NEB_OPT_CHOICE("separate", "shared", "disentangled")),
     TRAIN(average, NEB_OPT_INT, "0", NULL,
-          "the final model is the mean of the last N checkpoints; not with strategy replica"),
-    TRAIN(eval_every, NEB_OPT_INT, "0", "steps", "held-out loss this often; 0: at the end"),
-    TRAIN(save_every, NEB_OPT_INT, "500", "steps", "checkpoint this often"),
-    TRAIN(keep, NEB_OPT_INT, "2", NULL, "checkpoints kept"),
-    TRAIN(log_every, NEB_OPT_INT, "20", "steps", "a line this often when the output is not a terminal"),
+          "the final model is the mean of the last N checkpoints; not with strategy replica",
+          NEB_OPT_RANGE(0, 100)),
+    TRAIN(eval_every, NEB_OPT_INT, "0", "steps", "held-out loss this often; 0: at the end",
+          NEB_OPT_RANGE(0, 1e12)),
+    TRAIN(save_every, NEB_OPT_INT, "500", "steps", "checkpoint this often", NEB_OPT_RANGE(0, 1e12)),
+    TRAIN(keep, NEB_OPT_INT, "2", NULL, "checkpoints kept", NEB_OPT_RANGE(1, 1000)),
+    TRAIN(log_every, NEB_OPT_INT, "20", "steps", "a line this often when the output is not a terminal",
+          NEB_OPT_RANGE(1, 1e9)),
     TRAIN(device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or the name of a plug-in such as cuda"),
-    TRAIN(dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
-    TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    TRAIN(dtype, NEB_OPT_TEXT, "f32", NULL, "compute type; bf16 on a GPU", NEB_OPT_CHOICE("f32", "bf16")),
+    TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores", NEB_OPT_RANGE(0, 1024)),
     TRAIN(fallback, NEB_OPT_BOOL, "no", NULL, "compose ops the device lacks"),
     TRAIN(deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time on a GPU, whatever it costs"),
     NEB_OPT_END,
@@ -101,59 +111,74 @@ static const struct neb_opt init_table[] = {
     NEB_OPT_END,
 };
 
-#define DISTILL(field, kind, fallback, unit, help) \
-    NEB_OPT(struct neb_job_distill, field, kind, fallback, unit, help)
+#define DISTILL(field, ...) NEB_OPT(struct neb_job_distill, field, __VA_ARGS__)
 static const struct neb_opt distill_table[] = {
     DISTILL(teacher, NEB_OPT_TEXT, "", NULL,
             "folder of a model for the same task: its likeliest tokens at each place are learned, too; of "
             "several: those of their mean"),
     DISTILL(weight, NEB_OPT_SHARE, "0.5", NULL,
             "share of the teacher in the loss; the targets have the rest"),
-    DISTILL(top_k, NEB_OPT_INT, "16", "tokens", "how many of the teacher's likeliest tokens"),
-    DISTILL(temperature, NEB_OPT_REAL, "1", NULL, "of both distributions; above 1: softer"),
+    DISTILL(top_k, NEB_OPT_INT, "16", "tokens", "how many of the teacher's likeliest tokens",
+            NEB_OPT_RANGE(1, 4096)),
+    DISTILL(temperature, NEB_OPT_REAL, "1", NULL, "of both distributions; above 1: softer",
+            NEB_OPT_ABOVE(0, 100)),
     DISTILL(encoder, NEB_OPT_TEXT, "", NULL,
             "folder of an encoder: its hidden states are learned by this model's encoder"),
-    DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site"),
-    DISTILL(hidden_weight, NEB_OPT_REAL, "1", NULL, "of the hidden states' loss"),
-    DISTILL(hidden_loss, NEB_OPT_TEXT, "cosine", NULL, "cosine or mse"),
+    DISTILL(width, NEB_OPT_INT, "0", NULL, "of its hidden states, where it lives on another site",
+            NEB_OPT_RANGE(0, 1 << 20)),
+    DISTILL(hidden_weight, NEB_OPT_REAL, "1", NULL, "of the hidden states' loss", NEB_OPT_ABOVE(0, 1e6)),
+    DISTILL(hidden_loss, NEB_OPT_TEXT, "cosine", NULL, "of the hidden states",
+            NEB_OPT_CHOICE("cosine", "mse")),
     NEB_OPT_END,
 };
 
-#define WAN(field, kind, fallback, unit, help) NEB_OPT(struct neb_job_wan, field, kind, fallback, unit, help)
+#define WAN(field, ...) NEB_OPT(struct neb_job_wan, field, __VA_ARGS__)
 static const struct neb_opt wan_table[] = {
-    WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model"),
-    WAN(fragments, NEB_OPT_INT, "8", NULL, "parts of the model, sent one after the other"),
+    WAN(interval, NEB_OPT_INT, "100", "steps", "inner steps between two rounds of one part of the model",
+        NEB_OPT_RANGE(1, 1 << 30)),
+    WAN(fragments, NEB_OPT_INT, "8", NULL, "parts of the model, sent one after the other",
+        NEB_OPT_RANGE(1, 256)),
     WAN(rung, NEB_OPT_TEXT, "auto", NULL,
         "how updates are coded: auto (rung and interval follow line and quality), or fp32, bf16, int8, int4, "
         "…"),
     WAN(prefer, NEB_OPT_TEXT, "cost", NULL,
-        "auto: cost (the cheapest that does no harm) or quality (the best that fits the line)"),
+        "auto: the cheapest rung that does no harm, or the best that fits the line",
+        NEB_OPT_CHOICE("cost", "quality")),
     WAN(max_bytes_per_hour, NEB_OPT_BYTES, "0", NULL,
         "most that a site's updates may cost to send; 0: no limit"),
-    WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
-    WAN(outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
+    WAN(outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step", NEB_OPT_RANGE(1e-6, 2)),
+    WAN(outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)",
+        NEB_OPT_RANGE(0, 0.999999)),
     WAN(tokens, NEB_OPT_REAL, "0", "tokens",
-        "of all sites together that end the run; 0: when the first site has made train.steps"),
-    WAN(drift_steps, NEB_OPT_INT, "0", "steps",
-        "without a round before a site waits; 0: 8 intervals or 2000"),
+        "of all sites together that end the run; 0: when the first site has made train.steps",
+        NEB_OPT_RANGE(0, 1e18)),
+    WAN(drift_steps, NEB_OPT_INT, "0", "steps", "without a round before a site waits; 0: 8 intervals or 2000",
+        NEB_OPT_RANGE(0, 1e12)),
     WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),
-    WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites"),
+    WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites",
+        NEB_OPT_RANGE(1, 86400)),
     WAN(window, NEB_OPT_INT, "0", "batches",
-        "relay, tutor: how far the feeding site may be ahead; 0: as the line and the fed site's pace need"),
+        "relay, tutor: how far the feeding site may be ahead; 0: as the line and the fed site's pace need",
+        NEB_OPT_RANGE(0, 2048)),
     WAN(snapshot, NEB_OPT_INT, "0", "batches",
-        "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often on a thin line"),
+        "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often on a thin line",
+        NEB_OPT_RANGE(0, HUGE_VAL)),
     WAN(bits, NEB_OPT_INT, "0", "bits",
-        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer on a thin line"),
+        "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer on a thin line",
+        NEB_OPT_CHOICE("0", "2", "4", "8")),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
-        "tutor: lessons kept on the student's disk, so that none crosses twice; 0: none"),
+        "tutor: items kept on the student's disk, so that none crosses twice; 0: none"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,
         "relay, tutor: a folder instead of the other site: what is sent is recorded there, or read from it"),
     WAN(ledger_quota, NEB_OPT_BYTES, "0", NULL,
         "most that stored updates may take on a site's disk; 0: no limit"),
-    WAN(clip, NEB_OPT_REAL, "0", NULL, "privacy: norm to which an update of this site is cut; 0: none"),
-    WAN(noise, NEB_OPT_REAL, "0", NULL, "privacy: deviation of the noise in each of its values; 0: none"),
+    WAN(clip, NEB_OPT_REAL, "0", NULL, "privacy: norm to which an update of this site is cut; 0: none",
+        NEB_OPT_RANGE(0, 1e30)),
+    WAN(noise, NEB_OPT_REAL, "0", NULL, "privacy: deviation of the noise in each of its values; 0: none",
+        NEB_OPT_RANGE(0, 1e30)),
     WAN(archive, NEB_OPT_BOOL, "no", NULL, "keep every update: nebula-i site replay can repeat the run"),
-    WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives"),
+    WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives",
+        NEB_OPT_RANGE(0, 1e15)),
     NEB_OPT_END,
 };
 
@@ -190,10 +215,10 @@ void neb__job_help(FILE *to)
         if (help_list[i].table == neb__model_options)
             fprintf(to, "  %-22s %s\n", "family",
                     "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart: sets the defaults below");
-        for (const struct neb_opt *o = help_list[i].table; o->name; o++)
-            fprintf(to, "  %-22s %s%s%s%s%s%s\n", o->name, o->help, *o->fallback ? " (default " : "",
-                    o->fallback, *o->fallback && o->unit ? " " : "", *o->fallback && o->unit ? o->unit : "",
-                    *o->fallback ? ")" : "");
+        for (const struct neb_opt *o = help_list[i].table; o->name; o++) {
+            fprintf(to, "  %-22s ", o->name);
+            neb__opts_help_of(o, to);
+        }
     }
 }
 
@@ -254,18 +279,12 @@ static neb_status bind_data(struct neb_job *j)
         j->n_data = i + 1;
         NEB_TRY(neb__doc_bind(&j->doc, path, neb__job_data_options, d, NULL));
         if (!d->file) return neb__doc_fail(&j->doc, path, "data: every corpus needs a file");
-        if (!d->use || (strcmp(d->use, "train") && strcmp(d->use, "valid") && strcmp(d->use, "test")))
-            return neb__doc_fail(&j->doc, path, "use: '%s' is not train, valid or test",
-                                 d->use ? d->use : "");
         bool pair = d->second || (d->lang && strchr(d->lang, '-'));
         if (j->objective->needs_pairs && !pair)
             return neb__doc_fail(&j->doc, path,
                                  "task %s needs pairs: lang: en-de, in one tab-separated file or in "
                                  "file and second",
                                  j->task);
-        if (d->copies < 1 || d->copies > 1000)
-            return neb__doc_fail(&j->doc, path, "copies must be from 1 to 1000");
-        if (!(d->weight > 0)) return neb__doc_fail(&j->doc, path, "weight must be above 0");
     }
     return NEB_OK;
 }

@@ -11,7 +11,8 @@
 const struct neb_opt neb__job_site_options[] = {
     NEB_OPT(struct neb_job_site, name, NEB_OPT_TEXT, "", NULL, "as given with --site"),
     NEB_OPT(struct neb_job_site, role, NEB_OPT_TEXT, "", NULL,
-            "train (replica); generator, discriminator (relay); teacher, student (tutor)"),
+            "the first is of strategy replica, two of relay, two of tutor",
+            NEB_OPT_CHOICE("train", "generator", "discriminator", "teacher", "student")),
     NEB_OPT(struct neb_job_site, folder, NEB_OPT_TEXT, "", NULL,
             "made by nebula-i site init, with the run's roster in it; empty: as the name"),
     NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
@@ -23,6 +24,7 @@ static const char *const own_sections[] = {"train", NULL};
 static const char *const strategies[] = {
     [NEB_STRATEGY_REPLICA] = "replica", [NEB_STRATEGY_RELAY] = "relay", [NEB_STRATEGY_TUTOR] = "tutor"};
 
+/* In the order of the option's choices. */
 static const struct {
     const char *name;
     enum neb_strategy strategy;
@@ -31,7 +33,6 @@ static const struct {
              [NEB_ROLE_DISCRIMINATOR] = {"discriminator", NEB_STRATEGY_RELAY},
              [NEB_ROLE_TEACHER] = {"teacher", NEB_STRATEGY_TUTOR},
              [NEB_ROLE_STUDENT] = {"student", NEB_STRATEGY_TUTOR}};
-enum { ROLES = sizeof roles / sizeof *roles };
 
 const char *neb__strategy_name(enum neb_strategy s)
 {
@@ -44,19 +45,6 @@ const char *neb__role_name(enum neb_site_role r)
 }
 
 /* ---- binding --------------------------------------------------------------------------------------------------- */
-
-static neb_status find_role(struct neb_job *j, int i, const char *path)
-{
-    struct neb_job_site *s = &j->site[i];
-    for (int r = 0; r < ROLES; r++)
-        if (!strcmp(s->role ? s->role : "train", roles[r].name)) {
-            s->does = (enum neb_site_role)r;
-            return NEB_OK;
-        }
-    return neb__doc_fail(&j->doc, path,
-                         "site '%s': role '%s' is not train, generator, discriminator, teacher or student",
-                         s->name, s->role);
-}
 
 /* The sites of a replica run end with one model; a checkpoint is of what one of them made of it. */
 static neb_status check_average(struct neb_job *j, const char *section, const struct neb_job_train *t)
@@ -98,7 +86,8 @@ static neb_status bind_site(struct neb_job *j, int i)
     for (int k = 0; k < i; k++)
         if (!strcmp(j->site[k].name, j->site[i].name))
             return neb__doc_fail(&j->doc, path, "two sites named '%s'", j->site[i].name);
-    NEB_TRY(find_role(j, i, path));
+    int role = neb__opts_choice(neb__job_site_options, &j->site[i], "role");
+    j->site[i].does = role < 0 ? NEB_ROLE_TRAIN : (enum neb_site_role)role;
     return try_own_train(j, own, j->site[i].does);
 }
 
@@ -115,13 +104,12 @@ static neb_status settle_strategy(struct neb_job *j)
 {
     int fixed = -1;
     for (int s = 0; s < 3; s++)
-        if (j->strategy && !strcmp(j->strategy, strategies[s])) fixed = s;
-    if (fixed < 0 && (!j->strategy || strcmp(j->strategy, "auto")))
-        return neb__doc_fail(&j->doc, "strategy", "strategy: '%s' is not auto, replica, relay or tutor",
-                             j->strategy ? j->strategy : "");
+        if (!strcmp(j->strategy, strategies[s])) fixed = s;
     j->plan = NEB_STRATEGY_REPLICA;
-    if (j->n_sites) j->plan = roles[j->site[0].does].strategy;
-    if (fixed >= 0) j->plan = (enum neb_strategy)fixed;
+    if (fixed >= 0)
+        j->plan = (enum neb_strategy)fixed;
+    else if (j->n_sites)
+        j->plan = roles[j->site[0].does].strategy;
     for (int i = 0; i < j->n_sites; i++) {
         const struct neb_job_site *s = &j->site[i];
         char path[32];

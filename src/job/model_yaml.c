@@ -6,12 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIELD(field, kind, fallback, help) NEB_OPT(struct neb_model_yaml, field, kind, fallback, NULL, help)
+#define FIELD(field, kind, fallback, ...) \
+    NEB_OPT(struct neb_model_yaml, field, kind, fallback, NULL, __VA_ARGS__)
 
 static const struct neb_opt table[] = {
     FIELD(task, NEB_OPT_TEXT, "", "what it was trained for: the name of an objective"),
     FIELD(tokenizer, NEB_OPT_TEXT, "", "file in the folder"),
-    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model: plain, or xlm-r"),
+    FIELD(numbering, NEB_OPT_TEXT, "plain", "ids of a SentencePiece model", NEB_OPT_CHOICE("plain", "xlm-r")),
     FIELD(cased, NEB_OPT_BOOL, "no", "WordPiece: upper case and accents are kept"),
     FIELD(tagged, NEB_OPT_BOOL, "no", "translation: sources begin with the target language's token"),
     NEB_OPT_END,
@@ -53,8 +54,6 @@ static neb_status bind(struct neb_doc *doc, struct neb_model_yaml *f)
     NEB_TRY(neb__doc_all_used(doc));
     if (f->tokenizer && (strchr(f->tokenizer, '/') || *f->tokenizer == '.'))
         return neb__doc_fail(doc, "tokenizer", "tokenizer: '%s' must be a file in the folder", f->tokenizer);
-    if (!f->numbering || (strcmp(f->numbering, "plain") && strcmp(f->numbering, "xlm-r")))
-        return neb__doc_fail(doc, "numbering", "numbering: plain or xlm-r");
     return NEB_OK;
 }
 
