@@ -39,9 +39,9 @@ static void bad_configs(void **state)
     (void)state;
     refuse("bret", SIZES, "'bret'");
     refuse("bert", "", "'vocab': 0");
-    refuse("bert", SIZES "hidden=-3", "'hidden': -3");
+    refuse("bert", SIZES "hidden=-3", "'hidden': '-3'");
     refuse("bert", SIZES "hidden=99999999999999", "'hidden'");
-    refuse("bert", SIZES "layers=0", "'layers': 0");
+    refuse("bert", SIZES "layers=0", "'layers': '0'");
     refuse("bert", SIZES "heads=5", "'heads': 5 does not divide hidden (32)");
     refuse("llama", SIZES "kv_heads=3", "'kv_heads': 3 does not divide heads (4)");
     refuse("llama", SIZES "kv_heads=8", "'kv_heads': 8");
@@ -51,14 +51,14 @@ static void bad_configs(void **state)
     refuse("gpt2", SIZES "types=2", "'types': 2");
     refuse("gpt2", SIZES "head=class", "'class'");
     refuse("bert", SIZES "head=class", "'classes': 0");
-    refuse("bert", SIZES "dropout=1", "'dropout': 1");
+    refuse("bert", SIZES "dropout=1", "'dropout': '1'");
     refuse("bert", SIZES "attention_dropout=2", "'attention_dropout'");
-    refuse("bert", SIZES "norm_eps=-1", "'norm_eps': -1");
-    refuse("bert", SIZES "rope_base=0", "'rope_base': 0");
+    refuse("bert", SIZES "norm_eps=-1", "'norm_eps': '-1'");
+    refuse("bert", SIZES "rope_base=0", "'rope_base': '0'");
     refuse("bert", SIZES "activation=geluu", "'geluu'");
     refuse("bert", SIZES "kind=decode", "'decode'");
     refuse("bert", SIZES "hiden=3", "did you mean 'hidden'");
-    refuse("bert", SIZES "max_positions=0", "'max_positions': 0");
+    refuse("bert", SIZES "max_positions=0", "'max_positions': '0'");
 }
 
 /* ---- feeds ------------------------------------------------------------------------------------------------------ */

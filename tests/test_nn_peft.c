@@ -159,13 +159,13 @@ static void bad_configs(void **state)
     (void)state;
     refuse("method=lorra", "'lorra'");
     refuse("method=full,lora", "stand alone");
-    refuse("method=lora lora_rank=0", "'lora_rank': 0");
-    refuse("method=lora lora_alpha=-1", "'lora_alpha': -1");
+    refuse("method=lora lora_rank=0", "'lora_rank': '0'");
+    refuse("method=lora lora_alpha=-1", "'lora_alpha': '-1'");
     refuse("method=lora lora_dropout=1", "'lora_dropout'");
     refuse("method=lora lora_on=*.qqkv", "'*.qqkv'");
-    refuse("method=adapter adapter_size=-5", "'adapter_size': -5");
+    refuse("method=adapter adapter_size=-5", "'adapter_size': '-5'");
     refuse("method=adapter adapter_after=none", "'adapter_after'");
-    refuse("method=prefix prefix_length=0", "'prefix_length': 0");
+    refuse("method=prefix prefix_length=0", "'prefix_length': '0'");
     refuse("method=bias", "without biases");
     refuse("method=frozen train=haed.*", "'haed.*'");
     refuse("method=full freeze=nothing", "'nothing'");

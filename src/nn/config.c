@@ -1,41 +1,54 @@
-/* config.c: the model's option table, the families, and the checks that make a config an architecture.
+/* config.c: the model's option table, the families, and how a config becomes an architecture.
  *
  * A family is a list of options with values, applied over the defaults through the same parser that a job file uses, so
  * it can hold nothing that a user could not write. */
 #include "nn/config.h"
 
-#include <math.h>
 #include <string.h>
 
-#define OPT(field, kind, fallback, unit, help) \
-    NEB_OPT(struct neb_model_config, field, kind, fallback, unit, help)
+enum { WIDTH = 1 << 20, DEPTH = 4096, HEADS = 4096, MOST = INT32_MAX - 1 };
+
+#define OPT(field, ...) NEB_OPT(struct neb_model_config, field, __VA_ARGS__)
 
 const struct neb_opt neb__model_options[] = {
-    OPT(kind, NEB_OPT_TEXT, "encoder", NULL, "encoder, decoder or encoder-decoder"),
-    OPT(vocab, NEB_OPT_INT, "0", "tokens", "size of the vocabulary"),
-    OPT(hidden, NEB_OPT_INT, "256", NULL, "width of the model"),
-    OPT(layers, NEB_OPT_INT, "4", NULL, "layers (of the encoder, where there are two)"),
-    OPT(decoder_layers, NEB_OPT_INT, "0", NULL, "encoder-decoder: layers of the decoder; 0: as the encoder"),
-    OPT(heads, NEB_OPT_INT, "4", NULL, "attention heads"),
-    OPT(kv_heads, NEB_OPT_INT, "0", NULL, "key and value heads (grouped queries); 0: as heads"),
-    OPT(head_dim, NEB_OPT_INT, "0", NULL, "width of a head; 0: hidden / heads"),
-    OPT(ffn, NEB_OPT_INT, "0", NULL, "width of the feed-forward; 0: 4 hidden, with swiglu 8/3 hidden"),
-    OPT(embedding, NEB_OPT_INT, "0", NULL, "encoder: width of the embeddings (ELECTRA); 0: hidden"),
-    OPT(max_positions, NEB_OPT_INT, "512", "tokens", "longest sequence"),
-    OPT(types, NEB_OPT_INT, "0", NULL, "encoder: token types (segments); 0: none"),
-    OPT(positions, NEB_OPT_TEXT, "learned", NULL, "learned, sinusoidal, rope or none"),
-    OPT(norm, NEB_OPT_TEXT, "layer", NULL, "layer or rms"),
-    OPT(norm_place, NEB_OPT_TEXT, "pre", NULL, "pre (before a sublayer) or post (behind its residual)"),
-    OPT(activation, NEB_OPT_TEXT, "gelu", NULL, "gelu, gelu_tanh, silu, relu or swiglu"),
-    OPT(head, NEB_OPT_TEXT, "tokens", NULL, "tokens, rtd (replaced-token detection), class or none"),
-    OPT(pooling, NEB_OPT_TEXT, "first", NULL, "head class: first (token) or mean"),
-    OPT(norm_eps, NEB_OPT_REAL, "1e-5", NULL, "added to the variance"),
-    OPT(rope_base, NEB_OPT_REAL, "10000", NULL, "rope: base of the wavelengths"),
-    OPT(dropout, NEB_OPT_SHARE, "0.1", NULL, "of embeddings and sublayers"),
-    OPT(attention_dropout, NEB_OPT_SHARE, "0.1", NULL, "of attention probabilities"),
-    OPT(label_smoothing, NEB_OPT_SHARE, "0", NULL, "of the cross-entropy"),
-    OPT(init_deviation, NEB_OPT_REAL, "0.02", NULL, "of initial weights"),
-    OPT(classes, NEB_OPT_INT, "0", NULL, "head class: how many"),
+    OPT(kind, NEB_OPT_TEXT, "encoder", NULL, "what it is made of",
+        NEB_OPT_CHOICE("encoder", "decoder", "encoder-decoder")),
+    OPT(vocab, NEB_OPT_INT, "0", "tokens", "size of the vocabulary", NEB_OPT_RANGE(0, MOST)),
+    OPT(hidden, NEB_OPT_INT, "256", NULL, "width of the model", NEB_OPT_RANGE(1, WIDTH)),
+    OPT(layers, NEB_OPT_INT, "4", NULL, "layers (of the encoder, where there are two)",
+        NEB_OPT_RANGE(1, DEPTH)),
+    OPT(decoder_layers, NEB_OPT_INT, "0", NULL, "encoder-decoder: layers of the decoder; 0: as the encoder",
+        NEB_OPT_RANGE(0, DEPTH)),
+    OPT(heads, NEB_OPT_INT, "4", NULL, "attention heads", NEB_OPT_RANGE(1, HEADS)),
+    OPT(kv_heads, NEB_OPT_INT, "0", NULL, "key and value heads (grouped queries); 0: as heads",
+        NEB_OPT_RANGE(0, HEADS)),
+    OPT(head_dim, NEB_OPT_INT, "0", NULL, "width of a head; 0: hidden / heads", NEB_OPT_RANGE(0, 4096)),
+    OPT(ffn, NEB_OPT_INT, "0", NULL, "width of the feed-forward; 0: 4 hidden, with swiglu 8/3 hidden",
+        NEB_OPT_RANGE(0, 4 * WIDTH)),
+    OPT(embedding, NEB_OPT_INT, "0", NULL, "encoder: width of the embeddings (ELECTRA); 0: hidden",
+        NEB_OPT_RANGE(0, WIDTH)),
+    OPT(max_positions, NEB_OPT_INT, "512", "tokens", "longest sequence",
+        NEB_OPT_RANGE(1, 1 << 20)), /* dropout counts keys in 20 + 3 bits */
+    OPT(types, NEB_OPT_INT, "0", NULL, "encoder: token types (segments); 0: none", NEB_OPT_RANGE(0, 1 << 16)),
+    OPT(positions, NEB_OPT_TEXT, "learned", NULL, "how a token knows its place",
+        NEB_OPT_CHOICE("none", "learned", "sinusoidal", "rope")),
+    OPT(norm, NEB_OPT_TEXT, "layer", NULL, "kind of normalisation", NEB_OPT_CHOICE("layer", "rms")),
+    OPT(norm_place, NEB_OPT_TEXT, "pre", NULL, "before a sublayer, or behind its residual",
+        NEB_OPT_CHOICE("pre", "post")),
+    OPT(activation, NEB_OPT_TEXT, "gelu", NULL, "of the feed-forward",
+        NEB_OPT_CHOICE("gelu", "gelu_tanh", "silu", "relu", "swiglu")),
+    OPT(head, NEB_OPT_TEXT, "tokens", NULL, "what it puts out; rtd is replaced-token detection",
+        NEB_OPT_CHOICE("none", "tokens", "rtd", "class")),
+    OPT(pooling, NEB_OPT_TEXT, "first", NULL,
+        "head class: which hidden state it reads, the first token's or the mean",
+        NEB_OPT_CHOICE("first", "mean")),
+    OPT(norm_eps, NEB_OPT_REAL, "1e-5", NULL, "added to the variance", NEB_OPT_RANGE(0, 1)),
+    OPT(rope_base, NEB_OPT_REAL, "10000", NULL, "rope: base of the wavelengths", NEB_OPT_RANGE(1, 1e12)),
+    OPT(dropout, NEB_OPT_SHARE, "0.1", NULL, "of embeddings and sublayers", NEB_OPT_RANGE(0, 0.99)),
+    OPT(attention_dropout, NEB_OPT_SHARE, "0.1", NULL, "of attention probabilities", NEB_OPT_RANGE(0, 0.99)),
+    OPT(label_smoothing, NEB_OPT_SHARE, "0", NULL, "of the cross-entropy", NEB_OPT_RANGE(0, 0.99)),
+    OPT(init_deviation, NEB_OPT_REAL, "0.02", NULL, "of initial weights", NEB_OPT_RANGE(0, 100)),
+    OPT(classes, NEB_OPT_INT, "0", NULL, "head class: how many", NEB_OPT_RANGE(0, MOST)),
     OPT(embedding_norm, NEB_OPT_BOOL, "no", NULL, "normalise the embeddings"),
     OPT(embedding_scale, NEB_OPT_BOOL, "no", NULL, "multiply token embeddings by sqrt(hidden)"),
     OPT(embedding_delta, NEB_OPT_BOOL, "no", NULL,
@@ -103,79 +116,34 @@ void neb__model_config_free(struct neb_model_config *c)
 
 /* ---- checks --------------------------------------------------------------------------------------------------- */
 
-static neb_status one_of(const char *option, const char *value, const char *const *names, int *out)
+/* The order of the choices is that of the enums. */
+static void read_words(const struct neb_model_config *c, struct neb_arch *a)
 {
-    char list[160] = "";
-    for (int i = 0; names[i]; i++) {
-        if (value && !strcmp(names[i], value)) {
-            *out = i;
-            return NEB_OK;
-        }
-        size_t at = strlen(list);
-        snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", names[i]);
-    }
-    return neb__fail(NEB_ERR_CONFIG, "model option '%s': '%s' is not one of %s", option, value ? value : "",
-                     list);
+    static const neb_act acts[] = {NEB_ACT_GELU, NEB_ACT_GELU_TANH, NEB_ACT_SILU, NEB_ACT_RELU, NEB_ACT_NONE};
+    a->kind = (enum neb_model_kind)neb__opts_choice(neb__model_options, c, "kind");
+    a->positions = (enum neb_positions)neb__opts_choice(neb__model_options, c, "positions");
+    a->head = (enum neb_head)neb__opts_choice(neb__model_options, c, "head");
+    a->norm = strcmp(c->norm, "rms") ? NEB_NORM_LAYER : NEB_NORM_RMS;
+    a->pre_norm = !strcmp(c->norm_place, "pre");
+    a->mean_pooling = !strcmp(c->pooling, "mean");
+    a->act = acts[neb__opts_choice(neb__model_options, c, "activation")];
+    a->swiglu = !strcmp(c->activation, "swiglu");
 }
 
-static neb_status within(const char *option, int64_t value, int64_t low, int64_t high)
+static int64_t ffn_width(const struct neb_model_config *c, bool swiglu)
 {
-    if (value >= low && value <= high) return NEB_OK;
-    return neb__fail(NEB_ERR_CONFIG, "model option '%s': %" PRId64 " is not between %" PRId64 " and %" PRId64,
-                     option, value, low, high);
-}
-
-static neb_status between(const char *option, double value, double low, double high)
-{
-    if (value >= low && value <= high) return NEB_OK; /* false for NaN */
-    return neb__fail(NEB_ERR_CONFIG, "model option '%s': %g is not between %g and %g", option, value, low,
-                     high);
-}
-
-static neb_status check_words(const struct neb_model_config *c, struct neb_arch *a)
-{
-    static const char *const kinds[] = {"encoder", "decoder", "encoder-decoder", NULL};
-    static const char *const positions[] = {"none", "learned", "sinusoidal", "rope", NULL};
-    static const char *const heads[] = {"none", "tokens", "rtd", "class", NULL};
-    static const char *const norms[] = {"layer", "rms", NULL};
-    static const char *const places[] = {"post", "pre", NULL};
-    static const char *const poolings[] = {"first", "mean", NULL};
-    static const char *const acts[] = {"gelu", "gelu_tanh", "silu", "relu", "swiglu", NULL};
-    static const neb_act act_of[] = {NEB_ACT_GELU, NEB_ACT_GELU_TANH, NEB_ACT_SILU, NEB_ACT_RELU,
-                                     NEB_ACT_NONE};
-    int i;
-    NEB_TRY(one_of("kind", c->kind, kinds, &i));
-    a->kind = (enum neb_model_kind)i;
-    NEB_TRY(one_of("positions", c->positions, positions, &i));
-    a->positions = (enum neb_positions)i;
-    NEB_TRY(one_of("head", c->head, heads, &i));
-    a->head = (enum neb_head)i;
-    NEB_TRY(one_of("norm", c->norm, norms, &i));
-    a->norm = i ? NEB_NORM_RMS : NEB_NORM_LAYER;
-    NEB_TRY(one_of("norm_place", c->norm_place, places, &i));
-    a->pre_norm = i;
-    NEB_TRY(one_of("pooling", c->pooling, poolings, &i));
-    a->mean_pooling = i;
-    NEB_TRY(one_of("activation", c->activation, acts, &i));
-    a->act = act_of[i];
-    a->swiglu = i == 4;
-    return NEB_OK;
+    if (c->ffn) return c->ffn;
+    return swiglu ? (c->hidden * 8 / 3 + 63) / 64 * 64 : 4 * c->hidden;
 }
 
 static neb_status check_sizes(const struct neb_model_config *c, struct neb_arch *a)
 {
-    enum { WIDTH = 1 << 20, DEPTH = 4096 };
-    NEB_TRY(within("vocab", c->vocab, 1, INT32_MAX - 1));
-    NEB_TRY(within("hidden", c->hidden, 1, WIDTH));
-    NEB_TRY(within("layers", c->layers, 1, DEPTH));
-    NEB_TRY(within("decoder_layers", c->decoder_layers, 0, DEPTH));
-    NEB_TRY(within("heads", c->heads, 1, 4096));
-    NEB_TRY(within("kv_heads", c->kv_heads, 0, c->heads));
-    NEB_TRY(within("head_dim", c->head_dim, 0, 4096));
-    NEB_TRY(within("ffn", c->ffn, 0, 4 * WIDTH));
-    NEB_TRY(within("embedding", c->embedding, 0, WIDTH));
-    NEB_TRY(within("max_positions", c->max_positions, 1, 1 << 20)); /* dropout counts keys in 20 + 3 bits */
-    NEB_TRY(within("types", c->types, 0, 1 << 16));
+    if (c->vocab < 1)
+        return neb__fail(NEB_ERR_CONFIG, "model option 'vocab': 0; a model needs at least one token");
+    if (c->kv_heads > c->heads)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "model option 'kv_heads': %" PRId64 " is more than heads (%" PRId64 ")", c->kv_heads,
+                         c->heads);
     a->vocab = c->vocab;
     a->hidden = c->hidden;
     a->layers = c->layers;
@@ -183,7 +151,7 @@ static neb_status check_sizes(const struct neb_model_config *c, struct neb_arch 
     a->heads = c->heads;
     a->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
     a->head_dim = c->head_dim ? c->head_dim : c->hidden / c->heads;
-    a->ffn = c->ffn ? c->ffn : a->swiglu ? (c->hidden * 8 / 3 + 63) / 64 * 64 : 4 * c->hidden;
+    a->ffn = ffn_width(c, a->swiglu);
     a->embedding = c->embedding ? c->embedding : c->hidden;
     a->max_positions = c->max_positions;
     a->types = c->types;
@@ -210,7 +178,8 @@ static neb_status check_sizes(const struct neb_model_config *c, struct neb_arch 
 static neb_status check_kind(const struct neb_model_config *c, const struct neb_arch *a)
 {
     if (a->kind == NEB_ENCODER) {
-        if (a->head == NEB_HEAD_CLASS) return within("classes", c->classes, 1, INT32_MAX - 1);
+        if (a->head == NEB_HEAD_CLASS && c->classes < 1)
+            return neb__fail(NEB_ERR_CONFIG, "model option 'classes': 0; head class needs at least one");
         return NEB_OK;
     }
     if (a->embedding != a->hidden)
@@ -229,15 +198,14 @@ static neb_status check_kind(const struct neb_model_config *c, const struct neb_
 neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_arch *out)
 {
     struct neb_arch a = {0};
-    NEB_TRY(check_words(c, &a));
+    neb_status s = neb__opts_check(neb__model_options, c); /* of fields that an import has set */
+    if (s != NEB_OK) {
+        neb__error_prefix("model");
+        return s;
+    }
+    read_words(c, &a);
     NEB_TRY(check_sizes(c, &a));
     NEB_TRY(check_kind(c, &a));
-    NEB_TRY(between("norm_eps", c->norm_eps, 0, 1));
-    NEB_TRY(between("rope_base", c->rope_base, 1, 1e12));
-    NEB_TRY(between("dropout", c->dropout, 0, 0.99));
-    NEB_TRY(between("attention_dropout", c->attention_dropout, 0, 0.99));
-    NEB_TRY(between("label_smoothing", c->label_smoothing, 0, 0.99));
-    NEB_TRY(between("init_deviation", c->init_deviation, 0, 100));
     a.classes = c->classes;
     a.eps = (float)c->norm_eps;
     a.rope_base = (float)c->rope_base;

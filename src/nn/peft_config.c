@@ -3,18 +3,20 @@
 
 #include <string.h>
 
-#define OPT(field, kind, fallback, unit, help) \
-    NEB_OPT(struct neb_peft_config, field, kind, fallback, unit, help)
+#define OPT(field, ...) NEB_OPT(struct neb_peft_config, field, __VA_ARGS__)
 
 const struct neb_opt neb__peft_options[] = {
     OPT(method, NEB_OPT_TEXT, "full", NULL, "full, frozen, or a list of lora, adapter, bias, prefix"),
-    OPT(lora_rank, NEB_OPT_INT, "8", NULL, "lora: rank of the added matrices"),
-    OPT(lora_alpha, NEB_OPT_REAL, "16", NULL, "lora: the product counts alpha / rank"),
-    OPT(lora_dropout, NEB_OPT_SHARE, "0", NULL, "lora: dropout before the first matrix"),
+    OPT(lora_rank, NEB_OPT_INT, "8", NULL, "lora: rank of the added matrices", NEB_OPT_RANGE(1, 4096)),
+    OPT(lora_alpha, NEB_OPT_REAL, "16", NULL, "lora: the product counts alpha / rank", NEB_OPT_ABOVE(0, 1e6)),
+    OPT(lora_dropout, NEB_OPT_SHARE, "0", NULL, "lora: dropout before the first matrix",
+        NEB_OPT_BELOW(0, 0.99)),
     OPT(lora_on, NEB_OPT_TEXT, "*.qkv,*.cross.q,*.cross.kv", NULL, "lora: patterns of linear layers"),
-    OPT(adapter_size, NEB_OPT_INT, "64", NULL, "adapter: width of the bottleneck"),
-    OPT(adapter_after, NEB_OPT_TEXT, "ffn", NULL, "adapter: ffn, or both (attention too)"),
-    OPT(prefix_length, NEB_OPT_INT, "16", "tokens", "prefix: trained keys and values before every sequence"),
+    OPT(adapter_size, NEB_OPT_INT, "64", NULL, "adapter: width of the bottleneck", NEB_OPT_RANGE(1, 1 << 16)),
+    OPT(adapter_after, NEB_OPT_TEXT, "ffn", NULL, "adapter: after the feed-forward, or after attention too",
+        NEB_OPT_CHOICE("ffn", "both")),
+    OPT(prefix_length, NEB_OPT_INT, "16", "tokens", "prefix: trained keys and values before every sequence",
+        NEB_OPT_RANGE(1, 1 << 16)),
     OPT(train, NEB_OPT_TEXT, "", NULL, "patterns of parameters trained as well, such as head.*"),
     OPT(freeze, NEB_OPT_TEXT, "", NULL, "patterns of parameters not trained; wins over train"),
     NEB_OPT_END,
@@ -72,25 +74,12 @@ static neb_status methods(const struct neb_peft_config *c, struct neb_peft *p)
     return NEB_OK;
 }
 
-static neb_status within(const char *option, int64_t value, int64_t low, int64_t high)
-{
-    if (value >= low && value <= high) return NEB_OK;
-    return neb__fail(NEB_ERR_CONFIG, "option '%s': %" PRId64 " is not between %" PRId64 " and %" PRId64,
-                     option, value, low, high);
-}
-
 neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_peft *out)
 {
     struct neb_peft p = {0};
+    NEB_TRY(neb__opts_check(neb__peft_options, c));
     NEB_TRY(methods(c, &p));
     if (p.lora) {
-        NEB_TRY(within("lora_rank", c->lora_rank, 1, 4096));
-        if (!(c->lora_alpha > 0 && c->lora_alpha <= 1e6))
-            return neb__fail(NEB_ERR_CONFIG, "option 'lora_alpha': %g is not above 0 and at most 1e6",
-                             c->lora_alpha);
-        if (!(c->lora_dropout >= 0 && c->lora_dropout < 0.99))
-            return neb__fail(NEB_ERR_CONFIG, "option 'lora_dropout': %g is not from 0 to 0.99",
-                             c->lora_dropout);
         if (!c->lora_on)
             return neb__fail(NEB_ERR_CONFIG, "option 'lora_on': empty; name at least one pattern");
         p.lora_rank = c->lora_rank;
@@ -99,17 +88,10 @@ neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_pe
         p.lora_on = c->lora_on;
     }
     if (p.adapter) {
-        NEB_TRY(within("adapter_size", c->adapter_size, 1, 1 << 16));
         p.adapter_size = c->adapter_size;
-        p.adapter_after_attention = c->adapter_after && !strcmp(c->adapter_after, "both");
-        if (!p.adapter_after_attention && (!c->adapter_after || strcmp(c->adapter_after, "ffn")))
-            return neb__fail(NEB_ERR_CONFIG, "option 'adapter_after': '%s' is not one of ffn, both",
-                             c->adapter_after ? c->adapter_after : "");
+        p.adapter_after_attention = !strcmp(c->adapter_after, "both");
     }
-    if (p.prefix) {
-        NEB_TRY(within("prefix_length", c->prefix_length, 1, 1 << 16));
-        p.prefix_length = c->prefix_length;
-    }
+    if (p.prefix) p.prefix_length = c->prefix_length;
     p.train = c->train;
     p.freeze = c->freeze;
     *out = p;

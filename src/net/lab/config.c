@@ -72,24 +72,9 @@ static bool within(double x, double low, double high)
 
 neb_status neb__lab_line_check(const struct neb_lab_line *l, const char *from, const char *to)
 {
-    const char *bad = NULL;
-    if (l->rate != 0 && !within(l->rate, 1e3, 1e12))
-        bad = "rate must be 0 (no limit) or 1kbit to 1000gbit";
-    else if (!within(l->delay, 0, 60))
-        bad = "delay must be 0 to 60 s";
-    else if (!within(l->jitter, 0, 60))
-        bad = "jitter must be 0 to 60 s";
-    else if (!within(l->reorder_delay, 0, 60))
-        bad = "reorder_delay must be 0 to 60 s";
-    else if (!within(l->loss, 0, 1) || !within(l->burst_loss, 0, 1) || !within(l->reorder, 0, 1) ||
-             !within(l->corrupt, 0, 1))
-        bad = "loss, burst_loss, reorder and corrupt must be 0 to 100 %";
-    else if (l->burst_length != 0 && !within(l->burst_length, 1, 1e6))
-        bad = "burst_length must be 1 or more packets";
-    else if ((l->queue != 0 && l->queue < 1500) || l->burst < 0)
-        bad = "queue must be 0 (one round trip) or at least 1500 bytes; burst must not be negative";
-    if (bad) return neb__fail(NEB_ERR_CONFIG, "line %s to %s: %s", from, to, bad);
-    return NEB_OK;
+    neb_status s = neb__opts_check(neb__lab_line_options, l);
+    if (s != NEB_OK) neb__error_prefix("line %s to %s", from, to);
+    return s;
 }
 
 static neb_status check_site(const struct neb_lab_config *cfg, int i)

@@ -21,7 +21,7 @@
 #ifndef NEB_NET_LAB_H
 #define NEB_NET_LAB_H
 
-#include "base/status.h"
+#include "base/opts.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -104,6 +104,8 @@ neb_status neb__lab_schedule_parse(const char *text, struct neb_lab_config *cfg)
 neb_status neb__lab_event_set(struct neb_lab_event *e, const char *key, const char *value);
 neb_status neb__lab_event_add(struct neb_lab_config *cfg, const struct neb_lab_event *e);
 int neb__lab_config_site(const struct neb_lab_config *cfg, const char *name); /* -1 */
+
+extern const struct neb_opt neb__lab_line_options[]; /* of a struct neb_lab_line */
 
 /* Sets one field of a line by its name in a file: a field of the struct, or rtt (half of it is the delay). */
 neb_status neb__lab_line_set(struct neb_lab_line *line, const char *key, const char *value);

@@ -18,6 +18,7 @@
 #include "base/opts.h"
 
 #include <cyaml/cyaml.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -152,18 +153,18 @@ struct number {
 
 static const struct neb_opt numbers[] = {
     NEB_OPT(struct number, seed, NEB_OPT_INT, "1", NULL, ""),
-    NEB_OPT(struct number, mtu, NEB_OPT_INT, "1500", NULL, ""),
-    NEB_OPT(struct number, overhead, NEB_OPT_INT, "0", NULL, ""),
-    NEB_OPT(struct number, memory, NEB_OPT_BYTES, "256MiB", NULL, ""),
-    NEB_OPT(struct number, port, NEB_OPT_INT, "0", NULL, ""),
-    NEB_OPT(struct number, up, NEB_OPT_RATE, "0", NULL, ""),
-    NEB_OPT(struct number, down, NEB_OPT_RATE, "0", NULL, ""),
+    NEB_OPT(struct number, mtu, NEB_OPT_INT, "1500", NULL, "", NEB_OPT_RANGE(576, 65535)),
+    NEB_OPT(struct number, overhead, NEB_OPT_INT, "0", NULL, "", NEB_OPT_RANGE(0, 1000)),
+    NEB_OPT(struct number, memory, NEB_OPT_BYTES, "256MiB", NULL, "", NEB_OPT_RANGE(1 << 20, HUGE_VAL)),
+    NEB_OPT(struct number, port, NEB_OPT_INT, "7000", NULL, "", NEB_OPT_RANGE(1, 65535)),
+    NEB_OPT(struct number, up, NEB_OPT_RATE, "0", NULL, "", NEB_OPT_ZERO_OR(1e3, 1e12)),
+    NEB_OPT(struct number, down, NEB_OPT_RATE, "0", NULL, "", NEB_OPT_ZERO_OR(1e3, 1e12)),
     NEB_OPT(struct number, up_queue, NEB_OPT_BYTES, "0", NULL, ""),
     NEB_OPT(struct number, down_queue, NEB_OPT_BYTES, "0", NULL, ""),
     NEB_OPT(struct number, offload, NEB_OPT_BOOL, "yes", NULL, ""),
-    NEB_OPT(struct number, at, NEB_OPT_TIME, "0", NULL, ""),
-    NEB_OPT(struct number, lasts, NEB_OPT_TIME, "0", NULL, ""),
-    NEB_OPT(struct number, every, NEB_OPT_TIME, "0", NULL, ""),
+    NEB_OPT(struct number, at, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_RANGE(0, 1e8)),
+    NEB_OPT(struct number, lasts, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_RANGE(0, 1e8)),
+    NEB_OPT(struct number, every, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_RANGE(0, 1e8)),
     NEB_OPT_END,
 };
 
@@ -198,9 +199,12 @@ static neb_status where(const struct neb_lab_config *cfg, const struct entry *e,
     if ((e->between != NULL) + (e->site != NULL) + (e->from || e->to) > 1)
         return neb__fail(NEB_ERR_CONFIG,
                          "an entry must have only one of `between`, `site`, and `from` with `to`");
-    const char *one = e->site ? e->site : e->from;
-    NEB_TRY(find(cfg, e->between ? e->between[0] : one, from));
-    return find(cfg, e->between ? e->between[1] : e->to, to);
+    if (e->between) {
+        NEB_TRY(find(cfg, e->between[0], from));
+        return find(cfg, e->between[1], to);
+    }
+    NEB_TRY(find(cfg, e->site ? e->site : e->from, from));
+    return find(cfg, e->to, to);
 }
 
 static neb_status apply_exception(struct neb_lab_config *cfg, const struct entry *e)
@@ -257,14 +261,10 @@ static neb_status apply_numbers(const struct file *f, struct neb_lab_config *cfg
     NEB_TRY(set(&n, "overhead", f->overhead));
     NEB_TRY(set(&n, "memory", f->memory));
     NEB_TRY(set(&n, "offload", f->offload));
-    if (n.mtu < 0 || n.mtu > 65535 || n.overhead < 0 || n.overhead > 65535)
-        return neb__fail(NEB_ERR_CONFIG, "mtu and overhead must be numbers of bytes of a packet");
     cfg->seed = (uint64_t)n.seed, cfg->mtu = (int)n.mtu, cfg->overhead = (int)n.overhead;
     cfg->memory = n.memory, cfg->offload = n.offload;
     for (unsigned i = 0; i < f->ports_count; i++) {
         NEB_TRY(set(&n, "port", f->ports[i]));
-        if (n.port < 1 || n.port > 65535)
-            return neb__fail(NEB_ERR_CONFIG, "'%s' is not a TCP port", f->ports[i]);
         cfg->port[cfg->ports++] = (uint16_t)n.port;
     }
     return f->mode ? neb__lab_mode_parse(f->mode, &cfg->mode) : NEB_OK;

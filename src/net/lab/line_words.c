@@ -7,30 +7,42 @@
 #include "base/mem.h"
 #include "base/opts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const struct neb_opt line_fields[] = {
-    NEB_OPT(struct neb_lab_line, rate, NEB_OPT_RATE, "0", NULL, "0: unlimited"),
-    NEB_OPT(struct neb_lab_line, delay, NEB_OPT_TIME, "0", NULL, "one way"),
-    NEB_OPT(struct neb_lab_line, jitter, NEB_OPT_TIME, "0", NULL, "deviation of the delay"),
+const struct neb_opt neb__lab_line_options[] = {
+    NEB_OPT(struct neb_lab_line, rate, NEB_OPT_RATE, "0", NULL, "0: unlimited", NEB_OPT_ZERO_OR(1e3, 1e12)),
+    NEB_OPT(struct neb_lab_line, delay, NEB_OPT_TIME, "0", NULL, "one way", NEB_OPT_RANGE(0, 60)),
+    NEB_OPT(struct neb_lab_line, jitter, NEB_OPT_TIME, "0", NULL, "deviation of the delay",
+            NEB_OPT_RANGE(0, 60)),
     NEB_OPT(struct neb_lab_line, loss, NEB_OPT_SHARE, "0", NULL, "each packet by itself"),
     NEB_OPT(struct neb_lab_line, burst_loss, NEB_OPT_SHARE, "0", NULL, "share lost in bursts"),
-    NEB_OPT(struct neb_lab_line, burst_length, NEB_OPT_REAL, "0", "packets", "mean length of a burst"),
+    NEB_OPT(struct neb_lab_line, burst_length, NEB_OPT_REAL, "0", "packets", "mean length of a burst",
+            NEB_OPT_ZERO_OR(1, 1e6)),
     NEB_OPT(struct neb_lab_line, reorder, NEB_OPT_SHARE, "0", NULL, "share held back"),
-    NEB_OPT(struct neb_lab_line, reorder_delay, NEB_OPT_TIME, "0", NULL, "for how long"),
+    NEB_OPT(struct neb_lab_line, reorder_delay, NEB_OPT_TIME, "0", NULL, "for how long",
+            NEB_OPT_RANGE(0, 60)),
     NEB_OPT(struct neb_lab_line, corrupt, NEB_OPT_SHARE, "0", NULL, "share with a bit flipped"),
-    NEB_OPT(struct neb_lab_line, queue, NEB_OPT_BYTES, "0", NULL, "0: one round trip"),
+    NEB_OPT(struct neb_lab_line, queue, NEB_OPT_BYTES, "0", NULL, "0: one round trip",
+            NEB_OPT_ZERO_OR(1500, HUGE_VAL)),
     NEB_OPT(struct neb_lab_line, burst, NEB_OPT_BYTES, "0", NULL, "token bucket"),
     NEB_OPT(struct neb_lab_line, down, NEB_OPT_BOOL, "no", NULL, "nothing gets through"),
     NEB_OPT_END,
 };
 
+/* Half of it each way, so twice the range of a delay. */
+static const struct neb_opt round_trip[] = {
+    NEB_OPT_VALUE("rtt", NEB_OPT_TIME, "0", NULL, "there and back", NEB_OPT_RANGE(0, 120)),
+    NEB_OPT_END,
+};
+
 neb_status neb__lab_line_set(struct neb_lab_line *line, const char *key, const char *value)
 {
-    if (strcmp(key, "rtt")) return neb__opts_set(line_fields, line, key, value);
-    NEB_TRY(neb__opts_set(line_fields, line, "delay", value));
-    line->delay /= 2;
+    double rtt;
+    if (strcmp(key, "rtt")) return neb__opts_set(neb__lab_line_options, line, key, value);
+    NEB_TRY(neb__opts_set(round_trip, &rtt, key, value));
+    line->delay = rtt / 2;
     return NEB_OK;
 }
 
@@ -89,9 +101,9 @@ struct times {
 };
 
 static const struct neb_opt time_fields[] = {
-    NEB_OPT(struct times, at, NEB_OPT_TIME, "0", NULL, ""),
-    NEB_OPT(struct times, lasts, NEB_OPT_TIME, "0", NULL, ""),
-    NEB_OPT(struct times, every, NEB_OPT_TIME, "0", NULL, ""),
+    NEB_OPT(struct times, at, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_RANGE(0, 1e8)),
+    NEB_OPT(struct times, lasts, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_RANGE(0, 1e8)),
+    NEB_OPT(struct times, every, NEB_OPT_TIME, "0", NULL, "", NEB_OPT_RANGE(0, 1e8)),
     NEB_OPT_END,
 };
 
@@ -134,14 +146,14 @@ static neb_status parse_event(struct neb_lab_config *cfg, char *text)
     if (!word) return NEB_OK;
     NEB_TRY(parse_times(word, &e));
     while ((word = strtok_r(NULL, " ", &save))) {
-        char *equals = strchr(word, '=');
-        const char *value = equals ? equals + 1 : NULL;
-        if (equals) *equals = 0;
-        bool up = !strcmp(word, "up");
-        if (!value && up) value = "no";
-        if (!value && !strcmp(word, "down")) value = "yes";
+        char *value = strchr(word, '=');
+        if (value) *value++ = 0;
         if (value)
-            NEB_TRY(neb__lab_event_set(&e, up ? "down" : word, value));
+            NEB_TRY(neb__lab_event_set(&e, word, value));
+        else if (!strcmp(word, "down"))
+            NEB_TRY(neb__lab_event_set(&e, "down", "yes"));
+        else if (!strcmp(word, "up"))
+            NEB_TRY(neb__lab_event_set(&e, "down", "no"));
         else
             NEB_TRY(parse_where(cfg, word, &e));
     }
