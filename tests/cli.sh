@@ -14,6 +14,35 @@ done
 for bench in $("$nebula" bench | awk '/^  [a-z]/ { print $1 }'); do
     "$nebula" bench "$bench" --json --help | grep -q "^usage: nebula-i bench $bench" || fail "bench $bench --help"
 done
+# answers STATUS TEXT ARGUMENT…: the exit status, and a text that the command prints.
+answers() {
+    status=$1 text=$2 got=0
+    shift 2
+    out=$("$nebula" "$@" 2>&1 < /dev/null) || got=$?
+    [ "$got" = "$status" ] || fail "nebula-i $*: status $got instead of $status: $out"
+    printf '%s\n' "$out" | grep -qF -- "$text" || fail "nebula-i $*: no '$text' in: $out"
+}
+for verb in adopt corpus device embed eval export import lab order report roster score site train translate wan; do
+    answers 2 "nebula-i $verb: a word is missing" "$verb"
+    answers 2 "usage: nebula-i $verb" "$verb"
+done
+for verb in adopt embed export import simulate status version; do
+    answers 2 "nebula-i $verb: 'c' is one word too many" "$verb" $(
+        case $verb in simulate | version) ;; status) echo a ;; *) echo a b ;; esac) c
+done
+answers 2 "nebula-i roster: no 'sela'; did you mean 'seal'?" roster sela a b
+answers 2 "nebula-i roster seal: a word is missing" roster seal a
+answers 2 "nebula-i order evict: a word is missing" order --operator x folder evict
+answers 2 "nebula-i wan run: 'b' is one word too many" wan run a b
+answers 0 "nebula-i order FOLDER evict NAME" help order
+answers 0 "usage: nebula-i corpus tokenise" help corpus tokenise
+answers 0 "usage: nebula-i corpus tokenise" corpus tokenise some --thing --help
+answers 2 "unknown option 'sed'; did you mean 'seed'?" device info --sed 1
+answers 2 "option 'dtype': 'f16' is not f32 or bf16" translate folder --dtype f16
+answers 2 "option 'port': '0' is not a whole number from 1 to 65535" lab job.yaml --port 0
+answers 2 "at most 12 with faults" simulate --sites 13
+answers 1 "cannot open missing.yaml" train missing.yaml
+answers 0 "--help" wan run --wan 1gbit,0ms -- echo --help
 if "$nebula" >/dev/null 2>&1; then fail "no verb must not succeed"; fi
 "$nebula" bnech 2>&1 | grep -q "did you mean 'bench'" || fail "suggestion"
 "$nebula" bench base --json | tail -1 | grep -q '^{"bench":"base","figures":\[{"name":"pool.region","value":' ||

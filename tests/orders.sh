@@ -45,7 +45,7 @@ grep -q "refused" stranger.log || fail "the stranger was not refused"
 order a budget 50 || fail "budget"
 order b bound 1000 || fail "bound"
 if order b bound -1 2> bad.log; then fail "a negative bound"; fi
-grep -q "no bound" bad.log || fail "the message about the bound"
+grep -q "not a bound" bad.log || fail "the message about the bound"
 
 order a admit c 127.0.0.1:$((port + 2)) || fail "admit"
 "$nebula" roster join a/roster c > /dev/null

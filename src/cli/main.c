@@ -1,6 +1,5 @@
 /* main.c: finds the verb and runs it. */
 #include "cli/verb.h"
-#include "base/opts.h"
 #include "job/job.h"
 
 #include <signal.h>
@@ -22,6 +21,13 @@ static int usage(FILE *to)
     return to == stdout ? 0 : 2;
 }
 
+static const struct neb_verb *find(const char *name)
+{
+    for (int i = 0; i < VERBS; i++)
+        if (!strcmp(name, verbs[i]->name)) return verbs[i];
+    return NULL;
+}
+
 static int unknown(const char *name)
 {
     const char *near = NULL;
@@ -30,42 +36,32 @@ static int unknown(const char *name)
         int d = neb__edit_distance(verbs[i]->name, name);
         if (d < best) best = d, near = verbs[i]->name;
     }
-    fprintf(stderr, "nebula-i: no verb '%s'%s%s%s\n", name, near ? "; did you mean '" : "", near ? near : "",
-            near ? "'?" : "");
+    fprintf(stderr, "nebula-i: no verb '%s'", name);
+    if (near) fprintf(stderr, "; did you mean '%s'?", near);
+    fputc('\n', stderr);
     return 2;
 }
 
-/* With --help among the words (what stands behind `--` is somebody else's) a verb gets that, and the part it is about. */
-static int run(const struct neb_verb *v, int argc, char **argv)
+/* `nebula-i help VERB [PART]` is `nebula-i VERB [PART] --help`. */
+static int help(int argc, char **argv)
 {
-    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) {
-        if (strcmp(argv[i], "--help")) continue;
-        char *words[] = {argv[i], argv[0], NULL};
-        return v->run(argv[0][0] == '-' ? 1 : 2, words);
-    }
-    return v->run(argc, argv);
-}
-
-static int help(const char *about)
-{
-    if (!strcmp(about, "job")) {
+    if (!strcmp(argv[0], "job")) {
         neb__job_help(stdout);
         return 0;
     }
-    char *words[] = {(char *)(uintptr_t) "--help", NULL};
-    for (int i = 0; i < VERBS; i++)
-        if (!strcmp(about, verbs[i]->name)) return verbs[i]->run(1, words);
-    return unknown(about);
+    const struct neb_verb *v = find(argv[0]);
+    if (!v) return unknown(argv[0]);
+    char flag[] = "--help", *words[] = {argc > 1 ? argv[1] : flag, flag, NULL};
+    return neb__verb_run(v, argc > 1 ? 2 : 1, words);
 }
 
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) return usage(stderr);
-    if (!strcmp(argv[1], "help") && argc > 2) return help(argv[2]);
+    if (!strcmp(argv[1], "help") && argc > 2) return help(argc - 2, argv + 2);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return usage(stdout);
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
-    for (int i = 0; i < VERBS; i++)
-        if (!strcmp(name, verbs[i]->name)) return run(verbs[i], argc - 2, argv + 2);
-    return unknown(name);
+    const struct neb_verb *v = find(name);
+    return v ? neb__verb_run(v, argc - 2, argv + 2) : unknown(name);
 }

@@ -1,12 +1,11 @@
 /* verb_adopt.c: `nebula-i adopt`: a site takes over a roster by hand.
  *
- * Epochs travel by themselves: whoever missed one is sent it by any peer. By hand it takes two cases. A site whose peers have
- * all changed keys or addresses is given a newer file. And where two rosters are signed for one epoch (a fork), peers of
+ * Epochs travel by themselves: any peer sends one to a site that missed it. Two cases need a hand. A site whose peers have
+ * all changed keys or addresses is given a newer file. And when two rosters are signed for one epoch (a fork), peers of
  * different branches refuse each other until the operator has chosen: every site of the other branch then adopts the file
  * of the chosen one. That drops epochs, so it needs --force, says which, and keeps the old file as `roster.dropped`. */
 #include "cli/verb.h"
 #include "base/file.h"
-#include "base/opts.h"
 #include "seal/site.h"
 
 #include <limits.h>
@@ -14,29 +13,16 @@
 #include <string.h>
 
 struct options {
-    bool force, help;
+    bool force;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
             "drop the site's own epochs where the file has others, or take a roster without this site"),
-    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
 
-static int usage(FILE *to)
-{
-    fprintf(
-        to,
-        "usage: nebula-i adopt FILE DIR [--force]\n\n"
-        "The site in DIR, which must not be running, takes over the roster in FILE. All sites of a run must "
-        "end\n"
-        "up with the same one: compare the last line, which names it.\n\n");
-    neb__opts_help(table, to);
-    return to == stdout ? 0 : 2;
-}
-
-/* The last epoch up to which both tell the same. */
+/* The last epoch up to which both are the same. */
 static uint64_t common(const struct neb_chain *a, const struct neb_chain *b)
 {
     uint64_t least = a->epoch < b->epoch ? a->epoch : b->epoch;
@@ -106,20 +92,21 @@ static neb_status adopt(const struct options *o, const char *path, const char *d
     return s;
 }
 
-static int run(int argc, char **argv)
+static neb_status run(struct neb_call *c)
 {
-    struct options o;
-    int n = 0, rc = 2;
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    if (neb__opts_args(table, &o, argc, argv, &n) == NEB_OK) {
-        if (o.help)
-            rc = usage(stdout);
-        else
-            rc = n == 2 ? adopt(&o, argv[0], argv[1]) != NEB_OK : usage(stderr);
-    }
-    neb__opts_free(table, &o);
-    return rc;
+    return adopt(c->options, c->words[0], c->words[1]);
 }
 
-const struct neb_verb neb__verb_adopt = {"adopt", "FILE DIR [--force]", "a site takes over a roster by hand",
-                                         run};
+const struct neb_verb neb__verb_adopt = {
+    .name = "adopt",
+    .args = "FILE DIR [--force]",
+    .help = "a site takes over a roster by hand",
+    .about = "The site in DIR, which must not be running, takes over the roster in FILE. All sites of a run "
+             "must end\n"
+             "up with the same one: compare the last line, which names it.",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .least = 2,
+    .most = 2,
+    .run = run,
+};

@@ -1,7 +1,6 @@
 /* verb_bench.c: `nebula-i bench NAME`, from the table in bench/bench.h. */
 #include "cli/verb.h"
 #include "bench.h"
-#include "base/opts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,31 +11,42 @@ static const struct neb_bench *const benches[] = {
 #undef NEB__X
 };
 
-static int list(FILE *to)
+static neb_status list(FILE *to)
 {
     fprintf(to, "usage: nebula-i bench NAME [--json] [options]\n\n");
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
         fprintf(to, "  %-10s %s\n", benches[i]->name, benches[i]->help);
-    return to == stdout ? 0 : 2;
+    return NEB_OK;
 }
 
-static int tell(const struct neb_bench *b)
+static neb_status tell(const struct neb_bench *b)
 {
     printf("usage: nebula-i bench %s [--json]%s\n\n%s\n\n", b->name, b->options ? " [options]" : "", b->help);
     if (b->options) neb__opts_help(b->options, stdout);
-    return 0;
+    return NEB_OK;
 }
 
-static int run(int argc, char **argv)
+/* A benchmark parses its own options. */
+static neb_status run(struct neb_call *c)
 {
-    bool help = argc && !strcmp(argv[0], "--help");
-    if (argc == help) return list(stdout);
+    bool help = false;
+    for (int i = 0; i < c->n; i++) help |= !strcmp(c->words[i], "--help");
+    if (!c->n || !strcmp(c->words[0], "--help")) return list(stdout);
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
-        if (!strcmp(argv[help], benches[i]->name))
-            return help ? tell(benches[i]) : benches[i]->run(argc - 1, argv + 1);
-    fprintf(stderr, "nebula-i bench: no benchmark '%s'\n", argv[help]);
+        if (!strcmp(c->words[0], benches[i]->name)) {
+            if (help) return tell(benches[i]);
+            c->code = benches[i]->run(c->n - 1, c->words + 1);
+            return NEB_OK;
+        }
+    fprintf(stderr, "nebula-i bench: no benchmark '%s'\n", c->words[0]);
+    c->code = 2;
     return list(stderr);
 }
 
-const struct neb_verb neb__verb_bench = {"bench", "NAME [--json] …", "measure, and compare with the targets",
-                                         run};
+const struct neb_verb neb__verb_bench = {
+    .name = "bench",
+    .args = "NAME [--json] …",
+    .help = "measure, and compare with the targets",
+    .raw = true,
+    .run = run,
+};

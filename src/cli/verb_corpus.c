@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/opts.h"
 #include "task/data.h"
 #include "task/folder.h"
 #include "text/corpus.h"
@@ -26,17 +25,6 @@ static int cut_list(char *text, const char **out, int cap)
     }
     out[n] = NULL;
     return n;
-}
-
-static int parse(const struct neb_opt *table, void *obj, int argc, char **argv, const char *usage, int *files)
-{
-    if (argc && !strcmp(argv[0], "--help")) {
-        printf("usage: nebula-i corpus %s\n\n", usage);
-        neb__opts_help(table, stdout);
-        return -1;
-    }
-    if (neb__opts_init(table, obj) != NEB_OK) return 1;
-    return neb__opts_args(table, obj, argc, argv, files) == NEB_OK ? 0 : 2;
 }
 
 /* argv's first n entries as a list that ends with NULL; release with neb__free(). */
@@ -61,27 +49,25 @@ static const struct neb_opt debian_table[] = {
     NEB_OPT_END,
 };
 
-static int debian(int argc, char **argv)
+static neb_status debian(struct neb_call *c)
 {
-    struct debian o = {0};
-    int files, r = parse(debian_table, &o, argc, argv, "debian [--langs en,de,fr] [--out corpus]", &files);
-    struct neb_help_cfg cfg = {.out = o.out, .packages = o.packages};
+    const struct debian *o = c->options;
+    struct neb_help_cfg cfg = {.out = o->out, .packages = o->packages};
     struct neb_help_stats stats;
     const char *langs[NEB_HELP_LANGS + 1];
-    if (!r && (cfg.n = cut_list(o.langs, langs, NEB_HELP_LANGS + 1)) < 2) {
-        fprintf(stderr, "nebula-i corpus debian: --langs needs 2 to %d languages\n", NEB_HELP_LANGS);
-        r = 2;
-    }
-    for (int l = 0; !r && l < cfg.n; l++) cfg.langs[l] = langs[l];
-    if (!r && neb__help_corpus(&cfg, &stats) != NEB_OK) r = 1;
-    for (int l = 0; !r && l < cfg.n; l++) {
-        printf("%s/%s.train.txt: %" PRId64 " texts\n", o.out, langs[l], stats.texts[l]);
+    cfg.n = cut_list(o->langs, langs, NEB_HELP_LANGS + 1);
+    if (cfg.n < 2)
+        return neb__fail(NEB_ERR_CONFIG, "nebula-i corpus debian: --langs needs 2 to %d languages",
+                         NEB_HELP_LANGS);
+    for (int l = 0; l < cfg.n; l++) cfg.langs[l] = langs[l];
+    NEB_TRY(neb__help_corpus(&cfg, &stats));
+    for (int l = 0; l < cfg.n; l++) {
+        printf("%s/%s.train.txt: %" PRId64 " texts\n", o->out, langs[l], stats.texts[l]);
         if (l)
-            printf("%s/%s-%s.{train,valid,test}.tsv: %" PRId64 ", %" PRId64 ", %" PRId64 " pairs\n", o.out,
+            printf("%s/%s-%s.{train,valid,test}.tsv: %" PRId64 ", %" PRId64 ", %" PRId64 " pairs\n", o->out,
                    langs[0], langs[l], stats.train[l], stats.valid[l], stats.test[l]);
     }
-    neb__opts_free(debian_table, &o);
-    return r < 0 ? 0 : r;
+    return NEB_OK;
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------------------------ */
@@ -94,9 +80,9 @@ struct train {
 };
 static const struct neb_opt train_table[] = {
     NEB_OPT(struct train, out, NEB_OPT_TEXT, "tokenizer.model", NULL, "file of the trained model"),
-    NEB_OPT(struct train, type, NEB_OPT_TEXT, "unigram", NULL, "unigram or bpe"),
+    NEB_OPT(struct train, type, NEB_OPT_TEXT, "unigram", NULL, "its kind", NEB_OPT_CHOICE("unigram", "bpe")),
     NEB_OPT(struct train, vocab, NEB_OPT_INT, "8000", "pieces",
-            "size of the vocabulary, special tokens included"),
+            "size of the vocabulary, special tokens included", NEB_OPT_RANGE(16, 1000000)),
     NEB_OPT(struct train, langs, NEB_OPT_TEXT, "", NULL, "languages that get a token <2LANG>: en,de,fr"),
     NEB_OPT(struct train, lines, NEB_OPT_INT, "1000000", "lines",
             "train on so many, spread evenly over the files"),
@@ -127,26 +113,19 @@ static neb_status train_to(const struct train *o, const char *const *langs, cons
     return s;
 }
 
-static int tokenizer(int argc, char **argv)
+static neb_status tokenizer(struct neb_call *c)
 {
-    struct train o = {0};
-    int n = 0, r = parse(train_table, &o, argc, argv, "tokenizer --out FILE.model [options] TEXT…", &n);
-    const char *langs[MAX_LANGS], **paths = NULL;
-    if (!r && (n < 1 || o.vocab < 16 || o.vocab > 1000000 || cut_list(o.langs, langs, MAX_LANGS) < 0)) {
-        fprintf(stderr, "nebula-i corpus tokenizer: needs text files, and 16 to 1000000 pieces\n");
-        r = 2;
-    }
-    if (!r) {
-        paths = file_list(n, argv);
-        r = !paths || train_to(&o, langs, paths) != NEB_OK;
-    }
-    struct neb_tok *tok = NULL;
-    if (!r && neb__tok_open(o.out, NULL, &tok) != NEB_OK) r = 1;
-    if (!r) printf("%s: %d pieces\n", o.out, (int)neb__tok_vocab(tok));
+    const struct train *o = c->options;
+    const char *langs[MAX_LANGS];
+    struct neb_tok *tok;
+    if (cut_list(o->langs, langs, MAX_LANGS) < 0)
+        return neb__fail(NEB_ERR_CONFIG, "nebula-i corpus tokenizer: --langs has at most %d languages",
+                         MAX_LANGS - 1);
+    NEB_TRY(train_to(o, langs, (const char *const *)c->words));
+    NEB_TRY(neb__tok_open(o->out, NULL, &tok));
+    printf("%s: %d pieces\n", o->out, (int)neb__tok_vocab(tok));
     neb__tok_close(tok);
-    neb__free(paths);
-    neb__opts_free(train_table, &o);
-    return r < 0 ? 0 : r;
+    return NEB_OK;
 }
 
 /* ---- tokenise ------------------------------------------------------------------------------------------------- */
@@ -166,10 +145,10 @@ static const struct neb_opt build_table[] = {
     NEB_OPT(struct build, two_files, NEB_OPT_BOOL, "no", NULL,
             "with --pair: files come in twos, line by line"),
     NEB_OPT(struct build, max_tokens, NEB_OPT_INT, "510", "tokens",
-            "longer texts are divided, longer pairs left out"),
+            "longer texts are divided, longer pairs left out", NEB_OPT_RANGE(1, 1 << 20)),
     NEB_OPT(struct build, max_ratio, NEB_OPT_REAL, "0", NULL,
             "leave out pairs that differ more in length; 0: none"),
-    NEB_OPT(struct build, threads, NEB_OPT_INT, "0", NULL, "0: all cores"),
+    NEB_OPT(struct build, threads, NEB_OPT_INT, "0", NULL, "0: all cores", NEB_OPT_RANGE(0, 1024)),
     NEB_OPT_END,
 };
 
@@ -219,96 +198,103 @@ static neb_status build_set(const struct build *o, int n, char **argv)
     return s;
 }
 
-static int tokenise(int argc, char **argv)
+static neb_status tokenise(struct neb_call *c)
 {
-    struct build o = {0};
-    int n = 0, r = parse(build_table, &o, argc, argv,
-                         "tokenise --tokenizer FILE --out DIR (--lang en | --pair en-de) TEXT…", &n);
-    if (!r && (n < 1 || (o.two_files && (n % 2 || !o.pair)) || o.max_tokens < 1 || o.max_tokens > 1 << 20 ||
-               o.threads < 0)) {
-        fprintf(stderr,
-                "nebula-i corpus tokenise: needs text files (with --two-files and --pair: in twos)\n");
-        r = 2;
-    }
-    if (!r) r = build_set(&o, n, argv) != NEB_OK;
-    neb__opts_free(build_table, &o);
-    return r < 0 ? 0 : r;
+    const struct build *o = c->options;
+    if (o->two_files && (c->n % 2 || !o->pair))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "nebula-i corpus tokenise: --two-files needs --pair, and the text files in twos");
+    return build_set(o, c->n, c->words);
 }
 
 /* ---- check ---------------------------------------------------------------------------------------------------- */
 
-static int check(int argc, char **argv)
+/* Looks at all of them, whatever the first one is like. */
+static neb_status check(struct neb_call *c)
 {
-    int bad = argc < 1;
-    for (int i = 0; i < argc; i++) {
+    for (int i = 0; i < c->n; i++) {
         struct neb_set *set;
-        if (neb__set_open(argv[i], &set) != NEB_OK) {
-            bad = 1;
+        if (neb__set_open(c->words[i], &set) != NEB_OK) {
+            c->code = 1;
             continue;
         }
         const struct neb_set_info *info = neb__set_info(set);
         if (neb__set_verify(set) != NEB_OK)
-            bad = 1;
+            c->code = 1;
         else
-            printf("%s: ok, %s%s%s, %" PRId64 " samples, %" PRId64 " tokens, vocabulary %d\n", argv[i],
+            printf("%s: ok, %s%s%s, %" PRId64 " samples, %" PRId64 " tokens, vocabulary %d\n", c->words[i],
                    info->lang[0], info->sides == 2 ? "-" : "", info->lang[1], neb__set_count(set),
                    neb__set_tokens(set, 0) + neb__set_tokens(set, 1), (int)info->vocab);
         neb__set_close(set);
     }
-    return bad;
+    return NEB_OK;
 }
 
 /* ---- prepare -------------------------------------------------------------------------------------------------- */
 
-/* What the training would do first; several trainings with one `cache` then find it done. */
-static int prepare(int argc, char **argv)
+/* The first part of a training; several trainings with one `cache` then find it done. */
+static neb_status prepare(struct neb_call *c)
 {
     struct neb_job job;
     struct neb_data data;
-    if (argc < 1 || !strcmp(argv[0], "--help")) {
-        fprintf(argc ? stdout : stderr, "usage: nebula-i corpus prepare JOB.yaml [section.key=value …]\n");
-        return argc ? 0 : 2;
-    }
-    neb_status s = neb__job_read(argv[0], argv + 1, argc - 1, &job);
+    NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
+    neb_status s = neb__file_make_dir(job.out, 0755);
+    if (s == NEB_OK) s = neb__data_prepare(&job, &data);
     if (s == NEB_OK) {
-        s = neb__file_make_dir(job.out, 0755);
-        if (s == NEB_OK) s = neb__data_prepare(&job, &data);
-        if (s == NEB_OK) {
-            int64_t tokens = 0;
-            for (int i = 0; i < job.n_data; i++)
-                for (int k = 0; data.set[i] && k < neb__set_info(data.set[i])->sides; k++)
-                    tokens += neb__set_tokens(data.set[i], k);
-            printf("%s: vocabulary %d, %" PRId64 " tokens in %d corpora, in %s\n", job.name,
-                   (int)neb__tok_vocab(data.tok), tokens, job.n_data, data.dir);
-            neb__data_free(&data);
-        }
-        neb__job_free(&job);
+        int64_t tokens = 0;
+        for (int i = 0; i < job.n_data; i++)
+            for (int k = 0; data.set[i] && k < neb__set_info(data.set[i])->sides; k++)
+                tokens += neb__set_tokens(data.set[i], k);
+        printf("%s: vocabulary %d, %" PRId64 " tokens in %d corpora, in %s\n", job.name,
+               (int)neb__tok_vocab(data.tok), tokens, job.n_data, data.dir);
+        neb__data_free(&data);
     }
-    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+    neb__job_free(&job);
+    return s;
 }
 
-static const struct {
-    const char *name, *help;
-    int (*run)(int argc, char **argv);
-} parts[] = {
-    {"debian", "aligned help texts from Debian's packages, for trying things out", debian},
-    {"tokenizer", "train a SentencePiece tokenizer on text files", tokenizer},
-    {"tokenise", "turn text files (.gz, .xz, .zst too) into a set of token shards", tokenise},
-    {"prepare", "tokenizer and token sets of a job, ahead of its training", prepare},
-    {"check", "verify token sets to the last byte", check},
+static const struct neb_verb parts[] = {
+    {.name = "debian",
+     .args = "[--langs en,de,fr] [--out corpus]",
+     .help = "aligned help texts from Debian's packages, for trying things out",
+     .options = {{debian_table, 0}},
+     .size = sizeof(struct debian),
+     .run = debian},
+    {.name = "tokenizer",
+     .args = "--out FILE.model [options] TEXT…",
+     .help = "train a SentencePiece tokenizer on text files",
+     .options = {{train_table, 0}},
+     .size = sizeof(struct train),
+     .least = 1,
+     .most = NEB_ANY_NUMBER,
+     .run = tokenizer},
+    {.name = "tokenise",
+     .args = "--tokenizer FILE --out DIR (--lang en | --pair en-de) TEXT…",
+     .help = "turn text files (.gz, .xz, .zst too) into a set of token shards",
+     .options = {{build_table, 0}},
+     .size = sizeof(struct build),
+     .least = 1,
+     .most = NEB_ANY_NUMBER,
+     .run = tokenise},
+    {.name = "prepare",
+     .args = "JOB.yaml [section.key=value …]",
+     .help = "tokenizer and token sets of a job, ahead of its training",
+     .least = 1,
+     .most = NEB_ANY_NUMBER,
+     .run = prepare},
+    {.name = "check",
+     .args = "DIR…",
+     .help = "verify token sets to the last byte",
+     .least = 1,
+     .most = NEB_ANY_NUMBER,
+     .run = check},
+    {0},
 };
 
-static int run(int argc, char **argv)
-{
-    bool help = argc && !strcmp(argv[0], "--help");
-    for (size_t i = 0; argc > help && i < sizeof parts / sizeof *parts; i++)
-        if (!strcmp(argv[help], parts[i].name))
-            return help ? parts[i].run(1, argv) : parts[i].run(argc - 1, argv + 1);
-    FILE *to = help ? stdout : stderr;
-    fprintf(to, "usage: nebula-i corpus PART …; nebula-i corpus PART --help tells more\n\n");
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        fprintf(to, "  %-10s %s\n", parts[i].name, parts[i].help);
-    return to == stdout ? 0 : 2;
-}
-
-const struct neb_verb neb__verb_corpus = {"corpus", "PART …", "get text, train a tokenizer, tokenise", run};
+const struct neb_verb neb__verb_corpus = {
+    .name = "corpus",
+    .args = "",
+    .help = "get text, train a tokenizer, tokenise",
+    .about = "nebula-i corpus PART --help has the options of a part.",
+    .parts = parts,
+};

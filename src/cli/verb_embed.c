@@ -16,8 +16,10 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
-    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
-    NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL, "hidden states of this layer; 0: the last"),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores",
+            NEB_OPT_RANGE(0, 1024)),
+    NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL, "hidden states of this layer; 0: the last",
+            NEB_OPT_RANGE(0, 4096)),
     NEB_OPT_END,
 };
 
@@ -87,24 +89,19 @@ static neb_status embed(const struct options *o, const char *folder, const char 
     return s;
 }
 
-static int run(int argc, char **argv)
+static neb_status run(struct neb_call *c)
 {
-    struct options o = {0};
-    int n = 0;
-    bool help = argc && !strcmp(argv[0], "--help");
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    neb_status s = help ? NEB_OK : neb__opts_args(table, &o, argc, argv, &n);
-    bool wrong = s == NEB_OK && (n < 1 || n > 2);
-    if (wrong) {
-        fprintf(help ? stdout : stderr,
-                "usage: nebula-i embed [options] FOLDER [FILE]\n"
-                "The mean of the last hidden states of each line, scaled to length 1.\n\n");
-        neb__opts_help(table, help ? stdout : stderr);
-    } else if (s == NEB_OK) {
-        s = embed(&o, argv[0], n > 1 ? argv[1] : "/dev/stdin");
-    }
-    neb__opts_free(table, &o);
-    return help ? 0 : wrong ? 2 : s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+    return embed(c->options, c->words[0], c->n > 1 ? c->words[1] : "/dev/stdin");
 }
 
-const struct neb_verb neb__verb_embed = {"embed", "FOLDER [FILE]", "lines as sentence vectors", run};
+const struct neb_verb neb__verb_embed = {
+    .name = "embed",
+    .args = "[options] FOLDER [FILE]",
+    .help = "lines as sentence vectors",
+    .about = "The mean of the last hidden states of each line, scaled to length 1.",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .least = 1,
+    .most = 2,
+    .run = run,
+};

@@ -31,16 +31,19 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
-    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
-    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
-    NEB_OPT(struct options, use, NEB_OPT_TEXT, "valid", NULL, "loss: which corpora of the job"),
+    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "compute type; bf16 on a GPU",
+            NEB_OPT_CHOICE("f32", "bf16")),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores",
+            NEB_OPT_RANGE(0, 1024)),
+    NEB_OPT(struct options, use, NEB_OPT_TEXT, "valid", NULL, "which corpora of the job, for loss",
+            NEB_OPT_CHOICE("train", "valid", "test")),
     NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
-            "bleu: 13a, intl, or none for text that is tokenised"),
+            "how bleu cuts words; none for text that is tokenised", NEB_OPT_CHOICE("13a", "intl", "none")),
     NEB_OPT(struct options, write, NEB_OPT_TEXT, "", NULL, "bleu: file for the translations"),
     NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL,
-            "retrieval: hidden states of this layer; 0: the last"),
+            "retrieval: hidden states of this layer; 0: the last", NEB_OPT_RANGE(0, 4096)),
     NEB_OPT(struct options, centre, NEB_OPT_BOOL, "no", NULL,
-            "retrieval: take from each sentence what all of its file have in common"),
+            "retrieval: take from each sentence what all sentences of its file have in common"),
     NEB_OPT(struct options, train, NEB_OPT_TEXT, "", NULL,
             "nli: files to train on, with commas between them"),
     NEB_OPT_END,
@@ -124,12 +127,13 @@ static neb_status measure(const struct neb_job *job, struct neb_work *w, const c
     return NEB_OK;
 }
 
-static neb_status eval_loss(const struct options *o, char **argv, int n)
+static neb_status eval_loss(struct neb_call *c)
 {
+    const struct options *o = c->options;
     struct neb_job job;
     struct neb_data data;
     struct neb_work *work;
-    NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
+    NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
     neb_status s = neb__data_prepare(&job, &data);
     if (s == NEB_OK) {
         s = neb__work_open(&data, 0, 1, NULL, &work);
@@ -204,12 +208,9 @@ static neb_status translate_text(const struct options *o, const struct neb_ready
     return s;
 }
 
-static neb_status eval_bleu(const struct options *o, const struct neb_ready *m, char **files, int n)
+static neb_status bleu(const struct options *o, const struct neb_ready *m, char **files, int n)
 {
     struct text source = {0}, hyp = {0}, refs[NEB_SCORE_REFS] = {{0}};
-    if (n < 2 || n - 1 > NEB_SCORE_REFS)
-        return neb__fail(NEB_ERR_CONFIG, "eval bleu FOLDER SOURCE REFERENCE…: 1 to %d references",
-                         NEB_SCORE_REFS);
     neb_status s = read_text(files[0], &source);
     for (int i = 1; s == NEB_OK && i < n; i++) {
         s = read_text(files[i], &refs[i - 1]);
@@ -228,15 +229,14 @@ static neb_status eval_bleu(const struct options *o, const struct neb_ready *m, 
 
 /* ---- retrieval -------------------------------------------------------------------------------------------------- */
 
-struct retrieval {
+struct pairs {
     struct neb_embedder *e;
     bool centre;
     double sum; /* of the pairs' accuracies */
     int count;
 };
 
-static neb_status compare(const struct retrieval *v, const char *one, const char *two,
-                          struct neb_retrieval *out)
+static neb_status compare(const struct pairs *v, const char *one, const char *two, struct neb_retrieval *out)
 {
     struct neb_embedder *e = v->e;
     struct text a, b;
@@ -261,7 +261,7 @@ static neb_status compare(const struct retrieval *v, const char *one, const char
     return s;
 }
 
-static neb_status report(struct retrieval *v, const char *name, const char *one, const char *two)
+static neb_status report(struct pairs *v, const char *name, const char *one, const char *two)
 {
     struct neb_retrieval r;
     NEB_TRY(compare(v, one, two, &r));
@@ -273,7 +273,7 @@ static neb_status report(struct retrieval *v, const char *name, const char *one,
 }
 
 /* `tatoeba.deu-eng.deu` and its other half, for every pair in the folder; in the order of the names. */
-static neb_status scan(struct retrieval *v, const char *dir)
+static neb_status scan(struct pairs *v, const char *dir)
 {
     struct dirent **list;
     int n = scandir(dir, &list, NULL, alphasort);
@@ -293,9 +293,9 @@ static neb_status scan(struct retrieval *v, const char *dir)
     return s;
 }
 
-static neb_status eval_retrieval(const struct options *o, const struct neb_ready *m, char **files, int n)
+static neb_status retrieval(const struct options *o, const struct neb_ready *m, char **files, int n)
 {
-    struct retrieval v = {.centre = o->centre};
+    struct pairs v = {.centre = o->centre};
     struct stat st;
     NEB_TRY(neb__embedder_open(m, &v.e));
     neb_status s = NEB_OK;
@@ -321,26 +321,25 @@ static void show_step(void *arg, int64_t step, int64_t steps, double loss)
         fprintf(stderr, "nli  step %" PRId64 "/%" PRId64 "  loss %.4f\n", step, steps, loss);
 }
 
-static neb_status eval_nli(const struct options *o, neb_device *device, char **argv, int n)
+static neb_status nli(const struct options *o, neb_device *device, char **argv, int n)
 {
     char name[512];
     const char *files[64];
     char *names[64] = {0};
     int count = 0;
-    struct neb_nli *nli;
-    if (!o->train || n < 2)
-        return neb__fail(NEB_ERR_CONFIG, "eval nli FOLDER --train FILE[,FILE…] TEST-FILE…");
-    neb_status s = neb__nli_open(argv[0], &o->nli, device, &nli);
+    struct neb_nli *tuned;
+    if (!o->train) return neb__fail(NEB_ERR_CONFIG, "eval nli: --train FILE[,FILE…] is needed");
+    neb_status s = neb__nli_open(argv[0], &o->nli, device, &tuned);
     if (s != NEB_OK) return s;
     for (; s == NEB_OK && count < 64 && neb__list_part(o->train, count, name, sizeof name); count++) {
         files[count] = names[count] = neb__strdup(name);
         if (!names[count]) s = neb__fail(NEB_ERR_NOMEM, "out of memory for a name");
     }
-    if (s == NEB_OK) s = neb__nli_train(nli, files, count, show_step, NULL);
+    if (s == NEB_OK) s = neb__nli_train(tuned, files, count, show_step, NULL);
     double sum = 0;
     for (int i = 1; s == NEB_OK && i < n; i++) {
         struct neb_nli_result r;
-        s = neb__nli_test(nli, argv[i], &r);
+        s = neb__nli_test(tuned, argv[i], &r);
         if (s != NEB_OK) break;
         double share = r.pairs ? (double)r.right / (double)r.pairs : 0;
         printf("%s: accuracy %.2f %%, loss %.4f, %" PRId64 " pairs\n", argv[i], 100 * share, r.loss, r.pairs);
@@ -349,74 +348,94 @@ static neb_status eval_nli(const struct options *o, neb_device *device, char **a
     }
     if (s == NEB_OK) printf("mean of %d files: %.2f %%\n", n - 1, 100 * sum / (n - 1));
     for (int i = 0; i < count; i++) neb__free(names[i]);
-    neb__nli_close(nli);
+    neb__nli_close(tuned);
     return s;
 }
 
 /* ---- the verb --------------------------------------------------------------------------------------------------- */
 
-/* A folder's model, with as many layers as wanted. */
-static neb_status with_model(const struct options *o, const char *kind, neb_device *device, char **argv,
-                             int n)
+static neb_status open_device(const struct options *o, neb_device **out)
 {
-    struct neb_ready m;
-    bool bleu = !strcmp(kind, "bleu");
-    NEB_TRY(neb__ready_open_layers(argv[0], bleu ? NULL : "none", bleu ? 0 : o->layer, device, &m));
-    neb_status s = bleu ? eval_bleu(o, &m, argv + 1, n - 1) : eval_retrieval(o, &m, argv + 1, n - 1);
-    neb__ready_close(&m);
-    return s;
+    bool bf16 = !strcmp(o->dtype, "bf16");
+    struct neb_device_config config = {.compute = bf16 ? NEB_BF16 : NEB_F32, .threads = (int)o->threads};
+    return neb_device_open(o->device, &config, out);
 }
 
-static neb_status evaluate(const struct options *o, char **argv, int n)
+static neb_status eval_bleu(struct neb_call *c)
 {
-    const char *kind = argv[0];
-    bool bf16 = o->dtype && !strcmp(o->dtype, "bf16");
-    struct neb_device_config config = {.compute = bf16 ? NEB_BF16 : NEB_F32, .threads = (int)o->threads};
+    const struct options *o = c->options;
     neb_device *device;
-    if (!bf16 && (!o->dtype || strcmp(o->dtype, "f32")))
-        return neb__fail(NEB_ERR_CONFIG, "eval: --dtype is f32 or bf16");
-    if (!strcmp(kind, "loss")) return eval_loss(o, argv + 1, n - 1);
-    if (strcmp(kind, "bleu") && strcmp(kind, "retrieval") && strcmp(kind, "nli"))
-        return neb__fail(NEB_ERR_CONFIG, "eval: '%s' is not loss, bleu, retrieval or nli", kind);
-    NEB_TRY(neb_device_open(o->device, &config, &device));
-    neb_status s = !strcmp(kind, "nli") ? eval_nli(o, device, argv + 1, n - 1)
-                                        : with_model(o, kind, device, argv + 1, n - 1);
+    struct neb_ready m;
+    NEB_TRY(open_device(o, &device));
+    neb_status s = neb__ready_open_layers(c->words[0], NULL, 0, device, &m);
+    if (s == NEB_OK) {
+        s = bleu(o, &m, c->words + 1, c->n - 1);
+        neb__ready_close(&m);
+    }
     neb_device_close(device);
     return s;
 }
 
-static int usage(int status)
+static neb_status eval_retrieval(struct neb_call *c)
 {
-    FILE *to = status ? stderr : stdout;
-    fprintf(
-        to,
-        "usage: nebula-i eval loss JOB.yaml [section.key=value …]      held-out loss, accuracy, RTD "
-        "accuracy\n"
-        "       nebula-i eval bleu FOLDER SOURCE REFERENCE…            of translations\n"
-        "       nebula-i eval retrieval FOLDER DIR | FOLDER A B …      nearest neighbour across languages\n"
-        "       nebula-i eval nli FOLDER --train FILE[,FILE…] TEST…    fine-tuned, accuracy per file\n\n");
-    neb__opts_help(table, to);
-    neb__opts_help(neb__translate_options, to);
-    neb__opts_help(neb__nli_options, to);
-    return status;
+    const struct options *o = c->options;
+    neb_device *device;
+    struct neb_ready m;
+    NEB_TRY(open_device(o, &device));
+    neb_status s = neb__ready_open_layers(c->words[0], "none", o->layer, device, &m);
+    if (s == NEB_OK) {
+        s = retrieval(o, &m, c->words + 1, c->n - 1);
+        neb__ready_close(&m);
+    }
+    neb_device_close(device);
+    return s;
 }
 
-static int run(int argc, char **argv)
+static neb_status eval_nli(struct neb_call *c)
 {
-    struct options o = {0};
-    const struct neb_opt_set sets[] = {
-        {table, &o}, {neb__translate_options, &o.translate}, {neb__nli_options, &o.nli}, {NULL, NULL}};
-    int n = 0;
-    if (argc && !strcmp(argv[0], "--help")) return usage(0);
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && sets[i].table; i++) s = neb__opts_init(sets[i].table, sets[i].obj);
-    if (s == NEB_OK) s = neb__opts_args_of(sets, argc, argv, &n);
-    bool wrong = s == NEB_OK && n < 2;
-    if (s == NEB_OK && !wrong) s = evaluate(&o, argv, n);
-    for (int i = 0; sets[i].table; i++) neb__opts_free(sets[i].table, sets[i].obj);
-    if (wrong) return usage(2);
-    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+    const struct options *o = c->options;
+    neb_device *device;
+    NEB_TRY(open_device(o, &device));
+    neb_status s = nli(o, device, c->words, c->n);
+    neb_device_close(device);
+    return s;
 }
 
-const struct neb_verb neb__verb_eval = {"eval", "loss|bleu|retrieval|nli …", "how good a trained model is",
-                                        run};
+static const struct neb_verb parts[] = {
+    {.name = "loss",
+     .args = "JOB.yaml [section.key=value …]",
+     .help = "held-out loss, accuracy, RTD accuracy",
+     .least = 1,
+     .most = NEB_ANY_NUMBER,
+     .run = eval_loss},
+    {.name = "bleu",
+     .args = "FOLDER SOURCE REFERENCE…",
+     .help = "of translations",
+     .least = 3,
+     .most = 2 + NEB_SCORE_REFS,
+     .run = eval_bleu},
+    {.name = "retrieval",
+     .args = "FOLDER DIR | FOLDER A B …",
+     .help = "nearest neighbour across languages",
+     .least = 2,
+     .most = NEB_ANY_NUMBER,
+     .run = eval_retrieval},
+    {.name = "nli",
+     .args = "FOLDER --train FILE[,FILE…] TEST…",
+     .help = "fine-tuned, accuracy per file",
+     .least = 2,
+     .most = NEB_ANY_NUMBER,
+     .run = eval_nli},
+    {0},
+};
+
+const struct neb_verb neb__verb_eval = {
+    .name = "eval",
+    .args = "",
+    .help = "how good a trained model is",
+    .options = {{table, 0},
+                {neb__translate_options, offsetof(struct options, translate)},
+                {neb__nli_options, offsetof(struct options, nli)}},
+    .size = sizeof(struct options),
+    .parts = parts,
+};

@@ -30,7 +30,7 @@ struct options {
     char *wan, *schedule, *kill, *mode;
     int64_t seed, port;
     double time;
-    bool apart, help;
+    bool apart;
 };
 
 static const struct neb_opt table[] = {
@@ -40,26 +40,18 @@ static const struct neb_opt table[] = {
             "trouble on the lines: '60s+60s down; 200s rate=5mbit'"),
     NEB_OPT(struct options, kill, NEB_OPT_TEXT, "", NULL,
             "kill sites and start them again: '30s+10s a; 90s b'"),
-    NEB_OPT(struct options, mode, NEB_OPT_TEXT, "auto", NULL, "auto, namespaces, user or relay"),
+    NEB_OPT(struct options, mode, NEB_OPT_TEXT, "auto", NULL, "how the network is made",
+            NEB_OPT_CHOICE("auto", "namespaces", "user", "relay")),
     NEB_OPT(struct options, seed, NEB_OPT_INT, "1", NULL, "of loss and jitter"),
     NEB_OPT(struct options, port, NEB_OPT_INT, "7000", NULL,
-            "of the sites; laboratories at the same time need different ones where they are relays"),
-    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "kill all sites after this long; 0: let them end"),
+            "of the sites; laboratories at the same time need different ones where they are relays",
+            NEB_OPT_RANGE(1, 65535)),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "kill all sites after this long; 0: let them end",
+            NEB_OPT_RANGE(0, 1e9)),
     NEB_OPT(struct options, apart, NEB_OPT_BOOL, "no", NULL,
             "every site trains alone, as if there were no others: to compare speeds with"),
-    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
-
-static int usage(FILE *to)
-{
-    fprintf(to,
-            "usage: nebula-i lab JOB.yaml [options] [section.key=value …]\n\n"
-            "Runs every site of the job on this machine, a wide-area network between them. Further keys are\n"
-            "those of nebula-i train --help.\n\n");
-    neb__opts_help(table, to);
-    return to == stdout ? 0 : 2;
-}
 
 /* ---- before the sites start ------------------------------------------------------------------------------------ */
 
@@ -94,8 +86,6 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
     struct neb_lab_line line;
     struct neb_lab_config cfg = {0};
     const char *names[NEB_LAB_SITES];
-    if (o->port < 1 || o->port > 65535)
-        return neb__fail(NEB_ERR_CONFIG, "lab: --port is from 1 to 65535, not %" PRId64, o->port);
     NEB_TRY(neb__lab_line_parse(o->wan, &line));
     for (int i = 0; i < job->n_sites; i++) {
         names[i] = job->site[i].name;
@@ -147,9 +137,9 @@ __attribute__((format(printf, 2, 3))) static bool word(struct command *c, const 
 /* Cores are shared out evenly, unless the job says how many a site has. */
 static int64_t threads_of(const struct neb_job *job)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t n = cores / job->n_sites;
-    return job->train.threads ? job->train.threads : n < 1 ? 1 : n;
+    int64_t n = sysconf(_SC_NPROCESSORS_ONLN) / job->n_sites;
+    if (job->train.threads) return job->train.threads;
+    return n < 1 ? 1 : n;
 }
 
 /* Otherwise prepare() has trained one. */
@@ -272,32 +262,25 @@ static neb_status run_job(const struct options *o, const struct neb_job *job, in
     return s;
 }
 
-static int run_verb(const struct options *o, int n, char **words)
+static neb_status run(struct neb_call *c)
 {
     struct neb_job job;
-    int status = 1;
-    neb_status s = neb__job_read(words[0], words + 1, n - 1, &job);
-    if (s == NEB_OK) {
-        s = run_job(o, &job, n, words, &status);
-        neb__job_free(&job);
-    }
-    return s == NEB_OK ? status : s == NEB_ERR_CONFIG ? 2 : 1;
+    NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
+    neb_status s = run_job(c->options, &job, c->n, c->words, &c->code);
+    neb__job_free(&job);
+    return s;
 }
 
-static int run(int argc, char **argv)
-{
-    struct options o;
-    int n = 0, code;
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    if (neb__opts_args(table, &o, argc, argv, &n) != NEB_OK)
-        code = 2;
-    else if (o.help || !n)
-        code = usage(o.help ? stdout : stderr);
-    else
-        code = run_verb(&o, n, argv);
-    neb__opts_free(table, &o);
-    return code;
-}
-
-const struct neb_verb neb__verb_lab = {"lab", "JOB.yaml [options] [key=value …]",
-                                       "all sites of a job on this machine, a WAN between them", run};
+const struct neb_verb neb__verb_lab = {
+    .name = "lab",
+    .args = "JOB.yaml [options] [section.key=value …]",
+    .help = "all sites of a job on this machine, a WAN between them",
+    .about =
+        "Runs every site of the job on this machine, a wide-area network between them. Further keys are\n"
+        "those of nebula-i train --help.",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .least = 1,
+    .most = NEB_ANY_NUMBER,
+    .run = run,
+};

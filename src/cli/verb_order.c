@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/opts.h"
 #include "seal/site.h"
 #include "run/orders.h"
 #include "watch/status.h"
@@ -24,41 +23,19 @@
 struct options {
     char *operator_;
     double wait;
-    bool witness, help;
+    bool witness;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT_AS(struct options, operator_, "operator", NEB_OPT_TEXT, "", NULL,
                "site folder of the run's operator"),
-    NEB_OPT(struct options, wait, NEB_OPT_REAL, "20", NULL, "seconds to wait until it is carried out"),
+    NEB_OPT(struct options, wait, NEB_OPT_REAL, "20", "seconds", "how long to wait until it is carried out"),
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
             "admit: it votes and stores, but does not train"),
-    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
 
-static int usage(FILE *to)
-{
-    fprintf(
-        to,
-        "usage: nebula-i order FOLDER WHAT … --operator DIR      FOLDER is that of any site of the run\n\n"
-        "  admit IDENTITY|DIR [ADDRESS…]   a new member; it votes once it has caught up\n"
-        "  evict NAME                      takes a member out; its key is worth nothing from then on\n"
-        "  leave                           this site leaves for good (needs no operator)\n"
-        "  survivor NAME|none              of two sites, the one that may go on alone: it has two votes\n"
-        "  budget PERCENT                  share of the lines that rounds may use\n"
-        "  bound NORM|none                 an update whose norm is greater is rejected\n"
-        "  end                             the run ends now; every site keeps the common model\n"
-        "  force NAME…                     goes on with these sites alone: the others, without which there "
-        "is\n"
-        "                                  no majority, are gone for good and must not come back\n"
-        "  adopt NAME…                     of two histories, which only two different `force` can make, the\n"
-        "                                  one of FOLDER counts, with these sites\n\n");
-    neb__opts_help(table, to);
-    return to == stdout ? 0 : 2;
-}
-
-/* What an order is worded from. */
+/* The run that an order is for, as one site knows it. */
 struct place {
     const char *folder;
     struct neb_chain *chain;
@@ -141,7 +118,6 @@ static neb_status admit(struct place *p, const struct options *o, int n, char **
                         struct neb_order *order, struct neb_buf *epoch)
 {
     struct neb_member m = {.flags = (uint8_t)(NEB_MEMBER_LEARNER | (o->witness ? NEB_MEMBER_WITNESS : 0))};
-    if (n < 1) return neb__fail(NEB_ERR_INVALID, "admit whom? give its identity or its folder");
     NEB_TRY(neb__member_identity(words[0], &m));
     for (int i = 1; i < n; i++) NEB_TRY(neb__member_address(&m, words[i]));
     if (neb__roster_by_name(&p->chain->now, m.name))
@@ -193,7 +169,7 @@ static neb_status bound(const char *text, uint64_t *out)
     char *end;
     float x = strcmp(text, "none") ? strtof(text, &end) : 0;
     if (strcmp(text, "none") && (*end || !(x > 0) || !isfinite(x)))
-        return neb__fail(NEB_ERR_INVALID, "'%s' is no bound: a positive number, or none", text);
+        return neb__fail(NEB_ERR_INVALID, "'%s' is not a bound: a positive number, or none", text);
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     *out = bits;
@@ -206,32 +182,17 @@ static neb_status budget(const char *text, uint64_t *out)
     double x = strtod(text, &end);
     if (*end == '%') end++;
     if (*end || !(x >= 0.1 && x <= 100))
-        return neb__fail(NEB_ERR_INVALID, "'%s' is no share: 0.1 to 100 percent", text);
+        return neb__fail(NEB_ERR_INVALID, "'%s' is not a share: 0.1 to 100 percent", text);
     *out = (uint64_t)lround(10 * x);
     return NEB_OK;
 }
 
-static neb_status word(struct place *p, const struct options *o, const char *what, int n, char **words,
+static neb_status word(struct place *p, const struct options *o, uint8_t op, int n, char **words,
                        struct neb_order *order, struct neb_buf *epoch)
 {
-    static const struct {
-        const char *name;
-        uint8_t op;
-        int words; /* -1: any number */
-    } list[] = {{"admit", NEB_OP_ADMIT, -1}, {"evict", NEB_OP_EVICT, 1},   {"leave", NEB_OP_LEAVE, 0},
-                {"force", NEB_OP_FORCE, -1}, {"adopt", NEB_OP_ADOPT, -1},  {"survivor", NEB_OP_SURVIVOR, 1},
-                {"end", NEB_OP_END, 0},      {"budget", NEB_OP_BUDGET, 1}, {"bound", NEB_OP_BOUND, 1}};
-    size_t i = 0;
-    while (i < sizeof list / sizeof *list && strcmp(list[i].name, what)) i++;
-    if (i == sizeof list / sizeof *list || (list[i].words >= 0 && list[i].words != n))
-        return neb__fail(NEB_ERR_INVALID, "'%s' with %d words is no order; see nebula-i order --help", what,
-                         n);
-    *order = (struct neb_order){.op = list[i].op,
-                                .signer = NEB_BY_OPERATOR,
-                                .epoch = p->roster.epoch,
-                                .index = p->index,
-                                .head = p->head};
-    switch (list[i].op) {
+    *order = (struct neb_order){
+        .op = op, .signer = NEB_BY_OPERATOR, .epoch = p->roster.epoch, .index = p->index, .head = p->head};
+    switch (op) {
     case NEB_OP_ADMIT: return admit(p, o, n, words, order, epoch);
     case NEB_OP_EVICT: return evict(p, words[0], order, epoch);
     case NEB_OP_FORCE:
@@ -281,20 +242,21 @@ static enum fate await(const char *path, int64_t start, double seconds)
     return WAITING;
 }
 
-static neb_status give(const struct options *o, const char *folder, const char *what, int n, char **words,
-                       char *path, size_t size)
+/* words: FOLDER, then those of the order. */
+static neb_status give(const struct options *o, uint8_t op, int n, char **words, char *path, size_t size)
 {
+    const char *folder = words[0];
     struct place p = {.folder = folder};
     struct neb_order order;
     struct neb_buf epoch;
-    bool own = !strcmp(what, "leave");
+    bool own = op == NEB_OP_LEAVE;
     if (!own && !o->operator_)
         return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs orders");
     neb__buf_init(&epoch, NEB_EPOCH_BYTES_MAX + 4);
     neb_status st = neb__site_roster_load(folder, &p.chain);
     if (st == NEB_OK) st = read_log_end(&p);
     if (st == NEB_OK) st = neb__site_key(own ? folder : o->operator_, &p.key);
-    if (st == NEB_OK) st = word(&p, o, what, n, words, &order, &epoch);
+    if (st == NEB_OK) st = word(&p, o, op, n - 1, words + 1, &order, &epoch);
     const struct neb_seal seal = {.arg = p.key, .sign = sign};
     if (st == NEB_OK) st = neb__order_sign(&order, &p.chain->genesis_hash, &seal);
     const struct neb_order_file f = {.order = order, .epoch = epoch.data, .epoch_size = epoch.len};
@@ -306,43 +268,65 @@ static neb_status give(const struct options *o, const char *folder, const char *
 }
 
 /* Signed again when the log went on meanwhile: what is demanded does not depend on it. */
-static int give_until(const struct options *o, const char *folder, const char *what, int n, char **words)
+static neb_status run(struct neb_call *c)
 {
+    const struct options *o = c->options;
     char path[PATH_MAX];
     int64_t start = neb__now_ns();
     enum fate fate = LATE;
     while (fate == LATE && neb__seconds_since(start) <= o->wait) {
-        if (give(o, folder, what, n, words, path, sizeof path) != NEB_OK) return 1;
+        NEB_TRY(give(o, (uint8_t)c->tag, c->n, c->words, path, sizeof path));
         fate = await(path, start, o->wait);
         if (fate == LATE) sleep(1);
     }
-    if (fate == DONE) return printf("carried out\n"), 0;
-    if (fate == REFUSED) return fprintf(stderr, "refused; the site's log says why (%s.refused)\n", path), 1;
-    if (fate == LATE) return fprintf(stderr, "other orders came first; give it again\n"), 1;
-    fprintf(stderr,
-            "not carried out yet: it lies in %s until the site's process takes it and a majority of the "
-            "votes agrees\n",
-            path);
-    return 1;
-}
-
-static int run(int argc, char **argv)
-{
-    struct options o;
-    int n = 0, rc = 2;
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    if (neb__opts_args(table, &o, argc, argv, &n) == NEB_OK) {
-        if (o.help)
-            rc = usage(stdout);
-        else if (n < 2)
-            rc = usage(stderr);
-        else
-            rc = give_until(&o, argv[0], argv[1], n - 2, argv + 2);
+    c->code = fate == DONE ? 0 : 1;
+    switch (fate) {
+    case DONE: printf("carried out\n"); break;
+    case REFUSED: fprintf(stderr, "refused; the site's log says why (%s.refused)\n", path); break;
+    case LATE: fprintf(stderr, "other orders came first; give it again\n"); break;
+    case WAITING:
+        fprintf(stderr,
+                "not carried out yet: it lies in %s until the site's process takes it and a majority of the "
+                "votes agrees\n",
+                path);
     }
-    neb__opts_free(table, &o);
-    return rc;
+    return NEB_OK;
 }
 
-const struct neb_verb neb__verb_order = {"order",
-                                         "FOLDER admit | evict | leave | survivor | budget | bound | end …",
-                                         "demand something of a run that is under way", run};
+/* Words are counted with FOLDER. */
+#define ORDER(name_, op_, least_, most_, args_, help_)                                                      \
+    {                                                                                                       \
+        .name = name_, .args = args_, .help = help_, .least = least_, .most = most_, .tag = op_, .run = run \
+    }
+
+static const struct neb_verb parts[] = {
+    ORDER("admit", NEB_OP_ADMIT, 2, NEB_ANY_NUMBER, "IDENTITY|DIR [ADDRESS…]",
+          "a new member; it votes once it has caught up"),
+    ORDER("evict", NEB_OP_EVICT, 2, 2, "NAME", "takes a member out; its key is worth nothing from then on"),
+    ORDER("leave", NEB_OP_LEAVE, 1, 1, "", "this site leaves for good (needs no operator)"),
+    ORDER("survivor", NEB_OP_SURVIVOR, 2, 2, "NAME|none",
+          "of two sites, the one that may go on alone: it has two votes"),
+    ORDER("budget", NEB_OP_BUDGET, 2, 2, "PERCENT", "share of the lines that rounds may use"),
+    ORDER("bound", NEB_OP_BOUND, 2, 2, "NORM|none", "an update whose norm is greater is rejected"),
+    ORDER("end", NEB_OP_END, 1, 1, "", "the run ends now; every site keeps the common model"),
+    ORDER("force", NEB_OP_FORCE, 2, NEB_ANY_NUMBER, "NAME…",
+          "goes on with these sites alone, though they are no majority"),
+    ORDER("adopt", NEB_OP_ADOPT, 2, NEB_ANY_NUMBER, "NAME…",
+          "of two histories the one of FOLDER counts, with these sites"),
+    {0},
+};
+
+const struct neb_verb neb__verb_order = {
+    .name = "order",
+    .args = "FOLDER",
+    .help = "demand something of a run that is under way",
+    .about = "FOLDER is that of any site of the run. The operator, --operator DIR, signs every order but "
+             "`leave`.\n"
+             "`force` is for a run that lost its majority: the other sites are gone for good and must not "
+             "come back.\n"
+             "Only two different `force` can make two histories; `adopt` says which one counts.",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .parts = parts,
+    .part_at = 1,
+};

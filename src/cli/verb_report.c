@@ -5,7 +5,6 @@
 #include "cli/verb.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/opts.h"
 #include "watch/report.h"
 
 #include <dirent.h>
@@ -16,22 +15,12 @@
 
 struct options {
     char *to;
-    bool help;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, to, NEB_OPT_TEXT, "report.html", NULL, "the page"),
-    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
-
-static int usage(FILE *to)
-{
-    fprintf(to, "usage: nebula-i report FOLDER… [--to report.html]\n\n"
-                "FOLDER is the `out` of a site, or of nebula-i lab: all sites in it.\n\n");
-    neb__opts_help(table, to);
-    return to == stdout ? 0 : 2;
-}
 
 /* In the order of their names, so that a site keeps its colour. */
 static neb_status add_below(struct neb_report *r, const char *dir)
@@ -63,14 +52,15 @@ static neb_status add(struct neb_report *r, const char *dir)
                      "%s: no metrics.sqlite in it, nor in a folder below it; give the `out` of a job", dir);
 }
 
-static neb_status write_report(const struct options *o, int n, char **dirs)
+static neb_status run(struct neb_call *c)
 {
+    const struct options *o = c->options;
     struct neb_report *r = NEB_NEW(struct neb_report);
     struct neb_buf page;
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a report");
     neb__buf_init(&page, 64 << 20);
     neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < n; i++) s = add(r, dirs[i]);
+    for (int i = 0; s == NEB_OK && i < c->n; i++) s = add(r, c->words[i]);
     if (s == NEB_OK) {
         neb__report_finish(r);
         s = neb__report_page(r, &page);
@@ -83,20 +73,14 @@ static neb_status write_report(const struct options *o, int n, char **dirs)
     return s;
 }
 
-static int run(int argc, char **argv)
-{
-    struct options o;
-    int n = 0, code;
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    if (neb__opts_args(table, &o, argc, argv, &n) != NEB_OK)
-        code = 2;
-    else if (o.help || !n)
-        code = usage(o.help ? stdout : stderr);
-    else
-        code = write_report(&o, n, argv) != NEB_OK;
-    neb__opts_free(table, &o);
-    return code;
-}
-
-const struct neb_verb neb__verb_report = {"report", "FOLDER… [--to FILE]", "a run as one page with plots",
-                                          run};
+const struct neb_verb neb__verb_report = {
+    .name = "report",
+    .args = "FOLDER… [--to report.html]",
+    .help = "a run as one page with plots",
+    .about = "FOLDER is the `out` of a site, or of nebula-i lab: all sites in it.",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .least = 1,
+    .most = NEB_ANY_NUMBER,
+    .run = run,
+};

@@ -9,7 +9,6 @@
 #include "cli/member_words.h"
 #include "cli/verb.h"
 #include "base/file.h"
-#include "base/opts.h"
 #include "seal/site.h"
 
 #include <limits.h>
@@ -21,7 +20,7 @@
 struct options {
     char *operator_, *job, *head;
     int64_t votes;
-    bool witness, learner, force, help;
+    bool witness, learner, force;
 };
 
 static const struct neb_opt table[] = {
@@ -29,46 +28,21 @@ static const struct neb_opt table[] = {
                "site folder of the run's operator"),
     NEB_OPT(struct options, job, NEB_OPT_TEXT, "", NULL,
             "seal: the job file; its hash becomes a fact of the genesis"),
-    NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL,
-            "votes of the member: 0, 1, or 2 for a survivor of two"),
+    NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL, "votes of the member; 2 for a survivor of two",
+            NEB_OPT_RANGE(0, 2)),
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
             "the member votes and stores, but does not train"),
     NEB_OPT(struct options, learner, NEB_OPT_BOOL, "no", NULL, "the member follows and has no vote yet"),
     NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL, "evict, admit: INDEX:HASH of the log's head"),
     NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
-            "evict: even if what remains was no majority before"),
-    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
+            "evict: even when the others had no majority before"),
     NEB_OPT_END,
 };
-
-static int usage(FILE *to)
-{
-    fprintf(
-        to,
-        "usage: nebula-i roster add DRAFT IDENTITY|DIR [ADDRESS…]     one more member in a draft (a text "
-        "file)\n"
-        "       nebula-i roster seal DRAFT FILE --operator DIR        the draft becomes the run's genesis\n"
-        "       nebula-i roster join FILE DIR                         the site in DIR takes part in this "
-        "run\n"
-        "       nebula-i roster show FILE|DIR                         members, votes, addresses, epoch, "
-        "hashes\n"
-        "       nebula-i roster admit FILE IDENTITY|DIR [ADDRESS…] --operator DIR   a new member, or its new "
-        "key\n"
-        "       nebula-i roster evict FILE NAME --operator DIR        takes a member out; its key is worth "
-        "nothing\n\n"
-        "An ADDRESS reads HOST:PORT; a site behind NAT needs none if all its peers have one. The operator is "
-        "the\n"
-        "holder of any site folder made with `nebula-i site init`; it signs changes and need not be a "
-        "member.\n\n");
-    neb__opts_help(table, to);
-    return to == stdout ? 0 : 2;
-}
 
 static neb_status member_from_args(const struct options *o, int argc, char **argv, struct neb_member *m)
 {
     *m = (struct neb_member){0};
     NEB_TRY(neb__member_identity(argv[0], m));
-    if (o->votes < 0 || o->votes > 2) return neb__fail(NEB_ERR_INVALID, "--votes is 0, 1 or 2");
     m->votes = o->learner ? 0 : (uint8_t)o->votes;
     m->flags = (uint8_t)((o->witness ? NEB_MEMBER_WITNESS : 0) | (o->learner ? NEB_MEMBER_LEARNER : 0));
     for (int i = 1; i < argc; i++) NEB_TRY(neb__member_address(m, argv[i]));
@@ -121,14 +95,14 @@ static neb_status draft_read(const char *path, struct neb_roster *r)
     return s;
 }
 
-static int add(const struct options *o, int argc, char **argv)
+static neb_status add(struct neb_call *c)
 {
+    const char *draft = c->words[0];
     struct neb_member m;
     char identity[NEB_IDENTITY_SIZE];
-    if (argc < 2) return usage(stderr);
-    if (member_from_args(o, argc - 1, argv + 1, &m) != NEB_OK) return 1;
-    FILE *f = fopen(argv[0], "a");
-    if (!f) return fprintf(stderr, "cannot write %s\n", argv[0]), 1;
+    NEB_TRY(member_from_args(c->options, c->n - 1, c->words + 1, &m));
+    FILE *f = fopen(draft, "a");
+    if (!f) return neb__fail(NEB_ERR_IO, "cannot write %s", draft);
     neb__identity_format(m.name, &m.key, identity);
     fprintf(f, "%s", identity);
     for (int i = 0; i < m.addresses; i++) fprintf(f, " %s", m.address[i]);
@@ -136,7 +110,7 @@ static int add(const struct options *o, int argc, char **argv)
     fprintf(f, "%s%s\n", m.flags & NEB_MEMBER_WITNESS ? " witness" : "",
             m.flags & NEB_MEMBER_LEARNER ? " learner" : "");
     int bad = ferror(f);
-    return fclose(f) || bad ? fprintf(stderr, "cannot write %s\n", argv[0]), 1 : 0;
+    return fclose(f) || bad ? neb__fail(NEB_ERR_IO, "cannot write %s", draft) : NEB_OK;
 }
 
 static neb_status job_fact(const char *path, struct neb_fact *f)
@@ -160,26 +134,27 @@ static void print_hash(const char *label, const struct neb_hash *h)
     printf("%-10s %s\n", label, hex);
 }
 
-static int seal(const struct options *o, int argc, char **argv)
+static neb_status seal(struct neb_call *c)
 {
     static struct neb_member members[NEB_MEMBERS_MAX];
+    const struct options *o = c->options;
+    const char *draft = c->words[0], *file = c->words[1];
     struct neb_roster r = {members, 0};
     struct neb_fact fact;
     struct neb_public operator_key;
     char name[NEB_NAME_SIZE];
     struct neb_chain *chain = NULL;
     struct stat st;
-    if (argc != 2) return usage(stderr);
-    if (!o->operator_) return fprintf(stderr, "nebula-i roster seal: --operator DIR is needed\n"), 2;
-    if (!stat(argv[1], &st)) return fprintf(stderr, "%s exists already\n", argv[1]), 1;
-    if (draft_read(argv[0], &r) != NEB_OK || neb__site_identity(o->operator_, name, &operator_key) != NEB_OK)
-        return 1;
-    if (o->job && job_fact(o->job, &fact) != NEB_OK) return 1;
-    if (neb__chain_create(&operator_key, &fact, o->job ? 1 : 0, &r, &chain) != NEB_OK) return 1;
-    int rc = neb__chain_write(chain, argv[1]) != NEB_OK;
-    if (!rc) print_hash("genesis", &chain->genesis_hash);
+    if (!o->operator_) return neb__fail(NEB_ERR_CONFIG, "nebula-i roster seal: --operator DIR is needed");
+    if (!stat(file, &st)) return neb__fail(NEB_ERR_EXISTS, "%s exists already", file);
+    NEB_TRY(draft_read(draft, &r));
+    NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
+    if (o->job) NEB_TRY(job_fact(o->job, &fact));
+    NEB_TRY(neb__chain_create(&operator_key, &fact, o->job ? 1 : 0, &r, &chain));
+    neb_status s = neb__chain_write(chain, file);
+    if (s == NEB_OK) print_hash("genesis", &chain->genesis_hash);
     neb__chain_free(chain);
-    return rc;
+    return s;
 }
 
 /* FILE, or the folder of a site that has joined. */
@@ -192,11 +167,11 @@ static neb_status open_chain(const char *path, char file[PATH_MAX], struct neb_c
     return dir ? neb__site_roster_load(path, out) : neb__chain_read(path, out);
 }
 
-static int show(const char *path)
+static neb_status show(struct neb_call *call)
 {
     char file[PATH_MAX], identity[NEB_IDENTITY_SIZE];
     struct neb_chain *c;
-    if (open_chain(path, file, &c) != NEB_OK) return 1;
+    NEB_TRY(open_chain(call->words[0], file, &c));
     printf("run        ");
     for (int i = 0; i < NEB_RUN_ID_SIZE; i++) printf("%02x", c->run_id[i]);
     printf("\n");
@@ -213,37 +188,40 @@ static int show(const char *path)
         printf("\n");
     }
     neb__chain_free(c);
-    return 0;
+    return NEB_OK;
 }
 
 /* A site may take a longer chain of its own run, never another run's roster. */
-static int join(const char *file, const char *dir)
+static neb_status join(struct neb_call *call)
 {
+    const char *file = call->words[0], *dir = call->words[1];
     char name[NEB_NAME_SIZE], old_path[PATH_MAX];
     struct neb_public key;
     struct neb_chain *c = NULL, *old = NULL;
     struct stat st;
-    int rc = 1;
-    if (neb__chain_read(file, &c) != NEB_OK || neb__site_identity(dir, name, &key) != NEB_OK) goto out;
+    neb_status s = neb__chain_read(file, &c);
+    if (s == NEB_OK) s = neb__site_identity(dir, name, &key);
+    if (s != NEB_OK) goto out;
     snprintf(old_path, sizeof old_path, "%s/roster", dir);
     if (!stat(old_path, &st)) {
-        if (neb__chain_read(old_path, &old) != NEB_OK) goto out;
+        NEB_TRY_GOTO(s, neb__chain_read(old_path, &old), out);
         if (!neb__hash_equal(&old->genesis_hash, &c->genesis_hash)) {
-            fprintf(stderr, "%s takes part in another run already; use one site folder for each run\n", dir);
+            s = neb__fail(NEB_ERR_EXISTS,
+                          "%s takes part in another run already; use one site folder for each run", dir);
             goto out;
         }
-        if (neb__chain_extend(old, c->tail.data, c->tail.len) != NEB_OK) goto out;
+        NEB_TRY_GOTO(s, neb__chain_extend(old, c->tail.data, c->tail.len), out);
     }
     const struct neb_chain *newest = old && old->epoch > c->epoch ? old : c;
-    if (!neb__roster_by_key(&newest->now, &key)) {
-        fprintf(stderr, "%s is not a member in epoch %" PRIu64 " of this run\n", name, newest->epoch);
-        goto out;
-    }
-    rc = neb__site_roster_save(dir, newest) != NEB_OK;
+    if (!neb__roster_by_key(&newest->now, &key))
+        s = neb__fail(NEB_ERR_NOTFOUND, "%s is not a member in epoch %" PRIu64 " of this run", name,
+                      newest->epoch);
+    else
+        s = neb__site_roster_save(dir, newest);
 out:
     neb__chain_free(c);
     neb__chain_free(old);
-    return rc;
+    return s;
 }
 
 static neb_status parse_head(const char *text, uint64_t *index, struct neb_hash *hash)
@@ -285,8 +263,10 @@ static neb_status new_epoch(const struct options *o, const char *file, struct ne
     return s;
 }
 
-static neb_status evict(const struct options *o, const char *path, const char *name)
+static neb_status evict(struct neb_call *call)
 {
+    const struct options *o = call->options;
+    const char *path = call->words[0], *name = call->words[1];
     char file[PATH_MAX];
     struct neb_chain *c;
     struct neb_roster next = {0};
@@ -310,14 +290,15 @@ static neb_status evict(const struct options *o, const char *path, const char *n
     return s;
 }
 
-static neb_status admit(const struct options *o, int argc, char **argv)
+static neb_status admit(struct neb_call *call)
 {
+    const struct options *o = call->options;
     char file[PATH_MAX];
     struct neb_chain *c;
     struct neb_roster next = {0};
     struct neb_member m;
-    NEB_TRY(member_from_args(o, argc - 1, argv + 1, &m));
-    NEB_TRY(open_chain(argv[0], file, &c));
+    NEB_TRY(member_from_args(o, call->n - 1, call->words + 1, &m));
+    NEB_TRY(open_chain(call->words[0], file, &c));
     neb_status s = neb__roster_copy(&c->now, &next);
     if (s == NEB_OK) {
         uint32_t at = 0;
@@ -332,29 +313,55 @@ static neb_status admit(const struct options *o, int argc, char **argv)
     return s;
 }
 
-static int dispatch(const struct options *o, int n, char **argv)
-{
-    if (o->help) return usage(stdout);
-    if (n < 2) return usage(stderr);
-    const char *what = argv[0];
-    if (!strcmp(what, "add")) return add(o, n - 1, argv + 1);
-    if (!strcmp(what, "seal")) return seal(o, n - 1, argv + 1);
-    if (!strcmp(what, "show") && n == 2) return show(argv[1]);
-    if (!strcmp(what, "join") && n == 3) return join(argv[1], argv[2]);
-    if (!strcmp(what, "evict") && n == 3) return evict(o, argv[1], argv[2]) != NEB_OK;
-    if (!strcmp(what, "admit") && n >= 3) return admit(o, n - 1, argv + 1) != NEB_OK;
-    return usage(stderr);
-}
+static const struct neb_verb parts[] = {
+    {.name = "add",
+     .args = "DRAFT IDENTITY|DIR [ADDRESS…]",
+     .help = "one more member in a draft (a text file)",
+     .least = 2,
+     .most = NEB_ANY_NUMBER,
+     .run = add},
+    {.name = "seal",
+     .args = "DRAFT FILE --operator DIR",
+     .help = "the draft becomes the run's genesis",
+     .least = 2,
+     .most = 2,
+     .run = seal},
+    {.name = "join",
+     .args = "FILE DIR",
+     .help = "the site in DIR takes part in this run",
+     .least = 2,
+     .most = 2,
+     .run = join},
+    {.name = "show",
+     .args = "FILE|DIR",
+     .help = "members, votes, addresses, epoch, hashes",
+     .least = 1,
+     .most = 1,
+     .run = show},
+    {.name = "admit",
+     .args = "FILE IDENTITY|DIR [ADDRESS…] --operator DIR",
+     .help = "a new member, or its new key",
+     .least = 2,
+     .most = NEB_ANY_NUMBER,
+     .run = admit},
+    {.name = "evict",
+     .args = "FILE NAME --operator DIR",
+     .help = "takes a member out; its key is worth nothing",
+     .least = 2,
+     .most = 2,
+     .run = evict},
+    {0},
+};
 
-static int run(int argc, char **argv)
-{
-    struct options o;
-    int n = 0;
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    int rc = neb__opts_args(table, &o, argc, argv, &n) != NEB_OK ? 2 : dispatch(&o, n, argv);
-    neb__opts_free(table, &o);
-    return rc;
-}
-
-const struct neb_verb neb__verb_roster = {"roster", "add | seal | join | show | admit | evict …",
-                                          "collect a run's members, change them", run};
+const struct neb_verb neb__verb_roster = {
+    .name = "roster",
+    .args = "",
+    .help = "collect a run's members, change them",
+    .about = "An ADDRESS reads HOST:PORT; a site behind NAT needs none if all its peers have one. The "
+             "operator is the\n"
+             "holder of any site folder made with `nebula-i site init`; it signs changes and need not be a "
+             "member.",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .parts = parts,
+};

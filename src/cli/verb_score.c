@@ -1,7 +1,6 @@
 /* verb_score.c: `nebula-i score REFERENCE… < TRANSLATION`: BLEU and chrF, as sacreBLEU computes them. */
 #include "cli/verb.h"
 #include "base/mem.h"
-#include "base/opts.h"
 #include "text/line_reader.h"
 #include "text/score.h"
 
@@ -15,7 +14,7 @@ struct options {
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, hyp, NEB_OPT_TEXT, "/dev/stdin", NULL, "file of translations, a sentence a line"),
     NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
-            "13a, intl, or none for text that is tokenised"),
+            "how words are cut; none for text that is tokenised", NEB_OPT_CHOICE("13a", "intl", "none")),
     NEB_OPT(struct options, lowercase, NEB_OPT_BOOL, "no", NULL, "compare without case"),
     NEB_OPT_END,
 };
@@ -84,28 +83,22 @@ static neb_status score(struct scorer *s, const struct options *o)
     return NEB_OK;
 }
 
-static int run(int argc, char **argv)
+static neb_status run(struct neb_call *c)
 {
-    struct options o = {0};
-    struct scorer s = {0};
-    if (argc && !strcmp(argv[0], "--help")) {
-        printf("usage: nebula-i score [options] REFERENCE… < TRANSLATION\n\n");
-        neb__opts_help(table, stdout);
-        return 0;
-    }
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    int r = neb__opts_args(table, &o, argc, argv, &s.refs) == NEB_OK ? 0 : 2;
-    if (!r && (s.refs < 1 || s.refs > NEB_SCORE_REFS)) {
-        fprintf(stderr, "nebula-i score: needs 1 to %d files of references\n", NEB_SCORE_REFS);
-        r = 2;
-    }
-    s.names = (const char **)(uintptr_t)argv;
-    if (!r) r = score(&s, &o) != NEB_OK;
+    struct scorer s = {.names = (const char **)(uintptr_t)c->words, .refs = c->n};
+    neb_status st = score(&s, c->options);
     neb__line_reader_close(s.hyp);
     for (int i = 0; i < NEB_SCORE_REFS; i++) neb__line_reader_close(s.ref[i]);
-    neb__opts_free(table, &o);
-    return r;
+    return st;
 }
 
-const struct neb_verb neb__verb_score = {"score", "REFERENCE… < TRANSLATION",
-                                         "BLEU and chrF of a translation", run};
+const struct neb_verb neb__verb_score = {
+    .name = "score",
+    .args = "[options] REFERENCE… < TRANSLATION",
+    .help = "BLEU and chrF of a translation",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .least = 1,
+    .most = NEB_SCORE_REFS,
+    .run = run,
+};

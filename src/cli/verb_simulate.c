@@ -2,11 +2,9 @@
 #include "cli/verb.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/opts.h"
 #include "sim/sim.h"
 
 #include <stdio.h>
-#include <string.h>
 
 struct cfg {
     int64_t seeds, first_seed, sites;
@@ -18,7 +16,8 @@ struct cfg {
 static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, seeds, NEB_OPT_INT, "1000", NULL, "histories to run"),
     NEB_OPT(struct cfg, first_seed, NEB_OPT_INT, "1", NULL, "seed of the first one"),
-    NEB_OPT(struct cfg, sites, NEB_OPT_INT, "0", NULL, "sites at the start; 0: drawn from the seed"),
+    NEB_OPT(struct cfg, sites, NEB_OPT_INT, "0", NULL, "sites at the start; 0: drawn from the seed",
+            NEB_OPT_RANGE(0, 10000)),
     NEB_OPT(struct cfg, trace, NEB_OPT_BOOL, "no", NULL, "show what happens"),
     NEB_OPT(struct cfg, happy, NEB_OPT_BOOL, "no", NULL, "no faults"),
     NEB_OPT(struct cfg, keep_going, NEB_OPT_BOOL, "no", NULL, "do not stop at the first violation"),
@@ -42,7 +41,7 @@ static const struct neb_opt table[] = {
     NEB_OPT_END,
 };
 
-static int what_if(const struct cfg *c)
+static neb_status what_if(const struct cfg *c, int *code)
 {
     struct neb_sim_whatif o = {.sites = c->sites ? c->sites : 2,
                                .rounds = c->rounds,
@@ -62,7 +61,8 @@ static int what_if(const struct cfg *c)
     struct neb_sim_forecast f;
     if (neb__sim_whatif(&o, &f) != NEB_OK) {
         fprintf(stderr, "nebula-i simulate: %s\n", neb_last_error());
-        return 2;
+        *code = 2;
+        return NEB_OK;
     }
     printf("a round takes     %10.1f s   (compute %.1f s, the line's limit for its bytes %.1f s)\n",
            f.round_s, (double)o.steps * o.step, f.limit_s);
@@ -71,10 +71,10 @@ static int what_if(const struct cfg *c)
     printf("updates per round %10.1f     (%.0f %% one version late, %.0f %% given up)\n", f.updates,
            100 * f.late, 100 * f.discarded);
     printf("bytes complete    %10.1f s   after the commit\n", f.lag);
-    return 0;
+    return NEB_OK;
 }
 
-static int simulate(const struct cfg *c)
+static neb_status simulate(const struct cfg *c, int *code)
 {
     struct neb_sim_result sum = {0};
     int64_t start = neb__now_ns(), bad = 0;
@@ -88,7 +88,8 @@ static int simulate(const struct cfg *c)
                    (long long)c->sites, c->happy ? " --happy" : "");
             fflush(stdout);
             bad++;
-            if (!c->keep_going) return 1;
+            *code = 1;
+            if (!c->keep_going) return NEB_OK;
         }
         sum.events += r.events, sum.records += r.records, sum.crashes += r.crashes, sum.views += r.views;
         sum.cells_fetched += r.cells_fetched, sum.settled += r.settled, sum.epochs += r.epochs;
@@ -103,29 +104,24 @@ static int simulate(const struct cfg *c)
            (unsigned long long)sum.damaged, (unsigned long long)sum.views, (unsigned long long)sum.epochs,
            (unsigned long long)sum.cells_fetched, (unsigned long long)sum.settled,
            (double)sum.virtual_ms / 3.6e6);
-    return bad ? 1 : 0;
+    return NEB_OK;
 }
 
-static int run(int argc, char **argv)
+static neb_status run(struct neb_call *call)
 {
-    struct cfg c;
-    int n;
-    if (argc > 0 && !strcmp(argv[0], "--help")) {
-        printf("usage: nebula-i simulate [options]\n\n");
-        neb__opts_help(table, stdout);
-        return 0;
-    }
-    if (neb__opts_init(table, &c) != NEB_OK) return 1;
-    bool ok = neb__opts_args(table, &c, argc, argv, &n) == NEB_OK && n == 0 && c.sites >= 0 &&
-              (c.what_if || c.sites <= 12);
-    if (!ok)
-        fprintf(stderr, "nebula-i simulate: %s\n",
-                n || c.sites ? "only options, and at most 12 sites in fault mode" : neb_last_error());
+    const struct cfg *c = call->options;
+    if (c->sites > 12 && !c->what_if)
+        return neb__fail(NEB_ERR_CONFIG, "--sites %" PRId64 ": at most 12 with faults; --what-if takes more",
+                         c->sites);
     neb_log_set_level(NEB_LOG_NONE);
-    int rc = !ok ? 2 : c.what_if ? what_if(&c) : simulate(&c);
-    neb__opts_free(table, &c);
-    return rc;
+    return c->what_if ? what_if(c, &call->code) : simulate(c, &call->code);
 }
 
-const struct neb_verb neb__verb_simulate = {"simulate", "[--seeds N] [--first-seed S] [--sites K]",
-                                            "run the round protocol on simulated sites, with faults", run};
+const struct neb_verb neb__verb_simulate = {
+    .name = "simulate",
+    .args = "[options]",
+    .help = "run the round protocol on simulated sites, with faults",
+    .options = {{table, 0}},
+    .size = sizeof(struct cfg),
+    .run = run,
+};

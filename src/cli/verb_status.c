@@ -6,7 +6,6 @@
 #include "cli/verb.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/opts.h"
 #include "watch/status.h"
 
 #include <dirent.h>
@@ -22,23 +21,14 @@
 enum { STALE = 15 }; /* seconds; a site speaks every two */
 
 struct options {
-    bool json, fields, help;
+    bool json, fields;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, json, NEB_OPT_BOOL, "no", NULL, "as it is stored"),
     NEB_OPT(struct options, fields, NEB_OPT_BOOL, "no", NULL, "list the keys of a status and their meaning"),
-    NEB_OPT(struct options, help, NEB_OPT_BOOL, "no", NULL, "show this"),
     NEB_OPT_END,
 };
-
-static int usage(FILE *to)
-{
-    fprintf(to, "usage: nebula-i status [FOLDER] [--json]\n\nFOLDER is the `out` of a job or of nebula-i "
-                "lab, or a site's folder (default: out).\n\n");
-    neb__opts_help(table, to);
-    return to == stdout ? 0 : 2;
-}
 
 /* FOLDER/status.json, or the newest of those one folder below. */
 static neb_status find_file(const char *folder, char *out, size_t size)
@@ -148,31 +138,30 @@ static neb_status show(const struct options *o, const char *folder)
     return st;
 }
 
-static int print_fields(void)
+static neb_status print_fields(void)
 {
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
     neb_status st = neb__status_fields_table(&b);
     if (st == NEB_OK) fwrite(b.data, 1, b.len, stdout);
     neb__buf_free(&b);
-    return st != NEB_OK;
+    return st;
 }
 
-static int run(int argc, char **argv)
+static neb_status run(struct neb_call *c)
 {
-    struct options o;
-    int n = 0, code;
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    if (neb__opts_args(table, &o, argc, argv, &n) != NEB_OK)
-        code = 2;
-    else if (o.help || n > 1)
-        code = usage(o.help ? stdout : stderr);
-    else if (o.fields)
-        code = print_fields();
-    else
-        code = show(&o, n ? argv[0] : "out") != NEB_OK;
-    neb__opts_free(table, &o);
-    return code;
+    const struct options *o = c->options;
+    if (o->fields) return print_fields();
+    return show(o, c->n ? c->words[0] : "out");
 }
 
-const struct neb_verb neb__verb_status = {"status", "[FOLDER]", "how the sites of a run are getting on", run};
+const struct neb_verb neb__verb_status = {
+    .name = "status",
+    .args = "[FOLDER] [--json]",
+    .help = "how the sites of a run are getting on",
+    .about = "FOLDER is the `out` of a job or of nebula-i lab, or a site's folder (default: out).",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .most = 1,
+    .run = run,
+};

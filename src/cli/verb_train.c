@@ -3,7 +3,6 @@
 #include "train/train.h"
 
 #include <stdio.h>
-#include <string.h>
 
 struct options {
     char *site;
@@ -18,20 +17,11 @@ static const struct neb_opt table[] = {
     NEB_OPT_END,
 };
 
-static int usage(int status)
+static neb_status run(struct neb_call *c)
 {
-    FILE *to = status ? stderr : stdout;
-    fprintf(to, "usage: nebula-i train JOB.yaml [--site NAME [--alone]] [section.key=value …]\n\n");
-    neb__opts_help(table, to);
-    fputc('\n', to);
-    neb__job_help(to);
-    return status;
-}
-
-static neb_status train(const struct options *o, char **argv, int n)
-{
+    const struct options *o = c->options;
     struct neb_job job;
-    NEB_TRY(neb__job_read(argv[0], argv + 1, n - 1, &job));
+    NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
     neb_status s = NEB_OK;
     if (o->site) s = neb__job_at(&job, o->site);
     if (s == NEB_OK && o->alone) neb__job_alone(&job);
@@ -40,22 +30,20 @@ static neb_status train(const struct options *o, char **argv, int n)
     return s;
 }
 
-static int run(int argc, char **argv)
+static void job_help(FILE *to)
 {
-    struct options o;
-    int n = 0;
-    if (argc && !strcmp(argv[0], "--help")) return usage(0);
-    if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    neb_status s = neb__opts_args(table, &o, argc, argv, &n);
-    if (s == NEB_OK && !n) {
-        neb__opts_free(table, &o);
-        return usage(2);
-    }
-    if (s == NEB_OK) s = train(&o, argv, n);
-    neb__opts_free(table, &o);
-    if (s == NEB_ERR_CANCELLED) return 130;
-    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
+    fputc('\n', to);
+    neb__job_help(to);
 }
 
-const struct neb_verb neb__verb_train = {"train", "JOB.yaml [key=value …]", "train what a job file describes",
-                                         run};
+const struct neb_verb neb__verb_train = {
+    .name = "train",
+    .args = "JOB.yaml [--site NAME [--alone]] [section.key=value …]",
+    .help = "train what a job file describes",
+    .options = {{table, 0}},
+    .size = sizeof(struct options),
+    .least = 1,
+    .most = NEB_ANY_NUMBER,
+    .more = job_help,
+    .run = run,
+};

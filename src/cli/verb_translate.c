@@ -1,7 +1,7 @@
 /* verb_translate.c: `nebula-i translate FOLDER [FILE…]`: a translation a line, in the order of the lines.
  *
- * Lines are taken a window at a time: sorting a window by length is what makes batches dense, and a pipe gets its first
- * answers after one. */
+ * Lines are taken a window at a time: a window sorted by length makes dense batches, and a pipe gets its first answers
+ * after one window. */
 #include "cli/verb.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -19,10 +19,13 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, window, NEB_OPT_INT, "2048", "lines", "read before the first is written"),
+    NEB_OPT(struct options, window, NEB_OPT_INT, "2048", "lines", "read before the first is written",
+            NEB_OPT_RANGE(1, 1 << 20)),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
-    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "f32 or bf16 (GPU)"),
-    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
+    NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "compute type; bf16 on a GPU",
+            NEB_OPT_CHOICE("f32", "bf16")),
+    NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores",
+            NEB_OPT_RANGE(0, 1024)),
     NEB_OPT(struct options, stats, NEB_OPT_BOOL, "no", NULL, "say how long each file took"),
     NEB_OPT_END,
 };
@@ -85,22 +88,21 @@ static neb_status translate_file(struct neb_translator *t, const char *path, con
     return s == NEB_ERR_AGAIN ? NEB_OK : s;
 }
 
-static neb_status translate(const struct options *o, char **argv, int n)
+static neb_status run(struct neb_call *c)
 {
-    const bool bf16 = o->dtype && !strcmp(o->dtype, "bf16");
+    const struct options *o = c->options;
+    const bool bf16 = !strcmp(o->dtype, "bf16");
     struct neb_device_config config = {.compute = bf16 ? NEB_BF16 : NEB_F32, .threads = (int)o->threads};
     neb_device *device;
     struct neb_ready model;
     struct neb_translator *t;
-    if (!bf16 && (!o->dtype || strcmp(o->dtype, "f32")))
-        return neb__fail(NEB_ERR_CONFIG, "translate: --dtype is f32 or bf16");
     NEB_TRY(neb_device_open(o->device, &config, &device));
-    neb_status s = neb__ready_open(argv[0], NULL, device, &model);
+    neb_status s = neb__ready_open(c->words[0], NULL, device, &model);
     if (s == NEB_OK) {
         s = neb__translator_open(&model, &o->how, &t);
         if (s == NEB_OK) {
-            if (n == 1) s = translate_file(t, "/dev/stdin", o);
-            for (int i = 1; s == NEB_OK && i < n; i++) s = translate_file(t, argv[i], o);
+            if (c->n == 1) s = translate_file(t, "/dev/stdin", o);
+            for (int i = 1; s == NEB_OK && i < c->n; i++) s = translate_file(t, c->words[i], o);
             neb__translator_close(t);
         }
         neb__ready_close(&model);
@@ -109,32 +111,14 @@ static neb_status translate(const struct options *o, char **argv, int n)
     return s;
 }
 
-static int usage(int status)
-{
-    FILE *to = status ? stderr : stdout;
-    fprintf(to, "usage: nebula-i translate [options] FOLDER [FILE…]\n"
-                "Translates the files, or standard input, with the model that training left in FOLDER.\n\n");
-    neb__opts_help(neb__translate_options, to);
-    neb__opts_help(table, to);
-    return status;
-}
-
-static int run(int argc, char **argv)
-{
-    struct options o = {0};
-    const struct neb_opt_set sets[] = {{table, &o}, {neb__translate_options, &o.how}, {NULL, NULL}};
-    int n = 0;
-    if (argc && !strcmp(argv[0], "--help")) return usage(0);
-    neb_status s = neb__opts_init(table, &o);
-    if (s == NEB_OK) s = neb__opts_init(neb__translate_options, &o.how);
-    if (s == NEB_OK) s = neb__opts_args_of(sets, argc, argv, &n);
-    bool wrong = s == NEB_OK && (n < 1 || o.window < 1 || o.window > 1 << 20);
-    if (s == NEB_OK && !wrong) s = translate(&o, argv, n);
-    neb__opts_free(neb__translate_options, &o.how);
-    neb__opts_free(table, &o);
-    if (wrong) return usage(2);
-    return s == NEB_OK ? 0 : s == NEB_ERR_CONFIG ? 2 : 1;
-}
-
-const struct neb_verb neb__verb_translate = {"translate", "FOLDER [FILE…]", "translate with a trained model",
-                                             run};
+const struct neb_verb neb__verb_translate = {
+    .name = "translate",
+    .args = "[options] FOLDER [FILE…]",
+    .help = "translate with a trained model",
+    .about = "Translates the files, or standard input, with the model that training left in FOLDER.",
+    .options = {{neb__translate_options, offsetof(struct options, how)}, {table, 0}},
+    .size = sizeof(struct options),
+    .least = 1,
+    .most = NEB_ANY_NUMBER,
+    .run = run,
+};

@@ -1,13 +1,12 @@
 /* verb_version.c: which build this is. */
 #include "cli/verb.h"
 
-#include <stdio.h>
-
-static int run(int argc, char **argv)
+static neb_status run(struct neb_call *c)
 {
-    (void)argc, (void)argv;
+    (void)c;
     printf("nebula-i %s\n", NEB_VERSION);
-    return 0;
+    return NEB_OK;
 }
 
-const struct neb_verb neb__verb_version = {"version", "", "print the version", run};
+const struct neb_verb neb__verb_version = {
+    .name = "version", .args = "", .help = "print the version", .run = run};

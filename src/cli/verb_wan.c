@@ -12,7 +12,6 @@
 #include "net/lab/lab.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/opts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +31,7 @@
     X(burst_length, "packets of such a burst, on average (8)")                    \
     X(reorder, "share held back so that others overtake them")                    \
     X(reorder_delay, "for how long (1ms)")                                        \
-    X(corrupt, "share with a bit of the update flipped, unseen by TCP")           \
+    X(corrupt, "share with a bit of the data flipped, unseen by TCP")             \
     X(queue, "bytes that may wait for the line (one round trip, at least 20 ms)") \
     X(burst, "bytes that an idle line lets through at once (token bucket)")
 
@@ -56,9 +55,12 @@ static const struct neb_opt options[] = {
     NEB_OPT(struct wan, sites, NEB_OPT_TEXT, "", NULL, "their names (a,b)"),
     NEB_OPT(struct wan, up, NEB_OPT_TEXT, "", NULL, "every site's own uplink, shared by its lines"),
     NEB_OPT(struct wan, down, NEB_OPT_TEXT, "", NULL, "every site's own downlink"),
-    NEB_OPT(struct wan, mode, NEB_OPT_TEXT, "", NULL, "auto, namespaces, user or relay (auto)"),
+    NEB_OPT(struct wan, mode, NEB_OPT_TEXT, "", NULL,
+            "how the network is made; without it: as the file says, or auto",
+            NEB_OPT_CHOICE("auto", "namespaces", "user", "relay")),
     NEB_OPT(struct wan, ports, NEB_OPT_TEXT, "", NULL, "TCP ports that a relay carries: 7000,5201"),
-    NEB_OPT(struct wan, mtu, NEB_OPT_INT, "0", NULL, "largest IP packet; 0: 1500, or the file's"),
+    NEB_OPT(struct wan, mtu, NEB_OPT_INT, "0", NULL, "largest IP packet; 0: 1500, or the file's",
+            NEB_OPT_ZERO_OR(576, 65535)),
     NEB_OPT(struct wan, seed, NEB_OPT_INT, "0", NULL, "of loss, jitter and reordering; 0: 1, or the file's"),
     NEB_OPT(struct wan, offload, NEB_OPT_BOOL, "yes", NULL, "trains of TCP segments to and from the kernel"),
     NEB_OPT(struct wan, until, NEB_OPT_TEXT, "all", NULL,
@@ -75,14 +77,6 @@ static void on_signal(int s)
 {
     last_signal = s;
     signals++;
-}
-
-static int usage(FILE *to)
-{
-    fprintf(to, "usage: nebula-i wan run [FILE] [options] [-- COMMAND [: COMMAND …]]\n"
-                "       nebula-i wan check FILE\n\n");
-    neb__opts_help(options, to);
-    return to == stdout ? 0 : 2;
 }
 
 /* ---- the description --------------------------------------------------------------------------------------------- */
@@ -168,16 +162,16 @@ static neb_status describe(const struct wan *o, const char *file, struct neb_lab
     if (o->mode) NEB_TRY(neb__lab_mode_parse(o->mode, &out->mode));
     if (o->ports) NEB_TRY(parse_ports(o->ports, out));
     if (o->seed) out->seed = (uint64_t)o->seed;
-    if (o->mtu) out->mtu = o->mtu > 0 && o->mtu <= 65535 ? (int)o->mtu : -1;
+    if (o->mtu) out->mtu = (int)o->mtu;
     if (!o->offload) out->offload = false;
     return neb__lab_config_check(out);
 }
 
-/* What a file says, every line spelled out. */
-static int check(const char *file)
+/* Spells out every line of a file. */
+static neb_status check(struct neb_call *call)
 {
     struct neb_lab_config c = {0};
-    if (neb__lab_config_load(file, &c) != NEB_OK) return 1;
+    NEB_TRY(neb__lab_config_load(call->words[0], &c));
     printf("%d sites, %d events, mtu %d, seed %" PRIu64 "\n", c.sites, c.events, c.mtu, c.seed);
     for (int i = 0; i < c.sites * c.sites; i++) {
         const struct neb_lab_line *l = &c.line[i];
@@ -187,7 +181,7 @@ static int check(const char *file)
                (l->loss + l->burst_loss) * 100, l->down ? ", down" : "");
     }
     neb__lab_config_free(&c);
-    return 0;
+    return NEB_OK;
 }
 
 /* ---- the commands ------------------------------------------------------------------------------------------------ */
@@ -329,12 +323,12 @@ static void watch_signals(void)
     for (int i = 0; i < 3; i++) sigaction(list[i], &a, NULL);
 }
 
-static int run_commands(const struct wan *o, struct neb_lab_config *cfg, char **argv)
+static neb_status run_commands(const struct wan *o, struct neb_lab_config *cfg, char **argv, int *code)
 {
     struct session s = {.opts = o, .sites = cfg->sites};
-    if ((argv ? split_commands(&s, argv) : file_commands(&s, cfg)) != NEB_OK) return 2;
+    NEB_TRY(argv ? split_commands(&s, argv) : file_commands(&s, cfg));
     watch_signals();
-    if (neb__lab_create(cfg, &s.lab) != NEB_OK) return 1;
+    NEB_TRY(neb__lab_create(cfg, &s.lab));
     neb_status st = NEB_OK;
     for (int i = 0; i < s.sites; i++) s.handle[i] = s.status[i] = -1;
     if (strcmp(o->until, "all") && strcmp(o->until, "any") && neb__lab_find(s.lab, o->until) < 0)
@@ -342,39 +336,41 @@ static int run_commands(const struct wan *o, struct neb_lab_config *cfg, char **
     for (int i = 0; st == NEB_OK && !signals && i < s.sites; i++) st = start_site(&s, i);
     if (st == NEB_OK) supervise(&s);
     if (st == NEB_OK && o->stats) print_stats(s.lab);
-    int code = st == NEB_OK ? exit_status(&s) : 1;
+    if (st == NEB_OK) *code = exit_status(&s);
     neb__lab_destroy(s.lab);
-    return code;
+    return st;
 }
 
-static int run_verb(int argc, char **argv, char **commands)
+static neb_status run(struct neb_call *c)
 {
-    struct wan o;
     struct neb_lab_config cfg = {0};
-    int positional, code = 2;
-    if (neb__opts_init(options, &o) != NEB_OK) return 1;
-    if (neb__opts_args(options, &o, argc, argv, &positional) == NEB_OK) {
-        if (positional > 1)
-            fprintf(stderr, "nebula-i wan run: one file, not '%s' too; commands stand behind --\n", argv[1]);
-        else if (describe(&o, positional ? argv[0] : NULL, &cfg) == NEB_OK)
-            code = run_commands(&o, &cfg, commands);
-    }
+    neb_status s = describe(c->options, c->n ? c->words[0] : NULL, &cfg);
+    if (s == NEB_OK) s = run_commands(c->options, &cfg, c->command, &c->code);
     neb__lab_config_free(&cfg);
-    neb__opts_free(options, &o);
-    return code;
+    return s;
 }
 
-static int run(int argc, char **argv)
-{
-    int ours = 0;
-    while (ours < argc && strcmp(argv[ours], "--")) ours++;
-    if (ours && !strcmp(argv[0], "--help")) return usage(stdout);
-    if (ours >= 1 && !strcmp(argv[0], "run"))
-        return run_verb(ours - 1, argv + 1, ours < argc ? argv + ours + 1 : NULL);
-    if (argc == 2 && !strcmp(argv[0], "check")) return check(argv[1]);
-    if (argc) fprintf(stderr, "nebula-i wan: run or check, not '%s'\n", argv[0]);
-    return usage(stderr);
-}
+static const struct neb_verb parts[] = {
+    {.name = "run",
+     .args = "[FILE] [options] [-- COMMAND [: COMMAND …]]",
+     .help = "commands inside it",
+     .most = 1,
+     .run = run},
+    {.name = "check",
+     .args = "FILE",
+     .help = "what a file says, every line spelled out",
+     .least = 1,
+     .most = 1,
+     .run = check},
+    {0},
+};
 
-const struct neb_verb neb__verb_wan = {"wan", "run [FILE] [options] [-- COMMAND [: COMMAND …]]",
-                                       "a wide-area network on this machine, and commands inside it", run};
+const struct neb_verb neb__verb_wan = {
+    .name = "wan",
+    .args = "",
+    .help = "a wide-area network on this machine, and commands inside it",
+    .options = {{options, 0}},
+    .size = sizeof(struct wan),
+    .command = true,
+    .parts = parts,
+};
