@@ -327,12 +327,12 @@ static void a_lock_that_fails_is_no_other_process(void **state)
     int one, two;
     snprintf(path, sizeof path, "%s/lock", dir);
     no_locks = true;
-    neb_status disk = neb__disk_open(dir, &d), file = neb__file_lock(path, &one);
+    neb_status disk = neb__disk_open(dir, &d), file = neb__file_lock(path, NEB_LOCK_FILE, &one);
     no_locks = false;
     assert_int_equal(disk, NEB_ERR_IO);
     assert_int_equal(file, NEB_ERR_IO);
-    assert_ok(neb__file_lock(path, &one));
-    assert_status(neb__file_lock(path, &two), NEB_ERR_BUSY);
+    assert_ok(neb__file_lock(path, NEB_LOCK_FILE, &one));
+    assert_status(neb__file_lock(path, NEB_LOCK_FILE, &two), NEB_ERR_BUSY);
     assert_status(neb__disk_open(dir, &d), NEB_ERR_BUSY);
     close(one);
     assert_ok(neb__disk_open(dir, &d));

@@ -1,4 +1,4 @@
-/* file.c: atomic replacement and bounded reading of whole files. */
+/* file.c: atomic replacement and bounded reading of whole files; folders and locks. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -12,11 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static neb_status status_of(int e)
+{
+    if (e == ENOSPC || e == EDQUOT) return NEB_ERR_NOSPACE;
+    return e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
+}
+
 static neb_status io_error(const char *what, const char *path)
 {
     int e = errno;
-    neb_status s = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
-    return neb__fail(s, "%s %s: %s", what, path, strerror(e));
+    return neb__fail(status_of(e), "%s %s: %s", what, path, strerror(e));
 }
 
 static bool write_all(int fd, const uint8_t *p, size_t n)
@@ -111,15 +116,24 @@ neb_status neb__file_make_dir(const char *path, mode_t mode)
     return NEB_OK;
 }
 
-neb_status neb__file_lock(const char *path, int *out)
+neb_status neb__file_lock(const char *path, enum neb_lock how, int *out)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) {
+    static const struct {
+        int open, lock;
+    } modes[] = {
+        [NEB_LOCK_FILE] = {O_RDWR | O_CREAT, LOCK_EX | LOCK_NB},
+        [NEB_LOCK_SHARED] = {O_RDONLY, LOCK_SH | LOCK_NB},
+        [NEB_LOCK_FOLDER] = {O_RDONLY | O_DIRECTORY, LOCK_EX | LOCK_NB},
+        [NEB_LOCK_FOLDER_WAIT] = {O_RDONLY | O_DIRECTORY, LOCK_EX},
+    };
+    int fd = open(path, modes[how].open | O_CLOEXEC, 0600), bad = -1;
+    while (fd >= 0 && (bad = flock(fd, modes[how].lock)) && errno == EINTR) continue;
+    if (!bad) {
         *out = fd;
         return NEB_OK;
     }
     int e = errno;
+    neb_status s = fd >= 0 && e == EWOULDBLOCK ? NEB_ERR_BUSY : status_of(e);
     if (fd >= 0) close(fd);
-    return neb__quiet(fd >= 0 && e == EWOULDBLOCK ? NEB_ERR_BUSY : NEB_ERR_IO, "cannot lock %s: %s", path,
-                      strerror(e));
+    return neb__quiet(s, "cannot lock %s: %s", path, strerror(e));
 }

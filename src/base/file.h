@@ -18,9 +18,17 @@ neb_status neb__file_read(const char *path, struct neb_buf *out);
 /* fsync of the folder that holds `path`, so that a rename or a new name is durable. */
 neb_status neb__file_sync_parent(const char *path);
 
-/* Locks the file, which is made where there is none, until *out is closed or the process ends, however it ends. Quiet.
- *   NEB_ERR_BUSY: another has it; NEB_ERR_IO: this file system locks nothing, or lets nothing be written */
-neb_status neb__file_lock(const char *path, int *out);
+enum neb_lock {
+    NEB_LOCK_FILE,       /* for one process; a file that is not there is made */
+    NEB_LOCK_SHARED,     /* of a file, with others that share it */
+    NEB_LOCK_FOLDER,     /* for one process */
+    NEB_LOCK_FOLDER_WAIT /* the same, after the process that has it */
+};
+
+/* Locks until *out is closed or the process ends, however it ends. Logs nothing: the caller knows what the lock is for.
+ *   NEB_ERR_BUSY: another process has it; NEB_ERR_NOTFOUND: no such file (SHARED) or folder;
+ *   NEB_ERR_IO: this file system has no locks, or the file cannot be opened */
+neb_status neb__file_lock(const char *path, enum neb_lock how, int *out);
 
 /* mkdir -p. */
 neb_status neb__file_make_dir(const char *path, mode_t mode);

@@ -1,8 +1,8 @@
 /* site.c: the folder that makes a process a site.
  *
  * The process that holds the lock is the site. Two processes with one key would displace each other's links
- * for ever and, worse, could promise different things under one name. The kernel drops a flock with its
- * process, so kill -9 leaves no stale lock. A folder copied to another machine escapes the lock; the peers
+ * for ever and, worse, could promise different things under one name. The lock dies with its process, so
+ * kill -9 leaves no stale lock. A folder copied to another machine escapes the lock; the peers
  * notice it by the boot number.
  *
  * The incarnation is written before the open returns, so no two opens ever share one. */
@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -76,25 +75,25 @@ neb_status neb__site_key(const char *dir, struct neb_key **out)
     return neb__key_load(path, out);
 }
 
+static neb_status in_use(const char *dir, const char *path)
+{
+    char holder[32];
+    FILE *f = fopen(path, "re");
+    bool known = f && fscanf(f, "%31s", holder) == 1;
+    if (f) fclose(f);
+    return neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by process %s; one site is one process", dir,
+                     known ? holder : "(unknown)");
+}
+
 /* The lock file holds the owner's process id, only for the message that names it. */
 static neb_status take_lock(const char *dir, int *out)
 {
-    char path[PATH_MAX], holder[32] = "";
+    char path[PATH_MAX], holder[32];
+    int fd;
     NEB_TRY(path_in(dir, "lock", path));
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) return neb__fail(NEB_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB)) {
-        int e = errno;
-        if (e != EWOULDBLOCK) {
-            close(fd);
-            return neb__fail(NEB_ERR_IO, "cannot lock %s: %s", path, strerror(e));
-        }
-        ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-        if (n > 0) holder[strcspn(holder, "\n")] = 0;
-        close(fd);
-        return neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by process %s; one site is one process",
-                         dir, *holder ? holder : "(unknown)");
-    }
+    neb_status s = neb__file_lock(path, NEB_LOCK_FILE, &fd);
+    if (s == NEB_ERR_BUSY) return in_use(dir, path);
+    if (s != NEB_OK) return neb__fail(s, "%s", neb_last_error());
     int n = snprintf(holder, sizeof holder, "%ld\n", (long)getpid());
     if (ftruncate(fd, 0) || pwrite(fd, holder, (size_t)n, 0) != n) {
         close(fd);

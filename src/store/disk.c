@@ -14,7 +14,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -207,12 +206,10 @@ static neb_status take_lock(struct folder *f)
 {
     char path[PATH_MAX];
     full(f, "lock", path);
-    f->lock = open(path, (f->only_reads ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0600);
-    if (f->lock < 0) return f->only_reads && errno == ENOENT ? NEB_OK : io_error("open", path);
-    if (!flock(f->lock, (f->only_reads ? LOCK_SH : LOCK_EX) | LOCK_NB)) return NEB_OK;
-    if (errno != EWOULDBLOCK) return io_error("lock", path);
-    return neb__fail(NEB_ERR_BUSY, "the site folder %s is in use by another process; stop that process first",
-                     f->path);
+    neb_status s = neb__file_lock(path, f->only_reads ? NEB_LOCK_SHARED : NEB_LOCK_FILE, &f->lock);
+    if (s == NEB_OK || (f->only_reads && s == NEB_ERR_NOTFOUND)) return NEB_OK;
+    if (s != NEB_ERR_BUSY) return neb__fail(s, "%s", neb_last_error());
+    return neb__fail(s, "the site folder %s is in use by another process; stop that process first", f->path);
 }
 
 static neb_status open_folder(const char *path, bool only_reads, struct neb_disk *out)

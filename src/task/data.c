@@ -12,10 +12,8 @@
 #include "text/corpus.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,13 +50,12 @@ static void add_lang(struct neb_data *d, const char *lang)
 static neb_status lock_cache(const struct neb_data *d, int *lock)
 {
     if (*lock >= 0) return NEB_OK;
-    *lock = open(d->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool failed = *lock < 0 || flock(*lock, LOCK_EX | LOCK_NB);
-    if (failed && *lock >= 0 && errno == EWOULDBLOCK) {
+    neb_status s = neb__file_lock(d->dir, NEB_LOCK_FOLDER, lock);
+    if (s == NEB_ERR_BUSY) {
         neb__info("another process prepares text in %s: waiting for it", d->dir);
-        while ((failed = flock(*lock, LOCK_EX) != 0) && errno == EINTR) continue;
+        s = neb__file_lock(d->dir, NEB_LOCK_FOLDER_WAIT, lock);
     }
-    return failed ? neb__fail(NEB_ERR_IO, "cannot lock %s: %s", d->dir, strerror(errno)) : NEB_OK;
+    return s == NEB_OK ? NEB_OK : neb__fail(s, "%s", neb_last_error());
 }
 
 /* ---- tokenizer ----------------------------------------------------------------------------------------- */

@@ -16,7 +16,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { BUFFER = 1 << 20, DEFAULT_SHARD = 256 << 20 };
@@ -136,12 +135,12 @@ static neb_status close_shard(struct neb_set_writer *w)
 static neb_status begin(struct neb_set_writer *w)
 {
     NEB_TRY(neb__file_make_dir(w->dir, 0755));
-    w->lock = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (w->lock < 0) return io_failed(w, "open the folder of");
-    if (flock(w->lock, LOCK_EX | LOCK_NB))
-        return neb__fail(NEB_ERR_BUSY, "another process is writing the token set in %s", w->dir);
+    neb_status s = neb__file_lock(w->dir, NEB_LOCK_FOLDER, &w->lock);
+    if (s == NEB_ERR_BUSY)
+        return neb__fail(s, "another process is writing the token set in %s; wait for it", w->dir);
+    if (s != NEB_OK) return neb__fail(s, "%s", neb_last_error());
     uint32_t shards;
-    neb_status s = neb__set_read(w->dir, &w->generation, &shards);
+    s = neb__set_read(w->dir, &w->generation, &shards);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND && s != NEB_ERR_CORRUPT && s != NEB_ERR_VERSION) return s;
     if (s == NEB_OK) sweep(w->dir, w->generation);
     if (s == NEB_ERR_NOTFOUND) sweep(w->dir, 0); /* of a writer that was killed: there is no generation 0 */

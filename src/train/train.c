@@ -535,7 +535,7 @@ static neb_status take_out(const struct neb_job *job, int *lock)
     NEB_TRY(neb__file_make_dir(job->out, 0755));
     if (snprintf(path, sizeof path, "%s/lock", job->out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", job->out);
-    neb_status s = neb__file_lock(path, lock);
+    neb_status s = neb__file_lock(path, NEB_LOCK_FILE, lock);
     if (s == NEB_ERR_BUSY)
         return neb__fail(
             s,
