@@ -61,9 +61,3 @@ neb_status neb__buf_printf(struct neb_buf *b, const char *fmt, ...)
     va_end(again);
     return s;
 }
-
-void neb__buf_consume(struct neb_buf *b, size_t n)
-{
-    memmove(b->data, b->data + n, b->len - n);
-    b->len -= n;
-}

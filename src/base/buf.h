@@ -25,7 +25,4 @@ neb_status neb__buf_reserve(struct neb_buf *b, size_t n);
 neb_status neb__buf_append(struct neb_buf *b, const void *p, size_t n);
 neb_status neb__buf_printf(struct neb_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Drops the first n bytes (n <= len). */
-void neb__buf_consume(struct neb_buf *b, size_t n);
-
 #endif

@@ -1,4 +1,4 @@
-/* opts.c: option tables: setting fields from words, variables and arguments, help, writing fields back, and the nearest
+/* opts.c: option tables: setting fields from words and arguments, help, writing fields back, and the nearest
  * name for a wrong one. opts_value.c has one value. */
 #include "base/opts.h"
 #include "base/mem.h"
@@ -162,18 +162,6 @@ neb_status neb__opts_try(const struct neb_opt *table, void *obj, const char *nam
     neb_status s = try_assign(o, obj, value);
     if (s == NEB_ERR_CONFIG) neb__opt_write_allowed(o, why);
     return s;
-}
-
-neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *prefix)
-{
-    for (const struct neb_opt *o = table; o->name; o++) {
-        char var[128];
-        snprintf(var, sizeof var, "%s_%s", prefix, o->name);
-        for (char *c = var; *c; c++) *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
-        const char *value = getenv(var);
-        if (value) NEB_TRY(assign(o, obj, value));
-    }
-    return NEB_OK;
 }
 
 /* The option of that name in the first table that has it, and its object. */

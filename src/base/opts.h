@@ -1,5 +1,5 @@
 /* opts.h: options as one table. From the table come the defaults, the parser of command-line arguments, the
- * environment variables, the check of every value, the help text and the documentation.
+ * check of every value, the help text and the documentation.
  *
  *     struct cfg { int64_t steps; double lr; bool quick; char *dtype; };
  *     static const struct neb_opt table[] = {
@@ -100,9 +100,6 @@ neb_status neb__opts_check(const struct neb_opt *table, const void *obj);
 
 /* Position of the field's value among the choices of its option, as an enum may number them; -1: not one of them. */
 int neb__opts_choice(const struct neb_opt *table, const void *obj, const char *name);
-
-/* Fields whose variable PREFIX_NAME (upper case) is set. */
-neb_status neb__opts_env(const struct neb_opt *table, void *obj, const char *prefix);
 
 /* --name value, --name=value, --flag, --no-flag; `--` ends the options. Other arguments are moved to the front of
  * argv, their number goes to *positional. */

@@ -197,7 +197,6 @@ struct neb_net {
     bool hurried; /* ticks come every NEB_TICK_MS */
     uv_poll_t listener;
     int listen_fd;
-    uint16_t port;
     struct neb_conn *conns;
     struct neb_peer *peers;
     bool roster_changed;

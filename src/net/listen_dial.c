@@ -121,15 +121,6 @@ static neb_status bind_first(const struct addrinfo *list, int *out)
     return NEB_OK;
 }
 
-static uint16_t bound_port(int fd)
-{
-    struct sockaddr_storage sa;
-    socklen_t n = sizeof sa;
-    if (getsockname(fd, (struct sockaddr *)&sa, &n)) return 0;
-    return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                                          : ((struct sockaddr_in *)&sa)->sin_port);
-}
-
 neb_status neb__net_listen(struct neb_net *net)
 {
     char host[NEB_ADDRESS_SIZE], service[8];
@@ -149,7 +140,6 @@ neb_status neb__net_listen(struct neb_net *net)
     freeaddrinfo(list);
     if (s != NEB_OK) neb__error_prefix("%s", address);
     NEB_TRY(s);
-    net->port = bound_port(net->listen_fd);
     if (uv_poll_init(&net->loop, &net->listener, net->listen_fd)) {
         close(net->listen_fd);
         net->listen_fd = -1;

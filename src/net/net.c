@@ -285,11 +285,6 @@ uint16_t neb__net_self(const struct neb_net *net)
     return net->self;
 }
 
-uint16_t neb__net_port(const struct neb_net *net)
-{
-    return net->port;
-}
-
 const struct neb_chain *neb__net_roster(const struct neb_net *net)
 {
     return net->chain;

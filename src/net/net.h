@@ -111,7 +111,6 @@ void neb__net_close(struct neb_net *net);
 neb_status neb__net_post(struct neb_net *net, void (*fn)(void *arg), void *arg);
 
 uint16_t neb__net_self(const struct neb_net *net); /* own member id */
-uint16_t neb__net_port(const struct neb_net *net); /* the port it listens on; 0: it does not listen */
 const struct neb_chain *neb__net_roster(const struct neb_net *net);
 /* Adds a new epoch that was made here (by a record of the log), saves it and sends it to every peer. */
 neb_status neb__net_extend_roster(struct neb_net *net, const uint8_t *epochs, size_t n);
@@ -192,8 +191,6 @@ neb_status neb__net_stream_open_consumer(struct neb_net *net, uint16_t peer, uin
 
 /* For a producer: returns the number of the next item to produce. */
 uint64_t neb__net_stream_next(const struct neb_net_stream *s);
-/* For a producer: items up to this one survive a crash here. */
-uint64_t neb__net_stream_durable(const struct neb_net_stream *s);
 /* Copies the item. NEB_ERR_AGAIN: no credit; NEB_ERR_LIMIT: too large; NEB_ERR_IO, NEB_ERR_NOSPACE:
  * journal. */
 neb_status neb__net_stream_produce(struct neb_net_stream *s, const void *data, size_t size, uint64_t *item);

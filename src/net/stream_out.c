@@ -246,11 +246,6 @@ uint64_t neb__net_stream_next(const struct neb_net_stream *s)
     return s->next_item;
 }
 
-uint64_t neb__net_stream_durable(const struct neb_net_stream *s)
-{
-    return s->durable;
-}
-
 /* Returns the first item that this end can still send. */
 static uint64_t first_available(const struct neb_net_stream *s)
 {

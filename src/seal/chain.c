@@ -47,13 +47,6 @@ void neb__chain_free(struct neb_chain *c)
     neb__free(c);
 }
 
-const struct neb_fact *neb__chain_fact(const struct neb_chain *c, const char *name)
-{
-    for (uint32_t i = 0; i < c->fact_count; i++)
-        if (!strcmp(c->facts[i].name, name)) return &c->facts[i];
-    return NULL;
-}
-
 /* ---- genesis ------------------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)

@@ -127,7 +127,6 @@ neb_status neb__chain_propose(const struct neb_chain *chain, enum neb_epoch_kind
 const struct neb_member *neb__roster_by_key(const struct neb_roster *r, const struct neb_public *key);
 const struct neb_member *neb__roster_by_id(const struct neb_roster *r, uint16_t id);
 const struct neb_member *neb__roster_by_name(const struct neb_roster *r, const char *name);
-const struct neb_fact *neb__chain_fact(const struct neb_chain *chain, const char *name);
 uint32_t neb__roster_votes(const struct neb_roster *r); /* the sum over all members */
 
 /* Returns the id of the member that dials: the lower id if both can be dialled, else the member that cannot

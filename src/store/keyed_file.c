@@ -183,8 +183,3 @@ uint64_t neb__keyed_file_bytes(const struct neb_keyed_file *c)
 {
     return c->bytes;
 }
-
-uint64_t neb__keyed_file_count(const struct neb_keyed_file *c)
-{
-    return c->index.count;
-}

@@ -32,6 +32,5 @@ neb_status neb__keyed_file_put(struct neb_keyed_file *c, const struct neb_keyset
 /* Afterwards everything put before survives a power cut. */
 neb_status neb__keyed_file_sync(struct neb_keyed_file *c);
 uint64_t neb__keyed_file_bytes(const struct neb_keyed_file *c); /* of the file */
-uint64_t neb__keyed_file_count(const struct neb_keyed_file *c);
 
 #endif

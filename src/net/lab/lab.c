@@ -25,13 +25,11 @@ static void close_tuns(struct neb_lab *lab)
         if (lab->tun[i].ns >= 0) close(lab->tun[i].ns);
         lab->tun[i] = (struct neb_tun){-1, -1};
     }
-    if (lab->home >= 0) close(lab->home);
-    lab->home = -1;
 }
 
 static neb_status open_tuns(struct neb_lab *lab, const struct neb_lab_config *cfg)
 {
-    neb_status st = neb__netns_self(&lab->home);
+    neb_status st = NEB_OK;
     for (int i = 0; st == NEB_OK && i < lab->sites; i++) {
         snprintf(lab->address[i], sizeof lab->address[i], "10.77.0.%d", i + 1);
         st = neb__tun_open(NEB_LAB_SUBNET + (uint32_t)i + 1, cfg->mtu, cfg->offload, &lab->tun[i]);
@@ -82,7 +80,6 @@ neb_status neb__lab_create(const struct neb_lab_config *cfg, struct neb_lab **ou
     struct neb_lab *lab = NEB_NEW(struct neb_lab);
     if (!lab) return neb__fail(NEB_ERR_NOMEM, "out of memory for a laboratory");
     lab->sites = cfg->sites;
-    lab->home = -1;
     for (int i = 0; i < lab->sites; i++) {
         memcpy(lab->name[i], cfg->site[i].name, NEB_LAB_NAME);
         lab->tun[i] = (struct neb_tun){-1, -1};

@@ -162,7 +162,6 @@ double neb__lab_cpu_seconds(struct neb_lab *lab); /* CPU time of the forwarding 
 /* After this call, sockets that the calling thread makes belong to the site. leave() brings the thread back.
  * In mode relay both do nothing: bind to neb__lab_address(lab, site, site) yourself. */
 neb_status neb__lab_enter(struct neb_lab *lab, int site);
-neb_status neb__lab_leave(struct neb_lab *lab);
 
 /* Calls fn(arg) on a new thread inside the site and waits for it. */
 neb_status neb__lab_call(struct neb_lab *lab, int site, int (*fn)(void *arg), void *arg, int *result);

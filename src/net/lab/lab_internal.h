@@ -26,7 +26,6 @@ struct neb_lab {
     char address[NEB_LAB_SITES][24];
     struct neb_pump *pump; /* one of these two is NULL */
     struct neb_loopback *loopback;
-    int home;             /* network namespace of the creator */
     pthread_mutex_t lock; /* guards the processes */
     struct neb_lab_process *process;
     int processes;

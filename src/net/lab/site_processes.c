@@ -46,11 +46,6 @@ neb_status neb__lab_enter(struct neb_lab *lab, int site)
     return lab->loopback ? NEB_OK : neb__netns_enter(lab->tun[site].ns);
 }
 
-neb_status neb__lab_leave(struct neb_lab *lab)
-{
-    return lab->loopback ? NEB_OK : neb__netns_enter(lab->home);
-}
-
 struct call {
     struct neb_lab *lab;
     int site, (*fn)(void *), result;
