@@ -1,4 +1,4 @@
-/* crc32c.h: CRC-32C (Castagnoli), the checksum of stored files: finds torn writes and flipped bits, no attacker. */
+/* crc32c.h: CRC-32C (Castagnoli), the checksum of stored files. It finds torn writes and flipped bits, but no attacker. */
 #ifndef NEB_BASE_CRC32C_H
 #define NEB_BASE_CRC32C_H
 

@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -51,7 +52,7 @@ static neb_status at_line(const struct neb_doc *d, int line, const char *text)
 
 static neb_status add(struct neb_doc *d, const char *path, const char *value, int line)
 {
-    if (d->n == MAX_ENTRIES) return at_line(d, line, "more than 4096 values");
+    if (d->n == MAX_ENTRIES) return at_line(d, line, "the file has more than 4096 values");
     if (d->n == d->cap) {
         int cap = d->cap ? d->cap * 2 : 64;
         struct neb_doc_entry *list = neb__realloc(d->list, (size_t)cap * sizeof *list);
@@ -90,8 +91,9 @@ static neb_status extend_path(struct walk *w, int line, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(w->path + at, sizeof w->path - at, fmt, ap);
     va_end(ap);
-    return (size_t)n < sizeof w->path - at ? NEB_OK
-                                           : at_line(w->doc, line, "keys nested too deeply or too long");
+    return (size_t)n < sizeof w->path - at
+               ? NEB_OK
+               : at_line(w->doc, line, "the keys are too long, or nested too deeply");
 }
 
 /* A node that is an item of a list gets its index into the path. */
@@ -107,7 +109,7 @@ static neb_status open_level(struct walk *w, bool list, int line)
 {
     NEB_TRY(enter_item(w, line));
     if (top(w) && top(w)->list) top(w)->scalars = false;
-    if (w->depth == MAX_DEPTH) return at_line(w->doc, line, "nested more than 8 deep");
+    if (w->depth == MAX_DEPTH) return at_line(w->doc, line, "sections are nested more than 8 deep");
     w->levels[w->depth++] = (struct level){.list = list, .length = strlen(w->path), .scalars = true};
     neb__buf_clear(&w->joined);
     return NEB_OK;
@@ -133,15 +135,15 @@ static neb_status scalar(struct walk *w, const char *text, size_t n, int line)
 {
     struct level *l = top(w);
     if (!l) return at_line(w->doc, line, "a file of 'key: value' lines is needed");
-    if (memchr(text, 0, n)) return at_line(w->doc, line, "a zero byte");
+    if (memchr(text, 0, n)) return at_line(w->doc, line, "the value holds a zero byte");
     if (l->list) {
-        if (!l->scalars) return at_line(w->doc, line, "a list of plain values or of sections, not both");
+        if (!l->scalars) return at_line(w->doc, line, "a list holds plain values or sections, not both");
         return neb__buf_printf(&w->joined, "%s%s", w->joined.len ? "," : "", text);
     }
     if (!l->want_value) {
-        if (!n) return at_line(w->doc, line, "an empty key");
+        if (!n) return at_line(w->doc, line, "the key is empty");
         NEB_TRY(extend_path(w, line, "%s%s", *w->path ? "." : "", text));
-        if (entry(w->doc, w->path)) return at_line(w->doc, line, "a key that stands there twice");
+        if (entry(w->doc, w->path)) return at_line(w->doc, line, "this key stands in the file twice");
         l->want_value = true;
         return NEB_OK;
     }
@@ -193,7 +195,7 @@ neb_status neb__doc_parse(const char *name, const char *text, size_t n, struct n
     }
     neb__buf_init(&w.joined, MAX_FILE);
     yaml_parser_set_input_string(&w.parser, (const unsigned char *)text, n);
-    neb_status s = n > MAX_FILE ? at_line(&d, 1, "larger than a megabyte") : walk(&w);
+    neb_status s = n > MAX_FILE ? at_line(&d, 1, "the file is larger than a megabyte") : walk(&w);
     yaml_parser_delete(&w.parser);
     neb__buf_free(&w.joined);
     if (s != NEB_OK)
@@ -264,7 +266,7 @@ const char *neb__doc_get(struct neb_doc *d, const char *path)
     return e->value;
 }
 
-/* What stands behind prefix, or NULL when the path is not under it. */
+/* The rest of the path behind the prefix; NULL when the path is not under it. */
 static const char *under(const char *path, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -282,19 +284,13 @@ static bool listed(const char *const *names, const char *key, size_t n)
 static neb_status unknown(const struct neb_doc *d, const struct neb_doc_entry *e, const char *key,
                           const struct neb_opt *table, const char *const *others)
 {
-    const char *near = NULL;
-    int best = 4;
-    char word[PATH];
+    char word[PATH], hint[NEB_HINT], text[400];
     snprintf(word, sizeof word, "%.*s", (int)strcspn(key, ".["), key);
-    for (const struct neb_opt *o = table; o->name; o++)
-        if (neb__edit_distance(o->name, word) < best)
-            best = neb__edit_distance(o->name, word), near = o->name;
-    for (; others && *others; others++)
-        if (neb__edit_distance(*others, word) < best)
-            best = neb__edit_distance(*others, word), near = *others;
-    char text[400];
-    snprintf(text, sizeof text, "unknown key '%.100s'%s%s%s", e->path, near ? "; did you mean '" : "",
-             near ? near : "", near ? "'?" : "");
+    struct neb_nearest n = {.word = word, .within = 4};
+    for (const struct neb_opt *o = table; o->name; o++) neb__nearest_try(&n, o->name);
+    for (; others && *others; others++) neb__nearest_try(&n, *others);
+    neb__nearest_hint(&n, hint);
+    snprintf(text, sizeof text, "unknown key '%.100s'%s", e->path, hint);
     return e->line ? at_line(d, e->line, text) : neb__fail(NEB_ERR_CONFIG, "%s", text);
 }
 
@@ -323,6 +319,17 @@ neb_status neb__doc_bind(struct neb_doc *d, const char *prefix, const struct neb
     return NEB_OK;
 }
 
+static neb_status wrong_shape(const struct neb_doc *d, const char *path, bool list,
+                              const struct neb_doc_entry *e)
+{
+    const char *needed =
+        list ? "a list of sections, each `- key: value …`," : "a section of `key: value` lines";
+    bool plain = !e->path[strlen(path)];
+    if (plain)
+        return neb__doc_fail(d, e->path, "%s: %s is needed here, not '%.100s'", path, needed, e->value);
+    return neb__doc_fail(d, e->path, "%s: %s is needed here", path, needed);
+}
+
 neb_status neb__doc_section(struct neb_doc *d, const char *path, bool list)
 {
     size_t n = strlen(path);
@@ -330,12 +337,9 @@ neb_status neb__doc_section(struct neb_doc *d, const char *path, bool list)
         struct neb_doc_entry *e = &d->list[i];
         if (strncmp(e->path, path, n) || !strchr(".[", e->path[n])) continue;
         if (!e->path[n] && !*e->value)
-            e->used = true; /* every key of it is left out */
+            e->used = true; /* a section without keys */
         else if (e->path[n] != (list ? '[' : '.'))
-            return neb__doc_fail(
-                d, e->path, "%s: %s is needed here%s%.100s%s", path,
-                list ? "a list of sections, each `- key: value …`," : "a section of `key: value` lines",
-                e->path[n] ? "" : ", not '", e->path[n] ? "" : e->value, e->path[n] ? "" : "'");
+            return wrong_shape(d, path, list, e);
     }
     return NEB_OK;
 }
@@ -349,9 +353,8 @@ neb_status neb__doc_all_used(const struct neb_doc *d)
 
 neb_status neb__doc_copy(const struct neb_opt *table, const void *from, void *to)
 {
-    struct neb_buf
-        text; /* through the text that a file would hold: one parser, and texts become owned copies */
     struct neb_doc doc = {0};
+    struct neb_buf text; /* as in a file: one parser, and texts become owned copies */
     neb__buf_init(&text, 1 << 20);
     neb_status s = neb__opts_write(table, from, "", &text);
     if (s == NEB_OK && text.len) s = neb__doc_parse("options", (const char *)text.data, text.len, &doc);

@@ -42,14 +42,14 @@ const char *neb__doc_get(struct neb_doc *d, const char *path); /* or NULL; marks
 neb_status neb__doc_bind(struct neb_doc *d, const char *prefix, const struct neb_opt *table, void *obj,
                          const char *const *others);
 
-/* Whether what stands at `path` is a section, or a list of them; one without keys is empty. NEB_ERR_CONFIG: a plain value, or
- * the other of the two. */
+/* Whether `path` is a section, or a list of sections. One without keys is either. NEB_ERR_CONFIG: it is a plain value, or the
+ * other of the two. */
 neb_status neb__doc_section(struct neb_doc *d, const char *path, bool list);
 
 /* Copies every field of one object to another that has its defaults. */
 neb_status neb__doc_copy(const struct neb_opt *table, const void *from, void *to);
 
-/* An error worded with the place of `path`, or of the file. */
+/* An error with the line of `path` in front, or with the file alone. */
 neb_status neb__doc_fail(const struct neb_doc *d, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,6 +1,6 @@
 /* fpmode.h: the floating-point mode of the arithmetic contract.
  *
- * What is computed from committed bytes must have the same bits everywhere: round to nearest even, denormals kept.
+ * Values computed from committed bytes must have the same bits everywhere: round to nearest even, denormals kept.
  * A library built with fast-math may have switched this thread to flush-to-zero, so code under the contract enters
  * the strict mode and leaves it with what it found:
  *

@@ -13,10 +13,10 @@ struct neb_hash {
     uint8_t b[NEB_HASH_SIZE];
 };
 
-/* Of one range of bytes. NEB_ERR_NOMEM is the only failure. */
+/* Hashes one range of bytes. NEB_ERR_NOMEM is the only failure. */
 neb_status neb__hash(const void *p, size_t n, struct neb_hash *out);
 
-/* Of several pieces: init (owes a final), update…, final. `final` releases the state in every case. */
+/* Hashes several pieces: init (owes a final), update…, final. `final` releases the state in every case. */
 struct neb_hasher {
     void *state;
 };

@@ -2,9 +2,9 @@
  * name for a wrong one. opts_value.c has one value. */
 #include "base/opts.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "base/opts_value.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,25 +20,6 @@ static bool same_name(const char *a, const char *b)
     return *a == *b;
 }
 
-int neb__edit_distance(const char *a, const char *b)
-{
-    int row[64], la = (int)strlen(a), lb = (int)strlen(b);
-    if (la > 62 || lb > 62) return 99;
-    for (int j = 0; j <= lb; j++) row[j] = j;
-    for (int i = 1; i <= la; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= lb; j++) {
-            int best = diagonal + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[lb];
-}
-
 static const struct neb_opt *find(const struct neb_opt *table, const char *name)
 {
     for (const struct neb_opt *o = table; o->name; o++)
@@ -48,15 +29,12 @@ static const struct neb_opt *find(const struct neb_opt *table, const char *name)
 
 static neb_status unknown(const struct neb_opt_set *sets, const char *name)
 {
-    const char *near = NULL;
-    int best = 4;
+    struct neb_nearest n = {.word = name, .within = 4};
+    char hint[NEB_HINT];
     for (; sets->table; sets++)
-        for (const struct neb_opt *o = sets->table; o->name; o++) {
-            int d = neb__edit_distance(o->name, name);
-            if (d < best) best = d, near = o->name;
-        }
-    return neb__fail(NEB_ERR_CONFIG, "unknown option '%s'%s%s%s", name, near ? "; did you mean '" : "",
-                     near ? near : "", near ? "'?" : "");
+        for (const struct neb_opt *o = sets->table; o->name; o++) neb__nearest_try(&n, o->name);
+    neb__nearest_hint(&n, hint);
+    return neb__fail(NEB_ERR_CONFIG, "unknown option '%s'%s", name, hint);
 }
 
 int neb__opts_choice(const struct neb_opt *table, const void *obj, const char *name)

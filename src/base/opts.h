@@ -121,7 +121,4 @@ void neb__opts_help_of(const struct neb_opt *o, FILE *to);
 neb_status neb__opts_write(const struct neb_opt *table, const void *obj, const char *indent,
                            struct neb_buf *out);
 
-/* Levenshtein distance, letters compared without case: for "did you mean". */
-int neb__edit_distance(const char *a, const char *b);
-
 #endif

@@ -1,9 +1,8 @@
 /* pool.h: the one thread pool of a process.
  *
  * A successful create owes a destroy. `run` calls fn(arg, task, worker) for every task in [0, tasks), on the
- * calling thread (worker 0) and the pool's threads (workers 1…), and returns when all are done. Which worker gets
- * which task is not fixed: a task must write only what belongs to it, then results don't depend on it. One `run`
- * at a time; a task must not call `run`. */
+ * calling thread (worker 0) and the pool's threads (workers 1…), and returns when all are done. Any worker may get
+ * any task, so a task must write only what belongs to it. One `run` at a time; a task must not call `run`. */
 #ifndef NEB_BASE_POOL_H
 #define NEB_BASE_POOL_H
 

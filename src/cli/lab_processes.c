@@ -1,8 +1,8 @@
 /* lab_processes.c: see lab_processes.h.
  *
  * Every site writes into a pipe of its own. Whole lines go to this process's output, `NAME | ` in front, and as they are to
- * the site's log file; half a line waits for its end. A process that was killed by plan is no failure: it is started again
- * with the very same command, and finds its own way back. */
+ * the site's log file; half a line waits for its end. A process that was killed by plan has not failed: it is started again
+ * with the same command, and finds its own way back. */
 #define _GNU_SOURCE
 #include "cli/lab_processes.h"
 #include "base/clock.h"
@@ -155,7 +155,7 @@ static void say(struct neb_lab_processes *c, int i, const char *what)
     fflush(stdout);
 }
 
-/* What has come, cut at line ends; a line longer than the buffer is cut too. */
+/* Shows the output that has come, line by line; a line longer than the buffer is cut. */
 static void drain(struct neb_lab_processes *c, int i)
 {
     struct member *m = &c->member[i];
@@ -286,7 +286,7 @@ static void await_all(struct neb_lab_processes *c, int seen, double seconds)
 }
 
 /* One of them has failed: the others may end by themselves for a while. Then, or at a signal, they are asked to, once: a site
- * writes a checkpoint when its step is made, which takes as long as it takes. Who cannot wait sends another signal. */
+ * writes a checkpoint when its step is made, however long that takes. A user who cannot wait sends another signal. */
 static void stop_all(struct neb_lab_processes *c, double patience)
 {
     for (int k = 0; k < c->kills; k++) c->kill[k].stage = 2;
@@ -303,7 +303,7 @@ static void stop_all(struct neb_lab_processes *c, double patience)
     while (running(c)) await_all(c, signals, HURRY);
 }
 
-/* What is ignored (nohup) stays so, here and in the sites. */
+/* A signal that is ignored (nohup) stays ignored, here and in the sites. */
 static void watch_signals(void)
 {
     static const int list[] = {SIGINT, SIGTERM, SIGHUP};

@@ -7,7 +7,7 @@
 
 struct neb_lab_processes;
 
-/* argv[i]: the command of site i, ended by NULL; it must outlive the crew. logs: SITE/log under this folder gets a copy of
+/* argv[i]: the command of site i, ended by NULL; it must outlive the processes. logs: SITE/log under this folder gets a copy of
  * everything a site says; NULL: none. */
 neb_status neb__lab_processes_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
                                      struct neb_lab_processes **out);
@@ -19,7 +19,7 @@ neb_status neb__lab_processes_plan_kills(struct neb_lab_processes *c, const char
 /* On a terminal: n lines that stay below everything else, until the next call or the end. Called from `tick`. */
 void neb__lab_processes_panel(struct neb_lab_processes *c, char *const *lines, int n);
 
-/* All that runs is killed after so many seconds, which is no failure. */
+/* Kills every process after so many seconds, which does not count as a failure. */
 void neb__lab_processes_limit(struct neb_lab_processes *c, double seconds);
 
 /* Starts all sites and stays until all have ended. When one fails, the others get half a minute to end by themselves. INT,

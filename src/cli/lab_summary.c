@@ -1,4 +1,4 @@
-/* lab_summary.c: what a run in the laboratory came to: a table of all sites, and the page beside it. */
+/* lab_summary.c: the results of a run in the laboratory: a table of all sites, and the page beside it. */
 #include "cli/lab_summary.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,5 +1,6 @@
 /* main.c: finds the verb and runs it. */
 #include "cli/verb.h"
+#include "base/nearest.h"
 #include "job/job.h"
 
 #include <signal.h>
@@ -30,15 +31,11 @@ static const struct neb_verb *find(const char *name)
 
 static int unknown(const char *name)
 {
-    const char *near = NULL;
-    int best = 3;
-    for (int i = 0; i < VERBS; i++) {
-        int d = neb__edit_distance(verbs[i]->name, name);
-        if (d < best) best = d, near = verbs[i]->name;
-    }
-    fprintf(stderr, "nebula-i: no verb '%s'", name);
-    if (near) fprintf(stderr, "; did you mean '%s'?", near);
-    fputc('\n', stderr);
+    struct neb_nearest n = {.word = name, .within = 3};
+    char hint[NEB_HINT];
+    for (int i = 0; i < VERBS; i++) neb__nearest_try(&n, verbs[i]->name);
+    neb__nearest_hint(&n, hint);
+    fprintf(stderr, "nebula-i: no verb '%s'%s\n", name, hint);
     return 2;
 }
 

@@ -4,6 +4,7 @@
  * usage behind it, exit status 2. */
 #include "cli/verb.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 
 #include <string.h>
 
@@ -111,15 +112,11 @@ static const struct neb_verb *find_part(const struct neb_verb *v, const char *na
 
 static int no_such_part(const struct neb_verb *v, const char *name)
 {
-    const char *near = NULL;
-    int best = 3;
-    for (const struct neb_verb *p = v->parts; p->name; p++) {
-        int d = neb__edit_distance(p->name, name);
-        if (d < best) best = d, near = p->name;
-    }
-    fprintf(stderr, "nebula-i %s: no '%s'", v->name, name);
-    if (near) fprintf(stderr, "; did you mean '%s'?", near);
-    fputc('\n', stderr);
+    struct neb_nearest n = {.word = name, .within = 3};
+    char hint[NEB_HINT];
+    for (const struct neb_verb *p = v->parts; p->name; p++) neb__nearest_try(&n, p->name);
+    neb__nearest_hint(&n, hint);
+    fprintf(stderr, "nebula-i %s: no '%s'%s\n", v->name, name, hint);
     return wrong(v, NULL);
 }
 

@@ -15,7 +15,7 @@
 
 enum { NEB_ANY_NUMBER = -1, NEB_VERB_TABLES = 4 };
 
-/* What a verb is called with. */
+/* One call of a verb: its arguments, and what it leaves. */
 struct neb_call {
     const void *options; /* the verb's struct */
     char **words;        /* all that is not an option, and not the name of a part; ended by NULL */

@@ -168,7 +168,7 @@ static neb_status build_set(const struct build *o, int n, char **argv)
     char *dash = o->pair ? strchr(o->pair, '-') : NULL;
     struct neb_corpus_cfg cfg = {
         .sides = o->pair ? 2 : 1, .max_tokens = (int32_t)o->max_tokens, .max_ratio = o->max_ratio};
-    if (o->pair && !dash) return neb__fail(NEB_ERR_CONFIG, "--pair is two languages: en-de");
+    if (o->pair && !dash) return neb__fail(NEB_ERR_CONFIG, "--pair takes two languages, such as en-de");
     if (dash) *dash = 0;
     cfg.lang[0] = o->pair ? o->pair : o->lang;
     cfg.lang[1] = dash ? dash + 1 : NULL;
@@ -176,7 +176,8 @@ static neb_status build_set(const struct build *o, int n, char **argv)
     struct neb_tok *tok = NULL;
     struct neb_pool *pool = NULL;
     struct neb_corpus_stats stats;
-    neb_status s = list && first && second ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %d names", n);
+    neb_status s =
+        list && first && second ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d names", n);
     for (int i = 0; s == NEB_OK && o->two_files && i <= n; i++) first[i] = second[i] = NULL;
     for (int i = 0; s == NEB_OK && o->two_files && i + 1 < n; i += 2) {
         first[i / 2] = list[i];

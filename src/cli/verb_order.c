@@ -267,7 +267,7 @@ static neb_status give(const struct options *o, uint8_t op, int n, char **words,
     return st;
 }
 
-/* Signed again when the log went on meanwhile: what is demanded does not depend on it. */
+/* Signed again when the log went on meanwhile: the demand does not depend on the log. */
 static neb_status run(struct neb_call *c)
 {
     const struct options *o = c->options;

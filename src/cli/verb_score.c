@@ -34,7 +34,7 @@ static neb_status copy_line(struct neb_line_reader *l, char **out)
     size_t n;
     NEB_TRY(neb__line_reader_next(l, &text, &n));
     char *p = neb__malloc(n + 1);
-    if (!p) return neb__fail(NEB_ERR_NOMEM, "no memory for a sentence");
+    if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for a sentence");
     memcpy(p, text, n);
     p[n] = 0;
     *out = p;

@@ -154,7 +154,7 @@ static neb_status change_sites(const struct wan *o, struct neb_lab_config *cfg)
 static neb_status describe(const struct wan *o, const char *file, struct neb_lab_config *out)
 {
     if (file && o->sites)
-        return neb__fail(NEB_ERR_CONFIG, "the sites are named by %s, not by option 'sites'", file);
+        return neb__fail(NEB_ERR_CONFIG, "%s names the sites: leave out option 'sites'", file);
     NEB_TRY(file ? neb__lab_config_load(file, out) : plain_sites(o->sites ? o->sites : "a,b", out));
     NEB_TRY(change_lines(o, out));
     NEB_TRY(change_sites(o, out));
@@ -216,7 +216,7 @@ static neb_status split_commands(struct session *s, char **argv)
     char **begin = argv;
     for (char **a = argv;; a++) {
         if (*a && strcmp(*a, ":")) continue;
-        if (a == begin) return neb__fail(NEB_ERR_CONFIG, "an empty command");
+        if (a == begin) return neb__fail(NEB_ERR_CONFIG, "one of the commands behind -- is empty");
         if (n == s->sites) return neb__fail(NEB_ERR_CONFIG, "more commands than the %d sites", s->sites);
         s->command[n++] = begin;
         begin = a + 1;
@@ -273,7 +273,7 @@ static void collect(struct session *s, double seconds)
             fprintf(stderr, "wan: site %s ended with status %d\n", neb__lab_name(s->lab, i), s->status[i]);
 }
 
-/* Until all is done, or stopped by a signal; what is left then gets TERM and, five seconds later, KILL. */
+/* Waits until all is done, or a signal stops it; commands that still run get TERM and, five seconds later, KILL. */
 static void supervise(struct session *s)
 {
     while (!done(s) && !signals) collect(s, 0.02);

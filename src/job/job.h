@@ -49,7 +49,7 @@ struct neb_job_train {
     bool fallback, deterministic;
 };
 
-/* Where the parameters start, when not at random. */
+/* Initial parameters, when they are not random. */
 struct neb_job_init {
     char *from;  /* a model folder, or several, separated by commas: their mean */
     char *match; /* only these names */

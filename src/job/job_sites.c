@@ -60,7 +60,7 @@ static neb_status check_average(struct neb_job *j, const char *section, const st
                          path, t->average);
 }
 
-/* What stands in `sites[i].train` must fit like `train` itself: tried on a copy. */
+/* `sites[i].train` must fit like `train` itself: it is tried on a copy. */
 static neb_status try_own_train(struct neb_job *j, const char *section, enum neb_site_role role)
 {
     struct neb_job_train t;
@@ -118,7 +118,7 @@ static neb_status settle_strategy(struct neb_job *j)
         if (fixed >= 0)
             return neb__doc_fail(
                 &j->doc, path,
-                "site '%s' has role %s, which is no part of strategy %s; change one of the two", s->name,
+                "site '%s' has role %s, which does not belong to strategy %s; change one of the two", s->name,
                 roles[s->does].name, strategies[j->plan]);
         return neb__doc_fail(&j->doc, path,
                              "site '%s' has role %s (strategy %s), site '%s' %s (strategy %s): roles of one "
@@ -185,7 +185,7 @@ static neb_status check_data(const struct neb_job *j)
     return NEB_OK;
 }
 
-/* Keys that nobody will read are no error, since the same file may serve one site and several, but they are said. */
+/* Keys without effect are not an error, since one file may serve one site and several; a warning names the first. */
 static void warn_of_wan(const struct neb_job *j)
 {
     for (int i = 0; i < j->doc.n; i++)
