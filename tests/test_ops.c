@@ -260,10 +260,10 @@ static void wrong_models_are_refused(void **state)
         const char *says;
     } wrong[] = {
         {m_wrong_shape, NEB_ERR_SHAPE, "wrong: linear: bias 'p0' is (19, 48)"},
-        {m_wrong_dtype, NEB_ERR_DTYPE, "x is i32, f32 is needed"},
+        {m_wrong_dtype, NEB_ERR_DTYPE, "x is i32; it must be f32"},
         {m_unknown_dtype, NEB_ERR_DTYPE, "dtype 17"},
         {m_unknown_act, NEB_ERR_INVALID, "unknown activation 99"},
-        {m_no_pop, NEB_ERR_STATE, "a push without a pop"},
+        {m_no_pop, NEB_ERR_STATE, "neb_push() without a matching neb_pop()"},
         {m_too_large, NEB_ERR_SHAPE, "dimension 0"},
         {m_dropout_without_rows, NEB_ERR_STATE, "neb_set_rows"},
         {m_no_param, NEB_ERR_INVALID, "linear: weight is NULL"},

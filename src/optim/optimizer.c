@@ -1,9 +1,11 @@
-/* optimizer.c: AdamW and SGD over the slab, and the step that composes micro-batches, reduction, clipping and update.
+/* optimizer.c: AdamW and SGD over the slab, and the step that composes micro-batches, reduction, clipping and
+ * update.
  *
- * The optimizer's moments mirror the trainable slab. A table of segments, one a parameter, carries weight decay; the
- * device walks all of them in one pass. Whether the step is skipped (something was not finite) is decided on the device
- * from the step's own numbers, so the host need not wait for them. A step without any loss weight (masked prediction of a
- * text in which nothing was masked) runs with a scale of 0 and makes no update: neither momentum nor decay moves anything. */
+ * The optimizer's moments mirror the trainable slab. A table with one segment per parameter carries the
+ * weight decay, and the device walks all segments in one pass. The device skips a step in which something was
+ * not finite. It decides that from the step's own numbers, so the host need not wait for them. A step without
+ * any loss weight (masked prediction of a text in which nothing was masked) runs with a scale of 0 and makes
+ * no update: neither momentum nor decay changes a parameter. */
 #include "base/mem.h"
 #include "tensor/params.h"
 #include "tensor/tape.h"
@@ -18,7 +20,7 @@ struct neb_optimizer {
     float *m, *v;                 /* device */
     struct neb_segment *segments; /* device */
     int n_segments;
-    void *scratch; /* device, of the norm */
+    void *scratch; /* device, for the norm */
     int64_t step;
 };
 
@@ -42,7 +44,7 @@ static neb_status check(const struct neb_optimizer_config *c)
                  {"max_norm", c->max_norm, 0, 1e30f}};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (!(rules[i].value >= rules[i].low && rules[i].value <= rules[i].high))
-            return neb__fail(NEB_ERR_CONFIG, "optimizer: %s is %g, it must be between %g and %g",
+            return neb__fail(NEB_ERR_CONFIG, "optimizer: %s is %g; it must be between %g and %g",
                              rules[i].name, (double)rules[i].value, (double)rules[i].low,
                              (double)rules[i].high);
     return NEB_OK;
@@ -76,7 +78,9 @@ static neb_status prepare(neb_optimizer *o)
 {
     neb_device *d = o->dev;
     size_t bytes = (size_t)o->params->trainable_values * sizeof(float);
-    if (!bytes) return neb__fail(NEB_ERR_STATE, "nothing to train: every parameter is frozen");
+    if (!bytes)
+        return neb__fail(NEB_ERR_STATE,
+                         "nothing to train: every parameter is frozen; make at least one trainable");
     if (o->config.kind == NEB_ADAMW || o->config.beta1 > 0) NEB_TRY(zeroed(d, bytes, &o->m));
     if (o->config.kind == NEB_ADAMW) NEB_TRY(zeroed(d, bytes, &o->v));
     NEB_TRY(make_segments(o));
@@ -133,14 +137,14 @@ neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v)
 
 neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, const float *v)
 {
-    if (step < 0) return neb__fail(NEB_ERR_INVALID, "optimizer: step %" PRId64, step);
+    if (step < 0) return neb__fail(NEB_ERR_INVALID, "optimizer: step %" PRId64 " is negative", step);
     if (m && o->m) NEB_TRY(o->dev->ops->upload(o->dev->ctx, o->m, m, slab_bytes(o)));
     if (v && o->v) NEB_TRY(o->dev->ops->upload(o->dev->ctx, o->v, v, slab_bytes(o)));
     o->step = step;
     return NEB_OK;
 }
 
-/* ---- one step ------------------------------------------------------------------------------------------------ */
+/* ---- one step ------------------------------------------------------------------------------------------ */
 
 static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n, float lr,
                         uint32_t seed, const struct neb_reduce *reduce, bool *empty)
@@ -149,7 +153,10 @@ static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *m
     for (int i = 0; i < n; i++) weight += micros[i].weight;
     if (reduce && reduce->host) NEB_TRY(reduce->host(reduce->arg, &weight, 1));
     if (!(weight >= 0) || !isfinite(weight))
-        return neb__fail(NEB_ERR_RANGE, "step %" PRId64 ": the loss weights sum to %g", o->step + 1, weight);
+        return neb__fail(NEB_ERR_RANGE,
+                         "step %" PRId64
+                         ": the loss weights sum to %g; their sum must be finite and not negative",
+                         o->step + 1, weight);
     *empty = !(weight > 0);
     struct neb_ctl c = {.step = (uint32_t)(o->step + 1),
                         .seed = seed,
@@ -211,7 +218,7 @@ static neb_status report(const struct neb_ctl *c, struct neb_step_info *info)
     if (!c->nonfinite) return NEB_OK;
     return neb__fail(
         NEB_ERR_NONFINITE,
-        "step %u: loss %g, gradient norm %g: not finite; the update was skipped and the parameters are "
+        "step %u: loss %g or gradient norm %g is not finite; the update was skipped and the parameters are "
         "unchanged (a lower learning rate or tighter clipping usually helps)",
         c->step, (double)c->loss[0], (double)sqrtf(c->norm2));
 }
@@ -220,10 +227,11 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
                           uint32_t seed, const struct neb_reduce *reduce, struct neb_step_info *info)
 {
     if (n < 1 || t->params != o->params || !isfinite(lr))
-        return neb__fail(NEB_ERR_INVALID,
-                         "a step needs micro-batches (%d), a finite learning rate (%g) and a tape "
-                         "over the optimizer's parameters",
-                         n, (double)lr);
+        return neb__fail(
+            NEB_ERR_INVALID,
+            "a step needs at least one micro-batch (given: %d), a finite learning rate (given: %g) "
+            "and a tape over the optimizer's parameters",
+            n, (double)lr);
     bool empty = false;
     NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
     NEB_TRY(run_micros(t, micros, n));

@@ -1,5 +1,5 @@
-/* schedule.c: the learning rate as a function of progress. Progress may be counted in steps or in tokens; warm-up and
- * total have the same unit. */
+/* schedule.c: the learning rate as a function of progress. Progress may be counted in steps or in tokens;
+ * warm-up and total have the same unit. */
 #include "base/status.h"
 #include "base/clamp.h"
 
@@ -11,17 +11,20 @@ neb_status neb_schedule_check(const struct neb_schedule *s)
 {
     if ((unsigned)s->kind > NEB_WSD) return neb__fail(NEB_ERR_CONFIG, "unknown schedule %d", (int)s->kind);
     if (!isfinite(s->peak) || s->peak < 0 || !isfinite(s->floor) || s->floor < 0 || s->floor > s->peak)
-        return neb__fail(NEB_ERR_CONFIG, "learning rates: 0 <= floor <= peak is needed, floor is %g, peak %g",
+        return neb__fail(NEB_ERR_CONFIG,
+                         "learning rates: floor %g and peak %g must satisfy 0 <= floor <= peak",
                          (double)s->floor, (double)s->peak);
     if (s->warmup < 0 || s->total < 0 || (s->total > 0 && s->warmup > s->total))
-        return neb__fail(NEB_ERR_CONFIG, "schedule: warm-up %" PRId64 " of a total of %" PRId64, s->warmup,
-                         s->total);
+        return neb__fail(NEB_ERR_CONFIG,
+                         "schedule: the warm-up (%" PRId64 ") must lie between 0 and the total (%" PRId64 ")",
+                         s->warmup, s->total);
     bool ends = s->kind == NEB_LINEAR || s->kind == NEB_COSINE || s->kind == NEB_WSD;
     if (ends && s->total < 1) return neb__fail(NEB_ERR_CONFIG, "this schedule needs a total above 0");
     if (s->kind == NEB_INVERSE_SQRT && s->warmup < 1)
         return neb__fail(NEB_ERR_CONFIG, "the inverse square root schedule needs a warm-up above 0");
     if (s->kind == NEB_WSD && !(s->decay > 0 && s->decay <= 1))
-        return neb__fail(NEB_ERR_CONFIG, "WSD: decay is %g, a share of the total in (0, 1] is needed",
+        return neb__fail(NEB_ERR_CONFIG,
+                         "WSD: decay is %g; it is a share of the total, above 0 and at most 1",
                          (double)s->decay);
     return NEB_OK;
 }

@@ -58,7 +58,7 @@ size_t neb_buffer_size(const neb_buffer *b)
 static neb_status check_size(const neb_buffer *b, size_t bytes)
 {
     if (bytes <= b->bytes) return NEB_OK;
-    return neb__fail(NEB_ERR_RANGE, "%zu bytes for a buffer of %zu", bytes, b->bytes);
+    return neb__fail(NEB_ERR_RANGE, "%zu bytes do not fit into a buffer of %zu bytes", bytes, b->bytes);
 }
 
 neb_status neb_buffer_clear(neb_buffer *b)

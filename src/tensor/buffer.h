@@ -1,4 +1,4 @@
-/* buffer.h (internal): what a neb_buffer is. */
+/* buffer.h (internal): the struct behind neb_buffer. */
 #ifndef NEB_TENSOR_BUFFER_H
 #define NEB_TENSOR_BUFFER_H
 
@@ -13,12 +13,13 @@ struct neb_buffer {
     size_t bytes;
 };
 
-/* Host memory that copies fast. */
+/* Host memory from which and into which the device copies fast. */
 neb_status neb__host_alloc(neb_device *d, size_t bytes, void **out);
 void neb__host_free(neb_device *d, void *p); /* NULL is fine */
 
-/* Brings the first bytes to host memory of neb__host_alloc(), beside what is enqueued from now on; they are there when the fence
- * has been waited for. A device without a side stream has brought them at once. */
+/* Copies the first bytes to host memory of neb__host_alloc(), beside the work that is enqueued from now on.
+ * They have arrived once the fence has been waited for. A device without a side stream copies them before it
+ * returns. */
 neb_status neb__buffer_fetch(const neb_buffer *b, void *host, size_t bytes, uint64_t *fence);
 neb_status neb__buffer_fetched(const neb_buffer *b, uint64_t fence);
 

@@ -1,5 +1,5 @@
-/* device.h (internal): an open device: its table, its context, how it was opened. Made by neb_device_open() in
- * src/device, used by everything above the boundary. */
+/* device.h (internal): an open device: its table, its context, the configuration it was opened with.
+ * neb_device_open() in src/device makes it; everything above the boundary uses it. */
 #ifndef NEB_TENSOR_DEVICE_H
 #define NEB_TENSOR_DEVICE_H
 

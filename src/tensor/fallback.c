@@ -1,8 +1,9 @@
-/* fallback.c: every fused slot as a composition of primitives. It is written to be read next to device.h: it defines
- * what the fused kernels must compute, and takes whatever memory that needs. */
+/* fallback.c: every fused slot as a composition of primitives. Read it next to device.h: it defines what the
+ * fused kernels must compute. It spends memory freely. */
 #include "tensor/fallback.h"
 
-/* All calls of one composition belong to one tick, so that what the arguments point to stays alive throughout. */
+/* All calls of one composition belong to one tick, so the memory behind the arguments stays alive
+ * throughout. */
 #define COMPOSE(t, body)               \
     do {                               \
         (t)->hold++;                   \
@@ -16,7 +17,7 @@ static void *temp(neb_tape *t, int64_t values, neb_dtype type)
     return neb__tape_temp(t, values * (int64_t)neb_dtype_size(type));
 }
 
-/* ---- linear -------------------------------------------------------------------------------------------------- */
+/* ---- linear -------------------------------------------------------------------------------------------- */
 
 static neb_status linear(neb_tape *t, const struct neb_linear *a)
 {
@@ -135,7 +136,7 @@ neb_status neb__reference_linear_bwd(neb_tape *t, const struct neb_linear_bwd *a
     COMPOSE(t, linear_bwd(t, a));
 }
 
-/* ---- residual and norm --------------------------------------------------------------------------------------- */
+/* ---- residual and norm --------------------------------------------------------------------------------- */
 
 static neb_status add_dropped(neb_tape *t, const void *x, void *onto, int64_t rows, int64_t d, neb_dtype type,
                               const struct neb_dropout *drop)
@@ -205,7 +206,7 @@ neb_status neb__reference_norm_residual_bwd(neb_tape *t, const struct neb_norm_b
     COMPOSE(t, norm_residual_bwd(t, a));
 }
 
-/* ---- attention: all queries against all keys, the softmax leaving only pairs of one sequence ------------------ */
+/* ---- attention: all queries against all keys, the softmax leaving only pairs of one sequence ----------- */
 
 static const void *at(const void *p, int64_t values, neb_dtype type)
 {
@@ -394,7 +395,7 @@ neb_status neb__reference_attn_bwd(neb_tape *t, const struct neb_attn_bwd *b)
     COMPOSE(t, attn_bwd(t, b));
 }
 
-/* ---- linear and cross-entropy -------------------------------------------------------------------------------- */
+/* ---- linear and cross-entropy -------------------------------------------------------------------------- */
 
 static neb_status linear_xent(neb_tape *t, const struct neb_linear_xent *a)
 {

@@ -1,5 +1,6 @@
-/* fallback.h (internal): the fused slots composed from primitives: the reference they are tested against, and the
- * fallback for a device that lacks one. Each takes what the slot takes; scratch is taken from the arena. */
+/* fallback.h (internal): the fused slots composed from primitives: the reference they are tested against, and
+ * the fallback for a device that lacks one. Each takes the slot's arguments and gets scratch memory from the
+ * arena. */
 #ifndef NEB_TENSOR_FALLBACK_H
 #define NEB_TENSOR_FALLBACK_H
 

@@ -1,11 +1,11 @@
 /* grad.c: gradients of tensors and parameters, recording, and the walk backwards.
  *
- * Invariants: a root's gradient has the root's layout; allocation.refs counts the roots that hold it; whoever adds to a
- * gradient that others hold too takes a copy first. A root's gradient is released once the node that made the root has
- * run backwards: all its readers come earlier in that walk.
+ * Invariants: a root's gradient has the root's layout; allocation.refs counts the roots that hold it; an op
+ * that adds to a gradient which others hold too takes a copy first. A root's gradient is released once the
+ * node that made the root has run backwards: all its readers come earlier in that walk.
  *
- * The helpers here make device calls (clearing, copying) without ending the tick, so that all pointers which a backward
- * fetches before its main call belong to one tick. */
+ * The helpers here make device calls (clearing, copying) without ending the tick, so all pointers that a
+ * backward fetches before its main call belong to one tick. */
 #include "tensor/tape.h"
 #include "base/mem.h"
 
@@ -65,7 +65,7 @@ struct neb_node *neb__tape_record(neb_tape *t, int op, int n_in, neb_tensor *con
     return n;
 }
 
-/* ---- gradients of tensors ------------------------------------------------------------------------------------ */
+/* ---- gradients of tensors ------------------------------------------------------------------------------ */
 
 static size_t span(const neb_tensor *root)
 {
@@ -92,7 +92,7 @@ static bool fresh(neb_tape *t, neb_tensor *root)
     return true;
 }
 
-/* Before adding: what others hold too is copied. */
+/* Called before adding: copies a gradient that others hold too. */
 static bool own(neb_tape *t, neb_tensor *root)
 {
     int old = root->grad;
@@ -185,10 +185,12 @@ neb_status neb__grad_share(neb_tape *t, neb_tensor *x, neb_tensor *from)
                               .type = x->type};
         return NEB_CALL(t, axpby, &a);
     }
-    return neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "gradient", "a residual that is a column view");
+    return neb__tape_fail(
+        t, NEB_ERR_UNSUPPORTED, "gradient",
+        "the residual is a column view, which cannot share a gradient; copy it first (neb_op_copy)");
 }
 
-/* ---- gradients of parameters --------------------------------------------------------------------------------- */
+/* ---- gradients of parameters --------------------------------------------------------------------------- */
 
 float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
 {
@@ -213,7 +215,7 @@ void neb__tape_announce(neb_tape *t)
     }
 }
 
-/* ---- backwards ----------------------------------------------------------------------------------------------- */
+/* ---- backwards ----------------------------------------------------------------------------------------- */
 
 static bool reached(const struct neb_node *n)
 {
@@ -233,7 +235,8 @@ static void release_outputs(neb_tape *t, const struct neb_node *n)
 {
     for (int i = 0; i < n->n_out; i++) {
         neb_tensor *root = n->out[i] ? n->out[i]->root : NULL;
-        if (!root || root->grad < 0 || is_input(n, root)) continue; /* computed in place: the input's, too */
+        if (!root || root->grad < 0 || is_input(n, root))
+            continue; /* computed in place: this gradient is the input's, too */
         t->life.list[root->grad].refs--;
         root->grad = -1;
     }
@@ -242,7 +245,7 @@ static void release_outputs(neb_tape *t, const struct neb_node *n)
 neb_status neb__tape_backward(neb_tape *t, int first)
 {
     for (int i = t->n_nodes - 1; i >= first; i--) {
-        struct neb_node n = t->nodes[i]; /* a copy: recomputation appends nodes behind */
+        struct neb_node n = t->nodes[i]; /* a copy, because recomputation appends nodes */
         t->n_nodes = i;
         if (!reached(&n)) continue;
         t->scope_length = (int)strlen(n.scope);

@@ -1,7 +1,7 @@
 /* op_attention.c: attention over packed sequences, and rotary positions.
  *
- * q, k and v usually are column views of one product. Their gradients then are column views of one gradient, which the
- * backward fills completely, so it needs no clearing first. */
+ * q, k and v usually are column views of one product. Their gradients then are column views of one gradient,
+ * which the backward fills completely, so it needs no clearing first. */
 #include "tensor/fallback.h"
 
 #include <math.h>
@@ -11,7 +11,8 @@ enum { IN_Q, IN_K, IN_V, IN_STARTS_Q, IN_STARTS_K, IN_SAMPLE, INS };
 static bool seqs_fit(neb_tape *t, const char *what, const struct neb_seqs *s)
 {
     if (s->count < 1 || s->max_len < 1) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "attention", "%s: %" PRId64 " sequences of at most %" PRId64 " rows",
+        neb__tape_fail(t, NEB_ERR_SHAPE, "attention",
+                       "%s has %" PRId64 " sequences of at most %" PRId64 " rows; both must be at least 1",
                        what, s->count, s->max_len);
         return false;
     }
@@ -28,15 +29,17 @@ static bool attention_fits(neb_tape *t, const struct neb_attention *a, int64_t k
     int64_t width = neb__tensor_cols(a->q);
     if (a->heads < 1 || kv_heads < 1 || a->heads % kv_heads || width % a->heads ||
         neb__tensor_cols(a->k) != width / a->heads * kv_heads) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "attention",
-                       "q has %" PRId64 " columns, k %" PRId64 ", with %" PRId64 " heads and %" PRId64
-                       " key heads: heads must divide q's columns, key heads the heads, and widths agree",
-                       width, neb__tensor_cols(a->k), a->heads, kv_heads);
+        neb__tape_fail(
+            t, NEB_ERR_SHAPE, "attention",
+            "q has %" PRId64 " columns, k %" PRId64 ", with %" PRId64 " heads and %" PRId64
+            " key heads; heads must divide q's columns, key heads must divide heads, and the head widths "
+            "must agree",
+            width, neb__tensor_cols(a->k), a->heads, kv_heads);
         return false;
     }
     if (a->q_seqs.count != a->k_seqs.count) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "attention",
-                       "%" PRId64 " query sequences, %" PRId64 " key sequences", a->q_seqs.count,
+                       "%" PRId64 " query sequences do not match %" PRId64 " key sequences", a->q_seqs.count,
                        a->k_seqs.count);
         return false;
     }
@@ -156,7 +159,7 @@ neb_status neb__backward_attention(neb_tape *t, struct neb_node *n)
     return NEB_OK;
 }
 
-/* ---- rotary positions ---------------------------------------------------------------------------------------- */
+/* ---- rotary positions ---------------------------------------------------------------------------------- */
 
 neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base)
 {
@@ -164,10 +167,11 @@ neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_
         !neb__tape_want(t, "rope", "position", position, NEB_I32, neb__tensor_rows(x), -1))
         return NULL;
     if (heads < 1 || neb__tensor_cols(x) % (2 * heads) || !(base > 1) || x->uses) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "rope",
-                       "%" PRId64 " columns for %" PRId64
-                       " heads of even width, base %g; x must have no other reader",
-                       neb__tensor_cols(x), heads, (double)base);
+        neb__tape_fail(
+            t, NEB_ERR_SHAPE, "rope",
+            "x has %" PRId64 " columns for %" PRId64
+            " heads, base %g; heads must have an even width, base must exceed 1, and no other op may read x",
+            neb__tensor_cols(x), heads, (double)base);
         return NULL;
     }
     neb_tensor *y = neb__tensor_alias(t, x);

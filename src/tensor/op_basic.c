@@ -4,13 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- embeddings ---------------------------------------------------------------------------------------------- */
+/* ---- embeddings ---------------------------------------------------------------------------------------- */
 
 neb_tensor *neb_op_embed(neb_tape *t, int n, neb_param *const *tables, neb_tensor *const *ids, float scale)
 {
     if (t->failed != NEB_OK) return NULL;
     if (n < 1 || n > 3) {
-        neb__tape_fail(t, NEB_ERR_INVALID, "embed", "%d tables, 1 to 3 are possible", n);
+        neb__tape_fail(t, NEB_ERR_INVALID, "embed", "%d tables given; 1 to 3 are possible", n);
         return NULL;
     }
     struct neb_embed a = {.tables = n, .scale = scale, .type = neb_compute_type(t)};
@@ -61,13 +61,14 @@ neb_status neb__backward_embed(neb_tape *t, struct neb_node *n)
     return t->failed == NEB_OK ? NEB_CALL(t, embed_bwd, &a) : t->failed;
 }
 
-/* ---- element by element -------------------------------------------------------------------------------------- */
+/* ---- element by element -------------------------------------------------------------------------------- */
 
 static bool flat(neb_tape *t, const char *op, const neb_tensor *x)
 {
     if (!neb__tape_want_act(t, op, "x", x, -1, -1)) return false;
     if (neb__tensor_contiguous(x)) return true;
-    neb__tape_fail(t, NEB_ERR_SHAPE, op, "a column view: only contiguous tensors are possible");
+    neb__tape_fail(t, NEB_ERR_SHAPE, op,
+                   "the input is a column view; make it contiguous first (neb_op_copy)");
     return false;
 }
 
@@ -162,7 +163,7 @@ neb_tensor *neb_op_swiglu(neb_tape *t, neb_tensor *x)
 {
     if (!flat(t, "swiglu", x)) return NULL;
     if (neb__tensor_cols(x) % 2) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "swiglu", "%" PRId64 " columns: an even number is needed",
+        neb__tape_fail(t, NEB_ERR_SHAPE, "swiglu", "x has %" PRId64 " columns; their number must be even",
                        neb__tensor_cols(x));
         return NULL;
     }
@@ -191,11 +192,12 @@ neb_status neb__backward_swiglu(neb_tape *t, struct neb_node *n)
     return neb__grad_add(t, x, temp);
 }
 
-/* ---- views --------------------------------------------------------------------------------------------------- */
+/* ---- views --------------------------------------------------------------------------------------------- */
 
 static neb_tensor *range_fails(neb_tape *t, const char *op, int64_t first, int64_t count, int64_t of)
 {
-    neb__tape_fail(t, NEB_ERR_SHAPE, op, "[%" PRId64 ", +%" PRId64 ") of %" PRId64, first, count, of);
+    neb__tape_fail(t, NEB_ERR_SHAPE, op, "range [%" PRId64 ", +%" PRId64 ") does not fit into %" PRId64,
+                   first, count, of);
     return NULL;
 }
 
@@ -229,7 +231,7 @@ neb_tensor *neb_op_reshape(neb_tape *t, neb_tensor *x, int ndim, const int64_t *
     int64_t n = ndim >= 1 && ndim <= 4 ? 1 : 0;
     for (int i = 0; n > 0 && i < ndim; i++) n = shape[i] < 1 || n > neb__tensor_count(x) ? 0 : n * shape[i];
     if (n != neb__tensor_count(x) || !neb__tensor_contiguous(x)) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "reshape", "%" PRId64 " values%s into %" PRId64,
+        neb__tape_fail(t, NEB_ERR_SHAPE, "reshape", "cannot reshape %" PRId64 " values%s into %" PRId64,
                        neb__tensor_count(x), neb__tensor_contiguous(x) ? "" : " (not contiguous)", n);
         return NULL;
     }
@@ -254,7 +256,7 @@ neb_tensor *neb_op_stop_gradient(neb_tape *t, neb_tensor *x)
     return y;
 }
 
-/* ---- rows and sequences -------------------------------------------------------------------------------------- */
+/* ---- rows and sequences -------------------------------------------------------------------------------- */
 
 neb_tensor *neb_op_gather(neb_tape *t, neb_tensor *x, neb_tensor *index)
 {
@@ -377,7 +379,7 @@ neb_tensor *neb_op_convert(neb_tape *t, neb_tensor *x)
     return NEB_CALL(t, copy2d, &c) == NEB_OK ? y : NULL;
 }
 
-/* ---- out ----------------------------------------------------------------------------------------------------- */
+/* ---- out ----------------------------------------------------------------------------------------------- */
 
 void neb_output(neb_tape *t, neb_tensor *x, neb_buffer *b, neb_dtype type)
 {

@@ -1,8 +1,9 @@
-/* op_copy.c: a column view made contiguous, for the ops that need their rows one behind the other; and rows added to a
- * buffer that lives on.
+/* op_copy.c: a column view made contiguous, for the ops that need their rows one after the other; and rows
+ * added to a buffer that lives on.
  *
- * The gradient of a copy goes back into the view's columns. A device copies rectangles by overwriting only, so where the root has a
- * gradient already the columns are laid into a cleared piece of the root's size, which is then added. */
+ * The gradient of a copy goes back into the view's columns. A device copies rectangles by overwriting only.
+ * So when the root has a gradient already, the columns are copied into a cleared piece of the root's size,
+ * and that piece is added. */
 #include "tensor/tape.h"
 
 neb_tensor *neb_op_copy(neb_tape *t, neb_tensor *x)

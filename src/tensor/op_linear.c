@@ -1,7 +1,7 @@
 /* op_linear.c: matrix products with parameters and between activations.
  *
- * The backward of linear(x) knows whether x came out of an activation that nobody else reads; then the gradient that
- * it hands down is already that of the pre-activation, and the bias of the layer below has its share: one pass less
+ * The backward of linear(x) knows whether x came out of an activation that no other op reads. It then hands
+ * down the gradient of the pre-activation and adds the bias gradient of the layer below. That saves one pass
  * over the widest activations of a transformer. */
 #include "tensor/fallback.h"
 
@@ -16,8 +16,8 @@ bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const n
     int64_t r = p->shape[0], c = p->values / p->shape[0];
     if ((rows >= 0 && r != rows) || (cols >= 0 && c != cols)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, op,
-                       "%s '%s' is (%" PRId64 ", %" PRId64 "), (%" PRId64 ", %" PRId64
-                       ") is needed (-1: any)",
+                       "%s '%s' is (%" PRId64 ", %" PRId64 "); it must be (%" PRId64 ", %" PRId64
+                       "), where -1 means any",
                        what, p->name, r, c, rows, cols);
         return false;
     }
@@ -64,7 +64,8 @@ neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
     return t->failed == NEB_OK ? y : NULL;
 }
 
-/* x was act(x_pre), and this is its only reader: its gradient can be made that of x_pre. */
+/* x is act(x_pre) and this op is its only reader, so the op can hand down the gradient of x_pre instead of
+ * x's. */
 static bool passes_activation(const neb_tensor *x)
 {
     return x->root == x && x->pre && x->act != NEB_ACT_NONE && x->uses == 1 && x->grad < 0;
@@ -121,7 +122,7 @@ neb_tensor *neb_op_linear_onto(neb_tape *t, neb_tensor *y, neb_tensor *x, neb_pa
         return NULL;
     if (y->uses || y->act != NEB_ACT_NONE) {
         neb__tape_fail(t, NEB_ERR_INVALID, "linear_onto",
-                       "y is read by another op, or comes from an activation");
+                       "y must have no other reader and must not come from an activation");
         return NULL;
     }
     neb_tensor *z = neb__tensor_alias(t, y);
@@ -152,7 +153,7 @@ neb_status neb__backward_linear_onto(neb_tape *t, struct neb_node *n)
     return linear_gradients(t, &a, n->in[0], n->param[0], NULL);
 }
 
-/* ---- between activations ------------------------------------------------------------------------------------- */
+/* ---- between activations ------------------------------------------------------------------------------- */
 
 neb_tensor *neb_op_matmul(neb_tape *t, neb_tensor *a, neb_tensor *b, bool trans_b)
 {
@@ -248,7 +249,7 @@ neb_status neb__backward_matmul(neb_tape *t, struct neb_node *node)
     return t->failed;
 }
 
-/* ---- parameters as tensors ----------------------------------------------------------------------------------- */
+/* ---- parameters as tensors ----------------------------------------------------------------------------- */
 
 neb_tensor *neb_weight(neb_tape *t, neb_param *p)
 {

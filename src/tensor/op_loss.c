@@ -1,12 +1,13 @@
-/* op_loss.c: the ends of a model. A loss computes its value and the gradient of what it is given in one go, during the
- * forward: it is where the backward starts, so it leaves no node on the tape. */
+/* op_loss.c: the ends of a model. A loss computes its value and the gradient of its input in one go, during
+ * the forward. The backward starts there, so a loss leaves no node on the tape. */
 #include "tensor/fallback.h"
 
 static bool loss_fits(neb_tape *t, const char *op, const struct neb_loss_spec *l, int64_t rows)
 {
     if (t->failed != NEB_OK) return false;
     if (t->in_recompute) {
-        neb__tape_fail(t, NEB_ERR_STATE, op, "a loss inside a recomputed block");
+        neb__tape_fail(t, NEB_ERR_STATE, op,
+                       "a loss cannot stand inside a recomputed block; compute it outside");
         return false;
     }
     if (l->slot < 0 || l->slot > 7) {
@@ -29,13 +30,15 @@ static bool targets_fit(neb_tape *t, const char *op, const struct neb_target_spe
 {
     if (s->target && !neb__tape_want(t, op, "target", s->target, NEB_I32, rows, 1)) return false;
     if (!s->target && !(s->kd > 0)) {
-        neb__tape_fail(t, NEB_ERR_INVALID, op, "neither targets nor a teacher");
+        neb__tape_fail(t, NEB_ERR_INVALID, op, "there are neither targets nor a teacher; give at least one");
         return false;
     }
     if (!(s->smoothing >= 0) || s->smoothing >= 1 || !(s->temperature >= 0) || !(s->kd >= 0) ||
         !(s->ce >= 0)) {
-        neb__tape_fail(t, NEB_ERR_RANGE, op, "smoothing %g, temperature %g, kd %g, ce %g",
-                       (double)s->smoothing, (double)s->temperature, (double)s->kd, (double)s->ce);
+        neb__tape_fail(
+            t, NEB_ERR_RANGE, op,
+            "smoothing %g must be in [0, 1), and temperature %g, kd %g and ce %g must not be negative",
+            (double)s->smoothing, (double)s->temperature, (double)s->kd, (double)s->ce);
         return false;
     }
     if (s->kd == 0) return true;
@@ -43,7 +46,7 @@ static bool targets_fit(neb_tape *t, const char *op, const struct neb_target_spe
     if (s->teacher_ids && !neb__tape_want(t, op, "teacher_ids", s->teacher_ids, NEB_I32, rows, -1))
         return false;
     if (!s->teacher_logits) {
-        neb__tape_fail(t, NEB_ERR_INVALID, op, "distillation without teacher logits");
+        neb__tape_fail(t, NEB_ERR_INVALID, op, "distillation (kd > 0) needs teacher logits");
         return false;
     }
     return neb__tape_want(t, op, "teacher_logits", s->teacher_logits, NEB_F32, rows, k);
@@ -80,7 +83,7 @@ void neb_loss_linear_xent(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
         !targets_fit(t, op, target, neb__tensor_rows(x), w->shape[0]))
         return;
     if (!neb__tensor_contiguous(x)) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, op, "x is a column view: only contiguous rows are possible");
+        neb__tape_fail(t, NEB_ERR_SHAPE, op, "x is a column view; make it contiguous first (neb_op_copy)");
         return;
     }
     neb__tensor_use(x);
@@ -114,7 +117,8 @@ void neb_loss_xent(neb_tape *t, neb_tensor *logits, const struct neb_target_spec
         !targets_fit(t, op, target, neb__tensor_rows(logits), neb__tensor_cols(logits)))
         return;
     neb__tensor_use(logits);
-    /* the device overwrites logits with their gradient: in a copy, which becomes the gradient */
+    /* the device overwrites the logits with their gradient, so it works on a copy, which becomes the
+     * gradient */
     int temp = -1;
     int64_t rows = neb__tensor_rows(logits), classes = neb__tensor_cols(logits);
     void *d = neb__tape_wants_grad(t) ? neb__grad_overwrite(t, logits, &temp) : NULL;
@@ -147,7 +151,7 @@ void neb_loss_bce(neb_tape *t, neb_tensor *x, neb_tensor *target, const struct n
         !neb__tape_want(t, "bce", "target", target, NEB_I32, neb__tensor_rows(x), 1))
         return;
     if (!neb__tensor_contiguous(x)) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, "bce", "x is a column view");
+        neb__tape_fail(t, NEB_ERR_SHAPE, "bce", "x is a column view; make it contiguous first (neb_op_copy)");
         return;
     }
     neb__tensor_use(x);
@@ -168,7 +172,8 @@ static bool pair_args(neb_tape *t, const char *op, neb_tensor *x, neb_tensor *y,
         !loss_fits(t, op, loss, neb__tensor_rows(x)))
         return false;
     if (!neb__tensor_contiguous(x) || !neb__tensor_contiguous(y)) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, op, "a column view: only contiguous rows are possible");
+        neb__tape_fail(t, NEB_ERR_SHAPE, op,
+                       "an input is a column view; make it contiguous first (neb_op_copy)");
         return false;
     }
     neb__tensor_use(x);

@@ -1,8 +1,8 @@
 /* op_norm.c: norms, residual sums and dropout.
  *
- * One node covers s = residual + dropout(x), y = norm(s) and everything that comes of leaving parts out. Its backward
- * writes the gradient of s in place of what reached s another way, and hands that one allocation to the residual and,
- * without dropout, to x as well. */
+ * One node covers s = residual + dropout(x), y = norm(s) and every variant that leaves parts out. Its
+ * backward overwrites the gradient that reached s another way with the whole gradient of s. It hands that one
+ * allocation to the residual and, without dropout, to x as well. */
 #include "tensor/fallback.h"
 
 #include <math.h>
@@ -30,8 +30,8 @@ static bool dropout_possible(neb_tape *t, const char *op, float p, int64_t rows)
     if (p == 0 || !neb_is_training(t)) return true;
     if (!t->row_sample || neb__tensor_rows(t->row_sample) != rows) {
         neb__tape_fail(t, NEB_ERR_STATE, op,
-                       "dropout over %" PRId64 " rows needs neb_set_rows() with as many (there are %" PRId64
-                       ")",
+                       "dropout over %" PRId64
+                       " rows needs neb_set_rows() with as many rows (it was given %" PRId64 ")",
                        rows, t->row_sample ? neb__tensor_rows(t->row_sample) : 0);
         return false;
     }
@@ -51,7 +51,8 @@ static bool norm_args_fit(neb_tape *t, const char *op, neb_tensor *x, neb_tensor
     if (norm && !neb__tape_want_param(t, op, "gamma", gamma, neb__tensor_cols(x), 1)) return false;
     if (beta && !neb__tape_want_param(t, op, "beta", beta, neb__tensor_cols(x), 1)) return false;
     if (!neb__tensor_contiguous(x) || (residual && !neb__tensor_contiguous(residual))) {
-        neb__tape_fail(t, NEB_ERR_SHAPE, op, "a column view: only contiguous rows are possible");
+        neb__tape_fail(t, NEB_ERR_SHAPE, op,
+                       "an input is a column view; make it contiguous first (neb_op_copy)");
         return false;
     }
     return true;
@@ -200,7 +201,7 @@ neb_status neb__backward_residual(neb_tape *t, struct neb_node *n)
     return neb__backward_norm(t, n);
 }
 
-/* ---- dropout alone ------------------------------------------------------------------------------------------- */
+/* ---- dropout alone ------------------------------------------------------------------------------------- */
 
 neb_tensor *neb_op_dropout(neb_tape *t, neb_tensor *x, float p)
 {

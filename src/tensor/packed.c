@@ -1,8 +1,10 @@
-/* packed.c: weights kept in the layout of the device's products, attention over listed rows, the outputs of a search.
+/* packed.c: weights kept in the layout of the device's products, attention over listed rows, the outputs of a
+ * search.
  *
- * A tape has one copy per parameter at most, found by the parameter's number. It carries the generation it was made in;
- * changed weights begin a new generation, and an older copy is made anew where it lies. Training never reads copies: they
- * belong to a tape, and only a tape that was told to keep them has any. */
+ * A tape has at most one copy per parameter, found by the parameter's number. A copy carries the generation
+ * in which it was made. Changed weights begin a new generation, and an older copy is made anew in the same
+ * memory. Training never reads copies: they belong to a tape, and only a tape that was told to keep them has
+ * any. */
 #include "tensor/packed.h"
 #include "base/mem.h"
 #include "tensor/tape.h"
@@ -86,8 +88,8 @@ void neb__output_best(neb_tape *t, neb_tensor *x, int k, neb_buffer *b)
     const size_t bytes = (size_t)rows * (2 * (size_t)(k > 0 ? k : 0) + 1) * 4;
     if (k < 1 || !b || b->bytes < bytes || !neb__tensor_contiguous(x)) {
         neb__tape_fail(t, NEB_ERR_SHAPE, "best",
-                       "the %d largest of %" PRId64
-                       " rows need a contiguous tensor and a buffer of %zu bytes",
+                       "finding the %d largest of each of %" PRId64
+                       " rows needs k >= 1, a contiguous tensor and a buffer of %zu bytes",
                        k, rows, bytes);
         return;
     }

@@ -1,7 +1,7 @@
 /* params.c: registering, placing and initialising parameters.
  *
- * A value is initialised from Philox keyed by (seed, hash of the name) and counted by its index in the global
- * parameter, so neither the order of registration nor the layout over processes changes it. */
+ * An initial value comes from Philox, keyed by (seed, hash of the name) and counted by its index in the
+ * global parameter. So neither the order of registration nor the layout over processes changes it. */
 #include "tensor/params.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -46,18 +46,22 @@ void neb_params_destroy(neb_params *ps)
 static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *s)
 {
     if (ps->ready)
-        return neb__fail(NEB_ERR_STATE, "parameter '%s': the set is already in use", s->name ? s->name : "");
+        return neb__fail(NEB_ERR_STATE, "parameter '%s' comes too late: the parameter set is already in use",
+                         s->name ? s->name : "");
     if (!s->name || !*s->name || strlen(s->name) > MAX_NAME)
         return neb__fail(NEB_ERR_INVALID, "a parameter needs a name of 1 to %d bytes", MAX_NAME);
-    if (neb_params_find(ps, s->name)) return neb__fail(NEB_ERR_EXISTS, "two parameters named '%s'", s->name);
+    if (neb_params_find(ps, s->name))
+        return neb__fail(NEB_ERR_EXISTS, "two parameters are named '%s'; names must be unique", s->name);
     if (s->ndim < 1 || s->ndim > 4)
-        return neb__fail(NEB_ERR_SHAPE, "parameter '%s': %d dimensions, 1 to 4 are possible", s->name,
+        return neb__fail(NEB_ERR_SHAPE, "parameter '%s' has %d dimensions; 1 to 4 are possible", s->name,
                          s->ndim);
     int64_t n = 1;
     for (int i = 0; i < s->ndim; i++) {
         if (s->shape[i] < 1 || s->shape[i] > INT64_C(1) << 40 || n > (INT64_C(1) << 40) / s->shape[i])
-            return neb__fail(NEB_ERR_SHAPE, "parameter '%s': dimension %d is %" PRId64, s->name, i,
-                             s->shape[i]);
+            return neb__fail(NEB_ERR_SHAPE,
+                             "parameter '%s': dimension %d is %" PRId64
+                             "; sizes are at least 1, all values at most 2^40",
+                             s->name, i, s->shape[i]);
         n *= s->shape[i];
     }
     if (!isfinite(s->scale)) return neb__fail(NEB_ERR_RANGE, "parameter '%s': scale is not finite", s->name);
@@ -66,8 +70,8 @@ static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *
         if (dim >= s->ndim || s->local_first < 0 || s->local_count < 0 ||
             s->local_first > s->shape[dim] - s->local_count)
             return neb__fail(NEB_ERR_SHAPE,
-                             "parameter '%s': part [%" PRId64 ", +%" PRId64 ") of dimension %d", s->name,
-                             s->local_first, s->local_count, dim);
+                             "parameter '%s': part [%" PRId64 ", +%" PRId64 ") lies outside dimension %d",
+                             s->name, s->local_first, s->local_count, dim);
     }
     return NEB_OK;
 }
@@ -158,7 +162,7 @@ static int64_t global_index(const neb_param *p, int64_t i)
 {
     if (p->split == NEB_SPLIT_NONE || p->values == 0) return i;
     if (p->split == NEB_SPLIT_ROW) return i + p->first * (p->values / p->shape[0]);
-    int64_t inner = p->values / (p->shape[0] * p->shape[1]); /* behind the second dimension */
+    int64_t inner = p->values / (p->shape[0] * p->shape[1]); /* values after the second dimension */
     int64_t width = p->shape[1] * inner;
     return i / width * (p->global[1] * inner) + p->first * inner + i % width;
 }
@@ -210,7 +214,7 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
 {
     if (ps->failed != NEB_OK) return ps->failed;
     if (ps->ready) return neb__fail(NEB_ERR_STATE, "the parameter set is already in use");
-    if (!ps->count) return neb__fail(NEB_ERR_INVALID, "a parameter set without parameters");
+    if (!ps->count) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameters");
     ps->trainable_values = place(ps, true, 0);
     ps->all_values = place(ps, false, ps->trainable_values);
     ps->dev = d;
@@ -228,8 +232,9 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
 neb_status neb_params_refresh(neb_params *ps, int64_t first, int64_t n)
 {
     if (first < 0 || n < 0 || first > ps->all_values - n)
-        return neb__fail(NEB_ERR_RANGE, "range [%" PRId64 ", +%" PRId64 ") of a slab of %" PRId64, first, n,
-                         ps->all_values);
+        return neb__fail(NEB_ERR_RANGE,
+                         "range [%" PRId64 ", +%" PRId64 ") lies outside the slab of %" PRId64 " values",
+                         first, n, ps->all_values);
     if (!ps->shadow || !n) return NEB_OK;
     struct neb_copy2d c = {.src = ps->value + first,
                            .dst = (uint16_t *)ps->shadow + first,

@@ -1,8 +1,8 @@
 /* params.h (internal): parameters in one slab.
  *
- * Layout, in values: [trainable parameters][frozen parameters], each parameter aligned to NEB_PARAM_ALIGN values, the
- * gaps holding zeros. Gradients (and the optimizer's moments) mirror the trainable part only. So a range of the
- * trainable slab means the same thing in every array. */
+ * Layout, in values: [trainable parameters][frozen parameters], each parameter aligned to NEB_PARAM_ALIGN
+ * values; the gaps hold zeros. Gradients and the optimizer's moments mirror the trainable part only. So a
+ * range of the trainable slab means the same parameters in every array. */
 #ifndef NEB_TENSOR_PARAMS_H
 #define NEB_TENSOR_PARAMS_H
 
@@ -28,8 +28,8 @@ struct neb_param {
     struct neb_params *set;
     /* of the present run */
     bool written;      /* the gradient has been written: further contributions add */
-    int contributions; /* dry: how many there are; else: how many are still to come */
-    bool complete;     /* none to come, not announced yet */
+    int contributions; /* dry: how many contributions there are; else: how many are still to come */
+    bool complete;     /* no contribution is left; not announced yet */
 };
 
 struct neb_params {

@@ -1,8 +1,8 @@
 /* plan.c: placing allocations of known lifetime in one arena.
  *
- * Greedy by size: the largest first, each at the lowest offset where it fits between those already placed whose
- * lifetimes overlap its own. On transformers this comes within a few percent of the lower bound, the largest sum of
- * bytes alive at one tick. */
+ * The method is greedy by size: it places the largest allocation first, each at the lowest offset that fits
+ * between the placed allocations whose lifetimes overlap its own. On transformers the result is within a few
+ * percent of the lower bound, which is the largest sum of bytes alive at one tick. */
 #include "tensor/plan.h"
 #include "base/mem.h"
 

@@ -1,4 +1,4 @@
-/* plan.h (internal): lifetimes in, offsets out. */
+/* plan.h (internal): turns the lifetimes of allocations into offsets. */
 #ifndef NEB_TENSOR_PLAN_H
 #define NEB_TENSOR_PLAN_H
 
@@ -29,14 +29,14 @@ struct neb_plan {
     struct neb_alloc *list;
     int n;
     size_t bytes, lower_bound, unplanned;
-    int *contributions; /* to each parameter's gradient */
+    int *contributions; /* per parameter: contributions to its gradient */
     int runs;
     void *graph;
 };
 
 void neb__life_reset(struct neb_lifetimes *l);
 void neb__life_free(struct neb_lifetimes *l);
-/* A new allocation, alive now. Returns its number, or -1 without memory. */
+/* A new allocation, alive now. Returns its number, or -1 when memory runs out. */
 int neb__life_add(struct neb_lifetimes *l, size_t bytes);
 
 /* Gives every allocation an offset so that no two that are alive together overlap. NEB_ERR_NOMEM. */

@@ -1,8 +1,9 @@
 /* recompute.c: trading time for memory, block by block.
  *
- * In the forward the block runs without recording, so nothing of it is touched again and the plan gives its memory to
- * the next block. In the backward it runs once more, recording, from the same input; the new nodes are walked back at
- * once. Dropout repeats because its counter does not depend on when it is asked. */
+ * In the forward the block runs without recording. Nothing in it is read again, so the plan gives its memory
+ * to the next block. In the backward the block runs once more from the same input, this time recording, and
+ * the new nodes are walked back at once. Dropout gives the same bits again because its counter does not
+ * depend on the time of the call. */
 #include "tensor/tape.h"
 
 enum { IN_X, IN_SAMPLE, IN_POSITION, INS };
@@ -18,7 +19,7 @@ neb_tensor *neb_op_recompute(neb_tape *t, neb_block_fn fn, void *arg, neb_tensor
     neb_tensor *y = fn(t, arg, x);
     t->recording = true;
     t->in_recompute = false;
-    if (!neb__tape_require(t, "recompute", "what the block returns", y)) return NULL;
+    if (!neb__tape_require(t, "recompute", "the block's result", y)) return NULL;
     if (y->root == x->root || !neb__tensor_is_whole(y)) {
         neb__tape_fail(t, NEB_ERR_INVALID, "recompute",
                        "the block must return a tensor of its own, not a view");

@@ -1,6 +1,7 @@
-/* sampling.c: drawing from softmax(logits / temperature) as nebula/device.h has it: to every column's logit a random number
- * is added that depends on seed, step, sample, position and column alone, and the largest wins. It needs no state and
- * repeats anywhere; another order of summation, another packing or another device changes nothing. */
+/* sampling.c: drawing from softmax(logits / temperature) as nebula/device.h defines it. Every column's logit
+ * gets a random number that depends on seed, step, sample, position and column alone, and the largest sum
+ * wins. The draw needs no state and can be repeated anywhere. The order of summation, the packing and the
+ * device do not change it. */
 #include "tensor/sampling.h"
 #include "base/rng.h"
 #include "tensor/buffer.h"
@@ -17,8 +18,9 @@ neb_status neb__sample_rows(const struct neb_sampling *how, const neb_buffer *lo
 {
     const size_t n = (size_t)rows;
     if (logits->bytes < n * (size_t)cols * sizeof(float) || who->bytes < 2 * n * 4 || id->bytes < n * 4)
-        return neb__fail(NEB_ERR_RANGE, "drawing from %" PRId64 " rows of %" PRId64 ": a buffer is too small",
-                         rows, cols);
+        return neb__fail(NEB_ERR_RANGE,
+                         "a buffer is too small to draw from %" PRId64 " rows of %" PRId64 " columns", rows,
+                         cols);
     const struct neb_sample a = {.x = logits->data,
                                  .id = id->data,
                                  .sample = who->data,
@@ -46,7 +48,7 @@ int32_t neb__sample_on_host(const struct neb_sampling *how, const float *logits,
     const float inverse = 1 / how->temperature;
     float best = -INFINITY;
     int32_t id = 0;
-    uint32_t word[4]; /* of four columns */
+    uint32_t word[4]; /* for four columns */
     for (int32_t c = 0; c < cols; c++) {
         if (c % 4 == 0)
             neb__philox((uint32_t[4]){(uint32_t)c / 4, (uint32_t)position, sample, how->step}, key, word);

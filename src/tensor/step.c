@@ -1,7 +1,8 @@
 /* step.c: a step's numbers on their way to the device and back.
  *
- * The results come back one step late where the device is asynchronous: they are copied aside in stream order, fetched
- * over the side stream, and read when the next step has been enqueued. So the host never waits for a step. */
+ * On an asynchronous device the results come back one step late: they are copied aside in stream order,
+ * fetched over the side stream, and read after the next step has been enqueued. So the host never waits for a
+ * step. */
 #include "tensor/tape.h"
 
 #include <string.h>

@@ -1,12 +1,12 @@
 /* tape.c: running a model: plan, compute, record, replay.
  *
- * A key that is new is run dry first: all ops check their shapes and number their allocations, no device call is made,
- * and the lifetimes seen become a plan. From then on the n-th allocation of a run gets the n-th planned offset. An
- * allocation that differs from the plan (the model did something else under the same key) stops the run; it is
- * planned anew and computed again from the start.
+ * A new key first runs dry: all ops check their shapes and number their allocations, no device call is made,
+ * and the observed lifetimes become a plan. From then on the n-th allocation of a run gets the n-th planned
+ * offset. An allocation that differs from the plan (the model did something else under the same key) stops
+ * the run. The key is then planned anew and the run starts again.
  *
- * A device that can record gets every key recorded at its third run, when the libraries underneath have chosen
- * their algorithms; from then on the model function is not called any more. */
+ * On a device that can record, every key is recorded at its third run, when the libraries underneath have
+ * chosen their algorithms. From then on the model function is not called any more. */
 #include "tensor/tape.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -83,7 +83,7 @@ void neb_tape_destroy(neb_tape *t)
     neb__free(t);
 }
 
-/* ---- errors and scopes --------------------------------------------------------------------------------------- */
+/* ---- errors and scopes --------------------------------------------------------------------------------- */
 
 neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char *fmt, ...)
 {
@@ -123,7 +123,7 @@ void neb_push(neb_tape *t, const char *fmt, ...)
 void neb_pop(neb_tape *t)
 {
     if (!t->n_frames) {
-        neb__tape_fail(t, NEB_ERR_STATE, "scope", "more pops than pushes");
+        neb__tape_fail(t, NEB_ERR_STATE, "scope", "neb_pop() without a matching neb_push()");
         return;
     }
     struct neb_scope_frame f = t->frames[--t->n_frames];
@@ -139,7 +139,7 @@ uint32_t neb__tape_drop_op(neb_tape *t)
     return (uint32_t)neb__mix64(h + t->drops++);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
 {
@@ -184,7 +184,8 @@ static neb_status pass(neb_tape *t, const struct neb_run *run, struct neb_plan *
 {
     reset(t, run, plan);
     run->fn(t, run->arg);
-    if (t->failed == NEB_OK && t->n_frames) neb__tape_fail(t, NEB_ERR_STATE, "scope", "a push without a pop");
+    if (t->failed == NEB_OK && t->n_frames)
+        neb__tape_fail(t, NEB_ERR_STATE, "scope", "neb_push() without a matching neb_pop()");
     if (t->failed == NEB_OK && run->grad) {
         if (!t->dry) neb__tape_announce(t);
         t->failed = neb__tape_backward(t, 0);
@@ -267,13 +268,14 @@ static struct neb_plan *find_plan(neb_tape *t, uint64_t key)
 
 neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
 {
-    if (!run->fn) return neb__fail(NEB_ERR_INVALID, "a run without a model function");
+    if (!run->fn) return neb__fail(NEB_ERR_INVALID, "the run has no model function");
     uint64_t key = full_key(run);
     for (int attempt = 0;; attempt++) {
         struct neb_plan *plan = find_plan(t, key);
         if (!plan) NEB_TRY(make_plan(t, run, key, &plan));
         NEB_TRY(ensure_arena(t, plan->bytes));
-        /* what the losses add up to must not count a run that is broken off; a recording is not */
+        /* a run that is broken off must not count in the sums of the losses; a recording is never broken
+         * off */
         if (!plan->graph) NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl_before, t->ctl, sizeof *t->ctl));
         neb_status s = compute(t, run, plan);
         if (s != NEB_ERR_AGAIN) return s;
@@ -281,14 +283,14 @@ neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
         t->plan = NULL;
         if (attempt || run->accumulate)
             return neb__fail(NEB_ERR_STATE,
-                             "the model does something else each time it runs with key %" PRIu64
-                             ": give runs of different shapes different keys (%s)",
+                             "the model does something different each time it runs with key %" PRIu64
+                             "; give runs of different shapes different keys (%s)",
                              run->key, neb_last_error());
         NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl, t->ctl_before, sizeof *t->ctl));
     }
 }
 
-/* ---- settings ------------------------------------------------------------------------------------------------ */
+/* ---- settings ------------------------------------------------------------------------------------------ */
 
 void neb_tape_allow_fallback(neb_tape *t, bool allow)
 {

@@ -1,16 +1,17 @@
-/* tape.h (internal): what an op needs to be written.
+/* tape.h (internal): everything that the code of an op needs.
  *
- * An op's function checks its inputs, makes its outputs with neb__tensor_new(), fetches pointers with neb__tensor_data(), calls the
- * device with NEB_CALL and, when a gradient may be wanted, records a node. Its backward fetches the outputs' gradients
- * with neb__tensor_grad() and gives the inputs theirs with neb__grad_out().
+ * An op's function checks its inputs, makes its outputs with neb__tensor_new(), fetches pointers with
+ * neb__tensor_data() and calls the device with NEB_CALL. When a gradient may be wanted, it records a node.
+ * Its backward fetches the outputs' gradients with neb__tensor_grad() and gives the inputs theirs with
+ * neb__grad_out().
  *
- * Planning. Every allocation of a run has a number. Fetching a pointer marks the allocation as alive at the present
- * tick, and every device call ends a tick; so running a model with the device calls left out ("dry") yields the exact
- * lifetime of everything in forward and backward. Nothing has to be declared.
+ * Planning. Every allocation of a run has a number. Fetching a pointer marks the allocation as alive at the
+ * present tick, and every device call ends a tick; so a run without the device calls (a "dry" run) yields the
+ * exact lifetime of everything in forward and backward. No op declares a lifetime.
  *
- * Gradients. A gradient belongs to a root tensor and has its layout; a view's gradient is the same view of the root's.
- * Several tensors may share one gradient allocation (a residual sum passes its gradient on to both sides); it is copied
- * before anyone adds to it. */
+ * Gradients. A gradient belongs to a root tensor and has its layout; a view's gradient is the same view of
+ * the root's. Several tensors may share one gradient allocation (a residual sum passes its gradient on to
+ * both sides); an op that adds to it copies it first. */
 #ifndef NEB_TENSOR_TAPE_H
 #define NEB_TENSOR_TAPE_H
 
@@ -33,7 +34,7 @@ struct neb_tensor {
     neb_tensor *root; /* whose memory this is; itself unless a view */
     neb_tensor *pre;  /* with act: the pre-activation this tensor was made from */
     neb_act act;
-    neb_param *bias;  /* with act: of the layer that made this tensor */
+    neb_param *bias;  /* with act: bias of the layer that made this tensor */
     bool needs_grad;  /* at root */
     bool grad_is_pre; /* the gradient has passed `act` already, and the bias has its share */
     int uses;         /* how many ops read it */
@@ -64,9 +65,9 @@ struct neb_scope_frame {
     uint32_t drops; /* dropouts seen in the enclosing frame */
 };
 
-/* A weight in the layout of the device's products (packed.h). */
+/* A weight in the layout that the device's products read (packed.h). */
 struct neb_packed {
-    void *data; /* device; NULL: none yet */
+    void *data; /* device; NULL: not packed yet */
     uint64_t generation;
 };
 
@@ -74,7 +75,7 @@ struct neb_tape {
     neb_device *dev;
     neb_params *params;
 
-    neb_tensor **chunks; /* of CHUNK tensors each; addresses stay */
+    neb_tensor **chunks; /* of CHUNK tensors each; addresses never change */
     int n_chunks, n_tensors;
     struct neb_node *nodes;
     int n_nodes, cap_nodes;
@@ -122,7 +123,7 @@ struct neb_tape {
     bool some_complete; /* a parameter waits to be announced */
 };
 
-/* Words an error with scope and op in front and makes it the run's. Returns the status. */
+/* Reports an error with scope and op in front, and makes the run fail with it. Returns the status. */
 neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -149,8 +150,8 @@ int64_t neb__tensor_count(const neb_tensor *x);
 bool neb__tensor_contiguous(const neb_tensor *x);
 bool neb__tensor_is_whole(const neb_tensor *x); /* covers its root, in the root's layout */
 
-/* Shape and type checks with messages; false: the run has failed. NULL is what a failed op returned, or the caller's
- * mistake. */
+/* Shape and type checks with messages; false: the run has failed. A tensor that is NULL comes from a failed
+ * op or is the caller's mistake. */
 bool neb__tape_require(neb_tape *t, const char *op, const char *what, const void *x);
 bool neb__tape_want(neb_tape *t, const char *op, const char *what, const neb_tensor *x, neb_dtype type,
                     int64_t rows, int64_t cols); /* rows or cols -1: any */
@@ -164,7 +165,8 @@ char *neb__tape_address(neb_tape *t, int allocation); /* and that it is alive no
 void *neb__tape_temp(neb_tape *t, int64_t bytes);
 void *neb__tape_scratch(neb_tape *t, enum neb_slot slot, const void *args);
 
-/* Records a node for outputs that need a gradient; NULL when nothing is to be recorded (or on failure). Counts uses. */
+/* Records a node for outputs that need a gradient. Returns NULL when there is nothing to record, or on
+ * failure. Counts uses. */
 struct neb_node *neb__tape_record(neb_tape *t, int op, int n_in, neb_tensor *const *in, int n_out,
                                   neb_tensor *const *out);
 bool neb__tape_wants_grad(const neb_tape *t); /* this run records */
@@ -172,18 +174,20 @@ void neb__tensor_use(neb_tensor *x);          /* x is read by something that lea
 
 /* The gradient of x for reading, or NULL when nothing reached it. */
 void *neb__tensor_grad(neb_tape *t, neb_tensor *x);
-/* Where to write x's gradient; NULL when it needs none. *acc: add to what is there. */
+/* Returns the memory for x's gradient, or NULL when x needs no gradient. *acc: add to its content. */
 void *neb__grad_out(neb_tape *t, neb_tensor *x, int *acc);
-/* The same where the device can only overwrite: *temp is then set to an allocation that neb__grad_add() adds. */
+/* The same for a device call that can only overwrite: *temp is set to an allocation that neb__grad_add()
+ * adds. */
 void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp);
 neb_status neb__grad_add(neb_tape *t, neb_tensor *x, int temp);
-/* x's gradient is (also) that of `from`, which is whole. Adds when x has one already. */
+/* Gives x the gradient of `from`, which is whole, to share. Adds when x has a gradient already. */
 neb_status neb__grad_share(neb_tape *t, neb_tensor *x, neb_tensor *from);
 /* Makes x's gradient its own, so that it may be changed in place. NULL when nothing reached it. */
 void *neb__grad_own(neb_tape *t, neb_tensor *x);
-/* A gradient for x, content undefined, to be written whole by the caller; x has none yet. */
+/* A gradient for x, content undefined. The caller writes all of it; x has no gradient yet. */
 void *neb__grad_new(neb_tape *t, neb_tensor *x);
-/* A parameter's gradient; NULL when frozen or absent. Counts a contribution: call once per backward of a node. */
+/* A parameter's gradient; NULL when frozen or absent. It counts a contribution, so call it once per backward
+ * of a node. */
 float *neb__param_grad(neb_tape *t, neb_param *p, int *acc);
 
 struct neb_dropout neb__dropout_spec(neb_tape *t, float p, uint32_t op, neb_tensor *sample,
@@ -196,13 +200,15 @@ neb_status neb__tape_called(neb_tape *t, neb_status s);
 #define NEB_CALL(t, slot, args) \
     neb__tape_called(t, (t)->dry ? NEB_OK : (t)->dev->ops->slot((t)->dev->ctx, args))
 
+/* The status of a failed run; NEB_OK in a dry one; else that of the call. */
+#define NEB_UNLESS_FAILED(t, slot, args) \
+    ((t)->failed != NEB_OK || (t)->dry ? (t)->failed : (t)->dev->ops->slot((t)->dev->ctx, args))
+
 /* A fused slot, or its reference (fallback.h). */
-#define NEB_FUSED(t, slot, args)                                                       \
-    neb__tape_called(t, neb__tape_use_reference(t, (t)->dev->ops->slot != NULL, #slot) \
-                            ? neb__reference_##slot(t, args)                           \
-                        : (t)->failed != NEB_OK ? (t)->failed                          \
-                        : (t)->dry              ? NEB_OK                               \
-                                                : (t)->dev->ops->slot((t)->dev->ctx, args))
+#define NEB_FUSED(t, slot, args)                                    \
+    (neb__tape_use_reference(t, (t)->dev->ops->slot != NULL, #slot) \
+         ? neb__tape_called(t, neb__reference_##slot(t, args))      \
+         : neb__tape_called(t, NEB_UNLESS_FAILED(t, slot, args)))
 bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot);
 
 /* For tests: every fused slot is composed from primitives. */

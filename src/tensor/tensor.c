@@ -1,7 +1,7 @@
 /* tensor.c: tensors of a run: memory, views, checks; and the frame around each device call.
  *
- * Tensors live in chunks that are kept from run to run, so their addresses stay and a step allocates nothing. The
- * memory of a tensor is the n-th allocation of the run, wherever the plan put it. */
+ * Tensors live in chunks that are kept from run to run, so their addresses never change and a step allocates
+ * nothing. The memory of a tensor is the n-th allocation of the run, at the offset that the plan gave it. */
 #include "tensor/tape.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 
 enum { CHUNK = 512 };
 
-/* ---- tensors ------------------------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------------------- */
 
 static neb_tensor *blank(neb_tape *t)
 {
@@ -49,7 +49,7 @@ char *neb__tape_address(neb_tape *t, int alloc)
 {
     struct neb_alloc *a = &t->life.list[alloc];
     a->death = t->life.tick;
-    if (t->dry) return (char *)4096; /* not NULL, and never followed */
+    if (t->dry) return (char *)4096; /* not NULL, and never dereferenced */
     if (t->life.tick > t->plan->list[alloc].death)
         t->failed = neb__quiet(NEB_ERR_AGAIN, "allocation %d is used longer than planned", alloc);
     return t->arena + t->plan->list[alloc].offset;
@@ -130,7 +130,8 @@ neb_tensor *neb_input_at(neb_tape *t, neb_buffer *b, size_t offset, neb_dtype ty
     if (!b || !size || ndim < 1 || ndim > 4 || b->dev != t->dev) {
         neb__tape_fail(
             t, size ? NEB_ERR_INVALID : NEB_ERR_DTYPE, "input",
-            "needs a buffer of this device, a known dtype and 1 to 4 dimensions (dtype %d, %d dimensions)",
+            "an input needs a buffer of this device, a known dtype and 1 to 4 dimensions (given: dtype %d, "
+            "%d dimensions)",
             (int)type, ndim);
         return NULL;
     }
@@ -138,8 +139,9 @@ neb_tensor *neb_input_at(neb_tape *t, neb_buffer *b, size_t offset, neb_dtype ty
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 1 || (size_t)shape[i] > room) {
             neb__tape_fail(t, NEB_ERR_SHAPE, "input",
-                           "dimension %d is %" PRId64 ": the buffer has %zu bytes from offset %zu", i,
-                           shape[i], b->bytes, offset);
+                           "dimension %d is %" PRId64
+                           ", but the buffer has %zu bytes and the input starts at offset %zu",
+                           i, shape[i], b->bytes, offset);
             return NULL;
         }
         room /= (size_t)shape[i];
@@ -198,7 +200,7 @@ bool neb__tape_want(neb_tape *t, const char *op, const char *what, const neb_ten
 {
     if (!neb__tape_require(t, op, what, x)) return false;
     if (x->type != type) {
-        neb__tape_fail(t, NEB_ERR_DTYPE, op, "%s is %s, %s is needed", what, neb_dtype_name(x->type),
+        neb__tape_fail(t, NEB_ERR_DTYPE, op, "%s is %s; it must be %s", what, neb_dtype_name(x->type),
                        neb_dtype_name(type));
         return false;
     }
@@ -223,7 +225,7 @@ bool neb__tape_want_act(neb_tape *t, const char *op, const char *what, const neb
     return neb__tape_want(t, op, what, x, neb_compute_type(t), rows, cols);
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 neb_status neb__tape_done(neb_tape *t, neb_status s)
 {
@@ -259,7 +261,8 @@ bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot)
     if (has) return false;
     if (!t->fallback) {
         neb__tape_fail(t, NEB_ERR_UNSUPPORTED, slot,
-                       "the device '%s' lacks this op; allow fallbacks to have it composed from others",
+                       "device '%s' lacks this op; allow fallbacks (train.fallback: yes, or "
+                       "neb_tape_allow_fallback()) to compose it from others",
                        t->dev->ops->name);
         return false;
     }
@@ -267,7 +270,8 @@ bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot)
     for (const char *c = slot; *c; c++) bit = bit * 31 + (uint8_t)*c;
     bit = UINT32_C(1) << (bit >> 7 & 31);
     if (!(t->warned & bit))
-        neb__warn("device '%s' lacks %s: composed from primitives", t->dev->ops->name, slot);
+        neb__warn("device '%s' lacks the op %s; it is composed from primitives, which is slower",
+                  t->dev->ops->name, slot);
     t->warned |= bit;
     return true;
 }
