@@ -1,13 +1,15 @@
-/* beam_reorder.c: sequences that go on from one another.
+/* beam_reorder.c: sequences that continue from one another, as the beams of a search do.
  *
- * Where the device's attention reads listed rows, a sequence takes over its parent's list, and no key or value moves. A row is
- * written into the own part of the sequence that computed it, at its place in the sequence; as long as sequences go on from
- * others of the same length, which beams do, no place is written twice. Should one be, or should a run have several tokens a
- * sequence, the rows are laid in order first.
+ * If the device's attention reads listed rows, a sequence takes over its parent's list, and no key or value
+ * moves. A sequence writes each row it computes into its own part of the cache, at the row's place in the
+ * sequence. No place is written twice as long as sequences continue from others of the same length, which
+ * beams do. Before a place would be written twice, or before a run with several tokens per sequence, the rows
+ * are put in order first.
  *
- * Elsewhere rows move, but beams mostly share their past, and a row that is the same in both need not. Every row put into the
- * cache gets a number; reordering compares numbers and moves the rows that differ: what is there is subtracted from itself, which
- * gives zero exactly, and what shall be there is added. Where most rows differ, all are gathered anew. */
+ * On other devices rows move. But beams mostly share their past, and a row that both share need not move.
+ * Every row put into the cache gets a number; reordering compares numbers and moves only the rows that
+ * differ. A move subtracts the old content from itself, which gives exactly zero, and adds the new content.
+ * If most rows differ, all rows are gathered anew. */
 #include "nn/decode_internal.h"
 #include "base/rng.h"
 
@@ -74,7 +76,7 @@ static int32_t find_moves(struct neb_decoding *d, const int32_t *from)
 static neb_status move_rows(struct neb_decoding *d, int32_t n)
 {
     int32_t *source = d->host + d->at[REORDER], *to = d->host + d->at[MOVE_TO];
-    for (d->moves = 64; d->moves < n;) d->moves *= 2; /* few sizes: few memory plans */
+    for (d->moves = 64; d->moves < n;) d->moves *= 2; /* few sizes mean few memory plans */
     for (int32_t i = n; i < d->moves; i++) source[i] = to[i] = -1;
     NEB_TRY(neb_buffer_upload(d->ints, d->host, d->int_bytes));
     return neb__decoding_run(d, move_fn, neb__mix64(shape_key(d) ^ (uint64_t)d->moves));
@@ -123,7 +125,9 @@ neb_status neb__decoding_reorder(struct neb_decoding *d, const int32_t *from)
     int32_t *len = d->host + d->at[LAST]; /* free between runs */
     for (int32_t s = 0; s < d->seqs; s++) {
         if (from[s] < 0 || from[s] >= d->seqs)
-            return neb__fail(NEB_ERR_RANGE, "sequence %d cannot go on from %d of %d", s, from[s], d->seqs);
+            return neb__fail(NEB_ERR_RANGE,
+                             "sequence %d cannot continue from sequence %d: there are %d sequences", s,
+                             from[s], d->seqs);
         len[s] = d->len[from[s]];
     }
     memcpy(d->len, len, (size_t)d->seqs * sizeof *len);

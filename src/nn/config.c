@@ -1,7 +1,7 @@
 /* config.c: the model's option table, the families, and how a config becomes an architecture.
  *
- * A family is a list of options with values, applied over the defaults through the same parser that a job file uses, so
- * it can hold nothing that a user could not write. */
+ * A family is a list of options with values. The parser of job files applies it over the defaults, so a
+ * family can hold only options that a user could write. */
 #include "nn/config.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ const struct neb_opt neb__model_options[] = {
     OPT(embedding_norm, NEB_OPT_BOOL, "no", NULL, "normalise the embeddings"),
     OPT(embedding_scale, NEB_OPT_BOOL, "no", NULL, "multiply token embeddings by sqrt(hidden)"),
     OPT(embedding_delta, NEB_OPT_BOOL, "no", NULL,
-        "where the token table is another model's: learn a difference to it, leave the table alone"),
+        "with another model's token table: learn a difference to it and leave the table unchanged"),
     OPT(bias, NEB_OPT_BOOL, "yes", NULL, "biases in linear layers and norms"),
     OPT(tied, NEB_OPT_BOOL, "yes", NULL, "the output weight is the token embedding"),
     OPT(head_bias, NEB_OPT_BOOL, "no", NULL, "a bias per token in the output"),
@@ -114,7 +114,7 @@ void neb__model_config_free(struct neb_model_config *c)
     neb__opts_free(neb__model_options, c);
 }
 
-/* ---- checks --------------------------------------------------------------------------------------------------- */
+/* ---- checks -------------------------------------------------------------------------------------------- */
 
 /* The order of the choices is that of the enums. */
 static void read_words(const struct neb_model_config *c, struct neb_arch *a)
@@ -162,7 +162,8 @@ static neb_status check_sizes(const struct neb_model_config *c, struct neb_arch 
                          c->heads, c->hidden);
     if (c->heads % a->kv_heads)
         return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'kv_heads': %" PRId64 " does not divide heads (%" PRId64 ")",
+                         "model option 'kv_heads': %" PRId64 " does not divide heads (%" PRId64
+                         "); choose a divisor",
                          a->kv_heads, c->heads);
     if (a->positions == NEB_POSITIONS_ROPE && a->head_dim % 2)
         return neb__fail(NEB_ERR_CONFIG,
@@ -184,13 +185,15 @@ static neb_status check_kind(const struct neb_model_config *c, const struct neb_
     }
     if (a->embedding != a->hidden)
         return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'embedding': %" PRId64 " must be hidden (%" PRId64 ") in a %s",
+                         "model option 'embedding': %" PRId64 " must equal hidden (%" PRId64 ") in a %s",
                          a->embedding, a->hidden, c->kind);
     if (a->types)
-        return neb__fail(NEB_ERR_CONFIG, "model option 'types': %" PRId64 "; a %s has none, set 0", a->types,
-                         c->kind);
+        return neb__fail(NEB_ERR_CONFIG,
+                         "model option 'types': %" PRId64 " is not possible, a %s has no token types; set 0",
+                         a->types, c->kind);
     if (a->head != NEB_HEAD_TOKENS && a->head != NEB_HEAD_NONE)
-        return neb__fail(NEB_ERR_CONFIG, "model option 'head': '%s' is for encoders; a %s has tokens or none",
+        return neb__fail(NEB_ERR_CONFIG,
+                         "model option 'head': '%s' is for encoders; set 'tokens' or 'none' for a %s",
                          c->head, c->kind);
     return NEB_OK;
 }

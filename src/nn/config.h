@@ -1,4 +1,4 @@
-/* config.h: a model as a table of options, and what it means once checked.
+/* config.h: a model as a table of options, and the checked form that the layers read.
  *
  *     struct neb_model_config c;
  *     neb__model_config_init("gpt2", &c);                 owes a neb__model_config_free()
@@ -6,8 +6,8 @@
  *     struct neb_arch a;
  *     neb__model_config_check(&c, &a);
  *
- * The options come from job files, the command line or code; struct neb_arch is what the layers read: names turned
- * into enums, zeros into the values they stand for, and every number known to be possible. */
+ * The options come from job files, the command line or code. The layers read struct neb_arch: names have
+ * become enums, zeros have become the values they stand for, and every number is known to be possible. */
 #ifndef NEB_NN_CONFIG_H
 #define NEB_NN_CONFIG_H
 
@@ -49,16 +49,17 @@ struct neb_arch {
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
-/* Every option's default, then those of the family: bert, xlm-r, electra, gpt2, llama, transformer, marian, bart; NULL or
- * "": none. Sizes are never set by a family, except ELECTRA's narrow embedding.
+/* Sets every option's default, then the family's values. Families: bert, xlm-r, electra, gpt2, llama,
+ * transformer, marian, bart; NULL or "": no family. A family never sets a size, except ELECTRA's narrow
+ * embedding.
  *   NEB_ERR_CONFIG no such family; NEB_ERR_NOMEM */
 neb_status neb__model_config_init(const char *family, struct neb_model_config *out);
 void neb__model_config_free(struct neb_model_config *c);
 
-/* NEB_ERR_CONFIG names the option, its value and what is allowed. */
+/* The message of NEB_ERR_CONFIG names the option, its value and the allowed values. */
 neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_arch *out);
 
-/* ---- what of a model is trained ------------------------------------------------------------------------------- */
+/* ---- which parts of a model are trained ---------------------------------------------------------------- */
 
 struct neb_peft_config {
     char *method; /* comma-separated */
@@ -78,15 +79,15 @@ struct neb_peft {
     int64_t lora_rank, adapter_size, prefix_length; /* 0 where the method is off */
     float lora_scale, lora_dropout;                 /* scale = alpha / rank */
     bool adapter_after_attention;
-    const char *lora_on, *train, *freeze; /* of the config; comma-separated patterns, or NULL */
+    const char *lora_on, *train, *freeze; /* pointers into the config: comma-separated patterns, or NULL */
 };
 
 neb_status neb__peft_config_init(struct neb_peft_config *out); /* owes a free */
 void neb__peft_config_free(struct neb_peft_config *c);
 neb_status neb__peft_config_check(const struct neb_peft_config *c, struct neb_peft *out); /* NEB_ERR_CONFIG */
 
-/* The i-th part of a comma-separated list, without blanks around it; false behind the last. NEB_ERR_CONFIG-free: a part
- * longer than the space is cut, which no pattern then matches. */
+/* The i-th part of a comma-separated list, without blanks around it; false after the last. It reports no
+ * error: a part that is longer than the space is cut, and no pattern matches it then. */
 bool neb__list_part(const char *list, int i, char *out, size_t size);
 
 #endif

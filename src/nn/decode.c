@@ -1,26 +1,32 @@
 /* decode.c: a decoder over cached keys and values.
  *
- * The cache gives every sequence `max` rows (what the present search can reach), of which the first len[s] are in use. Attention wants sequences one behind
- * the other, so the unused rows form sequences of their own, without queries: with n sequences there are 2n,
- *     keys     [0, len 0) [len 0, max) [max, max + len 1) …      queries   rows of 0, none, rows of 1, none, …
- * and shapes depend on neither lengths nor positions: all single-token runs share one plan (and one recording).
+ * The cache gives every sequence `max` rows (the most that the present search can reach); the first len[s] of
+ * them are in use. Attention needs sequences that lie one after the other, so the unused rows form sequences
+ * of their own, without queries. With n sequences there are 2n:
+ *     keys      [0, len 0) [len 0, max) [max, max + len 1) …
+ *     queries   rows of 0, none, rows of 1, none, …
+ * So shapes depend on neither lengths nor positions, and all single-token runs share one plan (and one
+ * recording).
  *
- * A trained prefix is the first rows of every sequence in the cache: put there at the start, never recomputed, without a
- * position of its own.
+ * A trained prefix occupies the first rows of every sequence in the cache. It is put there at the start and
+ * never recomputed, and it has no positions of its own.
  *
- * Beams that go on from one another share their past (beam_reorder.c). Where the device reads listed rows, a row stays where it was
- * computed, and each sequence has a list of its rows; single-token runs then use the lists instead of the layout above.
+ * Beams that continue from one another share their past (beam_reorder.c). If the device reads listed rows, a
+ * row stays in the place where it was computed, and each sequence has a list of its rows. Single-token runs
+ * then use the lists instead of the layout above.
  *
- * A search needs few of the logits. Where the device finds the best tokens of each row itself, nothing else is copied to the
- * host. Weights do not change between two starts, so the layers read copies laid out for products of few rows, made anew by
- * the first run behind a start.
+ * A search needs few of the logits. If the device finds the best tokens of each row itself, only these are
+ * copied to the host. Weights do not change between two starts, so the layers read copies that are laid out
+ * for products of few rows. The first run after a start makes these copies anew.
  *
- * A device that records runs gets few shapes: lengths rounded up far, rows of no sequence behind a source's. The runs of a whole
- * text then replay a handful of recordings: per token one upload, one launch, one download.
+ * A device that records runs should see few shapes. So lengths are rounded up generously, and rows outside
+ * all sequences follow a source's rows. The runs of a whole text then replay a handful of recordings: one
+ * upload, one launch and one download per token.
  *
- * New rows are added to the cache, so rows not yet in use hold zeros: the cache is cleared at the start, and reordering
- * fills unused rows with zeros. Keys and values of the memory are computed once, at the start. Beams of one source are
- * queries of one sequence in cross attention, so the memory is not repeated. */
+ * New rows are added to the content of the cache, so rows not yet in use must hold zeros: the cache is
+ * cleared at the start, and reordering fills unused rows with zeros. Keys and values of the memory are
+ * computed once, at the start. Beams of one source are queries of one sequence in cross attention, so the
+ * memory is not repeated. */
 #include "nn/decode_internal.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -39,7 +45,7 @@ int neb__decoding_shapes(const struct neb_decoding *d)
     return neb__tape_plans(d->tape);
 }
 
-/* ---- model functions -------------------------------------------------------------------------------------------- */
+/* ---- model functions ----------------------------------------------------------------------------------- */
 
 neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_decode_array a, int64_t n)
 {
@@ -63,7 +69,7 @@ static void describe_run(struct neb_decoding *d, neb_tape *t)
     d->side = (struct neb_input_side){.rows = d->rows,
                                       .ids = neb__decoding_ints(d, t, IDS, d->rows),
                                       .position = neb__decoding_ints(d, t, POSITION, d->rows)};
-    d->side.sample = d->side.at = d->side.position; /* there is no dropout: any */
+    d->side.sample = d->side.at = d->side.position; /* any tensor will do: there is no dropout */
     d->input = (struct neb_cache_input){
         .rows = n * max,
         .index = neb__decoding_ints(d, t, INDEX, d->rows),
@@ -94,7 +100,7 @@ static void step_fn(neb_tape *t, void *arg)
         neb_output(t, logits, d->logits, NEB_F32);
 }
 
-/* The cache as it is at the start: the prefix in front of every sequence, zeros elsewhere. */
+/* The content of the cache at the start: the prefix in front of every sequence, zeros elsewhere. */
 static void prefix_fn(neb_tape *t, void *arg)
 {
     struct neb_decoding *d = arg;
@@ -117,13 +123,13 @@ static uint64_t run_key(const struct neb_decoding *d)
 {
     uint64_t key = neb__mix64((uint64_t)d->rows << 32 | (uint64_t)d->seqs << 1 | d->single);
     key = neb__mix64(key ^ ((uint64_t)d->k << 32 | (uint64_t)d->max));
-    if (d->k) key = neb__mix64(key ^ (uint64_t)d->best_room); /* a recording knows where its results go */
+    if (d->k) key = neb__mix64(key ^ (uint64_t)d->best_room); /* a recording fixes where its results go */
     if (!d->sources) return key;
     return neb__mix64(key ^ (d->steady ? (uint64_t)d->sources << 32 | (uint64_t)d->source_len
                                        : neb__model_input_key(d->source)));
 }
 
-/* ---- one run after the other ------------------------------------------------------------------------------------ */
+/* ---- one run after the other --------------------------------------------------------------------------- */
 
 static neb_status empty_cache(struct neb_decoding *d)
 {
@@ -151,7 +157,8 @@ neb_status neb__decoding_start(struct neb_decoding *d, int32_t seqs,
     return neb__decoding_start_short(d, seqs, d->limits.max_len, source);
 }
 
-/* Sources of about the same size become the same size: every size has kernels to be chosen for, plans and recordings. */
+/* Rounds sources of about the same size to the same size, because every size costs a choice of kernels, a
+ * plan and a recording. */
 static void steady_shape(const struct neb_decoding *d, struct neb_model_input_side *s)
 {
     int32_t rows = 64;
@@ -165,12 +172,12 @@ neb_status neb__decoding_start_short(struct neb_decoding *d, int32_t seqs, int32
                                      const struct neb_model_input_side *source)
 {
     if (seqs < 1 || seqs > d->limits.seqs)
-        return neb__fail(NEB_ERR_RANGE, "%d sequences to generate, there is room for %d", seqs,
+        return neb__fail(NEB_ERR_RANGE, "cannot generate %d sequences: there is room for %d", seqs,
                          d->limits.seqs);
     if (!source != !d->source || (source && (source->seqs < 1 || seqs % source->seqs)))
-        return neb__fail(NEB_ERR_RANGE, "%d sequences to generate from %d sources", seqs,
+        return neb__fail(NEB_ERR_RANGE, "cannot generate %d sequences from %d sources", seqs,
                          source ? source->seqs : 0);
-    int32_t stride = d->steady ? 64 : 16, /* few strides: few memory plans, fewer recordings */
+    int32_t stride = d->steady ? 64 : 16, /* few strides mean few memory plans and recordings */
         rounded = (max_len + stride - 1) / stride * stride;
     d->max = d->prefix + (rounded < d->limits.max_len ? rounded : d->limits.max_len);
     d->seqs = seqs;
@@ -225,7 +232,8 @@ static void list_rows(struct neb_decoding *d)
     }
 }
 
-/* A run of several tokens wants sequences in one piece; and no place is written twice. */
+/* True when rows must be put in order first: a run of several tokens needs sequences in one piece, and no
+ * place may be written twice. */
 static bool must_settle(const struct neb_decoding *d)
 {
     bool again = d->scattered && !d->single;
@@ -239,7 +247,7 @@ static neb_status append(struct neb_decoding *d, const int32_t *counts, const in
     d->single = true;
     for (int32_t s = 0; s < d->seqs; s++) {
         if (counts[s] < 1 || counts[s] > d->max - d->prefix - d->len[s])
-            return neb__fail(NEB_ERR_RANGE, "sequence %d has %d tokens, room for %d, and shall get %d more",
+            return neb__fail(NEB_ERR_RANGE, "sequence %d has %d tokens and room for %d; %d more do not fit",
                              s, d->len[s], d->max - d->prefix, counts[s]);
         rows += counts[s];
         d->single = d->single && counts[s] == 1;
@@ -293,7 +301,7 @@ static neb_status make_best(struct neb_decoding *d, int32_t k)
 
 neb_status neb__decoding_ask(struct neb_decoding *d, const int32_t *counts, const int32_t *ids, int32_t k)
 {
-    if (d->fence) NEB_TRY(neb__buffer_fetched(d->best, d->fence)); /* a search was given up */
+    if (d->fence) NEB_TRY(neb__buffer_fetched(d->best, d->fence)); /* an abandoned search left it behind */
     d->fence = 0;
     NEB_TRY(make_best(d, k));
     d->k = k;

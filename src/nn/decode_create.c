@@ -1,5 +1,6 @@
-/* decode_create.c: the memory of a decoding: caches of every decoder layer, sized for the limits; one buffer of integers for
- * everything a run is told, with a copy of the same layout on the host; what comes back. */
+/* decode_create.c: the memory of a decoding: caches of every decoder layer, sized for the limits; one buffer
+ * of integers with all inputs of a run, and a copy of the same layout on the host; buffers for the
+ * results. */
 #include "nn/decode_internal.h"
 #include "base/mem.h"
 #include "tensor/buffer.h"
@@ -29,14 +30,16 @@ static neb_status check(const struct neb_model *m, const struct neb_decode_limit
     if (l->seqs < 1 || l->seqs > 1 << 20 || l->max_len < 1 || l->max_len > a->max_positions ||
         l->prompt_rows < 1 || l->prompt_rows > 1 << 28 || l->source_rows < 0 ||
         (int64_t)l->seqs * (l->max_len + m->peft.prefix_length) > 1 << 28)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "cannot generate %d sequences of up to %d tokens (the model has %" PRId64
-                         " positions) from %d prompt tokens",
-                         l->seqs, l->max_len, a->max_positions, l->prompt_rows);
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "cannot generate %d sequences of up to %d tokens from %d prompt tokens (the model has %" PRId64
+            " positions)",
+            l->seqs, l->max_len, l->prompt_rows, a->max_positions);
     if ((a->kind == NEB_ENCODER_DECODER) != (l->source_rows > 0))
-        return neb__fail(NEB_ERR_CONFIG,
-                         "%d source tokens: an encoder-decoder needs some, a decoder has none",
-                         l->source_rows);
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "%d source tokens given; an encoder-decoder needs source tokens, a decoder takes none",
+            l->source_rows);
     return NEB_OK;
 }
 
@@ -107,7 +110,7 @@ void neb__decoding_destroy(struct neb_decoding *d)
         neb_buffer_destroy(d->caches[i].value);
         neb_buffer_destroy(d->caches[i].cross);
     }
-    if (d->fence) neb__buffer_fetched(d->best, d->fence); /* nobody wanted it */
+    if (d->fence) neb__buffer_fetched(d->best, d->fence); /* its result is not needed any more */
     neb_tape_destroy(d->tape);
     neb__model_input_destroy(d->source);
     neb_buffer_destroy(d->ints);

@@ -1,11 +1,12 @@
-/* decode_internal.h: what decode_create.c (memory), decode.c (runs) and beam_reorder.c (beams that go on from one another) share. */
+/* decode_internal.h: what decode_create.c (memory), decode.c (runs) and beam_reorder.c (beams that continue
+ * from one another) share. */
 #ifndef NEB_NN_DECODE_INTERNAL_H
 #define NEB_NN_DECODE_INTERNAL_H
 
 #include "nn/decode.h"
 #include "tensor/device.h"
 
-/* Arrays in one buffer of I32; those from REORDER on serve moves only. */
+/* Arrays in one buffer of I32; the ones from REORDER on are used by moves only. */
 enum neb_decode_array {
     IDS,
     POSITION,
@@ -30,7 +31,7 @@ struct neb_decoding {
     neb_buffer *ints, *logits;
     neb_buffer *best;  /* (seqs, k) values, (seqs, k) tokens, (seqs) log-sums */
     float *host_best;  /* the same */
-    uint64_t fence;    /* of what is on its way there */
+    uint64_t fence;    /* of the copy that is on its way there */
     int32_t best_room; /* the k it has room for */
     int32_t k;         /* of the present run; 0: logits are wanted */
     int32_t *host;     /* the content of ints */
@@ -41,14 +42,14 @@ struct neb_decoding {
 
     /* the present sequences */
     int32_t seqs, sources, rows;
-    int32_t prefix, max; /* rows of the prefix; of a sequence in the cache, prefix included */
+    int32_t prefix, max; /* rows of the prefix; rows of a sequence in the cache, prefix included */
     int32_t *len;        /* (limits.seqs) */
-    /* (seqs, max) what each place of a sequence is; 0: not there yet. Moving rows: the number of the row that lies there.
-     * Listed rows: 1 + the cache's row where it is. */
+    /* (seqs, max) the row at each place of a sequence; 0: not written yet. With moved rows it is the number
+     * of the row; with listed rows it is 1 + the index of the row in the cache. */
     uint32_t *born, *old_born;
     uint32_t births;
     int32_t moves;      /* rows of the present move, padded */
-    bool listed;        /* the device reads listed rows: none is moved */
+    bool listed;        /* the device reads listed rows, so no row is moved */
     bool scattered;     /* listed: some sequence has rows outside its own part of the cache */
     int32_t *top;       /* (limits.seqs) listed: places of a sequence's own part that have been written */
     bool single;        /* the run appends one token to each */
@@ -71,7 +72,7 @@ static inline size_t neb__decoding_row_bytes(const struct neb_decoding *d)
 neb_tensor *neb__decoding_ints(struct neb_decoding *d, neb_tape *t, enum neb_decode_array a, int64_t n);
 neb_status neb__decoding_run(struct neb_decoding *d, neb_model_fn fn, uint64_t key);
 
-/* Listed rows: every sequence's rows lie in its own part again, in order, with zeros behind them. */
+/* With listed rows: puts every sequence's rows into its own part again, in order, with zeros after them. */
 neb_status neb__decoding_settle(struct neb_decoding *d);
 
 #endif

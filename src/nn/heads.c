@@ -1,11 +1,12 @@
-/* heads.c: what stands on the last hidden states: token prediction, replaced-token detection, classification.
+/* heads.c: the heads on top of the last hidden states: token prediction, replaced-token detection,
+ * classification.
  *
  * Token prediction works on gathered rows only (the masked ones of an encoder), and its loss is the fused
- * linear+cross-entropy, so logits of a whole vocabulary are never stored. The output weight is the token table when tied.
- * Encoders transform first, down to the width of the embeddings (BERT, ELECTRA). */
+ * linear+cross-entropy, so logits of a whole vocabulary are never stored. The output weight is the token
+ * table when tied. Encoders first transform the rows to the width of the embeddings (BERT, ELECTRA). */
 #include "nn/model.h"
 
-/* ---- building --------------------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------------------ */
 
 static void build_tokens(struct neb_builder *b, struct neb_model *m)
 {
@@ -38,7 +39,7 @@ void neb__head_build(struct neb_builder *b, struct neb_model *m)
     neb__builder_leave(b, mark);
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static neb_tensor *token_rows(struct neb_model *m, neb_tape *t, neb_tensor *x, neb_tensor *rows)
 {
@@ -82,7 +83,7 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
     return x;
 }
 
-/* Smoothing is a way to train: what is measured is the likelihood of the targets. */
+/* Smoothing is used in training only; evaluation measures the likelihood of the targets. */
 static struct neb_target_spec targets_of(const struct neb_model *m, const neb_tape *t,
                                          const struct neb_input *in, const struct neb_soft_targets *teacher)
 {

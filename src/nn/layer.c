@@ -1,18 +1,19 @@
-/* layer.c: one transformer layer: self-attention, cross-attention where there is a memory, feed-forward.
+/* layer.c: one transformer layer: self-attention, cross-attention if there is a memory, feed-forward.
  *
  * A sublayer f is joined to the stream x by its residual and its norm:
  *     pre-norm    x + drop(f(norm(x)))          post-norm    norm(x + drop(f(x)))
- * Pre-norm fuses each residual with the norm of the next sublayer, so inside a layer only the last residual stands alone.
+ * Pre-norm fuses each residual with the norm of the next sublayer, so inside a layer only the last residual
+ * stands alone.
  *
- * Adapters (Houlsby et al. 2019) stand between a sublayer and its residual: f + up(gelu(down(f))), up starting at zero.
- * A trained prefix (Li and Liang 2021) gives every sequence further keys and values that stand before its own; a causal
- * query sees all of them, and RoPE does not turn them. */
+ * Adapters (Houlsby et al. 2019) stand between a sublayer and its residual: f + up(gelu(down(f))), up
+ * starting at zero. A trained prefix (Li and Liang 2021) gives every sequence further keys and values before
+ * its own. A causal query sees all of them, and RoPE does not rotate them. */
 #include "nn/layer.h"
 #include "tensor/packed.h"
 
 #include <math.h>
 
-/* ---- building --------------------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------------------ */
 
 static struct neb_adapter build_adapter(struct neb_builder *b)
 {
@@ -82,7 +83,7 @@ void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct
     build_ffn(b, &out->ffn);
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static neb_tensor *run_adapter(neb_tape *t, const struct neb_adapter *a, neb_tensor *x)
 {
@@ -94,7 +95,7 @@ static neb_tensor *run_adapter(neb_tape *t, const struct neb_adapter *a, neb_ten
     return x;
 }
 
-/* The tokens' keys (or values) at their places, the prefix at its own. */
+/* Keys (or values) with the tokens' rows in their places and the prefix's rows in theirs. */
 static neb_tensor *with_prefix(neb_tape *t, neb_param *prefix, const struct neb_input_side *s, neb_tensor *x)
 {
     neb_tensor *id = s->prefix_id;
@@ -181,7 +182,7 @@ static neb_tensor *feed_forward(neb_tape *t, const struct neb_layer *l, neb_tens
     return y;
 }
 
-/* s = residual + drop(y), kept in *s where the stream goes on; returns norm(s). */
+/* s = residual + drop(y), kept in *s when the stream continues from it; returns norm(s). */
 static neb_tensor *join(neb_tape *t, const struct neb_arch *a, const struct neb_norm_layer *n, neb_tensor *y,
                         neb_tensor *residual, neb_tensor **s)
 {
@@ -213,7 +214,8 @@ neb_tensor *neb__layer_run(neb_tape *t, void *call, neb_tensor *x)
 {
     const struct neb_layer_call *c = call;
     neb_push(t, "layers.%d", c->number);
-    neb_set_rows(t, c->side->sample, c->side->at); /* recomputed, it may come after another side's */
+    neb_set_rows(t, c->side->sample,
+                 c->side->at); /* a recomputed layer may run after one of the other side */
     x = c->layer->arch->pre_norm ? run_pre(t, c, x) : run_post(t, c, x);
     neb_pop(t);
     return x;

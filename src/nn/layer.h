@@ -1,14 +1,14 @@
 /* layer.h: the pieces a transformer is made of: how each is built (names, shapes, splits) and how it runs.
  *
- * Everything that turns an activation with a weight goes through neb__lin_run(): the one place where LoRA is added and
- * where a split weight will be reduced. */
+ * Every product of an activation with a weight goes through neb__lin_run(). LoRA is added there and nowhere
+ * else, and a split weight will be reduced there. */
 #ifndef NEB_NN_LAYER_H
 #define NEB_NN_LAYER_H
 
 #include "nn/config.h"
 #include "nn/model_input.h"
 
-/* ---- building: names are paths; a builder stands at one path ---------------------------------------------------- */
+/* ---- building: names are paths; a builder is at one path ------------------------------------------- */
 
 enum { NEB_PATH = 160 };
 
@@ -22,7 +22,7 @@ struct neb_builder {
     int lora_layers;
 };
 
-/* The path becomes path + name + "."; returns what neb__builder_leave() takes back. */
+/* The path becomes path + name + ".". Returns the old length, which neb__builder_leave() restores. */
 size_t neb__builder_enter(struct neb_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void neb__builder_leave(struct neb_builder *b, size_t mark);
 
@@ -31,7 +31,7 @@ neb_param *neb__builder_matrix(struct neb_builder *b, const char *name, int64_t 
 neb_param *neb__builder_vector(struct neb_builder *b, const char *name, int64_t n, neb_init init,
                                neb_split split);
 
-/* ---- linear and norm ------------------------------------------------------------------------------------------- */
+/* ---- linear and norm ----------------------------------------------------------------------------------- */
 
 struct neb_lin {
     neb_param *weight, *bias;   /* (out, in), (out) or NULL */
@@ -59,14 +59,14 @@ struct neb_norm_layer {
 struct neb_norm_layer neb__norm_build(struct neb_builder *b, const char *name, int64_t n);
 neb_tensor *neb__norm_run(neb_tape *t, const struct neb_norm_layer *n, neb_tensor *x);
 
-/* ---- sublayers -------------------------------------------------------------------------------------------------- */
+/* ---- sublayers ----------------------------------------------------------------------------------------- */
 
-struct neb_adapter { /* down NULL: none */
+struct neb_adapter { /* down NULL: no adapter */
     struct neb_lin down, up;
 };
 
 struct neb_attn_layer {
-    struct neb_lin qkv;   /* self: rows of q, k, v one behind the other */
+    struct neb_lin qkv;   /* self: rows of q, k, v one after the other */
     struct neb_lin q, kv; /* cross */
     struct neb_lin out;
     struct neb_norm_layer norm;
@@ -89,7 +89,8 @@ struct neb_layer {
 
 void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out);
 
-/* Decoding token by token: what a layer keeps from run to run, and where this run's rows go (nn/decode.h). */
+/* For decoding token by token: the keys and values that a layer keeps from run to run, and the places of this
+ * run's rows (nn/decode.h). */
 struct neb_layer_cache {
     neb_buffer *key, *value; /* (cache rows, kv_heads * head_dim) */
     neb_buffer *cross;       /* (source rows, 2 kv_heads * head_dim) keys and values of the memory, or NULL */
@@ -99,7 +100,7 @@ struct neb_cache_input {
     int64_t rows, source_rows;
     neb_tensor *index;              /* I32 (new rows) their place in the cache; -1: not kept */
     struct neb_seqs q_seqs, k_seqs; /* new rows over all cached ones */
-    neb_tensor *key, *count; /* or, not NULL: each new row over the cached ones it lists (tensor/packed.h) */
+    neb_tensor *key, *count; /* not NULL: each new row over the cached rows it lists (tensor/packed.h) */
     struct neb_seqs cross_q, cross_k;
 };
 

@@ -1,8 +1,8 @@
 /* linear.c: building parameters by path, linear layers with LoRA, norms.
  *
- * LoRA (Hu et al. 2021): y = x W^T + b + alpha / rank * (x A^T) B^T with W frozen. A is drawn from the seed, B is zero, so
- * training starts at the model as it was. When W is cut by rows (outputs), so is B; when by columns (inputs), so is A: the
- * low-rank product then needs no communication of its own. */
+ * LoRA (Hu et al. 2021): y = x W^T + b + alpha / rank * (x A^T) B^T with W frozen. A is drawn from the seed
+ * and B is zero, so training starts at the unchanged model. When W is cut by rows (outputs), so is B; when W
+ * is cut by columns (inputs), so is A. The low-rank product then needs no communication of its own. */
 #include "nn/layer.h"
 
 #include <fnmatch.h>
@@ -52,7 +52,7 @@ neb_param *neb__builder_vector(struct neb_builder *b, const char *name, int64_t 
         (struct neb_param_spec){.ndim = 1, .shape = {n}, .init = init, .no_decay = true, .split = split});
 }
 
-/* ---- linear ----------------------------------------------------------------------------------------------------- */
+/* ---- linear -------------------------------------------------------------------------------------------- */
 
 static bool wants_lora(const struct neb_builder *b, const char *name)
 {
@@ -70,7 +70,8 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
     bool lora = wants_lora(b, s->name);
     size_t mark = neb__builder_enter(b, "%s", s->name);
     l.weight = neb__builder_matrix(b, "weight", s->out, s->in, NEB_INIT_NORMAL, s->deviation, s->split);
-    /* Cut by columns, every process holds a part of each sum: the bias is added once, so it is not cut. */
+    /* When a weight is cut by columns, every process holds a part of each sum. The bias is added once, so it
+     * is not cut. */
     if (s->bias)
         l.bias = neb__builder_vector(b, "bias", s->out, NEB_INIT_ZERO,
                                      s->split == NEB_SPLIT_ROW ? NEB_SPLIT_ROW : NEB_SPLIT_NONE);
@@ -98,7 +99,7 @@ neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, ne
     return act == NEB_ACT_NONE ? y : neb_op_act(t, y, act);
 }
 
-/* ---- norm ------------------------------------------------------------------------------------------------------- */
+/* ---- norm ---------------------------------------------------------------------------------------------- */
 
 struct neb_norm_layer neb__norm_build(struct neb_builder *b, const char *name, int64_t n)
 {

@@ -1,14 +1,15 @@
 /* model.c: building a model and running its stacks.
  *
- * Names: embed.token.weight belongs to the model; everything else of a stack stands under encoder. or decoder., the output
- * under head. So the same names serve all kinds, and a pattern such as "decoder.layers.*" means what it says. */
+ * Names: embed.token.weight belongs to the model. All other parameters of a stack are under encoder. or
+ * decoder., and the output is under head. So all kinds of models use the same names, and a pattern such as
+ * "decoder.layers.*" matches what it says. */
 #include "nn/model.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- building --------------------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------------------ */
 
 static void build_embedding(struct neb_builder *b, struct neb_stack *s)
 {
@@ -51,7 +52,8 @@ static neb_status build_stack(struct neb_builder *b, const char *name, int64_t c
     return NEB_OK;
 }
 
-/* Where a table starts: with a scale of sqrt(hidden) so that scaled embeddings have deviation 1. */
+/* Deviation of a table's initial values. With a scale of sqrt(hidden) it makes scaled embeddings have
+ * deviation 1. */
 static float table_deviation(const struct neb_arch *a)
 {
     return a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
@@ -63,7 +65,7 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
     if (embeddings && (embeddings->arch.vocab != a->vocab || embeddings->arch.embedding != a->embedding))
         return neb__fail(NEB_ERR_CONFIG,
                          "model options 'vocab' and 'embedding': %" PRId64 " and %" PRId64
-                         " differ from the %" PRId64 " and %" PRId64
+                         " must equal the %" PRId64 " and %" PRId64
                          " of the model whose embeddings are shared",
                          a->vocab, a->embedding, embeddings->arch.vocab, embeddings->arch.embedding);
     bool delta = embeddings && a->embedding_delta;
@@ -133,7 +135,7 @@ neb_status neb__model_create(const struct neb_model_config *config, const struct
     m->outputs = m->arch.vocab;
     if (s == NEB_OK && peft) s = neb__peft_config_check(peft, &m->peft);
     if (s == NEB_OK) s = build(m, &b, embeddings);
-    m->peft.lora_on = m->peft.train = m->peft.freeze = NULL; /* the config's, not ours */
+    m->peft.lora_on = m->peft.train = m->peft.freeze = NULL; /* they belong to the config */
     if (s != NEB_OK) {
         neb__model_destroy(m);
         return s;
@@ -157,7 +159,7 @@ void neb__model_set_outputs(struct neb_model *m, int64_t tokens)
     if (tokens < m->arch.vocab) m->outputs = tokens;
 }
 
-/* Vaswani et al. 2017, the sines in the first half of the columns and the cosines in the second. */
+/* Vaswani et al. 2017, with the sines in the first half of the columns and the cosines in the second. */
 static neb_status write_sinusoid(neb_param *p)
 {
     int64_t shape[4];
@@ -184,7 +186,7 @@ neb_status neb__model_ready(struct neb_model *m)
     return NEB_OK;
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_stack *s, neb_tape *t,
                                  const struct neb_input_side *side)
@@ -202,7 +204,7 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
         x = neb_op_add(t, neb_op_embed(t, 1, table, id, scale), neb_op_embed(t, n - 1, table + 1, id + 1, 1));
     else
         x = neb_op_embed(t, n, table, id, a->embedding_scale ? scale : 1);
-    if (m->token_base) /* disentangled: the other model's table is read, never moved from here */
+    if (m->token_base) /* disentangled: this model reads the other model's table and never changes it */
         x = neb_op_add(
             t, x,
             neb_op_stop_gradient(t, neb_op_embed(t, 1, &base, &side->ids, a->embedding_scale ? scale : 1)));

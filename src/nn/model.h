@@ -2,13 +2,13 @@
  *
  *     neb__model_create(&config, &peft, "", params, &m);    adds the parameters; owes a destroy
  *     neb_params_ready(params, device, seed);
- *     neb__model_ready(m);                                    fills what is computed, not drawn
+ *     neb__model_ready(m);                                    fills the tables that are computed, not drawn
  *     ... in a model function:
- *         const struct neb_input *in = neb__model_input_tensors(feed, t);
+ *         const struct neb_input *in = neb__model_input_tensors(input, t);
  *         neb__model_loss(m, t, neb__model_run(m, t, in), in, NULL);
  *
- * A model runs at most once in a run of the tape (recomputed layers keep their arguments in the model). docs/models.md
- * lists the parameters' names. */
+ * A model runs at most once in a run of the tape, because recomputed layers keep their arguments in the
+ * model. docs/models.md lists the parameters' names. */
 #ifndef NEB_NN_MODEL_H
 #define NEB_NN_MODEL_H
 
@@ -23,7 +23,7 @@ struct neb_stack {
     struct neb_layer *layers;
     struct neb_layer_call *calls;
     int64_t count;
-    struct neb_norm_layer norm; /* behind the last layer; pre-norm only */
+    struct neb_norm_layer norm; /* after the last layer; pre-norm only */
 };
 
 struct neb_model {
@@ -31,8 +31,8 @@ struct neb_model {
     struct neb_peft peft;
     char prefix[64];
     neb_params *params;
-    int loss_slot;                     /* where neb__model_loss() adds up; 0 */
-    int64_t outputs;                   /* columns of its logits: vocab, or less where a tokenizer has less */
+    int loss_slot;                     /* slot to which neb__model_loss() adds; 0 */
+    int64_t outputs;                   /* columns of its logits: vocab, or the number of tokens if smaller */
     neb_param *token;                  /* (vocab, embedding) */
     neb_param *token_base;             /* another model's table, to which `token` is a difference; or NULL */
     struct neb_stack encoder, decoder; /* count 0: absent */
@@ -44,20 +44,22 @@ struct neb_model {
     } head;
 };
 
-/* prefix leads every name ("" or such as "generator."); embeddings: take the token table of this model instead of an own
- * one, or NULL. The configs are not needed afterwards, except the strings that peft's check kept pointers to.
- *   NEB_ERR_CONFIG names option, value and what is allowed; a pattern that matches nothing is one, too
+/* prefix begins every name ("" or such as "generator."). embeddings: the model whose token table is used
+ * instead of an own one, or NULL. The configs are not needed afterwards, except the strings that peft's check
+ * kept pointers to.
+ *   NEB_ERR_CONFIG  names option, value and allowed values; also for a pattern that matches nothing
  *   NEB_ERR_NOMEM */
 neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
                              const char *prefix, const struct neb_model *embeddings, neb_params *params,
                              struct neb_model **out);
-/* Nothing but the token table of such a model, frozen: where the model itself is elsewhere. It serves as `embeddings`. */
+/* Makes only the frozen token table of such a model, for when the model itself is at another site. It serves
+ * as `embeddings`. */
 neb_status neb__model_create_table(const struct neb_model_config *config, const char *prefix,
                                    neb_params *params, struct neb_model **out);
 void neb__model_destroy(struct neb_model *m);
 
-/* The token table may have rows that are no token's (imported ones are often rounded up): logits leave them out, so that
- * none is ever chosen. */
+/* The token table may have more rows than there are tokens (imported tables are often rounded up). Logits
+ * leave these rows out, so none of them is ever chosen. */
 void neb__model_set_outputs(struct neb_model *m, int64_t tokens);
 
 /* After neb_params_ready(): writes sinusoidal tables. */
@@ -66,7 +68,8 @@ neb_status neb__model_ready(struct neb_model *m);
 /* The last hidden states (rows of the last side, hidden). */
 neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in);
 
-/* The halves of an encoder-decoder: memory (source rows, hidden), then target rows over it. A decoder alone: memory NULL. */
+/* The two parts of an encoder-decoder: encode gives the memory (source rows, hidden), decode runs target rows
+ * over it. For a decoder alone memory is NULL. */
 neb_tensor *neb__model_encode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side);
 neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                               neb_tensor *memory, const struct neb_input_side *memory_side);
@@ -77,12 +80,13 @@ struct neb_soft_targets {
     neb_tensor *ids, *logits;
 };
 
-/* The loss of the model's head over the feed's targets, in slot loss_slot, weighted: tokens (with label smoothing
- * while training), rtd, class. teacher: only for tokens; NULL: none. */
+/* Adds the weighted loss of the model's head over the input's targets to slot loss_slot: tokens (with label
+ * smoothing while training), rtd, class. teacher: only for tokens; NULL: no teacher. */
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
                      const struct neb_soft_targets *teacher);
 
-/* Logits: tokens at `rows` (I32 (n); NULL: all) → (n, outputs); rtd → (rows, 1); class → (sequences, classes). */
+/* Logits: tokens at `rows` (I32 (n); NULL: all) → (n, outputs); rtd → (rows, 1); class → (sequences,
+ * classes). */
 neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
                               const struct neb_input_side *side, neb_tensor *rows);
 

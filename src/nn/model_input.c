@@ -1,10 +1,11 @@
 /* model_input.c: one device buffer for everything a step reads.
  *
- * The buffer is a row of arrays, each 64-byte aligned and sized for the limits, so an array's offset depends on the limits
- * alone. The host keeps a staging copy of the same layout and uploads it whole: one transfer a step.
+ * The buffer is a sequence of arrays, each 64-byte aligned and sized for the limits, so an array's offset
+ * depends on the limits alone. The host keeps a staging copy of the same layout and uploads all of it: one
+ * transfer per step.
  *
- * A loss row that is not used gets the index -1. Gathering it gives zeros and scattering its gradient does nothing, so
- * used indices stay distinct, which the scatter of a parallel device relies on. */
+ * An unused loss row gets the index -1. Gathering it gives zeros and scattering its gradient does nothing. So
+ * the used indices stay distinct, on which the scatter of a parallel device relies. */
 #include "nn/model_input.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -82,15 +83,18 @@ neb_status neb__model_input_create(neb_device *d, const struct neb_model_input_l
     if (l->rows[0] < 1 || l->rows[0] > MAX_ROWS || l->rows[1] < 0 || l->rows[1] > MAX_ROWS || l->seqs < 1 ||
         l->seqs > MAX_ROWS || l->targets < 0 || l->targets > MAX_ROWS || l->prefix < 0 ||
         l->prefix > MAX_PREFIX || (int64_t)l->seqs * l->prefix > MAX_ROWS)
-        return neb__fail(NEB_ERR_INVALID, "a feed of %d+%d rows, %d sequences, %d targets, prefix %d",
-                         l->rows[0], l->rows[1], l->seqs, l->targets, l->prefix);
+        return neb__fail(
+            NEB_ERR_INVALID,
+            "a model input of %d+%d rows, %d sequences, %d targets and prefix %d is not possible", l->rows[0],
+            l->rows[1], l->seqs, l->targets, l->prefix);
     struct neb_model_input *f = NEB_NEW(struct neb_model_input);
-    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a feed");
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a model input");
     f->limits = *limits;
     lay_out(f);
     f->host = neb__aligned(f->bytes);
-    neb_status s = f->host ? neb_buffer_create(d, f->bytes, &f->buffer)
-                           : neb__fail(NEB_ERR_NOMEM, "out of memory for a feed of %zu bytes", f->bytes);
+    neb_status s = f->host
+                       ? neb_buffer_create(d, f->bytes, &f->buffer)
+                       : neb__fail(NEB_ERR_NOMEM, "out of memory for a model input of %zu bytes", f->bytes);
     if (s != NEB_OK) {
         neb__model_input_destroy(f);
         return s;
@@ -108,25 +112,27 @@ void neb__model_input_destroy(struct neb_model_input *f)
     neb__free(f);
 }
 
-/* ---- loading -------------------------------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------------------------------------- */
 
 static neb_status check_side(const struct neb_model_input *f, int i, const struct neb_model_input_side *s)
 {
     if (s->rows < 1 || s->spare < 0 || s->spare > f->limits.rows[i] ||
         s->rows > f->limits.rows[i] - s->spare || s->seqs < 1 || s->seqs > f->limits.seqs || s->max_len < 1)
-        return neb__fail(
-            NEB_ERR_RANGE,
-            "side %d of a batch: %d rows, %d sequences, longest %d; the feed has room for %d and %d", i,
-            s->rows + s->spare, s->seqs, s->max_len, f->limits.rows[i], f->limits.seqs);
+        return neb__fail(NEB_ERR_RANGE,
+                         "side %d of a batch has %d rows and %d sequences, the longest of %d rows; the model "
+                         "input has room "
+                         "for %d rows and %d sequences",
+                         i, s->rows + s->spare, s->seqs, s->max_len, f->limits.rows[i], f->limits.seqs);
     if (s->starts[0] != 0 || s->starts[s->seqs] != s->rows)
-        return neb__fail(NEB_ERR_RANGE, "side %d of a batch: sequences cover rows %d to %d of %d", i,
+        return neb__fail(NEB_ERR_RANGE,
+                         "side %d of a batch: sequences cover rows %d to %d, but there are %d rows", i,
                          s->starts[0], s->starts[s->seqs], s->rows);
     for (int32_t q = 0; q < s->seqs; q++) {
         int64_t n = (int64_t)s->starts[q + 1] - s->starts[q];
         if (n < 0 || n > s->max_len)
             return neb__fail(NEB_ERR_RANGE,
-                             "side %d of a batch: sequence %d has %" PRId64 " rows, longest is %d", i, q, n,
-                             s->max_len);
+                             "side %d of a batch: sequence %d has %" PRId64 " rows; 0 to %d are possible", i,
+                             q, n, s->max_len);
     }
     return NEB_OK;
 }
@@ -134,13 +140,13 @@ static neb_status check_side(const struct neb_model_input *f, int i, const struc
 static neb_status check_targets(const struct neb_model_input *f, const struct neb_model_input_data *d)
 {
     if (d->targets < 0 || d->targets > f->limits.targets)
-        return neb__fail(NEB_ERR_RANGE, "a batch with %d targets; the feed has room for %d", d->targets,
+        return neb__fail(NEB_ERR_RANGE, "a batch has %d targets; the model input has room for %d", d->targets,
                          f->limits.targets);
     int32_t rows = d->side[d->sides - 1].rows;
     for (int32_t i = 0; d->target_row && i < d->targets; i++)
         if (d->target_row[i] >= rows)
-            return neb__fail(NEB_ERR_RANGE, "target %d of a batch is row %d of %d", i, d->target_row[i],
-                             rows);
+            return neb__fail(NEB_ERR_RANGE, "target %d of a batch is row %d, but there are %d rows", i,
+                             d->target_row[i], rows);
     return NEB_OK;
 }
 
@@ -174,7 +180,7 @@ static void load_side(struct neb_model_input *f, int i, const struct neb_model_i
         memcpy(type, s->type, n);
     else
         memset(type, 0, n);
-    for (int32_t q = 0; q < s->seqs; q++) /* an empty sequence draws no bits: any id does */
+    for (int32_t q = 0; q < s->seqs; q++) /* an empty sequence draws no bits, so any id will do */
         seq_sample[q] = s->starts[q] < s->rows ? (int32_t)s->sample[s->starts[q]] : -1;
     if (f->limits.prefix) load_prefix(f, i, s);
     for (int a = IDS; a <= SAMPLE; a++)
@@ -201,18 +207,19 @@ static void load_targets(struct neb_model_input *f, const struct neb_model_input
         dense = dense && (r == i || w == 0);
         f->weight += w;
     }
-    /* Classes have one target a sequence and no rows of their own: they count as dense, too. */
+    /* Classes have one target per sequence and no rows of their own, so they count as dense, too. */
     f->dense = !d->target_row || (dense && d->targets == d->side[d->sides - 1].rows);
 }
 
 neb_status neb__model_input_load(struct neb_model_input *f, const struct neb_model_input_data *d)
 {
     if (d->sides < 1 || d->sides > 2 || (d->sides == 2 && !f->limits.rows[1]))
-        return neb__fail(NEB_ERR_RANGE, "a batch of %d sides does not fit the feed", d->sides);
+        return neb__fail(NEB_ERR_RANGE, "a batch of %d sides does not fit the model input", d->sides);
     for (int i = 0; i < d->sides; i++) NEB_TRY(check_side(f, i, &d->side[i]));
     if (d->sides == 2 && d->side[0].seqs != d->side[1].seqs)
-        return neb__fail(NEB_ERR_RANGE, "a batch with %d source and %d target sequences", d->side[0].seqs,
-                         d->side[1].seqs);
+        return neb__fail(NEB_ERR_RANGE,
+                         "a batch has %d source sequences and %d target sequences; the numbers must be equal",
+                         d->side[0].seqs, d->side[1].seqs);
     NEB_TRY(check_targets(f, d));
     for (int i = 0; i < d->sides; i++) load_side(f, i, &d->side[i]);
     f->sides = d->sides;
@@ -235,7 +242,7 @@ double neb__model_input_weight(const struct neb_model_input *f)
     return f->weight;
 }
 
-/* ---- inside a model ------------------------------------------------------------------------------------------- */
+/* ---- inside a model ------------------------------------------------------------------------------------ */
 
 static neb_tensor *view(struct neb_model_input *f, neb_tape *t, size_t at, neb_dtype type, int64_t n)
 {

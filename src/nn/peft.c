@@ -1,14 +1,14 @@
 /* peft.c: which of a model's parameters are trained.
  *
- * Order: everything (full) or nothing; the parts that the methods added or name; `train`; `freeze`; and tables that are
- * computed, not learned, are frozen whatever was said. Patterns are relative to the model's own prefix, so two models in
- * one parameter set do not touch each other. A pattern that matches nothing is a typing error and refused: silently
- * training the wrong set costs days. */
+ * The order is: everything (full) or nothing; the parts that the methods added or name; `train`; `freeze`.
+ * Tables that are computed, not learned, are always frozen. Patterns are relative to the model's own prefix,
+ * so two models in one parameter set do not touch each other. A pattern that matches nothing is refused as a
+ * typing error, because silently training the wrong set costs days. */
 #include "nn/model.h"
 
 #include <fnmatch.h>
 
-/* Only parameters that this model added: another model's names may match, too. */
+/* Sets only parameters that this model added, because another model's names may match, too. */
 static int set_matching(const struct neb_builder *b, const char *pattern, bool trainable)
 {
     int n = 0;
@@ -42,7 +42,7 @@ neb_status neb__peft_apply(struct neb_model *m, const struct neb_builder *b)
     if (p->adapter) set_matching(b, "*.adapter.*", true);
     if (p->prefix) set_matching(b, "*.prefix.*", true);
     if (p->bias && !set_matching(b, "*.bias", true))
-        return neb__fail(NEB_ERR_CONFIG, "option 'method': 'bias' on a model without biases");
+        return neb__fail(NEB_ERR_CONFIG, "option 'method': 'bias' trains nothing on a model without biases");
     NEB_TRY(set_list(b, "train", p->train, true));
     NEB_TRY(set_list(b, "freeze", p->freeze, false));
     set_matching(b, "*.embed.sinusoid.weight", false);

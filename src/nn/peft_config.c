@@ -1,4 +1,5 @@
-/* peft_config.c: the options that say what of a model is trained, and what is added to it for that. */
+/* peft_config.c: the options that say which parts of a model are trained, and which parameters are added for
+ * that. */
 #include "nn/config.h"
 
 #include <string.h>
@@ -70,7 +71,9 @@ static neb_status methods(const struct neb_peft_config *c, struct neb_peft *p)
                              word);
     }
     if ((p->full || p->frozen) && n > 1)
-        return neb__fail(NEB_ERR_CONFIG, "option 'method': '%s': full and frozen stand alone", c->method);
+        return neb__fail(NEB_ERR_CONFIG,
+                         "option 'method': '%s' combines methods, but full and frozen stand alone",
+                         c->method);
     return NEB_OK;
 }
 

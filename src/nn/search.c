@@ -1,11 +1,13 @@
 /* search.c: choosing tokens: greedy, sampled, beam search.
  *
- * Beam search keeps `beams` unfinished sequences per prompt. A step scores the likeliest continuations of each, takes the
- * best 2 * beams of all (enough: at most `beams` of those end, and no more can come from one sequence), moves the ended ones into the result if they beat it, and goes on
- * with the best of the others. A prompt is done when `beams` sequences have ended, when no unfinished one can beat the
- * result any more (scores only fall, so the bound is the best unfinished sum divided by the largest length its divisor
- * can reach), or when it is as long as it may become: what has not ended then competes as it is. Each prompt has a limit
- * of its own, so that its result does not depend on what it is batched with. */
+ * Beam search keeps `beams` unfinished sequences per prompt. A step scores the likeliest continuations of
+ * each and takes the best 2 * beams of all. That is enough: at most `beams` of those end, and no more can
+ * come from one sequence. Ended sequences that beat the result replace it, and the search continues with the
+ * best of the others. A prompt is done when `beams` sequences have ended, or when no unfinished one can beat
+ * the result any more (scores only fall, so the bound is the best unfinished sum divided by the largest
+ * length its divisor can reach), or when it has reached its maximal length; unfinished sequences then compete
+ * as they are. Each prompt has its own limit, so its result does not depend on the other prompts in the
+ * batch. */
 #include "nn/decode.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -23,15 +25,15 @@ struct neb_searching {
     const struct neb_search *how; /* the copy */
     struct neb_decoding *d;
     int32_t count, beams, seqs, vocab;
-    int32_t *tokens, *other; /* (seqs, max_new) of unfinished sequences; and room to reorder them */
+    int32_t *tokens, *other; /* (seqs, max_new) tokens of unfinished sequences; and room to reorder them */
     double *score;           /* (seqs) */
-    double *best;            /* (count) score of the result, its length counted in */
+    double *best;            /* (count) score of the result, length penalty included */
     int32_t *most;           /* (count) tokens, at most */
     bool *done;              /* (count) */
     int32_t *ended;          /* (count) sequences that reached their end */
     int32_t *next, *from, *one;
     struct candidate *top; /* (2 beams) */
-    /* of the present step: logits when tokens are drawn, otherwise the k best */
+    /* of the present step: all logits when tokens are drawn, otherwise the k best */
     const float *logits;
     struct neb_best_tokens choice;
     int32_t k; /* 0: drawn */
@@ -40,7 +42,7 @@ struct neb_searching {
     struct neb_rng rng;
 };
 
-/* ---- one sequence a prompt -------------------------------------------------------------------------------------- */
+/* ---- one sequence a prompt ----------------------------------------------------------------------------- */
 
 static int32_t likeliest(const float *logits, int32_t n)
 {
@@ -50,7 +52,8 @@ static int32_t likeliest(const float *logits, int32_t n)
     return best;
 }
 
-/* The k-th largest value; 0: the smallest possible. By bisection over values: k times over a large vocabulary is slow. */
+/* The k-th largest value; k = 0: the smallest possible. It bisects over values, because k passes over a large
+ * vocabulary would be slow. */
 static float threshold_of(const float *logits, int32_t n, int32_t k)
 {
     if (k <= 0 || k >= n) return -INFINITY;
@@ -101,7 +104,7 @@ static void choose_singly(struct neb_searching *s, int32_t at)
     }
 }
 
-/* ---- beams ------------------------------------------------------------------------------------------------------ */
+/* ---- beams --------------------------------------------------------------------------------------------- */
 
 static double with_length(const struct neb_searching *s, double score, int32_t length)
 {
@@ -111,13 +114,15 @@ static double with_length(const struct neb_searching *s, double score, int32_t l
 /* The best 2 * beams continuations of prompt i, best first; returns how many there are. */
 static int32_t best_continuations(struct neb_searching *s, int32_t i, int32_t at)
 {
-    int32_t n = 0, most = 2 * s->beams, live = at ? s->beams : 1; /* at first all beams are the same */
+    int32_t n = 0, most = 2 * s->beams,
+            live = at ? s->beams : 1; /* in the first step all beams are the same */
     for (int32_t b = 0; b < live; b++) {
         const int64_t seq = i * s->beams + b;
         if (!isfinite(s->score[seq])) continue;
         for (int32_t c = 0; c < s->k && s->choice.id[seq * s->k + c] >= 0; c++) {
             double score = s->score[seq] + s->choice.logit[seq * s->k + c] - s->choice.logsum[seq];
-            if (n == most && score <= s->top[n - 1].score) break; /* the others of this beam are no better */
+            if (n == most && score <= s->top[n - 1].score)
+                break; /* the other candidates of this beam are not better */
             int32_t j = n < most ? n++ : n - 1;
             for (; j > 0 && s->top[j - 1].score < score; j--) s->top[j] = s->top[j - 1];
             s->top[j] = (struct candidate){score, b, s->choice.id[seq * s->k + c]};
@@ -163,7 +168,8 @@ static void choose_beams(struct neb_searching *s, int32_t at, int32_t i)
         s->next[first + b] = 0;
     }
     double reach =
-        with_length(s, s->score[first], s->most[i]); /* sums are negative: the longest divides best */
+        with_length(s, s->score[first],
+                    s->most[i]); /* sums are negative, so the largest length gives the best quotient */
     s->done[i] = kept == 0 || reach <= s->best[i] || s->ended[i] >= s->beams;
 }
 
@@ -187,7 +193,7 @@ static neb_status step_beams(struct neb_searching *s, int32_t at)
     return neb__decoding_reorder(s->d, s->from);
 }
 
-/* ---- the steps --------------------------------------------------------------------------------------------------- */
+/* ---- the steps ----------------------------------------------------------------------------------------- */
 
 static neb_status ask(struct neb_searching *s, const int32_t *ids)
 {
@@ -239,13 +245,14 @@ static neb_status check(const struct neb_search *how, int32_t count, const int32
         !(how->temperature >= 0) || !isfinite(how->length_penalty) || how->length_penalty < 0 || count < 1)
         return neb__fail(
             NEB_ERR_INVALID,
-            "a search for %d tokens of %d prompts with %d beams, temperature %g, length penalty %g",
+            "a search for %d tokens of %d prompts with %d beams, temperature %g and length penalty %g is not "
+            "possible",
             how->max_new, count, how->beams, how->temperature, how->length_penalty);
     for (int32_t i = 0; i < count; i++) {
         if (starts[i + 1] <= starts[i]) return neb__fail(NEB_ERR_INVALID, "prompt %d is empty", i);
         if (how->most && (how->most[i] < 1 || how->most[i] > how->max_new))
-            return neb__fail(NEB_ERR_INVALID, "prompt %d: %d tokens of a search for %d", i, how->most[i],
-                             how->max_new);
+            return neb__fail(NEB_ERR_INVALID, "prompt %d: its limit of %d tokens is not between 1 and %d", i,
+                             how->most[i], how->max_new);
     }
     return NEB_OK;
 }
@@ -271,7 +278,7 @@ static neb_status make_room(struct neb_searching *s)
         s->best[i] = -INFINITY;
         s->most[i] = s->how->most ? s->how->most[i] : s->how->max_new;
     }
-    s->copy.most = NULL; /* the caller's */
+    s->copy.most = NULL; /* it belongs to the caller */
     return NEB_OK;
 }
 
@@ -305,7 +312,7 @@ static neb_status begin(struct neb_searching *s, const struct neb_model_input_si
     return prefill(s, prompt, starts);
 }
 
-/* The likeliest tokens that each row offers; 0: one is drawn. */
+/* How many of the likeliest tokens each row offers; 0: a token is drawn. */
 static int32_t candidates(const struct neb_search *how, int32_t beams)
 {
     if (beams > 1) return 2 * beams;
