@@ -1,7 +1,8 @@
 /* conform.c: the frame of the conformance suite: memory, comparison, random shapes, the loop over all cases.
  *
- * Device memory is one arena that is filled with 0xff (NaN in every type) before a case; tensors are cut from it with
- * GUARD bytes between, which must still be 0xff afterwards. The arena's size is fixed: cases are small. */
+ * Device memory is one arena that is filled with 0xff (NaN in every type) before a case; tensors are cut from
+ * it with GUARD bytes between, which must still be 0xff afterwards. The arena's size is fixed: cases are
+ * small. */
 #include "device/conform.h"
 #include "base/mem.h"
 
@@ -12,8 +13,8 @@
 
 enum { ARENA = 24 << 20, HOST = 4 << 20 /* doubles */, GUARD = 256 };
 
-/* Relative to the largest magnitude of a tensor: what rounding, a different order of summation and the fast versions
- * of exp and erf may cost. bf16 has 8 bits. */
+/* The error that rounding, a different order of summation and the fast versions of exp and erf may cause,
+ * relative to the largest magnitude of a tensor. bf16 has 8 bits. */
 static double allowed(neb_dtype type)
 {
     return type == NEB_F32 ? 1e-5 : 1.5e-2;
@@ -159,7 +160,7 @@ bool neb__cf_ok(struct neb_cf *c, neb_status s)
 void neb__cf_true(struct neb_cf *c, const char *what, bool ok)
 {
     c->result->checks++;
-    if (!ok) fail(c, "not so: %s", what);
+    if (!ok) fail(c, "expected, but not true: %s", what);
 }
 
 void neb__cf_near1(struct neb_cf *c, const char *what, double got, double want, double floor)
@@ -179,7 +180,7 @@ void neb__cf_near(struct neb_cf *c, const char *what, const struct neb_cf_t *t, 
     double largest = floor, worst = 0, bad_got = 0;
     int64_t at = -1;
     for (int64_t i = 0; i < t->n; i++) largest = fmax(largest, fabs(want[i]));
-    /* A result in F32 can come from BF16 values; the suite's type decides. */
+    /* A result in F32 can come from BF16 values, so the suite's type decides. */
     const double tolerance = allowed(c->type) * largest;
     for (int64_t i = 0; i < t->n; i++) {
         float f;
@@ -235,7 +236,8 @@ double neb__cf_act(double x, neb_act act)
     return x;
 }
 
-/* By differences in double: good to 1e-9, and no formula to get wrong twice. */
+/* Computed by differences in double: accurate to 1e-9, and without a formula that could be wrong in both
+ * places. */
 double neb__cf_slope(double x, neb_act act)
 {
     const double h = 1e-5;
@@ -246,7 +248,7 @@ double neb__cf_slope(double x, neb_act act)
 struct neb_cf_seqs neb__cf_seqs(struct neb_cf *c, int64_t sequences, int64_t longest, int64_t padding)
 {
     struct neb_cf_seqs s = {.sequences = sequences};
-    bool full = longest % 64 == 0; /* whole tiles, all of them, are a case of their own for some devices */
+    bool full = longest % 64 == 0; /* some devices treat sequences of whole tiles as a case of their own */
     s.starts = (int32_t *)neb__cf_doubles(c, sequences + 1);
     for (int64_t i = 0; i < sequences; i++) {
         int64_t n = neb__cf_below(c, 8) ? 1 + neb__cf_below(c, (int)longest) : 0;
@@ -271,7 +273,7 @@ struct neb_cf_seqs neb__cf_seqs(struct neb_cf *c, int64_t sequences, int64_t lon
     return s;
 }
 
-/* Nothing outside the tensors was written. */
+/* Checks that nothing outside the tensors was written. */
 static void check_guards(struct neb_cf *c)
 {
     if (!neb__cf_ok(c, c->ops->download(c->dev, c->mirror, c->arena, c->used))) return;
@@ -280,8 +282,8 @@ static void check_guards(struct neb_cf *c)
         size_t end = b < c->n_blocks ? c->blocks[b].offset : c->used;
         for (; at < end; at++)
             if (c->mirror[at] != 0xff) {
-                fail(c, "byte %zu behind tensor %d of the case was overwritten", at - c->blocks[b - 1].offset,
-                     b - 1);
+                fail(c, "byte %zu after the end of tensor %d of the case was overwritten",
+                     at - c->blocks[b - 1].offset, b - 1);
                 return;
             }
         if (b < c->n_blocks) at = c->blocks[b].offset + c->blocks[b].bytes;
@@ -329,7 +331,7 @@ neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t see
             any = true;
             for (int i = 0; i < t->repeat; i++) run_case(c, t, i, seed);
         }
-    if (s == NEB_OK && !any) s = neb__fail(NEB_ERR_NOTFOUND, "no case of the suite is called '%s'", only);
+    if (s == NEB_OK && !any) s = neb__fail(NEB_ERR_NOTFOUND, "the suite has no case named '%s'", only);
     if (arena) d->ops->free(d->ctx, arena);
     neb__free(c->mirror);
     neb__free(c->host);

@@ -1,7 +1,7 @@
-/* conform.h: the suite every device must pass, through the vtable alone. Results are compared with plain references in
- * double precision; shapes are random, with size 1 and sizes that are no multiple of a vector's width among them.
- * All memory of a case is poisoned with NaNs before it, so a value that is read before it was written shows, and so
- * does a write behind the end. */
+/* conform.h: the suite that every device must pass, through its table of slots alone. Results are compared
+ * with plain references in double precision. Shapes are random; size 1 and sizes that are not a multiple of a
+ * vector's width are among them. All memory of a case is filled with NaNs before it, which reveals reads of
+ * unwritten values and writes past the end. */
 #ifndef NEB_DEVICE_CONFORM_H
 #define NEB_DEVICE_CONFORM_H
 
@@ -15,8 +15,8 @@ struct neb_conform_result {
     int cases, checks, failures, skipped; /* skipped: fused slots the device doesn't have */
 };
 
-/* Runs all groups, or the one named `only`. Failures are reported to `report` (NULL: nowhere). Returns a status only when
- * the suite itself could not run; *out has the verdict. */
+/* Runs all groups, or the one named `only`. Failures are written to `report` (NULL: nowhere). The status says
+ * whether the suite could run; *out holds the verdict. */
 neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t seed, FILE *report,
                             struct neb_conform_result *out);
 
@@ -47,7 +47,7 @@ struct neb_cf {
     size_t host_used;
 };
 
-/* A tensor: device memory, and what a reference starts from (after rounding to the type). */
+/* A tensor: device memory, and the same values (after rounding to the type) for the reference. */
 struct neb_cf_t {
     void *p;
     double *v;
@@ -65,12 +65,14 @@ void *neb__cf_raw(struct neb_cf *c, const void *host, size_t bytes);
 int32_t *neb__cf_ints(struct neb_cf *c, const int32_t *v, int64_t n);
 struct neb_ctl *neb__cf_ctl(struct neb_cf *c, const struct neb_ctl *host);
 struct neb_ctl neb__cf_read_ctl(struct neb_cf *c, const struct neb_ctl *dev);
-void *neb__cf_scratch(struct neb_cf *c, enum neb_slot slot, const void *args); /* NULL when none is needed */
+void *neb__cf_scratch(struct neb_cf *c, enum neb_slot slot,
+                      const void *args); /* NULL when no scratch is needed */
 
 void neb__cf_shape(struct neb_cf *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* False (and a failure) when the call did not succeed. */
+/* Returns false and counts a failure when the call did not succeed. */
 bool neb__cf_ok(struct neb_cf *c, neb_status s);
-/* Every value near `want`: the allowed error is a fraction of the largest magnitude in `want` (at least `floor`). */
+/* Checks that every value is near `want`: the allowed error is a fraction of the largest magnitude in `want`
+ * (at least `floor`). */
 void neb__cf_near(struct neb_cf *c, const char *what, const struct neb_cf_t *t, const double *want,
                   double floor);
 void neb__cf_near1(struct neb_cf *c, const char *what, double got, double want, double floor);
@@ -83,7 +85,7 @@ double neb__cf_mask(const struct neb_ctl *ctl, uint32_t threshold, uint32_t op, 
 double neb__cf_act(double x, neb_act act);
 double neb__cf_slope(double x, neb_act act);
 
-/* Where rows come from: samples and positions of packed sequences, for dropout. */
+/* Samples and positions of the rows of packed sequences, for dropout. */
 struct neb_cf_seqs {
     int64_t sequences, rows, longest;
     int32_t *starts; /* host (sequences + 1) */

@@ -1,5 +1,6 @@
-/* conform_attn.c: attention: packed sequences of random lengths (also 0), grouped heads, causal and cross, dropout masks
- * bit by bit; the fused slot and the primitives against one naive version. */
+/* conform_attn.c: attention: packed sequences of random lengths (also 0), grouped heads, causal and cross,
+ * dropout masks bit by bit; the fused slot and the primitives against one naive version. */
+#include "base/clamp.h"
 #include "device/conform.h"
 
 #include <math.h>
@@ -13,12 +14,12 @@ struct attn_case {
     double scale;
 };
 
-/* First key and number of keys that row r of sequence i sees. */
+/* Number of keys that row r of sequence i sees, from the first on. */
 static int64_t keys_of(const struct attn_case *a, int64_t i, int64_t r)
 {
     int64_t tq = a->q.starts[i + 1] - a->q.starts[i], tk = a->k.starts[i + 1] - a->k.starts[i];
     int64_t n = a->causal ? tk - tq + (r - a->q.starts[i]) + 1 : tk;
-    return n < 0 ? 0 : n > tk ? tk : n;
+    return neb__clamp_int(n, 0, tk);
 }
 
 static double mask_of(const struct attn_case *a, int64_t i, int64_t head, int64_t r, int64_t j)
@@ -37,7 +38,7 @@ static double probs(const double *score, int64_t n, double *p)
     return max + log(sum);
 }
 
-/* Longest sequence of a case; whole tiles as often as not where there are several. */
+/* Longest sequence of a case. Large cases have whole tiles about half of the time. */
 static int64_t length_of(struct neb_cf *c, bool large)
 {
     if (!large) return 1 + neb__cf_below(c, 90);
@@ -50,7 +51,7 @@ static struct attn_case random_case(struct neb_cf *c)
                           .hd = (int64_t[]){8, 16, 32, 64, 64, 80, 128}[neb__cf_below(c, 7)]};
     a.kv_heads = 1 + neb__cf_below(c, 2);
     a.heads = a.kv_heads * (1 + neb__cf_below(c, 2));
-    /* Devices work in tiles of 64 or 128 rows: every third case takes several. */
+    /* Devices work in tiles of 64 or 128 rows, so every third case has several tiles. */
     const bool large = neb__cf_below(c, 3) == 0;
     const int64_t sequences = 1 + neb__cf_below(c, large ? 2 : 4);
     if (large) {
@@ -79,7 +80,7 @@ struct attn_want {
     int64_t ldq, ldk, ldo;
     double *o, *lse, *dq, *dk, *dv;
     double *size_q,
-        *size_k; /* squares of what cancels in dq and dk: p (dp - dot), each with its own rounding */
+        *size_k; /* squares of the terms that cancel in dq and dk: p (dp - dot), each with its own rounding */
 };
 
 static void naive_query(const struct attn_case *a, const struct attn_want *w, int64_t i, int64_t head,
@@ -118,7 +119,7 @@ static void naive_query(const struct attn_case *a, const struct attn_want *w, in
     }
 }
 
-/* Only rows with keys have a log-sum-exp; the others' is not compared. */
+/* Compares the log-sum-exp of rows with keys; the others have none. */
 static void check_lse(struct neb_cf *c, const struct attn_case *a, const struct neb_cf_t *lse, double *want)
 {
     float *got = (float *)c->mirror;

@@ -32,7 +32,8 @@ static void gemm_case(struct neb_cf *c, int64_t m, int64_t n, int64_t k, int64_t
                   (long long)n, (long long)k, (long long)batch, g.trans_a, g.trans_b, (double)g.beta, pad);
     struct neb_cf_t a = neb__cf_random(c, batch * g.stride_a, g.type, 1),
                     b = neb__cf_random(c, batch * g.stride_b, g.type, 1);
-    struct neb_cf_t out = neb__cf_random(c, batch * g.stride_c, g.c_type, 1); /* padding must survive */
+    struct neb_cf_t out =
+        neb__cf_random(c, batch * g.stride_c, g.c_type, 1); /* padding must keep its values */
     double *want = neb__cf_doubles(c, out.n);
     for (int64_t i = 0; i < out.n; i++) want[i] = out.v[i];
     for (int64_t i = 0; i < batch; i++)
@@ -167,7 +168,7 @@ static void case_swiglu(struct neb_cf *c)
     if (neb__cf_ok(c, c->ops->swiglu_bwd(c->dev, &b))) neb__cf_near(c, "dx", &dx, want_dx, 0);
 }
 
-/* Every mask bit, exactly: ones go in, zeros and the factor come out. */
+/* Checks every mask bit exactly: ones go in, zeros and the factor come out. */
 static void case_dropout(struct neb_cf *c)
 {
     struct neb_cf_seqs s = neb__cf_seqs(c, 1 + neb__cf_below(c, 4), 30, neb__cf_below(c, 3));

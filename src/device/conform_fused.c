@@ -49,7 +49,7 @@ static void case_linear(struct neb_cf *c)
         alpha, NULL, c->type,           NULL};
     if (c->ops->pack_linear && neb__cf_below(c, 2)) {
         a.packed = packed_weight(c, &w, out, in);
-        a.w = NULL; /* is not read */
+        a.w = NULL; /* must not be read */
     }
     a.scratch = neb__cf_scratch(c, NEB_SLOT_LINEAR, &a);
     if (!neb__cf_ok(c, c->ops->linear(c->dev, &a))) return;

@@ -24,7 +24,8 @@ static void case_xent(struct neb_cf *c)
     }
     want_ctl.loss[2] += (float)loss;
     struct neb_xent a = {x.p, rows, classes, ld, want_grad, g.t, g.loss, c->type};
-    /* Gradients are small beside the untouched padding: scaling the loss by 100 brings both to one magnitude. */
+    /* Gradients are small beside the untouched padding. Scaling the loss by 100 brings both to one
+     * magnitude. */
     a.loss.scale *= want_grad ? 100 : 1;
     want_ctl.loss[2] = (float)(g.host.loss[2] + loss * (want_grad ? 100 : 1));
     if (!neb__cf_ok(c, c->ops->xent(c->dev, &a))) return;
@@ -126,7 +127,7 @@ static void case_cosine(struct neb_cf *c)
     pair_case(c, 1);
 }
 
-/* A NaN anywhere must be noticed, and stop the update. */
+/* A NaN anywhere must be detected and must stop the update. */
 static void case_nonfinite(struct neb_cf *c)
 {
     const int64_t rows = 1 + neb__cf_below(c, 20), classes = 1 + neb__cf_below(c, 300);
@@ -151,7 +152,7 @@ static void case_nonfinite(struct neb_cf *c)
     struct neb_update u = {p.p, m.p, vv.p, g.p,   NULL,  neb__cf_raw(c, &seg, sizeof seg),
                            1,   10,  0.9f, 0.99f, 1e-8f, ctl};
     if (!neb__cf_ok(c, c->ops->xent(c->dev, &a))) return;
-    neb__cf_true(c, "xent noticed a value that is not finite", neb__cf_read_ctl(c, ctl).nonfinite != 0);
+    neb__cf_true(c, "xent detects a value that is not finite", neb__cf_read_ctl(c, ctl).nonfinite != 0);
     if (!neb__cf_ok(c, c->ops->clip(c->dev, &(struct neb_clip){ctl}))) return;
     neb__cf_true(c, "clip is 0 then", neb__cf_read_ctl(c, ctl).clip == 0);
     if (!neb__cf_ok(c, c->ops->update(c->dev, &u))) return;

@@ -1,7 +1,8 @@
 /* conform_pick.c: picking columns of a row: the best ones, in order, and drawing one at random.
  *
- * A draw is compared column by column with the same race in double precision: another choice is right only where its score
- * is within rounding of the winner's. That the race is fair is counted over many rows with the same logits. */
+ * A draw is compared column by column with the same race in double precision. Another choice is right only if
+ * its score is within rounding of the winner's. A count over many rows with the same logits shows that the
+ * race is fair. */
 #include "device/conform.h"
 
 #include <math.h>
@@ -71,8 +72,8 @@ static void case_best(struct neb_cf *c)
     check_best(c, rows, cols, k, v, lse);
 }
 
-/* Rows as long as vocabularies, in the orders that are hardest for a search that throws out early: everything equal,
- * ever larger, ever smaller, hardly a value above -inf. */
+/* Rows as long as vocabularies, in the orders that are hardest for a search that discards early: all equal,
+ * increasing, decreasing, hardly a value above -inf. */
 static void case_best_wide(struct neb_cf *c)
 {
     if (!can(c, c->ops->best != NULL)) return;
@@ -95,7 +96,7 @@ static void case_best_wide(struct neb_cf *c)
     check_best(c, rows, cols, k, v, 1);
 }
 
-/* The race of one row, in double but for the random number, which is a float by definition. */
+/* A column's score in the race, in double except for the random number, which is a float by definition. */
 static double race_score(const struct neb_sample *a, const double *x, int64_t column, uint32_t sample,
                          int32_t position)
 {
@@ -106,7 +107,7 @@ static double race_score(const struct neb_sample *a, const double *x, int64_t co
     return x[column] / (double)a->temperature - log(-log1p(-(double)d));
 }
 
-/* Calls the slot; the choices are returned, or NULL. */
+/* Calls the slot; returns the choices, or NULL. */
 static int32_t *draw(struct neb_cf *c, struct neb_sample *a, const struct neb_cf_t *x, const uint32_t *sample,
                      const int32_t *position)
 {
@@ -156,7 +157,8 @@ static void case_sample(struct neb_cf *c)
     }
 }
 
-/* The same logits in every row: each column must come up as often as softmax says, by the chi-square statistic. */
+/* The same logits in every row: each column must come up as often as softmax says, by the chi-square
+ * statistic. */
 static void case_sample_share(struct neb_cf *c)
 {
     if (!can(c, c->ops->sample != NULL)) return;
@@ -180,7 +182,7 @@ static void case_sample_share(struct neb_cf *c)
         const double want = (double)rows * share[i] / total;
         off += (count[i] - want) * (count[i] - want) / want;
     }
-    /* Exceeded once in ten million draws of a fair race, whatever the number of columns. */
+    /* A fair race exceeds this once in ten million draws, for any number of columns. */
     const double freedom = (double)(cols - 1);
     neb__cf_true(c, "columns come up as often as they should", off < freedom + 6 * sqrt(2 * freedom) + 20);
 }

@@ -3,6 +3,13 @@
 
 #include <math.h>
 
+/* A row of the table; in one of twelve cases an id outside it, on either side. */
+static int32_t random_id(struct neb_cf *c, int32_t rows)
+{
+    if (neb__cf_below(c, 12)) return neb__cf_below(c, rows);
+    return neb__cf_below(c, 2) ? -1 : rows;
+}
+
 static void case_embed(struct neb_cf *c)
 {
     const int tables = 1 + neb__cf_below(c, 3);
@@ -21,7 +28,7 @@ static void case_embed(struct neb_cf *c)
         want_d[t] = neb__cf_doubles(c, n * d);
         for (int64_t i = 0; i < n * d; i++) want_d[t][i] = grad[t].v[i];
         for (int64_t r = 0; r < rows; r++) {
-            ids[r] = neb__cf_below(c, 12) ? neb__cf_below(c, (int)n) : neb__cf_below(c, 2) ? -1 : (int32_t)n;
+            ids[r] = random_id(c, (int32_t)n);
             for (int64_t i = 0; ids[r] >= 0 && ids[r] < n && i < d; i++) {
                 want[r * d + i] += scale * table[t].v[ids[r] * d + i];
                 want_d[t][ids[r] * d + i] += scale * dy.v[r * d + i];
@@ -48,7 +55,7 @@ static void case_gather_scatter(struct neb_cf *c)
                   (long long)d, (long long)ld);
     int32_t *index = (int32_t *)neb__cf_doubles(c, rows);
     for (int64_t i = 0; i < rows; i++) index[i] = (int32_t)i;
-    for (int64_t i = rows - 1; i > 0; i--) { /* distinct: a shuffle's beginning */
+    for (int64_t i = rows - 1; i > 0; i--) { /* distinct indices: the beginning of a shuffle */
         int64_t j = neb__cf_below(c, (int)i + 1);
         int32_t t = index[i];
         index[i] = index[j], index[j] = t;
@@ -120,7 +127,7 @@ static void case_rope(struct neb_cf *c)
     if (neb__cf_ok(c, c->ops->rope(c->dev, &a))) neb__cf_near(c, "x", &x, want, 0);
 }
 
-/* One norm with everything: the same case runs through the primitive and through the fused slot. */
+/* One norm with all its options: the same case runs through the primitive and through the fused slot. */
 struct norm_case {
     neb_norm_kind kind;
     struct neb_cf_seqs s;
@@ -177,7 +184,7 @@ static void run_norm(struct neb_cf *c, const struct norm_case *n)
     if (!neb__cf_ok(c, status)) return;
     if (n->residual) neb__cf_near(c, "s", &s, ws, 0);
     if (!n->with_y) return;
-    /* s - mean cancels when a row's values lie close together: the error is one of s, times rstd. */
+    /* s - mean cancels when a row's values lie close together. The error is then that of s, times rstd. */
     double condition = 1;
     for (int64_t i = 0; i < size; i++) condition = fmax(condition, fabs(ws[i]) * wr[i / d]);
     neb__cf_near(c, "y", &y, wy, condition);

@@ -1,8 +1,15 @@
-/* conform_targets.c: random targets, weights and teachers for cross-entropy, and what the loss should be. */
+/* conform_targets.c: random targets, weights and teachers for cross-entropy, and the expected loss. */
 #include "device/conform_targets.h"
 
 #include <math.h>
 #include <string.h>
+
+/* A class; in one of eight cases a target that does not count. */
+static int32_t random_target(struct neb_cf *c, int32_t classes)
+{
+    if (neb__cf_below(c, 8)) return neb__cf_below(c, classes);
+    return neb__cf_below(c, 2) ? -100 : classes;
+}
 
 struct neb_cf_targets neb__cf_make_targets(struct neb_cf *c, int64_t rows, int64_t classes)
 {
@@ -13,10 +20,7 @@ struct neb_cf_targets neb__cf_make_targets(struct neb_cf *c, int64_t rows, int64
     g.host = (struct neb_ctl){.loss_scale = 0.05f, .loss = {0, 0, 0.25f}, .counts = {3, 5}};
     if (g.t.ce != 0) {
         g.target = (int32_t *)neb__cf_doubles(c, rows);
-        for (int64_t r = 0; r < rows; r++)
-            g.target[r] = neb__cf_below(c, 8)   ? neb__cf_below(c, (int)classes)
-                          : neb__cf_below(c, 2) ? -100
-                                                : (int32_t)classes;
+        for (int64_t r = 0; r < rows; r++) g.target[r] = random_target(c, (int32_t)classes);
         g.t.target = neb__cf_ints(c, g.target, rows);
     }
     if (teacher) {
@@ -52,7 +56,7 @@ static double log_sum_exp(const double *x, int64_t n, double scale)
     return max + log(sum);
 }
 
-/* The teacher's distribution over all classes; false when it has none. */
+/* The teacher's distribution over all classes; false when the row has no teacher. */
 static int teacher_of(const struct neb_cf_targets *g, int64_t r, int64_t classes, double *q)
 {
     const int64_t k = g->t.teacher_k;

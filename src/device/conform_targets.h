@@ -15,11 +15,12 @@ struct neb_cf_targets {
 
 struct neb_cf_targets neb__cf_make_targets(struct neb_cf *c, int64_t rows, int64_t classes);
 
-/* One row: returns the loss and adds to the counts in *want. grad has room for 2 * classes; the first half is it. */
+/* One row: returns the loss and adds to the counts in *want. grad has room for 2 * classes; the gradient is
+ * its first half. */
 double neb__cf_xent_row(const struct neb_cf_targets *g, int64_t r, const double *x, int64_t classes,
                         double *grad, struct neb_ctl *want);
 
-/* Losses, counts and nonfinite as expected; the input part untouched. */
+/* Checks that losses, counts and nonfinite are as expected and that the input part is untouched. */
 void neb__cf_check_ctl(struct neb_cf *c, const struct neb_ctl *dev, const struct neb_ctl *want);
 
 #endif

@@ -1,12 +1,13 @@
-/* device.c: finds a device by name and checks what a plug-in offers before anything of it is called.
+/* device.c: finds a device by name and checks a plug-in's table before calling any of its slots.
  *
- * "cpu" is built in. Any other name is a plug-in, the shared object libnebula-i-NAME.so, looked for in
- * $NEBULA_PLUGIN_PATH (folders with ':' between), in the executable's folder, in ../lib beside it, and where the
- * system's loader looks.
+ * "cpu" is built in. Any other name is a plug-in, the shared object libnebula-i-NAME.so. It is searched in
+ * $NEBULA_PLUGIN_PATH (folders separated by ':'), in the executable's folder, in ../lib beside it, and in the
+ * folders of the system's loader.
  *
- * A plug-in is foreign code with a version: its table must carry our ABI number, be at least as large as the table
- * this program was built with (a larger one has slots we don't know and don't call), and have every required slot.
- * The reasons of refusal name the file, so that "which of my three copies was loaded?" has an answer. */
+ * A plug-in is foreign code with a version: its table must carry our ABI number, be at least as large as the
+ * table this program was built with (a larger one has slots that we do not know and do not call), and have
+ * every required slot. A message of refusal names the file, so it answers "which of my three copies was
+ * loaded?". */
 #define _GNU_SOURCE
 #include "device/device.h"
 #include "base/log.h"
@@ -62,12 +63,12 @@ static neb_status check_group(const struct neb_device_ops *ops, const struct slo
     for (int i = 1; i < n; i++)
         if (has(ops, &group[i]) != has(ops, &group[0]))
             return neb__fail(NEB_ERR_UNSUPPORTED,
-                             "%s: has only one of the slots %s and %s, which belong together", where,
-                             group[0].name, group[i].name);
+                             "%s: has only one of the slots %s and %s; a plug-in needs both or neither",
+                             where, group[0].name, group[i].name);
     return NEB_OK;
 }
 
-/* A plug-in that was built with other argument structs must not pass for one of this version. */
+/* A plug-in that was built with other argument structs must not be taken for one of this version. */
 #define SIZE(s) sizeof(struct s)
 enum {
     ABI_SIZES =
@@ -89,11 +90,11 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
     if (ops->abi != NEB_DEVICE_ABI)
         return neb__fail(
             NEB_ERR_VERSION,
-            "%s: speaks version %u of the device ABI, this program speaks %u; rebuild the plug-in", where,
-            ops->abi, NEB_DEVICE_ABI);
+            "%s: has version %u of the device ABI, but this program has version %u; rebuild the plug-in",
+            where, ops->abi, NEB_DEVICE_ABI);
     if (ops->size < sizeof *ops)
         return neb__fail(NEB_ERR_VERSION,
-                         "%s: its table has %u bytes, this program needs %zu; rebuild the plug-in", where,
+                         "%s: its table has %u bytes, but this program needs %zu; rebuild the plug-in", where,
                          ops->size, sizeof *ops);
     if (!ops->name || !ops->name[0])
         return neb__fail(NEB_ERR_UNSUPPORTED, "%s: the device has no name", where);
@@ -107,7 +108,8 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
     return check_group(ops, host, sizeof host / sizeof *host, where);
 }
 
-/* Tries one folder ("" means: as the loader finds it). `found` is set when a file was there, even an unloadable one. */
+/* Tries one folder ("": the loader's own search). `found` is set when the file exists, even if it cannot be
+ * loaded. */
 static void *try_open(const char *folder, size_t folder_len, const char *name, char *path, bool *found)
 {
     int n = snprintf(path, PATH_SIZE, "%.*s%slibnebula-i-%s.so", (int)folder_len, folder,
@@ -145,7 +147,8 @@ static neb_status load(const char *name, struct neb_device *d)
 {
     if (!name[0] || strlen(name) > 32 ||
         strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != strlen(name))
-        return neb__fail(NEB_ERR_INVALID, "'%s' is not a device name: cpu, cuda or another plug-in's", name);
+        return neb__fail(NEB_ERR_INVALID,
+                         "'%s' is not a device name; use cpu, cuda or the name of another plug-in", name);
     char path[PATH_SIZE] = "";
     bool found = false;
     d->library = search(name, path, &found);
@@ -156,12 +159,14 @@ static neb_status load(const char *name, struct neb_device *d)
     if (!d->library)
         return neb__fail(
             NEB_ERR_NOTFOUND,
-            "device '%s': libnebula-i-%s.so is in none of $NEBULA_PLUGIN_PATH, the program's folder, "
-            "../lib beside it and the system's library folders",
+            "device '%s': libnebula-i-%s.so was not found in $NEBULA_PLUGIN_PATH, the program's folder, "
+            "../lib beside it or the system's library folders; put it there or set NEBULA_PLUGIN_PATH",
             name, name);
     neb_device_plugin_fn entry;
     *(void **)&entry = dlsym(d->library, "neb_device_plugin");
-    if (!entry) return neb__fail(NEB_ERR_UNSUPPORTED, "%s: exports no neb_device_plugin()", path);
+    if (!entry)
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "%s: does not export neb_device_plugin(), so it is not a device plug-in", path);
     d->ops = entry(NEB_DEVICE_ABI);
     if (!d->ops)
         return neb__fail(NEB_ERR_VERSION,
@@ -170,7 +175,7 @@ static neb_status load(const char *name, struct neb_device *d)
     return neb__device_check_ops(d->ops, path);
 }
 
-/* What a plug-in may call back. */
+/* The functions that a plug-in may call. */
 static neb_status host_fail(neb_status status, const char *message)
 {
     return neb__fail(status, "%s", message);
@@ -198,7 +203,7 @@ neb_status neb_device_open(const char *name, const struct neb_device_config *con
     else
         s = load(name, d);
     if (s == NEB_OK) s = d->ops->open(&d->config, &d->ctx);
-    d->config.isa = NULL; /* the caller's string */
+    d->config.isa = NULL; /* the string belongs to the caller */
     if (s != NEB_OK) {
         if (d->library) dlclose(d->library);
         neb__free(d);
@@ -212,6 +217,6 @@ void neb_device_close(neb_device *d)
 {
     if (!d) return;
     d->ops->close(d->ctx);
-    /* A plug-in stays loaded: CUDA's runtime registers destructors that must not vanish under it. */
+    /* A plug-in stays loaded, because CUDA's runtime registers destructors that must not be unmapped. */
     neb__free(d);
 }

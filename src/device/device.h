@@ -1,18 +1,20 @@
-/* device.h (internal): what stands behind neb_device_open(): the built-in device and the check of a table. */
+/* device.h (internal): the parts of neb_device_open(): the built-in device and the check of a table. */
 #ifndef NEB_DEVICE_DEVICE_H
 #define NEB_DEVICE_DEVICE_H
 
 #include "base/status.h"
 #include "tensor/device.h"
 
-/* Is the table complete: version, size, every required slot, the all-or-none groups? `where` names it in errors. */
+/* Checks that the table is complete: version, size, every required slot, the all-or-none groups. `where`
+ * names it in errors. */
 neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *where);
 
 extern const struct neb_device_ops neb__cpu_ops;
 
 static inline size_t neb__dtype_size(neb_dtype t)
 {
-    return t == NEB_F32 || t == NEB_I32 ? 4 : t == NEB_BF16 ? 2 : 1;
+    if (t == NEB_F32 || t == NEB_I32) return 4;
+    return t == NEB_BF16 ? 2 : 1;
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* attention.c: variable-length attention. A task is one sequence and one key head: nobody else writes its keys'
- * gradients. Rows that belong to no sequence (padding at the end of a packed batch) become 0, so that what stood
- * there before cannot reach a later product. */
+/* attention.c: variable-length attention. A task is one sequence and one key head, so no other task writes
+ * its keys' gradients. Rows that belong to no sequence (padding at the end of a packed batch) become 0, so
+ * their old content cannot reach a later product. */
 #include "device/cpu/cpu.h"
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ static neb_status check_attn(const char *op, const struct neb_attn *a)
             a->starts_q[i + 1] > a->q_rows || a->starts_k[i + 1] > a->k_rows)
             return neb__fail(NEB_ERR_SHAPE,
                              "cpu: %s: sequence %" PRId64 " has %" PRId64 " queries and %" PRId64
-                             " keys; at most %" PRId64 " and %" PRId64 " are announced",
+                             " keys; they must lie inside the rows, at most %" PRId64 " and %" PRId64,
                              op, i, q, k, a->max_q, a->max_k);
     }
     return NEB_OK;
@@ -84,7 +84,7 @@ neb_status neb__cpu_attn_listed(void *dev, const struct neb_attn_listed *a)
             fits = a->key[r * a->max_k + j] >= 0 && a->key[r * a->max_k + j] < a->k_rows;
         if (!fits)
             return neb__fail(NEB_ERR_SHAPE,
-                             "cpu: attn_listed: query %" PRId64 " lists keys that are not there", r);
+                             "cpu: attn_listed: query %" PRId64 " lists keys that do not exist", r);
     }
     struct neb_attn_aux aux = {NULL, (a->max_k + 63) / 64 * 64};
     void *p;

@@ -1,8 +1,9 @@
 /* cpu.c: the CPU device: context, memory, the table of slots.
  *
- * Host and device memory are the same, calls are finished when they return, and there is one thread pool. Memory
- * counts against memory_limit, the device's own work memory too. Large blocks ask the kernel for huge pages: a
- * product walks over so many rows that 4 KiB pages would not fit the TLB. Every block carries its size in front. */
+ * Host and device memory are the same, calls are finished when they return, and there is one thread pool. All
+ * memory counts against memory_limit, including the device's own work memory. Large blocks ask the kernel for
+ * huge pages, because a product walks over so many rows that the TLB cannot hold their 4 KiB pages. Every
+ * block has its size in front of it. */
 #define _GNU_SOURCE
 #include "device/cpu/cpu.h"
 #include "base/mem.h"
@@ -29,11 +30,14 @@ neb_status neb__cpu_alloc(void *dev, size_t bytes, void **out)
     struct neb_cpu *c = dev;
     const size_t align = bytes >= HUGE ? HUGE : ALIGN, total = bytes + align + ALIGN;
     if (total < bytes || (c->limit > 0 && (total > INT64_MAX || (int64_t)bytes > c->limit - c->used)))
-        return neb__fail(NEB_ERR_NOMEM, "cpu: %zu bytes asked for, %" PRId64 " held, the limit is %" PRId64,
+        return neb__fail(NEB_ERR_NOMEM,
+                         "cpu: cannot allocate %zu bytes: %" PRId64
+                         " bytes are held and the limit is %" PRId64,
                          bytes, c->used, c->limit);
     void *raw = neb__malloc(total);
     if (!raw)
-        return neb__fail(NEB_ERR_NOMEM, "cpu: the system has no %zu bytes; %" PRId64 " are held", bytes,
+        return neb__fail(NEB_ERR_NOMEM,
+                         "cpu: the system cannot provide %zu bytes; %" PRId64 " bytes are held", bytes,
                          c->used);
     uintptr_t at = ((uintptr_t)raw + sizeof(struct block) + align - 1) & ~(uintptr_t)(align - 1);
     if (bytes >= HUGE) madvise((void *)at, bytes, MADV_HUGEPAGE); /* advice only */
@@ -125,18 +129,18 @@ static neb_status choose(const char *isa, const struct neb_cpu_kernels **out)
         if (isa && strcmp(isa, sets[i]->name)) continue;
         if (!runs_here(sets[i])) {
             if (!isa) continue;
-            return neb__fail(NEB_ERR_UNSUPPORTED, "cpu: this processor has no %s", isa);
+            return neb__fail(NEB_ERR_UNSUPPORTED, "cpu: this processor does not support %s", isa);
         }
         *out = sets[i];
         return NEB_OK;
     }
-    return neb__fail(NEB_ERR_CONFIG, "cpu: instruction set '%s' is none of avx512, avx2, plain", isa);
+    return neb__fail(NEB_ERR_CONFIG, "cpu: instruction set '%s' is not one of avx512, avx2, plain", isa);
 }
 
 static neb_status cpu_open(const struct neb_device_config *config, void **dev)
 {
     if (config->index != 0)
-        return neb__fail(NEB_ERR_NOTFOUND, "cpu: there is only device 0, not %d", config->index);
+        return neb__fail(NEB_ERR_NOTFOUND, "cpu: device %d does not exist; the only one is 0", config->index);
     if (config->memory_limit < 0)
         return neb__fail(NEB_ERR_INVALID, "cpu: memory limit %" PRId64 " is negative", config->memory_limit);
     NEB_TRY(neb__cpu_check_type("the device", config->compute));
@@ -172,7 +176,8 @@ static void cpu_info(void *dev, struct neb_device_info *out)
     *out = (struct neb_device_info){0};
     snprintf(out->description, sizeof out->description, "CPU, %d thread%s, %s", neb__pool_threads(c->pool),
              neb__pool_threads(c->pool) == 1 ? "" : "s", c->k->name);
-    out->memory_total = c->limit > 0 ? c->limit : pages > 0 && size > 0 ? (int64_t)pages * size : 0;
+    if (pages > 0 && size > 0) out->memory_total = (int64_t)pages * size;
+    if (c->limit > 0) out->memory_total = c->limit;
     out->memory_used = c->used;
     out->memory_peak = c->peak;
 }

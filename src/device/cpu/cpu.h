@@ -7,15 +7,15 @@
 #include "device/cpu/kernels.h"
 #include "device/device.h"
 
-/* Work memory that grows to the largest need and stays: one for the packed panels of matrix products, one for ops
- * (which may call a product while they use theirs). */
+/* Work memory that grows to the largest need and is kept: one block for the packed panels of matrix products,
+ * one for ops (which may call a product while they use theirs). */
 enum neb_cpu_work { NEB_WORK_GEMM, NEB_WORK_OP, NEB_WORK_COUNT };
 
 struct neb_cpu {
     struct neb_pool *pool;
     const struct neb_cpu_kernels *k;
     neb_dtype compute;
-    int64_t limit, used, peak; /* bytes; limit 0: none */
+    int64_t limit, used, peak; /* bytes; limit 0: no limit */
     struct {
         void *p;
         size_t bytes;
@@ -35,7 +35,7 @@ void neb__cpu_free(void *dev, void *p);
 /* Runs the kernel over [0, n) in pieces of `grain`; the pieces don't depend on the number of threads. */
 void neb__cpu_range(struct neb_cpu *c, neb_kernel fn, const void *args, int64_t n, int64_t grain, void *aux);
 
-/* Rows a piece should have for about 16 thousand values. */
+/* Number of rows that a piece needs for about 16 thousand values. */
 static inline int64_t neb__cpu_rows(int64_t row_values)
 {
     int64_t n = 16384 / (row_values > 0 ? row_values : 1);
@@ -54,7 +54,7 @@ struct neb_product {
     int acc_colsum;
     float *a_sum; /* (m) (+)= sums of A over k, for a straight A; or NULL */
     int acc_a_sum;
-    const float *b_packed; /* B's panels, all of k deep, one behind the other; then b is not read. Or NULL */
+    const float *b_packed; /* B's panels, all of k deep, one after the other; then b is not read. Or NULL */
 };
 neb_status neb__cpu_product(struct neb_cpu *c, const struct neb_product *p);
 int64_t neb__cpu_packed_bytes(void *dev, int64_t out, int64_t in, neb_dtype type);

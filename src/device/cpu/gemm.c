@@ -1,19 +1,20 @@
 /* gemm.c: matrix products over the pool (after Goto and BLIS).
  *
- * Operands are packed into panels first, by all threads; then the threads take blocks of C. A block is a few panels each way, so
- * that its share of both operands stays in the L2 cache while k runs in steps of KC; every tile goes through the
- * epilogue (bias, activation, …) right after its last step. No element of C is split over threads and k runs in one
- * order: the bits don't depend on the number of threads.
+ * Operands are packed into panels first, by all threads; then the threads take blocks of C. A block is a few
+ * panels each way, so that its share of both operands stays in the L2 cache while k runs in steps of KC;
+ * every tile goes through the epilogue (bias, activation, …) right after its last step. No element of C is
+ * split over threads and k runs in one order, so the bits do not depend on the number of threads.
  *
- * A tall C is cut into bands of rows only: a task then packs its own part of A, which never leaves the L2 cache; a wide
- * one into bands of columns, and the task packs its part of B. With too few bands for all threads C is cut both ways, and
- * both operands are packed in advance, in slices of k that fit the caches.
+ * A tall C is cut into bands of rows only; a task then packs its own part of A, which never leaves the L2
+ * cache. A wide C is cut into bands of columns, and the task packs its part of B. If there are too few bands
+ * for all threads, C is cut both ways, and both operands are packed in advance, in slices of k that fit the
+ * caches.
  *
- * A B that was packed before (weights, while text is generated) is read as it is; what is left of a product of few rows is
- * one pass over it, a panel against all of A at a time.
+ * A B that was packed before (weights, while text is generated) is read as it is. A product of few rows is
+ * then a single pass over B, which multiplies one panel at a time with all of A.
  *
- * Large operands are packed in slices, so that work memory stays below about 2 * SLICE_BYTES: slices of k outermost
- * (C accumulates), then of n, then of m. */
+ * Large operands are packed in slices, so that work memory stays below about 2 * SLICE_BYTES: slices of k
+ * outermost (C accumulates), then of n, then of m. */
 #include "device/cpu/cpu.h"
 
 #include <stdbool.h>
@@ -35,7 +36,7 @@ enum cut { GRID, ROW_BANDS, COLUMN_BANDS };
 struct job {
     const struct neb_product *p;
     const struct neb_cpu_kernels *k;
-    float *a, *b;                   /* packed slices; the side that bands cut has a part for each worker */
+    float *a, *b;                   /* packed slices; a side cut into bands has a part for each worker */
     int64_t m0, m1, n0, n1, k0, k1; /* the slice */
     int64_t a_panels, b_panels;     /* of the slice */
     int64_t block_m, block_n;       /* panels a block has */
@@ -103,7 +104,8 @@ static void run_tile(const struct job *j, const struct neb_epilogue *e, const fl
 
 static int64_t step_of(const struct neb_product *p, int64_t depth)
 {
-    /* C itself holds the unfinished sums, unless it would round them or they must not mix with what is there. */
+    /* C itself holds the unfinished sums, unless it would round them or they must not mix with its
+     * content. */
     if (p->e.type != NEB_F32 || (p->e.acc && p->e.x_act != NEB_ACT_NONE)) return depth;
     int64_t steps = blocks_of(depth, KC);
     return steps ? blocks_of(depth, steps) : 1;
@@ -128,7 +130,8 @@ static struct block block_at(const struct job *j, int64_t task)
 static int64_t count_blocks(const struct job *j)
 {
     const int64_t rows = blocks_of(j->a_panels, j->block_m), columns = blocks_of(j->b_panels, j->block_n);
-    return j->cut == ROW_BANDS ? rows : j->cut == COLUMN_BANDS ? columns : rows * columns;
+    if (j->cut == ROW_BANDS) return rows;
+    return j->cut == COLUMN_BANDS ? columns : rows * columns;
 }
 
 /* One step of k. The panel of the operand that is read less often stays in the L1 cache. */
@@ -136,11 +139,9 @@ static void run_step(const struct job *j, const struct neb_epilogue *e, const st
                      int64_t kc, int64_t step, int worker)
 {
     const int64_t mr = j->k->mr, nr = j->k->nr, depth = j->k1 - j->k0;
-    const int64_t a_stride = (j->cut == ROW_BANDS ? kc : depth) * mr,
-                  b_stride = (j->p->b_packed           ? j->p->k
-                              : j->cut == COLUMN_BANDS ? kc
-                                                       : depth) *
-                             nr;
+    int64_t b_depth = j->cut == COLUMN_BANDS ? kc : depth;
+    if (j->p->b_packed) b_depth = j->p->k;
+    const int64_t a_stride = (j->cut == ROW_BANDS ? kc : depth) * mr, b_stride = b_depth * nr;
     float *a = j->a + c->a0 * a_stride + kb * mr, *b = j->b + c->b0 * b_stride + kb * nr;
     if (j->p->b_packed) /* only read */
         b = (float *)(uintptr_t)j->p->b_packed + (j->n0 / nr + c->b0) * b_stride + (j->k0 + kb) * nr;
@@ -175,7 +176,7 @@ static void block_task(void *arg, int task, int worker)
     } while (kb < depth);
 }
 
-/* Panels of a band: as many as allowed, unless fewer let all threads end at about the same time. */
+/* Number of panels in a band: as many as allowed, unless fewer let all threads end at about the same time. */
 static int64_t band_of(int64_t panels, int64_t most, int threads)
 {
     int64_t best = BAND_PANELS_LEAST, shortest = INT64_MAX;
@@ -193,7 +194,8 @@ static void choose_blocks(struct job *j, int threads)
     const int64_t enough = TASKS_PER_THREAD * threads;
     int64_t bm = band_of(mp, BLOCK_PANELS_M, threads), bn = band_of(np, BLOCK_PANELS_N, threads);
     const bool rows = blocks_of(mp, bm) >= enough, columns = blocks_of(np, bn) >= enough;
-    j->cut = rows && (!columns || j->p->m >= j->p->n) ? ROW_BANDS : columns ? COLUMN_BANDS : GRID;
+    j->cut = columns ? COLUMN_BANDS : GRID;
+    if (rows && (!columns || j->p->m >= j->p->n)) j->cut = ROW_BANDS;
     if (j->cut == GRID) bm = BLOCK_PANELS_M, bn = BLOCK_PANELS_N;
     while (j->cut == GRID && threads > 1 && blocks_of(mp, bm) * blocks_of(np, bn) < enough && bm * bn > 2) {
         if (bn > 1 && bn * j->k->nr >= bm * j->k->mr)
@@ -240,11 +242,10 @@ static neb_status reserve(struct neb_cpu *c, struct job *j, const struct slices 
     const struct neb_product *p = j->p;
     const int64_t depth = s->k > 0 ? s->k : 1, row_blocks = blocks_of(p->m, j->k->mr * j->block_m);
     const int64_t step = step_of(p, depth) < depth ? KC : depth; /* a shorter last slice may step wider */
-    const int64_t own = step * neb__pool_threads(c->pool);       /* of a panel, in all workers' parts */
+    const int64_t own = step * neb__pool_threads(c->pool);       /* depth of a panel, all workers together */
     const int64_t a = j->k->mr * (j->cut == ROW_BANDS ? j->block_m * own : blocks_of(s->m, j->k->mr) * depth);
-    const int64_t b = p->b_packed ? 0
-                                  : j->k->nr * (j->cut == COLUMN_BANDS ? j->block_n * own
-                                                                       : blocks_of(s->n, j->k->nr) * depth);
+    int64_t b = j->k->nr * (j->cut == COLUMN_BANDS ? j->block_n * own : blocks_of(s->n, j->k->nr) * depth);
+    if (p->b_packed) b = 0;
     const int64_t sums = p->e.colsum ? row_blocks * p->n : 0;
     void *w;
     NEB_TRY(neb__cpu_work(c, NEB_WORK_GEMM, (size_t)(a + b + sums + 64) * sizeof(float), &w));

@@ -1,12 +1,14 @@
-/* k_attn.h: attention of one sequence and one key head at a time. Keys and values are packed once; then a block of
- * query rows is multiplied with all keys it may see, and its scores stay in the L2 cache until they are used up.
- * The backward pass computes them again from the saved log-sum-exp, so nothing of size T x T is ever stored.
+/* k_attn.h: attention of one sequence and one key head at a time. Keys and values are packed once; then a
+ * block of query rows is multiplied with all keys it may see, and its scores stay in the L2 cache until they
+ * are used up. The backward pass computes them again from the saved log-sum-exp, so nothing of size T x T is
+ * ever stored.
  *
- * Layout of a worker's scratch, in floats (Tk rounded up to NR: kp; head_dim to NR: dp; query block to MR: bq):
+ * Layout of a worker's scratch, in floats (Tk rounded up to NR: kp; head_dim to NR: dp; query block to MR:
+ * bq):
  *   k across   kp * hd     panels of keys, width NR, depth head_dim       scores = q k^T
  *   v along    Tk * dp     panels of head_dim, width NR, depth Tk         o = p v
  *   scores     bq * kp     one block of query rows
- *   left       panels of width MR of whatever is on the left
+ *   left       panels of width MR of the left operand
  * backward, besides:
  *   v across, k along, dscores bq * kp, q and do along (bq * dp), dk and dv (Tk rounded up to MR) * dp */
 #ifndef NEB_CPU_K_ATTN_H
@@ -14,7 +16,7 @@
 
 #define ROUND_UP(n, to) (((n) + (to)-1) / (to) * (to))
 
-/* Query rows in a block: as many as keep the scores in a part of the L2 cache, in whole tiles. */
+/* Number of query rows in a block: as many whole tiles as keep the scores in a part of the L2 cache. */
 INLINE int64_t attn_rows(int64_t max_k)
 {
     int64_t n = 49152 / ROUND_UP(max_k > 0 ? max_k : 1, NR) / MR;
@@ -82,7 +84,7 @@ static struct neb_attn_buffers buffers_of(float *p, int64_t max_k, int64_t hd, i
 static int64_t k_attn_scratch(const struct neb_attn *a, int backward)
 {
     float *end;
-    float *const start = (float *)(uintptr_t)64; /* only distances count */
+    float *const start = (float *)(uintptr_t)64; /* only distances from it are used */
     buffers_of(start, a->max_k, a->head_dim, attn_rows(a->max_k), backward, &end);
     return (int64_t)(((uintptr_t)end - (uintptr_t)start) / sizeof(float));
 }
@@ -140,7 +142,8 @@ INLINE void drop_probs(const struct neb_dropout *d, int64_t seq, int64_t head, i
     }
 }
 
-/* Scores to unnormalised probabilities; what the query may not see becomes 0. Returns the sum, and the maximum. */
+/* Turns scores into unnormalised probabilities; keys that the query may not see get 0. Returns the sum, and
+ * the maximum in *max. */
 INLINE float softmax_row(float *row, int64_t n, int64_t padded, float scale, float *max)
 {
     *max = n ? row_max(row, n, NEB_F32) : 0;

@@ -1,7 +1,8 @@
-/* k_attn_few.h: attention of a few query rows, as when text is generated token by token. Packing keys and values pays
- * where many queries read them; here they are read once, from where they are, at the speed of the memory: LANES keys
- * at a time against the query, the sums over a key's values being made by transposing; then the values, weighted. The
- * rows may be given by a list (`key`; NULL: one behind the other), which is also what tells early which ones to fetch. */
+/* k_attn_few.h: attention of a few query rows, as when text is generated token by token. Packing keys and
+ * values pays when many queries read them. Here they are read once, in place, at the speed of the memory:
+ * first LANES keys at a time against the query, with a transposition to sum over a key's values; then the
+ * weighted values. A list may give the rows (`key`; NULL: one after the other); it also tells early which
+ * rows to prefetch. */
 #ifndef NEB_CPU_K_ATTN_FEW_H
 #define NEB_CPU_K_ATTN_FEW_H
 
@@ -16,7 +17,7 @@ struct neb_few_side {
 
 INLINE int64_t few_offset(const struct neb_few_side *s, int64_t j)
 {
-    j = j < s->n ? j : s->n - 1; /* the last one stands for those that are not there */
+    j = j < s->n ? j : s->n - 1; /* the last row stands in for rows past the end */
     return (s->key ? s->key[j] : j) * s->ld;
 }
 
@@ -48,8 +49,8 @@ INLINE vf few_products(const void *q, const struct neb_few_side *k, int64_t hd, 
     return sum[0];
 }
 
-/* `vectors` vectors of o = scale * sum over j of p[j] v[j], from column d on; two sums each, so that they do not wait for one
- * another. */
+/* `vectors` vectors of o = scale * sum over j of p[j] v[j], from column d on; two sums each, so that they do
+ * not wait for each other. */
 INLINE void few_values(const float *p, const struct neb_few_side *v, int64_t d, float scale, void *o,
                        int64_t values, int vectors, const neb_dtype T)
 {

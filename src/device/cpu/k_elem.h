@@ -2,7 +2,8 @@
 #ifndef NEB_CPU_K_ELEM_H
 #define NEB_CPU_K_ELEM_H
 
-/* Runs `call` with the constant T bound to the run-time type, so that the inlined body is specialised for it. */
+/* Runs `call` with the constant T bound to the run-time type, so that the inlined body is specialised for
+ * it. */
 #define BY_TYPE(type, call)               \
     do {                                  \
         if ((type) == NEB_F32) {          \
@@ -107,8 +108,8 @@ static void k_bias(const void *args, const struct neb_span *s)
         }
 }
 
-/* The columns lo … hi - 1. Blocks of rows are summed first: the rounding error of a long sum grows with the number
- * of additions in a row. */
+/* The columns lo … hi - 1. Blocks of rows are summed first, because the rounding error of a sum grows with
+ * the number of successive additions. */
 static void k_colsum(const void *args, const struct neb_span *s)
 {
     const struct neb_colsum *a = args;

@@ -1,6 +1,7 @@
-/* k_gemm.h: the three inner parts of every matrix product (after BLIS): packing a slice of an operand into a panel
- * [depth][width] that the micro-kernel reads from front to back; the micro-kernel, MR x NR sums held in registers;
- * and merging its tile into C, with everything fused that can happen while the tile is in the L1 cache. */
+/* k_gemm.h: the three inner parts of every matrix product (after BLIS): packing a slice of an operand into a
+ * panel [depth][width] that the micro-kernel reads from front to back; the micro-kernel, MR x NR sums held in
+ * registers; and merging its tile into C, with everything fused that can happen while the tile is in the L1
+ * cache. */
 #ifndef NEB_CPU_K_GEMM_H
 #define NEB_CPU_K_GEMM_H
 
@@ -75,7 +76,8 @@ INLINE void transpose(vf v[LANES])
 #endif
 }
 
-/* One block: `have` vectors, `depth` deep, to rows of a panel of width w; `out` lanes of each row are written. */
+/* One block: `have` vectors, `depth` deep, to rows of a panel of width w; `out` lanes of each row are
+ * written. */
 INLINE void pack_square(const void *src, int64_t ld_src, int have, int depth, int w, int out, float *panel,
                         const neb_dtype T)
 {
@@ -83,7 +85,7 @@ INLINE void pack_square(const void *src, int64_t ld_src, int have, int depth, in
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) {
         __builtin_prefetch(at(src, (i + LANES) * ld_src, T), 0,
-                           3); /* rows are far apart: no stream to foresee */
+                           3); /* rows are far apart, so the hardware foresees no stream */
         v[i] = i < have ? load(src, i * ld_src, depth, T) : (vf){0};
     }
     transpose(v);
@@ -174,7 +176,7 @@ INLINE void merge_body(const struct neb_epilogue *e, const float *tile, int64_t 
     }
 }
 
-/* The plain case, where most tiles go, is compiled for itself; the others decide at run time. */
+/* The plain case, which most tiles take, is compiled separately; the others decide at run time. */
 static void k_merge(const struct neb_epilogue *e, const float *tile, int64_t i, int64_t j, int rows, int cols,
                     int first, int last)
 {

@@ -1,5 +1,5 @@
-/* k_loss.h: the losses, a row at a time; sums over classes run in float over short stretches and in double over
- * the stretches. Each piece of rows leaves one neb_partial. */
+/* k_loss.h: the losses, a row at a time; sums over classes run in float over short stretches and in double
+ * over the stretches. Each piece of rows leaves one neb_partial. */
 #ifndef NEB_CPU_K_LOSS_H
 #define NEB_CPU_K_LOSS_H
 
@@ -111,8 +111,8 @@ INLINE double teacher_kl(const struct neb_loss_teacher *t, const void *x, double
     return any ? kl + lse_t : 0;
 }
 
-/* grad = ce_w (p - (1 - s) [target] - s / n) + kd_w (p_T - q), written over x. e1 is 1 / sum exp(x - max); x holds
- * the exponentials already when `kept`. */
+/* grad = ce_w (p - (1 - s) [target] - s / n) + kd_w (p_T - q), written over x. e1 is 1 / sum exp(x - max); x
+ * holds the exponentials already when `kept`. */
 INLINE void xent_grad(void *x, int64_t n, float max, float ce_e, float ce_shift, float kd_e, float inv_t,
                       int kept, const neb_dtype T)
 {
@@ -247,7 +247,8 @@ static void k_mse(const void *args, const struct neb_span *s)
     for (int64_t r = s->lo; r < s->hi; r++) BY_TYPE(a->type, mse_row(a, r, out, T));
 }
 
-/* With c = x·y / (|x| |y|):  d(1 - c)/dx = -(y / (|x| |y|) - c x / |x|^2). A zero vector gives loss 1, gradient 0. */
+/* With c = x·y / (|x| |y|):  d(1 - c)/dx = -(y / (|x| |y|) - c x / |x|^2).
+ * A zero vector gives loss 1, gradient 0. */
 INLINE void cosine_row(const struct neb_pair_loss *a, int64_t r, struct neb_partial *out, const neb_dtype T)
 {
     const int64_t base = r * a->d;

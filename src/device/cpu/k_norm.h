@@ -1,5 +1,5 @@
-/* k_norm.h: LayerNorm and RMSNorm with residual and dropout, a row at a time: the row is in the L1 cache when its
- * statistics are known and it is read again. */
+/* k_norm.h: LayerNorm and RMSNorm with residual and dropout, a row at a time, so the row is still in the L1
+ * cache when its statistics are known and it is read again. */
 #ifndef NEB_CPU_K_NORM_H
 #define NEB_CPU_K_NORM_H
 
@@ -45,7 +45,7 @@ INLINE void row_stats(const void *s, int64_t base, int64_t d, neb_norm_kind kind
         vf x = load(s, base + i, w, T);
         if (kind == NEB_NORM_LAYER) {
             x = x - set1(m);
-            if (w < LANES) /* lanes behind the end hold 0 - mean */
+            if (w < LANES) /* lanes past the end hold 0 - mean */
                 for (int j = w; j < LANES; j++) x[j] = 0;
         }
         sq = sq + x * x;
@@ -100,7 +100,8 @@ INLINE void drop_grad_row(const struct neb_norm_bwd *a, int64_t r, const neb_dty
     }
 }
 
-/* With xh = (s - mean) rstd and g = dy gamma:  ds = rstd (g - mean(g) - xh mean(g xh)), RMS without mean(g). */
+/* With xh = (s - mean) rstd and g = dy gamma:
+ *   ds = rstd (g - mean(g) - xh mean(g xh)); RMS without mean(g). */
 INLINE void norm_grad_row(const struct neb_norm_bwd *a, int64_t r, float *dgamma, float *dbeta,
                           const neb_dtype T)
 {
@@ -111,7 +112,7 @@ INLINE void norm_grad_row(const struct neb_norm_bwd *a, int64_t r, float *dgamma
     for (int64_t i = 0; i < a->d; i += LANES) {
         int w = width(a->d - i);
         vf dy = load(a->dy, base + i, w, T), xh = (load(a->s, base + i, w, T) - mean) * rstd;
-        vf g = dy * load(a->gamma, i, w, NEB_F32); /* 0 behind the end */
+        vf g = dy * load(a->gamma, i, w, NEB_F32); /* 0 past the end */
         sum_g = sum_g + g;
         sum_gx = sum_gx + g * xh;
         if (dgamma) store(dgamma, i, load(dgamma, i, w, NEB_F32) + dy * xh, w, NEB_F32);

@@ -29,7 +29,8 @@ struct neb_step_sizes {
     float clip, lr, decay, beta1, beta2, eps, inv_bias1, inv_bias2;
 };
 
-/* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²;  p -= lr ( (m / bias1) / (sqrt(v / bias2) + eps) + decay p ) */
+/* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²;
+ * p -= lr ( (m / bias1) / (sqrt(v / bias2) + eps) + decay p ) */
 INLINE void adamw_range(const struct neb_update *u, int64_t lo, int64_t hi, const struct neb_step_sizes *z)
 {
     const vf clip = set1(z->clip), b1 = set1(z->beta1), c1 = set1(1 - z->beta1), b2 = set1(z->beta2),
@@ -65,7 +66,7 @@ INLINE void sgd_range(const struct neb_update *u, int64_t lo, int64_t hi, const 
     }
 }
 
-/* The values lo … hi - 1 of the slab, as far as segments cover them. */
+/* Updates the values lo … hi - 1 of the slab that segments cover. */
 static void k_update(const void *args, const struct neb_span *s)
 {
     const struct neb_update *u = args;

@@ -26,7 +26,7 @@ static void k_embed(const void *args, const struct neb_span *s)
     BY_TYPE(a->type, embed_body(a, s->lo, s->hi, T));
 }
 
-/* The columns lo … hi - 1 of all rows, in increasing row: no two pieces touch the same value. */
+/* The columns lo … hi - 1 of all rows, in order of increasing row, so no two pieces touch the same value. */
 static void k_embed_bwd(const void *args, const struct neb_span *s)
 {
     const struct neb_embed *a = args;

@@ -1,11 +1,13 @@
-/* k_sample.h: one column of a row, drawn by the race of nebula/device.h. Random numbers, their logarithms and the scores are
- * made for four vectors at a time; only a vector with something above the best so far is looked at lane by lane. */
+/* k_sample.h: one column of a row, drawn by the race of nebula/device.h. Random numbers, their logarithms and
+ * the scores are computed for four vectors at a time. Only a vector with a score above the best so far is
+ * searched lane by lane. */
 #ifndef NEB_CPU_K_SAMPLE_H
 #define NEB_CPU_K_SAMPLE_H
 
-#define RACE_BLOCK (LANES * 4) /* columns: what LANES counters give */
+#define RACE_BLOCK (LANES * 4) /* columns for which LANES counters give random words */
 
-/* -log(-log(1 - d)) for d = (word + 1/2) / 2^32. Of small d the inner logarithm is a series: they are the winners. */
+/* -log(-log(1 - d)) for d = (word + 1/2) / 2^32. For small d, where the winners lie, a series replaces the
+ * inner logarithm. */
 INLINE vf race_noise(vu word)
 {
     vf d = (__builtin_convertvector(word, vf) + set1(0.5f)) * set1(0x1p-32f);

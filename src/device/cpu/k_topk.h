@@ -1,5 +1,5 @@
-/* k_topk.h: the k largest values of a row. Nearly all values are smaller than the k-th best so far, which four vectors at a
- * time are compared with; only what is larger is sorted in. */
+/* k_topk.h: the k largest values of a row. Nearly all values are smaller than the k-th best so far. So four
+ * vectors at a time are compared with it, and only larger values are sorted in. */
 #ifndef NEB_DEVICE_CPU_K_TOPK_H
 #define NEB_DEVICE_CPU_K_TOPK_H
 

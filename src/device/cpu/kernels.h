@@ -1,6 +1,6 @@
-/* kernels.h: what is compiled once per instruction set: single-threaded functions on a range of an op's rows,
- * columns or values. The drivers (gemm.c, norm.c, …) check arguments, cut the work, run the pieces in the pool and
- * combine partial results in a fixed order. */
+/* kernels.h: functions that are compiled once per instruction set. Each works in one thread on a range of an
+ * op's rows, columns or values. The drivers (gemm.c, norm.c, …) check arguments, cut the work, run the pieces
+ * in the pool and combine partial results in a fixed order. */
 #ifndef NEB_CPU_KERNELS_H
 #define NEB_CPU_KERNELS_H
 
@@ -8,8 +8,8 @@
 
 struct neb_span {
     int64_t lo, hi;   /* the piece */
-    int task, worker; /* its number; who works on it */
-    void *aux;        /* the driver's: partial results, scratch, tables */
+    int task, worker; /* its number; the worker that runs it */
+    void *aux;        /* from the driver: partial results, scratch, tables */
 };
 
 typedef void (*neb_kernel)(const void *args, const struct neb_span *s);
@@ -27,7 +27,7 @@ struct neb_operand {
     neb_dtype type;
 };
 
-/* What happens to a tile of C = alpha * A B after the last k. Everything is optional but c. */
+/* The work on a tile of C = alpha * A B after the last k. Every field but c is optional. */
 struct neb_epilogue {
     void *c;
     int64_t ldc;
@@ -46,8 +46,8 @@ struct neb_epilogue {
 struct neb_cpu_kernels {
     const char *name;
     int mr, nr; /* size of the micro-kernel's tile */
-    /* `count` <= width vectors of one side, from (p0, k0), kc deep, into a panel [kc][width], padded with zeros.
-     * sum, when not NULL: sum[i] += sum over the depth. */
+    /* Packs `count` <= width vectors of one side, from (p0, k0), kc deep, into a panel [kc][width], padded
+     * with zeros. sum, when not NULL: sum[i] += sum over the depth. */
     void (*pack)(const struct neb_operand *side, int64_t p0, int count, int64_t k0, int64_t kc, int width,
                  float *panel, float *sum);
     /* out (mr, nr) = product of two panels */

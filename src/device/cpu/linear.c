@@ -1,6 +1,6 @@
-/* linear.c: linear layers as products with a fused end: the forward adds bias and activation; the backward's dx is
- * multiplied with the slope of the activation that made x and summed by columns (the bias gradient below), and db
- * falls out of packing g for dw. */
+/* linear.c: linear layers as products with a fused end. The forward adds bias and activation. The backward
+ * multiplies dx with the slope of the activation that made x and sums it by columns (the bias gradient of the
+ * layer below). Packing g for dw yields db. */
 #include "device/cpu/cpu.h"
 
 static neb_status check_act(const char *op, neb_act act)

@@ -1,5 +1,6 @@
-/* linear_xent.c: the output layer with its loss. Rows are taken in chunks whose logits stay below LOGITS_BYTES: logits, loss, and their gradient in place; then dx of these rows and their share of dw
- * and db. The whole (rows, classes) matrix never exists. */
+/* linear_xent.c: the output layer with its loss. Rows are taken in chunks whose logits stay below
+ * LOGITS_BYTES: logits, loss, and their gradient in place; then dx of these rows and their share of dw and
+ * db. The whole (rows, classes) matrix never exists. */
 #include "device/cpu/cpu.h"
 
 #define LOGITS_BYTES ((int64_t)128 << 20)
@@ -76,7 +77,9 @@ neb_status neb__cpu_linear_xent(void *dev, const struct neb_linear_xent *a)
 {
     struct neb_cpu *c = dev;
     NEB_TRY(neb__cpu_check_type("linear_xent", a->type));
-    if (a->classes < 1) return neb__fail(NEB_ERR_SHAPE, "cpu: linear_xent: %" PRId64 " classes", a->classes);
+    if (a->classes < 1)
+        return neb__fail(NEB_ERR_SHAPE, "cpu: linear_xent: %" PRId64 " classes given; at least 1 is needed",
+                         a->classes);
     int64_t most = LOGITS_BYTES / 4 / a->classes;
     if (most < 64) most = 64;
     const int64_t chunks = a->rows > most ? (a->rows + most - 1) / most : 1,
@@ -86,7 +89,7 @@ neb_status neb__cpu_linear_xent(void *dev, const struct neb_linear_xent *a)
     NEB_TRY(neb__cpu_work(c, NEB_WORK_OP,
                           (size_t)(size * (a->classes + (convert ? a->in : 0))) * sizeof(float), &p));
     struct chunk h = {0, 0, p, convert ? (float *)p + size * a->classes : NULL};
-    do { /* once even without rows: then dw and db are cleared */
+    do { /* runs once even without rows, to clear dw and db */
         h.n = a->rows - h.first < size ? a->rows - h.first : size;
         NEB_TRY(chunk_loss(c, a, &h));
         if (a->want_grad && a->dx) NEB_TRY(chunk_dx(c, a, &h));

@@ -1,5 +1,5 @@
-/* loss.c: the losses, and the best of each row. Pieces are fixed blocks of rows; each leaves a partial sum in double, and the partial sums
- * are added in order: the same bits for every thread count. */
+/* loss.c: the losses, and the best of each row. Pieces are fixed blocks of rows. Each leaves a partial sum in
+ * double, and the partial sums are added in order, so the bits are the same for every thread count. */
 #include "device/cpu/cpu.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ neb_status neb__cpu_xent(void *dev, const struct neb_xent *a)
         return neb__fail(NEB_ERR_INVALID, "cpu: xent: temperature %g is not positive",
                          (double)a->t.temperature);
     if (a->t.kd != 0 && !a->t.teacher_logits)
-        return neb__fail(NEB_ERR_INVALID, "cpu: xent: distillation without a teacher");
+        return neb__fail(NEB_ERR_INVALID, "cpu: xent: distillation needs a teacher");
     return run_loss(c, c->k->xent, a, a->rows, &a->loss);
 }
 
@@ -68,7 +68,7 @@ neb_status neb__cpu_best(void *dev, const struct neb_best *a)
 {
     struct neb_cpu *c = dev;
     NEB_TRY(neb__cpu_check_type("best", a->type));
-    if (a->k < 1) return neb__fail(NEB_ERR_INVALID, "cpu: best: the %d largest of a row", a->k);
+    if (a->k < 1) return neb__fail(NEB_ERR_INVALID, "cpu: best: k is %d; it must be at least 1", a->k);
     neb__cpu_range(c, c->k->best, a, a->rows, 1, NULL);
     return NEB_OK;
 }
@@ -78,7 +78,9 @@ neb_status neb__cpu_sample(void *dev, const struct neb_sample *a)
     struct neb_cpu *c = dev;
     NEB_TRY(neb__cpu_check_type("sample", a->type));
     if (!(a->temperature > 0) || a->cols < 1)
-        return neb__fail(NEB_ERR_INVALID, "cpu: sample: one of %" PRId64 " columns at temperature %g",
+        return neb__fail(NEB_ERR_INVALID,
+                         "cpu: sample: cannot draw from %" PRId64
+                         " columns at temperature %g; both must be positive",
                          a->cols, (double)a->temperature);
     neb__cpu_range(c, c->k->sample, a, a->rows, 1, NULL);
     return NEB_OK;

@@ -1,8 +1,9 @@
-/* math.h: exp, log, tanh and erf on vectors, and the activations made of them. Polynomials of our own: libm has no
- * vector form that every system ships, and every machine should give the same values.
+/* math.h: exp, log, tanh and erf on vectors, and the activations made of them. They are polynomials of our
+ * own, because no vector form of libm is available on every system, and every machine should give the same
+ * values.
  *
- * Errors against the exact functions over all floats of the range, in units of the last place: exp 2, tanh 4; erf
- * 2e-7 absolute (the conformance suite holds the activations to that). NaN gives NaN. */
+ * Errors against the exact functions over all floats of the range, in units of the last place: exp 2, tanh 4;
+ * erf 2e-7 absolute (the conformance suite holds the activations to that). NaN gives NaN. */
 #ifndef NEB_CPU_MATH_H
 #define NEB_CPU_MATH_H
 
@@ -27,7 +28,8 @@ INLINE vf vexp(vf x)
     return y * (vf)(((vu)t + (127u - 0x4B400000u)) << 23);
 }
 
-/* x = 2^n · m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m (Cephes). Of normal numbers above 0. */
+/* x = 2^n · m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m (Cephes). x must be a normal number
+ * above 0. */
 INLINE vf vlog(vf x)
 {
     vu u = (vu)x + (0x3f800000u - 0x3f3504f3u);
@@ -93,7 +95,7 @@ INLINE vf vsigmoid(vf x)
 #define GELU_K  0.044715f
 #define RSQRT_2 0.7071067811865476f
 
-/* (1 + tanh(u)) / 2 is sigmoid(2 u): no cancellation in the tails. */
+/* (1 + tanh(u)) / 2 is computed as sigmoid(2 u), which has no cancellation in the tails. */
 INLINE vf act_forward(vf x, neb_act act)
 {
     switch (act) {

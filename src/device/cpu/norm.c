@@ -1,5 +1,6 @@
-/* norm.c: LayerNorm and RMSNorm. The parameter gradients are column sums over all rows: each of a fixed number of
- * row blocks leaves its own sums, which are then added in order, so the bits don't depend on the thread count. */
+/* norm.c: LayerNorm and RMSNorm. The parameter gradients are column sums over all rows. Each of a fixed
+ * number of row blocks leaves its own sums, which are then added in order, so the bits do not depend on the
+ * thread count. */
 #include "device/cpu/cpu.h"
 
 #include <string.h>

@@ -26,14 +26,16 @@ neb_status neb__cpu_clip(void *dev, const struct neb_clip *a)
         if (!isfinite(ctl->loss[i])) ctl->nonfinite = 1;
     if (!isfinite(ctl->norm2)) ctl->nonfinite = 1;
     float norm = sqrtf(ctl->norm2);
-    ctl->clip = ctl->nonfinite ? 0 : ctl->max_norm > 0 && norm > ctl->max_norm ? ctl->max_norm / norm : 1;
+    ctl->clip = ctl->max_norm > 0 && norm > ctl->max_norm ? ctl->max_norm / norm : 1;
+    if (ctl->nonfinite) ctl->clip = 0;
     return NEB_OK;
 }
 
 neb_status neb__cpu_update(void *dev, const struct neb_update *a)
 {
     struct neb_cpu *c = dev;
-    if (a->v && !a->m) return neb__fail(NEB_ERR_INVALID, "cpu: update: second moments without first ones");
+    if (a->v && !a->m)
+        return neb__fail(NEB_ERR_INVALID, "cpu: update: second moments are given without first moments");
     if (a->ctl->nonfinite || a->n_segments <= 0) return NEB_OK;
     int64_t end = 0;
     for (int64_t i = 0; i < a->n_segments; i++)

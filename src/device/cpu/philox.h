@@ -1,7 +1,8 @@
-/* philox.h: random bits of dropout and draws, LANES Philox counters at a time (the rules stand in nebula/device.h).
+/* philox.h: random bits of dropout and draws, LANES Philox counters at a time (nebula/device.h states the
+ * rules).
  *
- * One counter gives the 16-bit lanes of 8 neighbouring columns. `drop_bits` fills a block of DROP_BLOCK columns
- * beginning at a multiple of it; kernels walk a row in such blocks, so no mask is ever stored. */
+ * One counter gives the 16-bit lanes of 8 neighbouring columns. `drop_bits` fills a block of DROP_BLOCK
+ * columns beginning at a multiple of it; kernels walk a row in such blocks, so no mask is ever stored. */
 #ifndef NEB_CPU_PHILOX_H
 #define NEB_CPU_PHILOX_H
 

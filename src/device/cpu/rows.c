@@ -1,7 +1,7 @@
 /* rows.c: embedding, gather and scatter, mean pooling, rotary positions.
  *
- * Rotary positions need cos and sin of position * base^(-2j/d). They are computed once per (base, head size) in
- * double, for all positions seen so far, and kept: the table grows when a longer sequence comes. */
+ * Rotary positions need cos and sin of position * base^(-2j/d). They are computed once per (base, head size)
+ * in double, for all positions seen so far, and kept: the table grows when a longer sequence comes. */
 #include "device/cpu/cpu.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static neb_status check_embed(const char *op, const struct neb_embed *a)
 {
     NEB_TRY(neb__cpu_check_type(op, a->type));
     if (a->tables >= 1 && a->tables <= 3) return NEB_OK;
-    return neb__fail(NEB_ERR_INVALID, "cpu: %s: %d tables, 1 to 3 are possible", op, a->tables);
+    return neb__fail(NEB_ERR_INVALID, "cpu: %s: %d tables given; 1 to 3 are possible", op, a->tables);
 }
 
 neb_status neb__cpu_embed(void *dev, const struct neb_embed *a)
@@ -22,7 +22,7 @@ neb_status neb__cpu_embed(void *dev, const struct neb_embed *a)
     return NEB_OK;
 }
 
-/* Pieces are columns: every piece walks the rows in order, so the sums have one order. */
+/* Pieces are columns, and every piece walks the rows in order, so the sums have one order. */
 neb_status neb__cpu_embed_bwd(void *dev, const struct neb_embed *a)
 {
     struct neb_cpu *c = dev;
@@ -40,7 +40,7 @@ neb_status neb__cpu_gather_rows(void *dev, const struct neb_rows *a)
     return NEB_OK;
 }
 
-/* Two rows that go to one place would be added at the same time by two threads, or by two of a GPU. */
+/* Two threads, here or on a GPU, would add two rows to one place at the same time. */
 static neb_status check_distinct(struct neb_cpu *c, const struct neb_rows *a)
 {
     void *work;
@@ -91,7 +91,7 @@ neb_status neb__cpu_pool_bwd(void *dev, const struct neb_pool_args *a)
 {
     struct neb_cpu *c = dev;
     NEB_TRY(check_pool("pool_bwd", a));
-    if (!a->acc_dx) { /* rows of no sequence */
+    if (!a->acc_dx) { /* rows outside all sequences */
         size_t row = (size_t)a->d * neb__dtype_size(a->type);
         int64_t first = a->sequences ? a->starts[0] : 0, end = a->sequences ? a->starts[a->sequences] : 0;
         memset(a->dx, 0, (size_t)first * row);
@@ -132,7 +132,9 @@ neb_status neb__cpu_rope(void *dev, const struct neb_rope *a)
     int32_t last = 0;
     for (int64_t r = 0; r < a->rows; r++) {
         if (a->position[r] < 0 || a->position[r] >= 1 << 24)
-            return neb__fail(NEB_ERR_RANGE, "cpu: rope: position %d of row %" PRId64, a->position[r], r);
+            return neb__fail(NEB_ERR_RANGE,
+                             "cpu: rope: position %d of row %" PRId64 " is not between 0 and 2^24 - 1",
+                             a->position[r], r);
         if (a->position[r] > last) last = a->position[r];
     }
     NEB_TRY(rope_table(c, (int64_t)last + 1, a->head_dim / 2, a->base));

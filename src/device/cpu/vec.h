@@ -1,8 +1,8 @@
 /* vec.h: one vector type for all instruction sets. The kernels are written once with the compiler's vector
- * extension and compiled three times; LANES floats is what the instruction set holds in a register.
+ * extension and compiled three times; a register of the instruction set holds LANES floats.
  *
- * Loads and stores take a type, a constant at every call after inlining, so BF16 costs nothing where it isn't used;
- * and a width, so that a loop needs no separate tail. */
+ * Loads and stores take a type and a width. The type is a constant at every call after inlining, so BF16
+ * costs nothing in code that does not use it. The width saves a loop its separate tail. */
 #ifndef NEB_CPU_VEC_H
 #define NEB_CPU_VEC_H
 
@@ -49,7 +49,7 @@ INLINE vf pick(vi mask, vf a, vf b) /* a where the mask is set */
 {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
 }
-/* Both return b when either is NaN: put the constant first, and NaN passes through. */
+/* Both return b when either is NaN, so put the constant first to let NaN pass through. */
 INLINE vf vmax(vf a, vf b)
 {
 #if LANES == 16

@@ -1,8 +1,9 @@
-/* attn.cu: attention's slots, and the plain kernels for what the tensor-core ones do not cover (fp32, odd head sizes).
+/* attn.cu: attention's slots, and the plain kernels for cases that the tensor-core kernels do not cover
+ * (fp32, odd head sizes).
  *
- * Plain: a warp takes one query (or, for dK and dV, one key). The other side comes 32 rows at a time: each lane makes
- * the score of one row, then the lanes stand for columns and add the 32 rows up. No atomics, the same bits every
- * time. */
+ * In the plain kernels a warp takes one query (or, for dK and dV, one key). The other side comes 32 rows at a
+ * time: each lane computes the score of one row, then each lane takes a column and adds up the 32 rows. There
+ * are no atomics, so the bits are the same every time. */
 #include "attn.cuh"
 
 #define WARPS    4
@@ -242,9 +243,11 @@ static neb_status check(struct neb_cuda *dev, const struct neb_attn *p)
 {
     if (p->head_dim < 1 || p->head_dim > MAX_HEAD || p->heads < 1 || p->heads > 65535 || p->kv_heads < 1 ||
         p->heads % p->kv_heads)
-        return neb__cuda_fail(dev, NEB_ERR_SHAPE,
-                              "cuda attention: %lld heads, %lld key heads of size %lld (at most %d)",
-                              (long long)p->heads, (long long)p->kv_heads, (long long)p->head_dim, MAX_HEAD);
+        return neb__cuda_fail(
+            dev, NEB_ERR_SHAPE,
+            "cuda attention: cannot run %lld heads over %lld key heads of size %lld: key heads must divide "
+            "heads (at most 65535), and the size is at most %d",
+            (long long)p->heads, (long long)p->kv_heads, (long long)p->head_dim, MAX_HEAD);
     return NEB_OK;
 }
 
@@ -270,7 +273,7 @@ neb_status neb__cuda_attn_bwd(void *ctx, const struct neb_attn_bwd *b)
     NEB_TRY(check(dev, &b->f));
     if (b->f.q_rows <= 0) {
         size_t size = neb__type_size(b->f.type),
-               width = b->f.kv_heads * b->f.head_dim * size; /* nobody asked */
+               width = b->f.kv_heads * b->f.head_dim * size; /* not requested */
         if (b->f.k_rows <= 0) return NEB_OK;
         CUDA_TRY(dev, cudaMemset2DAsync(b->dk, b->f.ldk * size, 0, width, b->f.k_rows, dev->stream));
         CUDA_TRY(dev, cudaMemset2DAsync(b->dv, b->f.ldv * size, 0, width, b->f.k_rows, dev->stream));

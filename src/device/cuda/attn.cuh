@@ -1,4 +1,5 @@
-/* attn.cuh: what the attention kernels share: which keys a query sees, tiles in shared memory, tensor-core pieces. */
+/* attn.cuh: code that the attention kernels share: the keys that a query sees, tiles in shared memory,
+ * tensor-core pieces. */
 #ifndef NEB_CUDA_ATTN_CUH
 #define NEB_CUDA_ATTN_CUH
 
@@ -26,7 +27,7 @@ static __device__ __forceinline__ int sequence_of(const int32_t *starts, int seq
     return lo < sequences && starts[lo] <= row ? lo : -1;
 }
 
-/* 0, or what a kept probability is multiplied by. */
+/* 0, or the factor of a kept probability. */
 static __device__ __forceinline__ float attn_mask(const neb_dropper &d, int head, int query, int key,
                                                   uint32_t sample)
 {
@@ -37,8 +38,8 @@ static __device__ __forceinline__ float attn_mask(const neb_dropper &d, int head
     return ((word >> 16 * (j % 2)) & 0xffff) >= d.threshold ? d.scale : 0.f;
 }
 
-/* ---- tiles of bf16 rows in shared memory, 16-byte chunks swizzled so that eight rows of one column of chunks lie in
- * eight different bank groups ---- */
+/* ---- tiles of bf16 rows in shared memory, 16-byte chunks swizzled so that eight rows of one column of
+ * chunks lie in eight different bank groups ---- */
 
 template <int HD> static __device__ __forceinline__ uint32_t tile_at(int row, int chunk)
 {
@@ -114,7 +115,8 @@ static __device__ __forceinline__ uint32_t pack2(float lo, float hi)
     return *(uint32_t *)&h;
 }
 
-/* The fragment of a 16 x 16 piece as left operand: rows row…, columns 8 * chunk…, of a tile stored [row][column]. */
+/* The fragment of a 16 x 16 piece as left operand: rows row…, columns 8 * chunk…, of a tile stored
+ * [row][column]. */
 template <int HD>
 static __device__ __forceinline__ void left_fragment(uint32_t a[4], uint32_t tile, int row, int chunk)
 {

@@ -1,13 +1,14 @@
 /* attn_bwd.cu: attention backward on tensor cores.
  *
- * A block takes WARPS * 16 keys of one key head of one sequence, each warp 16 of them, and walks over the queries in
- * tiles of 64. Scores are computed transposed, S^T = K Q^T, so that P^T and dS^T, as they stand in registers, are
- * the left operands of dV += P^T dO and dK += dS^T Q; only dS goes through shared memory, for dQ = dS K. On Hopper,
- * head size 64 takes the warpgroup instructions, which run while the exponentials are computed.
+ * A block takes WARPS * 16 keys of one key head of one sequence, each warp 16 of them, and walks over the
+ * queries in tiles of 64. Scores are computed transposed, S^T = K Q^T. So P^T and dS^T are already in the
+ * registers in the form of left operands for dV += P^T dO and dK += dS^T Q. Only dS goes through shared
+ * memory, for dQ = dS K. On Hopper, head size 64 takes the warpgroup instructions, which run while the
+ * exponentials are computed.
  *
- * dQ has a contribution from every block of keys. When one block holds all keys, dQ is written directly; else it is
- * added up in fp32 scratch: with atomics, or, under `deterministic`, in one slice for each block of keys, summed in
- * order afterwards. */
+ * dQ has a contribution from every block of keys. When one block holds all keys, dQ is written directly.
+ * Otherwise it is added up in fp32 scratch: with atomics or, under `deterministic`, in one slice for each
+ * block of keys, and the slices are summed in order afterwards. */
 #include "attn_bwd.cuh"
 
 /* acc (16 x N) += a-rows [row, +16) of `left` (stored [m][k]) times `right` (stored [n][k]), k = HD. */
@@ -141,7 +142,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 #if NEB_WGMMA
         if (WG) wg_publish();
 #endif
-        __syncthreads(); /* this step's tiles are here; the other stage and dS are free */
+        __syncthreads(); /* this step's tiles have arrived; the other stage and dS are free */
         if (step + 1 < steps) fetch(step + 1);
         uint32_t q_tile = stages + step % 2 * 2 * Q_BYTES, do_tile = q_tile + Q_BYTES;
         const float *lse = rows + step % 2 * 2 * QUERIES, *delta = lse + QUERIES;
@@ -223,7 +224,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 #if NEB_WGMMA
         if constexpr (WG) {
             wg_publish();
-            __syncthreads(); /* dS of all warps is there */
+            __syncthreads(); /* dS of all warps is complete */
             uint64_t ds = wg_tile(ds_tile), all_k = wg_tile(k_tile + column * 2);
             wg_fence();
 #pragma unroll
@@ -241,7 +242,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
 #endif
         {
             product_registers<HD>(dk, packed_ds, q_tile);
-            __syncthreads(); /* dS of all warps is there */
+            __syncthreads(); /* dS of all warps is complete */
             product_ds<HD, KEYS, DQ_N>(dq, ds_tile, q_part, k_tile, column);
         }
         put_dq<MODE, DQ_N>(dq, b, extra.dq, q0, first + q_part, queries, head, column);
@@ -250,8 +251,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     put_dkv<HD>(dk, dv, b, k0, key, keys, kv_head);
 }
 
-/* dq = the sum of its slices that were written: those whose block of keys begins inside the sequence and, under a
- * causal mask, was visited by the query's tile. */
+/* dq = the sum of its slices that were written: those whose block of keys begins inside the sequence and,
+ * under a causal mask, was visited by the query's tile. */
 static __global__ void dq_finish_kernel(struct neb_attn_bwd b, const float *dq, int width, int block_keys,
                                         int slices)
 {

@@ -1,4 +1,5 @@
-/* attn_bwd.cuh: what the two backward kernels of attention share: where dQ goes, small pieces of registers and memory. */
+/* attn_bwd.cuh: code that the two backward kernels of attention share: the destination of dQ, small pieces of
+ * registers and memory. */
 #ifndef NEB_CUDA_ATTN_BWD_CUH
 #define NEB_CUDA_ATTN_BWD_CUH
 
@@ -41,8 +42,8 @@ struct neb_bwd_extra {
     float *dq;          /* fp32 (slices, q_rows, heads * head_dim), or NULL with DQ_DIRECT */
 };
 
-/* lse and delta of a tile of queries, without waiting for them: 64 threads each. A query beyond the end has 0 in all its
- * operands, so that its probability of 1 comes to nothing. */
+/* lse and delta of a tile of queries, without waiting for them: 64 threads each. A query past the end has 0
+ * in all its operands, so its probability of 1 has no effect. */
 static __device__ __forceinline__ void fetch_rows(float *to, const struct neb_attn &p, const float *delta,
                                                   int head, int q0, int first, int queries)
 {
@@ -53,7 +54,8 @@ static __device__ __forceinline__ void fetch_rows(float *to, const struct neb_at
         copy4(to + threadIdx.x, from + head * p.q_rows + q0 + (valid ? r : 0), valid);
 }
 
-/* dq, one warp's 16 rows from `row` on and N columns from `column` on, to where MODE wants it. */
+/* dq, one warp's 16 rows from `row` on and N columns from `column` on, to the destination that MODE
+ * selects. */
 template <int MODE, int N>
 static __device__ __forceinline__ void put_dq(const float dq[N / 8][4], const struct neb_attn_bwd &b,
                                               float *sums, int q0, int row, int queries, int head, int column)

@@ -1,10 +1,10 @@
 /* attn_bwd_wg.cu: attention backward for Hopper, pipelined: head size 64, blocks of 128 keys.
  *
- * The same mathematics as attn_bwd.cu: two warpgroups of 64 keys each walk over tiles of 64 queries. What differs is
- * that nothing waits for long: S and dP of the next tile are queued before dV, dK and dQ of this one, so that the
- * exponentials are computed while the matrix units work. Queries come through four stages and dS through two, so that
- * one barrier a tile suffices: after it, dS of this tile and the queries of the next but one are visible, and what was
- * read a tile ago is free. */
+ * The mathematics is that of attn_bwd.cu: two warpgroups of 64 keys each walk over tiles of 64 queries. The
+ * difference is that nothing waits long: S and dP of the next tile are queued before dV, dK and dQ of this
+ * one, so the exponentials are computed while the matrix units work. Queries pass through four stages and dS
+ * through two, so one barrier per tile suffices. After it, dS of this tile and the queries of the tile after
+ * the next are visible, and the memory that was read one tile ago is free. */
 #include "attn_bwd.cuh"
 
 #define HD       64
@@ -17,7 +17,8 @@
 #define SHARED   (2 * K_BYTES + 2 * DS_BYTES + STAGES * 2 * Q_BYTES + STAGES * 2 * QUERIES * 4)
 
 #if NEB_WGMMA
-/* S^T = K Q^T and dP^T = V dO^T, as two groups. K and V stay in registers: reading shared memory is what limits. */
+/* S^T = K Q^T and dP^T = V dO^T, as two groups. K and V stay in registers, because reads of shared memory are
+ * the bottleneck. */
 static __device__ __forceinline__ void start_scores(float s[8][4], float dp[8][4], const uint32_t k[4][4],
                                                     const uint32_t v[4][4], uint32_t tile)
 {
@@ -33,15 +34,16 @@ static __device__ __forceinline__ void start_scores(float s[8][4], float dp[8][4
 #endif
 
 #if NEB_WGMMA
-/* Where the tile of a step stands. */
+/* The place of a step's tile. */
 struct spot {
     int head, first; /* query head; the tile's first query */
     const float *lse, *delta;
-    bool edge; /* some pair of this tile is hidden */
+    bool edge; /* the mask hides some pair of this tile */
 };
 
-/* P^T and dS^T of a tile as left operands, from S and dP as they arrive: <A> groups may be pending for S to be there, <B>
- * for dP and for the registers of `packed_p` and `packed_ds` to be free. */
+/* P^T and dS^T of a tile as left operands, made from S and dP as they arrive. S has arrived when at most <A>
+ * groups are pending. With at most <B> pending, dP has arrived and the registers of `packed_p` and
+ * `packed_ds` are free. */
 template <bool DROP, int A, int B>
 static __device__ __forceinline__ void make_left(uint32_t packed_p[4][4], uint32_t packed_ds[4][4],
                                                  float (&s)[8][4], float (&dp)[8][4], const spot &at,
@@ -166,7 +168,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     for (int step = 0; step < steps; step++) {
         uint32_t tile = stages + step % STAGES * 2 * Q_BYTES, ds_now = ds_tile + step % 2 * DS_BYTES;
         uint64_t q = wg_tile(tile), d_o = wg_tile(tile + Q_BYTES), ds = wg_tile(ds_now);
-        /* After the last tile this multiplies an old stage for nothing: one path lets the compiler count groups. */
+        /* After the last tile this multiplies an old stage in vain, but a single path lets the compiler count
+         * groups. */
         start_scores(s, dp, own_k, own_v, stages + (step + 1) % STAGES * 2 * Q_BYTES);
         wg_fence();
 #pragma unroll
@@ -184,7 +187,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
             }
         copy_wait<0>();
         wg_publish();
-        __syncthreads(); /* dS of all warps is there, and the queries of step + 2; the stage of step + 3 is free */
+        /* dS of all warps is complete, the queries of step + 2 have arrived, the stage of step + 3 is free */
+        __syncthreads();
         fetch(step + 3);
         wg_fence();
 #pragma unroll

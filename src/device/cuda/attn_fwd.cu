@@ -1,9 +1,10 @@
 /* attn_fwd.cu: attention forward on tensor cores, after FlashAttention-2 (Dao, 2023).
  *
- * A block takes WARPS * 16 queries of one head of one sequence, each warp 16 of them; keys and values come in tiles of
- * 64, the next tile being copied while the present one is used. Scores never leave registers: the accumulators of
- * Q K^T, exponentiated, are the left operand of P V. On Hopper, head size 64 takes the warpgroup instructions. Rows of no sequence (padding) get zeros from the blocks of one
- * more "sequence" at the end of the grid. */
+ * A block takes WARPS * 16 queries of one head of one sequence, each warp 16 of them; keys and values come in
+ * tiles of 64, and the next tile is copied while the present one is used. Scores never leave registers: the
+ * accumulators of Q K^T, exponentiated, are the left operand of P V. On Hopper, head size 64 takes the
+ * warpgroup instructions. Rows of no sequence (padding) get zeros from the blocks of one more "sequence" at
+ * the end of the grid. */
 #include "wgmma.cuh"
 
 #define KEYS 64
@@ -32,7 +33,8 @@ static __device__ __forceinline__ void scores(float s[KEYS / 8][4], const uint32
         }
 }
 
-/* Hides keys that row `row` (its first of two, the other 8 below) may not see. limit = keys visible to row 0. */
+/* Hides keys that row `row` (its first of two, the other 8 below) may not see. limit = keys visible to row
+ * 0. */
 static __device__ __forceinline__ void hide(float s[KEYS / 8][4], int first_key, int row, int keys, int limit,
                                             bool causal)
 {
@@ -119,8 +121,9 @@ static __device__ void clear_padding(bf16 *x, int64_t ld, int width, int64_t fir
 }
 
 #if NEB_WGMMA
-/* s = q k^T of the warpgroup's 64 rows. Queries are read from shared memory again for every tile: kept in registers, ptxas 13.0
- * gave theirs to P as well, and every tile but the first was wrong. */
+/* s = q k^T of the warpgroup's 64 rows. Queries are read from shared memory again for every tile. If they
+ * were kept in registers, ptxas 13.0 would assign the same registers to P, and every tile but the first would
+ * be wrong. */
 static __device__ __forceinline__ void wg_scores(float (&s)[8][4], uint64_t q, uint64_t k)
 {
     wg_fence();
@@ -165,7 +168,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
     int last_key = p.causal ? min(keys, first + QUERIES - 1 + limit) : keys;
     int tiles = last_key > 0 ? (last_key + KEYS - 1) / KEYS : 0;
 
-    uint32_t q_tile = shared_address(memory), kv = q_tile + QUERIES * HD * 2; /* then stages of (K, V) */
+    uint32_t q_tile = shared_address(memory), kv = q_tile + QUERIES * HD * 2; /* stages of (K, V) follow */
     int kv_head = (int)(head * p.kv_heads / p.heads);
     const bf16 *q = (const bf16 *)p.q + q0 * p.ldq + head * HD;
     const bf16 *k = (const bf16 *)p.k + k0 * p.ldk + kv_head * HD,
@@ -186,7 +189,7 @@ static __global__ void __launch_bounds__(WARPS * 32, HD == 128 ? 1 : 2) attn_fwd
     neb_dropper drop = {};
     uint32_t sample = 0, q_part[HD / 16][4];
     if (DROP) drop = make_dropper(p.drop), sample = p.drop.sample[sequence];
-    auto arrive = [&] { /* what was asked for is here, and everybody is done with the tile before */
+    auto arrive = [&] { /* the requested tile has arrived, and all warps are done with the previous one */
                         copy_wait<0>();
 #if NEB_WGMMA
                         if (WG) wg_publish();

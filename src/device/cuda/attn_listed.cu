@@ -1,12 +1,12 @@
-/* attn_listed.cu: attention of single queries over listed rows, as when text is generated: each query brings the list of
- * the rows it may see, in whatever place of the cache they stand.
+/* attn_listed.cu: attention of single queries over listed rows, used when text is generated. Each query has a
+ * list of the rows it may see, which may lie anywhere in the cache.
  *
- * A block is one query and one head. A row of a head is read by LANES neighbouring threads, 8 values each, so a warp reads
- * 32 / LANES rows at a time, keys and values in the same turn. Each such team keeps a softmax of its own (largest score,
- * sum, weighted values) over every row that falls to it; teams are joined at the end, inside the warp by shuffles and
- * over the warps through shared memory, in a fixed order. Queries that share rows (the beams of a sentence) are neighbouring
- * blocks and find them in the cache. With few queries a block gets more warps, so that the list is walked in fewer turns.
- * Rows that are not there are passed over. */
+ * A block is one query and one head. A row of a head is read by LANES neighbouring threads, 8 values each, so
+ * a warp reads 32 / LANES rows at a time, keys and values in the same turn. Each such team keeps its own
+ * softmax (largest score, sum, weighted values) over its rows. Teams are joined at the end in a fixed order:
+ * inside the warp by shuffles, over the warps through shared memory. Queries that share rows (the beams of a
+ * sentence) are neighbouring blocks and find them in the cache. With few queries a block gets more warps, so
+ * that the list is walked in fewer turns. Listed rows that do not exist are skipped. */
 #include "kernel.cuh"
 
 #define MOST_WARPS 16
@@ -129,10 +129,12 @@ neb_status neb__cuda_attn_listed(void *ctx, const struct neb_attn_listed *p)
         return neb__cuda_fail(dev, NEB_ERR_SHAPE, "cuda attn_listed: %lld heads cannot share %lld key heads",
                               (long long)p->heads, (long long)p->kv_heads);
     if (p->head_dim < 1 || p->head_dim > 256)
-        return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda attn_listed: heads of %lld; at most 256",
+        return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED,
+                              "cuda attn_listed: head size %lld is not between 1 and 256",
                               (long long)p->head_dim);
     if (p->max_k > INT32_MAX / 2 || p->q_rows > INT32_MAX / p->heads)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda attn_listed: %lld queries over %lld rows",
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT,
+                              "cuda attn_listed: %lld queries over %lld rows are too many",
                               (long long)p->q_rows, (long long)p->max_k);
     if (p->q_rows < 1) return NEB_OK;
     NEB_BY_TYPE(dev, p->type, "attn_listed", return by_size<T>(dev, p));

@@ -1,5 +1,5 @@
-/* attn_ref.cu: the pieces of the reference attention on a whole score matrix: softmax over the visible keys, its
- * backward, dropout of probabilities. One block a (head, query) row; for checking, not for speed. */
+/* attn_ref.cu: the pieces of the reference attention on a whole score matrix: softmax over the visible keys,
+ * its backward, dropout of probabilities. One block a (head, query) row; for checking, not for speed. */
 #include "attn.cuh"
 
 /* [*first, *last): the key rows that query row q sees; position of the query in its sequence. */

@@ -1,9 +1,9 @@
 /* copies.cu: moving bytes between host and device, and recorded graphs.
  *
- * upload() must let the caller reuse its memory at once, so it passes the bytes through a ring of pinned stages;
- * waiting for a free stage is the only wait. The side stream starts a copy when the compute stream has reached the
- * point of the call and then runs beside it. Its copies are in order, so a fence is a number: fence f is complete
- * when its event is, or when its slot in the ring of events has been reused (which waits for it). */
+ * upload() must let the caller reuse its memory at once, so it passes the bytes through a ring of pinned
+ * stages. It waits only for a free stage. The side stream starts a copy when the compute stream has reached
+ * the point of the call, and then runs beside it. Its copies are in order, so a fence is a number: fence f is
+ * complete when its event is, or when its slot in the ring of events has been reused (reuse waits for it). */
 #include "cuda.h"
 
 #include <string.h>
@@ -42,7 +42,8 @@ void neb__cuda_copies_close(struct neb_cuda *dev)
 static neb_status not_capturing(struct neb_cuda *dev, const char *what)
 {
     if (!dev->capturing) return NEB_OK;
-    return neb__cuda_fail(dev, NEB_ERR_STATE, "cuda: %s while a graph is being recorded", what);
+    return neb__cuda_fail(dev, NEB_ERR_STATE, "cuda: %s is not possible while a graph is being recorded",
+                          what);
 }
 
 neb_status neb__cuda_host_alloc(void *ctx, size_t bytes, void **out)
@@ -52,8 +53,8 @@ neb_status neb__cuda_host_alloc(void *ctx, size_t bytes, void **out)
     cudaError_t e = cudaMallocHost(&p, bytes ? bytes : 1);
     if (e != cudaSuccess) {
         cudaGetLastError();
-        return neb__cuda_fail(dev, NEB_ERR_NOMEM, "cuda: %zu bytes of pinned host memory: %s", bytes,
-                              cudaGetErrorString(e));
+        return neb__cuda_fail(dev, NEB_ERR_NOMEM, "cuda: cannot allocate %zu bytes of pinned host memory: %s",
+                              bytes, cudaGetErrorString(e));
     }
     *out = p;
     return NEB_OK;
@@ -83,7 +84,7 @@ neb_status neb__cuda_upload(void *ctx, void *dst, const void *src, size_t bytes)
     return NEB_OK;
 }
 
-/* Few bytes come through pinned memory: the driver's own way for others waits twice. */
+/* Small downloads go through pinned memory, because the driver waits twice for pageable memory. */
 static neb_status download_staged(struct neb_cuda *dev, void *dst, const void *src, size_t bytes)
 {
     char *stage = dev->copies.stage + NEB_CUDA_STAGES * NEB_CUDA_STAGE_BYTES;

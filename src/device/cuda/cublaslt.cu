@@ -1,7 +1,7 @@
 /* cublaslt.cu: finding libcublasLt.so.13 and its functions.
  *
- * Looked for, in this order: $NEBULA_CUDA_LIB (a folder), the loader's own path, the usual CUDA folders, and the
- * folder of the CUDA packages of the Python on the PATH's environment ($VIRTUAL_ENV). */
+ * The search order is: $NEBULA_CUDA_LIB (a folder), the loader's own path, the usual CUDA folders, and the
+ * CUDA packages of the active Python environment ($VIRTUAL_ENV). */
 #include "cublaslt.h"
 
 #include <dlfcn.h>
@@ -53,11 +53,12 @@ neb_status neb__lt_load(struct neb_cuda *dev, struct neb_lt_api *out)
         return neb__cuda_fail(
             dev, NEB_ERR_UNSUPPORTED,
             "cuda: %s was not found; install CUDA 13's cuBLAS or name its folder in NEBULA_CUDA_LIB", name);
-#define NEB__X(symbol)                                                                       \
-    *(void **)&api.symbol = dlsym(api.library, #symbol);                                     \
-    if (!api.symbol) {                                                                       \
-        dlclose(api.library);                                                                \
-        return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: %s lacks %s", name, #symbol); \
+#define NEB__X(symbol)                                                                                     \
+    *(void **)&api.symbol = dlsym(api.library, #symbol);                                                   \
+    if (!api.symbol) {                                                                                     \
+        dlclose(api.library);                                                                              \
+        return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED,                                                    \
+                              "cuda: %s lacks the function %s; install cuBLAS of CUDA 13", name, #symbol); \
     }
     NEB_LT_FUNCTIONS(NEB__X)
 #undef NEB__X

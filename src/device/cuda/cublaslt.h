@@ -1,4 +1,5 @@
-/* cublaslt.h: cuBLASLt, found at run time. The plug-in must load (and say what is missing) on a machine without it. */
+/* cublaslt.h: cuBLASLt, found at run time. On a machine without it the plug-in must still load, so that it
+ * can say what is missing. */
 #ifndef NEB_DEVICE_CUDA_CUBLASLT_H
 #define NEB_DEVICE_CUDA_CUBLASLT_H
 

@@ -1,9 +1,10 @@
-/* cuda.h: the CUDA device's own state and what its files share.
+/* cuda.h: the CUDA device's own state and the declarations that its files share.
  *
- * The plug-in is one shared object that needs nothing of the program but include/nebula: errors and log lines go
- * through the host's callbacks. All work of the table goes to one compute stream, in the order of the calls, so one
- * workspace serves every kernel that needs memory for a moment (partial sums, cuBLASLt); only large needs are asked
- * of the engine as scratch. "init succeeded => close is owed" holds for each neb__cuda_X_init / _close pair. */
+ * The plug-in is one shared object that needs nothing of the program but include/nebula: errors and log lines
+ * go through the host's callbacks. All work of the table goes to one compute stream, in the order of the
+ * calls, so one workspace serves every kernel that needs memory for a moment (partial sums, cuBLASLt); only
+ * large amounts are requested from the engine as scratch. "init succeeded => close is owed" holds for each
+ * neb__cuda_X_init / _close pair. */
 #ifndef NEB_CUDA_H
 #define NEB_CUDA_H
 
@@ -27,7 +28,8 @@ struct neb_cuda_block {
     int used;
 };
 
-/* Memory held from the driver: blocks in use and blocks kept for the next request of about their size. */
+/* Memory obtained from the driver: blocks in use, and blocks kept for the next request of about their
+ * size. */
 struct neb_cuda_memory {
     pthread_mutex_t lock;
     struct neb_cuda_block *blocks;
@@ -37,7 +39,7 @@ struct neb_cuda_memory {
 
 /* Pinned buffers through which pageable uploads pass, and the fences of the side stream. */
 struct neb_cuda_copies {
-    char *stage; /* of uploads; the last one of downloads */
+    char *stage; /* for uploads; the last one for downloads */
     cudaEvent_t stage_free[NEB_CUDA_STAGES];
     unsigned next_stage;
     pthread_mutex_t down_lock;
@@ -99,7 +101,8 @@ static inline int64_t neb__ceil_div(int64_t a, int64_t b)
 
 static inline size_t neb__type_size(neb_dtype t)
 {
-    return t == NEB_F32 || t == NEB_I32 ? 4 : t == NEB_BF16 ? 2 : 1;
+    if (t == NEB_F32 || t == NEB_I32) return 4;
+    return t == NEB_BF16 ? 2 : 1;
 }
 
 /* Runs `body` with T bound to the C++ type of an activation type. */
@@ -120,7 +123,7 @@ static inline size_t neb__type_size(neb_dtype t)
 neb_status neb__cuda_memory_init(struct neb_cuda *dev);
 void neb__cuda_memory_close(struct neb_cuda *dev);
 neb_status neb__cuda_alloc(void *dev, size_t bytes, void **out);
-neb_status neb__cuda_try_alloc(struct neb_cuda *dev, size_t bytes, void **out); /* silent */
+neb_status neb__cuda_try_alloc(struct neb_cuda *dev, size_t bytes, void **out); /* does not report failures */
 void neb__cuda_free(void *dev, void *p);
 neb_status neb__cuda_copies_init(struct neb_cuda *dev);
 void neb__cuda_copies_close(struct neb_cuda *dev);
@@ -153,7 +156,7 @@ enum neb_cuda_epilogue {
     NEB_EPI_RELU_BIAS,     /* D = max(AB + bias, 0); bias may be NULL */
 };
 
-/* Column-major, as cuBLASLt has it: D (m, n) = alpha op(A) op(B) + beta D. */
+/* Column-major, as in cuBLASLt: D (m, n) = alpha op(A) op(B) + beta D. */
 struct neb_matmul {
     const void *a, *b;
     void *d;
@@ -173,7 +176,7 @@ void neb__lt_close(struct neb_cuda *dev);
 neb_status neb__cuda_product(struct neb_cuda *dev, const struct neb_matmul *p);
 /* 1 when the epilogue works for these shapes and pointers (and its algorithm is chosen); else 0. */
 int neb__matmul_supported(struct neb_cuda *dev, const struct neb_matmul *p);
-/* What it took when its algorithm was chosen; 0: not timed, < 0: not supported. */
+/* Microseconds that the product took when its algorithm was chosen; 0: not timed, < 0: not supported. */
 float neb__matmul_micros(struct neb_cuda *dev, const struct neb_matmul *p);
 
 /* ---- reductions that several files finish with (reduce.cu) ---- */
@@ -181,7 +184,8 @@ float neb__matmul_micros(struct neb_cuda *dev, const struct neb_matmul *p);
 /* out[c] (+)= sum over b in [0, n) of partial[b * stride + c], b increasing. */
 neb_status neb__sum_partials(struct neb_cuda *dev, const float *partial, int64_t n, int64_t stride,
                              int64_t cols, float *out, int acc);
-/* Adds per-row losses and marks to ctl, in row order. marks: bit 0 counts[0], bit 1 counts[1], 2, 3 likewise. */
+/* Adds per-row losses and marks to ctl, in row order. marks: bit 0 counts[0], bit 1 counts[1], 2, 3
+ * likewise. */
 neb_status neb__sum_losses(struct neb_cuda *dev, const float *loss, const uint8_t *marks, int64_t rows,
                            struct neb_ctl *ctl, int slot);
 /* One launch of the cross-entropy over rows; losses and marks (rows) are written, not added up. */

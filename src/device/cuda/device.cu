@@ -1,8 +1,8 @@
 /* device.cu: opening and closing a CUDA device, its errors, and the table the program sees.
  *
- * Opening needs a driver, a GPU of compute capability 8.0 or newer and cuBLASLt of CUDA 13; each of them missing is
- * a status with a sentence, never an abort. Everything open() made is undone in reverse order when a later part
- * fails. */
+ * Opening needs a driver, a GPU of compute capability 8.0 or newer and cuBLASLt of CUDA 13. If one is
+ * missing, open() returns a status with a message and never aborts. When a part of open() fails, the parts
+ * before it are undone in reverse order. */
 #include "cuda.h"
 
 #include <stdarg.h>
@@ -48,8 +48,9 @@ static neb_status choose_gpu(struct neb_cuda *dev)
                               "cuda: no GPU can be used: %s (driver for CUDA %d.%d)",
                               e ? cudaGetErrorString(e) : "none found", driver / 1000, driver % 1000 / 10);
     if (dev->config.index < 0 || dev->config.index >= count)
-        return neb__cuda_fail(dev, NEB_ERR_NOTFOUND, "cuda: device %d asked for, this machine has 0 to %d",
-                              dev->config.index, count - 1);
+        return neb__cuda_fail(dev, NEB_ERR_NOTFOUND,
+                              "cuda: device %d does not exist; this machine has 0 to %d", dev->config.index,
+                              count - 1);
     cudaDeviceProp prop;
     CUDA_TRY(dev, cudaGetDeviceProperties(&prop, dev->config.index));
     if (prop.major < 8)
@@ -75,7 +76,7 @@ static neb_status open_parts(struct neb_cuda *dev)
     return neb__lt_open(dev);
 }
 
-/* Also after a part of open failed: what was not made is NULL or 0. */
+/* Also called after a part of open failed: parts that were not made are NULL or 0. */
 static void device_close(void *ctx)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
@@ -107,13 +108,18 @@ static neb_status device_open(const struct neb_device_config *config, void **out
     return NEB_OK;
 }
 
+static const char *arithmetic(const struct neb_cuda *dev)
+{
+    if (dev->config.compute == NEB_BF16) return "bf16";
+    return dev->config.tf32 ? "tf32" : "f32";
+}
+
 static void device_info(void *ctx, struct neb_device_info *out)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     memset(out, 0, sizeof *out);
     snprintf(out->description, sizeof out->description, "%.60s, %d multiprocessors, capability %d.%d, %s",
-             dev->name, dev->sms, dev->major, dev->minor,
-             dev->config.compute == NEB_BF16 ? "bf16" : (dev->config.tf32 ? "tf32" : "f32"));
+             dev->name, dev->sms, dev->major, dev->minor, arithmetic(dev));
     pthread_mutex_lock(&dev->memory.lock);
     out->memory_total = (int64_t)dev->memory.limit;
     out->memory_used = (int64_t)dev->memory.used;

@@ -1,5 +1,6 @@
-/* elementwise.cu: the operations that look at one place at a time: copies with conversion, sums, products,
- * activations, biases, gated units, dropout, rotary positions. Bound by memory: 16 bytes a thread and access. */
+/* elementwise.cu: the operations that work element by element: copies with conversion, sums, products,
+ * activations, biases, gated units, dropout, rotary positions. They are bound by memory, so a thread reads or
+ * writes 16 bytes per access. */
 #include "kernel.cuh"
 
 template <class S, class D> static neb_status copy_rows(struct neb_cuda *dev, const struct neb_copy2d &a)
@@ -29,7 +30,7 @@ neb_status neb__cuda_copy2d(void *ctx, const struct neb_copy2d *a)
     }
     if (a->src_type == NEB_F32 && a->dst_type == NEB_BF16) return copy_rows<float, bf16>(dev, *a);
     if (a->src_type == NEB_BF16 && a->dst_type == NEB_F32) return copy_rows<bf16, float>(dev, *a);
-    return neb__cuda_fail(dev, NEB_ERR_DTYPE, "cuda copy2d: no conversion from type %d to %d", a->src_type,
+    return neb__cuda_fail(dev, NEB_ERR_DTYPE, "cuda copy2d: cannot convert type %d to type %d", a->src_type,
                           a->dst_type);
 }
 
@@ -140,7 +141,7 @@ neb_status neb__cuda_bias(void *ctx, const struct neb_bias *p)
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->bias_type == NEB_F32) NEB_BY_TYPE(dev, p->type, "bias", return (add_bias<T, float>(dev, *p)));
     if (p->bias_type == NEB_BF16) NEB_BY_TYPE(dev, p->type, "bias", return (add_bias<T, bf16>(dev, *p)));
-    return neb__cuda_fail(dev, NEB_ERR_DTYPE, "cuda bias: bias type %d", p->bias_type);
+    return neb__cuda_fail(dev, NEB_ERR_DTYPE, "cuda bias: type %d is neither F32 nor BF16", p->bias_type);
 }
 
 template <class T> static neb_status swiglu(struct neb_cuda *dev, const struct neb_swiglu &p)
@@ -215,7 +216,7 @@ neb_status neb__cuda_dropout(void *ctx, const struct neb_dropout_args *p)
     NEB_BY_TYPE(neb__cuda(ctx), p->type, "dropout", return dropout<T>(neb__cuda(ctx), *p));
 }
 
-/* One thread turns one pair in all heads of a row: the sine and cosine are the expensive part. */
+/* One thread rotates one pair in all heads of a row, because the sine and cosine are the expensive part. */
 template <class T>
 static __global__ void rope_kernel(T *x, const int32_t *position, int64_t rows, int heads, int half,
                                    int64_t ld, float base, float sign)
@@ -240,7 +241,8 @@ neb_status neb__cuda_rope(void *ctx, const struct neb_rope *p)
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->rows <= 0 || p->heads <= 0) return NEB_OK;
     if (p->head_dim % 2)
-        return neb__cuda_fail(dev, NEB_ERR_SHAPE, "cuda rope: odd head size %lld", (long long)p->head_dim);
+        return neb__cuda_fail(dev, NEB_ERR_SHAPE, "cuda rope: head size %lld is not even",
+                              (long long)p->head_dim);
     int half = (int)(p->head_dim / 2);
     unsigned blocks = (unsigned)neb__ceil_div(p->rows * half, 128);
     NEB_BY_TYPE(dev, p->type, "rope",

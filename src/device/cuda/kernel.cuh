@@ -1,7 +1,9 @@
-/* kernel.cuh: what the kernels share: eight values at a time, sums over warps and blocks, Philox, activations.
+/* kernel.cuh: code that the kernels share: groups of eight values, sums over warps and blocks, Philox,
+ * activations.
  *
- * Nearly every kernel works on groups of eight neighbouring values: 16 bytes of bf16, two times 16 of fp32, and one
- * Philox call's worth of dropout bits. Arithmetic is fp32 everywhere; bf16 is only how values are stored. */
+ * Nearly every kernel works on groups of eight neighbouring values: 16 bytes of bf16, two times 16 of fp32,
+ * and one Philox call's worth of dropout bits. Arithmetic is fp32 everywhere; bf16 is only how values are
+ * stored. */
 #ifndef NEB_CUDA_KERNEL_CUH
 #define NEB_CUDA_KERNEL_CUH
 
@@ -96,7 +98,8 @@ static __device__ __forceinline__ float warp_max(float x)
     for (int i = 16; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
     return x;
 }
-/* Over the block, to every thread; blockDim.x is a multiple of 32. `shared` holds 33 floats; may be reused at once. */
+/* Reduces over the block; every thread gets the result. blockDim.x is a multiple of 32. `shared` holds 33
+ * floats and may be reused at once. */
 template <bool MAX> static __device__ float block_reduce(float x, float *shared)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -116,8 +119,9 @@ template <bool MAX> static __device__ float block_reduce(float x, float *shared)
 
 /* ---- values that compete ---- */
 
-/* A value and its column as one number: the value's bits, turned so that they order as unsigned numbers, above the
- * complement of the column. The larger key has the larger value or, of equal ones, the lower column; no two are equal. */
+/* A value and its column as one number: the value's bits, turned so that they order as unsigned numbers,
+ * above the complement of the column. The larger key has the larger value or, among equal values, the lower
+ * column. No two keys are equal. */
 typedef unsigned long long uint64_key;
 
 static __device__ __forceinline__ uint32_t ordered(float x)
@@ -153,7 +157,7 @@ static __device__ __forceinline__ uint4 philox(uint4 c, uint2 k)
     return c;
 }
 
-/* What a kernel needs of struct neb_dropout, read once per thread. */
+/* The fields of struct neb_dropout that a kernel needs, read once per thread. */
 struct neb_dropper {
     uint32_t threshold, op, seed, step;
     float scale;
@@ -181,8 +185,8 @@ static __device__ __forceinline__ void drop8(const neb_dropper &d, uint32_t c0, 
 
 /* ---- activations ---- */
 
-/* For bf16 results the hardware's tanh (2^-11) and a rational erf (1.5e-7; Abramowitz and Stegun, 7.1.26) will do;
- * they share exp(-x^2 / 2) with the density. fp32 takes the library's functions. */
+/* For bf16 results the hardware's tanh (2^-11) and a rational erf (1.5e-7; Abramowitz and Stegun, 7.1.26)
+ * will do; they share exp(-x^2 / 2) with the density. fp32 takes the library's functions. */
 struct neb_gauss {
     float cdf, pdf;
 };

@@ -1,8 +1,9 @@
 /* linear.cu: products of row-major matrices, and the linear layer with what surrounds it.
  *
- * A row-major matrix is its transpose to cuBLASLt, so operands swap: y (rows, out) = x w^T is D (out, rows) = w x.
- * Bias, tanh GELU and their gradients ride in cuBLASLt's epilogues where it supports them for the shape at hand;
- * everything else (the exact GELU above all: cuBLASLt knows only the tanh form) is one more elementwise pass. */
+ * A row-major matrix is its transpose to cuBLASLt, so operands swap: y (rows, out) = x w^T is D (out, rows) =
+ * w x. Bias, tanh GELU and their gradients are computed in cuBLASLt's epilogues when it supports them for the
+ * shape. Everything else needs one more elementwise pass, above all the exact GELU (cuBLASLt knows only the
+ * tanh form). */
 #include "kernel.cuh"
 
 static __global__ void scale_rows_kernel(void *c, neb_dtype type, int64_t m, int64_t n, int64_t ld,
@@ -57,7 +58,8 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
     struct neb_cuda *dev = neb__cuda(ctx);
     if (l->rows <= 0 || l->out <= 0) return NEB_OK;
     if (l->acc_y && l->act != NEB_ACT_NONE)
-        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda linear: acc_y excludes an activation");
+        return neb__cuda_fail(dev, NEB_ERR_INVALID,
+                              "cuda linear: acc_y and an activation cannot be combined");
     struct neb_matmul p = {};
     p.a = l->w, p.b = l->x, p.d = l->y;
     p.m = l->out, p.n = l->rows, p.k = l->in, p.lda = l->in, p.ldb = l->ldx, p.ldd = l->ldy, p.batch = 1;
@@ -69,12 +71,12 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
         fused.epilogue = NEB_EPI_GELU_AUX_BIAS, fused.aux = l->pre, fused.ld_aux = l->ldy;
         if (neb__matmul_supported(dev, &fused)) return neb__cuda_product(dev, &fused);
     }
-    if (l->act == NEB_ACT_RELU && !l->pre) { /* nobody asks for a gradient: generating */
+    if (l->act == NEB_ACT_RELU && !l->pre) { /* no gradient is needed: text is generated */
         struct neb_matmul fused = p;
         fused.epilogue = NEB_EPI_RELU_BIAS;
         if (neb__matmul_supported(dev, &fused)) return neb__cuda_product(dev, &fused);
     }
-    if (l->acc_y && l->pre) { /* the sum stands in y; `pre` is a copy of it */
+    if (l->acc_y && l->pre) { /* the sum is in y; `pre` is a copy of it */
         struct neb_copy2d copy = {l->y, l->pre, l->rows, l->out, l->ldy, l->ldy, l->type, l->type};
         NEB_TRY(neb__cuda_product(dev, &p));
         return neb__cuda_copy2d(dev, &copy);
@@ -92,8 +94,8 @@ neb_status neb__cuda_linear(void *ctx, const struct neb_linear *l)
 
 /* ---- backward ---- */
 
-/* dx = product * act'(pre), and the column sums of dx over the block's rows: the layout of colsum_kernel. `product`
- * is what cuBLASLt left in dx, or in a buffer of its own when dx is added to. */
+/* dx = product * act'(pre), and the column sums of dx over the block's rows: the layout of colsum_kernel.
+ * cuBLASLt has written `product` into dx, or into a buffer of its own when the result is added to dx. */
 template <class T, int ACT>
 static __global__ void act_colsum_kernel(const T *product, int64_t ldp, const T *pre, T *dx, int64_t rows,
                                          int64_t cols, int64_t ld, int64_t span, int wide, int acc,
@@ -143,7 +145,8 @@ static void cut_rows(int64_t rows, int64_t cols, int64_t *tiles, int64_t *splits
     *splits = neb__ceil_div(rows, *span);
 }
 
-/* Scratch: the product when dx is added to, and the column sums in D's type that the epilogue leaves. */
+/* Scratch: the product when the result is added to dx, and the column sums in D's type that the epilogue
+ * writes. */
 int64_t neb__linear_bwd_scratch(struct neb_cuda *dev, const struct neb_linear_bwd *p)
 {
     (void)dev;
@@ -160,7 +163,8 @@ static neb_status act_and_sums(struct neb_cuda *dev, const struct neb_linear_bwd
     int acc = product != l->dx && l->acc_dx;
     cut_rows(l->rows, l->in, &tiles, &splits, &span);
     if (l->dx_colsum && splits * l->in * sizeof(float) > NEB_CUDA_WORK_BYTES / 2)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns", (long long)l->in);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns do not fit the workspace",
+                              (long long)l->in);
     float *partial = l->dx_colsum ? (float *)dev->work : NULL;
     dim3 grid((unsigned)tiles, (unsigned)splits), block(32, 8);
     NEB_BY_TYPE(dev, l->type, "linear_bwd", {
@@ -176,15 +180,16 @@ static neb_status act_and_sums(struct neb_cuda *dev, const struct neb_linear_bwd
     return neb__sum_partials(dev, partial, splits, l->in, l->in, l->dx_colsum, l->acc_dx_colsum);
 }
 
-/* The column sums of a dx that nobody wants: made piece by piece in the second half of the workspace (act_and_sums
- * leaves its partial sums in the first). */
+/* Computes the column sums of a dx that is not requested. dx is made piece by piece in the second half of the
+ * workspace; act_and_sums leaves its partial sums in the first half. */
 static neb_status sums_only(struct neb_cuda *dev, const struct neb_linear_bwd *l)
 {
     size_t size = neb__type_size(l->type);
     void *room = (char *)dev->work + NEB_CUDA_WORK_BYTES / 2;
     int64_t step = (int64_t)(NEB_CUDA_WORK_BYTES / 2) / (l->in * (int64_t)size);
     if (step < 1)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns", (long long)l->in);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda linear_bwd: %lld columns do not fit the workspace",
+                              (long long)l->in);
     for (int64_t first = 0; first < l->rows; first += step) {
         struct neb_linear_bwd part = *l;
         part.rows = l->rows - first < step ? l->rows - first : step;
@@ -210,9 +215,9 @@ static neb_status add_vector(struct neb_cuda *dev, const T *src, float *dst, int
     });
 }
 
-/* Where the slope of the tanh GELU and the column sums are made: all in the product's epilogue, the slope alone, or
- * neither. cuBLASLt's epilogues are not always the faster way (seen on an H200: the sums in the epilogue cost four
- * times the product), so the measured times decide; untimed, the slope is fused. */
+/* How the slope of the tanh GELU and the column sums are computed: the product's epilogue computes both, the
+ * slope alone, or neither. cuBLASLt's epilogues are not always faster (on an H200 the sums in the epilogue
+ * cost four times the product), so the measured times decide. Without a measurement the slope is fused. */
 enum slope { SLOPE_APART, SLOPE_FUSED, SLOPE_AND_SUMS };
 
 static enum slope choose_slope(struct neb_cuda *dev, const struct neb_linear_bwd *l, struct neb_matmul plain,

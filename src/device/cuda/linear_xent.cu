@@ -1,13 +1,13 @@
-/* linear_xent.cu: the output layer with its loss, chunk by chunk of rows: logits, their loss and gradient in place, then
- * the gradients of input and weights. A chunk's logits take at most CHUNK_BYTES and are never kept. */
+/* linear_xent.cu: the output layer with its loss, one chunk of rows at a time: logits, their loss and
+ * gradient in place, then the gradients of input and weights. A chunk's logits take at most CHUNK_BYTES and
+ * are never kept. */
 #include "kernel.cuh"
 
 #define CHUNK_BYTES ((int64_t)1 << 30)
 
 static int64_t padded_classes(const struct neb_linear_xent *p)
 {
-    return neb__ceil_div(p->classes, 64) *
-           64; /* rows of logits stay 128-byte aligned whatever the vocabulary */
+    return neb__ceil_div(p->classes, 64) * 64; /* rows of logits stay 128-byte aligned for any vocabulary */
 }
 
 static int64_t chunk_rows(const struct neb_linear_xent *p)
@@ -26,8 +26,9 @@ int64_t neb__linear_xent_scratch(struct neb_cuda *dev, const struct neb_linear_x
     return neb__ceil_div(logits, 256) * 256 + neb__ceil_div(p->rows * 5, 256) * 256;
 }
 
-/* A vocabulary is rarely a multiple of eight, and cuBLASLt's fast kernels want multiples of eight; so every product
- * over the classes runs over the largest such part and once more, cheaply, over the few that are left. */
+/* A vocabulary is rarely a multiple of eight, but cuBLASLt's fast kernels need multiples of eight. So every
+ * product over the classes runs over the largest multiple and once more, cheaply, over the few classes that
+ * are left. */
 static int64_t even_classes(const struct neb_linear_xent *p)
 {
     return p->classes >= 64 ? p->classes / 8 * 8 : p->classes;

@@ -1,9 +1,9 @@
 /* loss.cu: losses over rows, with their gradients in the same pass.
  *
- * A block takes a row. Cross-entropy reads the logits once for the maximum and the sums of exponentials (kept online:
- * sums are rescaled when the maximum grows), and once more, mostly from L2, to overwrite them with the gradient. The
- * losses of the rows are written out and added up in row order by one more kernel, so that a sum of losses has the
- * same bits every time. */
+ * A block takes a row. Cross-entropy reads the logits once for the maximum and the sums of exponentials (kept
+ * online: sums are rescaled when the maximum grows), and once more, mostly from L2, to overwrite them with
+ * the gradient. The losses of the rows are written out, and one more kernel adds them up in row order, so a
+ * sum of losses has the same bits every time. */
 #include "kernel.cuh"
 
 #define MAX_TEACHER 1024
@@ -29,8 +29,8 @@ static __device__ __forceinline__ void online_add(online &a, const float *v, int
     }
 }
 
-/* Softmax of the teacher's row at temperature T: maximum and sum, to all threads. Ids that are no class don't count;
- * the sum is 0 when none does. */
+/* Softmax of the teacher's row at temperature T: all threads get maximum and sum. Ids outside the classes do
+ * not count; the sum is 0 when no id counts. */
 static __device__ void teacher_sums(const float *x, const int32_t *ids, int64_t classes, int64_t k,
                                     float inv_t, float *shared, float *max, float *sum)
 {
@@ -93,7 +93,7 @@ static __global__ void xent_kernel(struct neb_xent p, int wide, float *losses, u
         int64_t k = dense ? p.classes : t.teacher_k;
         const int32_t *ids = sparse ? t.teacher_ids + r * k : NULL;
         teacher_sums(teacher, ids, p.classes, k, inv_t, shared, &teacher_max, &teacher_sum);
-        if (teacher_sum == 0.f) kd = dense = sparse = false; /* a teacher without an opinion on this row */
+        if (teacher_sum == 0.f) kd = dense = sparse = false; /* the teacher has no valid id in this row */
     }
     if (kd) {
         int64_t k = dense ? p.classes : t.teacher_k;
@@ -139,9 +139,9 @@ static __global__ void xent_kernel(struct neb_xent p, int wide, float *losses, u
         if (top_id[i] >= 0) x[top_id[i]] = from_float<T>(gradient(top_x[i], top_id[i]) - pull * top_p[i]);
 }
 
-/* Plain cross-entropy of aligned bf16 logits: what training spends its time in. Exponentials in base 2, the target's
- * own gradient mended afterwards instead of a comparison for every class. Long rows take large blocks: fewer rows at a
- * time, so that the second reading still finds them in L2. */
+/* Plain cross-entropy of aligned bf16 logits, on which training spends its time. Exponentials are in base 2.
+ * The target's own gradient is corrected afterwards, which saves a comparison for every class. Long rows take
+ * large blocks: fewer rows are in flight, so the second pass still finds them in L2. */
 template <int FAST_THREADS, bool SMOOTH>
 static __global__ void __launch_bounds__(FAST_THREADS)
     xent_fast_kernel(struct neb_xent p, float *losses, uint8_t *marks)
@@ -209,19 +209,21 @@ static __global__ void __launch_bounds__(FAST_THREADS)
 neb_status neb__xent_rows(struct neb_cuda *dev, const struct neb_xent *p, float *losses, uint8_t *marks)
 {
     if (p->t.kd != 0.f && p->t.teacher_ids && p->t.teacher_k > MAX_TEACHER)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT,
-                              "cuda cross-entropy: a teacher of %lld values a row; at most %d",
-                              (long long)p->t.teacher_k, MAX_TEACHER);
+        return neb__cuda_fail(
+            dev, NEB_ERR_LIMIT,
+            "cuda cross-entropy: a teacher with %lld values per row; at most %d are possible",
+            (long long)p->t.teacher_k, MAX_TEACHER);
     if (p->type == NEB_BF16 && p->t.target && p->t.kd == 0.f && wide_rows((const bf16 *)p->logits, p->ld)) {
         bool large = p->classes > 16384;
-        auto kernel =
-            large ? (p->t.smoothing != 0.f ? xent_fast_kernel<1024, true> : xent_fast_kernel<1024, false>)
-                  : (p->t.smoothing != 0.f ? xent_fast_kernel<256, true> : xent_fast_kernel<256, false>);
+        auto kernel = large ? xent_fast_kernel<1024, false> : xent_fast_kernel<256, false>;
+        if (p->t.smoothing != 0.f)
+            kernel = large ? xent_fast_kernel<1024, true> : xent_fast_kernel<256, true>;
         kernel<<<(unsigned)p->rows, large ? 1024 : 256, 0, dev->stream>>>(*p, losses, marks);
         CUDA_LAUNCHED(dev, "cross-entropy");
         return NEB_OK;
     }
-    unsigned threads = p->classes > 8192 ? 1024 : p->classes > 2048 ? 256 : 128;
+    unsigned threads = p->classes > 2048 ? 256 : 128;
+    if (p->classes > 8192) threads = 1024;
     NEB_BY_TYPE(dev, p->type, "cross-entropy",
                 xent_kernel<T><<<(unsigned)p->rows, threads, 0, dev->stream>>>(
                     *p, wide_rows((const T *)p->logits, p->ld), losses, marks));
@@ -229,11 +231,12 @@ neb_status neb__xent_rows(struct neb_cuda *dev, const struct neb_xent *p, float 
     return NEB_OK;
 }
 
-/* Losses and marks of so many rows fit into the workspace. */
+/* Checks that the losses and marks of this many rows fit into the workspace, and places them there. */
 static neb_status rows_fit(struct neb_cuda *dev, int64_t rows, float **losses, uint8_t **marks)
 {
     if (rows > (int64_t)(NEB_CUDA_WORK_BYTES / 8))
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda: a loss over %lld rows", (long long)rows);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda: a loss over %lld rows does not fit the workspace",
+                              (long long)rows);
     *losses = (float *)dev->work;
     *marks = (uint8_t *)(*losses + rows);
     return NEB_OK;

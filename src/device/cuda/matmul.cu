@@ -1,12 +1,13 @@
 /* matmul.cu: matrix products through cuBLASLt, the algorithm chosen once for each shape.
  *
- * A plan holds the descriptors and the algorithm for one combination of sizes, leading dimensions, types, epilogue
- * and alignment. The first call of a combination asks the heuristics for candidates and, when the product is large
- * enough to matter, times them into a spare output; so timing changes nothing that the caller can see. A candidate whose
- * result is not the first one's (up to rounding, and nothing left unwritten) is not taken, however fast. No timing
- * happens while a graph is recorded (then, and under `deterministic`, where the choice must not depend on a clock,
- * the heuristics' first candidate is taken; a plan made so while recording is chosen anew by the next eager call).
- * A combination without any candidate is remembered as unsupported, so that callers can ask before they fuse. */
+ * A plan holds the descriptors and the algorithm for one combination of sizes, leading dimensions, types,
+ * epilogue and alignment. The first call of a combination asks the heuristics for candidates and, when the
+ * product is large enough to matter, times them into a spare output. So timing changes nothing that the
+ * caller can see. A candidate is rejected, however fast it is, when its result differs from the first one's
+ * by more than rounding or has unwritten values. There is no timing while a graph is recorded, nor under
+ * `deterministic`, where the choice must not depend on a clock: the heuristics' first candidate is taken. A
+ * plan made while recording is chosen anew by the next eager call. A combination without any candidate is
+ * remembered as unsupported, so that callers can ask before they fuse. */
 #include "kernel.cuh"
 #include "cublaslt.h"
 
@@ -54,7 +55,7 @@ neb_status neb__lt_open(struct neb_cuda *dev)
     CUDA_TRY(dev, cudaEventCreate(&lt->end));
     cublasStatus_t s = lt->api.cublasLtCreate(&lt->handle);
     if (s != CUBLAS_STATUS_SUCCESS)
-        return neb__cuda_fail(dev, NEB_ERR_DEVICE, "cuda: cuBLASLt does not start: %s",
+        return neb__cuda_fail(dev, NEB_ERR_DEVICE, "cuda: cuBLASLt cannot be initialised: %s",
                               lt->api.cublasLtGetStatusString(s));
     return NEB_OK;
 }
@@ -206,7 +207,7 @@ static int candidates(struct neb_lt *lt, struct plan *plan, cublasLtMatmulHeuris
                                                CANDIDATES, out, &n) != CUBLAS_STATUS_SUCCESS)
         n = 0;
     lt->api.cublasLtMatmulPreferenceDestroy(pref);
-    int usable = 0; /* the list may hold entries that say of themselves that they don't work */
+    int usable = 0; /* the list may hold entries that are marked as not working */
     for (int i = 0; i < n; i++)
         if (out[i].state == CUBLAS_STATUS_SUCCESS && out[i].workspaceSize <= LT_WORKSPACE)
             out[usable++] = out[i];
@@ -236,8 +237,8 @@ static float time_algo(struct neb_cuda *dev, struct plan *plan, const struct neb
     return ms * 1000.f / runs;
 }
 
-/* What is kept of a result to compare another one with: its squared norm and SIGNS sums under random signs, whose difference
- * from another result's is, in the mean, as large as the difference of the two matrices. */
+/* A digest of a result, for comparison with another: its squared norm and SIGNS sums under random signs. The
+ * difference of two such sums is, on average, as large as the difference of the two matrices. */
 #define SIGNS 8
 struct digest {
     float norm2, sum[SIGNS];
@@ -264,7 +265,7 @@ static __global__ void digest_kernel(const T *x, int64_t rows, int64_t cols, int
     for (int k = 0; k < SIGNS; k++) atomicAdd(&out->sum[k], d.sum[k]);
 }
 
-/* Nothing has to be kept in the workspace between two products. */
+/* It may use the workspace, which holds nothing between two products. */
 static bool take_digest(struct neb_cuda *dev, const struct neb_matmul *p, const void *x, digest *out)
 {
     digest *d = (digest *)dev->lt->work;
@@ -279,7 +280,7 @@ static bool take_digest(struct neb_cuda *dev, const struct neb_matmul *p, const 
            cudaStreamSynchronize(dev->stream) == cudaSuccess;
 }
 
-/* Where the first one is not finite, there is nothing to compare. */
+/* True as well when the first result is not finite: there is nothing to compare then. */
 static bool same_result(const digest *a, const digest *b)
 {
     float apart = 0.f;
@@ -306,14 +307,14 @@ static void choose(struct neb_cuda *dev, struct plan *plan, const struct neb_mat
     plan->micros = time_algo(dev, plan, p, spare, &found[0].algo);
     if (!take_digest(dev, p, spare, &first)) n = 1;
     for (int i = 1; i < n; i++) {
-        cudaMemsetAsync(spare, 0xff, bytes, dev->stream); /* NaN: what is left unwritten shows */
+        cudaMemsetAsync(spare, 0xff, bytes, dev->stream); /* NaN, so that unwritten values are noticed */
         float t = time_algo(dev, plan, p, spare, &found[i].algo);
         if (t >= plan->micros) continue;
         if (take_digest(dev, p, spare, &other) && same_result(&first, &other))
             plan->micros = t, plan->algo = found[i].algo;
         else
             neb__cuda_log(dev, NEB_LOG_WARN,
-                          "cuda matmul m %lld n %lld k %lld: algorithm %d gives another result; left out",
+                          "cuda matmul m %lld n %lld k %lld: algorithm %d gives a different result; not used",
                           (long long)p->m, (long long)p->n, (long long)p->k, i);
     }
     cudaGetLastError();
@@ -367,7 +368,8 @@ neb_status neb__cuda_product(struct neb_cuda *dev, const struct neb_matmul *p)
     if (plan->usable && s == CUBLAS_STATUS_SUCCESS) s = launch(dev, plan, p, p->d, &plan->algo);
     if (s == CUBLAS_STATUS_SUCCESS) return NEB_OK;
     return neb__cuda_fail(
-        dev, NEB_ERR_DEVICE, "cuda: matrix product m %lld n %lld k %lld (ld %lld %lld %lld, epilogue %d): %s",
+        dev, NEB_ERR_DEVICE,
+        "cuda: matrix product m %lld n %lld k %lld (ld %lld %lld %lld, epilogue %d) failed: %s",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->lda, (long long)p->ldb,
         (long long)p->ldd, p->epilogue, dev->lt->api.cublasLtGetStatusString(s));
 }

@@ -1,9 +1,10 @@
 /* memory.cu: device memory behind a cache, with a hard cap.
  *
- * cudaMalloc and cudaFree synchronise the device, so freed blocks are kept and serve the next request of about their
- * size (at most an eighth is wasted). When the cap is reached or the driver refuses, the kept blocks go back and the
- * request is tried once more; then it fails with NEB_ERR_NOMEM, saying what was asked and what is held, and nothing
- * else has changed: the caller may go on with a smaller batch.
+ * cudaMalloc and cudaFree synchronise the device, so freed blocks are kept and serve the next request of
+ * about their size (at most an eighth is wasted). When the cap is reached or the driver refuses, the kept
+ * blocks go back to the driver and the request is tried once more. If that fails too, it returns
+ * NEB_ERR_NOMEM with a message that says how much was requested and how much is held. Nothing else has
+ * changed then, so the caller may continue with a smaller batch.
  *
  * Invariant: held = sum of all blocks' bytes <= limit; used = sum over the blocks in use. */
 #include "cuda.h"
@@ -69,7 +70,7 @@ static struct neb_cuda_block *make_block(struct neb_cuda_memory *m, size_t bytes
         m->cap = cap;
     }
     if (cudaMalloc(&p, bytes) != cudaSuccess) {
-        cudaGetLastError(); /* out of memory is not sticky; clear it */
+        cudaGetLastError(); /* an out-of-memory error does not persist; clear it */
         return NULL;
     }
     m->held += bytes;
@@ -107,15 +108,15 @@ neb_status neb__cuda_alloc(void *ctx, size_t bytes, void **out)
     struct neb_cuda *dev = neb__cuda(ctx);
     if (dev->capturing)
         return neb__cuda_fail(dev, NEB_ERR_STATE,
-                              "cuda: memory was asked for while a graph is being recorded");
+                              "cuda: memory cannot be allocated while a graph is being recorded");
     if (neb__cuda_try_alloc(dev, bytes, out) == NEB_OK) return NEB_OK;
     size_t free_bytes = 0, total = 0;
     cudaMemGetInfo(&free_bytes, &total);
     const double mib = 1024.0 * 1024.0;
     return neb__cuda_fail(
         dev, NEB_ERR_NOMEM,
-        "cuda %d: %.1f MiB asked, %.1f MiB in use of a limit of %.1f MiB (the driver has %.1f MiB "
-        "free); use a smaller batch, recomputation, or a larger memory limit",
+        "cuda %d: cannot allocate %.1f MiB: %.1f MiB of a limit of %.1f MiB are in use (the driver has "
+        "%.1f MiB free); use a smaller batch, recomputation, or a larger memory limit",
         dev->config.index, bytes / mib, dev->memory.used / mib, dev->memory.limit / mib, free_bytes / mib);
 }
 
@@ -127,7 +128,7 @@ void neb__cuda_free(void *ctx, void *p)
     pthread_mutex_lock(&m->lock);
     for (size_t i = 0; i < m->n; i++)
         if (m->blocks[i].p == p && m->blocks[i].used) {
-            m->blocks[i].used = 0; /* reuse is ordered by the stream: all users of a block are on it */
+            m->blocks[i].used = 0; /* the stream orders reuse: all users of a block are on it */
             m->used -= m->blocks[i].bytes;
             break;
         }

@@ -1,14 +1,15 @@
 /* norm.cu: s = residual + drop(x), y = norm(s) * gamma + beta, and its backward, each in one pass.
  *
- * One warp owns a row and keeps it in registers: 32 lanes times G groups of eight values, so d <= 256 G. Statistics
- * are taken of s as stored (rounded), so that forward, backward and the unfused composition see the same s. In the
- * backward every warp also sums its rows' part of dgamma and dbeta in registers; the blocks' partial sums meet in the
- * workspace and are added in order. Rows longer than 2048, or not a multiple of eight, take the slow kernels: a block
- * a row, values read again instead of kept. */
+ * One warp owns a row and keeps it in registers: 32 lanes times G groups of eight values, so d <= 256 G.
+ * Statistics are computed from s as stored (rounded), so forward, backward and the unfused composition see
+ * the same s. In the backward every warp also sums its rows' part of dgamma and dbeta in registers; the
+ * blocks' partial sums meet in the workspace and are added in order. Rows longer than 2048, or not a multiple
+ * of eight, take the slow kernels, which use a block per row and read values again instead of keeping
+ * them. */
 #include "kernel.cuh"
 
 #define WARPS      4
-#define BWD_BLOCKS (132 * 3) /* a constant: the order of the sums must not depend on the GPU */
+#define BWD_BLOCKS (132 * 3) /* a constant, because the order of the sums must not depend on the GPU */
 
 template <class T, int G> static __global__ void __launch_bounds__(WARPS * 32) norm_kernel(struct neb_norm p)
 {
@@ -59,7 +60,7 @@ template <class T, int G> static __global__ void __launch_bounds__(WARPS * 32) n
     }
 }
 
-/* Any d: one block a row; s, or x where there is no residual, is read again from memory. */
+/* For any d: one block per row. s, or x when there is no residual, is read again from memory. */
 template <class T> static __global__ void norm_slow_kernel(struct neb_norm p)
 {
     __shared__ float shared[33];
@@ -99,7 +100,7 @@ template <class T> static __global__ void norm_slow_kernel(struct neb_norm p)
                 from_float<T>((to_float(s[j]) - mean) * rstd * p.gamma[j] + (p.beta ? p.beta[j] : 0.f));
 }
 
-/* 16-byte accesses fit all of these pointers (NULL fits). */
+/* Whether 16-byte accesses are possible for all of these pointers (NULL counts as possible). */
 static int all_aligned(const void *const *p, int n)
 {
     for (int i = 0; i < n; i++)
@@ -155,7 +156,7 @@ template <class T> static __device__ __forceinline__ void unpack(const raw8<T> &
     load8((const T *)&r, v);
 }
 
-/* What a row's backward reads, fetched one row ahead. */
+/* The inputs of a row's backward, fetched one row ahead. */
 template <class T, int G> struct row_input {
     raw8<T> s[G], dy[G], more[G];
     float mean, rstd;
@@ -259,7 +260,7 @@ static __global__ void __launch_bounds__(WARPS * 32, G <= 3 ? 3 : 1)
     }
 }
 
-/* ds and dx for any d: a block a row. dgamma and dbeta are made by norm_params_kernel. */
+/* ds and dx for any d, one block per row. norm_params_kernel computes dgamma and dbeta. */
 template <class T> static __global__ void norm_bwd_slow_kernel(struct neb_norm_bwd p)
 {
     __shared__ float shared[33];

@@ -1,7 +1,8 @@
-/* reduce.cu: sums over rows, sequences and whole slabs, always in an order that the sizes alone decide.
+/* reduce.cu: sums over rows, sequences and whole slabs, always in an order that depends on the sizes alone.
  *
- * A sum runs in two launches: every block leaves a partial result in the device's workspace, and a second kernel
- * adds the partials in their order. No atomics on floating-point values: the same bits every time. */
+ * A sum runs in two launches: every block leaves a partial result in the device's workspace, and a second
+ * kernel adds the partials in their order. There are no atomics on floating-point values, so the bits are the
+ * same every time. */
 #include "kernel.cuh"
 
 static __global__ void sum_partials_kernel(const float *partial, int64_t n, int64_t stride, int64_t cols,
@@ -75,7 +76,8 @@ neb_status neb__cuda_colsum(void *ctx, const struct neb_colsum *p)
     if (splits > neb__ceil_div(p->rows, 64)) splits = neb__ceil_div(p->rows, 64);
     if (splits > room) splits = room;
     if (splits < 1)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda colsum: %lld columns", (long long)p->cols);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda colsum: %lld columns do not fit the workspace",
+                              (long long)p->cols);
     int64_t span = neb__ceil_div(p->rows, splits);
     splits = neb__ceil_div(p->rows, span);
     float *partial = splits == 1 && !p->acc ? p->out : (float *)dev->work;
@@ -102,13 +104,13 @@ static __global__ void pool_kernel(const T *x, T *y, const int32_t *starts, int 
     y[s * d + c] = from_float<T>(last > first ? sum / (last - first) : 0.f);
 }
 
-/* One block a row; its sequence is found by bisection. */
+/* One block per row; bisection finds the row's sequence. */
 template <class T>
 static __global__ void pool_bwd_kernel(const T *dy, T *dx, const int32_t *starts, int sequences, int64_t d,
                                        int acc)
 {
     int64_t r = blockIdx.x;
-    int lo = 0, hi = sequences; /* the last s with starts[s] <= r, or none */
+    int lo = 0, hi = sequences; /* the last s with starts[s] <= r, if any */
     while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (starts[mid + 1] <= r)
@@ -130,7 +132,7 @@ neb_status neb__cuda_pool(void *ctx, const struct neb_pool_args *p)
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->sequences <= 0 || p->d <= 0) return NEB_OK;
     if (p->sequences > 65535)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda pool: more than 65535 sequences");
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda pool: more than 65535 sequences are not possible");
     dim3 grid((unsigned)neb__ceil_div(p->d, 128), (unsigned)p->sequences);
     NEB_BY_TYPE(dev, p->type, "pool",
                 pool_kernel<T>
@@ -232,7 +234,7 @@ neb_status neb__sum_losses(struct neb_cuda *dev, const float *loss, const uint8_
                            struct neb_ctl *ctl, int slot)
 {
     if (slot < 0 || slot >= 8)
-        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda: loss slot %d of 0 to 7", slot);
+        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda: loss slot %d is not between 0 and 7", slot);
     sum_losses_kernel<<<1, 1024, 0, dev->stream>>>(loss, marks, rows, ctl, slot);
     CUDA_LAUNCHED(dev, "sum of losses");
     return NEB_OK;

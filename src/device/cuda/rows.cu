@@ -1,10 +1,11 @@
 /* rows.cu: picking rows by index: embeddings, gathers, scatters.
  *
  * The embedding's backward adds up all rows that had the same id, without atomics. (id, row) pairs are sorted
- * (stable, so rows of one id stay in order) and cut into chunks of CHUNK pairs. A block sums the runs of one id inside
- * its chunk; a run that lies in one chunk goes straight to the table, the piece of a run that began earlier or
- * continues later is left as the chunk's head or tail, and a second kernel, one block for each run that crosses,
- * adds tail, head, head, … in order. So a table with two rows costs no more than one with fifty thousand. */
+ * (stable, so rows of one id stay in order) and cut into chunks of CHUNK pairs. A block sums the runs of one
+ * id inside its chunk. A run that lies in one chunk goes straight to the table. The piece of a run that began
+ * earlier or continues later is left as the chunk's head or tail. A second kernel, with one block for each
+ * run that crosses chunks, adds tail, head, head, … in order. So a table with two rows costs no more than one
+ * with fifty thousand. */
 #include "kernel.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -82,7 +83,8 @@ neb_status neb__cuda_embed(void *ctx, const struct neb_embed *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->tables < 1 || p->tables > 3)
-        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda embed: %d tables", p->tables);
+        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda embed: %d tables given; 1 to 3 are possible",
+                              p->tables);
     NEB_BY_TYPE(dev, p->type, "embed", return embed<T>(dev, *p));
 }
 
@@ -206,7 +208,8 @@ neb_status neb__cuda_embed_bwd(void *ctx, const struct neb_embed *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->rows <= 0 || p->d <= 0) return NEB_OK;
-    if (p->rows > INT32_MAX) return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda embed_bwd: more than 2^31 rows");
+    if (p->rows > INT32_MAX)
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda embed_bwd: more than 2^31 rows are not possible");
     for (int t = 0; t < p->tables; t++)
         if (p->d_table[t]) NEB_TRY(embed_one(dev, p, t));
     return NEB_OK;

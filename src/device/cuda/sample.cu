@@ -1,12 +1,14 @@
-/* sample.cu: drawing a column of each row from softmax(x / temperature), by the race of nebula/device.h: every column gets
- * its logit and a random number of its own, the largest sum wins. So one pass does, nothing is added up, and the result
- * does not depend on how the row is shared out. A block is a row; a thread takes eight columns, two Philox calls, at a
- * time. The work is arithmetic (two logarithms a column), not memory: rows of odd length need no better loads. */
+/* sample.cu: drawing a column of each row from softmax(x / temperature), by the race of nebula/device.h:
+ * every column adds its own random number to its logit, and the largest sum wins. So one pass is enough,
+ * nothing is summed over the row, and the result does not depend on how the row is divided. A block is a row;
+ * a thread takes eight columns, two Philox calls, at a time. Arithmetic (two logarithms per column) limits
+ * the speed, not memory, so rows of odd length need no better loads. */
 #include "kernel.cuh"
 
 #define THREADS 256
 
-/* -log(-log(1 - d)) for d = (word + 1/2) / 2^32. Of small d the inner logarithm is a series: they are the winners. */
+/* -log(-log(1 - d)) for d = (word + 1/2) / 2^32. For small d, where the winners lie, a series replaces the
+ * inner logarithm. */
 static __device__ __forceinline__ float race_noise(uint32_t word)
 {
     float d = fminf((__uint2float_rn(word) + 0.5f) * 0x1p-32f, 0x1.fffffep-1f), p = 1.f / 6;
@@ -67,8 +69,8 @@ neb_status neb__cuda_sample(void *ctx, const struct neb_sample *p)
         return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda sample: temperature %g is not above 0",
                               (double)p->temperature);
     if (p->cols < 1 || p->cols > INT32_MAX || p->rows > INT32_MAX)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda sample: %lld rows of %lld", (long long)p->rows,
-                              (long long)p->cols);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda sample: cannot draw from %lld rows of %lld columns",
+                              (long long)p->rows, (long long)p->cols);
     if (p->rows < 1) return NEB_OK;
     NEB_BY_TYPE(dev, p->type, "sample", return launch<T>(dev, p));
 }

@@ -1,14 +1,17 @@
 /* topk.cu: the k largest values of a row, in order, and its log-sum-exp, in one pass over the row.
  *
- * A value and its column make one key (kernel.cuh): keys are distinct, and equal values need no care. A block walks over a piece of a row, TILE columns at a time, and collects in shared memory the keys that may be among the k
- * best: those not below `floor`. The first floor is the k-th largest of the threads' maxima of the first tile (k threads
- * have a value as large); whenever more than `spare` keys are there, all but the k best are thrown out, and the k-th is
- * the new floor, which later (higher) columns must exceed. At the end the rank of a key among those left, counted by
- * looking at all of them, is its place in the result.
+ * A value and its column make one key (kernel.cuh). Keys are distinct, so equal values need no special
+ * treatment. A block walks over a piece of a row, TILE columns at a time, and collects in shared memory the
+ * keys that may be among the k best: those not below `floor`. The first floor is the k-th largest of the
+ * threads' maxima of the first tile (k threads have a value as large); whenever there are more than `spare`
+ * keys, all but the k best are discarded, and the k-th is the new floor, which later (higher) columns must
+ * exceed. At the end the place of a key in the result is its rank among the keys left, counted by comparing
+ * it with all of them.
  *
- * Few rows are cut into several pieces, so that all multiprocessors read; the pieces' results lie in the workspace and
- * a second kernel makes one of them. Rows need not be aligned: groups of eight are counted from the 16-byte boundary at
- * or below the row's first value, and a group with columns outside the piece is read value by value. */
+ * Few rows are cut into several pieces, so that all multiprocessors read; the pieces' results lie in the
+ * workspace, and a second kernel merges them. Rows need not be aligned: groups of eight are counted from the
+ * 16-byte boundary at or below the row's first value, and a group with columns outside the piece is read
+ * value by value. */
 #include "kernel.cuh"
 
 #define THREADS 256
@@ -25,7 +28,7 @@ static __device__ __forceinline__ total add(total a, total b)
     float m = fmaxf(a.m, b.m), from = m == -CUDART_INF_F ? 0.f : m;
     return {m, a.s * pow2(a.m - from) + b.s * pow2(b.m - from)};
 }
-/* Over the block, to thread 0. */
+/* Adds up over the block; thread 0 gets the result. */
 static __device__ total block_total(total t, total *shared)
 {
 #pragma unroll
@@ -47,7 +50,7 @@ struct heap {
     int *n;
 };
 
-/* How many of the n keys are at least `bound`; every thread learns it. */
+/* How many of the n keys are at least `bound`; every thread gets the number. */
 static __device__ int count_from(const uint64_key *key, int n, uint64_key bound)
 {
     int mine = 0;
@@ -71,7 +74,8 @@ static __device__ uint64_key narrow(heap h, int n, int k)
         uint64_key next = bound | 1ull << bit;
         if (count_from(h.key, n, next) >= k) bound = next;
     }
-    /* In rounds of THREADS keys: what is read in a round lies at or behind what is written in it. */
+    /* Works in rounds of THREADS keys: the places read in a round are never before the places written in
+     * it. */
     __shared__ int kept;
     if (threadIdx.x == 0) kept = 0;
     __syncthreads();
@@ -98,7 +102,7 @@ template <class F> static __device__ void rank(const uint64_key *key, int n, int
     }
 }
 
-/* The k-th largest of the threads' numbers, but for its low bits: 0 when fewer than k threads have one. */
+/* The k-th largest of the threads' numbers, except for its low bits; 0 when fewer than k threads have one. */
 static __device__ uint32_t kth_of_threads(uint32_t mine, int k)
 {
     uint32_t bound = 0;
@@ -110,8 +114,8 @@ static __device__ uint32_t kth_of_threads(uint32_t mine, int k)
     return bound;
 }
 
-/* Group `g` of eight of a row of `cols` values whose first lies `shift` values behind a 16-byte boundary: its values, and
- * from which to which of the eight they are there. */
+/* Reads group `g` of eight values of a row of `cols` values, whose first lies `shift` values after a 16-byte
+ * boundary. Gives the values, and the range of the eight that lies in the row. */
 template <class T>
 static __device__ __forceinline__ void read_group(const T *row, int64_t cols, int shift, int64_t g,
                                                   float v[8], int *from, int *to)
@@ -129,14 +133,14 @@ static __device__ __forceinline__ void add_group(const float v[8], int from, int
     const float log2e = 1.4426950408889634f;
     float m = t->m;
 #pragma unroll
-    for (int i = 0; i < 8; i++) m = fmaxf(m, v[i] * log2e); /* those that are not there are -inf */
+    for (int i = 0; i < 8; i++) m = fmaxf(m, v[i] * log2e); /* values outside the row are -inf */
     float base = m == -CUDART_INF_F ? 0.f : m, s = t->s * pow2(t->m - base);
 #pragma unroll
     for (int i = 0; i < 8; i++) s += i >= from && i < to ? pow2(fmaf(v[i], log2e, -base)) : 0.f;
     *t = {m, s};
 }
 
-/* What a piece found: k keys, largest first, 0 for those that are not there. */
+/* The result of a piece: k keys, largest first, 0 for missing ones. */
 struct pieces {
     uint64_key *key; /* (rows, splits, k) */
     total *sum;      /* (rows, splits) */
@@ -197,7 +201,7 @@ static __global__ void __launch_bounds__(THREADS)
             end = atomicAdd(&n, 1);
             keys[end++] = key_of(o, column + (uint32_t)i);
         }
-        /* Also what makes the keys of this tile visible. */
+        /* This barrier also makes the keys of this tile visible. */
         if (__syncthreads_or(end > spare)) {
             uint32_t lowest = (uint32_t)(narrow(h, n, a.k) >> 32);
             floor = lowest == ~0u ? lowest : lowest + 1;
@@ -219,7 +223,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) out.sum[blockIdx.x] = sum;
 }
 
-/* One row's pieces into its result. */
+/* Merges one row's pieces into its result. */
 static __global__ void __launch_bounds__(THREADS)
     merge_kernel(struct neb_best a, int splits, struct pieces in)
 {
@@ -244,7 +248,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Pieces of a row: enough blocks for the GPU, none without a tile, few enough keys for one block to merge. */
+/* Number of pieces of a row: enough blocks for the GPU, each with at least one tile, few enough keys for one
+ * block to merge. */
 static int splits_of(const struct neb_cuda *dev, const struct neb_best *p, int64_t tiles)
 {
     int64_t n = neb__ceil_div(4 * (int64_t)dev->sms, p->rows);
@@ -256,7 +261,7 @@ static int splits_of(const struct neb_cuda *dev, const struct neb_best *p, int64
 
 template <class T> static neb_status launch(struct neb_cuda *dev, const struct neb_best *p)
 {
-    /* Every row may begin up to 15 bytes behind a boundary. */
+    /* Every row may begin up to 15 bytes after a boundary. */
     const int64_t all = neb__ceil_div(p->cols + 16 / (int64_t)sizeof(T) - 1, TILE);
     int splits = splits_of(dev, p, all);
     const int64_t tiles = neb__ceil_div(all, splits);
@@ -282,11 +287,11 @@ neb_status neb__cuda_best(void *ctx, const struct neb_best *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->k < 1 || p->k > MOST)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda best: the %d largest of a row; 1 to %d can be found",
-                              p->k, MOST);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda best: k is %d; it must be between 1 and %d", p->k,
+                              MOST);
     if (p->cols < 1 || p->cols > INT32_MAX || p->rows > INT32_MAX / 1024)
-        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda best: %lld rows of %lld", (long long)p->rows,
-                              (long long)p->cols);
+        return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda best: %lld rows of %lld columns are not possible",
+                              (long long)p->rows, (long long)p->cols);
     if (p->rows < 1) return NEB_OK;
     NEB_BY_TYPE(dev, p->type, "best", return launch<T>(dev, p));
 }

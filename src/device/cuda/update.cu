@@ -1,8 +1,8 @@
 /* update.cu: the optimizer's step over the whole parameter slab in one launch.
  *
- * A block takes 2048 values; its first thread finds the segment of the first of them by bisection, the others walk on
- * from there. Learning rate, bias corrections, clipping factor and the non-finite flag are read from ctl on the
- * device, so a skipped step needs no word from the host. Values between segments are left alone. */
+ * A block takes 2048 values; its first thread finds the segment of the first of them by bisection, the others
+ * walk on from there. Learning rate, bias corrections, clipping factor and the non-finite flag are read from
+ * ctl on the device, so a skipped step needs nothing from the host. Values between segments do not change. */
 #include "kernel.cuh"
 
 #define SPAN 2048
@@ -93,7 +93,8 @@ neb_status neb__cuda_update(void *ctx, const struct neb_update *p)
     struct neb_cuda *dev = neb__cuda(ctx);
     if (p->n <= 0 || p->n_segments <= 0) return NEB_OK;
     if (p->v && !p->m)
-        return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda update: AdamW without a first moment");
+        return neb__cuda_fail(dev, NEB_ERR_INVALID,
+                              "cuda update: second moments are given without first moments");
     int wide = aligned16(p->param) && aligned16(p->grad) && aligned16(p->m) && aligned16(p->v) &&
                aligned16(p->shadow);
     update_kernel<<<(unsigned)neb__ceil_div(p->n + 8, SPAN), SPAN / 8, 0, dev->stream>>>(*p, wide);

@@ -1,10 +1,11 @@
 /* wgmma.cuh: Hopper's warpgroup matrix instructions, as the attention kernels use them.
  *
- * A warpgroup (four warps) multiplies a 64 x 16 piece by a 16 x N piece; the right operand, and the left one unless it
- * is in registers, is read from shared memory through a descriptor. Tiles are rows of 64 bf16 (128 bytes) in the
- * 128-byte swizzle, which is tile_at<64>()'s; a tile begins at a multiple of 1024 bytes. Stored [row][k], sixteen
- * steps of k are 32 bytes on; stored [k][column] ("transposed"), they are sixteen rows, 2048 bytes, on. Accumulators
- * and left operands in registers have the layout of mma.m16n8k16, a warp holding 16 of the 64 rows. */
+ * A warpgroup (four warps) multiplies a 64 x 16 piece by a 16 x N piece; the right operand, and the left one
+ * unless it is in registers, is read from shared memory through a descriptor. Tiles are rows of 64 bf16 (128
+ * bytes) in the 128-byte swizzle, which is tile_at<64>()'s; a tile begins at a multiple of 1024 bytes. In a
+ * tile stored [row][k], sixteen steps of k are 32 bytes apart; in one stored [k][column] ("transposed") they
+ * are sixteen rows, 2048 bytes, apart. Accumulators and left operands in registers have the layout of
+ * mma.m16n8k16; a warp holds 16 of the 64 rows. */
 #ifndef NEB_CUDA_WGMMA_CUH
 #define NEB_CUDA_WGMMA_CUH
 
@@ -37,8 +38,8 @@ template <int N> static __device__ __forceinline__ void wg_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
-/* Results that a wait has made ready: the compiler, which takes a product for finished when it is issued, must not read them
- * earlier. */
+/* Marks results that a wait has made ready. The compiler considers a product finished when it is issued, and
+ * this stops it from reading them earlier. */
 template <int N> static __device__ __forceinline__ void wg_ready(float (&d)[N][4])
 {
 #pragma unroll
