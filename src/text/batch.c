@@ -1,7 +1,7 @@
 /* batch.c: the memory of a batch, its invariants, and the inputs of replaced-token detection.
  *
- * All arrays of a batch lie in one block of 64-byte aligned pieces, cut for the largest bucket at creation. A batch
- * goes round between the packing thread and the trainer, so a step allocates nothing. */
+ * All arrays of a batch lie in one block of 64-byte aligned pieces, cut for the largest bucket at creation.
+ * The packing thread and the trainer pass a batch back and forth, so a step allocates nothing. */
 #include "text/batch.h"
 #include "base/mem.h"
 
@@ -53,7 +53,7 @@ neb_status neb__batch_create(enum neb_batch_kind kind, const int32_t tokens[2], 
         return neb__fail(NEB_ERR_INVALID, "a batch of %d+%d rows, %d sequences, %d loss rows is not possible",
                          (int)tokens[0], (int)tokens[1], (int)seqs, (int)loss);
     struct neb_batch *b = NEB_NEW(struct neb_batch);
-    if (!b) return neb__fail(NEB_ERR_NOMEM, "no memory for a batch");
+    if (!b) return neb__fail(NEB_ERR_NOMEM, "out of memory for a batch");
     b->kind = kind;
     b->sides = sides;
     b->cap_tokens[0] = tokens[0];
@@ -65,7 +65,7 @@ neb_status neb__batch_create(enum neb_batch_kind kind, const int32_t tokens[2], 
     c.base = b->memory = neb__aligned(c.at);
     if (!c.base) {
         neb__free(b);
-        return neb__fail(NEB_ERR_NOMEM, "no memory for a batch of %d rows", (int)tokens[0]);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a batch of %d rows", (int)tokens[0]);
     }
     memset(c.base, 0, c.at);
     c.at = 0;
@@ -88,7 +88,8 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, con
         return neb__fail(NEB_ERR_STATE, "replaced-token detection needs a batch with masked positions");
     for (int32_t i = 0; i < b->loss.n; i++)
         if (b->loss.weight[i] != 0 && sampled[i] < 0)
-            return neb__fail(NEB_ERR_RANGE, "the generator's token at loss row %d is %d", (int)i,
+            return neb__fail(NEB_ERR_RANGE,
+                             "the generator's token at loss row %d is %d; it must not be negative", (int)i,
                              (int)sampled[i]);
     const struct neb_batch_side *s = &b->side[0];
     for (int32_t r = 0; r < s->tokens; r++) {

@@ -1,19 +1,21 @@
-/* batch.h: what one step is fed with: sequences packed into rows, on the host.
+/* batch.h: the data of one step: sequences packed into rows, on the host.
  *
- * A side is `tokens` rows. The sequences lie one behind the other: sequence s has the rows cu_seqlens[s] up to
- * cu_seqlens[s+1]. A bucket fixes every count that a shape depends on, so the engine meets few shape signatures:
+ * A side has `tokens` rows. The sequences lie one after the other: sequence s has the rows from cu_seqlens[s]
+ * up to cu_seqlens[s+1], which is excluded. A bucket fixes every count that a shape depends on, so the engine
+ * meets few shape signatures:
  *
  *     tokens   rows, padding included             nseq    sequences, zero-length ones included
  *     loss.n   rows that may enter the loss       max_len no sequence is longer
  *
- * The rows behind `used` hold padding (id `pad`, sample NEB_NO_SAMPLE, weight 0) and form sequences of their own of
- * at most max_len rows, behind the real ones; after them come zero-length sequences. So every row is in exactly one
- * sequence, cu_seqlens[nseq] == tokens, and no kernel needs a special case for padding. In a translation batch
- * target sequence s belongs to source sequence s; a padding sequence of the target may face a zero-length source,
- * over which attention gives zeros.
+ * The rows after the first `used` hold padding (id `pad`, sample NEB_NO_SAMPLE, weight 0). They form
+ * sequences of their own of at most max_len rows, after the real ones; zero-length sequences follow. So every
+ * row is in exactly one sequence, cu_seqlens[nseq] == tokens, and no kernel needs a special case for padding.
+ * In a translation batch target sequence s belongs to source sequence s. A padding sequence of the target may
+ * have a zero-length source, over which attention gives zeros.
  *
- * Dropout is counted by (sample, at): a row keeps its dropout bits wherever it is packed. A sample id is the number
- * of the draw that chose the sample, over all ranks; the same text drawn again in the next epoch has another one. */
+ * Dropout is counted by (sample, at), so a row keeps its dropout bits in any packing. A sample id is the
+ * number of the draw that chose the sample, over all ranks. The same text drawn again in the next epoch has
+ * another id. */
 #ifndef NEB_TEXT_BATCH_H
 #define NEB_TEXT_BATCH_H
 
@@ -27,7 +29,7 @@
 enum neb_batch_kind {
     NEB_BATCH_MLM,    /* one side; the loss rows are the masked ones; pairs are joined (TLM) */
     NEB_BATCH_CAUSAL, /* one side; every row predicts the next token */
-    NEB_BATCH_PAIR, /* translation: side[0] source, side[1] target shifted right; the loss rows are the target's */
+    NEB_BATCH_PAIR, /* translation: side[0] source, side[1] target shifted right; loss on the target's rows */
 };
 
 struct neb_batch_side {
@@ -63,15 +65,15 @@ struct neb_batch {
     void *memory;
 };
 
-/* Reserves room for the largest bucket; nothing is allocated after it. Owes a free. tokens[1] is 0 for one side.
+/* Reserves room for the largest bucket; nothing is allocated later. Owes a free. tokens[1] is 0 for one side.
  *   NEB_ERR_INVALID: a size is not positive or beyond 2^28; NEB_ERR_NOMEM */
 neb_status neb__batch_create(enum neb_batch_kind kind, const int32_t tokens[2], int32_t seqs, int32_t loss,
                              struct neb_batch **out);
 void neb__batch_free(struct neb_batch *b); /* NULL is fine */
 
-/* Replaced-token detection: what the discriminator reads. `sampled` (loss.n) are the generator's choices at the loss
- * rows. input gets the original ids with the choices put in, label 1 where that changed the token, weight 1 on every
- * row that is neither padding nor a special token.
+/* Replaced-token detection: makes the discriminator's input. `sampled` (loss.n) holds the generator's choices
+ * at the loss rows. input gets the original ids with the choices put in; label is 1 for rows whose token
+ * changed; weight is 1 for every row that is neither padding nor a special token.
  *   NEB_ERR_STATE: not an MLM batch; NEB_ERR_RANGE: a sampled id is negative */
 neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // (loss.n)
                           const uint8_t *special, // (vocab) 1 for tokens that are never masked
@@ -79,7 +81,8 @@ neb_status neb__batch_rtd(const struct neb_batch *b, const int32_t *sampled, // 
                           int32_t *label,         // (side[0].tokens)
                           float *weight);         // (side[0].tokens)
 
-/* Checks every promise made above; for tests and after changes of a packer. NEB_ERR_INTERNAL says which is broken. */
+/* Checks every promise made above; for tests and after changes of a packer. The message of NEB_ERR_INTERNAL
+ * names the broken one. */
 neb_status neb__batch_check(const struct neb_batch *b, int32_t vocab);
 
 #endif

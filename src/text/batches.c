@@ -1,15 +1,15 @@
 /* batches.c: the order of the samples and how they are packed.
  *
- * A batch is made from a queue of draws, oldest first: each draw that still fits (rows of both sides, masked rows,
- * sequences) is taken, the others keep their place at the front for the next batch. With a queue of two batches the
- * gap left is smaller than the shortest waiting sample, so padding is far below the 5 % allowed. The rows are then
- * rounded up to the smallest of at most eight buckets.
+ * A batch is made from a queue of draws, oldest first. Each draw that still fits (rows of both sides, masked
+ * rows, sequences) is taken; the others keep their place at the front for the next batch. With a queue of two
+ * batches the gap that remains is smaller than the shortest waiting sample, so padding is far below the 5 %
+ * allowed. The rows are then rounded up to the smallest of at most eight buckets that fits.
  *
- * Invariant: the position (step, next draw, numbers of the waiting draws) is a function of the configuration and the
- * step, because nothing but lengths and draws decides; a saved position and a replayed one are equal.
+ * Invariant: the position (step, next draw, numbers of the waiting draws) is a function of the configuration
+ * and the step, because only lengths and draws decide. So a saved position and a replayed one are equal.
  *
- * Saved position: magic "NEBPOS\r\n", u32 version, 32 bytes fingerprint of the configuration, u64 step, u64 next
- * draw, four u64 statistics, u32 n, then n u64 waiting draws. Little-endian. */
+ * Saved position: magic "NEBPOS\r\n", u32 version, 32 bytes fingerprint of the configuration, u64 step, u64
+ * next draw, four u64 statistics, u32 n, then n u64 waiting draws. Little-endian. */
 #include "text/batches_internal.h"
 #include "base/clamp.h"
 #include "base/bytes.h"
@@ -32,17 +32,18 @@ void neb__vocab_of(const struct neb_tok *tok, struct neb_vocab *out)
     if (out->pad < 0) out->pad = out->eos; /* padding is never looked at */
 }
 
-/* ---- set-up --------------------------------------------------------------------------------------------------- */
+/* ---- set-up -------------------------------------------------------------------------------------------- */
 
 static neb_status check_source(const struct neb_batches_cfg *c, int i)
 {
     const struct neb_source *src = &c->source[i];
     const struct neb_set_info *info = neb__set_info(src->set);
     if (info->vocab > c->vocab.size)
-        return neb__fail(NEB_ERR_CONFIG, "source %d was tokenised with %d words, the model knows %d", i,
-                         (int)info->vocab, (int)c->vocab.size);
+        return neb__fail(NEB_ERR_CONFIG,
+                         "source %d was tokenised with a vocabulary of %d, but the model's vocabulary has %d",
+                         i, (int)info->vocab, (int)c->vocab.size);
     if ((c->kind == NEB_BATCH_PAIR && info->sides != 2) || (c->kind == NEB_BATCH_CAUSAL && info->sides != 1))
-        return neb__fail(NEB_ERR_CONFIG, "source %d has %d text(s) a sample: not usable for this task", i,
+        return neb__fail(NEB_ERR_CONFIG, "source %d has %d text(s) per sample; this task cannot use it", i,
                          info->sides);
     if (!neb__set_count(src->set)) return neb__fail(NEB_ERR_CONFIG, "source %d is empty", i);
     return NEB_OK;
@@ -123,7 +124,7 @@ static neb_status make_mix(struct neb_batches *s)
     int n = s->cfg.sources;
     int64_t *counts = NEB_NEW_ARRAY(int64_t, (size_t)n);
     double *weights = NEB_NEW_ARRAY(double, (size_t)n);
-    neb_status st = counts && weights ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %d sources", n);
+    neb_status st = counts && weights ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d sources", n);
     for (int i = 0; st == NEB_OK && i < n; i++) {
         counts[i] = neb__set_count(s->source[i].set);
         weights[i] = s->source[i].weight;
@@ -148,7 +149,7 @@ static neb_status reserve(struct neb_batches *s)
     s->marks = NEB_NEW_ARRAY(uint8_t, (size_t)c->max_len);
     s->candidates = NEB_NEW_ARRAY(int32_t, (size_t)c->max_len);
     if (!s->source || !s->chosen || !s->queue || !s->marks || !s->candidates)
-        return neb__fail(NEB_ERR_NOMEM, "no memory for a stream of batches");
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a stream of batches");
     for (int i = 0; i < c->sources; i++) {
         s->source[i] = c->source[i];
         if (!(s->source[i].weight > 0)) s->source[i].weight = 1;
@@ -162,7 +163,7 @@ neb_status neb__batches_create(const struct neb_batches_cfg *cfg, struct neb_bat
 {
     NEB_TRY(check_cfg(cfg));
     struct neb_batches *s = NEB_NEW(struct neb_batches);
-    if (!s) return neb__fail(NEB_ERR_NOMEM, "no memory for a stream of batches");
+    if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stream of batches");
     s->cfg = *cfg;
     neb_status st;
     NEB_TRY_GOTO(st, reserve(s), fail);
@@ -199,9 +200,9 @@ neb_status neb__batches_batch(const struct neb_batches *s, struct neb_batch **ou
     return neb__batch_create(s->cfg.kind, t, s->nseq, loss, out);
 }
 
-/* ---- the order ------------------------------------------------------------------------------------------------ */
+/* ---- the order ----------------------------------------------------------------------------------------- */
 
-/* False: there is no such draw (the end of `once`). */
+/* Returns false when there is no such draw (the end of `once`). */
 static bool pick(struct neb_batches *s, uint64_t global, struct neb_pick *p)
 {
     if (s->mix) {
@@ -219,7 +220,7 @@ static bool pick(struct neb_batches *s, uint64_t global, struct neb_pick *p)
     return false;
 }
 
-/* Rows that the sample takes; false: it is too long to be used. */
+/* Counts the rows that the sample takes; false: the sample is too long to be used. */
 static bool measure(const struct neb_batches *s, const struct neb_pick *p, struct neb_pending *out)
 {
     const struct neb_source *src = &s->source[p->source];
@@ -243,7 +244,7 @@ static bool measure(const struct neb_batches *s, const struct neb_pick *p, struc
         if (a > limit - 2) a = limit - 2;
         out->rows[0] = a + 2;
     }
-    /* rounded up or down at random, by the sample: the mean share is exact, also for short texts */
+    /* rounded up or down at random, by the sample id, so the mean share is exact even for short texts */
     struct neb_rng r = {neb__mix64(s->cfg.seed ^ 0x6D61736Bu) + neb__mix64(out->global)};
     out->masks = (int32_t)(s->cfg.mask_share * a + neb__rng_uniform(&r));
     return true;
@@ -275,7 +276,7 @@ static neb_status refill(struct neb_batches *s)
             s->stats.skipped++;
             if (++skips == MAX_SKIPS)
                 return neb__fail(NEB_ERR_CONFIG,
-                                 "a million samples in a row are longer than %d tokens: raise the limit",
+                                 "a million samples in a row are longer than %d tokens; raise train.max_len",
                                  (int)s->cfg.max_len);
             continue;
         }
@@ -323,7 +324,7 @@ static int smallest_bucket(const struct neb_batches *s, const struct room *used)
     return best;
 }
 
-/* Chooses the samples of the next batch and moves the position behind it. */
+/* Chooses the samples of the next batch and moves the position past it. */
 static neb_status plan(struct neb_batches *s, int *bucket)
 {
     NEB_TRY(refill(s));
@@ -357,7 +358,7 @@ struct neb_batches_stats neb__batches_stats(const struct neb_batches *s)
     return s->stats;
 }
 
-/* ---- the position --------------------------------------------------------------------------------------------- */
+/* ---- the position -------------------------------------------------------------------------------------- */
 
 neb_status neb__batches_seek(struct neb_batches *s, int64_t step)
 {
@@ -413,7 +414,7 @@ neb_status neb__batches_restore(struct neb_batches *s, const void *bytes, size_t
     if (queued > (uint32_t)s->queue_cap || numbers[0] > INT64_MAX)
         return neb__fail(NEB_ERR_CORRUPT, "the saved data position is impossible");
     struct neb_pending *queue = NEB_NEW_ARRAY(struct neb_pending, (size_t)s->queue_cap);
-    if (!queue) return neb__fail(NEB_ERR_NOMEM, "no memory for a data position");
+    if (!queue) return neb__fail(NEB_ERR_NOMEM, "out of memory for a data position");
     for (uint32_t i = 0; i < queued; i++) {
         bool usable;
         uint64_t draw = neb__read64(&r);

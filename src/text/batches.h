@@ -1,9 +1,10 @@
-/* batches.h: from sets of tokens to batches, in an order that is a pure function of (configuration, part, step).
+/* batches.h: makes batches from token sets, in an order that is a pure function of (configuration, part,
+ * step).
  *
- * The draws of a mix are dealt out to `parts` (the ranks of all sites that share the data): part p takes draws p,
- * p + parts, …; a site with data of its own has parts = its ranks. Draws are packed into batches first-fit over a
- * short queue. The position is small and serialisable; without it, `seek` finds the same place from the beginning
- * by looking at lengths only. Successful creates owe their free. */
+ * The draws of a mix are dealt out to `parts` (the ranks of all sites that share the data): part p takes
+ * draws p, p + parts, …; a site with data of its own has parts = its ranks. Draws are packed into batches
+ * first-fit over a short queue. The position is small and can be saved. Without it, `seek` finds the same
+ * place from the beginning by looking at lengths only. Successful creates owe their free. */
 #ifndef NEB_TEXT_BATCHES_H
 #define NEB_TEXT_BATCHES_H
 
@@ -42,7 +43,7 @@ struct neb_batches_cfg {
     int32_t max_seqs;                /* sequences of a batch; 0: tokens / 4 */
     double mask_share;               /* MLM; 0: 0.15 */
     double keep_share,
-        random_share; /* of the masked ones: left as they are, replaced; both 0: 0.1 each; < 0: none */
+        random_share; /* shares of the masked tokens: left unchanged, replaced; both 0: 0.1 each; < 0: none */
 };
 
 struct neb_batches;
@@ -61,11 +62,11 @@ neb_status neb__batches_next(struct neb_batches *s, struct neb_batch *b);
 
 int64_t neb__batches_step(const struct neb_batches *s); /* batches made so far */
 
-/* Goes to the place before batch `step`: forwards from here, else from the beginning. */
+/* Goes to the place before batch `step`: forwards from here if possible, else from the beginning. */
 neb_status neb__batches_seek(struct neb_batches *s, int64_t step);
 
-/* Appends the position / restores it. NEB_ERR_CONFIG: saved by a stream that is set up differently (it says how to
- * tell); NEB_ERR_CORRUPT. On an error the stream is unchanged. */
+/* Save appends the position; restore reads it back. NEB_ERR_CONFIG: it was saved by a stream that is set up
+ * differently (the message says what to compare); NEB_ERR_CORRUPT. On an error the stream is unchanged. */
 neb_status neb__batches_save(const struct neb_batches *s, struct neb_buf *out);
 neb_status neb__batches_restore(struct neb_batches *s, const void *bytes, size_t n);
 

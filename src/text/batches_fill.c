@@ -4,9 +4,9 @@
  *   CAUSAL   <s> a        predicts      a </s>
  *   PAIR     [tag] a </s>  and  <s> b   predicts  b </s>
  *
- * Masking follows BERT: of the chosen tokens 80 % become <mask>, 10 % another token, 10 % stay. Which ones are chosen
- * and what they become is a function of (seed, sample id) alone, so a batch can be rebuilt elsewhere from its draws.
- * A text longer than a sequence is cropped at a place that the sample id chooses. */
+ * Masking follows BERT: 80 % of the chosen tokens become <mask>, 10 % become another token, 10 % stay. The
+ * choice and the new tokens are a function of (seed, sample id) alone, so a batch can be rebuilt elsewhere
+ * from its draws. A text longer than a sequence is cropped at a place that the sample id chooses. */
 #include "text/batches_internal.h"
 
 #include <string.h>
@@ -42,7 +42,7 @@ static struct neb_rng rng_of(const struct neb_batches *s, uint64_t sample, uint6
     return (struct neb_rng){neb__mix64(s->cfg.seed + purpose) + neb__mix64(sample)};
 }
 
-/* The place at which reading starts in a text that does not fit. */
+/* The place at which reading starts in a text that is too long. */
 static int32_t crop(const struct neb_batches *s, const struct neb_pending *p, int32_t length, int32_t n)
 {
     struct neb_rng r = rng_of(s, p->global, 0x63726F70);
@@ -101,7 +101,7 @@ static void target(struct neb_batch *b, int32_t row, int32_t id)
     l->used++;
 }
 
-/* Every row predicts the token of the next one, the last row </s>. */
+/* Every row predicts the token of the next row; the last row predicts </s>. */
 static void predict_next(const struct neb_batches *s, struct neb_batch *b, const int32_t *ids, int32_t from,
                          int32_t to)
 {
@@ -140,7 +140,7 @@ static neb_status fill_causal(const struct neb_batches *s, const struct neb_pend
     put(c, s->cfg.vocab.bos);
     NEB_TRY(put_text(c, src->set, p->sample, 0, start, n));
     predict_next(s, b, c->side->ids, from, c->row);
-    if (start + n < length) /* the text goes on behind the crop */
+    if (start + n < length) /* the text continues after the crop */
         NEB_TRY(neb__set_copy(src->set, p->sample, 0, start + n, 1, &b->loss.target[c->row - 1]));
     return NEB_OK;
 }

@@ -11,7 +11,7 @@ struct neb_bucket {
     int32_t tokens[2];
 };
 
-/* A draw that waits for, or found, its place. */
+/* A draw that waits for its place in a batch, or has found it. */
 struct neb_pending {
     uint64_t draw;   /* of this part */
     uint64_t global; /* of all parts: the sample id */

@@ -1,12 +1,13 @@
 /* bpe.c: byte-level byte-pair encoding (Sennrich et al. 2016; Radford et al. 2019).
  *
- * A text is cut into parts (bpe_split.c). A part begins as its bytes, each of which is a token; then the adjacent pair that
- * merges.txt lists first is joined, the leftmost of equal ones, until no listed pair is left. The parts of a word are a
- * doubly linked list over its bytes, the pairs a heap by (rank, place); a pair that changed since it was put there is
- * recognised by its two tokens. So a word of n bytes costs n log n, whatever a file says.
+ * A text is cut into parts (bpe_split.c). A part begins as its bytes, each of which is a token; then the
+ * adjacent pair that merges.txt lists first is joined (the leftmost among equal pairs), until no listed pair
+ * is left. The parts of a word are a doubly linked list over its bytes. The pairs are a heap ordered by
+ * (rank, place); a pair that changed after it was put there is recognised by its two tokens. So a word of n
+ * bytes costs n log n with any file.
  *
- * vocab.json writes bytes as printable characters: 33–126, 161–172 and 174–255 stand for themselves, the others, in order,
- * for U+0100 and on. Pieces are kept as written; `byte` gives the token of each byte. */
+ * vocab.json writes bytes as printable characters: 33–126, 161–172 and 174–255 stand for themselves, the
+ * others, in order, for U+0100 and on. Pieces are kept as written; `byte` gives the token of each byte. */
 #include "text/bpe.h"
 #include "base/mem.h"
 #include "text/bpe_split.h"
@@ -17,7 +18,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { SHORT = 64 }; /* bytes of a word that needs no allocation */
+enum { SHORT = 64 }; /* longest word, in bytes, that needs no allocation */
 
 struct merge {
     int32_t left, right, result, rank; /* left -1: free slot */
@@ -31,7 +32,7 @@ struct neb_bpe {
     int16_t printed[0x144]; /* byte of a printable character, or -1 */
 };
 
-/* ---- loading ---------------------------------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------------------------------------- */
 
 static int32_t printable(int byte)
 {
@@ -68,7 +69,7 @@ static neb_status fill_pieces(struct neb_bpe *b, json_t *vocab)
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= (json_int_t)size || neb__vocabulary_text(&b->pieces, (int32_t)id))
             return neb__fail(NEB_ERR_CORRUPT,
-                             "vocab.json: the piece '%.40s' has not a number of its own below %zu", piece,
+                             "vocab.json: the number of piece '%.40s' is not unique or not below %zu", piece,
                              size);
         neb__vocabulary_put(&b->pieces, (int32_t)id, piece, strlen(piece));
     }
@@ -101,7 +102,7 @@ static struct merge *find_merge(const struct neb_bpe *b, int32_t left, int32_t r
     }
 }
 
-/* "left right": both and what they give must be pieces. */
+/* A line is "left right"; both parts and their concatenation must be pieces. */
 static neb_status add_merge(struct neb_bpe *b, const char *line, size_t n, int32_t rank,
                             struct neb_buf *joined)
 {
@@ -117,10 +118,10 @@ static neb_status add_merge(struct neb_bpe *b, const char *line, size_t n, int32
             right = neb__vocabulary_id(&b->pieces, gap + 1, second),
             result = neb__vocabulary_id(&b->pieces, (const char *)joined->data, joined->len);
     if (left < 0 || right < 0 || result < 0)
-        return neb__fail(NEB_ERR_CORRUPT, "merges.txt: merge %d ('%.*s') has a piece that vocab.json lacks",
+        return neb__fail(NEB_ERR_CORRUPT, "merges.txt: merge %d ('%.*s') uses a piece that vocab.json lacks",
                          rank + 1, n < 60 ? (int)n : 60, line);
     *find_merge(b, left, right) =
-        (struct merge){left, right, result, rank}; /* of equal ones the last counts */
+        (struct merge){left, right, result, rank}; /* among equal merges the last counts */
     return NEB_OK;
 }
 
@@ -145,12 +146,12 @@ static neb_status read_merges(struct neb_bpe *b, const struct neb_bpe_files *f)
     size_t lines = 1;
     for (size_t i = 0; i < f->merges_bytes; i++) lines += text[i] == '\n';
     if (lines > NEB_VOCABULARY_MAX)
-        return neb__fail(NEB_ERR_CORRUPT, "merges.txt has %zu lines: too many", lines);
+        return neb__fail(NEB_ERR_CORRUPT, "merges.txt has too many lines (%zu)", lines);
     uint32_t slots = 16;
     while (slots < 2 * lines) slots *= 2;
     b->mask = slots - 1;
     b->merges = NEB_NEW_ARRAY(struct merge, slots);
-    if (!b->merges) return neb__fail(NEB_ERR_NOMEM, "no memory for %zu merges", lines);
+    if (!b->merges) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu merges", lines);
     for (uint32_t i = 0; i < slots; i++) b->merges[i].left = -1;
     struct neb_buf joined;
     neb__buf_init(&joined, f->merges_bytes + 1);
@@ -162,7 +163,7 @@ static neb_status read_merges(struct neb_bpe *b, const struct neb_bpe_files *f)
 neb_status neb__bpe_load(const struct neb_bpe_files *files, struct neb_bpe **out)
 {
     struct neb_bpe *b = NEB_NEW(struct neb_bpe);
-    if (!b) return neb__fail(NEB_ERR_NOMEM, "no memory for a tokenizer");
+    if (!b) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
     neb_status s = read_vocab(b, files);
     if (s == NEB_OK) s = read_merges(b, files);
     if (s != NEB_OK) {
@@ -197,10 +198,10 @@ const char *neb__bpe_piece(const struct neb_bpe *b, int32_t id)
     return neb__vocabulary_text(&b->pieces, id);
 }
 
-/* ---- joining pairs ---------------------------------------------------------------------------------------------- */
+/* ---- joining pairs ------------------------------------------------------------------------------------- */
 
 struct symbol {
-    int32_t token, before, behind; /* places; -1: none */
+    int32_t token, before, behind; /* places; -1: no neighbour */
 };
 
 struct pair {
@@ -238,7 +239,7 @@ static struct pair pop(struct word *w)
     return top;
 }
 
-/* The symbol at `at` and the one behind it, where they are a listed pair. */
+/* Puts the symbol at `at` and the next one into the heap if they are a listed pair. */
 static void offer(const struct neb_bpe *b, struct word *w, int32_t at)
 {
     if (at < 0 || w->symbols[at].behind < 0) return;
@@ -255,7 +256,7 @@ static void join(const struct neb_bpe *b, struct word *w, const struct pair *p)
     left->token = p->result;
     left->behind = right->behind;
     if (right->behind >= 0) w->symbols[right->behind].before = p->at;
-    right->token = -2; /* no pair has it */
+    right->token = -2; /* no pair contains -2 */
     offer(b, w, left->before);
     offer(b, w, p->at);
 }
@@ -289,7 +290,7 @@ static neb_status encode_part(const struct neb_bpe *b, int32_t unk, const char *
     w.heap = NEB_NEW_ARRAY(struct pair, 3 * n);
     neb_status s = w.symbols && w.heap
                        ? join_all(b, unk, &w, text, (int32_t)n, out)
-                       : neb__fail(NEB_ERR_NOMEM, "no memory to encode a word of %zu bytes", n);
+                       : neb__fail(NEB_ERR_NOMEM, "not enough memory to encode a word of %zu bytes", n);
     neb__free(w.symbols);
     neb__free(w.heap);
     return s;
@@ -306,9 +307,9 @@ neb_status neb__bpe_encode(const struct neb_bpe *b, int32_t unk, const char *tex
     return NEB_OK;
 }
 
-/* ---- decoding --------------------------------------------------------------------------------------------------- */
+/* ---- decoding ------------------------------------------------------------------------------------------ */
 
-/* A piece's bytes. One with other characters than those that bytes have is as it reads. */
+/* Appends a piece's bytes. A piece with characters that stand for no byte is appended as it is written. */
 static neb_status append_bytes(const struct neb_bpe *b, const char *piece, struct neb_buf *out)
 {
     size_t mark = out->len, n = strlen(piece);
@@ -327,7 +328,8 @@ static neb_status append_bytes(const struct neb_bpe *b, const char *piece, struc
     return NEB_OK;
 }
 
-/* How many bytes at p stand for one U+FFFD: the longest beginning of a character that is there (Unicode, chapter 3.9). */
+/* How many bytes at p become one U+FFFD: the longest available prefix of a valid character (Unicode, chapter
+ * 3.9). */
 static size_t broken(const uint8_t *p, size_t n)
 {
     size_t length = 1, i = 1;

@@ -1,11 +1,12 @@
 /* bpe_dropout.c: BPE with merges left out at random.
  *
- * A word (pieces from one that begins with the mark of a space up to the next) is put together again, taken apart into
- * characters, and merged as BPE does: of all neighbours whose concatenation is a piece, the pair whose piece comes first in
- * the vocabulary. In every round each candidate is left out with the given chance; a word is done when no candidate is
- * left. Only models whose pieces are numbered in the order of their merges are taken, so without leaving out the result is
- * SentencePiece's own. Words with unknown characters (special pieces, or pieces that stand for bytes) and very long ones stay
- * as they are. */
+ * A word (from a piece that begins with the mark of a space up to the next such piece) is put together again,
+ * split into characters, and merged as BPE does. Among all neighbours whose concatenation is a piece, the
+ * pair whose piece comes first in the vocabulary is merged. In every round each candidate is left out with
+ * the given probability. A word is done when no candidate is left. Only models whose pieces are numbered in
+ * the order of their merges are accepted, so without dropout the result equals SentencePiece's own. Words
+ * with unknown characters (special pieces, or pieces that stand for bytes) and very long words stay
+ * unchanged. */
 #include "text/bpe_dropout.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -14,7 +15,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { WORD = 256 }; /* bytes of a word that is cut anew */
+enum { WORD = 256 }; /* longest word, in bytes, that is cut anew */
 
 struct neb_bpe_dropout {
     const struct neb_tok *tok;
@@ -22,7 +23,7 @@ struct neb_bpe_dropout {
     double share;
 };
 
-/* ---- the vocabulary --------------------------------------------------------------------------------------------- */
+/* ---- the vocabulary ------------------------------------------------------------------------------------ */
 
 static neb_status take_pieces(struct neb_bpe_dropout *v)
 {
@@ -45,13 +46,13 @@ static neb_status take_pieces(struct neb_bpe_dropout *v)
 neb_status neb__bpe_dropout_create(const struct neb_tok *tok, double share, struct neb_bpe_dropout **out)
 {
     if (!(share >= 0 && share <= 1))
-        return neb__fail(NEB_ERR_CONFIG, "the share of merges left out must be from 0 to 1, not %g", share);
+        return neb__fail(NEB_ERR_CONFIG, "the share of merges left out is %g; it must be between 0 and 1",
+                         share);
     if (!neb__tok_merges_in_order(tok))
         return neb__fail(
             NEB_ERR_CONFIG,
-            "copies of a corpus are cut by leaving out merges, which needs a BPE tokenizer of "
-            "SentencePiece without symbols added to it: train one (tokenizer.type: bpe), or leave "
-            "copies out");
+            "copies of a corpus use BPE-dropout, which needs a BPE tokenizer of SentencePiece without "
+            "added symbols; train one (tokenizer.type: bpe), or remove copies from the job");
     struct neb_bpe_dropout *v = NEB_NEW(struct neb_bpe_dropout);
     if (!v) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary");
     v->tok = tok;
@@ -72,7 +73,7 @@ void neb__bpe_dropout_free(struct neb_bpe_dropout *v)
     neb__free(v);
 }
 
-/* ---- a word ----------------------------------------------------------------------------------------------------- */
+/* ---- a word -------------------------------------------------------------------------------------------- */
 
 struct word {
     char text[WORD];
@@ -86,7 +87,7 @@ static bool begins_word(const char *piece)
     return !strncmp(piece, "\xE2\x96\x81", 3);
 }
 
-/* The text of pieces [0, n); false: it is to stay as it is. */
+/* Puts the text of pieces [0, n) together; false: the word must stay unchanged. */
 static bool join(const struct neb_bpe_dropout *v, const int32_t *ids, size_t n, struct word *w)
 {
     const uint8_t *special = neb__tok_special_map(v->tok);
@@ -149,7 +150,7 @@ static neb_status cut_word(const struct neb_bpe_dropout *v, const int32_t *ids, 
     int32_t pieces[WORD];
     for (int i = 0; i < w.parts; i++) {
         pieces[i] = piece_of(v, &w, i, 1);
-        if (pieces[i] < 0) return put(out, ids, n); /* a character that is no piece by itself */
+        if (pieces[i] < 0) return put(out, ids, n); /* a character that is not a piece by itself */
     }
     return put(out, pieces, (size_t)w.parts);
 }

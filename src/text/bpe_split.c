@@ -1,10 +1,10 @@
-/* bpe_split.c: the regular expression of GPT-2 (Radford et al. 2019), by hand:
+/* bpe_split.c: the regular expression of GPT-2 (Radford et al. 2019), written by hand:
  *
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * So white space belongs to nobody but for one plain space in front of a word; a longer stretch keeps its last character
- * for what follows, which a plain space then leads and another stands alone before. A byte that is no UTF-8 counts as a
- * symbol. */
+ * So white space forms parts of its own, except for one plain space in front of a word. A longer stretch
+ * leaves out its last character: a plain space joins the part that follows, any other character forms a part
+ * of its own. A byte that is not UTF-8 counts as a symbol. */
 #include "text/bpe_split.h"
 
 #include <stdbool.h>

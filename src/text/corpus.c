@@ -1,8 +1,8 @@
 /* corpus.c: tokenising files into shards.
  *
- * Lines are read into a chunk of some megabytes; the pool encodes the chunk in pieces of lines, each piece into its
- * own buffer; then the samples are written in the order of the lines. So the set is the same for any number of
- * threads, and memory is a few chunks whatever the corpus' size. */
+ * Lines are read into a chunk of some megabytes. The pool encodes the chunk in pieces of lines, each piece
+ * into its own buffer. Then the samples are written in the order of the lines. So the set is the same for any
+ * number of threads, and a corpus of any size needs the memory of a few chunks. */
 #include "text/corpus.h"
 #include "text/line_reader.h"
 #include "text/bpe_dropout.h"
@@ -45,9 +45,9 @@ struct job {
     struct piece piece[PIECES];
 };
 
-/* ---- encoding ------------------------------------------------------------------------------------------------- */
+/* ---- encoding ------------------------------------------------------------------------------------------ */
 
-/* The first copy as the tokenizer cuts it, the others in ways of their own. */
+/* The first copy is cut by the tokenizer itself, every other copy in its own way. */
 static neb_status encode_text(const struct job *j, const char *text, size_t n, uint64_t number,
                               struct piece *p)
 {
@@ -86,7 +86,7 @@ static void encode_piece(void *arg, int task, int worker)
     }
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static neb_status write_pair(struct job *j, const int32_t *const ids[2], const int32_t n[2])
 {
@@ -107,7 +107,7 @@ static neb_status write_pair(struct job *j, const int32_t *const ids[2], const i
     return NEB_OK;
 }
 
-/* Divides a long text into parts of nearly equal length: no short tail. */
+/* Divides a long text into parts of nearly equal length, so there is no short tail. */
 static neb_status write_text(struct job *j, const int32_t *ids, int32_t n)
 {
     int32_t parts = (n + j->max_tokens - 1) / j->max_tokens;
@@ -151,7 +151,7 @@ static neb_status flush_chunk(struct job *j, struct neb_pool *pool)
     return NEB_OK;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static neb_status keep(struct job *j, int side, const char *text, size_t n)
 {
@@ -178,7 +178,7 @@ static neb_status keep_columns(struct job *j, const char *text, size_t n, bool *
 static neb_status uneven(const char *a, const char *b)
 {
     return neb__fail(NEB_ERR_CONFIG,
-                     "%s and %s have different numbers of lines: they cannot be the two sides of pairs", a,
+                     "%s and %s have different numbers of lines, so they cannot be the two sides of pairs", a,
                      b);
 }
 
@@ -231,7 +231,8 @@ static neb_status run_copy(struct job *j, struct neb_pool *pool)
     const struct neb_corpus_cfg *c = j->cfg;
     for (int i = 0; c->paths[i]; i++) {
         const char *second = c->paths2 ? c->paths2[i] : NULL;
-        if (c->paths2 && !second) return neb__fail(NEB_ERR_CONFIG, "%s has no second side", c->paths[i]);
+        if (c->paths2 && !second)
+            return neb__fail(NEB_ERR_CONFIG, "%s has no file with its second side", c->paths[i]);
         NEB_TRY(read_file(j, pool, c->paths[i], second));
     }
     return flush_chunk(j, pool);
@@ -248,14 +249,15 @@ static neb_status run(struct job *j, struct neb_pool *pool)
     if (!j->stats->samples && j->stats->too_long)
         return neb__fail(
             NEB_ERR_CONFIG,
-            "nothing usable in %" PRId64 " lines of %s%s: %" PRId64
+            "none of the %" PRId64 " lines of %s%s is usable: %" PRId64
             " pairs are longer than the %d tokens allowed; raise that limit (train.max_len, --max-tokens)",
             j->stats->lines, c->paths[0], c->paths[1] ? ", …" : "", j->stats->too_long,
             (int)(c->max_both > 0 ? c->max_both : j->max_tokens));
     if (!j->stats->samples)
-        return neb__fail(NEB_ERR_CONFIG, "nothing usable in %" PRId64 " lines of %s%s: is it %s?",
+        return neb__fail(NEB_ERR_CONFIG, "none of the %" PRId64 " lines of %s%s is usable; is it %s?",
                          j->stats->lines, c->paths[0], c->paths[1] ? ", …" : "",
-                         c->sides == 2 ? "tab-separated text in two columns" : "text, a sample a line");
+                         c->sides == 2 ? "tab-separated text in two columns"
+                                       : "text with one sample per line");
     return NEB_OK;
 }
 
@@ -264,13 +266,13 @@ neb_status neb__corpus_tokenise(const struct neb_corpus_cfg *cfg, const struct n
 {
     *stats = (struct neb_corpus_stats){0};
     if (!cfg->paths || !cfg->paths[0] || cfg->sides < 1 || cfg->sides > 2)
-        return neb__fail(NEB_ERR_INVALID, "no files to tokenise");
+        return neb__fail(NEB_ERR_INVALID, "no files to tokenise were given");
     struct neb_set_info info = {
         .sides = cfg->sides, .vocab = neb__tok_vocab(tok), .tokenizer = *neb__tok_hash(tok)};
     for (int s = 0; s < cfg->sides; s++)
         if (cfg->lang[s]) strncpy(info.lang[s], cfg->lang[s], NEB_LANG_SIZE - 1);
     struct job *j = NEB_NEW(struct job);
-    if (!j) return neb__fail(NEB_ERR_NOMEM, "no memory to tokenise");
+    if (!j) return neb__fail(NEB_ERR_NOMEM, "not enough memory to tokenise");
     j->cfg = cfg;
     j->tok = tok;
     j->stats = stats;
@@ -298,15 +300,15 @@ neb_status neb__corpus_tokenise(const struct neb_corpus_cfg *cfg, const struct n
     return s;
 }
 
-/* ---- lines for a tokenizer ------------------------------------------------------------------------------------ */
+/* ---- lines for a tokenizer ----------------------------------------------------------------------------- */
 
 struct neb_line_feed {
     const char *const *paths;
     int files, file;
-    int64_t total, keep, seen; /* lines of the present file; those to give, evenly spread; those read */
+    int64_t total, keep, seen; /* lines of the present file; lines to give, evenly spread; lines read */
     int64_t quota;
     struct neb_line_reader *lines;
-    const char *rest; /* behind the tab of the present line */
+    const char *rest; /* the present line after its tab */
     size_t rest_n;
     neb_status status;
 };
@@ -314,19 +316,21 @@ struct neb_line_feed {
 neb_status neb__line_feed_create(const char *const *paths, int64_t limit, struct neb_line_feed **out)
 {
     struct neb_line_feed *f = NEB_NEW(struct neb_line_feed);
-    if (!f) return neb__fail(NEB_ERR_NOMEM, "no memory to read text");
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "not enough memory to read text");
     f->paths = paths;
     while (paths[f->files]) f->files++;
     if (!f->files || limit < f->files) {
         neb__free(f);
-        return neb__fail(NEB_ERR_INVALID, "no files, or fewer lines than files allowed");
+        return neb__fail(NEB_ERR_INVALID,
+                         "no files were given, or the limit allows fewer lines than there are files");
     }
     f->quota = limit / f->files;
     *out = f;
     return NEB_OK;
 }
 
-/* Corpora are often sorted: taking the first lines would train on a few topics, so the lines are counted first. */
+/* Corpora are often sorted, and the first lines would cover only a few topics. So the lines are counted first
+ * and taken from the whole file. */
 static neb_status open_file(struct neb_line_feed *f)
 {
     const char *text;

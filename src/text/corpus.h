@@ -1,4 +1,5 @@
-/* corpus.h: text files to a set of token shards, on all cores; and lines for training a tokenizer. */
+/* corpus.h: turns text files into a set of token shards, on all cores; and gives lines for training a
+ * tokenizer. */
 #ifndef NEB_TEXT_CORPUS_H
 #define NEB_TEXT_CORPUS_H
 
@@ -15,9 +16,8 @@ struct neb_corpus_cfg {
     int32_t max_both;    /* pairs: of both sides together; longer ones are left out; 0: no such limit */
     double max_ratio;    /* pairs whose token counts differ by more are left out; 0: no such limit */
     int64_t shard_bytes; /* 0: 256 MiB */
-    int64_t
-        copies; /* the text so many times; all but the first are cut in other ways (bpe_dropout.h); 0: once */
-    double vary; /* share of merges left out in these */
+    int64_t copies; /* copies of the text; all after the first are cut differently (bpe_dropout.h); 0: one */
+    double vary;    /* share of merges left out in these copies */
 };
 
 struct neb_corpus_stats {
@@ -26,13 +26,14 @@ struct neb_corpus_stats {
 };
 
 /* Writes the set to `dir`, replacing one that is there, atomically. The result does not depend on the pool.
- *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CORRUPT: a file; NEB_ERR_CONFIG: files of different numbers of lines, or
- *   nothing usable in them; NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
+ *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CORRUPT: a file cannot be read
+ *   NEB_ERR_CONFIG: files with different numbers of lines, or without any usable line
+ *   NEB_ERR_NOSPACE, NEB_ERR_NOMEM */
 neb_status neb__corpus_tokenise(const struct neb_corpus_cfg *cfg, const struct neb_tok *tok,
                                 struct neb_pool *pool, const char *dir, struct neb_corpus_stats *stats);
 
-/* Up to `limit` lines of the files (NULL-terminated), the same share of each file, for neb__tok_train(). Tabs become
- * line ends, so that pairs are two texts. Owes a free. */
+/* Gives up to `limit` lines of the files (NULL-terminated), the same share of each file, for
+ * neb__tok_train(). Tabs become line ends, so a pair is two texts. Owes a free. */
 struct neb_line_feed;
 neb_status neb__line_feed_create(const char *const *paths, int64_t limit, struct neb_line_feed **out);
 int neb__line_feed_next(void *feed, const char **text, size_t *n);

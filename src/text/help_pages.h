@@ -1,10 +1,10 @@
-/* help_pages.h: aligned text in several languages out of Debian's own packages: the help pages of LibreOffice.
+/* help_pages.h: aligned text in several languages from Debian's own packages: the help pages of LibreOffice.
  *
  * Writes, for each language L and the first one F:
  *     L.train.txt                          texts of one language, each once
  *     F-L.train.tsv, F-L.valid.tsv, F-L.test.tsv   pairs, tab-separated
- * Pages are held out whole for valid and test, the same ones in every language, and no text of a held-out pair is
- * left in a training file. */
+ * Pages are held out whole for valid and test, the same ones in every language, and no text of a held-out
+ * pair is left in a training file. */
 #ifndef NEB_TEXT_HELP_PAGES_H
 #define NEB_TEXT_HELP_PAGES_H
 
@@ -25,10 +25,11 @@ struct neb_help_stats {
         test[NEB_HELP_LANGS]; /* pairs with the first language */
 };
 
-/* NEB_ERR_CONFIG: a package is not there and cannot be fetched (the message says what to do); NEB_ERR_IO, … */
+/* NEB_ERR_CONFIG: a package is missing and cannot be fetched (the message says what to do); NEB_ERR_IO, … */
 neb_status neb__help_corpus(const struct neb_help_cfg *cfg, struct neb_help_stats *stats);
 
-/* The folder of pages of one language, fetched and unpacked where needed, into `out` (PATH_MAX bytes). */
+/* Writes the folder of one language's pages into `out` (PATH_MAX bytes); fetches and unpacks them if
+ * needed. */
 neb_status neb__help_pages(const char *packages, const char *lang, char *out);
 
 #endif

@@ -1,9 +1,9 @@
 /* help_pages_align.c: aligns the help pages of several languages paragraph by paragraph.
  *
- * Pages are visited in the order of their names in the first language. A unit is one paragraph id of one page with
- * its text in every language that has it. Whether a page is training, validation or test is decided by a hash of its
- * path. Texts that occur more than once (menu names, "Note") are kept once; what occurs in a held-out pair is left
- * out of training, on either side, so that a test sentence was never seen. */
+ * Pages are visited in the order of their names in the first language. A unit is one paragraph id of one page
+ * with its text in every language that has it. A hash of its path decides whether a page is for training,
+ * validation or test. Texts that occur more than once (menu names, "Note") are kept once. A text that occurs
+ * in a held-out pair is left out of training, on either side, so training never sees a test sentence. */
 #include "text/help_pages.h"
 #include "text/help_pages_parse.h"
 #include "base/buf.h"
@@ -51,7 +51,7 @@ struct work {
 
 static neb_status no_memory(void)
 {
-    return neb__fail(NEB_ERR_NOMEM, "no memory for the help pages");
+    return neb__fail(NEB_ERR_NOMEM, "out of memory for the help pages");
 }
 
 static uint64_t hash_text(const char *s)
@@ -61,7 +61,7 @@ static uint64_t hash_text(const char *s)
     return neb__mix64(h) | 1; /* never 0 */
 }
 
-/* ---- sets ----------------------------------------------------------------------------------------------------- */
+/* ---- sets ---------------------------------------------------------------------------------------------- */
 
 static bool seen_find(const struct seen *s, uint64_t h)
 {
@@ -89,7 +89,7 @@ static neb_status seen_add(struct seen *s, uint64_t h)
     return NEB_OK;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static neb_status add_page(struct work *w, const char *relative)
 {
@@ -159,9 +159,9 @@ static neb_status on_paragraph(void *arg, const char *id, const char *text)
     size_t n = strlen(text);
     if (n < 2 || n > MAX_PARAGRAPH) return NEB_OK;
     struct unit *u = find_unit(w, hash_text(id));
-    if (!u && w->lang) return NEB_OK; /* nothing to pair it with */
+    if (!u && w->lang) return NEB_OK; /* no first-language text to pair it with */
     if (!u) NEB_TRY(new_unit(w, hash_text(id), &u));
-    if (u->text[w->lang]) return NEB_OK; /* an id twice on a page: the first counts */
+    if (u->text[w->lang]) return NEB_OK; /* the id occurs twice on the page; the first counts */
     u->text[w->lang] = (uint32_t)w->texts.len;
     return neb__buf_append(&w->texts, text, n + 1);
 }
@@ -180,7 +180,7 @@ static neb_status read_pages(struct work *w)
     return NEB_OK;
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static enum part part_of(const struct work *w, const struct unit *u)
 {
@@ -194,7 +194,7 @@ static const char *text_of(const struct work *w, const struct unit *u, int lang)
     return u->text[lang] ? (const char *)w->texts.data + u->text[lang] : NULL;
 }
 
-/* Every text of the held-out pages. */
+/* Collects every text of the held-out pages. */
 static neb_status collect_held_out(const struct work *w, struct seen *held)
 {
     for (size_t i = 0; i < w->units; i++) {
@@ -289,7 +289,7 @@ static neb_status gather(struct work *w)
     for (int l = 0; l < w->cfg->n; l++) NEB_TRY(neb__help_pages(packages, w->cfg->langs[l], w->root[l]));
     NEB_TRY(neb__buf_append(&w->texts, "", 1));
     NEB_TRY(list_pages(w, "", 0));
-    if (!w->pages) return neb__fail(NEB_ERR_CONFIG, "no pages in %s", w->root[0]);
+    if (!w->pages) return neb__fail(NEB_ERR_CONFIG, "there are no help pages in %s", w->root[0]);
     qsort(w->page, (size_t)w->pages, sizeof *w->page, by_name);
     NEB_TRY(read_pages(w));
     return write_all(w);
@@ -298,7 +298,7 @@ static neb_status gather(struct work *w)
 neb_status neb__help_corpus(const struct neb_help_cfg *cfg, struct neb_help_stats *stats)
 {
     if (cfg->n < 2 || cfg->n > NEB_HELP_LANGS)
-        return neb__fail(NEB_ERR_CONFIG, "%d languages: 2 to %d are possible", cfg->n, NEB_HELP_LANGS);
+        return neb__fail(NEB_ERR_CONFIG, "%d languages given; 2 to %d are possible", cfg->n, NEB_HELP_LANGS);
     *stats = (struct neb_help_stats){{0}, {0}, {0}, {0}};
     struct work *w = NEB_NEW(struct work);
     if (!w) return no_memory();

@@ -1,5 +1,6 @@
-/* help_pages_fetch.c: gets the pages of a language: unpacked already, installed on this system, a package file in the
- * folder, or downloaded by apt-get. Programs are run with their arguments, never through a shell. */
+/* help_pages_fetch.c: gets the pages of a language. They may be unpacked already, installed on this system or
+ * in a package file in the folder; otherwise apt-get downloads them. Programs are run with their arguments,
+ * never through a shell. */
 #include "text/help_pages.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -14,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Runs argv in `dir`; 0 when it ended well, -1 when there is no such program. */
+/* Runs argv in `dir`; 0 when it succeeded, -1 when there is no such program. */
 static int run_in(const char *dir, const char *const *argv)
 {
     pid_t child = fork();

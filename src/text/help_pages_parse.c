@@ -1,8 +1,8 @@
-/* help_pages_parse.c: paragraphs out of the help pages that LibreOffice ships in every language.
+/* help_pages_parse.c: extracts paragraphs from the help pages that LibreOffice ships in every language.
  *
- * A page's text lies in <div id="DisplayArea">. The translations of a page differ in text only: paragraphs (p) and
- * headings (h1 … h6) carry the same ids. A phrase that depends on the operating system is there in several hidden
- * variants, of which the one whose id starts with "default" is taken. */
+ * A page's text lies in <div id="DisplayArea">. The translations of a page differ in text only: paragraphs
+ * (p) and headings (h1 … h6) carry the same ids. A phrase that depends on the operating system has several
+ * hidden variants; the one whose id starts with "default" is taken. */
 #include "text/help_pages_parse.h"
 #include "base/buf.h"
 #include "base/file.h"
@@ -102,10 +102,10 @@ static const xmlNode *find_area(const xmlNode *node, int depth)
 
 neb_status neb__help_page_bytes(const char *html, size_t n, neb_paragraph_fn fn, void *arg)
 {
-    if (n > MAX_PAGE) return neb__fail(NEB_ERR_LIMIT, "a page of %zu bytes", n);
+    if (n > MAX_PAGE) return neb__fail(NEB_ERR_LIMIT, "the page is too large (%zu bytes)", n);
     int quiet = HTML_PARSE_RECOVER | HTML_PARSE_NOERROR | HTML_PARSE_NOWARNING | HTML_PARSE_NONET;
     htmlDocPtr doc = htmlReadMemory(html, (int)n, NULL, "UTF-8", quiet);
-    if (!doc) return neb__fail(NEB_ERR_CORRUPT, "not a page of HTML");
+    if (!doc) return neb__fail(NEB_ERR_CORRUPT, "not an HTML page");
     struct walk w = {.fn = fn, .arg = arg};
     neb__buf_init(&w.text, MAX_TEXT);
     const xmlNode *area = find_area(xmlDocGetRootElement(doc), 0);

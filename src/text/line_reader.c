@@ -1,8 +1,8 @@
 /* line_reader.c: reading text through zlib, liblzma or zstd, one line at a time.
  *
- * A source fills a fixed block of decoded bytes; the line reader walks that block and copies a line only when it
- * crosses a block's end. Concatenated members (as pigz and `cat a.gz b.gz` make) are read through to the last.
- * A compressed file that ends in the middle of a member is damaged, not short. */
+ * A source fills a fixed block of decoded bytes; the line reader walks that block and copies a line only when
+ * it crosses a block's end. Concatenated members (as pigz and `cat a.gz b.gz` make) are read through to the
+ * last. A compressed file that ends in the middle of a member counts as damaged. */
 #include "text/line_reader.h"
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -25,7 +25,7 @@ struct neb_line_reader {
     /* compressed bytes */
     uint8_t *raw;
     size_t raw_at, raw_len;
-    bool raw_end, member_done; /* no compressed bytes left; between two members */
+    bool raw_end, member_done; /* no compressed bytes are left; the reader is between two members */
     neb_status (*fill)(struct neb_line_reader *l);
     z_stream z;
     lzma_stream x;
@@ -68,7 +68,7 @@ static neb_status want_raw(struct neb_line_reader *l)
 
 static neb_status fill_plain(struct neb_line_reader *l)
 {
-    if (l->raw_at < l->raw_len) { /* what was read to look at the format */
+    if (l->raw_at < l->raw_len) { /* bytes that were read to recognise the format */
         memcpy(l->block, l->raw, l->len = l->raw_len);
         l->raw_at = l->raw_len;
         return NEB_OK;
@@ -151,14 +151,14 @@ static neb_status choose(struct neb_line_reader *l)
     l->fill = fill_plain;
     if (l->raw_len >= 2 && p[0] == 0x1F && p[1] == 0x8B) {
         l->fill = fill_gz;
-        if (inflateInit2(&l->z, 15 + 16) != Z_OK) return neb__fail(NEB_ERR_NOMEM, "no memory for zlib");
+        if (inflateInit2(&l->z, 15 + 16) != Z_OK) return neb__fail(NEB_ERR_NOMEM, "out of memory for zlib");
     } else if (l->raw_len >= 6 && !memcmp(p, "\xFD\x37zXZ", 6)) {
         l->fill = fill_xz;
         if (lzma_stream_decoder(&l->x, LZMA_MEMORY, LZMA_CONCATENATED) != LZMA_OK)
-            return neb__fail(NEB_ERR_NOMEM, "no memory for liblzma");
+            return neb__fail(NEB_ERR_NOMEM, "out of memory for liblzma");
     } else if (l->raw_len >= 4 && neb__get32(p) == ZSTD_MAGICNUMBER) {
         l->fill = fill_zstd;
-        if (!(l->zstd = ZSTD_createDStream())) return neb__fail(NEB_ERR_NOMEM, "no memory for zstd");
+        if (!(l->zstd = ZSTD_createDStream())) return neb__fail(NEB_ERR_NOMEM, "out of memory for zstd");
     }
     return NEB_OK;
 }
@@ -166,7 +166,7 @@ static neb_status choose(struct neb_line_reader *l)
 neb_status neb__line_reader_open(const char *path, struct neb_line_reader **out)
 {
     struct neb_line_reader *l = NEB_NEW(struct neb_line_reader);
-    if (!l) return neb__fail(NEB_ERR_NOMEM, "no memory to read %s", path);
+    if (!l) return neb__fail(NEB_ERR_NOMEM, "not enough memory to read %s", path);
     neb_status s = NEB_ERR_NOMEM;
     neb__buf_init(&l->carry, NEB_MAX_LINE);
     l->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -179,7 +179,7 @@ neb_status neb__line_reader_open(const char *path, struct neb_line_reader **out)
     l->raw = neb__malloc(BLOCK);
     l->block = neb__malloc(BLOCK);
     if (!l->path || !l->raw || !l->block) {
-        neb__fail(s, "no memory to read %s", path);
+        neb__fail(s, "not enough memory to read %s", path);
         goto fail;
     }
     NEB_TRY_GOTO(s, choose(l), fail);

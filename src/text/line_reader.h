@@ -1,6 +1,6 @@
-/* line_reader.h: a text file line by line, whether plain or compressed (.gz, .xz, .zst, told by the content, not by the
- * name). A successful open owes a close. Memory is bounded whatever the file says: a longer line is cut at
- * NEB_MAX_LINE, and the xz decoder may use 256 MiB at most. */
+/* line_reader.h: a text file line by line, whether plain or compressed (.gz, .xz, .zst, recognised by the
+ * content, not by the name). A successful open owes a close. Memory is bounded for any file: a longer line is
+ * cut at NEB_MAX_LINE, and the xz decoder may use 256 MiB at most. */
 #ifndef NEB_TEXT_LINE_READER_H
 #define NEB_TEXT_LINE_READER_H
 
@@ -17,7 +17,8 @@ struct neb_line_reader;
 neb_status neb__line_reader_open(const char *path, struct neb_line_reader **out);
 void neb__line_reader_close(struct neb_line_reader *l); /* NULL is fine */
 
-/* The next line without its end (\n or \r\n), valid until the next call; a byte-order mark at the start is dropped.
+/* The next line without its end (\n or \r\n), valid until the next call; a byte-order mark at the start is
+ * dropped.
  *   NEB_OK            a line
  *   NEB_ERR_AGAIN     the end of the file (nothing is logged)
  *   NEB_ERR_CORRUPT   the compressed data is damaged or ends early

@@ -1,8 +1,9 @@
 /* prefetch.c: a ring of batches between one producer and one consumer.
  *
- * Slots go round: free, being filled, ready, with the consumer, free. Each ready slot carries the stream's position
- * behind its batch, because the stream itself is already further on: a checkpoint needs the consumer's place, not
- * the producer's. Invariant: taken <= made <= taken + depth - out, where `out` batches are with the consumer. */
+ * A slot goes through the states free, being filled, ready, with the consumer, and free again. Each ready
+ * slot carries the stream's position after its batch, because the stream itself is already further: a
+ * checkpoint needs the consumer's place, not the producer's. Invariant: taken <= made <= taken + depth - out,
+ * where `out` batches are with the consumer. */
 #include "text/prefetch.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -31,11 +32,11 @@ struct neb_prefetch {
     bool stop;
     neb_status end; /* why the producer ended */
     char why[256];
-    struct neb_buf position; /* behind the batch that was got last */
+    struct neb_buf position; /* after the batch that was got last */
     double waited;
 };
 
-/* Fills one slot; the slot is nobody else's meanwhile. */
+/* Fills one slot; no other thread uses the slot meanwhile. */
 static neb_status produce(struct neb_prefetch *p, struct slot *s)
 {
     NEB_TRY(neb__batches_next(p->stream, s->batch));
@@ -85,13 +86,14 @@ static void release(struct neb_prefetch *p)
 neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_prefetch **out)
 {
     if (depth < 2 || depth > MAX_DEPTH)
-        return neb__fail(NEB_ERR_INVALID, "%d batches ahead: 2 to %d are possible", depth, MAX_DEPTH);
+        return neb__fail(NEB_ERR_INVALID, "cannot prepare %d batches ahead; 2 to %d are possible", depth,
+                         MAX_DEPTH);
     struct neb_prefetch *p = NEB_NEW(struct neb_prefetch);
     struct slot *slots = NEB_NEW_ARRAY(struct slot, (size_t)depth);
     if (!p || !slots) {
         neb__free(p);
         neb__free(slots);
-        return neb__fail(NEB_ERR_NOMEM, "no memory to prepare %d batches", depth);
+        return neb__fail(NEB_ERR_NOMEM, "not enough memory to prepare %d batches", depth);
     }
     p->stream = s;
     p->slot = slots;
@@ -147,7 +149,7 @@ void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b)
 neb_status neb__prefetch_save(struct neb_prefetch *p, struct neb_buf *out)
 {
     return neb__buf_append(out, p->position.data,
-                           p->position.len); /* only get() changes it, in the same thread */
+                           p->position.len); /* only get() changes it, and in the same thread */
 }
 
 double neb__prefetch_waited(const struct neb_prefetch *p)

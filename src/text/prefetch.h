@@ -15,17 +15,18 @@ struct neb_prefetch;
 /* depth: batches held, 2 to 4096. NEB_ERR_INVALID, NEB_ERR_NOMEM, NEB_ERR_IO (no thread) */
 neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_prefetch **out);
 
-/* The next batch, in the stream's order; it is the caller's until done. Whatever the stream answered (NEB_ERR_AGAIN
- * at the end, an error) is answered from then on. */
+/* The next batch, in the stream's order; it belongs to the caller until done. After the stream has returned
+ * an error (NEB_ERR_AGAIN at the end), every call returns it. */
 neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out);
 void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b);
 
-/* Appends the position behind the batch that was got last: what a checkpoint must hold to go on with the next one. */
+/* Appends the position after the batch that was got last. A checkpoint that holds it can continue with the
+ * next batch. */
 neb_status neb__prefetch_save(struct neb_prefetch *p, struct neb_buf *out);
 
 double neb__prefetch_waited(const struct neb_prefetch *p); /* seconds that get() stood waiting */
 
-/* Ends the thread and puts the stream behind the batch that was got last. NULL is fine. */
+/* Ends the thread and puts the stream at the position after the batch that was got last. NULL is fine. */
 neb_status neb__prefetch_stop(struct neb_prefetch *p);
 
 #endif

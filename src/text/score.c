@@ -1,8 +1,9 @@
 /* score.c: BLEU (Papineni et al. 2002) and chrF (Popović 2015), counted as sacreBLEU counts them.
  *
- * An n-gram is known by a 64-bit hash; the n-grams of a text are a sorted array of hashes, so that counting matches
- * is walking two arrays. BLEU clips a hypothesis' n-gram by the most any one reference has of it, and takes the
- * reference length nearest to the hypothesis'. chrF takes, per sentence, the reference with the best score. */
+ * An n-gram is identified by a 64-bit hash. The n-grams of a text are a sorted array of hashes, so counting
+ * matches is a walk over two arrays. BLEU clips the count of a hypothesis' n-gram by its largest count in any
+ * one reference, and uses the reference length nearest to the hypothesis'. chrF uses, per sentence, the
+ * reference with the best score. */
 #include "text/score.h"
 #include "base/clamp.h"
 #include "text/score_words.h"
@@ -26,7 +27,7 @@ static neb_status push(struct units *u, uint64_t h)
     if (u->n == u->cap) {
         size_t cap = u->cap ? 2 * u->cap : 256;
         uint64_t *p = neb__realloc(u->h, cap * sizeof *p);
-        if (!p) return neb__fail(NEB_ERR_NOMEM, "no memory for %zu n-grams", cap);
+        if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu n-grams", cap);
         u->h = p;
         u->cap = cap;
     }
@@ -106,7 +107,7 @@ static size_t count_in(const struct units *sorted, uint64_t h)
     return n;
 }
 
-/* Matches of the hypothesis' n-grams, each clipped by the reference that has most of it. */
+/* Matches of the hypothesis' n-grams, each clipped by the largest count in any reference. */
 static int64_t clipped(const struct units *hyp, const struct units *refs, int n)
 {
     int64_t matches = 0;
@@ -126,10 +127,10 @@ static int64_t clipped(const struct units *hyp, const struct units *refs, int n)
 static neb_status check_refs(int n)
 {
     if (n >= 1 && n <= NEB_SCORE_REFS) return NEB_OK;
-    return neb__fail(NEB_ERR_INVALID, "%d references: 1 to %d are possible", n, NEB_SCORE_REFS);
+    return neb__fail(NEB_ERR_INVALID, "%d references given; 1 to %d are possible", n, NEB_SCORE_REFS);
 }
 
-/* ---- BLEU ----------------------------------------------------------------------------------------------------- */
+/* ---- BLEU ---------------------------------------------------------------------------------------------- */
 
 void neb__bleu_init(struct neb_bleu *b, enum neb_word_split split, bool lower)
 {
@@ -228,7 +229,7 @@ void neb__bleu_interval(const struct neb_bleu *each, int n, double *low, double 
     *high = score[DRAWS - 1 - DRAWS / 40];
 }
 
-/* ---- chrF ----------------------------------------------------------------------------------------------------- */
+/* ---- chrF ---------------------------------------------------------------------------------------------- */
 
 void neb__chrf_init(struct neb_chrf *c, int words, bool lower)
 {
@@ -270,7 +271,8 @@ static neb_status chrf_compare(const struct side *hyp, const struct side *ref, s
         size_t order = chars ? (size_t)i + 1 : (size_t)(i - CHARS) + 1;
         NEB_TRY(grams_of(chars ? &hyp->chars : &hyp->words, order, &gram[0]));
         NEB_TRY(grams_of(chars ? &ref->chars : &ref->words, order, &gram[1]));
-        out->hyp[i] = gram[1].n ? (int64_t)gram[0].n : 0; /* no hits are due where the reference has none */
+        out->hyp[i] =
+            gram[1].n ? (int64_t)gram[0].n : 0; /* without n-grams in the reference, no hits are expected */
         out->ref[i] = (int64_t)gram[1].n;
         out->match[i] = clipped(&gram[0], &gram[1], 1);
     }

@@ -5,7 +5,7 @@
  *     for each sentence: neb__bleu_add(&b, hypothesis, references, number of references);
  *     double score = neb__bleu_score(&b);
  *
- * Texts are UTF-8, null-terminated; bytes that are not count as U+FFFD. Nothing is owed. */
+ * Texts are UTF-8, null-terminated; bytes that are not UTF-8 count as U+FFFD. There is nothing to free. */
 #ifndef NEB_TEXT_SCORE_H
 #define NEB_TEXT_SCORE_H
 
@@ -37,9 +37,11 @@ void neb__bleu_init(struct neb_bleu *b, enum neb_word_split split, bool lower);
 neb_status neb__bleu_add(struct neb_bleu *b, const char *hyp, const char *const *refs, int n);
 double neb__bleu_score(const struct neb_bleu *b); /* 0 to 100; exponential smoothing */
 double neb__bleu_brevity(const struct neb_bleu *b);
-void neb__bleu_sum(struct neb_bleu *b, const struct neb_bleu *more); /* b of both texts together */
+void neb__bleu_sum(struct neb_bleu *b,
+                   const struct neb_bleu *more); /* adds `more` to b: the counts of both texts together */
 
-/* The 95 % interval of the score of n sentences by drawing them anew 1000 times (Koehn 2004); each[i] holds sentence i alone. */
+/* The 95 % interval of the score of n sentences, from 1000 resamplings (Koehn 2004); each[i] holds sentence i
+ * alone. */
 void neb__bleu_interval(const struct neb_bleu *each, int n, double *low, double *high);
 
 struct neb_chrf {

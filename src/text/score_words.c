@@ -1,8 +1,8 @@
 /* score_words.c: sacreBLEU's tokenizers, rule by rule.
  *
- * Each rule of the original is a regular expression applied to the whole line; here it is one pass over code points
- * that rewrites into a second array. A pass consumes what it matched, as re.sub does: a character is the second of
- * one match or the first of the next, never both. */
+ * Each rule of the original is a regular expression applied to the whole line; here it is one pass over code
+ * points that rewrites into a second array. A pass consumes its matches, as re.sub does: a character is the
+ * second of one match or the first of the next, never both. */
 #include "text/score_words.h"
 #include "base/mem.h"
 
@@ -17,10 +17,10 @@ void neb__chars_free(struct neb_chars *t)
 
 static neb_status room(struct neb_chars *t, size_t n)
 {
-    if (t->c && n <= t->cap) return NEB_OK; /* an empty text too has an array */
+    if (t->c && n <= t->cap) return NEB_OK; /* an empty text has an array, too */
     size_t cap = n + n / 2 + 64;
     int32_t *c = neb__realloc(t->c, cap * sizeof *c);
-    if (!c) return neb__fail(NEB_ERR_NOMEM, "no memory for a text of %zu characters", n);
+    if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a text of %zu characters", n);
     t->c = c;
     t->cap = cap;
     return NEB_OK;
@@ -44,7 +44,7 @@ static neb_status lower_case(struct neb_chars *t)
     size_t dots = 0, at = 0, n = t->n;
     for (size_t i = 0; i < n; i++) dots += t->c[i] == 0x130;
     NEB_TRY(room(t, n + dots));
-    memmove(t->c + dots, t->c, n * sizeof *t->c); /* reads behind, writes in front */
+    memmove(t->c + dots, t->c, n * sizeof *t->c); /* reads further back than it writes */
     const int32_t *in = t->c + dots;
     for (size_t i = 0; i < n; i++) {
         int32_t c = in[i];
@@ -75,7 +75,7 @@ neb_status neb__chars_decode(struct neb_chars *t, const char *text, bool lower)
     return lower ? lower_case(t) : NEB_OK;
 }
 
-/* ---- rules ---------------------------------------------------------------------------------------------------- */
+/* ---- rules --------------------------------------------------------------------------------------------- */
 
 typedef bool (*char_class)(int32_t c);
 
@@ -210,5 +210,5 @@ neb_status neb__chars_split_parse(const char *name, enum neb_word_split *out)
             *out = (enum neb_word_split)i;
             return NEB_OK;
         }
-    return neb__fail(NEB_ERR_CONFIG, "no tokenizer '%s' for scoring: none, 13a and intl are there", name);
+    return neb__fail(NEB_ERR_CONFIG, "unknown tokenizer '%s' for scoring; use none, 13a or intl", name);
 }

@@ -33,11 +33,11 @@ static neb_status check_head(const struct neb_shard_head *h, uint64_t file_lengt
 {
     if (h->info.sides < 1 || h->info.sides > 2 || (h->width != 2 && h->width != 4) || h->info.vocab <= 0 ||
         (h->width == 2 && h->info.vocab > 65536))
-        return neb__quiet(NEB_ERR_CORRUPT, "impossible header");
+        return neb__quiet(NEB_ERR_CORRUPT, "the header is impossible");
     if (h->tokens > NEB_SHARD_MAX_TOKENS || h->samples > NEB_SHARD_MAX_TEXTS)
-        return neb__quiet(NEB_ERR_CORRUPT, "impossible size");
+        return neb__quiet(NEB_ERR_CORRUPT, "the size is impossible");
     if (h->info.lang[0][NEB_LANG_SIZE - 1] || h->info.lang[1][NEB_LANG_SIZE - 1])
-        return neb__quiet(NEB_ERR_CORRUPT, "a language has no end");
+        return neb__quiet(NEB_ERR_CORRUPT, "a language name has no terminator");
     uint64_t want = neb__shard_index_at(h) + 4 * (h->samples * (uint64_t)h->info.sides + 1);
     if (h->length != want || file_length != want)
         return neb__quiet(NEB_ERR_CORRUPT, "%" PRIu64 " bytes instead of %" PRIu64, file_length, want);
@@ -53,7 +53,7 @@ neb_status neb__shard_head_get(const uint8_t *p, uint64_t file_length, struct ne
         return neb__quiet(NEB_ERR_VERSION, "format version %u; this build reads %d",
                           (unsigned)neb__get32(p + 8), NEB_SET_VERSION);
     if (neb__get32(p + 124) != neb__crc32c(0, p, 124))
-        return neb__quiet(NEB_ERR_CORRUPT, "checksum of the header");
+        return neb__quiet(NEB_ERR_CORRUPT, "the checksum of the header is wrong");
     h.info.sides = neb__get16(p + 12);
     h.width = neb__get16(p + 14);
     uint32_t vocab = neb__get32(p + 16);
@@ -98,11 +98,12 @@ neb_status neb__set_read(const char *dir, uint64_t *generation, uint32_t *shards
     if (s == NEB_OK && (file.len < NEB_SET_BYTES || memcmp(p, NEB_SET_MAGIC, 8)))
         s = neb__fail(NEB_ERR_CORRUPT, "%s is not a token set", path);
     if (s == NEB_OK && neb__get32(p + 8) != NEB_SET_VERSION)
-        s = neb__fail(NEB_ERR_VERSION, "%s has format version %u; this build reads %d: tokenise again", path,
+        s = neb__fail(NEB_ERR_VERSION,
+                      "%s has format version %u, but this build reads %d; tokenise the corpus again", path,
                       (unsigned)neb__get32(p + 8), NEB_SET_VERSION);
     if (s == NEB_OK && (file.len != NEB_SET_BYTES || neb__get32(p + 24) != neb__crc32c(0, p, 24) ||
                         neb__get32(p + 12) > NEB_SET_MAX_SHARDS))
-        s = neb__fail(NEB_ERR_CORRUPT, "%s is damaged: tokenise again", path);
+        s = neb__fail(NEB_ERR_CORRUPT, "%s is damaged; tokenise the corpus again", path);
     if (s == NEB_OK) {
         *shards = neb__get32(p + 12);
         *generation = neb__get64(p + 16);

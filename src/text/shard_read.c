@@ -1,7 +1,8 @@
 /* shard_read.c: reads a set of shards through memory maps.
  *
- * Opening looks at every header and index once (a few bytes a sample); tokens are touched only when copied, and each
- * copied id is compared with the vocabulary, so that a damaged file cannot become an index out of an embedding. */
+ * Opening reads every header and index once (a few bytes per sample). Tokens are read only when copied. Each
+ * copied id is compared with the vocabulary, so a damaged file cannot cause an access outside an embedding
+ * table. */
 #include "text/shard_format.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -44,15 +45,15 @@ static neb_status check_index(struct neb_set *set, struct shard *s)
 {
     uint64_t texts = s->head.samples * (uint64_t)s->head.info.sides;
     if (neb__crc32c(0, index_of(s), 4 * (texts + 1)) != s->head.crc_index)
-        return neb__quiet(NEB_ERR_CORRUPT, "checksum of the index");
+        return neb__quiet(NEB_ERR_CORRUPT, "the checksum of the index is wrong");
     for (const uint8_t *p = s->map + NEB_SHARD_HEAD + s->head.tokens * (uint64_t)s->head.width;
          p < index_of(s); p++)
-        if (*p) return neb__quiet(NEB_ERR_CORRUPT, "bytes between tokens and index");
+        if (*p) return neb__quiet(NEB_ERR_CORRUPT, "there are non-zero bytes between tokens and index");
     uint32_t at = text_start(s, 0);
     if (at) return neb__quiet(NEB_ERR_CORRUPT, "the index does not start at zero");
     for (uint64_t t = 0; t < texts; t++) {
         uint32_t next = text_start(s, t + 1);
-        if (next <= at) return neb__quiet(NEB_ERR_CORRUPT, "the index does not grow");
+        if (next <= at) return neb__quiet(NEB_ERR_CORRUPT, "the index does not increase");
         set->tokens[s->head.info.sides == 2 ? t % 2 : 0] += next - at;
         at = next;
     }
@@ -67,7 +68,8 @@ static neb_status map_shard(const char *path, struct shard *s)
     if (fd < 0 || fstat(fd, &st)) {
         int e = errno;
         if (fd >= 0) close(fd);
-        return neb__quiet(NEB_ERR_CORRUPT, "%s", strerror(e)); /* the manifest names it */
+        return neb__quiet(NEB_ERR_CORRUPT, "%s",
+                          strerror(e)); /* the manifest lists this file, so it must exist */
     }
     s->length = (size_t)st.st_size;
     s->map = s->length < NEB_SHARD_HEAD ? MAP_FAILED : mmap(NULL, s->length, PROT_READ, MAP_SHARED, fd, 0);
@@ -90,7 +92,7 @@ static neb_status open_shard(struct neb_set *set, uint32_t number)
     if (status == NEB_OK &&
         (s->head.number != number || a->sides != b->sides || a->vocab != b->vocab ||
          !neb__hash_equal(&a->tokenizer, &b->tokenizer) || memcmp(a->lang, b->lang, sizeof a->lang)))
-        status = neb__quiet(NEB_ERR_CORRUPT, "belongs to another set");
+        status = neb__quiet(NEB_ERR_CORRUPT, "it belongs to another set");
     if (status == NEB_OK) status = check_index(set, s);
     if (status != NEB_OK) {
         char why[160];
@@ -108,15 +110,16 @@ neb_status neb__set_open(const char *dir, struct neb_set **out)
     uint64_t generation;
     uint32_t shards;
     neb_status s = neb__set_read(dir, &generation, &shards);
-    if (s == NEB_ERR_NOTFOUND) return neb__fail(s, "no token set in %s (no set.neb)", dir);
+    if (s == NEB_ERR_NOTFOUND) return neb__fail(s, "there is no token set in %s (set.neb is missing)", dir);
     if (s != NEB_OK) return s;
-    if (!shards) return neb__fail(NEB_ERR_CORRUPT, "%s/set.neb names no shard", dir);
+    if (!shards)
+        return neb__fail(NEB_ERR_CORRUPT, "%s/set.neb lists no shards; tokenise the corpus again", dir);
     struct neb_set *set = NEB_NEW(struct neb_set);
-    if (!set) return neb__fail(NEB_ERR_NOMEM, "no memory for a token set");
+    if (!set) return neb__fail(NEB_ERR_NOMEM, "out of memory for a token set");
     set->generation = generation;
     set->dir = neb__strdup(dir);
     set->shard = NEB_NEW_ARRAY(struct shard, shards);
-    s = set->dir && set->shard ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for a token set");
+    s = set->dir && set->shard ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a token set");
     for (uint32_t i = 0; s == NEB_OK && i < shards; i++) {
         set->shards = i + 1;
         s = open_shard(set, i);
@@ -161,7 +164,7 @@ int64_t neb__set_tokens(const struct neb_set *set, int side)
     return set->tokens[side];
 }
 
-/* The shard of a sample that is there. */
+/* The shard of an existing sample. */
 static const struct shard *shard_of(const struct neb_set *set, int64_t sample)
 {
     uint32_t low = 0, high = set->shards - 1;
@@ -197,8 +200,8 @@ neb_status neb__set_copy(const struct neb_set *set, int64_t sample, int side, in
     uint64_t t;
     const struct shard *s = find_text(set, sample, side, &t);
     if (!s || from < 0 || n < 0 || (int64_t)from + n > text_start(s, t + 1) - text_start(s, t))
-        return neb__fail(NEB_ERR_INVALID, "no tokens %d+%d in sample %" PRId64 " of %s", (int)from, (int)n,
-                         sample, set->dir);
+        return neb__fail(NEB_ERR_INVALID, "tokens [%d, +%d) do not exist in sample %" PRId64 " of %s",
+                         (int)from, (int)n, sample, set->dir);
     const uint8_t *p =
         s->map + NEB_SHARD_HEAD + ((uint64_t)text_start(s, t) + (uint64_t)from) * (uint64_t)s->head.width;
     uint32_t worst = 0;
@@ -209,8 +212,9 @@ neb_status neb__set_copy(const struct neb_set *set, int64_t sample, int side, in
     }
     if (worst >= (uint32_t)s->head.info.vocab)
         return neb__fail(NEB_ERR_CORRUPT,
-                         "%s: sample %" PRId64 " holds token %u of a vocabulary of %d: damaged", set->dir,
-                         sample, (unsigned)worst, (int)s->head.info.vocab);
+                         "%s is damaged: sample %" PRId64
+                         " holds token %u, but the vocabulary has %d; tokenise the corpus again",
+                         set->dir, sample, (unsigned)worst, (int)s->head.info.vocab);
     return NEB_OK;
 }
 
@@ -220,7 +224,9 @@ neb_status neb__set_verify(const struct neb_set *set)
         const struct shard *s = &set->shard[i];
         if (neb__crc32c(0, s->map + NEB_SHARD_HEAD, s->head.tokens * (uint64_t)s->head.width) !=
             s->head.crc_tokens)
-            return neb__fail(NEB_ERR_CORRUPT, "%s: the tokens of shard %u do not match their checksum",
+            return neb__fail(NEB_ERR_CORRUPT,
+                             "%s is damaged: the tokens of shard %u do not match their checksum; tokenise "
+                             "the corpus again",
                              set->dir, (unsigned)i);
     }
     return NEB_OK;

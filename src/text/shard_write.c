@@ -1,9 +1,9 @@
 /* shard_write.c: writes a set of shards.
  *
- * Tokens stream through one buffer to GENERATION-NUMBER.tok.tmp; only the present shard's index is held in memory. A
- * full shard gets its index and header, is synced and renamed. The set becomes visible when the manifest, written
- * last and atomically, names the new generation; a crash before leaves the old set as it was and files that the next
- * writer removes. The folder is locked while a writer lives. */
+ * Tokens stream through one buffer to GENERATION-NUMBER.tok.tmp; only the present shard's index is held in
+ * memory. A full shard gets its index and header, is synced and renamed. The set becomes visible when the
+ * manifest, written last and atomically, names the new generation. A crash before that leaves the old set
+ * unchanged, and files that the next writer removes. The folder is locked as long as a writer exists. */
 #include "text/shard_format.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -143,7 +143,8 @@ static neb_status begin(struct neb_set_writer *w)
     s = neb__set_read(w->dir, &w->generation, &shards);
     if (s != NEB_OK && s != NEB_ERR_NOTFOUND && s != NEB_ERR_CORRUPT && s != NEB_ERR_VERSION) return s;
     if (s == NEB_OK) sweep(w->dir, w->generation);
-    if (s == NEB_ERR_NOTFOUND) sweep(w->dir, 0); /* of a writer that was killed: there is no generation 0 */
+    if (s == NEB_ERR_NOTFOUND)
+        sweep(w->dir, 0); /* removes the files of a killed writer: there is no generation 0 */
     w->generation = s == NEB_OK ? w->generation + 1 : 1;
     return NEB_OK;
 }
@@ -153,10 +154,10 @@ neb_status neb__set_create(const char *dir, const struct neb_set_info *info, int
 {
     if (info->sides < 1 || info->sides > 2 || info->vocab <= 0 || shard_bytes < 0 ||
         memchr(info->lang[0], 0, NEB_LANG_SIZE) == NULL || memchr(info->lang[1], 0, NEB_LANG_SIZE) == NULL)
-        return neb__fail(NEB_ERR_INVALID, "a token set of %d sides and %d words is not possible", info->sides,
-                         (int)info->vocab);
+        return neb__fail(NEB_ERR_INVALID, "a token set with %d sides and a vocabulary of %d is not possible",
+                         info->sides, (int)info->vocab);
     struct neb_set_writer *w = NEB_NEW(struct neb_set_writer);
-    if (!w) return neb__fail(NEB_ERR_NOMEM, "no memory to write a token set");
+    if (!w) return neb__fail(NEB_ERR_NOMEM, "not enough memory to write a token set");
     w->lock = w->fd = -1;
     w->head.info = *info;
     w->head.width = info->vocab <= 65536 ? 2 : 4;
@@ -166,7 +167,7 @@ neb_status neb__set_create(const char *dir, const struct neb_set_info *info, int
     w->buffer = neb__malloc(BUFFER);
     neb_status s = NEB_ERR_NOMEM;
     if (!w->dir || !w->buffer)
-        neb__fail(s, "no memory to write a token set");
+        neb__fail(s, "not enough memory to write a token set");
     else
         s = begin(w);
     if (s != NEB_OK) {
@@ -183,7 +184,7 @@ static neb_status note_text(struct neb_set_writer *w)
     if (w->texts == w->cap) {
         size_t cap = w->cap ? w->cap * 2 : 4096;
         uint32_t *index = neb__realloc(w->index, cap * sizeof *index);
-        if (!index) return neb__fail(NEB_ERR_NOMEM, "no memory for the index of a token shard");
+        if (!index) return neb__fail(NEB_ERR_NOMEM, "out of memory for the index of a token shard");
         w->index = index;
         w->cap = cap;
     }
@@ -220,10 +221,12 @@ neb_status neb__set_add(struct neb_set_writer *w, const int32_t *const ids[2], c
                                  (int)w->head.info.vocab);
         all += n[s];
     }
-    if (all > NEB_SHARD_MAX_TOKENS) return neb__fail(NEB_ERR_LIMIT, "a sample of %" PRId64 " tokens", all);
+    if (all > NEB_SHARD_MAX_TOKENS)
+        return neb__fail(NEB_ERR_LIMIT, "a sample of %" PRId64 " tokens is too long", all);
     int full = (int64_t)w->head.tokens + all > w->shard_tokens || w->texts + 2 > NEB_SHARD_MAX_TEXTS;
     if (w->fd >= 0 && full && w->head.samples) NEB_TRY(close_shard(w));
-    if (w->head.number == NEB_SET_MAX_SHARDS) return neb__fail(NEB_ERR_LIMIT, "%s: too many shards", w->dir);
+    if (w->head.number == NEB_SET_MAX_SHARDS)
+        return neb__fail(NEB_ERR_LIMIT, "%s would have too many shards; use larger shards", w->dir);
     if (w->fd < 0) NEB_TRY(open_shard(w));
     for (int s = 0; s < sides; s++) NEB_TRY(add_text(w, ids[s], n[s]));
     w->head.samples++;
@@ -243,7 +246,7 @@ static void release(struct neb_set_writer *w)
 neb_status neb__set_finish(struct neb_set_writer *w)
 {
     neb_status s = NEB_OK;
-    if (w->fd < 0 && !w->head.number) s = open_shard(w); /* an empty set still says what it would hold */
+    if (w->fd < 0 && !w->head.number) s = open_shard(w); /* an empty set has a header, too */
     if (s == NEB_OK && w->fd >= 0) s = close_shard(w);
     if (s == NEB_OK) s = neb__file_sync_parent(w->dir);
     if (s == NEB_OK) s = neb__set_write(w->dir, w->generation, w->head.number);

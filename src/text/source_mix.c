@@ -1,12 +1,14 @@
-/* source_mix.c: draws by quota, not by dice.
+/* source_mix.c: draws samples from several sources by quota, not by independent random choices.
  *
- * Draws come in cycles of fixed length. In a cycle every source has a fixed quota (largest remainders of its share),
- * and a keyed permutation says which draw of the cycle belongs to whom. So the number of draws a source had before
- * draw d follows from d alone, and with it the epoch and the place in that epoch; a second keyed permutation over the
- * source's samples turns the place into a sample. Independent dice would need the whole history for that.
+ * Draws come in cycles of fixed length. In a cycle every source has a fixed quota (largest remainders of its
+ * share), and a keyed permutation says which draw of the cycle belongs to which source. So the number of
+ * draws that a source had before draw d follows from d alone, and with it the epoch and the place in that
+ * epoch. A second keyed permutation over the source's samples turns the place into a sample. Independent
+ * random choices would need the whole history for that.
  *
- * The permutation is a balanced Feistel network of four rounds over the next even power of two, walked until it
- * lands inside (Black and Rogaway 2002): shuffling a billion samples takes no memory. */
+ * The permutation is a balanced Feistel network of four rounds over the next even power of two, applied until
+ * the result lies inside the range (Black and Rogaway 2002). So shuffling a billion samples takes no
+ * memory. */
 #include "text/source_mix.h"
 #include "base/mem.h"
 
@@ -38,10 +40,10 @@ struct neb_mix {
     /* the present cycle */
     uint64_t at;
     int32_t *who;    /* (cycle) source */
-    uint32_t *which; /* (cycle) how many of the source's came before in this cycle */
+    uint32_t *which; /* (cycle) how many draws of that source came before in this cycle */
 };
 
-/* Quotas that sum to the cycle; each source gets one at least. */
+/* Computes quotas that sum to the cycle; each source gets at least one. */
 static void divide(struct neb_mix *m, const double *share, double *rest)
 {
     uint64_t given = 0;
@@ -71,8 +73,9 @@ static neb_status shares(int n, const int64_t *counts, const double *weights, do
         double w = weights ? weights[s] : 1;
         if (counts[s] <= 0 || !(w > 0) || !isfinite(w))
             return neb__fail(NEB_ERR_INVALID,
-                             "source %d: %" PRId64 " samples with weight %g cannot be drawn from", s,
-                             counts[s], w);
+                             "cannot draw from source %d with %" PRId64
+                             " samples and weight %g; both must be positive",
+                             s, counts[s], w);
         out[s] = w * pow((double)counts[s], 1 / temperature);
         sum += out[s];
     }
@@ -84,8 +87,10 @@ neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, co
                            double temperature, struct neb_mix **out)
 {
     if (sources < 1 || sources > 4096 || !(temperature > 0))
-        return neb__fail(NEB_ERR_INVALID, "cannot draw from %d sources with temperature %g", sources,
-                         temperature);
+        return neb__fail(NEB_ERR_INVALID,
+                         "cannot draw from %d sources with temperature %g; 1 to 4096 sources and a positive "
+                         "temperature are needed",
+                         sources, temperature);
     size_t n = (size_t)sources;
     struct neb_mix *m = NEB_NEW(struct neb_mix);
     double *share = NEB_NEW_ARRAY(double, 2 * n);
@@ -102,7 +107,7 @@ neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, co
         m->which = NEB_NEW_ARRAY(uint32_t, m->cycle);
         if (!m->count || !m->quota || !m->seen || !m->who || !m->which) s = NEB_ERR_NOMEM;
     }
-    if (s != NEB_OK) neb__fail(s, "no memory to draw from %d sources", sources);
+    if (s != NEB_OK) neb__fail(s, "not enough memory to draw from %d sources", sources);
     if (s == NEB_OK) s = shares(sources, counts, weights, temperature, share);
     if (s == NEB_OK) {
         memcpy(m->count, counts, n * sizeof *counts);

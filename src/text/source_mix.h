@@ -1,6 +1,6 @@
-/* source_mix.h: which sample is drawn when: several sources, sampled by language with a temperature, each shuffled anew
- * every epoch. A draw is a pure function of (seed, sources, number of the draw), so any of them can be asked at any
- * time, by any rank; nothing is held but one cycle's table. */
+/* source_mix.h: the order in which samples are drawn from several sources, sampled by language with a
+ * temperature, each shuffled anew every epoch. A draw is a pure function of (seed, sources, number of the
+ * draw), so any rank can compute any draw at any time. Only one cycle's table is held in memory. */
 #ifndef NEB_TEXT_SOURCE_MIX_H
 #define NEB_TEXT_SOURCE_MIX_H
 
@@ -15,17 +15,17 @@ struct neb_mix;
 struct neb_pick {
     int source;
     int64_t sample; /* in the source */
-    int64_t epoch;  /* how often the source was gone through before */
+    int64_t epoch;  /* how many times all of the source was drawn before */
 };
 
-/* counts: samples of each source, all > 0. weights multiply the shares (NULL: all 1). Shares are proportional to
- * weight * count^(1/temperature): 1 follows the sizes, larger is more even. Owes a free.
+/* counts: samples of each source, all > 0. weights multiply the shares (NULL: all 1). Shares are proportional
+ * to weight * count^(1/temperature): 1 follows the sizes, larger is more even. Owes a free.
  *   NEB_ERR_INVALID, NEB_ERR_NOMEM */
 neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, const double *weights,
                            double temperature, struct neb_mix **out);
 void neb__mix_free(struct neb_mix *m); /* NULL is fine */
 
-/* The draw with this number; not from two threads at once. */
+/* The draw with this number. Do not call it from two threads at once. */
 struct neb_pick neb__mix_draw(struct neb_mix *m, uint64_t draw);
 
 double neb__mix_share(const struct neb_mix *m, int source); /* as used: a multiple of 1/cycle */

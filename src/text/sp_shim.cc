@@ -1,7 +1,8 @@
-/* sp_shim.cc: the one C++ file of the text side: calls SentencePiece, turns statuses and exceptions into codes.
+/* sp_shim.cc: the one C++ file of the text side: calls SentencePiece, turns statuses and exceptions into
+ * codes.
  *
- * Encoding writes into a vector of the calling thread, so that encoding millions of lines on all cores neither
- * allocates a result per line nor shares one. */
+ * Encoding writes into a vector of the calling thread, so that encoding millions of lines on all cores
+ * neither allocates a result per line nor shares one. */
 #include <inttypes.h>
 #include <stddef.h>
 extern "C" {
@@ -62,8 +63,9 @@ bool take_varint(const uint8_t *&p, const uint8_t *end, uint64_t &value)
     return false;
 }
 
-/* The last field of this number and wire type in a protobuf message: its value, or where its bytes lie, which are inside the
- * message. The library shows no header of its messages, and has no other answer to which kind a model is. */
+/* Finds the last field of this number and wire type in a protobuf message: its value, or the place of its
+ * bytes inside the message. The library installs no header of its messages and offers no other way to learn a
+ * model's kind. */
 bool find_field(const uint8_t *p, const uint8_t *end, uint64_t number, uint64_t type, uint64_t &value,
                 const uint8_t *&bytes)
 {
@@ -177,9 +179,8 @@ int32_t neb__sp_size(const neb_sp *sp)
 int32_t neb__sp_id(const neb_sp *sp, const char *piece)
 {
     int id = sp->processor.PieceToId(piece);
-    return id >= 0 && sp->processor.IdToPiece(id) == piece
-               ? id
-               : -1; /* an unknown piece answers the id of <unk> */
+    return id >= 0 && sp->processor.IdToPiece(id) == piece ? id
+                                                           : -1; /* an unknown piece gives the id of <unk> */
 }
 
 const char *neb__sp_piece(const neb_sp *sp, int32_t id)
@@ -198,7 +199,8 @@ int neb__sp_is_byte(const neb_sp *sp, int32_t id)
     return sp->processor.IsByte(id);
 }
 
-/* BPE merges by score, the highest first. Symbols that a user added share one score and are refused by that. */
+/* BPE merges by score, highest first. Symbols that a user added share one score, so this check refuses
+ * them. */
 int neb__sp_merges_in_order(const neb_sp *sp)
 {
     const auto &p = sp->processor;

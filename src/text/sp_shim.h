@@ -1,5 +1,6 @@
-/* sp_shim.h: SentencePiece through C. No exception and no C++ type crosses this header. A successful load owes a
- * free. Errors are worded into `error` (NEB_SP_ERROR bytes) and answered with NEB_ERR_*; the caller reports them. */
+/* sp_shim.h: SentencePiece through C. No exception and no C++ type crosses this header. A successful load
+ * owes a free. An error's message goes into `error` (NEB_SP_ERROR bytes) and the function returns NEB_ERR_*;
+ * the caller reports it. */
 #ifndef NEB_TEXT_SP_SHIM_H
 #define NEB_TEXT_SP_SHIM_H
 
@@ -26,15 +27,16 @@ int neb__sp_is_byte(const struct neb_sp *sp,
                     int32_t id); /* stands for one byte of a character without a piece */
 int neb__sp_merges_in_order(
     const struct neb_sp *sp); /* BPE, and the pieces are numbered in the order of their merges */
-int32_t neb__sp_pad(const struct neb_sp *sp); /* these four: -1 when the model has none */
+int32_t neb__sp_pad(const struct neb_sp *sp); /* these four: -1 when the model lacks the token */
 int32_t neb__sp_unk(const struct neb_sp *sp);
 int32_t neb__sp_bos(const struct neb_sp *sp);
 int32_t neb__sp_eos(const struct neb_sp *sp);
 
-/* Gives the next sentence (not null-terminated) until it answers 0. */
+/* Gives the next sentence (not null-terminated); returns 0 at the end. */
 typedef int (*neb_sp_next)(void *arg, const char **text, size_t *n);
 
-/* keys and values: SentencePiece's own training options, ended by NULL. The model's bytes are appended to `out`. */
+/* keys and values: SentencePiece's own training options, ended by NULL. The model's bytes are appended to
+ * `out`. */
 neb_status neb__sp_train(const char *const *keys_and_values, neb_sp_next next, void *arg, struct neb_buf *out,
                          char *error);
 

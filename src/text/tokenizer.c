@@ -1,7 +1,8 @@
-/* tokenizer.c: one face for all tokenizers, and the numbering of their ids.
+/* tokenizer.c: one interface for all tokenizers, and the numbering of their ids.
  *
- * Ids outside are the model's vocabulary rows. With layout XLMR they differ from SentencePiece's own: fairseq put
- * <s> 0, <pad> 1, </s> 2, <unk> 3 in front, shifted the pieces by one and added <mask> at the end. */
+ * Callers see ids that are the rows of the model's vocabulary ("outside"). With layout XLMR they differ from
+ * SentencePiece's own ("inside"): fairseq put <s> 0, <pad> 1, </s> 2, <unk> 3 in front, shifted the pieces by
+ * one and added <mask> at the end. */
 #include "text/tokenizer.h"
 #include "text/bpe.h"
 #include "text/sp_shim.h"
@@ -44,7 +45,7 @@ const struct neb_hash *neb__tok_hash(const struct neb_tok *tok)
     return &tok->hash;
 }
 
-/* SentencePiece's id as ours. */
+/* Turns SentencePiece's id into ours. */
 static int32_t outside(const struct neb_tok *tok, int32_t id)
 {
     if (tok->layout == NEB_TOK_PLAIN) return id;
@@ -52,7 +53,7 @@ static int32_t outside(const struct neb_tok *tok, int32_t id)
     return id < 3 ? front[id] : id + 1;
 }
 
-/* Ours as SentencePiece's; -1 for <pad> and <mask>, which it does not know. */
+/* Turns our id into SentencePiece's; -1 for <pad> and <mask>, which it does not know. */
 static int32_t inside(const struct neb_tok *tok, int32_t id)
 {
     if (tok->layout == NEB_TOK_PLAIN) return id;
@@ -122,7 +123,7 @@ static void find_specials_wp(struct neb_tok *tok)
     for (int i = 0; i < NEB_TOK_SPECIALS; i++) tok->special[i] = neb__tok_id(tok, names[i]);
 }
 
-/* RoBERTa's names; GPT-2 has one token for everything. */
+/* Uses RoBERTa's names; GPT-2 has one token for all purposes. */
 static void find_specials_bpe(struct neb_tok *tok)
 {
     static const char *const names[NEB_TOK_SPECIALS] = {"<pad>", "<unk>", "<s>", "</s>", "<mask>"};
@@ -142,7 +143,7 @@ static neb_status mark_specials(struct neb_tok *tok)
             return neb__fail(NEB_ERR_CORRUPT, "the tokenizer has no %s token", names[i]);
     tok->special_map = NEB_NEW_ARRAY(uint8_t, (size_t)tok->vocab);
     if (!tok->special_map)
-        return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary of %d", (int)tok->vocab);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary of %d", (int)tok->vocab);
     for (int i = 0; i < NEB_TOK_SPECIALS; i++)
         if (tok->special[i] >= 0) tok->special_map[tok->special[i]] = 1;
     for (int32_t id = 0; tok->sp && id < neb__sp_size(tok->sp); id++)
@@ -150,7 +151,8 @@ static neb_status mark_specials(struct neb_tok *tok)
     return NEB_OK;
 }
 
-/* The same file gives other ids when it is numbered or cut in another way. */
+/* Mixes a setting into the hash, because the same file gives other ids when it is numbered or cut
+ * differently. */
 static neb_status mix_in(struct neb_tok *tok, const char *setting)
 {
     char both[2 * NEB_HASH_SIZE + 32];
@@ -163,7 +165,7 @@ neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const
                                struct neb_tok **out)
 {
     struct neb_tok *tok = NEB_NEW(struct neb_tok);
-    if (!tok) return neb__fail(NEB_ERR_NOMEM, "no memory for a tokenizer");
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
     neb_status s;
     NEB_TRY_GOTO(s, neb__hash(bytes, n, &tok->hash), fail);
     if (wordpiece) {
@@ -203,7 +205,7 @@ static neb_status open_bpe(struct neb_tok *tok, const struct neb_bpe_files *file
 neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out)
 {
     struct neb_tok *tok = NEB_NEW(struct neb_tok);
-    if (!tok) return neb__fail(NEB_ERR_NOMEM, "no memory for a tokenizer");
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
     neb_status s = open_bpe(tok, files);
     if (s != NEB_OK) {
         neb__tok_close(tok);
@@ -288,7 +290,7 @@ neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t
     if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);
     if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
     int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
-    if (!kept) return neb__fail(NEB_ERR_NOMEM, "no memory to decode %zu tokens", n);
+    if (!kept) return neb__fail(NEB_ERR_NOMEM, "not enough memory to decode %zu tokens", n);
     neb_status s = NEB_OK;
     size_t m = 0;
     for (size_t i = 0; i < n && s == NEB_OK; i++) {
@@ -305,7 +307,7 @@ neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t
     return s;
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------------------------------------ */
 
 static neb_status control_tokens(const struct neb_tok_train *cfg, struct neb_buf *list)
 {
@@ -320,7 +322,7 @@ neb_status neb__tok_train(const struct neb_tok_train *cfg,
                           struct neb_buf *out)
 {
     if (strcmp(cfg->type, "unigram") && strcmp(cfg->type, "bpe"))
-        return neb__fail(NEB_ERR_CONFIG, "tokenizer type '%s': allowed are unigram and bpe", cfg->type);
+        return neb__fail(NEB_ERR_CONFIG, "tokenizer type '%s' is not one of unigram, bpe", cfg->type);
     struct neb_buf controls;
     neb__buf_init(&controls, 1 << 16);
     neb_status s = control_tokens(cfg, &controls);
@@ -359,7 +361,7 @@ neb_status neb__tok_train(const struct neb_tok_train *cfg,
                                           "16384",
                                           NULL};
         s = neb__sp_train(kv, next, arg, out, error);
-        if (s != NEB_OK) neb__fail(s, "training the tokenizer: %s", error);
+        if (s != NEB_OK) neb__fail(s, "the tokenizer cannot be trained: %s", error);
     }
     neb__buf_free(&controls);
     return s;

@@ -1,5 +1,6 @@
-/* tokenizer.h: text to token ids and back, whatever the model: SentencePiece (a .model file), WordPiece (BERT's
- * vocab.txt) or byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside it). A successful open owes a close. Encoding and decoding are safe from several threads at once. */
+/* tokenizer.h: text to token ids and back, with any of three kinds of models: SentencePiece (a .model file),
+ * WordPiece (BERT's vocab.txt) or byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside
+ * it). A successful open owes a close. Encoding and decoding are safe from several threads at once. */
 #ifndef NEB_TEXT_TOKENIZER_H
 #define NEB_TEXT_TOKENIZER_H
 
@@ -18,7 +19,7 @@ enum neb_special {
 /* How ids of a SentencePiece model are numbered. */
 enum neb_tok_layout {
     NEB_TOK_PLAIN, /* as in the model */
-    NEB_TOK_XLMR, /* as XLM-R was trained: <s> 0, <pad> 1, </s> 2, <unk> 3, pieces shifted by one, <mask> last */
+    NEB_TOK_XLMR,  /* as in XLM-R: <s> 0, <pad> 1, </s> 2, <unk> 3, pieces shifted by one, <mask> last */
 };
 
 struct neb_tok;
@@ -29,7 +30,8 @@ struct neb_tok_cfg {
 };
 
 /* `path` ends in .model, or is a vocab.txt or a vocab.json. cfg NULL: plain, lower-casing.
- *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CORRUPT (not a tokenizer, or a special token is missing), NEB_ERR_NOMEM */
+ *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOMEM
+ *   NEB_ERR_CORRUPT: not a tokenizer, or a special token is missing */
 neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out);
 neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const struct neb_tok_cfg *cfg,
                                struct neb_tok **out);
@@ -37,12 +39,12 @@ struct neb_bpe_files;
 neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out);
 void neb__tok_close(struct neb_tok *tok); /* NULL is fine */
 
-/* The path of the second file that belongs to the tokenizer at `path` (merges.txt to a vocab.json); empty: there is none.
- * NEB_ERR_INVALID: it has no room in out */
+/* The path of the second file that belongs to the tokenizer at `path` (merges.txt for a vocab.json); empty
+ * when there is no second file. NEB_ERR_INVALID: the path does not fit into out */
 neb_status neb__tok_second_file(const char *path, char *out, size_t size);
 
 int32_t neb__tok_vocab(const struct neb_tok *tok);
-int32_t neb__tok_special(const struct neb_tok *tok, enum neb_special which); /* -1: this tokenizer has none */
+int32_t neb__tok_special(const struct neb_tok *tok, enum neb_special which); /* -1: this tokenizer lacks it */
 int32_t neb__tok_lang(const struct neb_tok *tok, const char *lang);          /* id of <2LANG>, or -1 */
 int32_t neb__tok_id(const struct neb_tok *tok, const char *piece);           /* or -1 */
 const char *neb__tok_piece(const struct neb_tok *tok, int32_t id);           /* or NULL */
@@ -51,11 +53,12 @@ int neb__tok_is_byte(const struct neb_tok *tok,
                      int32_t id); /* SentencePiece: one byte of a character without a piece */
 int neb__tok_merges_in_order(
     const struct neb_tok *tok); /* SentencePiece's BPE: pieces in the order of their merges */
-/* Of the file's bytes, and of numbering and case where they are not as with cfg NULL: equal hashes, equal ids. */
+/* Hash of the file's bytes, and of numbering and case when they differ from cfg NULL. Equal hashes mean equal
+ * ids. */
 const struct neb_hash *neb__tok_hash(const struct neb_tok *tok);
 
-/* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8 become
- * unknown (byte-level BPE: stay what they are). NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
+/* Appends the ids (int32_t) of one line of text to `out`; no special token is added. Bytes that are not UTF-8
+ * become unknown (with byte-level BPE they stay as they are). NEB_ERR_NOSPACE: out->max; NEB_ERR_NOMEM */
 neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n, struct neb_buf *out);
 
 /* Appends the text; control tokens vanish. NEB_ERR_RANGE: an id is not in the vocabulary. */
@@ -71,9 +74,9 @@ struct neb_tok_train {
     int threads;
 };
 
-/* The sentences come from `next` (see sp_shim.h); the model's bytes go to `out`: <pad> 0, <unk> 1, <s> 2, </s> 3,
+/* `next` gives the sentences (see sp_shim.h); the model's bytes go to `out`: <pad> 0, <unk> 1, <s> 2, </s> 3,
  * <mask> 4, then languages and extras.
- *   NEB_ERR_INVALID: SentencePiece's own words (vocabulary too large for the text, for instance) */
+ *   NEB_ERR_INVALID: with SentencePiece's own message (vocabulary too large for the text, for instance) */
 neb_status neb__tok_train(const struct neb_tok_train *cfg,
                           int (*next)(void *arg, const char **text, size_t *n), void *arg,
                           struct neb_buf *out);

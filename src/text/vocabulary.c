@@ -1,5 +1,5 @@
-/* vocabulary.c: a vocabulary's texts in one block, with an open-addressing table of their numbers over it. The table is at most
- * half full, so every search ends. */
+/* vocabulary.c: a vocabulary's texts in one block, with an open-addressing table of their numbers over it.
+ * The table is at most half full, so every search ends. */
 #include "text/vocabulary.h"
 #include "base/mem.h"
 
@@ -18,7 +18,7 @@ neb_status neb__vocabulary_init(struct neb_vocabulary *p, size_t size, size_t by
     p->table = NEB_NEW_ARRAY(int32_t, slots);
     if (!p->text || !p->start || !p->table) {
         neb__vocabulary_free(p);
-        return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary of %zu pieces", size);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary of %zu pieces", size);
     }
     memset(p->start, 0xFF, (size + 1) * sizeof *p->start);
     memset(p->table, 0xFF, slots * sizeof *p->table);

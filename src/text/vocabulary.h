@@ -1,4 +1,4 @@
-/* vocabulary.h: the list of a vocabulary: texts numbered from 0, found by text. */
+/* vocabulary.h: the pieces of a vocabulary, numbered from 0; a piece is found by its text. */
 #ifndef NEB_TEXT_VOCABULARY_H
 #define NEB_TEXT_VOCABULARY_H
 
@@ -10,7 +10,7 @@
 enum { NEB_VOCABULARY_MAX = 1 << 22 };
 
 struct neb_vocabulary {
-    char *text;      /* null-terminated, one behind the other */
+    char *text;      /* null-terminated, one after the other */
     uint32_t *start; /* (size) into text; UINT32_MAX: not there yet */
     int32_t *table;  /* (mask + 1) open addressing: piece, or -1 */
     uint32_t mask, used;
@@ -22,7 +22,7 @@ struct neb_vocabulary {
 neb_status neb__vocabulary_init(struct neb_vocabulary *p, size_t size, size_t bytes);
 void neb__vocabulary_free(struct neb_vocabulary *p);
 
-/* Number `id` gets this text. Among equal texts the first one added is found. */
+/* Gives number `id` this text. Among equal texts, a search finds the one added first. */
 void neb__vocabulary_put(struct neb_vocabulary *p, int32_t id, const char *text, size_t n);
 int32_t neb__vocabulary_id(const struct neb_vocabulary *p, const char *text, size_t n); /* or -1 */
 const char *neb__vocabulary_text(const struct neb_vocabulary *p, int32_t id);           /* or NULL */

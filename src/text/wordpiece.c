@@ -1,9 +1,10 @@
 /* wordpiece.c: BERT's tokenizer (Devlin et al. 2018; Schuster and Nakajima 2012).
  *
- * First the basic split: control characters go, white space separates, Chinese characters and punctuation stand
- * alone; uncased models lower-case, decompose (NFD) and drop accents (Mn). Then every word is cut greedily: the
- * longest piece of the vocabulary first, continuations marked with ##; a word that cannot be cut, or longer than 100
- * characters, is unknown. Character classes come from utf8proc, so the Unicode version is the library's. */
+ * First comes the basic split: control characters are dropped, white space separates, Chinese characters and
+ * punctuation stand alone; uncased models lower-case, decompose (NFD) and drop accents (Mn). Then every word
+ * is cut greedily, the longest piece of the vocabulary first, with continuations marked by ##. A word that
+ * cannot be cut, or is longer than 100 characters, is unknown. Character classes come from utf8proc, so the
+ * Unicode version is the library's. */
 #include "text/wordpiece.h"
 #include "base/mem.h"
 #include "text/vocabulary.h"
@@ -35,7 +36,7 @@ static neb_status index_pieces(struct neb_wp *wp, const char *p, size_t n)
         size_t len = (size_t)(stop - p);
         if (len && p[len - 1] == '\r') len--;
         if (memchr(p, 0, len))
-            return neb__fail(NEB_ERR_CORRUPT, "vocabulary line %d holds a zero byte", (int)id + 1);
+            return neb__fail(NEB_ERR_CORRUPT, "line %d of the vocabulary contains a zero byte", (int)id + 1);
         neb__vocabulary_put(&wp->pieces, id, p, len);
         p = stop + 1;
     }
@@ -48,7 +49,7 @@ neb_status neb__wp_load(const void *bytes, size_t n, int cased, struct neb_wp **
     size_t lines = n && text[n - 1] != '\n';
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
     struct neb_wp *wp = NEB_NEW(struct neb_wp);
-    if (!wp) return neb__fail(NEB_ERR_NOMEM, "no memory for a vocabulary");
+    if (!wp) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary");
     wp->cased = cased;
     neb_status s = neb__vocabulary_init(&wp->pieces, lines, n + 1);
     if (s == NEB_OK) s = index_pieces(wp, text, n);
@@ -77,7 +78,7 @@ const char *neb__wp_piece(const struct neb_wp *wp, int32_t id)
     return neb__vocabulary_text(&wp->pieces, id);
 }
 
-/* ---- the basic split ------------------------------------------------------------------------------------------ */
+/* ---- the basic split ----------------------------------------------------------------------------------- */
 
 static bool is_chinese(int32_t c)
 {
@@ -109,7 +110,7 @@ static enum what classify(int32_t c)
 struct word {
     char bytes[MAX_WORD_BYTES + 8];
     size_t n;
-    int chars; /* may exceed the limit: then the word is unknown */
+    int chars; /* may exceed the limit; the word is unknown then */
 };
 
 static void add_char(struct word *w, int32_t c)
@@ -134,7 +135,7 @@ static neb_status cut_word(const struct neb_wp *wp, int32_t unk, struct word *w,
         memcpy(piece + head, w->bytes + from, n);
         int32_t id = -1;
         while (n && (id = neb__wp_id(wp, piece, head + n)) < 0) {
-            do n--; /* to the start of a character */
+            do n--; /* back to the start of a character */
             while (n && ((uint8_t)w->bytes[from + n] & 0xC0) == 0x80);
         }
         known = id >= 0;
@@ -161,7 +162,8 @@ static neb_status feed(const struct neb_wp *wp, int32_t unk, int32_t c, struct w
     return cut_word(wp, unk, w, out);
 }
 
-/* Lower case, decomposed, without accents; the classes are asked again afterwards, as BERT does. */
+/* Lower-cases, decomposes and drops accents. The character classes are looked up again afterwards, as BERT
+ * does. */
 static neb_status feed_folded(const struct neb_wp *wp, int32_t unk, int32_t c, struct word *w,
                               struct neb_buf *out)
 {
