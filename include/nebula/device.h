@@ -1,37 +1,40 @@
 /* device.h: the boundary between Nebula-I and a compute device, and the ABI of device plug-ins.
  *
- * A device is a `const struct neb_device_ops` of function pointers and a context. The CPU device is built in; any
- * other (CUDA, an NPU) is a shared object that exports
+ * A device is a `const struct neb_device_ops` of function pointers and a context. The CPU device is built in;
+ * any other (CUDA, an NPU) is a shared object that exports
  *
  *     const struct neb_device_ops *neb_device_plugin(uint32_t abi);
  *
  * and returns NULL when it cannot serve that ABI version. docs/device.md explains how to write one.
  *
- * This header is the table; the structs that its slots take are in device_types.h, device_compute.h (forward and backward),
- * device_learn.h (losses, optimizer) and device_generate.h, which it includes.
+ * This header defines the table. It includes the headers with the slots' argument structs: device_types.h,
+ * device_compute.h (forward and backward), device_learn.h (losses, optimizer) and device_generate.h.
  *
  * The contract
  *  - Every pointer in an argument struct points to memory of this device, unless its comment says host.
- *  - A call enqueues work on the device's one compute stream and returns; work runs in the order of the calls.
- *    A failure that shows only later is returned by the next call or by sync(). Nothing below synchronises with the
- *    host except sync(), download() and the allocation calls.
- *  - Matrices are row-major; `ld…` is the distance between rows in elements. "(a, b)" beside a pointer is its shape.
- *  - dtype F32 or BF16 is the activations' type, fixed at open(); statistics, losses, gradients of parameters and
- *    optimizer state are always F32. Weights of matrix products come in the activations' type.
- *  - Every backward call that produces the gradient of an activation has an `acc_…` flag: 0 overwrites, 1 adds to
- *    what is there. Gradients of parameters have one too (the engine clears it for the first write of a step).
- *  - Slots marked [fused] may be NULL: the engine then composes the op from the primitives if the job allows it,
- *    and refuses it otherwise. Slots marked [optional] may be NULL without loss of function.
- *  - `scratch` members: the engine asks scratch_bytes() with the arguments as they will be (pointers NULL or not as in
- *    the call, but not to be followed), and passes that much memory (256-byte aligned) to the call. Its content is
- *    undefined on entry and on exit.
+ *  - A call enqueues work on the device's one compute stream and returns; work runs in the order of the
+ *    calls. A failure that shows later is returned by the next call or by sync(). Only sync(), download(),
+ *    fence_wait() and the allocation calls wait for the device.
+ *  - Matrices are row-major; `ld…` is the distance between rows in elements. "(a, b)" beside a pointer is its
+ *    shape.
+ *  - Activations are F32 or BF16, fixed at open(). Statistics, losses, gradients of parameters and optimizer
+ *    state are always F32. Weights of matrix products come in the activations' type.
+ *  - An `acc_…` flag beside a gradient says what happens to its memory: 0 overwrites it, 1 adds to it. The
+ *    flag of a parameter's gradient is 0 for the first write of a step. A gradient without a flag is
+ *    overwritten, except where its comment says `+=`.
+ *  - Slots marked [fused] may be NULL: the engine then composes the op from the primitives if the job allows
+ *    it, and refuses it otherwise. Slots marked [optional] may be NULL without loss of function.
+ *  - `scratch` members: the engine calls scratch_bytes() with the arguments of the coming call and passes
+ *    that much memory (256-byte aligned) to the call. scratch_bytes() may test a pointer for NULL but must
+ *    not dereference it. The content of scratch is undefined on entry and on exit.
  *
- * Dropout. An element is kept when its 16 random bits are >= threshold; kept values are multiplied by
- * 65536 / (65536 - threshold). The bits come from Philox4x32-10 with key {ctl->seed, op} and the counter
+ * Dropout. An element is kept when its 16 random bits are >= threshold; kept values are multiplied by 65536 /
+ * (65536 - threshold). The bits come from Philox4x32-10 with key {ctl->seed, op} and the counter
  *     activations:  {column / 8,                 position, sample, ctl->step}
  *     attention:    {head << 20 | key pos / 8,   query position, sample, ctl->step}
- * positions being counted inside the sequence; of the four output words, 16-bit lane j = (column or key pos) % 8 is
- * (word[j / 2] >> 16 * (j % 2)) & 0xffff. So the mask depends on neither packing nor device nor thread count.
+ * where positions count inside the sequence. The four output words hold eight 16-bit lanes: lane j = (column
+ * or key pos) % 8 is (word[j / 2] >> 16 * (j % 2)) & 0xffff. So the mask depends on neither packing nor
+ * device nor thread count.
  */
 #ifndef NEBULA_DEVICE_H
 #define NEBULA_DEVICE_H
@@ -48,7 +51,7 @@ extern "C" {
 
 #define NEB_DEVICE_ABI 2u
 
-/* ---- the table ---------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 enum neb_slot { /* for scratch_bytes */
                 NEB_SLOT_EMBED_BWD,
@@ -61,9 +64,9 @@ enum neb_slot { /* for scratch_bytes */
                 NEB_SLOT_SUMSQ,
 };
 
-/* What a plug-in may call back: it cannot see the program's internals. Both functions may be called from any thread
- * and outlive the device. `fail` words an error for neb_last_error(), logs it, and returns the status it was given;
- * `log` takes a neb_log_level (nebula/log.h) and one line. */
+/* Functions of the program that a plug-in may call; it cannot see the program's internals. Both may be called
+ * from any thread and outlive the device. `fail` stores the message for neb_last_error(), logs it, and
+ * returns the status it was given. `log` takes a neb_log_level (nebula/log.h) and one line. */
 struct neb_device_host {
     neb_status (*fail)(neb_status status, const char *message);
     void (*log)(int level, const char *line);
@@ -74,10 +77,10 @@ struct neb_device_config {
     int threads;                        /* CPU: 0 = one per core */
     int index;                          /* which device of this kind */
     int64_t memory_limit;               /* bytes; 0: the device's own size. A hard cap */
-    int deterministic;                  /* 1: the same bits every time, whatever it costs */
+    int deterministic;                  /* 1: the same bits every time, at any cost in speed */
     int tf32;                           /* 1: F32 products may use TF32 */
     const char *isa;                    /* CPU: "avx512", "avx2", "plain"; NULL: the best this machine has */
-    const struct neb_device_host *host; /* set by the loader; NULL: a plug-in keeps its messages to itself */
+    const struct neb_device_host *host; /* set by the loader; NULL: the plug-in reports no messages */
 };
 
 struct neb_device_info {
@@ -95,30 +98,32 @@ struct neb_device_ops {
     void (*close)(void *dev);
     void (*info)(void *dev, struct neb_device_info *out);
 
-    /* Memory, 256-byte aligned, not cleared. NEB_ERR_NOMEM says what was asked and what is held. */
+    /* Memory, 256-byte aligned, not cleared. The message of NEB_ERR_NOMEM says how much was requested and how
+     * much is held. */
     neb_status (*alloc)(void *dev, size_t bytes, void **out);
     void (*free)(void *dev, void *p);
     /* Host memory that copies fast to and from the device. [optional] */
     neb_status (*host_alloc)(void *dev, size_t bytes, void **out);
     void (*host_free)(void *dev, void *p);
-    /* upload returns when `src` (host) may be reused; the copy takes its place in the stream. download waits for
-     * the stream and for the copy. */
+    /* upload returns when `src` (host) may be reused; the copy runs in stream order. download waits for the
+     * stream and for the copy. */
     neb_status (*upload)(void *dev, void *dst, const void *src, size_t bytes);
     neb_status (*download)(void *dev, void *dst, const void *src, size_t bytes);
     neb_status (*copy)(void *dev, void *dst, const void *src, size_t bytes); /* both on the device */
     neb_status (*fill)(void *dev, void *dst, uint8_t byte, size_t bytes);
     neb_status (*sync)(void *dev);
 
-    /* Asynchronous copies to and from host_alloc memory on a side stream: they start when everything enqueued so
-     * far is done, do not hold the compute stream up, and are complete when `fence_done` says so (1 done, 0 not
-     * yet) or after fence_wait. `fence_join` makes the compute stream wait for it. [optional, all or none] */
+    /* Asynchronous copies to and from host_alloc memory on a side stream. They start when everything enqueued
+     * so far is done, and they do not hold up the compute stream. A copy is complete when `fence_done` says
+     * so (1 done, 0 not yet) or after fence_wait. `fence_join` makes the compute stream wait for it.
+     * [optional, all or none] */
     neb_status (*side_download)(void *dev, void *dst, const void *src, size_t bytes, uint64_t *fence);
     neb_status (*side_upload)(void *dev, void *dst, const void *src, size_t bytes, uint64_t *fence);
     neb_status (*fence_done)(void *dev, uint64_t fence, int *done);
     neb_status (*fence_wait)(void *dev, uint64_t fence);
     neb_status (*fence_join)(void *dev, uint64_t fence);
 
-    /* Recording a sequence of calls once and replaying it. Between begin and end no call may allocate, upload,
+    /* Record a sequence of calls once and replay it. Between begin and end no call may allocate, upload,
      * download or sync. [optional, all or none] */
     neb_status (*graph_begin)(void *dev);
     neb_status (*graph_end)(void *dev, void **graph);
@@ -171,16 +176,15 @@ struct neb_device_ops {
     neb_status (*linear_xent)(void *dev, const struct neb_linear_xent *);    /* [fused] */
 
     /* for generating text */
-    neb_status (*best)(void *dev, const struct neb_best *); /* [optional]: found by the host in its stead */
+    neb_status (*best)(void *dev, const struct neb_best *); /* [optional]: without it the host finds them */
     /* [optional, both or none] */
     int64_t (*packed_bytes)(void *dev, int64_t out, int64_t in, neb_dtype type);
     neb_status (*pack_linear)(void *dev, const struct neb_pack_linear *);
     neb_status (*attn_listed)(void *dev,
-                              const struct neb_attn_listed *); /* [optional]: rows are moved instead */
+                              const struct neb_attn_listed *); /* [optional]: without it rows are moved */
 
     /* for replaced-token detection */
-    neb_status (*sample)(void *dev,
-                         const struct neb_sample *); /* [optional]: drawn by the host in its stead */
+    neb_status (*sample)(void *dev, const struct neb_sample *); /* [optional]: without it the host draws */
 };
 
 typedef const struct neb_device_ops *(*neb_device_plugin_fn)(uint32_t abi);

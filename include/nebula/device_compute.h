@@ -1,5 +1,5 @@
-/* device_compute.h: the arguments of the slots that compute forward and backward: primitives, norms, linear layers and
- * attention. Part of nebula/device.h, which tells the rules. */
+/* device_compute.h: the arguments of the slots that compute forward and backward: primitives, norms, linear
+ * layers and attention. Part of nebula/device.h, which states the rules. */
 #ifndef NEBULA_DEVICE_COMPUTE_H
 #define NEBULA_DEVICE_COMPUTE_H
 
@@ -9,10 +9,10 @@
 extern "C" {
 #endif
 
-/* ---- primitives --------------------------------------------------------------------------------------------- */
+/* ---- primitives ---------------------------------------------------------------------------------------- */
 
-/* C = alpha * op(A) op(B) + beta * C, for each of `batch` matrices. op(A) is (m, k), op(B) (k, n). C is F32 or of
- * A's type. */
+/* C = alpha * op(A) op(B) + beta * C, for each of `batch` matrices. op(A) is (m, k), op(B) (k, n). C is F32
+ * or of A's type. */
 struct neb_gemm {
     const void *a, *b;
     void *c;
@@ -31,7 +31,7 @@ struct neb_copy2d {
     neb_dtype src_type, dst_type;
 };
 
-/* y = a * x + b * y (+ nothing read of y when b is 0) */
+/* y = a * x + b * y; y is not read when b is 0 */
 struct neb_axpby {
     const void *x;
     void *y;
@@ -88,9 +88,9 @@ struct neb_swiglu {
     neb_dtype type;
 };
 
-/* y = sum over tables of table[ids]. Backward: each d_table[ids[r]] += dy[r] (F32; the caller has cleared it when
- * needed), the rows summed in increasing r for every id: the same bits every time. Ids outside [0, table_rows) give
- * zeros forward and nothing backward. */
+/* y = sum over tables of table[ids]. Backward: each d_table[ids[r]] += dy[r] (F32; the caller has cleared it
+ * when needed). For every id the rows are summed in increasing r, so the bits are the same every time. Ids
+ * outside [0, table_rows) give zeros forward and nothing backward. */
 struct neb_embed {
     int tables;            /* 1 to 3 */
     const void *table[3];  /* (table_rows, d) in the activations' type; forward */
@@ -98,15 +98,15 @@ struct neb_embed {
     const int32_t *ids[3]; /* (rows) */
     int64_t table_rows[3];
     int64_t rows, d;
-    float scale;    /* of the sum; with it, y = scale * sum */
+    float scale;    /* y = scale * sum */
     void *y;        /* (rows, d) forward */
     const void *dy; /* (rows, d) backward */
     void *scratch;
     neb_dtype type;
 };
 
-/* y[r] = x[index[r]] for r in [0, n); an index outside [0, rows) gives zeros. Backward (scatter): dx[index[r]] +=
- * dy[r]; indices are distinct or out of range. */
+/* y[r] = x[index[r]] for r in [0, n); an index outside [0, rows) gives zeros. Backward (scatter):
+ * dx[index[r]] += dy[r]; indices are distinct or out of range. */
 struct neb_rows {
     const void *x;        /* gather: (rows, d); scatter: (n, d) */
     void *y;              /* gather: (n, d);    scatter: (rows, d) */
@@ -116,8 +116,8 @@ struct neb_rows {
     int64_t ldx; /* scatter: distance between the rows of x; 0: d */
 };
 
-/* Mean over each sequence: y (sequences, d) from x (rows, d); an empty sequence gives zeros. Backward: dx (+)= dy /
- * length, for all rows of all sequences; other rows untouched (acc) or 0. */
+/* Mean over each sequence: y (sequences, d) from x (rows, d); an empty sequence gives zeros. Backward: dx
+ * (+)= dy / length, for all rows of all sequences; other rows stay untouched (acc) or become 0. */
 struct neb_pool_args {
     const void *x;
     void *y;
@@ -129,7 +129,8 @@ struct neb_pool_args {
     neb_dtype type;
 };
 
-/* Rotates pairs (j, j + head_dim / 2) of every head by position * base^(-2 j / head_dim) (the Llama layout), in place. `inverse` turns back: the backward. */
+/* Rotates pairs (j, j + head_dim / 2) of every head by position * base^(-2 j / head_dim) (the Llama layout),
+ * in place. `inverse` rotates back, which is the backward. */
 struct neb_rope {
     void *x;                 /* (rows, heads * head_dim), ldx */
     const int32_t *position; /* (rows) */
@@ -139,7 +140,7 @@ struct neb_rope {
     neb_dtype type;
 };
 
-/* x is set to 0 where dropped and scaled where kept: y = drop(x). Its own backward, with dy for x. */
+/* y = drop(x): 0 where dropped, scaled where kept. It is its own backward, with dy for x. */
 struct neb_dropout_args {
     const void *x;
     void *y; /* may be x */
@@ -149,10 +150,11 @@ struct neb_dropout_args {
     neb_dtype type;
 };
 
-/* Softmax over the keys a query may see, for the reference attention: score (heads, q_rows, k_rows), F32, in place.
- * A query sees a key of the same sequence (and, if causal, q_offset + its position >= the key's position, where
- * q_offset = that sequence's key length - query length); others get 0. With `prob` and `dscore`, the backward:
- * dscore = prob * (dscore - sum(prob * dscore)), in place. Dropout on probabilities is separate (attn_dropout). */
+/* Softmax over the keys a query may see, for the reference attention: score (heads, q_rows, k_rows), F32, in
+ * place. A query sees the keys of its own sequence; if causal, only those with q_offset + the query's
+ * position >= the key's position, where q_offset = that sequence's key length - query length. Other keys get
+ * 0. With `prob` and `dscore` it is the backward: dscore = prob * (dscore - sum(prob * dscore)), in place.
+ * Dropout on probabilities is separate (attn_dropout). */
 struct neb_attn_softmax {
     float *score;                       /* forward: in place */
     const float *prob;                  /* backward */
@@ -171,7 +173,7 @@ struct neb_attn_dropout {
     struct neb_dropout drop;
 };
 
-/* ---- norms and fused slots ---------------------------------------------------------------------------------- */
+/* ---- norms and fused slots ----------------------------------------------------------------------------- */
 
 /* s = residual + drop(x);  y = norm(s) * gamma + beta.   All variants come from leaving parts out:
  *   residual NULL: s = x (s is then not written, no dropout);   y NULL: only s.
@@ -206,7 +208,8 @@ struct neb_norm_bwd {
     neb_dtype type;
 };
 
-/* y = act(x w^T + bias), or y += with `acc_y` (then act is NONE). `pre` takes the pre-activation when not NULL. */
+/* y = act(x w^T + bias), or y += with `acc_y` (then act is NONE). `pre` takes the pre-activation when not
+ * NULL. */
 struct neb_linear {
     const void *x;    /* (rows, in), ldx */
     const void *w;    /* (out, in) */
@@ -219,11 +222,11 @@ struct neb_linear {
     float alpha; /* factor of x w^T, 1 normally */
     void *scratch;
     neb_dtype type;
-    const void *packed; /* what pack_linear made of w, which is then not read; or NULL */
+    const void *packed; /* w as pack_linear packed it (w is then not read), or NULL */
 };
 
-/* Backward of linear, given g = gradient of (x w^T + bias), that is, after the activation's own backward:
- *   dx (+)= alpha * g w, times x_act'(x_pre) when x_act is not NONE (x was act(x_pre) and nobody else reads x);
+/* Backward of linear, given g = gradient of (x w^T + bias), so after the activation's own backward:
+ *   dx (+)= alpha * g w, times x_act'(x_pre) when x_act is not NONE (x is act(x_pre), read by no other op);
  *   dx_colsum (+)= column sums of that dx (bias gradient of the layer that made x);
  *   dw (+)= alpha * g^T x;   db (+)= column sums of g.
  * Each of dx, dx_colsum, dw, db may be NULL. */
@@ -244,15 +247,16 @@ struct neb_linear_bwd {
     neb_dtype type;
 };
 
-/* Variable-length attention over packed sequences: sequence i has query rows starts_q[i] … starts_q[i + 1] - 1 and
- * key rows starts_k[i] … . Head h of a row stands at column h * head_dim; query head h reads key head
- * h * kv_heads / heads. Causal: see neb_attn_softmax. A query without keys gives zeros, and so do rows of no sequence. */
+/* Variable-length attention over packed sequences: sequence i has query rows starts_q[i] … starts_q[i + 1] -
+ * 1 and key rows starts_k[i] … . Head h of a row stands at column h * head_dim; query head h reads key head h
+ * * kv_heads / heads. Causal: see neb_attn_softmax. A query without keys gives zeros, and so do rows outside
+ * all sequences. */
 struct neb_attn {
     const void *q, *k, *v;
     void *o;
     float *lse;                                      /* (heads, q_rows) */
     const int32_t *starts_q, *starts_k;              /* (sequences + 1) */
-    int64_t sequences, q_rows, k_rows, max_q, max_k; /* max: upper bounds of the lengths, known to the host */
+    int64_t sequences, q_rows, k_rows, max_q, max_k; /* max: upper bounds of the lengths, known on the host */
     int64_t heads, kv_heads, head_dim, ldq, ldk, ldv, ldo;
     float scale;
     int causal;
@@ -264,7 +268,7 @@ struct neb_attn {
 struct neb_attn_bwd {
     struct neb_attn f;  /* as forward, o and lse being inputs */
     const void *d_o;    /* (q_rows, …), ldo */
-    void *dq, *dk, *dv; /* ldq, ldk, ldv; overwritten. Rows of no sequence: 0 */
+    void *dq, *dk, *dv; /* ldq, ldk, ldv; overwritten. Rows outside all sequences: 0 */
     void *scratch;
 };
 

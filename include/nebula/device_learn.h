@@ -1,4 +1,5 @@
-/* device_learn.h: the arguments of the losses and of the optimizer's slots. Part of nebula/device.h, which tells the rules. */
+/* device_learn.h: the arguments of the losses and of the optimizer's slots. Part of nebula/device.h, which
+ * states the rules. */
 #ifndef NEBULA_DEVICE_LEARN_H
 #define NEBULA_DEVICE_LEARN_H
 
@@ -8,10 +9,10 @@
 extern "C" {
 #endif
 
-/* ---- losses ------------------------------------------------------------------------------------------------- */
+/* ---- losses -------------------------------------------------------------------------------------------- */
 
-/* What the losses below share: row r counts weight[r] (1 if NULL) * scale * ctl->loss_scale; the sum is added to
- * ctl->loss[slot]; its gradient goes to d…. A non-finite sum sets ctl->nonfinite. */
+/* Shared by the losses below: row r counts weight[r] (1 if NULL) * scale * ctl->loss_scale. The sum is added
+ * to ctl->loss[slot], and its gradient goes to d…. A non-finite sum sets ctl->nonfinite. */
 struct neb_loss {
     struct neb_ctl *ctl;
     const float *weight; /* (rows) or NULL */
@@ -22,9 +23,10 @@ struct neb_loss {
 /* Cross-entropy and distillation over rows of logits:
  *   ce * [ (1 - smoothing) * -log p[target] + smoothing * mean over classes of -log p ]
  *   + kd * T^2 * KL(teacher || student), both at temperature T,
- * the teacher given by top-k logits (renormalised over the k; ids outside [0, classes) are left out) or by dense
- * logits. A target outside [0, classes): the whole row counts 0, its gradient is 0. NULL targets: all rows count.
- * counts[0] += rows whose largest logit is the target's, counts[1] += rows counted (weight > 0). */
+ * where the teacher is given by top-k logits (renormalised over the k; ids outside [0, classes) are left out)
+ * or by dense logits. A row whose target lies outside [0, classes) counts 0, and its gradient is 0. With NULL
+ * targets all rows count. counts[0] += rows whose largest logit is the target's, counts[1] += rows counted
+ * (weight > 0). */
 struct neb_targets {
     const int32_t *target; /* (rows); NULL when ce is 0 */
     float ce, smoothing;
@@ -44,9 +46,9 @@ struct neb_xent {
     neb_dtype type;
 };
 
-/* Binary cross-entropy with logits x (rows), target 0 or 1, target < 0 counts 0. dx (rows) or NULL.
- * counts[0] += rows on the right side, counts[1] += rows counted, counts[2] += of those with target 1,
- * counts[3] += right ones with target 1. */
+/* Binary cross-entropy with logits x (rows), target 0 or 1; a row with target < 0 counts 0. dx (rows) or
+ * NULL. counts[0] += rows classified correctly, counts[1] += rows counted, counts[2] += counted rows with
+ * target 1, counts[3] += correct rows with target 1. */
 struct neb_bce {
     const void *x;
     const int32_t *target;
@@ -57,8 +59,8 @@ struct neb_bce {
     neb_dtype type;
 };
 
-/* MSE: mean over columns of (x - y)^2 per row. Cosine: 1 - x·y / (|x| |y|) per row, 1 with gradient 0 when either is the
- * zero vector. dx, dy may be NULL. */
+/* MSE: mean over columns of (x - y)^2 per row. Cosine: 1 - x·y / (|x| |y|) per row; it is 1 with gradient 0
+ * when either vector is zero. dx, dy may be NULL. */
 struct neb_pair_loss {
     const void *x, *y; /* (rows, d) */
     void *dx, *dy;
@@ -84,7 +86,7 @@ struct neb_linear_xent {
     neb_dtype type;
 };
 
-/* ---- optimizer ---------------------------------------------------------------------------------------------- */
+/* ---- optimizer ----------------------------------------------------------------------------------------- */
 
 /* A piece of the parameter slab with its own settings. In device memory, in increasing order of offset. */
 struct neb_segment {
@@ -93,7 +95,8 @@ struct neb_segment {
     float lr_scale;
 };
 
-/* norm2 of the gradient over [0, n) is added to ctl->norm2 in an order that does not depend on the thread count. */
+/* Adds the sum of squares of x over [0, n) to ctl->norm2, in an order that does not depend on the thread
+ * count. */
 struct neb_sumsq {
     const float *x;
     int64_t n;
@@ -101,19 +104,19 @@ struct neb_sumsq {
     void *scratch;
 };
 
-/* From ctl->norm2, losses and max_norm: ctl->clip and ctl->nonfinite. nonfinite is set (never cleared) when norm2 or
- * a loss is not finite; clip = 0 when it is set, else max_norm / norm if max_norm > 0 and norm > max_norm, else 1. */
+/* Computes ctl->clip and ctl->nonfinite from ctl->norm2, the losses and max_norm. nonfinite is set (never
+ * cleared) when norm2 or a loss is not finite. clip = 0 when nonfinite is set, else max_norm / norm if
+ * max_norm > 0 and norm > max_norm, else 1. */
 struct neb_clip {
     struct neb_ctl *ctl;
 };
 
-/* AdamW (decoupled decay) or SGD with momentum over all segments; g is multiplied by ctl->clip, and nothing at all
- * changes when ctl->nonfinite. With r = lr * lr_scale:
+/* AdamW (decoupled decay) or SGD with momentum over all segments. g is multiplied by ctl->clip; nothing
+ * changes when ctl->nonfinite is set. With r = lr * lr_scale:
  *   AdamW  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *          p -= r ((m / bias1) / (sqrt(v / bias2) + eps) + decay p)
  *   SGD    m = beta1 m + g;  p -= r (m + decay p);  without momentum g stands for m
- * lr, bias corrections from ctl. `shadow` (BF16 copy of param) is written when not
- * NULL. */
+ * lr and the bias corrections come from ctl. `shadow` (BF16 copy of param) is written when not NULL. */
 struct neb_update {
     float *param, *m, *v; /* v NULL: SGD; m NULL too: SGD without momentum */
     const float *grad;

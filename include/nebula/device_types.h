@@ -1,5 +1,5 @@
-/* device_types.h: what all slots of a device share: data types, activations, the step's control block, dropout. Part of
- * nebula/device.h, which tells the rules. */
+/* device_types.h: types that all slots of a device share: data types, activations, the step's control block,
+ * dropout. Part of nebula/device.h, which states the rules. */
 #ifndef NEBULA_DEVICE_TYPES_H
 #define NEBULA_DEVICE_TYPES_H
 
@@ -23,8 +23,8 @@ typedef enum neb_act {
 
 typedef enum neb_norm_kind { NEB_NORM_LAYER = 0, NEB_NORM_RMS = 1 } neb_norm_kind;
 
-/* What a step needs to know and what it reports, in device memory. The engine uploads the first part before a step
- * and downloads the second part afterwards, one step late on an asynchronous device. */
+/* A step's settings and results, in device memory. The engine uploads the first part before a step and
+ * downloads the second part afterwards, one step late on an asynchronous device. */
 struct neb_ctl {
     /* in */
     uint32_t step;    /* optimizer steps done + 1 */
@@ -44,9 +44,10 @@ struct neb_ctl {
     uint32_t reserved_out[1];
 }; /* 128 bytes */
 
-/* Where the rows of an activation come from, for dropout; and whether there is dropout. */
+/* The dropout of one op: its threshold, and the sample and position of each row, which decide the random
+ * bits. */
 struct neb_dropout {
-    uint32_t threshold;      /* of 65536; 0: none, and the rest is not read */
+    uint32_t threshold;      /* of 65536; 0: no dropout, and the other fields are not read */
     uint32_t op;             /* which dropout of the model this is */
     const uint32_t *sample;  /* (rows) global sample id of each row; for attention (sequences) */
     const int32_t *position; /* (rows) position of each row in its sequence; for attention unused */

@@ -1,4 +1,4 @@
-/* log.h: where Nebula-I's messages go. By default to stderr, level `info` and above. */
+/* log.h: where Nebula-I's messages go: to stderr by default, level `info` and above. */
 #ifndef NEBULA_LOG_H
 #define NEBULA_LOG_H
 
@@ -16,14 +16,14 @@ typedef enum neb_log_level {
     NEB_LOG_NONE = 4, /* as a threshold: say nothing */
 } neb_log_level;
 
-/* Called with one complete line without its newline; may be called from any thread, one call at a time. */
+/* Receives one complete line without its newline. It may be called from any thread, one call at a time. */
 typedef void (*neb_log_fn)(void *arg, neb_log_level level, const char *line);
 
 /* fn NULL restores the default (stderr). */
 NEB_API void neb_log_set_sink(neb_log_fn fn, void *arg);
 
-/* Messages below `level` are not even formatted. The environment variable NEBULA_LOG (debug, info, warn, error,
- * none) sets the initial level. */
+/* Messages below `level` are not even formatted. The environment variable NEBULA_LOG (debug, info, warn,
+ * error, none) sets the initial level. */
 NEB_API void neb_log_set_level(neb_log_level level);
 
 #ifdef __cplusplus

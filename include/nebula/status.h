@@ -1,10 +1,11 @@
 /* status.h: the one status type of Nebula-I.
  *
- * Every function that can fail returns a neb_status: NEB_OK (0), or one of the negative codes below. The list is
- * an X-macro, so the enum, the names and the explanations cannot drift apart. The numbers are part of the ABI:
- * append, never renumber.
+ * Every function that can fail returns a neb_status: NEB_OK (0), or one of the negative codes below. The list
+ * is an X-macro, so the enum, the names and the explanations cannot drift apart. The numbers are part of the
+ * ABI: append, never renumber.
  *
- * The first function that detects an error words it (neb_last_error(), also logged); its callers pass the code on.
+ * The first function that detects an error writes its message (neb_last_error(), also logged); its callers
+ * pass the code on.
  */
 #ifndef NEBULA_STATUS_H
 #define NEBULA_STATUS_H
@@ -54,14 +55,14 @@ typedef enum neb_status {
 #undef NEB__X
 } neb_status;
 
-/* "NEB_ERR_SHAPE"; "NEB_ERR_?" for a number that is no status. Never NULL. */
+/* The name, such as "NEB_ERR_SHAPE"; "NEB_ERR_?" for an unknown number. Never NULL. */
 NEB_API const char *neb_status_name(neb_status s);
 
 /* One line of English for the code. Never NULL. */
 NEB_API const char *neb_status_text(neb_status s);
 
-/* What the last failing call in this thread said, with names and numbers; "" if nothing failed yet. Valid until
- * the next failing call in this thread. */
+/* The message of the last failing call in this thread, with names and numbers; "" if nothing failed yet.
+ * Valid until the next failing call in this thread. */
 NEB_API const char *neb_last_error(void);
 
 #ifdef __cplusplus
