@@ -1,6 +1,6 @@
 #!/bin/sh
-# The benchmarks of what a training learns, without a clock, on made-up text: they run from text to figures, the arms that
-# are compared have the same tokens, the bytes are those of the code, and one seed gives one loss.
+# Runs the benchmarks of learning (no clock takes part) on made-up text, from text to figures. The arms that are compared
+# must have the same tokens, the bytes must be those of the code, and one seed must always give the same loss.
 set -eu
 nebula=$1
 dir=$(mktemp -d)
@@ -24,28 +24,29 @@ figure() { tr '{' '\n' < "$1" | sed -n "s/^\"name\":\"$2\",\"value\":\([-0-9.e+]
 holds() {
     value=$(figure "$1" "$2")
     awk -v x="$value" -v a="$3" -v b="$4" 'BEGIN { exit !(x != "" && x + 0 >= a && x + 0 <= b) }' ||
-        fail "$2 is '$value', not within $3 and $4"
+        fail "$2 is '$value', not between $3 and $4"
 }
 
 for turn in 1 2; do
     "$nebula" bench replica-quality --data "$dir/data" --out "$dir/rq" --vocab 400 --hidden 32 --steps 40 --warmup 10 --tokens 256 \
-        --seeds 1 --settings "int4:10 sparse2.k256:10" --json > "$dir/rq.$turn" 2> "$dir/err" || { cat "$dir/err"; fail "replica-quality"; }
+        --seeds 1 --settings "int4:10 sparse2.k256:10" --json > "$dir/rq.$turn" 2> "$dir/err" || { cat "$dir/err"; fail "bench replica-quality failed"; }
 done
-for turn in 1 2; do # whether packing is worth its time depends on the machine, so bytes of int4 may differ
+for turn in 1 2; do # the lossless stage follows the speed of the machine, so bytes of int4 may differ
     tr '{' '\n' < "$dir/rq.$turn" | grep -v '^"name":"int4.h10.fewer"' > "$dir/losses.$turn"
 done
-cmp "$dir/losses.1" "$dir/losses.2" || fail "one seed, two results"
+cmp "$dir/losses.1" "$dir/losses.2" || fail "one seed gave two different results"
 holds "$dir/rq.1" sync.loss 3 6.1
 for setting in int4.h10 sparse2.k256.h10; do
     holds "$dir/rq.1" "$setting.loss" 3 6.1
     holds "$dir/rq.1" "$setting.tokens" 0.93 1.02
 done
-# fp32 at every step against half a byte a value every tenth: 80, and what entropy coding saves; one value of 256 in two bits and its place
+# fp32 at every step against half a byte a value at every tenth: a factor of 80, more with entropy coding. sparse2.k256 sends one value
+# of 16 in two bits, with its place.
 holds "$dir/rq.1" int4.h10.fewer 75 130
 holds "$dir/rq.1" sparse2.k256.h10.fewer 500 1300
 
 "$nebula" bench codec-training --data "$dir/data" --out "$dir/ct" --steps 4 --warmup 2 --h 2 --tokens 128 --seeds 1 --json \
-    > "$dir/ct.1" 2> "$dir/err" || { cat "$dir/err"; fail "codec-training"; }
+    > "$dir/ct.1" 2> "$dir/err" || { cat "$dir/err"; fail "bench codec-training failed"; }
 for code in int8 int4 sparse2; do holds "$dir/ct.1" "$code.worse" -0.5 0.5; done
 holds "$dir/ct.1" sparse2.compression 150 300
 echo "benches: ok"

@@ -4,17 +4,17 @@ set -eu
 nebula=$1
 fail() { echo "FAIL: $*" >&2; exit 1; }
 
-"$nebula" --version | grep -q '^nebula-i [0-9]' || fail "version"
-"$nebula" help | grep -q bench || fail "help lists the verbs"
+"$nebula" --version | grep -q '^nebula-i [0-9]' || fail "--version does not print the version"
+"$nebula" help | grep -q bench || fail "help does not list the verbs"
 for verb in $("$nebula" help | awk '/^  [a-z]/ { print $1 }'); do
-    "$nebula" "$verb" --help | grep -q . || fail "$verb --help"
+    "$nebula" "$verb" --help | grep -q . || fail "$verb --help prints nothing"
     case $verb in bench) continue ;; esac
-    "$nebula" "$verb" some --thing --help > /dev/null 2>&1 || fail "$verb with --help among other words"
+    "$nebula" "$verb" some --thing --help > /dev/null 2>&1 || fail "$verb fails when --help stands among other words"
 done
 for bench in $("$nebula" bench | awk '/^  [a-z]/ { print $1 }'); do
-    "$nebula" bench "$bench" --json --help | grep -q "^usage: nebula-i bench $bench" || fail "bench $bench --help"
+    "$nebula" bench "$bench" --json --help | grep -q "^usage: nebula-i bench $bench" || fail "bench $bench --help prints no usage"
 done
-# answers STATUS TEXT ARGUMENT…: the exit status, and a text that the command prints.
+# answers STATUS TEXT ARGUMENT…: the command must end with this status and print this text.
 answers() {
     status=$1 text=$2 got=0
     shift 2
@@ -43,14 +43,14 @@ answers 2 "option 'port': '0' is not a whole number from 1 to 65535" lab job.yam
 answers 2 "at most 12 with faults" simulate --sites 13
 answers 1 "cannot open missing.yaml" train missing.yaml
 answers 0 "--help" wan run --wan 1gbit,0ms -- echo --help
-if "$nebula" >/dev/null 2>&1; then fail "no verb must not succeed"; fi
-"$nebula" bnech 2>&1 | grep -q "did you mean 'bench'" || fail "suggestion"
+if "$nebula" >/dev/null 2>&1; then fail "nebula-i without a verb succeeded"; fi
+"$nebula" bnech 2>&1 | grep -q "did you mean 'bench'" || fail "no suggestion for a mistyped verb"
 "$nebula" bench base --json | tail -1 | grep -q '^{"bench":"base","figures":\[{"name":"pool.region","value":' ||
-    fail "bench --json"
+    fail "bench --json prints something else"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 printf '{"job":"j\\u001bc","strategy":"replica","written":1,"sites":[{"site":"a","role":"\\u009b2J","state":"\\u001b[2J"}]}' > "$dir/status.json"
-"$nebula" status "$dir" > "$dir/shown" || fail "a status of the version before"
+"$nebula" status "$dir" > "$dir/shown" || fail "nebula-i status does not read a status of the version before"
 if LC_ALL=C grep -q "$(printf '[\001-\010\033\177\302]')" "$dir/shown"; then fail "control characters of a peer reach the terminal"; fi
-"$nebula" status "$dir" --json | LC_ALL=C grep -q "$(printf '[\033\302]')" && fail "control characters in --json"
+"$nebula" status "$dir" --json | LC_ALL=C grep -q "$(printf '[\033\302]')" && fail "control characters of a peer are in --json"
 echo "cli: ok"

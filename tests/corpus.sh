@@ -12,7 +12,7 @@ awk 'BEGIN { srand(1); split("lum tar ven kor sil mar del pon rix gal", w)
 cut -f1 "$dir/pairs.tsv" | gzip > "$dir/a.txt.gz"
 cut -f2 "$dir/pairs.tsv" > "$dir/b.txt"
 
-"$nebula" corpus tokenizer --vocab 120 --langs aa,bb --out "$dir/t.model" "$dir/pairs.tsv" | grep -q 'pieces' || fail tokenizer
+"$nebula" corpus tokenizer --vocab 120 --langs aa,bb --out "$dir/t.model" "$dir/pairs.tsv" | grep -q 'pieces' || fail "corpus tokenizer"
 "$nebula" corpus tokenise --tokenizer "$dir/t.model" --pair aa-bb --out "$dir/pairs" "$dir/pairs.tsv" |
     grep -q '2000 samples' || fail "tokenise pairs"
 "$nebula" corpus tokenise --tokenizer "$dir/t.model" --lang aa --out "$dir/mono" "$dir/a.txt.gz" | grep -q '2000 samples' ||
@@ -20,15 +20,15 @@ cut -f2 "$dir/pairs.tsv" > "$dir/b.txt"
 gunzip "$dir/a.txt.gz"
 "$nebula" corpus tokenise --tokenizer "$dir/t.model" --pair aa-bb --two-files --out "$dir/two" "$dir/a.txt" "$dir/b.txt" \
     >/dev/null || fail "tokenise two files"
-[ "$("$nebula" corpus check "$dir/pairs" "$dir/mono" "$dir/two" | grep -c ': ok')" = 3 ] || fail check
+[ "$("$nebula" corpus check "$dir/pairs" "$dir/mono" "$dir/two" | grep -c ': ok')" = 3 ] || fail "corpus check does not accept three good sets"
 printf 'x' | dd of="$(ls "$dir"/mono/*.tok)" bs=1 seek=300 conv=notrunc 2>/dev/null
 if "$nebula" corpus check "$dir/mono" 2>/dev/null; then fail "damage was not noticed"; fi
 
-"$nebula" score "$dir/b.txt" < "$dir/b.txt" | grep -q 'BLEU 100.00' || fail score
-"$nebula" score --tokenize none "$dir/b.txt" < "$dir/a.txt" | grep -q 'BLEU 0.00' || fail "score of nothing right"
-if head -5 "$dir/b.txt" | "$nebula" score "$dir/b.txt" 2>/dev/null; then fail "different numbers of lines"; fi
+"$nebula" score "$dir/b.txt" < "$dir/b.txt" | grep -q 'BLEU 100.00' || fail "a text scored against itself is not 100"
+"$nebula" score --tokenize none "$dir/b.txt" < "$dir/a.txt" | grep -q 'BLEU 0.00' || fail "a text without a right word is not 0"
+if head -5 "$dir/b.txt" | "$nebula" score "$dir/b.txt" 2>/dev/null; then fail "files of different length were scored"; fi
 
 # Without apt the command says what to do.
 PATH=/nonexistent "$nebula" corpus debian --out "$dir/deb" 2>&1 | grep -q 'What to do: get the Debian package' ||
-    fail "explanation where there is no apt"
+    fail "without apt the command does not say what to do"
 echo "corpus: ok"

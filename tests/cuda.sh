@@ -1,6 +1,6 @@
 #!/bin/sh
-# The conformance suite on the CUDA device, where there is one. Where there is none, one line says what was skipped; that
-# the plug-in loads and answers is checked all the same.
+# Runs the conformance suite on the CUDA device. Without a GPU it prints one line about what was skipped, and still checks
+# that the plug-in loads and answers.
 set -eu
 nebula=$1
 plugin=$(dirname "$nebula")/libnebula-i-cuda.so

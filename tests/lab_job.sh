@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every site of a job on this machine with one command: keys, roster and addresses are made, the sites end with the same
-# state root, and the same command again finds the run finished. What does not fit is refused before any site starts.
+# One command runs every site of a job on this machine. It makes keys, roster and addresses, and the sites end with the same
+# state root. The same command again finds the run finished. A job that does not fit is refused before any site starts.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,31 +24,31 @@ sites:
 data:
   - file: text
 YAML
-if "$nebula" lab job.yaml 'sites[1].role=student' > log 2>&1; then fail "roles that do not fit"; fi
-grep -q "site 'b' has role student" log || fail "the message about roles"
+if "$nebula" lab job.yaml 'sites[1].role=student' > log 2>&1; then fail "roles that do not fit were accepted"; fi
+grep -q "site 'b' has role student" log || fail "no message about the role"
 sed 's/rung: int4/rung: int5/' job.yaml > rung.yaml
-if "$nebula" lab rung.yaml > log 2>&1; then fail "a rung that there is not"; fi
-grep -q "rung.yaml:6: wan.rung: 'int5' is not" log || fail "the message about the rung"
-if "$nebula" lab job.yaml 'data[0].file=nothing' > log 2>&1; then fail "a corpus that is not there"; fi
-grep -q "nothing" log || fail "the message about the corpus"
-"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the run"
+if "$nebula" lab rung.yaml > log 2>&1; then fail "an unknown rung was accepted"; fi
+grep -q "rung.yaml:6: wan.rung: 'int5' is not" log || fail "no message about the rung"
+if "$nebula" lab job.yaml 'data[0].file=nothing' > log 2>&1; then fail "a missing corpus was accepted"; fi
+grep -q "nothing" log || fail "no message about the corpus"
+"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the run failed"
 root() { sed -n "s/^$1 .*state root \([0-9a-f]*\),.*/\1/p" log; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
 cmp -s out/a/model.safetensors out/b/model.safetensors || fail "the models differ"
-"$nebula" status out > status || fail "status"
-[ "$(grep -cE '^[ab] +train +(done|evaluating|waiting|training) ' status)" = 2 ] || { cat status >&2; fail "status shows both sites"; }
-"$nebula" status out/a/site | grep -q "^b .* int4 " || fail "status of a session"
-"$nebula" report out --to page.html > /dev/null || fail "the report"
+"$nebula" status out > status || fail "nebula-i status failed"
+[ "$(grep -cE '^[ab] +train +(done|evaluating|waiting|training) ' status)" = 2 ] || { cat status >&2; fail "status does not show both sites"; }
+"$nebula" status out/a/site | grep -q "^b .* int4 " || fail "the status of a site folder does not show site b"
+"$nebula" report out --to page.html > /dev/null || fail "nebula-i report failed"
 for what in "Loss against tokens" "Where every second went" "all sites agree" "</html>"; do
     grep -q "$what" page.html || fail "the report lacks '$what'"
 done
-if "$nebula" report nowhere 2> none; then fail "a report of nothing"; fi
+if "$nebula" report nowhere 2> none; then fail "a report of a missing folder was made"; fi
 cp out/a/model.safetensors first
-"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the finished run, once more"
+"$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the finished run cannot be started again"
 [ "$(grep -c "^[ab] | this run has ended at record" log)" = 2 ] || fail "a finished run does not say so"
 for s in a b; do cmp -s first out/$s/model.safetensors || fail "site $s has another model after a second start"; done
 sed 's/name: lab/name: other/' job.yaml > other.yaml
 rm -rf out/[ab]/model.safetensors out/[ab]/checkpoints
-if "$nebula" lab other.yaml --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the run of one job taken for another's"; fi
-grep -q "holds the run of another job (name lab, task causal; this one: name other, task causal)" log2 || { cat log2; fail "which runs they are"; }
+if "$nebula" lab other.yaml --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the run of one job was taken for that of another"; fi
+grep -q "holds the run of another job (name lab, task causal; this one: name other, task causal)" log2 || { cat log2; fail "the message does not name the two jobs"; }
 echo "lab: ok, state root $(root a)"

@@ -1,20 +1,20 @@
 #!/bin/sh
-# The Python package against the library of this build: what the library shows, the tests that need no framework, and with
-# torch (NEBULA_TORCH_PYTHON names an interpreter that has it) the quick ones that do.
+# Tests the Python package with the library of this build: the symbols that the library exports, the tests without a framework,
+# and the quick tests with torch if there is one (NEBULA_TORCH_PYTHON names an interpreter that has it).
 set -eu
 nebula=$1 library=$2
 here=$(cd "$(dirname "$0")" && pwd)
 shown=$(nm -D --defined-only "$library" | awk '$3 !~ /^neb_[a-z]/ { print $3 }')
-[ -z "$shown" ] || { echo "FAIL: libnebula-i.so also shows: $shown"; exit 1; }
+[ -z "$shown" ] || { echo "FAIL: libnebula-i.so also exports: $shown"; exit 1; }
 # The README shows the whole difference between the two example scripts.
 top=$(dirname "$here")
 added=$(diff "$top/examples/torch_one_site.py" "$top/examples/torch_two_sites.py" | sed -n 's/^> //p')
-[ "$(echo "$added" | wc -l)" = 6 ] || { echo "FAIL: not six changed lines: $added"; exit 1; }
+[ "$(echo "$added" | wc -l)" = 6 ] || { echo "FAIL: the two examples differ by other than six lines: $added"; exit 1; }
 echo "$added" | while IFS= read -r line; do
     grep -qxF -- "+$line" "$top/README.md" || { echo "FAIL: the README does not show: $line"; exit 1; }
 done
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
-    echo "python: skipped, there is no python3 (3.9 or newer)"
+    echo "python: skipped, python3 (3.9 or newer) was not found"
     exit 0
 fi
 export NEBULA="$nebula" NEBULA_I_LIBRARY="$library" PYTHONDONTWRITEBYTECODE=1
@@ -23,5 +23,5 @@ torch=${NEBULA_TORCH_PYTHON:-python3}
 if "$torch" -c 'import torch' 2>/dev/null; then
     "$torch" "$here/python/test_torch.py"
 else
-    echo "python: the tests with PyTorch were skipped ($torch has none; NEBULA_TORCH_PYTHON names an interpreter that has)"
+    echo "python: skipped the tests with PyTorch ($torch lacks it; set NEBULA_TORCH_PYTHON to an interpreter that has it)"
 fi

@@ -1,11 +1,11 @@
-#!/bin/sh
-# Two sites train one model from one job file, a command a site, over loopback: the run ends at its token target with the
-# same state root at both, and a job that names no such site is refused.
+#!/bin/bash
+# Two sites train one model from one job file over loopback, each with one command. The run ends at its token target with the
+# same state root at both. Jobs that do not fit together are refused before the first step.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 
@@ -29,44 +29,44 @@ sites:
 data:
   - {file: text}
 YAML
-if "$nebula" train job.yaml --site c out=out-c > c.log 2>&1; then fail "a site that is not in the job"; fi
-grep -q "no site 'c'" c.log || fail "the message about site c"
+if "$nebula" train job.yaml --site c out=out-c > c.log 2>&1; then fail "a site that is not in the job began"; fi
+grep -q "no site 'c'" c.log || fail "no message about site c"
 
-# Found before the first step, at both sites, with the name of the other one and what to do.
-both() { # words of site a, words of site b; both must fail
+# A difference is found before the first step. Both sites name the other one and say what to do.
+both() { # WORDS-OF-A WORDS-OF-B: both sites must refuse to begin
     "$nebula" train job.yaml --site a out=bad-a $1 > a.log 2>&1 & first=$!
     "$nebula" train job.yaml --site b out=bad-b $2 > b.log 2>&1 & second=$!
     if wait $first; then fail "site a began with '$1', '$2'"; fi
     if wait $second; then fail "site b began with '$1', '$2'"; fi
-    if grep -q "step 1" a.log b.log; then fail "steps were made"; fi
+    if grep -q "step 1" a.log b.log; then fail "a site made steps"; fi
 }
 both train.lr=3e-3 train.log_every=1
-grep -q "site 'b' runs another job: train.lr is '2e-3' there and '3e-3' here; use the same job file" a.log || fail "facts at a"
-grep -q "site 'a' runs another job: train.lr is '3e-3' there" b.log || fail "facts at b"
+grep -q "site 'b' runs another job: train.lr is '2e-3' there and '3e-3' here; use the same job file" a.log || fail "site a does not say how the jobs differ"
+grep -q "site 'a' runs another job: train.lr is '3e-3' there" b.log || fail "site b does not say how the jobs differ"
 both train.log_every=1 'data[0].file=lost'
-grep -qi "site 'b' cannot start: corpus lost: no such file" a.log || fail "a is not told what b lacks"
-grep -qi "corpus lost: no such file" b.log || fail "b's own message"
-if "$nebula" train job.yaml --site a out=bad-a 'sites[0].folder=b' > a.log 2>&1; then fail "another's folder"; fi
-if "$nebula" train job.yaml --site b out=bad-b 'sites[0].name=c' > b.log 2>&1; then fail "another roster"; fi
-grep -q "folder 'b' belongs to site 'b', the job calls it 'a'" a.log || fail "another site's folder"
-grep -q "site 'c' of the job is not in the roster that 'b' joined" b.log || fail "roster and job"
+grep -qi "site 'b' cannot start: corpus lost: no such file" a.log || fail "site a does not hear what b lacks"
+grep -qi "corpus lost: no such file" b.log || fail "site b does not say what it lacks"
+if "$nebula" train job.yaml --site a out=bad-a 'sites[0].folder=b' > a.log 2>&1; then fail "site a began with the folder of b"; fi
+if "$nebula" train job.yaml --site b out=bad-b 'sites[0].name=c' > b.log 2>&1; then fail "site b began with a job that its roster does not fit"; fi
+grep -q "folder 'b' belongs to site 'b', the job calls it 'a'" a.log || fail "no message about the folder of another site"
+grep -q "site 'c' of the job is not in the roster that 'b' joined" b.log || fail "no message about roster and job"
 
 "$nebula" train job.yaml --site a out=out-a > a.log 2>&1 & first=$!
 "$nebula" train job.yaml --site b out=out-b > b.log 2>&1 & second=$!
-wait $first || fail "site a"
-wait $second || fail "site b"
+wait $first || fail "site a failed"
+wait $second || fail "site b failed"
 root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
 cmp -s out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
-grep -q '"state": "ended"' a/run/status.json && grep -q "\"root\": \"$(root a)" a/run/status.json || fail "the status file of a"
-grep -q '"others": {' a/run/status.json && grep -q 'rate: .* it is the cheapest' a.log || fail "status of b, or reasons of the rate"
-# One shape for both files, with the other site in it; the keys of the version before stay for one release.
+grep -q '"state": "ended"' a/run/status.json && grep -q "\"root\": \"$(root a)" a/run/status.json || fail "the status file of a lacks the end or the root"
+grep -q '"others": {' a/run/status.json && grep -q 'rate: .* it is the cheapest' a.log || fail "a does not have the status of b, or its log lacks the reason for the rung"
+# Both files have one shape and hold the other site. The keys of the version before stay for one release.
 for d in a/run out-a; do
     f=$d/status.json
     grep -q '^ "self": "a"' $f && grep -q '^   "name": "b"' $f && grep -q '^   "loss": [1-9]' $f && grep -q '^ "log": {' $f ||
-        fail "the shape of $f"
-    "$nebula" status ${d%/run} | grep -q '^b  ' || fail "nebula-i status shows b from $f"
+        fail "$f has another shape"
+    "$nebula" status ${d%/run} | grep -q '^b  ' || fail "nebula-i status does not show b from $f"
 done
-"$nebula" site replay b > replay.log || fail "replay"
+"$nebula" site replay b > replay.log || fail "the replay failed"
 grep -q "state root $(root a)" replay.log || fail "replay from the beginning gives another root: $(cat replay.log)"
 echo "two sites: ok, state root $(root a)"

@@ -1,20 +1,20 @@
-#!/bin/sh
-# The laboratory's bars against ping and iperf3: delay to 1 ms, rate to 2 % up to 1 Gbit/s; exit codes; signals; and
-# nothing left behind. A busy machine can make packets late and starve iperf3, so a try that misses is made again, twice.
+#!/bin/bash
+# Measures the laboratory with ping and iperf3: delay within 1 ms, rate within 2 % up to 1 Gbit/s. Also checks exit codes,
+# signals, and that nothing is left behind. A busy machine can make packets late and starve iperf3, so a failed try is repeated.
 set -eu
 nebula=$1
 fail() { echo "FAIL: $*" >&2; exit 1; }
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 
-# ---- what needs no permission ----------------------------------------------------------------------------------------
-"$nebula" wan --help | grep -q -- --schedule || fail "help"
+# ---- without any permission ------------------------------------------------------------------------------------------
+"$nebula" wan --help | grep -q -- --schedule || fail "wan --help does not name --schedule"
 if "$nebula" wan run --wan nonsense -- true 2>/dev/null; then fail "a wrong line was accepted"; fi
-if "$nebula" wan run -- true : true : true 2>/dev/null; then fail "three commands for two sites"; fi
+if "$nebula" wan run -- true : true : true 2>/dev/null; then fail "three commands for two sites were accepted"; fi
 printf 'sites: [{name: north, command: exit 4}, {name: south, command: "true"}]\nline: {rate: 1mbit, rtt: 10ms}\n' > "$dir/lab.yaml"
-"$nebula" wan check "$dir/lab.yaml" | grep -q 'north > south: rate 1 Mbit/s, delay 5 ms' || fail "check"
+"$nebula" wan check "$dir/lab.yaml" | grep -q 'north > south: rate 1 Mbit/s, delay 5 ms' || fail "wan check prints another line"
 code=0; "$nebula" wan run "$dir/lab.yaml" --mode relay --ports $((10000 + $$ % 20000)) 2>/dev/null || code=$?
-[ $code = 4 ] || fail "a relay's exit status is $code"
+[ $code = 4 ] || fail "with --mode relay the exit status is $code instead of 4"
 
 if ! "$nebula" wan run --mode namespaces -- true 2> "$dir/why"; then
     echo "wan: skipped: no network namespaces here ($(head -1 "$dir/why"))"; exit 0
@@ -24,13 +24,13 @@ fi
 code=0; "$nebula" wan run -- sh -c 'exit 3' : true 2>/dev/null || code=$?
 [ $code = 3 ] || fail "exit status $code instead of 3"
 code=0; "$nebula" wan run --until b -- sleep 1000 : sh -c 'grep -q "10.77.0.1 a" /etc/hosts' 2>/dev/null || code=$?
-[ $code = 0 ] || fail "--until: $code"
+[ $code = 0 ] || fail "--until: exit status $code instead of 0"
 left() { grep -lza "^4321$1\$" /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
 for signal in TERM INT KILL; do
     "$nebula" wan run -- sh -c "sleep 4321$$ & sleep 4321$$" 2>/dev/null & pid=$!
     for i in 1 2 3 4 5 6 7 8 9 10; do [ "$(left $$)" -ge 4 ] && break; sleep 0.2; done
     [ "$(left $$)" -ge 4 ] || fail "the commands did not start"
-    # A shell starts background jobs with INT ignored, and the laboratory takes it back.
+    # A shell starts background jobs with SIGINT ignored. The laboratory must still react to it.
     kill -$signal $pid
     wait $pid 2>/dev/null || true
     for i in 1 2 3 4 5 6 7 8 9 10; do [ "$(left $$)" = 0 ] && break; sleep 0.2; done
@@ -38,8 +38,8 @@ for signal in TERM INT KILL; do
 done
 
 # ---- how punctual this machine is --------------------------------------------------------------------------------------
-# A virtual machine whose host is busy wakes sleepers many milliseconds late; no figure taken there says anything about the
-# laboratory. Then a bar that is missed is reported as skipped.
+# A virtual machine on a busy host wakes sleepers many milliseconds late. Figures taken then say nothing about the laboratory,
+# so a missed bar is reported as skipped.
 late_ms() {
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         from=$(date +%s%N); sleep 0.01; echo $((($(date +%s%N) - from) / 100000 - 100))
@@ -57,8 +57,8 @@ missed() {
 # ---- delay -----------------------------------------------------------------------------------------------------------
 # within VALUE WANT TOLERANCE
 within() { awk "BEGIN { d = $1 - $2; exit !(d <= $3 && d >= -($3)) }"; }
-# The median round trip. From 100 ms on ping prints whole milliseconds, so then it is the mean of its last line without the
-# largest of the 15: as a median would, it passes over one packet that a busy machine delivered late.
+# The median round trip. From 100 ms on ping prints whole milliseconds. Then the function takes the mean of ping's last line
+# without the largest of the 15: like a median it ignores one packet that a busy machine delivered late.
 ping_ms() {
     "$nebula" wan run --wan "1gbit,$1ms" --until b -- sleep 60 : ping -c 15 -i 0.05 -W 2 a > "$dir/ping" 2>/dev/null || true
     if [ "$1" -ge 100 ]; then
@@ -82,7 +82,7 @@ else
 fi
 
 # ---- rate ------------------------------------------------------------------------------------------------------------
-# What iperf3 received, as the IP packets that carried it (1448 of 1500 bytes are payload), in Mbit/s.
+# The rate that iperf3 received, counted in whole IP packets (1448 of 1500 bytes are payload), in Mbit/s.
 iperf_rate() {
     "$nebula" wan run --wan "$1mbit,10ms" --stats --until b -- iperf3 -s -1 : \
         sh -c 'sleep 0.3; exec iperf3 -c a -O 1 -t 3 -f k' > "$dir/iperf" 2> "$dir/stats" || true

@@ -1,12 +1,12 @@
-#!/bin/sh
-# Two sites that train and a witness that only votes and stores. One of the two is killed: with the witness there is still a
-# quorum, so the other goes on committing alone. A site that is asked to stop (SIGTERM) makes a checkpoint, leaves and comes
-# back. At the end all three hold one state.
+#!/bin/bash
+# Two sites train, and a witness only votes and stores. When one of the two is killed, the other and the witness are still a
+# quorum, so it goes on committing. A site that is asked to stop (SIGTERM) makes a checkpoint, leaves and comes back. At the end
+# all three hold one state.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 20 "$f" >&2; done; exit 1; }
 cat "$top/LICENSE" "$top"/docs/*.md > text
@@ -38,11 +38,11 @@ reaches() { # SITE RECORD SECONDS
     for i in $(seq $(($3 * 5))); do [ "$(records $1)" -lt $2 ] || return 0; sleep 0.2; done; return 1; }
 begin() { "$nebula" train job.yaml --site $1 out=out-$1 >> $1.log 2>&1 & eval "pid_$1=$!"; }
 begin a; begin w; begin b
-reaches a 3 60 || fail "no rounds"
+reaches a 3 60 || fail "no rounds were committed"
 kill -9 $pid_b
 wait $pid_b 2>/dev/null || true
 now=$(records a)
-reaches a $((now + 3)) 60 || fail "no rounds without b"
+reaches a $((now + 3)) 60 || fail "a commits no rounds without b"
 begin b
 reaches b $((now + 4)) 60 || fail "b did not come back"
 kill -TERM $pid_b
@@ -50,10 +50,10 @@ wait $pid_b 2>/dev/null || true
 grep -q "goes on from there" b.log || fail "b made no checkpoint when it was asked to stop"
 begin b
 reaches b $(($(records a) + 3)) 60 || fail "b did not come back after its checkpoint"
-"$nebula" order w end --operator a --wait 60 > /dev/null || fail "the end"
+"$nebula" order w end --operator a --wait 60 > /dev/null || fail "the order end"
 for s in a b w; do eval "wait \$pid_$s" || fail "site $s"; done
-grep -q "this site is a witness" w.log || fail "w trained"
+grep -q "this site is a witness" w.log || fail "w does not say that it is a witness"
 [ "$(field w step)" = 0 ] || fail "the witness made steps"
 root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log | tail -1; }
-[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] && [ "$(root a)" = "$(root w)" ] || fail "roots: '$(root a)' '$(root b)' '$(root w)'"
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] && [ "$(root a)" = "$(root w)" ] || fail "the state roots differ: '$(root a)' '$(root b)' '$(root w)'"
 echo "witness: ok, state root $(root a)"

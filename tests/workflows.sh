@@ -1,11 +1,12 @@
-#!/bin/sh
-# What sites do with a model that was trained before: a frozen encoder at one site teaches a student at the other through
-# 4-bit hidden states, and two sites fine-tune one frozen model with LoRA, of which only the small matrices cross.
+#!/bin/bash
+# Sites use a model that was trained before. A frozen encoder at one site teaches a student at the other through 4-bit hidden
+# states. A generator feeds a discriminator by the clock. Two sites fine-tune one frozen model with LoRA, and only the small
+# matrices cross.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d)
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf "$dir"' EXIT
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT # bash: dash's $(jobs -p) is empty
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in *.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
 
@@ -22,7 +23,7 @@ model: {family: $3, hidden: 32, layers: 2, heads: 2}
 train: {steps: 20, $common}
 data: [{file: text}]
 YAML
-    "$nebula" train $1.yaml > $1.log 2>&1 || fail "the model that is to be used: $1"
+    "$nebula" train $1.yaml > $1.log 2>&1 || fail "training the model for the others: $1"
 }
 before encoder mlm xlm-r
 before base causal gpt2
@@ -41,13 +42,14 @@ wan: {bits: 4, window: 16}
 sites: [{name: a, role: teacher}, {name: b, role: student}]
 data: [{file: text}]
 YAML
-"$nebula" train hidden.yaml --site a out=alone/a wan.recorded=record > alone-a.log 2>&1 || fail "the teacher alone"
+"$nebula" train hidden.yaml --site a out=alone/a wan.recorded=record > alone-a.log 2>&1 || fail "the teacher that records its items"
 "$nebula" train hidden.yaml --site b out=alone/b wan.recorded=record > alone-b.log 2>&1 || fail "the student on a record"
 "$nebula" lab hidden.yaml out=pair --wan 100mbit,20ms > pair.log 2>&1 || fail "teacher and student over a line"
 cmp alone/b/model.safetensors pair/b/model.safetensors || fail "the line changes what the student learns"
-# A line that cannot carry 8 bits at the student's pace, nothing chosen by hand: fewer bits, and it is said why; no item too many.
+# The line cannot carry 8 bits at the student's pace, and nothing is chosen by hand. The teacher must send fewer bits and say why,
+# and it must not send more items than are wanted.
 "$nebula" lab hidden.yaml out=thin --wan 1mbit,20ms wan.bits=0 wan.window=0 wan.cache=0 train.steps=150 > thin.log 2>&1 ||
-    fail "a thin line"
+    fail "teacher and student over a thin line"
 grep -q "states of 2 bits: the line gives" thin.log || fail "auto did not follow the line"
 grep -q "teacher: 150 items" thin.log || fail "the teacher sent more than was wanted"
 sed -e '/^distill/d' -e '/^sites/d' -e '/^wan/d' -e 's/^strategy.*//' hidden.yaml > plain.yaml
@@ -55,9 +57,9 @@ sed -e '/^distill/d' -e '/^sites/d' -e '/^wan/d' -e 's/^strategy.*//' hidden.yam
 ! cmp -s plain/model.safetensors pair/b/model.safetensors || fail "the hidden states have no effect"
 # 60 batches of 256 rows of 32 values in 4 bits are 246 kB; 16 bits would be 983 kB.
 bytes=$(cat record/* | wc -c)
-[ "$bytes" -gt 150000 ] && [ "$bytes" -lt 400000 ] || fail "$bytes bytes of hidden states"
+[ "$bytes" -gt 150000 ] && [ "$bytes" -lt 400000 ] || fail "the hidden states took $bytes bytes"
 
-# ---- generator and discriminator by the clock: that of the fed site counts ----
+# ---- generator and discriminator by the clock of the fed site ----
 cat > clock.yaml <<YAML
 name: clock
 task: rtd
@@ -73,7 +75,7 @@ YAML
 timeout 100 "$nebula" lab clock.yaml out=clock --wan 100mbit,20ms > clock.log 2>&1 || fail "a relay by the clock"
 [ -f clock/b/model.safetensors ] && [ -f clock/a/generator/model.safetensors ] || fail "a relay by the clock leaves no models"
 
-# The same from the discriminator that this left: its folder brings the tokenizer, and the generator starts anew.
+# The same again, from the discriminator of the run above. Its folder brings the tokenizer, and the generator starts anew.
 sed -e '/^tokenizer/d' -e '/^model/d' -e 's/^name:.*/name: again/' -e 's/data-hidden/data-again/' \
     -e 's/steps: 1000000, minutes: 0.03/steps: 10/' -e 's/, train: {minutes: 0.001}//' clock.yaml > again.yaml
 echo 'init: {from: clock/b}' >> again.yaml
@@ -98,8 +100,8 @@ root() { sed -n "s/^$1 .*state root \([0-9a-f]*\),.*/\1/p" lora.log; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
 cmp lora/a/model.safetensors lora/b/model.safetensors || fail "the models of the two sites differ"
 # Only the small matrices have moved, all of them, and only they have crossed.
-[ -x "$(command -v python3)" ] || { echo "workflows: no python3 to look into the files"; exit 0; }
-python3 - lora/a base <<'PY' || fail "what was trained, what crossed"
+[ -x "$(command -v python3)" ] || { echo "workflows: skipped a look into the files: python3 is missing"; exit 0; }
+python3 - lora/a base <<'PY' || fail "other values were trained or crossed than those of LoRA"
 import json, struct, sys
 def tensors(folder):
     data = open(folder + "/model.safetensors", "rb").read()

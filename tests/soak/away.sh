@@ -1,9 +1,9 @@
 #!/bin/sh
-# Three sites train one model in the laboratory, once undisturbed and once with site c cut off twice (20 rounds and 40 rounds
-# of the others, or more) while it goes on training: tests/soak/away.sh NEBULA-I [SECONDS]. Once c is back, the held-out loss of
-# the outer state (mean of five evaluations; one of them strays by 1 %) must not be more than 2 % above that of the undisturbed
-# run at equal tokens: late work is discounted, not harmful. While c is away two sites' mean is compared with three sites':
-# that figure is shown, too.
+# Three sites train one model in the laboratory, once undisturbed and once with site c cut off twice: tests/soak/away.sh NEBULA-I
+# [SECONDS]. Site c goes on training alone and misses at least 20 rounds the first time and 40 the second. Once c is back, the
+# held-out loss of the outer state must be at most 2 % above that of the undisturbed run at equal tokens: late work is discounted
+# and does no harm. The loss is a mean of five evaluations, because a single one strays by 1 %. The test also prints how the two
+# runs compare while c is away, when two sites' mean stands against three sites'.
 set -eu
 nebula=$1 seconds=${2:-600}
 part=$((seconds / 2)); [ $part -ge 90 ] || part=90; [ $part -le 300 ] || part=300
@@ -13,7 +13,7 @@ lab=
 trap '[ -z "$lab" ] || kill $lab 2>/dev/null; wait 2>/dev/null; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in away/*.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
-"$nebula" wan run --sites a,b,c --wan 50mbit,20ms -- true 2> /dev/null || { echo "away: skipped: no laboratory here"; exit 0; }
+"$nebula" wan run --sites a,b,c --wan 50mbit,20ms -- true 2> /dev/null || { echo "away: skipped: the laboratory does not run here"; exit 0; }
 cat "$top/LICENSE" "$top"/docs/*.md "$top"/src/tensor/*.[ch] "$top"/src/nn/*.[ch] > text
 cat "$top"/src/optim/*.[ch] "$top"/CONTRIBUTING.md > valid
 cat > site.sh <<'SH'
@@ -62,7 +62,7 @@ sleep 7; second=$(records away); sleep $((part / 3 - 8)); second=$(($(records aw
 finish away
 [ $first -ge 20 ] && [ $second -ge 40 ] || fail "site c missed $first and $second rounds: too few on this machine; give it more seconds"
 points still > still.points; points away > away.points
-# How far the one lies above the other between two numbers of tokens, at worst.
+# The most by which the disturbed run lies above the other one between two numbers of tokens.
 above() {
     awk -v from=$1 -v to=$2 'function mean(a, at, n,  i, s, k) { for (i = at - 2; i <= at + 2; i++) if (i >= 0 && i < n) { s += a[i]; k++ } return s / k }
         NR == FNR { t[n] = $1; l[n++] = $2; next } { u[m] = $1; k[m++] = $2 }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Three sites train one model in the laboratory while random ones are killed (SIGKILL) again and again and started again:
-# tests/soak/kills.sh NEBULA-I [SECONDS] [SEED]. One kill for every four seconds, at most 100. The run must end, with one
-# state root and one model at all sites, and a replay of each site's ledger from the beginning must give that root again.
-# A kill falls when the run has come a certain way, so that all of them fall before its end however slow the machine is.
+# Three sites train one model in the laboratory. Random ones are killed (SIGKILL) again and again, and started again:
+# tests/soak/kills.sh NEBULA-I [SECONDS] [SEED]. There is one kill for every four seconds, at most 100. The run must end with one
+# state root and one model at all sites, and a replay of each site's ledger from its beginning must give that root again. A kill
+# waits until the run has made a certain number of tokens, so all kills come before the end, however slow the machine is.
 set -eu
 nebula=$1 seconds=${2:-600} seed=${3:-$$}
 kills=$((seconds / 4)); [ $kills -le 100 ] || kills=100
@@ -15,7 +15,7 @@ fail() { echo "FAIL (seed $seed): $*" >&2; for f in logs/*.log; do echo "== $f" 
 number() { seed=$(((seed * 1103515245 + 12345) % 2147483648)); value=$((seed / 65536 % $1)); }
 
 target=$(((kills + 1) * 24000))
-"$nebula" wan run --sites a,b,c --wan 50mbit,20ms -- true 2> /dev/null || { echo "kills: skipped: no laboratory here"; exit 0; }
+"$nebula" wan run --sites a,b,c --wan 50mbit,20ms -- true 2> /dev/null || { echo "kills: skipped: the laboratory does not run here"; exit 0; }
 for s in a b c; do "$nebula" site init $s > /dev/null; done
 cat "$top/LICENSE" "$top"/docs/*.md "$top"/src/tensor/*.[ch] > text
 cat > job.yaml <<YAML
@@ -32,7 +32,7 @@ sites:
 data:
   - {file: text}
 YAML
-# Each site starts its process again until it ends by itself. Site a makes the roster, from the laboratory's addresses.
+# Each site starts its process again until it ends by itself. Site a makes the roster from the addresses of the laboratory.
 cat > site.sh <<'SH'
 set -eu
 s=$NEBULA_WAN_SITE

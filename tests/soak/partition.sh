@@ -1,8 +1,8 @@
 #!/bin/sh
-# Two sites train one model in the laboratory; the line between them is cut for a while: tests/soak/partition.sh NEBULA-I
-# [SECONDS]. The cut lasts a minute, or a third of the time if that is less. Both sites train on meanwhile, notice the cut
-# within 10 s, commit again within 10 s of its end (and the time the update takes), and at the end every step of either
-# site is in the ledger: none is lost, none is in twice.
+# Two sites train one model in the laboratory, and the line between them is cut for a while: tests/soak/partition.sh NEBULA-I
+# [SECONDS]. The cut lasts a minute, or a third of the time if that is less. Both sites must train on meanwhile, notice the cut
+# within 10 s, and commit again within 10 s of its end (plus the time of the update). At the end every step of either site must
+# be in the ledger exactly once.
 set -eu
 nebula=$1 seconds=${2:-600}
 cut=$((seconds / 3)); [ $cut -le 60 ] || cut=60
@@ -12,8 +12,8 @@ lab=
 trap '[ -z "$lab" ] || kill $lab 2>/dev/null; wait 2>/dev/null; rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; for f in logs/*.log; do echo "== $f" >&2; tail -n 15 "$f" >&2; done; exit 1; }
-"$nebula" wan run --wan 50mbit,20ms -- true 2> /dev/null || { echo "partition: skipped: no laboratory here"; exit 0; }
-at=12 minutes=$(awk "BEGIN { print (12 + $cut + 14) / 60 }") # of steps: the run ends some time after the cut
+"$nebula" wan run --wan 50mbit,20ms -- true 2> /dev/null || { echo "partition: skipped: the laboratory does not run here"; exit 0; }
+at=12 minutes=$(awk "BEGIN { print (12 + $cut + 14) / 60 }") # of training: the run ends some time after the cut
 for s in a b; do "$nebula" site init $s > /dev/null; done
 cat "$top/LICENSE" "$top"/docs/*.md > text
 cat > job.yaml <<YAML

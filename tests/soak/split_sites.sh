@@ -1,16 +1,17 @@
 #!/bin/sh
-# Relay and tutor under faults, the long form (about ten minutes): tests/soak/split_sites.sh NEBULA-I. Forty kills with pauses of up to twenty
-# seconds; then each in the laboratory with the line cut for a minute, and a site killed meanwhile.
+# The long test of relay and tutor under faults (about ten minutes): tests/soak/split_sites.sh NEBULA-I. First forty kills with
+# pauses of up to twenty seconds. Then relay in the laboratory: the line is cut for a minute, and each site in turn is killed
+# meanwhile.
 set -eu
 nebula=$1
 here=$(cd "$(dirname "$0")" && pwd)
-"$here/../halves.sh" "$nebula" 40 6000 20
+"$here/../split_sites.sh" "$nebula" 40 6000 20
 top=$(cd "$here/../.." && pwd)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 fail() { echo "FAIL: $*" >&2; tail -n 40 log >&2; exit 1; }
-"$nebula" wan run --mode namespaces -- true 2>/dev/null || { echo "soak: skipped: no network namespaces here"; exit 0; }
+"$nebula" wan run --mode namespaces -- true 2>/dev/null || { echo "soak: skipped: network namespaces cannot be made here"; exit 0; }
 cat "$top"/docs/*.md > text
 cat > relay.yaml <<'YAML'
 name: relay

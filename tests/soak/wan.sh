@@ -1,11 +1,11 @@
 #!/bin/sh
-# The laboratory for a long time: tests/soak/wan.sh NEBULA-I [SECONDS] [SEED]. Networks of random size, lines and trouble,
-# TCP both ways through them, each ended in its own time or by a signal; afterwards no process, no device and no network
-# namespace may be left, and every connection of a run that was not cut short must have ended well.
+# Runs the laboratory for a long time: tests/soak/wan.sh NEBULA-I [SECONDS] [SEED]. Networks have random sizes, lines and trouble,
+# and TCP runs both ways through them. Each ends in its own time or by a signal. Afterwards no process, no device and no network
+# namespace may be left. In a run that was not cut short, every connection must have ended well.
 set -eu
 nebula=$1 seconds=${2:-600} seed=${3:-$$}
 command -v iperf3 >/dev/null || { echo "soak: skipped: iperf3 is missing (package iperf3)"; exit 0; }
-"$nebula" wan run --mode namespaces -- true 2>/dev/null || { echo "soak: skipped: no network namespaces here"; exit 0; }
+"$nebula" wan run --mode namespaces -- true 2>/dev/null || { echo "soak: skipped: network namespaces cannot be made here"; exit 0; }
 fail() { echo "FAIL (seed $seed, round $round): $*" >&2; exit 1; }
 number() { seed_now=$(((seed_now * 1103515245 + 12345) % 2147483648)); value=$((seed_now / 65536 % $1)); }
 namespaces() { for p in /proc/[0-9]*/ns/net; do readlink "$p" 2>/dev/null || true; done | sort -u | wc -l; }
@@ -21,7 +21,7 @@ while [ $(($(date +%s) - began)) -lt "$seconds" ]; do
     number 6; ending=$value
     set -- --sites "$sites" --wan "${rate}mbit,${rtt}ms,0.0$loss%" --jitter 1ms --reorder 0.1% --seed $round \
         --schedule "1s+500ms a>b down; 2s+1s rate=$((rate / 2 + 1))mbit; 1s+100ms/700ms loss=5%" --stats
-    # The servers end with their sites, so those stay until site a has talked to all of them.
+    # A server ends with its site, so the other sites stay until site a has talked to all of them.
     script='iperf3 -s -D -p 5300; [ $NEBULA_WAN_INDEX = 0 ] || exec sleep 1000; sleep 0.4
             for peer in $NEBULA_WAN_SITES; do
                 [ $peer = a ] || iperf3 -c $peer -p 5300 -t 1 --bidir >/dev/null || exit 9; done'
