@@ -1,6 +1,7 @@
-"""Takes libnebula-i along into the package when the checkout has built one. Nothing is compiled here.
+"""Puts libnebula-i into the package if the checkout has built it. Nothing is compiled here.
 
-The wheel is then one for this platform; without a library it is pure Python, and the library is looked for at run time.
+With the library the wheel is for this platform. Without it the wheel is pure Python, and the package looks for the library
+at run time.
 """
 
 import pathlib

@@ -7,8 +7,8 @@
             optimizer.step()
             run.step(tokens)
 
-`Run` joins the run that a job file and a site's folder describe (see docs/python.md). Everything else happens in
-libnebula-i, through the C interface of <nebula/nebula.h>.
+`Run` joins the run that a job file and a site's folder describe (docs/python.md). libnebula-i does everything else, through
+the C interface of <nebula/nebula.h>.
 """
 
 from .errors import (

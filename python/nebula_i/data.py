@@ -1,15 +1,16 @@
 """A site's share of the data: every n-th batch of an order that all sites agree on.
 
-Every site goes through the same batches in the same order and takes those whose number, modulo the number of sites, is its
-own place in the roster. The processes of a site divide its batches in the same way, so that no site needs to know how many
-another has. Each process of a site gets as many batches as the others (DDP counts on it), so an epoch may leave over fewer
-batches than the site has processes. A sampler that divides among the processes already (DistributedSampler) keeps doing so.
+Every site goes through the same batches in the same order. It takes the batches whose number, modulo the number of sites, is
+its own place in the roster. The processes of a site divide its batches in the same way, so no site needs to know how many
+processes another has. Each process of a site gets the same number of batches (DDP counts on it), so an epoch may leave out
+the last few batches, fewer than the site has processes. A sampler that already divides among the processes
+(DistributedSampler) keeps doing so.
 
-A DataLoader with a shuffling sampler gets a generator seeded by the epoch, so that the order is the same everywhere; its
+A DataLoader with a shuffling sampler gets a generator seeded by the epoch, so that the order is the same everywhere. Its
 workers then load only this process's batches. Any other iterable is walked through, and the others' batches are dropped.
 
-The run ends at its token target (`wan.tokens`), not at a number of epochs: with a target, one `for batch in share` goes on,
-epoch behind epoch, until the run has ended; without one it is an epoch.
+The run ends at its token target (`wan.tokens`), not at a number of epochs. With a target, one `for batch in share` goes on
+epoch after epoch until the run has ended. Without a target it is one epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SEED = 0x6E65
 
 
 class Share:
-    """Iterates over this process's batches; remembers where it is for a checkpoint. rank, of: among those of its site."""
+    """The batches of process `rank` of the `of` processes of its site. It remembers its place for a checkpoint."""
 
     def __init__(self, source: Any, run: Any, state: Optional[Dict[str, int]], rank: int = 0, of: int = 1) -> None:
         self._source, self._run = source, run
@@ -33,18 +34,18 @@ class Share:
         self.endless = run.has_target
 
     def state_dict(self) -> Dict[str, int]:
-        """The epoch and how many of this site's batches of it were given out."""
+        """The epoch, and how many of its batches for this site were given out."""
         return {"epoch": self.epoch, "batch": self._at * self._of}
 
     def __len__(self) -> int:
         return self.count(len(self._source))
 
     def count(self, batches: int) -> int:
-        """How many of so many are this process's."""
+        """How many of `batches` belong to this process."""
         return (batches - self.index + self.sites - 1) // self.sites // self._of
 
     def own(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """This process's of them, each when there is one for every process of the site."""
+        """Yields the batches of this process. Each waits until every process of the site has one."""
         mine = None
         for i, batch in enumerate(batches):
             turn, site = divmod(i, self.sites)
@@ -91,7 +92,7 @@ class _EveryNth:
 
 
 class LoaderShare(Share):
-    """The same over a torch DataLoader with a map-style dataset: the loader itself gets the thinned sampler."""
+    """A share of a torch DataLoader with a map-style dataset: its sampler skips the others' batches."""
 
     def __init__(self, loader: Any, *more: Any) -> None:
         super().__init__(loader, *more)
@@ -121,14 +122,14 @@ def _rebuilt(loader: Any, batch_sampler: Any) -> Any:
 
 
 def _divided(loader: Any, torch: Any) -> bool:
-    """Whether each process of the site already gets its own batches from it."""
+    """Whether the loader already gives each process of the site its own batches."""
     samplers = (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None))
     return (any(isinstance(s, torch.utils.data.DistributedSampler) for s in samplers)
             or type(loader).__module__.startswith("accelerate."))
 
 
 def share_of(loader: Any, run: Any, state: Optional[Dict[str, int]], rank: int = 0, of: int = 1) -> Share:
-    """The share of any iterable of batches for process `rank` of the `of` that this site has."""
+    """The share of any iterable of batches for process `rank` of the `of` processes of this site."""
     torch = sys.modules.get("torch")
     if torch is not None and of > 1 and _divided(loader, torch):
         rank, of = 0, 1

@@ -1,7 +1,7 @@
 """The receiving side of DLPack, in ctypes: memory that another framework lends, without knowing the framework.
 
 https://dmlc.github.io/dlpack: an object's __dlpack__() gives a capsule `dltensor` around a struct that says where the values
-are; whoever takes it renames the capsule and calls the struct's deleter once when done.
+are. The receiver renames the capsule and calls the struct's deleter once when it is done.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def _contiguous(t: _Tensor) -> bool:
 
 
 def borrow(name: str, array: Any) -> Borrowed:
-    """Takes the values of `array`; they stay its own. DtypeError, ShapeError, UnsupportedError."""
+    """Borrows the values of `array`, which still owns them. Raises DtypeError, ShapeError, UnsupportedError."""
     capsule = array.__dlpack__()
     if not _valid(capsule, b"dltensor"):
-        raise UnsupportedError(f"parameter '{name}': its __dlpack__() gave no dltensor capsule")
+        raise UnsupportedError(f"parameter '{name}': its __dlpack__() did not give a dltensor capsule")
     managed = ctypes.cast(_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))
     t = managed.contents.tensor
-    # Until the capsule is renamed, it still belongs to itself: a refusal needs no clean-up.
+    # Until it is renamed, the capsule frees its tensor itself, so a refusal needs no clean-up.
     if t.device_type not in (_CPU, _CUDA_HOST):
         raise UnsupportedError(
             f"parameter '{name}' lies on device type {t.device_type}; without torch only the host's memory can be "
@@ -86,6 +86,6 @@ def borrow(name: str, array: Any) -> Borrowed:
     if (t.type_code, t.type_bits, t.type_lanes) != (_FLOAT, 32, 1):
         raise DtypeError(f"parameter '{name}' is not float32 (DLPack code {t.type_code}, {t.type_bits} bits)")
     if not _contiguous(t):
-        raise ShapeError(f"parameter '{name}' is not contiguous: pass one whose values lie one behind the other")
+        raise ShapeError(f"parameter '{name}' is not contiguous: pass a contiguous copy")
     _rename(capsule, _USED)
     return Borrowed(managed)

@@ -1,7 +1,7 @@
 """Exceptions: one class for each status of the library, all of them NebulaError.
 
-`error.status` is the library's own name ("NEB_ERR_CONFIG"), `error.code` its number. Where Python has an exception of the
-same meaning, the class is one of those too, so that `except ValueError` or `except OSError` catches what it should.
+`error.status` is the library's own name ("NEB_ERR_CONFIG"), `error.code` its number. If Python has an exception of the same
+meaning, the class is also that one. So `except ValueError` or `except OSError` catches what it should.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Dict, Type
 
 
 class NebulaError(Exception):
-    """Something that libnebula-i reported. The message says what is wrong and what to do."""
+    """An error that libnebula-i reported. The message says what is wrong and what to do."""
 
     status = "NEB_ERR_?"
     code = 0

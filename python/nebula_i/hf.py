@@ -1,13 +1,13 @@
 """A callback that makes a Hugging Face Trainer one of the sites of a run.
 
-    args = TrainingArguments(…)  # before the run: it tells the processes of a site apart
+    args = TrainingArguments(…)  # before the run, so that the processes of a site know which one each is
     run = nebula_i.Run("job.yaml", site="a")
     trainer = Trainer(model=model, args=args, train_dataset=dataset.shard(len(run.sites), run.site_index),
                       callbacks=[NebulaCallback(run)])
     trainer.train()
 
-The run ends the training when its token target is reached. With every checkpoint of the Trainer the site's own state is kept
-in its folder (nebula_i.pt), and taken from there by `trainer.train(resume_from_checkpoint=True)`.
+The run ends the training when its token target is reached. Every checkpoint folder of the Trainer also keeps the site's own
+state (nebula_i.pt). `trainer.train(resume_from_checkpoint=True)` takes it from there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ STATE_FILE = "nebula_i.pt"
 
 
 class NebulaCallback(TrainerCallback):
-    """run: joined, not yet attached. tokens: of one optimizer step in this process; by default what the Trainer counts
-    (`include_num_input_tokens_seen`: of all processes of the site together), else samples of a step in this process."""
+    """The callback for one run.
+
+    run     opened, not yet attached
+    tokens  of one optimizer step in this process. By default the Trainer's own count is used
+            (`include_num_input_tokens_seen`: of all processes of the site together), else the samples of a step in this
+            process
+    """
 
     def __init__(self, run: Run, tokens: Optional[int] = None) -> None:
         self.run, self._tokens, self._seen = run, tokens, 0
@@ -58,7 +63,7 @@ class NebulaCallback(TrainerCallback):
         seen = int(getattr(state, "num_input_tokens_seen", 0) or 0)
         new, self._seen = seen - self._seen, seen
         if new > 0:
-            return new if self.run.is_gateway else 0  # step() adds up what the processes say; this is the sum already
+            return new if self.run.is_gateway else 0  # step() adds up the processes; `new` is already the sum
         return args.train_batch_size * args.gradient_accumulation_steps
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Finding libnebula-i and its functions. Nothing here knows of parameters or frameworks.
 
-The library is looked for in this order: the file that NEBULA_I_LIBRARY names; beside this package (where `pip install`
-puts it); in the build folder of the checkout that this package lies in; where the system keeps libraries.
+The search goes in this order: the file that NEBULA_I_LIBRARY names; the folder of this package (`pip install` puts the
+library there); the build folder of the checkout that holds this package; the system's folders of libraries.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _lock = threading.Lock()
 
 
 def candidates() -> List[str]:
-    """Where the library is looked for, in order; a bare name is left to the system's loader."""
+    """The places where the library may be, in order. The system's loader resolves a bare name."""
     chosen = os.environ.get("NEBULA_I_LIBRARY")
     if chosen:
         return [chosen]
@@ -90,7 +90,7 @@ def _load() -> ctypes.CDLL:
                 f = getattr(library, function)
             except AttributeError:
                 raise LibraryError(
-                    f"{name} has no {function}: it is of another version than this package; build and install both "
+                    f"{name} lacks {function}: the library is of another version than this package; build and install both "
                     "from one checkout") from None
             f.restype, f.argtypes = result, arguments
         return library
@@ -100,7 +100,7 @@ def _load() -> ctypes.CDLL:
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library; LibraryError says what to do when there is none."""
+    """The loaded library. If it cannot be loaded, LibraryError says what to do."""
     global _loaded
     with _lock:
         if _loaded is None:
@@ -109,7 +109,7 @@ def library() -> ctypes.CDLL:
 
 
 def check(code: int) -> None:
-    """Raises the exception of a status that is not NEB_OK, with the library's own words."""
+    """Raises the exception of a status other than NEB_OK, with the library's own message."""
     if code == OK:
         return
     said = library().neb_last_error() or b""

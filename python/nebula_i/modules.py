@@ -1,10 +1,10 @@
 """torch modules as parameters of a run: which ones train, where they are, and sites of several processes.
 
-A bf16 or fp16 parameter is p + r: the tensor and an fp32 remainder beside it. The run sees and merges x = p + r in fp32;
-after a merge p is x rounded and r what the rounding left. So what the others did is never lost below the tensor's own
+A bf16 or fp16 parameter is p + r: the tensor and an fp32 remainder beside it. The run sees and merges x = p + r in fp32.
+After a merge p is x rounded, and r is what the rounding left. So the work of others is never lost below the tensor's own
 resolution, and the optimizer may change p as it likes between two steps.
 
-A tensor on a GPU (or of any other layout) is copied range by range by torch itself, when a round is due.
+torch itself copies a tensor on a GPU (or of any other layout) range by range when a round is due.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .errors import ConfigError, DtypeError, ShapeError
 from .slots import Slot, Watched
 
 _FLOAT = 4
-_WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)  # hold a model as `module`
-_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # names that only torch's wrappers give
+_WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)  # these hold a model as `module`
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # only torch's wrappers use these names
 
-Way = List[Tuple[torch.nn.Module, str]]  # from the model to a parameter: the modules, and the next one's name in each
+Way = List[Tuple[torch.nn.Module, str]]  # from the model to a parameter: each module, and the name of the next one in it
 
 
 class TensorSlot(Slot):
-    """One tensor; `copies` are those that follow it (a bf16 parameter behind its fp32 master)."""
+    """One tensor. `copies` are tensors that follow it (a bf16 parameter follows its fp32 master)."""
 
     def __init__(self, name: str, tensor: torch.Tensor, copies: Tuple[torch.Tensor, ...] = ()) -> None:
         if not tensor.is_floating_point():
@@ -98,17 +98,17 @@ def _flat_write(t: torch.Tensor, first: int, values: torch.Tensor) -> None:
 
 
 def plain_name(way: Way) -> str:
-    """A parameter's name without the parts that are wrappers, wherever on the way to it they are.
+    """A parameter's name without the names of wrappers, wherever they are on the way to it.
 
-    A site's wrappers are its own affair, so its names must not show them. What is a wrapper is seen at the module and
-    not at the word: an attribute `module` of the user's own model is a part of the name at every site.
+    Sites may use different wrappers, so the names must not show them. The type of the module decides what a wrapper is, not
+    the word: an attribute `module` of the user's own model is a part of the name at every site.
     """
     return ".".join(part for module, part in way
                     if part not in _WRAPPED and not (part == "module" and isinstance(module, _WRAPPERS)))
 
 
 def _own(model: torch.nn.Module) -> Dict[str, Tuple[torch.nn.Parameter, Way]]:
-    """The parameters that may train and the ways to them, by name."""
+    """The parameters that may train, each with the way to it, by name."""
     own: Dict[str, Tuple[torch.nn.Parameter, Way]] = {}
     for path, p in model.named_parameters():
         if not p.requires_grad or not p.numel():
@@ -126,7 +126,7 @@ def _own(model: torch.nn.Module) -> Dict[str, Tuple[torch.nn.Parameter, Way]]:
 
 
 def _place(module: torch.nn.Module, part: str) -> Watched:
-    """A step of the way. The module's tables answer ten times quicker than getattr(), and are asked at every step."""
+    """One step of the way, as a quick look: it runs at every training step, and getattr() takes ten times as long."""
     for table in (module._parameters, module._modules):
         if isinstance(table, dict) and part in table:
             return partial(table.get, part), table[part]
@@ -134,7 +134,7 @@ def _place(module: torch.nn.Module, part: str) -> Watched:
 
 
 def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mapping[str, Any]]) -> List[TensorSlot]:
-    """The parameters that train: those with requires_grad that the optimizer has; their masters where there are any."""
+    """The parameters that train: they have requires_grad and are in the optimizer. A master stands for its parameter."""
     trained = _of_optimizer(optimizer)
     own = _own(model)
     given: Mapping[str, Any] = masters or {}
@@ -142,7 +142,7 @@ def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mappi
     if unknown:
         raise ConfigError(f"masters: the model has no trainable parameter '{unknown[0]}' (NEB_ERR_CONFIG)")
     if trained is not None and not given and own and not any(id(p) in trained for p, _ in own.values()):
-        raise ConfigError("the optimizer trains none of the model's parameters: make it behind the model's last "
+        raise ConfigError("the optimizer trains none of the model's parameters: create it after the model's last "
                           ".to(), or pass its fp32 masters as attach(masters={name: tensor}) (NEB_ERR_CONFIG)")
     slots: List[TensorSlot] = []
     watched = set()
@@ -167,7 +167,7 @@ def _of_optimizer(optimizer: Any) -> Optional[Dict[int, bool]]:
         return None
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps
     if not hasattr(inner, "param_groups"):
-        raise ConfigError(f"attach(): {type(optimizer).__name__} is no torch optimizer (NEB_ERR_CONFIG)")
+        raise ConfigError(f"attach(): {type(optimizer).__name__} is not a torch optimizer (NEB_ERR_CONFIG)")
     return {id(p): True for g in inner.param_groups for p in g["params"]}
 
 
@@ -194,13 +194,13 @@ class Team:
 
     @torch.no_grad()
     def share_all(self) -> None:
-        """What a merge wrote at the gateway, everywhere: also the masters, from which the next step makes the model."""
+        """Copies the result of a merge from the gateway to the others. The masters too: the next step starts from them."""
         for t in self._tensors:
             self._dist.broadcast(t.detach(), 0)
 
 
 def same(value: Any) -> Any:
-    """The first process's value, in every process of the site; all of them call it."""
+    """The first process's value, in every process of the site. All of them must call this."""
     box = [value]
     torch.distributed.broadcast_object_list(box, 0)
     return box[0]

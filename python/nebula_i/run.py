@@ -1,4 +1,4 @@
-"""A site's part in a run: joining, stepping, leaving. Knows arrays and slots; everything of torch is in modules.py."""
+"""A site's part in a run: joining, stepping, leaving. This file knows arrays and slots; modules.py knows torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PathLike = Union[str, "os.PathLike[str]"]
 class Run:
     """This process as one site of a run on several sites.
 
-    job       the run's job file; its `sites:` and `wan:` sections are used
+    job       the run's job file; the package uses its sections `sites:` and `wan:`
     site      which of the job's sites this is
-    wait      seconds that `attach()` waits for the other sites before it lets this one go on alone
+    wait      how many seconds `attach()` waits for the other sites; then this one goes on alone
     settings  changes to the job, as {"wan.interval": 50}
-    finish    at a clean end of the `with` block: wait until the run has reached its token target, so that the
-              parameters are the run's result. An exception leaves at once; the site can come back later.
+    finish    at a clean end of the `with` block, wait until the run has reached its token target, so that the
+              parameters are the run's result. After an exception the site leaves at once; it can come back later.
     """
 
     def __init__(self, job: PathLike, site: str, *, wait: float = 20.0,
@@ -65,22 +65,21 @@ class Run:
                masters: Optional[Mapping[str, Any]] = None, state: Optional[Mapping[str, Any]] = None) -> Any:
         """Makes the trainable parameters of `model` the run's, and joins the other sites.
 
-        model       a torch module, or a dict of float32 arrays by name (NumPy, or whatever speaks DLPack)
-        optimizer   the torch optimizer that trains it: checked, and only what it trains is sent
-        dataloader  a torch DataLoader or any iterable of batches, the same at every site and in all its processes: the
-                    answer is this process's share of it
-        masters     fp32 masters by parameter name, where the optimizer trains those instead of a bf16 model
-        state       what `state_dict()` gave, from this site's last checkpoint
+        model       a torch module, or a dict of float32 arrays by name (NumPy, or anything that speaks DLPack)
+        optimizer   the torch optimizer that trains it; only the parameters that it trains are sent
+        dataloader  a torch DataLoader or any iterable of batches, the same at every site and in all its processes
+        masters     fp32 masters by parameter name, if the optimizer trains those instead of a bf16 model
+        state       the result of `state_dict()` from this site's last checkpoint
 
-        Returns this process's share of the dataloader (None without one). Afterwards the parameters hold what the run
-        stands at. Raises ConfigError when another site trains another model, NonfiniteError, ShapeError, DtypeError.
+        Returns this process's share of the dataloader (None without one). Afterwards the parameters hold the present
+        state of the run. Raises ConfigError if another site trains another model, NonfiniteError, ShapeError, DtypeError.
         """
         self._alive()
         if self._started:
             raise StateError("attach() was called twice: a run trains one model (NEB_ERR_STATE)")
         slots = _slots_of(model, optimizer, masters)
         if not slots:
-            raise ConfigError("the model has no parameter that trains: is everything frozen? (NEB_ERR_CONFIG)")
+            raise ConfigError("the model has no parameter to train: is everything frozen? (NEB_ERR_CONFIG)")
         check_finite(slots)
         self._team = _team_of(model, slots)
         self._slots = slots
@@ -93,7 +92,7 @@ class Run:
         self._started = True
         self._meet()
         if self._team is not None:
-            self._facts()  # here, where all processes are: afterwards one may ask without the others
+            self._facts()  # all processes are here; afterwards one may ask without the others
             self._team.share_all()
         if state is not None:
             self.tokens, self.steps = int(state.get("tokens", 0)), int(state.get("steps", 0))
@@ -112,7 +111,7 @@ class Run:
         lib.check(lib.library().neb_session_register(self._handle, ctypes.byref(p)))
 
     def _meet(self) -> None:
-        """Waits for the other sites, and merges what they have; raises what they object to."""
+        """Waits for the other sites and merges their work. Raises their objections as exceptions."""
         if self._handle is not None:
             until = time.monotonic() + self._wait
             while time.monotonic() < until:
@@ -136,7 +135,7 @@ class Run:
             slot.check()
             (slot.write if write else slot.read)(first, n, address)
             return lib.OK
-        except BaseException as e:  # an exception cannot cross the library: it is raised behind it
+        except BaseException as e:  # an exception cannot cross the library, so it is raised after the call
             self._failure = e
             return lib.ERR_SHAPE
 
@@ -149,18 +148,19 @@ class Run:
     # ---- stepping --------------------------------------------------------------------------------------------------
 
     def step(self, tokens: int) -> bool:
-        """After every optimizer.step(): the others' work comes into the parameters, this site's goes out.
+        """Exchanges work with the other sites. Call it after every optimizer.step().
 
-        tokens  what this step trained on, in this process. Weighs this site's part, and counts towards the run's
-                target (`wan.tokens`).
+        tokens  how many tokens this process trained on in this step. They weigh this site's part and count towards the
+                run's target (`wan.tokens`).
 
-        True while the run goes on; False when it has ended, and the parameters are its result. Takes microseconds
-        unless a round is due; waits only at the drift limit and at the end. Raises NonfiniteError (nothing of the NaN
-        was sent), ShapeError (a parameter is not what was attached), StateError (this site cannot go on committing).
+        Returns True while the run goes on. Returns False when it has ended; then the parameters are its result. The call
+        takes microseconds unless a round is due. It waits only at the drift limit and at the end. Raises NonfiniteError
+        (nothing of the NaN was sent), ShapeError (a parameter is not what was attached), StateError (this site cannot go
+        on committing).
         """
         self._alive()
         if not self._started:
-            raise StateError("step() before attach() (NEB_ERR_STATE)")
+            raise StateError("step() was called before attach() (NEB_ERR_STATE)")
         if isinstance(tokens, bool) or not hasattr(tokens, "__index__") or tokens.__index__() < 0:
             raise InvalidError(f"step(tokens): {tokens!r} is not a number of tokens (NEB_ERR_INVALID)")
         if self.ended:
@@ -192,7 +192,7 @@ class Run:
         self._guarded(code)
 
     def wait_for_end(self, timeout: Optional[float] = None) -> bool:
-        """Trains no more, but takes part until the run's token target is reached. True when it has ended."""
+        """Takes part without training until the run has reached its token target. Returns True when it has ended."""
         self._alive()
         until = None if timeout is None else time.monotonic() + timeout
         while not self.ended and self._started:
@@ -212,7 +212,7 @@ class Run:
     # ---- looking ---------------------------------------------------------------------------------------------------
 
     def status(self) -> Dict[str, Any]:
-        """Where this site stands: record, state root, members, bytes, and where the time went."""
+        """How this site is: record, state root, members, bytes, and where the time went."""
         self._alive()
         if self._handle is None:
             return {"steps": self.steps, "gateway": False}
@@ -227,21 +227,21 @@ class Run:
 
     @property
     def is_gateway(self) -> bool:
-        """Whether this process is the one of its site that talks to other sites."""
+        """Whether this is the process of its site that talks to other sites."""
         return self._handle is not None
 
     @property
     def sites(self) -> List[str]:
         """The names of the sites that train, in the roster's order.
 
-        In a site of several processes what they are when all of them ask together, or attach(): before attach() either
-        every process asks or none.
+        In a site of several processes the gateway tells the others. So before attach() either every process asks, or
+        none does.
         """
         return self._facts()[0]
 
     @property
     def site_index(self) -> int:
-        """This site's place in `sites`: which share of the data is its own."""
+        """This site's place in `sites`, which decides its share of the data."""
         return self._facts()[1]
 
     @property
@@ -250,7 +250,7 @@ class Run:
         return self._facts()[2]
 
     def _facts(self) -> Any:
-        """The sites, this one's place, whether there is a target: known to the gateway, which tells the others once."""
+        """The sites, this one's place, whether there is a target. The gateway knows them and tells the others once."""
         self._alive()
         if self._shared is not None:
             return self._shared
@@ -263,17 +263,17 @@ class Run:
 
             facts = self._shared = same(facts)
         if facts is None:
-            raise StateError("only the first process of a site knows the other sites: a dict of arrays is attached "
-                             "in that one alone (NEB_ERR_STATE)")
+            raise StateError("only the first process of a site knows the other sites: attach a dict of arrays only "
+                             "in that one (NEB_ERR_STATE)")
         return facts
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> Dict[str, Any]:
-        """What belongs into this site's checkpoint beside the model's and the optimizer's own state.
+        """This site's part of a checkpoint, beside the state of the model and of the optimizer.
 
-        Plain values (and one uint8 tensor where torch is in use), so torch.save() and torch.load(weights_only=True)
-        take it. Give it to `attach(state=…)` when the site comes back.
+        It holds plain values (and one uint8 tensor if torch is in use), so torch.save() and
+        torch.load(weights_only=True) take it. Give it to `attach(state=…)` when the site comes back.
         """
         self._alive()
         state: Dict[str, Any] = {"version": _STATE_VERSION, "tokens": self.tokens, "steps": self.steps}
@@ -294,7 +294,7 @@ class Run:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION or "session" not in state:
-            raise CorruptError("attach(state=…): this is not what state_dict() gave at the site's gateway process "
+            raise CorruptError("attach(state=…): not the result of state_dict() in the site's gateway process "
                                "(NEB_ERR_CORRUPT)")
         blob = state["session"]
         blob = bytes(blob) if isinstance(blob, (bytes, bytearray, memoryview)) else bytes(blob.cpu().numpy().data)
@@ -303,7 +303,7 @@ class Run:
     # ---- leaving ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leaves at once, as a crash would, but politely. The site can come back with its checkpoint."""
+        """Leaves at once and tells the others. The site can come back with its checkpoint."""
         handle, self._handle = self._handle, None
         if handle is not None and self._pid == os.getpid():
             lib.library().neb_session_close(handle)
@@ -338,7 +338,7 @@ def _word(value: Any) -> str:
 
 
 def _four(shape: Sequence[int]) -> List[int]:
-    """At most four dimensions, as the library has them: a scalar is one value, leading dimensions are joined."""
+    """At most four dimensions, as the library wants. A scalar is one value; leading dimensions are joined."""
     dims = list(shape) or [1]
     while len(dims) > 4:
         dims[0:2] = [dims[0] * dims[1]]
@@ -378,7 +378,7 @@ def _team_of(model: Any, slots: Sequence[Any]) -> Any:
 
 
 def _processes() -> Tuple[int, int]:
-    """Which of the processes of this site this one is, and how many they are."""
+    """The number of this process among those of its site, and how many there are."""
     torch = sys.modules.get("torch")
     d = getattr(torch, "distributed", None)
     if d is None or not d.is_available() or not d.is_initialized():

@@ -1,8 +1,8 @@
 """A parameter as the library sees it: a name, a shape, and fp32 values that can be copied out and in by range.
 
 The library never keeps a pointer into a framework's memory. It asks for a range when a round needs it, in the thread that
-called `Run.step()`, and the slot looks up where the values are at that moment; so a tensor that moved is followed, and one
-that changed its shape, or in whose place the model has another, is noticed and raised as an exception.
+called `Run.step()`, and the slot looks up where the values are at that moment. So a tensor may move. A tensor that changed
+its shape or was replaced in the model is noticed and raises an exception.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .dlpack import Borrowed, borrow
 from .errors import DtypeError, NonfiniteError, ShapeError
 
 _FLOAT = 4
-Watched = Tuple[Callable[[], Any], Any]  # how to look what is in a place, and the object that must be there
+Watched = Tuple[Callable[[], Any], Any]  # a function that looks into a place, and the object that must be there
 
 
 class Slot:
-    """What every kind of parameter has."""
+    """The common part of every kind of parameter."""
 
     name: str
     shape: Tuple[int, ...]
@@ -31,16 +31,16 @@ class Slot:
         return math.prod(self.shape)
 
     def watch(self, *places: Watched) -> None:
-        """What the model has in these places must stay what it was when it was attached."""
+        """From now on the model must keep the same objects in these places."""
         self._watched += places
 
     def check(self) -> None:
-        """Raises ShapeError when the parameter is no longer what was registered."""
+        """Raises ShapeError when the parameter is no longer the registered one."""
         for look, found in self._watched:
             if look() is not found:
                 raise ShapeError(
-                    f"parameter '{self.name}' was replaced: the model has another object in its place than when it was "
-                    "attached, which the run would not reach; change the values in place (NEB_ERR_SHAPE)")
+                    f"parameter '{self.name}' was replaced after attach(): the run does not reach the new object; change the "
+                    "values in place (NEB_ERR_SHAPE)")
 
     def read(self, first: int, n: int, address: int) -> None:
         """Copies values [first, first + n) to the n fp32 values at `address`."""
@@ -61,7 +61,7 @@ class Slot:
 
 
 class HostSlot(Slot):
-    """fp32 values in the host's memory that something keeps alive: a buffer, or what DLPack lent."""
+    """fp32 values in the host's memory. A buffer, or a tensor lent through DLPack, keeps them alive."""
 
     def __init__(self, name: str, shape: Sequence[int], address: int, keep: Any) -> None:
         self.name, self.shape = name, tuple(shape)
@@ -81,8 +81,8 @@ def _from_buffer(name: str, array: Any) -> HostSlot:
     if view.readonly:
         raise DtypeError(f"parameter '{name}' is read-only: the run could not merge into it")
     if not view.c_contiguous:
-        raise ShapeError(f"parameter '{name}' is not contiguous: pass one whose values lie one behind the other")
-    # The exported buffer stays locked as long as `held` lives, so the memory can neither move nor go away.
+        raise ShapeError(f"parameter '{name}' is not contiguous: pass a contiguous copy")
+    # The exported buffer stays locked as long as `held` lives, so the memory cannot move or go away.
     held = (ctypes.c_char * view.nbytes).from_buffer(view)
     return HostSlot(name, view.shape or (1,), ctypes.addressof(held), (held, array))
 
@@ -99,18 +99,18 @@ def host_slot(name: str, array: Any) -> HostSlot:
     except TypeError:
         if not hasattr(array, "__dlpack__"):
             raise DtypeError(
-                f"parameter '{name}' is a {type(array).__name__}: neither a buffer nor DLPack; pass float32 arrays"
+                f"parameter '{name}' is a {type(array).__name__}, which has neither a buffer nor DLPack; pass float32 arrays"
             ) from None
         return _from_dlpack(name, array)
     return _from_buffer(name, array)
 
 
 def mapping_slots(model: Mapping[str, Any], slot_of: Callable[[str, Any], Slot] = host_slot) -> List[Slot]:
-    """The parameters of a dict of arrays, in its order. Empty ones are left out."""
+    """The parameters of a dict of arrays, in its order. Empty arrays are left out."""
     slots: List[Slot] = []
     for name, array in model.items():
         if not isinstance(name, str):
-            raise DtypeError(f"parameters are named by strings, not by {name!r}")
+            raise DtypeError(f"the name of a parameter must be a string, not {name!r}")
         slot = slot_of(name, array)
         slot.watch((partial(model.get, name), array))
         if slot.count:

@@ -1,5 +1,7 @@
-"""One process of a site with a Hugging Face Trainer and a PEFT (LoRA) model: `hf_site.py SITE RANK PORT`; two ranks under
-torch.distributed, whose tokens the Trainer counts, or one alone (RANK -), which says how many they are.
+"""One process of a site with a Hugging Face Trainer and a PEFT (LoRA) model: `hf_site.py SITE RANK PORT`.
+
+Two ranks under torch.distributed let the Trainer count their tokens. One process alone (RANK -) says itself how many tokens a
+step has.
 """
 
 import os

@@ -1,10 +1,14 @@
-"""One site of the laboratory's runs: a small GPT (examples/torch_gpt.py) on the bytes of text files, paced like a model whose
-step takes longer, with checkpoints. Without NEBULA_WAN_SITE it trains alone: the reference at equal tokens.
+"""One site of a run in the laboratory: a small GPT (examples/torch_gpt.py) learns the bytes of text files.
 
-INIT names a model folder of `nebula-i train` to begin with: its parameters and its tokenizer (where the package sentencepiece
-is missing, bytes are the tokens). At the end it prints one line of JSON. CRASH=n kills the process at its n-th step, as `kill -9` would. SEED: of the
-model and of the order of the text. DEVICE: where the model lies; DTYPE=bf16: its parameters are; DTYPE=rounded:
-fp32 that begin with bf16's values.
+It is slowed down to the pace of a model with longer steps, and it makes checkpoints. Without NEBULA_WAN_SITE it trains alone,
+as the reference at equal tokens. At the end it prints one line of JSON.
+
+INIT    a model folder of `nebula-i train` to begin with: its parameters and its tokenizer (without the package sentencepiece,
+        bytes are the tokens)
+CRASH   kills the process at this step, as `kill -9` would
+SEED    of the model and of the order of the text
+DEVICE  where the model lies
+DTYPE   bf16: the parameters are bf16; rounded: they are fp32 and begin with bf16's values
 """
 
 import json

@@ -2,7 +2,8 @@
 
     NEBULA=build/release/nebula-i PYTHON tests/python/lab_torch.py [quality] [killed] [mixed] [gpu]
 
-PYTHON is an interpreter with torch. Each part says what it measured and ends with a status other than 0 when it fails.
+PYTHON is an interpreter with torch. Each part prints its measurements. A part that fails ends the program with another status
+than 0.
 """
 
 import json
@@ -22,7 +23,7 @@ SITE = " ".join(map(shlex.quote, [sys.executable, str(HERE / "lab_site.py"), *TE
 
 
 def lab(folder, *commands, **environment):
-    """One command a site over a line of 100 Mbit/s and 50 ms; the JSON lines that they print."""
+    """Runs one command a site over a line of 100 Mbit/s and 50 ms. Returns the JSON lines that they print."""
     words = [w for c in commands for w in (":", "sh", "-c", c)][1:]
     p = subprocess.run([NEBULA, "wan", "run", "--wan", "100mbit,50ms", "--", *words], cwd=folder, text=True,
                        stdout=subprocess.PIPE, env={**os.environ, "NEBULA_LOG": "warn", **environment})
@@ -38,7 +39,7 @@ def same_end(a, b):
 
 
 def quality(folder):
-    """Held-out loss of two sites against one process that trains the same tokens, both sites' batches in one."""
+    """Compares the held-out loss of two sites with that of one process with the same tokens, both sites' batches in one."""
     steps = int(os.environ.get("STEPS", 400))
     make_sites(folder, addresses=["a:7400", "b:7400"])
     write_job(folder, rung="int4", interval=10, round_seconds=10, tokens=2 * BATCH * CONTEXT * steps,
@@ -86,7 +87,7 @@ def mixed(folder):
     make_sites(folder, addresses=["a:7400", "b:7400"])
     write_job(folder, more=MIXED, round_seconds=10, interval=10, tokens=200 * 1000)
     pathlib.Path(folder, "text").write_bytes(b"".join(pathlib.Path(f).read_bytes() for f in TEXT))
-    # A learning rate of 0 leaves the initial values of the job's seed behind: what the PyTorch site starts from.
+    # A training with learning rate 0 writes the initial values of the job's seed. The PyTorch site starts from them.
     nebula("train", "job.yaml", "out=init", "train.steps=1", "train.lr=0", "train.weight_decay=0", folder=folder)
     native = f"{shlex.quote(NEBULA)} train job.yaml --site b out=out >&2"
     (a,) = lab(folder, SITE, native, INIT="init", BATCH="8", NEBULA_LOG="info")

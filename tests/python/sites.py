@@ -20,7 +20,7 @@ def nebula(*words, folder):
 
 
 def free_port():
-    """Below the ports that the system gives to outgoing connections: one of those could take it first."""
+    """A free port below those that the system gives to outgoing connections, which could take it first."""
     while True:
         port = random.randrange(10000, 30000)
         with socket.socket() as s:
@@ -32,7 +32,7 @@ def free_port():
 
 
 def make_sites(folder, names=("a", "b"), addresses=None):
-    """Keys and one sealed roster; every site has joined it."""
+    """Makes keys and one sealed roster, and lets every site join it."""
     for i, name in enumerate(names):
         nebula("site", "init", name, folder=folder)
         address = addresses[i] if addresses else f"127.0.0.1:{free_port()}"

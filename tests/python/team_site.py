@@ -1,6 +1,6 @@
 """One process of a site: `team_site.py SITE RANK PORT`; two ranks under torch.distributed, or one alone (RANK -).
 
-A half of the model has masters, which the optimizer trains in its stead.
+One half of the parameters has masters. The optimizer trains the masters instead of these parameters.
 """
 
 import collections
@@ -44,7 +44,7 @@ with nebula_i.Run("job.yaml", site) as run:
             for master, p in zip(masters.values(), first.parameters()):
                 p.copy_(master)
         run.step(len(x))
-    assert rank == "1" or run.sites == ["a", "b"]  # behind attach() also for one process alone
+    assert rank == "1" or run.sites == ["a", "b"]  # after attach() one process may ask alone
     now = run.status()
     print(json.dumps({"site": site, "rank": rank, "ended": run.ended, "gateway": run.is_gateway, "root": now.get("root"),
                       "tokens": run.tokens, "seen": seen,

@@ -1,4 +1,4 @@
-"""The package without any framework: arrays with a buffer or behind DLPack, exceptions, restarts. Needs no package at all.
+"""Tests the package without a framework: arrays with a buffer or DLPack, exceptions, restarts. Needs no other package.
 
     NEBULA=build/release/nebula-i python3 tests/python/test_plain.py
 """
@@ -28,13 +28,13 @@ def zeros(n=VALUES):
 
 
 def pull(x, target):
-    """One inner step: a little of the way to the site's own target."""
+    """One inner step: moves the values a little towards the site's own target."""
     for i in range(0, len(x), 7):
         x[i] += 0.05 * (target - x[i])
 
 
 class Site(threading.Thread):
-    """A site in a thread: trains until the run ends, or `steps`."""
+    """A site in a thread. It trains until the run ends, or for `steps` steps."""
 
     def __init__(self, job, name, target, steps=1 << 30, state=None, model=None, **options):
         super().__init__(daemon=True)
@@ -68,7 +68,7 @@ class Site(threading.Thread):
 
 class Training(unittest.TestCase):
     def test_two_sites_end_with_one_model_also_when_one_was_away(self):
-        with Folder() as folder, Folder() as other:  # both at once: the end of a run takes its time
+        with Folder() as folder, Folder() as other:  # both at once, because the end of a run takes some seconds
             stays = write_job(folder, tokens=3000)
             leaves = write_job(other, tokens=6000)
             a, b = Site(stays, "a", -1.0), Site(stays, "b", 0.8)
@@ -227,7 +227,7 @@ class Waiting(unittest.TestCase):
 
 
 class Lent:
-    """An object that has nothing but DLPack."""
+    """An object that only speaks DLPack."""
 
     _new = ctypes.pythonapi.PyCapsule_New
     _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

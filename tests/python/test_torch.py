@@ -1,5 +1,6 @@
-"""The package with PyTorch: what is sent of a model, types, layouts, shares of the data, changed models; real runs of two
-sites with frozen, bf16 and LoRA models. tests/python/lab_torch.py has the long ones.
+"""Tests the package with PyTorch: which parameters are sent, types, layouts, shares of the data, changed models.
+
+It also makes real runs of two sites with frozen, bf16 and LoRA models. tests/python/lab_torch.py has the long runs.
 """
 
 import json
@@ -36,7 +37,7 @@ class Lora(nn.Module):
 
 
 class Modules(nn.Module):
-    """Names that read like a wrapper's and are the model's own."""
+    """A model whose own names look like those of wrappers."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +46,7 @@ class Modules(nn.Module):
 
 
 class Bf16(nn.Module):
-    """Parameters in bf16, arithmetic in fp32: not every machine that says so can multiply bf16."""
+    """Parameters in bf16, arithmetic in fp32: some machines that report bf16 cannot multiply it."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +126,7 @@ class Slots(unittest.TestCase):
         p += 0.5
         back = torch.zeros(64)
         slot.read(0, 64, back.data_ptr())
-        low = values[:59] - values[:59].bfloat16().float()  # what bf16 could not hold is still there
+        low = values[:59] - values[:59].bfloat16().float()  # the remainder that bf16 could not hold is still there
         self.assertTrue(torch.equal(back[3:62], p[3:62].float() + low))
 
     def test_masters_lead_and_the_model_follows(self):
@@ -234,7 +235,7 @@ class Shares(unittest.TestCase):
             self.assertEqual([len(s) for s in seen], [len(s) for s in shares])
 
     def test_the_processes_of_a_site_divide_its_share(self):
-        """Of two, one and three processes; each of a site gets as many batches as the others."""
+        """Sites of two, one and three processes. Each process of a site gets the same number of batches."""
         data = torch.arange(101)
         places = [(site, rank, of) for site, of in enumerate((2, 1, 3)) for rank in range(of)]
         for make in (lambda: torch.utils.data.DataLoader(data, 3, shuffle=True), lambda: list(data.split(3))):
@@ -308,7 +309,7 @@ class Runs(unittest.TestCase):
         torch.set_num_threads(1)
         made = []
         with Folder() as one, Folder() as two, Folder() as three, Folder() as four, Folder() as five:
-            # All at once: the end of a run takes its time.
+            # All at once, because the end of a run takes some seconds.
             trainers, team, arrays = self.trainers(three), self.team(four), self.arrays(five)
             for folder, make in ((one, Lora), (two, Bf16)):
                 torch.manual_seed(5)
@@ -372,7 +373,7 @@ class Runs(unittest.TestCase):
         return [start(folder, TOP / "examples" / "numpy_two_sites.py", SITE=n, PYTHONPATH=str(TOP / "python")) for n in "ab"]
 
     def trainers(self, folder):
-        """A site of two processes and one of one, with a Hugging Face Trainer and a PEFT model, where they are installed."""
+        """A site of two processes and a site of one, with a Hugging Face Trainer and a PEFT model, if these are installed."""
         try:
             import accelerate, peft, transformers  # noqa: F401
         except ImportError as e:
