@@ -1,9 +1,9 @@
-"""A training loop in NumPy alone, as one of two sites: nothing in a run knows of PyTorch.
+"""A training loop in NumPy alone, as one of two sites. A run does not need PyTorch.
 
     SITE=a python numpy_two_sites.py          beside a job.yaml; at the other site SITE=b
 
-A network with one hidden layer learns y = sin(3 x1) · x2; each site has its own data. The arrays' memory is used through the
-buffer protocol; arrays of other frameworks are taken through DLPack in the same way. See docs/python.md for the job file.
+A network with one hidden layer learns y = sin(3 x1) · x2. Each site has its own data. The run uses the arrays' memory through the
+buffer protocol; it takes arrays of other frameworks through DLPack in the same way. docs/python.md shows the job file.
 """
 
 import os
@@ -34,7 +34,7 @@ def main(run):
     params = {"w1": first.normal(0, 1, (2, 64)), "b1": np.zeros(64), "w2": first.normal(0, 0.1, (64, 1)), "b2": np.zeros(1)}
     params = {name: p.astype(np.float32) for name, p in params.items()}
     run.attach(params)
-    own = np.random.default_rng(100 + run.site_index)  # and each site its own data
+    own = np.random.default_rng(100 + run.site_index)  # each site has its own data
     more = True
     while more:
         x, y = data(own, 64)

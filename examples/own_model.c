@@ -1,8 +1,8 @@
 /* own_model.c: a model of your own, from the first parameter to the trained result, on <nebula/engine.h> alone.
  *
  * The model is a one-layer transformer that learns x[n] = (x[n-1] + x[n-2]) mod 11 from sequences: it must look two tokens
- * back and add. A model is a C function that runs every step; it says what is computed, the tape remembers how to go back.
- * Nothing in it needs error checks: the first mistake makes every further op return NULL, and the run says what it was. */
+ * back and add. A model is a C function that runs every step. It says what is computed, and the tape remembers how to go
+ * back. It needs no error checks: after the first mistake every further op returns NULL, and the run reports the mistake. */
 #include <nebula/engine.h>
 #include <stdio.h>
 
@@ -83,7 +83,7 @@ static neb_status load(void *arg)
         ids[r] = n < 2 ? (int32_t)((random >> 16) % VOCAB) : (ids[r - 1] + ids[r - 2]) % VOCAB;
         starts[r / LENGTH + 1] = r + 1;
     }
-    for (int r = 0; r < ROWS; r++) /* the second token is chance and the last has no next: not counted */
+    for (int r = 0; r < ROWS; r++) /* the second token is random and the last has no next one: not counted */
         targets[r] = positions[r] == 0 || positions[r] == LENGTH - 1 ? -1 : ids[r + 1];
     neb_status s = neb_buffer_upload(m->ids, ids, sizeof ids);
     if (s == NEB_OK) s = neb_buffer_upload(m->positions, positions, sizeof positions);

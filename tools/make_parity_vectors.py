@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Records what PyTorch computes for small models of each family, for tests/test_parity.c.
+"""Records the results of PyTorch for small models of each family, for tests/test_parity.c.
 
     python3 tools/make_parity_vectors.py tests/data          (needs torch and transformers)
 
-Each model is the one of the transformers library with random weights, so the comparison is with the real thing and not with
-a second reading of the paper by the same author. A file parity_NAME.bin holds, under the names that Nebula-I uses: the
-weights, the packed batch, the logits, the loss, the gradient of every parameter and the losses of 20 AdamW steps.
+Each model is that of the transformers library with random weights. So the comparison is with an independent implementation, not with
+a second reading of the paper by the same author. A file parity_NAME.bin holds, under the names that Nebula-I uses: the weights, the packed batch, the logits, the loss, the gradient of every parameter and the losses of 20 AdamW steps.
 
 File: "NEBVEC1\n", then entries up to the end of the file, all little-endian:
     u16 length of the name, the name, u8 type (0: float32, 1: int32), u8 dimensions, u32 each dimension, the values.
@@ -36,7 +35,7 @@ class Writer:
 
 
 def cat(*names):
-    """A parameter of ours that is several of theirs, one below the other."""
+    """One parameter of ours that stacks several of theirs."""
     return lambda p: torch.cat([p[n] for n in names])
 
 

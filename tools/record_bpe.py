@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Byte-level BPE against transformers' GPT2Tokenizer (needs transformers).
+"""Records the results of transformers' GPT2Tokenizer for byte-level BPE (needs transformers).
 
     python3 tools/record_bpe.py tests/data/bpe
 
-trains a small vocabulary on the texts below and writes vocab.json, merges.txt and cases.json: texts with the ids that
-GPT2Tokenizer gives them, and ids (also cut in the middle of a character) with the text that it makes of them.
-tests/test_bpe.c compares.
+This trains a small vocabulary on the texts below and writes vocab.json, merges.txt and cases.json. The cases are texts with the ids
+that GPT2Tokenizer gives them, and ids (also cut in the middle of a character) with its text for them. tests/test_bpe.c compares.
 """
 import json
 import os

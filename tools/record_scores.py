@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what sacreBLEU says about made-up translations into tests/data/scores.txt, for tests/test_score.c.
+"""Records the scores of sacreBLEU for made-up translations, for tests/test_score.c.
 
 Run with sacrebleu installed:  tools/record_scores.py > tests/data/scores.txt
 

@@ -1,10 +1,10 @@
-# Text as Multi30k is cut (tokenise.sed), for the commands that use Multi30k's `tok` files: lower/.
+# Makes lower/: text cut as Multi30k is (tokenise.sed), for the commands that use Multi30k's `tok` files.
 
 lower() {
     LC_ALL=C tr A-Z a-z | LC_ALL=C sed -f "$home/tools/science.d/tokenise.sed"
 }
 
-# make_lower [LANG …]: a sentence a line of the novels; pairs side by side again.
+# make_lower [LANG …]: the novels with one sentence a line, and the pairs side by side again.
 make_lower() {
     local l p
     [ $# -gt 0 ] || set -- en de fr

@@ -1,7 +1,7 @@
 # Sentences a second of beam-5 translation, beside PyTorch with the same weights
 #
-# Arms: tiny (the model of multi30k), base (six layers each side, 512 wide), both trained briefly: only the speed counts here, and
-# that translations end. $PYTHON runs bench/vs_torch_generate.py; $SENTENCES limits the test set.
+# Arms: tiny (the model of multi30k), base (six layers each side, 512 wide). Both are trained briefly: only the speed counts here, and
+# translations must end. $PYTHON runs bench/vs_torch_generate.py; $SENTENCES limits the test set.
 arms=${arms:-tiny,base}
 
 mkdir -p log/generate

@@ -1,7 +1,7 @@
 # Multi30k en-de from scratch: Transformer-Tiny, three seeds; target: best of three >= 41.0, median >= 40.5
 #
 # Arms: recipe (as published); varied (the same with BPE-dropout: 16 copies of the text, all but one cut into other pieces); wide
-# (that with twice the width), which is not made unless asked for.
+# (varied with twice the width), only on request.
 arms=${arms:-recipe,varied}
 
 one() {

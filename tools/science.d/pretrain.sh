@@ -1,7 +1,7 @@
 # Multilingual encoder (12 x 768) at equal time: MLM, MLM+TLM, RTD; Tatoeba retrieval and XNLI from English alone
 #
-# Arms: mlm, tlm, rtd, one after the other: each fills the GPU. The layer whose hidden states serve for retrieval is chosen on
-# other text (FLORES, five languages). Fine-tuning on the 15,000 English pairs, detokenised: NLI_EPOCHS (2), NLI_LR (4e-5).
+# Arms: mlm, tlm, rtd, one after the other, because each fills the GPU. Other text (FLORES, five languages) decides which layer's
+# hidden states serve for retrieval. Fine-tuning uses the 15,000 English pairs, detokenised: NLI_EPOCHS (2), NLI_LR (4e-5).
 arms=${arms:-mlm,tlm,rtd}
 layers=${LAYERS:-6,8,10,12}
 [ -z "$minutes" ] || keys=("train.minutes=$minutes" "${keys[@]}")

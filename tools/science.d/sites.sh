@@ -1,10 +1,12 @@
 # Two sites on this machine over 100 Mbit/s and 50 ms: a GPU and a CPU site; int4 and a sparse rung against one site; a teacher elsewhere
 #
-# Arms: mixed (rate of the GPU site beside a CPU site, against both alone at the same time; roots), quality (25 M parameters,
-# 20,000 steps, two sites on one GPU, int4 and sparse2.k256, against one site with both batches in one and several learning rates;
-# all of them at the same time, the first of --seeds; $LRS: those of one site, $TWO: RUNG:LR:OUTER_LR:OUTER_MOMENTUM:H, …,
-# $TOKENS: of a site's batch), tutor (Transformer-Tiny taught by a model on its own site and by one on another, the same steps;
-# wants the models of `transfer` in OUT).
+# Arms:
+#   mixed    rate of the GPU site beside a CPU site, against both alone at the same time; roots
+#   quality  25 M parameters, 20,000 steps: two sites on one GPU with int4 and sparse2.k256, against one site with both batches in one
+#            and several learning rates, all at the same time, with the first of --seeds. $LRS: learning rates of one site; $TWO:
+#            RUNG:LR:OUTER_LR:OUTER_MOMENTUM:H, … of two; $TOKENS: tokens of a site's batch
+#   tutor    Transformer-Tiny taught by a model on its own site and by one on another, for the same steps; needs the models of
+#            `transfer` in OUT
 arms=${arms:-mixed,quality,tutor}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"

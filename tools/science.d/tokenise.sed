@@ -1,5 +1,5 @@
-# Text as in Multi30k's `tok` files: lower case (A to Z are lowered before, by tr), punctuation apart, quotes escaped. Bytes, so
-# LC_ALL=C. Of Multi30k's own raw text 99.7 % of the lines come out equal in English and German.
+# Makes text as in Multi30k's `tok` files: lower case (tr has lowered A to Z before), punctuation apart, quotes escaped. It works on
+# bytes, so LC_ALL=C. 99.7 % of the lines of Multi30k's own raw text come out equal in English and German.
 s/\xe2\x80[\x9c\x9d\x9e]/"/g
 s/\xc2[\xab\xbb]/"/g
 s/\xe2\x80[\x98\x99\x9a]/'/g

@@ -1,10 +1,14 @@
 # Multi30k en-de with knowledge from a pre-trained encoder, three seeds; target: mean >= 42.0, a small model alone >= 40.5
 #
-# Arms: tuned (pre-trained encoder, translation of Tatoeba's pairs and Multi30k, then Multi30k alone), again (tuned once more, with
-# the likeliest tokens of all `tuned` together), mean (the same, but from the mean of the `tuned`, a third as long), init (tuned
-# without Tatoeba's pairs), alone (Transformer-Tiny), taught (the same with the likeliest tokens of the first `tuned`, which lives
-# on another site of a laboratory; they are asked for once a sentence), the last two for the time that `again` takes in all
-# (encoder, teacher, both tunings). --minutes is that time.
+# Arms:
+#   tuned    pre-trained encoder, translation of Tatoeba's pairs and Multi30k, then Multi30k alone
+#   again    tuned once more, with the likeliest tokens of all `tuned` together
+#   mean     the same, but from the mean of the `tuned`, a third as long
+#   init     tuned without Tatoeba's pairs
+#   alone    Transformer-Tiny
+#   taught   the same with the likeliest tokens of the first `tuned`, which lives on another site of a laboratory; they are asked for
+#            once a sentence
+# `alone` and `taught` train for the time that `again` takes in all (encoder, teacher, both tunings). --minutes is that time.
 arms=${arms:-tuned,again,alone,taught}
 # shellcheck source=/dev/null
 . "$home/tools/science.d/common-lower.sh"
