@@ -1,7 +1,7 @@
 /* bench.h: the benchmarks' frame: a list of figures, each with its target, printed as a table or as JSON.
  *
- * A machine is noisy: a speed is a ratio to something measured in the same run, the median of interleaved
- * repetitions. A benchmark lives in bench/bench_NAME.c and is named in NEB_BENCHES. */
+ * A machine is noisy, so a speed is a ratio to something that was measured in the same run: the median of
+ * interleaved repetitions. A benchmark lives in bench/bench_NAME.c and is named in NEB_BENCHES. */
 #ifndef NEB_BENCH_H
 #define NEB_BENCH_H
 
@@ -14,7 +14,7 @@ struct neb_bench {
     const char *name, *help;
     int (*run)(int argc,
                char **argv);       /* 0: ran (whether or not the targets are reached); 1: failed; 2: usage */
-    const struct neb_opt *options; /* or NULL: none but --json */
+    const struct neb_opt *options; /* NULL: --json alone */
 };
 
 /* clang-format off: one a line, so that two changes rarely meet */
@@ -37,11 +37,11 @@ struct neb_bench {
 NEB_BENCHES(NEB__X)
 #undef NEB__X
 
-enum neb_figure_sense { NEB_AT_LEAST, NEB_AT_MOST, NEB_REPORT /* no target: information */ };
+enum neb_figure_sense { NEB_AT_LEAST, NEB_AT_MOST, NEB_REPORT /* no target, only shown */ };
 
 struct neb_figures;
 
-/* json: nothing but the last line goes to stdout. Owes a neb__figures_end(). NULL when out of memory. */
+/* json: only the last line goes to stdout. Owes a neb__figures_end(). NULL when out of memory. */
 struct neb_figures *neb__figures_begin(const char *bench, bool json);
 void neb__figures_add(struct neb_figures *f, const char *name, double value, const char *unit,
                       enum neb_figure_sense sense, double target);
@@ -50,7 +50,7 @@ int neb__figures_end(struct neb_figures *f);
 
 double neb__figures_median(double *values, int n); /* sorts */
 
-/* Removes `--json` from the arguments and says whether it was there. */
+/* Removes `--json` from the arguments. True: it was there. */
 bool neb__bench_json(int *argc, char **argv);
 
 #endif

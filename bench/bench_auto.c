@@ -1,19 +1,23 @@
 /* bench_auto.c: `strategy: auto` against choices by hand.
  *
- * Scenarios, at least one for each strategy that roles lead to; in each the job as a user would write it (nothing under `wan` but the
- * nominal interval) and the same job with its choices made by hand run for the same time in the laboratory, one after the
- * other, `--turns` times, each turn beginning with another one; medians.
+ * Every strategy that roles lead to has at least one scenario. In each, several arms run for the same time in
+ * the laboratory: the job as a user would write it (with only the nominal interval under `wan`), and the same
+ * job with its choices made by hand. The arms follow each other `--turns` times, and each turn begins with
+ * another one. Medians count.
  *
- *     auto.replica    two sites, a line of 10 Mbit/s and 100 ms that carries only the cheaper rungs at the nominal interval: what the
- *                     common model has learned when the time is over (logarithm of the vocabulary less held-out loss); by hand:
- *                     a rung and an interval
- *     auto.relay      generator and discriminator, 100 Mbit/s and 100 ms: the discriminator's tokens; by hand: the strategy and a window
- *     auto.tutor      a frozen encoder's hidden states for a student, 100 Mbit/s and 100 ms: the student's tokens; by hand: the strategy,
- *                     bits and a window
- *     auto.tutor-thin the same over 10 Mbit/s, which carries 4 bits at the student's pace, for three times as long
+ *     auto.replica    Two sites over 10 Mbit/s and 100 ms, which carries only the cheaper rungs at the
+ *                     nominal interval. It measures what the common model has learned in the time (logarithm
+ *                     of the vocabulary less held-out loss). By hand: a rung and an interval.
+ *     auto.relay      Generator and discriminator over 100 Mbit/s and 100 ms. It counts the discriminator's
+ *                     tokens. By hand: the strategy and a window.
+ *     auto.tutor      A frozen encoder's hidden states for a student over 100 Mbit/s and 100 ms. It counts
+ *                     the student's tokens. By hand: the strategy, bits and a window.
+ *     auto.tutor-thin The same for three times as long over 10 Mbit/s, which carries 4 bits at the student's
+ *                     pace.
  *
- * The figure is that of `auto` over the best one made by hand. Tokens move with the machine's speed from minute to minute; what
- * the choices change is how long the fed site waits, so `auto.NAME.busy` has the share of its time that it computed. The text is made up: each word allows four successors. */
+ * The figure is that of `auto` over the best one made by hand. Tokens follow the machine's speed, which
+ * changes from minute to minute. The choices change how long the fed site waits, so `auto.NAME.busy` has the
+ * share of its time in which it computed. The text is made up: each word allows four successors. */
 #include "bench.h"
 #include "base/file.h"
 #include "base/opts.h"
@@ -38,10 +42,11 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, time, NEB_OPT_TIME, "20s", NULL, "of training, in every arm"),
-    NEB_OPT(struct options, turns, NEB_OPT_INT, "3", NULL, "of each arm"),
-    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "replica, relay, tutor or tutor-thin"),
-    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "20s", NULL, "time of training in every arm"),
+    NEB_OPT(struct options, turns, NEB_OPT_INT, "3", NULL, "turns of each arm"),
+    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL,
+            "one scenario: replica, relay, tutor or tutor-thin"),
+    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "folder to work in (default: a new one under /tmp)"),
     NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one turn of 12 s: under four minutes"),
     NEB_OPT_END,
 };
@@ -52,7 +57,7 @@ struct arm {
 
 static const struct scenario {
     const char *name, *wan;
-    bool learned; /* what counts: the held-out loss; else the tokens of site b */
+    bool learned; /* the held-out loss counts; else the tokens of site b */
     double longer;
     const char *job;
     struct arm arm[ARMS];
@@ -95,7 +100,7 @@ static const struct scenario {
 };
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 
-/* ---- the jobs --------------------------------------------------------------------------------------------------- */
+/* ---- the jobs ------------------------------------------------------------------------------------------ */
 
 static void word(uint64_t i, char out[8])
 {
@@ -175,7 +180,7 @@ static neb_status write_jobs(void)
                      "sites: [{name: a, role: teacher}, {name: b, role: student}]\n");
 }
 
-/* ---- an arm ----------------------------------------------------------------------------------------------------- */
+/* ---- an arm -------------------------------------------------------------------------------------------- */
 
 static bool run_self(const char *const *argv, const char *log)
 {
@@ -210,7 +215,7 @@ static bool last_value(const char *folder, const char *name, double *out)
     return s == NEB_OK && isfinite(*out);
 }
 
-/* The share of its time that the site computed. */
+/* The share of its time in which the site computed. */
 static bool busy(const char *site, double *out)
 {
     double compute, encode, wait;

@@ -1,4 +1,4 @@
-/* bench_base.c: what the foundations cost: an empty parallel region, SHA-256, memcpy. */
+/* bench_base.c: the cost of the foundations: an empty parallel region, SHA-256, memcpy. */
 #include "bench.h"
 #include "base/clock.h"
 #include "base/hash.h"

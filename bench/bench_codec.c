@@ -1,13 +1,15 @@
-/* bench_codec.c: what each rung costs and saves.
+/* bench_codec.c: the cost of each rung, and what it saves.
  *
- * Speed: encode (with what is left out) and decode on one core over ranges far larger than the caches, as a ratio to memcpy
- * of the same range, interleaved with it; beside them zstd -1 on the fp32 bytes. Size and error: on Gaussian data, on
- * heavy-tailed data and, with --real FILE, on deltas captured from training (tests/data/delta.nc; how it was made:
- * `nebula-i bench codec-training --capture FILE`).
+ * Speed: encode (with the part that is left out) and decode run on one core over ranges far larger than the
+ * caches. Their speed is a ratio to memcpy of the same range, interleaved with it. zstd -1 on the fp32 bytes
+ * stands beside them. Size and error are measured on Gaussian data, on heavy-tailed data and, with --real
+ * FILE, on deltas captured from training (tests/data/delta.nc was made with `nebula-i bench codec-training
+ * --capture FILE`).
  *
- * Error after 50 rounds: |sum of deltas - sum of decoded| / |sum of deltas|, the deltas a fixed direction plus fresh
- * noise, with what is left out kept for the next round and without. The entropy floor of a sparse code is log2 C(chunk, kept) for the
- * positions, one bit a sign and the entropy of the magnitudes. */
+ * Error after 50 rounds: |sum of deltas - sum of decoded| / |sum of deltas|. The deltas are a fixed direction
+ * plus fresh noise. The part that is left out is once kept for the next round and once lost. The entropy
+ * floor of a sparse code is log2 C(chunk, kept) for the positions, one bit a sign and the entropy of the
+ * magnitudes. */
 #include "bench.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -28,7 +30,7 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, values, NEB_OPT_INT, "67108864", "values",
-            "how many values the speeds are measured on"),
+            "size of the ranges on which speeds are measured"),
     NEB_OPT(struct options, repeat, NEB_OPT_INT, "5", NULL, "repetitions; the median counts"),
     NEB_OPT(struct options, real, NEB_OPT_TEXT, "", "file",
             "deltas from training, as a code: 2^18 values a round"),
@@ -55,7 +57,7 @@ static void figure(struct bench *b, const char *rung, const char *what, double v
     neb__figures_add(b->figures, name, v, unit, sense, target);
 }
 
-/* ---- data --------------------------------------------------------------------------------------------------- */
+/* ---- data ---------------------------------------------------------------------------------------------- */
 
 enum source { GAUSS, HEAVY, REAL, SOURCES };
 static const char *const source_names[SOURCES] = {"gauss", "heavy", "real"};
@@ -74,8 +76,8 @@ static void fill(const struct bench *b, enum source source, int round, size_t n,
     }
 }
 
-/* A large range is a small one repeated with other signs and scales a chunk: drawing 2^26 normals takes longer than
- * all else. */
+/* A large range is a small one repeated, with other signs and scales in each chunk: drawing 2^26 normals
+ * would take longer than everything else. */
 static void fill_large(struct bench *b)
 {
     size_t n = (size_t)b->opt.values;
@@ -89,7 +91,7 @@ static void fill_large(struct bench *b)
     memset(b->next, 0, n * sizeof *b->next);
 }
 
-/* ---- speed -------------------------------------------------------------------------------------------------- */
+/* ---- speed --------------------------------------------------------------------------------------------- */
 
 static void scales_for(float *scales, size_t n)
 {
@@ -137,7 +139,7 @@ static neb_status speed(struct bench *b, const struct neb_rung *rung)
     return NEB_OK;
 }
 
-/* zstd -1 on the fp32 bytes: what doing nothing special would give. */
+/* zstd -1 on the fp32 bytes, as the simplest alternative. */
 static neb_status speed_zstd(struct bench *b)
 {
     size_t n = (size_t)b->opt.values / 4 * sizeof(float), cap = ZSTD_compressBound(n), len = 0;
@@ -166,7 +168,7 @@ static neb_status speed_zstd(struct bench *b)
     return NEB_OK;
 }
 
-/* ---- size and error ----------------------------------------------------------------------------------------- */
+/* ---- size and error ------------------------------------------------------------------------------------ */
 
 static double norm(const float *a, const float *b, size_t n) /* |a - b|, b may be NULL */
 {
@@ -183,7 +185,7 @@ static double log2_choose(double n, double k)
     return (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)) / log(2);
 }
 
-/* Bits that the decoded values of a sparse code are worth. */
+/* The entropy of the decoded values of a sparse code, in bits. */
 static double entropy_floor(const float *x, size_t n)
 {
     double floor_bits = 0, count[8] = {0}, total = 0;
@@ -235,7 +237,7 @@ static neb_status fifty_rounds(struct bench *b, const struct neb_rung *rung, enu
         fill(b, source, round, SMALL, d);
         for (int i = 0; i < SMALL; i++) e[i] += d[i];
         for (int mode = 0; s == NEB_OK && mode < 2;
-             mode++) { /* what is left out is lost; stays for the next round */
+             mode++) { /* 0: the part left out is lost; 1: it is kept for the next round */
             struct neb_codec_input in = {
                 .z = mode ? e : d, .n = SMALL, .scales = rung->outside_scales ? scales : NULL, .members = 1};
             neb__buf_clear(&b->out);
@@ -284,7 +286,7 @@ static neb_status quality(struct bench *b, const struct neb_rung *rung, enum sou
     return NEB_OK;
 }
 
-/* The lossless stage behind a dense rung: bytes saved at a slow line. */
+/* The lossless stage after a dense rung: bytes saved on a slow line. */
 static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
 {
     struct neb_codec_input in = {.z = b->delta, .n = SMALL * 4};
@@ -298,7 +300,7 @@ static neb_status squeezed(struct bench *b, const struct neb_rung *rung)
     return NEB_OK;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------------- */
 
 /* A code that holds one round or more of SMALL values. */
 static neb_status load_real(struct bench *b)

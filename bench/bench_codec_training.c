@@ -1,14 +1,16 @@
-/* bench_codec_training.c: what the codec does to a training, and to nothing else.
+/* bench_codec_training.c: the effect of the codec alone on a training.
  *
- * Two replicas of mlm-mini (BERT, 4 layers of 256, vocabulary 8000) train on real text with local steps; every H steps
- * their deltas go through a rung and the class's own outer rule (dense: Nesterov 0.7 / 0.9; sparse: averaging) makes the
- * next common parameters; what a rung leaves out stays in the replica, and is committed exactly at the end. Each rung is compared with the same local-step
- * run, with the same outer rule, data and masks, in which the deltas are not compressed. Before, both replicas share
- * 500 synchronous steps (one optimizer, batches of both together). The figure is the held-out loss of the common
- * parameters against that of the uncompressed run, in percent, the mean over the seeds; beside it the spread.
+ * Two replicas of mlm-mini (BERT, 4 layers of 256, vocabulary 8000) train on real text with local steps.
+ * Every H steps their deltas go through a rung, and the class's own outer rule (dense: Nesterov 0.7 / 0.9;
+ * sparse: averaging) makes the next common parameters. The part that a rung leaves out stays in the replica
+ * and is committed exactly at the end. Each rung is compared with the same local-step run, with the same
+ * outer rule, data and masks, but uncompressed deltas. Before that both replicas share 500 synchronous steps
+ * (one optimizer, batches of both together). The figure is the held-out loss of the common parameters against
+ * that of the uncompressed run, in percent, the mean over the seeds. The spread stands beside it.
  *
- * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt, a paragraph a line. The last 3 % of each
- * file are held out. --capture FILE keeps two deltas of one replica for `nebula-i bench codec --real FILE`. */
+ * The benchmark needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt, a paragraph a
+ * line. The last 3 % of each file are held out. --capture FILE keeps two deltas of one replica for `nebula-i
+ * bench codec --real FILE`. */
 #include "bench.h"
 #include "real_text.h"
 #include "warm_start.h"
@@ -32,17 +34,17 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, data, NEB_OPT_TEXT, "", "folder", "text; also NEBULA_DATA"),
+    NEB_OPT(struct options, data, NEB_OPT_TEXT, "", "folder", "folder with text (default: NEBULA_DATA)"),
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/codec-training", "folder",
-            "tokenizer and tokenised text"),
+            "folder for tokenizer and tokenised text"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
     NEB_OPT(struct options, capture, NEB_OPT_TEXT, "", "file", "keep two deltas of one replica here"),
     NEB_OPT(struct options, only, NEB_OPT_TEXT, "both", NULL, "dense, sparse or both classes"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "1500", "steps", "local steps of each replica"),
     NEB_OPT(struct options, warmup, NEB_OPT_INT, "500", "steps", "synchronous steps before"),
-    NEB_OPT(struct options, h, NEB_OPT_INT, "20", "steps", "between two rounds"),
+    NEB_OPT(struct options, h, NEB_OPT_INT, "20", "steps", "local steps between two rounds"),
     NEB_OPT(struct options, seeds, NEB_OPT_INT, "3", NULL, "repetitions with other seeds"),
-    NEB_OPT(struct options, tokens, NEB_OPT_INT, "1024", "tokens", "a step and replica"),
+    NEB_OPT(struct options, tokens, NEB_OPT_INT, "1024", "tokens", "tokens of a step and replica"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
     NEB_OPT_END,
@@ -50,7 +52,7 @@ static const struct neb_opt table[] = {
 
 enum { REPLICAS = 2, MAX_SEEDS = 8 };
 
-/* What is run; `against` is the line of the uncompressed run it is compared with. */
+/* The runs. `against` is the row of the uncompressed run for comparison. */
 static const struct variant {
     const char *name, *rung;
     bool average;
@@ -70,12 +72,12 @@ struct run {
     size_t n; /* values */
     struct neb_warm_start warm;
     float *theta, *momentum, *sum, *x, *d, *c; /* (n) */
-    float *left[REPLICAS];                     /* what the code left out */
+    float *left[REPLICAS];                     /* the part that the code left out */
     struct neb_buf code, kept;
     double loss[VARIANTS][MAX_SEEDS], bytes[VARIANTS];
 };
 
-/* ---- one seed -------------------------------------------------------------------------------------------------- */
+/* ---- one seed ------------------------------------------------------------------------------------------ */
 
 static neb_status allocate(struct run *r)
 {
@@ -107,7 +109,8 @@ static neb_status keep_delta(struct run *r, int round)
 {
     if (!r->opt.capture || (round != 10 && round != 11) || r->kept.len >= 2 * NEB_CELL * sizeof(float))
         return NEB_OK;
-    /* A quarter of the way in: behind the embeddings' first rows, through them into the first layer. */
+    /* The sample begins a quarter of the way in: after the first rows of the embeddings. It reaches into the
+     * first layer. */
     size_t first = r->n / 4 > NEB_CELL ? r->n / 4 : 0;
     if (first + NEB_CELL > r->n) return neb__fail(NEB_ERR_INVALID, "the model is too small for a sample");
     return neb__buf_append(&r->kept, r->d + first, NEB_CELL * sizeof(float));
@@ -160,7 +163,7 @@ static neb_status train_variant(struct run *r, int v, struct neb_work *const w[R
             NEB_TRY(neb__warm_steps(&r->warm, w[i], from, from + r->opt.h, NULL));
         NEB_TRY(outer_round(r, v, (int)(at / r->opt.h), w));
     }
-    for (size_t j = 0; j < r->n; j++) /* the end of a run: what is left is committed exactly */
+    for (size_t j = 0; j < r->n; j++) /* at the end of a run the rest is committed exactly */
         r->theta[j] += 0.5f * (r->left[0][j] + r->left[1][j]);
     NEB_TRY(neb__resume_write_params(w[0], r->theta));
     NEB_TRY(neb__work_eval(w[0], "valid", 0, &eval));
@@ -193,7 +196,7 @@ static neb_status one_seed(struct run *r, int seed)
     return NEB_OK;
 }
 
-/* ---- the result ------------------------------------------------------------------------------------------------ */
+/* ---- the result ---------------------------------------------------------------------------------------- */
 
 static void report(const struct run *r, struct neb_figures *f)
 {
@@ -224,7 +227,7 @@ static void report(const struct run *r, struct neb_figures *f)
     }
 }
 
-/* Two deltas as one bf16 code: half a megabyte each, and the format the other benchmark reads. */
+/* Two deltas as one bf16 code, half a megabyte each: `bench codec` reads this format. */
 static neb_status write_capture(struct run *r)
 {
     if (!r->kept.len) return NEB_OK;
@@ -291,7 +294,7 @@ static int run(int argc, char **argv)
     int status = 0;
     if (!r.opt.data)
         fprintf(stderr,
-                "skipped: needs text; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
+                "skipped: text is missing; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
     else if (!f || measure(&r) != NEB_OK)
         status = 1;
     else

@@ -1,11 +1,11 @@
 /* bench_engine.c: whole training steps against the speed of one large matrix product on the same threads.
  *
- * sgemm is a product of 2048 x 2048 matrices of random numbers, measured between the steps: the machine's speed changes
- * from minute to minute, the ratio doesn't. `--serve` makes the process a worker for bench/vs_torch.py: it reads
- * "step N" or "memory" from its input and answers with a line.
+ * sgemm is a product of 2048 x 2048 matrices of random numbers, measured between the steps: the machine's
+ * speed changes from minute to minute, but the ratio does not. `--serve` makes the process a worker for
+ * bench/vs_torch.py: it reads "step N" or "memory" from its input and answers with a line.
  *
- * On another device than the CPU the shapes are larger, the type is bf16 unless asked otherwise, and a step is measured
- * as it runs in training: enqueued without waiting, one wait at the end. */
+ * On other devices than the CPU the shapes are larger and the default type is bf16. A step is measured as it
+ * runs in training: enqueued without waiting, with one wait at the end. */
 #include "bench.h"
 #include "on_device.h"
 #include "shapes.h"
@@ -33,20 +33,21 @@ static const struct neb_opt table[] = {
         "only this one: mlm-mini, mlm-base, gpt2-124m or mt-mini; on a GPU gpt2-124m, mlm-base or mt-base"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, cuda or another plug-in's name"),
     NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "", NULL, "f32 or bf16; default f32 on the CPU, else bf16"),
-    NEB_OPT(struct options, deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time"),
+    NEB_OPT(struct options, deterministic, NEB_OPT_BOOL, "no", NULL, "give the same bits every time"),
     NEB_OPT(struct options, graphs, NEB_OPT_BOOL, "yes", NULL, "record steps and replay them"),
     NEB_OPT(struct options, capture, NEB_OPT_BOOL, "no", NULL,
-            "not on the CPU: also what a capture and a merge of all parameters cost the steps"),
+            "also measure what a capture and a merge of all parameters cost (not on the CPU)"),
     NEB_OPT(struct options, losses, NEB_OPT_INT, "0", NULL,
-            "measure nothing: print the losses of so many steps and a hash of the parameters"),
+            "print the losses of so many steps and a hash of the parameters; measure nothing"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "0: one per core"),
     NEB_OPT(struct options, steps, NEB_OPT_INT, "9", NULL, "measured steps a shape, at most 64"),
-    NEB_OPT(struct options, seconds, NEB_OPT_REAL, "25", "s", "but no longer than this a shape"),
-    NEB_OPT(struct options, dropout, NEB_OPT_REAL, "0.1", NULL, "of sublayers"),
-    NEB_OPT(struct options, attention_dropout, NEB_OPT_REAL, "0.1", NULL, "of attention's probabilities"),
+    NEB_OPT(struct options, seconds, NEB_OPT_REAL, "25", "s", "longest time a shape"),
+    NEB_OPT(struct options, dropout, NEB_OPT_REAL, "0.1", NULL, "dropout of sublayers"),
+    NEB_OPT(struct options, attention_dropout, NEB_OPT_REAL, "0.1", NULL,
+            "dropout of attention's probabilities"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-4", NULL, "learning rate"),
-    NEB_OPT(struct options, reference, NEB_OPT_BOOL, "no", NULL, "ops composed of the device's primitives"),
-    NEB_OPT(struct options, recompute, NEB_OPT_BOOL, "no", NULL, "layers keep no activations"),
+    NEB_OPT(struct options, reference, NEB_OPT_BOOL, "no", NULL, "compose ops of the device's primitives"),
+    NEB_OPT(struct options, recompute, NEB_OPT_BOOL, "no", NULL, "recompute activations, keep none"),
     NEB_OPT(struct options, serve, NEB_OPT_BOOL, "no", NULL, "answer commands on the standard input"),
     NEB_OPT_END,
 };
@@ -56,7 +57,7 @@ static bool on_cpu(const struct options *o)
     return !o->device || !strcmp(o->device, "cpu");
 }
 
-/* Off the CPU its small shapes are there too, for comparing losses. */
+/* Other devices have the CPU's small shapes too, for comparing losses. */
 static const struct neb_shape *find_shape(const struct options *o)
 {
     const struct neb_shape *s = on_cpu(o) ? NULL : neb__shape_find(neb__gpu_shapes, o->shape);
@@ -175,7 +176,7 @@ static void report(struct neb_figures *f, const struct neb_shape *s, const struc
 #undef FIGURE
 }
 
-/* Activations against the least that any plan could take; and what recomputation saves and costs. */
+/* Memory of activations against the least that any plan could take; savings and cost of recomputation. */
 static neb_status report_memory(struct neb_figures *f, const struct options *o, const struct neb_shape *s,
                                 const struct result *base)
 {

@@ -1,8 +1,9 @@
-/* bench_generate.c: tokens over the cache against running everything again for every token, as a search without a cache
- * would: the same model and code, weights packed once in both, the same number of sequences, logits of the last rows only in
- * both. Over the cache it is the whole beam search that is timed, choosing tokens and reordering beams included. Running again
- * is timed at every SAMPLE-th length and counted for those between; choosing is not. The two take turns, behind a turn
- * that plans their memory; the median of the turns counts. */
+/* bench_generate.c: tokens over the cache against running everything again for every token, as a search
+ * without a cache would. Both arms have the same model and code, weights packed once, the same number of
+ * sequences, and logits of the last rows only. Over the cache the whole beam search is timed, with choosing
+ * tokens and reordering beams. Running again is timed at every SAMPLE-th length and counted for those
+ * between; choosing tokens is not counted. The two take turns after a first turn that plans their memory. The
+ * median of the turns counts. */
 #include "bench.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -21,8 +22,8 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, seqs, NEB_OPT_INT, "40", NULL, "sequences at once, all beams counted"),
-    NEB_OPT(struct options, beams, NEB_OPT_INT, "5", NULL, "of a sentence"),
-    NEB_OPT(struct options, length, NEB_OPT_INT, "128", "tokens", "generated for each"),
+    NEB_OPT(struct options, beams, NEB_OPT_INT, "5", NULL, "beams of a sentence"),
+    NEB_OPT(struct options, length, NEB_OPT_INT, "128", "tokens", "tokens generated for each"),
     NEB_OPT(struct options, prefix, NEB_OPT_INT, "32", "rows", "length of a trained prefix; 0: none"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "256", NULL, "width of the model"),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "4", NULL, "layers"),
@@ -109,7 +110,7 @@ static neb_status again(struct rig *r, const struct options *o, double *seconds)
     *seconds = 0;
     for (int32_t n = SAMPLE / 2; n <= o->length; n += SAMPLE) {
         NEB_TRY(neb__decoding_start_short(r->decoding, (int32_t)o->seqs, n, NULL));
-        NEB_TRY(feed(r, o, 1)); /* packs the weights, which is not counted; nor is this token */
+        NEB_TRY(feed(r, o, 1)); /* packs the weights; neither that nor this token is counted */
         int64_t start = neb__now_ns();
         NEB_TRY(feed(r, o, n - 1));
         *seconds += neb__seconds_since(start) * SAMPLE;

@@ -1,16 +1,17 @@
-/* bench_link.c: what a link gets out of a line, beside iperf3 over the same line in the same run.
+/* bench_link.c: how well a link fills a line, beside iperf3 over the same line in the same run.
  *
- * For every cell (bandwidth, round-trip time, loss) a laboratory line is built. Over it, by turns: two nodes of ours, one of
- * which sends bulk data as fast as it goes; iperf3 with as many connections as our link settled on. Both get the same time
- * to warm up and the same time to be measured, and each figure is the median over `repeat` turns. Behind the measured time
- * of our turn, with the bulk data still going, a small control message leaves every 50 ms; before that there are none, so
- * that the CPU's figure is that of the data alone.
+ * For every cell (bandwidth, round-trip time, loss) a laboratory line is built. Two arms take turns over it:
+ * two nodes of ours, one of which sends bulk data as fast as it can, and iperf3 with as many connections as
+ * our link settled on. Both have the same time to warm up and the same measured time. Each figure is the
+ * median over `repeat` turns. After the measured time of our turn, while the bulk data still flows, a small
+ * control message leaves every 50 ms. Before that none leaves, so the CPU figure is that of
+ * the data alone.
  *
  *     share.CELL     acknowledged payload as a share of the line's rate (TCP/IP headers alone take 3.5 %)
  *     iperf3.CELL    the same for iperf3's payload; ratio.CELL is ours over that
  *     control.CELL   99th percentile of the one-way delay of control messages, beyond the round-trip time
- *     cpu.CELL       user + system seconds of both our processes per GB of payload; iperf3-cpu.CELL is that of its
- *                    two, which encrypt nothing */
+ *     cpu.CELL       user + system seconds of both our processes per GB of payload; iperf3-cpu.CELL is that
+ *                    of its two, which encrypt nothing */
 #include "bench.h"
 #include "link_sides.h"
 #include "base/opts.h"
@@ -42,16 +43,15 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "four cells in under a minute"),
+    NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "measure four cells in under a minute"),
     NEB_OPT(struct options, cell, NEB_OPT_TEXT, "", NULL,
             "only the cells whose name contains this, such as 100mbit.10ms"),
-    NEB_OPT(struct options, warm, NEB_OPT_TIME, "0", NULL, "before measuring (0: by the round-trip time)"),
-    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "measured (0: 10 s, quick 3 s)"),
-    NEB_OPT(struct options, repeat, NEB_OPT_INT, "0", NULL,
-            "turns of which the median counts (0: 3, quick 1)"),
+    NEB_OPT(struct options, warm, NEB_OPT_TIME, "0", NULL,
+            "warm-up before measuring (0: by the round-trip time)"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "measured time (0: 10 s, quick 3 s)"),
+    NEB_OPT(struct options, repeat, NEB_OPT_INT, "0", NULL, "turns; the median counts (0: 3, quick 1)"),
     NEB_OPT(struct options, stripes, NEB_OPT_INT, "0", NULL, "fixed number of stripes (0: adaptive)"),
-    NEB_OPT(struct options, sweep, NEB_OPT_BOOL, "no", NULL,
-            "fixed numbers of stripes beside the adaptive one"),
+    NEB_OPT(struct options, sweep, NEB_OPT_BOOL, "no", NULL, "also measure fixed numbers of stripes"),
     NEB_OPT_END,
 };
 
@@ -69,7 +69,7 @@ static void figure(struct neb_figures *f, const char *what, const char *cell, do
     neb__figures_add(f, name, value, unit, sense, target);
 }
 
-/* What one turn gave; medians are taken field by field. */
+/* The results of one turn. Medians are taken field by field. */
 struct turn {
     double share, iperf, ratio, stripes, control, cpu, iperf_cpu, loss;
 };

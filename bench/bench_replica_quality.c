@@ -1,26 +1,30 @@
-/* bench_replica_quality.c: what a replica run learns, and what it sends, against synchronous training of the same tokens.
+/* bench_replica_quality.c: the loss and the bytes of a replica run against synchronous training of the same
+ * tokens.
  *
- * Two replicas of an encoder train on real text as two sites do: local steps; every H steps each fragment's delta is
- * captured, coded, and some steps later (the line's time) merged, in the session's own arithmetic (outer/outer.c,
- * outer/site.c). Synchronous training is one optimizer with the batches of
- * both in one. Both begin behind the same synchronous warm-up, with the same schedule, and make the same number of steps; at the
- * end of a replica run what is left is committed exactly, as at the end of a run. One process, one seed, one loss: a clock takes
- * part only in whether an update is worth packing, so in the bytes of dense rungs.
+ * Two replicas of an encoder train on real text as two sites do, with local steps. Every H steps each
+ * fragment's delta is captured, coded, and some steps later (the time of the line) merged, in the session's
+ * own arithmetic (outer/outer.c, outer/site.c). Synchronous training is one optimizer with the batches of
+ * both in one. Both begin after the same synchronous warm-up, with the same schedule, and make the same
+ * number of steps. At the end the rest is committed exactly, as at the end of a real run. One process and one
+ * seed give one loss. A clock only decides whether packing an update is worth its time, so it affects the
+ * bytes of dense rungs.
  *
  *     sync.loss            held-out loss of synchronous training, mean of the seeds
  *     SETTING.loss         that of the replicas' common parameters
- *     SETTING.worse        how far it lies above, per cent, mean of the seeds (at most 2)
+ *     SETTING.worse        per cent by which it lies above sync.loss, mean of the seeds (at most 2)
  *     SETTING.spread       largest less smallest of these
  *     SETTING.tokens       its tokens over those of synchronous training (at most 1.02)
- *     SETTING.fewer        bytes of fp32 gradients at every step over those of the updates, for each token (at least 1000)
+ *     SETTING.fewer        bytes of fp32 gradients at every step over those of the updates, for each token
+ *                          (at least 1000)
  *
- * A setting is RUNG:H. Steps and batches are those of `bench codec-training` (1024 tokens a step and replica, 500 + 1500 steps); the
- * model is small enough for two cores and some minutes a seed; `--full` has that one's, too (mlm-mini: 4 layers of 256, vocabulary
- * 8000), for a GPU.
- * Needs text: NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
+ * A setting is RUNG:H. Steps and batches are those of `bench codec-training` (1024 tokens a step and replica,
+ * 500 + 1500 steps). The model is small enough for two cores and some minutes a seed. `--full` also takes the
+ * model of that benchmark (mlm-mini: 4 layers of 256, vocabulary 8000), for a GPU. The benchmark needs text:
+ * NEBULA_DATA or --data names a folder with mono/eltec.LANG.txt.
  *
- * `--job FILE [key=value …]` takes model, text, steps, batches, learning rates and the outer step from a job instead: what its
- * replica run would learn on a line of a given delay, without the line. `--no-sync` leaves out the synchronous arm. */
+ * `--job FILE [key=value …]` takes model, text, steps, batches, learning rates and the outer step from a job
+ * instead. It shows what the job's replica run would learn on a line of a given delay, without the line.
+ * `--no-sync` leaves out the synchronous arm. */
 #include "bench.h"
 #include "real_text.h"
 #include "warm_start.h"
@@ -48,29 +52,31 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, data, NEB_OPT_TEXT, "", "folder", "text; also NEBULA_DATA"),
+    NEB_OPT(struct options, data, NEB_OPT_TEXT, "", "folder", "folder with text (default: NEBULA_DATA)"),
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/replica-quality", "folder",
-            "tokenizer and tokenised text"),
+            "folder for tokenizer and tokenised text"),
     NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu or cuda"),
     NEB_OPT(struct options, settings, NEB_OPT_TEXT, "int4:100 sparse2.k256:100", NULL,
             "RUNG:H, separated by blanks; may be empty"),
-    NEB_OPT(struct options, job, NEB_OPT_TEXT, "", "file", "everything but the settings from this job"),
-    NEB_OPT(struct options, sync, NEB_OPT_BOOL, "yes", NULL, "with the synchronous arm"),
+    NEB_OPT(struct options, job, NEB_OPT_TEXT, "", "file", "take everything but the settings from this job"),
+    NEB_OPT(struct options, sync, NEB_OPT_BOOL, "yes", NULL, "run the synchronous arm"),
     NEB_OPT(struct options, full, NEB_OPT_BOOL, "no", NULL, "the sizes of bench codec-training"),
-    NEB_OPT(struct options, steps, NEB_OPT_INT, "1500", "steps", "of each replica"),
+    NEB_OPT(struct options, steps, NEB_OPT_INT, "1500", "steps", "steps of each replica"),
     NEB_OPT(struct options, warmup, NEB_OPT_INT, "500", "steps", "synchronous steps before"),
     NEB_OPT(struct options, seeds, NEB_OPT_INT, "3", NULL, "repetitions with other seeds"),
-    NEB_OPT(struct options, tokens, NEB_OPT_INT, "1024", "tokens", "a step and replica"),
+    NEB_OPT(struct options, tokens, NEB_OPT_INT, "1024", "tokens", "tokens of a step and replica"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "128", NULL, "width"),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "2", NULL, "layers"),
     NEB_OPT(struct options, vocab, NEB_OPT_INT, "4000", NULL, "pieces"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all"),
-    NEB_OPT(struct options, fragments, NEB_OPT_INT, "4", NULL, "of the parameters; never more than H"),
-    NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "from capture to merge"),
+    NEB_OPT(struct options, fragments, NEB_OPT_INT, "4", NULL,
+            "fragments of the parameters; never more than H"),
+    NEB_OPT(struct options, delay, NEB_OPT_INT, "1", "steps", "steps from capture to merge"),
     NEB_OPT(struct options, lr, NEB_OPT_REAL, "1e-3", NULL, "peak learning rate of AdamW"),
-    NEB_OPT(struct options, beta2, NEB_OPT_REAL, "0.999", NULL, "of AdamW"),
-    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "of the outer step"),
-    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL, "of the outer step (Nesterov)"),
+    NEB_OPT(struct options, beta2, NEB_OPT_REAL, "0.999", NULL, "beta2 of AdamW"),
+    NEB_OPT(struct options, outer_lr, NEB_OPT_REAL, "0.7", NULL, "learning rate of the outer step"),
+    NEB_OPT(struct options, outer_momentum, NEB_OPT_REAL, "0.6", NULL,
+            "momentum of the outer step (Nesterov)"),
     NEB_OPT_END,
 };
 
@@ -81,7 +87,7 @@ enum {
     FRAGMENTS_MAX = 64,
     EVAL = 100 /* batches, unless full */
 };
-static const double goodput = 100e6 / 8; /* of the line for which the lossless stage decides */
+static const double goodput = 100e6 / 8; /* bytes a second of the line on which the lossless stage must pay */
 
 struct setting {
     const struct neb_rung *rung;
@@ -127,7 +133,8 @@ static neb_status parse_settings(struct run *r)
                              SETTINGS_MAX);
         r->setting[r->settings++] = (struct setting){.rung = rung, .h = h};
     }
-    return r->settings || r->opt.sync ? NEB_OK : neb__fail(NEB_ERR_INVALID, "--settings names none");
+    if (r->settings || r->opt.sync) return NEB_OK;
+    return neb__fail(NEB_ERR_INVALID, "--settings is empty and --no-sync is set: there is nothing to run");
 }
 
 static int64_t eval_batches(const struct run *r)
@@ -135,7 +142,7 @@ static int64_t eval_batches(const struct run *r)
     return r->opt.full || r->opt.job ? 0 : EVAL;
 }
 
-/* ---- synchronous ----------------------------------------------------------------------------------------------- */
+/* ---- synchronous --------------------------------------------------------------------------------------- */
 
 static neb_status allocate(struct run *r)
 {
@@ -148,7 +155,7 @@ static neb_status allocate(struct run *r)
     return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu values", r->n);
 }
 
-/* The warm-up, whose end is kept, and unless it is not wanted on to the end. */
+/* Makes the warm-up and keeps its end. Goes on to the end of training if the synchronous arm is wanted. */
 static neb_status synchronous(struct run *r, double *loss)
 {
     struct neb_job job = r->job;
@@ -170,7 +177,7 @@ static neb_status synchronous(struct run *r, double *loss)
     return s;
 }
 
-/* ---- replicas -------------------------------------------------------------------------------------------------- */
+/* ---- replicas ------------------------------------------------------------------------------------------ */
 
 /* A site's update of a fragment; x holds its parameters. */
 static neb_status capture(struct run *r, struct setting *t, int i, uint32_t f)
@@ -187,7 +194,7 @@ static neb_status capture(struct run *r, struct setting *t, int i, uint32_t f)
     return neb__codec_decode(s->update.data, s->update.len, NULL, n, r->decoded[i] + first);
 }
 
-/* The fragment moves for everybody; by how much is in `moved`. */
+/* Moves the fragment for everybody. `moved` tells by how much. */
 static void outer_step(struct run *r, uint32_t f, bool average)
 {
     static const uint32_t weight[REPLICAS] = {1, 1};
@@ -213,7 +220,7 @@ static void merge(struct run *r, int i, uint32_t f)
     for (size_t k = first; k < first + n; k++) r->x[k] += s->d[k];
 }
 
-/* The end of a run: what is left is committed exactly. */
+/* At the end of a run the rest is committed exactly. */
 static neb_status flush(struct run *r)
 {
     for (uint32_t f = 0; f < r->outer->cells; f++) {
@@ -228,7 +235,8 @@ static neb_status flush(struct run *r)
     return NEB_OK;
 }
 
-/* Fragment f is captured at steps that are f * H / fragments above a multiple of H, and merged `delay` later. */
+/* Fragment f is captured at steps that are f * H / fragments above a multiple of H, and merged `delay`
+ * later. */
 static neb_status exchange(struct run *r, struct setting *t, int64_t at)
 {
     int64_t delay = r->opt.delay < t->h ? r->opt.delay : t->h - 1;
@@ -294,7 +302,7 @@ static neb_status replicas(struct run *r, struct setting *t, double *loss)
     return s;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------------- */
 
 /* The job over novels, of the size asked for. */
 static neb_status open_text(struct run *r)
@@ -321,7 +329,7 @@ static neb_status open_text(struct run *r)
     return NEB_OK;
 }
 
-/* A job of the user's. --warmup of its steps are synchronous. */
+/* The user's own job. Its first --warmup steps are synchronous. */
 static neb_status open_job(struct run *r, char *const *words, int n)
 {
     struct options *o = &r->opt;
@@ -329,11 +337,11 @@ static neb_status open_job(struct run *r, char *const *words, int n)
     struct neb_job *j = &r->job;
     neb_status s = neb__train_schedule(j, &r->warm.schedule);
     if (s == NEB_OK && o->warmup >= j->train.steps)
-        s = neb__fail(NEB_ERR_INVALID, "--warmup %d leaves none of the job's %d steps", (int)o->warmup,
+        s = neb__fail(NEB_ERR_INVALID, "--warmup %d leaves no steps of the job's %d", (int)o->warmup,
                       (int)j->train.steps);
     if (s == NEB_OK && (j->wan.fragments < 1 || j->wan.fragments > FRAGMENTS_MAX))
-        s = neb__fail(NEB_ERR_INVALID, "the job's %d fragments are not 1 to %d", (int)j->wan.fragments,
-                      FRAGMENTS_MAX);
+        s = neb__fail(NEB_ERR_INVALID, "the job has %d fragments; this benchmark takes 1 to %d",
+                      (int)j->wan.fragments, FRAGMENTS_MAX);
     if (s == NEB_OK) s = neb__data_prepare(j, &r->data);
     if (s != NEB_OK) {
         neb__job_free(j);
@@ -436,7 +444,7 @@ static int run(int argc, char **argv)
     struct neb_figures *f = neb__figures_begin("replica-quality", json);
     if (!r.opt.data && !r.opt.job)
         fprintf(stderr,
-                "skipped: needs text; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
+                "skipped: text is missing; set NEBULA_DATA or --data to a folder with mono/eltec.en.txt\n");
     else if (!f || measure(&r, argv, positional) != NEB_OK)
         status = 1;
     else

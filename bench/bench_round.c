@@ -1,20 +1,24 @@
-/* bench_round.c: what rounds cost: whole sessions (links, ledger, codec, outer state) in the laboratory, without a model.
+/* bench_round.c: the cost of rounds: whole sessions (links, ledger, codec, outer state) in the laboratory,
+ * without a model.
  *
- * Every site is a process with a vector of parameters and a step that changes some of them by noise and takes two milliseconds, so
- * that only the line, or this machine, limits how soon the next round follows. Each site has an access line of its own
- * that all its links share, as the what-if mode of the simulator assumes.
+ * Every site is a process with a vector of parameters. Its step changes some of them by noise and takes two
+ * milliseconds, so only the line, or this machine, limits how soon the next round follows. Each site has an
+ * access line of its own, which all its links share, as the what-if mode of the simulator assumes.
  *
  *     small.commits     records a second for one small fragment on a fast line
- *     step.idle         nanoseconds of a neb_step() when nothing is due; step.share: of a step of one millisecond
- *     CASE.seconds      of a round: every fragment once
- *     CASE.bytes        of updates that a site sends in a round
- *     CASE.line         how much of the line's limit for these bytes is reached
- *     CASE.encode, CASE.apply   seconds a round on the session's own thread, waiting for the disk among them
- *     CASE.cpu.merge, .driver, .links   processor seconds a round and site: of neb_step(), the session's thread, the links'
- *     CASE.memory       bytes a parameter that a site needs at most beyond the parameters themselves
- *     CASE.busy         seconds a round that the busiest session's own thread had something to do, the disk included
- *     CASE.what_if      the simulator's forecast of the seconds from the line and that, over the measured ones; what_if.line:
- *                       from the line alone */
+ *     step.idle         nanoseconds of a neb_step() when nothing is due; step.share: of a step of one
+ *                       millisecond
+ *     CASE.seconds      seconds of a round: every fragment once
+ *     CASE.bytes        bytes of the updates that a site sends in a round
+ *     CASE.line         the reached share of the line's limit for these bytes
+ *     CASE.encode, CASE.apply   seconds a round on the session's own thread, with waiting for the disk
+ *     CASE.cpu.merge, .driver, .links   processor seconds a round and site: of neb_step(), the session's
+ *                                       thread, the links'
+ *     CASE.memory       most bytes a parameter that a site needs beyond the parameters themselves
+ *     CASE.busy         seconds a round in which the busiest session's own thread had work, with waiting for
+ *                       the disk
+ *     CASE.what_if      the simulator's forecast of the seconds, from the line and from `busy`, over the
+ *                       measured ones; what_if.line: from the line alone */
 #include "bench.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -47,7 +51,8 @@ struct options {
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL,
             "only the cases whose name contains this, such as 25m.2"),
-    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL, "measured in each case (0: about four rounds)"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "0", NULL,
+            "measured time of each case (0: about four rounds)"),
     NEB_OPT(struct options, fragments, NEB_OPT_INT, "16", NULL, "parts of the model"),
     NEB_OPT_END,
 };
@@ -56,7 +61,7 @@ struct round_case {
     const char *name;
     int sites;
     double params, mbit, rtt; /* mbit 0: no limit */
-    double share;             /* of the line, to reach; 0: only reported */
+    double share;             /* target share of the line; 0: only reported */
     double rounds;            /* to measure */
 };
 
@@ -83,11 +88,11 @@ struct member {
     struct shared *shared;
     const struct round_case *c;
     int index, fragments;
-    bool idle; /* nothing is ever due: only neb_step() itself is measured */
+    bool idle; /* nothing is ever due; only neb_step() itself is measured */
     char dir[300];
 };
 
-/* ---- a site ---------------------------------------------------------------------------------------------------- */
+/* ---- a site -------------------------------------------------------------------------------------------- */
 
 static double memory_of(const char *field)
 {
@@ -115,7 +120,7 @@ static void measure_idle(neb_session *s, struct member *m)
     m->shared->site[m->index].idle = best;
 }
 
-/* A step changes a part of the parameters, the next one the next, by noise that no lossless stage can pack. */
+/* Each step changes the next part of the parameters, by noise that no lossless stage can pack. */
 static void change(float *x, size_t n, uint64_t step, struct neb_rng *rng)
 {
     size_t part = (n / PARTS + 2) & ~(size_t)1, first = step % (PARTS + 1) * part;
@@ -182,7 +187,7 @@ static int site_main(void *arg)
     return st != NEB_OK;
 }
 
-/* ---- one case -------------------------------------------------------------------------------------------------- */
+/* ---- one case ------------------------------------------------------------------------------------------ */
 
 static neb_status make_sites(const char *dir, const struct neb_lab *lab, int n)
 {
@@ -222,7 +227,7 @@ static neb_status make_lab(const struct round_case *c, struct neb_lab **out)
     return s;
 }
 
-/* Least records applied anywhere, and bytes sent by the median site. */
+/* The smallest number of records that a site has applied, and the bytes that the median site has sent. */
 static int64_t progress(const struct shared *sh, int sites, double *out)
 {
     int64_t least = INT64_MAX;
@@ -251,7 +256,7 @@ static void cpu_so_far(const struct shared *sh, int sites, double out[CPU])
     }
 }
 
-/* Warm for a round and a half, then measured for so many rounds or seconds. */
+/* Warms up for a round and a half, then measures for so many rounds or seconds. */
 static bool watch(const struct round_case *c, const struct options *o, int fragments, struct shared *sh,
                   struct outcome *out)
 {
@@ -383,7 +388,7 @@ static int run(int argc, char **argv)
         int fragments = c->mbit > 0 ? (int)o.fragments : 1;
         rc = run_case(c, &o, fragments, false, &r);
         if (rc)
-            fprintf(stderr, "bench round: case %s did not come to an end\n", c->name);
+            fprintf(stderr, "bench round: case %s did not end\n", c->name);
         else
             report(f, c, &r, fragments);
     }

@@ -1,15 +1,17 @@
-/* bench_streams.c: what the slower site of a split job loses to the line.
+/* bench_streams.c: how much speed the slower site of a split job loses to the line.
  *
- * Two arms, in turns, the laboratory's emulator running in both: the job over the line, and the same two sites at the same
- * time with a recorded stream instead of each other (the feeding site makes its items, which are there already; the fed one
- * reads them). Which of the two comes first changes from turn to turn. In `relay` the discriminator is the slower site, in
- * `tutor` the student. A rate counts from the first step to the last, waiting included.
+ * Two arms take turns, and the laboratory's emulator runs in both. One is the job over the line. In the other
+ * the same two sites run at the same time with a recorded stream in place of each other: the feeding site
+ * makes items that are already recorded, and the fed site reads them. The order of the arms changes from turn
+ * to turn. The slower site is the discriminator in `relay` and the student in `tutor`. A rate counts from the
+ * first step to the last, with waiting.
  *
  *     efficiency.JOB.LINE   rate of the slower site over the line as a share of its rate on the record
- *     work.JOB.LINE         the same by its processor time instead of by the clock: what a token costs it on the record over what it
- *                           costs over the line. With `waited` it says what the line takes, also while the machine's speed changes
- *     waited.JOB.LINE       share of its time that it waited for items, the first one included
- *     credit.JOB.LINE       share of its time that the faster site waited for credit
+ *     work.JOB.LINE         the same by processor time instead of the clock: the cost of a token on the
+ *                           record over its cost over the line. With `waited` it shows the cost of the line
+ *                           even while the machine's speed changes
+ *     waited.JOB.LINE       share of its time in which it waited for items, with the first one
+ *     credit.JOB.LINE       share of its time in which the faster site waited for credit
  *     bytes.JOB.LINE        bytes that crossed for each token trained on; item bytes, before TLS and TCP */
 #include "bench.h"
 #include "base/file.h"
@@ -37,11 +39,11 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, wan, NEB_OPT_TEXT, "10mbit,100ms 100mbit,10ms 100mbit,100ms", NULL, "lines"),
-    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "relay or tutor"),
-    NEB_OPT(struct options, repeats, NEB_OPT_INT, "3", NULL, "of each arm"),
-    NEB_OPT(struct options, relay_steps, NEB_OPT_INT, "150", "steps", "of an arm"),
-    NEB_OPT(struct options, tutor_steps, NEB_OPT_INT, "150", "steps", "of an arm"),
-    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, only, NEB_OPT_TEXT, "", NULL, "one job: relay or tutor"),
+    NEB_OPT(struct options, repeats, NEB_OPT_INT, "3", NULL, "turns of each arm"),
+    NEB_OPT(struct options, relay_steps, NEB_OPT_INT, "150", "steps", "steps of an arm of relay"),
+    NEB_OPT(struct options, tutor_steps, NEB_OPT_INT, "150", "steps", "steps of an arm of tutor"),
+    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "folder to work in (default: a new one under /tmp)"),
     NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one line, two turns: under two minutes a job"),
     NEB_OPT_END,
 };
@@ -50,9 +52,12 @@ static const char tokenizer[] = "tokenizer: {type: unigram, vocab: 4000, lines: 
 static const char train[] =
     "tokens: 512, max_len: 64, lr: 1e-3, log_every: 100000, save_every: 100000, threads: 1";
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
+/* ---- files
+ *
+ * ---------------------------------------------------------------------------------------------------------- */
 
-/* Words of made-up syllables, the frequent ones far more often: enough for a tokenizer to have something to do. */
+/* Words of made-up syllables, some far more frequent than others, so that a tokenizer has something to
+ * learn. */
 static neb_status write_text(const char *path)
 {
     static const char *const part[] = {"ka",  "lo", "mi", "ter", "un", "sa",
@@ -104,7 +109,7 @@ static neb_status write_jobs(const struct options *o)
     return write_text("text");
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 static bool run(char *const *argv)
 {
@@ -153,7 +158,7 @@ static double growth(const char *site, const char *name)
     return st == NEB_OK && g.n > 1 ? g.last - g.first : NAN;
 }
 
-/* What the site said at its end. */
+/* The last lines of the site's log. */
 static bool read_log(const char *job, const char *site, struct half *h)
 {
     char path[300], *at;
@@ -184,7 +189,7 @@ static bool read_log(const char *job, const char *site, struct half *h)
     return ok;
 }
 
-/* One arm; the record, where it has one, is an absolute path. */
+/* Runs one arm. `record` is an absolute path; NULL: over the line. */
 static bool arm(const char *job, const char *wan, const char *record, struct half out[2])
 {
     char file[64], words[PATH_MAX + 32];
@@ -221,7 +226,7 @@ static bool measure(struct neb_figures *f, const char *job, const char *wan, con
     double live[REPEATS_MAX], share[REPEATS_MAX], work[REPEATS_MAX];
     struct half h[2] = {{0}}, r[2] = {{0}};
     char line[64], name[128];
-    for (int64_t i = 0; i < repeats; i++) { /* in turns: a noisy moment meets both */
+    for (int64_t i = 0; i < repeats; i++) { /* in turns, so that a noisy moment meets both */
         for (int64_t k = 0; k < 2; k++)
             if ((i + k) % 2 ? !arm(job, wan, NULL, h) : !arm(job, wan, record, r)) return false;
         live[i] = h[1].rate;

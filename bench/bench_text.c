@@ -1,7 +1,8 @@
 /* bench_text.c: how fast text becomes batches, and whether training ever waits for it.
  *
- * The text is made up: words of two to four syllables, drawn by Zipf's law, so it needs no download; --file measures
- * a real one. Waiting is measured against a trainer that takes a batch of 8192 tokens every `--step`. */
+ * The text is made up of words of two to four syllables, drawn by Zipf's law, so the benchmark needs no
+ * download. --file measures a real text. Waiting is measured with a trainer that takes a batch of 8192 tokens
+ * every `--step`. */
 #define _XOPEN_SOURCE 700
 #include "bench.h"
 #include "base/clock.h"
@@ -27,8 +28,8 @@ struct options {
 };
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, file, NEB_OPT_TEXT, "", NULL,
-            "real text, a sentence a line, instead of a made-up one"),
-    NEB_OPT(struct options, step, NEB_OPT_TIME, "20ms", NULL, "what a training step of 8192 tokens takes"),
+            "measure this text, a sentence a line, instead of made-up text"),
+    NEB_OPT(struct options, step, NEB_OPT_TIME, "20ms", NULL, "time of a training step of 8192 tokens"),
     NEB_OPT_END,
 };
 
@@ -83,7 +84,7 @@ static int train(struct scratch *s, const char *type)
     return st != NEB_OK;
 }
 
-/* Tokens a second and core, files read and written included. */
+/* Tokens a second and core, with reading and writing of files. */
 static int tokenise(struct scratch *s, struct neb_figures *f, const char *name)
 {
     const char *paths[] = {s->text, NULL};

@@ -1,26 +1,30 @@
-/* bench_wan.c: what two sites lose to the wide-area network between them: tokens a second of a replica run as a share of the
- * same two sites without communication.
+/* bench_wan.c: how much speed two sites lose to the wide-area network between them: tokens a second of a
+ * replica run as a share of those of the same two sites without communication.
  *
- * Two arms, in turns, the laboratory's emulator and both sites running in both: `nebula-i lab JOB` and `nebula-i lab JOB
- * --apart`, killed after a while. An encoder of about 25 million parameters, 512 tokens a step, a sweep of its 8 fragments
- * every half minute at least; a rate is that of the tokens between two samples of the sites' own metrics, the first ten
- * seconds left out. The text is made up and has a vocabulary of its own, so nothing is trained before.
+ * Two arms take turns, `nebula-i lab JOB` and `nebula-i lab JOB --apart`; the emulator and both sites run in
+ * both. Each is killed after a while. The model is an encoder of about 25 million parameters with 512 tokens
+ * a step and a sweep of its 8 fragments every half minute at least. A rate comes from the tokens between two
+ * samples of the sites' own metrics, without the first ten seconds. The text is made up and has a vocabulary
+ * of its own, so nothing is trained before.
  *
  *     efficiency.replica.LINE   share of the speed without communication, both sites together (target 0.97)
- *     work.replica.LINE         the same by the sites' processor time instead of by the clock: what a token costs without
- *                               communication over what it costs with it. It leaves out the emulator and what the system does
- *                               in its own threads, and is also right while others use the machine
- *     commits.replica.LINE      records that were committed in the time that counts (at least 8)
- *     cpu.replica.LINE          processor seconds a site and sweep of all fragments: neb_step() itself, the session's own
- *                               thread, the links' (their share of a sweep is what the efficiency lacks to 1 at least)
- *     bytes.replica.LINE        bytes sent for each token trained on; fp32_ratio: those of fp32 gradients at every step over it
+ *     work.replica.LINE         the same by the sites' processor time instead of the clock: the cost of a
+ *                               token without communication over its cost with it. It leaves out the emulator
+ *                               and the system's own threads, and it is also right while others use the
+ *                               machine
+ *     commits.replica.LINE      records that were committed in the counted time (at least 8)
+ *     cpu.replica.LINE          processor seconds a site and sweep of all fragments: neb_step() itself, the
+ *                               session's own thread, the links' (the efficiency lacks at least their share
+ *                               of a sweep)
+ *     bytes.replica.LINE        bytes sent for each token trained on; fp32_ratio: those of fp32 gradients at
+ *                               every step over it
  *
- * On a machine that is not quiet its speed changes more from one arm to the next than the line costs. `--turns` says how often
- * the two follow each other; `--together` runs them at the same time, each stopped every other second (wan_turns.c), so that
- * both meet the same disturbances, and a rate is that of the arm's own seconds; a site's timers then run twice as often for each
- * of its steps.
+ * On a busy machine the speed changes more from one arm to the next than the line costs. `--turns` says how
+ * often the two follow each other. `--together` runs them at the same time, and each is stopped every other
+ * second (wan_turns.c). So both meet the same disturbances, and a rate is that of the arm's own seconds. A
+ * site's timers then run twice as often for each of its steps.
  *
- * Relay and tutor are measured by `nebula-i bench streams`. */
+ * `nebula-i bench streams` measures relay and tutor. */
 #include "bench.h"
 #include "wan_turns.h"
 #include "base/file.h"
@@ -51,21 +55,21 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, wan, NEB_OPT_TEXT,
             "10mbit,10ms 10mbit,100ms 100mbit,10ms 100mbit,100ms 1000mbit,10ms 1000mbit,100ms", NULL,
             "lines"),
-    NEB_OPT(struct options, time, NEB_OPT_TIME, "90s", NULL, "of one arm"),
-    NEB_OPT(struct options, turns, NEB_OPT_INT, "2", NULL, "of each arm"),
+    NEB_OPT(struct options, time, NEB_OPT_TIME, "90s", NULL, "time of one arm"),
+    NEB_OPT(struct options, turns, NEB_OPT_INT, "2", NULL, "turns of each arm"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "512", NULL, "width of the encoder"),
-    NEB_OPT(struct options, layers, NEB_OPT_INT, "6", NULL, "of the encoder"),
+    NEB_OPT(struct options, layers, NEB_OPT_INT, "6", NULL, "layers of the encoder"),
     NEB_OPT(struct options, interval, NEB_OPT_INT, "0", "steps",
-            "H; 0: what takes 30 s at the measured speed"),
+            "interval H (0: as many as take 30 s at the measured speed)"),
     NEB_OPT(struct options, rung, NEB_OPT_TEXT, "auto", NULL, "wan.rung"),
-    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "where to work (default: a new folder under /tmp)"),
+    NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "folder to work in (default: a new one under /tmp)"),
     NEB_OPT(struct options, together, NEB_OPT_BOOL, "no", NULL,
-            "both arms at once, taking turns of a second"),
+            "run both arms at once, in turns of a second"),
     NEB_OPT(struct options, quick, NEB_OPT_BOOL, "no", NULL, "one line, one turn: under four minutes"),
     NEB_OPT_END,
 };
 
-/* ---- the job --------------------------------------------------------------------------------------------------- */
+/* ---- the job ------------------------------------------------------------------------------------------- */
 
 static void word(uint64_t i, char out[8])
 {
@@ -111,7 +115,7 @@ static bool write_job(const struct options *o, const char *dir)
     return !fclose(f);
 }
 
-/* ---- an arm ---------------------------------------------------------------------------------------------------- */
+/* ---- an arm -------------------------------------------------------------------------------------------- */
 
 static pid_t start_lab(const char *dir, const char *wan, double time, int64_t interval, bool apart,
                        const char *out)
@@ -146,11 +150,11 @@ static bool end_lab(pid_t child, const char *out)
 
 struct slope {
     double first, t0, t1, v0, v1; /* 0: where the lead-in ends; 1: the last sample */
-    double end;                   /* what comes later does not count; 0: everything does */
+    double end;                   /* later samples do not count; 0: all count */
     int n;
 };
 
-/* Where an arm's samples are, and the turns it took; turns NULL: it had all the time. */
+/* The folder of an arm's samples, and its turns. turns NULL: it had all the time. */
 struct source {
     const char *out;
     const struct neb_turns *turns;
@@ -169,7 +173,7 @@ static int take(void *arg, int64_t step, double time, double value)
     return 1;
 }
 
-/* How much a metric of a site grew after the lead-in, and in how many seconds of the arm's own. */
+/* The growth of a site's metric after the lead-in, and the arm's own seconds of it. */
 static double growth(const struct source *from, const char *site, const char *name, double *seconds)
 {
     char dir[PATH_MAX];
@@ -212,7 +216,7 @@ static struct arm read_arm(const struct source *out, bool apart)
     return r;
 }
 
-/* ---- a cell ---------------------------------------------------------------------------------------------------- */
+/* ---- a cell -------------------------------------------------------------------------------------------- */
 
 static void name_arm(const char *dir, const char *line, const char *arm, int k, char out[PATH_MAX])
 {
@@ -241,7 +245,7 @@ static bool in_a_row(const struct options *o, const char *dir, const char *wan, 
     return true;
 }
 
-/* Both at once; each has half of the time, so it takes twice as long. */
+/* Both at once. Each has half of the time, so this takes twice as long. */
 static bool together(const struct options *o, const char *dir, const char *wan, const char *line, int k,
                      int64_t *interval, struct arm arm[2])
 {
@@ -249,7 +253,7 @@ static bool together(const struct options *o, const char *dir, const char *wan, 
     name_arm(dir, line, "joined", k, out[0]);
     name_arm(dir, line, "apart", k, out[1]);
     name_arm(dir, line, "speed", k, out[2]);
-    static bool prepared; /* the two would read the text at the same time */
+    static bool prepared; /* else the two would read the text at the same time */
     if (!*interval || !prepared) {
         if (!end_lab(start_lab(dir, wan, 2.5 * lead_in, 1000000, true, out[2]), out[2])) return false;
         arm[1] = read_arm(&(struct source){.out = out[2]}, true);

@@ -60,12 +60,12 @@ static void print_table(const struct neb_figures *f)
     for (int i = 0; i < f->n; i++) {
         const struct figure *g = &f->list[i];
         char target[32] = "";
-        if (g->sense != NEB_REPORT)
+        const char *answer = "";
+        if (g->sense != NEB_REPORT) {
             snprintf(target, sizeof target, "%s %.4g", g->sense == NEB_AT_LEAST ? ">=" : "<=", g->target);
-        printf("%-44s %14.5g %-10s %14s  %s\n", g->name, g->value, g->unit, target,
-               g->sense == NEB_REPORT ? ""
-               : reached(g)           ? "yes"
-                                      : "NO");
+            answer = reached(g) ? "yes" : "NO";
+        }
+        printf("%-44s %14.5g %-10s %14s  %s\n", g->name, g->value, g->unit, target, answer);
     }
 }
 

@@ -1,10 +1,11 @@
-/* link_sides.c: what runs at the two ends of the line that bench_link.c measures.
+/* link_sides.c: the two ends of the line that bench_link.c measures.
  *
- * Each side is a process in its site of the laboratory; they and the benchmark share one `struct neb_link_result`. The sender
- * keeps the queue full and looks at the clock three times: after the warm-up, after the measured time, and when its control
- * messages are over. The CPU time of both is read from outside, by the benchmark, from the kernel's clocks of the two
- * processes (what the sites' kernels and the emulator do on the emulator's thread is not in it), so that counting costs them
- * nothing. iperf3's is read in the same way. Sender and receiver have one clock, as the sites are on one machine. */
+ * Each side is a process in its site of the laboratory. They and the benchmark share one `struct
+ * neb_link_result`. The sender keeps the queue full and looks at the clock three times: after the warm-up,
+ * after the measured time, and after its control messages. The benchmark reads the CPU time of both from
+ * outside, from the kernel's clocks of the two processes, so counting costs them nothing. Work of the sites'
+ * kernels and of the emulator on the emulator's thread is not in it. The CPU time of iperf3 is read in the
+ * same way. Sender and receiver have one clock, because the sites are on one machine. */
 #include "link_sides.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -34,7 +35,7 @@ struct side {
     struct neb_line first; /* when the measured time began */
 };
 
-/* ---- the sender -------------------------------------------------------------------------------------------------- */
+/* ---- the sender ---------------------------------------------------------------------------------------- */
 
 static void keep_busy(struct side *s);
 
@@ -62,7 +63,8 @@ static void send_control(struct side *s, int64_t now)
     neb__net_send_copy(s->net, 2, NEB_CONTROL, 2, m, sizeof m, NULL, NULL);
 }
 
-/* From the last acknowledgement before the measured time to the last one in it, so that whole chunks do not blur it. */
+/* Counts from the last acknowledgement before the measured time to the last one in it, because chunks arrive
+ * whole. */
 static void measured(struct side *s, const struct neb_line *line)
 {
     struct neb_link_result *r = s->r;
@@ -73,7 +75,7 @@ static void measured(struct side *s, const struct neb_line *line)
     r->phase = NEB_BENCH_PROBING;
 }
 
-/* Does what is due; seconds until something is again. */
+/* Does the work that is due. Returns the seconds until the next. */
 static double step(struct side *s)
 {
     struct neb_line line = {0};
@@ -106,7 +108,7 @@ static void watch(void *arg)
         neb__net_stop(s->net);
 }
 
-/* ---- the receiver ------------------------------------------------------------------------------------------------ */
+/* ---- the receiver -------------------------------------------------------------------------------------- */
 
 static neb_status got_message(void *arg, struct neb_message *m)
 {
@@ -150,7 +152,7 @@ static int node_main(void *arg)
     return 0;
 }
 
-/* ---- counting ---------------------------------------------------------------------------------------------------- */
+/* ---- counting ------------------------------------------------------------------------------------------ */
 
 /* User and system time of both, in seconds. */
 static double cpu_of(struct neb_lab *lab, const int handle[2])
@@ -172,7 +174,7 @@ static void await_phase(const struct neb_link_result *r, enum neb_bench_phase ph
     for (int64_t t = neb__now_ns(); r->phase == phase && neb__seconds_since(t) < seconds;) usleep(10000);
 }
 
-/* ---- one cell ---------------------------------------------------------------------------------------------------- */
+/* ---- one cell ------------------------------------------------------------------------------------------ */
 
 static neb_status make_sites(const char *dir, struct neb_lab *lab)
 {
@@ -236,8 +238,8 @@ int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int str
     return status[0] || status[1];
 }
 
-/* From the server's intervals: what arrived in which time. (The summary's seconds are the sender's, while the bytes include
- * what was still on the way when it stopped.) The last interval is a remainder and left out. */
+/* Adds up bytes and time of the server's intervals. (The summary has the sender's seconds, but also the bytes
+ * that were still on the way when it stopped.) The last interval is a remainder and is left out. */
 static double iperf_rate(const char *path)
 {
     json_error_t e;

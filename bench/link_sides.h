@@ -27,11 +27,11 @@ struct neb_link_result {
     double loss;
 };
 
-/* Two nodes of ours, site 0 sending to site 1. `r` lies in memory that processes share. 0: it went well. */
+/* Runs two nodes of ours; site 0 sends to site 1. `r` lies in memory that processes share. 0: success. */
 int neb__link_run(struct neb_lab *lab, const struct neb_link_plan *plan, int stripes,
                   struct neb_link_result *r);
 
-/* iperf3 the same way. All 0 when it could not be had (it is not installed, say). */
+/* Runs iperf3 the same way. All 0: it could not run (perhaps it is not installed). */
 struct neb_iperf_result {
     double bps, cpu; /* payload in bits per second; CPU seconds of both its ends per GB */
 };

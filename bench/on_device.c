@@ -1,9 +1,9 @@
 /* on_device.c: training steps on an asynchronous device.
  *
- * Warm-up chooses algorithms and records the step; then steps are enqueued without a wait between them, and one wait
- * ends a round. With `capture`, rounds of plain steps alternate with rounds in which, as the WAN layer does, a
- * snapshot of all parameters goes to the host over the side stream and comes back to be merged: the difference, once
- * a minute, is the share of the training stream's time that it costs. */
+ * Warm-up chooses algorithms and records the step. Then steps are enqueued without a wait between them, and
+ * one wait ends a round. With `capture`, rounds of plain steps alternate with rounds that do what the WAN
+ * layer does: a snapshot of all parameters goes to the host over the side stream and comes back to be merged.
+ * The difference, once a minute, is its share of the training stream's time. */
 #include "on_device.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -48,7 +48,8 @@ static neb_status capture_start(struct capture *c, uint64_t *fence)
     return ops->side_upload(c->d->ctx, c->snapshot, c->host, (size_t)c->n * sizeof(float), fence);
 }
 
-/* slab = 0.5 * snapshot + 0.5 * slab, and the bf16 shadow again: a merge with a peer that stands where we stood. */
+/* slab = 0.5 * snapshot + 0.5 * slab, and the bf16 shadow again: a merge with a peer that has our parameters
+ * of before. */
 static neb_status capture_merge(struct neb_shape_run *r, struct capture *c, uint64_t fence)
 {
     struct neb_axpby merge = {
@@ -58,7 +59,7 @@ static neb_status capture_merge(struct neb_shape_run *r, struct capture *c, uint
     return neb_params_refresh(neb__shape_params(r), 0, c->n);
 }
 
-/* Seconds for `steps` steps; a capture after the first and its merge before the last when c is not NULL. */
+/* Seconds for `steps` steps. c not NULL: with a capture after the first and its merge before the last. */
 static neb_status round_of(struct neb_shape_run *r, int64_t steps, struct capture *c, double *seconds)
 {
     float loss;
@@ -145,7 +146,8 @@ static neb_status hash_parameters(struct neb_shape_run *r, uint64_t *out)
     return NEB_OK;
 }
 
-/* Which gradients are not finite, and which are large: of the step behind the one that was skipped, with the same parameters. */
+/* Prints gradients that are not finite, or large: those of the step after the skipped one, with the same
+ * parameters. */
 static void blame(struct neb_shape_run *r)
 {
     neb_params *ps = neb__shape_params(r);

@@ -1,4 +1,5 @@
-/* on_device.h: training steps on an asynchronous device, measured as they run in training; and losses to compare. */
+/* on_device.h: measures training steps on an asynchronous device as they run in training, and prints losses
+ * for comparison. */
 #ifndef NEB_BENCH_ON_DEVICE_H
 #define NEB_BENCH_ON_DEVICE_H
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The same training on two devices, and twice on one: are the losses the same?
+"""Compares the losses of one training on two devices, and twice on one.
 
     bench/parity.py --nebula build/release/nebula-i [--steps 200]
 
-- fp32 on the CPU and on the GPU from the same seed, dropout on (the masks are the same bits): losses within 1e-3.
-- bf16 on the GPU, recorded steps against steps enqueued call by call: equal to the last bit, parameters included. Both
-  run with `deterministic`, or two processes might time, and choose, different algorithms for the same product.
+- fp32 on the CPU and on the GPU, from the same seed, with dropout (the masks have the same bits): losses must agree within 1e-3.
+- bf16 on the GPU, recorded steps against steps enqueued call by call: losses and parameters must be equal to the last bit. Both
+  run with `deterministic`; otherwise two processes might measure and choose different algorithms for the same product.
 """
 import argparse, subprocess, sys
 
@@ -28,7 +28,7 @@ def main():
     for shape in ("mlm-mini", "mt-mini"):
         options = ("--dtype", "f32", "--dropout", "0.1", "--attention-dropout", "0.1")
         cpu, _ = losses(a.nebula, shape, a.steps, "--device", "cpu", *options)
-        gpu, _ = losses(a.nebula, shape, a.steps + 1, "--device", "cuda", *options)  # its losses come a step late
+        gpu, _ = losses(a.nebula, shape, a.steps + 1, "--device", "cuda", *options)  # a GPU's losses come a step late
         both = sorted(set(cpu) & set(gpu))
         worst = max(abs(cpu[i] - gpu[i]) for i in both)
         bad += worst > 1e-3 or len(both) < a.steps

@@ -12,8 +12,9 @@ struct neb_real_text {
     double lr, beta2;
 };
 
-/* Splits DATA/mono/eltec.{en,de,fr}.txt (a paragraph a line; the last 3 % are held out), writes OUT/job.yaml, reads it and
- * prepares its data. Both are owed a free. Any status of files, jobs and tokenizers. */
+/* Splits DATA/mono/eltec.{en,de,fr}.txt (a paragraph a line; the last 3 % are held out), writes OUT/job.yaml,
+ * reads it and prepares its data. Job and data are owed a free. Returns any status of files, jobs and
+ * tokenizers. */
 neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *job, struct neb_data *data);
 
 #endif

@@ -1,5 +1,5 @@
-/* shapes.c: models, random batches and the training step of the benchmark's shapes. Batches have full sequences, so that
- * other frameworks can run the same work without padding. */
+/* shapes.c: models, random batches and the training step of the benchmark's shapes. Batches have full
+ * sequences, so other frameworks can run the same work without padding. */
 #include "tensor/tape.h"
 #include "shapes.h"
 #include "base/mem.h"

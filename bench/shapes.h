@@ -1,5 +1,5 @@
-/* shapes.h: the four training jobs that the engine's speed is measured on, ready to step. A successful create owes a
- * destroy. */
+/* shapes.h: the training jobs with which the engine's speed is measured, ready to step. A successful create
+ * owes a destroy. */
 #ifndef NEB_BENCH_SHAPES_H
 #define NEB_BENCH_SHAPES_H
 
@@ -14,7 +14,7 @@ struct neb_shape {
 };
 
 extern const struct neb_shape neb__shapes[], neb__gpu_shapes[];
-const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name); /* NULL: no such */
+const struct neb_shape *neb__shape_find(const struct neb_shape *list, const char *name); /* NULL: unknown */
 
 struct neb_shape_options {
     int threads;
@@ -34,13 +34,14 @@ void neb__shape_destroy(struct neb_shape_run *r);
 
 neb_status neb__shape_step(struct neb_shape_run *r, float *loss);
 double neb__shape_grad_norm(const struct neb_shape_run *r); /* of the same step as the last loss */
-/* The step that the last loss belongs to: one behind on an asynchronous device; 0: none yet. */
+/* The step of the last loss. An asynchronous device is one step late; 0: before the first loss. */
 int64_t neb__shape_loss_step(const struct neb_shape_run *r);
 neb_params *neb__shape_params(struct neb_shape_run *r);
 neb_device *neb__shape_device(struct neb_shape_run *r);
 void neb__shape_memory(struct neb_shape_run *r, struct neb_memory *out);
 
-/* FLOPs of a step: 6 N tokens + 12 L d T tokens (causal halved), the output layer only for scored positions. */
+/* FLOPs of a step: 6 N tokens + 12 L d T tokens (causal halved), the output layer only for scored
+ * positions. */
 double neb__shape_flops(const struct neb_shape *s);
 int64_t neb__shape_tokens(const struct neb_shape *s);
 

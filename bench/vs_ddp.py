@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""vs_ddp.py: what a user would pick instead. PyTorch DDP over gloo against Nebula-I, the same model, the same line.
+"""vs_ddp.py: PyTorch DDP over gloo, the usual alternative, against Nebula-I with the same model and the same line.
 
-Two sites in the WAN laboratory, one thread each, train a GPT of the native `gpt2` family's shape. One arm after the other:
+Two sites in the WAN laboratory, one thread each, train a GPT of the native `gpt2` family's shape. The arms run one after the other:
 
-    alone    PyTorch at both sites, nothing crosses: the most that is possible
+    alone    PyTorch at both sites; nothing crosses, so this is the upper limit
     ddp      DistributedDataParallel over gloo, with and without bf16 compression of the gradients
     python   the same PyTorch script with nebula_i (examples/torch_gpt.py), rounds every --interval steps
     native   `nebula-i train` of the same model
 
-Tokens per second of both sites together, over at least --seconds behind a warm-up. The prediction for DDP is compute + one
-all-reduce: with two sites each sends and receives every gradient once, so 8 · bytes / rate, and a round trip a bucket of
-25 MB. DDP overlaps the transfer with the backward pass, so it can be better than that by the backward pass at most.
+The figure is tokens per second of both sites together, over at least --seconds after a warm-up. The prediction for DDP is compute +
+one all-reduce: with two sites each sends and receives every gradient once, so 8 · bytes / rate, and a round trip a bucket of 25 MB.
+DDP overlaps the transfer with the backward pass, so it can beat the prediction by the backward pass at most.
 
     bench/vs_ddp.py [--nebula PATH] [--wan 100mbit,50ms] [--size small|base] [--seconds 40] [--arms alone,ddp,python,native]
 """
@@ -37,7 +37,7 @@ NATIVE_START = 12  # seconds until a native site trains: tokenizer, data, the fi
 # ---- one site of one arm ----------------------------------------------------------------------------------------------
 
 def join_ddp(torch, model, compress):
-    """gloo listens where the host's name points to; in the laboratory that is said by the interface."""
+    """gloo listens at the address of the host's name. In the laboratory the interface says which address that is."""
     import socket
 
     device = [n for _, n in socket.if_nameindex() if n != "lo"]
@@ -84,7 +84,7 @@ def worker(arm, size, seconds, interval):
         now = time.monotonic()
         if began is None and steps >= 2:
             began, first = now, steps
-        # Under DDP both sites must make the same number of steps: the first decides.
+        # Under DDP both sites must make the same number of steps. The first one decides.
         stop = began is not None and now - began >= seconds and steps - first >= 2
         if arm.startswith("ddp"):
             flag = torch.tensor([float(stop)])
@@ -130,7 +130,7 @@ def native_arm(options, folder):
         f"train: {{steps: 1000000, tokens: {TOKENS}, max_len: {CONTEXT}, lr: 1e-3, threads: 1, log_every: 10, "
         "save_every: 1000000}\ndata:\n  - {file: text}\n")
     train = f"{shlex.quote(options.nebula)} train native.yaml --site $NEBULA_WAN_SITE out=$NEBULA_WAN_SITE-out >&2"
-    # Stopped by a signal; how fast it was is in the metrics: every step with its time.
+    # The site was stopped by a signal. The metrics hold every step with its time, so they show its speed.
     lab(options, folder, f"timeout -s INT {options.seconds + NATIVE_START} {train}; true")
     made = {}
     for site in "ab":
@@ -141,7 +141,7 @@ def native_arm(options, folder):
                               "AND step > 1 ORDER BY step").fetchall()
             db.close()
         if len(seen) < 3:
-            sys.exit(f"vs_ddp: native site {site} made {len(seen)} steps: give it more --seconds")
+            sys.exit(f"vs_ddp: native site {site} made only {len(seen)} steps: give it more --seconds")
         (t0, n0), (t1, n1) = seen[0], seen[-1]
         made[site] = {"tokens": (n1 - n0) * TOKENS, "seconds": round(t1 - t0, 2)}
     return sum(m["tokens"] / m["seconds"] for m in made.values()), made

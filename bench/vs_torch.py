@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""vs_torch.py: the engine against PyTorch on the CPU, same shapes, same threads, in the same run.
+"""vs_torch.py: the engine against PyTorch on the CPU, with the same shapes and threads, in the same run.
 
-For each shape two workers are started: `nebula-i bench engine --serve` and a PyTorch process (this file with --worker).
-They take turns, a few steps each, so that both see the same noise; the other one sleeps meanwhile. Speed is the ratio of
-the medians. PyTorch gets scaled_dot_product_attention, fused AdamW and clipping, and is measured eagerly and, with
---compile, with torch.compile as well; the better one counts. Memory is the peak resident size over the one before the
-model was built.
+Each shape has two workers: `nebula-i bench engine --serve` and a PyTorch process (this file with --worker). They take turns of a few
+steps, so both see the same noise; the other one sleeps meanwhile. Speed is the ratio of the medians. PyTorch gets
+scaled_dot_product_attention, fused AdamW and clipping. It is measured eagerly and, with --compile, also with torch.compile; the
+better one counts. Memory is the peak resident size less the size before the model was built.
 
     bench/vs_torch.py [--nebula PATH] [--shape NAME] [--rounds N] [--compile] [--dropout P]
 
@@ -181,7 +180,7 @@ def compare(name, args):
               str(args.dropout)]
     torch = [sys.executable, __file__, "--worker", "--shape", name, "--threads", str(args.threads), "--dropout",
              str(args.dropout)]
-    # before the model is built the engine's process has the size of its program
+    # before the model is built, the engine's process is as large as its program
     workers = {"nebula": Worker(nebula), "eager": Worker(torch)}
     if args.compile:
         workers["compile"] = Worker(torch + ["--compile"])
@@ -210,7 +209,7 @@ def main():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--turn", type=float, default=2.0, help="seconds of a turn")
     p.add_argument("--dropout", type=float, default=0.1)
-    p.add_argument("--compile", action="store_true", help="also torch.compile")
+    p.add_argument("--compile", action="store_true", help="also measure torch.compile")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = p.parse_args()
     if args.worker:

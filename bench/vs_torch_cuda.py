@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps of Nebula-I on a GPU beside PyTorch's, eager and compiled, in one call.
+"""Compares training steps of Nebula-I on a GPU with PyTorch's, eager and compiled, in one call.
 
     bench/vs_torch_cuda.py --nebula build/release/nebula-i [--shape gpt2-124m] [--eager] [--json FILE]
 
@@ -7,8 +7,8 @@ PyTorch runs as its users run it for speed: bf16 autocast, fused AdamW, the fast
 shape (each is tried, the best is kept), gradient clipping, no host synchronisation in the loop. Both sides do the same
 work: the same shapes, hidden dropout 0.1 for mlm-base and mt-base, attention dropout 0, logits only where they are
 scored. PyTorch's vocabulary is padded to a multiple of 64, as its users do for speed; Nebula-I takes GPT-2's own 50257.
-Tokens of mt-base are source + target. Nebula-I stops at a gradient that is not finite, which many steps at a high rate on
-one batch can bring about: it takes a low rate. The order alternates so that a warming card favours neither.
+Tokens of mt-base are source + target. Nebula-I stops at a gradient that is not finite. Many steps at a high rate on one batch can
+cause one, so it runs with a low rate. The order alternates, so a warming card favours neither.
 """
 import argparse, json, math, re, subprocess, sys, time
 
@@ -183,7 +183,7 @@ def main():
     args.add_argument("--nebula", default="build/release/nebula-i")
     args.add_argument("--shape", choices=SHAPES)
     args.add_argument("--steps", type=int, default=20)
-    args.add_argument("--eager", action="store_true", help="also PyTorch without torch.compile")
+    args.add_argument("--eager", action="store_true", help="also measure PyTorch without torch.compile")
     args.add_argument("--json")
     a = args.parse_args()
     torch.set_float32_matmul_precision("high")

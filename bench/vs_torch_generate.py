@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Beam-search translation of Nebula-I beside PyTorch's, the same weights, in one call.
+"""Compares beam-search translation of Nebula-I with PyTorch's, with the same weights, in one call.
 
     bench/vs_torch_generate.py --nebula build/release/nebula-i --model FOLDER --text FILE --device cuda
 
-FOLDER is a translation model as training leaves it (post-norm, sinusoidal positions, ReLU, as examples/multi30k.yaml), FILE
-the source sentences, one a line. Both sides translate the file twice and the second time counts: kernels are chosen and
-recorded then. Both sort by length and translate `--batch` sentences at a time with `--beams` beams; the search is the same
-(2 * beams candidates a step, scores divided by length, a sentence is done when `beams` have ended, none can win any more or
-it has 2 * its source + 16 tokens), so they stop at the same lengths, and the share of equal translations is printed.
-Nebula-I's time is that of `translate` from text to text; PyTorch's begins with token ids and ends with them.
+FOLDER is a translation model as training leaves it (post-norm, sinusoidal positions, ReLU, as examples/multi30k.yaml). FILE has the
+source sentences, one a line. Both sides translate the file twice. The second time counts, because kernels are chosen and recorded
+by then. Both sort by length and translate `--batch` sentences at a time with `--beams` beams. The search is the same: 2 * beams
+candidates a step, scores divided by length; a sentence is done when `beams` sequences have ended, none can still win, or it has 2 *
+its source + 16 tokens. So both stop at the same lengths, and the share of equal translations is printed. Nebula-I's time is that of
+`translate` from text to text. PyTorch's time begins and ends with token ids.
 
-PyTorch keeps keys and values in a static cache, treats beams of a sentence as queries of one cross attention, searches on
-the device without a word to the host but for every fourth step's "are all done?", and is measured eager and, on a GPU, as
-CUDA graphs of the whole step, search included; torch.compile makes the step first where --compile names the type. Its decoder
-attends with scaled_dot_product_attention and, as another way, with two products and a softmax (`plain`): which is faster for the
-one query of a beam depends on the size.
+PyTorch keeps keys and values in a static cache and treats the beams of a sentence as queries of one cross attention. It searches on
+the device; the host only asks at every fourth step whether all are done. It is measured eager and, on a GPU, as CUDA graphs of the
+whole step with the search. torch.compile makes the step first for the types that --compile names. The decoder attends with
+scaled_dot_product_attention or, as another way, with two products and a softmax (`plain`). The size decides which is faster for the
+one query of a beam.
 """
 import argparse, itertools, json, math, os, re, struct, subprocess, sys, tempfile, time
 
@@ -38,7 +38,7 @@ def read_model(folder):
             tensors[name] = torch.from_numpy(np.frombuffer(data[a:b], np.float32).reshape(t["shape"]).copy())
     for key, want in (("kind", "encoder-decoder"), ("norm_place", "post"), ("positions", "sinusoidal"), ("activation", "relu")):
         if options.get(key) != want:
-            sys.exit(f"{folder}: {key} is {options.get(key)}; this comparison knows {want} only")
+            sys.exit(f"{folder}: {key} is {options.get(key)}; this comparison only knows {want}")
     return options, tensors
 
 
@@ -77,7 +77,7 @@ def read_pieces(folder):
 
 
 def tokenise(nebula, folder, text, work):
-    """Token ids of every line, by nebula-i itself."""
+    """Token ids of every line, made by nebula-i itself."""
     out = os.path.join(work, "set")
     run([nebula, "corpus", "tokenise", "--lang", "en", "--tokenizer", os.path.join(folder, "tokenizer.model"), "--out", out, text])
     lines = []
@@ -140,7 +140,7 @@ class Net:
         return [self.split(self.lin(x, f"decoder.layers.{i}.cross.kv"), 2) for i in range(self.layers[1])]
 
     def decode(self, ids, t, seen, cache, cross, there, sentences):
-        """Logits behind one more token of every beam. cache: (layers, 2, beams in all, heads, length, d / heads)."""
+        """Logits after one more token of every beam. cache: (layers, 2, beams in all, heads, length, d / heads)."""
         x = (self.w["embed.token.weight"][ids] * self.scale + self.w["decoder.embed.sinusoid.weight"][t])[:, None]
         for i in range(self.layers[1]):
             n = f"decoder.layers.{i}"
@@ -214,7 +214,7 @@ class Search:
         self.cache.copy_(self.cache.index_select(2, (beam + self.offset).view(-1)))
         reach = self.score[:, 0] / self.limit
         self.done.logical_or_((self.ended >= K) | (reach <= self.best))
-        last = (t + 1 >= self.limit) & ~self.done  # as long as it may become: what has not ended wins as it is
+        last = (t + 1 >= self.limit) & ~self.done  # at its longest: a sequence that has not ended wins as it is
         self.best_tokens.copy_(torch.where(last[:, None], self.tokens[:, 0], self.best_tokens))
         self.best_len.copy_(torch.where(last, t + 1, self.best_len))
         self.done.logical_or_(last)
@@ -248,7 +248,7 @@ class Search:
             self.run()
 
     def search(self, cross, there, limits):
-        """limits: tokens of each sentence's translation, at most."""
+        """limits: the most tokens of each sentence's translation."""
         most = max(limits)
         limits = torch.tensor(limits, dtype=torch.float32).to(self.limit.device)
         if self.want_graph and self.graph is None:
@@ -276,7 +276,7 @@ def torch_file(net, a, lines, bos, eos, searches, compiled, graph):
         room = min(-(-max(limits) // 64) * 64, a.max_len)
         ids = np.zeros((a.batch, source), np.int64)
         there = np.zeros((a.batch, source), bool)
-        there[:, 0] = True  # a sentence that is not there has something to look at, too
+        there[:, 0] = True  # an empty place of the batch must have one token to attend to
         for r, i in enumerate(numbers):
             ids[r, :len(lines[i]) + 1] = np.append(lines[i], eos)
             there[r, :len(lines[i]) + 1] = True
@@ -306,12 +306,12 @@ def main():
     args.add_argument("--nebula", default="build/release/nebula-i")
     args.add_argument("--model", required=True)
     args.add_argument("--text", required=True)
-    args.add_argument("--device", default="cuda", help="cuda or cpu, of both")
+    args.add_argument("--device", default="cuda", help="cuda or cpu, for both sides")
     args.add_argument("--dtype", default="bf16,f32")
     args.add_argument("--beams", type=int, default=5)
     args.add_argument("--batch", type=int, default=64)
     args.add_argument("--max-len", type=int, default=256)
-    args.add_argument("--lines", type=int, default=1000, help="of the text, at most")
+    args.add_argument("--lines", type=int, default=1000, help="most lines of the text")
     args.add_argument("--compile", default="bf16", help="types for which PyTorch's step is compiled (10 to 20 s a shape)")
     a = args.parse_args()
     torch._dynamo.config.cache_size_limit = 64

@@ -1,9 +1,10 @@
 /* wan_turns.c: SIGSTOP and SIGCONT for the sites of two laboratories.
  *
- * The sites are those descendants of a laboratory whose first argument is `train`; the laboratory itself, with the emulator,
- * always goes on. A turn is a second: shorter than anything a link or a round would take for an outage. A step of a site takes
- * about as long, so the time between two of its samples may hold one more turn of its own than of the other run, or one fewer: a
- * per cent of what is measured. So the turns are noted, and each run's rate is that of its own time. */
+ * The sites are the descendants of a laboratory whose first argument is `train`. The laboratory itself, with
+ * the emulator, always goes on. A turn is a second, too short for a link or a round to see an outage. A step
+ * of a site takes about as long. So the time between two samples may hold one turn more or fewer of its own
+ * than of the other run, a per cent of the measured time. Therefore the turns are noted, and each run's rate
+ * is that of its own time. */
 #include "wan_turns.h"
 #include "base/clock.h"
 
@@ -41,7 +42,7 @@ static pid_t parent_of(pid_t pid)
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *f = fopen(path, "r");
     if (f && fgets(line, sizeof line, f)) {
-        const char *after = strrchr(line, ')'); /* the name before may hold anything */
+        const char *after = strrchr(line, ')'); /* the name in brackets may hold any character */
         if (after) sscanf(after + 1, " %*c %d", &parent);
     }
     if (f) fclose(f);
@@ -78,7 +79,7 @@ void neb__take_turns(const pid_t a[2], double seconds, struct neb_turns *out)
 {
     struct sites s[2];
     int64_t start = neb__now_ns();
-    sleep(1); /* until the sites are started */
+    sleep(1); /* the sites start */
     for (int i = 0; i < 2; i++) find_below(a[i], &s[i]);
     for (out->n = 0; neb__seconds_since(start) < seconds && out->n < NEB_TURNS_MAX; out->n++) {
         int turn = out->n % 2;

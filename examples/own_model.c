@@ -1,8 +1,10 @@
-/* own_model.c: a model of your own, from the first parameter to the trained result, on <nebula/engine.h> alone.
+/* own_model.c: a model of your own, from the first parameter to the trained result, on <nebula/engine.h>
+ * alone.
  *
- * The model is a one-layer transformer that learns x[n] = (x[n-1] + x[n-2]) mod 11 from sequences: it must look two tokens
- * back and add. A model is a C function that runs every step. It says what is computed, and the tape remembers how to go
- * back. It needs no error checks: after the first mistake every further op returns NULL, and the run reports the mistake. */
+ * The model is a one-layer transformer that learns x[n] = (x[n-1] + x[n-2]) mod 11 from sequences: it must
+ * look two tokens back and add. A model is a C function that runs every step. It says what is computed, and
+ * the tape remembers how to go back. It needs no error checks: after the first mistake every further op
+ * returns NULL, and the run reports the mistake. */
 #include <nebula/engine.h>
 #include <stdio.h>
 
@@ -13,7 +15,7 @@ struct own_model {
     neb_buffer *ids, *positions, *starts, *targets;
 };
 
-/* ---- the model -------------------------------------------------------------------------------------------------- */
+/* ---- the model ----------------------------------------------------------------------------------------- */
 
 static neb_param *matrix(neb_params *ps, const char *name, int64_t rows, int64_t cols)
 {
@@ -70,7 +72,7 @@ static void own_model(neb_tape *t, void *arg)
     neb_loss_linear_xent(t, x, m->token, NULL, &target, &(struct neb_loss_spec){0});
 }
 
-/* ---- the data --------------------------------------------------------------------------------------------------- */
+/* ---- the data ------------------------------------------------------------------------------------------ */
 
 static neb_status load(void *arg)
 {
@@ -92,7 +94,7 @@ static neb_status load(void *arg)
     return s;
 }
 
-/* ---- training --------------------------------------------------------------------------------------------------- */
+/* ---- training ------------------------------------------------------------------------------------------ */
 
 static neb_status train(neb_optimizer *optimizer, neb_tape *tape, struct own_model *m,
                         struct neb_step_info *info)
