@@ -138,8 +138,8 @@ static bool at_one_record(struct member *a, struct member *b)
     neb__round_status(b->session->core, &t);
     bool same = s.applied && s.applied == t.applied && s.whole && t.whole;
     if (same) {
-        assert_ok(neb__outer_root(a->session->outer, &one));
-        assert_ok(neb__outer_root(b->session->outer, &two));
+        assert_ok(neb__outer_root(a->session->mirror.outer, &one));
+        assert_ok(neb__outer_root(b->session->mirror.outer, &two));
     }
     pthread_mutex_unlock(&b->session->busy);
     pthread_mutex_unlock(&a->session->busy);
@@ -208,9 +208,10 @@ static struct stand look(struct member *m)
     bool changed;
     assert_ok(neb_step_within(m->session, NEB_NO_STEP, 0, &changed)); /* what has come in is in x */
     pthread_mutex_lock(&m->session->busy);
-    for (uint32_t c = 0; c < m->session->outer->cells; c++) k.open[c] = m->session->own[c].open.k;
-    for (int i = 0; i < VALUES; i++) k.u[i] = m->x[i] - m->session->outer->theta[i];
-    memcpy(k.d, m->session->d, VALUES * sizeof(float));
+    for (uint32_t c = 0; c < m->session->mirror.outer->cells; c++)
+        k.open[c] = m->session->mirror.own[c].open.k;
+    for (int i = 0; i < VALUES; i++) k.u[i] = m->x[i] - m->session->mirror.outer->theta[i];
+    memcpy(k.d, m->session->mirror.d, VALUES * sizeof(float));
     pthread_mutex_unlock(&m->session->busy);
     return k;
 }
@@ -301,7 +302,7 @@ static double left_in(const struct member *m)
 {
     double left = 0;
     pthread_mutex_lock(&m->session->busy);
-    for (int i = 0; i < VALUES; i++) left += (double)(m->x[i] - m->session->outer->theta[i]) / VALUES;
+    for (int i = 0; i < VALUES; i++) left += (double)(m->x[i] - m->session->mirror.outer->theta[i]) / VALUES;
     pthread_mutex_unlock(&m->session->busy);
     return left;
 }
@@ -330,7 +331,7 @@ static void privacy_drops_what_it_does_not_tell(void **state)
     struct neb_session_status s;
     neb_session_get_status(m[0].session, &s);
     pthread_mutex_lock(&m[0].session->busy);
-    const float *theta = m[0].session->outer->theta;
+    const float *theta = m[0].session->mirror.outer->theta;
     double moved = 0, spread = 0;
     for (int i = 0; i < VALUES; i++) moved += (double)theta[i] / VALUES;
     for (int i = 0; i < VALUES; i++) spread += pow((double)theta[i] - moved, 2) / VALUES;
@@ -527,10 +528,10 @@ static double beside_theta(struct member *m)
         assert_ok(neb_step(m->session, 64, &changed));
         pthread_mutex_lock(&m->session->busy);
         pthread_mutex_lock(&m->session->lock);
-        bool merged = !m->session->edits;
+        bool merged = !m->session->mirror.edits;
         pthread_mutex_unlock(&m->session->lock);
         for (int k = 0; merged && k < VALUES; k++)
-            worst = fmax(worst, fabs((double)(m->x[k] - m->session->outer->theta[k])));
+            worst = fmax(worst, fabs((double)(m->x[k] - m->session->mirror.outer->theta[k])));
         pthread_mutex_unlock(&m->session->busy);
         sleep_ms(5);
     }

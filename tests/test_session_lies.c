@@ -4,7 +4,7 @@
 #include "sites.h"
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "run/session.h"
+#include "run/peer_cells.h"
 
 #include <math.h>
 #include <nebula/nebula.h>
@@ -60,7 +60,7 @@ static void walk(struct member *m, int n, int64_t records)
 /* Signed, of the right length, for a record that may come: one of its values is not a number. */
 static void send_undecodable(neb_session *s, uint16_t to)
 {
-    size_t first, n = neb__session_range(s, 0, 1, &first), size = neb__codec_bound(s->exact, n);
+    size_t first, n = neb__mirror_range(&s->mirror, 0, 1, &first), size = neb__codec_bound(s->exact, n);
     uint8_t *b = neb__calloc(1, NEB_UPDATE_HEADER_SIZE + size), *code = b + NEB_UPDATE_HEADER_SIZE;
     pthread_mutex_lock(&s->busy);
     memcpy(code, "NC\1", 3);
@@ -71,7 +71,7 @@ static void send_undecodable(neb_session *s, uint16_t to)
     neb__put32(code + NEB_CODEC_HEADER, 0x7fc00000);
     struct neb_update_header h = {.site = s->self,
                                   .c1 = 1,
-                                  .k = s->last_k + 1000,
+                                  .k = s->updates.last_k + 1000,
                                   .b = neb__round_version(s->core, 0),
                                   .tau = 10,
                                   .weight = 64,
@@ -129,7 +129,7 @@ static void late_updates_are_removed(void **state)
     uint8_t code[4096], whole[NEB_UPDATE_HEADER_SIZE + sizeof code];
     struct neb_buf b;
     struct neb_hash hash;
-    size_t first, n = neb__session_range(from, 0, 1, &first);
+    size_t first, n = neb__mirror_range(&from->mirror, 0, 1, &first);
     float *z = neb__calloc(n, sizeof *z);
     neb__buf_init(&b, 1 << 22);
     assert_ok(neb__codec_encode(neb__rung_by_name("sparse2.k256"), &(struct neb_codec_input){.z = z, .n = n},
@@ -152,16 +152,17 @@ static void late_updates_are_removed(void **state)
     assert_ok(neb__hash(whole, NEB_UPDATE_HEADER_SIZE + b.len, &hash));
     pthread_mutex_lock(&to->busy);
     neb__session_update(to, from->self, whole, NEB_UPDATE_HEADER_SIZE + b.len);
-    assert_true(neb__update_exists(&to->updates, &hash));
-    uint64_t bytes = to->updates.bytes;
-    to->orphans_at = (uint64_t)-64; /* due */
+    assert_true(neb__update_exists(&to->updates.files, &hash));
+    uint64_t bytes = to->updates.files.bytes;
+    to->updates.keep.orphans_at = (uint64_t)-64; /* due */
     neb__session_sweep(to);
-    assert_false(neb__update_exists(&to->updates, &hash));
-    assert_true(to->updates.bytes + NEB_UPDATE_HEADER_SIZE + b.len <= bytes);
-    for (uint64_t i = to->swept + 1; i <= 12; i++) { /* those that a record names are not among them */
+    assert_false(neb__update_exists(&to->updates.files, &hash));
+    assert_true(to->updates.files.bytes + NEB_UPDATE_HEADER_SIZE + b.len <= bytes);
+    for (uint64_t i = to->updates.keep.swept + 1; i <= 12;
+         i++) { /* those that a record names are not among them */
         const struct neb_record *rec = neb__round_record(to->core, i);
         for (uint32_t k = 0; rec && rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
-            assert_true(neb__update_exists(&to->updates, &rec->update[k].hash));
+            assert_true(neb__update_exists(&to->updates.files, &rec->update[k].hash));
     }
     pthread_mutex_unlock(&to->busy);
     walk(m, 2, 16);
@@ -180,7 +181,7 @@ static void a_cell_without_a_proof_takes_no_place(void **state)
     sites_make(&sites, 2, NULL);
     begin(&m, sites.path[0]);
     neb_session *s = m.s;
-    size_t first, n = neb__session_range(s, 0, 1, &first), size = 28 + 8 * n;
+    size_t first, n = neb__mirror_range(&s->mirror, 0, 1, &first), size = 28 + 8 * n;
     uint8_t *b = neb__malloc(size);
     memset(b, 0x41, size);
     neb__put32(b, 0);

@@ -14,21 +14,20 @@ static void parts_open(neb_session *s, const char *folder)
 {
     float *zero = neb__calloc(VALUES, sizeof *zero);
     assert_ok(neb__disk_open(folder, &s->disk));
-    assert_ok(neb__update_files_open(&s->disk, 0, &s->updates));
-    assert_ok(neb__outer_create(NEB_CELL, zero, VALUES, &s->outer));
+    assert_ok(neb__update_files_open(&s->disk, 0, &s->updates.files));
+    assert_ok(neb__outer_create(NEB_CELL, zero, VALUES, &s->mirror.outer));
     neb__free(zero);
-    s->values = VALUES;
+    s->mirror.values = VALUES;
     s->exact = neb__rung_exact();
-    neb__buf_init(&s->residuals, neb__session_update_max(s));
-    for (int i = 0; i < 2; i++) s->work[i] = neb__aligned(NEB_CELL * sizeof(float));
+    assert_ok(neb__updates_open(&s->updates, s->mirror.outer->cells, neb__session_update_max(s)));
+    for (int i = 0; i < 2; i++) s->mirror.work[i] = neb__aligned(NEB_CELL * sizeof(float));
 }
 
 static void parts_close(neb_session *s)
 {
-    for (int i = 0; i < NEB_RECENT; i++) neb__buf_free(&s->recent[i].bytes);
-    for (int i = 0; i < 2; i++) neb__free(s->work[i]);
-    neb__buf_free(&s->residuals);
-    neb__outer_destroy(s->outer);
+    for (int i = 0; i < 2; i++) neb__free(s->mirror.work[i]);
+    neb__updates_close(&s->updates);
+    neb__outer_destroy(s->mirror.outer);
     neb__disk_close(&s->disk);
 }
 
@@ -41,13 +40,13 @@ static int not_zero(const float *r)
 
 static void write_residual(neb_session *s, uint64_t k)
 {
-    neb__left_out_begin(s, k);
-    for (uint32_t c = 0; c < s->outer->cells; c++) {
-        size_t first, n = neb__outer_cell(s->outer, c, &first);
-        for (size_t i = 0; i < n; i++) s->work[0][i] = sinf((float)(first + i));
-        neb__left_out_add(s, s->work[0], n);
+    neb__left_out_begin(&s->updates.left_out, k);
+    for (uint32_t c = 0; c < s->mirror.outer->cells; c++) {
+        size_t first, n = neb__outer_cell(s->mirror.outer, c, &first);
+        for (size_t i = 0; i < n; i++) s->mirror.work[0][i] = sinf((float)(first + i));
+        neb__left_out_add(&s->updates.left_out, s->mirror.work[0], n);
     }
-    neb__left_out_end(s, 0);
+    neb__left_out_end(&s->updates.left_out, &s->disk, 0);
 }
 
 /* A residual comes back under the number of its update, and not at all under another one, or if a bit or the end is missing. */
@@ -61,7 +60,7 @@ static void residuals_come_back_whole_or_not(void **state)
     static float r[VALUES];
     sites_make(&sites, 1, NULL);
     parts_open(s, sites.path[0]);
-    uint32_t cells = s->outer->cells;
+    uint32_t cells = s->mirror.outer->cells;
     assert_true(cells > 1);
     for (uint64_t k = 7; k < 9; k++) { /* the second over the first */
         write_residual(s, k);
@@ -103,16 +102,16 @@ static void updates_stay_in_memory_for_their_record(void **state)
         bytes[0] = (uint8_t)i;
         assert_ok(neb__hash(bytes, n, &hash[i]));
         assert_ok(neb__session_keep(s, &hash[i], bytes, n));
-        const struct neb_buf *b = neb__session_recent(s, &hash[i]);
+        const struct neb_buf *b = neb__updates_recent(&s->updates, &hash[i]);
         assert_true(b && b->len == n && b->data[0] == i);
-        for (int k = 0; k < NEB_RECENT; k++) held += s->recent[k].bytes.cap;
+        for (int k = 0; k < NEB_RECENT; k++) held += s->updates.recent[k].bytes.cap;
         assert_true(held <= (size_t)NEB_RECENT_BYTES + SIZE); /* buffers grow by more than asked */
-        assert_true(neb__update_exists(&s->updates, &hash[i]));
+        assert_true(neb__update_exists(&s->updates.files, &hash[i]));
     }
-    assert_null(neb__session_recent(s, &hash[0]));
-    neb__session_forget(s, &hash[MANY - 1]);
-    assert_null(neb__session_recent(s, &hash[MANY - 1]));
-    assert_non_null(neb__session_recent(s, &hash[MANY - 2]));
+    assert_null(neb__updates_recent(&s->updates, &hash[0]));
+    neb__updates_forget(&s->updates, &hash[MANY - 1]);
+    assert_null(neb__updates_recent(&s->updates, &hash[MANY - 1]));
+    assert_non_null(neb__updates_recent(&s->updates, &hash[MANY - 2]));
     neb__free(bytes);
     parts_close(s);
     neb__free(s);
@@ -123,19 +122,19 @@ static void updates_stay_in_memory_for_their_record(void **state)
 static void an_outage_is_not_a_slow_line(void **state)
 {
     (void)state;
-    neb_session *s = NEB_NEW(neb_session);
-    struct neb_line_stats *l = &s->lines;
+    struct neb_lines *l = NEB_NEW(struct neb_lines);
+    neb__lines_init(l);
     int64_t now = neb__now_ns(), second = 1000000000;
     l->up_since[1] = now - second;
     l->push[0] = (struct neb_update_push){.id = 1, .since = now - 36 * second, .bytes = 1e6, .left = 1};
-    neb__session_acked(s, &(struct neb_sending){.push = 1, .since = now - 36 * second, .bytes = 1e6}, 1,
-                       true);
+    neb__lines_acked(l, &(struct neb_sending){.push = 1, .since = now - 36 * second, .bytes = 1e6}, 1, true);
     assert_true(l->sum_s[1] == 0 && l->late_s == 0 && !l->push[0].id);
     l->busy_until[1] = l->all_until = 0;
     l->push[1] = (struct neb_update_push){.id = 2, .since = now - second / 2, .bytes = 1e6, .left = 1};
-    neb__session_acked(s, &(struct neb_sending){.push = 2, .since = now - second / 2, .bytes = 1e6}, 1, true);
+    neb__lines_acked(l, &(struct neb_sending){.push = 2, .since = now - second / 2, .bytes = 1e6}, 1, true);
     assert_true(l->sum_s[1] >= 0.5 && l->goodput[1] > 1e6 && l->late_s > 0.4);
-    neb__free(s);
+    neb__lines_free(l);
+    neb__free(l);
 }
 
 /* Messages that are turned away are asked for again, also those for which there was no memory; and what waits is counted with what
@@ -156,27 +155,22 @@ static void messages_wait_their_turn(void **state)
     enum { EMPTY = 100 };
     int64_t held = neb__mem_held();
     neb_session *s = NEB_NEW(neb_session);
+    struct neb_queue *q = &s->driver.queue;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, NULL);
-    s->tail = &s->head;
+    neb__queue_init(q);
     for (int i = 0; i < EMPTY; i++) assert_ok(offer(s, 0));
-    assert_int_equal(s->queued_bytes, EMPTY * sizeof(struct neb_item));
-    assert_false(s->stalled);
+    assert_int_equal(q->bytes, EMPTY * sizeof(struct neb_item));
+    assert_false(q->stalled);
     assert_int_equal(offer(s, 13), NEB_ERR_AGAIN); /* out of memory */
-    assert_true(s->stalled);
-    s->stalled = false;
+    assert_true(q->stalled);
+    q->stalled = false;
     assert_ok(offer(s, 14));
-    assert_int_equal(s->queued_bytes, (EMPTY + 1) * sizeof(struct neb_item) + 14);
-    s->queued_bytes = (size_t)1 << 40;
+    assert_int_equal(q->bytes, (EMPTY + 1) * sizeof(struct neb_item) + 14);
+    q->bytes = (size_t)1 << 40;
     assert_int_equal(offer(s, 15), NEB_ERR_AGAIN);
-    assert_true(s->stalled);
-    for (struct neb_item *i = s->head, *next; i; i = next) {
-        next = i->next;
-        neb__free(i->bytes);
-        neb__free(i);
-    }
+    assert_true(q->stalled);
+    neb__queue_free(q);
     pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->wake);
     neb__free(s);
     assert_int_equal(neb__mem_held(), held);
 }

@@ -1,4 +1,4 @@
-/* capture.c: the site's own updates: a copy of x is asked of the training loop, becomes d = x - theta, and d a
+/* capture.c: the site's own updates: a copy of x is asked of the training loop, becomes d = x - theta, and d an
  * update on disk.
  *
  * The delta d of open updates is a flat vector beside theta and m: 12 bytes a parameter. What the code leaves out of it stays
@@ -13,29 +13,53 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The driver's alone. */
+struct neb_captures {
+    struct neb_action now;                  /* the one under way, if capturing */
+    struct neb_action behind[NEB_CAPTURES]; /* those that wait for it */
+    int n;
+    bool capturing;
+    uint32_t weight; /* tokens per inner step, when steps were last made; 0: none since the start */
+};
+
+neb_status neb__captures_open(struct neb_mirror *m)
+{
+    m->captures = NEB_NEW(struct neb_captures);
+    return m->captures ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+void neb__captures_close(struct neb_mirror *m)
+{
+    neb__free(m->captures);
+    m->captures = NULL;
+}
+
 /* Asks neb_step() for a copy of the cells of the next capture; one at a time. */
 static void next_capture(neb_session *s)
 {
-    if (s->capturing || !s->n_captures) return;
-    s->capturing = true;
-    s->capture = s->captures[0];
-    memmove(s->captures, s->captures + 1, (size_t)--s->n_captures * sizeof *s->captures);
+    struct neb_mirror *m = &s->mirror;
+    struct neb_captures *all = m->captures;
+    if (all->capturing || !all->n) return;
+    all->capturing = true;
+    all->now = all->behind[0];
+    memmove(all->behind, all->behind + 1, (size_t)--all->n * sizeof *all->behind);
     pthread_mutex_lock(&s->lock);
-    s->snap_c0 = s->capture.c0;
-    s->snap_c1 = s->capture.c1;
-    s->capture_wanted = true;
-    s->capture_taken = false;
+    m->snap_c0 = all->now.c0;
+    m->snap_c1 = all->now.c1;
+    m->capture_wanted = true;
+    m->capture_taken = false;
     pthread_cond_broadcast(&s->changed); /* a training loop that waits takes the copy while it waits */
     pthread_mutex_unlock(&s->lock);
 }
 
 void neb__session_want_capture(neb_session *s, const struct neb_action *a)
 {
-    if (s->n_captures == NEB_CAPTURES) {
+    struct neb_captures *all = s->mirror.captures;
+    if (all->n == NEB_CAPTURES) {
         neb__session_halt(s, "more captures than fragments");
         return;
     }
-    s->captures[s->n_captures++] = *a;
+    all->behind[all->n++] = *a;
     next_capture(s);
 }
 
@@ -45,9 +69,9 @@ static void captured(neb_session *s, const struct neb_update_header *h, const st
     struct neb_event ev = {.type = NEB_EV_CAPTURED, .update = h, .empty = empty, .status = st};
     if (hash) ev.hash = *hash;
     pthread_mutex_lock(&s->lock);
-    s->capture_wanted = s->capture_taken = false;
+    s->mirror.capture_wanted = s->mirror.capture_taken = false;
     pthread_mutex_unlock(&s->lock);
-    s->capturing = false;
+    s->mirror.captures->capturing = false;
     neb__session_feed(s, &ev);
     next_capture(s);
 }
@@ -66,11 +90,11 @@ static void cell_coded(void *arg, size_t at, size_t n)
 {
     struct coding *c = arg;
     neb_session *s = c->s;
-    float *r = s->work[0];
+    float *r = s->mirror.work[0];
     if ((c->exact && !c->clipped) || neb__session_private(s)) return;
     if (c->clipped) /* what was cut off is sent later */
-        for (size_t i = 0; i < n; i++) r[i] += s->d[c->first + at + i] - c->clipped[at + i];
-    neb__left_out_add(s, r, n);
+        for (size_t i = 0; i < n; i++) r[i] += s->mirror.d[c->first + at + i] - c->clipped[at + i];
+    neb__left_out_add(&s->updates.left_out, r, n);
 }
 
 /* d of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
@@ -78,12 +102,13 @@ static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
 {
     *out = NULL;
     bool private = neb__session_private(s);
-    if (!s->capture.bound && !private) return NEB_OK;
+    const struct neb_action *capture = &s->mirror.captures->now;
+    if (!capture->bound && !private) return NEB_OK;
     float *z = neb__malloc(n * sizeof *z);
     if (!z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the run's bound");
-    memcpy(z, s->d + first, n * sizeof *z);
+    memcpy(z, s->mirror.d + first, n * sizeof *z);
     neb_status st = private ? neb__session_privatize(s, z, n) : NEB_OK;
-    bool shorter = s->capture.bound && neb__session_clip(&s->capture, z, n);
+    bool shorter = capture->bound && neb__session_clip(capture, z, n);
     if (st == NEB_OK && (shorter || private))
         *out = z;
     else
@@ -96,14 +121,14 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
                               struct neb_codec_stats *stats, struct neb_buf *out)
 {
     struct coding c = {.s = s, .exact = rung->exact};
-    size_t n = neb__session_range(s, h->c0, h->c1, &c.first);
+    size_t n = neb__mirror_range(&s->mirror, h->c0, h->c1, &c.first);
     float *z;
     NEB_TRY(clip(s, c.first, n, &z));
     c.clipped = z;
-    struct neb_codec_hooks hooks = {.arg = &c, .next = s->work[0], .after = cell_coded};
-    struct neb_codec_input in = {.z = z ? z : s->d + c.first, .n = n, .hooks = &hooks};
+    struct neb_codec_hooks hooks = {.arg = &c, .next = s->mirror.work[0], .after = cell_coded};
+    struct neb_codec_input in = {.z = z ? z : s->mirror.d + c.first, .n = n, .hooks = &hooks};
     neb__buf_clear(out);
-    neb__left_out_begin(s, h->k);
+    neb__left_out_begin(&s->updates.left_out, h->k);
     neb_status st = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE);
     if (st == NEB_OK) {
         out->len = NEB_UPDATE_HEADER_SIZE;
@@ -120,16 +145,17 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
 {
     *empty = true;
     for (uint32_t c = h->c0; c < h->c1; c++) {
-        size_t first, n = neb__outer_cell(s->outer, c, &first);
-        neb__edits_on_copy(&s->own[c], s->d + first, n);
-        if (neb__site_delta(s->d + first, s->outer->theta + first, n)) *empty = false;
+        size_t first, n = neb__outer_cell(s->mirror.outer, c, &first);
+        neb__edits_on_copy(&s->mirror.own[c], s->mirror.d + first, n);
+        if (neb__site_delta(s->mirror.d + first, s->mirror.outer->theta + first, n)) *empty = false;
     }
     if (*empty) return NEB_OK;
-    const struct neb_rung *rung = s->capture.exact ? s->exact : neb__session_choose(s, h->tau, s->paused);
+    const struct neb_rung *rung =
+        s->mirror.captures->now.exact ? s->exact : neb__session_choose(s, h->tau, s->paused);
     if (!rung) return NEB_ERR_AGAIN;
     NEB_TRY(encode_with(s, rung, h, stats, out));
     size_t gain;
-    NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__session_goodput(s), &gain));
+    NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__lines_slowest(&s->lines), &gain));
     h->rung = rung->id;
     h->cls = (uint8_t)rung->cls;
     h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
@@ -139,29 +165,31 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
     return NEB_OK;
 }
 
-/* It stays in s->made until the next one: the pushes that follow take it from there. */
+/* It stays in `made` until the next one: the pushes that follow take it from there. */
 static neb_status make_update(neb_session *s, struct neb_update_header *h, struct neb_hash *hash, bool *empty)
 {
     struct neb_codec_stats stats = {0};
-    s->made_hash = (struct neb_hash){{0}};
-    NEB_TRY(encode(s, h, &stats, &s->made, empty));
+    s->updates.made_hash = (struct neb_hash){{0}};
+    NEB_TRY(encode(s, h, &stats, &s->updates.made, empty));
     if (*empty) return NEB_OK;
-    NEB_TRY(neb__hash(s->made.data, s->made.len, hash));
-    NEB_TRY(neb__session_keep(s, hash, s->made.data, s->made.len));
-    s->made_hash = *hash;
-    neb__left_out_end(s, h->c0);
-    neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->made.len, &stats);
+    NEB_TRY(neb__hash(s->updates.made.data, s->updates.made.len, hash));
+    NEB_TRY(neb__session_keep(s, hash, s->updates.made.data, s->updates.made.len));
+    s->updates.made_hash = *hash;
+    neb__left_out_end(&s->updates.left_out, &s->disk, h->c0);
+    neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->updates.made.len, &stats);
     return NEB_OK;
 }
 
 /* For the training loop, which hears of it at its next neb_step(). */
 static void say_nonfinite(neb_session *s)
 {
-    size_t first, n = neb__session_range(s, s->capture.c0, s->capture.c1, &first), bad = 0;
-    while (bad < n && isfinite(s->d[first + bad])) bad++;
+    const struct neb_mirror *m = &s->mirror;
+    const struct neb_action *a = &m->captures->now;
+    size_t first, n = neb__mirror_range(m, a->c0, a->c1, &first), bad = 0;
+    while (bad < n && isfinite(m->d[first + bad])) bad++;
     const char *name = "?";
-    for (int i = 0; i < s->n_slices; i++)
-        if (first + bad >= s->slices[i].first) name = s->slices[i].param.name;
+    for (int i = 0; i < m->n_slices; i++)
+        if (first + bad >= m->slices[i].first) name = m->slices[i].param.name;
     pthread_mutex_lock(&s->lock);
     snprintf(s->why, sizeof s->why,
              "parameter '%.150s' is not finite: nothing of it was sent; go back to the last checkpoint",
@@ -189,20 +217,21 @@ static uint32_t weight_by_log(const neb_session *s)
  * the drift limit, a start) each weighs what the steps before them did. */
 static uint32_t weigh(neb_session *s)
 {
+    struct neb_captures *all = s->mirror.captures;
     pthread_mutex_lock(&s->lock);
-    int64_t tokens = s->tokens_now, steps = s->steps_now;
-    s->tokens_now = s->steps_now = 0;
+    int64_t tokens = s->mirror.tokens_now, steps = s->mirror.steps_now;
+    s->mirror.tokens_now = s->mirror.steps_now = 0;
     pthread_mutex_unlock(&s->lock);
     if (steps > 0)
-        s->weight = tokens / steps > 0 ? (uint32_t)(tokens / steps) : 1;
-    else if (!s->weight)
-        s->weight = weight_by_log(s);
-    return s->weight ? s->weight : 1;
+        all->weight = tokens / steps > 0 ? (uint32_t)(tokens / steps) : 1;
+    else if (!all->weight)
+        all->weight = weight_by_log(s);
+    return all->weight ? all->weight : 1;
 }
 
 void neb__session_snapshot_taken(neb_session *s)
 {
-    const struct neb_action *a = &s->capture;
+    const struct neb_action *a = &s->mirror.captures->now;
     int64_t start = neb__now_ns();
     struct neb_update_header h = {
         .site = s->self, .c0 = a->c0, .c1 = a->c1, .k = a->k, .b = a->version, .tau = a->tau};
@@ -214,7 +243,7 @@ void neb__session_snapshot_taken(neb_session *s)
     neb__round_status(s->core, &st);
     h.epoch = st.roster.epoch;
     for (uint32_t c = a->c0; c < a->c1; c++) /* a round came in between: later, against the new theta */
-        if (s->own[c].version != a->version || s->own[c].open.k) {
+        if (s->mirror.own[c].version != a->version || s->mirror.own[c].open.k) {
             captured(s, &h, NULL, false, NEB_ERR_AGAIN);
             return;
         }
@@ -226,13 +255,13 @@ void neb__session_snapshot_taken(neb_session *s)
         empty = true;
     }
     if (status == NEB_OK && !empty) {
-        s->last_k = h.k;
+        s->updates.last_k = h.k;
         for (uint32_t c = a->c0; c < a->c1; c++) {
-            s->own[c].open = (struct neb_boot_update){hash, h.k, h.b};
-            s->own[c].work_open = h.tau;
+            s->mirror.own[c].open = (struct neb_boot_update){hash, h.k, h.b};
+            s->mirror.own[c].work_open = h.tau;
         }
     }
-    neb__session_took(&s->encode_took, neb__seconds_since(start));
+    neb__session_encode_took(s, neb__seconds_since(start));
     pthread_mutex_lock(&s->lock);
     s->status.encode_s += neb__seconds_since(start);
     s->status.driver_cpu_s = neb__thread_cpu();

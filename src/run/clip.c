@@ -16,17 +16,17 @@
 double neb__session_norm(neb_session *s, const struct neb_update_header *h, const uint8_t *code)
 {
     struct neb_codec_view view;
-    size_t first, last, n = neb__outer_cell(s->outer, h->c1 - 1, &last);
-    neb__outer_cell(s->outer, h->c0, &first);
+    size_t first, last, n = neb__outer_cell(s->mirror.outer, h->c1 - 1, &last);
+    neb__outer_cell(s->mirror.outer, h->c0, &first);
     if (neb__codec_open(code, h->length, NULL, last + n - first, &view) != NEB_OK) return INFINITY;
     double sum = 0;
     for (uint32_t c = h->c0; c < h->c1; c++) {
-        n = neb__outer_cell(s->outer, c, &first);
-        if (neb__codec_cell(&view, c - h->c0, s->work[1]) != NEB_OK) {
+        n = neb__outer_cell(s->mirror.outer, c, &first);
+        if (neb__codec_cell(&view, c - h->c0, s->mirror.work[1]) != NEB_OK) {
             sum = INFINITY;
             break;
         }
-        sum += pow(neb__site_norm(s->work[1], n), 2);
+        sum += pow(neb__site_norm(s->mirror.work[1], n), 2);
     }
     neb__codec_close(&view);
     return sqrt(sum);

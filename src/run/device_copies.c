@@ -1,17 +1,18 @@
 /* device_copies.c: rounds and parameters on a device, without holding the training up.
  *
- * A capture is a copy on the device, in its place among the training's work; from there it goes to the host on the side
- * stream while training goes on, and the driver hears of it when it has arrived. A merge is the other way round: the values
- * of an edit go to a stage on the device, and once they are there a later neb_step() adds them to the parameters in the
- * training's own stream. Neither waits for the host. d is memory that such copies can use.
+ * A capture is a copy on the device, in its place among the training's work; from there it goes to the host
+ * on the side stream while training goes on, and the driver hears of it when it has arrived. A merge is the
+ * other way round: the values of an edit go to a stage on the device, and once they are there a later
+ * neb_step() adds them to the parameters in the training's own stream. Neither waits for the host. d is
+ * memory that such copies can use.
  *
- * A stage holds the first edit of one cell; further edits of the cell follow when it is carried out. What has no stage, or no
- * room on the device, goes the plain way (edits.c): slower, with the same result. All of it runs on the caller's
- * thread, the session's lock held.
+ * A stage holds the first edit of one cell; further edits of the cell follow when it is carried out. An edit
+ * without a stage, or a copy without room on the device, goes the plain way (edits.c): slower, with the same
+ * result. All of it runs on the caller's thread, the session's lock held.
  *
- * Invariant: while an edit of a cell is not carried out, no copy of that cell is begun, since the edit's values may lie where
- * the copy would go. */
-#include "run/session.h"
+ * Invariant: while an edit of a cell is not carried out, no copy of that cell is begun, since the edit's
+ * values may lie where the copy would go. */
+#include "run/mirror.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "tensor/device.h"
@@ -36,40 +37,40 @@ struct neb_device_copies {
 };
 
 /* The one device that holds all parameters, if it has a side stream. */
-static neb_device *common_device(const neb_session *s)
+static neb_device *common_device(const struct neb_mirror *m)
 {
-    neb_device *d = s->n_slices ? s->slices[0].param.device : NULL;
-    for (int i = 0; i < s->n_slices; i++)
-        if (s->slices[i].param.device != d || s->slices[i].param.read) return NULL;
+    neb_device *d = m->n_slices ? m->slices[0].param.device : NULL;
+    for (int i = 0; i < m->n_slices; i++)
+        if (m->slices[i].param.device != d || m->slices[i].param.read) return NULL;
     return d && d->ops->side_download && d->ops->host_alloc ? d : NULL;
 }
 
-neb_status neb__device_copies_open(neb_session *s)
+neb_status neb__device_copies_open(struct neb_mirror *m)
 {
-    neb_device *d = common_device(s);
+    neb_device *d = common_device(m);
     struct neb_device_copies *side = d ? NEB_NEW(struct neb_device_copies) : NULL;
     void *pinned = NULL, *values = NULL;
-    size_t bytes = s->values * sizeof(float);
+    size_t bytes = m->values * sizeof(float);
     if (side && d->ops->host_alloc(d->ctx, bytes, &pinned) == NEB_OK &&
         d->ops->alloc(d->ctx, STAGES * NEB_CELL * sizeof(float), &values) == NEB_OK) {
         *side = (struct neb_device_copies){.device = d, .values = values};
-        s->side = side;
-        s->d = memset(pinned, 0, bytes);
+        m->side = side;
+        m->d = memset(pinned, 0, bytes);
         return NEB_OK;
     }
     if (d) neb__warn("no room for copies beside the training: rounds will hold it up a little");
     if (pinned) d->ops->host_free(d->ctx, pinned);
     neb__free(side);
-    s->d = neb__malloc(bytes);
-    if (s->d) memset(s->d, 0, bytes); /* see make_memory() */
-    return s->d ? NEB_OK : NEB_ERR_NOMEM;
+    m->d = neb__malloc(bytes);
+    if (m->d) memset(m->d, 0, bytes); /* the pages are there before the first round */
+    return m->d ? NEB_OK : NEB_ERR_NOMEM;
 }
 
-void neb__device_copies_close(neb_session *s)
+void neb__device_copies_close(struct neb_mirror *m)
 {
-    struct neb_device_copies *side = s->side;
+    struct neb_device_copies *side = m->side;
     if (!side) {
-        neb__free(s->d);
+        neb__free(m->d);
         return;
     }
     neb_device *d = side->device;
@@ -78,12 +79,12 @@ void neb__device_copies_close(neb_session *s)
         if (side->stage[i].edit && side->stage[i].fence) d->ops->fence_wait(d->ctx, side->stage[i].fence);
     if (side->snapshot) d->ops->free(d->ctx, side->snapshot);
     d->ops->free(d->ctx, side->values);
-    d->ops->host_free(d->ctx, s->d);
+    d->ops->host_free(d->ctx, m->d);
     neb__free(side);
-    s->side = NULL;
+    m->side = NULL;
 }
 
-/* ---- captures --------------------------------------------------------------------------------------------------- */
+/* ---- captures ------------------------------------------------------------------------------------------ */
 
 static neb_status ensure_room(struct neb_device_copies *side, size_t n)
 {
@@ -98,11 +99,11 @@ static neb_status ensure_room(struct neb_device_copies *side, size_t n)
 }
 
 /* The parts of the parameters that make up [first, first + n) of the flat vector, one after the other. */
-static neb_status gather(neb_session *s, size_t first, size_t n, float *out)
+static neb_status gather(struct neb_mirror *m, size_t first, size_t n, float *out)
 {
-    const neb_device *d = s->side->device;
-    for (int i = 0; i < s->n_slices; i++) {
-        const struct neb_session_slice *p = &s->slices[i];
+    const neb_device *d = m->side->device;
+    for (int i = 0; i < m->n_slices; i++) {
+        const struct neb_session_slice *p = &m->slices[i];
         size_t from = first > p->first ? first : p->first;
         size_t to = first + n < p->first + p->count ? first + n : p->first + p->count;
         if (from < to)
@@ -112,18 +113,18 @@ static neb_status gather(neb_session *s, size_t first, size_t n, float *out)
     return NEB_OK;
 }
 
-neb_status neb__device_copies_capture(neb_session *s, size_t first, size_t n)
+neb_status neb__device_copies_capture(struct neb_mirror *m, size_t first, size_t n)
 {
-    struct neb_device_copies *side = s->side;
+    struct neb_device_copies *side = m->side;
     const neb_device *d = side->device;
-    if (ensure_room(side, n) != NEB_OK) return neb__session_read_x(s, first, n, s->d + first);
-    NEB_TRY(gather(s, first, n, side->snapshot));
-    return d->ops->side_download(d->ctx, s->d + first, side->snapshot, n * sizeof(float), &side->fence);
+    if (ensure_room(side, n) != NEB_OK) return neb__mirror_read(m, first, n, m->d + first);
+    NEB_TRY(gather(m, first, n, side->snapshot));
+    return d->ops->side_download(d->ctx, m->d + first, side->snapshot, n * sizeof(float), &side->fence);
 }
 
-neb_status neb__device_copies_captured(neb_session *s, bool wait, bool *done)
+neb_status neb__device_copies_captured(struct neb_mirror *m, bool wait, bool *done)
 {
-    struct neb_device_copies *side = s->side;
+    struct neb_device_copies *side = m->side;
     const neb_device *d = side ? side->device : NULL;
     int arrived = 1;
     if (d && side->fence && wait) NEB_TRY(d->ops->fence_wait(d->ctx, side->fence));
@@ -133,14 +134,7 @@ neb_status neb__device_copies_captured(neb_session *s, bool wait, bool *done)
     return NEB_OK;
 }
 
-bool neb__device_copies_may_capture(const neb_session *s)
-{
-    for (uint32_t c = s->snap_c0; c < s->snap_c1; c++)
-        if (s->own[c].edits) return false;
-    return true;
-}
-
-/* ---- merges ----------------------------------------------------------------------------------------------------- */
+/* ---- merges -------------------------------------------------------------------------------------------- */
 
 static float *stage_values(const struct neb_device_copies *side, int i)
 {
@@ -148,12 +142,12 @@ static float *stage_values(const struct neb_device_copies *side, int i)
 }
 
 /* The stage of a cell's first edit, its copy begun if there was none yet; -1: all stages are taken. */
-static neb_status find_stage(neb_session *s, uint32_t cell, struct neb_edit *e, int *out)
+static neb_status find_stage(struct neb_mirror *m, uint32_t cell, struct neb_edit *e, int *out)
 {
-    struct neb_device_copies *side = s->side;
+    struct neb_device_copies *side = m->side;
     const neb_device *d = side->device;
     int at = -1;
-    size_t first, n = neb__outer_cell(s->outer, cell, &first);
+    size_t first, n = neb__outer_cell(m->outer, cell, &first);
     for (int i = STAGES - 1; i >= 0; i--) {
         if (!side->stage[i].edit) at = i;
         if (side->stage[i].edit == e) {
@@ -165,7 +159,7 @@ static neb_status find_stage(neb_session *s, uint32_t cell, struct neb_edit *e, 
     if (at < 0) return NEB_OK;
     uint64_t fence = 0;
     float *to = stage_values(side, at);
-    if (e->value == s->d + first)
+    if (e->value == m->d + first)
         NEB_TRY(d->ops->side_upload(d->ctx, to, e->value, n * sizeof *to, &fence));
     else
         NEB_TRY(d->ops->upload(d->ctx, to, e->value, n * sizeof *to));
@@ -185,40 +179,40 @@ static neb_status change(const neb_device *d, const struct neb_edit *e, const fl
     return d->ops->axpby(d->ctx, &add);
 }
 
-static neb_status carry_out(neb_session *s, const struct stage *stage, const float *value)
+static neb_status carry_out(struct neb_mirror *m, const struct stage *stage, const float *value)
 {
-    size_t first, n = neb__outer_cell(s->outer, stage->cell, &first);
-    for (int i = 0; i < s->n_slices; i++) {
-        const struct neb_session_slice *p = &s->slices[i];
+    size_t first, n = neb__outer_cell(m->outer, stage->cell, &first);
+    for (int i = 0; i < m->n_slices; i++) {
+        const struct neb_session_slice *p = &m->slices[i];
         size_t from = first > p->first ? first : p->first;
         size_t to = first + n < p->first + p->count ? first + n : p->first + p->count;
         if (from >= to || from - first < stage->edit->done) continue;
-        NEB_TRY(change(s->side->device, stage->edit, value + (from - first),
+        NEB_TRY(change(m->side->device, stage->edit, value + (from - first),
                        p->param.values + (from - p->first), to - from));
         stage->edit->done = to - first;
     }
     return NEB_OK;
 }
 
-neb_status neb__device_copies_merge(neb_session *s, uint32_t cell, bool wait, uint32_t *n)
+neb_status neb__device_copies_merge(struct neb_mirror *m, uint32_t cell, bool wait, uint32_t *n)
 {
-    struct neb_own_cell *own = &s->own[cell];
-    const neb_device *d = s->side->device;
+    struct neb_own_cell *own = &m->own[cell];
+    const neb_device *d = m->side->device;
     for (*n = 0; own->edits; ++*n) {
         struct neb_edit *e = own->edits;
         int i, arrived = 1;
-        NEB_TRY(find_stage(s, cell, e, &i));
+        NEB_TRY(find_stage(m, cell, e, &i));
         if (i < 0) { /* nothing of this cell is on its way: the plain way is open */
             uint32_t more = 0;
-            if (wait) NEB_TRY(neb__edits_apply(s, cell, s->work[2], &more));
+            if (wait) NEB_TRY(neb__edits_apply(m, cell, m->work[2], &more));
             *n += more;
             return NEB_OK;
         }
-        struct stage *stage = &s->side->stage[i];
+        struct stage *stage = &m->side->stage[i];
         if (stage->fence && wait) NEB_TRY(d->ops->fence_wait(d->ctx, stage->fence));
         if (stage->fence && !wait) NEB_TRY(d->ops->fence_done(d->ctx, stage->fence, &arrived));
         if (!arrived) return NEB_OK;
-        NEB_TRY(carry_out(s, stage, stage_values(s->side, i)));
+        NEB_TRY(carry_out(m, stage, stage_values(m->side, i)));
         stage->edit = NULL;
         own->edits = e->next;
         neb__free(e);

@@ -1,9 +1,10 @@
 /* genesis.c: the run's initial values, kept beside the ledger.
  *
- * Genesis and ledger make the outer state. A trainer that comes back has put its checkpoint into the parameters, so the
- * initial values can no longer be read there: `genesis-<cell>` keeps theta of every cell (fp32), and `genesis`, written
- * last, the hashes of the layout and of the values; `job` says which job began. As long as there is neither a record nor a checkpoint they are written
- * anew at every start, so that a site that began with the wrong model can begin again. */
+ * Genesis and ledger make the outer state. A trainer that comes back has put its checkpoint into the
+ * parameters, so the initial values can no longer be read there: `genesis-<cell>` keeps theta of every cell
+ * (fp32), and `genesis`, written last, the hashes of the layout and of the values; `job` says which job
+ * began. As long as there is neither a record nor a checkpoint they are written anew at every start, so that
+ * a site that began with the wrong model can begin again. */
 #include "run/session.h"
 #include "run/job_facts.h"
 #include "base/mem.h"
@@ -50,11 +51,11 @@ static neb_status check_job(neb_session *s)
 
 neb_status neb__genesis_keep(neb_session *s)
 {
-    for (uint32_t c = 0; c < s->outer->cells; c++) {
+    for (uint32_t c = 0; c < s->mirror.outer->cells; c++) {
         char name[32];
-        size_t first, n = neb__outer_cell(s->outer, c, &first);
+        size_t first, n = neb__outer_cell(s->mirror.outer, c, &first);
         name_of(c, name);
-        NEB_TRY(neb__blob_save(&s->disk, name, s->outer->theta + first, n * sizeof(float), true));
+        NEB_TRY(neb__blob_save(&s->disk, name, s->mirror.outer->theta + first, n * sizeof(float), true));
     }
     NEB_TRY(keep_job(s));
     uint8_t head[HEAD];
@@ -104,8 +105,8 @@ neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root
 {
     neb_status st = load_head(s, root);
     bool begun = st == NEB_OK;
-    for (size_t at = 0; st == NEB_OK && at < s->values; at += NEB_CELL) {
-        size_t n = s->values - at < NEB_CELL ? s->values - at : NEB_CELL;
+    for (size_t at = 0; st == NEB_OK && at < s->mirror.values; at += NEB_CELL) {
+        size_t n = s->mirror.values - at < NEB_CELL ? s->mirror.values - at : NEB_CELL;
         st = load_cell(s, (uint32_t)(at / NEB_CELL), theta + at, n);
     }
     if (st == NEB_ERR_CORRUPT || st == NEB_ERR_NOSPACE || (begun && st == NEB_ERR_NOTFOUND))

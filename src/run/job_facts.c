@@ -149,7 +149,7 @@ static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t 
     char why[sizeof s->why], name[NEB_NAME_SIZE];
     struct neb_job_facts *w = s->words;
     if (!w || !w->facts || n > NEB_FACTS_TEXT_MAX) return;
-    neb__session_name(s, peer, name);
+    neb__members_name(&s->members, peer, name);
     if (neb__facts_differ(w->facts, w->facts_size, (const char *)bytes, n, name, why, sizeof why))
         differ(s, why);
 }
@@ -167,7 +167,7 @@ void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint
     if (kind == NEB_MSG_FACTS) compare(s, peer, bytes, n);
     if (kind != NEB_MSG_REFUSAL) return;
     char why[sizeof s->why], text[200], name[NEB_NAME_SIZE];
-    neb__session_name(s, peer, name);
+    neb__members_name(&s->members, peer, name);
     snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)bytes);
     clean(text);
     snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name, text);

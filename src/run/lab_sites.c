@@ -1,5 +1,5 @@
-/* lab_sites.c: what `nebula-i site init`, `roster add`, `seal` and `join` do by hand on several machines, done at once for
- * all sites of a job on this one. The first site's key is the operator's. */
+/* lab_sites.c: what `nebula-i site init`, `roster add`, `seal` and `join` do by hand on several machines,
+ * done at once for all sites of a job on this one. The first site's key is the operator's. */
 #include "run/lab_sites.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -4,8 +4,8 @@
 
 #include "job/job.h"
 
-/* DIR/NAME/site for every site of the job, with a key and the roster of one run of them; address[i]: HOST:PORT of site i.
- * What is there already stays, so a run can go on.
+/* DIR/NAME/site for every site of the job, with a key and the roster of one run of them; address[i]:
+ * HOST:PORT of site i. What is there already stays, so a run can go on.
  *   NEB_ERR_CONFIG  DIR holds a run of other sites or addresses: what to do is said; NEB_ERR_IO, NEB_ERR_NOMEM */
 neb_status neb__lab_sites_make(const struct neb_job *job, const char *dir, char *const *address);
 

@@ -2,11 +2,11 @@
  *
  *     file   "NEBORD1" 0, u32 length of the epoch, epoch, order (NEB_ORDER_SIZE)
  *
- * Who may talk (the chain of epochs, seal/roster.h) and who votes and trains (the log) change one after the other. A new
- * member first gets its key into the chain, so that it can connect, fetch and catch up; then the log names it. A removed one
- * first hears from the log that it is out, then its key is worth nothing. The order goes to the core again every second
- * until the log has it: a leader may change meanwhile. Nothing here is trusted: the core checks the order's signature,
- * the links that of the epoch. */
+ * The chain of epochs (seal/roster.h) says who may talk, the log who votes and trains. The two change one
+ * after the other. A new member first gets its key into the chain, so that it can connect, fetch and catch
+ * up; then the log names it. A removed one first hears from the log that it is out, then its key is worth
+ * nothing. The order goes to the core again every second until the log has it: a leader may change meanwhile.
+ * Nothing here is trusted: the core checks the order's signature, the links that of the epoch. */
 #include "run/orders.h"
 #include "run/session.h"
 #include "base/bytes.h"
@@ -25,7 +25,7 @@
 static const char magic[8] = "NEBORD1", ending[] = ".order";
 enum { HEAD = sizeof magic + 4, FILES_MAX = 32, TELL_S = 3 };
 
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------------------------------------ */
 
 neb_status neb__order_file_write(const char *folder, const struct neb_order_file *f, char *path, size_t size)
 {
@@ -59,7 +59,7 @@ bool neb__order_file_read(const uint8_t *bytes, size_t n, struct neb_order_file 
            neb__order_get(bytes + n - NEB_ORDER_SIZE, &out->order);
 }
 
-/* ---- the links' roster ------------------------------------------------------------------------------------------- */
+/* ---- the links' roster --------------------------------------------------------------------------------- */
 
 struct extension {
     neb_session *s;
@@ -85,7 +85,7 @@ static void extend(neb_session *s, const struct neb_order_file *f)
     if (neb__net_post(s->net, extend_on_loop, e) != NEB_OK) neb__free(e);
 }
 
-/* ---- what has become of an order --------------------------------------------------------------------------------- */
+/* ---- what has become of an order ----------------------------------------------------------------------- */
 
 enum fate { OPEN, UNDER_WAY, DONE, TOO_LATE };
 
@@ -105,13 +105,13 @@ static enum fate fate_of(const neb_session *s, const struct neb_order *o)
     return others || st.roster.epoch != o->epoch ? TOO_LATE : OPEN;
 }
 
-/* Who was removed hears of it from the log; some seconds later its key is worth nothing. */
+/* A removed site hears of it from the log; some seconds later its key is worth nothing. */
 static bool told(neb_session *s)
 {
     int64_t now = neb__now_ns();
-    if (!s->removed_at) s->removed_at = now;
-    if (now - s->removed_at < (int64_t)TELL_S * 1000000000) return false;
-    s->removed_at = 0;
+    if (!s->driver.removed_at) s->driver.removed_at = now;
+    if (now - s->driver.removed_at < (int64_t)TELL_S * 1000000000) return false;
+    s->driver.removed_at = 0;
     return true;
 }
 
@@ -148,7 +148,7 @@ static void one_order(neb_session *s, const char *path)
         neb__info("%s is carried out", path);
     } else if (fate == OPEN) {
         if (f.order.op == NEB_OP_ADMIT) extend(s, &f);
-        if (f.order.op == NEB_OP_LEAVE && f.order.site == s->self) s->leaves = true;
+        if (f.order.op == NEB_OP_LEAVE && f.order.site == s->self) s->driver.leaves = true;
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_OPERATOR, .order = &f.order});
     }
     neb__buf_free(&b);
@@ -159,8 +159,8 @@ void neb__session_orders(neb_session *s)
     char dir[PATH_MAX], path[PATH_MAX];
     struct dirent *d;
     int64_t now = neb__now_ns();
-    if (!s->core || now < s->orders_at) return;
-    s->orders_at = now + 1000000000;
+    if (!s->core || now < s->driver.orders_at) return;
+    s->driver.orders_at = now + 1000000000;
     snprintf(dir, sizeof dir, "%s/run/orders", s->site->dir);
     DIR *list = opendir(dir);
     for (int n = 0; list && n < FILES_MAX && !s->halted && (d = readdir(list));) {

@@ -1,13 +1,15 @@
-/* orders.h: how an order gets from an operator's command line into a running site: as a file in the folder run/orders of a
- * site, which its process looks into every second. One that is carried out is removed; one that is not
- * meant for this run becomes NAME.refused, one that came too late NAME.late: it may be signed again. */
+/* orders.h: how an order gets from an operator's command line into a running site: as a file in the folder
+ * run/orders of a site, which its process looks into every second. One that is carried out is removed; one
+ * that is not meant for this run becomes NAME.refused, one that came too late NAME.late: it may be signed
+ * again. */
 #ifndef NEB_RUN_ORDERS_H
 #define NEB_RUN_ORDERS_H
 
 #include "base/buf.h"
 #include "round/order.h"
 
-/* An order, and with it the epoch of the links' roster that a new member needs, or that shuts a removed one out. */
+/* An order, and with it the epoch of the links' roster that a new member needs, or that shuts a removed one
+ * out. */
 struct neb_order_file {
     struct neb_order order;
     const uint8_t *epoch; /* as neb__chain_extend() takes it; points into the file's bytes */

@@ -1,5 +1,5 @@
-/* refuse.c: a site that cannot take part says so to the others, so that they need not wait for it, or begin without
- * it: with links alone, no ledger and no parameters. */
+/* refuse.c: a site that cannot take part says so to the others, so that they need not wait for it, or begin
+ * without it: with links alone, no ledger and no parameters. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/net.h"

@@ -1,9 +1,11 @@
-/* replay.c: the law that the outer state after record i follows from genesis and the records up to i, as a command.
+/* replay.c: the law that the outer state after record i follows from genesis and the records up to i, as a
+ * command.
  *
- * It shares nothing with a running session but the formats and the arithmetic: the initial values come from the `genesis`
- * files beside the ledger, every record from the ledger, every update from the update files. So a root that comes out
- * equal to the one that the sites reported proves that they applied exactly this. Needs `wan.archive: yes`: a site that
- * cleans up has no longer what the first records name. An audit changes nothing: the folder is only read. */
+ * It shares nothing with a running session but the formats and the arithmetic: the initial values come from
+ * the `genesis` files beside the ledger, every record from the ledger, every update from the update files. So
+ * a root that comes out equal to the one that the sites reported proves that they applied exactly this. Needs
+ * `wan.archive: yes`: a site that cleans up has no longer what the first records name. An audit changes
+ * nothing: the folder is only read. */
 #include "run/replay.h"
 #include "base/mem.h"
 #include "codec/codec.h"
@@ -31,7 +33,7 @@ struct part {
     float *values; /* (NEB_CELL) */
 };
 
-/* ---- genesis --------------------------------------------------------------------------------------------------- */
+/* ---- genesis ------------------------------------------------------------------------------------------- */
 
 static neb_status load_genesis(struct replay *r)
 {
@@ -56,7 +58,7 @@ static neb_status load_genesis(struct replay *r)
     return st;
 }
 
-/* ---- records --------------------------------------------------------------------------------------------------- */
+/* ---- records ------------------------------------------------------------------------------------------- */
 
 static neb_status open_part(struct replay *r, const struct neb_record *rec, const struct neb_named *p,
                             size_t n, struct part *out)

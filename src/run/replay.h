@@ -1,4 +1,5 @@
-/* replay.h: a run repeated from its beginning: genesis and ledger of one site's folder give the outer state. */
+/* replay.h: a run repeated from its beginning: genesis and ledger of one site's folder give the outer
+ * state. */
 #ifndef NEB_RUN_REPLAY_H
 #define NEB_RUN_REPLAY_H
 
@@ -15,7 +16,8 @@ struct neb_replay {
     uint64_t steps[NEB_SITES_MAX]; /* inner steps of each site that are in */
 };
 
-/* folder: a site's. No process may be the site meanwhile; nothing is changed there. upto: index of the last record, 0: all.
+/* folder: a site's. No process may be the site meanwhile; nothing is changed there. upto: index of the last
+ * record, 0: all.
  *   NEB_ERR_NOTFOUND  no genesis, or an update that a record names is no longer there (the run did not keep them)
  *   NEB_ERR_CORRUPT, NEB_ERR_BUSY, NEB_ERR_IO, NEB_ERR_NOMEM */
 neb_status neb__run_replay(const char *folder, uint64_t upto, struct neb_replay *out);

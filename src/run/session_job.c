@@ -139,10 +139,11 @@ neb_status neb_session_open_job(const char *job, const char *site, const char *c
 static json_t *members_json(neb_session *s)
 {
     json_t *list = json_array();
-    pthread_mutex_lock(&s->lock);
+    struct neb_members_view *v = &s->members;
+    pthread_mutex_lock(&v->lock);
     for (unsigned i = 0; list && i < NEB_SITES_MAX; i++)
-        if (s->present & ~s->witnesses & neb__bit(i)) json_array_append_new(list, json_string(s->names[i]));
-    pthread_mutex_unlock(&s->lock);
+        if (v->present & ~v->witnesses & neb__bit(i)) json_array_append_new(list, json_string(v->names[i]));
+    pthread_mutex_unlock(&v->lock);
     return list;
 }
 

@@ -56,7 +56,7 @@ static const char *state_of(const neb_session *s)
 {
     if (s->halted) return "halted";
     if (s->ended) return "ended";
-    if (!s->driver_runs || !s->status.view) return "starting";
+    if (!s->driver.runs || !s->status.view) return "starting";
     if (!s->status.caught_up) return "catching up";
     return s->paused ? (s->ending ? "ending" : "waiting") : "training";
 }
@@ -68,9 +68,8 @@ void neb_session_get_status(neb_session *s, struct neb_session_status *out)
     out->paused = s->paused;
     out->ended = s->ended;
     out->halted = s->halted;
-    out->peers = out->peers_up = 0;
-    for (int i = 0; i < NEB_SITES_MAX; i++) out->peers_up += s->lines.line[i].up;
-    out->peers = (int64_t)__builtin_popcountll(s->members.members) - 1;
+    out->peers_up = neb__lines_up(&s->lines);
+    out->peers = (int64_t)__builtin_popcountll(neb__members_roster(&s->members, NULL).members) - 1;
     snprintf(out->note, sizeof out->note, "%.150s", s->why);
     snprintf(out->state, sizeof out->state, "%s", state_of(s));
     pthread_mutex_unlock(&s->lock);
@@ -82,20 +81,23 @@ static const struct neb_site_status *said_by(const neb_session *s, uint16_t id)
     return s->board ? s->board->heard[id] : NULL;
 }
 
-static double goodput_to(const neb_session *s, uint16_t id)
+static double goodput_to(neb_session *s, uint16_t id, const struct neb_line *line)
 {
-    return s->lines.goodput[id] > 0 ? 8 * s->lines.goodput[id] : s->lines.line[id].goodput_out;
+    double measured = neb__lines_goodput(&s->lines, id);
+    return measured > 0 ? 8 * measured : line->goodput_out;
 }
 
 /* The lock is held. */
 static void one_member(neb_session *s, uint16_t id, struct neb_session_member *out)
 {
+    uint16_t leader;
+    const struct neb_members roster = neb__members_roster(&s->members, &leader);
     *out = (struct neb_session_member){.id = id,
                                        .self = id == s->self,
-                                       .votes = s->members.voters & neb__bit(id),
-                                       .trains = s->members.trains & neb__bit(id),
-                                       .leads = id == s->leader};
-    snprintf(out->name, sizeof out->name, "%s", s->names[id]);
+                                       .votes = roster.voters & neb__bit(id),
+                                       .trains = roster.trains & neb__bit(id),
+                                       .leads = id == leader};
+    neb__members_name(&s->members, id, out->name);
     if (out->self) {
         out->up = true;
         out->steps = s->status.steps;
@@ -105,9 +107,10 @@ static void one_member(neb_session *s, uint16_t id, struct neb_session_member *o
     }
     const struct neb_site_status *said = said_by(s, id);
     const char *state = said ? said->session : "connected";
-    out->up = s->lines.line[id].up;
-    out->rtt = s->lines.line[id].rtt;
-    out->goodput = goodput_to(s, id);
+    const struct neb_line line = neb__lines_get(&s->lines, id);
+    out->up = line.up;
+    out->rtt = line.rtt;
+    out->goodput = goodput_to(s, id, &line);
     out->steps = said ? said->own_steps : -1;
     out->applied = said ? said->record : -1;
     snprintf(out->state, sizeof out->state, "%s", out->up ? state : "away");
@@ -116,9 +119,10 @@ static void one_member(neb_session *s, uint16_t id, struct neb_session_member *o
 int neb_session_members(neb_session *s, struct neb_session_member *out, int max)
 {
     int n = 0;
+    uint64_t members = neb__members_roster(&s->members, NULL).members;
     pthread_mutex_lock(&s->lock);
     for (uint16_t i = 0; i < NEB_SITES_MAX && n < max; i++)
-        if (s->members.members & neb__bit(i)) one_member(s, i, &out[n++]);
+        if (members & neb__bit(i)) one_member(s, i, &out[n++]);
     pthread_mutex_unlock(&s->lock);
     return n;
 }
@@ -157,16 +161,19 @@ static void see_site(neb_session *s, uint16_t id, const struct neb_site_status *
 {
     const struct neb_site_status *said = id == s->self ? own : said_by(s, id);
     *out = said ? *said : (struct neb_site_status){0};
-    snprintf(out->name, sizeof out->name, "%s", s->names[id]);
+    uint16_t leader;
+    const struct neb_members roster = neb__members_roster(&s->members, &leader);
+    const struct neb_line line = neb__lines_get(&s->lines, id);
+    neb__members_name(&s->members, id, out->name);
     out->id = id;
-    out->member = s->members.members & neb__bit(id);
-    out->votes = s->members.voters & neb__bit(id);
-    out->trains = s->members.trains & neb__bit(id);
-    out->leads = id == s->leader;
-    out->up = id == s->self || s->lines.line[id].up;
+    out->member = roster.members & neb__bit(id);
+    out->votes = roster.voters & neb__bit(id);
+    out->trains = roster.trains & neb__bit(id);
+    out->leads = id == leader;
+    out->up = id == s->self || line.up;
     if (id == s->self) return;
-    out->rtt_ms = 1e3 * s->lines.line[id].rtt;
-    out->goodput_bps = goodput_to(s, id);
+    out->rtt_ms = 1e3 * line.rtt;
+    out->goodput_bps = goodput_to(s, id, &line);
     out->age = said ? neb__seconds_since(s->board->heard_at[id]) : 0;
 }
 
@@ -177,7 +184,8 @@ static void look(neb_session *s, const struct neb_site_status *own, struct neb_s
     out->n = 0;
     out->self = -1;
     pthread_mutex_lock(&s->lock);
-    uint64_t sites = s->present | s->members.members | neb__bit(s->self);
+    uint64_t sites = neb__members_present(&s->members) | neb__members_roster(&s->members, NULL).members |
+                     neb__bit(s->self);
     for (uint16_t i = 0; i < NEB_SITES_MAX && out->n < NEB_STATUS_SITES; i++) {
         if (!(sites & neb__bit(i))) continue;
         if (i == s->self) out->self = out->n;
@@ -189,13 +197,11 @@ static void look(neb_session *s, const struct neb_site_status *own, struct neb_s
 
 bool neb__session_heard(neb_session *s, const char *name, struct neb_site_status *out)
 {
-    bool found = false;
+    uint16_t id = neb__members_find(&s->members, s->self, name);
+    if (id == NEB_NO_SITE) return false;
     pthread_mutex_lock(&s->lock);
-    for (uint16_t i = 0; i < NEB_SITES_MAX && !found; i++) {
-        if (!(s->present & neb__bit(i)) || strcmp(s->names[i], name) || !said_by(s, i)) continue;
-        see_site(s, i, NULL, out);
-        found = true;
-    }
+    bool found = said_by(s, id) != NULL;
+    if (found) see_site(s, id, NULL, out);
     pthread_mutex_unlock(&s->lock);
     return found;
 }
@@ -217,14 +223,6 @@ static void say(neb_session *s, uint64_t peers, const struct neb_site_status *ow
     snprintf(note, sizeof note, "{\"until\":%lld,\"takes\":%.6g,\"starved\":%.6g}", (long long)own->until,
              own->takes, own->starved);
     send_to(s, peers, NEB_MSG_NOTE, note); /* for a site of the version before */
-}
-
-static uint64_t peers_up(neb_session *s)
-{
-    pthread_mutex_lock(&s->lock);
-    uint64_t up = s->linked;
-    pthread_mutex_unlock(&s->lock);
-    return up;
 }
 
 void neb__session_tell_peer(neb_session *s, uint16_t peer)
@@ -300,7 +298,7 @@ void neb__session_tell(neb_session *s, bool last)
     bool file = last || now - b->write_at >= write_every, peers = !last && now - b->say_at >= say_every;
     if (!file && !peers) return;
     neb__session_own_status(s, &own);
-    if (peers) say(s, peers_up(s), &own), b->say_at = now;
+    if (peers) say(s, neb__members_links(&s->members), &own), b->say_at = now;
     if (file) write_file(s, b, &own, last), b->write_at = now;
 }
 
@@ -316,7 +314,7 @@ static void meter_tell(neb_session *s, const struct neb_site_status *loop)
     pthread_mutex_unlock(&s->lock);
     if (!b || (s->core && !news)) return; /* rounds: the driver tells the rest in its turn */
     neb__session_own_status(s, &own);
-    say(s, peers_up(s), &own);
+    say(s, neb__members_links(&s->members), &own);
 }
 
 static void meter_look(neb_session *s, struct neb_status_file *out)

@@ -1,10 +1,12 @@
 /* stream.c: opening, asking and closing one end of a stream; what the two ends have in common.
  *
- * Items of a site's stream are numbered by the caller (item n is the n-th micro-batch of a training), so its checkpoint
- * needs no mark of its own, and an item that is put again after a crash is known by its number. Three promises make a
- * crash of either side harmless: an item leaves only when the journal has it; the producer syncs before its checkpoint,
- * so the journal is never behind a checkpoint; the consumer retains only what a checkpoint on disk covers. */
+ * Items of a site's stream are numbered by the caller (item n is the n-th micro-batch of a training), so its
+ * checkpoint needs no mark of its own, and an item that is put again after a crash is known by its number.
+ * Three promises make a crash of either side harmless: an item leaves only when the journal has it; the
+ * producer syncs before its checkpoint, so the journal is never behind a checkpoint; the consumer retains
+ * only what a checkpoint on disk covers. */
 #include "run/stream.h"
+#include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -16,7 +18,7 @@
 
 enum { ITEMS = 64, ITEMS_MAX = 4096, BYTES = 16 << 20, NUMBER_MAX = 65535 };
 
-/* ---- waiting --------------------------------------------------------------------------------------------------- */
+/* ---- waiting ------------------------------------------------------------------------------------------- */
 
 int64_t neb__stream_until(double wait_s)
 {
@@ -125,7 +127,7 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
 void neb__stream_window(neb_stream *st, int64_t items)
 {
     pthread_mutex_lock(&st->lock);
-    st->config.items = items < 1 ? 1 : items > ITEMS_MAX ? ITEMS_MAX : items;
+    st->config.items = neb__clamp_int(items, 1, ITEMS_MAX);
     pthread_cond_broadcast(&st->changed);
     pthread_mutex_unlock(&st->lock);
 }
@@ -138,7 +140,7 @@ void neb__stream_limit(neb_stream *st, uint64_t item)
     pthread_mutex_unlock(&st->lock);
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status open_links(neb_stream *st)
 {
@@ -158,16 +160,10 @@ static neb_status open_links(neb_stream *st)
 static neb_status find_site(neb_stream *st)
 {
     neb_session *s = st->session;
-    if (!s || !s->driver_runs) return neb__fail(NEB_ERR_STATE, "a stream needs a session that has started");
-    unsigned i = 0;
-    pthread_mutex_lock(&s->lock);
-    while (i < NEB_SITES_MAX &&
-           (i == s->self || !(s->present & neb__bit(i)) || strcmp(s->names[i], st->config.site)))
-        i++;
-    pthread_mutex_unlock(&s->lock);
-    if (i == NEB_SITES_MAX)
+    if (!s || !s->driver.runs) return neb__fail(NEB_ERR_STATE, "a stream needs a session that has started");
+    st->peer = neb__members_find(&s->members, s->self, st->config.site);
+    if (st->peer == NEB_NO_SITE)
         return neb__fail(NEB_ERR_NOTFOUND, "the roster has no other site named '%s'", st->config.site);
-    st->peer = (uint16_t)i;
     snprintf(st->name, sizeof st->name, "%s", st->config.site);
     return NEB_OK;
 }
@@ -239,7 +235,7 @@ neb_status neb_stream_open(neb_session *s, const struct neb_stream_config *c, ne
     return NEB_OK;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------------------------------------ */
 
 void neb_stream_get_status(neb_stream *st, struct neb_stream_status *out)
 {
@@ -250,10 +246,7 @@ void neb_stream_get_status(neb_stream *st, struct neb_stream_status *out)
                                       .bytes = st->bytes,
                                       .wait_s = st->wait_s};
     pthread_mutex_unlock(&st->lock);
-    if (st->journal) return;
-    pthread_mutex_lock(&st->session->lock);
-    out->linked = st->peer < 64 && (st->session->linked >> st->peer & 1);
-    pthread_mutex_unlock(&st->session->lock);
+    if (!st->journal) out->linked = neb__members_linked(&st->session->members, st->peer);
 }
 
 static neb_status close_links(neb_stream *st)
@@ -276,7 +269,7 @@ static void leave_session(neb_stream *st)
 void neb_stream_close(neb_stream *st)
 {
     if (!st) return;
-    if (st->config.site && st->session && st->session->driver_runs) {
+    if (st->config.site && st->session && st->session->driver.runs) {
         neb__stream_call(st, close_links); /* behind everything that was posted for this stream */
         leave_session(st);
     }

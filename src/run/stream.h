@@ -1,8 +1,8 @@
 /* stream.h (internal): one end of a stream, seen from a training loop.
  *
- * The links' streams (net/net.h) live on the links' thread; a training loop calls from its own. Between the two stands
- * this struct, under its lock: a producer's items wait in `head` until the links' thread has written them to the journal; a
- * consumer's wait there until the loop gets them. */
+ * The links' streams (net/net.h) live on the links' thread; a training loop calls from its own. Between the
+ * two stands this struct, under its lock: a producer's items wait in `head` until the links' thread has
+ * written them to the journal; a consumer's wait there until the loop gets them. */
 #ifndef NEB_RUN_STREAM_H
 #define NEB_RUN_STREAM_H
 
@@ -52,10 +52,11 @@ neb_status neb__stream_call(neb_stream *st, neb_status (*fn)(neb_stream *st));
 bool neb__stream_wait(neb_stream *st, int64_t until_ns);
 int64_t neb__stream_until(double wait_s);
 
-/* Until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as put and get. */
+/* Until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as put and
+ * get. */
 neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s);
 
-/* From now on: credit of the producer, room of the consumer. */
+/* Sets the credit of the producer, the room of the consumer. */
 void neb__stream_window(neb_stream *st, int64_t items);
 /* Producer: neb__stream_ready() stops at this item; no more are wanted so far. */
 void neb__stream_limit(neb_stream *st, uint64_t item);

@@ -1,13 +1,14 @@
 /* stream_get.c: the consuming end.
  *
- * The links' thread takes items in ahead of the loop, as many as `items` and `bytes` allow; behind that they wait in the
- * links' window, behind that with the producer. So the loop waits only when the producer or the line is slower than it. */
+ * The links' thread takes items in ahead of the loop, as many as `items` and `bytes` allow; behind that they
+ * wait in the links' window, behind that with the producer. So the loop waits only when the producer or the
+ * line is slower than it. */
 #include "run/stream.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-/* ---- on the links' thread -------------------------------------------------------------------------------------- */
+/* ---- on the links' thread ------------------------------------------------------------------------------ */
 
 static neb_status on_item(void *arg, struct neb_net_stream *links, uint64_t item, const uint8_t *data,
                           size_t size)
@@ -54,7 +55,7 @@ static void resume(void *arg)
     if (st->links) neb__net_stream_resume(st->links);
 }
 
-/* ---- on the loop's --------------------------------------------------------------------------------------------- */
+/* ---- on the loop's ------------------------------------------------------------------------------------- */
 
 static neb_status must_consume(const neb_stream *st)
 {

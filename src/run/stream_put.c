@@ -1,14 +1,14 @@
 /* stream_put.c: the producing end.
  *
- * put() numbers, copies and goes on: the links' thread writes the journal, syncs it in groups and sends. What bounds it is
- * credit: at most `items` items beyond what the consumer has received. */
+ * put() numbers, copies and goes on: the links' thread writes the journal, syncs it in groups and sends. What
+ * bounds it is credit: at most `items` items beyond what the consumer has received. */
 #include "run/stream.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-/* ---- on the links' thread -------------------------------------------------------------------------------------- */
+/* ---- on the links' thread ------------------------------------------------------------------------------ */
 
 static struct neb_entry *first_waiting(neb_stream *st)
 {
@@ -104,7 +104,7 @@ const struct neb_net_stream_producer neb__stream_producer = {.ready = on_ready,
                                                              .retained = on_retained,
                                                              .ended = on_ended};
 
-/* ---- on the loop's --------------------------------------------------------------------------------------------- */
+/* ---- on the loop's ------------------------------------------------------------------------------------- */
 
 static neb_status must_produce(const neb_stream *st)
 {

@@ -1,0 +1,212 @@
+/* apply.c: a record applied: theta moves by the updates that it names, and the live parameters follow by
+ * edits. */
+#include "run/session.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "outer/site.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SNAPSHOT_EVERY = 16, SWEEP_EVERY = 8 };
+
+static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
+{
+    return neb__outer_cell(s->mirror.outer, cell, first);
+}
+
+struct neb_applying {
+    float *decoded[NEB_SITES_MAX]; /* (NEB_CELL) each, made when needed */
+};
+
+neb_status neb__applying_open(neb_session *s)
+{
+    s->applying = NEB_NEW(struct neb_applying);
+    return s->applying ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+void neb__applying_close(neb_session *s)
+{
+    for (int i = 0; s->applying && i < NEB_SITES_MAX; i++) neb__free(s->applying->decoded[i]);
+    neb__free(s->applying);
+}
+
+struct opened {
+    struct neb_buf bytes[NEB_SITES_MAX]; /* of those read back from disk */
+    struct neb_codec_view view[NEB_SITES_MAX];
+    struct neb_update_header header[NEB_SITES_MAX];
+    uint32_t weight[NEB_SITES_MAX];
+    uint16_t site[NEB_SITES_MAX];
+    uint32_t n;
+};
+
+static void close_updates(struct opened *o)
+{
+    for (uint32_t i = 0; i < o->n; i++) {
+        neb__codec_close(&o->view[i]);
+        neb__buf_free(&o->bytes[i]);
+    }
+    neb__free(o);
+}
+
+static neb_status open_one(neb_session *s, const struct neb_named *p, struct opened *o)
+{
+    uint32_t i = o->n;
+    const struct neb_buf *b = neb__updates_recent(&s->updates, &p->hash);
+    neb__buf_init(&o->bytes[i], neb__session_update_max(s));
+    bool ok = b ? neb__update_header_get(b->data, b->len, &o->header[i]) == NEB_OK
+                : neb__updates_load(&s->updates, &p->hash, &o->bytes[i], &o->header[i]);
+    if (!b) b = &o->bytes[i];
+    if (!ok || !neb__session_update_fits(s, &o->header[i], b->data, b->len)) {
+        neb__buf_free(&o->bytes[i]);
+        return neb__fail(NEB_ERR_CORRUPT, "a committed update of site %u cannot be read back", p->site);
+    }
+    size_t first, n = neb__mirror_range(&s->mirror, o->header[i].c0, o->header[i].c1, &first);
+    neb_status st = neb__codec_open(b->data + NEB_UPDATE_HEADER_SIZE, b->len - NEB_UPDATE_HEADER_SIZE, NULL,
+                                    n, &o->view[i]);
+    if (st == NEB_OK && !s->applying->decoded[i] &&
+        !(s->applying->decoded[i] = neb__aligned(NEB_CELL * sizeof(float)))) {
+        neb__codec_close(&o->view[i]);
+        st = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+    }
+    if (st != NEB_OK) {
+        neb__buf_free(&o->bytes[i]);
+        return st;
+    }
+    o->weight[i] = p->weight;
+    o->site[i] = p->site;
+    o->n++;
+    return NEB_OK;
+}
+
+/* all: theta is due; else only the own state is, and for that the own update is enough, if it is still
+ * there. */
+static neb_status open_updates(neb_session *s, const struct neb_record *rec, bool all, struct opened **out)
+{
+    struct opened *o = NEB_NEW(struct opened);
+    if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        const struct neb_named *p = &rec->update[i];
+        if (p->reject || (!all && (p->site != s->self || !neb__update_exists(&s->updates.files, &p->hash))))
+            continue;
+        neb_status st = open_one(s, p, o);
+        if (st != NEB_OK) {
+            close_updates(o);
+            return st;
+        }
+    }
+    *out = o;
+    return NEB_OK;
+}
+
+static neb_status decode_cell(neb_session *s, struct opened *o, uint32_t cell)
+{
+    for (uint32_t i = 0; i < o->n; i++)
+        NEB_TRY(neb__codec_cell(&o->view[i], cell - o->header[i].c0, s->applying->decoded[i]));
+    return NEB_OK;
+}
+
+/* work[0] gets what theta moved by. */
+static void apply_theta(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
+{
+    struct neb_outer_step step = {.mode =
+                                      rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  .updates = o->n,
+                                  .weight = o->weight,
+                                  .values = (const float *const *)s->applying->decoded,
+                                  .moved = s->mirror.work[0]};
+    memcpy(&step.eta, &rec->eta, 4);
+    memcpy(&step.mu, &rec->mu, 4);
+    bool finite = true;
+    neb__outer_apply(s->mirror.outer, cell, &step, &finite);
+    if (!finite)
+        neb__warn("record %" PRIu64 ": cell %u would not be finite and stays as it was", rec->index, cell);
+}
+
+/* The site's own side of a record: an edit for x. work[0] holds what theta moved by. */
+static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
+{
+    struct neb_own_cell *own = &s->mirror.own[cell];
+    const struct neb_named *p = neb__record_of(rec, s->self);
+    bool known = p && own->open.k == p->k && neb__hash_equal(&own->open.hash, &p->hash);
+    size_t first, n = cell_at(s, cell, &first);
+    const float *decoded = NULL;
+    for (uint32_t i = 0; i < o->n; i++)
+        if (o->site[i] == s->self) decoded = s->applying->decoded[i];
+    own->version = rec->v + 1;
+    if (p && !known) { /* named with an update that this site no longer knows: start from theta */
+        own->open.k = 0;
+        return neb__edit_add(&s->mirror, cell, NEB_EDIT_SET, 0, s->mirror.outer->theta + first);
+    }
+    if (!known) return neb__edit_add(&s->mirror, cell, NEB_EDIT_ADD, 0, s->mirror.work[0]);
+    if (neb__session_private(s)) decoded = NULL; /* what was not told is dropped */
+    neb__site_take(s->mirror.d + first, s->mirror.work[0], decoded, n);
+    own->open.k = 0;
+    return neb__edit_d(&s->mirror, cell);
+}
+
+static void keep_snapshot(neb_session *s, uint32_t cell)
+{
+    size_t first, n = cell_at(s, cell, &first);
+    struct neb_snapshot snap = {
+        cell, s->mirror.outer->version[cell], n, s->mirror.outer->theta + first, s->mirror.outer->m + first,
+        0};
+    if (neb__session_snapshot(s, &snap) != NEB_OK)
+        neb__warn("no snapshot of cell %u: %s; the last one stays", cell, neb_last_error());
+}
+
+static neb_status apply_record(neb_session *s, const struct neb_record *rec)
+{
+    struct opened *o = NULL;
+    bool any_theta = false, any_own = false;
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        any_theta |= neb__round_applies(s->core, rec->index, c);
+        any_own |= neb__round_merges(s->core, rec->index, c);
+    }
+    if (!any_theta && !any_own) return NEB_OK;
+    NEB_TRY(open_updates(s, rec, any_theta, &o));
+    neb_status st = NEB_OK;
+    for (uint32_t c = rec->c0; st == NEB_OK && c < rec->c1; c++) {
+        bool theta = neb__round_applies(s->core, rec->index, c),
+             site = neb__round_merges(s->core, rec->index, c);
+        size_t first, n = cell_at(s, c, &first);
+        if (!theta && !site) continue;
+        st = decode_cell(s, o, c);
+        if (st == NEB_OK && theta)
+            apply_theta(s, rec, o, c);
+        else
+            memset(s->mirror.work[0], 0, n * sizeof(float));
+        /* The site's own state may be newer than its snapshot of theta: x moves along as theta catches up. */
+        if (st == NEB_OK)
+            st = site ? merge_own(s, rec, o, c)
+                      : neb__edit_add(&s->mirror, c, NEB_EDIT_ADD, 0, s->mirror.work[0]);
+        if (st == NEB_OK && theta && s->mirror.outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
+            keep_snapshot(s, c);
+    }
+    close_updates(o);
+    for (uint32_t i = 0; i < rec->updates; i++) neb__updates_forget(&s->updates, &rec->update[i].hash);
+    if (st == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
+    return st;
+}
+
+void neb__session_apply(neb_session *s, const struct neb_action *a)
+{
+    const struct neb_record *rec = neb__round_record(s->core, a->index);
+    int64_t start = neb__now_ns();
+    struct neb_event ev = {.type = NEB_EV_APPLIED, .index = a->index};
+    neb_status st = rec ? apply_record(s, rec) : NEB_ERR_INTERNAL;
+    if (st != NEB_OK) {
+        char why[200];
+        snprintf(why, sizeof why, "record %" PRIu64 " could not be applied: %.120s; start the site again",
+                 a->index, neb_last_error());
+        neb__session_halt(s, why);
+        return;
+    }
+    neb__session_apply_took(s, neb__seconds_since(start));
+    pthread_mutex_lock(&s->lock);
+    s->status.apply_s += neb__seconds_since(start);
+    s->status.driver_cpu_s = neb__thread_cpu();
+    pthread_mutex_unlock(&s->lock);
+    neb__session_feed(s, &ev);
+}

@@ -1,0 +1,124 @@
+/* members_view.c: what this site knows of the run's members: see members_view.h.
+ *
+ * The roster belongs to the links' thread, the core to the driver's. So the public keys and names are copied
+ * at the start, with every new epoch, and whenever a peer appears. */
+#include "run/members_view.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void neb__members_init(struct neb_members_view *v)
+{
+    pthread_mutex_init(&v->lock, NULL);
+    v->leader = NEB_NO_SITE;
+}
+
+void neb__members_free(struct neb_members_view *v)
+{
+    pthread_mutex_destroy(&v->lock);
+}
+
+/* ---- by the chain of rosters --------------------------------------------------------------------------- */
+
+/* A site that has left the roster keeps its key here: its updates in the log are still asked for and checked.
+ * Whether it may say anything new is the links' and the core's affair. */
+static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
+{
+    struct neb_members_view *v = arg;
+    (void)epoch;
+    (void)head;
+    v->present = v->witnesses = 0;
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct neb_member *m = &r->members[i];
+        if (m->id >= NEB_SITES_MAX) continue;
+        v->present |= neb__bit(m->id);
+        if (m->flags & NEB_MEMBER_WITNESS) v->witnesses |= neb__bit(m->id);
+        v->key[m->id] = m->key;
+        v->has_key[m->id] = true;
+        snprintf(v->names[m->id], sizeof *v->names, "%s", m->name);
+    }
+}
+
+void neb__members_learn(struct neb_members_view *v, const struct neb_chain *chain)
+{
+    pthread_mutex_lock(&v->lock);
+    v->operator_key = chain->operator_key;
+    if (neb__chain_walk(chain, learn, v) != NEB_OK) learn(v, chain->epoch, 0, &chain->now);
+    pthread_mutex_unlock(&v->lock);
+}
+
+void neb__members_name(struct neb_members_view *v, uint16_t site, char out[NEB_NAME_SIZE])
+{
+    pthread_mutex_lock(&v->lock);
+    snprintf(out, NEB_NAME_SIZE, "%s", site < NEB_SITES_MAX && v->has_key[site] ? v->names[site] : "?");
+    pthread_mutex_unlock(&v->lock);
+}
+
+bool neb__members_key(struct neb_members_view *v, unsigned signer, struct neb_public *out)
+{
+    pthread_mutex_lock(&v->lock);
+    bool known = signer == NEB_BY_OPERATOR || (signer < NEB_SITES_MAX && v->has_key[signer]);
+    if (known) *out = signer == NEB_BY_OPERATOR ? v->operator_key : v->key[signer];
+    pthread_mutex_unlock(&v->lock);
+    return known;
+}
+
+uint16_t neb__members_find(struct neb_members_view *v, uint16_t self, const char *name)
+{
+    unsigned i = 0;
+    pthread_mutex_lock(&v->lock);
+    while (i < NEB_SITES_MAX && (i == self || !(v->present & neb__bit(i)) || strcmp(v->names[i], name))) i++;
+    pthread_mutex_unlock(&v->lock);
+    return i == NEB_SITES_MAX ? NEB_NO_SITE : (uint16_t)i;
+}
+
+uint64_t neb__members_present(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t present = v->present;
+    pthread_mutex_unlock(&v->lock);
+    return present;
+}
+
+/* ---- links and log ------------------------------------------------------------------------------------- */
+
+void neb__members_link(struct neb_members_view *v, uint16_t site, bool up)
+{
+    uint64_t bit = site < 64 ? (uint64_t)1 << site : 0;
+    pthread_mutex_lock(&v->lock);
+    v->linked = up ? v->linked | bit : v->linked & ~bit;
+    pthread_mutex_unlock(&v->lock);
+}
+
+uint64_t neb__members_links(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t linked = v->linked;
+    pthread_mutex_unlock(&v->lock);
+    return linked;
+}
+
+bool neb__members_linked(struct neb_members_view *v, uint16_t site)
+{
+    pthread_mutex_lock(&v->lock);
+    bool linked = site < 64 && (v->linked >> site & 1);
+    pthread_mutex_unlock(&v->lock);
+    return linked;
+}
+
+void neb__members_set_roster(struct neb_members_view *v, const struct neb_members *roster, uint16_t leader)
+{
+    pthread_mutex_lock(&v->lock);
+    v->roster = *roster;
+    v->leader = leader;
+    pthread_mutex_unlock(&v->lock);
+}
+
+struct neb_members neb__members_roster(struct neb_members_view *v, uint16_t *leader)
+{
+    pthread_mutex_lock(&v->lock);
+    struct neb_members roster = v->roster;
+    if (leader) *leader = v->leader;
+    pthread_mutex_unlock(&v->lock);
+    return roster;
+}

@@ -1,0 +1,49 @@
+/* members_view.h (internal): what this site knows of the run's members: names and keys by the chain of
+ * rosters, who is connected, who votes and leads by the log.
+ *
+ * The links' thread learns rosters and connections, the driver's the rest, and all threads ask. So there is a
+ * lock; it is a leaf: nothing else is locked while it is held. */
+#ifndef NEB_RUN_MEMBERS_VIEW_H
+#define NEB_RUN_MEMBERS_VIEW_H
+
+#include "net/net.h"
+#include "round/round.h"
+
+#include <pthread.h>
+
+struct neb_members_view {
+    pthread_mutex_t lock;
+    char names[NEB_SITES_MAX][NEB_NAME_SIZE];
+    struct neb_public operator_key, key[NEB_SITES_MAX]; /* of the roster */
+    bool has_key[NEB_SITES_MAX];                        /* of every site that ever was a member */
+    uint64_t present, witnesses;                        /* bits of the newest roster's members */
+    uint64_t linked;                                    /* bit of each member that is connected */
+    struct neb_members roster;                          /* as the core sees them */
+    uint16_t leader;                                    /* or NEB_NO_SITE */
+};
+
+void neb__members_init(struct neb_members_view *v);
+void neb__members_free(struct neb_members_view *v);
+
+/* Copies the rosters' keys and names; on the links' thread, or before it runs. */
+void neb__members_learn(struct neb_members_view *v, const struct neb_chain *chain);
+
+/* "?": a site that never was a member. */
+void neb__members_name(struct neb_members_view *v, uint16_t site, char out[NEB_NAME_SIZE]);
+/* False: the site never was a member. `signer` may be NEB_BY_OPERATOR. */
+bool neb__members_key(struct neb_members_view *v, unsigned signer, struct neb_public *out);
+/* The member of the newest roster that has this name; NEB_NO_SITE: there is none but `self`. */
+uint16_t neb__members_find(struct neb_members_view *v, uint16_t self, const char *name);
+
+/* The members of the newest roster, and those that are connected, as bits. */
+uint64_t neb__members_present(struct neb_members_view *v);
+uint64_t neb__members_links(struct neb_members_view *v);
+
+void neb__members_link(struct neb_members_view *v, uint16_t site, bool up);
+bool neb__members_linked(struct neb_members_view *v, uint16_t site);
+
+/* The members by the log, and who leads them (`leader` may be NULL). */
+void neb__members_set_roster(struct neb_members_view *v, const struct neb_members *roster, uint16_t leader);
+struct neb_members neb__members_roster(struct neb_members_view *v, uint16_t *leader);
+
+#endif

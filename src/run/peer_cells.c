@@ -1,0 +1,109 @@
+/* peer_cells.c: cells of the outer state that go to a site that lacks them, and come to this one. */
+#include "run/peer_cells.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { CELL_HEAD = 28 };
+
+neb_status neb__fetched_open(neb_session *s, size_t cells)
+{
+    s->fetched = NEB_NEW_ARRAY(struct neb_fetched_cell, cells);
+    return s->fetched ? NEB_OK : NEB_ERR_NOMEM;
+}
+
+void neb__fetched_close(neb_session *s, size_t cells)
+{
+    for (size_t c = 0; s->fetched && c < cells; c++) neb__free(s->fetched[c].theta);
+    neb__free(s->fetched);
+}
+
+static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
+{
+    return neb__outer_cell(s->mirror.outer, cell, first);
+}
+
+void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
+{
+    struct neb_round_status st;
+    struct neb_hash path[NEB_PROOF_MAX];
+    int steps;
+    neb__round_status(s->core, &st);
+    if (cell >= s->mirror.outer->cells || !st.whole ||
+        neb__outer_prove(s->mirror.outer, cell, path, &steps) != NEB_OK) {
+        struct neb_hash name;
+        neb__round_cell_name(cell, &name);
+        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, name.b, NEB_HASH_SIZE);
+        return;
+    }
+    size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
+    uint8_t *b = neb__malloc(size);
+    if (!b) return;
+    neb__put32(b, cell);
+    neb__put64(b + 4, s->mirror.outer->version[cell]);
+    neb__put64(b + 12, st.applied);
+    neb__put32(b + 20, (uint32_t)n);
+    neb__put32(b + 24, (uint32_t)steps);
+    memcpy(b + CELL_HEAD, s->mirror.outer->theta + first, 4 * n);
+    memcpy(b + CELL_HEAD + 4 * n, s->mirror.outer->m + first, 4 * n);
+    memcpy(b + CELL_HEAD + 8 * n, path, (size_t)steps * NEB_HASH_SIZE);
+    neb__session_send(s, peer, NEB_BULK, NEB_MSG_CELL, b, size);
+    neb__free(b);
+}
+
+void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t size)
+{
+    struct neb_reader r = {bytes, size, false};
+    uint32_t cell = neb__read32(&r);
+    uint64_t version = neb__read64(&r), index = neb__read64(&r);
+    uint32_t values = neb__read32(&r), steps = neb__read32(&r);
+    size_t first;
+    if (r.bad || cell >= s->mirror.outer->cells || values != cell_at(s, cell, &first) ||
+        steps > NEB_PROOF_MAX || r.left != 8 * (size_t)values + steps * NEB_HASH_SIZE) {
+        neb__warn("site %u sent a cell that is none: ignored", peer);
+        return;
+    }
+    /* The core hears next of the cell that is kept: one without a proof must not take the place of one with. */
+    float *theta = neb__malloc(8 * (size_t)values);
+    if (!theta) return;
+    memcpy(theta, r.p, 8 * (size_t)values);
+    struct neb_hash path[NEB_PROOF_MAX], root;
+    memcpy(path, r.p + 8 * (size_t)values, steps * NEB_HASH_SIZE);
+    if (neb__outer_proved(s->mirror.outer->cells, cell, version, theta, theta + values, values, path,
+                          (int)steps, &root) != NEB_OK) {
+        neb__free(theta);
+        return;
+    }
+    struct neb_fetched_cell *f = &s->fetched[cell];
+    neb__free(f->theta);
+    *f = (struct neb_fetched_cell){.version = version, .index = index, .theta = theta, .m = theta + values};
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_CELL,
+                                             .site = peer,
+                                             .cell = cell,
+                                             .version = version,
+                                             .index = index,
+                                             .root = root});
+}
+
+void neb__session_install(neb_session *s, const struct neb_action *a)
+{
+    struct neb_fetched_cell *f = &s->fetched[a->cell];
+    size_t first, n = cell_at(s, a->cell, &first);
+    if (f->theta && f->version == a->version && f->index == a->index) {
+        for (size_t i = 0; i < n; i++) s->mirror.work[1][i] = f->theta[i] - s->mirror.outer->theta[first + i];
+        /* On disk first: the updates it replaces may never come to this site. */
+        struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m, 0};
+        if (neb__session_snapshot(s, &snap) != NEB_OK)
+            neb__warn("cell %u was fetched but not kept: %s; it will be fetched again", a->cell,
+                      neb_last_error());
+        else if (neb__outer_install(s->mirror.outer, a->cell, a->version, f->theta, f->m) == NEB_OK &&
+                 neb__edit_add(&s->mirror, a->cell, NEB_EDIT_ADD, 0, s->mirror.work[1]) != NEB_OK)
+            neb__session_halt(s, "out of memory for catching up");
+        neb__free(f->theta);
+        f->theta = NULL;
+    }
+    neb__session_feed(s, &(struct neb_event){.type = NEB_EV_INSTALLED,
+                                             .cell = a->cell,
+                                             .version = s->mirror.outer->version[a->cell]});
+}

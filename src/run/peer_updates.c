@@ -1,0 +1,93 @@
+/* peer_updates.c: updates that go to other sites and come from them. */
+#include "run/session.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <math.h>
+
+size_t neb__session_update_max(const neb_session *s)
+{
+    return NEB_UPDATE_HEADER_SIZE + neb__codec_bound(s->exact, s->mirror.values) + 1024;
+}
+
+/* An update that says of itself what it must: cells of this model, as many values as they have. */
+bool neb__session_update_fits(const neb_session *s, const struct neb_update_header *h, const uint8_t *bytes,
+                              size_t n)
+{
+    struct neb_codec_info info;
+    size_t first;
+    return h->c0 < h->c1 && h->c1 <= s->mirror.outer->cells &&
+           n == NEB_UPDATE_HEADER_SIZE + (size_t)h->length &&
+           neb__codec_peek(bytes + NEB_UPDATE_HEADER_SIZE, n - NEB_UPDATE_HEADER_SIZE, &info) == NEB_OK &&
+           info.n == neb__mirror_range(&s->mirror, h->c0, h->c1, &first);
+}
+
+void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for)
+{
+    struct neb_buf b;
+    struct neb_update_header h;
+    if (!asked_for && neb__hash_equal(hash, &s->updates.made_hash)) { /* just made: no need to read it back */
+        neb__session_send_update(s, peer, hash, false, s->updates.made.data, s->updates.made.len);
+        return;
+    }
+    if (asked_for &&
+        neb__lines_under_way(&s->lines, peer, hash)) { /* a slow line: not a second time over it */
+        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_COMING, hash->b, NEB_HASH_SIZE);
+        return;
+    }
+    neb__buf_init(&b, neb__session_update_max(s));
+    if (!neb__updates_load(&s->updates, hash, &b, &h))
+        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, hash->b, NEB_HASH_SIZE);
+    else
+        neb__session_send_update(s, peer, hash, asked_for, b.data, b.len);
+    neb__buf_free(&b);
+}
+
+static void have(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash, double norm)
+{
+    neb__session_feed(s,
+                      &(struct neb_event){.type = NEB_EV_UPDATE, .update = h, .hash = *hash, .norm = norm});
+}
+
+void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    struct neb_update_header h;
+    struct neb_hash hash;
+    if (neb__update_header_get(bytes, n, &h) != NEB_OK || !neb__session_update_fits(s, &h, bytes, n)) {
+        neb__warn("site %u sent an update that is none: ignored", peer);
+        return;
+    }
+    const struct neb_seal seal = neb__session_seal(s);
+    if (!neb__update_header_genuine(&h, bytes + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal)) {
+        neb__warn("site %u sent an update in the name of site %u that this one did not sign: ignored", peer,
+                  h.site);
+        return;
+    }
+    /* Once in a record it would have to be applied, by everybody. */
+    double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
+    if (!isfinite(norm)) {
+        neb__warn("site %u sent an update of site %u that does not decode: ignored", peer, h.site);
+        return;
+    }
+    neb_status st = neb__hash(bytes, n, &hash);
+    if (st == NEB_OK && !neb__update_exists(&s->updates.files, &hash))
+        st = neb__session_keep(s, &hash, bytes, n);
+    if (st == NEB_OK)
+        have(s, &h, &hash, norm);
+    else if (st != NEB_ERR_NOSPACE)
+        neb__warn("an update of site %u was not kept: %s", h.site, neb_last_error());
+}
+
+void neb__session_look_for(neb_session *s, const struct neb_hash *hash)
+{
+    struct neb_buf b;
+    struct neb_update_header h;
+    neb__buf_init(&b, neb__session_update_max(s));
+    bool found =
+        neb__updates_load(&s->updates, hash, &b, &h) && neb__session_update_fits(s, &h, b.data, b.len);
+    if (found) have(s, &h, hash, neb__session_norm(s, &h, b.data + NEB_UPDATE_HEADER_SIZE));
+    neb__buf_free(&b);
+    if (!found)
+        neb__session_feed(s,
+                          &(struct neb_event){.type = NEB_EV_NO_UPDATE, .site = NEB_NO_SITE, .hash = *hash});
+}
