@@ -2,7 +2,7 @@
  *
  * A row says which model the objective trains, what text it reads, how a step is made and what is measured.
  * Everybody asks the row; nobody asks which objective it is. A new objective is a file
- * src/task/objective_NAME.c and a line in src/task/objectives.c. The rows live there because their functions
+ * src/task/objective_NAME.c and a line in src/task/objectives.h. The rows live there because their functions
  * work on models and text. This folder reads what they say about a job. */
 #ifndef NEB_JOB_OBJECTIVE_H
 #define NEB_JOB_OBJECTIVE_H

@@ -1,9 +1,11 @@
-/* objectives.c: all objectives, in the order in which messages name them. */
+/* objectives.c: the table of all objectives. */
 #include "task/objectives.h"
 
 #include <stddef.h>
 
 const struct neb_objective *const neb__objectives[] = {
-    &neb__objective_mlm,       &neb__objective_causal, &neb__objective_rtd,
-    &neb__objective_translate, &neb__objective_nli,    NULL,
+#define NEB__X(name) &neb__objective_##name,
+    NEB_OBJECTIVES(NEB__X)
+#undef NEB__X
+        NULL,
 };
