@@ -200,6 +200,50 @@ static void older_files_are_read(void **state)
     free(f);
 }
 
+/* A site that was not heard of may come before the one that wrote the file. */
+static void the_writer_of_an_older_file_is_found(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"job\":\"two\",\"strategy\":\"relay\",\"written\":1,\"sites\":["
+                               "{\"site\":\"a\",\"age\":0.0},"
+                               "{\"site\":\"b\",\"role\":\"train\",\"state\":\"done\",\"age\":2.5},"
+                               "{\"site\":\"c\",\"role\":\"train\",\"state\":\"done\",\"age\":0.0}]}";
+    struct neb_status_file *f = calloc(1, sizeof *f);
+    char dir[200], path[240];
+    assert_non_null(f);
+    check_make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/status.json", dir);
+    assert_ok(neb__file_replace(path, text, sizeof text - 1, 0644));
+    assert_ok(neb__status_file_read(path, f));
+    assert_int_equal(f->self, 2);
+    assert_string_equal(f->site[2].job, "two");
+    assert_string_equal(f->site[2].strategy, "relay");
+    check_remove_dir(dir);
+    free(f);
+}
+
+/* A job's name is any text. Alone, it stands for the site's, too. */
+static void any_name_is_written_and_found(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = calloc(2, sizeof *f), *got = f + 1;
+    char dir[200], path[240];
+    assert_non_null(f);
+    check_make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/status.json", dir);
+    static const char *const names[] = {"caf\xc3", "two\tlines\n", "caf\xc3\xa9", ""};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        *f = (struct neb_status_file){.n = 1, .site[0] = {.state = "training", .role = "alone"}};
+        snprintf(f->site[0].job, sizeof f->site[0].job, "%s", names[i]);
+        snprintf(f->site[0].name, sizeof f->site[0].name, "%s", names[i]);
+        assert_ok(neb__status_file_write(dir, f));
+        assert_ok(neb__status_file_read(path, got));
+        assert_int_equal(got->self, 0);
+    }
+    check_remove_dir(dir);
+    free(f);
+}
+
 static void the_manual_has_the_table(void **state)
 {
     (void)state;
@@ -226,6 +270,8 @@ int main(void)
         cmocka_unit_test(a_text_that_is_not_utf8_is_written),
         cmocka_unit_test(a_file_comes_back),
         cmocka_unit_test(older_files_are_read),
+        cmocka_unit_test(the_writer_of_an_older_file_is_found),
+        cmocka_unit_test(any_name_is_written_and_found),
         cmocka_unit_test(the_manual_has_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

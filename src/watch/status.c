@@ -138,8 +138,7 @@ void neb__status_set_pace(struct neb_site_status *st)
 
 /* ---- to JSON ----------------------------------------------------------------------------------------------------- */
 
-/* JSON is UTF-8: a text that was cut within a character, or never was UTF-8, is written as ASCII. */
-static json_t *text_value(const char *text)
+json_t *neb__status_text_value(const char *text)
 {
     json_t *v = json_string(text);
     char ascii[256];
@@ -153,7 +152,7 @@ static json_t *text_value(const char *text)
 static json_t *value_of(const struct neb_site_status *st, const struct field *f)
 {
     const void *at = (const char *)st + f->offset;
-    if (f->type == FIELD_TEXT) return text_value(at);
+    if (f->type == FIELD_TEXT) return neb__status_text_value(at);
     if (f->type == FIELD_INT) return json_integer((json_int_t) * (const int64_t *)at);
     if (f->type == FIELD_BOOL) return json_boolean(*(const bool *)at);
     double unit = pow(10, f->size), x = round(*(const double *)at * unit) / unit;

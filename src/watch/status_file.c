@@ -60,9 +60,9 @@ static json_t *file_object(const struct neb_status_file *f)
     static const struct neb_site_status nobody;
     const struct neb_site_status *me = f->self >= 0 ? &f->site[f->self] : &nobody;
     const struct neb_status_log *l = &f->log;
-    json_t *all =
-        json_pack("{s:i, s:I, s:s, s:s, s:s}", "version", VERSION, "written", (json_int_t)f->written, "job",
-                  me->job, "strategy", me->strategy, "self", me->name);
+    json_t *all = json_pack("{s:i, s:I, s:o, s:o, s:o}", "version", VERSION, "written",
+                            (json_int_t)f->written, "job", neb__status_text_value(me->job), "strategy",
+                            neb__status_text_value(me->strategy), "self", neb__status_text_value(me->name));
     if (!all) return NULL;
     add_sites(all, f);
     if (*l->hash)
@@ -96,18 +96,29 @@ static void add_site(struct neb_status_file *f, const json_t *o, enum neb_status
         neb__status_get(o, old, NEB_STATUS_EITHER | NEB_STATUS_SEEN, &f->site[f->n++]);
 }
 
+/* In a file of version 1 the site that wrote it is known by its age alone: the words of the others took time to arrive. */
+static int find_writer(const struct neb_status_file *f)
+{
+    for (int i = 0; i < f->n; i++)
+        if (heard_of(&f->site[i]) && !(f->site[i].age > 0)) return i;
+    return 0;
+}
+
 static void read_head(const json_t *all, struct neb_status_file *f)
 {
     const char *job = json_string_value(json_object_get(all, "job")),
                *strategy = json_string_value(json_object_get(all, "strategy")),
                *self = json_string_value(json_object_get(all, "self"));
+    char name[sizeof f->site[0].name] = "";
     f->written = (int64_t)json_number_value(json_object_get(all, "written"));
+    if (self) neb__status_text(self, name, sizeof name); /* as the names of the sites */
     for (int i = 0; i < f->n; i++)
-        if (self && !strcmp(f->site[i].name, self)) f->self = i;
+        if (self && !strcmp(f->site[i].name, name)) f->self = i;
     if (self || !f->n) return;
-    f->self = 0; /* version 1: job and strategy stand at the top alone */
-    if (job) neb__status_text(job, f->site[0].job, sizeof f->site[0].job);
-    if (strategy) neb__status_text(strategy, f->site[0].strategy, sizeof f->site[0].strategy);
+    f->self = find_writer(f); /* version 1: job and strategy stand at the top alone */
+    struct neb_site_status *me = &f->site[f->self];
+    if (job) neb__status_text(job, me->job, sizeof me->job);
+    if (strategy) neb__status_text(strategy, me->strategy, sizeof me->strategy);
 }
 
 static void read_sites(const json_t *all, struct neb_status_file *f)
