@@ -1,4 +1,4 @@
-/* fuzz_stream.c: stream messages from a peer, to a producer and a consumer that are open. Input: kind bit and length (one
+/* fuzz_net_stream.c: stream messages from a peer, to a producer and a consumer that are open. Input: kind bit and length (one
  * byte), then that many bytes, again and again. */
 #include "net/link.h"
 #include "base/mem.h"
