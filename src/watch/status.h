@@ -20,7 +20,8 @@
     TEXT(strategy, 16, "", LOOP, OLD("", "", "", ""), "`replica`, `relay`, `tutor`")                                        \
     TEXT(role, 16, "", LOOP, OLD("", "role", "", ""), "what the site does in the job; `alone` without other sites")         \
     TEXT(state, 16, "", LOOP, OLD("", "state", "", ""),                                                                     \
-         "what the training loop does: training, teaching, waiting, witness, done; without a word of the loop, `session`")  \
+         "what the training loop does: training, teaching, waiting, evaluating, witness, done, stopped; "                   \
+         "without a word of the loop, `session`")                                                                           \
     TEXT(session, 16, "", SESSION, OLD("state", "", "state", "state"),                                                      \
          "how the rounds are: starting, catching up, training, waiting, ending, ended, halted, stopped")                    \
     TEXT(note, 160, "", SESSION, OLD("note", "", "note", ""), "why the site halted, or what it waits for")                  \
