@@ -75,6 +75,8 @@ static void the_older_keys_are_there(void **state)
     o = neb__status_object(&st, NEB_STATUS_OLD_API);
     assert_int_equal(json_integer_value(json_object_get(o, "steps")), 200);
     assert_int_equal(json_integer_value(json_object_get(o, "applied")), 17);
+    assert_null(json_object_get(o, "up")); /* nobody sees it there */
+    assert_null(json_object_get(o, "trains"));
     json_decref(o);
 }
 

@@ -216,7 +216,8 @@ static json_t *object_of(const struct neb_site_status *st, enum neb_status_keys 
 
 json_t *neb__status_object(const struct neb_site_status *st, enum neb_status_keys old)
 {
-    return object_of(st, old, NEB_STATUS_EITHER | NEB_STATUS_SEEN);
+    bool alone = old == NEB_STATUS_OLD_API; /* seen keys describe a site in a list of sites */
+    return object_of(st, old, alone ? NEB_STATUS_EITHER : NEB_STATUS_EITHER | NEB_STATUS_SEEN);
 }
 
 char *neb__status_message(const struct neb_site_status *st)

@@ -151,8 +151,8 @@ void neb__status_text(const char *text, char *out, size_t size);
 
 struct json_t;
 
-/* A new object with every key of the table, and the older ones of `old` that do not mean something else by now. NULL: out
- * of memory. */
+/* A new object with every key of the table, and the older ones of `old` that do not mean something else by now. Of a site alone
+ * (NEB_STATUS_OLD_API) without the keys that are seen. NULL: out of memory. */
 struct json_t *neb__status_object(const struct neb_site_status *st, enum neb_status_keys old);
 /* A new text. JSON is UTF-8: a text that was cut within a character, or never was UTF-8, is written as ASCII. */
 struct json_t *neb__status_text_value(const char *text);
