@@ -25,6 +25,11 @@ static void the_first_difference_is_named(void **state)
     assert_non_null(strstr(why, "z is '' there and not given here"));
     assert_true(differ("a=1\n", "a=\033[2J\n", why, sizeof why));
     assert_null(strchr(why, '\033'));
+    assert_true(differ("a=1\n",
+                       "a=\xc2\x9b"
+                       "2J\n",
+                       why, sizeof why)); /* U+009B begins a command, too */
+    assert_non_null(strstr(why, "'??2J'"));
 }
 
 /* Every cut and many garbled texts, each in memory of exactly its size. */

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/session.h"
+#include "watch/status.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,13 +60,6 @@ static bool find(const char *text, size_t n, const struct line *want, struct lin
     return false;
 }
 
-/* Text of a peer is shown without control characters. */
-static void clean(char *text)
-{
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
-}
-
 /* A site that joined later stands in its own job file and not in those of the sites that were there before. */
 static bool may_lack(const struct line *l)
 {
@@ -90,7 +84,7 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
             snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' here and not given there; %s",
                      other, a.key_size > 60 ? 60 : a.key_size, a.key, a.value_size > 60 ? 60 : a.value_size,
                      a.value, advice);
-        clean(why);
+        neb__status_clean(why);
         return true;
     }
     for (size_t at = 0; next_line(theirs, k, &at, &b);) {
@@ -98,7 +92,7 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
         snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and not given here; %s", other,
                  b.key_size > 60 ? 60 : b.key_size, b.key, b.value_size > 60 ? 60 : b.value_size, b.value,
                  advice);
-        clean(why);
+        neb__status_clean(why);
         return true;
     }
     return false;
@@ -169,7 +163,7 @@ void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint
     char why[sizeof s->why], text[200], name[NEB_NAME_SIZE];
     neb__members_name(&s->members, peer, name);
     snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)bytes);
-    clean(text);
+    neb__status_clean(text);
     snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name, text);
     differ(s, why);
 }

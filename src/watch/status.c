@@ -230,6 +230,14 @@ char *neb__status_message(const struct neb_site_status *st)
 
 /* ---- from JSON --------------------------------------------------------------------------------------------------- */
 
+void neb__status_clean(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        if (*c < 32 || *c == 127) *c = '?';
+        if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) c[0] = c[1] = '?';
+    }
+}
+
 void neb__status_text(const char *text, char *out, size_t size)
 {
     size_t n = strlen(text);
@@ -237,10 +245,7 @@ void neb__status_text(const char *text, char *out, size_t size)
         for (n = size - 1; n && (text[n] & 0xc0) == 0x80;) n--; /* whole characters */
     memcpy(out, text, n);
     out[n] = 0;
-    for (unsigned char *c = (unsigned char *)out; *c; c++) {
-        if (*c < 32 || *c == 127) *c = '?';
-        if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) c[0] = c[1] = '?';
-    }
+    neb__status_clean(out);
 }
 
 /* A value of another type leaves the field as it is. */

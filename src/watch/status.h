@@ -143,8 +143,9 @@ void neb__status_set_pace(struct neb_site_status *st);
 /* Of a site that the status is about: the loop's word, or the session's. */
 const char *neb__status_state(const struct neb_site_status *st);
 
-/* A text from outside, which may be shown on a terminal: cut to its room, `?` for each byte of a control character (of ASCII,
- * and U+0080 to U+009F). */
+/* Makes a text from outside safe to show on a terminal: `?` for each byte of a control character (of ASCII, and U+0080 to
+ * U+009F). The second cuts it to its room, too. */
+void neb__status_clean(char *text);
 void neb__status_text(const char *text, char *out, size_t size);
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
