@@ -19,7 +19,7 @@ struct world {
     struct neb_rng rng;
 
     double now, made, ready_at,
-        free_at; /* ready_at: when the fed site has worked off what it took; free_at: the line */
+        free_at; /* ready_at: when the receiving site has used the items that it took; free_at: the line */
     double size[MANY], here[MANY], known[MANY];
     int64_t put, arrived, acked, got;
     double starved, credit, busy_bytes, busy_s; /* of this second */
@@ -59,8 +59,8 @@ static void put(struct world *w)
     if (i && w->here[i] < w->here[i - 1]) w->here[i] = w->here[i - 1];
 }
 
-/* Moves items into the fed site's queue, as long as that has room. The feeding site knows half a round trip
- * later. */
+/* Moves items into the receiving site's queue, as long as that has room.
+ * The sending site knows half a round trip later. */
 static void arrive(struct world *w)
 {
     while (w->arrived < w->put && w->here[w->arrived] <= w->now && w->arrived - w->got < w->rate.window)
@@ -82,7 +82,7 @@ static void tick(struct world *w)
     w->now += dt;
 }
 
-/* Simulates one second, then decides with the fed site's report of a second ago. */
+/* Simulates one second, then decides with the receiving site's report of a second ago. */
 static void second(struct world *w)
 {
     w->starved = w->credit = w->busy_s = w->busy_bytes = 0;
@@ -114,7 +114,7 @@ static void run(struct world *w, int seconds)
     for (int i = 0; i < seconds; i++) second(w);
 }
 
-/* Returns the most faithful rung that the line carries at the fed site's pace. */
+/* Returns the most faithful rung that the line carries at the receiving site's pace. */
 static int best(const struct world *w)
 {
     int r = 0;
@@ -143,11 +143,11 @@ static void test_wide_lines(void **state)
             assert_int_equal(w.rate.rung, 0);
             assert_int_equal(w.rung_changes, 0);
             assert_in_range(w.changes, 0, 2);
-            /* enough, and not more than a few times what the round trip takes */
+            /* large enough, and at most a few times as large as the round trip needs */
             double flight = paces[k] * (trips[i] + 0.25);
             assert_true((double)w.rate.window >= paces[k] * trips[i]);
             assert_true((double)w.rate.window <= 8 + 4 * flight);
-            assert_true(w.rate.boost <= 2); /* by the round trip; doubled at the start at most */
+            assert_true(w.rate.boost <= 2); /* the round trip decides; at most one doubling at the start */
         }
 }
 
@@ -162,7 +162,7 @@ static void test_thin_lines(void **state)
         assert_int_equal(w.rate.rung, best(&w));
         assert_true(strlen(w.rate.reason) > 20);
         run(&w, 600);
-        /* the way back is tried ever more seldom */
+        /* the way back is tried less and less often */
         assert_in_range(w.rung_changes, 0, 16);
         double floor_pace = lines[i] / (item * cost[best(&w)]);
         double must = floor_pace < w.take ? 1 - floor_pace / w.take : 0; /* waits that no rung avoids */
@@ -172,8 +172,8 @@ static void test_thin_lines(void **state)
     }
 }
 
-/* Without the controller the first rung would starve the fed site. So the test above sees the controller's
- * work. */
+/* Without the controller the first rung would starve the receiving site.
+ * So the test above sees the controller's work. */
 static void test_by_hand(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void test_fall_and_return(void **state)
     assert_true(w.total_starved < 1);
 }
 
-/* The feeding site is slower than the fed one: the line is not to blame. */
+/* The sending site is slower than the receiving one, so the line is not to blame. */
 static void test_slow_feeder(void **state)
 {
     (void)state;

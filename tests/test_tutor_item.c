@@ -1,5 +1,6 @@
-/* test_tutor_item.c: lessons as items and in the cache: what comes back is what was sent, to the bits of the codec; damage in
- * either is an error and nothing else; the cache's content is a function of the mark it is opened with. */
+/* test_tutor_item.c: answers as items and in the cache. They come back as they were sent, to the bits of the
+ * codec. Damage in either is an error and nothing else. The cache's content is a function of the mark with
+ * which it is opened. */
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -14,7 +15,7 @@
 
 enum { SEQS = 9, ROWS = 96, K = 6, WIDTH = 20, VOCAB = 500 };
 
-/* ---- a batch of pairs, as the packer makes them --------------------------------------------------------------------- */
+/* ---- a batch of pairs, as the packer makes them -------------------------------------------------------- */
 
 static struct neb_batch *make_batch(uint64_t seed)
 {
@@ -42,7 +43,7 @@ static struct neb_batch *make_batch(uint64_t seed)
     return b;
 }
 
-static void make_lessons(uint64_t seed, int32_t *ids, float *logits, float *hidden)
+static void make_answers(uint64_t seed, int32_t *ids, float *logits, float *hidden)
 {
     struct neb_rng r = {seed};
     for (int i = 0; i < ROWS; i++)
@@ -71,7 +72,7 @@ static void encode(struct neb_tutor_plan *p, const struct neb_batch *b, unsigned
     assert_ok(neb__tutor_item_encode(&shape, &all, p, &a, &h, out));
 }
 
-/* Against a row of the original: the same tokens, each logit within a step of the quantiser. */
+/* Compares with a row of the original: the same tokens, each logit within a step of the quantiser. */
 static void check_row(int32_t row)
 {
     float most = -INFINITY, least = INFINITY;
@@ -86,13 +87,13 @@ static void check_row(int32_t row)
     }
 }
 
-static void items_carry_lessons(void **state)
+static void items_carry_answers(void **state)
 {
     (void)state;
     struct neb_batch *b = make_batch(1);
     struct neb_tutor_plan p, q;
     struct neb_buf item;
-    make_lessons(2, ids, logits, hidden);
+    make_answers(2, ids, logits, hidden);
     for (unsigned here = 0; here < 1u << SEQS; here += 37) {
         encode(&p, b, here, &item);
         memset(got_ids, 0xff, sizeof got_ids);
@@ -119,7 +120,8 @@ static void items_carry_lessons(void **state)
     neb__batch_free(b);
 }
 
-/* A thin line: the likeliest tokens alone; the others' places say so, in the cache, too. */
+/* On a thin line only the likeliest tokens are sent.
+ * The other places are marked as empty, in the cache, too. */
 static void fewer_logits(void **state)
 {
     (void)state;
@@ -130,7 +132,7 @@ static void fewer_logits(void **state)
     struct neb_tutor_plan p;
     struct neb_buf item, entry;
     struct neb_teacher_answer a = {.ids = ids, .logits = logits}, h = {.hidden = hidden};
-    make_lessons(2, ids, logits, hidden);
+    make_answers(2, ids, logits, hidden);
     encode(&p, b, 0x1ff, &item);
     size_t whole = item.len;
     neb__buf_clear(&item);
@@ -164,7 +166,7 @@ static void fewer_logits(void **state)
     neb__batch_free(b);
 }
 
-/* The name of a sequence is what the teacher reads of it, wherever it is packed. */
+/* The name of a sequence depends on what the teacher reads of it, not on where it is packed. */
 static void names(void **state)
 {
     (void)state;
@@ -193,7 +195,7 @@ static void hostile_items(void **state)
     struct neb_batch *b = make_batch(1), *other = make_batch(3);
     struct neb_tutor_plan p, q;
     struct neb_buf item;
-    make_lessons(2, ids, logits, hidden);
+    make_answers(2, ids, logits, hidden);
     encode(&p, b, 0x155, &item);
     assert_ok(neb__tutor_plan_init(&q, SEQS + 2));
     check_log_quiet();
@@ -207,7 +209,7 @@ static void hostile_items(void **state)
         neb__free(cut);
     }
     struct neb_rng r = {9};
-    for (int i = 0; i < 3000; i++) { /* whatever comes out: no id outside the vocabulary */
+    for (int i = 0; i < 3000; i++) { /* whatever comes out, no id is outside the vocabulary */
         size_t at = (size_t)neb__rng_below(&r, item.len);
         uint8_t old = item.data[at];
         item.data[at] ^= (uint8_t)(1 + neb__rng_below(&r, 255));
@@ -234,7 +236,7 @@ static void cached_form(void **state)
     struct neb_batch *b = make_batch(1);
     struct neb_tutor_plan p;
     struct neb_buf item, entry;
-    make_lessons(2, ids, logits, hidden);
+    make_answers(2, ids, logits, hidden);
     encode(&p, b, 0x1ff, &item);
     assert_ok(neb__tutor_item_decode(&shape, &p, item.data, item.len, &room));
     static int32_t back_ids[ROWS * K];
@@ -261,7 +263,7 @@ static void cached_form(void **state)
     neb__batch_free(b);
 }
 
-/* ---- the file --------------------------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------------------------------------ */
 
 enum { ENTRIES = 3000 };
 
@@ -305,7 +307,7 @@ static void cache_keeps_what_the_mark_covers(void **state)
         struct neb_keyset_key k = key_of(i);
         for (size_t n = 0; n < i % 97; n++) bytes[n] = (uint8_t)(i + n);
         assert_ok(neb__keyed_file_put(c, &k, i / 10, bytes, i % 97));
-        size += 32 + i % 97; /* what both sites of a tutor count with */
+        size += 32 + i % 97; /* both sites of tutor count with these */
         assert_int_equal(neb__keyed_file_bytes(c), size);
         assert_ok(neb__keyed_file_put(c, &k, i / 10, "x", 1)); /* there already */
     }
@@ -317,7 +319,7 @@ static void cache_keeps_what_the_mark_covers(void **state)
     check_entries(c, ENTRIES);
     neb__keyed_file_close(c);
     static const uint64_t marks[] = {ENTRIES, 250, 250, 13, 0};
-    for (size_t i = 0; i < 5; i++) { /* ever less: it is cut */
+    for (size_t i = 0; i < 5; i++) { /* with a smaller mark each time, the file is cut */
         assert_ok(neb__keyed_file_open(path, &of, marks[i], &c));
         check_entries(c, marks[i]);
         neb__keyed_file_close(c);
@@ -362,7 +364,7 @@ static void damaged_cache(void **state)
             fputc((int)neb__rng_below(&r, 256), f);
         }
         fclose(f);
-        assert_ok(neb__keyed_file_open(path, &of, 40, &c)); /* what is left is right, and more can be put */
+        assert_ok(neb__keyed_file_open(path, &of, 40, &c)); /* the rest is right, and more can be put */
         for (uint64_t i = 0; i < 40; i++) {
             struct neb_buf b;
             struct neb_keyset_key k = key_of(i);
@@ -383,7 +385,7 @@ static void damaged_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_carry_lessons),
+        cmocka_unit_test(items_carry_answers),
         cmocka_unit_test(fewer_logits),
         cmocka_unit_test(names),
         cmocka_unit_test(hostile_items),

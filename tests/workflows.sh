@@ -59,7 +59,7 @@ sed -e '/^distill/d' -e '/^sites/d' -e '/^wan/d' -e 's/^strategy.*//' hidden.yam
 bytes=$(cat record/* | wc -c)
 [ "$bytes" -gt 150000 ] && [ "$bytes" -lt 400000 ] || fail "the hidden states took $bytes bytes"
 
-# ---- generator and discriminator by the clock of the fed site ----
+# ---- generator and discriminator by the clock of the receiving site ----
 cat > clock.yaml <<YAML
 name: clock
 task: rtd

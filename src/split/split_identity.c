@@ -1,17 +1,18 @@
-/* split_identity.c: which run the items of a stream are of.
+/* split_identity.c: the run that the items of a stream belong to.
  *
- * The feeding site's journal lies in its site folder and outlives OUT, so what an earlier run left there (another
- * teacher, another generator) must not be taken for this run's. A run has a tag, the beginning of a hash of everything
- * that its items follow from. It stands
+ * The sending site's journal lies in its site folder and outlives OUT. It may therefore hold items of an
+ * earlier run (another teacher, another generator), which must not be taken for this run's. So a run has a
+ * tag, the beginning of a hash of everything that its items follow from. The tag stands
  *
  *     beside the journal   NAME.run, eight hexadecimal digits, written before the first item
- *     in OUT/stream.run    the run that the checkpoints of this site are of
+ *     in OUT/stream.run    the run that this site's checkpoints belong to
  *     in every item        u32, before all else
  *
- * A feeding site that has no checkpoint begins a new journal unless the one it finds has its tag; with a checkpoint of
- * another run than the journal it refuses. The fed site takes the tag of its first item, and refuses items of another
- * run than that of its checkpoint. What may be changed in the middle of a run (train.steps of a generator that has a
- * checkpoint, whatever the student alone reads) does so without another tag. */
+ * A sending site without a checkpoint begins a new journal unless the one it finds has its tag. With a
+ * checkpoint of another run than the journal's it refuses. The receiving site takes the tag of its first
+ * item, and refuses items of another run than its checkpoint's. Some settings may change in the middle of a
+ * run and leave the tag as it is: train.steps of a generator that has a checkpoint, and everything that only
+ * the student reads. */
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -28,14 +29,14 @@
 
 enum { TAG = 4, DIGITS = 8, BLOCK = 1 << 20, TEXT_MAX = 1 << 20 };
 
-/* ---- what items follow from -------------------------------------------------------------------------------------- */
+/* ---- what the items follow from ------------------------------------------------------------------------ */
 
 static neb_status add_file(struct neb_hasher *h, const char *folder, const char *name)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return NEB_OK;
     FILE *f = fopen(path, "rb");
-    if (!f) return NEB_OK; /* who opens the model says what is missing */
+    if (!f) return NEB_OK; /* the error comes when the model is opened */
     uint8_t *block = neb__malloc(BLOCK);
     neb_status s = block ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory to read %s", path);
     for (size_t n; s == NEB_OK && (n = fread(block, 1, BLOCK, f)) > 0;) s = neb__hasher_update(h, block, n);
@@ -63,7 +64,7 @@ static bool listed(const char *const *names, const char *name)
     return false;
 }
 
-/* The fields of `obj` that `names` lists, or (not `only`) all others. */
+/* Adds the fields of `obj` that `names` lists, or, without `only`, all others. */
 static neb_status add_options(struct neb_buf *text, const struct neb_opt *table, const void *obj, bool only,
                               const char *const *names)
 {
@@ -102,7 +103,7 @@ static neb_status first_batch(const struct neb_data *data, uint32_t *check)
     struct neb_batch *b = NULL;
     *check = 0;
     neb_status s = neb__data_stream(data, "train", 0, 1, &stream);
-    if (s == NEB_ERR_NOTFOUND) return NEB_OK; /* who draws from it says so */
+    if (s == NEB_ERR_NOTFOUND) return NEB_OK; /* the error comes when batches are drawn */
     NEB_TRY(s);
     s = neb__batches_batch(stream, &b);
     if (s == NEB_OK) s = neb__batches_next(stream, b);
@@ -147,7 +148,7 @@ neb_status neb__split_identify(struct neb_split_site *s, const struct neb_data *
     return st;
 }
 
-/* ---- where it is written ----------------------------------------------------------------------------------------- */
+/* ---- where the tag is written -------------------------------------------------------------------------- */
 
 static neb_status write_tag(const char *path, uint32_t tag)
 {
@@ -156,7 +157,7 @@ static neb_status write_tag(const char *path, uint32_t tag)
     return neb__file_replace(path, text, DIGITS + 1, 0644);
 }
 
-/* False: there is none. */
+/* False: there is no tag. */
 static bool read_tag(const char *path, uint32_t *tag)
 {
     char text[DIGITS + 1] = "";
@@ -170,22 +171,26 @@ static bool read_tag(const char *path, uint32_t *tag)
 }
 
 struct place {
-    char dir[PATH_MAX], name[64], run[PATH_MAX + 80]; /* the journal's, and its tag's */
+    char dir[PATH_MAX], name[64]; /* of the journal */
+    char run[PATH_MAX + 80];      /* path of its tag */
 };
 
 static neb_status find_journal(const struct neb_split_site *s, uint32_t number, struct place *p)
 {
     const struct neb_job *j = s->job;
     const char *recorded = j->wan.recorded;
-    int n = snprintf(p->dir, sizeof p->dir, "%s%s", recorded ? recorded : neb__session_folder(j, j->at),
-                     recorded ? "" : "/streams");
+    int n;
+    if (recorded)
+        n = snprintf(p->dir, sizeof p->dir, "%s", recorded);
+    else
+        n = snprintf(p->dir, sizeof p->dir, "%s/streams", neb__session_folder(j, j->at));
     if (n >= (int)sizeof p->dir) return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", p->dir);
     snprintf(p->name, sizeof p->name, "%.40s-%u", recorded ? "stream" : s->other, number);
     snprintf(p->run, sizeof p->run, "%s/%s.run", p->dir, p->name);
     return neb__file_make_dir(p->dir, 0700);
 }
 
-/* Without a checkpoint: the journal goes on if it is this run's, else a new one begins. */
+/* Without a checkpoint: a journal of this run goes on; one of another run is replaced by a new one. */
 static neb_status begin(struct neb_split_site *s, const struct place *p)
 {
     uint32_t there = 0, segments;
@@ -198,8 +203,8 @@ static neb_status begin(struct neb_split_site *s, const struct place *p)
                              "or text); remove it or name another folder",
                              p->dir, s->role == NEB_ROLE_TEACHER ? "teacher" : "generator");
     if (segments)
-        neb__info("the items in %s/%s.* are those of another run: a new journal begins", p->dir, p->name);
-    /* this order: a tag must never stand beside what it does not name */
+        neb__info("beginning a new journal: the items in %s/%s.* belong to another run", p->dir, p->name);
+    /* removed before the tag is written: a tag must never stand beside items of another run */
     NEB_TRY(neb__journal_remove(p->dir, p->name));
     return write_tag(p->run, s->run);
 }
@@ -210,7 +215,7 @@ static neb_status go_on(struct neb_split_site *s, const struct place *p, uint64_
     if (!read_tag(s->run_path, &own) || !read_tag(p->run, &there) || own != there)
         return neb__fail(NEB_ERR_CONFIG,
                          "the checkpoint in %s (batch %" PRIu64
-                         ") is of another run than the items in %s/%s.*, which the other site is fed with: "
+                         ") and the items for the other site in %s/%s.* belong to different runs: "
                          "remove the folders `out` of both sites to start from nothing",
                          s->job->out, mark, p->dir, p->name);
     s->run = own;
@@ -230,7 +235,7 @@ neb_status neb__split_run_begin(struct neb_split_site *s, uint32_t number, uint6
     return s->role == NEB_ROLE_TEACHER ? NEB_OK : write_tag(s->run_path, s->run);
 }
 
-/* ---- in every item ----------------------------------------------------------------------------------------------- */
+/* ---- in every item ------------------------------------------------------------------------------------- */
 
 neb_status neb__split_item_begin(struct neb_split_site *s)
 {
@@ -253,9 +258,9 @@ neb_status neb__split_item_open(struct neb_split_site *s, uint64_t item, const v
     if (tag != s->run)
         return neb__fail(NEB_ERR_CONFIG,
                          "item %" PRIu64
-                         " from site '%s' is of another run than the checkpoint in %s (another "
-                         "teacher or generator, or other settings there): remove that folder to start from "
-                         "nothing, at both sites",
+                         " from site '%s' and the checkpoint in %s belong to different runs (another "
+                         "teacher or generator, or other settings there): remove that folder at both sites "
+                         "to start from nothing",
                          item, s->other, s->job->out);
     *bytes = (const uint8_t *)*bytes + TAG;
     *n -= TAG;

@@ -1,14 +1,17 @@
-/* split_rate.c: what a split job does about its line, once a second: it asks stream_rate.c and does as that says.
+/* split_rate.c: fits a split job to its line. Once a second it measures, asks stream_rate.c and carries out
+ * the answer.
  *
- * The fed site measures how many items it takes while it does not wait, and how long it waits; that goes to the other site with
- * its status. The feeding site adds what it sees of the line. Every choice can be fixed by hand, and a
- * record (`wan.recorded`) is always made with the most faithful one. A teacher, who has no steps of its own, also stops at the
- * last item that the student will ask for. The ladder, from faithful to cheap:
+ * The receiving site measures how many items it takes while it does not wait, and how long it waits. It tells
+ * both to the other site in its status. The sending site adds what it sees of the line. Every choice can be
+ * fixed by hand, and a record (`wan.recorded`) is always made with the most faithful one. A teacher has no
+ * steps of its own, so it also stops at the last item that the student will ask for. The ladder, from
+ * faithful to cheap:
  *
- *     tutor   top_k logits of 8 bits, hidden states of 8 · 4 and 4 · half of the logits, and 2 · a quarter of the logits
+ *     tutor   top_k logits of 8 bits, hidden states of 8 bits · 4 and 4 bits · half of the logits, states of
+ *             2 bits · a quarter of the logits
  *     relay   embeddings, where they are shared, every 100 batches · 200 · 400 · 800
  *
- * Never fewer than four logits (or top_k, if that is less). */
+ * A row always has at least four logits (or top_k, if that is less). */
 #include "split/split_site.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,7 +26,7 @@
 enum { SNAPSHOT = 100, LEAST_K = 4, LEVELS = 4 };
 static const double period = 1, heard_within = 3.5, fresh = 2;
 
-/* ---- the ladder -------------------------------------------------------------------------------------------------- */
+/* ---- the ladder ---------------------------------------------------------------------------------------- */
 
 static int32_t fewer(int32_t k, int shift)
 {
@@ -42,7 +45,8 @@ static struct neb_split_code tutor_level(const struct neb_split_site *s, int lev
     return c;
 }
 
-/* Nominal bytes of a row of a batch. A gap between two ids takes some ten bits; the scales of a row take four bytes. */
+/* Nominal bytes of a row of a batch. A gap between two ids takes about ten bits,
+ * and the scales of a row take four bytes. */
 static double tutor_bytes(const struct neb_split_site *s, const struct neb_tutor_code *c)
 {
     double predicted = s->job->objective->masks ? s->job->train.mask : 1;
@@ -72,7 +76,7 @@ static void tutor_ladder(struct neb_split_site *s, struct neb_stream_rate_config
     }
 }
 
-/* A masked token takes some 12 bits, a value of the table 8. */
+/* A masked token takes about 12 bits, a value of the table 8. */
 static void relay_ladder(struct neb_split_site *s, struct neb_stream_rate_config *c)
 {
     const struct neb_job *j = s->job;
@@ -102,9 +106,9 @@ int64_t neb__split_rate_begin(struct neb_split_site *s)
         relay_ladder(s, &c);
     }
     neb__stream_rate_init(&s->rate, &c);
-    snprintf(s->feed.rung, sizeof s->feed.rung, "%s", c.rung[0].name);
-    s->feed.window = s->rate.window;
-    s->feed.until = (uint64_t)(s->job->train.steps * s->job->train.micro);
+    snprintf(s->readings.rung, sizeof s->readings.rung, "%s", c.rung[0].name);
+    s->readings.window = s->rate.window;
+    s->readings.until = (uint64_t)(s->job->train.steps * s->job->train.micro);
     return s->rate.window;
 }
 
@@ -113,9 +117,9 @@ const struct neb_split_code *neb__split_code(const struct neb_split_site *s)
     return &s->code[s->rate.rung];
 }
 
-/* ---- what was seen ----------------------------------------------------------------------------------------------- */
+/* ---- measuring ----------------------------------------------------------------------------------------- */
 
-/* Reads what the fed site says about itself. These are a peer's words: anything may stand there. */
+/* Reads the receiving site's status. A peer wrote it, so it may hold anything. */
 static void hear(struct neb_split_site *s, struct neb_stream_rate_sample *out)
 {
     struct neb_site_status st;
@@ -126,7 +130,7 @@ static void hear(struct neb_split_site *s, struct neb_stream_rate_sample *out)
     out->starved = st.starved;
 }
 
-/* False: there is nothing to conclude from. */
+/* Measures the period that ends now. False: the sites are not connected, so nothing can be concluded. */
 static bool look(struct neb_split_site *s, double seconds, struct neb_stream_rate_sample *out)
 {
     struct neb_stream_status st;
@@ -148,9 +152,9 @@ static bool look(struct neb_split_site *s, double seconds, struct neb_stream_rat
         return true;
     }
     double busy = seconds - waited;
-    s->feed.starved = fmin(1, waited / seconds);
-    if (items > 0 && busy > 1e-3) s->feed.takes = items / busy;
-    out->need = s->feed.takes;
+    s->readings.starved = fmin(1, waited / seconds);
+    if (items > 0 && busy > 1e-3) s->readings.takes = items / busy;
+    out->need = s->readings.takes;
     return true;
 }
 
@@ -170,7 +174,7 @@ void neb__split_regulate(struct neb_split_site *s)
     double seconds = neb__seconds_since(s->looked_ns);
     if (s->job->wan.recorded) return;
     if (s->role == NEB_ROLE_TEACHER && s->stream->limit == UINT64_MAX)
-        hear(s, &in); /* as soon as it is known how much is wanted */
+        hear(s, &in); /* the student may have said how many items it wants */
     if (!s->begun) {
         begin_period(s);
         return;
@@ -179,10 +183,10 @@ void neb__split_regulate(struct neb_split_site *s)
     s->looked_ns = neb__now_ns();
     if (!look(s, seconds, &in) || !neb__stream_rate_step(&s->rate, &in)) return;
     neb__stream_window(s->stream, s->rate.window);
-    s->feed.window = s->rate.window;
+    s->readings.window = s->rate.window;
     if (!s->produces) return;
     const char *rung = s->rate.config.rung[s->rate.rung].name;
-    if (strcmp(s->feed.rung, rung)) neb__info("%s", s->rate.reason);
-    snprintf(s->feed.rung, sizeof s->feed.rung, "%s", rung);
-    snprintf(s->feed.why, sizeof s->feed.why, "%s", s->rate.reason);
+    if (strcmp(s->readings.rung, rung)) neb__info("%s", s->rate.reason);
+    snprintf(s->readings.rung, sizeof s->readings.rung, "%s", rung);
+    snprintf(s->readings.why, sizeof s->readings.why, "%s", s->rate.reason);
 }

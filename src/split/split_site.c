@@ -1,11 +1,12 @@
 /* split_site.c: marks, waiting and ending of a split job; the items of `relay`.
  *
- *     relay item   u32 tag of the run (split_identity.c), u32 check value of the batch, a frame of token ids (codec/stream.h): those drawn at the masked rows; then,
- *                  every so many batches where embeddings are shared, the generator's token table (codec/codec.h, int8)
+ *     relay item   u32 tag of the run (split_identity.c), u32 check value of the batch, a frame with the
+ *                  token ids drawn at the masked rows (codec/stream.h); then, if embeddings are shared, every
+ *                  so many batches the generator's token table (codec/codec.h, int8)
  *
- * Waiting happens between steps and nowhere else, so a site that is asked to stop while it waits still stands at a whole
- * step. The consumer retains an item only when two checkpoints on disk cover it: if the newest one turns out damaged, the
- * one before it still finds what it needs. */
+ * Waiting happens between steps and nowhere else, so a site that is asked to stop while it waits still stands
+ * at a whole step. The receiving site releases an item only when two checkpoints on disk cover it. If the
+ * newest one turns out to be damaged, the one before it still finds the items it needs. */
 #include "split/split_site.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -21,7 +22,7 @@
 enum { ITEM_HEAD = 4, SAY_AFTER = 10 };
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
-/* ---- relay ------------------------------------------------------------------------------------------------------- */
+/* ---- relay --------------------------------------------------------------------------------------------- */
 
 static bool snapshot_due(const struct neb_split_site *s, const struct neb_batch *b)
 {
@@ -50,9 +51,10 @@ neb_status neb__split_share(struct neb_split_site *s, neb_param *table)
     if (!table) return NEB_OK;
     size_t n = (size_t)neb_param_values(table), most = neb__codec_bound(neb__rung_by_name("int8"), n);
     if (most > NEB_STREAM_ITEM_MAX / 2)
-        return neb__doc_fail(
-            &s->job->doc, "train.rtd_embeddings",
-            "train.rtd_embeddings: a table of %zu values is too large to cross; 'separate' needs none", n);
+        return neb__doc_fail(&s->job->doc, "train.rtd_embeddings",
+                             "train.rtd_embeddings: a table of %zu values is too large to send; use "
+                             "'separate', which sends no table",
+                             n);
     s->values = NEB_NEW_ARRAY(float, n);
     if (!s->values) return neb__fail(NEB_ERR_NOMEM, "out of memory for a table of %zu values", n);
     s->table = table;
@@ -113,7 +115,7 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
     return st;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status find_other(struct neb_split_site *s)
 {
@@ -125,7 +127,7 @@ static neb_status find_other(struct neb_split_site *s)
     for (int i = 0; i < s->job->n_sites; i++)
         if (s->job->site[i].does == facing[s->role]) s->other = s->job->site[i].name, found++;
     if (found == 1) return NEB_OK;
-    return neb__doc_fail(&s->job->doc, "sites", "strategy %s: one %s site is needed, the job has %d",
+    return neb__doc_fail(&s->job->doc, "sites", "strategy %s needs one %s site; the job has %d",
                          neb__strategy_name(s->job->plan), neb__role_name(facing[s->role]), found);
 }
 
@@ -133,27 +135,28 @@ static neb_status make_shape(struct neb_split_site *s, const struct neb_data *da
 {
     const struct neb_job *j = s->job;
     const struct neb_job_distill *d = &j->distill;
-    s->shape = (struct neb_tutor_shape){.k = d->teacher ? (int32_t)d->top_k : 0,
-                                        .width = d->encoder ? (int32_t)d->width : 0,
-                                        .vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
+    s->shape = (struct neb_tutor_shape){.vocabulary = (uint32_t)neb__tok_vocab(data->tok)};
+    if (d->teacher) s->shape.k = (int32_t)d->top_k;
+    if (d->encoder) s->shape.width = (int32_t)d->width;
     if (j->plan != NEB_STRATEGY_TUTOR) return NEB_OK;
     if (!d->teacher && !d->encoder)
         return neb__doc_fail(
             &j->doc, "distill",
-            "strategy tutor: distill.teacher or distill.encoder must name a model folder at the "
-            "teacher's site");
+            "strategy tutor: set distill.teacher or distill.encoder to a model folder at the teacher's "
+            "site");
     if (d->encoder && d->width < 1)
         return neb__doc_fail(
             &j->doc, "distill.width",
-            "strategy tutor: distill.width must tell how wide the hidden states of distill.encoder "
-            "are, since its folder is at the teacher's site");
+            "strategy tutor: set distill.width to the width of the hidden states of distill.encoder; "
+            "this site cannot read it from the folder, which is at the teacher's site");
     if (s->shape.k > 256 || (uint32_t)s->shape.k > s->shape.vocabulary)
-        return neb__doc_fail(&j->doc, "distill.top_k",
-                             "distill.top_k: at most 256, and no more than the vocabulary, over a stream");
+        return neb__doc_fail(
+            &j->doc, "distill.top_k",
+            "distill.top_k over a stream must be at most 256 and at most the vocabulary's size");
     return NEB_OK;
 }
 
-/* The largest batch that is drawn. */
+/* Makes room for the answers to the largest batch that is drawn. */
 static neb_status open_student(struct neb_split_site *s, const struct neb_data *data)
 {
     struct neb_batches *stream;
@@ -213,14 +216,14 @@ void neb__split_close(struct neb_split_site *s)
     neb__free(s);
 }
 
-/* Another job of the same sites has another stream, and so a journal of its own. */
+/* Another job of the same sites has another number, and so a journal of its own. */
 static uint32_t stream_number(const struct neb_job *job)
 {
     uint32_t crc = neb__crc32c(0, job->name, strlen(job->name));
     return 1 + (crc ^ (uint32_t)job->plan) % 65535;
 }
 
-/* A record must last for the steps; where minutes end the training it may end before them. */
+/* A record must have enough batches for the steps. If minutes end the training, it may have fewer. */
 static neb_status check_record(const struct neb_split_site *s)
 {
     const struct neb_job_train *t = &s->job->train;
@@ -228,7 +231,7 @@ static neb_status check_record(const struct neb_split_site *s)
     uint64_t held = neb__journal_next(s->stream->journal) - 1, wanted = (uint64_t)(t->steps * t->micro);
     if (held >= wanted) return NEB_OK;
     return neb__doc_fail(&s->job->doc, "wan.recorded",
-                         "wan.recorded: %s holds %" PRIu64 " batches, %" PRId64 " steps need %" PRIu64,
+                         "wan.recorded: %s holds %" PRIu64 " batches, but %" PRId64 " steps need %" PRIu64,
                          s->job->wan.recorded, held, t->steps, wanted);
 }
 
@@ -251,7 +254,7 @@ neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint
     return NEB_OK;
 }
 
-/* ---- between the steps --------------------------------------------------------------------------------------------- */
+/* ---- between the steps --------------------------------------------------------------------------------- */
 
 static void say_waiting(struct neb_split_site *s, double waited)
 {
@@ -259,9 +262,9 @@ static void say_waiting(struct neb_split_site *s, double waited)
     neb_stream_get_status(s->stream, &st);
     if (s->waiting_said || waited < SAY_AFTER) return;
     s->waiting_said = true;
-    const char *why = s->produces ? "is slower: it has credit for no more" : "is slower";
-    if (!st.linked) why = "is not connected: the work goes on when it is back";
-    neb__info("waiting for site '%s', which %s", s->other, why);
+    const char *why = s->produces ? "it is slower and has room for no more items" : "it is slower";
+    if (!st.linked) why = "it is not connected; the work goes on when it is back";
+    neb__info("waiting for site '%s': %s", s->other, why);
 }
 
 neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)
@@ -289,7 +292,8 @@ void neb__split_saved(struct neb_split_site *s, struct neb_ckpt_writer *writer, 
     struct neb_ckpt_report r;
     if (s->produces) return;
     neb__ckpt_writer_report(writer, &r);
-    /* put() has waited for the one before this: if that is on disk, the one before it is no more than a spare */
+    /* put() has waited for the checkpoint before this one.
+     * If that one is on disk, items up to saved[0].mark are covered twice. */
     if (r.last_step >= s->saved[1].step) (void)neb_stream_retain(s->stream, s->saved[0].mark);
     s->saved[0] = s->saved[1];
     s->saved[1].step = step;
@@ -304,7 +308,8 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
         (void)neb_stream_retain(s->stream, st.last);
         neb_status end = neb_stream_finish(s->stream, SAY_AFTER);
         if (end == NEB_ERR_TIMEOUT)
-            neb__warn("site '%s' could not be told that this site has finished; it may be stopped there",
+            neb__warn("site '%s' could not be told that this site has finished; stop it there by hand if it "
+                      "goes on",
                       s->other);
         return end == NEB_ERR_TIMEOUT ? NEB_OK : end;
     }
@@ -313,10 +318,10 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
     for (;;) {
         neb_status end = neb_stream_drain(s->stream, slice);
         if (end != NEB_ERR_TIMEOUT) return end;
-        if (*stop) return neb__quiet(NEB_ERR_CANCELLED, "stopped before site '%s' had everything", s->other);
+        if (*stop) return neb__quiet(NEB_ERR_CANCELLED, "stopped before site '%s' had every item", s->other);
         waited += slice;
         if (waited > SAY_AFTER && !s->waiting_said)
-            neb__info("done; staying until site '%s' has everything in a checkpoint", s->other);
+            neb__info("done; staying until site '%s' has every item in a checkpoint", s->other);
         s->waiting_said = waited > SAY_AFTER;
     }
 }
@@ -326,12 +331,13 @@ void neb__split_describe(struct neb_split_site *s, char *out, size_t size)
     struct neb_stream_status st;
     neb_stream_get_status(s->stream, &st);
     double bytes = (double)(st.bytes - s->table_bytes);
+    double each = s->rows > 0 ? bytes / (double)s->rows : 0;
+    const char *rows = s->job->plan == NEB_STRATEGY_RELAY ? "masked tokens" : "rows";
+    const char *awaited = s->produces ? "credit" : "items";
     int n = snprintf(out, size,
                      "%s: %" PRIu64 " items, %.2f MB, %.3f bytes for each of %" PRId64
                      " %s, %.1f s waiting for %s",
-                     neb__role_name(s->role), st.last, bytes / 1e6, s->rows > 0 ? bytes / (double)s->rows : 0,
-                     s->rows, s->job->plan == NEB_STRATEGY_RELAY ? "masked tokens" : "rows", st.wait_s,
-                     s->produces ? "credit" : "items");
+                     neb__role_name(s->role), st.last, bytes / 1e6, each, s->rows, rows, st.wait_s, awaited);
     if (s->table && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n, "; %.2f MB of embeddings", (double)s->table_bytes / 1e6);
     if (s->student && n > 0 && (size_t)n < size) neb__student_describe(s->student, out + n, size - (size_t)n);

@@ -1,19 +1,22 @@
-/* stream_rate.c: window and rung of a stream, from what both its ends measure.
+/* stream_rate.c: chooses window and rung of a stream from what both its ends measure.
  *
- * The window covers what the fed site takes in while an item is on its way and the mark of its arrival on the way back:
+ * The window covers the items that the receiving site takes while one item travels there and its credit
+ * travels back:
  *
  *     window = least + need * (1.5 * longest of the last 16 round trips + 0.25 s) * boost
  *
- * The quarter second is for the journal's disk and for threads that wake late. It moves when it is more than an
- * eighth too small, or more than twice too large: everything ahead of the fed site is older than it need be, and wasted when
- * the run ends.
+ * The quarter second is for the journal's disk and for threads that wake late. The window moves when it is
+ * more than an eighth too small or more than twice too large. A window that is too large costs something,
+ * too: items that lie ahead of the receiving site are older than they need be, and they are wasted when the
+ * run ends.
  *
- * Only one thing shows that a line is too slow: the fed site waits for items while the feeding one waits for credit. (If the
- * feeding site is the slow one it never waits; if the fed one is, it never starves.) Then either the window is too small, which
- * is so when more fits through the line than went through: boost doubles. Or the line is full: the most faithful rung of
- * which the line carries as many as are needed, with a tenth to spare, else the cheapest. A line that is not full says nothing
- * about what else it would carry, so the way back is tried, one rung after `hold` quiet seconds; if that starves the other
- * site, hold doubles, up to 256.
+ * Only one thing shows that a line is too slow: the receiving site waits for items while the sending one
+ * waits for credit. (A slow sending site never waits for credit; a slow receiving site never starves.) There
+ * are two causes. If the line could have carried more, the window is too small, and boost doubles. If the
+ * line is full, the choice falls on the most faithful rung at which it carries the needed items with a tenth
+ * to spare, else on the cheapest. A line that is not full does not show how much more it would carry. So the
+ * way back is tried: one rung after `hold` quiet seconds. If that starves the other site, hold doubles, up to
+ * 256.
  *
  * After a change nothing is concluded until the items of the old kind have left the line. */
 #include "split/stream_rate.h"
@@ -28,8 +31,8 @@ enum {
     PROBE = 8,
     BOOST_MAX = 16,
     SETTLE_MAX = 8,
-    LAG = 2
-}; /* LAG: of what the other says */
+    LAG = 2 /* decisions until the other site's status shows a change */
+};
 static const double waits = 0.02, spare = 0.9, full = 0.6, enough = 0.97, slack_s = 0.25;
 
 void neb__stream_rate_init(struct neb_stream_rate *r, const struct neb_stream_rate_config *c)
@@ -68,13 +71,12 @@ static bool set_window(struct neb_stream_rate *r, const struct neb_stream_rate_s
     int64_t target = n < NEB_STREAM_RATE_WINDOW_MAX ? (int64_t)n : NEB_STREAM_RATE_WINDOW_MAX;
     if (r->config.window || r->need <= 0 || (8 * target <= 9 * r->window && 2 * target >= r->window))
         return false;
-    if (target > r->window && is_full(in))
-        return false; /* more that waits before it would not make it faster */
+    if (target > r->window && is_full(in)) return false; /* a longer queue would not make the line faster */
     if (target > r->window && r->settle < LAG) r->settle = LAG;
     r->window = target;
-    snprintf(r->reason, sizeof r->reason, "window %lld: %.1f batches/s are taken, a round trip is %.0f ms%s",
-             (long long)target, r->need, 1e3 * trip,
-             r->boost > 1 ? ", and items are longer on the way than that" : "");
+    snprintf(r->reason, sizeof r->reason,
+             "window %lld: the other site takes %.1f batches/s, a round trip is %.0f ms%s", (long long)target,
+             r->need, 1e3 * trip, r->boost > 1 ? ", and items take longer than that" : "");
     return true;
 }
 
@@ -98,18 +100,18 @@ static bool cheaper(struct neb_stream_rate *r, const struct neb_stream_rate_samp
     if (to <= r->rung) return false;
     if (r->probe) r->hold = r->hold * 2 < HOLD_MAX ? r->hold * 2 : HOLD_MAX;
     r->probe = 0;
-    snprintf(r->reason, sizeof r->reason, "%s: the line gives %.2f Mbit/s, %s at %.1f batches/s needs %.2f",
+    snprintf(r->reason, sizeof r->reason, "%s: the line gives %.2f Mbit/s; %s at %.1f batches/s needs %.2f",
              r->config.rung[to].name, 8e-6 * gone, r->config.rung[r->rung].name, r->need,
              8e-6 * r->need * in->item_bytes);
     move(r, to, (double)r->window * in->item_bytes / gone, in->seconds);
     return true;
 }
 
-/* Both ends wait. */
+/* Called when both ends wait. */
 static bool mend(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in, double trip)
 {
     r->quiet = 0;
-    if (in->items <= 0) return false; /* cut off: nothing to learn */
+    if (in->items <= 0) return false; /* the line is cut: nothing can be concluded */
     if (is_full(in)) return cheaper(r, in, carried(in));
     if (r->config.window || r->boost >= BOOST_MAX) return false;
     r->boost *= 2;
@@ -119,7 +121,7 @@ static bool mend(struct neb_stream_rate *r, const struct neb_stream_rate_sample 
 static bool better(struct neb_stream_rate *r, const struct neb_stream_rate_sample *in)
 {
     if (r->probe && is_full(in) && carried(in) < enough * r->need * in->item_bytes)
-        return cheaper(r, in, carried(in)); /* it shows before anybody waits */
+        return cheaper(r, in, carried(in)); /* before either site has to wait */
     if (r->probe && --r->probe == 0 && r->hold > HOLD) r->hold /= 2;
     if (!r->rung || ++r->quiet < r->hold) return false;
     if (in->line > 0 && r->need * bytes_of(r, in, r->rung - 1) > spare * in->line) return false;

@@ -1,9 +1,10 @@
 /* student.c: the student's end of a tutor stream.
  *
- * The teacher's site knows what the student holds: both add every answer, in the order of the batches, as long as the cache
- * file stays within `wan.cache`, and nothing is ever thrown out. So an item carries exactly the answers that the student
- * has not, and in a later epoch nothing. Should the file be lost or damaged, the rows concerned are learned from their
- * targets alone, which is counted and said. */
+ * The teacher's site knows which answers the student holds. Both add every answer, in the order of the
+ * batches, as long as the cache file stays within `wan.cache`, and no answer is ever removed. So an item
+ * carries exactly the answers that the student lacks, and in a later epoch it carries nothing. If the file is
+ * lost or damaged, the student learns the rows concerned from their targets alone. It counts and reports
+ * them. */
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -15,12 +16,12 @@
 #include <string.h>
 
 struct neb_student {
-    struct neb_split_site *half;
-    struct neb_keyed_file *cache; /* NULL: nothing is kept */
+    struct neb_split_site *split;
+    struct neb_keyed_file *cache; /* NULL: the job keeps no answers */
     struct neb_tutor_plan plan;
     struct neb_tutor_room room;
     int32_t targets, rows;
-    int64_t step; /* the batch whose answers lie in the room; -1: none */
+    int64_t step; /* the batch whose answers lie in the room; -1: no batch yet */
     int64_t cached, missing;
     struct neb_buf entry;
 };
@@ -37,7 +38,7 @@ neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t tar
     struct neb_student *p = NEB_NEW(struct neb_student);
     if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for a student");
     const struct neb_tutor_shape *shape = &s->shape;
-    p->half = s;
+    p->split = s;
     p->step = -1;
     p->targets = targets;
     p->rows = rows;
@@ -58,14 +59,15 @@ neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t tar
     return NEB_OK;
 }
 
-/* Answers depend on the sequence, on the teachers and on the coding. This names the last two. */
+/* An answer depends on the sequence, on the teachers and on the coding. This hash names the last two. */
 static neb_status identity(const struct neb_split_site *s, struct neb_hash *out)
 {
     char text[10000];
     const struct neb_job_distill *d = &s->job->distill;
-    int n = snprintf(text, sizeof text, "%.9000s %.500s %d %d %d %u", d->teacher ? d->teacher : "",
-                     d->encoder ? d->encoder : "", s->shape.k, s->shape.width, (int)s->job->wan.bits,
-                     s->shape.vocabulary);
+    const char *teacher = d->teacher ? d->teacher : "";
+    const char *encoder = d->encoder ? d->encoder : "";
+    int n = snprintf(text, sizeof text, "%.9000s %.500s %d %d %d %u", teacher, encoder, s->shape.k,
+                     s->shape.width, (int)s->job->wan.bits, s->shape.vocabulary);
     return neb__hash(text, (size_t)n, out);
 }
 
@@ -73,10 +75,10 @@ neb_status neb__student_start(struct neb_student *p, uint64_t mark, const char *
 {
     char path[PATH_MAX];
     struct neb_hash of;
-    if (p->half->job->wan.cache <= 0) return NEB_OK;
+    if (p->split->job->wan.cache <= 0) return NEB_OK;
     if (snprintf(path, sizeof path, "%s/lessons.cache", out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %s", out);
-    NEB_TRY(identity(p->half, &of));
+    NEB_TRY(identity(p->split, &of));
     return neb__keyed_file_open(path, &of, mark, &p->cache);
 }
 
@@ -94,27 +96,27 @@ void neb__student_close(struct neb_student *p)
 
 static neb_status keep(struct neb_student *p, const struct neb_tutor_seq *q, uint64_t item)
 {
-    size_t size = neb__tutor_item_size(&p->half->shape, q);
-    if (!p->cache || !neb__student_keeps(p->half->job, neb__keyed_file_bytes(p->cache), size)) return NEB_OK;
+    size_t size = neb__tutor_item_size(&p->split->shape, q);
+    if (!p->cache || !neb__student_keeps(p->split->job, neb__keyed_file_bytes(p->cache), size)) return NEB_OK;
     neb__buf_clear(&p->entry);
-    NEB_TRY(neb__tutor_item_pack(&p->half->shape, q, &p->room, &p->entry));
+    NEB_TRY(neb__tutor_item_pack(&p->split->shape, q, &p->room, &p->entry));
     return neb__keyed_file_put(p->cache, &q->key, item, p->entry.data, p->entry.len);
 }
 
 /* The answer to a sequence is neither in the item nor in the cache. */
 static neb_status do_without(struct neb_student *p, const struct neb_tutor_seq *q)
 {
-    size_t k = (size_t)p->half->shape.k;
-    if (p->half->shape.width)
+    size_t k = (size_t)p->split->shape.k;
+    if (p->split->shape.width)
         return neb__fail(
             NEB_ERR_NOTFOUND,
-            "a hidden state that crossed already is not in the cache: %s/lessons.cache was lost or "
-            "changed. Start the run again from this site's model (init.from)",
-            p->half->job->out);
+            "%s/lessons.cache was lost or changed: it lacks a hidden state that was received before. Start "
+            "the run again from this site's model (init.from)",
+            p->split->job->out);
     if (!p->missing++)
-        neb__warn("answers that crossed already are not in %s/lessons.cache: the file was lost or changed. "
-                  "Their rows are learned from the targets alone",
-                  p->half->job->out);
+        neb__warn("%s/lessons.cache was lost or changed: it lacks answers that were received before. Their "
+                  "rows are learned from the targets alone",
+                  p->split->job->out);
     for (size_t i = (size_t)q->first * k; i < (size_t)(q->first + q->count) * k; i++)
         p->room.ids[i] = -1, p->room.logits[i] = 0;
     return NEB_OK;
@@ -124,7 +126,7 @@ static neb_status recall(struct neb_student *p, const struct neb_tutor_seq *q)
 {
     neb__buf_clear(&p->entry);
     neb_status st = p->cache ? neb__keyed_file_get(p->cache, &q->key, &p->entry) : NEB_ERR_NOTFOUND;
-    if (st == NEB_OK) st = neb__tutor_item_unpack(&p->half->shape, q, p->entry.data, p->entry.len, &p->room);
+    if (st == NEB_OK) st = neb__tutor_item_unpack(&p->split->shape, q, p->entry.data, p->entry.len, &p->room);
     if (st == NEB_ERR_NOTFOUND || st == NEB_ERR_CORRUPT) return do_without(p, q);
     p->cached++;
     return st;
@@ -132,12 +134,12 @@ static neb_status recall(struct neb_student *p, const struct neb_tutor_seq *q)
 
 static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
 {
-    struct neb_split_site *s = p->half;
+    struct neb_split_site *s = p->split;
     const void *bytes;
     size_t n;
     uint64_t item;
     if (b->loss.n > p->targets || b->side[0].tokens > p->rows)
-        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the largest that was announced",
+        return neb__fail(NEB_ERR_RANGE, "a batch of %d rows is larger than the largest that was planned for",
                          b->loss.n);
     NEB_TRY(neb_stream_get(s->stream, -1, &bytes, &n, &item));
     NEB_TRY(neb__split_item_open(s, item, &bytes, &n));
@@ -149,7 +151,8 @@ static neb_status fetch(struct neb_student *p, const struct neb_batch *b)
     NEB_TRY(neb__tutor_item_decode(&s->shape, &p->plan, bytes, n, &p->room));
     for (int32_t q = 0; q < p->plan.seqs; q++)
         NEB_TRY(p->plan.seq[q].here ? keep(p, &p->plan.seq[q], item) : recall(p, &p->plan.seq[q]));
-    size_t k = (size_t)s->shape.k; /* rows that no sequence has */
+    size_t k = (size_t)s->shape.k;
+    /* rows that belong to no sequence have no answer */
     for (size_t i = (size_t)b->loss.used * k; i < (size_t)b->loss.n * k; i++)
         p->room.ids[i] = -1, p->room.logits[i] = 0;
     s->rows += b->loss.used;

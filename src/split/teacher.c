@@ -1,8 +1,8 @@
 /* teacher.c: the loop of a teacher's site.
  *
- * It trains nothing and keeps no checkpoint: the stream's journal says how far it came, and what the student holds follows
- * from the batches before (student.c). After a restart the batches up to there are drawn again, without asking the teachers,
- * to know that. */
+ * It trains nothing and keeps no checkpoint: the stream's journal says how far it came. The batches up to
+ * there decide which answers the student holds (student.c). So after a restart it draws them again, without
+ * asking the teachers. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -20,7 +20,7 @@ enum { SHOW_SECONDS = 20, START_SECONDS = 20 };
 struct teacher {
     const struct neb_job *job;
     struct neb_data data;
-    struct neb_split_site *half;
+    struct neb_split_site *split;
     neb_device *device;
     struct neb_teacher logits, hidden;
     neb_session *session;
@@ -34,7 +34,7 @@ struct teacher {
     int64_t start_ns, shown_ns, batches, tokens;
 };
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static neb_status open_teachers(struct teacher *t)
 {
@@ -42,7 +42,7 @@ static neb_status open_teachers(struct teacher *t)
     const struct neb_batch *b = t->batch;
     struct neb_model_input_limits l = {
         .rows = {b->cap_tokens[0], b->cap_tokens[1]}, .seqs = b->cap_seqs, .targets = b->cap_loss};
-    struct neb_teacher_config c = {.k = t->half->shape.k,
+    struct neb_teacher_config c = {.k = t->split->shape.k,
                                    .threads = (int)j->train.threads,
                                    .tok = t->data.tok,
                                    .sides = j->objective->sides,
@@ -58,9 +58,11 @@ static neb_status open_teachers(struct teacher *t)
     c.folder = j->distill.encoder;
     c.logits = false;
     if (c.folder) NEB_TRY(neb__teacher_open(t->device, &c, &l, &t->hidden));
-    if (c.folder && t->hidden.width != t->half->shape.width)
-        return neb__doc_fail(&j->doc, "distill.width", "distill.width is %d, the hidden states of %s have %d",
-                             t->half->shape.width, c.folder, t->hidden.width);
+    if (c.folder && t->hidden.width != t->split->shape.width)
+        return neb__doc_fail(&j->doc, "distill.width",
+
+                             "distill.width is %d, but the hidden states of %s have a width of %d",
+                             t->split->shape.width, c.folder, t->hidden.width);
     return NEB_OK;
 }
 
@@ -76,15 +78,15 @@ static neb_status open_links(struct teacher *t)
     t->metrics = neb__metrics_begin(j->out, -1);
     neb__meter_begin(&t->meter, j, t->metrics, t->session, &neb__session_meter, 0);
     if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
-    NEB_TRY(neb__split_start(t->half, t->session, 0, t->job->out));
-    neb__meter_stream(&t->meter, t->half->stream, &t->half->feed, true);
+    NEB_TRY(neb__split_start(t->split, t->session, 0, t->job->out));
+    neb__meter_stream(&t->meter, t->split->stream, &t->split->readings, true);
     return NEB_OK;
 }
 
 static neb_status open_all(struct teacher *t)
 {
     NEB_TRY(neb__data_prepare(t->job, &t->data));
-    NEB_TRY(neb__split_open(t->job, &t->data, &t->half));
+    NEB_TRY(neb__split_open(t->job, &t->data, &t->split));
     neb_status s = neb__data_stream(&t->data, "train", 0, 1, &t->stream);
     if (s == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&t->job->doc, "data", "no corpus to teach from (use: train)");
@@ -99,7 +101,7 @@ static neb_status open_all(struct teacher *t)
 static void close_all(struct teacher *t)
 {
     neb__metrics_close(t->metrics);
-    neb__split_close(t->half);
+    neb__split_close(t->split);
     neb_session_close(t->session);
     if (t->logits.close) t->logits.close(t->logits.arg);
     if (t->hidden.close) t->hidden.close(t->hidden.arg);
@@ -111,9 +113,9 @@ static void close_all(struct teacher *t)
     neb__data_free(&t->data);
 }
 
-/* ---- teaching ------------------------------------------------------------------------------------------------------ */
+/* ---- teaching ------------------------------------------------------------------------------------------ */
 
-/* Which of the next batch's sequences the student lacks; it will hold them from then on, if they fit. */
+/* Finds the sequences of the next batch that the student lacks. It holds them from then on, if they fit. */
 static neb_status plan_next(struct teacher *t, int32_t *lacking)
 {
     *lacking = 0;
@@ -121,7 +123,7 @@ static neb_status plan_next(struct teacher *t, int32_t *lacking)
     NEB_TRY(neb__tutor_plan_make(&t->plan, t->batch));
     for (int32_t q = 0; q < t->plan.seqs; q++) {
         struct neb_tutor_seq *seq = &t->plan.seq[q];
-        size_t size = neb__tutor_item_size(&t->half->shape, seq);
+        size_t size = neb__tutor_item_size(&t->split->shape, seq);
         seq->here = !neb__keyset_find(&t->held, &seq->key);
         *lacking += seq->here;
         if (!seq->here || !neb__student_keeps(t->job, t->held_bytes, size)) continue;
@@ -133,7 +135,7 @@ static neb_status plan_next(struct teacher *t, int32_t *lacking)
 
 static neb_status teach_one(struct teacher *t)
 {
-    struct neb_split_site *s = t->half;
+    struct neb_split_site *s = t->split;
     struct neb_teacher_answer logits = {0}, hidden = {0};
     int32_t lacking;
     NEB_TRY(plan_next(t, &lacking));
@@ -154,8 +156,8 @@ static neb_status catch_up(struct teacher *t)
 {
     struct neb_stream_status st;
     int32_t lacking;
-    neb_stream_get_status(t->half->stream, &st);
-    if (st.last) neb__info("going on behind batch %" PRIu64, st.last);
+    neb_stream_get_status(t->split->stream, &st);
+    if (st.last) neb__info("going on after batch %" PRIu64, st.last);
     if (t->job->wan.cache <= 0) return neb__batches_seek(t->stream, (int64_t)st.last);
     for (uint64_t i = 0; i < st.last; i++) NEB_TRY(plan_next(t, &lacking));
     return NEB_OK;
@@ -166,7 +168,7 @@ static void show(struct teacher *t, bool now)
     char text[300];
     if (!now && neb__seconds_since(t->shown_ns) < SHOW_SECONDS) return;
     t->shown_ns = neb__now_ns();
-    neb__split_describe(t->half, text, sizeof text);
+    neb__split_describe(t->split, text, sizeof text);
     printf("%s  %s; %.0f tokens/s\n", t->job->name, text,
            (double)t->tokens / neb__seconds_since(t->start_ns));
     fflush(stdout);
@@ -185,7 +187,7 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
     int64_t made = 0, most = t->job->wan.recorded ? t->job->train.steps * t->job->train.micro : INT64_MAX;
     for (neb_status s; made < most; made++) {
         int64_t since = neb__now_ns();
-        s = neb__split_wait(t->half, 1, stop);
+        s = neb__split_wait(t->split, 1, stop);
         neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
         if (s == NEB_OK) s = teach_one(t);
         if (s == NEB_ERR_CANCELLED) break; /* the student has finished */

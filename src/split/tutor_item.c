@@ -1,12 +1,13 @@
 /* tutor_item.c: a teacher's answers to bytes and back.
  *
- *     item      u32 check value of the batch, u32 number of sequences, a bit for each: its answer is in here (a byte of
- *               eight, the first lowest); then, if any is: one frame of logits over all their rows (codec/stream.h),
- *               one frame of hidden states
+ *     item      u32 check value of the batch, u32 number of sequences, a bit for each: the item has its
+ *               answer (eight in a byte, the first lowest); then, if one is set: one frame of logits over all
+ *               their rows (codec/stream.h), one frame of hidden states
  *     cached    the rows' ids (i32) and logits (f32); the rows' hidden states (f32)
  *
- * Logits go out relative to the row's greatest, ids ascending, and as few of them as the sender's code says. The cache holds the
- * decoded values, so the second epoch learns from the same bits as the first. */
+ * The logits of a row are sent relative to the greatest of them, by ascending id, and as many as the sender's
+ * code says. The cache holds the decoded values, so the second epoch learns from the same bits as the
+ * first. */
 #include "split/tutor_item.h"
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -20,7 +21,7 @@
 
 enum { HEAD = 8 };
 
-/* ---- sequences --------------------------------------------------------------------------------------------------- */
+/* ---- sequences ----------------------------------------------------------------------------------------- */
 
 neb_status neb__tutor_plan_init(struct neb_tutor_plan *p, int32_t seqs)
 {
@@ -68,7 +69,7 @@ static neb_status name_sequence(const struct neb_batch *b, int32_t q, struct neb
     return s;
 }
 
-/* The loss rows are in the order of the sequences, those that count first. */
+/* The loss rows are in the order of the sequences, with those that count first. */
 neb_status neb__tutor_plan_make(struct neb_tutor_plan *p, const struct neb_batch *b)
 {
     const struct neb_batch_side *last = &b->side[b->sides - 1];
@@ -100,9 +101,10 @@ static void count_here(const struct neb_tutor_plan *p, size_t *targets, size_t *
         if (p->seq[q].here) *targets += (size_t)p->seq[q].count, *rows += (size_t)p->seq[q].rows;
 }
 
-/* ---- out --------------------------------------------------------------------------------------------------------- */
+/* ---- out ----------------------------------------------------------------------------------------------- */
 
-/* One row: the n greatest of k (to, logp: n places), by id ascending, relative to the greatest. */
+/* Takes the n greatest logits of a row of k.
+ * `to` gets their ids, ascending; logp their values relative to the greatest. */
 static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, int32_t n, int32_t *to,
                             float *logp)
 {
@@ -110,7 +112,8 @@ static neb_status order_row(const int32_t *ids, const float *logits, int32_t k, 
     for (int32_t j = 0; j < k; j++) {
         if (ids[j] < 0 || !isfinite(logits[j]))
             return neb__fail(NEB_ERR_RANGE,
-                             "the teacher gave fewer than %d tokens for a row, or no finite logits", k);
+                             "the teacher gave fewer than %d tokens for a row, or logits that are not finite",
+                             k);
         neb__topk_list_offer(logp, to, n, &have, logits[j], ids[j]);
     }
     const float most = logp[0];
@@ -163,7 +166,7 @@ neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct 
                                   const struct neb_teacher_answer *hidden, struct neb_buf *out)
 {
     if (s->k && (code->k < 1 || code->k > s->k))
-        return neb__fail(NEB_ERR_INVALID, "%d logits of %d are to cross", code->k, s->k);
+        return neb__fail(NEB_ERR_INVALID, "cannot send %d of %d logits", code->k, s->k);
     size_t map = ((size_t)p->seqs + 7) / 8, targets, rows;
     NEB_TRY(neb__buf_reserve(out, HEAD + map));
     uint8_t *head = out->data + out->len;
@@ -178,7 +181,7 @@ neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct 
     return s->width && rows ? put_hidden(s, code->hidden_bits, p, hidden, rows, out) : NEB_OK;
 }
 
-/* ---- in ---------------------------------------------------------------------------------------------------------- */
+/* ---- in ------------------------------------------------------------------------------------------------ */
 
 static neb_status corrupt(const char *what)
 {
@@ -192,7 +195,7 @@ const uint8_t *neb__tutor_item_frame(struct neb_reader *r, size_t *n)
     return neb__read(r, *n);
 }
 
-/* Row i of n crossed logits into its k places. */
+/* Puts the n received logits of a row into its k places. The remaining places stay empty. */
 static void place_row(const struct neb_tutor_room *room, size_t row, size_t k, const int32_t *ids,
                       const float *logp, size_t n)
 {
@@ -264,10 +267,10 @@ neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tu
     count_here(p, &targets, &rows);
     if (s->k && targets) NEB_TRY(take_logits(s, p, targets, &r, room));
     if (s->width && rows) NEB_TRY(take_hidden(s, p, rows, &r, room));
-    return r.left ? corrupt("bytes behind the end") : NEB_OK;
+    return r.left ? corrupt("bytes after the end") : NEB_OK;
 }
 
-/* ---- the cache's form ---------------------------------------------------------------------------------------------- */
+/* ---- in the cache -------------------------------------------------------------------------------------- */
 
 neb_status neb__tutor_item_pack(const struct neb_tutor_shape *s, const struct neb_tutor_seq *q,
                                 const struct neb_tutor_room *room, struct neb_buf *out)

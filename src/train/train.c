@@ -206,7 +206,7 @@ static neb_status open_trainer(struct trainer *t)
     if (t->session) NEB_TRY(start_session(t, s != NEB_OK));
     if (t->half) {
         NEB_TRY(neb__split_start(t->half, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
-        neb__meter_stream(&t->meter, t->half->stream, &t->half->feed, t->half->produces);
+        neb__meter_stream(&t->meter, t->half->stream, &t->half->readings, t->half->produces);
         sample(t, "training", true); /* tells the other half how much is wanted */
         return NEB_OK;
     }

@@ -1,8 +1,8 @@
 /* meter.c: see meter.h.
  *
- * Counters of the session only grow while the process lives. The database gets their sums over all starts of the run, so a
- * plot does not jump back when a site was killed. Events are found by comparing two samples: links that come and go, waiting
- * that begins and ends, another rung or interval. */
+ * Counters of the session only grow while the process lives. The database gets their sums over all starts of
+ * the run, so a plot does not jump back when a site was killed. Events are found by comparing two samples:
+ * links that come and go, waiting that begins and ends, another rung or interval. */
 #include "watch/meter.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -63,11 +63,11 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
     neb__metrics_note(metrics, "task", job->task);
 }
 
-void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *feed,
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *split,
                        bool produces)
 {
     m->stream = stream;
-    m->feed = feed;
+    m->split = split;
     m->produces = produces;
 }
 
@@ -87,17 +87,17 @@ void neb__meter_event(struct neb_meter *m, int64_t step, const char *kind, const
     neb__metrics_event(m->metrics, step, kind, text);
 }
 
-/* ---- what changed since the last sample ------------------------------------------------------------------------ */
+/* ---- what changed since the last sample ---------------------------------------------------------------- */
 
-/* What is sent, and how often: before the first decision of the rate controller as the job has it. */
+/* Describes what is sent and how often. Before the first decision of the rate controller the job says so. */
 static void describe_pace(const struct neb_meter *m, const struct neb_session_status *s,
                           struct neb_site_status *out)
 {
     bool rounds = m->session && m->job->plan == NEB_STRATEGY_REPLICA;
-    if (m->feed) {
-        snprintf(out->rung, sizeof out->rung, "%s", m->feed->rung);
-        snprintf(out->reason, sizeof out->reason, "%s", m->feed->why);
-        out->window = m->feed->window;
+    if (m->split) {
+        snprintf(out->rung, sizeof out->rung, "%s", m->split->rung);
+        snprintf(out->reason, sizeof out->reason, "%s", m->split->why);
+        out->window = m->split->window;
     } else if (rounds) {
         snprintf(out->rung, sizeof out->rung, "%.15s", s->rung[0] ? s->rung : m->job->wan.rung);
         snprintf(out->reason, sizeof out->reason, "%s", s->rung[0] ? s->reason : "");
@@ -106,11 +106,11 @@ static void describe_pace(const struct neb_meter *m, const struct neb_session_st
     neb__status_set_pace(out);
 }
 
-/* A fed site has only a window; the feeding one tells of that, too. */
+/* A receiving site has only a window, and the sending one notes that, too. */
 static void notice_pace(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
 {
     struct neb_site_status now = {0};
-    if (m->feed && !m->produces) return;
+    if (m->split && !m->produces) return;
     describe_pace(m, s, &now);
     if (!strcmp(now.pace, m->pace)) return;
     neb__meter_event(m, step, "rung", "%s", *now.reason ? now.reason : now.pace);
@@ -139,7 +139,7 @@ static void notice(struct neb_meter *m, int64_t step, const struct neb_session_s
     notice_pace(m, step, s);
 }
 
-/* ---- the sample ------------------------------------------------------------------------------------------------ */
+/* ---- the sample ---------------------------------------------------------------------------------------- */
 
 static void put_times(struct neb_meter *m, int64_t step)
 {
@@ -151,11 +151,11 @@ static void put_times(struct neb_meter *m, int64_t step)
     neb__metrics_put(m->metrics, step, "cpu", neb__process_cpu()); /* of this process, all threads */
 }
 
-/* Bytes out and in so far, those of the stream among them; and the rates since the last sample. */
+/* Counts the bytes out and in so far, the stream's included, and the rates since the last sample. */
 static void count_bytes(struct neb_meter *m, const struct neb_session_status *s, double stream, double dt)
 {
-    double now[2] = {(double)s->bytes_out + (m->produces ? stream : 0),
-                     (double)s->bytes_in + (m->produces ? 0 : stream)};
+    double now[2] = {(double)s->bytes_out, (double)s->bytes_in};
+    now[m->produces ? 0 : 1] += stream;
     m->link_out = 8 * (now[0] - m->bytes[0]) / dt;
     m->link_in = 8 * (now[1] - m->bytes[1]) / dt;
     m->bytes[0] = now[0];
@@ -185,7 +185,7 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     if (m->job->plan == NEB_STRATEGY_REPLICA)
         neb__metrics_put(m->metrics, step, "wan/interval",
                          (double)(s->interval ? s->interval : m->job->wan.interval));
-    if (m->feed) neb__metrics_put(m->metrics, step, "wan/window", (double)m->feed->window);
+    if (m->split) neb__metrics_put(m->metrics, step, "wan/window", (double)m->split->window);
     neb__metrics_put(m->metrics, step, "wan/goodput_out", m->link_out);
     neb__metrics_put(m->metrics, step, "wan/goodput_in", m->link_in);
 }
@@ -211,10 +211,10 @@ static void describe(const struct neb_meter *m, const struct neb_meter_point *p,
     out->link_out = m->link_out;
     out->link_in = m->link_in;
     describe_pace(m, s, out);
-    if (!m->feed || m->produces) return;
-    out->until = (int64_t)m->feed->until; /* split_rate.c of the feeding site goes by these */
-    out->takes = m->feed->takes;
-    out->starved = m->feed->starved;
+    if (!m->split || m->produces) return;
+    out->until = (int64_t)m->split->until; /* split_rate.c of the sending site uses these */
+    out->takes = m->split->takes;
+    out->starved = m->split->starved;
 }
 
 static void publish(struct neb_meter *m, const struct neb_meter_point *p, const struct neb_session_status *s,
@@ -244,9 +244,11 @@ static void set_line(struct neb_meter *m)
     if (m->session)
         n = snprintf(m->line, sizeof m->line, "link %.2f/%.2f Mbit/s out/in  %s%s", m->link_out / 1e6,
                      m->link_in / 1e6, m->pace, *m->pace ? "  " : "");
-    for (int i = 0; i < NEB_TIMES && n < (int)sizeof m->line; i++)
+    for (int i = 0; i < NEB_TIMES && n < (int)sizeof m->line; i++) {
+        double share = total > 0 ? 100 * m->time[i] / total : 0;
         n += snprintf(m->line + n, sizeof m->line - (size_t)n, "%s%s %.0f %%", i ? " " : "",
-                      neb__time_names[i], total > 0 ? 100 * m->time[i] / total : 0);
+                      neb__time_names[i], share);
+    }
 }
 
 void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now)

@@ -1,8 +1,8 @@
-/* meter.h: measures what a site does, once a second: for the metrics database, OUT/status.json, the other sites and the
- * display. One meter serves every strategy.
+/* meter.h: measures what a site does, once a second: for the metrics database, OUT/status.json, the other
+ * sites and the display. One meter serves every strategy.
  *
- * Every second between begin and the last sample is compute, encode, wait or recover. The last three are measured and the
- * first is the rest, so the four always add up. */
+ * Every second between begin and the last sample is compute, encode, wait or recover. The last three are
+ * measured and the first is the rest, so the four always add up. */
 #ifndef NEB_WATCH_METER_H
 #define NEB_WATCH_METER_H
 
@@ -17,16 +17,17 @@ extern const char *const neb__time_names[NEB_TIMES];
 enum { NEB_METER_STREAM = NEB_TRAFFICS, NEB_METER_KINDS };
 extern const char *const neb__kind_names[NEB_METER_KINDS];
 
-/* What a site of a split job does about its line; "" and 0 where it has nothing to say. */
+/* How a site of a split job uses its line. A value that the site does not know is "" or 0. */
 struct neb_meter_split {
-    char rung[40]; /* the feeding site: how items are coded */
-    char why[200]; /* the feeding site: why rung and window are what they are */
+    char rung[40]; /* the sending site: how items are coded */
+    char why[200]; /* the sending site: why rung and window are what they are */
     int64_t window;
-    double takes, starved; /* the fed site: items/s while it does not wait, share of the time that it does */
-    uint64_t until;        /* the fed site: the last item that it wants */
+    double takes, starved; /* the receiving site: items/s while it does not wait, share of its time waiting */
+    uint64_t until;        /* the receiving site: the last item that it wants */
 };
 
-/* How a meter reaches the other sites; src/run has the only one, so that this folder need not know sessions. */
+/* How a meter reaches the other sites;
+ * src/run has the only one, so that this folder need not know sessions. */
 struct neb_meter_run {
     /* Takes what the loop says of this site: the fields of NEB_STATUS_LOOP. */
     void (*tell)(neb_session *s, const struct neb_site_status *loop);
@@ -40,13 +41,13 @@ struct neb_meter {
     neb_session *session; /* NULL: alone */
     const struct neb_meter_run *run;
     neb_stream *stream; /* of this site's part of a split job, or NULL */
-    const struct neb_meter_split *feed;
+    const struct neb_meter_split *split;
     bool produces;
     int64_t start_ns, sample_ns;
     double time[NEB_TIMES];
     double before[NEB_TIMES], bytes_before[2],
         kind_before[NEB_METER_KINDS]; /* earlier starts, from the database */
-    double waited;                    /* besides what the session and the data know of */
+    double waited;                    /* besides the waiting that the session and the data count themselves */
     double rate, link_out, link_in;   /* of the last sample: tokens/s, bits/s */
     struct neb_session_status last;
     double bytes[2]; /* out, in, of this process, at the last sample */
@@ -57,17 +58,17 @@ struct neb_meter {
     char pace[80], line[256]; /* pace: as in the status */
 };
 
-/* What the loop knows. */
+/* The values that the loop knows. */
 struct neb_meter_point {
     int64_t step, tokens;
-    double loss, data_wait; /* data_wait: seconds spent waiting for data, ever */
+    double loss, data_wait; /* data_wait: seconds spent waiting for data so far */
 };
 
-/* `run` reaches `session`; it is not used where that is NULL. */
+/* `run` reaches `session`. It is not used if that is NULL. */
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
                       neb_session *session, const struct neb_meter_run *run, int64_t tokens);
-/* From now on the stream's bytes count, too. It and `feed` must outlive the last sample. */
-void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *feed,
+/* From now on the stream's bytes count, too. The stream and `split` must outlive the last sample. */
+void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *split,
                        bool produces);
 void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
 /* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */
@@ -75,7 +76,8 @@ void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, con
 void neb__meter_event(struct neb_meter *m, int64_t step, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* "0.3 Mbit/s out, 0.2 in  int4 every 20 steps  compute 97 % encode 1 % wait 2 % recover 0 %", of the last sample. */
+/* "0.3 Mbit/s out, 0.2 in  int4 every 20 steps  compute 97 % encode 1 % wait 2 % recover 0 %",
+ * of the last sample. */
 const char *neb__meter_line(const struct neb_meter *m);
 
 #endif
