@@ -1,12 +1,12 @@
-/* resume.c: the sections of a checkpoint:
+/* resume.c: a training's state to and from the sections of a checkpoint:
  *
  *     progress   step, tokens, seconds (three little-endian 64-bit words, the last a double's bits)
  *     params     fp32, all parameters in the order they were added
  *     m, v       the optimizer's moments, in the layout of the trainable slab
  *     data       the position of the stream
- *     session    this site's part of a run on several sites, where there is one
+ *     session    this site's part of a run on several sites, if it takes part in one
  *
- * Dropout and masks are functions of (seed, step, sample), so there is no random state to keep. */
+ * Dropout and masks are functions of (seed, step, sample), so no random state needs to be kept. */
 #include "train/resume.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -48,7 +48,7 @@ static neb_status collect(struct neb_work *w, float *params, float *m, float *v,
     return neb__work_save_position(w, data);
 }
 
-/* The session's state, appended to `out`. */
+/* Appends the session's state to `out`. */
 static neb_status collect_session(neb_session *session, struct neb_buf *out)
 {
     size_t n;
@@ -149,7 +149,7 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
     return s;
 }
 
-/* On an error sum is untouched. */
+/* An error leaves sum untouched. */
 static neb_status add_params(const char *dir, int64_t step, double *sum, int64_t n)
 {
     char path[512];

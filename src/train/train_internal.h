@@ -1,0 +1,82 @@
+/* train_internal.h: one site's training, shared by the files of this folder.
+ *
+ *     train.c         opens and closes it, catches signals, keeps a second process out of OUT
+ *     train_loop.c    the steps and the checkpoints
+ *     train_sites.c   the session with the other sites
+ *     train_result.c  evaluation, and everything that is written and printed at the end
+ *
+ * neb__train_job() opens a trainer and closes it again, whether opening succeeded or not. */
+#ifndef NEB_TRAIN_TRAIN_INTERNAL_H
+#define NEB_TRAIN_TRAIN_INTERNAL_H
+
+#include "split/split_site.h"
+#include "train/resume.h"
+#include "train/train.h"
+#include "watch/meter.h"
+#include "watch/progress.h"
+
+#include <nebula/nebula.h>
+#include <signal.h>
+
+struct neb_trainer {
+    const struct neb_job *job;
+    const volatile sig_atomic_t *stop; /* a signal asks for the end */
+    struct neb_data data;
+    struct neb_work *work;
+    neb_session *session;         /* NULL: alone */
+    struct neb_split_site *split; /* relay, tutor; NULL: this site trains the whole model */
+    struct neb_ckpt_writer *writer;
+    struct neb_metrics *metrics;
+    struct neb_schedule schedule;
+    struct neb_progress progress;
+    struct neb_progress_display show;
+    struct neb_meter meter;
+    char checkpoints[512];
+    int64_t loaded;     /* step of the checkpoint with which this site began; -1: it had no checkpoint */
+    neb_status unsaved; /* why the last checkpoint could not be written; NEB_OK: it is on disk */
+    int skipped;        /* steps in a row that were not finite */
+    int64_t empty;      /* steps with nothing to predict */
+    bool met_links;     /* opening got as far as the session */
+    int64_t decisions;  /* of the rate controller, as far as they are in the metrics */
+    int64_t done_ns;    /* when this site had made its own steps; 0: not yet */
+};
+
+/* train_loop.c */
+
+/* Trains until the run is over. NEB_ERR_CANCELLED: a signal ended it, and a checkpoint is on disk */
+neb_status neb__trainer_loop(struct neb_trainer *t);
+/* Hands the meter a sample. It takes one a second, or at once if `now`. */
+void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now);
+
+/* train_sites.c */
+
+/* Opens the session and, with strategy replica, registers the trainable parameters with it. */
+neb_status neb__trainer_open_session(struct neb_trainer *t);
+/* Waits for the other sites. first: this site has no checkpoint, so all sites must be there. */
+neb_status neb__trainer_start_session(struct neb_trainer *t, bool first);
+/* Tells the other sites why this site could not begin. */
+void neb__trainer_refuse(const struct neb_job *job);
+/* The session in which sites exchange updates; NULL: this site is alone, or one of a split job. */
+neb_session *neb__trainer_rounds(const struct neb_trainer *t);
+/* Tells the model that its parameters have changed, if `changed`. */
+neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed);
+/* Merges what the other sites did, and waits while the session asks for it. tokens: of the step just made, or
+ * NEB_NO_STEP. *ended: the run is over, and the parameters are its result. */
+neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended);
+/* The same before the first step. */
+neb_status neb__trainer_meet_first(struct neb_trainer *t, bool *ended);
+bool neb__trainer_is_witness(const struct neb_trainer *t);
+/* Follows the run without training until it ends. NEB_ERR_CANCELLED: a signal came first */
+neb_status neb__trainer_attend(struct neb_trainer *t);
+
+/* train_result.c */
+
+/* Measures the model on held-out text, if the job has any.
+ * outer: on the outer state, not on the live parameters. */
+neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer);
+/* Averages the last checkpoints if the job says so, evaluates the model and writes it. */
+neb_status neb__trainer_finish(struct neb_trainer *t);
+/* Prints what crossed the line. */
+void neb__trainer_report(struct neb_trainer *t);
+
+#endif

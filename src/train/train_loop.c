@@ -1,0 +1,178 @@
+/* train_loop.c: the loop of a training: step, show, measure, evaluate, checkpoint.
+ *
+ * The stop flag is read between steps, so a checkpoint is always of a whole step. */
+#include "train/train_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "run/session.h"
+#include "store/metrics.h"
+
+#include <math.h>
+
+enum { MAX_SKIPPED = 20, END_SECONDS = 900 };
+
+void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
+{
+    struct neb_meter_point p = {t->progress.step, t->progress.tokens, t->show.loss,
+                                neb__work_waited(t->work)};
+    neb__meter_sample(&t->meter, &p, state, now);
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------- */
+
+/* The step had nothing to predict and was skipped. Its loss and norm are 0 and mean nothing. */
+static bool nothing_learned(const struct neb_work_step *s)
+{
+    return s->skipped && isfinite(s->loss) && isfinite(s->grad_norm);
+}
+
+static void measure(struct neb_trainer *t, const struct neb_work_step *s, double lr)
+{
+    if (!s->step) return;
+    if (t->empty) neb__metrics_put(t->metrics, s->step, "empty_steps", (double)t->empty);
+    if (nothing_learned(s)) return;
+    neb__metrics_put(t->metrics, s->step, "loss", s->loss);
+    neb__metrics_put(t->metrics, s->step, "grad_norm", s->grad_norm);
+    neb__metrics_put(t->metrics, s->step, "lr", lr);
+    neb__metrics_put(t->metrics, s->step, "tokens_per_second", neb__progress_rate(&t->show));
+    if (s->parts[2] != 0) neb__metrics_put(t->metrics, s->step, "hidden_loss", s->parts[2]);
+    for (int i = 0; i < NEB_OBJECTIVE_LOSSES; i++)
+        if (t->job->objective->losses[i])
+            neb__metrics_put(t->metrics, s->step, t->job->objective->losses[i], s->parts[i]);
+}
+
+static neb_status one_step(struct neb_trainer *t, bool *ended)
+{
+    int64_t start = neb__now_ns();
+    float lr = neb_schedule_lr_within(&t->schedule, t->progress.step, t->progress.seconds,
+                                      60 * t->job->train.minutes);
+    struct neb_work_step step = {0};
+    neb_status s = neb__work_step(t->work, lr, &step);
+    t->skipped = s == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
+    if (t->skipped >= MAX_SKIPPED)
+        return neb__fail(s, "stopping: %d steps in a row were not finite; the last checkpoint is good",
+                         t->skipped);
+    if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
+    t->progress.step++;
+    t->progress.tokens += step.tokens;
+    t->progress.seconds += neb__seconds_since(start);
+    if (step.empty && !t->empty++)
+        neb__warn("step %" PRId64 " changes nothing, because no token of its text was masked; a larger "
+                  "train.tokens makes this rare",
+                  t->progress.step);
+    neb__progress_step(&t->show, t->progress.step, t->job->train.steps,
+                       nothing_learned(&step) ? t->show.loss : step.loss, step.tokens, (double)lr);
+    measure(t, &step, (double)lr);
+    /* the tokens say how much this site's update weighs */
+    if (neb__trainer_rounds(t)) NEB_TRY(neb__trainer_meet(t, step.empty ? 0 : step.tokens, ended));
+    neb__trainer_sample(t, "training", false);
+    return NEB_OK;
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------------- */
+
+static neb_status save(struct neb_trainer *t)
+{
+    neb__metrics_flush(t->metrics);
+    if (t->split) NEB_TRY(neb__split_saving(t->split));
+    NEB_TRY(neb__resume_save(t->work, neb__trainer_rounds(t), t->writer, &t->progress));
+    if (t->split)
+        neb__split_saved(t->split, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
+    return NEB_OK;
+}
+
+/* Writes the last checkpoint unless it is there. If that fails, the model is written all the same: the steps
+ * were made, and there may be room for the model. */
+static void save_last(struct neb_trainer *t)
+{
+    struct neb_ckpt_report r;
+    (void)neb__ckpt_writer_wait(t->writer);
+    neb__ckpt_writer_report(t->writer, &r);
+    bool there = r.last_step == t->progress.step || (!t->session && t->loaded == t->progress.step);
+    if (!there) t->unsaved = save(t);
+    if (!there && t->unsaved == NEB_OK) t->unsaved = neb__ckpt_writer_wait(t->writer);
+}
+
+static neb_status save_and_stop(struct neb_trainer *t)
+{
+    NEB_TRY(save(t));
+    neb__progress_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
+                       t->progress.step);
+    return neb__ckpt_writer_wait(t->writer) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+/* With train.minutes the receiving site's clock decides. A sending site that stopped first would leave the
+ * other one waiting for the next item. */
+static bool finished(const struct neb_trainer *t)
+{
+    const struct neb_job_train *c = &t->job->train;
+    bool sends = t->split && t->split->produces && !t->job->wan.recorded;
+    bool late = c->minutes > 0 && t->progress.seconds >= 60 * c->minutes;
+    return t->progress.step >= c->steps || (late && !sends);
+}
+
+/* In a replica run every site goes on until the run ends for all of them, at the leading site's last step. By
+ * then the work of all sites is committed, and they hold the same model. */
+static bool over(struct neb_trainer *t, bool ended)
+{
+    if (ended || !finished(t)) return ended;
+    if (!neb__trainer_rounds(t)) return true;
+    if (!t->done_ns && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
+    if (neb__seconds_since(t->done_ns) < END_SECONDS) return false;
+    neb__warn(
+        "the run did not end at the other sites within %d s: this site's model may lack their last work",
+        END_SECONDS);
+    return true;
+}
+
+/* A receiving site whose last checkpoint is missing does not end the stream: when it goes on from an older
+ * one, it needs the items after that once more. */
+static neb_status end_stream(struct neb_trainer *t)
+{
+    if (!t->split) return NEB_OK;
+    if (t->unsaved != NEB_OK && !t->split->produces) return NEB_OK;
+    return neb__split_finish(t->split, t->stop);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------ */
+
+/* Waits until the other site of a split job lets this one go on. *ended: the other site has ended. A request
+ * to stop returns NEB_OK, since the loop handles it. */
+static neb_status await_other(struct neb_trainer *t, bool *ended)
+{
+    int64_t since = neb__now_ns();
+    neb_status s = neb__split_wait(t->split, t->job->train.micro, t->stop);
+    neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
+    if (t->show.tokens)
+        t->progress.seconds += neb__seconds_since(since); /* the first wait is part of starting */
+    if (s == NEB_ERR_CANCELLED) neb__progress_line(&t->show, "%s", neb_last_error());
+    *ended = s == NEB_ERR_CANCELLED;
+    return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
+static bool due(int64_t every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+neb_status neb__trainer_loop(struct neb_trainer *t)
+{
+    const struct neb_job_train *c = &t->job->train;
+    bool ended = false;
+    if (neb__trainer_rounds(t)) NEB_TRY(neb__trainer_meet_first(t, &ended));
+    while (!over(t, ended)) {
+        if (t->split) NEB_TRY(await_other(t, &ended));
+        if (ended) break;
+        neb_status s = *t->stop ? NEB_OK : one_step(t, &ended);
+        if (s == NEB_ERR_CANCELLED && t->split && t->split->produces) break; /* no more is wanted */
+        NEB_TRY(s);
+        if (*t->stop) return save_and_stop(t);
+        if (due(c->eval_every, t->progress.step))
+            NEB_TRY(neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL));
+        if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
+    }
+    save_last(t);
+    return end_stream(t);
+}

@@ -1,0 +1,149 @@
+/* train_result.c: how good the model is, and what a training leaves behind: the model's folder and its last
+ * lines.
+ *
+ * During a replica run the outer state is evaluated, since the sites share it and it is what they export at
+ * the end. */
+#include "train/train_internal.h"
+#include "base/log.h"
+#include "task/folder.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { EVAL_BATCHES = 50 };
+
+/* ---- held-out text ------------------------------------------------------------------------------------- */
+
+static neb_status held_out(struct neb_trainer *t, bool outer, struct neb_work_eval *e)
+{
+    if (!outer) return neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
+    NEB_TRY(neb_session_show_outer(t->session, true));
+    neb_status s = neb__trainer_refresh(t, true);
+    if (s == NEB_OK) s = neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
+    if (s == NEB_OK) neb_session_loss(t->session, e->loss);
+    neb_status back = neb_session_show_outer(t->session, false);
+    if (back == NEB_OK) back = neb__trainer_refresh(t, true);
+    return back != NEB_OK ? back : s;
+}
+
+static void measure_held_out(struct neb_trainer *t, const struct neb_work_eval *e)
+{
+    const struct neb_objective *o = t->job->objective;
+    neb__metrics_put(t->metrics, t->progress.step, "valid/loss", e->loss);
+    neb__metrics_put(t->metrics, t->progress.step, "valid/accuracy", e->accuracy);
+    for (int i = 0; i < NEB_OBJECTIVE_METRICS; i++) {
+        char name[64];
+        if (!o->metrics[i]) continue;
+        snprintf(name, sizeof name, "valid/%s", o->metrics[i]);
+        neb__metrics_put(t->metrics, t->progress.step, name, e->more[i]);
+    }
+}
+
+neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
+{
+    struct neb_work_eval e;
+    neb_status s = held_out(t, outer, &e);
+    /* NEB_ERR_RANGE was logged where it was found. Training can go on without this loss. */
+    if (s == NEB_ERR_NOTFOUND || s == NEB_ERR_RANGE) return NEB_OK;
+    NEB_TRY(s);
+    measure_held_out(t, &e);
+    char found[200], in[64] = "";
+    t->job->objective->describe(&e, found, sizeof found);
+    if (neb__trainer_rounds(t)) {
+        struct neb_session_status st;
+        neb_session_get_status(t->session, &st);
+        snprintf(in, sizeof in, ", with %" PRId64 " tokens of all sites", st.tokens);
+        neb__metrics_put(t->metrics, t->progress.step, "valid/tokens", (double)st.tokens);
+    }
+    neb__progress_line(&t->show, "held out at step %" PRId64 ": %s%s", t->progress.step, found, in);
+    return NEB_OK;
+}
+
+/* ---- the model ----------------------------------------------------------------------------------------- */
+
+/* Takes the mean of the last checkpoints, as translation papers do. */
+static neb_status average(struct neb_trainer *t)
+{
+    int used;
+    NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &used));
+    if (used) neb__progress_line(&t->show, "averaged the last %d checkpoints", used);
+    return NEB_OK;
+}
+
+static neb_status write_folder(struct neb_trainer *t, const struct neb_model *m,
+                               const struct neb_model_config *c, const char *task, const char *path)
+{
+    struct neb_model_yaml f;
+    NEB_TRY(neb__model_yaml_init(&f));
+    neb_status s = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
+    f.tagged = neb__data_tagged(&t->data);
+    if (s == NEB_OK) s = neb__folder_write(&f, path, m, t->data.tok_path);
+    neb__model_yaml_free(&f);
+    return s;
+}
+
+/* OUT is a model folder. OUT/generator is another one if the objective has a generator. */
+static neb_status write_models(struct neb_trainer *t)
+{
+    char path[NEB_MODEL_PATH];
+    const struct neb_model *model = neb__work_model(t->work), *generator = neb__work_generator(t->work);
+    if (model) NEB_TRY(write_folder(t, model, &t->data.models.model, t->job->task, t->job->out));
+    snprintf(path, sizeof path, "%s/generator", t->job->out);
+    if (!generator) return NEB_OK;
+    return write_folder(t, generator, &t->data.models.generator, t->job->objective->generator->name, path);
+}
+
+neb_status neb__trainer_finish(struct neb_trainer *t)
+{
+    NEB_TRY(average(t));
+    NEB_TRY(neb__trainer_evaluate(t, false));
+    NEB_TRY(write_models(t));
+    if (t->empty)
+        neb__progress_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing",
+                           t->empty);
+    const struct neb_progress *p = &t->progress;
+    double rate = 0, waiting = 0;
+    if (p->seconds > 0) {
+        rate = (double)p->tokens / p->seconds;
+        waiting = 100 * neb__work_waited(t->work) / p->seconds;
+    }
+    neb__progress_line(&t->show,
+                       "%s: %" PRId64 " steps, %" PRId64
+                       " tokens in %.0f s (%.0f tokens/s, %.1f %% waiting for data)",
+                       t->job->name, p->step, p->tokens, p->seconds, rate, waiting);
+    return NEB_OK;
+}
+
+/* ---- what crossed the line ----------------------------------------------------------------------------- */
+
+/* Sites that stand at the same record have the same root. */
+static void report_session(struct neb_trainer *t)
+{
+    struct neb_session_status s;
+    struct neb_hash root;
+    char hex[2 * NEB_HASH_SIZE + 1];
+    neb_session_get_status(t->session, &s);
+    memcpy(root.b, s.root, sizeof root.b);
+    neb__hash_hex(&root, hex);
+    char of[48] = "";
+    if (s.root_at != s.applied) snprintf(of, sizeof of, " of record %" PRId64, s.root_at);
+    neb__progress_line(&t->show,
+                       "site %s: record %" PRId64 ", state root %.16s%s, %" PRId64
+                       " updates sent, %.1f MB out, %.1f MB in; encoding "
+                       "%.1f s, applying %.1f s, waiting %.1f s",
+                       t->job->site[t->job->at].name, s.applied, hex, of, s.updates,
+                       (double)s.bytes_out / 1e6, (double)s.bytes_in / 1e6, s.encode_s, s.apply_s, s.wait_s);
+}
+
+static void report_split(struct neb_trainer *t)
+{
+    char text[300];
+    neb__split_describe(t->split, text, sizeof text);
+    neb__progress_line(&t->show, "site %s: %s", t->job->site[t->job->at].name, text);
+}
+
+void neb__trainer_report(struct neb_trainer *t)
+{
+    if (t->split) report_split(t);
+    if (neb__trainer_rounds(t)) report_session(t);
+}

@@ -1,0 +1,152 @@
+/* train_sites.c: a training and its session with the other sites.
+ *
+ * With strategy replica the sites share all trainable parameters: the loop meets the session after every
+ * step, and the session changes the parameters when a record is committed. The sites of a split job (relay,
+ * tutor) have no parameters in common. Their session serves the stream alone, so they never meet it. */
+#include "train/train_internal.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "run/job_facts.h"
+#include "run/session.h"
+#include "run/site_status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { QUORUM_SECONDS = 20, FIRST_SECONDS = 7 * 86400, TELL_SECONDS = 20 };
+static const double sample_seconds = 0.5;
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+/* Registers the trainable parameters by name, at the place where they lie. */
+static neb_status register_params(struct neb_trainer *t)
+{
+    neb_params *ps = neb__work_params(t->work);
+    neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
+    int64_t n;
+    float *slab = neb_params_slab(ps, &n);
+    for (int i = 0; i < neb_params_count(ps); i++) {
+        const neb_param *p = neb_params_at(ps, i);
+        if (!neb_param_trainable(p)) continue;
+        struct neb_session_param q = {
+            .name = neb_param_name(p), .values = slab + neb_param_offset(p), .device = dev};
+        q.ndim = neb_param_shape(p, q.shape);
+        NEB_TRY(neb_session_register(t->session, &q));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__trainer_open_session(struct neb_trainer *t)
+{
+    struct neb_session_config c = neb__session_config(t->job, t->job->at);
+    if (t->split && t->job->wan.recorded) return NEB_OK; /* a folder stands for the other site */
+    NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
+    NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
+    NEB_TRY(neb__session_tell_job(t->session, t->job, neb__tok_hash(t->data.tok)));
+    return t->split ? NEB_OK : register_params(t);
+}
+
+/* A run begins when all sites are there and agree. A site that comes back may have to go on alone. */
+neb_status neb__trainer_start_session(struct neb_trainer *t, bool first)
+{
+    int64_t since = neb__now_ns();
+    if (first) neb__info("waiting for the other sites");
+    NEB_TRY(neb_session_start(t->session, first ? FIRST_SECONDS : QUORUM_SECONDS));
+    double waited = neb__seconds_since(since);
+    if (first) {
+        neb__meter_add(&t->meter, NEB_TIME_WAIT, waited);
+        neb__meter_event(&t->meter, t->progress.step, "start", "all sites agree after %.1f s", waited);
+    } else {
+        neb__meter_add(&t->meter, NEB_TIME_RECOVER, waited);
+        neb__meter_event(&t->meter, t->progress.step, "restart", "back after %.1f s", waited);
+    }
+    return NEB_OK;
+}
+
+void neb__trainer_refuse(const struct neb_job *job)
+{
+    const struct neb_job_site *site = &job->site[job->at];
+    char why[256];
+    snprintf(why, sizeof why, "%s", neb_last_error());
+    neb__session_refuse(neb__session_folder(job, job->at), site->listen, why, TELL_SECONDS);
+}
+
+/* ---- rounds -------------------------------------------------------------------------------------------- */
+
+neb_session *neb__trainer_rounds(const struct neb_trainer *t)
+{
+    return t->split ? NULL : t->session;
+}
+
+neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed)
+{
+    int64_t n;
+    neb_params_slab(neb__work_params(t->work), &n);
+    return changed ? neb_params_refresh(neb__work_params(t->work), 0, n) : NEB_OK;
+}
+
+/* Every decision of the rate controller goes into the metrics.
+ * The meter notes an event when one changes something. */
+static void measure_session(struct neb_trainer *t, const struct neb_session_status *s)
+{
+    if (s->decisions == t->decisions) return;
+    t->decisions = s->decisions;
+    int64_t step = t->progress.step;
+    neb__metrics_put(t->metrics, step, "wan/update_bytes", s->update_bytes);
+    if (s->ceiling >= 0) neb__metrics_put(t->metrics, step, "wan/ceiling_bytes", s->ceiling);
+}
+
+/* The meter takes samples while the session waits. */
+neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
+{
+    struct neb_session_status before, after;
+    int64_t since = neb__now_ns();
+    neb_status s;
+    neb_session_get_status(t->session, &before);
+    do {
+        bool changed = false;
+        s = neb_step_within(t->session, tokens, sample_seconds, &changed);
+        NEB_TRY(neb__trainer_refresh(t, changed));
+        if (s == NEB_ERR_AGAIN) neb__trainer_sample(t, "waiting", false);
+        tokens = NEB_NO_STEP;
+    } while (s == NEB_ERR_AGAIN && !*t->stop);
+    neb_session_get_status(t->session, &after);
+    neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
+    measure_session(t, &after);
+    *ended = s == NEB_ERR_CANCELLED;
+    return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
+}
+
+/* If the run has ended already, this site makes no step. */
+neb_status neb__trainer_meet_first(struct neb_trainer *t, bool *ended)
+{
+    struct neb_session_status s;
+    NEB_TRY(neb__trainer_meet(t, NEB_NO_STEP, ended));
+    neb_session_get_status(t->session, &s);
+    if (*ended) neb__progress_line(&t->show, "this run has ended at record %" PRId64, s.applied);
+    return NEB_OK;
+}
+
+/* ---- witnesses ----------------------------------------------------------------------------------------- */
+
+bool neb__trainer_is_witness(const struct neb_trainer *t)
+{
+    struct neb_session_member m[NEB_JOB_SITES];
+    int n = neb__trainer_rounds(t) ? neb_session_members(t->session, m, NEB_JOB_SITES) : 0;
+    for (int i = 0; i < n; i++)
+        if (m[i].self) return !m[i].trains;
+    return false;
+}
+
+/* A witness votes and stores. It follows what the others learn and makes no step. */
+neb_status neb__trainer_attend(struct neb_trainer *t)
+{
+    neb_status s = NEB_OK;
+    neb__info("this site is a witness: it votes and stores, and does not train");
+    while (s == NEB_OK && !*t->stop) {
+        s = neb_session_attend(t->session, 1);
+        neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, "witness", false);
+    }
+    if (*t->stop) return NEB_ERR_CANCELLED;
+    return s == NEB_ERR_CANCELLED ? neb__trainer_refresh(t, true) : s;
+}
