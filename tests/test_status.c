@@ -1,5 +1,5 @@
-/* test_status.c: the status of a site: a message comes back as it was, files and messages of the version before are read, the
- * older keys are written, hostile bytes do nothing, and docs/status.md has the table. */
+/* test_status.c: the status of a site. A message comes back as it was, files and messages of the version
+ * before are read, the older keys are written, hostile bytes do nothing, and docs/status.md has the table. */
 #include "base/buf.h"
 #include "base/file.h"
 #include "check.h"
@@ -92,7 +92,7 @@ static void older_messages_are_read(void **state)
                                "\"time\":[66,1,33,0],\"until\":400,\"takes\":2,\"starved\":0.5}";
     struct neb_site_status st = {0};
     assert_true(neb__status_hear(status, sizeof status - 1, NEB_STATUS_OLD_SITE, &st));
-    assert_string_equal(neb__status_state(&st), "ending"); /* no word of the loop yet */
+    assert_string_equal(neb__status_state(&st), "ending"); /* the loop has said nothing yet */
     assert_true(neb__status_hear(note, sizeof note - 1, NEB_STATUS_OLD_OUT, &st));
     assert_string_equal(neb__status_state(&st), "training");
     assert_string_equal(st.session, "ending");
@@ -105,7 +105,8 @@ static void older_messages_are_read(void **state)
     assert_true(st.until == 400 && st.takes == 2 && st.starved == 0.5);
 }
 
-/* Texts without control characters, within their room; other types leave a field as it is. */
+/* Texts lose their control characters and keep to their room.
+ * A value of another type leaves its field as it is. */
 static void hostile_bytes_do_nothing(void **state)
 {
     (void)state;
@@ -161,7 +162,7 @@ static void a_file_comes_back(void **state)
     *f = (struct neb_status_file){.written = 1700000000, .n = 3, .self = 1};
     f->log = (struct neb_status_log){.record = 5, .members = 6, .heavy = 65535};
     memset(f->log.hash, 'a', 64);
-    snprintf(f->site[0].name, sizeof f->site[0].name, "paris"); /* not heard of */
+    snprintf(f->site[0].name, sizeof f->site[0].name, "paris"); /* this site has said nothing */
     f->site[1] = f->site[2] = some_status();
     f->site[1].member = f->site[1].up = f->site[2].member = true;
     snprintf(f->site[2].name, sizeof f->site[2].name, "rome");

@@ -26,9 +26,10 @@ static void print_status(const struct neb_progress_display *s, int64_t step, int
     double t = neb__seconds_since(s->start_ns), done = (double)(step - s->first_step);
     double left = done > 0 && step < total ? t / done * (double)(total - step) : 0;
     if (s->limit_s > 0 && left > s->limit_s - t) left = s->limit_s > t ? s->limit_s - t : 0;
-    printf("%s  step %lld/%lld  loss %.4f  lr %.2e  %.0f tokens/s  %d:%02d left%s%s%s", s->name,
-           (long long)step, (long long)total, s->loss, lr, neb__progress_rate(s), (int)left / 60,
-           (int)left % 60, s->extra && *s->extra ? "  " : "", s->extra ? s->extra : "", end);
+    printf("%s  step %lld/%lld  loss %.4f  lr %.2e  %.0f tokens/s  %d:%02d left", s->name, (long long)step,
+           (long long)total, s->loss, lr, neb__progress_rate(s), (int)left / 60, (int)left % 60);
+    if (s->extra && *s->extra) printf("  %s", s->extra);
+    printf("%s", end);
     fflush(stdout);
 }
 

@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 struct neb_progress_display {
-    const char *name, *extra; /* extra: more for each line, may change; or NULL */
+    const char *name, *extra; /* extra: added to each line, may change; or NULL */
     bool terminal;
-    int64_t every; /* plain lines: this often, in steps */
+    int64_t every; /* steps from one plain line to the next */
     int64_t drawn_ns;
-    double limit_s; /* the run ends after this many seconds, whatever the steps; 0: it does not */
+    double limit_s; /* the run ends after this many seconds, whatever the steps; 0: no limit */
     double loss;    /* smoothed */
     int64_t first_step, start_ns, tokens;
 };
@@ -18,7 +18,7 @@ struct neb_progress_display {
 void neb__progress_begin(struct neb_progress_display *s, const char *name, int64_t every, int64_t step);
 void neb__progress_step(struct neb_progress_display *s, int64_t step, int64_t total, double loss,
                         int64_t tokens, double lr);
-/* A line of its own, above the display. */
+/* Prints a line of its own above the display. */
 void neb__progress_line(struct neb_progress_display *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void neb__progress_end(struct neb_progress_display *s);

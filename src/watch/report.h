@@ -1,5 +1,5 @@
-/* report.h: a run as one HTML page: the measured values (report_data.c), their plots (report_plot.c), the page
- * (report_page.c). The page needs nothing but itself: no script, no font, no picture from elsewhere. */
+/* report.h: a run as one HTML page: the measured values (report_data.c), their plots (report_plot.c), the
+ * page (report_page.c). The page stands alone: it loads no script, font or picture. */
 #ifndef NEB_WATCH_REPORT_H
 #define NEB_WATCH_REPORT_H
 
@@ -43,8 +43,9 @@ struct neb_report {
     struct neb_report_site site[NEB_REPORT_SITES];
 };
 
-/* One more site from the metrics in `dir`; then finish() puts all on one clock. Owes a free, also after a failure.
- *   NEB_ERR_NOTFOUND (quiet) no metrics there; NEB_ERR_LIMIT, NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
+/* Adds a site from the metrics in `dir`; finish() then puts all sites on one clock. Owes a free, also after a
+ * failure.
+ *   NEB_ERR_NOTFOUND (quiet) the folder has no metrics; NEB_ERR_LIMIT, NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
 neb_status neb__report_add(struct neb_report *r, const char *dir);
 void neb__report_finish(struct neb_report *r);
 void neb__report_free(struct neb_report *r);
@@ -55,7 +56,7 @@ double neb__series_at(const struct neb_series *s,
 neb_status neb__series_add(struct neb_series *s, double t, double v);
 void neb__series_free(struct neb_series *s);
 
-/* ---- plots ----------------------------------------------------------------------------------------------------- */
+/* ---- plots --------------------------------------------------------------------------------------------- */
 
 struct neb_plot_line {
     const char *name;
@@ -74,10 +75,10 @@ struct neb_plot {
     const struct neb_report *run; /* whose gaps are shaded; or NULL */
 };
 
-/* An SVG figure, appended. */
+/* Appends an SVG figure. */
 neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out);
 
-/* One bar a row, cut into parts. values: (rows, parts). */
+/* A bar for each row, cut into parts. values: (rows, parts). */
 struct neb_plot_bars {
     const char *title, *says;
     const char *const *row, *const *part;

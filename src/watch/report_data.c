@@ -1,7 +1,8 @@
 /* report_data.c: reads what the sites measured from their databases and puts it on one clock.
  *
- * A site's counters go on over its restarts, so the site was away while there is a gap in time. Loss is smoothed by a running
- * mean whose memory is a fiftieth of the run: enough to compare two sites by eye, with the raw values faint behind it. */
+ * A site's counters go on over its restarts, so the site was away while there is a gap in time. Loss is
+ * smoothed by a running mean whose memory is a fiftieth of the run: enough to compare two sites by eye, with
+ * the raw values faint behind it. */
 #include "watch/report.h"
 #include "base/mem.h"
 
@@ -54,7 +55,7 @@ double neb__series_at(const struct neb_series *s, double t)
     return span > 0 ? s->v[low] + (s->v[high] - s->v[low]) * (t - s->t[low]) / span : s->v[high];
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 struct reading {
     struct neb_series *to;
@@ -135,7 +136,7 @@ neb_status neb__report_add(struct neb_report *r, const char *dir)
 {
     struct neb_metrics *m;
     if (r->n == NEB_REPORT_SITES)
-        return neb__fail(NEB_ERR_LIMIT, "at most %d sites in a report", NEB_REPORT_SITES);
+        return neb__fail(NEB_ERR_LIMIT, "a report has at most %d sites", NEB_REPORT_SITES);
     NEB_TRY(neb__metrics_read(dir, &m));
     struct neb_report_site *s = &r->site[r->n++];
     const char *slash = strrchr(dir, '/');
@@ -151,7 +152,7 @@ neb_status neb__report_add(struct neb_report *r, const char *dir)
     return st;
 }
 
-/* ---- one clock ------------------------------------------------------------------------------------------------- */
+/* ---- one clock ----------------------------------------------------------------------------------------- */
 
 static void each_series(struct neb_report_site *s, void (*fn)(struct neb_series *s, void *arg), void *arg)
 {
@@ -194,8 +195,8 @@ static void add_gap(struct neb_report *r, double from, double to)
     if (r->gaps < NEB_REPORT_GAPS) r->gap[r->gaps++] = (struct neb_report_gap){from, to};
 }
 
-/* A gap lasts from a lost link to the next one that came up. Sites leave one after the other at the end of a run: that is
- * not a gap. */
+/* A gap lasts from a lost link to the next one that came up. Sites leave one after the other at the end of a
+ * run: that is not a gap. */
 static void find_gaps(struct neb_report *r, const struct neb_report_site *s)
 {
     double since = -1;
@@ -233,7 +234,7 @@ void neb__report_free(struct neb_report *r)
     *r = (struct neb_report){0};
 }
 
-/* ---- numbers as words ------------------------------------------------------------------------------------------ */
+/* ---- numbers as words ---------------------------------------------------------------------------------- */
 
 void neb__format_bytes(double n, char *out, size_t size)
 {

@@ -1,4 +1,5 @@
-/* report_page.c: the page: the results in a few numbers, then the plots, then a table of everything that happened. */
+/* report_page.c: the page: the results in a few numbers, then the plots,
+ * then a table of everything that happened. */
 #include "watch/report.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static const char style[] =
     "0}footer{color:var(--dim);font-size:13px;"
     "margin-top:22px}\n";
 
-/* ---- at the top ------------------------------------------------------------------------------------------------ */
+/* ---- at the top ---------------------------------------------------------------------------------------- */
 
 static double total_time(const struct neb_report_site *s)
 {
@@ -108,7 +109,7 @@ static neb_status tile(const struct neb_report_site *s, struct neb_buf *out)
     return neb__buf_printf(out, "</dl></div>\n");
 }
 
-/* Nothing where the text is "". */
+/* Writes nothing if the text is "". */
 static neb_status named(struct neb_buf *out, const char *what, const char *text)
 {
     if (!*text) return NEB_OK;
@@ -137,7 +138,7 @@ static neb_status head(const struct neb_report *r, struct neb_buf *out)
     return neb__buf_printf(out, "</div><div class=\"plots\">\n");
 }
 
-/* ---- plots ----------------------------------------------------------------------------------------------------- */
+/* ---- plots --------------------------------------------------------------------------------------------- */
 
 struct derived {
     struct neb_series smooth, by_tokens, smooth_by_tokens, valid_by_tokens;
@@ -252,7 +253,7 @@ static neb_status bar_plots(const struct neb_report *r, struct neb_buf *out)
     return neb__plot_bars(&time, out);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 static neb_status event_table(const struct neb_report *r, struct neb_buf *out)
 {

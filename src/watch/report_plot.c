@@ -1,8 +1,8 @@
 /* report_plot.c: plots as SVG text.
  *
- * A figure is 560 units wide and scales with the page. Colours and type come from the page's style sheet (classes c0 … c7
- * for the palette), so a dark page needs no other figures. A line has at most one point a unit of width: of the values that
- * fall on one, the mean is drawn. */
+ * A figure is 560 units wide and scales with the page. Colours and type come from the page's style sheet
+ * (classes c0 … c7 for the palette), so a dark page needs no other figures. A line has at most one point for
+ * each unit of width, the mean of the values that fall there. */
 #include "watch/report.h"
 #include "base/clamp.h"
 #include "base/mem.h"
@@ -48,7 +48,7 @@ static double py(const struct frame *f, double y)
     return HEIGHT - BOTTOM - (y - f->y0) / (f->y1 - f->y0) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* 1, 2 or 5 times a power of ten, so that about `n` of them fit. */
+/* Returns 1, 2 or 5 times a power of ten, so that about `n` of them fit. */
 static double tick_step(double span, int n)
 {
     double raw = span / n, power = pow(10, floor(log10(raw))), m = raw / power;
@@ -135,7 +135,7 @@ static neb_status axes(const struct frame *f, const char *x, const char *y, stru
                            x, *f->unit_name ? ", " : "", f->unit_name, LEFT, TOP - 2, y);
 }
 
-/* One point a unit of width. A step line goes along first, then up. */
+/* Draws one point for each unit of width. A step line goes along first, then up. */
 static neb_status path(const struct frame *f, const struct neb_series *s, bool steps, const char *classes,
                        int color, struct neb_buf *out)
 {
@@ -212,7 +212,7 @@ neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out)
     return neb__buf_printf(out, "</svg></figure>\n");
 }
 
-/* ---- bars ------------------------------------------------------------------------------------------------------ */
+/* ---- bars ---------------------------------------------------------------------------------------------- */
 
 static neb_status bar_row(const struct neb_plot_bars *p, int row, double most, double y, struct neb_buf *out)
 {
@@ -239,7 +239,7 @@ static neb_status bar_row(const struct neb_plot_bars *p, int row, double most, d
                            text);
 }
 
-/* A table below the bars has the exact numbers, a column a part. */
+/* A table below the bars has the exact numbers, with a column for each part. */
 static neb_status bar_table(const struct neb_plot_bars *p, struct neb_buf *out)
 {
     char text[48];
@@ -282,9 +282,9 @@ neb_status neb__plot_bars(const struct neb_plot_bars *p, struct neb_buf *out)
     return neb__buf_printf(out, "</figure>\n");
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
-/* Red: lost; amber: waiting; the rest grey. */
+/* Losses are red, waiting is amber, all else is grey. */
 static const char *event_class(const char *kind)
 {
     static const struct {
@@ -334,7 +334,8 @@ static neb_status row_name(const struct neb_report *r, int i, double y, struct n
     return neb__buf_printf(out, "</text>");
 }
 
-/* Gives the rung's name that a decision's sentence begins with; "" for "Hold" and "auto", which name no rung. */
+/* Gives the rung's name that a decision's sentence begins with;
+ * "" for "Hold" and "auto", which name no rung. */
 static void rung_of(const char *text, char out[16])
 {
     size_t n = strcspn(text, " :");
@@ -359,8 +360,8 @@ static neb_status rung_bar(const struct frame *f, double from, double to, double
     return neb__buf_printf(out, "</text>\n");
 }
 
-/* Draws one row: a bar from each decision that names another rung to the next one. Colours follow the names, in the order of
- * `seen`. */
+/* Draws one row: a bar from each decision that names another rung to the next one. Colours follow the names,
+ * in the order of `seen`. */
 static neb_status rung_row(const struct frame *f, const struct neb_report_site *s, double end, double y,
                            char seen[COLORS][16], struct neb_buf *out)
 {

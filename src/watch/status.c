@@ -1,9 +1,10 @@
 /* status.c: a site's status as JSON: see status.h.
  *
- * Everything here walks the table of fields. An object of this version has every key of the table; besides, for one release,
- * the keys that the version before had in that place. An older key that has a meaning of its own in the table is not
- * written: `state` of a message was the session's, `step` of it began at 0 with every start. An object of the version before
- * is known by what it lacks (`session`), and is then read by its own keys alone.
+ * Everything here walks the table of fields. An object of this version has every key of the table. For one
+ * release it also has the keys that the version before had in that place. An older key that has a meaning of
+ * its own in the table is not written: in a message of the version before, `state` was the session's and
+ * `step` began at 0 with every start. An object without `session` is of the version before, and is read by
+ * the older keys alone.
  *
  * An older key may be a path: `a.b` is a key of an object within the object, `a[2]` a place in an array. */
 #include "watch/status.h"
@@ -43,7 +44,7 @@ static const struct field fields[] = {NEB_STATUS_FIELDS(TEXT, INT, REAL, BOOL)};
 enum { FIELDS = sizeof fields / sizeof *fields };
 static const struct field *const fields_end = fields + FIELDS;
 
-/* ---- the struct -------------------------------------------------------------------------------------------------- */
+/* ---- the struct ---------------------------------------------------------------------------------------- */
 
 static size_t bytes_of(const struct field *f)
 {
@@ -127,7 +128,7 @@ void neb__status_set_pace(struct neb_site_status *st)
 {
     size_t size = sizeof st->pace;
     if (!*st->rung)
-        *st->pace = 0; /* a fed site: the feeding one tells */
+        *st->pace = 0; /* a receiving site: the sending one shows its pace */
     else if (st->window)
         snprintf(st->pace, size, "%s, %lld ahead", st->rung, (long long)st->window);
     else if (st->interval)
@@ -136,7 +137,7 @@ void neb__status_set_pace(struct neb_site_status *st)
         snprintf(st->pace, size, "%s", st->rung);
 }
 
-/* ---- to JSON ----------------------------------------------------------------------------------------------------- */
+/* ---- to JSON ------------------------------------------------------------------------------------------- */
 
 json_t *neb__status_text_value(const char *text)
 {
@@ -159,7 +160,7 @@ static json_t *value_of(const struct neb_site_status *st, const struct field *f)
     return json_real(isfinite(x) ? x : 0);
 }
 
-/* Length of the first key of a path. */
+/* Returns the length of the first key of a path. */
 static size_t first_key(const char *path)
 {
     return strcspn(path, ".[");
@@ -173,7 +174,7 @@ static bool in_table(const char *path)
     return false;
 }
 
-/* The places of an array are put in order. */
+/* The places of an array are set in their order. */
 static int put_at(json_t *o, const char *path, json_t *v)
 {
     size_t n = first_key(path);
@@ -228,7 +229,7 @@ char *neb__status_message(const struct neb_site_status *st)
     return text;
 }
 
-/* ---- from JSON --------------------------------------------------------------------------------------------------- */
+/* ---- from JSON ----------------------------------------------------------------------------------------- */
 
 void neb__status_clean(char *text)
 {
@@ -292,7 +293,7 @@ bool neb__status_hear(const void *bytes, size_t n, enum neb_status_keys kind, st
     return ok;
 }
 
-/* ---- for the documentation --------------------------------------------------------------------------------------- */
+/* ---- for the documentation ----------------------------------------------------------------------------- */
 
 static const char *said_by(unsigned by)
 {

@@ -1,18 +1,24 @@
 /* status.h: the status of a site: one table of fields.
  *
- * The table makes the struct, the JSON of a site, the message to the peers, the objects of status.json and the table of
- * docs/status.md (`nebula-i status --fields`). A new field is one line here; whoever knows its value sets it.
+ * The table makes the struct, the JSON of a site, the message to the peers, the objects of status.json and
+ * the table of docs/status.md (`nebula-i status --fields`). A new field is one line here, and one line where
+ * its value is set.
  *
- * A field is said by the session (the rounds), by the training loop (the meter), or is seen of a site from here (its line,
- * its place in the run). Each may have older names: keys of the version before, which are written and read for one release.
- * They are, in this order: of `site` and `others` in FOLDER/run/status.json and of the message between sites; of `sites` in
- * OUT/status.json and of the note between sites; of neb_session_status_json(); of `members` in FOLDER/run/status.json. */
+ * The session (the rounds) or the training loop (the meter) says a field of its own site. A field may also be
+ * seen from another site (its line, its place in the run). Each field may have older names: keys of the
+ * version before, which are written and read for one release. There are four of them, for these places:
+ *
+ *     1  `site` and `others` in FOLDER/run/status.json, and the message between sites
+ *     2  `sites` in OUT/status.json, and the note between sites
+ *     3  neb_session_status_json()
+ *     4  `members` in FOLDER/run/status.json */
 #ifndef NEB_WATCH_STATUS_H
 #define NEB_WATCH_STATUS_H
 
 #include <nebula/nebula.h>
 
-/* TEXT(name, bytes with the 0, unit, said by, older names, meaning), INT(name, …), REAL(name, decimals, …), BOOL(name, …) */
+/* TEXT(name, bytes with the 0, unit, said by, older names, meaning), INT(name, …), REAL(name,
+ * decimals, …), BOOL(name, …) */
 /* clang-format off */
 #define NEB_STATUS_FIELDS(TEXT, INT, REAL, BOOL)                                                                            \
     TEXT(name, 64, "", SESSION, OLD("name", "site", "site", "name"), "the site's name in the roster")                       \
@@ -21,7 +27,7 @@
     TEXT(role, 16, "", LOOP, OLD("", "role", "", ""), "what the site does in the job; `alone` without other sites")         \
     TEXT(state, 16, "", LOOP, OLD("", "state", "", ""),                                                                     \
          "what the training loop does: training, teaching, waiting, evaluating, witness, done, stopped; "                   \
-         "without a word of the loop, `session`")                                                                           \
+         "if the loop is silent, `session`")                                                                           \
     TEXT(session, 16, "", SESSION, OLD("state", "", "state", "state"),                                                      \
          "how the rounds are: starting, catching up, training, waiting, ending, ended, halted, stopped")                    \
     TEXT(note, 160, "", SESSION, OLD("note", "", "note", ""), "why the site halted, or what it waits for")                  \
@@ -49,7 +55,7 @@
     BOOL(disk_full, SESSION, OLD("disk_full", "", "disk_full", ""), "commits wait for room; training goes on")              \
     TEXT(rung, 48, "", EITHER, OLD("rung", "", "rung", ""), "how updates or items are coded; `none`: not chosen yet")       \
     INT(interval, "steps", EITHER, OLD("interval", "", "interval", ""), "between two updates (H)")                          \
-    INT(window, "batches", LOOP, OLD("", "", "", ""), "that a feeding site may be ahead")                                   \
+    INT(window, "batches", LOOP, OLD("", "", "", ""), "that the sending site may be ahead")                                 \
     TEXT(pace, 80, "", EITHER, OLD("", "rung", "", ""), "rung with interval or window, to be shown")                        \
     TEXT(reason, 200, "", EITHER, OLD("reason", "", "reason", ""), "why rung, interval or window are what they are")        \
     REAL(ceiling, 0, "bytes", SESSION, OLD("ceiling", "", "", ""), "the line's budget for an update; below 0: not measured")\
@@ -85,9 +91,9 @@
     REAL(share_encode, 1, "%", LOOP, OLD("", "time[1]", "", ""), "copies for the exchange, merging")                        \
     REAL(share_wait, 1, "%", LOOP, OLD("", "time[2]", "", ""), "for other sites, credit, data")                             \
     REAL(share_recover, 1, "%", LOOP, OLD("", "time[3]", "", ""), "coming back")                                            \
-    INT(until, "items", LOOP, OLD("", "until", "", ""), "a fed site: the last item that it wants")                          \
-    REAL(takes, 3, "items/s", LOOP, OLD("", "takes", "", ""), "a fed site: taken while it does not wait")                   \
-    REAL(starved, 4, "", LOOP, OLD("", "starved", "", ""), "a fed site: share of its time that it waits for items")         \
+    INT(until, "items", LOOP, OLD("", "until", "", ""), "a receiving site: the last item that it wants")                    \
+    REAL(takes, 3, "items/s", LOOP, OLD("", "takes", "", ""), "a receiving site: taken while it does not wait")             \
+    REAL(starved, 4, "", LOOP, OLD("", "starved", "", ""), "a receiving site: share of its time waiting for items")         \
     INT(peers_up, "", SESSION, OLD("", "", "peers_up", ""), "other sites that it is connected to")                          \
     INT(peers, "", SESSION, OLD("", "", "peers", ""), "other members")                                                      \
     INT(id, "", SEEN, OLD("", "", "", "id"), "of the site in the roster")                                                   \
@@ -120,7 +126,7 @@ enum neb_status_by {
     NEB_STATUS_SEEN = 4
 };
 
-/* Whose keys an object has besides (or, in a note, instead of) those of the table. */
+/* The place whose older keys an object has besides those of the table (a note: instead of them). */
 enum neb_status_keys {
     NEB_STATUS_OLD_SITE,
     NEB_STATUS_OLD_OUT,
@@ -134,13 +140,14 @@ enum { NEB_STATUS_BYTES = 16 << 10, NEB_STATUS_SITES = 64 };
 /* Sets the fields that a session knows, the name and the target excepted. */
 void neb__status_from_session(const struct neb_session_status *s, struct neb_site_status *out);
 
-/* Copies every field that one of `by` (bits of enum neb_status_by) says. */
+/* Copies every field that one of `by` says (bits of enum neb_status_by). */
 void neb__status_copy(struct neb_site_status *to, const struct neb_site_status *from, unsigned by);
 
-/* Sets pace from rung, interval and window: "int4 every 20 steps", "top 16, 8 bits, 34 ahead"; "" without a rung. */
+/* Sets pace from rung, interval and window: "int4 every 20 steps", "top 16, 8 bits, 34 ahead";
+ * "" without a rung. */
 void neb__status_set_pace(struct neb_site_status *st);
 
-/* Of a site that the status is about: the loop's word, or the session's. */
+/* The state to show: the loop's, or the session's if the loop has said nothing. */
 const char *neb__status_state(const struct neb_site_status *st);
 
 /* Makes a text from outside safe to show on a terminal: `?` for each byte of a control character (of ASCII, and U+0080 to
@@ -148,33 +155,35 @@ const char *neb__status_state(const struct neb_site_status *st);
 void neb__status_clean(char *text);
 void neb__status_text(const char *text, char *out, size_t size);
 
-/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 struct json_t;
 
-/* A new object with every key of the table, and the older ones of `old` that do not mean something else by now. Of a site alone
- * (NEB_STATUS_OLD_API) without the keys that are seen. NULL: out of memory. */
+/* Returns a new object with every key of the table, and with those older keys of `old` that have no other meaning now.
+ * The status of a site alone (NEB_STATUS_OLD_API) leaves out the keys that are seen. NULL: out of memory. */
 struct json_t *neb__status_object(const struct neb_site_status *st, enum neb_status_keys old);
-/* A new text. JSON is UTF-8: a text that was cut within a character, or never was UTF-8, is written as ASCII. */
+/* Returns a new text. JSON is UTF-8: a text that was cut within a character, or never was UTF-8, is written as ASCII. */
 struct json_t *neb__status_text_value(const char *text);
-/* A new object with the older keys alone. */
+/* Returns a new object with the older keys alone. */
 struct json_t *neb__status_old_object(const struct neb_site_status *st, enum neb_status_keys old);
 
-/* Sets the fields that one of `by` says from an object of this version, or from one of the version before with the keys `old`.
- * The object may hold anything: a key of another type is ignored, and a field without a key stays as it is. */
+/* Sets the fields that one of `by` says from an object of this version, or from one of the version before
+ * with the keys `old`. The object may hold anything: a key of another type is ignored, and a field without a
+ * key stays as it is. */
 void neb__status_get(const struct json_t *o, enum neb_status_keys old, unsigned by,
                      struct neb_site_status *st);
 
-/* What a peer says of itself. NEB_STATUS_OLD_SITE: a status; NEB_STATUS_OLD_OUT: the note of the version before. Any bytes may
- * come; false: they are not an object, or too long. What is seen from here stays as it is. */
+/* Takes what a peer says of itself. NEB_STATUS_OLD_SITE: a status; NEB_STATUS_OLD_OUT: the note of the
+ * version before. The bytes may be anything. False: they are not an object, or too long. Fields that are seen
+ * from here stay as they are. */
 bool neb__status_hear(const void *bytes, size_t n, enum neb_status_keys kind, struct neb_site_status *st);
 
-/* The text of a message; jansson's, owes a free(). NULL: out of memory. */
+/* Returns the text of a message, which owes a free(). NULL: out of memory. */
 char *neb__status_message(const struct neb_site_status *st);
 
-/* ---- status.json ------------------------------------------------------------------------------------------------- */
+/* ---- status.json --------------------------------------------------------------------------------------- */
 
-/* The end of the log, for orders: they name it. */
+/* The end of the log. An order names it. */
 struct neb_status_log {
     int64_t record, epoch, members, voters, trains, heavy;
     char hash[65]; /* "": there is no log */
@@ -187,14 +196,14 @@ struct neb_status_file {
     struct neb_site_status site[NEB_STATUS_SITES]; /* in the order of their ids */
 };
 
-/* FOLDER/status.json by renaming; not synced, since it is made again in a moment. A reader sees the old one or the new one.
- * NEB_ERR_IO, NEB_ERR_NOMEM (quiet) */
+/* Replaces FOLDER/status.json by renaming, so a reader sees the old one or the new one. It is not synced,
+ * since the next one comes in a moment. NEB_ERR_IO, NEB_ERR_NOMEM (quiet) */
 neb_status neb__status_file_write(const char *folder, const struct neb_status_file *f);
 
-/* Files of the version before are read, too. NEB_ERR_CORRUPT names the place; NEB_ERR_NOTFOUND, NEB_ERR_IO */
+/* Also reads files of the version before. NEB_ERR_CORRUPT names the place; NEB_ERR_NOTFOUND, NEB_ERR_IO */
 neb_status neb__status_file_read(const char *path, struct neb_status_file *out);
 
-/* The fields as a table in markdown. NEB_ERR_NOMEM */
+/* Appends the fields as a table in markdown. NEB_ERR_NOMEM */
 struct neb_buf;
 neb_status neb__status_fields_table(struct neb_buf *out);
 

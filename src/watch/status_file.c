@@ -1,12 +1,14 @@
-/* status_file.c: status.json, of a run's folder and of what a site writes: the same shape in both.
+/* status_file.c: status.json, which has the same shape in a run's folder and in OUT.
  *
- *     {"version": 2, "written": unix seconds, "job": NAME, "strategy": NAME, "self": NAME of the site that writes,
+ *     {"version": 2, "written": unix seconds, "job": NAME, "strategy": NAME,
+ *      "self": NAME of the site that writes,
  *      "site": {…}, "members": [{…}, …], "others": {NAME: {…}, …},
  *      "sites": [{every field of the table}, …],
  *      "log": {"record", "hash", "epoch", "members", "voters", "trains", "heavy"}}
  *
- * `site`, `members` and `others` are those of version 1 and stay for one release; all they say is in `sites`. A file of the
- * version before has no `self`: one of a run's folder then has `site` and `others`, one of OUT `sites` with the keys of then. */
+ * `site`, `members` and `others` are keys of version 1 and stay for one release; `sites` holds all that they
+ * say. A file of version 1 has no `self`. In a run's folder it has `site` and `others`, in OUT it has `sites`
+ * with the older keys. */
 #include "base/status.h"
 #include "watch/status.h"
 
@@ -19,14 +21,14 @@
 
 enum { VERSION = 2 };
 
-/* ---- writing ----------------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static bool heard_of(const struct neb_site_status *st)
 {
     return *st->session || *st->state;
 }
 
-/* Of a site that has not said anything yet only the line is known. */
+/* Only the line of a site is known until the site has said something. */
 static json_t *old_member(const struct neb_site_status *st, bool self)
 {
     struct neb_site_status m = *st;
@@ -85,10 +87,10 @@ neb_status neb__status_file_write(const char *folder, const struct neb_status_fi
         !json_dump_file(all, temporary, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) && !rename(temporary, path);
     if (!ok) unlink(temporary);
     json_decref(all);
-    return ok ? NEB_OK : neb__quiet(NEB_ERR_IO, "%s was not written", path);
+    return ok ? NEB_OK : neb__quiet(NEB_ERR_IO, "cannot write %s", path);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static void add_site(struct neb_status_file *f, const json_t *o, enum neb_status_keys old)
 {
@@ -115,7 +117,7 @@ static void read_head(const json_t *all, struct neb_status_file *f)
     for (int i = 0; i < f->n; i++)
         if (self && !strcmp(f->site[i].name, name)) f->self = i;
     if (self || !f->n) return;
-    f->self = find_writer(f); /* version 1: job and strategy stand at the top alone */
+    f->self = find_writer(f); /* version 1 has job and strategy only at the top */
     struct neb_site_status *me = &f->site[f->self];
     if (job) neb__status_text(job, me->job, sizeof me->job);
     if (strategy) neb__status_text(strategy, me->strategy, sizeof me->strategy);
@@ -156,7 +158,7 @@ neb_status neb__status_file_read(const char *path, struct neb_status_file *out)
     json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &e);
     if (!json_is_object(all)) {
         json_decref(all);
-        return neb__fail(NEB_ERR_CORRUPT, "%s: not a status: %s", path, e.text);
+        return neb__fail(NEB_ERR_CORRUPT, "%s is not a status file: %s", path, e.text);
     }
     *out = (struct neb_status_file){.self = -1};
     read_sites(all, out);
