@@ -1,4 +1,5 @@
-/* test_job.c: job files: what is read, and that everything wrong is answered with file, line and what to do. */
+/* test_job.c: job files are read as they say, and every mistake is answered with file,
+ * line and what to do. */
 #include "check.h"
 #include "base/mem.h"
 #include "job/job.h"
@@ -46,7 +47,7 @@ static void a_job_is_read(void **state)
     neb__job_free(&j);
 }
 
-/* A key that is left empty has its default, in the file and on the command line. */
+/* An empty key has its default, in the file and on the command line. */
 static void an_empty_value_is_the_default(void **state)
 {
     (void)state;
@@ -146,7 +147,7 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"wan: {prefer: speed}\n", ":1: wan.prefer: 'speed' is not cost or quality"},
         {"task: causal\nsites:\n  - {name: a, role: teacher}\n  - {name: b, role: teacher}\n"
          "  - {name: c, role: student}\n",
-         ":3: strategy tutor: one teacher site and one student site are needed, the job has 2 and 1"},
+         ":3: strategy tutor needs one teacher site and one student site; the job has 2 and 1"},
         {"task: mlm\nsites: [a, b]\n",
          ":2: sites: a list of sections, each `- key: value …`, is needed here, not 'a,b'"},
         {"data: text\n", ":1: data: a list of sections"},
@@ -189,7 +190,8 @@ static void wrong_jobs_say_where_and_what(void **state)
     check_log_restore();
 }
 
-/* Every task with every family: what fits is taken, with the head that the task needs; all else is refused by its line. */
+/* Every task with every family: a model that fits is taken, with the head that the task needs; any other is
+ * refused, and the message names the line. */
 static void task_and_model_must_fit(void **state)
 {
     (void)state;
@@ -223,7 +225,8 @@ static void task_and_model_must_fit(void **state)
     check_log_restore();
 }
 
-/* Every row says what is asked of it, a model of its default family fits it, and its name is the only one. */
+/* Every row of the table is complete, a model of its default family fits it,
+ * and no other row has its name. */
 static void rows_of_objectives_are_whole(void **state)
 {
     (void)state;
@@ -254,7 +257,7 @@ static const char sited[] = "train: {tokens: 512, threads: 4}\n"
                             "  - {file: all.txt}\n"
                             "  - {file: fr.txt, site: paris}\n";
 
-/* What one site has of its own, and that only what may differ between sites is left out of the facts. */
+/* A site may have settings of its own. The facts leave out only settings that may differ between sites. */
 static void a_site_has_its_own(void **state)
 {
     (void)state;

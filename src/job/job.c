@@ -158,7 +158,7 @@ static const struct neb_opt wan_table[] = {
     WAN(round_seconds, NEB_OPT_INT, "30", "s", "how long a round waits for slow sites",
         NEB_OPT_RANGE(1, 86400)),
     WAN(window, NEB_OPT_INT, "0", "batches",
-        "relay, tutor: how far the feeding site may be ahead; 0: as the line and the fed site's pace need",
+        "relay, tutor: how far the sending site may be ahead; 0: as the line and the other site's pace need",
         NEB_OPT_RANGE(0, 2048)),
     WAN(snapshot, NEB_OPT_INT, "0", "batches",
         "relay, disentangled embeddings: how often the generator's cross; 0: 100, less often on a thin line",
@@ -167,7 +167,7 @@ static const struct neb_opt wan_table[] = {
         "tutor: of a logit (8 or 4) or of a hidden state's value (8, 4 or 2); 0: 8, fewer on a thin line",
         NEB_OPT_CHOICE("0", "2", "4", "8")),
     WAN(cache, NEB_OPT_BYTES, "1GiB", NULL,
-        "tutor: items kept on the student's disk, so that none crosses twice; 0: none"),
+        "tutor: answers kept on the student's disk, so that none crosses twice; 0: no cache"),
     WAN(recorded, NEB_OPT_TEXT, "", NULL,
         "relay, tutor: a folder instead of the other site: what is sent is recorded there, or read from it"),
     WAN(ledger_quota, NEB_OPT_BYTES, "0", NULL,
@@ -208,7 +208,7 @@ static void list_tasks(FILE *to)
 
 void neb__job_help(FILE *to)
 {
-    fprintf(to, "A job file is YAML; any key can also be given as section.key=value behind it.\n");
+    fprintf(to, "A job file is YAML; any key can also be given as section.key=value after it.\n");
     for (size_t i = 0; i < sizeof help_list / sizeof *help_list; i++) {
         if (i == 1) list_tasks(to);
         fprintf(to, "\n%s\n", help_list[i].name);
@@ -222,7 +222,7 @@ void neb__job_help(FILE *to)
     }
 }
 
-/* The head is the task's, whatever the family has. */
+/* The head is the task's, not the family's. */
 static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
                              const char *head, struct neb_model_config *m)
 {
@@ -234,14 +234,14 @@ static neb_status bind_model(struct neb_job *j, const char *section, const char 
     return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);
 }
 
-/* A model that starts from another's has all of it in common but for what the task decides. */
+/* A model that starts from another's parameters has its options, except those that the task decides. */
 static neb_status inherit(const struct neb_model_yaml *f, struct neb_job *j)
 {
     NEB_TRY(neb__doc_copy(neb__model_options, &f->model, &j->model));
     return neb__objective_adopt(j->objective, &j->model);
 }
 
-/* Sizes and the like come from the folder that the parameters come from, unless a family is named. */
+/* Without a family, the sizes come from the folder that the parameters come from. */
 static neb_status bind_main_model(struct neb_job *j)
 {
     const char *family = neb__doc_get(&j->doc, "model.family");

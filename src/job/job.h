@@ -1,7 +1,7 @@
-/* job.h: a job: what is trained on what, and how; from one YAML file and `key=value` words.
+/* job.h: a job: what is trained on which data, and how. It comes from one YAML file and `key=value` words.
  *
- * Every section is an option table, so defaults, help and messages come from one place. A successful read owes a
- * neb__job_free(). */
+ * Every section is an option table, so defaults, help and messages come from one place. A successful read
+ * owes a neb__job_free(). */
 #ifndef NEB_JOB_JOB_H
 #define NEB_JOB_JOB_H
 
@@ -11,7 +11,7 @@
 
 enum { NEB_JOB_DATA = 64, NEB_JOB_SITES = 64 };
 
-/* How the sites share the work, and what one of them does in it. */
+/* How the sites share the work, and what one site does. */
 enum neb_strategy { NEB_STRATEGY_REPLICA, NEB_STRATEGY_RELAY, NEB_STRATEGY_TUTOR };
 enum neb_site_role {
     NEB_ROLE_TRAIN, /* replica: trains all of the model */
@@ -29,11 +29,11 @@ struct neb_job_data {
     char *use; /* train, valid or test */
     bool flip; /* pairs: the second side is the source */
     int64_t copies;
-    char *site; /* only this site has it; NULL: all */
+    char *site; /* only this site has the corpus; NULL: all sites */
 };
 
 struct neb_job_tokenizer {
-    char *file;      /* an existing .model, vocab.txt or vocab.json; NULL: one is trained */
+    char *file;      /* an existing .model, vocab.txt or vocab.json; NULL: the job trains a tokenizer */
     char *numbering; /* of that file's ids; NULL: as its model folder says, else plain */
     char *type;
     int64_t vocab, lines;
@@ -51,11 +51,11 @@ struct neb_job_train {
 
 /* Initial parameters, when they are not random. */
 struct neb_job_init {
-    char *from;  /* a model folder, or several, separated by commas: their mean */
+    char *from;  /* a model folder; several, separated by commas: their mean */
     char *match; /* only these names */
 };
 
-/* Knowledge from other models, beside the targets. */
+/* Teachers: models whose answers are learned beside the targets. */
 struct neb_job_distill {
     char *teacher; /* a model folder, or several, separated by commas */
     char *encoder, *hidden_loss;
@@ -87,8 +87,8 @@ struct neb_job {
     struct neb_doc doc;
     char *name, *task, *strategy, *out, *cache;
     int64_t seed;
-    const struct neb_objective *objective; /* that `task` names */
-    enum neb_strategy plan;                /* of the sites; auto is settled */
+    const struct neb_objective *objective; /* the one that `task` names */
+    enum neb_strategy plan;                /* the strategy; `auto` is resolved */
     struct neb_model_config model, generator;
     struct neb_peft_config peft;
     struct neb_job_tokenizer tokenizer;
@@ -100,29 +100,31 @@ struct neb_job {
     struct neb_job_wan wan;
     struct neb_job_site site[NEB_JOB_SITES];
     int n_sites;
-    int at; /* which of the sites this process is; -1: none */
+    int at; /* place of this process's site in `site`; -1: it trains alone */
 };
 
-/* words: `section.key=value`, n of them. NEB_ERR_CONFIG with file and line; NEB_ERR_NOTFOUND, NEB_ERR_NOMEM */
+/* Reads a job file; `words` are n overrides of the form `section.key=value`.
+ *   NEB_ERR_CONFIG with file and line; NEB_ERR_NOTFOUND, NEB_ERR_NOMEM */
 neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out);
 void neb__job_free(struct neb_job *j);
 
-/* Makes the job the one of this site: what `sites[].train` says for it takes the place of `train`, and corpora of other
- * sites are left out. NEB_ERR_CONFIG: no such site, or what it lacks. */
+/* Makes the job that of one site: the values of its `sites[].train` replace those of `train`, and corpora of
+ * other sites are left out. NEB_ERR_CONFIG: the job has no such site, or the site lacks a corpus or a
+ * tokenizer */
 neb_status neb__job_at(struct neb_job *j, const char *site);
 
-/* The site it stands at, after neb__job_at(), goes on without the others: its settings and corpora stay. */
+/* After neb__job_at(): makes the site train without the others. Its settings and corpora stay. */
 void neb__job_alone(struct neb_job *j);
 bool neb__job_has(const struct neb_job *j,
                   const struct neb_job_data *d); /* a corpus of this process's site */
 const char *neb__strategy_name(enum neb_strategy s);
 const char *neb__role_name(enum neb_site_role r);
 
-/* Appends what all sites must have in common, a `key=value` a line, in one fixed order: the whole job but for what is
- * each site's own affair (folders, addresses, `sites[].train`, threads, display). */
+/* Appends everything that must be the same at all sites, one `key=value` in a line, in a fixed order. This is
+ * the whole job except each site's own settings (folders, addresses, `sites[].train`, threads, display). */
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 
-/* --- between job.c, job_check.c and job_sites.c ----------------------------------------------------------------- */
+/* --- between job.c, job_check.c and job_sites.c --------------------------------------------------------- */
 extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[];
 neb_status neb__job_bind_sites(struct neb_job *j);
 neb_status neb__job_check(const struct neb_job *j);

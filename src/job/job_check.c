@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-/* ---- task and model -------------------------------------------------------------------------------------------- */
+/* ---- task and model ------------------------------------------------------------------------------------ */
 
-/* The first of these keys that the job has: the line that is to be changed. */
+/* Finds the line to be changed: the first of these keys that the job has. */
 static const char *place(const struct neb_job *j, const char *section, const char *key, char *out,
                          size_t size)
 {
@@ -21,21 +21,23 @@ static const char *place(const struct neb_job *j, const char *section, const cha
     return out;
 }
 
-/* A model of another kind would run all the same: one that reads the tokens it is to predict, or one whose head gives no
- * loss. */
+/* A model of another kind would run without an error: it would read the tokens that it should predict, or its
+ * head would give no loss. */
 static neb_status check_model(const struct neb_job *j, const char *section, const struct neb_model_config *m,
                               const struct neb_objective *o)
 {
     char path[64];
-    if (!m->kind || strcmp(m->kind, o->kind))
+    const char *what = strcmp(section, "model") ? "a generator" : "a model";
+    const char *kind = m->kind ? m->kind : "none";
+    const char *head = m->head ? m->head : "none";
+    if (strcmp(kind, o->kind))
         return neb__doc_fail(&j->doc, place(j, section, "kind", path, sizeof path),
-                             "task %s needs %s of kind %s (family %s); this one is of kind %s", j->task,
-                             strcmp(section, "model") ? "a generator" : "a model", o->kind, o->families,
-                             m->kind ? m->kind : "none");
-    if (!m->head || strcmp(m->head, o->head))
+                             "task %s needs %s of kind %s (family %s); this one is of kind %s", j->task, what,
+                             o->kind, o->families, kind);
+    if (strcmp(head, o->head))
         return neb__doc_fail(&j->doc, place(j, section, "head", path, sizeof path),
                              "task %s needs %s.head: %s, not %s; it may be left out", j->task, section,
-                             o->head, m->head ? m->head : "none");
+                             o->head, head);
     return NEB_OK;
 }
 

@@ -1,7 +1,9 @@
-/* job_sites.c: the sites of a job: their roles, the strategy that follows, and what a site has of its own.
+/* job_sites.c: the sites of a job: their roles, the strategy that follows from them, and each site's own
+ * settings.
  *
- * A strategy is a set of roles. `auto` reads it off them; a fixed one is checked against them, so a job whose sites, roles
- * and task do not fit together is refused when it is read, at whichever site that is, with the line. */
+ * A strategy is a set of roles. `auto` follows from the roles; a fixed strategy is checked against them. So
+ * every site refuses a job whose sites, roles and task do not fit together when it reads it, and names the
+ * line. */
 #include "job/job.h"
 #include "base/log.h"
 
@@ -44,9 +46,9 @@ const char *neb__role_name(enum neb_site_role r)
     return roles[r].name;
 }
 
-/* ---- binding --------------------------------------------------------------------------------------------------- */
+/* ---- binding ------------------------------------------------------------------------------------------- */
 
-/* The sites of a replica run end with one model; a checkpoint is of what one of them made of it. */
+/* The sites of a replica run end with the same model, but a checkpoint holds the live parameters of one site. */
 static neb_status check_average(struct neb_job *j, const char *section, const struct neb_job_train *t)
 {
     char own[64];
@@ -55,8 +57,8 @@ static neb_status check_average(struct neb_job *j, const char *section, const st
     if (t->average < 2) return NEB_OK;
     return neb__doc_fail(&j->doc, path,
                          "%s is %" PRId64
-                         ": checkpoints are each site's own, and their mean would be another "
-                         "model at every site; leave it out with strategy replica",
+                         ": the mean of a site's own checkpoints would be another model at every site; "
+                         "leave it out with strategy replica",
                          path, t->average);
 }
 
@@ -85,13 +87,13 @@ static neb_status bind_site(struct neb_job *j, int i)
     if (!j->site[i].name) return neb__doc_fail(&j->doc, path, "every site needs a name");
     for (int k = 0; k < i; k++)
         if (!strcmp(j->site[k].name, j->site[i].name))
-            return neb__doc_fail(&j->doc, path, "two sites named '%s'", j->site[i].name);
+            return neb__doc_fail(&j->doc, path, "two sites are named '%s'", j->site[i].name);
     int role = neb__opts_choice(neb__job_site_options, &j->site[i], "role");
     j->site[i].does = role < 0 ? NEB_ROLE_TRAIN : (enum neb_site_role)role;
     return try_own_train(j, own, j->site[i].does);
 }
 
-/* ---- do they fit together? ------------------------------------------------------------------------------------- */
+/* ---- do they fit together? ----------------------------------------------------------------------------- */
 
 static int count(const struct neb_job *j, enum neb_site_role r)
 {
@@ -121,8 +123,8 @@ static neb_status settle_strategy(struct neb_job *j)
                 "site '%s' has role %s, which does not belong to strategy %s; change one of the two", s->name,
                 roles[s->does].name, strategies[j->plan]);
         return neb__doc_fail(&j->doc, path,
-                             "site '%s' has role %s (strategy %s), site '%s' %s (strategy %s): roles of one "
-                             "strategy are needed",
+                             "site '%s' has role %s (strategy %s), but site '%s' has role %s (strategy %s); "
+                             "give all sites roles of one strategy",
                              s->name, roles[s->does].name, strategies[roles[s->does].strategy],
                              j->site[0].name, roles[j->site[0].does].name, strategies[j->plan]);
     }
@@ -143,15 +145,16 @@ static neb_status check_relay(const struct neb_job *j)
 {
     int g = count(j, NEB_ROLE_GENERATOR), d = count(j, NEB_ROLE_DISCRIMINATOR);
     if (g != 1 || d != 1)
-        return neb__doc_fail(&j->doc, "sites",
-                             "strategy relay: one generator site and one discriminator site are needed, the "
-                             "job has %d and %d",
-                             g, d);
+        return neb__doc_fail(
+            &j->doc, "sites",
+            "strategy relay needs one generator site and one discriminator site; the job has %d "
+            "and %d",
+            g, d);
     if (j->objective->generator) return NEB_OK;
     char names[128];
     return neb__doc_fail(&j->doc, "task",
-                         "strategy relay puts a generator on one site and what learns from it on the other: "
-                         "task must be %s, not %s",
+                         "strategy relay puts a generator on one site and the model that learns from it on "
+                         "the other: task must be %s, not %s",
                          neb__objective_list(has_generator, names, sizeof names), j->task);
 }
 
@@ -161,8 +164,8 @@ static neb_status check_tutor(const struct neb_job *j)
     if (t != 1 || s != 1)
         return neb__doc_fail(
             &j->doc, "sites",
-            "strategy tutor: one teacher site and one student site are needed, the job has %d "
-            "and %d (several teachers of one site: distill.teacher: [A, B])",
+            "strategy tutor needs one teacher site and one student site; the job has %d and %d (for several "
+            "teachers at one site: distill.teacher: [A, B])",
             t, s);
     if (j->objective->distils) return NEB_OK;
     char names[128];
@@ -199,7 +202,8 @@ neb_status neb__job_bind_sites(struct neb_job *j)
 {
     int n = neb__doc_items(&j->doc, "sites");
     if (!n) warn_of_wan(j);
-    if (n > NEB_JOB_SITES) return neb__doc_fail(&j->doc, "sites", "sites: at most %d", NEB_JOB_SITES);
+    if (n > NEB_JOB_SITES)
+        return neb__doc_fail(&j->doc, "sites", "sites: at most %d are allowed", NEB_JOB_SITES);
     for (int i = 0; i < n; i++) NEB_TRY(bind_site(j, i));
     NEB_TRY(settle_strategy(j));
     if (n && j->plan == NEB_STRATEGY_RELAY) NEB_TRY(check_relay(j));
@@ -207,7 +211,7 @@ neb_status neb__job_bind_sites(struct neb_job *j)
     return check_data(j);
 }
 
-/* ---- one of them ----------------------------------------------------------------------------------------------- */
+/* ---- one site --------------------------------------------------------------------------------------- */
 
 bool neb__job_has(const struct neb_job *j, const struct neb_job_data *d)
 {
@@ -269,9 +273,9 @@ void neb__job_alone(struct neb_job *j)
     j->at = -1;
 }
 
-/* ---- what all have in common ----------------------------------------------------------------------------------- */
+/* ---- what all sites have in common --------------------------------------------------------------------- */
 
-/* Each site's own affair: it may differ from site to site. */
+/* True: the value may differ from site to site. */
 static bool is_local(const char *path)
 {
     static const char *const keys[] = {

@@ -1,5 +1,6 @@
-/* model_yaml.h: what a model folder says of its model: the task, the model's options, what was added to train it, the
- * tokenizer's file. A job that starts from a folder takes its sizes from here. */
+/* model_yaml.h: model.yaml, the description in a model folder: the task, the model's options, the parameters
+ * that were added to train it, the tokenizer's file. A job that starts from a folder takes its sizes from
+ * there. */
 #ifndef NEB_JOB_MODEL_YAML_H
 #define NEB_JOB_MODEL_YAML_H
 
@@ -18,7 +19,7 @@ struct neb_model_yaml {
 
 neb_status neb__model_yaml_init(struct neb_model_yaml *out);
 void neb__model_yaml_free(struct neb_model_yaml *f);
-/* `path`: the folder. NEB_ERR_NOTFOUND, NEB_ERR_CONFIG … */
+/* path: the folder. NEB_ERR_NOTFOUND, NEB_ERR_CONFIG … */
 neb_status neb__model_yaml_read(const char *path, struct neb_model_yaml *out);
 neb_status neb__model_yaml_write(const struct neb_model_yaml *f, const char *path);
 

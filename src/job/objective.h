@@ -22,17 +22,17 @@ struct neb_objective {
 
     /* the model */
     const char *kind, *head;
-    const char *family;   /* where a job names none */
+    const char *family;   /* default of a job's model */
     const char *families; /* of this kind, for messages */
     /* Options that a model gets when it starts from the folder of a model for something else: name and value,
      * up to a name of NULL. NULL: the head alone. */
     const char *const (*options)[2];
-    /* Of a second model, the generator, that is trained beside the first and may live on another site; NULL:
-     * there is no second. */
+    /* The objective of a second model, the generator. It is trained beside the first and may live on another
+     * site. NULL: there is no second model. */
     const struct neb_objective *generator;
 
     /* the text */
-    int sides;        /* of a batch: 2: source and target */
+    int sides;        /* of a batch; 2: source and target */
     bool needs_pairs; /* every corpus has two sides */
     bool joins_pairs; /* both texts of a pair become one sequence */
     bool masks;       /* train.mask of the tokens are predicted, not all of them */
@@ -46,20 +46,21 @@ struct neb_objective {
     const char *losses[NEB_OBJECTIVE_LOSSES];   /* metrics of a step's parts; NULL: not told apart */
     const char *metrics[NEB_OBJECTIVE_METRICS]; /* of neb_work_eval.more; NULL: shown, but not stored */
     void (*describe)(const struct neb_work_eval *e, char *out, size_t size); /* held-out text, in a line */
-    /* The values of `more` alone, in a line; NULL: there are none. */
+    /* The values of `more` alone, in a line; NULL: the objective has no such values. */
     void (*describe_more)(const struct neb_work_eval *e, char *out, size_t size);
 };
 
 extern const struct neb_objective *const neb__objectives[]; /* ends with NULL */
 
-/* NULL: none. The second finds the first that trains such a model. */
+/* NULL: not found. The second finds the first objective that trains such a model. */
 const struct neb_objective *neb__objective_named(const char *name);
 const struct neb_objective *neb__objective_of_model(const char *kind, const char *head);
 
-/* "mlm, causal or rtd": those that a job can train and that fit (NULL: all fit). Returns out. */
+/* Lists the objectives that a job can train and that fit (NULL:
+ * all fit), as "mlm, causal or rtd". Returns out. */
 const char *neb__objective_list(bool (*fits)(const struct neb_objective *o), char *out, size_t size);
 
-/* Makes a model that may have had another objective one of this: head and options. NEB_ERR_NOMEM */
+/* Gives a model that may have had another objective the head and the options of this one. NEB_ERR_NOMEM */
 neb_status neb__objective_adopt(const struct neb_objective *o, struct neb_model_config *m);
 
 #endif
