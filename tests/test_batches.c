@@ -1,4 +1,5 @@
-/* test_batches.c: drawing, packing, masking, positions that can be saved and replayed, and batches made ahead. */
+/* test_batches.c: drawing, packing, masking, positions that can be saved and replayed,
+ * and batches made ahead. */
 #include "check.h"
 #include "words.h"
 #include "base/file.h"
@@ -78,7 +79,7 @@ static struct neb_batches_cfg config(enum neb_batch_kind kind)
                                     .max_len = 128};
 }
 
-/* ---- drawing -------------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------------------- */
 
 static void permutations_are_permutations(void **state)
 {
@@ -128,7 +129,7 @@ static void draws_follow_the_temperature_and_cover_every_epoch(void **state)
     check_log_restore();
 }
 
-/* ---- batches -------------------------------------------------------------------------------------------------- */
+/* ---- batches ------------------------------------------------------------------------------------------- */
 
 static void batches_keep_their_promises(void **state)
 {
@@ -206,7 +207,7 @@ struct masked {
     int32_t rows[200], ids[200], targets[200];
 };
 
-/* What masking did to each sample: must not depend on how it was packed. */
+/* The masking of each sample. It must not depend on how the sample was packed. */
 static void collect(int32_t tokens, int64_t parts, struct masked *out, int limit)
 {
     struct neb_batches_cfg cfg = config(NEB_BATCH_MLM);
@@ -322,7 +323,7 @@ static void joined_pairs_restart_positions(void **state)
     neb__batches_free(s);
 }
 
-/* Samples of all parts together are those of one part, none twice. */
+/* All parts together have the samples of one single part, each exactly once. */
 static void parts_divide_the_samples(void **state)
 {
     (void)state;
@@ -349,7 +350,7 @@ static void parts_divide_the_samples(void **state)
     for (int i = 0; i < 200; i++) assert_int_equal(seen[i], 1);
 }
 
-/* ---- positions ------------------------------------------------------------------------------------------------ */
+/* ---- positions ----------------------------------------------------------------------------------------- */
 
 static void assert_same_batch(const struct neb_batch *a, const struct neb_batch *b)
 {
@@ -452,14 +453,14 @@ static void wrong_sources_are_refused(void **state)
     cfg.part = 1;
     assert_status(neb__batches_create(&cfg, &s), NEB_ERR_INVALID);
     cfg = config(NEB_BATCH_PAIR);
-    cfg.max_len = 8; /* hardly a sentence is that short, none of the longest */
+    cfg.max_len = 8; /* few sentences are that short, and no long one is */
     sources[0].tag = 5;
     assert_ok(neb__batches_create(&cfg, &s));
     neb__batches_free(s);
     check_log_restore();
 }
 
-/* ---- ahead ---------------------------------------------------------------------------------------------------- */
+/* ---- ahead --------------------------------------------------------------------------------------------- */
 
 static void batches_made_ahead_are_the_same(void **state)
 {
@@ -481,7 +482,7 @@ static void batches_made_ahead_are_the_same(void **state)
         assert_same_batch(a, b);
         neb__prefetch_done(p, b);
     }
-    assert_ok(neb__prefetch_save(p, &saved)); /* the consumer's place, though the thread is further on */
+    assert_ok(neb__prefetch_save(p, &saved)); /* the consumer's place, although the thread is further on */
     assert_ok(neb__batches_restore(u, saved.data, saved.len));
     assert_int_equal(neb__batches_step(u), 60);
     assert_ok(neb__prefetch_stop(p));

@@ -1,5 +1,5 @@
-/* test_codec.c: the ladder: every rung, sizes from 1 to a few million, kinds of data, instruction sets; refusals;
- * damaged codes; the modular rung; the lossless stage. */
+/* test_codec.c: the ladder: every rung, sizes from 1 to a few million, kinds of data, instruction sets;
+ * refusals; damaged codes; the modular rung; the lossless stage. */
 #include "check.h"
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -65,7 +65,7 @@ static double ulp(double x) /* of a float of this magnitude */
     return (double)nextafterf(f, INFINITY) - (double)f;
 }
 
-/* The distance between neighbouring levels around c, as far as the rung's definition tells: 0 where unknown. */
+/* Returns the distance between neighbouring levels around c, as the rung defines it; 0: unknown. */
 static double spacing(const struct neb_rung *rung, const float *z, size_t n, size_t i)
 {
     if (rung->kind != NEB_RUNG_INT || rung->bits == 2 || rung->optimal) return 0;
@@ -168,7 +168,8 @@ static void several_cells(void **state)
     work_free(&w);
 }
 
-/* The same bytes, residuals and decoded bits from every instruction set, also with flush-to-zero switched on. */
+/* The same bytes, residuals and decoded bits from every instruction set,
+ * also with flush-to-zero switched on. */
 static void instruction_sets_agree(void **state)
 {
     (void)state;
@@ -267,7 +268,8 @@ static void sparse_keeps_the_largest(void **state)
     work_free(&w);
 }
 
-/* Where what is left out stays for the next round: all rounds sent together is what all deltas sum to, but for what is left. */
+/* If the part that is left out stays for the next round, all rounds together have sent the sum of all deltas,
+ * except the part that is still left. */
 static void what_is_left_out_loses_nothing(void **state)
 {
     (void)state;
@@ -335,7 +337,7 @@ static void refuses_what_cannot_be_coded(void **state)
     work_free(&w);
 }
 
-/* Every byte of a code set to something else: an error or finite values, never more. */
+/* A code with any byte changed gives an error or finite values, nothing else. */
 static void damage_is_harmless(void **state)
 {
     (void)state;
@@ -416,7 +418,7 @@ static void lossless_stage_pays_or_stays_away(void **state)
     assert_ok(neb__codec_encode(neb__rung_by_name("int4"), &in, w.r, NULL, &w.out));
     size_t before = w.out.len;
     assert_ok(neb__codec_decode(w.out.data, w.out.len, NULL, n, w.c));
-    assert_ok(neb__codec_squeeze(&w.out, 0, 1e15, &gain)); /* no line is that fast: not worth it */
+    assert_ok(neb__codec_squeeze(&w.out, 0, 1e15, &gain)); /* on a line that fast it is not worth it */
     assert_true(gain == 0 && w.out.len == before);
     assert_ok(neb__codec_squeeze(&w.out, 0, 1e3, &gain));
     assert_true(gain > before / 20 && w.out.len == before - gain);

@@ -123,7 +123,7 @@ static void tokens_round_trip(void **state)
     neb__buf_free(&out);
 }
 
-/* The k most likely tokens of a row, by id ascending, with their log-probabilities. */
+/* Finds the k most likely tokens of a row, by ascending id, with their log-probabilities. */
 static void likeliest(const float *logits, int32_t vocab, int32_t k, int32_t *ids, float *logp)
 {
     int32_t n = 0;
@@ -237,7 +237,8 @@ static void hidden_states(void **state)
     free(x), free(y), free(z);
 }
 
-/* Every byte changed, every truncation: a status, never more. And every allocation failing. */
+/* A code with any byte changed or cut off anywhere gives a status, nothing else.
+ * So does any failing allocation. */
 static void damage_and_lack_of_memory(void **state)
 {
     (void)state;
@@ -273,7 +274,7 @@ static void damage_and_lack_of_memory(void **state)
         }
         for (size_t at = 0; at <= out.len; at++)
             for (int v = 0; v < 256; v += 3) {
-                size_t len = v ? out.len : at; /* v = 0: cut here instead */
+                size_t len = v ? out.len : at; /* v = 0: cut the code here instead of changing a byte */
                 uint8_t old = at < out.len ? out.data[at] : 0;
                 if (v && at == out.len) continue;
                 if (v) out.data[at] = (uint8_t)v;

@@ -1,4 +1,5 @@
-/* test_data.c: a job's text: which tokenizer it is cut with, what is made anew and what is taken as it lies there. */
+/* test_data.c: a job's text: which tokenizer cuts it,
+ * which files are made again and which are used as they are. */
 #include "check.h"
 #include "words.h"
 #include "base/file.h"
@@ -87,7 +88,7 @@ static void refused(const char *text, const char *says)
 
 #define SMALL "train: {max_len: 32, tokens: 64, threads: 1}\n"
 
-/* ---- which tokenizer -------------------------------------------------------------------------------------------- */
+/* ---- which tokenizer ----------------------------------------------------------------------------------- */
 
 static void other_options_are_noticed(void **state)
 {
@@ -103,13 +104,13 @@ static void other_options_are_noticed(void **state)
     assert_ok(prepare("out: @/options\ntokenizer: {vocab: 70}\n" SMALL "data:\n  - {file: @/aa}\n", &s));
     assert_int_not_equal(neb__tok_vocab(s.data.tok), n);
     close_scene(&s);
-    save_tokenizer("options/data/tokenizer.model", NULL); /* anybody's own is taken as it is */
+    save_tokenizer("options/data/tokenizer.model", NULL); /* a user's own tokenizer is used as it is */
     assert_ok(prepare("out: @/options\ntokenizer: {vocab: 90}\n" SMALL "data:\n  - {file: @/aa}\n", &s));
     assert_int_equal(neb__tok_vocab(s.data.tok), 400);
     close_scene(&s);
 }
 
-/* Ids of the first text of a job over one corpus. */
+/* Returns the ids of the first text of a job over one corpus. */
 static int32_t first_ids(const char *text, int32_t ids[64])
 {
     struct scene s;
@@ -139,7 +140,7 @@ static void case_makes_other_tokens(void **state)
     assert_int_equal(ids[0], 6);
 }
 
-/* A folder of an encoder whose tokenizer is numbered as XLM-R's. */
+/* Makes the folder of an encoder whose tokenizer is numbered as XLM-R's. */
 static void save_folder(const char *name)
 {
     struct neb_model_yaml f;
@@ -170,7 +171,8 @@ static void save_folder(const char *name)
 
 #define LINES SMALL "data:\n  - {file: @/aa}\n"
 
-/* Whichever way a job comes to a folder's tokenizer, the ids are the model's; other numbers are another tokenizer. */
+/* The ids are the model's, whichever way a job comes to the tokenizer of its folder.
+ * Another numbering makes another tokenizer. */
 static void numbers_come_with_the_folder(void **state)
 {
     (void)state;
@@ -191,11 +193,12 @@ static void numbers_come_with_the_folder(void **state)
     assert_memory_equal(got, want, (size_t)n * sizeof *got);
 }
 
-/* ---- languages -------------------------------------------------------------------------------------------------- */
+/* ---- languages ----------------------------------------------------------------------------------------- */
 
 #define TRANSLATE "task: translate\ntrain: {max_len: 256, tokens: 256, threads: 1}\n"
 
-/* A model for several target languages is told which: all of them have their tokens, or the job is refused. */
+/* A model for several target languages is told which one to use. Each language must have its token, or the
+ * job is refused. */
 static void each_target_language_has_its_token(void **state)
 {
     (void)state;
@@ -223,7 +226,8 @@ static void each_target_language_has_its_token(void **state)
             "every corpus must say into which");
 }
 
-/* A corpus that does not say its language is none of another one, and hides none behind it. */
+/* A corpus without a language does not count as one of another language,
+ * and does not hide a corpus that follows it. */
 static void a_corpus_may_say_no_language(void **state)
 {
     (void)state;
@@ -236,7 +240,7 @@ static void a_corpus_may_say_no_language(void **state)
     close_scene(&s);
 }
 
-/* What belongs to another site is looked for there alone. */
+/* A site does not look for corpora that belong to another site. */
 static void corpora_of_other_sites_may_be_elsewhere(void **state)
 {
     (void)state;
@@ -258,7 +262,7 @@ static void corpora_of_other_sites_may_be_elsewhere(void **state)
     neb__job_free(&s.job);
 }
 
-/* ---- copies ----------------------------------------------------------------------------------------------------- */
+/* ---- copies -------------------------------------------------------------------------------------------- */
 
 static void no_tokenizer_is_trained_that_copies_cannot_use(void **state)
 {
@@ -273,7 +277,7 @@ static void no_tokenizer_is_trained_that_copies_cannot_use(void **state)
     close_scene(&s);
 }
 
-/* ---- processes that end early, and several at once -------------------------------------------------------------- */
+/* ---- processes that end early, and several at once ----------------------------------------------------- */
 
 static const char plain[] =
     "out: @/plain\ntokenizer: {vocab: 60}\n" SMALL "data:\n  - {file: @/aa, lang: aa}\n";
@@ -290,7 +294,7 @@ static void a_killed_tokenising_is_made_again(void **state)
     assert_int_equal(glob(in("plain/data/*/set.neb"), 0, NULL, &sets), 0);
     assert_int_equal(sets.gl_pathc, 1);
     char *manifest = sets.gl_pathv[0];
-    assert_int_equal(unlink(manifest), 0); /* what kill -9 leaves: shards, one of them unfinished */
+    assert_int_equal(unlink(manifest), 0); /* kill -9 leaves shards, one of them unfinished */
     *strrchr(manifest, '/') = 0;
     snprintf(left[0], sizeof left[0], "%s/0000000000000001-00007.tok", manifest);
     snprintf(left[1], sizeof left[1], "%s/0000000000000001-00008.tok.tmp", manifest);
@@ -325,13 +329,14 @@ static void several_processes_share_a_cache(void **state)
     }
 }
 
-/* ---- lengths ---------------------------------------------------------------------------------------------------- */
+/* ---- lengths ------------------------------------------------------------------------------------------- */
 
 #define PAIRS                                                                               \
     "tokenizer: {file: @/tok.model}\ntrain: {max_len: 40, tokens: 64, threads: 1}\ndata:\n" \
     "  - {file: @/pairs, lang: aa-bb}\n"
 
-/* Two texts of one sequence are limited together, two sequences each by itself; every sample of a set can be drawn. */
+/* One limit holds for two texts that form one sequence together, and for each of two sequences by itself.
+ * Every sample of a set can be drawn. */
 static void pairs_too_long_together_are_left_out(void **state)
 {
     (void)state;

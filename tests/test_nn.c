@@ -22,7 +22,7 @@ static void open_loaded(struct rig *r, struct rig_batch *b, const char *family, 
     assert_ok(neb__model_input_load(r->feed, &b->data));
 }
 
-/* ---- configs ---------------------------------------------------------------------------------------------------- */
+/* ---- configs ------------------------------------------------------------------------------------------- */
 
 static void refuse(const char *family, const char *options, const char *word)
 {
@@ -61,7 +61,7 @@ static void bad_configs(void **state)
     refuse("bert", SIZES "max_positions=0", "'max_positions': '0'");
 }
 
-/* ---- feeds ------------------------------------------------------------------------------------------------------ */
+/* ---- inputs -------------------------------------------------------------------------------------------- */
 
 static void bad_batches(void **state)
 {
@@ -89,9 +89,9 @@ static void bad_batches(void **state)
     rig_close(&r);
 }
 
-/* ---- packing ---------------------------------------------------------------------------------------------------- */
+/* ---- packing ------------------------------------------------------------------------------------------- */
 
-/* A sample's loss, dropout included, does not depend on what it is packed with. */
+/* A sample's loss, dropout included, does not depend on the samples that are packed with it. */
 static void check_packing(const char *family, const char *options, const char *peft)
 {
     struct rig r;
@@ -132,9 +132,9 @@ static void packing(void **state)
     check_packing("transformer", "norm_place=pre recompute=yes", NULL);
 }
 
-/* ---- the same bits ---------------------------------------------------------------------------------------------- */
+/* ---- the same bits ------------------------------------------------------------------------------------- */
 
-/* All trainable values after `steps` steps. */
+/* Returns all trainable values after `steps` steps. */
 static float *trained(const char *family, const char *options, bool record, int steps, int64_t *n,
                       float *last)
 {
@@ -194,7 +194,8 @@ static void recomputing_changes_no_bit(void **state)
     check_bits("transformer", "", "recompute=yes", 10);
 }
 
-/* A recorded run does what it did, with new dropout bits each step; blocks that are computed twice too. */
+/* A recorded run repeats what it did, with new dropout bits at each step.
+ * So do blocks that are computed twice. */
 static void recording_changes_no_bit(void **state)
 {
     (void)state;
@@ -223,7 +224,7 @@ static void recomputing_saves_memory(void **state)
         fail_msg("%d bytes when recomputing, %d when not", (int)planned[1], (int)planned[0]);
 }
 
-/* ---- sharing an embedding --------------------------------------------------------------------------------------- */
+/* ---- sharing an embedding ------------------------------------------------------------------------------ */
 
 static void two_models_share_a_table(void **state)
 {
@@ -252,7 +253,7 @@ static void two_models_share_a_table(void **state)
     neb_params_destroy(ps);
 }
 
-/* ---- memory failures -------------------------------------------------------------------------------------------- */
+/* ---- memory failures ----------------------------------------------------------------------------------- */
 
 static neb_status whole_life(void)
 {

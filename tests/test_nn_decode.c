@@ -1,4 +1,5 @@
-/* test_nn_decode.c: generating over the cache gives what the whole model gives, and beam search finds the best sequence. */
+/* test_nn_decode.c: generating with the cache gives the same tokens as the whole model, and beam search finds
+ * the best sequence. */
 #include "check.h"
 #include "recorder.h"
 #include "rig.h"
@@ -11,7 +12,8 @@
 
 #define SIZES "vocab=37 hidden=32 layers=2 heads=4 ffn=48 max_positions=24 init_deviation=0.3 "
 
-/* Logits of all rows of sequences given one by one: the model run as in training, nothing cached. */
+/* Returns the logits of all rows of sequences given one by one.
+ * The model runs as in training, without a cache. */
 static float *whole(struct rig *r, const struct neb_model_input_side *source, const int32_t *ids, int n)
 {
     int32_t position[64], starts[2] = {0, n}, target[64] = {0};
@@ -49,8 +51,8 @@ static void go_on_from(struct neb_decoding *d, const int32_t *from, int32_t (*al
     }
 }
 
-/* Three prompts of different lengths, then tokens one by one, then two at once; in between (where there is no source to tell
- * them apart) sequences go on from one another. */
+/* Three prompts of different lengths, then tokens one by one, then two at once. In between, sequences go on
+ * from one another, if no source tells them apart. */
 static void check_cache(const char *family, const char *options, const char *peft)
 {
     enum { SEQS = 3, STEPS = 9 };
@@ -124,8 +126,8 @@ static void a_prefix_lies_in_the_cache(void **state)
     check_cache("transformer", "", "method=prefix,lora prefix_length=4");
 }
 
-/* The best tokens are those of the logits, whether the device finds them or the host; and they follow the weights: what a
- * decoding keeps of them is made anew behind a start. */
+/* The best tokens are those of the logits, whether the device or the host finds them. They follow the
+ * weights: a start makes everything again that a decoding keeps of these. */
 static void best_tokens_follow_the_weights(void **state)
 {
     (void)state;
@@ -167,7 +169,7 @@ static void best_tokens_follow_the_weights(void **state)
     rig_close(&r);
 }
 
-/* ---- beams ------------------------------------------------------------------------------------------------------ */
+/* ---- beams --------------------------------------------------------------------------------------------- */
 
 enum { WORDS = 4, LONGEST = 3, EOS = 0 };
 
@@ -178,7 +180,7 @@ static double log_prob(const float *logits, int n, int token)
     return logits[token] - log(sum);
 }
 
-/* All sequences of up to LONGEST tokens, by trying. */
+/* Finds the best sequence by trying all of up to LONGEST tokens. */
 static double brute_force(struct rig *r, float penalty, int32_t *best, int32_t *best_len)
 {
     double top = -INFINITY;
@@ -225,7 +227,8 @@ static void beams_find_the_best(void **state)
     rig_close(&r);
 }
 
-/* Wider beams never find a worse sequence here than greedy, prompts do not disturb each other, sampling repeats. */
+/* Wider beams never find a worse sequence here than greedy. Prompts do not disturb each other. Sampling with
+ * the same seed repeats. */
 static void searches_agree(void **state)
 {
     (void)state;
@@ -259,7 +262,7 @@ static void searches_agree(void **state)
     rig_close(&r);
 }
 
-/* Each prompt's own limit: what is found is what a search for so many tokens finds. */
+/* Each prompt has a limit of its own, and finds what a search for so many tokens finds. */
 static void each_prompt_has_its_limit(void **state)
 {
     (void)state;
@@ -297,7 +300,8 @@ static void each_prompt_has_its_limit(void **state)
     rig_close(&r);
 }
 
-/* Where runs are recorded, sources of many sizes share a handful of them, padded; what is found is the same. */
+/* If runs are recorded, padded sources of many sizes share a handful of them.
+ * The sequences found are the same. */
 enum { BATCHES = 16, SOURCES = 3, NEW = 9 };
 
 static void translate_all(const char *peft, bool record, int32_t *out, int32_t *lengths, int *shapes)
@@ -352,7 +356,7 @@ static void recorded_runs_find_the_same(void **state)
     }
 }
 
-/* ---- bad input -------------------------------------------------------------------------------------------------- */
+/* ---- bad input ----------------------------------------------------------------------------------------- */
 
 static void refusals(void **state)
 {

@@ -1,11 +1,11 @@
 /* test_nn_gradients.c: finite differences through whole models, for every layer and every head.
  *
- * For each parameter the loss is evaluated at p + e d and p - e d, once along the gradient itself and once along a random
- * direction; the slope must be g·d. Dropout is on with a fixed seed, so masks of forward and backward must agree, too. The
- * arena is poisoned: whatever reads what it did not write shows as NaN.
+ * The loss is evaluated for each parameter at p + e d and p - e d, once along the gradient itself and once
+ * along a random direction. The slope must be g·d. Dropout is on with a fixed seed, so masks of forward and
+ * backward must agree, too. The arena is poisoned, so a read of memory that was not written shows as NaN.
  *
- * With ReLU a step may carry a unit over its kink, and then the slope is neither side's. Few steps do, so the median of
- * several directions is compared: a wrong gradient is wrong along all of them. */
+ * With ReLU a step may carry a unit over its kink, and then the slope is that of neither side. Few steps do,
+ * so the median of several directions is compared. A wrong gradient is wrong along all of them. */
 #include "check.h"
 #include "rig.h"
 #include "base/rng.h"
@@ -49,7 +49,7 @@ static double slope(struct rig *r, neb_param *p, const float *base, const float 
     return (8 * near - far) / (12 * e);
 }
 
-/* The slope along d must be g·d; returns by how many times the allowed error it is not. */
+/* The slope along d must be g·d. Returns the error as a multiple of the allowed one. */
 static double miss(struct rig *r, neb_param *p, const float *base, const float *g, const float *d,
                    const char *what, const struct model_case *c)
 {

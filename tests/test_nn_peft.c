@@ -96,7 +96,7 @@ static void methods(void **state)
                  "embed.*,decoder.embed.position.*,decoder.layers.*");
 }
 
-/* LoRA and adapters start as the model was: their second matrix is zero. */
+/* LoRA and adapters do not change the model at first: their second matrix is zero. */
 static void starts_as_the_base(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static int64_t planned(const char *peft)
     return m.unplanned;
 }
 
-/* With only the head trained, no activation below it has to be kept and none has a gradient. */
+/* If only the head is trained, no activation below it is kept or has a gradient. */
 static void frozen_layers_keep_nothing(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_ops.c: every op of the engine against finite differences, and every fused slot against its composition from
- * primitives, on shapes that include 1 and non-multiples of the vector width.
+/* test_ops.c: every op of the engine against finite differences, and every fused slot against its composition
+ * from primitives, on shapes that include 1 and non-multiples of the vector width.
  *
  * The directional derivative of a case's loss along a random direction must equal gradient · direction. */
 #include "check.h"
@@ -34,7 +34,7 @@ static void check_gradient(struct fixture *f)
     for (int round = 0; round < 4; round++) {
         double dot = 0, gnorm = 0, dnorm = 0;
         for (int64_t i = 0; i < n; i++) {
-            /* half random, half along the gradient: then the slope is large against rounding */
+            /* half random, half along the gradient: the slope is then large against rounding */
             dir[i] = (float)neb__rng_normal(&r) * 0.3f + (round ? g[i] : 0);
             dot += (double)dir[i] * (double)g[i];
             gnorm += (double)g[i] * (double)g[i];
@@ -166,7 +166,8 @@ static void m_stopped(neb_tape *t, struct fixture *f)
     op_finish(t, f, neb_op_add(t, neb_op_stop_gradient(t, neb_op_scale(t, x, 3)), x));
 }
 
-/* The gradient is that of the other path alone: a third of what the plain sum 3x' + x would give at equal loss. */
+/* The gradient is that of the other path alone:
+ * at equal loss, a third of what the plain sum 3x' + x would give. */
 static void gradients_stop_where_told(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* test_tape.c: what the tape promises beyond single ops: dropout masks that depend on neither packing nor threads, equal
- * bits for equal seeds, refusing and composing ops a device lacks, running on after out of memory, the plan's bound. */
+/* test_tape.c: the tape's promises beyond single ops: dropout masks depend on neither packing nor threads,
+ * equal seeds give equal bits, ops that a device lacks are refused or composed, a tape goes on after it was
+ * out of memory, and the plan keeps its bound. */
 #include "check.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -83,7 +84,8 @@ static void close_lm(struct lm *m)
     neb_device_close(m->dev);
 }
 
-/* The sequences named in `which`, one behind the other; what a sequence holds depends on its number alone. */
+/* Packs the sequences named in `which` one after the other.
+ * The tokens of a sequence depend on its number alone. */
 static void pack(struct lm *m, const int *which, int n)
 {
     int32_t ids[64], position[64], sample[64], target[64], starts[SEQS + 1] = {0}, seq_sample[SEQS];
@@ -147,7 +149,8 @@ static neb_status forward(struct lm *m, float *hidden)
     return neb_buffer_download(m->hidden, hidden, (size_t)m->rows * D * sizeof *hidden);
 }
 
-/* With dropout everywhere, a sequence comes out the same alone, packed with others in any order, on 1 to 4 threads. */
+/* With dropout everywhere, a sequence comes out the same alone, packed with others in any order,
+ * on 1 to 4 threads. */
 static void masks_depend_on_neither_packing_nor_threads(void **state)
 {
     (void)state;
@@ -252,7 +255,8 @@ static void fifty_steps_repeat_bit_for_bit(void **state)
     assert_true(neb__hash_equal(&h[0], &h[1]));
 }
 
-/* A device without fused attention: refused, or composed from primitives with a warning, to the same numbers. */
+/* A device without fused attention is refused, or attention is composed from primitives with a warning and
+ * gives the same numbers. */
 static void a_missing_op_is_refused_or_composed(void **state)
 {
     (void)state;
@@ -321,8 +325,8 @@ static void the_plan_is_near_its_lower_bound(void **state)
     close_lm(&m);
 }
 
-/* Where a device cannot draw, the host does, by the same rule: the same columns but where two scores are equal to the last
- * bits, which hardly happens. */
+/* If a device cannot draw, the host draws by the same rule. The columns are the same unless two scores are
+ * equal to the last bits, which hardly happens. */
 static void the_host_draws_as_the_device_does(void **state)
 {
     enum { ROWS = 200, COLS = 501 };

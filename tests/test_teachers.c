@@ -1,6 +1,7 @@
-/* test_teachers.c: what a model gets from other models: teachers, several of them, and values to start from.
+/* test_teachers.c: models that learn from other models: from one teacher, from several, and from values to
+ * start with.
  *
- * A step whose teacher answers over a link is compared bit by bit with the same step that has it in one place. */
+ * A step whose teacher answers over a link is compared bit by bit with the same step in one process. */
 #include "check.h"
 #include "base/mem.h"
 #include "task/folder.h"
@@ -14,7 +15,7 @@
 
 enum { STEPS = 6 };
 
-/* ---- teachers --------------------------------------------------------------------------------------------------- */
+/* ---- teachers ------------------------------------------------------------------------------------------ */
 
 static void make_teachers(void)
 {
@@ -95,8 +96,8 @@ static void a_teacher_may_answer_over_a_link(void **state)
     free(values);
 }
 
-/* With the teacher alone to learn from, the student comes near it: its loss on the targets falls though it never saw
- * them, and the hidden states' loss falls, too. */
+/* A student that learns from the teacher alone comes near it: its loss on the targets falls though it never
+ * saw them, and the hidden states' loss falls, too. */
 static void a_student_learns_from_its_teachers(void **state)
 {
     (void)state;
@@ -120,7 +121,8 @@ static void a_student_learns_from_its_teachers(void **state)
 
 enum { VOCAB = 60 }; /* or fewer */
 
-/* The distribution of a row over the vocabulary, as a student reads it: what is not named has none. */
+/* The distribution of a row over the vocabulary, as a student reads it:
+ * a token that is not named has the probability 0. */
 static void dense(const struct neb_teacher *t, const struct neb_teacher_answer *said, int32_t row,
                   double out[VOCAB])
 {
@@ -135,7 +137,7 @@ static void dense(const struct neb_teacher *t, const struct neb_teacher_answer *
     for (int v = 0; v < VOCAB; v++) out[v] /= sum;
 }
 
-/* The mean of several distributions, less what is not among its k likeliest. */
+/* The mean of several distributions, cut to its k likeliest tokens. */
 static void mean_of(double (*p)[VOCAB], int n, int32_t k, double out[VOCAB])
 {
     double sum = 0;
@@ -152,7 +154,8 @@ static void mean_of(double (*p)[VOCAB], int n, int32_t k, double out[VOCAB])
     for (int v = 0; v < VOCAB; v++) out[v] /= sum;
 }
 
-/* Several teachers say the mean of what each says: all of a vocabulary, and the likeliest few. */
+/* Several teachers give the mean of their answers,
+ * over a whole vocabulary and over the likeliest few tokens. */
 static void several_teachers_answer_as_one(void **state)
 {
     (void)state;
@@ -191,7 +194,7 @@ static void several_teachers_answer_as_one(void **state)
                 for (int v = 0; v < VOCAB; v++) assert_true(fabs(got[v] - want[v]) <= 1e-5);
             }
         }
-        assert_true(apart > 0.05); /* else a mean is no test */
+        assert_true(apart > 0.05); /* else the mean would test nothing */
         for (int i = 0; i < 2; i++) one[i].close(one[i].arg);
         both.close(both.arg);
         thrice.close(thrice.arg);
@@ -213,7 +216,7 @@ static void several_teachers_answer_as_one(void **state)
 #define FOUR  "@/teacher, @/teacher, @/teacher, @/teacher, "
 #define EIGHT FOUR FOUR
 
-/* A folder brings the kind of its model with it, which must be the task's. */
+/* A folder says the kind of its model, and the task must need that kind. */
 static void a_start_of_another_kind_is_refused(void **state)
 {
     (void)state;
@@ -287,7 +290,7 @@ static void teachers_that_do_not_fit_are_refused(void **state)
     check_log_restore();
 }
 
-/* ---- where parameters start ------------------------------------------------------------------------------------- */
+/* ---- where parameters start ---------------------------------------------------------------------------- */
 
 static void lora_comes_along_merged(void **state)
 {
@@ -308,7 +311,8 @@ static void lora_comes_along_merged(void **state)
     world_close(&w);
 }
 
-/* Adapters go on where the model has them, too, or where nothing that they changed is wanted. */
+/* A model may start from a folder with adapters if it has them, too,
+ * or if it takes nothing that they changed. */
 static void adapters_come_along_as_adapters(void **state)
 {
     (void)state;
@@ -319,7 +323,7 @@ static void adapters_come_along_as_adapters(void **state)
     world_close(&w);
 }
 
-/* Several folders: the mean of each value. */
+/* A start from several folders takes the mean of each value. */
 static void a_mean_of_several_is_started_from(void **state)
 {
     (void)state;
@@ -343,7 +347,7 @@ static void a_mean_of_several_is_started_from(void **state)
     free(mean);
 }
 
-/* A translation model whose encoder starts from a BERT-like one computes, in it, what that one did. */
+/* A translation model whose encoder starts from a BERT-like one computes the same hidden states in it. */
 static void an_encoder_starts_from_another(void **state)
 {
     (void)state;
@@ -368,7 +372,7 @@ static void an_encoder_starts_from_another(void **state)
         assert_ok(neb_param_read(neb_params_find(old.params, names[i]), b));
         assert_memory_equal(a, b, (size_t)neb_param_values(p) * sizeof *a);
     }
-    assert_ok(neb_param_read(m->encoder.position, a)); /* positions: those and the first segment's row */
+    assert_ok(neb_param_read(m->encoder.position, a)); /* the folder's plus the first segment's row */
     assert_ok(neb_param_read(old.model->encoder.position, b));
     float *segment = b + 32 * 32;
     assert_ok(neb_param_read(old.model->encoder.type, segment));

@@ -40,7 +40,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* ---- tokenizers ----------------------------------------------------------------------------------------------- */
+/* ---- tokenizers ---------------------------------------------------------------------------------------- */
 
 static void sentencepiece_round_trips(void **state)
 {
@@ -74,7 +74,7 @@ static void sentencepiece_round_trips(void **state)
         neb__buf_init(&out, 1000);
         int32_t ids[3] = {2, 5, 3}, wild[1] = {neb__tok_vocab(tok)};
         assert_ok(neb__tok_decode(tok, ids, 3, &out));
-        assert_int_equal(out.len, 0); /* control tokens are no text */
+        assert_int_equal(out.len, 0); /* control tokens are not text */
         check_log_quiet();
         assert_status(neb__tok_decode(tok, wild, 1, &out), NEB_ERR_RANGE);
         check_log_restore();
@@ -165,7 +165,7 @@ static void assert_pieces(const struct neb_tok *tok, const char *text, const cha
     neb__buf_free(&got);
 }
 
-/* The expectations are what transformers' BertTokenizer (version 5.22) gives on the same vocabulary. */
+/* The expected values come from transformers' BertTokenizer (version 5.22) with the same vocabulary. */
 static void wordpiece_cuts_like_bert(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void wordpiece_cuts_like_bert(void **state)
     neb__tok_close(tok);
 }
 
-/* ---- corpora -------------------------------------------------------------------------------------------------- */
+/* ---- corpora ------------------------------------------------------------------------------------------- */
 
 static void a_corpus_is_the_same_for_any_number_of_threads(void **state)
 {
@@ -256,14 +256,14 @@ static void long_texts_are_divided_and_files_must_match(void **state)
     assert_status(neb__corpus_tokenise(&cfg, tok, pool, in("two"), &stats), NEB_ERR_CONFIG);
     assert_non_null(strstr(neb_last_error(), "different numbers of lines"));
     assert_status(neb__set_open(in("two"), &set), NEB_ERR_NOTFOUND);
-    cfg = (struct neb_corpus_cfg){.paths = one, .sides = 2}; /* no tabs in it */
+    cfg = (struct neb_corpus_cfg){.paths = one, .sides = 2}; /* without tabs */
     assert_status(neb__corpus_tokenise(&cfg, tok, pool, in("two"), &stats), NEB_ERR_CONFIG);
     check_log_restore();
     neb__pool_destroy(pool);
     neb__tok_close(tok);
 }
 
-/* Whole lines of the set as text. */
+/* Gives line i of the set as text. */
 static void line_of(const struct neb_set *set, const struct neb_tok *tok, int64_t i, struct neb_buf *out)
 {
     int32_t ids[512], n = neb__set_length(set, i, 0);
@@ -332,7 +332,7 @@ static int next_word(void *arg, const char **text, size_t *n)
     return ++*i <= 60;
 }
 
-/* Copies with nothing left out are the text as the tokenizer cuts it, or they are refused. */
+/* Copies without dropout are cut as the tokenizer cuts the text itself, or they are refused. */
 static void copies_of_what_bpe_does_not_cut(void **state)
 {
     (void)state;
@@ -401,7 +401,7 @@ static void line_feed_spreads_over_files(void **state)
     neb__line_feed_free(feed);
 }
 
-/* ---- help pages ------------------------------------------------------------------------------------------------ */
+/* ---- help pages ---------------------------------------------------------------------------------------- */
 
 static neb_status join_paragraphs(void *arg, const char *id, const char *text)
 {
@@ -429,7 +429,8 @@ static void paragraphs_of_a_page(void **state)
     neb__buf_free(&out);
 }
 
-/* Unpacked packages with made-up pages: aligned, deduplicated, held out, nothing of the test in training. */
+/* Unpacked packages with made-up pages are aligned, deduplicated and held out, and the training has nothing
+ * of the test. */
 static void pages_are_aligned_and_held_out(void **state)
 {
     (void)state;
@@ -455,7 +456,8 @@ static void pages_are_aligned_and_held_out(void **state)
     struct neb_help_stats t;
     assert_ok(neb__help_corpus(&cfg, &t));
     assert_true(t.test[1] > 5 && t.valid[1] > 5 && t.train[1] > 800);
-    /* 1000 paragraphs; the common one counts once in test and once in valid, being held out, and not in training */
+    /* 1000 paragraphs; the common one is held out, so it counts once in test,
+     * once in valid and not in training */
     assert_int_equal(t.train[1] + t.valid[1] + t.test[1], 1000 + 2);
     struct neb_line_reader *train, *test;
     const char *a, *b;

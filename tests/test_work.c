@@ -1,7 +1,6 @@
-/* test_work.c: a job's steps: parts of it that live elsewhere, held-out text, going on from a checkpoint.
+/* test_work.c: the steps of a job: parts on another site, held-out text, going on from a checkpoint.
  *
- * Two things that must be the same are compared bit by bit: a step whose generator answers over a link, and the same step with
- * all of it in one place. */
+ * A step whose generator answers over a link is compared bit by bit with the same step in one process. */
 #include "check.h"
 #include "base/mem.h"
 #include "task/folder.h"
@@ -17,7 +16,7 @@
 
 enum { STEPS = 6 };
 
-/* ---- replaced-token detection ----------------------------------------------------------------------------------- */
+/* ---- replaced-token detection -------------------------------------------------------------------------- */
 
 #define RTD                                                                         \
     "task: rtd\nmodel: {hidden: 32, embedding: 16, layers: 1, heads: 2, ffn: 32}\n" \
@@ -81,7 +80,8 @@ static void generator_and_discriminator_may_live_apart(void **state)
     assert_null(neb__work_generator(one.work));
     for (int i = 0; i < STEPS; i++) world_step(&one);
     world_assert_same(&one, NULL, discriminator, m);
-    check_log_quiet(); /* nothing more was sent: the step says so; a token that does not exist is refused */
+    /* nothing more was sent: the step fails and says so; a token that does not exist is refused */
+    check_log_quiet();
     struct neb_work_step out;
     assert_status(neb__work_step(one.work, 1e-2f, &out), NEB_ERR_STATE);
     world_close(&one);
@@ -95,7 +95,8 @@ static void generator_and_discriminator_may_live_apart(void **state)
     free(discriminator);
 }
 
-/* The discriminator's gradient reaches a shared table, but never one to which it learns a difference. */
+/* The discriminator's gradient reaches a shared table.
+ * It never reaches a table to which it learns a difference. */
 static void disentangled_embeddings_leave_the_generator_alone(void **state)
 {
     (void)state;
@@ -137,8 +138,9 @@ static void save_generator(struct world *w, const char *name)
     neb__model_yaml_free(&f);
 }
 
-/* Both models of the job from their folders find on held-out text what was found before they were written. And a
- * discriminator that starts from a folder embeds what the folder does, whatever its generator's table is. */
+/* Both models of the job, read from their folders, measure the same on held-out text as before they were
+ * written. A discriminator that starts from a folder has the embeddings of that folder, whatever its
+ * generator's table is. */
 static void folders_hold_what_was_measured(void **state)
 {
     (void)state;
@@ -179,7 +181,7 @@ static void folders_hold_what_was_measured(void **state)
     free(base);
 }
 
-/* What `peft` says holds for each of the two models. */
+/* `peft` holds for each of the two models. */
 static void both_models_train_what_was_chosen(void **state)
 {
     (void)state;
@@ -196,9 +198,9 @@ static void both_models_train_what_was_chosen(void **state)
     world_close(&w);
 }
 
-/* ---- held-out text ---------------------------------------------------------------------------------------------- */
+/* ---- held-out text ------------------------------------------------------------------------------------- */
 
-/* Held-out text of two kinds, one behind the other: some batches of it tell what all of them tell. */
+/* Held-out text of two kinds, one after the other: a few batches give the same loss as all of them. */
 static void some_batches_stand_for_all(void **state)
 {
     (void)state;
@@ -231,7 +233,7 @@ static void text_with_nothing_to_predict_has_no_loss(void **state)
     struct neb_work_eval e;
     char path[300];
     snprintf(path, sizeof path, "%s/valid.tsv", world_dir);
-    FILE *f = fopen(path, "w"); /* nothing of it is masked */
+    FILE *f = fopen(path, "w"); /* no token is masked */
     assert_non_null(f);
     fputs("a\tein\n", f);
     fclose(f);
@@ -245,7 +247,7 @@ static void text_with_nothing_to_predict_has_no_loss(void **state)
     world_pairs("valid.tsv", 40, 77777);
 }
 
-/* Label smoothing is a way to train: held-out text is measured without it. */
+/* Label smoothing belongs to training: held-out text is measured without it. */
 static void held_out_text_is_not_smoothed(void **state)
 {
     (void)state;
@@ -263,7 +265,7 @@ static void held_out_text_is_not_smoothed(void **state)
     assert_true(found[0].loss == found[1].loss);
 }
 
-/* ---- unusual steps ---------------------------------------------------------------------------------------------- */
+/* ---- unusual steps ------------------------------------------------------------------------------------- */
 
 static void a_step_may_have_many_micro_batches(void **state)
 {
@@ -274,7 +276,8 @@ static void a_step_may_have_many_micro_batches(void **state)
     world_close(&w);
 }
 
-/* Where few tokens are masked, some batches have none: such a step is counted, changes nothing and ends nothing. */
+/* If few tokens are masked, some batches have no masked token.
+ * Such a step is counted, changes nothing and ends nothing. */
 static void a_step_may_have_nothing_to_predict(void **state)
 {
     (void)state;
@@ -302,7 +305,7 @@ static void a_step_may_have_nothing_to_predict(void **state)
     world_close(&w);
 }
 
-/* ---- translations ----------------------------------------------------------------------------------------------- */
+/* ---- translations -------------------------------------------------------------------------------------- */
 
 enum { LINES = 5 };
 static const char *const lines[LINES] = {"a dog sees the tree", "now", "two men run here now a red dog",
@@ -318,7 +321,8 @@ static void translate(const struct neb_ready *m, int beams, int batch, char *out
     neb__translator_close(t);
 }
 
-/* A model that has learned nothing does not know when to end: its translations are as long as they may be. */
+/* A model that has learned nothing does not know when to end,
+ * so its translations are as long as they may be. */
 static void batches_change_no_translation(void **state)
 {
     (void)state;
@@ -345,8 +349,8 @@ static void batches_change_no_translation(void **state)
     world_close(&w);
 }
 
-/* A folder's model as another folder's, with MORE rows in its table than its tokenizer has tokens. Each of them is some
- * token's, three times as large: where that token is likely, it is likelier. */
+/* Copies a model to another folder with MORE rows in its table than its tokenizer has tokens. Each added row
+ * is three times some token's row, so it is likelier wherever that token is likely. */
 enum { MORE = 9 };
 
 static void widen(const char *from, const char *to, neb_device *device)
@@ -380,7 +384,8 @@ static void widen(const char *from, const char *to, neb_device *device)
     neb__ready_close(&m);
 }
 
-/* Rows of a table that are no token's are never chosen: in a translation, by a teacher or by a generator. */
+/* Rows of a table that belong to no token are never chosen:
+ * in a translation, by a teacher or by a generator. */
 static void rows_without_a_token_are_never_chosen(void **state)
 {
     (void)state;
@@ -429,7 +434,7 @@ static void rows_without_a_token_are_never_chosen(void **state)
     world_close(&w);
 }
 
-/* ---- going on ---------------------------------------------------------------------------------------------------- */
+/* ---- going on ------------------------------------------------------------------------------------------ */
 
 static void save_here(struct world *w, const char *folder, int64_t step_number)
 {
@@ -440,8 +445,9 @@ static void save_here(struct world *w, const char *folder, int64_t step_number)
     assert_ok(neb__ckpt_writer_close(writer));
 }
 
-/* A run that is stopped anywhere and goes on from its checkpoint has the bits of one that was not: parameters, moments (they
- * show in the next parameters), data and dropout. Points are drawn; at each, two further steps are compared. */
+/* A run that is stopped anywhere and goes on from its checkpoint has the same bits as one that was not
+ * stopped: parameters, moments (they show in the next parameters), data and dropout. The test draws points at
+ * random and compares two further steps at each. */
 static void check_resuming(const char *job, int points)
 {
     enum { LENGTH = 60 };
@@ -510,9 +516,10 @@ static void a_checkpoint_of_another_model_is_refused(void **state)
     world_close(&w);
 }
 
-/* ---- retrieval -------------------------------------------------------------------------------------------------- */
+/* ---- retrieval ----------------------------------------------------------------------------------------- */
 
-/* Sentence i and its translation share a direction of their own; each language has one in common with itself. */
+/* Sentence i and its translation share a direction of their own.
+ * All sentences of a language share another one. */
 static void centring_removes_the_language(void **state)
 {
     (void)state;
