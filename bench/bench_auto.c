@@ -16,7 +16,7 @@
  *                     pace.
  *
  * The figure is that of `auto` over the best one made by hand. Tokens follow the machine's speed, which
- * changes from minute to minute. The choices change how long the fed site waits, so `auto.NAME.busy` has the
+ * changes from minute to minute. The choices change how long the receiving site waits, so `auto.NAME.busy` has the
  * share of its time in which it computed. The text is made up: each word allows four successors. */
 #include "bench.h"
 #include "base/file.h"

@@ -1,8 +1,8 @@
 /* bench_streams.c: how much speed the slower site of a split job loses to the line.
  *
  * Two arms take turns, and the laboratory's emulator runs in both. One is the job over the line. In the other
- * the same two sites run at the same time with a recorded stream in place of each other: the feeding site
- * makes items that are already recorded, and the fed site reads them. The order of the arms changes from turn
+ * the same two sites run at the same time with a recorded stream in place of each other: the sending site
+ * makes items that are already recorded, and the receiving site reads them. The order of the arms changes from turn
  * to turn. The slower site is the discriminator in `relay` and the student in `tutor`. A rate counts from the
  * first step to the last, with waiting.
  *

@@ -55,11 +55,11 @@ cmp -s before after || fail "the tokenised text was made again"
 near "the held-out loss" "$(sed -n 's/.*loss \([0-9.]*\).*/\1/p' eval.log)" $one_eval
 "$nebula" export one hf > export.log 2>&1 || fail "export"
 [ "$(sum hf/model.safetensors)" = $hf_model ] || fail "the exported model is not the recorded one"
-for job in relay tutor; do # the feeding sites make the same items again
+for job in relay tutor; do # the sending sites make the same items again
     train $job-feeds $job.yaml --site a out=feeds-$job wan.recorded=feeds-record-$job
     cat $job-record/*1 > want; cat feeds-record-$job/*1 > got
     [ "$(wc -c < want)" -gt 1000 ] || fail "$job: an empty record"
-    if [ $other = 0 ]; then cmp want got || fail "$job: the feeding site sends different items"; fi
+    if [ $other = 0 ]; then cmp want got || fail "$job: the sending site sends different items"; fi
 done
 ! grep -E '^[0-9:.]+ (warn|error) ' *.log || fail "something was read with a warning"
 

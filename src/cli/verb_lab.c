@@ -176,7 +176,7 @@ static void free_command(struct command *c)
 
 struct panel {
     const struct neb_job *job;
-    struct neb_lab_processes *crew;
+    struct neb_lab_processes *sites;
     int64_t drawn_ns;
 };
 
@@ -213,29 +213,29 @@ static void draw_panel(void *arg)
         site_line(p->job, i, f, text[i], sizeof text[i], w.ws_col - 1);
     }
     neb__free(f);
-    neb__lab_processes_panel(p->crew, lines, p->job->n_sites);
+    neb__lab_processes_panel(p->sites, lines, p->job->n_sites);
 }
 
 /* ---- the run --------------------------------------------------------------------------------------------------- */
 
-static neb_status run_crew(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int n,
-                           char **words, int *status)
+static neb_status run_sites(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int n,
+                            char **words, int *status)
 {
     struct command command[NEB_LAB_SITES] = {0};
     char *const *argv[NEB_LAB_SITES];
-    struct neb_lab_processes *crew = NULL;
+    struct neb_lab_processes *sites = NULL;
     neb_status s = NEB_OK;
     for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
         s = make_command(o, job, lab, i, n, words, &command[i]);
         argv[i] = command[i].argv;
     }
-    if (s == NEB_OK) s = neb__lab_processes_create(lab, argv, job->out, &crew);
-    if (s == NEB_OK && o->kill) s = neb__lab_processes_plan_kills(crew, o->kill);
-    if (s == NEB_OK) neb__lab_processes_limit(crew, o->time);
-    struct panel panel = {.job = job, .crew = crew};
+    if (s == NEB_OK) s = neb__lab_processes_create(lab, argv, job->out, &sites);
+    if (s == NEB_OK && o->kill) s = neb__lab_processes_plan_kills(sites, o->kill);
+    if (s == NEB_OK) neb__lab_processes_limit(sites, o->time);
+    struct panel panel = {.job = job, .sites = sites};
     if (s == NEB_OK)
-        s = neb__lab_processes_run(crew, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
-    neb__lab_processes_free(crew);
+        s = neb__lab_processes_run(sites, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
+    neb__lab_processes_free(sites);
     for (int i = 0; i < job->n_sites; i++) free_command(&command[i]);
     return s;
 }
@@ -256,7 +256,7 @@ static neb_status run_job(const struct options *o, const struct neb_job *job, in
            job->n_sites, o->apart ? "each alone instead of" : "strategy", neb__strategy_name(job->plan),
            o->wan, neb__lab_mode_name(neb__lab_mode(lab)), threads_of(job), threads_of(job) == 1 ? "" : "s",
            job->out);
-    if (s == NEB_OK) s = run_crew(o, job, lab, n, words, status);
+    if (s == NEB_OK) s = run_sites(o, job, lab, n, words, status);
     neb__lab_destroy(lab);
     if (s == NEB_OK && (*status == 0 || *status > 128)) s = neb__lab_summary(job);
     return s;
