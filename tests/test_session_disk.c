@@ -3,6 +3,7 @@
 #include "check.h"
 #include "sites.h"
 #include "base/mem.h"
+#include "run/job_facts.h"
 #include "run/session.h"
 
 #include <nebula/nebula.h>
@@ -186,6 +187,41 @@ static void initial_values_that_do_not_belong_together(void **state)
     assert_non_null(strstr(neb_last_error(), "genesis files of another site"));
 }
 
+static neb_status start_small(struct member *one)
+{
+    struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {1000}, .values = one->x};
+    one->session = NULL;
+    NEB_TRY(neb_session_open(one->dir, NULL, &one->session));
+    NEB_TRY(neb__session_facts(one->session, "name=x", 6));
+    NEB_TRY(neb_session_register(one->session, &p));
+    return neb_session_start(one->session, 0);
+}
+
+/* Nothing is left behind in memory, and the folder can be started again: first one that never began, then one that did. */
+static void every_allocation_of_a_start_may_fail(void **state)
+{
+    (void)state;
+    check_log_quiet();
+    assert_ok(start_small(&m[0])); /* tables that stay until the process ends are made now */
+    neb_session_close(m[0].session);
+    m[0].session = NULL;
+    for (int site = 1; site >= 0; site--) {
+        int64_t held = neb__mem_held(), count = 0;
+        neb_status st = NEB_ERR_NOMEM;
+        for (int64_t n = 1; st != NEB_OK || count >= n; n++) {
+            neb__mem_fail_at(n);
+            st = start_small(&m[site]);
+            count = neb__mem_count();
+            neb__mem_fail_at(0);
+            neb_session_close(m[site].session);
+            m[site].session = NULL;
+            if (neb__mem_held() != held)
+                fail_msg("allocation %d failed: %d blocks are left", (int)n, (int)(neb__mem_held() - held));
+            if (n > 20000) fail_msg("a start makes too many allocations");
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -194,6 +230,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_ledger_rotten_at_its_beginning, make, drop),
         cmocka_unit_test_setup_teardown(a_folder_that_a_full_disk_left, make, drop),
         cmocka_unit_test_setup_teardown(initial_values_that_do_not_belong_together, make, drop),
+        cmocka_unit_test_setup_teardown(every_allocation_of_a_start_may_fail, make, drop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
