@@ -119,8 +119,8 @@ static void one_member(neb_session *s, uint16_t id, struct neb_session_member *o
 int neb_session_members(neb_session *s, struct neb_session_member *out, int max)
 {
     int n = 0;
-    uint64_t members = neb__members_roster(&s->members, NULL).members;
     pthread_mutex_lock(&s->lock);
+    uint64_t members = neb__members_roster(&s->members, NULL).members;
     for (uint16_t i = 0; i < NEB_SITES_MAX && n < max; i++)
         if (members & neb__bit(i)) one_member(s, i, &out[n++]);
     pthread_mutex_unlock(&s->lock);
