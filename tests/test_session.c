@@ -11,6 +11,7 @@
 #include <math.h>
 #include <nebula/nebula.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ struct member {
     size_t state_size;
 };
 
-static neb_status open_member(struct member *m)
+static neb_status prepare_member(struct member *m)
 {
     struct neb_session_config c = neb_session_defaults();
     c.interval = 10;
@@ -56,7 +57,12 @@ static neb_status open_member(struct member *m)
             .name = name, .ndim = 1, .shape = {half}, .values = m->x + i * half, .device = m->device};
         NEB_TRY(neb_session_register(m->session, &p));
     }
-    if (m->state) NEB_TRY(neb_session_load(m->session, m->state, m->state_size));
+    return m->state ? neb_session_load(m->session, m->state, m->state_size) : NEB_OK;
+}
+
+static neb_status open_member(struct member *m)
+{
+    NEB_TRY(prepare_member(m));
     return neb_session_start(m->session, 0);
 }
 
@@ -396,6 +402,60 @@ static void another_model_is_refused(void **state)
     sites_free(&sites);
 }
 
+static void *start_and_leave(void *arg)
+{
+    struct member *m = arg;
+    m->status = neb_session_start(m->session, 5);
+    neb_session_close(m->session);
+    return NULL;
+}
+
+static bool model_waits(neb_session *s)
+{
+    bool found = false;
+    pthread_mutex_lock(&s->driver.queue.lock);
+    for (const struct neb_item *i = s->driver.queue.head; i; i = i->next)
+        found |= i->type == NEB_ITEM_MESSAGE && i->kind == NEB_MSG_MODEL;
+    pthread_mutex_unlock(&s->driver.queue.lock);
+    return found;
+}
+
+static void doze(void *arg)
+{
+    atomic_store((atomic_bool *)arg, true);
+    sleep_ms(300);
+}
+
+/* The second site finds the difference and leaves while its links' thread is late: its own message is still to be sent. */
+static void a_site_that_leaves_tells_the_other_why(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[2] = {0};
+    atomic_bool dozes = false;
+    sites_make(&sites, 2, NULL);
+    check_log_quiet();
+    for (int i = 0; i < 2; i++) {
+        m[i] = (struct member){.dir = sites.path[i], .x = neb__calloc(VALUES, sizeof(float))};
+        m[i].x[5] = (float)i; /* another initial value */
+        assert_ok(prepare_member(&m[i]));
+    }
+    neb_session *late = m[1].session;
+    pthread_mutex_lock(&late->busy); /* its driver waits */
+    for (int i = 0; i < 2; i++) pthread_create(&m[i].thread, NULL, start_and_leave, &m[i]);
+    for (int i = 0; i < 400 && !model_waits(late); i++) sleep_ms(10);
+    assert_ok(neb__net_post(late->net, doze, &dozes));
+    while (!atomic_load(&dozes)) sleep_ms(1);
+    pthread_mutex_unlock(&late->busy);
+    for (int i = 0; i < 2; i++) pthread_join(m[i].thread, NULL);
+    check_log_restore();
+    for (int i = 0; i < 2; i++) {
+        if (m[i].status != NEB_ERR_CONFIG) fail_msg("site %d was not told that the models differ", i);
+        neb__free(m[i].x);
+    }
+    sites_free(&sites);
+}
+
 static void three_sites_go_on_when_one_is_gone(void **state)
 {
     (void)state;
@@ -573,6 +633,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(privacy_drops_what_it_does_not_tell),
         cmocka_unit_test(the_run_ends_with_one_model),
         cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(a_site_that_leaves_tells_the_other_why),
         cmocka_unit_test(three_sites_go_on_when_one_is_gone),
         cmocka_unit_test(a_full_disk_stops_commits_until_there_is_room),
         cmocka_unit_test(old_updates_are_removed),

@@ -23,10 +23,17 @@ struct outgoing {
     uint8_t bytes[];
 };
 
+/* The message says which model and job this site runs: neb_session_close() may wait until it has arrived. */
+static bool introduces(uint32_t kind)
+{
+    return kind == NEB_MSG_MODEL || kind == NEB_MSG_FACTS;
+}
+
 static void sent(void *arg, neb_status st)
 {
     struct outgoing *o = arg; /* whatever is lost, the core asks for again */
     struct neb_lines *lines = &o->s->lines;
+    if (introduces(o->kind)) neb__members_told(&o->s->members, o->peer);
     neb__lines_land(lines, o->watch.flight);
     neb__lines_unshare(lines, o->shared);
     neb__lines_acked(lines, &o->watch, o->peer, st == NEB_OK);
@@ -74,6 +81,7 @@ static void send(neb_session *s, const struct outgoing *like, const void *bytes,
     pthread_mutex_unlock(&s->lock);
     if (hash) o->watch.flight = neb__lines_take_off(&s->lines, o->peer, hash, shared);
     if (unasked) neb__lines_pushed(&s->lines, &o->watch);
+    if (introduces(o->kind)) neb__members_tell(&s->members, o->peer);
     if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) sent(o, NEB_ERR_PEER);
 }
 

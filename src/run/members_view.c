@@ -106,6 +106,31 @@ bool neb__members_linked(struct neb_members_view *v, uint16_t site)
     return linked;
 }
 
+void neb__members_tell(struct neb_members_view *v, uint16_t site)
+{
+    if (site >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&v->lock);
+    v->untold[site]++;
+    pthread_mutex_unlock(&v->lock);
+}
+
+void neb__members_told(struct neb_members_view *v, uint16_t site)
+{
+    if (site >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&v->lock);
+    v->untold[site]--;
+    pthread_mutex_unlock(&v->lock);
+}
+
+bool neb__members_untold(struct neb_members_view *v)
+{
+    bool untold = false;
+    pthread_mutex_lock(&v->lock);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) untold |= v->untold[i] && (v->linked & neb__bit(i));
+    pthread_mutex_unlock(&v->lock);
+    return untold;
+}
+
 void neb__members_set_roster(struct neb_members_view *v, const struct neb_members *roster, uint16_t leader)
 {
     pthread_mutex_lock(&v->lock);

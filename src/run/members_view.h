@@ -20,6 +20,7 @@ struct neb_members_view {
     uint64_t linked;                                    /* bit of each member that is connected */
     struct neb_members roster;                          /* as the core sees them */
     uint16_t leader;                                    /* or NEB_NO_SITE */
+    uint32_t untold[NEB_SITES_MAX]; /* messages on this site's model and job that the member has not taken */
 };
 
 void neb__members_init(struct neb_members_view *v);
@@ -41,6 +42,11 @@ uint64_t neb__members_links(struct neb_members_view *v);
 
 void neb__members_link(struct neb_members_view *v, uint16_t site, bool up);
 bool neb__members_linked(struct neb_members_view *v, uint16_t site);
+
+/* A message on this site's model and job begins its way to a member; it arrived there, or is given up. */
+void neb__members_tell(struct neb_members_view *v, uint16_t site);
+void neb__members_told(struct neb_members_view *v, uint16_t site);
+bool neb__members_untold(struct neb_members_view *v); /* such a message is on its way to a connected member */
 
 /* The members by the log, and who leads them (`leader` may be NULL). */
 void neb__members_set_roster(struct neb_members_view *v, const struct neb_members *roster, uint16_t leader);

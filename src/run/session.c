@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+enum { TELL_S = 3 };
+
 struct neb_session_config neb_session_defaults(void)
 {
     return (struct neb_session_config){.interval = 100,
@@ -182,6 +184,15 @@ neb_status neb__session_done(neb_session *s)
     return operate(s, NEB_OP_DONE);
 }
 
+/* Two sites whose jobs differ must both hear of it. A site that leaves before the other has its message would
+ * let that one wait without a reason. */
+static void wait_until_told(neb_session *s)
+{
+    int64_t since = neb__now_ns();
+    while (neb__members_untold(&s->members) && neb__seconds_since(since) < TELL_S)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
 void neb_session_close(neb_session *s)
 {
     if (!s) return;
@@ -192,6 +203,7 @@ void neb_session_close(neb_session *s)
     if (goodbye) operate(s, NEB_OP_GOODBYE);
     neb__queue_close(&s->driver.queue);
     if (s->driver.runs) pthread_join(s->driver.thread, NULL);
+    if (s->mismatch != NEB_OK) wait_until_told(s);
     neb__net_close(s->net);
     if (s->mirror.outer && s->driver.runs) neb__session_tell(s, true);
     neb__session_rate_close(s);
