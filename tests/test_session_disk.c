@@ -178,7 +178,9 @@ static void initial_values_that_do_not_belong_together(void **state)
         if (!again) save(&m[1]);
         other[0] = (float)again; /* at first the same values */
         size_t n = (VALUES - NEB_CELL) * sizeof *other;
+        pthread_mutex_lock(&m[1].session->busy); /* the disk is the driver's */
         assert_ok(neb__blob_save(&m[1].session->disk, "genesis-1", other, n, true));
+        pthread_mutex_unlock(&m[1].session->busy);
         neb_session_close(m[1].session);
         m[1].session = NULL;
     }

@@ -134,12 +134,17 @@ static void publish(neb_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* At most a second: files of orders and of the status are looked at in between. */
-static struct neb_turn take(neb_session *s)
+/* When the core wants to be woken, in ms; `busy` is held. */
+static int64_t wake_time(const neb_session *s)
 {
-    bool rounds = s->core && !s->halted;
-    int64_t wait = rounds ? neb__round_wake(s->core) - now_ms() : 1000;
-    struct neb_turn turn = neb__queue_take(&s->driver.queue, neb__clamp_int(wait, 1, 1000));
+    return s->core && !s->halted ? neb__round_wake(s->core) : INT64_MAX;
+}
+
+/* At most a second: files of orders and of the status are looked at in between. */
+static struct neb_turn take(neb_session *s, int64_t wake)
+{
+    int64_t wait = neb__clamp_int(wake - now_ms(), 1, 1000);
+    struct neb_turn turn = neb__queue_take(&s->driver.queue, wait);
     if (turn.resume) neb__session_resume_links(s);
     return turn;
 }
@@ -168,12 +173,14 @@ void *neb__session_driver(void *arg)
         s->driver.found = st.commit;
     }
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
+    int64_t wake = wake_time(s);
     pthread_mutex_unlock(&s->busy);
     for (;;) {
-        struct neb_turn turn = take(s);
+        struct neb_turn turn = take(s, wake);
         int64_t since = neb__now_ns();
         pthread_mutex_lock(&s->busy);
         handle_turn(s, &turn);
+        wake = wake_time(s);
         pthread_mutex_unlock(&s->busy);
         neb__item_free(turn.item);
         pthread_mutex_lock(&s->lock);
