@@ -1,8 +1,9 @@
 /* job_facts.c: facts and refusals: see job_facts.h.
  *
- * Facts travel right behind the handshake, in the same order as everything else of their priority, so they are compared
- * before the first vote is counted and before the first step is made. Once a site has trained, a peer that comes with other
- * facts or refuses is its own affair: it is named in the log and the run goes on without it. */
+ * Facts travel right behind the handshake. Messages of one priority arrive in order, so facts are compared
+ * before the first vote is counted and before the first step is made. Both sites must hear of a difference:
+ * neb_session_close() waits until a peer has taken in this site's facts. Once a site has trained, it goes on
+ * without a peer that comes with other facts or refuses, and names that peer in the log. */
 #include "run/job_facts.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -11,28 +12,21 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 struct neb_job_facts {
-    char *facts;
-    size_t facts_size;
+    size_t size;
+    char text[]; /* `key=value` lines, no 0 at the end */
 };
 
-static struct neb_job_facts *words_of(neb_session *s)
-{
-    if (!s->words) s->words = NEB_NEW(struct neb_job_facts);
-    return s->words;
-}
+enum { SHOWN = 60 }; /* bytes of a key or a value in a message */
 
 void neb__facts_free(neb_session *s)
 {
-    if (!s->words) return;
-    neb__free(s->words->facts);
-    neb__free(s->words);
-    s->words = NULL;
+    neb__free(s->facts);
+    s->facts = NULL;
 }
 
-/* ---- facts ----------------------------------------------------------------------------------------------------- */
+/* ---- facts --------------------------------------------------------------------------------------------- */
 
 struct line {
     const char *key, *value;
@@ -46,8 +40,12 @@ static bool next_line(const char *text, size_t n, size_t *at, struct line *out)
     const char *p = text + *at, *end = memchr(p, '\n', n - *at);
     size_t len = end ? (size_t)(end - p) : n - *at;
     const char *eq = memchr(p, '=', len);
-    size_t key = eq ? (size_t)(eq - p) : len;
-    *out = (struct line){p, eq ? eq + 1 : p + len, (int)key, (int)(eq ? len - key - 1 : 0)};
+    *out = (struct line){.key = p, .key_size = (int)len, .value = p + len};
+    if (eq) {
+        out->key_size = (int)(eq - p);
+        out->value = eq + 1;
+        out->value_size = (int)len - out->key_size - 1;
+    }
     *at += len + 1;
     return true;
 }
@@ -60,38 +58,54 @@ static bool find(const char *text, size_t n, const struct line *want, struct lin
     return false;
 }
 
-/* A site that joined later stands in its own job file and not in those of the sites that were there before. */
+/* A site that joined later is in its own job file, but not in those of the sites that were there before. */
 static bool may_lack(const struct line *l)
 {
     return l->key_size > 6 && !memcmp(l->key, "sites[", 6);
+}
+
+static bool same_value(const struct line *a, const struct line *b)
+{
+    return a->value_size == b->value_size && !memcmp(a->value, b->value, (size_t)a->value_size);
+}
+
+static int shown(int size)
+{
+    return size > SHOWN ? SHOWN : size;
+}
+
+/* One of `here` and `there` may be NULL: that site was not given the key. */
+static void say(const char *other, const struct line *here, const struct line *there, char *why, size_t size)
+{
+    const struct line *l = here ? here : there;
+    const char *advice = "use the same job file and the same base files at every site";
+    int n = snprintf(why, size, "site '%s' runs another job: %.*s is ", other, shown(l->key_size), l->key);
+    if (n < 0 || (size_t)n >= size) return;
+    why += n;
+    size -= (size_t)n;
+    if (!here)
+        snprintf(why, size, "'%.*s' there and not given here; %s", shown(l->value_size), l->value, advice);
+    else if (!there)
+        snprintf(why, size, "'%.*s' here and not given there; %s", shown(l->value_size), l->value, advice);
+    else
+        snprintf(why, size, "'%.*s' there and '%.*s' here; %s", shown(there->value_size), there->value,
+                 shown(here->value_size), here->value, advice);
 }
 
 bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k, const char *other, char *why,
                        size_t size)
 {
     struct line a, b;
-    const char *advice = "use the same job file and the same base files at every site";
     for (size_t at = 0; next_line(mine, n, &at, &a);) {
         bool there = find(theirs, k, &a, &b);
-        if (there ? a.value_size == b.value_size && !memcmp(a.value, b.value, (size_t)a.value_size)
-                  : may_lack(&a))
-            continue;
-        if (there)
-            snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and '%.*s' here; %s", other,
-                     a.key_size > 60 ? 60 : a.key_size, a.key, b.value_size > 60 ? 60 : b.value_size, b.value,
-                     a.value_size > 60 ? 60 : a.value_size, a.value, advice);
-        else
-            snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' here and not given there; %s",
-                     other, a.key_size > 60 ? 60 : a.key_size, a.key, a.value_size > 60 ? 60 : a.value_size,
-                     a.value, advice);
+        if (there ? same_value(&a, &b) : may_lack(&a)) continue;
+        say(other, &a, there ? &b : NULL, why, size);
         neb__status_clean(why);
         return true;
     }
     for (size_t at = 0; next_line(theirs, k, &at, &b);) {
         if (find(mine, n, &b, &a) || may_lack(&b)) continue;
-        snprintf(why, size, "site '%s' runs another job: %.*s is '%.*s' there and not given here; %s", other,
-                 b.key_size > 60 ? 60 : b.key_size, b.key, b.value_size > 60 ? 60 : b.value_size, b.value,
-                 advice);
+        say(other, NULL, &b, why, size);
         neb__status_clean(why);
         return true;
     }
@@ -100,32 +114,32 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
 
 neb_status neb__session_facts(neb_session *s, const char *text, size_t n)
 {
-    struct neb_job_facts *w = words_of(s);
     if (n > NEB_FACTS_TEXT_MAX)
-        return neb__fail(NEB_ERR_LIMIT, "the job's facts are larger than %d bytes", NEB_FACTS_TEXT_MAX);
-    char *copy = w ? neb__malloc(n + 1) : NULL;
-    if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for the job's facts");
-    memcpy(copy, text, n);
-    neb__free(w->facts);
-    w->facts = copy;
-    w->facts_size = n;
+        return neb__fail(NEB_ERR_LIMIT, "the job's facts take %zu bytes; at most %d are allowed", n,
+                         NEB_FACTS_TEXT_MAX);
+    struct neb_job_facts *f = neb__malloc(sizeof *f + n);
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for the job's facts");
+    f->size = n;
+    memcpy(f->text, text, n);
+    neb__facts_free(s);
+    s->facts = f;
     return NEB_OK;
 }
 
 neb_status neb__facts_identity(const neb_session *s, struct neb_buf *out)
 {
     static const char *const keys[] = {"name", "seed", "task"};
-    const struct neb_job_facts *w = s->words;
+    const struct neb_job_facts *f = s->facts;
     struct line l;
-    for (size_t k = 0; w && k < sizeof keys / sizeof *keys; k++) {
+    for (size_t k = 0; f && k < sizeof keys / sizeof *keys; k++) {
         struct line want = {.key = keys[k], .key_size = (int)strlen(keys[k])};
-        if (find(w->facts, w->facts_size, &want, &l))
+        if (find(f->text, f->size, &want, &l))
             NEB_TRY(neb__buf_printf(out, "%s%s %.*s", out->len ? ", " : "", keys[k], l.value_size, l.value));
     }
     return NEB_OK;
 }
 
-/* Before the first step it ends the start with a message; later it is the other's affair. */
+/* Before the first step a difference halts this site; later it only concerns the other one. */
 static void differ(neb_session *s, const char *why)
 {
     pthread_mutex_lock(&s->lock);
@@ -141,19 +155,18 @@ static void differ(neb_session *s, const char *why)
 static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
     char why[sizeof s->why], name[NEB_NAME_SIZE];
-    struct neb_job_facts *w = s->words;
-    if (!w || !w->facts || n > NEB_FACTS_TEXT_MAX) return;
+    const struct neb_job_facts *f = s->facts;
+    if (!f || n > NEB_FACTS_TEXT_MAX) return;
     neb__members_name(&s->members, peer, name);
-    if (neb__facts_differ(w->facts, w->facts_size, (const char *)bytes, n, name, why, sizeof why))
-        differ(s, why);
+    if (neb__facts_differ(f->text, f->size, (const char *)bytes, n, name, why, sizeof why)) differ(s, why);
 }
 
-/* ---- for the driver -------------------------------------------------------------------------------------------- */
+/* ---- for the driver ------------------------------------------------------------------------------------ */
 
 void neb__facts_peer_up(neb_session *s, uint16_t peer)
 {
-    const struct neb_job_facts *w = s->words;
-    if (w && w->facts) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_FACTS, w->facts, w->facts_size);
+    const struct neb_job_facts *f = s->facts;
+    if (f) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_FACTS, f->text, f->size);
 }
 
 void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)

@@ -124,9 +124,9 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
     return st;
 }
 
-/* Without parameters there are no rounds to wait for: until another site has told that it runs the same
- * job. */
-static neb_status wait_for_word(neb_session *s, double seconds)
+/* Without parameters there are no rounds to wait for. The start then waits until another site has told that
+ * it runs the same job. */
+static neb_status wait_for_facts(neb_session *s, double seconds)
 {
     struct timespec until = neb__step_until(seconds);
     pthread_mutex_lock(&s->lock);
@@ -153,8 +153,8 @@ neb_status neb_session_start(neb_session *s, double wait_s)
     neb_status st = NEB_OK;
     if (wait_s > 0 && s->mirror.values)
         st = wait_for_quorum(s, wait_s);
-    else if (wait_s > 0 && s->words)
-        st = wait_for_word(s, wait_s);
+    else if (wait_s > 0 && s->facts)
+        st = wait_for_facts(s, wait_s);
     pthread_mutex_lock(&s->lock);
     s->status.recover_s = neb__seconds_since(s->started);
     pthread_mutex_unlock(&s->lock);

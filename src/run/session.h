@@ -6,10 +6,10 @@
  *
  * A session owns five parts, each with a header:
  *
- *     mirror    live parameters, cells, edits and captures        caller and driver; under the session's `lock`
+ *     mirror    live parameters, cells, edits and captures        caller and driver; the session's `lock`
  *     updates   updates in memory and on disk                     the driver alone
  *     lines     lines as they are measured, updates on their way  all threads; a lock of its own
- *     members   names, keys and connections of the others  all threads; a lock of its own
+ *     members   names, keys and connections of the others         all threads; a lock of its own
  *     driver    the queue of items, events that wait              all threads post; the queue has a lock
  *
  * Order of the locks: `busy`, then `lock`, then one of those of a part or of a stream, which are leaves:
@@ -89,7 +89,7 @@ struct neb_session {
     char why[256];
     struct neb_session_status status;
     neb_stream *streams;            /* open ones to other sites */
-    struct neb_job_facts *words;    /* job_facts.h */
+    struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
 };
 
