@@ -116,7 +116,7 @@ for job in relay tutor; do
     ! (site $job b short wan.recorded=record-new-$job) || fail "$job: a record that is too short was accepted"
     grep -q "record-new-$job holds 60 batches" short-$job-b.log || fail "$job: no message about the short record"
     (site $job b timed wan.recorded=record-new-$job train.minutes=10) || fail "$job: a training by time failed at the end of its record"
-    grep -q "ends behind item 60" timed-$job-b.log && [ -f timed/$job-b/model.safetensors ] || fail "$job: no model at the end of the record"
+    grep -q "ends after item 60" timed-$job-b.log && [ -f timed/$job-b/model.safetensors ] || fail "$job: no model at the end of the record"
 done
 
 # In the second epoch the teacher's answers come from the cache. Without a cache all of them cross again.

@@ -66,7 +66,7 @@ static void do_discard(neb_session *s, const struct neb_action *a)
         if (s->mirror.own[c].open.k == a->k) s->mirror.own[c].open.k = 0;
 }
 
-/* Removed by the log: this site stops, as it wished itself or as an operator did. */
+/* The log removed this site: it stops, by its own wish or by an operator's. */
 static void roster_changed(neb_session *s)
 {
     struct neb_round_status st;

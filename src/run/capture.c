@@ -1,8 +1,9 @@
-/* capture.c: the site's own updates: a copy of x is asked of the training loop, becomes d = x - theta, and d an
- * update on disk.
+/* capture.c: the site's own updates. The training loop is asked for a copy of x; the copy becomes d = x -
+ * theta, and d becomes an update on disk.
  *
- * The delta d of open updates is a flat vector beside theta and m: 12 bytes a parameter. What the code leaves out of it stays
- * in x; for a site that loses its x a coarse copy of that goes to disk (left_out.c). */
+ * The delta d of open updates is a flat vector beside theta and m: 12 bytes a parameter. The code leaves a
+ * part of d out, and that part stays in x. A coarse copy of it goes to disk (left_out.c) for a site that
+ * loses its x. */
 #include "run/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -76,9 +77,9 @@ static void captured(neb_session *s, const struct neb_update_header *h, const st
     next_capture(s);
 }
 
-/* ---- coding ------------------------------------------------------------------------------------------------------ */
+/* ---- coding -------------------------------------------------------------------------------------------- */
 
-/* Cell by cell, while it is in the cache: what the code left out goes to the file of residuals. */
+/* Each cell's residual, the part that the code left out, goes to its file while the cell is in the cache. */
 struct coding {
     neb_session *s;
     const float *clipped; /* d of all cells, made shorter for the bound; NULL: d itself is coded */
@@ -92,12 +93,13 @@ static void cell_coded(void *arg, size_t at, size_t n)
     neb_session *s = c->s;
     float *r = s->mirror.work[0];
     if ((c->exact && !c->clipped) || neb__session_private(s)) return;
-    if (c->clipped) /* what was cut off is sent later */
+    if (c->clipped) /* the part that was cut off is sent later */
         for (size_t i = 0; i < n; i++) r[i] += s->mirror.d[c->first + at + i] - c->clipped[at + i];
     neb__left_out_add(&s->updates.left_out, r, n);
 }
 
-/* d of all cells, if the run's bound makes it shorter or this site's privacy changes it; else NULL. */
+/* Makes a copy of d if the run's bound makes it shorter or this site's privacy changes it; else *out is
+ * NULL. */
 static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
 {
     *out = NULL;
@@ -138,8 +140,8 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
     return st;
 }
 
-/* d holds x of the cells, and then d = x - theta; header and code go to `out`. *empty: there is nothing to send.
- * NEB_ERR_AGAIN: the rate controller holds. */
+/* On entry d holds x of the cells; it becomes x - theta. Header and code go to `out`. *empty: there is
+ * nothing to send. NEB_ERR_AGAIN: the rate controller holds. */
 static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb_codec_stats *stats,
                          struct neb_buf *out, bool *empty)
 {
@@ -165,7 +167,7 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
     return NEB_OK;
 }
 
-/* It stays in `made` until the next one: the pushes that follow take it from there. */
+/* The update stays in `made` until the next one: the pushes that follow take it from there. */
 static neb_status make_update(neb_session *s, struct neb_update_header *h, struct neb_hash *hash, bool *empty)
 {
     struct neb_codec_stats stats = {0};
@@ -180,7 +182,7 @@ static neb_status make_update(neb_session *s, struct neb_update_header *h, struc
     return NEB_OK;
 }
 
-/* For the training loop, which hears of it at its next neb_step(). */
+/* The training loop hears of it at its next neb_step(). */
 static void say_nonfinite(neb_session *s)
 {
     const struct neb_mirror *m = &s->mirror;
@@ -198,7 +200,8 @@ static void say_nonfinite(neb_session *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Of this site in the newest record that names it; else of any site, which gives its work the weight of the others'. */
+/* Gives this site's weight in the newest record that names it. If none does, gives the weight of any site, so
+ * that the work counts as the others' does. */
 static uint32_t weight_by_log(const neb_session *s)
 {
     struct neb_round_status st;
@@ -213,8 +216,8 @@ static uint32_t weight_by_log(const neb_session *s)
     return any;
 }
 
-/* Tokens per inner step. Of captures that follow each other without a step (the fragments at the end of the run, a wait at
- * the drift limit, a start) each weighs what the steps before them did. */
+/* Gives the tokens per inner step. Captures may follow each other without a step: the fragments at the end of
+ * the run, a wait at the drift limit, a start. Each of them then weighs as much as the steps before them. */
 static uint32_t weigh(neb_session *s)
 {
     struct neb_captures *all = s->mirror.captures;
@@ -249,7 +252,7 @@ void neb__session_snapshot_taken(neb_session *s)
         }
     neb_status status = make_update(s, &h, &hash, &empty);
     if (status == NEB_ERR_RANGE) {
-        neb__warn("a parameter is not finite: nothing was sent of cells %u to %u", a->c0, a->c1 - 1);
+        neb__warn("a parameter is not finite: cells %u to %u are not sent", a->c0, a->c1 - 1);
         say_nonfinite(s);
         status = NEB_OK;
         empty = true;

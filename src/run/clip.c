@@ -1,10 +1,11 @@
-/* clip.c: the run's norm bound at one site: what it sends is scaled down to it, what others send is measured.
+/* clip.c: the run's norm bound at one site. Own updates are scaled down to it, those of others are measured.
  *
- * The bound is part of the log (an operator's order); the leader rejects what exceeds it. A site that has more to say
- * than one update may carry sends a shorter vector of the same direction, and the rest stays in its live model.
+ * The bound is part of the log (an operator's order); the leader rejects updates that exceed it. If one
+ * update cannot carry all of a site's work, the site sends a shorter vector of the same direction, and the
+ * rest stays in its live model.
  *
- * A site may also cut and blur its updates for its own privacy. Then nothing stays: a later update would tell what this one
- * was not to tell. */
+ * A site may also cut and blur its updates for its own privacy. Then the rest is dropped: a later update
+ * would tell it. */
 #include "run/session.h"
 #include "base/mem.h"
 #include "outer/site.h"
@@ -37,14 +38,15 @@ bool neb__session_private(const neb_session *s)
     return s->config.clip > 0 || s->config.noise > 0;
 }
 
-/* The generator is seeded by the system for every update: nobody can repeat the noise and take it off again. */
+/* The system seeds the generator for every update, so nobody can repeat the noise and take it off again. */
 neb_status neb__session_privatize(const neb_session *s, float *z, size_t n)
 {
     struct neb_rng rng;
     neb__site_clip(z, n, s->config.clip);
     if (!(s->config.noise > 0)) return NEB_OK;
     if (getrandom(&rng, sizeof rng, 0) != (ssize_t)sizeof rng)
-        return neb__fail(NEB_ERR_IO, "the system gives no random numbers for the noise: nothing is sent");
+        return neb__fail(NEB_ERR_IO,
+                         "the system gives no random numbers for the noise: this update is not sent");
     neb__site_noise(z, n, s->config.noise, &rng);
     return NEB_OK;
 }

@@ -118,7 +118,7 @@ static void publish(neb_session *s)
     neb__session_follow_budget(s, st.budget);
     neb__queue_wake_at(&s->driver.queue, neb__round_steps_left(s->core));
     pthread_mutex_lock(&s->lock);
-    neb__members_set_roster(&s->members, &st.roster, st.leader); /* together with the status: see session.h */
+    neb__members_set_roster(&s->members, &st.roster, st.leader); /* its readers hold the lock, too */
     s->status.commits = (int64_t)st.commit;
     s->status.applied = (int64_t)st.applied;
     s->status.view = (int64_t)st.view;

@@ -33,7 +33,7 @@ struct neb_queue {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct neb_item *head, **tail;
-    size_t bytes;        /* what the items take */
+    size_t bytes;        /* that the items take */
     bool stalled;        /* a message was turned away: the links wait to be resumed */
     uint64_t steps;      /* inner steps that the core has not heard of */
     uint64_t wake_steps; /* so many of them wake the driver at once; fewer wait for its next turn */
@@ -51,7 +51,7 @@ struct neb_turn {
 void neb__queue_init(struct neb_queue *q);
 void neb__queue_free(struct neb_queue *q);
 void neb__queue_post(struct neb_queue *q, struct neb_item *item); /* NULL is ignored */
-/* Whether a message may come in; if not, or if it cannot be held, the links are resumed later. */
+/* True if a message may come in. If not, or if it cannot be held, the links are resumed later. */
 bool neb__queue_admits(struct neb_queue *q, bool can_hold);
 void neb__queue_stall(struct neb_queue *q);
 void neb__queue_step(struct neb_queue *q);
@@ -76,8 +76,8 @@ struct neb_driver {
 
 /* driver.c */
 struct neb_event;
-void neb__session_feed(neb_session *s,
-                       struct neb_event *ev); /* to the core, now or behind the actions under way */
+/* Gives the event to the core, now or after the actions that are under way. */
+void neb__session_feed(neb_session *s, struct neb_event *ev);
 void *neb__session_driver(void *session);
 void neb__session_halt(neb_session *s, const char *why);
 

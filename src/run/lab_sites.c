@@ -1,5 +1,6 @@
-/* lab_sites.c: what `nebula-i site init`, `roster add`, `seal` and `join` do by hand on several machines,
- * done at once for all sites of a job on this one. The first site's key is the operator's. */
+/* lab_sites.c: folders, keys and a roster for all sites of a job on this machine, made at once. On several
+ * machines `nebula-i site init`, `roster add`, `seal` and `join` do the same by hand. The first site's key is
+ * the operator's. */
 #include "run/lab_sites.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -33,7 +34,9 @@ static neb_status make_member(const struct neb_job *job, const char *dir, int i,
     char out[PATH_MAX], folder[PATH_MAX], identity[NEB_IDENTITY_SIZE];
     neb__lab_site_out(job, dir, i, out, sizeof out);
     neb__lab_site_folder(job, dir, i, folder, sizeof folder);
-    if (strlen(dir) > PATH_MAX - 200) return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    if (strlen(dir) > PATH_MAX - 200)
+        return neb__fail(NEB_ERR_INVALID, "the path of folder '%.80s…' is too long; choose a shorter one",
+                         dir);
     NEB_TRY(neb__file_make_dir(out, 0755));
     if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, job->site[i].name, identity));
     *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX, .addresses = 1};
@@ -42,7 +45,7 @@ static neb_status make_member(const struct neb_job *job, const char *dir, int i,
     return NEB_OK;
 }
 
-/* A folder that has a roster already must be of the run that is going on. */
+/* If a folder has a roster already, it must be that of this run. */
 static neb_status check_member(const struct neb_job *job, const char *dir, int i,
                                const struct neb_roster *want)
 {
@@ -89,7 +92,8 @@ neb_status neb__lab_sites_make(const struct neb_job *job, const char *dir, char 
         neb__lab_site_folder(job, dir, i, folder, sizeof folder);
         joined += s == NEB_OK && exists(folder, "roster");
     }
-    /* Sealing writes the rosters one by one: if it was stopped in between no site has started, and it is done again. */
+    /* Sealing writes the rosters one by one. If it was stopped in between, no site has started: do it
+     * again. */
     if (s == NEB_OK && joined < job->n_sites) s = seal(job, dir, &r);
     for (int i = 0; s == NEB_OK && joined == job->n_sites && i < job->n_sites; i++)
         s = check_member(job, dir, i, &r);

@@ -1,4 +1,4 @@
-/* links.c: what goes out to the links, what comes in from them, and what they measure.
+/* links.c: the session's side of the links: messages that go out, messages that come in, and measurements.
  *
  * Every function of the links that sends must run on their own thread, so sending is posted there. Messages
  * that arrive are handed over whole; when too many wait, the links are told to hold back, and are resumed

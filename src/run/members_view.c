@@ -21,7 +21,7 @@ void neb__members_free(struct neb_members_view *v)
 /* ---- by the chain of rosters --------------------------------------------------------------------------- */
 
 /* A site that has left the roster keeps its key here: its updates in the log are still asked for and checked.
- * Whether it may say anything new is the links' and the core's affair. */
+ * The links and the core decide whether it may say anything new. */
 static void learn(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *r)
 {
     struct neb_members_view *v = arg;

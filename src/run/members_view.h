@@ -1,5 +1,5 @@
-/* members_view.h (internal): what this site knows of the run's members: names and keys by the chain of
- * rosters, who is connected, who votes and leads by the log.
+/* members_view.h (internal): the run's members as this site knows them: their names and keys by the chain of
+ * rosters, their connections, and their votes and leader by the log.
  *
  * The links' thread learns rosters and connections, the driver's the rest, and all threads ask. So there is a
  * lock; it is a leaf: nothing else is locked while it is held. */

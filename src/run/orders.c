@@ -2,11 +2,12 @@
  *
  *     file   "NEBORD1" 0, u32 length of the epoch, epoch, order (NEB_ORDER_SIZE)
  *
- * The chain of epochs (seal/roster.h) says who may talk, the log who votes and trains. The two change one
- * after the other. A new member first gets its key into the chain, so that it can connect, fetch and catch
- * up; then the log names it. A removed one first hears from the log that it is out, then its key is worth
- * nothing. The order goes to the core again every second until the log has it: a leader may change meanwhile.
- * Nothing here is trusted: the core checks the order's signature, the links that of the epoch. */
+ * The chain of epochs (seal/roster.h) says which sites may connect; the log says which ones vote and train.
+ * The two change one after the other. The key of a new member first enters the chain, so that it can connect,
+ * fetch and catch up; then the log names it. A removed member first hears from the log that it is out; then
+ * its key becomes worthless. The order goes to the core again every second until the log has it, since the
+ * leader may change meanwhile. Nothing here is trusted: the core checks the order's signature, the links
+ * check that of the epoch. */
 #include "run/orders.h"
 #include "run/session.h"
 #include "base/bytes.h"
@@ -37,7 +38,7 @@ neb_status neb__order_file_write(const char *folder, const struct neb_order_file
     neb__order_put(&f->order, order);
     clock_gettime(CLOCK_REALTIME, &now);
     if (snprintf(path, size, "%s/run/orders", folder) >= (int)size - 40)
-        return neb__fail(NEB_ERR_INVALID, "the path of '%.80s…' is too long", folder);
+        return neb__fail(NEB_ERR_INVALID, "the path of folder '%.80s…' is too long", folder);
     NEB_TRY(neb__file_make_dir(path, 0700));
     snprintf(path, size, "%s/run/orders/%lld%03ld%s", folder, (long long)now.tv_sec, now.tv_nsec / 1000000,
              ending);
@@ -105,7 +106,7 @@ static enum fate fate_of(const neb_session *s, const struct neb_order *o)
     return others || st.roster.epoch != o->epoch ? TOO_LATE : OPEN;
 }
 
-/* A removed site hears of it from the log; some seconds later its key is worth nothing. */
+/* A removed site hears of it from the log; some seconds later its key becomes worthless. */
 static bool told(neb_session *s)
 {
     int64_t now = neb__now_ns();
@@ -129,23 +130,24 @@ static void one_order(neb_session *s, const char *path)
     struct neb_order_file f;
     neb__buf_init(&b, NEB_ORDER_FILE_MAX);
     if (neb__file_read(path, &b) != NEB_OK || !neb__order_file_read(b.data, b.len, &f)) {
-        refuse(path, "refused", "this is no order");
+        refuse(path, "refused", "not an order file; `nebula-i order` writes one");
         neb__buf_free(&b);
         return;
     }
     const struct neb_seal seal = neb__session_seal(s);
     enum fate fate = fate_of(s, &f.order);
     if (!neb__order_genuine(&f.order, &s->genesis, &seal)) {
-        refuse(path, "refused", "an order for another run, or not signed by its operator");
+        refuse(path, "refused", "the order is for another run, or this run's operator did not sign it");
     } else if (fate == TOO_LATE) {
-        refuse(path, "late",
-               "the order came too late: the log or the roster went on since it was signed; give it again");
+        refuse(
+            path, "late",
+            "the order came too late: the log or the roster has changed since it was signed; give it again");
     } else if (fate == DONE && f.epoch_size && f.order.op != NEB_OP_ADMIT && !told(s)) {
         /* the next look or the one after it */
     } else if (fate == DONE) {
         if (f.order.op != NEB_OP_ADMIT) extend(s, &f);
         unlink(path);
-        neb__info("%s is carried out", path);
+        neb__info("order %s is carried out", path);
     } else if (fate == OPEN) {
         if (f.order.op == NEB_OP_ADMIT) extend(s, &f);
         if (f.order.op == NEB_OP_LEAVE && f.order.site == s->self) s->driver.leaves = true;

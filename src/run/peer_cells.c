@@ -61,10 +61,10 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
     size_t first;
     if (r.bad || cell >= s->mirror.outer->cells || values != cell_at(s, cell, &first) ||
         steps > NEB_PROOF_MAX || r.left != 8 * (size_t)values + steps * NEB_HASH_SIZE) {
-        neb__warn("site %u sent a cell that is none: ignored", peer);
+        neb__warn("ignoring a malformed cell from site %u", peer);
         return;
     }
-    /* The core hears next of the cell that is kept: one without a proof must not take the place of one with. */
+    /* A cell without a proof must not take the place of one that has it: the core hears of the kept cell. */
     float *theta = neb__malloc(8 * (size_t)values);
     if (!theta) return;
     memcpy(theta, r.p, 8 * (size_t)values);

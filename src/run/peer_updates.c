@@ -10,7 +10,7 @@ size_t neb__session_update_max(const neb_session *s)
     return NEB_UPDATE_HEADER_SIZE + neb__codec_bound(s->exact, s->mirror.values) + 1024;
 }
 
-/* An update that says of itself what it must: cells of this model, as many values as they have. */
+/* The update must name cells of this model, and hold as many values as they have. */
 bool neb__session_update_fits(const neb_session *s, const struct neb_update_header *h, const uint8_t *bytes,
                               size_t n)
 {
@@ -54,19 +54,19 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
     struct neb_update_header h;
     struct neb_hash hash;
     if (neb__update_header_get(bytes, n, &h) != NEB_OK || !neb__session_update_fits(s, &h, bytes, n)) {
-        neb__warn("site %u sent an update that is none: ignored", peer);
+        neb__warn("ignoring a malformed update from site %u", peer);
         return;
     }
     const struct neb_seal seal = neb__session_seal(s);
     if (!neb__update_header_genuine(&h, bytes + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal)) {
-        neb__warn("site %u sent an update in the name of site %u that this one did not sign: ignored", peer,
+        neb__warn("ignoring an update from site %u: site %u is named as its author but did not sign it", peer,
                   h.site);
         return;
     }
     /* Once in a record it would have to be applied, by everybody. */
     double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
     if (!isfinite(norm)) {
-        neb__warn("site %u sent an update of site %u that does not decode: ignored", peer, h.site);
+        neb__warn("ignoring an update of site %u from site %u: it does not decode", h.site, peer);
         return;
     }
     neb_status st = neb__hash(bytes, n, &hash);

@@ -1,5 +1,5 @@
-/* queue.c: what waits for the driver's thread: items of the links and of the training loop, and how many
- * steps were made.
+/* queue.c: the driver's thread finds its work here: items of the links and of the training loop, and the
+ * number of steps that were made.
  *
  * When too many bytes wait, messages are turned away; the links hold them back and are resumed when there is
  * room. */

@@ -1,12 +1,14 @@
-/* rate_control.c: the rate controller (src/round/rate.c) at work: what the links measure goes in, the rung and the interval
- * of the next update come out, each time with one sentence of reason.
+/* rate_control.c: the rate controller (src/round/rate.c) at work. The measurements of the links go in; the
+ * rung and the interval of the next update come out, each time with one sentence of reason.
  *
- * When the controller holds, the work stays in the live model and the next update contains it. Three things must go out all
- * the same: the end of the run, a site that waits at its drift limit, and work of more than four intervals (a late update
- * delays the next one, no work at all delays everybody). The hourly limit gives way to the first two only.
+ * When the controller holds, the work stays in the live model and the next update contains it. An update goes
+ * out all the same at the end of the run, at a site that waits at its drift limit, and when the work exceeds
+ * four intervals: a late update delays the next one, no work at all delays everybody. The hourly limit gives
+ * way in the first two cases only.
  *
- * The leader's change of class becomes a record, which all sites follow. A site whose own line is too thin for the run's
- * class sends updates of the other one all the same: they say so. The outer step is the same for both. */
+ * The leader's change of class becomes a record, which all sites follow. A site whose own line is too thin
+ * for the run's class sends updates of the other class; each update names its class. The outer step is the
+ * same for both. */
 #include "run/session.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -78,9 +80,10 @@ void neb__session_rate_close(neb_session *s)
     s->control = NULL;
 }
 
-/* ---- the decision ---------------------------------------------------------------------------------------------- */
+/* ---- the decision -------------------------------------------------------------------------------------- */
 
-/* Egress of updates against what the hour allows, with a hundredth of an hour's in advance. */
+/* True if the update would exceed max_bytes_per_hour. A hundredth of an hour's bytes is granted in
+ * advance. */
 static bool over_the_hour(const neb_session *s, const struct neb_rate_decision *d, int members, double sent)
 {
     double limit = s->config.max_bytes_per_hour / 3600;

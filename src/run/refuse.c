@@ -1,5 +1,5 @@
-/* refuse.c: a site that cannot take part says so to the others, so that they need not wait for it, or begin
- * without it: with links alone, no ledger and no parameters. */
+/* refuse.c: a site that cannot take part says so to the others. They then neither wait for it nor begin
+ * without it. It needs links alone, no ledger and no parameters. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/net.h"
@@ -32,7 +32,7 @@ static void peer_up(void *arg, uint16_t peer, uint64_t incarnation)
     (void)incarnation;
     if (neb__net_send_copy(r->net, peer, NEB_CONTROL, NEB_MSG_REFUSAL, r->why, strlen(r->why), told, r) !=
         NEB_OK)
-        neb__warn("a peer was not told why this site cannot start");
+        neb__warn("site %u was not told why this site cannot start: %s", peer, neb_last_error());
 }
 
 static void peer_down(void *arg, uint16_t peer, neb_status why)
@@ -43,7 +43,7 @@ static void peer_down(void *arg, uint16_t peer, neb_status why)
 static neb_status message(void *arg, struct neb_message *m)
 {
     (void)arg, (void)m;
-    return NEB_OK; /* what others have to say is not for a site that leaves */
+    return NEB_OK; /* this site leaves: messages of others are dropped */
 }
 
 static void wait_until_told(struct refusal *r, uint32_t peers, double wait_s)

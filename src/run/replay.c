@@ -1,11 +1,11 @@
-/* replay.c: the law that the outer state after record i follows from genesis and the records up to i, as a
- * command.
+/* replay.c: a run repeated from its files. The outer state after record i follows from genesis and the
+ * records up to i, and this command proves it.
  *
- * It shares nothing with a running session but the formats and the arithmetic: the initial values come from
- * the `genesis` files beside the ledger, every record from the ledger, every update from the update files. So
- * a root that comes out equal to the one that the sites reported proves that they applied exactly this. Needs
- * `wan.archive: yes`: a site that cleans up has no longer what the first records name. An audit changes
- * nothing: the folder is only read. */
+ * A replay shares only the formats and the arithmetic with a running session. The initial values come from
+ * the `genesis` files beside the ledger, every record from the ledger, every update from the update files. If
+ * the root equals the one that the sites reported, they applied exactly these records. A replay needs
+ * `wan.archive: yes`, since a site that cleans up no longer has the updates that the first records name. The
+ * folder is only read. */
 #include "run/replay.h"
 #include "base/mem.h"
 #include "codec/codec.h"
@@ -47,13 +47,13 @@ static neb_status load_genesis(struct replay *r)
         st = neb__blob_load(&r->disk, name, &theta);
         size_t n = theta.len - before;
         if (st == NEB_OK && (n % 4 || !n || n > 4 * NEB_CELL || before % (4 * NEB_CELL)))
-            st = neb__fail(NEB_ERR_CORRUPT, "%s is not one cell of initial values", name);
+            st = neb__fail(NEB_ERR_CORRUPT, "%s does not hold one cell of initial values", name);
     }
     if (st == NEB_ERR_NOTFOUND && theta.len)
         st = neb__outer_create((uint32_t)NEB_CELL, (const float *)(const void *)theta.data, theta.len / 4,
                                &r->outer);
     else if (st == NEB_ERR_NOTFOUND)
-        st = neb__fail(st, "the folder holds no initial values: the site has not begun a run");
+        st = neb__fail(st, "the folder holds no initial values: this site has not begun a run");
     neb__buf_free(&theta);
     return st;
 }
@@ -115,7 +115,8 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
     if (!part) return neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
     neb_status st = rec->c1 <= r->outer->cells
                         ? NEB_OK
-                        : neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " is of a larger model", rec->index);
+                        : neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names more cells than the model has",
+                                    rec->index);
     if (st == NEB_OK) {
         values = neb__outer_cell(r->outer, rec->c1 - 1, &last);
         neb__outer_cell(r->outer, rec->c0, &first);
@@ -123,7 +124,7 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
             if (rec->update[i].reject) continue;
             st = open_part(r, rec, &rec->update[i], last + values - first, &part[n]);
             weight[n++] = rec->update[i].weight;
-            /* Each cell learns of them once: summed over the cells here, divided by their number at the end. */
+            /* Each cell learns from them once: summed over the cells here, divided by their number later. */
             r->out->tokens += rec->update[i].tokens * (rec->c1 - rec->c0);
             r->out->steps[rec->update[i].site] += (uint64_t)rec->update[i].tau * (rec->c1 - rec->c0);
         }
@@ -145,8 +146,9 @@ static neb_status walk(struct replay *r, uint64_t upto)
     struct neb_ledger ledger;
     struct neb_ledger_found found;
     NEB_TRY(neb__ledger_open(&r->disk, &ledger, &found));
-    neb_status st =
-        found.damaged ? neb__fail(NEB_ERR_CORRUPT, "the ledger is damaged: replay at another site") : NEB_OK;
+    neb_status st = found.damaged
+                        ? neb__fail(NEB_ERR_CORRUPT, "the ledger is damaged; replay the run at another site")
+                        : NEB_OK;
     for (uint64_t i = 0; st == NEB_OK && i < found.records && (!upto || i < upto); i++) {
         struct neb_record *rec = NULL;
         st = neb__record_decode(found.bytes.data + found.at[i], found.size[i], &rec);

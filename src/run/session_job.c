@@ -1,8 +1,8 @@
-/* session_job.c: a session from a job file, and its state as JSON.
+/* session_job.c: a session from a job file, and its status as JSON.
  *
- * The job is the one that native sites train with: whoever brings a training loop of his own takes `sites:` and `wan:`
- * from it. The folder of a site belongs to one run; a job that names other sites than the folder's roster is a job of
- * another run, and is refused before anything is sent. */
+ * Native sites train with the same job file. A caller with a training loop of its own takes only `sites:` and
+ * `wan:` from it. The folder of a site belongs to one run. A job that names other sites than the folder's
+ * roster is a job of another run, and is refused before anything is sent. */
 #include "run/session.h"
 #include "base/mem.h"
 #include "job/job.h"
@@ -52,9 +52,10 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     return c;
 }
 
-enum { RULES = 2 }; /* of making and accepting records: another number is other software */
+enum { RULES = 2 }; /* version of the rules by which records are made and accepted */
 
-/* What must be the same everywhere; interval, rung and rates may differ from site to site. */
+/* Hashes the settings that must be the same everywhere. Interval, rung and rates may differ from site to
+ * site. */
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out)
 {
     const struct neb_session_config *c = &s->config;
@@ -134,7 +135,7 @@ neb_status neb_session_open_job(const char *job, const char *site, const char *c
     return st;
 }
 
-/* ---- status ---------------------------------------------------------------------------------------------------- */
+/* ---- status -------------------------------------------------------------------------------------------- */
 
 static json_t *members_json(neb_session *s)
 {

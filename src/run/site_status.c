@@ -1,14 +1,15 @@
 /* site_status.c: the status of this site and of its peers.
  *
- * The session knows the rounds, the training loop (through its meter) its loss and speed; together they are this site's status
- * (watch/status.h). Every two seconds the driver's thread tells it to the peers and writes FOLDER/run/status.json, whole, by
- * renaming; the file is not synced, since it is of no use after a crash. Without rounds (relay, tutor) there is no run folder:
- * the status goes to the peers whenever the loop says something, since the feeding site goes by it. A peer that comes up is
- * told at once.
+ * The session knows the rounds; the training loop, through its meter, knows its loss and speed. Together they
+ * are this site's status (watch/status.h). Every two seconds the driver's thread tells it to the peers and
+ * writes FOLDER/run/status.json, whole, by renaming. The file is not synced, since it is of no use after a
+ * crash. Without rounds (relay, tutor) there is no run folder. The status then goes to the peers whenever the
+ * loop says something, since the feeding site goes by it. A peer that comes up is told at once.
  *
- * What peers say is kept as numbers and cleaned texts. It is shown; only split_rate.c goes by it, as by any measurement. A site
- * of the version before sends two kinds of messages, a status and a note: both are read. It knows our status by the older
- * keys in it; where there are no rounds it reads only notes, so the three numbers of a fed site go out as a note, too. */
+ * The statuses of peers are kept as numbers and cleaned texts. They are shown; only split_rate.c acts on
+ * them, as on any measurement. A site of the version before sends two kinds of messages, a status and a note:
+ * both are read. It understands our status by the older keys in it. Without rounds it reads only notes, so
+ * the three numbers of a fed site go out as a note, too. */
 #include "run/site_status.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,13 +24,13 @@
 
 static const int64_t write_every = 2000000000, say_every = 2000000000;
 
-/* The driver's: the times and `file`. The rest is under the session's lock. */
+/* The times and `file` are the driver's. The rest is under the session's lock. */
 struct neb_status_board {
     int64_t write_at, say_at;     /* ns: when it was last done */
     struct neb_status_file *file; /* to be written */
     struct neb_status_log log;
-    struct neb_site_status loop; /* what the training loop says of itself */
-    bool told;                   /* it has said something */
+    struct neb_site_status loop; /* the training loop's part */
+    bool told;                   /* the loop has said something */
     struct neb_site_status *heard[NEB_SITES_MAX];
     int64_t heard_at[NEB_SITES_MAX]; /* ns */
 };
@@ -50,7 +51,7 @@ void neb__session_status_free(neb_session *s)
     s->board = NULL;
 }
 
-/* ---- for the caller -------------------------------------------------------------------------------------------- */
+/* ---- for the caller ------------------------------------------------------------------------------------ */
 
 static const char *state_of(const neb_session *s)
 {
@@ -58,7 +59,8 @@ static const char *state_of(const neb_session *s)
     if (s->ended) return "ended";
     if (!s->driver.runs || !s->status.view) return "starting";
     if (!s->status.caught_up) return "catching up";
-    return s->paused ? (s->ending ? "ending" : "waiting") : "training";
+    if (!s->paused) return "training";
+    return s->ending ? "ending" : "waiting";
 }
 
 void neb_session_get_status(neb_session *s, struct neb_session_status *out)
@@ -127,9 +129,9 @@ int neb_session_members(neb_session *s, struct neb_session_member *out, int max)
     return n;
 }
 
-/* ---- all that is known of the sites ------------------------------------------------------------------------------ */
+/* ---- all that is known of the sites -------------------------------------------------------------------- */
 
-/* Where there are rounds, they know best what is sent, and how. */
+/* The rounds, if there are any, know best how updates are sent. */
 static void add_loop(const neb_session *s, const struct neb_site_status *loop, struct neb_site_status *out)
 {
     struct neb_site_status session = *out;
@@ -177,7 +179,7 @@ static void see_site(neb_session *s, uint16_t id, const struct neb_site_status *
     out->age = said ? neb__seconds_since(s->board->heard_at[id]) : 0;
 }
 
-/* Everything, as this site sees it. */
+/* All sites, as this one sees them. */
 static void look(neb_session *s, const struct neb_site_status *own, struct neb_status_file *out)
 {
     out->written = (int64_t)time(NULL);
@@ -206,7 +208,7 @@ bool neb__session_heard(neb_session *s, const char *name, struct neb_site_status
     return found;
 }
 
-/* ---- the peers --------------------------------------------------------------------------------------------------- */
+/* ---- the peers ----------------------------------------------------------------------------------------- */
 
 static void send_to(neb_session *s, uint64_t peers, uint32_t kind, const char *text)
 {
@@ -240,7 +242,7 @@ void neb__session_status_heard(neb_session *s, uint16_t peer, uint32_t kind, con
     struct neb_status_board *b = board_of(s);
     if (b && b->heard[peer]) said = *b->heard[peer];
     pthread_mutex_unlock(&s->lock);
-    /* the driver alone writes what is heard */
+    /* the driver alone writes `heard` */
     if (!b ||
         !neb__status_hear(bytes, n, kind == NEB_MSG_NOTE ? NEB_STATUS_OLD_OUT : NEB_STATUS_OLD_SITE, &said))
         return;
@@ -251,7 +253,7 @@ void neb__session_status_heard(neb_session *s, uint16_t peer, uint32_t kind, con
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
+/* ---- the file ------------------------------------------------------------------------------------------ */
 
 /* On the driver's thread. */
 static void note_log_end(neb_session *s, struct neb_status_board *b)
@@ -302,7 +304,7 @@ void neb__session_tell(neb_session *s, bool last)
     if (file) write_file(s, b, &own, last), b->write_at = now;
 }
 
-/* ---- for the meter ----------------------------------------------------------------------------------------------- */
+/* ---- for the meter ------------------------------------------------------------------------------------- */
 
 static void meter_tell(neb_session *s, const struct neb_site_status *loop)
 {

@@ -1,4 +1,4 @@
-/* stream.c: opening, asking and closing one end of a stream; what the two ends have in common.
+/* stream.c: one end of a stream is opened, asked and closed; this file has the parts that both ends share.
  *
  * Items of a site's stream are numbered by the caller (item n is the n-th micro-batch of a training), so its
  * checkpoint needs no mark of its own, and an item that is put again after a crash is known by its number.
@@ -90,7 +90,7 @@ neb_status neb__stream_over(neb_stream *st)
         return neb__quiet(
             st->why,
             "stream %u with site '%s': the checkpoints of the two sites do not fit together (one "
-            "has gone back behind what the other forgot); start both again from nothing",
+            "went back to items that the other has dropped); start both again from the beginning",
             st->config.number, st->name);
     return neb__quiet(st->why, "stream %u with site '%s' has ended: %s", st->config.number, st->name,
                       neb_status_text(st->why));
@@ -107,7 +107,7 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
     int64_t until = neb__stream_until(wait_s);
     neb_status s = NEB_OK;
     if (st->journal && !st->config.produce && neb__journal_next(st->journal) <= st->last + (uint64_t)n)
-        return neb__quiet(NEB_ERR_CANCELLED, "%s ends behind item %" PRIu64, st->name,
+        return neb__quiet(NEB_ERR_CANCELLED, "%s ends after item %" PRIu64, st->name,
                           neb__journal_next(st->journal) - 1);
     if (st->journal) return NEB_OK;
     pthread_mutex_lock(&st->lock);
@@ -116,7 +116,7 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
         if (st->ended && !(st->config.produce ? 0 : st->waiting)) s = neb__stream_over(st);
         if (s != NEB_OK || st->ended) break;
         if (!neb__stream_wait(st, until)) {
-            s = neb__quiet(NEB_ERR_TIMEOUT, "site '%s' lets this one wait", st->name);
+            s = neb__quiet(NEB_ERR_TIMEOUT, "no answer from site '%s' in time", st->name);
             break;
         }
     }

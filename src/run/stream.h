@@ -34,14 +34,14 @@ struct neb_stream {
     bool posted; /* producer: the links' thread is on its way to fetch what waits */
     bool held;   /* consumer: an item was turned away, the links wait to be resumed */
     bool ended;
-    neb_status why;            /* it ended */
-    char note[256];            /* the session's reason, if it is that */
+    neb_status why;            /* the reason of the end */
+    char note[256];            /* the session's reason, if the session ended it */
     bool told;                 /* finish: the other end knows, or cannot be told */
     struct neb_notice *notice; /* finish: asked to be told; the links' thread alone */
     uint64_t last, received, retained, durable, bytes;
-    uint64_t limit; /* producer: the last item that is wanted, as far as is known */
+    uint64_t limit; /* producer: the last item that is wanted, as far as this end knows */
     double wait_s;
-    struct neb_entry *current; /* consumer: what get handed out last */
+    struct neb_entry *current; /* consumer: the item that get() handed out last */
     struct neb_buf read;       /* the same of a folder */
 };
 
@@ -52,16 +52,16 @@ neb_status neb__stream_call(neb_stream *st, neb_status (*fn)(neb_stream *st));
 bool neb__stream_wait(neb_stream *st, int64_t until_ns);
 int64_t neb__stream_until(double wait_s);
 
-/* Until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as put and
- * get. */
+/* Waits until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as
+ * put and get. */
 neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s);
 
 /* Sets the credit of the producer, the room of the consumer. */
 void neb__stream_window(neb_stream *st, int64_t items);
-/* Producer: neb__stream_ready() stops at this item; no more are wanted so far. */
+/* Producer: neb__stream_ready() stops at this item, since no more are wanted so far. */
 void neb__stream_limit(neb_stream *st, uint64_t item);
 
-/* Why there is no more, in words. The lock is held. */
+/* Says why the stream is over; gives that status. The lock is held. */
 neb_status neb__stream_over(neb_stream *st);
 
 void neb__stream_forget_notice(neb_stream *st);

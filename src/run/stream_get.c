@@ -1,8 +1,8 @@
 /* stream_get.c: the consuming end.
  *
- * The links' thread takes items in ahead of the loop, as many as `items` and `bytes` allow; behind that they
- * wait in the links' window, behind that with the producer. So the loop waits only when the producer or the
- * line is slower than it. */
+ * The links' thread takes items in ahead of the loop, as many as `items` and `bytes` allow. Further items
+ * wait in the links' window, and those beyond it at the producer. So the loop waits only when the producer or
+ * the line is slower than it. */
 #include "run/stream.h"
 #include "base/mem.h"
 
@@ -67,7 +67,7 @@ static neb_status get_folder(neb_stream *st, const void **bytes, size_t *n, uint
     neb__buf_clear(&st->read);
     neb_status s = neb__journal_read(st->journal, st->last + 1, &st->read);
     if (s == NEB_ERR_NOTFOUND)
-        return neb__quiet(NEB_ERR_CANCELLED, "%s ends behind item %" PRIu64, st->name, st->last);
+        return neb__quiet(NEB_ERR_CANCELLED, "%s ends after item %" PRIu64, st->name, st->last);
     NEB_TRY(s);
     *item = st->received = ++st->last;
     *bytes = st->read.data;
@@ -100,7 +100,7 @@ neb_status neb_stream_get(neb_stream *st, double wait_s, const void **bytes, siz
     pthread_mutex_lock(&st->lock);
     while (!st->head && !st->ended && s == NEB_OK)
         if (!neb__stream_wait(st, until))
-            s = neb__quiet(NEB_ERR_TIMEOUT, "nothing behind item %" PRIu64 " from site '%s'", st->last,
+            s = neb__quiet(NEB_ERR_TIMEOUT, "nothing after item %" PRIu64 " from site '%s' in time", st->last,
                            st->name);
     if (s == NEB_OK && !st->head) s = neb__stream_over(st);
     bool room = false;
@@ -135,7 +135,7 @@ neb_status neb_stream_retain(neb_stream *st, uint64_t item)
     NEB_TRY(must_consume(st));
     if (item > st->last)
         return neb__fail(NEB_ERR_INVALID,
-                         "item %" PRIu64 " cannot be covered by a checkpoint: %" PRIu64 " was got last", item,
+                         "a checkpoint cannot cover item %" PRIu64 ": item %" PRIu64 " was got last", item,
                          st->last);
     if (item <= st->retained) return NEB_OK;
     st->retained = item;

@@ -1,7 +1,7 @@
 /* stream_put.c: the producing end.
  *
- * put() numbers, copies and goes on: the links' thread writes the journal, syncs it in groups and sends. What
- * bounds it is credit: at most `items` items beyond what the consumer has received. */
+ * put() numbers and copies an item, and returns. The links' thread writes the journal, syncs it in groups and
+ * sends. Credit is the bound: at most `items` items go beyond those that the consumer has received. */
 #include "run/stream.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -125,7 +125,7 @@ static neb_status wait_for_credit(neb_stream *st, int64_t until)
     while (!st->ended && st->last >= st->received + (uint64_t)st->config.items)
         if (!neb__stream_wait(st, until))
             return neb__quiet(NEB_ERR_TIMEOUT,
-                              "site '%s' has item %" PRIu64 ", item %" PRIu64 " is here: no credit", st->name,
+                              "no credit: site '%s' has received item %" PRIu64 " of %" PRIu64, st->name,
                               st->received, st->last);
     return st->ended ? neb__stream_over(st) : NEB_OK;
 }
@@ -153,9 +153,11 @@ neb_status neb_stream_put(neb_stream *st, uint64_t item, const void *bytes, size
     NEB_TRY(must_produce(st));
     if (item <= st->last) return NEB_OK; /* only this thread moves `last` */
     if (item != st->last + 1)
-        return neb__fail(NEB_ERR_INVALID, "item %" PRIu64 " was put where %" PRIu64 " comes next", item,
+        return neb__fail(NEB_ERR_INVALID, "item %" PRIu64 " was put, but item %" PRIu64 " comes next", item,
                          st->last + 1);
-    if (n > NEB_STREAM_ITEM_MAX) return neb__fail(NEB_ERR_LIMIT, "an item of %zu bytes", n);
+    if (n > NEB_STREAM_ITEM_MAX)
+        return neb__fail(NEB_ERR_LIMIT, "an item of %zu bytes is larger than %zu", n,
+                         (size_t)NEB_STREAM_ITEM_MAX);
     if (st->journal) return put_folder(st, bytes, n);
     struct neb_entry *e = neb__malloc(sizeof *e + n);
     if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for an item of %zu bytes", n);
@@ -173,7 +175,8 @@ static neb_status wait_mark(neb_stream *st, const uint64_t *mark, double wait_s)
     pthread_mutex_lock(&st->lock);
     while (s == NEB_OK && *mark < st->last && !st->ended)
         if (!neb__stream_wait(st, until))
-            s = neb__quiet(NEB_ERR_TIMEOUT, "item %" PRIu64 " of %" PRIu64 " is done", *mark, st->last);
+            s = neb__quiet(NEB_ERR_TIMEOUT, "only item %" PRIu64 " of %" PRIu64 " is done in time", *mark,
+                           st->last);
     if (s == NEB_OK && *mark < st->last) s = neb__stream_over(st);
     pthread_mutex_unlock(&st->lock);
     return s;
