@@ -114,18 +114,18 @@ static neb_status write_lines(const char *path, int lines, uint64_t seed)
     struct neb_buf b;
     char w[8];
     neb__buf_init(&b, 64 << 20);
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < lines; i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < lines; i++) {
         uint64_t at = neb__rng_below(&r, WORDS);
-        for (int k = 0; s == NEB_OK && k < 30; k++) {
+        for (int k = 0; status == NEB_OK && k < 30; k++) {
             word(at, w);
-            s = neb__buf_printf(&b, "%s%c", w, k == 29 ? '\n' : ' ');
+            status = neb__buf_printf(&b, "%s%c", w, k == 29 ? '\n' : ' ');
             at = (at * 7 + 13 + neb__rng_below(&r, 4)) % WORDS;
         }
     }
-    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0644);
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 static neb_status write_text(void)
@@ -134,13 +134,14 @@ static neb_status write_text(void)
     struct neb_buf b;
     char w[8];
     neb__buf_init(&b, 1 << 20);
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < SPECIAL; i++) s = neb__buf_printf(&b, "%s\n", special[i]);
-    for (uint64_t i = 0; s == NEB_OK && i < WORDS; i++) word(i, w), s = neb__buf_printf(&b, "%s\n", w);
-    if (s == NEB_OK) s = neb__file_replace("vocab.txt", b.data, b.len, 0644);
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < SPECIAL; i++) status = neb__buf_printf(&b, "%s\n", special[i]);
+    for (uint64_t i = 0; status == NEB_OK && i < WORDS; i++)
+        word(i, w), status = neb__buf_printf(&b, "%s\n", w);
+    if (status == NEB_OK) status = neb__file_replace("vocab.txt", b.data, b.len, 0644);
     neb__buf_free(&b);
-    if (s == NEB_OK) s = write_lines("text", LINES, 7);
-    return s == NEB_OK ? write_lines("held-out", HELD_OUT, 8) : s;
+    if (status == NEB_OK) status = write_lines("text", LINES, 7);
+    return status == NEB_OK ? write_lines("held-out", HELD_OUT, 8) : status;
 }
 
 static neb_status write_job(const char *name, const char *head, const char *tail)
@@ -149,7 +150,7 @@ static neb_status write_job(const char *name, const char *head, const char *tail
     char path[64];
     snprintf(path, sizeof path, "%s.yaml", name);
     neb__buf_init(&b, 1 << 16);
-    neb_status s =
+    neb_status status =
         neb__buf_printf(&b,
                         "name: %s\n%scache: tokens\ntokenizer: {file: vocab.txt}\n"
                         "train: {steps: 1000000, minutes: 0.05, tokens: 256, max_len: 32, lr: 2e-3, "
@@ -157,9 +158,9 @@ static neb_status write_job(const char *name, const char *head, const char *tail
                         "save_every: 1000000, log_every: 1000000, threads: 1}\n%s"
                         "data: [{file: text}, {file: held-out, use: valid}]\n",
                         name, head, tail);
-    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0644);
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 static neb_status write_jobs(void)
@@ -210,9 +211,9 @@ static bool last_value(const char *folder, const char *name, double *out)
     struct neb_metrics *m;
     *out = NAN;
     if (neb__metrics_read(folder, &m) != NEB_OK) return false;
-    neb_status s = neb__metrics_each(m, name, keep_last, out);
+    neb_status status = neb__metrics_each(m, name, keep_last, out);
     neb__metrics_close(m);
-    return s == NEB_OK && isfinite(*out);
+    return status == NEB_OK && isfinite(*out);
 }
 
 /* The share of its time in which the site computed. */

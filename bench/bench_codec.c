@@ -111,22 +111,22 @@ static neb_status speed(struct bench *b, const struct neb_rung *rung)
         scales_for(scales, count);
         in.scales = scales;
     }
-    neb_status s = NEB_OK;
-    for (int r = -1; s == NEB_OK && r < repeat; r++) { /* the first one warms up */
+    neb_status status = NEB_OK;
+    for (int r = -1; status == NEB_OK && r < repeat; r++) { /* the first one warms up */
         neb__buf_clear(&b->out);
         int64_t t = neb__now_ns();
         memcpy(b->next, b->delta, n * sizeof(float));
         double base = neb__seconds_since(t);
         t = neb__now_ns();
-        s = neb__codec_encode(rung, &in, b->next, NULL, &b->out);
+        status = neb__codec_encode(rung, &in, b->next, NULL, &b->out);
         double encode = neb__seconds_since(t);
         t = neb__now_ns();
-        if (s == NEB_OK) s = neb__codec_decode(b->out.data, b->out.len, scales, n, b->next);
+        if (status == NEB_OK) status = neb__codec_decode(b->out.data, b->out.len, scales, n, b->next);
         double decode = neb__seconds_since(t);
         if (r >= 0) enc[r] = base / encode, dec[r] = base / decode, copy[r] = (double)n * 4 / base * 1e-9;
     }
     neb__free(scales);
-    if (s != NEB_OK) return s;
+    if (status != NEB_OK) return status;
     bool fast = !strcmp(rung->name, "int8") || !strcmp(rung->name, "int4");
     bool sparse2 = !strcmp(rung->name, "sparse2");
     figure(b, rung->name, "encode", neb__figures_median(enc, repeat), "memcpy",
@@ -232,18 +232,18 @@ static neb_status fifty_rounds(struct bench *b, const struct neb_rung *rung, enu
     float *d = mem, *e = d + SMALL, *r = e + SMALL, *c = r + SMALL, *sum = c + SMALL, *fed = sum + SMALL,
           *plain = fed + SMALL;
     scales_for(scales, SMALL / 256);
-    neb_status s = NEB_OK;
-    for (int round = 0; s == NEB_OK && round < ROUNDS; round++) {
+    neb_status status = NEB_OK;
+    for (int round = 0; status == NEB_OK && round < ROUNDS; round++) {
         fill(b, source, round, SMALL, d);
         for (int i = 0; i < SMALL; i++) e[i] += d[i];
-        for (int mode = 0; s == NEB_OK && mode < 2;
+        for (int mode = 0; status == NEB_OK && mode < 2;
              mode++) { /* 0: the part left out is lost; 1: it is kept for the next round */
             struct neb_codec_input in = {
                 .z = mode ? e : d, .n = SMALL, .scales = rung->outside_scales ? scales : NULL, .members = 1};
             neb__buf_clear(&b->out);
-            s = neb__codec_encode(rung, &in, r, NULL, &b->out);
-            if (s == NEB_OK) s = neb__codec_decode(b->out.data, b->out.len, in.scales, SMALL, c);
-            if (s != NEB_OK) break;
+            status = neb__codec_encode(rung, &in, r, NULL, &b->out);
+            if (status == NEB_OK) status = neb__codec_decode(b->out.data, b->out.len, in.scales, SMALL, c);
+            if (status != NEB_OK) break;
             float *into = mode ? fed : plain;
             for (int i = 0; i < SMALL; i++) into[i] += c[i];
             if (mode) memcpy(e, r, SMALL * sizeof *e);
@@ -259,7 +259,7 @@ static neb_status fifty_rounds(struct bench *b, const struct neb_rung *rung, enu
     out->without = norm(sum, plain, SMALL) / norm(sum, NULL, SMALL);
     neb__free(mem);
     neb__free(scales);
-    return s;
+    return status;
 }
 
 static neb_status quality(struct bench *b, const struct neb_rung *rung, enum source source)
@@ -309,15 +309,15 @@ static neb_status load_real(struct bench *b)
     struct neb_codec_info info = {0};
     if (!b->opt.real) return NEB_OK;
     neb__buf_init(&raw, (size_t)1 << 30);
-    neb_status s = neb__file_read(b->opt.real, &raw);
-    if (s == NEB_OK) s = neb__codec_peek(raw.data, raw.len, &info);
+    neb_status status = neb__file_read(b->opt.real, &raw);
+    if (status == NEB_OK) status = neb__codec_peek(raw.data, raw.len, &info);
     b->real_rounds = (int)(info.n / SMALL);
-    if (s == NEB_OK && !b->real_rounds)
-        s = neb__fail(NEB_ERR_INVALID, "%s holds less than one round of %d values", b->opt.real, SMALL);
-    if (s == NEB_OK && !(b->real = neb__aligned(info.n * sizeof(float)))) s = NEB_ERR_NOMEM;
-    if (s == NEB_OK) s = neb__codec_decode(raw.data, raw.len, NULL, info.n, b->real);
+    if (status == NEB_OK && !b->real_rounds)
+        status = neb__fail(NEB_ERR_INVALID, "%s holds less than one round of %d values", b->opt.real, SMALL);
+    if (status == NEB_OK && !(b->real = neb__aligned(info.n * sizeof(float)))) status = NEB_ERR_NOMEM;
+    if (status == NEB_OK) status = neb__codec_decode(raw.data, raw.len, NULL, info.n, b->real);
     neb__buf_free(&raw);
-    return s;
+    return status;
 }
 
 static neb_status measure(struct bench *b)

@@ -99,10 +99,10 @@ static neb_status warm_up(struct run *r)
     job.train.tokens = REPLICAS * r->opt.tokens;
     data.job = &job;
     NEB_TRY(neb__work_open(&data, 0, 1, NULL, &w));
-    neb_status s = neb__warm_make(&r->warm, w);
-    if (s == NEB_OK) s = allocate(r);
+    neb_status status = neb__warm_make(&r->warm, w);
+    if (status == NEB_OK) status = allocate(r);
     neb__work_close(w);
-    return s;
+    return status;
 }
 
 static neb_status keep_delta(struct run *r, int round)
@@ -184,12 +184,12 @@ static neb_status one_seed(struct run *r, int seed)
     for (int v = 0; v < VARIANTS; v++) {
         if (!wanted(r, v)) continue;
         struct neb_work *w[REPLICAS] = {0};
-        neb_status s = NEB_OK;
-        for (int i = 0; s == NEB_OK && i < REPLICAS; i++)
-            s = neb__work_open(&r->data, i, REPLICAS, NULL, &w[i]);
-        if (s == NEB_OK) s = train_variant(r, v, w, &r->loss[v][seed]);
+        neb_status status = NEB_OK;
+        for (int i = 0; status == NEB_OK && i < REPLICAS; i++)
+            status = neb__work_open(&r->data, i, REPLICAS, NULL, &w[i]);
+        if (status == NEB_OK) status = train_variant(r, v, w, &r->loss[v][seed]);
         for (int i = 0; i < REPLICAS; i++) neb__work_close(w[i]);
-        NEB_TRY(s);
+        NEB_TRY(status);
         fprintf(stderr, "  %-14s held-out loss %.4f (%+.2f %%)\n", variants[v].name, r->loss[v][seed],
                 100 * (r->loss[v][seed] / r->loss[variants[v].against][seed] - 1));
     }
@@ -256,12 +256,12 @@ static neb_status measure(struct run *r)
                               .beta2 = 0.98};
     NEB_TRY(neb__real_text_open(&t, &r->job, &r->data));
     neb__warm_plan(&r->warm, r->opt.warmup, r->opt.steps, r->opt.lr);
-    neb_status s = NEB_OK;
-    for (int seed = 0; s == NEB_OK && seed < r->opt.seeds; seed++) s = one_seed(r, seed);
-    if (s == NEB_OK) s = write_capture(r);
+    neb_status status = NEB_OK;
+    for (int seed = 0; status == NEB_OK && seed < r->opt.seeds; seed++) status = one_seed(r, seed);
+    if (status == NEB_OK) status = write_capture(r);
     neb__data_free(&r->data);
     neb__job_free(&r->job);
-    return s;
+    return status;
 }
 
 static void release(struct run *r)

@@ -50,14 +50,14 @@ static neb_status make_model(struct rig *r, const struct options *o)
     c.layers = o->layers;
     c.vocab = o->vocab;
     c.max_positions = o->length;
-    neb_status s = neb__peft_config_init(&p);
-    if (s == NEB_OK && o->prefix) s = neb__opts_set(neb__peft_options, &p, "method", "prefix");
+    neb_status status = neb__peft_config_init(&p);
+    if (status == NEB_OK && o->prefix) status = neb__opts_set(neb__peft_options, &p, "method", "prefix");
     p.prefix_length = o->prefix;
-    if (s == NEB_OK) s = neb_params_create(&r->params);
-    if (s == NEB_OK) s = neb__model_create(&c, &p, "", NULL, r->params, &r->model);
+    if (status == NEB_OK) status = neb_params_create(&r->params);
+    if (status == NEB_OK) status = neb__model_create(&c, &p, "", NULL, r->params, &r->model);
     neb__peft_config_free(&p);
     neb__model_config_free(&c);
-    NEB_TRY(s);
+    NEB_TRY(status);
     return neb_params_ready(r->params, r->device, 1);
 }
 
@@ -147,10 +147,10 @@ static int measure(const struct options *o, bool json)
 {
     struct rig r = {0};
     struct turns t;
-    neb_status s = open_rig(&r, o);
-    if (s == NEB_OK) s = take_turns(&r, o, &t);
+    neb_status status = open_rig(&r, o);
+    if (status == NEB_OK) status = take_turns(&r, o, &t);
     close_rig(&r);
-    struct neb_figures *f = s == NEB_OK ? neb__figures_begin("generate", json) : NULL;
+    struct neb_figures *f = status == NEB_OK ? neb__figures_begin("generate", json) : NULL;
     if (!f) return 1;
     const double tokens = (double)(o->seqs * o->length);
     neb__figures_add(f, "generate.cached", tokens / t.with[TURNS / 2], "tokens/s", NEB_REPORT, 0);

@@ -180,9 +180,9 @@ static int run_cell(const struct cell *c, const struct options *o, struct neb_fi
     cell_name(c, name);
     if (neb__lab_config_init(2, NULL, &line, &cfg) != NEB_OK) return 1;
     cfg.offload = true;
-    neb_status s = neb__lab_create(&cfg, &lab);
+    neb_status status = neb__lab_create(&cfg, &lab);
     neb__lab_config_free(&cfg);
-    if (s != NEB_OK) return 1;
+    if (status != NEB_OK) return 1;
     int rc = o->sweep ? sweep(lab, c, o, name, f, r) : compare(lab, c, o, name, f, r);
     neb__lab_destroy(lab);
     return rc;

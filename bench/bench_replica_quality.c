@@ -165,16 +165,16 @@ static neb_status synchronous(struct run *r, double *loss)
     job.train.tokens = REPLICAS * r->opt.tokens;
     data.job = &job;
     NEB_TRY(neb__work_open(&data, 0, 1, NULL, &w));
-    neb_status s = neb__warm_make(&r->warm, w);
-    if (s == NEB_OK) s = allocate(r);
+    neb_status status = neb__warm_make(&r->warm, w);
+    if (status == NEB_OK) status = allocate(r);
     if (r->opt.sync) {
-        if (s == NEB_OK)
-            s = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps, &r->tokens);
-        if (s == NEB_OK) s = neb__work_eval(w, "valid", eval_batches(r), &eval);
-        if (s == NEB_OK) *loss = eval.loss;
+        if (status == NEB_OK)
+            status = neb__warm_steps(&r->warm, w, r->opt.warmup, r->opt.warmup + r->opt.steps, &r->tokens);
+        if (status == NEB_OK) status = neb__work_eval(w, "valid", eval_batches(r), &eval);
+        if (status == NEB_OK) *loss = eval.loss;
     }
     neb__work_close(w);
-    return s;
+    return status;
 }
 
 /* ---- replicas ------------------------------------------------------------------------------------------ */
@@ -287,19 +287,19 @@ static neb_status replicas(struct run *r, struct setting *t, double *loss)
 {
     uint32_t fragments = (uint32_t)(r->opt.fragments < t->h ? r->opt.fragments : t->h);
     struct neb_work_eval eval;
-    neb_status s = begin(r, t, fragments);
-    if (s == NEB_OK) s = train(r, t);
-    if (s == NEB_OK) s = flush(r);
-    if (s == NEB_OK) s = neb__resume_write_params(r->site[0].work, r->outer->theta);
-    if (s == NEB_OK) s = neb__work_eval(r->site[0].work, "valid", eval_batches(r), &eval);
-    if (s == NEB_OK) *loss = eval.loss;
+    neb_status status = begin(r, t, fragments);
+    if (status == NEB_OK) status = train(r, t);
+    if (status == NEB_OK) status = flush(r);
+    if (status == NEB_OK) status = neb__resume_write_params(r->site[0].work, r->outer->theta);
+    if (status == NEB_OK) status = neb__work_eval(r->site[0].work, "valid", eval_batches(r), &eval);
+    if (status == NEB_OK) *loss = eval.loss;
     for (int i = 0; i < REPLICAS; i++) {
         neb__work_close(r->site[i].work);
         r->site[i].work = NULL;
     }
     neb__outer_destroy(r->outer);
     r->outer = NULL;
-    return s;
+    return status;
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
@@ -335,17 +335,17 @@ static neb_status open_job(struct run *r, char *const *words, int n)
     struct options *o = &r->opt;
     NEB_TRY(neb__job_read(o->job, words, n, &r->job));
     struct neb_job *j = &r->job;
-    neb_status s = neb__train_schedule(j, &r->warm.schedule);
-    if (s == NEB_OK && o->warmup >= j->train.steps)
-        s = neb__fail(NEB_ERR_INVALID, "--warmup %d leaves no steps of the job's %d", (int)o->warmup,
-                      (int)j->train.steps);
-    if (s == NEB_OK && (j->wan.fragments < 1 || j->wan.fragments > FRAGMENTS_MAX))
-        s = neb__fail(NEB_ERR_INVALID, "the job has %d fragments; this benchmark takes 1 to %d",
-                      (int)j->wan.fragments, FRAGMENTS_MAX);
-    if (s == NEB_OK) s = neb__data_prepare(j, &r->data);
-    if (s != NEB_OK) {
+    neb_status status = neb__train_schedule(j, &r->warm.schedule);
+    if (status == NEB_OK && o->warmup >= j->train.steps)
+        status = neb__fail(NEB_ERR_INVALID, "--warmup %d leaves no steps of the job's %d", (int)o->warmup,
+                           (int)j->train.steps);
+    if (status == NEB_OK && (j->wan.fragments < 1 || j->wan.fragments > FRAGMENTS_MAX))
+        status = neb__fail(NEB_ERR_INVALID, "the job has %d fragments; this benchmark takes 1 to %d",
+                           (int)j->wan.fragments, FRAGMENTS_MAX);
+    if (status == NEB_OK) status = neb__data_prepare(j, &r->data);
+    if (status != NEB_OK) {
         neb__job_free(j);
-        return s;
+        return status;
     }
     r->warm.steps = o->warmup;
     o->steps = j->train.steps - o->warmup;
@@ -362,16 +362,16 @@ static neb_status measure(struct run *r, char *const *words, int n)
     NEB_TRY(parse_settings(r));
     NEB_TRY(o->job ? open_job(r, words, n) : open_text(r));
     int64_t first = r->job.seed;
-    neb_status s = NEB_OK;
-    for (int k = 0; k < o->seeds && s == NEB_OK; k++) {
+    neb_status status = NEB_OK;
+    for (int k = 0; k < o->seeds && status == NEB_OK; k++) {
         r->job.seed = o->job ? first + k : k + 1;
-        s = synchronous(r, &r->sync[k]);
-        if (s == NEB_OK && o->sync)
+        status = synchronous(r, &r->sync[k]);
+        if (status == NEB_OK && o->sync)
             fprintf(stderr, "seed %d: synchronous %.4f\n", (int)r->job.seed, r->sync[k]);
-        for (int i = 0; i < r->settings && s == NEB_OK; i++) {
+        for (int i = 0; i < r->settings && status == NEB_OK; i++) {
             struct setting *x = &r->setting[i];
-            s = replicas(r, x, &x->loss[k]);
-            if (s != NEB_OK) break;
+            status = replicas(r, x, &x->loss[k]);
+            if (status != NEB_OK) break;
             fprintf(stderr, "  %s at H %d: %.4f", x->rung->name, (int)x->h, x->loss[k]);
             if (o->sync) fprintf(stderr, " (%+.2f %%)", 100 * (x->loss[k] / r->sync[k] - 1));
             fputc('\n', stderr);
@@ -379,7 +379,7 @@ static neb_status measure(struct run *r, char *const *words, int n)
     }
     neb__data_free(&r->data);
     neb__job_free(&r->job);
-    return s;
+    return status;
 }
 
 static void report(const struct run *r, struct neb_figures *f)

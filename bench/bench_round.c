@@ -170,11 +170,11 @@ static int site_main(void *arg)
     c.rung = "int4";
     if (neb_session_open(m->dir, &c, &s) != NEB_OK) return 1;
     struct neb_session_param p = {.name = "x", .ndim = 1, .shape = {(int64_t)n}, .values = x};
-    neb_status st = neb_session_register(s, &p);
-    if (st == NEB_OK) st = neb_session_start(s, 30);
-    if (st == NEB_OK && m->idle)
+    neb_status status = neb_session_register(s, &p);
+    if (status == NEB_OK) status = neb_session_start(s, 30);
+    if (status == NEB_OK && m->idle)
         measure_idle(s, m);
-    else if (st == NEB_OK)
+    else if (status == NEB_OK)
         train(s, m, x, n);
     struct neb_session_status end;
     neb_session_get_status(s, &end);
@@ -184,7 +184,7 @@ static int site_main(void *arg)
     m->shared->site[m->index].memory = memory_of("VmHWM:") - before;
     neb_session_close(s);
     neb__free(x);
-    return st != NEB_OK;
+    return status != NEB_OK;
 }
 
 /* ---- one case ------------------------------------------------------------------------------------------ */
@@ -204,13 +204,13 @@ static neb_status make_sites(const char *dir, const struct neb_lab *lab, int n)
         snprintf(members[i].address[0], NEB_ADDRESS_SIZE, "%s:7400", neb__lab_address(lab, i, i));
     }
     NEB_TRY(neb__chain_create(&members[0].key, NULL, 0, &(struct neb_roster){members, (uint32_t)n}, &chain));
-    neb_status s = NEB_OK;
-    for (int i = 0; i < n && s == NEB_OK; i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; i < n && status == NEB_OK; i++) {
         snprintf(path, sizeof path, "%s/%c", dir, 'a' + i);
-        s = neb__site_roster_save(path, chain);
+        status = neb__site_roster_save(path, chain);
     }
     neb__chain_free(chain);
-    return s;
+    return status;
 }
 
 static neb_status make_lab(const struct round_case *c, struct neb_lab **out)
@@ -222,9 +222,9 @@ static neb_status make_lab(const struct round_case *c, struct neb_lab **out)
     for (int i = 0; i < c->sites; i++) cfg.site[i].up = cfg.site[i].down = c->mbit * 1e6;
     cfg.port[0] = 7400;
     cfg.ports = 1;
-    neb_status s = neb__lab_create(&cfg, out);
+    neb_status status = neb__lab_create(&cfg, out);
     neb__lab_config_free(&cfg);
-    return s;
+    return status;
 }
 
 /* The smallest number of records that a site has applied, and the bytes that the median site has sent. */

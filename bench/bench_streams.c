@@ -65,20 +65,20 @@ static neb_status write_text(const char *path)
     struct neb_rng r = {7};
     struct neb_buf b;
     neb__buf_init(&b, 64 << 20);
-    neb_status s = NEB_OK;
-    for (int line = 0; s == NEB_OK && line < LINES; line++) {
-        for (int w = 0; s == NEB_OK && w < 24; w++) {
+    neb_status status = NEB_OK;
+    for (int line = 0; status == NEB_OK && line < LINES; line++) {
+        for (int w = 0; status == NEB_OK && w < 24; w++) {
             double u = neb__rng_uniform(&r);
             uint64_t word = (uint64_t)(WORDS * u * u * u);
             struct neb_rng spell = {word};
-            for (uint64_t k = 2 + word % 3; s == NEB_OK && k > 0; k--)
-                s = neb__buf_printf(&b, "%s", part[neb__rng_below(&spell, sizeof part / sizeof *part)]);
-            if (s == NEB_OK) s = neb__buf_printf(&b, w < 23 ? " " : "\n");
+            for (uint64_t k = 2 + word % 3; status == NEB_OK && k > 0; k--)
+                status = neb__buf_printf(&b, "%s", part[neb__rng_below(&spell, sizeof part / sizeof *part)]);
+            if (status == NEB_OK) status = neb__buf_printf(&b, w < 23 ? " " : "\n");
         }
     }
-    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0644);
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 static neb_status write_jobs(const struct options *o)
@@ -153,9 +153,9 @@ static double growth(const char *site, const char *name)
     struct grown g = {0};
     snprintf(dir, sizeof dir, "run/%s", site);
     if (neb__metrics_read(dir, &m) != NEB_OK) return NAN;
-    neb_status st = neb__metrics_each(m, name, take, &g);
+    neb_status status = neb__metrics_each(m, name, take, &g);
     neb__metrics_close(m);
-    return st == NEB_OK && g.n > 1 ? g.last - g.first : NAN;
+    return status == NEB_OK && g.n > 1 ? g.last - g.first : NAN;
 }
 
 /* The last lines of the site's log. */

@@ -77,11 +77,11 @@ static int train(struct scratch *s, const char *type)
     s->tok = NULL;
     neb__buf_init(&model, 64 << 20);
     if (neb__line_feed_create(paths, TRAIN_LINES, &feed) != NEB_OK) return 1;
-    neb_status st = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
-    if (st == NEB_OK) st = neb__tok_open_bytes(model.data, model.len, 0, NULL, &s->tok);
+    neb_status status = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
+    if (status == NEB_OK) status = neb__tok_open_bytes(model.data, model.len, 0, NULL, &s->tok);
     neb__line_feed_free(feed);
     neb__buf_free(&model);
-    return st != NEB_OK;
+    return status != NEB_OK;
 }
 
 /* Tokens a second and core, with reading and writing of files. */

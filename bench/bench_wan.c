@@ -181,10 +181,10 @@ static double growth(const struct source *from, const char *site, const char *na
     struct slope s = {.end = from->turns ? from->turns->at[from->turns->n] : 0};
     snprintf(dir, sizeof dir, "%s/%s", from->out, site);
     if (neb__metrics_read(dir, &m) != NEB_OK) return NAN;
-    neb_status st = neb__metrics_each(m, name, take, &s);
+    neb_status status = neb__metrics_each(m, name, take, &s);
     neb__metrics_close(m);
     *seconds = from->turns ? neb__bbr_turns_of(from->turns, from->run, s.t0, s.t1) : s.t1 - s.t0;
-    return st == NEB_OK && *seconds > 1 ? s.v1 - s.v0 : NAN;
+    return status == NEB_OK && *seconds > 1 ? s.v1 - s.v0 : NAN;
 }
 
 struct arm {
@@ -329,12 +329,12 @@ static int run(int argc, char **argv)
     int n = 0, code = 1;
     bool json = neb__bench_json(&argc, argv);
     if (neb__opts_init(table, &o) != NEB_OK) return 1;
-    neb_status s = neb__opts_args(table, &o, argc, argv, &n);
-    if (s == NEB_OK && o.quick) {
-        s = neb__opts_set(table, &o, "wan", "100mbit,100ms");
+    neb_status status = neb__opts_args(table, &o, argc, argv, &n);
+    if (status == NEB_OK && o.quick) {
+        status = neb__opts_set(table, &o, "wan", "100mbit,100ms");
         o.turns = 1;
     }
-    const char *dir = s == NEB_OK ? (o.dir ? o.dir : mkdtemp(made)) : NULL;
+    const char *dir = status == NEB_OK ? (o.dir ? o.dir : mkdtemp(made)) : NULL;
     if (dir && neb__file_make_dir(dir, 0755) == NEB_OK && write_text(dir) && write_job(&o, dir)) {
         struct neb_figures *f = neb__figures_begin("wan", json);
         if (f && measure_all(&o, dir, f)) code = 0;
@@ -342,7 +342,7 @@ static int run(int argc, char **argv)
     }
     if (dir) fprintf(stderr, "the sites' logs and metrics are in %s\n", dir);
     neb__opts_free(table, &o);
-    return s == NEB_OK ? code : 2;
+    return status == NEB_OK ? code : 2;
 }
 
 const struct neb_bench neb__bench_wan = {

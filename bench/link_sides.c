@@ -190,13 +190,13 @@ static neb_status make_sites(const char *dir, struct neb_lab *lab)
         snprintf(members[i].address[0], NEB_ADDRESS_SIZE, "%s:7400", neb__lab_address(lab, i, i));
     }
     NEB_TRY(neb__chain_create(&members[0].key, NULL, 0, &(struct neb_roster){members, 2}, &chain));
-    neb_status s = NEB_OK;
-    for (int i = 0; i < 2 && s == NEB_OK; i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; i < 2 && status == NEB_OK; i++) {
         snprintf(path, sizeof path, "%s/%c", dir, 'a' + i);
-        s = neb__site_roster_save(path, chain);
+        status = neb__site_roster_save(path, chain);
     }
     neb__chain_free(chain);
-    return s;
+    return status;
 }
 
 static void remove_dir(const char *dir)

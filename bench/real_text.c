@@ -14,22 +14,22 @@ static neb_status split(const struct neb_real_text *t, const char *lang)
     struct neb_buf text;
     snprintf(from, sizeof from, "%s/mono/eltec.%s.txt", t->data, lang);
     neb__buf_init(&text, (size_t)1 << 30);
-    neb_status s = neb__file_read(from, &text);
+    neb_status status = neb__file_read(from, &text);
     size_t cut = text.len * 97 / 100;
-    while (s == NEB_OK && cut < text.len && text.data[cut - 1] != '\n') cut++;
-    for (int part = 0; s == NEB_OK && part < 2; part++) {
+    while (status == NEB_OK && cut < text.len && text.data[cut - 1] != '\n') cut++;
+    for (int part = 0; status == NEB_OK && part < 2; part++) {
         snprintf(to, sizeof to, "%s/%s.%s.txt", t->out, part ? "valid" : "train", lang);
-        s = neb__file_replace(to, text.data + (part ? cut : 0), part ? text.len - cut : cut, 0644);
+        status = neb__file_replace(to, text.data + (part ? cut : 0), part ? text.len - cut : cut, 0644);
     }
     neb__buf_free(&text);
-    return s;
+    return status;
 }
 
 static neb_status write_job(const struct neb_real_text *t, char path[600])
 {
     struct neb_buf y;
     neb__buf_init(&y, 1 << 16);
-    neb_status s = neb__buf_printf(
+    neb_status status = neb__buf_printf(
         &y,
         "name: %s\ntask: mlm\nout: %s\ntokenizer: {vocab: %d, lines: %d}\n"
         "model: {family: bert, hidden: %d, layers: %d, heads: 4, ffn: %d, dropout: 0}\n"
@@ -37,13 +37,14 @@ static neb_status write_job(const struct neb_real_text *t, char path[600])
         "deterministic: yes}\ndata:\n",
         t->name, t->out, t->vocab, t->lines, t->hidden, t->layers, 4 * t->hidden, (int)t->steps,
         (int)t->tokens, (int)t->max_len, t->lr, t->beta2, t->device, (int)t->threads);
-    for (int i = 0; i < 2 * LANGS && s == NEB_OK; i++)
-        s = neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", t->out,
+    for (int i = 0; i < 2 * LANGS && status == NEB_OK; i++)
+        status =
+            neb__buf_printf(&y, "  - {file: %s/%s.%s.txt, lang: %s, use: %s}\n", t->out,
                             i % 2 ? "valid" : "train", langs[i / 2], langs[i / 2], i % 2 ? "valid" : "train");
     snprintf(path, 600, "%s/job.yaml", t->out);
-    if (s == NEB_OK) s = neb__file_replace(path, y.data, y.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, y.data, y.len, 0644);
     neb__buf_free(&y);
-    return s;
+    return status;
 }
 
 neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *job, struct neb_data *data)
@@ -53,7 +54,7 @@ neb_status neb__real_text_open(const struct neb_real_text *t, struct neb_job *jo
     for (int i = 0; i < LANGS; i++) NEB_TRY(split(t, langs[i]));
     NEB_TRY(write_job(t, path));
     NEB_TRY(neb__job_read(path, NULL, 0, job));
-    neb_status s = neb__data_prepare(job, data);
-    if (s != NEB_OK) neb__job_free(job);
-    return s;
+    neb_status status = neb__data_prepare(job, data);
+    if (status != NEB_OK) neb__job_free(job);
+    return status;
 }

@@ -277,9 +277,9 @@ static void a_peer_cannot_forge_log_lines(void **state)
 {
     (void)state;
     neb_log_set_sink(sink, NULL);
-    neb_status s = neb__fail(NEB_ERR_PROTOCOL, "peer says '%s'", "x\n12:00 all is well\033[2J");
+    neb_status status = neb__fail(NEB_ERR_PROTOCOL, "peer says '%s'", "x\n12:00 all is well\033[2J");
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(s, NEB_ERR_PROTOCOL);
+    assert_int_equal(status, NEB_ERR_PROTOCOL);
     assert_null(strpbrk(logged, "\n\033"));
     assert_non_null(strstr(logged, "NEB_ERR_PROTOCOL"));
     neb__error_prefix("layer %d", 3);

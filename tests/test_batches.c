@@ -174,8 +174,8 @@ static void pairs_are_shifted_right(void **state)
     assert_ok(neb__batches_batch(s, &b));
     uint8_t seen[2000] = {0};
     int64_t total = 0;
-    neb_status st;
-    while ((st = neb__batches_next(s, b)) == NEB_OK) {
+    neb_status status;
+    while ((status = neb__batches_next(s, b)) == NEB_OK) {
         assert_ok(neb__batch_check(b, vocab.size));
         for (int32_t q = 0; q < b->side[0].nseq_used; q++) {
             int32_t from = b->side[0].cu_seqlens[q], to = b->side[1].cu_seqlens[q], ids[200];
@@ -196,7 +196,7 @@ static void pairs_are_shifted_right(void **state)
             assert_int_equal(b->side[1].lang[to], 1);
         }
     }
-    assert_status(st, NEB_ERR_AGAIN);
+    assert_status(status, NEB_ERR_AGAIN);
     assert_true(total + neb__batches_stats(s).skipped == neb__set_count(pairs));
     neb__batch_free(b);
     neb__batches_free(s);
@@ -513,12 +513,12 @@ static void the_end_comes_through_the_thread(void **state)
     cfg.once = 1;
     assert_ok(neb__batches_create(&cfg, &s));
     assert_ok(neb__prefetch_start(s, 2, &p));
-    neb_status st;
-    while ((st = neb__prefetch_get(p, &b)) == NEB_OK) {
+    neb_status status;
+    while ((status = neb__prefetch_get(p, &b)) == NEB_OK) {
         samples += b->side[0].nseq_used;
         neb__prefetch_done(p, b);
     }
-    assert_status(st, NEB_ERR_AGAIN);
+    assert_status(status, NEB_ERR_AGAIN);
     assert_status(neb__prefetch_get(p, &b), NEB_ERR_AGAIN);
     assert_ok(neb__prefetch_stop(p));
     assert_true(samples + neb__batches_stats(s).skipped ==
@@ -536,16 +536,16 @@ static void failing_allocations_in_set_up(void **state)
         struct neb_batches *s;
         struct neb_prefetch *p;
         neb__mem_fail_at(k);
-        neb_status st = neb__batches_create(&cfg, &s);
-        if (st == NEB_OK) {
-            st = neb__prefetch_start(s, 2, &p);
-            if (st == NEB_OK) neb__prefetch_stop(p);
+        neb_status status = neb__batches_create(&cfg, &s);
+        if (status == NEB_OK) {
+            status = neb__prefetch_start(s, 2, &p);
+            if (status == NEB_OK) neb__prefetch_stop(p);
             neb__batches_free(s);
         }
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);
-        if (st == NEB_OK) break;
-        assert_status(st, NEB_ERR_NOMEM);
+        if (status == NEB_OK) break;
+        assert_status(status, NEB_ERR_NOMEM);
     }
     check_log_restore();
 }

@@ -188,12 +188,12 @@ static neb_status whole_life(void)
     NEB_TRY(neb__tok_open(BPE "vocab.json", NULL, &tok));
     neb__buf_init(&ids, 4096);
     neb__buf_init(&text, 4096);
-    neb_status s = neb__tok_encode(tok, word, sizeof word, &ids);
-    if (s == NEB_OK) s = neb__tok_decode(tok, (int32_t *)(void *)ids.data, ids.len / 4, &text);
+    neb_status status = neb__tok_encode(tok, word, sizeof word, &ids);
+    if (status == NEB_OK) status = neb__tok_decode(tok, (int32_t *)(void *)ids.data, ids.len / 4, &text);
     neb__buf_free(&ids);
     neb__buf_free(&text);
     neb__tok_close(tok);
-    return s;
+    return status;
 }
 
 static void every_allocation_fails_once(void **state)
@@ -204,11 +204,11 @@ static void every_allocation_fails_once(void **state)
     check_log_quiet();
     for (int64_t n = 1;; n++) {
         neb__mem_fail_at(n);
-        neb_status s = whole_life();
+        neb_status status = whole_life();
         bool reached = neb__mem_count() >= n;
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);
-        assert_true(s == NEB_OK || s == NEB_ERR_NOMEM);
+        assert_true(status == NEB_OK || status == NEB_ERR_NOMEM);
         if (!reached) break;
     }
     check_log_restore();

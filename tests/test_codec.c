@@ -219,11 +219,11 @@ static void self_test_on_every_instruction_set(void **state)
     check_log_quiet();
     for (int64_t at = 1;; at++) {
         neb__mem_fail_at(at);
-        neb_status s = neb__codec_self_test();
+        neb_status status = neb__codec_self_test();
         bool done = neb__mem_count() < at;
         neb__mem_fail_at(0);
         if (done) break;
-        assert_status(s, NEB_ERR_NOMEM);
+        assert_status(status, NEB_ERR_NOMEM);
         assert_true(neb__mem_held() == held);
     }
     check_log_restore();
@@ -429,19 +429,19 @@ static void lossless_stage_pays_or_stays_away(void **state)
     assert_true(again == 0);
     for (size_t at = 0; at < w.out.len; at += 997) { /* damage inside */
         w.out.data[at] ^= 0x55;
-        neb_status s = neb__codec_decode(w.out.data, w.out.len, NULL, n, w.r2);
-        assert_true(s == NEB_OK || s == NEB_ERR_CORRUPT || s == NEB_ERR_VERSION);
+        neb_status status = neb__codec_decode(w.out.data, w.out.len, NULL, n, w.r2);
+        assert_true(status == NEB_OK || status == NEB_ERR_CORRUPT || status == NEB_ERR_VERSION);
         w.out.data[at] ^= 0x55;
     }
     for (int64_t at = 1; at <= 8; at++) { /* failing allocations */
         int64_t held = neb__mem_held();
         check_log_quiet();
         neb__mem_fail_at(at);
-        neb_status s = neb__codec_decode(w.out.data, w.out.len, NULL, n, w.r2);
+        neb_status status = neb__codec_decode(w.out.data, w.out.len, NULL, n, w.r2);
         bool failed = neb__mem_count() >= at;
         neb__mem_fail_at(0);
         check_log_restore();
-        assert_status(s, failed ? NEB_ERR_NOMEM : NEB_OK);
+        assert_status(status, failed ? NEB_ERR_NOMEM : NEB_OK);
         assert_true(neb__mem_held() == held);
     }
     neb__buf_clear(&w.out);

@@ -258,16 +258,16 @@ static void damage_and_lack_of_memory(void **state)
             neb__buf_free(&out);
             neb__buf_init(&out, 1 << 16);
             neb__mem_fail_at(at);
-            neb_status s = kind == 0   ? neb__tokens_encode(tokens, 30, VOCAB, &out)
-                           : kind == 1 ? neb__logits_encode(&shape, 8, ids, logp, &out)
-                                       : neb__hidden_encode(x, ROWS, WIDTH, 4, &out);
+            neb_status status = kind == 0   ? neb__tokens_encode(tokens, 30, VOCAB, &out)
+                                : kind == 1 ? neb__logits_encode(&shape, 8, ids, logp, &out)
+                                            : neb__hidden_encode(x, ROWS, WIDTH, 4, &out);
             bool reached = neb__mem_count() >= at;
             neb__mem_fail_at(0);
             if (!reached) {
-                assert_ok(s);
+                assert_ok(status);
                 break;
             }
-            assert_status(s, NEB_ERR_NOMEM);
+            assert_status(status, NEB_ERR_NOMEM);
             assert_int_equal(out.len, 0);
             neb__buf_free(&out);
             assert_true(neb__mem_held() <= held);
@@ -278,15 +278,15 @@ static void damage_and_lack_of_memory(void **state)
                 uint8_t old = at < out.len ? out.data[at] : 0;
                 if (v && at == out.len) continue;
                 if (v) out.data[at] = (uint8_t)v;
-                neb_status s = kind == 0   ? neb__tokens_decode(out.data, len, VOCAB, 30, tokens)
-                               : kind == 1 ? neb__logits_decode(out.data, len, &shape, ids, logp)
-                                           : neb__hidden_decode(out.data, len, ROWS, WIDTH, y);
+                neb_status status = kind == 0   ? neb__tokens_decode(out.data, len, VOCAB, 30, tokens)
+                                    : kind == 1 ? neb__logits_decode(out.data, len, &shape, ids, logp)
+                                                : neb__hidden_decode(out.data, len, ROWS, WIDTH, y);
                 if (v) out.data[at] = old;
-                assert_true(s == NEB_OK || s == NEB_ERR_CORRUPT || s == NEB_ERR_VERSION);
-                if (!v && at < out.len) assert_true(s != NEB_OK);
-                if (s == NEB_OK && kind == 2)
+                assert_true(status == NEB_OK || status == NEB_ERR_CORRUPT || status == NEB_ERR_VERSION);
+                if (!v && at < out.len) assert_true(status != NEB_OK);
+                if (status == NEB_OK && kind == 2)
                     for (int i = 0; i < ROWS * WIDTH; i++) assert_true(isfinite(y[i]));
-                if (s == NEB_OK && kind == 1)
+                if (status == NEB_OK && kind == 1)
                     for (int i = 0; i < ROWS * K; i++) assert_true(ids[i] < VOCAB && isfinite(logp[i]));
             }
     }

@@ -16,12 +16,13 @@ static neb_device *open_with(int64_t limit)
     struct neb_device_config config = {.compute = NEB_F32, .memory_limit = limit};
     setenv("NEBULA_PLUGIN_PATH", NEB_TEST_CUDA, 1);
     neb_log_set_level(NEB_LOG_NONE);
-    neb_status s = neb_device_open("cuda", &config, &d);
+    neb_status status = neb_device_open("cuda", &config, &d);
     neb_log_set_level(NEB_LOG_WARN);
-    if (s == NEB_OK) return d;
+    if (status == NEB_OK) return d;
     static int said;
     if (!said++) printf("%s; skipped: the memory cap, side copies and recordings\n", neb_last_error());
-    assert_true(s == NEB_ERR_NOTFOUND || s == NEB_ERR_UNSUPPORTED); /* nothing else is a clean refusal */
+    assert_true(status == NEB_ERR_NOTFOUND ||
+                status == NEB_ERR_UNSUPPORTED); /* nothing else is a clean refusal */
     return NULL;
 }
 

@@ -66,9 +66,9 @@ static neb_status prepare(const char *text, struct scene *s)
 {
     write_job(text);
     assert_ok(neb__job_read(in("job.yaml"), NULL, 0, &s->job));
-    neb_status st = neb__data_prepare(&s->job, &s->data);
-    if (st != NEB_OK) neb__job_free(&s->job);
-    return st;
+    neb_status status = neb__data_prepare(&s->job, &s->data);
+    if (status != NEB_OK) neb__job_free(&s->job);
+    return status;
 }
 
 static void close_scene(struct scene *s)

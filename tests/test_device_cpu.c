@@ -26,10 +26,10 @@ static neb_device *open_set(const char *isa, neb_dtype type, int threads)
     neb_device *d = NULL;
     struct neb_device_config config = {.compute = type, .threads = threads, .isa = isa};
     check_log_quiet();
-    neb_status s = neb_device_open("cpu", &config, &d);
+    neb_status status = neb_device_open("cpu", &config, &d);
     check_log_restore();
-    if (s == NEB_ERR_UNSUPPORTED) return NULL;
-    assert_ok(s);
+    if (status == NEB_ERR_UNSUPPORTED) return NULL;
+    assert_ok(status);
     return d;
 }
 
@@ -71,9 +71,9 @@ static neb_status gemm_without_beta(void *dev, const struct neb_gemm *a)
 
 static neb_status act_too_far(void *dev, const struct neb_act_args *a)
 {
-    neb_status s = neb__cpu_ops.act(dev, a);
+    neb_status status = neb__cpu_ops.act(dev, a);
     ((uint8_t *)a->y)[(size_t)a->n * 4] = 0;
-    return s;
+    return status;
 }
 
 static void test_suite_notices(void **state)
@@ -327,14 +327,14 @@ static void test_allocations_fail(void **state)
     for (int64_t n = 1;; n++) {
         neb_device *d = NULL;
         neb__mem_fail_at(n);
-        neb_status s = neb_device_open("cpu", &(struct neb_device_config){.threads = 2}, &d);
+        neb_status status = neb_device_open("cpu", &(struct neb_device_config){.threads = 2}, &d);
         struct neb_gemm g = {x, x, x, 64, 64, 64, 64, 64, 64, 1, 0, 0, 0, 0, 0, 1, 0, NEB_F32, NEB_F32};
-        if (s == NEB_OK) s = d->ops->gemm(d->ctx, &g);
+        if (status == NEB_OK) status = d->ops->gemm(d->ctx, &g);
         neb__mem_fail_at(0);
         neb_device_close(d);
         assert_int_equal(neb__mem_held(), held);
-        if (s == NEB_OK) break;
-        assert_int_equal(s, NEB_ERR_NOMEM);
+        if (status == NEB_OK) break;
+        assert_int_equal(status, NEB_ERR_NOMEM);
         assert_true(n < 20);
     }
     check_log_restore();

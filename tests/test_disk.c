@@ -214,8 +214,8 @@ static void a_start_broken_off_is_begun_again(void **state)
         d.ops_left = 1 + (int64_t)seed % 16;
         (void)create(&d.disk);
         neb__simdisk_crash(&d, true);
-        neb_status s = create(&d.disk);
-        if (s != NEB_ERR_EXISTS) assert_ok(s);
+        neb_status status = create(&d.disk);
+        if (status != NEB_ERR_EXISTS) assert_ok(status);
         open_ledger(&d.disk, &l, 0, false);
         neb__simdisk_free(&d);
     }

@@ -70,8 +70,8 @@ static double train(bool guarded, int rounds, double *worst)
         const struct neb_rung *rung = neb__rung_by_id((uint8_t)s.d.rung->id);
         memset(g, 0, sizeof g);
         double delta = 0, residual = 0;
-        neb_status st = NEB_OK;
-        for (int site = 0; st == NEB_OK && site < SITES; site++) {
+        neb_status status = NEB_OK;
+        for (int site = 0; status == NEB_OK && site < SITES; site++) {
             struct neb_codec_stats stats;
             for (int i = 0; i < DIM; i++) {
                 float gap = x[i] + u[site][i] - a[i], noise = (float)neb__rng_normal(&rng);
@@ -79,14 +79,14 @@ static double train(bool guarded, int rounds, double *worst)
             }
             struct neb_codec_input in = {u[site], DIM, NULL, 1, NULL};
             neb__buf_clear(&out);
-            st = neb__codec_encode(rung, &in, NULL, &stats, &out);
-            if (st != NEB_OK) break; /* beyond any float: it diverged */
+            status = neb__codec_encode(rung, &in, NULL, &stats, &out);
+            if (status != NEB_OK) break; /* beyond any float: it diverged */
             assert_ok(neb__codec_decode(out.data, out.len, NULL, DIM, dec));
             for (int i = 0; i < DIM; i++) u[site][i] -= dec[i], g[i] += 0.5f * dec[i];
             delta += stats.z_sq, residual += stats.residual_sq;
         }
-        loss = st == NEB_OK ? 0 : INFINITY;
-        if (st != NEB_OK) break;
+        loss = status == NEB_OK ? 0 : INFINITY;
+        if (status != NEB_OK) break;
         for (int i = 0; i < DIM; i++) {
             m[i] = 0.9f * m[i] + g[i];
             x[i] += 0.7f * (g[i] + 0.9f * m[i]);

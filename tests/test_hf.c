@@ -289,14 +289,14 @@ static void every_allocation_may_fail(void **state)
 {
     (void)state;
     int64_t held = neb__mem_held();
-    neb_status s = NEB_ERR_NOMEM;
+    neb_status status = NEB_ERR_NOMEM;
     check_log_quiet();
-    for (int64_t i = 1; s != NEB_OK; i += 1 + i / 8) {
+    for (int64_t i = 1; status != NEB_OK; i += 1 + i / 8) {
         neb__mem_fail_at(i);
-        s = neb__hf_import(recorded("electra"), in("ours"));
-        if (s == NEB_OK) s = neb__hf_export(in("ours"), in("back"));
+        status = neb__hf_import(recorded("electra"), in("ours"));
+        if (status == NEB_OK) status = neb__hf_export(in("ours"), in("back"));
         neb__mem_fail_at(0);
-        assert_true(s == NEB_OK || s == NEB_ERR_NOMEM);
+        assert_true(status == NEB_OK || status == NEB_ERR_NOMEM);
         assert_int_equal(neb__mem_held(), held);
     }
     check_log_restore();

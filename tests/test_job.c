@@ -214,8 +214,9 @@ static void task_and_model_must_fit(void **state)
             for (int i = 0; i < 4 && tasks[t].families[i]; i++)
                 fits |= !strcmp(tasks[t].families[i], families[f]);
             snprintf(text, sizeof text, "task: %s\nmodel:\n  family: %s\n", tasks[t].task, families[f]);
-            neb_status s = read_job(text, NULL, 0, &j);
-            if (s != (fits ? NEB_OK : NEB_ERR_CONFIG)) fail_msg("%s with %s", tasks[t].task, families[f]);
+            neb_status status = read_job(text, NULL, 0, &j);
+            if (status != (fits ? NEB_OK : NEB_ERR_CONFIG))
+                fail_msg("%s with %s", tasks[t].task, families[f]);
             if (!fits && (!strstr(neb_last_error(), tasks[t].needs) || !strstr(neb_last_error(), ":3: ")))
                 fail_msg("%s with %s: %s", tasks[t].task, families[f], neb_last_error());
             if (!fits) continue;
@@ -302,14 +303,14 @@ static void every_allocation_may_fail(void **state)
     (void)state;
     struct neb_job j;
     int64_t held = neb__mem_held();
-    neb_status s = NEB_ERR_NOMEM;
+    neb_status status = NEB_ERR_NOMEM;
     check_log_quiet();
-    for (int64_t i = 1; s != NEB_OK; i++) {
+    for (int64_t i = 1; status != NEB_OK; i++) {
         neb__mem_fail_at(i);
-        s = read_job(sited, NULL, 0, &j);
+        status = read_job(sited, NULL, 0, &j);
         neb__mem_fail_at(0);
-        if (s == NEB_OK) break;
-        assert_int_equal(s, NEB_ERR_NOMEM);
+        if (status == NEB_OK) break;
+        assert_int_equal(status, NEB_ERR_NOMEM);
         assert_int_equal(neb__mem_held(), held);
     }
     check_log_restore();

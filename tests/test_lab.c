@@ -32,13 +32,13 @@ static struct neb_lab *make(enum neb_lab_mode mode, int sites, const struct neb_
     cfg.mode = mode;
     cfg.ports = 1;
     cfg.port[0] = PORT;
-    neb_status st = neb__lab_create(&cfg, &lab);
+    neb_status status = neb__lab_create(&cfg, &lab);
     neb__lab_config_free(&cfg);
-    if (st == NEB_ERR_UNSUPPORTED) {
+    if (status == NEB_ERR_UNSUPPORTED) {
         print_message("skipped: mode %s: %s\n", neb__lab_mode_name(mode), neb_last_error());
         skip();
     }
-    assert_ok(st);
+    assert_ok(status);
     return lab;
 }
 

@@ -256,13 +256,13 @@ static void every_failed_allocation_of_a_file_is_survived(void **state)
         fputs(good, f);
         fclose(f);
         neb__mem_fail_at(n);
-        neb_status st = neb__lab_config_load(path, &c);
+        neb_status status = neb__lab_config_load(path, &c);
         bool reached = neb__mem_count() >= n;
         neb__mem_fail_at(0);
-        if (st == NEB_OK) neb__lab_config_free(&c);
+        if (status == NEB_OK) neb__lab_config_free(&c);
         assert_int_equal(neb__mem_held(), 0);
         if (!reached) break;
-        assert_status(st, NEB_ERR_NOMEM);
+        assert_status(status, NEB_ERR_NOMEM);
     }
     check_log_restore();
 }

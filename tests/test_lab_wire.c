@@ -323,16 +323,16 @@ static void every_failed_allocation_is_survived(void **state)
     check_log_quiet();
     for (int64_t n = 1;; n++) {
         neb__mem_fail_at(n);
-        neb_status st = neb__lab_config_init(3, NULL, &line, &cfg);
-        if (st == NEB_OK) st = neb__lab_schedule_parse("1s down", &cfg);
-        if (st == NEB_OK) st = neb__packet_path_create(&cfg, &sink, 0, false, &w);
+        neb_status status = neb__lab_config_init(3, NULL, &line, &cfg);
+        if (status == NEB_OK) status = neb__lab_schedule_parse("1s down", &cfg);
+        if (status == NEB_OK) status = neb__packet_path_create(&cfg, &sink, 0, false, &w);
         bool reached = neb__mem_count() >= n;
         neb__mem_fail_at(0);
-        if (st == NEB_OK) neb__packet_path_destroy(w);
+        if (status == NEB_OK) neb__packet_path_destroy(w);
         neb__lab_config_free(&cfg);
         assert_int_equal(neb__mem_held(), 0);
         if (!reached) break;
-        assert_status(st, NEB_ERR_NOMEM);
+        assert_status(status, NEB_ERR_NOMEM);
     }
     check_log_restore();
 }

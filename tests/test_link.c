@@ -95,12 +95,12 @@ static void tune_fast(struct neb_net_config *c)
         if (!(cond)) fail_msg("not within %g s: %s", (double)(seconds), #cond);    \
     } while (0)
 
-static void on_sent(void *arg, neb_status s)
+static void on_sent(void *arg, neb_status status)
 {
     struct end *e = arg;
-    if (s == NEB_OK)
+    if (status == NEB_OK)
         e->sent_ok++;
-    else if (s == NEB_ERR_PEER)
+    else if (status == NEB_ERR_PEER)
         e->sent_peer++;
     else
         e->sent_cancelled++;

@@ -262,12 +262,12 @@ static neb_status whole_life(void)
     float loss;
     NEB_TRY(rig_open(&r, "bert", SIZES "recompute=yes", "method=lora", 2));
     rig_batch_make(&b, r.model, lengths, NULL, 1);
-    neb_status s = neb__model_input_load(r.feed, &b.data);
-    if (s == NEB_OK) s = rig_step(&r, 1e-3f, 1, &loss);
-    if (s == NEB_OK) s = rig_step(&r, 1e-3f, 1, &loss);
+    neb_status status = neb__model_input_load(r.feed, &b.data);
+    if (status == NEB_OK) status = rig_step(&r, 1e-3f, 1, &loss);
+    if (status == NEB_OK) status = rig_step(&r, 1e-3f, 1, &loss);
     rig_batch_free(&b);
     rig_close(&r);
-    return s;
+    return status;
 }
 
 static void every_allocation_fails_once(void **state)
@@ -279,18 +279,18 @@ static void every_allocation_fails_once(void **state)
     check_log_quiet();
     for (int64_t n = 1;; n++) {
         neb__mem_fail_at(n);
-        neb_status s = whole_life();
+        neb_status status = whole_life();
         bool reached = neb__mem_count() >= n;
         neb__mem_fail_at(0);
         if (neb__mem_held() != held)
             fail_msg("allocation %d failing leaks %d blocks", (int)n, (int)(neb__mem_held() - held));
         if (!reached) {
-            assert_ok(s);
+            assert_ok(status);
             break;
         }
-        if (s != NEB_OK && s != NEB_ERR_NOMEM)
-            fail_msg("allocation %d failing: %s: %s", (int)n, neb_status_name(s), neb_last_error());
-        failed += s == NEB_ERR_NOMEM;
+        if (status != NEB_OK && status != NEB_ERR_NOMEM)
+            fail_msg("allocation %d failing: %s: %s", (int)n, neb_status_name(status), neb_last_error());
+        failed += status == NEB_ERR_NOMEM;
     }
     check_log_restore();
     assert_true(failed > 50);

@@ -398,11 +398,11 @@ static neb_status whole_life(void)
     struct neb_search how = {.max_new = 3, .eos = -1, .beams = 2};
     int32_t prompt[] = {3, 9}, starts[] = {0, 2}, out[3], len;
     NEB_TRY(rig_open(&r, "gpt2", SIZES, NULL, 1));
-    neb_status s = neb__decoding_create(r.device, r.model, &limits, &d);
-    if (s == NEB_OK) s = neb__decoding_generate(d, &how, NULL, 1, prompt, starts, out, &len);
+    neb_status status = neb__decoding_create(r.device, r.model, &limits, &d);
+    if (status == NEB_OK) status = neb__decoding_generate(d, &how, NULL, 1, prompt, starts, out, &len);
     neb__decoding_destroy(d);
     rig_close(&r);
-    return s;
+    return status;
 }
 
 static void every_allocation_fails_once(void **state)
@@ -413,11 +413,11 @@ static void every_allocation_fails_once(void **state)
     check_log_quiet();
     for (int64_t n = 1;; n++) {
         neb__mem_fail_at(n);
-        neb_status s = whole_life();
+        neb_status status = whole_life();
         bool reached = neb__mem_count() >= n;
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);
-        assert_true(s == NEB_OK || s == NEB_ERR_NOMEM);
+        assert_true(status == NEB_OK || status == NEB_ERR_NOMEM);
         if (!reached) break;
     }
     check_log_restore();

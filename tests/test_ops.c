@@ -325,12 +325,12 @@ static void every_allocation_may_fail(void **state)
         struct fixture f;
         op_open(&f, &op_cases[k], op_shapes[2]);
         struct neb_run run = {.fn = op_model, .arg = &f, .key = 1, .grad = true, .train = true};
-        neb_status s = NEB_ERR_NOMEM;
+        neb_status status = NEB_ERR_NOMEM;
         int64_t failures = 0;
-        for (int64_t i = 1; s != NEB_OK; i++) {
+        for (int64_t i = 1; status != NEB_OK; i++) {
             neb__mem_fail_at(i);
-            s = neb_tape_run(f.tape, &run);
-            if (s != NEB_OK) assert_int_equal(s, NEB_ERR_NOMEM), failures++;
+            status = neb_tape_run(f.tape, &run);
+            if (status != NEB_OK) assert_int_equal(status, NEB_ERR_NOMEM), failures++;
         }
         neb__mem_fail_at(0);
         assert_true(failures > 0);

@@ -36,11 +36,11 @@ struct role {
 
 static void keep_busy(struct role *r);
 
-static void sent(void *arg, neb_status s)
+static void sent(void *arg, neb_status status)
 {
     struct role *r = arg;
     r->ahead--;
-    if (s == NEB_OK) keep_busy(r);
+    if (status == NEB_OK) keep_busy(r);
 }
 
 static void keep_busy(struct role *r)

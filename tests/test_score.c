@@ -98,12 +98,12 @@ static void odd_input(void **state)
     for (int64_t k = 1;; k++) { /* each allocation fails once */
         const char *ref[2] = {"a b, c d 5-6 İ.", "x y"};
         neb__mem_fail_at(k);
-        neb_status s = neb__bleu_add(&b, "a b c d. 5 İ", ref, 2);
-        if (s == NEB_OK) s = neb__chrf_add(&f, "a b c d.", ref, 2);
+        neb_status status = neb__bleu_add(&b, "a b c d. 5 İ", ref, 2);
+        if (status == NEB_OK) status = neb__chrf_add(&f, "a b c d.", ref, 2);
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);
-        if (s == NEB_OK) break;
-        assert_status(s, NEB_ERR_NOMEM);
+        if (status == NEB_OK) break;
+        assert_status(status, NEB_ERR_NOMEM);
     }
     check_log_restore();
 }

@@ -290,20 +290,20 @@ static void test_chain_damage(void **state)
     }
     for (size_t i = 0; i < all.len; i++) {
         all.data[i] ^= 0x10;
-        neb_status s = neb__chain_decode(all.data, all.len, &got);
+        neb_status status = neb__chain_decode(all.data, all.len, &got);
         /* the epoch's genesis hash binds every byte of the genesis; its signature every byte of the epoch */
-        assert_true(s != NEB_OK);
+        assert_true(status != NEB_OK);
         all.data[i] ^= 0x10;
     }
     assert_int_equal(neb__mem_held(), held);
     for (int64_t n = 1;; n++) { /* each allocation failing in turn */
         check_log_quiet();
         neb__mem_fail_at(n);
-        neb_status s = neb__chain_decode(all.data, all.len, &got);
+        neb_status status = neb__chain_decode(all.data, all.len, &got);
         neb__mem_fail_at(0);
         check_log_restore();
-        if (s == NEB_OK) break;
-        assert_status(s, NEB_ERR_NOMEM);
+        if (status == NEB_OK) break;
+        assert_status(status, NEB_ERR_NOMEM);
         assert_int_equal(neb__mem_held(), held);
     }
     neb__chain_free(got);
@@ -395,13 +395,13 @@ static void test_tls(void **state)
         neb__tls_context_renewal(ctx[i], 100000, 3600);
         assert_ok(neb__tls_open(ctx[i], i, 1 << 20, hear, &wire[i], &t[i]));
     }
-    neb_status s[2] = {NEB_ERR_AGAIN, NEB_ERR_AGAIN};
+    neb_status status[2] = {NEB_ERR_AGAIN, NEB_ERR_AGAIN};
     for (int turn = 0; turn < 6; turn++) {
         int i = turn % 2;
-        if (s[i] != NEB_OK) s[i] = neb__tls_handshake(t[i]);
+        if (status[i] != NEB_OK) status[i] = neb__tls_handshake(t[i]);
         carry(t[i], &wire[!i]);
     }
-    assert_true(s[0] == NEB_OK && s[1] == NEB_OK);
+    assert_true(status[0] == NEB_OK && status[1] == NEB_OK);
     for (int i = 0; i < 2; i++) { /* each knows the other's key */
         neb__tls_peer(t[i], &got);
         neb__key_public(key[!i], &want);

@@ -209,10 +209,10 @@ static void every_allocation_of_a_start_may_fail(void **state)
     m[0].session = NULL;
     for (int site = 1; site >= 0; site--) {
         int64_t held = neb__mem_held(), count = 0;
-        neb_status st = NEB_ERR_NOMEM;
-        for (int64_t n = 1; st != NEB_OK || count >= n; n++) {
+        neb_status status = NEB_ERR_NOMEM;
+        for (int64_t n = 1; status != NEB_OK || count >= n; n++) {
             neb__mem_fail_at(n);
-            st = start_small(&m[site]);
+            status = start_small(&m[site]);
             count = neb__mem_count();
             neb__mem_fail_at(0);
             neb_session_close(m[site].session);

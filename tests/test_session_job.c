@@ -99,9 +99,10 @@ static void a_step_comes_back_in_time(void **state)
     sites_make(&sites, 2, NULL);
     write_job(&sites, (const char *[]){"s0", "s1"}, (const int[]){0, 1}, "interval: 2, drift_steps: 3", job);
     neb_session *s = open_site(job, "s0", m);
-    neb_status st = NEB_OK;
-    for (int i = 0; i < 4000 && st == NEB_OK; i++) st = neb_step_within(s, 1, 0.05, &changed), sleep_ms(1);
-    assert_int_equal(st, NEB_ERR_AGAIN);
+    neb_status status = NEB_OK;
+    for (int i = 0; i < 4000 && status == NEB_OK; i++)
+        status = neb_step_within(s, 1, 0.05, &changed), sleep_ms(1);
+    assert_int_equal(status, NEB_ERR_AGAIN);
     struct neb_session_status before, after;
     neb_session_get_status(s, &before);
     assert_status(neb_step_within(s, NEB_NO_STEP, 0.05, &changed), NEB_ERR_AGAIN);
@@ -125,19 +126,19 @@ static void a_step_comes_back_in_time(void **state)
 }
 
 /* Steps of both sites until *st of one is no longer OK, or `merges` were seen at both. */
-static void walk(neb_session *s[2], struct model *m[2], int merges, neb_status st[2])
+static void walk(neb_session *s[2], struct model *m[2], int merges, neb_status status[2])
 {
     for (int i = 0; i < 4000; i++) {
         struct neb_session_status a, b;
         for (int k = 0; k < 2; k++) {
             bool changed;
             for (int v = 0; v < VALUES; v++) m[k]->x[v] += 0.01 * ((k ? 1 : -0.2) - m[k]->x[v]);
-            st[k] = neb_step_within(s[k], 1, 0.01, &changed);
-            if (st[k] == NEB_ERR_AGAIN) st[k] = NEB_OK;
+            status[k] = neb_step_within(s[k], 1, 0.01, &changed);
+            if (status[k] == NEB_ERR_AGAIN) status[k] = NEB_OK;
         }
         neb_session_get_status(s[0], &a);
         neb_session_get_status(s[1], &b);
-        if (st[0] != NEB_OK || st[1] != NEB_OK || (a.merges >= merges && b.merges >= merges)) return;
+        if (status[0] != NEB_OK || status[1] != NEB_OK || (a.merges >= merges && b.merges >= merges)) return;
         sleep_ms(5);
     }
     fail_msg("the sites did not get on");
@@ -150,21 +151,21 @@ static void values_behind_callbacks_meet_and_a_nan_is_named(void **state)
     struct model *m[2] = {NEB_NEW(struct model), NEB_NEW(struct model)};
     char job[300];
     neb_session *s[2];
-    neb_status st[2] = {NEB_OK, NEB_OK};
+    neb_status status[2] = {NEB_OK, NEB_OK};
     sites_make(&sites, 2, NULL);
     write_job(&sites, (const char *[]){"s0", "s1"}, (const int[]){0, 1}, plain, job);
     for (int i = 0; i < 2; i++) s[i] = open_site(job, i ? "s1" : "s0", m[i]);
-    walk(s, m, 3, st);
-    assert_ok(st[0]);
-    assert_ok(st[1]);
+    walk(s, m, 3, status);
+    assert_ok(status[0]);
+    assert_ok(status[1]);
     /* Both began at 0 and site 0 pulls below: what is above came from site 1, with its sign. */
     assert_true(m[0]->x[7] > 0 && m[0]->x[7] < 1);
     assert_true(m[0]->reads > 1 && m[0]->writes > 1);
 
     check_log_quiet();
     m[0]->x[VALUES / 2] = (double)NAN;
-    walk(s, m, 1 << 30, st);
-    assert_int_equal(st[0], NEB_ERR_NONFINITE);
+    walk(s, m, 1 << 30, status);
+    assert_int_equal(status[0], NEB_ERR_NONFINITE);
     assert_non_null(strstr(neb_last_error(), "'w'"));
     m[1]->refuse = NEB_ERR_SHAPE; /* what a callback answers comes out of the step */
     size_t n;
@@ -210,9 +211,9 @@ static void what_a_failed_write_left_is_merged_once(void **state)
                 for (int v = 0; v < VALUES; v++) m[i][k]->x[v] += 0.01 * ((i ? 1 : -0.2) - m[i][k]->x[v]);
             m[0][1]->refuse_writes = true;
             for (int again = 0; again < 3; again++) {
-                neb_status st = neb_step_within(s[i], again ? NEB_NO_STEP : 1, 0.01, &changed);
-                if (st == NEB_OK || st == NEB_ERR_AGAIN) break;
-                assert_int_equal(st, NEB_ERR_DEVICE);
+                neb_status status = neb_step_within(s[i], again ? NEB_NO_STEP : 1, 0.01, &changed);
+                if (status == NEB_OK || status == NEB_ERR_AGAIN) break;
+                assert_int_equal(status, NEB_ERR_DEVICE);
                 refused += again == 1;
                 m[0][1]->refuse_writes = again == 0;
             }
@@ -236,11 +237,11 @@ static void another_model_in_the_folder_or_other_settings_are_refused(void **sta
     struct model *m[2] = {NEB_NEW(struct model), NEB_NEW(struct model)};
     char job[300];
     neb_session *s[2];
-    neb_status st[2] = {NEB_OK, NEB_OK};
+    neb_status status[2] = {NEB_OK, NEB_OK};
     sites_make(&sites, 2, NULL);
     write_job(&sites, (const char *[]){"s0", "s1"}, (const int[]){0, 1}, plain, job);
     for (int i = 0; i < 2; i++) s[i] = open_site(job, i ? "s1" : "s0", m[i]);
-    walk(s, m, 1, st);
+    walk(s, m, 1, status);
     for (int i = 0; i < 2; i++) neb_session_close(s[i]);
 
     check_log_quiet();

@@ -51,16 +51,16 @@ static void assert_lines(const char *path, const char *plain, size_t n)
     struct neb_line_reader *l;
     const char *text;
     size_t len, at = 0;
-    neb_status s;
+    neb_status status;
     assert_ok(neb__line_reader_open(path, &l));
-    while ((s = neb__line_reader_next(l, &text, &len)) == NEB_OK) {
+    while ((status = neb__line_reader_next(l, &text, &len)) == NEB_OK) {
         const char *end = memchr(plain + at, '\n', n - at);
         size_t want = end ? (size_t)(end - plain) - at : n - at;
         assert_int_equal(len, want);
         assert_memory_equal(text, plain + at, want);
         at += want + 1;
     }
-    assert_status(s, NEB_ERR_AGAIN);
+    assert_status(status, NEB_ERR_AGAIN);
     assert_true(at == n || at == n + 1);
     neb__line_reader_close(l);
 }
@@ -70,11 +70,11 @@ static void assert_damaged(const char *path)
     struct neb_line_reader *l;
     const char *text;
     size_t len;
-    neb_status s;
+    neb_status status;
     check_log_quiet();
     assert_ok(neb__line_reader_open(path, &l));
-    while ((s = neb__line_reader_next(l, &text, &len)) == NEB_OK) continue;
-    assert_status(s, NEB_ERR_CORRUPT);
+    while ((status = neb__line_reader_next(l, &text, &len)) == NEB_OK) continue;
+    assert_status(status, NEB_ERR_CORRUPT);
     neb__line_reader_close(l);
     check_log_restore();
 }
@@ -264,8 +264,8 @@ static void damaged_shards_are_noticed(void **state)
                 FILE *file = fopen(in(files[f]), "w");
                 fwrite(b.data, 1, cut ? i : b.len, file);
                 fclose(file);
-                neb_status s = neb__set_open(in("bad"), &set);
-                if (s == NEB_OK) {
+                neb_status status = neb__set_open(in("bad"), &set);
+                if (status == NEB_OK) {
                     assert_status(neb__set_verify(set), NEB_ERR_CORRUPT);
                     neb__set_close(set);
                 }
@@ -292,20 +292,20 @@ static void every_failing_allocation_is_answered(void **state)
         struct neb_set_writer *w;
         struct neb_set *set;
         neb__mem_fail_at(k);
-        neb_status s = neb__set_create(in("alloc"), &info, 0, &w);
-        if (s == NEB_OK) {
-            s = neb__set_add(w, list, n);
-            if (s == NEB_OK)
-                s = neb__set_finish(w);
+        neb_status status = neb__set_create(in("alloc"), &info, 0, &w);
+        if (status == NEB_OK) {
+            status = neb__set_add(w, list, n);
+            if (status == NEB_OK)
+                status = neb__set_finish(w);
             else
                 neb__set_abandon(w);
         }
-        if (s == NEB_OK && (s = neb__set_open(in("alloc"), &set)) == NEB_OK) neb__set_close(set);
+        if (status == NEB_OK && (status = neb__set_open(in("alloc"), &set)) == NEB_OK) neb__set_close(set);
         int64_t made = neb__mem_count();
         neb__mem_fail_at(0);
         assert_int_equal(neb__mem_held(), held);
-        if (s == NEB_OK && made < k) break;
-        assert_status(s, NEB_ERR_NOMEM);
+        if (status == NEB_OK && made < k) break;
+        assert_status(status, NEB_ERR_NOMEM);
     }
     check_log_restore();
 }

@@ -118,14 +118,14 @@ static neb_status open_header(const char *json, size_t data)
     struct neb_st *st;
     uint8_t *copy = malloc(8 + n + data); /* exactly as long: the sanitizer sees a read behind it */
     memcpy(copy, file, 8 + n + data);
-    neb_status s = neb__st_open_bytes(copy, 8 + n + data, &st);
-    if (s == NEB_OK) {
+    neb_status status = neb__st_open_bytes(copy, 8 + n + data, &st);
+    if (status == NEB_OK) {
         float out[512];
         for (int i = 0; i < neb__st_count(st); i++) neb__st_to_f32(neb__st_at(st, i), out);
         neb__st_close(st);
     }
     free(copy);
-    return s;
+    return status;
 }
 
 static void hostile_headers_are_refused(void **state)
@@ -192,8 +192,8 @@ static int64_t latest(const char *where)
     struct neb_ckpt *c;
     const void *p;
     size_t n;
-    neb_status s = neb__ckpt_open_latest(where, &model_a, &c);
-    if (s != NEB_OK) return s;
+    neb_status status = neb__ckpt_open_latest(where, &model_a, &c);
+    if (status != NEB_OK) return status;
     int64_t step = neb__ckpt_id(c)->step;
     assert_ok(neb__ckpt_get(c, "step", &p, &n));
     assert_true(n == 8 && !memcmp(p, &step, 8) && (uintptr_t)p % 64 == 0);

@@ -77,9 +77,9 @@ static void crosses_in_order(void **state)
 
     /* nobody gets items: the producer stops when its credit is used up */
     uint64_t n = 0;
-    neb_status s;
-    while ((s = neb_stream_put(out, n + 1, item, make_item(n + 1, item), 0.7)) == NEB_OK) n++;
-    assert_int_equal(s, NEB_ERR_TIMEOUT);
+    neb_status status;
+    while ((status = neb_stream_put(out, n + 1, item, make_item(n + 1, item), 0.7)) == NEB_OK) n++;
+    assert_int_equal(status, NEB_ERR_TIMEOUT);
     assert_int_equal(n, 8 + 4);
     struct neb_stream_status st;
     neb_stream_get_status(out, &st);
@@ -118,8 +118,8 @@ static void crosses_in_order(void **state)
     check_item(201, bytes, size);
     assert_ok(neb_stream_finish(in, 20));
     assert_status(neb_stream_get(in, 20, &bytes, &size, &number), NEB_ERR_CANCELLED);
-    while ((s = neb_stream_put(out, n + 1, item, make_item(n + 1, item), 20)) == NEB_OK) n++;
-    assert_int_equal(s, NEB_ERR_CANCELLED);
+    while ((status = neb_stream_put(out, n + 1, item, make_item(n + 1, item), 20)) == NEB_OK) n++;
+    assert_int_equal(status, NEB_ERR_CANCELLED);
     assert_ok(neb_stream_drain(out, 20));
     neb_session_close(a); /* closes its stream, too */
     neb_session_close(b);

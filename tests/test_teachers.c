@@ -272,17 +272,17 @@ static void teachers_that_do_not_fit_are_refused(void **state)
         fputs(text, f);
         fclose(f);
         int64_t held = neb__mem_held();
-        neb_status s = neb__job_read(path, NULL, 0, &w.job);
-        if (s == NEB_OK) {
-            s = neb__data_prepare(&w.job, &w.data);
-            if (s == NEB_OK) {
-                s = neb__work_open(&w.data, 0, 1, NULL, &w.work);
-                assert_true(s != NEB_OK);
+        neb_status status = neb__job_read(path, NULL, 0, &w.job);
+        if (status == NEB_OK) {
+            status = neb__data_prepare(&w.job, &w.data);
+            if (status == NEB_OK) {
+                status = neb__work_open(&w.data, 0, 1, NULL, &w.work);
+                assert_true(status != NEB_OK);
                 neb__data_free(&w.data);
             }
             neb__job_free(&w.job);
         }
-        assert_true(s != NEB_OK);
+        assert_true(status != NEB_OK);
         if (!strstr(neb_last_error(), wrong[i][1]))
             fail_msg("%s, expected: %s", neb_last_error(), wrong[i][1]);
         assert_int_equal(neb__mem_held(), held);

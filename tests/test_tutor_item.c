@@ -369,9 +369,9 @@ static void damaged_cache(void **state)
             struct neb_buf b;
             struct neb_keyset_key k = key_of(i);
             neb__buf_init(&b, 1 << 20);
-            neb_status s = neb__keyed_file_get(c, &k, &b);
-            assert_true(s == NEB_OK || s == NEB_ERR_NOTFOUND || s == NEB_ERR_CORRUPT);
-            if (s == NEB_OK) assert_memory_equal(b.data, &i, sizeof i);
+            neb_status status = neb__keyed_file_get(c, &k, &b);
+            assert_true(status == NEB_OK || status == NEB_ERR_NOTFOUND || status == NEB_ERR_CORRUPT);
+            if (status == NEB_OK) assert_memory_equal(b.data, &i, sizeof i);
             neb__buf_free(&b);
         }
         struct neb_keyset_key k = key_of(100);

@@ -53,11 +53,11 @@ neb_status neb__buf_printf(struct neb_buf *b, const char *fmt, ...)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    neb_status s = n < 0 ? NEB_ERR_INVALID : neb__buf_reserve(b, (size_t)n + 1);
-    if (s == NEB_OK) {
+    neb_status status = n < 0 ? NEB_ERR_INVALID : neb__buf_reserve(b, (size_t)n + 1);
+    if (status == NEB_OK) {
         vsnprintf((char *)b->data + b->len, (size_t)n + 1, fmt, again);
         b->len += (size_t)n;
     }
     va_end(again);
-    return s;
+    return status;
 }

@@ -178,9 +178,9 @@ static neb_status walk(struct walk *w)
             return at_line(w->doc, (int)w->parser.problem_mark.line + 1, problem);
         }
         done = e.type == YAML_STREAM_END_EVENT;
-        neb_status s = event(w, &e);
+        neb_status status = event(w, &e);
         yaml_event_delete(&e);
-        NEB_TRY(s);
+        NEB_TRY(status);
     }
     return NEB_OK;
 }
@@ -195,24 +195,24 @@ neb_status neb__doc_parse(const char *name, const char *text, size_t n, struct n
     }
     neb__buf_init(&w.joined, MAX_FILE);
     yaml_parser_set_input_string(&w.parser, (const unsigned char *)text, n);
-    neb_status s = n > MAX_FILE ? at_line(&d, 1, "the file is larger than a megabyte") : walk(&w);
+    neb_status status = n > MAX_FILE ? at_line(&d, 1, "the file is larger than a megabyte") : walk(&w);
     yaml_parser_delete(&w.parser);
     neb__buf_free(&w.joined);
-    if (s != NEB_OK)
+    if (status != NEB_OK)
         neb__doc_free(&d);
     else
         *out = d;
-    return s;
+    return status;
 }
 
 neb_status neb__doc_read(const char *file, struct neb_doc *out)
 {
     struct neb_buf b;
     neb__buf_init(&b, MAX_FILE);
-    neb_status s = neb__file_read(file, &b);
-    if (s == NEB_OK) s = neb__doc_parse(file, b.data ? (char *)b.data : "", b.len, out);
+    neb_status status = neb__file_read(file, &b);
+    if (status == NEB_OK) status = neb__doc_parse(file, b.data ? (char *)b.data : "", b.len, out);
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 void neb__doc_free(struct neb_doc *d)
@@ -307,13 +307,13 @@ neb_status neb__doc_bind(struct neb_doc *d, const char *prefix, const struct neb
         while (o->name && (strlen(o->name) != n || strncmp(o->name, key, n))) o++;
         if (!o->name || key[n]) return unknown(d, e, key, table, others);
         char why[NEB_OPT_WHY];
-        neb_status s = neb__opts_try(table, obj, o->name, e->value, why);
-        if (s == NEB_ERR_CONFIG) {
+        neb_status status = neb__opts_try(table, obj, o->name, e->value, why);
+        if (status == NEB_ERR_CONFIG) {
             char text[480];
             snprintf(text, sizeof text, "%.100s: '%.100s' is not %s", e->path, e->value, why);
-            return e->line ? at_line(d, e->line, text) : neb__fail(s, "%s", text);
+            return e->line ? at_line(d, e->line, text) : neb__fail(status, "%s", text);
         }
-        NEB_TRY(s);
+        NEB_TRY(status);
         e->used = true;
     }
     return NEB_OK;
@@ -356,10 +356,11 @@ neb_status neb__doc_copy(const struct neb_opt *table, const void *from, void *to
     struct neb_doc doc = {0};
     struct neb_buf text; /* as in a file: one parser, and texts become owned copies */
     neb__buf_init(&text, 1 << 20);
-    neb_status s = neb__opts_write(table, from, "", &text);
-    if (s == NEB_OK && text.len) s = neb__doc_parse("options", (const char *)text.data, text.len, &doc);
-    if (s == NEB_OK) s = neb__doc_bind(&doc, "", table, to, NULL);
+    neb_status status = neb__opts_write(table, from, "", &text);
+    if (status == NEB_OK && text.len)
+        status = neb__doc_parse("options", (const char *)text.data, text.len, &doc);
+    if (status == NEB_OK) status = neb__doc_bind(&doc, "", table, to, NULL);
     neb__doc_free(&doc);
     neb__buf_free(&text);
-    return s;
+    return status;
 }

@@ -47,9 +47,9 @@ neb_status neb__file_sync_parent(const char *path)
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return io_error("cannot open the folder", dir);
     int bad = fsync(fd);
-    neb_status s = bad ? io_error("cannot sync the folder", dir) : NEB_OK;
+    neb_status status = bad ? io_error("cannot sync the folder", dir) : NEB_OK;
     close(fd);
-    return s;
+    return status;
 }
 
 neb_status neb__file_replace(const char *path, const void *data, size_t n, mode_t mode)
@@ -59,16 +59,16 @@ neb_status neb__file_replace(const char *path, const void *data, size_t n, mode_
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
     if (fd < 0) return io_error("cannot create", tmp);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (!write_all(fd, data, n))
-        s = io_error("cannot write", tmp);
+        status = io_error("cannot write", tmp);
     else if (fsync(fd))
-        s = io_error("cannot sync", tmp);
-    if (close(fd) && s == NEB_OK) s = io_error("cannot close", tmp);
-    if (s == NEB_OK && rename(tmp, path)) s = io_error("cannot rename to", path);
-    if (s != NEB_OK) {
+        status = io_error("cannot sync", tmp);
+    if (close(fd) && status == NEB_OK) status = io_error("cannot close", tmp);
+    if (status == NEB_OK && rename(tmp, path)) status = io_error("cannot rename to", path);
+    if (status != NEB_OK) {
         unlink(tmp);
-        return s;
+        return status;
     }
     return neb__file_sync_parent(path);
 }
@@ -78,24 +78,25 @@ neb_status neb__file_read(const char *path, struct neb_buf *out)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return io_error("cannot open", path);
     struct stat st;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
-        s = neb__buf_reserve(out, (size_t)st.st_size);
-    while (s == NEB_OK) {
-        if (out->cap == out->len && (s = neb__buf_reserve(out, 1)) != NEB_OK) {
+        status = neb__buf_reserve(out, (size_t)st.st_size);
+    while (status == NEB_OK) {
+        if (out->cap == out->len && (status = neb__buf_reserve(out, 1)) != NEB_OK) {
             char extra;
-            if (read(fd, &extra, 1) == 0) s = NEB_OK; /* exactly full is not too large */
+            if (read(fd, &extra, 1) == 0) status = NEB_OK; /* exactly full is not too large */
             break;
         }
         ssize_t r = read(fd, out->data + out->len, out->cap - out->len);
         if (r < 0 && errno == EINTR) continue;
-        if (r < 0) s = io_error("cannot read", path);
+        if (r < 0) status = io_error("cannot read", path);
         if (r <= 0) break;
         out->len += (size_t)r;
     }
     close(fd);
-    if (s == NEB_ERR_NOSPACE) return neb__fail(s, "%s is larger than the %zu bytes allowed", path, out->max);
-    return s;
+    if (status == NEB_ERR_NOSPACE)
+        return neb__fail(status, "%s is larger than the %zu bytes allowed", path, out->max);
+    return status;
 }
 
 neb_status neb__file_make_dir(const char *path, mode_t mode)
@@ -133,7 +134,7 @@ neb_status neb__file_lock(const char *path, enum neb_lock how, int *out)
         return NEB_OK;
     }
     int e = errno;
-    neb_status s = fd >= 0 && e == EWOULDBLOCK ? NEB_ERR_BUSY : status_of(e);
+    neb_status status = fd >= 0 && e == EWOULDBLOCK ? NEB_ERR_BUSY : status_of(e);
     if (fd >= 0) close(fd);
-    return neb__quiet(s, "cannot lock %s: %s", path, strerror(e));
+    return neb__quiet(status, "cannot lock %s: %s", path, strerror(e));
 }

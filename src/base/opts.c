@@ -77,8 +77,8 @@ static neb_status refuse(const struct neb_opt *o, const char *value)
 
 static neb_status assign(const struct neb_opt *o, void *obj, const char *value)
 {
-    neb_status s = try_assign(o, obj, value);
-    return s == NEB_ERR_CONFIG ? refuse(o, value) : s;
+    neb_status status = try_assign(o, obj, value);
+    return status == NEB_ERR_CONFIG ? refuse(o, value) : status;
 }
 
 neb_status neb__opts_check(const struct neb_opt *table, const void *obj)
@@ -108,10 +108,10 @@ neb_status neb__opts_init(const struct neb_opt *table, void *obj)
     for (const struct neb_opt *o = table; o->name; o++)
         if (o->type == NEB_OPT_TEXT) *(char **)field(o, obj) = NULL;
     for (const struct neb_opt *o = table; o->name; o++) {
-        neb_status s = assign(o, obj, o->fallback);
-        if (s != NEB_OK) {
+        neb_status status = assign(o, obj, o->fallback);
+        if (status != NEB_OK) {
             neb__opts_free(table, obj);
-            return s;
+            return status;
         }
     }
     return NEB_OK;
@@ -137,9 +137,9 @@ neb_status neb__opts_try(const struct neb_opt *table, void *obj, const char *nam
 {
     const struct neb_opt *o = find(table, name);
     if (!o) return NEB_ERR_NOTFOUND;
-    neb_status s = try_assign(o, obj, value);
-    if (s == NEB_ERR_CONFIG) neb__opt_write_allowed(o, why);
-    return s;
+    neb_status status = try_assign(o, obj, value);
+    if (status == NEB_ERR_CONFIG) neb__opt_write_allowed(o, why);
+    return status;
 }
 
 /* The option of that name in the first table that has it, and its object. */

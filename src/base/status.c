@@ -11,9 +11,9 @@
 
 static _Thread_local char last_error[1024];
 
-const char *neb_status_name(neb_status s)
+const char *neb_status_name(neb_status status)
 {
-    switch (s) {
+    switch (status) {
 #define NEB__X(name, value, text) \
     case name: return #name;
         NEB_STATUS_MAP(NEB__X)
@@ -22,9 +22,9 @@ const char *neb_status_name(neb_status s)
     return "NEB_ERR_?";
 }
 
-const char *neb_status_text(neb_status s)
+const char *neb_status_text(neb_status status)
 {
-    switch (s) {
+    switch (status) {
 #define NEB__X(name, value, text) \
     case name: return text;
         NEB_STATUS_MAP(NEB__X)
@@ -45,23 +45,23 @@ static void word(const char *fmt, va_list ap)
     memcpy(last_error, text, sizeof text);
 }
 
-neb_status neb__fail(neb_status s, const char *fmt, ...)
+neb_status neb__fail(neb_status status, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     word(fmt, ap);
     va_end(ap);
-    neb__log(NEB_LOG_ERROR, "%s (%s)", last_error, neb_status_name(s));
-    return s;
+    neb__log(NEB_LOG_ERROR, "%s (%s)", last_error, neb_status_name(status));
+    return status;
 }
 
-neb_status neb__quiet(neb_status s, const char *fmt, ...)
+neb_status neb__quiet(neb_status status, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     word(fmt, ap);
     va_end(ap);
-    return s;
+    return status;
 }
 
 void neb__error_prefix(const char *fmt, ...)

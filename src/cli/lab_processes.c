@@ -206,11 +206,11 @@ static neb_status start(struct neb_lab_processes *c, int i)
     if (pipe2(ends, O_CLOEXEC)) return neb__fail(NEB_ERR_IO, "pipe: %s", strerror(errno));
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     struct neb_lab_command command = {.argv = c->argv[i], .out = ends[1], .err = ends[1]};
-    neb_status s = neb__lab_start(c->lab, i, &command, &m->handle);
+    neb_status status = neb__lab_start(c->lab, i, &command, &m->handle);
     close(ends[1]);
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         close(ends[0]);
-        return s;
+        return status;
     }
     drain(c, i);
     if (m->pipe >= 0) close(m->pipe);

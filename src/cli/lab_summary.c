@@ -29,8 +29,8 @@ static neb_status summarise(const struct neb_job *job, struct neb_report *r, str
     char path[PATH_MAX];
     for (int i = 0; i < job->n_sites; i++) {
         neb__lab_site_out(job, job->out, i, path, sizeof path);
-        neb_status s = neb__report_add(r, path);
-        if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
+        neb_status status = neb__report_add(r, path);
+        if (status != NEB_OK && status != NEB_ERR_NOTFOUND) return status;
     }
     neb__report_finish(r);
     printf("\n%-12s %-13s %9s %9s %9s %9s %11s %10s %9s %9s %9s %9s\n", "site", "role", "tokens", "tokens/s",
@@ -49,9 +49,9 @@ neb_status neb__lab_summary(const struct neb_job *job)
     struct neb_buf page;
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a report");
     neb__buf_init(&page, 64 << 20);
-    neb_status s = summarise(job, r, &page);
+    neb_status status = summarise(job, r, &page);
     neb__buf_free(&page);
     neb__report_free(r);
     neb__free(r);
-    return s;
+    return status;
 }

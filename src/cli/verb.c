@@ -122,9 +122,9 @@ static int no_such_part(const struct neb_verb *v, const char *name)
 
 /* ---- calling ----------------------------------------------------------------------------------------------------- */
 
-static int exit_status(neb_status s, const struct neb_call *c)
+static int exit_status(neb_status status, const struct neb_call *c)
 {
-    switch (s) {
+    switch (status) {
     case NEB_OK: return c->code;
     case NEB_ERR_CONFIG: return 2;
     case NEB_ERR_CANCELLED: return 130;
@@ -157,15 +157,15 @@ static int parse_and_call(const struct neb_verb *v, const struct neb_verb *part,
     struct neb_opt_set sets[TABLES + 1] = {{NULL, NULL}};
     char *object = neb__calloc(with->size + 1, 1);
     struct neb_call c = {.options = object, .words = argv, .command = command};
-    neb_status s = object ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for the options");
-    for (int i = 0; s == NEB_OK && i < TABLES && with->options[i].table; i++) {
+    neb_status status = object ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for the options");
+    for (int i = 0; status == NEB_OK && i < TABLES && with->options[i].table; i++) {
         void *obj = object + with->options[i].offset;
-        s = neb__opts_init(with->options[i].table, obj);
-        if (s == NEB_OK) sets[i] = (struct neb_opt_set){with->options[i].table, obj};
+        status = neb__opts_init(with->options[i].table, obj);
+        if (status == NEB_OK) sets[i] = (struct neb_opt_set){with->options[i].table, obj};
     }
-    if (s == NEB_OK) s = neb__opts_args_of(sets, argc, argv, &c.n);
-    if (s == NEB_OK && c.n < argc) argv[c.n] = NULL;
-    int code = s == NEB_OK ? call(v, part, &c) : exit_status(s, &c);
+    if (status == NEB_OK) status = neb__opts_args_of(sets, argc, argv, &c.n);
+    if (status == NEB_OK && c.n < argc) argv[c.n] = NULL;
+    int code = status == NEB_OK ? call(v, part, &c) : exit_status(status, &c);
     for (int i = 0; sets[i].table; i++) neb__opts_free(sets[i].table, sets[i].obj);
     neb__free(object);
     return code;

@@ -61,10 +61,10 @@ static neb_status decide(const struct options *o, const struct neb_site *site, s
 {
     if (!neb__hash_equal(&mine->genesis_hash, &file->genesis_hash))
         return neb__fail(NEB_ERR_INVALID, "the file is of another run; use one site folder for each run");
-    neb_status s = neb__chain_extend(mine, file->tail.data, file->tail.len);
-    *out = s == NEB_ERR_EXISTS ? file : mine;
-    if (s == NEB_ERR_EXISTS) s = choose_branch(o, site->dir, mine, file);
-    NEB_TRY(s);
+    neb_status status = neb__chain_extend(mine, file->tail.data, file->tail.len);
+    *out = status == NEB_ERR_EXISTS ? file : mine;
+    if (status == NEB_ERR_EXISTS) status = choose_branch(o, site->dir, mine, file);
+    NEB_TRY(status);
     if (!neb__roster_by_key(&(*out)->now, &site->public) && !o->force)
         return neb__fail(NEB_ERR_AUTH, "%s is not a member in epoch %" PRIu64 ": it could talk to nobody",
                          site->name, (*out)->epoch);
@@ -77,19 +77,20 @@ static neb_status adopt(const struct options *o, const char *path, const char *d
     const struct neb_chain *chosen = NULL;
     struct neb_site *site = NULL;
     char hex[2 * NEB_HASH_SIZE + 1];
-    neb_status s = neb__chain_read(path, &file);
-    if (s == NEB_OK) s = neb__site_open(dir, &site); /* its lock: nobody else changes the roster meanwhile */
-    if (s == NEB_OK) s = neb__site_roster_load(dir, &mine);
-    if (s == NEB_OK) s = decide(o, site, mine, file, &chosen);
-    if (s == NEB_OK) s = neb__site_roster_save(dir, chosen);
-    if (s == NEB_OK) {
+    neb_status status = neb__chain_read(path, &file);
+    if (status == NEB_OK)
+        status = neb__site_open(dir, &site); /* its lock: nobody else changes the roster meanwhile */
+    if (status == NEB_OK) status = neb__site_roster_load(dir, &mine);
+    if (status == NEB_OK) status = decide(o, site, mine, file, &chosen);
+    if (status == NEB_OK) status = neb__site_roster_save(dir, chosen);
+    if (status == NEB_OK) {
         for (int i = 0; i < NEB_HASH_SIZE; i++) snprintf(hex + 2 * i, 3, "%02x", chosen->head.b[i]);
         printf("epoch      %" PRIu64 "\nhead       %s\n", chosen->epoch, hex);
     }
     neb__site_close(site);
     neb__chain_free(mine);
     neb__chain_free(file);
-    return s;
+    return status;
 }
 
 static neb_status run(struct neb_call *c)

@@ -105,12 +105,12 @@ static neb_status train_to(const struct train *o, const char *const *langs, cons
     struct neb_buf model;
     NEB_TRY(neb__line_feed_create(paths, o->lines, &feed));
     neb__buf_init(&model, MAX_MODEL);
-    neb_status s = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
-    if (neb__line_feed_status(feed) != NEB_OK) s = neb__line_feed_status(feed);
-    if (s == NEB_OK) s = neb__file_replace(o->out, model.data, model.len, 0644);
+    neb_status status = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
+    if (neb__line_feed_status(feed) != NEB_OK) status = neb__line_feed_status(feed);
+    if (status == NEB_OK) status = neb__file_replace(o->out, model.data, model.len, 0644);
     neb__buf_free(&model);
     neb__line_feed_free(feed);
-    return s;
+    return status;
 }
 
 static neb_status tokenizer(struct neb_call *c)
@@ -176,10 +176,10 @@ static neb_status build_set(const struct build *o, int n, char **argv)
     struct neb_tok *tok = NULL;
     struct neb_pool *pool = NULL;
     struct neb_corpus_stats stats;
-    neb_status s =
+    neb_status status =
         list && first && second ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d names", n);
-    for (int i = 0; s == NEB_OK && o->two_files && i <= n; i++) first[i] = second[i] = NULL;
-    for (int i = 0; s == NEB_OK && o->two_files && i + 1 < n; i += 2) {
+    for (int i = 0; status == NEB_OK && o->two_files && i <= n; i++) first[i] = second[i] = NULL;
+    for (int i = 0; status == NEB_OK && o->two_files && i + 1 < n; i += 2) {
         first[i / 2] = list[i];
         second[i / 2] = list[i + 1];
     }
@@ -187,16 +187,16 @@ static neb_status build_set(const struct build *o, int n, char **argv)
     cfg.paths2 = o->two_files ? second : NULL;
     struct neb_tok_cfg how = {0};
     bool found;
-    if (s == NEB_OK) s = neb__folder_tok_cfg_of(o->tokenizer, &how, &found);
-    if (s == NEB_OK) s = neb__tok_open(o->tokenizer, &how, &tok);
-    if (s == NEB_OK) s = neb__pool_create((int)o->threads, &pool);
+    if (status == NEB_OK) status = neb__folder_tok_cfg_of(o->tokenizer, &how, &found);
+    if (status == NEB_OK) status = neb__tok_open(o->tokenizer, &how, &tok);
+    if (status == NEB_OK) status = neb__pool_create((int)o->threads, &pool);
     int64_t start = neb__now_ns();
-    if (s == NEB_OK) s = neb__corpus_tokenise(&cfg, tok, pool, o->out, &stats);
-    if (s == NEB_OK) report(o, &stats, neb__seconds_since(start));
+    if (status == NEB_OK) status = neb__corpus_tokenise(&cfg, tok, pool, o->out, &stats);
+    if (status == NEB_OK) report(o, &stats, neb__seconds_since(start));
     neb__pool_destroy(pool);
     neb__tok_close(tok);
     neb__free(list), neb__free(first), neb__free(second);
-    return s;
+    return status;
 }
 
 static neb_status tokenise(struct neb_call *c)
@@ -239,9 +239,9 @@ static neb_status prepare(struct neb_call *c)
     struct neb_job job;
     struct neb_data data;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status s = neb__file_make_dir(job.out, 0755);
-    if (s == NEB_OK) s = neb__data_prepare(&job, &data);
-    if (s == NEB_OK) {
+    neb_status status = neb__file_make_dir(job.out, 0755);
+    if (status == NEB_OK) status = neb__data_prepare(&job, &data);
+    if (status == NEB_OK) {
         int64_t tokens = 0;
         for (int i = 0; i < job.n_data; i++)
             for (int k = 0; data.set[i] && k < neb__set_info(data.set[i])->sides; k++)
@@ -251,7 +251,7 @@ static neb_status prepare(struct neb_call *c)
         neb__data_free(&data);
     }
     neb__job_free(&job);
-    return s;
+    return status;
 }
 
 static const struct neb_verb parts[] = {

@@ -50,9 +50,9 @@ static neb_status list(struct neb_call *c)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         neb_device *d;
         neb_log_set_sink(ignore, NULL); /* a missing plug-in is an answer here, not an error */
-        neb_status s = neb_device_open(names[i], NULL, &d);
+        neb_status status = neb_device_open(names[i], NULL, &d);
         neb_log_set_sink(NULL, NULL);
-        if (s == NEB_OK) {
+        if (status == NEB_OK) {
             print_info(names[i], d);
             neb_device_close(d);
         } else {
@@ -78,9 +78,9 @@ static neb_status test(struct neb_call *c)
     struct neb_conform_result r;
     neb_device *d;
     NEB_TRY(open_device(o, &d));
-    neb_status s = neb__conform_run(d, o->only, (uint64_t)o->seed, stdout, &r);
+    neb_status status = neb__conform_run(d, o->only, (uint64_t)o->seed, stdout, &r);
     neb_device_close(d);
-    NEB_TRY(s);
+    NEB_TRY(status);
     printf("%d cases, %d checks, %d failures", r.cases, r.checks, r.failures);
     if (r.skipped) printf(", %d skipped (the device lacks the fused slot)", r.skipped);
     printf("\n");

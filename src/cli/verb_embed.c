@@ -36,22 +36,22 @@ static neb_status embed_window(struct neb_embedder *e, struct neb_line_reader *l
     const char *text;
     size_t size;
     int n = 0;
-    neb_status s = NEB_OK;
-    for (; n < WINDOW && (s = neb__line_reader_next(l, &text, &size)) == NEB_OK; n++) {
+    neb_status status = NEB_OK;
+    for (; n < WINDOW && (status = neb__line_reader_next(l, &text, &size)) == NEB_OK; n++) {
         lines[n] = neb__malloc(size + 1);
         if (!lines[n]) {
-            s = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+            status = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
             break;
         }
         memcpy(lines[n], text, size);
         lines[n][size] = 0;
     }
-    *end = s == NEB_ERR_AGAIN;
-    if (*end) s = NEB_OK;
-    if (s == NEB_OK && n) s = neb__embedder_embed(e, (const char *const *)lines, n, vectors);
-    if (s == NEB_OK) print(vectors, n, neb__embedder_width(e));
+    *end = status == NEB_ERR_AGAIN;
+    if (*end) status = NEB_OK;
+    if (status == NEB_OK && n) status = neb__embedder_embed(e, (const char *const *)lines, n, vectors);
+    if (status == NEB_OK) print(vectors, n, neb__embedder_width(e));
     for (int i = 0; i < n; i++) neb__free(lines[i]);
-    return s;
+    return status;
 }
 
 static neb_status embed_file(struct neb_embedder *e, const char *path)
@@ -60,13 +60,13 @@ static neb_status embed_file(struct neb_embedder *e, const char *path)
     bool end = false;
     float *vectors = neb__malloc(WINDOW * (size_t)neb__embedder_width(e) * sizeof *vectors);
     if (!vectors) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
-    neb_status s = neb__line_reader_open(path, &l);
-    if (s == NEB_OK) {
-        while (s == NEB_OK && !end) s = embed_window(e, l, vectors, &end);
+    neb_status status = neb__line_reader_open(path, &l);
+    if (status == NEB_OK) {
+        while (status == NEB_OK && !end) status = embed_window(e, l, vectors, &end);
         neb__line_reader_close(l);
     }
     neb__free(vectors);
-    return s;
+    return status;
 }
 
 static neb_status embed(const struct options *o, const char *folder, const char *file)
@@ -76,17 +76,17 @@ static neb_status embed(const struct options *o, const char *folder, const char 
     struct neb_ready m;
     struct neb_embedder *e;
     NEB_TRY(neb_device_open(o->device, &config, &device));
-    neb_status s = neb__ready_open_layers(folder, "none", o->layer, device, &m);
-    if (s == NEB_OK) {
-        s = neb__embedder_open(&m, &e);
-        if (s == NEB_OK) {
-            s = embed_file(e, file);
+    neb_status status = neb__ready_open_layers(folder, "none", o->layer, device, &m);
+    if (status == NEB_OK) {
+        status = neb__embedder_open(&m, &e);
+        if (status == NEB_OK) {
+            status = embed_file(e, file);
             neb__embedder_close(e);
         }
         neb__ready_close(&m);
     }
     neb_device_close(device);
-    return s;
+    return status;
 }
 
 static neb_status run(struct neb_call *c)

@@ -88,11 +88,12 @@ static neb_status read_text(const char *path, struct text *t)
     size_t n;
     *t = (struct text){0};
     NEB_TRY(neb__line_reader_open(path, &l));
-    neb_status s;
-    while ((s = neb__line_reader_next(l, &text, &n)) == NEB_OK && (s = add_line(t, text, n)) == NEB_OK)
+    neb_status status;
+    while ((status = neb__line_reader_next(l, &text, &n)) == NEB_OK &&
+           (status = add_line(t, text, n)) == NEB_OK)
         continue;
     neb__line_reader_close(l);
-    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+    return status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
 /* ---- loss ------------------------------------------------------------------------------------------------------- */
@@ -102,9 +103,9 @@ static neb_status load_trained(const char *path, struct neb_model *m)
     struct neb_model_yaml f;
     int n;
     NEB_TRY(neb__model_yaml_read(path, &f));
-    neb_status s = neb__folder_load(&f, m, NULL, true, &n);
+    neb_status status = neb__folder_load(&f, m, NULL, true, &n);
     neb__model_yaml_free(&f);
-    return s;
+    return status;
 }
 
 static neb_status measure(const struct neb_job *job, struct neb_work *w, const char *use)
@@ -115,9 +116,10 @@ static neb_status measure(const struct neb_job *job, struct neb_work *w, const c
     if (neb__work_generator(w)) NEB_TRY(load_trained(path, neb__work_generator(w)));
     NEB_TRY(
         load_trained(job->out, neb__work_model(w))); /* its table may be a difference to the generator's */
-    neb_status s = neb__work_eval(w, use, 0, &e);
-    if (s == NEB_ERR_NOTFOUND) return neb__fail(NEB_ERR_CONFIG, "the job has no corpus with use: %s", use);
-    NEB_TRY(s);
+    neb_status status = neb__work_eval(w, use, 0, &e);
+    if (status == NEB_ERR_NOTFOUND)
+        return neb__fail(NEB_ERR_CONFIG, "the job has no corpus with use: %s", use);
+    NEB_TRY(status);
     printf("%s loss %.4f, perplexity %.2f, accuracy %.2f %% over %" PRId64 " tokens\n", use, e.loss,
            exp(e.loss), 100 * e.accuracy, e.rows);
     if (!job->objective->describe_more) return NEB_OK;
@@ -134,17 +136,17 @@ static neb_status eval_loss(struct neb_call *c)
     struct neb_data data;
     struct neb_work *work;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status s = neb__data_prepare(&job, &data);
-    if (s == NEB_OK) {
-        s = neb__work_open(&data, 0, 1, NULL, &work);
-        if (s == NEB_OK) {
-            s = measure(&job, work, o->use);
+    neb_status status = neb__data_prepare(&job, &data);
+    if (status == NEB_OK) {
+        status = neb__work_open(&data, 0, 1, NULL, &work);
+        if (status == NEB_OK) {
+            status = measure(&job, work, o->use);
             neb__work_close(work);
         }
         neb__data_free(&data);
     }
     neb__job_free(&job);
-    return s;
+    return status;
 }
 
 /* ---- bleu ------------------------------------------------------------------------------------------------------- */
@@ -180,9 +182,9 @@ static neb_status score(const struct options *o, const struct text *hyp, const s
 {
     struct neb_bleu *each = NEB_NEW_ARRAY(struct neb_bleu, (size_t)hyp->n + 1);
     if (!each) return neb__fail(NEB_ERR_NOMEM, "out of memory for the scores of %d sentences", hyp->n);
-    neb_status s = score_each(o, hyp, refs, n, each);
+    neb_status status = score_each(o, hyp, refs, n, each);
     neb__free(each);
-    return s;
+    return status;
 }
 
 static neb_status write_text(const char *path, const struct text *t)
@@ -202,29 +204,29 @@ static neb_status translate_text(const struct options *o, const struct neb_ready
     hyp->line = NEB_NEW_ARRAY(char *, (size_t)source->n + 1);
     if (!hyp->line) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", source->n);
     NEB_TRY(neb__translator_open(m, &o->translate, &t));
-    neb_status s = neb__translator_translate(t, (const char *const *)source->line, source->n, hyp->line);
-    if (s == NEB_OK) hyp->n = source->n;
+    neb_status status = neb__translator_translate(t, (const char *const *)source->line, source->n, hyp->line);
+    if (status == NEB_OK) hyp->n = source->n;
     neb__translator_close(t);
-    return s;
+    return status;
 }
 
 static neb_status bleu(const struct options *o, const struct neb_ready *m, char **files, int n)
 {
     struct text source = {0}, hyp = {0}, refs[NEB_SCORE_REFS] = {{0}};
-    neb_status s = read_text(files[0], &source);
-    for (int i = 1; s == NEB_OK && i < n; i++) {
-        s = read_text(files[i], &refs[i - 1]);
-        if (s == NEB_OK && refs[i - 1].n != source.n)
-            s = neb__fail(NEB_ERR_CONFIG, "%s has %d lines, %s %d", files[0], source.n, files[i],
-                          refs[i - 1].n);
+    neb_status status = read_text(files[0], &source);
+    for (int i = 1; status == NEB_OK && i < n; i++) {
+        status = read_text(files[i], &refs[i - 1]);
+        if (status == NEB_OK && refs[i - 1].n != source.n)
+            status = neb__fail(NEB_ERR_CONFIG, "%s has %d lines, %s %d", files[0], source.n, files[i],
+                               refs[i - 1].n);
     }
-    if (s == NEB_OK) s = translate_text(o, m, &source, &hyp);
-    if (s == NEB_OK && o->write) s = write_text(o->write, &hyp);
-    if (s == NEB_OK) s = score(o, &hyp, refs, n - 1);
+    if (status == NEB_OK) status = translate_text(o, m, &source, &hyp);
+    if (status == NEB_OK && o->write) status = write_text(o->write, &hyp);
+    if (status == NEB_OK) status = score(o, &hyp, refs, n - 1);
     free_text(&source);
     free_text(&hyp);
     for (int i = 0; i < NEB_SCORE_REFS; i++) free_text(&refs[i]);
-    return s;
+    return status;
 }
 
 /* ---- retrieval -------------------------------------------------------------------------------------------------- */
@@ -240,25 +242,26 @@ static neb_status compare(const struct pairs *v, const char *one, const char *tw
 {
     struct neb_embedder *e = v->e;
     struct text a, b;
-    neb_status s = read_text(one, &a), t = read_text(two, &b);
+    neb_status status = read_text(one, &a), t = read_text(two, &b);
     size_t width = (size_t)neb__embedder_width(e), n = (size_t)a.n;
-    if (s == NEB_OK) s = t;
-    if (s == NEB_OK && (a.n != b.n || !a.n))
-        s = neb__fail(NEB_ERR_CONFIG, "%s has %d lines, %s %d: they must be aligned", one, a.n, two, b.n);
-    float *va = s == NEB_OK ? neb__malloc(n * width * sizeof *va) : NULL;
-    float *vb = s == NEB_OK ? neb__malloc(n * width * sizeof *vb) : NULL;
-    if (s == NEB_OK && (!va || !vb))
-        s = neb__fail(NEB_ERR_NOMEM, "out of memory for %zu sentence vectors", n);
-    if (s == NEB_OK) s = neb__embedder_embed(e, (const char *const *)a.line, a.n, va);
-    if (s == NEB_OK) s = neb__embedder_embed(e, (const char *const *)b.line, b.n, vb);
-    if (s == NEB_OK && v->centre) s = neb__vectors_centre(va, a.n, (int64_t)width);
-    if (s == NEB_OK && v->centre) s = neb__vectors_centre(vb, b.n, (int64_t)width);
-    if (s == NEB_OK) s = neb__retrieve_pairs(va, vb, a.n, (int64_t)width, out);
+    if (status == NEB_OK) status = t;
+    if (status == NEB_OK && (a.n != b.n || !a.n))
+        status =
+            neb__fail(NEB_ERR_CONFIG, "%s has %d lines, %s %d: they must be aligned", one, a.n, two, b.n);
+    float *va = status == NEB_OK ? neb__malloc(n * width * sizeof *va) : NULL;
+    float *vb = status == NEB_OK ? neb__malloc(n * width * sizeof *vb) : NULL;
+    if (status == NEB_OK && (!va || !vb))
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for %zu sentence vectors", n);
+    if (status == NEB_OK) status = neb__embedder_embed(e, (const char *const *)a.line, a.n, va);
+    if (status == NEB_OK) status = neb__embedder_embed(e, (const char *const *)b.line, b.n, vb);
+    if (status == NEB_OK && v->centre) status = neb__vectors_centre(va, a.n, (int64_t)width);
+    if (status == NEB_OK && v->centre) status = neb__vectors_centre(vb, b.n, (int64_t)width);
+    if (status == NEB_OK) status = neb__retrieve_pairs(va, vb, a.n, (int64_t)width, out);
     neb__free(va);
     neb__free(vb);
     free_text(&a);
     free_text(&b);
-    return s;
+    return status;
 }
 
 static neb_status report(struct pairs *v, const char *name, const char *one, const char *two)
@@ -277,20 +280,20 @@ static neb_status scan(struct pairs *v, const char *dir)
 {
     struct dirent **list;
     int n = scandir(dir, &list, NULL, alphasort);
-    neb_status s = n < 0 ? neb__fail(NEB_ERR_IO, "cannot read the folder %s", dir) : NEB_OK;
+    neb_status status = n < 0 ? neb__fail(NEB_ERR_IO, "cannot read the folder %s", dir) : NEB_OK;
     for (int i = 0; i < n; i++) {
         char a[16], b[16], c[16], end, one[1200], two[1200];
-        if (s == NEB_OK &&
+        if (status == NEB_OK &&
             sscanf(list[i]->d_name, "tatoeba.%15[a-z]-%15[a-z].%15[a-z]%c", a, b, c, &end) == 3 &&
             !strcmp(a, c) && strcmp(a, b)) {
             snprintf(one, sizeof one, "%s/%s", dir, list[i]->d_name);
             snprintf(two, sizeof two, "%s/tatoeba.%s-%s.%s", dir, a, b, b);
-            s = report(v, a, one, two);
+            status = report(v, a, one, two);
         }
         free(list[i]); /* scandir's own */
     }
     if (n >= 0) free(list);
-    return s;
+    return status;
 }
 
 static neb_status retrieval(const struct options *o, const struct neb_ready *m, char **files, int n)
@@ -298,18 +301,18 @@ static neb_status retrieval(const struct options *o, const struct neb_ready *m, 
     struct pairs v = {.centre = o->centre};
     struct stat st;
     NEB_TRY(neb__embedder_open(m, &v.e));
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (n == 1 && !stat(files[0], &st) && S_ISDIR(st.st_mode))
-        s = scan(&v, files[0]);
+        status = scan(&v, files[0]);
     else if (n < 2 || n % 2)
-        s = neb__fail(NEB_ERR_CONFIG, "eval retrieval FOLDER DIR, or FOLDER and pairs of aligned files");
+        status = neb__fail(NEB_ERR_CONFIG, "eval retrieval FOLDER DIR, or FOLDER and pairs of aligned files");
     else
-        for (int i = 0; s == NEB_OK && i < n; i += 2)
-            s = report(&v, strrchr(files[i], '/') ? strrchr(files[i], '/') + 1 : files[i], files[i],
-                       files[i + 1]);
-    if (s == NEB_OK && v.count) printf("mean of %d: %.1f %%\n", v.count, 100 * v.sum / v.count);
+        for (int i = 0; status == NEB_OK && i < n; i += 2)
+            status = report(&v, strrchr(files[i], '/') ? strrchr(files[i], '/') + 1 : files[i], files[i],
+                            files[i + 1]);
+    if (status == NEB_OK && v.count) printf("mean of %d: %.1f %%\n", v.count, 100 * v.sum / v.count);
     neb__embedder_close(v.e);
-    return s;
+    return status;
 }
 
 /* ---- nli -------------------------------------------------------------------------------------------------------- */
@@ -329,27 +332,27 @@ static neb_status nli(const struct options *o, neb_device *device, char **argv, 
     int count = 0;
     struct neb_nli *tuned;
     if (!o->train) return neb__fail(NEB_ERR_CONFIG, "eval nli: --train FILE[,FILE…] is needed");
-    neb_status s = neb__nli_open(argv[0], &o->nli, device, &tuned);
-    if (s != NEB_OK) return s;
-    for (; s == NEB_OK && count < 64 && neb__list_part(o->train, count, name, sizeof name); count++) {
+    neb_status status = neb__nli_open(argv[0], &o->nli, device, &tuned);
+    if (status != NEB_OK) return status;
+    for (; status == NEB_OK && count < 64 && neb__list_part(o->train, count, name, sizeof name); count++) {
         files[count] = names[count] = neb__strdup(name);
-        if (!names[count]) s = neb__fail(NEB_ERR_NOMEM, "out of memory for a name");
+        if (!names[count]) status = neb__fail(NEB_ERR_NOMEM, "out of memory for a name");
     }
-    if (s == NEB_OK) s = neb__nli_train(tuned, files, count, show_step, NULL);
+    if (status == NEB_OK) status = neb__nli_train(tuned, files, count, show_step, NULL);
     double sum = 0;
-    for (int i = 1; s == NEB_OK && i < n; i++) {
+    for (int i = 1; status == NEB_OK && i < n; i++) {
         struct neb_nli_result r;
-        s = neb__nli_test(tuned, argv[i], &r);
-        if (s != NEB_OK) break;
+        status = neb__nli_test(tuned, argv[i], &r);
+        if (status != NEB_OK) break;
         double share = r.pairs ? (double)r.right / (double)r.pairs : 0;
         printf("%s: accuracy %.2f %%, loss %.4f, %" PRId64 " pairs\n", argv[i], 100 * share, r.loss, r.pairs);
         fflush(stdout);
         sum += share;
     }
-    if (s == NEB_OK) printf("mean of %d files: %.2f %%\n", n - 1, 100 * sum / (n - 1));
+    if (status == NEB_OK) printf("mean of %d files: %.2f %%\n", n - 1, 100 * sum / (n - 1));
     for (int i = 0; i < count; i++) neb__free(names[i]);
     neb__nli_close(tuned);
-    return s;
+    return status;
 }
 
 /* ---- the verb --------------------------------------------------------------------------------------------------- */
@@ -367,13 +370,13 @@ static neb_status eval_bleu(struct neb_call *c)
     neb_device *device;
     struct neb_ready m;
     NEB_TRY(open_device(o, &device));
-    neb_status s = neb__ready_open_layers(c->words[0], NULL, 0, device, &m);
-    if (s == NEB_OK) {
-        s = bleu(o, &m, c->words + 1, c->n - 1);
+    neb_status status = neb__ready_open_layers(c->words[0], NULL, 0, device, &m);
+    if (status == NEB_OK) {
+        status = bleu(o, &m, c->words + 1, c->n - 1);
         neb__ready_close(&m);
     }
     neb_device_close(device);
-    return s;
+    return status;
 }
 
 static neb_status eval_retrieval(struct neb_call *c)
@@ -382,13 +385,13 @@ static neb_status eval_retrieval(struct neb_call *c)
     neb_device *device;
     struct neb_ready m;
     NEB_TRY(open_device(o, &device));
-    neb_status s = neb__ready_open_layers(c->words[0], "none", o->layer, device, &m);
-    if (s == NEB_OK) {
-        s = retrieval(o, &m, c->words + 1, c->n - 1);
+    neb_status status = neb__ready_open_layers(c->words[0], "none", o->layer, device, &m);
+    if (status == NEB_OK) {
+        status = retrieval(o, &m, c->words + 1, c->n - 1);
         neb__ready_close(&m);
     }
     neb_device_close(device);
-    return s;
+    return status;
 }
 
 static neb_status eval_nli(struct neb_call *c)
@@ -396,9 +399,9 @@ static neb_status eval_nli(struct neb_call *c)
     const struct options *o = c->options;
     neb_device *device;
     NEB_TRY(open_device(o, &device));
-    neb_status s = nli(o, device, c->words, c->n);
+    neb_status status = nli(o, device, c->words, c->n);
     neb_device_close(device);
-    return s;
+    return status;
 }
 
 static const struct neb_verb parts[] = {

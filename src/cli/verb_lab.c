@@ -95,14 +95,14 @@ static neb_status make_lab(const struct options *o, const struct neb_job *job, s
     }
     NEB_TRY(neb__lab_config_init(job->n_sites, names, &line, &cfg));
     cfg.calm = true;
-    neb_status s = neb__lab_mode_parse(o->mode, &cfg.mode);
+    neb_status status = neb__lab_mode_parse(o->mode, &cfg.mode);
     cfg.seed = (uint64_t)o->seed;
     cfg.ports = 1;
     cfg.port[0] = (uint16_t)o->port;
-    if (s == NEB_OK && o->schedule) s = neb__lab_schedule_parse(o->schedule, &cfg);
-    if (s == NEB_OK) s = neb__lab_create(&cfg, out);
+    if (status == NEB_OK && o->schedule) status = neb__lab_schedule_parse(o->schedule, &cfg);
+    if (status == NEB_OK) status = neb__lab_create(&cfg, out);
     neb__lab_config_free(&cfg);
-    return s;
+    return status;
 }
 
 /* Sites that are dialled have the address at which the first site sees them: in a relay each sees its own. */
@@ -266,9 +266,9 @@ static neb_status run(struct neb_call *c)
 {
     struct neb_job job;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status s = run_job(c->options, &job, c->n, c->words, &c->code);
+    neb_status status = run_job(c->options, &job, c->n, c->words, &c->code);
     neb__job_free(&job);
-    return s;
+    return status;
 }
 
 const struct neb_verb neb__verb_lab = {

@@ -78,10 +78,10 @@ static neb_status read_log_end(struct place *p)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", p->folder);
     struct neb_status_file *f = NEB_NEW(struct neb_status_file);
     if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
-    neb_status st = neb__status_file_read(path, f);
-    if (st == NEB_OK || st == NEB_ERR_NOTFOUND) st = check_log_end(p, &f->log, path);
+    neb_status status = neb__status_file_read(path, f);
+    if (status == NEB_OK || status == NEB_ERR_NOTFOUND) status = check_log_end(p, &f->log, path);
     neb__free(f);
-    return st;
+    return status;
 }
 
 /* ---- wording ----------------------------------------------------------------------------------------------------- */
@@ -107,11 +107,11 @@ static neb_status new_epoch(struct place *p, uint64_t gone, const struct neb_mem
     if (add) next.members[n++] = *add;
     next.count = n;
     const struct neb_key *signers[] = {p->key};
-    neb_status st = neb__chain_propose(p->chain, gone ? NEB_EPOCH_EVICT : NEB_EPOCH_CHANGE, p->index,
-                                       &p->head, &next, signers, 1, out);
-    if (st == NEB_OK) st = neb__chain_extend(p->chain, out->data, out->len);
+    neb_status status = neb__chain_propose(p->chain, gone ? NEB_EPOCH_EVICT : NEB_EPOCH_CHANGE, p->index,
+                                           &p->head, &next, signers, 1, out);
+    if (status == NEB_OK) status = neb__chain_extend(p->chain, out->data, out->len);
     neb__roster_free(&next);
-    return st;
+    return status;
 }
 
 static neb_status admit(struct place *p, const struct options *o, int n, char **words,
@@ -253,18 +253,18 @@ static neb_status give(const struct options *o, uint8_t op, int n, char **words,
     if (!own && !o->operator_)
         return neb__fail(NEB_ERR_INVALID, "--operator DIR is needed: the operator signs orders");
     neb__buf_init(&epoch, NEB_EPOCH_BYTES_MAX + 4);
-    neb_status st = neb__site_roster_load(folder, &p.chain);
-    if (st == NEB_OK) st = read_log_end(&p);
-    if (st == NEB_OK) st = neb__site_key(own ? folder : o->operator_, &p.key);
-    if (st == NEB_OK) st = word(&p, o, op, n - 1, words + 1, &order, &epoch);
+    neb_status status = neb__site_roster_load(folder, &p.chain);
+    if (status == NEB_OK) status = read_log_end(&p);
+    if (status == NEB_OK) status = neb__site_key(own ? folder : o->operator_, &p.key);
+    if (status == NEB_OK) status = word(&p, o, op, n - 1, words + 1, &order, &epoch);
     const struct neb_seal seal = {.arg = p.key, .sign = sign};
-    if (st == NEB_OK) st = neb__order_sign(&order, &p.chain->genesis_hash, &seal);
+    if (status == NEB_OK) status = neb__order_sign(&order, &p.chain->genesis_hash, &seal);
     const struct neb_order_file f = {.order = order, .epoch = epoch.data, .epoch_size = epoch.len};
-    if (st == NEB_OK) st = neb__order_file_write(folder, &f, path, size);
+    if (status == NEB_OK) status = neb__order_file_write(folder, &f, path, size);
     neb__buf_free(&epoch);
     neb__key_free(p.key);
     neb__chain_free(p.chain);
-    return st;
+    return status;
 }
 
 /* Signed again when the log went on meanwhile: the demand does not depend on the log. */

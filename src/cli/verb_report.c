@@ -27,25 +27,25 @@ static neb_status add_below(struct neb_report *r, const char *dir)
 {
     struct dirent **list;
     int n = scandir(dir, &list, NULL, alphasort);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     for (int i = 0; i < n; i++) {
         char path[PATH_MAX];
-        if (s == NEB_OK && list[i]->d_name[0] != '.' &&
+        if (status == NEB_OK && list[i]->d_name[0] != '.' &&
             snprintf(path, sizeof path, "%s/%s", dir, list[i]->d_name) < (int)sizeof path) {
-            s = neb__report_add(r, path);
-            if (s == NEB_ERR_NOTFOUND) s = NEB_OK;
+            status = neb__report_add(r, path);
+            if (status == NEB_ERR_NOTFOUND) status = NEB_OK;
         }
         free(list[i]);
     }
     if (n >= 0) free(list);
-    return s;
+    return status;
 }
 
 static neb_status add(struct neb_report *r, const char *dir)
 {
     int had = r->n;
-    neb_status s = neb__report_add(r, dir);
-    if (s != NEB_ERR_NOTFOUND) return s;
+    neb_status status = neb__report_add(r, dir);
+    if (status != NEB_ERR_NOTFOUND) return status;
     NEB_TRY(add_below(r, dir));
     if (r->n > had) return NEB_OK;
     return neb__fail(NEB_ERR_NOTFOUND,
@@ -59,18 +59,18 @@ static neb_status run(struct neb_call *c)
     struct neb_buf page;
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a report");
     neb__buf_init(&page, 64 << 20);
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < c->n; i++) s = add(r, c->words[i]);
-    if (s == NEB_OK) {
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < c->n; i++) status = add(r, c->words[i]);
+    if (status == NEB_OK) {
         neb__report_finish(r);
-        s = neb__report_page(r, &page);
+        status = neb__report_page(r, &page);
     }
-    if (s == NEB_OK) s = neb__file_replace(o->to, page.data, page.len, 0644);
-    if (s == NEB_OK) printf("%s: %d site%s\n", o->to, r->n, r->n == 1 ? "" : "s");
+    if (status == NEB_OK) status = neb__file_replace(o->to, page.data, page.len, 0644);
+    if (status == NEB_OK) printf("%s: %d site%s\n", o->to, r->n, r->n == 1 ? "" : "s");
     neb__report_free(r);
     neb__free(r);
     neb__buf_free(&page);
-    return s;
+    return status;
 }
 
 const struct neb_verb neb__verb_report = {

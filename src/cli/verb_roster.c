@@ -80,19 +80,19 @@ static neb_status draft_read(const char *path, struct neb_roster *r)
 {
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
-    neb_status s = neb__file_read(path, &b);
-    if (s == NEB_OK) s = neb__buf_append(&b, "", 1);
+    neb_status status = neb__file_read(path, &b);
+    if (status == NEB_OK) status = neb__buf_append(&b, "", 1);
     int number = 1;
-    for (char *line = (char *)b.data; s == NEB_OK && line; number++) {
+    for (char *line = (char *)b.data; status == NEB_OK && line; number++) {
         char *end = strchr(line, '\n');
         if (end) *end++ = 0;
         line[strcspn(line, "#\r")] = 0;
-        s = draft_line(line, r);
-        if (s != NEB_OK) fprintf(stderr, "%s, line %d\n", path, number);
+        status = draft_line(line, r);
+        if (status != NEB_OK) fprintf(stderr, "%s, line %d\n", path, number);
         line = end;
     }
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 static neb_status add(struct neb_call *c)
@@ -118,10 +118,10 @@ static neb_status job_fact(const char *path, struct neb_fact *f)
     struct neb_buf b;
     struct neb_hash h;
     neb__buf_init(&b, 64 << 20);
-    neb_status s = neb__file_read(path, &b);
-    if (s == NEB_OK) s = neb__hash(b.data, b.len, &h);
+    neb_status status = neb__file_read(path, &b);
+    if (status == NEB_OK) status = neb__hash(b.data, b.len, &h);
     neb__buf_free(&b);
-    if (s != NEB_OK) return s;
+    if (status != NEB_OK) return status;
     *f = (struct neb_fact){.name = "job", .size = NEB_HASH_SIZE};
     memcpy(f->value, h.b, NEB_HASH_SIZE);
     return NEB_OK;
@@ -151,10 +151,10 @@ static neb_status seal(struct neb_call *c)
     NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
     if (o->job) NEB_TRY(job_fact(o->job, &fact));
     NEB_TRY(neb__chain_create(&operator_key, &fact, o->job ? 1 : 0, &r, &chain));
-    neb_status s = neb__chain_write(chain, file);
-    if (s == NEB_OK) print_hash("genesis", &chain->genesis_hash);
+    neb_status status = neb__chain_write(chain, file);
+    if (status == NEB_OK) print_hash("genesis", &chain->genesis_hash);
     neb__chain_free(chain);
-    return s;
+    return status;
 }
 
 /* FILE, or the folder of a site that has joined. */
@@ -199,29 +199,29 @@ static neb_status join(struct neb_call *call)
     struct neb_public key;
     struct neb_chain *c = NULL, *old = NULL;
     struct stat st;
-    neb_status s = neb__chain_read(file, &c);
-    if (s == NEB_OK) s = neb__site_identity(dir, name, &key);
-    if (s != NEB_OK) goto out;
+    neb_status status = neb__chain_read(file, &c);
+    if (status == NEB_OK) status = neb__site_identity(dir, name, &key);
+    if (status != NEB_OK) goto out;
     snprintf(old_path, sizeof old_path, "%s/roster", dir);
     if (!stat(old_path, &st)) {
-        NEB_TRY_GOTO(s, neb__chain_read(old_path, &old), out);
+        NEB_TRY_GOTO(status, neb__chain_read(old_path, &old), out);
         if (!neb__hash_equal(&old->genesis_hash, &c->genesis_hash)) {
-            s = neb__fail(NEB_ERR_EXISTS,
-                          "%s takes part in another run already; use one site folder for each run", dir);
+            status = neb__fail(NEB_ERR_EXISTS,
+                               "%s takes part in another run already; use one site folder for each run", dir);
             goto out;
         }
-        NEB_TRY_GOTO(s, neb__chain_extend(old, c->tail.data, c->tail.len), out);
+        NEB_TRY_GOTO(status, neb__chain_extend(old, c->tail.data, c->tail.len), out);
     }
     const struct neb_chain *newest = old && old->epoch > c->epoch ? old : c;
     if (!neb__roster_by_key(&newest->now, &key))
-        s = neb__fail(NEB_ERR_NOTFOUND, "%s is not a member in epoch %" PRIu64 " of this run", name,
-                      newest->epoch);
+        status = neb__fail(NEB_ERR_NOTFOUND, "%s is not a member in epoch %" PRIu64 " of this run", name,
+                           newest->epoch);
     else
-        s = neb__site_roster_save(dir, newest);
+        status = neb__site_roster_save(dir, newest);
 out:
     neb__chain_free(c);
     neb__chain_free(old);
-    return s;
+    return status;
 }
 
 static neb_status parse_head(const char *text, uint64_t *index, struct neb_hash *hash)
@@ -250,17 +250,17 @@ static neb_status new_epoch(const struct options *o, const char *file, struct ne
     NEB_TRY(neb__site_key(o->operator_, &key));
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX + 4);
     const struct neb_key *signers[] = {key};
-    neb_status s = neb__chain_propose(c, kind, index, &head, next, signers, 1, &b);
-    if (s == NEB_OK && (s = neb__chain_extend(c, b.data, b.len)) != NEB_OK)
-        neb__fail(s, "the new epoch is not valid: %s", neb_last_error());
-    if (s == NEB_OK) s = neb__chain_write(c, file);
-    if (s == NEB_OK) {
+    neb_status status = neb__chain_propose(c, kind, index, &head, next, signers, 1, &b);
+    if (status == NEB_OK && (status = neb__chain_extend(c, b.data, b.len)) != NEB_OK)
+        neb__fail(status, "the new epoch is not valid: %s", neb_last_error());
+    if (status == NEB_OK) status = neb__chain_write(c, file);
+    if (status == NEB_OK) {
         printf("epoch      %" PRIu64 "\n", c->epoch);
         print_hash("head", &c->head);
     }
     neb__buf_free(&b);
     neb__key_free(key);
-    return s;
+    return status;
 }
 
 static neb_status evict(struct neb_call *call)
@@ -272,11 +272,12 @@ static neb_status evict(struct neb_call *call)
     struct neb_roster next = {0};
     NEB_TRY(open_chain(path, file, &c));
     const struct neb_member *m = neb__roster_by_name(&c->now, name);
-    neb_status s = m ? neb__roster_copy(&c->now, &next) : neb__fail(NEB_ERR_NOTFOUND, "no member '%s'", name);
-    if (s == NEB_OK) {
+    neb_status status =
+        m ? neb__roster_copy(&c->now, &next) : neb__fail(NEB_ERR_NOTFOUND, "no member '%s'", name);
+    if (status == NEB_OK) {
         uint32_t votes = neb__roster_votes(&c->now), gone = m->votes, at = (uint32_t)(m - c->now.members);
         if (2 * (votes - gone) <= votes && gone && !o->force)
-            s = neb__fail(
+            status = neb__fail(
                 NEB_ERR_INVALID,
                 "without %s only %u of %u votes remain, no majority: make sure that it cannot still commit "
                 "with others, then use --force",
@@ -284,10 +285,10 @@ static neb_status evict(struct neb_call *call)
         memmove(&next.members[at], &next.members[at + 1], (next.count - at - 1) * sizeof *next.members);
         next.count--;
     }
-    if (s == NEB_OK) s = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT);
+    if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT);
     neb__roster_free(&next);
     neb__chain_free(c);
-    return s;
+    return status;
 }
 
 static neb_status admit(struct neb_call *call)
@@ -299,18 +300,18 @@ static neb_status admit(struct neb_call *call)
     struct neb_member m;
     NEB_TRY(member_from_args(o, call->n - 1, call->words + 1, &m));
     NEB_TRY(open_chain(call->words[0], file, &c));
-    neb_status s = neb__roster_copy(&c->now, &next);
-    if (s == NEB_OK) {
+    neb_status status = neb__roster_copy(&c->now, &next);
+    if (status == NEB_OK) {
         uint32_t at = 0;
         while (at < next.count && strcmp(next.members[at].name, m.name)) at++;
         if (at < next.count) m.id = next.members[at].id; /* the same site with another key or address */
         next.members[at] = m;                            /* a copy has room for one more */
         if (at == next.count) next.count++;
-        s = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
+        status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
     }
     neb__roster_free(&next);
     neb__chain_free(c);
-    return s;
+    return status;
 }
 
 static const struct neb_verb parts[] = {

@@ -72,9 +72,9 @@ static neb_status score(struct scorer *s, const struct options *o)
     neb__chrf_init(&s->chrf2, 2, o->lowercase);
     NEB_TRY(neb__line_reader_open(o->hyp, &s->hyp));
     for (int i = 0; i < s->refs; i++) NEB_TRY(neb__line_reader_open(s->names[i], &s->ref[i]));
-    neb_status st;
-    while ((st = score_next(s)) == NEB_OK) continue;
-    if (st != NEB_ERR_AGAIN) return st;
+    neb_status status;
+    while ((status = score_next(s)) == NEB_OK) continue;
+    if (status != NEB_ERR_AGAIN) return status;
     printf("BLEU %.2f (brevity penalty %.3f, %" PRId64 " words against %" PRId64 ", tokenizer %s)\n",
            neb__bleu_score(&s->bleu), neb__bleu_brevity(&s->bleu), s->bleu.hyp_len, s->bleu.ref_len,
            o->tokenize);
@@ -86,10 +86,10 @@ static neb_status score(struct scorer *s, const struct options *o)
 static neb_status run(struct neb_call *c)
 {
     struct scorer s = {.names = (const char **)(uintptr_t)c->words, .refs = c->n};
-    neb_status st = score(&s, c->options);
+    neb_status status = score(&s, c->options);
     neb__line_reader_close(s.hyp);
     for (int i = 0; i < NEB_SCORE_REFS; i++) neb__line_reader_close(s.ref[i]);
-    return st;
+    return status;
 }
 
 const struct neb_verb neb__verb_score = {

@@ -125,9 +125,9 @@ static neb_status show(const struct options *o, const char *folder)
     if (o->json) return print_as_stored(path);
     struct neb_status_file *f = NEB_NEW(struct neb_status_file);
     if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
-    neb_status st = neb__status_file_read(path, f);
-    if (st == NEB_OK && f->self < 0) st = neb__fail(NEB_ERR_CORRUPT, "%s: no site is in it", path);
-    if (st == NEB_OK) {
+    neb_status status = neb__status_file_read(path, f);
+    if (status == NEB_OK && f->self < 0) status = neb__fail(NEB_ERR_CORRUPT, "%s: no site is in it", path);
+    if (status == NEB_OK) {
         double late = fmax(0, (double)(time(NULL) - f->written));
         if (*f->site[f->self].role)
             print_training(f, late);
@@ -135,17 +135,17 @@ static neb_status show(const struct options *o, const char *folder)
             print_session(f, late);
     }
     neb__free(f);
-    return st;
+    return status;
 }
 
 static neb_status print_fields(void)
 {
     struct neb_buf b;
     neb__buf_init(&b, 1 << 20);
-    neb_status st = neb__status_fields_table(&b);
-    if (st == NEB_OK) fwrite(b.data, 1, b.len, stdout);
+    neb_status status = neb__status_fields_table(&b);
+    if (status == NEB_OK) fwrite(b.data, 1, b.len, stdout);
     neb__buf_free(&b);
-    return st;
+    return status;
 }
 
 static neb_status run(struct neb_call *c)

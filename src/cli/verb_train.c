@@ -22,12 +22,12 @@ static neb_status run(struct neb_call *c)
     const struct options *o = c->options;
     struct neb_job job;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status s = NEB_OK;
-    if (o->site) s = neb__job_at(&job, o->site);
-    if (s == NEB_OK && o->alone) neb__job_alone(&job);
-    if (s == NEB_OK) s = neb__train_job(&job);
+    neb_status status = NEB_OK;
+    if (o->site) status = neb__job_at(&job, o->site);
+    if (status == NEB_OK && o->alone) neb__job_alone(&job);
+    if (status == NEB_OK) status = neb__train_job(&job);
     neb__job_free(&job);
-    return s;
+    return status;
 }
 
 static void job_help(FILE *to)

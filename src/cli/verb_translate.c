@@ -34,29 +34,29 @@ static neb_status write_window(struct neb_translator *t, char **lines, int n)
 {
     char **out = NEB_NEW_ARRAY(char *, (size_t)n);
     if (!out) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
-    neb_status s = neb__translator_translate(t, (const char *const *)lines, n, out);
-    for (int i = 0; s == NEB_OK && i < n; i++) {
+    neb_status status = neb__translator_translate(t, (const char *const *)lines, n, out);
+    for (int i = 0; status == NEB_OK && i < n; i++) {
         puts(out[i]);
         neb__free(out[i]);
     }
     neb__free(out);
-    if (s == NEB_OK && (fflush(stdout) || ferror(stdout)))
+    if (status == NEB_OK && (fflush(stdout) || ferror(stdout)))
         return neb__fail(NEB_ERR_IO, "cannot write the translations");
-    return s;
+    return status;
 }
 
 static neb_status read_window(struct neb_line_reader *file, char **lines, int window, int *n)
 {
     const char *text;
     size_t size;
-    neb_status s = NEB_OK;
-    for (*n = 0; *n < window && (s = neb__line_reader_next(file, &text, &size)) == NEB_OK; (*n)++) {
+    neb_status status = NEB_OK;
+    for (*n = 0; *n < window && (status = neb__line_reader_next(file, &text, &size)) == NEB_OK; (*n)++) {
         lines[*n] = neb__malloc(size + 1);
         if (!lines[*n]) return neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
         memcpy(lines[*n], text, size);
         lines[*n][size] = 0;
     }
-    return s;
+    return status;
 }
 
 static neb_status translate_file(struct neb_translator *t, const char *path, const struct options *o)
@@ -67,15 +67,15 @@ static neb_status translate_file(struct neb_translator *t, const char *path, con
     struct neb_line_reader *file;
     char **lines = NEB_NEW_ARRAY(char *, (size_t)window);
     if (!lines) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", window);
-    neb_status s = neb__line_reader_open(path, &file);
-    bool opened = s == NEB_OK;
-    while (s == NEB_OK) {
+    neb_status status = neb__line_reader_open(path, &file);
+    bool opened = status == NEB_OK;
+    while (status == NEB_OK) {
         int n;
-        s = read_window(file, lines, window, &n);
-        if (n && (s == NEB_OK || s == NEB_ERR_AGAIN)) {
+        status = read_window(file, lines, window, &n);
+        if (n && (status == NEB_OK || status == NEB_ERR_AGAIN)) {
             neb_status written = write_window(t, lines, n);
             count += n;
-            if (written != NEB_OK) s = written;
+            if (written != NEB_OK) status = written;
         }
         for (int i = 0; i < n; i++) neb__free(lines[i]);
     }
@@ -85,7 +85,7 @@ static neb_status translate_file(struct neb_translator *t, const char *path, con
     if (o->stats)
         fprintf(stderr, "%s: %" PRId64 " lines in %.3f s, %.1f lines/s\n", path, count, took,
                 (double)count / took);
-    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+    return status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
 static neb_status run(struct neb_call *c)
@@ -97,18 +97,18 @@ static neb_status run(struct neb_call *c)
     struct neb_ready model;
     struct neb_translator *t;
     NEB_TRY(neb_device_open(o->device, &config, &device));
-    neb_status s = neb__ready_open(c->words[0], NULL, device, &model);
-    if (s == NEB_OK) {
-        s = neb__translator_open(&model, &o->how, &t);
-        if (s == NEB_OK) {
-            if (c->n == 1) s = translate_file(t, "/dev/stdin", o);
-            for (int i = 1; s == NEB_OK && i < c->n; i++) s = translate_file(t, c->words[i], o);
+    neb_status status = neb__ready_open(c->words[0], NULL, device, &model);
+    if (status == NEB_OK) {
+        status = neb__translator_open(&model, &o->how, &t);
+        if (status == NEB_OK) {
+            if (c->n == 1) status = translate_file(t, "/dev/stdin", o);
+            for (int i = 1; status == NEB_OK && i < c->n; i++) status = translate_file(t, c->words[i], o);
             neb__translator_close(t);
         }
         neb__ready_close(&model);
     }
     neb_device_close(device);
-    return s;
+    return status;
 }
 
 const struct neb_verb neb__verb_translate = {

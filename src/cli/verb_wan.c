@@ -238,9 +238,9 @@ static neb_status start_site(struct session *s, int i)
         if (c.out < 0) return neb__fail(NEB_ERR_IO, "%s: %s", path, strerror(errno));
         c.err = c.out;
     }
-    neb_status st = neb__lab_start(s->lab, i, &c, &s->handle[i]);
+    neb_status status = neb__lab_start(s->lab, i, &c, &s->handle[i]);
     if (c.out >= 0) close(c.out);
-    return st;
+    return status;
 }
 
 static int running(const struct session *s)
@@ -329,25 +329,25 @@ static neb_status run_commands(const struct wan *o, struct neb_lab_config *cfg, 
     NEB_TRY(argv ? split_commands(&s, argv) : file_commands(&s, cfg));
     watch_signals();
     NEB_TRY(neb__lab_create(cfg, &s.lab));
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     for (int i = 0; i < s.sites; i++) s.handle[i] = s.status[i] = -1;
     if (strcmp(o->until, "all") && strcmp(o->until, "any") && neb__lab_find(s.lab, o->until) < 0)
-        st = neb__fail(NEB_ERR_CONFIG, "option 'until': no site '%s'", o->until);
-    for (int i = 0; st == NEB_OK && !signals && i < s.sites; i++) st = start_site(&s, i);
-    if (st == NEB_OK) supervise(&s);
-    if (st == NEB_OK && o->stats) print_stats(s.lab);
-    if (st == NEB_OK) *code = exit_status(&s);
+        status = neb__fail(NEB_ERR_CONFIG, "option 'until': no site '%s'", o->until);
+    for (int i = 0; status == NEB_OK && !signals && i < s.sites; i++) status = start_site(&s, i);
+    if (status == NEB_OK) supervise(&s);
+    if (status == NEB_OK && o->stats) print_stats(s.lab);
+    if (status == NEB_OK) *code = exit_status(&s);
     neb__lab_destroy(s.lab);
-    return st;
+    return status;
 }
 
 static neb_status run(struct neb_call *c)
 {
     struct neb_lab_config cfg = {0};
-    neb_status s = describe(c->options, c->n ? c->words[0] : NULL, &cfg);
-    if (s == NEB_OK) s = run_commands(c->options, &cfg, c->command, &c->code);
+    neb_status status = describe(c->options, c->n ? c->words[0] : NULL, &cfg);
+    if (status == NEB_OK) status = run_commands(c->options, &cfg, c->command, &c->code);
     neb__lab_config_free(&cfg);
-    return s;
+    return status;
 }
 
 static const struct neb_verb parts[] = {

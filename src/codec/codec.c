@@ -204,10 +204,10 @@ neb_status neb__codec_open(const uint8_t *bytes, size_t len, const float *scales
     if (v.info.body != v.info.raw) {
         v.owned = neb__malloc(v.info.raw);
         if (!v.owned) return neb__fail(NEB_ERR_NOMEM, "no memory to unpack a code (%zu bytes)", v.info.raw);
-        neb_status s = neb__lossless_unpack(v.body, v.info.body, v.info.raw, v.owned);
-        if (s != NEB_OK) {
+        neb_status status = neb__lossless_unpack(v.body, v.info.body, v.info.raw, v.owned);
+        if (status != NEB_OK) {
             neb__free(v.owned);
-            return s;
+            return status;
         }
         v.body = v.owned;
     }

@@ -52,12 +52,12 @@ neb_status neb__ints_encode(const uint32_t *v, size_t n, struct neb_buf *out)
     struct work *w = neb__malloc(sizeof *w);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "no memory to encode integers");
     size_t start = out->len;
-    neb_status s = NEB_OK;
-    for (size_t at = 0; s == NEB_OK && at < n; at += BLOCK)
-        s = encode_block(w, v + at, n - at < BLOCK ? n - at : BLOCK, out);
-    if (s != NEB_OK) out->len = start;
+    neb_status status = NEB_OK;
+    for (size_t at = 0; status == NEB_OK && at < n; at += BLOCK)
+        status = encode_block(w, v + at, n - at < BLOCK ? n - at : BLOCK, out);
+    if (status != NEB_OK) out->len = start;
     neb__free(w);
-    return s;
+    return status;
 }
 
 static bool decode_block(struct neb_reader *r, struct neb__model *model, size_t n, uint32_t *v)

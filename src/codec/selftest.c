@@ -68,17 +68,17 @@ neb_status neb__codec_self_test(void)
     float *work = neb__aligned((3 * N + N / NEB_CODEC_EXT_BLOCK + 1) * sizeof *work);
     if (!work) return neb__fail(NEB_ERR_NOMEM, "no memory for the codec's self-test");
     neb__buf_init(&out, 1 << 20);
-    neb_status s = neb__hasher_init(&hasher);
-    if (s == NEB_OK) {
+    neb_status status = neb__hasher_init(&hasher);
+    if (status == NEB_OK) {
         fill(work, 2026);
-        for (int i = 0; s == NEB_OK && i < neb__rung_count; i++)
-            s = one_rung(&neb__rung_table[i], work, &out, &hasher);
-        neb_status f = neb__hasher_final(&hasher, s == NEB_OK ? &hash : NULL);
-        if (s == NEB_OK) s = f;
+        for (int i = 0; status == NEB_OK && i < neb__rung_count; i++)
+            status = one_rung(&neb__rung_table[i], work, &out, &hasher);
+        neb_status f = neb__hasher_final(&hasher, status == NEB_OK ? &hash : NULL);
+        if (status == NEB_OK) status = f;
     }
     neb__buf_free(&out);
     neb__free(work);
-    if (s != NEB_OK) return s;
+    if (status != NEB_OK) return status;
     neb__hash_hex(&hash, hex);
     if (!strcmp(hex, golden)) return NEB_OK;
     return neb__fail(

@@ -29,9 +29,9 @@ neb_status neb__hidden_encode(const float *x, size_t rows, uint32_t width, int b
     size_t wide = padded(width, bits), row_bytes = wide * (size_t)bits / 8, body = rows * (2 + row_bytes),
            r = 0;
     float *row = neb__aligned(wide * sizeof *row);
-    neb_status s =
+    neb_status status =
         row ? neb__buf_reserve(out, body) : neb__fail(NEB_ERR_NOMEM, "no memory for a row of %u", width);
-    if (s == NEB_OK) {
+    if (status == NEB_OK) {
         const struct neb__codec_kernels *k = neb__codec_kernels();
         uint8_t *scales = out->data + out->len, *codes = scales + 2 * rows;
         struct neb_fpmode mode = neb__fp_strict();
@@ -41,12 +41,13 @@ neb_status neb__hidden_encode(const float *x, size_t rows, uint32_t width, int b
             if (!k->encode_row(row, wide, bits, scales + 2 * r, codes + r * row_bytes)) break;
         }
         neb__fp_restore(mode);
-        if (r < rows) s = neb__fail(NEB_ERR_RANGE, "hidden state %zu has a value that cannot be coded", r);
+        if (r < rows)
+            status = neb__fail(NEB_ERR_RANGE, "hidden state %zu has a value that cannot be coded", r);
     }
     neb__free(row);
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         out->len = start;
-        return s;
+        return status;
     }
     out->len += body;
     neb__stream_end(out, start);

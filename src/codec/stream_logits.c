@@ -99,14 +99,14 @@ neb_status neb__logits_encode(const struct neb_topk *shape, int bits, const int3
     size_t codes = shape->rows * row_bytes(shape->k > 0 ? shape->k : 0, bits);
     NEB_TRY(neb__stream_begin(out, &info, &start));
     uint32_t *gaps = neb__malloc(n * sizeof *gaps);
-    neb_status s = gaps ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu ids", n);
-    if (s == NEB_OK) s = make_gaps(shape, ids, logp, gaps);
-    if (s == NEB_OK) s = neb__ints_encode(gaps, n, out);
-    if (s == NEB_OK) s = neb__buf_reserve(out, 4 * shape->rows + codes);
+    neb_status status = gaps ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory for %zu ids", n);
+    if (status == NEB_OK) status = make_gaps(shape, ids, logp, gaps);
+    if (status == NEB_OK) status = neb__ints_encode(gaps, n, out);
+    if (status == NEB_OK) status = neb__buf_reserve(out, 4 * shape->rows + codes);
     neb__free(gaps);
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         out->len = start;
-        return s;
+        return status;
     }
     uint8_t *ends = out->data + out->len, *code = ends + 4 * shape->rows;
     for (size_t r = 0; r < shape->rows; r++)

@@ -18,10 +18,10 @@ static neb_status encode_fixed(const int32_t *ids, size_t n, uint32_t vocabulary
     struct neb_stream_info info = {
         .kind = NEB_STREAM_TOKENS, .rows = n, .columns = vocabulary, .bits = width};
     NEB_TRY(neb__stream_begin(out, &info, &start));
-    neb_status s = neb__buf_reserve(out, size);
-    if (s != NEB_OK) {
+    neb_status status = neb__buf_reserve(out, size);
+    if (status != NEB_OK) {
         out->len = start;
-        return s;
+        return status;
     }
     struct neb__bitw w = {out->data + out->len, out->data + out->len + size, 0, 0, false};
     for (size_t i = 0; i < n; i++) neb__bits_put(&w, (uint32_t)ids[i], width);
@@ -40,13 +40,13 @@ neb_status neb__tokens_encode(const int32_t *ids, size_t n, uint32_t vocabulary,
     struct neb_stream_info info = {.kind = NEB_STREAM_TOKENS, .rows = n, .columns = vocabulary};
     size_t start, fixed = (n * (size_t)width_of(vocabulary) + 7) / 8;
     NEB_TRY(neb__stream_begin(out, &info, &start));
-    neb_status s = neb__ints_encode((const uint32_t *)ids, n, out);
-    if (s == NEB_OK && out->len - start - NEB_STREAM_HEADER < fixed) {
+    neb_status status = neb__ints_encode((const uint32_t *)ids, n, out);
+    if (status == NEB_OK && out->len - start - NEB_STREAM_HEADER < fixed) {
         neb__stream_end(out, start);
         return NEB_OK;
     }
     out->len = start;
-    if (s != NEB_OK && s != NEB_ERR_NOSPACE) return s; /* the fixed width may still fit */
+    if (status != NEB_OK && status != NEB_ERR_NOSPACE) return status; /* the fixed width may still fit */
     return encode_fixed(ids, n, vocabulary, out);
 }
 

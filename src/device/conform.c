@@ -150,10 +150,10 @@ void neb__cf_shape(struct neb_cf *c, const char *fmt, ...)
     va_end(ap);
 }
 
-bool neb__cf_ok(struct neb_cf *c, neb_status s)
+bool neb__cf_ok(struct neb_cf *c, neb_status status)
 {
-    if (s == NEB_OK) return true;
-    fail(c, "%s: %s", neb_status_name(s), neb_last_error());
+    if (status == NEB_OK) return true;
+    fail(c, "%s: %s", neb_status_name(status), neb_last_error());
     return false;
 }
 
@@ -317,24 +317,25 @@ neb_status neb__conform_run(struct neb_device *d, const char *only, uint64_t see
     c->ops = d->ops, c->dev = d->ctx, c->type = d->config.compute, c->report = report, c->result = out;
     c->mirror = neb__malloc(ARENA);
     c->host = NEB_NEW_ARRAY(double, HOST);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     void *arena = NULL;
     if (!c->mirror || !c->host)
-        s = neb__fail(NEB_ERR_NOMEM, "out of memory for the conformance suite");
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for the conformance suite");
     else
-        s = d->ops->alloc(d->ctx, ARENA, &arena);
+        status = d->ops->alloc(d->ctx, ARENA, &arena);
     c->arena = arena;
     bool any = false;
-    for (size_t g = 0; s == NEB_OK && g < sizeof groups / sizeof *groups; g++)
+    for (size_t g = 0; status == NEB_OK && g < sizeof groups / sizeof *groups; g++)
         for (const struct neb_cf_case *t = groups[g]; t->name; t++) {
             if (only && strcmp(only, t->name)) continue;
             any = true;
             for (int i = 0; i < t->repeat; i++) run_case(c, t, i, seed);
         }
-    if (s == NEB_OK && !any) s = neb__fail(NEB_ERR_NOTFOUND, "the suite has no case named '%s'", only);
+    if (status == NEB_OK && !any)
+        status = neb__fail(NEB_ERR_NOTFOUND, "the suite has no case named '%s'", only);
     if (arena) d->ops->free(d->ctx, arena);
     neb__free(c->mirror);
     neb__free(c->host);
     neb__free(c);
-    return s;
+    return status;
 }

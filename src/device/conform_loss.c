@@ -110,8 +110,8 @@ static void pair_case(struct neb_cf *c, int cosine)
     want_ctl.loss[0] = (float)loss;
     struct neb_pair_loss a = {x.p, y.p,   dx.p,  with_dy ? dy.p : NULL, rows,
                               d,   acc_x, acc_y, {ctl, weight.p, 1, 0}, c->type};
-    neb_status s = cosine ? c->ops->cosine(c->dev, &a) : c->ops->mse(c->dev, &a);
-    if (!neb__cf_ok(c, s)) return;
+    neb_status status = cosine ? c->ops->cosine(c->dev, &a) : c->ops->mse(c->dev, &a);
+    if (!neb__cf_ok(c, status)) return;
     neb__cf_near(c, "dx", &dx, want_x, condition);
     if (with_dy) neb__cf_near(c, "dy", &dy, want_y, condition);
     neb__cf_check_ctl(c, ctl, &want_ctl);

@@ -197,17 +197,17 @@ neb_status neb_device_open(const char *name, const struct neb_device_config *con
     if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for device '%s'", name);
     d->config = *config;
     d->config.host = &host_calls;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (!strcmp(name, "cpu"))
         d->ops = &neb__cpu_ops;
     else
-        s = load(name, d);
-    if (s == NEB_OK) s = d->ops->open(&d->config, &d->ctx);
+        status = load(name, d);
+    if (status == NEB_OK) status = d->ops->open(&d->config, &d->ctx);
     d->config.isa = NULL; /* the string belongs to the caller */
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         if (d->library) dlclose(d->library);
         neb__free(d);
-        return s;
+        return status;
     }
     *out = d;
     return NEB_OK;

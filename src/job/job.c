@@ -252,9 +252,9 @@ static neb_status bind_main_model(struct neb_job *j)
     neb__list_part(j->init.from, 0, first, sizeof first);
     NEB_TRY(neb__model_config_init(NULL, &j->model));
     NEB_TRY(neb__model_yaml_read(first, &f));
-    neb_status s = inherit(&f, j);
+    neb_status status = inherit(&f, j);
     neb__model_yaml_free(&f);
-    NEB_TRY(s);
+    NEB_TRY(status);
     return neb__doc_bind(&j->doc, "model", neb__model_options, &j->model, family_key);
 }
 
@@ -325,12 +325,12 @@ neb_status neb__job_read(const char *file, char *const *words, int n, struct neb
 {
     memset(out, 0, sizeof *out);
     out->at = -1;
-    neb_status s = neb__doc_read(file, &out->doc);
-    for (int i = 0; s == NEB_OK && i < n; i++) s = neb__doc_override(&out->doc, words[i]);
-    if (s == NEB_OK) s = defaults(out);
-    if (s == NEB_OK) s = bind(out);
-    if (s != NEB_OK) neb__job_free(out);
-    return s;
+    neb_status status = neb__doc_read(file, &out->doc);
+    for (int i = 0; status == NEB_OK && i < n; i++) status = neb__doc_override(&out->doc, words[i]);
+    if (status == NEB_OK) status = defaults(out);
+    if (status == NEB_OK) status = bind(out);
+    if (status != NEB_OK) neb__job_free(out);
+    return status;
 }
 
 void neb__job_free(struct neb_job *j)

@@ -67,12 +67,13 @@ static neb_status try_own_train(struct neb_job *j, const char *section, enum neb
 {
     struct neb_job_train t;
     NEB_TRY(neb__opts_init(neb__job_train_options, &t));
-    neb_status s = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
-    if (s == NEB_OK) s = neb__doc_bind(&j->doc, section, neb__job_train_options, &t, NULL);
-    if (s == NEB_OK) s = neb__job_check_train(j, section, &t);
-    if (s == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA) s = check_average(j, section, &t);
+    neb_status status = neb__doc_bind(&j->doc, "train", neb__job_train_options, &t, NULL);
+    if (status == NEB_OK) status = neb__doc_bind(&j->doc, section, neb__job_train_options, &t, NULL);
+    if (status == NEB_OK) status = neb__job_check_train(j, section, &t);
+    if (status == NEB_OK && roles[role].strategy == NEB_STRATEGY_REPLICA)
+        status = check_average(j, section, &t);
     neb__opts_free(neb__job_train_options, &t);
-    return s;
+    return status;
 }
 
 static neb_status bind_site(struct neb_job *j, int i)

@@ -22,11 +22,11 @@ static const char *const sections[] = {"model", "peft", NULL};
 neb_status neb__model_yaml_init(struct neb_model_yaml *out)
 {
     memset(out, 0, sizeof *out);
-    neb_status s = neb__opts_init(table, out);
-    if (s == NEB_OK) s = neb__model_config_init(NULL, &out->model);
-    if (s == NEB_OK) s = neb__peft_config_init(&out->peft);
-    if (s != NEB_OK) neb__model_yaml_free(out);
-    return s;
+    neb_status status = neb__opts_init(table, out);
+    if (status == NEB_OK) status = neb__model_config_init(NULL, &out->model);
+    if (status == NEB_OK) status = neb__peft_config_init(&out->peft);
+    if (status != NEB_OK) neb__model_yaml_free(out);
+    return status;
 }
 
 void neb__model_yaml_free(struct neb_model_yaml *f)
@@ -66,14 +66,14 @@ neb_status neb__model_yaml_read(const char *path, struct neb_model_yaml *out)
                          sizeof out->path - 1);
     snprintf(file, sizeof file, "%s/model.yaml", path);
     NEB_TRY(neb__doc_read(file, &doc));
-    neb_status s = neb__model_yaml_init(out);
-    if (s == NEB_OK) {
+    neb_status status = neb__model_yaml_init(out);
+    if (status == NEB_OK) {
         snprintf(out->path, sizeof out->path, "%s", path);
-        s = bind(&doc, out);
-        if (s != NEB_OK) neb__model_yaml_free(out);
+        status = bind(&doc, out);
+        if (status != NEB_OK) neb__model_yaml_free(out);
     }
     neb__doc_free(&doc);
-    return s;
+    return status;
 }
 
 neb_status neb__model_yaml_set_tokenizer(struct neb_model_yaml *f, const char *tokenizer)
@@ -86,14 +86,14 @@ neb_status neb__model_yaml_write(const struct neb_model_yaml *f, const char *pat
     char file[NEB_MODEL_PATH + 32];
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
-    neb_status s = neb__opts_write(table, f, "", &text);
-    if (s == NEB_OK) s = neb__buf_printf(&text, "model:\n");
-    if (s == NEB_OK) s = neb__opts_write(neb__model_options, &f->model, "  ", &text);
-    if (s == NEB_OK) s = neb__buf_printf(&text, "peft:\n  method: \"%s\"\n", f->peft.method);
-    if (s == NEB_OK && strcmp(f->peft.method, "full"))
-        s = neb__opts_write(neb__peft_options + 1, &f->peft, "  ", &text);
+    neb_status status = neb__opts_write(table, f, "", &text);
+    if (status == NEB_OK) status = neb__buf_printf(&text, "model:\n");
+    if (status == NEB_OK) status = neb__opts_write(neb__model_options, &f->model, "  ", &text);
+    if (status == NEB_OK) status = neb__buf_printf(&text, "peft:\n  method: \"%s\"\n", f->peft.method);
+    if (status == NEB_OK && strcmp(f->peft.method, "full"))
+        status = neb__opts_write(neb__peft_options + 1, &f->peft, "  ", &text);
     snprintf(file, sizeof file, "%s/model.yaml", path);
-    if (s == NEB_OK) s = neb__file_replace(file, text.data, text.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(file, text.data, text.len, 0644);
     neb__buf_free(&text);
-    return s;
+    return status;
 }

@@ -80,13 +80,13 @@ void neb__conn_room(struct neb_conn *c, int bytes)
 neb_status neb__conn_open(struct neb_net *net, int fd, bool dialled, struct neb_conn **out)
 {
     struct neb_conn *c = NEB_NEW(struct neb_conn);
-    neb_status s = c ? neb__tls_open(net->tls, !dialled, NEB_CONN_OUT_MAX, pull, c, &c->tls)
-                     : neb__fail(NEB_ERR_NOMEM, "out of memory for a connection");
-    if (s != NEB_OK || uv_poll_init(&net->loop, &c->poll, fd)) {
+    neb_status status = c ? neb__tls_open(net->tls, !dialled, NEB_CONN_OUT_MAX, pull, c, &c->tls)
+                          : neb__fail(NEB_ERR_NOMEM, "out of memory for a connection");
+    if (status != NEB_OK || uv_poll_init(&net->loop, &c->poll, fd)) {
         if (c) neb__tls_close(c->tls);
         neb__free(c);
         close(fd);
-        return s != NEB_OK ? s : neb__fail(NEB_ERR_NET, "cannot watch a socket for events");
+        return status != NEB_OK ? status : neb__fail(NEB_ERR_NET, "cannot watch a socket for events");
     }
     c->poll.data = c;
     c->net = net;
@@ -165,17 +165,18 @@ void neb__conn_close(struct neb_conn *c)
 }
 
 /* Closes a connection that ended by itself or by the peer's fault, and tells its link. */
-static void end(struct neb_conn *c, neb_status s)
+static void end(struct neb_conn *c, neb_status status)
 {
     if (c->state == NEB_CONN_CLOSED) return;
-    neb__link_detach(c, s);
+    neb__link_detach(c, status);
     neb__conn_close(c);
 }
 
 static void end_errno(struct neb_conn *c, int e)
 {
-    neb_status s = e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH ? NEB_ERR_TIMEOUT : NEB_ERR_PEER;
-    end(c, neb__quiet(s, "%s", strerror(e)));
+    neb_status status =
+        e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH ? NEB_ERR_TIMEOUT : NEB_ERR_PEER;
+    end(c, neb__quiet(status, "%s", strerror(e)));
 }
 
 neb_status neb__conn_write(struct neb_conn *c, const void *p, size_t n)
@@ -211,8 +212,8 @@ void neb__conn_pump(struct neb_conn *c)
             return;
         }
         if (c->state == NEB_CONN_READY) neb__link_fill(c);
-        neb_status s = c->state == NEB_CONN_GREETING ? neb__greet_fill(c) : NEB_OK;
-        if (s != NEB_OK) end(c, s);
+        neb_status status = c->state == NEB_CONN_GREETING ? neb__greet_fill(c) : NEB_OK;
+        if (status != NEB_OK) end(c, status);
         if (c->state == NEB_CONN_CLOSED) return;
         if (!neb__conn_waiting(c)) {
             neb__conn_watch(c, false);
@@ -227,11 +228,11 @@ static void take_plaintext(struct neb_conn *c)
         uint8_t *p;
         size_t n, got;
         neb__framer_want(&c->framer, &p, &n);
-        neb_status s = neb__tls_read(c->tls, p, n, &got);
-        if (s == NEB_OK) s = neb__framer_got(&c->framer, got);
-        if (s == NEB_ERR_AGAIN) return;
-        if (s != NEB_OK) {
-            end(c, s);
+        neb_status status = neb__tls_read(c->tls, p, n, &got);
+        if (status == NEB_OK) status = neb__framer_got(&c->framer, got);
+        if (status == NEB_ERR_AGAIN) return;
+        if (status != NEB_OK) {
+            end(c, status);
             return;
         }
     }
@@ -239,15 +240,15 @@ static void take_plaintext(struct neb_conn *c)
 
 static void shake_hands(struct neb_conn *c)
 {
-    neb_status s = neb__tls_handshake(c->tls);
-    if (s == NEB_OK) {
+    neb_status status = neb__tls_handshake(c->tls);
+    if (status == NEB_OK) {
         c->state = NEB_CONN_GREETING;
-        s = neb__greet_begin(c);
+        status = neb__greet_begin(c);
     }
-    if (s == NEB_ERR_AGAIN) s = NEB_OK;
-    if (s != NEB_OK) {
+    if (status == NEB_ERR_AGAIN) status = NEB_OK;
+    if (status != NEB_OK) {
         flush(c); /* sends the alert */
-        end(c, s);
+        end(c, status);
     }
 }
 

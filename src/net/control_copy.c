@@ -30,9 +30,9 @@ void neb__control_copy_send(struct neb_peer *p, const struct neb_chunk *chunk, c
     if (!twice || !c || c->state != NEB_CONN_READY || !neb__control_copy_is(c)) return;
     if (chunk->size > NEB_CONTROL_COPY_MESSAGE_MAX || neb__conn_waiting(c))
         return; /* the copy would be late itself */
-    neb_status s = neb__link_write_chunk(c, chunk, payload);
-    if (s != NEB_OK) {
-        neb__link_detach(c, s);
+    neb_status status = neb__link_write_chunk(c, chunk, payload);
+    if (status != NEB_OK) {
+        neb__link_detach(c, status);
         neb__conn_close(c);
         return;
     }

@@ -189,9 +189,9 @@ static neb_status judge(struct neb_conn *c)
 
 static neb_status got_hello(struct neb_conn *c, const uint8_t *body, size_t n)
 {
-    neb_status s = neb__hello_get(body, n, &c->theirs);
-    if (s == NEB_ERR_VERSION) return refuse(c, NEB_REFUSE_VERSION, "%s", neb_last_error());
-    NEB_TRY(s);
+    neb_status status = neb__hello_get(body, n, &c->theirs);
+    if (status == NEB_ERR_VERSION) return refuse(c, NEB_REFUSE_VERSION, "%s", neb_last_error());
+    NEB_TRY(status);
     if (memcmp(c->theirs.run_id, c->net->chain->run_id, NEB_RUN_ID_SIZE))
         return refuse(c, NEB_REFUSE_RUN, "it belongs to another run");
     if (!neb__hash_equal(&c->theirs.genesis, &c->net->chain->genesis_hash))
@@ -229,11 +229,11 @@ static neb_status got_chain(struct neb_conn *c, const uint8_t *body, size_t n)
     struct neb_net *net = c->net;
     uint64_t was = net->chain->epoch;
     if (c->fork_seen) return NEB_OK; /* the following epochs continue the other branch */
-    neb_status s = neb__chain_extend(net->chain, body, n);
-    if (s == NEB_ERR_EXISTS) return got_fork(c);
-    if (s != NEB_OK)
-        return s == NEB_ERR_NOMEM
-                   ? s
+    neb_status status = neb__chain_extend(net->chain, body, n);
+    if (status == NEB_ERR_EXISTS) return got_fork(c);
+    if (status != NEB_OK)
+        return status == NEB_ERR_NOMEM
+                   ? status
                    : refuse(c, NEB_REFUSE_PROTOCOL, "its roster is not valid: %s", neb_last_error());
     if (net->chain->epoch == was) return judge(c);
     if (c->tell) c->tell = net->chain->epoch + 1;

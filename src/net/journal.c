@@ -89,12 +89,12 @@ static neb_status digest(const uint8_t head[12], const uint8_t *data, size_t n, 
     struct neb_hasher h;
     struct neb_hash hash;
     NEB_TRY(neb__hasher_init(&h));
-    neb_status s = neb__hasher_update(&h, head, 12);
-    if (s == NEB_OK && n) s = neb__hasher_update(&h, data, n);
-    neb_status t = neb__hasher_final(&h, s == NEB_OK ? &hash : NULL);
-    if (s == NEB_OK) s = t;
-    if (s == NEB_OK) memcpy(out, hash.b, 8);
-    return s;
+    neb_status status = neb__hasher_update(&h, head, 12);
+    if (status == NEB_OK && n) status = neb__hasher_update(&h, data, n);
+    neb_status t = neb__hasher_final(&h, status == NEB_OK ? &hash : NULL);
+    if (status == NEB_OK) status = t;
+    if (status == NEB_OK) memcpy(out, hash.b, 8);
+    return status;
 }
 
 /* Appends the record at `at` to `out` after checking it. NEB_ERR_CORRUPT (not logged): no valid record is
@@ -180,33 +180,33 @@ static neb_status load(struct neb_journal *j, const char *dir, const char *name,
     uint64_t *list = NULL;
     uint32_t n = 0;
     NEB_TRY(list_segments(dir, name, &list, &n));
-    neb_status s = NEB_OK;
-    for (uint32_t i = 0; i < n && s == NEB_OK; i++) {
+    neb_status status = NEB_OK;
+    for (uint32_t i = 0; i < n && status == NEB_OK; i++) {
         if (i && list[i] != neb__journal_next(j))
-            s = neb__fail(NEB_ERR_CORRUPT, "journal %s: items %" PRIu64 " to %" PRIu64 " are missing",
-                          j->prefix, neb__journal_next(j), list[i] - 1);
-        if (s == NEB_OK) s = add_segment(j, list[i]);
-        if (s == NEB_OK) s = scan(j, &j->segments[j->count - 1], i + 1 == n);
+            status = neb__fail(NEB_ERR_CORRUPT, "journal %s: items %" PRIu64 " to %" PRIu64 " are missing",
+                               j->prefix, neb__journal_next(j), list[i] - 1);
+        if (status == NEB_OK) status = add_segment(j, list[i]);
+        if (status == NEB_OK) status = scan(j, &j->segments[j->count - 1], i + 1 == n);
     }
-    if (s == NEB_OK && !n) s = add_segment(j, begin);
+    if (status == NEB_OK && !n) status = add_segment(j, begin);
     /* the items that were read back may be only in the page cache */
-    if (s == NEB_OK && fdatasync(neb__journal_fd(j))) s = io_error(j, "sync");
+    if (status == NEB_OK && fdatasync(neb__journal_fd(j))) status = io_error(j, "sync");
     neb__free(list);
-    return s;
+    return status;
 }
 
 neb_status neb__journal_open(const char *dir, const char *name, uint64_t begin, struct neb_journal **out)
 {
     struct neb_journal *j = NEB_NEW(struct neb_journal);
     if (!j) return neb__fail(NEB_ERR_NOMEM, "out of memory for a journal");
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (snprintf(j->prefix, sizeof j->prefix, "%s/%s", dir, name) >= (int)sizeof j->prefix)
-        s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
-    if (s == NEB_OK) s = neb__file_make_dir(dir, 0700);
-    if (s == NEB_OK) s = load(j, dir, name, begin);
-    if (s != NEB_OK) {
+        status = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    if (status == NEB_OK) status = neb__file_make_dir(dir, 0700);
+    if (status == NEB_OK) status = load(j, dir, name, begin);
+    if (status != NEB_OK) {
         neb__journal_close(j);
-        return s;
+        return status;
     }
     *out = j;
     return NEB_OK;
@@ -313,15 +313,15 @@ neb_status neb__journal_remove(const char *dir, const char *name)
     char path[PATH_MAX + 24] = "";
     uint64_t *list = NULL;
     uint32_t n = 0;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     NEB_TRY(list_segments(dir, name, &list, &n));
     /* the newest goes first, so that an interrupted removal leaves no gap */
-    while (s == NEB_OK && n) {
+    while (status == NEB_OK && n) {
         if (snprintf(path, sizeof path, "%s/%s.%016" PRIx64, dir, name, list[--n]) >= (int)sizeof path)
-            s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+            status = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
         else if (unlink(path) && errno != ENOENT)
-            s = neb__fail(NEB_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+            status = neb__fail(NEB_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
     }
     neb__free(list);
-    return s == NEB_OK && *path ? neb__file_sync_parent(path) : s;
+    return status == NEB_OK && *path ? neb__file_sync_parent(path) : status;
 }

@@ -154,16 +154,16 @@ void neb__link_deliver(struct neb_peer *p, enum neb_priority priority)
     p->held[priority] = false;
     while ((in = neb__inbox_peek(&p->in, priority))) {
         struct neb_message m = {p->id, priority, in->kind, in->data, in->size};
-        neb_status s = offer(p, &m);
+        neb_status status = offer(p, &m);
         in->data = m.data; /* NULL: the callback took it */
-        if (s == NEB_ERR_AGAIN) {
+        if (status == NEB_ERR_AGAIN) {
             p->held[priority] = true;
             return;
         }
-        if (s != NEB_OK) {
+        if (status != NEB_OK) {
             neb__warn("dropping %s: its message of kind %u was not accepted: %s", p->name, m.kind,
-                      neb_status_text(s));
-            neb__link_down(p, s);
+                      neb_status_text(status));
+            neb__link_down(p, status);
             return;
         }
         neb__inbox_pop(&p->in, priority);
@@ -294,13 +294,13 @@ static bool fill_chunk(struct neb_conn *c, neb_status *s)
 
 void neb__link_fill(struct neb_conn *c)
 {
-    neb_status s = neb__greet_fill(c);
-    while (s == NEB_OK && neb__conn_waiting(c) < NEB_CONN_BATCH) {
-        if (c->role == NEB_CONN_CONTROL && fill_control(c, &s)) continue;
-        if (!fill_chunk(c, &s)) break;
+    neb_status status = neb__greet_fill(c);
+    while (status == NEB_OK && neb__conn_waiting(c) < NEB_CONN_BATCH) {
+        if (c->role == NEB_CONN_CONTROL && fill_control(c, &status)) continue;
+        if (!fill_chunk(c, &status)) break;
     }
-    if (s == NEB_OK) return;
-    neb__link_detach(c, s);
+    if (status == NEB_OK) return;
+    neb__link_detach(c, status);
     neb__conn_close(c);
 }
 
@@ -413,20 +413,21 @@ void neb__link_down(struct neb_peer *p, neb_status why)
     if (p->net->config.events->peer_down) p->net->config.events->peer_down(p->net->config.arg, p->id, why);
 }
 
-void neb__link_detach(struct neb_conn *c, neb_status s)
+void neb__link_detach(struct neb_conn *c, neb_status status)
 {
     struct neb_peer *p = c->peer;
-    bool told = c->state == NEB_CONN_GREETING && s == NEB_ERR_AUTH; /* the refusal has been logged */
-    if (c->state != NEB_CONN_READY && !c->dialled && s != NEB_ERR_PEER && s != NEB_ERR_TIMEOUT && !told)
+    bool told = c->state == NEB_CONN_GREETING && status == NEB_ERR_AUTH; /* the refusal has been logged */
+    if (c->state != NEB_CONN_READY && !c->dialled && status != NEB_ERR_PEER && status != NEB_ERR_TIMEOUT &&
+        !told)
         neb__net_stranger_log(c->net, "refused a connection from %s: %s", c->remote, neb_last_error());
-    else if (c->state == NEB_CONN_READY && (s == NEB_ERR_PROTOCOL || s == NEB_ERR_LIMIT))
+    else if (c->state == NEB_CONN_READY && (status == NEB_ERR_PROTOCOL || status == NEB_ERR_LIMIT))
         neb__net_stranger_log(c->net, "%s breaks the protocol: %s", p ? p->name : c->remote,
                               neb_last_error());
     else
         neb__debug("the connection to %s ended: %s", c->remote, neb_last_error());
     if (!p) return;
     if (p->control == c) {
-        neb__link_down(p, s);
+        neb__link_down(p, status);
     } else if (p->making == c) {
         p->making = NULL;
         neb__link_unreachable(p);

@@ -136,10 +136,10 @@ neb_status neb__net_listen(struct neb_net *net)
     hints.ai_flags = AI_PASSIVE;
     int rc = getaddrinfo(host, service, &hints, &list);
     if (rc) return neb__fail(NEB_ERR_NET, "cannot listen on %s: %s", address, gai_strerror(rc));
-    neb_status s = bind_first(list, &net->listen_fd);
+    neb_status status = bind_first(list, &net->listen_fd);
     freeaddrinfo(list);
-    if (s != NEB_OK) neb__error_prefix("%s", address);
-    NEB_TRY(s);
+    if (status != NEB_OK) neb__error_prefix("%s", address);
+    NEB_TRY(status);
     if (uv_poll_init(&net->loop, &net->listener, net->listen_fd)) {
         close(net->listen_fd);
         net->listen_fd = -1;

@@ -193,14 +193,14 @@ neb_status neb__net_open(const struct neb_net_config *config, struct neb_net **o
     net->posts_end = &net->posts;
     net->listen_fd = -1;
     uv_mutex_init(&net->lock);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if ((config->listen && !(net->listen = neb__strdup(config->listen))) ||
         (config->congestion && !(net->congestion = neb__strdup(config->congestion))))
-        s = neb__fail(NEB_ERR_NOMEM, "out of memory for a node");
-    if (s == NEB_OK) s = init_node(net);
-    if (s != NEB_OK) {
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for a node");
+    if (status == NEB_OK) status = init_node(net);
+    if (status != NEB_OK) {
         neb__net_close(net);
-        return s;
+        return status;
     }
     *out = net;
     return NEB_OK;
@@ -365,12 +365,12 @@ neb_status neb__net_send_copy(struct neb_net *net, uint16_t peer, enum neb_prior
     uint8_t *copy = neb__malloc(size ? size : 1);
     if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a message");
     if (size) memcpy(copy, data, size);
-    neb_status s = neb__outbox_push(&p->out, priority, kind, copy, size, true, sent, arg);
-    if (s != NEB_OK)
+    neb_status status = neb__outbox_push(&p->out, priority, kind, copy, size, true, sent, arg);
+    if (status != NEB_OK)
         neb__free(copy);
     else
         neb__link_touch(p);
-    return s;
+    return status;
 }
 
 void neb__net_resume(struct neb_net *net, uint16_t peer, enum neb_priority priority)

@@ -32,7 +32,7 @@ static void release(struct neb_out *m)
 }
 
 /* The callback may push new messages, so the list is already consistent when it runs. */
-static void finish(struct neb_out *list, neb_status s)
+static void finish(struct neb_out *list, neb_status status)
 {
     while (list) {
         struct neb_out *m = list;
@@ -40,16 +40,16 @@ static void finish(struct neb_out *list, neb_status s)
         neb_sent_fn sent = m->sent;
         void *arg = m->arg;
         release(m);
-        if (sent) sent(arg, s);
+        if (sent) sent(arg, status);
     }
 }
 
-void neb__outbox_free(struct neb_outbox *o, neb_status s)
+void neb__outbox_free(struct neb_outbox *o, neb_status status)
 {
     for (int i = 0; i < NEB_PRIORITIES; i++) {
         struct neb_out *all = o->queue[i].first;
         memset(&o->queue[i], 0, sizeof o->queue[i]);
-        finish(all, s);
+        finish(all, status);
     }
 }
 

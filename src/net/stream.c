@@ -32,11 +32,11 @@ static neb_status tell_then(struct neb_peer *p, uint8_t op, uint32_t id, const u
     m[0] = op;
     neb__put32(m + 4, id);
     for (int i = 0; i < 3; i++) neb__put64(m + 8 + 8 * i, abc[i]);
-    neb_status s =
+    neb_status status =
         neb__outbox_push(&p->out, NEB_CONTROL, NEB_KIND_STREAM_MARK, m, MARK_SIZE, true, sent, arg);
-    if (s != NEB_OK) neb__free(m);
+    if (status != NEB_OK) neb__free(m);
     neb__link_touch(p);
-    return s;
+    return status;
 }
 
 neb_status neb__net_stream_tell(struct neb_peer *p, uint8_t op, uint32_t id, uint64_t a, uint64_t b,

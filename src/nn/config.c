@@ -96,17 +96,18 @@ neb_status neb__model_config_init(const char *family, struct neb_model_config *o
 {
     NEB_TRY(neb__opts_init(neb__model_options, out));
     if (!family || !*family) return NEB_OK;
-    neb_status s = NEB_ERR_CONFIG;
+    neb_status status = NEB_ERR_CONFIG;
     int i = 0;
     while (i < FAMILIES && strcmp(families[i][0], family)) i++;
     if (i < FAMILIES)
-        s = apply_family(families[i] + 1, out);
+        status = apply_family(families[i] + 1, out);
     else
         neb__fail(
-            s, "model family '%s' is not one of bert, xlm-r, electra, gpt2, llama, transformer, marian, bart",
+            status,
+            "model family '%s' is not one of bert, xlm-r, electra, gpt2, llama, transformer, marian, bart",
             family);
-    if (s != NEB_OK) neb__model_config_free(out);
-    return s;
+    if (status != NEB_OK) neb__model_config_free(out);
+    return status;
 }
 
 void neb__model_config_free(struct neb_model_config *c)
@@ -201,10 +202,10 @@ static neb_status check_kind(const struct neb_model_config *c, const struct neb_
 neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_arch *out)
 {
     struct neb_arch a = {0};
-    neb_status s = neb__opts_check(neb__model_options, c); /* of fields that an import has set */
-    if (s != NEB_OK) {
+    neb_status status = neb__opts_check(neb__model_options, c); /* of fields that an import has set */
+    if (status != NEB_OK) {
         neb__error_prefix("model");
-        return s;
+        return status;
     }
     read_words(c, &a);
     NEB_TRY(check_sizes(c, &a));

@@ -93,10 +93,10 @@ neb_status neb__decoding_create(neb_device *device, struct neb_model *m,
     d->prefix = (int32_t)m->peft.prefix_length;
     d->listed = neb__device_has_listed(device);
     d->steady = neb__tape_records(device);
-    neb_status s = create_parts(d);
-    if (s != NEB_OK) {
+    neb_status status = create_parts(d);
+    if (status != NEB_OK) {
         neb__decoding_destroy(d);
-        return s;
+        return status;
     }
     *out = d;
     return NEB_OK;

@@ -98,10 +98,10 @@ neb_status neb__model_create_table(const struct neb_model_config *config, const 
     struct neb_builder b = {.params = params, .arch = &m->arch, .peft = &m->peft, .root = strlen(prefix)};
     snprintf(m->prefix, sizeof m->prefix, "%s", prefix);
     snprintf(b.path, sizeof b.path, "%s", prefix);
-    neb_status s = neb__model_config_check(config, &m->arch);
-    if (s != NEB_OK) {
+    neb_status status = neb__model_config_check(config, &m->arch);
+    if (status != NEB_OK) {
         neb__model_destroy(m);
-        return s;
+        return status;
     }
     m->token = neb__builder_matrix(&b, "embed.token.weight", m->arch.vocab, m->arch.embedding,
                                    NEB_INIT_NORMAL, table_deviation(&m->arch), NEB_SPLIT_ROW);
@@ -123,22 +123,22 @@ neb_status neb__model_create(const struct neb_model_config *config, const struct
                             .peft = &m->peft,
                             .root = strlen(prefix),
                             .first = neb_params_count(params)};
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (b.root >= sizeof m->prefix)
-        s = neb__fail(NEB_ERR_INVALID, "the model prefix '%s' is longer than %zu bytes", prefix,
-                      sizeof m->prefix - 1);
-    if (s == NEB_OK) {
+        status = neb__fail(NEB_ERR_INVALID, "the model prefix '%s' is longer than %zu bytes", prefix,
+                           sizeof m->prefix - 1);
+    if (status == NEB_OK) {
         memcpy(m->prefix, prefix, b.root + 1);
         memcpy(b.path, prefix, b.root + 1);
-        s = neb__model_config_check(config, &m->arch);
+        status = neb__model_config_check(config, &m->arch);
     }
     m->outputs = m->arch.vocab;
-    if (s == NEB_OK && peft) s = neb__peft_config_check(peft, &m->peft);
-    if (s == NEB_OK) s = build(m, &b, embeddings);
+    if (status == NEB_OK && peft) status = neb__peft_config_check(peft, &m->peft);
+    if (status == NEB_OK) status = build(m, &b, embeddings);
     m->peft.lora_on = m->peft.train = m->peft.freeze = NULL; /* they belong to the config */
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         neb__model_destroy(m);
-        return s;
+        return status;
     }
     *out = m;
     return NEB_OK;
@@ -173,9 +173,9 @@ static neb_status write_sinusoid(neb_param *p)
             table[r * d + j] = (float)sin(angle);
             table[r * d + half + j] = (float)cos(angle);
         }
-    neb_status s = neb_param_write(p, table);
+    neb_status status = neb_param_write(p, table);
     neb__free(table);
-    return s;
+    return status;
 }
 
 neb_status neb__model_ready(struct neb_model *m)

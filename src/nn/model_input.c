@@ -92,12 +92,12 @@ neb_status neb__model_input_create(neb_device *d, const struct neb_model_input_l
     f->limits = *limits;
     lay_out(f);
     f->host = neb__aligned(f->bytes);
-    neb_status s = f->host
-                       ? neb_buffer_create(d, f->bytes, &f->buffer)
-                       : neb__fail(NEB_ERR_NOMEM, "out of memory for a model input of %zu bytes", f->bytes);
-    if (s != NEB_OK) {
+    neb_status status =
+        f->host ? neb_buffer_create(d, f->bytes, &f->buffer)
+                : neb__fail(NEB_ERR_NOMEM, "out of memory for a model input of %zu bytes", f->bytes);
+    if (status != NEB_OK) {
         neb__model_input_destroy(f);
-        return s;
+        return status;
     }
     memset(f->host, 0, f->bytes);
     *out = f;

@@ -62,10 +62,10 @@ static neb_status make_segments(neb_optimizer *o)
             (struct neb_segment){p->offset, p->values, p->no_decay ? 0 : o->config.decay, 1};
     }
     size_t bytes = (size_t)o->n_segments * sizeof *host;
-    neb_status s = o->dev->ops->alloc(o->dev->ctx, bytes, (void **)&o->segments);
-    if (s == NEB_OK) s = o->dev->ops->upload(o->dev->ctx, o->segments, host, bytes);
+    neb_status status = o->dev->ops->alloc(o->dev->ctx, bytes, (void **)&o->segments);
+    if (status == NEB_OK) status = o->dev->ops->upload(o->dev->ctx, o->segments, host, bytes);
     neb__free(host);
-    return s;
+    return status;
 }
 
 static neb_status zeroed(neb_device *d, size_t bytes, float **out)
@@ -100,10 +100,10 @@ neb_status neb_optimizer_create(neb_device *d, neb_params *ps, const struct neb_
     o->dev = d;
     o->params = ps;
     o->config = *c;
-    neb_status s = prepare(o);
-    if (s != NEB_OK) {
+    neb_status status = prepare(o);
+    if (status != NEB_OK) {
         neb_optimizer_destroy(o);
-        return s;
+        return status;
     }
     *out = o;
     return NEB_OK;

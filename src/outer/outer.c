@@ -28,11 +28,11 @@ static neb_status leaf_hash(uint32_t cell, uint64_t version, const float *theta,
     neb__put64(head + 5, version);
     struct neb_hasher h;
     NEB_TRY(neb__hasher_init(&h));
-    neb_status s = neb__hasher_update(&h, head, sizeof head);
-    if (s == NEB_OK) s = neb__hasher_update(&h, theta, n * sizeof *theta);
-    if (s == NEB_OK) s = neb__hasher_update(&h, m, n * sizeof *m);
-    neb_status f = neb__hasher_final(&h, s == NEB_OK ? out : NULL);
-    return s != NEB_OK ? s : f;
+    neb_status status = neb__hasher_update(&h, head, sizeof head);
+    if (status == NEB_OK) status = neb__hasher_update(&h, theta, n * sizeof *theta);
+    if (status == NEB_OK) status = neb__hasher_update(&h, m, n * sizeof *m);
+    neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
+    return status != NEB_OK ? status : f;
 }
 
 static neb_status node_hash(const struct neb_hash *l, const struct neb_hash *r, struct neb_hash *out)
@@ -192,18 +192,18 @@ static neb_status climb(struct neb_outer *o, uint32_t cell, struct neb_hash *pat
 {
     struct neb_hash few[16], *h = o->cells <= 16 ? few : NEB_NEW_ARRAY(struct neb_hash, o->cells);
     if (!h) return neb__fail(NEB_ERR_NOMEM, "out of memory for a hash tree");
-    neb_status s = NEB_OK;
-    for (uint32_t c = 0; c < o->cells && s == NEB_OK; c++) s = neb__outer_leaf(o, c, &h[c]);
+    neb_status status = NEB_OK;
+    for (uint32_t c = 0; c < o->cells && status == NEB_OK; c++) status = neb__outer_leaf(o, c, &h[c]);
     *steps = 0;
-    for (uint32_t n = o->cells; n > 1 && s == NEB_OK; n = (n + 1) / 2, cell /= 2) {
+    for (uint32_t n = o->cells; n > 1 && status == NEB_OK; n = (n + 1) / 2, cell /= 2) {
         struct neb_hash beside;
         bool had;
-        s = level_up(h, n, cell, &beside, &had);
+        status = level_up(h, n, cell, &beside, &had);
         if (had && path) path[(*steps)++] = beside;
     }
     *root = h[0];
     if (h != few) neb__free(h);
-    return s;
+    return status;
 }
 
 neb_status neb__outer_root(struct neb_outer *o, struct neb_hash *out)

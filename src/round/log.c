@@ -254,16 +254,16 @@ void neb__log_write(struct neb_round *r)
     r->cut_low = r->head;
 }
 
-void neb__log_written(struct neb_round *r, uint64_t id, neb_status s)
+void neb__log_written(struct neb_round *r, uint64_t id, neb_status status)
 {
     if (!r->write_busy || id != r->write_id) return;
     r->write_busy = false;
-    if (s == NEB_ERR_NOSPACE) {
+    if (status == NEB_ERR_NOSPACE) {
         neb__core_note(r, "the disk is full: no promises until there is room; training goes on");
         r->write_retry = r->now + 1000;
         return;
     }
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         neb__core_halt(
             r, "writing the ledger failed: this site stops voting; restart it to verify what is on disk");
         return;

@@ -159,13 +159,13 @@ neb_status neb__round_create(const struct neb_round_config *c, const struct neb_
     r->act = NEB_NEW_ARRAY(struct neb_action, 64);
     r->act_cap = 64;
     for (int i = 0; i < NEB_SITES_MAX; i++) r->peer[i].heard = r->peer[i].chain = INT64_MIN / 4;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (!r->cell || !r->lastk || !r->close_at || !r->capturing || !r->act)
-        s = neb__fail(NEB_ERR_NOMEM, "out of memory for %u cells", c->cells);
-    if (s == NEB_OK) s = boot_cells(r, boot);
-    if (s != NEB_OK) {
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for %u cells", c->cells);
+    if (status == NEB_OK) status = boot_cells(r, boot);
+    if (status != NEB_OK) {
         neb__round_destroy(r);
-        return s;
+        return status;
     }
     r->state = NEB_ROUND_BOOT;
     r->greet_phase = 0; /* starts with the first tick */

@@ -63,16 +63,16 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
         return neb__fail(NEB_ERR_CORRUPT, "a committed update of site %u cannot be read back", p->site);
     }
     size_t first, n = neb__mirror_range(&s->mirror, o->header[i].c0, o->header[i].c1, &first);
-    neb_status st = neb__codec_open(b->data + NEB_UPDATE_HEADER_SIZE, b->len - NEB_UPDATE_HEADER_SIZE, NULL,
-                                    n, &o->view[i]);
-    if (st == NEB_OK && !s->applying->decoded[i] &&
+    neb_status status = neb__codec_open(b->data + NEB_UPDATE_HEADER_SIZE, b->len - NEB_UPDATE_HEADER_SIZE,
+                                        NULL, n, &o->view[i]);
+    if (status == NEB_OK && !s->applying->decoded[i] &&
         !(s->applying->decoded[i] = neb__aligned(NEB_CELL * sizeof(float)))) {
         neb__codec_close(&o->view[i]);
-        st = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
     }
-    if (st != NEB_OK) {
+    if (status != NEB_OK) {
         neb__buf_free(&o->bytes[i]);
-        return st;
+        return status;
     }
     o->weight[i] = p->weight;
     o->site[i] = p->site;
@@ -90,10 +90,10 @@ static neb_status open_updates(neb_session *s, const struct neb_record *rec, boo
         const struct neb_named *p = &rec->update[i];
         if (p->reject || (!all && (p->site != s->self || !neb__update_exists(&s->updates.files, &p->hash))))
             continue;
-        neb_status st = open_one(s, p, o);
-        if (st != NEB_OK) {
+        neb_status status = open_one(s, p, o);
+        if (status != NEB_OK) {
             close_updates(o);
-            return st;
+            return status;
         }
     }
     *out = o;
@@ -166,28 +166,28 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
     }
     if (!any_theta && !any_own) return NEB_OK;
     NEB_TRY(open_updates(s, rec, any_theta, &o));
-    neb_status st = NEB_OK;
-    for (uint32_t c = rec->c0; st == NEB_OK && c < rec->c1; c++) {
+    neb_status status = NEB_OK;
+    for (uint32_t c = rec->c0; status == NEB_OK && c < rec->c1; c++) {
         bool theta = neb__round_applies(s->core, rec->index, c),
              site = neb__round_merges(s->core, rec->index, c);
         size_t first, n = cell_at(s, c, &first);
         if (!theta && !site) continue;
-        st = decode_cell(s, o, c);
-        if (st == NEB_OK && theta)
+        status = decode_cell(s, o, c);
+        if (status == NEB_OK && theta)
             apply_theta(s, rec, o, c);
         else
             memset(s->mirror.work[0], 0, n * sizeof(float));
         /* The site's own state may be newer than its snapshot of theta: x moves along as theta catches up. */
-        if (st == NEB_OK)
-            st = site ? merge_own(s, rec, o, c)
-                      : neb__edit_add(&s->mirror, c, NEB_EDIT_ADD, 0, s->mirror.work[0]);
-        if (st == NEB_OK && theta && s->mirror.outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
+        if (status == NEB_OK)
+            status = site ? merge_own(s, rec, o, c)
+                          : neb__edit_add(&s->mirror, c, NEB_EDIT_ADD, 0, s->mirror.work[0]);
+        if (status == NEB_OK && theta && s->mirror.outer->version[c] % SNAPSHOT_EVERY == c % SNAPSHOT_EVERY)
             keep_snapshot(s, c);
     }
     close_updates(o);
     for (uint32_t i = 0; i < rec->updates; i++) neb__updates_forget(&s->updates, &rec->update[i].hash);
-    if (st == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
-    return st;
+    if (status == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
+    return status;
 }
 
 void neb__session_apply(neb_session *s, const struct neb_action *a)
@@ -195,8 +195,8 @@ void neb__session_apply(neb_session *s, const struct neb_action *a)
     const struct neb_record *rec = neb__round_record(s->core, a->index);
     int64_t start = neb__now_ns();
     struct neb_event ev = {.type = NEB_EV_APPLIED, .index = a->index};
-    neb_status st = rec ? apply_record(s, rec) : NEB_ERR_INTERNAL;
-    if (st != NEB_OK) {
+    neb_status status = rec ? apply_record(s, rec) : NEB_ERR_INTERNAL;
+    if (status != NEB_OK) {
         char why[200];
         snprintf(why, sizeof why, "record %" PRIu64 " could not be applied: %.120s; start the site again",
                  a->index, neb_last_error());

@@ -65,9 +65,9 @@ void neb__session_want_capture(neb_session *s, const struct neb_action *a)
 }
 
 static void captured(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash,
-                     bool empty, neb_status st)
+                     bool empty, neb_status status)
 {
-    struct neb_event ev = {.type = NEB_EV_CAPTURED, .update = h, .empty = empty, .status = st};
+    struct neb_event ev = {.type = NEB_EV_CAPTURED, .update = h, .empty = empty, .status = status};
     if (hash) ev.hash = *hash;
     pthread_mutex_lock(&s->lock);
     s->mirror.capture_wanted = s->mirror.capture_taken = false;
@@ -109,13 +109,13 @@ static neb_status clip(neb_session *s, size_t first, size_t n, float **out)
     float *z = neb__malloc(n * sizeof *z);
     if (!z) return neb__fail(NEB_ERR_NOMEM, "out of memory for the run's bound");
     memcpy(z, s->mirror.d + first, n * sizeof *z);
-    neb_status st = private ? neb__session_privatize(s, z, n) : NEB_OK;
+    neb_status status = private ? neb__session_privatize(s, z, n) : NEB_OK;
     bool shorter = capture->bound && neb__session_clip(capture, z, n);
-    if (st == NEB_OK && (shorter || private))
+    if (status == NEB_OK && (shorter || private))
         *out = z;
     else
         neb__free(z);
-    return st;
+    return status;
 }
 
 /* Codes d of the update's cells behind a header's room. */
@@ -131,13 +131,13 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
     struct neb_codec_input in = {.z = z ? z : s->mirror.d + c.first, .n = n, .hooks = &hooks};
     neb__buf_clear(out);
     neb__left_out_begin(&s->updates.left_out, h->k);
-    neb_status st = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE);
-    if (st == NEB_OK) {
+    neb_status status = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE);
+    if (status == NEB_OK) {
         out->len = NEB_UPDATE_HEADER_SIZE;
-        st = neb__codec_encode(rung, &in, NULL, stats, out);
+        status = neb__codec_encode(rung, &in, NULL, stats, out);
     }
     neb__free(z);
-    return st;
+    return status;
 }
 
 /* On entry d holds x of the cells; it becomes x - theta. Header and code go to `out`. *empty: there is

@@ -23,10 +23,10 @@ static neb_status keep_job(neb_session *s)
 {
     struct neb_buf job;
     neb__buf_init(&job, JOB_MAX);
-    neb_status st = neb__facts_identity(s, &job);
-    if (st == NEB_OK) st = neb__blob_save(&s->disk, "job", job.data, job.len, true);
+    neb_status status = neb__facts_identity(s, &job);
+    if (status == NEB_OK) status = neb__blob_save(&s->disk, "job", job.data, job.len, true);
     neb__buf_free(&job);
-    return st;
+    return status;
 }
 
 /* The values of a run that began with another job would be taken in place of this one's, without a word. */
@@ -35,18 +35,18 @@ static neb_status check_job(neb_session *s)
     struct neb_buf now, then;
     neb__buf_init(&now, JOB_MAX);
     neb__buf_init(&then, JOB_MAX + NEB_HASH_SIZE);
-    neb_status st = neb__facts_identity(s, &now);
+    neb_status status = neb__facts_identity(s, &now);
     neb_status found = neb__blob_load(&s->disk, "job", &then);
-    if (st == NEB_OK && found == NEB_OK && now.len && then.len &&
+    if (status == NEB_OK && found == NEB_OK && now.len && then.len &&
         (now.len != then.len || memcmp(now.data, then.data, now.len)))
-        st = neb__fail(
+        status = neb__fail(
             NEB_ERR_CONFIG,
             "%s/run holds the run of another job (%.*s; this one: %.*s): use another site folder, or "
             "move that folder away at every site",
             s->site->dir, (int)then.len, (const char *)then.data, (int)now.len, (const char *)now.data);
     neb__buf_free(&now);
     neb__buf_free(&then);
-    return st;
+    return status;
 }
 
 neb_status neb__genesis_keep(neb_session *s)
@@ -70,28 +70,28 @@ static neb_status load_cell(neb_session *s, uint32_t cell, float *theta, size_t 
     char name[32];
     name_of(cell, name);
     neb__buf_init(&b, n * sizeof *theta + NEB_HASH_SIZE);
-    neb_status st = neb__blob_load(&s->disk, name, &b);
-    if (st == NEB_OK && b.len != n * sizeof *theta) st = NEB_ERR_CORRUPT;
-    if (st == NEB_OK) memcpy(theta, b.data, b.len);
+    neb_status status = neb__blob_load(&s->disk, name, &b);
+    if (status == NEB_OK && b.len != n * sizeof *theta) status = NEB_ERR_CORRUPT;
+    if (status == NEB_OK) memcpy(theta, b.data, b.len);
     neb__buf_free(&b);
-    return st;
+    return status;
 }
 
 static neb_status load_head(neb_session *s, struct neb_hash *root)
 {
     struct neb_buf b;
     neb__buf_init(&b, HEAD + NEB_HASH_SIZE);
-    neb_status st = neb__blob_load(&s->disk, "genesis", &b);
-    if (st == NEB_OK && b.len != HEAD) st = NEB_ERR_CORRUPT;
-    if (st == NEB_OK && memcmp(b.data, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
-        st = neb__fail(NEB_ERR_CONFIG,
-                       "%s/run holds a run with other parameters (names or shapes): train the model that "
-                       "it began with, or begin a new run in another site folder",
-                       s->site->dir);
-    if (st == NEB_OK) st = check_job(s);
-    if (st == NEB_OK) memcpy(root->b, b.data + NEB_HASH_SIZE, NEB_HASH_SIZE);
+    neb_status status = neb__blob_load(&s->disk, "genesis", &b);
+    if (status == NEB_OK && b.len != HEAD) status = NEB_ERR_CORRUPT;
+    if (status == NEB_OK && memcmp(b.data, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
+        status = neb__fail(NEB_ERR_CONFIG,
+                           "%s/run holds a run with other parameters (names or shapes): train the model that "
+                           "it began with, or begin a new run in another site folder",
+                           s->site->dir);
+    if (status == NEB_OK) status = check_job(s);
+    if (status == NEB_OK) memcpy(root->b, b.data + NEB_HASH_SIZE, NEB_HASH_SIZE);
     neb__buf_free(&b);
-    return st;
+    return status;
 }
 
 neb_status neb__genesis_damaged(const neb_session *s)
@@ -103,13 +103,13 @@ neb_status neb__genesis_damaged(const neb_session *s)
 
 neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root)
 {
-    neb_status st = load_head(s, root);
-    bool begun = st == NEB_OK;
-    for (size_t at = 0; st == NEB_OK && at < s->mirror.values; at += NEB_CELL) {
+    neb_status status = load_head(s, root);
+    bool begun = status == NEB_OK;
+    for (size_t at = 0; status == NEB_OK && at < s->mirror.values; at += NEB_CELL) {
         size_t n = s->mirror.values - at < NEB_CELL ? s->mirror.values - at : NEB_CELL;
-        st = load_cell(s, (uint32_t)(at / NEB_CELL), theta + at, n);
+        status = load_cell(s, (uint32_t)(at / NEB_CELL), theta + at, n);
     }
-    if (st == NEB_ERR_CORRUPT || st == NEB_ERR_NOSPACE || (begun && st == NEB_ERR_NOTFOUND))
+    if (status == NEB_ERR_CORRUPT || status == NEB_ERR_NOSPACE || (begun && status == NEB_ERR_NOTFOUND))
         return neb__genesis_damaged(s);
-    return st;
+    return status;
 }

@@ -71,32 +71,32 @@ static neb_status seal(const struct neb_job *job, const char *dir, const struct 
     struct neb_chain *chain;
     char folder[PATH_MAX];
     NEB_TRY(neb__chain_create(&r->members[0].key, NULL, 0, r, &chain));
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < job->n_sites; i++) {
         neb__lab_site_folder(job, dir, i, folder, sizeof folder);
-        s = neb__site_roster_save(folder, chain);
+        status = neb__site_roster_save(folder, chain);
     }
     neb__chain_free(chain);
-    return s;
+    return status;
 }
 
 neb_status neb__lab_sites_make(const struct neb_job *job, const char *dir, char *const *address)
 {
     struct neb_roster r = {NEB_NEW_ARRAY(struct neb_member, (size_t)job->n_sites), (uint32_t)job->n_sites};
     if (!r.members) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sites", job->n_sites);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     int joined = 0;
-    for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
+    for (int i = 0; status == NEB_OK && i < job->n_sites; i++) {
         char folder[PATH_MAX];
-        s = make_member(job, dir, i, address[i], &r.members[i]);
+        status = make_member(job, dir, i, address[i], &r.members[i]);
         neb__lab_site_folder(job, dir, i, folder, sizeof folder);
-        joined += s == NEB_OK && exists(folder, "roster");
+        joined += status == NEB_OK && exists(folder, "roster");
     }
     /* Sealing writes the rosters one by one. If it was stopped in between, no site has started: do it
      * again. */
-    if (s == NEB_OK && joined < job->n_sites) s = seal(job, dir, &r);
-    for (int i = 0; s == NEB_OK && joined == job->n_sites && i < job->n_sites; i++)
-        s = check_member(job, dir, i, &r);
+    if (status == NEB_OK && joined < job->n_sites) status = seal(job, dir, &r);
+    for (int i = 0; status == NEB_OK && joined == job->n_sites && i < job->n_sites; i++)
+        status = check_member(job, dir, i, &r);
     neb__free(r.members);
-    return s;
+    return status;
 }

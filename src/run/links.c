@@ -29,14 +29,14 @@ static bool introduces(uint32_t kind)
     return kind == NEB_MSG_MODEL || kind == NEB_MSG_FACTS;
 }
 
-static void sent(void *arg, neb_status st)
+static void sent(void *arg, neb_status status)
 {
     struct outgoing *o = arg; /* whatever is lost, the core asks for again */
     struct neb_lines *lines = &o->s->lines;
     if (introduces(o->kind)) neb__members_told(&o->s->members, o->peer);
     neb__lines_land(lines, o->watch.flight);
     neb__lines_unshare(lines, o->shared);
-    neb__lines_acked(lines, &o->watch, o->peer, st == NEB_OK);
+    neb__lines_acked(lines, &o->watch, o->peer, status == NEB_OK);
     neb__free(o);
 }
 

@@ -79,12 +79,13 @@ bool neb__mirror_idle(const struct neb_mirror *m)
 neb_status neb__mirror_exchange(struct neb_mirror *m, bool wait, struct neb_exchange *out)
 {
     bool under_way = m->capture_taken && !m->capture_told;
-    neb_status st = neb__mirror_merge(m, wait, out);
-    if (st == NEB_OK && m->capture_wanted && !m->capture_taken && !edits_wait(m, m->snap_c0, m->snap_c1)) {
-        st = take_copy(m);
-        under_way = st == NEB_OK;
+    neb_status status = neb__mirror_merge(m, wait, out);
+    if (status == NEB_OK && m->capture_wanted && !m->capture_taken &&
+        !edits_wait(m, m->snap_c0, m->snap_c1)) {
+        status = take_copy(m);
+        under_way = status == NEB_OK;
     }
-    if (st == NEB_OK && under_way) st = neb__device_copies_captured(m, wait, &out->copy_taken);
+    if (status == NEB_OK && under_way) status = neb__device_copies_captured(m, wait, &out->copy_taken);
     if (out->copy_taken) m->capture_told = true;
-    return st;
+    return status;
 }

@@ -43,12 +43,12 @@ neb_status neb__order_file_write(const char *folder, const struct neb_order_file
     snprintf(path, size, "%s/run/orders/%lld%03ld%s", folder, (long long)now.tv_sec, now.tv_nsec / 1000000,
              ending);
     neb__buf_init(&b, NEB_ORDER_FILE_MAX);
-    neb_status st = neb__buf_append(&b, head, sizeof head);
-    if (st == NEB_OK && f->epoch_size) st = neb__buf_append(&b, f->epoch, f->epoch_size);
-    if (st == NEB_OK) st = neb__buf_append(&b, order, sizeof order);
-    if (st == NEB_OK) st = neb__file_replace(path, b.data, b.len, 0600);
+    neb_status status = neb__buf_append(&b, head, sizeof head);
+    if (status == NEB_OK && f->epoch_size) status = neb__buf_append(&b, f->epoch, f->epoch_size);
+    if (status == NEB_OK) status = neb__buf_append(&b, order, sizeof order);
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0600);
     neb__buf_free(&b);
-    return st;
+    return status;
 }
 
 bool neb__order_file_read(const uint8_t *bytes, size_t n, struct neb_order_file *out)

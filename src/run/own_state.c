@@ -109,19 +109,19 @@ static neb_status restore_update(neb_session *s, const struct neb_hash *hash, ui
     size_t first, n = neb__mirror_range(&s->mirror, h.c0, h.c1, &first);
     struct neb_codec_view view;
     float *left = neb__malloc(n * sizeof *left);
-    neb_status st = left ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
-    if (st != NEB_OK || neb__codec_open(b.data + NEB_UPDATE_HEADER_SIZE, b.len - NEB_UPDATE_HEADER_SIZE, NULL,
-                                        n, &view) != NEB_OK) {
+    neb_status status = left ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
+    if (status != NEB_OK || neb__codec_open(b.data + NEB_UPDATE_HEADER_SIZE, b.len - NEB_UPDATE_HEADER_SIZE,
+                                            NULL, n, &view) != NEB_OK) {
         neb__free(left);
         neb__buf_free(&b);
-        return st; /* damaged: as if it were not there */
+        return status; /* damaged: as if it were not there */
     }
     neb__left_out_restore(s, h.c0, h.c1, h.k, left);
-    for (uint32_t c = h.c0; st == NEB_OK && c < h.c1; c++) {
+    for (uint32_t c = h.c0; status == NEB_OK && c < h.c1; c++) {
         if (h.k <= newest[c]) continue;
         newest[c] = h.k;
         size_t at, k = neb__outer_cell(s->mirror.outer, c, &at);
-        st = neb__codec_cell(&view, c - h.c0, u + at);
+        status = neb__codec_cell(&view, c - h.c0, u + at);
         for (size_t i = 0; i < k; i++) u[at + i] += left[at - first + i];
         memcpy(s->mirror.d + at, u + at, k * sizeof *u);
         s->mirror.own[c] = (struct neb_own_cell){
@@ -130,25 +130,25 @@ static neb_status restore_update(neb_session *s, const struct neb_hash *hash, ui
     neb__codec_close(&view);
     neb__free(left);
     neb__buf_free(&b);
-    return st;
+    return status;
 }
 
 neb_status neb__own_state_restore(neb_session *s, const struct neb_hash *updates, int n)
 {
     float *u = NEB_NEW_ARRAY(float, s->mirror.values);
     uint64_t *newest = NEB_NEW_ARRAY(uint64_t, s->mirror.outer->cells);
-    neb_status st =
+    neb_status status =
         u && newest ? restore_checkpoint(s, u) : neb__fail(NEB_ERR_NOMEM, "out of memory for restoring");
-    if (st == NEB_OK &&
+    if (status == NEB_OK &&
         !s->loaded.len) /* no checkpoint: the site stands at theta, wherever the snapshots are */
         for (uint32_t c = 0; c < s->mirror.outer->cells; c++)
             s->mirror.own[c].version = s->mirror.outer->version[c];
-    for (int i = 0; st == NEB_OK && i < n; i++) st = restore_update(s, &updates[i], newest, u);
-    for (size_t i = 0; st == NEB_OK && i < s->mirror.values; i++) u[i] += s->mirror.outer->theta[i];
-    if (st == NEB_OK) st = neb__mirror_write(&s->mirror, 0, s->mirror.values, u);
+    for (int i = 0; status == NEB_OK && i < n; i++) status = restore_update(s, &updates[i], newest, u);
+    for (size_t i = 0; status == NEB_OK && i < s->mirror.values; i++) u[i] += s->mirror.outer->theta[i];
+    if (status == NEB_OK) status = neb__mirror_write(&s->mirror, 0, s->mirror.values, u);
     neb__free(u);
     neb__free(newest);
-    return st;
+    return status;
 }
 
 /* ---- into the caller's checkpoint ---------------------------------------------------------------------- */
@@ -204,9 +204,9 @@ neb_status neb_session_save(neb_session *s, void *out, size_t *n)
     }
     if (*n < need) return neb__fail(NEB_ERR_NOSPACE, "the state needs %zu bytes, %zu are there", need, *n);
     pthread_mutex_lock(&s->busy);
-    neb_status st = write_state(s, out, n);
+    neb_status status = write_state(s, out, n);
     s->updates.keep.saved_k[1] = s->updates.keep.saved_k[0]; /* the one before is certainly on disk by now */
     s->updates.keep.saved_k[0] = settled_k(s);
     pthread_mutex_unlock(&s->busy);
-    return st;
+    return status;
 }

@@ -57,17 +57,17 @@ static neb_status hash_slice(struct neb_hasher *h, const struct neb_session_slic
 neb_status neb__mirror_arrange(struct neb_mirror *m, struct neb_hash *layout)
 {
     struct neb_hasher h;
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     size_t first = 0;
     NEB_TRY(neb__hasher_init(&h));
     if (m->n_slices) qsort(m->slices, (size_t)m->n_slices, sizeof *m->slices, by_name);
-    for (int i = 0; st == NEB_OK && i < m->n_slices; i++) {
+    for (int i = 0; status == NEB_OK && i < m->n_slices; i++) {
         m->slices[i].first = first;
         first += m->slices[i].count;
-        st = hash_slice(&h, &m->slices[i]);
+        status = hash_slice(&h, &m->slices[i]);
     }
-    neb_status last = neb__hasher_final(&h, st == NEB_OK ? layout : NULL);
-    return st != NEB_OK ? st : last;
+    neb_status last = neb__hasher_final(&h, status == NEB_OK ? layout : NULL);
+    return status != NEB_OK ? status : last;
 }
 
 static neb_status copy(const struct neb_session_param *p, size_t at, size_t n, float *flat, bool write)

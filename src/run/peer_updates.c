@@ -69,12 +69,12 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
         neb__warn("ignoring an update of site %u from site %u: it does not decode", h.site, peer);
         return;
     }
-    neb_status st = neb__hash(bytes, n, &hash);
-    if (st == NEB_OK && !neb__update_exists(&s->updates.files, &hash))
-        st = neb__session_keep(s, &hash, bytes, n);
-    if (st == NEB_OK)
+    neb_status status = neb__hash(bytes, n, &hash);
+    if (status == NEB_OK && !neb__update_exists(&s->updates.files, &hash))
+        status = neb__session_keep(s, &hash, bytes, n);
+    if (status == NEB_OK)
         have(s, &h, &hash, norm);
-    else if (st != NEB_ERR_NOSPACE)
+    else if (status != NEB_ERR_NOSPACE)
         neb__warn("an update of site %u was not kept: %s", h.site, neb_last_error());
 }
 

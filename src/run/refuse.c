@@ -18,11 +18,11 @@ struct refusal {
     uint32_t told;
 };
 
-static void told(void *arg, neb_status st)
+static void told(void *arg, neb_status status)
 {
     struct refusal *r = arg;
     pthread_mutex_lock(&r->lock);
-    r->told += st == NEB_OK;
+    r->told += status == NEB_OK;
     pthread_mutex_unlock(&r->lock);
 }
 

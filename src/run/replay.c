@@ -38,24 +38,24 @@ struct part {
 static neb_status load_genesis(struct replay *r)
 {
     struct neb_buf theta;
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     neb__buf_init(&theta, (size_t)1 << 40);
-    for (uint32_t c = 0; st == NEB_OK; c++) {
+    for (uint32_t c = 0; status == NEB_OK; c++) {
         char name[32];
         size_t before = theta.len;
         snprintf(name, sizeof name, "genesis-%u", c);
-        st = neb__blob_load(&r->disk, name, &theta);
+        status = neb__blob_load(&r->disk, name, &theta);
         size_t n = theta.len - before;
-        if (st == NEB_OK && (n % 4 || !n || n > 4 * NEB_CELL || before % (4 * NEB_CELL)))
-            st = neb__fail(NEB_ERR_CORRUPT, "%s does not hold one cell of initial values", name);
+        if (status == NEB_OK && (n % 4 || !n || n > 4 * NEB_CELL || before % (4 * NEB_CELL)))
+            status = neb__fail(NEB_ERR_CORRUPT, "%s does not hold one cell of initial values", name);
     }
-    if (st == NEB_ERR_NOTFOUND && theta.len)
-        st = neb__outer_create((uint32_t)NEB_CELL, (const float *)(const void *)theta.data, theta.len / 4,
-                               &r->outer);
-    else if (st == NEB_ERR_NOTFOUND)
-        st = neb__fail(st, "the folder holds no initial values: this site has not begun a run");
+    if (status == NEB_ERR_NOTFOUND && theta.len)
+        status = neb__outer_create((uint32_t)NEB_CELL, (const float *)(const void *)theta.data, theta.len / 4,
+                                   &r->outer);
+    else if (status == NEB_ERR_NOTFOUND)
+        status = neb__fail(status, "the folder holds no initial values: this site has not begun a run");
     neb__buf_free(&theta);
-    return st;
+    return status;
 }
 
 /* ---- records ------------------------------------------------------------------------------------------- */
@@ -65,14 +65,14 @@ static neb_status open_part(struct replay *r, const struct neb_record *rec, cons
 {
     struct neb_update_header h;
     neb__buf_init(&out->bytes, (size_t)1 << 31);
-    neb_status st = neb__update_load(&r->updates, &p->hash, &out->bytes);
-    if (st == NEB_ERR_NOTFOUND)
-        return neb__fail(st,
+    neb_status status = neb__update_load(&r->updates, &p->hash, &out->bytes);
+    if (status == NEB_ERR_NOTFOUND)
+        return neb__fail(status,
                          "record %" PRIu64
                          " names an update of site %u that is not on this disk: only a run with "
                          "`wan.archive: yes` can be replayed",
                          rec->index, p->site);
-    NEB_TRY(st);
+    NEB_TRY(status);
     NEB_TRY(neb__update_header_get(out->bytes.data, out->bytes.len, &h));
     if (h.c0 != rec->c0 || h.c1 != rec->c1 || h.site != p->site || h.k != p->k)
         return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names an update of other cells", rec->index);
@@ -113,23 +113,23 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
     uint32_t weight[NEB_SITES_MAX], n = 0;
     size_t first, last, values;
     if (!part) return neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
-    neb_status st = rec->c1 <= r->outer->cells
-                        ? NEB_OK
-                        : neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names more cells than the model has",
-                                    rec->index);
-    if (st == NEB_OK) {
+    neb_status status = rec->c1 <= r->outer->cells
+                            ? NEB_OK
+                            : neb__fail(NEB_ERR_CORRUPT,
+                                        "record %" PRIu64 " names more cells than the model has", rec->index);
+    if (status == NEB_OK) {
         values = neb__outer_cell(r->outer, rec->c1 - 1, &last);
         neb__outer_cell(r->outer, rec->c0, &first);
-        for (uint32_t i = 0; st == NEB_OK && i < rec->updates; i++) {
+        for (uint32_t i = 0; status == NEB_OK && i < rec->updates; i++) {
             if (rec->update[i].reject) continue;
-            st = open_part(r, rec, &rec->update[i], last + values - first, &part[n]);
+            status = open_part(r, rec, &rec->update[i], last + values - first, &part[n]);
             weight[n++] = rec->update[i].weight;
             /* Each cell learns from them once: summed over the cells here, divided by their number later. */
             r->out->tokens += rec->update[i].tokens * (rec->c1 - rec->c0);
             r->out->steps[rec->update[i].site] += (uint64_t)rec->update[i].tau * (rec->c1 - rec->c0);
         }
     }
-    if (st == NEB_OK) st = apply_cells(r, rec, part, weight, n);
+    if (status == NEB_OK) status = apply_cells(r, rec, part, weight, n);
     for (uint32_t i = 0; i < n; i++) {
         if (part[i].open) neb__codec_close(&part[i].view);
         neb__buf_free(&part[i].bytes);
@@ -138,7 +138,7 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
     neb__free(part);
     r->out->rounds++;
     r->out->updates += n;
-    return st;
+    return status;
 }
 
 static neb_status walk(struct replay *r, uint64_t upto)
@@ -146,18 +146,18 @@ static neb_status walk(struct replay *r, uint64_t upto)
     struct neb_ledger ledger;
     struct neb_ledger_found found;
     NEB_TRY(neb__ledger_open(&r->disk, &ledger, &found));
-    neb_status st = found.damaged
-                        ? neb__fail(NEB_ERR_CORRUPT, "the ledger is damaged; replay the run at another site")
-                        : NEB_OK;
-    for (uint64_t i = 0; st == NEB_OK && i < found.records && (!upto || i < upto); i++) {
+    neb_status status =
+        found.damaged ? neb__fail(NEB_ERR_CORRUPT, "the ledger is damaged; replay the run at another site")
+                      : NEB_OK;
+    for (uint64_t i = 0; status == NEB_OK && i < found.records && (!upto || i < upto); i++) {
         struct neb_record *rec = NULL;
-        st = neb__record_decode(found.bytes.data + found.at[i], found.size[i], &rec);
-        if (st == NEB_OK && rec->type == NEB_RECORD_ROUND) st = apply_round(r, rec);
+        status = neb__record_decode(found.bytes.data + found.at[i], found.size[i], &rec);
+        if (status == NEB_OK && rec->type == NEB_RECORD_ROUND) status = apply_round(r, rec);
         neb__free(rec);
         r->out->records++;
     }
     neb__ledger_found_free(&found);
-    return st;
+    return status;
 }
 
 static neb_status replay_all(struct replay *r, uint64_t upto)
@@ -180,9 +180,9 @@ neb_status neb__run_replay(const char *folder, uint64_t upto, struct neb_replay 
     NEB_TRY(neb__codec_self_test());
     snprintf(dir, sizeof dir, "%s/run", folder);
     NEB_TRY(neb__disk_open_to_read(dir, &r.disk));
-    neb_status st = replay_all(&r, upto);
+    neb_status status = replay_all(&r, upto);
     neb__outer_destroy(r.outer);
     neb__disk_close(&r.disk);
-    if (st == NEB_OK) *out = result;
-    return st;
+    if (status == NEB_OK) *out = result;
+    return status;
 }

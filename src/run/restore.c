@@ -40,9 +40,9 @@ static neb_status initial(neb_session *s, const struct neb_ledger_found *log, fl
                           struct neb_hash *root)
 {
     bool begun = log->records || log->damaged || s->loaded.len;
-    neb_status st = begun ? neb__genesis_load(s, theta, root) : NEB_ERR_NOTFOUND;
-    *kept = st == NEB_OK;
-    return st == NEB_ERR_NOTFOUND ? neb__mirror_read(&s->mirror, 0, s->mirror.values, theta) : st;
+    neb_status status = begun ? neb__genesis_load(s, theta, root) : NEB_ERR_NOTFOUND;
+    *kept = status == NEB_OK;
+    return status == NEB_ERR_NOTFOUND ? neb__mirror_read(&s->mirror, 0, s->mirror.values, theta) : status;
 }
 
 static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *log)
@@ -51,10 +51,11 @@ static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *l
     struct neb_hash root, *now = &s->model[NEB_AGREED_VALUES];
     float *theta = neb__malloc(s->mirror.values * sizeof *theta);
     if (!theta) return neb__fail(NEB_ERR_NOMEM, "out of memory for the outer state");
-    neb_status st = initial(s, log, theta, &kept, &root);
-    if (st == NEB_OK) st = neb__outer_create((uint32_t)NEB_CELL, theta, s->mirror.values, &s->mirror.outer);
+    neb_status status = initial(s, log, theta, &kept, &root);
+    if (status == NEB_OK)
+        status = neb__outer_create((uint32_t)NEB_CELL, theta, s->mirror.values, &s->mirror.outer);
     neb__free(theta);
-    NEB_TRY(st);
+    NEB_TRY(status);
     NEB_TRY(neb__outer_root(s->mirror.outer, now));
     if (kept && !neb__hash_equal(&root, now)) return neb__genesis_damaged(s);
     if (!kept && !log->records && !s->loaded.len) NEB_TRY(neb__genesis_keep(s));
@@ -105,15 +106,15 @@ static neb_status first_roster(neb_session *s)
     neb__members_set_roster(&s->members, &b.members, NEB_NO_SITE);
     neb__members_bytes(&b.members, now);
     neb__buf_init(&kept, 1024);
-    neb_status st = neb__blob_load(&s->disk, "beginning", &kept);
-    if (st == NEB_OK && (kept.len != sizeof now || memcmp(kept.data, now, sizeof now)))
-        st = neb__fail(NEB_ERR_CONFIG,
-                       "the roster was changed by hand after the run began: members come and go by "
-                       "`nebula-i order`; give the site its old file again (nebula-i adopt)");
-    else if (st == NEB_ERR_NOTFOUND)
-        st = neb__blob_save(&s->disk, "beginning", now, sizeof now, true);
+    neb_status status = neb__blob_load(&s->disk, "beginning", &kept);
+    if (status == NEB_OK && (kept.len != sizeof now || memcmp(kept.data, now, sizeof now)))
+        status = neb__fail(NEB_ERR_CONFIG,
+                           "the roster was changed by hand after the run began: members come and go by "
+                           "`nebula-i order`; give the site its old file again (nebula-i adopt)");
+    else if (status == NEB_ERR_NOTFOUND)
+        status = neb__blob_save(&s->disk, "beginning", now, sizeof now, true);
     neb__buf_free(&kept);
-    return st;
+    return status;
 }
 
 static struct neb_round_config core_config(neb_session *s)
@@ -149,7 +150,7 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
     uint64_t *after = NEB_NEW_ARRAY(uint64_t, cells);
     struct neb_boot_update *open = NEB_NEW_ARRAY(struct neb_boot_update, cells);
     const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found->records + 1);
-    neb_status st = NEB_ERR_NOMEM;
+    neb_status status = NEB_ERR_NOMEM;
     if (merged && work && after && open && record) {
         for (size_t c = 0; c < cells; c++) {
             const struct neb_own_cell *own = &s->mirror.own[c];
@@ -169,14 +170,14 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
                                       .work = work,
                                       .work_after = after};
         struct neb_round_config c = core_config(s);
-        st = neb__round_create(&c, &boot, &s->core);
+        status = neb__round_create(&c, &boot, &s->core);
     }
     neb__free(merged);
     neb__free(work);
     neb__free(after);
     neb__free(open);
     neb__free(record);
-    return st == NEB_ERR_NOMEM ? neb__fail(st, "out of memory for the ledger") : st;
+    return status == NEB_ERR_NOMEM ? neb__fail(status, "out of memory for the ledger") : status;
 }
 
 static neb_status open_disk(neb_session *s)
@@ -187,10 +188,10 @@ static neb_status open_disk(neb_session *s)
     NEB_TRY(neb__disk_open(dir, &s->disk));
     struct neb_buf mark;
     neb__buf_init(&mark, NEB_MARK_MAX);
-    neb_status st = neb__round_first_mark(&mark);
-    if (st == NEB_OK) st = neb__ledger_create(&s->disk, mark.data, mark.len);
+    neb_status status = neb__round_first_mark(&mark);
+    if (status == NEB_OK) status = neb__ledger_create(&s->disk, mark.data, mark.len);
     neb__buf_free(&mark);
-    if (st != NEB_OK && st != NEB_ERR_EXISTS) return st;
+    if (status != NEB_OK && status != NEB_ERR_EXISTS) return status;
     return neb__update_files_open(&s->disk, (uint64_t)s->config.ledger_quota, &s->updates.files);
 }
 
@@ -235,13 +236,13 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
     NEB_TRY(first_roster(s));
     neb__members_learn(&s->members, neb__net_roster(s->net));
     NEB_TRY(restore_outer(s, log));
-    neb_status st = neb__update_files_list(&s->updates.files, one_update, &f);
-    if (st == NEB_OK) st = neb__own_state_restore(s, f.all, f.n);
-    if (st == NEB_OK) st = create_core(s, log);
-    if (st == NEB_OK) st = neb__session_rate_open(s);
-    for (int i = 0; st == NEB_OK && i < f.n; i++) offer(s, &f.all[i]);
+    neb_status status = neb__update_files_list(&s->updates.files, one_update, &f);
+    if (status == NEB_OK) status = neb__own_state_restore(s, f.all, f.n);
+    if (status == NEB_OK) status = create_core(s, log);
+    if (status == NEB_OK) status = neb__session_rate_open(s);
+    for (int i = 0; status == NEB_OK && i < f.n; i++) offer(s, &f.all[i]);
     neb__free(f.all);
-    return st;
+    return status;
 }
 
 neb_status neb__session_restore(neb_session *s)
@@ -252,17 +253,17 @@ neb_status neb__session_restore(neb_session *s)
         return neb__fail(NEB_ERR_NOMEM, "out of memory for a model of %zu values", s->mirror.values);
     NEB_TRY(open_disk(s));
     struct neb_ledger_found log;
-    neb_status st = neb__ledger_open(&s->disk, &s->ledger, &log);
-    if (st == NEB_ERR_IO)
+    neb_status status = neb__ledger_open(&s->disk, &s->ledger, &log);
+    if (status == NEB_ERR_IO)
         return neb__fail(
-            st,
+            status,
             "the ledger in %s/run cannot be read: start again; a file that is lost for good can be "
             "moved away, and the other sites tell this one what was in it",
             s->site->dir);
-    NEB_TRY(st);
-    st = restore_all(s, &log);
+    NEB_TRY(status);
+    status = restore_all(s, &log);
     neb__ledger_found_free(&log);
-    return st;
+    return status;
 }
 
 void neb__session_release(neb_session *s)

@@ -44,14 +44,15 @@ void neb__session_full(neb_session *s, bool full, const char *what)
 
 neb_status neb__session_keep(neb_session *s, const struct neb_hash *hash, const void *bytes, size_t n)
 {
-    neb_status st = neb__update_keep(&s->updates.files, hash, bytes, n);
-    if (st == NEB_ERR_NOSPACE) {
+    neb_status status = neb__update_keep(&s->updates.files, hash, bytes, n);
+    if (status == NEB_ERR_NOSPACE) {
         neb__session_sweep(s);
-        st = neb__update_keep(&s->updates.files, hash, bytes, n);
+        status = neb__update_keep(&s->updates.files, hash, bytes, n);
     }
-    if (st == NEB_OK || st == NEB_ERR_NOSPACE) neb__session_full(s, st != NEB_OK, "an update was not stored");
-    if (st == NEB_OK) neb__updates_remember(&s->updates, hash, bytes, n);
-    return st;
+    if (status == NEB_OK || status == NEB_ERR_NOSPACE)
+        neb__session_full(s, status != NEB_OK, "an update was not stored");
+    if (status == NEB_OK) neb__updates_remember(&s->updates, hash, bytes, n);
+    return status;
 }
 
 /* The new snapshot takes the place of the older one. */

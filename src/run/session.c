@@ -89,10 +89,10 @@ neb_status neb_session_open(const char *folder, const struct neb_session_config 
     neb__lines_init(&s->lines);
     s->driver.pending_last = &s->driver.pending;
     neb__buf_init(&s->loaded, (size_t)1 << 40);
-    neb_status st = open_all(s, folder);
-    if (st != NEB_OK) {
+    neb_status status = open_all(s, folder);
+    if (status != NEB_OK) {
         neb_session_close(s);
-        return st;
+        return status;
     }
     *out = s;
     return NEB_OK;
@@ -119,9 +119,9 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
     pthread_mutex_lock(&s->lock);
     while (!s->halted && s->status.view == 0)
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
-    neb_status st = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
+    neb_status status = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
     pthread_mutex_unlock(&s->lock);
-    return st;
+    return status;
 }
 
 /* Without parameters there are no rounds to wait for. The start then waits until another site has told that
@@ -132,9 +132,9 @@ static neb_status wait_for_facts(neb_session *s, double seconds)
     pthread_mutex_lock(&s->lock);
     while (!s->halted && !s->agreed)
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
-    neb_status st = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
+    neb_status status = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
     pthread_mutex_unlock(&s->lock);
-    return st;
+    return status;
 }
 
 neb_status neb_session_start(neb_session *s, double wait_s)
@@ -150,16 +150,16 @@ neb_status neb_session_start(neb_session *s, double wait_s)
     s->driver.runs = pthread_create(&s->driver.thread, NULL, neb__session_driver, s) == 0;
     pthread_mutex_unlock(&s->lock);
     if (!s->driver.runs) return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     if (wait_s > 0 && s->mirror.values)
-        st = wait_for_quorum(s, wait_s);
+        status = wait_for_quorum(s, wait_s);
     else if (wait_s > 0 && s->facts)
-        st = wait_for_facts(s, wait_s);
+        status = wait_for_facts(s, wait_s);
     pthread_mutex_lock(&s->lock);
     s->status.recover_s = neb__seconds_since(s->started);
     pthread_mutex_unlock(&s->lock);
     s->left_step = neb__now_ns();
-    return st;
+    return status;
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------------ */

@@ -74,11 +74,11 @@ neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, cons
     char hex[2 * NEB_HASH_SIZE + 1];
     neb__hash_hex(tokenizer, hex);
     neb__buf_init(&facts, NEB_FACTS_TEXT_MAX);
-    neb_status st = neb__job_facts(job, &facts);
-    if (st == NEB_OK) st = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
-    if (st == NEB_OK) st = neb__session_facts(s, (const char *)facts.data, facts.len);
+    neb_status status = neb__job_facts(job, &facts);
+    if (status == NEB_OK) status = neb__buf_printf(&facts, "(the tokenizer)=%.16s\n", hex);
+    if (status == NEB_OK) status = neb__session_facts(s, (const char *)facts.data, facts.len);
     neb__buf_free(&facts);
-    return st;
+    return status;
 }
 
 static const struct neb_member *member_named(const struct neb_roster *r, const char *name)
@@ -115,12 +115,12 @@ static neb_status open_job(struct neb_job *job, const char *site, neb_session **
     NEB_TRY(find_site(job, site, &at));
     struct neb_session_config c = neb__session_config(job, at);
     NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
-    neb_status st = neb__session_check_roster(s, job, at);
-    if (st != NEB_OK)
+    neb_status status = neb__session_check_roster(s, job, at);
+    if (status != NEB_OK)
         neb_session_close(s);
     else
         *out = s;
-    return st;
+    return status;
 }
 
 neb_status neb_session_open_job(const char *job, const char *site, const char *const *words,
@@ -130,9 +130,9 @@ neb_status neb_session_open_job(const char *job, const char *site, const char *c
     int n = 0;
     while (words && words[n]) n++;
     NEB_TRY(neb__job_read(job, (char *const *)(uintptr_t)words, n, &j));
-    neb_status st = open_job(&j, site, out);
+    neb_status status = open_job(&j, site, out);
     neb__job_free(&j);
-    return st;
+    return status;
 }
 
 /* ---- status -------------------------------------------------------------------------------------------- */

@@ -29,11 +29,11 @@ static neb_status exchange(neb_session *s, bool wait, bool *changed, bool *post)
     *post = false;
     if (neb__mirror_idle(&s->mirror)) return NEB_OK;
     double cpu = neb__thread_cpu();
-    neb_status st = neb__mirror_exchange(&s->mirror, wait, &e);
+    neb_status status = neb__mirror_exchange(&s->mirror, wait, &e);
     count_merges(s, &e, changed);
     *post = e.copy_taken;
     s->status.merge_cpu_s += neb__thread_cpu() - cpu;
-    return st;
+    return status;
 }
 
 static void tell_snapshot(neb_session *s)
@@ -50,30 +50,30 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
 {
     struct timespec until = neb__step_until(limit > 0 ? limit : 0);
     int64_t start = neb__now_ns();
-    neb_status st = NEB_OK;
-    while (st == NEB_OK && s->paused && !s->ended && !s->halted) {
+    neb_status status = NEB_OK;
+    while (status == NEB_OK && s->paused && !s->ended && !s->halted) {
         bool post = false;
-        st = exchange(s, true, changed, &post);
+        status = exchange(s, true, changed, &post);
         if (post) {
             pthread_mutex_unlock(&s->lock);
             tell_snapshot(s);
             pthread_mutex_lock(&s->lock);
             continue;
         }
-        if (st != NEB_OK) break;
+        if (status != NEB_OK) break;
         if (limit < 0)
             pthread_cond_wait(&s->changed, &s->lock);
         else if (pthread_cond_timedwait(&s->changed, &s->lock, &until))
-            st = NEB_ERR_AGAIN;
+            status = NEB_ERR_AGAIN;
     }
-    if (st == NEB_OK && s->ended) {
+    if (status == NEB_OK && s->ended) {
         struct neb_exchange e = {0};
-        st = neb__mirror_merge(&s->mirror, true, &e);
+        status = neb__mirror_merge(&s->mirror, true, &e);
         count_merges(s, &e, changed);
     }
     bool recovers = s->status.view && !s->status.caught_up; /* it would not wait if it had not been away */
     *(recovers ? &s->status.recover_s : &s->status.wait_s) += neb__seconds_since(start);
-    return st;
+    return status;
 }
 
 /* The time since the last call was the caller's; a step's own time is smoothed for the rate controller. */
@@ -117,12 +117,12 @@ static neb_status standing(neb_session *s)
 static neb_status take_result(neb_session *s, bool *changed)
 {
     pthread_mutex_lock(&s->busy);
-    neb_status st = s->driver.leaves
-                        ? NEB_OK
-                        : neb__mirror_write(&s->mirror, 0, s->mirror.values, s->mirror.outer->theta);
+    neb_status status = s->driver.leaves
+                            ? NEB_OK
+                            : neb__mirror_write(&s->mirror, 0, s->mirror.values, s->mirror.outer->theta);
     pthread_mutex_unlock(&s->busy);
     *changed = true;
-    return st == NEB_OK ? NEB_ERR_CANCELLED : st;
+    return status == NEB_OK ? NEB_ERR_CANCELLED : status;
 }
 
 /* Steps and attendance have this in common. The lock is held on entry and released. */
@@ -130,17 +130,17 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
 {
     bool post = false;
     double waited = s->status.wait_s + s->status.recover_s;
-    neb_status st = NEB_OK; /* without parameters it only counts */
+    neb_status status = NEB_OK; /* without parameters it only counts */
     if (s->mirror.outer && s->paused)
-        st =
+        status =
             wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
     else if (s->mirror.outer)
-        st = exchange(s, s->ended, changed, &post);
-    if (st == NEB_OK) st = standing(s);
+        status = exchange(s, s->ended, changed, &post);
+    if (status == NEB_OK) status = standing(s);
     leave(s, entered, s->status.wait_s + s->status.recover_s - waited);
     pthread_mutex_unlock(&s->lock);
     if (post) tell_snapshot(s);
-    return st == NEB_ERR_CANCELLED && s->mirror.outer ? take_result(s, changed) : st;
+    return status == NEB_ERR_CANCELLED && s->mirror.outer ? take_result(s, changed) : status;
 }
 
 neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
@@ -180,19 +180,20 @@ neb_status neb_session_show_outer(neb_session *s, bool outer)
     if (!s->mirror.outer || outer == (s->mirror.shown != NULL))
         return neb__fail(NEB_ERR_STATE, "the parameters %s",
                          s->mirror.outer ? "show that already" : "are not shared yet");
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     if (outer) {
         s->mirror.shown = neb__malloc(s->mirror.values * sizeof *s->mirror.shown);
         if (!s->mirror.shown)
             return neb__fail(NEB_ERR_NOMEM, "out of memory for a copy of %zu values", s->mirror.values);
-        st = neb__mirror_read(&s->mirror, 0, s->mirror.values, s->mirror.shown);
+        status = neb__mirror_read(&s->mirror, 0, s->mirror.values, s->mirror.shown);
         pthread_mutex_lock(&s->busy);
-        if (st == NEB_OK) st = neb__mirror_write(&s->mirror, 0, s->mirror.values, s->mirror.outer->theta);
+        if (status == NEB_OK)
+            status = neb__mirror_write(&s->mirror, 0, s->mirror.values, s->mirror.outer->theta);
         pthread_mutex_unlock(&s->busy);
-        if (st == NEB_OK) return NEB_OK;
+        if (status == NEB_OK) return NEB_OK;
     }
     neb_status back = neb__mirror_write(&s->mirror, 0, s->mirror.values, s->mirror.shown);
     neb__free(s->mirror.shown);
     s->mirror.shown = NULL;
-    return st != NEB_OK ? st : back;
+    return status != NEB_OK ? status : back;
 }

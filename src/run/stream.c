@@ -105,7 +105,7 @@ static bool may_put(const neb_stream *st, uint64_t n)
 neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
 {
     int64_t until = neb__stream_until(wait_s);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (st->journal && !st->config.produce && neb__journal_next(st->journal) <= st->last + (uint64_t)n)
         return neb__quiet(NEB_ERR_CANCELLED, "%s ends after item %" PRIu64, st->name,
                           neb__journal_next(st->journal) - 1);
@@ -113,15 +113,15 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
     pthread_mutex_lock(&st->lock);
     for (;;) {
         if (st->config.produce ? !st->ended && may_put(st, (uint64_t)n) : st->waiting >= n) break;
-        if (st->ended && !(st->config.produce ? 0 : st->waiting)) s = neb__stream_over(st);
-        if (s != NEB_OK || st->ended) break;
+        if (st->ended && !(st->config.produce ? 0 : st->waiting)) status = neb__stream_over(st);
+        if (status != NEB_OK || st->ended) break;
         if (!neb__stream_wait(st, until)) {
-            s = neb__quiet(NEB_ERR_TIMEOUT, "no answer from site '%s' in time", st->name);
+            status = neb__quiet(NEB_ERR_TIMEOUT, "no answer from site '%s' in time", st->name);
             break;
         }
     }
     pthread_mutex_unlock(&st->lock);
-    return s;
+    return status;
 }
 
 void neb__stream_window(neb_stream *st, int64_t items)

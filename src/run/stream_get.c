@@ -65,10 +65,10 @@ static neb_status must_consume(const neb_stream *st)
 static neb_status get_folder(neb_stream *st, const void **bytes, size_t *n, uint64_t *item)
 {
     neb__buf_clear(&st->read);
-    neb_status s = neb__journal_read(st->journal, st->last + 1, &st->read);
-    if (s == NEB_ERR_NOTFOUND)
+    neb_status status = neb__journal_read(st->journal, st->last + 1, &st->read);
+    if (status == NEB_ERR_NOTFOUND)
         return neb__quiet(NEB_ERR_CANCELLED, "%s ends after item %" PRIu64, st->name, st->last);
-    NEB_TRY(s);
+    NEB_TRY(status);
     *item = st->received = ++st->last;
     *bytes = st->read.data;
     *n = st->read.len;
@@ -96,22 +96,22 @@ neb_status neb_stream_get(neb_stream *st, double wait_s, const void **bytes, siz
     int64_t until = neb__stream_until(wait_s);
     neb__free(st->current);
     st->current = NULL;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     pthread_mutex_lock(&st->lock);
-    while (!st->head && !st->ended && s == NEB_OK)
+    while (!st->head && !st->ended && status == NEB_OK)
         if (!neb__stream_wait(st, until))
-            s = neb__quiet(NEB_ERR_TIMEOUT, "nothing after item %" PRIu64 " from site '%s' in time", st->last,
-                           st->name);
-    if (s == NEB_OK && !st->head) s = neb__stream_over(st);
+            status = neb__quiet(NEB_ERR_TIMEOUT, "nothing after item %" PRIu64 " from site '%s' in time",
+                                st->last, st->name);
+    if (status == NEB_OK && !st->head) status = neb__stream_over(st);
     bool room = false;
-    if (s == NEB_OK) {
+    if (status == NEB_OK) {
         take_first(st);
         room = st->held;
         if (room) st->held = false;
     }
     pthread_mutex_unlock(&st->lock);
     if (room) (void)neb__net_post(st->session->net, resume, st);
-    if (s != NEB_OK) return s;
+    if (status != NEB_OK) return status;
     *bytes = st->current->data;
     *n = st->current->size;
     *item = st->current->item;
@@ -143,9 +143,9 @@ neb_status neb_stream_retain(neb_stream *st, uint64_t item)
     struct mark *m = NEB_NEW(struct mark);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a mark");
     *m = (struct mark){st, item};
-    neb_status s = neb__net_post(st->session->net, retain, m);
-    if (s != NEB_OK) neb__free(m);
-    return s;
+    neb_status status = neb__net_post(st->session->net, retain, m);
+    if (status != NEB_OK) neb__free(m);
+    return status;
 }
 
 /* The links' thread alone: the answer may come after the stream was closed. */
@@ -153,11 +153,11 @@ struct neb_notice {
     neb_stream *st;
 };
 
-static void finished(void *arg, neb_status s)
+static void finished(void *arg, neb_status status)
 {
     struct neb_notice *notice = arg;
     neb_stream *st = notice->st;
-    (void)s;
+    (void)status;
     neb__free(notice);
     if (!st) return;
     st->notice = NULL;
@@ -183,10 +183,10 @@ static neb_status end_links(neb_stream *st)
     struct neb_notice *notice = NEB_NEW(struct neb_notice);
     if (!notice) return neb__fail(NEB_ERR_NOMEM, "out of memory for the end of a stream");
     notice->st = st;
-    neb_status s = neb__net_stream_end(links, NEB_OK, finished, notice);
-    if (s != NEB_OK) {
+    neb_status status = neb__net_stream_end(links, NEB_OK, finished, notice);
+    if (status != NEB_OK) {
         neb__free(notice);
-        return s;
+        return status;
     }
     st->links = NULL;
     st->notice = notice;
@@ -199,7 +199,7 @@ neb_status neb_stream_finish(neb_stream *st, double wait_s)
     if (st->journal) return NEB_OK;
     int64_t until = neb__stream_until(wait_s);
     NEB_TRY(neb__stream_call(st, end_links));
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     pthread_mutex_lock(&st->lock);
     while (st->head) { /* taken in ahead, not wanted any more */
         struct neb_entry *e = st->head;
@@ -210,10 +210,10 @@ neb_status neb_stream_finish(neb_stream *st, double wait_s)
     st->waiting = 0;
     st->waiting_bytes = 0;
     st->ended = true;
-    while (!st->told && s == NEB_OK)
+    while (!st->told && status == NEB_OK)
         if (!neb__stream_wait(st, until))
-            s = neb__quiet(NEB_ERR_TIMEOUT, "site '%s' could not be told that stream %u is finished",
-                           st->name, st->config.number);
+            status = neb__quiet(NEB_ERR_TIMEOUT, "site '%s' could not be told that stream %u is finished",
+                                st->name, st->config.number);
     pthread_mutex_unlock(&st->lock);
-    return s;
+    return status;
 }

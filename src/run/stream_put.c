@@ -46,12 +46,12 @@ static void hand_over(void *arg)
     neb_stream *st = arg;
     for (struct neb_entry *e; st->links && (e = first_waiting(st));) {
         uint64_t item;
-        neb_status s = neb__net_stream_produce(st->links, e->data, e->size, &item);
-        if (s == NEB_ERR_AGAIN) return; /* the journal's quota: `ready` comes back here */
-        if (s == NEB_OK && item != e->item)
-            s = neb__fail(NEB_ERR_INTERNAL, "item %" PRIu64 " became item %" PRIu64, e->item, item);
-        if (s != NEB_OK) {
-            over(st, s);
+        neb_status status = neb__net_stream_produce(st->links, e->data, e->size, &item);
+        if (status == NEB_ERR_AGAIN) return; /* the journal's quota: `ready` comes back here */
+        if (status == NEB_OK && item != e->item)
+            status = neb__fail(NEB_ERR_INTERNAL, "item %" PRIu64 " became item %" PRIu64, e->item, item);
+        if (status != NEB_OK) {
+            over(st, status);
             return;
         }
         remove_first(st);
@@ -133,9 +133,9 @@ static neb_status wait_for_credit(neb_stream *st, int64_t until)
 static neb_status enqueue(neb_stream *st, struct neb_entry *e, int64_t until)
 {
     pthread_mutex_lock(&st->lock);
-    neb_status s = wait_for_credit(st, until);
-    bool post = s == NEB_OK && !st->posted;
-    if (s == NEB_OK) {
+    neb_status status = wait_for_credit(st, until);
+    bool post = status == NEB_OK && !st->posted;
+    if (status == NEB_OK) {
         *st->tail = e;
         st->tail = &e->next;
         st->waiting++;
@@ -145,7 +145,7 @@ static neb_status enqueue(neb_stream *st, struct neb_entry *e, int64_t until)
         st->posted = true;
     }
     pthread_mutex_unlock(&st->lock);
-    return post ? neb__net_post(st->session->net, hand_over, st) : s;
+    return post ? neb__net_post(st->session->net, hand_over, st) : status;
 }
 
 neb_status neb_stream_put(neb_stream *st, uint64_t item, const void *bytes, size_t n, double wait_s)
@@ -163,31 +163,32 @@ neb_status neb_stream_put(neb_stream *st, uint64_t item, const void *bytes, size
     if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for an item of %zu bytes", n);
     *e = (struct neb_entry){.item = item, .size = n};
     if (n) memcpy(e->data, bytes, n);
-    neb_status s = enqueue(st, e, neb__stream_until(wait_s));
-    if (s != NEB_OK && st->last != item) neb__free(e);
-    return s;
+    neb_status status = enqueue(st, e, neb__stream_until(wait_s));
+    if (status != NEB_OK && st->last != item) neb__free(e);
+    return status;
 }
 
 static neb_status wait_mark(neb_stream *st, const uint64_t *mark, double wait_s)
 {
     int64_t until = neb__stream_until(wait_s);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     pthread_mutex_lock(&st->lock);
-    while (s == NEB_OK && *mark < st->last && !st->ended)
+    while (status == NEB_OK && *mark < st->last && !st->ended)
         if (!neb__stream_wait(st, until))
-            s = neb__quiet(NEB_ERR_TIMEOUT, "only item %" PRIu64 " of %" PRIu64 " is done in time", *mark,
-                           st->last);
-    if (s == NEB_OK && *mark < st->last) s = neb__stream_over(st);
+            status = neb__quiet(NEB_ERR_TIMEOUT, "only item %" PRIu64 " of %" PRIu64 " is done in time",
+                                *mark, st->last);
+    if (status == NEB_OK && *mark < st->last) status = neb__stream_over(st);
     pthread_mutex_unlock(&st->lock);
-    return s;
+    return status;
 }
 
 neb_status neb_stream_sync(neb_stream *st, double wait_s)
 {
     NEB_TRY(must_produce(st));
     if (st->journal) return NEB_OK;
-    neb_status s = wait_mark(st, &st->durable, wait_s);
-    return s == NEB_ERR_CANCELLED ? NEB_OK : s; /* the consumer has finished: nothing is owed to it */
+    neb_status status = wait_mark(st, &st->durable, wait_s);
+    return status == NEB_ERR_CANCELLED ? NEB_OK
+                                       : status; /* the consumer has finished: nothing is owed to it */
 }
 
 static neb_status end_links(neb_stream *st)
@@ -202,7 +203,7 @@ neb_status neb_stream_drain(neb_stream *st, double wait_s)
 {
     NEB_TRY(must_produce(st));
     if (st->journal) return NEB_OK;
-    neb_status s = wait_mark(st, &st->retained, wait_s);
-    if (s == NEB_ERR_CANCELLED) return NEB_OK;
-    return s == NEB_OK ? neb__stream_call(st, end_links) : s;
+    neb_status status = wait_mark(st, &st->retained, wait_s);
+    if (status == NEB_ERR_CANCELLED) return NEB_OK;
+    return status == NEB_OK ? neb__stream_call(st, end_links) : status;
 }

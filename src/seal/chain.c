@@ -127,12 +127,12 @@ static neb_status load_genesis(struct neb_chain *c, const uint8_t *p, size_t n)
 neb_status neb__chain_from_genesis(const uint8_t *p, size_t n, struct neb_chain **out)
 {
     struct neb_chain *c = chain_new();
-    neb_status s = c ? load_genesis(c, p, n) : neb__chain_no_memory();
-    if (s == NEB_OK)
+    neb_status status = c ? load_genesis(c, p, n) : neb__chain_no_memory();
+    if (status == NEB_OK)
         *out = c;
     else
         neb__chain_free(c);
-    return s;
+    return status;
 }
 
 static neb_status encode_genesis(const struct neb_public *operator_key, const struct neb_fact *facts,
@@ -147,9 +147,9 @@ static neb_status encode_genesis(const struct neb_public *operator_key, const st
     if (!sorted) return neb__chain_no_memory();
     if (count) memcpy(sorted, facts, count * sizeof *facts);
     qsort(sorted, count, sizeof *sorted, by_name);
-    neb_status s = append_facts(sorted, count, out);
+    neb_status status = append_facts(sorted, count, out);
     neb__free(sorted);
-    NEB_TRY(s);
+    NEB_TRY(status);
     return neb__roster_encode(roster, out);
 }
 
@@ -164,13 +164,13 @@ neb_status neb__chain_create(const struct neb_public *operator_key, const struct
     NEB_TRY(neb__roster_copy(roster, &numbered));
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX);
     for (uint32_t i = 0; i < numbered.count; i++) numbered.members[i].id = (uint16_t)(i + 1);
-    neb_status s = neb__roster_check(&numbered);
-    if (s != NEB_OK) neb__fail(s, "%s", neb_last_error());
-    if (s == NEB_OK) s = encode_genesis(operator_key, facts, fact_count, &numbered, &b);
-    if (s == NEB_OK) s = neb__chain_from_genesis(b.data, b.len, out);
+    neb_status status = neb__roster_check(&numbered);
+    if (status != NEB_OK) neb__fail(status, "%s", neb_last_error());
+    if (status == NEB_OK) status = encode_genesis(operator_key, facts, fact_count, &numbered, &b);
+    if (status == NEB_OK) status = neb__chain_from_genesis(b.data, b.len, out);
     neb__roster_free(&numbered);
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 /* ---- whole chains -------------------------------------------------------------------------------------- */
@@ -195,10 +195,10 @@ neb_status neb__chain_decode(const uint8_t *p, size_t n, struct neb_chain **out)
     if (!genesis) return neb__quiet(NEB_ERR_CORRUPT, "a roster ends too early");
     struct neb_chain *c;
     NEB_TRY(neb__chain_from_genesis(genesis, len, &c));
-    neb_status s = neb__chain_extend(c, r.p, r.left);
-    if (s != NEB_OK) {
+    neb_status status = neb__chain_extend(c, r.p, r.left);
+    if (status != NEB_OK) {
         neb__chain_free(c);
-        return s;
+        return status;
     }
     *out = c;
     return NEB_OK;
@@ -208,21 +208,21 @@ neb_status neb__chain_read(const char *path, struct neb_chain **out)
 {
     struct neb_buf b;
     neb__buf_init(&b, CHAIN_FILE_MAX);
-    neb_status s = neb__file_read(path, &b);
-    if (s == NEB_OK) {
-        s = neb__chain_decode(b.data, b.len, out);
-        if (s != NEB_OK) neb__fail(s, "%s: %s", path, neb_last_error());
+    neb_status status = neb__file_read(path, &b);
+    if (status == NEB_OK) {
+        status = neb__chain_decode(b.data, b.len, out);
+        if (status != NEB_OK) neb__fail(status, "%s: %s", path, neb_last_error());
     }
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 neb_status neb__chain_write(const struct neb_chain *c, const char *path)
 {
     struct neb_buf b;
     neb__buf_init(&b, CHAIN_FILE_MAX);
-    neb_status s = neb__chain_encode(c, &b);
-    if (s == NEB_OK) s = neb__file_replace(path, b.data, b.len, 0644);
+    neb_status status = neb__chain_encode(c, &b);
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0644);
     neb__buf_free(&b);
-    return s;
+    return status;
 }

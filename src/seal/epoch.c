@@ -96,12 +96,13 @@ static neb_status open_epoch(const struct neb_chain *c, const struct neb_roster 
         (e->kind != NEB_EPOCH_CHANGE && e->kind != NEB_EPOCH_EVICT))
         return neb__quiet(NEB_ERR_CORRUPT, "epoch %" PRIu64 " does not follow the one before", number);
     NEB_TRY(neb__roster_decode(&r, after));
-    neb_status s = neb__hash(p, n - r.left, &e->hash);
-    if (s == NEB_OK) s = check_signatures(c, before, &e->hash, &r);
-    if (s == NEB_OK && r.left) s = neb__quiet(NEB_ERR_CORRUPT, "%zu extra bytes behind an epoch", r.left);
-    if (s == NEB_OK) s = check_ids(before, after, last_id);
-    if (s != NEB_OK) neb__roster_free(after);
-    return s;
+    neb_status status = neb__hash(p, n - r.left, &e->hash);
+    if (status == NEB_OK) status = check_signatures(c, before, &e->hash, &r);
+    if (status == NEB_OK && r.left)
+        status = neb__quiet(NEB_ERR_CORRUPT, "%zu extra bytes behind an epoch", r.left);
+    if (status == NEB_OK) status = check_ids(before, after, last_id);
+    if (status != NEB_OK) neb__roster_free(after);
+    return status;
 }
 
 /* Returns the number that an encoded epoch claims, before anything is checked; 0: it is too short. */
@@ -148,23 +149,25 @@ static neb_status compare_held(const struct neb_chain *c, uint64_t number, const
     struct neb_epoch theirs = {0}, ours = {0};
     struct neb_roster after = {0};
     NEB_TRY(neb__chain_from_genesis(c->genesis.data, c->genesis.len, &at));
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (number > 1) {
         size_t upto = (size_t)(mine - c->tail.data);
-        s = neb__chain_extend(at, c->tail.data, upto);
+        status = neb__chain_extend(at, c->tail.data, upto);
     }
-    if (s == NEB_OK) s = open_epoch(at, &at->now, &at->head, number, at->last_id, p, n, &theirs, &after);
+    if (status == NEB_OK)
+        status = open_epoch(at, &at->now, &at->head, number, at->last_id, p, n, &theirs, &after);
     neb__roster_free(&after);
-    if (s == NEB_OK)
-        s = open_epoch(at, &at->now, &at->head, number, at->last_id, mine + 4, mine_n - 4, &ours, &after);
+    if (status == NEB_OK)
+        status =
+            open_epoch(at, &at->now, &at->head, number, at->last_id, mine + 4, mine_n - 4, &ours, &after);
     neb__roster_free(&after);
     neb__chain_free(at);
-    if (s == NEB_OK && !neb__hash_equal(&ours.hash, &theirs.hash))
-        s = neb__fail(NEB_ERR_EXISTS,
-                      "two different rosters are signed for epoch %" PRIu64
-                      "; the operator must choose one (nebula-i adopt)",
-                      number);
-    return s;
+    if (status == NEB_OK && !neb__hash_equal(&ours.hash, &theirs.hash))
+        status = neb__fail(NEB_ERR_EXISTS,
+                           "two different rosters are signed for epoch %" PRIu64
+                           "; the operator must choose one (nebula-i adopt)",
+                           number);
+    return status;
 }
 
 /* The chain's state while epochs are being added. The chain takes it over only when all of them fit. */
@@ -203,16 +206,17 @@ neb_status neb__chain_extend(struct neb_chain *c, const uint8_t *p, size_t n)
     struct ahead a = {{0}, c->head, c->epoch, c->last_id};
     size_t was = c->tail.len;
     NEB_TRY(neb__roster_copy(&c->now, &a.now));
-    neb_status s = NEB_OK;
-    while (s == NEB_OK && r.left) {
+    neb_status status = NEB_OK;
+    while (status == NEB_OK && r.left) {
         uint32_t len = neb__read32(&r);
         const uint8_t *e = neb__read(&r, len);
-        s = e ? extend_one(c, &a, e, len) : neb__quiet(NEB_ERR_CORRUPT, "a chain of epochs ends too early");
+        status =
+            e ? extend_one(c, &a, e, len) : neb__quiet(NEB_ERR_CORRUPT, "a chain of epochs ends too early");
     }
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         c->tail.len = was;
         neb__roster_free(&a.now);
-        return s;
+        return status;
     }
     neb__roster_free(&c->now);
     c->now = a.now;
@@ -227,17 +231,17 @@ neb_status neb__chain_walk(const struct neb_chain *c, neb_roster_fn fn, void *ar
     enum { HEAD_AT = 4 + MAGIC + NEB_HASH_SIZE + 8 + NEB_HASH_SIZE + 1 }; /* behind the length */
     struct neb_chain *at;
     NEB_TRY(neb__chain_from_genesis(c->genesis.data, c->genesis.len, &at));
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     fn(arg, 0, 0, &at->now);
-    while (s == NEB_OK && at->epoch < c->epoch) {
+    while (status == NEB_OK && at->epoch < c->epoch) {
         const uint8_t *p;
         size_t n;
         neb__chain_tail(c, at->epoch, 1, &p, &n);
-        s = neb__chain_extend(at, p, n);
-        if (s == NEB_OK) fn(arg, at->epoch, neb__get64(p + HEAD_AT), &at->now);
+        status = neb__chain_extend(at, p, n);
+        if (status == NEB_OK) fn(arg, at->epoch, neb__get64(p + HEAD_AT), &at->now);
     }
     neb__chain_free(at);
-    return s;
+    return status;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
@@ -318,15 +322,15 @@ neb_status neb__chain_propose(const struct neb_chain *c, enum neb_epoch_kind kin
         if (!next.members[i].id) next.members[i].id = ++id;
     qsort(next.members, next.count, sizeof *next.members, by_id);
     neb__buf_init(&b, NEB_EPOCH_BYTES_MAX);
-    neb_status s = neb__roster_check(&next);
-    if (s != NEB_OK) neb__fail(s, "%s", neb_last_error());
-    if (s == NEB_OK) s = epoch_body(c, kind, head_index, head_hash, &next, &b);
-    if (s == NEB_OK) s = neb__hash(b.data, b.len, &hash);
-    if (s == NEB_OK) s = append_signatures(c, &hash, signers, signer_count, &b);
+    neb_status status = neb__roster_check(&next);
+    if (status != NEB_OK) neb__fail(status, "%s", neb_last_error());
+    if (status == NEB_OK) status = epoch_body(c, kind, head_index, head_hash, &next, &b);
+    if (status == NEB_OK) status = neb__hash(b.data, b.len, &hash);
+    if (status == NEB_OK) status = append_signatures(c, &hash, signers, signer_count, &b);
     neb__put32(len, (uint32_t)b.len);
-    if (s == NEB_OK) s = neb__buf_append(out, len, 4);
-    if (s == NEB_OK) s = neb__buf_append(out, b.data, b.len);
+    if (status == NEB_OK) status = neb__buf_append(out, len, 4);
+    if (status == NEB_OK) status = neb__buf_append(out, b.data, b.len);
     neb__buf_free(&b);
     neb__roster_free(&next);
-    return s;
+    return status;
 }

@@ -100,15 +100,15 @@ neb_status neb__key_save(const struct neb_key *key, const char *path)
 {
     char *data = NULL;
     BIO *bio = BIO_new(BIO_s_secmem());
-    neb_status s;
+    neb_status status;
     if (!bio || PEM_write_bio_PrivateKey(bio, key->evp, NULL, NULL, 0, NULL, NULL) != 1) {
-        s = neb__fail(NEB_ERR_NOMEM, "cannot encode the key");
+        status = neb__fail(NEB_ERR_NOMEM, "cannot encode the key");
     } else {
         long n = BIO_get_mem_data(bio, &data);
-        s = write_new(path, data, n);
+        status = write_new(path, data, n);
     }
     BIO_free(bio);
-    return s;
+    return status;
 }
 
 static int no_password(char *buf, int size, int writing, void *arg)
@@ -140,12 +140,12 @@ neb_status neb__key_load(const char *path, struct neb_key **out)
                          (unsigned)st.st_mode & 0777, path);
     struct neb_buf b;
     neb__buf_init(&b, KEY_FILE_MAX);
-    neb_status s = neb__file_read(path, &b);
-    if (s == NEB_OK) s = neb__key_parse(b.data, b.len, out);
-    if (s != NEB_OK) neb__error_prefix("%s", path);
+    neb_status status = neb__file_read(path, &b);
+    if (status == NEB_OK) status = neb__key_parse(b.data, b.len, out);
+    if (status != NEB_OK) neb__error_prefix("%s", path);
     if (b.data) OPENSSL_cleanse(b.data, b.cap);
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 /* Puts purpose || 0 || message into one buffer. Ed25519 hashes the message twice, so it has no streaming

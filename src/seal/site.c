@@ -32,7 +32,7 @@ neb_status neb__site_init(const char *dir, const char *name, char identity[NEB_I
     char key_path[PATH_MAX], id_path[PATH_MAX], line[NEB_IDENTITY_SIZE + 1];
     struct neb_key *key = NULL;
     struct neb_public public;
-    neb_status s;
+    neb_status status;
     if (!neb__name_valid(name, strlen(name)))
         return neb__fail(NEB_ERR_INVALID, "'%s': a site's name is 1 to 31 characters of a-z, 0-9 and -",
                          name);
@@ -40,14 +40,14 @@ neb_status neb__site_init(const char *dir, const char *name, char identity[NEB_I
     NEB_TRY(path_in(dir, "site.id", id_path));
     NEB_TRY(neb__file_make_dir(dir, 0700));
     NEB_TRY(neb__key_create(&key));
-    NEB_TRY_GOTO(s, neb__key_save(key, key_path), out);
+    NEB_TRY_GOTO(status, neb__key_save(key, key_path), out);
     neb__key_public(key, &public);
     neb__identity_format(name, &public, identity);
     snprintf(line, sizeof line, "%s\n", identity);
-    s = neb__file_replace(id_path, line, strlen(line), 0644);
+    status = neb__file_replace(id_path, line, strlen(line), 0644);
 out:
     neb__key_free(key);
-    return s;
+    return status;
 }
 
 neb_status neb__site_identity(const char *dir, char name[NEB_NAME_SIZE], struct neb_public *key)
@@ -56,16 +56,16 @@ neb_status neb__site_identity(const char *dir, char name[NEB_NAME_SIZE], struct 
     struct neb_buf b;
     NEB_TRY(path_in(dir, "site.id", path));
     neb__buf_init(&b, 4096);
-    neb_status s = neb__file_read(path, &b);
-    if (s == NEB_ERR_NOTFOUND)
+    neb_status status = neb__file_read(path, &b);
+    if (status == NEB_ERR_NOTFOUND)
         neb__error_prefix("'%s' is not a site folder; make one with: nebula-i site init", dir);
-    if (s == NEB_OK) {
+    if (status == NEB_OK) {
         while (b.len && (b.data[b.len - 1] == '\n' || b.data[b.len - 1] == ' ')) b.len--;
-        s = neb__identity_parse((const char *)b.data, b.len, name, key);
-        if (s != NEB_OK) s = neb__fail(NEB_ERR_CORRUPT, "%s: %s", path, neb_last_error());
+        status = neb__identity_parse((const char *)b.data, b.len, name, key);
+        if (status != NEB_OK) status = neb__fail(NEB_ERR_CORRUPT, "%s: %s", path, neb_last_error());
     }
     neb__buf_free(&b);
-    return s;
+    return status;
 }
 
 neb_status neb__site_key(const char *dir, struct neb_key **out)
@@ -91,9 +91,9 @@ static neb_status take_lock(const char *dir, int *out)
     char path[PATH_MAX], holder[32];
     int fd;
     NEB_TRY(path_in(dir, "lock", path));
-    neb_status s = neb__file_lock(path, NEB_LOCK_FILE, &fd);
-    if (s == NEB_ERR_BUSY) return in_use(dir, path);
-    if (s != NEB_OK) return neb__fail(s, "%s", neb_last_error());
+    neb_status status = neb__file_lock(path, NEB_LOCK_FILE, &fd);
+    if (status == NEB_ERR_BUSY) return in_use(dir, path);
+    if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
     int n = snprintf(holder, sizeof holder, "%ld\n", (long)getpid());
     if (ftruncate(fd, 0) || pwrite(fd, holder, (size_t)n, 0) != n) {
         close(fd);
@@ -112,20 +112,21 @@ static neb_status next_incarnation(const char *dir, uint64_t *out)
     NEB_TRY(path_in(dir, "incarnation", path));
     neb__buf_init(&b, sizeof text);
     if (!stat(path, &st)) {
-        neb_status s = neb__file_read(path, &b);
-        if (s == NEB_OK && (b.len == 0 || b.len >= sizeof text)) s = NEB_ERR_CORRUPT;
-        if (s == NEB_OK) {
+        neb_status status = neb__file_read(path, &b);
+        if (status == NEB_OK && (b.len == 0 || b.len >= sizeof text)) status = NEB_ERR_CORRUPT;
+        if (status == NEB_OK) {
             memcpy(text, b.data, b.len);
             text[b.len] = 0;
             errno = 0;
             last = strtoull(text, &end, 10);
-            if (errno || end == text || *end != '\n' || last >= UINT64_MAX >> 1) s = NEB_ERR_CORRUPT;
+            if (errno || end == text || *end != '\n' || last >= UINT64_MAX >> 1) status = NEB_ERR_CORRUPT;
         }
         neb__buf_free(&b);
-        if (s == NEB_ERR_CORRUPT)
-            return neb__fail(
-                s, "%s is damaged; replace its content by a number larger than any that was in it", path);
-        if (s != NEB_OK) return s;
+        if (status == NEB_ERR_CORRUPT)
+            return neb__fail(status,
+                             "%s is damaged; replace its content by a number larger than any that was in it",
+                             path);
+        if (status != NEB_OK) return status;
     }
     snprintf(text, sizeof text, "%" PRIu64 "\n", last + 1);
     NEB_TRY(neb__file_replace(path, text, strlen(text), 0600));
@@ -153,10 +154,10 @@ neb_status neb__site_open(const char *dir, struct neb_site **out)
     if (!site) return neb__fail(NEB_ERR_NOMEM, "out of memory for a site");
     site->lock = -1;
     site->dir = neb__strdup(dir);
-    neb_status s = site->dir ? open_locked(site) : neb__fail(NEB_ERR_NOMEM, "out of memory for a site");
-    if (s != NEB_OK) {
+    neb_status status = site->dir ? open_locked(site) : neb__fail(NEB_ERR_NOMEM, "out of memory for a site");
+    if (status != NEB_OK) {
         neb__site_close(site);
-        return s;
+        return status;
     }
     *out = site;
     return NEB_OK;

@@ -144,11 +144,11 @@ neb_status neb__tls_certificate_key(const uint8_t *der, size_t n, struct neb_pub
 {
     struct neb_public key;
     X509 *x = n <= 65536 ? d2i_X509(NULL, &der, (long)n) : NULL;
-    neb_status s = certificate_key(x, &key);
+    neb_status status = certificate_key(x, &key);
     X509_free(x);
     ERR_clear_error();
-    if (s == NEB_OK) *out = key;
-    return s;
+    if (status == NEB_OK) *out = key;
+    return status;
 }
 
 static int verify(X509_STORE_CTX *store, void *arg)
@@ -297,19 +297,19 @@ static neb_status ssl_error(struct neb_tls *t, int rc, const char *doing)
     unsigned long e = ERR_peek_last_error();
     const char *why = ERR_reason_error_string(e);
     int reason = ERR_GET_REASON(e);
-    neb_status s = NEB_ERR_PROTOCOL;
+    neb_status status = NEB_ERR_PROTOCOL;
     if (reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION)
-        s = NEB_ERR_VERSION;
+        status = NEB_ERR_VERSION;
     if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED || reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
         reason == SSL_R_BAD_SIGNATURE || reason == SSL_R_NO_SHARED_SIGNATURE_ALGORITHMS)
-        s = NEB_ERR_AUTH;
+        status = NEB_ERR_AUTH;
     if (reason == ERR_R_ASN1_LIB) { /* OpenSSL's own message would help nobody */
-        s = NEB_ERR_AUTH;
+        status = NEB_ERR_AUTH;
         why = "malformed certificate";
     }
-    neb__quiet(s, "%s: %s", doing, why ? why : "the connection ended");
+    neb__quiet(status, "%s: %s", doing, why ? why : "the connection ended");
     ERR_clear_error();
-    return s;
+    return status;
 }
 
 neb_status neb__tls_handshake(struct neb_tls *t)
@@ -351,10 +351,10 @@ neb_status neb__tls_write(struct neb_tls *t, const uint8_t *p, size_t n)
     NEB_TRY(renew(t, n));
     int rc = SSL_write_ex(t->ssl, p, n, &done);
     if (rc == 1) return NEB_OK;
-    neb_status s = ssl_error(t, rc, "TLS");
-    return s == NEB_ERR_AGAIN
+    neb_status status = ssl_error(t, rc, "TLS");
+    return status == NEB_ERR_AGAIN
                ? neb__fail(NEB_ERR_NOSPACE, "TLS: the output buffer has no room for %zu bytes", n)
-               : s;
+               : status;
 }
 
 void neb__tls_goodbye(struct neb_tls *t)

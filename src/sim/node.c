@@ -58,10 +58,10 @@ static void do_write(struct neb_sim_world *w, struct neb_sim_node *n, const stru
                                  .head = a->index + count - 1,
                                  .mark = a->bytes,
                                  .mark_length = a->length};
-    neb_status s = neb__ledger_append(&n->ledger, &b);
+    neb_status status = neb__ledger_append(&n->ledger, &b);
     if (rec != record) neb__free(rec), neb__free(len);
     struct neb_sim_event *ev = neb__sim_later(w, 1 + (int64_t)draw(w, 15), EV_WRITTEN, n->id);
-    if (ev) ev->id = a->id, ev->status = s;
+    if (ev) ev->id = a->id, ev->status = status;
 }
 
 static void push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to, const struct neb_hash *hash)

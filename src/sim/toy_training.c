@@ -159,9 +159,9 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
     if (empty || neb__hash(bytes, size, &ev->hash) != NEB_OK) return;
     struct neb_hash hash = ev->hash;
     neb__oracle_captured(w, n, &h, &hash, bytes, r);
-    neb_status s = neb__update_save(&n->updates, &hash, bytes, size);
-    ev->status = s;
-    if (s != NEB_OK) return;
+    neb_status status = neb__update_save(&n->updates, &hash, bytes, size);
+    ev->status = status;
+    if (status != NEB_OK) return;
     neb__oracle_durable(w, n, &hash);
     n->last_k = h.k;
     TRACE(w, "site %d captures %llx of cells %u-%u at %llu, %u steps, rung %u", n->id,

@@ -236,7 +236,7 @@ neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_re
     }
     neb__oracle_end(w);
     out->virtual_ms = w->now;
-    neb_status s = w->failed;
+    neb_status status = w->failed;
     tear_down(w);
-    return s;
+    return status;
 }

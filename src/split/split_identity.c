@@ -38,12 +38,13 @@ static neb_status add_file(struct neb_hasher *h, const char *folder, const char 
     FILE *f = fopen(path, "rb");
     if (!f) return NEB_OK; /* the error comes when the model is opened */
     uint8_t *block = neb__malloc(BLOCK);
-    neb_status s = block ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory to read %s", path);
-    for (size_t n; s == NEB_OK && (n = fread(block, 1, BLOCK, f)) > 0;) s = neb__hasher_update(h, block, n);
-    if (s == NEB_OK && ferror(f)) s = neb__fail(NEB_ERR_IO, "cannot read %s", path);
+    neb_status status = block ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory to read %s", path);
+    for (size_t n; status == NEB_OK && (n = fread(block, 1, BLOCK, f)) > 0;)
+        status = neb__hasher_update(h, block, n);
+    if (status == NEB_OK && ferror(f)) status = neb__fail(NEB_ERR_IO, "cannot read %s", path);
     neb__free(block);
     fclose(f);
-    return s;
+    return status;
 }
 
 static neb_status add_folders(struct neb_hasher *h, const char *list)
@@ -102,15 +103,15 @@ static neb_status first_batch(const struct neb_data *data, uint32_t *check)
     struct neb_batches *stream;
     struct neb_batch *b = NULL;
     *check = 0;
-    neb_status s = neb__data_stream(data, "train", 0, 1, &stream);
-    if (s == NEB_ERR_NOTFOUND) return NEB_OK; /* the error comes when batches are drawn */
-    NEB_TRY(s);
-    s = neb__batches_batch(stream, &b);
-    if (s == NEB_OK) s = neb__batches_next(stream, b);
-    if (s == NEB_OK) *check = neb__batch_check_value(b);
+    neb_status status = neb__data_stream(data, "train", 0, 1, &stream);
+    if (status == NEB_ERR_NOTFOUND) return NEB_OK; /* the error comes when batches are drawn */
+    NEB_TRY(status);
+    status = neb__batches_batch(stream, &b);
+    if (status == NEB_OK) status = neb__batches_next(stream, b);
+    if (status == NEB_OK) *check = neb__batch_check_value(b);
     if (b) neb__batch_free(b);
     neb__batches_free(stream);
-    return s;
+    return status;
 }
 
 static neb_status add_text(struct neb_buf *text, const struct neb_split_site *s, const struct neb_data *data)
@@ -137,15 +138,15 @@ neb_status neb__split_identify(struct neb_split_site *s, const struct neb_data *
     if (!s->produces) return NEB_OK;
     NEB_TRY(neb__hasher_init(&h));
     neb__buf_init(&text, TEXT_MAX);
-    neb_status st = add_text(&text, s, data);
-    if (st == NEB_OK) st = neb__hasher_update(&h, text.data, text.len);
-    if (st == NEB_OK) st = add_folders(&h, teaches ? j->distill.teacher : j->init.from);
-    if (st == NEB_OK && teaches) st = add_folders(&h, j->distill.encoder);
+    neb_status status = add_text(&text, s, data);
+    if (status == NEB_OK) status = neb__hasher_update(&h, text.data, text.len);
+    if (status == NEB_OK) status = add_folders(&h, teaches ? j->distill.teacher : j->init.from);
+    if (status == NEB_OK && teaches) status = add_folders(&h, j->distill.encoder);
     neb__buf_free(&text);
-    neb_status end = neb__hasher_final(&h, st == NEB_OK ? &hash : NULL);
-    if (st == NEB_OK) st = end;
-    if (st == NEB_OK) s->run = neb__get32(hash.b);
-    return st;
+    neb_status end = neb__hasher_final(&h, status == NEB_OK ? &hash : NULL);
+    if (status == NEB_OK) status = end;
+    if (status == NEB_OK) s->run = neb__get32(hash.b);
+    return status;
 }
 
 /* ---- where the tag is written -------------------------------------------------------------------------- */

@@ -70,14 +70,15 @@ static neb_status give(void *arg, const struct neb_batch *b, const int32_t *samp
     for (int32_t i = 0; i < b->loss.n; i++)
         if (b->loss.weight[i] > 0) chosen[n++] = sampled[i];
     neb__put32(check, neb__batch_check_value(b));
-    neb_status st = neb__split_item_begin(s);
-    if (st == NEB_OK) st = neb__buf_append(&s->item, check, ITEM_HEAD);
-    if (st == NEB_OK && n) st = neb__tokens_encode(chosen, (size_t)n, s->shape.vocabulary, &s->item);
+    neb_status status = neb__split_item_begin(s);
+    if (status == NEB_OK) status = neb__buf_append(&s->item, check, ITEM_HEAD);
+    if (status == NEB_OK && n) status = neb__tokens_encode(chosen, (size_t)n, s->shape.vocabulary, &s->item);
     neb__free(chosen);
-    if (st == NEB_OK && snapshot_due(s, b)) st = put_table(s);
-    if (st == NEB_OK) st = neb_stream_put(s->stream, (uint64_t)b->step + 1, s->item.data, s->item.len, -1);
+    if (status == NEB_OK && snapshot_due(s, b)) status = put_table(s);
+    if (status == NEB_OK)
+        status = neb_stream_put(s->stream, (uint64_t)b->step + 1, s->item.data, s->item.len, -1);
     s->rows += n;
-    return st;
+    return status;
 }
 
 static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
@@ -99,20 +100,20 @@ static neb_status take(void *arg, const struct neb_batch *b, int32_t *sampled)
     if (!chosen) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", n);
     struct neb_reader r = {(const uint8_t *)bytes + ITEM_HEAD, size - ITEM_HEAD, false};
     const uint8_t *frame = n ? neb__tutor_item_frame(&r, &size) : NULL;
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     if (frame)
-        st = neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen);
+        status = neb__tokens_decode(frame, size, s->shape.vocabulary, n, chosen);
     else if (n)
-        st = neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other);
-    if (st == NEB_OK && r.left)
-        st = s->table
-                 ? take_table(s, &r)
-                 : neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is too long", item, s->other);
-    for (int32_t i = 0, at = 0; st == NEB_OK && i < b->loss.n; i++)
+        status = neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is cut off", item, s->other);
+    if (status == NEB_OK && r.left)
+        status = s->table ? take_table(s, &r)
+                          : neb__fail(NEB_ERR_CORRUPT, "item %" PRIu64 " from site '%s' is too long", item,
+                                      s->other);
+    for (int32_t i = 0, at = 0; status == NEB_OK && i < b->loss.n; i++)
         sampled[i] = b->loss.weight[i] > 0 ? chosen[at++] : 0;
     neb__free(chosen);
     s->rows += (int64_t)n;
-    return st;
+    return status;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
@@ -161,14 +162,14 @@ static neb_status open_student(struct neb_split_site *s, const struct neb_data *
 {
     struct neb_batches *stream;
     struct neb_batch *b;
-    neb_status st = neb__data_stream(data, "train", 0, 1, &stream);
-    if (st == NEB_ERR_NOTFOUND)
+    neb_status status = neb__data_stream(data, "train", 0, 1, &stream);
+    if (status == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&s->job->doc, "data", "no corpus to train on (use: train)");
-    NEB_TRY(st);
-    st = neb__batches_batch(stream, &b);
+    NEB_TRY(status);
+    status = neb__batches_batch(stream, &b);
     neb__batches_free(stream);
-    NEB_TRY(st);
-    st = neb__student_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->student);
+    NEB_TRY(status);
+    status = neb__student_open(s, b->cap_seqs, b->cap_loss, b->cap_tokens[0], &s->student);
     neb__batch_free(b);
     struct neb_teacher t = {.ask = neb__student_ask, .arg = s};
     s->links.logits = s->links.hidden = t;
@@ -176,7 +177,7 @@ static neb_status open_student(struct neb_split_site *s, const struct neb_data *
     s->links.hidden.width = s->shape.width;
     if (!s->shape.k) s->links.logits.ask = NULL;
     if (!s->shape.width) s->links.hidden.ask = NULL;
-    return st;
+    return status;
 }
 
 static neb_status open_all(struct neb_split_site *s, const struct neb_data *data)
@@ -197,10 +198,10 @@ neb_status neb__split_open(const struct neb_job *job, const struct neb_data *dat
     s->role = job->site[job->at].does;
     s->produces = s->role == NEB_ROLE_GENERATOR || s->role == NEB_ROLE_TEACHER;
     neb__buf_init(&s->item, NEB_STREAM_ITEM_MAX);
-    neb_status st = open_all(s, data);
-    if (st != NEB_OK) {
+    neb_status status = open_all(s, data);
+    if (status != NEB_OK) {
         neb__split_close(s);
-        return st;
+        return status;
     }
     *out = s;
     return NEB_OK;
@@ -273,8 +274,8 @@ neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile s
     s->waiting_said = false;
     for (;;) {
         neb__split_regulate(s);
-        neb_status st = neb__stream_ready(s->stream, n, slice);
-        if (st != NEB_ERR_TIMEOUT) return st;
+        neb_status status = neb__stream_ready(s->stream, n, slice);
+        if (status != NEB_ERR_TIMEOUT) return status;
         if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
         waited += slice;
         say_waiting(s, waited);

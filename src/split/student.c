@@ -43,17 +43,18 @@ neb_status neb__student_open(struct neb_split_site *s, int32_t seqs, int32_t tar
     p->targets = targets;
     p->rows = rows;
     neb__buf_init(&p->entry, NEB_KEYED_FILE_ENTRY_MAX + 1);
-    neb_status st = neb__tutor_plan_init(&p->plan, seqs);
+    neb_status status = neb__tutor_plan_init(&p->plan, seqs);
     size_t logits = (size_t)targets * (size_t)shape->k, states = (size_t)rows * (size_t)shape->width;
-    if (st == NEB_OK && shape->k) {
+    if (status == NEB_OK && shape->k) {
         p->room.ids = NEB_NEW_ARRAY(int32_t, logits);
         p->room.logits = NEB_NEW_ARRAY(float, logits);
-        if (!p->room.ids || !p->room.logits) st = NEB_ERR_NOMEM;
+        if (!p->room.ids || !p->room.logits) status = NEB_ERR_NOMEM;
     }
-    if (st == NEB_OK && shape->width && !(p->room.hidden = NEB_NEW_ARRAY(float, states))) st = NEB_ERR_NOMEM;
-    if (st != NEB_OK) {
+    if (status == NEB_OK && shape->width && !(p->room.hidden = NEB_NEW_ARRAY(float, states)))
+        status = NEB_ERR_NOMEM;
+    if (status != NEB_OK) {
         neb__student_close(p);
-        return neb__fail(st, "out of memory for the answers of %d rows", targets);
+        return neb__fail(status, "out of memory for the answers of %d rows", targets);
     }
     *out = p;
     return NEB_OK;
@@ -125,11 +126,12 @@ static neb_status do_without(struct neb_student *p, const struct neb_tutor_seq *
 static neb_status recall(struct neb_student *p, const struct neb_tutor_seq *q)
 {
     neb__buf_clear(&p->entry);
-    neb_status st = p->cache ? neb__keyed_file_get(p->cache, &q->key, &p->entry) : NEB_ERR_NOTFOUND;
-    if (st == NEB_OK) st = neb__tutor_item_unpack(&p->split->shape, q, p->entry.data, p->entry.len, &p->room);
-    if (st == NEB_ERR_NOTFOUND || st == NEB_ERR_CORRUPT) return do_without(p, q);
+    neb_status status = p->cache ? neb__keyed_file_get(p->cache, &q->key, &p->entry) : NEB_ERR_NOTFOUND;
+    if (status == NEB_OK)
+        status = neb__tutor_item_unpack(&p->split->shape, q, p->entry.data, p->entry.len, &p->room);
+    if (status == NEB_ERR_NOTFOUND || status == NEB_ERR_CORRUPT) return do_without(p, q);
     p->cached++;
-    return st;
+    return status;
 }
 
 static neb_status fetch(struct neb_student *p, const struct neb_batch *b)

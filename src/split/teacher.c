@@ -87,10 +87,10 @@ static neb_status open_all(struct teacher *t)
 {
     NEB_TRY(neb__data_prepare(t->job, &t->data));
     NEB_TRY(neb__split_open(t->job, &t->data, &t->split));
-    neb_status s = neb__data_stream(&t->data, "train", 0, 1, &t->stream);
-    if (s == NEB_ERR_NOTFOUND)
+    neb_status status = neb__data_stream(&t->data, "train", 0, 1, &t->stream);
+    if (status == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&t->job->doc, "data", "no corpus to teach from (use: train)");
-    NEB_TRY(s);
+    NEB_TRY(status);
     NEB_TRY(neb__batches_batch(t->stream, &t->batch));
     NEB_TRY(neb__tutor_plan_init(&t->plan, t->batch->cap_seqs));
     NEB_TRY(open_teachers(t));
@@ -185,14 +185,14 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
     NEB_TRY(catch_up(t));
     t->start_ns = t->shown_ns = neb__now_ns();
     int64_t made = 0, most = t->job->wan.recorded ? t->job->train.steps * t->job->train.micro : INT64_MAX;
-    for (neb_status s; made < most; made++) {
+    for (neb_status status; made < most; made++) {
         int64_t since = neb__now_ns();
-        s = neb__split_wait(t->split, 1, stop);
+        status = neb__split_wait(t->split, 1, stop);
         neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
-        if (s == NEB_OK) s = teach_one(t);
-        if (s == NEB_ERR_CANCELLED) break; /* the student has finished */
-        if (s == NEB_ERR_AGAIN) return NEB_ERR_CANCELLED;
-        NEB_TRY(s);
+        if (status == NEB_OK) status = teach_one(t);
+        if (status == NEB_ERR_CANCELLED) break; /* the student has finished */
+        if (status == NEB_ERR_AGAIN) return NEB_ERR_CANCELLED;
+        NEB_TRY(status);
         sample(t, "teaching", false);
         show(t, false);
     }
@@ -204,9 +204,9 @@ static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)
 neb_status neb__teacher_site(const struct neb_job *job, const volatile sig_atomic_t *stop, bool *met_links)
 {
     struct teacher t = {.job = job};
-    neb_status s = open_all(&t);
+    neb_status status = open_all(&t);
     *met_links = t.session != NULL;
-    if (s == NEB_OK) s = loop(&t, stop);
+    if (status == NEB_OK) status = loop(&t, stop);
     close_all(&t);
-    return s;
+    return status;
 }

@@ -52,21 +52,22 @@ static neb_status name_sequence(const struct neb_batch *b, int32_t q, struct neb
     struct neb_hash hash;
     int32_t from = b->side[b->sides - 1].cu_seqlens[q];
     NEB_TRY(neb__hasher_init(&h));
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < b->sides; i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < b->sides; i++) {
         const int32_t *cu = b->side[i].cu_seqlens;
         int32_t n = cu[q + 1] - cu[q];
-        s = neb__hasher_update(&h, &n, sizeof n);
-        if (s == NEB_OK && n) s = neb__hasher_update(&h, b->side[i].ids + cu[q], (size_t)n * sizeof n);
+        status = neb__hasher_update(&h, &n, sizeof n);
+        if (status == NEB_OK && n)
+            status = neb__hasher_update(&h, b->side[i].ids + cu[q], (size_t)n * sizeof n);
     }
-    for (int32_t i = 0; s == NEB_OK && i < seq->count; i++) {
+    for (int32_t i = 0; status == NEB_OK && i < seq->count; i++) {
         int32_t at = b->loss.rows[seq->first + i] - from;
-        s = neb__hasher_update(&h, &at, sizeof at);
+        status = neb__hasher_update(&h, &at, sizeof at);
     }
-    neb_status f = neb__hasher_final(&h, s == NEB_OK ? &hash : NULL);
-    if (s == NEB_OK) s = f;
-    if (s == NEB_OK) memcpy(seq->key.b, hash.b, NEB_KEY);
-    return s;
+    neb_status f = neb__hasher_final(&h, status == NEB_OK ? &hash : NULL);
+    if (status == NEB_OK) status = f;
+    if (status == NEB_OK) memcpy(seq->key.b, hash.b, NEB_KEY);
+    return status;
 }
 
 /* The loss rows are in the order of the sequences, with those that count first. */
@@ -129,18 +130,19 @@ static neb_status put_logits(const struct neb_tutor_shape *s, const struct neb_t
     size_t k = (size_t)s->k, n = (size_t)code->k, at = 0;
     int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * n);
     float *logp = NEB_NEW_ARRAY(float, targets *n);
-    neb_status st =
+    neb_status status =
         ids && logp ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
     for (int32_t q = 0; q < p->seqs; q++)
-        for (int32_t i = 0; st == NEB_OK && p->seq[q].here && i < p->seq[q].count; i++, at++) {
+        for (int32_t i = 0; status == NEB_OK && p->seq[q].here && i < p->seq[q].count; i++, at++) {
             size_t row = (size_t)(p->seq[q].first + i) * k;
-            st = order_row(from->ids + row, from->logits + row, s->k, code->k, ids + at * n, logp + at * n);
+            status =
+                order_row(from->ids + row, from->logits + row, s->k, code->k, ids + at * n, logp + at * n);
         }
     struct neb_topk shape = {targets, code->k, s->vocabulary};
-    if (st == NEB_OK) st = neb__logits_encode(&shape, code->bits, ids, logp, out);
+    if (status == NEB_OK) status = neb__logits_encode(&shape, code->bits, ids, logp, out);
     neb__free(ids);
     neb__free(logp);
-    return st;
+    return status;
 }
 
 static neb_status put_hidden(const struct neb_tutor_shape *s, int bits, const struct neb_tutor_plan *p,
@@ -156,9 +158,9 @@ static neb_status put_hidden(const struct neb_tutor_shape *s, int bits, const st
                (size_t)seq->rows * width * sizeof *x);
         at += (size_t)seq->rows;
     }
-    neb_status st = neb__hidden_encode(x, rows, (uint32_t)s->width, bits, out);
+    neb_status status = neb__hidden_encode(x, rows, (uint32_t)s->width, bits, out);
     neb__free(x);
-    return st;
+    return status;
 }
 
 neb_status neb__tutor_item_encode(const struct neb_tutor_shape *s, const struct neb_tutor_code *code,
@@ -219,16 +221,17 @@ static neb_status take_logits(const struct neb_tutor_shape *s, const struct neb_
     int32_t *ids = NEB_NEW_ARRAY(int32_t, targets * k);
     float *logp = NEB_NEW_ARRAY(float, targets *k);
     struct neb_topk shape = {targets, info.k, s->vocabulary};
-    neb_status st = ids && logp ? neb__logits_decode(frame, n, &shape, ids, logp)
-                                : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
-    for (int32_t q = 0; st == NEB_OK && q < p->seqs; q++) {
+    neb_status status = ids && logp
+                            ? neb__logits_decode(frame, n, &shape, ids, logp)
+                            : neb__fail(NEB_ERR_NOMEM, "out of memory for answers at %zu rows", targets);
+    for (int32_t q = 0; status == NEB_OK && q < p->seqs; q++) {
         const struct neb_tutor_seq *seq = &p->seq[q];
         for (int32_t i = 0; seq->here && i < seq->count; i++, at += k)
             place_row(room, (size_t)(seq->first + i), (size_t)s->k, ids + at, logp + at, k);
     }
     neb__free(ids);
     neb__free(logp);
-    return st;
+    return status;
 }
 
 static neb_status take_hidden(const struct neb_tutor_shape *s, const struct neb_tutor_plan *p, size_t rows,
@@ -238,16 +241,16 @@ static neb_status take_hidden(const struct neb_tutor_shape *s, const struct neb_
     const uint8_t *frame = neb__tutor_item_frame(r, &n);
     if (!frame) return corrupt("hidden states are cut off");
     float *x = NEB_NEW_ARRAY(float, rows *width);
-    neb_status st = x ? neb__hidden_decode(frame, n, rows, (uint32_t)s->width, x)
-                      : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu hidden states", rows);
-    for (int32_t q = 0; st == NEB_OK && q < p->seqs; q++) {
+    neb_status status = x ? neb__hidden_decode(frame, n, rows, (uint32_t)s->width, x)
+                          : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu hidden states", rows);
+    for (int32_t q = 0; status == NEB_OK && q < p->seqs; q++) {
         const struct neb_tutor_seq *seq = &p->seq[q];
         if (!seq->here) continue;
         memcpy(room->hidden + (size_t)seq->row * width, x + at, (size_t)seq->rows * width * sizeof *x);
         at += (size_t)seq->rows * width;
     }
     neb__free(x);
-    return st;
+    return status;
 }
 
 neb_status neb__tutor_item_decode(const struct neb_tutor_shape *s, struct neb_tutor_plan *p,

@@ -145,17 +145,17 @@ neb_status neb__ckpt_write(const char *dir, const struct neb_ckpt_id *id, const 
     if (!head) return neb__fail(NEB_ERR_NOMEM, "no memory to write a checkpoint of %d sections", n);
     make_head(id, list, n, head);
     struct neb_whole_file f;
-    neb_status s = neb__whole_file_create(path, 0644, &f);
-    if (s == NEB_OK) {
-        s = write_file(&f, head, head_size, list, n);
-        if (s == NEB_OK)
-            s = neb__whole_file_commit(&f);
+    neb_status status = neb__whole_file_create(path, 0644, &f);
+    if (status == NEB_OK) {
+        status = write_file(&f, head, head_size, list, n);
+        if (status == NEB_OK)
+            status = neb__whole_file_commit(&f);
         else
             neb__whole_file_abandon(&f);
     }
     neb__free(head);
-    if (s == NEB_OK) prune(dir, keep);
-    return s;
+    if (status == NEB_OK) prune(dir, keep);
+    return status;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
@@ -229,12 +229,12 @@ static neb_status read_file(const char *path, struct neb_ckpt *c)
         return neb__quiet(e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "%s", strerror(e));
     }
     c->length = st.st_size > 0 ? (size_t)st.st_size : 0;
-    neb_status s = c->length ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "it is empty");
-    if (s == NEB_OK && !(c->bytes = neb__aligned(c->length)))
-        s = neb__quiet(NEB_ERR_NOMEM, "no memory for %zu bytes", c->length);
-    if (s == NEB_OK) s = read_all(fd, c->bytes, c->length);
+    neb_status status = c->length ? NEB_OK : neb__quiet(NEB_ERR_CORRUPT, "it is empty");
+    if (status == NEB_OK && !(c->bytes = neb__aligned(c->length)))
+        status = neb__quiet(NEB_ERR_NOMEM, "no memory for %zu bytes", c->length);
+    if (status == NEB_OK) status = read_all(fd, c->bytes, c->length);
     close(fd);
-    return s;
+    return status;
 }
 
 /* Quiet: the caller decides whether a bad file is an error or a warning. */
@@ -242,12 +242,12 @@ static neb_status open_quietly(const char *path, struct neb_ckpt **out)
 {
     struct neb_ckpt *c = NEB_NEW(struct neb_ckpt);
     if (!c) return neb__quiet(NEB_ERR_NOMEM, "no memory");
-    neb_status s = read_file(path, c);
-    if (s == NEB_OK) s = check_head(c);
-    for (uint32_t i = 0; s == NEB_OK && i < c->n; i++) s = check_section(c, i);
-    if (s != NEB_OK) {
+    neb_status status = read_file(path, c);
+    if (status == NEB_OK) status = check_head(c);
+    for (uint32_t i = 0; status == NEB_OK && i < c->n; i++) status = check_section(c, i);
+    if (status != NEB_OK) {
         neb__ckpt_close(c);
-        return s;
+        return status;
     }
     *out = c;
     return NEB_OK;
@@ -255,11 +255,11 @@ static neb_status open_quietly(const char *path, struct neb_ckpt **out)
 
 neb_status neb__ckpt_open(const char *path, struct neb_ckpt **out)
 {
-    neb_status s = open_quietly(path, out);
-    if (s == NEB_OK) return s;
+    neb_status status = open_quietly(path, out);
+    if (status == NEB_OK) return status;
     char why[160];
     snprintf(why, sizeof why, "%s", neb_last_error());
-    return neb__fail(s, "checkpoint %s: %s", path, why);
+    return neb__fail(status, "checkpoint %s: %s", path, why);
 }
 
 static neb_status open_newest_good(const char *dir, const int64_t *steps, int n, struct neb_ckpt **out)
@@ -267,10 +267,10 @@ static neb_status open_newest_good(const char *dir, const int64_t *steps, int n,
     char path[PATH_MAX];
     for (int i = n - 1; i >= 0; i--) {
         NEB_TRY(neb__ckpt_path(dir, steps[i], path, sizeof path));
-        neb_status s = open_quietly(path, out);
-        if (s == NEB_OK && i < n - 1) neb__warn("going on from the older checkpoint %s", path);
-        if (s == NEB_OK) return s;
-        if (s == NEB_ERR_NOMEM) return neb__fail(s, "no memory to read %s", path);
+        neb_status status = open_quietly(path, out);
+        if (status == NEB_OK && i < n - 1) neb__warn("going on from the older checkpoint %s", path);
+        if (status == NEB_OK) return status;
+        if (status == NEB_ERR_NOMEM) return neb__fail(status, "no memory to read %s", path);
         neb__warn("checkpoint %s is not usable: %s", path, neb_last_error());
     }
     if (!n) return neb__quiet(NEB_ERR_NOTFOUND, "no checkpoint in %s", dir);
@@ -283,16 +283,16 @@ neb_status neb__ckpt_open_latest(const char *dir, const struct neb_hash *model, 
     if (!steps) return neb__fail(NEB_ERR_NOMEM, "no memory to look for checkpoints");
     struct neb_ckpt *c = NULL;
     int n = neb__ckpt_list(dir, steps, MAX_LISTED);
-    neb_status s = open_newest_good(dir, steps, n < MAX_LISTED ? n : MAX_LISTED, &c);
+    neb_status status = open_newest_good(dir, steps, n < MAX_LISTED ? n : MAX_LISTED, &c);
     neb__free(steps);
-    if (s != NEB_OK) return s;
+    if (status != NEB_OK) return status;
     if (model && !neb__hash_equal(model, &c->id.model)) {
-        s = neb__fail(NEB_ERR_CONFIG,
-                      "the checkpoint of step %" PRId64
-                      " in %s is of another model: use another folder, or the job that made it",
-                      c->id.step, dir);
+        status = neb__fail(NEB_ERR_CONFIG,
+                           "the checkpoint of step %" PRId64
+                           " in %s is of another model: use another folder, or the job that made it",
+                           c->id.step, dir);
         neb__ckpt_close(c);
-        return s;
+        return status;
     }
     *out = c;
     return NEB_OK;

@@ -36,15 +36,15 @@ struct neb_ckpt_writer {
 static void write_one(struct neb_ckpt_writer *w)
 {
     int64_t start = neb__now_ns();
-    neb_status s = neb__ckpt_write(w->dir, &w->id, w->section, w->sections, w->keep);
+    neb_status status = neb__ckpt_write(w->dir, &w->id, w->section, w->sections, w->keep);
     uint64_t bytes = 0;
     for (int i = 0; i < w->sections; i++) bytes += w->section[i].size;
     pthread_mutex_lock(&w->lock);
     struct neb_ckpt_report *r = &w->report;
-    r->status = s;
+    r->status = status;
     r->seconds = neb__seconds_since(start);
     r->bytes = bytes;
-    if (s == NEB_OK) {
+    if (status == NEB_OK) {
         r->written++;
         r->last_step = w->id.step;
         r->why[0] = 0;
@@ -109,13 +109,13 @@ neb_status neb__ckpt_writer_create(const char *dir, int keep, struct neb_ckpt_wr
     w->keep = keep;
     w->report.last_step = -1;
     w->dir = neb__strdup(dir);
-    neb_status s = w->dir ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory to write checkpoints");
-    if (s == NEB_OK) sweep(dir);
-    if (s == NEB_OK && pthread_create(&w->thread, NULL, run, w))
-        s = neb__fail(NEB_ERR_IO, "cannot start the thread that writes checkpoints");
-    if (s != NEB_OK) {
+    neb_status status = w->dir ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "no memory to write checkpoints");
+    if (status == NEB_OK) sweep(dir);
+    if (status == NEB_OK && pthread_create(&w->thread, NULL, run, w))
+        status = neb__fail(NEB_ERR_IO, "cannot start the thread that writes checkpoints");
+    if (status != NEB_OK) {
         release(w);
-        return s;
+        return status;
     }
     *out = w;
     return NEB_OK;
@@ -177,14 +177,14 @@ neb_status neb__ckpt_writer_put(struct neb_ckpt_writer *w, const struct neb_ckpt
                                 const struct neb_ckpt_section *list, int n)
 {
     lock_idle(w);
-    neb_status s = stage(w, list, n);
-    if (s == NEB_OK) {
+    neb_status status = stage(w, list, n);
+    if (status == NEB_OK) {
         w->id = *id;
         w->busy = true;
         pthread_cond_broadcast(&w->changed);
     }
     pthread_mutex_unlock(&w->lock);
-    return s;
+    return status;
 }
 
 void neb__ckpt_writer_report(struct neb_ckpt_writer *w, struct neb_ckpt_report *out)
@@ -206,12 +206,12 @@ neb_status neb__ckpt_writer_wait(struct neb_ckpt_writer *w)
 neb_status neb__ckpt_writer_close(struct neb_ckpt_writer *w)
 {
     if (!w) return NEB_OK;
-    neb_status s = neb__ckpt_writer_wait(w);
+    neb_status status = neb__ckpt_writer_wait(w);
     pthread_mutex_lock(&w->lock);
     w->stop = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
     release(w);
-    return s;
+    return status;
 }

@@ -28,8 +28,8 @@ static neb_status io_error(const char *what, const char *name)
 {
     int e = errno;
     if (e == ENOENT) return neb__quiet(NEB_ERR_NOTFOUND, "cannot %s %s: %s", what, name, strerror(e));
-    neb_status s = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : NEB_ERR_IO;
-    return neb__fail(s, "cannot %s %s: %s", what, name, strerror(e));
+    neb_status status = e == ENOSPC || e == EDQUOT ? NEB_ERR_NOSPACE : NEB_ERR_IO;
+    return neb__fail(status, "cannot %s %s: %s", what, name, strerror(e));
 }
 
 static void full(const struct folder *f, const char *name, char out[PATH_MAX])
@@ -206,10 +206,11 @@ static neb_status take_lock(struct folder *f)
 {
     char path[PATH_MAX];
     full(f, "lock", path);
-    neb_status s = neb__file_lock(path, f->only_reads ? NEB_LOCK_SHARED : NEB_LOCK_FILE, &f->lock);
-    if (s == NEB_OK || (f->only_reads && s == NEB_ERR_NOTFOUND)) return NEB_OK;
-    if (s != NEB_ERR_BUSY) return neb__fail(s, "%s", neb_last_error());
-    return neb__fail(s, "the site folder %s is in use by another process; stop that process first", f->path);
+    neb_status status = neb__file_lock(path, f->only_reads ? NEB_LOCK_SHARED : NEB_LOCK_FILE, &f->lock);
+    if (status == NEB_OK || (f->only_reads && status == NEB_ERR_NOTFOUND)) return NEB_OK;
+    if (status != NEB_ERR_BUSY) return neb__fail(status, "%s", neb_last_error());
+    return neb__fail(status, "the site folder %s is in use by another process; stop that process first",
+                     f->path);
 }
 
 static neb_status open_folder(const char *path, bool only_reads, struct neb_disk *out)
@@ -219,15 +220,15 @@ static neb_status open_folder(const char *path, bool only_reads, struct neb_disk
     f->open_fd = -1;
     f->lock = -1;
     f->only_reads = only_reads;
-    neb_status s = snprintf(f->path, sizeof f->path, "%s", path) < (int)sizeof f->path
-                       ? take_lock(f)
-                       : neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
+    neb_status status = snprintf(f->path, sizeof f->path, "%s", path) < (int)sizeof f->path
+                            ? take_lock(f)
+                            : neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", path);
     struct neb_disk d = {only_reads ? &reading_ops : &folder_ops, f};
-    if (s != NEB_OK)
+    if (status != NEB_OK)
         neb__disk_close(&d);
     else
         *out = d;
-    return s;
+    return status;
 }
 
 neb_status neb__disk_open(const char *path, struct neb_disk *out)
@@ -253,11 +254,12 @@ void neb__disk_close(struct neb_disk *d)
 static neb_status hash_pieces(const struct neb_disk_piece *pieces, int count, struct neb_hash *out)
 {
     struct neb_hasher h;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     NEB_TRY(neb__hasher_init(&h));
-    for (int i = 0; i < count && s == NEB_OK; i++) s = neb__hasher_update(&h, pieces[i].data, pieces[i].n);
-    neb_status f = neb__hasher_final(&h, s == NEB_OK ? out : NULL);
-    return s != NEB_OK ? s : f;
+    for (int i = 0; i < count && status == NEB_OK; i++)
+        status = neb__hasher_update(&h, pieces[i].data, pieces[i].n);
+    neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
+    return status != NEB_OK ? status : f;
 }
 
 static neb_status write_pieces(const struct neb_disk *d, const char *name,
@@ -275,11 +277,11 @@ neb_status neb__disk_replace(const struct neb_disk *d, const char *name, const s
     char tmp[300];
     snprintf(tmp, sizeof tmp, "tmp-%s", name);
     (void)d->ops->remove(d->ctx, tmp);
-    neb_status s = write_pieces(d, tmp, pieces, count, keep);
-    if (s == NEB_OK) s = d->ops->rename(d->ctx, tmp, name);
-    if (s != NEB_OK) { /* the log needs the room it took */
+    neb_status status = write_pieces(d, tmp, pieces, count, keep);
+    if (status == NEB_OK) status = d->ops->rename(d->ctx, tmp, name);
+    if (status != NEB_OK) { /* the log needs the room it took */
         (void)d->ops->remove(d->ctx, tmp);
-        return s;
+        return status;
     }
     return keep ? d->ops->sync_dir(d->ctx) : NEB_OK;
 }
@@ -296,11 +298,12 @@ static void note_first(void *arg, const char *name)
 
 void neb__disk_sweep(const struct neb_disk *d)
 {
-    for (neb_status s = NEB_OK; s == NEB_OK;) { /* one file a turn: none is removed while names are listed */
+    for (neb_status status = NEB_OK;
+         status == NEB_OK;) { /* one file a turn: none is removed while names are listed */
         struct first_name f = {""};
-        s = d->ops->list(d->ctx, "tmp-", note_first, &f);
+        status = d->ops->list(d->ctx, "tmp-", note_first, &f);
         if (!f.name[0]) return;
-        if (s == NEB_OK) s = d->ops->remove(d->ctx, f.name);
+        if (status == NEB_OK) status = d->ops->remove(d->ctx, f.name);
     }
 }
 

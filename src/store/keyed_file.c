@@ -102,10 +102,11 @@ neb_status neb__keyed_file_open(const char *path, const struct neb_hash *of, uin
     struct neb_keyed_file *c = NEB_NEW(struct neb_keyed_file);
     if (c) c->fd = -1;
     if (c) c->path = neb__strdup(path);
-    neb_status s = c && c->path ? load(c, of, upto) : neb__fail(NEB_ERR_NOMEM, "out of memory for a cache");
-    if (s != NEB_OK) {
+    neb_status status =
+        c && c->path ? load(c, of, upto) : neb__fail(NEB_ERR_NOMEM, "out of memory for a cache");
+    if (status != NEB_OK) {
         neb__keyed_file_close(c);
-        return s;
+        return status;
     }
     *out = c;
     return NEB_OK;
@@ -163,10 +164,10 @@ neb_status neb__keyed_file_put(struct neb_keyed_file *c, const struct neb_keyset
     ssize_t done = pwritev(c->fd, v, 2, (off_t)c->bytes);
     if (done != (ssize_t)(ENTRY + n)) {
         if (done >= 0) errno = ENOSPC;
-        neb_status s = io_error(c, "write");
+        neb_status status = io_error(c, "write");
         if (ftruncate(c->fd, (off_t)c->bytes))
             neb__warn("%s: cannot cut off a torn end; the next start will", c->path);
-        return s;
+        return status;
     }
     NEB_TRY(neb__keyset_add(&c->index, key, c->bytes));
     c->last = tag;

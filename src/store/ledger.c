@@ -30,10 +30,10 @@ static neb_status sum16(const void *a, size_t n, const void *b, size_t m, uint8_
     struct neb_hasher h;
     struct neb_hash sum;
     NEB_TRY(neb__hasher_init(&h));
-    neb_status s = neb__hasher_update(&h, a, n);
-    if (s == NEB_OK && m) s = neb__hasher_update(&h, b, m);
-    neb_status f = neb__hasher_final(&h, s == NEB_OK ? &sum : NULL);
-    if (s != NEB_OK || f != NEB_OK) return s != NEB_OK ? s : f;
+    neb_status status = neb__hasher_update(&h, a, n);
+    if (status == NEB_OK && m) status = neb__hasher_update(&h, b, m);
+    neb_status f = neb__hasher_final(&h, status == NEB_OK ? &sum : NULL);
+    if (status != NEB_OK || f != NEB_OK) return status != NEB_OK ? status : f;
     memcpy(out, sum.b, 16);
     return NEB_OK;
 }
@@ -67,8 +67,8 @@ static neb_status write_slot(struct neb_ledger *l, const char *file)
 static neb_status size_of(const struct neb_disk *d, const char *name, uint64_t *size)
 {
     *size = 0;
-    neb_status s = d->ops->size(d->ctx, name, size);
-    return s == NEB_ERR_NOTFOUND ? NEB_OK : s;
+    neb_status status = d->ops->size(d->ctx, name, size);
+    return status == NEB_ERR_NOTFOUND ? NEB_OK : status;
 }
 
 static neb_status read_slots(const struct neb_disk *d, uint64_t *sequence, uint64_t *length, bool *any)
@@ -104,11 +104,11 @@ static neb_status cut_tail(struct neb_ledger *l)
 {
     const struct neb_disk *d = l->disk;
     if (!l->tail) return NEB_OK;
-    neb_status s = d->ops->cut(d->ctx, "ledger", l->length);
-    if (s == NEB_OK && !NEB_MUTANT(skip_fsync)) s = d->ops->sync(d->ctx, "ledger");
-    l->tail = s != NEB_OK;
-    if (s != NEB_OK && s != NEB_ERR_NOSPACE) l->broken = true;
-    return s;
+    neb_status status = d->ops->cut(d->ctx, "ledger", l->length);
+    if (status == NEB_OK && !NEB_MUTANT(skip_fsync)) status = d->ops->sync(d->ctx, "ledger");
+    l->tail = status != NEB_OK;
+    if (status != NEB_OK && status != NEB_ERR_NOSPACE) l->broken = true;
+    return status;
 }
 
 static neb_status append_batch(struct neb_ledger *l, const struct neb_ledger_batch *batch, const char *slots)
@@ -117,25 +117,26 @@ static neb_status append_batch(struct neb_ledger *l, const struct neb_ledger_bat
         return neb__fail(NEB_ERR_IO, "writing the ledger has failed before; restart this site to verify it");
     struct neb_buf b;
     neb__buf_init(&b, SIZE_MAX / 2);
-    neb_status s = cut_tail(l);
-    for (uint64_t i = 0; i < batch->count && s == NEB_OK; i++)
-        s = append_entry(&b, l->length, RECORD, batch->first + i, batch->record[i], batch->length[i]);
-    if (s == NEB_OK) s = append_entry(&b, l->length, MARK, batch->head, batch->mark, batch->mark_length);
+    neb_status status = cut_tail(l);
+    for (uint64_t i = 0; i < batch->count && status == NEB_OK; i++)
+        status = append_entry(&b, l->length, RECORD, batch->first + i, batch->record[i], batch->length[i]);
+    if (status == NEB_OK)
+        status = append_entry(&b, l->length, MARK, batch->head, batch->mark, batch->mark_length);
     const struct neb_disk *d = l->disk;
-    if (s == NEB_OK) s = d->ops->write(d->ctx, "ledger", l->length, b.data, b.len);
-    if (s == NEB_OK && !NEB_MUTANT(skip_fsync)) {
-        s = d->ops->sync(d->ctx, "ledger");
-        if (s != NEB_OK) l->broken = true;
+    if (status == NEB_OK) status = d->ops->write(d->ctx, "ledger", l->length, b.data, b.len);
+    if (status == NEB_OK && !NEB_MUTANT(skip_fsync)) {
+        status = d->ops->sync(d->ctx, "ledger");
+        if (status != NEB_OK) l->broken = true;
     }
     uint64_t was = l->length;
-    if (s == NEB_OK) {
+    if (status == NEB_OK) {
         l->length += b.len;
-        s = write_slot(l, slots);
-        if (s != NEB_OK) l->length = was, l->broken = s != NEB_ERR_NOSPACE;
+        status = write_slot(l, slots);
+        if (status != NEB_OK) l->length = was, l->broken = status != NEB_ERR_NOSPACE;
     }
-    if (s != NEB_OK) l->tail = true; /* a shorter batch in its place must not bring back its remains */
+    if (status != NEB_OK) l->tail = true; /* a shorter batch in its place must not bring back its remains */
     neb__buf_free(&b);
-    if (s == NEB_OK || (s == NEB_ERR_NOSPACE && !l->broken)) return s;
+    if (status == NEB_OK || (status == NEB_ERR_NOSPACE && !l->broken)) return status;
     return NEB_ERR_IO;
 }
 
@@ -148,13 +149,13 @@ neb_status neb__ledger_append(struct neb_ledger *l, const struct neb_ledger_batc
 static neb_status look(const struct neb_disk *disk, size_t first_batch)
 {
     uint64_t size;
-    neb_status s = disk->ops->size(disk->ctx, "mark", &size);
-    if (s == NEB_ERR_NOTFOUND) {
+    neb_status status = disk->ops->size(disk->ctx, "mark", &size);
+    if (status == NEB_ERR_NOTFOUND) {
         NEB_TRY(size_of(disk, "ledger", &size));
-        s = size > first_batch ? NEB_OK : NEB_ERR_NOTFOUND;
+        status = size > first_batch ? NEB_OK : NEB_ERR_NOTFOUND;
     }
-    if (s == NEB_ERR_NOTFOUND) return NEB_OK;
-    return s != NEB_OK ? s : neb__quiet(NEB_ERR_EXISTS, "this folder already holds a run's ledger");
+    if (status == NEB_ERR_NOTFOUND) return NEB_OK;
+    return status != NEB_OK ? status : neb__quiet(NEB_ERR_EXISTS, "this folder already holds a run's ledger");
 }
 
 neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, size_t mark_length)
@@ -162,13 +163,13 @@ neb_status neb__ledger_create(const struct neb_disk *disk, const uint8_t *mark, 
     struct neb_ledger l = {.disk = disk};
     NEB_TRY(look(disk, HEAD + mark_length));
     NEB_TRY(disk->ops->remove(disk->ctx, "ledger"));
-    neb_status s = append_batch(
+    neb_status status = append_batch(
         &l, &(struct neb_ledger_batch){.first = 1, .mark = mark, .mark_length = mark_length}, "tmp-mark");
-    if (s == NEB_OK) s = disk->ops->rename(disk->ctx, "tmp-mark", "mark");
-    if (s == NEB_OK) s = disk->ops->sync_dir(disk->ctx);
+    if (status == NEB_OK) status = disk->ops->rename(disk->ctx, "tmp-mark", "mark");
+    if (status == NEB_OK) status = disk->ops->sync_dir(disk->ctx);
     static const char *const made[] = {"tmp-mark", "mark", "ledger"};
-    for (int i = 0; s != NEB_OK && i < 3; i++) (void)disk->ops->remove(disk->ctx, made[i]);
-    return s;
+    for (int i = 0; status != NEB_OK && i < 3; i++) (void)disk->ops->remove(disk->ctx, made[i]);
+    return status;
 }
 
 void neb__ledger_found_free(struct neb_ledger_found *f)
@@ -233,9 +234,9 @@ static neb_status read_all(const struct neb_disk *disk, struct neb_buf *out)
     NEB_TRY(size_of(disk, "ledger", &size));
     NEB_TRY(neb__buf_reserve(out, (size_t)size + 1));
     if (!size) return NEB_OK;
-    neb_status s = disk->ops->read(disk->ctx, "ledger", 0, out->data, (size_t)size);
-    if (s == NEB_OK) out->len = (size_t)size;
-    return s;
+    neb_status status = disk->ops->read(disk->ctx, "ledger", 0, out->data, (size_t)size);
+    if (status == NEB_OK) out->len = (size_t)size;
+    return status;
 }
 
 neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
@@ -247,18 +248,19 @@ neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
     uint64_t promised = 0;
     bool any = false;
     size_t good = 0;
-    neb_status s = read_slots(disk, &l.sequence, &promised, &any);
-    if (s == NEB_OK) s = read_all(disk, &found->bytes);
-    if (s == NEB_OK) s = scan(found, &good);
-    if (s == NEB_ERR_CORRUPT) s = NEB_OK;
+    neb_status status = read_slots(disk, &l.sequence, &promised, &any);
+    if (status == NEB_OK) status = read_all(disk, &found->bytes);
+    if (status == NEB_OK) status = scan(found, &good);
+    if (status == NEB_ERR_CORRUPT) status = NEB_OK;
     found->damaged = !any || good < promised || !found->mark_length;
     l.length = good;
     l.tail = found->bytes.len > good;
     /* If a process was killed before its sync, the bytes read here may be in the system's memory only. */
-    if (s == NEB_OK && found->bytes.len && !NEB_MUTANT(skip_fsync)) s = disk->ops->sync(disk->ctx, "ledger");
-    if (s != NEB_OK) {
+    if (status == NEB_OK && found->bytes.len && !NEB_MUTANT(skip_fsync))
+        status = disk->ops->sync(disk->ctx, "ledger");
+    if (status != NEB_OK) {
         neb__ledger_found_free(found);
-        return s;
+        return status;
     }
     *out = l;
     return NEB_OK;

@@ -63,12 +63,12 @@ static neb_status failed(struct neb_metrics *m)
     return neb__quiet(status_of(code), "metrics database: %s", why);
 }
 
-static neb_status events_failed(struct neb_metrics *m, neb_status s)
+static neb_status events_failed(struct neb_metrics *m, neb_status status)
 {
-    if (s != NEB_OK && !m->warned_events)
+    if (status != NEB_OK && !m->warned_events)
         neb__warn("metrics for TensorBoard are not stored: %s; training goes on", neb_last_error());
-    m->warned_events |= s != NEB_OK;
-    return s;
+    m->warned_events |= status != NEB_OK;
+    return status;
 }
 
 static double now(void)
@@ -90,9 +90,9 @@ static neb_status start(struct neb_metrics *m, const char *path, int64_t resumed
     char *sql = sqlite3_mprintf("INSERT INTO run (started, resumed_at) VALUES (%f, %lld)", now(),
                                 (long long)resumed_at);
     if (!sql) return failed(m);
-    neb_status s = run_sql(m, sql);
+    neb_status status = run_sql(m, sql);
     sqlite3_free(sql);
-    NEB_TRY(s);
+    NEB_TRY(status);
     m->run = sqlite3_last_insert_rowid(m->db);
     if (sqlite3_prepare_v2(m->db, "INSERT OR IGNORE INTO metric (name) VALUES (?1)", -1, &m->name, NULL) !=
             SQLITE_OK ||
@@ -112,13 +112,13 @@ neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_met
     struct neb_metrics *m = NEB_NEW(struct neb_metrics);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
     m->warned = true; /* the caller will warn */
-    neb_status s = start(m, path, resumed_at);
-    if (s == NEB_OK) s = neb__tensorboard_open(dir, resumed_at, &m->events);
-    if (s != NEB_OK) {
+    neb_status status = start(m, path, resumed_at);
+    if (status == NEB_OK) status = neb__tensorboard_open(dir, resumed_at, &m->events);
+    if (status != NEB_OK) {
         char why[200];
         snprintf(why, sizeof why, "%s", neb_last_error());
         neb__metrics_close(m);
-        return neb__quiet(s, "%s", why);
+        return neb__quiet(status, "%s", why);
     }
     m->warned = false;
     *out = m;
@@ -163,9 +163,9 @@ static neb_status commit(struct neb_metrics *m)
 {
     if (!m->open_values) return NEB_OK;
     m->open_values = 0;
-    neb_status s = run_sql(m, "COMMIT");
-    if (s != NEB_OK) sqlite3_exec(m->db, "ROLLBACK", NULL, NULL, NULL);
-    return s;
+    neb_status status = run_sql(m, "COMMIT");
+    if (status != NEB_OK) sqlite3_exec(m->db, "ROLLBACK", NULL, NULL, NULL);
+    return status;
 }
 
 neb_status neb__metrics_put(struct neb_metrics *m, int64_t step, const char *name, double value)
@@ -187,9 +187,9 @@ neb_status neb__metrics_note(struct neb_metrics *m, const char *key, const char 
     char *sql =
         sqlite3_mprintf("INSERT OR REPLACE INTO note VALUES (%lld, %Q, %Q)", (long long)m->run, key, text);
     if (!sql) return neb__fail(NEB_ERR_NOMEM, "no memory for a note");
-    neb_status s = run_sql(m, sql);
+    neb_status status = run_sql(m, sql);
     sqlite3_free(sql);
-    return s;
+    return status;
 }
 
 neb_status neb__metrics_event(struct neb_metrics *m, int64_t step, const char *kind, const char *text)
@@ -199,9 +199,9 @@ neb_status neb__metrics_event(struct neb_metrics *m, int64_t step, const char *k
         sqlite3_mprintf("INSERT INTO event (run, step, time, kind, text) VALUES (%lld, %lld, %f, %Q, %Q)",
                         (long long)m->run, (long long)step, now(), kind, text);
     if (!sql) return neb__fail(NEB_ERR_NOMEM, "no memory for an event");
-    neb_status s = run_sql(m, sql);
+    neb_status status = run_sql(m, sql);
     sqlite3_free(sql);
-    return s;
+    return status;
 }
 
 neb_status neb__metrics_flush(struct neb_metrics *m)
@@ -267,13 +267,13 @@ neb_status neb__metrics_read(const char *dir, struct neb_metrics **out)
     struct neb_metrics *m = NEB_NEW(struct neb_metrics);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "no memory for metrics");
     m->warned = true; /* the warning is about writing, and nothing is written here */
-    neb_status s =
+    neb_status status =
         sqlite3_open_v2(path, &m->db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK ? NEB_OK : failed(m);
-    if (s == NEB_OK) s = run_sql(m, "PRAGMA busy_timeout=2000");
-    if (s == NEB_OK) s = check_version(m, path);
-    if (s != NEB_OK) {
+    if (status == NEB_OK) status = run_sql(m, "PRAGMA busy_timeout=2000");
+    if (status == NEB_OK) status = check_version(m, path);
+    if (status != NEB_OK) {
         neb__metrics_close(m);
-        return s;
+        return status;
     }
     *out = m;
     return NEB_OK;

@@ -177,10 +177,10 @@ neb_status neb__st_open_bytes(const void *p, size_t n, struct neb_st **out)
 {
     struct neb_st *st = NEB_NEW(struct neb_st);
     if (!st) return neb__fail(NEB_ERR_NOMEM, "no memory for a safetensors file");
-    neb_status s = parse(st, p, n);
-    if (s != NEB_OK) {
+    neb_status status = parse(st, p, n);
+    if (status != NEB_OK) {
         neb__st_close(st);
-        return s;
+        return status;
     }
     *out = st;
     return NEB_OK;
@@ -191,10 +191,10 @@ neb_status neb__st_open(const char *path, struct neb_st **out)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
     if (fd < 0 || fstat(fd, &info)) {
-        neb_status s = neb__fail(errno == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "cannot open %s: %s", path,
-                                 strerror(errno));
+        neb_status status = neb__fail(errno == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "cannot open %s: %s",
+                                      path, strerror(errno));
         if (fd >= 0) close(fd);
-        return s;
+        return status;
     }
     size_t n = info.st_size > 0 ? (size_t)info.st_size : 0;
     void *map = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
@@ -202,11 +202,11 @@ neb_status neb__st_open(const char *path, struct neb_st **out)
     close(fd);
     if (!n) return neb__fail(NEB_ERR_CORRUPT, "%s is empty", path);
     if (map == MAP_FAILED) return neb__fail(NEB_ERR_IO, "cannot map %s: %s", path, strerror(e));
-    neb_status s = neb__st_open_bytes(map, n, out);
-    if (s != NEB_OK) {
+    neb_status status = neb__st_open_bytes(map, n, out);
+    if (status != NEB_OK) {
         neb__error_prefix("%s", path);
         munmap(map, n);
-        return s;
+        return status;
     }
     (*out)->map = map;
     (*out)->length = n;

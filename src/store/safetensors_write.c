@@ -56,18 +56,18 @@ static neb_status make_header(const struct neb_st_tensor *const *order, int n, c
 {
     json_t *header = json_object(), *notes = json_object();
     uint64_t at = 0;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     json_object_set_new(notes, "format", json_string("pt"));
     for (; meta && meta[0]; meta += 2) json_object_set_new(notes, meta[0], json_string(meta[1]));
     json_object_set_new(header, "__metadata__", notes);
-    for (int i = 0; i < n && s == NEB_OK; i++) {
-        s = add_entry(header, order[i], at);
+    for (int i = 0; i < n && status == NEB_OK; i++) {
+        status = add_entry(header, order[i], at);
         at += order[i]->size;
     }
-    if (s == NEB_OK && !(*out = json_dumps(header, JSON_COMPACT)))
-        s = neb__fail(NEB_ERR_NOMEM, "no memory for a header");
+    if (status == NEB_OK && !(*out = json_dumps(header, JSON_COMPACT)))
+        status = neb__fail(NEB_ERR_NOMEM, "no memory for a header");
     json_decref(header);
-    return s;
+    return status;
 }
 
 static neb_status write_all(struct neb_whole_file *f, const char *header,
@@ -92,15 +92,15 @@ neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int
     qsort(order, (size_t)n, sizeof *order, by_element);
     char *header = NULL;
     struct neb_whole_file f;
-    neb_status s = make_header(order, n, meta, &header);
-    if (s == NEB_OK && (s = neb__whole_file_create(path, 0644, &f)) == NEB_OK) {
-        s = write_all(&f, header, order, n);
-        if (s == NEB_OK)
-            s = neb__whole_file_commit(&f);
+    neb_status status = make_header(order, n, meta, &header);
+    if (status == NEB_OK && (status = neb__whole_file_create(path, 0644, &f)) == NEB_OK) {
+        status = write_all(&f, header, order, n);
+        if (status == NEB_OK)
+            status = neb__whole_file_commit(&f);
         else
             neb__whole_file_abandon(&f);
     }
     free(header);
     neb__free(order);
-    return s;
+    return status;
 }

@@ -111,22 +111,23 @@ neb_status neb__tensorboard_open(const char *dir, int64_t resumed_at, struct neb
     struct neb_tensorboard *e = NEB_NEW(struct neb_tensorboard);
     if (!e) return neb__fail(NEB_ERR_NOMEM, "no memory for an event file");
     neb__buf_init(&e->held, MAX_HELD);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     e->fd = -1;
-    for (int i = 0; e->fd < 0 && s == NEB_OK; i++) { /* several files of one second get different names */
+    for (int i = 0; e->fd < 0 && status == NEB_OK;
+         i++) { /* several files of one second get different names */
         if (snprintf(e->path, sizeof e->path, "%s/events.out.tfevents.%lld.%s.%ld.%d", dir,
                      (long long)time(NULL), host, (long)getpid(), i) >= (int)sizeof e->path)
-            s = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+            status = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
         else if ((e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0 &&
                  errno != EEXIST)
-            s = neb__quiet(NEB_ERR_IO, "cannot create %s: %s", e->path, strerror(errno));
+            status = neb__quiet(NEB_ERR_IO, "cannot create %s: %s", e->path, strerror(errno));
     }
-    if (s == NEB_OK) s = put_start(e, resumed_at);
-    if (s == NEB_OK) s = neb__tensorboard_flush(e);
-    if (s != NEB_OK) {
+    if (status == NEB_OK) status = put_start(e, resumed_at);
+    if (status == NEB_OK) status = neb__tensorboard_flush(e);
+    if (status != NEB_OK) {
         neb__buf_clear(&e->held);
         neb__tensorboard_close(e);
-        return s;
+        return status;
     }
     *out = e;
     return NEB_OK;
@@ -173,9 +174,9 @@ neb_status neb__tensorboard_flush(struct neb_tensorboard *e)
 neb_status neb__tensorboard_close(struct neb_tensorboard *e)
 {
     if (!e) return NEB_OK;
-    neb_status s = e->fd >= 0 ? neb__tensorboard_flush(e) : NEB_OK;
+    neb_status status = e->fd >= 0 ? neb__tensorboard_flush(e) : NEB_OK;
     if (e->fd >= 0) close(e->fd);
     neb__buf_free(&e->held);
     neb__free(e);
-    return s;
+    return status;
 }

@@ -15,10 +15,10 @@ static neb_status refused(const struct neb_whole_file *f, const char *what)
 {
     int e = errno;
     bool full = e == ENOSPC || e == EDQUOT || e == EFBIG;
-    neb_status s = e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
-    if (full) s = NEB_ERR_NOSPACE;
-    return neb__fail(s, "cannot %s %s after %" PRIu64 " bytes: %s%s", what, f->path, f->written, strerror(e),
-                     full ? "; free some space; the previous file is untouched" : "");
+    neb_status status = e == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO;
+    if (full) status = NEB_ERR_NOSPACE;
+    return neb__fail(status, "cannot %s %s after %" PRIu64 " bytes: %s%s", what, f->path, f->written,
+                     strerror(e), full ? "; free some space; the previous file is untouched" : "");
 }
 
 neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whole_file *out)
@@ -27,15 +27,15 @@ neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whol
     size_t n = strlen(path) + 32;
     f.path = neb__strdup(path);
     f.tmp = neb__malloc(n);
-    neb_status s = NEB_ERR_NOMEM;
+    neb_status status = NEB_ERR_NOMEM;
     if (!f.path || !f.tmp) {
-        neb__fail(s, "no memory to write %s", path);
+        neb__fail(status, "no memory to write %s", path);
         goto fail;
     }
     snprintf(f.tmp, n, "%s.%ld.tmp", path, (long)getpid());
     f.fd = open(f.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
     if (f.fd < 0) {
-        s = refused(&f, "create");
+        status = refused(&f, "create");
         goto fail;
     }
     *out = f;
@@ -43,7 +43,7 @@ neb_status neb__whole_file_create(const char *path, mode_t mode, struct neb_whol
 fail:
     neb__free(f.path);
     neb__free(f.tmp);
-    return s;
+    return status;
 }
 
 neb_status neb__whole_file_write(struct neb_whole_file *f, const void *data, size_t n)
@@ -76,17 +76,17 @@ static void release(struct neb_whole_file *f)
 
 neb_status neb__whole_file_commit(struct neb_whole_file *f)
 {
-    neb_status s = fsync(f->fd) ? refused(f, "sync") : NEB_OK;
+    neb_status status = fsync(f->fd) ? refused(f, "sync") : NEB_OK;
     int bad = close(f->fd);
     f->fd = -1;
-    if (s == NEB_OK && bad) s = refused(f, "close");
-    if (s == NEB_OK && rename(f->tmp, f->path)) s = refused(f, "rename to");
-    if (s != NEB_OK)
+    if (status == NEB_OK && bad) status = refused(f, "close");
+    if (status == NEB_OK && rename(f->tmp, f->path)) status = refused(f, "rename to");
+    if (status != NEB_OK)
         unlink(f->tmp);
     else
-        s = neb__file_sync_parent(f->path);
+        status = neb__file_sync_parent(f->path);
     release(f);
-    return s;
+    return status;
 }
 
 void neb__whole_file_abandon(struct neb_whole_file *f)

@@ -50,12 +50,12 @@ static void add_lang(struct neb_data *d, const char *lang)
 static neb_status lock_cache(const struct neb_data *d, int *lock)
 {
     if (*lock >= 0) return NEB_OK;
-    neb_status s = neb__file_lock(d->dir, NEB_LOCK_FOLDER, lock);
-    if (s == NEB_ERR_BUSY) {
+    neb_status status = neb__file_lock(d->dir, NEB_LOCK_FOLDER, lock);
+    if (status == NEB_ERR_BUSY) {
         neb__info("another process prepares text in %s: waiting for it", d->dir);
-        s = neb__file_lock(d->dir, NEB_LOCK_FOLDER_WAIT, lock);
+        status = neb__file_lock(d->dir, NEB_LOCK_FOLDER_WAIT, lock);
     }
-    return s == NEB_OK ? NEB_OK : neb__fail(s, "%s", neb_last_error());
+    return status == NEB_OK ? NEB_OK : neb__fail(status, "%s", neb_last_error());
 }
 
 /* ---- tokenizer ----------------------------------------------------------------------------------------- */
@@ -95,21 +95,21 @@ static neb_status check_options(const struct neb_data *d)
     neb__hash_hex(neb__tok_hash(d->tok), hex);
     options_of(&d->job->tokenizer, asked, sizeof asked);
     neb__buf_init(&text, 4096);
-    neb_status s = neb__file_read(path, &text);
-    if (s == NEB_OK) s = neb__buf_append(&text, "", 1);
+    neb_status status = neb__file_read(path, &text);
+    if (status == NEB_OK) status = neb__buf_append(&text, "", 1);
     char *line = (char *)text.data;
-    if (s == NEB_OK && !strncmp(line, hex, strlen(hex)) && line[strlen(hex)] == ' ') {
+    if (status == NEB_OK && !strncmp(line, hex, strlen(hex)) && line[strlen(hex)] == ' ') {
         line += strlen(hex) + 1;
         line[strcspn(line, "\n")] = 0;
         if (strcmp(line, asked))
-            s = neb__fail(
+            status = neb__fail(
                 NEB_ERR_CONFIG,
                 "%s was trained with %s; the job asks for %s: choose another cache or out, or remove "
                 "that file to train it anew, or keep it by naming it as tokenizer.file",
                 d->tok_path, line, asked);
     }
     neb__buf_free(&text);
-    return s;
+    return status;
 }
 
 static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *pool)
@@ -138,14 +138,14 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
                                 .threads = neb__pool_threads(pool)};
     struct neb_buf model;
     neb__buf_init(&model, 256u << 20);
-    neb_status s = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
-    if (s == NEB_OK) s = neb__line_feed_status(feed);
-    if (s == NEB_OK)
-        s = note_options(d, &model); /* first: a model without them would be taken for the user's own */
-    if (s == NEB_OK) s = neb__file_replace(d->tok_path, model.data, model.len, 0644);
+    neb_status status = neb__tok_train(&cfg, neb__line_feed_next, feed, &model);
+    if (status == NEB_OK) status = neb__line_feed_status(feed);
+    if (status == NEB_OK)
+        status = note_options(d, &model); /* first: a model without them would be taken for the user's own */
+    if (status == NEB_OK) status = neb__file_replace(d->tok_path, model.data, model.len, 0644);
     neb__buf_free(&model);
     neb__line_feed_free(feed);
-    return s;
+    return status;
 }
 
 /* A model that starts from another, or is taught by it, reads the same tokens. */
@@ -155,11 +155,11 @@ static neb_status tokenizer_of(struct neb_data *d, const char *folder)
     NEB_TRY(neb__model_yaml_read(folder, &f));
     int n = snprintf(d->tok_path, sizeof d->tok_path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
     d->tok_cfg = neb__folder_tok_cfg(&f);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (!f.tokenizer || n >= (int)sizeof d->tok_path)
-        s = neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer; set tokenizer.file", folder);
+        status = neb__fail(NEB_ERR_CONFIG, "the model in %s has no tokenizer; set tokenizer.file", folder);
     neb__model_yaml_free(&f);
-    return s;
+    return status;
 }
 
 static neb_status same_bytes(const char *a, const char *b, bool *same)
@@ -167,12 +167,12 @@ static neb_status same_bytes(const char *a, const char *b, bool *same)
     struct neb_buf x, y;
     neb__buf_init(&x, 256u << 20);
     neb__buf_init(&y, 256u << 20);
-    neb_status s = neb__file_read(a, &x);
-    if (s == NEB_OK) s = neb__file_read(b, &y);
-    *same = s == NEB_OK && x.len == y.len && !memcmp(x.data, y.data, x.len);
+    neb_status status = neb__file_read(a, &x);
+    if (status == NEB_OK) status = neb__file_read(b, &y);
+    *same = status == NEB_OK && x.len == y.len && !memcmp(x.data, y.data, x.len);
     neb__buf_free(&x);
     neb__buf_free(&y);
-    return s;
+    return status;
 }
 
 /* tokenizer.file may be a copy of the tokenizer in the folder that the job starts from or learns from. That
@@ -186,10 +186,10 @@ static neb_status copy_of(const char *folder, const char *file, struct neb_tok_c
     if (access(path, F_OK)) return NEB_OK;
     NEB_TRY(neb__model_yaml_read(folder, &f));
     snprintf(path, sizeof path, "%s/%s", folder, f.tokenizer ? f.tokenizer : "");
-    neb_status s = f.tokenizer && !access(path, F_OK) ? same_bytes(path, file, &same) : NEB_OK;
+    neb_status status = f.tokenizer && !access(path, F_OK) ? same_bytes(path, file, &same) : NEB_OK;
     if (same) *out = neb__folder_tok_cfg(&f);
     neb__model_yaml_free(&f);
-    return s;
+    return status;
 }
 
 /* A tokenizer's file says neither how ids are numbered nor whether case is kept. The folder of a model does,
@@ -383,10 +383,10 @@ neb_status neb__data_prepare(const struct neb_job *job, struct neb_data *out)
     *out = (struct neb_data){.job = job};
     struct neb_pool *pool;
     NEB_TRY(neb__pool_create((int)job->train.threads, &pool));
-    neb_status s = prepare(out, pool);
+    neb_status status = prepare(out, pool);
     neb__pool_destroy(pool);
-    if (s != NEB_OK) neb__data_free(out);
-    return s;
+    if (status != NEB_OK) neb__data_free(out);
+    return status;
 }
 
 void neb__data_free(struct neb_data *d)

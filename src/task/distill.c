@@ -99,12 +99,12 @@ neb_status neb__distill_create(const struct neb_job *job, const struct neb_data 
     d->how = &job->distill;
     d->rows = limits->rows[0];
     d->targets = limits->targets;
-    neb_status s = open_teachers(d, data, links, device, limits);
-    if (s == NEB_OK) s = check(d, student);
-    if (s == NEB_OK) s = make_room(d, device);
-    if (s != NEB_OK) {
+    neb_status status = open_teachers(d, data, links, device, limits);
+    if (status == NEB_OK) status = check(d, student);
+    if (status == NEB_OK) status = make_room(d, device);
+    if (status != NEB_OK) {
         neb__distill_destroy(d);
-        return s;
+        return status;
     }
     if (d->hidden.ask) add_projection(d, params, student);
     *out = d;

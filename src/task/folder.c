@@ -112,13 +112,14 @@ static neb_status write_params(const char *path, const struct neb_model *m)
     size_t room = (size_t)neb_params_values(m->params, false) + (size_t)neb_param_values(m->token);
     float *values = neb__malloc(room * sizeof *values);
     struct neb_st_tensor *list = NEB_NEW_ARRAY(struct neb_st_tensor, (size_t)n);
-    neb_status s = values && list ? collect(m, values, list, &n)
-                                  : neb__fail(NEB_ERR_NOMEM, "out of memory for writing %d parameters", n);
+    neb_status status = values && list
+                            ? collect(m, values, list, &n)
+                            : neb__fail(NEB_ERR_NOMEM, "out of memory for writing %d parameters", n);
     snprintf(file, sizeof file, "%s/model.safetensors", path);
-    if (s == NEB_OK) s = neb__st_write(file, list, n, NULL);
+    if (status == NEB_OK) status = neb__st_write(file, list, n, NULL);
     neb__free(values);
     neb__free(list);
-    return s;
+    return status;
 }
 
 static neb_status copy_file(const char *from, const char *path, const char *name)
@@ -126,11 +127,11 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     char file[NEB_MODEL_PATH + 32];
     struct neb_buf bytes;
     neb__buf_init(&bytes, 256u << 20);
-    neb_status s = neb__file_read(from, &bytes);
+    neb_status status = neb__file_read(from, &bytes);
     snprintf(file, sizeof file, "%s/%s", path, name);
-    if (s == NEB_OK) s = neb__file_replace(file, bytes.data, bytes.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(file, bytes.data, bytes.len, 0644);
     neb__buf_free(&bytes);
-    return s;
+    return status;
 }
 
 static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, const char *from)
@@ -183,19 +184,19 @@ neb_status neb__ready_open_layers(const char *path, const char *head, int64_t la
     memset(out, 0, sizeof *out);
     NEB_TRY(neb__model_yaml_read(path, &out->folder));
     out->device = device;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (layers < 0 || layers > out->folder.model.layers)
-        s = neb__fail(NEB_ERR_CONFIG, "%s: the model has %" PRId64 " layers, not %" PRId64, path,
-                      out->folder.model.layers, layers);
+        status = neb__fail(NEB_ERR_CONFIG, "%s: the model has %" PRId64 " layers, not %" PRId64, path,
+                           out->folder.model.layers, layers);
     else if (layers)
         out->folder.model.layers = layers;
-    if (s == NEB_OK) s = open_ready(out, head);
-    if (s == NEB_OK && out->tok && neb__tok_vocab(out->tok) > out->model->arch.vocab)
-        s = neb__fail(NEB_ERR_CONFIG, "%s: the tokenizer has %d tokens, the model %" PRId64, path,
-                      neb__tok_vocab(out->tok), out->model->arch.vocab);
-    if (s == NEB_OK && out->tok) neb__model_set_outputs(out->model, neb__tok_vocab(out->tok));
-    if (s != NEB_OK) neb__ready_close(out);
-    return s;
+    if (status == NEB_OK) status = open_ready(out, head);
+    if (status == NEB_OK && out->tok && neb__tok_vocab(out->tok) > out->model->arch.vocab)
+        status = neb__fail(NEB_ERR_CONFIG, "%s: the tokenizer has %d tokens, the model %" PRId64, path,
+                           neb__tok_vocab(out->tok), out->model->arch.vocab);
+    if (status == NEB_OK && out->tok) neb__model_set_outputs(out->model, neb__tok_vocab(out->tok));
+    if (status != NEB_OK) neb__ready_close(out);
+    return status;
 }
 
 void neb__ready_close(struct neb_ready *r)

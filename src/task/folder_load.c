@@ -38,13 +38,13 @@ static neb_status add_lora(const struct neb_st_tensor *a, const struct neb_st_te
     int64_t rank = a->shape[0], in = a->shape[1], out = b->shape[0];
     float *low = neb__malloc((size_t)(rank * in + out * rank) * sizeof *low), *high = low + rank * in;
     if (!low) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", a->name);
-    neb_status s = neb__st_to_f32(a, low);
-    if (s == NEB_OK) s = neb__st_to_f32(b, high);
-    for (int64_t o = 0; s == NEB_OK && o < out; o++)
+    neb_status status = neb__st_to_f32(a, low);
+    if (status == NEB_OK) status = neb__st_to_f32(b, high);
+    for (int64_t o = 0; status == NEB_OK && o < out; o++)
         for (int64_t r = 0; r < rank; r++)
             for (int64_t i = 0; i < in; i++) w[o * in + i] += scale * high[o * rank + r] * low[r * in + i];
     neb__free(low);
-    return s;
+    return status;
 }
 
 /* Adds LoRA's product to a weight whose model has no LoRA. */
@@ -71,10 +71,10 @@ static neb_status subtract(const neb_param *base, float *values)
     const size_t n = (size_t)neb_param_values(base);
     float *other = neb__malloc(n * sizeof *other);
     if (!other) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", neb_param_name(base));
-    neb_status s = neb_param_read(base, other);
-    for (size_t i = 0; s == NEB_OK && i < n; i++) values[i] -= other[i];
+    neb_status status = neb_param_read(base, other);
+    for (size_t i = 0; status == NEB_OK && i < n; i++) values[i] -= other[i];
     neb__free(other);
-    return s;
+    return status;
 }
 
 static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const struct neb_st_tensor *t,
@@ -89,12 +89,12 @@ static neb_status load_one(struct neb_st *st, const struct neb_peft *peft, const
             t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, shape[0], rank > 1 ? shape[1] : 1);
     float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
-    neb_status s = neb__st_to_f32(t, values);
-    if (s == NEB_OK) s = merge_lora(st, peft, m, t, values);
-    if (s == NEB_OK && p == m->token && m->token_base) s = subtract(m->token_base, values);
-    if (s == NEB_OK) s = neb_param_write(p, values);
+    neb_status status = neb__st_to_f32(t, values);
+    if (status == NEB_OK) status = merge_lora(st, peft, m, t, values);
+    if (status == NEB_OK && p == m->token && m->token_base) status = subtract(m->token_base, values);
+    if (status == NEB_OK) status = neb_param_write(p, values);
     neb__free(values);
-    return s;
+    return status;
 }
 
 /* A model without segments gets the folder's first segment as part of its positions. */
@@ -110,12 +110,12 @@ static neb_status fold_segment(struct neb_st *st, struct neb_model *m)
     size_t n = (size_t)neb_param_values(p), types = (size_t)(t->shape[0] * t->shape[1]);
     float *values = neb__malloc((n + types) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
-    neb_status s = neb_param_read(p, values);
-    if (s == NEB_OK) s = neb__st_to_f32(t, values + n);
-    for (size_t i = 0; s == NEB_OK && i < n; i++) values[i] += values[n + i % (size_t)shape[1]];
-    if (s == NEB_OK) s = neb_param_write(p, values);
+    neb_status status = neb_param_read(p, values);
+    if (status == NEB_OK) status = neb__st_to_f32(t, values + n);
+    for (size_t i = 0; status == NEB_OK && i < n; i++) values[i] += values[n + i % (size_t)shape[1]];
+    if (status == NEB_OK) status = neb_param_write(p, values);
     neb__free(values);
-    return s;
+    return status;
 }
 
 /* Refuses a folder with adapters or prefixes for a model that has no place for them. */
@@ -164,7 +164,7 @@ neb_status neb__folder_load(const struct neb_model_yaml *f, struct neb_model *m,
     struct neb_st *st;
     snprintf(file, sizeof file, "%s/model.safetensors", f->path);
     NEB_TRY(neb__st_open(file, &st));
-    neb_status s = load_all(st, f, m, match, all, loaded);
+    neb_status status = load_all(st, f, m, match, all, loaded);
     neb__st_close(st);
-    return s;
+    return status;
 }

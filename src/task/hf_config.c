@@ -139,12 +139,13 @@ neb_status neb__hf_config_read(const char *json, size_t n, struct neb_model_conf
         json_decref(j);
         return neb__fail(NEB_ERR_CORRUPT, "config.json is not a JSON object");
     }
-    neb_status s = read_object(j, model, &c);
+    neb_status status = read_object(j, model, &c);
     json_decref(j);
-    if (s == NEB_OK && neb__model_config_check(model, &arch) != NEB_OK) /* it said what is impossible */
-        s = neb__quiet(NEB_ERR_CORRUPT, "config.json describes an impossible model: %s", neb_last_error());
-    if (s == NEB_OK) *out = c;
-    return s;
+    if (status == NEB_OK && neb__model_config_check(model, &arch) != NEB_OK) /* it said what is impossible */
+        status =
+            neb__quiet(NEB_ERR_CORRUPT, "config.json describes an impossible model: %s", neb_last_error());
+    if (status == NEB_OK) *out = c;
+    return status;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
@@ -235,10 +236,10 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
     NEB_TRY(kind == NEB_HF_GPT2 ? write_gpt2(f, &a, j) : write_bert(f, kind, &a, j));
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
-    neb_status s = neb__buf_append(out, text, strlen(text));
-    if (s == NEB_OK) s = neb__buf_append(out, "\n", 1);
+    neb_status status = neb__buf_append(out, text, strlen(text));
+    if (status == NEB_OK) status = neb__buf_append(out, "\n", 1);
     free(text); /* jansson's own */
-    return s;
+    return status;
 }
 
 neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind kind,
@@ -249,7 +250,7 @@ neb_status neb__hf_config_write(const struct neb_model_yaml *f, enum neb_hf_kind
                          "transformers has no class for a model of this kind with head '%s'", f->model.head);
     json_t *j = json_object();
     if (!j) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
-    neb_status s = write_object(f, kind, tok, j, out);
+    neb_status status = write_object(f, kind, tok, j, out);
     json_decref(j);
-    return s;
+    return status;
 }

@@ -119,20 +119,20 @@ static neb_status put_all(struct export *e)
 {
     float *values = neb__malloc((size_t)neb_params_values(e->params, false) * sizeof *values), *unused;
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for an export");
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < neb_params_count(e->params); i++) {
-        s = neb_param_read(neb_params_at(e->params, i), values);
-        if (s == NEB_OK) s = put(e, neb_params_at(e->params, i), values);
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < neb_params_count(e->params); i++) {
+        status = neb_param_read(neb_params_at(e->params, i), values);
+        if (status == NEB_OK) status = put(e, neb_params_at(e->params, i), values);
     }
     neb__free(values);
     /* Encoders there always have segments; a model that knows none adds zeros. */
     struct neb_hf_source source;
-    if (s == NEB_OK && e->kind != NEB_HF_GPT2 && !e->model->arch.types) {
-        s = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
-                           &source);
-        if (s == NEB_OK) s = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);
+    if (status == NEB_OK && e->kind != NEB_HF_GPT2 && !e->model->arch.types) {
+        status = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
+                                &source);
+        if (status == NEB_OK) status = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);
     }
-    return s;
+    return status;
 }
 
 static neb_status write_tensors(struct export *e)
@@ -159,11 +159,11 @@ static neb_status copy(const char *from, const char *name, const char *to, const
     *there = !stat(path, &st);
     if (!*there) return NEB_OK;
     neb__buf_init(&bytes, MAX_COPY);
-    neb_status s = neb__file_read(path, &bytes);
+    neb_status status = neb__file_read(path, &bytes);
     snprintf(path, sizeof path, "%s/%s", to, as);
-    if (s == NEB_OK) s = neb__file_replace(path, bytes.data, bytes.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, bytes.data, bytes.len, 0644);
     neb__buf_free(&bytes);
-    return s;
+    return status;
 }
 
 static const char *piece(const struct export *e, enum neb_special which)
@@ -230,11 +230,11 @@ static neb_status write_config(const struct export *e)
     char path[NEB_MODEL_PATH + 64];
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
-    neb_status s = neb__hf_config_write(&e->folder, e->kind, e->tok, &text);
+    neb_status status = neb__hf_config_write(&e->folder, e->kind, e->tok, &text);
     snprintf(path, sizeof path, "%s/config.json", e->to);
-    if (s == NEB_OK) s = neb__file_replace(path, text.data, text.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, text.data, text.len, 0644);
     neb__buf_free(&text);
-    return s;
+    return status;
 }
 
 static neb_status export(struct export *e)
@@ -253,7 +253,7 @@ neb_status neb__hf_export(const char *from, const char *to)
     if (strlen(to) >= NEB_MODEL_PATH)
         return neb__fail(NEB_ERR_INVALID, "a path is longer than %d bytes", NEB_MODEL_PATH - 1);
     NEB_TRY(neb__model_yaml_read(from, &e.folder));
-    neb_status s = export(&e);
+    neb_status status = export(&e);
     for (int i = 0; i < e.count; i++) neb__free(e.values[i]);
     neb__free(e.values);
     neb__free(e.list);
@@ -263,5 +263,5 @@ neb_status neb__hf_export(const char *from, const char *to)
     neb_params_destroy(e.params);
     neb_device_close(e.device);
     neb__model_yaml_free(&e.folder);
-    return s;
+    return status;
 }

@@ -52,27 +52,27 @@ static neb_status open_index(struct import *m, const char *json, size_t n)
     json_t *j = json_loadb(json, n, 0, &error), *value;
     const char *key;
     const char **seen = NEB_NEW_ARRAY(const char *, MAX_FILES);
-    neb_status s = NEB_OK;
-    if (!seen) s = neb__fail(NEB_ERR_NOMEM, "out of memory for an index");
+    neb_status status = NEB_OK;
+    if (!seen) status = neb__fail(NEB_ERR_NOMEM, "out of memory for an index");
     json_t *map = json_object_get(j, "weight_map");
-    if (s == NEB_OK && !json_is_object(map))
-        s = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json has no weight_map");
-    if (s == NEB_OK) {
+    if (status == NEB_OK && !json_is_object(map))
+        status = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json has no weight_map");
+    if (status == NEB_OK) {
         json_object_foreach(map, key, value)
         {
             const char *name = json_string_value(value);
             int i = 0;
             if (!name)
-                s = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json: '%.60s' has no file", key);
-            while (s == NEB_OK && i < m->files && strcmp(seen[i], name)) i++;
-            if (s == NEB_OK && i == m->files) s = open_file(m, name);
-            if (s == NEB_OK) seen[i] = name;
-            if (s != NEB_OK) break;
+                status = neb__fail(NEB_ERR_CORRUPT, "model.safetensors.index.json: '%.60s' has no file", key);
+            while (status == NEB_OK && i < m->files && strcmp(seen[i], name)) i++;
+            if (status == NEB_OK && i == m->files) status = open_file(m, name);
+            if (status == NEB_OK) seen[i] = name;
+            if (status != NEB_OK) break;
         }
     }
     neb__free(seen);
     json_decref(j);
-    return s;
+    return status;
 }
 
 static neb_status open_tensors(struct import *m)
@@ -90,10 +90,10 @@ static neb_status open_tensors(struct import *m)
             m->from);
     struct neb_buf text;
     neb__buf_init(&text, MAX_JSON);
-    neb_status s = neb__file_read(path, &text);
-    if (s == NEB_OK) s = open_index(m, (const char *)text.data, text.len);
+    neb_status status = neb__file_read(path, &text);
+    if (status == NEB_OK) status = open_index(m, (const char *)text.data, text.len);
     neb__buf_free(&text);
-    return s;
+    return status;
 }
 
 /* Old files call a norm's weight gamma and its bias beta. */
@@ -174,12 +174,12 @@ static neb_status copy_part(const struct import *m, const struct neb_st_tensor *
             t->rank > 0 ? t->shape[0] : 0, t->rank > 1 ? t->shape[1] : 1, want[0], want[1]);
     float *values = neb__malloc((size_t)((rows + skip) * cols) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", t->name);
-    neb_status s = neb__st_to_f32(t, values);
-    for (int64_t r = 0; s == NEB_OK && r < rows; r++)
+    neb_status status = neb__st_to_f32(t, values);
+    for (int64_t r = 0; status == NEB_OK && r < rows; r++)
         for (int64_t c = 0; c < cols; c++)
             out[r * cols + c] = source->turned ? values[c * rows + r] : values[(r + skip) * cols + c];
     neb__free(values);
-    return s;
+    return status;
 }
 
 static neb_status fill(struct import *m, neb_param *p)
@@ -193,12 +193,12 @@ static neb_status fill(struct import *m, neb_param *p)
     int64_t cols = rank > 1 ? shape[1] : 1, rows = shape[0] / source.parts;
     float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", neb_param_name(p));
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < source.parts; i++)
-        s = copy_part(m, t[i], &source, rows, cols, values + i * rows * cols);
-    if (s == NEB_OK) s = neb_param_write(p, values);
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < source.parts; i++)
+        status = copy_part(m, t[i], &source, rows, cols, values + i * rows * cols);
+    if (status == NEB_OK) status = neb_param_write(p, values);
     neb__free(values);
-    return s;
+    return status;
 }
 
 static neb_status make_model(struct import *m)
@@ -221,10 +221,11 @@ static neb_status read_config(struct import *m)
     struct neb_buf text;
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/config.json", m->from);
-    neb_status s = neb__file_read(path, &text);
-    if (s == NEB_OK) s = neb__hf_config_read((const char *)text.data, text.len, &m->folder.model, &m->config);
+    neb_status status = neb__file_read(path, &text);
+    if (status == NEB_OK)
+        status = neb__hf_config_read((const char *)text.data, text.len, &m->folder.model, &m->config);
     neb__buf_free(&text);
-    return s;
+    return status;
 }
 
 /* The contents of tokenizer_config.json; zeros if there is no such file. */
@@ -293,15 +294,15 @@ static neb_status carry(const char *from, const char *to)
         struct neb_buf bytes;
         neb__buf_init(&bytes, MAX_JSON);
         snprintf(path, sizeof path, "%s/%s", from, names[i]);
-        neb_status s = NEB_OK;
+        neb_status status = NEB_OK;
         struct stat st;
         if (!stat(path, &st)) {
-            s = neb__file_read(path, &bytes);
+            status = neb__file_read(path, &bytes);
             snprintf(path, sizeof path, "%s/%s", to, names[i]);
-            if (s == NEB_OK) s = neb__file_replace(path, bytes.data, bytes.len, 0644);
+            if (status == NEB_OK) status = neb__file_replace(path, bytes.data, bytes.len, 0644);
         }
         neb__buf_free(&bytes);
-        NEB_TRY(s);
+        NEB_TRY(status);
     }
     return NEB_OK;
 }
@@ -325,13 +326,13 @@ neb_status neb__hf_import(const char *from, const char *to)
     struct import *m = NEB_NEW(struct import);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for an import");
     m->from = from;
-    neb_status s = neb__model_yaml_init(&m->folder);
-    if (s == NEB_OK) s = import(m, to);
+    neb_status status = neb__model_yaml_init(&m->folder);
+    if (status == NEB_OK) status = import(m, to);
     for (int i = 0; i < m->files; i++) neb__st_close(m->file[i]);
     neb__model_destroy(m->model);
     neb_params_destroy(m->params);
     neb_device_close(m->device);
     neb__model_yaml_free(&m->folder);
     neb__free(m);
-    return s;
+    return status;
 }

@@ -19,12 +19,12 @@ static neb_status load(const struct neb_job *job, const char *path, struct neb_m
     *loaded = 0;
     *tokens = (struct neb_hash){0};
     NEB_TRY(neb__model_yaml_read(path, &f));
-    neb_status s = neb__folder_load(&f, m, job->init.match, false, loaded);
-    if (s == NEB_OK && f.tokenizer) s = neb__folder_tokenizer(&f, &tok);
-    if (s == NEB_OK && tok) *tokens = *neb__tok_hash(tok);
+    neb_status status = neb__folder_load(&f, m, job->init.match, false, loaded);
+    if (status == NEB_OK && f.tokenizer) status = neb__folder_tokenizer(&f, &tok);
+    if (status == NEB_OK && tok) *tokens = *neb__tok_hash(tok);
     neb__tok_close(tok);
     neb__model_yaml_free(&f);
-    NEB_TRY(s);
+    NEB_TRY(status);
     if (!*loaded)
         return neb__doc_fail(&job->doc, "init", "init: %s has no parameter of this model%s%s", path,
                              job->init.match ? " that matches " : "", job->init.match ? job->init.match : "");
@@ -86,17 +86,17 @@ neb_status neb__init_from(const struct neb_job *job, struct neb_model *m)
     char second[2];
     int loaded = 0;
     struct neb_hash tokens;
-    neb_status s;
+    neb_status status;
     if (neb__list_part(job->init.from, 1, second, sizeof second)) {
         size_t n = (size_t)values_of(m->params);
         float *room = NEB_NEW_ARRAY(float, 2 * n); /* the sum, and one folder's */
         if (!room) return neb__fail(NEB_ERR_NOMEM, "out of memory for the mean of %s", job->init.from);
-        s = load_mean(job, m, room + n, room, &loaded);
+        status = load_mean(job, m, room + n, room, &loaded);
         neb__free(room);
     } else {
-        s = load(job, job->init.from, m, &loaded, &tokens);
+        status = load(job, job->init.from, m, &loaded, &tokens);
     }
-    NEB_TRY(s);
+    NEB_TRY(status);
     neb__info("%d parameters start from %s", loaded, job->init.from);
     return NEB_OK;
 }

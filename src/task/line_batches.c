@@ -104,15 +104,15 @@ neb_status neb__line_batches_add(struct neb_line_batches *p, const char *text, c
     int32_t a = (int32_t)(p->text.len / sizeof(int32_t)), b = (int32_t)(p->other.len / sizeof(int32_t));
     shorten(p, &a, &b, second != NULL);
     size_t before = p->tokens.len, each = sizeof(int32_t);
-    neb_status s = p->c.lead >= 0 ? neb__buf_append(&p->tokens, &p->c.lead, each) : NEB_OK;
-    if (s == NEB_OK) s = neb__buf_append(&p->tokens, p->text.data, (size_t)a * each);
-    if (s == NEB_OK) s = neb__buf_append(&p->tokens, &p->eos, each);
+    neb_status status = p->c.lead >= 0 ? neb__buf_append(&p->tokens, &p->c.lead, each) : NEB_OK;
+    if (status == NEB_OK) status = neb__buf_append(&p->tokens, p->text.data, (size_t)a * each);
+    if (status == NEB_OK) status = neb__buf_append(&p->tokens, &p->eos, each);
     int32_t at = (int32_t)((p->tokens.len - before) / each);
-    if (s == NEB_OK && second) s = neb__buf_append(&p->tokens, p->other.data, (size_t)b * each);
-    if (s == NEB_OK && second) s = neb__buf_append(&p->tokens, &p->eos, each);
-    if (s != NEB_OK) {
+    if (status == NEB_OK && second) status = neb__buf_append(&p->tokens, p->other.data, (size_t)b * each);
+    if (status == NEB_OK && second) status = neb__buf_append(&p->tokens, &p->eos, each);
+    if (status != NEB_OK) {
         p->tokens.len = before;
-        return s;
+        return status;
     }
     p->lines[p->count++] =
         (struct line){before / each, (int32_t)((p->tokens.len - before) / each), at, number};

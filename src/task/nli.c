@@ -62,15 +62,17 @@ static neb_status make_model(struct neb_nli *n, neb_device *device)
                          f->path, f->model.kind, neb__objective_nli.kind);
     struct neb_peft_config peft;
     NEB_TRY(neb__peft_config_init(&peft));
-    neb_status s = neb__doc_copy(neb__peft_options, &f->peft, &peft); /* the sizes of what the folder has */
-    if (s == NEB_OK) s = neb__opts_set(neb__peft_options, &peft, "method", n->c.method);
-    if (s == NEB_OK) s = neb__opts_set(neb__peft_options, &peft, "freeze", "");
-    if (s == NEB_OK)
-        s = neb__opts_set(neb__peft_options, &peft, "train", strcmp(n->c.method, "full") ? "head.*" : "");
-    if (s == NEB_OK) s = neb_params_create(&n->params);
-    if (s == NEB_OK) s = neb__model_create(&f->model, &peft, "", NULL, n->params, &n->model);
+    neb_status status =
+        neb__doc_copy(neb__peft_options, &f->peft, &peft); /* the sizes of what the folder has */
+    if (status == NEB_OK) status = neb__opts_set(neb__peft_options, &peft, "method", n->c.method);
+    if (status == NEB_OK) status = neb__opts_set(neb__peft_options, &peft, "freeze", "");
+    if (status == NEB_OK)
+        status =
+            neb__opts_set(neb__peft_options, &peft, "train", strcmp(n->c.method, "full") ? "head.*" : "");
+    if (status == NEB_OK) status = neb_params_create(&n->params);
+    if (status == NEB_OK) status = neb__model_create(&f->model, &peft, "", NULL, n->params, &n->model);
     neb__peft_config_free(&peft);
-    NEB_TRY(s);
+    NEB_TRY(status);
     NEB_TRY(neb_params_ready(n->params, device, (uint64_t)n->c.seed));
     NEB_TRY(neb__model_ready(n->model));
     return neb__folder_load(f, n->model, "embed.*,encoder.*", false, &loaded);
@@ -127,10 +129,10 @@ neb_status neb__nli_open(const char *folder, const struct neb_nli_config *c, neb
     struct neb_nli *n = NEB_NEW(struct neb_nli);
     if (!n) return neb__fail(NEB_ERR_NOMEM, "out of memory for fine-tuning");
     n->c = *c;
-    neb_status s = open_nli(n, folder, device);
-    if (s != NEB_OK) {
+    neb_status status = open_nli(n, folder, device);
+    if (status != NEB_OK) {
         neb__nli_close(n);
-        return s;
+        return status;
     }
     *out = n;
     return NEB_OK;
@@ -225,27 +227,27 @@ static neb_status read_pairs(struct neb_nli *n, const char *file)
     const char *text;
     size_t size;
     NEB_TRY(neb__line_reader_open(file, &l));
-    neb_status s;
-    while ((s = neb__line_reader_next(l, &text, &size)) == NEB_OK) {
+    neb_status status;
+    while ((status = neb__line_reader_next(l, &text, &size)) == NEB_OK) {
         char *line = neb__malloc(size + 1), *column[COLUMNS];
         if (!line) {
-            s = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
+            status = neb__fail(NEB_ERR_NOMEM, "out of memory for a line");
             break;
         }
         memcpy(line, text, size);
         line[size] = 0;
         if (!c.most)
-            s = read_header(line, file, &c);
+            status = read_header(line, file, &c);
         else if (cut(line, column) < c.most)
-            s = neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": fewer columns than the first line", file,
-                          neb__line_reader_number(l));
+            status = neb__fail(NEB_ERR_CORRUPT, "%s:%" PRId64 ": fewer columns than the first line", file,
+                               neb__line_reader_number(l));
         else
-            s = add_pair(n, column, &c, file, neb__line_reader_number(l));
+            status = add_pair(n, column, &c, file, neb__line_reader_number(l));
         neb__free(line);
-        if (s != NEB_OK) break;
+        if (status != NEB_OK) break;
     }
     neb__line_reader_close(l);
-    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+    return status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
 /* ---- training and testing ------------------------------------------------------------------------------ */
@@ -292,8 +294,9 @@ static neb_status train_epoch(struct neb_nli *n, int64_t epoch, int64_t steps, i
         if (!used) return NEB_OK;
         n->micro = (struct neb_micro){NULL, run_fn, n, neb__model_input_key(n->input), used};
         float lr = neb_schedule_lr(&schedule, *step < steps ? *step : steps - 1);
-        neb_status s = neb_train_step(n->opt, n->tape, &n->micro, 1, lr, (uint32_t)n->c.seed, NULL, &info);
-        if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
+        neb_status status =
+            neb_train_step(n->opt, n->tape, &n->micro, 1, lr, (uint32_t)n->c.seed, NULL, &info);
+        if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
         if (show) show(arg, ++*step, steps, (double)info.loss[0]);
     }
 }

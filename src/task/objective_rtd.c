@@ -124,9 +124,9 @@ static neb_status give_choices(struct neb_work *w)
 
 static neb_status end_step(struct neb_work *w, bool made)
 {
-    neb_status s = made ? give_choices(w) : NEB_OK;
+    neb_status status = made ? give_choices(w) : NEB_OK;
     own(w)->to_give = NULL;
-    return s;
+    return status;
 }
 
 static neb_status load_generator(void *arg)

@@ -53,10 +53,10 @@ neb_status neb__embedder_open(const struct neb_ready *model, struct neb_embedder
     struct neb_embedder *e = NEB_NEW(struct neb_embedder);
     if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for sentence vectors");
     e->m = model;
-    neb_status s = open_embedder(e);
-    if (s != NEB_OK) {
+    neb_status status = open_embedder(e);
+    if (status != NEB_OK) {
         neb__embedder_close(e);
-        return s;
+        return status;
     }
     *out = e;
     return NEB_OK;

@@ -228,10 +228,10 @@ neb_status neb__teacher_open(neb_device *device, const struct neb_teacher_config
     struct teacher *c = NEB_NEW(struct teacher);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a teacher");
     c->wants_logits = cfg->logits;
-    neb_status s = open_teacher(c, device, cfg, limits);
-    if (s != NEB_OK) {
+    neb_status status = open_teacher(c, device, cfg, limits);
+    if (status != NEB_OK) {
         close_teacher(c);
-        return s;
+        return status;
     }
     *out = (struct neb_teacher){.k = cfg->logits ? c->k : 0,
                                 .width = cfg->logits ? 0 : (int32_t)c->width,

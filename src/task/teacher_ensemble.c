@@ -168,11 +168,11 @@ neb_status neb__teacher_ensemble_open(neb_device *device, const struct neb_teach
         return neb__teacher_open(device, cfg, limits, out);
     struct ensemble *c = NEB_NEW(struct ensemble);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for several teachers");
-    neb_status s = open_members(c, device, cfg, limits);
-    if (s == NEB_OK) s = make_room(c, cfg->threads, limits->targets);
-    if (s != NEB_OK) {
+    neb_status status = open_members(c, device, cfg, limits);
+    if (status == NEB_OK) status = make_room(c, cfg->threads, limits->targets);
+    if (status != NEB_OK) {
         close_ensemble(c);
-        return s;
+        return status;
     }
     *out = (struct neb_teacher){.k = c->k, .ask = ask, .close = close_ensemble, .arg = c};
     return NEB_OK;

@@ -122,11 +122,11 @@ neb_status neb__translator_open(const struct neb_ready *model, const struct neb_
     if (!t) return neb__fail(NEB_ERR_NOMEM, "out of memory for translating");
     t->m = model;
     t->c = *c;
-    neb_status s = check(t);
-    if (s == NEB_OK) s = make_room(t);
-    if (s != NEB_OK) {
+    neb_status status = check(t);
+    if (status == NEB_OK) status = make_room(t);
+    if (status != NEB_OK) {
         neb__translator_close(t);
-        return s;
+        return status;
     }
     *out = t;
     return NEB_OK;
@@ -156,11 +156,11 @@ static neb_status text_of(const struct neb_translator *t, const int32_t *ids, in
 {
     struct neb_buf text;
     neb__buf_init(&text, 16u << 20);
-    neb_status s = neb__tok_decode(t->m->tok, ids, (size_t)n, &text);
-    if (s == NEB_OK) s = neb__buf_append(&text, "", 1);
-    if (s != NEB_OK) {
+    neb_status status = neb__tok_decode(t->m->tok, ids, (size_t)n, &text);
+    if (status == NEB_OK) status = neb__buf_append(&text, "", 1);
+    if (status != NEB_OK) {
         neb__buf_free(&text);
-        return s;
+        return status;
     }
     *out = (char *)text.data;
     return NEB_OK;
@@ -258,15 +258,15 @@ static neb_status translate_all(struct neb_translator *t, const char *const *lin
 neb_status neb__translator_translate(struct neb_translator *t, const char *const *lines, int n, char **out)
 {
     char **texts = NEB_NEW_ARRAY(char *, (size_t)n + 1);
-    neb_status s =
+    neb_status status =
         texts ? translate_all(t, lines, n, texts) : neb__fail(NEB_ERR_NOMEM, "out of memory for %d lines", n);
-    if (s != NEB_OK) stop(t);
+    if (status != NEB_OK) stop(t);
     for (int i = 0; texts && i < n; i++) {
-        if (s == NEB_OK)
+        if (status == NEB_OK)
             out[i] = texts[i];
         else
             neb__free(texts[i]);
     }
     neb__free(texts);
-    return s;
+    return status;
 }

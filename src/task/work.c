@@ -78,10 +78,10 @@ static neb_status make_optimizer(struct neb_work *w)
 
 static neb_status make_stream(struct neb_work *w)
 {
-    neb_status s = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);
-    if (s == NEB_ERR_NOTFOUND)
+    neb_status status = neb__data_stream(w->data, "train", w->part, w->parts, &w->stream);
+    if (status == NEB_ERR_NOTFOUND)
         return neb__doc_fail(&w->job->doc, "data", "no corpus to train on (use: train)");
-    NEB_TRY(s);
+    NEB_TRY(status);
     size_t runs = (size_t)w->job->train.micro * NEB_WORK_RUNS;
     w->pieces = NEB_NEW_ARRAY(struct neb_work_part, runs);
     w->micros = NEB_NEW_ARRAY(struct neb_micro, runs);
@@ -119,10 +119,10 @@ neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t par
     w->part = part;
     w->parts = parts;
     if (links) w->links = *links;
-    neb_status s = open_all(w);
-    if (s != NEB_OK) {
+    neb_status status = open_all(w);
+    if (status != NEB_OK) {
         neb__work_close(w);
-        return s;
+        return status;
     }
     *out = w;
     return NEB_OK;
@@ -188,8 +188,8 @@ neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out)
 {
     struct neb_hasher h;
     NEB_TRY(neb__hasher_init(&h));
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < neb_params_count(w->params); i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < neb_params_count(w->params); i++) {
         const neb_param *p = neb_params_at(w->params, i);
         int64_t shape[4] = {0};
         int n = neb_param_shape(p, shape);
@@ -197,10 +197,10 @@ neb_status neb__work_identity(const struct neb_work *w, struct neb_hash *out)
         int len = snprintf(text, sizeof text, "%s %d %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d\n",
                            neb_param_name(p), n, shape[0], n > 1 ? shape[1] : 0, n > 2 ? shape[2] : 0,
                            n > 3 ? shape[3] : 0, neb_param_trainable(p));
-        s = neb__hasher_update(&h, text, (size_t)len);
+        status = neb__hasher_update(&h, text, (size_t)len);
     }
-    neb_status f = neb__hasher_final(&h, s == NEB_OK ? out : NULL);
-    return s != NEB_OK ? s : f;
+    neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
+    return status != NEB_OK ? status : f;
 }
 
 neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out)
@@ -211,9 +211,9 @@ neb_status neb__work_save_position(struct neb_work *w, struct neb_buf *out)
 neb_status neb__work_load_position(struct neb_work *w, const void *bytes, size_t n)
 {
     if (w->ahead) {
-        neb_status s = neb__prefetch_stop(w->ahead);
+        neb_status status = neb__prefetch_stop(w->ahead);
         w->ahead = NULL;
-        NEB_TRY(s);
+        NEB_TRY(status);
     }
     NEB_TRY(neb__batches_restore(w->stream, bytes, n));
     w->batches = neb__batches_step(w->stream);

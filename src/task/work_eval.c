@@ -41,11 +41,11 @@ static neb_status count_batches(struct neb_work *w, const char *use, int64_t *to
     struct neb_batch *b = NULL;
     *total = 0;
     NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
-    neb_status s = neb__batches_batch(stream, &b);
-    while (s == NEB_OK && (s = neb__batches_next(stream, b)) == NEB_OK) ++*total;
+    neb_status status = neb__batches_batch(stream, &b);
+    while (status == NEB_OK && (status = neb__batches_next(stream, b)) == NEB_OK) ++*total;
     neb__batch_free(b);
     neb__batches_free(stream);
-    return s == NEB_ERR_AGAIN ? NEB_OK : s;
+    return status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out)
@@ -59,14 +59,15 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     if (batches) NEB_TRY(count_batches(w, use, &total));
     if (!batches || batches > total) batches = total = 1; /* each of them */
     NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
-    neb_status s = neb__batches_batch(stream, &b);
-    for (int64_t i = 0; s == NEB_OK; i++) {
-        s = neb__batches_next(stream, b);
-        if (s == NEB_OK && (i + 1) * batches / total > i * batches / total) s = w->steps->eval(w, b, &sums);
+    neb_status status = neb__batches_batch(stream, &b);
+    for (int64_t i = 0; status == NEB_OK; i++) {
+        status = neb__batches_next(stream, b);
+        if (status == NEB_OK && (i + 1) * batches / total > i * batches / total)
+            status = w->steps->eval(w, b, &sums);
     }
     neb__batch_free(b);
     neb__batches_free(stream);
-    if (s != NEB_OK && s != NEB_ERR_AGAIN) return s;
+    if (status != NEB_OK && status != NEB_ERR_AGAIN) return status;
     if (!sums.rows)
         return neb__fail(
             NEB_ERR_RANGE,

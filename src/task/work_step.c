@@ -105,13 +105,13 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
     if (!w->ahead) NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
     int64_t tokens;
     struct neb_step_info info = {0};
-    neb_status s = gather(w, &tokens);
-    if (s == NEB_OK)
-        s = neb_train_step(w->opt, w->tape, w->micros, w->runs, lr, (uint32_t)w->job->seed, NULL, &info);
-    bool done = s == NEB_OK || s == NEB_ERR_NONFINITE;
+    neb_status status = gather(w, &tokens);
+    if (status == NEB_OK)
+        status = neb_train_step(w->opt, w->tape, w->micros, w->runs, lr, (uint32_t)w->job->seed, NULL, &info);
+    bool done = status == NEB_OK || status == NEB_ERR_NONFINITE;
     neb_status ended = w->steps->end_step ? w->steps->end_step(w, done) : NEB_OK;
     give_back(w);
-    if (!done) return s;
+    if (!done) return status;
     NEB_TRY(ended);
     *out = (struct neb_work_step){
         .step = info.step,
@@ -121,5 +121,5 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
         .tokens = tokens,
         .skipped = info.skipped,
         .empty = nothing_to_predict(w)};
-    return s;
+    return status;
 }

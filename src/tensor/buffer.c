@@ -32,10 +32,10 @@ neb_status neb_buffer_create(neb_device *d, size_t bytes, neb_buffer **out)
 {
     neb_buffer *b = NEB_NEW(neb_buffer);
     if (!b) return neb__fail(NEB_ERR_NOMEM, "out of memory for a buffer");
-    neb_status s = d->ops->alloc(d->ctx, bytes ? bytes : 1, &b->data);
-    if (s != NEB_OK) {
+    neb_status status = d->ops->alloc(d->ctx, bytes ? bytes : 1, &b->data);
+    if (status != NEB_OK) {
         neb__free(b);
-        return s;
+        return status;
     }
     b->dev = d;
     b->bytes = bytes;

@@ -128,8 +128,8 @@ void *neb__grad_out(neb_tape *t, neb_tensor *x, int *acc)
     }
     /* a part of the root: the rest must be 0 */
     char *p = neb__tape_address(t, root->grad);
-    neb_status s = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(root));
-    return neb__tape_done(t, s) == NEB_OK ? at(t, x) : NULL;
+    neb_status status = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(root));
+    return neb__tape_done(t, status) == NEB_OK ? at(t, x) : NULL;
 }
 
 void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp)
@@ -144,8 +144,8 @@ void *neb__grad_overwrite(neb_tape *t, neb_tensor *x, int *temp)
     if (*temp < 0) return NULL;
     char *p = neb__tape_address(t, *temp);
     if (!neb__tensor_is_whole(x)) {
-        neb_status s = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(x->root));
-        if (neb__tape_done(t, s) != NEB_OK) return NULL;
+        neb_status status = t->dry ? NEB_OK : t->dev->ops->fill(t->dev->ctx, p, 0, span(x->root));
+        if (neb__tape_done(t, status) != NEB_OK) return NULL;
     }
     return p + (x->offset - x->root->offset);
 }
@@ -250,8 +250,8 @@ neb_status neb__tape_backward(neb_tape *t, int first)
         if (!reached(&n)) continue;
         t->scope_length = (int)strlen(n.scope);
         memcpy(t->scope, n.scope, sizeof t->scope);
-        neb_status s = ops[n.op].backward(t, &n);
-        if (s != NEB_OK && t->failed == NEB_OK) t->failed = s;
+        neb_status status = ops[n.op].backward(t, &n);
+        if (status != NEB_OK && t->failed == NEB_OK) t->failed = status;
         if (t->failed != NEB_OK) return t->failed;
         release_outputs(t, &n);
         if (!t->dry) neb__tape_announce(t);

@@ -92,8 +92,8 @@ static neb_tensor *norm_forward(neb_tape *t, const struct norm_spec *c, neb_tens
                          .eps = c->eps,
                          .type = c->x->type};
     if (c->residual) a.drop = neb__dropout_spec(t, c->p, drop_op, t->row_sample, t->row_position);
-    neb_status st = c->residual ? NEB_FUSED(t, norm_residual, &a) : NEB_CALL(t, norm, &a);
-    if (st != NEB_OK) return NULL;
+    neb_status status = c->residual ? NEB_FUSED(t, norm_residual, &a) : NEB_CALL(t, norm, &a);
+    if (status != NEB_OK) return NULL;
 
     bool trained = (c->gamma && c->gamma->trainable) || (c->beta && c->beta->trainable);
     if (neb__tape_wants_grad(t) && trained && y) y->needs_grad = true;

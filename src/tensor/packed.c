@@ -54,12 +54,13 @@ const void *neb__packed_weight(neb_tape *t, neb_param *w)
                                 .out = w->shape[0],
                                 .in = w->values / w->shape[0],
                                 .type = t->params->shadow ? NEB_BF16 : NEB_F32};
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     if (!p->data)
-        s = ops->alloc(t->dev->ctx, (size_t)ops->packed_bytes(t->dev->ctx, a.out, a.in, a.type), &p->data);
+        status =
+            ops->alloc(t->dev->ctx, (size_t)ops->packed_bytes(t->dev->ctx, a.out, a.in, a.type), &p->data);
     a.packed = p->data;
-    if (s == NEB_OK) s = ops->pack_linear(t->dev->ctx, &a);
-    if (neb__tape_done(t, s) != NEB_OK) return NULL;
+    if (status == NEB_OK) status = ops->pack_linear(t->dev->ctx, &a);
+    if (neb__tape_done(t, status) != NEB_OK) return NULL;
     p->generation = t->packed.generation;
     return p->data;
 }

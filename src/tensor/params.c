@@ -123,8 +123,8 @@ static neb_status add(neb_params *ps, const struct neb_param_spec *s, neb_param 
 neb_param *neb_params_add(neb_params *ps, const struct neb_param_spec *spec)
 {
     neb_param *p = NULL;
-    neb_status s = add(ps, spec, &p);
-    if (s != NEB_OK && ps->failed == NEB_OK) ps->failed = s;
+    neb_status status = add(ps, spec, &p);
+    if (status != NEB_OK && ps->failed == NEB_OK) ps->failed = status;
     return p;
 }
 
@@ -218,15 +218,16 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
     ps->trainable_values = place(ps, true, 0);
     ps->all_values = place(ps, false, ps->trainable_values);
     ps->dev = d;
-    neb_status s = allocate(ps);
+    neb_status status = allocate(ps);
     float *chunk = neb__malloc(INIT_CHUNK * sizeof *chunk);
-    if (s == NEB_OK && !chunk) s = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
-    for (int i = 0; s == NEB_OK && i < ps->count; i++) s = fill_initial(ps->list[i], seed, chunk);
+    if (status == NEB_OK && !chunk)
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
+    for (int i = 0; status == NEB_OK && i < ps->count; i++) status = fill_initial(ps->list[i], seed, chunk);
     neb__free(chunk);
-    if (s == NEB_OK) s = neb_params_refresh(ps, 0, ps->all_values);
-    if (s != NEB_OK) release(ps);
-    ps->ready = s == NEB_OK;
-    return s;
+    if (status == NEB_OK) status = neb_params_refresh(ps, 0, ps->all_values);
+    if (status != NEB_OK) release(ps);
+    ps->ready = status == NEB_OK;
+    return status;
 }
 
 neb_status neb_params_refresh(neb_params *ps, int64_t first, int64_t n)

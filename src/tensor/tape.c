@@ -26,16 +26,16 @@ neb_status neb_tape_create(neb_device *d, neb_params *ps, neb_tape **out)
     t->dev = d;
     t->params = ps;
     t->graphs = true;
-    neb_status s = d->ops->alloc(d->ctx, 4 * sizeof(struct neb_ctl), (void **)&t->ctl);
-    if (s == NEB_OK) s = d->ops->fill(d->ctx, t->ctl, 0, 4 * sizeof(struct neb_ctl));
+    neb_status status = d->ops->alloc(d->ctx, 4 * sizeof(struct neb_ctl), (void **)&t->ctl);
+    if (status == NEB_OK) status = d->ops->fill(d->ctx, t->ctl, 0, 4 * sizeof(struct neb_ctl));
     size_t bytes = 2 * sizeof(struct neb_ctl);
-    if (s == NEB_OK && d->ops->host_alloc)
-        s = d->ops->host_alloc(d->ctx, bytes, (void **)&t->ctl_host[0]);
-    else if (s == NEB_OK && !(t->ctl_host[0] = neb__calloc(1, bytes)))
-        s = neb__fail(NEB_ERR_NOMEM, "out of memory for a tape");
-    if (s != NEB_OK) {
+    if (status == NEB_OK && d->ops->host_alloc)
+        status = d->ops->host_alloc(d->ctx, bytes, (void **)&t->ctl_host[0]);
+    else if (status == NEB_OK && !(t->ctl_host[0] = neb__calloc(1, bytes)))
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for a tape");
+    if (status != NEB_OK) {
         neb_tape_destroy(t);
-        return s;
+        return status;
     }
     t->ctl_host[1] = t->ctl_host[0] + 1;
     t->ctl_copy[0] = t->ctl + 1;
@@ -85,7 +85,7 @@ void neb_tape_destroy(neb_tape *t)
 
 /* ---- errors and scopes --------------------------------------------------------------------------------- */
 
-neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char *fmt, ...)
+neb_status neb__tape_fail(neb_tape *t, neb_status status, const char *op, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -93,8 +93,8 @@ neb_status neb__tape_fail(neb_tape *t, neb_status s, const char *op, const char 
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (t->failed != NEB_OK) return t->failed;
-    t->failed = s;
-    return neb__fail(s, "%s%s%s: %s", t->scope, *t->scope ? ": " : "", op, text);
+    t->failed = status;
+    return neb__fail(status, "%s%s%s: %s", t->scope, *t->scope ? ": " : "", op, text);
 }
 
 void neb_push(neb_tape *t, const char *fmt, ...)
@@ -170,10 +170,10 @@ static neb_status clear_unreached(neb_tape *t)
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
         if (!p->trainable || p->written) continue;
-        neb_status s = t->dry ? NEB_OK
-                              : t->dev->ops->fill(t->dev->ctx, t->params->grad + p->offset, 0,
-                                                  (size_t)p->values * sizeof(float));
-        NEB_TRY(neb__tape_called(t, s));
+        neb_status status = t->dry ? NEB_OK
+                                   : t->dev->ops->fill(t->dev->ctx, t->params->grad + p->offset, 0,
+                                                       (size_t)p->values * sizeof(float));
+        NEB_TRY(neb__tape_called(t, status));
         if (!t->dry && t->run->last && t->grad_ready) t->grad_ready(t->grad_ready_arg, p);
     }
     return NEB_OK;
@@ -231,12 +231,12 @@ static neb_status record(neb_tape *t, const struct neb_run *run, struct neb_plan
 {
     neb_device *d = t->dev;
     NEB_TRY(d->ops->graph_begin(d->ctx));
-    neb_status s = pass(t, run, plan);
+    neb_status status = pass(t, run, plan);
     void *graph = NULL;
     neb_status e = d->ops->graph_end(d->ctx, &graph);
-    if (s != NEB_OK || e != NEB_OK) {
+    if (status != NEB_OK || e != NEB_OK) {
         if (graph) d->ops->graph_free(d->ctx, graph);
-        return s != NEB_OK ? s : e;
+        return status != NEB_OK ? status : e;
     }
     plan->graph = graph;
     return NEB_OK;
@@ -277,8 +277,8 @@ neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
         /* a run that is broken off must not count in the sums of the losses; a recording is never broken
          * off */
         if (!plan->graph) NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl_before, t->ctl, sizeof *t->ctl));
-        neb_status s = compute(t, run, plan);
-        if (s != NEB_ERR_AGAIN) return s;
+        neb_status status = compute(t, run, plan);
+        if (status != NEB_ERR_AGAIN) return status;
         drop_plan(t, plan);
         t->plan = NULL;
         if (attempt || run->accumulate)

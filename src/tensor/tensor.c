@@ -227,19 +227,19 @@ bool neb__tape_want_act(neb_tape *t, const char *op, const char *what, const neb
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
 
-neb_status neb__tape_done(neb_tape *t, neb_status s)
+neb_status neb__tape_done(neb_tape *t, neb_status status)
 {
-    if (t->failed == NEB_OK && s != NEB_OK) {
-        t->failed = s;
+    if (t->failed == NEB_OK && status != NEB_OK) {
+        t->failed = status;
         if (*t->scope) neb__error_prefix("%s", t->scope);
     }
     return t->failed;
 }
 
-neb_status neb__tape_called(neb_tape *t, neb_status s)
+neb_status neb__tape_called(neb_tape *t, neb_status status)
 {
     if (!t->hold) t->life.tick++;
-    return neb__tape_done(t, s);
+    return neb__tape_done(t, status);
 }
 
 void *neb__tape_temp(neb_tape *t, int64_t bytes)

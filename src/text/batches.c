@@ -102,21 +102,21 @@ static neb_status make_fingerprint(struct neb_batches *s)
     const struct neb_batches_cfg *c = &s->cfg;
     struct neb_buf b;
     neb__buf_init(&b, 1 << 22);
-    neb_status st =
+    neb_status status =
         neb__buf_printf(&b, "%d %" PRIu64 " %" PRId64 "/%" PRId64 " %d %d %d %d %.17g %.17g %d %d\n",
                         (int)c->kind, c->seed, c->part, c->parts, c->sources, (int)c->tokens, (int)c->max_len,
                         (int)c->max_seqs, c->temperature, c->mask_share, c->once, (int)c->vocab.size);
-    for (int i = 0; st == NEB_OK && i < c->sources; i++) {
+    for (int i = 0; status == NEB_OK && i < c->sources; i++) {
         const struct neb_source *src = &s->source[i];
         char hex[2 * NEB_HASH_SIZE + 1];
         neb__hash_hex(&neb__set_info(src->set)->tokenizer, hex);
-        st = neb__buf_printf(&b, "%" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %s\n",
-                             neb__set_count(src->set), neb__set_tokens(src->set, 0),
-                             neb__set_tokens(src->set, 1), src->weight, src->flip, (int)src->tag, hex);
+        status = neb__buf_printf(&b, "%" PRId64 " %" PRId64 " %" PRId64 " %.17g %d %d %s\n",
+                                 neb__set_count(src->set), neb__set_tokens(src->set, 0),
+                                 neb__set_tokens(src->set, 1), src->weight, src->flip, (int)src->tag, hex);
     }
-    if (st == NEB_OK) st = neb__hash(b.data, b.len, &s->fingerprint);
+    if (status == NEB_OK) status = neb__hash(b.data, b.len, &s->fingerprint);
     neb__buf_free(&b);
-    return st;
+    return status;
 }
 
 static neb_status make_mix(struct neb_batches *s)
@@ -124,15 +124,17 @@ static neb_status make_mix(struct neb_batches *s)
     int n = s->cfg.sources;
     int64_t *counts = NEB_NEW_ARRAY(int64_t, (size_t)n);
     double *weights = NEB_NEW_ARRAY(double, (size_t)n);
-    neb_status st = counts && weights ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d sources", n);
-    for (int i = 0; st == NEB_OK && i < n; i++) {
+    neb_status status =
+        counts && weights ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %d sources", n);
+    for (int i = 0; status == NEB_OK && i < n; i++) {
         counts[i] = neb__set_count(s->source[i].set);
         weights[i] = s->source[i].weight;
     }
-    if (st == NEB_OK) st = neb__mix_create(s->cfg.seed, n, counts, weights, s->cfg.temperature, &s->mix);
+    if (status == NEB_OK)
+        status = neb__mix_create(s->cfg.seed, n, counts, weights, s->cfg.temperature, &s->mix);
     neb__free(counts);
     neb__free(weights);
-    return st;
+    return status;
 }
 
 static neb_status reserve(struct neb_batches *s)
@@ -165,11 +167,11 @@ neb_status neb__batches_create(const struct neb_batches_cfg *cfg, struct neb_bat
     struct neb_batches *s = NEB_NEW(struct neb_batches);
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a stream of batches");
     s->cfg = *cfg;
-    neb_status st;
-    NEB_TRY_GOTO(st, reserve(s), fail);
-    if (!cfg->once) NEB_TRY_GOTO(st, make_mix(s), fail);
+    neb_status status;
+    NEB_TRY_GOTO(status, reserve(s), fail);
+    if (!cfg->once) NEB_TRY_GOTO(status, make_mix(s), fail);
     make_buckets(s);
-    NEB_TRY_GOTO(st, make_fingerprint(s), fail);
+    NEB_TRY_GOTO(status, make_fingerprint(s), fail);
     int32_t widest =
         s->bucket[0].tokens[0] > s->bucket[0].tokens[1] ? s->bucket[0].tokens[0] : s->bucket[0].tokens[1];
     s->nseq = s->cfg.max_seqs + widest / s->cfg.max_len + 1; /* room for the sequences of padding */
@@ -177,7 +179,7 @@ neb_status neb__batches_create(const struct neb_batches_cfg *cfg, struct neb_bat
     return NEB_OK;
 fail:
     neb__batches_free(s);
-    return st;
+    return status;
 }
 
 void neb__batches_free(struct neb_batches *s)

@@ -81,11 +81,12 @@ static neb_status read_vocab(struct neb_bpe *b, const struct neb_bpe_files *f)
     json_error_t e;
     json_t *vocab = json_loadb(f->vocab, f->vocab_bytes, JSON_REJECT_DUPLICATES, &e);
     if (!vocab) return neb__fail(NEB_ERR_CORRUPT, "vocab.json, line %d: %s", e.line, e.text);
-    neb_status s = !json_is_object(vocab) || !json_object_size(vocab)
-                       ? neb__fail(NEB_ERR_CORRUPT, "vocab.json is not a list of pieces and their numbers")
-                       : fill_pieces(b, vocab);
+    neb_status status =
+        !json_is_object(vocab) || !json_object_size(vocab)
+            ? neb__fail(NEB_ERR_CORRUPT, "vocab.json is not a list of pieces and their numbers")
+            : fill_pieces(b, vocab);
     json_decref(vocab);
-    return s;
+    return status;
 }
 
 static uint32_t hash_pair(int32_t left, int32_t right)
@@ -155,20 +156,20 @@ static neb_status read_merges(struct neb_bpe *b, const struct neb_bpe_files *f)
     for (uint32_t i = 0; i < slots; i++) b->merges[i].left = -1;
     struct neb_buf joined;
     neb__buf_init(&joined, f->merges_bytes + 1);
-    neb_status s = read_lines(b, text, text + f->merges_bytes, &joined);
+    neb_status status = read_lines(b, text, text + f->merges_bytes, &joined);
     neb__buf_free(&joined);
-    return s;
+    return status;
 }
 
 neb_status neb__bpe_load(const struct neb_bpe_files *files, struct neb_bpe **out)
 {
     struct neb_bpe *b = NEB_NEW(struct neb_bpe);
     if (!b) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
-    neb_status s = read_vocab(b, files);
-    if (s == NEB_OK) s = read_merges(b, files);
-    if (s != NEB_OK) {
+    neb_status status = read_vocab(b, files);
+    if (status == NEB_OK) status = read_merges(b, files);
+    if (status != NEB_OK) {
         neb__bpe_free(b);
-        return s;
+        return status;
     }
     name_bytes(b);
     *out = b;
@@ -288,12 +289,12 @@ static neb_status encode_part(const struct neb_bpe *b, int32_t unk, const char *
     if (n > INT32_MAX / 4) return neb__fail(NEB_ERR_NOSPACE, "a word of %zu bytes is too long to encode", n);
     w.symbols = NEB_NEW_ARRAY(struct symbol, n);
     w.heap = NEB_NEW_ARRAY(struct pair, 3 * n);
-    neb_status s = w.symbols && w.heap
-                       ? join_all(b, unk, &w, text, (int32_t)n, out)
-                       : neb__fail(NEB_ERR_NOMEM, "not enough memory to encode a word of %zu bytes", n);
+    neb_status status = w.symbols && w.heap
+                            ? join_all(b, unk, &w, text, (int32_t)n, out)
+                            : neb__fail(NEB_ERR_NOMEM, "not enough memory to encode a word of %zu bytes", n);
     neb__free(w.symbols);
     neb__free(w.heap);
-    return s;
+    return status;
 }
 
 neb_status neb__bpe_encode(const struct neb_bpe *b, int32_t unk, const char *text, size_t n,
@@ -365,16 +366,16 @@ neb_status neb__bpe_decode(const struct neb_bpe *b, const uint8_t *special, cons
                            struct neb_buf *out)
 {
     struct neb_buf bytes;
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     neb__buf_init(&bytes, out->max);
-    for (size_t i = 0; i < n && s == NEB_OK; i++) {
+    for (size_t i = 0; i < n && status == NEB_OK; i++) {
         const char *piece = neb__bpe_piece(b, ids[i]);
         if (!piece)
-            s = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary", (int)ids[i]);
+            status = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary", (int)ids[i]);
         else if (!special[ids[i]])
-            s = append_bytes(b, piece, &bytes);
+            status = append_bytes(b, piece, &bytes);
     }
-    if (s == NEB_OK) s = append_text(bytes.data, bytes.len, out);
+    if (status == NEB_OK) status = append_text(bytes.data, bytes.len, out);
     neb__buf_free(&bytes);
-    return s;
+    return status;
 }

@@ -57,10 +57,10 @@ neb_status neb__bpe_dropout_create(const struct neb_tok *tok, double share, stru
     if (!v) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary");
     v->tok = tok;
     v->share = share;
-    neb_status s = take_pieces(v);
-    if (s != NEB_OK) {
+    neb_status status = take_pieces(v);
+    if (status != NEB_OK) {
         neb__bpe_dropout_free(v);
-        return s;
+        return status;
     }
     *out = v;
     return NEB_OK;

@@ -188,20 +188,20 @@ static neb_status read_line(struct job *j, struct neb_line_reader *a, struct neb
     const char *text;
     size_t n;
     bool kept = true;
-    neb_status s = neb__line_reader_next(a, &text, &n);
-    *end = s == NEB_ERR_AGAIN;
+    neb_status status = neb__line_reader_next(a, &text, &n);
+    *end = status == NEB_ERR_AGAIN;
     if (*end && b && neb__line_reader_next(b, &text, &n) != NEB_ERR_AGAIN) return uneven(names[0], names[1]);
     if (*end) return NEB_OK;
-    NEB_TRY(s);
+    NEB_TRY(status);
     j->stats->lines++;
     if (j->cfg->sides == 2 && !b) {
         NEB_TRY(keep_columns(j, text, n, &kept));
     } else {
         NEB_TRY(keep(j, 0, text, n));
         if (b) {
-            s = neb__line_reader_next(b, &text, &n);
-            if (s == NEB_ERR_AGAIN) return uneven(names[0], names[1]);
-            NEB_TRY(s);
+            status = neb__line_reader_next(b, &text, &n);
+            if (status == NEB_ERR_AGAIN) return uneven(names[0], names[1]);
+            NEB_TRY(status);
             NEB_TRY(keep(j, 1, text, n));
         }
     }
@@ -213,17 +213,18 @@ static neb_status read_file(struct job *j, struct neb_pool *pool, const char *pa
 {
     struct neb_line_reader *a = NULL, *b = NULL;
     const char *names[2] = {path, path2};
-    neb_status s = neb__line_reader_open(path, &a);
-    if (s == NEB_OK && path2) s = neb__line_reader_open(path2, &b);
-    for (bool end = false; s == NEB_OK && !end;) {
-        s = read_line(j, a, b, names, &end);
-        if (s == NEB_OK && (j->lines == CHUNK_LINES || j->bytes.len > CHUNK_BYTES)) s = flush_chunk(j, pool);
+    neb_status status = neb__line_reader_open(path, &a);
+    if (status == NEB_OK && path2) status = neb__line_reader_open(path2, &b);
+    for (bool end = false; status == NEB_OK && !end;) {
+        status = read_line(j, a, b, names, &end);
+        if (status == NEB_OK && (j->lines == CHUNK_LINES || j->bytes.len > CHUNK_BYTES))
+            status = flush_chunk(j, pool);
     }
     if (a) j->stats->cut += neb__line_reader_cut(a);
     if (b) j->stats->cut += neb__line_reader_cut(b);
     neb__line_reader_close(a);
     neb__line_reader_close(b);
-    return s;
+    return status;
 }
 
 static neb_status run_copy(struct job *j, struct neb_pool *pool)
@@ -335,13 +336,13 @@ static neb_status open_file(struct neb_line_feed *f)
 {
     const char *text;
     size_t n;
-    neb_status s;
+    neb_status status;
     f->total = f->seen = 0;
     NEB_TRY(neb__line_reader_open(f->paths[f->file], &f->lines));
-    while ((s = neb__line_reader_next(f->lines, &text, &n)) == NEB_OK) f->total++;
+    while ((status = neb__line_reader_next(f->lines, &text, &n)) == NEB_OK) f->total++;
     neb__line_reader_close(f->lines);
     f->lines = NULL;
-    if (s != NEB_ERR_AGAIN) return s;
+    if (status != NEB_ERR_AGAIN) return status;
     f->keep = f->total < f->quota ? f->total : f->quota;
     return neb__line_reader_open(f->paths[f->file], &f->lines);
 }
@@ -351,14 +352,14 @@ static neb_status next_line(struct neb_line_feed *f, const char **line, size_t *
 {
     while (f->file < f->files) {
         if (!f->lines) NEB_TRY(open_file(f));
-        neb_status s = neb__line_reader_next(f->lines, line, n);
-        if (s == NEB_ERR_AGAIN) {
+        neb_status status = neb__line_reader_next(f->lines, line, n);
+        if (status == NEB_ERR_AGAIN) {
             neb__line_reader_close(f->lines);
             f->lines = NULL;
             f->file++;
             continue;
         }
-        NEB_TRY(s);
+        NEB_TRY(status);
         int64_t i = f->seen++;
         if ((i + 1) * f->keep / f->total > i * f->keep / f->total) return NEB_OK;
     }

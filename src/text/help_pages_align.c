@@ -112,19 +112,19 @@ static neb_status list_pages(struct work *w, const char *relative, int depth)
     if (snprintf(path, sizeof path, "%s/%s", w->root[0], relative) >= (int)sizeof path || depth > 16)
         return NEB_OK;
     DIR *d = opendir(path);
-    neb_status s = NEB_OK;
-    for (struct dirent *e; d && s == NEB_OK && (e = readdir(d));) {
+    neb_status status = NEB_OK;
+    for (struct dirent *e; d && status == NEB_OK && (e = readdir(d));) {
         char below[PATH_MAX];
         size_t n = strlen(e->d_name);
         if (e->d_name[0] == '.') continue;
         if (snprintf(below, sizeof below, "%s%s%s", relative, *relative ? "/" : "", e->d_name) >=
             (int)sizeof below)
             continue;
-        s = n > 5 && !strcmp(e->d_name + n - 5, ".html") ? add_page(w, below)
-                                                         : list_pages(w, below, depth + 1);
+        status = n > 5 && !strcmp(e->d_name + n - 5, ".html") ? add_page(w, below)
+                                                              : list_pages(w, below, depth + 1);
     }
     if (d) closedir(d);
-    return s;
+    return status;
 }
 
 static int by_name(const void *a, const void *b)
@@ -221,62 +221,62 @@ static neb_status write_pairs(const struct work *w, int lang, enum part part, co
     static const char *const part_names[] = {"train", "valid", "test"};
     struct neb_buf out;
     struct seen done = {0};
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     neb__buf_init(&out, MAX_TEXTS);
-    for (size_t i = 0; i < w->units && s == NEB_OK; i++) {
+    for (size_t i = 0; i < w->units && status == NEB_OK; i++) {
         const struct unit *u = &w->unit[i];
         const char *a = text_of(w, u, 0), *b = text_of(w, u, lang);
         if (!a || !b || part_of(w, u) != part || !strcmp(a, b)) continue; /* equal: not translated */
         uint64_t pair = hash_text(a) ^ neb__mix64(hash_text(b));
         if (seen_find(&done, pair | 1)) continue;
         if (part == TRAIN && (seen_find(held, hash_text(a)) || seen_find(held, hash_text(b)))) continue;
-        s = seen_add(&done, pair | 1);
-        if (s == NEB_OK) s = neb__buf_printf(&out, "%s\t%s\n", a, b);
+        status = seen_add(&done, pair | 1);
+        if (status == NEB_OK) status = neb__buf_printf(&out, "%s\t%s\n", a, b);
         ++*count;
     }
     char name[64];
     snprintf(name, sizeof name, "%s-%s.%s.tsv", w->cfg->langs[0], w->cfg->langs[lang], part_names[part]);
-    if (s == NEB_OK) s = save(w, name, &out);
+    if (status == NEB_OK) status = save(w, name, &out);
     neb__free(done.slot);
     neb__buf_free(&out);
-    return s;
+    return status;
 }
 
 static neb_status write_texts(const struct work *w, int lang, const struct seen *held)
 {
     struct neb_buf out;
     struct seen done = {0};
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     neb__buf_init(&out, MAX_TEXTS);
-    for (size_t i = 0; i < w->units && s == NEB_OK; i++) {
+    for (size_t i = 0; i < w->units && status == NEB_OK; i++) {
         const char *t = text_of(w, &w->unit[i], lang);
         if (!t || part_of(w, &w->unit[i]) != TRAIN || seen_find(held, hash_text(t)) ||
             seen_find(&done, hash_text(t)))
             continue;
-        s = seen_add(&done, hash_text(t));
-        if (s == NEB_OK) s = neb__buf_printf(&out, "%s\n", t);
+        status = seen_add(&done, hash_text(t));
+        if (status == NEB_OK) status = neb__buf_printf(&out, "%s\n", t);
         w->stats->texts[lang]++;
     }
     char name[64];
     snprintf(name, sizeof name, "%s.train.txt", w->cfg->langs[lang]);
-    if (s == NEB_OK) s = save(w, name, &out);
+    if (status == NEB_OK) status = save(w, name, &out);
     neb__free(done.slot);
     neb__buf_free(&out);
-    return s;
+    return status;
 }
 
 static neb_status write_all(const struct work *w)
 {
     struct seen held = {0};
-    neb_status s = collect_held_out(w, &held);
-    for (int l = 0; l < w->cfg->n && s == NEB_OK; l++) {
-        s = write_texts(w, l, &held);
-        if (s == NEB_OK && l) s = write_pairs(w, l, TRAIN, &held, &w->stats->train[l]);
-        if (s == NEB_OK && l) s = write_pairs(w, l, VALID, &held, &w->stats->valid[l]);
-        if (s == NEB_OK && l) s = write_pairs(w, l, TEST, &held, &w->stats->test[l]);
+    neb_status status = collect_held_out(w, &held);
+    for (int l = 0; l < w->cfg->n && status == NEB_OK; l++) {
+        status = write_texts(w, l, &held);
+        if (status == NEB_OK && l) status = write_pairs(w, l, TRAIN, &held, &w->stats->train[l]);
+        if (status == NEB_OK && l) status = write_pairs(w, l, VALID, &held, &w->stats->valid[l]);
+        if (status == NEB_OK && l) status = write_pairs(w, l, TEST, &held, &w->stats->test[l]);
     }
     neb__free(held.slot);
-    return s;
+    return status;
 }
 
 static neb_status gather(struct work *w)
@@ -305,11 +305,11 @@ neb_status neb__help_corpus(const struct neb_help_cfg *cfg, struct neb_help_stat
     w->cfg = cfg;
     w->stats = stats;
     neb__buf_init(&w->texts, MAX_TEXTS);
-    neb_status s = gather(w);
+    neb_status status = gather(w);
     for (int i = 0; i < w->pages; i++) neb__free(w->page[i]);
     neb__free(w->page);
     neb__free(w->unit);
     neb__buf_free(&w->texts);
     neb__free(w);
-    return s;
+    return status;
 }

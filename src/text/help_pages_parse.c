@@ -66,9 +66,9 @@ static bool is_paragraph(const xmlNode *node)
 static neb_status paragraph(struct walk *w, const xmlNode *node, const char *id)
 {
     neb__buf_clear(&w->text);
-    neb_status s = gather(&w->text, node, 0);
-    if (s == NEB_ERR_NOSPACE) return NEB_OK; /* longer than any sentence */
-    NEB_TRY(s);
+    neb_status status = gather(&w->text, node, 0);
+    if (status == NEB_ERR_NOSPACE) return NEB_OK; /* longer than any sentence */
+    NEB_TRY(status);
     while (w->text.len && w->text.data[w->text.len - 1] == ' ') w->text.len--;
     if (!w->text.len) return NEB_OK;
     NEB_TRY(neb__buf_append(&w->text, "", 1));
@@ -109,18 +109,18 @@ neb_status neb__help_page_bytes(const char *html, size_t n, neb_paragraph_fn fn,
     struct walk w = {.fn = fn, .arg = arg};
     neb__buf_init(&w.text, MAX_TEXT);
     const xmlNode *area = find_area(xmlDocGetRootElement(doc), 0);
-    neb_status s = area ? visit(&w, area->children, 0) : NEB_OK;
+    neb_status status = area ? visit(&w, area->children, 0) : NEB_OK;
     neb__buf_free(&w.text);
     xmlFreeDoc(doc);
-    return s;
+    return status;
 }
 
 neb_status neb__help_page(const char *path, neb_paragraph_fn fn, void *arg)
 {
     struct neb_buf file;
     neb__buf_init(&file, MAX_PAGE);
-    neb_status s = neb__file_read(path, &file);
-    if (s == NEB_OK) s = neb__help_page_bytes((const char *)file.data, file.len, fn, arg);
+    neb_status status = neb__file_read(path, &file);
+    if (status == NEB_OK) status = neb__help_page_bytes((const char *)file.data, file.len, fn, arg);
     neb__buf_free(&file);
-    return s;
+    return status;
 }

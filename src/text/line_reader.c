@@ -167,27 +167,27 @@ neb_status neb__line_reader_open(const char *path, struct neb_line_reader **out)
 {
     struct neb_line_reader *l = NEB_NEW(struct neb_line_reader);
     if (!l) return neb__fail(NEB_ERR_NOMEM, "not enough memory to read %s", path);
-    neb_status s = NEB_ERR_NOMEM;
+    neb_status status = NEB_ERR_NOMEM;
     neb__buf_init(&l->carry, NEB_MAX_LINE);
     l->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (l->fd < 0) {
-        s = neb__fail(errno == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "cannot open %s: %s", path,
-                      strerror(errno));
+        status = neb__fail(errno == ENOENT ? NEB_ERR_NOTFOUND : NEB_ERR_IO, "cannot open %s: %s", path,
+                           strerror(errno));
         goto fail;
     }
     l->path = neb__strdup(path);
     l->raw = neb__malloc(BLOCK);
     l->block = neb__malloc(BLOCK);
     if (!l->path || !l->raw || !l->block) {
-        neb__fail(s, "not enough memory to read %s", path);
+        neb__fail(status, "not enough memory to read %s", path);
         goto fail;
     }
-    NEB_TRY_GOTO(s, choose(l), fail);
+    NEB_TRY_GOTO(status, choose(l), fail);
     *out = l;
     return NEB_OK;
 fail:
     neb__line_reader_close(l);
-    return s;
+    return status;
 }
 
 void neb__line_reader_close(struct neb_line_reader *l)

@@ -55,13 +55,13 @@ static void *run(void *arg)
             continue;
         }
         pthread_mutex_unlock(&p->lock);
-        neb_status st = produce(p, s);
+        neb_status status = produce(p, s);
         pthread_mutex_lock(&p->lock);
-        if (st == NEB_OK) {
+        if (status == NEB_OK) {
             s->ready = true;
             p->made++;
         } else {
-            p->end = st;
+            p->end = status;
             snprintf(p->why, sizeof p->why, "%s", neb_last_error());
         }
         pthread_cond_broadcast(&p->changed);
@@ -102,13 +102,13 @@ neb_status neb__prefetch_start(struct neb_batches *s, int depth, struct neb_pref
     pthread_cond_init(&p->changed, NULL);
     neb__buf_init(&p->position, MAX_POSITION);
     for (int i = 0; i < depth; i++) neb__buf_init(&p->slot[i].position, MAX_POSITION);
-    neb_status st = neb__batches_save(s, &p->position);
-    for (int i = 0; i < depth && st == NEB_OK; i++) st = neb__batches_batch(s, &p->slot[i].batch);
-    if (st == NEB_OK && pthread_create(&p->thread, NULL, run, p))
-        st = neb__fail(NEB_ERR_IO, "cannot start the thread that prepares batches");
-    if (st != NEB_OK) {
+    neb_status status = neb__batches_save(s, &p->position);
+    for (int i = 0; i < depth && status == NEB_OK; i++) status = neb__batches_batch(s, &p->slot[i].batch);
+    if (status == NEB_OK && pthread_create(&p->thread, NULL, run, p))
+        status = neb__fail(NEB_ERR_IO, "cannot start the thread that prepares batches");
+    if (status != NEB_OK) {
         release(p);
-        return st;
+        return status;
     }
     *out = p;
     return NEB_OK;
@@ -123,7 +123,7 @@ neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out)
         while (!s->ready && p->end == NEB_OK) pthread_cond_wait(&p->changed, &p->lock);
         p->waited += neb__seconds_since(start);
     }
-    neb_status st = s->ready ? NEB_OK : p->end;
+    neb_status status = s->ready ? NEB_OK : p->end;
     if (s->ready) {
         struct neb_buf t = p->position;
         p->position = s->position;
@@ -134,7 +134,7 @@ neb_status neb__prefetch_get(struct neb_prefetch *p, struct neb_batch **out)
         *out = s->batch;
     }
     pthread_mutex_unlock(&p->lock);
-    return st == NEB_OK || st == NEB_ERR_AGAIN ? st : neb__quiet(st, "%s", p->why);
+    return status == NEB_OK || status == NEB_ERR_AGAIN ? status : neb__quiet(status, "%s", p->why);
 }
 
 void neb__prefetch_done(struct neb_prefetch *p, struct neb_batch *b)
@@ -165,7 +165,7 @@ neb_status neb__prefetch_stop(struct neb_prefetch *p)
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
-    neb_status s = neb__batches_restore(p->stream, p->position.data, p->position.len);
+    neb_status status = neb__batches_restore(p->stream, p->position.data, p->position.len);
     release(p);
-    return s;
+    return status;
 }

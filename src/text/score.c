@@ -169,12 +169,12 @@ neb_status neb__bleu_add(struct neb_bleu *b, const char *hyp, const char *const 
     NEB_TRY(check_refs(n));
     struct neb_chars t = {0};
     struct units word[NEB_SCORE_REFS + 1] = {{0}}, gram[NEB_SCORE_REFS + 1] = {{0}};
-    neb_status s = bleu_words(b, hyp, &t, &word[0]);
-    for (int i = 0; i < n && s == NEB_OK; i++) s = bleu_words(b, refs[i], &t, &word[i + 1]);
-    if (s == NEB_OK) s = bleu_count(b, word, gram, n);
+    neb_status status = bleu_words(b, hyp, &t, &word[0]);
+    for (int i = 0; i < n && status == NEB_OK; i++) status = bleu_words(b, refs[i], &t, &word[i + 1]);
+    if (status == NEB_OK) status = bleu_count(b, word, gram, n);
     for (int i = 0; i <= n; i++) neb__free(word[i].h), neb__free(gram[i].h);
     neb__chars_free(&t);
-    return s;
+    return status;
 }
 
 double neb__bleu_brevity(const struct neb_bleu *b)
@@ -287,18 +287,18 @@ neb_status neb__chrf_add(struct neb_chrf *c, const char *hyp, const char *const 
     struct units gram[2] = {{0}, {0}};
     struct neb_chrf best = {0};
     double best_score = -1;
-    neb_status s = chrf_side(c, hyp, &t, &h);
-    for (int i = 0; i < n && s == NEB_OK; i++) {
+    neb_status status = chrf_side(c, hyp, &t, &h);
+    for (int i = 0; i < n && status == NEB_OK; i++) {
         struct neb_chrf one;
         neb__chrf_init(&one, c->words, c->lower);
-        s = chrf_side(c, refs[i], &t, &r);
-        if (s == NEB_OK) s = chrf_compare(&h, &r, gram, &one);
-        if (s == NEB_OK && neb__chrf_score(&one) > best_score) {
+        status = chrf_side(c, refs[i], &t, &r);
+        if (status == NEB_OK) status = chrf_compare(&h, &r, gram, &one);
+        if (status == NEB_OK && neb__chrf_score(&one) > best_score) {
             best_score = neb__chrf_score(&one);
             best = one;
         }
     }
-    for (int i = 0; i < NEB_CHRF_ORDERS && s == NEB_OK; i++) {
+    for (int i = 0; i < NEB_CHRF_ORDERS && status == NEB_OK; i++) {
         c->hyp[i] += best.hyp[i];
         c->ref[i] += best.ref[i];
         c->match[i] += best.match[i];
@@ -306,5 +306,5 @@ neb_status neb__chrf_add(struct neb_chrf *c, const char *hyp, const char *const 
     neb__free(h.chars.h), neb__free(h.words.h), neb__free(r.chars.h), neb__free(r.words.h);
     neb__free(gram[0].h), neb__free(gram[1].h);
     neb__chars_free(&t);
-    return s;
+    return status;
 }

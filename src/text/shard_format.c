@@ -93,23 +93,23 @@ neb_status neb__set_read(const char *dir, uint64_t *generation, uint32_t *shards
     if (access(path, F_OK)) return neb__quiet(NEB_ERR_NOTFOUND, "no token set in %s", dir);
     struct neb_buf file;
     neb__buf_init(&file, 4096);
-    neb_status s = neb__file_read(path, &file);
+    neb_status status = neb__file_read(path, &file);
     const uint8_t *p = file.data;
-    if (s == NEB_OK && (file.len < NEB_SET_BYTES || memcmp(p, NEB_SET_MAGIC, 8)))
-        s = neb__fail(NEB_ERR_CORRUPT, "%s is not a token set", path);
-    if (s == NEB_OK && neb__get32(p + 8) != NEB_SET_VERSION)
-        s = neb__fail(NEB_ERR_VERSION,
-                      "%s has format version %u, but this build reads %d; tokenise the corpus again", path,
-                      (unsigned)neb__get32(p + 8), NEB_SET_VERSION);
-    if (s == NEB_OK && (file.len != NEB_SET_BYTES || neb__get32(p + 24) != neb__crc32c(0, p, 24) ||
-                        neb__get32(p + 12) > NEB_SET_MAX_SHARDS))
-        s = neb__fail(NEB_ERR_CORRUPT, "%s is damaged; tokenise the corpus again", path);
-    if (s == NEB_OK) {
+    if (status == NEB_OK && (file.len < NEB_SET_BYTES || memcmp(p, NEB_SET_MAGIC, 8)))
+        status = neb__fail(NEB_ERR_CORRUPT, "%s is not a token set", path);
+    if (status == NEB_OK && neb__get32(p + 8) != NEB_SET_VERSION)
+        status = neb__fail(NEB_ERR_VERSION,
+                           "%s has format version %u, but this build reads %d; tokenise the corpus again",
+                           path, (unsigned)neb__get32(p + 8), NEB_SET_VERSION);
+    if (status == NEB_OK && (file.len != NEB_SET_BYTES || neb__get32(p + 24) != neb__crc32c(0, p, 24) ||
+                             neb__get32(p + 12) > NEB_SET_MAX_SHARDS))
+        status = neb__fail(NEB_ERR_CORRUPT, "%s is damaged; tokenise the corpus again", path);
+    if (status == NEB_OK) {
         *shards = neb__get32(p + 12);
         *generation = neb__get64(p + 16);
     }
     neb__buf_free(&file);
-    return s;
+    return status;
 }
 
 neb_status neb__set_write(const char *dir, uint64_t generation, uint32_t shards)

@@ -109,9 +109,10 @@ neb_status neb__set_open(const char *dir, struct neb_set **out)
 {
     uint64_t generation;
     uint32_t shards;
-    neb_status s = neb__set_read(dir, &generation, &shards);
-    if (s == NEB_ERR_NOTFOUND) return neb__fail(s, "there is no token set in %s (set.neb is missing)", dir);
-    if (s != NEB_OK) return s;
+    neb_status status = neb__set_read(dir, &generation, &shards);
+    if (status == NEB_ERR_NOTFOUND)
+        return neb__fail(status, "there is no token set in %s (set.neb is missing)", dir);
+    if (status != NEB_OK) return status;
     if (!shards)
         return neb__fail(NEB_ERR_CORRUPT, "%s/set.neb lists no shards; tokenise the corpus again", dir);
     struct neb_set *set = NEB_NEW(struct neb_set);
@@ -119,14 +120,14 @@ neb_status neb__set_open(const char *dir, struct neb_set **out)
     set->generation = generation;
     set->dir = neb__strdup(dir);
     set->shard = NEB_NEW_ARRAY(struct shard, shards);
-    s = set->dir && set->shard ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a token set");
-    for (uint32_t i = 0; s == NEB_OK && i < shards; i++) {
+    status = set->dir && set->shard ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a token set");
+    for (uint32_t i = 0; status == NEB_OK && i < shards; i++) {
         set->shards = i + 1;
-        s = open_shard(set, i);
+        status = open_shard(set, i);
     }
-    if (s != NEB_OK) {
+    if (status != NEB_OK) {
         neb__set_close(set);
-        return s;
+        return status;
     }
     *out = set;
     return NEB_OK;

@@ -135,17 +135,19 @@ static neb_status close_shard(struct neb_set_writer *w)
 static neb_status begin(struct neb_set_writer *w)
 {
     NEB_TRY(neb__file_make_dir(w->dir, 0755));
-    neb_status s = neb__file_lock(w->dir, NEB_LOCK_FOLDER, &w->lock);
-    if (s == NEB_ERR_BUSY)
-        return neb__fail(s, "another process is writing the token set in %s; wait for it", w->dir);
-    if (s != NEB_OK) return neb__fail(s, "%s", neb_last_error());
+    neb_status status = neb__file_lock(w->dir, NEB_LOCK_FOLDER, &w->lock);
+    if (status == NEB_ERR_BUSY)
+        return neb__fail(status, "another process is writing the token set in %s; wait for it", w->dir);
+    if (status != NEB_OK) return neb__fail(status, "%s", neb_last_error());
     uint32_t shards;
-    s = neb__set_read(w->dir, &w->generation, &shards);
-    if (s != NEB_OK && s != NEB_ERR_NOTFOUND && s != NEB_ERR_CORRUPT && s != NEB_ERR_VERSION) return s;
-    if (s == NEB_OK) sweep(w->dir, w->generation);
-    if (s == NEB_ERR_NOTFOUND)
+    status = neb__set_read(w->dir, &w->generation, &shards);
+    if (status != NEB_OK && status != NEB_ERR_NOTFOUND && status != NEB_ERR_CORRUPT &&
+        status != NEB_ERR_VERSION)
+        return status;
+    if (status == NEB_OK) sweep(w->dir, w->generation);
+    if (status == NEB_ERR_NOTFOUND)
         sweep(w->dir, 0); /* removes the files of a killed writer: there is no generation 0 */
-    w->generation = s == NEB_OK ? w->generation + 1 : 1;
+    w->generation = status == NEB_OK ? w->generation + 1 : 1;
     return NEB_OK;
 }
 
@@ -165,15 +167,15 @@ neb_status neb__set_create(const char *dir, const struct neb_set_info *info, int
     if (w->shard_tokens > NEB_SHARD_MAX_TOKENS) w->shard_tokens = NEB_SHARD_MAX_TOKENS;
     w->dir = neb__strdup(dir);
     w->buffer = neb__malloc(BUFFER);
-    neb_status s = NEB_ERR_NOMEM;
+    neb_status status = NEB_ERR_NOMEM;
     if (!w->dir || !w->buffer)
-        neb__fail(s, "not enough memory to write a token set");
+        neb__fail(status, "not enough memory to write a token set");
     else
-        s = begin(w);
-    if (s != NEB_OK) {
+        status = begin(w);
+    if (status != NEB_OK) {
         w->generation = 0; /* nothing of it is on disk */
         neb__set_abandon(w);
-        return s;
+        return status;
     }
     *out = w;
     return NEB_OK;
@@ -245,14 +247,14 @@ static void release(struct neb_set_writer *w)
 
 neb_status neb__set_finish(struct neb_set_writer *w)
 {
-    neb_status s = NEB_OK;
-    if (w->fd < 0 && !w->head.number) s = open_shard(w); /* an empty set has a header, too */
-    if (s == NEB_OK && w->fd >= 0) s = close_shard(w);
-    if (s == NEB_OK) s = neb__file_sync_parent(w->dir);
-    if (s == NEB_OK) s = neb__set_write(w->dir, w->generation, w->head.number);
-    if (s != NEB_OK) {
+    neb_status status = NEB_OK;
+    if (w->fd < 0 && !w->head.number) status = open_shard(w); /* an empty set has a header, too */
+    if (status == NEB_OK && w->fd >= 0) status = close_shard(w);
+    if (status == NEB_OK) status = neb__file_sync_parent(w->dir);
+    if (status == NEB_OK) status = neb__set_write(w->dir, w->generation, w->head.number);
+    if (status != NEB_OK) {
         neb__set_abandon(w);
-        return s;
+        return status;
     }
     sweep(w->dir, w->generation);
     release(w);

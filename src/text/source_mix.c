@@ -94,8 +94,8 @@ neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, co
     size_t n = (size_t)sources;
     struct neb_mix *m = NEB_NEW(struct neb_mix);
     double *share = NEB_NEW_ARRAY(double, 2 * n);
-    neb_status s = m && share ? NEB_OK : NEB_ERR_NOMEM;
-    if (s == NEB_OK) {
+    neb_status status = m && share ? NEB_OK : NEB_ERR_NOMEM;
+    if (status == NEB_OK) {
         m->seed = seed;
         m->sources = sources;
         m->cycle = sources * 16 > 1024 ? (uint64_t)sources * 16 : 1024;
@@ -105,11 +105,11 @@ neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, co
         m->seen = NEB_NEW_ARRAY(uint32_t, n);
         m->who = NEB_NEW_ARRAY(int32_t, m->cycle);
         m->which = NEB_NEW_ARRAY(uint32_t, m->cycle);
-        if (!m->count || !m->quota || !m->seen || !m->who || !m->which) s = NEB_ERR_NOMEM;
+        if (!m->count || !m->quota || !m->seen || !m->who || !m->which) status = NEB_ERR_NOMEM;
     }
-    if (s != NEB_OK) neb__fail(s, "not enough memory to draw from %d sources", sources);
-    if (s == NEB_OK) s = shares(sources, counts, weights, temperature, share);
-    if (s == NEB_OK) {
+    if (status != NEB_OK) neb__fail(status, "not enough memory to draw from %d sources", sources);
+    if (status == NEB_OK) status = shares(sources, counts, weights, temperature, share);
+    if (status == NEB_OK) {
         memcpy(m->count, counts, n * sizeof *counts);
         divide(m, share, share + n);
         *out = m;
@@ -117,7 +117,7 @@ neb_status neb__mix_create(uint64_t seed, int sources, const int64_t *counts, co
         neb__mix_free(m);
     }
     neb__free(share);
-    return s;
+    return status;
 }
 
 void neb__mix_free(struct neb_mix *m)

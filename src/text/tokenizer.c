@@ -166,29 +166,29 @@ neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const
 {
     struct neb_tok *tok = NEB_NEW(struct neb_tok);
     if (!tok) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
-    neb_status s;
-    NEB_TRY_GOTO(s, neb__hash(bytes, n, &tok->hash), fail);
+    neb_status status;
+    NEB_TRY_GOTO(status, neb__hash(bytes, n, &tok->hash), fail);
     if (wordpiece) {
-        NEB_TRY_GOTO(s, neb__wp_load(bytes, n, cfg && cfg->cased, &tok->wp), fail);
+        NEB_TRY_GOTO(status, neb__wp_load(bytes, n, cfg && cfg->cased, &tok->wp), fail);
         find_specials_wp(tok);
-        if (cfg && cfg->cased) NEB_TRY_GOTO(s, mix_in(tok, "cased"), fail);
+        if (cfg && cfg->cased) NEB_TRY_GOTO(status, mix_in(tok, "cased"), fail);
     } else {
         char error[NEB_SP_ERROR];
-        s = neb__sp_load(bytes, n, &tok->sp, error);
-        if (s != NEB_OK) {
-            neb__fail(s, "not a SentencePiece model: %s", error);
+        status = neb__sp_load(bytes, n, &tok->sp, error);
+        if (status != NEB_OK) {
+            neb__fail(status, "not a SentencePiece model: %s", error);
             goto fail;
         }
         if (cfg) tok->layout = cfg->layout;
-        if (tok->layout == NEB_TOK_XLMR) NEB_TRY_GOTO(s, mix_in(tok, "xlm-r"), fail);
+        if (tok->layout == NEB_TOK_XLMR) NEB_TRY_GOTO(status, mix_in(tok, "xlm-r"), fail);
         find_specials_sp(tok);
     }
-    NEB_TRY_GOTO(s, mark_specials(tok), fail);
+    NEB_TRY_GOTO(status, mark_specials(tok), fail);
     *out = tok;
     return NEB_OK;
 fail:
     neb__tok_close(tok);
-    return s;
+    return status;
 }
 
 static neb_status open_bpe(struct neb_tok *tok, const struct neb_bpe_files *files)
@@ -206,10 +206,10 @@ neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok *
 {
     struct neb_tok *tok = NEB_NEW(struct neb_tok);
     if (!tok) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
-    neb_status s = open_bpe(tok, files);
-    if (s != NEB_OK) {
+    neb_status status = open_bpe(tok, files);
+    if (status != NEB_OK) {
         neb__tok_close(tok);
-        return s;
+        return status;
     }
     *out = tok;
     return NEB_OK;
@@ -232,13 +232,14 @@ static neb_status open_pair(const char *path, const char *second, struct neb_tok
     struct neb_buf vocab, merges;
     neb__buf_init(&vocab, MAX_MODEL);
     neb__buf_init(&merges, MAX_MODEL);
-    neb_status s = neb__file_read(path, &vocab);
-    if (s == NEB_OK) s = neb__file_read(second, &merges);
+    neb_status status = neb__file_read(path, &vocab);
+    if (status == NEB_OK) status = neb__file_read(second, &merges);
     struct neb_bpe_files files = {vocab.data, vocab.len, merges.data, merges.len};
-    if (s == NEB_OK && (s = neb__tok_open_bpe(&files, out)) != NEB_OK) neb__error_prefix("%s", path);
+    if (status == NEB_OK && (status = neb__tok_open_bpe(&files, out)) != NEB_OK)
+        neb__error_prefix("%s", path);
     neb__buf_free(&vocab);
     neb__buf_free(&merges);
-    return s;
+    return status;
 }
 
 neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out)
@@ -250,11 +251,12 @@ neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct
     int wordpiece = n > 4 && !strcmp(path + n - 4, ".txt");
     struct neb_buf file;
     neb__buf_init(&file, MAX_MODEL);
-    neb_status s = neb__file_read(path, &file);
-    if (s == NEB_OK && (s = neb__tok_open_bytes(file.data, file.len, wordpiece, cfg, out)) != NEB_OK)
+    neb_status status = neb__file_read(path, &file);
+    if (status == NEB_OK &&
+        (status = neb__tok_open_bytes(file.data, file.len, wordpiece, cfg, out)) != NEB_OK)
         neb__error_prefix("%s", path);
     neb__buf_free(&file);
-    return s;
+    return status;
 }
 
 void neb__tok_close(struct neb_tok *tok)
@@ -274,8 +276,8 @@ neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n
     char error[NEB_SP_ERROR];
     const int *ids;
     size_t count;
-    neb_status s = neb__sp_encode(tok->sp, text, n, &ids, &count, error);
-    if (s != NEB_OK) return neb__fail(s, "cannot encode: %s", error);
+    neb_status status = neb__sp_encode(tok->sp, text, n, &ids, &count, error);
+    if (status != NEB_OK) return neb__fail(status, "cannot encode: %s", error);
     NEB_TRY(neb__buf_reserve(out, count * sizeof(int32_t)));
     for (size_t i = 0; i < count; i++) {
         int32_t id = outside(tok, ids[i]);
@@ -291,20 +293,20 @@ neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t
     if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
     int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
     if (!kept) return neb__fail(NEB_ERR_NOMEM, "not enough memory to decode %zu tokens", n);
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     size_t m = 0;
-    for (size_t i = 0; i < n && s == NEB_OK; i++) {
+    for (size_t i = 0; i < n && status == NEB_OK; i++) {
         if (ids[i] < 0 || ids[i] >= tok->vocab)
-            s = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary of %d", (int)ids[i],
-                          (int)tok->vocab);
+            status = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary of %d", (int)ids[i],
+                               (int)tok->vocab);
         else if (!tok->special_map[ids[i]] || ids[i] == tok->special[NEB_TOK_UNK])
             kept[m++] = inside(tok, ids[i]);
     }
     char error[NEB_SP_ERROR];
-    if (s == NEB_OK && (s = neb__sp_decode(tok->sp, kept, m, out, error)) != NEB_OK)
-        neb__fail(s, "cannot decode: %s", error);
+    if (status == NEB_OK && (status = neb__sp_decode(tok->sp, kept, m, out, error)) != NEB_OK)
+        neb__fail(status, "cannot decode: %s", error);
     neb__free(kept);
-    return s;
+    return status;
 }
 
 /* ---- training ------------------------------------------------------------------------------------------ */
@@ -325,12 +327,12 @@ neb_status neb__tok_train(const struct neb_tok_train *cfg,
         return neb__fail(NEB_ERR_CONFIG, "tokenizer type '%s' is not one of unigram, bpe", cfg->type);
     struct neb_buf controls;
     neb__buf_init(&controls, 1 << 16);
-    neb_status s = control_tokens(cfg, &controls);
+    neb_status status = control_tokens(cfg, &controls);
     char vocab[16], coverage[32], threads[16], error[NEB_SP_ERROR];
     snprintf(vocab, sizeof vocab, "%d", (int)cfg->vocab);
     snprintf(coverage, sizeof coverage, "%.6f", cfg->coverage > 0 ? cfg->coverage : 0.9995);
     snprintf(threads, sizeof threads, "%d", cfg->threads > 0 ? cfg->threads : 1);
-    if (s == NEB_OK) {
+    if (status == NEB_OK) {
         const char *kv[MAX_TRAIN_KEYS] = {"model_type",
                                           cfg->type,
                                           "vocab_size",
@@ -360,9 +362,9 @@ neb_status neb__tok_train(const struct neb_tok_train *cfg,
                                           "max_sentence_length",
                                           "16384",
                                           NULL};
-        s = neb__sp_train(kv, next, arg, out, error);
-        if (s != NEB_OK) neb__fail(s, "the tokenizer cannot be trained: %s", error);
+        status = neb__sp_train(kv, next, arg, out, error);
+        if (status != NEB_OK) neb__fail(status, "the tokenizer cannot be trained: %s", error);
     }
     neb__buf_free(&controls);
-    return s;
+    return status;
 }

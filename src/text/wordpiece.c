@@ -51,11 +51,11 @@ neb_status neb__wp_load(const void *bytes, size_t n, int cased, struct neb_wp **
     struct neb_wp *wp = NEB_NEW(struct neb_wp);
     if (!wp) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary");
     wp->cased = cased;
-    neb_status s = neb__vocabulary_init(&wp->pieces, lines, n + 1);
-    if (s == NEB_OK) s = index_pieces(wp, text, n);
-    if (s != NEB_OK) {
+    neb_status status = neb__vocabulary_init(&wp->pieces, lines, n + 1);
+    if (status == NEB_OK) status = index_pieces(wp, text, n);
+    if (status != NEB_OK) {
         neb__wp_free(wp);
-        return s;
+        return status;
     }
     *out = wp;
     return NEB_OK;

@@ -71,11 +71,12 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
     neb__buf_init(&data, 64u << 20);
     neb__buf_init(&member, (size_t)1 << 40);
     struct neb_ckpt_id id = {.step = p->step};
-    neb_status s = params && m && v ? neb__work_identity(w, &id.model)
-                                    : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes",
-                                                all + 2 * part);
-    if (s == NEB_OK) s = collect(w, params, m, v, &data);
-    if (s == NEB_OK) s = collect_session(session, &member);
+    neb_status status =
+        params && m && v
+            ? neb__work_identity(w, &id.model)
+            : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes", all + 2 * part);
+    if (status == NEB_OK) status = collect(w, params, m, v, &data);
+    if (status == NEB_OK) status = collect_session(session, &member);
     uint8_t progress[PROGRESS];
     uint64_t bits;
     memcpy(&bits, &p->seconds, sizeof bits);
@@ -88,13 +89,13 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
                                       {"v", v, part},
                                       {"data", data.data, data.len},
                                       {"session", member.data, member.len}};
-    if (s == NEB_OK) s = neb__ckpt_writer_put(writer, &id, list, session ? 6 : 5);
+    if (status == NEB_OK) status = neb__ckpt_writer_put(writer, &id, list, session ? 6 : 5);
     neb__buf_free(&data);
     neb__buf_free(&member);
     neb__free(params);
     neb__free(m);
     neb__free(v);
-    return s;
+    return status;
 }
 
 static neb_status section(const struct neb_ckpt *c, const char *name, size_t size, const void **data)
@@ -143,10 +144,10 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
     struct neb_ckpt *c;
     NEB_TRY(neb__work_identity(w, &model));
     NEB_TRY(neb__ckpt_open_latest(dir, &model, &c));
-    neb_status s = restore(w, c, p);
-    if (s == NEB_OK) s = restore_session(session, c);
+    neb_status status = restore(w, c, p);
+    if (status == NEB_OK) status = restore_session(session, c);
     neb__ckpt_close(c);
-    return s;
+    return status;
 }
 
 /* An error leaves sum untouched. */
@@ -157,19 +158,19 @@ static neb_status add_params(const char *dir, int64_t step, double *sum, int64_t
     NEB_TRY(neb__ckpt_path(dir, step, path, sizeof path));
     NEB_TRY(neb__ckpt_open(path, &c));
     const void *params;
-    neb_status s = section(c, "params", (size_t)n * sizeof(float), &params);
-    for (int64_t i = 0; s == NEB_OK && i < n; i++) sum[i] += (double)((const float *)params)[i];
+    neb_status status = section(c, "params", (size_t)n * sizeof(float), &params);
+    for (int64_t i = 0; status == NEB_OK && i < n; i++) sum[i] += (double)((const float *)params)[i];
     neb__ckpt_close(c);
-    return s;
+    return status;
 }
 
 static neb_status add_up(const char *dir, const int64_t *steps, int n, double *sum, int64_t values, int *used)
 {
     *used = 0;
     for (int i = 0; i < n; i++) {
-        neb_status s = add_params(dir, steps[i], sum, values);
-        if (s == NEB_ERR_NOMEM) return s;
-        if (s == NEB_OK)
+        neb_status status = add_params(dir, steps[i], sum, values);
+        if (status == NEB_ERR_NOMEM) return status;
+        if (status == NEB_OK)
             ++*used;
         else
             neb__warn("the checkpoint of step %" PRId64 " is left out of the average", steps[i]);
@@ -185,12 +186,12 @@ neb_status neb__resume_average(struct neb_work *w, const char *dir, int most, in
     if (use < 2) return NEB_OK;
     double *sum = NEB_NEW_ARRAY(double, (size_t)n);
     float *mean = neb__malloc((size_t)n * sizeof *mean);
-    neb_status s = sum && mean ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for averaging");
-    if (s == NEB_OK) s = add_up(dir, steps + have - use, use, sum, n, used);
-    if (s != NEB_OK || *used < 2) *used = 0; /* the model stays as the last step left it */
+    neb_status status = sum && mean ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for averaging");
+    if (status == NEB_OK) status = add_up(dir, steps + have - use, use, sum, n, used);
+    if (status != NEB_OK || *used < 2) *used = 0; /* the model stays as the last step left it */
     for (int64_t i = 0; *used && i < n; i++) mean[i] = (float)(sum[i] / *used);
-    if (*used) s = neb__resume_write_params(w, mean);
+    if (*used) status = neb__resume_write_params(w, mean);
     neb__free(sum);
     neb__free(mean);
-    return s;
+    return status;
 }

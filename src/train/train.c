@@ -77,10 +77,10 @@ static neb_status resume(struct neb_trainer *t)
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(c->average > c->keep ? c->average : c->keep);
     NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
-    neb_status s = neb__resume_load(t->work, neb__trainer_rounds(t), t->checkpoints, &t->progress);
-    if (s != NEB_OK && s != NEB_ERR_NOTFOUND) return s;
-    t->loaded = s == NEB_OK ? t->progress.step : -1;
-    if (s == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
+    neb_status status = neb__resume_load(t->work, neb__trainer_rounds(t), t->checkpoints, &t->progress);
+    if (status != NEB_OK && status != NEB_ERR_NOTFOUND) return status;
+    t->loaded = status == NEB_OK ? t->progress.step : -1;
+    if (status == NEB_OK) neb__info("going on from step %" PRId64, t->progress.step);
     return NEB_OK;
 }
 
@@ -120,14 +120,15 @@ static neb_status lock_out(const struct neb_job *job, int *lock)
     NEB_TRY(neb__file_make_dir(job->out, 0755));
     if (snprintf(path, sizeof path, "%s/lock", job->out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", job->out);
-    neb_status s = neb__file_lock(path, NEB_LOCK_FILE, lock);
-    if (s == NEB_ERR_BUSY)
+    neb_status status = neb__file_lock(path, NEB_LOCK_FILE, lock);
+    if (status == NEB_ERR_BUSY)
         return neb__fail(
-            s,
+            status,
             "another process trains in %s (it holds %s): wait for it or stop it, or give this one "
             "another folder with out=FOLDER",
             job->out, path);
-    if (s != NEB_OK) neb__warn("%s: nothing keeps a second process out of this folder", neb_last_error());
+    if (status != NEB_OK)
+        neb__warn("%s: nothing keeps a second process out of this folder", neb_last_error());
     return NEB_OK;
 }
 
@@ -140,11 +141,11 @@ static neb_status run(struct neb_trainer *t)
     neb__progress_begin(&t->show, job->name, job->train.log_every, t->progress.step);
     t->show.extra = neb__meter_line(&t->meter);
     t->show.limit_s = job->train.minutes > 0 ? fmax(1, 60 * job->train.minutes - t->progress.seconds) : 0;
-    neb_status s = neb__trainer_is_witness(t) ? neb__trainer_attend(t) : neb__trainer_loop(t);
+    neb_status status = neb__trainer_is_witness(t) ? neb__trainer_attend(t) : neb__trainer_loop(t);
     neb__progress_end(&t->show);
-    neb__trainer_sample(t, s == NEB_OK ? "evaluating" : "stopped", true);
+    neb__trainer_sample(t, status == NEB_OK ? "evaluating" : "stopped", true);
     neb__trainer_report(t);
-    NEB_TRY(s);
+    NEB_TRY(status);
     NEB_TRY(neb__trainer_finish(t));
     if (t->unsaved != NEB_OK)
         return neb__fail(t->unsaved, "the model is in %s, its last checkpoint is not", job->out);
@@ -161,22 +162,22 @@ static void refuse(const struct neb_trainer *t)
 static neb_status train(const struct neb_job *job)
 {
     struct neb_trainer t = {.job = job, .stop = &asked_to_stop};
-    neb_status s = open_trainer(&t);
-    if (s == NEB_OK)
-        s = run(&t);
+    neb_status status = open_trainer(&t);
+    if (status == NEB_OK)
+        status = run(&t);
     else
         refuse(&t);
     close_trainer(&t);
-    return s;
+    return status;
 }
 
 static neb_status teach(const struct neb_job *job)
 {
     struct neb_trainer t = {.job = job};
     catch_signals();
-    neb_status s = neb__teacher_site(job, &asked_to_stop, &t.met_links);
-    if (s != NEB_OK) refuse(&t);
-    return s;
+    neb_status status = neb__teacher_site(job, &asked_to_stop, &t.met_links);
+    if (status != NEB_OK) refuse(&t);
+    return status;
 }
 
 neb_status neb__train_job(const struct neb_job *job)
@@ -184,7 +185,7 @@ neb_status neb__train_job(const struct neb_job *job)
     int lock;
     NEB_TRY(lock_out(job, &lock));
     bool teaches = job->at >= 0 && job->site[job->at].does == NEB_ROLE_TEACHER;
-    neb_status s = teaches ? teach(job) : train(job);
+    neb_status status = teaches ? teach(job) : train(job);
     if (lock >= 0) close(lock);
-    return s;
+    return status;
 }

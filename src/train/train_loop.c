@@ -47,12 +47,12 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     float lr = neb_schedule_lr_within(&t->schedule, t->progress.step, t->progress.seconds,
                                       60 * t->job->train.minutes);
     struct neb_work_step step = {0};
-    neb_status s = neb__work_step(t->work, lr, &step);
-    t->skipped = s == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
+    neb_status status = neb__work_step(t->work, lr, &step);
+    t->skipped = status == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
     if (t->skipped >= MAX_SKIPPED)
-        return neb__fail(s, "stopping: %d steps in a row were not finite; the last checkpoint is good",
+        return neb__fail(status, "stopping: %d steps in a row were not finite; the last checkpoint is good",
                          t->skipped);
-    if (s != NEB_OK && s != NEB_ERR_NONFINITE) return s;
+    if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
     t->progress.step++;
     t->progress.tokens += step.tokens;
     t->progress.seconds += neb__seconds_since(start);
@@ -143,13 +143,13 @@ static neb_status end_stream(struct neb_trainer *t)
 static neb_status await_other(struct neb_trainer *t, bool *ended)
 {
     int64_t since = neb__now_ns();
-    neb_status s = neb__split_wait(t->split, t->job->train.micro, t->stop);
+    neb_status status = neb__split_wait(t->split, t->job->train.micro, t->stop);
     neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
     if (t->show.tokens)
         t->progress.seconds += neb__seconds_since(since); /* the first wait is part of starting */
-    if (s == NEB_ERR_CANCELLED) neb__progress_line(&t->show, "%s", neb_last_error());
-    *ended = s == NEB_ERR_CANCELLED;
-    return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
+    if (status == NEB_ERR_CANCELLED) neb__progress_line(&t->show, "%s", neb_last_error());
+    *ended = status == NEB_ERR_CANCELLED;
+    return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
 static bool due(int64_t every, int64_t step)
@@ -165,9 +165,9 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
     while (!over(t, ended)) {
         if (t->split) NEB_TRY(await_other(t, &ended));
         if (ended) break;
-        neb_status s = *t->stop ? NEB_OK : one_step(t, &ended);
-        if (s == NEB_ERR_CANCELLED && t->split && t->split->produces) break; /* no more is wanted */
-        NEB_TRY(s);
+        neb_status status = *t->stop ? NEB_OK : one_step(t, &ended);
+        if (status == NEB_ERR_CANCELLED && t->split && t->split->produces) break; /* no more is wanted */
+        NEB_TRY(status);
         if (*t->stop) return save_and_stop(t);
         if (due(c->eval_every, t->progress.step))
             NEB_TRY(neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL));

@@ -18,12 +18,12 @@ static neb_status held_out(struct neb_trainer *t, bool outer, struct neb_work_ev
 {
     if (!outer) return neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
     NEB_TRY(neb_session_show_outer(t->session, true));
-    neb_status s = neb__trainer_refresh(t, true);
-    if (s == NEB_OK) s = neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
-    if (s == NEB_OK) neb_session_loss(t->session, e->loss);
+    neb_status status = neb__trainer_refresh(t, true);
+    if (status == NEB_OK) status = neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
+    if (status == NEB_OK) neb_session_loss(t->session, e->loss);
     neb_status back = neb_session_show_outer(t->session, false);
     if (back == NEB_OK) back = neb__trainer_refresh(t, true);
-    return back != NEB_OK ? back : s;
+    return back != NEB_OK ? back : status;
 }
 
 static void measure_held_out(struct neb_trainer *t, const struct neb_work_eval *e)
@@ -42,10 +42,10 @@ static void measure_held_out(struct neb_trainer *t, const struct neb_work_eval *
 neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
 {
     struct neb_work_eval e;
-    neb_status s = held_out(t, outer, &e);
+    neb_status status = held_out(t, outer, &e);
     /* NEB_ERR_RANGE was logged where it was found. Training can go on without this loss. */
-    if (s == NEB_ERR_NOTFOUND || s == NEB_ERR_RANGE) return NEB_OK;
-    NEB_TRY(s);
+    if (status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE) return NEB_OK;
+    NEB_TRY(status);
     measure_held_out(t, &e);
     char found[200], in[64] = "";
     t->job->objective->describe(&e, found, sizeof found);
@@ -75,11 +75,11 @@ static neb_status write_folder(struct neb_trainer *t, const struct neb_model *m,
 {
     struct neb_model_yaml f;
     NEB_TRY(neb__model_yaml_init(&f));
-    neb_status s = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
+    neb_status status = neb__folder_describe(&f, task, c, &t->job->peft, &t->data.tok_cfg);
     f.tagged = neb__data_tagged(&t->data);
-    if (s == NEB_OK) s = neb__folder_write(&f, path, m, t->data.tok_path);
+    if (status == NEB_OK) status = neb__folder_write(&f, path, m, t->data.tok_path);
     neb__model_yaml_free(&f);
-    return s;
+    return status;
 }
 
 /* OUT is a model folder. OUT/generator is another one if the objective has a generator. */

@@ -101,20 +101,20 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
 {
     struct neb_session_status before, after;
     int64_t since = neb__now_ns();
-    neb_status s;
+    neb_status status;
     neb_session_get_status(t->session, &before);
     do {
         bool changed = false;
-        s = neb_step_within(t->session, tokens, sample_seconds, &changed);
+        status = neb_step_within(t->session, tokens, sample_seconds, &changed);
         NEB_TRY(neb__trainer_refresh(t, changed));
-        if (s == NEB_ERR_AGAIN) neb__trainer_sample(t, "waiting", false);
+        if (status == NEB_ERR_AGAIN) neb__trainer_sample(t, "waiting", false);
         tokens = NEB_NO_STEP;
-    } while (s == NEB_ERR_AGAIN && !*t->stop);
+    } while (status == NEB_ERR_AGAIN && !*t->stop);
     neb_session_get_status(t->session, &after);
     neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
     measure_session(t, &after);
-    *ended = s == NEB_ERR_CANCELLED;
-    return *ended || s == NEB_ERR_AGAIN ? NEB_OK : s;
+    *ended = status == NEB_ERR_CANCELLED;
+    return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
 /* If the run has ended already, this site makes no step. */
@@ -141,12 +141,12 @@ bool neb__trainer_is_witness(const struct neb_trainer *t)
 /* A witness votes and stores. It follows what the others learn and makes no step. */
 neb_status neb__trainer_attend(struct neb_trainer *t)
 {
-    neb_status s = NEB_OK;
+    neb_status status = NEB_OK;
     neb__info("this site is a witness: it votes and stores, and does not train");
-    while (s == NEB_OK && !*t->stop) {
-        s = neb_session_attend(t->session, 1);
+    while (status == NEB_OK && !*t->stop) {
+        status = neb_session_attend(t->session, 1);
         neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, "witness", false);
     }
     if (*t->stop) return NEB_ERR_CANCELLED;
-    return s == NEB_ERR_CANCELLED ? neb__trainer_refresh(t, true) : s;
+    return status == NEB_ERR_CANCELLED ? neb__trainer_refresh(t, true) : status;
 }

@@ -74,9 +74,9 @@ static int take(void *arg, int64_t step, double time, double value)
 static neb_status read_series(struct neb_metrics *m, const char *name, struct neb_series *to)
 {
     struct reading r = {.to = to};
-    neb_status s = neb__metrics_each(m, name, take, &r);
+    neb_status status = neb__metrics_each(m, name, take, &r);
     if (r.status != NEB_OK) return r.status;
-    return s == NEB_ERR_NOTFOUND ? NEB_OK : s;
+    return status == NEB_ERR_NOTFOUND ? NEB_OK : status;
 }
 
 struct event_reading {
@@ -147,9 +147,9 @@ neb_status neb__report_add(struct neb_report *r, const char *dir)
     (void)neb__metrics_get_note(m, "job", r->job, sizeof r->job);
     (void)neb__metrics_get_note(m, "task", r->task, sizeof r->task);
     (void)neb__metrics_get_note(m, "strategy", r->strategy, sizeof r->strategy);
-    neb_status st = read_all(m, s);
+    neb_status status = read_all(m, s);
     neb__metrics_close(m);
-    return st;
+    return status;
 }
 
 /* ---- one clock ----------------------------------------------------------------------------------------- */

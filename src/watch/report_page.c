@@ -296,12 +296,12 @@ static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *
 neb_status neb__report_page(struct neb_report *r, struct neb_buf *out)
 {
     struct derived d[NEB_REPORT_SITES] = {0};
-    neb_status s = page(r, d, out);
+    neb_status status = page(r, d, out);
     for (int i = 0; i < r->n; i++) {
         neb__series_free(&d[i].smooth);
         neb__series_free(&d[i].by_tokens);
         neb__series_free(&d[i].smooth_by_tokens);
         neb__series_free(&d[i].valid_by_tokens);
     }
-    return s;
+    return status;
 }

@@ -21,10 +21,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (neb__codec_peek(data, size, &info) != NEB_OK || info.n > MOST) return 0;
     int64_t held = neb__mem_held();
     neb__codec_force(NULL);
-    neb_status s = neb__codec_decode(data, size, scales, info.n, a);
+    neb_status status = neb__codec_decode(data, size, scales, info.n, a);
     neb__codec_force("plain");
-    if (neb__codec_decode(data, size, scales, info.n, b) != s || neb__mem_held() != held) abort();
-    if (s != NEB_OK) return 0;
+    if (neb__codec_decode(data, size, scales, info.n, b) != status || neb__mem_held() != held) abort();
+    if (status != NEB_OK) return 0;
     if (memcmp(a, b, info.n * sizeof *a)) abort();
     for (size_t i = 0; i < info.n; i++)
         if (!isfinite(a[i])) abort();

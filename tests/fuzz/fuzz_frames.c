@@ -78,10 +78,10 @@ static neb_status on_end(void *arg, const struct neb_chunk *c)
     return NEB_OK;
 }
 
-static void sent(void *arg, neb_status s)
+static void sent(void *arg, neb_status status)
 {
     struct target *t = arg;
-    (void)s;
+    (void)status;
     t->sent++;
 }
 
@@ -108,8 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     neb__framer_init(&f, &events, &t, skip, sizeof skip);
     f.allowed = UINT32_MAX;
     size_t step = data[0] ? data[0] : 1, at = 1;
-    neb_status s = NEB_OK;
-    while (s == NEB_OK && at < size) {
+    neb_status status = NEB_OK;
+    while (status == NEB_OK && at < size) {
         uint8_t *to;
         size_t n;
         neb__framer_want(&f, &to, &n);
@@ -118,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (n > size - at) n = size - at;
         memcpy(to, data + at, n);
         at += n;
-        s = neb__framer_got(&f, n);
+        status = neb__framer_got(&f, n);
     }
     neb__framer_free(&f);
     neb__inbox_free(&t.in);

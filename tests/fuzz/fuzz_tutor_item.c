@@ -38,8 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     neb__put32(item + 4, SEQS);
     memcpy(item + HEAD, data + 1, size - 1);
     memset(ids, 0, sizeof ids);
-    neb_status s = neb__tutor_item_decode(&shape, &plan, item, HEAD + size - 1, &room);
-    for (int i = 0; s == NEB_OK && i < ROWS * K; i++)
+    neb_status status = neb__tutor_item_decode(&shape, &plan, item, HEAD + size - 1, &room);
+    for (int i = 0; status == NEB_OK && i < ROWS * K; i++)
         if (ids[i] < 0 || ids[i] >= VOCAB) abort();
     neb__free(item);
     if (neb__mem_held() != held) abort();

@@ -41,10 +41,10 @@ void caller_dial(struct caller *c, int site, const struct neb_key *key)
     assert_ok(neb__tls_context_create(key, "caller", &c->ctx));
     assert_ok(neb__tls_open(c->ctx, false, 1 << 20, hear, c, &c->tls));
     for (;;) {
-        neb_status s = neb__tls_handshake(c->tls);
+        neb_status status = neb__tls_handshake(c->tls);
         push_out(c);
-        if (s == NEB_OK) return;
-        assert_int_equal(s, NEB_ERR_AGAIN);
+        if (status == NEB_OK) return;
+        assert_int_equal(status, NEB_ERR_AGAIN);
         assert_true(await_bytes(c));
     }
 }
@@ -85,9 +85,9 @@ void caller_message(struct caller *c, enum neb_priority priority, uint64_t numbe
 bool caller_hear(struct caller *c, uint8_t *to, size_t room, size_t *got)
 {
     for (;;) {
-        neb_status s = neb__tls_read(c->tls, to, room, got);
-        if (s == NEB_OK) return true;
-        if (s != NEB_ERR_AGAIN || !await_bytes(c)) return false;
+        neb_status status = neb__tls_read(c->tls, to, room, got);
+        if (status == NEB_OK) return true;
+        if (status != NEB_ERR_AGAIN || !await_bytes(c)) return false;
     }
 }
 

@@ -27,15 +27,15 @@ static neb_status make_model(struct rig *r, const char *family, const char *opti
     struct neb_model_config c;
     struct neb_peft_config p;
     NEB_TRY(neb__model_config_init(family, &c));
-    neb_status s = neb__peft_config_init(&p);
-    if (s == NEB_OK) {
-        s = apply(neb__model_options, &c, options);
-        if (s == NEB_OK) s = apply(neb__peft_options, &p, peft);
-        if (s == NEB_OK) s = neb__model_create(&c, &p, "", NULL, r->params, &r->model);
+    neb_status status = neb__peft_config_init(&p);
+    if (status == NEB_OK) {
+        status = apply(neb__model_options, &c, options);
+        if (status == NEB_OK) status = apply(neb__peft_options, &p, peft);
+        if (status == NEB_OK) status = neb__model_create(&c, &p, "", NULL, r->params, &r->model);
         neb__peft_config_free(&p);
     }
     neb__model_config_free(&c);
-    return s;
+    return status;
 }
 
 static neb_status open_parts(struct rig *r, const char *family, const char *options, const char *peft,
@@ -58,9 +58,9 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
 neb_status rig_open(struct rig *r, const char *family, const char *options, const char *peft, int threads)
 {
     *r = (struct rig){0};
-    neb_status s = open_parts(r, family, options, peft, threads);
-    if (s != NEB_OK) rig_close(r);
-    return s;
+    neb_status status = open_parts(r, family, options, peft, threads);
+    if (status != NEB_OK) rig_close(r);
+    return status;
 }
 
 void rig_close(struct rig *r)

@@ -151,10 +151,10 @@ static neb_status cpu_open(const struct neb_device_config *config, void **dev)
     c->k = k;
     c->compute = config->compute;
     c->limit = config->memory_limit;
-    neb_status s = neb__pool_create(config->threads, &c->pool);
-    if (s != NEB_OK) {
+    neb_status status = neb__pool_create(config->threads, &c->pool);
+    if (status != NEB_OK) {
         neb__free(c);
-        return s;
+        return status;
     }
     *dev = c;
     return NEB_OK;

@@ -72,9 +72,9 @@ static bool within(double x, double low, double high)
 
 neb_status neb__lab_line_check(const struct neb_lab_line *l, const char *from, const char *to)
 {
-    neb_status s = neb__opts_check(neb__lab_line_options, l);
-    if (s != NEB_OK) neb__error_prefix("line %s to %s", from, to);
-    return s;
+    neb_status status = neb__opts_check(neb__lab_line_options, l);
+    if (status != NEB_OK) neb__error_prefix("line %s to %s", from, to);
+    return status;
 }
 
 static neb_status check_site(const struct neb_lab_config *cfg, int i)

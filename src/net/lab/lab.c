@@ -29,42 +29,42 @@ static void close_tuns(struct neb_lab *lab)
 
 static neb_status open_tuns(struct neb_lab *lab, const struct neb_lab_config *cfg)
 {
-    neb_status st = NEB_OK;
-    for (int i = 0; st == NEB_OK && i < lab->sites; i++) {
+    neb_status status = NEB_OK;
+    for (int i = 0; status == NEB_OK && i < lab->sites; i++) {
         snprintf(lab->address[i], sizeof lab->address[i], "10.77.0.%d", i + 1);
-        st = neb__tun_open(NEB_LAB_SUBNET + (uint32_t)i + 1, cfg->mtu, cfg->offload, &lab->tun[i]);
+        status = neb__tun_open(NEB_LAB_SUBNET + (uint32_t)i + 1, cfg->mtu, cfg->offload, &lab->tun[i]);
     }
-    if (st != NEB_OK) close_tuns(lab);
-    return st;
+    if (status != NEB_OK) close_tuns(lab);
+    return status;
 }
 
 /* Builds the lab from namespaces, as root or as root of our own user namespace. NEB_ERR_UNSUPPORTED: this
  * machine does not allow it. */
 static neb_status build_namespaces(struct neb_lab *lab, const struct neb_lab_config *cfg)
 {
-    neb_status st = NEB_ERR_UNSUPPORTED;
+    neb_status status = NEB_ERR_UNSUPPORTED;
     lab->mode = atomic_load(&in_userns) ? NEB_LAB_USER : NEB_LAB_NAMESPACES;
-    if (cfg->mode != NEB_LAB_USER || lab->mode == NEB_LAB_USER) st = open_tuns(lab, cfg);
-    if (st == NEB_ERR_UNSUPPORTED && lab->mode != NEB_LAB_USER && cfg->mode != NEB_LAB_NAMESPACES) {
+    if (cfg->mode != NEB_LAB_USER || lab->mode == NEB_LAB_USER) status = open_tuns(lab, cfg);
+    if (status == NEB_ERR_UNSUPPORTED && lab->mode != NEB_LAB_USER && cfg->mode != NEB_LAB_NAMESPACES) {
         char why[256];
         snprintf(why, sizeof why, "%s", cfg->mode == NEB_LAB_USER ? "" : neb_last_error());
-        st = neb__userns_enter();
-        if (st == NEB_OK) {
+        status = neb__userns_enter();
+        if (status == NEB_OK) {
             atomic_store(&in_userns, true);
             lab->mode = NEB_LAB_USER;
-            st = open_tuns(lab, cfg);
+            status = open_tuns(lab, cfg);
         }
-        if (st != NEB_OK && why[0]) neb__error_prefix("%s", why);
+        if (status != NEB_OK && why[0]) neb__error_prefix("%s", why);
     }
-    if (st == NEB_OK) st = neb__pump_start(cfg, lab->tun, &lab->pump);
-    return st;
+    if (status == NEB_OK) status = neb__pump_start(cfg, lab->tun, &lab->pump);
+    return status;
 }
 
 static neb_status build(struct neb_lab *lab, const struct neb_lab_config *cfg)
 {
     if (cfg->mode != NEB_LAB_RELAY) {
-        neb_status st = build_namespaces(lab, cfg);
-        if (st != NEB_ERR_UNSUPPORTED || cfg->mode != NEB_LAB_AUTO) return st;
+        neb_status status = build_namespaces(lab, cfg);
+        if (status != NEB_ERR_UNSUPPORTED || cfg->mode != NEB_LAB_AUTO) return status;
         neb__warn("lab: this machine does not allow network namespaces (%s); using mode relay instead: it "
                   "shapes TCP connections to %d ports over loopback by rate, delay, jitter and outages, and "
                   "loses or reorders nothing",
@@ -85,13 +85,13 @@ neb_status neb__lab_create(const struct neb_lab_config *cfg, struct neb_lab **ou
         lab->tun[i] = (struct neb_tun){-1, -1};
     }
     pthread_mutex_init(&lab->lock, NULL);
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     lab->process = NEB_NEW_ARRAY(struct neb_lab_process, NEB_LAB_PROCESSES);
-    if (!lab->process) st = neb__fail(NEB_ERR_NOMEM, "out of memory for a laboratory");
-    if (st == NEB_OK) st = build(lab, cfg);
-    if (st != NEB_OK) {
+    if (!lab->process) status = neb__fail(NEB_ERR_NOMEM, "out of memory for a laboratory");
+    if (status == NEB_OK) status = build(lab, cfg);
+    if (status != NEB_OK) {
         neb__lab_destroy(lab);
-        return st;
+        return status;
     }
     *out = lab;
     return NEB_OK;

@@ -286,9 +286,9 @@ static neb_status convert(const struct file *f, struct neb_lab_config *out)
     for (unsigned i = 0; i < f->sites_count; i++) names[i] = f->sites[i].name;
     if (f->line) NEB_TRY(apply_line(f->line, &line));
     NEB_TRY(neb__lab_config_init((int)f->sites_count, names, &line, out));
-    neb_status st = apply(f, out);
-    if (st != NEB_OK) neb__lab_config_free(out);
-    return st;
+    neb_status status = apply(f, out);
+    if (status != NEB_OK) neb__lab_config_free(out);
+    return status;
 }
 
 neb_status neb__lab_config_parse(const char *name, const void *text, size_t n, struct neb_lab_config *out)
@@ -300,25 +300,25 @@ neb_status neb__lab_config_parse(const char *name, const void *text, size_t n, s
                                 .mem_fn = yaml_memory,
                                 .flags = CYAML_CFG_NO_ALIAS};
     struct file *f = NULL;
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     cyaml_err_t e = n ? cyaml_load_data(text, n, &cfg, &file_value, (cyaml_data_t **)&f, NULL) : CYAML_OK;
     if (e == CYAML_ERR_OOM)
-        st = neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
     else if (e != CYAML_OK)
-        st = neb__fail(NEB_ERR_CONFIG, "%s: %s", name, why[0] ? why : cyaml_strerror(e));
+        status = neb__fail(NEB_ERR_CONFIG, "%s: %s", name, why[0] ? why : cyaml_strerror(e));
     else if (!f)
-        st = neb__fail(NEB_ERR_CONFIG, "%s: the file is empty", name);
-    if (st == NEB_OK && (st = convert(f, out)) != NEB_OK) neb__error_prefix("%s", name);
+        status = neb__fail(NEB_ERR_CONFIG, "%s: the file is empty", name);
+    if (status == NEB_OK && (status = convert(f, out)) != NEB_OK) neb__error_prefix("%s", name);
     cyaml_free(&cfg, &file_value, f, 0);
-    return st;
+    return status;
 }
 
 neb_status neb__lab_config_load(const char *path, struct neb_lab_config *out)
 {
     struct neb_buf text;
     neb__buf_init(&text, 1 << 20);
-    neb_status st = neb__file_read(path, &text);
-    if (st == NEB_OK) st = neb__lab_config_parse(path, text.data, text.len, out);
+    neb_status status = neb__file_read(path, &text);
+    if (status == NEB_OK) status = neb__lab_config_parse(path, text.data, text.len, out);
     neb__buf_free(&text);
-    return st;
+    return status;
 }

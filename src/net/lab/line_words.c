@@ -164,8 +164,8 @@ neb_status neb__lab_schedule_parse(const char *text, struct neb_lab_config *cfg)
 {
     char *copy = neb__strdup(text), *rest = copy, *part;
     if (!copy) return neb__fail(NEB_ERR_NOMEM, "out of memory for a schedule");
-    neb_status st = NEB_OK;
-    while (st == NEB_OK && (part = strsep(&rest, ";"))) st = parse_event(cfg, part);
+    neb_status status = NEB_OK;
+    while (status == NEB_OK && (part = strsep(&rest, ";"))) status = parse_event(cfg, part);
     neb__free(copy);
-    return st;
+    return status;
 }

@@ -398,16 +398,16 @@ neb_status neb__loopback_start(const struct neb_lab_config *cfg, struct neb_loop
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for loopback lines");
     r->wake = -1;
     pthread_mutex_init(&r->lock, NULL);
-    neb_status st = prepare(r, cfg);
+    neb_status status = prepare(r, cfg);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int e = st == NEB_OK ? pthread_create(&r->thread, NULL, carry, r) : 0;
+    int e = status == NEB_OK ? pthread_create(&r->thread, NULL, carry, r) : 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (e) st = neb__fail(NEB_ERR_IO, "cannot start the thread of mode relay: %s", strerror(e));
-    if (st != NEB_OK) {
+    if (e) status = neb__fail(NEB_ERR_IO, "cannot start the thread of mode relay: %s", strerror(e));
+    if (status != NEB_OK) {
         release(r);
-        return st;
+        return status;
     }
     *out = r;
     return NEB_OK;

@@ -329,7 +329,7 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
 {
     struct neb_pump *p = NEB_NEW(struct neb_pump);
     if (!p) return neb__fail(NEB_ERR_NOMEM, "out of memory for the lab's forwarding thread");
-    neb_status st;
+    neb_status status;
     p->sites = cfg->sites;
     p->calm = cfg->calm;
     p->quantum = cfg->calm ? CALM_QUANTUM : QUANTUM;
@@ -337,16 +337,16 @@ neb_status neb__pump_start(const struct neb_lab_config *cfg, const struct neb_tu
     p->rng.state = cfg->seed ^ 0xC0;
     p->woken = p->spin_when = neb__now_ns();
     struct neb_path_sink sink = {deliver, dropped, p};
-    NEB_TRY_GOTO(st, neb__packet_path_create(cfg, &sink, neb__now_ns(), false, &p->path), no_path);
+    NEB_TRY_GOTO(status, neb__packet_path_create(cfg, &sink, neb__now_ns(), false, &p->path), no_path);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake < 0) {
-        st = neb__fail(NEB_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
+        status = neb__fail(NEB_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
         goto no_wake;
     }
     pthread_mutex_init(&p->lock, NULL);
     int e = start_thread(p);
     if (e) {
-        st = neb__fail(NEB_ERR_IO, "cannot start the lab's forwarding thread: %s", strerror(e));
+        status = neb__fail(NEB_ERR_IO, "cannot start the lab's forwarding thread: %s", strerror(e));
         goto no_thread;
     }
     *out = p;
@@ -358,7 +358,7 @@ no_wake:
     neb__packet_path_destroy(p->path);
 no_path:
     neb__free(p);
-    return st;
+    return status;
 }
 
 void neb__pump_stop(struct neb_pump *p)

@@ -305,9 +305,9 @@ static neb_status start(struct neb_lab *lab, int site, const struct neb_lab_comm
     int tie[2], on = 1;
     pid_t pid = 0;
     NEB_TRY(surroundings_make(&s, lab, site));
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, tie)) {
-        st = neb__fail(NEB_ERR_IO, "cannot make a socket pair: %s", strerror(errno));
+        status = neb__fail(NEB_ERR_IO, "cannot make a socket pair: %s", strerror(errno));
         goto no_tie;
     }
     setsockopt(tie[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
@@ -319,10 +319,10 @@ static neb_status start(struct neb_lab *lab, int site, const struct neb_lab_comm
     }
     close(tie[1]);
     if (k < 0)
-        st = neb__fail(NEB_ERR_IO, "cannot fork: %s", strerror(errno));
+        status = neb__fail(NEB_ERR_IO, "cannot fork: %s", strerror(errno));
     else
-        st = greet(tie[0], lab->name[site], &pid);
-    if (st == NEB_OK) {
+        status = greet(tie[0], lab->name[site], &pid);
+    if (status == NEB_OK) {
         *out = (struct neb_lab_process){.keeper = k, .pid = pid, .tie = tie[0], .site = site};
     } else {
         close(tie[0]);
@@ -330,7 +330,7 @@ static neb_status start(struct neb_lab *lab, int site, const struct neb_lab_comm
     }
 no_tie:
     surroundings_free(&s);
-    return st;
+    return status;
 }
 
 /* ---- from outside -------------------------------------------------------------------------------------- */
@@ -341,15 +341,15 @@ neb_status neb__lab_start(struct neb_lab *lab, int site, const struct neb_lab_co
     pthread_mutex_lock(&lab->lock);
     int slot = 0;
     while (slot < lab->processes && lab->process[slot].keeper) slot++;
-    neb_status st = slot == NEB_LAB_PROCESSES
-                        ? neb__fail(NEB_ERR_LIMIT, "%d processes already run in the laboratory", slot)
-                        : start(lab, site, command_, &lab->process[slot]);
-    if (st == NEB_OK) {
+    neb_status status = slot == NEB_LAB_PROCESSES
+                            ? neb__fail(NEB_ERR_LIMIT, "%d processes already run in the laboratory", slot)
+                            : start(lab, site, command_, &lab->process[slot]);
+    if (status == NEB_OK) {
         if (slot == lab->processes) lab->processes++;
         *out = slot;
     }
     pthread_mutex_unlock(&lab->lock);
-    return st;
+    return status;
 }
 
 static neb_status process_of(struct neb_lab *lab, int handle, struct neb_lab_process *out)

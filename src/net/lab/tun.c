@@ -105,9 +105,9 @@ static neb_status loopback_up(void)
 {
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
     if (s < 0) return neb__fail(NEB_ERR_IO, "rtnetlink: %s", strerror(errno));
-    neb_status st = link_up(s, 1, 0); /* loopback has number 1 in every namespace */
+    neb_status status = link_up(s, 1, 0); /* loopback has number 1 in every namespace */
     close(s);
-    return st;
+    return status;
 }
 
 static neb_status configure(unsigned index, uint32_t ip, int mtu)
@@ -115,10 +115,10 @@ static neb_status configure(unsigned index, uint32_t ip, int mtu)
     NEB_TRY(loopback_up());
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
     if (s < 0) return neb__fail(NEB_ERR_IO, "rtnetlink: %s", strerror(errno));
-    neb_status st = link_up(s, index, mtu);
-    if (st == NEB_OK) st = add_address(s, index, ip);
+    neb_status status = link_up(s, index, mtu);
+    if (status == NEB_OK) status = add_address(s, index, ip);
     close(s);
-    return st;
+    return status;
 }
 
 /* ---- namespaces ---------------------------------------------------------------------------------------- */
@@ -189,20 +189,20 @@ static neb_status open_device(uint32_t ip, int mtu, bool offload, int *out)
     memset(&r, 0, sizeof r);
     snprintf(r.ifr_name, sizeof r.ifr_name, "wan0");
     r.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
-    neb_status st = NEB_OK;
+    neb_status status = NEB_OK;
     if (ioctl(fd, TUNSETIFF, &r) < 0) {
-        st = neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a TUN device: %s", strerror(errno));
+        status = neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a TUN device: %s", strerror(errno));
         goto fail;
     }
     if (offload && ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO_ECN) < 0)
         neb__warn("lab: TUN devices have no TCP offload here (%s): high rates will cost more processor time",
                   strerror(errno));
-    NEB_TRY_GOTO(st, configure(if_nametoindex("wan0"), ip, mtu), fail);
+    NEB_TRY_GOTO(status, configure(if_nametoindex("wan0"), ip, mtu), fail);
     *out = fd;
     return NEB_OK;
 fail:
     close(fd);
-    return st;
+    return status;
 }
 
 neb_status neb__tun_open(uint32_t ip, int mtu, bool offload, struct neb_tun *out)
@@ -216,15 +216,15 @@ neb_status neb__tun_open(uint32_t ip, int mtu, bool offload, struct neb_tun *out
         return neb__quiet(NEB_ERR_UNSUPPORTED, "cannot make a network namespace: %s", strerror(e));
     }
     tune();
-    neb_status st = neb__netns_self(&t.ns);
-    if (st == NEB_OK) st = open_device(ip, mtu, offload, &t.fd);
+    neb_status status = neb__netns_self(&t.ns);
+    if (status == NEB_OK) status = open_device(ip, mtu, offload, &t.fd);
     neb_status back = neb__netns_enter(home);
     close(home);
-    if (st == NEB_OK && back == NEB_OK) {
+    if (status == NEB_OK && back == NEB_OK) {
         *out = t;
         return NEB_OK;
     }
     if (t.fd >= 0) close(t.fd);
     if (t.ns >= 0) close(t.ns);
-    return st != NEB_OK ? st : back;
+    return status != NEB_OK ? status : back;
 }
