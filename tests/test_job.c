@@ -158,7 +158,7 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay or tutor"},
         {"sites:\n  - {name: a, role: boss}\n",
          ":2: sites[0].role: 'boss' is not train, generator, discriminator, teacher or student"},
-        {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites named 'a'"},
+        {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites are named 'a'"},
         {"sites:\n  - {name: a}\n  - {name: b, role: student}\n", ":3: site 'b' has role student"},
         {"strategy: replica\nsites:\n  - {name: a, role: teacher}\n", "does not belong to strategy replica"},
         {"train: {average: 5}\nsites:\n  - {name: a}\n  - {name: b}\n", ":1: train.average is 5"},
