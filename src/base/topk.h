@@ -22,7 +22,7 @@ static inline bool neb__topk_before(float value, int32_t id, float other, int32_
     return value > other || (value == other && id < other_id);
 }
 
-/* Of k places *n are taken. The first k values enter whatever they are. */
+/* *n of the k places are taken. The first k values enter whatever they are. */
 static inline void neb__topk_list_offer(float *top, int32_t *ids, int32_t k, int32_t *n, float value,
                                         int32_t id)
 {

@@ -61,7 +61,7 @@ static bool stays(const char *state)
     return false;
 }
 
-/* What a site does, or how long it has been silent. */
+/* Says what a site does, or how long it has been silent. */
 static void describe_state(const struct neb_site_status *s, double age, char *out, size_t size)
 {
     const char *state = neb__status_state(s);

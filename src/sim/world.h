@@ -29,7 +29,7 @@ enum neb_sim_rung {
     RUNG_BOMB = 8 /* overflows when applied */,
     RUNG_BAD = 9 /* rejected */
 };
-/* What such a rung does to the values of a cell, and to an update that it codes. */
+/* The effect of such a rung on the values of a cell, and on an update that it codes. */
 struct neb_toy_rung {
     int32_t unit;   /* values go out in multiples of it */
     bool largest;   /* only the largest value goes out */
