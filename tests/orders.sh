@@ -52,7 +52,9 @@ order a admit c 127.0.0.1:$((port + 2)) || fail "the order admit"
 begin c job3.yaml
 reaches c voters 14 90 || fail "c did not get its vote" # sites 1, 2 and 3
 if order a evict nobody 2> nobody.log; then fail "an unknown site was evicted"; fi
+kill -STOP $pid_b # the others drop it before it can hear of the order; the refusal of its next call shows it why
 order a evict b || fail "the order evict"
+kill -CONT $pid_b
 for i in $(seq 300); do kill -0 $pid_b 2>/dev/null || break; sleep 0.1; done
 kill -0 $pid_b 2>/dev/null && fail "site b still runs after it was evicted"
 grep -q "removed this site" b.log || fail "b did not hear that it was removed"

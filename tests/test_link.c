@@ -458,9 +458,13 @@ static void test_epochs(void **state)
     node_call(&e[0].node, extend, (void *[]){&e[0], &evict});
     WAIT(e[1].epochs == 2, 30);
     WAIT(!e[2].up, 30);
-    sleep_ms(500);
+    WAIT(e[2].epochs == 2, 30); /* the refusal shows it the epoch that removes it */
     assert_false(e[2].up);
     check_log_restore();
+    assert_ok(neb__site_roster_load(third, &chain));
+    assert_int_equal(chain->epoch, 2);
+    assert_null(neb__roster_by_name(&chain->now, "third"));
+    neb__chain_free(chain);
     burst(&e[0], 2, NEB_ROUND, 0, 3, 1000); /* the others did not notice */
     WAIT(e[0].sent_ok == 3, 30);
     assert_ok(neb__site_roster_load(s.path[1], &chain));

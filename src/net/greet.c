@@ -10,7 +10,7 @@
  *   3. The key must belong to a member in our newest epoch: to the dialled member if we dialled. Two
  *      different rosters for one epoch are refused. But a hash in a greeting proves nothing, so first each
  *      side sends its whole chain. A side that finds there an epoch signed as properly as its own reports
- *      the fork.
+ *      the fork. A site that was removed is shown the epoch that removes it.
  *   4. Only the newest incarnation of a site is accepted; two processes of one incarnation mean a copied
  *      folder. A stripe must name the token of the control connection that it belongs to.
  *
@@ -138,12 +138,28 @@ static neb_status check_control(struct neb_conn *c, const struct neb_peer *p)
     return NEB_OK;
 }
 
+/* A site that was removed is shown the signed epochs up to the one that removes it, and no later one. They
+ * are proof, so it can stop instead of knocking for ever. */
+static neb_status show_removal(struct neb_conn *c, const struct neb_public *key)
+{
+    const struct neb_chain *chain = c->net->chain;
+    struct neb_hash ours;
+    const uint8_t *p;
+    size_t n;
+    if (!c->hello_in || c->role != NEB_CONN_CONTROL || c->theirs.epoch >= chain->epoch) return NEB_OK;
+    neb__chain_hash_of(chain, c->theirs.epoch, &ours);
+    if (!neb__hash_equal(&c->theirs.head, &ours)) return NEB_OK;
+    NEB_TRY(neb__chain_removal(chain, c->theirs.epoch, key, NEB_EPOCH_BYTES_MAX, &p, &n));
+    return n ? neb__conn_frame(c, NEB_FRAME_CHAIN, p, n) : NEB_OK;
+}
+
 static neb_status check_member(struct neb_conn *c, struct neb_peer **out)
 {
     struct neb_net *net = c->net;
     struct neb_public key;
     neb__tls_peer(c->tls, &key);
     const struct neb_member *m = neb__roster_by_key(&net->chain->now, &key);
+    if (!m) NEB_TRY(show_removal(c, &key));
     if (!m || m->id == net->self)
         return refuse(c, NEB_REFUSE_KEY, "the key is not valid in epoch %" PRIu64 " of the roster",
                       net->chain->epoch);

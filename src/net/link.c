@@ -339,6 +339,7 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
     memcpy(p->name, m->name, sizeof p->name);
     p->key = m->key;
     p->backoff = net->config.dial_min;
+    p->down_at = neb__now_ns();
     neb__outbox_init(&p->out, net->config.window); /* the HELLO brings the peer's own windows */
     neb__inbox_init(&p->in, net->config.window);
     neb__stripes_init(&p->stripes, net->config.stripes, net->config.stripes_max, neb__now_ns());
@@ -408,6 +409,7 @@ void neb__link_down(struct neb_peer *p, neb_status why)
     drop_connections(p);
     if (!was) return;
     p->backoff = p->net->config.dial_min;
+    p->down_at = neb__now_ns();
     schedule_dial(p);
     neb__info("link to %s is down: %s", p->name, neb_status_text(why));
     if (p->net->config.events->peer_down) p->net->config.events->peer_down(p->net->config.arg, p->id, why);

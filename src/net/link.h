@@ -162,7 +162,7 @@ struct neb_peer {
     uint64_t copies;                 /* copies of control messages sent so far */
     bool top_up; /* an acknowledgement woke us: filling the sockets now saves a wake-up for each */
     /* dialling */
-    int64_t dial_at;
+    int64_t dial_at, down_at;
     double backoff;
     int address; /* number of failed attempts; it selects the next roster address, and the next address of a
                   * name */

@@ -20,6 +20,8 @@ double neb__net_jitter(struct neb_net *net)
     return neb__rng_uniform(&net->jitter);
 }
 
+#define DIAL_ANYWAY_NS INT64_C(5000000000)
+
 /* ---- measuring ----------------------------------------------------------------------------------------- */
 
 static bool is_busy(const struct neb_peer *p)
@@ -109,17 +111,21 @@ static void heartbeat(struct neb_peer *p, int64_t now)
     keep_stripes(p, now);
 }
 
-static bool is_ours_to_dial(const struct neb_peer *p)
+/* One of two members dials. If that has led to no link for a while, the other one dials, too: perhaps the
+ * first cannot reach it, or has been told that this site is not a member any more, which the refusal of a
+ * call then shows. */
+static bool is_ours_to_dial(const struct neb_peer *p, int64_t now)
 {
     const struct neb_chain *chain = p->net->chain;
     const struct neb_member *me = neb__roster_by_id(&chain->now, p->net->self);
     const struct neb_member *m = neb__roster_by_id(&chain->now, p->id);
-    return me && m && neb__roster_dialler(me, m) == me->id;
+    if (!me || !m) return false;
+    return neb__roster_dialler(me, m) == me->id || now - p->down_at > DIAL_ANYWAY_NS;
 }
 
 static void maybe_dial(struct neb_peer *p, int64_t now)
 {
-    if (!p->making && !p->resolving && now >= p->dial_at && is_ours_to_dial(p))
+    if (!p->making && !p->resolving && now >= p->dial_at && is_ours_to_dial(p, now))
         neb__net_dial(p, NEB_CONN_CONTROL, 0);
 }
 
@@ -139,13 +145,13 @@ static void drop_late(struct neb_net *net, int64_t now)
     }
 }
 
-static bool is_hurried(const struct neb_net *net)
+static bool is_hurried(const struct neb_net *net, int64_t now)
 {
     for (const struct neb_conn *c = net->conns; c; c = c->next)
         if (c->state != NEB_CONN_READY) return true;
     for (const struct neb_peer *p = net->peers; p; p = p->next) {
         int want = stripes_wanted(p);
-        if (p->up ? want > 2 : is_ours_to_dial(p))
+        if (p->up ? want > 2 : is_ours_to_dial(p, now))
             return true; /* with several stripes, one may bring the data that was expected on another */
         for (int i = 0; p->up && p->control->dialled && i < want; i++)
             if (!p->stripe[i]) return true;
@@ -184,7 +190,7 @@ void neb__net_tick(struct neb_net *net)
         else
             maybe_dial(p, now);
     }
-    net->hurried = is_hurried(net);
+    net->hurried = is_hurried(net, now);
     uv_timer_start(&net->tick, on_tick, net->hurried ? NEB_TICK_MS : calm_ms(net), 0);
 }
 

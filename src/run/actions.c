@@ -66,18 +66,27 @@ static void do_discard(neb_session *s, const struct neb_action *a)
         if (s->mirror.own[c].open.k == a->k) s->mirror.own[c].open.k = 0;
 }
 
-/* The log removed this site: it stops, by its own wish or by an operator's. */
-static void roster_changed(neb_session *s)
+/* This site is no longer a member: it stops, by its own wish or by an operator's. */
+static void removed(neb_session *s)
 {
-    struct neb_round_status st;
-    neb__round_status(s->core, &st);
-    if (st.roster.members & neb__bit(s->self)) return;
-    bool was = neb__members_roster(&s->members, NULL).members & neb__bit(s->self);
-    if (!was) return; /* not admitted yet */
     if (s->driver.leaves)
         set_paused(s, true, true);
     else
         neb__session_halt(s, "the operator removed this site from the run");
+}
+
+static void roster_changed(neb_session *s)
+{
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    bool was = neb__members_roster(&s->members, NULL).members & neb__bit(s->self);
+    bool is = st.roster.members & neb__bit(s->self);
+    if (was && !is) removed(s); /* a site that is not admitted yet was never a member */
+}
+
+void neb__session_heed_chain(neb_session *s)
+{
+    if (s->core && !(neb__members_present(&s->members) & neb__bit(s->self))) removed(s);
 }
 
 void neb__session_do(neb_session *s, const struct neb_action *a)

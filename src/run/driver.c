@@ -152,6 +152,7 @@ static struct neb_turn take(neb_session *s, int64_t wake)
 /* One turn, between two of which everything fits together. */
 static void handle_turn(neb_session *s, const struct neb_turn *turn)
 {
+    if (!s->halted) neb__session_heed_chain(s);
     if (turn->item && !s->halted) on_item(s, turn->item);
     if (!s->halted && turn->steps)
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_STEP, .count = turn->steps});

@@ -130,6 +130,8 @@ neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out
 
 /* actions.c */
 void neb__session_do(neb_session *s, const struct neb_action *a);
+/* Stops this site if the newest signed roster lacks it, even when no peer sends it the record that says so. */
+void neb__session_heed_chain(neb_session *s);
 
 /* apply.c */
 neb_status neb__applying_open(neb_session *s);

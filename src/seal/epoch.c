@@ -226,22 +226,63 @@ neb_status neb__chain_extend(struct neb_chain *c, const uint8_t *p, size_t n)
     return NEB_OK;
 }
 
+/* The roster of an epoch that the chain holds: its signatures were checked when it came. */
+static neb_status held_roster(const uint8_t *p, size_t n, struct neb_roster *out)
+{
+    enum { ROSTER_AT = MAGIC + NEB_HASH_SIZE + 8 + NEB_HASH_SIZE + 1 + 8 + NEB_HASH_SIZE };
+    struct neb_reader r = {p, n, false};
+    neb__read(&r, ROSTER_AT);
+    return neb__roster_decode(&r, out);
+}
+
 neb_status neb__chain_walk(const struct neb_chain *c, neb_roster_fn fn, void *arg)
 {
-    enum { HEAD_AT = 4 + MAGIC + NEB_HASH_SIZE + 8 + NEB_HASH_SIZE + 1 }; /* behind the length */
-    struct neb_chain *at;
-    NEB_TRY(neb__chain_from_genesis(c->genesis.data, c->genesis.len, &at));
-    neb_status status = NEB_OK;
-    fn(arg, 0, 0, &at->now);
-    while (status == NEB_OK && at->epoch < c->epoch) {
-        const uint8_t *p;
-        size_t n;
-        neb__chain_tail(c, at->epoch, 1, &p, &n);
-        status = neb__chain_extend(at, p, n);
-        if (status == NEB_OK) fn(arg, at->epoch, neb__get64(p + HEAD_AT), &at->now);
+    enum { HEAD_AT = MAGIC + NEB_HASH_SIZE + 8 + NEB_HASH_SIZE + 1 };
+    struct neb_chain *first;
+    NEB_TRY(neb__chain_from_genesis(c->genesis.data, c->genesis.len, &first));
+    fn(arg, 0, 0, &first->now);
+    neb__chain_free(first);
+    uint64_t epoch = 1;
+    for (size_t at = 0; at < c->tail.len; epoch++) {
+        const uint8_t *p = c->tail.data + at + 4;
+        size_t n = neb__get32(c->tail.data + at);
+        struct neb_roster roster = {0};
+        NEB_TRY(held_roster(p, n, &roster));
+        fn(arg, epoch, neb__get64(p + HEAD_AT), &roster);
+        neb__roster_free(&roster);
+        at += 4 + n;
     }
-    neb__chain_free(at);
-    return status;
+    return NEB_OK;
+}
+
+struct removal {
+    const struct neb_public *key;
+    uint64_t after, at; /* at: the first epoch behind `after` without the key; 0: none */
+    bool member;        /* in epoch `after` */
+};
+
+static void look_for_removal(void *arg, uint64_t epoch, uint64_t head, const struct neb_roster *roster)
+{
+    struct removal *r = arg;
+    bool member = neb__roster_by_key(roster, r->key) != NULL;
+    (void)head;
+    if (epoch == r->after) r->member = member;
+    if (epoch > r->after && !member && !r->at) r->at = epoch;
+}
+
+neb_status neb__chain_removal(const struct neb_chain *c, uint64_t after, const struct neb_public *key,
+                              size_t max, const uint8_t **p, size_t *n)
+{
+    struct removal r = {.key = key, .after = after};
+    const uint8_t *last;
+    size_t last_n;
+    *n = 0;
+    NEB_TRY(neb__chain_walk(c, look_for_removal, &r));
+    if (!r.member || !r.at) return NEB_OK;
+    neb__chain_tail(c, after, max, p, n);
+    neb__chain_tail(c, r.at - 1, 1, &last, &last_n);
+    if (last + last_n < *p + *n) *n = (size_t)(last + last_n - *p);
+    return NEB_OK;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------- */

@@ -99,6 +99,12 @@ neb_status neb__chain_write(const struct neb_chain *chain, const char *path);
 uint64_t neb__chain_tail(const struct neb_chain *chain, uint64_t after, size_t max, const uint8_t **p,
                          size_t *n);
 
+/* Finds the encoded epochs behind `after` up to the first in which `key` is no member's any more: whole epochs,
+ * at most `max` bytes of them, but at least one. *n is 0 if the key was no member's in epoch `after`, or still
+ * is. NEB_ERR_NOMEM. */
+neb_status neb__chain_removal(const struct neb_chain *chain, uint64_t after, const struct neb_public *key,
+                              size_t max, const uint8_t **p, size_t *n);
+
 /* Gives the hash of one epoch of the chain, 0 (the genesis) to chain->epoch. */
 void neb__chain_hash_of(const struct neb_chain *chain, uint64_t epoch, struct neb_hash *out);
 
