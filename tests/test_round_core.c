@@ -268,9 +268,11 @@ static void lives_of_a_lost_disk_count_anew(void **state)
     (void)state;
     static const struct {
         uint64_t life;
-        uint32_t lapse;
+        uint32_t disk, lapse; /* the lapse on its disk, and the one under which it then speaks */
         bool forgot;
-    } starts[] = {{1, 1, false}, {2, 2, false}, {1, 3, true}, {2, 4, false}, {2, 4, true}};
+    } starts[] = {
+        {1, 0, 1, false}, {2, 1, 2, false}, {1, 0, 3, true}, {2, 3, 4, false},
+        {2, 4, 4, true},  {3, 3, 5, true},  {1, 6, 7, false}}; /* it got the lapse 6 and never spoke under it */
     struct solo s;
     solo_start(&s);
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
@@ -279,6 +281,7 @@ static void lives_of_a_lost_disk_count_anew(void **state)
                                         .from = 1,
                                         .phase = 1,
                                         .nonce = i + 1,
+                                        .lapse = starts[i].disk,
                                         .start = starts[i].life,
                                         .head = 9};
         solo_frame(&s, hello);

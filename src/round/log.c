@@ -284,7 +284,8 @@ bool neb__log_acked(const struct neb_round *r, struct neb_core_promise *out)
            r->durable.incarnation == r->incarnation;
 }
 
-/* Versions of applied cells prove commits that the mark, written lazily, may not know of yet. */
+/* Versions of applied cells, and of the site's own merged state, prove commits that the mark, written
+ * lazily, may not know of yet. */
 static uint64_t commit_shown(const struct neb_round *r, const struct neb_round_boot *boot)
 {
     uint64_t commit = 0;
@@ -292,7 +293,7 @@ static uint64_t commit_shown(const struct neb_round *r, const struct neb_round_b
         const struct neb_record *rec = r->log[i].record;
         if (rec->type != NEB_RECORD_ROUND) continue;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
-            if (boot->applied[c] > rec->v) commit = rec->index;
+            if (boot->applied[c] > rec->v || boot->merged[c] > rec->v) commit = rec->index;
     }
     return commit;
 }

@@ -445,13 +445,27 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
     }
 }
 
+/* The peer lives under a newer lapse. It may have begun with an empty disk, whose lives count from one, and
+ * its older promises are void. */
+static void new_lapse(struct neb_core_peer *p, uint32_t lapse, uint64_t life)
+{
+    p->lapse_seen = lapse;
+    p->life = life;
+    p->view_seen = p->head_seen = 0;
+}
+
 /* Whether a greeting shows that the sender's disk went back in time. Either it has promised more than it
- * says, or it begins a life that was heard of before (each start counts up on disk before it says
- * anything). */
+ * says, or it begins a life that was heard of before under the same lapse (each start counts up on disk
+ * before it says anything). A greeting names the lapse on the sender's disk. */
 static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
 {
-    bool again = f->start < p->life || (f->start == p->life && p->spoke);
     p->greeted = f->start;
+    if (f->lapse > p->lapse_seen) {
+        new_lapse(p, f->lapse, f->start);
+        p->spoke = false;
+        return false;
+    }
+    bool again = f->lapse < p->lapse_seen || f->start < p->life || (f->start == p->life && p->spoke);
     if (f->start > p->life) p->life = f->start, p->spoke = false;
     return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
 }
@@ -466,12 +480,7 @@ static void remember(struct neb_core_peer *p, const struct neb_round_frame *f)
     uint64_t view = vote ? f->number : f->view;
     if (!vote && !ack && f->type != NEB_ROUND_FRAME_PING) return;
     p->spoke = true;
-    if (f->lapse >
-        p->lapse_seen) { /* it began anew, perhaps with an empty disk, whose lives count from one */
-        p->lapse_seen = f->lapse;
-        p->view_seen = p->head_seen = 0;
-        if (p->greeted < p->life) p->life = p->greeted;
-    }
+    if (f->lapse > p->lapse_seen) new_lapse(p, f->lapse, p->greeted < p->life ? p->greeted : p->life);
     if (view > p->view_seen) p->view_seen = view, p->head_seen = 0;
     if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
 }
