@@ -354,7 +354,7 @@ static void cost_and_quality_differ(void **state)
     neb__rate_loss(s.rate, loss * 1.03);
     line_round(&s, mbit(9000), 0, &rng);
     assert_int_equal(s.d.h, 64);
-    assert_non_null(strstr(s.d.reason, "H back to 64"));
+    assert_non_null(strstr(s.d.reason, "back to 64 steps"));
     neb__rate_destroy(s.rate);
 }
 

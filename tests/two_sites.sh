@@ -59,7 +59,7 @@ root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "state roots: '$(root a)' and '$(root b)'"
 cmp -s out-a/model.safetensors out-b/model.safetensors || fail "the models differ"
 grep -q '"state": "ended"' a/run/status.json && grep -q "\"root\": \"$(root a)" a/run/status.json || fail "the status file of a lacks the end or the root"
-grep -q '"others": {' a/run/status.json && grep -q 'rate: .* it is the cheapest' a.log || fail "a does not have the status of b, or its log lacks the reason for the rung"
+grep -q '"others": {' a/run/status.json && grep -q 'sending .*-bit updates .* it is the cheapest' a.log || fail "a does not have the status of b, or its log lacks the reason for the rung"
 # Both files have one shape and hold the other site. The keys of the version before stay for one release.
 for d in a/run out-a; do
     f=$d/status.json

@@ -253,7 +253,7 @@ static neb_status got_chain(struct neb_conn *c, const uint8_t *body, size_t n)
                    : refuse(c, NEB_REFUSE_PROTOCOL, "its roster is not valid: %s", neb_last_error());
     if (net->chain->epoch == was) return judge(c);
     if (c->tell) c->tell = net->chain->epoch + 1;
-    neb__info("roster: received epoch %" PRIu64 " from %s", net->chain->epoch, c->remote);
+    neb__info("received a newer roster (epoch %" PRIu64 ") from %s", net->chain->epoch, c->remote);
     net->roster_changed = true; /* handled between events, since it may close any connection, even this one */
     return neb__site_roster_save(net->config.site->dir, net->chain);
 }

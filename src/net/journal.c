@@ -140,7 +140,8 @@ static neb_status scan(struct neb_journal *j, struct segment *s, bool newest)
     neb__buf_free(&b);
     if (status != NEB_ERR_CORRUPT) return status;
     if (!newest) return neb__fail(status, "%s", neb_last_error());
-    neb__info("journal %s: cutting off a torn end behind item %" PRIu64, j->prefix, s->first + s->count - 1);
+    neb__info("journal %s: removing what a crash left unfinished behind item %" PRIu64, j->prefix,
+              s->first + s->count - 1);
     if (ftruncate(s->fd, (off_t)s->bytes) || fsync(s->fd)) return io_error(j, "cut off a torn end");
     return NEB_OK;
 }

@@ -497,7 +497,8 @@ static neb_status attach_control(struct neb_conn *c)
     NEB_TRY(neb__inbox_ack_all(&p->in));
     const char *how = fresh ? ", a new process" : ", resumed";
     if (first) how = "";
-    neb__info("link to %s is up (%s, incarnation %" PRIu64 "%s)", p->name, c->remote, p->incarnation, how);
+    neb__info("link to %s is up (%s, start %" PRIu64 " of that site%s)", p->name, c->remote, p->incarnation,
+              how);
     if (p->net->config.events->peer_up)
         p->net->config.events->peer_up(p->net->config.arg, p->id, p->incarnation);
     if (p->control == c) neb__net_stream_peer_up(p, fresh);

@@ -447,7 +447,8 @@ void neb__lead_tick(struct neb_round *r)
     if (neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.contact_ms / 2))) r->contact = r->now;
     /* After the end the others go one by one; the leader stays for those that still catch up. */
     if (!r->ended && r->now - r->contact >= r->cfg.contact_ms) {
-        neb__core_note(r, "no contact with a quorum: stepping down; training goes on");
+        neb__core_note(
+            r, "this site reaches too few others to lead the rounds and stops leading; training goes on");
         neb__view_follow(r, r->view);
         return;
     }

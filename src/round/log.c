@@ -259,7 +259,8 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status status)
     if (!r->write_busy || id != r->write_id) return;
     r->write_busy = false;
     if (status == NEB_ERR_NOSPACE) {
-        neb__core_note(r, "the disk is full: no promises until there is room; training goes on");
+        neb__core_note(
+            r, "the disk is full: this site confirms no update until there is room; training goes on");
         r->write_retry = r->now + 1000;
         return;
     }

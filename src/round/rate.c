@@ -256,22 +256,32 @@ static void size_text(double bytes, char out[24])
 
 static const char *why_send(const struct neb_rate *r, const struct neb_rate_decision *d, bool forced)
 {
-    if (forced) return "it is forced";
-    if (isinf(d->ceiling)) return "it is the cheapest, to measure the line";
+    if (forced) return "the job asks for this code";
+    if (isinf(d->ceiling)) return "it is the cheapest code, as the line's speed is not known yet";
     if (r->exceeded) return "the last update was late";
-    if (r->calm) return "a smaller H did not last";
-    if (d->h > neb__guard_h(&r->guard)) return "nothing acceptable fits without a larger H";
-    if (r->c.prefer == NEB_PREFER_QUALITY) return "it is the most faithful that fits";
-    return "it is the cheapest that does no harm";
+    if (r->calm) return "fewer steps between updates did not last";
+    if (d->h > neb__guard_h(&r->guard)) return "with fewer steps between updates no good code fits the line";
+    if (r->c.prefer == NEB_PREFER_QUALITY) return "it is the most faithful code that fits the line";
+    return "it is the cheapest code that does no harm";
+}
+
+/* "2-bit", "sparse 4-bit": the digits of a rung's name are the bits of a value. */
+static void rung_text(const struct neb_rate_rung *rung, char out[32])
+{
+    const char *digits = rung->name + strcspn(rung->name, "0123456789");
+    snprintf(out, 32, "%s%.*s-bit", rung->cls == NEB_SPARSE ? "sparse " : "",
+             (int)strspn(digits, "0123456789"), digits);
 }
 
 static void say_send(const struct neb_rate *r, const struct neb_rate_decision *d, bool forced)
 {
-    char bytes[24], ceiling[24];
+    char bytes[24], ceiling[24], code[32], room[64] = "";
     size_text(d->bytes, bytes);
     size_text(d->ceiling, ceiling);
-    snprintf((char *)d->reason, sizeof d->reason, "%s at H %d (%s of a ceiling of %s): %s%s%s.",
-             d->rung->name, d->h, bytes, ceiling, why_send(r, d, forced), r->guard.note[0] ? "; " : "",
+    rung_text(d->rung, code);
+    if (!isinf(d->ceiling)) snprintf(room, sizeof room, " of the %s that the line allows", ceiling);
+    snprintf((char *)d->reason, sizeof d->reason, "sending %s updates (%s) every %d steps, %s%s: %s%s%s",
+             code, d->rung->name, d->h, bytes, room, why_send(r, d, forced), r->guard.note[0] ? "; " : "",
              r->guard.note);
 }
 
@@ -321,18 +331,24 @@ static void hold_or_change(struct neb_rate *r, const struct neb_rate_input *in, 
         d->kind = NEB_RATE_CLASS;
         d->cls = other;
         snprintf(d->reason, sizeof d->reason,
-                 "Change to the %s class: no acceptable %s rung fits %s at H %d.",
+                 "changing to %s updates: no good %s code fits the %s that the line allows every %d steps",
                  neb__rung_class_name(other), neb__rung_class_name(r->cls), ceiling, d->h);
         return;
     }
     d->kind = NEB_RATE_HOLD;
     d->probe = probe_bytes;
     if (rate == 0)
-        snprintf(d->reason, sizeof d->reason, "Hold: nothing gets through the line; training goes on alone.");
+        snprintf(d->reason, sizeof d->reason,
+                 "sending nothing for now: nothing gets through the line; training goes on alone");
+    else if (busy)
+        snprintf(d->reason, sizeof d->reason,
+                 "sending nothing for now: the line is fast enough, but this site is busy or an update was "
+                 "late; training goes on alone");
     else
         snprintf(d->reason, sizeof d->reason,
-                 "Hold: no acceptable rung fits %s at H %d%s; training goes on alone.", ceiling, d->h,
-                 busy ? " (the line is fast enough, but this site is busy or an update was late)" : "");
+                 "sending nothing for now: no good code fits the %s that the line allows every %d steps; "
+                 "training goes on alone",
+                 ceiling, d->h);
 }
 
 /* In the sparse class: whether the line has had room to spare for a dense rung for long enough. Coding and
@@ -383,7 +399,7 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
     neb__guard_tick(&r->guard);
     if (in->members < 2) {
         d.kind = NEB_RATE_HOLD;
-        snprintf(d.reason, sizeof d.reason, "Hold: there is nobody to send to.");
+        snprintf(d.reason, sizeof d.reason, "sending nothing: there is nobody to send to");
         *out = d;
         return;
     }
@@ -401,7 +417,8 @@ void neb__rate_decide(struct neb_rate *r, const struct neb_rate_input *in, struc
         d.kind = NEB_RATE_CLASS;
         d.cls = NEB_DENSE;
         snprintf(d.reason, sizeof d.reason,
-                 "Change to the dense class: for %d intervals it would have fitted twice.", ROOM_NEEDED);
+                 "changing to dense updates: the line has had room for twice as much for %d intervals",
+                 ROOM_NEEDED);
     } else {
         int rung = choose_with_h(r, in, r->cls, rate, &d.h, &d.ceiling);
         if (rung >= 0 && too_early(r, d.h)) {

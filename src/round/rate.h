@@ -79,7 +79,7 @@ struct neb_rate_decision {
     /* HOLD: bytes worth sending to learn the line. SEND: > 0 when the line is not known to carry the
      * update. */
     double probe;
-    char reason[200]; /* one sentence */
+    char reason[256]; /* one sentence */
 };
 
 struct neb_rate;

@@ -89,8 +89,8 @@ void neb__guard_ratio(struct neb__guard *g, int rung, double delta, double resid
     g->rung[rung].seen++;
     if (g->rung[rung].ratio <= limit(g, rung)) return;
     g->note_until = g->now + 4;
-    snprintf(g->note, sizeof g->note, "%s refused, leaves %.2g times what it sends", g->c->rungs[rung].name,
-             g->rung[rung].ratio);
+    snprintf(g->note, sizeof g->note, "%s refused, as it leaves out %.2g times what it sends",
+             g->c->rungs[rung].name, g->rung[rung].ratio);
     refuse(g, rung);
 }
 
@@ -109,11 +109,11 @@ static void harm(struct neb__guard *g, int rung, int h, double loss)
         g->h = fmax(fmin(g->h, h) / 2, (g->c->h + 1) / 2);
         g->h_hold = g->now + (16L << (g->h_strikes < 6 ? g->h_strikes : 6));
         g->h_strikes++;
-        snprintf(g->note, sizeof g->note, "H back to %d, held-out loss %.4g after %.4g", (int)g->h, loss,
-                 g->best_loss);
+        snprintf(g->note, sizeof g->note, "back to %d steps, as the held-out loss rose to %.4g from %.4g",
+                 (int)g->h, loss, g->best_loss);
     } else {
-        snprintf(g->note, sizeof g->note, "%s refused, held-out loss %.4g after %.4g", g->c->rungs[rung].name,
-                 loss, g->best_loss);
+        snprintf(g->note, sizeof g->note, "%s refused, as the held-out loss rose to %.4g from %.4g",
+                 g->c->rungs[rung].name, loss, g->best_loss);
         refuse(g, rung);
     }
 }

@@ -23,7 +23,9 @@ static void do_settle(neb_session *s, const struct neb_action *a)
         if (neb__edit_add(&s->mirror, c, NEB_EDIT_SHRINK, gamma, s->mirror.outer->theta + first) != NEB_OK)
             neb__session_halt(s, "out of memory for settling");
     }
-    neb__info("late work of cells %u to %u enters with factor %.3f", a->c0, a->c1 - 1, (double)gamma);
+    neb__info("this site's late work (cells %u to %u of the parameters) enters with factor %.3f: the longer "
+              "it was away, the less its old work counts",
+              a->c0, a->c1 - 1, (double)gamma);
 }
 
 static void do_write(neb_session *s, const struct neb_action *a)

@@ -97,13 +97,13 @@ static void publish(neb_session *s, const struct neb_rate_decision *d, const cha
     struct neb_session_status *st = &s->status;
     bool news = strcmp(st->rung, rung) || st->interval != d->h || d->kind != s->control->decision.kind;
     snprintf(st->rung, sizeof st->rung, "%s", rung);
-    snprintf(st->reason, sizeof st->reason, "%s", d->reason);
+    snprintf(st->reason, sizeof st->reason, "%.199s", d->reason);
     st->interval = d->h;
     st->ceiling = isfinite(d->ceiling) ? d->ceiling : -1;
     st->update_bytes = d->kind == NEB_RATE_SEND ? d->bytes : 0;
     st->decisions++;
     s->control->decision = *d;
-    neb__log(news ? NEB_LOG_INFO : NEB_LOG_DEBUG, "rate: %s", d->reason);
+    neb__log(news ? NEB_LOG_INFO : NEB_LOG_DEBUG, "%s", d->reason);
 }
 
 /* The update goes out although the controller would rather hold. */
@@ -113,7 +113,8 @@ static void send_anyway(neb_session *s, struct neb_rate_decision *d, const char 
     snprintf(held, sizeof held, "%s", d->reason);
     d->rung = neb__rate_fallback(s->control->rate);
     d->kind = NEB_RATE_SEND;
-    snprintf(d->reason, sizeof d->reason, "%s all the same, %s. %.110s", d->rung->name, because, held);
+    snprintf(d->reason, sizeof d->reason, "sending an update (%s) all the same, %s (otherwise: %.90s)",
+             d->rung->name, because, held);
 }
 
 const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool must)
@@ -127,14 +128,15 @@ const struct neb_rung *neb__session_choose(neb_session *s, uint64_t tau, bool mu
     double sent = neb__lines_report(&s->lines, rate, &in);
     neb__rate_decide(rate, &in, &d);
     if (d.kind == NEB_RATE_CLASS) {
-        neb__info("rate: %s", d.reason);
+        neb__info("%s", d.reason);
         propose = true;
         neb__rate_class_changed(rate, d.cls);
         neb__rate_decide(rate, &in, &d);
     }
     if (over_the_hour(s, &d, in.members, sent) && !must) {
         d.kind = NEB_RATE_HOLD;
-        snprintf(d.reason, sizeof d.reason, "Hold: the bytes of this hour (max_bytes_per_hour) are used up.");
+        snprintf(d.reason, sizeof d.reason,
+                 "sending nothing for now: the bytes of this hour (wan.max_bytes_per_hour) are used up");
     } else if (d.kind != NEB_RATE_SEND && must)
         send_anyway(s, &d, "because this site waits for the others");
     else if (d.kind != NEB_RATE_SEND && tau >= 4 * (uint64_t)s->config.interval)

@@ -74,9 +74,10 @@ static bool set_window(struct neb_stream_rate *r, const struct neb_stream_rate_s
     if (target > r->window && is_full(in)) return false; /* a longer queue would not make the line faster */
     if (target > r->window && r->settle < LAG) r->settle = LAG;
     r->window = target;
-    snprintf(r->reason, sizeof r->reason,
-             "window %lld: the other site takes %.1f batches/s, a round trip is %.0f ms%s", (long long)target,
-             r->need, 1e3 * trip, r->boost > 1 ? ", and items take longer than that" : "");
+    snprintf(
+        r->reason, sizeof r->reason,
+        "sending up to %lld batches ahead: the other site takes %.1f batches/s, a round trip is %.0f ms%s",
+        (long long)target, r->need, 1e3 * trip, r->boost > 1 ? ", and items take longer than that" : "");
     return true;
 }
 

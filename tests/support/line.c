@@ -57,7 +57,7 @@ void line_round(struct line *s, double egress, double noise, struct neb_rng *rng
     const struct neb_rate_rung *before = s->d.rung;
     int h = s->d.h;
     neb__rate_decide(s->rate, &s->in, &s->d);
-    assert_true(strlen(s->d.reason) > 10 && s->d.reason[strlen(s->d.reason) - 1] == '.');
+    assert_in_range(strlen(s->d.reason), 11, sizeof s->d.reason - 2); /* there, and not cut off */
     assert_true(s->d.h >= 16 && s->d.h <= 128);
     double copies = s->in.members - 1, interval = s->d.h * s->in.step / 4, t = time_for_sending(s, s->d.h);
     double seen = egress * (1 + noise * (2 * neb__rng_uniform(rng) - 1));
