@@ -29,7 +29,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, layers, NEB_OPT_INT, "4", NULL, "layers"),
     NEB_OPT(struct options, vocab, NEB_OPT_INT, "8000", "tokens", "vocabulary"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores"),
-    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
+            "cpu, auto (the GPU where there is one) or a plug-in such as cuda"),
     NEB_OPT_END,
 };
 

@@ -6,9 +6,11 @@
 #include "device/conform.h"
 
 #include <nebula/engine.h>
+#include <nebula/log.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SANITIZED 0
 #if defined(__has_feature)
@@ -366,6 +368,45 @@ static void test_plugins(void **state)
     assert_null(d);
 }
 
+/* The log of neb_device_open("auto"): its last line. */
+static void keep_line(void *arg, neb_log_level level, const char *line)
+{
+    (void)level;
+    snprintf(arg, 300, "%s", line);
+}
+
+static void open_auto(const char *plugin, char *description, size_t size)
+{
+    char dir[200], link[260], file[400];
+    neb_device *d = NULL;
+    struct neb_device_info info;
+    check_make_dir(dir, sizeof dir);
+    snprintf(link, sizeof link, "%s/libnebula-i-cuda.so", dir);
+    snprintf(file, sizeof file, "%s/libnebula-i-%s.so", NEB_TEST_PLUGINS, plugin);
+    assert_int_equal(symlink(file, link), 0);
+    setenv("NEBULA_PLUGIN_PATH", dir, 1);
+    assert_ok(neb_device_open("auto", &(struct neb_device_config){.threads = 1}, &d));
+    neb_device_get_info(d, &info);
+    snprintf(description, size, "%s", info.description);
+    neb_device_close(d);
+    check_remove_dir(dir);
+}
+
+/* A plug-in that cannot be used is no error: the CPU takes its place, and one line says why. */
+static void test_auto(void **state)
+{
+    (void)state;
+    char line[300] = "", device[128];
+    neb_log_set_sink(keep_line, line);
+    open_auto("dummy_old", device, sizeof device);
+    neb_log_set_sink(NULL, NULL);
+    assert_string_not_equal(device, "a dummy");
+    assert_non_null(strstr(line, "device auto: computing on the CPU, because the GPU cannot be used: "));
+    assert_non_null(strstr(line, "rebuild the plug-in"));
+    open_auto("dummy", device, sizeof device);
+    assert_string_equal(device, "a dummy");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -373,7 +414,7 @@ int main(void)
         cmocka_unit_test(test_suite_notices),  cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_large_products), cmocka_unit_test(test_mask_and_packing),
         cmocka_unit_test(test_refusals),       cmocka_unit_test(test_allocations_fail),
-        cmocka_unit_test(test_plugins),
+        cmocka_unit_test(test_plugins),        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,8 @@ typedef struct neb_optimizer neb_optimizer;
 
 /* ---- devices ------------------------------------------------------------------------------------------- */
 
-/* "cpu", or the name of a plug-in such as "cuda". config NULL: F32, all cores.
+/* "cpu", "auto" (cuda where it can be opened, else cpu), or the name of a plug-in such as "cuda". config NULL: F32, all
+ * cores.
  *   NEB_ERR_NOTFOUND no such plug-in · NEB_ERR_VERSION another ABI · NEB_ERR_DEVICE · NEB_ERR_NOMEM ·
  *   NEB_ERR_INVALID */
 NEB_API neb_status neb_device_open(const char *name, const struct neb_device_config *config,

@@ -15,7 +15,8 @@ struct options {
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
+            "cpu, auto (the GPU where there is one) or a plug-in such as cuda"),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores",
             NEB_OPT_RANGE(0, 1024)),
     NEB_OPT(struct options, layer, NEB_OPT_INT, "0", NULL, "hidden states of this layer; 0: the last",

@@ -21,7 +21,8 @@ struct options {
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, window, NEB_OPT_INT, "2048", "lines", "read before the first is written",
             NEB_OPT_RANGE(1, 1 << 20)),
-    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL, "cpu, or a plug-in such as cuda"),
+    NEB_OPT(struct options, device, NEB_OPT_TEXT, "cpu", NULL,
+            "cpu, auto (the GPU where there is one) or a plug-in such as cuda"),
     NEB_OPT(struct options, dtype, NEB_OPT_TEXT, "f32", NULL, "compute type; bf16 on a GPU",
             NEB_OPT_CHOICE("f32", "bf16")),
     NEB_OPT(struct options, threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores",

@@ -1,6 +1,7 @@
 /* device.c: finds a device by name and checks a plug-in's table before calling any of its slots.
  *
- * "cpu" is built in. Any other name is a plug-in, the shared object libnebula-i-NAME.so. It is searched in
+ * "cpu" is built in, and "auto" is cuda where that can be opened, else cpu. Any other name is a plug-in, the
+ * shared object libnebula-i-NAME.so. It is searched in
  * $NEBULA_PLUGIN_PATH (folders separated by ':'), in the executable's folder, in ../lib beside it, and in the
  * folders of the system's loader.
  *
@@ -15,6 +16,7 @@
 
 #include <nebula/engine.h>
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,21 +145,23 @@ static void *search(const char *name, char *path, bool *found)
     return handle;
 }
 
+/* Without a line in the log: the caller may have another device to try. */
 static neb_status load(const char *name, struct neb_device *d)
 {
     if (!name[0] || strlen(name) > 32 ||
         strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != strlen(name))
-        return neb__fail(NEB_ERR_INVALID,
-                         "'%s' is not a device name; use cpu, cuda or the name of another plug-in", name);
+        return neb__quiet(NEB_ERR_INVALID,
+                          "'%s' is not a device name; use auto, cpu, cuda or the name of another plug-in",
+                          name);
     char path[PATH_SIZE] = "";
     bool found = false;
     d->library = search(name, path, &found);
     if (!d->library && found) {
         const char *why = dlerror();
-        return neb__fail(NEB_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, why ? why : "unknown reason");
+        return neb__quiet(NEB_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, why ? why : "unknown reason");
     }
     if (!d->library)
-        return neb__fail(
+        return neb__quiet(
             NEB_ERR_NOTFOUND,
             "device '%s': libnebula-i-%s.so was not found in $NEBULA_PLUGIN_PATH, the program's folder, "
             "../lib beside it or the system's library folders; put it there or set NEBULA_PLUGIN_PATH",
@@ -165,26 +169,78 @@ static neb_status load(const char *name, struct neb_device *d)
     neb_device_plugin_fn entry;
     *(void **)&entry = dlsym(d->library, "neb_device_plugin");
     if (!entry)
-        return neb__fail(NEB_ERR_UNSUPPORTED,
-                         "%s: does not export neb_device_plugin(), so it is not a device plug-in", path);
+        return neb__quiet(NEB_ERR_UNSUPPORTED,
+                          "%s: does not export neb_device_plugin(), so it is not a device plug-in", path);
     d->ops = entry(NEB_DEVICE_ABI);
     if (!d->ops)
-        return neb__fail(NEB_ERR_VERSION,
-                         "%s: does not serve version %u of the device ABI; rebuild the plug-in", path,
-                         NEB_DEVICE_ABI);
+        return neb__quiet(NEB_ERR_VERSION,
+                          "%s: does not serve version %u of the device ABI; rebuild the plug-in", path,
+                          NEB_DEVICE_ABI);
     return neb__device_check_ops(d->ops, path);
 }
+
+/* This thread tries whether a device can be opened: that it cannot is an answer, not an error. */
+static _Thread_local bool trying;
 
 /* The functions that a plug-in may call. */
 static neb_status host_fail(neb_status status, const char *message)
 {
-    return neb__fail(status, "%s", message);
+    return trying ? neb__quiet(status, "%s", message) : neb__fail(status, "%s", message);
 }
 static void host_log(int level, const char *line)
 {
     neb__log((neb_log_level)level, "%s", line);
 }
 static const struct neb_device_host host_calls = {host_fail, host_log};
+
+static neb_status open_named(const char *name, const struct neb_device_config *config, neb_device **out)
+{
+    struct neb_device *d = NEB_NEW(struct neb_device);
+    if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for device '%s'", name);
+    d->config = *config;
+    d->config.host = &host_calls;
+    neb_status status = NEB_OK;
+    if (!strcmp(name, "cpu")) {
+        d->ops = &neb__cpu_ops;
+    } else {
+        status = load(name, d);
+        if (status != NEB_OK && !trying) neb__fail(status, "%s", neb_last_error());
+    }
+    bool loaded = status == NEB_OK;
+    if (loaded) status = d->ops->open(&d->config, &d->ctx);
+    d->config.isa = NULL; /* the string belongs to the caller */
+    if (status != NEB_OK) {
+        if (d->library && !loaded)
+            dlclose(d->library); /* one that was called stays, as in neb_device_close() */
+        neb__free(d);
+        return status;
+    }
+    *out = d;
+    return NEB_OK;
+}
+
+/* "auto": the GPU where there is one, else the CPU. The log says which and why, once a process. */
+static neb_status open_auto(const struct neb_device_config *config, neb_device **out)
+{
+    static atomic_bool said;
+    struct neb_device_info info;
+    trying = true;
+    neb_status status = open_named("cuda", config, out);
+    trying = false;
+    bool say = !atomic_exchange(&said, true);
+    if (status == NEB_OK) {
+        neb_device_get_info(*out, &info);
+        if (say) neb__info("device auto: computing on the GPU, %s", info.description);
+        return NEB_OK;
+    }
+    if (say && status == NEB_ERR_NOTFOUND)
+        neb__info(
+            "device auto: computing on the CPU; this program has no CUDA plug-in (libnebula-i-cuda.so)");
+    else if (say)
+        neb__log(status == NEB_ERR_VERSION ? NEB_LOG_WARN : NEB_LOG_INFO,
+                 "device auto: computing on the CPU, because the GPU cannot be used: %s", neb_last_error());
+    return open_named("cpu", config, out);
+}
 
 neb_status neb_device_open(const char *name, const struct neb_device_config *config, neb_device **out)
 {
@@ -193,24 +249,7 @@ neb_status neb_device_open(const char *name, const struct neb_device_config *con
     if (config->compute != NEB_F32 && config->compute != NEB_BF16)
         return neb__fail(NEB_ERR_DTYPE, "a device computes in f32 or bf16, not in type %d",
                          (int)config->compute);
-    struct neb_device *d = NEB_NEW(struct neb_device);
-    if (!d) return neb__fail(NEB_ERR_NOMEM, "out of memory for device '%s'", name);
-    d->config = *config;
-    d->config.host = &host_calls;
-    neb_status status = NEB_OK;
-    if (!strcmp(name, "cpu"))
-        d->ops = &neb__cpu_ops;
-    else
-        status = load(name, d);
-    if (status == NEB_OK) status = d->ops->open(&d->config, &d->ctx);
-    d->config.isa = NULL; /* the string belongs to the caller */
-    if (status != NEB_OK) {
-        if (d->library) dlclose(d->library);
-        neb__free(d);
-        return status;
-    }
-    *out = d;
-    return NEB_OK;
+    return strcmp(name, "auto") ? open_named(name, config, out) : open_auto(config, out);
 }
 
 void neb_device_close(neb_device *d)

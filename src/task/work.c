@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/init_from.h"
+#include "tensor/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -152,6 +153,11 @@ void neb__work_close(struct neb_work *w)
 neb_params *neb__work_params(struct neb_work *w)
 {
     return w->params;
+}
+
+bool neb__work_on_host(const struct neb_work *w)
+{
+    return !strcmp(w->dev->ops->name, "cpu");
 }
 
 neb_device *neb__work_device(struct neb_work *w)

@@ -43,6 +43,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
 
 neb_params *neb__work_params(struct neb_work *w);
 neb_device *neb__work_device(struct neb_work *w);
+bool neb__work_on_host(const struct neb_work *w); /* its device computes in the host's memory */
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */
 struct neb_model *neb__work_generator(struct neb_work *w); /* of an objective with two; NULL: none here */

@@ -22,7 +22,7 @@ static const double sample_seconds = 0.5;
 static neb_status register_params(struct neb_trainer *t)
 {
     neb_params *ps = neb__work_params(t->work);
-    neb_device *dev = strcmp(t->job->train.device, "cpu") ? neb__work_device(t->work) : NULL;
+    neb_device *dev = neb__work_on_host(t->work) ? NULL : neb__work_device(t->work);
     int64_t n;
     float *slab = neb_params_slab(ps, &n);
     for (int i = 0; i < neb_params_count(ps); i++) {
