@@ -3,8 +3,11 @@
 #define NEB_BASE_LOG_H
 
 #include <nebula/log.h>
+#include <stdbool.h>
 
 void neb__log(neb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+bool neb__log_shows(neb_log_level level); /* false: messages of this level are left out */
 
 #define neb__debug(...) neb__log(NEB_LOG_DEBUG, __VA_ARGS__)
 #define neb__info(...)  neb__log(NEB_LOG_INFO, __VA_ARGS__)

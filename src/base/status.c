@@ -51,7 +51,10 @@ neb_status neb__fail(neb_status status, const char *fmt, ...)
     va_start(ap, fmt);
     word(fmt, ap);
     va_end(ap);
-    neb__log(NEB_LOG_ERROR, "%s (%s)", last_error, neb_status_name(status));
+    if (neb__log_shows(NEB_LOG_DEBUG))
+        neb__log(NEB_LOG_ERROR, "%s (%s)", last_error, neb_status_name(status));
+    else
+        neb__log(NEB_LOG_ERROR, "%s", last_error);
     return status;
 }
 

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct neb_verb *const verbs[] = {
@@ -16,8 +17,11 @@ enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static int usage(FILE *to)
 {
-    fprintf(to, "usage: nebula-i VERB [arguments]; nebula-i VERB --help tells more,\n"
-                "       nebula-i help job every key of a job file\n\n");
+    fprintf(to,
+            "usage: nebula-i VERB [arguments]; nebula-i VERB --help tells more,\n"
+            "       nebula-i help job every key of a job file\n"
+            "       -q: no progress, only results, warnings and errors; -v: every detail; NEBULA_LOG says\n"
+            "       the same with debug, info, warn, error or none\n\n");
     for (int i = 0; i < VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i]->name, verbs[i]->help);
     return to == stdout ? 0 : 2;
 }
@@ -52,9 +56,32 @@ static int help(int argc, char **argv)
     return neb__verb_run(v, argc > 1 ? 2 : 1, words);
 }
 
+/* -q and -v stand anywhere in front of `--`. They are NEBULA_LOG by another name, so processes that a verb starts (the
+ * sites of a laboratory) follow them, too. Returns the number of the words that are left. */
+static int take_volume(int argc, char **argv)
+{
+    static const struct {
+        const char *word, *level;
+    } words[] = {{"-q", "warn"}, {"--quiet", "warn"}, {"-v", "debug"}, {"--verbose", "debug"}};
+    int kept = 0, i = 0;
+    for (; i < argc && strcmp(argv[i], "--"); i++) {
+        const char *level = NULL;
+        for (int k = 0; k < 4; k++)
+            if (!strcmp(argv[i], words[k].word)) level = words[k].level;
+        if (level)
+            setenv("NEBULA_LOG", level, 1);
+        else
+            argv[kept++] = argv[i];
+    }
+    for (; i < argc; i++) argv[kept++] = argv[i];
+    argv[kept] = NULL;
+    return kept;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    argc = take_volume(argc, argv);
     if (argc < 2) return usage(stderr);
     if (!strcmp(argv[1], "help") && argc > 2) return help(argc - 2, argv + 2);
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return usage(stdout);

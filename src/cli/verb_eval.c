@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 struct options {
-    char *use, *device, *dtype, *tokenize, *train, *write;
+    char *use, *site, *device, *dtype, *tokenize, *train, *write;
     int64_t threads, layer;
     bool centre;
     struct neb_translate_config translate;
@@ -38,6 +38,8 @@ static const struct neb_opt table[] = {
             NEB_OPT_RANGE(0, 1024)),
     NEB_OPT(struct options, use, NEB_OPT_TEXT, "valid", NULL, "which corpora of the job, for loss",
             NEB_OPT_CHOICE("train", "valid", "test")),
+    NEB_OPT(struct options, site, NEB_OPT_TEXT, "", NULL,
+            "loss: with that site's own settings and corpora; empty: with all corpora of the job"),
     NEB_OPT(struct options, tokenize, NEB_OPT_TEXT, "13a", NULL,
             "how bleu cuts words; none for text that is tokenised", NEB_OPT_CHOICE("13a", "intl", "none")),
     NEB_OPT(struct options, write, NEB_OPT_TEXT, "", NULL, "bleu: file for the translations"),
@@ -137,7 +139,9 @@ static neb_status eval_loss(struct neb_call *c)
     struct neb_data data;
     struct neb_work *work;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status status = neb__data_prepare(&job, &data);
+    neb_status status = o->site ? neb__job_at(&job, o->site) : NEB_OK;
+    if (status == NEB_OK && o->site) neb__job_alone(&job);
+    if (status == NEB_OK) status = neb__data_prepare(&job, &data);
     if (status == NEB_OK) {
         status = neb__work_open(&data, 0, 1, NULL, &work);
         if (status == NEB_OK) {

@@ -4,6 +4,7 @@
  * there decide which answers the student holds (student.c). So after a restart it draws them again, without
  * asking the teachers. */
 #include "base/clock.h"
+#include "base/console.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/teacher.h"
@@ -165,13 +166,15 @@ static neb_status catch_up(struct teacher *t)
 
 static void show(struct teacher *t, bool now)
 {
-    char text[300];
-    if (!now && neb__seconds_since(t->shown_ns) < SHOW_SECONDS) return;
+    char text[300], line[500];
+    bool quiet = !neb__log_shows(NEB_LOG_INFO);
+    if (!now && (quiet || neb__seconds_since(t->shown_ns) < SHOW_SECONDS)) return;
     t->shown_ns = neb__now_ns();
     neb__split_describe(t->split, text, sizeof text);
-    printf("%s  %s; %.0f tokens/s\n", t->job->name, text,
-           (double)t->tokens / neb__seconds_since(t->start_ns));
-    fflush(stdout);
+    snprintf(line, sizeof line, "%s  %s; %.0f tokens/s", t->job->name, text,
+             (double)t->tokens / neb__seconds_since(t->start_ns));
+    neb__status_clean(line);
+    neb__console_line(line);
 }
 
 static void sample(struct teacher *t, const char *state, bool now)

@@ -232,6 +232,11 @@ static neb_status open_tokenizer(struct neb_data *d, struct neb_pool *pool, int 
 
 /* ---- the language to translate into -------------------------------------------------------------------- */
 
+void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE])
+{
+    lang_of(c, !c->flip, out);
+}
+
 /* With more than one target language, a token in front of the source tells the model which one is wanted. */
 bool neb__data_tagged(const struct neb_data *d)
 {

@@ -31,6 +31,9 @@ void neb__data_free(struct neb_data *d);
 /* Whether sources begin with the token of the target language: the job translates into several. */
 bool neb__data_tagged(const struct neb_data *d);
 
+/* The language into which a corpus of pairs is translated; "": the job does not say. */
+void neb__data_target_lang(const struct neb_job_data *c, char out[NEB_LANG_SIZE]);
+
 /* The stream over the corpora with this use. NEB_ERR_NOTFOUND (quiet): there are none. */
 neb_status neb__data_stream(const struct neb_data *d, const char *use, int64_t part, int64_t parts,
                             struct neb_batches **out);

@@ -18,6 +18,9 @@ neb_status neb__hf_import(const char *from, const char *to);
  *   NEB_ERR_UNSUPPORTED names what has no counterpart */
 neb_status neb__hf_export(const char *from, const char *to);
 
+/* Whether neb__hf_export() takes such a model. */
+bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_config *peft);
+
 /* ---- inside -------------------------------------------------------------------------------------------- */
 
 enum neb_hf_kind { NEB_HF_BERT, NEB_HF_XLMR, NEB_HF_ELECTRA, NEB_HF_GPT2 };

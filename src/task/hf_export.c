@@ -30,11 +30,38 @@ struct export
     int count, room;
 };
 
-static neb_status refuse(const char *option, const char *value)
+/* The option whose value has no counterpart among their models, and that value; NULL: all have one. */
+static const char *misfit(const struct neb_model_config *m, const struct neb_arch *a,
+                          const struct neb_peft *p, const char *method, const char **value)
 {
-    return neb__fail(NEB_ERR_UNSUPPORTED,
-                     "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA and GPT-2", option,
-                     value);
+    const struct {
+        bool wrong;
+        const char *option, *value;
+    } list[] = {
+        {p->adapter || p->prefix, "peft.method", method},
+        {a->kind == NEB_ENCODER_DECODER, "kind", m->kind},
+        {a->positions != NEB_POSITIONS_LEARNED, "positions", m->positions},
+        {a->norm != NEB_NORM_LAYER || !a->bias, "norm", "rms, or no bias"},
+        {a->swiglu || a->kv_heads != a->heads || a->head_dim * a->heads != a->hidden,
+         "activation or kv_heads", m->activation},
+        {a->pre_norm != (a->kind == NEB_DECODER), "norm_place", m->norm_place},
+        {a->embedding_norm != (a->kind == NEB_ENCODER) || a->embedding_scale, "embedding_norm", "that"},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].wrong) {
+            *value = list[i].value;
+            return list[i].option;
+        }
+    return NULL;
+}
+
+bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_config *peft)
+{
+    struct neb_arch a;
+    struct neb_peft p;
+    const char *value;
+    return neb__model_config_check(m, &a) == NEB_OK && neb__peft_config_check(peft, &p) == NEB_OK &&
+           !misfit(m, &a, &p, peft->method, &value);
 }
 
 static neb_status choose_kind(struct export *e)
@@ -44,15 +71,12 @@ static neb_status choose_kind(struct export *e)
     struct neb_peft p;
     NEB_TRY(neb__model_config_check(m, &a));
     NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
-    if (p.adapter || p.prefix) return refuse("peft.method", e->folder.peft.method);
-    if (a.kind == NEB_ENCODER_DECODER) return refuse("kind", m->kind);
-    if (a.positions != NEB_POSITIONS_LEARNED) return refuse("positions", m->positions);
-    if (a.norm != NEB_NORM_LAYER || !a.bias) return refuse("norm", "rms, or no bias");
-    if (a.swiglu || a.kv_heads != a.heads || a.head_dim * a.heads != a.hidden)
-        return refuse("activation or kv_heads", m->activation);
-    if (a.pre_norm != (a.kind == NEB_DECODER)) return refuse("norm_place", m->norm_place);
-    if (a.embedding_norm != (a.kind == NEB_ENCODER) || a.embedding_scale)
-        return refuse("embedding_norm", "that");
+    const char *value, *option = misfit(m, &a, &p, e->folder.peft.method, &value);
+    if (option)
+        return neb__fail(NEB_ERR_UNSUPPORTED,
+                         "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA and GPT-2, so it "
+                         "cannot be exported; %s itself can be used with nebula-i",
+                         option, value, e->folder.path);
     e->kind = NEB_HF_BERT;
     if (!strcmp(e->folder.numbering, "xlm-r")) e->kind = NEB_HF_XLMR;
     if (a.embedding != a.hidden || a.head == NEB_HEAD_RTD) e->kind = NEB_HF_ELECTRA;

@@ -134,13 +134,24 @@ static neb_status lock_out(const struct neb_job *job, int *lock)
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
+static void begin_progress(struct neb_trainer *t)
+{
+    const struct neb_job *job = t->job;
+    struct neb_session_status s = {0};
+    neb__progress_begin(&t->show, job->name, job->train.log_every, t->progress.step);
+    t->show.extra = neb__meter_line(&t->meter);
+    t->show.limit_s = job->train.minutes > 0 ? fmax(1, 60 * job->train.minutes - t->progress.seconds) : 0;
+    if (!neb__trainer_rounds(t)) return;
+    neb_session_get_status(t->session, &s);
+    t->show.reached = t->show.first_reached = (double)s.tokens;
+    t->show.target = job->wan.tokens;
+}
+
 static neb_status run(struct neb_trainer *t)
 {
     const struct neb_job *job = t->job;
     catch_signals();
-    neb__progress_begin(&t->show, job->name, job->train.log_every, t->progress.step);
-    t->show.extra = neb__meter_line(&t->meter);
-    t->show.limit_s = job->train.minutes > 0 ? fmax(1, 60 * job->train.minutes - t->progress.seconds) : 0;
+    begin_progress(t);
     neb_status status = neb__trainer_is_witness(t) ? neb__trainer_attend(t) : neb__trainer_loop(t);
     neb__progress_end(&t->show);
     neb__trainer_sample(t, status == NEB_OK ? "evaluating" : "stopped", true);
@@ -150,6 +161,7 @@ static neb_status run(struct neb_trainer *t)
     if (t->unsaved != NEB_OK)
         return neb__fail(t->unsaved, "the model is in %s, its last checkpoint is not", job->out);
     neb__trainer_sample(t, "done", true);
+    neb__trainer_say_next(t);
     return NEB_OK;
 }
 
@@ -176,7 +188,10 @@ static neb_status teach(const struct neb_job *job)
     struct neb_trainer t = {.job = job};
     catch_signals();
     neb_status status = neb__teacher_site(job, &asked_to_stop, &t.met_links);
-    if (status != NEB_OK) refuse(&t);
+    if (status != NEB_OK)
+        refuse(&t);
+    else
+        neb__trainer_say_taught(job);
     return status;
 }
 

@@ -3,7 +3,8 @@
  *     train.c         opens and closes it, catches signals, keeps a second process out of OUT
  *     train_loop.c    the steps and the checkpoints
  *     train_sites.c   the session with the other sites
- *     train_result.c  evaluation, and everything that is written and printed at the end
+ *     train_result.c  evaluation, and everything that is written at the end
+ *     next_commands.c the last lines: where the model is, and what can be done with it
  *
  * neb__train_job() opens a trainer and closes it again, whether opening succeeded or not. */
 #ifndef NEB_TRAIN_TRAIN_INTERNAL_H
@@ -78,5 +79,11 @@ neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer);
 neb_status neb__trainer_finish(struct neb_trainer *t);
 /* Prints what crossed the line. */
 void neb__trainer_report(struct neb_trainer *t);
+
+/* next_commands.c */
+
+/* Prints where the model is, and commands that use it. The second is for a teacher's site, which has no model. */
+void neb__trainer_say_next(const struct neb_trainer *t);
+void neb__trainer_say_taught(const struct neb_job *job);
 
 #endif

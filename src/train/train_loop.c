@@ -96,6 +96,7 @@ static void save_last(struct neb_trainer *t)
 static neb_status save_and_stop(struct neb_trainer *t)
 {
     NEB_TRY(save(t));
+    neb__progress_end(&t->show);
     neb__progress_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
                        t->progress.step);
     return neb__ckpt_writer_wait(t->writer) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;

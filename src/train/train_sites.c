@@ -113,6 +113,7 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     neb_session_get_status(t->session, &after);
     neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
     measure_session(t, &after);
+    t->show.reached = (double)after.tokens;
     *ended = status == NEB_ERR_CANCELLED;
     return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
