@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/folder.h"
+#include "task/memory_check.h"
 #include "text/corpus.h"
 
 #include <errno.h>
@@ -365,6 +366,7 @@ static neb_status all_there(const struct neb_data *d)
 static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
 {
     NEB_TRY(all_there(d));
+    NEB_TRY(neb__memory_foresee(d->job));
     char lang[NEB_LANG_SIZE];
     snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
              d->job->cache ? d->job->cache : d->job->out);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/init_from.h"
+#include "task/memory_check.h"
 #include "tensor/device.h"
 
 #include <stdio.h>
@@ -102,6 +103,7 @@ static neb_status open_all(struct neb_work *w)
     if (w->model)
         NEB_TRY(
             neb__distill_create(w->job, w->data, &w->links, w->dev, &l, w->params, w->model, &w->distill));
+    NEB_TRY(neb__memory_check(w->job, w->params, w->dev, neb__work_on_host(w)));
     NEB_TRY(make_ready(w));
     NEB_TRY(make_inputs(w, l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));

@@ -41,6 +41,17 @@ static void measure(struct neb_trainer *t, const struct neb_work_step *s, double
             neb__metrics_put(t->metrics, s->step, t->job->objective->losses[i], s->parts[i]);
 }
 
+/* The parameters fitted, so it is the activations of a batch that do not. */
+static neb_status too_large(const struct neb_trainer *t)
+{
+    const struct neb_job_train *c = &t->job->train;
+    return neb__fail(NEB_ERR_NOMEM,
+                     "there is no memory for a step: make train.tokens (%" PRId64
+                     ") smaller and train.micro (%" PRId64
+                     ") larger by the same factor, which learns the same, or set model.recompute: yes",
+                     c->tokens, c->micro);
+}
+
 static neb_status one_step(struct neb_trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
@@ -48,6 +59,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
                                       60 * t->job->train.minutes);
     struct neb_work_step step = {0};
     neb_status status = neb__work_step(t->work, lr, &step);
+    if (status == NEB_ERR_NOMEM) return too_large(t);
     t->skipped = status == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
     if (t->skipped >= MAX_SKIPPED)
         return neb__fail(status, "stopping: %d steps in a row were not finite; the last checkpoint is good",

@@ -37,8 +37,8 @@ neb_status neb__cpu_alloc(void *dev, size_t bytes, void **out)
     void *raw = neb__malloc(total);
     if (!raw)
         return neb__fail(NEB_ERR_NOMEM,
-                         "cpu: the system cannot provide %zu bytes; %" PRId64 " bytes are held", bytes,
-                         c->used);
+                         "cpu: the system has no %.2f GiB more; this process holds %.2f GiB of tensors",
+                         (double)bytes / 0x1p30, (double)c->used / 0x1p30);
     uintptr_t at = ((uintptr_t)raw + sizeof(struct block) + align - 1) & ~(uintptr_t)(align - 1);
     if (bytes >= HUGE) madvise((void *)at, bytes, MADV_HUGEPAGE); /* advice only */
     *block_of((void *)at) = (struct block){raw, bytes};

@@ -1,0 +1,105 @@
+/* memory_check.c: see memory_check.h.
+ *
+ * A trained parameter takes 16 bytes: its value, its gradient and AdamW's two moments, all in fp32. A frozen one takes 4.
+ * Activations come on top, so a job that passes may still be too large; a job that is refused here cannot run. */
+#include "task/memory_check.h"
+#include "nn/model.h"
+#include "task/settle.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double trained_bytes = 16, frozen_bytes = 4, gib = 0x1p30;
+
+/* ---- the memory that is there ------------------------------------------------------------------------------------ */
+
+/* The sum of MemAvailable and SwapFree; 0: not known. */
+static double system_available(void)
+{
+    char line[256];
+    double sum = 0, kib;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf", &kib) == 1 || sscanf(line, "SwapFree: %lf", &kib) == 1)
+            sum += 1024 * kib;
+    if (f) fclose(f);
+    return sum;
+}
+
+/* What a container leaves to this process; infinite: no limit is known. */
+static double container_limit(void)
+{
+    double limit = HUGE_VAL;
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "re");
+    if (f && fscanf(f, "%lf", &limit) != 1) limit = HUGE_VAL; /* "max" */
+    if (f) fclose(f);
+    return limit;
+}
+
+static double host_available(void)
+{
+    double there = system_available();
+    return there > 0 ? fmin(there, container_limit()) : HUGE_VAL;
+}
+
+/* ---- comparing --------------------------------------------------------------------------------------------------- */
+
+static void count_text(double n, char out[32])
+{
+    static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
+    int u = 0;
+    while (n >= 999.5 && u < 4) n /= 1000, u++;
+    snprintf(out, 32, n < 99.5 && u ? "%.1f%s" : "%.0f%s", n, units[u]);
+}
+
+static neb_status compare(const struct neb_job *job, const neb_params *ps, double there, const char *where)
+{
+    char all[32], fits[32];
+    double trained = (double)neb_params_values(ps, true), values = (double)neb_params_values(ps, false);
+    double need = trained_bytes * trained + frozen_bytes * (values - trained);
+    if (need <= there) return NEB_OK;
+    count_text(values, all);
+    count_text(there / trained_bytes, fits);
+    return neb__doc_fail(
+        &job->doc, "model",
+        "the model is too large: %s parameters need %.1f GiB to be trained, and %s has %.1f GiB free, "
+        "enough for %s; make model.hidden (%" PRId64 ") or model.layers (%" PRId64
+        ") smaller, or train a part of it (peft: {method: lora})",
+        all, need / gib, where, there / gib, fits, job->model.hidden, job->model.layers);
+}
+
+neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, neb_device *device,
+                             bool on_host)
+{
+    struct neb_device_info info;
+    if (on_host) return compare(job, ps, host_available(), "this machine");
+    neb_device_get_info(device, &info);
+    if (info.memory_total <= 0) return NEB_OK;
+    return compare(job, ps, (double)(info.memory_total - info.memory_used), "the device");
+}
+
+/* This site trains the job's model: not its generator, and it does not teach. */
+static bool trains_model(const struct neb_job *j)
+{
+    if (j->at < 0) return true;
+    enum neb_site_role role = j->site[j->at].does;
+    return role != NEB_ROLE_GENERATOR && role != NEB_ROLE_TEACHER;
+}
+
+neb_status neb__memory_foresee(const struct neb_job *job)
+{
+    struct neb_settled_models models;
+    neb_params *ps;
+    struct neb_model *m = NULL;
+    bool trains_tokenizer = !job->tokenizer.file && !job->init.from && !job->distill.teacher;
+    if (strcmp(job->train.device, "cpu") || !trains_model(job)) return NEB_OK;
+    neb__settle_models(job, trains_tokenizer ? job->tokenizer.vocab : 1, &models);
+    models.model.embedding_delta = false; /* its table is the generator's, which is not made here */
+    NEB_TRY(neb_params_create(&ps));
+    neb_status status = neb__model_create(&models.model, &job->peft, "", NULL, ps, &m);
+    if (status == NEB_OK) status = compare(job, ps, host_available(), "this machine");
+    neb__model_destroy(m);
+    neb_params_destroy(ps);
+    return status;
+}

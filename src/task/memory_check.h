@@ -1,0 +1,18 @@
+/* memory_check.h: whether a job's model can be trained in the memory that is there, before it is taken. */
+#ifndef NEB_TASK_MEMORY_CHECK_H
+#define NEB_TASK_MEMORY_CHECK_H
+
+#include "job/job.h"
+
+#include <nebula/engine.h>
+
+/* Before any text is read, so with the vocabulary that the job asks for. Looks only at jobs on the CPU. Nothing is allocated
+ * but names and shapes.
+ *   NEB_ERR_CONFIG  names both sizes, and what would fit */
+neb_status neb__memory_foresee(const struct neb_job *job);
+
+/* The same for the parameters as they are, on the device that is to hold them. */
+neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, neb_device *device,
+                             bool on_host);
+
+#endif
