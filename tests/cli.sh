@@ -23,7 +23,15 @@ answers() {
     printf '%s\n' "$out" | grep -qF -- "$text" || fail "nebula-i $*: no '$text' in: $out"
 }
 for verb in adopt corpus device embed eval export import lab order report roster score site train translate wan; do
-    answers 2 "nebula-i $verb: a word is missing" "$verb"
+    case $verb in
+    train | lab) word="give a job file" ;;
+    embed | translate) word="give the folder of a trained model" ;;
+    export) word="give the folder of a trained model and one to write" ;;
+    import) word="give a Hugging Face folder and one to write" ;;
+    report) word="give the folder of a run" ;;
+    *) word="a word is missing" ;;
+    esac
+    answers 2 "nebula-i $verb: $word" "$verb"
     answers 2 "usage: nebula-i $verb" "$verb"
 done
 for verb in adopt embed export import simulate status version; do

@@ -254,7 +254,8 @@ static void teachers_that_do_not_fit_are_refused(void **state)
          "not have the same parameters"},
         {"init: {from: [@/teacher, @/small]}\n", "in the folder"},
         {"init: {from: [@/teacher, @/foreign]}\n", "not have the same tokenizer"},
-        {"tokenizer: {vocab: 50}\ndistill: {teacher: @/teacher}\n", "stands in the file twice"},
+        {"tokenizer: {vocab: 50}\ndistill: {teacher: @/teacher}\n",
+         "the key 'tokenizer' stands already in line 2"},
     };
     check_log_quiet();
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -48,7 +48,7 @@ grep -qi "site 'b' cannot start: corpus lost: no such file" a.log || fail "site 
 grep -qi "corpus lost: no such file" b.log || fail "site b does not say what it lacks"
 if "$nebula" train job.yaml --site a out=bad-a 'sites[0].folder=b' > a.log 2>&1; then fail "site a began with the folder of b"; fi
 if "$nebula" train job.yaml --site b out=bad-b 'sites[0].name=c' > b.log 2>&1; then fail "site b began with a job that its roster does not fit"; fi
-grep -q "folder 'b' belongs to site 'b', the job calls it 'a'" a.log || fail "no message about the folder of another site"
+grep -q "folder 'b' belongs to site 'b', but the job gives it to site 'a'" a.log || fail "no message about the folder of another site"
 grep -q "site 'c' of the job is not in the roster that 'b' joined" b.log || fail "no message about roster and job"
 
 "$nebula" train job.yaml --site a out=out-a > a.log 2>&1 & first=$!

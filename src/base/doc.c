@@ -23,12 +23,23 @@ struct level {
 
 struct walk {
     struct neb_doc *doc;
+    const char *text; /* size bytes */
+    size_t size;
     yaml_parser_t parser;
     struct level levels[MAX_DEPTH];
     int depth;
     char path[PATH];
     struct neb_buf joined;
 };
+
+/* The line where the key at `path` stands, as a value or as a section; 0: nowhere yet. */
+static int line_of(const struct neb_doc *d, const char *path)
+{
+    size_t n = strlen(path);
+    for (int i = 0; i < d->n; i++)
+        if (!strncmp(d->list[i].path, path, n) && strchr(".[", d->list[i].path[n])) return d->list[i].line;
+    return 0;
+}
 
 neb_status neb__doc_fail(const struct neb_doc *d, const char *path, const char *fmt, ...)
 {
@@ -37,10 +48,7 @@ neb_status neb__doc_fail(const struct neb_doc *d, const char *path, const char *
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    int line = 0;
-    size_t n = path ? strlen(path) : 0;
-    for (int i = 0; path && !line && i < d->n; i++)
-        if (!strncmp(d->list[i].path, path, n) && strchr(".[", d->list[i].path[n])) line = d->list[i].line;
+    int line = path ? line_of(d, path) : 0;
     if (line) return neb__fail(NEB_ERR_CONFIG, "%s:%d: %s", d->file, line, text);
     return neb__fail(NEB_ERR_CONFIG, "%s: %s", d->file, text);
 }
@@ -131,6 +139,16 @@ static neb_status close_level(struct walk *w, int line)
     return NEB_OK;
 }
 
+static neb_status refuse_twice(const struct walk *w, int line)
+{
+    char text[PATH + 120];
+    int first = line_of(w->doc, w->path);
+    if (!first) return NEB_OK;
+    snprintf(text, sizeof text, "the key '%s' stands already in line %d; a key may stand only once", w->path,
+             first);
+    return at_line(w->doc, line, text);
+}
+
 static neb_status scalar(struct walk *w, const char *text, size_t n, int line)
 {
     struct level *l = top(w);
@@ -143,7 +161,7 @@ static neb_status scalar(struct walk *w, const char *text, size_t n, int line)
     if (!l->want_value) {
         if (!n) return at_line(w->doc, line, "the key is empty");
         NEB_TRY(extend_path(w, line, "%s%s", *w->path ? "." : "", text));
-        if (entry(w->doc, w->path)) return at_line(w->doc, line, "this key stands in the file twice");
+        NEB_TRY(refuse_twice(w, line));
         l->want_value = true;
         return NEB_OK;
     }
@@ -169,14 +187,72 @@ static neb_status event(struct walk *w, const yaml_event_t *e)
     }
 }
 
+/* ---- text that is not YAML --------------------------------------------------------------------------------------- */
+
+/* What libyaml says, and what it means for the person who wrote the line. */
+static const struct {
+    const char *problem, *meaning;
+} problems[] = {
+    {"mapping values are not allowed in this context",
+     "a ':' too many: indent this line as the ones beside it, or put quotes around a text that holds ': '"},
+    {"could not find expected ':'", "this is not `key: value`: a ':' and a space are missing behind the key"},
+    {"did not find expected key",
+     "this line does not stand below the ones above it: give all keys of a section the same indentation"},
+    {"did not find expected '-' indicator",
+     "this line does not stand below the list above it: every item begins with '- ' in the same column"},
+    {"did not find expected ',' or '}'",
+     "a '{' is not closed: write '}' behind its last value, and ',' between them"},
+    {"did not find expected ',' or ']'",
+     "a '[' is not closed: write ']' behind its last value, and ',' between them"},
+    {"found unexpected end of stream", "a quote is opened and never closed"},
+    {"found character that cannot start any token",
+     "a value cannot begin with this character: put quotes around the value"},
+    {"did not find expected <document start>",
+     "the file goes on behind its end: it must be one list of keys"},
+};
+
+/* The line has a tab among the blanks that it begins with. */
+static bool tab_in_front(const struct walk *w, size_t line)
+{
+    const char *p = w->text, *end = w->text + w->size;
+    for (; p && line; line--) {
+        p = memchr(p, '\n', (size_t)(end - p));
+        if (p) p++;
+    }
+    for (; p && p < end && (*p == ' ' || *p == '\t'); p++)
+        if (*p == '\t') return true;
+    return false;
+}
+
+/* The problem was noticed at the end of something: the line where that began is the one to mend. */
+static bool names_its_end(const char *problem)
+{
+    return strstr(problem, "expected ','") || strstr(problem, "end of stream") ||
+           strstr(problem, "expected ':'");
+}
+
+static neb_status not_yaml(const struct walk *w)
+{
+    const yaml_parser_t *p = &w->parser;
+    size_t line = p->problem_mark.line;
+    const char *problem = p->problem ? p->problem : "this is not YAML";
+    if (p->error == YAML_READER_ERROR)
+        return neb__fail(NEB_ERR_CONFIG, "%s: the file is not UTF-8 text: %s at byte %zu", w->doc->file,
+                         problem, p->problem_offset);
+    if (tab_in_front(w, line))
+        return at_line(w->doc, (int)line + 1,
+                       "a tab is in front of this line: YAML allows only spaces there");
+    if (p->context && names_its_end(problem)) line = p->context_mark.line;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        if (!strcmp(problem, problems[i].problem)) problem = problems[i].meaning;
+    return at_line(w->doc, (int)line + 1, problem);
+}
+
 static neb_status walk(struct walk *w)
 {
     for (bool done = false; !done;) {
         yaml_event_t e;
-        if (!yaml_parser_parse(&w->parser, &e)) {
-            const char *problem = w->parser.problem ? w->parser.problem : "not YAML";
-            return at_line(w->doc, (int)w->parser.problem_mark.line + 1, problem);
-        }
+        if (!yaml_parser_parse(&w->parser, &e)) return not_yaml(w);
         done = e.type == YAML_STREAM_END_EVENT;
         neb_status status = event(w, &e);
         yaml_event_delete(&e);
@@ -188,7 +264,7 @@ static neb_status walk(struct walk *w)
 neb_status neb__doc_parse(const char *name, const char *text, size_t n, struct neb_doc *out)
 {
     struct neb_doc d = {.file = neb__strdup(name)};
-    struct walk w = {.doc = &d};
+    struct walk w = {.doc = &d, .text = text, .size = n};
     if (!d.file || !yaml_parser_initialize(&w.parser)) {
         neb__free(d.file);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %s", name);
@@ -233,7 +309,7 @@ neb_status neb__doc_override(struct neb_doc *d, const char *assignment)
     const char *eq = strchr(assignment, '=');
     char path[PATH];
     if (!eq || eq == assignment || (size_t)(eq - assignment) >= sizeof path)
-        return neb__fail(NEB_ERR_CONFIG, "'%s' is not key=value", assignment);
+        return neb__fail(NEB_ERR_CONFIG, "'%s' is not key=value, such as train.steps=100", assignment);
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
     struct neb_doc_entry *e = (struct neb_doc_entry *)(uintptr_t)entry(d, path);
     if (!e) return add(d, path, eq + 1, 0);

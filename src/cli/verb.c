@@ -91,7 +91,7 @@ static int wrong_number(const struct neb_verb *v, const struct neb_verb *part, c
     const struct neb_verb *which = part ? part : v;
     fprintf(stderr, "nebula-i %s%s%s: ", v->name, part ? " " : "", part ? part->name : "");
     if (c->n < which->least)
-        fprintf(stderr, "a word is missing\n");
+        fprintf(stderr, "%s\n", which->missing ? which->missing : "a word is missing");
     else
         fprintf(stderr, "'%s' is one word too many\n", c->words[which->most]);
     return wrong(v, part);

@@ -36,6 +36,7 @@ struct neb_verb {
     } options[NEB_VERB_TABLES]; /* ended by NULL, unless all are there */
     size_t size;                /* of the struct */
     int least, most;            /* words; NEB_ANY_NUMBER: no limit */
+    const char *missing;        /* says which word, where one is missing; or NULL */
     bool command;               /* takes a command behind `--` */
     bool raw;                   /* gets its arguments as words just as they are, even --help */
     /* Instead of run(): parts by name, ended by one without. The name is the word at part_at. A verb that has options

@@ -103,6 +103,7 @@ const struct neb_verb neb__verb_embed = {
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,
+    .missing = "give the folder of a trained model",
     .most = 2,
     .run = run,
 };

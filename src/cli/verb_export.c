@@ -13,6 +13,7 @@ const struct neb_verb neb__verb_export = {
     .help = "a model as a Hugging Face folder",
     .about = "Writes the model folder FROM as TO, which from_pretrained() of the transformers library loads.",
     .least = 2,
+    .missing = "give the folder of a trained model and one to write",
     .most = 2,
     .run = run,
 };

@@ -15,6 +15,7 @@ const struct neb_verb neb__verb_import = {
              "config.json,\n"
              "safetensors, tokenizer files) into the model folder TO.",
     .least = 2,
+    .missing = "give a Hugging Face folder and one to write",
     .most = 2,
     .run = run,
 };

@@ -281,6 +281,7 @@ const struct neb_verb neb__verb_lab = {
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,
+    .missing = "give a job file",
     .most = NEB_ANY_NUMBER,
     .run = run,
 };

@@ -81,6 +81,7 @@ const struct neb_verb neb__verb_report = {
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,
+    .missing = "give the folder of a run: the `out` of its job",
     .most = NEB_ANY_NUMBER,
     .run = run,
 };

@@ -88,7 +88,7 @@ static neb_status draft_read(const char *path, struct neb_roster *r)
         if (end) *end++ = 0;
         line[strcspn(line, "#\r")] = 0;
         status = draft_line(line, r);
-        if (status != NEB_OK) fprintf(stderr, "%s, line %d\n", path, number);
+        if (status != NEB_OK) fprintf(stderr, "this is in line %d of %s\n", number, path);
         line = end;
     }
     neb__buf_free(&b);
@@ -167,10 +167,45 @@ static neb_status open_chain(const char *path, char file[PATH_MAX], struct neb_c
     return dir ? neb__site_roster_load(path, out) : neb__chain_read(path, out);
 }
 
+static void print_member(const char *label, const struct neb_member *m)
+{
+    char identity[NEB_IDENTITY_SIZE];
+    neb__identity_format(m->name, &m->key, identity);
+    printf("%s %s votes=%d%s%s", label, identity, m->votes, m->flags & NEB_MEMBER_WITNESS ? " witness" : "",
+           m->flags & NEB_MEMBER_LEARNER ? " learner" : "");
+    for (int a = 0; a < m->addresses; a++) printf(" %s", m->address[a]);
+    printf("\n");
+}
+
+/* A draft is a text file; a sealed roster begins with bytes that no text has. */
+static bool is_draft(const char *path)
+{
+    char head[512];
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(head, 1, sizeof head, f) : 0;
+    bool text = n > 0;
+    if (f) fclose(f);
+    for (size_t i = 0; i < n; i++)
+        text &= (unsigned char)head[i] >= ' ' || (head[i] && strchr("\n\t\r", head[i]));
+    return text;
+}
+
+static neb_status show_draft(const char *path)
+{
+    static struct neb_member members[NEB_MEMBERS_MAX];
+    struct neb_roster r = {members, 0};
+    NEB_TRY(draft_read(path, &r));
+    printf("a draft, not sealed yet\n");
+    for (uint32_t i = 0; i < r.count; i++) print_member("member", &r.members[i]);
+    printf("to seal it: nebula-i roster seal %s FILE --operator DIR\n", path);
+    return NEB_OK;
+}
+
 static neb_status show(struct neb_call *call)
 {
-    char file[PATH_MAX], identity[NEB_IDENTITY_SIZE];
+    char file[PATH_MAX];
     struct neb_chain *c;
+    if (is_draft(call->words[0])) return show_draft(call->words[0]);
     NEB_TRY(open_chain(call->words[0], file, &c));
     printf("run        ");
     for (int i = 0; i < NEB_RUN_ID_SIZE; i++) printf("%02x", c->run_id[i]);
@@ -179,13 +214,9 @@ static neb_status show(struct neb_call *call)
     printf("epoch      %" PRIu64 "\n", c->epoch);
     print_hash("head", &c->head);
     for (uint32_t i = 0; i < c->now.count; i++) {
-        const struct neb_member *m = &c->now.members[i];
-        neb__identity_format(m->name, &m->key, identity);
-        printf("member %-3u %s votes=%d%s%s", m->id, identity, m->votes,
-               m->flags & NEB_MEMBER_WITNESS ? " witness" : "",
-               m->flags & NEB_MEMBER_LEARNER ? " learner" : "");
-        for (int a = 0; a < m->addresses; a++) printf(" %s", m->address[a]);
-        printf("\n");
+        char label[24];
+        snprintf(label, sizeof label, "member %-3u", c->now.members[i].id);
+        print_member(label, &c->now.members[i]);
     }
     neb__chain_free(c);
     return NEB_OK;
@@ -214,8 +245,12 @@ static neb_status join(struct neb_call *call)
     }
     const struct neb_chain *newest = old && old->epoch > c->epoch ? old : c;
     if (!neb__roster_by_key(&newest->now, &key))
-        status = neb__fail(NEB_ERR_NOTFOUND, "%s is not a member in epoch %" PRIu64 " of this run", name,
-                           newest->epoch);
+        status =
+            neb__fail(NEB_ERR_NOTFOUND,
+                      "site '%s' is not in this roster (epoch %" PRIu64
+                      "); the operator adds it: nebula-i roster admit %s IDENTITY --operator DIR, with what "
+                      "nebula-i site show %s prints",
+                      name, newest->epoch, file, dir);
     else
         status = neb__site_roster_save(dir, newest);
 out:

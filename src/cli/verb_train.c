@@ -43,6 +43,7 @@ const struct neb_verb neb__verb_train = {
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,
+    .missing = "give a job file",
     .most = NEB_ANY_NUMBER,
     .more = job_help,
     .run = run,

@@ -120,6 +120,7 @@ const struct neb_verb neb__verb_translate = {
     .options = {{neb__translate_options, offsetof(struct options, how)}, {table, 0}},
     .size = sizeof(struct options),
     .least = 1,
+    .missing = "give the folder of a trained model",
     .most = NEB_ANY_NUMBER,
     .run = run,
 };

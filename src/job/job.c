@@ -223,6 +223,14 @@ void neb__job_help(FILE *to)
     }
 }
 
+static neb_status check_family(const struct neb_job *j, const char *path, const char *family)
+{
+    char hint[NEB_HINT];
+    if (!family || !*family || neb__model_family(family, hint)) return NEB_OK;
+    return neb__doc_fail(&j->doc, path, "%s: '%.60s' is not one of %s%s", path, family, NEB_MODEL_FAMILIES,
+                         hint);
+}
+
 /* The head is the task's, not the family's. */
 static neb_status bind_model(struct neb_job *j, const char *section, const char *fallback_family,
                              const char *head, struct neb_model_config *m)
@@ -230,6 +238,7 @@ static neb_status bind_model(struct neb_job *j, const char *section, const char 
     char path[64];
     snprintf(path, sizeof path, "%s.family", section);
     const char *family = neb__doc_get(&j->doc, path);
+    NEB_TRY(check_family(j, path, family));
     NEB_TRY(neb__model_config_init(family && *family ? family : fallback_family, m));
     NEB_TRY(neb__opts_set(neb__model_options, m, "head", head));
     return neb__doc_bind(&j->doc, section, neb__model_options, m, family_key);

@@ -27,6 +27,7 @@ static neb_status check_model(const struct neb_job *j, const char *section, cons
                               const struct neb_objective *o)
 {
     char path[64];
+    struct neb_model_misfit misfit;
     const char *what = strcmp(section, "model") ? "a generator" : "a model";
     const char *kind = m->kind ? m->kind : "none";
     const char *head = m->head ? m->head : "none";
@@ -38,6 +39,9 @@ static neb_status check_model(const struct neb_job *j, const char *section, cons
         return neb__doc_fail(&j->doc, place(j, section, "head", path, sizeof path),
                              "task %s needs %s.head: %s, not %s; it may be left out", j->task, section,
                              o->head, head);
+    if (neb__model_config_misfit(m, &misfit))
+        return neb__doc_fail(&j->doc, place(j, section, misfit.option, path, sizeof path), "%s.%s: %s",
+                             section, misfit.option, misfit.why);
     return NEB_OK;
 }
 

@@ -104,7 +104,29 @@ static void on_listener(uv_poll_t *handle, int status, int events)
     }
 }
 
-static neb_status bind_first(const struct addrinfo *list, int *out)
+/* Says which address, why not, and what to change. */
+static neb_status cannot_listen(const char *address, int e)
+{
+    if (e == EADDRINUSE)
+        return neb__fail(NEB_ERR_NET,
+                         "cannot listen on %s: another process uses this address; stop it, or give this site "
+                         "another one with sites[].listen in the job file",
+                         address);
+    if (e == EADDRNOTAVAIL)
+        return neb__fail(
+            NEB_ERR_NET,
+            "cannot listen on %s: this machine does not have that address; behind a router or NAT, "
+            "say which one it has with sites[].listen in the job file, such as 0.0.0.0:PORT",
+            address);
+    if (e == EACCES)
+        return neb__fail(NEB_ERR_NET,
+                         "cannot listen on %s: ports below 1024 are for the system; choose a larger one with "
+                         "sites[].listen in the job file, and the same in the roster",
+                         address);
+    return neb__fail(NEB_ERR_NET, "cannot listen on %s: %s", address, strerror(e));
+}
+
+static neb_status bind_first(const char *address, const struct addrinfo *list, int *out)
 {
     int fd = -1, one = 1, e = 0;
     for (const struct addrinfo *a = list; a; a = a->ai_next) {
@@ -116,7 +138,7 @@ static neb_status bind_first(const struct addrinfo *list, int *out)
         close(fd);
         fd = -1;
     }
-    if (fd < 0) return neb__fail(NEB_ERR_NET, "cannot listen: %s", strerror(e));
+    if (fd < 0) return cannot_listen(address, e);
     *out = fd;
     return NEB_OK;
 }
@@ -136,9 +158,8 @@ neb_status neb__net_listen(struct neb_net *net)
     hints.ai_flags = AI_PASSIVE;
     int rc = getaddrinfo(host, service, &hints, &list);
     if (rc) return neb__fail(NEB_ERR_NET, "cannot listen on %s: %s", address, gai_strerror(rc));
-    neb_status status = bind_first(list, &net->listen_fd);
+    neb_status status = bind_first(address, list, &net->listen_fd);
     freeaddrinfo(list);
-    if (status != NEB_OK) neb__error_prefix("%s", address);
     NEB_TRY(status);
     if (uv_poll_init(&net->loop, &net->listener, net->listen_fd)) {
         close(net->listen_fd);

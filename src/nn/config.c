@@ -4,6 +4,7 @@
  * family can hold only options that a user could write. */
 #include "nn/config.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 enum { WIDTH = 1 << 20, DEPTH = 4096, HEADS = 4096, MOST = INT32_MAX - 1 };
@@ -92,20 +93,29 @@ static neb_status apply_family(const char *const *pairs, struct neb_model_config
     return NEB_OK;
 }
 
+bool neb__model_family(const char *name, char hint[NEB_HINT])
+{
+    struct neb_nearest n = {.word = name, .within = 4};
+    for (int i = 0; i < FAMILIES; i++) {
+        if (!strcmp(families[i][0], name)) return true;
+        neb__nearest_try(&n, families[i][0]);
+    }
+    neb__nearest_hint(&n, hint);
+    return false;
+}
+
 neb_status neb__model_config_init(const char *family, struct neb_model_config *out)
 {
     NEB_TRY(neb__opts_init(neb__model_options, out));
     if (!family || !*family) return NEB_OK;
     neb_status status = NEB_ERR_CONFIG;
+    char hint[NEB_HINT];
     int i = 0;
     while (i < FAMILIES && strcmp(families[i][0], family)) i++;
     if (i < FAMILIES)
         status = apply_family(families[i] + 1, out);
-    else
-        neb__fail(
-            status,
-            "model family '%s' is not one of bert, xlm-r, electra, gpt2, llama, transformer, marian, bart",
-            family);
+    else if (!neb__model_family(family, hint))
+        neb__fail(status, "model family '%s' is not one of %s%s", family, NEB_MODEL_FAMILIES, hint);
     if (status != NEB_OK) neb__model_config_free(out);
     return status;
 }
@@ -137,14 +147,20 @@ static int64_t ffn_width(const struct neb_model_config *c, bool swiglu)
     return swiglu ? (c->hidden * 8 / 3 + 63) / 64 * 64 : 4 * c->hidden;
 }
 
-static neb_status check_sizes(const struct neb_model_config *c, struct neb_arch *a)
+/* True, and the option with a sentence about it, so that `if (wrong) return misfit(…)` reads as it is. */
+__attribute__((format(printf, 3, 4))) static bool misfit(struct neb_model_misfit *out, const char *option,
+                                                         const char *fmt, ...)
 {
-    if (c->vocab < 1)
-        return neb__fail(NEB_ERR_CONFIG, "model option 'vocab': 0; a model needs at least one token");
-    if (c->kv_heads > c->heads)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'kv_heads': %" PRId64 " is more than heads (%" PRId64 ")", c->kv_heads,
-                         c->heads);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(out->why, sizeof out->why, fmt, ap);
+    va_end(ap);
+    out->option = option;
+    return true;
+}
+
+static void read_sizes(const struct neb_model_config *c, struct neb_arch *a)
+{
     a->vocab = c->vocab;
     a->hidden = c->hidden;
     a->layers = c->layers;
@@ -156,60 +172,69 @@ static neb_status check_sizes(const struct neb_model_config *c, struct neb_arch 
     a->embedding = c->embedding ? c->embedding : c->hidden;
     a->max_positions = c->max_positions;
     a->types = c->types;
-    if (!c->head_dim && c->hidden % c->heads)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'heads': %" PRId64 " does not divide hidden (%" PRId64
-                         "); choose a divisor or set head_dim",
-                         c->heads, c->hidden);
-    if (c->heads % a->kv_heads)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'kv_heads': %" PRId64 " does not divide heads (%" PRId64
-                         "); choose a divisor",
-                         a->kv_heads, c->heads);
-    if (a->positions == NEB_POSITIONS_ROPE && a->head_dim % 2)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'positions': rope needs an even width of heads, not %" PRId64,
-                         a->head_dim);
-    if (a->positions == NEB_POSITIONS_SINUSOIDAL && a->embedding % 2)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'positions': sinusoidal needs an even width, not %" PRId64,
-                         a->embedding);
-    return NEB_OK;
 }
 
-static neb_status check_kind(const struct neb_model_config *c, const struct neb_arch *a)
+static bool sizes_misfit(const struct neb_model_config *c, const struct neb_arch *a,
+                         struct neb_model_misfit *m)
+{
+    if (c->kv_heads > c->heads)
+        return misfit(m, "kv_heads", "%" PRId64 " is more than heads (%" PRId64 ")", c->kv_heads, c->heads);
+    if (!c->head_dim && c->hidden % c->heads)
+        return misfit(m, "heads",
+                      "%" PRId64 " does not divide hidden (%" PRId64 "); choose a divisor or set head_dim",
+                      c->heads, c->hidden);
+    if (c->heads % a->kv_heads)
+        return misfit(m, "kv_heads", "%" PRId64 " does not divide heads (%" PRId64 "); choose a divisor",
+                      a->kv_heads, c->heads);
+    if (a->positions == NEB_POSITIONS_ROPE && a->head_dim % 2)
+        return misfit(m, "positions", "rope needs an even width of heads, not %" PRId64, a->head_dim);
+    if (a->positions == NEB_POSITIONS_SINUSOIDAL && a->embedding % 2)
+        return misfit(m, "positions", "sinusoidal needs an even width, not %" PRId64, a->embedding);
+    return false;
+}
+
+static bool kind_misfit(const struct neb_model_config *c, const struct neb_arch *a,
+                        struct neb_model_misfit *m)
 {
     if (a->kind == NEB_ENCODER) {
         if (a->head == NEB_HEAD_CLASS && c->classes < 1)
-            return neb__fail(NEB_ERR_CONFIG, "model option 'classes': 0; head class needs at least one");
-        return NEB_OK;
+            return misfit(m, "classes", "0; head class needs at least one");
+        return false;
     }
     if (a->embedding != a->hidden)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'embedding': %" PRId64 " must equal hidden (%" PRId64 ") in a %s",
-                         a->embedding, a->hidden, c->kind);
+        return misfit(m, "embedding", "%" PRId64 " must equal hidden (%" PRId64 ") in a %s", a->embedding,
+                      a->hidden, c->kind);
     if (a->types)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'types': %" PRId64 " is not possible, a %s has no token types; set 0",
-                         a->types, c->kind);
+        return misfit(m, "types", "%" PRId64 " is not possible, a %s has no token types; set 0", a->types,
+                      c->kind);
     if (a->head != NEB_HEAD_TOKENS && a->head != NEB_HEAD_NONE)
-        return neb__fail(NEB_ERR_CONFIG,
-                         "model option 'head': '%s' is for encoders; set 'tokens' or 'none' for a %s",
-                         c->head, c->kind);
-    return NEB_OK;
+        return misfit(m, "head", "'%s' is for encoders; set 'tokens' or 'none' for a %s", c->head, c->kind);
+    return false;
+}
+
+bool neb__model_config_misfit(const struct neb_model_config *c, struct neb_model_misfit *out)
+{
+    struct neb_arch a = {0};
+    read_words(c, &a);
+    read_sizes(c, &a);
+    return sizes_misfit(c, &a, out) || kind_misfit(c, &a, out);
 }
 
 neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_arch *out)
 {
     struct neb_arch a = {0};
+    struct neb_model_misfit m;
     neb_status status = neb__opts_check(neb__model_options, c); /* of fields that an import has set */
     if (status != NEB_OK) {
         neb__error_prefix("model");
         return status;
     }
+    if (c->vocab < 1)
+        return neb__fail(NEB_ERR_CONFIG, "model option 'vocab': 0; a model needs at least one token");
+    if (neb__model_config_misfit(c, &m))
+        return neb__fail(NEB_ERR_CONFIG, "model option '%s': %s", m.option, m.why);
     read_words(c, &a);
-    NEB_TRY(check_sizes(c, &a));
-    NEB_TRY(check_kind(c, &a));
+    read_sizes(c, &a);
     a.classes = c->classes;
     a.eps = (float)c->norm_eps;
     a.rope_base = (float)c->rope_base;

@@ -11,6 +11,7 @@
 #ifndef NEB_NN_CONFIG_H
 #define NEB_NN_CONFIG_H
 
+#include "base/nearest.h"
 #include "base/opts.h"
 
 #include <nebula/engine.h>
@@ -49,12 +50,24 @@ struct neb_arch {
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
-/* Sets every option's default, then the family's values. Families: bert, xlm-r, electra, gpt2, llama,
- * transformer, marian, bart; NULL or "": no family. A family never sets a size, except ELECTRA's narrow
+#define NEB_MODEL_FAMILIES "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart"
+
+/* Whether there is such a family. If not, hint has the nearest one. */
+bool neb__model_family(const char *name, char hint[NEB_HINT]);
+
+/* Sets every option's default, then the family's values. NULL or "": no family. A family never sets a size, except ELECTRA's narrow
  * embedding.
  *   NEB_ERR_CONFIG no such family; NEB_ERR_NOMEM */
 neb_status neb__model_config_init(const char *family, struct neb_model_config *out);
 void neb__model_config_free(struct neb_model_config *c);
+
+/* True: two options do not fit together. `option` is the one to change, `why` a sentence that has its value. Every option
+ * by itself must be allowed. The vocabulary, which a job leaves to its data, is not looked at. */
+struct neb_model_misfit {
+    const char *option;
+    char why[160];
+};
+bool neb__model_config_misfit(const struct neb_model_config *c, struct neb_model_misfit *out);
 
 /* The message of NEB_ERR_CONFIG names the option, its value and the allowed values. */
 neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_arch *out);

@@ -95,15 +95,17 @@ neb_status neb__session_check_roster(const neb_session *s, const struct neb_job 
     const char *folder = neb__session_folder(job, site);
     if (strcmp(s->site->name, me->name))
         return neb__doc_fail(&job->doc, "sites",
-                             "folder '%s' belongs to site '%s', the job calls it '%s': is this the job of "
-                             "another run?",
-                             folder, s->site->name, me->name);
+                             "folder '%s' belongs to site '%s', but the job gives it to site '%s'; name the "
+                             "right folder with sites[].folder, or make one: nebula-i site init %s",
+                             folder, s->site->name, me->name, me->name);
     for (int i = 0; i < job->n_sites; i++)
         if (!member_named(r, job->site[i].name))
             return neb__doc_fail(
                 &job->doc, "sites",
-                "site '%s' of the job is not in the roster that '%s' joined: is this the job of "
-                "another run? (nebula-i roster show %s)",
+                "site '%s' of the job is not in the roster that '%s' joined (nebula-i roster show %s lists "
+                "its "
+                "members); admit it with nebula-i roster admit, or name the folder of the right run with "
+                "sites[].folder",
                 job->site[i].name, folder, folder);
     return NEB_OK;
 }

@@ -204,6 +204,31 @@ neb_status neb__chain_decode(const uint8_t *p, size_t n, struct neb_chain **out)
     return NEB_OK;
 }
 
+/* A file of text: perhaps the draft from which a roster is sealed. */
+static bool is_text(const struct neb_buf *b)
+{
+    for (size_t i = 0; i < b->len; i++)
+        if (b->data[i] < ' ' && b->data[i] != '\n' && b->data[i] != '\t' && b->data[i] != '\r') return false;
+    return b->len > 0;
+}
+
+static void cannot_use(neb_status status, const char *path, const struct neb_buf *b)
+{
+    if (status == NEB_ERR_VERSION && is_text(b))
+        neb__fail(
+            status,
+            "%s is a text, not a sealed roster; if it is the draft of one, seal it: nebula-i roster seal %s "
+            "FILE --operator DIR",
+            path, path);
+    else if (status == NEB_ERR_CORRUPT || status == NEB_ERR_AUTH)
+        neb__fail(status,
+                  "%s: %s; the file is damaged: copy it once more from the operator, or from another "
+                  "site's folder (FOLDER/roster)",
+                  path, neb_last_error());
+    else
+        neb__fail(status, "%s: %s", path, neb_last_error());
+}
+
 neb_status neb__chain_read(const char *path, struct neb_chain **out)
 {
     struct neb_buf b;
@@ -211,7 +236,7 @@ neb_status neb__chain_read(const char *path, struct neb_chain **out)
     neb_status status = neb__file_read(path, &b);
     if (status == NEB_OK) {
         status = neb__chain_decode(b.data, b.len, out);
-        if (status != NEB_OK) neb__fail(status, "%s: %s", path, neb_last_error());
+        if (status != NEB_OK) cannot_use(status, path, &b);
     }
     neb__buf_free(&b);
     return status;
