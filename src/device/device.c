@@ -1,9 +1,7 @@
 /* device.c: finds a device by name and checks a plug-in's table before calling any of its slots.
  *
  * "cpu" is built in, and "auto" is cuda where that can be opened, else cpu. Any other name is a plug-in, the
- * shared object libnebula-i-NAME.so. It is searched in
- * $NEBULA_PLUGIN_PATH (folders separated by ':'), in the executable's folder, in ../lib beside it, and in the
- * folders of the system's loader.
+ * shared object libnebula-i-NAME.so (base/plugin.h).
  *
  * A plug-in is foreign code with a version: its table must carry our ABI number, be at least as large as the
  * table this program was built with (a larger one has slots that we do not know and do not call), and have
@@ -13,6 +11,7 @@
 #include "device/device.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/plugin.h"
 
 #include <nebula/engine.h>
 #include <dlfcn.h>
@@ -22,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { PATH_SIZE = 1024 };
 
 struct slot_name {
     size_t offset;
@@ -110,41 +107,6 @@ neb_status neb__device_check_ops(const struct neb_device_ops *ops, const char *w
     return check_group(ops, host, sizeof host / sizeof *host, where);
 }
 
-/* Tries one folder ("": the loader's own search). `found` is set when the file exists, even if it cannot be
- * loaded. */
-static void *try_open(const char *folder, size_t folder_len, const char *name, char *path, bool *found)
-{
-    int n = snprintf(path, PATH_SIZE, "%.*s%slibnebula-i-%s.so", (int)folder_len, folder,
-                     folder_len ? "/" : "", name);
-    if (n < 0 || n >= PATH_SIZE) return NULL;
-    if (folder_len && access(path, R_OK)) return NULL;
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    *found = handle != NULL || folder_len > 0;
-    return handle;
-}
-
-static void *search(const char *name, char *path, bool *found)
-{
-    const char *list = getenv("NEBULA_PLUGIN_PATH");
-    void *handle = NULL;
-    for (const char *p = list; p && *p && !*found;) {
-        size_t len = strcspn(p, ":");
-        if (len) handle = try_open(p, len, name, path, found);
-        p += len + (p[len] == ':');
-    }
-    char exe[PATH_SIZE];
-    ssize_t n = *found ? -1 : readlink("/proc/self/exe", exe, sizeof exe - 8);
-    if (n > 0) {
-        exe[n] = '\0';
-        char *slash = strrchr(exe, '/');
-        if (slash) *slash = '\0';
-        handle = try_open(exe, strlen(exe), name, path, found);
-        if (!*found) handle = try_open(exe, strlen(strcat(exe, "/../lib")), name, path, found);
-    }
-    if (!*found) handle = try_open("", 0, name, path, found);
-    return handle;
-}
-
 /* Without a line in the log: the caller may have another device to try. */
 static neb_status load(const char *name, struct neb_device *d)
 {
@@ -153,9 +115,9 @@ static neb_status load(const char *name, struct neb_device *d)
         return neb__quiet(NEB_ERR_INVALID,
                           "'%s' is not a device name; use auto, cpu, cuda or the name of another plug-in",
                           name);
-    char path[PATH_SIZE] = "";
+    char path[NEB_PLUGIN_PATH] = "";
     bool found = false;
-    d->library = search(name, path, &found);
+    d->library = neb__plugin_find(name, path, &found);
     if (!d->library && found) {
         const char *why = dlerror();
         return neb__quiet(NEB_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, why ? why : "unknown reason");

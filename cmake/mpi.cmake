@@ -1,0 +1,12 @@
+# The plug-in that joins the ranks of a site, where MPI is found. Nothing else links with MPI.
+if(NOT NEB_SANITIZE)
+    find_package(MPI COMPONENTS C QUIET)
+endif()
+if(MPI_C_FOUND)
+    add_library(nebula-i-mpi MODULE ${CMAKE_SOURCE_DIR}/src/group/mpi/mpi.c)
+    target_include_directories(nebula-i-mpi PRIVATE ${CMAKE_SOURCE_DIR}/include)
+    target_link_libraries(nebula-i-mpi PRIVATE MPI::MPI_C)
+    install(TARGETS nebula-i-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+else()
+    message(STATUS "no MPI: a site will be one process (Debian: apt install libopenmpi-dev openmpi-bin)")
+endif()

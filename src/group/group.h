@@ -1,0 +1,69 @@
+/* group.h: the ranks of a site, and the operations that they do together.
+ *
+ * A rank is one process of a site. Ranks on one machine exchange values through memory that they share; sums
+ * are taken in the order of the ranks, so they have the same bits every time. Ranks on several machines use
+ * the engine that joined them (MPI). A group of one rank needs neither, and its operations do nothing.
+ *
+ * No operation waits for ever. A rank counts up its beat whenever it makes progress. A rank that waits for
+ * another one looks at that rank's beat, and gives up when it has not moved for `timeout_s`: the message names
+ * the rank, and the group is broken from then on. One thread makes all calls of a group, in the same order at
+ * every rank. */
+#ifndef NEB_GROUP_GROUP_H
+#define NEB_GROUP_GROUP_H
+
+#include "base/status.h"
+
+#include <nebula/group.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NEB_GROUP_RANKS = 1024 };
+
+struct neb_group;
+
+/* A group of this process alone. */
+neb_status neb__group_self(struct neb_group **out);
+/* The group of all processes that were started together with this one.
+ *   NEB_ERR_NOTFOUND  the plug-in is missing; the message says what to install
+ *   NEB_ERR_VERSION, NEB_ERR_UNSUPPORTED, NEB_ERR_NOMEM */
+neb_status neb__group_join(double timeout_s, struct neb_group **out);
+/* The same with an engine that is already there. */
+neb_status neb__group_with(const struct neb_group_engine *engine, double timeout_s, struct neb_group **out);
+/* The ranks that give the same colour, in their present order. Owes its own close, before that of `g`. */
+neb_status neb__group_split(struct neb_group *g, int color, struct neb_group **out);
+void neb__group_close(struct neb_group *g); /* NULL is fine */
+
+int neb__group_rank(const struct neb_group *g); /* NULL: 0 */
+int neb__group_size(const struct neb_group *g); /* NULL: 1 */
+/* Whether mpirun or srun started this process together with others. */
+bool neb__group_started(void);
+
+/* This rank makes progress. Long computations call it, so that nobody takes them for a hang. */
+void neb__group_beat(struct neb_group *g);
+
+/* ---- operations: g may be NULL, a group of one ----------------------------------------------------------- */
+
+/* Every rank gets the sum, or the largest, of all ranks' values. */
+neb_status neb__group_sum(struct neb_group *g, float *values, int64_t n);
+neb_status neb__group_sum_doubles(struct neb_group *g, double *values, int64_t n);
+neb_status neb__group_max(struct neb_group *g, int64_t *values, int64_t n);
+/* Rank r gets the sum of the values [edge[r], edge[r + 1]); its other values are undefined afterwards. */
+neb_status neb__group_sum_scatter(struct neb_group *g, float *values, const int64_t *edge);
+/* Rank r has the values [edge[r], edge[r + 1]); afterwards every rank has all of them. */
+neb_status neb__group_gather(struct neb_group *g, float *values, const int64_t *edge);
+neb_status neb__group_gather_doubles(struct neb_group *g, double *values, const int64_t *edge);
+/* Every rank gets the root's bytes. */
+neb_status neb__group_broadcast(struct neb_group *g, void *bytes, size_t n, int root);
+neb_status neb__group_barrier(struct neb_group *g);
+/* From one rank to another; the other one receives as many bytes. */
+neb_status neb__group_send(struct neb_group *g, const void *bytes, size_t n, int to);
+neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int from);
+
+/* The worst status of all ranks. The ranks that are well say which rank is not. */
+neb_status neb__group_agree(struct neb_group *g, neb_status status);
+
+/* Ends all processes of the group. */
+void neb__group_abort(struct neb_group *g, int code);
+
+#endif

@@ -1,0 +1,50 @@
+/* group_internal.h: a group's state, shared by the files of this folder.
+ *
+ *     group.c   opening, splitting, closing; each operation's way: nothing, shared memory or the engine
+ *     load.c    the plug-in
+ *     window.c  operations of ranks on one machine, through shared memory
+ *     wait.c    operations of ranks on several machines, through the engine's requests
+ */
+#ifndef NEB_GROUP_GROUP_INTERNAL_H
+#define NEB_GROUP_GROUP_INTERNAL_H
+
+#include "group/group.h"
+
+struct neb_window;
+
+struct neb_group {
+    const struct neb_group_engine *engine; /* NULL: one rank */
+    void *ctx;
+    struct neb_window *window; /* NULL: the ranks are on several machines */
+    int rank, size;
+    double timeout_s;
+    bool broken;              /* an operation failed: none is tried again */
+    struct neb_group *parent; /* of a split: a beat counts there, too */
+};
+
+/* load.c */
+neb_status neb__group_load(const struct neb_group_engine **out);
+
+/* window.c. `memory` is zeroed, neb__window_bytes() long and seen by all ranks. */
+size_t neb__window_bytes(int size);
+neb_status neb__window_open(struct neb_group *g, void *memory);
+void neb__window_close(struct neb_window *w);
+void neb__window_beat(struct neb_group *g);
+neb_status neb__window_barrier(struct neb_group *g);
+neb_status neb__window_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,
+                              neb_group_op op);
+neb_status neb__window_sum_scatter(struct neb_group *g, float *values, const int64_t *edge);
+neb_status neb__window_gather(struct neb_group *g, void *bytes, const int64_t *edge);
+neb_status neb__window_broadcast(struct neb_group *g, void *bytes, size_t n, int root);
+neb_status neb__window_send(struct neb_group *g, const void *bytes, size_t n, int to);
+neb_status neb__window_receive(struct neb_group *g, void *bytes, size_t n, int from);
+
+/* wait.c: the operations through the engine. Each waits until its request is over, at most the timeout. */
+neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,
+                            neb_group_op op);
+neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edge);
+neb_status neb__wait_broadcast(struct neb_group *g, void *bytes, size_t n, int root);
+neb_status neb__wait_send(struct neb_group *g, const void *bytes, size_t n, int to);
+neb_status neb__wait_receive(struct neb_group *g, void *bytes, size_t n, int from);
+
+#endif

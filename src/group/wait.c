@@ -1,0 +1,86 @@
+/* wait.c: operations of ranks on several machines, through the engine's requests.
+ *
+ * A long array goes in pieces, so that a slow network is not taken for a hang: the time limit holds for one
+ * piece. Nobody can see the other ranks' beats here. So a rank that gives up names itself and the operation;
+ * the rank that says nothing is the one that is stuck. */
+#include "group/group_internal.h"
+#include "base/clock.h"
+
+#include <sched.h>
+#include <time.h>
+
+enum { PIECE = 16 << 20, SPINS = 2000 };
+
+static neb_status wait(struct neb_group *g, void *request, const char *what)
+{
+    int64_t since = neb__now_ns();
+    int done = 0;
+    for (int64_t looks = 0;; looks++) {
+        neb_status status = g->engine->test(g->ctx, request, &done);
+        if (status != NEB_OK) g->broken = true;
+        if (status != NEB_OK || done) return status;
+        if (looks < SPINS) continue;
+        neb__group_beat(g);
+        if (neb__seconds_since(since) > g->timeout_s) {
+            g->broken = true;
+            return neb__fail(NEB_ERR_PEER,
+                             "rank %d of %d has waited %.0f s to %s: another rank is stuck or gone (the one "
+                             "whose log does not say this)",
+                             g->rank, g->size, g->timeout_s, what);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+}
+
+neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,
+                            neb_group_op op)
+{
+    const int64_t width = type == NEB_GROUP_F32 ? 4 : 8, most = PIECE / width;
+    for (int64_t at = 0; at < n; at += most) {
+        void *request;
+        NEB_TRY(g->engine->reduce(g->ctx, (uint8_t *)values + at * width, n - at < most ? n - at : most, type,
+                                  op, &request));
+        NEB_TRY(wait(g, request, "add up values with the others"));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edge)
+{
+    void *request;
+    NEB_TRY(g->engine->gather(g->ctx, bytes, edge, &request));
+    return wait(g, request, "gather the others' values");
+}
+
+neb_status neb__wait_broadcast(struct neb_group *g, void *bytes, size_t n, int root)
+{
+    for (size_t at = 0; at < n; at += PIECE) {
+        void *request;
+        NEB_TRY(g->engine->broadcast(g->ctx, (uint8_t *)bytes + at,
+                                     (int64_t)(n - at < PIECE ? n - at : PIECE), root, &request));
+        NEB_TRY(wait(g, request, "hear from the first rank"));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__wait_send(struct neb_group *g, const void *bytes, size_t n, int to)
+{
+    for (size_t at = 0; at < n; at += PIECE) {
+        void *request;
+        NEB_TRY(g->engine->send(g->ctx, (const uint8_t *)bytes + at,
+                                (int64_t)(n - at < PIECE ? n - at : PIECE), to, &request));
+        NEB_TRY(wait(g, request, "send to another rank"));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__wait_receive(struct neb_group *g, void *bytes, size_t n, int from)
+{
+    for (size_t at = 0; at < n; at += PIECE) {
+        void *request;
+        NEB_TRY(g->engine->receive(g->ctx, (uint8_t *)bytes + at, (int64_t)(n - at < PIECE ? n - at : PIECE),
+                                   from, &request));
+        NEB_TRY(wait(g, request, "receive from another rank"));
+    }
+    return NEB_OK;
+}

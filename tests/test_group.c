@@ -1,0 +1,242 @@
+/* test_group.c: the ranks of a site: operations through shared memory, and ranks that die or hang. The ranks
+ * are children of this process; their engine has only a place and shared memory. */
+#include "support/check.h"
+#include "base/log.h"
+#include "group/group.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 3, LONG = 3000017 }; /* LONG: several pieces and an odd rest */
+
+static struct {
+    int rank;
+    uint8_t *memory;
+    size_t bytes;
+} child;
+
+static neb_status child_open(const struct neb_group_host *host, void **ctx, struct neb_group_place *out)
+{
+    (void)host;
+    *ctx = &child;
+    *out = (struct neb_group_place){child.rank, RANKS};
+    return NEB_OK;
+}
+
+static neb_status child_share(void *ctx, size_t bytes, void **out)
+{
+    (void)ctx;
+    assert_true(bytes <= child.bytes);
+    *out = child.memory;
+    return NEB_OK;
+}
+
+static void child_close(void *ctx)
+{
+    (void)ctx;
+}
+
+static const struct neb_group_engine engine = {.abi = NEB_GROUP_ABI,
+                                               .size = sizeof engine,
+                                               .open = child_open,
+                                               .share = child_share,
+                                               .close = child_close};
+
+/* Runs fn at every rank; the children's exit codes come back as bits of ranks that failed. pauses: a rank that
+ * would never end; -1: none. */
+static unsigned run_ranks(double timeout_s, int pauses, int (*fn)(struct neb_group *g))
+{
+    pid_t pid[RANKS];
+    unsigned failed = 0;
+    child.bytes = (size_t)512 << 20;
+    child.memory =
+        mmap(NULL, child.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(child.memory != MAP_FAILED);
+    for (int r = 0; r < RANKS; r++) {
+        pid[r] = fork();
+        assert_true(pid[r] >= 0);
+        if (pid[r]) continue;
+        struct neb_group *g;
+        child.rank = r;
+        int bad = neb__group_with(&engine, timeout_s, &g) != NEB_OK || fn(g);
+        _exit(bad);
+    }
+    for (int left = RANKS; left; left--) {
+        int status, r = 0;
+        pid_t ended = waitpid(-1, &status, 0);
+        while (r < RANKS && pid[r] != ended) r++;
+        assert_true(r < RANKS);
+        if (!WIFEXITED(status) || WEXITSTATUS(status)) failed |= 1u << r;
+        if (left == 2 && pauses >= 0) kill(pid[pauses], SIGKILL); /* the others are done */
+    }
+    munmap(child.memory, child.bytes);
+    return failed;
+}
+
+static unsigned at_all_ranks(double timeout_s, int (*fn)(struct neb_group *g))
+{
+    return run_ranks(timeout_s, -1, fn);
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------ */
+
+static float value(int rank, int64_t i)
+{
+    return (float)((rank + 1) * 1000) / (float)(i % 977 + 1);
+}
+
+static float in_order(int64_t i)
+{
+    float sum = value(0, i);
+    for (int r = 1; r < RANKS; r++) sum += value(r, i);
+    return sum;
+}
+
+static float *filled(int rank, int64_t n)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; x && i < n; i++) x[i] = value(rank, i);
+    return x;
+}
+
+static int sums(struct neb_group *g)
+{
+    static const int64_t sizes[] = {1, 7, 1024, 1025, LONG};
+    for (int k = 0; k < 5; k++) {
+        float *x = filled(neb__group_rank(g), sizes[k]);
+        if (!x || neb__group_sum(g, x, sizes[k]) != NEB_OK) return 1;
+        for (int64_t i = 0; i < sizes[k]; i++)
+            if (x[i] != in_order(i)) return 2;
+        free(x);
+    }
+    double d[2] = {neb__group_rank(g) + 0.5, 1};
+    int64_t most[2] = {neb__group_rank(g), -neb__group_rank(g)};
+    if (neb__group_sum_doubles(g, d, 2) != NEB_OK || d[0] != 4.5 || d[1] != 3) return 3;
+    if (neb__group_max(g, most, 2) != NEB_OK || most[0] != RANKS - 1 || most[1] != 0) return 4;
+    return 0;
+}
+
+/* One rank's range is empty, and the others differ in length. */
+static const int64_t edges[RANKS + 1] = {0, 2000001, 2000001, LONG};
+
+static int scattered(struct neb_group *g)
+{
+    int r = neb__group_rank(g);
+    float *x = filled(r, LONG);
+    if (!x || neb__group_sum_scatter(g, x, edges) != NEB_OK) return 1;
+    for (int64_t i = edges[r]; i < edges[r + 1]; i++)
+        if (x[i] != in_order(i)) return 2;
+    if (neb__group_gather(g, x, edges) != NEB_OK) return 3;
+    for (int64_t i = 0; i < LONG; i++)
+        if (x[i] != in_order(i)) return 4;
+    free(x);
+    return 0;
+}
+
+static int told(struct neb_group *g)
+{
+    float *x = filled(neb__group_rank(g), LONG);
+    if (!x || neb__group_broadcast(g, x, LONG * sizeof *x, 1) != NEB_OK) return 1;
+    for (int64_t i = 0; i < LONG; i++)
+        if (x[i] != value(1, i)) return 2;
+    /* round and round, longer than a ring's memory */
+    int next = (neb__group_rank(g) + 1) % RANKS, before = (neb__group_rank(g) + RANKS - 1) % RANKS;
+    if (neb__group_rank(g) && neb__group_receive(g, x, LONG * sizeof *x, before) != NEB_OK) return 3;
+    if (neb__group_send(g, x, LONG * sizeof *x, next) != NEB_OK) return 4;
+    if (!neb__group_rank(g) && neb__group_receive(g, x, LONG * sizeof *x, before) != NEB_OK) return 5;
+    for (int64_t i = 0; i < LONG; i++)
+        if (x[i] != value(1, i)) return 6;
+    free(x);
+    return 0;
+}
+
+static void test_operations(void **state)
+{
+    (void)state;
+    assert_int_equal(at_all_ranks(30, sums), 0);
+    assert_int_equal(at_all_ranks(30, scattered), 0);
+    assert_int_equal(at_all_ranks(30, told), 0);
+}
+
+/* A group of one: nothing changes. */
+static void test_alone(void **state)
+{
+    (void)state;
+    struct neb_group *g;
+    float x[2] = {1, 2};
+    const int64_t edge[2] = {0, 2};
+    assert_ok(neb__group_self(&g));
+    assert_ok(neb__group_sum(g, x, 2));
+    assert_ok(neb__group_sum_scatter(NULL, x, edge));
+    assert_ok(neb__group_gather(g, x, edge));
+    assert_true(x[0] == 1 && x[1] == 2);
+    assert_int_equal(neb__group_agree(g, NEB_ERR_IO), NEB_ERR_IO);
+    neb__group_close(g);
+}
+
+/* ---- ranks that fail ------------------------------------------------------------------------------------- */
+
+/* Every rank gets the failing one's status; the well ones name it. */
+static int disagree(struct neb_group *g)
+{
+    neb_status own = neb__group_rank(g) == 2 ? NEB_ERR_SHAPE : NEB_OK;
+    if (neb__group_agree(g, own) != NEB_ERR_SHAPE) return 1;
+    return own == NEB_OK && !strstr(neb_last_error(), "rank 2 of 3");
+}
+
+/* The well ranks of `fn` name rank 1 and do not try again. */
+static int names_rank_1(struct neb_group *g)
+{
+    float x = 1;
+    if (neb__group_sum(g, &x, 1) != NEB_ERR_PEER || !strstr(neb_last_error(), "rank 1 of 3")) return 1;
+    return neb__group_barrier(g) != NEB_ERR_PEER;
+}
+
+static int one_dies(struct neb_group *g)
+{
+    if (neb__group_barrier(g) != NEB_OK) return 1;
+    if (neb__group_rank(g) == 1) raise(SIGKILL);
+    return names_rank_1(g);
+}
+
+static int one_hangs(struct neb_group *g)
+{
+    if (neb__group_barrier(g) != NEB_OK) return 1;
+    while (neb__group_rank(g) == 1) pause();
+    return names_rank_1(g);
+}
+
+/* Slow, but not stuck: it shows its beat. */
+static int one_is_slow(struct neb_group *g)
+{
+    for (int i = 0; neb__group_rank(g) == 1 && i < 50; i++) {
+        usleep(100000);
+        neb__group_beat(g);
+    }
+    return neb__group_barrier(g) != NEB_OK;
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    check_log_quiet();
+    assert_int_equal(at_all_ranks(30, disagree), 0);
+    assert_int_equal(at_all_ranks(30, one_dies), 1u << 1);
+    assert_int_equal(run_ranks(1, 1, one_hangs), 1u << 1);
+    assert_int_equal(at_all_ranks(4, one_is_slow), 0);
+    check_log_restore();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_operations),
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_failures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
