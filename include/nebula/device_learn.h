@@ -96,12 +96,16 @@ struct neb_segment {
 };
 
 /* Adds the sum of squares of x over [0, n) to ctl->norm2, in an order that does not depend on the thread
- * count. */
+ * count. With `blocks` it writes the sum of each NEB_SUMSQ_BLOCK values there instead, so that several
+ * processes can each take some of the blocks and add them up in one order; a device that cannot do it returns
+ * NEB_ERR_UNSUPPORTED. */
+#define NEB_SUMSQ_BLOCK 65536
 struct neb_sumsq {
     const float *x;
     int64_t n;
     struct neb_ctl *ctl;
     void *scratch;
+    double *blocks; /* (n / NEB_SUMSQ_BLOCK, rounded up) or NULL */
 };
 
 /* Computes ctl->clip and ctl->nonfinite from ctl->norm2, the losses and max_norm. nonfinite is set (never

@@ -328,7 +328,8 @@ NEB_API int64_t neb_optimizer_step_count(const neb_optimizer *o);
 NEB_API neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v);
 NEB_API neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, const float *v);
 
-/* One micro-batch. `load` (may be NULL) puts its data into the buffers just before `fn` runs. */
+/* One micro-batch. `load` (may be NULL) puts its data into the buffers just before `fn` runs. fn NULL: another
+ * process of the site runs it, and only its weight counts here. */
 struct neb_micro {
     neb_status (*load)(void *arg);
     neb_model_fn fn;

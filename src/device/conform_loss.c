@@ -191,7 +191,7 @@ static void case_update(struct neb_cf *c)
                            .bias2 = 0.0297f,
                            .norm2 = 1.5f};
     struct neb_ctl *ctl = neb__cf_ctl(c, &host);
-    struct neb_sumsq q = {g.p, n, ctl, NULL};
+    struct neb_sumsq q = {.x = g.p, .n = n, .ctl = ctl};
     q.scratch = neb__cf_scratch(c, NEB_SLOT_SUMSQ, &q);
     if (!neb__cf_ok(c, c->ops->sumsq(c->dev, &q)) ||
         !neb__cf_ok(c, c->ops->clip(c->dev, &(struct neb_clip){ctl})))

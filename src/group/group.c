@@ -123,10 +123,23 @@ int neb__group_size(const struct neb_group *g)
     return g ? g->size : 1;
 }
 
+int neb__group_near(const struct neb_group *g)
+{
+    const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (!g || g->window || g->size == 1) return neb__group_size(g);
+    return text && atoi(text) > 0 ? atoi(text) : 1;
+}
+
 void neb__group_beat(struct neb_group *g)
 {
     for (; g; g = g->parent)
         if (g->window) neb__window_beat(g);
+}
+
+void neb__group_busy(struct neb_group *g, bool busy)
+{
+    for (; g; g = g->parent)
+        if (g->window) neb__window_busy(g, busy);
 }
 
 void neb__group_abort(struct neb_group *g, int code)

@@ -36,11 +36,17 @@ void neb__group_close(struct neb_group *g); /* NULL is fine */
 
 int neb__group_rank(const struct neb_group *g); /* NULL: 0 */
 int neb__group_size(const struct neb_group *g); /* NULL: 1 */
+/* How many of them are on this machine. */
+int neb__group_near(const struct neb_group *g);
 /* Whether mpirun or srun started this process together with others. */
 bool neb__group_started(void);
 
 /* This rank makes progress. Long computations call it, so that nobody takes them for a hang. */
 void neb__group_beat(struct neb_group *g);
+
+/* This rank begins, or has ended, something that may take any time (waiting for another site, tokenising).
+ * Until then the others wait for it without a limit, as long as its process lives. */
+void neb__group_busy(struct neb_group *g, bool busy);
 
 /* ---- operations: g may be NULL, a group of one ----------------------------------------------------------- */
 

@@ -27,6 +27,7 @@ struct line {
     _Alignas(LINE) _Atomic uint64_t beat;
     _Atomic uint64_t arrived;
     _Atomic int64_t pid;
+    _Atomic int busy; /* how many things are under way that may take any time */
 };
 
 struct ring {
@@ -86,6 +87,11 @@ void neb__window_beat(struct neb_group *g)
     atomic_fetch_add_explicit(&g->window->board->line[g->rank].beat, 1, memory_order_relaxed);
 }
 
+void neb__window_busy(struct neb_group *g, bool busy)
+{
+    atomic_fetch_add(&g->window->board->line[g->rank].busy, busy ? 1 : -1);
+}
+
 /* A wait for one rank: how often it was looked at, and when it last made progress. */
 struct patience {
     int rank;
@@ -109,7 +115,7 @@ static neb_status look(struct neb_group *g, struct patience *p)
     neb__window_beat(g);
     if (stuck) return lost(g, (int)stuck - 1, "does not answer; another rank has given it up");
     if (pid && kill((pid_t)pid, 0) && errno == ESRCH) return lost(g, p->rank, "has ended");
-    if (now != p->seen || !p->since) {
+    if (now != p->seen || !p->since || atomic_load(&l->busy)) {
         p->seen = now;
         p->since = neb__now_ns();
     } else if (neb__seconds_since(p->since) > g->timeout_s) {

@@ -183,8 +183,26 @@ static const struct neb_opt wan_table[] = {
     NEB_OPT_END,
 };
 
-static const char *const sections[] = {"model", "generator", "peft",  "tokenizer", "train", "data",
-                                       "init",  "distill",   "sites", "wan",       NULL};
+#define PARALLEL(field, ...) NEB_OPT(struct neb_job_parallel, field, __VA_ARGS__)
+const struct neb_opt neb__job_parallel_options[] = {
+    PARALLEL(data, NEB_OPT_INT, "1", "ranks",
+             "processes of this site that share out the micro-batches of a step and add up their gradients",
+             NEB_OPT_RANGE(1, 1024)),
+    PARALLEL(zero, NEB_OPT_INT, "0", NULL,
+             "1: each of these processes holds a part of the optimizer's state instead of all of it",
+             NEB_OPT_RANGE(0, 1)),
+    PARALLEL(
+        hosts, NEB_OPT_TEXT, "", NULL,
+        "machines to start them on, as mpirun --host takes them (a:4,b:4); empty: this one, or those that "
+        "Slurm gave"),
+    PARALLEL(timeout, NEB_OPT_TIME, "30s", NULL,
+             "a process that makes no progress for so long is named, and all are started again",
+             NEB_OPT_RANGE(1, 86400)),
+    NEB_OPT_END,
+};
+
+static const char *const sections[] = {"model", "generator", "peft",  "tokenizer", "train",    "data",
+                                       "init",  "distill",   "sites", "wan",       "parallel", NULL};
 static const char *const family_key[] = {"family", NULL};
 
 static const struct {
@@ -196,7 +214,7 @@ static const struct {
     {"model", neb__model_options},      {"generator (rtd)", neb__model_options},
     {"peft", neb__peft_options},        {"init", init_table},
     {"distill", distill_table},         {"wan", wan_table},
-    {"sites[]", neb__job_site_options},
+    {"sites[]", neb__job_site_options}, {"parallel", neb__job_parallel_options},
 };
 
 static void list_tasks(FILE *to)
@@ -314,6 +332,7 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "tokenizer", tokenizer_table, &j->tokenizer, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "parallel", neb__job_parallel_options, &j->parallel, NULL));
     NEB_TRY(bind_data(j));
     NEB_TRY(neb__job_check(j));
     NEB_TRY(neb__job_bind_sites(j));
@@ -326,6 +345,7 @@ static neb_status defaults(struct neb_job *j)
     NEB_TRY(neb__opts_init(tokenizer_table, &j->tokenizer));
     NEB_TRY(neb__opts_init(neb__job_train_options, &j->train));
     NEB_TRY(neb__opts_init(wan_table, &j->wan));
+    NEB_TRY(neb__opts_init(neb__job_parallel_options, &j->parallel));
     NEB_TRY(neb__opts_init(init_table, &j->init));
     NEB_TRY(neb__opts_init(distill_table, &j->distill));
     return neb__peft_config_init(&j->peft);
@@ -349,6 +369,7 @@ void neb__job_free(struct neb_job *j)
     neb__opts_free(tokenizer_table, &j->tokenizer);
     neb__opts_free(neb__job_train_options, &j->train);
     neb__opts_free(wan_table, &j->wan);
+    neb__opts_free(neb__job_parallel_options, &j->parallel);
     neb__opts_free(init_table, &j->init);
     neb__opts_free(distill_table, &j->distill);
     for (int i = 0; i < j->n_sites; i++) neb__opts_free(neb__job_site_options, &j->site[i]);

@@ -83,6 +83,13 @@ struct neb_job_wan {
     bool wait, archive;
 };
 
+/* The processes of this site (its ranks), and what each of them does. */
+struct neb_job_parallel {
+    int64_t data, zero;
+    double timeout;
+    char *hosts;
+};
+
 struct neb_job {
     struct neb_doc doc;
     char *name, *task, *strategy, *out, *cache;
@@ -98,6 +105,7 @@ struct neb_job {
     struct neb_job_data data[NEB_JOB_DATA];
     int n_data;
     struct neb_job_wan wan;
+    struct neb_job_parallel parallel;
     struct neb_job_site site[NEB_JOB_SITES];
     int n_sites;
     int at; /* place of this process's site in `site`; -1: it trains alone */
@@ -108,8 +116,8 @@ struct neb_job {
 neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out);
 void neb__job_free(struct neb_job *j);
 
-/* Makes the job that of one site: the values of its `sites[].train` replace those of `train`, and corpora of
- * other sites are left out. NEB_ERR_CONFIG: the job has no such site, or the site lacks a corpus or a
+/* Makes the job that of one site: the values of its `sites[].train` and `sites[].parallel` replace those of
+ * `train` and `parallel`, and corpora of other sites are left out. NEB_ERR_CONFIG: the job has no such site, or the site lacks a corpus or a
  * tokenizer */
 neb_status neb__job_at(struct neb_job *j, const char *site);
 
@@ -124,8 +132,13 @@ const char *neb__role_name(enum neb_site_role r);
  * the whole job except each site's own settings (folders, addresses, `sites[].train`, threads, display). */
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
 
+/* How many processes this site has; and whether its layout fits the job. NEB_ERR_CONFIG with the numbers. */
+int neb__job_ranks(const struct neb_job *j);
+neb_status neb__job_check_parallel(const struct neb_job *j);
+
 /* --- between job.c, job_check.c and job_sites.c --------------------------------------------------------- */
-extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[];
+extern const struct neb_opt neb__job_site_options[], neb__job_train_options[], neb__job_data_options[],
+    neb__job_parallel_options[];
 neb_status neb__job_bind_sites(struct neb_job *j);
 neb_status neb__job_check(const struct neb_job *j);
 neb_status neb__job_check_train(const struct neb_job *j, const char *section, const struct neb_job_train *t);

@@ -21,7 +21,7 @@ const struct neb_opt neb__job_site_options[] = {
             "HOST:PORT to listen on; empty: as the roster says"),
     NEB_OPT_END,
 };
-static const char *const own_sections[] = {"train", NULL};
+static const char *const own_sections[] = {"train", "parallel", NULL};
 
 static const char *const strategies[] = {
     [NEB_STRATEGY_REPLICA] = "replica", [NEB_STRATEGY_RELAY] = "relay", [NEB_STRATEGY_TUTOR] = "tutor"};
@@ -76,14 +76,28 @@ static neb_status try_own_train(struct neb_job *j, const char *section, enum neb
     return status;
 }
 
+/* The same for `sites[i].parallel`. */
+static neb_status try_own_parallel(struct neb_job *j, const char *section)
+{
+    struct neb_job_parallel p;
+    NEB_TRY(neb__opts_init(neb__job_parallel_options, &p));
+    neb_status status = neb__doc_bind(&j->doc, section, neb__job_parallel_options, &p, NULL);
+    neb__opts_free(neb__job_parallel_options, &p);
+    return status;
+}
+
 static neb_status bind_site(struct neb_job *j, int i)
 {
-    char path[32], own[40];
+    char path[32], own[48];
     snprintf(path, sizeof path, "sites[%d]", i);
     snprintf(own, sizeof own, "%s.train", path);
     NEB_TRY(neb__opts_init(neb__job_site_options, &j->site[i]));
     j->n_sites = i + 1;
     NEB_TRY(neb__doc_section(&j->doc, own, false));
+    snprintf(own, sizeof own, "%s.parallel", path);
+    NEB_TRY(neb__doc_section(&j->doc, own, false));
+    NEB_TRY(try_own_parallel(j, own));
+    snprintf(own, sizeof own, "%s.train", path);
     NEB_TRY(neb__doc_bind(&j->doc, path, neb__job_site_options, &j->site[i], own_sections));
     if (!j->site[i].name) return neb__doc_fail(&j->doc, path, "every site needs a name");
     for (int k = 0; k < i; k++)
@@ -252,6 +266,8 @@ neb_status neb__job_at(struct neb_job *j, const char *site)
     char own[40];
     snprintf(own, sizeof own, "sites[%d].train", at);
     NEB_TRY(neb__doc_bind(&j->doc, own, neb__job_train_options, &j->train, NULL));
+    snprintf(own, sizeof own, "sites[%d].parallel", at);
+    NEB_TRY(neb__doc_bind(&j->doc, own, neb__job_parallel_options, &j->parallel, NULL));
     j->at = at;
     int mine = 0;
     for (int i = 0; i < j->n_data; i++)
@@ -285,10 +301,12 @@ static bool is_local(const char *path)
         "init.from",   "distill.teacher", "distill.encoder",  "tokenizer.numbering"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(path, keys[i])) return true;
+    if (!strncmp(path, "parallel.", 9)) return true;
     const char *rest = strchr(path, ']');
     if (!strncmp(path, "data[", 5) && rest) return !strcmp(rest, "].file") || !strcmp(rest, "].second");
     if (strncmp(path, "sites[", 6) || !rest) return false;
-    return !strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strncmp(rest, "].train.", 8);
+    return !strcmp(rest, "].folder") || !strcmp(rest, "].listen") || !strncmp(rest, "].train.", 8) ||
+           !strncmp(rest, "].parallel.", 11);
 }
 
 static int by_path(const void *a, const void *b)

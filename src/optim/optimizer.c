@@ -1,28 +1,16 @@
 /* optimizer.c: AdamW and SGD over the slab, and the step that composes micro-batches, reduction, clipping and
- * update.
+ * update. ranks.c has what several ranks do together.
  *
  * The optimizer's moments mirror the trainable slab. A table with one segment per parameter carries the
  * weight decay, and the device walks all segments in one pass. The device skips a step in which something was
  * not finite. It decides that from the step's own numbers, so the host need not wait for them. A step without
  * any loss weight (masked prediction of a text in which nothing was masked) runs with a scale of 0 and makes
  * no update: neither momentum nor decay changes a parameter. */
+#include "optim/optimizer.h"
 #include "base/mem.h"
-#include "tensor/params.h"
-#include "tensor/tape.h"
 
 #include <math.h>
 #include <string.h>
-
-struct neb_optimizer {
-    neb_device *dev;
-    neb_params *params;
-    struct neb_optimizer_config config;
-    float *m, *v;                 /* device */
-    struct neb_segment *segments; /* device */
-    int n_segments;
-    void *scratch; /* device, for the norm */
-    int64_t step;
-};
 
 struct neb_optimizer_config neb_optimizer_defaults(void)
 {
@@ -50,6 +38,17 @@ static neb_status check(const struct neb_optimizer_config *c)
     return NEB_OK;
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The parts of the parameters that lie in this rank's range. */
 static neb_status make_segments(neb_optimizer *o)
 {
     neb_params *ps = o->params;
@@ -57,9 +56,14 @@ static neb_status make_segments(neb_optimizer *o)
     if (!host) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d segments", ps->count);
     for (int i = 0; i < ps->count; i++) {
         const neb_param *p = ps->list[i];
-        if (!p->trainable) continue;
+        int64_t first = larger(p->offset, o->first), end = smaller(p->offset + p->values, o->end);
+        if (!p->trainable || first >= end) continue;
         host[o->n_segments++] =
-            (struct neb_segment){p->offset, p->values, p->no_decay ? 0 : o->config.decay, 1};
+            (struct neb_segment){first - o->first, end - first, p->no_decay ? 0 : o->config.decay, 1};
+    }
+    if (!o->n_segments) { /* more ranks than blocks: nothing is left for this one */
+        neb__free(host);
+        return NEB_OK;
     }
     size_t bytes = (size_t)o->n_segments * sizeof *host;
     neb_status status = o->dev->ops->alloc(o->dev->ctx, bytes, (void **)&o->segments);
@@ -77,12 +81,12 @@ static neb_status zeroed(neb_device *d, size_t bytes, float **out)
 static neb_status prepare(neb_optimizer *o)
 {
     neb_device *d = o->dev;
-    size_t bytes = (size_t)o->params->trainable_values * sizeof(float);
-    if (!bytes)
+    size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
+    if (!o->params->trainable_values)
         return neb__fail(NEB_ERR_STATE,
                          "nothing to train: every parameter is frozen; make at least one trainable");
-    if (o->config.kind == NEB_ADAMW || o->config.beta1 > 0) NEB_TRY(zeroed(d, bytes, &o->m));
-    if (o->config.kind == NEB_ADAMW) NEB_TRY(zeroed(d, bytes, &o->v));
+    if (bytes && (o->config.kind == NEB_ADAMW || o->config.beta1 > 0)) NEB_TRY(zeroed(d, bytes, &o->m));
+    if (bytes && o->config.kind == NEB_ADAMW) NEB_TRY(zeroed(d, bytes, &o->v));
     NEB_TRY(make_segments(o));
     struct neb_sumsq q = {.x = o->params->grad, .n = o->params->trainable_values};
     int64_t scratch = d->ops->scratch_bytes ? d->ops->scratch_bytes(d->ctx, NEB_SLOT_SUMSQ, &q) : 0;
@@ -92,6 +96,12 @@ static neb_status prepare(neb_optimizer *o)
 neb_status neb_optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                 neb_optimizer **out)
 {
+    return neb__optimizer_create(d, ps, c, NULL, 0, out);
+}
+
+neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
+                                 struct neb_group *ranks, int zero, neb_optimizer **out)
+{
     NEB_TRY(check(c));
     if (!ps->ready || ps->dev != d)
         return neb__fail(NEB_ERR_STATE, "an optimizer needs parameters that are ready on the same device");
@@ -100,7 +110,9 @@ neb_status neb_optimizer_create(neb_device *d, neb_params *ps, const struct neb_
     o->dev = d;
     o->params = ps;
     o->config = *c;
-    neb_status status = prepare(o);
+    o->ranks = ranks;
+    neb_status status = neb__ranks_ranges(o, zero);
+    if (status == NEB_OK) status = prepare(o);
     if (status != NEB_OK) {
         neb_optimizer_destroy(o);
         return status;
@@ -115,6 +127,8 @@ void neb_optimizer_destroy(neb_optimizer *o)
     void *memory[] = {o->m, o->v, o->segments, o->scratch};
     for (int i = 0; i < 4; i++)
         if (memory[i]) o->dev->ops->free(o->dev->ctx, memory[i]);
+    neb__free(o->edge);
+    neb__free(o->blocks);
     neb__free(o);
 }
 
@@ -123,23 +137,40 @@ int64_t neb_optimizer_step_count(const neb_optimizer *o)
     return o->step;
 }
 
-static size_t slab_bytes(const neb_optimizer *o)
+/* One of the two moments, by way of the host: this rank's range in `own`, all ranges in `all` at the first
+ * rank. */
+static neb_status save(const neb_optimizer *o, const float *moment, float *all)
 {
-    return (size_t)o->params->trainable_values * sizeof(float);
+    size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
+    if (!o->edge) return all && moment ? o->dev->ops->download(o->dev->ctx, all, moment, bytes) : NEB_OK;
+    float *own = neb__malloc(bytes ? bytes : 1);
+    neb_status status =
+        own ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
+    if (status == NEB_OK && bytes) status = o->dev->ops->download(o->dev->ctx, own, moment, bytes);
+    status = neb__group_agree(o->ranks, status);
+    if (status == NEB_OK) status = neb__ranks_collect(o, own, all);
+    neb__free(own);
+    return status;
 }
 
 neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v)
 {
-    if (m && o->m) NEB_TRY(o->dev->ops->download(o->dev->ctx, m, o->m, slab_bytes(o)));
-    if (v && o->v) NEB_TRY(o->dev->ops->download(o->dev->ctx, v, o->v, slab_bytes(o)));
-    return NEB_OK;
+    if (o->config.kind == NEB_ADAMW || o->config.beta1 > 0) NEB_TRY(save(o, o->m, m));
+    return o->config.kind == NEB_ADAMW ? save(o, o->v, v) : NEB_OK;
+}
+
+/* Every rank has all moments and takes those of its range. */
+static neb_status load(neb_optimizer *o, float *moment, const float *all)
+{
+    size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
+    return all && moment ? o->dev->ops->upload(o->dev->ctx, moment, all + o->first, bytes) : NEB_OK;
 }
 
 neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, const float *v)
 {
     if (step < 0) return neb__fail(NEB_ERR_INVALID, "optimizer: step %" PRId64 " is negative", step);
-    if (m && o->m) NEB_TRY(o->dev->ops->upload(o->dev->ctx, o->m, m, slab_bytes(o)));
-    if (v && o->v) NEB_TRY(o->dev->ops->upload(o->dev->ctx, o->v, v, slab_bytes(o)));
+    NEB_TRY(load(o, o->m, m));
+    NEB_TRY(load(o, o->v, v));
     o->step = step;
     return NEB_OK;
 }
@@ -168,17 +199,22 @@ static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *m
     return neb_tape_begin_step(t, &c);
 }
 
+/* A micro-batch without a function is another rank's: only its weight counts here. */
 static neb_status run_micros(neb_tape *t, const struct neb_micro *micros, int n)
 {
-    for (int i = 0; i < n; i++) {
+    int first = 0, last = n - 1;
+    while (first < n && !micros[first].fn) first++;
+    while (last > first && !micros[last].fn) last--;
+    for (int i = first; i <= last; i++) {
+        if (!micros[i].fn) continue;
         if (micros[i].load) NEB_TRY(micros[i].load(micros[i].arg));
         struct neb_run run = {.fn = micros[i].fn,
                               .arg = micros[i].arg,
                               .key = micros[i].key,
                               .grad = true,
                               .train = true,
-                              .accumulate = i > 0,
-                              .last = i == n - 1};
+                              .accumulate = i > first,
+                              .last = i == last};
         NEB_TRY(neb_tape_run(t, &run));
     }
     return NEB_OK;
@@ -189,23 +225,23 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
     neb_device *d = o->dev;
     neb_params *ps = o->params;
     if (reduce && reduce->grads) NEB_TRY(reduce->grads(reduce->arg, ps->grad, ps->trainable_values));
-    struct neb_sumsq q = {.x = ps->grad, .n = ps->trainable_values, .ctl = t->ctl, .scratch = o->scratch};
-    NEB_TRY(d->ops->sumsq(d->ctx, &q));
+    NEB_TRY(neb__ranks_reduce(o, t));
     struct neb_clip c = {.ctl = t->ctl};
     NEB_TRY(d->ops->clip(d->ctx, &c));
-    struct neb_update u = {.param = ps->value,
+    struct neb_update u = {.param = ps->value + o->first,
                            .m = o->m,
                            .v = o->v,
-                           .grad = ps->grad,
-                           .shadow = ps->shadow,
+                           .grad = ps->grad + o->first,
+                           .shadow = ps->shadow ? (uint16_t *)ps->shadow + o->first : NULL,
                            .segments = o->segments,
                            .n_segments = o->n_segments,
-                           .n = ps->trainable_values,
+                           .n = o->end - o->first,
                            .beta1 = o->config.beta1,
                            .beta2 = o->config.beta2,
                            .eps = o->config.eps,
                            .ctl = t->ctl};
-    return d->ops->update(d->ctx, &u);
+    if (o->n_segments) NEB_TRY(d->ops->update(d->ctx, &u));
+    return neb__ranks_gather(o);
 }
 
 static neb_status report(const struct neb_ctl *c, struct neb_step_info *info)

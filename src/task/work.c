@@ -6,6 +6,8 @@
 #include "task/work_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
+#include "optim/optimizer.h"
 #include "task/init_from.h"
 #include "task/memory_check.h"
 #include "tensor/device.h"
@@ -15,11 +17,19 @@
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
+/* The ranks of one machine share its cores. */
+static int threads_of(const struct neb_work *w)
+{
+    int ranks = neb__group_near(w->ranks), cores = neb__cores();
+    if (w->job->train.threads || ranks == 1) return (int)w->job->train.threads;
+    return cores > ranks ? cores / ranks : 1;
+}
+
 static neb_status open_device(struct neb_work *w)
 {
     const struct neb_job_train *t = &w->job->train;
     struct neb_device_config c = {.compute = strcmp(t->dtype, "bf16") ? NEB_F32 : NEB_BF16,
-                                  .threads = (int)t->threads,
+                                  .threads = threads_of(w),
                                   .deterministic = t->deterministic,
                                   .tf32 = 1};
     return neb_device_open(t->device, &c, &w->dev);
@@ -75,7 +85,7 @@ static neb_status make_optimizer(struct neb_work *w)
                                      .eps = 1e-8f,
                                      .decay = (float)t->weight_decay,
                                      .max_norm = (float)t->clip};
-    return neb_optimizer_create(w->dev, w->params, &c, &w->opt);
+    return neb__optimizer_create(w->dev, w->params, &c, w->ranks, (int)w->job->parallel.zero, &w->opt);
 }
 
 static neb_status make_stream(struct neb_work *w)
@@ -114,6 +124,13 @@ static neb_status open_all(struct neb_work *w)
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_step_links *links, struct neb_work **out)
 {
+    return neb__work_open_ranks(data, part, parts, links, NULL, out);
+}
+
+neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64_t parts,
+                                const struct neb_step_links *links, struct neb_group *ranks,
+                                struct neb_work **out)
+{
     struct neb_work *w = NEB_NEW(struct neb_work);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a job");
     w->job = data->job;
@@ -121,6 +138,7 @@ neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t par
     w->steps = data->job->objective->steps;
     w->part = part;
     w->parts = parts;
+    w->ranks = ranks;
     if (links) w->links = *links;
     neb_status status = open_all(w);
     if (status != NEB_OK) {

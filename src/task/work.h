@@ -4,6 +4,7 @@
 #define NEB_TASK_WORK_H
 
 #include "base/hash.h"
+#include "group/group.h"
 #include "nn/model.h"
 #include "task/data.h"
 #include "task/step_links.h"
@@ -32,6 +33,11 @@ struct neb_work;
  *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_step_links *links, struct neb_work **out);
+/* The same at one of several ranks, which share out the micro-batches of each step. All of them make each call
+ * of neb__work_step() together. */
+neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64_t parts,
+                                const struct neb_step_links *links, struct neb_group *ranks,
+                                struct neb_work **out);
 void neb__work_close(struct neb_work *w);
 
 /* The next micro-batches, forward, backward, update. NEB_ERR_NONFINITE: skipped, may go on. */

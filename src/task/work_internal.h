@@ -45,6 +45,7 @@ struct neb_work {
     void *own;                               /* the objective's */
     struct neb_step_links links;
     int64_t part, parts;
+    struct neb_group *ranks; /* NULL: this process makes the steps alone */
     neb_device *dev;
     neb_params *params;
     neb_tape *tape;

@@ -70,9 +70,17 @@ void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*loa
     w->micros[at] = (struct neb_micro){load, fn, &w->pieces[at], 0, weight};
 }
 
-/* The runs of the next micro-batches. */
+/* Another rank makes these runs; here only their weights count. */
+static void leave_to_others(struct neb_work *w, int first)
+{
+    for (int i = first; i < w->runs; i++) w->micros[i].fn = NULL;
+}
+
+/* The runs of the next micro-batches. Every rank draws all of them and makes every ranks-th: so a step learns
+ * from the same samples under every layout, and no rank needs to ask for the others' weights. */
 static neb_status gather(struct neb_work *w, int64_t *tokens)
 {
+    const int64_t ranks = neb__group_size(w->ranks);
     w->runs = 0;
     *tokens = 0;
     for (int64_t i = 0; i < w->job->train.micro; i++) {
@@ -80,7 +88,9 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
         NEB_TRY(neb__prefetch_get(w->ahead, &b));
         w->batches++;
         *tokens += rows_of(b);
+        int first = w->runs;
         w->steps->add_runs(w, b);
+        if (i % ranks != neb__group_rank(w->ranks)) leave_to_others(w, first);
     }
     return NEB_OK;
 }

@@ -61,7 +61,7 @@ static neb_status collect_session(neb_session *session, struct neb_buf *out)
 }
 
 neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb_ckpt_writer *writer,
-                            const struct neb_progress *p)
+                            const struct neb_progress *p, neb_status (*before)(void *), void *arg)
 {
     int64_t slab;
     neb_params_slab(neb__work_params(w), &slab);
@@ -75,6 +75,7 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
         params && m && v
             ? neb__work_identity(w, &id.model)
             : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes", all + 2 * part);
+    if (status == NEB_OK && before) status = before(arg);
     if (status == NEB_OK) status = collect(w, params, m, v, &data);
     if (status == NEB_OK) status = collect_session(session, &member);
     uint8_t progress[PROGRESS];
@@ -136,6 +137,11 @@ static neb_status restore_session(neb_session *session, const struct neb_ckpt *c
     if (!session) return NEB_OK;
     NEB_TRY(neb__ckpt_get(c, "session", &bytes, &n));
     return neb_session_load(session, bytes, n);
+}
+
+neb_status neb__resume_lend(struct neb_work *w)
+{
+    return neb_optimizer_save(neb__work_optimizer(w), NULL, NULL);
 }
 
 neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char *dir, struct neb_progress *p)

@@ -14,9 +14,11 @@ struct neb_progress {
 };
 
 /* Hands a copy of the state to the writer, which writes it in the background. session: this site's part of a
- * run, or NULL. */
+ * run, or NULL. before (or NULL) is called when there is memory for the copy, right before it is made; the other ranks
+ * then call neb__resume_lend(). */
 neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb_ckpt_writer *writer,
-                            const struct neb_progress *p);
+                            const struct neb_progress *p, neb_status (*before)(void *), void *arg);
+neb_status neb__resume_lend(struct neb_work *w);
 
 /* Loads the newest good checkpoint in `dir`.
  *   NEB_ERR_NOTFOUND (quiet): the folder has no checkpoint; NEB_ERR_CONFIG: it is of another model */

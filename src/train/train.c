@@ -55,18 +55,31 @@ neb_status neb__train_schedule(const struct neb_job *job, struct neb_schedule *o
                          t->schedule ? t->schedule : "");
 }
 
+/* The first rank makes the tokenizer and tokenises; the others find the result. */
+static neb_status prepare_data(struct neb_trainer *t)
+{
+    neb_status status = NEB_OK;
+    neb__group_busy(t->ranks, true);
+    if (neb__trainer_leads(t)) status = neb__data_prepare(t->job, &t->data);
+    status = neb__group_agree(t->ranks, status);
+    if (status == NEB_OK && !neb__trainer_leads(t)) status = neb__data_prepare(t->job, &t->data);
+    neb__group_busy(t->ranks, false);
+    return status;
+}
+
 static neb_status open_work(struct neb_trainer *t)
 {
     const struct neb_job *j = t->job;
     int64_t share = 0, shares = 1; /* of the text: the sites of a replica run divide it */
-    NEB_TRY(neb__data_prepare(j, &t->data));
+    NEB_TRY(prepare_data(t));
     if (j->at >= 0 && j->plan == NEB_STRATEGY_REPLICA) {
         share = j->at;
         shares = j->n_sites;
     } else if (j->at >= 0) {
         NEB_TRY(neb__split_open(j, &t->data, &t->split));
     }
-    NEB_TRY(neb__work_open(&t->data, share, shares, t->split ? &t->split->links : NULL, &t->work));
+    NEB_TRY(neb__work_open_ranks(&t->data, share, shares, t->split ? &t->split->links : NULL, t->ranks,
+                                 &t->work));
     return t->split ? neb__split_share(t->split, neb__work_table(t->work)) : NEB_OK;
 }
 
@@ -76,7 +89,7 @@ static neb_status resume(struct neb_trainer *t)
     const struct neb_job_train *c = &t->job->train;
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", t->job->out);
     int keep = (int)(c->average > c->keep ? c->average : c->keep);
-    NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
+    if (neb__trainer_leads(t)) NEB_TRY(neb__ckpt_writer_create(t->checkpoints, keep, &t->writer));
     neb_status status = neb__resume_load(t->work, neb__trainer_rounds(t), t->checkpoints, &t->progress);
     if (status != NEB_OK && status != NEB_ERR_NOTFOUND) return status;
     t->loaded = status == NEB_OK ? t->progress.step : -1;
@@ -84,16 +97,33 @@ static neb_status resume(struct neb_trainer *t)
     return NEB_OK;
 }
 
+/* The other ranks: the same checkpoint, nothing of the site's. */
+static neb_status join_first(struct neb_trainer *t)
+{
+    NEB_TRY(neb__group_agree(t->ranks, NEB_OK));
+    NEB_TRY(neb__group_agree(t->ranks, resume(t)));
+    return neb__ranks_compare(t);
+}
+
 static neb_status open_trainer(struct neb_trainer *t)
 {
     NEB_TRY(neb__train_schedule(t->job, &t->schedule));
-    NEB_TRY(open_work(t));
+    NEB_TRY(neb__group_agree(t->ranks, open_work(t)));
     t->met_links = true;
-    if (t->job->at >= 0) NEB_TRY(neb__trainer_open_session(t));
-    NEB_TRY(resume(t));
+    if (!neb__trainer_leads(t)) return join_first(t);
+    neb_status status = t->job->at >= 0 ? neb__trainer_open_session(t) : NEB_OK;
+    NEB_TRY(neb__group_agree(t->ranks, status));
+    NEB_TRY(neb__group_agree(t->ranks, resume(t)));
+    NEB_TRY(neb__ranks_compare(t));
     t->metrics = neb__metrics_begin(t->job->out, t->loaded);
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, &neb__session_meter, t->progress.tokens);
-    if (t->session) NEB_TRY(neb__trainer_start_session(t, t->loaded < 0));
+    if (t->session) {
+        neb__group_busy(t->ranks, true);
+        neb_status started = neb__trainer_start_session(t, t->loaded < 0);
+        neb__group_busy(t->ranks, false);
+        NEB_TRY(started);
+        NEB_TRY(neb__ranks_share(t));
+    }
     if (!t->split) return neb__trainer_refresh(t, t->session != NULL);
     NEB_TRY(neb__split_start(t->split, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
     neb__meter_stream(&t->meter, t->split->stream, &t->split->readings, t->split->produces);
@@ -165,21 +195,45 @@ static neb_status run(struct neb_trainer *t)
     return NEB_OK;
 }
 
+/* Signals reach all ranks; the first one reads its flag between steps and tells the others. */
+static neb_status follow(struct neb_trainer *t)
+{
+    catch_signals();
+    return neb__ranks_follow(t);
+}
+
 /* Tells the other sites why this one cannot begin, if it failed before it opened its session. */
 static void refuse(const struct neb_trainer *t)
 {
-    if (t->job->at >= 0 && !t->met_links && !t->job->wan.recorded) neb__trainer_refuse(t->job);
+    if (neb__trainer_leads(t) && t->job->at >= 0 && !t->met_links && !t->job->wan.recorded)
+        neb__trainer_refuse(t->job);
 }
 
-static neb_status train(const struct neb_job *job)
+static neb_status train(const struct neb_job *job, struct neb_group *ranks)
 {
-    struct neb_trainer t = {.job = job, .stop = &asked_to_stop};
+    struct neb_trainer t = {.job = job, .ranks = ranks, .stop = &asked_to_stop};
     neb_status status = open_trainer(&t);
-    if (status == NEB_OK)
+    if (status != NEB_OK)
+        refuse(&t);
+    else if (neb__trainer_leads(&t))
         status = run(&t);
     else
-        refuse(&t);
+        status = follow(&t);
+    neb__ranks_end(&t);
     close_trainer(&t);
+    return status;
+}
+
+static neb_status train_in_ranks(const struct neb_job *job)
+{
+    struct neb_group *ranks;
+    NEB_TRY(neb__ranks_join(job, &ranks));
+    int lock = -1;
+    neb_status status = neb__group_rank(ranks) ? NEB_OK : lock_out(job, &lock);
+    status = neb__group_agree(ranks, status);
+    if (status == NEB_OK) status = train(job, ranks);
+    if (lock >= 0) close(lock);
+    neb__group_close(ranks);
     return status;
 }
 
@@ -198,9 +252,9 @@ static neb_status teach(const struct neb_job *job)
 neb_status neb__train_job(const struct neb_job *job)
 {
     int lock;
+    if (job->at < 0 || job->site[job->at].does != NEB_ROLE_TEACHER) return train_in_ranks(job);
     NEB_TRY(lock_out(job, &lock));
-    bool teaches = job->at >= 0 && job->site[job->at].does == NEB_ROLE_TEACHER;
-    neb_status status = teaches ? teach(job) : train(job);
+    neb_status status = teach(job);
     if (lock >= 0) close(lock);
     return status;
 }

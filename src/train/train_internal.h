@@ -3,6 +3,7 @@
  *     train.c         opens and closes it, catches signals, keeps a second process out of OUT
  *     train_loop.c    the steps and the checkpoints
  *     train_sites.c   the session with the other sites
+ *     train_ranks.c   the other processes of this site
  *     train_result.c  evaluation, and everything that is written at the end
  *     next_commands.c the last lines: where the model is, and what can be done with it
  *
@@ -10,6 +11,7 @@
 #ifndef NEB_TRAIN_TRAIN_INTERNAL_H
 #define NEB_TRAIN_TRAIN_INTERNAL_H
 
+#include "group/group.h"
 #include "split/split_site.h"
 #include "train/resume.h"
 #include "train/train.h"
@@ -24,6 +26,8 @@ struct neb_trainer {
     const volatile sig_atomic_t *stop; /* a signal asks for the end */
     struct neb_data data;
     struct neb_work *work;
+    struct neb_group *ranks;      /* of this site; NULL: this process alone */
+    bool joined;                  /* the other ranks wait for orders, or this one does */
     neb_session *session;         /* NULL: alone */
     struct neb_split_site *split; /* relay, tutor; NULL: this site trains the whole model */
     struct neb_ckpt_writer *writer;
@@ -69,6 +73,23 @@ neb_status neb__trainer_meet_first(struct neb_trainer *t, bool *ended);
 bool neb__trainer_is_witness(const struct neb_trainer *t);
 /* Follows the run without training until it ends. NEB_ERR_CANCELLED: a signal came first */
 neb_status neb__trainer_attend(struct neb_trainer *t);
+
+/* train_ranks.c. `ranks` is NULL, and these do nothing, where the site is one process. */
+
+/* Joins the processes that were started together. NEB_ERR_CONFIG: their number is not the job's, or the layout
+ * does not fit. *out NULL: this process is alone. */
+neb_status neb__ranks_join(const struct neb_job *job, struct neb_group **out);
+/* Checks that all ranks begin with the same step of the same model. */
+neb_status neb__ranks_compare(struct neb_trainer *t);
+bool neb__trainer_leads(const struct neb_trainer *t); /* the first rank, or the only one */
+/* The first rank: one step of all ranks; its parameters for all ranks; the moments of all ranks come (the
+ * argument is the trainer); the end. */
+neb_status neb__ranks_step(struct neb_trainer *t, float lr, struct neb_work_step *out);
+neb_status neb__ranks_share(struct neb_trainer *t);
+neb_status neb__ranks_save(void *trainer);
+void neb__ranks_end(struct neb_trainer *t);
+/* The other ranks: do what the first one says, until it says that the training is over. */
+neb_status neb__ranks_follow(struct neb_trainer *t);
 
 /* train_result.c */
 

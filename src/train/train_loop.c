@@ -58,7 +58,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     float lr = neb_schedule_lr_within(&t->schedule, t->progress.step, t->progress.seconds,
                                       60 * t->job->train.minutes);
     struct neb_work_step step = {0};
-    neb_status status = neb__work_step(t->work, lr, &step);
+    neb_status status = neb__ranks_step(t, lr, &step);
     if (status == NEB_ERR_NOMEM) return too_large(t);
     t->skipped = status == NEB_ERR_NONFINITE ? t->skipped + 1 : 0;
     if (t->skipped >= MAX_SKIPPED)
@@ -87,7 +87,11 @@ static neb_status save(struct neb_trainer *t)
 {
     neb__metrics_flush(t->metrics);
     if (t->split) NEB_TRY(neb__split_saving(t->split));
-    NEB_TRY(neb__resume_save(t->work, neb__trainer_rounds(t), t->writer, &t->progress));
+    neb__group_busy(t->ranks, true);
+    neb_status status =
+        neb__resume_save(t->work, neb__trainer_rounds(t), t->writer, &t->progress, neb__ranks_save, t);
+    neb__group_busy(t->ranks, false);
+    NEB_TRY(status);
     if (t->split)
         neb__split_saved(t->split, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
     return NEB_OK;
@@ -182,8 +186,12 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
         if (status == NEB_ERR_CANCELLED && t->split && t->split->produces) break; /* no more is wanted */
         NEB_TRY(status);
         if (*t->stop) return save_and_stop(t);
-        if (due(c->eval_every, t->progress.step))
-            NEB_TRY(neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL));
+        if (due(c->eval_every, t->progress.step)) {
+            neb__group_busy(t->ranks, true);
+            status = neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL);
+            neb__group_busy(t->ranks, false);
+            NEB_TRY(status);
+        }
         if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
     }
     save_last(t);

@@ -107,6 +107,8 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
         bool changed = false;
         status = neb_step_within(t->session, tokens, sample_seconds, &changed);
         NEB_TRY(neb__trainer_refresh(t, changed));
+        if (changed) NEB_TRY(neb__ranks_share(t));
+        if (status == NEB_ERR_AGAIN) neb__group_beat(t->ranks);
         if (status == NEB_ERR_AGAIN) neb__trainer_sample(t, "waiting", false);
         tokens = NEB_NO_STEP;
     } while (status == NEB_ERR_AGAIN && !*t->stop);

@@ -3,15 +3,16 @@
 
 #include <math.h>
 
-enum { BLOCK = 65536 };
+enum { BLOCK = NEB_SUMSQ_BLOCK };
 
 neb_status neb__cpu_sumsq(void *dev, const struct neb_sumsq *a)
 {
     struct neb_cpu *c = dev;
     const int64_t blocks = (a->n + BLOCK - 1) / BLOCK;
-    void *p;
-    NEB_TRY(neb__cpu_work(c, NEB_WORK_OP, (size_t)blocks * sizeof(double), &p));
+    void *p = a->blocks;
+    if (!p) NEB_TRY(neb__cpu_work(c, NEB_WORK_OP, (size_t)blocks * sizeof(double), &p));
     neb__cpu_range(c, c->k->sumsq, a, a->n, BLOCK, p);
+    if (a->blocks) return NEB_OK;
     double sum = 0;
     for (int64_t b = 0; b < blocks; b++) sum += ((const double *)p)[b];
     a->ctl->norm2 += (float)sum;

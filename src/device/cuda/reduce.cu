@@ -181,6 +181,7 @@ static __global__ void sumsq_finish_kernel(const float *partial, struct neb_ctl 
 neb_status neb__cuda_sumsq(void *ctx, const struct neb_sumsq *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
+    if (p->blocks) return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: sumsq: sums of blocks");
     if (p->n <= 0) return NEB_OK;
     float *partial = (float *)dev->work;
     sumsq_kernel<<<SUMSQ_BLOCKS, 256, 0, dev->stream>>>(p->x, p->n, aligned16(p->x), partial);

@@ -1,0 +1,45 @@
+/* job_parallel.c: how many processes a site has, and whether its layout fits the job. */
+#include "job/job.h"
+
+#include <string.h>
+
+int neb__job_ranks(const struct neb_job *j)
+{
+    return (int)j->parallel.data;
+}
+
+static const char *line_of(const struct neb_job *j, const char *key, char *out, size_t size)
+{
+    snprintf(out, size, "sites[%d].parallel.%s", j->at, key);
+    for (int i = 0; i < j->doc.n; i++)
+        if (!strcmp(j->doc.list[i].path, out)) return out;
+    snprintf(out, size, "parallel.%s", key);
+    return out;
+}
+
+neb_status neb__job_check_parallel(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    char at[64];
+    if (p->data == 1 && !p->zero) return NEB_OK;
+    line_of(j, p->data == 1 ? "zero" : "data", at, sizeof at);
+    if (p->data == 1)
+        return neb__doc_fail(&j->doc, at,
+                             "%s is %" PRId64 ", but there is one process: parallel.data says how many "
+                             "share the optimizer's state",
+                             at, p->zero);
+    if (p->data > j->train.micro)
+        return neb__doc_fail(&j->doc, at,
+                             "%s is %" PRId64 ", but a step has %" PRId64
+                             " micro-batches (train.micro): every process needs at least one; make "
+                             "train.micro a multiple of %" PRId64 " and train.tokens smaller",
+                             at, p->data, j->train.micro, p->data);
+    if (j->plan != NEB_STRATEGY_REPLICA)
+        return neb__doc_fail(&j->doc, at, "%s: a site of strategy %s is one process", at,
+                             neb__strategy_name(j->plan));
+    if (strcmp(j->train.device, "cpu"))
+        return neb__doc_fail(&j->doc, at,
+                             "%s: several processes compute on the CPU only (train.device is %s)", at,
+                             j->train.device);
+    return NEB_OK;
+}
