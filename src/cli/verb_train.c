@@ -1,5 +1,6 @@
 /* verb_train.c: `nebula-i train JOB.yaml [--site NAME [--alone]] [section.key=value …]`. */
 #include "cli/verb.h"
+#include "train/launch.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -25,7 +26,8 @@ static neb_status run(struct neb_call *c)
     neb_status status = NEB_OK;
     if (o->site) status = neb__job_at(&job, o->site);
     if (status == NEB_OK && o->alone) neb__job_alone(&job);
-    if (status == NEB_OK) status = neb__train_job(&job);
+    if (status == NEB_OK)
+        status = neb__launch_needed(&job) ? neb__launch(&job, &c->code) : neb__train_job(&job);
     neb__job_free(&job);
     return status;
 }

@@ -142,6 +142,11 @@ void neb__group_busy(struct neb_group *g, bool busy)
         if (g->window) neb__window_busy(g, busy);
 }
 
+bool neb__group_broken(const struct neb_group *g)
+{
+    return g && g->broken;
+}
+
 void neb__group_abort(struct neb_group *g, int code)
 {
     while (g && g->parent) g = g->parent;

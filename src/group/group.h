@@ -69,6 +69,7 @@ neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int fr
 /* The worst status of all ranks. The ranks that are well say which rank is not. */
 neb_status neb__group_agree(struct neb_group *g, neb_status status);
 
+bool neb__group_broken(const struct neb_group *g); /* a rank was lost */
 /* Ends all processes of the group. */
 void neb__group_abort(struct neb_group *g, int code);
 

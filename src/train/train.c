@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "run/site_status.h"
+#include "train/launch.h"
 #include "train/train_internal.h"
 
 #include <limits.h>
@@ -28,10 +29,10 @@ static void on_signal(int number)
 /* A signal that is ignored (nohup, a shell's background job) stays ignored. */
 static void catch_signals(void)
 {
-    static const int list[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1}; /* SIGUSR1: by way of mpirun */
     struct sigaction now;
     asked_to_stop = 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (!sigaction(list[i], NULL, &now) && now.sa_handler != SIG_IGN) signal(list[i], on_signal);
 }
 
@@ -233,6 +234,7 @@ static neb_status train_in_ranks(const struct neb_job *job)
     status = neb__group_agree(ranks, status);
     if (status == NEB_OK) status = train(job, ranks);
     if (lock >= 0) close(lock);
+    if (neb__group_broken(ranks)) neb__group_abort(ranks, NEB_EXIT_RANK_LOST); /* also those that hang */
     neb__group_close(ranks);
     return status;
 }

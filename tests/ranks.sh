@@ -1,0 +1,102 @@
+#!/bin/bash
+# A site of several processes: data-parallel ranks with whole and with shared optimizer state. The same bits either way, after
+# a rank was killed, after one hung, and whatever layout wrote the checkpoint. Layouts that do not fit are refused. Two sites
+# of two ranks each end with one state root although a rank of each is killed.
+set -eu
+nebula=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+if ! command -v mpirun > /dev/null || [ ! -e "$(dirname "$nebula")/libnebula-i-mpi.so" ]; then
+    echo "ranks: skipped, there is no Open MPI (apt install libopenmpi-dev openmpi-bin, then build again)"
+    exit 0
+fi
+dir=$(mktemp -d)
+started=
+trap 'kill $started 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAIL: $*" >&2; for f in *.log */ranks/*.log; do echo "== $f" >&2; tail -n 12 "$f" >&2; done; exit 1; }
+
+cat "$top/LICENSE" "$top"/docs/*.md > text
+cat > job.yaml <<'YAML'
+name: ranks
+task: causal
+cache: cache
+tokenizer: {type: bpe, vocab: 400, lines: 2000}
+model: {family: gpt2, hidden: 32, layers: 2, heads: 2, dropout: 0.1}
+train: {steps: 600, tokens: 128, micro: 4, max_len: 64, lr: 2e-3, clip: 0.2, log_every: 600, threads: 1, save_every: 50}
+data:
+  - {file: text}
+YAML
+train() { "$nebula" train job.yaml out=$1 "${@:2}" > $1.log 2>&1; }
+same() { cmp -s $1/model.safetensors $2/model.safetensors || fail "the models of $1 and $2 differ"; }
+loss() { grep -ao "step 600/600  loss [0-9.]*" $1.log | tail -1; }
+
+# ---- layouts: equal bits, or the same loss where sums have another order
+train one; train two parallel.data=2; train zero parallel.data=2 parallel.zero=1
+same two zero
+[ -n "$(loss one)" ] && [ "$(loss one)" = "$(loss two)" ] || fail "one process: $(loss one), two: $(loss two)"
+train there parallel.data=2 parallel.zero=1 train.steps=300 train.schedule=constant
+cp -r there back
+train there parallel.data=4 parallel.zero=1 train.steps=400 train.schedule=constant # another layout goes on …
+train there parallel.data=2 parallel.zero=1 train.steps=600 train.schedule=constant # … and back
+train back train.steps=301 train.schedule=constant                                    # also one process
+grep -q "going on from step 300" back.log || fail "one process did not go on from the checkpoint of two"
+
+# ---- ranks that are lost
+ranks_of() { pgrep -f "^$nebula train job.yaml .*out=$1 " | grep -v "^$2$" || true; } # OUT LAUNCHER
+hurt() { # SIGNAL OUT LAUNCHER: the last rank gets the signal once a checkpoint is there
+    until [ -n "$(ls $2/checkpoints/*.neb 2> /dev/null)" ]; do kill -0 $3 2> /dev/null || fail "$2 ended early"; sleep 0.1; done
+    kill -$1 $(ranks_of $2 $3 | tail -1)
+}
+long="train.steps=3000"
+train calm parallel.data=2 parallel.zero=1 $long
+for way in KILL:30s STOP:3s; do
+    "$nebula" train job.yaml out=hurt parallel.data=2 parallel.zero=1 parallel.timeout=${way#*:} $long > hurt.log 2>&1 & pid=$!
+    started="$started $pid"
+    hurt ${way%:*} hurt $pid
+    wait $pid || fail "the training did not survive SIG${way%:*}"
+    grep -aq "a rank was lost" hurt.log || fail "nobody noticed SIG${way%:*}"
+    [ $way != STOP:3s ] || grep -aq "rank 1 of 2 has made no progress for 3 s" hurt.log || fail "the stuck rank was not named"
+    same calm hurt
+    rm -r hurt
+done
+"$nebula" train job.yaml out=stop parallel.data=2 train.steps=1000000 > stop.log 2>&1 & pid=$!
+started="$started $pid"
+until [ -n "$(ls stop/checkpoints/*.neb 2> /dev/null)" ]; do sleep 0.1; done
+kill -TERM $pid
+code=0; wait $pid || code=$?
+[ $code = 130 ] && grep -aq "stopped at step" stop.log || fail "SIGTERM did not stop all ranks with a checkpoint (exit status $code)"
+
+# ---- layouts that do not fit
+refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"; }
+refused "8, but a step has 4 micro-batches" parallel.data=8
+refused "there is one process" parallel.zero=1
+refused "from 0 to 1" parallel.data=2 parallel.zero=7
+if OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 > bad.log 2>&1
+then fail "three processes began where the job asks for two"; fi
+grep -aq "3 processes were started, but parallel.data is 2" bad.log || fail "no message about three processes"
+
+# ---- two sites
+port=$((20000 + $$ % 10000))
+for s in a b; do
+    "$nebula" site init $s > /dev/null
+    "$nebula" roster add draft $s 127.0.0.1:$port
+    port=$((port + 1))
+done
+"$nebula" roster seal draft roster --operator a > /dev/null
+for s in a b; do "$nebula" roster join roster $s > /dev/null; done
+cat >> job.yaml <<'YAML'
+wan: {interval: 20, fragments: 2, tokens: 600000, round_seconds: 5}
+sites:
+  - {name: a, parallel: {data: 2}}
+  - {name: b, parallel: {data: 2, zero: 1}}
+YAML
+for s in a b; do
+    "$nebula" train job.yaml out=out-$s --site $s train.steps=100000 train.schedule=constant > $s.log 2>&1 & eval "pid_$s=$!"
+    started="$started $!"
+done
+for s in a b; do eval "hurt KILL out-$s \$pid_$s"; done
+for s in a b; do eval "wait \$pid_$s" || fail "site $s"; done
+root() { grep -ao "state root [0-9a-f]*" $1.log | tail -1; }
+for s in a b; do grep -aq "a rank was lost" $s.log || fail "no rank of $s was lost"; done
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "the state roots differ: '$(root a)' '$(root b)'"
+echo "ranks: ok, $(root a)"
