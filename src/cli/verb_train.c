@@ -27,7 +27,7 @@ static neb_status run(struct neb_call *c)
     if (o->site) status = neb__job_at(&job, o->site);
     if (status == NEB_OK && o->alone) neb__job_alone(&job);
     if (status == NEB_OK)
-        status = neb__launch_needed(&job) ? neb__launch(&job, &c->code) : neb__train_job(&job);
+        status = neb__launch_needed(&job) ? neb__launch_run(&job, &c->code) : neb__train_job(&job);
     neb__job_free(&job);
     return status;
 }

@@ -165,7 +165,7 @@ static neb_status run(const struct neb_job *job, struct command *c, int *code)
         TRIES, job->out);
 }
 
-neb_status neb__launch(const struct neb_job *job, int *code)
+neb_status neb__launch_run(const struct neb_job *job, int *code)
 {
     struct command *c = NEB_NEW(struct command);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");

@@ -16,6 +16,6 @@ bool neb__launch_needed(const struct neb_job *job);
  * the last checkpoint, until several starts in a row have led to no new one. *code: the ranks' exit status.
  *   NEB_ERR_NOTFOUND  mpirun is missing; the message says what to install
  *   NEB_ERR_PEER      ranks were lost again and again */
-neb_status neb__launch(const struct neb_job *job, int *code);
+neb_status neb__launch_run(const struct neb_job *job, int *code);
 
 #endif
