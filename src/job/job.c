@@ -205,16 +205,29 @@ static const char *const sections[] = {"model", "generator", "peft",  "tokenizer
                                        "init",  "distill",   "sites", "wan",       "parallel", NULL};
 static const char *const family_key[] = {"family", NULL};
 
-static const struct {
-    const char *name;
-    const struct neb_opt *table;
-} help_list[] = {
-    {"(top level)", top_table},         {"tokenizer", tokenizer_table},
-    {"data[]", neb__job_data_options},  {"train", neb__job_train_options},
-    {"model", neb__model_options},      {"generator (rtd)", neb__model_options},
-    {"peft", neb__peft_options},        {"init", init_table},
-    {"distill", distill_table},         {"wan", wan_table},
-    {"sites[]", neb__job_site_options}, {"parallel", neb__job_parallel_options},
+/* Read before the other options, because it sets their defaults. */
+static const struct neb_opt family_table[] = {
+    {.name = "family",
+     .type = NEB_OPT_TEXT,
+     .fallback = "",
+     .help = "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart: sets the defaults below"},
+    NEB_OPT_END,
+};
+
+const struct neb_job_section neb__job_sections[] = {
+    {"", "(top level)", {top_table}},
+    {"tokenizer", "tokenizer", {tokenizer_table}},
+    {"data[]", "data[]", {neb__job_data_options}},
+    {"train", "train", {neb__job_train_options}},
+    {"model", "model", {family_table, neb__model_options}},
+    {"generator", "generator (rtd)", {family_table, neb__model_options}},
+    {"peft", "peft", {neb__peft_options}},
+    {"init", "init", {init_table}},
+    {"distill", "distill", {distill_table}},
+    {"wan", "wan", {wan_table}},
+    {"sites[]", "sites[]", {neb__job_site_options}},
+    {"parallel", "parallel", {neb__job_parallel_options}},
+    {NULL, NULL, {NULL}},
 };
 
 static void list_tasks(FILE *to)
@@ -225,19 +238,22 @@ static void list_tasks(FILE *to)
             fprintf(to, "  %-22s %s\n", neb__objectives[i]->name, neb__objectives[i]->about);
 }
 
-void neb__job_help(FILE *to)
+static void section_help(const struct neb_job_section *s, FILE *to)
 {
-    fprintf(to, "A job file is YAML; any key can also be given as section.key=value after it.\n");
-    for (size_t i = 0; i < sizeof help_list / sizeof *help_list; i++) {
-        if (i == 1) list_tasks(to);
-        fprintf(to, "\n%s\n", help_list[i].name);
-        if (help_list[i].table == neb__model_options)
-            fprintf(to, "  %-22s %s\n", "family",
-                    "bert, xlm-r, electra, gpt2, llama, transformer, marian, bart: sets the defaults below");
-        for (const struct neb_opt *o = help_list[i].table; o->name; o++) {
+    fprintf(to, "\n%s\n", s->title);
+    for (int i = 0; i < NEB_JOB_TABLES && s->table[i]; i++)
+        for (const struct neb_opt *o = s->table[i]; o->name; o++) {
             fprintf(to, "  %-22s ", o->name);
             neb__opts_help_of(o, to);
         }
+}
+
+void neb__job_help(FILE *to)
+{
+    fprintf(to, "A job file is YAML; any key can also be given as section.key=value after it.\n");
+    for (const struct neb_job_section *s = neb__job_sections; s->name; s++) {
+        section_help(s, to);
+        if (!*s->name) list_tasks(to);
     }
 }
 

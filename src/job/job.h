@@ -146,4 +146,13 @@ neb_status neb__job_check_train(const struct neb_job *j, const char *section, co
 /* Every key with its default and meaning. */
 void neb__job_help(FILE *to);
 
+/* The same as tables, ended by a section without a name. */
+enum { NEB_JOB_TABLES = 2 };
+struct neb_job_section {
+    const char *name;                            /* "": the top level; NAME[]: a list */
+    const char *title;                           /* for people */
+    const struct neb_opt *table[NEB_JOB_TABLES]; /* ended by NULL, unless all are there */
+};
+extern const struct neb_job_section neb__job_sections[];
+
 #endif
