@@ -5,6 +5,9 @@ nebula=$1
 fail() { echo "FAIL: $*" >&2; exit 1; }
 
 "$nebula" --version | grep -q '^nebula-i [0-9]' || fail "--version does not print the version"
+[ "$("$nebula" -V)" = "$("$nebula" --version)" ] || fail "-V is not --version"
+[ "$("$nebula" -h)" = "$("$nebula" help)" ] || fail "-h is not help"
+[ "$("$nebula" train -h)" = "$("$nebula" train --help)" ] || fail "train -h is not train --help"
 "$nebula" help | grep -q bench || fail "help does not list the verbs"
 for verb in $("$nebula" help | awk '/^  [a-z]/ { print $1 }'); do
     "$nebula" "$verb" --help | grep -q . || fail "$verb --help prints nothing"
@@ -22,7 +25,7 @@ answers() {
     [ "$got" = "$status" ] || fail "nebula-i $*: status $got instead of $status: $out"
     printf '%s\n' "$out" | grep -qF -- "$text" || fail "nebula-i $*: no '$text' in: $out"
 }
-for verb in adopt corpus device embed eval export import lab order report roster score site train translate wan; do
+for verb in adopt completion corpus device embed eval export import lab order report roster score site train translate wan; do
     case $verb in
     train | lab) word="give a job file" ;;
     embed | translate) word="give the folder of a trained model" ;;

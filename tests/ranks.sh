@@ -64,7 +64,7 @@ started="$started $pid"
 until [ -n "$(ls stop/checkpoints/*.neb 2> /dev/null)" ]; do sleep 0.1; done
 kill -TERM $pid
 code=0; wait $pid || code=$?
-[ $code = 130 ] && grep -aq "stopped at step" stop.log || fail "SIGTERM did not stop all ranks with a checkpoint (exit status $code)"
+[ $code = 143 ] && grep -aq "stopped at step" stop.log || fail "SIGTERM did not stop all ranks with a checkpoint (exit status $code)"
 
 # ---- layouts that do not fit
 refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"; }

@@ -1,6 +1,7 @@
 /* main.c: finds the verb and runs it. */
 #include "cli/verb.h"
 #include "base/nearest.h"
+#include "cli/reference.h"
 #include "job/job.h"
 
 #include <signal.h>
@@ -8,28 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct neb_verb *const verbs[] = {
+const struct neb_verb *const neb__verbs[] = {
 #define NEB__X(name) &neb__verb_##name,
     NEB_VERBS(NEB__X)
 #undef NEB__X
+        NULL,
 };
-enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static int usage(FILE *to)
 {
     fprintf(to,
             "usage: nebula-i VERB [arguments]; nebula-i VERB --help tells more,\n"
-            "       nebula-i help job every key of a job file\n"
+            "       nebula-i help job every key of a job file, nebula-i manual VERB the man page\n"
             "       -q: no progress, only results, warnings and errors; -v: every detail; NEBULA_LOG says\n"
             "       the same with debug, info, warn, error or none\n\n");
-    for (int i = 0; i < VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i]->name, verbs[i]->help);
-    return to == stdout ? 0 : 2;
+    for (int i = 0; neb__verbs[i]; i++) fprintf(to, "  %-10s %s\n", neb__verbs[i]->name, neb__verbs[i]->help);
+    return to == stdout ? NEB_EXIT_DONE : NEB_EXIT_USAGE;
 }
 
 static const struct neb_verb *find(const char *name)
 {
-    for (int i = 0; i < VERBS; i++)
-        if (!strcmp(name, verbs[i]->name)) return verbs[i];
+    for (int i = 0; neb__verbs[i]; i++)
+        if (!strcmp(name, neb__verbs[i]->name)) return neb__verbs[i];
     return NULL;
 }
 
@@ -37,10 +38,10 @@ static int unknown(const char *name)
 {
     struct neb_nearest n = {.word = name, .within = 3};
     char hint[NEB_HINT];
-    for (int i = 0; i < VERBS; i++) neb__nearest_try(&n, verbs[i]->name);
+    for (int i = 0; neb__verbs[i]; i++) neb__nearest_try(&n, neb__verbs[i]->name);
     neb__nearest_hint(&n, hint);
     fprintf(stderr, "nebula-i: no verb '%s'%s\n", name, hint);
-    return 2;
+    return NEB_EXIT_USAGE;
 }
 
 /* `nebula-i help VERB [PART]` is `nebula-i VERB [PART] --help`. */
@@ -78,14 +79,19 @@ static int take_volume(int argc, char **argv)
     return kept;
 }
 
+static bool is_one_of(const char *word, const char *a, const char *b)
+{
+    return !strcmp(word, a) || !strcmp(word, b);
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
     argc = take_volume(argc, argv);
     if (argc < 2) return usage(stderr);
     if (!strcmp(argv[1], "help") && argc > 2) return help(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) return usage(stdout);
-    const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
+    if (is_one_of(argv[1], "--help", "-h") || !strcmp(argv[1], "help")) return usage(stdout);
+    const char *name = is_one_of(argv[1], "--version", "-V") ? "version" : argv[1];
     const struct neb_verb *v = find(name);
     return v ? neb__verb_run(v, argc - 2, argv + 2) : unknown(name);
 }

@@ -5,10 +5,21 @@
 #include "cli/verb.h"
 #include "base/mem.h"
 #include "base/nearest.h"
+#include "cli/reference.h"
 
 #include <string.h>
 
 enum { WIDEST = 44, TABLES = NEB_VERB_TABLES };
+
+const struct neb_verb *neb__verb_parts(const struct neb_verb *v)
+{
+    return v->describe ? v->describe() : v->parts;
+}
+
+bool neb__verb_takes_keys(const struct neb_verb *v)
+{
+    return strstr(v->args, "section.key=value") != NULL;
+}
 
 /* ---- help ------------------------------------------------------------------------------------------------------ */
 
@@ -61,7 +72,7 @@ static void print_usage(const struct neb_verb *v, const struct neb_verb *part, F
 static void print_options(const struct neb_verb *v, FILE *to)
 {
     for (int i = 0; i < TABLES && v->options[i].table; i++) neb__opts_help(v->options[i].table, to);
-    fprintf(to, "  %-22s show this\n", "--help");
+    fprintf(to, "  %-22s show this\n", "-h, --help");
 }
 
 /* `part`: which of its parts; NULL: the verb itself. */
@@ -83,7 +94,7 @@ static int wrong(const struct neb_verb *v, const struct neb_verb *part)
 {
     print_usage(v, part, stderr);
     fprintf(stderr, "nebula-i %s%s%s --help tells more\n", v->name, part ? " " : "", part ? part->name : "");
-    return 2;
+    return NEB_EXIT_USAGE;
 }
 
 static int wrong_number(const struct neb_verb *v, const struct neb_verb *part, const struct neb_call *c)
@@ -124,12 +135,7 @@ static int no_such_part(const struct neb_verb *v, const char *name)
 
 static int exit_status(neb_status status, const struct neb_call *c)
 {
-    switch (status) {
-    case NEB_OK: return c->code;
-    case NEB_ERR_CONFIG: return 2;
-    case NEB_ERR_CANCELLED: return 130;
-    default: return 1;
-    }
+    return c->code ? c->code : neb__exit_of(status);
 }
 
 static int call(const struct neb_verb *v, const struct neb_verb *part, struct neb_call *c)
@@ -183,7 +189,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv)
     const struct neb_verb *part = argc ? find_part(v, argv[0]) : NULL;
     int ours = 0; /* behind `--` stands somebody else's --help */
     for (; ours < argc && strcmp(argv[ours], "--"); ours++)
-        if (!strcmp(argv[ours], "--help")) {
+        if (!strcmp(argv[ours], "--help") || !strcmp(argv[ours], "-h")) {
             print_help(v, part, stdout);
             return 0;
         }

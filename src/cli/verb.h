@@ -22,7 +22,7 @@ struct neb_call {
     int n;               /* of the words */
     char **command; /* behind `--`, for verbs that take a command; ended by NULL. NULL: there is no `--` */
     int tag;        /* of the part */
-    int code;       /* exit status when run() returns NEB_OK: 0 unless run() sets another one */
+    int code;       /* exit status, if run() sets one; 0: that of the status which run() returns */
 };
 
 struct neb_verb {
@@ -45,7 +45,9 @@ struct neb_verb {
     int part_at;
     int tag;                /* tells apart the parts that one run() serves */
     void (*more)(FILE *to); /* the rest of the help; or NULL */
-    /* The exit status: 0 (or c->code) for NEB_OK, 2 for NEB_ERR_CONFIG, 130 for NEB_ERR_CANCELLED, otherwise 1. */
+    /* A raw verb's parts, for the manual and completion: name, args, help and options. NULL: it has none. */
+    const struct neb_verb *(*describe)(void);
+    /* The exit status is that of reference.h, or c->code if run() has set it. */
     neb_status (*run)(struct neb_call *c);
 };
 
@@ -57,6 +59,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
 #define NEB_VERBS(X) \
     X(adopt)         \
     X(bench)         \
+    X(completion)    \
     X(corpus)        \
     X(device)        \
     X(embed)         \
@@ -64,6 +67,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(export)        \
     X(import)        \
     X(lab)           \
+    X(manual)        \
     X(order)         \
     X(report)        \
     X(roster)        \
@@ -80,5 +84,13 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
 #define NEB__X(name) extern const struct neb_verb neb__verb_##name;
 NEB_VERBS(NEB__X)
 #undef NEB__X
+
+extern const struct neb_verb *const neb__verbs[]; /* all of them, ended by NULL */
+
+/* The parts of a verb, also of one that finds them itself; ended by one without a name. NULL: it has none. */
+const struct neb_verb *neb__verb_parts(const struct neb_verb *v);
+
+/* Whether words of the form section.key=value may stand behind a job file. */
+bool neb__verb_takes_keys(const struct neb_verb *v);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/reference.h"
 #include "task/data.h"
 #include "task/folder.h"
 #include "text/corpus.h"
@@ -215,13 +216,14 @@ static neb_status check(struct neb_call *c)
 {
     for (int i = 0; i < c->n; i++) {
         struct neb_set *set;
-        if (neb__set_open(c->words[i], &set) != NEB_OK) {
-            c->code = 1;
+        neb_status status = neb__set_open(c->words[i], &set);
+        if (status != NEB_OK) {
+            c->code = neb__exit_of(status);
             continue;
         }
         const struct neb_set_info *info = neb__set_info(set);
-        if (neb__set_verify(set) != NEB_OK)
-            c->code = 1;
+        if ((status = neb__set_verify(set)) != NEB_OK)
+            c->code = neb__exit_of(status);
         else
             printf("%s: ok, %s%s%s, %" PRId64 " samples, %" PRId64 " tokens, vocabulary %d\n", c->words[i],
                    info->lang[0], info->sides == 2 ? "-" : "", info->lang[1], neb__set_count(set),

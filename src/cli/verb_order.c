@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/reference.h"
 #include "seal/site.h"
 #include "run/orders.h"
 #include "watch/status.h"
@@ -273,13 +274,15 @@ static neb_status run(struct neb_call *c)
     const struct options *o = c->options;
     char path[PATH_MAX];
     int64_t start = neb__now_ns();
+    static const int exits[] = {
+        [REFUSED] = NEB_EXIT_REFUSED, [LATE] = NEB_EXIT_UNANSWERED, [WAITING] = NEB_EXIT_UNANSWERED};
     enum fate fate = LATE;
     while (fate == LATE && neb__seconds_since(start) <= o->wait) {
         NEB_TRY(give(o, (uint8_t)c->tag, c->n, c->words, path, sizeof path));
         fate = await(path, start, o->wait);
         if (fate == LATE) sleep(1);
     }
-    c->code = fate == DONE ? 0 : 1;
+    c->code = exits[fate];
     switch (fate) {
     case DONE: printf("carried out\n"); break;
     case REFUSED: fprintf(stderr, "refused; the site's log says why (%s.refused)\n", path); break;

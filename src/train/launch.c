@@ -80,15 +80,14 @@ static neb_status make_command(const struct neb_job *job, struct command *c)
 
 /* ---- one start ------------------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t asked_to_stop;
+static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
 static volatile pid_t launcher;
 
 /* mpirun passes SIGUSR1 on to the ranks; SIGINT and SIGTERM would end them without a checkpoint. */
 static void on_signal(int number)
 {
-    (void)number;
     if (asked_to_stop && launcher > 0) kill(launcher, SIGTERM);
-    asked_to_stop = 1;
+    asked_to_stop = number;
     if (launcher > 0) kill(launcher, SIGUSR1);
 }
 
@@ -151,6 +150,7 @@ static neb_status run(const struct neb_job *job, struct command *c, int *code)
     for (int tries = 0; tries < TRIES;) {
         NEB_TRY(start(c));
         NEB_TRY(wait_for(code));
+        if (asked_to_stop && *code > 128) *code = 128 + asked_to_stop;
         if (!rank_was_lost(*code)) return NEB_OK;
         int64_t now = newest_checkpoint(job);
         tries = now > reached ? 0 : tries + 1;

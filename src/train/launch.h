@@ -13,7 +13,8 @@ bool neb__launch_needed(const struct neb_job *job);
 
 /* Starts this very command once for each rank and waits until they have ended. A signal that asks for an end
  * is passed on: the ranks write a checkpoint and stop. When a rank dies or hangs, all are started again from
- * the last checkpoint, until several starts in a row have led to no new one. *code: the ranks' exit status.
+ * the last checkpoint, until several starts in a row have led to no new one. *code: the ranks' exit status,
+ * or 128 and the signal.
  *   NEB_ERR_NOTFOUND  mpirun is missing; the message says what to install
  *   NEB_ERR_PEER      ranks were lost again and again */
 neb_status neb__launch_run(const struct neb_job *job, int *code);

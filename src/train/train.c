@@ -18,11 +18,17 @@
 
 /* ---- signals ------------------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t asked_to_stop;
+static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
+
+/* The launcher takes any other signal of a rank for a lost rank, and reports its own instead. */
+int neb__train_signal(void)
+{
+    return asked_to_stop && neb__group_started() ? SIGINT : asked_to_stop;
+}
 
 static void on_signal(int number)
 {
-    asked_to_stop = 1;
+    asked_to_stop = number;
     signal(number, SIG_DFL);
 }
 

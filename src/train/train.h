@@ -9,6 +9,9 @@
  * NEB_ERR_CANCELLED; a second signal ends the process at once. */
 neb_status neb__train_job(const struct neb_job *job);
 
+/* The signal that ended the last training; 0: none did. */
+int neb__train_signal(void);
+
 /* The learning rates of the job's steps. NEB_ERR_CONFIG */
 neb_status neb__train_schedule(const struct neb_job *job, struct neb_schedule *out);
 
