@@ -25,7 +25,7 @@ struct member {
     size_t state_size;
 };
 
-static void open_member(struct member *m)
+static void prepare(struct member *m)
 {
     struct neb_session_config c = neb_session_defaults();
     c.interval = 10;
@@ -37,6 +37,11 @@ static void open_member(struct member *m)
     struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
     assert_ok(neb_session_register(m->session, &p));
     if (m->state) assert_ok(neb_session_load(m->session, m->state, m->state_size));
+}
+
+static void open_member(struct member *m)
+{
+    prepare(m);
     assert_ok(neb_session_start(m->session, 10));
 }
 
@@ -142,6 +147,28 @@ static void ends_again(struct member m[2])
     neb__free(result);
 }
 
+/* One site alone, started again with any values in its parameters: the end is on its disk, and so is the result. */
+static void ends_again_alone(struct member m[2])
+{
+    struct neb_session_status st;
+    bool changed;
+    float *result = neb__malloc(VALUES * sizeof *result);
+    memcpy(result, m[0].x, VALUES * sizeof *result);
+    for (int i = 0; i < 2; i++) neb_session_close(m[i].session), m[i].session = NULL;
+    for (int i = 0; i < 2; i++) {
+        memset(m[i].x, 0, VALUES * sizeof *m[i].x);
+        prepare(&m[i]);
+        assert_ok(neb_session_start(m[i].session, 60));
+        neb_session_get_status(m[i].session, &st);
+        assert_true(st.ended && !strcmp(st.state, "ended"));
+        assert_int_equal(neb_step_within(m[i].session, NEB_NO_STEP, 1, &changed), NEB_ERR_CANCELLED);
+        assert_memory_equal(m[i].x, result, VALUES * sizeof *result);
+        neb_session_close(m[i].session);
+        m[i].session = NULL;
+    }
+    neb__free(result);
+}
+
 static void at_the_token_target_all_fragments_weigh_the_same(void **state)
 {
     (void)state;
@@ -151,6 +178,7 @@ static void at_the_token_target_all_fragments_weigh_the_same(void **state)
     for (int i = 0; i < 2; i++) m[i].steps = 100000, m[i].to_end = true;
     train_both(m);
     ended_with_all(m, own_tokens(&m[0]) + own_tokens(&m[1]));
+    ends_again_alone(m);
     drop_both(&sites, m);
 }
 

@@ -69,4 +69,13 @@ for d in a/run out-a; do
 done
 "$nebula" site replay b > replay.log || fail "the replay failed"
 grep -q "state root $(root a)" replay.log || fail "replay from the beginning gives another root: $(cat replay.log)"
+# One site alone, started again, says at once that the run has ended and writes the same model, with and without its checkpoint.
+cp out-a/model.safetensors model
+for s in a b; do
+    rm out-$s/model.safetensors
+    [ $s = a ] || rm -r out-$s/checkpoints
+    timeout -k 2 120 "$nebula" train job.yaml --site $s out=out-$s > again-$s.log 2>&1 || fail "site $s cannot be started again alone"
+    grep -q "this run has ended at record" again-$s.log || fail "site $s does not say that the run has ended"
+    cmp -s model out-$s/model.safetensors || fail "site $s writes another model when it is started again alone"
+done
 echo "two sites: ok, state root $(root a)"

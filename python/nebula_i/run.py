@@ -116,7 +116,7 @@ class Run:
             until = time.monotonic() + self._wait
             while time.monotonic() < until:
                 now = self.status()
-                if now["halted"] or now["view"] > 0:
+                if now["halted"] or now["ended"] or now["view"] > 0:
                     break
                 time.sleep(0.02)
             self._enter(lib.NO_STEP)

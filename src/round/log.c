@@ -230,6 +230,7 @@ static bool differs(const struct neb_round *r)
     const struct neb_core_promise *d = &r->durable;
     if (d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse)) return true;
     if (stays_empty(r)) return false;
+    if (r->ended && d->commit < r->final_index) return true; /* the proof of the end, for a later start */
     return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch ||
            d->view != r->view || d->normal != r->normal;
 }

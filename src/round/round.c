@@ -288,13 +288,26 @@ static bool dispensable(const struct neb_round *r)
     return r->leader != NEB_NO_SITE && (r->leader_has_all || !r->peer[r->leader].up);
 }
 
+/* The disk itself proves that the run has ended, and holds all of its result. Nobody has to be asked, and
+ * nobody has to be told: this site votes no more. */
+static bool found_ended(const struct neb_round *r)
+{
+    if (r->state != NEB_ROUND_BOOT || r->damaged || r->forgot || !r->whole) return false;
+    for (uint32_t c = 0; c < r->cfg.cells; c++)
+        if (r->cell[c].fetching || r->cell[c].v_app != r->cell[c].v_log) return false;
+    return r->durable.commit >= r->final_index;
+}
+
 /* The run is over for this site when it has applied everything and nobody needs it any more. */
 static void ending(struct neb_round *r)
 {
-    if (!r->ended || r->paused_end || r->cursor < r->final_index || !neb__core_caught_up(r)) return;
+    if (!r->ended || r->paused_end || r->cursor < r->final_index) return;
     if (r->whole && r->root_at < r->final_index) return; /* everybody compares the last root */
+    bool found = found_ended(r);
+    if (!found && !neb__core_caught_up(r)) return;
     if (!r->final_since) r->final_since = r->now;
-    if (r->now < r->final_since + 4 * r->cfg.contact_ms && !dispensable(r)) return;
+    bool kept = r->durable.commit >= r->final_index; /* a start after this one finds the end on its disk */
+    if (!found && r->now < r->final_since + 4 * r->cfg.contact_ms && !(kept && dispensable(r))) return;
     r->paused_end = true;
     neb__core_act(r, NEB_ACT_ENDED);
 }

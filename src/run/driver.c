@@ -172,6 +172,9 @@ void *neb__session_driver(void *arg)
         struct neb_round_status st;
         neb__round_status(s->core, &st);
         s->driver.found = st.commit;
+        pthread_mutex_lock(&s->lock);
+        s->driver.found_end = st.ended;
+        pthread_mutex_unlock(&s->lock);
     }
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
     int64_t wake = wake_time(s);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TELL_S = 3 };
+enum { TELL_S = 3, END_STAY_S = 20 };
 
 struct neb_session_config neb_session_defaults(void)
 {
@@ -117,7 +117,7 @@ static neb_status wait_for_quorum(neb_session *s, double seconds)
 {
     struct timespec until = neb__step_until(seconds);
     pthread_mutex_lock(&s->lock);
-    while (!s->halted && s->status.view == 0)
+    while (!s->halted && !s->ended && s->status.view == 0)
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
     neb_status status = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
     pthread_mutex_unlock(&s->lock);
@@ -193,13 +193,24 @@ static void wait_until_told(neb_session *s)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
+/* A site that finds the run ended on its own disk is done at once. If another site is connected that lacks the
+ * end, it has come to learn of it: this site may be the only one that can tell. */
+static void stay_for_the_end(neb_session *s)
+{
+    int64_t since = neb__now_ns();
+    while (neb__session_peer_lacks_end(s) && neb__seconds_since(since) < END_STAY_S)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
 void neb_session_close(neb_session *s)
 {
     if (!s) return;
     while (s->streams) neb_stream_close(s->streams);
     pthread_mutex_lock(&s->lock);
-    bool goodbye = s->driver.runs && s->core && !s->ended && !s->halted;
+    bool runs = s->driver.runs && s->core && !s->halted;
+    bool goodbye = runs && !s->ended, found = runs && s->ended && s->driver.found_end;
     pthread_mutex_unlock(&s->lock);
+    if (found) stay_for_the_end(s);
     if (goodbye) operate(s, NEB_OP_GOODBYE);
     neb__queue_close(&s->driver.queue);
     if (s->driver.runs) pthread_join(s->driver.thread, NULL);

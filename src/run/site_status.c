@@ -208,6 +208,20 @@ bool neb__session_heard(neb_session *s, const char *name, struct neb_site_status
     return found;
 }
 
+bool neb__session_peer_lacks_end(neb_session *s)
+{
+    bool lacks = false;
+    pthread_mutex_lock(&s->lock);
+    uint64_t links = neb__members_links(&s->members) & neb__members_roster(&s->members, NULL).members;
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
+        if (i == s->self || !(links & neb__bit(i))) continue;
+        const struct neb_site_status *said = said_by(s, i);
+        lacks |= !said || (!said->halted && said->record < s->status.applied);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return lacks;
+}
+
 /* ---- the peers ----------------------------------------------------------------------------------------- */
 
 static void send_to(neb_session *s, uint64_t peers, uint32_t kind, const char *text)

@@ -14,6 +14,10 @@ extern const struct neb_meter_run neb__session_meter;
  * the roster. Any thread. */
 bool neb__session_heard(neb_session *s, const char *name, struct neb_site_status *out);
 
+/* True if a site is connected that has not applied the run's last record yet, by its own words. The run has
+ * ended here. Any thread. */
+bool neb__session_peer_lacks_end(neb_session *s);
+
 /* This site itself, as the peers hear of it. */
 void neb__session_own_status(neb_session *s, struct neb_site_status *out);
 

@@ -49,11 +49,15 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
 /* A run begins when all sites are there and agree. A site that comes back may have to go on alone. */
 neb_status neb__trainer_start_session(struct neb_trainer *t, bool first)
 {
+    struct neb_session_status s;
     int64_t since = neb__now_ns();
     if (first) neb__info("waiting for the other sites");
     NEB_TRY(neb_session_start(t->session, first ? FIRST_SECONDS : QUORUM_SECONDS));
+    neb_session_get_status(t->session, &s);
     double waited = neb__seconds_since(since);
-    if (first) {
+    if (s.ended) {
+        neb__meter_event(&t->meter, t->progress.step, "restart", "the run has ended");
+    } else if (first) {
         neb__meter_add(&t->meter, NEB_TIME_WAIT, waited);
         neb__meter_event(&t->meter, t->progress.step, "start", "all sites agree after %.1f s", waited);
     } else {
