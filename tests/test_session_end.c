@@ -3,7 +3,8 @@
 #include "check.h"
 #include "sites.h"
 #include "base/mem.h"
-#include "run/session.h"
+#include "base/rng.h"
+#include "run/end.h"
 
 #include <nebula/nebula.h>
 #include <pthread.h>
@@ -17,6 +18,8 @@ struct member {
     const char *dir;
     float *x, target;
     uint64_t token_target;
+    const char *end; /* as in the session's settings */
+    double end_bytes;
     int steps; /* to make; then it waits for the end, or comes back */
     bool to_end;
     neb_status status;
@@ -33,6 +36,8 @@ static void prepare(struct member *m)
     c.round_ms = 1500;
     c.rung = "int8";
     c.token_target = m->token_target;
+    if (m->end) c.end = m->end;
+    c.end_bytes = m->end_bytes;
     assert_ok(neb_session_open(m->dir, &c, &m->session));
     struct neb_session_param p = {.name = "p", .ndim = 1, .shape = {VALUES}, .values = m->x};
     assert_ok(neb_session_register(m->session, &p));
@@ -51,7 +56,8 @@ static void *train(void *arg)
     bool changed;
     m->status = NEB_OK;
     for (int i = 0; i < m->steps && m->status == NEB_OK; i++) {
-        for (int k = 0; k < VALUES; k++) m->x[k] += 0.004f * (m->target + 0.01f * (float)(k % 7) - m->x[k]);
+        for (int k = 0; k < VALUES; k++)
+            m->x[k] += 0.004f * (m->target + 0.3f * (float)(neb__mix64((uint64_t)k) % 1000) / 1000 - m->x[k]);
         m->status = neb_step(m->session, TOKENS, &changed);
         sleep_ms(4);
     }
@@ -213,12 +219,80 @@ static void right_after_a_restart_too(void **state)
     drop_both(&sites, m);
 }
 
+/* Bytes of the updates of a site that records behind END name. */
+static double bytes_of_the_end(struct member *m, uint16_t site)
+{
+    const struct neb_record *rec;
+    double bytes = 0;
+    bool end = false;
+    pthread_mutex_lock(&m->session->busy);
+    for (uint64_t i = 1; (rec = neb__round_record(m->session->core, i)); i++) {
+        const struct neb_named *own = end ? neb__record_of(rec, site) : NULL;
+        if (own) bytes += own->length;
+        end |= rec->type == NEB_RECORD_END;
+    }
+    pthread_mutex_unlock(&m->session->busy);
+    return bytes;
+}
+
+static double dropped(struct member *m)
+{
+    struct neb_session_status s;
+    neb_session_get_status(m->session, &s);
+    return s.dropped;
+}
+
+static double sent_at_the_end(struct member *m)
+{
+    struct neb_end_state e;
+    pthread_mutex_lock(&m->session->busy);
+    neb__end_get(m->session, &e);
+    pthread_mutex_unlock(&m->session->busy);
+    return e.sent;
+}
+
+/* The end costs no more than the job allows. The rest is dropped, and every site says how much. With `keep` everything
+ * goes in. All sites have one model either way. */
+static void the_end_has_a_price(void **state)
+{
+    (void)state;
+    const double allowed = 100e3, exact = 4.0 * VALUES,
+                 usual = 1.01 * VALUES; /* an update of each fragment */
+    for (int keep = 0; keep < 2; keep++) {
+        struct sites sites;
+        struct member m[2];
+        sites_make(&sites, 2, NULL);
+        for (int i = 0; i < 2; i++)
+            m[i] = (struct member){.dir = sites.path[i],
+                                   .x = neb__calloc(VALUES, sizeof(float)),
+                                   .target = i ? 1 : -0.5f,
+                                   .token_target = 2 * TOKENS * 53,
+                                   .end = keep ? "keep" : "drop",
+                                   .end_bytes = allowed,
+                                   .steps = 100000};
+        open_both(m);
+        train_both(m);
+        for (int i = 0; i < 2; i++) assert_int_equal(m[i].status, NEB_ERR_CANCELLED);
+        assert_memory_equal(m[0].x, m[1].x, VALUES * sizeof(float));
+        for (uint16_t i = 0; i < 2; i++) {
+            double bytes = bytes_of_the_end(&m[0], (uint16_t)(i + 1)), left = dropped(&m[i]),
+                   sent = sent_at_the_end(&m[i]);
+            bool much = sent > 1.1 * allowed || bytes > 1.1 * allowed + usual, all = bytes > 0.7 * exact;
+            if (keep ? !all || left > 0 : much || !(left > 0))
+                fail_msg("%s: site %d: %.0f bytes, %.0f of them last ones, %.3f dropped", m[i].end, i, bytes,
+                         sent, left);
+        }
+        drop_both(&sites, m);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_the_token_target_all_fragments_weigh_the_same),
         cmocka_unit_test(right_after_a_restart_too),
+        cmocka_unit_test(the_end_has_a_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,9 +54,14 @@ struct neb_session_config {
      * are then dropped, not sent later. */
     double clip, noise;
     bool archive; /* keep every update for ever, so that the run can be replayed from its beginning */
+    /* How the run ends. "drop" (or NULL): each site sends one last update of every part, and what that leaves
+     * out is dropped; so the end takes at most `end_seconds` (0: four rounds, at least 10 s) and `end_bytes`
+     * of this site (0: four rounds). "keep": the end lasts until everything is in, to the bit. */
+    const char *end;
+    double end_seconds, end_bytes;
 };
 
-/* interval 100, drift as above, auto, cost, 0.7, 0.6. */
+/* interval 100, drift as above, auto, cost, 0.7, 0.6, drop. */
 NEB_API struct neb_session_config neb_session_defaults(void);
 
 /* folder: made by `nebula-i site init`; it holds the run's roster.
@@ -166,6 +171,8 @@ struct neb_session_status {
     char reason[200];
     char state[16]; /* starting, catching up, training, waiting, ending, ended, halted */
     char note[160];
+    /* The end of the run, with end "drop": the share of this site's last work, as a norm, that was dropped. */
+    double dropped;
 };
 NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *out);
 

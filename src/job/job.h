@@ -78,8 +78,8 @@ struct neb_job_wan {
     int64_t window, snapshot, bits, cache; /* relay, tutor */
     char *recorded;
     double outer_lr, outer_momentum, tokens, max_rate, clip, noise;
-    int64_t max_bytes_per_hour, ledger_quota;
-    char *rung, *prefer;
+    int64_t max_bytes_per_hour, ledger_quota, end_seconds, end_bytes;
+    char *rung, *prefer, *end;
     bool wait, archive;
 };
 

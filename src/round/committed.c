@@ -444,9 +444,10 @@ static void merged(struct neb_round *r, const struct neb_record *rec, uint32_t c
     struct neb_core_cell *cell = &r->cell[c];
     const struct neb_named *own = neb__record_of(rec, r->self);
     cell->v_site++;
-    cell->clean = false;
+    if (!r->cfg.end_drop) cell->clean = false;
     if (own) {
         bool known = cell->open.k == own->k && neb__hash_equal(&cell->open.hash, &own->hash);
+        if (known && r->cfg.end_drop) cell->clean = cell->exact;
         cell->base = known ? cell->captured : r->steps;
         cell->open.k = 0;
     } else if (cell->open.k && cell->v_site > cell->open.b + r->cfg.staleness) {
@@ -502,7 +503,8 @@ void neb__core_capture_due(struct neb_round *r)
         a->k = r->next_k++;
         a->version = cell->v_app;
         a->tau = (uint32_t)(r->steps - cell->base);
-        a->exact = r->ending;
+        a->exact = r->ending && !r->cfg.end_drop;
+        a->last = r->ending && r->cfg.end_drop;
         a->cls = r->ending ? NEB_DENSE : r->cls;
         a->bound = r->bound;
         r->capturing[f] = true;

@@ -49,7 +49,7 @@ struct neb_core_cell {
     int64_t captured;            /* inner step of the open update's capture */
     int64_t since;               /* steps at the last capture */
     bool exact;                  /* the last capture was requested after END */
-    bool clean;                  /* … and found nothing left to send */
+    bool clean;                  /* … and found nothing left to send; or was the last, and is committed */
     struct neb_hash cell_root;   /* of a fetched cell that waits until its root is trusted */
     uint64_t cell_index, cell_version;
 };
@@ -169,6 +169,9 @@ struct neb_round {
     struct neb_order order[ORDERS]; /* op 0: none */
     int64_t final_since;
 
+    /* the end: when this site knew of END; how long it may take, 0: no limit */
+    int64_t ending_since, end_ms;
+
     struct neb_core_peer peer[NEB_SITES_MAX];
     struct neb_core_update *update;
     size_t updates, update_cap;
@@ -253,6 +256,7 @@ void neb__lead_start(struct neb_round *r);
 void neb__lead_tick(struct neb_round *r);
 void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__lead_progress(struct neb_round *r);
+bool neb__end_over(const struct neb_round *r);          /* the end has had its time */
 bool neb__lead_acknowledged(const struct neb_round *r); /* every member in reach has applied FINAL */
 void neb__lead_propose(struct neb_round *r, struct neb_record *rec);
 void neb__lead_ping(struct neb_round *r);

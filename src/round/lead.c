@@ -326,7 +326,7 @@ static void try_close(struct neb_round *r, uint32_t f)
     int least = alive == 2 ? 2 : alive / 2 + 1;
     bool late = r->now >= r->close_at[f] + r->cfg.round_ms && ready >= least;
     bool very_late = r->now >= r->close_at[f] + r->cfg.round_ms + r->cfg.grace_ms;
-    if (missing && !late && !very_late) return;
+    if (missing && !late && !very_late && !neb__end_over(r)) return;
     r->close_at[f] = 0;
     name(r, c0, c1, by_site, ready);
 }
@@ -389,15 +389,21 @@ bool neb__lead_acknowledged(const struct neb_round *r)
     return true;
 }
 
+bool neb__end_over(const struct neb_round *r)
+{
+    return r->ending && r->end_ms > 0 && r->now >= r->ending_since + r->end_ms;
+}
+
 static bool try_end(struct neb_round *r)
 {
     bool everybody = false;
-    if (r->ended || (r->ending && (r->commit != r->head || !all_clean(r, &everybody)))) return false;
+    bool in = r->ending && all_clean(r, &everybody), over = neb__end_over(r);
+    if (r->ended || (r->ending && (r->commit != r->head || !(in || over)))) return false;
     bool reached = r->done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
     if (!r->ending && !reached) return false;
     /* Sites that come back shortly after the end may still contribute their last work. */
     if (r->ending && !r->end_since) r->end_since = r->now;
-    if (r->ending && !everybody && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
+    if (r->ending && !everybody && !over && r->now < r->end_since + 2 * r->cfg.contact_ms) return false;
     struct neb_record *rec = neb__record_new(0);
     if (rec) rec->type = r->ending ? NEB_RECORD_FINAL : NEB_RECORD_END, rec->tokens = r->tokens;
     neb__lead_propose(r, rec);
@@ -427,8 +433,10 @@ void neb__lead_progress(struct neb_round *r)
     if ((drained || NEB_MUTANT(roster_any_time)) && (neb__lead_orders(r) || try_promote(r))) return;
     if (r->head - r->commit >= r->cfg.pipeline) return;
     if (!drained && r->log[r->head - 1].record->type != NEB_RECORD_ROUND) return;
-    if (drained && try_end(r)) return;
+    bool over = neb__end_over(r); /* then the updates that are there go in, and nobody is waited for */
+    if (drained && !over && try_end(r)) return;
     for (uint32_t f = 0; f < r->cfg.fragments && r->head - r->commit < r->cfg.pipeline; f++) try_close(r, f);
+    if (over && r->head == r->commit) try_end(r);
 }
 
 /* A live member lacks cells: the lines should carry those first. */

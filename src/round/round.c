@@ -288,6 +288,12 @@ static bool dispensable(const struct neb_round *r)
     return r->leader != NEB_NO_SITE && (r->leader_has_all || !r->peer[r->leader].up);
 }
 
+/* A thin line may take as long to bring the last updates as the end was allowed to take. */
+static int64_t patience(const struct neb_round *r)
+{
+    return r->end_ms > 4 * r->cfg.contact_ms ? r->end_ms : 4 * r->cfg.contact_ms;
+}
+
 /* The disk itself proves that the run has ended, and holds all of its result. Nobody has to be asked, and
  * nobody has to be told: this site votes no more. */
 static bool found_ended(const struct neb_round *r)
@@ -307,7 +313,7 @@ static void ending(struct neb_round *r)
     if (!found && !neb__core_caught_up(r)) return;
     if (!r->final_since) r->final_since = r->now;
     bool kept = r->durable.commit >= r->final_index; /* a start after this one finds the end on its disk */
-    if (!found && r->now < r->final_since + 4 * r->cfg.contact_ms && !(kept && dispensable(r))) return;
+    if (!found && r->now < r->final_since + patience(r) && !(kept && dispensable(r))) return;
     r->paused_end = true;
     neb__core_act(r, NEB_ACT_ENDED);
 }
@@ -318,6 +324,7 @@ static void progress(struct neb_round *r)
         pausing(r);
         return;
     }
+    if (r->ending && !r->ending_since) r->ending_since = r->now;
     neb__view_tick(r);
     neb__order_leave_tick(r);
     neb__lead_tick(r);
@@ -461,6 +468,11 @@ uint64_t neb__round_version(const struct neb_round *r, uint32_t cell)
 uint64_t neb__round_all_applied(const struct neb_round *r)
 {
     return r->floor;
+}
+
+void neb__round_set_end(struct neb_round *r, int64_t ms)
+{
+    r->end_ms = r->cfg.end_drop ? ms : 0;
 }
 
 void neb__round_set_interval(struct neb_round *r, uint32_t steps)

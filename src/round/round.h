@@ -32,6 +32,7 @@ struct neb_round_config {
     uint32_t eta, mu;          /* bits of fp32 */
     uint64_t cell_bytes;       /* of theta and momentum of one cell */
     bool promote;              /* members that have caught up become voters while there are fewer than 7 */
+    bool end_drop;             /* the end is bounded: see neb__round_set_end() */
     bool owners;               /* updates of a fragment go to its owner, which sends one mean */
     int64_t ping_ms, elect_ms, contact_ms, round_ms, grace_ms, fetch_ms, greet_ms;
     uint8_t cls;    /* neb_rung_class to begin with */
@@ -129,6 +130,7 @@ struct neb_action {
     uint32_t c0, c1, cell, tau;
     uint64_t num, den;
     bool exact;     /* send everything exactly: the run ends */
+    bool last;      /* the run ends, and this is the site's last update of these cells: the rest is dropped */
     uint8_t cls;    /* neb_rung_class */
     uint32_t bound; /* fp32 bits of the greatest norm, 0: none */
     struct neb_hash hash;
@@ -147,6 +149,9 @@ int64_t neb__round_wake(const struct neb_round *r); /* the latest time for the n
 /* Sets how many inner steps this site makes between two captures of a fragment from now on; 0: nominal.
  * Discounts and averaging, on which all sites agree, go by the nominal number. */
 void neb__round_set_interval(struct neb_round *r, uint32_t steps);
+/* With cfg.end_drop: how long the end may take, from the END record on; 0: not known yet. Each site makes one
+ * last update of each fragment. The leader waits no longer for those that are missing. */
+void neb__round_set_end(struct neb_round *r, int64_t ms);
 /* After this many more inner steps a STEP event may have an effect at once. Fewer
  * steps can wait for the next event. */
 uint64_t neb__round_steps_left(const struct neb_round *r);

@@ -1,6 +1,6 @@
 /* apply.c: a record applied: theta moves by the updates that it names, and the live parameters follow by
  * edits. */
-#include "run/session.h"
+#include "run/end.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -186,6 +186,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
     }
     close_updates(o);
     for (uint32_t i = 0; i < rec->updates; i++) neb__updates_forget(&s->updates, &rec->update[i].hash);
+    if (status == NEB_OK && any_theta) neb__end_round_seen(s, rec->c0);
     if (status == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);
     return status;
 }

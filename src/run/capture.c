@@ -4,7 +4,7 @@
  * The delta d of open updates is a flat vector beside theta and m: 12 bytes a parameter. The code leaves a
  * part of d out, and that part stays in x. A coarse copy of it goes to disk (left_out.c) for a site that
  * loses its x. */
-#include "run/session.h"
+#include "run/end.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -140,6 +140,26 @@ static neb_status encode_with(neb_session *s, const struct neb_rung *rung, const
     return status;
 }
 
+/* Codes and packs d. *rung: as it was chosen; NULL: nothing is sent this time. */
+static neb_status code(neb_session *s, const struct neb_update_header *h, const struct neb_rung **rung,
+                       struct neb_codec_stats *stats, struct neb_buf *out)
+{
+    const struct neb_action *capture = &s->mirror.captures->now;
+    size_t gain, first, n = neb__mirror_range(&s->mirror, h->c0, h->c1, &first);
+    if (capture->last)
+        *rung = neb__end_rung(s, NULL);
+    else
+        *rung = capture->exact ? s->exact : neb__session_choose(s, h->tau, s->paused);
+    for (bool again = true; *rung && again;) {
+        *stats = (struct neb_codec_stats){0};
+        NEB_TRY(encode_with(s, *rung, h, stats, out));
+        NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__lines_slowest(&s->lines), &gain));
+        again = capture->last && neb__end_exceeds(s, n, out->len);
+        if (again) *rung = neb__end_rung(s, *rung);
+    }
+    return NEB_OK;
+}
+
 /* On entry d holds x of the cells; it becomes x - theta. Header and code go to `out`. *empty: there is
  * nothing to send. NEB_ERR_AGAIN: the rate controller holds. */
 static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb_codec_stats *stats,
@@ -151,13 +171,15 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
         neb__edits_on_copy(&s->mirror.own[c], s->mirror.d + first, n);
         if (neb__site_delta(s->mirror.d + first, s->mirror.outer->theta + first, n)) *empty = false;
     }
-    if (*empty) return NEB_OK;
-    const struct neb_rung *rung =
-        s->mirror.captures->now.exact ? s->exact : neb__session_choose(s, h->tau, s->paused);
+    const struct neb_rung *rung = NULL;
+    bool last = s->mirror.captures->now.last;
+    if (!*empty) NEB_TRY(code(s, h, &rung, stats, out));
+    if (!rung && last) neb__end_nothing_sent(s, h->c0, !*empty);
+    if (!rung && (*empty || last)) { /* there is nothing to send, or the end has no room for it */
+        *empty = true;
+        return NEB_OK;
+    }
     if (!rung) return NEB_ERR_AGAIN;
-    NEB_TRY(encode_with(s, rung, h, stats, out));
-    size_t gain;
-    NEB_TRY(neb__codec_squeeze(out, NEB_UPDATE_HEADER_SIZE, neb__lines_slowest(&s->lines), &gain));
     h->rung = rung->id;
     h->cls = (uint8_t)rung->cls;
     h->length = (uint32_t)(out->len - NEB_UPDATE_HEADER_SIZE);
@@ -179,6 +201,7 @@ static neb_status make_update(neb_session *s, struct neb_update_header *h, struc
     s->updates.made_hash = *hash;
     neb__left_out_end(&s->updates.left_out, &s->disk, h->c0);
     neb__session_coded(s, neb__rung_by_id(h->rung), hash, (double)s->updates.made.len, &stats);
+    neb__end_update_made(s, h, &stats, s->mirror.captures->now.last);
     return NEB_OK;
 }
 

@@ -1,6 +1,6 @@
 /* driver.c: the driver's thread: events from the links and from the training loop go into the core, the
  * core's actions come out of it. */
-#include "run/session.h"
+#include "run/end.h"
 #include "base/clamp.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -116,6 +116,10 @@ static void publish(neb_session *s)
     neb__round_status(s->core, &st);
     neb__session_follow_class(s, st.cls);
     neb__session_follow_budget(s, st.budget);
+    if (st.ending && !st.ended) neb__end_begin(s);
+    if (st.ended && st.applied >= st.commit) neb__end_report(s);
+    struct neb_end_state end;
+    neb__end_get(s, &end);
     neb__queue_wake_at(&s->driver.queue, neb__round_steps_left(s->core));
     pthread_mutex_lock(&s->lock);
     neb__members_set_roster(&s->members, &st.roster, st.leader); /* its readers hold the lock, too */
@@ -127,6 +131,7 @@ static void publish(neb_session *s)
     s->status.tokens = (int64_t)st.tokens;
     s->status.caught_up = st.caught_up;
     s->ending = st.ending;
+    s->status.dropped = end.dropped;
     s->status.stored = (int64_t)s->updates.files.bytes;
     s->status.root_at = (int64_t)st.root_at;
     memcpy(s->status.root, st.root.b, NEB_HASH_SIZE);

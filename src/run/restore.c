@@ -2,6 +2,7 @@
  *
  * The outer state comes from the newest undamaged snapshot of each cell; the records above are replayed by
  * the core. The site's own state is own_state.c's. */
+#include "run/end.h"
 #include "run/peer_cells.h"
 #include "base/clamp.h"
 #include "base/file.h"
@@ -136,6 +137,7 @@ static struct neb_round_config core_config(neb_session *s)
     memcpy(&c.mu, &s->config.outer_momentum, 4);
     c.cell_bytes = 8 * NEB_CELL;
     c.promote = true;
+    c.end_drop = strcmp(s->config.end, "keep") != 0;
     c.cls = (uint8_t)(s->fixed ? s->fixed->cls : NEB_DENSE);
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
@@ -208,6 +210,7 @@ static neb_status make_memory(neb_session *s)
     NEB_TRY(neb__updates_open(&s->updates, cells, neb__session_update_max(s)));
     NEB_TRY(neb__fetched_open(s, cells));
     NEB_TRY(neb__applying_open(s));
+    NEB_TRY(neb__end_open(s));
     return neb__mirror_open(&s->mirror);
 }
 
@@ -271,6 +274,7 @@ void neb__session_release(neb_session *s)
     neb__round_destroy(s->core);
     neb__fetched_close(s, cells_of(s));
     neb__applying_close(s);
+    neb__end_close(s);
     neb__updates_close(&s->updates);
     neb__mirror_close(&s->mirror);
     if (s->disk.ops) neb__disk_close(&s->disk);

@@ -20,7 +20,8 @@ struct neb_session_config neb_session_defaults(void)
                                        .outer_lr = 0.7f,
                                        .outer_momentum = 0.6f,
                                        .rung = "auto",
-                                       .prefer = "cost"};
+                                       .prefer = "cost",
+                                       .end = "drop"};
 }
 
 static neb_status check(neb_session *s)
@@ -39,6 +40,10 @@ static neb_status check(neb_session *s)
                          "rung '%s' is not on the ladder; `auto` leaves it to the rate controller", c->rung);
     if (c->prefer && strcmp(c->prefer, "cost") && strcmp(c->prefer, "quality"))
         return neb__fail(NEB_ERR_CONFIG, "prefer '%s' is neither cost nor quality", c->prefer);
+    if (c->end && strcmp(c->end, "drop") && strcmp(c->end, "keep"))
+        return neb__fail(NEB_ERR_CONFIG, "end '%s' is neither drop nor keep", c->end);
+    if (!(c->end_seconds >= 0 && c->end_seconds < 1e9) || !(c->end_bytes >= 0 && c->end_bytes < 1e18))
+        return neb__fail(NEB_ERR_CONFIG, "end_seconds and end_bytes must not be negative");
     if (!(c->clip >= 0 && c->clip < 1e30) || !(c->noise >= 0 && c->noise < 1e30))
         return neb__fail(NEB_ERR_CONFIG, "clip %g and noise %g must not be negative", c->clip, c->noise);
     if (!(c->max_bytes_per_hour >= 0) || !(c->ledger_quota >= 0 && c->ledger_quota < 1e18))
@@ -62,6 +67,7 @@ static neb_status open_all(neb_session *s, const char *folder)
     s->config.rung = s->fixed ? s->fixed->name : "auto"; /* the caller's strings are not kept */
     const char *prefer = s->config.prefer;
     s->config.prefer = prefer && !strcmp(prefer, "quality") ? "quality" : "cost";
+    s->config.end = s->config.end && !strcmp(s->config.end, "keep") ? "keep" : "drop";
     s->config.listen = NULL;
     return NEB_OK;
 }

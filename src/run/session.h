@@ -43,6 +43,7 @@ enum neb_agreed { NEB_AGREED_LAYOUT, NEB_AGREED_VALUES, NEB_AGREED_SETTINGS, NEB
 struct neb_job_facts;
 struct neb_status_board;
 struct neb_rate_control;
+struct neb_end;
 struct neb_applying;
 struct neb_fetched_cell;
 
@@ -71,6 +72,7 @@ struct neb_session {
     struct neb_disk disk;
     struct neb_ledger ledger;
     struct neb_rate_control *control; /* rate_control.c */
+    struct neb_end *end;              /* end.h */
     struct neb_applying *applying;    /* apply.c */
     struct neb_fetched_cell *fetched; /* peer_cells.h */
 

@@ -49,6 +49,9 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.listen = job->site[site].listen;
     c.round_ms = 1000 * w->round_seconds;
     c.max_rate = w->max_rate;
+    c.end = w->end;
+    c.end_seconds = (double)w->end_seconds;
+    c.end_bytes = (double)w->end_bytes;
     return c;
 }
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_SIZE = sizeof(struct neb_sim_own) };
+enum { OWN_SIZE = sizeof(struct neb_sim_own), END_MS = 3000 };
 
 void neb__node_create(struct neb_sim_world *w, struct neb_sim_node *n)
 {
@@ -202,6 +202,7 @@ static bool create_core(struct neb_sim_world *w, struct neb_sim_node *n)
     cfg.seal = neb__sim_seal(n);
     cfg.seed = neb__mix64(w->opt.seed * 64 + (uint64_t)n->id + n->life * 4096);
     bool ok = rec && neb__round_create(&cfg, &boot, &n->core) == NEB_OK;
+    if (ok) neb__round_set_end(n->core, END_MS);
     TRACE(w, "site %d starts: %llu records%s", n->id, (unsigned long long)found.records,
           found.damaged ? ", damaged" : "");
     neb__free(rec);

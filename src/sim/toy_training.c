@@ -128,7 +128,7 @@ void neb__toy_capture(struct neb_sim_world *w, struct neb_sim_node *n, const str
     h.tokens = (uint64_t)h.tau * h.weight;
     uint8_t bytes[NEB_UPDATE_HEADER_SIZE + CELLS_MAX * 4 * WIDTH];
     float d[CELLS_MAX][WIDTH], z[WIDTH], sent[WIDTH], r[CELLS_MAX][WIDTH], got[WIDTH];
-    bool empty = a->exact;
+    bool empty = a->exact || a->last;
     h.rung = choose_rung(w, a);
     const struct neb_toy_rung *rung = neb__toy_rung(h.rung);
     bool blurred = w->private && rung->blurred;

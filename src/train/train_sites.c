@@ -120,6 +120,9 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
     measure_session(t, &after);
     t->show.reached = (double)after.tokens;
+    if (status == NEB_ERR_CANCELLED && after.dropped > 0)
+        neb__meter_event(&t->meter, t->progress.step, "dropped",
+                         "%.1f %% of this site's last work is not in the model", 100 * after.dropped);
     *ended = status == NEB_ERR_CANCELLED;
     return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
 }

@@ -87,6 +87,7 @@ void neb__status_from_session(const struct neb_session_status *s, struct neb_sit
     out->epoch = s->epoch;
     out->peers_up = s->peers_up;
     out->peers = s->peers;
+    out->dropped = s->dropped;
     out->leader = s->leader;
     out->paused = s->paused;
     out->ended = s->ended;

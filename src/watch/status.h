@@ -31,6 +31,7 @@
     TEXT(session, 16, "", SESSION, OLD("state", "", "state", "state"),                                                      \
          "how the rounds are: starting, catching up, training, waiting, ending, ended, halted, stopped")                    \
     TEXT(note, 160, "", SESSION, OLD("note", "", "note", ""), "why the site halted, or what it waits for")                  \
+    REAL(dropped, 4, "", SESSION, OLD("", "", "", ""), "share of its last work, as a norm, that the end of the run dropped") \
     INT(step, "steps", LOOP, OLD("", "step", "", ""), "made since the training began")                                      \
     INT(steps_planned, "steps", LOOP, OLD("", "steps", "", ""), "of the job")                                               \
     INT(own_steps, "steps", SESSION, OLD("step", "", "steps", "step"), "made since the process started")                    \
