@@ -52,6 +52,12 @@ grep -q "folder 'b' belongs to site 'b', but the job gives it to site 'a'" a.log
 grep -q "site 'c' of the job is not in the roster that 'b' joined" b.log || fail "no message about roster and job"
 
 "$nebula" train job.yaml --site a out=out-a > a.log 2>&1 & first=$!
+# A site that waits says for whom and for what: in the status of its folder and of its OUT at once, after three seconds as a line.
+shown() { "$nebula" status $1 2> /dev/null | grep -q "^a, for .* s: waiting for b (not connected): a quorum of the sites must be connected"; }
+for i in $(seq 600); do
+    shown a && shown out-a && grep -q "waiting for b (not connected)" a.log && break
+    [ $i -lt 600 ] && sleep 0.1 || fail "site a waits in silence: $("$nebula" status a; "$nebula" status out-a)"
+done
 "$nebula" train job.yaml --site b out=out-b > b.log 2>&1 & second=$!
 wait $first || fail "site a failed"
 wait $second || fail "site b failed"

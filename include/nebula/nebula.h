@@ -170,7 +170,12 @@ struct neb_session_status {
     };
     char reason[200];
     char state[16]; /* starting, catching up, training, waiting, ending, ended, halted */
-    char note[160];
+    char note[280]; /* why the site halted, or for whom and for what it waits */
+    /* While it waits: for which sites, for how long by now, how much has to come or to leave, and how long
+     * that takes. bytes_left, seconds_left below 0: not known. waiting_s 0: it does not wait. */
+    char waiting_for[96];
+    double waiting_s, seconds_left;
+    int64_t bytes_left;
     /* The end of the run, with end "drop": the share of this site's last work, as a norm, that was dropped. */
     double dropped;
 };

@@ -107,6 +107,16 @@ static void print_session(const struct neb_status_file *f, double late)
     }
 }
 
+/* Says for whom and for what each site waits. */
+static void print_waits(const struct neb_status_file *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_site_status *s = &f->site[i];
+        if (s->waiting_s > 0 && *s->note && !stays(neb__status_state(s)))
+            printf("%.31s, for %.0f s: %s\n", s->name, s->waiting_s, s->note);
+    }
+}
+
 static neb_status print_as_stored(const char *path)
 {
     json_error_t e;
@@ -133,6 +143,7 @@ static neb_status show(const struct options *o, const char *folder)
             print_training(f, late);
         else
             print_session(f, late);
+        print_waits(f);
     }
     neb__free(f);
     return status;

@@ -7,6 +7,7 @@
  *     state_root.c  state roots and who signed them
  *     committed.c   applying, catching up, capturing
  *     operator.c    orders: which hold, how they become records
+ *     waits.c       what the site waits for, to be shown
  */
 #ifndef NEB_ROUND_CORE_H
 #define NEB_ROUND_CORE_H

@@ -179,6 +179,25 @@ struct neb_round_status {
     uint16_t leader;        /* or NEB_NO_SITE */
 };
 void neb__round_status(const struct neb_round *r, struct neb_round_status *out);
+
+/* waits.c: what a site waits for, if it waits at all. Nothing changes. */
+enum neb_wait {
+    NEB_WAIT_NOTHING,
+    NEB_WAIT_BEGIN,   /* a start needs answers of voters */
+    NEB_WAIT_CELLS,   /* cells of the outer state */
+    NEB_WAIT_UPDATES, /* updates that committed records name */
+    NEB_WAIT_LEADER,  /* voters must agree on a leader */
+    NEB_WAIT_ROUND,   /* at the drift limit: the next record */
+    NEB_WAIT_LAST,    /* the end: the last updates */
+    NEB_WAIT_TOLD,    /* after the end: others that do not have everything yet */
+};
+struct neb_round_wait {
+    enum neb_wait what;
+    uint64_t sites; /* bits of those that it waits for */
+    uint64_t bytes; /* that have to come here, as far as the log tells */
+    int64_t ms;     /* it waits no longer than this; below 0: there is no limit */
+};
+void neb__round_waits(struct neb_round *r, struct neb_round_wait *out);
 const struct neb_record *neb__round_record(const struct neb_round *r,
                                            uint64_t index); /* NULL: not in the log */
 const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index, size_t *length);

@@ -166,6 +166,7 @@ static void handle_turn(neb_session *s, const struct neb_turn *turn)
     if (turn->stop) s->driver.orders_at = 0; /* a last look: the order that ended the run is carried out */
     if (!s->halted) neb__session_orders(s);
     if (!s->halted) publish(s);
+    neb__waiting_look(s);
     neb__session_tell(s, false);
 }
 

@@ -12,6 +12,7 @@
 #include <time.h>
 
 enum { TELL_S = 3, END_STAY_S = 20 };
+static const double idle_every_s = 0.5;
 
 struct neb_session_config neb_session_defaults(void)
 {
@@ -119,31 +120,32 @@ neb_status neb_session_load(neb_session *s, const void *bytes, size_t n)
 
 /* ---- start --------------------------------------------------------------------------------------------- */
 
-static neb_status wait_for_quorum(neb_session *s, double seconds)
+/* The lock is held. Without parameters there are no rounds to wait for: another site must have told that it
+ * runs the same job. */
+static bool met(const neb_session *s)
+{
+    if (s->halted || s->ended) return true;
+    return s->mirror.values ? s->status.view > 0 : s->agreed || !s->facts;
+}
+
+/* NEB_ERR_AGAIN: not in so many seconds. NEB_ERR_CONFIG */
+static neb_status await_others(neb_session *s, double seconds)
 {
     struct timespec until = neb__step_until(seconds);
     pthread_mutex_lock(&s->lock);
-    while (!s->halted && !s->ended && s->status.view == 0)
+    neb__waiting_begin(s, NEB_WAITER_START);
+    while (!met(s))
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
-    neb_status status = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
+    neb_status status = met(s) ? NEB_OK : NEB_ERR_AGAIN;
+    if (s->halted && s->mismatch != NEB_OK) status = neb__quiet(s->mismatch, "%s", s->why);
+    neb__waiting_end(s, status == NEB_ERR_AGAIN);
+    s->status.recover_s = neb__seconds_since(s->started);
     pthread_mutex_unlock(&s->lock);
+    s->left_step = neb__now_ns();
     return status;
 }
 
-/* Without parameters there are no rounds to wait for. The start then waits until another site has told that
- * it runs the same job. */
-static neb_status wait_for_facts(neb_session *s, double seconds)
-{
-    struct timespec until = neb__step_until(seconds);
-    pthread_mutex_lock(&s->lock);
-    while (!s->halted && !s->agreed)
-        if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) break;
-    neb_status status = s->halted && s->mismatch != NEB_OK ? neb__quiet(s->mismatch, "%s", s->why) : NEB_OK;
-    pthread_mutex_unlock(&s->lock);
-    return status;
-}
-
-neb_status neb_session_start(neb_session *s, double wait_s)
+static neb_status start(neb_session *s)
 {
     if (s->driver.runs || s->mirror.outer) return neb__fail(NEB_ERR_STATE, "the session has started");
     NEB_TRY(neb__mirror_arrange(&s->mirror, &s->model[NEB_AGREED_LAYOUT]));
@@ -156,16 +158,25 @@ neb_status neb_session_start(neb_session *s, double wait_s)
     s->driver.runs = pthread_create(&s->driver.thread, NULL, neb__session_driver, s) == 0;
     pthread_mutex_unlock(&s->lock);
     if (!s->driver.runs) return neb__fail(NEB_ERR_NOMEM, "the system refused a thread");
-    neb_status status = NEB_OK;
-    if (wait_s > 0 && s->mirror.values)
-        status = wait_for_quorum(s, wait_s);
-    else if (wait_s > 0 && s->facts)
-        status = wait_for_facts(s, wait_s);
-    pthread_mutex_lock(&s->lock);
-    s->status.recover_s = neb__seconds_since(s->started);
-    pthread_mutex_unlock(&s->lock);
-    s->left_step = neb__now_ns();
-    return status;
+    return NEB_OK;
+}
+
+neb_status neb__session_start(neb_session *s, double wait_s, void (*idle)(void *arg), void *arg)
+{
+    NEB_TRY(start(s));
+    neb_status status;
+    int64_t since = neb__now_ns();
+    do {
+        double left = wait_s - neb__seconds_since(since);
+        status = await_others(s, fmax(0, idle ? fmin(left, idle_every_s) : left));
+        if (status == NEB_ERR_AGAIN && idle) idle(arg);
+    } while (status == NEB_ERR_AGAIN && neb__seconds_since(since) < wait_s);
+    return status == NEB_ERR_AGAIN ? NEB_OK : status; /* this site goes on alone */
+}
+
+neb_status neb_session_start(neb_session *s, double wait_s)
+{
+    return neb__session_start(s, wait_s, NULL, NULL);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------------ */
@@ -204,6 +215,9 @@ static void wait_until_told(neb_session *s)
 static void stay_for_the_end(neb_session *s)
 {
     int64_t since = neb__now_ns();
+    pthread_mutex_lock(&s->lock);
+    neb__waiting_begin(s, NEB_WAITER_CLOSE);
+    pthread_mutex_unlock(&s->lock);
     while (neb__session_peer_lacks_end(s) && neb__seconds_since(since) < END_STAY_S)
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 }

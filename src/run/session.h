@@ -23,6 +23,7 @@
 #include "run/members_view.h"
 #include "run/mirror.h"
 #include "run/updates.h"
+#include "run/waiting.h"
 #include "store/ledger.h"
 
 enum neb_session_message {
@@ -90,6 +91,7 @@ struct neb_session {
     bool agreed;    /* another site has told that it runs the same job */
     char why[256];
     struct neb_session_status status;
+    struct neb_waiting waiting;     /* for whom and for what this site waits */
     neb_stream *streams;            /* open ones to other sites */
     struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
@@ -109,6 +111,9 @@ neb_status neb__genesis_keep(neb_session *s);
 /* root: of the values when they were kept. NEB_ERR_NOTFOUND: none are; NEB_ERR_CORRUPT, NEB_ERR_CONFIG */
 neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root);
 neb_status neb__genesis_damaged(const neb_session *s); /* NEB_ERR_CORRUPT, and what to do */
+
+/* session.c: neb_session_start() that calls idle(arg) now and then while it waits. */
+neb_status neb__session_start(neb_session *s, double wait_s, void (*idle)(void *arg), void *arg);
 
 /* session.c: this site has made its steps or had its time: once the leading site says so, the run ends as at
  * the token target. */

@@ -73,6 +73,7 @@ void neb_session_get_status(neb_session *s, struct neb_session_status *out)
     out->peers_up = neb__lines_up(&s->lines);
     out->peers = (int64_t)__builtin_popcountll(neb__members_roster(&s->members, NULL).members) - 1;
     snprintf(out->note, sizeof out->note, "%.150s", s->why);
+    neb__waiting_status(s, out);
     snprintf(out->state, sizeof out->state, "%s", state_of(s));
     pthread_mutex_unlock(&s->lock);
 }

@@ -51,6 +51,7 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
     struct timespec until = neb__step_until(limit > 0 ? limit : 0);
     int64_t start = neb__now_ns();
     neb_status status = NEB_OK;
+    neb__waiting_begin(s, NEB_WAITER_STEP);
     while (status == NEB_OK && s->paused && !s->ended && !s->halted) {
         bool post = false;
         status = exchange(s, true, changed, &post);
@@ -66,6 +67,7 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
         else if (pthread_cond_timedwait(&s->changed, &s->lock, &until))
             status = NEB_ERR_AGAIN;
     }
+    neb__waiting_end(s, status == NEB_ERR_AGAIN);
     if (status == NEB_OK && s->ended) {
         struct neb_exchange e = {0};
         status = neb__mirror_merge(&s->mirror, true, &e);
@@ -152,6 +154,9 @@ neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *
     pthread_mutex_lock(&s->lock);
     int64_t entered = enter(s, tokens >= 0);
     if (tokens >= 0) count_step(s, tokens);
+    bool idle = tokens < 0 && !s->paused && s->status.steps; /* it only asks whether the run has ended */
+    neb__waiting_begin(s, idle ? NEB_WAITER_IDLE : NEB_WAITER_NONE);
+    neb__waiting_end(s, true);
     return meet(s, entered, wait_s, changed);
 }
 

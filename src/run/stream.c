@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+enum { SLICE_NS = 1000000000 };
 enum { ITEMS = 64, ITEMS_MAX = 4096, BYTES = 16 << 20, NUMBER_MAX = 65535 };
 
 /* ---- waiting ------------------------------------------------------------------------------------------- */
@@ -25,16 +26,23 @@ int64_t neb__stream_until(double wait_s)
     return wait_s < 0 || wait_s > 1e9 ? -1 : neb__now_ns() + (int64_t)(wait_s * 1e9);
 }
 
-bool neb__stream_wait(neb_stream *st, int64_t until_ns)
+void neb__stream_goes_on(neb_stream *st)
 {
-    int64_t start = neb__now_ns();
+    st->waits = 0;
+}
+
+/* The session's note is of the waits of the last seconds, so a long one is cut into short ones. */
+bool neb__stream_wait(neb_stream *st, int what, int64_t until_ns)
+{
+    int64_t start = neb__now_ns(), slice = start + SLICE_NS;
+    st->waits = what;
+    st->waited_at = start;
     if (until_ns >= 0 && start >= until_ns) return false;
+    if (until_ns < 0 || until_ns > slice) until_ns = slice;
     struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
                              .tv_nsec = (long)(until_ns % 1000000000)};
-    if (until_ns < 0)
-        pthread_cond_wait(&st->changed, &st->lock);
-    else
-        pthread_cond_timedwait(&st->changed, &st->lock, &until);
+    pthread_cond_timedwait(&st->changed, &st->lock, &until);
+    st->waited_at = neb__now_ns();
     st->wait_s += neb__seconds_since(start);
     return true;
 }
@@ -115,11 +123,12 @@ neb_status neb__stream_ready(neb_stream *st, int64_t n, double wait_s)
         if (st->config.produce ? !st->ended && may_put(st, (uint64_t)n) : st->waiting >= n) break;
         if (st->ended && !(st->config.produce ? 0 : st->waiting)) status = neb__stream_over(st);
         if (status != NEB_OK || st->ended) break;
-        if (!neb__stream_wait(st, until)) {
+        if (!neb__stream_wait(st, st->config.produce ? NEB_WAIT_CREDIT : NEB_WAIT_ITEMS, until)) {
             status = neb__quiet(NEB_ERR_TIMEOUT, "no answer from site '%s' in time", st->name);
             break;
         }
     }
+    if (status != NEB_ERR_TIMEOUT) neb__stream_goes_on(st);
     pthread_mutex_unlock(&st->lock);
     return status;
 }

@@ -41,6 +41,8 @@ struct neb_stream {
     uint64_t last, received, retained, durable, bytes;
     uint64_t limit; /* producer: the last item that is wanted, as far as this end knows */
     double wait_s;
+    int waits;                 /* enum neb_wait_beside: what the loop waits for here; 0: nothing */
+    int64_t waited_at;         /* ns: when it last did */
     struct neb_entry *current; /* consumer: the item that get() handed out last */
     struct neb_buf read;       /* the same of a folder */
 };
@@ -48,8 +50,11 @@ struct neb_stream {
 /* Runs fn(st) on the links' thread and waits for it. NEB_ERR_STATE: the links are closing. */
 neb_status neb__stream_call(neb_stream *st, neb_status (*fn)(neb_stream *st));
 
-/* Waits on `changed` with the lock held, at most until `until_ns` (negative: for ever). False: too late. */
-bool neb__stream_wait(neb_stream *st, int64_t until_ns);
+/* Waits on `changed` with the lock held, at most until `until_ns` (negative: for ever). False: too late.
+ * `what`: enum neb_wait_beside, for the session's note. */
+bool neb__stream_wait(neb_stream *st, int what, int64_t until_ns);
+/* What was waited for is there. The lock is held. */
+void neb__stream_goes_on(neb_stream *st);
 int64_t neb__stream_until(double wait_s);
 
 /* Waits until n items can be put, or got, without waiting. NEB_ERR_TIMEOUT; NEB_ERR_CANCELLED and others as

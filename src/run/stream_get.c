@@ -99,9 +99,10 @@ neb_status neb_stream_get(neb_stream *st, double wait_s, const void **bytes, siz
     neb_status status = NEB_OK;
     pthread_mutex_lock(&st->lock);
     while (!st->head && !st->ended && status == NEB_OK)
-        if (!neb__stream_wait(st, until))
+        if (!neb__stream_wait(st, NEB_WAIT_ITEMS, until))
             status = neb__quiet(NEB_ERR_TIMEOUT, "nothing after item %" PRIu64 " from site '%s' in time",
                                 st->last, st->name);
+    if (status != NEB_ERR_TIMEOUT) neb__stream_goes_on(st);
     if (status == NEB_OK && !st->head) status = neb__stream_over(st);
     bool room = false;
     if (status == NEB_OK) {
@@ -211,9 +212,10 @@ neb_status neb_stream_finish(neb_stream *st, double wait_s)
     st->waiting_bytes = 0;
     st->ended = true;
     while (!st->told && status == NEB_OK)
-        if (!neb__stream_wait(st, until))
+        if (!neb__stream_wait(st, NEB_WAIT_FINISH, until))
             status = neb__quiet(NEB_ERR_TIMEOUT, "site '%s' could not be told that stream %u is finished",
                                 st->name, st->config.number);
+    neb__stream_goes_on(st);
     pthread_mutex_unlock(&st->lock);
     return status;
 }

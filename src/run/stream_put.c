@@ -123,10 +123,11 @@ static neb_status put_folder(neb_stream *st, const void *bytes, size_t n)
 static neb_status wait_for_credit(neb_stream *st, int64_t until)
 {
     while (!st->ended && st->last >= st->received + (uint64_t)st->config.items)
-        if (!neb__stream_wait(st, until))
+        if (!neb__stream_wait(st, NEB_WAIT_CREDIT, until))
             return neb__quiet(NEB_ERR_TIMEOUT,
                               "no credit: site '%s' has received item %" PRIu64 " of %" PRIu64, st->name,
                               st->received, st->last);
+    neb__stream_goes_on(st);
     return st->ended ? neb__stream_over(st) : NEB_OK;
 }
 
@@ -174,9 +175,10 @@ static neb_status wait_mark(neb_stream *st, const uint64_t *mark, double wait_s)
     neb_status status = NEB_OK;
     pthread_mutex_lock(&st->lock);
     while (status == NEB_OK && *mark < st->last && !st->ended)
-        if (!neb__stream_wait(st, until))
+        if (!neb__stream_wait(st, NEB_WAIT_KEPT, until))
             status = neb__quiet(NEB_ERR_TIMEOUT, "only item %" PRIu64 " of %" PRIu64 " is done in time",
                                 *mark, st->last);
+    if (status != NEB_ERR_TIMEOUT) neb__stream_goes_on(st);
     if (status == NEB_OK && *mark < st->last) status = neb__stream_over(st);
     pthread_mutex_unlock(&st->lock);
     return status;

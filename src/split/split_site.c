@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ITEM_HEAD = 4, SAY_AFTER = 10 };
+enum { ITEM_HEAD = 4, FINISH_SECONDS = 10 };
 static const double slice = 0.2; /* seconds between two looks at the stop flag */
 
 /* ---- relay --------------------------------------------------------------------------------------------- */
@@ -257,28 +257,20 @@ neb_status neb__split_start(struct neb_split_site *s, neb_session *session, uint
 
 /* ---- between the steps --------------------------------------------------------------------------------- */
 
-static void say_waiting(struct neb_split_site *s, double waited)
+/* The session says for whom and for what this site waits; its loop shows it. */
+static void idle(struct neb_split_site *s)
 {
-    struct neb_stream_status st;
-    neb_stream_get_status(s->stream, &st);
-    if (s->waiting_said || waited < SAY_AFTER) return;
-    s->waiting_said = true;
-    const char *why = s->produces ? "it is slower and has room for no more items" : "it is slower";
-    if (!st.linked) why = "it is not connected; the work goes on when it is back";
-    neb__info("waiting for site '%s': %s", s->other, why);
+    if (s->idle) s->idle(s->idle_arg);
 }
 
 neb_status neb__split_wait(struct neb_split_site *s, int64_t n, const volatile sig_atomic_t *stop)
 {
-    double waited = 0;
-    s->waiting_said = false;
     for (;;) {
         neb__split_regulate(s);
         neb_status status = neb__stream_ready(s->stream, n, slice);
         if (status != NEB_ERR_TIMEOUT) return status;
         if (*stop) return neb__quiet(NEB_ERR_AGAIN, "asked to stop");
-        waited += slice;
-        say_waiting(s, waited);
+        idle(s);
     }
 }
 
@@ -307,23 +299,18 @@ neb_status neb__split_finish(struct neb_split_site *s, const volatile sig_atomic
     neb_stream_get_status(s->stream, &st);
     if (!s->produces) {
         (void)neb_stream_retain(s->stream, st.last);
-        neb_status end = neb_stream_finish(s->stream, SAY_AFTER);
+        neb_status end = neb_stream_finish(s->stream, FINISH_SECONDS);
         if (end == NEB_ERR_TIMEOUT)
             neb__warn("site '%s' could not be told that this site has finished; stop it there by hand if it "
                       "goes on",
                       s->other);
         return end == NEB_ERR_TIMEOUT ? NEB_OK : end;
     }
-    double waited = 0;
-    s->waiting_said = false;
     for (;;) {
         neb_status end = neb_stream_drain(s->stream, slice);
         if (end != NEB_ERR_TIMEOUT) return end;
         if (*stop) return neb__quiet(NEB_ERR_CANCELLED, "stopped before site '%s' had every item", s->other);
-        waited += slice;
-        if (waited > SAY_AFTER && !s->waiting_said)
-            neb__info("done; staying until site '%s' has every item in a checkpoint", s->other);
-        s->waiting_said = waited > SAY_AFTER;
+        idle(s);
     }
 }
 

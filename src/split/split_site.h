@@ -46,10 +46,11 @@ struct neb_split_site {
     struct {
         int64_t step;
         uint64_t mark;
-    } saved[2];           /* checkpoints handed to the writer, newest last */
-    uint64_t table_bytes; /* of embeddings, sent or received */
-    int64_t rows;         /* masked tokens, or rows with an answer, sent or received */
-    bool waiting_said;
+    } saved[2];              /* checkpoints handed to the writer, newest last */
+    uint64_t table_bytes;    /* of embeddings, sent or received */
+    int64_t rows;            /* masked tokens, or rows with an answer, sent or received */
+    void (*idle)(void *arg); /* called now and then while this site waits; NULL: nobody wants to know */
+    void *idle_arg;
     struct neb_stream_rate rate;
     struct neb_split_code code[NEB_STREAM_RATE_RUNGS]; /* of each rung of rate */
     struct neb_meter_split readings;

@@ -67,6 +67,17 @@ static neb_status open_teachers(struct teacher *t)
     return NEB_OK;
 }
 
+static void sample(struct teacher *t, const char *state, bool now)
+{
+    struct neb_meter_point p = {.step = t->batches, .tokens = t->tokens};
+    neb__meter_sample(&t->meter, &p, state, now);
+}
+
+static void waits(void *teacher)
+{
+    sample(teacher, "waiting", false);
+}
+
 static neb_status open_links(struct teacher *t)
 {
     const struct neb_job *j = t->job;
@@ -78,8 +89,9 @@ static neb_status open_links(struct teacher *t)
     }
     t->metrics = neb__metrics_begin(j->out, -1);
     neb__meter_begin(&t->meter, j, t->metrics, t->session, &neb__session_meter, 0);
-    if (t->session) NEB_TRY(neb_session_start(t->session, START_SECONDS));
+    if (t->session) NEB_TRY(neb__session_start(t->session, START_SECONDS, waits, t));
     NEB_TRY(neb__split_start(t->split, t->session, 0, t->job->out));
+    if (t->session) t->split->idle = waits, t->split->idle_arg = t;
     neb__meter_stream(&t->meter, t->split->stream, &t->split->readings, true);
     return NEB_OK;
 }
@@ -175,12 +187,6 @@ static void show(struct teacher *t, bool now)
              (double)t->tokens / neb__seconds_since(t->start_ns));
     neb__status_clean(line);
     neb__console_line(line);
-}
-
-static void sample(struct teacher *t, const char *state, bool now)
-{
-    struct neb_meter_point p = {.step = t->batches, .tokens = t->tokens};
-    neb__meter_sample(&t->meter, &p, state, now);
 }
 
 static neb_status loop(struct teacher *t, const volatile sig_atomic_t *stop)

@@ -112,6 +112,11 @@ static neb_status join_first(struct neb_trainer *t)
     return neb__ranks_compare(t);
 }
 
+static void waits(void *trainer)
+{
+    neb__trainer_waits(trainer);
+}
+
 static neb_status open_trainer(struct neb_trainer *t)
 {
     NEB_TRY(neb__train_schedule(t->job, &t->schedule));
@@ -133,6 +138,7 @@ static neb_status open_trainer(struct neb_trainer *t)
     }
     if (!t->split) return neb__trainer_refresh(t, t->session != NULL);
     NEB_TRY(neb__split_start(t->split, t->session, (uint64_t)neb__work_batches(t->work), t->job->out));
+    if (t->session) t->split->idle = waits, t->split->idle_arg = t;
     neb__meter_stream(&t->meter, t->split->stream, &t->split->readings, t->split->produces);
     neb__trainer_sample(t, "training", true); /* tells the other site how many items are wanted */
     return NEB_OK;

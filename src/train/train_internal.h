@@ -70,6 +70,8 @@ neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed);
 neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended);
 /* The same before the first step. */
 neb_status neb__trainer_meet_first(struct neb_trainer *t, bool *ended);
+/* Takes a sample and shows what this site waits for. */
+void neb__trainer_waits(struct neb_trainer *t);
 bool neb__trainer_is_witness(const struct neb_trainer *t);
 /* Follows the run without training until it ends. NEB_ERR_CANCELLED: a signal came first */
 neb_status neb__trainer_attend(struct neb_trainer *t);

@@ -46,13 +46,17 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     return t->split ? NEB_OK : register_params(t);
 }
 
+static void idle_at_start(void *trainer)
+{
+    neb__trainer_sample(trainer, "waiting", false);
+}
+
 /* A run begins when all sites are there and agree. A site that comes back may have to go on alone. */
 neb_status neb__trainer_start_session(struct neb_trainer *t, bool first)
 {
     struct neb_session_status s;
     int64_t since = neb__now_ns();
-    if (first) neb__info("waiting for the other sites");
-    NEB_TRY(neb_session_start(t->session, first ? FIRST_SECONDS : QUORUM_SECONDS));
+    NEB_TRY(neb__session_start(t->session, first ? FIRST_SECONDS : QUORUM_SECONDS, idle_at_start, t));
     neb_session_get_status(t->session, &s);
     double waited = neb__seconds_since(since);
     if (s.ended) {
@@ -100,6 +104,15 @@ static void measure_session(struct neb_trainer *t, const struct neb_session_stat
     if (s->ceiling >= 0) neb__metrics_put(t->metrics, step, "wan/ceiling_bytes", s->ceiling);
 }
 
+/* Shows for whom and for what this site waits. */
+void neb__trainer_waits(struct neb_trainer *t)
+{
+    struct neb_session_status s;
+    neb_session_get_status(t->session, &s);
+    neb__trainer_sample(t, "waiting", false);
+    if (s.waiting_s > 0) neb__progress_waits(&t->show, s.note);
+}
+
 /* The meter takes samples while the session waits. */
 neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
 {
@@ -113,7 +126,7 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
         NEB_TRY(neb__trainer_refresh(t, changed));
         if (changed) NEB_TRY(neb__ranks_share(t));
         if (status == NEB_ERR_AGAIN) neb__group_beat(t->ranks);
-        if (status == NEB_ERR_AGAIN) neb__trainer_sample(t, "waiting", false);
+        if (status == NEB_ERR_AGAIN) neb__trainer_waits(t);
         tokens = NEB_NO_STEP;
     } while (status == NEB_ERR_AGAIN && !*t->stop);
     neb_session_get_status(t->session, &after);

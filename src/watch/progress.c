@@ -198,6 +198,16 @@ void neb__progress_step(struct neb_progress_display *s, int64_t step, int64_t to
     }
 }
 
+void neb__progress_waits(struct neb_progress_display *s, const char *note)
+{
+    char line[LINE];
+    if (!s->live || s->quiet || neb__now_ns() - s->drawn_ns < REDRAW_NS) return;
+    s->drawn_ns = neb__now_ns();
+    snprintf(line, sizeof line, "%s  step %lld  %s", s->name, (long long)s->step, note);
+    neb__status_clean(line);
+    neb__console_show(line);
+}
+
 void neb__progress_line(struct neb_progress_display *s, const char *fmt, ...)
 {
     char text[1024];

@@ -25,6 +25,9 @@ struct neb_progress_display {
 void neb__progress_begin(struct neb_progress_display *s, const char *name, int64_t every, int64_t step);
 void neb__progress_step(struct neb_progress_display *s, int64_t step, int64_t total, double loss,
                         int64_t tokens, double lr);
+/* Shows `note` in place of the fields while no steps are made. Where there is no live line it does nothing: the log has
+ * the note as a line. */
+void neb__progress_waits(struct neb_progress_display *s, const char *note);
 /* Prints a line of its own above the display. */
 void neb__progress_line(struct neb_progress_display *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -87,6 +87,10 @@ void neb__status_from_session(const struct neb_session_status *s, struct neb_sit
     out->epoch = s->epoch;
     out->peers_up = s->peers_up;
     out->peers = s->peers;
+    snprintf(out->waiting_for, sizeof out->waiting_for, "%s", s->waiting_for);
+    out->waiting_s = s->waiting_s;
+    out->bytes_left = (double)s->bytes_left;
+    out->seconds_left = s->seconds_left;
     out->dropped = s->dropped;
     out->leader = s->leader;
     out->paused = s->paused;

@@ -30,7 +30,11 @@
          "if the loop is silent, `session`")                                                                           \
     TEXT(session, 16, "", SESSION, OLD("state", "", "state", "state"),                                                      \
          "how the rounds are: starting, catching up, training, waiting, ending, ended, halted, stopped")                    \
-    TEXT(note, 160, "", SESSION, OLD("note", "", "note", ""), "why the site halted, or what it waits for")                  \
+    TEXT(note, 280, "", SESSION, OLD("note", "", "note", ""), "why the site halted, or what it waits for")                  \
+    TEXT(waiting_for, 96, "", SESSION, OLD("", "", "", ""), "sites that it waits for; empty: it does not wait")              \
+    REAL(waiting_s, 1, "s", SESSION, OLD("", "", "", ""), "since it waits; 0: it does not")                                 \
+    REAL(bytes_left, 0, "bytes", SESSION, OLD("", "", "", ""), "to come or to leave until it goes on; below 0: not known")  \
+    REAL(seconds_left, 1, "s", SESSION, OLD("", "", "", ""), "until it goes on, as estimated; below 0: not known")          \
     REAL(dropped, 4, "", SESSION, OLD("", "", "", ""), "share of its last work, as a norm, that the end of the run dropped") \
     INT(step, "steps", LOOP, OLD("", "step", "", ""), "made since the training began")                                      \
     INT(steps_planned, "steps", LOOP, OLD("", "steps", "", ""), "of the job")                                               \
