@@ -164,7 +164,7 @@ static void wrong_jobs_say_where_and_what(void **state)
         {"sites: [{name: a, train: quick}]\n", ":1: sites[0].train: a section"},
         {"strategy: swarm\n", ":1: strategy: 'swarm' is not auto, replica, relay or tutor"},
         {"sites:\n  - {name: a, role: boss}\n",
-         ":2: sites[0].role: 'boss' is not train, generator, discriminator, teacher or student"},
+         ":2: sites[0].role: 'boss' is not train, generator, discriminator, teacher, student or witness"},
         {"sites:\n  - {name: a}\n  - {name: a}\n", ":3: two sites are named 'a'"},
         {"sites:\n  - {name: a}\n  - {name: b, role: student}\n", ":3: site 'b' has role student"},
         {"strategy: replica\nsites:\n  - {name: a, role: teacher}\n", "does not belong to strategy replica"},
@@ -305,6 +305,30 @@ static void a_site_has_its_own(void **state)
     neb__buf_free(&b);
 }
 
+static void a_witness_takes_no_share_of_the_text(void **state)
+{
+    (void)state;
+    static const char text[] = "sites: [{name: a}, {name: w, role: witness}, {name: b}]\ndata: [{file: x}]\n";
+    static const struct {
+        const char *site;
+        int64_t share;
+    } cases[] = {{"a", 0}, {"b", 1}};
+    struct neb_job j;
+    int64_t share, shares;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(read_job(text, NULL, 0, &j));
+        assert_ok(neb__job_at(&j, cases[i].site));
+        neb__job_share(&j, &share, &shares);
+        assert_true(share == cases[i].share && shares == 2);
+        neb__job_free(&j);
+    }
+    check_log_quiet();
+    assert_status(read_job("sites: [{name: w, role: witness}]\ndata: [{file: x}]\n", NULL, 0, &j),
+                  NEB_ERR_CONFIG);
+    assert_non_null(strstr(neb_last_error(), "at least one must train"));
+    check_log_restore();
+}
+
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -343,10 +367,15 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_is_read),           cmocka_unit_test(an_empty_value_is_the_default),
-        cmocka_unit_test(a_section_may_be_empty),  cmocka_unit_test(wrong_jobs_say_where_and_what),
-        cmocka_unit_test(task_and_model_must_fit), cmocka_unit_test(rows_of_objectives_are_whole),
-        cmocka_unit_test(a_site_has_its_own),      cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_job_is_read),
+        cmocka_unit_test(an_empty_value_is_the_default),
+        cmocka_unit_test(a_section_may_be_empty),
+        cmocka_unit_test(wrong_jobs_say_where_and_what),
+        cmocka_unit_test(task_and_model_must_fit),
+        cmocka_unit_test(rows_of_objectives_are_whole),
+        cmocka_unit_test(a_site_has_its_own),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(a_witness_takes_no_share_of_the_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -19,6 +19,7 @@ enum neb_site_role {
     NEB_ROLE_DISCRIMINATOR, /* relay */
     NEB_ROLE_TEACHER,
     NEB_ROLE_STUDENT, /* tutor */
+    NEB_ROLE_WITNESS, /* replica: votes and stores, makes no step */
 };
 
 /* One corpus. */
@@ -125,6 +126,8 @@ neb_status neb__job_at(struct neb_job *j, const char *site);
 void neb__job_alone(struct neb_job *j);
 bool neb__job_has(const struct neb_job *j,
                   const struct neb_job_data *d); /* a corpus of this process's site */
+/* Which share of the text the site `at` draws, among how many: the sites that train divide it. */
+void neb__job_share(const struct neb_job *j, int64_t *share, int64_t *shares);
 const char *neb__strategy_name(enum neb_strategy s);
 const char *neb__role_name(enum neb_site_role r);
 

@@ -13,8 +13,9 @@
 const struct neb_opt neb__job_site_options[] = {
     NEB_OPT(struct neb_job_site, name, NEB_OPT_TEXT, "", NULL, "as given with --site"),
     NEB_OPT(struct neb_job_site, role, NEB_OPT_TEXT, "", NULL,
-            "the first is of strategy replica, two of relay, two of tutor",
-            NEB_OPT_CHOICE("train", "generator", "discriminator", "teacher", "student")),
+            "train and witness (votes, stores, makes no step) are of strategy replica, two of relay, two of "
+            "tutor",
+            NEB_OPT_CHOICE("train", "generator", "discriminator", "teacher", "student", "witness")),
     NEB_OPT(struct neb_job_site, folder, NEB_OPT_TEXT, "", NULL,
             "made by nebula-i site init, with the run's roster in it; empty: as the name"),
     NEB_OPT(struct neb_job_site, listen, NEB_OPT_TEXT, "", NULL,
@@ -34,7 +35,8 @@ static const struct {
              [NEB_ROLE_GENERATOR] = {"generator", NEB_STRATEGY_RELAY},
              [NEB_ROLE_DISCRIMINATOR] = {"discriminator", NEB_STRATEGY_RELAY},
              [NEB_ROLE_TEACHER] = {"teacher", NEB_STRATEGY_TUTOR},
-             [NEB_ROLE_STUDENT] = {"student", NEB_STRATEGY_TUTOR}};
+             [NEB_ROLE_STUDENT] = {"student", NEB_STRATEGY_TUTOR},
+             [NEB_ROLE_WITNESS] = {"witness", NEB_STRATEGY_REPLICA}};
 
 const char *neb__strategy_name(enum neb_strategy s)
 {
@@ -146,6 +148,12 @@ static neb_status settle_strategy(struct neb_job *j)
     return NEB_OK;
 }
 
+static neb_status check_replica(const struct neb_job *j)
+{
+    if (count(j, NEB_ROLE_TRAIN)) return NEB_OK;
+    return neb__doc_fail(&j->doc, "sites", "every site is a witness: at least one must train");
+}
+
 static bool has_generator(const struct neb_objective *o)
 {
     return o->generator != NULL;
@@ -221,6 +229,7 @@ neb_status neb__job_bind_sites(struct neb_job *j)
         return neb__doc_fail(&j->doc, "sites", "sites: at most %d are allowed", NEB_JOB_SITES);
     for (int i = 0; i < n; i++) NEB_TRY(bind_site(j, i));
     NEB_TRY(settle_strategy(j));
+    if (n && j->plan == NEB_STRATEGY_REPLICA) NEB_TRY(check_replica(j));
     if (n && j->plan == NEB_STRATEGY_RELAY) NEB_TRY(check_relay(j));
     if (n && j->plan == NEB_STRATEGY_TUTOR) NEB_TRY(check_tutor(j));
     return check_data(j);
@@ -231,6 +240,14 @@ neb_status neb__job_bind_sites(struct neb_job *j)
 bool neb__job_has(const struct neb_job *j, const struct neb_job_data *d)
 {
     return !d->site || j->at < 0 || !strcmp(d->site, j->site[j->at].name);
+}
+
+void neb__job_share(const struct neb_job *j, int64_t *share, int64_t *shares)
+{
+    *share = 0;
+    for (int i = 0; i < j->at; i++) *share += j->site[i].does == NEB_ROLE_TRAIN;
+    *shares = count(j, NEB_ROLE_TRAIN);
+    *share %= *shares; /* a witness behind the last site that trains */
 }
 
 static neb_status find_site(const struct neb_job *j, const char *site, int *at)

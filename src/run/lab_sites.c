@@ -40,6 +40,7 @@ static neb_status make_member(const struct neb_job *job, const char *dir, int i,
     NEB_TRY(neb__file_make_dir(out, 0755));
     if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, job->site[i].name, identity));
     *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX, .addresses = 1};
+    if (job->site[i].does == NEB_ROLE_WITNESS) m->flags = NEB_MEMBER_WITNESS;
     NEB_TRY(neb__site_identity(folder, m->name, &m->key));
     snprintf(m->address[0], NEB_ADDRESS_SIZE, "%s", address);
     return NEB_OK;
@@ -56,6 +57,7 @@ static neb_status check_member(const struct neb_job *job, const char *dir, int i
     bool same = c->now.count == want->count;
     for (uint32_t k = 0; same && k < want->count; k++)
         same = neb__public_equal(&c->now.members[k].key, &want->members[k].key) &&
+               c->now.members[k].flags == want->members[k].flags &&
                !strcmp(c->now.members[k].address[0], want->members[k].address[0]);
     neb__chain_free(c);
     if (same) return NEB_OK;

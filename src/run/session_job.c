@@ -91,18 +91,20 @@ static const struct neb_member *member_named(const struct neb_roster *r, const c
     return NULL;
 }
 
-neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site)
+/* owner: the site whose key lies in the folder. */
+static neb_status check_members(const struct neb_job *job, int site, const char *owner,
+                                const struct neb_roster *r)
 {
-    const struct neb_roster *r = &neb__net_roster(s->net)->now;
     const struct neb_job_site *me = &job->site[site];
     const char *folder = neb__session_folder(job, site);
-    if (strcmp(s->site->name, me->name))
+    if (strcmp(owner, me->name))
         return neb__doc_fail(&job->doc, "sites",
                              "folder '%s' belongs to site '%s', but the job gives it to site '%s'; name the "
                              "right folder with sites[].folder, or make one: nebula-i site init %s",
-                             folder, s->site->name, me->name, me->name);
-    for (int i = 0; i < job->n_sites; i++)
-        if (!member_named(r, job->site[i].name))
+                             folder, owner, me->name, me->name);
+    for (int i = 0; i < job->n_sites; i++) {
+        const struct neb_member *m = member_named(r, job->site[i].name);
+        if (!m)
             return neb__doc_fail(
                 &job->doc, "sites",
                 "site '%s' of the job is not in the roster that '%s' joined (nebula-i roster show %s lists "
@@ -110,7 +112,19 @@ neb_status neb__session_check_roster(const neb_session *s, const struct neb_job 
                 "members); admit it with nebula-i roster admit, or name the folder of the right run with "
                 "sites[].folder",
                 job->site[i].name, folder, folder);
+        if (job->site[i].does == NEB_ROLE_WITNESS && !(m->flags & NEB_MEMBER_WITNESS))
+            return neb__doc_fail(
+                &job->doc, "sites",
+                "site '%s' is a witness in the job, but the roster that '%s' joined lets it train: leave out "
+                "its role, or seal a roster with `nebula-i roster add DRAFT %s --witness`",
+                job->site[i].name, folder, job->site[i].name);
+    }
     return NEB_OK;
+}
+
+neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site)
+{
+    return check_members(job, site, s->site->name, &neb__net_roster(s->net)->now);
 }
 
 static neb_status open_job(struct neb_job *job, const char *site, neb_session **out)

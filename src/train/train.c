@@ -79,12 +79,10 @@ static neb_status open_work(struct neb_trainer *t)
     const struct neb_job *j = t->job;
     int64_t share = 0, shares = 1; /* of the text: the sites of a replica run divide it */
     NEB_TRY(prepare_data(t));
-    if (j->at >= 0 && j->plan == NEB_STRATEGY_REPLICA) {
-        share = j->at;
-        shares = j->n_sites;
-    } else if (j->at >= 0) {
+    if (j->at >= 0 && j->plan == NEB_STRATEGY_REPLICA)
+        neb__job_share(j, &share, &shares);
+    else if (j->at >= 0)
         NEB_TRY(neb__split_open(j, &t->data, &t->split));
-    }
     NEB_TRY(neb__work_open_ranks(&t->data, share, shares, t->split ? &t->split->links : NULL, t->ranks,
                                  &t->work));
     return t->split ? neb__split_share(t->split, neb__work_table(t->work)) : NEB_OK;
