@@ -152,7 +152,13 @@ static neb_status seal(struct neb_call *c)
     if (o->job) NEB_TRY(job_fact(o->job, &fact));
     NEB_TRY(neb__chain_create(&operator_key, &fact, o->job ? 1 : 0, &r, &chain));
     neb_status status = neb__chain_write(chain, file);
-    if (status == NEB_OK) print_hash("genesis", &chain->genesis_hash);
+    if (status == NEB_OK) {
+        print_hash("genesis", &chain->genesis_hash);
+        fflush(stdout);
+        fprintf(stderr,
+                "every site takes a copy of this file into its folder DIR:\n  nebula-i roster join %s DIR\n",
+                file);
+    }
     neb__chain_free(chain);
     return status;
 }

@@ -25,6 +25,12 @@ static neb_status init(struct neb_call *c)
     char identity[NEB_IDENTITY_SIZE];
     NEB_TRY(neb__site_init(o->dir ? o->dir : name, name, identity));
     printf("%s\n", identity);
+    fflush(stdout);
+    fprintf(stderr,
+            "the folder %s holds the key. Whoever collects the roster adds the identity, with the site's "
+            "address:\n"
+            "  nebula-i roster add draft %s HOST:PORT\n",
+            o->dir ? o->dir : name, identity);
     return NEB_OK;
 }
 

@@ -129,6 +129,8 @@ neb_status neb__session_tell_job(neb_session *s, const struct neb_job *job, cons
 /* The folder is this site's and its roster knows every site of the job; NEB_ERR_CONFIG says what does not
  * fit. */
 neb_status neb__session_check_roster(const neb_session *s, const struct neb_job *job, int site);
+/* The same before anything is opened, so that a site without a folder or a roster hears at once what to run. */
+neb_status neb__session_check_folder(const struct neb_job *job, int site);
 const char *neb__session_folder(const struct neb_job *job, int site);
 struct neb_session_config neb__session_config(const struct neb_job *job, int site);
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out);

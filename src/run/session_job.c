@@ -10,8 +10,10 @@
 #include "run/site_status.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static neb_status find_site(const struct neb_job *job, const char *name, int *out)
 {
@@ -127,12 +129,42 @@ neb_status neb__session_check_roster(const neb_session *s, const struct neb_job 
     return check_members(job, site, s->site->name, &neb__net_roster(s->net)->now);
 }
 
+/* One machine or several: both ways from here are said, since the folder is missing in both cases. */
+static neb_status no_folder(const struct neb_job *job, int site)
+{
+    const char *name = job->site[site].name, *folder = neb__session_folder(job, site);
+    char dir[200] = "";
+    if (strcmp(name, folder)) snprintf(dir, sizeof dir, " --dir %.180s", folder);
+    return neb__doc_fail(
+        &job->doc, "sites",
+        "site '%s' has no folder '%s' here. `nebula-i lab %s` runs all sites on this machine and "
+        "makes what they need. For a site of its own: `nebula-i site init %s%s`, then, with the "
+        "sealed roster, `nebula-i roster join ROSTER %s` (docs/sessions.md)",
+        name, folder, job->doc.file, name, dir, folder);
+}
+
+neb_status neb__session_check_folder(const struct neb_job *job, int site)
+{
+    const char *folder = neb__session_folder(job, site);
+    char owner[NEB_NAME_SIZE], path[PATH_MAX];
+    struct neb_public key;
+    struct neb_chain *chain;
+    snprintf(path, sizeof path, "%s/site.id", folder);
+    if (access(path, F_OK)) return no_folder(job, site);
+    NEB_TRY(neb__site_identity(folder, owner, &key));
+    NEB_TRY(neb__site_roster_load(folder, &chain));
+    neb_status status = check_members(job, site, owner, &chain->now);
+    neb__chain_free(chain);
+    return status;
+}
+
 static neb_status open_job(struct neb_job *job, const char *site, neb_session **out)
 {
     int at = 0;
     neb_session *s = NULL;
     NEB_TRY(find_site(job, site, &at));
     struct neb_session_config c = neb__session_config(job, at);
+    NEB_TRY(neb__session_check_folder(job, at));
     NEB_TRY(neb_session_open(neb__session_folder(job, at), &c, &s));
     neb_status status = neb__session_check_roster(s, job, at);
     if (status != NEB_OK)

@@ -5,6 +5,7 @@
 #include "train/train.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "run/session.h"
 #include "run/site_status.h"
 #include "train/launch.h"
 #include "train/train_internal.h"
@@ -264,6 +265,7 @@ static neb_status teach(const struct neb_job *job)
 neb_status neb__train_job(const struct neb_job *job)
 {
     int lock;
+    if (job->at >= 0 && !job->wan.recorded) NEB_TRY(neb__session_check_folder(job, job->at));
     if (job->at < 0 || job->site[job->at].does != NEB_ROLE_TEACHER) return train_in_ranks(job);
     NEB_TRY(lock_out(job, &lock));
     neb_status status = teach(job);
