@@ -5,6 +5,7 @@
 #include "job/job.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static char dir[200], path[256];
@@ -329,6 +330,37 @@ static void a_witness_takes_no_share_of_the_text(void **state)
     check_log_restore();
 }
 
+/* A program that `nebula-i lab` started: its variables complete the job of its own site. */
+static void the_environment_completes_a_job(void **state)
+{
+    (void)state;
+    char *words[] = {(char *)"sites[0].folder=mine", (char *)"seed=3"};
+    const char *file = NULL, *site = NULL;
+    struct neb_job j;
+    assert_ok(read_job("sites: [{name: a}, {name: b}]\n", NULL, 0, &j));
+    neb__job_free(&j);
+    check_log_quiet();
+    assert_status(neb__job_names(&file, &site), NEB_ERR_CONFIG);
+    check_log_restore();
+    setenv("NEBULA_JOB", path, 1);
+    setenv("NEBULA_SITE", "a", 1);
+    setenv("NEBULA_SETTINGS", "sites[0].folder=theirs\nout=there\n", 1);
+    assert_ok(neb__job_names(&file, &site));
+    assert_string_equal(file, path);
+    assert_string_equal(site, "a");
+    assert_ok(neb__job_read_as(file, site, words, 2, &j));
+    assert_string_equal(j.site[0].folder, "theirs");
+    assert_true(j.seed == 3 && !strcmp(j.out, "there"));
+    neb__job_free(&j);
+    assert_ok(neb__job_read_as(file, "b", words, 2, &j)); /* another site's settings are not this one's */
+    assert_string_equal(j.site[0].folder, "mine");
+    assert_string_equal(j.out, "out");
+    neb__job_free(&j);
+    unsetenv("NEBULA_JOB");
+    unsetenv("NEBULA_SITE");
+    unsetenv("NEBULA_SETTINGS");
+}
+
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -376,6 +408,7 @@ int main(void)
         cmocka_unit_test(a_site_has_its_own),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_witness_takes_no_share_of_the_text),
+        cmocka_unit_test(the_environment_completes_a_job),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

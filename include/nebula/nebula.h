@@ -72,7 +72,9 @@ NEB_API neb_status neb_session_open(const char *folder, const struct neb_session
 
 /* The same from a job file, for a training loop of one's own. Its `sites:` and `wan:` are used; its settings
  * for the native trainer are only checked, so native and foreign sites can share one file. words:
- * `section.key=value`, ended by NULL, or NULL.
+ * `section.key=value`, ended by NULL, or NULL. job or site NULL: as NEBULA_JOB and NEBULA_SITE say, which
+ * `nebula-i lab JOB -- COMMAND` sets. If `site` is that of NEBULA_SITE, the lines of NEBULA_SETTINGS are words,
+ * too, and come last.
  *   NEB_ERR_CONFIG with file and line; also a job whose sites are not those of the folder's roster */
 NEB_API neb_status neb_session_open_job(const char *job, const char *site, const char *const *words,
                                         neb_session **out);

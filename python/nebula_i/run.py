@@ -22,15 +22,15 @@ PathLike = Union[str, "os.PathLike[str]"]
 class Run:
     """This process as one site of a run on several sites.
 
-    job       the run's job file; the package uses its sections `sites:` and `wan:`
-    site      which of the job's sites this is
+    job       the run's job file; the package uses its sections `sites:` and `wan:`. None: as NEBULA_JOB says
+    site      which of the job's sites this is. None: as NEBULA_SITE says; `nebula-i lab JOB -- COMMAND` sets both
     wait      how many seconds `attach()` waits for the other sites; then this one goes on alone
     settings  changes to the job, as {"wan.interval": 50}
     finish    at a clean end of the `with` block, wait until the run has reached its token target, so that the
               parameters are the run's result. After an exception the site leaves at once; it can come back later.
     """
 
-    def __init__(self, job: PathLike, site: str, *, wait: float = 20.0,
+    def __init__(self, job: Optional[PathLike] = None, site: Optional[str] = None, *, wait: float = 20.0,
                  settings: Optional[Mapping[str, Any]] = None, finish: bool = True) -> None:
         self._handle: Optional[ctypes.c_void_p] = None
         self._pid = os.getpid()
@@ -45,7 +45,9 @@ class Run:
         self.changed = False
         self.tokens = 0
         self.steps = 0
-        self._job, self._site_name, self._settings = os.fspath(job), site, dict(settings or {})
+        self._job = None if job is None else os.fsencode(job)
+        self._site_name = None if site is None else site.encode()
+        self._settings = dict(settings or {})
         self._read = lib.READ(self._on_read)
         self._write = lib.READ(self._on_write)
         if _processes()[0] == 0:  # only the first process of a site talks to other sites
@@ -55,7 +57,7 @@ class Run:
         words = [f"{k}={_word(v)}".encode() for k, v in self._settings.items()]
         array = (ctypes.c_char_p * (len(words) + 1))(*words, None)
         handle = ctypes.c_void_p()
-        lib.check(lib.library().neb_session_open_job(self._job.encode(), self._site_name.encode(), array,
+        lib.check(lib.library().neb_session_open_job(self._job, self._site_name, array,
                                                      ctypes.byref(handle)))
         self._handle = handle
 

@@ -35,7 +35,7 @@ struct killing {
 
 struct neb_lab_processes {
     struct neb_lab *lab;
-    char *const *const *argv;
+    const struct neb_site_command *command;
     const char *logs;
     int sites, width, kills;
     int panel;    /* lines of the panel on the screen */
@@ -52,8 +52,8 @@ static void on_signal(int s)
     signals++;
 }
 
-neb_status neb__lab_processes_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
-                                     struct neb_lab_processes **out)
+neb_status neb__lab_processes_create(struct neb_lab *lab, const struct neb_site_command *command,
+                                     const char *logs, struct neb_lab_processes **out)
 {
     struct neb_lab_processes *c = NEB_NEW(struct neb_lab_processes);
     int n = neb__lab_sites(lab);
@@ -62,7 +62,7 @@ neb_status neb__lab_processes_create(struct neb_lab *lab, char *const *const *ar
         neb__free(c);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sites", n);
     }
-    *c = (struct neb_lab_processes){.lab = lab, .argv = argv, .logs = logs, .sites = n, .member = m};
+    *c = (struct neb_lab_processes){.lab = lab, .command = command, .logs = logs, .sites = n, .member = m};
     for (int i = 0; i < n; i++) {
         m[i].handle = m[i].status = m[i].pipe = m[i].log = -1;
         int len = (int)strlen(neb__lab_name(lab, i));
@@ -205,7 +205,8 @@ static neb_status start(struct neb_lab_processes *c, int i)
     open_log(c, i);
     if (pipe2(ends, O_CLOEXEC)) return neb__fail(NEB_ERR_IO, "pipe: %s", strerror(errno));
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    struct neb_lab_command command = {.argv = c->argv[i], .out = ends[1], .err = ends[1]};
+    struct neb_lab_command command = {
+        .argv = c->command[i].argv, .env = c->command[i].env, .out = ends[1], .err = ends[1]};
     neb_status status = neb__lab_start(c->lab, i, &command, &m->handle);
     close(ends[1]);
     if (status != NEB_OK) {

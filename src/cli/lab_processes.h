@@ -3,14 +3,14 @@
 #ifndef NEB_CLI_LAB_PROCESSES_H
 #define NEB_CLI_LAB_PROCESSES_H
 
-#include "net/lab/lab.h"
+#include "cli/lab_commands.h"
 
 struct neb_lab_processes;
 
-/* argv[i]: the command of site i, ended by NULL; it must outlive the processes. logs: SITE/log under this folder gets a copy of
- * everything a site says; NULL: none. */
-neb_status neb__lab_processes_create(struct neb_lab *lab, char *const *const *argv, const char *logs,
-                                     struct neb_lab_processes **out);
+/* command[i]: of site i; they must outlive the processes. logs: SITE/log under this folder gets a copy of everything a site
+ * says; NULL: none. */
+neb_status neb__lab_processes_create(struct neb_lab *lab, const struct neb_site_command *command,
+                                     const char *logs, struct neb_lab_processes **out);
 void neb__lab_processes_free(struct neb_lab_processes *c); /* NULL is fine; what still runs is killed */
 
 /* "30s+10s a; 60s b": a site is killed (SIGKILL) at a time and started again later, or never. NEB_ERR_CONFIG */

@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static void print_site(const struct neb_report_site *s)
 {
@@ -43,13 +44,66 @@ static neb_status summarise(const struct neb_job *job, struct neb_report *r, str
     return NEB_OK;
 }
 
-neb_status neb__lab_summary(const struct neb_job *job)
+/* Of a site that has a model in the end; in a job of split roles one site alone has it. */
+static void say_next(const struct neb_job *job)
 {
+    char out[PATH_MAX], path[PATH_MAX + 24];
+    for (int i = 0; i < job->n_sites; i++) {
+        neb__lab_site_out(job, job->out, i, out, sizeof out);
+        snprintf(path, sizeof path, "%s/model.safetensors", out);
+        if (access(path, F_OK)) continue;
+        printf("The model is in %s%s. Next:\n", out,
+               job->plan == NEB_STRATEGY_REPLICA ? ", the same at every site" : "");
+        printf("  nebula-i status %s     # how every site stands\n", job->out);
+        return;
+    }
+}
+
+/* ---- programs of the user's -------------------------------------------------------------------------------------- */
+
+bool neb__lab_status(const struct neb_job *job, int i, struct neb_status_file *out)
+{
+    char dir[PATH_MAX], path[PATH_MAX + 24];
+    neb__lab_site_out(job, job->out, i, dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/status.json", dir);
+    if (access(path, F_OK)) snprintf(path, sizeof path, "%s/site/run/status.json", dir);
+    return !access(path, F_OK) && neb__status_file_read(path, out) == NEB_OK && out->self >= 0;
+}
+
+static neb_status list_statuses(const struct neb_job *job)
+{
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
+    printf("\n%-12s %-11s %8s %9s %9s %9s %7s  %s\n", "site", "state", "steps", "tokens", "sent", "received",
+           "record", "state root");
+    for (int i = 0; i < job->n_sites; i++) {
+        char tokens[32], out[32], in[32];
+        if (!neb__lab_status(job, i, f)) {
+            printf("%-12s no status: the program has not joined the run\n", job->site[i].name);
+            continue;
+        }
+        const struct neb_site_status *s = &f->site[f->self];
+        neb__format_count((double)s->own_tokens, tokens, sizeof tokens);
+        neb__format_bytes((double)s->sent, out, sizeof out);
+        neb__format_bytes((double)s->received, in, sizeof in);
+        printf("%-12s %-11s %8" PRId64 " %9s %9s %9s %7" PRId64 "  %.16s\n", s->name, neb__status_state(s),
+               s->own_steps, tokens, out, in, s->record, s->root);
+    }
+    neb__free(f);
+    return NEB_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+neb_status neb__lab_summary(const struct neb_job *job, bool scripts)
+{
+    if (scripts) return list_statuses(job);
     struct neb_report *r = NEB_NEW(struct neb_report);
     struct neb_buf page;
     if (!r) return neb__fail(NEB_ERR_NOMEM, "out of memory for a report");
     neb__buf_init(&page, 64 << 20);
     neb_status status = summarise(job, r, &page);
+    if (status == NEB_OK) say_next(job);
     neb__buf_free(&page);
     neb__report_free(r);
     neb__free(r);

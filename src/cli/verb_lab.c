@@ -1,15 +1,17 @@
 /* verb_lab.c: `nebula-i lab JOB.yaml --wan 100mbit,50ms`: every site of a job on this machine, in the WAN laboratory.
  *
- * The text is tokenised once, then each site runs `nebula-i train JOB.yaml --site NAME` inside the laboratory, with a key, a
- * roster, a folder and an address made for it: nothing else differs from sites far apart. Everything lies in the job's
- * folder OUT: OUT/data the tokens, OUT/NAME what site NAME writes, OUT/NAME/site its key, roster and ledger, OUT/NAME/log
- * what it said. The same command goes on where the last one ended. */
+ * The text is tokenised once, then each site runs `nebula-i train JOB.yaml --site NAME`, or a program of the user's, inside
+ * the laboratory, with a key, a roster, a folder and an address made for it: nothing else differs from sites far apart.
+ * Everything lies in the job's folder OUT: OUT/data the tokens, OUT/NAME what site NAME writes, OUT/NAME/site its key, roster
+ * and ledger, OUT/NAME/log what it said. The same command goes on where the last one ended. */
 #include "cli/verb.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/lab_commands.h"
 #include "cli/lab_processes.h"
 #include "cli/lab_summary.h"
+#include "cli/site_commands.h"
 #include "task/data.h"
 #include "run/lab_sites.h"
 #include "watch/status.h"
@@ -17,14 +19,11 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { OWN_WORDS = 16 };
 
 struct options {
     char *wan, *schedule, *kill, *mode;
@@ -54,11 +53,6 @@ static const struct neb_opt table[] = {
 };
 
 /* ---- before the sites start ------------------------------------------------------------------------------------ */
-
-static void cache_of(const struct neb_job *job, char *out, size_t size)
-{
-    snprintf(out, size, job->cache ? "%s" : "%s/data", job->cache ? job->cache : job->out);
-}
 
 /* Tokenises everything once, so that the sites need not do it at the same time. In a process of its own: a laboratory of an
  * ordinary user needs a process that has only ever had one thread. */
@@ -116,62 +110,6 @@ static neb_status make_sites(const struct options *o, const struct neb_job *job,
     return neb__lab_sites_make(job, job->out, address);
 }
 
-/* ---- the sites' commands --------------------------------------------------------------------------------------- */
-
-struct command {
-    char **argv;
-    int n;
-};
-
-__attribute__((format(printf, 2, 3))) static bool word(struct command *c, const char *fmt, ...)
-{
-    char text[PATH_MAX + 64];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    c->argv[c->n] = neb__strdup(text);
-    return c->argv[c->n] && ++c->n;
-}
-
-/* Cores are shared out evenly, unless the job says how many a site has. */
-static int64_t threads_of(const struct neb_job *job)
-{
-    int64_t n = sysconf(_SC_NPROCESSORS_ONLN) / job->n_sites;
-    if (job->train.threads) return job->train.threads;
-    return n < 1 ? 1 : n;
-}
-
-/* Otherwise prepare() has trained one. */
-static bool has_tokenizer(const struct neb_job *job)
-{
-    return job->tokenizer.file || job->init.from || job->distill.teacher || job->distill.encoder;
-}
-
-static neb_status make_command(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int i,
-                               int n, char **words, struct command *c)
-{
-    char out[PATH_MAX], folder[PATH_MAX], cache[PATH_MAX];
-    neb__lab_site_out(job, job->out, i, out, sizeof out);
-    neb__lab_site_folder(job, job->out, i, folder, sizeof folder);
-    cache_of(job, cache, sizeof cache);
-    c->argv = NEB_NEW_ARRAY(char *, (size_t)n + OWN_WORDS);
-    bool ok = c->argv && word(c, "/proc/self/exe") && word(c, "train");
-    for (int k = 0; ok && k < n; k++) ok = word(c, "%s", words[k]);
-    ok = ok && word(c, "--site") && word(c, "%s", job->site[i].name) && (!o->apart || word(c, "--alone")) &&
-         word(c, "out=%s", out) && word(c, "cache=%s", cache) && word(c, "sites[%d].folder=%s", i, folder) &&
-         word(c, "sites[%d].listen=%s:%d", i, neb__lab_address(lab, i, i), (int)o->port) &&
-         word(c, "train.threads=%" PRId64, threads_of(job)) &&
-         (has_tokenizer(job) || word(c, "tokenizer.file=%s/tokenizer.model", cache));
-    return ok ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
-}
-
-static void free_command(struct command *c)
-{
-    for (int i = 0; i < c->n; i++) neb__free(c->argv[i]);
-    neb__free(c->argv);
-}
-
 /* ---- the panel on a terminal ------------------------------------------------------------------------------------ */
 
 struct panel {
@@ -185,16 +123,14 @@ static void site_line(const struct neb_job *job, int i, struct neb_status_file *
                       int columns)
 {
     static const struct neb_site_status unknown = {.state = "starting"};
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s/status.json", job->out, job->site[i].name);
-    bool read = neb__status_file_read(path, f) == NEB_OK && f->self >= 0;
+    bool read = neb__lab_status(job, i, f);
     const struct neb_site_status *s = read ? &f->site[f->self] : &unknown;
     snprintf(out, size,
              "%-10s %-11s step %-6" PRId64 " loss %-7.4f %6.0f tok/s  out %6.2f in %6.2f Mbit/s  %s  "
              "compute %.0f encode %.0f wait %.0f recover %.0f %%",
-             job->site[i].name, neb__status_state(s), s->step, s->loss, s->tokens_per_second,
-             s->link_out / 1e6, s->link_in / 1e6, s->pace, s->share_compute, s->share_encode, s->share_wait,
-             s->share_recover);
+             job->site[i].name, neb__status_state(s), s->step ? s->step : s->own_steps, s->loss,
+             s->tokens_per_second, s->link_out / 1e6, s->link_in / 1e6, s->pace, s->share_compute,
+             s->share_encode, s->share_wait, s->share_recover);
     if (columns > 0 && columns < (int)size) out[columns] = 0;
 }
 
@@ -218,47 +154,70 @@ static void draw_panel(void *arg)
 
 /* ---- the run --------------------------------------------------------------------------------------------------- */
 
-static neb_status run_sites(const struct options *o, const struct neb_job *job, struct neb_lab *lab, int n,
-                            char **words, int *status)
+/* scripts: the users' commands behind `--`, one a site; NULL: nebula-i train. */
+static neb_status make_commands(const struct neb_lab_plan *p, char **scripts[], struct neb_site_command *out)
 {
-    struct command command[NEB_LAB_SITES] = {0};
-    char *const *argv[NEB_LAB_SITES];
+    for (int i = 0; i < p->job->n_sites; i++)
+        NEB_TRY(scripts ? neb__lab_command_script(p, i, scripts[i], &out[i])
+                        : neb__lab_command_train(p, i, &out[i]));
+    return NEB_OK;
+}
+
+static neb_status run_sites(const struct options *o, const struct neb_lab_plan *p, char **scripts[],
+                            int *status)
+{
+    struct neb_site_command command[NEB_LAB_SITES] = {0};
+    const struct neb_job *job = p->job;
     struct neb_lab_processes *sites = NULL;
-    neb_status s = NEB_OK;
-    for (int i = 0; s == NEB_OK && i < job->n_sites; i++) {
-        s = make_command(o, job, lab, i, n, words, &command[i]);
-        argv[i] = command[i].argv;
-    }
-    if (s == NEB_OK) s = neb__lab_processes_create(lab, argv, job->out, &sites);
+    neb_status s = make_commands(p, scripts, command);
+    if (s == NEB_OK) s = neb__lab_processes_create(p->lab, command, job->out, &sites);
     if (s == NEB_OK && o->kill) s = neb__lab_processes_plan_kills(sites, o->kill);
     if (s == NEB_OK) neb__lab_processes_limit(sites, o->time);
     struct panel panel = {.job = job, .sites = sites};
     if (s == NEB_OK)
         s = neb__lab_processes_run(sites, isatty(STDOUT_FILENO) ? draw_panel : NULL, &panel, status);
     neb__lab_processes_free(sites);
-    for (int i = 0; i < job->n_sites; i++) free_command(&command[i]);
+    for (int i = 0; i < job->n_sites; i++) neb__site_command_free(&command[i]);
     return s;
 }
 
-static neb_status run_job(const struct options *o, const struct neb_job *job, int n, char **words,
-                          int *status)
+static void say_what_runs(const struct options *o, const struct neb_lab_plan *p)
 {
-    struct neb_lab *lab;
+    const struct neb_job *job = p->job;
+    int64_t threads = neb__lab_threads(job);
+    printf("%d sites, %s %s, %s between them (%s); %" PRId64 " thread%s a site; everything is in %s\n",
+           job->n_sites, o->apart ? "each alone instead of" : "strategy", neb__strategy_name(job->plan),
+           o->wan, neb__lab_mode_name(neb__lab_mode(p->lab)), threads, threads == 1 ? "" : "s", job->out);
+}
+
+static neb_status check_job(const struct options *o, const struct neb_job *job, bool scripts)
+{
     if (!job->n_sites)
         return neb__doc_fail(&job->doc, "sites", "the job has no sites: `sites:` names them (docs/sites.md)");
     if (job->n_sites > NEB_LAB_SITES)
         return neb__doc_fail(&job->doc, "sites", "a laboratory has at most %d sites", NEB_LAB_SITES);
+    if (scripts && o->apart)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "--apart is for nebula-i train: leave it out, or the command behind --");
+    return NEB_OK;
+}
+
+static neb_status run_job(const struct neb_call *c, const struct neb_job *job, int *status)
+{
+    const struct options *o = c->options;
+    struct neb_lab_plan plan = {
+        .job = job, .words = c->words, .n = c->n, .port = (int)o->port, .apart = o->apart};
+    char **scripts[NEB_LAB_SITES];
+    NEB_TRY(check_job(o, job, c->command));
+    if (c->command) NEB_TRY(neb__site_commands(c->command, job->n_sites, scripts));
     NEB_TRY(neb__file_make_dir(job->out, 0755));
-    NEB_TRY(prepare(job));
-    NEB_TRY(make_lab(o, job, &lab));
-    neb_status s = make_sites(o, job, lab);
-    printf("%d sites, %s %s, %s between them (%s); %" PRId64 " thread%s a site; everything is in %s\n",
-           job->n_sites, o->apart ? "each alone instead of" : "strategy", neb__strategy_name(job->plan),
-           o->wan, neb__lab_mode_name(neb__lab_mode(lab)), threads_of(job), threads_of(job) == 1 ? "" : "s",
-           job->out);
-    if (s == NEB_OK) s = run_sites(o, job, lab, n, words, status);
-    neb__lab_destroy(lab);
-    if (s == NEB_OK && (*status == 0 || *status > 128)) s = neb__lab_summary(job);
+    if (!c->command) NEB_TRY(prepare(job));
+    NEB_TRY(make_lab(o, job, &plan.lab));
+    neb_status s = make_sites(o, job, plan.lab);
+    say_what_runs(o, &plan);
+    if (s == NEB_OK) s = run_sites(o, &plan, c->command ? scripts : NULL, status);
+    neb__lab_destroy(plan.lab);
+    if (s == NEB_OK && (*status == 0 || *status > 128)) s = neb__lab_summary(job, c->command);
     return s;
 }
 
@@ -266,22 +225,27 @@ static neb_status run(struct neb_call *c)
 {
     struct neb_job job;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status status = run_job(c->options, &job, c->n, c->words, &c->code);
+    neb_status status = run_job(c, &job, &c->code);
     neb__job_free(&job);
     return status;
 }
 
 const struct neb_verb neb__verb_lab = {
     .name = "lab",
-    .args = "JOB.yaml [options] [section.key=value …]",
+    .args = "JOB.yaml [options] [section.key=value …] [-- COMMAND [: COMMAND …]]",
     .help = "all sites of a job on this machine, a WAN between them",
     .about =
         "Runs every site of the job on this machine, a wide-area network between them. Further keys are\n"
-        "those of nebula-i train --help.",
+        "those of nebula-i train --help. COMMAND, such as `python train.py`, is run as every site instead "
+        "of\n"
+        "nebula-i train, or one command for each site, `:` between them. It finds its job, its site and its\n"
+        "settings in its environment: nebula_i.Run() and neb_session_open_job() need no more "
+        "(docs/sites.md).",
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,
     .missing = "give a job file",
     .most = NEB_ANY_NUMBER,
+    .command = true,
     .run = run,
 };

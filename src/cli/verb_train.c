@@ -23,7 +23,7 @@ static neb_status run(struct neb_call *c)
 {
     const struct options *o = c->options;
     struct neb_job job;
-    NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
+    NEB_TRY(neb__job_read_as(c->words[0], o->site, c->words + 1, c->n - 1, &job));
     neb_status status = NEB_OK;
     if (o->site) status = neb__job_at(&job, o->site);
     if (status == NEB_OK && o->alone) neb__job_alone(&job);

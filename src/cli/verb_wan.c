@@ -8,6 +8,7 @@
  * site whose command failed. INT, TERM and HUP are passed on to the commands; five seconds later, or at a second
  * signal, they are killed.
  */
+#include "cli/site_commands.h"
 #include "cli/verb.h"
 #include "net/lab/lab.h"
 #include "base/clock.h"
@@ -209,25 +210,6 @@ static neb_status file_commands(struct session *s, const struct neb_lab_config *
     return NEB_OK;
 }
 
-/* Cuts argv at each lone `:`, in place. argv[argc] is NULL. */
-static neb_status split_commands(struct session *s, char **argv)
-{
-    int n = 0;
-    char **begin = argv;
-    for (char **a = argv;; a++) {
-        if (*a && strcmp(*a, ":")) continue;
-        if (a == begin) return neb__fail(NEB_ERR_CONFIG, "one of the commands behind -- is empty");
-        if (n == s->sites) return neb__fail(NEB_ERR_CONFIG, "more commands than the %d sites", s->sites);
-        s->command[n++] = begin;
-        begin = a + 1;
-        if (!*a) break;
-        *a = NULL;
-    }
-    if (n != 1 && n != s->sites) return neb__fail(NEB_ERR_CONFIG, "%d commands for %d sites", n, s->sites);
-    for (int i = n; i < s->sites; i++) s->command[i] = s->command[0];
-    return NEB_OK;
-}
-
 static neb_status start_site(struct session *s, int i)
 {
     struct neb_lab_command c = {.argv = s->command[i], .out = -1, .err = -1};
@@ -326,7 +308,7 @@ static void watch_signals(void)
 static neb_status run_commands(const struct wan *o, struct neb_lab_config *cfg, char **argv, int *code)
 {
     struct session s = {.opts = o, .sites = cfg->sites};
-    NEB_TRY(argv ? split_commands(&s, argv) : file_commands(&s, cfg));
+    NEB_TRY(argv ? neb__site_commands(argv, s.sites, s.command) : file_commands(&s, cfg));
     watch_signals();
     NEB_TRY(neb__lab_create(cfg, &s.lab));
     neb_status status = NEB_OK;

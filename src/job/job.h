@@ -117,6 +117,13 @@ struct neb_job {
 neb_status neb__job_read(const char *file, char *const *words, int n, struct neb_job *out);
 void neb__job_free(struct neb_job *j);
 
+/* For a process that is one site (job_environment.c). The first fills in names that are NULL from NEBULA_JOB and NEBULA_SITE;
+ * NEB_ERR_CONFIG: they are not set either. The second reads the job with the words and then, if `site` is NEBULA_SITE, with
+ * the lines of NEBULA_SETTINGS. */
+neb_status neb__job_names(const char **file, const char **site);
+neb_status neb__job_read_as(const char *file, const char *site, char *const *words, int n,
+                            struct neb_job *out);
+
 /* Makes the job that of one site: the values of its `sites[].train` and `sites[].parallel` replace those of
  * `train` and `parallel`, and corpora of other sites are left out. NEB_ERR_CONFIG: the job has no such site, or the site lacks a corpus or a
  * tokenizer */

@@ -180,7 +180,8 @@ neb_status neb_session_open_job(const char *job, const char *site, const char *c
     struct neb_job j;
     int n = 0;
     while (words && words[n]) n++;
-    NEB_TRY(neb__job_read(job, (char *const *)(uintptr_t)words, n, &j));
+    NEB_TRY(neb__job_names(&job, &site));
+    NEB_TRY(neb__job_read_as(job, site, (char *const *)(uintptr_t)words, n, &j));
     neb_status status = open_job(&j, site, out);
     neb__job_free(&j);
     return status;

@@ -169,6 +169,7 @@ neb_status neb__lab_call(struct neb_lab *lab, int site, int (*fn)(void *arg), vo
 struct neb_lab_command {
     char *const *argv;    /* ends with NULL; looked up in PATH */
     int out, err;         /* descriptors for stdout and stderr; -1: those of this process */
+    char *const *env;     /* further variables, NAME=VALUE, ended by NULL; NULL: none */
     int (*fn)(void *arg); /* if argv is NULL: called in the new process; its value is the exit status */
     void *arg;
 };

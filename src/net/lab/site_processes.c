@@ -117,16 +117,33 @@ static bool add_sites(struct surroundings *s, struct neb_lab *lab, int site)
            add(s, "NEBULA_WAN_MODE=%s", neb__lab_mode_name(lab->mode));
 }
 
-static neb_status surroundings_make(struct surroundings *s, struct neb_lab *lab, int site)
+/* Whether `list` sets the variable that `entry` (NAME=VALUE) sets. */
+static bool sets(char *const *list, const char *entry)
 {
+    size_t n = strcspn(entry, "=") + 1;
+    for (; list && *list; list++)
+        if (!strncmp(*list, entry, n)) return true;
+    return false;
+}
+
+static bool add_copy(struct surroundings *s, const char *entry)
+{
+    s->env[s->vars] = neb__strdup(entry);
+    return s->env[s->vars] && ++s->vars;
+}
+
+static neb_status surroundings_make(struct surroundings *s, struct neb_lab *lab, int site, char *const *more)
+{
+    size_t added = 0;
+    while (more && more[added]) added++;
     size_t n = 0, size = 64 + (size_t)lab->sites * (NEB_LAB_NAME + 20), used;
     while (environ[n]) n++;
-    *s = (struct surroundings){.env = NEB_NEW_ARRAY(char *, n + (size_t)lab->sites + 8),
+    *s = (struct surroundings){.env = NEB_NEW_ARRAY(char *, n + added + (size_t)lab->sites + 8),
                                .hosts = neb__malloc(size)};
     bool ok = s->env && s->hosts;
     for (size_t i = 0; ok && i < n; i++)
-        if (strncmp(environ[i], "NEBULA_WAN_", 11))
-            ok = (s->env[s->vars] = neb__strdup(environ[i])) && ++s->vars;
+        if (strncmp(environ[i], "NEBULA_WAN_", 11) && !sets(more, environ[i])) ok = add_copy(s, environ[i]);
+    for (size_t i = 0; ok && i < added; i++) ok = add_copy(s, more[i]);
     ok = ok && add_sites(s, lab, site);
     if (!ok) {
         surroundings_free(s);
@@ -304,7 +321,7 @@ static neb_status start(struct neb_lab *lab, int site, const struct neb_lab_comm
     struct surroundings s;
     int tie[2], on = 1;
     pid_t pid = 0;
-    NEB_TRY(surroundings_make(&s, lab, site));
+    NEB_TRY(surroundings_make(&s, lab, site, c->env));
     neb_status status = NEB_OK;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, tie)) {
         status = neb__fail(NEB_ERR_IO, "cannot make a socket pair: %s", strerror(errno));
