@@ -47,8 +47,10 @@ cp out/a/model.safetensors first
 "$nebula" lab job.yaml --wan 100mbit,20ms > log 2>&1 || fail "the finished run cannot be started again"
 [ "$(grep -c "^[ab] | this run has ended at record" log)" = 2 ] || fail "a finished run does not say so"
 for s in a b; do cmp -s first out/$s/model.safetensors || fail "site $s has another model after a second start"; done
-sed 's/name: lab/name: other/' job.yaml > other.yaml
+if "$nebula" lab job.yaml name=other --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the checkpoint of one run was taken for that of another"; fi
+grep -q "the checkpoint is of another run.*out=FOLDER" log2 || { cat log2; fail "no message about the checkpoint of another run"; }
 rm -rf out/[ab]/model.safetensors out/[ab]/checkpoints
-if "$nebula" lab other.yaml --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the run of one job was taken for that of another"; fi
-grep -q "holds the run of another job (name lab, task causal; this one: name other, task causal)" log2 || { cat log2; fail "the message does not name the two jobs"; }
+if "$nebula" lab job.yaml seed=2 --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the run of one job was taken for that of another"; fi
+grep -q "run/lab holds the run of another job (name lab, task causal; this one: name lab, seed 2, task causal): give this job another name" log2 ||
+    { cat log2; fail "the message does not name the two jobs"; }
 echo "lab: ok, state root $(root a)"

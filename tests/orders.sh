@@ -67,4 +67,22 @@ order c end || fail "the order end"
 for s in a c; do eval "wait \$pid_$s" || fail "site $s"; done
 root() { sed -n 's/.*state root \([0-9a-f]*\),.*/\1/p' $1.log | tail -1; }
 [ -n "$(root a)" ] && [ "$(root a)" = "$(root c)" ] || fail "the state roots differ: '$(root a)' '$(root c)'"
+
+# Those orders were that run's. The next one begins with a roster sealed anew, and with the same keys.
+grep -v "name: b" job3.yaml > job2.yaml
+next() { timeout 120 "$nebula" train job2.yaml --site $1 name=next train.steps=20 out=next-$1; }
+if next a > next.log 2>&1; then fail "a run began with a roster that orders of another one had changed"; fi
+grep -q "orders have changed the roster of a in an earlier run.*--replace" next.log || fail "no message about the roster"
+for s in a c; do "$nebula" roster add again $s 127.0.0.1:$port; port=$((port + 2)); done
+"$nebula" roster seal again fresh --operator ops > /dev/null 2>&1
+if "$nebula" roster join fresh a 2> join.log; then fail "another roster was taken without a word"; fi
+grep -q -- "--replace" join.log || fail "no message about the other roster"
+for s in a c; do "$nebula" roster join fresh $s --replace; [ -s $s/roster.before ] || fail "$s did not keep its old roster"; done
+next a > next-a.log 2>&1 & first=$!
+next c > next-c.log 2>&1 & second=$!
+pids="$pids $first $second"
+wait $first || fail "the next run, site a"
+wait $second || fail "the next run, site c"
+cmp -s next-a/model.safetensors next-c/model.safetensors || fail "the next run gave two models"
+[ "$("$nebula" site runs a | sort | tr '\n' ' ')" = "next orders " ] || fail "runs of a: $("$nebula" site runs a)"
 echo "orders: ok, state root $(root a)"

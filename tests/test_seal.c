@@ -245,6 +245,32 @@ static void test_chain(void **state)
     cast_free(&c);
 }
 
+/* A signature covers the genesis of its run, so two runs under one roster must not share it. */
+static void test_runs(void **state)
+{
+    (void)state;
+    struct cast c;
+    struct neb_chain *one, *many;
+    struct neb_fact runs;
+    struct neb_hash first, second, again, none;
+    cast_make(&c);
+    neb__fact_runs(&runs);
+    assert_ok(neb__chain_create(&c.operator_public, NULL, 0, &c.roster, &one));
+    assert_ok(neb__chain_create(&c.operator_public, &runs, 1, &c.roster, &many));
+    assert_true(neb__chain_names_runs(many) && !neb__chain_names_runs(one));
+    assert_ok(neb__chain_run_genesis(many, "first", &first));
+    assert_ok(neb__chain_run_genesis(many, "second", &second));
+    assert_ok(neb__chain_run_genesis(many, "first", &again));
+    assert_ok(neb__chain_run_genesis(many, "", &none));
+    assert_true(neb__hash_equal(&first, &again) && !neb__hash_equal(&first, &second));
+    assert_true(neb__hash_equal(&none, &many->genesis_hash) && !neb__hash_equal(&none, &first));
+    assert_ok(neb__chain_run_genesis(one, "first", &again));
+    assert_false(neb__hash_equal(&first, &again));
+    neb__chain_free(one);
+    neb__chain_free(many);
+    cast_free(&c);
+}
+
 static void test_fork(void **state)
 {
     (void)state;
@@ -437,6 +463,7 @@ int main(void)
         cmocka_unit_test(test_site_folder),   cmocka_unit_test(test_chain),
         cmocka_unit_test(test_fork),          cmocka_unit_test(test_chain_damage),
         cmocka_unit_test(test_roster_rules),  cmocka_unit_test(test_tls),
+        cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

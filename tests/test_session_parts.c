@@ -2,11 +2,15 @@
 #include "check.h"
 #include "sites.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "run/session.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { VALUES = 300000 };
 
@@ -175,6 +179,78 @@ static void messages_wait_their_turn(void **state)
     assert_int_equal(neb__mem_held(), held);
 }
 
+/* ---- run folders ----------------------------------------------------------------------------------------------- */
+
+static void a_runs_name_stays_inside_the_folder(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *path;
+    } cases[] = {{"", "a/run"},
+                 {"first", "a/run/first"},
+                 {"v1.2_b-c", "a/run/v1.2_b-c"},
+                 {"../../etc", "a/run/%2E.%2F..%2Fetc"},
+                 {"orders", "a/run/%6Frders"},
+                 {"status.json", "a/run/%73tatus.json"},
+                 {"two words%", "a/run/two%20words%25"}};
+    char path[256], tight[8];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(neb__run_folder("a", cases[i].name, path, sizeof path));
+        assert_string_equal(path, cases[i].path);
+    }
+    check_log_quiet();
+    assert_status(neb__run_folder("a", "first", tight, sizeof tight), NEB_ERR_INVALID);
+    check_log_restore();
+}
+
+static void put_ledger(const char *folder, long when)
+{
+    char path[600];
+    assert_ok(neb__file_make_dir(folder, 0700));
+    snprintf(path, sizeof path, "%s/ledger", folder);
+    assert_ok(neb__file_replace(path, "x", 1, 0600));
+    const struct timespec at[2] = {{.tv_sec = when}, {.tv_sec = when}};
+    assert_int_equal(utimensat(AT_FDCWD, path, at, 0), 0);
+}
+
+static void note_name(void *arg, const char *folder, const char *name)
+{
+    (void)folder;
+    snprintf((char *)arg + strlen(arg), 200, "[%s]", name);
+}
+
+static void the_last_run_is_found_and_the_old_place_wins(void **state)
+{
+    (void)state;
+    char site[200], path[512], want[512];
+    check_make_dir(site, sizeof site);
+    check_log_quiet();
+    assert_status(neb__run_folder_find(site, NULL, path, sizeof path), NEB_ERR_NOTFOUND);
+    snprintf(want, sizeof want, "%s/run", site);
+    assert_ok(neb__file_make_dir(want, 0700));
+    for (int i = 0; i < 3; i++) {
+        snprintf(want, sizeof want, "%s/run/%c", site, "bca"[i]);
+        put_ledger(want, 1000 + i % 2);
+    }
+    assert_ok(neb__run_folder_find(site, NULL, path, sizeof path));
+    snprintf(want, sizeof want, "%s/run/c", site);
+    assert_string_equal(path, want);
+    assert_ok(neb__run_folder_find(site, "a", path, sizeof path));
+    assert_status(neb__run_folder_find(site, "d", path, sizeof path), NEB_ERR_NOTFOUND);
+    assert_true(neb__run_folder_has_other(site, "a") && neb__run_folder_has_other(site, "d"));
+    char names[400] = "";
+    assert_ok(neb__run_folder(site, "two words", path, sizeof path));
+    put_ledger(path, 900);
+    neb__run_folder_each(site, note_name, names);
+    assert_string_equal(names, "[a][b][c][two words]");
+    snprintf(want, sizeof want, "%s/run", site);
+    put_ledger(want, 500);
+    assert_ok(neb__run_folder_find(site, NULL, path, sizeof path));
+    assert_string_equal(path, want);
+    check_log_restore();
+    check_remove_dir(site);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +258,8 @@ int main(void)
         cmocka_unit_test(an_outage_is_not_a_slow_line),
         cmocka_unit_test(updates_stay_in_memory_for_their_record),
         cmocka_unit_test(messages_wait_their_turn),
+        cmocka_unit_test(a_runs_name_stays_inside_the_folder),
+        cmocka_unit_test(the_last_run_is_found_and_the_old_place_wins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

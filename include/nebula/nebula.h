@@ -59,6 +59,8 @@ struct neb_session_config {
      * of this site (0: four rounds). "keep": the end lasts until everything is in, to the bit. */
     const char *end;
     double end_seconds, end_bytes;
+    const char *
+        name; /* of the run, at most 63 bytes: a folder can hold several, one after another; NULL: it holds one */
 };
 
 /* interval 100, drift as above, auto, cost, 0.7, 0.6, drop. */

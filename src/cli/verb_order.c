@@ -43,7 +43,7 @@ struct place {
     struct neb_key *key;       /* signs */
     struct neb_members roster; /* of the log */
     uint64_t index;
-    struct neb_hash head;
+    struct neb_hash head, genesis;
 };
 
 /* ---- where the log ends ------------------------------------------------------------------------------------------ */
@@ -67,6 +67,7 @@ static neb_status check_log_end(struct place *p, const struct neb_status_log *lo
     if (!read_hash(log->hash, &p->head))
         return neb__fail(NEB_ERR_NOTFOUND, "%s: no run has been under way in this folder (%s)", p->folder,
                          path);
+    NEB_TRY(neb__chain_run_genesis(p->chain, log->run, &p->genesis));
     if (p->index) return NEB_OK;
     return neb__fail(NEB_ERR_STATE, "the run has no record yet that an order could name: wait for the first "
                                     "round, or change the roster before the sites start (nebula-i roster)");
@@ -259,7 +260,7 @@ static neb_status give(const struct options *o, uint8_t op, int n, char **words,
     if (status == NEB_OK) status = neb__site_key(own ? folder : o->operator_, &p.key);
     if (status == NEB_OK) status = word(&p, o, op, n - 1, words + 1, &order, &epoch);
     const struct neb_seal seal = {.arg = p.key, .sign = sign};
-    if (status == NEB_OK) status = neb__order_sign(&order, &p.chain->genesis_hash, &seal);
+    if (status == NEB_OK) status = neb__order_sign(&order, &p.genesis, &seal);
     const struct neb_order_file f = {.order = order, .epoch = epoch.data, .epoch_size = epoch.len};
     if (status == NEB_OK) status = neb__order_file_write(folder, &f, path, size);
     neb__buf_free(&epoch);

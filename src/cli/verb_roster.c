@@ -20,7 +20,7 @@
 struct options {
     char *operator_, *job, *head;
     int64_t votes;
-    bool witness, learner, force;
+    bool witness, learner, force, replace;
 };
 
 static const struct neb_opt table[] = {
@@ -36,6 +36,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, head, NEB_OPT_TEXT, "", NULL, "evict, admit: INDEX:HASH of the log's head"),
     NEB_OPT(struct options, force, NEB_OPT_BOOL, "no", NULL,
             "evict: even when the others had no majority before"),
+    NEB_OPT(struct options, replace, NEB_OPT_BOOL, "no", NULL,
+            "join: in place of the roster that the folder has, which is kept as roster.before"),
     NEB_OPT_END,
 };
 
@@ -140,7 +142,7 @@ static neb_status seal(struct neb_call *c)
     const struct options *o = c->options;
     const char *draft = c->words[0], *file = c->words[1];
     struct neb_roster r = {members, 0};
-    struct neb_fact fact;
+    struct neb_fact facts[2]; /* the second: of the job file, if one is given */
     struct neb_public operator_key;
     char name[NEB_NAME_SIZE];
     struct neb_chain *chain = NULL;
@@ -149,8 +151,9 @@ static neb_status seal(struct neb_call *c)
     if (!stat(file, &st)) return neb__fail(NEB_ERR_EXISTS, "%s exists already", file);
     NEB_TRY(draft_read(draft, &r));
     NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
-    if (o->job) NEB_TRY(job_fact(o->job, &fact));
-    NEB_TRY(neb__chain_create(&operator_key, &fact, o->job ? 1 : 0, &r, &chain));
+    neb__fact_runs(&facts[0]);
+    if (o->job) NEB_TRY(job_fact(o->job, &facts[1]));
+    NEB_TRY(neb__chain_create(&operator_key, facts, o->job ? 2 : 1, &r, &chain));
     neb_status status = neb__chain_write(chain, file);
     if (status == NEB_OK) {
         print_hash("genesis", &chain->genesis_hash);
@@ -228,10 +231,20 @@ static neb_status show(struct neb_call *call)
     return NEB_OK;
 }
 
-/* A site may take a longer chain of its own run, never another run's roster. */
+/* The runs under the old roster stay in the folder; they go on if it is put back. */
+static neb_status keep_before(const char *dir, const struct neb_chain *old)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/roster.before", dir) >= (int)sizeof path)
+        return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
+    return neb__chain_write(old, path);
+}
+
+/* A site may take a longer chain of its own roster, and another roster only on demand. */
 static neb_status join(struct neb_call *call)
 {
     const char *file = call->words[0], *dir = call->words[1];
+    const struct options *o = call->options;
     char name[NEB_NAME_SIZE], old_path[PATH_MAX];
     struct neb_public key;
     struct neb_chain *c = NULL, *old = NULL;
@@ -242,12 +255,17 @@ static neb_status join(struct neb_call *call)
     snprintf(old_path, sizeof old_path, "%s/roster", dir);
     if (!stat(old_path, &st)) {
         NEB_TRY_GOTO(status, neb__chain_read(old_path, &old), out);
-        if (!neb__hash_equal(&old->genesis_hash, &c->genesis_hash)) {
+        bool another = !neb__hash_equal(&old->genesis_hash, &c->genesis_hash);
+        if (another && !o->replace) {
             status = neb__fail(NEB_ERR_EXISTS,
-                               "%s takes part in another run already; use one site folder for each run", dir);
+                               "%s takes part in another run already, with another roster; use another site "
+                               "folder, or --replace to give up that roster and keep the key",
+                               dir);
             goto out;
         }
-        NEB_TRY_GOTO(status, neb__chain_extend(old, c->tail.data, c->tail.len), out);
+        NEB_TRY_GOTO(
+            status, another ? keep_before(dir, old) : neb__chain_extend(old, c->tail.data, c->tail.len), out);
+        if (another) old->epoch = 0; /* it does not count below */
     }
     const struct neb_chain *newest = old && old->epoch > c->epoch ? old : c;
     if (!neb__roster_by_key(&newest->now, &key))
@@ -369,7 +387,7 @@ static const struct neb_verb parts[] = {
      .most = 2,
      .run = seal},
     {.name = "join",
-     .args = "FILE DIR",
+     .args = "FILE DIR [--replace]",
      .help = "the site in DIR takes part in this run",
      .least = 2,
      .most = 2,

@@ -2,17 +2,20 @@
 #include "cli/verb.h"
 #include "seal/site.h"
 #include "run/replay.h"
+#include "run/run_folder.h"
+#include "watch/status.h"
 
 #include <math.h>
 #include <stdio.h>
 
 struct options {
-    char *dir;
+    char *dir, *run;
     int64_t to;
 };
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, dir, NEB_OPT_TEXT, "", NULL, "the site's folder (default: its name)"),
+    NEB_OPT(struct options, run, NEB_OPT_TEXT, "", NULL, "replay: which run (default: the last one)"),
     NEB_OPT(struct options, to, NEB_OPT_INT, "0", NULL, "replay: the last record; 0: all",
             NEB_OPT_RANGE(0, HUGE_VAL)),
     NEB_OPT_END,
@@ -50,13 +53,30 @@ static neb_status replay(struct neb_call *c)
     const struct options *o = c->options;
     struct neb_replay r;
     char hex[2 * NEB_HASH_SIZE + 1];
-    NEB_TRY(neb__run_replay(c->words[0], (uint64_t)o->to, &r));
+    NEB_TRY(neb__run_replay(c->words[0], o->run, (uint64_t)o->to, &r));
     neb__hash_hex(&r.root, hex);
     printf("record %" PRIu64 ", state root %s (%zu values, %" PRIu64 " rounds, %" PRIu64 " updates, %" PRIu64
            " tokens)\n",
            r.records, hex, r.values, r.rounds, r.updates, r.tokens);
     for (int i = 0; i < NEB_SITES_MAX; i++)
         if (r.steps[i]) printf("member %d: %" PRIu64 " steps\n", i, r.steps[i]);
+    return NEB_OK;
+}
+
+static void print_run(void *arg, const char *folder, const char *name)
+{
+    char shown[NEB_RUN_NAME_SIZE];
+    (void)arg, (void)folder;
+    neb__status_text(name, shown, sizeof shown);
+    printf("%s\n", shown);
+}
+
+static neb_status runs(struct neb_call *c)
+{
+    char name[NEB_NAME_SIZE];
+    struct neb_public key;
+    NEB_TRY(neb__site_identity(c->words[0], name, &key));
+    neb__run_folder_each(c->words[0], print_run, NULL);
     return NEB_OK;
 }
 
@@ -68,8 +88,14 @@ static const struct neb_verb parts[] = {
      .most = 1,
      .run = init},
     {.name = "show", .args = "DIR", .help = "prints the identity", .least = 1, .most = 1, .run = show},
+    {.name = "runs",
+     .args = "DIR",
+     .help = "lists the runs in the folder",
+     .least = 1,
+     .most = 1,
+     .run = runs},
     {.name = "replay",
-     .args = "DIR [--to N]",
+     .args = "DIR [--run NAME] [--to N]",
      .help = "repeats the run from its beginning; prints the state root",
      .least = 1,
      .most = 1,

@@ -41,9 +41,10 @@ static neb_status check_job(neb_session *s)
         (now.len != then.len || memcmp(now.data, then.data, now.len)))
         status = neb__fail(
             NEB_ERR_CONFIG,
-            "%s/run holds the run of another job (%.*s; this one: %.*s): use another site folder, or "
-            "move that folder away at every site",
-            s->site->dir, (int)then.len, (const char *)then.data, (int)now.len, (const char *)now.data);
+            "%s/run%s%s holds the run of another job (%.*s; this one: %.*s): %s, or move that folder away at "
+            "every site",
+            s->site->dir, *s->run ? "/" : "", s->run, (int)then.len, (const char *)then.data, (int)now.len,
+            (const char *)now.data, *s->run ? "give this job another name" : "use another site folder");
     neb__buf_free(&now);
     neb__buf_free(&then);
     return status;
@@ -84,10 +85,12 @@ static neb_status load_head(neb_session *s, struct neb_hash *root)
     neb_status status = neb__blob_load(&s->disk, "genesis", &b);
     if (status == NEB_OK && b.len != HEAD) status = NEB_ERR_CORRUPT;
     if (status == NEB_OK && memcmp(b.data, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
-        status = neb__fail(NEB_ERR_CONFIG,
-                           "%s/run holds a run with other parameters (names or shapes): train the model that "
-                           "it began with, or begin a new run in another site folder",
-                           s->site->dir);
+        status =
+            neb__fail(NEB_ERR_CONFIG,
+                      "%s/run%s%s holds a run with other parameters (names or shapes): train the model that "
+                      "it began with, or begin a new run %s",
+                      s->site->dir, *s->run ? "/" : "", s->run,
+                      *s->run ? "by giving the job another name" : "in another site folder");
     if (status == NEB_OK) status = check_job(s);
     if (status == NEB_OK) memcpy(root->b, b.data + NEB_HASH_SIZE, NEB_HASH_SIZE);
     neb__buf_free(&b);
@@ -96,9 +99,10 @@ static neb_status load_head(neb_session *s, struct neb_hash *root)
 
 neb_status neb__genesis_damaged(const neb_session *s)
 {
-    return neb__fail(NEB_ERR_CORRUPT,
-                     "the initial values in %s/run are damaged: copy the genesis files of another site there",
-                     s->site->dir);
+    return neb__fail(
+        NEB_ERR_CORRUPT,
+        "the initial values in %s/run%s%s are damaged: copy the genesis files of another site there",
+        s->site->dir, *s->run ? "/" : "", s->run);
 }
 
 neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root)

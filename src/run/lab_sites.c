@@ -71,8 +71,10 @@ static neb_status check_member(const struct neb_job *job, const char *dir, int i
 static neb_status seal(const struct neb_job *job, const char *dir, const struct neb_roster *r)
 {
     struct neb_chain *chain;
+    struct neb_fact runs;
     char folder[PATH_MAX];
-    NEB_TRY(neb__chain_create(&r->members[0].key, NULL, 0, r, &chain));
+    neb__fact_runs(&runs);
+    NEB_TRY(neb__chain_create(&r->members[0].key, &runs, 1, r, &chain));
     neb_status status = NEB_OK;
     for (int i = 0; status == NEB_OK && i < job->n_sites; i++) {
         neb__lab_site_folder(job, dir, i, folder, sizeof folder);

@@ -11,9 +11,10 @@
  * with others since it started is not the one to stop; the newcomer hears the same of it. */
 static void compare_model(neb_session *s, const struct neb_item *i)
 {
-    static const char *const what[NEB_AGREED] = {
-        "the parameters' names or shapes", "the initial values (seed or starting model)",
-        "the settings of the run (wan: fragments, tokens, outer_lr, outer_momentum) or versions"};
+    static const char *const what[NEB_AGREED] = {"the parameters' names or shapes",
+                                                 "the initial values (seed or starting model)",
+                                                 "the job's names, the settings of the run (wan: fragments, "
+                                                 "tokens, outer_lr, outer_momentum) or versions"};
     for (int k = 0; k < NEB_AGREED; k++) {
         if (i->size == NEB_AGREED * NEB_HASH_SIZE &&
             !memcmp(i->bytes + k * NEB_HASH_SIZE, s->model[k].b, NEB_HASH_SIZE))

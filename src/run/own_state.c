@@ -6,7 +6,7 @@
  * the log, brought forward by the replay.
  *
  * The site's part of a caller's checkpoint:
- *     u32 magic, u32 cells, hash of the layout, u64 last k
+ *     u32 magic, u32 cells, hash of the layout (of layout and genesis, if the run has a name), u64 last k
  *     per cell: u64 version, u64 work, then its open update: hash, u64 k (0: none), u64 version, u64 work
  *     x - theta of all cells; then d of the cells that have an open update
  * Without the open update a site that comes back would not know what is its own when a record names it. */
@@ -14,6 +14,17 @@
 #include "base/mem.h"
 
 #include <string.h>
+
+/* A checkpoint belongs to one model and, where runs have names, to one run. */
+static neb_status state_owner(const neb_session *s, struct neb_hash *out)
+{
+    uint8_t both[2 * NEB_HASH_SIZE];
+    *out = s->model[NEB_AGREED_LAYOUT];
+    if (!*s->run) return NEB_OK;
+    memcpy(both, out->b, NEB_HASH_SIZE);
+    memcpy(both + NEB_HASH_SIZE, s->genesis.b, NEB_HASH_SIZE);
+    return neb__hash(both, sizeof both, out);
+}
 
 enum { MAGIC = 0x334e424e, STATE_HEAD = 8 + NEB_HASH_SIZE + 8, STATE_CELL = 16 + NEB_HASH_SIZE + 24 };
 
@@ -77,9 +88,13 @@ static neb_status restore_checkpoint(neb_session *s, float *u)
     uint32_t cells = s->mirror.outer->cells;
     if (!s->loaded.len) return NEB_OK;
     const uint8_t *b = s->loaded.data, *end = b + s->loaded.len;
+    struct neb_hash owner;
+    NEB_TRY(state_owner(s, &owner));
     if (s->loaded.len < state_size(s, 0) || neb__get32(b) != MAGIC || neb__get32(b + 4) != cells ||
-        memcmp(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE))
-        return neb__fail(NEB_ERR_CONFIG, "the checkpoint's state is of another model or another version");
+        memcmp(b + 8, owner.b, NEB_HASH_SIZE))
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the checkpoint is of another run, another model or another version: give this "
+                         "run an `out` of its own (out=FOLDER)");
     s->updates.checkpoint_k = s->updates.last_k = neb__get64(b + 8 + NEB_HASH_SIZE);
     b += STATE_HEAD;
     for (uint32_t c = 0; c < cells; c++, b += STATE_CELL) get_cell(b, &s->mirror.own[c]);
@@ -172,9 +187,11 @@ static neb_status write_x(neb_session *s, uint8_t *b)
 static neb_status write_state(neb_session *s, uint8_t *out, size_t *n)
 {
     uint8_t *b = out;
+    struct neb_hash owner;
+    NEB_TRY(state_owner(s, &owner));
     neb__put32(b, MAGIC);
     neb__put32(b + 4, s->mirror.outer->cells);
-    memcpy(b + 8, s->model[NEB_AGREED_LAYOUT].b, NEB_HASH_SIZE);
+    memcpy(b + 8, owner.b, NEB_HASH_SIZE);
     neb__put64(b + 8 + NEB_HASH_SIZE, s->updates.last_k);
     b += STATE_HEAD;
     pthread_mutex_lock(&s->lock);

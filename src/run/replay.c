@@ -12,9 +12,11 @@
 #include "outer/arith.h"
 #include "outer/outer.h"
 #include "round/record.h"
+#include "run/run_folder.h"
 #include "store/ledger.h"
 #include "store/update_files.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -171,14 +173,14 @@ static neb_status replay_all(struct replay *r, uint64_t upto)
     return neb__outer_root(r->outer, &r->out->root);
 }
 
-neb_status neb__run_replay(const char *folder, uint64_t upto, struct neb_replay *out)
+neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, struct neb_replay *out)
 {
     struct neb_replay result = {0};
     struct replay r = {.out = &result};
-    char dir[512];
+    char dir[PATH_MAX];
     NEB_TRY(neb__arith_self_test());
     NEB_TRY(neb__codec_self_test());
-    snprintf(dir, sizeof dir, "%s/run", folder);
+    NEB_TRY(neb__run_folder_find(folder, run, dir, sizeof dir));
     NEB_TRY(neb__disk_open_to_read(dir, &r.disk));
     neb_status status = replay_all(&r, upto);
     neb__outer_destroy(r.outer);

@@ -16,10 +16,10 @@ struct neb_replay {
     uint64_t steps[NEB_SITES_MAX]; /* inner steps of each site that are in */
 };
 
-/* `folder` is a site's. No process may run the site meanwhile; the folder is only read. `upto` is the index
- * of the last record, 0: all.
+/* `folder` is a site's. No process may run the site meanwhile; the folder is only read. `run`: its
+ * name; NULL: the only run, or the one that was written to last. `upto` is the index of the last record, 0: all.
  *   NEB_ERR_NOTFOUND  no genesis, or a record names an update that the run did not keep
  *   NEB_ERR_CORRUPT, NEB_ERR_BUSY, NEB_ERR_IO, NEB_ERR_NOMEM */
-neb_status neb__run_replay(const char *folder, uint64_t upto, struct neb_replay *out);
+neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, struct neb_replay *out);
 
 #endif

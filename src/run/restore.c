@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "outer/arith.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,34 +98,49 @@ static void begin(void *arg, uint64_t epoch, uint64_t head, const struct neb_ros
     b->members = m;
 }
 
+/* A site that an order admitted to this run has no other run in its folder. Elsewhere the orders were those of an earlier
+ * run: this one would begin with members that have come and gone since. */
+static neb_status begin_here(const neb_session *s, bool changed)
+{
+    if (!changed || !neb__run_folder_has_other(s->site->dir, s->run)) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_CONFIG,
+        "orders have changed the roster of %s in an earlier run, so no new run begins with it: seal one "
+        "with the same keys (nebula-i roster add, seal) and take it with `nebula-i roster join FILE %s "
+        "--replace` at every site",
+        s->site->dir, s->site->dir);
+}
+
 /* It may not change under a run: kept beside the ledger, and compared. */
 static neb_status first_roster(neb_session *s)
 {
     struct beginning b = {0};
-    uint8_t now[NEB_MEMBERS_SIZE];
+    uint8_t now[NEB_MEMBERS_SIZE + NEB_HASH_SIZE]; /* a run with a name: also its genesis */
+    size_t n = *s->run ? sizeof now : NEB_MEMBERS_SIZE;
     struct neb_buf kept;
     NEB_TRY(neb__chain_walk(neb__net_roster(s->net), begin, &b));
     neb__members_set_roster(&s->members, &b.members, NEB_NO_SITE);
     neb__members_bytes(&b.members, now);
+    memcpy(now + NEB_MEMBERS_SIZE, s->genesis.b, NEB_HASH_SIZE);
     neb__buf_init(&kept, 1024);
     neb_status status = neb__blob_load(&s->disk, "beginning", &kept);
-    if (status == NEB_OK && (kept.len != sizeof now || memcmp(kept.data, now, sizeof now)))
+    if (status == NEB_OK && (kept.len != n || memcmp(kept.data, now, n)))
         status = neb__fail(NEB_ERR_CONFIG,
                            "the roster was changed by hand after the run began: members come and go by "
                            "`nebula-i order`; give the site its old file again (nebula-i adopt)");
     else if (status == NEB_ERR_NOTFOUND)
-        status = neb__blob_save(&s->disk, "beginning", now, sizeof now, true);
+        status = begin_here(s, b.over) == NEB_OK ? neb__blob_save(&s->disk, "beginning", now, n, true)
+                                                 : NEB_ERR_CONFIG;
     neb__buf_free(&kept);
     return status;
 }
 
 static struct neb_round_config core_config(neb_session *s)
 {
-    const struct neb_chain *chain = neb__net_roster(s->net);
     struct neb_round_config c = {0};
     neb__round_defaults(&c);
     c.self = s->self;
-    c.genesis = s->genesis = chain->genesis_hash;
+    c.genesis = s->genesis;
     c.roster = neb__members_roster(&s->members, NULL);
     c.cells = s->mirror.outer->cells;
     c.fragments = s->fragments;
@@ -184,8 +200,10 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
 
 static neb_status open_disk(neb_session *s)
 {
-    char dir[512];
-    snprintf(dir, sizeof dir, "%s/run", s->site->dir);
+    char dir[PATH_MAX];
+    NEB_TRY(neb__run_folder(s->site->dir, "", dir, sizeof dir));
+    NEB_TRY(neb__file_make_dir(dir, 0700));
+    NEB_TRY(neb__run_folder(s->site->dir, s->run, dir, sizeof dir));
     NEB_TRY(neb__file_make_dir(dir, 0700));
     NEB_TRY(neb__disk_open(dir, &s->disk));
     struct neb_buf mark;
@@ -260,9 +278,9 @@ neb_status neb__session_restore(neb_session *s)
     if (status == NEB_ERR_IO)
         return neb__fail(
             status,
-            "the ledger in %s/run cannot be read: start again; a file that is lost for good can be "
+            "the ledger in %s/run%s%s cannot be read: start again; a file that is lost for good can be "
             "moved away, and the other sites tell this one what was in it",
-            s->site->dir);
+            s->site->dir, *s->run ? "/" : "", s->run);
     NEB_TRY(status);
     status = restore_all(s, &log);
     neb__ledger_found_free(&log);

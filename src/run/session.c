@@ -52,6 +52,20 @@ static neb_status check(neb_session *s)
     return NEB_OK;
 }
 
+/* A roster of an earlier version is that of one run, whatever its name. */
+static neb_status name_run(neb_session *s)
+{
+    const struct neb_chain *chain = neb__net_roster(s->net);
+    const char *name = s->config.name;
+    if (name && strlen(name) >= sizeof s->run)
+        return neb__fail(NEB_ERR_CONFIG,
+                         "the run's name '%.20s…' is longer than %zu bytes; give the job a shorter name",
+                         name, sizeof s->run - 1);
+    if (name && neb__chain_names_runs(chain)) snprintf(s->run, sizeof s->run, "%s", name);
+    s->config.name = NULL;
+    return neb__chain_run_genesis(chain, s->run, &s->genesis);
+}
+
 static neb_status open_all(neb_session *s, const char *folder)
 {
     NEB_TRY(check(s));
@@ -63,6 +77,7 @@ static neb_status open_all(neb_session *s, const char *folder)
     cfg.arg = s;
     cfg.max_rate = s->config.max_rate;
     NEB_TRY(neb__net_open(&cfg, &s->net));
+    NEB_TRY(name_run(s));
     s->self = neb__net_self(s->net);
     neb__members_learn(&s->members, neb__net_roster(s->net));
     s->config.rung = s->fixed ? s->fixed->name : "auto"; /* the caller's strings are not kept */

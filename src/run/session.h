@@ -21,6 +21,7 @@
 #include "run/driver.h"
 #include "run/lines.h"
 #include "run/members_view.h"
+#include "run/run_folder.h"
 #include "run/mirror.h"
 #include "run/updates.h"
 #include "run/waiting.h"
@@ -58,8 +59,9 @@ struct neb_session {
     uint32_t fragments;
     int64_t started;                   /* ns */
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
-    struct neb_hash genesis;
-    struct neb_buf loaded; /* state of the caller's checkpoint */
+    struct neb_hash genesis;           /* of this run */
+    char run[NEB_RUN_NAME_SIZE];       /* its name; "": the folder holds one run */
+    struct neb_buf loaded;             /* state of the caller's checkpoint */
 
     /* the parts */
     struct neb_mirror mirror;

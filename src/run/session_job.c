@@ -54,22 +54,24 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.end = w->end;
     c.end_seconds = (double)w->end_seconds;
     c.end_bytes = (double)w->end_bytes;
+    c.name = job->name;
     return c;
 }
 
 enum { RULES = 2 }; /* version of the rules by which records are made and accepted */
 
-/* Hashes the settings that must be the same everywhere. Interval, rung and rates may differ from site to
- * site. */
+/* Hashes the settings that must be the same everywhere, and the genesis of a run that has a name. Interval, rung and rates
+ * may differ from site to site. */
 neb_status neb__session_settings_hash(const neb_session *s, struct neb_hash *out)
 {
     const struct neb_session_config *c = &s->config;
-    char text[160];
+    char text[160 + 2 * NEB_HASH_SIZE], hex[2 * NEB_HASH_SIZE + 1] = "";
     uint32_t lr, momentum;
+    if (*s->run) neb__hash_hex(&s->genesis, hex);
     memcpy(&lr, &c->outer_lr, sizeof lr);
     memcpy(&momentum, &c->outer_momentum, sizeof momentum);
-    int n = snprintf(text, sizeof text, "%d %" PRId64 " %" PRIu64 " %08x %08x", RULES, c->fragments,
-                     c->token_target, lr, momentum);
+    int n = snprintf(text, sizeof text, "%d %" PRId64 " %" PRIu64 " %08x %08x%s%s", RULES, c->fragments,
+                     c->token_target, lr, momentum, *hex ? " " : "", hex);
     return neb__hash(text, (size_t)n, out);
 }
 

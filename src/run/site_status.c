@@ -283,6 +283,7 @@ static void note_log_end(neb_session *s, struct neb_status_board *b)
                                   .trains = (int64_t)st.roster.trains,
                                   .heavy = (int64_t)st.roster.heavy};
     neb__hash_hex(&st.commit_hash, end.hash);
+    snprintf(end.run, sizeof end.run, "%s", s->run);
     pthread_mutex_lock(&s->lock);
     b->log = end;
     pthread_mutex_unlock(&s->lock);

@@ -103,6 +103,39 @@ static neb_status read_facts(struct neb_reader *r, struct neb_chain *c)
     return NEB_OK;
 }
 
+/* ---- runs of one roster ---------------------------------------------------------------------------------- */
+
+static const char runs_fact[] = "runs", run_magic[MAGIC] = "NEBRUN1";
+
+void neb__fact_runs(struct neb_fact *out)
+{
+    *out = (struct neb_fact){.size = 1, .value = {1}};
+    memcpy(out->name, runs_fact, sizeof runs_fact);
+}
+
+bool neb__chain_names_runs(const struct neb_chain *chain)
+{
+    for (uint32_t i = 0; i < chain->fact_count; i++)
+        if (!strcmp(chain->facts[i].name, runs_fact)) return true;
+    return false;
+}
+
+neb_status neb__chain_run_genesis(const struct neb_chain *chain, const char *name, struct neb_hash *out)
+{
+    struct neb_buf b;
+    *out = chain->genesis_hash;
+    if (!*name) return NEB_OK;
+    neb__buf_init(&b, 1 << 12);
+    neb_status status = neb__buf_append(&b, run_magic, MAGIC);
+    if (status == NEB_OK) status = neb__buf_append(&b, chain->genesis_hash.b, NEB_HASH_SIZE);
+    if (status == NEB_OK) status = neb__buf_append(&b, name, strlen(name));
+    if (status == NEB_OK) status = neb__hash(b.data, b.len, out);
+    neb__buf_free(&b);
+    return status;
+}
+
+/* ---- loading --------------------------------------------------------------------------------------------- */
+
 /* Fills a fresh chain from its encoded genesis. */
 static neb_status load_genesis(struct neb_chain *c, const uint8_t *p, size_t n)
 {

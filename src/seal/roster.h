@@ -87,6 +87,14 @@ neb_status neb__chain_create(const struct neb_public *operator_key, const struct
                              uint32_t fact_count, const struct neb_roster *roster, struct neb_chain **out);
 void neb__chain_free(struct neb_chain *chain); /* NULL is fine */
 
+/* Runs that follow each other under one roster. A genesis with this fact serves any number of them, each with a name and a
+ * genesis of its own, so that a signature of one is worth nothing in another. A genesis without it, as earlier versions
+ * sealed it, is that of one run. */
+void neb__fact_runs(struct neb_fact *out);
+bool neb__chain_names_runs(const struct neb_chain *chain);
+/* The genesis hash of the run `name`; of a run without a name ("") it is the chain's own. */
+neb_status neb__chain_run_genesis(const struct neb_chain *chain, const char *name, struct neb_hash *out);
+
 /* A whole chain to bytes and back. The bytes are hostile: every signature is checked.
  *   NEB_ERR_CORRUPT, NEB_ERR_AUTH (a signature), NEB_ERR_VERSION, NEB_ERR_NOMEM */
 neb_status neb__chain_encode(const struct neb_chain *chain, struct neb_buf *out);

@@ -192,6 +192,7 @@ char *neb__status_message(const struct neb_site_status *st);
 struct neb_status_log {
     int64_t record, epoch, members, voters, trains, heavy;
     char hash[65]; /* "": there is no log */
+    char run[64];  /* its name; "": a run without one */
 };
 
 struct neb_status_file {

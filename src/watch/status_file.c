@@ -4,7 +4,7 @@
  *      "self": NAME of the site that writes,
  *      "site": {…}, "members": [{…}, …], "others": {NAME: {…}, …},
  *      "sites": [{every field of the table}, …],
- *      "log": {"record", "hash", "epoch", "members", "voters", "trains", "heavy"}}
+ *      "log": {"run", "record", "hash", "epoch", "members", "voters", "trains", "heavy"}}
  *
  * `site`, `members` and `others` are keys of version 1 and stay for one release; `sites` holds all that they
  * say. A file of version 1 has no `self`. In a run's folder it has `site` and `others`, in OUT it has `sites`
@@ -69,8 +69,9 @@ static json_t *file_object(const struct neb_status_file *f)
     add_sites(all, f);
     if (*l->hash)
         json_object_set_new(all, "log",
-                            json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "record", (json_int_t)l->record,
-                                      "hash", l->hash, "epoch", (json_int_t)l->epoch, "members",
+                            json_pack("{s:o, s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "run",
+                                      neb__status_text_value(l->run), "record", (json_int_t)l->record, "hash",
+                                      l->hash, "epoch", (json_int_t)l->epoch, "members",
                                       (json_int_t)l->members, "voters", (json_int_t)l->voters, "trains",
                                       (json_int_t)l->trains, "heavy", (json_int_t)l->heavy));
     return all;
@@ -142,6 +143,8 @@ static void read_log(const json_t *all, struct neb_status_log *out)
     const char *hash = json_string_value(json_object_get(log, "hash"));
     if (!hash || strlen(hash) + 1 != sizeof out->hash) return;
     snprintf(out->hash, sizeof out->hash, "%s", hash);
+    const char *run = json_string_value(json_object_get(log, "run"));
+    if (run && strlen(run) < sizeof out->run) snprintf(out->run, sizeof out->run, "%s", run);
     out->record = (int64_t)json_integer_value(json_object_get(log, "record"));
     out->epoch = (int64_t)json_integer_value(json_object_get(log, "epoch"));
     out->members = (int64_t)json_integer_value(json_object_get(log, "members"));
