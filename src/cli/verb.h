@@ -68,6 +68,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(import)        \
     X(lab)           \
     X(manual)        \
+    X(new)           \
     X(order)         \
     X(report)        \
     X(roster)        \

@@ -107,7 +107,12 @@ static neb_status make_sites(const struct options *o, const struct neb_job *job,
         address[i] = text[i];
         snprintf(text[i], sizeof text[i], "%s:%d", neb__lab_address(lab, 0, i), (int)o->port);
     }
-    return neb__lab_sites_make(job, job->out, address);
+    for (int i = 0; i < job->n_sites; i++) {
+        char out[PATH_MAX];
+        neb__lab_site_out(job, job->out, i, out, sizeof out);
+        NEB_TRY(neb__file_make_dir(out, 0755));
+    }
+    return neb__sites_make(job, job->out, neb__lab_site_folder, address);
 }
 
 /* ---- the panel on a terminal ------------------------------------------------------------------------------------ */

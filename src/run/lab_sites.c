@@ -28,31 +28,32 @@ static bool exists(const char *folder, const char *name)
     return !stat(path, &st);
 }
 
-static neb_status make_member(const struct neb_job *job, const char *dir, int i, const char *address,
-                              struct neb_member *m)
+/* Where the folders of all sites are. */
+struct places {
+    const struct neb_job *job;
+    const char *dir;
+    neb_site_folder_fn *folder;
+};
+
+static neb_status make_member(const struct places *p, int i, const char *address, struct neb_member *m)
 {
-    char out[PATH_MAX], folder[PATH_MAX], identity[NEB_IDENTITY_SIZE];
-    neb__lab_site_out(job, dir, i, out, sizeof out);
-    neb__lab_site_folder(job, dir, i, folder, sizeof folder);
-    if (strlen(dir) > PATH_MAX - 200)
-        return neb__fail(NEB_ERR_INVALID, "the path of folder '%.80s…' is too long; choose a shorter one",
-                         dir);
-    NEB_TRY(neb__file_make_dir(out, 0755));
-    if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, job->site[i].name, identity));
+    const struct neb_job_site *site = &p->job->site[i];
+    char folder[PATH_MAX], identity[NEB_IDENTITY_SIZE];
+    p->folder(p->job, p->dir, i, folder, sizeof folder);
+    if (!exists(folder, "site.key")) NEB_TRY(neb__site_init(folder, site->name, identity));
     *m = (struct neb_member){.votes = i < NEB_VOTERS_MAX, .addresses = 1};
-    if (job->site[i].does == NEB_ROLE_WITNESS) m->flags = NEB_MEMBER_WITNESS;
+    if (site->does == NEB_ROLE_WITNESS) m->flags = NEB_MEMBER_WITNESS;
     NEB_TRY(neb__site_identity(folder, m->name, &m->key));
     snprintf(m->address[0], NEB_ADDRESS_SIZE, "%s", address);
     return NEB_OK;
 }
 
 /* If a folder has a roster already, it must be that of this run. */
-static neb_status check_member(const struct neb_job *job, const char *dir, int i,
-                               const struct neb_roster *want)
+static neb_status check_member(const struct places *p, int i, const struct neb_roster *want)
 {
     char folder[PATH_MAX];
     struct neb_chain *c;
-    neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+    p->folder(p->job, p->dir, i, folder, sizeof folder);
     NEB_TRY(neb__site_roster_load(folder, &c));
     bool same = c->now.count == want->count;
     for (uint32_t k = 0; same && k < want->count; k++)
@@ -65,10 +66,10 @@ static neb_status check_member(const struct neb_job *job, const char *dir, int i
         NEB_ERR_CONFIG,
         "%s holds a run of other sites or addresses; remove %s, or give the job another folder with "
         "out=FOLDER",
-        folder, dir);
+        folder, p->dir);
 }
 
-static neb_status seal(const struct neb_job *job, const char *dir, const struct neb_roster *r)
+static neb_status seal(const struct places *p, const struct neb_roster *r)
 {
     struct neb_chain *chain;
     struct neb_fact runs;
@@ -76,31 +77,36 @@ static neb_status seal(const struct neb_job *job, const char *dir, const struct 
     neb__fact_runs(&runs);
     NEB_TRY(neb__chain_create(&r->members[0].key, &runs, 1, r, &chain));
     neb_status status = NEB_OK;
-    for (int i = 0; status == NEB_OK && i < job->n_sites; i++) {
-        neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+    for (int i = 0; status == NEB_OK && i < p->job->n_sites; i++) {
+        p->folder(p->job, p->dir, i, folder, sizeof folder);
         status = neb__site_roster_save(folder, chain);
     }
     neb__chain_free(chain);
     return status;
 }
 
-neb_status neb__lab_sites_make(const struct neb_job *job, const char *dir, char *const *address)
+neb_status neb__sites_make(const struct neb_job *job, const char *dir, neb_site_folder_fn *folder_of,
+                           char *const *address)
 {
+    const struct places p = {job, dir, folder_of};
     struct neb_roster r = {NEB_NEW_ARRAY(struct neb_member, (size_t)job->n_sites), (uint32_t)job->n_sites};
     if (!r.members) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d sites", job->n_sites);
     neb_status status = NEB_OK;
     int joined = 0;
+    if (strlen(dir) > PATH_MAX - 200)
+        status =
+            neb__fail(NEB_ERR_INVALID, "the path of folder '%.80s…' is too long; choose a shorter one", dir);
     for (int i = 0; status == NEB_OK && i < job->n_sites; i++) {
         char folder[PATH_MAX];
-        status = make_member(job, dir, i, address[i], &r.members[i]);
-        neb__lab_site_folder(job, dir, i, folder, sizeof folder);
+        status = make_member(&p, i, address[i], &r.members[i]);
+        folder_of(job, dir, i, folder, sizeof folder);
         joined += status == NEB_OK && exists(folder, "roster");
     }
     /* Sealing writes the rosters one by one. If it was stopped in between, no site has started: do it
      * again. */
-    if (status == NEB_OK && joined < job->n_sites) status = seal(job, dir, &r);
+    if (status == NEB_OK && joined < job->n_sites) status = seal(&p, &r);
     for (int i = 0; status == NEB_OK && joined == job->n_sites && i < job->n_sites; i++)
-        status = check_member(job, dir, i, &r);
+        status = check_member(&p, i, &r);
     neb__free(r.members);
     return status;
 }
