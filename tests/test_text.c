@@ -434,8 +434,8 @@ static void paragraphs_of_a_page(void **state)
 static void pages_are_aligned_and_held_out(void **state)
 {
     (void)state;
-    static const char *const roots[2] = {"pk/en-us/usr/share/libreoffice/help/en-US/text/a",
-                                         "pk/de/usr/share/libreoffice/help/de/text/a"};
+    static const char *const roots[2] = {"pk/libreoffice-help-en-us/usr/share/libreoffice/help/en-US/text/a",
+                                         "pk/libreoffice-help-de/usr/share/libreoffice/help/de/text/a"};
     for (int l = 0; l < 2; l++) {
         assert_ok(neb__file_make_dir(in(roots[l]), 0755));
         for (int page = 0; page < 200; page++) {

@@ -9,6 +9,7 @@
 #include "task/folder.h"
 #include "text/corpus.h"
 #include "text/help_pages.h"
+#include "text/interface_strings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,11 +40,16 @@ static const char **file_list(int n, char **argv)
 /* ---- debian --------------------------------------------------------------------------------------------------- */
 
 struct debian {
-    char *langs, *out, *packages;
+    char *text, *langs, *from, *out, *packages;
 };
 static const struct neb_opt debian_table[] = {
+    NEB_OPT(struct debian, text, NEB_OPT_TEXT, "help", NULL,
+            "help: pages of LibreOffice's help; interface: translated strings of programs",
+            NEB_OPT_CHOICE("help", "interface")),
     NEB_OPT(struct debian, langs, NEB_OPT_TEXT, "en,de,fr", NULL,
             "languages; pairs are made with the first one"),
+    NEB_OPT(struct debian, from, NEB_OPT_TEXT, NEB_INTERFACE_PACKAGES, NULL,
+            "interface: packages, separated by commas; LANG becomes each language"),
     NEB_OPT(struct debian, out, NEB_OPT_TEXT, "corpus", NULL, "folder of the result"),
     NEB_OPT(struct debian, packages, NEB_OPT_TEXT, "", NULL,
             "folder of the packages; OUT/packages by default"),
@@ -61,7 +67,8 @@ static neb_status debian(struct neb_call *c)
         return neb__fail(NEB_ERR_CONFIG, "nebula-i corpus debian: --langs needs 2 to %d languages",
                          NEB_HELP_LANGS);
     for (int l = 0; l < cfg.n; l++) cfg.langs[l] = langs[l];
-    NEB_TRY(neb__help_corpus(&cfg, &stats));
+    NEB_TRY(strcmp(o->text, "help") ? neb__interface_corpus(&cfg, o->from, &stats)
+                                    : neb__help_corpus(&cfg, &stats));
     for (int l = 0; l < cfg.n; l++) {
         printf("%s/%s.train.txt: %" PRId64 " texts\n", o->out, langs[l], stats.texts[l]);
         if (l)
@@ -258,8 +265,8 @@ static neb_status prepare(struct neb_call *c)
 
 static const struct neb_verb parts[] = {
     {.name = "debian",
-     .args = "[--langs en,de,fr] [--out corpus]",
-     .help = "aligned help texts from Debian's packages, for trying things out",
+     .args = "[--text help|interface] [--langs en,de,fr] [--out corpus]",
+     .help = "aligned help texts or interface strings from Debian's packages, for trying things out",
      .options = {{debian_table, 0}},
      .size = sizeof(struct debian),
      .run = debian},

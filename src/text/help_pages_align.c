@@ -6,10 +6,10 @@
  * in a held-out pair is left out of training, on either side, so training never sees a test sentence. */
 #include "text/help_pages.h"
 #include "text/help_pages_parse.h"
+#include "text/text_set.h"
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/rng.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -26,12 +26,6 @@ struct unit {
     uint32_t page;
     uint64_t id;                   /* hash of the element's id */
     uint32_t text[NEB_HELP_LANGS]; /* into texts, 0: not there */
-};
-
-/* A set of 64-bit hashes. */
-struct seen {
-    uint64_t *slot;
-    size_t mask, n;
 };
 
 struct work {
@@ -52,41 +46,6 @@ struct work {
 static neb_status no_memory(void)
 {
     return neb__fail(NEB_ERR_NOMEM, "out of memory for the help pages");
-}
-
-static uint64_t hash_text(const char *s)
-{
-    uint64_t h = 1469598103934665603u;
-    for (; *s; s++) h = (h ^ (uint8_t)*s) * 1099511628211u;
-    return neb__mix64(h) | 1; /* never 0 */
-}
-
-/* ---- sets ---------------------------------------------------------------------------------------------- */
-
-static bool seen_find(const struct seen *s, uint64_t h)
-{
-    for (size_t i = h & s->mask; s->slot && s->slot[i]; i = (i + 1) & s->mask)
-        if (s->slot[i] == h) return true;
-    return false;
-}
-
-static neb_status seen_add(struct seen *s, uint64_t h)
-{
-    if (seen_find(s, h)) return NEB_OK;
-    if (2 * s->n >= s->mask) {
-        size_t size = s->slot ? 2 * (s->mask + 1) : 1024;
-        struct seen bigger = {NEB_NEW_ARRAY(uint64_t, size), size - 1, 0};
-        if (!bigger.slot) return no_memory();
-        for (size_t i = 0; s->slot && i <= s->mask; i++)
-            if (s->slot[i]) NEB_TRY(seen_add(&bigger, s->slot[i]));
-        neb__free(s->slot);
-        *s = bigger;
-    }
-    size_t i = h & s->mask;
-    while (s->slot[i]) i = (i + 1) & s->mask;
-    s->slot[i] = h;
-    s->n++;
-    return NEB_OK;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
@@ -158,9 +117,9 @@ static neb_status on_paragraph(void *arg, const char *id, const char *text)
     struct work *w = arg;
     size_t n = strlen(text);
     if (n < 2 || n > MAX_PARAGRAPH) return NEB_OK;
-    struct unit *u = find_unit(w, hash_text(id));
+    struct unit *u = find_unit(w, neb__text_hash(id));
     if (!u && w->lang) return NEB_OK; /* no first-language text to pair it with */
-    if (!u) NEB_TRY(new_unit(w, hash_text(id), &u));
+    if (!u) NEB_TRY(new_unit(w, neb__text_hash(id), &u));
     if (u->text[w->lang]) return NEB_OK; /* the id occurs twice on the page; the first counts */
     u->text[w->lang] = (uint32_t)w->texts.len;
     return neb__buf_append(&w->texts, text, n + 1);
@@ -184,7 +143,7 @@ static neb_status read_pages(struct work *w)
 
 static enum part part_of(const struct work *w, const struct unit *u)
 {
-    uint64_t h = hash_text(w->page[u->page]) >> 8;
+    uint64_t h = neb__text_hash(w->page[u->page]) >> 8;
     if (h % HELD_OUT == 0) return TEST;
     return h % HELD_OUT == 1 ? VALID : TRAIN;
 }
@@ -195,13 +154,13 @@ static const char *text_of(const struct work *w, const struct unit *u, int lang)
 }
 
 /* Collects every text of the held-out pages. */
-static neb_status collect_held_out(const struct work *w, struct seen *held)
+static neb_status collect_held_out(const struct work *w, struct neb_text_set *held)
 {
     for (size_t i = 0; i < w->units; i++) {
         if (part_of(w, &w->unit[i]) == TRAIN) continue;
         for (int l = 0; l < w->cfg->n; l++) {
             const char *t = text_of(w, &w->unit[i], l);
-            if (t) NEB_TRY(seen_add(held, hash_text(t)));
+            if (t) NEB_TRY(neb__text_set_add(held, neb__text_hash(t)));
         }
     }
     return NEB_OK;
@@ -215,59 +174,61 @@ static neb_status save(const struct work *w, const char *name, const struct neb_
     return neb__file_replace(path, text->data ? (const void *)text->data : "", text->len, 0644);
 }
 
-static neb_status write_pairs(const struct work *w, int lang, enum part part, const struct seen *held,
+static neb_status write_pairs(const struct work *w, int lang, enum part part, const struct neb_text_set *held,
                               int64_t *count)
 {
     static const char *const part_names[] = {"train", "valid", "test"};
     struct neb_buf out;
-    struct seen done = {0};
+    struct neb_text_set done = {0};
     neb_status status = NEB_OK;
     neb__buf_init(&out, MAX_TEXTS);
     for (size_t i = 0; i < w->units && status == NEB_OK; i++) {
         const struct unit *u = &w->unit[i];
         const char *a = text_of(w, u, 0), *b = text_of(w, u, lang);
         if (!a || !b || part_of(w, u) != part || !strcmp(a, b)) continue; /* equal: not translated */
-        uint64_t pair = hash_text(a) ^ neb__mix64(hash_text(b));
-        if (seen_find(&done, pair | 1)) continue;
-        if (part == TRAIN && (seen_find(held, hash_text(a)) || seen_find(held, hash_text(b)))) continue;
-        status = seen_add(&done, pair | 1);
+        uint64_t pair = neb__text_pair_hash(a, b);
+        if (neb__text_set_has(&done, pair)) continue;
+        if (part == TRAIN &&
+            (neb__text_set_has(held, neb__text_hash(a)) || neb__text_set_has(held, neb__text_hash(b))))
+            continue;
+        status = neb__text_set_add(&done, pair);
         if (status == NEB_OK) status = neb__buf_printf(&out, "%s\t%s\n", a, b);
         ++*count;
     }
     char name[64];
     snprintf(name, sizeof name, "%s-%s.%s.tsv", w->cfg->langs[0], w->cfg->langs[lang], part_names[part]);
     if (status == NEB_OK) status = save(w, name, &out);
-    neb__free(done.slot);
+    neb__text_set_free(&done);
     neb__buf_free(&out);
     return status;
 }
 
-static neb_status write_texts(const struct work *w, int lang, const struct seen *held)
+static neb_status write_texts(const struct work *w, int lang, const struct neb_text_set *held)
 {
     struct neb_buf out;
-    struct seen done = {0};
+    struct neb_text_set done = {0};
     neb_status status = NEB_OK;
     neb__buf_init(&out, MAX_TEXTS);
     for (size_t i = 0; i < w->units && status == NEB_OK; i++) {
         const char *t = text_of(w, &w->unit[i], lang);
-        if (!t || part_of(w, &w->unit[i]) != TRAIN || seen_find(held, hash_text(t)) ||
-            seen_find(&done, hash_text(t)))
+        if (!t || part_of(w, &w->unit[i]) != TRAIN || neb__text_set_has(held, neb__text_hash(t)) ||
+            neb__text_set_has(&done, neb__text_hash(t)))
             continue;
-        status = seen_add(&done, hash_text(t));
+        status = neb__text_set_add(&done, neb__text_hash(t));
         if (status == NEB_OK) status = neb__buf_printf(&out, "%s\n", t);
         w->stats->texts[lang]++;
     }
     char name[64];
     snprintf(name, sizeof name, "%s.train.txt", w->cfg->langs[lang]);
     if (status == NEB_OK) status = save(w, name, &out);
-    neb__free(done.slot);
+    neb__text_set_free(&done);
     neb__buf_free(&out);
     return status;
 }
 
 static neb_status write_all(const struct work *w)
 {
-    struct seen held = {0};
+    struct neb_text_set held = {0};
     neb_status status = collect_held_out(w, &held);
     for (int l = 0; l < w->cfg->n && status == NEB_OK; l++) {
         status = write_texts(w, l, &held);
@@ -275,7 +236,7 @@ static neb_status write_all(const struct work *w)
         if (status == NEB_OK && l) status = write_pairs(w, l, VALID, &held, &w->stats->valid[l]);
         if (status == NEB_OK && l) status = write_pairs(w, l, TEST, &held, &w->stats->test[l]);
     }
-    neb__free(held.slot);
+    neb__text_set_free(&held);
     return status;
 }
 
