@@ -17,8 +17,8 @@ struct neb_new_text {
  *   NEB_ERR_CONFIG: too few lines; NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_CORRUPT, NEB_ERR_NOMEM */
 neb_status neb__new_text(const char *dir, const char *file, struct neb_new_text *out);
 
-/* The same with train.tsv and valid.tsv: pairs. langs: "en-de". file NULL: the program's own pairs;
- * NEB_ERR_NOTFOUND: there are none in these languages. */
+/* The same with train.tsv and valid.tsv: pairs. langs: "en-de". file NULL: the translated messages of this machine's
+ * programs, or the program's own pairs; NEB_ERR_NOTFOUND: there are none in these languages. */
 neb_status neb__new_pairs(const char *dir, const char *file, const char *langs, struct neb_new_text *out);
 
 #endif
