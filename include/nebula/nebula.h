@@ -61,9 +61,13 @@ struct neb_session_config {
     double end_seconds, end_bytes;
     const char *
         name; /* of the run, at most 63 bytes: a folder can hold several, one after another; NULL: it holds one */
+    /* Every round is merged exactly so many inner steps after its copy was taken, and the loop waits for it there:
+     * the run has the same result at any speed. Needs a fixed rung, one fragment and fewer steps than `interval`.
+     * -1: a round is merged as soon as it is there. */
+    int64_t merge_after;
 };
 
-/* interval 100, drift as above, auto, cost, 0.7, 0.6, drop. */
+/* interval 100, drift as above, auto, cost, 0.7, 0.6, drop, merge_after -1. */
 NEB_API struct neb_session_config neb_session_defaults(void);
 
 /* folder: made by `nebula-i site init`; it holds the run's roster.

@@ -153,6 +153,10 @@ static const struct neb_opt wan_table[] = {
     WAN(tokens, NEB_OPT_REAL, "0", "tokens",
         "of all sites together that end the run; 0: when the first site has made train.steps",
         NEB_OPT_RANGE(0, 1e18)),
+    WAN(merge_after, NEB_OPT_INT, "-1", "steps",
+        "repeatable: merge a round exactly so many steps after its copy, and wait for it there; -1: when it "
+        "comes",
+        NEB_OPT_RANGE(-1, 1 << 30)),
     WAN(drift_steps, NEB_OPT_INT, "0", "steps", "without a round before a site waits; 0: 8 intervals or 2000",
         NEB_OPT_RANGE(0, 1e12)),
     WAN(wait, NEB_OPT_BOOL, "yes", NULL, "wait at that limit; no: go on, and enter discounted"),

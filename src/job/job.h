@@ -75,7 +75,7 @@ struct neb_job_site {
 
 /* How the sites exchange what they learn. */
 struct neb_job_wan {
-    int64_t interval, fragments, drift_steps, round_seconds;
+    int64_t interval, fragments, merge_after, drift_steps, round_seconds;
     int64_t window, snapshot, bits, cache; /* relay, tutor */
     char *recorded;
     double outer_lr, outer_momentum, tokens, max_rate, clip, noise;

@@ -125,6 +125,24 @@ static neb_status check_rung(const struct neb_job *j)
         name);
 }
 
+/* Everything that a clock decides elsewhere must be fixed. */
+static neb_status check_pace(const struct neb_job *j)
+{
+    const struct neb_job_wan *w = &j->wan;
+    if (w->merge_after < 0) return NEB_OK;
+    if (w->merge_after >= w->interval)
+        return neb__doc_fail(&j->doc, "wan.merge_after",
+                             "wan.merge_after is %" PRId64 "; it must be less than wan.interval, %" PRId64,
+                             w->merge_after, w->interval);
+    if (w->fragments != 1 || !strcmp(w->rung, "auto") || w->tokens > 0 || j->train.minutes > 0 ||
+        j->train.steps % w->interval)
+        return neb__doc_fail(
+            &j->doc, "wan.merge_after",
+            "wan.merge_after needs `fragments: 1`, a `rung` other than auto, neither `wan.tokens` nor "
+            "`train.minutes`, and `train.steps` that are a multiple of `wan.interval`");
+    return NEB_OK;
+}
+
 static neb_status check_streams(const struct neb_job *j)
 {
     if (j->wan.bits == 2 && j->distill.teacher)
@@ -150,5 +168,6 @@ neb_status neb__job_check(const struct neb_job *j)
     NEB_TRY(check_distill(j));
     NEB_TRY(check_peft(j));
     NEB_TRY(check_rung(j));
+    NEB_TRY(check_pace(j));
     return check_streams(j);
 }

@@ -207,6 +207,7 @@ void neb__session_apply(neb_session *s, const struct neb_action *a)
     neb__session_apply_took(s, neb__seconds_since(start));
     pthread_mutex_lock(&s->lock);
     s->status.apply_s += neb__seconds_since(start);
+    s->mirror.rounds += rec->updates > 0;
     s->status.driver_cpu_s = neb__thread_cpu();
     pthread_mutex_unlock(&s->lock);
     neb__session_feed(s, &ev);

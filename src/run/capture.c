@@ -149,7 +149,7 @@ static neb_status code(neb_session *s, const struct neb_update_header *h, const 
     if (capture->last)
         *rung = neb__end_rung(s, NULL);
     else
-        *rung = capture->exact ? s->exact : neb__session_choose(s, h->tau, s->paused);
+        *rung = capture->exact ? s->exact : neb__session_choose(s, h->tau, s->paused || neb__fixed_pace_is_on(s));
     for (bool again = true; *rung && again;) {
         *stats = (struct neb_codec_stats){0};
         NEB_TRY(encode_with(s, *rung, h, stats, out));
@@ -245,8 +245,7 @@ static uint32_t weigh(neb_session *s)
 {
     struct neb_captures *all = s->mirror.captures;
     pthread_mutex_lock(&s->lock);
-    int64_t tokens = s->mirror.tokens_now, steps = s->mirror.steps_now;
-    s->mirror.tokens_now = s->mirror.steps_now = 0;
+    int64_t tokens = s->mirror.tokens_taken, steps = s->mirror.steps_taken;
     pthread_mutex_unlock(&s->lock);
     if (steps > 0)
         all->weight = tokens / steps > 0 ? (uint32_t)(tokens / steps) : 1;

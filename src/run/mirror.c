@@ -67,6 +67,8 @@ static neb_status take_copy(struct neb_mirror *m)
     NEB_TRY(m->side ? neb__device_copies_capture(m, first, n) : neb__mirror_read(m, first, n, m->d + first));
     m->capture_taken = true;
     m->capture_told = false;
+    m->tokens_taken = m->tokens_now, m->steps_taken = m->steps_now;
+    m->tokens_now = m->steps_now = 0;
     return NEB_OK;
 }
 

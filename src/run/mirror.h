@@ -73,7 +73,10 @@ struct neb_mirror {
     uint32_t edits;                                   /* that wait for neb_step() */
     bool capture_wanted, capture_taken, capture_told; /* told: the copy is there, and the driver knows */
     uint32_t snap_c0, snap_c1;
-    int64_t tokens_now, steps_now; /* of the present interval: for the weight */
+    int64_t tokens_now, steps_now; /* since the last copy */
+    int64_t tokens_taken,
+        steps_taken; /* before the copy that was taken last: they give the update its weight */
+    int64_t rounds;  /* records that named updates and have left their edits */
 };
 
 /* ---- mirror.c ------------------------------------------------------------------------------------------ */

@@ -18,6 +18,7 @@ struct neb_session_config neb_session_defaults(void)
 {
     return (struct neb_session_config){.interval = 100,
                                        .drift_wait = true,
+                                       .merge_after = -1,
                                        .outer_lr = 0.7f,
                                        .outer_momentum = 0.6f,
                                        .rung = "auto",

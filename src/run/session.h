@@ -49,6 +49,12 @@ struct neb_end;
 struct neb_applying;
 struct neb_fetched_cell;
 
+/* fixed_pace.c: how far a run of fixed pace is. */
+struct neb_fixed_pace {
+    int64_t copies, merged; /* taken, and rounds merged, since the first step */
+    bool settling;          /* no step follows: every round that is under way is due now */
+};
+
 struct neb_session {
     /* settled before the driver runs */
     struct neb_session_config config;
@@ -81,6 +87,7 @@ struct neb_session {
 
     /* the caller's alone */
     int64_t left_step; /* ns: when neb_step() was left */
+    struct neb_fixed_pace pace;
 
     pthread_mutex_t busy; /* held by the driver while it handles an event */
 
@@ -120,6 +127,15 @@ neb_status neb__session_start(neb_session *s, double wait_s, void (*idle)(void *
 /* session.c: this site has made its steps or had its time: once the leading site says so, the run ends as at
  * the token target. */
 neb_status neb__session_done(neb_session *s);
+
+/* fixed_pace.c: wan.merge_after. The lock is held. */
+bool neb__fixed_pace_is_on(const neb_session *s);
+void neb__fixed_pace_began(neb_session *s);           /* at the first step */
+bool neb__fixed_pace_copy_due(const neb_session *s);  /* the next copy must be taken before the next step */
+bool neb__fixed_pace_merge_due(const neb_session *s); /* the next round must be merged before the next step */
+bool neb__fixed_pace_may_merge(const neb_session *s); /* and it is there */
+/* This site has made its last step: true once every round under way is merged. Takes the lock. */
+bool neb__session_settled(neb_session *s);
 
 /* step.c: so many seconds from now by the clock that `changed` waits by */
 struct timespec neb__step_until(double seconds);

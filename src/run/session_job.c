@@ -38,6 +38,7 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.fragments = w->fragments;
     c.drift_steps = w->drift_steps;
     c.drift_wait = w->wait;
+    c.merge_after = w->merge_after;
     c.token_target = (uint64_t)w->tokens;
     c.outer_lr = (float)w->outer_lr;
     c.outer_momentum = (float)w->outer_momentum;
@@ -51,7 +52,7 @@ struct neb_session_config neb__session_config(const struct neb_job *job, int sit
     c.listen = job->site[site].listen;
     c.round_ms = 1000 * w->round_seconds;
     c.max_rate = w->max_rate;
-    c.end = w->end;
+    c.end = w->merge_after >= 0 ? "keep" : w->end; /* a bounded end depends on the line */
     c.end_seconds = (double)w->end_seconds;
     c.end_bytes = (double)w->end_bytes;
     c.name = job->name;

@@ -32,6 +32,7 @@ static neb_status exchange(neb_session *s, bool wait, bool *changed, bool *post)
     neb_status status = neb__mirror_exchange(&s->mirror, wait, &e);
     count_merges(s, &e, changed);
     *post = e.copy_taken;
+    s->pace.copies += e.copy_taken;
     s->status.merge_cpu_s += neb__thread_cpu() - cpu;
     return status;
 }
@@ -78,6 +79,40 @@ static neb_status wait_while_paused(neb_session *s, double limit, bool *changed)
     return status;
 }
 
+/* The driver waits for a copy, and does not have it yet. */
+static bool copy_wanted(const neb_session *s)
+{
+    const struct neb_mirror *m = &s->mirror;
+    return m->capture_wanted && !(m->capture_taken && m->capture_told);
+}
+
+/* A run of fixed pace: takes the copy or merges the round that is due after this step, and waits for it. limit:
+ * as above. */
+static neb_status keep_pace(neb_session *s, double limit, bool *changed)
+{
+    struct timespec until = neb__step_until(limit > 0 ? limit : 0);
+    int64_t start = neb__now_ns();
+    neb_status status = NEB_OK;
+    while (status == NEB_OK && !s->paused && !s->ended && !s->halted) {
+        bool copy = neb__fixed_pace_copy_due(s), post = false;
+        if (!copy && !neb__fixed_pace_merge_due(s)) break;
+        if (copy ? copy_wanted(s) : neb__fixed_pace_may_merge(s)) {
+            status = exchange(s, true, changed, &post);
+            s->pace.merged += !copy;
+        } else if (limit < 0) {
+            pthread_cond_wait(&s->changed, &s->lock);
+        } else if (pthread_cond_timedwait(&s->changed, &s->lock, &until)) {
+            status = NEB_ERR_AGAIN;
+        }
+        if (!post) continue;
+        pthread_mutex_unlock(&s->lock);
+        tell_snapshot(s);
+        pthread_mutex_lock(&s->lock);
+    }
+    s->status.wait_s += neb__seconds_since(start);
+    return status;
+}
+
 /* The time since the last call was the caller's; a step's own time is smoothed for the rate controller. */
 static int64_t enter(neb_session *s, bool step)
 {
@@ -97,7 +132,7 @@ static void leave(neb_session *s, int64_t entered, double waited)
 
 static void count_step(neb_session *s, int64_t tokens)
 {
-    s->status.steps++;
+    if (!s->status.steps++) neb__fixed_pace_began(s);
     s->status.own_tokens += tokens;
     s->mirror.steps_now++;
     s->mirror.tokens_now += tokens;
@@ -136,6 +171,8 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
     if (s->mirror.outer && s->paused)
         status =
             wait_while_paused(s, wait_s, changed); /* no step may follow a copy that was taken while paused */
+    else if (s->mirror.outer && neb__fixed_pace_is_on(s) && s->status.steps && !s->ended)
+        status = keep_pace(s, wait_s, changed);
     else if (s->mirror.outer)
         status = exchange(s, s->ended, changed, &post);
     if (status == NEB_OK) status = standing(s);

@@ -68,6 +68,8 @@ neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed);
 /* Merges what the other sites did, and waits while the session asks for it. tokens: of the step just made, or
  * NEB_NO_STEP. *ended: the run is over, and the parameters are its result. */
 neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended);
+/* Without a step: merges what comes within half a second. */
+neb_status neb__trainer_await_round(struct neb_trainer *t, bool *ended);
 /* The same before the first step. */
 neb_status neb__trainer_meet_first(struct neb_trainer *t, bool *ended);
 /* Takes a sample and shows what this site waits for. */

@@ -130,12 +130,25 @@ static bool finished(const struct neb_trainer *t)
     return t->progress.step >= c->steps || (late && !sends);
 }
 
+/* A run of fixed pace makes its steps and no more. Once every round is merged, the other sites have made theirs, too,
+ * and the run may end. */
+static neb_status await_end(struct neb_trainer *t, bool *ended)
+{
+    if (t->job->wan.merge_after < 0 || !neb__trainer_rounds(t)) return NEB_OK;
+    while (!*ended && !*t->stop) {
+        if (!t->done_ns && neb__session_settled(t->session) && neb__session_done(t->session) == NEB_OK)
+            t->done_ns = neb__now_ns();
+        NEB_TRY(neb__trainer_await_round(t, ended));
+    }
+    return *ended ? NEB_OK : save_and_stop(t);
+}
+
 /* In a replica run every site goes on until the run ends for all of them, at the leading site's last step. By
  * then the work of all sites is committed, and they hold the same model. */
 static bool over(struct neb_trainer *t, bool ended)
 {
     if (ended || !finished(t)) return ended;
-    if (!neb__trainer_rounds(t)) return true;
+    if (!neb__trainer_rounds(t) || t->job->wan.merge_after >= 0) return true;
     if (!t->done_ns && neb__session_done(t->session) == NEB_OK) t->done_ns = neb__now_ns();
     if (neb__seconds_since(t->done_ns) < END_SECONDS) return false;
     neb__warn(
@@ -194,6 +207,7 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
         }
         if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
     }
+    NEB_TRY(await_end(t, &ended));
     save_last(t);
     return end_stream(t);
 }

@@ -140,6 +140,17 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
+neb_status neb__trainer_await_round(struct neb_trainer *t, bool *ended)
+{
+    int64_t since = neb__now_ns();
+    neb_status status = neb_session_attend(t->session, sample_seconds);
+    *ended = status == NEB_ERR_CANCELLED;
+    neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
+    neb__trainer_sample(t, "waiting", false);
+    NEB_TRY(neb__trainer_refresh(t, true));
+    return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
+}
+
 /* If the run has ended already, this site makes no step. */
 neb_status neb__trainer_meet_first(struct neb_trainer *t, bool *ended)
 {
