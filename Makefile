@@ -15,7 +15,7 @@ build: setup
 	@cmake --build $(BUILD)/release -j $(JOBS)
 
 # The main job, small, on this one machine: pre-training on two sites with a WAN between them, then distillation into a
-# translation model; about six minutes on two cores. See tools/demo.
+# translation model; a few minutes on two cores. See tools/demo.
 demo: build
 	@tools/demo $(abspath $(BUILD))/release/nebula-i
 

@@ -30,6 +30,7 @@ struct fetch {
 static void in_child(const char *dir, const char *const *argv, int out)
 {
     if (chdir(dir) || (out >= 0 && dup2(out, 1) < 0)) _exit(126);
+    if (out >= 0 && !freopen("/dev/null", "w", stderr)) _exit(126); /* the caller says what is wrong */
     execvp(argv[0], (char *const *)(uintptr_t)argv);
     _exit(errno == ENOENT ? 127 : 126);
 }
