@@ -78,7 +78,7 @@ static void tensors_come_back(void **state)
         {"d", NEB_ST_F64, 0, {0}, d, sizeof d},          {"empty", NEB_ST_F32, 2, {0, 5}, w, 0},
     };
     const char *meta[] = {"made_by", "a test", NULL};
-    assert_ok(neb__st_write(in("a.safetensors"), list, 6, meta));
+    assert_ok(neb__st_write(in("a.safetensors"), list, 6, meta, 0600));
     struct neb_st *st;
     float out[6];
     assert_ok(neb__st_open(in("a.safetensors"), &st));
@@ -100,10 +100,10 @@ static void tensors_come_back(void **state)
     check_log_quiet();
     assert_status(neb__st_to_f32(neb__st_find(st, "flags"), out), NEB_ERR_DTYPE);
     list[0].name = "h";
-    assert_status(neb__st_write(in("b"), list, 6, NULL), NEB_ERR_INVALID);
+    assert_status(neb__st_write(in("b"), list, 6, NULL, 0600), NEB_ERR_INVALID);
     list[0].name = "flags";
     list[0].size = 4;
-    assert_status(neb__st_write(in("b"), list, 6, NULL), NEB_ERR_INVALID);
+    assert_status(neb__st_write(in("b"), list, 6, NULL, 0600), NEB_ERR_INVALID);
     check_log_restore();
     neb__st_close(st);
 }

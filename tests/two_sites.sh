@@ -2,6 +2,7 @@
 # Two sites train one model from one job file over loopback, each with one command. The run ends at its token target with the
 # same state root at both. Jobs that do not fit together are refused before the first step.
 set -eu
+umask 022
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d)
@@ -73,6 +74,8 @@ for d in a/run out-a; do
         fail "$f has another shape"
     "$nebula" status ${d%/run} | grep -q '^b  ' || fail "nebula-i status does not show b from $f"
 done
+open=$(find a b out-a out-b -perm /077)
+[ -z "$open" ] || fail "other users may read what the run wrote: $open"
 "$nebula" site replay b > replay.log || fail "the replay failed"
 grep -q "state root $(root a)" replay.log || fail "replay from the beginning gives another root: $(cat replay.log)"
 # One site alone, started again, says at once that the run has ended and writes the same model, with and without its checkpoint.

@@ -195,7 +195,7 @@ static void open_log(struct neb_lab_processes *c, int i)
     struct member *m = &c->member[i];
     if (!c->logs || m->log >= 0) return;
     snprintf(path, sizeof path, "%s/%s/log", c->logs, neb__lab_name(c->lab, i));
-    m->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    m->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 }
 
 static neb_status start(struct neb_lab_processes *c, int i)

@@ -39,7 +39,7 @@ static neb_status summarise(const struct neb_job *job, struct neb_report *r, str
     for (int i = 0; i < r->n; i++) print_site(&r->site[i]);
     NEB_TRY(neb__report_page(r, page));
     snprintf(path, sizeof path, "%s/report.html", job->out);
-    NEB_TRY(neb__file_replace(path, page->data, page->len, 0644));
+    NEB_TRY(neb__file_replace(path, page->data, page->len, 0600));
     printf("plots: %s\n", path);
     return NEB_OK;
 }

@@ -50,7 +50,7 @@ static neb_status choose_branch(const struct options *o, const char *dir, const 
             same + 1, mine->epoch, file->epoch);
     if (snprintf(path, sizeof path, "%s/roster.dropped", dir) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "the path of '%s' is too long", dir);
-    NEB_TRY(neb__chain_write(mine, path));
+    NEB_TRY(neb__chain_write(mine, path, 0600));
     printf("dropped    epochs %" PRIu64 " to %" PRIu64 " (kept in %s)\n", same + 1, mine->epoch, path);
     return NEB_OK;
 }

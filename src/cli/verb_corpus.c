@@ -248,7 +248,7 @@ static neb_status prepare(struct neb_call *c)
     struct neb_job job;
     struct neb_data data;
     NEB_TRY(neb__job_read(c->words[0], c->words + 1, c->n - 1, &job));
-    neb_status status = neb__file_make_dir(job.out, 0755);
+    neb_status status = neb__file_make_dir(job.out, 0700);
     if (status == NEB_OK) status = neb__data_prepare(&job, &data);
     if (status == NEB_OK) {
         int64_t tokens = 0;

@@ -215,7 +215,7 @@ static neb_status run_job(const struct neb_call *c, const struct neb_job *job, i
     char **scripts[NEB_LAB_SITES];
     NEB_TRY(check_job(o, job, c->command));
     if (c->command) NEB_TRY(neb__site_commands(c->command, job->n_sites, scripts));
-    NEB_TRY(neb__file_make_dir(job->out, 0755));
+    NEB_TRY(neb__file_make_dir(job->out, 0700));
     if (!c->command) NEB_TRY(prepare(job));
     NEB_TRY(make_lab(o, job, &plan.lab));
     neb_status s = make_sites(o, job, plan.lab);

@@ -65,7 +65,7 @@ static neb_status run(struct neb_call *c)
         neb__report_finish(r);
         status = neb__report_page(r, &page);
     }
-    if (status == NEB_OK) status = neb__file_replace(o->to, page.data, page.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(o->to, page.data, page.len, 0600);
     if (status == NEB_OK) printf("%s: %d site%s\n", o->to, r->n, r->n == 1 ? "" : "s");
     neb__report_free(r);
     neb__free(r);

@@ -154,7 +154,7 @@ static neb_status seal(struct neb_call *c)
     neb__fact_runs(&facts[0]);
     if (o->job) NEB_TRY(job_fact(o->job, &facts[1]));
     NEB_TRY(neb__chain_create(&operator_key, facts, o->job ? 2 : 1, &r, &chain));
-    neb_status status = neb__chain_write(chain, file);
+    neb_status status = neb__chain_write(chain, file, 0644);
     if (status == NEB_OK) {
         print_hash("genesis", &chain->genesis_hash);
         fflush(stdout);
@@ -312,7 +312,7 @@ static neb_status new_epoch(const struct options *o, const char *file, struct ne
     neb_status status = neb__chain_propose(c, kind, index, &head, next, signers, 1, &b);
     if (status == NEB_OK && (status = neb__chain_extend(c, b.data, b.len)) != NEB_OK)
         neb__fail(status, "the new epoch is not valid: %s", neb_last_error());
-    if (status == NEB_OK) status = neb__chain_write(c, file);
+    if (status == NEB_OK) status = neb__chain_write(c, file, 0644);
     if (status == NEB_OK) {
         printf("epoch      %" PRIu64 "\n", c->epoch);
         print_hash("head", &c->head);

@@ -216,7 +216,7 @@ static neb_status start_site(struct session *s, int i)
     if (s->opts->logs) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s.log", s->opts->logs, neb__lab_name(s->lab, i));
-        c.out = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        c.out = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
         if (c.out < 0) return neb__fail(NEB_ERR_IO, "%s: %s", path, strerror(errno));
         c.err = c.out;
     }

@@ -93,7 +93,7 @@ neb_status neb__model_yaml_write(const struct neb_model_yaml *f, const char *pat
     if (status == NEB_OK && strcmp(f->peft.method, "full"))
         status = neb__opts_write(neb__peft_options + 1, &f->peft, "  ", &text);
     snprintf(file, sizeof file, "%s/model.yaml", path);
-    if (status == NEB_OK) status = neb__file_replace(file, text.data, text.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(file, text.data, text.len, 0600);
     neb__buf_free(&text);
     return status;
 }

@@ -275,12 +275,12 @@ neb_status neb__chain_read(const char *path, struct neb_chain **out)
     return status;
 }
 
-neb_status neb__chain_write(const struct neb_chain *c, const char *path)
+neb_status neb__chain_write(const struct neb_chain *c, const char *path, mode_t mode)
 {
     struct neb_buf b;
     neb__buf_init(&b, CHAIN_FILE_MAX);
     neb_status status = neb__chain_encode(c, &b);
-    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(path, b.data, b.len, mode);
     neb__buf_free(&b);
     return status;
 }

@@ -14,6 +14,8 @@
 #include "base/hash.h"
 #include "seal/key.h"
 
+#include <sys/types.h>
+
 enum {
     NEB_MEMBERS_MAX = 256,
     NEB_VOTERS_MAX = 7,
@@ -100,7 +102,7 @@ neb_status neb__chain_run_genesis(const struct neb_chain *chain, const char *nam
 neb_status neb__chain_encode(const struct neb_chain *chain, struct neb_buf *out);
 neb_status neb__chain_decode(const uint8_t *p, size_t n, struct neb_chain **out);
 neb_status neb__chain_read(const char *path, struct neb_chain **out);
-neb_status neb__chain_write(const struct neb_chain *chain, const char *path);
+neb_status neb__chain_write(const struct neb_chain *chain, const char *path, mode_t mode);
 
 /* Finds the encoded epochs that a peer of epoch `after` lacks: whole epochs, at most `max` bytes of them, but
  * at least one if there is one. Returns how many. */

@@ -44,7 +44,7 @@ neb_status neb__site_init(const char *dir, const char *name, char identity[NEB_I
     neb__key_public(key, &public);
     neb__identity_format(name, &public, identity);
     snprintf(line, sizeof line, "%s\n", identity);
-    status = neb__file_replace(id_path, line, strlen(line), 0644);
+    status = neb__file_replace(id_path, line, strlen(line), 0600);
 out:
     neb__key_free(key);
     return status;
@@ -187,5 +187,5 @@ neb_status neb__site_roster_save(const char *dir, const struct neb_chain *chain)
 {
     char path[PATH_MAX];
     NEB_TRY(path_in(dir, "roster", path));
-    return neb__chain_write(chain, path);
+    return neb__chain_write(chain, path, 0600);
 }

@@ -155,7 +155,7 @@ static neb_status write_tag(const char *path, uint32_t tag)
 {
     char text[DIGITS + 2];
     snprintf(text, sizeof text, "%08x\n", tag);
-    return neb__file_replace(path, text, DIGITS + 1, 0644);
+    return neb__file_replace(path, text, DIGITS + 1, 0600);
 }
 
 /* False: there is no tag. */

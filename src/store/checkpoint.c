@@ -145,7 +145,7 @@ neb_status neb__ckpt_write(const char *dir, const struct neb_ckpt_id *id, const 
     if (!head) return neb__fail(NEB_ERR_NOMEM, "no memory to write a checkpoint of %d sections", n);
     make_head(id, list, n, head);
     struct neb_whole_file f;
-    neb_status status = neb__whole_file_create(path, 0644, &f);
+    neb_status status = neb__whole_file_create(path, 0600, &f);
     if (status == NEB_OK) {
         status = write_file(&f, head, head_size, list, n);
         if (status == NEB_OK)

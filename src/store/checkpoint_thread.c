@@ -101,7 +101,7 @@ static void release(struct neb_ckpt_writer *w)
 
 neb_status neb__ckpt_writer_create(const char *dir, int keep, struct neb_ckpt_writer **out)
 {
-    NEB_TRY(neb__file_make_dir(dir, 0755));
+    NEB_TRY(neb__file_make_dir(dir, 0700));
     struct neb_ckpt_writer *w = NEB_NEW(struct neb_ckpt_writer);
     if (!w) return neb__fail(NEB_ERR_NOMEM, "no memory to write checkpoints");
     pthread_mutex_init(&w->lock, NULL);

@@ -81,8 +81,9 @@ static neb_status load(struct neb_keyed_file *c, const struct neb_hash *of, uint
 {
     struct stat st;
     uint8_t head[HEAD];
-    c->fd = open(c->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    c->fd = open(c->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (c->fd < 0 || fstat(c->fd, &st)) return io_error(c, "open");
+    (void)fchmod(c->fd, 0600); /* one that was there; its owner may be somebody else */
     if (!st.st_size) return begin(c, of);
     bool ours = read_at(c, head, HEAD, 0) && !memcmp(head, MAGIC, 8);
     if (!ours || memcmp(head + 8, of->b, NEB_HASH_SIZE)) {

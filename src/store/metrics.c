@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <sqlite3.h>
@@ -18,6 +20,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { COMMIT_EVERY = 256 };
 
@@ -83,8 +86,19 @@ static neb_status run_sql(struct neb_metrics *m, const char *sql)
     return sqlite3_exec(m->db, sql, NULL, NULL, NULL) == SQLITE_OK ? NEB_OK : failed(m);
 }
 
+/* SQLite would make the file readable for everybody. Its journals get the mode of the database. */
+static neb_status make_private(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return neb__quiet(NEB_ERR_IO, "cannot create %s: %s", path, strerror(errno));
+    (void)fchmod(fd, 0600); /* one that was there; its owner may be somebody else */
+    close(fd);
+    return NEB_OK;
+}
+
 static neb_status start(struct neb_metrics *m, const char *path, int64_t resumed_at)
 {
+    NEB_TRY(make_private(path));
     if (sqlite3_open(path, &m->db) != SQLITE_OK) return failed(m);
     NEB_TRY(run_sql(m, schema));
     char *sql = sqlite3_mprintf("INSERT INTO run (started, resumed_at) VALUES (%f, %lld)", now(),
@@ -106,7 +120,7 @@ static neb_status start(struct neb_metrics *m, const char *path, int64_t resumed
 neb_status neb__metrics_open(const char *dir, int64_t resumed_at, struct neb_metrics **out)
 {
     char path[PATH_MAX];
-    NEB_TRY(neb__file_make_dir(dir, 0755));
+    NEB_TRY(neb__file_make_dir(dir, 0700));
     if (snprintf(path, sizeof path, "%s/metrics.sqlite", dir) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
     struct neb_metrics *m = NEB_NEW(struct neb_metrics);

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { NEB_ST_RANK = 8 };
 
@@ -67,9 +68,10 @@ const char *neb__st_meta(const struct neb_st *st, const char *key); /* of __meta
 neb_status neb__st_to_f32(const struct neb_st_tensor *t, float *out); // (elements)
 
 /* Writes the whole file, atomically and durably. meta: key, value, …, NULL; or NULL. `format: pt` is
- * added, which transformers asks for.
+ * added, which transformers asks for. `mode`: of the file; a run's own files are 0600.
  *   NEB_ERR_INVALID: a name twice, a size that is not the shape's; NEB_ERR_NOSPACE, NEB_ERR_IO, NEB_ERR_NOMEM
  */
-neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta);
+neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta,
+                         mode_t mode);
 
 #endif

@@ -83,7 +83,8 @@ static neb_status write_all(struct neb_whole_file *f, const char *header,
     return NEB_OK;
 }
 
-neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta)
+neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int n, const char *const *meta,
+                         mode_t mode)
 {
     for (int i = 0; i < n; i++) NEB_TRY(check(&list[i]));
     const struct neb_st_tensor **order = NEB_NEW_ARRAY(const struct neb_st_tensor *, (size_t)n);
@@ -93,7 +94,7 @@ neb_status neb__st_write(const char *path, const struct neb_st_tensor *list, int
     char *header = NULL;
     struct neb_whole_file f;
     neb_status status = make_header(order, n, meta, &header);
-    if (status == NEB_OK && (status = neb__whole_file_create(path, 0644, &f)) == NEB_OK) {
+    if (status == NEB_OK && (status = neb__whole_file_create(path, mode, &f)) == NEB_OK) {
         status = write_all(&f, header, order, n);
         if (status == NEB_OK)
             status = neb__whole_file_commit(&f);

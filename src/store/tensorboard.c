@@ -105,7 +105,7 @@ static neb_status put_start(struct neb_tensorboard *e, int64_t resumed_at)
 
 neb_status neb__tensorboard_open(const char *dir, int64_t resumed_at, struct neb_tensorboard **out)
 {
-    NEB_TRY(neb__file_make_dir(dir, 0755));
+    NEB_TRY(neb__file_make_dir(dir, 0700));
     char host[256] = "localhost";
     gethostname(host, sizeof host - 1);
     struct neb_tensorboard *e = NEB_NEW(struct neb_tensorboard);
@@ -118,7 +118,7 @@ neb_status neb__tensorboard_open(const char *dir, int64_t resumed_at, struct neb
         if (snprintf(e->path, sizeof e->path, "%s/events.out.tfevents.%lld.%s.%ld.%d", dir,
                      (long long)time(NULL), host, (long)getpid(), i) >= (int)sizeof e->path)
             status = neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
-        else if ((e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0 &&
+        else if ((e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0 &&
                  errno != EEXIST)
             status = neb__quiet(NEB_ERR_IO, "cannot create %s: %s", e->path, strerror(errno));
     }

@@ -84,7 +84,7 @@ static neb_status note_options(const struct neb_data *d, const struct neb_buf *m
     options_of(&d->job->tokenizer, options, sizeof options);
     options_path(d, path);
     snprintf(text, sizeof text, "%s %s\n", hex, options);
-    return neb__file_replace(path, text, strlen(text), 0644);
+    return neb__file_replace(path, text, strlen(text), 0600);
 }
 
 static neb_status check_options(const struct neb_data *d)
@@ -143,7 +143,7 @@ static neb_status train_tokenizer(const struct neb_data *d, struct neb_pool *poo
     if (status == NEB_OK) status = neb__line_feed_status(feed);
     if (status == NEB_OK)
         status = note_options(d, &model); /* first: a model without them would be taken for the user's own */
-    if (status == NEB_OK) status = neb__file_replace(d->tok_path, model.data, model.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(d->tok_path, model.data, model.len, 0600);
     neb__buf_free(&model);
     neb__line_feed_free(feed);
     return status;
@@ -370,7 +370,7 @@ static neb_status prepare(struct neb_data *d, struct neb_pool *pool)
     char lang[NEB_LANG_SIZE];
     snprintf(d->dir, sizeof d->dir, d->job->cache ? "%s" : "%s/data",
              d->job->cache ? d->job->cache : d->job->out);
-    NEB_TRY(neb__file_make_dir(d->dir, 0755));
+    NEB_TRY(neb__file_make_dir(d->dir, 0700));
     for (int i = 0; i < d->job->n_data; i++)
         for (int s = 0; s <= is_pair(&d->job->data[i]); s++) {
             lang_of(&d->job->data[i], s, lang);

@@ -116,7 +116,7 @@ static neb_status write_params(const char *path, const struct neb_model *m)
                             ? collect(m, values, list, &n)
                             : neb__fail(NEB_ERR_NOMEM, "out of memory for writing %d parameters", n);
     snprintf(file, sizeof file, "%s/model.safetensors", path);
-    if (status == NEB_OK) status = neb__st_write(file, list, n, NULL);
+    if (status == NEB_OK) status = neb__st_write(file, list, n, NULL, 0600);
     neb__free(values);
     neb__free(list);
     return status;
@@ -129,7 +129,7 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     neb__buf_init(&bytes, 256u << 20);
     neb_status status = neb__file_read(from, &bytes);
     snprintf(file, sizeof file, "%s/%s", path, name);
-    if (status == NEB_OK) status = neb__file_replace(file, bytes.data, bytes.len, 0644);
+    if (status == NEB_OK) status = neb__file_replace(file, bytes.data, bytes.len, 0600);
     neb__buf_free(&bytes);
     return status;
 }
@@ -153,7 +153,7 @@ neb_status neb__folder_write(struct neb_model_yaml *f, const char *path, const s
     if (strlen(path) >= NEB_MODEL_PATH)
         return neb__fail(NEB_ERR_INVALID, "the path of a model folder is longer than %d bytes",
                          NEB_MODEL_PATH - 1);
-    NEB_TRY(neb__file_make_dir(path, 0755));
+    NEB_TRY(neb__file_make_dir(path, 0700));
     if (tokenizer_file) NEB_TRY(copy_tokenizer(f, path, tokenizer_file));
     NEB_TRY(write_params(path, m));
     return neb__model_yaml_write(f, path);

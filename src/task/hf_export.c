@@ -169,7 +169,7 @@ static neb_status write_tensors(struct export *e)
     if (!e->list || !e->values || !e->names) return neb__fail(NEB_ERR_NOMEM, "out of memory for an export");
     NEB_TRY(put_all(e));
     snprintf(path, sizeof path, "%s/model.safetensors", e->to);
-    return neb__st_write(path, e->list, e->count, NULL);
+    return neb__st_write(path, e->list, e->count, NULL, 0644);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------- */

@@ -299,7 +299,7 @@ static neb_status carry(const char *from, const char *to)
         if (!stat(path, &st)) {
             status = neb__file_read(path, &bytes);
             snprintf(path, sizeof path, "%s/%s", to, names[i]);
-            if (status == NEB_OK) status = neb__file_replace(path, bytes.data, bytes.len, 0644);
+            if (status == NEB_OK) status = neb__file_replace(path, bytes.data, bytes.len, 0600);
         }
         neb__buf_free(&bytes);
         NEB_TRY(status);

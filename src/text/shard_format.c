@@ -122,5 +122,5 @@ neb_status neb__set_write(const char *dir, uint64_t generation, uint32_t shards)
     neb__put32(b + 12, shards);
     neb__put64(b + 16, generation);
     neb__put32(b + 24, neb__crc32c(0, b, 24));
-    return neb__file_replace(path, b, sizeof b, 0644);
+    return neb__file_replace(path, b, sizeof b, 0600);
 }

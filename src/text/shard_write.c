@@ -86,7 +86,7 @@ static neb_status open_shard(struct neb_set_writer *w)
 {
     char path[PATH_MAX];
     NEB_TRY(temporary(w, path));
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (w->fd < 0) return io_failed(w, "create");
     w->texts = 0;
     w->head.samples = w->head.tokens = 0;
@@ -134,7 +134,7 @@ static neb_status close_shard(struct neb_set_writer *w)
 
 static neb_status begin(struct neb_set_writer *w)
 {
-    NEB_TRY(neb__file_make_dir(w->dir, 0755));
+    NEB_TRY(neb__file_make_dir(w->dir, 0700));
     neb_status status = neb__file_lock(w->dir, NEB_LOCK_FOLDER, &w->lock);
     if (status == NEB_ERR_BUSY)
         return neb__fail(status, "another process is writing the token set in %s; wait for it", w->dir);

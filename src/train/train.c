@@ -159,7 +159,7 @@ static neb_status lock_out(const struct neb_job *job, int *lock)
 {
     char path[PATH_MAX];
     *lock = -1;
-    NEB_TRY(neb__file_make_dir(job->out, 0755));
+    NEB_TRY(neb__file_make_dir(job->out, 0700));
     if (snprintf(path, sizeof path, "%s/lock", job->out) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", job->out);
     neb_status status = neb__file_lock(path, NEB_LOCK_FILE, lock);

@@ -13,6 +13,7 @@
 #include "watch/status.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
@@ -84,8 +85,10 @@ neb_status neb__status_file_write(const char *folder, const struct neb_status_fi
     snprintf(temporary, sizeof temporary, "%s.new", path);
     json_t *all = file_object(f);
     if (!all) return neb__quiet(NEB_ERR_NOMEM, "out of memory for %s", path);
-    bool ok =
-        !json_dump_file(all, temporary, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) && !rename(temporary, path);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && !json_dumpfd(all, fd, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    if (fd >= 0 && close(fd)) ok = false;
+    ok = ok && !rename(temporary, path);
     if (!ok) unlink(temporary);
     json_decref(all);
     return ok ? NEB_OK : neb__quiet(NEB_ERR_IO, "cannot write %s", path);
