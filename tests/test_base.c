@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/opts.h"
+#include "base/printable.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -291,6 +292,39 @@ static void a_peer_cannot_forge_log_lines(void **state)
     assert_string_equal(neb_status_name((neb_status)-999), "NEB_ERR_?");
 }
 
+/* Control characters in any form, text that runs backwards and bytes that are not UTF-8 do not reach a terminal;
+ * letters of any language do. */
+static void text_from_outside_is_made_printable(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } cases[] = {{"a\033[2Jb\r\177", "a?[2Jb??"},
+                 {"\xc2\x9b"
+                  "31m",
+                  "??31m"},
+                 {"\x9b"
+                  "31m",
+                  "?31m"},
+                 {"x\xe2\x80\xae"
+                  "y",
+                  "x???y"},
+                 {"\xe2\x80", "??"},
+                 {"\xc0\x9b\xed\xa0\x80\xf5", "??????"},
+                 {"Zürich … 東京 🙂", "Zürich … 東京 🙂"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s", cases[i].in);
+        neb__text_clean(text);
+        assert_string_equal(text, cases[i].out);
+    }
+    neb_log_set_sink(sink, NULL);
+    neb__warn("refuses: %s", "\xc2\x9b"
+                             "2J\033c");
+    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(logged, "refuses: ??2J?c");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +338,7 @@ int main(void)
         cmocka_unit_test(normal_deviates_look_normal),
         cmocka_unit_test(chosen_allocation_fails_once),
         cmocka_unit_test(a_peer_cannot_forge_log_lines),
+        cmocka_unit_test(text_from_outside_is_made_printable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

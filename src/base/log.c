@@ -1,10 +1,12 @@
 /* log.c: levelled, line-wise logging to one sink.
  *
  * A line is formatted on the caller's stack and handed to the sink under a lock, so lines of several threads
- * never mix. The live line of the console is taken away meanwhile, so no line is glued to it. Control characters
- * are replaced: a peer's bytes that end up in a message cannot forge a second line or drive the terminal. */
+ * never mix. The live line of the console is taken away meanwhile, so no line is glued to it. Characters that are
+ * not for printing are replaced: a peer's bytes that end up in a message cannot forge a second line or drive the
+ * terminal. */
 #include "base/log.h"
 #include "base/console.h"
+#include "base/printable.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -81,8 +83,9 @@ void neb__log(neb_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    for (unsigned char *p = (unsigned char *)line; *p; p++)
-        if (*p < 0x20 || *p == 0x7f) *p = ' ';
+    for (char *p = line; *p; p++)
+        if (*p == '\n' || *p == '\t') *p = ' '; /* of a message of ours */
+    neb__text_clean(line);
 
     pthread_mutex_lock(&sink_lock);
     neb__console_hold();

@@ -7,8 +7,8 @@
 #include "run/job_facts.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/printable.h"
 #include "run/session.h"
-#include "watch/status.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -100,13 +100,13 @@ bool neb__facts_differ(const char *mine, size_t n, const char *theirs, size_t k,
         bool there = find(theirs, k, &a, &b);
         if (there ? same_value(&a, &b) : may_lack(&a)) continue;
         say(other, &a, there ? &b : NULL, why, size);
-        neb__status_clean(why);
+        neb__text_clean(why);
         return true;
     }
     for (size_t at = 0; next_line(theirs, k, &at, &b);) {
         if (find(mine, n, &b, &a) || may_lack(&b)) continue;
         say(other, NULL, &b, why, size);
-        neb__status_clean(why);
+        neb__text_clean(why);
         return true;
     }
     return false;
@@ -176,7 +176,7 @@ void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint
     char why[sizeof s->why], text[200], name[NEB_NAME_SIZE];
     neb__members_name(&s->members, peer, name);
     snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)bytes);
-    neb__status_clean(text);
+    neb__text_clean(text);
     snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name, text);
     differ(s, why);
 }

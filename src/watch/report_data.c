@@ -5,6 +5,7 @@
  * the raw values faint behind it. */
 #include "watch/report.h"
 #include "base/mem.h"
+#include "base/printable.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -99,6 +100,7 @@ static int take_event(void *arg, int64_t step, double time, const char *kind, co
     *e = (struct neb_report_event){.t = time, .step = step};
     snprintf(e->kind, sizeof e->kind, "%s", kind);
     snprintf(e->text, sizeof e->text, "%s", text);
+    neb__text_clean(e->text); /* it may quote another site */
     return 1;
 }
 

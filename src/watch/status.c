@@ -9,6 +9,7 @@
  * An older key may be a path: `a.b` is a key of an object within the object, `a[2]` a place in an array. */
 #include "watch/status.h"
 #include "base/buf.h"
+#include "base/printable.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -238,10 +239,7 @@ char *neb__status_message(const struct neb_site_status *st)
 
 void neb__status_clean(char *text)
 {
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        if (*c < 32 || *c == 127) *c = '?';
-        if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) c[0] = c[1] = '?';
-    }
+    neb__text_clean(text);
 }
 
 void neb__status_text(const char *text, char *out, size_t size)
@@ -251,7 +249,7 @@ void neb__status_text(const char *text, char *out, size_t size)
         for (n = size - 1; n && (text[n] & 0xc0) == 0x80;) n--; /* whole characters */
     memcpy(out, text, n);
     out[n] = 0;
-    neb__status_clean(out);
+    neb__text_clean(out);
 }
 
 /* A value of another type leaves the field as it is. */

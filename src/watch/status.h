@@ -155,8 +155,7 @@ void neb__status_set_pace(struct neb_site_status *st);
 /* The state to show: the loop's, or the session's if the loop has said nothing. */
 const char *neb__status_state(const struct neb_site_status *st);
 
-/* Makes a text from outside safe to show on a terminal: `?` for each byte of a control character (of ASCII, and U+0080 to
- * U+009F). The second cuts it to its room, too. */
+/* Make a text from outside safe to show on a terminal (base/printable.h). The second copies it, cut to its room. */
 void neb__status_clean(char *text);
 void neb__status_text(const char *text, char *out, size_t size);
 
