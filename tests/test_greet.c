@@ -149,6 +149,30 @@ static void test_rekeyed_later(void **state)
     scene_assert_undisturbed();
 }
 
+/* s2 got another key while s0 was away. s0 dials it, finds a key that it does not know, and learns from s2 that the
+ * key is s2's. */
+static void test_rekeyed_unheard_of(void **state)
+{
+    (void)state;
+    char dir[300], identity[NEB_IDENTITY_SIZE], name[NEB_NAME_SIZE];
+    struct neb_public key;
+    struct neb_buf epoch;
+    struct neb_chain *chain;
+    snprintf(dir, sizeof dir, "%s/unheard", scene_sites.dir);
+    assert_ok(neb__site_init(dir, "s2", identity));
+    assert_ok(neb__site_identity(dir, name, &key));
+    change_key(&key, &epoch);
+    assert_ok(neb__site_roster_load(scene_sites.path[0], &chain));
+    assert_ok(neb__chain_extend(chain, epoch.data, epoch.len));
+    assert_ok(neb__site_roster_save(dir, chain));
+    neb__chain_free(chain);
+    node_open(&scene_nodes[2], dir, &scene_events, (void *)2, NULL);
+    assert_true(comes_up());
+    node_close(&scene_nodes[2]);
+    neb__buf_free(&epoch);
+    scene_assert_undisturbed();
+}
+
 /* ---- forks --------------------------------------------------------------------------------------------- */
 
 enum { MANY = 1000 }; /* epochs, more than a frame takes */
@@ -252,8 +276,9 @@ static void test_claimed_fork(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_SCENE(test_evicted_meanwhile), IN_SCENE(test_rekeyed_meanwhile), IN_SCENE(test_late_process),
-        IN_SCENE(test_rekeyed_later),     cmocka_unit_test(test_forks),     IN_SCENE(test_claimed_fork),
+        IN_SCENE(test_evicted_meanwhile), IN_SCENE(test_rekeyed_meanwhile),  IN_SCENE(test_late_process),
+        IN_SCENE(test_rekeyed_later),     IN_SCENE(test_rekeyed_unheard_of), cmocka_unit_test(test_forks),
+        IN_SCENE(test_claimed_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,13 @@
 /* test_strangers.c: peers that never get as far as a greeting: other protocols, other TLS, certificates of
  * all kinds, silent connections, and a server that is not the one that was dialled. Each is refused, with a
  * line in the log that says why, while the running links notice nothing. */
+#include "caller.h"
 #include "check.h"
 #include "scene.h"
+#include "net/link.h"
 #include "seal/tls.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
@@ -198,6 +201,142 @@ static void test_wrong_server(void **state)
     scene_assert_undisturbed();
 }
 
+/* Dials s0 from 127.x.y.1; each pair x, y is a network of its own. */
+static int dial_from(unsigned x, unsigned y)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET}, to = a;
+    a.sin_addr.s_addr = htonl(127u << 24 | x << 16 | y << 8 | 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(scene_sites.port[0]);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    struct timeval t = {15, 0};
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+    assert_true(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a));
+    assert_true(!connect(fd, (struct sockaddr *)&to, sizeof to));
+    return fd;
+}
+
+static void look(void *arg)
+{
+    int *waiting = arg;
+    *waiting = 0;
+    for (struct neb_conn *c = scene_nodes[0].net->conns; c; c = c->next)
+        *waiting += !c->dialled && c->state != NEB_CONN_READY;
+}
+
+static void count_proved(void *arg)
+{
+    int *n = arg;
+    *n = 0;
+    for (struct neb_conn *c = scene_nodes[0].net->conns; c; c = c->next)
+        *n += c->class == NEB_STRANGER_MEMBER && c->state == NEB_CONN_GREETING;
+}
+
+/* 500 connections from as many networks come while a member greets over a slow line: behind its TCP
+ * connection, behind its TLS handshake, behind its HELLO. Each time more come than there are slots. The
+ * member stays. */
+static void test_flood_from_many_networks(void **state)
+{
+    (void)state;
+    enum { MANY = 500 };
+    static int fd[MANY];
+    struct caller c = {.fd = scene_dial(0)}; /* the roster's network */
+    struct neb_key *key = caller_key(2);
+    struct neb_hello h = caller_hello();
+    uint8_t body[NEB_HELLO_SIZE], plain[2 * NEB_FRAME_HEADER + NEB_HELLO_SIZE];
+    neb__hello_put(&h, body);
+    for (int wave = 0; wave < 3; wave++) {
+        for (int i = 0; i < MANY; i++) fd[i] = dial_from((unsigned)(1 + wave), (unsigned)i % 250);
+        int waiting = MANY;
+        for (int i = 0; i < 1000 && waiting > NEB_STRANGERS_MAX + NEB_STRANGERS_RESERVED; i++) {
+            node_call(&scene_nodes[0], look, &waiting);
+            sleep_ms(10);
+        }
+        assert_true(waiting <= NEB_STRANGERS_MAX + NEB_STRANGERS_RESERVED);
+        if (wave == 0) caller_shake(&c, key);
+        if (wave == 1) caller_say(&c, NEB_FRAME_HELLO, body, sizeof body);
+        for (int i = 0; i < MANY; i++) close(fd[i]);
+    }
+    for (size_t have = 0, got; have < sizeof plain; have += got)
+        assert_true(caller_hear(&c, plain + have, sizeof plain - have, &got));
+    assert_int_equal(plain[NEB_FRAME_HEADER + NEB_HELLO_SIZE + 4], NEB_FRAME_WELCOME);
+    caller_hang_up(&c);
+    neb__key_free(key);
+    scene_assert_undisturbed();
+}
+
+/* A key that is proved has slots of its own, wherever its site is; but not any number of them. */
+static void test_roster_key_from_anywhere(void **state)
+{
+    (void)state;
+    enum { MANY = 300 };
+    static int fd[MANY];
+    static struct caller again[NEB_GREETINGS_PER_KEY + 8];
+    struct caller c = {.fd = dial_from(9, 9)};
+    struct neb_key *key = caller_key(2);
+    caller_shake(&c, key);
+    for (int i = 0; i < MANY; i++) fd[i] = dial_from(8, (unsigned)i % 250);
+    assert_true(scene_logged("connections wait to be greeted"));
+    assert_false(scene_closed(c.fd, 1));
+    for (int i = 0; i < MANY; i++) close(fd[i]);
+    int open = 0;
+    for (int i = 0; i < NEB_GREETINGS_PER_KEY + 8; i++) caller_dial(&again[i], 0, key);
+    for (int i = 0; i < 1000 && open < NEB_GREETINGS_PER_KEY; i++, sleep_ms(10))
+        node_call(&scene_nodes[0], count_proved, &open);
+    assert_int_equal(open, NEB_GREETINGS_PER_KEY);
+    for (int i = 0; i < NEB_GREETINGS_PER_KEY + 8; i++) caller_hang_up(&again[i]);
+    caller_hang_up(&c);
+    neb__key_free(key);
+    scene_assert_undisturbed();
+}
+
+static uint64_t network_of(const char *text)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
+    if (inet_pton(AF_INET, text, &in.sin_addr) == 1) return neb__net_network((struct sockaddr *)&in);
+    assert_int_equal(inet_pton(AF_INET6, text, &in6.sin6_addr), 1);
+    return neb__net_network((struct sockaddr *)&in6);
+}
+
+/* An IPv6 /64 counts as one sender, and so does an IPv4 /24 in either way of writing it. */
+static void test_networks(void **state)
+{
+    (void)state;
+    assert_true(network_of("2001:db8:1:2::1") == network_of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+    assert_true(network_of("2001:db8:1:2::1") != network_of("2001:db8:1:3::1"));
+    assert_true(network_of("192.0.2.1") == network_of("192.0.2.255"));
+    assert_true(network_of("192.0.2.1") == network_of("::ffff:192.0.2.7"));
+    assert_true(network_of("192.0.2.1") != network_of("192.0.3.1"));
+    assert_true(network_of("0.0.1.0") != network_of("::1"));
+}
+
+/* Somebody else answers at a member's address. It must not learn which run it was called for. */
+static void test_nothing_is_said_to_a_wrong_server(void **state)
+{
+    (void)state;
+    struct neb_key *key;
+    struct caller c;
+    assert_ok(neb__key_create(&key));
+    caller_answer(&c, scene_sites.port[2], key); /* s0 or s1 dials s2 */
+    uint8_t plain[NEB_FRAME_HEADER + NEB_HELLO_SIZE];
+    struct neb_hello h;
+    for (size_t have = 0, got; have < sizeof plain; have += got)
+        assert_true(caller_hear(&c, plain + have, sizeof plain - have, &got));
+    assert_int_equal(plain[4], NEB_FRAME_HELLO);
+    assert_ok(neb__hello_get(plain + NEB_FRAME_HEADER, NEB_HELLO_SIZE, &h));
+    static const struct neb_hello zero;
+    const struct neb_hello known = caller_hello();
+    assert_memory_equal(h.run_id, zero.run_id, sizeof h.run_id);
+    assert_memory_equal(&h.genesis, &zero.genesis, sizeof h.genesis);
+    assert_memory_equal(&h.head, &zero.head, sizeof h.head);
+    assert_true(h.epoch == 0 && memcmp(known.run_id, zero.run_id, sizeof known.run_id));
+    caller_hang_up(&c);
+    neb__key_free(key);
+    scene_assert_undisturbed();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +346,10 @@ int main(void)
         cmocka_unit_test(test_malformed_certificate_sent),
         cmocka_unit_test(test_half_open),
         cmocka_unit_test(test_wrong_server),
+        cmocka_unit_test(test_flood_from_many_networks),
+        cmocka_unit_test(test_roster_key_from_anywhere),
+        cmocka_unit_test(test_networks),
+        cmocka_unit_test(test_nothing_is_said_to_a_wrong_server),
     };
     return cmocka_run_group_tests(tests, scene_set_up, scene_tear_down);
 }

@@ -1,7 +1,10 @@
 /* greet.c: identifies the site at the other end, and decides whether it may come in.
  *
  * After the TLS handshake the peer's key is proved but not yet judged. The dialler sends HELLO, and the other
- * side answers with its own. Then the same rules hold for both:
+ * side answers with its own. A stranger must not learn from a HELLO which run there is. So a dialler that
+ * finds another key than the dialled member's sends a blind one, without run, genesis and epoch; a listener
+ * answers a blind one only if the dialler's key is a member's. This leads on after a change of keys that the
+ * dialler has missed: the chain that it gets shows the new key. Then the same rules hold for both:
  *
  *   1. A peer with another protocol version, run id or genesis is refused.
  *   2. The side with the newer roster epoch sends the chain to the other (to a member only, on the control
@@ -63,6 +66,42 @@ static neb_status refuse(struct neb_conn *c, enum neb_refuse_code code, const ch
     return neb__quiet(code == NEB_REFUSE_VERSION ? NEB_ERR_VERSION : NEB_ERR_AUTH, "%s", text);
 }
 
+/* The server has the key of the member that we dialled. */
+static bool is_the_dialled(const struct neb_conn *c)
+{
+    struct neb_public key;
+    neb__tls_peer(c->tls, &key);
+    return neb__public_equal(&key, &c->peer->key);
+}
+
+static void make_blind(struct neb_hello *h)
+{
+    memset(h->run_id, 0, sizeof h->run_id);
+    memset(&h->genesis, 0, sizeof h->genesis);
+    memset(&h->head, 0, sizeof h->head);
+    h->epoch = 0;
+}
+
+static bool is_blind(const struct neb_hello *h)
+{
+    static const struct neb_hello zero;
+    return !memcmp(h->run_id, zero.run_id, sizeof zero.run_id) && neb__hash_equal(&h->genesis, &zero.genesis);
+}
+
+/* A blind HELLO of a member: it may lack every epoch. Others are refused without a word about the run. */
+static neb_status see_through(struct neb_conn *c)
+{
+    const struct neb_chain *chain = c->net->chain;
+    struct neb_public key;
+    neb__tls_peer(c->tls, &key);
+    if (!neb__roster_by_key(&chain->now, &key)) return refuse(c, NEB_REFUSE_KEY, "the key is not valid here");
+    memcpy(c->theirs.run_id, chain->run_id, NEB_RUN_ID_SIZE);
+    c->theirs.genesis = chain->genesis_hash;
+    c->theirs.epoch = 0;
+    neb__chain_hash_of(chain, 0, &c->theirs.head);
+    return NEB_OK;
+}
+
 static neb_status send_hello(struct neb_conn *c)
 {
     struct neb_net *net = c->net;
@@ -80,6 +119,7 @@ static neb_status send_hello(struct neb_conn *c)
                           .chunk = NEB_CHUNK};
     memcpy(h.run_id, net->chain->run_id, NEB_RUN_ID_SIZE);
     for (int i = 0; i < NEB_PRIORITIES; i++) h.window[i] = net->config.window[i];
+    if (c->dialled && !is_the_dialled(c)) make_blind(&h);
     neb__hello_put(&h, body);
     c->hello_out = true;
     return neb__conn_frame(c, NEB_FRAME_HELLO, body, sizeof body);
@@ -88,6 +128,8 @@ static neb_status send_hello(struct neb_conn *c)
 neb_status neb__greet_begin(struct neb_conn *c)
 {
     c->framer.allowed = 1u << NEB_FRAME_HELLO | 1u << NEB_FRAME_REFUSE;
+    neb__strangers_proved(c);
+    if (c->state == NEB_CONN_CLOSED) return NEB_ERR_AGAIN;
     return c->dialled ? send_hello(c) : NEB_OK;
 }
 
@@ -208,6 +250,7 @@ static neb_status got_hello(struct neb_conn *c, const uint8_t *body, size_t n)
     neb_status status = neb__hello_get(body, n, &c->theirs);
     if (status == NEB_ERR_VERSION) return refuse(c, NEB_REFUSE_VERSION, "%s", neb_last_error());
     NEB_TRY(status);
+    if (!c->dialled && is_blind(&c->theirs)) NEB_TRY(see_through(c));
     if (memcmp(c->theirs.run_id, c->net->chain->run_id, NEB_RUN_ID_SIZE))
         return refuse(c, NEB_REFUSE_RUN, "it belongs to another run");
     if (!neb__hash_equal(&c->theirs.genesis, &c->net->chain->genesis_hash))
@@ -293,6 +336,7 @@ static void peers_follow(struct neb_net *net)
     for (p = net->peers; p; p = next) {
         next = p->next;
         const struct neb_member *m = neb__roster_by_id(&net->chain->now, p->id);
+        if (m) neb__strangers_learn(p, m);
         if (!m) {
             neb__warn("%s is no longer a member (epoch %" PRIu64 ")", p->name, net->chain->epoch);
             neb__peer_remove(p, NEB_ERR_AUTH);

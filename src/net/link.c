@@ -338,6 +338,7 @@ neb_status neb__peer_add(struct neb_net *net, const struct neb_member *m)
     p->id = m->id;
     memcpy(p->name, m->name, sizeof p->name);
     p->key = m->key;
+    neb__strangers_learn(p, m);
     p->backoff = net->config.dial_min;
     p->down_at = neb__now_ns();
     neb__outbox_init(&p->out, net->config.window); /* the HELLO brings the peer's own windows */
@@ -473,6 +474,7 @@ static neb_status attach_control(struct neb_conn *c)
         neb__link_down(p, NEB_ERR_PEER);
     }
     p->control = c;
+    p->linked_from = c->network;
     p->token = c->token;
     p->incarnation = c->theirs.incarnation;
     p->boot = c->theirs.boot;

@@ -1,7 +1,8 @@
 /* link.h: the connections, peers and node that the files of src/net share. All other folders use net.h.
  *
  *     net.c                      the node: loop, thread, posts, timers, the functions of net.h
- *     listen_dial.c              listening, strangers, dialling
+ *     listen_dial.c              listening, dialling
+ *     strangers.c                limits for connections that are not greeted yet
  *     greet.c                    from a TLS handshake to an accepted peer: HELLO, CHAIN, WELCOME, REFUSE
  *     conn.c                     one TLS connection on a socket
  *     read_wakeup.c              decides when a stripe is read
@@ -27,9 +28,11 @@
 #include <uv.h>
 
 enum {
-    NEB_STRANGERS_MAX = 128,    /* connections that do not (yet) belong to a peer */
-    NEB_GREET_SECONDS = 10,     /* from connect to WELCOME */
-    NEB_CONN_BATCH = 128 << 10, /* ciphertext gathered for one write to the socket */
+    NEB_STRANGERS_MAX = 128,     /* connections that wait to be greeted: from anywhere, */
+    NEB_STRANGERS_RESERVED = 64, /* … from the networks of the roster, */
+    NEB_GREETINGS_PER_KEY = 32,  /* … with one roster key */
+    NEB_GREET_SECONDS = 10,      /* from connect to WELCOME */
+    NEB_CONN_BATCH = 128 << 10,  /* ciphertext gathered for one write to the socket */
     NEB_CONN_OUT_MAX = NEB_CONN_BATCH + 2 * 65536 + NEB_EPOCH_BYTES_MAX + 4096,
     NEB_SKIP = 64 << 10,
     NEB_READ_MAX = 3 << 20, /* bytes read from one connection before the others have their turn */
@@ -41,6 +44,8 @@ enum {
 struct neb_peer;
 
 enum neb_conn_state { NEB_CONN_CONNECTING, NEB_CONN_TLS, NEB_CONN_GREETING, NEB_CONN_READY, NEB_CONN_CLOSED };
+
+enum neb_stranger_class { NEB_STRANGER_OTHER, NEB_STRANGER_NEAR, NEB_STRANGER_MEMBER }; /* strangers.c */
 
 /* Counters of TCP_INFO: microseconds with data to send, microseconds held back by the peer's window,
  * microseconds held back by our send buffer; bytes sent, and bytes sent again. */
@@ -74,9 +79,10 @@ struct neb_conn {
     int wake_max;    /* upper bound of wake_at: an eighth of the receive buffer */
     int64_t read_at; /* when it was last read, and how fast data came until then */
     double bytes_per_s;
-    int polling;     /* events asked for */
-    char remote[64]; /* address, for log lines */
-    char subnet[48]; /* address without the port; strangers are counted by it */
+    int polling;      /* events asked for */
+    char remote[64];  /* address, for log lines */
+    uint64_t network; /* of the address; strangers are counted by it */
+    enum neb_stranger_class class;
     struct neb_tls *tls;
     size_t out_at; /* bytes of the ciphertext that the socket has taken */
     size_t taken;  /* bytes read in this turn */
@@ -132,9 +138,11 @@ struct neb_peer {
     struct neb_peer *next;
     uint16_t id;
     char name[NEB_NAME_SIZE];
-    struct neb_public key;    /* as the roster has it; incarnation and boot belong to this key */
-    struct neb_conn *control; /* READY */
-    struct neb_conn *making;  /* the control connection that is being dialled */
+    struct neb_public key;            /* as the roster has it; incarnation and boot belong to this key */
+    uint64_t home[NEB_ADDRESSES_MAX]; /* networks of its addresses; 0: none, or an address by name */
+    uint64_t linked_from;             /* the network that it last linked from; 0: none */
+    struct neb_conn *control;         /* READY */
+    struct neb_conn *making;          /* the control connection that is being dialled */
     struct neb_conn *stripe[NEB_STRIPES_MAX]; /* READY or being made */
     uint64_t token, incarnation, boot;
     int version;      /* protocol version that both sides speak */
@@ -205,6 +213,7 @@ struct neb_net {
     /* log lines about strangers: at most a few a second */
     int64_t log_second;
     int log_lines, log_left_out;
+    uint64_t dropped; /* connections that went because too many waited to be greeted */
     /* for other threads */
     uv_mutex_t lock;
     struct neb_post *posts, **posts_end;
@@ -260,6 +269,15 @@ void neb__bbr_turns_hand_over(struct neb_net *net, int64_t now); /* called by th
 neb_status neb__net_listen(struct neb_net *net);
 void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe);
 void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- strangers.c --------------------------------------------------------------------------------------- */
+uint64_t neb__net_network(
+    const struct sockaddr *sa); /* its /24 or /64 as a number; 0: neither IPv4 nor IPv6 */
+void neb__strangers_learn(struct neb_peer *p, const struct neb_member *m); /* where the member lives */
+/* A connection has come in, its TLS handshake is done: it takes a slot, and another may be closed for it, or
+ * itself. */
+void neb__strangers_admit(struct neb_conn *c);
+void neb__strangers_proved(struct neb_conn *c);
 
 /* ---- greet.c ------------------------------------------------------------------------------------------- */
 neb_status neb__greet_begin(struct neb_conn *c); /* after the TLS handshake */

@@ -1,9 +1,5 @@
-/* listen_dial.c: the listening socket, and dialling.
- *
- * Every new connection is a stranger until it is greeted as a peer. There are at most NEB_STRANGERS_MAX
- * strangers. When one more comes, the oldest stranger from the address with the most strangers is dropped. So
- * a flood from some addresses cannot keep out a member at another address, and established links never
- * compete with strangers. */
+/* listen_dial.c: the listening socket, and dialling. Every connection that comes in is a stranger until it is greeted
+ * as a peer (strangers.c). */
 #define _GNU_SOURCE /* accept4 */
 #include "net/link.h"
 #include "base/clock.h"
@@ -45,45 +41,12 @@ void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...)
 static void name_address(struct neb_conn *c, const struct sockaddr *sa, socklen_t n)
 {
     char host[46] = "?", port[8] = "?";
+    c->network = neb__net_network(sa);
     getnameinfo(sa, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(c->subnet, sizeof c->subnet, "%s", host);
     snprintf(c->remote, sizeof c->remote, sa->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
 /* ---- accepting ----------------------------------------------------------------------------------------- */
-
-static bool is_stranger(const struct neb_conn *c)
-{
-    return !c->dialled && c->state != NEB_CONN_READY && c->state != NEB_CONN_CLOSED;
-}
-
-/* The list is newest first, so the last match is the oldest. */
-static struct neb_conn *one_to_drop(struct neb_net *net, int *strangers)
-{
-    struct neb_conn *worst = NULL;
-    int most = 0;
-    *strangers = 0;
-    for (struct neb_conn *c = net->conns; c; c = c->next) {
-        if (!is_stranger(c)) continue;
-        int same = 0;
-        ++*strangers;
-        for (struct neb_conn *d = net->conns; d; d = d->next)
-            same += is_stranger(d) && !strcmp(c->subnet, d->subnet);
-        if (same >= most) most = same, worst = c;
-    }
-    return worst;
-}
-
-static void make_room(struct neb_net *net)
-{
-    int strangers = 0;
-    for (struct neb_conn *c = net->conns; c; c = c->next) strangers += is_stranger(c);
-    if (strangers < NEB_STRANGERS_MAX) return;
-    struct neb_conn *drop = one_to_drop(net, &strangers);
-    neb__net_stranger_log(net, "%d connections wait to be greeted: dropping the oldest one from %s",
-                          strangers, drop->subnet);
-    neb__conn_close(drop);
-}
 
 static void on_listener(uv_poll_t *handle, int status, int events)
 {
@@ -99,8 +62,9 @@ static void on_listener(uv_poll_t *handle, int status, int events)
                 neb__net_stranger_log(net, "cannot accept a connection: %s", strerror(errno));
             return;
         }
-        make_room(net);
-        if (neb__conn_open(net, fd, false, &c) == NEB_OK) name_address(c, (struct sockaddr *)&sa, n);
+        if (neb__conn_open(net, fd, false, &c) != NEB_OK) continue;
+        name_address(c, (struct sockaddr *)&sa, n);
+        neb__strangers_admit(c);
     }
 }
 

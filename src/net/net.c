@@ -299,6 +299,11 @@ neb_status neb__net_extend_roster(struct neb_net *net, const uint8_t *epochs, si
     return neb__site_roster_save(net->config.site->dir, net->chain);
 }
 
+uint64_t neb__net_dropped(const struct neb_net *net)
+{
+    return net->dropped;
+}
+
 bool neb__net_is_up(const struct neb_net *net, uint16_t peer)
 {
     const struct neb_peer *p = neb__peer_find(net, peer);
@@ -341,7 +346,9 @@ static neb_status check_send(struct neb_net *net, uint16_t peer, enum neb_priori
         return neb__fail(NEB_ERR_LIMIT,
                          "a message of %zu bytes to %s does not fit its window of %" PRIu64 " bytes", size,
                          p->name, q->window);
-    if (q->queued_bytes && q->queued_bytes + size > net->config.queue_max)
+    size_t most = net->config.queue_max;
+    if (priority == NEB_CONTROL && most > NEB_CONTROL_QUEUE_MAX) most = NEB_CONTROL_QUEUE_MAX;
+    if (q->queued_bytes && q->queued_bytes + size > most)
         return neb__quiet(NEB_ERR_AGAIN, "%" PRIu64 " bytes already wait for %s", q->queued_bytes, p->name);
     *out = p;
     return NEB_OK;

@@ -43,6 +43,8 @@ enum neb_priority { NEB_CONTROL, NEB_STREAM, NEB_ROUND, NEB_BULK, NEB_PRIORITIES
 enum {
     NEB_KIND_USER_MAX = 0xffff,        /* larger kinds of messages belong to the links themselves */
     NEB_CONTROL_MESSAGE_MAX = 1 << 20, /* bytes; for the others the peer's window is the limit */
+    NEB_CONTROL_QUEUE_MAX =
+        16 << 20, /* bytes of control messages queued for a peer that does not take them */
 };
 
 /* A message that arrived. `data` is valid during the callback, or for good once taken. */
@@ -114,6 +116,8 @@ uint16_t neb__net_self(const struct neb_net *net); /* own member id */
 const struct neb_chain *neb__net_roster(const struct neb_net *net);
 /* Adds a new epoch that was made here (by a record of the log), saves it and sends it to every peer. */
 neb_status neb__net_extend_roster(struct neb_net *net, const uint8_t *epochs, size_t n);
+/* Connections that were closed because too many waited to be greeted. */
+uint64_t neb__net_dropped(const struct neb_net *net);
 bool neb__net_is_up(const struct neb_net *net, uint16_t peer);
 
 /* ---- messages ------------------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #include "scene.h"
 #include "base/bytes.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -34,12 +35,10 @@ static bool await_bytes(struct caller *c)
     return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
 }
 
-void caller_dial(struct caller *c, int site, const struct neb_key *key)
+static void shake(struct caller *c, const struct neb_key *key, bool server)
 {
-    memset(c, 0, sizeof *c);
-    c->fd = scene_dial(site);
     assert_ok(neb__tls_context_create(key, "caller", &c->ctx));
-    assert_ok(neb__tls_open(c->ctx, false, 1 << 20, hear, c, &c->tls));
+    assert_ok(neb__tls_open(c->ctx, server, 1 << 20, hear, c, &c->tls));
     for (;;) {
         neb_status status = neb__tls_handshake(c->tls);
         push_out(c);
@@ -47,6 +46,35 @@ void caller_dial(struct caller *c, int site, const struct neb_key *key)
         assert_int_equal(status, NEB_ERR_AGAIN);
         assert_true(await_bytes(c));
     }
+}
+
+void caller_shake(struct caller *c, const struct neb_key *key)
+{
+    shake(c, key, false);
+}
+
+void caller_dial(struct caller *c, int site, const struct neb_key *key)
+{
+    memset(c, 0, sizeof *c);
+    c->fd = scene_dial(site);
+    caller_shake(c, key);
+}
+
+void caller_answer(struct caller *c, uint16_t port, const struct neb_key *key)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct timeval t = {30, 0};
+    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+    assert_true(!bind(listener, (struct sockaddr *)&a, sizeof a) && !listen(listener, 8));
+    memset(c, 0, sizeof *c);
+    c->fd = accept(listener, NULL, NULL);
+    assert_true(c->fd >= 0);
+    close(listener);
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+    shake(c, key, true);
 }
 
 void caller_hang_up(struct caller *c)

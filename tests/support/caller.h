@@ -15,7 +15,10 @@ struct caller {
 
 /* A proper TLS handshake with any key. Owes a caller_hang_up(). */
 void caller_dial(struct caller *c, int site, const struct neb_key *key);
+void caller_shake(struct caller *c, const struct neb_key *key); /* the handshake alone, over c->fd */
 void caller_hang_up(struct caller *c);
+/* Waits at the port until a site dials, and makes the handshake as a server. Owes a caller_hang_up(). */
+void caller_answer(struct caller *c, uint16_t port, const struct neb_key *key);
 
 void caller_say_raw(struct caller *c, const void *p, size_t n);
 void caller_say(struct caller *c, enum neb_frame_type type, const void *body, size_t n);
