@@ -26,9 +26,10 @@ static void updates_are_not_fetched_twice(void **state)
     (void)state;
     struct solo s;
     const struct neb_hash hash = {{7}}, applied = {{9}};
+    uint64_t refused = 0;
     solo_start(&s);
     solo_event(&s, (struct neb_event){.type = NEB_EV_PEER_UP, .site = 1});
-    neb__core_update_heard(s.r, &hash)->have = neb__bit(1);
+    neb__core_update_heard(s.r, 1, &hash, &refused)->have = neb__bit(1);
     solo_run(&s, s.r->cfg.fetch_ms + 200);
     assert_int_equal(neb__core_update(s.r, &hash, false)->fetch_from, 1);
     solo_event(&s, (struct neb_event){.type = NEB_EV_COMING, .site = 1, .hash = hash});
@@ -43,8 +44,8 @@ static void updates_are_not_fetched_twice(void **state)
     entry.record->type = NEB_RECORD_ROUND;
     entry.record->update[0].hash = applied;
     s.r->log = &entry, s.r->cursor = 1;
-    assert_null(neb__core_update_heard(s.r, &applied));
-    assert_non_null(neb__core_update_heard(s.r, &hash));
+    assert_null(neb__core_update_heard(s.r, 1, &applied, &refused));
+    assert_non_null(neb__core_update_heard(s.r, 1, &hash, &refused));
     s.r->log = log, s.r->cursor = cursor;
     neb__free(entry.record);
     solo_stop(&s);

@@ -227,6 +227,45 @@ static void absurd_numbers_are_not_taken(void **state)
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
+static uint64_t refused_by(struct solo *s, struct neb_round_frame f)
+{
+    uint64_t before = s->refused;
+    solo_frame(s, f);
+    return s->refused - before;
+}
+
+/* A member names updates that do not exist, as many as it likes. They have a quota of their own, so an honest site's
+ * update still finds a place, and the driver hears who it was. */
+static void names_of_nothing_fill_no_table(void **state)
+{
+    (void)state;
+    struct solo s[2];
+    pair_start(s, (struct neb_members){1, 7, 7, 1, NEB_NO_SITE});
+    s[1].other = NULL;
+    struct neb_round_frame_item item[NEB_ROUND_FRAME_LIST] = {0};
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_REPORT,
+                                .flags = NEB_FLAG_NORMAL,
+                                .normal = s[0].r->view,
+                                .items = NEB_ROUND_FRAME_LIST,
+                                .item = item};
+    uint64_t refused = 0;
+    for (unsigned k = 0; k < 40; k++) {
+        for (unsigned i = 0; i < NEB_ROUND_FRAME_LIST; i++)
+            neb__put32(item[i].hash.b, k << 16 | i), item[i].hash.b[31] = 1, item[i].holders = 2;
+        f.from = 1;
+        refused += refused_by(&s[0], f);
+    }
+    assert_true(s[0].r->updates <= NEB_ROUND_FRAME_LIST);
+    assert_int_equal(refused, 39 * NEB_ROUND_FRAME_LIST);
+    for (unsigned i = 0; i < NEB_ROUND_FRAME_LIST; i++) item[i].hash.b[31] = 2;
+    f.from = 2; /* another site */
+    assert_int_equal(refused_by(&s[0], f), 0);
+    assert_true(neb__core_update(s[0].r, &item[0].hash, false) != NULL);
+    solo_run(&s[0], 60000); /* what nobody can give is forgotten */
+    assert_int_equal(s[0].r->updates, 0);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +275,7 @@ int main(void)
         cmocka_unit_test(a_wrong_root_stops_nobody_else),
         cmocka_unit_test(the_minority_stops),
         cmocka_unit_test(absurd_numbers_are_not_taken),
+        cmocka_unit_test(names_of_nothing_fill_no_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

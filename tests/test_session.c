@@ -414,8 +414,9 @@ static bool model_waits(neb_session *s)
 {
     bool found = false;
     pthread_mutex_lock(&s->driver.queue.lock);
-    for (const struct neb_item *i = s->driver.queue.head; i; i = i->next)
-        found |= i->type == NEB_ITEM_MESSAGE && i->kind == NEB_MSG_MODEL;
+    for (int k = 0; k < NEB_LANES; k++)
+        for (const struct neb_item *i = s->driver.queue.lane[k].head; i; i = i->next)
+            found |= i->type == NEB_ITEM_MESSAGE && i->kind == NEB_MSG_MODEL;
     pthread_mutex_unlock(&s->driver.queue.lock);
     return found;
 }

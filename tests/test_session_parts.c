@@ -143,14 +143,20 @@ static void an_outage_is_not_a_slow_line(void **state)
 
 /* Messages that are turned away are asked for again, also those for which there was no memory; and what waits is counted with what
  * it takes. */
-static neb_status offer(neb_session *s, size_t size)
+static neb_status offer_of(neb_session *s, uint16_t peer, size_t size)
 {
-    struct neb_message m = {.peer = 2, .kind = NEB_MSG_STATUS, .data = neb__malloc(size + 1), .size = size};
+    struct neb_message m = {
+        .peer = peer, .kind = NEB_MSG_STATUS, .data = neb__malloc(size + 1), .size = size};
     neb__mem_fail_at(size == 13);
     neb_status status = neb__session_events.message(s, &m);
     neb__mem_fail_at(0);
     neb__free(m.data);
     return status;
+}
+
+static neb_status offer(neb_session *s, size_t size)
+{
+    return offer_of(s, 2, size);
 }
 
 static void messages_wait_their_turn(void **state)
@@ -251,6 +257,39 @@ static void the_last_run_is_found_and_the_old_place_wins(void **state)
     check_remove_dir(site);
 }
 
+/* One site sends without pause. Its lane is limited, and another site's message is the next but one. */
+static void a_site_that_floods_delays_nobody(void **state)
+{
+    (void)state;
+    enum { LARGE = 1 << 20 };
+    neb_session *s = NEB_NEW(neb_session);
+    struct neb_queue *q = &s->driver.queue;
+    pthread_mutex_init(&s->lock, NULL);
+    neb__queue_init(q);
+    int n = 0;
+    while (offer_of(s, 5, LARGE) == NEB_OK && n < 1000) n++;
+    assert_true(n >= NEB_QUEUE_SITE / LARGE - 1 && n <= NEB_QUEUE_SITE / LARGE + 1);
+    assert_ok(offer_of(s, 6, LARGE));
+    assert_int_equal(offer_of(s, 5, 1), NEB_ERR_AGAIN);
+    bool met = false, resumed = false;
+    for (int i = 0; i < 2; i++) {
+        struct neb_turn turn = neb__queue_take(q, 1);
+        met |= turn.item->peer == 6;
+        assert_false(turn.resume); /* the lane of the site that was turned away is still full */
+        neb__item_free(turn.item);
+    }
+    assert_true(met);
+    for (int i = 0; i < n - 1; i++) {
+        struct neb_turn turn = neb__queue_take(q, 1);
+        resumed |= turn.resume;
+        neb__item_free(turn.item);
+    }
+    assert_true(resumed);
+    neb__queue_free(q);
+    pthread_mutex_destroy(&s->lock);
+    neb__free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +299,7 @@ int main(void)
         cmocka_unit_test(messages_wait_their_turn),
         cmocka_unit_test(a_runs_name_stays_inside_the_folder),
         cmocka_unit_test(the_last_run_is_found_and_the_old_place_wins),
+        cmocka_unit_test(a_site_that_floods_delays_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,7 +110,7 @@ static neb_status make_sites(const struct options *o, const struct neb_job *job,
     for (int i = 0; i < job->n_sites; i++) {
         char out[PATH_MAX];
         neb__lab_site_out(job, job->out, i, out, sizeof out);
-        NEB_TRY(neb__file_make_dir(out, 0755));
+        NEB_TRY(neb__file_make_dir(out, 0700));
     }
     return neb__sites_make(job, job->out, neb__lab_site_folder, address);
 }

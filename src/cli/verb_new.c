@@ -215,7 +215,7 @@ static neb_status copy_roster(const struct new_job *j)
     snprintf(path, sizeof path, "%s/%s", j->dir, j->site[0]);
     NEB_TRY(neb__site_roster_load(path, &chain));
     snprintf(path, sizeof path, "%s/roster", j->dir);
-    neb_status status = neb__chain_write(chain, path);
+    neb_status status = neb__chain_write(chain, path, 0644);
     neb__chain_free(chain);
     return status;
 }

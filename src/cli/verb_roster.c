@@ -237,7 +237,7 @@ static neb_status keep_before(const char *dir, const struct neb_chain *old)
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/roster.before", dir) >= (int)sizeof path)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", dir);
-    return neb__chain_write(old, path);
+    return neb__chain_write(old, path, 0600);
 }
 
 /* A site may take a longer chain of its own roster, and another roster only on demand. */

@@ -117,6 +117,15 @@ static void print_waits(const struct neb_status_file *f)
     }
 }
 
+/* ---- of both ---------------------------------------------------------------------------------------------------- */
+
+static void print_refusals(const struct neb_status_file *f)
+{
+    for (int i = 0; i < f->n; i++)
+        if (f->site[i].refused)
+            printf("%.31s refused by a quota: %s\n", f->site[i].name, f->site[i].refused_of);
+}
+
 static neb_status print_as_stored(const char *path)
 {
     json_error_t e;
@@ -144,6 +153,7 @@ static neb_status show(const struct options *o, const char *folder)
         else
             print_session(f, late);
         print_waits(f);
+        print_refusals(f);
     }
     neb__free(f);
     return status;

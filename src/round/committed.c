@@ -19,59 +19,6 @@ enum {
 
 /* ---- updates ------------------------------------------------------------------------------------------- */
 
-struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make)
-{
-    for (size_t i = 0; i < r->updates; i++)
-        if (neb__hash_equal(&r->update[i].hash, h)) return &r->update[i];
-    if (!make || r->updates >= 4096) return NULL;
-    if (r->updates == r->update_cap) {
-        size_t cap = r->update_cap ? 2 * r->update_cap : 64;
-        struct neb_core_update *p = neb__realloc(r->update, cap * sizeof *p);
-        if (!p) {
-            r->failed = NEB_ERR_NOMEM;
-            return NULL;
-        }
-        r->update = p, r->update_cap = cap;
-    }
-    struct neb_core_update *p = &r->update[r->updates++];
-    *p = (struct neb_core_update){
-        .hash = *h, .seen = r->now, .fetch_at = r->now + r->cfg.fetch_ms, .fetch_from = NEB_NO_SITE};
-    return p;
-}
-
-struct neb_core_update *neb__core_update_heard(struct neb_round *r, const struct neb_hash *h)
-{
-    struct neb_core_update *p = neb__core_update(r, h, false);
-    uint64_t first = r->cursor > HEARD_BACK ? r->cursor - HEARD_BACK : 0;
-    for (uint64_t i = r->cursor; !p && i > first; i--) {
-        const struct neb_record *rec = r->log[i - 1].record;
-        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
-            if (neb__hash_equal(&rec->update[k].hash, h)) return NULL;
-    }
-    return p ? p : neb__core_update(r, h, true);
-}
-
-static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
-{
-    if (p->used) return p->index <= r->cursor;
-    if (p->needed) return false;
-    if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms;
-    for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {
-        if (r->cell[c].v_log > p->header.b + r->cfg.staleness) return !NEB_MUTANT(keep_expired);
-        if (r->lastk[c * NEB_SITES_MAX + p->header.site] >= p->header.k) return true;
-    }
-    return false;
-}
-
-void neb__core_updates_prune(struct neb_round *r)
-{
-    for (size_t i = 0; i < r->updates;)
-        if (outlived(r, &r->update[i]))
-            r->update[i] = r->update[--r->updates];
-        else
-            i++;
-}
-
 static bool no_cell(struct neb_round *r, const struct neb_event *ev);
 
 void neb__core_update_event(struct neb_round *r, const struct neb_event *ev)

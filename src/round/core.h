@@ -5,6 +5,7 @@
  *     view.c        greeting, elections, taking over a log
  *     lead.c        the leader: acknowledgements, closing rounds, roster
  *     state_root.c  state roots and who signed them
+ *     update_table.c updates known by their hash
  *     committed.c   applying, catching up, capturing
  *     operator.c    orders: which hold, how they become records
  *     waits.c       what the site waits for, to be shown
@@ -65,6 +66,7 @@ struct neb_core_update {
     uint64_t index; /* of the record that used it */
     uint64_t have;  /* leader: members that said HAVE in this view; others: holders that pings name */
     uint64_t lack;  /* peers that said they do not have it */
+    uint16_t by;    /* the site that named it first; NEB_NO_SITE: a record, or it came by itself */
     int64_t seen, fetch_at;
     uint16_t fetch_from;
 };
@@ -291,9 +293,11 @@ void neb__order_leave_tick(struct neb_round *r);
 
 /* committed.c */
 struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make);
-/* The update that another site mentioned. NULL also when it was applied long ago:
- * the mention is then out of date. */
-struct neb_core_update *neb__core_update_heard(struct neb_round *r, const struct neb_hash *h);
+/* The update that site `from` mentioned. NULL also when it was applied long ago: the mention is then out of
+ * date. NULL and one more in *refused: the site names too many. */
+struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned from, const struct neb_hash *h,
+                                               uint64_t *refused);
+void neb__core_refused(struct neb_round *r, unsigned site, uint64_t names); /* tells the driver; 0: nothing */
 void neb__core_updates_prune(struct neb_round *r);
 void neb__core_apply_progress(struct neb_round *r);
 void neb__core_applied(struct neb_round *r, const struct neb_event *ev);

@@ -103,11 +103,12 @@ void neb__lead_ping(struct neb_round *r)
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
                         (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0));
     neb__lapses_tell(r, &f);
-    for (size_t i = 0; i < r->updates && f.items < NEB_ROUND_FRAME_LIST; i++) {
-        if (r->update[i].used) continue;
-        f.item[f.items].hash = r->update[i].hash;
-        f.item[f.items++].holders = r->update[i].have;
-    }
+    for (int held = 1; held >= 0; held--) /* those that exist for certain come first */
+        for (size_t i = 0; i < r->updates && f.items < NEB_ROUND_FRAME_LIST; i++) {
+            if (r->update[i].used || r->update[i].held != held) continue;
+            f.item[f.items].hash = r->update[i].hash;
+            f.item[f.items++].holders = r->update[i].have;
+        }
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
@@ -169,10 +170,12 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round
         p->acked = f->head, p->ack_lapse = f->lapse, p->in_view = true;
     p->rootless = !(f->flags & NEB_FLAG_WHOLE);
     if (f->start) neb__root_reported(r, from, f);
+    uint64_t refused = 0;
     for (int i = 0; i < f->items; i++) {
-        struct neb_core_update *pl = neb__core_update_heard(r, &f->item[i].hash);
+        struct neb_core_update *pl = neb__core_update_heard(r, from, &f->item[i].hash, &refused);
         if (pl) pl->have |= neb__bit(from);
     }
+    neb__core_refused(r, from, refused);
 }
 
 /* ---- appending ----------------------------------------------------------------------------------------- */

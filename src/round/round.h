@@ -114,11 +114,12 @@ enum neb_action_type {
     NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the updates in bytes: form the mean, answer RESULT */
     NEB_ACT_PAUSE,      /* stop stepping: drift limit, or the end */
     NEB_ACT_RESUME,
-    NEB_ACT_ROSTER, /* the roster changed */
-    NEB_ACT_HALT,   /* text: why this site cannot go on */
-    NEB_ACT_ENDED,  /* theta is final, and everybody in reach has it: this site may stop */
-    NEB_ACT_BUDGET, /* count: permille of the line that rounds may use from now on */
-    NEB_ACT_NOTE,   /* text: something a person should know */
+    NEB_ACT_ROSTER,  /* the roster changed */
+    NEB_ACT_HALT,    /* text: why this site cannot go on */
+    NEB_ACT_ENDED,   /* theta is final, and everybody in reach has it: this site may stop */
+    NEB_ACT_BUDGET,  /* count: permille of the line that rounds may use from now on */
+    NEB_ACT_NOTE,    /* text: something a person should know */
+    NEB_ACT_REFUSED, /* site, count: it named so many updates beyond its quota */
 };
 
 struct neb_action {
@@ -204,6 +205,9 @@ const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index
 /* During an APPLY of this index: whether it changes the cell's theta, or the site's own state of the cell. */
 bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell);
 bool neb__round_merges(const struct neb_round *r, uint64_t index, uint32_t cell);
+bool neb__round_is_fragment(const struct neb_round *r, uint32_t c0, uint32_t c1);
+bool neb__round_needs(const struct neb_round *r,
+                      const struct neb_hash *hash);                    /* a record names this update */
 uint64_t neb__round_version(const struct neb_round *r, uint32_t cell); /* by the committed log */
 /* The work since this inner step is in no record. Steps count from the start (negative: before it). */
 int64_t neb__round_base(const struct neb_round *r, uint32_t cell);

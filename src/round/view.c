@@ -412,10 +412,12 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
         neb__core_send(r, from,
                        &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG,
                                                  .number = (r->normal < r->view ? r->commit : r->head) + 1});
+    uint64_t refused = 0;
     for (int i = 0; i < f->items; i++) {
-        struct neb_core_update *p = neb__core_update_heard(r, &f->item[i].hash);
+        struct neb_core_update *p = neb__core_update_heard(r, from, &f->item[i].hash, &refused);
         if (p && !p->held && !p->used) p->have |= f->item[i].holders;
     }
+    neb__core_refused(r, from, refused);
     neb__core_report(r, from);
 }
 

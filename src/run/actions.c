@@ -120,6 +120,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_ENDED: set_paused(s, true, true); break;
     case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
+    case NEB_ACT_REFUSED: neb__session_refused(s, a->site, NEB_QUOTA_WANTED, a->count); break;
     case NEB_ACT_ROSTER: roster_changed(s); break;
     case NEB_ACT_BUDGET: break;  /* publish() takes it from the status */
     case NEB_ACT_COMBINE: break; /* owners are not asked for: cfg.owners is false */

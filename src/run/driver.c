@@ -88,6 +88,7 @@ static void on_item(neb_session *s, struct neb_item *i)
     switch (i->type) {
     case NEB_ITEM_MESSAGE: neb__session_message(s, i); break;
     case NEB_ITEM_PEER_UP:
+        neb__agreement_peer_up(s, i->peer);
         neb__session_send(s, i->peer, NEB_CONTROL, NEB_MSG_MODEL, s->model, sizeof s->model);
         neb__facts_peer_up(s, i->peer);
         neb__session_tell_peer(s, i->peer);
@@ -114,6 +115,7 @@ static void publish(neb_session *s)
     struct neb_round_status st;
     if (!s->core) return;
     neb__round_status(s->core, &st);
+    neb__agreement_note(s);
     neb__session_follow_class(s, st.cls);
     neb__session_follow_budget(s, st.budget);
     if (st.ending && !st.ended) neb__end_begin(s);

@@ -6,6 +6,8 @@
 #ifndef NEB_RUN_DRIVER_H
 #define NEB_RUN_DRIVER_H
 
+#include "round/members.h"
+
 #include <nebula/nebula.h>
 #include <pthread.h>
 
@@ -29,11 +31,19 @@ struct neb_item {
     size_t size;
 };
 
+enum { NEB_LANES = NEB_SITES_MAX + 1 };
+struct neb_lane {
+    struct neb_item *head, **tail;
+    size_t bytes; /* that its items take */
+    bool stalled; /* a message was turned away */
+};
+
 struct neb_queue {
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct neb_item *head, **tail;
-    size_t bytes;        /* that the items take */
+    struct neb_lane lane[NEB_LANES];
+    int turn;            /* the lane whose item was taken last */
+    size_t items, bytes; /* of all lanes */
     bool stalled;        /* a message was turned away: the links wait to be resumed */
     uint64_t steps;      /* inner steps that the core has not heard of */
     uint64_t wake_steps; /* so many of them wake the driver at once; fewer wait for its next turn */
@@ -51,8 +61,8 @@ struct neb_turn {
 void neb__queue_init(struct neb_queue *q);
 void neb__queue_free(struct neb_queue *q);
 void neb__queue_post(struct neb_queue *q, struct neb_item *item); /* NULL is ignored */
-/* True if a message may come in. If not, or if it cannot be held, the links are resumed later. */
-bool neb__queue_admits(struct neb_queue *q, bool can_hold);
+/* True if a message of the site may come in. If not, or if it cannot be held, the links are resumed later. */
+bool neb__queue_admits(struct neb_queue *q, uint16_t site, bool can_hold);
 void neb__queue_stall(struct neb_queue *q);
 void neb__queue_step(struct neb_queue *q);
 void neb__queue_wake_at(struct neb_queue *q, uint64_t steps);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/printable.h"
+#include "run/agreement.h"
 #include "run/session.h"
 
 #include <stdio.h>
@@ -126,6 +127,12 @@ neb_status neb__session_facts(neb_session *s, const char *text, size_t n)
     return NEB_OK;
 }
 
+neb_status neb__facts_hash(const neb_session *s, struct neb_hash *out)
+{
+    const struct neb_job_facts *f = s->facts;
+    return neb__hash(f ? f->text : "", f ? f->size : 0, out);
+}
+
 neb_status neb__facts_identity(const neb_session *s, struct neb_buf *out)
 {
     static const char *const keys[] = {"name", "seed", "task"};
@@ -139,26 +146,14 @@ neb_status neb__facts_identity(const neb_session *s, struct neb_buf *out)
     return NEB_OK;
 }
 
-/* Before the first step a difference halts this site; later it only concerns the other one. */
-static void differ(neb_session *s, const char *why)
-{
-    pthread_mutex_lock(&s->lock);
-    bool begun = s->status.steps > 0;
-    if (!begun) s->mismatch = NEB_ERR_CONFIG;
-    pthread_mutex_unlock(&s->lock);
-    if (begun)
-        neb__warn("%s; this site goes on without it", why);
-    else
-        neb__session_halt(s, why);
-}
-
 static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
     char why[sizeof s->why], name[NEB_NAME_SIZE];
     const struct neb_job_facts *f = s->facts;
     if (!f || n > NEB_FACTS_TEXT_MAX) return;
     neb__members_name(&s->members, peer, name);
-    if (neb__facts_differ(f->text, f->size, (const char *)bytes, n, name, why, sizeof why)) differ(s, why);
+    if (neb__facts_differ(f->text, f->size, (const char *)bytes, n, name, why, sizeof why))
+        neb__agreement_job(s, peer, why);
 }
 
 /* ---- for the driver ------------------------------------------------------------------------------------ */
@@ -178,5 +173,5 @@ void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint
     snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)bytes);
     neb__text_clean(text);
     snprintf(why, sizeof why, "site '%.31s' cannot start: %s", name, text);
-    differ(s, why);
+    neb__agreement_job(s, peer, why);
 }

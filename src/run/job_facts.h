@@ -30,6 +30,9 @@ void neb__facts_peer_up(neb_session *s, uint16_t peer);
 void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n);
 void neb__facts_free(neb_session *s);
 
+struct neb_hash;
+neb_status neb__facts_hash(const neb_session *s, struct neb_hash *out); /* of no facts: of nothing */
+
 /* Appends the facts that identify a job: name, seed and task. The others may change while a run goes on.
  * Appends nothing if the session has no facts. */
 neb_status neb__facts_identity(const neb_session *s, struct neb_buf *out);

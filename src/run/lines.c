@@ -240,14 +240,14 @@ void neb__lines_unshare(struct neb_lines *l, struct neb_shared *shared)
     if (last) neb__free(shared);
 }
 
-int neb__lines_take_off(struct neb_lines *l, uint16_t peer, const struct neb_hash *hash,
-                        struct neb_shared *shared)
+int neb__lines_take_off(struct neb_lines *l, const struct neb_flight *flight)
 {
     int place = 0;
     pthread_mutex_lock(&l->lock);
     for (int i = 0; i < NEB_FLIGHTS && !place; i++) {
         if (l->flights[i].used) continue;
-        l->flights[i] = (struct neb_flight){true, peer, *hash, shared};
+        l->flights[i] = *flight;
+        l->flights[i].used = true;
         place = i + 1;
     }
     pthread_mutex_unlock(&l->lock);
@@ -272,4 +272,52 @@ bool neb__lines_under_way(struct neb_lines *l, uint16_t peer, const struct neb_h
     }
     pthread_mutex_unlock(&l->lock);
     return found;
+}
+
+bool neb__lines_may_ask(struct neb_lines *l, uint16_t peer)
+{
+    size_t bytes = 0;
+    int n = 0;
+    pthread_mutex_lock(&l->lock);
+    for (int i = 0; i < NEB_FLIGHTS; i++) {
+        const struct neb_flight *f = &l->flights[i];
+        if (!f->used || !f->asked_for || f->peer != peer) continue;
+        bytes += f->size;
+        n++;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return n < NEB_UPDATES_ASKED && bytes < NEB_ASKED_BYTES;
+}
+
+/* ---- cells on their way -------------------------------------------------------------------------------- */
+
+neb_status neb__lines_cell_begin(struct neb_lines *l, uint16_t peer, uint32_t cell)
+{
+    neb_status status = NEB_ERR_LIMIT;
+    int place = -1;
+    if (peer >= NEB_SITES_MAX) return status;
+    pthread_mutex_lock(&l->lock);
+    for (int i = 0; i < NEB_CELLS_ASKED; i++) {
+        if (!l->cells[peer][i].cell) place = i;
+        if (l->cells[peer][i].cell != cell + 1) continue;
+        if (++l->cells[peer][i].again <= NEB_CELL_AGAIN) status = NEB_ERR_EXISTS;
+        place = -1;
+        break;
+    }
+    if (status == NEB_ERR_LIMIT && place >= 0) {
+        l->cells[peer][place].cell = cell + 1;
+        l->cells[peer][place].again = 0;
+        status = NEB_OK;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return status;
+}
+
+void neb__lines_cell_end(struct neb_lines *l, uint16_t peer, uint32_t cell)
+{
+    if (peer >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&l->lock);
+    for (int i = 0; i < NEB_CELLS_ASKED; i++)
+        if (l->cells[peer][i].cell == cell + 1) l->cells[peer][i].cell = 0;
+    pthread_mutex_unlock(&l->lock);
 }

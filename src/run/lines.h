@@ -7,12 +7,13 @@
 #define NEB_RUN_LINES_H
 
 #include "net/net.h"
+#include "run/quota.h"
 #include "round/rate.h"
 #include "round/round.h"
 
 #include <pthread.h>
 
-enum { NEB_PUSHES = 8, NEB_FLIGHTS = 128 };
+enum { NEB_PUSHES = 8, NEB_FLIGHTS = 512 };
 
 /* One own update on its way: when it was pushed to the first peer, to how many it still goes. */
 struct neb_update_push {
@@ -35,6 +36,8 @@ struct neb_flight {
     uint16_t peer;
     struct neb_hash hash;
     struct neb_shared *shared;
+    size_t size;
+    bool asked_for;
 };
 
 /* A message of ours on its way: whether it is an update that the rate controller watches. */
@@ -63,6 +66,10 @@ struct neb_lines {
     double step_s;             /* of one inner step, smoothed */
     double sent;               /* bytes of updates, for the hourly limit */
     struct neb_flight flights[NEB_FLIGHTS];
+    struct {
+        uint32_t cell;                       /* + 1; 0: none */
+        int again;                           /* it was asked for again so many times meanwhile */
+    } cells[NEB_SITES_MAX][NEB_CELLS_ASKED]; /* on their way to a peer */
 };
 
 void neb__lines_init(struct neb_lines *l);
@@ -98,9 +105,16 @@ struct neb_shared *neb__lines_share(struct neb_lines *l, const struct neb_hash *
                                     size_t n);
 void neb__lines_unshare(struct neb_lines *l, struct neb_shared *shared);
 /* Gives its place among the flights + 1. 0: no place is free, and the flight is not remembered. */
-int neb__lines_take_off(struct neb_lines *l, uint16_t peer, const struct neb_hash *hash,
-                        struct neb_shared *shared);
+int neb__lines_take_off(struct neb_lines *l, const struct neb_flight *flight);
 void neb__lines_land(struct neb_lines *l, int flight); /* 0: nothing */
 bool neb__lines_under_way(struct neb_lines *l, uint16_t peer, const struct neb_hash *hash);
+/* Whether a peer that asks for an update may have one more on its way. */
+bool neb__lines_may_ask(struct neb_lines *l, uint16_t peer);
+
+/* ---- cells on their way -------------------------------------------------------------------------------- */
+/* NEB_OK: the cell may go to the peer, and ends with neb__lines_cell_end(); NEB_ERR_EXISTS: it is on its way
+ * already; NEB_ERR_LIMIT: too many are (both quiet). */
+neb_status neb__lines_cell_begin(struct neb_lines *l, uint16_t peer, uint32_t cell);
+void neb__lines_cell_end(struct neb_lines *l, uint16_t peer, uint32_t cell);
 
 #endif

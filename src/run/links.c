@@ -17,7 +17,8 @@ struct outgoing {
     struct neb_sending watch;
     uint16_t peer;
     enum neb_priority priority;
-    uint32_t kind;
+    uint32_t kind, cell; /* cell: of a NEB_MSG_CELL */
+    bool asked_for;
     struct neb_shared *shared; /* where the bytes are, if not here */
     size_t n;
     uint8_t bytes[];
@@ -35,6 +36,7 @@ static void sent(void *arg, neb_status status)
     struct neb_lines *lines = &o->s->lines;
     if (introduces(o->kind)) neb__members_told(&o->s->members, o->peer);
     neb__lines_land(lines, o->watch.flight);
+    if (o->kind == NEB_MSG_CELL) neb__lines_cell_end(lines, o->peer, o->cell);
     neb__lines_unshare(lines, o->shared);
     neb__lines_acked(lines, &o->watch, o->peer, status == NEB_OK);
     neb__free(o);
@@ -44,8 +46,9 @@ static void send_on_loop(void *arg)
 {
     struct outgoing *o = arg;
     const uint8_t *bytes = o->shared ? o->shared->bytes : o->bytes;
-    if (neb__net_send(o->s->net, o->peer, o->priority, o->kind, bytes, o->n, sent, o) != NEB_OK)
-        sent(o, NEB_ERR_PEER);
+    neb_status status = neb__net_send(o->s->net, o->peer, o->priority, o->kind, bytes, o->n, sent, o);
+    if (status == NEB_ERR_AGAIN) neb__session_refused(o->s, o->peer, NEB_QUOTA_QUEUE, 1);
+    if (status != NEB_OK) sent(o, NEB_ERR_PEER);
 }
 
 enum neb_traffic neb__traffic_of(uint32_t kind, bool asked_for)
@@ -70,6 +73,7 @@ static void send(neb_session *s, const struct outgoing *like, const void *bytes,
     if (shared || !hash) o = neb__malloc(sizeof *o + (shared ? 0 : like->n));
     if (!o) {
         neb__lines_unshare(&s->lines, shared);
+        if (like->kind == NEB_MSG_CELL) neb__lines_cell_end(&s->lines, like->peer, like->cell);
         return;
     }
     *o = *like;
@@ -79,7 +83,11 @@ static void send(neb_session *s, const struct outgoing *like, const void *bytes,
     s->status.bytes_out += (int64_t)o->n;
     s->status.out[neb__traffic_of(o->kind, !unasked)] += (int64_t)o->n;
     pthread_mutex_unlock(&s->lock);
-    if (hash) o->watch.flight = neb__lines_take_off(&s->lines, o->peer, hash, shared);
+    if (hash)
+        o->watch.flight = neb__lines_take_off(
+            &s->lines,
+            &(struct neb_flight){
+                .peer = o->peer, .hash = *hash, .shared = shared, .size = o->n, .asked_for = o->asked_for});
     if (unasked) neb__lines_pushed(&s->lines, &o->watch);
     if (introduces(o->kind)) neb__members_tell(&s->members, o->peer);
     if (neb__net_post(s->net, send_on_loop, o) != NEB_OK) sent(o, NEB_ERR_PEER);
@@ -95,11 +103,20 @@ void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority
 void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for,
                               const void *bytes, size_t n)
 {
-    struct outgoing o = {.s = s, .peer = peer, .priority = NEB_ROUND, .kind = NEB_MSG_UPDATE, .n = n};
+    struct outgoing o = {
+        .s = s, .peer = peer, .priority = NEB_ROUND, .kind = NEB_MSG_UPDATE, .asked_for = asked_for, .n = n};
     o.watch = (struct neb_sending){.push = asked_for ? 0 : neb__lines_watched(&s->lines, hash),
                                    .since = neb__now_ns(),
                                    .bytes = (double)n};
     send(s, &o, bytes, !asked_for, hash);
+}
+
+void neb__session_send_cell(neb_session *s, uint16_t peer, uint32_t cell, const void *bytes, size_t n)
+{
+    send(s,
+         &(struct outgoing){
+             .s = s, .peer = peer, .priority = NEB_BULK, .kind = NEB_MSG_CELL, .cell = cell, .n = n},
+         bytes, false, NULL);
 }
 
 /* ---- from the links ------------------------------------------------------------------------------------ */
@@ -154,7 +171,7 @@ static neb_status message(void *arg, struct neb_message *m)
 {
     neb_session *s = arg;
     struct neb_item *i = NEB_NEW(struct neb_item);
-    if (!neb__queue_admits(&s->driver.queue, i != NULL)) {
+    if (!neb__queue_admits(&s->driver.queue, m->peer, i != NULL)) {
         neb__free(i);
         return NEB_ERR_AGAIN;
     }
@@ -203,6 +220,7 @@ static void copy_lines(void *arg)
     neb_session *s = arg;
     pthread_mutex_lock(&s->lock);
     s->status.links_cpu_s = neb__thread_cpu();
+    s->greetings_dropped = (int64_t)neb__net_dropped(s->net);
     pthread_mutex_unlock(&s->lock);
     for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
         struct neb_line line = {0};

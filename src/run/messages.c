@@ -1,43 +1,10 @@
 /* messages.c: messages of the peers, on the driver's thread: each goes to the file that handles it. */
-#include "base/log.h"
+#include "run/agreement.h"
 #include "run/job_facts.h"
 #include "run/peer_cells.h"
 #include "run/site_status.h"
 
-#include <stdio.h>
 #include <string.h>
-
-/* All sites must agree on three things; the first that differs is named in words. A site that has committed
- * with others since it started is not the one to stop; the newcomer hears the same of it. */
-static void compare_model(neb_session *s, const struct neb_item *i)
-{
-    static const char *const what[NEB_AGREED] = {"the parameters' names or shapes",
-                                                 "the initial values (seed or starting model)",
-                                                 "the job's names, the settings of the run (wan: fragments, "
-                                                 "tokens, outer_lr, outer_momentum) or versions"};
-    for (int k = 0; k < NEB_AGREED; k++) {
-        if (i->size == NEB_AGREED * NEB_HASH_SIZE &&
-            !memcmp(i->bytes + k * NEB_HASH_SIZE, s->model[k].b, NEB_HASH_SIZE))
-            continue;
-        char why[256], name[NEB_NAME_SIZE];
-        neb__members_name(&s->members, i->peer, name);
-        snprintf(why, sizeof why,
-                 "site '%s' trains another model: %s differ; use the same job file and base model at "
-                 "every site",
-                 name, what[k]);
-        struct neb_round_status st = {0};
-        if (s->core) neb__round_status(s->core, &st);
-        if (st.commit > s->driver.found) {
-            neb__warn("%s; this site goes on without it", why);
-            return;
-        }
-        pthread_mutex_lock(&s->lock);
-        s->mismatch = NEB_ERR_CONFIG;
-        pthread_mutex_unlock(&s->lock);
-        neb__session_halt(s, why);
-        return;
-    }
-}
 
 static void agree(neb_session *s)
 {
@@ -51,7 +18,7 @@ void neb__session_message(neb_session *s, const struct neb_item *i)
 {
     struct neb_hash hash;
     bool any = i->kind == NEB_MSG_MODEL || i->kind == NEB_MSG_STATUS || i->kind >= NEB_MSG_FACTS;
-    if (!s->core && !any) return; /* of rounds */
+    if ((!s->core || neb__agreement_mutes(s, i->peer)) && !any) return; /* of rounds */
     if (i->size >= NEB_HASH_SIZE) memcpy(hash.b, i->bytes, NEB_HASH_SIZE);
     switch (i->kind) {
     case NEB_MSG_FRAME:
@@ -76,7 +43,7 @@ void neb__session_message(neb_session *s, const struct neb_item *i)
         if (i->size == 4) neb__session_serve_cell(s, i->peer, neb__get32(i->bytes));
         break;
     case NEB_MSG_CELL: neb__session_cell(s, i->peer, i->bytes, i->size); break;
-    case NEB_MSG_MODEL: compare_model(s, i); break;
+    case NEB_MSG_MODEL: neb__agreement_model(s, i); break;
     case NEB_MSG_FACTS:
     case NEB_MSG_REFUSAL:
         neb__facts_message(s, i->peer, i->kind, i->bytes, i->size);

@@ -24,32 +24,49 @@ static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
     return neb__outer_cell(s->mirror.outer, cell, first);
 }
 
-void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
+static void say_no(neb_session *s, uint16_t peer, uint32_t cell)
 {
-    struct neb_round_status st;
+    struct neb_hash name;
+    neb__round_cell_name(cell, &name);
+    neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, name.b, NEB_HASH_SIZE);
+}
+
+static void send_cell(neb_session *s, uint16_t peer, uint32_t cell, uint64_t applied)
+{
     struct neb_hash path[NEB_PROOF_MAX];
-    int steps;
-    neb__round_status(s->core, &st);
-    if (cell >= s->mirror.outer->cells || !st.whole ||
-        neb__outer_prove(s->mirror.outer, cell, path, &steps) != NEB_OK) {
-        struct neb_hash name;
-        neb__round_cell_name(cell, &name);
-        neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_NONE, name.b, NEB_HASH_SIZE);
+    int steps = 0;
+    bool proved = neb__outer_prove(s->mirror.outer, cell, path, &steps) == NEB_OK;
+    size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
+    uint8_t *b = proved ? neb__malloc(size) : NULL;
+    if (!b) {
+        neb__lines_cell_end(&s->lines, peer, cell);
+        say_no(s, peer, cell);
         return;
     }
-    size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
-    uint8_t *b = neb__malloc(size);
-    if (!b) return;
     neb__put32(b, cell);
     neb__put64(b + 4, s->mirror.outer->version[cell]);
-    neb__put64(b + 12, st.applied);
+    neb__put64(b + 12, applied);
     neb__put32(b + 20, (uint32_t)n);
     neb__put32(b + 24, (uint32_t)steps);
     memcpy(b + CELL_HEAD, s->mirror.outer->theta + first, 4 * n);
     memcpy(b + CELL_HEAD + 4 * n, s->mirror.outer->m + first, 4 * n);
     memcpy(b + CELL_HEAD + 8 * n, path, (size_t)steps * NEB_HASH_SIZE);
-    neb__session_send(s, peer, NEB_BULK, NEB_MSG_CELL, b, size);
+    neb__session_send_cell(s, peer, cell, b, size);
     neb__free(b);
+}
+
+/* A question of four bytes has an answer of megabytes, so few answers to one site are under way at a time. */
+void neb__session_serve_cell(neb_session *s, uint16_t peer, uint32_t cell)
+{
+    struct neb_round_status st;
+    neb__round_status(s->core, &st);
+    neb_status status = NEB_ERR_NOTFOUND;
+    if (cell < s->mirror.outer->cells && st.whole) status = neb__lines_cell_begin(&s->lines, peer, cell);
+    if (status == NEB_OK)
+        send_cell(s, peer, cell, st.applied);
+    else if (status != NEB_ERR_EXISTS)
+        say_no(s, peer, cell);
+    if (status == NEB_ERR_LIMIT) neb__session_refused(s, peer, NEB_QUOTA_CELLS, 1);
 }
 
 void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t size)

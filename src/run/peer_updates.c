@@ -1,9 +1,13 @@
 /* peer_updates.c: updates that go to other sites and come from them. */
-#include "run/session.h"
+#include "run/unnamed.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "run/quota.h"
 
 #include <math.h>
+
+static const double ahead_s = 10;
 
 size_t neb__session_update_max(const neb_session *s)
 {
@@ -30,8 +34,8 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
         neb__session_send_update(s, peer, hash, false, s->updates.made.data, s->updates.made.len);
         return;
     }
-    if (asked_for &&
-        neb__lines_under_way(&s->lines, peer, hash)) { /* a slow line: not a second time over it */
+    /* a slow line: not a second time over it; and a peer that asks for too much at once asks again later */
+    if (asked_for && (neb__lines_under_way(&s->lines, peer, hash) || !neb__lines_may_ask(&s->lines, peer))) {
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_COMING, hash->b, NEB_HASH_SIZE);
         return;
     }
@@ -49,6 +53,27 @@ static void have(neb_session *s, const struct neb_update_header *h, const struct
                       &(struct neb_event){.type = NEB_EV_UPDATE, .update = h, .hash = *hash, .norm = norm});
 }
 
+/* An update that no record names must be one that a record can name: of one fragment, with a base that the log has
+ * reached. Its author may not have too many. The log here may be behind for a moment, so an author is named as one that
+ * sends updates ahead of it only when the log has not come there for a while. */
+static bool is_wanted(neb_session *s, const struct neb_update_header *h)
+{
+    struct neb_ahead *a = &s->updates.ahead[h->site % NEB_SITES_MAX];
+    if (!neb__round_is_fragment(s->core, h->c0, h->c1)) {
+        neb__session_refused(s, h->site, NEB_QUOTA_FRAGMENT, 1);
+        return false;
+    }
+    if (neb__unnamed_is_ahead(s, h)) {
+        bool still = a->since && a->c0 < s->mirror.outer->cells && a->b > neb__round_version(s->core, a->c0);
+        if (!still) *a = (struct neb_ahead){neb__now_ns(), h->c0, h->b};
+        if (neb__seconds_since(a->since) > ahead_s) neb__session_refused(s, h->site, NEB_QUOTA_AHEAD, 1);
+        return false;
+    }
+    if (neb__unnamed_has_room(s, h)) return true;
+    neb__session_refused(s, h->site, NEB_QUOTA_UPDATES, 1);
+    return false;
+}
+
 void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t n)
 {
     struct neb_update_header h;
@@ -63,15 +88,17 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
                   h.site);
         return;
     }
+    if (neb__hash(bytes, n, &hash) != NEB_OK) return;
+    bool needed = neb__round_needs(s->core, &hash), here = neb__update_exists(&s->updates.files, &hash);
+    if (!needed && !here && !is_wanted(s, &h)) return;
     /* Once in a record it would have to be applied, by everybody. */
     double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
     if (!isfinite(norm)) {
         neb__warn("ignoring an update of site %u from site %u: it does not decode", h.site, peer);
         return;
     }
-    neb_status status = neb__hash(bytes, n, &hash);
-    if (status == NEB_OK && !neb__update_exists(&s->updates.files, &hash))
-        status = neb__session_keep(s, &hash, bytes, n);
+    neb_status status = here ? NEB_OK : neb__session_keep(s, &hash, bytes, n);
+    if (status == NEB_OK && !here && !needed) status = neb__unnamed_add(s, &h, &hash);
     if (status == NEB_OK)
         have(s, &h, &hash, norm);
     else if (status != NEB_ERR_NOSPACE)

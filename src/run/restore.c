@@ -4,6 +4,7 @@
  * the core. The site's own state is own_state.c's. */
 #include "run/end.h"
 #include "run/peer_cells.h"
+#include "run/unnamed.h"
 #include "base/clamp.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -238,9 +239,10 @@ static void offer(neb_session *s, const struct neb_hash *hash)
 {
     struct neb_buf b;
     struct neb_update_header h;
-    if (!neb__updates_header(&s->updates, hash, &h) || h.c1 > s->mirror.outer->cells ||
+    if (!neb__updates_header(&s->updates, hash, &h) || h.c0 >= h.c1 || h.c1 > s->mirror.outer->cells ||
         h.b + 1 < neb__round_version(s->core, h.c0))
         return;
+    if (h.site != s->self && neb__unnamed_add(s, &h, hash) != NEB_OK) return;
     neb__buf_init(&b, (size_t)1 << 31);
     if (neb__update_load(&s->updates.files, hash, &b) == NEB_OK)
         neb__session_feed(
@@ -294,6 +296,7 @@ void neb__session_release(neb_session *s)
     neb__applying_close(s);
     neb__end_close(s);
     neb__updates_close(&s->updates);
+    neb__unnamed_free(s);
     neb__mirror_close(&s->mirror);
     if (s->disk.ops) neb__disk_close(&s->disk);
 }

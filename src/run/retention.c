@@ -10,7 +10,7 @@
  * When the disk or the quota is full, an update that does not fit is not acknowledged. So no record that
  * needs it commits; training goes on. The round core tries again every second, and goes on when there is
  * room. */
-#include "run/session.h"
+#include "run/unnamed.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SAY_AGAIN_S = 30, ORPHANS_EVERY = 64, ORPHANS_MAX = 256 };
+enum { SAY_AGAIN_S = 30, ORPHANS_EVERY = 64, ORPHANS_MAX = 4096 };
 
 /* Said once, again every half minute, and when it is over. */
 void neb__session_full(neb_session *s, bool full, const char *what)
@@ -99,7 +99,7 @@ static bool named(const struct orphans *o, const struct neb_hash *hash)
     return false;
 }
 
-/* Its cells are two versions on: no record can name it any more. */
+/* Its cells are two versions on, so no record can name it any more; or its base lies ahead of the log. */
 static void look_at(void *arg, const struct neb_hash *hash)
 {
     struct orphans *o = arg;
@@ -108,7 +108,8 @@ static void look_at(void *arg, const struct neb_hash *hash)
     if (o->n == ORPHANS_MAX || !neb__updates_header(&s->updates, hash, &h) || h.c0 >= s->mirror.outer->cells)
         return;
     bool kept = h.site == s->self && h.k > s->updates.keep.saved_k[1];
-    if (!kept && h.b + 1 < neb__round_version(s->core, h.c0) && !named(o, hash)) o->list[o->n++] = *hash;
+    bool over = h.b + 1 < neb__round_version(s->core, h.c0) || neb__unnamed_is_ahead(s, &h);
+    if (!kept && over && !named(o, hash)) o->list[o->n++] = *hash;
 }
 
 static void sweep_orphans(neb_session *s)

@@ -77,6 +77,7 @@ static neb_status open_all(neb_session *s, const char *folder)
     cfg.events = &neb__session_events;
     cfg.arg = s;
     cfg.max_rate = s->config.max_rate;
+    cfg.window[NEB_BULK] = NEB_BULK_WINDOW;
     NEB_TRY(neb__net_open(&cfg, &s->net));
     NEB_TRY(name_run(s));
     s->self = neb__net_self(s->net);
@@ -110,6 +111,7 @@ neb_status neb_session_open(const char *folder, const struct neb_session_config 
     s->mirror.lock = &s->lock;
     neb__members_init(&s->members);
     neb__lines_init(&s->lines);
+    neb__quotas_init(&s->quotas);
     s->driver.pending_last = &s->driver.pending;
     neb__buf_init(&s->loaded, (size_t)1 << 40);
     neb_status status = open_all(s, folder);
@@ -167,7 +169,10 @@ static neb_status start(neb_session *s)
     NEB_TRY(neb__mirror_arrange(&s->mirror, &s->model[NEB_AGREED_LAYOUT]));
     NEB_TRY(neb__session_settings_hash(s, &s->model[NEB_AGREED_SETTINGS]));
     s->started = neb__now_ns();
-    if (s->mirror.values) NEB_TRY(neb__session_restore(s));
+    if (s->mirror.values) {
+        NEB_TRY(neb__session_restore(s));
+        neb__agreement_load(s);
+    }
     NEB_TRY(neb__session_watch_lines(s));
     NEB_TRY(neb__net_start(s->net));
     pthread_mutex_lock(&s->lock); /* the driver reads the session's state for its status */
@@ -260,6 +265,7 @@ void neb_session_close(neb_session *s)
     neb__queue_free(&s->driver.queue);
     neb__members_free(&s->members);
     neb__lines_free(&s->lines);
+    neb__quotas_free(&s->quotas);
     neb__site_close(s->site);
     neb__buf_free(&s->loaded);
     pthread_cond_destroy(&s->changed);

@@ -4,13 +4,14 @@
  * moves messages. The driver's owns everything else: the core, the ledger, the outer state; it takes events
  * from a queue and carries out the core's actions in order.
  *
- * A session owns five parts, each with a header:
+ * A session owns six parts, each with a header:
  *
  *     mirror    live parameters, cells, edits and captures        caller and driver; the session's `lock`
  *     updates   updates in memory and on disk                     the driver alone
  *     lines     lines as they are measured, updates on their way  all threads; a lock of its own
  *     members   names, keys and connections of the others         all threads; a lock of its own
  *     driver    the queue of items, events that wait              all threads post; the queue has a lock
+ *     quotas    what was refused to whom                          all threads; a lock of its own
  *
  * Order of the locks: `busy`, then `lock`, then one of those of a part or of a stream, which are leaves:
  * nothing is locked while one of them is held. The driver holds `busy` while it handles an event; another
@@ -18,11 +19,13 @@
 #ifndef NEB_RUN_SESSION_H
 #define NEB_RUN_SESSION_H
 
+#include "run/agreement.h"
 #include "run/driver.h"
 #include "run/lines.h"
 #include "run/members_view.h"
 #include "run/run_folder.h"
 #include "run/mirror.h"
+#include "run/quota.h"
 #include "run/updates.h"
 #include "run/waiting.h"
 #include "store/ledger.h"
@@ -75,6 +78,7 @@ struct neb_session {
     struct neb_lines lines;
     struct neb_members_view members;
     struct neb_driver driver;
+    struct neb_quotas quotas;
 
     /* the driver's alone */
     struct neb_round *core;
@@ -84,6 +88,7 @@ struct neb_session {
     struct neb_end *end;              /* end.h */
     struct neb_applying *applying;    /* apply.c */
     struct neb_fetched_cell *fetched; /* peer_cells.h */
+    struct neb_agreement agreement;   /* agreement.h */
 
     /* the caller's alone */
     int64_t left_step; /* ns: when neb_step() was left */
@@ -101,6 +106,7 @@ struct neb_session {
     char why[256];
     struct neb_session_status status;
     struct neb_waiting waiting;     /* for whom and for what this site waits */
+    int64_t greetings_dropped;      /* by the links */
     neb_stream *streams;            /* open ones to other sites */
     struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
@@ -206,6 +212,8 @@ void neb__session_send(neb_session *s, uint16_t peer, enum neb_priority priority
  * through. */
 void neb__session_send_update(neb_session *s, uint16_t peer, const struct neb_hash *hash, bool asked_for,
                               const void *bytes, size_t n);
+/* A cell that neb__lines_cell_begin() allows. */
+void neb__session_send_cell(neb_session *s, uint16_t peer, uint32_t cell, const void *bytes, size_t n);
 enum neb_traffic neb__traffic_of(uint32_t kind, bool asked_for);
 void neb__session_resume_links(neb_session *s); /* there is room for messages again */
 /* The line to a peer as the links measured it, at most a quarter of a second ago. */

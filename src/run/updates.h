@@ -34,6 +34,23 @@ struct neb_retention {
     int64_t full_since; /* ns; 0: there is room */
 };
 
+/* An update of another site on disk that no record names, as far as known: unnamed.c */
+struct neb_unnamed {
+    struct neb_hash hash;
+    struct neb_update_header header;
+};
+struct neb_unnamed_list {
+    struct neb_unnamed *all;
+    size_t n, cap;
+};
+
+/* The first update of a site that is ahead of the log here, until the log is there. */
+struct neb_ahead {
+    int64_t since; /* ns; 0: none */
+    uint32_t c0;
+    uint64_t b;
+};
+
 struct neb_updates {
     struct neb_update_files files;
     struct neb_buf made; /* the newest own one, header and code */
@@ -44,6 +61,8 @@ struct neb_updates {
     uint64_t last_k;       /* number of the newest own one */
     uint64_t checkpoint_k; /* the same in the checkpoint that the site began with */
     struct neb_retention keep;
+    struct neb_unnamed_list unnamed;
+    struct neb_ahead ahead[NEB_SITES_MAX];
 };
 
 /* ---- updates.c: in memory ------------------------------------------------------------------------------ */

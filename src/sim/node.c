@@ -153,6 +153,7 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         n->halted = true;
         break;
     case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
+    case NEB_ACT_REFUSED: TRACE(w, "site %d: site %d names too many updates", n->id, a->site); break;
     case NEB_ACT_ROSTER:
     case NEB_ACT_BUDGET:
     case NEB_ACT_COMBINE: break;

@@ -112,8 +112,8 @@ static neb_status own_log(const struct neb_job *job, int rank)
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/ranks", job->out) >= (int)sizeof path - 16)
         return neb__fail(NEB_ERR_INVALID, "path too long: %.80s…", job->out);
-    NEB_TRY(neb__file_make_dir(job->out, 0755));
-    NEB_TRY(neb__file_make_dir(path, 0755));
+    NEB_TRY(neb__file_make_dir(job->out, 0700));
+    NEB_TRY(neb__file_make_dir(path, 0700));
     snprintf(path + strlen(path), 16, "/%d.log", rank);
     fflush(NULL);
     if (!freopen(path, "a", stderr) || dup2(fileno(stderr), STDOUT_FILENO) < 0)

@@ -101,6 +101,9 @@
     REAL(starved, 4, "", LOOP, OLD("", "starved", "", ""), "a receiving site: share of its time waiting for items")         \
     INT(peers_up, "", SESSION, OLD("", "", "peers_up", ""), "other sites that it is connected to")                          \
     INT(peers, "", SESSION, OLD("", "", "peers", ""), "other members")                                                      \
+    INT(refused, "", SESSION, OLD("", "", "", ""), "messages and requests of other sites that a quota refused")             \
+    TEXT(refused_of, 160, "", SESSION, OLD("", "", "", ""), "whose they were, and of what kind (docs/trust.md)")            \
+    INT(greetings_dropped, "", SESSION, OLD("", "", "", ""), "connections closed because too many waited to be greeted")    \
     INT(id, "", SEEN, OLD("", "", "", "id"), "of the site in the roster")                                                   \
     BOOL(member, SEEN, OLD("", "", "", ""), "the log counts it among the members")                                          \
     BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it")                                                   \

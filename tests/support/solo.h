@@ -10,6 +10,7 @@ struct solo {
     struct neb_buf mark;
     int64_t now;
     int notes, halts, cells_asked;
+    uint64_t refused; /* names of updates beyond a quota */
     unsigned self;
     struct solo *other;     /* who gets what it sends; NULL: nobody */
     bool applies;           /* at once, and its state roots are all alike */

@@ -1,0 +1,120 @@
+/* update_table.c: the updates that the core knows by their hash: held here, named by a record, or only mentioned by
+ * another site.
+ *
+ * The table is limited, and what another site mentions may not exist. So each site has a quota for hashes that are neither
+ * here nor in a record, and all of them together leave room for those that are. A hash that nobody gives is forgotten after
+ * a while. */
+#include "round/core.h"
+#include "base/mutant.h"
+
+enum {
+    HEARD_BACK = 256,   /* records that are searched for an update that a peer mentions */
+    UPDATES_MAX = 8192, /* updates known by their hash; of these */
+    NAMES_MAX = 4096,   /* … neither here nor in a record, only named by other sites; of these */
+    NAMES_LEAST = 64,   /* … one site may name so many at least, */
+    NAMES_MOST = NEB_ROUND_FRAME_LIST, /* … and so many at most: what one frame of an honest site holds */
+};
+
+struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make)
+{
+    for (size_t i = 0; i < r->updates; i++)
+        if (neb__hash_equal(&r->update[i].hash, h)) return &r->update[i];
+    if (!make || r->updates >= UPDATES_MAX) return NULL;
+    if (r->updates == r->update_cap) {
+        size_t cap = r->update_cap ? 2 * r->update_cap : 64;
+        struct neb_core_update *p = neb__realloc(r->update, cap * sizeof *p);
+        if (!p) {
+            r->failed = NEB_ERR_NOMEM;
+            return NULL;
+        }
+        r->update = p, r->update_cap = cap;
+    }
+    struct neb_core_update *p = &r->update[r->updates++];
+    *p = (struct neb_core_update){.hash = *h,
+                                  .by = NEB_NO_SITE,
+                                  .seen = r->now,
+                                  .fetch_at = r->now + r->cfg.fetch_ms,
+                                  .fetch_from = NEB_NO_SITE};
+    return p;
+}
+
+static bool is_hearsay(const struct neb_core_update *p)
+{
+    return p->by != NEB_NO_SITE && !p->held && !p->used && !p->needed;
+}
+
+/* A site may name a limited number of updates that are not here: it could name any number that do not exist. */
+static bool may_name(const struct neb_round *r, unsigned site)
+{
+    size_t own = 0, all = 0, quota = NAMES_MAX / (size_t)(__builtin_popcountll(r->roster.members) + 1);
+    if (quota < NAMES_LEAST) quota = NAMES_LEAST;
+    if (quota > NAMES_MOST) quota = NAMES_MOST;
+    for (size_t i = 0; i < r->updates; i++) {
+        if (!is_hearsay(&r->update[i])) continue;
+        all++;
+        own += r->update[i].by == site;
+    }
+    return own < quota && all < NAMES_MAX;
+}
+
+bool neb__round_is_fragment(const struct neb_round *r, uint32_t c0, uint32_t c1)
+{
+    for (uint32_t f = 0; f < r->cfg.fragments; f++)
+        if (neb__core_fragment_first(r, f) == c0) return neb__core_fragment_first(r, f + 1) == c1;
+    return false;
+}
+
+bool neb__round_needs(const struct neb_round *r, const struct neb_hash *hash)
+{
+    for (size_t i = 0; i < r->updates; i++)
+        if (neb__hash_equal(&r->update[i].hash, hash)) return r->update[i].used || r->update[i].needed;
+    return false;
+}
+
+struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned from, const struct neb_hash *h,
+                                               uint64_t *refused)
+{
+    struct neb_core_update *p = neb__core_update(r, h, false);
+    uint64_t first = r->cursor > HEARD_BACK ? r->cursor - HEARD_BACK : 0;
+    for (uint64_t i = r->cursor; !p && i > first; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        for (uint32_t k = 0; rec->type == NEB_RECORD_ROUND && k < rec->updates; k++)
+            if (neb__hash_equal(&rec->update[k].hash, h)) return NULL;
+    }
+    if (p) return p;
+    if (!may_name(r, from)) {
+        ++*refused;
+        return NULL;
+    }
+    if ((p = neb__core_update(r, h, true))) p->by = (uint16_t)from;
+    return p;
+}
+
+void neb__core_refused(struct neb_round *r, unsigned site, uint64_t names)
+{
+    if (!names) return;
+    struct neb_action *a = neb__core_act(r, NEB_ACT_REFUSED);
+    a->site = (uint16_t)site;
+    a->count = names;
+}
+
+static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
+{
+    if (p->used) return p->index <= r->cursor;
+    if (p->needed) return false;
+    if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms;
+    for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {
+        if (r->cell[c].v_log > p->header.b + r->cfg.staleness) return !NEB_MUTANT(keep_expired);
+        if (r->lastk[c * NEB_SITES_MAX + p->header.site] >= p->header.k) return true;
+    }
+    return false;
+}
+
+void neb__core_updates_prune(struct neb_round *r)
+{
+    for (size_t i = 0; i < r->updates;)
+        if (outlived(r, &r->update[i]))
+            r->update[i] = r->update[--r->updates];
+        else
+            i++;
+}
