@@ -1,0 +1,190 @@
+/* liar.c: a hostile member for tests/liars.sh. It joins a run with a valid key and sends lies of one kind. It is never
+ * installed.
+ *
+ *     liar FOLDER HOW      until it is killed
+ *
+ *     names      reports that hold 256 updates which do not exist, without pause
+ *     cells      asks for the first cell 2,100 times, and takes no answer in
+ *     ahead      updates of its own with base 2^30: each update that it hears, signed anew
+ *     updates    updates of its own with the right base, a hundred for each that it hears
+ *     deaf       takes nothing in, so that everything sent to it waits at its sender
+ *     flood      messages of another version, without pause
+ *     model      says at once that it trains another model
+ *     strangers  no link: 500 connections a second to every member, from many networks
+ *
+ * It needs no parameters of the model: what it must know of the run it reads in the frames and updates of the others. */
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "net/net.h"
+#include "round/frame.h"
+#include "run/session.h"
+#include "seal/site.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PEERS = 64, QUESTIONS = 2100, COPIES = 100 };
+
+struct liar {
+    struct neb_net *net;
+    struct neb_site *site;
+    struct neb_hash genesis;
+    const char *how;
+    uint64_t k;
+    bool up[PEERS];
+    struct neb_rng rng;
+};
+
+static bool lies(const struct liar *l, const char *how)
+{
+    return !strcmp(l->how, how);
+}
+
+static void tell(struct liar *l, uint16_t peer, enum neb_priority priority, uint32_t kind, const void *p,
+                 size_t n)
+{
+    (void)neb__net_send_copy(l->net, peer, priority, kind, p, n, NULL, NULL);
+}
+
+static neb_status sign(void *arg, const char *purpose, const void *p, size_t n, uint8_t out[NEB_SEAL_SIZE])
+{
+    const struct liar *l = arg;
+    struct neb_signature signature;
+    NEB_TRY(neb__key_sign(l->site->key, purpose, p, n, &signature));
+    memcpy(out, signature.b, NEB_SEAL_SIZE);
+    return NEB_OK;
+}
+
+/* The leader's ping tells epoch, roster and view. */
+static void answer_ping(struct liar *l, uint16_t peer, const uint8_t *bytes, size_t n)
+{
+    static struct neb_round_frame_item items[NEB_ROUND_FRAME_LIST];
+    static struct neb_round_frame_cert certs[NEB_ROUND_FRAME_CERTS];
+    struct neb_round_frame heard, f = {.type = NEB_ROUND_FRAME_REPORT};
+    struct neb_buf b;
+    if (neb__round_frame_decode(bytes, n, items, certs, &heard) != NEB_OK ||
+        heard.type != NEB_ROUND_FRAME_PING)
+        return;
+    f.from = neb__net_self(l->net);
+    f.epoch = heard.epoch;
+    f.roster_id = heard.roster_id;
+    f.view = heard.view;
+    f.items = NEB_ROUND_FRAME_LIST;
+    f.item = items;
+    for (int k = 0; k < 10; k++) {
+        for (int i = 0; i < NEB_ROUND_FRAME_LIST; i++) {
+            for (int j = 0; j < NEB_HASH_SIZE; j++) items[i].hash.b[j] = (uint8_t)neb__rng_next(&l->rng);
+            items[i].holders = neb__bit(f.from);
+        }
+        neb__buf_init(&b, NEB_ROUND_FRAME_MAX);
+        if (neb__round_frame_encode(&f, &b) == NEB_OK)
+            tell(l, peer, NEB_CONTROL, NEB_MSG_FRAME, b.data, b.len);
+        neb__buf_free(&b);
+    }
+}
+
+/* Another site's update, as one of this site. */
+static void sign_anew(struct liar *l, uint16_t peer, const struct neb_message *m)
+{
+    struct neb_update_header h;
+    if (neb__update_header_get(m->data, m->size, &h) != NEB_OK) return;
+    uint8_t *copy = neb__malloc(m->size);
+    for (int i = 0; copy && i < COPIES; i++) {
+        memcpy(copy, m->data, m->size);
+        h.site = neb__net_self(l->net);
+        h.k = ++l->k;
+        if (lies(l, "ahead")) h.b = (uint64_t)1 << 30;
+        const struct neb_seal seal = {l, sign, NULL};
+        if (neb__update_header_sign(&h, copy + NEB_UPDATE_HEADER_SIZE, &l->genesis, &seal) != NEB_OK) break;
+        neb__update_header_put(&h, copy);
+        tell(l, peer, NEB_ROUND, NEB_MSG_UPDATE, copy, m->size);
+    }
+    neb__free(copy);
+}
+
+static neb_status on_message(void *arg, struct neb_message *m)
+{
+    struct liar *l = arg;
+    if (lies(l, "deaf") || (lies(l, "cells") && m->kind == NEB_MSG_CELL)) return NEB_ERR_AGAIN;
+    if (lies(l, "names") && m->kind == NEB_MSG_FRAME) answer_ping(l, m->peer, m->data, m->size);
+    if ((lies(l, "ahead") || lies(l, "updates")) && m->kind == NEB_MSG_UPDATE) sign_anew(l, m->peer, m);
+    return NEB_OK;
+}
+
+static void on_up(void *arg, uint16_t peer, uint64_t incarnation)
+{
+    struct liar *l = arg;
+    uint8_t cell[4] = {0};
+    (void)incarnation;
+    if (peer < PEERS) l->up[peer] = true;
+    if (lies(l, "model")) tell(l, peer, NEB_CONTROL, NEB_MSG_MODEL, "another model", 13);
+    for (int i = 0; lies(l, "cells") && i < QUESTIONS; i++)
+        tell(l, peer, NEB_CONTROL, NEB_MSG_GET_CELL, cell, sizeof cell);
+}
+
+static void on_down(void *arg, uint16_t peer, neb_status why)
+{
+    struct liar *l = arg;
+    (void)why;
+    if (peer < PEERS) l->up[peer] = false;
+}
+
+static void on_timer(void *arg)
+{
+    struct liar *l = arg;
+    static uint8_t junk[1000];
+    for (uint16_t p = 0; lies(l, "flood") && p < PEERS; p++)
+        for (int i = 0; l->up[p] && i < 1000; i++) tell(l, p, NEB_CONTROL, 9999, junk, sizeof junk);
+}
+
+/* Each connection comes from another network of 127.0.0.0/8, and stays open for a while. */
+static void be_strangers(struct liar *l)
+{
+    enum { OPEN = 800 };
+    static int fd[OPEN];
+    const struct neb_chain *chain = neb__net_roster(l->net);
+    for (unsigned n = 0;; n++) {
+        for (uint32_t i = 0; i < chain->now.count; i++) {
+            const struct neb_member *m = &chain->now.members[i];
+            char host[NEB_ADDRESS_SIZE];
+            uint16_t port;
+            struct sockaddr_in from = {.sin_family = AF_INET}, to = from;
+            if (m->id == neb__net_self(l->net) || !neb__address_split(m->address[0], host, &port)) continue;
+            int *at = &fd[(n * chain->now.count + i) % OPEN];
+            if (*at > 0) close(*at);
+            *at = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+            from.sin_addr.s_addr = htonl(127u << 24 | (1 + n / 250 % 200) << 16 | n % 250 << 8 | 1);
+            to.sin_port = htons(port);
+            inet_pton(AF_INET, host, &to.sin_addr);
+            if (*at < 0 || bind(*at, (struct sockaddr *)&from, sizeof from)) continue;
+            (void)connect(*at, (struct sockaddr *)&to, sizeof to);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct neb_net_events events = {
+        .peer_up = on_up, .peer_down = on_down, .message = on_message};
+    struct liar l = {.how = argc > 2 ? argv[2] : ""};
+    struct neb_net_config cfg = NEB_NET_CONFIG;
+    struct neb_net_timer *timer;
+    if (argc != 3 || neb__site_open(argv[1], &l.site) != NEB_OK) return 2;
+    cfg.site = l.site;
+    cfg.events = &events;
+    cfg.arg = &l;
+    l.k = (uint64_t)l.site->incarnation << 40;
+    l.rng = (struct neb_rng){l.site->boot};
+    if (neb__net_open(&cfg, &l.net) != NEB_OK) return 1;
+    l.genesis = neb__net_roster(l.net)->genesis_hash;
+    if (lies(&l, "strangers")) be_strangers(&l);
+    if (neb__net_timer_start(l.net, 0.05, 0.05, on_timer, &l, &timer) != NEB_OK) return 1;
+    return neb__net_run(l.net) != NEB_OK;
+}
