@@ -45,14 +45,16 @@ static void proofs_lead_to_the_root(void **state)
             int n;
             size_t at, values = neb__outer_cell(o, c, &at);
             assert_ok(neb__outer_prove(o, c, path, &n));
-            assert_ok(neb__outer_proved(cells, c, 0, o->theta + at, o->m + at, values, path, n, &other));
+            assert_ok(
+                neb__outer_proved(cells, c, 0, o->theta + at, o->m + at, values, NULL, path, n, &other));
             assert_true(neb__hash_equal(&root, &other));
-            assert_ok(neb__outer_proved(cells, c, 1, o->theta + at, o->m + at, values, path, n, &other));
+            assert_ok(
+                neb__outer_proved(cells, c, 1, o->theta + at, o->m + at, values, NULL, path, n, &other));
             assert_false(neb__hash_equal(&root, &other));
             if (n)
-                assert_status(
-                    neb__outer_proved(cells, c, 0, o->theta + at, o->m + at, values, path, n - 1, &other),
-                    NEB_ERR_CORRUPT);
+                assert_status(neb__outer_proved(cells, c, 0, o->theta + at, o->m + at, values, NULL, path,
+                                                n - 1, &other),
+                              NEB_ERR_CORRUPT);
         }
         neb__outer_destroy(o);
     }
@@ -72,7 +74,8 @@ static void a_cell_is_applied_as_a_whole(void **state)
     for (int i = 0; i < N; i++)
         theta[i] = (float)(i % 17) - 8, z[0][i] = 0.01f * (float)(i % 5), z[1][i] = -0.3f;
     assert_ok(neb__outer_create(N, theta, N, &o));
-    struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values, moved};
+    struct neb_outer_step step = {
+        .eta = 0.7f, .mu = 0.9f, .updates = 2, .weight = weight, .values = values, .moved = moved};
     neb__outer_apply(o, 0, &step, &finite);
     memset(m, 0, sizeof m);
     neb__arith_add(g, z[0], 0.75f, N, true);
@@ -132,7 +135,7 @@ static void overflow_leaves_the_state(void **state)
     struct neb_outer *o;
     bool finite;
     assert_ok(neb__outer_create(2, theta, 2, &o));
-    struct neb_outer_step step = {NEB_OUTER_NESTEROV, 0.7f, 0.9f, 2, weight, values, NULL};
+    struct neb_outer_step step = {.eta = 0.7f, .mu = 0.9f, .updates = 2, .weight = weight, .values = values};
     neb__outer_apply(o, 0, &step, &finite);
     assert_false(finite);
     assert_true(o->version[0] == 1 && o->theta[0] == 1 && o->theta[1] == 2 && o->m[0] == 0);

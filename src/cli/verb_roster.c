@@ -8,7 +8,9 @@
  * that the operator's key signs. */
 #include "cli/member_words.h"
 #include "cli/verb.h"
+#include "run/influence.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "seal/site.h"
 
 #include <limits.h>
@@ -18,7 +20,7 @@
 #include <sys/stat.h>
 
 struct options {
-    char *operator_, *job, *head;
+    char *operator_, *job, *head, *influence;
     int64_t votes;
     bool witness, learner, force, replace;
 };
@@ -28,6 +30,9 @@ static const struct neb_opt table[] = {
                "site folder of the run's operator"),
     NEB_OPT(struct options, job, NEB_OPT_TEXT, "", NULL,
             "seal: the job file; its hash becomes a fact of the genesis"),
+    NEB_OPT(struct options, influence, NEB_OPT_TEXT, NEB_INFLUENCE_DEFAULT, NULL,
+            "seal: what one site can do to the model: clip=F bound=F combine=mean|trimmed|median liars=N "
+            "weights=equal|auto|N; or off"),
     NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL, "votes of the member; 2 for a survivor of two",
             NEB_OPT_RANGE(0, 2)),
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
@@ -142,7 +147,8 @@ static neb_status seal(struct neb_call *c)
     const struct options *o = c->options;
     const char *draft = c->words[0], *file = c->words[1];
     struct neb_roster r = {members, 0};
-    struct neb_fact facts[2]; /* the second: of the job file, if one is given */
+    struct neb_fact fact[3];
+    uint32_t facts = 0, train = 0;
     struct neb_public operator_key;
     char name[NEB_NAME_SIZE];
     struct neb_chain *chain = NULL;
@@ -151,9 +157,11 @@ static neb_status seal(struct neb_call *c)
     if (!stat(file, &st)) return neb__fail(NEB_ERR_EXISTS, "%s exists already", file);
     NEB_TRY(draft_read(draft, &r));
     NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
-    neb__fact_runs(&facts[0]);
-    if (o->job) NEB_TRY(job_fact(o->job, &facts[1]));
-    NEB_TRY(neb__chain_create(&operator_key, facts, o->job ? 2 : 1, &r, &chain));
+    for (uint32_t i = 0; i < r.count; i++) train += !(members[i].flags & NEB_MEMBER_WITNESS);
+    neb__fact_runs(&fact[facts++]);
+    if (o->job) NEB_TRY(job_fact(o->job, &fact[facts++]));
+    if (strcmp(o->influence, "off")) NEB_TRY(neb__influence_fact(o->influence, train, &fact[facts++]));
+    NEB_TRY(neb__chain_create(&operator_key, fact, facts, &r, &chain));
     neb_status status = neb__chain_write(chain, file, 0644);
     if (status == NEB_OK) {
         print_hash("genesis", &chain->genesis_hash);
@@ -164,6 +172,15 @@ static neb_status seal(struct neb_call *c)
     }
     neb__chain_free(chain);
     return status;
+}
+
+/* Somebody else may have written the genesis. */
+static void print_rule(const struct neb_fact *f)
+{
+    char text[NEB_INFLUENCE_TEXT];
+    snprintf(text, sizeof text, "%.*s", (int)f->size, (const char *)f->value);
+    neb__text_clean(text);
+    printf("influence  %s\n", text);
 }
 
 /* FILE, or the folder of a site that has joined. */
@@ -222,6 +239,8 @@ static neb_status show(struct neb_call *call)
     print_hash("genesis", &c->genesis_hash);
     printf("epoch      %" PRIu64 "\n", c->epoch);
     print_hash("head", &c->head);
+    for (uint32_t i = 0; i < c->fact_count; i++)
+        if (!strcmp(c->facts[i].name, NEB_INFLUENCE_FACT)) print_rule(&c->facts[i]);
     for (uint32_t i = 0; i < c->now.count; i++) {
         char label[24];
         snprintf(label, sizeof label, "member %-3u", c->now.members[i].id);
@@ -381,7 +400,7 @@ static const struct neb_verb parts[] = {
      .most = NEB_ANY_NUMBER,
      .run = add},
     {.name = "seal",
-     .args = "DRAFT FILE --operator DIR",
+     .args = "DRAFT FILE --operator DIR [--influence RULE]",
      .help = "the draft becomes the run's genesis",
      .least = 2,
      .most = 2,

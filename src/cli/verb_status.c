@@ -124,6 +124,9 @@ static void print_refusals(const struct neb_status_file *f)
     for (int i = 0; i < f->n; i++)
         if (f->site[i].refused)
             printf("%.31s refused by a quota: %s\n", f->site[i].name, f->site[i].refused_of);
+    for (int i = 0; i < f->n; i++)
+        if (f->site[i].scaled)
+            printf("%.31s made shorter: updates of %s\n", f->site[i].name, f->site[i].scaled_of);
 }
 
 static neb_status print_as_stored(const char *path)

@@ -1,6 +1,7 @@
 /* outer.c: the replicated state and its hashes.
  *
- * A cell's leaf is SHA-256 of (0, cell, version, theta bytes, m bytes). The root is that of a binary tree
+ * A cell's leaf is SHA-256 of (0, cell, version, theta bytes, m bytes), and in a run with a rule of influence
+ * also of the lengths of the sites' last updates (norms.h). The root is that of a binary tree
  * over the leaves. A node is H(1, left, right), and an odd node goes up unchanged. Two sites with the same
  * root after the same record have the same bits everywhere. A single fetched cell is checked against a root
  * with a path of a few hashes.
@@ -18,10 +19,11 @@
 #include "base/mem.h"
 #include "base/mutant.h"
 
-enum { CHUNK = 2048 }; /* values */
+enum { CHUNK = 2048 };                                  /* values */
+enum { COMBINE_MEAN, COMBINE_TRIMMED, COMBINE_MEDIAN }; /* as enum neb_combine of round/influence.h */
 
 static neb_status leaf_hash(uint32_t cell, uint64_t version, const float *theta, const float *m, size_t n,
-                            struct neb_hash *out)
+                            const struct neb_norms *norms, struct neb_hash *out)
 {
     uint8_t head[13] = {0};
     neb__put32(head + 1, cell);
@@ -31,6 +33,7 @@ static neb_status leaf_hash(uint32_t cell, uint64_t version, const float *theta,
     neb_status status = neb__hasher_update(&h, head, sizeof head);
     if (status == NEB_OK) status = neb__hasher_update(&h, theta, n * sizeof *theta);
     if (status == NEB_OK) status = neb__hasher_update(&h, m, n * sizeof *m);
+    if (status == NEB_OK && norms) status = neb__hasher_update(&h, norms, sizeof *norms);
     neb_status f = neb__hasher_final(&h, status == NEB_OK ? out : NULL);
     return status != NEB_OK ? status : f;
 }
@@ -53,7 +56,8 @@ static neb_status releaf(struct neb_outer *o, uint32_t cell)
 {
     size_t at, n = neb__outer_cell(o, cell, &at);
     if (!o->stale[cell]) return NEB_OK;
-    NEB_TRY(leaf_hash(cell, o->version[cell], o->theta + at, o->m + at, n, &o->leaf[cell]));
+    const struct neb_norms *norms = o->norms ? &o->norms[cell] : NULL;
+    NEB_TRY(leaf_hash(cell, o->version[cell], o->theta + at, o->m + at, n, norms, &o->leaf[cell]));
     o->stale[cell] = false;
     return NEB_OK;
 }
@@ -84,6 +88,7 @@ void neb__outer_destroy(struct neb_outer *o)
     neb__free(o->leaf);
     neb__free(o->stale);
     neb__free(o->scratch);
+    neb__free(o->norms);
     neb__free(o);
 }
 
@@ -115,15 +120,64 @@ neb_status neb__outer_create(uint32_t width, const float *theta, size_t values, 
     return NEB_OK;
 }
 
+neb_status neb__outer_keep_norms(struct neb_outer *o)
+{
+    o->norms = NEB_NEW_ARRAY(struct neb_norms, o->cells);
+    for (uint32_t c = 0; c < o->cells; c++) o->stale[c] = true;
+    return o->norms ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for the lengths of updates");
+}
+
+bool neb__outer_enough(const struct neb_outer_step *step)
+{
+    return step->combine == COMBINE_MEAN || step->updates >= 2u * step->liars + 1;
+}
+
+/* The middle values of one coordinate: all but the `liars` lowest and highest (trimmed), or one or two (median). */
+static void middle_range(const struct neb_outer_step *step, uint32_t *first, uint32_t *last)
+{
+    uint32_t n = step->updates;
+    *first = step->combine == COMBINE_MEDIAN ? (n - 1) / 2 : step->liars;
+    *last = n - 1 - *first;
+}
+
+/* g: the mean of the middle values of each coordinate, summed from the lowest. */
+static void combine_middle(const struct neb_outer_step *step, size_t from, size_t n, float *g)
+{
+    uint32_t first, last;
+    middle_range(step, &first, &last);
+    const float share = neb__arith_share(1, last - first + 1);
+    for (size_t i = 0; i < n; i++) {
+        float v[NEB_NORM_SITES];
+        for (uint32_t k = 0; k < step->updates; k++) {
+            float x = step->values[k][from + i];
+            uint32_t j = k;
+            for (; j && v[j - 1] > x; j--) v[j] = v[j - 1];
+            v[j] = x;
+        }
+        float sum = v[first];
+        for (uint32_t k = first + 1; k <= last; k++) sum = sum + v[k];
+        g[i] = share * sum;
+    }
+}
+
+static void combine_mean(const struct neb_outer *o, const struct neb_outer_step *step, uint64_t sum,
+                         size_t from, size_t n, float *g)
+{
+    for (uint32_t k = 0; k < step->updates; k++) {
+        uint32_t i = NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->updates : k;
+        neb__arith_add(g, step->values[i] + from, neb__arith_share(step->weight[i], sum), n, k == 0);
+    }
+}
+
 /* Computes the next theta and m of values [from, from + n) of a cell. False: not finite. */
 static bool next_chunk(const struct neb_outer *o, const struct neb_outer_step *step, uint64_t sum, size_t at,
                        size_t from, size_t n, float *t, float *m)
 {
     float g[CHUNK];
-    for (uint32_t k = 0; k < step->updates; k++) {
-        uint32_t i = NEB_MUTANT(sum_arrival_order) ? (k + (uint32_t)((uintptr_t)o >> 8)) % step->updates : k;
-        neb__arith_add(g, step->values[i] + from, neb__arith_share(step->weight[i], sum), n, k == 0);
-    }
+    if (step->combine == COMBINE_MEAN)
+        combine_mean(o, step, sum, from, n, g);
+    else
+        combine_middle(step, from, n, g);
     const float *theta = o->theta + at + from;
     return step->mode == NEB_OUTER_AVERAGE
                ? neb__arith_average(theta, g, n, t, m)
@@ -144,7 +198,7 @@ void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer
     float *t = o->scratch, *m = t + o->width;
     uint64_t sum = 0;
     bool ok = true;
-    for (uint32_t i = 0; i < step->updates; i++) sum += step->weight[i];
+    for (uint32_t i = 0; i < step->updates && neb__outer_enough(step); i++) sum += step->weight[i];
     if (sum) {
         uint32_t saved;
         neb__arith_enter(&saved);
@@ -158,17 +212,29 @@ void neb__outer_apply(struct neb_outer *o, uint32_t cell, const struct neb_outer
         neb__arith_leave(saved);
     }
     if (step->moved && (!sum || !ok)) memset(step->moved, 0, n * sizeof *step->moved);
+    if (o->norms && step->norm) neb__norms_add(&o->norms[cell], step->norm, step->scale);
     o->version[cell]++;
     o->stale[cell] = !NEB_MUTANT(stale_leaf);
     *finite = ok;
 }
 
+static bool norms_are_valid(const struct neb_norms *norms)
+{
+    const float *v = &norms->last[0][0][0];
+    for (size_t i = 0; i < sizeof *norms / sizeof *v; i++)
+        if (!(v[i] >= 0 && v[i] <= 3e38f)) return false;
+    return true;
+}
+
 neb_status neb__outer_install(struct neb_outer *o, uint32_t cell, uint64_t version, const float *theta,
-                              const float *m)
+                              const float *m, const struct neb_norms *norms)
 {
     size_t at, n = neb__outer_cell(o, cell, &at);
     if (!finite_all(theta, n) || !finite_all(m, n))
         return neb__fail(NEB_ERR_RANGE, "cell %u has values that are not finite", cell);
+    if (o->norms && (!norms || !norms_are_valid(norms)))
+        return neb__fail(NEB_ERR_RANGE, "cell %u lacks valid lengths of updates", cell);
+    if (o->norms) o->norms[cell] = *norms;
     memcpy(o->theta + at, theta, n * sizeof *theta);
     memcpy(o->m + at, m, n * sizeof *m);
     o->version[cell] = version;
@@ -219,13 +285,13 @@ neb_status neb__outer_prove(struct neb_outer *o, uint32_t cell, struct neb_hash 
 }
 
 neb_status neb__outer_proved(uint32_t cells, uint32_t cell, uint64_t version, const float *theta,
-                             const float *m, size_t values, const struct neb_hash *path, int n,
-                             struct neb_hash *root)
+                             const float *m, size_t values, const struct neb_norms *norms,
+                             const struct neb_hash *path, int n, struct neb_hash *root)
 {
     struct neb_hash h;
     int used = 0;
     if (cell >= cells) return neb__quiet(NEB_ERR_CORRUPT, "cell %u of %u", cell, cells);
-    NEB_TRY(leaf_hash(cell, version, theta, m, values, &h));
+    NEB_TRY(leaf_hash(cell, version, theta, m, values, norms, &h));
     for (uint32_t width = cells, at = cell; width > 1; width = (width + 1) / 2, at /= 2) {
         if ((at ^ 1) >= width) continue;
         if (used == n) return neb__quiet(NEB_ERR_CORRUPT, "proof of cell %u is too short", cell);

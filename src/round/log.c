@@ -143,7 +143,8 @@ static void commit_round(struct neb_round *r, const struct neb_record *rec)
     }
     for (uint32_t i = 0; i < rec->updates; i++) {
         const struct neb_named *p = &rec->update[i];
-        if (!p->reject) r->token_cells += p->tokens * (rec->c1 - rec->c0);
+        if (!p->reject)
+            r->token_cells += neb__influence_tokens(&r->cfg.influence, rec, i) * (rec->c1 - rec->c0);
         struct neb_core_update *pl = neb__core_update(r, &p->hash, false);
         if (pl) pl->used = true, pl->index = rec->index;
         if (p->site == r->self && p->k >= r->next_k) r->next_k = p->k + 1;

@@ -10,6 +10,7 @@
 #ifndef NEB_ROUND_ROUND_H
 #define NEB_ROUND_ROUND_H
 
+#include "round/influence.h"
 #include "round/record.h"
 
 struct neb_round;
@@ -38,6 +39,7 @@ struct neb_round_config {
     uint8_t cls;    /* neb_rung_class to begin with */
     uint32_t bound; /* fp32 bits: updates of a greater norm are rejected; 0: none. An order may change it */
     uint64_t seed;  /* spreads the election timers */
+    struct neb_influence influence; /* by the genesis */
     struct neb_seal seal;
 };
 

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "outer/site.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +40,11 @@ struct opened {
     uint32_t weight[NEB_SITES_MAX];
     uint16_t site[NEB_SITES_MAX];
     uint32_t n;
+    /* with a rule of influence */
+    uint8_t cls[NEB_SITES_MAX];
+    double norm[NEB_SITES_MAX];
+    float scale[NEB_SITES_MAX]; /* of the cell in hand */
+    bool said;                  /* who was made shorter in this record */
 };
 
 static void close_updates(struct opened *o)
@@ -50,7 +56,21 @@ static void close_updates(struct opened *o)
     neb__free(o);
 }
 
-static neb_status open_one(neb_session *s, const struct neb_named *p, struct opened *o)
+/* The length of an update decides how much of it enters. That of another site's was measured when it came. */
+static neb_status measure(neb_session *s, const struct neb_named *p, const struct neb_buf *b,
+                          struct opened *o)
+{
+    const struct neb_update_header *h = &o->header[o->n];
+    double norm = neb__updates_norm(&s->updates, &p->hash);
+    if (norm < 0) norm = neb__session_norm(s, h, b->data + NEB_UPDATE_HEADER_SIZE);
+    o->cls[o->n] = h->cls;
+    o->norm[o->n] = norm;
+    return isfinite(norm)
+               ? NEB_OK
+               : neb__fail(NEB_ERR_CORRUPT, "a committed update of site %u does not decode", p->site);
+}
+
+static neb_status open_one(neb_session *s, const struct neb_named *p, uint32_t weight, struct opened *o)
 {
     uint32_t i = o->n;
     const struct neb_buf *b = neb__updates_recent(&s->updates, &p->hash);
@@ -70,12 +90,15 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
         neb__codec_close(&o->view[i]);
         status = neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
     }
+    if (status == NEB_OK && s->influence.on && (status = measure(s, p, b, o)) != NEB_OK)
+        neb__codec_close(&o->view[i]);
     if (status != NEB_OK) {
         neb__buf_free(&o->bytes[i]);
         return status;
     }
-    o->weight[i] = p->weight;
+    o->weight[i] = weight;
     o->site[i] = p->site;
+    o->scale[i] = 1;
     o->n++;
     return NEB_OK;
 }
@@ -85,12 +108,14 @@ static neb_status open_one(neb_session *s, const struct neb_named *p, struct ope
 static neb_status open_updates(neb_session *s, const struct neb_record *rec, bool all, struct opened **out)
 {
     struct opened *o = NEB_NEW(struct opened);
+    uint32_t weight[NEB_SITES_MAX];
     if (!o) return neb__fail(NEB_ERR_NOMEM, "out of memory for applying a record");
+    neb__influence_weights(&s->influence, rec, weight);
     for (uint32_t i = 0; i < rec->updates; i++) {
         const struct neb_named *p = &rec->update[i];
         if (p->reject || (!all && (p->site != s->self || !neb__update_exists(&s->updates.files, &p->hash))))
             continue;
-        neb_status status = open_one(s, p, o);
+        neb_status status = open_one(s, p, weight[i], o);
         if (status != NEB_OK) {
             close_updates(o);
             return status;
@@ -107,15 +132,40 @@ static neb_status decode_cell(neb_session *s, struct opened *o, uint32_t cell)
     return NEB_OK;
 }
 
+/* Makes the decoded values of a cell as short as the rule says. The own update is then subtracted from the live parameters
+ * as it entered, so what was cut off stays there. */
+static void shorten(neb_session *s, const struct neb_record *rec, struct opened *o,
+                    const struct neb_norm_step *lengths, bool enough, uint32_t cell)
+{
+    const struct neb_norm_rule rule = {s->influence.clip, s->influence.bound};
+    size_t first, n = cell_at(s, cell, &first);
+    neb__norms_scales(&s->mirror.outer->norms[cell], &rule, lengths, o->scale);
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (!enough) o->scale[i] = 0;
+        neb__norms_shorten(s->applying->decoded[i], n, o->scale[i]);
+        if (!o->said && o->scale[i] < 1)
+            neb__session_scaled(s, rec->index, o->site[i], o->norm[i], o->scale[i]);
+    }
+    o->said = true;
+}
+
 /* work[0] gets what theta moved by. */
 static void apply_theta(neb_session *s, const struct neb_record *rec, struct opened *o, uint32_t cell)
 {
+    const struct neb_norm_step lengths = {o->n, o->site, o->cls, o->norm};
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
                                   .updates = o->n,
                                   .weight = o->weight,
                                   .values = (const float *const *)s->applying->decoded,
-                                  .moved = s->mirror.work[0]};
+                                  .moved = s->mirror.work[0],
+                                  .combine = s->influence.combine,
+                                  .liars = s->influence.liars};
+    if (s->influence.on) {
+        step.norm = &lengths;
+        step.scale = o->scale;
+        shorten(s, rec, o, &lengths, neb__outer_enough(&step), cell);
+    }
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite = true;
@@ -149,9 +199,12 @@ static neb_status merge_own(neb_session *s, const struct neb_record *rec, struct
 static void keep_snapshot(neb_session *s, uint32_t cell)
 {
     size_t first, n = cell_at(s, cell, &first);
-    struct neb_snapshot snap = {
-        cell, s->mirror.outer->version[cell], n, s->mirror.outer->theta + first, s->mirror.outer->m + first,
-        0};
+    struct neb_snapshot snap = {.cell = cell,
+                                .version = s->mirror.outer->version[cell],
+                                .values = n,
+                                .theta = s->mirror.outer->theta + first,
+                                .m = s->mirror.outer->m + first};
+    if (s->influence.on) snap.more = &s->mirror.outer->norms[cell], snap.more_size = sizeof(struct neb_norms);
     if (neb__session_snapshot(s, &snap) != NEB_OK)
         neb__warn("no snapshot of cell %u: %s; the last one stays", cell, neb_last_error());
 }

@@ -21,7 +21,13 @@ struct neb_captures {
     int n;
     bool capturing;
     uint32_t weight; /* tokens per inner step, when steps were last made; 0: none since the start */
+    struct {
+        uint32_t c0;
+        int times;
+    } flushed[NEB_CAPTURES]; /* by fragment: updates since the end was ordered */
 };
+
+enum { FLUSHES = 4 };
 
 neb_status neb__captures_open(struct neb_mirror *m)
 {
@@ -160,6 +166,28 @@ static neb_status code(neb_session *s, const struct neb_update_header *h, const 
     return NEB_OK;
 }
 
+/* At the end a site sends until nothing is left. The rule of influence may let only a part of an update in, so the number of
+ * attempts is limited, and what is left then stays out. */
+static bool has_flushed(neb_session *s, const struct neb_action *a)
+{
+    struct neb_captures *all = s->mirror.captures;
+    if (!a->exact || !s->influence.on) return false;
+    int i = 0;
+    while (i < NEB_CAPTURES - 1 && all->flushed[i].times && all->flushed[i].c0 != a->c0) i++;
+    all->flushed[i].c0 = a->c0;
+    return all->flushed[i].times++ >= FLUSHES;
+}
+
+static void say_left(neb_session *s, const struct neb_action *a)
+{
+    size_t first, n = neb__mirror_range(&s->mirror, a->c0, a->c1, &first);
+    double left = neb__site_norm(s->mirror.d + first, n);
+    if (left > 0)
+        neb__warn(
+            "the run ends: work of length %.3g in cells %u to %u did not enter in %d updates, and stays out",
+            left, a->c0, a->c1 - 1, FLUSHES);
+}
+
 /* On entry d holds x of the cells; it becomes x - theta. Header and code go to `out`. *empty: there is
  * nothing to send. NEB_ERR_AGAIN: the rate controller holds. */
 static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb_codec_stats *stats,
@@ -170,6 +198,10 @@ static neb_status encode(neb_session *s, struct neb_update_header *h, struct neb
         size_t first, n = neb__outer_cell(s->mirror.outer, c, &first);
         neb__edits_on_copy(&s->mirror.own[c], s->mirror.d + first, n);
         if (neb__site_delta(s->mirror.d + first, s->mirror.outer->theta + first, n)) *empty = false;
+    }
+    if (!*empty && has_flushed(s, &s->mirror.captures->now)) {
+        say_left(s, &s->mirror.captures->now);
+        *empty = true;
     }
     const struct neb_rung *rung = NULL;
     bool last = s->mirror.captures->now.last;

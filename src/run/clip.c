@@ -27,7 +27,7 @@ double neb__session_norm(neb_session *s, const struct neb_update_header *h, cons
             sum = INFINITY;
             break;
         }
-        sum += pow(neb__site_norm(s->mirror.work[1], n), 2);
+        sum += neb__norms_square(s->mirror.work[1], n);
     }
     neb__codec_close(&view);
     return sqrt(sum);

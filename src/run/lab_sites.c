@@ -4,6 +4,7 @@
 #include "run/lab_sites.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "run/influence.h"
 #include "seal/site.h"
 
 #include <limits.h>
@@ -72,10 +73,14 @@ static neb_status check_member(const struct places *p, int i, const struct neb_r
 static neb_status seal(const struct places *p, const struct neb_roster *r)
 {
     struct neb_chain *chain;
-    struct neb_fact runs;
     char folder[PATH_MAX];
-    neb__fact_runs(&runs);
-    NEB_TRY(neb__chain_create(&r->members[0].key, &runs, 1, r, &chain));
+    struct neb_fact fact[2];
+    uint32_t facts = 0, train = 0;
+    for (uint32_t i = 0; i < r->count; i++) train += !(r->members[i].flags & NEB_MEMBER_WITNESS);
+    neb__fact_runs(&fact[facts++]);
+    if (strcmp(p->job->wan.influence, "off"))
+        NEB_TRY(neb__influence_fact(p->job->wan.influence, train, &fact[facts++]));
+    NEB_TRY(neb__chain_create(&r->members[0].key, fact, facts, r, &chain));
     neb_status status = NEB_OK;
     for (int i = 0; status == NEB_OK && i < p->job->n_sites; i++) {
         p->folder(p->job, p->dir, i, folder, sizeof folder);

@@ -24,6 +24,12 @@ static size_t cell_at(const neb_session *s, uint32_t cell, size_t *first)
     return neb__outer_cell(s->mirror.outer, cell, first);
 }
 
+/* In a run with a rule of influence the lengths of updates stand between momentum and proof. */
+static size_t more_size(const neb_session *s)
+{
+    return s->influence.on ? sizeof(struct neb_norms) : 0;
+}
+
 static void say_no(neb_session *s, uint16_t peer, uint32_t cell)
 {
     struct neb_hash name;
@@ -36,7 +42,8 @@ static void send_cell(neb_session *s, uint16_t peer, uint32_t cell, uint64_t app
     struct neb_hash path[NEB_PROOF_MAX];
     int steps = 0;
     bool proved = neb__outer_prove(s->mirror.outer, cell, path, &steps) == NEB_OK;
-    size_t first, n = cell_at(s, cell, &first), size = CELL_HEAD + 8 * n + (size_t)steps * NEB_HASH_SIZE;
+    size_t first, n = cell_at(s, cell, &first), more = more_size(s);
+    size_t size = CELL_HEAD + 8 * n + more + (size_t)steps * NEB_HASH_SIZE;
     uint8_t *b = proved ? neb__malloc(size) : NULL;
     if (!b) {
         neb__lines_cell_end(&s->lines, peer, cell);
@@ -50,7 +57,8 @@ static void send_cell(neb_session *s, uint16_t peer, uint32_t cell, uint64_t app
     neb__put32(b + 24, (uint32_t)steps);
     memcpy(b + CELL_HEAD, s->mirror.outer->theta + first, 4 * n);
     memcpy(b + CELL_HEAD + 4 * n, s->mirror.outer->m + first, 4 * n);
-    memcpy(b + CELL_HEAD + 8 * n, path, (size_t)steps * NEB_HASH_SIZE);
+    if (more) memcpy(b + CELL_HEAD + 8 * n, &s->mirror.outer->norms[cell], more);
+    memcpy(b + CELL_HEAD + 8 * n + more, path, (size_t)steps * NEB_HASH_SIZE);
     neb__session_send_cell(s, peer, cell, b, size);
     neb__free(b);
 }
@@ -77,7 +85,7 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
     uint32_t values = neb__read32(&r), steps = neb__read32(&r);
     size_t first;
     if (r.bad || cell >= s->mirror.outer->cells || values != cell_at(s, cell, &first) ||
-        steps > NEB_PROOF_MAX || r.left != 8 * (size_t)values + steps * NEB_HASH_SIZE) {
+        steps > NEB_PROOF_MAX || r.left != 8 * (size_t)values + more_size(s) + steps * NEB_HASH_SIZE) {
         neb__warn("ignoring a malformed cell from site %u", peer);
         return;
     }
@@ -86,15 +94,18 @@ void neb__session_cell(neb_session *s, uint16_t peer, const uint8_t *bytes, size
     if (!theta) return;
     memcpy(theta, r.p, 8 * (size_t)values);
     struct neb_hash path[NEB_PROOF_MAX], root;
-    memcpy(path, r.p + 8 * (size_t)values, steps * NEB_HASH_SIZE);
-    if (neb__outer_proved(s->mirror.outer->cells, cell, version, theta, theta + values, values, path,
-                          (int)steps, &root) != NEB_OK) {
+    struct neb_norms norms = {0};
+    memcpy(&norms, r.p + 8 * (size_t)values, more_size(s));
+    memcpy(path, r.p + 8 * (size_t)values + more_size(s), steps * NEB_HASH_SIZE);
+    if (neb__outer_proved(s->mirror.outer->cells, cell, version, theta, theta + values, values,
+                          s->influence.on ? &norms : NULL, path, (int)steps, &root) != NEB_OK) {
         neb__free(theta);
         return;
     }
     struct neb_fetched_cell *f = &s->fetched[cell];
     neb__free(f->theta);
-    *f = (struct neb_fetched_cell){.version = version, .index = index, .theta = theta, .m = theta + values};
+    *f = (struct neb_fetched_cell){
+        .version = version, .index = index, .theta = theta, .m = theta + values, .norms = norms};
     neb__session_feed(s, &(struct neb_event){.type = NEB_EV_CELL,
                                              .site = peer,
                                              .cell = cell,
@@ -110,11 +121,14 @@ void neb__session_install(neb_session *s, const struct neb_action *a)
     if (f->theta && f->version == a->version && f->index == a->index) {
         for (size_t i = 0; i < n; i++) s->mirror.work[1][i] = f->theta[i] - s->mirror.outer->theta[first + i];
         /* On disk first: the updates it replaces may never come to this site. */
-        struct neb_snapshot snap = {a->cell, a->version, n, f->theta, f->m, 0};
+        struct neb_snapshot snap = {
+            .cell = a->cell, .version = a->version, .values = n, .theta = f->theta, .m = f->m};
+        if (s->influence.on) snap.more = &f->norms, snap.more_size = sizeof f->norms;
         if (neb__session_snapshot(s, &snap) != NEB_OK)
             neb__warn("cell %u was fetched but not kept: %s; it will be fetched again", a->cell,
                       neb_last_error());
-        else if (neb__outer_install(s->mirror.outer, a->cell, a->version, f->theta, f->m) == NEB_OK &&
+        else if (neb__outer_install(s->mirror.outer, a->cell, a->version, f->theta, f->m, &f->norms) ==
+                     NEB_OK &&
                  neb__edit_add(&s->mirror, a->cell, NEB_EDIT_ADD, 0, s->mirror.work[1]) != NEB_OK)
             neb__session_halt(s, "out of memory for catching up");
         neb__free(f->theta);

@@ -9,6 +9,7 @@
 struct neb_fetched_cell {
     uint64_t version, index;
     float *theta, *m; /* one block */
+    struct neb_norms norms;
 };
 
 neb_status neb__fetched_open(neb_session *s, size_t cells);

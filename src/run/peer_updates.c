@@ -98,6 +98,7 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
         return;
     }
     neb_status status = here ? NEB_OK : neb__session_keep(s, &hash, bytes, n);
+    neb__updates_set_norm(&s->updates, &hash, norm);
     if (status == NEB_OK && !here && !needed) status = neb__unnamed_add(s, &h, &hash);
     if (status == NEB_OK)
         have(s, &h, &hash, norm);

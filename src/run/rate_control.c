@@ -56,7 +56,7 @@ neb_status neb__session_rate_open(neb_session *s)
     struct neb_rate_config c = {.rungs = control->ladder,
                                 .rung_count = n,
                                 .cls = s->fixed ? s->fixed->cls : NEB_DENSE,
-                                .keep_class = s->fixed != NULL,
+                                .keep_class = s->fixed != NULL || neb__session_robust(s),
                                 .prefer = s->config.prefer && !strcmp(s->config.prefer, "quality")
                                               ? NEB_PREFER_QUALITY
                                               : NEB_PREFER_COST,

@@ -12,11 +12,14 @@
 #include "outer/arith.h"
 #include "outer/outer.h"
 #include "round/record.h"
+#include "run/influence.h"
 #include "run/run_folder.h"
+#include "seal/site.h"
 #include "store/ledger.h"
 #include "store/update_files.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +27,7 @@ struct replay {
     struct neb_disk disk;
     struct neb_update_files updates;
     struct neb_outer *outer;
+    struct neb_influence influence;
     struct neb_replay *out;
 };
 
@@ -33,6 +37,9 @@ struct part {
     struct neb_codec_view view;
     bool open;
     float *values; /* (NEB_CELL) */
+    uint16_t site;
+    uint8_t cls;
+    uint32_t weight;
 };
 
 /* ---- genesis ------------------------------------------------------------------------------------------- */
@@ -80,21 +87,75 @@ static neb_status open_part(struct replay *r, const struct neb_record *rec, cons
         return neb__fail(NEB_ERR_CORRUPT, "record %" PRIu64 " names an update of other cells", rec->index);
     NEB_TRY(neb__codec_open(out->bytes.data + NEB_UPDATE_HEADER_SIZE, h.length, NULL, n, &out->view));
     out->open = true;
+    out->site = p->site;
+    out->cls = h.cls;
     out->values = neb__malloc(NEB_CELL * sizeof *out->values);
     return out->values ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
+}
+
+static neb_status measure(struct replay *r, const struct neb_record *rec, struct part *part, double *norm)
+{
+    double sum = 0;
+    for (uint32_t c = rec->c0; c < rec->c1; c++) {
+        size_t first, n = neb__outer_cell(r->outer, c, &first);
+        NEB_TRY(neb__codec_cell(&part->view, c - rec->c0, part->values));
+        sum += neb__norms_square(part->values, n);
+    }
+    *norm = sqrt(sum);
+    return NEB_OK;
+}
+
+/* What the rule of influence needs of a record. */
+struct lengths {
+    uint16_t site[NEB_SITES_MAX];
+    uint8_t cls[NEB_SITES_MAX];
+    double norm[NEB_SITES_MAX];
+    float scale[NEB_SITES_MAX];
+    struct neb_norm_step step;
+};
+
+static neb_status find_lengths(struct replay *r, const struct neb_record *rec, struct part *part, uint32_t n,
+                               struct lengths *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        out->site[i] = part[i].site;
+        out->cls[i] = part[i].cls;
+        NEB_TRY(measure(r, rec, &part[i], &out->norm[i]));
+    }
+    out->step = (struct neb_norm_step){n, out->site, out->cls, out->norm};
+    return NEB_OK;
+}
+
+static void shorten(struct replay *r, struct part *part, uint32_t cell, bool enough, struct lengths *l)
+{
+    const struct neb_norm_rule rule = {r->influence.clip, r->influence.bound};
+    size_t first, n = neb__outer_cell(r->outer, cell, &first);
+    neb__norms_scales(&r->outer->norms[cell], &rule, &l->step, l->scale);
+    for (uint32_t i = 0; i < l->step.n; i++) {
+        if (!enough) l->scale[i] = 0;
+        neb__norms_shorten(part[i].values, n, l->scale[i]);
+    }
 }
 
 static neb_status apply_cells(struct replay *r, const struct neb_record *rec, struct part *part,
                               const uint32_t *weight, uint32_t n)
 {
     const float *values[NEB_SITES_MAX] = {0};
+    struct lengths lengths = {0};
     struct neb_outer_step step = {.mode =
                                       rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
                                   .updates = n,
                                   .weight = weight,
-                                  .values = values};
+                                  .values = values,
+                                  .combine = r->influence.combine,
+                                  .liars = r->influence.liars};
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
+    if (r->influence.on) {
+        NEB_TRY(find_lengths(r, rec, part, n, &lengths));
+        step.norm = &lengths.step;
+        step.scale = lengths.scale;
+    }
     for (uint32_t c = rec->c0; c < rec->c1; c++) {
         bool finite;
         if (r->outer->version[c] != rec->v)
@@ -104,6 +165,7 @@ static neb_status apply_cells(struct replay *r, const struct neb_record *rec, st
             NEB_TRY(neb__codec_cell(&part[i].view, c - rec->c0, part[i].values));
             values[i] = part[i].values;
         }
+        if (r->influence.on) shorten(r, part, c, neb__outer_enough(&step), &lengths);
         neb__outer_apply(r->outer, c, &step, &finite);
     }
     return NEB_OK;
@@ -112,8 +174,9 @@ static neb_status apply_cells(struct replay *r, const struct neb_record *rec, st
 static neb_status apply_round(struct replay *r, const struct neb_record *rec)
 {
     struct part *part = NEB_NEW_ARRAY(struct part, rec->updates + 1);
-    uint32_t weight[NEB_SITES_MAX], n = 0;
+    uint32_t weight[NEB_SITES_MAX], capped[NEB_SITES_MAX], n = 0;
     size_t first, last, values;
+    neb__influence_weights(&r->influence, rec, capped);
     if (!part) return neb__fail(NEB_ERR_NOMEM, "out of memory for a replay");
     neb_status status = rec->c1 <= r->outer->cells
                             ? NEB_OK
@@ -125,9 +188,9 @@ static neb_status apply_round(struct replay *r, const struct neb_record *rec)
         for (uint32_t i = 0; status == NEB_OK && i < rec->updates; i++) {
             if (rec->update[i].reject) continue;
             status = open_part(r, rec, &rec->update[i], last + values - first, &part[n]);
-            weight[n++] = rec->update[i].weight;
+            weight[n++] = capped[i];
             /* Each cell learns from them once: summed over the cells here, divided by their number later. */
-            r->out->tokens += rec->update[i].tokens * (rec->c1 - rec->c0);
+            r->out->tokens += neb__influence_tokens(&r->influence, rec, i) * (rec->c1 - rec->c0);
             r->out->steps[rec->update[i].site] += (uint64_t)rec->update[i].tau * (rec->c1 - rec->c0);
         }
     }
@@ -166,11 +229,25 @@ static neb_status replay_all(struct replay *r, uint64_t upto)
 {
     NEB_TRY(neb__update_files_open(&r->disk, 0, &r->updates));
     NEB_TRY(load_genesis(r));
+    if (r->influence.on) NEB_TRY(neb__outer_keep_norms(r->outer));
     NEB_TRY(walk(r, upto));
     r->out->values = r->outer->values;
     r->out->tokens /= r->outer->cells;
     for (int i = 0; i < NEB_SITES_MAX; i++) r->out->steps[i] /= r->outer->cells;
     return neb__outer_root(r->outer, &r->out->root);
+}
+
+/* The rule is a fact of the roster's genesis. A folder without a roster is of a test, and has none. */
+static neb_status find_rule(const char *folder, struct neb_influence *out)
+{
+    struct neb_chain *chain;
+    neb_status status = neb__site_roster_load(folder, &chain);
+    *out = (struct neb_influence){0};
+    if (status == NEB_ERR_NOTFOUND) return NEB_OK;
+    NEB_TRY(status);
+    status = neb__influence_read(chain, out);
+    neb__chain_free(chain);
+    return status;
 }
 
 neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, struct neb_replay *out)
@@ -180,6 +257,7 @@ neb_status neb__run_replay(const char *folder, const char *run, uint64_t upto, s
     char dir[PATH_MAX];
     NEB_TRY(neb__arith_self_test());
     NEB_TRY(neb__codec_self_test());
+    NEB_TRY(find_rule(folder, &r.influence));
     NEB_TRY(neb__run_folder_find(folder, run, dir, sizeof dir));
     NEB_TRY(neb__disk_open_to_read(dir, &r.disk));
     neb_status status = replay_all(&r, upto);

@@ -62,15 +62,19 @@ static neb_status restore_outer(neb_session *s, const struct neb_ledger_found *l
     NEB_TRY(neb__outer_root(s->mirror.outer, now));
     if (kept && !neb__hash_equal(&root, now)) return neb__genesis_damaged(s);
     if (!kept && !log->records && !s->loaded.len) NEB_TRY(neb__genesis_keep(s));
+    if (s->influence.on) NEB_TRY(neb__outer_keep_norms(s->mirror.outer));
     for (uint32_t c = 0; c < s->mirror.outer->cells; c++) {
         size_t first, n = neb__outer_cell(s->mirror.outer, c, &first);
         struct neb_snapshot snap = {
             .cell = c, .values = n, .theta = s->mirror.work[0], .m = s->mirror.work[1]};
+        struct neb_norms norms;
+        if (s->influence.on) snap.more = &norms, snap.more_size = sizeof norms;
         uint64_t older;
         if (neb__snapshot_load(&s->disk, &snap, &older) != NEB_OK) continue;
         s->updates.keep.covered[c][snap.slot] = snap.version;
         s->updates.keep.covered[c][!snap.slot] = older;
-        NEB_TRY(neb__outer_install(s->mirror.outer, c, snap.version, snap.theta, snap.m));
+        NEB_TRY(neb__outer_install(s->mirror.outer, c, snap.version, snap.theta, snap.m,
+                                   s->influence.on ? &norms : NULL));
     }
     return NEB_OK;
 }
@@ -155,6 +159,7 @@ static struct neb_round_config core_config(neb_session *s)
     c.cell_bytes = 8 * NEB_CELL;
     c.promote = true;
     c.end_drop = strcmp(s->config.end, "keep") != 0;
+    c.influence = s->influence;
     c.cls = (uint8_t)(s->fixed ? s->fixed->cls : NEB_DENSE);
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
@@ -257,6 +262,7 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
 {
     struct found f = {0};
     NEB_TRY(first_roster(s));
+    NEB_TRY(neb__session_influence_load(s));
     neb__members_learn(&s->members, neb__net_roster(s->net));
     NEB_TRY(restore_outer(s, log));
     neb_status status = neb__update_files_list(&s->updates.files, one_update, &f);

@@ -70,6 +70,7 @@ struct neb_session {
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;           /* of this run */
     char run[NEB_RUN_NAME_SIZE];       /* its name; "": the folder holds one run */
+    struct neb_influence influence;    /* the rule of the genesis */
     struct neb_buf loaded;             /* state of the caller's checkpoint */
 
     /* the parts */
@@ -107,6 +108,7 @@ struct neb_session {
     struct neb_session_status status;
     struct neb_waiting waiting;     /* for whom and for what this site waits */
     int64_t greetings_dropped;      /* by the links */
+    uint64_t scaled[NEB_SITES_MAX]; /* updates of each site that were made shorter */
     neb_stream *streams;            /* open ones to other sites */
     struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
@@ -170,6 +172,15 @@ void neb__session_heed_chain(neb_session *s);
 neb_status neb__applying_open(neb_session *s);
 void neb__applying_close(neb_session *s);
 void neb__session_apply(neb_session *s, const struct neb_action *a);
+
+/* influence.c: the rule of the genesis, and the updates that it makes shorter */
+neb_status neb__session_influence_load(
+    neb_session *s);                            /* NEB_ERR_CONFIG: a rule that this version does not know */
+bool neb__session_robust(const neb_session *s); /* only dense rungs can be combined */
+/* An update of the site entered with this factor. */
+void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double norm, float scale);
+/* How many in all; `text` says whose: `c: 412`. */
+uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size);
 
 /* keys.c */
 struct neb_seal neb__session_seal(neb_session *s);

@@ -154,6 +154,7 @@ void neb__session_own_status(neb_session *s, struct neb_site_status *out)
     snprintf(out->name, sizeof out->name, "%s", s->site->name);
     out->token_target = (int64_t)s->config.token_target;
     out->refused = (int64_t)neb__session_refusals(s, out->refused_of, sizeof out->refused_of);
+    out->scaled = (int64_t)neb__session_scaled_text(s, out->scaled_of, sizeof out->scaled_of);
     pthread_mutex_lock(&s->lock);
     out->greetings_dropped = s->greetings_dropped;
     if (s->board && s->board->told) add_loop(s, &s->board->loop, out);

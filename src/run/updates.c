@@ -55,6 +55,19 @@ void neb__updates_remember(struct neb_updates *u, const struct neb_hash *hash, c
     neb__buf_clear(&r->bytes);
     if (neb__buf_append(&r->bytes, bytes, n) != NEB_OK) neb__buf_clear(&r->bytes);
     r->hash = *hash;
+    r->norm = -1;
+}
+
+void neb__updates_set_norm(struct neb_updates *u, const struct neb_hash *hash, double norm)
+{
+    struct neb_recent *r = find(u, hash);
+    if (r) r->norm = norm;
+}
+
+double neb__updates_norm(struct neb_updates *u, const struct neb_hash *hash)
+{
+    const struct neb_recent *r = find(u, hash);
+    return r ? r->norm : -1;
 }
 
 const struct neb_buf *neb__updates_recent(struct neb_updates *u, const struct neb_hash *hash)

@@ -15,6 +15,7 @@
 struct neb_recent {
     struct neb_hash hash;
     struct neb_buf bytes; /* empty: none */
+    double norm;          /* of its values; negative: not known */
 };
 enum { NEB_RECENT = 32, NEB_RECENT_BYTES = 64 << 20 };
 
@@ -74,6 +75,8 @@ void neb__updates_remember(struct neb_updates *u, const struct neb_hash *hash, c
 /* An update that was remembered and not forgotten since, if it is still in memory; valid until the next one
  * is. */
 const struct neb_buf *neb__updates_recent(struct neb_updates *u, const struct neb_hash *hash);
+void neb__updates_set_norm(struct neb_updates *u, const struct neb_hash *hash, double norm);
+double neb__updates_norm(struct neb_updates *u, const struct neb_hash *hash); /* negative: not known */
 void neb__updates_forget(struct neb_updates *u, const struct neb_hash *hash);
 /* Reads one back from disk, with its header. */
 bool neb__updates_load(struct neb_updates *u, const struct neb_hash *hash, struct neb_buf *b,

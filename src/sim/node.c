@@ -254,7 +254,7 @@ static void cell_arrives(struct neb_sim_world *w, struct neb_sim_node *n, const 
     memcpy(theta, ev->bytes, sizeof theta);
     memcpy(m, ev->bytes + 4 * WIDTH, sizeof m);
     memcpy(path, ev->bytes + 8 * WIDTH, (size_t)steps * NEB_HASH_SIZE);
-    if (neb__outer_proved(w->cfg.cells, c, ev->version, theta, m, WIDTH, path, steps, &root) != NEB_OK)
+    if (neb__outer_proved(w->cfg.cells, c, ev->version, theta, m, WIDTH, NULL, path, steps, &root) != NEB_OK)
         return;
     n->fetched[c].version = ev->version;
     n->fetched[c].index = ev->index;

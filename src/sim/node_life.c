@@ -172,7 +172,7 @@ static bool restore_outer(struct neb_sim_world *w, struct neb_sim_node *n)
         uint64_t older;
         struct neb_snapshot s = {.cell = c, .values = WIDTH, .theta = theta, .m = m};
         if (neb__snapshot_load(&n->disk.disk, &s, &older) == NEB_OK)
-            (void)neb__outer_install(n->outer, c, s.version, theta, m);
+            (void)neb__outer_install(n->outer, c, s.version, theta, m, NULL);
     }
     return true;
 }

@@ -218,13 +218,11 @@ static void reference_apply(struct neb_sim_world *w, const struct neb_record *re
         values[k] = value[k];
         weight[k++] = rec->update[i].weight;
     }
-    struct neb_outer_step step = {rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
-                                  0,
-                                  0,
-                                  k,
-                                  weight,
-                                  values,
-                                  NULL};
+    struct neb_outer_step step = {.mode =
+                                      rec->mode == NEB_MODE_AVERAGE ? NEB_OUTER_AVERAGE : NEB_OUTER_NESTEROV,
+                                  .updates = k,
+                                  .weight = weight,
+                                  .values = values};
     memcpy(&step.eta, &rec->eta, 4);
     memcpy(&step.mu, &rec->mu, 4);
     bool finite;

@@ -263,8 +263,11 @@ static void apply_theta(struct neb_sim_world *w, struct neb_sim_node *n, const s
 
 static void snapshot(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t c)
 {
-    struct neb_snapshot s = {
-        c, n->outer->version[c], WIDTH, n->outer->theta + c * WIDTH, n->outer->m + c * WIDTH, 0};
+    struct neb_snapshot s = {.cell = c,
+                             .version = n->outer->version[c],
+                             .values = WIDTH,
+                             .theta = n->outer->theta + c * WIDTH,
+                             .m = n->outer->m + c * WIDTH};
     (void)neb__snapshot_save(&n->disk.disk, &s);
     /* Removes updates that every voter has applied and both snapshots cover. */
     uint64_t floor = neb__round_all_applied(n->core);
@@ -333,9 +336,10 @@ void neb__toy_install(struct neb_sim_world *w, struct neb_sim_node *n, const str
           (unsigned long long)a->version, (unsigned long long)a->index);
     /* The cell goes to disk first: the updates it replaces may never come to this site, and one day this
      * site may be the only one left. */
-    struct neb_snapshot s = {a->cell, a->version, WIDTH, (float *)theta, (float *)m, 0};
+    struct neb_snapshot s = {
+        .cell = a->cell, .version = a->version, .values = WIDTH, .theta = (float *)theta, .m = (float *)m};
     same = same && neb__snapshot_save(&n->disk.disk, &s) == NEB_OK;
-    if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m) == NEB_OK)
+    if (same && neb__outer_install(n->outer, a->cell, a->version, theta, m, NULL) == NEB_OK)
         w->out->cells_fetched++;
     struct neb_event ev = {.type = NEB_EV_INSTALLED, .cell = a->cell, .version = n->outer->version[a->cell]};
     ev.now = w->now + n->clock_skew;

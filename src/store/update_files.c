@@ -2,7 +2,8 @@
  *
  * An update file `p-<hash>` holds the update's header and its code as they travelled. The name is the hash of
  * the whole file, so it needs no checksum, and a peer can be served straight from it. A snapshot file
- * `cell-<n>-<version mod 2>` is a blob: u32 cell, u64 version, u64 values, theta, m. A new snapshot replaces
+ * `cell-<n>-<version mod 2>` is a blob: u32 cell, u64 version, u64 values, theta, m, and what else belongs
+ * to the cell (lengths of updates). A new snapshot replaces
  * the file with the older version. */
 #include "store/update_files.h"
 #include "base/bytes.h"
@@ -148,7 +149,7 @@ static uint64_t peek(const struct neb_disk *d, const struct neb_snapshot *s, int
     char name[40];
     snapshot_name(s->cell, slot, name);
     neb__buf_clear(b);
-    if (neb__blob_load(d, name, b) != NEB_OK || b->len != SNAP_HEAD + 8 * s->values) return 0;
+    if (neb__blob_load(d, name, b) != NEB_OK || b->len != SNAP_HEAD + 8 * s->values + s->more_size) return 0;
     if (neb__get32(b->data) != s->cell || neb__get64(b->data + 12) != s->values) return 0;
     return neb__get64(b->data + 4);
 }
@@ -157,7 +158,7 @@ neb_status neb__snapshot_save(const struct neb_disk *d, const struct neb_snapsho
 {
     struct neb_buf b;
     struct neb_snapshot here = *s;
-    neb__buf_init(&b, SNAP_HEAD + 8 * s->values + NEB_HASH_SIZE);
+    neb__buf_init(&b, SNAP_HEAD + 8 * s->values + s->more_size + NEB_HASH_SIZE);
     uint64_t v0 = peek(d, s, 0, &b), v1 = peek(d, s, 1, &b);
     neb__buf_free(&b);
     here.slot = v0 <= v1 ? 0 : 1;
@@ -173,14 +174,14 @@ neb_status neb__snapshot_put(const struct neb_disk *d, const struct neb_snapshot
     neb__put64(head + 4, s->version);
     neb__put64(head + 12, s->values);
     const struct neb_disk_piece pieces[] = {
-        {head, SNAP_HEAD}, {s->theta, 4 * s->values}, {s->m, 4 * s->values}};
-    return neb__blob_join(d, name, pieces, 3, true);
+        {head, SNAP_HEAD}, {s->theta, 4 * s->values}, {s->m, 4 * s->values}, {s->more, s->more_size}};
+    return neb__blob_join(d, name, pieces, s->more_size ? 4 : 3, true);
 }
 
 neb_status neb__snapshot_load(const struct neb_disk *d, struct neb_snapshot *s, uint64_t *older)
 {
     struct neb_buf b;
-    neb__buf_init(&b, SNAP_HEAD + 8 * s->values + NEB_HASH_SIZE);
+    neb__buf_init(&b, SNAP_HEAD + 8 * s->values + s->more_size + NEB_HASH_SIZE);
     uint64_t v0 = peek(d, s, 0, &b), v1 = peek(d, s, 1, &b);
     if (!v0 && !v1) {
         neb__buf_free(&b);
@@ -192,6 +193,7 @@ neb_status neb__snapshot_load(const struct neb_disk *d, struct neb_snapshot *s, 
     *older = v0 > v1 ? v1 : v0;
     memcpy(s->theta, b.data + SNAP_HEAD, 4 * s->values);
     memcpy(s->m, b.data + SNAP_HEAD + 4 * s->values, 4 * s->values);
+    if (s->more_size) memcpy(s->more, b.data + SNAP_HEAD + 8 * s->values, s->more_size);
     neb__buf_free(&b);
     return NEB_OK;
 }

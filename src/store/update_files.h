@@ -39,6 +39,8 @@ struct neb_snapshot {
     size_t values;
     float *theta, *m; /* (values) */
     int slot;         /* which of the two files */
+    void *more;       /* so many bytes more that belong to the cell; NULL: none */
+    size_t more_size;
 };
 /* Replaces the older or damaged file, which is found by reading both. */
 neb_status neb__snapshot_save(const struct neb_disk *d, const struct neb_snapshot *s);

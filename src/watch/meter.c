@@ -217,6 +217,20 @@ static void describe(const struct neb_meter *m, const struct neb_meter_point *p,
     out->starved = m->split->starved;
 }
 
+/* What was refused to other sites or entered shorter, whenever its number has doubled. */
+static void notice_refusals(struct neb_meter *m, int64_t step, const struct neb_site_status *own)
+{
+    if (own->refused >= 2 * m->refused && own->refused) {
+        neb__meter_event(m, step, "refused", "by a quota: %s", own->refused_of);
+        m->refused = own->refused;
+    }
+    if (own->scaled >= 2 * m->scaled && own->scaled) {
+        neb__meter_event(m, step, "shorter", "updates that entered shorter than they came: %s",
+                         own->scaled_of);
+        m->scaled = own->scaled;
+    }
+}
+
 static void publish(struct neb_meter *m, const struct neb_meter_point *p, const struct neb_session_status *s,
                     const char *state)
 {
@@ -227,6 +241,7 @@ static void publish(struct neb_meter *m, const struct neb_meter_point *p, const 
     if (!f) return;
     if (m->session) {
         m->run->look(m->session, f);
+        if (f->self >= 0) notice_refusals(m, p->step, &f->site[f->self]);
     } else {
         f->written = (int64_t)time(NULL);
         f->site[0] = own;

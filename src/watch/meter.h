@@ -53,6 +53,7 @@ struct neb_meter {
     double bytes[2]; /* out, in, of this process, at the last sample */
     int64_t last_tokens;
     int peers;
+    int64_t refused, scaled; /* as the last events said */
     bool waiting;
     double waiting_since;     /* seconds waited when it began */
     char pace[80], line[256]; /* pace: as in the status */

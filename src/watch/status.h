@@ -104,6 +104,8 @@
     INT(refused, "", SESSION, OLD("", "", "", ""), "messages and requests of other sites that a quota refused")             \
     TEXT(refused_of, 160, "", SESSION, OLD("", "", "", ""), "whose they were, and of what kind (docs/trust.md)")            \
     INT(greetings_dropped, "", SESSION, OLD("", "", "", ""), "connections closed because too many waited to be greeted")    \
+    INT(scaled, "", SESSION, OLD("", "", "", ""), "updates that entered shorter than they came, by the rule of influence")  \
+    TEXT(scaled_of, 120, "", SESSION, OLD("", "", "", ""), "whose they were (docs/trust.md)")                               \
     INT(id, "", SEEN, OLD("", "", "", "id"), "of the site in the roster")                                                   \
     BOOL(member, SEEN, OLD("", "", "", ""), "the log counts it among the members")                                          \
     BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it")                                                   \

@@ -65,7 +65,7 @@ static void proof(const uint8_t *data, size_t size)
     size_t n = size / NEB_HASH_SIZE;
     if (!cells || cell >= cells || n > NEB_PROOF_MAX) return;
     memcpy(path, data, n * NEB_HASH_SIZE);
-    neb__outer_proved(cells, cell, 1, theta, m, 4, path, (int)n, &root);
+    neb__outer_proved(cells, cell, 1, theta, m, 4, NULL, path, (int)n, &root);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,6 +1,7 @@
 #include "check.h"
 #include "sites.h"
 #include "base/mem.h"
+#include "run/influence.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -75,6 +76,18 @@ void sites_move(struct sites *s, const char *const *hosts)
     for (int i = 0; i < s->count; i++) assert_ok(neb__site_roster_save(s->path[i], moved));
     neb__chain_free(chain);
     neb__chain_free(moved);
+}
+
+void sites_rule(struct sites *s, const char *rule)
+{
+    struct neb_chain *chain, *ruled;
+    struct neb_fact fact;
+    assert_ok(neb__site_roster_load(s->path[0], &chain));
+    assert_ok(neb__influence_fact(rule, chain->now.count, &fact));
+    assert_ok(neb__chain_create(&chain->operator_key, &fact, 1, &chain->now, &ruled));
+    for (int i = 0; i < s->count; i++) assert_ok(neb__site_roster_save(s->path[i], ruled));
+    neb__chain_free(chain);
+    neb__chain_free(ruled);
 }
 
 void sites_free(struct sites *s)

@@ -16,6 +16,8 @@ struct sites {
 /* Sites s0, s1…, members 1, 2…, each with an address on `host` (NULL: loopback) and a port that is free now; an operator
  * folder `ops`. */
 void sites_make(struct sites *s, int count, const char *host);
+/* The same members, with a rule of influence in a new genesis. */
+void sites_rule(struct sites *s, const char *rule);
 /* Other addresses (with port 7400) for the same sites, in a new genesis. */
 void sites_move(struct sites *s, const char *const *hosts);
 void sites_free(struct sites *s);

@@ -1,0 +1,86 @@
+/* influence.c: the rule of the genesis about what one site can do to the model, and the updates that it makes shorter.
+ *
+ * The rule itself is arithmetic of the log (round/influence.c, outer/norms.c). Here it is read, and its effects are said: in
+ * the log when a site's updates were made shorter once, twice, four times and so on, and in the status. */
+#include "run/influence.h"
+#include "base/log.h"
+#include "run/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+neb_status neb__influence_read(const struct neb_chain *chain, struct neb_influence *out)
+{
+    for (uint32_t i = 0; i < chain->fact_count; i++) {
+        const struct neb_fact *f = &chain->facts[i];
+        char text[NEB_INFLUENCE_TEXT];
+        if (strcmp(f->name, NEB_INFLUENCE_FACT)) continue;
+        snprintf(text, sizeof text, "%.*s", (int)f->size, (const char *)f->value);
+        return neb__influence_parse(text, 0, out);
+    }
+    *out = (struct neb_influence){0};
+    return NEB_OK;
+}
+
+neb_status neb__influence_fact(const char *text, uint32_t sites, struct neb_fact *out)
+{
+    struct neb_influence rule;
+    NEB_TRY(neb__influence_parse(text, sites, &rule));
+    *out = (struct neb_fact){.name = NEB_INFLUENCE_FACT, .size = (uint16_t)strlen(text)};
+    memcpy(out->value, text, strlen(text));
+    return NEB_OK;
+}
+
+neb_status neb__session_influence_load(neb_session *s)
+{
+    NEB_TRY(neb__influence_read(neb__net_roster(s->net), &s->influence));
+    if (neb__session_robust(s) && s->fixed && s->fixed->cls != NEB_DENSE)
+        return neb__fail(
+            NEB_ERR_CONFIG,
+            "wan.rung is '%s', but the roster combines updates coordinate by coordinate, which needs a "
+            "dense rung (int8, int4, …)",
+            s->fixed->name);
+    return NEB_OK;
+}
+
+bool neb__session_robust(const neb_session *s)
+{
+    return s->influence.combine != NEB_COMBINE_MEAN;
+}
+
+void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double norm, float scale)
+{
+    char name[NEB_NAME_SIZE];
+    if (site >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&s->lock);
+    uint64_t n = ++s->scaled[site];
+    pthread_mutex_unlock(&s->lock);
+    if (n & (n - 1)) return;
+    neb__members_name(&s->members, site, name);
+    if (scale > 0)
+        neb__warn("record %" PRIu64
+                  ": the update of site '%s' is %.3g long and enters with factor %.3g, since it is longer "
+                  "than the rule of the roster allows (%" PRIu64 " of its updates so far)",
+                  record, name, norm, (double)scale, n);
+    else
+        neb__warn("record %" PRIu64 ": the update of site '%s' does not enter, since too few sites sent one",
+                  record, name);
+}
+
+uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size)
+{
+    uint64_t all = 0;
+    size_t n = 0;
+    *text = 0;
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
+        char name[NEB_NAME_SIZE];
+        pthread_mutex_lock(&s->lock);
+        uint64_t k = s->scaled[i];
+        pthread_mutex_unlock(&s->lock);
+        if (!k) continue;
+        neb__members_name(&s->members, i, name);
+        if (n < size) n += (size_t)snprintf(text + n, size - n, "%s%s: %" PRIu64, n ? "; " : "", name, k);
+        all += k;
+    }
+    return all;
+}
