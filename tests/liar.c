@@ -7,6 +7,11 @@
  *     cells      asks for the first cell 2,100 times, and takes no answer in
  *     ahead      updates of its own with base 2^30: each update that it hears, signed anew
  *     updates    updates of its own with the right base, a hundred for each that it hears
+ *     poison     the first update of each record that it hears, times -30, as its own
+ *     thousand   the same, times 1000
+ *     noise      noise of that update's length times 10
+ *     weight     the same update with weight 2^32 - 1
+ *     tokens     the same update with 2^50 tokens
  *     deaf       takes nothing in, so that everything sent to it waits at its sender
  *     flood      messages of another version, without pause
  *     model      says at once that it trains another model
@@ -16,12 +21,14 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "codec/codec.h"
 #include "net/net.h"
 #include "round/frame.h"
 #include "run/session.h"
 #include "seal/site.h"
 
 #include <arpa/inet.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +36,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PEERS = 64, QUESTIONS = 2100, COPIES = 100 };
+enum { PEERS = 64, QUESTIONS = 2100, COPIES = 100, FRAGMENTS = 4096 };
 
 struct liar {
     struct neb_net *net;
@@ -38,6 +45,7 @@ struct liar {
     const char *how;
     uint64_t k;
     bool up[PEERS];
+    uint64_t next[FRAGMENTS]; /* by first cell: the base of the next update to make */
     struct neb_rng rng;
 };
 
@@ -108,12 +116,71 @@ static void sign_anew(struct liar *l, uint16_t peer, const struct neb_message *m
     neb__free(copy);
 }
 
+/* Other values for an update. Gives their code, behind a header's room. */
+static bool recode(struct liar *l, const struct neb_update_header *h, const struct neb_message *m,
+                   struct neb_buf *out)
+{
+    struct neb_codec_info info;
+    const uint8_t *code = m->data + NEB_UPDATE_HEADER_SIZE;
+    if (neb__codec_peek(code, h->length, &info) != NEB_OK) return false;
+    float *z = neb__calloc(info.n, sizeof *z);
+    if (!z || neb__codec_decode(code, h->length, NULL, info.n, z) != NEB_OK) return false;
+    double sum = 0;
+    for (size_t i = 0; i < info.n; i++) sum += (double)z[i] * z[i];
+    float size = 10 * (float)sqrt(3 * sum / (double)info.n);
+    for (size_t i = 0; i < info.n; i++) {
+        if (lies(l, "poison")) z[i] *= -30;
+        if (lies(l, "thousand")) z[i] *= 1000;
+        if (lies(l, "noise")) z[i] = size * (float)((double)(neb__rng_next(&l->rng) >> 11) * 0x1p-52 - 1);
+    }
+    bool ok = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE) == NEB_OK;
+    out->len = NEB_UPDATE_HEADER_SIZE;
+    ok = ok && neb__codec_encode(neb__rung_by_id(h->rung), &(struct neb_codec_input){.z = z, .n = info.n},
+                                 NULL, NULL, out) == NEB_OK;
+    neb__free(z);
+    return ok;
+}
+
+/* One update for every version of a fragment, made of the first that another site sends, to everybody. */
+static void contribute(struct liar *l, const struct neb_message *m)
+{
+    struct neb_update_header h;
+    struct neb_buf b;
+    if (neb__update_header_get(m->data, m->size, &h) != NEB_OK || h.c0 >= FRAGMENTS) return;
+    if (h.site == neb__net_self(l->net) || h.b < l->next[h.c0]) return;
+    l->next[h.c0] = h.b + 1;
+    neb__buf_init(&b, (size_t)1 << 31);
+    if (recode(l, &h, m, &b)) {
+        const struct neb_seal seal = {l, sign, NULL};
+        h.site = neb__net_self(l->net);
+        h.k = ++l->k;
+        h.length = (uint32_t)(b.len - NEB_UPDATE_HEADER_SIZE);
+        if (lies(l, "weight")) h.weight = UINT32_MAX;
+        if (lies(l, "tokens")) h.tokens = (uint64_t)1 << 50;
+        if (neb__update_header_sign(&h, b.data + NEB_UPDATE_HEADER_SIZE, &l->genesis, &seal) == NEB_OK) {
+            neb__update_header_put(&h, b.data);
+            for (uint16_t p = 0; p < PEERS; p++)
+                if (l->up[p]) tell(l, p, NEB_ROUND, NEB_MSG_UPDATE, b.data, b.len);
+        }
+    }
+    neb__buf_free(&b);
+}
+
+static bool contributes(const struct liar *l)
+{
+    static const char *const how[] = {"poison", "thousand", "noise", "weight", "tokens"};
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++)
+        if (lies(l, how[i])) return true;
+    return false;
+}
+
 static neb_status on_message(void *arg, struct neb_message *m)
 {
     struct liar *l = arg;
     if (lies(l, "deaf") || (lies(l, "cells") && m->kind == NEB_MSG_CELL)) return NEB_ERR_AGAIN;
     if (lies(l, "names") && m->kind == NEB_MSG_FRAME) answer_ping(l, m->peer, m->data, m->size);
     if ((lies(l, "ahead") || lies(l, "updates")) && m->kind == NEB_MSG_UPDATE) sign_anew(l, m->peer, m);
+    if (contributes(l) && m->kind == NEB_MSG_UPDATE) contribute(l, m);
     return NEB_OK;
 }
 
@@ -173,7 +240,8 @@ int main(int argc, char **argv)
 {
     static const struct neb_net_events events = {
         .peer_up = on_up, .peer_down = on_down, .message = on_message};
-    struct liar l = {.how = argc > 2 ? argv[2] : ""};
+    static struct liar l;
+    l.how = argc > 2 ? argv[2] : "";
     struct neb_net_config cfg = NEB_NET_CONFIG;
     struct neb_net_timer *timer;
     if (argc != 3 || neb__site_open(argv[1], &l.site) != NEB_OK) return 2;

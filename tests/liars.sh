@@ -66,6 +66,15 @@ lie cells "it asks for more cells" 64 8
 lie ahead "it sends updates that are ahead" 64 16
 lie updates "it signs more updates" 64 16
 lie flood "" 128 8
+lie weight "" 64 16
+lie tokens "" 64 16
+lie noise "" 64 16
+lie thousand "" 64 16
+lie poison "" 64 16
+"$nebula" status a | grep -q "^a made shorter: updates of c" || fail "the status does not show what the rule of influence did"
+loss=$(sed -n 's/^   "loss": \([0-9.]*\),.*/\1/p' out-a/status.json | head -1)
+awk "BEGIN { exit !(${loss:-99} > 0 && ${loss:-99} < 8) }" || fail "the loss of a is $loss"
+echo "the loss after that: $loss"
 lie deaf "" 64 8
 lie strangers "" 96 8
 
