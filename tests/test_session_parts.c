@@ -257,6 +257,34 @@ static void the_last_run_is_found_and_the_old_place_wins(void **state)
     check_remove_dir(site);
 }
 
+/* A peer that takes nothing in has a limited number of updates, bytes and cells on their way. One of any size may go. */
+static void what_is_on_its_way_is_limited(void **state)
+{
+    (void)state;
+    struct neb_lines *l = NEB_NEW(struct neb_lines);
+    int flight[NEB_UPDATES_SENT];
+    neb__lines_init(l);
+    for (int i = 0; i < NEB_UPDATES_SENT; i++) {
+        assert_true(neb__lines_has_room(l, 3, true));
+        flight[i] = neb__lines_take_off(l, &(struct neb_flight){.peer = 3, .size = 1, .asked_for = true});
+    }
+    assert_false(neb__lines_has_room(l, 3, true));
+    assert_true(neb__lines_has_room(l, 3, false) && neb__lines_has_room(l, 4, true));
+    neb__lines_land(l, flight[0]);
+    assert_true(neb__lines_has_room(l, 3, true));
+    (void)neb__lines_take_off(l, &(struct neb_flight){.peer = 4, .size = (size_t)1 << 40});
+    assert_false(neb__lines_has_room(l, 4, false));
+    for (uint32_t c = 0; c < NEB_CELLS_ASKED; c++) assert_ok(neb__lines_cell_begin(l, 5, c));
+    assert_int_equal(neb__lines_cell_begin(l, 5, NEB_CELLS_ASKED), NEB_ERR_LIMIT);
+    for (int i = 0; i < NEB_CELL_AGAIN; i++) assert_int_equal(neb__lines_cell_begin(l, 5, 2), NEB_ERR_EXISTS);
+    assert_int_equal(neb__lines_cell_begin(l, 5, 2), NEB_ERR_LIMIT);
+    assert_ok(neb__lines_cell_begin(l, 6, 2));
+    neb__lines_cell_end(l, 5, 2);
+    assert_ok(neb__lines_cell_begin(l, 5, NEB_CELLS_ASKED));
+    neb__lines_free(l);
+    neb__free(l);
+}
+
 /* One site sends without pause. Its lane is limited, and another site's message is the next but one. */
 static void a_site_that_floods_delays_nobody(void **state)
 {
@@ -299,6 +327,7 @@ int main(void)
         cmocka_unit_test(messages_wait_their_turn),
         cmocka_unit_test(a_runs_name_stays_inside_the_folder),
         cmocka_unit_test(the_last_run_is_found_and_the_old_place_wins),
+        cmocka_unit_test(what_is_on_its_way_is_limited),
         cmocka_unit_test(a_site_that_floods_delays_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

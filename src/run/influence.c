@@ -58,12 +58,13 @@ void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double 
     if (n & (n - 1)) return;
     neb__members_name(&s->members, site, name);
     if (scale > 0)
-        neb__warn("record %" PRIu64
-                  ": the update of site '%s' is %.3g long and enters with factor %.3g, since it is longer "
-                  "than the rule of the roster allows (%" PRIu64 " of its updates so far)",
-                  record, name, norm, (double)scale, n);
+        neb__log(scale < 0.5f ? NEB_LOG_WARN : NEB_LOG_INFO,
+                 "record %" PRIu64
+                 ": the update of site '%s' is %.3g long and enters with factor %.3g, since the rule of "
+                 "the roster allows no more (%" PRIu64 " of its updates so far); the rest comes later",
+                 record, name, norm, (double)scale, n);
     else
-        neb__warn("record %" PRIu64 ": the update of site '%s' does not enter, since too few sites sent one",
+        neb__info("record %" PRIu64 ": the update of site '%s' does not enter, since too few sites sent one",
                   record, name);
 }
 

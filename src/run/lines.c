@@ -274,19 +274,19 @@ bool neb__lines_under_way(struct neb_lines *l, uint16_t peer, const struct neb_h
     return found;
 }
 
-bool neb__lines_may_ask(struct neb_lines *l, uint16_t peer)
+bool neb__lines_has_room(struct neb_lines *l, uint16_t peer, bool asked_for)
 {
     size_t bytes = 0;
     int n = 0;
     pthread_mutex_lock(&l->lock);
     for (int i = 0; i < NEB_FLIGHTS; i++) {
         const struct neb_flight *f = &l->flights[i];
-        if (!f->used || !f->asked_for || f->peer != peer) continue;
+        if (!f->used || f->asked_for != asked_for || f->peer != peer) continue;
         bytes += f->size;
         n++;
     }
     pthread_mutex_unlock(&l->lock);
-    return n < NEB_UPDATES_ASKED && bytes < NEB_ASKED_BYTES;
+    return !n || (n < NEB_UPDATES_SENT && bytes < NEB_SENT_BYTES);
 }
 
 /* ---- cells on their way -------------------------------------------------------------------------------- */

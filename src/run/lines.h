@@ -108,8 +108,8 @@ void neb__lines_unshare(struct neb_lines *l, struct neb_shared *shared);
 int neb__lines_take_off(struct neb_lines *l, const struct neb_flight *flight);
 void neb__lines_land(struct neb_lines *l, int flight); /* 0: nothing */
 bool neb__lines_under_way(struct neb_lines *l, uint16_t peer, const struct neb_hash *hash);
-/* Whether a peer that asks for an update may have one more on its way. */
-bool neb__lines_may_ask(struct neb_lines *l, uint16_t peer);
+/* Whether a peer may have one more update on its way, of those that it asked for or of the others. */
+bool neb__lines_has_room(struct neb_lines *l, uint16_t peer, bool asked_for);
 
 /* ---- cells on their way -------------------------------------------------------------------------------- */
 /* NEB_OK: the cell may go to the peer, and ends with neb__lines_cell_end(); NEB_ERR_EXISTS: it is on its way

@@ -30,12 +30,17 @@ void neb__session_push(neb_session *s, uint16_t peer, const struct neb_hash *has
 {
     struct neb_buf b;
     struct neb_update_header h;
+    bool room = neb__lines_has_room(&s->lines, peer, asked_for);
+    if (!asked_for && !room) { /* it takes nothing in; later it can ask */
+        neb__session_refused(s, peer, NEB_QUOTA_QUEUE, 1);
+        return;
+    }
     if (!asked_for && neb__hash_equal(hash, &s->updates.made_hash)) { /* just made: no need to read it back */
         neb__session_send_update(s, peer, hash, false, s->updates.made.data, s->updates.made.len);
         return;
     }
     /* a slow line: not a second time over it; and a peer that asks for too much at once asks again later */
-    if (asked_for && (neb__lines_under_way(&s->lines, peer, hash) || !neb__lines_may_ask(&s->lines, peer))) {
+    if (asked_for && (neb__lines_under_way(&s->lines, peer, hash) || !room)) {
         neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_COMING, hash->b, NEB_HASH_SIZE);
         return;
     }

@@ -11,15 +11,15 @@
 #include <pthread.h>
 
 enum {
-    NEB_CELLS_ASKED = 8,         /* cells on their way to one site */
-    NEB_CELL_AGAIN = 16,         /* times that a cell which is on its way may be asked for again */
-    NEB_UPDATES_ASKED = 16,      /* updates on their way to one site; one that asks for more asks again */
-    NEB_UPDATES_UNNAMED = 4,     /* updates of one site for one fragment that no record names, on disk */
-    NEB_UPDATES_AHEAD = 2,       /* versions that the base of an update may be ahead of the log here */
-    NEB_QUEUE_SITE = 32 << 20,   /* bytes of one site's messages that wait for the driver */
-    NEB_QUEUE_ALL = 256 << 20,   /* … of all sites; a site may always have one message there */
-    NEB_BULK_WINDOW = 32 << 20,  /* bytes of unfinished cells that one site may have here */
-    NEB_ASKED_BYTES = 128 << 20, /* of updates on their way to one site that asked for them */
+    NEB_CELLS_ASKED = 8,        /* cells on their way to one site */
+    NEB_CELL_AGAIN = 16,        /* times that a cell which is on its way may be asked for again */
+    NEB_UPDATES_SENT = 16,      /* updates on their way to one site, asked for by it; as many pushed to it */
+    NEB_UPDATES_UNNAMED = 4,    /* updates of one site for one fragment that no record names, on disk */
+    NEB_UPDATES_AHEAD = 2,      /* versions that the base of an update may be ahead of the log here */
+    NEB_QUEUE_SITE = 32 << 20,  /* bytes of one site's messages that wait for the driver */
+    NEB_QUEUE_ALL = 256 << 20,  /* … of all sites; a site may always have one message there */
+    NEB_BULK_WINDOW = 32 << 20, /* bytes of unfinished cells that one site may have here */
+    NEB_SENT_BYTES = 128 << 20, /* … and their bytes; one may always go */
 };
 
 /* X(name, what, sentence): `what` is counted in the status, the sentence stands in the log. */
