@@ -155,7 +155,8 @@ static neb_status code(neb_session *s, const struct neb_update_header *h, const 
     if (capture->last)
         *rung = neb__end_rung(s, NULL);
     else
-        *rung = capture->exact ? s->exact : neb__session_choose(s, h->tau, s->paused || neb__fixed_pace_is_on(s));
+        *rung =
+            capture->exact ? s->exact : neb__session_choose(s, h->tau, s->paused || neb__fixed_pace_is_on(s));
     for (bool again = true; *rung && again;) {
         *stats = (struct neb_codec_stats){0};
         NEB_TRY(encode_with(s, *rung, h, stats, out));
