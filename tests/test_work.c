@@ -441,7 +441,7 @@ static void save_here(struct world *w, const char *folder, int64_t step_number)
     struct neb_ckpt_writer *writer;
     struct neb_progress p = {.step = step_number};
     assert_ok(neb__ckpt_writer_create(folder, 1, &writer));
-    assert_ok(neb__resume_save(w->work, NULL, writer, &p));
+    assert_ok(neb__resume_save(w->work, NULL, writer, &p, NULL, NULL));
     assert_ok(neb__ckpt_writer_close(writer));
 }
 
