@@ -219,6 +219,52 @@ static void right_after_a_restart_too(void **state)
     drop_both(&sites, m);
 }
 
+/* The third site was away when the run ended. It learns of the end, and gets the result, from one that is started again:
+ * that one is done at once, but stays for it. */
+static void a_site_that_was_away_learns_of_the_end(void **state)
+{
+    (void)state;
+    struct sites sites;
+    struct member m[3];
+    bool changed;
+    sites_make(&sites, 3, NULL);
+    for (int i = 0; i < 3; i++)
+        m[i] = (struct member){.dir = sites.path[i],
+                               .x = neb__calloc(VALUES, sizeof(float)),
+                               .target = (float)i,
+                               .token_target = TOKENS * 90};
+    for (int i = 0; i < 3; i++) pthread_create(&m[i].thread, NULL, open_beside, &m[i]);
+    for (int i = 0; i < 3; i++) pthread_join(m[i].thread, NULL);
+    m[2].steps = 5;
+    pthread_create(&m[2].thread, NULL, train, &m[2]);
+    pthread_join(m[2].thread, NULL);
+    neb_session_close(m[2].session);
+    for (int i = 0; i < 2; i++) m[i].steps = 100000;
+    train_both(m);
+    for (int i = 0; i < 2; i++) assert_int_equal(m[i].status, NEB_ERR_CANCELLED);
+    for (int i = 0; i < 2; i++) neb_session_close(m[i].session);
+    memset(m[2].x, 0, VALUES * sizeof(float)); /* it has no checkpoint and begins as at first */
+    prepare(&m[2]);
+    assert_ok(neb_session_start(m[2].session, 0));
+    prepare(&m[0]);
+    assert_ok(neb_session_start(m[0].session, 60));
+    struct neb_session_status st;
+    do {
+        sleep_ms(20);
+        neb_session_get_status(m[0].session, &st);
+    } while (st.ended && !st.peers_up);
+    assert_true(st.ended);
+    assert_int_equal(neb_step_within(m[0].session, NEB_NO_STEP, 1, &changed), NEB_ERR_CANCELLED);
+    neb_session_close(m[0].session); /* stays until the other has the end */
+    do m[2].status = neb_step_within(m[2].session, NEB_NO_STEP, 60, &changed);
+    while (m[2].status == NEB_OK);
+    assert_int_equal(m[2].status, NEB_ERR_CANCELLED);
+    assert_memory_equal(m[0].x, m[2].x, VALUES * sizeof(float));
+    neb_session_close(m[2].session);
+    for (int i = 0; i < 3; i++) neb__free(m[i].x);
+    sites_free(&sites);
+}
+
 /* Bytes of the updates of a site that records behind END name. */
 static double bytes_of_the_end(struct member *m, uint16_t site)
 {
@@ -293,6 +339,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(at_the_token_target_all_fragments_weigh_the_same),
         cmocka_unit_test(right_after_a_restart_too),
         cmocka_unit_test(the_end_has_a_price),
+        cmocka_unit_test(a_site_that_was_away_learns_of_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

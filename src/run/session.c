@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TELL_S = 3, END_STAY_S = 20 };
+enum { TELL_S = 3, END_STAY_S = 20, END_STAY_BYTES = 1 << 18 };
 static const double idle_every_s = 0.5;
 
 struct neb_session_config neb_session_defaults(void)
@@ -232,15 +232,22 @@ static void wait_until_told(neb_session *s)
 }
 
 /* A site that finds the run ended on its own disk is done at once. If another site is connected that lacks the
- * end, it has come to learn of it: this site may be the only one that can tell. */
+ * end, it has come to learn of it: this site may be the only one that can tell. It stays as long as it gives that
+ * one something, and END_STAY_S more. */
 static void stay_for_the_end(neb_session *s)
 {
-    int64_t since = neb__now_ns();
+    int64_t since = neb__now_ns(), sent = 0;
     pthread_mutex_lock(&s->lock);
     neb__waiting_begin(s, NEB_WAITER_CLOSE);
     pthread_mutex_unlock(&s->lock);
-    while (neb__session_peer_lacks_end(s) && neb__seconds_since(since) < END_STAY_S)
+    while (neb__session_peer_lacks_end(s) && neb__seconds_since(since) < END_STAY_S) {
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        pthread_mutex_lock(&s->lock);
+        bool gives = s->status.bytes_out > sent + END_STAY_BYTES; /* more than words about itself */
+        if (gives) sent = s->status.bytes_out;
+        pthread_mutex_unlock(&s->lock);
+        if (gives) since = neb__now_ns();
+    }
 }
 
 void neb_session_close(neb_session *s)

@@ -212,6 +212,13 @@ bool neb__session_heard(neb_session *s, const char *name, struct neb_site_status
     return found;
 }
 
+/* A site that catches up has walked over records whose cells it still fetches. */
+static bool has_all(const struct neb_site_status *said, int64_t record)
+{
+    bool behind = !strcmp(said->session, "starting") || !strcmp(said->session, "catching up");
+    return said->record >= record && !behind;
+}
+
 bool neb__session_peer_lacks_end(neb_session *s)
 {
     bool lacks = false;
@@ -220,7 +227,7 @@ bool neb__session_peer_lacks_end(neb_session *s)
     for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
         if (i == s->self || !(links & neb__bit(i))) continue;
         const struct neb_site_status *said = said_by(s, i);
-        lacks |= !said || (!said->halted && said->record < s->status.applied);
+        lacks |= !said || (!said->halted && !said->ended && !has_all(said, s->status.applied));
     }
     pthread_mutex_unlock(&s->lock);
     return lacks;
