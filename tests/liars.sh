@@ -71,7 +71,7 @@ lie tokens "" 64 16
 lie noise "" 64 16
 lie thousand "" 64 16
 lie poison "" 64 16
-"$nebula" status a | grep -q "^a made shorter: updates of c" || fail "the status does not show what the rule of influence did"
+"$nebula" status a | grep -q "^a made shorter: .*c: " || fail "the status does not show what the rule of influence did"
 loss=$(sed -n 's/^   "loss": \([0-9.]*\),.*/\1/p' out-a/status.json | head -1)
 awk "BEGIN { exit !(${loss:-99} > 0 && ${loss:-99} < 8) }" || fail "the loss of a is $loss"
 echo "the loss after that: $loss"

@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <nebula/nebula.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the rule ------------------------------------------------------------------------------------------ */
@@ -232,25 +233,43 @@ static void walk(struct member *m, int64_t records)
     assert_true(applied(&m[0]) >= records);
 }
 
-/* Where theta is, with the root and the record that belong to it. */
-static float look(struct member *m, struct neb_hash *root, uint64_t *record)
+struct seen {
+    float value; /* of theta */
+    struct neb_hash root;
+    uint64_t record; /* after which it is so */
+};
+
+/* Once the site has walked its whole log, and that is at least so long. */
+static struct seen look(struct member *m, uint64_t least)
 {
-    struct neb_round_status st;
-    pthread_mutex_lock(&m->s->busy);
-    neb__round_status(m->s->core, &st);
-    assert_ok(neb__outer_root(m->s->mirror.outer, root));
-    float value = m->s->mirror.outer->theta[VALUES / 2];
-    pthread_mutex_unlock(&m->s->busy);
-    *record = st.applied;
-    return value;
+    struct seen seen = {0};
+    for (bool whole = false; !whole; sleep_ms(5)) {
+        struct neb_round_status st;
+        pthread_mutex_lock(&m->s->busy);
+        neb__round_status(m->s->core, &st);
+        whole = st.whole && st.applied == st.commit && st.commit >= least;
+        assert_ok(neb__outer_root(m->s->mirror.outer, &seen.root));
+        seen.value = m->s->mirror.outer->theta[VALUES / 2];
+        seen.record = st.applied;
+        pthread_mutex_unlock(&m->s->busy);
+    }
+    return seen;
 }
 
+static int of_liar(const char *scaled)
+{
+    const char *liar = strstr(scaled, "s3: ");
+    return liar ? atoi(liar + 4) : 0;
+}
+
+/* Gives theta where it was farthest from 1. */
 static float train_with_a_liar(const char *rule, char *scaled, size_t size)
 {
     struct sites sites;
     struct member m[SITES];
     struct neb_site_status st;
-    float value = 0;
+    struct seen seen[SITES];
+    float worst = 1;
     sites_make(&sites, SITES, NULL);
     sites_rule(&sites, rule);
     check_log_quiet();
@@ -264,22 +283,30 @@ static float train_with_a_liar(const char *rule, char *scaled, size_t size)
         memset(m[i].x, 0, VALUES * sizeof(float));
         begin(&m[i], sites.path[i]); /* from a snapshot and the records behind it */
     }
-    walk(m, 30);
-    neb__session_own_status(m[0].s, &st);
-    snprintf(scaled, size, "%s", st.scaled_of);
+    for (int64_t r = 24; r <= 600; r += 4) { /* until enough of the liar's updates have come in time */
+        walk(m, r);
+        float value = look(&m[0], 0).value;
+        if (fabsf(value - 1) > fabsf(worst - 1)) worst = value;
+        neb__session_own_status(m[0].s, &st);
+        snprintf(scaled, size, "%s", st.scaled_of);
+        if (strcmp(rule, "off") ? of_liar(scaled) >= 10 : fabsf(worst) > 100) break;
+    }
+    for (int i = 0; i < SITES; i++) seen[i] = look(&m[i], i ? seen[0].record : 0);
     for (int i = 0; i < SITES; i++) {
-        struct neb_hash root;
-        struct neb_replay again;
-        uint64_t record;
-        value = look(&m[i], &root, &record);
         neb_session_close(m[i].s);
         neb__free(m[i].x);
-        assert_ok(neb__run_replay(sites.path[0], NULL, record, &again)); /* by the log of the first site */
-        assert_true(neb__hash_equal(&root, &again.root));
+    }
+    for (int i = 0; i < SITES; i++) {
+        struct neb_replay again;
+        assert_ok(neb__run_replay(sites.path[i], seen[i].record, &again));
+        assert_true(neb__hash_equal(&seen[i].root, &again.root));
+        assert_ok(
+            neb__run_replay(sites.path[(i + 1) % SITES], seen[0].record, &again)); /* by another's log */
+        assert_true(neb__hash_equal(&seen[0].root, &again.root));
     }
     check_log_restore();
     sites_free(&sites);
-    return value;
+    return worst;
 }
 
 static void a_site_that_sends_poison(void **state)
@@ -290,10 +317,10 @@ static void a_site_that_sends_poison(void **state)
     assert_string_equal(scaled, "");
     if (!(fabsf(off) > 100)) fail_msg("%g", (double)off);
     float clipped = train_with_a_liar("clip=2", scaled, sizeof scaled);
-    if (!strstr(scaled, "s3: ") || strstr(scaled, "s1: ") || strstr(scaled, "s2: ")) fail_msg("'%s'", scaled);
+    if (of_liar(scaled) < 10) fail_msg("'%s'", scaled); /* a site that made far more steps is cut as well */
     assert_true(isfinite(clipped) && fabsf(clipped) < 20);
     float trimmed = train_with_a_liar("clip=2 combine=trimmed", scaled, sizeof scaled);
-    assert_true(trimmed > 0.05f && trimmed < 2);
+    assert_true(trimmed > -1 && trimmed < 2);
     print_message("theta: %g without a rule, %g with the clip, %g trimmed\n", (double)off, (double)clipped,
                   (double)trimmed);
 }

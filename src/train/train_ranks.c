@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum order_op { ORDER_STEP = 1, ORDER_SHARE, ORDER_SAVE, ORDER_END };
@@ -118,6 +119,7 @@ static neb_status own_log(const struct neb_job *job, int rank)
     fflush(NULL);
     if (!freopen(path, "a", stderr) || dup2(fileno(stderr), STDOUT_FILENO) < 0)
         return neb__fail(NEB_ERR_IO, "%s cannot be written", path);
+    (void)fchmod(fileno(stderr), 0600); /* freopen() leaves that to the umask */
     setvbuf(stderr, NULL, _IOLBF, 0);
     return NEB_OK;
 }
