@@ -312,6 +312,7 @@ const struct neb_verb neb__verb_new = {
     .options = {{table, 0}},
     .size = sizeof(struct options),
     .least = 1,
+    .missing = "name the folder to make",
     .most = 1,
     .run = run,
 };
