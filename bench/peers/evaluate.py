@@ -21,7 +21,7 @@ def states(run):
 
 
 model, _ = make()
-rows = windows("held")[:192]
+rows = windows("held")[:128]
 torch.set_num_threads(os.cpu_count())
 for run in map(pathlib.Path, sys.argv[1:]):
     ends, losses = states(run), []
