@@ -139,10 +139,10 @@ ends 0 "$nebula" train job.yaml out=good
 ends 1 "$nebula" train missing.yaml
 ends 2 "$nebula" train job.yaml train.steps=none
 ends 2 "$nebula" lab --nonsense
-for site in a b c; do "$nebula" site init $site > /dev/null; done
+for site in a b c; do "$nebula" site init $site > /dev/null 2>&1; done
 "$nebula" roster add draft a 127.0.0.1:$((10000 + $$ % 20000)) --votes 2
 "$nebula" roster add draft b 127.0.0.1:9
-"$nebula" roster seal draft roster --operator a > /dev/null
+"$nebula" roster seal draft roster --operator a > /dev/null 2>&1
 "$nebula" roster join roster a
 cat job.yaml - > two.yaml <<'YAML'
 sites: [{name: a}, {name: b}]

@@ -67,6 +67,11 @@ const struct neb_reference_row neb__reference_environment[] = {
      "set by mpirun and Slurm: whether this process is one of several of a site, and where they run"},
     {"NEBULA_DATA", "`bench codec-training` and `bench replica-quality`: folder with real text"},
     {"NEBULA_I_LIBRARY", "Python: the `libnebula-i.so` to load instead of the package's own"},
+    {"NEBULA_JOB, NEBULA_SITE, NEBULA_SETTINGS", "of a script that is one site: the job file, the site's "
+                                                 "name, and settings `section.key=value` of that site, "
+                                                 "a line each; `lab JOB -- COMMAND` sets them"},
+    {"NEBULA_OUT", "set there: the folder for what the script writes"},
+    {"OMP_NUM_THREADS", "set there to the script's share of the cores, unless it is set already"},
     {"NEBULA_WAN_SITE, NEBULA_WAN_INDEX, NEBULA_WAN_SITES",
      "set for the commands of `wan run`: this site's name and number, and all names"},
     {"NEBULA_WAN_ADDR, NEBULA_WAN_ADDR_NAME",
@@ -97,6 +102,7 @@ const struct neb_reference_row neb__reference_files[] = {
     {"SITE/roster", "the run's members, signed"},
     {"SITE/lock, SITE/incarnation",
      "keep two processes from being the same site; how often the site was started"},
-    {"SITE/run/", "the ledger, updates, snapshots, orders and `status.json` of the run"},
+    {"SITE/run/",
+     "`status.json` and `orders/` of the site; in `NAME/` the ledger, updates and snapshots of the run NAME"},
     {NULL, NULL},
 };
