@@ -19,6 +19,7 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; t
 fi
 export NEBULA="$nebula" NEBULA_I_LIBRARY="$library" PYTHONDONTWRITEBYTECODE=1
 python3 "$here/python/test_plain.py"
+python3 "$here/python/test_exit.py" 12
 torch=${NEBULA_TORCH_PYTHON:-python3}
 if "$torch" -c 'import torch' 2>/dev/null; then
     "$torch" "$here/python/test_torch.py"

@@ -106,6 +106,18 @@ struct neb_session_param {
  * process per site); NEB_ERR_SHAPE, NEB_ERR_NOMEM */
 NEB_API neb_status neb_session_register(neb_session *s, const struct neb_session_param *p);
 
+/* For bindings to other languages: register read = neb_values_read, write = neb_values_write and arg = a struct
+ * neb_values that outlives the session. The binding may change it between two calls. */
+struct neb_values {
+    float *at; /* where the values lie now, in the host's memory; NULL: `read` and `write` copy them */
+    /* *status is an error until they set it, so code that was interrupted before its first line has failed. */
+    void (*read)(void *arg, int64_t first, int64_t n, float *out, neb_status *status);
+    void (*write)(void *arg, int64_t first, int64_t n, const float *in, neb_status *status);
+    void *arg;
+};
+NEB_API neb_status neb_values_read(void *values, int64_t first, int64_t n, float *out);
+NEB_API neb_status neb_values_write(void *values, int64_t first, int64_t n, const float *in);
+
 /* Restores the state that neb_session_save() made, from the caller's checkpoint. Call it between the last
  * register and start. The parameters then need not hold the checkpoint's values: start sets them.
  * NEB_ERR_CORRUPT; NEB_ERR_CONFIG: the state of another model. */
@@ -220,7 +232,10 @@ NEB_API neb_status neb_session_attend(neb_session *s, double seconds);
 /* Asks for the end of the run: everything is committed, then neb_step() returns NEB_ERR_CANCELLED at all
  * sites. */
 NEB_API neb_status neb_session_leave(neb_session *s);
-NEB_API void neb_session_close(neb_session *s); /* NULL is fine */
+/* Leaves at once, joins the session's threads, releases. NULL is fine. A program that exits without it does no
+ * harm: exit() leaves the run and stops the threads of every open session. `read` and `write` must not call
+ * exit(). In a child of fork() it does nothing, since the session belongs to the parent. */
+NEB_API void neb_session_close(neb_session *s);
 
 /* ---- streams: numbered items from one site to another, each exactly once
  * ---------------------------------------------

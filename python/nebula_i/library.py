@@ -23,7 +23,13 @@ ERR_CANCELLED = -22
 ERR_AGAIN = -25
 NO_STEP = -1
 
-READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+COPY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+
+
+class Values(ctypes.Structure):
+    """struct neb_values"""
+
+    _fields_ = [("at", ctypes.c_void_p), ("read", COPY), ("write", COPY), ("arg", ctypes.c_void_p)]
 
 
 class Param(ctypes.Structure):
@@ -37,8 +43,8 @@ class Param(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("values", ctypes.c_void_p),
         ("device", ctypes.c_void_p),
-        ("read", READ),
-        ("write", READ),
+        ("read", ctypes.c_void_p),
+        ("write", ctypes.c_void_p),
         ("arg", ctypes.c_void_p),
     ]
 
@@ -54,6 +60,8 @@ _FUNCTIONS = {
     "neb_session_register": (ctypes.c_int, [_SESSION, ctypes.POINTER(Param)]),
     "neb_session_load": (ctypes.c_int, [_SESSION, ctypes.c_void_p, ctypes.c_size_t]),
     "neb_session_start": (ctypes.c_int, [_SESSION, ctypes.c_double]),
+    "neb_values_read": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
+    "neb_values_write": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
     "neb_step_within": (ctypes.c_int, [_SESSION, ctypes.c_int64, ctypes.c_double, _BOOL]),
     "neb_session_save": (ctypes.c_int, [_SESSION, ctypes.c_void_p, _SIZE]),
     "neb_session_status_json": (ctypes.c_int, [_SESSION, ctypes.c_void_p, _SIZE]),

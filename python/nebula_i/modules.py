@@ -35,6 +35,7 @@ class TensorSlot(Slot):
             raise DtypeError(f"parameter '{name}' is float64, a run's state is float32: use model.float() (NEB_ERR_DTYPE)")
         if tensor.is_meta:
             raise DtypeError(f"parameter '{name}' has no values yet (device meta): materialise the model first")
+        super().__init__()
         self.name, self.shape, self.dtype = name, tuple(tensor.shape), tensor.dtype
         self.tensor, self.copies = tensor, copies
         self.rest: Optional[torch.Tensor] = None
@@ -48,6 +49,8 @@ class TensorSlot(Slot):
             raise ShapeError(
                 f"parameter '{self.name}' was {self.shape} {self.dtype} when it was attached and is {tuple(t.shape)} "
                 f"{t.dtype} now: change a model before attach() (NEB_ERR_SHAPE)")
+        plain = self.rest is None and not self.copies and t.is_cpu and t.is_contiguous()
+        self.values.at = t.data_ptr() if plain else None
 
     @torch.no_grad()
     def read(self, first: int, n: int, address: int) -> None:
@@ -187,10 +190,11 @@ class Team:
         self._dist.all_reduce(t)
         return int(t)
 
-    def agree(self, changed: bool, ended: bool) -> Tuple[bool, bool]:
-        t = torch.tensor([changed, ended], dtype=torch.int64, device=self._device)
+    def agree(self, *flags: bool) -> List[bool]:
+        """The gateway's flags, in every process."""
+        t = torch.tensor(flags, dtype=torch.int64, device=self._device)
         self._dist.broadcast(t, 0)
-        return bool(t[0]), bool(t[1])
+        return [bool(flag) for flag in t.tolist()]
 
     @torch.no_grad()
     def share_all(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
 import sys
+import threading
 import time
+import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import library as lib
@@ -14,6 +17,7 @@ from .errors import ConfigError, CorruptError, InvalidError, StateError
 from .slots import Slot, check_finite, host_slot, mapping_slots
 
 _PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
+_EXIT_PATIENCE = 10  # seconds that the interpreter's exit waits for a daemon thread to come back from the library
 _STATE_VERSION = 1
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -28,12 +32,17 @@ class Run:
     settings  changes to the job, as {"wan.interval": 50}
     finish    at a clean end of the `with` block, wait until the run has reached its token target, so that the
               parameters are the run's result. After an exception the site leaves at once; it can come back later.
+
+    A run that is still open when the interpreter exits leaves then, as `close()` does.
     """
 
     def __init__(self, job: Optional[PathLike] = None, site: Optional[str] = None, *, wait: float = 20.0,
                  settings: Optional[Mapping[str, Any]] = None, finish: bool = True) -> None:
         self._handle: Optional[ctypes.c_void_p] = None
         self._pid = os.getpid()
+        # The library takes one call at a time. A signal handler may close the run within a call: in a callback's Python code.
+        self._lock = threading.RLock()
+        self._inside, self._leaving = 0, False
         self._slots: Sequence[Slot] = []
         self._started = False
         self._failure: Optional[BaseException] = None
@@ -48,8 +57,7 @@ class Run:
         self._job = None if job is None else os.fsencode(job)
         self._site_name = None if site is None else site.encode()
         self._settings = dict(settings or {})
-        self._read = lib.READ(self._on_read)
-        self._write = lib.READ(self._on_write)
+        self._read, self._write = lib.COPY(self._on_read), lib.COPY(self._on_write)
         if _processes()[0] == 0:  # only the first process of a site talks to other sites
             self._open()
 
@@ -57,9 +65,23 @@ class Run:
         words = [f"{k}={_word(v)}".encode() for k, v in self._settings.items()]
         array = (ctypes.c_char_p * (len(words) + 1))(*words, None)
         handle = ctypes.c_void_p()
-        lib.check(lib.library().neb_session_open_job(self._job, self._site_name, array,
-                                                     ctypes.byref(handle)))
-        self._handle = handle
+        with self._lock:
+            _OPEN.add(self)
+            lib.check(lib.library().neb_session_open_job(self._job, self._site_name, array, ctypes.byref(handle)))
+            self._handle = handle
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        """One call of the library for this session."""
+        with self._lock:
+            if self._handle is None:
+                raise StateError("the run was closed (NEB_ERR_STATE)")
+            self._inside += 1
+            try:
+                return getattr(lib.library(), function)(self._handle, *arguments)
+            finally:
+                self._inside -= 1
+                if self._leaving and not self._inside:
+                    self._release()
 
     # ---- joining ---------------------------------------------------------------------------------------------------
 
@@ -90,7 +112,8 @@ class Run:
                 self._register(i, slot)
             if state is not None:
                 self._load(state)
-            self._guarded(lib.library().neb_session_start(self._handle, 0.0))
+            self._look()
+            self._guarded(self._call("neb_session_start", 0.0))
         self._started = True
         self._meet()
         if self._team is not None:
@@ -107,10 +130,12 @@ class Run:
         return self._loader
 
     def _register(self, index: int, slot: Slot) -> None:
-        shape = _four(slot.shape)
+        shape, c = _four(slot.shape), lib.library()
+        slot.values.read, slot.values.write, slot.values.arg = self._read, self._write, index
         p = lib.Param(name=slot.name.encode(), ndim=len(shape), shape=(ctypes.c_int64 * 4)(*shape),
-                      read=self._read, write=self._write, arg=index)
-        lib.check(lib.library().neb_session_register(self._handle, ctypes.byref(p)))
+                      read=ctypes.cast(c.neb_values_read, ctypes.c_void_p), write=ctypes.cast(c.neb_values_write, ctypes.c_void_p),
+                      arg=ctypes.addressof(slot.values))
+        lib.check(self._call("neb_session_register", ctypes.byref(p)))
 
     def _meet(self) -> None:
         """Waits for the other sites and merges their work. Raises their objections as exceptions."""
@@ -121,25 +146,29 @@ class Run:
                 if now["halted"] or now["ended"] or now["view"] > 0:
                     break
                 time.sleep(0.02)
-            self._enter(lib.NO_STEP)
+            self._merge()
 
-    # ---- the library asks for values -------------------------------------------------------------------------------
+    # ---- the library reads and changes values -------------------------------------------------------------------------------
 
-    def _on_read(self, arg: Optional[int], first: int, n: int, address: int) -> int:
-        return self._copy(arg or 0, first, n, address, False)
+    def _look(self) -> None:
+        """Before each call in which the library may copy: where the values are now. Raises ShapeError."""
+        for slot in self._slots:
+            slot.check()
 
-    def _on_write(self, arg: Optional[int], first: int, n: int, address: int) -> int:
-        return self._copy(arg or 0, first, n, address, True)
+    def _on_read(self, arg: Optional[int], first: int, n: int, address: int, status: Any) -> None:
+        self._copy(arg or 0, first, n, address, False, status)
 
-    def _copy(self, index: int, first: int, n: int, address: int, write: bool) -> int:
+    def _on_write(self, arg: Optional[int], first: int, n: int, address: int, status: Any) -> None:
+        self._copy(arg or 0, first, n, address, True, status)
+
+    def _copy(self, index: int, first: int, n: int, address: int, write: bool, status: Any) -> None:
         try:
             slot = self._slots[index]
             slot.check()
             (slot.write if write else slot.read)(first, n, address)
-            return lib.OK
+            status[0] = lib.OK
         except BaseException as e:  # an exception cannot cross the library, so it is raised after the call
             self._failure = e
-            return lib.ERR_SHAPE
 
     def _guarded(self, code: int) -> None:
         failure, self._failure = self._failure, None
@@ -155,8 +184,8 @@ class Run:
         tokens  how many tokens this process trained on in this step. They weigh this site's part and count towards the
                 run's target (`wan.tokens`).
 
-        Returns True while the run goes on. Returns False when it has ended; then the parameters are its result. The call
-        takes microseconds unless a round is due. It waits only at the drift limit and at the end. Raises NonfiniteError
+        Returns True while the run goes on. Returns False when it has ended; then the parameters are its result, without
+        the steps that this site has made beyond it. The call takes microseconds unless a round is due. It waits only at the drift limit and at the end. Raises NonfiniteError
         (nothing of the NaN was sent), ShapeError (a parameter is not what was attached), StateError (this site cannot go
         on committing).
         """
@@ -166,10 +195,10 @@ class Run:
         if isinstance(tokens, bool) or not hasattr(tokens, "__index__") or tokens.__index__() < 0:
             raise InvalidError(f"step(tokens): {tokens!r} is not a number of tokens (NEB_ERR_INVALID)")
         if self.ended:
+            self._take_result()
             return False
         tokens = tokens.__index__()
-        for slot in self._slots:
-            slot.check()
+        self._look()
         self.steps += 1
         if self._team is not None:
             tokens = self._team.sum(tokens)
@@ -183,29 +212,41 @@ class Run:
         return not self.ended
 
     def _enter(self, tokens: int) -> None:
-        changed, code, any_change = ctypes.c_bool(), lib.ERR_AGAIN, False
+        changed = ctypes.c_bool()
+        code = self._call("neb_step_within", tokens, _PATIENCE, ctypes.byref(changed))
+        any_change = changed.value
         while code == lib.ERR_AGAIN:
-            code = lib.library().neb_step_within(self._handle, tokens, _PATIENCE, ctypes.byref(changed))
-            any_change, tokens = any_change or changed.value, lib.NO_STEP
+            self._look()
+            code = self._call("neb_step_within", lib.NO_STEP, _PATIENCE, ctypes.byref(changed))
+            any_change = any_change or changed.value
         self.changed = any_change
         if code == lib.ERR_CANCELLED:
             self.ended = True
             return
         self._guarded(code)
 
+    def _merge(self) -> None:
+        """As a step, without one."""
+        if self._handle is not None:
+            self._look()
+            self._enter(lib.NO_STEP)
+
+    def _take_result(self) -> None:
+        self._merge()
+        if self._team is not None:
+            self._team.share_all()
+
     def wait_for_end(self, timeout: Optional[float] = None) -> bool:
-        """Takes part without training until the run has reached its token target. Returns True when it has ended."""
+        """Takes part without training until the others have brought the run to its end. Returns True when it has ended."""
         self._alive()
         until = None if timeout is None else time.monotonic() + timeout
-        while not self.ended and self._started:
-            if until is not None and time.monotonic() > until:
-                return False
-            if self._handle is not None:
-                self._enter(lib.NO_STEP)
-            changed = self.changed
+        late = False
+        while not self.ended and self._started and not late and (self._handle is not None or self._team is not None):
+            self._merge()
+            late = until is not None and time.monotonic() > until
             if self._team is not None:
-                changed, self.ended = self._team.agree(changed, self.ended)
-                if changed:
+                self.changed, self.ended, late = self._team.agree(self.changed, self.ended, late)
+                if self.changed:
                     self._team.share_all()
             if not self.ended:
                 time.sleep(0.02)
@@ -221,7 +262,7 @@ class Run:
         size = ctypes.c_size_t(1 << 13)
         while True:
             room = ctypes.create_string_buffer(size.value)
-            code = lib.library().neb_session_status_json(self._handle, room, ctypes.byref(size))
+            code = self._call("neb_session_status_json", room, ctypes.byref(size))
             if code == lib.OK:
                 return json.loads(room.value)
             if code != lib.ERR_NOSPACE:
@@ -284,10 +325,11 @@ class Run:
         if self._handle is None or not self._started:
             return state
         size = ctypes.c_size_t()
-        lib.check(lib.library().neb_session_save(self._handle, None, ctypes.byref(size)))
+        lib.check(self._call("neb_session_save", None, ctypes.byref(size)))
         room = bytearray(size.value)
         view = (ctypes.c_char * size.value).from_buffer(room)
-        self._guarded(lib.library().neb_session_save(self._handle, view, ctypes.byref(size)))
+        self._look()
+        self._guarded(self._call("neb_session_save", view, ctypes.byref(size)))
         del view
         del room[size.value:]  # the room was for the longest state there may be
         torch = sys.modules.get("torch")
@@ -300,16 +342,36 @@ class Run:
                                "(NEB_ERR_CORRUPT)")
         blob = state["session"]
         blob = bytes(blob) if isinstance(blob, (bytes, bytearray, memoryview)) else bytes(blob.cpu().numpy().data)
-        lib.check(lib.library().neb_session_load(self._handle, blob, len(blob)))
+        lib.check(self._call("neb_session_load", blob, len(blob)))
 
     # ---- leaving ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leaves at once and tells the others. The site can come back with its checkpoint."""
-        handle, self._handle = self._handle, None
-        if handle is not None and self._pid == os.getpid():
-            lib.library().neb_session_close(handle)
+        """Leaves at once and tells the others. The site can come back with its checkpoint.
+
+        A call of another thread ends first. In a child of fork() this does nothing: the run is the parent's.
+        """
+        if self._pid == os.getpid():
+            with self._lock:
+                if self._inside:
+                    self._leaving = True  # _call() releases it
+                else:
+                    self._release()
         self._pid = -1
+
+    def _release(self) -> None:
+        handle, self._handle = self._handle, None
+        _OPEN.discard(self)
+        if handle is not None:
+            lib.library().neb_session_close(handle)
+
+    def _close_at_exit(self) -> None:
+        """As close(). The lock is kept, so that a daemon thread's next call waits in silence until the process has gone.
+
+        A daemon thread that stays in the library for long is left there. The library stops its own threads in any case.
+        """
+        if self._pid == os.getpid() and self._lock.acquire(timeout=_EXIT_PATIENCE):
+            self.close()
 
     def _alive(self) -> None:
         if self._pid == -1:
@@ -323,7 +385,7 @@ class Run:
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         try:
-            if kind is None and self._finish and self._started and self.has_target:
+            if kind is None and self._finish and self._started and self._pid == os.getpid() and self.has_target:
                 self.wait_for_end()
         finally:
             self.close()
@@ -333,6 +395,16 @@ class Run:
             self.close()
         except Exception:
             pass
+
+
+_OPEN: "weakref.WeakSet[Run]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """The interpreter runs this at its exit, when other threads may still run and OpenSSL still works."""
+    for run in list(_OPEN):
+        run._close_at_exit()
 
 
 def _word(value: Any) -> str:

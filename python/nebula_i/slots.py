@@ -1,8 +1,8 @@
 """A parameter as the library sees it: a name, a shape, and fp32 values that can be copied out and in by range.
 
-The library never keeps a pointer into a framework's memory. It asks for a range when a round needs it, in the thread that
-called `Run.step()`, and the slot looks up where the values are at that moment. So a tensor may move. A tensor that changed
-its shape or was replaced in the model is noticed and raises an exception.
+The library never keeps a pointer into a framework's memory. It copies a range when a round needs it, in the thread that
+called `Run.step()`. Before that call the slot looks up where the values are at that moment. So a tensor may move. A tensor
+that changed its shape or was replaced in the model is noticed and raises an exception.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
 from .dlpack import Borrowed, borrow
 from .errors import DtypeError, NonfiniteError, ShapeError
+from .library import Values
 
 _FLOAT = 4
 Watched = Tuple[Callable[[], Any], Any]  # a function that looks into a place, and the object that must be there
@@ -26,6 +27,9 @@ class Slot:
     shape: Tuple[int, ...]
     _watched: Tuple[Watched, ...] = ()
 
+    def __init__(self) -> None:
+        self.values = Values()  # the library copies by `values.at` itself where check() sets it, else it calls read and write
+
     @property
     def count(self) -> int:
         return math.prod(self.shape)
@@ -35,7 +39,7 @@ class Slot:
         self._watched += places
 
     def check(self) -> None:
-        """Raises ShapeError when the parameter is no longer the registered one."""
+        """Says where the values are now. Raises ShapeError when the parameter is no longer the registered one."""
         for look, found in self._watched:
             if look() is not found:
                 raise ShapeError(
@@ -64,8 +68,10 @@ class HostSlot(Slot):
     """fp32 values in the host's memory. A buffer, or a tensor lent through DLPack, keeps them alive."""
 
     def __init__(self, name: str, shape: Sequence[int], address: int, keep: Any) -> None:
+        super().__init__()
         self.name, self.shape = name, tuple(shape)
         self._address, self._keep = address, keep
+        self.values.at = address
 
     def read(self, first: int, n: int, address: int) -> None:
         ctypes.memmove(address, self._address + _FLOAT * first, _FLOAT * n)

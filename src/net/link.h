@@ -2,6 +2,7 @@
  *
  *     net.c                      the node: loop, thread, posts, timers, the functions of net.h
  *     listen_dial.c              listening, dialling
+ *     lookup.c                   names become addresses
  *     strangers.c                limits for connections that are not greeted yet
  *     greet.c                    from a TLS handshake to an accepted peer: HELLO, CHAIN, WELCOME, REFUSE
  *     conn.c                     one TLS connection on a socket
@@ -218,6 +219,7 @@ struct neb_net {
     uv_mutex_t lock;
     struct neb_post *posts, **posts_end;
     bool stopping, closed;
+    struct neb_lookup *lookups; /* lookup.c */
     uv_thread_t thread;
     bool threaded;
 };
@@ -268,6 +270,8 @@ void neb__bbr_turns_hand_over(struct neb_net *net, int64_t now); /* called by th
 /* ---- listen_dial.c ------------------------------------------------------------------------------------- */
 neb_status neb__net_listen(struct neb_net *net);
 void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe);
+/* A lookup for the peer has ended: `error` of getaddrinfo(), or the list, of which address `turn` is tried. */
+void neb__net_resolved(struct neb_peer *p, int error, const struct addrinfo *list, int turn);
 void neb__net_stranger_log(struct neb_net *net, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- strangers.c --------------------------------------------------------------------------------------- */
@@ -278,6 +282,12 @@ void neb__strangers_learn(struct neb_peer *p, const struct neb_member *m); /* wh
  * itself. */
 void neb__strangers_admit(struct neb_conn *c);
 void neb__strangers_proved(struct neb_conn *c);
+
+/* ---- lookup.c ------------------------------------------------------------------------------------------ */
+/* Looks the name up and calls neb__net_resolved() later, on the loop's thread. NEB_ERR_NOMEM */
+neb_status neb__lookup_start(struct neb_peer *p, const char *host, uint16_t port, int turn);
+void neb__lookup_take(struct neb_net *net); /* tells the peers of those that have ended */
+void neb__lookup_end(struct neb_net *net);  /* after the loop: waits for the rest and drops them */
 
 /* ---- greet.c ------------------------------------------------------------------------------------------- */
 neb_status neb__greet_begin(struct neb_conn *c); /* after the TLS handshake */

@@ -137,13 +137,6 @@ neb_status neb__net_listen(struct neb_net *net)
 
 /* ---- dialling ------------------------------------------------------------------------------------------ */
 
-struct dial {
-    uv_getaddrinfo_t request;
-    struct neb_net *net;
-    uint16_t peer;
-    int turn; /* index of the name's address that is tried */
-};
-
 static void dial_failed(struct neb_peer *p, enum neb_conn_role role, const char *why)
 {
     neb__debug("cannot reach %s: %s", p->name, why);
@@ -193,42 +186,29 @@ static const struct addrinfo *nth(const struct addrinfo *list, int n)
     return list;
 }
 
-static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *list)
+void neb__net_resolved(struct neb_peer *p, int error, const struct addrinfo *list, int turn)
 {
-    struct dial *d = request->data;
-    struct neb_peer *p = status == UV_ECANCELED ? NULL : neb__peer_find(d->net, d->peer);
-    if (p) {
-        p->resolving = false;
-        if (status || !list) {
-            dial_failed(p, NEB_CONN_CONTROL, status ? uv_strerror(status) : "the name has no address");
-        } else if (!p->control && !p->making) {
-            const struct addrinfo *a = nth(list, d->turn);
-            connect_to(p, a->ai_addr, a->ai_addrlen, NEB_CONN_CONTROL, 0);
-        }
+    p->resolving = false;
+    if (error || !list) {
+        dial_failed(p, NEB_CONN_CONTROL, error ? gai_strerror(error) : "the name has no address");
+    } else if (!p->control && !p->making) {
+        const struct addrinfo *a = nth(list, turn);
+        connect_to(p, a->ai_addr, a->ai_addrlen, NEB_CONN_CONTROL, 0);
     }
-    uv_freeaddrinfo(list);
-    neb__free(d);
 }
 
 static void resolve(struct neb_peer *p, const char *address, int turn)
 {
-    char host[NEB_ADDRESS_SIZE], service[8];
+    char host[NEB_ADDRESS_SIZE];
     uint16_t port;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct dial *d = NEB_NEW(struct dial);
-    if (!d || !neb__address_split(address, host, &port)) {
-        dial_failed(p, NEB_CONN_CONTROL, d ? "not an address" : "out of memory");
-        neb__free(d);
+    if (!neb__address_split(address, host, &port)) {
+        dial_failed(p, NEB_CONN_CONTROL, "not an address");
         return;
     }
-    snprintf(service, sizeof service, "%u", port);
-    *d = (struct dial){.net = p->net, .peer = p->id, .turn = turn};
-    d->request.data = d;
-    int e = uv_getaddrinfo(&p->net->loop, &d->request, on_resolved, host, service, &hints);
-    p->resolving = !e;
-    if (!e) return;
-    dial_failed(p, NEB_CONN_CONTROL, uv_strerror(e));
-    neb__free(d);
+    p->resolving = true;
+    if (neb__lookup_start(p, host, port, turn) == NEB_OK) return;
+    p->resolving = false;
+    dial_failed(p, NEB_CONN_CONTROL, neb_last_error());
 }
 
 void neb__net_dial(struct neb_peer *p, enum neb_conn_role role, int stripe)

@@ -112,6 +112,7 @@ static void run_posts(struct neb_net *net)
 static void on_wake(uv_async_t *handle)
 {
     run_posts(handle->data);
+    neb__lookup_take(handle->data);
 }
 
 void neb__net_stop(struct neb_net *net)
@@ -256,19 +257,24 @@ static void close_loop(struct neb_net *net)
     if (net->listen_fd >= 0) close(net->listen_fd);
 }
 
+void neb__net_end(struct neb_net *net)
+{
+    if (net->closed) return;
+    neb__net_stop(net);
+    if (net->threaded) uv_thread_join(&net->thread);
+    neb__lookup_end(net);
+    if (net->loop_ready) run_posts(net); /* earlier posts still run */
+    uv_mutex_lock(&net->lock);
+    net->closed = true;
+    uv_mutex_unlock(&net->lock);
+    if (net->loop_ready) close_loop(net);
+    run_posts(net);
+}
+
 void neb__net_close(struct neb_net *net)
 {
     if (!net) return;
-    neb__net_stop(net);
-    if (net->threaded) uv_thread_join(&net->thread);
-    if (net->loop_ready) {
-        run_posts(net); /* earlier posts still run */
-        uv_mutex_lock(&net->lock);
-        net->closed = true;
-        uv_mutex_unlock(&net->lock);
-        close_loop(net);
-    }
-    run_posts(net);
+    neb__net_end(net);
     neb__tls_context_free(net->tls);
     neb__chain_free(net->chain);
     neb__free(net->skip);

@@ -104,9 +104,10 @@ neb_status neb__net_open(const struct neb_net_config *config, struct neb_net **o
 neb_status neb__net_start(struct neb_net *net); /* the loop on its own thread */
 neb_status neb__net_run(struct neb_net *net);   /* the loop on this thread, until neb__net_stop() */
 void neb__net_stop(struct neb_net *net);        /* any thread */
-/* Says goodbye to the peers, stops, joins the thread, ends queued messages with NEB_ERR_CANCELLED,
- * releases. */
-void neb__net_close(struct neb_net *net);
+/* Says goodbye to the peers, stops, joins the thread, ends queued messages with NEB_ERR_CANCELLED. The memory
+ * stays, so other threads may still post; they are refused. */
+void neb__net_end(struct neb_net *net);
+void neb__net_close(struct neb_net *net); /* ends it and releases; NULL is fine */
 
 /* Any thread. Runs fn(arg) on the loop's thread, in the order of the posts. NEB_ERR_NOMEM; NEB_ERR_STATE:
  * closing. */

@@ -37,6 +37,32 @@ neb_status neb__mirror_register(struct neb_mirror *m, const struct neb_session_p
     return NEB_OK;
 }
 
+neb_status neb_values_read(void *values, int64_t first, int64_t n, float *out)
+{
+    const struct neb_values *v = values;
+    neb_status status = NEB_ERR_INTERNAL;
+    if (v->at) {
+        memcpy(out, v->at + first, (size_t)n * sizeof *out);
+        return NEB_OK;
+    }
+    v->read(v->arg, first, n, out, &status);
+    return status == NEB_OK ? NEB_OK
+                            : neb__quiet(status, "reading a parameter's values failed, or was interrupted");
+}
+
+neb_status neb_values_write(void *values, int64_t first, int64_t n, const float *in)
+{
+    const struct neb_values *v = values;
+    neb_status status = NEB_ERR_INTERNAL;
+    if (v->at) {
+        memcpy(v->at + first, in, (size_t)n * sizeof *in);
+        return NEB_OK;
+    }
+    v->write(v->arg, first, n, in, &status);
+    return status == NEB_OK ? NEB_OK
+                            : neb__quiet(status, "writing a parameter's values failed, or was interrupted");
+}
+
 static int by_name(const void *a, const void *b)
 {
     const struct neb_session_slice *p = a, *q = b;

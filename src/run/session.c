@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { TELL_S = 3, END_STAY_S = 20, END_STAY_BYTES = 1 << 18 };
 static const double idle_every_s = 0.5;
@@ -107,6 +108,7 @@ neb_status neb_session_open(const char *folder, const struct neb_session_config 
     if (!s) return neb__fail(NEB_ERR_NOMEM, "out of memory for a session");
     init_locks(s);
     s->config = c ? *c : neb_session_defaults();
+    s->pid = getpid();
     neb__queue_init(&s->driver.queue);
     s->mirror.lock = &s->lock;
     neb__members_init(&s->members);
@@ -174,6 +176,7 @@ static neb_status start(neb_session *s)
         neb__agreement_load(s);
     }
     NEB_TRY(neb__session_watch_lines(s));
+    NEB_TRY(neb__exit_watch(s));
     NEB_TRY(neb__net_start(s->net));
     pthread_mutex_lock(&s->lock); /* the driver reads the session's state for its status */
     s->driver.runs = pthread_create(&s->driver.thread, NULL, neb__session_driver, s) == 0;
@@ -250,10 +253,9 @@ static void stay_for_the_end(neb_session *s)
     }
 }
 
-void neb_session_close(neb_session *s)
+void neb__session_stop(neb_session *s)
 {
-    if (!s) return;
-    while (s->streams) neb_stream_close(s->streams);
+    if (s->stopped) return;
     pthread_mutex_lock(&s->lock);
     bool runs = s->driver.runs && s->core && !s->halted;
     bool goodbye = runs && !s->ended, found = runs && s->ended && s->driver.found_end;
@@ -263,8 +265,14 @@ void neb_session_close(neb_session *s)
     neb__queue_close(&s->driver.queue);
     if (s->driver.runs) pthread_join(s->driver.thread, NULL);
     if (s->mismatch != NEB_OK) wait_until_told(s);
-    neb__net_close(s->net);
+    if (s->net) neb__net_end(s->net);
     if (s->mirror.outer && s->driver.runs) neb__session_tell(s, true);
+    s->stopped = true;
+}
+
+static void release(neb_session *s)
+{
+    neb__net_close(s->net);
     neb__session_rate_close(s);
     neb__session_release(s);
     neb__facts_free(s);
@@ -279,4 +287,13 @@ void neb_session_close(neb_session *s)
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->busy);
     neb__free(s);
+}
+
+void neb_session_close(neb_session *s)
+{
+    if (!s || !neb__exit_close_begin(s)) return;
+    while (s->streams) neb_stream_close(s->streams);
+    neb__session_stop(s);
+    release(s);
+    neb__exit_close_end();
 }

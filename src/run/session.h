@@ -30,6 +30,8 @@
 #include "run/waiting.h"
 #include "store/ledger.h"
 
+#include <sys/types.h>
+
 enum neb_session_message {
     NEB_MSG_FRAME = 1, /* the core's */
     NEB_MSG_UPDATE,    /* an update, header and code */
@@ -67,6 +69,7 @@ struct neb_session {
     const struct neb_rung *fixed, *exact; /* fixed: by the job; NULL: the controller's choice */
     uint32_t fragments;
     int64_t started;                   /* ns */
+    pid_t pid;                         /* of the process whose threads run it */
     struct neb_hash model[NEB_AGREED]; /* see enum neb_agreed */
     struct neb_hash genesis;           /* of this run */
     char run[NEB_RUN_NAME_SIZE];       /* its name; "": the folder holds one run */
@@ -102,6 +105,7 @@ struct neb_session {
     pthread_cond_t changed;
     bool paused, ended, halted, ending;
     neb_status mismatch; /* a peer trains another model */
+    bool stopped;        /* its threads are joined, its links closed (session.c) */
     bool nonfinite; /* a copy of x was not finite: `why` names the parameter; until neb_step() has said so */
     bool agreed;    /* another site has told that it runs the same job */
     char why[256];
@@ -112,6 +116,7 @@ struct neb_session {
     neb_stream *streams;            /* open ones to other sites */
     struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
+    struct neb_session *next_open;  /* at_exit.c */
 };
 
 /* ---- start and end ------------------------------------------------------------------------------------- */
@@ -144,6 +149,16 @@ bool neb__fixed_pace_merge_due(const neb_session *s); /* the next round must be 
 bool neb__fixed_pace_may_merge(const neb_session *s); /* and it is there */
 /* This site has made its last step: true once every round under way is merged. Takes the lock. */
 bool neb__session_settled(neb_session *s);
+
+/* session.c: leaves the run and joins the session's threads. The memory stays. */
+void neb__session_stop(neb_session *s);
+
+/* at_exit.c */
+neb_status neb__exit_watch(neb_session *s); /* before its threads run */
+/* Around the closing of any session. False: leave it alone, since the process is exiting, or is a child that
+ * has the session's memory and none of its threads. True owes an end. */
+bool neb__exit_close_begin(neb_session *s);
+void neb__exit_close_end(void);
 
 /* step.c: so many seconds from now by the clock that `changed` waits by */
 struct timespec neb__step_until(double seconds);
