@@ -23,6 +23,11 @@ python3 "$here/python/test_exit.py" 12
 torch=${NEBULA_TORCH_PYTHON:-python3}
 if "$torch" -c 'import torch' 2>/dev/null; then
     "$torch" "$here/python/test_torch.py"
+    if "$torch" -c 'import accelerate, transformers' 2>/dev/null; then
+        "$torch" "$here/python/test_hf.py"
+    else
+        echo "python: skipped the tests with a Hugging Face Trainer ($torch lacks transformers or accelerate)"
+    fi
 else
     echo "python: skipped the tests with PyTorch ($torch lacks it; set NEBULA_TORCH_PYTHON to an interpreter that has it)"
 fi

@@ -198,6 +198,7 @@ struct neb_session_status {
     int64_t bytes_left;
     /* The end of the run, with end "drop": the share of this site's last work, as a norm, that was dropped. */
     double dropped;
+    bool finished; /* neb_session_finish() was called */
 };
 NEB_API void neb_session_get_status(neb_session *s, struct neb_session_status *out);
 
@@ -228,6 +229,13 @@ NEB_API void neb_session_loss(neb_session *s, double loss);
 /* For a member that votes and stores but does not train: neb_step() without a step. Returns after `seconds`,
  * or when the run ends (NEB_ERR_CANCELLED). */
 NEB_API neb_status neb_session_attend(neb_session *s, double seconds);
+
+/* For a run that ends by steps: says that this site makes no more of them. Go on with
+ * neb_step_within(s, NEB_NO_STEP, …) until it returns NEB_ERR_CANCELLED. The run ends at its token target, if it
+ * has one, or when every site that trains and is in reach has said this; a site that is away holds the end for
+ * half a minute. By then the work of all is committed.
+ *   NEB_ERR_STATE (not started), NEB_ERR_NOMEM */
+NEB_API neb_status neb_session_finish(neb_session *s);
 
 /* Asks for the end of the run: everything is committed, then neb_step() returns NEB_ERR_CANCELLED at all
  * sites. */

@@ -30,8 +30,8 @@ class Run:
     site      which of the job's sites this is. None: as NEBULA_SITE says; `nebula-i lab JOB -- COMMAND` sets both
     wait      how many seconds `attach()` waits for the other sites; then this one goes on alone
     settings  changes to the job, as {"wan.interval": 50}
-    finish    at a clean end of the `with` block, wait until the run has reached its token target, so that the
-              parameters are the run's result. After an exception the site leaves at once; it can come back later.
+    finish    at a clean end of the `with` block call `finish()`, so that the parameters are the run's result. After an
+              exception the site leaves at once; it can come back later.
 
     A run that is still open when the interpreter exits leaves then, as `close()` does.
     """
@@ -236,6 +236,19 @@ class Run:
         if self._team is not None:
             self._team.share_all()
 
+    def finish(self, timeout: Optional[float] = None) -> bool:
+        """Says that this site makes no more steps, and takes part until the run has ended.
+
+        The run ends at its token target, if it has one, or when every site in reach has called this. The log says for whom
+        a site waits. Returns True when the run has ended; then the parameters are its result, the same at every site.
+        """
+        self._alive()
+        if not self._started:
+            raise StateError("finish() was called before attach() (NEB_ERR_STATE)")
+        if self._handle is not None and not self.ended:
+            lib.check(self._call("neb_session_finish"))
+        return self.wait_for_end(timeout)
+
     def wait_for_end(self, timeout: Optional[float] = None) -> bool:
         """Takes part without training until the others have brought the run to its end. Returns True when it has ended."""
         self._alive()
@@ -385,8 +398,8 @@ class Run:
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         try:
-            if kind is None and self._finish and self._started and self._pid == os.getpid() and self.has_target:
-                self.wait_for_end()
+            if kind is None and self._finish and self._started and self._pid == os.getpid():
+                self.finish()
         finally:
             self.close()
 

@@ -106,6 +106,7 @@ static void on_item(neb_session *s, struct neb_item *i)
         neb__session_halt(s, "two rosters are signed for one epoch: the operator must choose one; then give "
                              "this site the chosen file (nebula-i adopt) and start it again");
         break;
+    case NEB_ITEM_FINISHED: break; /* finish.c looks at every turn */
     case NEB_ITEM_LOSS: neb__session_hear_loss(s, i->value); break;
     }
 }
@@ -167,6 +168,7 @@ static void handle_turn(neb_session *s, const struct neb_turn *turn)
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_TICK});
     if (turn->stop) s->driver.orders_at = 0; /* a last look: the order that ended the run is carried out */
     if (!s->halted) neb__session_orders(s);
+    if (!s->halted) neb__session_finish_turn(s);
     if (!s->halted) publish(s);
     neb__waiting_look(s);
     neb__session_tell(s, false);

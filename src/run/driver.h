@@ -17,8 +17,9 @@ enum neb_item_type {
     NEB_ITEM_PEER_DOWN,
     NEB_ITEM_SNAPSHOT, /* neb_step() has copied the cells that a capture wants */
     NEB_ITEM_OPERATOR,
-    NEB_ITEM_LOSS, /* held-out loss of the outer state */
-    NEB_ITEM_FORK, /* two rosters are signed for one epoch */
+    NEB_ITEM_FINISHED, /* this site makes no more steps */
+    NEB_ITEM_LOSS,     /* held-out loss of the outer state */
+    NEB_ITEM_FORK,     /* two rosters are signed for one epoch */
 };
 
 struct neb_item {
@@ -73,6 +74,14 @@ void neb__item_free(struct neb_item *item);
 
 struct neb_pending_event;
 
+/* finish.c */
+struct neb_finishing {
+    int64_t since;       /* ns: when this site had made its steps; 0: it has not */
+    int64_t alone_since; /* ns: since when only sites that are away have not made theirs */
+    int64_t said_at;     /* ns: when the log was told for whom this site waits */
+    bool told;           /* the core knows that all have made theirs */
+};
+
 struct neb_driver {
     struct neb_queue queue;
     pthread_t thread;
@@ -83,6 +92,7 @@ struct neb_driver {
     bool found_end;                                    /* the run had ended then; under the session's lock */
     bool leaves;                                       /* asked to be removed from the run */
     int64_t orders_at, removed_at; /* ns: when orders.c looks again; when a removal was seen */
+    struct neb_finishing finishing;
 };
 
 /* driver.c */

@@ -222,6 +222,7 @@ neb_status neb_session_leave(neb_session *s)
 
 neb_status neb__session_done(neb_session *s)
 {
+    NEB_TRY(neb_session_finish(s));
     return operate(s, NEB_OP_DONE);
 }
 

@@ -106,6 +106,7 @@ struct neb_session {
     bool paused, ended, halted, ending;
     neb_status mismatch; /* a peer trains another model */
     bool stopped;        /* its threads are joined, its links closed (session.c) */
+    bool finished;       /* this site makes no more steps (finish.c) */
     bool nonfinite; /* a copy of x was not finite: `why` names the parameter; until neb_step() has said so */
     bool agreed;    /* another site has told that it runs the same job */
     char why[256];
@@ -149,6 +150,9 @@ bool neb__fixed_pace_merge_due(const neb_session *s); /* the next round must be 
 bool neb__fixed_pace_may_merge(const neb_session *s); /* and it is there */
 /* This site has made its last step: true once every round under way is merged. Takes the lock. */
 bool neb__session_settled(neb_session *s);
+
+/* finish.c: on the driver's thread, at every turn */
+void neb__session_finish_turn(neb_session *s);
 
 /* session.c: leaves the run and joins the session's threads. The memory stays. */
 void neb__session_stop(neb_session *s);

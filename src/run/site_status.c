@@ -70,6 +70,7 @@ void neb_session_get_status(neb_session *s, struct neb_session_status *out)
     out->paused = s->paused;
     out->ended = s->ended;
     out->halted = s->halted;
+    out->finished = s->finished;
     out->peers_up = neb__lines_up(&s->lines);
     out->peers = (int64_t)__builtin_popcountll(neb__members_roster(&s->members, NULL).members) - 1;
     snprintf(out->note, sizeof out->note, "%.150s", s->why);
@@ -278,6 +279,25 @@ void neb__session_status_heard(neb_session *s, uint16_t peer, uint32_t kind, con
     pthread_mutex_unlock(&s->lock);
 }
 
+uint64_t neb__session_finished_peers(neb_session *s)
+{
+    uint64_t peers = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint16_t i = 0; s->board && i < NEB_SITES_MAX; i++)
+        if (s->board->heard[i] && s->board->heard[i]->finished) peers |= neb__bit(i);
+    pthread_mutex_unlock(&s->lock);
+    return peers;
+}
+
+int64_t neb__session_steps_of(neb_session *s, uint16_t id)
+{
+    pthread_mutex_lock(&s->lock);
+    const struct neb_site_status *said = said_by(s, id);
+    int64_t steps = said ? said->own_steps : -1;
+    pthread_mutex_unlock(&s->lock);
+    return steps;
+}
+
 /* ---- the file ------------------------------------------------------------------------------------------ */
 
 /* On the driver's thread. */
@@ -312,6 +332,11 @@ static void write_file(neb_session *s, struct neb_status_board *b, struct neb_si
     look(s, own, b->file);
     snprintf(folder, sizeof folder, "%s/run", s->site->dir);
     if (neb__status_file_write(folder, b->file) != NEB_OK) neb__debug("%s", neb_last_error());
+}
+
+void neb__session_tell_soon(neb_session *s)
+{
+    if (s->board) s->board->say_at = s->board->write_at = 0;
 }
 
 void neb__session_tell(neb_session *s, bool last)

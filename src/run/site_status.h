@@ -25,6 +25,11 @@ void neb__session_own_status(neb_session *s, struct neb_site_status *out);
 /* Writes the file and tells the peers, when it is time. `last`: the session ends, only the file is
  * written. */
 void neb__session_tell(neb_session *s, bool last);
+void neb__session_tell_soon(neb_session *s); /* the next neb__session_tell() finds that it is time */
+/* Those that have said that they make no more steps, as bits; of site `id`, how many it has made (-1: not
+ * known). */
+uint64_t neb__session_finished_peers(neb_session *s);
+int64_t neb__session_steps_of(neb_session *s, uint16_t id);
 void neb__session_tell_peer(neb_session *s, uint16_t peer); /* which has just come up */
 /* kind: NEB_MSG_STATUS, or NEB_MSG_NOTE of the version before. */
 void neb__session_status_heard(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n);

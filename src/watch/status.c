@@ -97,6 +97,7 @@ void neb__status_from_session(const struct neb_session_status *s, struct neb_sit
     out->paused = s->paused;
     out->ended = s->ended;
     out->halted = s->halted;
+    out->finished = s->finished;
     out->disk_full = s->disk_full;
     out->interval = s->interval;
     out->ceiling = s->ceiling;

@@ -56,6 +56,7 @@
     BOOL(leader, SESSION, OLD("leader", "", "leader", ""), "the site leads the rounds")                                     \
     BOOL(paused, SESSION, OLD("", "", "paused", ""), "it waits for the other sites at its drift limit")                     \
     BOOL(ended, SESSION, OLD("", "", "ended", ""), "the run has ended")                                                     \
+    BOOL(finished, SESSION, OLD("", "", "", ""), "it has made its steps; the run ends when the others have, too")           \
     BOOL(halted, SESSION, OLD("", "", "halted", ""), "the site cannot go on; `note` says why")                              \
     BOOL(disk_full, SESSION, OLD("disk_full", "", "disk_full", ""), "commits wait for room; training goes on")              \
     TEXT(rung, 48, "", EITHER, OLD("rung", "", "rung", ""), "how updates or items are coded; `none`: not chosen yet")       \

@@ -1,7 +1,6 @@
 """One process of a site with a Hugging Face Trainer and a PEFT (LoRA) model: `hf_site.py SITE RANK PORT`.
 
-Two ranks under torch.distributed let the Trainer count their tokens. One process alone (RANK -) says itself how many tokens a
-step has.
+There are two ranks under torch.distributed, or one process alone (RANK -). The Trainer counts the tokens.
 """
 
 import os
@@ -18,7 +17,7 @@ import nebula_i
 from nebula_i.hf import NebulaCallback
 
 site, rank, port = sys.argv[1:]
-ranks, backend, step = (1, None, 8 * 32) if rank == "-" else (2, "gloo", None)
+ranks, backend = (1, None) if rank == "-" else (2, "gloo")
 if rank != "-":
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=str(ranks),
                       GLOO_SOCKET_IFNAME="lo")
@@ -28,12 +27,11 @@ model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=64, n_po
 model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["c_attn"], init_lora_weights=True))
 args = transformers.TrainingArguments(output_dir=f"out-{site}", per_device_train_batch_size=8, max_steps=5000, report_to=[],
                                       learning_rate=1e-2, logging_strategy="no", save_strategy="steps", save_steps=2,
-                                      use_cpu=True, disable_tqdm=True, save_total_limit=1, ddp_backend=backend,
-                                      include_num_input_tokens_seen=True)
+                                      use_cpu=True, disable_tqdm=True, save_total_limit=1, ddp_backend=backend)
 run = nebula_i.Run("job.yaml", site)
 rows = [{"input_ids": (torch.arange(32) * (i % 7 + 1)) % 64, "labels": (torch.arange(32) * (i % 7 + 1)) % 64}
         for i in range(4000) if i % len(run.sites) == run.site_index]
-transformers.Trainer(model=model, args=args, train_dataset=rows, callbacks=[NebulaCallback(run, step)]).train()
+transformers.Trainer(model=model, args=args, train_dataset=rows, callbacks=[NebulaCallback(run)]).train()
 now = run.status()
 assert run.ended and run.is_gateway == (rank != "1"), now
 assert run.tokens == run.steps * ranks * 8 * 32, (run.tokens, run.steps)

@@ -34,18 +34,19 @@ def pull(x, target):
 
 
 class Site(threading.Thread):
-    """A site in a thread. It trains until the run ends, or for `steps` steps."""
+    """A site in a thread. It trains until the run ends, or for `steps` steps; then it leaves, or waits for the end (`finish`)."""
 
-    def __init__(self, job, name, target, steps=1 << 30, state=None, model=None, **options):
+    def __init__(self, job, name, target, steps=1 << 30, state=None, model=None, finish=None, **options):
         super().__init__(daemon=True)
         self.job, self.site, self.target, self.steps, self.state = job, name, target, steps, state
         self.model = model or {"w": zeros(), "b": zeros(3)}
         self.options, self.error, self.status, self.made = options, None, None, 0
+        self.finish = steps == 1 << 30 if finish is None else finish
         self.start()
 
     def run(self):
         try:
-            with nebula_i.Run(self.job, self.site, finish=self.steps == 1 << 30, **self.options) as run:
+            with nebula_i.Run(self.job, self.site, finish=self.finish, **self.options) as run:
                 run.attach(self.model, state=self.state)
                 while self.made < self.steps:
                     pull(self.model["w"], self.target)
@@ -53,7 +54,10 @@ class Site(threading.Thread):
                     if not run.step(10):
                         break
                     time.sleep(0.002)
-                self.status, self.saved = run.status(), run.state_dict()
+                self.saved = run.state_dict()
+                if self.finish:
+                    run.finish()
+                self.status = run.status()
         except BaseException as e:
             self.error = e
 
@@ -89,6 +93,38 @@ class Training(unittest.TestCase):
                 self.assertEqual(one.model["w"].tobytes(), two.model["w"].tobytes())
                 self.assertLess(abs(one.model["w"][0]), 0.7)  # between the two targets
                 self.assertNotEqual(one.model["w"][0], 0)
+
+
+    def test_a_run_ends_when_all_sites_have_made_their_steps(self):
+        """Without a token target, and with one that the steps do not reach. The sites make different numbers of steps."""
+        with Folder() as folder, Folder() as other:
+            jobs = write_job(folder), write_job(other, tokens=10**9)
+            pairs = [(Site(job, "a", -1.0, 40, finish=True), Site(job, "b", 0.8, 70, finish=True)) for job in jobs]
+            for one, two in pairs:
+                one.done(), two.done()
+                self.assertEqual((one.made, two.made), (40, 70))
+                self.assertTrue(one.status["ended"] and two.status["ended"])
+                self.assertTrue(one.status["finished"] and two.status["finished"])
+                self.assertEqual(one.status["root"], two.status["root"])
+                self.assertEqual(one.model["w"].tobytes(), two.model["w"].tobytes())
+                self.assertNotEqual(one.model["w"][0], 0)
+
+    def test_steps_beyond_the_end_are_not_in_the_result(self):
+        with Folder() as folder:
+            job = write_job(folder, tokens=600)
+            b = Site(job, "b", 0.8)
+            x = zeros()
+            with nebula_i.Run(job, "a") as run:
+                run.attach({"w": x, "b": zeros(3)})
+                while run.step(10):
+                    pull(x, -1.0)
+                    time.sleep(0.002)
+                result = x.tobytes()
+                pull(x, -1.0)
+                self.assertNotEqual(x.tobytes(), result)
+                self.assertFalse(run.step(10))
+                self.assertEqual(x.tobytes(), result)
+            self.assertEqual(b.done().model["w"].tobytes(), result)
 
 
 class BadInput(unittest.TestCase):
@@ -167,7 +203,7 @@ class BadInput(unittest.TestCase):
     def test_an_array_that_was_replaced_is_an_exception(self):
         with Folder() as folder:
             model = {"v": zeros(), "w": zeros()}
-            with nebula_i.Run(write_job(folder), "a", wait=0) as run:
+            with nebula_i.Run(write_job(folder), "a", wait=0, finish=False) as run:
                 run.attach(model)
                 self.assertTrue(run.step(1))
                 model["w"] = array.array("f", [x + 1 for x in model["w"]])
@@ -180,7 +216,7 @@ class BadInput(unittest.TestCase):
             job = write_job(folder)
             other = Site(job, "b", 1.0, steps=4000)
             x = zeros()
-            with nebula_i.Run(job, "a") as run:
+            with nebula_i.Run(job, "a", finish=False) as run:
                 run.attach({"w": x, "b": zeros(3)})
                 x[11] = float("inf")
                 with self.assertRaises(nebula_i.NonfiniteError) as caught:
