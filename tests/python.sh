@@ -1,6 +1,7 @@
 #!/bin/sh
 # Tests the Python package with the library of this build: the symbols that the library exports, the tests without a framework,
-# and the quick tests with torch if there is one (NEBULA_TORCH_PYTHON names an interpreter that has it).
+# and the quick tests with torch, JAX and Paddle if they are there (NEBULA_TORCH_PYTHON names an interpreter that has torch,
+# NEBULA_FRAMEWORKS_PYTHON one that has the other two).
 set -eu
 nebula=$1 library=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,6 +21,11 @@ fi
 export NEBULA="$nebula" NEBULA_I_LIBRARY="$library" PYTHONDONTWRITEBYTECODE=1
 python3 "$here/python/test_plain.py"
 python3 "$here/python/test_exit.py" 12
+for framework in jax paddle; do
+    "${NEBULA_FRAMEWORKS_PYTHON:-python3}" -c "import $framework" 2>/dev/null || echo "python: skipped the tests with $framework" \
+        "(${NEBULA_FRAMEWORKS_PYTHON:-python3} lacks it; set NEBULA_FRAMEWORKS_PYTHON to an interpreter that has it)"
+done
+"${NEBULA_FRAMEWORKS_PYTHON:-python3}" "$here/python/test_frameworks.py"
 torch=${NEBULA_TORCH_PYTHON:-python3}
 if "$torch" -c 'import torch' 2>/dev/null; then
     "$torch" "$here/python/test_torch.py"

@@ -73,7 +73,11 @@ def _contiguous(t: _Tensor) -> bool:
 
 def borrow(name: str, array: Any) -> Borrowed:
     """Borrows the values of `array`, which still owns them. Raises DtypeError, ShapeError, UnsupportedError."""
-    capsule = array.__dlpack__()
+    try:
+        capsule = array.__dlpack__()
+    except (BufferError, RuntimeError, TypeError, ValueError) as e:  # read-only, or needs a gradient, or lies elsewhere
+        raise UnsupportedError(f"parameter '{name}': {type(array).__name__} does not lend its memory ({e}): attach a float32 "
+                               "copy in NumPy (NEB_ERR_UNSUPPORTED)") from e
     if not _valid(capsule, b"dltensor"):
         raise UnsupportedError(f"parameter '{name}': its __dlpack__() did not give a dltensor capsule")
     managed = ctypes.cast(_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))

@@ -15,12 +15,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from .errors import ConfigError, DtypeError, ShapeError
+from .errors import ConfigError, DtypeError, ShapeError, UnsupportedError
 from .slots import Slot, Watched
 
 _FLOAT = 4
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)  # these hold a model as `module`
-_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # only torch's wrappers use these names
+_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")  # only torch's wrappers use these names
 
 Way = List[Tuple[torch.nn.Module, str]]  # from the model to a parameter: each module, and the name of the next one in it
 
@@ -29,12 +29,9 @@ class TensorSlot(Slot):
     """One tensor. `copies` are tensors that follow it (a bf16 parameter follows its fp32 master)."""
 
     def __init__(self, name: str, tensor: torch.Tensor, copies: Tuple[torch.Tensor, ...] = ()) -> None:
-        if not tensor.is_floating_point():
-            raise DtypeError(f"parameter '{name}' is {tensor.dtype}: only floating-point parameters train (NEB_ERR_DTYPE)")
-        if tensor.dtype == torch.float64:
-            raise DtypeError(f"parameter '{name}' is float64, a run's state is float32: use model.float() (NEB_ERR_DTYPE)")
-        if tensor.is_meta:
-            raise DtypeError(f"parameter '{name}' has no values yet (device meta): materialise the model first")
+        _refuse(name, tensor)
+        for copy in copies:
+            _refuse(name, copy)
         super().__init__()
         self.name, self.shape, self.dtype = name, tuple(tensor.shape), tensor.dtype
         self.tensor, self.copies = tensor, copies
@@ -87,6 +84,47 @@ class TensorSlot(Slot):
         return bool(torch.isfinite(self.tensor.detach()).all())
 
 
+def _refuse(name: str, tensor: torch.Tensor) -> None:
+    """Raises the exception of a tensor whose values this process does not hold whole, or cannot read and write."""
+    if _sharded(tensor):
+        raise UnsupportedError(f"parameter '{name}' is sharded among the processes of this site ({type(tensor).__name__}: "
+                               f"fully_shard(), tensor parallelism, ZeRO-3). {_WHOLE}")
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise UnsupportedError(f"parameter '{name}' is a {type(tensor).__name__}, whose values are not plain numbers in memory: "
+                               "attach the model before it is quantised or wrapped, or pass fp32 masters as "
+                               "attach(masters={name: tensor}) (NEB_ERR_UNSUPPORTED)")
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(f"parameter '{name}' is {tensor.layout}: only dense parameters train, use p.to_dense() "
+                               "(NEB_ERR_UNSUPPORTED)")
+    if not tensor.is_floating_point():
+        raise DtypeError(f"parameter '{name}' is {tensor.dtype}: only floating-point parameters train (NEB_ERR_DTYPE)")
+    if tensor.dtype == torch.float64:
+        raise DtypeError(f"parameter '{name}' is float64, a run's state is float32: use model.float() (NEB_ERR_DTYPE)")
+    if tensor.is_meta or (tensor.numel() and not tensor.untyped_storage().nbytes()):
+        raise DtypeError(f"parameter '{name}' has no values yet (device {tensor.device}): materialise the model first, with "
+                         "model.to_empty(device=…) and its initialisation (NEB_ERR_DTYPE)")
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride())):
+        raise ShapeError(f"parameter '{name}' is expanded: several of its values share one place in memory, use p.clone() "
+                         "(NEB_ERR_SHAPE)")
+
+
+_WHOLE = ("A run does not gather such parameters yet. Let each process hold the whole model: wrap it in "
+          "torch.nn.parallel.DistributedDataParallel in place of fully_shard(), FSDP or ZeRO-3, or train this site in one "
+          "process (NEB_ERR_UNSUPPORTED)")
+
+
+def _sharded(tensor: torch.Tensor) -> bool:
+    """A DTensor (FSDP2, tensor parallelism) has placements. ZeRO-3 leaves an empty tensor and its own attributes."""
+    return hasattr(tensor, "placements") or hasattr(tensor, "ds_numel")
+
+
+def _refuse_fsdp(model: torch.nn.Module) -> None:
+    """FSDP's first version keeps its shards in flat parameters, under other names than the model's."""
+    for module in model.modules():
+        if any(c.__name__ == "FullyShardedDataParallel" for c in type(module).__mro__):
+            raise UnsupportedError(f"the model is sharded among the processes of this site (FullyShardedDataParallel). {_WHOLE}")
+
+
 def _host(address: int, n: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_float * n).from_address(address), dtype=torch.float32)
 
@@ -113,8 +151,9 @@ def plain_name(way: Way) -> str:
 def _own(model: torch.nn.Module) -> Dict[str, Tuple[torch.nn.Parameter, Way]]:
     """The parameters that may train, each with the way to it, by name."""
     own: Dict[str, Tuple[torch.nn.Parameter, Way]] = {}
+    _refuse_fsdp(model)
     for path, p in model.named_parameters():
-        if not p.requires_grad or not p.numel():
+        if not p.requires_grad or not (p.numel() or _sharded(p)):
             continue
         way, module = [], model
         for part in path.split("."):
@@ -152,7 +191,7 @@ def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mappi
     for name, (p, way) in own.items():
         master = given.get(name)
         if master is not None:
-            if tuple(master.shape) != tuple(p.shape) or master.dtype != torch.float32:
+            if not isinstance(master, torch.Tensor) or master.shape != p.shape or master.dtype != torch.float32:
                 raise ShapeError(f"masters['{name}'] must be float32 of shape {tuple(p.shape)} (NEB_ERR_SHAPE)")
             slots.append(TensorSlot(name, master, (p,)))
             slots[-1].watch((partial(given.get, name), master))

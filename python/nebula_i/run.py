@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import library as lib
 from .errors import ConfigError, CorruptError, InvalidError, StateError
+from .layers import LayerSlot, is_layer, is_tensor, layer_slots
 from .slots import Slot, check_finite, host_slot, mapping_slots
 
 _PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
@@ -89,8 +90,8 @@ class Run:
                masters: Optional[Mapping[str, Any]] = None, state: Optional[Mapping[str, Any]] = None) -> Any:
         """Makes the trainable parameters of `model` the run's, and joins the other sites.
 
-        model       a torch module, or a dict of float32 arrays by name (NumPy, or anything that speaks DLPack)
-        optimizer   the torch optimizer that trains it; only the parameters that it trains are sent
+        model       a torch module, a Paddle layer, or a dict of float32 arrays by name (NumPy, or anything that speaks DLPack)
+        optimizer   the torch or Paddle optimizer that trains it; only the parameters that it trains are sent
         dataloader  a torch DataLoader or any iterable of batches, the same at every site and in all its processes
         masters     fp32 masters by parameter name, if the optimizer trains those instead of a bf16 model
         state       the result of `state_dict()` from this site's last checkpoint
@@ -442,15 +443,18 @@ def _slots_of(model: Any, optimizer: Any, masters: Optional[Mapping[str, Any]]) 
         from .modules import module_slots
 
         return module_slots(model, optimizer, masters)
+    if is_layer(model):
+        return layer_slots(model, optimizer)
     if isinstance(model, Mapping):
         return mapping_slots(model, _slot_of)
-    raise ConfigError(f"attach() takes a torch module or a dict of arrays, not a {type(model).__name__} (NEB_ERR_CONFIG)")
+    raise ConfigError(f"attach() takes a torch module, a Paddle layer or a dict of float32 arrays, not a {type(model).__name__} "
+                      "(NEB_ERR_CONFIG)")
 
 
 def _slot_of(name: str, array: Any) -> Slot:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(array, torch.Tensor):
-        return host_slot(name, array)
+        return LayerSlot(name, array) if is_tensor(array) else host_slot(name, array)
     from .modules import TensorSlot
 
     return TensorSlot(name, array)

@@ -98,8 +98,22 @@ def _from_dlpack(name: str, array: Any) -> HostSlot:
     return HostSlot(name, lent.shape or (1,), lent.address, (lent, array))
 
 
+def _refuse_jax(name: str, array: Any) -> None:
+    """JAX lends its memory, but takes for granted that nobody changes it."""
+    if type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        raise DtypeError(
+            f"parameter '{name}' is a JAX array, which cannot be changed in place. Attach NumPy copies: host = {{name: "
+            "numpy.array(value) for name, value in params.items()}. Before every run.step() write `host[name][...] = "
+            "params[name]` for each, and after it, if run.changed, params = {name: jax.numpy.array(value) for name, value in "
+            "host.items()} (NEB_ERR_DTYPE)")
+
+
 def host_slot(name: str, array: Any) -> HostSlot:
     """A slot over anything that has a buffer (NumPy, array.array) or speaks DLPack (PaddlePaddle, …)."""
+    _refuse_jax(name, array)
+    if isinstance(array, Mapping):
+        raise DtypeError(f"parameter '{name}' is a dict: attach one dict of arrays, with names like '{name}.weight' "
+                         "(NEB_ERR_DTYPE)")
     try:
         memoryview(array)
     except TypeError:

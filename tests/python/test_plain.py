@@ -311,6 +311,21 @@ class DLPack(unittest.TestCase):
         with self.assertRaises(nebula_i.DtypeError):
             host_slot("w", Lent(zeros(), bits=16))
 
+        class Immutable:
+            def __dlpack__(self, **options):
+                raise BufferError("read-only")
+
+        with self.assertRaises(nebula_i.UnsupportedError) as caught:
+            host_slot("w", Immutable())
+        self.assertIn("copy in NumPy", str(caught.exception))
+        Immutable.__module__ = "jaxlib._jax"
+        with self.assertRaises(nebula_i.DtypeError) as caught:
+            host_slot("w", Immutable())
+        self.assertIn("host = {name: numpy.array(value)", str(caught.exception))
+        with self.assertRaises(nebula_i.DtypeError) as caught:
+            host_slot("w", {"b": zeros()})
+        self.assertIn("'w.weight'", str(caught.exception))
+
 
 if __name__ == "__main__":
     if not pathlib.Path(NEBULA).exists():

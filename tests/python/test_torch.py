@@ -142,11 +142,52 @@ class Slots(unittest.TestCase):
         with self.assertRaises(nebula_i.ConfigError):
             module_slots(model, None, {"wieght": torch.zeros(3)})
 
+    def refused(self, error, model, said):
+        with self.assertRaises(error) as caught:
+            module_slots(model, None, None)
+        self.assertIn(said, str(caught.exception))
+        self.assertIn(error.status, str(caught.exception))
+
     def test_what_cannot_train_is_refused(self):
-        with self.assertRaises(nebula_i.DtypeError):
-            module_slots(nn.Linear(2, 2).double(), None, None)
-        with self.assertRaises(nebula_i.DtypeError):
-            module_slots(nn.Linear(2, 2, device="meta"), None, None)
+        def only(tensor, **options):
+            model = nn.Module()
+            model.p = nn.Parameter(tensor, **options)
+            return model
+
+        self.refused(nebula_i.DtypeError, nn.Linear(2, 2).double(), "model.float()")
+        self.refused(nebula_i.DtypeError, nn.Linear(2, 2, device="meta"), "to_empty")
+        self.refused(nebula_i.DtypeError, only(torch.zeros(2, dtype=torch.complex64)), "floating-point")
+        self.refused(nebula_i.ShapeError, only(torch.zeros(1).expand(4)), "p.clone()")
+        self.refused(nebula_i.UnsupportedError, only(torch.eye(3).to_sparse()), "to_dense")
+        freed = only(torch.zeros(4))
+        freed.p.untyped_storage().resize_(0)
+        self.refused(nebula_i.DtypeError, freed, "no values")
+        partitioned = only(torch.zeros(0))  # as ZeRO-3 leaves it
+        partitioned.p.ds_numel = 12
+        self.refused(nebula_i.UnsupportedError, partitioned, "DistributedDataParallel")
+
+    def test_sharded_models_are_refused(self):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+        from torch.distributed.tensor import DTensor
+
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        try:
+            mesh = init_device_mesh("cpu", (1,))
+            model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+            fully_shard(model, mesh=mesh)
+            self.assertIsInstance(model[0].weight, DTensor)
+            self.refused(nebula_i.UnsupportedError, model, "'0.weight' is sharded")
+            self.refused(nebula_i.UnsupportedError, model, "in place of fully_shard()")
+            flat = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+            self.refused(nebula_i.UnsupportedError, flat, "FullyShardedDataParallel")
+            with Folder() as folder, nebula_i.Run(write_job(folder), "a", wait=0) as run:
+                with self.assertRaises(nebula_i.UnsupportedError):
+                    run.attach(model)
+                with self.assertRaises(nebula_i.UnsupportedError):
+                    run.attach(dict(model.named_parameters()))
+        finally:
+            torch.distributed.destroy_process_group()
 
 
 class Attached(unittest.TestCase):
@@ -321,7 +362,7 @@ class Runs(unittest.TestCase):
                 made.append((before, [Site(job, n, m) for n, m in zip("ab", models)]))
             for before, sites in made:
                 for s in sites:
-                    s.join(90)
+                    s.join(300)
                     self.assertFalse(s.is_alive())
                     if s.error:
                         raise s.error
@@ -343,7 +384,7 @@ class Runs(unittest.TestCase):
             self.assertTrue(not arrays or len(roots) == 1, said)
 
     def output(self, p):
-        out = p.communicate(timeout=120)[0]
+        out = p.communicate(timeout=500)[0]
         self.assertEqual(p.returncode, 0, out)
         return out
 
