@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 from .dlpack import borrow
 from .errors import ConfigError, ShapeError
@@ -28,6 +28,9 @@ class LayerSlot(HostSlot):
         lent = borrow(name, tensor.detach())
         super().__init__(name, lent.shape or (1,), lent.address, tensor)
         self._tensor, self._form = tensor, _form(tensor)
+
+    def stands(self) -> Optional[Tuple[Any, Any, int]]:
+        return self._tensor, self._tensor.shape, self._address
 
     def check(self) -> None:
         super().check()

@@ -49,6 +49,9 @@ class TensorSlot(Slot):
         plain = self.rest is None and not self.copies and t.is_cpu and t.is_contiguous()
         self.values.at = t.data_ptr() if plain else None
 
+    def stands(self) -> Optional[Tuple[torch.Tensor, torch.Size, int]]:
+        return (self.tensor, self.tensor.shape, self.values.at) if self.values.at else None
+
     @torch.no_grad()
     def read(self, first: int, n: int, address: int) -> None:
         t = self.tensor.detach()

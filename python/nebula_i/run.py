@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from . import library as lib
 from .errors import ConfigError, CorruptError, InvalidError, StateError
 from .layers import LayerSlot, is_layer, is_tensor, layer_slots
-from .slots import Slot, check_finite, host_slot, mapping_slots
+from .slots import Look, Slot, check_finite, host_slot, mapping_slots
 
 _PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
 _EXIT_PATIENCE = 10  # seconds that the interpreter's exit waits for a daemon thread to come back from the library
@@ -45,6 +45,7 @@ class Run:
         self._lock = threading.RLock()
         self._inside, self._leaving = 0, False
         self._slots: Sequence[Slot] = []
+        self._look = Look([])  # before each call in which the library may copy: where the values are now
         self._started = False
         self._failure: Optional[BaseException] = None
         self._wait, self._finish = wait, finish
@@ -107,7 +108,7 @@ class Run:
             raise ConfigError("the model has no parameter to train: is everything frozen? (NEB_ERR_CONFIG)")
         check_finite(slots)
         self._team = _team_of(model, slots)
-        self._slots = slots
+        self._slots, self._look = slots, Look(slots)
         if self._handle is not None:
             for i, slot in enumerate(slots):
                 self._register(i, slot)
@@ -150,11 +151,6 @@ class Run:
             self._merge()
 
     # ---- the library reads and changes values -------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Before each call in which the library may copy: where the values are now. Raises ShapeError."""
-        for slot in self._slots:
-            slot.check()
 
     def _on_read(self, arg: Optional[int], first: int, n: int, address: int, status: Any) -> None:
         self._copy(arg or 0, first, n, address, False, status)

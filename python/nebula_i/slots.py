@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import partial
-from typing import Any, Callable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from .dlpack import Borrowed, borrow
 from .errors import DtypeError, NonfiniteError, ShapeError
@@ -45,6 +45,10 @@ class Slot:
                 raise ShapeError(
                     f"parameter '{self.name}' was replaced after attach(): the run does not reach the new object; change the "
                     "values in place (NEB_ERR_SHAPE)")
+
+    def stands(self) -> Optional[Tuple[Any, Any, int]]:
+        """A tensor, its shape and its address at the last check(), if check() need not look again while these stay."""
+        return None
 
     def read(self, first: int, n: int, address: int) -> None:
         """Copies values [first, first + n) to the n fp32 values at `address`."""
@@ -136,6 +140,31 @@ def mapping_slots(model: Mapping[str, Any], slot_of: Callable[[str, Any], Slot] 
         if slot.count:
             slots.append(slot)
     return slots
+
+
+class Look:
+    """check() of all slots, quick where nothing has changed: it runs at every training step."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._places = [(look, found, slot) for slot in slots for look, found in slot._watched]
+        self._whole: Sequence[Slot] = slots  # those that must be checked in full
+        self._standing: List[Tuple[Any, Any, int]] = []
+
+    def __call__(self) -> None:
+        for look, found, slot in self._places:
+            if look() is not found:
+                slot.check()
+        for tensor, shape, address in self._standing:
+            if tensor.data_ptr() != address or tensor.shape != shape or not tensor.is_contiguous():
+                self._standing, self._whole = [], self._slots
+                break
+        for slot in self._whole:
+            slot.check()
+        if self._whole and not self._standing:
+            standing = [(slot, slot.stands()) for slot in self._slots]
+            self._standing = [found for _, found in standing if found]
+            self._whole = [slot for slot, found in standing if not found and not isinstance(slot, HostSlot)]
 
 
 def check_finite(slots: Sequence[Slot]) -> None:

@@ -11,10 +11,15 @@
 #include <math.h>
 #include <string.h>
 
+/* Eight sums side by side: one alone would wait for the last addition at every value. */
 double neb__site_norm(const float *z, size_t n)
 {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)z[i] * z[i];
+    double lane[8] = {0}, sum = 0;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++) lane[k] += (double)z[i + k] * z[i + k];
+    for (; i < n; i++) sum += (double)z[i] * z[i];
+    for (int k = 0; k < 8; k++) sum += lane[k];
     return sqrt(sum);
 }
 
