@@ -45,6 +45,13 @@ static void *train(void *arg)
     return NULL;
 }
 
+/* These processes leave their memory to the system on purpose; every other error is still looked for. */
+const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void)
+{
+    return "detect_leaks=0";
+}
+
 /* Registered before OpenSSL's handler, so it runs after it: a large program, too, takes its time to end. */
 static bool lingers;
 

@@ -84,13 +84,12 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
     struct neb_update_header h;
     struct neb_hash hash;
     if (neb__update_header_get(bytes, n, &h) != NEB_OK || !neb__session_update_fits(s, &h, bytes, n)) {
-        neb__warn("ignoring a malformed update from site %u", peer);
+        neb__session_refused(s, peer, NEB_QUOTA_FOREIGN, 1);
         return;
     }
     const struct neb_seal seal = neb__session_seal(s);
     if (!neb__update_header_genuine(&h, bytes + NEB_UPDATE_HEADER_SIZE, &s->genesis, &seal)) {
-        neb__warn("ignoring an update from site %u: site %u is named as its author but did not sign it", peer,
-                  h.site);
+        neb__session_refused(s, peer, NEB_QUOTA_FOREIGN, 1);
         return;
     }
     if (neb__hash(bytes, n, &hash) != NEB_OK) return;
@@ -99,7 +98,7 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
     /* Once in a record it would have to be applied, by everybody. */
     double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
     if (!isfinite(norm)) {
-        neb__warn("ignoring an update of site %u from site %u: it does not decode", h.site, peer);
+        neb__session_refused(s, h.site, NEB_QUOTA_FOREIGN, 1);
         return;
     }
     neb_status status = here ? NEB_OK : neb__session_keep(s, &hash, bytes, n);

@@ -3,6 +3,7 @@
  *     names        src/round/committed.c, where hashes that another site mentions become wishes
  *     cells        peer_cells.c
  *     updates      unnamed.c, peer_updates.c
+ *     signatures   peer_updates.c
  *     messages     links.c, queue.c
  *     models       agreement.c */
 #include "run/quota.h"

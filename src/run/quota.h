@@ -29,6 +29,8 @@ enum {
     X(UPDATES, "updates", "it signs more updates than may wait for a record")                   \
     X(AHEAD, "bases", "it sends updates that are ahead of the log")                             \
     X(FRAGMENT, "fragments", "it sends updates that are not of one fragment")                   \
+    X(FOREIGN, "signatures",                                                                    \
+      "it sends updates that are malformed, not signed by their author, or do not decode")      \
     X(QUEUE, "messages", "it does not take in what it is sent, so messages for it are dropped") \
     X(MODEL, "models", "it trains another model or job")
 
