@@ -298,10 +298,10 @@ static float train_with_a_liar(const char *rule, char *scaled, size_t size)
     }
     for (int i = 0; i < SITES; i++) {
         struct neb_replay again;
-        assert_ok(neb__run_replay(sites.path[i], seen[i].record, &again));
+        assert_ok(neb__run_replay(sites.path[i], NULL, seen[i].record, &again));
         assert_true(neb__hash_equal(&seen[i].root, &again.root));
         assert_ok(
-            neb__run_replay(sites.path[(i + 1) % SITES], seen[0].record, &again)); /* by another's log */
+            neb__run_replay(sites.path[(i + 1) % SITES], NULL, seen[0].record, &again)); /* by another's log */
         assert_true(neb__hash_equal(&seen[0].root, &again.root));
     }
     check_log_restore();
