@@ -300,8 +300,8 @@ static float train_with_a_liar(const char *rule, char *scaled, size_t size)
         struct neb_replay again;
         assert_ok(neb__run_replay(sites.path[i], NULL, seen[i].record, &again));
         assert_true(neb__hash_equal(&seen[i].root, &again.root));
-        assert_ok(
-            neb__run_replay(sites.path[(i + 1) % SITES], NULL, seen[0].record, &again)); /* by another's log */
+        assert_ok(neb__run_replay(sites.path[(i + 1) % SITES], NULL, seen[0].record,
+                                  &again)); /* by another's log */
         assert_true(neb__hash_equal(&seen[0].root, &again.root));
     }
     check_log_restore();
