@@ -107,10 +107,11 @@ void neb__agreement_job(neb_session *s, uint16_t peer, const char *why)
 
 void neb__agreement_model(neb_session *s, const struct neb_item *i)
 {
+    static const char settings[] =
+        "the job's names, the settings of the run (wan: fragments, tokens, outer_lr, "
+        "outer_momentum) or versions";
     static const char *const what[NEB_AGREED] = {"the parameters' names or shapes",
-                                                 "the initial values (seed or starting model)",
-                                                 "the job's names, the settings of the run (wan: fragments, "
-                                                 "tokens, outer_lr, outer_momentum) or versions"};
+                                                 "the initial values (seed or starting model)", settings};
     for (int k = 0; k < NEB_AGREED; k++) {
         if (i->size == NEB_AGREED * NEB_HASH_SIZE &&
             !memcmp(i->bytes + k * NEB_HASH_SIZE, s->model[k].b, NEB_HASH_SIZE))
