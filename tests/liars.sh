@@ -41,6 +41,9 @@ disk() { du -sk $1/run | cut -f1; }
 logged() { # SITE TEXT: waits for it
     for i in $(seq 600); do ! grep -q "$2" $1.log || return 0; sleep 0.1; done; return 1; }
 
+named() { # TEXT: waits until one of the honest sites says it. Their own updates are kept for c and take disk meanwhile.
+    for i in $(seq 600); do ! cat a.log b.log | grep -q "$1" || return 0; sleep 0.1; done; return 1; }
+
 begin a; begin b
 for s in a b; do reaches $s 5 || fail "no rounds were committed"; done
 
@@ -49,7 +52,7 @@ for s in a b; do reaches $s 5 || fail "no rounds were committed"; done
 lie() { # HOW SENTENCE MEMORY DISK
     local m=$(memory a) d=$(disk a) before=$(records a)
     "$liar" c $1 > liar.log 2>&1 & local pid=$!
-    [ -z "$2" ] || logged a "site 'c' sends: $2" || logged b "site 'c' sends: $2" || fail "$1: nobody names the liar"
+    [ -z "$2" ] || named "site 'c' sends: $2" || fail "$1: nobody names the liar"
     before=$(records a)
     for s in a b; do reaches $s $((before + 3)) || fail "$1: site $s commits no more"; done
     kill -9 $pid; wait $pid 2>/dev/null || true
