@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIECE = 4 << 20, RING = 1 << 20, SMALL = 4096, LINE = 64, SPINS = 2000 };
+enum { PIECE = 1 << 20, RING = 256 << 10, SMALL = 4096, LINE = 64, SPINS = 2000 };
 
 struct line {
     _Alignas(LINE) _Atomic uint64_t beat;
