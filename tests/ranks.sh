@@ -66,12 +66,31 @@ kill -TERM $pid
 code=0; wait $pid || code=$?
 [ $code = 143 ] && grep -aq "stopped at step" stop.log || fail "SIGTERM did not stop all ranks with a checkpoint (exit status $code)"
 
+# ---- a rank whose memory changes is named, and the training goes on from the checkpoint before it
+touch flip
+NEBULA_TEST_FLIP=2:120:$dir/flip train wrong parallel.data=3 parallel.check_every=40 || fail "the training did not survive a wrong value"
+[ ! -e flip ] && grep -aq "differ after step 120: rank 2 computed wrong" wrong.log || fail "rank 2 was not named"
+train right parallel.data=3
+same wrong right
+
+# ---- ranks with another job or another program
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+cp "$nebula" other; echo >> other
+one="-n 1 --oversubscribe $nebula train job.yaml out=bad parallel.data=2"
+export NEBULA_PLUGIN_PATH=$(dirname "$nebula")
+if mpirun $one : $one train.lr=1e-4 > bad.log 2>&1; then fail "ranks with different jobs began"; fi
+grep -aq "the ranks have different jobs: look at ranks 0, 1" bad.log || fail "no message about different jobs"
+if mpirun $one : -n 1 ./other train job.yaml out=bad parallel.data=2 > bad.log 2>&1; then fail "ranks of different programs began"; fi
+grep -aq "the ranks run different programs" bad.log || fail "no message about different programs"
+
 # ---- layouts that do not fit
 refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"; }
 refused "8, but a step has 4 micro-batches" parallel.data=8
 refused "there is one process" parallel.zero=1
 refused "from 0 to 1" parallel.data=2 parallel.zero=7
-if OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 > bad.log 2>&1
+if SLURM_JOB_ID=1 SLURM_NTASKS=3 train bad parallel.data=2; then fail "began with another number of ranks than Slurm's"; fi
+grep -aq "has 3 tasks, but the job's layout has 2 ranks" bad.log || fail "no message about Slurm's number"
+if mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 > bad.log 2>&1
 then fail "three processes began where the job asks for two"; fi
 grep -aq "3 processes were started, but parallel.data is 2" bad.log || fail "no message about three processes"
 

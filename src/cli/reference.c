@@ -65,6 +65,9 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"VIRTUAL_ENV", "the active Python environment; CUDA's packages in it are searched last"},
     {"OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID",
      "set by mpirun and Slurm: whether this process is one of several of a site, and where they run"},
+    {"SLURM_NTASKS", "set by Slurm: its number of tasks, which must be the number of ranks"},
+    {"NEBULA_TEST_FLIP",
+     "for tests, RANK:STEP:FILE: that rank's parameters are changed once after that step"},
     {"NEBULA_DATA", "`bench codec-training` and `bench replica-quality`: folder with real text"},
     {"NEBULA_I_LIBRARY", "Python: the `libnebula-i.so` to load instead of the package's own"},
     {"NEBULA_JOB, NEBULA_SITE, NEBULA_SETTINGS", "of a script that is one site: the job file, the site's "

@@ -147,6 +147,11 @@ bool neb__group_broken(const struct neb_group *g)
     return g && g->broken;
 }
 
+void neb__group_break(struct neb_group *g)
+{
+    for (; g; g = g->parent) g->broken = true;
+}
+
 void neb__group_abort(struct neb_group *g, int code)
 {
     while (g && g->parent) g = g->parent;

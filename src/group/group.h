@@ -70,6 +70,7 @@ neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int fr
 neb_status neb__group_agree(struct neb_group *g, neb_status status);
 
 bool neb__group_broken(const struct neb_group *g); /* a rank was lost */
+void neb__group_break(struct neb_group *g);        /* a rank cannot be trusted: no operation is tried again */
 /* Ends all processes of the group. */
 void neb__group_abort(struct neb_group *g, int code);
 

@@ -211,9 +211,13 @@ const struct neb_opt neb__job_parallel_options[] = {
         hosts, NEB_OPT_TEXT, "", NULL,
         "machines to start them on, as mpirun --host takes them (a:4,b:4); empty: this one, or those that "
         "Slurm gave"),
-    PARALLEL(timeout, NEB_OPT_TIME, "30s", NULL,
+    PARALLEL(timeout, NEB_OPT_TIME, "25s", NULL,
              "a process that makes no progress for so long is named, and all are started again",
              NEB_OPT_RANGE(1, 86400)),
+    PARALLEL(check_every, NEB_OPT_INT, "100", "steps",
+             "how often processes that must hold equal parameters compare them, so that one that computes "
+             "wrong is named; also before each checkpoint; 0: never",
+             NEB_OPT_RANGE(0, 1e9)),
     NEB_OPT_END,
 };
 

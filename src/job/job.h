@@ -86,7 +86,7 @@ struct neb_job_wan {
 
 /* The processes of this site (its ranks), and what each of them does. */
 struct neb_job_parallel {
-    int64_t data, zero;
+    int64_t data, zero, check_every;
     double timeout;
     char *hosts;
 };

@@ -78,6 +78,18 @@ static neb_status make_command(const struct neb_job *job, struct command *c)
     return neb__fail(NEB_ERR_INVALID, "the command has more than %d words", WORDS);
 }
 
+/* Slurm starts as many tasks as the allocation says, so another number is a mistake in one of the two. */
+static neb_status check_allocation(const struct neb_job *job)
+{
+    const char *tasks = getenv("SLURM_NTASKS");
+    int want = neb__job_ranks(job);
+    if (!getenv("SLURM_JOB_ID") || job->parallel.hosts || !tasks || atoi(tasks) == want) return NEB_OK;
+    return neb__fail(NEB_ERR_CONFIG,
+                     "the Slurm allocation has %d tasks, but the job's layout has %d ranks: ask Slurm for "
+                     "--ntasks=%d, or change parallel",
+                     atoi(tasks), want, want);
+}
+
 /* ---- one start ------------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
@@ -170,6 +182,7 @@ neb_status neb__launch_run(const struct neb_job *job, int *code)
     struct command *c = NEB_NEW(struct command);
     if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
     neb_status status = neb__job_check_parallel(job);
+    if (status == NEB_OK) status = check_allocation(job);
     if (status == NEB_OK) status = make_command(job, c);
     if (status == NEB_OK && !geteuid()) { /* mpirun refuses root unless told twice */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);

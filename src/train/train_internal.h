@@ -4,6 +4,7 @@
  *     train_loop.c    the steps and the checkpoints
  *     train_sites.c   the session with the other sites
  *     train_ranks.c   the other processes of this site
+ *     ranks_same.c    what must be equal at all of them
  *     train_result.c  evaluation, and everything that is written at the end
  *     next_commands.c the last lines: where the model is, and what can be done with it
  *
@@ -37,6 +38,7 @@ struct neb_trainer {
     struct neb_progress_display show;
     struct neb_meter meter;
     char checkpoints[512];
+    int64_t made;       /* steps of this rank's model, over all starts */
     int64_t loaded;     /* step of the checkpoint with which this site began; -1: it had no checkpoint */
     neb_status unsaved; /* why the last checkpoint could not be written; NEB_OK: it is on disk */
     int skipped;        /* steps in a row that were not finite */
@@ -94,6 +96,14 @@ neb_status neb__ranks_save(void *trainer);
 void neb__ranks_end(struct neb_trainer *t);
 /* The other ranks: do what the first one says, until it says that the training is over. */
 neb_status neb__ranks_follow(struct neb_trainer *t);
+
+/* ranks_same.c */
+
+/* Checks that all ranks run the same program with the same job. NEB_ERR_VERSION, NEB_ERR_CONFIG: at every rank */
+neb_status neb__ranks_same(const struct neb_job *job, struct neb_group *ranks);
+/* Compares the parameters of ranks that must hold the same: every parallel.check_every steps, or `now`.
+ *   NEB_ERR_PEER  they differ; the message names the rank, and the group is broken */
+neb_status neb__ranks_check(struct neb_trainer *t, bool now);
 
 /* train_result.c */
 

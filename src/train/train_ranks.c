@@ -37,9 +37,11 @@ bool neb__trainer_leads(const struct neb_trainer *t)
 static neb_status step(struct neb_trainer *t, float lr, struct neb_work_step *out)
 {
     neb_status status = neb__work_step(t->work, lr, out);
+    t->made++;
     if (neb__group_size(t->ranks) == 1) return status;
     /* not finite: all ranks have the same norm and losses, so all skip the step */
     neb_status agreed = neb__group_agree(t->ranks, status == NEB_ERR_NONFINITE ? NEB_OK : status);
+    if (agreed == NEB_OK) agreed = neb__ranks_check(t, false);
     if (agreed != NEB_OK) t->joined = false; /* all ranks know it and stop */
     return agreed == NEB_OK ? status : agreed;
 }
@@ -71,7 +73,8 @@ neb_status neb__ranks_share(struct neb_trainer *t)
 
 neb_status neb__ranks_save(void *arg)
 {
-    return give(arg, ORDER_SAVE, 0);
+    NEB_TRY(give(arg, ORDER_SAVE, 0));
+    return neb__ranks_check(arg, true);
 }
 
 void neb__ranks_end(struct neb_trainer *t)
@@ -90,7 +93,7 @@ static neb_status obey(struct neb_trainer *t, const struct order *o)
         status = step(t, (float)o->lr, &result);
         return status == NEB_ERR_NONFINITE ? NEB_OK : status;
     case ORDER_SHARE: return share(t);
-    case ORDER_SAVE: return neb__resume_lend(t->work);
+    case ORDER_SAVE: NEB_TRY(neb__ranks_check(t, true)); return neb__resume_lend(t->work);
     default: return neb__fail(NEB_ERR_INTERNAL, "the first rank gave the unknown order %d", (int)o->op);
     }
 }
@@ -132,8 +135,8 @@ neb_status neb__ranks_join(const struct neb_job *job, struct neb_group **out)
     if (want == 1 && !neb__group_started()) return NEB_OK;
     NEB_TRY(neb__group_join(job->parallel.timeout, out));
     int have = neb__group_size(*out), rank = neb__group_rank(*out);
-    neb_status status = NEB_OK;
-    if (have != want)
+    neb_status status = neb__ranks_same(job, *out);
+    if (status == NEB_OK && have != want)
         status =
             neb__fail(NEB_ERR_CONFIG,
                       "%d processes were started, but parallel.data is %d: start as many as the job asks "
@@ -167,5 +170,6 @@ neb_status neb__ranks_compare(struct neb_trainer *t)
     if (v[2] != -v[3])
         return neb__fail(NEB_ERR_CONFIG, "the ranks have different models: are all job files the same?");
     t->joined = true;
+    t->made = t->loaded < 0 ? 0 : t->loaded;
     return NEB_OK;
 }
