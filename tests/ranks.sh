@@ -31,12 +31,15 @@ same() { cmp -s $1/model.safetensors $2/model.safetensors || fail "the models of
 loss() { grep -ao "step 600/600  loss [0-9.]*" $1.log | tail -1; }
 
 # ---- layouts: equal bits, or the same loss where sums have another order
-train one; train two parallel.data=2; train zero parallel.data=2 parallel.zero=1
+train one; train two parallel.data=2; train zero parallel.data=2 parallel.zero=1; train sums parallel.data=2 parallel.zero=2
 same two zero
+[ "$(loss two)" = "$(loss sums)" ] || fail "data: $(loss two), zero 2: $(loss sums)"
+train each parallel.data=4; train each2 parallel.data=4 parallel.zero=2 # one micro-batch a rank
+same each each2
 [ -n "$(loss one)" ] && [ "$(loss one)" = "$(loss two)" ] || fail "one process: $(loss one), two: $(loss two)"
 train there parallel.data=2 parallel.zero=1 train.steps=300 train.schedule=constant
 cp -r there back
-train there parallel.data=4 parallel.zero=1 train.steps=400 train.schedule=constant # another layout goes on …
+train there parallel.data=4 parallel.zero=2 train.steps=400 train.schedule=constant # another layout goes on …
 train there parallel.data=2 parallel.zero=1 train.steps=600 train.schedule=constant # … and back
 train back train.steps=301 train.schedule=constant                                    # also one process
 grep -q "going on from step 300" back.log || fail "one process did not go on from the checkpoint of two"
@@ -87,7 +90,8 @@ grep -aq "the ranks run different programs" bad.log || fail "no message about di
 refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"; }
 refused "8, but a step has 4 micro-batches" parallel.data=8
 refused "there is one process" parallel.zero=1
-refused "from 0 to 1" parallel.data=2 parallel.zero=7
+refused "make train.micro a multiple of 3" parallel.data=3 parallel.zero=2
+refused "from 0 to 2" parallel.data=2 parallel.zero=7
 if SLURM_JOB_ID=1 SLURM_NTASKS=3 train bad parallel.data=2; then fail "began with another number of ranks than Slurm's"; fi
 grep -aq "has 3 tasks, but the job's layout has 2 ranks" bad.log || fail "no message about Slurm's number"
 if mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 > bad.log 2>&1

@@ -142,6 +142,14 @@ void neb__group_busy(struct neb_group *g, bool busy)
         if (g->window) neb__window_busy(g, busy);
 }
 
+void neb__group_give_up(struct neb_group *g)
+{
+    for (; g && g->size > 1; g = g->parent) {
+        g->broken = true;
+        if (g->window) neb__window_give_up(g);
+    }
+}
+
 bool neb__group_broken(const struct neb_group *g)
 {
     return g && g->broken;

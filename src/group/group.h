@@ -69,6 +69,9 @@ neb_status neb__group_receive(struct neb_group *g, void *bytes, size_t n, int fr
 /* The worst status of all ranks. The ranks that are well say which rank is not. */
 neb_status neb__group_agree(struct neb_group *g, neb_status status);
 
+/* This rank cannot go on, in the middle of operations that the others expect. They end at once and name it. */
+void neb__group_give_up(struct neb_group *g);
+
 bool neb__group_broken(const struct neb_group *g); /* a rank was lost */
 void neb__group_break(struct neb_group *g);        /* a rank cannot be trusted: no operation is tried again */
 /* Ends all processes of the group. */

@@ -31,6 +31,7 @@ neb_status neb__window_open(struct neb_group *g, void *memory);
 void neb__window_close(struct neb_window *w);
 void neb__window_beat(struct neb_group *g);
 void neb__window_busy(struct neb_group *g, bool busy);
+void neb__window_give_up(struct neb_group *g);
 neb_status neb__window_barrier(struct neb_group *g);
 neb_status neb__window_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,
                               neb_group_op op);

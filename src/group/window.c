@@ -28,6 +28,7 @@ struct line {
     _Atomic uint64_t arrived;
     _Atomic int64_t pid;
     _Atomic int busy; /* how many things are under way that may take any time */
+    _Atomic int failed;
 };
 
 struct ring {
@@ -92,6 +93,13 @@ void neb__window_busy(struct neb_group *g, bool busy)
     atomic_fetch_add(&g->window->board->line[g->rank].busy, busy ? 1 : -1);
 }
 
+void neb__window_give_up(struct neb_group *g)
+{
+    int64_t none = 0;
+    atomic_store(&g->window->board->line[g->rank].failed, 1);
+    atomic_compare_exchange_strong(&g->window->board->stuck, &none, g->rank + 1);
+}
+
 /* A wait for one rank: how often it was looked at, and when it last made progress. */
 struct patience {
     int rank;
@@ -113,6 +121,8 @@ static neb_status look(struct neb_group *g, struct patience *p)
     int64_t stuck = atomic_load(&g->window->board->stuck), pid = atomic_load(&l->pid);
     uint64_t now = atomic_load_explicit(&l->beat, memory_order_relaxed);
     neb__window_beat(g);
+    if (stuck && atomic_load(&g->window->board->line[stuck - 1].failed))
+        return lost(g, (int)stuck - 1, "has failed; its log says more");
     if (stuck) return lost(g, (int)stuck - 1, "does not answer; another rank has given it up");
     if (pid && kill((pid_t)pid, 0) && errno == ESRCH) return lost(g, p->rank, "has ended");
     if (now != p->seen || !p->since || atomic_load(&l->busy)) {

@@ -204,9 +204,11 @@ const struct neb_opt neb__job_parallel_options[] = {
     PARALLEL(data, NEB_OPT_INT, "1", "ranks",
              "processes of this site that share out the micro-batches of a step and add up their gradients",
              NEB_OPT_RANGE(1, 1024)),
-    PARALLEL(zero, NEB_OPT_INT, "0", NULL,
-             "1: each of these processes holds a part of the optimizer's state instead of all of it",
-             NEB_OPT_RANGE(0, 1)),
+    PARALLEL(
+        zero, NEB_OPT_INT, "0", NULL,
+        "each of these processes holds a part, instead of all, of: 1 the optimizer's moments; 2 also the "
+        "gradients",
+        NEB_OPT_RANGE(0, 2)),
     PARALLEL(
         hosts, NEB_OPT_TEXT, "", NULL,
         "machines to start them on, as mpirun --host takes them (a:4,b:4); empty: this one, or those that "

@@ -34,6 +34,12 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
                              " micro-batches (train.micro): every process needs at least one; make "
                              "train.micro a multiple of %" PRId64 " and train.tokens smaller",
                              at, p->data, j->train.micro, p->data);
+    if (p->zero > 1 && j->train.micro % p->data)
+        return neb__doc_fail(&j->doc, at,
+                             "%s is %" PRId64 " and train.micro %" PRId64 ": with parallel.zero %" PRId64
+                             " every process runs as many micro-batches as the others; make train.micro a "
+                             "multiple of %" PRId64,
+                             at, p->data, j->train.micro, p->zero, p->data);
     if (j->plan != NEB_STRATEGY_REPLICA)
         return neb__doc_fail(&j->doc, at, "%s: a site of strategy %s is one process", at,
                              neb__strategy_name(j->plan));

@@ -231,7 +231,7 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
     struct neb_update u = {.param = ps->value + o->first,
                            .m = o->m,
                            .v = o->v,
-                           .grad = ps->grad + o->first,
+                           .grad = neb__ranks_grad(o),
                            .shadow = ps->shadow ? (uint16_t *)ps->shadow + o->first : NULL,
                            .segments = o->segments,
                            .n_segments = o->n_segments,
@@ -270,7 +270,9 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
             n, (double)lr);
     bool empty = false;
     NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
-    NEB_TRY(run_micros(t, micros, n));
+    neb_status status = run_micros(t, micros, n);
+    if (status != NEB_OK && o->params->partition) neb__group_give_up(o->ranks); /* they wait for buckets */
+    NEB_TRY(status);
     if (!empty) NEB_TRY(update(o, t, reduce));
     o->step++;
     struct neb_ctl c;

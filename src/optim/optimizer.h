@@ -3,7 +3,8 @@
  * Ranks that train the same parameters on different micro-batches (data parallelism) add up their gradients
  * and then make the same update. With zero 1 each rank holds the moments of one range of the slab: it gets the
  * sum of that range's gradients, updates the range, and the ranks gather the parameters. Ranges begin at the
- * blocks of the norm, so the norm and all parameters have the same bits either way.
+ * blocks of the norm, so the norm and all parameters have the same bits either way. With zero 2 a rank keeps
+ * the gradient of its range alone: tensor/partition.h adds up the others during the backward pass.
  *
  *     optimizer.c   the moments, one step
  *     ranks.c       what the ranks do together in a step and for a checkpoint
@@ -30,11 +31,17 @@ struct neb_optimizer {
     int64_t step;
 };
 
-/* An optimizer whose work is shared by ranks; they make all calls together. zero: 0 or 1. */
+/* An optimizer whose work is shared by ranks; they make all calls together. zero: 0, 1 or, for
+ * parameters that neb__ranks_partition() has shared out, 2. */
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                  struct neb_group *ranks, int zero, neb_optimizer **out);
 
 /* ranks.c */
+
+/* With zero 2 the ranks share out the gradients of these parameters. Before neb_params_ready(). */
+neb_status neb__ranks_partition(neb_params *ps, struct neb_group *ranks, int zero);
+/* The gradient of this rank's range. */
+float *neb__ranks_grad(const neb_optimizer *o);
 
 /* Shares out the slab. */
 neb_status neb__ranks_ranges(neb_optimizer *o, int zero);

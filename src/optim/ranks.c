@@ -1,9 +1,26 @@
 /* ranks.c: what the ranks of a site do together in a step of the optimizer, and for a checkpoint. */
 #include "optim/optimizer.h"
 #include "base/mem.h"
+#include "tensor/partition.h"
 
 #include <math.h>
 #include <string.h>
+
+static neb_status sum_scatter(void *ranks, float *values, const int64_t *edge)
+{
+    return neb__group_sum_scatter(ranks, values, edge);
+}
+
+neb_status neb__ranks_partition(neb_params *ps, struct neb_group *ranks, int zero)
+{
+    struct neb_partition_link link = {ranks, neb__group_rank(ranks), neb__group_size(ranks), sum_scatter};
+    return zero < 2 || link.size < 2 ? NEB_OK : neb__params_partition(ps, zero, &link);
+}
+
+float *neb__ranks_grad(const neb_optimizer *o)
+{
+    return o->params->partition ? o->params->grad : o->params->grad + o->first;
+}
 
 /* Each rank gets whole blocks of the norm. */
 neb_status neb__ranks_ranges(neb_optimizer *o, int zero)
@@ -16,10 +33,7 @@ neb_status neb__ranks_ranges(neb_optimizer *o, int zero)
     o->edge = NEB_NEW_ARRAY(int64_t, (size_t)size + 1);
     o->blocks = NEB_NEW_ARRAY(double, (size_t)blocks);
     if (!o->edge || !o->blocks) return neb__fail(NEB_ERR_NOMEM, "out of memory for the ranks' ranges");
-    for (int r = 0; r <= size; r++) {
-        int64_t at = blocks * r / size * NEB_SUMSQ_BLOCK;
-        o->edge[r] = at < n ? at : n;
-    }
+    neb__partition_edges(n, size, o->edge);
     o->first = o->edge[rank];
     o->end = o->edge[rank + 1];
     return NEB_OK;
@@ -30,7 +44,7 @@ neb_status neb__ranks_ranges(neb_optimizer *o, int zero)
 static neb_status norm(neb_optimizer *o, struct neb_ctl *ctl)
 {
     neb_device *d = o->dev;
-    struct neb_sumsq q = {.x = o->params->grad + o->first,
+    struct neb_sumsq q = {.x = neb__ranks_grad(o),
                           .n = o->end - o->first,
                           .ctl = ctl,
                           .scratch = o->scratch,
@@ -62,11 +76,25 @@ static neb_status add_up_results(struct neb_group *g, struct neb_ctl *c)
     return NEB_OK;
 }
 
+/* The ranks have exchanged the same buckets in the same order. */
+static neb_status compare_order(struct neb_group *g, struct neb_partition *x)
+{
+    int64_t v[2] = {(int64_t)(x->order >> 2)};
+    v[1] = -v[0];
+    x->order = 0;
+    NEB_TRY(neb__group_max(g, v, 2));
+    if (v[0] == -v[1]) return NEB_OK;
+    return neb__fail(NEB_ERR_INTERNAL,
+                     "the ranks did not add up the same gradients: their micro-batches run different models");
+}
+
 neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
 {
     neb_params *ps = o->params;
     if (neb__group_size(o->ranks) > 1) {
-        if (o->edge)
+        if (ps->partition)
+            NEB_TRY(compare_order(o->ranks, ps->partition)); /* the sums are there */
+        else if (o->edge)
             NEB_TRY(neb__group_sum_scatter(o->ranks, ps->grad, o->edge));
         else
             NEB_TRY(neb__group_sum(o->ranks, ps->grad, ps->trainable_values));

@@ -37,6 +37,7 @@ static neb_status open_device(struct neb_work *w)
 
 static neb_status make_ready(struct neb_work *w)
 {
+    NEB_TRY(neb__ranks_partition(w->params, w->ranks, (int)w->job->parallel.zero));
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));

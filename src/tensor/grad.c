@@ -8,6 +8,7 @@
  * backward fetches before its main call belong to one tick. */
 #include "tensor/tape.h"
 #include "base/mem.h"
+#include "tensor/partition.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -201,7 +202,9 @@ float *neb__param_grad(neb_tape *t, neb_param *p, int *acc)
         p->contributions++;
     else if (--p->contributions == 0)
         p->complete = t->some_complete = true;
-    return t->params->grad + p->offset;
+    if (!t->params->partition) return t->params->grad + p->offset;
+    if (p->complete) t->params->partition->unit[p->unit].left--;
+    return neb__partition_grad(t, p);
 }
 
 void neb__tape_announce(neb_tape *t)
@@ -254,6 +257,7 @@ neb_status neb__tape_backward(neb_tape *t, int first)
         if (status != NEB_OK && t->failed == NEB_OK) t->failed = status;
         if (t->failed != NEB_OK) return t->failed;
         release_outputs(t, &n);
+        NEB_TRY(neb__partition_announce(t));
         if (!t->dry) neb__tape_announce(t);
     }
     return NEB_OK;

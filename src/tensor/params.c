@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/rng.h"
+#include "tensor/partition.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -40,6 +41,7 @@ void neb_params_destroy(neb_params *ps)
     }
     neb__free(ps->list);
     release(ps);
+    neb__partition_free(ps->partition);
     neb__free(ps);
 }
 
@@ -199,7 +201,9 @@ static neb_status fill_initial(neb_param *p, uint64_t seed, float *chunk)
 static neb_status allocate(neb_params *ps)
 {
     neb_device *d = ps->dev;
-    size_t all = (size_t)ps->all_values, train = (size_t)ps->trainable_values;
+    const struct neb_partition *part = ps->partition;
+    size_t all = (size_t)ps->all_values,
+           train = (size_t)(part ? part->end - part->first : ps->trainable_values);
     NEB_TRY(d->ops->alloc(d->ctx, all * sizeof(float), (void **)&ps->value));
     NEB_TRY(d->ops->fill(d->ctx, ps->value, 0, all * sizeof(float)));
     if (train) {
@@ -218,7 +222,8 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
     ps->trainable_values = place(ps, true, 0);
     ps->all_values = place(ps, false, ps->trainable_values);
     ps->dev = d;
-    neb_status status = allocate(ps);
+    neb_status status = neb__partition_place(ps);
+    if (status == NEB_OK) status = allocate(ps);
     float *chunk = neb__malloc(INIT_CHUNK * sizeof *chunk);
     if (status == NEB_OK && !chunk)
         status = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
@@ -331,6 +336,8 @@ neb_status neb_param_read_grad(const neb_param *p, float *host)
     NEB_TRY(must_be_ready(p));
     if (!p->trainable)
         return neb__fail(NEB_ERR_STATE, "parameter '%s' is frozen: it has no gradient", p->name);
+    if (p->set->partition)
+        return neb__fail(NEB_ERR_STATE, "the gradient of '%s' is not at one rank", p->name);
     neb_device *d = p->set->dev;
     return d->ops->download(d->ctx, host, p->set->grad + p->offset, (size_t)p->values * sizeof *host);
 }

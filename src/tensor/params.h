@@ -26,6 +26,7 @@ struct neb_param {
     float scale;
     bool no_decay, trainable;
     struct neb_params *set;
+    int unit; /* with a partition: which unit it belongs to */
     /* of the present run */
     bool written;      /* the gradient has been written: further contributions add */
     int contributions; /* dry: how many contributions there are; else: how many are still to come */
@@ -41,6 +42,7 @@ struct neb_params {
     int64_t trainable_values, all_values; /* of the slab, with padding */
     float *value, *grad;                  /* device */
     void *shadow;                         /* device, BF16 copy of value; NULL when computing in F32 */
+    struct neb_partition *partition;      /* ranks hold a part each (partition.h); NULL: all is here */
 };
 
 #endif

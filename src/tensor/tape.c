@@ -10,6 +10,7 @@
 #include "tensor/tape.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tensor/partition.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -162,11 +163,13 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
         p->complete = false;
         p->contributions = plan ? plan->contributions[i] : 0;
     }
+    if (run->grad) neb__partition_reset(t, plan ? plan->contributions : NULL);
 }
 
 /* Parameters that no op of this run reaches have gradient 0. */
 static neb_status clear_unreached(neb_tape *t)
 {
+    if (t->params->partition) return neb__partition_finish(t);
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
         if (!p->trainable || p->written) continue;
@@ -188,7 +191,8 @@ static neb_status pass(neb_tape *t, const struct neb_run *run, struct neb_plan *
         neb__tape_fail(t, NEB_ERR_STATE, "scope", "neb_push() without a matching neb_pop()");
     if (t->failed == NEB_OK && run->grad) {
         if (!t->dry) neb__tape_announce(t);
-        t->failed = neb__tape_backward(t, 0);
+        t->failed = neb__partition_announce(t);
+        if (t->failed == NEB_OK) t->failed = neb__tape_backward(t, 0);
         if (t->failed == NEB_OK && t->params) t->failed = clear_unreached(t);
     }
     if (t->failed == NEB_OK && plan && t->life.n != plan->n)
@@ -281,7 +285,7 @@ neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
         if (status != NEB_ERR_AGAIN) return status;
         drop_plan(t, plan);
         t->plan = NULL;
-        if (attempt || run->accumulate)
+        if (attempt || run->accumulate || (run->grad && t->params && t->params->partition))
             return neb__fail(NEB_ERR_STATE,
                              "the model does something different each time it runs with key %" PRIu64
                              "; give runs of different shapes different keys (%s)",

@@ -1,0 +1,209 @@
+/* partition.c: units of the slab, and gradients of which each rank keeps a range (partition.h). */
+#include "tensor/partition.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tensor/tape.h"
+
+#include <string.h>
+
+enum { SMALL = 1 << 16 }; /* values; neighbours without a layer form units of at most this size */
+
+void neb__partition_edges(int64_t n, int size, int64_t *edge)
+{
+    int64_t blocks = (n + NEB_SUMSQ_BLOCK - 1) / NEB_SUMSQ_BLOCK;
+    for (int r = 0; r <= size; r++) {
+        int64_t at = blocks * r / size * NEB_SUMSQ_BLOCK;
+        edge[r] = at < n ? at : n;
+    }
+}
+
+neb_status neb__params_partition(neb_params *ps, int level, const struct neb_partition_link *link)
+{
+    if (ps->ready || ps->partition)
+        return neb__fail(NEB_ERR_STATE, "parameters are shared out among ranks once, before they are ready");
+    struct neb_partition *x = NEB_NEW(struct neb_partition);
+    if (x) x->edge = NEB_NEW_ARRAY(int64_t, (size_t)link->size + 1);
+    if (x) x->cut = NEB_NEW_ARRAY(int64_t, (size_t)link->size + 1);
+    if (!x || !x->edge || !x->cut) {
+        neb__partition_free(x);
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for the ranges of %d ranks", link->size);
+    }
+    x->level = level;
+    x->link = *link;
+    ps->partition = x;
+    return NEB_OK;
+}
+
+void neb__partition_free(struct neb_partition *x)
+{
+    if (!x) return;
+    neb__free(x->edge);
+    neb__free(x->cut);
+    neb__free(x->unit);
+    neb__free(x);
+}
+
+/* ---- units ------------------------------------------------------------------------------------------------- */
+
+/* Length of the name up to the layer's number ("encoder.layers.3"); 0: it belongs to no layer. */
+static size_t layer_of(const char *name)
+{
+    for (const char *at = name; at; at = strchr(at, '.')) {
+        if (*at == '.') at++;
+        size_t digits = strspn(at, "0123456789");
+        if (digits && (at[digits] == '.' || !at[digits])) return (size_t)(at - name) + digits;
+    }
+    return 0;
+}
+
+static bool same_unit(const neb_param *a, const neb_param *b, int64_t first)
+{
+    size_t n = layer_of(a->name), m = layer_of(b->name);
+    if (n || m) return n == m && !memcmp(a->name, b->name, n);
+    return b->offset + b->values - first <= SMALL;
+}
+
+static int64_t aligned(int64_t n)
+{
+    return (n + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+}
+
+static void make_units(neb_params *ps, bool trainable)
+{
+    struct neb_partition *x = ps->partition;
+    const neb_param *before = NULL;
+    for (int i = 0; i < ps->count; i++) {
+        neb_param *p = ps->list[i];
+        if (p->trainable != trainable) continue;
+        if (!before || !same_unit(before, p, x->unit[x->units - 1].first))
+            x->unit[x->units++] = (struct neb_unit){.first = p->offset, .trainable = trainable, .bucket = -1};
+        p->unit = x->units - 1;
+        x->unit[p->unit].end = p->offset + aligned(p->values);
+        before = p;
+    }
+}
+
+neb_status neb__partition_place(neb_params *ps)
+{
+    struct neb_partition *x = ps->partition;
+    if (!x) return NEB_OK;
+    x->unit = NEB_NEW_ARRAY(struct neb_unit, (size_t)ps->count);
+    if (!x->unit) return neb__fail(NEB_ERR_NOMEM, "out of memory for the units of %d parameters", ps->count);
+    make_units(ps, true);
+    make_units(ps, false);
+    neb__partition_edges(ps->trainable_values, x->link.size, x->edge);
+    x->first = x->edge[x->link.rank];
+    x->end = x->edge[x->link.rank + 1];
+    return NEB_OK;
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------- */
+
+void neb__partition_reset(neb_tape *t, const int *contributions)
+{
+    neb_params *ps = t->params;
+    struct neb_partition *x = ps ? ps->partition : NULL;
+    if (!x) return;
+    for (int u = 0; u < x->units; u++) {
+        x->unit[u].bucket = -1;
+        x->unit[u].left = 0;
+        x->unit[u].touched = false;
+    }
+    for (int i = 0; i < ps->count; i++) {
+        ps->list[i]->written = false; /* every micro-batch has buckets of its own */
+        if (contributions && contributions[i]) x->unit[ps->list[i]->unit].left++;
+    }
+}
+
+float *neb__partition_grad(neb_tape *t, neb_param *p)
+{
+    struct neb_unit *u = &t->params->partition->unit[p->unit];
+    if (u->bucket < 0) u->bucket = neb__tape_take(t, (size_t)(u->end - u->first) * sizeof(float));
+    if (u->bucket < 0) return NULL;
+    u->touched = true;
+    return (float *)neb__tape_address(t, u->bucket) + (p->offset - u->first);
+}
+
+/* The norm reads the gaps between parameters, too; parameters that no op reached have gradient 0. */
+static neb_status clear_rest(neb_tape *t, const struct neb_unit *u, float *bucket)
+{
+    neb_params *ps = t->params;
+    neb_device *d = t->dev;
+    for (int i = 0; i < ps->count; i++) {
+        const neb_param *p = ps->list[i];
+        if (&ps->partition->unit[p->unit] != u) continue;
+        int64_t from = p->offset + (p->written ? p->values : 0), to = p->offset + aligned(p->values);
+        size_t bytes = (size_t)(to - from) * sizeof(float);
+        if (bytes) NEB_TRY(d->ops->fill(d->ctx, bucket + (from - u->first), 0, bytes));
+    }
+    return NEB_OK;
+}
+
+/* This rank's part of the unit, in values of the slab. Empty: *end <= *first. */
+static void own_part(const struct neb_partition *x, const struct neb_unit *u, int64_t *first, int64_t *end)
+{
+    *first = u->first > x->first ? u->first : x->first;
+    *end = u->end < x->end ? u->end : x->end;
+}
+
+/* Adds the bucket's sum to this rank's range; the first micro-batch overwrites it. */
+static neb_status keep(neb_tape *t, const struct neb_unit *u, const float *bucket)
+{
+    neb_params *ps = t->params;
+    const struct neb_partition *x = ps->partition;
+    int64_t first, end;
+    own_part(x, u, &first, &end);
+    if (first >= end) return NEB_OK;
+    struct neb_axpby a = {.x = bucket + (first - u->first),
+                          .y = ps->grad + (first - x->first),
+                          .n = end - first,
+                          .a = 1,
+                          .b = t->run->accumulate ? 1 : 0,
+                          .type = NEB_F32};
+    if (t->run->accumulate) return t->dev->ops->axpby(t->dev->ctx, &a);
+    return t->dev->ops->copy(t->dev->ctx, a.y, a.x, (size_t)a.n * sizeof(float));
+}
+
+static neb_status add_up(neb_tape *t, struct neb_unit *u)
+{
+    struct neb_partition *x = t->params->partition;
+    float *bucket = (float *)neb__tape_address(t, u->bucket);
+    NEB_TRY(clear_rest(t, u, bucket));
+    for (int r = 0; r <= x->link.size; r++) {
+        int64_t at = x->edge[r] > u->first ? x->edge[r] : u->first;
+        x->cut[r] = (at < u->end ? at : u->end) - u->first;
+    }
+    x->order = neb__mix64(x->order + (uint64_t)(u - x->unit) + 1);
+    NEB_TRY(x->link.sum_scatter(x->link.arg, bucket, x->cut));
+    return keep(t, u, bucket);
+}
+
+neb_status neb__partition_announce(neb_tape *t)
+{
+    struct neb_partition *x = t->params ? t->params->partition : NULL;
+    for (int i = 0; x && t->failed == NEB_OK && i < x->units; i++) {
+        struct neb_unit *u = &x->unit[i];
+        if (!u->touched) continue;
+        u->touched = false;
+        if (t->dry)
+            neb__tape_address(t, u->bucket); /* alive until here: this may have been the last contribution */
+        else if (!u->left)
+            NEB_TRY(add_up(t, u));
+    }
+    return t->failed;
+}
+
+neb_status neb__partition_finish(neb_tape *t)
+{
+    neb_params *ps = t->params;
+    const struct neb_partition *x = ps->partition;
+    for (int i = 0; !t->dry && i < x->units; i++) {
+        const struct neb_unit *u = &x->unit[i];
+        int64_t first, end;
+        own_part(x, u, &first, &end);
+        if (!u->trainable || u->bucket >= 0 || first >= end || t->run->accumulate) continue;
+        NEB_TRY(t->dev->ops->fill(t->dev->ctx, ps->grad + (first - x->first), 0,
+                                  (size_t)(end - first) * sizeof(float)));
+    }
+    return NEB_OK;
+}

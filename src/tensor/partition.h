@@ -1,0 +1,62 @@
+/* partition.h (internal): gradients, and parameters, of which each rank of a site holds a part.
+ *
+ * The trainable slab is cut into one range for each rank, at the blocks of the gradient's norm. It is also cut
+ * into units: the parameters of one layer that lie side by side. A unit is what is in memory at one time.
+ *
+ * Gradients (level 2). The contributions to a unit's gradient meet in a bucket, which is an allocation of the
+ * run like any other, so the planner lays it over activations that are not alive then. After the last one the
+ * ranks add up their buckets, each rank keeps the sum of its own range, and the bucket is gone. Every
+ * micro-batch does so; a rank's range collects the sums. */
+#ifndef NEB_TENSOR_PARTITION_H
+#define NEB_TENSOR_PARTITION_H
+
+#include "tensor/params.h"
+
+/* How the ranks exchange values. Both calls are made by all ranks, in the same order. */
+struct neb_partition_link {
+    void *arg;
+    int rank, size;
+    /* Rank r gets the sum of the values [edge[r], edge[r + 1]); the rest is undefined afterwards. */
+    neb_status (*sum_scatter)(void *arg, float *values, const int64_t *edge);
+};
+
+struct neb_unit {
+    int64_t first, end; /* in the slab, with the gaps between parameters */
+    bool trainable;
+    /* of the present run */
+    int bucket;   /* allocation of its gradient, or -1 */
+    int left;     /* parameters whose gradient is not complete */
+    bool touched; /* a contribution came since the last look */
+};
+
+struct neb_partition {
+    int level; /* 2: gradients */
+    struct neb_partition_link link;
+    int64_t *edge;      /* (ranks + 1): the ranges, in values of the trainable slab */
+    int64_t first, end; /* this rank's */
+    int64_t *cut;       /* (ranks + 1): the ranges inside a unit */
+    struct neb_unit *unit;
+    int units;
+    uint64_t order; /* a hash of the exchanges of this step: equal at all ranks */
+};
+
+/* Cuts a slab of n values at blocks of the norm, one range for each of `size` ranks. edge: (size + 1). */
+void neb__partition_edges(int64_t n, int size, int64_t *edge);
+
+/* The ranks share out what belongs to the level. Before neb_params_ready(). */
+neb_status neb__params_partition(neb_params *ps, int level, const struct neb_partition_link *link);
+/* Ranges and units, once the parameters have their places. */
+neb_status neb__partition_place(neb_params *ps);
+void neb__partition_free(struct neb_partition *x); /* NULL is fine */
+
+/* ---- in a run: these do nothing for a set without a partition ----------------------------------------------- */
+
+void neb__partition_reset(neb_tape *t, const int *contributions); /* NULL: a dry run */
+/* Memory for p's gradient in this run. */
+float *neb__partition_grad(neb_tape *t, neb_param *p);
+/* After a node: adds up the buckets that are complete. */
+neb_status neb__partition_announce(neb_tape *t);
+/* At the end of a run: ranges of parameters that no op reached. */
+neb_status neb__partition_finish(neb_tape *t);
+
+#endif

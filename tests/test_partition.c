@@ -1,0 +1,239 @@
+/* test_partition.c: ranks that share out the state of a training. The bits are those of ranks that hold all of it, the memory
+ * is what the layout promises, and a rank that fails inside a step does not leave the others waiting. */
+#include "check.h"
+#include "forked.h"
+#include "optim/optimizer.h"
+#include "tensor/partition.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ROWS = 8, WIDE = 272, LAYERS = 4, WORDS = 700, STEPS = 3, RANKS = 3 };
+
+struct net {
+    neb_device *dev;
+    neb_params *ps;
+    neb_tape *tape;
+    neb_optimizer *opt;
+    neb_param *table, *w[LAYERS], *b[LAYERS], *unused;
+    neb_buffer *ids, *target;
+    int32_t id[ROWS];
+    int sample; /* which micro-batch */
+};
+
+/* The last layer's weight is the table of the first: its gradient has contributions at both ends. */
+static void model(neb_tape *t, void *arg)
+{
+    struct net *n = arg;
+    neb_tensor *ids = neb_input(t, n->ids, NEB_I32, 1, (int64_t[]){ROWS});
+    neb_tensor *target = neb_input(t, n->target, NEB_I32, 1, (int64_t[]){ROWS});
+    neb_tensor *x = neb_op_embed(t, 1, &n->table, &ids, 1);
+    for (int i = 0; i < LAYERS; i++)
+        x = neb_op_add(t, x, neb_op_linear(t, x, n->w[i], n->b[i], NEB_ACT_GELU));
+    struct neb_target_spec goal = {.target = target};
+    struct neb_loss_spec loss = {0};
+    neb_loss_linear_xent(t, x, n->table, NULL, &goal, &loss);
+}
+
+static neb_status load(void *arg)
+{
+    struct net *n = arg;
+    int32_t target[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        n->id[i] = (n->sample * 37 + i * 11) % WORDS;
+        target[i] = (n->id[i] * 7 + 3) % WORDS;
+    }
+    NEB_TRY(neb_buffer_upload(n->ids, n->id, sizeof n->id));
+    return neb_buffer_upload(n->target, target, sizeof target);
+}
+
+static neb_param *add(neb_params *ps, const char *name, int ndim, int64_t rows, int64_t cols)
+{
+    struct neb_param_spec s = {
+        .name = name, .ndim = ndim, .shape = {rows, cols}, .init = NEB_INIT_NORMAL, .scale = 0.05f};
+    return neb_params_add(ps, &s);
+}
+
+static neb_status open_net(struct net *n, struct neb_group *g, int zero)
+{
+    char name[64];
+    struct neb_optimizer_config c = neb_optimizer_defaults();
+    c.max_norm = 0.01f; /* clips */
+    struct neb_device_config one = {.threads = 1};
+    NEB_TRY(neb_device_open("cpu", &one, &n->dev));
+    NEB_TRY(neb_params_create(&n->ps));
+    n->table = add(n->ps, "embed.weight", 2, WORDS, WIDE);
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(name, sizeof name, "layers.%d.weight", i);
+        n->w[i] = add(n->ps, name, 2, WIDE, WIDE);
+        snprintf(name, sizeof name, "layers.%d.bias", i);
+        n->b[i] = add(n->ps, name, 1, WIDE, 1);
+    }
+    n->unused = add(n->ps, "unused", 1, 1000, 1);
+    NEB_TRY(neb__ranks_partition(n->ps, g, zero));
+    NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
+    NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
+    neb_tape_poison(n->tape, true);
+    NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, g, zero, &n->opt));
+    NEB_TRY(neb_buffer_create(n->dev, sizeof n->id, &n->ids));
+    return neb_buffer_create(n->dev, sizeof n->id, &n->target);
+}
+
+static void close_net(struct net *n)
+{
+    neb_buffer_destroy(n->ids);
+    neb_buffer_destroy(n->target);
+    neb_optimizer_destroy(n->opt);
+    neb_tape_destroy(n->tape);
+    neb_params_destroy(n->ps);
+    neb_device_close(n->dev);
+}
+
+/* ---- equal bits ---------------------------------------------------------------------------------------------- */
+
+struct trial {
+    int zero, micros;      /* micro-batches of all ranks together */
+    double held;           /* bytes that the first rank's state took, before the first run */
+    int64_t values, range; /* of the slab, of its largest range */
+    float norm[STEPS];
+    float result[]; /* the first rank's parameters */
+};
+
+static neb_status one_step(struct net *n, struct neb_group *g, struct trial *x, int step)
+{
+    struct net copy[16];
+    struct neb_micro m[16];
+    struct neb_step_info info;
+    for (int i = 0; i < x->micros; i++) {
+        copy[i] = *n;
+        copy[i].sample = step * x->micros + i;
+        m[i] = (struct neb_micro){load, i % RANKS == neb__group_rank(g) ? model : NULL, &copy[i], 1, ROWS};
+    }
+    NEB_TRY(neb_train_step(n->opt, n->tape, m, x->micros, 1e-2f, 1, NULL, &info));
+    x->norm[step] = info.grad_norm;
+    return NEB_OK;
+}
+
+static double used(neb_device *d)
+{
+    struct neb_device_info info;
+    neb_device_get_info(d, &info);
+    return (double)info.memory_used;
+}
+
+static neb_status try_out(struct net *n, struct neb_group *g, struct trial *x)
+{
+    NEB_TRY(open_net(n, g, x->zero));
+    struct trial here = {.micros = x->micros};
+    here.held = used(n->dev);
+    for (int i = 0; i < STEPS; i++) NEB_TRY(one_step(n, g, &here, i));
+    if (neb__group_rank(g)) return NEB_OK;
+    x->held = here.held;
+    memcpy(x->norm, here.norm, sizeof here.norm);
+    float *slab = neb_params_slab(n->ps, &x->values);
+    memcpy(x->result, slab, (size_t)x->values * sizeof *slab);
+    return NEB_OK;
+}
+
+static int train(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    neb_status status = try_out(&n, g, arg);
+    close_net(&n);
+    return status != NEB_OK;
+}
+
+enum { ROOM = 64 << 20 };
+
+static struct trial *trained(int zero, int micros)
+{
+    struct trial *x = forked_memory(ROOM);
+    x->zero = zero;
+    x->micros = micros;
+    assert_int_equal(forked_ranks(RANKS, 20, train, x), 0);
+    assert_true(x->norm[0] > 0.01f);
+    return x;
+}
+
+static void has_equal_bits(void **state)
+{
+    (void)state;
+    struct trial *data = trained(0, RANKS);
+    for (int zero = 1; zero <= 2; zero++) {
+        struct trial *x = trained(zero, RANKS);
+        assert_memory_equal(x->norm, data->norm, sizeof x->norm);
+        assert_int_equal(x->values, data->values);
+        assert_memory_equal(x->result, data->result, (size_t)x->values * sizeof(float));
+        forked_free(x, ROOM);
+    }
+    forked_free(data, ROOM);
+}
+
+/* Several micro-batches a rank are added up in another order. */
+static void stays_close(void **state)
+{
+    (void)state;
+    struct trial *data = trained(0, 4 * RANKS), *x = trained(2, 4 * RANKS);
+    double difference = 0, length = 0;
+    for (int64_t i = 0; i < data->values; i++) {
+        double d = (double)data->result[i] - (double)x->result[i];
+        difference += d * d;
+        length += (double)data->result[i] * (double)data->result[i];
+    }
+    assert_true(sqrt(difference / length) < 1e-5);
+    forked_free(data, ROOM);
+    forked_free(x, ROOM);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+/* The ranges are whole blocks of the norm: the first rank's is known. */
+static void holds_its_part(void **state)
+{
+    (void)state;
+    for (int zero = 0; zero <= 2; zero++) {
+        struct trial *x = trained(zero, RANKS);
+        int64_t edge[RANKS + 1];
+        neb__partition_edges(x->values, RANKS, edge);
+        double n = (double)x->values, part = (double)edge[1];
+        double formula[] = {16 * n, 8 * n + 8 * part, 4 * n + 12 * part};
+        assert_true(fabs(x->held / formula[zero] - 1) < 0.03);
+        forked_free(x, ROOM);
+    }
+}
+
+/* ---- failing --------------------------------------------------------------------------------------------------- */
+
+static neb_status refuse(void *arg)
+{
+    (void)arg;
+    return NEB_ERR_IO;
+}
+
+/* The last rank cannot load its micro-batch; the others must not wait for it until the time is over. */
+static int fails_alone(struct neb_group *g, void *arg)
+{
+    struct net n = {0};
+    struct neb_step_info info;
+    (void)arg;
+    if (open_net(&n, g, 2) != NEB_OK) return 1;
+    int rank = neb__group_rank(g);
+    struct neb_micro m = {rank == RANKS - 1 ? refuse : load, model, &n, 1, ROWS};
+    neb_status status = neb_train_step(n.opt, n.tape, &m, 1, 1e-2f, 1, NULL, &info);
+    close_net(&n);
+    return rank == RANKS - 1 ? status != NEB_ERR_IO : status != NEB_ERR_PEER;
+}
+
+static void ends_together(void **state)
+{
+    (void)state;
+    assert_int_equal(forked_ranks(RANKS, 1e9, fails_alone, NULL), 0); /* by the time limit it would hang */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(has_equal_bits), cmocka_unit_test(stays_close),
+                                       cmocka_unit_test(holds_its_part), cmocka_unit_test(ends_together)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
