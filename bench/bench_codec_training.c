@@ -122,7 +122,7 @@ static neb_status outer_round(struct run *r, int v, int round, struct neb_work *
     const struct variant *var = &variants[v];
     memset(r->sum, 0, r->n * sizeof(float));
     for (int i = 0; i < REPLICAS; i++) {
-        NEB_TRY(neb__resume_read_params(w[i], r->x));
+        NEB_TRY(neb__work_read_params(w[i], r->x));
         for (size_t j = 0; j < r->n; j++) r->d[j] = r->x[j] - r->theta[j];
         const float *sent = r->d;
         if (var->rung) {
@@ -143,7 +143,7 @@ static neb_status outer_round(struct run *r, int v, int round, struct neb_work *
     }
     for (int i = 0; i < REPLICAS; i++) {
         for (size_t j = 0; j < r->n; j++) r->x[j] = r->theta[j] + r->left[i][j];
-        NEB_TRY(neb__resume_write_params(w[i], r->x));
+        NEB_TRY(neb__work_write_params(w[i], r->x));
     }
     return NEB_OK;
 }
@@ -165,7 +165,7 @@ static neb_status train_variant(struct run *r, int v, struct neb_work *const w[R
     }
     for (size_t j = 0; j < r->n; j++) /* at the end of a run the rest is committed exactly */
         r->theta[j] += 0.5f * (r->left[0][j] + r->left[1][j]);
-    NEB_TRY(neb__resume_write_params(w[0], r->theta));
+    NEB_TRY(neb__work_write_params(w[0], r->theta));
     NEB_TRY(neb__work_eval(w[0], "valid", 0, &eval));
     *loss = eval.loss;
     return NEB_OK;

@@ -227,7 +227,7 @@ static neb_status flush(struct run *r)
         size_t first, n = neb__outer_cell(r->outer, f, &first);
         for (int i = 0; i < REPLICAS; i++) {
             struct site *s = &r->site[i];
-            NEB_TRY(neb__resume_read_params(s->work, r->x));
+            NEB_TRY(neb__work_read_params(s->work, r->x));
             for (size_t k = first; k < first + n; k++) r->decoded[i][k] = r->x[k] - r->outer->theta[k];
         }
         outer_step(r, f, true);
@@ -250,12 +250,12 @@ static neb_status exchange(struct run *r, struct setting *t, int64_t at)
     for (uint32_t f = 0; f < r->outer->cells; f++)
         if (merges >> f & 1) outer_step(r, f, false);
     for (int i = 0; i < REPLICAS; i++) {
-        NEB_TRY(neb__resume_read_params(r->site[i].work, r->x));
+        NEB_TRY(neb__work_read_params(r->site[i].work, r->x));
         for (uint32_t f = 0; f < r->outer->cells; f++) {
             if (merges >> f & 1) merge(r, i, f);
             if (captures >> f & 1) NEB_TRY(capture(r, t, i, f));
         }
-        if (merges) NEB_TRY(neb__resume_write_params(r->site[i].work, r->x));
+        if (merges) NEB_TRY(neb__work_write_params(r->site[i].work, r->x));
     }
     return NEB_OK;
 }
@@ -290,7 +290,7 @@ static neb_status replicas(struct run *r, struct setting *t, double *loss)
     neb_status status = begin(r, t, fragments);
     if (status == NEB_OK) status = train(r, t);
     if (status == NEB_OK) status = flush(r);
-    if (status == NEB_OK) status = neb__resume_write_params(r->site[0].work, r->outer->theta);
+    if (status == NEB_OK) status = neb__work_write_params(r->site[0].work, r->outer->theta);
     if (status == NEB_OK) status = neb__work_eval(r->site[0].work, "valid", eval_batches(r), &eval);
     if (status == NEB_OK) *loss = eval.loss;
     for (int i = 0; i < REPLICAS; i++) {

@@ -56,12 +56,12 @@ neb_status neb__warm_make(struct neb_warm_start *w, struct neb_work *work)
 {
     NEB_TRY(make_room(w, work));
     NEB_TRY(neb__warm_steps(w, work, 0, w->steps, NULL));
-    NEB_TRY(neb__resume_read_params(work, w->x));
+    NEB_TRY(neb__work_read_params(work, w->x));
     return neb_optimizer_save(neb__work_optimizer(work), w->m, w->v);
 }
 
 neb_status neb__warm_load(const struct neb_warm_start *w, struct neb_work *work)
 {
-    NEB_TRY(neb__resume_write_params(work, w->x));
+    NEB_TRY(neb__work_write_params(work, w->x));
     return neb_optimizer_load(neb__work_optimizer(work), w->steps, w->m, w->v);
 }

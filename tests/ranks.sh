@@ -96,7 +96,7 @@ if SLURM_JOB_ID=1 SLURM_NTASKS=3 train bad parallel.data=2; then fail "began wit
 grep -aq "has 3 tasks, but the job's layout has 2 ranks" bad.log || fail "no message about Slurm's number"
 if mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 > bad.log 2>&1
 then fail "three processes began where the job asks for two"; fi
-grep -aq "3 processes were started, but parallel.data is 2" bad.log || fail "no message about three processes"
+grep -aq "3 processes were started, but parallel.data is 2, tensor 1 and pipeline 1: start 2" bad.log || fail "no message about three processes"
 
 # ---- two sites
 port=$((20000 + $$ % 10000))

@@ -71,11 +71,13 @@ static neb_status open_net(struct net *n, struct neb_group *g, int zero)
         n->b[i] = add(n->ps, name, 1, WIDE, 1);
     }
     n->unused = add(n->ps, "unused", 1, 1000, 1);
-    NEB_TRY(neb__ranks_partition(n->ps, g, zero));
+    static struct neb_layout layout; /* of this process */
+    layout = (struct neb_layout){.world = g, .data = g};
+    NEB_TRY(neb__ranks_partition(n->ps, &layout, zero));
     NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
     NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
     neb_tape_poison(n->tape, true);
-    NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, g, zero, &n->opt));
+    NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, &layout, zero, &n->opt));
     NEB_TRY(neb_buffer_create(n->dev, sizeof n->id, &n->ids));
     return neb_buffer_create(n->dev, sizeof n->id, &n->target);
 }
@@ -95,6 +97,7 @@ static void close_net(struct net *n)
 struct trial {
     int zero, micros;      /* micro-batches of all ranks together */
     double held;           /* bytes that the first rank's state took, before the first run */
+    int64_t part;          /* the first rank's */
     int64_t values, range; /* of the slab, of its largest range */
     float norm[STEPS];
     float result[]; /* the first rank's parameters */
@@ -131,6 +134,9 @@ static neb_status try_out(struct net *n, struct neb_group *g, struct trial *x)
     if (neb__group_rank(g)) return NEB_OK;
     x->held = here.held;
     memcpy(x->norm, here.norm, sizeof here.norm);
+    int64_t edge[RANKS + 1];
+    neb__partition_edges(n->ps, RANKS, edge);
+    x->part = edge[1];
     float *slab = neb_params_slab(n->ps, &x->values);
     memcpy(x->result, slab, (size_t)x->values * sizeof *slab);
     return NEB_OK;
@@ -194,9 +200,7 @@ static void holds_its_part(void **state)
     (void)state;
     for (int zero = 0; zero <= 2; zero++) {
         struct trial *x = trained(zero, RANKS);
-        int64_t edge[RANKS + 1];
-        neb__partition_edges(x->values, RANKS, edge);
-        double n = (double)x->values, part = (double)edge[1];
+        double n = (double)x->values, part = (double)x->part;
         double formula[] = {16 * n, 8 * n + 8 * part, 4 * n + 12 * part};
         assert_true(fabs(x->held / formula[zero] - 1) < 0.03);
         forked_free(x, ROOM);

@@ -82,6 +82,12 @@ struct neb_param_spec {
     bool no_decay; /* biases and norms */
     neb_split split;
     int64_t local_first, local_count; /* this process's part of the split dimension; count 0: all of it */
+    /* Instead: up to three parts one after the other, for a weight that is made of several (q, k, v), each of
+     * which is cut. */
+    int parts;
+    int64_t part_first[3], part_count[3];
+    bool elsewhere; /* this process has nothing of it */
+    bool copy;      /* another process has the same values and counts them in the norm */
 };
 
 NEB_API neb_status neb_params_create(neb_params **out);
@@ -105,16 +111,17 @@ NEB_API neb_param *neb_params_find(const neb_params *ps, const char *name);   /*
 NEB_API int64_t neb_params_values(const neb_params *ps, bool trainable_only); /* without padding */
 
 NEB_API const char *neb_param_name(const neb_param *p);
-NEB_API int neb_param_shape(const neb_param *p, int64_t shape[4]); /* local; returns ndim */
+NEB_API int neb_param_shape(const neb_param *p, int64_t shape[4]); /* of the whole parameter; returns ndim */
 NEB_API int64_t neb_param_values(const neb_param *p);
 NEB_API bool neb_param_trainable(const neb_param *p);
-/* Host copies, F32, n = neb_param_values(). A write also refreshes the BF16 shadow. */
+/* Host copies, F32, n = neb_param_values(), of the whole parameter: a process that holds a part of it reads 0 for the other
+ * values and writes its part only. A write also refreshes the BF16 shadow. */
 NEB_API neb_status neb_param_read(const neb_param *p, float *host);
 NEB_API neb_status neb_param_write(neb_param *p, const float *host);
 NEB_API neb_status neb_param_read_grad(const neb_param *p, float *host); /* NEB_ERR_STATE when frozen */
 
 /* The trainable part of the slab in device memory, F32, with padding between parameters. The WAN layer
- * captures and merges it. neb_param_offset() is in values. */
+ * captures and merges it. neb_param_offset() is the place of a parameter in the slab of a process that holds all of them. */
 NEB_API float *neb_params_slab(neb_params *ps, int64_t *n);
 NEB_API int64_t neb_param_offset(const neb_param *p);
 /* Call it after the slab was changed from outside: it makes the BF16 shadow of [first, first + n) anew. */

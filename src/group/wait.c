@@ -17,12 +17,12 @@ static neb_status wait(struct neb_group *g, void *request, const char *what)
     int done = 0;
     for (int64_t looks = 0;; looks++) {
         neb_status status = g->engine->test(g->ctx, request, &done);
-        if (status != NEB_OK) g->broken = true;
+        if (status != NEB_OK) neb__group_break(g);
         if (status != NEB_OK || done) return status;
         if (looks < SPINS) continue;
         neb__group_beat(g);
         if (neb__seconds_since(since) > g->timeout_s) {
-            g->broken = true;
+            neb__group_break(g);
             return neb__fail(NEB_ERR_PEER,
                              "rank %d of %d has waited %.0f s to %s: another rank is stuck or gone (the one "
                              "whose log does not say this)",

@@ -110,7 +110,7 @@ struct patience {
 static neb_status lost(struct neb_group *g, int rank, const char *how)
 {
     int64_t none = 0;
-    g->broken = true;
+    neb__group_break(g);
     atomic_compare_exchange_strong(&g->window->board->stuck, &none, rank + 1);
     return neb__fail(NEB_ERR_PEER, "rank %d of %d %s", rank, g->size, how);
 }

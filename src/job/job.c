@@ -205,6 +205,14 @@ const struct neb_opt neb__job_parallel_options[] = {
              "processes of this site that share out the micro-batches of a step and add up their gradients",
              NEB_OPT_RANGE(1, 1024)),
     PARALLEL(
+        tensor, NEB_OPT_INT, "1", "ranks",
+        "processes that share the matrices of each layer; a copy of the model has tensor * pipeline of them",
+        NEB_OPT_RANGE(1, 64)),
+    PARALLEL(pipeline, NEB_OPT_INT, "1", "ranks",
+             "stages of consecutive layers, each at processes of its own", NEB_OPT_RANGE(1, 64)),
+    PARALLEL(sequence, NEB_OPT_BOOL, "no", NULL,
+             "tensor: also share the rows of norms and residuals, which saves memory"),
+    PARALLEL(
         zero, NEB_OPT_INT, "0", NULL,
         "each of these processes holds a part, instead of all, of: 1 the optimizer's moments; 2 also the "
         "gradients",

@@ -86,7 +86,8 @@ struct neb_job_wan {
 
 /* The processes of this site (its ranks), and what each of them does. */
 struct neb_job_parallel {
-    int64_t data, zero, check_every;
+    int64_t data, tensor, pipeline, zero, check_every;
+    bool sequence;
     double timeout;
     char *hosts;
 };
@@ -141,6 +142,8 @@ const char *neb__role_name(enum neb_site_role r);
 /* Appends everything that must be the same at all sites, one `key=value` in a line, in a fixed order. This is
  * the whole job except each site's own settings (folders, addresses, `sites[].train`, threads, display). */
 neb_status neb__job_facts(const struct neb_job *j, struct neb_buf *out);
+
+enum { NEB_JOB_RANKS = 1024 };
 
 /* How many processes this site has; and whether its layout fits the job. NEB_ERR_CONFIG with the numbers. */
 int neb__job_ranks(const struct neb_job *j);

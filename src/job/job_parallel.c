@@ -5,7 +5,7 @@
 
 int neb__job_ranks(const struct neb_job *j)
 {
-    return (int)j->parallel.data;
+    return (int)(j->parallel.data * j->parallel.tensor * j->parallel.pipeline);
 }
 
 static const char *line_of(const struct neb_job *j, const char *key, char *out, size_t size)
@@ -17,29 +17,67 @@ static const char *line_of(const struct neb_job *j, const char *key, char *out, 
     return out;
 }
 
-neb_status neb__job_check_parallel(const struct neb_job *j)
+/* What cannot be done in any job yet. */
+static neb_status check_built(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
     char at[64];
-    if (p->data == 1 && !p->zero) return NEB_OK;
-    line_of(j, p->data == 1 ? "zero" : "data", at, sizeof at);
-    if (p->data == 1)
-        return neb__doc_fail(&j->doc, at,
+    if (p->tensor > 1)
+        return neb__doc_fail(&j->doc, line_of(j, "tensor", at, sizeof at),
+                             "%s is %" PRId64
+                             ": matrices are not shared among processes yet; use parallel.data",
+                             at, p->tensor);
+    if (p->pipeline > 1)
+        return neb__doc_fail(&j->doc, line_of(j, "pipeline", at, sizeof at),
+                             "%s is %" PRId64 ": there are no stages yet; use parallel.data", at,
+                             p->pipeline);
+    if (p->sequence)
+        return neb__doc_fail(&j->doc, line_of(j, "sequence", at, sizeof at),
+                             "%s: rows are not shared among processes yet; leave it out", at);
+    return NEB_OK;
+}
+
+static neb_status check_data(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    char at[64];
+    if (p->zero && p->data == 1)
+        return neb__doc_fail(&j->doc, line_of(j, "zero", at, sizeof at),
                              "%s is %" PRId64 ", but there is one process: parallel.data says how many "
                              "share the optimizer's state",
                              at, p->zero);
     if (p->data > j->train.micro)
-        return neb__doc_fail(&j->doc, at,
+        return neb__doc_fail(&j->doc, line_of(j, "data", at, sizeof at),
                              "%s is %" PRId64 ", but a step has %" PRId64
                              " micro-batches (train.micro): every process needs at least one; make "
                              "train.micro a multiple of %" PRId64 " and train.tokens smaller",
                              at, p->data, j->train.micro, p->data);
     if (p->zero > 1 && j->train.micro % p->data)
-        return neb__doc_fail(&j->doc, at,
+        return neb__doc_fail(&j->doc, line_of(j, "data", at, sizeof at),
                              "%s is %" PRId64 " and train.micro %" PRId64 ": with parallel.zero %" PRId64
                              " every process runs as many micro-batches as the others; make train.micro a "
                              "multiple of %" PRId64,
                              at, p->data, j->train.micro, p->zero, p->data);
+    return NEB_OK;
+}
+
+neb_status neb__job_check_parallel(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    const char *key = "data";
+    char at[64];
+    if (p->pipeline > 1) key = "pipeline";
+    if (p->tensor > 1) key = "tensor";
+    NEB_TRY(check_built(j));
+    NEB_TRY(check_data(j));
+    if (p->data * p->tensor * p->pipeline == 1) return NEB_OK;
+    line_of(j, key, at, sizeof at);
+    if (p->data * p->tensor * p->pipeline > NEB_JOB_RANKS)
+        return neb__doc_fail(&j->doc, at,
+                             "data %" PRId64 ", tensor %" PRId64 " and pipeline %" PRId64 " make %" PRId64
+                             " processes; a site has at most %d",
+                             p->data, p->tensor, p->pipeline, p->data * p->tensor * p->pipeline,
+                             NEB_JOB_RANKS);
     if (j->plan != NEB_STRATEGY_REPLICA)
         return neb__doc_fail(&j->doc, at, "%s: a site of strategy %s is one process", at,
                              neb__strategy_name(j->plan));

@@ -8,6 +8,7 @@
  * no update: neither momentum nor decay changes a parameter. */
 #include "optim/optimizer.h"
 #include "base/mem.h"
+#include "optim/whole.h"
 
 #include <math.h>
 #include <string.h>
@@ -100,7 +101,7 @@ neb_status neb_optimizer_create(neb_device *d, neb_params *ps, const struct neb_
 }
 
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
-                                 struct neb_group *ranks, int zero, neb_optimizer **out)
+                                 const struct neb_layout *layout, int zero, neb_optimizer **out)
 {
     NEB_TRY(check(c));
     if (!ps->ready || ps->dev != d)
@@ -110,8 +111,10 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
     o->dev = d;
     o->params = ps;
     o->config = *c;
-    o->ranks = ranks;
-    neb_status status = neb__ranks_ranges(o, zero);
+    o->layout = layout;
+    /* a device of its own memory sums the slab in one call; there is no group for it yet */
+    neb_status status = strcmp(d->ops->name, "cpu") ? NEB_OK : neb__norm_make(ps, &o->norm);
+    if (status == NEB_OK) status = neb__ranks_ranges(o, zero);
     if (status == NEB_OK) status = prepare(o);
     if (status != NEB_OK) {
         neb_optimizer_destroy(o);
@@ -128,7 +131,7 @@ void neb_optimizer_destroy(neb_optimizer *o)
     for (int i = 0; i < 4; i++)
         if (memory[i]) o->dev->ops->free(o->dev->ctx, memory[i]);
     neb__free(o->edge);
-    neb__free(o->blocks);
+    neb__norm_free(&o->norm);
     neb__free(o);
 }
 
@@ -137,18 +140,20 @@ int64_t neb_optimizer_step_count(const neb_optimizer *o)
     return o->step;
 }
 
-/* One of the two moments, by way of the host: this rank's range in `own`, all ranges in `all` at the first
- * rank. */
-static neb_status save(const neb_optimizer *o, const float *moment, float *all)
+/* One of the two moments, by way of the host: this rank's range in `own`, those of all ranks in `whole` at the
+ * first rank, in the layout of the whole slab. */
+static neb_status save(const neb_optimizer *o, const float *moment, float *whole)
 {
+    struct neb_group *world = neb__layout_world(o->layout);
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
-    if (!o->edge) return all && moment ? o->dev->ops->download(o->dev->ctx, all, moment, bytes) : NEB_OK;
+    bool alone = !o->edge && neb__group_size(neb__layout_model(o->layout)) == 1;
+    if (alone) return whole && moment ? o->dev->ops->download(o->dev->ctx, whole, moment, bytes) : NEB_OK;
     float *own = neb__malloc(bytes ? bytes : 1);
     neb_status status =
         own ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
     if (status == NEB_OK && bytes) status = o->dev->ops->download(o->dev->ctx, own, moment, bytes);
-    status = neb__group_agree(o->ranks, status);
-    if (status == NEB_OK) status = neb__ranks_collect(o, own, all);
+    status = neb__group_agree(world, status);
+    if (status == NEB_OK) status = neb__ranks_collect(o, own, whole);
     neb__free(own);
     return status;
 }
@@ -159,11 +164,20 @@ neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v)
     return o->config.kind == NEB_ADAMW ? save(o, o->v, v) : NEB_OK;
 }
 
-/* Every rank has all moments and takes those of its range. */
-static neb_status load(neb_optimizer *o, float *moment, const float *all)
+/* Every rank has all moments, in the layout of the whole slab, and takes those of its range. */
+static neb_status load(neb_optimizer *o, float *moment, const float *whole)
 {
+    const neb_params *ps = o->params;
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
-    return all && moment ? o->dev->ops->upload(o->dev->ctx, moment, all + o->first, bytes) : NEB_OK;
+    if (!whole || !moment) return NEB_OK;
+    if (ps->whole_trainable == ps->trainable_values)
+        return o->dev->ops->upload(o->dev->ctx, moment, whole + o->first, bytes);
+    float *here = NEB_NEW_ARRAY(float, (size_t)ps->trainable_values);
+    if (!here) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
+    neb_status status = neb__pieces_take(ps, true, whole, here);
+    if (status == NEB_OK) status = o->dev->ops->upload(o->dev->ctx, moment, here + o->first, bytes);
+    neb__free(here);
+    return status;
 }
 
 neb_status neb_optimizer_load(neb_optimizer *o, int64_t step, const float *m, const float *v)
@@ -259,6 +273,13 @@ static neb_status report(const struct neb_ctl *c, struct neb_step_info *info)
         c->step, (double)c->loss[0], (double)sqrtf(c->norm2));
 }
 
+/* The others wait for buckets, or for activations. */
+static void give_up(const neb_optimizer *o)
+{
+    if (o->params->partition || neb__group_size(neb__layout_model(o->layout)) > 1)
+        neb__layout_give_up(o->layout);
+}
+
 neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n, float lr,
                           uint32_t seed, const struct neb_reduce *reduce, struct neb_step_info *info)
 {
@@ -271,7 +292,7 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
     bool empty = false;
     NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
     neb_status status = run_micros(t, micros, n);
-    if (status != NEB_OK && o->params->partition) neb__group_give_up(o->ranks); /* they wait for buckets */
+    if (status != NEB_OK) give_up(o);
     NEB_TRY(status);
     if (!empty) NEB_TRY(update(o, t, reduce));
     o->step++;

@@ -2,28 +2,49 @@
  *
  * Ranks that train the same parameters on different micro-batches (data parallelism) add up their gradients
  * and then make the same update. With zero 1 each rank holds the moments of one range of the slab: it gets the
- * sum of that range's gradients, updates the range, and the ranks gather the parameters. Ranges begin at the
- * blocks of the norm, so the norm and all parameters have the same bits either way. With zero 2 a rank keeps
+ * sum of that range's gradients, updates the range, and the ranks gather the parameters. With zero 2 a rank keeps
  * the gradient of its range alone: tensor/partition.h adds up the others during the backward pass.
  *
+ * The norm is a sum over blocks of NEB_SUMSQ_BLOCK values. A block lies inside one parameter and has one number
+ * under every layout; ranges begin at blocks; the sums of the blocks are added in the order of their numbers. So
+ * the norm, and with it all parameters, have the same bits whichever rank took a block. A parameter that is cut
+ * among tensor ranks is the exception: its ranks' sums are added in rank order.
+ *
  *     optimizer.c   the moments, one step
+ *     norm.c        the blocks, and the norm over all ranks
  *     ranks.c       what the ranks do together in a step and for a checkpoint
+ *     whole.c       values of all ranks at the first one, and back
  */
 #ifndef NEB_OPTIM_OPTIMIZER_H
 #define NEB_OPTIM_OPTIMIZER_H
 
-#include "group/group.h"
+#include "group/layout.h"
 #include "tensor/params.h"
 #include "tensor/tape.h"
+
+/* Blocks [block, block + blocks) of the norm are values [first, first + n) of this process's slab. cut: they are
+ * all added to the number `block`, because the parameter is cut and its blocks are not those of the whole. */
+struct neb_norm_run {
+    int64_t first, n, block, blocks;
+    bool cut;
+};
+
+struct neb_norm_plan {
+    struct neb_norm_run *run; /* (runs) of the parameters that this process counts, in slab order */
+    int runs;
+    int64_t blocks;  /* of the whole slab */
+    double *sums;    /* (blocks) and room for the step's results */
+    double *scratch; /* (the most blocks of a run) */
+};
 
 struct neb_optimizer {
     neb_device *dev;
     neb_params *params;
     struct neb_optimizer_config config;
-    struct neb_group *ranks;      /* that train the same parameters; NULL: this one alone */
-    int64_t *edge;                /* (ranks + 1) of the ranges with zero 1; NULL: every rank has all */
-    int64_t first, end;           /* the range of the slab whose moments are here */
-    double *blocks;               /* host: sums of the norm's blocks, with zero 1 */
+    const struct neb_layout *layout; /* NULL: this process alone */
+    int64_t *edge;      /* (data ranks + 1) of the ranges with zero 1; NULL: every rank has all */
+    int64_t first, end; /* the range of the slab whose moments are here */
+    struct neb_norm_plan norm;
     float *m, *v;                 /* device, of that range */
     struct neb_segment *segments; /* device; offsets count from `first` */
     int n_segments;
@@ -31,15 +52,24 @@ struct neb_optimizer {
     int64_t step;
 };
 
-/* An optimizer whose work is shared by ranks; they make all calls together. zero: 0, 1 or, for
- * parameters that neb__ranks_partition() has shared out, 2. */
+/* An optimizer whose work is shared by the ranks of a layout (NULL: none); they make all calls together. It must
+ * outlive the optimizer. zero: 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2. */
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
-                                 struct neb_group *ranks, int zero, neb_optimizer **out);
+                                 const struct neb_layout *layout, int zero, neb_optimizer **out);
+
+/* norm.c */
+
+neb_status neb__norm_make(const neb_params *ps, struct neb_norm_plan *out);
+void neb__norm_free(struct neb_norm_plan *n);
+/* The sums of the blocks that are here and counted, of the values [first, end) of the slab; 0 for all others. */
+neb_status neb__norm_blocks(neb_optimizer *o);
+/* Losses, counts, the non-finite flag and the norm of all ranks, into `ctl`. */
+neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *ctl);
 
 /* ranks.c */
 
-/* With zero 2 the ranks share out the gradients of these parameters. Before neb_params_ready(). */
-neb_status neb__ranks_partition(neb_params *ps, struct neb_group *ranks, int zero);
+/* With zero 2 the copies of the model share out the gradients of these parameters. Before neb_params_ready(). */
+neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout, int zero);
 /* The gradient of this rank's range. */
 float *neb__ranks_grad(const neb_optimizer *o);
 
@@ -49,7 +79,8 @@ neb_status neb__ranks_ranges(neb_optimizer *o, int zero);
 neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t);
 /* After the update: every rank gets all parameters. */
 neb_status neb__ranks_gather(neb_optimizer *o);
-/* The first rank gets all of a moment; `all` is NULL at the others. `own` is this rank's range, host memory. */
-neb_status neb__ranks_collect(const neb_optimizer *o, const float *own, float *all);
+/* The first rank gets all of a moment, in the layout of the whole slab; `whole` is NULL at the others. `own` is
+ * this rank's range, host memory. */
+neb_status neb__ranks_collect(const neb_optimizer *o, const float *own, float *whole);
 
 #endif

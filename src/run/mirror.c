@@ -78,6 +78,11 @@ bool neb__mirror_idle(const struct neb_mirror *m)
     return !m->edits && !under_way && (!m->capture_wanted || m->capture_taken);
 }
 
+bool neb__mirror_held(const struct neb_mirror *m)
+{
+    return m->on_request && !m->asked;
+}
+
 neb_status neb__mirror_exchange(struct neb_mirror *m, bool wait, struct neb_exchange *out)
 {
     bool under_way = m->capture_taken && !m->capture_told;

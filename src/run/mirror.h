@@ -70,7 +70,9 @@ struct neb_mirror {
     float *shown; /* the caller's: live values while the parameters show the outer state */
 
     /* under the lock */
-    uint32_t edits;                                   /* that wait for neb_step() */
+    bool on_request,
+        asked;      /* copies and edits wait until the caller has asked for them (neb__session_asks) */
+    uint32_t edits; /* that wait for neb_step() */
     bool capture_wanted, capture_taken, capture_told; /* told: the copy is there, and the driver knows */
     uint32_t snap_c0, snap_c1;
     int64_t tokens_now, steps_now; /* since the last copy */
@@ -94,6 +96,7 @@ struct neb_exchange {
 };
 
 /* On the caller's thread, the lock held. `wait`: do not come back before all of it is done. */
+bool neb__mirror_held(const struct neb_mirror *m); /* what waits must wait until the caller has asked */
 bool neb__mirror_idle(const struct neb_mirror *m); /* there is nothing to exchange */
 /* Carries edits out; leaves those of cells whose copy the driver still needs. */
 neb_status neb__mirror_merge(struct neb_mirror *m, bool wait, struct neb_exchange *out);

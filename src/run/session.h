@@ -135,6 +135,12 @@ neb_status neb__genesis_keep(neb_session *s);
 neb_status neb__genesis_load(neb_session *s, float *theta, struct neb_hash *root);
 neb_status neb__genesis_damaged(const neb_session *s); /* NEB_ERR_CORRUPT, and what to do */
 
+/* step.c: for a caller whose parameters are not always up to date where they were registered. With on_request the
+ * session reads and changes them only in the call of neb_step() that follows an answer of true: there is a copy to
+ * take or a change to make, or there may be. The caller then brings the parameters up to date first. */
+void neb__session_on_request(neb_session *s, bool on);
+bool neb__session_asks(neb_session *s);
+
 /* session.c: neb_session_start() that calls idle(arg) now and then while it waits. */
 neb_status neb__session_start(neb_session *s, double wait_s, void (*idle)(void *arg), void *arg);
 

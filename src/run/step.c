@@ -27,7 +27,7 @@ static neb_status exchange(neb_session *s, bool wait, bool *changed, bool *post)
 {
     struct neb_exchange e = {0};
     *post = false;
-    if (neb__mirror_idle(&s->mirror)) return NEB_OK;
+    if (neb__mirror_idle(&s->mirror) || neb__mirror_held(&s->mirror)) return NEB_OK;
     double cpu = neb__thread_cpu();
     neb_status status = neb__mirror_exchange(&s->mirror, wait, &e);
     count_merges(s, &e, changed);
@@ -160,6 +160,21 @@ static neb_status take_result(neb_session *s, bool *changed)
     pthread_mutex_unlock(&s->busy);
     *changed = true;
     return status == NEB_OK ? NEB_ERR_CANCELLED : status;
+}
+
+void neb__session_on_request(neb_session *s, bool on)
+{
+    s->mirror.on_request = on;
+}
+
+bool neb__session_asks(neb_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool pace = neb__fixed_pace_is_on(s);
+    s->mirror.asked = !neb__mirror_idle(&s->mirror) || s->paused || s->ended || pace;
+    bool asked = s->mirror.asked;
+    pthread_mutex_unlock(&s->lock);
+    return asked;
 }
 
 /* Steps and attendance have this in common. The lock is held on entry and released. */

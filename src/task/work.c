@@ -20,7 +20,7 @@
 /* The ranks of one machine share its cores. */
 static int threads_of(const struct neb_work *w)
 {
-    int ranks = neb__group_near(w->ranks), cores = neb__cores();
+    int ranks = neb__group_near(neb__layout_world(w->layout)), cores = neb__cores();
     if (w->job->train.threads || ranks == 1) return (int)w->job->train.threads;
     return cores > ranks ? cores / ranks : 1;
 }
@@ -37,7 +37,7 @@ static neb_status open_device(struct neb_work *w)
 
 static neb_status make_ready(struct neb_work *w)
 {
-    NEB_TRY(neb__ranks_partition(w->params, w->ranks, (int)w->job->parallel.zero));
+    NEB_TRY(neb__ranks_partition(w->params, w->layout, (int)w->job->parallel.zero));
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
@@ -86,7 +86,7 @@ static neb_status make_optimizer(struct neb_work *w)
                                      .eps = 1e-8f,
                                      .decay = (float)t->weight_decay,
                                      .max_norm = (float)t->clip};
-    return neb__optimizer_create(w->dev, w->params, &c, w->ranks, (int)w->job->parallel.zero, &w->opt);
+    return neb__optimizer_create(w->dev, w->params, &c, w->layout, (int)w->job->parallel.zero, &w->opt);
 }
 
 static neb_status make_stream(struct neb_work *w)
@@ -119,6 +119,7 @@ static neb_status open_all(struct neb_work *w)
     NEB_TRY(make_inputs(w, l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
+    NEB_TRY(neb__work_make_whole(w));
     return make_optimizer(w);
 }
 
@@ -129,7 +130,7 @@ neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t par
 }
 
 neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64_t parts,
-                                const struct neb_step_links *links, struct neb_group *ranks,
+                                const struct neb_step_links *links, const struct neb_layout *layout,
                                 struct neb_work **out)
 {
     struct neb_work *w = NEB_NEW(struct neb_work);
@@ -139,7 +140,7 @@ neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64
     w->steps = data->job->objective->steps;
     w->part = part;
     w->parts = parts;
-    w->ranks = ranks;
+    w->layout = layout;
     if (links) w->links = *links;
     neb_status status = open_all(w);
     if (status != NEB_OK) {
@@ -164,6 +165,7 @@ void neb__work_close(struct neb_work *w)
     neb__model_destroy(w->generator);
     neb_params_destroy(w->params);
     neb_device_close(w->dev);
+    neb__free(w->whole);
     neb__free(w->pieces);
     neb__free(w->micros);
     neb__free(w);

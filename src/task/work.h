@@ -4,7 +4,7 @@
 #define NEB_TASK_WORK_H
 
 #include "base/hash.h"
-#include "group/group.h"
+#include "group/layout.h"
 #include "nn/model.h"
 #include "task/data.h"
 #include "task/step_links.h"
@@ -33,10 +33,10 @@ struct neb_work;
  *   NEB_ERR_CONFIG; NEB_ERR_NOMEM; NEB_ERR_DEVICE… */
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
                           const struct neb_step_links *links, struct neb_work **out);
-/* The same at one of several ranks, which share out the micro-batches of each step. All of them make each call
- * of neb__work_step() together. */
+/* The same at one of several ranks. All of them make each call of neb__work_step(), _eval(), _collect() and
+ * _distribute() together. The layout must outlive the work. */
 neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64_t parts,
-                                const struct neb_step_links *links, struct neb_group *ranks,
+                                const struct neb_step_links *links, const struct neb_layout *layout,
                                 struct neb_work **out);
 void neb__work_close(struct neb_work *w);
 
@@ -46,6 +46,24 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
 /* Over the corpora with this use, at most `batches` batches (0: all), evenly from the beginning to the end of
  * the text. NEB_ERR_NOTFOUND (quiet): none; NEB_ERR_RANGE: they have nothing to predict. */
 neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, struct neb_work_eval *out);
+
+/* Several ranks may share the parameters of one model (tensor, pipeline): whether they do; the first rank gets all
+ * values, so that it can read whole parameters; every rank gets its part of what the first one has in
+ * neb__work_slab(). */
+bool neb__work_is_split(const struct neb_work *w);
+neb_status neb__work_collect(struct neb_work *w);
+neb_status neb__work_distribute(struct neb_work *w);
+/* The trainable slab of the whole model, n values, at the first rank: the device's memory, or a host copy where several
+ * ranks share the model. It is the model's as long as no step follows a collection. */
+float *neb__work_slab(struct neb_work *w, int64_t *n);
+int64_t neb__work_slab_values(const struct neb_work *w); /* the same n, at every rank */
+
+/* The first rank lacks values of the others: a step was made since the last collection. */
+bool neb__work_lacks_whole(const struct neb_work *w);
+/* All parameters in the order in which they were added. A rank writes its part of them; the first rank can read
+ * all of them after a collection. */
+neb_status neb__work_read_params(struct neb_work *w, float *out);
+neb_status neb__work_write_params(struct neb_work *w, const float *values);
 
 neb_params *neb__work_params(struct neb_work *w);
 neb_device *neb__work_device(struct neb_work *w);

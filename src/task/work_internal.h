@@ -45,7 +45,8 @@ struct neb_work {
     void *own;                               /* the objective's */
     struct neb_step_links links;
     int64_t part, parts;
-    struct neb_group *ranks; /* NULL: this process makes the steps alone */
+    const struct neb_layout *layout; /* NULL: this process makes the steps alone */
+    float *whole; /* host: the slab of all ranks, at the first of several that share the model; or NULL */
     neb_device *dev;
     neb_params *params;
     neb_tape *tape;
@@ -67,6 +68,10 @@ extern const struct neb_objective_steps neb__plain_steps;
 neb_status neb__load_plain(void *piece);
 void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(void *), neb_model_fn fn,
                        double weight);
+
+/* work_whole.c: the first rank's copy of all values is older than the parameters. */
+void neb__work_forget(struct neb_work *w);
+neb_status neb__work_make_whole(struct neb_work *w);
 
 /* work_eval.c: a run without dropout; the same for a run over w->input that predicts tokens, added to the
  * sums. */

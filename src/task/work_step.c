@@ -76,11 +76,12 @@ static void leave_to_others(struct neb_work *w, int first)
     for (int i = first; i < w->runs; i++) w->micros[i].fn = NULL;
 }
 
-/* The runs of the next micro-batches. Every rank draws all of them and makes every ranks-th: so a step learns
+/* The runs of the next micro-batches. Every copy of the model draws all of them and makes every copies-th: so a step learns
  * from the same samples under every layout, and no rank needs to ask for the others' weights. */
 static neb_status gather(struct neb_work *w, int64_t *tokens)
 {
-    const int64_t ranks = neb__group_size(w->ranks);
+    struct neb_group *copies = neb__layout_data(w->layout);
+    const int64_t ranks = neb__group_size(copies);
     w->runs = 0;
     *tokens = 0;
     for (int64_t i = 0; i < w->job->train.micro; i++) {
@@ -90,7 +91,7 @@ static neb_status gather(struct neb_work *w, int64_t *tokens)
         *tokens += rows_of(b);
         int first = w->runs;
         w->steps->add_runs(w, b);
-        if (i % ranks != neb__group_rank(w->ranks)) leave_to_others(w, first);
+        if (i % ranks != neb__group_rank(copies)) leave_to_others(w, first);
     }
     return NEB_OK;
 }
@@ -116,6 +117,7 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
     int64_t tokens;
     struct neb_step_info info = {0};
     neb_status status = gather(w, &tokens);
+    neb__work_forget(w);
     if (status == NEB_OK)
         status = neb_train_step(w->opt, w->tape, w->micros, w->runs, lr, (uint32_t)w->job->seed, NULL, &info);
     bool done = status == NEB_OK || status == NEB_ERR_NONFINITE;

@@ -2,7 +2,7 @@
  *
  * An initial value comes from Philox, keyed by (seed, hash of the name) and counted by its index in the
  * global parameter. So neither the order of registration nor the layout over processes changes it. */
-#include "tensor/params.h"
+#include "tensor/pieces.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/rng.h"
@@ -45,6 +45,31 @@ void neb_params_destroy(neb_params *ps)
     neb__free(ps);
 }
 
+static int split_dimension(neb_split split)
+{
+    return split == NEB_SPLIT_ROW ? 0 : 1;
+}
+
+static neb_status check_parts(const struct neb_param_spec *s)
+{
+    int parts = s->parts ? s->parts : s->local_count != 0, dim = split_dimension(s->split);
+    int64_t end = 0;
+    if (s->split == NEB_SPLIT_NONE || !parts) return NEB_OK;
+    if (dim >= s->ndim || parts < 0 || parts > NEB_PARAM_PARTS)
+        return neb__fail(NEB_ERR_SHAPE, "parameter '%s' cannot be cut into %d parts of dimension %d", s->name,
+                         parts, dim);
+    for (int i = 0; i < parts; i++) {
+        int64_t first = s->parts ? s->part_first[i] : s->local_first;
+        int64_t count = s->parts ? s->part_count[i] : s->local_count;
+        if (first < end || count < 1 || first > s->shape[dim] - count)
+            return neb__fail(NEB_ERR_SHAPE,
+                             "parameter '%s': part [%" PRId64 ", +%" PRId64 ") lies outside dimension %d",
+                             s->name, first, count, dim);
+        end = first + count;
+    }
+    return NEB_OK;
+}
+
 static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *s)
 {
     if (ps->ready)
@@ -67,15 +92,7 @@ static neb_status check_spec(const neb_params *ps, const struct neb_param_spec *
         n *= s->shape[i];
     }
     if (!isfinite(s->scale)) return neb__fail(NEB_ERR_RANGE, "parameter '%s': scale is not finite", s->name);
-    if (s->split != NEB_SPLIT_NONE && s->local_count) {
-        int dim = s->split == NEB_SPLIT_ROW ? 0 : 1;
-        if (dim >= s->ndim || s->local_first < 0 || s->local_count < 0 ||
-            s->local_first > s->shape[dim] - s->local_count)
-            return neb__fail(NEB_ERR_SHAPE,
-                             "parameter '%s': part [%" PRId64 ", +%" PRId64 ") lies outside dimension %d",
-                             s->name, s->local_first, s->local_count, dim);
-    }
-    return NEB_OK;
+    return check_parts(s);
 }
 
 static neb_status make_room(neb_params *ps)
@@ -87,6 +104,23 @@ static neb_status make_room(neb_params *ps)
     ps->list = list;
     ps->cap = cap;
     return NEB_OK;
+}
+
+static void set_parts(neb_param *p, const struct neb_param_spec *s)
+{
+    int dim = split_dimension(p->split);
+    if (p->split != NEB_SPLIT_NONE) p->parts = s->parts ? s->parts : s->local_count != 0;
+    if (p->parts) p->shape[dim] = 0;
+    for (int i = 0; i < p->parts; i++) {
+        p->part_first[i] = s->parts ? s->part_first[i] : s->local_first;
+        p->part_count[i] = s->parts ? s->part_count[i] : s->local_count;
+        p->shape[dim] += p->part_count[i];
+    }
+    p->values = !p->elsewhere;
+    for (int i = 0; i < p->ndim; i++) {
+        p->values *= p->shape[i];
+        p->whole_values *= p->global[i];
+    }
 }
 
 static neb_status add(neb_params *ps, const struct neb_param_spec *s, neb_param **out)
@@ -109,14 +143,12 @@ static neb_status add(neb_params *ps, const struct neb_param_spec *s, neb_param 
                      .no_decay = s->no_decay,
                      .trainable = true,
                      .set = ps,
-                     .values = 1};
+                     .elsewhere = s->elsewhere,
+                     .counted = !s->elsewhere && !s->copy,
+                     .whole_values = 1};
     memcpy(p->global, s->shape, sizeof p->global);
     memcpy(p->shape, s->shape, sizeof p->shape);
-    if (s->split != NEB_SPLIT_NONE && s->local_count) {
-        p->first = s->local_first;
-        p->shape[s->split == NEB_SPLIT_ROW ? 0 : 1] = s->local_count;
-    }
-    for (int i = 0; i < p->ndim; i++) p->values *= p->shape[i];
+    set_parts(p, s);
     ps->list[ps->count++] = p;
     *out = p;
     return NEB_OK;
@@ -141,15 +173,32 @@ int neb_params_trainable(neb_params *ps, const char *pattern, bool trainable)
     return n;
 }
 
-static int64_t place(neb_params *ps, bool trainable, int64_t at)
+static int64_t aligned(int64_t values)
+{
+    return (values + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+}
+
+static void place(neb_params *ps, bool trainable, int64_t *at, int64_t *whole)
 {
     for (int i = 0; i < ps->count; i++) {
         neb_param *p = ps->list[i];
         if (p->trainable != trainable) continue;
-        p->offset = at;
-        at += (p->values + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+        p->offset = *at;
+        p->whole_offset = *whole;
+        *at += aligned(p->values);
+        *whole += aligned(p->whole_values);
     }
-    return at;
+}
+
+static void place_all(neb_params *ps)
+{
+    int64_t at = 0, whole = 0;
+    place(ps, true, &at, &whole);
+    ps->trainable_values = at;
+    ps->whole_trainable = whole;
+    place(ps, false, &at, &whole);
+    ps->all_values = at;
+    ps->whole_all = whole;
 }
 
 static uint32_t name_hash(const char *s)
@@ -157,16 +206,6 @@ static uint32_t name_hash(const char *s)
     uint64_t h = 14695981039346656037u;
     for (; *s; s++) h = (h ^ (uint8_t)*s) * 1099511628211u;
     return (uint32_t)(h ^ h >> 32);
-}
-
-/* Index of local value i in the global parameter. */
-static int64_t global_index(const neb_param *p, int64_t i)
-{
-    if (p->split == NEB_SPLIT_NONE || p->values == 0) return i;
-    if (p->split == NEB_SPLIT_ROW) return i + p->first * (p->values / p->shape[0]);
-    int64_t inner = p->values / (p->shape[0] * p->shape[1]); /* values after the second dimension */
-    int64_t width = p->shape[1] * inner;
-    return i / width * (p->global[1] * inner) + p->first * inner + i % width;
 }
 
 static float initial(const neb_param *p, int64_t index, uint64_t seed, uint32_t hash)
@@ -179,21 +218,30 @@ static float initial(const neb_param *p, int64_t index, uint64_t seed, uint32_t 
     return (float)(p->scale * sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
 }
 
-static neb_status fill_initial(neb_param *p, uint64_t seed, float *chunk)
+struct filling {
+    neb_param *p;
+    uint64_t seed;
+    float *values; /* (INIT_CHUNK) host */
+};
+
+/* Values that lie together in the whole parameter, and here. */
+static neb_status fill_run(void *arg, int64_t whole, int64_t here, int64_t n)
 {
+    struct filling *f = arg;
+    neb_param *p = f->p;
     neb_device *d = p->set->dev;
     uint32_t hash = name_hash(p->name);
-    for (int64_t at = 0; at < p->values; at += INIT_CHUNK) {
-        int64_t n = p->values - at < INIT_CHUNK ? p->values - at : INIT_CHUNK;
-        for (int64_t i = 0; i < n; i++) {
+    for (int64_t at = 0; at < n; at += INIT_CHUNK) {
+        int64_t m = n - at < INIT_CHUNK ? n - at : INIT_CHUNK;
+        for (int64_t i = 0; i < m; i++) {
             if (p->init == NEB_INIT_ZERO)
-                chunk[i] = 0;
+                f->values[i] = 0;
             else if (p->init == NEB_INIT_ONE)
-                chunk[i] = 1;
+                f->values[i] = 1;
             else
-                chunk[i] = initial(p, global_index(p, at + i), seed, hash);
+                f->values[i] = initial(p, whole - p->whole_offset + at + i, f->seed, hash);
         }
-        NEB_TRY(d->ops->upload(d->ctx, p->set->value + p->offset + at, chunk, (size_t)n * sizeof *chunk));
+        NEB_TRY(d->ops->upload(d->ctx, p->set->value + here + at, f->values, (size_t)m * sizeof(float)));
     }
     return NEB_OK;
 }
@@ -219,15 +267,15 @@ neb_status neb_params_ready(neb_params *ps, neb_device *d, uint64_t seed)
     if (ps->failed != NEB_OK) return ps->failed;
     if (ps->ready) return neb__fail(NEB_ERR_STATE, "the parameter set is already in use");
     if (!ps->count) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameters");
-    ps->trainable_values = place(ps, true, 0);
-    ps->all_values = place(ps, false, ps->trainable_values);
+    place_all(ps);
     ps->dev = d;
     neb_status status = neb__partition_place(ps);
     if (status == NEB_OK) status = allocate(ps);
     float *chunk = neb__malloc(INIT_CHUNK * sizeof *chunk);
     if (status == NEB_OK && !chunk)
         status = neb__fail(NEB_ERR_NOMEM, "out of memory while filling parameters");
-    for (int i = 0; status == NEB_OK && i < ps->count; i++) status = fill_initial(ps->list[i], seed, chunk);
+    for (int i = 0; status == NEB_OK && i < ps->count; i++)
+        status = neb__param_runs(ps->list[i], fill_run, &(struct filling){ps->list[i], seed, chunk});
     neb__free(chunk);
     if (status == NEB_OK) status = neb_params_refresh(ps, 0, ps->all_values);
     if (status != NEB_OK) release(ps);
@@ -274,7 +322,7 @@ int64_t neb_params_values(const neb_params *ps, bool trainable_only)
 {
     int64_t n = 0;
     for (int i = 0; i < ps->count; i++)
-        if (!trainable_only || ps->list[i]->trainable) n += ps->list[i]->values;
+        if (!trainable_only || ps->list[i]->trainable) n += ps->list[i]->whole_values;
     return n;
 }
 
@@ -291,13 +339,13 @@ const char *neb_param_name(const neb_param *p)
 
 int neb_param_shape(const neb_param *p, int64_t shape[4])
 {
-    memcpy(shape, p->shape, sizeof p->shape);
+    memcpy(shape, p->global, sizeof p->global);
     return p->ndim;
 }
 
 int64_t neb_param_values(const neb_param *p)
 {
-    return p->values;
+    return p->whole_values;
 }
 
 bool neb_param_trainable(const neb_param *p)
@@ -307,7 +355,7 @@ bool neb_param_trainable(const neb_param *p)
 
 int64_t neb_param_offset(const neb_param *p)
 {
-    return p->offset;
+    return p->whole_offset;
 }
 
 static neb_status must_be_ready(const neb_param *p)
@@ -316,18 +364,48 @@ static neb_status must_be_ready(const neb_param *p)
     return neb__fail(NEB_ERR_STATE, "parameter '%s' has no memory before neb_params_ready()", p->name);
 }
 
+struct transfer {
+    const neb_param *p;
+    float *to;         /* host, of the whole parameter; or NULL */
+    const float *from; /* or NULL */
+    const float *slab; /* device: where to read */
+};
+
+static neb_status read_run(void *arg, int64_t whole, int64_t here, int64_t n)
+{
+    struct transfer *x = arg;
+    neb_device *d = x->p->set->dev;
+    return d->ops->download(d->ctx, x->to + whole - x->p->whole_offset, x->slab + here,
+                            (size_t)n * sizeof(float));
+}
+
+static neb_status write_run(void *arg, int64_t whole, int64_t here, int64_t n)
+{
+    struct transfer *x = arg;
+    neb_device *d = x->p->set->dev;
+    return d->ops->upload(d->ctx, x->p->set->value + here, x->from + whole - x->p->whole_offset,
+                          (size_t)n * sizeof(float));
+}
+
+static neb_status read_parts(const neb_param *p, const float *slab, float *host)
+{
+    if (p->values < p->whole_values) memset(host, 0, (size_t)p->whole_values * sizeof *host);
+    return neb__param_runs(p, read_run, &(struct transfer){.p = p, .to = host, .slab = slab});
+}
+
 neb_status neb_param_read(const neb_param *p, float *host)
 {
     NEB_TRY(must_be_ready(p));
-    neb_device *d = p->set->dev;
-    return d->ops->download(d->ctx, host, p->set->value + p->offset, (size_t)p->values * sizeof *host);
+    if (!p->set->whole) return read_parts(p, p->set->value, host);
+    memcpy(host, p->set->whole + p->whole_offset, (size_t)p->whole_values * sizeof *host);
+    return NEB_OK;
 }
 
 neb_status neb_param_write(neb_param *p, const float *host)
 {
     NEB_TRY(must_be_ready(p));
-    neb_device *d = p->set->dev;
-    NEB_TRY(d->ops->upload(d->ctx, p->set->value + p->offset, host, (size_t)p->values * sizeof *host));
+    NEB_TRY(neb__param_runs(p, write_run, &(struct transfer){.p = p, .from = host}));
+    p->set->whole = NULL;
     return neb_params_refresh(p->set, p->offset, p->values);
 }
 
@@ -338,6 +416,5 @@ neb_status neb_param_read_grad(const neb_param *p, float *host)
         return neb__fail(NEB_ERR_STATE, "parameter '%s' is frozen: it has no gradient", p->name);
     if (p->set->partition)
         return neb__fail(NEB_ERR_STATE, "the gradient of '%s' is not at one rank", p->name);
-    neb_device *d = p->set->dev;
-    return d->ops->download(d->ctx, host, p->set->grad + p->offset, (size_t)p->values * sizeof *host);
+    return read_parts(p, p->set->grad, host);
 }

@@ -2,7 +2,11 @@
  *
  * Layout, in values: [trainable parameters][frozen parameters], each parameter aligned to NEB_PARAM_ALIGN
  * values; the gaps hold zeros. Gradients and the optimizer's moments mirror the trainable part only. So a
- * range of the trainable slab means the same parameters in every array. */
+ * range of the trainable slab means the same parameters in every array.
+ *
+ * Where several processes share the parameters, each has a slab of its own parts. The whole slab, which one
+ * process alone would have, gives every value one place under every layout: pieces.h. The public functions
+ * (neb_param_shape, _values, _offset, _read, _write) speak of whole parameters. */
 #ifndef NEB_TENSOR_PARAMS_H
 #define NEB_TENSOR_PARAMS_H
 
@@ -11,6 +15,7 @@
 #include <nebula/engine.h>
 
 #define NEB_PARAM_ALIGN 64
+enum { NEB_PARAM_PARTS = 3 };
 
 struct neb_param {
     char *name;
@@ -20,7 +25,12 @@ struct neb_param {
     int64_t global[4]; /* of the whole, unsplit parameter */
     int64_t values;    /* local */
     int64_t offset;    /* in the slab, in values */
-    int64_t first;     /* first index of the local part in the split dimension */
+    int parts;         /* of the split dimension that are here; 0: all of it */
+    int64_t part_first[NEB_PARAM_PARTS], part_count[NEB_PARAM_PARTS];
+    int64_t whole_values; /* of the whole, unsplit parameter … */
+    int64_t whole_offset; /* … and its place in the whole slab (pieces.h) */
+    bool elsewhere;       /* nothing of it is here */
+    bool counted;         /* this process is the one that counts it: in the norm, in a checkpoint */
     neb_split split;
     neb_init init;
     float scale;
@@ -40,9 +50,11 @@ struct neb_params {
     neb_status failed; /* first error of neb_params_add */
     bool ready;
     int64_t trainable_values, all_values; /* of the slab, with padding */
-    float *value, *grad;                  /* device */
-    void *shadow;                         /* device, BF16 copy of value; NULL when computing in F32 */
-    struct neb_partition *partition;      /* ranks hold a part each (partition.h); NULL: all is here */
+    int64_t whole_trainable, whole_all;   /* of the slab that one process alone would have */
+    const float *whole;  /* host: all values of all processes, while somebody has them here; or NULL */
+    float *value, *grad; /* device */
+    void *shadow;        /* device, BF16 copy of value; NULL when computing in F32 */
+    struct neb_partition *partition; /* ranks hold a part each (partition.h); NULL: all is here */
 };
 
 #endif

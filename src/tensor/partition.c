@@ -8,13 +8,25 @@
 
 enum { SMALL = 1 << 16 }; /* values; neighbours without a layer form units of at most this size */
 
-void neb__partition_edges(int64_t n, int size, int64_t *edge)
+static int64_t blocks_of(const neb_param *p)
 {
-    int64_t blocks = (n + NEB_SUMSQ_BLOCK - 1) / NEB_SUMSQ_BLOCK;
-    for (int r = 0; r <= size; r++) {
-        int64_t at = blocks * r / size * NEB_SUMSQ_BLOCK;
-        edge[r] = at < n ? at : n;
+    return p->trainable ? (p->values + NEB_SUMSQ_BLOCK - 1) / NEB_SUMSQ_BLOCK : 0;
+}
+
+void neb__partition_edges(const neb_params *ps, int size, int64_t *edge)
+{
+    int64_t all = 0, seen = 0;
+    int r = 1;
+    for (int i = 0; i < ps->count; i++) all += blocks_of(ps->list[i]);
+    edge[0] = 0;
+    for (int i = 0; i < ps->count; i++) {
+        const neb_param *p = ps->list[i];
+        int64_t n = blocks_of(p);
+        for (; r < size && all * r / size < seen + n; r++)
+            edge[r] = p->offset + (all * r / size - seen) * NEB_SUMSQ_BLOCK;
+        seen += n;
     }
+    for (; r <= size; r++) edge[r] = ps->trainable_values;
 }
 
 neb_status neb__params_partition(neb_params *ps, int level, const struct neb_partition_link *link)
@@ -91,7 +103,7 @@ neb_status neb__partition_place(neb_params *ps)
     if (!x->unit) return neb__fail(NEB_ERR_NOMEM, "out of memory for the units of %d parameters", ps->count);
     make_units(ps, true);
     make_units(ps, false);
-    neb__partition_edges(ps->trainable_values, x->link.size, x->edge);
+    neb__partition_edges(ps, x->link.size, x->edge);
     x->first = x->edge[x->link.rank];
     x->end = x->edge[x->link.rank + 1];
     return NEB_OK;

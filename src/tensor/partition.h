@@ -40,8 +40,9 @@ struct neb_partition {
     uint64_t order; /* a hash of the exchanges of this step: equal at all ranks */
 };
 
-/* Cuts a slab of n values at blocks of the norm, one range for each of `size` ranks. edge: (size + 1). */
-void neb__partition_edges(int64_t n, int size, int64_t *edge);
+/* Cuts the slab at blocks of the norm, one range for each of `size` ranks. A block has NEB_SUMSQ_BLOCK values of
+ * one parameter, or its last ones. edge: (size + 1). */
+void neb__partition_edges(const neb_params *ps, int size, int64_t *edge);
 
 /* The ranks share out what belongs to the level. Before neb_params_ready(). */
 neb_status neb__params_partition(neb_params *ps, int level, const struct neb_partition_link *link);

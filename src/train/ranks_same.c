@@ -120,14 +120,14 @@ neb_status neb__ranks_check(struct neb_trainer *t, bool now)
     char names[160];
     bool equal;
     int64_t n;
-    if (neb__group_size(t->ranks) < 2 || !every) return NEB_OK;
+    if (neb__group_size(t->layout.data) < 2 || !every) return NEB_OK;
     float *slab = neb_params_slab(neb__work_params(t->work), &n);
     flip_if_asked(t, slab);
     if (!now && t->made % every) return NEB_OK;
     uint32_t sum = neb__crc32c(0, slab, (size_t)n * sizeof *slab);
-    NEB_TRY(compare(t->ranks, sum, &equal, names, sizeof names));
+    NEB_TRY(compare(t->layout.data, sum, &equal, names, sizeof names));
     if (equal) return NEB_OK;
-    neb__group_break(t->ranks);
+    neb__group_break(t->layout.data);
     return neb__fail(NEB_ERR_PEER,
                      "the parameters of the ranks differ after step %" PRId64
                      ": %s computed wrong, or its memory is bad",

@@ -2,11 +2,11 @@
  *
  *     progress   step, tokens, seconds (three little-endian 64-bit words, the last a double's bits)
  *     params     fp32, all parameters in the order they were added
- *     m, v       the optimizer's moments, in the layout of the trainable slab
+ *     m, v       the optimizer's moments, in the layout of the trainable slab of a process that holds the whole model
  *     data       the position of the stream
  *     session    this site's part of a run on several sites, if it takes part in one
  *
- * Dropout and masks are functions of (seed, step, sample), so no random state needs to be kept. */
+ * All of it is the same under every layout of ranks. Dropout and masks are functions of (seed, step, sample), so no random state needs to be kept. */
 #include "train/resume.h"
 #include "base/bytes.h"
 #include "base/log.h"
@@ -21,29 +21,10 @@ int64_t neb__resume_values(struct neb_work *w)
     return neb_params_values(neb__work_params(w), false);
 }
 
-neb_status neb__resume_read_params(struct neb_work *w, float *out)
-{
-    neb_params *ps = neb__work_params(w);
-    for (int i = 0; i < neb_params_count(ps); i++) {
-        NEB_TRY(neb_param_read(neb_params_at(ps, i), out));
-        out += neb_param_values(neb_params_at(ps, i));
-    }
-    return NEB_OK;
-}
-
-neb_status neb__resume_write_params(struct neb_work *w, const float *values)
-{
-    neb_params *ps = neb__work_params(w);
-    for (int i = 0; i < neb_params_count(ps); i++) {
-        NEB_TRY(neb_param_write(neb_params_at(ps, i), values));
-        values += neb_param_values(neb_params_at(ps, i));
-    }
-    return NEB_OK;
-}
-
 static neb_status collect(struct neb_work *w, float *params, float *m, float *v, struct neb_buf *data)
 {
-    NEB_TRY(neb__resume_read_params(w, params));
+    NEB_TRY(neb__work_collect(w));
+    NEB_TRY(neb__work_read_params(w, params));
     NEB_TRY(neb_optimizer_save(neb__work_optimizer(w), m, v));
     return neb__work_save_position(w, data);
 }
@@ -63,8 +44,7 @@ static neb_status collect_session(neb_session *session, struct neb_buf *out)
 neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb_ckpt_writer *writer,
                             const struct neb_progress *p, neb_status (*before)(void *), void *arg)
 {
-    int64_t slab;
-    neb_params_slab(neb__work_params(w), &slab);
+    int64_t slab = neb__work_slab_values(w);
     size_t all = (size_t)neb__resume_values(w) * sizeof(float), part = (size_t)slab * sizeof(float);
     float *params = neb__malloc(all), *m = neb__malloc(part), *v = neb__malloc(part);
     struct neb_buf data, member;
@@ -113,15 +93,14 @@ static neb_status restore(struct neb_work *w, const struct neb_ckpt *c, struct n
 {
     const void *progress, *params, *m, *v, *data;
     size_t n;
-    int64_t slab;
-    neb_params_slab(neb__work_params(w), &slab);
+    int64_t slab = neb__work_slab_values(w);
     NEB_TRY(section(c, "progress", PROGRESS, &progress));
     NEB_TRY(section(c, "params", (size_t)neb__resume_values(w) * sizeof(float), &params));
     NEB_TRY(section(c, "m", (size_t)slab * sizeof(float), &m));
     NEB_TRY(section(c, "v", (size_t)slab * sizeof(float), &v));
     NEB_TRY(neb__ckpt_get(c, "data", &data, &n));
     NEB_TRY(neb__work_load_position(w, data, n));
-    NEB_TRY(neb__resume_write_params(w, params));
+    NEB_TRY(neb__work_write_params(w, params));
     const uint8_t *b = progress;
     uint64_t bits = neb__get64(b + 16);
     p->step = (int64_t)neb__get64(b);
@@ -141,6 +120,7 @@ static neb_status restore_session(neb_session *session, const struct neb_ckpt *c
 
 neb_status neb__resume_lend(struct neb_work *w)
 {
+    NEB_TRY(neb__work_collect(w));
     return neb_optimizer_save(neb__work_optimizer(w), NULL, NULL);
 }
 
@@ -196,7 +176,7 @@ neb_status neb__resume_average(struct neb_work *w, const char *dir, int most, in
     if (status == NEB_OK) status = add_up(dir, steps + have - use, use, sum, n, used);
     if (status != NEB_OK || *used < 2) *used = 0; /* the model stays as the last step left it */
     for (int64_t i = 0; *used && i < n; i++) mean[i] = (float)(sum[i] / *used);
-    if (*used) status = neb__resume_write_params(w, mean);
+    if (*used) status = neb__work_write_params(w, mean);
     neb__free(sum);
     neb__free(mean);
     return status;

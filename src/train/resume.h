@@ -30,9 +30,7 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
  * two of them *used is 0 and nothing changes. */
 neb_status neb__resume_average(struct neb_work *w, const char *dir, int most, int *used);
 
-/* The values of all parameters, in the order in which these were added. */
+/* How many values all parameters have. */
 int64_t neb__resume_values(struct neb_work *w);
-neb_status neb__resume_read_params(struct neb_work *w, float *out);
-neb_status neb__resume_write_params(struct neb_work *w, const float *values);
 
 #endif

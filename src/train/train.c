@@ -84,8 +84,9 @@ static neb_status open_work(struct neb_trainer *t)
         neb__job_share(j, &share, &shares);
     else if (j->at >= 0)
         NEB_TRY(neb__split_open(j, &t->data, &t->split));
-    NEB_TRY(neb__work_open_ranks(&t->data, share, shares, t->split ? &t->split->links : NULL, t->ranks,
-                                 &t->work));
+    NEB_TRY(neb__work_open_ranks(&t->data, share, shares, t->split ? &t->split->links : NULL,
+                                 t->ranks ? &t->layout : NULL, &t->work));
+    NEB_TRY(neb__work_collect(t->work));
     return t->split ? neb__split_share(t->split, neb__work_table(t->work)) : NEB_OK;
 }
 
@@ -150,6 +151,7 @@ static void close_trainer(struct neb_trainer *t)
     neb__split_close(t->split);
     neb_session_close(t->session);
     neb__work_close(t->work);
+    neb__layout_close(&t->layout);
     neb__data_free(&t->data);
 }
 
@@ -224,7 +226,9 @@ static void refuse(const struct neb_trainer *t)
 static neb_status train(const struct neb_job *job, struct neb_group *ranks)
 {
     struct neb_trainer t = {.job = job, .ranks = ranks, .stop = &asked_to_stop};
-    neb_status status = open_trainer(&t);
+    const struct neb_job_parallel *p = &job->parallel;
+    neb_status status = neb__layout_open(ranks, (int)p->data, (int)p->pipeline, (int)p->tensor, &t.layout);
+    if (status == NEB_OK) status = open_trainer(&t);
     if (status != NEB_OK)
         refuse(&t);
     else if (neb__trainer_leads(&t))

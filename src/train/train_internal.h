@@ -12,7 +12,7 @@
 #ifndef NEB_TRAIN_TRAIN_INTERNAL_H
 #define NEB_TRAIN_TRAIN_INTERNAL_H
 
-#include "group/group.h"
+#include "group/layout.h"
 #include "split/split_site.h"
 #include "train/resume.h"
 #include "train/train.h"
@@ -28,6 +28,7 @@ struct neb_trainer {
     struct neb_data data;
     struct neb_work *work;
     struct neb_group *ranks;      /* of this site; NULL: this process alone */
+    struct neb_layout layout;     /* the same ranks by what they do */
     bool joined;                  /* the other ranks wait for orders, or this one does */
     neb_session *session;         /* NULL: alone */
     struct neb_split_site *split; /* relay, tutor; NULL: this site trains the whole model */
@@ -88,10 +89,14 @@ neb_status neb__ranks_join(const struct neb_job *job, struct neb_group **out);
 /* Checks that all ranks begin with the same step of the same model. */
 neb_status neb__ranks_compare(struct neb_trainer *t);
 bool neb__trainer_leads(const struct neb_trainer *t); /* the first rank, or the only one */
-/* The first rank: one step of all ranks; its parameters for all ranks; the moments of all ranks come (the
- * argument is the trainer); the end. */
+/* The first rank: one step of all ranks; its parameters for all ranks; where they share a model, all their
+ * parameters, if it lacks them, and a loss on held-out text; parameters and moments of all ranks come (the argument
+ * is the trainer); the end. */
 neb_status neb__ranks_step(struct neb_trainer *t, float lr, struct neb_work_step *out);
 neb_status neb__ranks_share(struct neb_trainer *t);
+neb_status neb__ranks_fetch(struct neb_trainer *t);
+neb_status neb__ranks_eval(struct neb_trainer *t, const char *use, int64_t batches,
+                           struct neb_work_eval *out);
 neb_status neb__ranks_save(void *trainer);
 void neb__ranks_end(struct neb_trainer *t);
 /* The other ranks: do what the first one says, until it says that the training is over. */

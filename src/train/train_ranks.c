@@ -14,16 +14,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum order_op { ORDER_STEP = 1, ORDER_SHARE, ORDER_SAVE, ORDER_END };
+enum order_op { ORDER_STEP = 1, ORDER_SHARE, ORDER_COLLECT, ORDER_EVAL, ORDER_SAVE, ORDER_END };
 
 struct order {
     int64_t op;
     double lr;
+    int64_t batches; /* of an evaluation on the text with this use */
+    char use[16];
 };
 
-static neb_status give(struct neb_trainer *t, enum order_op op, double lr)
+static neb_status give(struct neb_trainer *t, struct order o)
 {
-    struct order o = {op, lr};
     return neb__group_broadcast(t->ranks, &o, sizeof o, 0);
 }
 
@@ -46,40 +47,56 @@ static neb_status step(struct neb_trainer *t, float lr, struct neb_work_step *ou
     return agreed == NEB_OK ? status : agreed;
 }
 
-/* Every rank gets the first one's trainable parameters. */
-static neb_status share(struct neb_trainer *t)
+/* The ranks of the first copy of the model; the others have nothing to do. */
+static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, struct neb_work_eval *out)
 {
-    neb_params *ps = neb__work_params(t->work);
-    int64_t n;
-    float *slab = neb_params_slab(ps, &n);
-    NEB_TRY(neb__group_broadcast(t->ranks, slab, (size_t)n * sizeof *slab, 0));
-    return neb__group_rank(t->ranks) ? neb_params_refresh(ps, 0, n) : NEB_OK;
+    if (neb__group_rank(t->layout.data)) return NEB_OK;
+    neb_status status = neb__work_eval(t->work, use, batches, out);
+    bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE; /* at every rank */
+    neb_status agreed = neb__group_agree(t->layout.model, nothing ? NEB_OK : status);
+    return agreed == NEB_OK ? status : agreed;
 }
 
 /* ---- the first rank ---------------------------------------------------------------------------------------- */
 
 neb_status neb__ranks_step(struct neb_trainer *t, float lr, struct neb_work_step *out)
 {
-    NEB_TRY(give(t, ORDER_STEP, (double)lr));
+    NEB_TRY(give(t, (struct order){.op = ORDER_STEP, .lr = (double)lr}));
     return step(t, lr, out);
 }
 
 neb_status neb__ranks_share(struct neb_trainer *t)
 {
     if (neb__group_size(t->ranks) == 1) return NEB_OK;
-    NEB_TRY(give(t, ORDER_SHARE, 0));
-    return share(t);
+    NEB_TRY(give(t, (struct order){.op = ORDER_SHARE}));
+    return neb__work_distribute(t->work);
 }
 
-neb_status neb__ranks_save(void *arg)
+neb_status neb__ranks_fetch(struct neb_trainer *t)
 {
-    NEB_TRY(give(arg, ORDER_SAVE, 0));
-    return neb__ranks_check(arg, true);
+    if (!neb__work_lacks_whole(t->work)) return NEB_OK;
+    NEB_TRY(give(t, (struct order){.op = ORDER_COLLECT}));
+    return neb__work_collect(t->work);
+}
+
+neb_status neb__ranks_eval(struct neb_trainer *t, const char *use, int64_t batches, struct neb_work_eval *out)
+{
+    struct order o = {.op = ORDER_EVAL, .batches = batches};
+    if (!neb__work_is_split(t->work)) return neb__work_eval(t->work, use, batches, out);
+    snprintf(o.use, sizeof o.use, "%s", use);
+    NEB_TRY(give(t, o));
+    return eval(t, use, batches, out);
+}
+
+neb_status neb__ranks_save(void *trainer)
+{
+    NEB_TRY(give(trainer, (struct order){.op = ORDER_SAVE}));
+    return neb__ranks_check(trainer, true);
 }
 
 void neb__ranks_end(struct neb_trainer *t)
 {
-    if (t->joined && neb__trainer_leads(t)) (void)give(t, ORDER_END, 0);
+    if (t->joined && neb__trainer_leads(t)) (void)give(t, (struct order){.op = ORDER_END});
 }
 
 /* ---- the other ranks --------------------------------------------------------------------------------------- */
@@ -92,7 +109,11 @@ static neb_status obey(struct neb_trainer *t, const struct order *o)
     case ORDER_STEP:
         status = step(t, (float)o->lr, &result);
         return status == NEB_ERR_NONFINITE ? NEB_OK : status;
-    case ORDER_SHARE: return share(t);
+    case ORDER_SHARE: return neb__work_distribute(t->work);
+    case ORDER_COLLECT: return neb__work_collect(t->work);
+    case ORDER_EVAL:
+        status = eval(t, o->use, o->batches, &(struct neb_work_eval){0});
+        return status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE ? NEB_OK : status;
     case ORDER_SAVE: NEB_TRY(neb__ranks_check(t, true)); return neb__resume_lend(t->work);
     default: return neb__fail(NEB_ERR_INTERNAL, "the first rank gave the unknown order %d", (int)o->op);
     }
@@ -103,6 +124,7 @@ neb_status neb__ranks_follow(struct neb_trainer *t)
     for (;;) {
         struct order o = {0};
         NEB_TRY(neb__group_broadcast(t->ranks, &o, sizeof o, 0));
+        o.use[sizeof o.use - 1] = 0;
         if (o.op == ORDER_END) return NEB_OK;
         NEB_TRY(obey(t, &o));
     }
@@ -137,11 +159,10 @@ neb_status neb__ranks_join(const struct neb_job *job, struct neb_group **out)
     int have = neb__group_size(*out), rank = neb__group_rank(*out);
     neb_status status = neb__ranks_same(job, *out);
     if (status == NEB_OK && have != want)
-        status =
-            neb__fail(NEB_ERR_CONFIG,
-                      "%d processes were started, but parallel.data is %d: start as many as the job asks "
-                      "for, or change parallel.data",
-                      have, want);
+        status = neb__fail(NEB_ERR_CONFIG,
+                           "%d processes were started, but parallel.data is %" PRId64 ", tensor %" PRId64
+                           " and pipeline %" PRId64 ": start %d, or change the layout",
+                           have, job->parallel.data, job->parallel.tensor, job->parallel.pipeline, want);
     if (status == NEB_OK && rank) status = own_log(job, rank);
     status = neb__group_agree(*out, status);
     if (status != NEB_OK) {

@@ -14,15 +14,22 @@ enum { EVAL_BATCHES = 50 };
 
 /* ---- held-out text ------------------------------------------------------------------------------------- */
 
+/* Where ranks share the model, they get the values that are shown now. */
+static neb_status show(struct neb_trainer *t, bool outer)
+{
+    NEB_TRY(neb__ranks_fetch(t));
+    NEB_TRY(neb_session_show_outer(t->session, outer));
+    NEB_TRY(neb__trainer_refresh(t, true));
+    return neb__work_is_split(t->work) ? neb__ranks_share(t) : NEB_OK;
+}
+
 static neb_status held_out(struct neb_trainer *t, bool outer, struct neb_work_eval *e)
 {
-    if (!outer) return neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
-    NEB_TRY(neb_session_show_outer(t->session, true));
-    neb_status status = neb__trainer_refresh(t, true);
-    if (status == NEB_OK) status = neb__work_eval(t->work, "valid", EVAL_BATCHES, e);
+    if (!outer) return neb__ranks_eval(t, "valid", EVAL_BATCHES, e);
+    neb_status status = show(t, true);
+    if (status == NEB_OK) status = neb__ranks_eval(t, "valid", EVAL_BATCHES, e);
     if (status == NEB_OK) neb_session_loss(t->session, e->loss);
-    neb_status back = neb_session_show_outer(t->session, false);
-    if (back == NEB_OK) back = neb__trainer_refresh(t, true);
+    neb_status back = show(t, false);
     return back != NEB_OK ? back : status;
 }
 
@@ -96,7 +103,9 @@ static neb_status write_models(struct neb_trainer *t)
 neb_status neb__trainer_finish(struct neb_trainer *t)
 {
     NEB_TRY(average(t));
+    if (neb__work_is_split(t->work) && !neb__work_lacks_whole(t->work)) NEB_TRY(neb__ranks_share(t));
     NEB_TRY(neb__trainer_evaluate(t, false));
+    NEB_TRY(neb__ranks_fetch(t));
     NEB_TRY(write_models(t));
     if (t->empty)
         neb__progress_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing",

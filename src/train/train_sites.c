@@ -22,9 +22,10 @@ static const double sample_seconds = 0.5;
 static neb_status register_params(struct neb_trainer *t)
 {
     neb_params *ps = neb__work_params(t->work);
-    neb_device *dev = neb__work_on_host(t->work) ? NULL : neb__work_device(t->work);
+    neb_device *dev =
+        neb__work_on_host(t->work) || neb__work_is_split(t->work) ? NULL : neb__work_device(t->work);
     int64_t n;
-    float *slab = neb_params_slab(ps, &n);
+    float *slab = neb__work_slab(t->work, &n);
     for (int i = 0; i < neb_params_count(ps); i++) {
         const neb_param *p = neb_params_at(ps, i);
         if (!neb_param_trainable(p)) continue;
@@ -41,6 +42,7 @@ neb_status neb__trainer_open_session(struct neb_trainer *t)
     struct neb_session_config c = neb__session_config(t->job, t->job->at);
     if (t->split && t->job->wan.recorded) return NEB_OK; /* a folder stands for the other site */
     NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
+    neb__session_on_request(t->session, neb__work_is_split(t->work));
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
     NEB_TRY(neb__session_tell_job(t->session, t->job, neb__tok_hash(t->data.tok)));
     return t->split ? NEB_OK : register_params(t);
@@ -89,6 +91,7 @@ neb_session *neb__trainer_rounds(const struct neb_trainer *t)
 neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed)
 {
     int64_t n;
+    if (neb__work_is_split(t->work)) return NEB_OK; /* neb__ranks_share() does it at every rank */
     neb_params_slab(neb__work_params(t->work), &n);
     return changed ? neb_params_refresh(neb__work_params(t->work), 0, n) : NEB_OK;
 }
@@ -122,6 +125,7 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     neb_session_get_status(t->session, &before);
     do {
         bool changed = false;
+        if (neb__work_is_split(t->work) && neb__session_asks(t->session)) NEB_TRY(neb__ranks_fetch(t));
         status = neb_step_within(t->session, tokens, sample_seconds, &changed);
         NEB_TRY(neb__trainer_refresh(t, changed));
         if (changed) NEB_TRY(neb__ranks_share(t));
@@ -140,10 +144,20 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     return *ended || status == NEB_ERR_AGAIN ? NEB_OK : status;
 }
 
+/* No step is made: the parameters stay up to date where they were registered. */
+static neb_status attend(struct neb_trainer *t, double seconds)
+{
+    neb__session_on_request(t->session, false);
+    neb_status status = neb_session_attend(t->session, seconds);
+    neb__session_on_request(t->session, neb__work_is_split(t->work));
+    return status;
+}
+
 neb_status neb__trainer_await_round(struct neb_trainer *t, bool *ended)
 {
     int64_t since = neb__now_ns();
-    neb_status status = neb_session_attend(t->session, sample_seconds);
+    NEB_TRY(neb__ranks_fetch(t));
+    neb_status status = attend(t, sample_seconds);
     *ended = status == NEB_ERR_CANCELLED;
     neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
     neb__trainer_sample(t, "waiting", false);
@@ -178,7 +192,7 @@ neb_status neb__trainer_attend(struct neb_trainer *t)
     neb_status status = NEB_OK;
     neb__info("this site is a witness: it votes and stores, and does not train");
     while (status == NEB_OK && !*t->stop) {
-        status = neb_session_attend(t->session, 1);
+        status = attend(t, 1);
         neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, "witness", false);
     }
     if (*t->stop) return NEB_ERR_CANCELLED;

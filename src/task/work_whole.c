@@ -1,0 +1,95 @@
+/* work_whole.c: the whole model where several ranks share its parameters.
+ *
+ * The first rank has a copy of all values in host memory. Whatever needs whole parameters (the session with the
+ * other sites, checkpoints, export) reads and changes that copy; collecting brings it up to date, distributing
+ * gives every rank its part of it. A step makes the copy old. Where every rank has the whole model, the slab
+ * itself serves. */
+#include "task/work_internal.h"
+#include "base/mem.h"
+#include "optim/whole.h"
+
+#include <string.h>
+
+bool neb__work_is_split(const struct neb_work *w)
+{
+    return neb__group_size(neb__layout_model(w->layout)) > 1;
+}
+
+static bool is_first(const struct neb_work *w)
+{
+    return !neb__group_rank(neb__layout_world(w->layout));
+}
+
+neb_status neb__work_make_whole(struct neb_work *w)
+{
+    if (!neb__work_is_split(w) || !is_first(w)) return NEB_OK;
+    w->whole = NEB_NEW_ARRAY(float, (size_t)w->params->whole_all);
+    if (w->whole) return NEB_OK;
+    return neb__fail(NEB_ERR_NOMEM,
+                     "out of memory for the %" PRId64 " values of the whole model at its first rank",
+                     w->params->whole_all);
+}
+
+void neb__work_forget(struct neb_work *w)
+{
+    w->params->whole = NULL;
+}
+
+int64_t neb__work_slab_values(const struct neb_work *w)
+{
+    return w->params->whole_trainable;
+}
+
+float *neb__work_slab(struct neb_work *w, int64_t *n)
+{
+    if (!w->whole) return neb_params_slab(w->params, n);
+    *n = w->params->whole_trainable;
+    return w->whole;
+}
+
+neb_status neb__work_collect(struct neb_work *w)
+{
+    if (!neb__work_is_split(w)) return NEB_OK;
+    NEB_TRY(neb__pieces_collect(w->layout, w->params, false, w->params->value, w->whole));
+    w->params->whole = w->whole;
+    return NEB_OK;
+}
+
+neb_status neb__work_distribute(struct neb_work *w)
+{
+    neb_params *ps = w->params;
+    if (neb__work_is_split(w)) {
+        NEB_TRY(neb__pieces_distribute(w->layout, ps, true, w->whole, ps->value));
+        ps->whole = w->whole;
+    } else {
+        NEB_TRY(neb__group_broadcast(neb__layout_data(w->layout), ps->value,
+                                     (size_t)ps->trainable_values * sizeof *ps->value, 0));
+    }
+    return neb_params_refresh(ps, 0, ps->trainable_values);
+}
+
+bool neb__work_lacks_whole(const struct neb_work *w)
+{
+    return w->whole && !w->params->whole;
+}
+
+neb_status neb__work_read_params(struct neb_work *w, float *out)
+{
+    for (int i = 0; i < w->params->count; i++) {
+        NEB_TRY(neb_param_read(w->params->list[i], out));
+        out += w->params->list[i]->whole_values;
+    }
+    return NEB_OK;
+}
+
+neb_status neb__work_write_params(struct neb_work *w, const float *values)
+{
+    for (int i = 0; i < w->params->count; i++) {
+        neb_param *p = w->params->list[i];
+        NEB_TRY(neb_param_write(p, values));
+        if (w->whole) memcpy(w->whole + p->whole_offset, values, (size_t)p->whole_values * sizeof *values);
+        values += p->whole_values;
+    }
+    w->params->whole = w->whole;
+    return NEB_OK;
+}
