@@ -9,6 +9,7 @@
  *     updates    updates of its own with the right base, a hundred for each that it hears
  *     poison     the first update of each record that it hears, times -30, as its own
  *     thousand   the same, times 1000
+ *     mirror     the same, times -1
  *     noise      noise of that update's length times 10
  *     weight     the same update with weight 2^32 - 1
  *     tokens     the same update with 2^50 tokens
@@ -131,6 +132,7 @@ static bool recode(struct liar *l, const struct neb_update_header *h, const stru
     for (size_t i = 0; i < info.n; i++) {
         if (lies(l, "poison")) z[i] *= -30;
         if (lies(l, "thousand")) z[i] *= 1000;
+        if (lies(l, "mirror")) z[i] *= -1;
         if (lies(l, "noise")) z[i] = size * (float)((double)(neb__rng_next(&l->rng) >> 11) * 0x1p-52 - 1);
     }
     bool ok = neb__buf_reserve(out, NEB_UPDATE_HEADER_SIZE) == NEB_OK;
@@ -168,7 +170,7 @@ static void contribute(struct liar *l, const struct neb_message *m)
 
 static bool contributes(const struct liar *l)
 {
-    static const char *const how[] = {"poison", "thousand", "noise", "weight", "tokens"};
+    static const char *const how[] = {"poison", "thousand", "mirror", "noise", "weight", "tokens"};
     for (size_t i = 0; i < sizeof how / sizeof *how; i++)
         if (lies(l, how[i])) return true;
     return false;

@@ -77,6 +77,20 @@ static void weights_and_tokens_are_compared_with_the_others(void **state)
     neb__free(rec);
 }
 
+static void a_robust_rule_counts_no_more_tokens_than_the_middle_site(void **state)
+{
+    (void)state;
+    struct neb_influence rule;
+    assert_ok(neb__influence_parse("clip=2 combine=trimmed", 4, &rule));
+    struct neb_record *rec =
+        record_of((uint32_t[]){100, 120, 90, UINT32_MAX}, (uint32_t[]){10, 10, 10, UINT32_MAX}, 4);
+    assert_true(neb__influence_tokens(&rule, rec, 0) == 1000 && neb__influence_tokens(&rule, rec, 2) == 900);
+    assert_true(neb__influence_tokens(&rule, rec, 1) == 1000 && neb__influence_tokens(&rule, rec, 3) == 1000);
+    rec->update[3].reject = NEB_REJECT_NORM; /* then the middle is that of the three others */
+    assert_true(neb__influence_tokens(&rule, rec, 1) == 1000);
+    neb__free(rec);
+}
+
 /* ---- lengths ------------------------------------------------------------------------------------------- */
 
 static void long_updates_are_made_shorter(void **state)
@@ -113,6 +127,33 @@ static void long_updates_are_made_shorter(void **state)
     norm[0] = 1e9, norm[1] = norm[2] = norm[3] = 1;
     neb__norms_scales(&norms, &rule, &four, scale);
     assert_true(scale[0] == 1);
+}
+
+/* Gives a bit for each update that is left out. */
+static unsigned outliers(const char *text, uint32_t sites, uint32_t n, const double *norm)
+{
+    struct neb_influence rule;
+    bool out[8];
+    unsigned bits = 0;
+    assert_ok(neb__influence_parse(text, sites, &rule));
+    neb__influence_outliers(&rule, norm, n, out);
+    for (uint32_t i = 0; i < n; i++) bits |= (unsigned)out[i] << i;
+    return bits;
+}
+
+static void a_robust_rule_leaves_out_what_is_far_too_long(void **state)
+{
+    (void)state;
+    const char *trimmed = "clip=2 combine=trimmed";
+    assert_true(outliers(trimmed, 4, 4, (double[]){1, 1.5, 30, 1.2}) == 4);
+    assert_true(outliers(trimmed, 4, 4, (double[]){1, 1.5, 4, 1.2}) == 0); /* the clip makes it shorter */
+    assert_true(outliers(trimmed, 4, 3, (double[]){1, 1.5, 1e9}) == 0);    /* three must stay */
+    assert_true(outliers(trimmed, 4, 4, (double[]){1, 9, 1.5, 1e9}) == 8); /* the longest goes first */
+    assert_true(outliers(trimmed, 4, 4, (double[]){0, 9, 9, 9}) ==
+                0); /* one that sends nothing moves no middle */
+    assert_true(outliers(trimmed, 7, 7, (double[]){1, 1, 1, 1e9, 1, 1e8, 1}) == (8 | 32));
+    assert_true(outliers("clip=0 combine=trimmed", 4, 4, (double[]){1, 1.5, 30, 1.2}) == 0);
+    assert_true(outliers("clip=2", 4, 4, (double[]){1, 1.5, 30, 1.2}) == 0);
 }
 
 static void lengths_are_under_the_hash_of_a_cell(void **state)
@@ -331,7 +372,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_are_read_or_refused),
         cmocka_unit_test(weights_and_tokens_are_compared_with_the_others),
+        cmocka_unit_test(a_robust_rule_counts_no_more_tokens_than_the_middle_site),
         cmocka_unit_test(long_updates_are_made_shorter),
+        cmocka_unit_test(a_robust_rule_leaves_out_what_is_far_too_long),
         cmocka_unit_test(lengths_are_under_the_hash_of_a_cell),
         cmocka_unit_test(one_site_moves_no_coordinate_alone),
         cmocka_unit_test(a_site_that_sends_poison),

@@ -2,13 +2,18 @@
  *
  * A site says how many tokens a step of it has, and how many steps an update holds. Both are claims, so they are compared
  * with those of the others in the same record: a weight counts up to four times the middle one, a number of steps up to
- * eight times the middle one. The middle is the lower one of an even number, so of two sites the modest one decides. */
+ * eight times the middle one. The middle is the lower one of an even number, so of two sites the modest one decides.
+ *
+ * A robust rule drops the lowest and highest values of each coordinate. A lie that is far too long fills that place in
+ * every coordinate, and the sign of the lie then decides which honest value is dropped with it: a liar that sends the
+ * mirror image of another site's update bends the mean of the rest against that site. So an update that is far too long is
+ * not named for the mean at all. The record then has the same effect as one without the liar, tokens included. */
 #include "round/influence.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WEIGHT_TIMES = 4, STEPS_TIMES = 8 };
+enum { WEIGHT_TIMES = 4, STEPS_TIMES = 8, OUTLIER_TIMES = 2 };
 
 /* ---- the text ------------------------------------------------------------------------------------------ */
 
@@ -105,23 +110,30 @@ neb_status neb__influence_parse(const char *text, uint32_t sites, struct neb_inf
 
 /* ---- weights and tokens -------------------------------------------------------------------------------- */
 
-static uint32_t weight_of(const struct neb_named *p)
+static uint64_t weight_of(const struct neb_named *p)
 {
     return p->weight;
 }
 
-static uint32_t steps_of(const struct neb_named *p)
+static uint64_t steps_of(const struct neb_named *p)
 {
     return p->tau;
 }
 
-/* The middle value of the updates that are not rejected, the lower one of two; 0: there are none. */
-static uint32_t middle(const struct neb_record *rec, uint32_t (*of)(const struct neb_named *))
+static uint64_t tokens_of(const struct neb_named *p)
 {
-    uint32_t v[NEB_SITES_MAX], n = 0;
+    return p->tokens;
+}
+
+/* The middle value of the updates that are not rejected, the lower one of two; 0: there are none. */
+static uint64_t middle(const struct neb_record *rec, uint64_t (*of)(const struct neb_named *))
+{
+    uint64_t v[NEB_SITES_MAX];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < rec->updates && n < NEB_SITES_MAX; i++) {
         if (rec->update[i].reject) continue;
-        uint32_t x = of(&rec->update[i]), j = n++;
+        uint64_t x = of(&rec->update[i]);
+        uint32_t j = n++;
         for (; j && v[j - 1] > x; j--) v[j] = v[j - 1];
         v[j] = x;
     }
@@ -135,7 +147,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static uint32_t capped_weight(const struct neb_influence *rule, const struct neb_record *rec, uint32_t i)
 {
-    uint64_t most = rule->weight_max ? rule->weight_max : WEIGHT_TIMES * (uint64_t)middle(rec, weight_of);
+    uint64_t most = rule->weight_max ? rule->weight_max : WEIGHT_TIMES * middle(rec, weight_of);
     return (uint32_t)least(rec->update[i].weight, most);
 }
 
@@ -151,6 +163,37 @@ uint64_t neb__influence_tokens(const struct neb_influence *rule, const struct ne
 {
     const struct neb_named *p = &rec->update[i];
     if (!rule->on) return p->tokens;
-    uint64_t steps = least(p->tau, STEPS_TIMES * (uint64_t)middle(rec, steps_of));
-    return least(p->tokens, steps * capped_weight(rule, rec, i));
+    uint64_t steps = least(p->tau, STEPS_TIMES * middle(rec, steps_of));
+    uint64_t seen = least(p->tokens, steps * capped_weight(rule, rec, i));
+    return rule->combine == NEB_COMBINE_MEAN ? seen : least(seen, middle(rec, tokens_of));
+}
+
+/* ---- updates that are far too long --------------------------------------------------------------------- */
+
+/* The lower one of the two in the middle: with at most `liars` lies among 2 * liars + 1 lengths, a length that is no more
+ * than an honest one. */
+static double middle_length(const double *norm, uint32_t n)
+{
+    double v[NEB_SITES_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = i;
+        for (; j && v[j - 1] > norm[i]; j--) v[j] = v[j - 1];
+        v[j] = norm[i];
+    }
+    return v[(n - 1) / 2];
+}
+
+void neb__influence_outliers(const struct neb_influence *rule, const double *norm, uint32_t n, bool *out)
+{
+    const uint32_t needed = 2u * rule->liars + 1;
+    memset(out, 0, n * sizeof *out);
+    if (rule->combine == NEB_COMBINE_MEAN || !(rule->clip > 0) || n > NEB_SITES_MAX) return;
+    for (uint32_t left = n; left > needed; left--) {
+        double most = (double)rule->clip * OUTLIER_TIMES * middle_length(norm, n);
+        uint32_t longest = n;
+        for (uint32_t i = 0; i < n; i++)
+            if (!out[i] && norm[i] > most && (longest == n || norm[i] > norm[longest])) longest = i;
+        if (longest == n) return;
+        out[longest] = true;
+    }
 }

@@ -30,7 +30,12 @@ neb_status neb__influence_parse(const char *text, uint32_t sites, struct neb_inf
 
 /* The weights that count, in the order of the record's updates, rejected ones included. */
 void neb__influence_weights(const struct neb_influence *rule, const struct neb_record *rec, uint32_t *out);
-/* The tokens of update i that count: not more than its steps can have seen. */
+/* The tokens of update i that count: not more than its steps can have seen. With a robust rule also not more than the
+ * middle update of the record has, as all weigh the same. */
 uint64_t neb__influence_tokens(const struct neb_influence *rule, const struct neb_record *rec, uint32_t i);
+
+/* Which of the n updates of a record a robust rule leaves out, by their lengths: those that are more than twice as long as
+ * the clip allows, by the middle length of this record. The longest go first, and 2 * liars + 1 always stay. */
+void neb__influence_outliers(const struct neb_influence *rule, const double *norm, uint32_t n, bool *out);
 
 #endif

@@ -13,7 +13,10 @@
 #include "round/core.h"
 #include "base/mutant.h"
 
-enum { CATCH_UP = 600 /* permille of the budget while somebody catches up */ };
+enum {
+    CATCH_UP = 600, /* permille of the budget while somebody catches up */
+    PASSED_ON = 8,  /* updates that one site names and that are not here: so many are passed on at a time */
+};
 
 bool neb__lead_live(const struct neb_round *r, unsigned site)
 {
@@ -86,6 +89,22 @@ void neb__lead_budget(struct neb_round *r, uint32_t permille)
     neb__core_act(r, NEB_ACT_BUDGET)->count = permille;
 }
 
+/* The updates that wait for a record. Those that exist for certain come first. Of those that a site only names, few are
+ * passed on: they may not exist, and the others would take this site for the one that names them. */
+static void list_updates(struct neb_round *r, struct neb_round_frame *f)
+{
+    uint8_t named[NEB_SITES_MAX] = {0};
+    for (int held = 1; held >= 0; held--)
+        for (size_t i = 0; i < r->updates && f->items < NEB_ROUND_FRAME_LIST; i++) {
+            const struct neb_core_update *p = &r->update[i];
+            if (p->used || p->held != held) continue;
+            if (!held && p->by < NEB_SITES_MAX && named[p->by] == PASSED_ON) continue;
+            if (!held && p->by < NEB_SITES_MAX) named[p->by]++;
+            f->item[f->items].hash = p->hash;
+            f->item[f->items++].holders = p->have;
+        }
+}
+
 void neb__lead_ping(struct neb_round *r)
 {
     if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
@@ -103,12 +122,7 @@ void neb__lead_ping(struct neb_round *r)
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
                         (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0));
     neb__lapses_tell(r, &f);
-    for (int held = 1; held >= 0; held--) /* those that exist for certain come first */
-        for (size_t i = 0; i < r->updates && f.items < NEB_ROUND_FRAME_LIST; i++) {
-            if (r->update[i].used || r->update[i].held != held) continue;
-            f.item[f.items].hash = r->update[i].hash;
-            f.item[f.items++].holders = r->update[i].have;
-        }
+    list_updates(r, &f);
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
@@ -274,6 +288,23 @@ static uint8_t judged(const struct neb_round *r, const struct neb_core_update *p
     return p->norm > bound ? NEB_REJECT_NORM : NEB_REJECT_NONE;
 }
 
+/* By the rule of the run some updates are too long beside the others of their record. */
+static void judge_lengths(const struct neb_round *r, struct neb_core_update *const by_site[NEB_SITES_MAX],
+                          struct neb_record *rec)
+{
+    double norm[NEB_SITES_MAX];
+    uint32_t at[NEB_SITES_MAX], n = 0;
+    bool out[NEB_SITES_MAX];
+    for (uint32_t i = 0; i < rec->updates; i++) {
+        if (rec->update[i].reject) continue;
+        at[n] = i;
+        norm[n++] = by_site[rec->update[i].site]->norm;
+    }
+    neb__influence_outliers(&r->cfg.influence, norm, n, out);
+    for (uint32_t i = 0; i < n; i++)
+        if (out[i]) rec->update[at[i]].reject = NEB_REJECT_NORM;
+}
+
 static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
                  struct neb_core_update *const by_site[NEB_SITES_MAX], int n)
 {
@@ -296,6 +327,7 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
                                               p->header.b,      p->header.weight, p->header.tau,
                                               p->header.length, p->header.tokens, p->hash};
     }
+    judge_lengths(r, by_site, rec);
     bool average = r->ending || median_tau(rec) > 2 * r->cfg.nominal;
     rec->mode = average ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
     neb__lead_propose(r, rec);

@@ -70,11 +70,21 @@ void neb__session_want_capture(neb_session *s, const struct neb_action *a)
     next_capture(s);
 }
 
+/* The length of an own update, as the other sites measure it. Only a robust rule compares the updates of a record. */
+static double own_length(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash)
+{
+    if (!neb__session_robust(s)) return 0;
+    double norm = neb__session_norm(s, h, s->updates.made.data + NEB_UPDATE_HEADER_SIZE);
+    neb__updates_set_norm(&s->updates, hash, norm);
+    return norm;
+}
+
 static void captured(neb_session *s, const struct neb_update_header *h, const struct neb_hash *hash,
                      bool empty, neb_status status)
 {
     struct neb_event ev = {.type = NEB_EV_CAPTURED, .update = h, .empty = empty, .status = status};
     if (hash) ev.hash = *hash;
+    if (hash && status == NEB_OK) ev.norm = own_length(s, h, hash);
     pthread_mutex_lock(&s->lock);
     s->mirror.capture_wanted = s->mirror.capture_taken = false;
     pthread_mutex_unlock(&s->lock);

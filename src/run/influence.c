@@ -48,15 +48,34 @@ bool neb__session_robust(const neb_session *s)
     return s->influence.combine != NEB_COMBINE_MEAN;
 }
 
+/* Counts an update of the site that did not enter as it was sent. *name: the site's, if it is time to say so. */
+static bool count(neb_session *s, uint16_t site, uint64_t *n, char *name)
+{
+    if (site >= NEB_SITES_MAX) return false;
+    pthread_mutex_lock(&s->lock);
+    *n = ++s->scaled[site];
+    pthread_mutex_unlock(&s->lock);
+    if (*n & (*n - 1)) return false;
+    neb__members_name(&s->members, site, name);
+    return true;
+}
+
+void neb__session_left_out(neb_session *s, uint64_t record, uint16_t site)
+{
+    char name[NEB_NAME_SIZE];
+    uint64_t n;
+    if (!count(s, site, &n, name)) return;
+    neb__warn("record %" PRIu64
+              ": the update of site '%s' is left out, tokens included, since it is far longer "
+              "than the rule of the roster allows (%" PRIu64 " of its updates so far)",
+              record, name, n);
+}
+
 void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double norm, float scale)
 {
     char name[NEB_NAME_SIZE];
-    if (site >= NEB_SITES_MAX) return;
-    pthread_mutex_lock(&s->lock);
-    uint64_t n = ++s->scaled[site];
-    pthread_mutex_unlock(&s->lock);
-    if (n & (n - 1)) return;
-    neb__members_name(&s->members, site, name);
+    uint64_t n;
+    if (!count(s, site, &n, name)) return;
     if (scale > 0)
         neb__log(scale < 0.5f ? NEB_LOG_WARN : NEB_LOG_INFO,
                  "record %" PRIu64

@@ -113,7 +113,7 @@ struct neb_session {
     struct neb_session_status status;
     struct neb_waiting waiting;     /* for whom and for what this site waits */
     int64_t greetings_dropped;      /* by the links */
-    uint64_t scaled[NEB_SITES_MAX]; /* updates of each site that were made shorter */
+    uint64_t scaled[NEB_SITES_MAX]; /* updates of each site that were made shorter or left out */
     neb_stream *streams;            /* open ones to other sites */
     struct neb_job_facts *facts;    /* job_facts.h; NULL: the caller gave none */
     struct neb_status_board *board; /* site_status.c: statuses of the loop and of the peers; NULL: none yet */
@@ -204,6 +204,8 @@ neb_status neb__session_influence_load(
 bool neb__session_robust(const neb_session *s); /* only dense rungs can be combined */
 /* An update of the site entered with this factor. */
 void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double norm, float scale);
+/* A record names an update of the site and does not use it, for its length. */
+void neb__session_left_out(neb_session *s, uint64_t record, uint16_t site);
 /* How many in all; `text` says whose: `c: 412`. */
 uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size);
 
