@@ -61,6 +61,7 @@ lie() { # HOW SENTENCE MEMORY DISK
     for s in a b; do
         [ -z "$2" ] || [ "$(grep -c "site 'c' sends: $2" $s.log)" -le 1 ] || fail "$1: site $s says it again and again"
         ! grep -q "stops taking part" $s.log || fail "$1: site $s stopped"
+        ! grep -q "site '[ab]' sends: it names more" $s.log || fail "$1: site $s blames an honest site for the liar's updates"
     done
     echo "$1: ok, $m MiB of memory, $d MiB of disk"
 }

@@ -261,8 +261,61 @@ static void names_of_nothing_fill_no_table(void **state)
     f.from = 2; /* another site */
     assert_int_equal(refused_by(&s[0], f), 0);
     assert_true(neb__core_update(s[0].r, &item[0].hash, false) != NULL);
+    solo_run(&s[0], 1000);
+    deliver(&s[0]); /* the leader passes few of them on, and is not taken for the one that names them */
+    assert_true(s[1].r->updates > 0 && s[1].r->updates <= 16 && !s[1].refused);
     solo_run(&s[0], 60000); /* what nobody can give is forgotten */
     assert_int_equal(s[0].r->updates, 0);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+}
+
+static struct neb_round_frame report_of(struct solo *s, unsigned from, unsigned round,
+                                        struct neb_round_frame_item *item, int n)
+{
+    for (int i = 0; i < n; i++) {
+        neb__put32(item[i].hash.b, round << 16 | (unsigned)i);
+        item[i].hash.b[31] = (uint8_t)from;
+    }
+    return (struct neb_round_frame){.type = NEB_ROUND_FRAME_REPORT,
+                                    .from = (uint16_t)from,
+                                    .flags = NEB_FLAG_NORMAL,
+                                    .normal = s->r->view,
+                                    .items = n,
+                                    .item = item};
+}
+
+/* A site floods with updates of its own. An honest site holds a few of them at a time and mentions those. Neither when the
+ * log moves on fast, nor when this site has seen them, is the honest one blamed. */
+static void the_author_answers_for_a_name(void **state)
+{
+    (void)state;
+    enum { HONEST = 1, AUTHOR = 2, AT_A_TIME = 4 };
+    struct solo s[2];
+    struct neb_round_frame_item item[NEB_ROUND_FRAME_LIST] = {0};
+    pair_start(s, (struct neb_members){1, 7, 7, 1, NEB_NO_SITE});
+    s[1].other = NULL;
+    for (unsigned k = 0; k < 400; k++) { /* within the time after which a name is forgotten */
+        assert_int_equal(refused_by(&s[0], report_of(&s[0], HONEST, k, item, AT_A_TIME)), 0);
+        for (uint32_t c = 0; c < s[0].r->cfg.cells; c++) s[0].r->cell[c].v_log++;
+        s[0].now++;
+    }
+    assert_true(s[0].r->updates <= 8 * AT_A_TIME);
+    for (int i = 0; i < 2; i++) solo_stop(&s[i]);
+    pair_start(s, (struct neb_members){1, 7, 7, 1, NEB_NO_SITE});
+    s[1].other = NULL;
+    for (unsigned k = 0; k < 100; k++) { /* the log stands, and the updates come when this site asks */
+        assert_int_equal(refused_by(&s[0], report_of(&s[0], HONEST, k, item, AT_A_TIME)), 0);
+        s[0].refused_site = NEB_NO_SITE;
+        for (int i = 0; i < AT_A_TIME; i++)
+            solo_event(&s[0],
+                       (struct neb_event){.type = NEB_EV_UNWANTED, .site = AUTHOR, .hash = item[i].hash});
+        assert_int_equal(s[0].refused_site, k < 64 ? NEB_NO_SITE : AUTHOR);
+    }
+    assert_int_equal(s[0].r->updates, NEB_ROUND_FRAME_LIST);
+    assert_true(s[0].refused > 0);
+    solo_event(&s[0], (struct neb_event){
+                          .type = NEB_EV_UNWANTED, .site = AUTHOR, .hash = {{9}}}); /* nobody named it */
+    assert_int_equal(s[0].r->updates, NEB_ROUND_FRAME_LIST);
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
@@ -276,6 +329,7 @@ int main(void)
         cmocka_unit_test(the_minority_stops),
         cmocka_unit_test(absurd_numbers_are_not_taken),
         cmocka_unit_test(names_of_nothing_fill_no_table),
+        cmocka_unit_test(the_author_answers_for_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

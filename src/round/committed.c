@@ -172,7 +172,7 @@ void neb__core_fetch_tick(struct neb_round *r)
 {
     for (size_t i = 0; i < r->updates; i++) {
         struct neb_core_update *p = &r->update[i];
-        if (p->held || r->now < p->fetch_at || !(p->needed || p->have)) continue;
+        if (p->held || r->now < p->fetch_at || !(p->needed || (p->have && !p->unwanted))) continue;
         if (p->fetch_from != NEB_NO_SITE) p->lack |= neb__bit(p->fetch_from); /* it did not answer */
         unsigned s = next_holder(r, p, p->fetch_from == NEB_NO_SITE ? r->self : p->fetch_from);
         p->fetch_at = r->now + r->cfg.fetch_ms;

@@ -61,12 +61,15 @@ struct neb_core_update {
     struct neb_update_header header; /* when held */
     bool held, needed, used;         /* used: named by a committed record */
     bool looked;                     /* this site's disk was searched: it is not there */
+    bool unwanted; /* its author has signed too many: it is fetched only if a record names it */
     uint8_t reject;
     double norm;
     uint64_t index; /* of the record that used it */
     uint64_t have;  /* leader: members that said HAVE in this view; others: holders that pings name */
     uint64_t lack;  /* peers that said they do not have it */
-    uint16_t by;    /* the site that named it first; NEB_NO_SITE: a record, or it came by itself */
+    uint16_t
+        by; /* the site that named it first, or its author; NEB_NO_SITE: a record, or it came by itself */
+    uint64_t seen_version; /* of the fragment that was farthest on, when it was first named */
     int64_t seen, fetch_at;
     uint16_t fetch_from;
 };
@@ -293,6 +296,8 @@ void neb__order_leave_tick(struct neb_round *r);
 
 /* committed.c */
 struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make);
+/* The update exists, and its author has signed too many: the name counts against the author. */
+void neb__core_unwanted(struct neb_round *r, const struct neb_hash *h, unsigned author);
 /* The update that site `from` mentioned. NULL also when it was applied long ago: the mention is then out of
  * date. NULL and one more in *refused: the site names too many. */
 struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned from, const struct neb_hash *h,

@@ -355,6 +355,7 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
         case NEB_EV_UPDATE:
         case NEB_EV_NO_UPDATE:
         case NEB_EV_COMING: neb__core_update_event(r, ev); break;
+        case NEB_EV_UNWANTED: neb__core_unwanted(r, &ev->hash, ev->site); break;
         case NEB_EV_APPLIED: neb__core_applied(r, ev); break;
         case NEB_EV_ROOT: neb__root_computed(r, ev); break;
         case NEB_EV_CELL: neb__core_cell_event(r, ev); break;

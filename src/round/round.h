@@ -76,6 +76,7 @@ enum neb_event_type {
     NEB_EV_UPDATE,    /* update, hash, reject, norm: complete, verified and durable here */
     NEB_EV_NO_UPDATE, /* site, hash: this peer does not have it */
     NEB_EV_COMING,    /* site, hash: this peer is sending it already */
+    NEB_EV_UNWANTED,  /* site, hash: this author signed it, and it is not kept here */
     NEB_EV_APPLIED,   /* index */
     NEB_EV_ROOT,      /* index, root: of the state at this record */
     NEB_EV_CELL,      /* cell, version, index, root, site: a fetched cell's proof leads to this root */
@@ -96,7 +97,7 @@ struct neb_event {
     const struct neb_update_header *update;
     struct neb_hash hash, root;
     uint8_t reject;
-    double norm; /* of the decoded update; needed only while there is a bound */
+    double norm; /* of the decoded update; needed while there is a bound or a robust rule of influence */
     bool empty;
     const struct neb_order *order; /* or NULL */
 };

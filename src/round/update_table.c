@@ -3,7 +3,10 @@
  *
  * The table is limited, and what another site mentions may not exist. So each site has a quota for hashes that are neither
  * here nor in a record, and all of them together leave room for those that are. A hash that nobody gives is forgotten after
- * a while. */
+ * a while, and sooner when the log has moved on so far that no record can name it.
+ *
+ * An honest site also mentions the updates of a site that signs too many. Once this site has seen such an update, the name
+ * counts against its author, who signed it, and not against the site that mentioned it. */
 #include "round/core.h"
 #include "base/mutant.h"
 
@@ -13,7 +16,25 @@ enum {
     NAMES_MAX = 4096,   /* … neither here nor in a record, only named by other sites; of these */
     NAMES_LEAST = 64,   /* … one site may name so many at least, */
     NAMES_MOST = NEB_ROUND_FRAME_LIST, /* … and so many at most: what one frame of an honest site holds */
+    NAMES_AHEAD = 2, /* versions that an update may be ahead of the log of the site that mentions it */
 };
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The version of the fragment that is farthest on, or least. */
+static uint64_t version(const struct neb_round *r, bool farthest)
+{
+    uint64_t most = 0, fewest = UINT64_MAX;
+    for (uint32_t f = 0; f < r->cfg.fragments; f++) {
+        uint64_t v = r->cell[neb__core_fragment_first(r, f)].v_log;
+        if (v > most) most = v;
+        fewest = least(fewest, v);
+    }
+    return farthest ? most : fewest;
+}
 
 struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_hash *h, bool make)
 {
@@ -33,6 +54,7 @@ struct neb_core_update *neb__core_update(struct neb_round *r, const struct neb_h
     *p = (struct neb_core_update){.hash = *h,
                                   .by = NEB_NO_SITE,
                                   .seen = r->now,
+                                  .seen_version = version(r, true),
                                   .fetch_at = r->now + r->cfg.fetch_ms,
                                   .fetch_from = NEB_NO_SITE};
     return p;
@@ -44,17 +66,29 @@ static bool is_hearsay(const struct neb_core_update *p)
 }
 
 /* A site may name a limited number of updates that are not here: it could name any number that do not exist. */
-static bool may_name(const struct neb_round *r, unsigned site)
+static size_t quota(const struct neb_round *r)
 {
-    size_t own = 0, all = 0, quota = NAMES_MAX / (size_t)(__builtin_popcountll(r->roster.members) + 1);
-    if (quota < NAMES_LEAST) quota = NAMES_LEAST;
-    if (quota > NAMES_MOST) quota = NAMES_MOST;
+    size_t n = NAMES_MAX / (size_t)(__builtin_popcountll(r->roster.members) + 1);
+    if (n < NAMES_LEAST) n = NAMES_LEAST;
+    return n < NAMES_MOST ? n : NAMES_MOST;
+}
+
+static size_t names_of(const struct neb_round *r, unsigned site, size_t *all)
+{
+    size_t own = 0;
+    *all = 0;
     for (size_t i = 0; i < r->updates; i++) {
         if (!is_hearsay(&r->update[i])) continue;
-        all++;
+        ++*all;
         own += r->update[i].by == site;
     }
-    return own < quota && all < NAMES_MAX;
+    return own;
+}
+
+static bool may_name(const struct neb_round *r, unsigned site)
+{
+    size_t all;
+    return names_of(r, site, &all) < quota(r) && all < NAMES_MAX;
 }
 
 bool neb__round_is_fragment(const struct neb_round *r, uint32_t c0, uint32_t c1)
@@ -90,6 +124,18 @@ struct neb_core_update *neb__core_update_heard(struct neb_round *r, unsigned fro
     return p;
 }
 
+void neb__core_unwanted(struct neb_round *r, const struct neb_hash *h, unsigned author)
+{
+    struct neb_core_update *p = neb__core_update(r, h, false);
+    if (!p || !is_hearsay(p) || author >= NEB_SITES_MAX || p->by == author) return;
+    p->by = (uint16_t)author;
+    p->unwanted = true;
+    size_t all;
+    if (names_of(r, author, &all) <= quota(r)) return;
+    *p = r->update[--r->updates];
+    neb__core_refused(r, author, 1);
+}
+
 void neb__core_refused(struct neb_round *r, unsigned site, uint64_t names)
 {
     if (!names) return;
@@ -98,11 +144,17 @@ void neb__core_refused(struct neb_round *r, unsigned site, uint64_t names)
     a->count = names;
 }
 
+/* No record can name it any more, whatever its fragment: every one has moved on since it was mentioned. */
+static bool overtaken(const struct neb_round *r, const struct neb_core_update *p)
+{
+    return p->by != NEB_NO_SITE && version(r, false) > p->seen_version + r->cfg.staleness + NAMES_AHEAD;
+}
+
 static bool outlived(const struct neb_round *r, const struct neb_core_update *p)
 {
     if (p->used) return p->index <= r->cursor;
     if (p->needed) return false;
-    if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms;
+    if (!p->held) return r->now - p->seen > 20 * r->cfg.fetch_ms || overtaken(r, p);
     for (uint32_t c = p->header.c0; c < p->header.c1 && c < r->cfg.cells; c++) {
         if (r->cell[c].v_log > p->header.b + r->cfg.staleness) return !NEB_MUTANT(keep_expired);
         if (r->lastk[c * NEB_SITES_MAX + p->header.site] >= p->header.k) return true;

@@ -94,7 +94,10 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
     }
     if (neb__hash(bytes, n, &hash) != NEB_OK) return;
     bool needed = neb__round_needs(s->core, &hash), here = neb__update_exists(&s->updates.files, &hash);
-    if (!needed && !here && !is_wanted(s, &h)) return;
+    if (!needed && !here && !is_wanted(s, &h)) {
+        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_UNWANTED, .site = h.site, .hash = hash});
+        return;
+    }
     /* Once in a record it would have to be applied, by everybody. */
     double norm = neb__session_norm(s, &h, bytes + NEB_UPDATE_HEADER_SIZE);
     if (!isfinite(norm)) {

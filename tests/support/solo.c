@@ -36,7 +36,7 @@ void solo_event(struct solo *s, struct neb_event ev)
     while (neb__round_next(s->r, &a)) {
         s->notes += a.type == NEB_ACT_NOTE;
         s->halts += a.type == NEB_ACT_HALT;
-        if (a.type == NEB_ACT_REFUSED) s->refused += a.count;
+        if (a.type == NEB_ACT_REFUSED) s->refused += a.count, s->refused_site = a.site;
         s->cells_asked += a.type == NEB_ACT_FETCH_CELL;
         if (a.type == NEB_ACT_WRITE)
             assert_ok(

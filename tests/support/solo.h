@@ -11,6 +11,7 @@ struct solo {
     int64_t now;
     int notes, halts, cells_asked;
     uint64_t refused; /* names of updates beyond a quota */
+    uint16_t refused_site;
     unsigned self;
     struct solo *other;     /* who gets what it sends; NULL: nobody */
     bool applies;           /* at once, and its state roots are all alike */
