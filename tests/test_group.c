@@ -2,6 +2,7 @@
  * are children of this process; their engine has only a place and shared memory. */
 #include "support/check.h"
 #include "base/log.h"
+#include "group/channel.h"
 #include "group/group.h"
 
 #include <signal.h>
@@ -16,7 +17,7 @@ enum { RANKS = 3, LONG = 3000017 }; /* LONG: several pieces and an odd rest */
 static struct {
     int rank;
     uint8_t *memory;
-    size_t bytes;
+    size_t bytes, used;
 } child;
 
 static neb_status child_open(const struct neb_group_host *host, void **ctx, struct neb_group_place *out)
@@ -30,8 +31,9 @@ static neb_status child_open(const struct neb_group_host *host, void **ctx, stru
 static neb_status child_share(void *ctx, size_t bytes, void **out)
 {
     (void)ctx;
-    assert_true(bytes <= child.bytes);
-    *out = child.memory;
+    assert_true(child.used + bytes <= child.bytes);
+    *out = child.memory + child.used;
+    child.used += (bytes + 4095) / 4096 * 4096;
     return NEB_OK;
 }
 
@@ -231,12 +233,95 @@ static void test_failures(void **state)
     check_log_restore();
 }
 
+/* ---- channels --------------------------------------------------------------------------------------------- */
+
+enum { MESSAGES = 40, WORDS = 100000 };
+static const struct neb_channel_size sizes[RANKS - 1] = {{WORDS * sizeof(int), 3}, {WORDS * sizeof(int), 2}};
+
+static void write_message(struct neb_channel *c, int place, int what)
+{
+    int *words = neb__channel_place(c, place);
+    for (int i = 0; i < WORDS; i++) words[i] = what + i;
+}
+
+static bool reads(const struct neb_channel *c, int place, int what)
+{
+    const int *words = neb__channel_place(c, place);
+    for (int i = 0; i < WORDS; i++)
+        if (words[i] != what + i) return false;
+    return true;
+}
+
+/* Every message goes ahead through all ranks and back; a rank keeps two of them until they come back. */
+static int there_and_back(struct neb_group *g)
+{
+    struct neb_channels c;
+    if (neb__channels_open(g, sizes, &c) != NEB_OK) return 1;
+    int first = !neb__group_rank(g), last = neb__group_rank(g) == RANKS - 1, lead = last ? 0 : 1;
+    for (int i = 0; i < MESSAGES + lead; i++) {
+        if (i < MESSAGES) {
+            if (!first && neb__channel_await(c.ahead_in) != NEB_OK) return 2;
+            if (!first && !reads(c.ahead_in, i % neb__channel_places(c.ahead_in), 1000 * i)) return 3;
+            if (!last && neb__channel_reserve(c.ahead_out) != NEB_OK) return 4;
+            if (!last) write_message(c.ahead_out, i % neb__channel_places(c.ahead_out), 1000 * i);
+            if (!last && neb__channel_post(c.ahead_out) != NEB_OK) return 5;
+        }
+        int k = i - lead;
+        if (k < 0) continue;
+        if (!last && neb__channel_await(c.back_in) != NEB_OK) return 6;
+        if (!last && !reads(c.back_in, k % neb__channel_places(c.back_in), -k)) return 7;
+        if (!first && !reads(c.ahead_in, k % neb__channel_places(c.ahead_in), 1000 * k)) return 8;
+        if (!first && neb__channel_reserve(c.back_out) != NEB_OK) return 9;
+        if (!first) write_message(c.back_out, k % neb__channel_places(c.back_out), -k);
+        if (!first && neb__channel_post(c.back_out) != NEB_OK) return 10;
+        if (!last) neb__channel_release(c.back_in);
+        if (!first) neb__channel_release(c.ahead_in);
+    }
+    neb__channels_close(&c);
+    return 0;
+}
+
+static void messages_go_along_a_line(void **state)
+{
+    (void)state;
+    assert_int_equal(at_all_ranks(30, there_and_back), 0);
+}
+
+/* The middle rank fails; its neighbours are told, whether they wait for a message or for a place. */
+static int one_gives_up(struct neb_group *g)
+{
+    struct neb_channels c;
+    neb_status status = NEB_OK;
+    if (neb__channels_open(g, sizes, &c) != NEB_OK) return 1;
+    check_log_quiet();
+    if (neb__group_rank(g) == 1) {
+        neb__channels_fail(&c);
+    } else if (neb__group_rank(g) == 0) {
+        for (int i = 0; i < 4 && status == NEB_OK; i++) {
+            status = neb__channel_reserve(c.ahead_out);
+            if (status == NEB_OK) status = neb__channel_post(c.ahead_out);
+        }
+    } else {
+        status = neb__channel_await(c.ahead_in);
+    }
+    neb__channels_close(&c);
+    return neb__group_rank(g) != 1 && status != NEB_ERR_PEER;
+}
+
+static void neighbours_hear_of_a_failure(void **state)
+{
+    (void)state;
+    assert_int_equal(at_all_ranks(30, one_gives_up), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_failures),
+        cmocka_unit_test(messages_go_along_a_line),
+        cmocka_unit_test(neighbours_hear_of_a_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

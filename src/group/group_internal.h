@@ -4,6 +4,7 @@
  *     load.c    the plug-in
  *     window.c  operations of ranks on one machine, through shared memory
  *     wait.c    operations of ranks on several machines, through the engine's requests
+ *     channel.c messages between neighbours that nobody waits to send
  */
 #ifndef NEB_GROUP_GROUP_INTERNAL_H
 #define NEB_GROUP_GROUP_INTERNAL_H
@@ -33,6 +34,8 @@ void neb__window_beat(struct neb_group *g);
 void neb__window_busy(struct neb_group *g, bool busy);
 void neb__window_give_up(struct neb_group *g);
 neb_status neb__window_barrier(struct neb_group *g);
+/* Waits for rank `rank` until it has counted to `least`. */
+neb_status neb__window_await(struct neb_group *g, int rank, const _Atomic uint64_t *count, uint64_t least);
 neb_status neb__window_reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type,
                               neb_group_op op);
 neb_status neb__window_sum_scatter(struct neb_group *g, float *values, const int64_t *edge);
@@ -48,5 +51,6 @@ neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edg
 neb_status neb__wait_broadcast(struct neb_group *g, void *bytes, size_t n, int root);
 neb_status neb__wait_send(struct neb_group *g, const void *bytes, size_t n, int to);
 neb_status neb__wait_receive(struct neb_group *g, void *bytes, size_t n, int from);
+neb_status neb__wait_request(struct neb_group *g, void *request, const char *what);
 
 #endif

@@ -11,7 +11,7 @@
 
 enum { PIECE = 16 << 20, SPINS = 2000 };
 
-static neb_status wait(struct neb_group *g, void *request, const char *what)
+neb_status neb__wait_request(struct neb_group *g, void *request, const char *what)
 {
     int64_t since = neb__now_ns();
     int done = 0;
@@ -40,7 +40,7 @@ neb_status neb__wait_reduce(struct neb_group *g, void *values, int64_t n, neb_gr
         void *request;
         NEB_TRY(g->engine->reduce(g->ctx, (uint8_t *)values + at * width, n - at < most ? n - at : most, type,
                                   op, &request));
-        NEB_TRY(wait(g, request, "add up values with the others"));
+        NEB_TRY(neb__wait_request(g, request, "add up values with the others"));
     }
     return NEB_OK;
 }
@@ -49,7 +49,7 @@ neb_status neb__wait_gather(struct neb_group *g, void *bytes, const int64_t *edg
 {
     void *request;
     NEB_TRY(g->engine->gather(g->ctx, bytes, edge, &request));
-    return wait(g, request, "gather the others' values");
+    return neb__wait_request(g, request, "gather the others' values");
 }
 
 neb_status neb__wait_broadcast(struct neb_group *g, void *bytes, size_t n, int root)
@@ -58,7 +58,7 @@ neb_status neb__wait_broadcast(struct neb_group *g, void *bytes, size_t n, int r
         void *request;
         NEB_TRY(g->engine->broadcast(g->ctx, (uint8_t *)bytes + at,
                                      (int64_t)(n - at < PIECE ? n - at : PIECE), root, &request));
-        NEB_TRY(wait(g, request, "hear from the first rank"));
+        NEB_TRY(neb__wait_request(g, request, "hear from the first rank"));
     }
     return NEB_OK;
 }
@@ -69,7 +69,7 @@ neb_status neb__wait_send(struct neb_group *g, const void *bytes, size_t n, int 
         void *request;
         NEB_TRY(g->engine->send(g->ctx, (const uint8_t *)bytes + at,
                                 (int64_t)(n - at < PIECE ? n - at : PIECE), to, &request));
-        NEB_TRY(wait(g, request, "send to another rank"));
+        NEB_TRY(neb__wait_request(g, request, "send to another rank"));
     }
     return NEB_OK;
 }
@@ -80,7 +80,7 @@ neb_status neb__wait_receive(struct neb_group *g, void *bytes, size_t n, int fro
         void *request;
         NEB_TRY(g->engine->receive(g->ctx, (uint8_t *)bytes + at, (int64_t)(n - at < PIECE ? n - at : PIECE),
                                    from, &request));
-        NEB_TRY(wait(g, request, "receive from another rank"));
+        NEB_TRY(neb__wait_request(g, request, "receive from another rank"));
     }
     return NEB_OK;
 }

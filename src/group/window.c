@@ -167,6 +167,14 @@ neb_status neb__window_barrier(struct neb_group *g)
     return NEB_OK;
 }
 
+neb_status neb__window_await(struct neb_group *g, int rank, const _Atomic uint64_t *count, uint64_t least)
+{
+    struct patience p = {.rank = rank};
+    neb__group_beat(g);
+    while (atomic_load_explicit(count, memory_order_acquire) < least) NEB_TRY(patient(g, &p));
+    return NEB_OK;
+}
+
 /* ---- reductions ------------------------------------------------------------------------------------------ */
 
 static uint8_t *in_piece(const struct neb_group *g, int rank, unsigned turn)

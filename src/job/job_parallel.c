@@ -27,10 +27,6 @@ static neb_status check_built(const struct neb_job *j)
                              "%s is %" PRId64
                              ": matrices are not shared among processes yet; use parallel.data",
                              at, p->tensor);
-    if (p->pipeline > 1)
-        return neb__doc_fail(&j->doc, line_of(j, "pipeline", at, sizeof at),
-                             "%s is %" PRId64 ": there are no stages yet; use parallel.data", at,
-                             p->pipeline);
     if (p->sequence)
         return neb__doc_fail(&j->doc, line_of(j, "sequence", at, sizeof at),
                              "%s: rows are not shared among processes yet; leave it out", at);
@@ -61,6 +57,47 @@ static neb_status check_data(const struct neb_job *j)
     return NEB_OK;
 }
 
+static int64_t layers_of(const struct neb_model_config *m)
+{
+    bool both = m->kind && !strcmp(m->kind, "encoder-decoder");
+    int64_t second = m->decoder_layers ? m->decoder_layers : m->layers;
+    return both ? m->layers + second : m->layers;
+}
+
+static neb_status check_pipeline(const struct neb_job *j)
+{
+    const struct neb_job_parallel *p = &j->parallel;
+    char at[64];
+    if (p->pipeline < 2) return NEB_OK;
+    line_of(j, "pipeline", at, sizeof at);
+    if (!j->init.from && p->pipeline > layers_of(&j->model))
+        return neb__doc_fail(&j->doc, at,
+                             "%s is %" PRId64 ", but the model has %" PRId64
+                             " layers: every stage needs at least one",
+                             at, p->pipeline, layers_of(&j->model));
+    if (j->train.micro / p->data < p->pipeline)
+        return neb__doc_fail(
+            &j->doc, at,
+            "%s is %" PRId64 ", but each of the %" PRId64 " copies of the model gets %" PRId64
+            " micro-batches a step (train.micro is %" PRId64
+            "): with fewer than stages most of them idle; make train.micro %" PRId64
+            " or more and train.tokens smaller",
+            at, p->pipeline, p->data, j->train.micro / p->data, j->train.micro, p->pipeline * p->data);
+    if (p->zero > 1)
+        return neb__doc_fail(
+            &j->doc, at,
+            "%s is %" PRId64 " and parallel.zero %" PRId64
+            ": stages of a pipeline keep their gradients and parameters; use zero 0 or 1, or "
+            "more stages",
+            at, p->pipeline, p->zero);
+    if (!j->objective->stages || j->distill.teacher)
+        return neb__doc_fail(&j->doc, at, "%s is %" PRId64 ": %s", at, p->pipeline,
+                             j->distill.teacher ? "a student is trained as a whole; use parallel.data"
+                                                : "this task has two models, which are not cut into stages; "
+                                                  "use parallel.data");
+    return NEB_OK;
+}
+
 neb_status neb__job_check_parallel(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
@@ -70,6 +107,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     if (p->tensor > 1) key = "tensor";
     NEB_TRY(check_built(j));
     NEB_TRY(check_data(j));
+    NEB_TRY(check_pipeline(j));
     if (p->data * p->tensor * p->pipeline == 1) return NEB_OK;
     line_of(j, key, at, sizeof at);
     if (p->data * p->tensor * p->pipeline > NEB_JOB_RANKS)

@@ -34,6 +34,7 @@ struct neb_objective {
     /* the text */
     int sides;        /* of a batch; 2: source and target */
     bool needs_pairs; /* every corpus has two sides */
+    bool stages;      /* its model can be cut into the stages of a pipeline */
     bool joins_pairs; /* both texts of a pair become one sequence */
     bool masks;       /* train.mask of the tokens are predicted, not all of them */
     void (*set_batches)(struct neb_batches_cfg *cfg); /* their kind, and what differs from its defaults */

@@ -104,6 +104,7 @@ void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const stru
     struct neb_loss_spec loss = {.weight = in->weight, .slot = m->loss_slot};
     struct neb_target_spec target = targets_of(m, t, in, teacher);
     const struct neb_input_side *side = &in->side[m->arch.kind == NEB_ENCODER_DECODER];
+    if (!neb__stage_is_last(&m->arch, &m->stage.range)) return;
     neb_push(t, "%shead", m->prefix);
     switch (m->arch.head) {
     case NEB_HEAD_TOKENS:

@@ -19,6 +19,8 @@ struct neb_builder {
     char path[NEB_PATH]; /* ends in a dot, or is empty */
     size_t root;         /* length of the model's own prefix in path */
     int first;           /* parameters that were in the set before this model's */
+    bool elsewhere;      /* the parameters that are added now belong to another stage */
+    bool copy;           /* … are those of another stage, too */
     int lora_layers;
 };
 

@@ -33,6 +33,8 @@ static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_
     char full[NEB_PATH + 64];
     snprintf(full, sizeof full, "%s%s", b->path, name);
     spec.name = full;
+    spec.elsewhere = b->elsewhere;
+    spec.copy = b->copy;
     return neb_params_add(b->params, &spec);
 }
 

@@ -5,6 +5,7 @@
  * "decoder.layers.*" matches what it says. */
 #include "nn/model.h"
 #include "base/mem.h"
+#include "tensor/slot.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,20 +32,40 @@ static void build_embedding(struct neb_builder *b, struct neb_stack *s)
     neb__builder_leave(b, mark);
 }
 
-static neb_status build_stack(struct neb_builder *b, const char *name, int64_t count, bool causal, bool cross,
+static neb_status make_calls(struct neb_stack *s, int slots)
+{
+    if (!s->count) return NEB_OK;
+    struct neb_layer_call *calls = NEB_NEW_ARRAY(struct neb_layer_call, (size_t)s->count * (size_t)slots);
+    if (!calls) return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers", s->count);
+    neb__free(s->calls);
+    s->calls = calls;
+    return NEB_OK;
+}
+
+neb_status neb__model_set_slots(struct neb_model *m, int slots)
+{
+    NEB_TRY(make_calls(&m->encoder, slots));
+    NEB_TRY(make_calls(&m->decoder, slots));
+    m->slots = slots;
+    return NEB_OK;
+}
+
+/* before: layers of the stacks before this one. */
+static neb_status build_stack(struct neb_builder *b, struct neb_model *m, int64_t before, bool cross,
                               struct neb_stack *s)
 {
-    s->name = name;
-    s->count = count;
-    s->layers = NEB_NEW_ARRAY(struct neb_layer, (size_t)count);
-    s->calls = NEB_NEW_ARRAY(struct neb_layer_call, (size_t)count);
-    if (!s->layers || !s->calls)
-        return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers of the %s", count, name);
-    size_t mark = neb__builder_enter(b, "%s", name);
+    const struct neb_stage_range *r = &m->stage.range;
+    s->layers = NEB_NEW_ARRAY(struct neb_layer, (size_t)s->count);
+    if (!s->layers)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %" PRId64 " layers of the %s", s->count, s->name);
+    NEB_TRY(make_calls(s, 1));
+    size_t mark = neb__builder_enter(b, "%s", s->name);
+    b->elsewhere = before < r->first || before >= r->end;
     build_embedding(b, s);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < s->count; i++) {
         size_t layer = neb__builder_enter(b, "layers.%d", (int)i);
-        neb__layer_build(b, cross, causal, &s->layers[i]);
+        b->elsewhere = before + i < r->first || before + i >= r->end;
+        neb__layer_build(b, cross, s == &m->decoder, &s->layers[i]);
         neb__builder_leave(b, layer);
     }
     if (b->arch->pre_norm) s->norm = neb__norm_build(b, "norm", b->arch->hidden);
@@ -69,21 +90,28 @@ static neb_status build(struct neb_model *m, struct neb_builder *b, const struct
                          " of the model whose embeddings are shared",
                          a->vocab, a->embedding, embeddings->arch.vocab, embeddings->arch.embedding);
     bool delta = embeddings && a->embedding_delta;
+    if (!m->stage.range.end) m->stage.range.end = neb__stage_layers(a); /* the whole model */
     if (delta && a->head == NEB_HEAD_TOKENS && a->tied)
         return neb__fail(NEB_ERR_CONFIG,
                          "model option 'embedding_delta': the output of a model with head 'tokens' cannot be "
                          "tied to a difference; set tied: no");
     m->token_base = delta ? embeddings->token : NULL;
+    b->elsewhere = !neb__stage_has_table(a, &m->stage.range);
+    b->copy = !b->elsewhere && m->stage.range.first > 0; /* the first stage has it as well */
     if (embeddings && !delta)
         m->token = embeddings->token;
     else
         m->token =
             neb__builder_matrix(b, "embed.token.weight", a->vocab, a->embedding,
                                 delta ? NEB_INIT_ZERO : NEB_INIT_NORMAL, table_deviation(a), NEB_SPLIT_ROW);
-    if (a->kind != NEB_DECODER) NEB_TRY(build_stack(b, "encoder", a->layers, false, false, &m->encoder));
-    if (a->kind == NEB_DECODER) NEB_TRY(build_stack(b, "decoder", a->layers, true, false, &m->decoder));
-    if (a->kind == NEB_ENCODER_DECODER)
-        NEB_TRY(build_stack(b, "decoder", a->decoder_layers, true, true, &m->decoder));
+    b->copy = false;
+    if (a->kind != NEB_DECODER) m->encoder = (struct neb_stack){.name = "encoder", .count = a->layers};
+    if (a->kind != NEB_ENCODER)
+        m->decoder = (struct neb_stack){.name = "decoder",
+                                        .count = a->kind == NEB_DECODER ? a->layers : a->decoder_layers};
+    if (m->encoder.count) NEB_TRY(build_stack(b, m, 0, false, &m->encoder));
+    if (m->decoder.count) NEB_TRY(build_stack(b, m, m->encoder.count, m->encoder.count > 0, &m->decoder));
+    b->elsewhere = !neb__stage_is_last(a, &m->stage.range);
     neb__head_build(b, m);
     return neb__peft_apply(m, b);
 }
@@ -110,13 +138,15 @@ neb_status neb__model_create_table(const struct neb_model_config *config, const 
     return NEB_OK;
 }
 
-neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
-                             const char *prefix, const struct neb_model *embeddings, neb_params *params,
-                             struct neb_model **out)
+static neb_status create(const struct neb_model_config *config, const struct neb_peft_config *peft,
+                         const char *prefix, const struct neb_model *embeddings,
+                         const struct neb_stage_range *range, neb_params *params, struct neb_model **out)
 {
     struct neb_model *m = NEB_NEW(struct neb_model);
     if (!m) return neb__fail(NEB_ERR_NOMEM, "out of memory for a model");
     m->params = params;
+    m->slots = 1;
+    if (range) m->stage.range = *range;
     m->peft.full = true;
     struct neb_builder b = {.params = params,
                             .arch = &m->arch,
@@ -142,6 +172,20 @@ neb_status neb__model_create(const struct neb_model_config *config, const struct
     }
     *out = m;
     return NEB_OK;
+}
+
+neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
+                             const char *prefix, const struct neb_model *embeddings, neb_params *params,
+                             struct neb_model **out)
+{
+    return create(config, peft, prefix, embeddings, NULL, params, out);
+}
+
+neb_status neb__model_create_stage(const struct neb_model_config *config, const struct neb_peft_config *peft,
+                                   const struct neb_stage_range *range, neb_params *params,
+                                   struct neb_model **out)
+{
+    return create(config, peft, "", NULL, range, params, out);
 }
 
 void neb__model_destroy(struct neb_model *m)
@@ -215,55 +259,55 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
     return x;
 }
 
-/* Shared by all layers of a stack. */
-struct stack_run {
-    const struct neb_input_side *side, *memory_side;
-    neb_tensor *memory;
-    const struct neb_layer_cache *caches; /* (layers) or NULL */
-    const struct neb_cache_input *at;
-};
-
-static neb_tensor *run_stack(struct neb_model *m, struct neb_stack *s, neb_tape *t, const struct stack_run *r)
+neb_tensor *neb__stack_run(struct neb_model *m, struct neb_stack *s, neb_tape *t,
+                           const struct neb_stack_run *r)
 {
+    struct neb_layer_call *calls = s->calls + neb__tape_slot(t) % m->slots * s->count;
     neb_push(t, "%s%s", m->prefix, s->name);
     neb_set_rows(t, r->side->sample, r->side->at);
-    neb_tensor *x = run_embedding(m, s, t, r->side);
-    for (int64_t i = 0; i < s->count; i++) {
-        s->calls[i] = (struct neb_layer_call){.layer = &s->layers[i],
-                                              .side = r->side,
-                                              .memory_side = r->memory_side,
-                                              .memory = r->memory,
-                                              .number = (int)i,
-                                              .cache = r->caches ? &r->caches[i] : NULL,
-                                              .at = r->at};
-        x = m->arch.recompute && !r->caches ? neb_op_recompute(t, neb__layer_run, &s->calls[i], x)
-                                            : neb__layer_run(t, &s->calls[i], x);
+    neb_tensor *x = r->first ? r->x : run_embedding(m, s, t, r->side);
+    for (int64_t i = r->first; i < r->end; i++) {
+        calls[i] = (struct neb_layer_call){.layer = &s->layers[i],
+                                           .side = r->side,
+                                           .memory_side = r->memory_side,
+                                           .memory = r->memory,
+                                           .number = (int)i,
+                                           .cache = r->caches ? &r->caches[i] : NULL,
+                                           .at = r->at};
+        x = m->arch.recompute && !r->caches ? neb_op_recompute(t, neb__layer_run, &calls[i], x)
+                                            : neb__layer_run(t, &calls[i], x);
     }
-    if (s->norm.gamma) x = neb__norm_run(t, &s->norm, x);
+    if (s->norm.gamma && r->end == s->count) x = neb__norm_run(t, &s->norm, x);
     neb_pop(t);
     return x;
 }
 
 neb_tensor *neb__model_encode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side)
 {
-    return run_stack(m, &m->encoder, t, &(struct stack_run){.side = side});
+    return neb__stack_run(m, &m->encoder, t, &(struct neb_stack_run){.side = side, .end = m->encoder.count});
 }
 
 neb_tensor *neb__model_decode(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                               neb_tensor *memory, const struct neb_input_side *memory_side)
 {
-    return run_stack(m, &m->decoder, t,
-                     &(struct stack_run){.side = side, .memory_side = memory_side, .memory = memory});
+    return neb__stack_run(
+        m, &m->decoder, t,
+        &(struct neb_stack_run){
+            .side = side, .memory_side = memory_side, .memory = memory, .end = m->decoder.count});
 }
 
 neb_tensor *neb__model_decode_cached(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                                      const struct neb_layer_cache *caches, const struct neb_cache_input *at)
 {
-    return run_stack(m, &m->decoder, t, &(struct stack_run){.side = side, .caches = caches, .at = at});
+    return neb__stack_run(
+        m, &m->decoder, t,
+        &(struct neb_stack_run){.side = side, .caches = caches, .at = at, .end = m->decoder.count});
 }
 
 neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in)
 {
+    if (m->stage.range.first || !neb__stage_is_last(&m->arch, &m->stage.range))
+        return neb__stage_run(m, t, in);
     if (m->arch.kind == NEB_DECODER) return neb__model_decode(m, t, &in->side[0], NULL, NULL);
     neb_tensor *x = neb__model_encode(m, t, &in->side[0]);
     if (m->arch.kind == NEB_ENCODER) return x;

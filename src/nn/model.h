@@ -13,6 +13,7 @@
 #define NEB_NN_MODEL_H
 
 #include "nn/layer.h"
+#include "nn/stage.h"
 
 /* An encoder or a decoder with its input embedding. */
 struct neb_stack {
@@ -21,7 +22,7 @@ struct neb_stack {
     struct neb_norm_layer embed_norm;
     struct neb_lin project; /* embedding → hidden, where they differ */
     struct neb_layer *layers;
-    struct neb_layer_call *calls;
+    struct neb_layer_call *calls; /* (slots of the tape, layers) */
     int64_t count;
     struct neb_norm_layer norm; /* after the last layer; pre-norm only */
 };
@@ -36,6 +37,8 @@ struct neb_model {
     neb_param *token;                  /* (vocab, embedding) */
     neb_param *token_base;             /* another model's table, to which `token` is a difference; or NULL */
     struct neb_stack encoder, decoder; /* count 0: absent */
+    struct neb_stage stage;            /* the part of the model that runs here */
+    int slots;                         /* of the tape, for which there is room in `calls` */
     struct {
         struct neb_lin transform; /* encoders: hidden → embedding */
         struct neb_norm_layer norm;
@@ -52,6 +55,13 @@ struct neb_model {
 neb_status neb__model_create(const struct neb_model_config *config, const struct neb_peft_config *peft,
                              const char *prefix, const struct neb_model *embeddings, neb_params *params,
                              struct neb_model **out);
+/* The stage that has layers [range->first, range->end) and what belongs to them. All parameters of the model are
+ * added; those of other stages have no values here. */
+neb_status neb__model_create_stage(const struct neb_model_config *config, const struct neb_peft_config *peft,
+                                   const struct neb_stage_range *range, neb_params *params,
+                                   struct neb_model **out);
+/* The model runs on a tape with so many slots (tensor/slot.h). NEB_ERR_NOMEM */
+neb_status neb__model_set_slots(struct neb_model *m, int slots);
 /* Makes only the frozen token table of such a model, for when the model itself is at another site. It serves
  * as `embeddings`. */
 neb_status neb__model_create_table(const struct neb_model_config *config, const char *prefix,
@@ -65,7 +75,7 @@ void neb__model_set_outputs(struct neb_model *m, int64_t tokens);
 /* After neb_params_ready(): writes sinusoidal tables. */
 neb_status neb__model_ready(struct neb_model *m);
 
-/* The last hidden states (rows of the last side, hidden). */
+/* The last hidden states (rows of the last side, hidden). NULL: this is not the last stage. */
 neb_tensor *neb__model_run(struct neb_model *m, neb_tape *t, const struct neb_input *in);
 
 /* The two parts of an encoder-decoder: encode gives the memory (source rows, hidden), decode runs target rows
@@ -81,7 +91,8 @@ struct neb_soft_targets {
 };
 
 /* Adds the weighted loss of the model's head over the input's targets to slot loss_slot: tokens (with label
- * smoothing while training), rtd, class. teacher: only for tokens; NULL: no teacher. */
+ * smoothing while training), rtd, class. teacher: only for tokens; NULL: no teacher. The head is in the last
+ * stage; nothing happens in the others. */
 void neb__model_loss(struct neb_model *m, neb_tape *t, neb_tensor *x, const struct neb_input *in,
                      const struct neb_soft_targets *teacher);
 
@@ -91,6 +102,19 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
                               const struct neb_input_side *side, neb_tensor *rows);
 
 /* internal to nn */
+
+/* Shared by all layers of a stack. */
+struct neb_stack_run {
+    const struct neb_input_side *side, *memory_side;
+    neb_tensor *memory;
+    const struct neb_layer_cache *caches; /* (layers) or NULL */
+    const struct neb_cache_input *at;
+    int64_t first, end; /* layers; the norm follows the last one of the stack */
+    neb_tensor *x;      /* input of layer `first`; NULL: the embedding, first is 0 */
+};
+neb_tensor *neb__stack_run(struct neb_model *m, struct neb_stack *s, neb_tape *t,
+                           const struct neb_stack_run *r);
+neb_tensor *neb__stage_run(struct neb_model *m, neb_tape *t, const struct neb_input *in);
 neb_tensor *neb__model_decode_cached(struct neb_model *m, neb_tape *t, const struct neb_input_side *side,
                                      const struct neb_layer_cache *caches, const struct neb_cache_input *at);
 void neb__head_build(struct neb_builder *b, struct neb_model *m);

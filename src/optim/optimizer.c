@@ -8,6 +8,7 @@
  * no update: neither momentum nor decay changes a parameter. */
 #include "optim/optimizer.h"
 #include "base/mem.h"
+#include "optim/pipeline.h"
 #include "optim/whole.h"
 
 #include <math.h>
@@ -83,7 +84,7 @@ static neb_status prepare(neb_optimizer *o)
 {
     neb_device *d = o->dev;
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
-    if (!o->params->trainable_values)
+    if (!o->params->whole_trainable)
         return neb__fail(NEB_ERR_STATE,
                          "nothing to train: every parameter is frozen; make at least one trainable");
     if (bytes && (o->config.kind == NEB_ADAMW || o->config.beta1 > 0)) NEB_TRY(zeroed(d, bytes, &o->m));
@@ -291,7 +292,7 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
             n, (double)lr);
     bool empty = false;
     NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
-    neb_status status = run_micros(t, micros, n);
+    neb_status status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(t, micros, n);
     if (status != NEB_OK) give_up(o);
     NEB_TRY(status);
     if (!empty) NEB_TRY(update(o, t, reduce));

@@ -42,6 +42,7 @@ struct neb_optimizer {
     neb_params *params;
     struct neb_optimizer_config config;
     const struct neb_layout *layout; /* NULL: this process alone */
+    struct neb_pipeline *pipeline;   /* the parameters are those of one stage; NULL: of all */
     int64_t *edge;      /* (data ranks + 1) of the ranges with zero 1; NULL: every rank has all */
     int64_t first, end; /* the range of the slab whose moments are here */
     struct neb_norm_plan norm;

@@ -18,6 +18,7 @@ const struct neb_objective neb__objective_causal = {
     .sides = 1,
     .set_batches = set_batches,
     .distils = true,
+    .stages = true,
     .steps = &neb__plain_steps,
     .describe = neb__describe_tokens,
 };

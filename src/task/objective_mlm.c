@@ -23,6 +23,7 @@ const struct neb_objective neb__objective_mlm = {
     .masks = true,
     .set_batches = set_batches,
     .distils = true,
+    .stages = true,
     .steps = &neb__plain_steps,
     .describe = neb__describe_tokens,
 };

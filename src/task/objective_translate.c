@@ -27,6 +27,7 @@ const struct neb_objective neb__objective_translate = {
     .needs_pairs = true,
     .set_batches = set_batches,
     .distils = true,
+    .stages = true,
     .steps = &neb__plain_steps,
     .describe = neb__describe_tokens,
 };

@@ -103,20 +103,18 @@ static neb_status make_stream(struct neb_work *w)
     return NEB_OK;
 }
 
-static neb_status open_all(struct neb_work *w)
+static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
 {
-    struct neb_model_input_limits l = {0};
     NEB_TRY(open_device(w));
     NEB_TRY(neb_params_create(&w->params));
     NEB_TRY(w->steps->make_models(w));
     NEB_TRY(make_stream(w));
-    NEB_TRY(largest(w, &l));
+    NEB_TRY(largest(w, l));
     if (w->model)
-        NEB_TRY(
-            neb__distill_create(w->job, w->data, &w->links, w->dev, &l, w->params, w->model, &w->distill));
+        NEB_TRY(neb__distill_create(w->job, w->data, &w->links, w->dev, l, w->params, w->model, &w->distill));
     NEB_TRY(neb__memory_check(w->job, w->params, w->dev, neb__work_on_host(w)));
     NEB_TRY(make_ready(w));
-    NEB_TRY(make_inputs(w, l));
+    NEB_TRY(make_inputs(w, *l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
     NEB_TRY(neb__work_make_whole(w));
@@ -142,7 +140,9 @@ neb_status neb__work_open_ranks(const struct neb_data *data, int64_t part, int64
     w->parts = parts;
     w->layout = layout;
     if (links) w->links = *links;
-    neb_status status = open_all(w);
+    struct neb_model_input_limits l = {0};
+    neb_status status = open_all(w, &l);
+    if (neb__work_is_staged(w)) status = neb__work_open_stages(w, &l, status);
     if (status != NEB_OK) {
         neb__work_close(w);
         return status;
@@ -158,6 +158,7 @@ void neb__work_close(struct neb_work *w)
     neb__batches_free(w->stream);
     if (w->steps->close) w->steps->close(w);
     neb__distill_destroy(w->distill);
+    neb__work_close_stages(w);
     neb__model_input_destroy(w->input);
     neb_optimizer_destroy(w->opt);
     neb_tape_destroy(w->tape);

@@ -74,6 +74,9 @@ struct neb_model *neb__work_generator(struct neb_work *w); /* of an objective wi
 /* Relay, disentangled embeddings: the generator's token table, or the discriminator's copy of it. NULL:
  * neither. */
 neb_param *neb__work_table(struct neb_work *w);
+/* Seconds of all steps' forwards and backwards so far, and those of them in which this stage of a pipeline
+ * waited for another one. */
+void neb__work_stage_times(const struct neb_work *w, double *all_s, double *idle_s);
 double neb__work_waited(const struct neb_work *w);   /* seconds spent waiting for data */
 int64_t neb__work_batches(const struct neb_work *w); /* micro-batches that went into steps, ever */
 

@@ -10,7 +10,7 @@ neb_status neb__eval_run(struct neb_work *w, neb_model_fn fn, struct neb_work_pa
     *out = (struct neb_ctl){.step = 1, .seed = 1, .loss_scale = 1};
     struct neb_run run = {.fn = fn, .arg = p, .key = key};
     NEB_TRY(neb_tape_begin_step(w->tape, out));
-    NEB_TRY(neb_tape_run(w->tape, &run));
+    NEB_TRY(neb__work_stage_eval(w, &run));
     return neb_tape_end_step(w->tape, true, out);
 }
 
@@ -59,6 +59,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     if (batches) NEB_TRY(count_batches(w, use, &total));
     if (!batches || batches > total) batches = total = 1; /* each of them */
     NEB_TRY(neb__data_stream(w->data, use, 0, 1, &stream));
+    neb__work_stage_first_input(w);
     neb_status status = neb__batches_batch(stream, &b);
     for (int64_t i = 0; status == NEB_OK; i++) {
         status = neb__batches_next(stream, b);
@@ -68,6 +69,7 @@ neb_status neb__work_eval(struct neb_work *w, const char *use, int64_t batches, 
     neb__batch_free(b);
     neb__batches_free(stream);
     if (status != NEB_OK && status != NEB_ERR_AGAIN) return status;
+    NEB_TRY(neb__work_stage_sums(w, &sums));
     if (!sums.rows)
         return neb__fail(
             NEB_ERR_RANGE,

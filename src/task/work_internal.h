@@ -54,6 +54,7 @@ struct neb_work {
     struct neb_model *model, *generator; /* either is NULL where it lives on another site */
     neb_param *table;                    /* relay: see neb__work_table() */
     struct neb_model_input *input;
+    struct neb_work_stages *stages; /* work_stages.c; NULL: the whole model is here */
     struct neb_distill *distill;
     struct neb_batches *stream;
     struct neb_prefetch *ahead;
@@ -68,6 +69,19 @@ extern const struct neb_objective_steps neb__plain_steps;
 neb_status neb__load_plain(void *piece);
 void neb__work_add_run(struct neb_work *w, struct neb_batch *b, neb_status (*load)(void *), neb_model_fn fn,
                        double weight);
+
+/* work_stages.c. The run of a batch of held-out text; the sums are those of the last stage then. */
+bool neb__work_is_staged(const struct neb_work *w);
+neb_status neb__work_make_stage(struct neb_work *w);
+/* before: how the rest was opened; all stages make this call, also those in which it failed. */
+neb_status neb__work_open_stages(struct neb_work *w, const struct neb_model_input_limits *limits,
+                                 neb_status before);
+void neb__work_close_stages(struct neb_work *w);
+/* What the stages do with their gradients before the copies of the model add up theirs; NULL: nothing. */
+const struct neb_reduce *neb__work_reduce(struct neb_work *w, struct neb_reduce *space);
+neb_status neb__work_stage_eval(struct neb_work *w, const struct neb_run *run);
+void neb__work_stage_first_input(struct neb_work *w);
+neb_status neb__work_stage_sums(struct neb_work *w, struct neb_eval_sums *sums);
 
 /* work_whole.c: the first rank's copy of all values is older than the parameters. */
 void neb__work_forget(struct neb_work *w);

@@ -37,6 +37,7 @@ static void run_student(neb_tape *t, void *arg)
 
 static neb_status make_model(struct neb_work *w)
 {
+    if (neb__work_is_staged(w)) return neb__work_make_stage(w);
     return neb__model_create(&w->data->models.model, &w->job->peft, "", NULL, w->params, &w->model);
 }
 
@@ -116,10 +117,12 @@ neb_status neb__work_step(struct neb_work *w, float lr, struct neb_work_step *ou
     if (!w->ahead) NEB_TRY(neb__prefetch_start(w->stream, AHEAD + (int)w->job->train.micro, &w->ahead));
     int64_t tokens;
     struct neb_step_info info = {0};
+    struct neb_reduce space;
     neb_status status = gather(w, &tokens);
     neb__work_forget(w);
     if (status == NEB_OK)
-        status = neb_train_step(w->opt, w->tape, w->micros, w->runs, lr, (uint32_t)w->job->seed, NULL, &info);
+        status = neb_train_step(w->opt, w->tape, w->micros, w->runs, lr, (uint32_t)w->job->seed,
+                                neb__work_reduce(w, &space), &info);
     bool done = status == NEB_OK || status == NEB_ERR_NONFINITE;
     neb_status ended = w->steps->end_step ? w->steps->end_step(w, done) : NEB_OK;
     give_back(w);

@@ -222,6 +222,7 @@ void neb__tape_announce(neb_tape *t)
 
 static bool reached(const struct neb_node *n)
 {
+    if (n->op == NEB_OPCODE_stage_in || n->op == NEB_OPCODE_stage_out) return true; /* the ends of a stage */
     for (int i = 0; i < n->n_out; i++)
         if (n->out[i] && n->out[i]->root->grad >= 0) return true;
     return false;

@@ -252,6 +252,7 @@ static neb_status allocate(neb_params *ps)
     const struct neb_partition *part = ps->partition;
     size_t all = (size_t)ps->all_values,
            train = (size_t)(part ? part->end - part->first : ps->trainable_values);
+    if (!all) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameter with values");
     NEB_TRY(d->ops->alloc(d->ctx, all * sizeof(float), (void **)&ps->value));
     NEB_TRY(d->ops->fill(d->ctx, ps->value, 0, all * sizeof(float)));
     if (train) {

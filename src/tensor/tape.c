@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tensor/partition.h"
+#include "tensor/slot.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -71,6 +72,7 @@ void neb_tape_destroy(neb_tape *t)
     d->ops->sync(d->ctx);
     while (t->plans) drop_plan(t, t->plans);
     neb__tape_free_packed(t);
+    neb__tape_free_slots(t);
     if (t->arena) d->ops->free(d->ctx, t->arena);
     if (t->ctl) d->ops->free(d->ctx, t->ctl);
     if (t->ctl_host[0] && d->ops->host_alloc)
@@ -172,7 +174,7 @@ static neb_status clear_unreached(neb_tape *t)
     if (t->params->partition) return neb__partition_finish(t);
     for (int i = 0; i < t->params->count; i++) {
         neb_param *p = t->params->list[i];
-        if (!p->trainable || p->written) continue;
+        if (!p->trainable || p->elsewhere || p->written) continue;
         neb_status status = t->dry ? NEB_OK
                                    : t->dev->ops->fill(t->dev->ctx, t->params->grad + p->offset, 0,
                                                        (size_t)p->values * sizeof(float));
@@ -182,23 +184,35 @@ static neb_status clear_unreached(neb_tape *t)
     return NEB_OK;
 }
 
-/* The model forwards and backwards, dry or for real. */
-static neb_status pass(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
+/* The model forwards, dry or for real. */
+neb_status neb__tape_forward_part(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
 {
     reset(t, run, plan);
     run->fn(t, run->arg);
     if (t->failed == NEB_OK && t->n_frames)
         neb__tape_fail(t, NEB_ERR_STATE, "scope", "neb_push() without a matching neb_pop()");
-    if (t->failed == NEB_OK && run->grad) {
+    return t->failed;
+}
+
+/* The same run backwards. */
+neb_status neb__tape_backward_part(neb_tape *t)
+{
+    if (t->run->grad) {
         if (!t->dry) neb__tape_announce(t);
         t->failed = neb__partition_announce(t);
         if (t->failed == NEB_OK) t->failed = neb__tape_backward(t, 0);
         if (t->failed == NEB_OK && t->params) t->failed = clear_unreached(t);
     }
-    if (t->failed == NEB_OK && plan && t->life.n != plan->n)
-        t->failed =
-            neb__quiet(NEB_ERR_AGAIN, "the model made %d allocations, %d were planned", t->life.n, plan->n);
+    if (t->failed == NEB_OK && !t->dry && t->life.n != t->plan->n)
+        t->failed = neb__quiet(NEB_ERR_AGAIN, "the model made %d allocations, %d were planned", t->life.n,
+                               t->plan->n);
     return t->failed;
+}
+
+static neb_status pass(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
+{
+    NEB_TRY(neb__tape_forward_part(t, run, plan));
+    return neb__tape_backward_part(t);
 }
 
 static neb_status ensure_arena(neb_tape *t, size_t bytes)
@@ -272,6 +286,12 @@ static struct neb_plan *find_plan(neb_tape *t, uint64_t key)
 
 neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
 {
+    NEB_TRY(neb__tape_enter_slot(t, 0));
+    return neb__tape_planned(t, run, compute);
+}
+
+neb_status neb__tape_planned(neb_tape *t, const struct neb_run *run, neb_compute_fn compute_with)
+{
     if (!run->fn) return neb__fail(NEB_ERR_INVALID, "the run has no model function");
     uint64_t key = full_key(run);
     for (int attempt = 0;; attempt++) {
@@ -281,11 +301,13 @@ neb_status neb_tape_run(neb_tape *t, const struct neb_run *run)
         /* a run that is broken off must not count in the sums of the losses; a recording is never broken
          * off */
         if (!plan->graph) NEB_TRY(t->dev->ops->copy(t->dev->ctx, t->ctl_before, t->ctl, sizeof *t->ctl));
-        neb_status status = compute(t, run, plan);
+        neb_status status = compute_with(t, run, plan);
         if (status != NEB_ERR_AGAIN) return status;
-        drop_plan(t, plan);
+        bool others = neb__tape_in_flight(t) > 0; /* they may use this plan */
+        if (!others) drop_plan(t, plan);
         t->plan = NULL;
-        if (attempt || run->accumulate || (run->grad && t->params && t->params->partition))
+        bool shared = run->grad && t->params && t->params->partition;
+        if (attempt || run->accumulate || others || shared)
             return neb__fail(NEB_ERR_STATE,
                              "the model does something different each time it runs with key %" PRIu64
                              "; give runs of different shapes different keys (%s)",

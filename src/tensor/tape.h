@@ -71,10 +71,13 @@ struct neb_packed {
     uint64_t generation;
 };
 
+struct neb_tape_slot;
+
 struct neb_tape {
     neb_device *dev;
     neb_params *params;
 
+    /* These belong to the present slot (slot.h), as do `run`, `plan`, `life` and the arena. */
     neb_tensor **chunks; /* of CHUNK tensors each; addresses never change */
     int n_chunks, n_tensors;
     struct neb_node *nodes;
@@ -98,6 +101,10 @@ struct neb_tape {
     struct neb_scope_frame frames[16];
     int n_frames;
     uint32_t drops;
+
+    struct neb_tape_slot
+        *slots;        /* (n_slots) for micro-batches in flight; NULL: there is one, and it is here */
+    int n_slots, slot; /* the present one */
 
     struct neb_plan *plans;
     struct neb_ctl *ctl;         /* device */
@@ -216,6 +223,13 @@ void neb__tape_force_reference(neb_tape *t, bool on);
 
 void neb__tape_announce(neb_tape *t); /* gradients that are complete now */
 
+/* Parts of a run (tape.c), for slot.c. neb__tape_planned() finds the plan of a run, or makes it, and calls
+ * `compute` with it. A model that does something else under a known key is planned anew, once. */
+typedef neb_status (*neb_compute_fn)(neb_tape *t, const struct neb_run *run, struct neb_plan *plan);
+neb_status neb__tape_planned(neb_tape *t, const struct neb_run *run, neb_compute_fn compute);
+neb_status neb__tape_forward_part(neb_tape *t, const struct neb_run *run, struct neb_plan *plan);
+neb_status neb__tape_backward_part(neb_tape *t);
+
 /* The backward of nodes [first, n_nodes), last to first. */
 neb_status neb__tape_backward(neb_tape *t, int first);
 
@@ -229,7 +243,10 @@ enum neb_op_code {
     X(residual)    \
     X(dropout)     \
     X(mul)         \
-    X(scale) X(act) X(swiglu) X(copy) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight)
+    X(scale)       \
+    X(act)         \
+    X(swiglu)      \
+    X(copy) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out)
 #define NEB__X(name) NEB_OPCODE_##name,
     NEB_OPS(NEB__X)
 #undef NEB__X

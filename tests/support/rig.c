@@ -22,7 +22,19 @@ static neb_status apply(const struct neb_opt *table, void *obj, const char *opti
     return NEB_OK;
 }
 
-static neb_status make_model(struct rig *r, const char *family, const char *options, const char *peft)
+static neb_status create(struct rig *r, const struct neb_model_config *c, const struct neb_peft_config *p,
+                         int stage, int stages)
+{
+    struct neb_stage_range range[16];
+    struct neb_arch a;
+    if (stages < 2) return neb__model_create(c, p, "", NULL, r->params, &r->model);
+    NEB_TRY(neb__model_config_check(c, &a));
+    NEB_TRY(neb__stage_cut(&a, stages, range));
+    return neb__model_create_stage(c, p, &range[stage], r->params, &r->model);
+}
+
+static neb_status make_model(struct rig *r, const char *family, const char *options, const char *peft,
+                             int stage, int stages)
 {
     struct neb_model_config c;
     struct neb_peft_config p;
@@ -31,7 +43,7 @@ static neb_status make_model(struct rig *r, const char *family, const char *opti
     if (status == NEB_OK) {
         status = apply(neb__model_options, &c, options);
         if (status == NEB_OK) status = apply(neb__peft_options, &p, peft);
-        if (status == NEB_OK) status = neb__model_create(&c, &p, "", NULL, r->params, &r->model);
+        if (status == NEB_OK) status = create(r, &c, &p, stage, stages);
         neb__peft_config_free(&p);
     }
     neb__model_config_free(&c);
@@ -39,12 +51,12 @@ static neb_status make_model(struct rig *r, const char *family, const char *opti
 }
 
 static neb_status open_parts(struct rig *r, const char *family, const char *options, const char *peft,
-                             int threads)
+                             int threads, int stage, int stages)
 {
     struct neb_device_config config = {.threads = threads ? threads : 2};
     NEB_TRY(neb_device_open("cpu", &config, &r->device));
     NEB_TRY(neb_params_create(&r->params));
-    NEB_TRY(make_model(r, family, options, peft));
+    NEB_TRY(make_model(r, family, options, peft, stage, stages));
     NEB_TRY(neb_params_ready(r->params, r->device, 7));
     NEB_TRY(neb__model_ready(r->model));
     NEB_TRY(neb_tape_create(r->device, r->params, &r->tape));
@@ -58,7 +70,16 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
 neb_status rig_open(struct rig *r, const char *family, const char *options, const char *peft, int threads)
 {
     *r = (struct rig){0};
-    neb_status status = open_parts(r, family, options, peft, threads);
+    neb_status status = open_parts(r, family, options, peft, threads, 0, 1);
+    if (status != NEB_OK) rig_close(r);
+    return status;
+}
+
+neb_status rig_open_stage(struct rig *r, const char *family, const char *options, const char *peft, int stage,
+                          int stages)
+{
+    *r = (struct rig){0};
+    neb_status status = open_parts(r, family, options, peft, 0, stage, stages);
     if (status != NEB_OK) rig_close(r);
     return status;
 }

@@ -24,6 +24,9 @@ struct rig {
 /* `options` and `peft` are "name=value name=value …", on top of the family; threads 0: two. Everything that fails along
  * the way is returned, and nothing is held then. */
 neb_status rig_open(struct rig *r, const char *family, const char *options, const char *peft, int threads);
+/* The same for one of several stages of the model. */
+neb_status rig_open_stage(struct rig *r, const char *family, const char *options, const char *peft, int stage,
+                          int stages);
 void rig_close(struct rig *r);
 
 /* Sequences of the given lengths (ending in 0) with ids below vocab and sample ids from first_sample; targets by the

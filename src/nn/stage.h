@@ -1,0 +1,48 @@
+/* stage.h: a model cut into stages, which run one behind the other.
+ *
+ * The layers of a model are numbered, the encoder's before the decoder's. A stage has the layers [first, end).
+ * An embedding belongs to the first layer of its stack, the norm of a stack to its last layer, the head to the
+ * last layer of all. So a stage knows from its range alone which parameters are its own.
+ *
+ * A cut inside the encoder is crossed by the stream of source rows; a cut between encoder and decoder by the
+ * encoder's output; a cut inside a decoder by its stream and, if there is an encoder, by the encoder's output
+ * behind it. All of them have `hidden` columns. */
+#ifndef NEB_NN_STAGE_H
+#define NEB_NN_STAGE_H
+
+#include "nn/config.h"
+
+struct neb_model;
+
+struct neb_stage_range {
+    int64_t first, end;
+};
+
+/* Where a stage's tensors come from and where they go in the present run; a channel between ranks, or a stream
+ * between sites. NULL at the ends of the model. The gradients are only needed in training. */
+struct neb_stage {
+    struct neb_stage_range range;
+    neb_buffer *in, *in_grad;   /* read; written by the backward */
+    neb_buffer *out, *out_grad; /* written; read by the backward */
+};
+
+int64_t neb__stage_layers(const struct neb_arch *a); /* of both stacks */
+
+/* Cuts a model into stages of nearly equal work: the slowest stage is as fast as it can be. `range` has one
+ * entry a stage. NEB_ERR_CONFIG: there are fewer layers than stages; the message has the numbers */
+neb_status neb__stage_cut(const struct neb_arch *a, int stages, struct neb_stage_range *range);
+
+/* What a stage of a model with this architecture holds. */
+bool neb__stage_has_encoder_start(const struct neb_arch *a, const struct neb_stage_range *r);
+bool neb__stage_has_decoder_start(const struct neb_arch *a, const struct neb_stage_range *r);
+bool neb__stage_is_last(const struct neb_arch *a, const struct neb_stage_range *r);
+/* Whether the token table is among its parameters. Several stages may have it: those with an embedding, and
+ * the last one if its output is tied to the table. */
+bool neb__stage_has_table(const struct neb_arch *a, const struct neb_stage_range *r);
+
+/* Rows of each side that cross the cut before layer `layer`. A message has the decoder's rows first. */
+void neb__stage_crossing(const struct neb_arch *a, int64_t layer, bool sides[2]);
+/* Bytes of the largest message there: rows of the largest batch by side. */
+size_t neb__stage_message(const struct neb_arch *a, int64_t layer, const int64_t rows[2], neb_dtype type);
+
+#endif
