@@ -278,12 +278,49 @@ static void both_files_go_along(void **state)
     check_remove_dir(dir);
 }
 
+/* The files of transformers 5: tokenizer.json and tokenizer_config.json, and no other. */
+static void a_tokenizer_json_goes_along(void **state)
+{
+    (void)state;
+    static const char data[] = NEB_TEST_DATA "/tokenizer_json/gpt2";
+    char dir[256], from[300], to[300], out[300], path[400];
+    struct neb_model_yaml f;
+    struct neb_tok *tok;
+    struct neb_buf bytes;
+    check_make_dir(dir, sizeof dir);
+    snprintf(from, sizeof from, "%s/from", dir);
+    snprintf(to, sizeof to, "%s/to", dir);
+    snprintf(out, sizeof out, "%s/out", dir);
+    assert_ok(neb__file_make_dir(from, 0755));
+    copy_to(from, NEB_TEST_DATA "/hf/gpt2", "config.json");
+    copy_to(from, NEB_TEST_DATA "/hf/gpt2", "model.safetensors");
+    for (int i = 0; i < 2; i++) {
+        neb__buf_init(&bytes, 1 << 20);
+        snprintf(path, sizeof path, "%s%s", data, i ? ".config.json" : ".json");
+        assert_ok(neb__file_read(path, &bytes));
+        snprintf(path, sizeof path, "%s/%s", from, i ? "tokenizer_config.json" : "tokenizer.json");
+        assert_ok(neb__file_replace(path, bytes.data, bytes.len, 0600));
+        neb__buf_free(&bytes);
+    }
+    assert_ok(neb__hf_import(from, to));
+    assert_ok(neb__model_yaml_read(to, &f));
+    assert_string_equal(f.tokenizer, "tokenizer.json");
+    assert_ok(neb__folder_tokenizer(&f, &tok));
+    assert_int_equal(neb__tok_vocab(tok), 400);
+    neb__tok_close(tok);
+    neb__model_yaml_free(&f);
+    assert_ok(neb__hf_export(to, out));
+    assert_same_file(out, "tokenizer.json", NEB_TEST_DATA "/tokenizer_json/gpt2.json");
+    assert_same_file(out, "tokenizer_config.json", NEB_TEST_DATA "/tokenizer_json/gpt2.config.json");
+    check_remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_become_gpt2_tokens), cmocka_unit_test(tokens_become_text),
         cmocka_unit_test(any_bytes_come_back),      cmocka_unit_test(files_that_lie),
         cmocka_unit_test(a_vocabulary_with_holes),  cmocka_unit_test(every_allocation_fails_once),
-        cmocka_unit_test(both_files_go_along)};
+        cmocka_unit_test(both_files_go_along),      cmocka_unit_test(a_tokenizer_json_goes_along)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

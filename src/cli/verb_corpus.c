@@ -216,6 +216,89 @@ static neb_status tokenise(struct neb_call *c)
     return build_set(o, c->n, c->words);
 }
 
+/* ---- encode, decode ---------------------------------------------------------------------------------------- */
+
+struct codes {
+    char *tokenizer;
+};
+static const struct neb_opt codes_table[] = {
+    NEB_OPT(struct codes, tokenizer, NEB_OPT_TEXT, "", NULL,
+            "a .model file, a vocab.txt, a vocab.json or a tokenizer.json"),
+    NEB_OPT_END,
+};
+
+static neb_status encode_line(const struct neb_tok *tok, const char *line, size_t n, struct neb_buf *made)
+{
+    NEB_TRY(neb__tok_encode(tok, line, n, made));
+    for (size_t i = 0; i < made->len / sizeof(int32_t); i++) {
+        int32_t id;
+        memcpy(&id, made->data + i * sizeof id, sizeof id);
+        printf("%s%d", i ? " " : "", (int)id);
+    }
+    putchar('\n');
+    return NEB_OK;
+}
+
+static neb_status decode_line(const struct neb_tok *tok, const char *line, size_t n, struct neb_buf *made)
+{
+    struct neb_buf ids;
+    neb_status status = NEB_OK;
+    neb__buf_init(&ids, MAX_MODEL);
+    for (const char *p = line; status == NEB_OK && p < line + n;) {
+        char *end;
+        long id = strtol(p, &end, 10);
+        if (end == p && strspn(p, " \t\r") == (size_t)(line + n - p)) break;
+        if (end == p || id < 0 || id > INT32_MAX)
+            status = neb__fail(NEB_ERR_INVALID, "'%.20s' is not the number of a token", p);
+        else
+            status = neb__buf_append(&ids, &(int32_t){(int32_t)id}, sizeof(int32_t));
+        p = end;
+    }
+    if (status == NEB_OK)
+        status =
+            neb__tok_decode(tok, (const int32_t *)(const void *)ids.data, ids.len / sizeof(int32_t), made);
+    if (status == NEB_OK) printf("%.*s\n", (int)made->len, made->len ? (const char *)made->data : "");
+    neb__buf_free(&ids);
+    return status;
+}
+
+typedef neb_status (*line_fn)(const struct neb_tok *tok, const char *line, size_t n, struct neb_buf *made);
+
+static neb_status each_line(struct neb_call *c, line_fn fn)
+{
+    const struct codes *o = c->options;
+    struct neb_tok_cfg how = {0};
+    struct neb_tok *tok;
+    struct neb_buf made;
+    char *line = NULL;
+    size_t cap = 0;
+    bool found;
+    if (!*o->tokenizer) return neb__fail(NEB_ERR_CONFIG, "nebula-i corpus: --tokenizer FILE is missing");
+    NEB_TRY(neb__folder_tok_cfg_of(o->tokenizer, &how, &found));
+    NEB_TRY(neb__tok_open(o->tokenizer, &how, &tok));
+    neb__buf_init(&made, MAX_MODEL);
+    neb_status status = NEB_OK;
+    for (ssize_t n; status == NEB_OK && (n = getline(&line, &cap, stdin)) >= 0;) {
+        if (n && line[n - 1] == '\n') line[--n] = 0;
+        neb__buf_clear(&made);
+        status = fn(tok, line, (size_t)n, &made);
+    }
+    free(line); /* getline's own */
+    neb__buf_free(&made);
+    neb__tok_close(tok);
+    return status;
+}
+
+static neb_status encode(struct neb_call *c)
+{
+    return each_line(c, encode_line);
+}
+
+static neb_status decode(struct neb_call *c)
+{
+    return each_line(c, decode_line);
+}
+
 /* ---- check ---------------------------------------------------------------------------------------------------- */
 
 /* Looks at all of them, whatever the first one is like. */
@@ -286,6 +369,18 @@ static const struct neb_verb parts[] = {
      .least = 1,
      .most = NEB_ANY_NUMBER,
      .run = tokenise},
+    {.name = "encode",
+     .args = "--tokenizer FILE <TEXT",
+     .help = "lines of text to numbers of tokens, without special tokens",
+     .options = {{codes_table, 0}},
+     .size = sizeof(struct codes),
+     .run = encode},
+    {.name = "decode",
+     .args = "--tokenizer FILE <NUMBERS",
+     .help = "lines of numbers to text",
+     .options = {{codes_table, 0}},
+     .size = sizeof(struct codes),
+     .run = decode},
     {.name = "prepare",
      .args = "JOB.yaml [section.key=value …]",
      .help = "tokenizer and token sets of a job, ahead of its training",

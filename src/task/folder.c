@@ -128,7 +128,7 @@ static neb_status copy_file(const char *from, const char *path, const char *name
     struct neb_buf bytes;
     neb__buf_init(&bytes, 256u << 20);
     neb_status status = neb__file_read(from, &bytes);
-    snprintf(file, sizeof file, "%s/%s", path, name);
+    snprintf(file, sizeof file, "%s/%.31s", path, name);
     if (status == NEB_OK) status = neb__file_replace(file, bytes.data, bytes.len, 0600);
     neb__buf_free(&bytes);
     return status;
@@ -141,8 +141,11 @@ static neb_status copy_tokenizer(struct neb_model_yaml *f, const char *path, con
     NEB_TRY(neb__tok_second_file(from, second, sizeof second));
     const char *name = "tokenizer.model";
     if (n > 4 && !strcmp(from + n - 4, ".txt")) name = "vocab.txt";
-    if (*second) name = "vocab.json";
-    if (*second) NEB_TRY(copy_file(second, path, "merges.txt"));
+    if (*second) { /* two files that keep their names */
+        const char *slash = strrchr(from, '/');
+        name = slash ? slash + 1 : from;
+        NEB_TRY(copy_file(second, path, strrchr(second, '/') ? strrchr(second, '/') + 1 : second));
+    }
     NEB_TRY(copy_file(from, path, name));
     return neb__model_yaml_set_tokenizer(f, name);
 }

@@ -240,6 +240,7 @@ static neb_status write_tokenizer(const struct export *e)
     bool there = false;
     for (int i = 0; i < 5; i++) NEB_TRY(copy(e->folder.path, carried[i], e->to, carried[i], &there));
     if (!e->tok) return NEB_OK;
+    if (!strcmp(e->folder.tokenizer, "tokenizer.json")) return NEB_OK; /* both files were copied */
     if (!strcmp(e->folder.tokenizer, "vocab.json")) return there ? NEB_OK : describe_bpe(e);
     bool wordpiece = !strcmp(e->folder.tokenizer, "vocab.txt"), copied;
     const char *as = "sentencepiece.bpe.model";

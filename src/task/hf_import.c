@@ -262,14 +262,14 @@ static bool numbers_as_xlmr(const char *file, const char *class)
 /* The file of a tokenizer that can be read here; *out is empty if there is no such file. */
 static neb_status find_tokenizer(struct import *m, char *out, size_t size)
 {
-    static const char *const names[] = {"sentencepiece.bpe.model", "vocab.txt", "spiece.model",
-                                        "tokenizer.model", "vocab.json"};
+    static const char *const names[] = {"sentencepiece.bpe.model", "vocab.txt",  "spiece.model",
+                                        "tokenizer.model",         "vocab.json", "tokenizer.json"};
     char second[NEB_MODEL_PATH + 64];
     struct stat st;
     struct tokenizer_config c;
     read_tokenizer_config(m->from, &c);
     if (m->config.kind == NEB_HF_XLMR) NEB_TRY(neb__model_yaml_set_numbering(&m->folder, "xlm-r"));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         snprintf(out, size, "%s/%s", m->from, names[i]);
         NEB_TRY(neb__tok_second_file(out, second, sizeof second));
         if (stat(out, &st) || (*second && stat(second, &st))) continue;
@@ -278,8 +278,8 @@ static neb_status find_tokenizer(struct import *m, char *out, size_t size)
         return NEB_OK;
     }
     *out = 0;
-    neb__warn("%s has no tokenizer that can be read here (vocab.txt, vocab.json with merges.txt, or a "
-              "SentencePiece model): only the weights are taken",
+    neb__warn("%s has no tokenizer that can be read here (tokenizer.json, vocab.txt, vocab.json with "
+              "merges.txt, or a SentencePiece model): only the weights are taken",
               m->from);
     return NEB_OK;
 }

@@ -1,16 +1,14 @@
 /* bpe.c: byte-level byte-pair encoding (Sennrich et al. 2016; Radford et al. 2019).
  *
- * A text is cut into parts (bpe_split.c). A part begins as its bytes, each of which is a token; then the
- * adjacent pair that merges.txt lists first is joined (the leftmost among equal pairs), until no listed pair
- * is left. The parts of a word are a doubly linked list over its bytes. The pairs are a heap ordered by
- * (rank, place); a pair that changed after it was put there is recognised by its two tokens. So a word of n
- * bytes costs n log n with any file.
- *
- * vocab.json writes bytes as printable characters: 33–126, 161–172 and 174–255 stand for themselves, the
- * others, in order, for U+0100 and on. Pieces are kept as written; `byte` gives the token of each byte. */
+ * A text is cut into parts (bpe_split.c). A part begins as its bytes, each of which is a token, and is joined
+ * by the merges in the order of merges.txt (merges.c).
+ * vocab.json writes bytes as printable characters (byte_chars.h). Pieces are kept as written; `byte` gives the
+ * token of each byte. */
 #include "text/bpe.h"
 #include "base/mem.h"
 #include "text/bpe_split.h"
+#include "text/byte_chars.h"
+#include "text/merges.h"
 #include "text/vocabulary.h"
 
 #include <jansson.h>
@@ -18,41 +16,21 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { SHORT = 64 }; /* longest word, in bytes, that needs no allocation */
-
-struct merge {
-    int32_t left, right, result, rank; /* left -1: free slot */
-};
+enum { SHORT = 256 }; /* longest part, in bytes, that needs no allocation */
 
 struct neb_bpe {
     struct neb_vocabulary pieces;
-    struct merge *merges; /* (mask + 1) open addressing by (left, right), at most half full */
-    uint32_t mask;
-    int32_t byte[256];      /* token, or -1 */
-    int16_t printed[0x144]; /* byte of a printable character, or -1 */
+    struct neb_merges *merges;
+    int32_t byte[256]; /* token, or -1 */
 };
 
 /* ---- loading ------------------------------------------------------------------------------------------- */
 
-static int32_t printable(int byte)
-{
-    static const int gaps[] = {0,   33,  127,
-                               161, 173, 174}; /* [0, 33), [127, 161), 173 have other characters */
-    int32_t moved = 256;
-    for (int i = 0; i < 6; i += 2) {
-        if (byte >= gaps[i] && byte < gaps[i + 1]) return moved + byte - gaps[i];
-        moved += gaps[i + 1] - gaps[i];
-    }
-    return byte;
-}
-
 static void name_bytes(struct neb_bpe *b)
 {
-    memset(b->printed, 0xFF, sizeof b->printed);
     for (int i = 0; i < 256; i++) {
         utf8proc_uint8_t text[4];
-        utf8proc_ssize_t n = utf8proc_encode_char(printable(i), text);
-        b->printed[printable(i)] = (int16_t)i;
+        utf8proc_ssize_t n = utf8proc_encode_char(neb__byte_char(i), text);
         b->byte[i] = neb__vocabulary_id(&b->pieces, (const char *)text, (size_t)n);
     }
 }
@@ -89,20 +67,6 @@ static neb_status read_vocab(struct neb_bpe *b, const struct neb_bpe_files *f)
     return status;
 }
 
-static uint32_t hash_pair(int32_t left, int32_t right)
-{
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
-    return (uint32_t)(h >> 32);
-}
-
-static struct merge *find_merge(const struct neb_bpe *b, int32_t left, int32_t right)
-{
-    for (uint32_t at = hash_pair(left, right) & b->mask;; at = (at + 1) & b->mask) {
-        struct merge *m = &b->merges[at];
-        if (m->left < 0 || (m->left == left && m->right == right)) return m;
-    }
-}
-
 /* A line is "left right"; both parts and their concatenation must be pieces. */
 static neb_status add_merge(struct neb_bpe *b, const char *line, size_t n, int32_t rank,
                             struct neb_buf *joined)
@@ -121,8 +85,7 @@ static neb_status add_merge(struct neb_bpe *b, const char *line, size_t n, int32
     if (left < 0 || right < 0 || result < 0)
         return neb__fail(NEB_ERR_CORRUPT, "merges.txt: merge %d ('%.*s') uses a piece that vocab.json lacks",
                          rank + 1, n < 60 ? (int)n : 60, line);
-    *find_merge(b, left, right) =
-        (struct merge){left, right, result, rank}; /* among equal merges the last counts */
+    neb__merges_put(b->merges, left, right, result, rank);
     return NEB_OK;
 }
 
@@ -148,12 +111,7 @@ static neb_status read_merges(struct neb_bpe *b, const struct neb_bpe_files *f)
     for (size_t i = 0; i < f->merges_bytes; i++) lines += text[i] == '\n';
     if (lines > NEB_VOCABULARY_MAX)
         return neb__fail(NEB_ERR_CORRUPT, "merges.txt has too many lines (%zu)", lines);
-    uint32_t slots = 16;
-    while (slots < 2 * lines) slots *= 2;
-    b->mask = slots - 1;
-    b->merges = NEB_NEW_ARRAY(struct merge, slots);
-    if (!b->merges) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu merges", lines);
-    for (uint32_t i = 0; i < slots; i++) b->merges[i].left = -1;
+    NEB_TRY(neb__merges_create(lines, &b->merges));
     struct neb_buf joined;
     neb__buf_init(&joined, f->merges_bytes + 1);
     neb_status status = read_lines(b, text, text + f->merges_bytes, &joined);
@@ -180,7 +138,7 @@ void neb__bpe_free(struct neb_bpe *b)
 {
     if (!b) return;
     neb__vocabulary_free(&b->pieces);
-    neb__free(b->merges);
+    neb__merges_free(b->merges);
     neb__free(b);
 }
 
@@ -199,101 +157,19 @@ const char *neb__bpe_piece(const struct neb_bpe *b, int32_t id)
     return neb__vocabulary_text(&b->pieces, id);
 }
 
-/* ---- joining pairs ------------------------------------------------------------------------------------- */
-
-struct symbol {
-    int32_t token, before, behind; /* places; -1: no neighbour */
-};
-
-struct pair {
-    int32_t rank, at, left, right, result;
-};
-
-struct word {
-    struct symbol *symbols; /* (bytes) */
-    struct pair *heap;      /* (3 bytes): every join adds two at most */
-    int32_t pairs;
-};
-
-static bool sooner(const struct pair *x, const struct pair *y)
-{
-    return x->rank != y->rank ? x->rank < y->rank : x->at < y->at;
-}
-
-static void push(struct word *w, struct pair p)
-{
-    int32_t i = w->pairs++;
-    for (; i > 0 && sooner(&p, &w->heap[(i - 1) / 2]); i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = p;
-}
-
-static struct pair pop(struct word *w)
-{
-    struct pair top = w->heap[0], last = w->heap[--w->pairs];
-    int32_t i = 0;
-    for (int32_t child; (child = 2 * i + 1) < w->pairs; i = child) {
-        if (child + 1 < w->pairs && sooner(&w->heap[child + 1], &w->heap[child])) child++;
-        if (!sooner(&w->heap[child], &last)) break;
-        w->heap[i] = w->heap[child];
-    }
-    w->heap[i] = last;
-    return top;
-}
-
-/* Puts the symbol at `at` and the next one into the heap if they are a listed pair. */
-static void offer(const struct neb_bpe *b, struct word *w, int32_t at)
-{
-    if (at < 0 || w->symbols[at].behind < 0) return;
-    int32_t left = w->symbols[at].token, right = w->symbols[w->symbols[at].behind].token;
-    const struct merge *m = find_merge(b, left, right);
-    if (m->left >= 0) push(w, (struct pair){m->rank, at, left, right, m->result});
-}
-
-static void join(const struct neb_bpe *b, struct word *w, const struct pair *p)
-{
-    struct symbol *left = &w->symbols[p->at];
-    if (left->token != p->left || left->behind < 0 || w->symbols[left->behind].token != p->right) return;
-    struct symbol *right = &w->symbols[left->behind];
-    left->token = p->result;
-    left->behind = right->behind;
-    if (right->behind >= 0) w->symbols[right->behind].before = p->at;
-    right->token = -2; /* no pair contains -2 */
-    offer(b, w, left->before);
-    offer(b, w, p->at);
-}
-
-static neb_status join_all(const struct neb_bpe *b, int32_t unk, struct word *w, const char *text, int32_t n,
-                           struct neb_buf *out)
-{
-    for (int32_t i = 0; i < n; i++)
-        w->symbols[i] = (struct symbol){b->byte[(uint8_t)text[i]], i - 1, i + 1 < n ? i + 1 : -1};
-    for (int32_t i = 0; i < n; i++) offer(b, w, i);
-    while (w->pairs) {
-        struct pair p = pop(w);
-        join(b, w, &p);
-    }
-    for (int32_t i = 0; i >= 0; i = w->symbols[i].behind) {
-        int32_t id = w->symbols[i].token >= 0 ? w->symbols[i].token : unk;
-        NEB_TRY(neb__buf_append(out, &id, sizeof id));
-    }
-    return NEB_OK;
-}
+/* ---- encoding ------------------------------------------------------------------------------------------ */
 
 static neb_status encode_part(const struct neb_bpe *b, int32_t unk, const char *text, size_t n,
                               struct neb_buf *out)
 {
-    struct symbol symbols[SHORT];
-    struct pair heap[3 * SHORT];
-    struct word w = {symbols, heap, 0};
-    if (n <= SHORT) return join_all(b, unk, &w, text, (int32_t)n, out);
-    if (n > INT32_MAX / 4) return neb__fail(NEB_ERR_NOSPACE, "a word of %zu bytes is too long to encode", n);
-    w.symbols = NEB_NEW_ARRAY(struct symbol, n);
-    w.heap = NEB_NEW_ARRAY(struct pair, 3 * n);
-    neb_status status = w.symbols && w.heap
-                            ? join_all(b, unk, &w, text, (int32_t)n, out)
-                            : neb__fail(NEB_ERR_NOMEM, "not enough memory to encode a word of %zu bytes", n);
-    neb__free(w.symbols);
-    neb__free(w.heap);
+    int32_t few[SHORT], *tokens = n <= SHORT ? few : NEB_NEW_ARRAY(int32_t, n);
+    if (!tokens) return neb__fail(NEB_ERR_NOMEM, "not enough memory to encode a word of %zu bytes", n);
+    for (size_t i = 0; i < n; i++) tokens[i] = b->byte[(uint8_t)text[i]];
+    neb_status status = neb__merges_join(b->merges, tokens, &n);
+    for (size_t i = 0; status == NEB_OK && i < n; i++)
+        if (tokens[i] < 0) tokens[i] = unk;
+    if (status == NEB_OK) status = neb__buf_append(out, tokens, n * sizeof *tokens);
+    if (tokens != few) neb__free(tokens);
     return status;
 }
 
@@ -310,58 +186,6 @@ neb_status neb__bpe_encode(const struct neb_bpe *b, int32_t unk, const char *tex
 
 /* ---- decoding ------------------------------------------------------------------------------------------ */
 
-/* Appends a piece's bytes. A piece with characters that stand for no byte is appended as it is written. */
-static neb_status append_bytes(const struct neb_bpe *b, const char *piece, struct neb_buf *out)
-{
-    size_t mark = out->len, n = strlen(piece);
-    for (size_t at = 0; at < n;) {
-        utf8proc_int32_t c;
-        utf8proc_ssize_t step =
-            utf8proc_iterate((const utf8proc_uint8_t *)piece + at, (utf8proc_ssize_t)(n - at), &c);
-        if (step <= 0 || c >= 0x144 || b->printed[c] < 0) {
-            out->len = mark;
-            return neb__buf_append(out, piece, n);
-        }
-        uint8_t byte = (uint8_t)b->printed[c];
-        NEB_TRY(neb__buf_append(out, &byte, 1));
-        at += (size_t)step;
-    }
-    return NEB_OK;
-}
-
-/* How many bytes at p become one U+FFFD: the longest available prefix of a valid character (Unicode, chapter
- * 3.9). */
-static size_t broken(const uint8_t *p, size_t n)
-{
-    size_t length = 1, i = 1;
-    uint8_t low = 0x80, high = 0xBF; /* of the second byte: some first bytes allow fewer */
-    if (p[0] >= 0xC2 && p[0] <= 0xDF) length = 2;
-    if (p[0] >= 0xE0 && p[0] <= 0xEF) length = 3;
-    if (p[0] >= 0xF0 && p[0] <= 0xF4) length = 4;
-    if (p[0] == 0xE0) low = 0xA0;
-    if (p[0] == 0xF0) low = 0x90;
-    if (p[0] == 0xED) high = 0x9F;
-    if (p[0] == 0xF4) high = 0x8F;
-    for (; i < length && i < n && p[i] >= low && p[i] <= high; i++) low = 0x80, high = 0xBF;
-    return i;
-}
-
-static neb_status append_text(const uint8_t *p, size_t n, struct neb_buf *out)
-{
-    for (size_t at = 0; at < n;) {
-        utf8proc_int32_t c;
-        utf8proc_ssize_t step = utf8proc_iterate(p + at, (utf8proc_ssize_t)(n - at), &c);
-        if (step > 0) {
-            NEB_TRY(neb__buf_append(out, p + at, (size_t)step));
-            at += (size_t)step;
-        } else {
-            NEB_TRY(neb__buf_append(out, "\xEF\xBF\xBD", 3));
-            at += broken(p + at, n - at);
-        }
-    }
-    return NEB_OK;
-}
-
 neb_status neb__bpe_decode(const struct neb_bpe *b, const uint8_t *special, const int32_t *ids, size_t n,
                            struct neb_buf *out)
 {
@@ -373,9 +197,9 @@ neb_status neb__bpe_decode(const struct neb_bpe *b, const uint8_t *special, cons
         if (!piece)
             status = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary", (int)ids[i]);
         else if (!special[ids[i]])
-            status = append_bytes(b, piece, &bytes);
+            status = neb__byte_chars_decode(piece, strlen(piece), &bytes);
     }
-    if (status == NEB_OK) status = append_text(bytes.data, bytes.len, out);
+    if (status == NEB_OK) status = neb__utf8_repair(bytes.data, bytes.len, out);
     neb__buf_free(&bytes);
     return status;
 }

@@ -6,6 +6,7 @@
 #include "text/tokenizer.h"
 #include "text/bpe.h"
 #include "text/sp_shim.h"
+#include "text/tokenizer_json.h"
 #include "text/wordpiece.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -16,9 +17,10 @@
 enum { MAX_MODEL = 256 << 20, MAX_TRAIN_KEYS = 48 };
 
 struct neb_tok {
-    struct neb_sp *sp; /* one of the three */
+    struct neb_sp *sp; /* one of the four */
     struct neb_wp *wp;
     struct neb_bpe *bpe;
+    struct neb_tj *json;
     enum neb_tok_layout layout;
     int32_t vocab, special[NEB_TOK_SPECIALS];
     uint8_t *special_map; /* (vocab) */
@@ -66,6 +68,7 @@ int32_t neb__tok_id(const struct neb_tok *tok, const char *piece)
 {
     if (tok->wp) return neb__wp_id(tok->wp, piece, strlen(piece));
     if (tok->bpe) return neb__bpe_id(tok->bpe, piece, strlen(piece));
+    if (tok->json) return neb__tj_id(tok->json, piece, strlen(piece));
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<pad>")) return tok->special[NEB_TOK_PAD];
     if (tok->layout == NEB_TOK_XLMR && !strcmp(piece, "<mask>")) return tok->special[NEB_TOK_MASK];
     int32_t id = neb__sp_id(tok->sp, piece);
@@ -77,6 +80,7 @@ const char *neb__tok_piece(const struct neb_tok *tok, int32_t id)
     if (id < 0 || id >= tok->vocab) return NULL;
     if (tok->wp) return neb__wp_piece(tok->wp, id);
     if (tok->bpe) return neb__bpe_piece(tok->bpe, id);
+    if (tok->json) return neb__tj_piece(tok->json, id);
     int32_t in = inside(tok, id);
     if (in < 0) return id == tok->special[NEB_TOK_MASK] ? "<mask>" : "<pad>";
     return neb__sp_piece(tok->sp, in);
@@ -135,6 +139,13 @@ static void find_specials_bpe(struct neb_tok *tok)
     }
 }
 
+static void find_specials_json(struct neb_tok *tok)
+{
+    tok->vocab = neb__tj_size(tok->json);
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++)
+        tok->special[i] = neb__tj_special(tok->json, (enum neb_special)i);
+}
+
 static neb_status mark_specials(struct neb_tok *tok)
 {
     static const char *const names[NEB_TOK_SPECIALS] = {"padding", "unknown", "start", "end", "mask"};
@@ -148,6 +159,8 @@ static neb_status mark_specials(struct neb_tok *tok)
         if (tok->special[i] >= 0) tok->special_map[tok->special[i]] = 1;
     for (int32_t id = 0; tok->sp && id < neb__sp_size(tok->sp); id++)
         if (neb__sp_is_special(tok->sp, id)) tok->special_map[outside(tok, id)] = 1;
+    for (int32_t id = 0; tok->json && id < tok->vocab; id++)
+        if (neb__tj_is_control(tok->json, id)) tok->special_map[id] = 1;
     return NEB_OK;
 }
 
@@ -215,30 +228,71 @@ neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok *
     return NEB_OK;
 }
 
+static neb_status open_json(struct neb_tok *tok, const struct neb_tj_files *files)
+{
+    struct neb_hash both[2];
+    NEB_TRY(neb__hash(files->json, files->json_bytes, &both[0]));
+    NEB_TRY(neb__hash(files->config, files->config_bytes, &both[1]));
+    NEB_TRY(neb__hash(both, sizeof both, &tok->hash));
+    NEB_TRY(neb__tj_load(files, &tok->json));
+    find_specials_json(tok);
+    return mark_specials(tok);
+}
+
+neb_status neb__tok_open_json(const struct neb_tj_files *files, struct neb_tok **out)
+{
+    struct neb_tok *tok = NEB_NEW(struct neb_tok);
+    if (!tok) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
+    neb_status status = open_json(tok, files);
+    if (status != NEB_OK) {
+        neb__tok_close(tok);
+        return status;
+    }
+    *out = tok;
+    return NEB_OK;
+}
+
+/* The tokenizers that are two files. */
+static const char *const pairs[][2] = {{"vocab.json", "merges.txt"},
+                                       {"tokenizer.json", "tokenizer_config.json"}};
+
+/* The row of `pairs` that the path's file is the first of, or -1. */
+static int pair_of(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(name, pairs[i][0])) return i;
+    return -1;
+}
+
 neb_status neb__tok_second_file(const char *path, char *out, size_t size)
 {
-    static const char first[] = "vocab.json", second[] = "merges.txt";
-    size_t n = strlen(path), head = n - (sizeof first - 1);
+    int i = pair_of(path);
     *out = 0;
-    if (n < sizeof first - 1 || strcmp(path + head, first)) return NEB_OK;
-    if (head + sizeof second > size) return neb__fail(NEB_ERR_INVALID, "%s: the path is too long", path);
+    if (i < 0) return NEB_OK;
+    size_t head = strlen(path) - strlen(pairs[i][0]);
+    if (head + strlen(pairs[i][1]) >= size)
+        return neb__fail(NEB_ERR_INVALID, "%s: the path is too long", path);
     memcpy(out, path, head);
-    memcpy(out + head, second, sizeof second);
+    strcpy(out + head, pairs[i][1]);
     return NEB_OK;
 }
 
 static neb_status open_pair(const char *path, const char *second, struct neb_tok **out)
 {
-    struct neb_buf vocab, merges;
-    neb__buf_init(&vocab, MAX_MODEL);
-    neb__buf_init(&merges, MAX_MODEL);
-    neb_status status = neb__file_read(path, &vocab);
-    if (status == NEB_OK) status = neb__file_read(second, &merges);
-    struct neb_bpe_files files = {vocab.data, vocab.len, merges.data, merges.len};
-    if (status == NEB_OK && (status = neb__tok_open_bpe(&files, out)) != NEB_OK)
-        neb__error_prefix("%s", path);
-    neb__buf_free(&vocab);
-    neb__buf_free(&merges);
+    struct neb_buf one, two;
+    neb__buf_init(&one, MAX_MODEL);
+    neb__buf_init(&two, MAX_MODEL);
+    neb_status status = neb__file_read(path, &one);
+    if (status == NEB_OK) status = neb__file_read(second, &two);
+    if (status == NEB_OK) {
+        struct neb_bpe_files bpe = {one.data, one.len, two.data, two.len};
+        struct neb_tj_files json = {one.data, one.len, two.data, two.len};
+        status = pair_of(path) ? neb__tok_open_json(&json, out) : neb__tok_open_bpe(&bpe, out);
+        if (status != NEB_OK) neb__error_prefix("%s", path);
+    }
+    neb__buf_free(&one);
+    neb__buf_free(&two);
     return status;
 }
 
@@ -265,6 +319,7 @@ void neb__tok_close(struct neb_tok *tok)
     neb__sp_free(tok->sp);
     neb__wp_free(tok->wp);
     neb__bpe_free(tok->bpe);
+    neb__tj_free(tok->json);
     neb__free(tok->special_map);
     neb__free(tok);
 }
@@ -273,6 +328,7 @@ neb_status neb__tok_encode(const struct neb_tok *tok, const char *text, size_t n
 {
     if (tok->wp) return neb__wp_encode(tok->wp, tok->special[NEB_TOK_UNK], text, n, out);
     if (tok->bpe) return neb__bpe_encode(tok->bpe, tok->special[NEB_TOK_UNK], text, n, out);
+    if (tok->json) return neb__tj_encode(tok->json, text, n, out);
     char error[NEB_SP_ERROR];
     const int *ids;
     size_t count;
@@ -291,6 +347,7 @@ neb_status neb__tok_decode(const struct neb_tok *tok, const int32_t *ids, size_t
 {
     if (tok->wp) return neb__wp_decode(tok->wp, tok->special_map, ids, n, out);
     if (tok->bpe) return neb__bpe_decode(tok->bpe, tok->special_map, ids, n, out);
+    if (tok->json) return neb__tj_decode(tok->json, ids, n, out);
     int32_t *kept = NEB_NEW_ARRAY(int32_t, n);
     if (!kept) return neb__fail(NEB_ERR_NOMEM, "not enough memory to decode %zu tokens", n);
     neb_status status = NEB_OK;

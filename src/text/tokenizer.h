@@ -1,6 +1,6 @@
-/* tokenizer.h: text to token ids and back, with any of three kinds of models: SentencePiece (a .model file),
- * WordPiece (BERT's vocab.txt) or byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside
- * it). A successful open owes a close. Encoding and decoding are safe from several threads at once. */
+/* tokenizer.h: text to token ids and back, with any of four kinds of files: SentencePiece (a .model file),
+ * WordPiece (BERT's vocab.txt), byte-level BPE (GPT-2's and RoBERTa's vocab.json with merges.txt beside it) or
+ * a tokenizer.json with tokenizer_config.json beside it. A successful open owes a close. Encoding and decoding are safe from several threads at once. */
 #ifndef NEB_TEXT_TOKENIZER_H
 #define NEB_TEXT_TOKENIZER_H
 
@@ -29,7 +29,7 @@ struct neb_tok_cfg {
     int cased; /* WordPiece: 0 lower-cases and strips accents */
 };
 
-/* `path` ends in .model, or is a vocab.txt or a vocab.json. cfg NULL: plain, lower-casing.
+/* `path` ends in .model, or is a vocab.txt, a vocab.json or a tokenizer.json. cfg NULL: plain, lower-casing.
  *   NEB_ERR_NOTFOUND, NEB_ERR_IO, NEB_ERR_NOMEM
  *   NEB_ERR_CORRUPT: not a tokenizer, or a special token is missing */
 neb_status neb__tok_open(const char *path, const struct neb_tok_cfg *cfg, struct neb_tok **out);
@@ -37,10 +37,12 @@ neb_status neb__tok_open_bytes(const void *bytes, size_t n, int wordpiece, const
                                struct neb_tok **out);
 struct neb_bpe_files;
 neb_status neb__tok_open_bpe(const struct neb_bpe_files *files, struct neb_tok **out);
+struct neb_tj_files;
+neb_status neb__tok_open_json(const struct neb_tj_files *files, struct neb_tok **out);
 void neb__tok_close(struct neb_tok *tok); /* NULL is fine */
 
-/* The path of the second file that belongs to the tokenizer at `path` (merges.txt for a vocab.json); empty
- * when there is no second file. NEB_ERR_INVALID: the path does not fit into out */
+/* The path of the second file that belongs to the tokenizer at `path` (merges.txt for a vocab.json,
+ * tokenizer_config.json for a tokenizer.json); empty when there is no second file. NEB_ERR_INVALID: the path does not fit into out */
 neb_status neb__tok_second_file(const char *path, char *out, size_t size);
 
 int32_t neb__tok_vocab(const struct neb_tok *tok);

@@ -1,0 +1,369 @@
+/* tokenizer_json.c: a tokenizer.json as a tokenizer.
+ *
+ * The way of a text: bytes that are not UTF-8 become U+FFFD; added tokens that are looked for in the raw text are
+ * cut out; the rest is normalised; added tokens that are looked for in normalised text are cut out; the rest is
+ * split into pieces, and the model cuts each piece. Special added tokens (<s>, [MASK], …) are never looked for,
+ * so no text can contain one.
+ *
+ * The vocabulary is the model's, then the added tokens. tokenizer_config.json says which token is which. */
+#include "text/tokenizer_json.h"
+#include "base/mem.h"
+#include "text/byte_chars.h"
+#include "text/tokenizer_json_parts.h"
+
+#include <string.h>
+
+struct added {
+    int32_t id;
+    char *text; /* normalised, if it is looked for in normalised text */
+    bool normalized;
+};
+
+struct neb_tj {
+    struct neb_vocabulary pieces;
+    uint8_t *control; /* (size) */
+    struct neb_tj_steps normalizer, splitter, decoder;
+    struct neb_tj_model model;
+    struct added *added; /* those that are looked for */
+    int n_added;
+    int32_t special[NEB_TOK_SPECIALS];
+};
+
+static neb_status corrupt(const char *what)
+{
+    return neb__fail(NEB_ERR_CORRUPT, "tokenizer.json: %s", what);
+}
+
+/* ---- the vocabulary -------------------------------------------------------------------------------------- */
+
+/* Calls fn for every piece of the model and every added token. */
+typedef neb_status (*piece_fn)(struct neb_tj *t, const char *text, json_int_t id, void *arg);
+
+static neb_status each_model_piece(struct neb_tj *t, const json_t *model, piece_fn fn, void *arg)
+{
+    const json_t *vocab = json_object_get(model, "vocab");
+    const char *key;
+    json_t *value;
+    if (json_is_object(vocab)) {
+        json_object_foreach((json_t *)vocab, key, value)
+        {
+            NEB_TRY(fn(t, key, json_is_integer(value) ? json_integer_value(value) : -1, arg));
+        }
+        return NEB_OK;
+    }
+    if (!json_is_array(vocab)) return corrupt("the model has no vocabulary");
+    for (size_t i = 0; i < json_array_size(vocab); i++) {
+        const char *text = json_string_value(json_array_get(json_array_get(vocab, i), 0));
+        if (!text) return corrupt("a piece of the vocabulary is not a text with a score");
+        NEB_TRY(fn(t, text, (json_int_t)i, arg));
+    }
+    return NEB_OK;
+}
+
+static neb_status each_piece(struct neb_tj *t, const json_t *j, piece_fn fn, void *arg)
+{
+    const json_t *list = json_object_get(j, "added_tokens");
+    NEB_TRY(each_model_piece(t, json_object_get(j, "model"), fn, arg));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *a = json_array_get(list, i), *id = json_object_get(a, "id");
+        const char *text = json_string_value(json_object_get(a, "content"));
+        if (!text || !*text || !json_is_integer(id)) return corrupt("an added token has no content or no id");
+        NEB_TRY(fn(t, text, json_integer_value(id), arg));
+    }
+    return NEB_OK;
+}
+
+struct extent {
+    size_t size, bytes;
+};
+
+static neb_status measure(struct neb_tj *t, const char *text, json_int_t id, void *arg)
+{
+    struct extent *e = arg;
+    (void)t;
+    if (id < 0 || id >= NEB_VOCABULARY_MAX)
+        return neb__fail(NEB_ERR_CORRUPT, "tokenizer.json: the number of piece '%.40s' is not possible",
+                         text);
+    if (e->size < (size_t)id + 1) e->size = (size_t)id + 1;
+    e->bytes += strlen(text) + 1;
+    return NEB_OK;
+}
+
+static neb_status take(struct neb_tj *t, const char *text, json_int_t id, void *arg)
+{
+    const char *there = neb__vocabulary_text(&t->pieces, (int32_t)id);
+    (void)arg;
+    if (!there) neb__vocabulary_put(&t->pieces, (int32_t)id, text, strlen(text));
+    if (!there || !strcmp(there, text)) return NEB_OK;
+    return neb__fail(NEB_ERR_CORRUPT, "tokenizer.json: '%.40s' and '%.40s' have the same number", there,
+                     text);
+}
+
+static neb_status read_pieces(struct neb_tj *t, const json_t *j)
+{
+    struct extent e = {0};
+    NEB_TRY(each_piece(t, j, measure, &e));
+    if (!e.size) return corrupt("the vocabulary is empty");
+    NEB_TRY(neb__vocabulary_init(&t->pieces, e.size, e.bytes + 1));
+    t->control = NEB_NEW_ARRAY(uint8_t, e.size);
+    if (!t->control) return neb__fail(NEB_ERR_NOMEM, "out of memory for a vocabulary of %zu", e.size);
+    return each_piece(t, j, take, NULL);
+}
+
+/* ---- added tokens ---------------------------------------------------------------------------------------- */
+
+static neb_status keep_added(struct neb_tj *t, const json_t *a)
+{
+    const char *text = json_string_value(json_object_get(a, "content"));
+    static const char *const options[] = {"single_word", "lstrip", "rstrip"};
+    for (int i = 0; i < 3; i++)
+        if (json_is_true(json_object_get(a, options[i])))
+            return neb__fail(NEB_ERR_UNSUPPORTED,
+                             "tokenizer.json: the added token '%.40s' has %s, which is not supported", text,
+                             options[i]);
+    struct added *n = &t->added[t->n_added];
+    struct neb_buf made;
+    neb__buf_init(&made, 1 << 20);
+    *n = (struct added){.id = (int32_t)json_integer_value(json_object_get(a, "id")),
+                        .normalized = !json_is_false(json_object_get(a, "normalized"))};
+    neb_status status = n->normalized ? neb__tj_normalize(&t->normalizer, text, strlen(text), &made)
+                                      : neb__buf_append(&made, text, strlen(text));
+    if (status == NEB_OK) status = neb__buf_append(&made, "", 1);
+    if (status == NEB_OK && !(n->text = neb__strdup((const char *)made.data)))
+        status = neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
+    neb__buf_free(&made);
+    if (status == NEB_OK) t->n_added++;
+    return status;
+}
+
+static neb_status read_added(struct neb_tj *t, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    t->added = NEB_NEW_ARRAY(struct added, n + 1);
+    if (!t->added) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *a = json_array_get(list, i);
+        if (json_is_true(json_object_get(a, "special")))
+            t->control[json_integer_value(json_object_get(a, "id"))] = 1;
+        else
+            NEB_TRY(keep_added(t, a));
+    }
+    return NEB_OK;
+}
+
+/* ---- which token is which -------------------------------------------------------------------------------- */
+
+/* "…" or {"content": "…"} */
+static int32_t named(const struct neb_tj *t, const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+    const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+    return text ? neb__tj_id(t, text, strlen(text)) : -1;
+}
+
+static void find_specials(struct neb_tj *t, const json_t *config)
+{
+    static const char *const keys[NEB_TOK_SPECIALS][2] = {{"pad_token", "pad_token"},
+                                                          {"unk_token", "unk_token"},
+                                                          {"bos_token", "cls_token"},
+                                                          {"eos_token", "sep_token"},
+                                                          {"mask_token", "mask_token"}};
+    for (int i = 0; i < NEB_TOK_SPECIALS; i++) {
+        t->special[i] = named(t, config, keys[i][0]);
+        if (t->special[i] < 0) t->special[i] = named(t, config, keys[i][1]);
+    }
+    if (t->special[NEB_TOK_UNK] < 0) t->special[NEB_TOK_UNK] = t->model.unk;
+    /* byte-level vocabularies need no unknown token, and many have one token for both ends of a text */
+    int32_t end = t->special[NEB_TOK_EOS];
+    if (t->special[NEB_TOK_UNK] < 0) t->special[NEB_TOK_UNK] = end;
+    if (t->special[NEB_TOK_BOS] < 0) t->special[NEB_TOK_BOS] = end;
+}
+
+/* ---- loading ---------------------------------------------------------------------------------------------- */
+
+static neb_status read_all(struct neb_tj *t, const json_t *j, const json_t *config)
+{
+    const json_t *model = json_object_get(j, "model");
+    if (!json_is_object(model)) return corrupt("there is no model");
+    NEB_TRY(read_pieces(t, j));
+    NEB_TRY(neb__tj_steps_read(NEB_TJ_NORMALIZER, json_object_get(j, "normalizer"), &t->normalizer));
+    NEB_TRY(neb__tj_steps_read(NEB_TJ_PRE_TOKENIZER, json_object_get(j, "pre_tokenizer"), &t->splitter));
+    NEB_TRY(neb__tj_steps_read(NEB_TJ_DECODER, json_object_get(j, "decoder"), &t->decoder));
+    NEB_TRY(read_added(t, json_object_get(j, "added_tokens")));
+    t->model.pieces = &t->pieces;
+    t->model.control = t->control;
+    NEB_TRY(neb__tj_model_read(model, &t->model));
+    find_specials(t, config);
+    return NEB_OK;
+}
+
+static neb_status parse(const void *bytes, size_t n, const char *name, json_t **out)
+{
+    json_error_t e;
+    *out = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &e);
+    if (json_is_object(*out)) return NEB_OK;
+    return neb__fail(NEB_ERR_CORRUPT, "%s, line %d: %s", name, *out ? 1 : e.line,
+                     *out ? "not an object" : e.text);
+}
+
+neb_status neb__tj_load(const struct neb_tj_files *f, struct neb_tj **out)
+{
+    json_t *j = NULL, *config = NULL;
+    struct neb_tj *t = NEB_NEW(struct neb_tj);
+    if (!t) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
+    neb_status status = parse(f->json, f->json_bytes, "tokenizer.json", &j);
+    if (status == NEB_OK) status = parse(f->config, f->config_bytes, "tokenizer_config.json", &config);
+    if (status == NEB_OK) status = read_all(t, j, config);
+    json_decref(j);
+    json_decref(config);
+    if (status != NEB_OK) {
+        neb__tj_free(t);
+        return status;
+    }
+    *out = t;
+    return NEB_OK;
+}
+
+void neb__tj_free(struct neb_tj *t)
+{
+    if (!t) return;
+    for (int i = 0; i < t->n_added; i++) neb__free(t->added[i].text);
+    neb__free(t->added);
+    neb__tj_steps_free(&t->normalizer);
+    neb__tj_steps_free(&t->splitter);
+    neb__tj_steps_free(&t->decoder);
+    neb__tj_model_free(&t->model);
+    neb__vocabulary_free(&t->pieces);
+    neb__free(t->control);
+    neb__free(t);
+}
+
+int32_t neb__tj_size(const struct neb_tj *t)
+{
+    return t->pieces.size;
+}
+
+int32_t neb__tj_id(const struct neb_tj *t, const char *piece, size_t n)
+{
+    return neb__vocabulary_id(&t->pieces, piece, n);
+}
+
+const char *neb__tj_piece(const struct neb_tj *t, int32_t id)
+{
+    return neb__vocabulary_text(&t->pieces, id);
+}
+
+int32_t neb__tj_special(const struct neb_tj *t, enum neb_special which)
+{
+    return t->special[which];
+}
+
+int neb__tj_is_control(const struct neb_tj *t, int32_t id)
+{
+    return t->control[id];
+}
+
+/* ---- encoding --------------------------------------------------------------------------------------------- */
+
+/* The longest added token that stands at the front of the text, or NULL. */
+static const struct added *added_at(const struct neb_tj *t, bool normalized, const char *p, size_t n)
+{
+    const struct added *best = NULL;
+    size_t length = 0;
+    for (int i = 0; i < t->n_added; i++) {
+        const struct added *a = &t->added[i];
+        size_t m = strlen(a->text);
+        if (a->normalized != normalized || m <= length || m > n || memcmp(a->text, p, m)) continue;
+        best = a;
+        length = m;
+    }
+    return best;
+}
+
+static neb_status pieces_to_ids(const struct neb_tj *t, const char *text, size_t n, bool first,
+                                struct neb_buf *out)
+{
+    struct neb_tj_pieces p;
+    neb__tj_pieces_init(&p);
+    p.at_start = first;
+    neb_status status = neb__tj_pieces_add(&p, text, n);
+    if (status == NEB_OK) status = neb__tj_split(&t->splitter, &p);
+    for (size_t i = 0; status == NEB_OK && i < neb__tj_pieces_count(&p); i++) {
+        size_t m;
+        const char *piece = neb__tj_pieces_at(&p, i, &m);
+        status = neb__tj_model_cut(&t->model, piece, m, out);
+    }
+    neb__tj_pieces_free(&p);
+    return status;
+}
+
+static neb_status stretch(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
+                          struct neb_buf *out);
+
+/* Cuts the added tokens out of the text. */
+static neb_status cut_added(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
+                            struct neb_buf *out)
+{
+    size_t from = 0, at = 0;
+    while (t->n_added && at < n) {
+        const struct added *a = added_at(t, normalized, text + at, n - at);
+        if (!a) {
+            at++;
+            continue;
+        }
+        NEB_TRY(stretch(t, normalized, text + from, at - from, first && !from, out));
+        NEB_TRY(neb__buf_append(out, &a->id, sizeof a->id));
+        from = at += strlen(a->text);
+    }
+    return stretch(t, normalized, text + from, n - from, first && !from, out);
+}
+
+static neb_status stretch(const struct neb_tj *t, bool normalized, const char *text, size_t n, bool first,
+                          struct neb_buf *out)
+{
+    if (!n) return NEB_OK;
+    if (normalized) return pieces_to_ids(t, text, n, first, out);
+    struct neb_buf made;
+    neb__buf_init(&made, NEB_TJ_TEXT);
+    neb_status status = NEB_OK;
+    if (first) { /* a text whose first character vanishes does not begin where it began */
+        size_t step;
+        neb__tj_char(text, n, 0, &step);
+        status = neb__tj_normalize(&t->normalizer, text, step, &made);
+        first = made.len > 0;
+        neb__buf_clear(&made);
+    }
+    if (status == NEB_OK) status = neb__tj_normalize(&t->normalizer, text, n, &made);
+    if (status == NEB_OK && made.len)
+        status = cut_added(t, true, (const char *)made.data, made.len, first, out);
+    neb__buf_free(&made);
+    return status;
+}
+
+neb_status neb__tj_encode(const struct neb_tj *t, const char *text, size_t n, struct neb_buf *out)
+{
+    struct neb_buf clean;
+    neb__buf_init(&clean, NEB_TJ_TEXT);
+    neb_status status = neb__utf8_repair((const uint8_t *)text, n, &clean);
+    if (status == NEB_OK && clean.len)
+        status = cut_added(t, false, (const char *)clean.data, clean.len, true, out);
+    neb__buf_free(&clean);
+    return status;
+}
+
+neb_status neb__tj_decode(const struct neb_tj *t, const int32_t *ids, size_t n, struct neb_buf *out)
+{
+    struct neb_tj_pieces p;
+    neb__tj_pieces_init(&p);
+    neb_status status = NEB_OK;
+    for (size_t i = 0; status == NEB_OK && i < n; i++) {
+        const char *piece = neb__tj_piece(t, ids[i]);
+        if (!piece)
+            status = neb__fail(NEB_ERR_RANGE, "token %d is not in the vocabulary", (int)ids[i]);
+        else if (!t->control[ids[i]])
+            status = neb__tj_pieces_add(&p, piece, strlen(piece));
+    }
+    if (status == NEB_OK) status = neb__tj_join(&t->decoder, &p, out);
+    neb__tj_pieces_free(&p);
+    return status;
+}
