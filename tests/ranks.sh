@@ -36,6 +36,8 @@ same two zero
 [ "$(loss two)" = "$(loss sums)" ] || fail "data: $(loss two), zero 2: $(loss sums)"
 train each parallel.data=4; train each2 parallel.data=4 parallel.zero=2 # one micro-batch a rank
 same each each2
+train host parallel.offload=optimizer; same one host
+train host4 parallel.data=4 parallel.zero=2 parallel.offload=moments; same each host4
 [ -n "$(loss one)" ] && [ "$(loss one)" = "$(loss two)" ] || fail "one process: $(loss one), two: $(loss two)"
 train there parallel.data=2 parallel.zero=1 train.steps=300 train.schedule=constant
 cp -r there back

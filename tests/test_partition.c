@@ -77,7 +77,8 @@ static neb_status open_net(struct net *n, struct neb_group *g, int zero)
     NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
     NEB_TRY(neb_tape_create(n->dev, n->ps, &n->tape));
     neb_tape_poison(n->tape, true);
-    NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, &layout, zero, &n->opt));
+    struct neb_state_place place = {.layout = &layout, .zero = zero};
+    NEB_TRY(neb__optimizer_create(n->dev, n->ps, &c, &place, &n->opt));
     NEB_TRY(neb_buffer_create(n->dev, sizeof n->id, &n->ids));
     return neb_buffer_create(n->dev, sizeof n->id, &n->target);
 }

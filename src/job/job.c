@@ -99,6 +99,9 @@ const struct neb_opt neb__job_train_options[] = {
           "cpu, auto (the GPU where there is one, else the CPU), or the name of a plug-in such as cuda"),
     TRAIN(dtype, NEB_OPT_TEXT, "f32", NULL, "compute type; bf16 on a GPU", NEB_OPT_CHOICE("f32", "bf16")),
     TRAIN(threads, NEB_OPT_INT, "0", NULL, "CPU threads; 0: all cores", NEB_OPT_RANGE(0, 1024)),
+    TRAIN(memory, NEB_OPT_BYTES, "0", NULL,
+          "most memory of the device that this training may take; 0: all that is free",
+          NEB_OPT_RANGE(0, 1e15)),
     TRAIN(fallback, NEB_OPT_BOOL, "no", NULL, "compose ops the device lacks"),
     TRAIN(deterministic, NEB_OPT_BOOL, "no", NULL, "the same bits every time on a GPU, whatever it costs"),
     NEB_OPT_END,
@@ -217,6 +220,11 @@ const struct neb_opt neb__job_parallel_options[] = {
         "each of these processes holds a part, instead of all, of: 1 the optimizer's moments; 2 also the "
         "gradients",
         NEB_OPT_RANGE(0, 2)),
+    PARALLEL(
+        offload, NEB_OPT_TEXT, "none", NULL,
+        "state that is kept in the host's memory instead of the GPU's: moments of the optimizer; optimizer: "
+        "also the fp32 parameters that train.dtype bf16 has beside its own",
+        NEB_OPT_CHOICE("none", "moments", "optimizer")),
     PARALLEL(
         hosts, NEB_OPT_TEXT, "", NULL,
         "machines to start them on, as mpirun --host takes them (a:4,b:4); empty: this one, or those that "

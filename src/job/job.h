@@ -43,7 +43,8 @@ struct neb_job_tokenizer {
 };
 
 struct neb_job_train {
-    int64_t steps, tokens, max_len, micro, warmup, eval_every, save_every, keep, log_every, threads, average;
+    int64_t steps, tokens, max_len, micro, warmup, eval_every, save_every, keep, log_every, threads, average,
+        memory;
     double minutes;
     double lr, floor, decay_share, weight_decay, clip, beta1, beta2, mask, temperature, rtd_weight;
     char *schedule, *device, *dtype, *rtd_embeddings;
@@ -89,7 +90,7 @@ struct neb_job_parallel {
     int64_t data, tensor, pipeline, zero, check_every;
     bool sequence;
     double timeout;
-    char *hosts;
+    char *hosts, *offload;
 };
 
 struct neb_job {

@@ -6,7 +6,7 @@
  * not finite. It decides that from the step's own numbers, so the host need not wait for them. A step without
  * any loss weight (masked prediction of a text in which nothing was masked) runs with a scale of 0 and makes
  * no update: neither momentum nor decay changes a parameter. */
-#include "optim/optimizer.h"
+#include "optim/offload.h"
 #include "base/mem.h"
 #include "optim/pipeline.h"
 #include "optim/whole.h"
@@ -50,24 +50,57 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The parts of the parameters that lie in this rank's range. */
-static neb_status make_segments(neb_optimizer *o)
+int neb__optimizer_moments(const neb_optimizer *o)
 {
-    neb_params *ps = o->params;
-    struct neb_segment *host = NEB_NEW_ARRAY(struct neb_segment, (size_t)ps->count);
-    if (!host) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d segments", ps->count);
+    if (o->config.kind == NEB_ADAMW) return 2;
+    return o->config.beta1 > 0;
+}
+
+/* The parts of the parameters that lie in a bucket. Returns how many. */
+static int segments_of(const neb_optimizer *o, const struct neb_state_bucket *k, struct neb_segment *out)
+{
+    const neb_params *ps = o->params;
+    const int64_t from = o->first + k->first, to = from + k->n;
+    int n = 0;
     for (int i = 0; i < ps->count; i++) {
         const neb_param *p = ps->list[i];
-        int64_t first = larger(p->offset, o->first), end = smaller(p->offset + p->values, o->end);
+        int64_t first = larger(p->offset, from), end = smaller(p->offset + p->values, to);
         if (!p->trainable || first >= end) continue;
-        host[o->n_segments++] =
-            (struct neb_segment){first - o->first, end - first, p->no_decay ? 0 : o->config.decay, 1};
+        if (out)
+            out[n] = (struct neb_segment){first - from, end - first, p->no_decay ? 0 : o->config.decay, 1};
+        n++;
     }
-    if (!o->n_segments) { /* more ranks than blocks: nothing is left for this one */
-        neb__free(host);
-        return NEB_OK;
+    return n;
+}
+
+/* Cuts the range into buckets. Returns the number of segments of all of them. */
+static neb_status make_buckets(neb_optimizer *o, int64_t most, int *segments)
+{
+    const int64_t n = o->end - o->first;
+    *segments = 0;
+    o->n_buckets = (int)((n + most - 1) / most);
+    o->bucket = NEB_NEW_ARRAY(struct neb_state_bucket, (size_t)o->n_buckets);
+    if (o->n_buckets && !o->bucket)
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %d buckets", o->n_buckets);
+    for (int b = 0; b < o->n_buckets; b++) {
+        struct neb_state_bucket *k = &o->bucket[b];
+        *k = (struct neb_state_bucket){
+            .first = b * most, .n = smaller(most, n - b * most), .segment = *segments};
+        k->segs = segments_of(o, k, NULL);
+        *segments += k->segs;
     }
-    size_t bytes = (size_t)o->n_segments * sizeof *host;
+    return NEB_OK;
+}
+
+static neb_status make_segments(neb_optimizer *o, int64_t most)
+{
+    int n;
+    NEB_TRY(make_buckets(o, most, &n));
+    if (!n) return NEB_OK; /* more ranks than blocks: nothing is left for this one */
+    struct neb_segment *host = NEB_NEW_ARRAY(struct neb_segment, (size_t)n);
+    if (!host) return neb__fail(NEB_ERR_NOMEM, "out of memory for %d segments", n);
+    for (int b = 0; b < o->n_buckets; b++) segments_of(o, &o->bucket[b], host + o->bucket[b].segment);
+    size_t bytes = (size_t)n * sizeof *host;
     neb_status status = o->dev->ops->alloc(o->dev->ctx, bytes, (void **)&o->segments);
     if (status == NEB_OK) status = o->dev->ops->upload(o->dev->ctx, o->segments, host, bytes);
     neb__free(host);
@@ -80,16 +113,23 @@ static neb_status zeroed(neb_device *d, size_t bytes, float **out)
     return d->ops->fill(d->ctx, *out, 0, bytes);
 }
 
-static neb_status prepare(neb_optimizer *o)
+static neb_status make_moments(neb_optimizer *o)
+{
+    const size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
+    const int moments = neb__optimizer_moments(o);
+    if (bytes && moments > 0) NEB_TRY(zeroed(o->dev, bytes, &o->m));
+    return bytes && moments > 1 ? zeroed(o->dev, bytes, &o->v) : NEB_OK;
+}
+
+static neb_status prepare(neb_optimizer *o, const struct neb_state_place *place)
 {
     neb_device *d = o->dev;
-    size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     if (!o->params->whole_trainable)
         return neb__fail(NEB_ERR_STATE,
                          "nothing to train: every parameter is frozen; make at least one trainable");
-    if (bytes && (o->config.kind == NEB_ADAMW || o->config.beta1 > 0)) NEB_TRY(zeroed(d, bytes, &o->m));
-    if (bytes && o->config.kind == NEB_ADAMW) NEB_TRY(zeroed(d, bytes, &o->v));
-    NEB_TRY(make_segments(o));
+    const int64_t bucket = place->bucket ? place->bucket : NEB_OFFLOAD_BUCKET;
+    NEB_TRY(make_segments(o, place->offload ? bucket : larger(1, o->end - o->first)));
+    NEB_TRY(place->offload ? neb__offload_create(o) : make_moments(o));
     struct neb_sumsq q = {.x = o->params->grad, .n = o->params->trainable_values};
     int64_t scratch = d->ops->scratch_bytes ? d->ops->scratch_bytes(d->ctx, NEB_SLOT_SUMSQ, &q) : 0;
     return scratch > 0 ? d->ops->alloc(d->ctx, (size_t)scratch, &o->scratch) : NEB_OK;
@@ -98,11 +138,11 @@ static neb_status prepare(neb_optimizer *o)
 neb_status neb_optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
                                 neb_optimizer **out)
 {
-    return neb__optimizer_create(d, ps, c, NULL, 0, out);
+    return neb__optimizer_create(d, ps, c, &(struct neb_state_place){0}, out);
 }
 
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
-                                 const struct neb_layout *layout, int zero, neb_optimizer **out)
+                                 const struct neb_state_place *place, neb_optimizer **out)
 {
     NEB_TRY(check(c));
     if (!ps->ready || ps->dev != d)
@@ -112,11 +152,11 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
     o->dev = d;
     o->params = ps;
     o->config = *c;
-    o->layout = layout;
+    o->layout = place->layout;
     /* a device of its own memory sums the slab in one call; there is no group for it yet */
     neb_status status = strcmp(d->ops->name, "cpu") ? NEB_OK : neb__norm_make(ps, &o->norm);
-    if (status == NEB_OK) status = neb__ranks_ranges(o, zero);
-    if (status == NEB_OK) status = prepare(o);
+    if (status == NEB_OK) status = neb__ranks_ranges(o, place->zero);
+    if (status == NEB_OK) status = prepare(o, place);
     if (status != NEB_OK) {
         neb_optimizer_destroy(o);
         return status;
@@ -128,17 +168,36 @@ neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb
 void neb_optimizer_destroy(neb_optimizer *o)
 {
     if (!o) return;
+    neb__offload_destroy(o);
     void *memory[] = {o->m, o->v, o->segments, o->scratch};
     for (int i = 0; i < 4; i++)
         if (memory[i]) o->dev->ops->free(o->dev->ctx, memory[i]);
     neb__free(o->edge);
     neb__norm_free(&o->norm);
+    neb__free(o->bucket);
     neb__free(o);
 }
 
 int64_t neb_optimizer_step_count(const neb_optimizer *o)
 {
     return o->step;
+}
+
+/* Values of this rank's moments to and from the host, where they may be already. */
+static neb_status fetch(const neb_optimizer *o, float *to, const float *moment, size_t bytes)
+{
+    if (!o->offload) return o->dev->ops->download(o->dev->ctx, to, moment, bytes);
+    NEB_TRY(neb__offload_settle(o));
+    memcpy(to, moment, bytes);
+    return NEB_OK;
+}
+
+static neb_status store(neb_optimizer *o, float *moment, const float *from, size_t bytes)
+{
+    if (!o->offload) return o->dev->ops->upload(o->dev->ctx, moment, from, bytes);
+    NEB_TRY(neb__offload_settle(o));
+    memcpy(moment, from, bytes);
+    return NEB_OK;
 }
 
 /* One of the two moments, by way of the host: this rank's range in `own`, those of all ranks in `whole` at the
@@ -148,11 +207,11 @@ static neb_status save(const neb_optimizer *o, const float *moment, float *whole
     struct neb_group *world = neb__layout_world(o->layout);
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     bool alone = !o->edge && neb__group_size(neb__layout_model(o->layout)) == 1;
-    if (alone) return whole && moment ? o->dev->ops->download(o->dev->ctx, whole, moment, bytes) : NEB_OK;
+    if (alone) return whole && moment ? fetch(o, whole, moment, bytes) : NEB_OK;
     float *own = neb__malloc(bytes ? bytes : 1);
     neb_status status =
         own ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
-    if (status == NEB_OK && bytes) status = o->dev->ops->download(o->dev->ctx, own, moment, bytes);
+    if (status == NEB_OK && bytes) status = fetch(o, own, moment, bytes);
     status = neb__group_agree(world, status);
     if (status == NEB_OK) status = neb__ranks_collect(o, own, whole);
     neb__free(own);
@@ -161,8 +220,8 @@ static neb_status save(const neb_optimizer *o, const float *moment, float *whole
 
 neb_status neb_optimizer_save(const neb_optimizer *o, float *m, float *v)
 {
-    if (o->config.kind == NEB_ADAMW || o->config.beta1 > 0) NEB_TRY(save(o, o->m, m));
-    return o->config.kind == NEB_ADAMW ? save(o, o->v, v) : NEB_OK;
+    if (neb__optimizer_moments(o) > 0) NEB_TRY(save(o, o->m, m));
+    return neb__optimizer_moments(o) > 1 ? save(o, o->v, v) : NEB_OK;
 }
 
 /* Every rank has all moments, in the layout of the whole slab, and takes those of its range. */
@@ -171,12 +230,11 @@ static neb_status load(neb_optimizer *o, float *moment, const float *whole)
     const neb_params *ps = o->params;
     size_t bytes = (size_t)(o->end - o->first) * sizeof(float);
     if (!whole || !moment) return NEB_OK;
-    if (ps->whole_trainable == ps->trainable_values)
-        return o->dev->ops->upload(o->dev->ctx, moment, whole + o->first, bytes);
+    if (ps->whole_trainable == ps->trainable_values) return store(o, moment, whole + o->first, bytes);
     float *here = NEB_NEW_ARRAY(float, (size_t)ps->trainable_values);
     if (!here) return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of an optimizer's state", bytes);
     neb_status status = neb__pieces_take(ps, true, whole, here);
-    if (status == NEB_OK) status = o->dev->ops->upload(o->dev->ctx, moment, here + o->first, bytes);
+    if (status == NEB_OK) status = store(o, moment, here + o->first, bytes);
     neb__free(here);
     return status;
 }
@@ -215,7 +273,7 @@ static neb_status begin(neb_optimizer *o, neb_tape *t, const struct neb_micro *m
 }
 
 /* A micro-batch without a function is another rank's: only its weight counts here. */
-static neb_status run_micros(neb_tape *t, const struct neb_micro *micros, int n)
+static neb_status run_micros(neb_optimizer *o, neb_tape *t, const struct neb_micro *micros, int n)
 {
     int first = 0, last = n - 1;
     while (first < n && !micros[first].fn) first++;
@@ -223,6 +281,7 @@ static neb_status run_micros(neb_tape *t, const struct neb_micro *micros, int n)
     for (int i = first; i <= last; i++) {
         if (!micros[i].fn) continue;
         if (micros[i].load) NEB_TRY(micros[i].load(micros[i].arg));
+        if (i == last) NEB_TRY(neb__offload_begin(o));
         struct neb_run run = {.fn = micros[i].fn,
                               .arg = micros[i].arg,
                               .key = micros[i].key,
@@ -235,6 +294,24 @@ static neb_status run_micros(neb_tape *t, const struct neb_micro *micros, int n)
     return NEB_OK;
 }
 
+struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t bucket)
+{
+    neb_params *ps = o->params;
+    const struct neb_state_bucket *k = &o->bucket[bucket];
+    return (struct neb_update){.param = ps->value + o->first + k->first,
+                               .m = o->m,
+                               .v = o->v,
+                               .grad = neb__ranks_grad(o) + k->first,
+                               .shadow = ps->shadow ? (uint16_t *)ps->shadow + o->first + k->first : NULL,
+                               .segments = o->segments + k->segment,
+                               .n_segments = k->segs,
+                               .n = k->n,
+                               .beta1 = o->config.beta1,
+                               .beta2 = o->config.beta2,
+                               .eps = o->config.eps,
+                               .ctl = t->ctl};
+}
+
 static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce *reduce)
 {
     neb_device *d = o->dev;
@@ -243,19 +320,12 @@ static neb_status update(neb_optimizer *o, neb_tape *t, const struct neb_reduce 
     NEB_TRY(neb__ranks_reduce(o, t));
     struct neb_clip c = {.ctl = t->ctl};
     NEB_TRY(d->ops->clip(d->ctx, &c));
-    struct neb_update u = {.param = ps->value + o->first,
-                           .m = o->m,
-                           .v = o->v,
-                           .grad = neb__ranks_grad(o),
-                           .shadow = ps->shadow ? (uint16_t *)ps->shadow + o->first : NULL,
-                           .segments = o->segments,
-                           .n_segments = o->n_segments,
-                           .n = o->end - o->first,
-                           .beta1 = o->config.beta1,
-                           .beta2 = o->config.beta2,
-                           .eps = o->config.eps,
-                           .ctl = t->ctl};
-    if (o->n_segments) NEB_TRY(d->ops->update(d->ctx, &u));
+    if (o->offload) {
+        NEB_TRY(neb__offload_update(o, t));
+    } else if (o->segments) {
+        struct neb_update u = neb__optimizer_update(o, t, 0);
+        NEB_TRY(d->ops->update(d->ctx, &u));
+    }
     return neb__ranks_gather(o);
 }
 
@@ -292,7 +362,7 @@ neb_status neb_train_step(neb_optimizer *o, neb_tape *t, const struct neb_micro 
             n, (double)lr);
     bool empty = false;
     NEB_TRY(begin(o, t, micros, n, lr, seed, reduce, &empty));
-    neb_status status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(t, micros, n);
+    neb_status status = o->pipeline ? neb__pipeline_run(o->pipeline, micros, n) : run_micros(o, t, micros, n);
     if (status != NEB_OK) give_up(o);
     NEB_TRY(status);
     if (!empty) NEB_TRY(update(o, t, reduce));

@@ -10,8 +10,11 @@
  * the norm, and with it all parameters, have the same bits whichever rank took a block. A parameter that is cut
  * among tensor ranks is the exception: its ranks' sums are added in rank order.
  *
+ * An update walks the range in buckets: one, or many where the state is on the host (offload.h).
+ *
  *     optimizer.c   the moments, one step
  *     norm.c        the blocks, and the norm over all ranks
+ *     offload.c     moments and masters on the host
  *     ranks.c       what the ranks do together in a step and for a checkpoint
  *     whole.c       values of all ranks at the first one, and back
  */
@@ -37,6 +40,16 @@ struct neb_norm_plan {
     double *scratch; /* (the most blocks of a run) */
 };
 
+/* A part of the range. */
+struct neb_state_bucket {
+    int64_t first, n;  /* from the range's first value on */
+    int segment, segs; /* of the table of segments, whose offsets count from the bucket's first value */
+};
+
+enum { NEB_OFFLOAD_BUCKET = 4 << 20 }; /* values */
+
+struct neb_offload;
+
 struct neb_optimizer {
     neb_device *dev;
     neb_params *params;
@@ -46,17 +59,29 @@ struct neb_optimizer {
     int64_t *edge;      /* (data ranks + 1) of the ranges with zero 1; NULL: every rank has all */
     int64_t first, end; /* the range of the slab whose moments are here */
     struct neb_norm_plan norm;
-    float *m, *v;                 /* device, of that range */
-    struct neb_segment *segments; /* device; offsets count from `first` */
-    int n_segments;
-    void *scratch; /* device, for the norm */
+    float *m, *v;                 /* of that range: device, or host with offload */
+    struct neb_segment *segments; /* device */
+    struct neb_state_bucket *bucket;
+    int n_buckets;
+    struct neb_offload *offload; /* NULL: the state is on the device */
+    void *scratch;               /* device, for the norm */
     int64_t step;
 };
 
-/* An optimizer whose work is shared by the ranks of a layout (NULL: none); they make all calls together. It must
- * outlive the optimizer. zero: 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2. */
+/* Where an optimizer's state is. */
+struct neb_state_place {
+    const struct neb_layout *layout; /* whose ranks share the work; they make all calls together. It outlives
+                                        the optimizer. NULL: this process alone */
+    int zero;       /* 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2 */
+    bool offload;   /* the moments are on the host, and masters that neb__params_offload() put there */
+    int64_t bucket; /* values; 0: NEB_OFFLOAD_BUCKET */
+};
 neb_status neb__optimizer_create(neb_device *d, neb_params *ps, const struct neb_optimizer_config *c,
-                                 const struct neb_layout *layout, int zero, neb_optimizer **out);
+                                 const struct neb_state_place *place, neb_optimizer **out);
+/* 2: AdamW; 1: SGD with momentum; 0: without */
+int neb__optimizer_moments(const neb_optimizer *o);
+/* The arguments of the update of a bucket, as it is without offload. */
+struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t bucket);
 
 /* norm.c */
 

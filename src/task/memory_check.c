@@ -1,6 +1,7 @@
 /* memory_check.c: see memory_check.h.
  *
  * A trained parameter takes 16 bytes: its value, its gradient and AdamW's two moments, all in fp32. A frozen one takes 4.
+ * Computing in bf16 takes a copy of 2 bytes more. Ranks may share some of it out, and some may be in the host's memory.
  * Activations come on top, so a job that passes may still be too large; a job that is refused here cannot run. */
 #include "task/memory_check.h"
 #include "nn/model.h"
@@ -10,7 +11,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double trained_bytes = 16, frozen_bytes = 4, gib = 0x1p30;
+static const double gib = 0x1p30;
+
+struct need {
+    double trained, frozen; /* bytes of a parameter */
+};
+
+static struct need need_of(const struct neb_job *job, bool on_host)
+{
+    const struct neb_job_parallel *p = &job->parallel;
+    const bool bf16 = !strcmp(job->train.dtype, "bf16"), all = !strcmp(p->offload, "optimizer");
+    double ranks = (double)p->data, copy = bf16 ? 2 : 0, value = 4, gradient = 4, moments = 8;
+    if (p->zero > 0) moments /= ranks;
+    if (p->zero > 1) gradient /= ranks;
+    if (!on_host && strcmp(p->offload, "none")) moments = 0;
+    if (!on_host && all && bf16) value = 0;
+    return (struct need){copy + value + gradient + moments, copy + value};
+}
 
 /* ---- the memory that is there ------------------------------------------------------------------------------------ */
 
@@ -53,30 +70,34 @@ static void count_text(double n, char out[32])
     snprintf(out, 32, n < 99.5 && u ? "%.1f%s" : "%.0f%s", n, units[u]);
 }
 
-static neb_status compare(const struct neb_job *job, const neb_params *ps, double there, const char *where)
+static neb_status compare(const struct neb_job *job, const neb_params *ps, double there, bool on_host)
 {
     char all[32], fits[32];
+    const char *where = on_host ? "this machine" : "the device", *more = "";
+    const struct need bytes = need_of(job, on_host);
+    if (!on_host && strcmp(job->parallel.offload, "optimizer"))
+        more = ", keep the optimizer's state in the host's memory (parallel: {offload: optimizer})";
     double trained = (double)neb_params_values(ps, true), values = (double)neb_params_values(ps, false);
-    double need = trained_bytes * trained + frozen_bytes * (values - trained);
+    double need = bytes.trained * trained + bytes.frozen * (values - trained);
     if (need <= there) return NEB_OK;
     count_text(values, all);
-    count_text(there / trained_bytes, fits);
+    count_text(there / bytes.trained, fits);
     return neb__doc_fail(
         &job->doc, "model",
         "the model is too large: %s parameters need %.1f GiB to be trained, and %s has %.1f GiB free, "
         "enough for %s; make model.hidden (%" PRId64 ") or model.layers (%" PRId64
-        ") smaller, or train a part of it (peft: {method: lora})",
-        all, need / gib, where, there / gib, fits, job->model.hidden, job->model.layers);
+        ") smaller%s, or train a part of it (peft: {method: lora})",
+        all, need / gib, where, there / gib, fits, job->model.hidden, job->model.layers, more);
 }
 
 neb_status neb__memory_check(const struct neb_job *job, const neb_params *ps, neb_device *device,
                              bool on_host)
 {
     struct neb_device_info info;
-    if (on_host) return compare(job, ps, host_available(), "this machine");
+    if (on_host) return compare(job, ps, host_available(), true);
     neb_device_get_info(device, &info);
     if (info.memory_total <= 0) return NEB_OK;
-    return compare(job, ps, (double)(info.memory_total - info.memory_used), "the device");
+    return compare(job, ps, (double)(info.memory_total - info.memory_used), false);
 }
 
 /* This site trains the job's model: not its generator, and it does not teach. */
@@ -98,7 +119,7 @@ neb_status neb__memory_foresee(const struct neb_job *job)
     models.model.embedding_delta = false; /* its table is the generator's, which is not made here */
     NEB_TRY(neb_params_create(&ps));
     neb_status status = neb__model_create(&models.model, &job->peft, "", NULL, ps, &m);
-    if (status == NEB_OK) status = compare(job, ps, host_available(), "this machine");
+    if (status == NEB_OK) status = compare(job, ps, host_available(), true);
     neb__model_destroy(m);
     neb_params_destroy(ps);
     return status;

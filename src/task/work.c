@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "optim/optimizer.h"
+#include "tensor/masters.h"
 #include "task/init_from.h"
 #include "task/memory_check.h"
 #include "tensor/device.h"
@@ -31,6 +32,7 @@ static neb_status open_device(struct neb_work *w)
     struct neb_device_config c = {.compute = strcmp(t->dtype, "bf16") ? NEB_F32 : NEB_BF16,
                                   .threads = threads_of(w),
                                   .deterministic = t->deterministic,
+                                  .memory_limit = t->memory,
                                   .tf32 = 1};
     return neb_device_open(t->device, &c, &w->dev);
 }
@@ -38,6 +40,7 @@ static neb_status open_device(struct neb_work *w)
 static neb_status make_ready(struct neb_work *w)
 {
     NEB_TRY(neb__ranks_partition(w->params, w->layout, (int)w->job->parallel.zero));
+    if (!strcmp(w->job->parallel.offload, "optimizer")) NEB_TRY(neb__params_offload(w->params));
     NEB_TRY(neb_params_ready(w->params, w->dev, (uint64_t)w->job->seed));
     if (w->model) NEB_TRY(neb__model_ready(w->model));
     if (w->generator) NEB_TRY(neb__model_ready(w->generator));
@@ -86,7 +89,10 @@ static neb_status make_optimizer(struct neb_work *w)
                                      .eps = 1e-8f,
                                      .decay = (float)t->weight_decay,
                                      .max_norm = (float)t->clip};
-    return neb__optimizer_create(w->dev, w->params, &c, w->layout, (int)w->job->parallel.zero, &w->opt);
+    struct neb_state_place place = {.layout = w->layout,
+                                    .zero = (int)w->job->parallel.zero,
+                                    .offload = strcmp(w->job->parallel.offload, "none") != 0};
+    return neb__optimizer_create(w->dev, w->params, &c, &place, &w->opt);
 }
 
 static neb_status make_stream(struct neb_work *w)
@@ -182,6 +188,16 @@ neb_params *neb__work_params(struct neb_work *w)
 bool neb__work_on_host(const struct neb_work *w)
 {
     return !strcmp(w->dev->ops->name, "cpu");
+}
+
+bool neb__work_slab_on_host(const struct neb_work *w)
+{
+    return neb__work_on_host(w) || neb__masters_on_host(w->params);
+}
+
+neb_status neb__work_settle(struct neb_work *w)
+{
+    return neb__masters_settle(w->params);
 }
 
 neb_device *neb__work_device(struct neb_work *w)

@@ -67,6 +67,10 @@ neb_status neb__work_write_params(struct neb_work *w, const float *values);
 
 neb_params *neb__work_params(struct neb_work *w);
 neb_device *neb__work_device(struct neb_work *w);
+/* The trainable parameters lie in the host's memory: on such a device, or offloaded. neb__work_settle() waits
+ * until the last step has put them there. */
+bool neb__work_slab_on_host(const struct neb_work *w);
+neb_status neb__work_settle(struct neb_work *w);
 bool neb__work_on_host(const struct neb_work *w); /* its device computes in the host's memory */
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */

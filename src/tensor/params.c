@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/rng.h"
+#include "tensor/masters.h"
 #include "tensor/partition.h"
 
 #include <fnmatch.h>
@@ -25,10 +26,11 @@ neb_status neb_params_create(neb_params **out)
 
 static void release(neb_params *ps)
 {
-    void *memory[] = {ps->value, ps->grad, ps->shadow};
-    for (int i = 0; i < 3; i++)
+    void *memory[] = {ps->grad, ps->shadow};
+    for (int i = 0; i < 2; i++)
         if (memory[i]) ps->dev->ops->free(ps->dev->ctx, memory[i]);
-    ps->value = ps->grad = NULL;
+    if (ps->dev) neb__masters_free(ps);
+    ps->grad = NULL;
     ps->shadow = NULL;
 }
 
@@ -229,7 +231,6 @@ static neb_status fill_run(void *arg, int64_t whole, int64_t here, int64_t n)
 {
     struct filling *f = arg;
     neb_param *p = f->p;
-    neb_device *d = p->set->dev;
     uint32_t hash = name_hash(p->name);
     for (int64_t at = 0; at < n; at += INIT_CHUNK) {
         int64_t m = n - at < INIT_CHUNK ? n - at : INIT_CHUNK;
@@ -241,7 +242,7 @@ static neb_status fill_run(void *arg, int64_t whole, int64_t here, int64_t n)
             else
                 f->values[i] = initial(p, whole - p->whole_offset + at + i, f->seed, hash);
         }
-        NEB_TRY(d->ops->upload(d->ctx, p->set->value + here + at, f->values, (size_t)m * sizeof(float)));
+        NEB_TRY(neb__masters_put(p->set, here + at, f->values, m));
     }
     return NEB_OK;
 }
@@ -253,8 +254,7 @@ static neb_status allocate(neb_params *ps)
     size_t all = (size_t)ps->all_values,
            train = (size_t)(part ? part->end - part->first : ps->trainable_values);
     if (!all) return neb__fail(NEB_ERR_INVALID, "the parameter set has no parameter with values");
-    NEB_TRY(d->ops->alloc(d->ctx, all * sizeof(float), (void **)&ps->value));
-    NEB_TRY(d->ops->fill(d->ctx, ps->value, 0, all * sizeof(float)));
+    NEB_TRY(neb__masters_alloc(ps));
     if (train) {
         NEB_TRY(d->ops->alloc(d->ctx, train * sizeof(float), (void **)&ps->grad));
         NEB_TRY(d->ops->fill(d->ctx, ps->grad, 0, train * sizeof(float)));
@@ -290,16 +290,7 @@ neb_status neb_params_refresh(neb_params *ps, int64_t first, int64_t n)
         return neb__fail(NEB_ERR_RANGE,
                          "range [%" PRId64 ", +%" PRId64 ") lies outside the slab of %" PRId64 " values",
                          first, n, ps->all_values);
-    if (!ps->shadow || !n) return NEB_OK;
-    struct neb_copy2d c = {.src = ps->value + first,
-                           .dst = (uint16_t *)ps->shadow + first,
-                           .rows = 1,
-                           .cols = n,
-                           .ld_src = n,
-                           .ld_dst = n,
-                           .src_type = NEB_F32,
-                           .dst_type = NEB_BF16};
-    return ps->dev->ops->copy2d(ps->dev->ctx, &c);
+    return neb__masters_refresh(ps, first, n);
 }
 
 int neb_params_count(const neb_params *ps)
@@ -369,13 +360,14 @@ struct transfer {
     const neb_param *p;
     float *to;         /* host, of the whole parameter; or NULL */
     const float *from; /* or NULL */
-    const float *slab; /* device: where to read */
+    const float *slab; /* device: where to read; NULL: the masters */
 };
 
 static neb_status read_run(void *arg, int64_t whole, int64_t here, int64_t n)
 {
     struct transfer *x = arg;
     neb_device *d = x->p->set->dev;
+    if (!x->slab) return neb__masters_get(x->p->set, here, x->to + whole - x->p->whole_offset, n);
     return d->ops->download(d->ctx, x->to + whole - x->p->whole_offset, x->slab + here,
                             (size_t)n * sizeof(float));
 }
@@ -383,9 +375,7 @@ static neb_status read_run(void *arg, int64_t whole, int64_t here, int64_t n)
 static neb_status write_run(void *arg, int64_t whole, int64_t here, int64_t n)
 {
     struct transfer *x = arg;
-    neb_device *d = x->p->set->dev;
-    return d->ops->upload(d->ctx, x->p->set->value + here, x->from + whole - x->p->whole_offset,
-                          (size_t)n * sizeof(float));
+    return neb__masters_put(x->p->set, here, x->from + whole - x->p->whole_offset, n);
 }
 
 static neb_status read_parts(const neb_param *p, const float *slab, float *host)
@@ -397,7 +387,7 @@ static neb_status read_parts(const neb_param *p, const float *slab, float *host)
 neb_status neb_param_read(const neb_param *p, float *host)
 {
     NEB_TRY(must_be_ready(p));
-    if (!p->set->whole) return read_parts(p, p->set->value, host);
+    if (!p->set->whole) return read_parts(p, NULL, host);
     memcpy(host, p->set->whole + p->whole_offset, (size_t)p->whole_values * sizeof *host);
     return NEB_OK;
 }

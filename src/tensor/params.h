@@ -36,7 +36,8 @@ struct neb_param {
     float scale;
     bool no_decay, trainable;
     struct neb_params *set;
-    int unit; /* with a partition: which unit it belongs to */
+    int64_t vector; /* in the vectors of offloaded masters; -1: not there */
+    int unit;       /* with a partition: which unit it belongs to */
     /* of the present run */
     bool written;      /* the gradient has been written: further contributions add */
     int contributions; /* dry: how many contributions there are; else: how many are still to come */
@@ -52,8 +53,14 @@ struct neb_params {
     int64_t trainable_values, all_values; /* of the slab, with padding */
     int64_t whole_trainable, whole_all;   /* of the slab that one process alone would have */
     const float *whole;  /* host: all values of all processes, while somebody has them here; or NULL */
-    float *value, *grad; /* device */
+    float *value, *grad; /* device; value may be host memory (masters.h) */
     void *shadow;        /* device, BF16 copy of value; NULL when computing in F32 */
+    struct {
+        bool wanted, on_host;        /* value is host memory */
+        float *vectors;              /* device: values of the parameters of one dimension */
+        float *stage;                /* device */
+        uint64_t fence;              /* of the last copy to `value`; 0: none */
+    } masters;                       /* masters.h */
     struct neb_partition *partition; /* ranks hold a part each (partition.h); NULL: all is here */
 };
 

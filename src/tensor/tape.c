@@ -69,6 +69,8 @@ void neb_tape_destroy(neb_tape *t)
 {
     if (!t) return;
     neb_device *d = t->dev;
+    for (int i = 0; i < 2; i++)
+        if (t->pending[i]) d->ops->fence_wait(d->ctx, t->fence[i]);
     d->ops->sync(d->ctx);
     while (t->plans) drop_plan(t, t->plans);
     neb__tape_free_packed(t);

@@ -112,7 +112,12 @@ void *neb__tensor_data(neb_tape *t, neb_tensor *x)
 
 const float *neb__param_master(neb_tape *t, neb_param *p)
 {
-    return p ? t->params->value + p->offset : NULL;
+    if (!p || !t->params->masters.on_host) return p ? t->params->value + p->offset : NULL;
+    if (p->vector >= 0) return t->params->masters.vectors + p->vector;
+    neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "parameter",
+                   "'%s' is read in F32, but offloaded masters leave only parameters of one dimension in F32",
+                   p->name);
+    return NULL;
 }
 
 const void *neb__param_working(neb_tape *t, neb_param *p)

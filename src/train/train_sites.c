@@ -22,8 +22,8 @@ static const double sample_seconds = 0.5;
 static neb_status register_params(struct neb_trainer *t)
 {
     neb_params *ps = neb__work_params(t->work);
-    neb_device *dev =
-        neb__work_on_host(t->work) || neb__work_is_split(t->work) ? NULL : neb__work_device(t->work);
+    bool host = neb__work_slab_on_host(t->work) || neb__work_is_split(t->work);
+    neb_device *dev = host ? NULL : neb__work_device(t->work);
     int64_t n;
     float *slab = neb__work_slab(t->work, &n);
     for (int i = 0; i < neb_params_count(ps); i++) {
@@ -122,6 +122,7 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     struct neb_session_status before, after;
     int64_t since = neb__now_ns();
     neb_status status;
+    NEB_TRY(neb__work_settle(t->work));
     neb_session_get_status(t->session, &before);
     do {
         bool changed = false;

@@ -13,27 +13,42 @@ static struct copy {
     const void *from;
     size_t bytes;
     int asked;
-    bool made;
+    bool made, upload;
 } copies[4096];
 static uint64_t issued;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct neb_device_ops ops;
 
-static neb_status side_copy(void *ctx, void *to, const void *from, size_t bytes, uint64_t *fence)
+static neb_status side_copy(void *to, const void *from, size_t bytes, bool upload, uint64_t *fence)
 {
-    (void)ctx;
     pthread_mutex_lock(&lock);
     assert_true(issued + 1 < sizeof copies / sizeof *copies);
-    copies[++issued] = (struct copy){to, from, bytes, 0, false};
+    copies[++issued] = (struct copy){to, from, bytes, 0, false, upload};
     *fence = issued;
     pthread_mutex_unlock(&lock);
     return NEB_OK;
 }
 
-static void make(struct copy *c)
+static neb_status side_download(void *ctx, void *to, const void *from, size_t bytes, uint64_t *fence)
 {
-    if (!c->made) memcpy(c->to, c->from, c->bytes);
-    c->made = true;
+    (void)ctx;
+    return side_copy(to, from, bytes, false, fence);
+}
+
+static neb_status side_upload(void *ctx, void *to, const void *from, size_t bytes, uint64_t *fence)
+{
+    (void)ctx;
+    return side_copy(to, from, bytes, true, fence);
+}
+
+/* Those of one direction are made in their order. */
+static void make(struct copy *last)
+{
+    for (struct copy *c = copies + 1; c <= last; c++) {
+        if (c->made || c->upload != last->upload) continue;
+        memcpy(c->to, c->from, c->bytes);
+        c->made = true;
+    }
 }
 
 static neb_status fence_wait(void *ctx, uint64_t fence)
@@ -70,14 +85,21 @@ static void host_free(void *ctx, void *p)
 
 void late_open(struct late *l)
 {
-    struct neb_device_config c = {.threads = 1};
+    late_open_as(l, NEB_F32);
+}
+
+void late_open_as(struct late *l, neb_dtype compute)
+{
+    struct neb_device_config c = {.threads = 1, .compute = compute};
     for (int i = 0; i < LATE_DEVICES; i++) {
         assert_ok(neb_device_open("cpu", &c, &l->cpu[i]));
         ops = *l->cpu[i]->ops;
         l->device[i] = *l->cpu[i];
         l->device[i].ops = &ops;
     }
-    ops.side_download = ops.side_upload = side_copy;
+    ops.side_download = side_download;
+    ops.side_upload = side_upload;
+    ops.fence_join = fence_wait;
     ops.fence_done = fence_done;
     ops.fence_wait = fence_wait;
     ops.host_alloc = host_alloc;

@@ -16,6 +16,7 @@ struct late {
 
 /* One at a time. Owes a close. */
 void late_open(struct late *l);
+void late_open_as(struct late *l, neb_dtype compute);
 void late_close(struct late *l);
 int late_copies(void); /* issued since late_open() */
 

@@ -1,9 +1,10 @@
 /* copies.cu: moving bytes between host and device, and recorded graphs.
  *
  * upload() must let the caller reuse its memory at once, so it passes the bytes through a ring of pinned
- * stages. It waits only for a free stage. The side stream starts a copy when the compute stream has reached
- * the point of the call, and then runs beside it. Its copies are in order, so a fence is a number: fence f is
- * complete when its event is, or when its slot in the ring of events has been reused (reuse waits for it). */
+ * stages. It waits only for a free stage. There are two side streams, one for each direction, because the bus
+ * carries both at full speed. A side stream starts a copy when the compute stream has reached the point of the
+ * call, and then runs beside it. A fence is a number: fence f is complete when its event is, or when its slot in
+ * the ring of events has been reused (reuse waits for it). */
 #include "cuda.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@ neb_status neb__cuda_copies_init(struct neb_cuda *dev)
     pthread_mutex_init(&c->lock, NULL);
     pthread_mutex_init(&c->down_lock, NULL);
     CUDA_TRY(dev, cudaMallocHost((void **)&c->stage, (NEB_CUDA_STAGES + 1) * NEB_CUDA_STAGE_BYTES));
-    CUDA_TRY(dev, cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
+    for (int i = 0; i < 2; i++) CUDA_TRY(dev, cudaStreamCreateWithFlags(&c->side[i], cudaStreamNonBlocking));
     for (int i = 0; i < NEB_CUDA_STAGES; i++)
         CUDA_TRY(dev, cudaEventCreateWithFlags(&c->stage_free[i], cudaEventDisableTiming));
     for (int i = 0; i < NEB_CUDA_FENCES; i++) {
@@ -27,14 +28,16 @@ neb_status neb__cuda_copies_init(struct neb_cuda *dev)
 void neb__cuda_copies_close(struct neb_cuda *dev)
 {
     struct neb_cuda_copies *c = &dev->copies;
-    if (c->side) cudaStreamSynchronize(c->side);
+    for (int i = 0; i < 2; i++)
+        if (c->side[i]) cudaStreamSynchronize(c->side[i]);
     for (int i = 0; i < NEB_CUDA_STAGES; i++)
         if (c->stage_free[i]) cudaEventDestroy(c->stage_free[i]);
     for (int i = 0; i < NEB_CUDA_FENCES; i++) {
         if (c->reached[i]) cudaEventDestroy(c->reached[i]);
         if (c->fence[i]) cudaEventDestroy(c->fence[i]);
     }
-    if (c->side) cudaStreamDestroy(c->side);
+    for (int i = 0; i < 2; i++)
+        if (c->side[i]) cudaStreamDestroy(c->side[i]);
     if (c->stage) cudaFreeHost(c->stage);
     memset(c, 0, sizeof *c);
 }
@@ -132,13 +135,14 @@ static neb_status side_copy(struct neb_cuda *dev, void *dst, const void *src, si
                             cudaMemcpyKind kind, uint64_t *fence)
 {
     struct neb_cuda_copies *c = &dev->copies;
+    cudaStream_t side = c->side[kind == cudaMemcpyHostToDevice];
     uint64_t number = c->issued + 1;
     unsigned slot = number % NEB_CUDA_FENCES;
     if (number > NEB_CUDA_FENCES) CUDA_TRY(dev, cudaEventSynchronize(c->fence[slot]));
     CUDA_TRY(dev, cudaEventRecord(c->reached[slot], dev->stream));
-    CUDA_TRY(dev, cudaStreamWaitEvent(c->side, c->reached[slot], 0));
-    if (bytes) CUDA_TRY(dev, cudaMemcpyAsync(dst, src, bytes, kind, c->side));
-    CUDA_TRY(dev, cudaEventRecord(c->fence[slot], c->side));
+    CUDA_TRY(dev, cudaStreamWaitEvent(side, c->reached[slot], 0));
+    if (bytes) CUDA_TRY(dev, cudaMemcpyAsync(dst, src, bytes, kind, side));
+    CUDA_TRY(dev, cudaEventRecord(c->fence[slot], side));
     c->issued = number;
     *fence = number;
     return NEB_OK;

@@ -17,7 +17,7 @@
 
 typedef __nv_bfloat16 bf16;
 
-#define NEB_CUDA_FENCES      64
+#define NEB_CUDA_FENCES      1024
 #define NEB_CUDA_STAGES      16
 #define NEB_CUDA_STAGE_BYTES ((size_t)1 << 20)
 #define NEB_CUDA_WORK_BYTES  ((size_t)32 << 20)
@@ -37,13 +37,13 @@ struct neb_cuda_memory {
     size_t limit, held, used, peak; /* bytes; held <= limit always */
 };
 
-/* Pinned buffers through which pageable uploads pass, and the fences of the side stream. */
+/* Pinned buffers through which pageable uploads pass, and the fences of the side streams. */
 struct neb_cuda_copies {
     char *stage; /* for uploads; the last one for downloads */
     cudaEvent_t stage_free[NEB_CUDA_STAGES];
     unsigned next_stage;
     pthread_mutex_t down_lock;
-    cudaStream_t side;
+    cudaStream_t side[2]; /* downloads, uploads */
     cudaEvent_t reached[NEB_CUDA_FENCES], fence[NEB_CUDA_FENCES];
     uint64_t issued; /* fences handed out; the last is number `issued` */
     pthread_mutex_t lock;

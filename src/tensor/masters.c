@@ -1,0 +1,141 @@
+/* masters.c: the F32 values of the parameters, on the device or on the host (masters.h). */
+#include "tensor/masters.h"
+#include "base/mem.h"
+#include "base/status.h"
+
+#include <string.h>
+
+enum { STAGE = 1 << 20 }; /* values that go to the device at one time */
+
+neb_status neb__params_offload(neb_params *ps)
+{
+    if (ps->ready) return neb__fail(NEB_ERR_STATE, "parameters are offloaded before they are ready");
+    ps->masters.wanted = true;
+    return NEB_OK;
+}
+
+bool neb__masters_on_host(const neb_params *ps)
+{
+    return ps->masters.on_host;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+static int64_t place_vectors(neb_params *ps)
+{
+    int64_t n = 0;
+    for (int i = 0; i < ps->count; i++) {
+        neb_param *p = ps->list[i];
+        p->vector = p->ndim == 1 ? n : -1;
+        if (p->ndim == 1) n += (p->values + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+    }
+    return n;
+}
+
+static neb_status alloc_on_host(neb_params *ps)
+{
+    neb_device *d = ps->dev;
+    size_t bytes = (size_t)ps->all_values * sizeof(float);
+    int64_t vectors = place_vectors(ps);
+    if (d->ops->host_alloc)
+        NEB_TRY(d->ops->host_alloc(d->ctx, bytes, (void **)&ps->value));
+    else if (!(ps->value = neb__malloc(bytes)))
+        return neb__fail(NEB_ERR_NOMEM, "out of memory for %zu bytes of parameters on the host", bytes);
+    memset(ps->value, 0, bytes);
+    NEB_TRY(d->ops->alloc(d->ctx, STAGE * sizeof(float), (void **)&ps->masters.stage));
+    return vectors ? d->ops->alloc(d->ctx, (size_t)vectors * sizeof(float), (void **)&ps->masters.vectors)
+                   : NEB_OK;
+}
+
+neb_status neb__masters_alloc(neb_params *ps)
+{
+    neb_device *d = ps->dev;
+    size_t bytes = (size_t)ps->all_values * sizeof(float);
+    ps->masters.on_host = ps->masters.wanted && d->config.compute == NEB_BF16;
+    if (ps->masters.on_host) return alloc_on_host(ps);
+    NEB_TRY(d->ops->alloc(d->ctx, bytes, (void **)&ps->value));
+    return d->ops->fill(d->ctx, ps->value, 0, bytes);
+}
+
+void neb__masters_free(neb_params *ps)
+{
+    neb_device *d = ps->dev;
+    if (ps->masters.stage) d->ops->free(d->ctx, ps->masters.stage);
+    if (ps->masters.vectors) d->ops->free(d->ctx, ps->masters.vectors);
+    if (ps->value && !ps->masters.on_host)
+        d->ops->free(d->ctx, ps->value);
+    else if (ps->value && d->ops->host_alloc)
+        d->ops->host_free(d->ctx, ps->value);
+    else
+        neb__free(ps->value);
+    ps->value = ps->masters.stage = ps->masters.vectors = NULL;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------ */
+
+neb_status neb__masters_settle(const neb_params *ps)
+{
+    return ps->masters.fence ? ps->dev->ops->fence_wait(ps->dev->ctx, ps->masters.fence) : NEB_OK;
+}
+
+neb_status neb__masters_put(neb_params *ps, int64_t at, const float *host, int64_t n)
+{
+    neb_device *d = ps->dev;
+    size_t bytes = (size_t)n * sizeof *host;
+    if (!ps->masters.on_host) return d->ops->upload(d->ctx, ps->value + at, host, bytes);
+    NEB_TRY(neb__masters_settle(ps));
+    memcpy(ps->value + at, host, bytes);
+    return NEB_OK;
+}
+
+neb_status neb__masters_get(const neb_params *ps, int64_t at, float *host, int64_t n)
+{
+    neb_device *d = ps->dev;
+    size_t bytes = (size_t)n * sizeof *host;
+    if (!ps->masters.on_host) return d->ops->download(d->ctx, host, ps->value + at, bytes);
+    NEB_TRY(neb__masters_settle(ps));
+    memcpy(host, ps->value + at, bytes);
+    return NEB_OK;
+}
+
+static neb_status to_shadow(neb_params *ps, int64_t at, int64_t n, const float *from)
+{
+    struct neb_copy2d c = {.src = from,
+                           .dst = (uint16_t *)ps->shadow + at,
+                           .rows = 1,
+                           .cols = n,
+                           .ld_src = n,
+                           .ld_dst = n,
+                           .src_type = NEB_F32,
+                           .dst_type = NEB_BF16};
+    return ps->dev->ops->copy2d(ps->dev->ctx, &c);
+}
+
+neb_status neb__masters_keep_vectors(neb_params *ps, int64_t at, int64_t n, const float *from)
+{
+    neb_device *d = ps->dev;
+    for (int i = 0; i < ps->count; i++) {
+        const neb_param *p = ps->list[i];
+        int64_t first = p->offset > at ? p->offset : at;
+        int64_t end = p->offset + p->values < at + n ? p->offset + p->values : at + n;
+        if (p->vector < 0 || first >= end) continue;
+        NEB_TRY(d->ops->copy(d->ctx, ps->masters.vectors + p->vector + (first - p->offset),
+                             from + (first - at), (size_t)(end - first) * sizeof *from));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__masters_refresh(neb_params *ps, int64_t at, int64_t n)
+{
+    neb_device *d = ps->dev;
+    if (!ps->shadow || !n) return NEB_OK;
+    if (!ps->masters.on_host) return to_shadow(ps, at, n, ps->value + at);
+    NEB_TRY(neb__masters_settle(ps));
+    for (int64_t end = at + n; at < end; at += STAGE) {
+        int64_t m = end - at < STAGE ? end - at : STAGE;
+        NEB_TRY(d->ops->upload(d->ctx, ps->masters.stage, ps->value + at, (size_t)m * sizeof(float)));
+        NEB_TRY(to_shadow(ps, at, m, ps->masters.stage));
+        NEB_TRY(neb__masters_keep_vectors(ps, at, m, ps->masters.stage));
+    }
+    return NEB_OK;
+}
