@@ -47,7 +47,7 @@ cache: $out/cache
 tokenizer: {type: bpe, vocab: 400, lines: 2000}
 model: {family: gpt2, hidden: 64, layers: 2, heads: 2}
 train: {steps: $steps, tokens: 256, max_len: 64, lr: 2e-3, warmup: 40, log_every: 1000000, threads: 1, save_every: 0}
-wan: {interval: 10, fragments: 1, rung: int8, $end}
+wan: {interval: 10, outer_momentum: 0.3, fragments: 1, rung: int8, $end}
 sites: [{name: a}, {name: b}, {name: c}, {name: d}]
 data: [{file: $out/text}, {file: $out/held-out, use: valid}]
 YAML

@@ -145,6 +145,12 @@ NEB_API neb_status neb_step(neb_session *s, int64_t tokens, bool *changed);
 enum { NEB_NO_STEP = -1 };
 NEB_API neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed);
 
+/* The same in two halves, for callers to whom it is work to say where the parameters are. This one counts the step and
+ * touches no parameter. *due false: the step is complete. Else go on with neb_step_within(s, NEB_NO_STEP, …), which also
+ * tells what went wrong.
+ *   NEB_ERR_STATE (not started, or the outer state is shown) */
+NEB_API neb_status neb_step_counted(neb_session *s, int64_t tokens, bool *due);
+
 /* Writes the session's part of a checkpoint to `out`. With out NULL it sets *n to the room that may be
  * needed; otherwise to the bytes written. */
 NEB_API neb_status neb_session_save(neb_session *s, void *out, size_t *n);

@@ -63,6 +63,7 @@ _FUNCTIONS = {
     "neb_values_read": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
     "neb_values_write": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
     "neb_step_within": (ctypes.c_int, [_SESSION, ctypes.c_int64, ctypes.c_double, _BOOL]),
+    "neb_step_counted": (ctypes.c_int, [_SESSION, ctypes.c_int64, _BOOL]),
     "neb_session_finish": (ctypes.c_int, [_SESSION]),
     "neb_session_save": (ctypes.c_int, [_SESSION, ctypes.c_void_p, _SIZE]),
     "neb_session_status_json": (ctypes.c_int, [_SESSION, ctypes.c_void_p, _SIZE]),

@@ -19,6 +19,7 @@ from .slots import Look, Slot, check_finite, host_slot, mapping_slots
 
 _PATIENCE = 0.2  # seconds in the library at a time, so that Ctrl-C is heard
 _EXIT_PATIENCE = 10  # seconds that the interpreter's exit waits for a daemon thread to come back from the library
+_LOOK_FIRST, _LOOK_EVERY = 64, 32  # steps before which all parameters are checked; the library copies only after a check
 _STATE_VERSION = 1
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -56,6 +57,9 @@ class Run:
         self.changed = False
         self.tokens = 0
         self.steps = 0
+        self._here = 0  # steps of this process
+        self._due = ctypes.c_bool()
+        self._due_at = ctypes.byref(self._due)
         self._job = None if job is None else os.fsencode(job)
         self._site_name = None if site is None else site.encode()
         self._settings = dict(settings or {})
@@ -195,23 +199,30 @@ class Run:
             self._take_result()
             return False
         tokens = tokens.__index__()
-        self._look()
+        if self._here < _LOOK_FIRST or self._here % _LOOK_EVERY == 0:
+            self._look()
+        self._here += 1
         self.steps += 1
         if self._team is not None:
             tokens = self._team.sum(tokens)
         self.tokens += tokens
         if self._handle is not None:
-            self._enter(tokens)
+            self._count(tokens)
         if self._team is not None:
             self.changed, self.ended = self._team.agree(self.changed, self.ended)
             if self.changed:
                 self._team.share_all()
         return not self.ended
 
-    def _enter(self, tokens: int) -> None:
-        changed = ctypes.c_bool()
-        code = self._call("neb_step_within", tokens, _PATIENCE, ctypes.byref(changed))
-        any_change = changed.value
+    def _count(self, tokens: int) -> None:
+        """Counts a step. Only if the library wants to copy parameters, it must know where they are now."""
+        self.changed = False
+        lib.check(self._call("neb_step_counted", tokens, self._due_at))
+        if self._due.value:
+            self._merge()
+
+    def _enter(self) -> None:
+        changed, any_change, code = ctypes.c_bool(), False, lib.ERR_AGAIN
         while code == lib.ERR_AGAIN:
             self._look()
             code = self._call("neb_step_within", lib.NO_STEP, _PATIENCE, ctypes.byref(changed))
@@ -225,8 +236,7 @@ class Run:
     def _merge(self) -> None:
         """As a step, without one."""
         if self._handle is not None:
-            self._look()
-            self._enter(lib.NO_STEP)
+            self._enter()
 
     def _take_result(self) -> None:
         self._merge()

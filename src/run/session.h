@@ -96,6 +96,7 @@ struct neb_session {
 
     /* the caller's alone */
     int64_t left_step; /* ns: when neb_step() was left */
+    bool step_is_open; /* neb_step_counted() has counted a step whose copies and edits are still due */
     struct neb_fixed_pace pace;
 
     pthread_mutex_t busy; /* held by the driver while it handles an event */

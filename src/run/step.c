@@ -197,16 +197,45 @@ static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *cha
     return status == NEB_ERR_CANCELLED && s->mirror.outer ? take_result(s, changed) : status;
 }
 
-neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
+static neb_status may_step(const neb_session *s)
 {
     if (!s->driver.runs) return neb__fail(NEB_ERR_STATE, "neb_step() before neb_session_start()");
     if (s->mirror.shown)
         return neb__fail(NEB_ERR_STATE, "neb_step() while the parameters show the outer state");
+    return NEB_OK;
+}
+
+/* Whether something waits for the training loop: copies, edits, an end, an error. The lock is held. */
+static bool is_due(const neb_session *s)
+{
+    return !neb__mirror_idle(&s->mirror) || s->paused || s->ended || s->halted || s->nonfinite ||
+           neb__fixed_pace_is_on(s);
+}
+
+neb_status neb_step_counted(neb_session *s, int64_t tokens, bool *due)
+{
+    NEB_TRY(may_step(s));
+    pthread_mutex_lock(&s->lock);
+    int64_t entered = enter(s, true);
+    count_step(s, tokens < 0 ? 0 : tokens);
+    s->step_is_open = *due = is_due(s);
+    neb__waiting_begin(s, NEB_WAITER_NONE);
+    neb__waiting_end(s, true);
+    leave(s, entered, 0);
+    pthread_mutex_unlock(&s->lock);
+    return NEB_OK;
+}
+
+neb_status neb_step_within(neb_session *s, int64_t tokens, double wait_s, bool *changed)
+{
+    NEB_TRY(may_step(s));
     *changed = false;
     pthread_mutex_lock(&s->lock);
     int64_t entered = enter(s, tokens >= 0);
     if (tokens >= 0) count_step(s, tokens);
-    bool idle = tokens < 0 && !s->paused && s->status.steps; /* it only asks whether the run has ended */
+    /* Without a step the caller only asks whether the run has ended. */
+    bool idle = tokens < 0 && !s->step_is_open && !s->paused && s->status.steps;
+    s->step_is_open = false;
     neb__waiting_begin(s, idle ? NEB_WAITER_IDLE : NEB_WAITER_NONE);
     neb__waiting_end(s, true);
     return meet(s, entered, wait_s, changed);

@@ -211,6 +211,19 @@ class BadInput(unittest.TestCase):
                     run.step(1)
                 self.assertIn("'w' was replaced", str(caught.exception))
 
+    def test_an_array_that_was_replaced_late_is_noticed_soon(self):
+        """After the first steps the arrays are looked at now and then, and whenever the library copies them."""
+        with Folder() as folder:
+            model = {"w": zeros()}
+            with nebula_i.Run(write_job(folder, interval=1000, drift_steps=100000), "a", wait=0, finish=False) as run:
+                run.attach(model)
+                for _ in range(101):
+                    self.assertTrue(run.step(1))
+                model["w"] = array.array("f", [x + 1 for x in model["w"]])
+                with self.assertRaises(nebula_i.ShapeError):
+                    for _ in range(32):
+                        run.step(1)
+
     def test_a_nan_in_training_is_named(self):
         with Folder() as folder:
             job = write_job(folder)
