@@ -34,7 +34,9 @@ keep=$out
 mkdir -p "$out"
 cd "$out"
 out=$PWD
-trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; [ -n "$keep" ] || rm -rf "$out"' EXIT
+started=
+trap 'for p in $started; do kill -9 $p 2>/dev/null || true; done; [ -n "$keep" ] || rm -rf "$out"' EXIT
+trap 'exit 1' INT TERM
 : > results.tsv
 cat "$top/LICENSE" "$top"/docs/*.md | awk 'NR % 10' > text # every tenth line is held out
 cat "$top/LICENSE" "$top"/docs/*.md | awk 'NR % 10 == 0' > held-out
@@ -67,12 +69,13 @@ one() { # RULE LIE SEED
     local dir=$out/run pids= pid
     rm -rf "$dir" && mkdir "$dir" && cd "$dir"
     sites "$1"
-    if [ $2 != none ]; then "$liar" d $2 > liar.log 2>&1 & local lying=$!; fi
+    if [ $2 != none ]; then "$liar" d $2 > liar.log 2>&1 & local lying=$!; started=$lying; fi
     for s in a b c; do
-        "$nebula" train ../job.yaml --site $s out=out-$s seed=$3 > $s.log 2>&1 & pids="$pids $!"
+        "$nebula" train ../job.yaml --site $s out=out-$s seed=$3 > $s.log 2>&1 & pids="$pids $!" started="$started $!"
     done
     for pid in $pids; do wait $pid || { echo "a site failed:" >&2; tail -n 5 ?.log >&2; exit 1; }; done
     if [ $2 != none ]; then kill -9 $lying; wait $lying 2>/dev/null || true; fi
+    started=
     local loss steps cut
     loss=$("$nebula" eval loss ../job.yaml out=out-a seed=$3 --threads 1 | sed -n 's/.*loss \([0-9.einfa+-]*\).*/\1/p' | head -1)
     steps=$(sed -n 's/^liars: \([0-9]*\) steps.*/\1/p' a.log b.log c.log | sort -n | tr '\n' ' ')
