@@ -21,8 +21,13 @@ enum { MUTANTS = sizeof name / sizeof *name };
 static int first_caught(int mutant, int seeds, struct neb_sim_result *r)
 {
     neb__mutant = (enum neb_mutant)mutant;
-    for (int seed = 1; seed <= seeds; seed++)
-        if (neb__sim_fault(&(struct neb_sim_fault){.seed = (uint64_t)seed}, r) != NEB_OK) return seed;
+    for (int seed = 1; seed <= seeds; seed++) {
+        struct neb_sim_fault o = {.seed = (uint64_t)seed,
+                                  .lasting_cuts = mutant >= (int)NEB_MUTANT_FIRST_ROUTE};
+        if (neb__sim_fault(&o, r) != NEB_OK) return seed;
+        o.lasting_cuts = true;
+        if (!mutant && neb__sim_fault(&o, r) != NEB_OK) return seed;
+    }
     return 0;
 }
 

@@ -28,7 +28,18 @@
     X(end_at_once, "the leader leaves before the others have the end")                       \
     X(trust_updates, "an update is taken for whose it says it is")                           \
     X(ignore_bound, "the norm bound is not enforced")                                        \
-    X(stale_leaf, "a cell that a record changed keeps its old hash")
+    X(stale_leaf, "a cell that a record changed keeps its old hash")                         \
+    X(no_relay, "a member passes nothing on")                                                \
+    X(trust_relays, "the signature of a relayed message is not checked")                     \
+    X(relay_again, "a relayed message is taken every time it comes")                         \
+    X(forget_lives, "numbers of relayed messages go on when their author starts again")      \
+    X(older_states, "an older link state replaces a newer one")                              \
+    X(trust_one_end, "a link counts if one of its ends says so")                             \
+    X(no_detour, "a path over which nothing is confirmed is never left")                     \
+    X(middle_goes, "a site through which others reach each other leaves at the end with them waiting")
+
+/* From this one on the bugs need lines that stay cut. */
+#define NEB_MUTANT_FIRST_ROUTE NEB_MUTANT_no_relay
 
 enum neb_mutant {
     NEB_MUTANT_none,

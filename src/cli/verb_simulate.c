@@ -8,7 +8,7 @@
 
 struct cfg {
     int64_t seeds, first_seed, sites;
-    bool trace, happy, keep_going, what_if, owners;
+    bool trace, happy, lasting_cuts, keep_going, what_if, owners;
     int64_t rounds, steps;
     double params, bits, up, down, rtt, step, work, slow, slow_share, deadline;
 };
@@ -20,6 +20,8 @@ static const struct neb_opt table[] = {
             NEB_OPT_RANGE(0, 10000)),
     NEB_OPT(struct cfg, trace, NEB_OPT_BOOL, "no", NULL, "show what happens"),
     NEB_OPT(struct cfg, happy, NEB_OPT_BOOL, "no", NULL, "no faults"),
+    NEB_OPT(struct cfg, lasting_cuts, NEB_OPT_BOOL, "no", NULL,
+            "some lines are cut for good; members pass on what others say"),
     NEB_OPT(struct cfg, keep_going, NEB_OPT_BOOL, "no", NULL, "do not stop at the first violation"),
     NEB_OPT(struct cfg, what_if, NEB_OPT_BOOL, "no", NULL,
             "no faults and no bytes: how long do rounds take?"),
@@ -79,13 +81,17 @@ static neb_status simulate(const struct cfg *c, int *code)
     struct neb_sim_result sum = {0};
     int64_t start = neb__now_ns(), bad = 0;
     for (int64_t i = 0; i < c->seeds; i++) {
-        struct neb_sim_fault o = {(uint64_t)(c->first_seed + i), (int)c->sites, c->trace, c->happy};
+        struct neb_sim_fault o = {.seed = (uint64_t)(c->first_seed + i),
+                                  .sites = (int)c->sites,
+                                  .trace = c->trace,
+                                  .happy = c->happy,
+                                  .lasting_cuts = c->lasting_cuts};
         struct neb_sim_result r;
         if (neb__sim_fault(&o, &r) != NEB_OK) {
-            printf("seed %lld: %s\n  replay: nebula-i simulate --seeds 1 --first-seed %lld --sites %lld%s "
+            printf("seed %lld: %s\n  replay: nebula-i simulate --seeds 1 --first-seed %lld --sites %lld%s%s "
                    "--trace\n",
                    (long long)o.seed, r.violation[0] ? r.violation : neb_last_error(), (long long)o.seed,
-                   (long long)c->sites, c->happy ? " --happy" : "");
+                   (long long)c->sites, c->happy ? " --happy" : "", c->lasting_cuts ? " --lasting-cuts" : "");
             fflush(stdout);
             bad++;
             *code = 1;
@@ -93,17 +99,17 @@ static neb_status simulate(const struct cfg *c, int *code)
         }
         sum.events += r.events, sum.records += r.records, sum.crashes += r.crashes, sum.views += r.views;
         sum.cells_fetched += r.cells_fetched, sum.settled += r.settled, sum.epochs += r.epochs;
-        sum.damaged += r.damaged, sum.virtual_ms += r.virtual_ms;
+        sum.damaged += r.damaged, sum.virtual_ms += r.virtual_ms, sum.relayed += r.relayed;
     }
     double s = neb__seconds_since(start);
-    printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)c->seeds, (long long)bad, s,
-           1e3 * s / (double)(c->seeds ? c->seeds : 1));
     printf("%llu events, %llu records, %llu crashes, %llu damaged disks, %llu view changes, %llu epochs, "
-           "%llu cells fetched, %llu settled, %.1f virtual hours\n",
+           "%llu cells fetched, %llu settled, %llu messages relayed, %.1f virtual hours\n",
            (unsigned long long)sum.events, (unsigned long long)sum.records, (unsigned long long)sum.crashes,
            (unsigned long long)sum.damaged, (unsigned long long)sum.views, (unsigned long long)sum.epochs,
            (unsigned long long)sum.cells_fetched, (unsigned long long)sum.settled,
-           (double)sum.virtual_ms / 3.6e6);
+           (unsigned long long)sum.relayed, (double)sum.virtual_ms / 3.6e6);
+    printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)c->seeds, (long long)bad, s,
+           1e3 * s / (double)(c->seeds ? c->seeds : 1));
     return NEB_OK;
 }
 

@@ -61,7 +61,7 @@ static unsigned next_holder(const struct neb_round *r, const struct neb_core_upd
     for (int pass = 0; pass < 2; pass++)
         for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
             unsigned s = (after + i) % NEB_SITES_MAX;
-            if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+            if (!neb__core_gives(r, s)) continue;
             if (pass ? !(p->lack & neb__bit(s)) : (p->have & ~p->lack & neb__bit(s)) != 0) return s;
         }
     return NEB_NO_SITE;
@@ -104,7 +104,7 @@ static void ask_for_cell(struct neb_round *r, uint32_t c, uint8_t open[NEB_SITES
     struct neb_core_cell *cell = &r->cell[c];
     for (unsigned i = 1; i <= NEB_SITES_MAX; i++) {
         unsigned s = (cell->fetch_from + i) % NEB_SITES_MAX;
-        if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+        if (!neb__core_gives(r, s)) continue;
         bool busy = open[s] >= CELLS_OPEN || (cell->asked & neb__bit(s));
         if (busy && !NEB_MUTANT(ask_cells_again)) continue;
         if (!cell->asked) cell->asked_at = r->now;
@@ -274,12 +274,12 @@ static bool cheaper_whole(struct neb_round *r, uint32_t c)
     return sum > r->cfg.cell_bytes;
 }
 
-/* No peer in reach has it. */
+/* No peer that could give it has it. */
 static bool unobtainable(const struct neb_round *r, const struct neb_core_update *p)
 {
     uint64_t up = 0;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (i != r->self && r->peer[i].up && (r->roster.members & neb__bit(i))) up |= neb__bit(i);
+        if (neb__core_gives(r, i)) up |= neb__bit(i);
     return up && !(up & ~p->lack);
 }
 
@@ -492,7 +492,7 @@ void neb__core_captured(struct neb_round *r, const struct neb_event *ev)
     if (ev->empty || ev->status != NEB_OK) return;
     neb__core_update_event(r, ev);
     for (unsigned s = 0; s < NEB_SITES_MAX; s++) {
-        if (s == r->self || !r->peer[s].up || !(r->roster.members & neb__bit(s))) continue;
+        if (!neb__core_gives(r, s)) continue;
         struct neb_action *a = neb__core_act(r, NEB_ACT_PUSH);
         a->site = (uint16_t)s;
         a->hash = ev->hash;

@@ -75,7 +75,7 @@ struct neb_core_update {
 };
 
 struct neb_core_peer {
-    bool up;
+    bool up, far;   /* far: it is reached through members */
     int64_t heard;  /* when its last frame came */
     int64_t chain;  /* when the newer roster was last sent */
     uint64_t acked; /* it holds the log up to this index durably in the present view */
@@ -144,6 +144,8 @@ struct neb_round {
     uint16_t leader; /* whose pings count, or NEB_NO_SITE */
     int64_t leader_heard, leader_proof;
     bool leader_has_all;  /* the leader says that it has applied everything */
+    bool all_have;        /* … and that every member in reach has */
+    bool between;         /* others may reach each other only through this site */
     uint64_t start_index; /* the log with which the view began */
     struct neb_hash start_hash;
     uint16_t sync_from; /* the site that is asked for its log during SYNC or ELECT */
@@ -225,6 +227,8 @@ void neb__core_note(struct neb_round *r, const char *text);
 void neb__core_halt(struct neb_round *r, const char *text);
 uint32_t neb__core_fragment_first(const struct neb_round *r, uint32_t f);
 bool neb__core_leads(const struct neb_round *r);
+bool neb__core_gives(const struct neb_round *r,
+                     unsigned site); /* updates and cells: a member, directly linked */
 void neb__core_conflict(struct neb_round *r);
 
 /* log.c */

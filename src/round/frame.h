@@ -77,7 +77,13 @@ struct neb_round_frame {
 
 enum { NEB_FLAG_INTACT = 1, NEB_FLAG_FORGOT = 2 };                                              /* HELLO_OK */
 enum { NEB_FLAG_CONTRIBUTES = 1, NEB_FLAG_CLEAN = 2, NEB_FLAG_WHOLE = 4, NEB_FLAG_NORMAL = 8 }; /* REPORT */
-enum { NEB_FLAG_PROOF = 1, NEB_FLAG_DENSE = 2, NEB_FLAG_HAS_ALL = 4, NEB_FLAG_ROOTS = 8 };      /* PING */
+enum {
+    NEB_FLAG_PROOF = 1,
+    NEB_FLAG_DENSE = 2,
+    NEB_FLAG_HAS_ALL = 4,
+    NEB_FLAG_ROOTS = 8,
+    NEB_FLAG_ALL_HAVE = 16
+}; /* PING */
 
 neb_status neb__round_frame_encode(const struct neb_round_frame *f, struct neb_buf *out);
 /* NEB_ERR_PROTOCOL for anything that the encoder does not write. `blob` points into `bytes`; `items` has room

@@ -120,7 +120,8 @@ void neb__lead_ping(struct neb_round *r)
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
     bool all = r->cursor >= r->commit && neb__core_caught_up(r);
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
-                        (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0));
+                        (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0) |
+                        (all && r->ended && neb__lead_acknowledged(r) ? NEB_FLAG_ALL_HAVE : 0));
     neb__lapses_tell(r, &f);
     list_updates(r, &f);
     f.cert = r->certs_out;

@@ -95,6 +95,17 @@ bool neb__core_leads(const struct neb_round *r)
     return r->state == NEB_ROUND_LEAD;
 }
 
+bool neb__core_gives(const struct neb_round *r, unsigned site)
+{
+    const struct neb_core_peer *p = &r->peer[site];
+    return site != r->self && p->up && !p->far && (r->roster.members & neb__bit(site));
+}
+
+void neb__round_set_between(struct neb_round *r, bool between)
+{
+    r->between = between;
+}
+
 void neb__round_destroy(struct neb_round *r)
 {
     if (!r) return;
@@ -252,15 +263,18 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     neb__view_frame(r, from, &f);
 }
 
-static void peer_event(struct neb_round *r, unsigned site, bool up)
+static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
 {
     if (site >= NEB_SITES_MAX || site == r->self) return;
+    bool lost = up && far && r->peer[site].up; /* only its line: the site is still there */
     r->peer[site].up = up;
+    r->peer[site].far = far;
     for (uint32_t c = 0; c < r->cfg.cells; c++) r->cell[c].asked &= ~neb__bit(site); /* lost with the link */
-    if (!up) return;
+    if (!up || lost) return;
     r->peer[site].gone = false;
     r->peer[site].applied = 0; /* it may have come back with an empty disk */
     if (r->state == NEB_ROUND_BOOT) r->greet_at = r->now;
+    if (far) return;
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
         const struct neb_core_cell *cell = &r->cell[c];
         if (!cell->open.k || (c && r->cell[c - 1].open.k == cell->open.k)) continue;
@@ -285,7 +299,9 @@ static bool dispensable(const struct neb_round *r)
 {
     if (NEB_MUTANT(end_at_once)) return true;
     if (neb__core_leads(r)) return neb__lead_acknowledged(r);
-    return r->leader != NEB_NO_SITE && (r->leader_has_all || !r->peer[r->leader].up);
+    if (r->leader == NEB_NO_SITE) return false;
+    bool waits = r->between && !r->all_have && !NEB_MUTANT(middle_goes);
+    return (r->leader_has_all && !waits) || !r->peer[r->leader].up;
 }
 
 /* A thin line may take as long to bring the last updates as the end was allowed to take. */
@@ -315,6 +331,7 @@ static void ending(struct neb_round *r)
     bool kept = r->durable.commit >= r->final_index; /* a start after this one finds the end on its disk */
     if (!found && r->now < r->final_since + patience(r) && !(kept && dispensable(r))) return;
     r->paused_end = true;
+    if (neb__core_leads(r)) neb__lead_ping(r); /* who waits for the others hears that they have everything */
     neb__core_act(r, NEB_ACT_ENDED);
 }
 
@@ -346,8 +363,8 @@ neb_status neb__round_event(struct neb_round *r, const struct neb_event *ev)
     if (r->state == NEB_ROUND_BOOT && !r->greet_phase) neb__view_greet(r);
     if (r->state != NEB_ROUND_HALTED) switch (ev->type) {
         case NEB_EV_TICK: break;
-        case NEB_EV_PEER_UP: peer_event(r, ev->site, true); break;
-        case NEB_EV_PEER_DOWN: peer_event(r, ev->site, false); break;
+        case NEB_EV_PEER_UP: peer_event(r, ev->site, true, ev->far); break;
+        case NEB_EV_PEER_DOWN: peer_event(r, ev->site, false, false); break;
         case NEB_EV_FRAME: frame(r, ev->site, ev->bytes, ev->length); break;
         case NEB_EV_WRITTEN: neb__log_written(r, ev->id, ev->status); break;
         case NEB_EV_STEP: r->steps += (int64_t)ev->count; break;

@@ -67,7 +67,7 @@ struct neb_round_boot {
 
 enum neb_event_type {
     NEB_EV_TICK = 1,
-    NEB_EV_PEER_UP,   /* site */
+    NEB_EV_PEER_UP,   /* site; far: through members, which pass on frames, but neither updates nor cells */
     NEB_EV_PEER_DOWN, /* site */
     NEB_EV_FRAME,     /* site, bytes, length */
     NEB_EV_WRITTEN,   /* id; or status: NOSPACE is tried again, anything else stops the site */
@@ -98,7 +98,7 @@ struct neb_event {
     struct neb_hash hash, root;
     uint8_t reject;
     double norm; /* of the decoded update; needed while there is a bound or a robust rule of influence */
-    bool empty;
+    bool empty, far;
     const struct neb_order *order; /* or NULL */
 };
 
@@ -153,6 +153,8 @@ int64_t neb__round_wake(const struct neb_round *r); /* the latest time for the n
 /* Sets how many inner steps this site makes between two captures of a fragment from now on; 0: nominal.
  * Discounts and averaging, on which all sites agree, go by the nominal number. */
 void neb__round_set_interval(struct neb_round *r, uint32_t steps);
+/* Others may reach each other only through this site: at the end it stays until they have everything. */
+void neb__round_set_between(struct neb_round *r, bool between);
 /* With cfg.end_drop: how long the end may take, from the END record on; 0: not known yet. Each site makes one
  * last update of each fragment. The leader waits no longer for those that are missing. */
 void neb__round_set_end(struct neb_round *r, int64_t ms);

@@ -68,7 +68,7 @@ void neb__view_follow(struct neb_round *r, uint64_t view)
     r->state = NEB_ROUND_FOLLOW;
     if (view > r->view) r->view = view;
     r->leader = NEB_NO_SITE;
-    r->leader_has_all = false;
+    r->leader_has_all = r->all_have = false;
     r->ask_phase = 0;
     r->sync_from = NEB_NO_SITE;
     r->elect_at = r->now + r->cfg.elect_ms / 2 + jitter(r, r->cfg.elect_ms);
@@ -387,6 +387,7 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
     r->leader = (uint16_t)from;
     r->leader_heard = r->now;
     r->leader_has_all = f->flags & NEB_FLAG_HAS_ALL;
+    r->all_have = f->flags & NEB_FLAG_ALL_HAVE;
     r->floor = f->applied;
     if (f->number && f->number <= 1000) neb__lead_budget(r, (uint32_t)f->number);
     if (f->flags & NEB_FLAG_PROOF) {
@@ -472,6 +473,16 @@ static bool went_back(struct neb_core_peer *p, const struct neb_round_frame *f)
     return again || p->view_seen > f->view || (p->view_seen == f->view && p->head_seen > f->head);
 }
 
+/* Whether a record here names an update of the site. If it greets without any record or lapse, its disk was lost. */
+static bool took_part(const struct neb_round *r, unsigned site)
+{
+    for (uint32_t c = 0; c < r->cfg.cells; c++)
+        if (r->lastk[c * NEB_SITES_MAX + site]) return true;
+    for (uint64_t i = r->commit; i < r->head; i++)
+        if (r->log[i].record->type == NEB_RECORD_ROUND && neb__record_of(r->log[i].record, site)) return true;
+    return false;
+}
+
 /* Remembers the promises that a peer's frame shows. A leader's view is on its disk before it leads, a
  * voter's before it votes. A report acknowledges something only with its flag: without it, the view
  * it names may be in memory only. */
@@ -512,7 +523,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
     remember(p, f);
     switch (f->type) {
     case NEB_ROUND_FRAME_HELLO:
-        p->forgot = went_back(p, f);
+        p->forgot = went_back(p, f) || (!f->lapse && !f->normal && !f->head && took_part(r, from));
         p->odd = false;
         for (size_t i = 0; i < r->updates; i++) /* it will report the updates it has now */
             r->update[i].have &= ~neb__bit(from);

@@ -41,10 +41,12 @@ void neb__faults_plan(struct neb_sim_world *w)
     w->loss_permille = draw(w, 3) ? 0 : (int)draw(w, 80);
     w->cell_ms = draw(w, 2) ? 0 : (int)draw(w, 1200);
     w->fault_end = w->opt.happy ? 1000 : 8000 + (int64_t)draw(w, 14000);
-    w->end = w->fault_end + 25000;
+    w->end = w->fault_end + (w->opt.lasting_cuts ? 40000 : 25000); /* detours take their time */
     w->quiet = w->opt.happy;
     if (w->opt.happy) w->loss_permille = 0;
-    neb__sim_later(w, w->opt.happy ? w->fault_end : 1500, EV_FAULT, -1);
+    /* A site that is killed during its very first greeting looks like one that lost its disk. */
+    int64_t first = w->opt.lasting_cuts ? 4000 : 1500;
+    neb__sim_later(w, w->opt.happy ? w->fault_end : first, EV_FAULT, -1);
 }
 
 static struct neb_sim_node *pick(struct neb_sim_world *w)
@@ -145,7 +147,7 @@ static void roll_back(struct neb_sim_world *w, struct neb_sim_node *n)
     TRACE(w, "site %d's disk is rolled back", n->id);
     w->out->damaged++;
     if (neb__simdisk_copy(&n->image, &n->disk) != NEB_OK) w->failed = NEB_ERR_NOMEM;
-    memset(w->cut, 0, sizeof w->cut);
+    neb__cuts_only(w);
     for (int i = 0; i < w->sites; i++) w->node[i].actions_left = -1, w->node[i].disk.ops_left = -1;
     w->loss_permille = 0;
     w->protect_until = w->now + 8000;
@@ -159,6 +161,7 @@ static void partition(struct neb_sim_world *w)
     for (int a = 0; a < w->sites; a++)
         for (int b = 0; b < w->sites; b++)
             if ((side >> a & 1) != (side >> b & 1)) w->cut[a][b] = true;
+    w->lines_changed = true;
 }
 
 static void cut_line(struct neb_sim_world *w, bool both)
@@ -167,6 +170,7 @@ static void cut_line(struct neb_sim_world *w, bool both)
     if (a == b) return;
     w->cut[a][b] = true;
     if (both) w->cut[b][a] = true;
+    w->lines_changed = true;
     if (draw(w, 2)) { /* the driver noticed */
         if (w->node[a].alive) neb__node_peer(w, &w->node[a], (unsigned)b, false);
         if (both && w->node[b].alive) neb__node_peer(w, &w->node[b], (unsigned)a, false);
@@ -175,7 +179,7 @@ static void cut_line(struct neb_sim_world *w, bool both)
 
 static void mend_lines(struct neb_sim_world *w)
 {
-    memset(w->cut, 0, sizeof w->cut);
+    neb__cuts_only(w);
     for (int a = 0; a < w->sites; a++)
         for (int b = 0; b < w->sites; b++)
             if (a != b && w->node[a].alive && w->node[b].exists)
@@ -189,6 +193,7 @@ static void join(struct neb_sim_world *w)
     if (!via) return;
     w->sites++;
     neb__node_create(w, n);
+    if (w->opt.lasting_cuts) neb__cuts_join(w, n->id);
     TRACE(w, "site %d is admitted", n->id);
     neb__node_order(
         w, via,
@@ -263,7 +268,7 @@ static void disaster(struct neb_sim_world *w)
     }
     if (!(left.trains & left.members)) left.trains |= left.voters;
     TRACE(w, "disaster: only %llx of the voters are left", (unsigned long long)left.voters);
-    memset(w->cut, 0, sizeof w->cut);
+    neb__cuts_only(w);
     for (int i = 0; i < w->sites; i++) {
         struct neb_sim_node *n = &w->node[i];
         n->actions_left = -1, n->disk.ops_left = -1, n->disk.fail_sync = false;
@@ -457,6 +462,7 @@ void neb__faults_heal(struct neb_sim_world *w)
         if (n->exists && !n->alive && !n->stopped) neb__sim_later(w, 500, EV_START, i);
     }
     mend_lines(w);
+    if (w->opt.lasting_cuts) neb__cuts_heal(w);
     /* From here on processes that have ended go away, and everybody knows which sites are in reach. */
     w->healed = true;
 }
@@ -470,7 +476,9 @@ void neb__faults_strike(struct neb_sim_world *w)
     if (w->now >= w->fault_end) {
         if (!w->healed) neb__faults_heal(w);
         sweep(w);
-        bool flowing = w->end_seen ? w->final_seen : w->rounds > w->rounds_healed + 2;
+        if (w->opt.lasting_cuts) neb__cuts_watch(w);
+        bool flowing =
+            w->end_seen ? w->final_seen : w->rounds > w->rounds_healed + 2 && !neb__oracle_shut_out(w);
         if (flowing && all_well(w, 1) && all_ended(w))
             w->end = w->now; /* all promises are kept: no need to watch longer */
         neb__sim_later(w, 700, EV_FAULT, -1);
@@ -478,6 +486,7 @@ void neb__faults_strike(struct neb_sim_world *w)
     }
     neb__sim_later(w, 100 + (int64_t)draw(w, 1200), EV_FAULT, -1);
     sweep(w);
+    if (w->opt.lasting_cuts) neb__cuts_fault(w);
     struct neb_sim_node *n = pick(w);
     static const uint8_t weight[FAULTS] = {
         [CRASH] = 6,    [CRASH_ACTION] = 8, [CRASH_DISK] = 8, [PARTITION] = 4,  [ONE_WAY] = 4,

@@ -64,7 +64,7 @@ static void do_write(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     if (ev) ev->id = a->id, ev->status = status;
 }
 
-static void push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to, const struct neb_hash *hash)
+void neb__node_push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to, const struct neb_hash *hash)
 {
     struct neb_buf b;
     struct neb_update_header h;
@@ -119,11 +119,14 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
     switch (a->type) {
     case NEB_ACT_SEND:
         neb__oracle_sends(w, n, a->bytes, a->length);
-        neb__sim_send(w, n->id, a->site, EV_FRAME, &what, a->bytes, a->length);
+        if (w->opt.lasting_cuts)
+            neb__cuts_send(w, n, a->site, a->bytes, a->length);
+        else
+            neb__sim_send(w, n->id, a->site, EV_FRAME, &what, a->bytes, a->length);
         break;
     case NEB_ACT_WRITE: do_write(w, n, a); break;
     case NEB_ACT_CAPTURE: neb__toy_capture(w, n, a); break;
-    case NEB_ACT_PUSH: push(w, n, a->site, &a->hash); break;
+    case NEB_ACT_PUSH: neb__node_push(w, n, a->site, &a->hash); break;
     case NEB_ACT_FETCH:
         if (a->site == NEB_NO_SITE)
             look(w, n, &a->hash);
@@ -220,6 +223,8 @@ static void stored(struct neb_sim_world *w, struct neb_sim_node *n, const struct
     in.norm = norm_of(w, &ev->hash);
     if (ev->status != NEB_OK)
         in.type = NEB_EV_NO_UPDATE, in.site = ev->from < 0 ? NEB_NO_SITE : (uint16_t)ev->from;
+    if (ev->status == NEB_OK && ev->from >= 0 && w->opt.lasting_cuts)
+        neb__cuts_pass_on(w, n, ev->from, ev->update.site, &ev->hash);
     feed(w, n, &in);
 }
 
@@ -294,11 +299,15 @@ void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     case EV_ROOT: in.type = NEB_EV_ROOT; break;
     case EV_NONE: in.type = NEB_EV_NO_UPDATE; break;
     case EV_UPDATE: update_arrives(w, n, ev); break;
-    case EV_GET: push(w, n, (unsigned)ev->from, &ev->hash); break;
+    case EV_GET: neb__node_push(w, n, (unsigned)ev->from, &ev->hash); break;
     case EV_GETCELL: serve_cell(w, n, ev); break;
     case EV_CELL: cell_arrives(w, n, ev); break;
     case EV_STORED: stored(w, n, ev); break;
     case EV_STEP: step(w, n); break;
+    case EV_STATES:
+    case EV_RELAY:
+    case EV_LINE:
+    case EV_ROUTES: neb__cuts_event(w, n, ev); break;
     case EV_START:
     case EV_FAULT: break;
     }
@@ -322,7 +331,24 @@ void neb__node_ask(struct neb_sim_world *w, struct neb_sim_node *n, uint32_t op,
     feed(w, n, &(struct neb_event){.type = NEB_EV_OPERATOR, .op = op, .count = count});
 }
 
+/* With lasting cuts a machine sees by itself which links are up: cut_lines.c. */
 void neb__node_peer(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, bool up)
 {
+    if (w->opt.lasting_cuts) return;
     feed(w, n, &(struct neb_event){.type = up ? NEB_EV_PEER_UP : NEB_EV_PEER_DOWN, .site = (uint16_t)site});
+}
+
+void neb__node_reach(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, enum neb_reach how)
+{
+    feed(w, n,
+         &(struct neb_event){.type = how == NEB_REACH_NONE ? NEB_EV_PEER_DOWN : NEB_EV_PEER_UP,
+                             .site = (uint16_t)site,
+                             .far = how == NEB_REACH_FAR});
+}
+
+void neb__node_frame(struct neb_sim_world *w, struct neb_sim_node *n, unsigned from, const uint8_t *bytes,
+                     size_t length)
+{
+    feed(w, n,
+         &(struct neb_event){.type = NEB_EV_FRAME, .site = (uint16_t)from, .bytes = bytes, .length = length});
 }

@@ -37,6 +37,7 @@ void neb__node_format(struct neb_sim_world *w, struct neb_sim_node *n)
 
 void neb__node_free(struct neb_sim_node *n)
 {
+    neb__cuts_stop(n);
     neb__round_destroy(n->core);
     neb__outer_destroy(n->outer);
     n->core = NULL;
@@ -59,6 +60,7 @@ void neb__node_crash(struct neb_sim_world *w, struct neb_sim_node *n)
     TRACE(w, "site %d crashes", n->id);
     w->out->crashes++;
     n->alive = false;
+    w->lines_changed = true;
     n->halted = false;
     n->life++;
     n->actions_left = -1;
@@ -231,6 +233,7 @@ void neb__node_start(struct neb_sim_world *w, struct neb_sim_node *n)
     }
     n->alive = true;
     n->started = w->now;
+    if (w->opt.lasting_cuts) neb__cuts_start(w, n);
     if (n->leaving) neb__node_ask(w, n, NEB_OP_LEAVE, 0);
     for (int i = 0; i < w->sites; i++)
         if (i != n->id && w->node[i].exists) neb__node_peer(w, n, (unsigned)i, true);

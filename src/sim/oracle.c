@@ -1,4 +1,4 @@
-/* oracle.c: an observer that sees everything and checks the ten invariants of the protocol after every
+/* oracle.c: an observer that sees everything and checks the invariants of the protocol after every
  * event.
  *
  *   I1  two sites that hold an index as committed hold the same record
@@ -10,7 +10,9 @@
  *   I7  at most one open update per site and cell, one update per (site, sequence)
  *   I8  a site that may have forgotten a promise does not vote
  *   I9  epochs only grow, one roster per epoch
- *   I10 after the faults end, rounds commit within a bound
+ *   I10 after the faults end, rounds commit within a bound, and every site that is connected to the others through
+ *       any path of members follows, and has its own work in a record
+ *   I11 a relayed message is delivered once, and only if its author sent it (cut_lines.c)
  *
  * The oracle keeps its own books: it knows what every update decodes to from the moment it was
  * captured, replays the committed records into a reference state of its own, and remembers
@@ -244,6 +246,7 @@ static void first_round(struct neb_sim_world *w, const struct neb_record *rec)
                                  (unsigned long long)rec->index, p->site);
             return;
         }
+        if (w->healed) w->named |= neb__bit(p->site);
         if (p->b > rec->v || rec->v > p->b + w->cfg.staleness)
             neb__oracle_violated(w, "I3: record %llu uses an update of version %llu at version %llu",
                                  (unsigned long long)rec->index, (unsigned long long)p->b,
@@ -405,10 +408,22 @@ static void show(struct neb_sim_world *w)
     }
 }
 
+uint64_t neb__oracle_shut_out(const struct neb_sim_world *w)
+{
+    uint64_t out = 0;
+    for (unsigned i = 0; w->opt.lasting_cuts && i < (unsigned)w->sites; i++)
+        if (!w->node[i].stopped && (w->roster.trains & w->roster.members & ~w->named & neb__bit(i)))
+            out |= neb__bit(i);
+    return out;
+}
+
 void neb__oracle_end(struct neb_sim_world *w)
 {
     if (w->opt.trace) show(w);
     if (w->failed != NEB_OK) return;
+    if (!w->end_seen && neb__oracle_shut_out(w))
+        neb__oracle_violated(w, "I10: no record has named an update of sites %llx since the faults ended",
+                             (unsigned long long)neb__oracle_shut_out(w));
     if (w->rounds == w->rounds_healed && !w->end_seen)
         neb__oracle_violated(w, "I10: no round was committed in %lld ms after the faults ended",
                              (long long)(w->now - w->fault_end));

@@ -9,13 +9,15 @@
 
 struct neb_sim_fault {
     uint64_t seed;
-    int sites;  /* 0: drawn from the seed */
-    bool trace; /* every event to stdout */
-    bool happy; /* no faults */
+    int sites;         /* 0: drawn from the seed */
+    bool trace;        /* every event to stdout */
+    bool happy;        /* no faults */
+    bool lasting_cuts; /* some lines are cut for good; members pass on what others say */
 };
 
 struct neb_sim_result {
     char violation[400]; /* "": none */
+    uint64_t relayed;    /* messages that a member passed on */
     uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged;
     int64_t virtual_ms, led_ms; /* led_ms: when a site led for the first time */
 };

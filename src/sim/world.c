@@ -84,6 +84,7 @@ void neb__sim_send(struct neb_sim_world *w, int from, int to, enum neb_sim_event
                    const struct neb_sim_event *what, const uint8_t *bytes, size_t n)
 {
     if (to < 0 || to >= w->sites || !w->node[to].exists || w->cut[from][to]) return;
+    if (w->opt.lasting_cuts && !(w->node[from].linked & neb__bit((unsigned)to))) return;
     /* Links repeat what a line loses, so a site waits long for a cell. Questions and answers about cells are
      * therefore not lost while a run is watched after its faults. */
     bool kept = w->healed && (kind == EV_GETCELL || kind == EV_CELL || kind == EV_NONE);
@@ -167,6 +168,7 @@ static bool build(struct neb_sim_world *w)
         if (neb__outer_leaf(w->reference, c, &w->leaf[c]) != NEB_OK) return false;
     for (int i = 0; i < SITES; i++) w->node[i].id = i;
     for (int i = 0; i < w->sites; i++) neb__node_create(w, &w->node[i]);
+    if (w->opt.lasting_cuts) neb__cuts_plan(w);
     for (int i = 0; i < w->sites; i++) neb__sim_later(w, (int64_t)draw(w, 500), EV_START, i);
     neb__faults_plan(w);
     return w->failed == NEB_OK;
@@ -176,13 +178,15 @@ static void one_event(struct neb_sim_world *w, struct neb_sim_event *e)
 {
     w->now = e->at;
     w->out->events++;
+    if (w->lines_changed) neb__cuts_look(w);
     if (e->kind == EV_FAULT) {
         neb__faults_strike(w);
         for (int i = 0; i < w->sites; i++) neb__oracle_check(w, &w->node[i]);
         return;
     }
     struct neb_sim_node *n = &w->node[e->node];
-    bool own = e->kind >= EV_TICK && e->kind != EV_START; /* belongs to one life of the machine */
+    bool own = e->kind >= EV_TICK && e->kind != EV_START &&
+               e->kind != EV_LINE; /* belongs to one life of the machine */
     if (w->disaster && e->kind < EV_TICK && w->node[e->from].stopped) return; /* it burnt with its sender */
     if (e->kind == EV_START)
         neb__node_start(w, n);
@@ -208,6 +212,7 @@ static void tear_down(struct neb_sim_world *w)
         neb__free(w->node[i].saved);
     }
     neb__outer_destroy(w->reference);
+    neb__buf_free(&w->tape);
     neb__free(w->heap);
     neb__free(w->record);
     neb__free(w->leaf);
@@ -222,6 +227,7 @@ neb_status neb__sim_fault(const struct neb_sim_fault *options, struct neb_sim_re
     if (!w) return neb__fail(NEB_ERR_NOMEM, "out of memory for a simulated world");
     memset(out, 0, sizeof *out);
     w->opt = *options;
+    neb__buf_init(&w->tape, NEB_RELAY_MAX);
     w->out = out;
     w->rng.state = neb__mix64(options->seed);
     w->disk_rng.state = neb__mix64(options->seed ^ 0xd15c);

@@ -1,6 +1,7 @@
 /* world.h: the simulated world, shared by the simulator's files.
  *
  *     world.c         time, events, lines
+ *     cut_lines.c     lines that are cut for good, and the members that pass messages on
  *     node.c          one machine: disk, outer state, core
  *     node_life.c     how a machine starts, crashes and starts again
  *     toy_training.c  the toy trainer
@@ -15,6 +16,7 @@
 #include "base/rng.h"
 #include "outer/outer.h"
 #include "round/round.h"
+#include "round/routes.h"
 #include "sim/sim.h"
 #include "sim/simdisk.h"
 #include "store/ledger.h"
@@ -46,6 +48,8 @@ enum neb_sim_event_kind {
     EV_NONE,   /* … which the asked peer does not have */
     EV_GETCELL,
     EV_CELL,
+    EV_STATES, /* link states of a neighbour */
+    EV_RELAY,  /* a relayed message */
     EV_TICK,
     EV_WRITTEN,
     EV_STEP,
@@ -55,6 +59,8 @@ enum neb_sim_event_kind {
     EV_ROOT,
     EV_START, /* a machine starts (again) */
     EV_FAULT,
+    EV_LINE,   /* node looks whether its link to site `index` is up */
+    EV_ROUTES, /* the routes' own time */
 };
 
 struct neb_sim_event {
@@ -114,7 +120,13 @@ struct neb_sim_node {
     uint64_t checkpoint_k, last_k;
     bool paused, ended, halted, in_boot_check;
     int64_t step_ms, tick_at, clock_skew;
-    int actions_left; /* crash within this many actions; < 0: never */
+    struct neb_routes *routes; /* with lasting cuts */
+    int64_t routes_at;
+    uint64_t linked;                              /* this machine's links */
+    uint64_t linked_life[SITES];                  /* the lives of the machines at their other ends */
+    uint64_t state_life[SITES], state_seq[SITES]; /* the newest link states that it has had */
+    bool looks[SITES], drops; /* looks: EV_LINE is under way; drops: it passes nothing on */
+    int actions_left;         /* crash within this many actions; < 0: never */
     struct {
         uint64_t version, index;
         float theta[WIDTH], m[WIDTH];
@@ -157,6 +169,12 @@ struct neb_sim_world {
 
     /* lines: cut[a][b]: a's messages do not reach b */
     bool cut[SITES][SITES];
+    bool never[SITES][SITES]; /* cut for good */
+    bool lines_changed;       /* machines must look at their links */
+    int flap[2];              /* the line that is down for a while after the faults; equal: none */
+    struct neb_buf tape;      /* a relayed message that was delivered, to be sent again */
+    int tape_to;
+    uint64_t named; /* sites with an update in a record since the faults ended */
     int64_t busy[SITES][SITES], bulk[SITES][SITES]; /* bulk: with cells */
     int cell_ms; /* time that one cell takes; may be far more than fetch_ms */
     int delay_ms, loss_permille, bytes_per_ms;
@@ -224,6 +242,29 @@ void neb__node_free(struct neb_sim_node *n);
 void neb__node_booted(struct neb_sim_world *w, struct neb_sim_node *n);
 void neb__node_peer(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, bool up);
 
+/* With lasting cuts: a site is reached in another way; a frame came through members. */
+void neb__node_reach(struct neb_sim_world *w, struct neb_sim_node *n, unsigned site, enum neb_reach how);
+void neb__node_push(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to,
+                    const struct neb_hash *hash);
+void neb__node_frame(struct neb_sim_world *w, struct neb_sim_node *n, unsigned from, const uint8_t *bytes,
+                     size_t length);
+
+/* cut_lines.c */
+void neb__cuts_plan(struct neb_sim_world *w);           /* draws the lines that are cut for good */
+void neb__cuts_join(struct neb_sim_world *w, int node); /* … of a site that is new */
+void neb__cuts_only(struct neb_sim_world *w);           /* mends all others */
+void neb__cuts_fault(struct neb_sim_world *w); /* during the faults: other cuts, lies, a member that drops */
+void neb__cuts_heal(struct neb_sim_world *w);
+void neb__cuts_watch(struct neb_sim_world *w); /* after them: a line comes and goes */
+void neb__cuts_look(struct neb_sim_world *w);  /* machines notice what changed */
+void neb__cuts_event(struct neb_sim_world *w, struct neb_sim_node *n, const struct neb_sim_event *ev);
+void neb__cuts_start(struct neb_sim_world *w, struct neb_sim_node *n);
+void neb__cuts_stop(struct neb_sim_node *n);
+void neb__cuts_send(struct neb_sim_world *w, struct neb_sim_node *n, unsigned to, const uint8_t *bytes,
+                    size_t length);
+void neb__cuts_pass_on(struct neb_sim_world *w, struct neb_sim_node *n, int from, unsigned author,
+                       const struct neb_hash *hash);
+
 /* toy_training.c */
 bool neb__node_load(struct neb_sim_node *n, const struct neb_hash *hash, struct neb_buf *b,
                     struct neb_update_header *h);
@@ -261,6 +302,8 @@ void neb__oracle_merged(struct neb_sim_world *w, struct neb_sim_node *n, const s
 void neb__oracle_checkpoint(struct neb_sim_world *w, struct neb_sim_node *n);
 struct neb_sim_update_fact *neb__oracle_fact(struct neb_sim_world *w, const struct neb_hash *hash);
 void neb__oracle_check(struct neb_sim_world *w, struct neb_sim_node *n);
+/* With lasting cuts: sites that train, as bits, and of which no record has named an update since the faults ended. */
+uint64_t neb__oracle_shut_out(const struct neb_sim_world *w);
 void neb__oracle_end(struct neb_sim_world *w);
 
 /* faults.c */
