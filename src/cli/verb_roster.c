@@ -141,6 +141,22 @@ static void print_hash(const char *label, const struct neb_hash *h)
     printf("%-10s %s\n", label, hex);
 }
 
+/* Sites that no other can dial have no line to each other. */
+static void say_far(const struct neb_roster *r)
+{
+    const char *last = NULL;
+    int n = 0;
+    for (uint32_t i = 0; i < r->count; i++) n += !r->members[i].addresses;
+    if (n < 2) return;
+    fprintf(stderr, "without an address, so they reach each other through the others: ");
+    for (uint32_t i = 0; i < r->count; i++) {
+        if (r->members[i].addresses) continue;
+        fprintf(stderr, "%s%s", last ? ", " : "", r->members[i].name);
+        last = r->members[i].name;
+    }
+    fprintf(stderr, "\n");
+}
+
 static neb_status seal(struct neb_call *c)
 {
     static struct neb_member members[NEB_MEMBERS_MAX];
@@ -156,6 +172,7 @@ static neb_status seal(struct neb_call *c)
     if (!o->operator_) return neb__fail(NEB_ERR_CONFIG, "nebula-i roster seal: --operator DIR is needed");
     if (!stat(file, &st)) return neb__fail(NEB_ERR_EXISTS, "%s exists already", file);
     NEB_TRY(draft_read(draft, &r));
+    NEB_TRY(neb__roster_meets(&r));
     NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
     for (uint32_t i = 0; i < r.count; i++) train += !(members[i].flags & NEB_MEMBER_WITNESS);
     neb__fact_runs(&fact[facts++]);
@@ -169,6 +186,7 @@ static neb_status seal(struct neb_call *c)
         fprintf(stderr,
                 "every site takes a copy of this file into its folder DIR:\n  nebula-i roster join %s DIR\n",
                 file);
+        say_far(&r);
     }
     neb__chain_free(chain);
     return status;
@@ -363,6 +381,8 @@ static neb_status evict(struct neb_call *call)
         memmove(&next.members[at], &next.members[at + 1], (next.count - at - 1) * sizeof *next.members);
         next.count--;
     }
+    if (status == NEB_OK && neb__roster_meets(&next) != NEB_OK)
+        fprintf(stderr, "warning: %s\n", neb_last_error()); /* its removal may matter more */
     if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_EVICT);
     neb__roster_free(&next);
     neb__chain_free(c);
@@ -385,7 +405,8 @@ static neb_status admit(struct neb_call *call)
         if (at < next.count) m.id = next.members[at].id; /* the same site with another key or address */
         next.members[at] = m;                            /* a copy has room for one more */
         if (at == next.count) next.count++;
-        status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
+        status = neb__roster_meets(&next);
+        if (status == NEB_OK) status = new_epoch(o, file, c, &next, NEB_EPOCH_CHANGE);
     }
     neb__roster_free(&next);
     neb__chain_free(c);

@@ -119,6 +119,14 @@ static void print_waits(const struct neb_status_file *f)
 
 /* ---- of both ---------------------------------------------------------------------------------------------------- */
 
+/* Sites without a line of their own to the one that wrote this. */
+static void print_paths(const struct neb_status_file *f)
+{
+    for (int i = 0; i < f->n; i++)
+        if (*f->site[i].via)
+            printf("%.31s reaches %.31s via %.31s\n", f->site[f->self].name, f->site[i].name, f->site[i].via);
+}
+
 static void print_refusals(const struct neb_status_file *f)
 {
     for (int i = 0; i < f->n; i++)
@@ -156,6 +164,7 @@ static neb_status show(const struct options *o, const char *folder)
         else
             print_session(f, late);
         print_waits(f);
+        print_paths(f);
         print_refusals(f);
     }
     neb__free(f);

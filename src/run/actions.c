@@ -94,7 +94,7 @@ void neb__session_heed_chain(neb_session *s)
 void neb__session_do(neb_session *s, const struct neb_action *a)
 {
     switch (a->type) {
-    case NEB_ACT_SEND: neb__session_send(s, a->site, NEB_CONTROL, NEB_MSG_FRAME, a->bytes, a->length); break;
+    case NEB_ACT_SEND: neb__session_reach(s, a->site, NEB_MSG_FRAME, a->bytes, a->length); break;
     case NEB_ACT_WRITE: do_write(s, a); break;
     case NEB_ACT_CAPTURE: neb__session_want_capture(s, a); break;
     case NEB_ACT_PUSH: neb__session_push(s, a->site, &a->hash, false); break;

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "run/job_facts.h"
+#include "run/relaying.h"
 #include "run/site_status.h"
 
 #include <stdio.h>
@@ -88,15 +88,7 @@ static void on_item(neb_session *s, struct neb_item *i)
     switch (i->type) {
     case NEB_ITEM_MESSAGE: neb__session_message(s, i); break;
     case NEB_ITEM_PEER_UP:
-        neb__agreement_peer_up(s, i->peer);
-        neb__session_send(s, i->peer, NEB_CONTROL, NEB_MSG_MODEL, s->model, sizeof s->model);
-        neb__facts_peer_up(s, i->peer);
-        neb__session_tell_peer(s, i->peer);
-        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_UP, .site = i->peer});
-        break;
-    case NEB_ITEM_PEER_DOWN:
-        neb__session_feed(s, &(struct neb_event){.type = NEB_EV_PEER_DOWN, .site = i->peer});
-        break;
+    case NEB_ITEM_PEER_DOWN: neb__relaying_link(s, i->peer, i->type == NEB_ITEM_PEER_UP); break;
     case NEB_ITEM_SNAPSHOT: neb__session_snapshot_taken(s); break;
     case NEB_ITEM_OPERATOR:
         s->driver.leaves |= i->op == NEB_OP_LEAVE;
@@ -162,6 +154,7 @@ static void handle_turn(neb_session *s, const struct neb_turn *turn)
 {
     if (!s->halted) neb__session_heed_chain(s);
     if (turn->item && !s->halted) on_item(s, turn->item);
+    if (!s->halted) neb__relaying_turn(s);
     if (!s->halted && turn->steps)
         neb__session_feed(s, &(struct neb_event){.type = NEB_EV_STEP, .count = turn->steps});
     if (!s->halted && s->core && neb__round_wake(s->core) <= now_ms())

@@ -38,7 +38,7 @@ static struct standing standing(neb_session *s)
 {
     struct neb_round_status st;
     neb__round_status(s->core, &st);
-    uint64_t self = neb__bit(s->self), linked = neb__members_links(&s->members) | self;
+    uint64_t self = neb__bit(s->self), linked = neb__members_reached(&s->members) | self;
     pthread_mutex_lock(&s->lock);
     bool finished = s->finished;
     pthread_mutex_unlock(&s->lock);

@@ -161,7 +161,7 @@ static void compare(neb_session *s, uint16_t peer, const uint8_t *bytes, size_t 
 void neb__facts_peer_up(neb_session *s, uint16_t peer)
 {
     const struct neb_job_facts *f = s->facts;
-    if (f) neb__session_send(s, peer, NEB_CONTROL, NEB_MSG_FACTS, f->text, f->size);
+    if (f) neb__session_reach(s, peer, NEB_MSG_FACTS, f->text, f->size);
 }
 
 void neb__facts_message(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)

@@ -106,6 +106,40 @@ bool neb__members_linked(struct neb_members_view *v, uint16_t site)
     return linked;
 }
 
+void neb__members_set_via(struct neb_members_view *v, uint16_t site, uint16_t via)
+{
+    if (site >= NEB_SITES_MAX) return;
+    pthread_mutex_lock(&v->lock);
+    v->far = via == NEB_NO_SITE ? v->far & ~neb__bit(site) : v->far | neb__bit(site);
+    v->via[site] = via;
+    pthread_mutex_unlock(&v->lock);
+}
+
+uint16_t neb__members_via(struct neb_members_view *v, uint16_t site)
+{
+    pthread_mutex_lock(&v->lock);
+    bool far = v->far & ~v->linked & neb__bit(site);
+    uint16_t via = far ? v->via[site] : NEB_NO_SITE;
+    pthread_mutex_unlock(&v->lock);
+    return via;
+}
+
+uint64_t neb__members_far(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t far = v->far & ~v->linked;
+    pthread_mutex_unlock(&v->lock);
+    return far;
+}
+
+uint64_t neb__members_reached(struct neb_members_view *v)
+{
+    pthread_mutex_lock(&v->lock);
+    uint64_t reached = v->linked | v->far;
+    pthread_mutex_unlock(&v->lock);
+    return reached;
+}
+
 void neb__members_tell(struct neb_members_view *v, uint16_t site)
 {
     if (site >= NEB_SITES_MAX) return;

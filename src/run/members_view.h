@@ -18,6 +18,8 @@ struct neb_members_view {
     bool has_key[NEB_SITES_MAX];                        /* of every site that ever was a member */
     uint64_t present, witnesses;                        /* bits of the newest roster's members */
     uint64_t linked;                                    /* bit of each member that is connected */
+    uint64_t far;                                       /* … that is reached through another member, */
+    uint16_t via[NEB_SITES_MAX];                        /* this one */
     struct neb_members roster;                          /* as the core sees them */
     uint16_t leader;                                    /* or NEB_NO_SITE */
     uint32_t untold[NEB_SITES_MAX]; /* messages on this site's model and job that the member has not taken */
@@ -42,6 +44,11 @@ uint64_t neb__members_links(struct neb_members_view *v);
 
 void neb__members_link(struct neb_members_view *v, uint16_t site, bool up);
 bool neb__members_linked(struct neb_members_view *v, uint16_t site);
+/* Through which member a site is reached. NEB_NO_SITE: directly, or not at all. */
+void neb__members_set_via(struct neb_members_view *v, uint16_t site, uint16_t via);
+uint16_t neb__members_via(struct neb_members_view *v, uint16_t site);
+uint64_t neb__members_far(struct neb_members_view *v); /* those that are reached through others, as bits */
+uint64_t neb__members_reached(struct neb_members_view *v); /* those that are connected or reached, as bits */
 
 /* A message on this site's model and job begins its way to a member; it arrived there, or is given up. */
 void neb__members_tell(struct neb_members_view *v, uint16_t site);

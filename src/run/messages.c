@@ -2,6 +2,7 @@
 #include "run/agreement.h"
 #include "run/job_facts.h"
 #include "run/peer_cells.h"
+#include "run/relaying.h"
 #include "run/site_status.h"
 
 #include <string.h>
@@ -17,6 +18,10 @@ static void agree(neb_session *s)
 void neb__session_message(neb_session *s, const struct neb_item *i)
 {
     struct neb_hash hash;
+    if (i->kind == NEB_MSG_LINK_STATES || i->kind == NEB_MSG_RELAYED) {
+        neb__relaying_message(s, i);
+        return;
+    }
     bool any = i->kind == NEB_MSG_MODEL || i->kind == NEB_MSG_STATUS || i->kind >= NEB_MSG_FACTS;
     if ((!s->core || neb__agreement_mutes(s, i->peer)) && !any) return; /* of rounds */
     if (i->size >= NEB_HASH_SIZE) memcpy(hash.b, i->bytes, NEB_HASH_SIZE);

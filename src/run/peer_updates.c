@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "run/quota.h"
+#include "run/relaying.h"
 
 #include <math.h>
 
@@ -107,6 +107,7 @@ void neb__session_update(neb_session *s, uint16_t peer, const uint8_t *bytes, si
     neb_status status = here ? NEB_OK : neb__session_keep(s, &hash, bytes, n);
     neb__updates_set_norm(&s->updates, &hash, norm);
     if (status == NEB_OK && !here && !needed) status = neb__unnamed_add(s, &h, &hash);
+    if (status == NEB_OK && !here && !needed) neb__relaying_pass_on(s, peer, h.site, &hash, bytes, n);
     if (status == NEB_OK)
         have(s, &h, &hash, norm);
     else if (status != NEB_ERR_NOSPACE)

@@ -5,7 +5,8 @@
  *     updates      unnamed.c, peer_updates.c
  *     signatures   peer_updates.c
  *     messages     links.c, queue.c
- *     models       agreement.c */
+ *     models       agreement.c
+ *     relays       relaying.c */
 #include "run/quota.h"
 #include "base/log.h"
 #include "run/session.h"

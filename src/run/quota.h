@@ -32,7 +32,9 @@ enum {
     X(FOREIGN, "signatures",                                                                    \
       "it sends updates that are malformed, not signed by their author, or do not decode")      \
     X(QUEUE, "messages", "it does not take in what it is sent, so messages for it are dropped") \
-    X(MODEL, "models", "it trains another model or job")
+    X(MODEL, "models", "it trains another model or job")                                        \
+    X(RELAYED, "relays",                                                                        \
+      "it passes on messages that their authors did not sign, or has more passed on than it may")
 
 enum neb_quota_kind {
 #define NEB__X(name, what, sentence) NEB_QUOTA_##name,

@@ -2,6 +2,7 @@
  *
  * The outer state comes from the newest undamaged snapshot of each cell; the records above are replayed by
  * the core. The site's own state is own_state.c's. */
+#include "run/relaying.h"
 #include "run/end.h"
 #include "run/peer_cells.h"
 #include "run/unnamed.h"
@@ -195,6 +196,7 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
                                       .work_after = after};
         struct neb_round_config c = core_config(s);
         status = neb__round_create(&c, &boot, &s->core);
+        if (status == NEB_OK) status = neb__relaying_open(s);
     }
     neb__free(merged);
     neb__free(work);
@@ -297,6 +299,7 @@ neb_status neb__session_restore(neb_session *s)
 
 void neb__session_release(neb_session *s)
 {
+    neb__relaying_close(s);
     neb__round_destroy(s->core);
     neb__fetched_close(s, cells_of(s));
     neb__applying_close(s);

@@ -28,20 +28,23 @@
 #include "run/quota.h"
 #include "run/updates.h"
 #include "run/waiting.h"
+#include "round/routes.h"
 #include "store/ledger.h"
 
 #include <sys/types.h>
 
 enum neb_session_message {
-    NEB_MSG_FRAME = 1, /* the core's */
-    NEB_MSG_UPDATE,    /* an update, header and code */
-    NEB_MSG_GET,       /* hash of an update that is wanted */
-    NEB_MSG_NONE,      /* hash: not here */
-    NEB_MSG_GET_CELL,  /* u32 cell */
-    NEB_MSG_CELL,      /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
-    NEB_MSG_MODEL,     /* hashes of what all sites must agree on */
-    NEB_MSG_STATUS,    /* how the sender is: watch/status.h */
-    NEB_MSG_COMING,    /* hash of a wanted update that is on its way already */
+    NEB_MSG_FRAME = 1,   /* the core's */
+    NEB_MSG_UPDATE,      /* an update, header and code */
+    NEB_MSG_GET,         /* hash of an update that is wanted */
+    NEB_MSG_NONE,        /* hash: not here */
+    NEB_MSG_GET_CELL,    /* u32 cell */
+    NEB_MSG_CELL,        /* u32 cell, u64 version, u64 index, u32 values, u32 proof hashes, theta, m, proof */
+    NEB_MSG_MODEL,       /* hashes of what all sites must agree on */
+    NEB_MSG_STATUS,      /* how the sender is: watch/status.h */
+    NEB_MSG_COMING,      /* hash of a wanted update that is on its way already */
+    NEB_MSG_LINK_STATES, /* who is linked to whom: round/routes.c */
+    NEB_MSG_RELAYED,     /* passed on for a member: round/relay.c */
 };
 
 /* All sites must agree on these, one hash each. */
@@ -93,6 +96,8 @@ struct neb_session {
     struct neb_applying *applying;    /* apply.c */
     struct neb_fetched_cell *fetched; /* peer_cells.h */
     struct neb_agreement agreement;   /* agreement.h */
+    struct neb_routes *routes;        /* relaying.h; NULL: streams alone */
+    uint64_t said_far;                /* bits of members that the log says are reached through others */
 
     /* the caller's alone */
     int64_t left_step; /* ns: when neb_step() was left */
@@ -212,6 +217,9 @@ uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size);
 
 /* keys.c */
 struct neb_seal neb__session_seal(neb_session *s);
+
+/* relaying.c: a control message to a member in reach: over its link, or through members if there is none */
+void neb__session_reach(neb_session *s, uint16_t peer, uint32_t kind, const void *bytes, size_t n);
 
 /* orders.c: what an operator has put into the folder's run/orders */
 void neb__session_orders(neb_session *s);

@@ -71,7 +71,7 @@ void neb_session_get_status(neb_session *s, struct neb_session_status *out)
     out->ended = s->ended;
     out->halted = s->halted;
     out->finished = s->finished;
-    out->peers_up = neb__lines_up(&s->lines);
+    out->peers_up = neb__lines_up(&s->lines) + (int64_t)__builtin_popcountll(neb__members_far(&s->members));
     out->peers = (int64_t)__builtin_popcountll(neb__members_roster(&s->members, NULL).members) - 1;
     snprintf(out->note, sizeof out->note, "%.150s", s->why);
     neb__waiting_status(s, out);
@@ -112,7 +112,7 @@ static void one_member(neb_session *s, uint16_t id, struct neb_session_member *o
     const struct neb_site_status *said = said_by(s, id);
     const char *state = said ? said->session : "connected";
     const struct neb_line line = neb__lines_get(&s->lines, id);
-    out->up = line.up;
+    out->up = line.up || (neb__members_far(&s->members) & neb__bit(id));
     out->rtt = line.rtt;
     out->goodput = goodput_to(s, id, &line);
     out->steps = said ? said->own_steps : -1;
@@ -177,8 +177,11 @@ static void see_site(neb_session *s, uint16_t id, const struct neb_site_status *
     out->votes = roster.voters & neb__bit(id);
     out->trains = roster.trains & neb__bit(id);
     out->leads = id == leader;
-    out->up = id == s->self || line.up;
+    uint16_t via = neb__members_via(&s->members, id);
+    out->up = id == s->self || line.up || via != NEB_NO_SITE;
+    out->via[0] = 0;
     if (id == s->self) return;
+    if (via != NEB_NO_SITE) neb__members_name(&s->members, via, out->via);
     out->rtt_ms = 1e3 * line.rtt;
     out->goodput_bps = goodput_to(s, id, &line);
     out->age = said ? neb__seconds_since(s->board->heard_at[id]) : 0;
@@ -224,7 +227,7 @@ bool neb__session_peer_lacks_end(neb_session *s)
 {
     bool lacks = false;
     pthread_mutex_lock(&s->lock);
-    uint64_t links = neb__members_links(&s->members) & neb__members_roster(&s->members, NULL).members;
+    uint64_t links = neb__members_reached(&s->members) & neb__members_roster(&s->members, NULL).members;
     for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
         if (i == s->self || !(links & neb__bit(i))) continue;
         const struct neb_site_status *said = said_by(s, i);
@@ -236,10 +239,17 @@ bool neb__session_peer_lacks_end(neb_session *s)
 
 /* ---- the peers ----------------------------------------------------------------------------------------- */
 
+/* Members that are not linked are told by the driver alone. */
 static void send_to(neb_session *s, uint64_t peers, uint32_t kind, const char *text)
 {
-    for (uint16_t i = 0; i < NEB_SITES_MAX; i++)
-        if (peers & neb__bit(i)) neb__session_send(s, i, NEB_CONTROL, kind, text, strlen(text));
+    uint64_t linked = neb__members_links(&s->members);
+    for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
+        if (!(peers & neb__bit(i))) continue;
+        if (linked & neb__bit(i))
+            neb__session_send(s, i, NEB_CONTROL, kind, text, strlen(text));
+        else
+            neb__session_reach(s, i, kind, text, strlen(text));
+    }
 }
 
 static void say(neb_session *s, uint64_t peers, const struct neb_site_status *own)
@@ -351,7 +361,7 @@ void neb__session_tell(neb_session *s, bool last)
     bool file = last || now - b->write_at >= write_every, peers = !last && now - b->say_at >= say_every;
     if (!file && !peers) return;
     neb__session_own_status(s, &own);
-    if (peers) say(s, neb__members_links(&s->members), &own), b->say_at = now;
+    if (peers) say(s, neb__members_reached(&s->members), &own), b->say_at = now;
     if (file) write_file(s, b, &own, last), b->write_at = now;
 }
 

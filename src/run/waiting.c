@@ -167,7 +167,7 @@ static void of_job(neb_session *s, struct reason *r)
 {
     r->what = NEB_WAIT_JOB;
     r->sites = neb__members_present(&s->members) & ~neb__bit(s->self);
-    uint64_t away = r->sites & ~neb__members_links(&s->members);
+    uint64_t away = r->sites & ~neb__members_reached(&s->members);
     if (away) r->sites = away;
 }
 
@@ -212,7 +212,7 @@ static const char *sentence(int what)
 /* "b (not connected), c"; *all: every one of them is connected. */
 static void name_sites(neb_session *s, uint64_t sites, char *out, size_t size, bool *all)
 {
-    uint64_t links = neb__members_links(&s->members);
+    uint64_t links = neb__members_reached(&s->members);
     size_t n = 0;
     *all = true;
     snprintf(out, size, "the other sites");

@@ -208,3 +208,22 @@ uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member
     if (!b->addresses) return b->id;
     return a->id < b->id ? a->id : b->id;
 }
+
+/* Two sites have a line if one of them has an address. So with one address in the roster every site reaches every other,
+ * through that site if need be; without any, no two of them meet. */
+neb_status neb__roster_meets(const struct neb_roster *r)
+{
+    char names[200] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->count; i++) {
+        if (r->members[i].addresses) return NEB_OK;
+        int more = snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", r->members[i].name);
+        n += more > 0 && n + (size_t)more < sizeof names ? (size_t)more : 0;
+    }
+    if (r->count < 2) return NEB_OK;
+    return neb__fail(
+        NEB_ERR_CONFIG,
+        "these sites cannot meet, because none of them has an address: %s. Give one that the others can dial "
+        "an address (HOST:PORT behind its identity); the others need none",
+        names);
+}

@@ -145,6 +145,9 @@ const struct neb_member *neb__roster_by_id(const struct neb_roster *r, uint16_t 
 const struct neb_member *neb__roster_by_name(const struct neb_roster *r, const char *name);
 uint32_t neb__roster_votes(const struct neb_roster *r); /* the sum over all members */
 
+/* Whether every two members have a path of lines: a line needs an address at one of its ends, and members pass messages
+ * on for each other. NEB_ERR_CONFIG names the sites that cannot meet. */
+neb_status neb__roster_meets(const struct neb_roster *r);
 /* Returns the id of the member that dials: the lower id if both can be dialled, else the member that cannot
  * be dialled. 0: neither can be dialled. */
 uint16_t neb__roster_dialler(const struct neb_member *a, const struct neb_member *b);

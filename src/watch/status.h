@@ -109,7 +109,8 @@
     TEXT(scaled_of, 120, "", SESSION, OLD("", "", "", ""), "whose they were (docs/trust.md)")                               \
     INT(id, "", SEEN, OLD("", "", "", "id"), "of the site in the roster")                                                   \
     BOOL(member, SEEN, OLD("", "", "", ""), "the log counts it among the members")                                          \
-    BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it")                                                   \
+    BOOL(up, SEEN, OLD("", "", "", "up"), "this site is connected to it, or reaches it through another member")             \
+    TEXT(via, 64, "", SEEN, OLD("", "", "", ""), "the member through which this site reaches it; empty: a direct line, or none") \
     BOOL(votes, SEEN, OLD("", "", "", "votes"), "it votes")                                                                 \
     BOOL(trains, SEEN, OLD("", "", "", "trains"), "it trains; a witness does not")                                          \
     BOOL(leads, SEEN, OLD("", "", "", "leads"), "this site takes it for the leader")                                        \

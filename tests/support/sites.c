@@ -78,6 +78,17 @@ void sites_move(struct sites *s, const char *const *hosts)
     neb__chain_free(moved);
 }
 
+void sites_hide(struct sites *s, int hidden)
+{
+    struct neb_chain *chain, *made;
+    assert_ok(neb__site_roster_load(s->path[0], &chain));
+    for (int i = 0; i < hidden; i++) chain->now.members[i].addresses = 0;
+    assert_ok(neb__chain_create(&chain->operator_key, NULL, 0, &chain->now, &made));
+    for (int i = 0; i < s->count; i++) assert_ok(neb__site_roster_save(s->path[i], made));
+    neb__chain_free(chain);
+    neb__chain_free(made);
+}
+
 void sites_rule(struct sites *s, const char *rule)
 {
     struct neb_chain *chain, *ruled;

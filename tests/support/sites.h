@@ -20,6 +20,8 @@ void sites_make(struct sites *s, int count, const char *host);
 void sites_rule(struct sites *s, const char *rule);
 /* Other addresses (with port 7400) for the same sites, in a new genesis. */
 void sites_move(struct sites *s, const char *const *hosts);
+/* The first `hidden` sites lose their addresses, in a new genesis: they can dial, and nobody can dial them. */
+void sites_hide(struct sites *s, int hidden);
 void sites_free(struct sites *s);
 /* Makes a new epoch, signed by the operator, of the chain in `from`'s folder: drop one member by name (or NULL), add the site
  * in `add` (or NULL). `out` gets it encoded. */
