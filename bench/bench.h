@@ -26,6 +26,7 @@ struct neb_bench {
     X(engine)          \
     X(generate)        \
     X(link)            \
+    X(parallel)        \
     X(replica_quality) \
     X(round)           \
     X(streams)         \

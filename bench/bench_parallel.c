@@ -1,0 +1,145 @@
+/* bench_parallel.c: layouts of two ranks, each with one thread, against one process with two.
+ *
+ * All arms train the same model on the same tokens, in as many micro-batches. The arms of a comparison take
+ * turns, step by step, and the figure is the median of the ratios: the machine's speed changes, the ratio does
+ * not. A pipeline idles for (p - 1) / (m + p - 1) of a step by its nature; its ratio is taken without that, and
+ * the share that it really idled stands beside it. */
+#include "bench.h"
+#include "parallel_arm.h"
+#include "base/file.h"
+#include "base/opts.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TURNS = 64 };
+
+struct options {
+    char *out, *arm, *serve;
+    int64_t hidden, layers, heads, vocab, tokens, micro, turns;
+};
+
+static const struct neb_opt table[] = {
+    NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/parallel", "folder", "folder for the job and its text"),
+    NEB_OPT(struct options, arm, NEB_OPT_TEXT, "", NULL, "only this layout: data2, pipeline2"),
+    NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
+            NEB_OPT_RANGE(8, 65536)),
+    NEB_OPT(struct options, layers, NEB_OPT_INT, "12", NULL, "its layers", NEB_OPT_RANGE(2, 1024)),
+    NEB_OPT(struct options, heads, NEB_OPT_INT, "12", NULL, "its heads", NEB_OPT_RANGE(1, 1024)),
+    NEB_OPT(struct options, vocab, NEB_OPT_INT, "50257", NULL, "tokens in its vocabulary",
+            NEB_OPT_RANGE(16, 1e6)),
+    NEB_OPT(struct options, tokens, NEB_OPT_INT, "4096", NULL, "tokens of a step", NEB_OPT_RANGE(16, 1e8)),
+    NEB_OPT(struct options, micro, NEB_OPT_INT, "8", NULL, "micro-batches of a step", NEB_OPT_RANGE(2, 1024)),
+    NEB_OPT(struct options, turns, NEB_OPT_INT, "5", NULL, "measured steps a layout",
+            NEB_OPT_RANGE(1, MAX_TURNS)),
+    NEB_OPT(struct options, serve, NEB_OPT_TEXT, "", NULL,
+            "be a process of this layout, and make a step for each line of the standard input"),
+    NEB_OPT_END,
+};
+
+struct arm {
+    const char *name, *layout;
+    double target;
+    int stages;
+};
+
+static const struct arm arms[] = {
+    {"data2", "parallel.data=2 train.threads=1", 0.90, 1},
+    {"pipeline2", "parallel.pipeline=2 train.threads=1", 0.90, 2},
+};
+
+static neb_status measure(const struct options *o, const char *folder, struct neb_arm *one,
+                          const struct arm *a, double *ratio, double *idle)
+{
+    struct neb_arm two;
+    struct neb_arm_step x, y;
+    double ratios[MAX_TURNS], shares[MAX_TURNS];
+    NEB_TRY(neb__arm_start(folder, a->layout, 2, &two));
+    neb_status status = neb__arm_step(&two, &y); /* plans and warms up */
+    for (int i = 0; status == NEB_OK && i < o->turns; i++) {
+        status = neb__arm_step(one, &x);
+        if (status == NEB_OK) status = neb__arm_step(&two, &y);
+        ratios[i] = x.seconds / y.seconds;
+        shares[i] = y.idle;
+        fprintf(stderr, "%s: one process %.2f s, two ranks %.2f s, %.1f %% idle\n", a->name, x.seconds,
+                y.seconds, 100 * y.idle);
+    }
+    neb__arm_stop(&two);
+    NEB_TRY(status);
+    *ratio = neb__figures_median(ratios, (int)o->turns);
+    *idle = neb__figures_median(shares, (int)o->turns);
+    return NEB_OK;
+}
+
+static neb_status report(struct neb_figures *f, const struct options *o, const char *folder,
+                         struct neb_arm *one, const struct arm *a)
+{
+    char name[64];
+    double ratio, idle, bubble = (double)(a->stages - 1) / (double)(o->micro + a->stages - 1);
+    NEB_TRY(measure(o, folder, one, a, &ratio, &idle));
+    snprintf(name, sizeof name, "ratio.%s", a->name);
+    neb__figures_add(f, name, ratio / (1 - bubble), "", NEB_AT_LEAST, a->target);
+    if (a->stages < 2) return NEB_OK;
+    snprintf(name, sizeof name, "bubble.%s", a->name);
+    neb__figures_add(f, name, idle - bubble, "", NEB_AT_MOST, 0.05);
+    snprintf(name, sizeof name, "idle.%s", a->name);
+    neb__figures_add(f, name, idle, "", NEB_REPORT, 0);
+    return NEB_OK;
+}
+
+static neb_status run_arms(const struct options *o, struct neb_figures *f)
+{
+    struct neb_arm_job job = {.hidden = o->hidden,
+                              .layers = o->layers,
+                              .heads = o->heads,
+                              .vocab = o->vocab,
+                              .tokens = o->tokens / o->micro,
+                              .micro = o->micro,
+                              .max_len = o->tokens / o->micro};
+    struct neb_arm one;
+    struct neb_arm_step warm;
+    char folder[PATH_MAX];
+    NEB_TRY(neb__file_make_dir(o->out, 0755));
+    if (!realpath(o->out, folder)) return neb__fail(NEB_ERR_IO, "%s: %s", o->out, strerror(errno));
+    job.folder = folder;
+    NEB_TRY(neb__arm_job_make(&job));
+    NEB_TRY(neb__arm_start(folder, "train.threads=2", 1, &one));
+    neb_status status = neb__arm_step(&one, &warm);
+    for (size_t i = 0; status == NEB_OK && i < sizeof arms / sizeof *arms; i++)
+        if (!o->arm || !strcmp(o->arm, arms[i].name)) status = report(f, o, folder, &one, &arms[i]);
+    neb__arm_stop(&one);
+    return status;
+}
+
+static bool known(const char *name)
+{
+    for (size_t i = 0; i < sizeof arms / sizeof *arms; i++)
+        if (!strcmp(name, arms[i].name)) return true;
+    return false;
+}
+
+static int run(int argc, char **argv)
+{
+    bool json = neb__bench_json(&argc, argv);
+    struct options o = {0};
+    int n = 0, code = 2;
+    if (neb__opts_init(table, &o) != NEB_OK) return 1;
+    const bool parsed = neb__opts_args(table, &o, argc, argv, &n) == NEB_OK && n == 0;
+    if (!parsed || (o.arm && !known(o.arm))) {
+        fprintf(stderr, "usage: nebula-i bench parallel [--json] [options]\n\n");
+        neb__opts_help(table, stderr);
+    } else if (o.serve) {
+        code = neb__arm_serve(o.out, o.serve);
+    } else {
+        struct neb_figures *f = neb__figures_begin("parallel", json);
+        code = f && run_arms(&o, f) == NEB_OK ? neb__figures_end(f) : 1;
+    }
+    neb__opts_free(table, &o);
+    return code;
+}
+
+const struct neb_bench neb__bench_parallel = {
+    "parallel", "layouts of two ranks against one process with two threads", run, table};
