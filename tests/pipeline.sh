@@ -74,6 +74,11 @@ refused "gets 2 micro-batches a step" parallel.pipeline=3 parallel.data=2
 refused "parallel.zero 2" parallel.pipeline=2 parallel.data=2 parallel.zero=2
 refused "two models" parallel.pipeline=2 task=rtd model.family=electra
 
+# ---- the benchmark's figures, on a model that is too small for them
+"$nebula" bench parallel --out bench --hidden 32 --layers 2 --heads 2 --vocab 300 --tokens 256 --micro 4 --turns 1 --json > bench.json 2> bench.log ||
+    fail "bench parallel"
+for figure in ratio.data2 ratio.pipeline2 bubble.pipeline2; do grep -q "\"$figure\"" bench.json || fail "no figure $figure"; done
+
 # ---- two sites, one of them in stages
 port=$((21000 + $$ % 10000))
 for s in a b; do

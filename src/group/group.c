@@ -83,6 +83,32 @@ neb_status neb__group_join(double timeout_s, struct neb_group **out)
     return neb__group_with(engine, timeout_s, out);
 }
 
+static struct neb_group *all_ranks(struct neb_group *g)
+{
+    while (g->parent) g = g->parent;
+    return g;
+}
+
+static void link_to_all(struct neb_group *part)
+{
+    struct neb_group *all = all_ranks(part);
+    part->next = all->parts;
+    all->parts = part;
+}
+
+static void unlink_from_all(struct neb_group *part)
+{
+    struct neb_group **at = &all_ranks(part)->parts;
+    while (*at && *at != part) at = &(*at)->next;
+    if (*at) *at = part->next;
+}
+
+int neb__group_site_rank(const struct neb_group *g)
+{
+    while (g && g->parent) g = g->parent;
+    return neb__group_rank(g);
+}
+
 neb_status neb__group_split(struct neb_group *g, int color, struct neb_group **out)
 {
     struct neb_group_place place = {0, 1};
@@ -96,6 +122,7 @@ neb_status neb__group_split(struct neb_group *g, int color, struct neb_group **o
     part->rank = place.rank;
     part->size = place.size;
     part->parent = g;
+    link_to_all(part);
     if (status == NEB_OK) status = make_window(part);
     if (status != NEB_OK) {
         neb__group_close(part);
@@ -108,6 +135,7 @@ neb_status neb__group_split(struct neb_group *g, int color, struct neb_group **o
 void neb__group_close(struct neb_group *g)
 {
     if (!g) return;
+    if (g->parent) unlink_from_all(g);
     neb__window_close(g->window);
     if (g->engine) g->engine->close(g->ctx);
     neb__free(g);
@@ -132,8 +160,11 @@ int neb__group_near(const struct neb_group *g)
 
 void neb__group_beat(struct neb_group *g)
 {
-    for (; g; g = g->parent)
-        if (g->window) neb__window_beat(g);
+    if (!g) return;
+    struct neb_group *all = all_ranks(g);
+    if (all->window) neb__window_beat(all);
+    for (struct neb_group *p = all->parts; p; p = p->next)
+        if (p->window) neb__window_beat(p);
 }
 
 void neb__group_busy(struct neb_group *g, bool busy)
@@ -183,7 +214,7 @@ static neb_status reduce(struct neb_group *g, void *values, int64_t n, neb_group
 {
     if (alone(g) || n < 1) return NEB_OK;
     NEB_TRY(usable(g));
-    neb__group_beat(g->parent);
+    neb__group_beat(g);
     return g->window ? neb__window_reduce(g, values, n, type, op) : neb__wait_reduce(g, values, n, type, op);
 }
 
@@ -206,7 +237,7 @@ neb_status neb__group_sum_scatter(struct neb_group *g, float *values, const int6
 {
     if (alone(g)) return NEB_OK;
     NEB_TRY(usable(g));
-    neb__group_beat(g->parent);
+    neb__group_beat(g);
     if (g->window) return neb__window_sum_scatter(g, values, edge);
     return neb__wait_reduce(g, values, edge[g->size], NEB_GROUP_F32, NEB_GROUP_SUM);
 }
@@ -216,7 +247,7 @@ static neb_status gather(struct neb_group *g, void *values, const int64_t *edge,
     int64_t bytes[NEB_GROUP_RANKS + 1];
     if (alone(g)) return NEB_OK;
     NEB_TRY(usable(g));
-    neb__group_beat(g->parent);
+    neb__group_beat(g);
     for (int r = 0; r <= g->size; r++) bytes[r] = edge[r] * width;
     return g->window ? neb__window_gather(g, values, bytes) : neb__wait_gather(g, values, bytes);
 }
@@ -235,7 +266,7 @@ neb_status neb__group_broadcast(struct neb_group *g, void *bytes, size_t n, int 
 {
     if (alone(g) || !n) return NEB_OK;
     NEB_TRY(usable(g));
-    neb__group_beat(g->parent);
+    neb__group_beat(g);
     return g->window ? neb__window_broadcast(g, bytes, n, root) : neb__wait_broadcast(g, bytes, n, root);
 }
 

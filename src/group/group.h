@@ -41,7 +41,11 @@ int neb__group_near(const struct neb_group *g);
 /* Whether mpirun or srun started this process together with others. */
 bool neb__group_started(void);
 
-/* This rank makes progress. Long computations call it, so that nobody takes them for a hang. */
+/* The number of this rank among all ranks of the site. */
+int neb__group_site_rank(const struct neb_group *g);
+
+/* This rank makes progress, in this group and in all others of the site. Long computations call it, so that
+ * nobody takes them for a hang. */
 void neb__group_beat(struct neb_group *g);
 
 /* This rank begins, or has ended, something that may take any time (waiting for another site, tokenising).

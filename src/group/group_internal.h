@@ -20,7 +20,9 @@ struct neb_group {
     int rank, size;
     double timeout_s;
     bool broken;              /* an operation failed: none is tried again */
-    struct neb_group *parent; /* of a split: a beat counts there, too */
+    struct neb_group *parent; /* of a split */
+    struct neb_group *parts; /* of the group of all ranks: all that were split off, here and further down … */
+    struct neb_group *next; /* … one behind the other: a beat counts in all of them */
 };
 
 /* load.c */

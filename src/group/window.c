@@ -1,6 +1,6 @@
 /* window.c: operations of ranks on one machine, through memory that they share.
  *
- *     board      a line for each rank: its beat, the number of barriers it has reached, its process
+ *     board      a line for each rank: its number, its beat, the number of barriers it has reached, its process
  *     in         two pieces for each rank, written by it, read by the others
  *     result     two pieces, written by all
  *     rings      one for each ordered pair of ranks, for sending
@@ -27,6 +27,7 @@ struct line {
     _Alignas(LINE) _Atomic uint64_t beat;
     _Atomic uint64_t arrived;
     _Atomic int64_t pid;
+    _Atomic int rank; /* among all ranks of the site, for messages */
     _Atomic int busy; /* how many things are under way that may take any time */
     _Atomic int failed;
 };
@@ -71,6 +72,7 @@ neb_status neb__window_open(struct neb_group *g, void *memory)
     w->in = p + board_bytes(g->size);
     w->result = w->in + (size_t)g->size * 2 * PIECE;
     w->rings = (struct ring *)(w->result + 2 * PIECE);
+    atomic_store(&w->board->line[g->rank].rank, neb__group_site_rank(g));
     atomic_store(&w->board->line[g->rank].pid, (int64_t)getpid());
     g->window = w;
     return NEB_OK;
@@ -112,7 +114,10 @@ static neb_status lost(struct neb_group *g, int rank, const char *how)
     int64_t none = 0;
     neb__group_break(g);
     atomic_compare_exchange_strong(&g->window->board->stuck, &none, rank + 1);
-    return neb__fail(NEB_ERR_PEER, "rank %d of %d %s", rank, g->size, how);
+    const struct neb_group *all = g;
+    while (all->parent) all = all->parent;
+    return neb__fail(NEB_ERR_PEER, "rank %d of %d %s", atomic_load(&g->window->board->line[rank].rank),
+                     all->size, how);
 }
 
 static neb_status look(struct neb_group *g, struct patience *p)
@@ -120,7 +125,7 @@ static neb_status look(struct neb_group *g, struct patience *p)
     struct line *l = &g->window->board->line[p->rank];
     int64_t stuck = atomic_load(&g->window->board->stuck), pid = atomic_load(&l->pid);
     uint64_t now = atomic_load_explicit(&l->beat, memory_order_relaxed);
-    neb__window_beat(g);
+    neb__group_beat(g);
     if (stuck && atomic_load(&g->window->board->line[stuck - 1].failed))
         return lost(g, (int)stuck - 1, "has failed; its log says more");
     if (stuck) return lost(g, (int)stuck - 1, "does not answer; another rank has given it up");

@@ -12,6 +12,7 @@
 #include "task/init_from.h"
 #include "task/memory_check.h"
 #include "tensor/device.h"
+#include "tensor/tape.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -109,6 +110,12 @@ static neb_status make_stream(struct neb_work *w)
     return NEB_OK;
 }
 
+/* A rank that computes for long is not stuck: it says so after each call of the device. */
+static void beat(void *ranks)
+{
+    neb__group_beat(ranks);
+}
+
 static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
 {
     NEB_TRY(open_device(w));
@@ -123,6 +130,7 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     NEB_TRY(make_inputs(w, *l));
     NEB_TRY(neb_tape_create(w->dev, w->params, &w->tape));
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
+    if (neb__layout_world(w->layout)) neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
     NEB_TRY(neb__work_make_whole(w));
     return make_optimizer(w);
 }

@@ -341,6 +341,12 @@ void neb_tape_on_grad_ready(neb_tape *t, neb_grad_ready_fn fn, void *arg)
     t->grad_ready_arg = arg;
 }
 
+void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg)
+{
+    t->on_call = fn;
+    t->on_call_arg = arg;
+}
+
 void neb__tape_force_reference(neb_tape *t, bool on)
 {
     t->force_reference = on;

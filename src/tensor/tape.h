@@ -127,7 +127,9 @@ struct neb_tape {
     uint32_t warned; /* slots whose fallback was announced */
     neb_grad_ready_fn grad_ready;
     void *grad_ready_arg;
-    bool some_complete; /* a parameter waits to be announced */
+    bool some_complete;         /* a parameter waits to be announced */
+    void (*on_call)(void *arg); /* neb__tape_on_call() */
+    void *on_call_arg;
 };
 
 /* Reports an error with scope and op in front, and makes the run fail with it. Returns the status. */
@@ -217,6 +219,9 @@ neb_status neb__tape_called(neb_tape *t, neb_status s);
          ? neb__tape_called(t, neb__reference_##slot(t, args))      \
          : neb__tape_called(t, NEB_UNLESS_FAILED(t, slot, args)))
 bool neb__tape_use_reference(neb_tape *t, bool has, const char *slot);
+
+/* fn is called after every device call of a run. NULL: nothing is. */
+void neb__tape_on_call(neb_tape *t, void (*fn)(void *arg), void *arg);
 
 /* For tests: every fused slot is composed from primitives. */
 void neb__tape_force_reference(neb_tape *t, bool on);

@@ -244,6 +244,7 @@ neb_status neb__tape_done(neb_tape *t, neb_status status)
 neb_status neb__tape_called(neb_tape *t, neb_status status)
 {
     if (!t->hold) t->life.tick++;
+    if (t->on_call && !t->dry) t->on_call(t->on_call_arg);
     return neb__tape_done(t, status);
 }
 
