@@ -36,13 +36,18 @@ same two zero
 [ "$(loss two)" = "$(loss sums)" ] || fail "data: $(loss two), zero 2: $(loss sums)"
 train each parallel.data=4; train each2 parallel.data=4 parallel.zero=2 # one micro-batch a rank
 same each each2
+train each3 parallel.data=4 parallel.zero=3
+same each each3
 train host parallel.offload=optimizer; same one host
 train host4 parallel.data=4 parallel.zero=2 parallel.offload=moments; same each host4
 [ -n "$(loss one)" ] && [ "$(loss one)" = "$(loss two)" ] || fail "one process: $(loss one), two: $(loss two)"
 train there parallel.data=2 parallel.zero=1 train.steps=300 train.schedule=constant
 cp -r there back
 train there parallel.data=4 parallel.zero=2 train.steps=400 train.schedule=constant # another layout goes on …
-train there parallel.data=2 parallel.zero=1 train.steps=600 train.schedule=constant # … and back
+cp -r there way
+train there parallel.data=4 parallel.zero=3 train.steps=450 train.schedule=constant
+train way parallel.data=4 train.steps=450 train.schedule=constant # the same without a change
+same way there
 train back train.steps=301 train.schedule=constant                                    # also one process
 grep -q "going on from step 300" back.log || fail "one process did not go on from the checkpoint of two"
 
@@ -52,10 +57,11 @@ hurt() { # SIGNAL OUT LAUNCHER: the last rank gets the signal once a checkpoint 
     until [ -n "$(ls $2/checkpoints/*.neb 2> /dev/null)" ]; do kill -0 $3 2> /dev/null || fail "$2 ended early"; sleep 0.1; done
     kill -$1 $(ranks_of $2 $3 | tail -1)
 }
-long="train.steps=3000"
+long="train.steps=3000 train.micro=2" # one micro-batch a rank
 train calm parallel.data=2 parallel.zero=1 $long
 for way in KILL:30s STOP:3s; do
-    "$nebula" train job.yaml out=hurt parallel.data=2 parallel.zero=1 parallel.timeout=${way#*:} $long > hurt.log 2>&1 & pid=$!
+    zero=1; [ $way = STOP:3s ] || zero=3
+    "$nebula" train job.yaml out=hurt parallel.data=2 parallel.zero=$zero parallel.timeout=${way#*:} $long > hurt.log 2>&1 & pid=$!
     started="$started $pid"
     hurt ${way%:*} hurt $pid
     wait $pid || fail "the training did not survive SIG${way%:*}"
@@ -92,8 +98,9 @@ grep -aq "the ranks run different programs" bad.log || fail "no message about di
 refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "$1" bad.log || fail "no '$1' with ${*:2}"; }
 refused "8, but a step has 4 micro-batches" parallel.data=8
 refused "there is one process" parallel.zero=1
+refused "shared out in f32 only" parallel.data=2 parallel.zero=3 train.dtype=bf16
 refused "make train.micro a multiple of 3" parallel.data=3 parallel.zero=2
-refused "from 0 to 2" parallel.data=2 parallel.zero=7
+refused "from 0 to 3" parallel.data=2 parallel.zero=7
 if SLURM_JOB_ID=1 SLURM_NTASKS=3 train bad parallel.data=2; then fail "began with another number of ranks than Slurm's"; fi
 grep -aq "has 3 tasks, but the job's layout has 2 ranks" bad.log || fail "no message about Slurm's number"
 if mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 > bad.log 2>&1
@@ -112,7 +119,7 @@ for s in a b; do "$nebula" roster join roster $s > /dev/null; done
 cat >> job.yaml <<'YAML'
 wan: {interval: 20, fragments: 2, tokens: 600000, round_seconds: 5}
 sites:
-  - {name: a, parallel: {data: 2}}
+  - {name: a, parallel: {data: 2, zero: 3}}
   - {name: b, parallel: {data: 2, zero: 1}}
 YAML
 for s in a b; do

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROWS = 8, WIDE = 272, LAYERS = 4, WORDS = 700, STEPS = 3, RANKS = 3 };
+enum { ROWS = 8, WIDE = 272, LAYERS = 7, WORDS = 700, STEPS = 3, RANKS = 3 };
 
 struct net {
     neb_device *dev;
@@ -55,6 +55,8 @@ static neb_param *add(neb_params *ps, const char *name, int ndim, int64_t rows, 
     return neb_params_add(ps, &s);
 }
 
+static struct neb_layout layout; /* of this process */
+
 static neb_status open_net(struct net *n, struct neb_group *g, int zero)
 {
     char name[64];
@@ -71,7 +73,7 @@ static neb_status open_net(struct net *n, struct neb_group *g, int zero)
         n->b[i] = add(n->ps, name, 1, WIDE, 1);
     }
     n->unused = add(n->ps, "unused", 1, 1000, 1);
-    static struct neb_layout layout; /* of this process */
+    neb_params_trainable(n->ps, "layers.2.*", false);
     layout = (struct neb_layout){.world = g, .data = g};
     NEB_TRY(neb__ranks_partition(n->ps, &layout, zero));
     NEB_TRY(neb_params_ready(n->ps, n->dev, 1));
@@ -96,10 +98,11 @@ static void close_net(struct net *n)
 /* ---- equal bits ---------------------------------------------------------------------------------------------- */
 
 struct trial {
-    int zero, micros;      /* micro-batches of all ranks together */
-    double held;           /* bytes that the first rank's state took, before the first run */
-    int64_t part;          /* the first rank's */
-    int64_t values, range; /* of the slab, of its largest range */
+    int zero, micros;          /* micro-batches of all ranks together */
+    double held;               /* bytes that the first rank's state took, before the first run */
+    int64_t part;              /* the first rank's */
+    int64_t trainable, values; /* of the slab */
+    int64_t room;              /* bytes of the arena */
     float norm[STEPS];
     float result[]; /* the first rank's parameters */
 };
@@ -132,14 +135,21 @@ static neb_status try_out(struct net *n, struct neb_group *g, struct trial *x)
     struct trial here = {.micros = x->micros};
     here.held = used(n->dev);
     for (int i = 0; i < STEPS; i++) NEB_TRY(one_step(n, g, &here, i));
-    if (neb__group_rank(g)) return NEB_OK;
+    struct neb_memory memory;
+    neb_tape_memory(n->tape, &memory);
+    const bool first = !neb__group_rank(g);
+    if (x->zero == 3)
+        NEB_TRY(neb__ranks_exchange_values(&layout, n->ps, true, false, first ? x->result : NULL));
+    if (!first) return NEB_OK;
     x->held = here.held;
+    x->room = memory.planned;
     memcpy(x->norm, here.norm, sizeof here.norm);
     int64_t edge[RANKS + 1];
     neb__partition_edges(n->ps, RANKS, edge);
     x->part = edge[1];
-    float *slab = neb_params_slab(n->ps, &x->values);
-    memcpy(x->result, slab, (size_t)x->values * sizeof *slab);
+    x->trainable = n->ps->trainable_values;
+    x->values = n->ps->all_values;
+    if (x->zero < 3) memcpy(x->result, n->ps->value, (size_t)x->values * sizeof *x->result);
     return NEB_OK;
 }
 
@@ -167,7 +177,7 @@ static void has_equal_bits(void **state)
 {
     (void)state;
     struct trial *data = trained(0, RANKS);
-    for (int zero = 1; zero <= 2; zero++) {
+    for (int zero = 1; zero <= 3; zero++) {
         struct trial *x = trained(zero, RANKS);
         assert_memory_equal(x->norm, data->norm, sizeof x->norm);
         assert_int_equal(x->values, data->values);
@@ -181,7 +191,7 @@ static void has_equal_bits(void **state)
 static void stays_close(void **state)
 {
     (void)state;
-    struct trial *data = trained(0, 4 * RANKS), *x = trained(2, 4 * RANKS);
+    struct trial *data = trained(0, 4 * RANKS), *x = trained(3, 4 * RANKS);
     double difference = 0, length = 0;
     for (int64_t i = 0; i < data->values; i++) {
         double d = (double)data->result[i] - (double)x->result[i];
@@ -199,13 +209,19 @@ static void stays_close(void **state)
 static void holds_its_part(void **state)
 {
     (void)state;
-    for (int zero = 0; zero <= 2; zero++) {
+    int64_t room[4], unit = WIDE * (WIDE + 1) * 4, table = WORDS * WIDE * 4;
+    for (int zero = 0; zero <= 3; zero++) {
         struct trial *x = trained(zero, RANKS);
-        double n = (double)x->values, part = (double)x->part;
-        double formula[] = {16 * n, 8 * n + 8 * part, 4 * n + 12 * part};
+        double n = (double)x->trainable, part = (double)x->part, frozen = (double)(x->values - x->trainable);
+        double formula[] = {16 * n + 4 * frozen, 8 * n + 8 * part + 4 * frozen,
+                            4 * n + 12 * part + 4 * frozen, 16 * part + 4 * frozen / RANKS};
         assert_true(fabs(x->held / formula[zero] - 1) < 0.03);
+        room[zero] = x->room;
         forked_free(x, ROOM);
     }
+    /* buckets of the tied table and a layer; at most NEB_UNITS_KEPT units, one of them the table */
+    assert_in_range(room[2], room[0], room[0] + table + 2 * unit);
+    assert_in_range(room[3], room[2], room[2] + table + NEB_UNITS_KEPT * unit);
 }
 
 /* ---- failing --------------------------------------------------------------------------------------------------- */
@@ -222,7 +238,7 @@ static int fails_alone(struct neb_group *g, void *arg)
     struct net n = {0};
     struct neb_step_info info;
     (void)arg;
-    if (open_net(&n, g, 2) != NEB_OK) return 1;
+    if (open_net(&n, g, 3) != NEB_OK) return 1;
     int rank = neb__group_rank(g);
     struct neb_micro m = {rank == RANKS - 1 ? refuse : load, model, &n, 1, ROWS};
     neb_status status = neb_train_step(n.opt, n.tape, &m, 1, 1e-2f, 1, NULL, &info);

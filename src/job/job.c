@@ -218,8 +218,8 @@ const struct neb_opt neb__job_parallel_options[] = {
     PARALLEL(
         zero, NEB_OPT_INT, "0", NULL,
         "each of these processes holds a part, instead of all, of: 1 the optimizer's moments; 2 also the "
-        "gradients",
-        NEB_OPT_RANGE(0, 2)),
+        "gradients; 3 also the parameters",
+        NEB_OPT_RANGE(0, 3)),
     PARALLEL(
         offload, NEB_OPT_TEXT, "none", NULL,
         "state that is kept in the host's memory instead of the GPU's: moments of the optimizer; optimizer: "

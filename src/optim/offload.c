@@ -170,7 +170,7 @@ static neb_status update_bucket(neb_optimizer *o, neb_tape *t, int64_t b)
     const int s = (int)(b % SLOTS);
     const int64_t at = o->first + o->bucket[b].first;
     struct neb_update u = neb__optimizer_update(o, t, b);
-    u.param = x->host[MASTER] ? x->slot[s][MASTER] : ps->value + at;
+    if (x->host[MASTER]) u.param = x->slot[s][MASTER];
     u.m = x->slot[s][MOMENT1];
     u.v = x->slot[s][MOMENT2];
     if (u.n_segments) NEB_TRY(o->dev->ops->update(o->dev->ctx, &u));

@@ -298,7 +298,7 @@ struct neb_update neb__optimizer_update(neb_optimizer *o, neb_tape *t, int64_t b
 {
     neb_params *ps = o->params;
     const struct neb_state_bucket *k = &o->bucket[bucket];
-    return (struct neb_update){.param = ps->value + o->first + k->first,
+    return (struct neb_update){.param = neb__ranks_values(o) + k->first,
                                .m = o->m,
                                .v = o->v,
                                .grad = neb__ranks_grad(o) + k->first,

@@ -3,7 +3,8 @@
  * Ranks that train the same parameters on different micro-batches (data parallelism) add up their gradients
  * and then make the same update. With zero 1 each rank holds the moments of one range of the slab: it gets the
  * sum of that range's gradients, updates the range, and the ranks gather the parameters. With zero 2 a rank keeps
- * the gradient of its range alone: tensor/partition.h adds up the others during the backward pass.
+ * the gradient of its range alone: tensor/partition.h adds up the others during the backward pass. With zero 3 it
+ * keeps the parameters of its range alone, and they are gathered where an op reads them.
  *
  * The norm is a sum over blocks of NEB_SUMSQ_BLOCK values. A block lies inside one parameter and has one number
  * under every layout; ranges begin at blocks; the sums of the blocks are added in the order of their numbers. So
@@ -72,7 +73,7 @@ struct neb_optimizer {
 struct neb_state_place {
     const struct neb_layout *layout; /* whose ranks share the work; they make all calls together. It outlives
                                         the optimizer. NULL: this process alone */
-    int zero;       /* 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2 */
+    int zero;       /* 0, 1 or, for parameters that neb__ranks_partition() has shared out, 2 or 3 */
     bool offload;   /* the moments are on the host, and masters that neb__params_offload() put there */
     int64_t bucket; /* values; 0: NEB_OFFLOAD_BUCKET */
 };
@@ -96,8 +97,13 @@ neb_status neb__norm_reduce(neb_optimizer *o, struct neb_ctl *ctl);
 
 /* With zero 2 the copies of the model share out the gradients of these parameters. Before neb_params_ready(). */
 neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout, int zero);
-/* The gradient of this rank's range. */
+/* The gradient and the values of this rank's range. */
 float *neb__ranks_grad(const neb_optimizer *o);
+float *neb__ranks_values(const neb_optimizer *o);
+/* With zero 3: this rank's values go to the first rank of the data group, or come from there. here: the slab, at
+ * that rank. trainable: only that part of it. */
+neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps, bool collect,
+                                      bool trainable, float *here);
 
 /* Shares out the slab. */
 neb_status neb__ranks_ranges(neb_optimizer *o, int zero);

@@ -11,16 +11,27 @@ static neb_status sum_scatter(void *ranks, float *values, const int64_t *edge)
     return neb__group_sum_scatter(ranks, values, edge);
 }
 
+static neb_status gather(void *ranks, float *values, const int64_t *edge)
+{
+    return neb__group_gather(ranks, values, edge);
+}
+
 neb_status neb__ranks_partition(neb_params *ps, const struct neb_layout *layout, int zero)
 {
     struct neb_group *data = neb__layout_data(layout);
-    struct neb_partition_link link = {data, neb__group_rank(data), neb__group_size(data), sum_scatter};
+    struct neb_partition_link link = {data, neb__group_rank(data), neb__group_size(data), sum_scatter,
+                                      gather};
     return zero < 2 || link.size < 2 ? NEB_OK : neb__params_partition(ps, zero, &link);
 }
 
 float *neb__ranks_grad(const neb_optimizer *o)
 {
     return o->params->partition ? o->params->grad : o->params->grad + o->first;
+}
+
+float *neb__ranks_values(const neb_optimizer *o)
+{
+    return neb__partition_of_values(o->params) ? o->params->value : o->params->value + o->first;
 }
 
 /* Each rank gets whole blocks of the norm. */
@@ -78,7 +89,7 @@ neb_status neb__ranks_reduce(neb_optimizer *o, neb_tape *t)
 
 neb_status neb__ranks_gather(neb_optimizer *o)
 {
-    if (!o->edge) return NEB_OK;
+    if (!o->edge || neb__partition_of_values(o->params)) return NEB_OK;
     NEB_TRY(neb__group_gather(neb__layout_data(o->layout), o->params->value, o->edge));
     return neb_params_refresh(o->params, 0, o->params->trainable_values);
 }
@@ -118,4 +129,33 @@ neb_status neb__ranks_collect(const neb_optimizer *o, const float *own, float *w
     if (status == NEB_OK) status = neb__pieces_collect(l, o->params, true, o->edge ? here : own, whole);
     neb__free(here);
     return status;
+}
+
+/* One of a rank's ranges at a time. */
+static neb_status exchange_held(struct neb_group *data, const neb_params *ps, bool collect,
+                                const int64_t *edge, const struct neb_held *h, float *here)
+{
+    float *own = ps->value + h->at;
+    size_t bytes = (size_t)(h->end - h->first) * sizeof *own;
+    if (neb__group_rank(data))
+        return collect ? neb__group_send(data, own, bytes, 0) : neb__group_receive(data, own, bytes, 0);
+    if (collect)
+        memcpy(here + h->first, own, bytes);
+    else
+        memcpy(own, here + h->first, bytes);
+    for (int r = 1; r < neb__group_size(data); r++) {
+        float *at = here + edge[r];
+        size_t n = (size_t)(edge[r + 1] - edge[r]) * sizeof *at;
+        NEB_TRY(collect ? neb__group_receive(data, at, n, r) : neb__group_send(data, at, n, r));
+    }
+    return NEB_OK;
+}
+
+neb_status neb__ranks_exchange_values(const struct neb_layout *l, neb_params *ps, bool collect,
+                                      bool trainable, float *here)
+{
+    struct neb_group *data = neb__layout_data(l);
+    const struct neb_partition *x = ps->partition;
+    NEB_TRY(exchange_held(data, ps, collect, x->edge, &x->held[0], here));
+    return trainable ? NEB_OK : exchange_held(data, ps, collect, x->frozen, &x->held[1], here);
 }

@@ -125,8 +125,8 @@ neb_status neb__pieces_collect(const struct neb_layout *l, const neb_params *ps,
     return status;
 }
 
-static neb_status distribute_first(const struct neb_layout *l, const neb_params *ps, bool trainable,
-                                   const float *whole, float *here)
+neb_status neb__pieces_distribute_first(const struct neb_layout *l, const neb_params *ps, bool trainable,
+                                        const float *whole, float *here)
 {
     struct neb_group *g = neb__layout_model(l);
     struct list own;
@@ -148,7 +148,7 @@ neb_status neb__pieces_distribute(const struct neb_layout *l, const neb_params *
 {
     struct neb_group *data = neb__layout_data(l);
     int64_t n = trainable ? ps->trainable_values : ps->all_values;
-    if (!neb__group_rank(data)) NEB_TRY(distribute_first(l, ps, trainable, whole, here));
+    if (!neb__group_rank(data)) NEB_TRY(neb__pieces_distribute_first(l, ps, trainable, whole, here));
     return neb__group_broadcast(data, here, (size_t)n * sizeof *here, 0);
 }
 

@@ -16,6 +16,9 @@ neb_status neb__pieces_collect(const struct neb_layout *l, const neb_params *ps,
 /* Gives every rank its parts. */
 neb_status neb__pieces_distribute(const struct neb_layout *l, const neb_params *ps, bool trainable,
                                   const float *whole, float *here);
+/* The same for the ranks of the first copy of the model alone. */
+neb_status neb__pieces_distribute_first(const struct neb_layout *l, const neb_params *ps, bool trainable,
+                                        const float *whole, float *here);
 /* The same without the others: every rank has the whole slab. */
 neb_status neb__pieces_take(const neb_params *ps, bool trainable, const float *whole, float *here);
 

@@ -1,18 +1,26 @@
 /* work_whole.c: the whole model where several ranks share its parameters.
  *
- * The first rank has a copy of all values in host memory. Whatever needs whole parameters (the session with the
+ * The first rank has a copy of all values in host memory: always where other sites read and change it, else
+ * while it is needed. Whatever needs whole parameters (the session with the
  * other sites, checkpoints, export) reads and changes that copy; collecting brings it up to date, distributing
  * gives every rank its part of it. A step makes the copy old. Where every rank has the whole model, the slab
  * itself serves. */
 #include "task/work_internal.h"
 #include "base/mem.h"
+#include "optim/optimizer.h"
 #include "optim/whole.h"
+#include "tensor/partition.h"
 
 #include <string.h>
 
+bool neb__work_gathers(const struct neb_work *w)
+{
+    return neb__partition_of_values(w->params);
+}
+
 bool neb__work_is_split(const struct neb_work *w)
 {
-    return neb__group_size(neb__layout_model(w->layout)) > 1;
+    return neb__group_size(neb__layout_model(w->layout)) > 1 || neb__work_gathers(w);
 }
 
 static bool is_first(const struct neb_work *w)
@@ -20,9 +28,9 @@ static bool is_first(const struct neb_work *w)
     return !neb__group_rank(neb__layout_world(w->layout));
 }
 
-neb_status neb__work_make_whole(struct neb_work *w)
+static neb_status need_whole(struct neb_work *w)
 {
-    if (!neb__work_is_split(w) || !is_first(w)) return NEB_OK;
+    if (!neb__work_is_split(w) || !is_first(w) || w->whole) return NEB_OK;
     w->whole = NEB_NEW_ARRAY(float, (size_t)w->params->whole_all);
     if (w->whole) return NEB_OK;
     return neb__fail(NEB_ERR_NOMEM,
@@ -30,10 +38,67 @@ neb_status neb__work_make_whole(struct neb_work *w)
                      w->params->whole_all);
 }
 
+/* The session registers its memory. */
+static bool keeps_whole(const struct neb_work *w)
+{
+    return w->job->at >= 0;
+}
+
+neb_status neb__work_make_whole(struct neb_work *w)
+{
+    return keeps_whole(w) ? need_whole(w) : NEB_OK;
+}
+
 void neb__work_forget(struct neb_work *w)
 {
     w->params->whole = NULL;
+    if (keeps_whole(w)) return;
+    neb__free(w->whole);
+    w->whole = NULL;
 }
+
+/* ---- parameters that are gathered ------------------------------------------------------------------------------ */
+
+/* The slab of this rank's copy of the model, at the first rank of the data group: where the whole slab is the
+ * same, that one; *own: memory to be freed. */
+static neb_status slab_here(struct neb_work *w, float **here, float **own)
+{
+    const neb_params *ps = w->params;
+    *here = *own = NULL;
+    if (neb__group_rank(neb__layout_data(w->layout))) return NEB_OK;
+    if (neb__group_size(neb__layout_model(w->layout)) == 1) {
+        *here = w->whole;
+        return NEB_OK;
+    }
+    *here = *own = NEB_NEW_ARRAY(float, (size_t)ps->all_values);
+    if (*own) return NEB_OK;
+    return neb__fail(NEB_ERR_NOMEM,
+                     "out of memory for the %" PRId64 " values of this rank's part of the model",
+                     ps->all_values);
+}
+
+static neb_status collect_gathered(struct neb_work *w)
+{
+    float *here, *own;
+    neb_status status = neb__group_agree(neb__layout_world(w->layout), slab_here(w, &here, &own));
+    if (status == NEB_OK) status = neb__ranks_exchange_values(w->layout, w->params, true, false, here);
+    if (status == NEB_OK && own) status = neb__pieces_collect(w->layout, w->params, false, own, w->whole);
+    neb__free(own);
+    return status;
+}
+
+static neb_status distribute_gathered(struct neb_work *w)
+{
+    float *here, *own;
+    neb_status status = neb__group_agree(neb__layout_world(w->layout), slab_here(w, &here, &own));
+    if (status == NEB_OK && own)
+        status = neb__pieces_distribute_first(w->layout, w->params, true, w->whole, own);
+    if (status == NEB_OK) status = neb__ranks_exchange_values(w->layout, w->params, false, true, here);
+    neb__free(own);
+    return status;
+}
+
+/* ---- the whole model ------------------------------------------------------------------------------------------- */
 
 int64_t neb__work_slab_values(const struct neb_work *w)
 {
@@ -50,7 +115,11 @@ float *neb__work_slab(struct neb_work *w, int64_t *n)
 neb_status neb__work_collect(struct neb_work *w)
 {
     if (!neb__work_is_split(w)) return NEB_OK;
-    NEB_TRY(neb__pieces_collect(w->layout, w->params, false, w->params->value, w->whole));
+    NEB_TRY(neb__group_agree(neb__layout_world(w->layout), need_whole(w)));
+    if (neb__work_gathers(w))
+        NEB_TRY(collect_gathered(w));
+    else
+        NEB_TRY(neb__pieces_collect(w->layout, w->params, false, w->params->value, w->whole));
     w->params->whole = w->whole;
     return NEB_OK;
 }
@@ -58,6 +127,11 @@ neb_status neb__work_collect(struct neb_work *w)
 neb_status neb__work_distribute(struct neb_work *w)
 {
     neb_params *ps = w->params;
+    if (neb__work_gathers(w)) {
+        NEB_TRY(distribute_gathered(w));
+        ps->whole = w->whole;
+        return NEB_OK;
+    }
     if (neb__work_is_split(w)) {
         NEB_TRY(neb__pieces_distribute(w->layout, ps, true, w->whole, ps->value));
         ps->whole = w->whole;
@@ -70,7 +144,7 @@ neb_status neb__work_distribute(struct neb_work *w)
 
 bool neb__work_lacks_whole(const struct neb_work *w)
 {
-    return w->whole && !w->params->whole;
+    return neb__work_is_split(w) && is_first(w) && !w->params->whole;
 }
 
 neb_status neb__work_read_params(struct neb_work *w, float *out)
@@ -84,6 +158,7 @@ neb_status neb__work_read_params(struct neb_work *w, float *out)
 
 neb_status neb__work_write_params(struct neb_work *w, const float *values)
 {
+    NEB_TRY(need_whole(w));
     for (int i = 0; i < w->params->count; i++) {
         neb_param *p = w->params->list[i];
         NEB_TRY(neb_param_write(p, values));

@@ -2,6 +2,7 @@
 #include "tensor/masters.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "tensor/partition.h"
 
 #include <string.h>
 
@@ -51,6 +52,9 @@ neb_status neb__masters_alloc(neb_params *ps)
 {
     neb_device *d = ps->dev;
     size_t bytes = (size_t)ps->all_values * sizeof(float);
+    if (neb__partition_of_values(ps) && d->config.compute == NEB_BF16)
+        return neb__fail(NEB_ERR_UNSUPPORTED, "parameters in BF16 are not shared out among ranks");
+    if (neb__partition_of_values(ps)) bytes = (size_t)neb__partition_held(ps) * sizeof(float);
     ps->masters.on_host = ps->masters.wanted && d->config.compute == NEB_BF16;
     if (ps->masters.on_host) return alloc_on_host(ps);
     NEB_TRY(d->ops->alloc(d->ctx, bytes, (void **)&ps->value));
@@ -78,8 +82,23 @@ neb_status neb__masters_settle(const neb_params *ps)
     return ps->masters.fence ? ps->dev->ops->fence_wait(ps->dev->ctx, ps->masters.fence) : NEB_OK;
 }
 
+/* Only what lies in this rank's ranges. */
+static neb_status put_held(neb_params *ps, int64_t at, const float *host, int64_t n)
+{
+    neb_device *d = ps->dev;
+    for (int i = 0; i < 2; i++) {
+        const struct neb_held *h = &ps->partition->held[i];
+        int64_t first = at > h->first ? at : h->first, end = at + n < h->end ? at + n : h->end;
+        if (first >= end) continue;
+        NEB_TRY(d->ops->upload(d->ctx, ps->value + h->at + (first - h->first), host + (first - at),
+                               (size_t)(end - first) * sizeof *host));
+    }
+    return NEB_OK;
+}
+
 neb_status neb__masters_put(neb_params *ps, int64_t at, const float *host, int64_t n)
 {
+    if (neb__partition_of_values(ps)) return put_held(ps, at, host, n);
     neb_device *d = ps->dev;
     size_t bytes = (size_t)n * sizeof *host;
     if (!ps->masters.on_host) return d->ops->upload(d->ctx, ps->value + at, host, bytes);
@@ -90,6 +109,9 @@ neb_status neb__masters_put(neb_params *ps, int64_t at, const float *host, int64
 
 neb_status neb__masters_get(const neb_params *ps, int64_t at, float *host, int64_t n)
 {
+    if (neb__partition_of_values(ps))
+        return neb__fail(NEB_ERR_STATE,
+                         "the ranks share the parameters: they are collected before they are read");
     neb_device *d = ps->dev;
     size_t bytes = (size_t)n * sizeof *host;
     if (!ps->masters.on_host) return d->ops->download(d->ctx, host, ps->value + at, bytes);

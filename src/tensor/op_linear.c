@@ -4,6 +4,7 @@
  * down the gradient of the pre-activation and adds the bias gradient of the layer below. That saves one pass
  * over the widest activations of a transformer. */
 #include "tensor/fallback.h"
+#include "tensor/partition.h"
 
 bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
                           int64_t cols)
@@ -256,6 +257,11 @@ neb_tensor *neb_weight(neb_tape *t, neb_param *p)
     if (!neb__tape_want_param(t, "weight", "parameter", p, -1, -1)) return NULL;
     neb_tensor *x = neb__tensor_fixed(t, neb_compute_type(t), p->ndim, p->shape, neb__param_working(t, p));
     if (!x) return NULL;
+    if (neb__partition_of_values(t->params)) { /* its memory lives as long as this tensor is read */
+        int64_t offset;
+        x->alloc = neb__partition_gather(t, p, &offset);
+        x->offset = (size_t)offset * sizeof(float);
+    }
     x->needs_grad = neb__tape_wants_grad(t) && p->trainable;
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_weight, 0, NULL, 1, &x);
     if (n) n->param[0] = p;

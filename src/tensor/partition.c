@@ -1,4 +1,5 @@
-/* partition.c: units of the slab, and gradients of which each rank keeps a range (partition.h). */
+/* partition.c: units of the slab, gradients of which each rank keeps a range, and parameters of which each rank
+ * has a range (partition.h). */
 #include "tensor/partition.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -36,7 +37,8 @@ neb_status neb__params_partition(neb_params *ps, int level, const struct neb_par
     struct neb_partition *x = NEB_NEW(struct neb_partition);
     if (x) x->edge = NEB_NEW_ARRAY(int64_t, (size_t)link->size + 1);
     if (x) x->cut = NEB_NEW_ARRAY(int64_t, (size_t)link->size + 1);
-    if (!x || !x->edge || !x->cut) {
+    if (x) x->frozen = NEB_NEW_ARRAY(int64_t, (size_t)link->size + 1);
+    if (!x || !x->edge || !x->cut || !x->frozen) {
         neb__partition_free(x);
         return neb__fail(NEB_ERR_NOMEM, "out of memory for the ranges of %d ranks", link->size);
     }
@@ -51,6 +53,7 @@ void neb__partition_free(struct neb_partition *x)
     if (!x) return;
     neb__free(x->edge);
     neb__free(x->cut);
+    neb__free(x->frozen);
     neb__free(x->unit);
     neb__free(x);
 }
@@ -88,11 +91,89 @@ static void make_units(neb_params *ps, bool trainable)
         neb_param *p = ps->list[i];
         if (p->trainable != trainable) continue;
         if (!before || !same_unit(before, p, x->unit[x->units - 1].first))
-            x->unit[x->units++] = (struct neb_unit){.first = p->offset, .trainable = trainable, .bucket = -1};
+            x->unit[x->units++] =
+                (struct neb_unit){.first = p->offset, .trainable = trainable, .bucket = -1, .gathered = -1};
         p->unit = x->units - 1;
         x->unit[p->unit].end = p->offset + aligned(p->values);
         before = p;
     }
+}
+
+/* ---- parameters -------------------------------------------------------------------------------------------- */
+
+bool neb__partition_of_values(const neb_params *ps)
+{
+    return ps->partition && ps->partition->level > 2;
+}
+
+int64_t neb__partition_held(const neb_params *ps)
+{
+    const struct neb_held *h = ps->partition->held;
+    return h[1].at + h[1].end - h[1].first;
+}
+
+/* Equal parts; the slab's gaps and ends are multiples of NEB_PARAM_ALIGN. */
+static void cut_frozen(const neb_params *ps, struct neb_partition *x)
+{
+    int64_t n = (ps->all_values - ps->trainable_values) / NEB_PARAM_ALIGN;
+    for (int r = 0; r <= x->link.size; r++)
+        x->frozen[r] = ps->trainable_values + n * r / x->link.size * NEB_PARAM_ALIGN;
+    x->held[0] = (struct neb_held){x->first, x->end, 0};
+    x->held[1] = (struct neb_held){x->frozen[x->link.rank], x->frozen[x->link.rank + 1], x->end - x->first};
+}
+
+/* The ranks' ranges inside a unit. */
+static void cut_unit(struct neb_partition *x, const struct neb_unit *u, const int64_t *edge)
+{
+    for (int r = 0; r <= x->link.size; r++) {
+        int64_t at = edge[r] > u->first ? edge[r] : u->first;
+        x->cut[r] = (at < u->end ? at : u->end) - u->first;
+    }
+}
+
+static void forget_units(struct neb_partition *x)
+{
+    for (int i = 0; i < NEB_UNITS_KEPT; i++) x->recent[i] = -1;
+    for (int u = 0; u < x->units; u++) x->unit[u].gathered = -1;
+}
+
+/* Puts the unit in front of those that are remembered; the oldest one is forgotten. */
+static void remember(struct neb_partition *x, int unit)
+{
+    int i = 0;
+    while (i < NEB_UNITS_KEPT - 1 && x->recent[i] != unit) i++;
+    if (x->recent[i] >= 0 && x->recent[i] != unit) x->unit[x->recent[i]].gathered = -1;
+    for (; i > 0; i--) x->recent[i] = x->recent[i - 1];
+    x->recent[0] = unit;
+}
+
+static neb_status fetch(neb_tape *t, const struct neb_unit *u)
+{
+    const neb_params *ps = t->params;
+    struct neb_partition *x = ps->partition;
+    const struct neb_held *h = &x->held[u->trainable ? 0 : 1];
+    float *to = (float *)neb__tape_address(t, u->gathered);
+    int64_t first = u->first > h->first ? u->first : h->first, end = u->end < h->end ? u->end : h->end;
+    if (first < end)
+        NEB_TRY(t->dev->ops->copy(t->dev->ctx, to + (first - u->first),
+                                  ps->value + h->at + (first - h->first),
+                                  (size_t)(end - first) * sizeof(float)));
+    cut_unit(x, u, u->trainable ? x->edge : x->frozen);
+    x->order = neb__mix64(x->order + (uint64_t)(u - x->unit) + 0x10001);
+    return x->link.gather(x->link.arg, to, x->cut);
+}
+
+int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset)
+{
+    struct neb_partition *x = t->params->partition;
+    struct neb_unit *u = &x->unit[p->unit];
+    if (t->failed != NEB_OK) return -1;
+    remember(x, p->unit);
+    *offset = p->offset - u->first;
+    if (u->gathered >= 0) return u->gathered;
+    u->gathered = neb__tape_take(t, (size_t)(u->end - u->first) * sizeof(float));
+    if (u->gathered < 0) return -1;
+    return t->dry || neb__tape_done(t, fetch(t, u)) == NEB_OK ? u->gathered : -1;
 }
 
 neb_status neb__partition_place(neb_params *ps)
@@ -106,6 +187,7 @@ neb_status neb__partition_place(neb_params *ps)
     neb__partition_edges(ps, x->link.size, x->edge);
     x->first = x->edge[x->link.rank];
     x->end = x->edge[x->link.rank + 1];
+    cut_frozen(ps, x);
     return NEB_OK;
 }
 
@@ -116,6 +198,8 @@ void neb__partition_reset(neb_tape *t, const int *contributions)
     neb_params *ps = t->params;
     struct neb_partition *x = ps ? ps->partition : NULL;
     if (!x) return;
+    forget_units(x);
+    if (!t->run->grad) return;
     for (int u = 0; u < x->units; u++) {
         x->unit[u].bucket = -1;
         x->unit[u].left = 0;
@@ -181,10 +265,7 @@ static neb_status add_up(neb_tape *t, struct neb_unit *u)
     struct neb_partition *x = t->params->partition;
     float *bucket = (float *)neb__tape_address(t, u->bucket);
     NEB_TRY(clear_rest(t, u, bucket));
-    for (int r = 0; r <= x->link.size; r++) {
-        int64_t at = x->edge[r] > u->first ? x->edge[r] : u->first;
-        x->cut[r] = (at < u->end ? at : u->end) - u->first;
-    }
+    cut_unit(x, u, x->edge);
     x->order = neb__mix64(x->order + (uint64_t)(u - x->unit) + 1);
     NEB_TRY(x->link.sum_scatter(x->link.arg, bucket, x->cut));
     return keep(t, u, bucket);

@@ -6,7 +6,12 @@
  * Gradients (level 2). The contributions to a unit's gradient meet in a bucket, which is an allocation of the
  * run like any other, so the planner lays it over activations that are not alive then. After the last one the
  * ranks add up their buckets, each rank keeps the sum of its own range, and the bucket is gone. Every
- * micro-batch does so; a rank's range collects the sums. */
+ * micro-batch does so; a rank's range collects the sums.
+ *
+ * Parameters (level 3). A rank holds the values of its ranges alone, one of the trainable and one of the frozen
+ * part. An op that reads a parameter has its unit gathered from all ranks into an allocation of the run. The
+ * last few units are remembered; when a unit has been forgotten, the next op that reads it gathers it again, so
+ * its memory is free between the forward and the backward pass. All ranks run the same model in step. */
 #ifndef NEB_TENSOR_PARTITION_H
 #define NEB_TENSOR_PARTITION_H
 
@@ -18,6 +23,15 @@ struct neb_partition_link {
     int rank, size;
     /* Rank r gets the sum of the values [edge[r], edge[r + 1]); the rest is undefined afterwards. */
     neb_status (*sum_scatter)(void *arg, float *values, const int64_t *edge);
+    /* Rank r has the values [edge[r], edge[r + 1]); afterwards every rank has all of them. */
+    neb_status (*gather)(void *arg, float *values, const int64_t *edge);
+};
+
+enum { NEB_UNITS_KEPT = 4 };
+
+/* Values [first, end) of the slab are at `at` of this rank's memory. */
+struct neb_held {
+    int64_t first, end, at;
 };
 
 struct neb_unit {
@@ -27,14 +41,18 @@ struct neb_unit {
     int bucket;   /* allocation of its gradient, or -1 */
     int left;     /* parameters whose gradient is not complete */
     bool touched; /* a contribution came since the last look */
+    int gathered; /* allocation of its values, or -1 */
 };
 
 struct neb_partition {
-    int level; /* 2: gradients */
+    int level; /* 2: gradients; 3: parameters, too */
     struct neb_partition_link link;
-    int64_t *edge;      /* (ranks + 1): the ranges, in values of the trainable slab */
-    int64_t first, end; /* this rank's */
-    int64_t *cut;       /* (ranks + 1): the ranges inside a unit */
+    int64_t *edge;              /* (ranks + 1): the ranges, in values of the trainable slab */
+    int64_t first, end;         /* this rank's */
+    int64_t *frozen;            /* (ranks + 1): the ranges of the frozen part */
+    struct neb_held held[2];    /* level 3: trainable, frozen */
+    int recent[NEB_UNITS_KEPT]; /* units that are gathered, the last one read first; -1: none */
+    int64_t *cut;               /* (ranks + 1): the ranges inside a unit */
     struct neb_unit *unit;
     int units;
     uint64_t order; /* a hash of the exchanges of this step: equal at all ranks */
@@ -50,9 +68,16 @@ neb_status neb__params_partition(neb_params *ps, int level, const struct neb_par
 neb_status neb__partition_place(neb_params *ps);
 void neb__partition_free(struct neb_partition *x); /* NULL is fine */
 
+/* Whether ranks hold parts of the parameters. */
+bool neb__partition_of_values(const neb_params *ps);
+/* How many values of the slab are here. */
+int64_t neb__partition_held(const neb_params *ps);
+
 /* ---- in a run: these do nothing for a set without a partition ----------------------------------------------- */
 
 void neb__partition_reset(neb_tape *t, const int *contributions); /* NULL: a dry run */
+/* p's values, with those of its unit: the allocation, and where in it they begin. -1: the run has failed */
+int neb__partition_gather(neb_tape *t, neb_param *p, int64_t *offset);
 /* Memory for p's gradient in this run. */
 float *neb__partition_grad(neb_tape *t, neb_param *p);
 /* After a node: adds up the buckets that are complete. */

@@ -167,7 +167,7 @@ static void reset(neb_tape *t, const struct neb_run *run, struct neb_plan *plan)
         p->complete = false;
         p->contributions = plan ? plan->contributions[i] : 0;
     }
-    if (run->grad) neb__partition_reset(t, plan ? plan->contributions : NULL);
+    neb__partition_reset(t, plan ? plan->contributions : NULL);
 }
 
 /* Parameters that no op of this run reaches have gradient 0. */

@@ -5,6 +5,7 @@
 #include "tensor/tape.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "tensor/partition.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -110,8 +111,17 @@ void *neb__tensor_data(neb_tape *t, neb_tensor *x)
     return base + x->offset;
 }
 
+/* The values of a parameter of which each rank has a part. */
+static float *gathered(neb_tape *t, neb_param *p)
+{
+    int64_t offset;
+    int id = neb__partition_gather(t, p, &offset);
+    return id < 0 ? NULL : (float *)neb__tape_address(t, id) + offset;
+}
+
 const float *neb__param_master(neb_tape *t, neb_param *p)
 {
+    if (p && neb__partition_of_values(t->params)) return gathered(t, p);
     if (!p || !t->params->masters.on_host) return p ? t->params->value + p->offset : NULL;
     if (p->vector >= 0) return t->params->masters.vectors + p->vector;
     neb__tape_fail(t, NEB_ERR_UNSUPPORTED, "parameter",
@@ -123,6 +133,7 @@ const float *neb__param_master(neb_tape *t, neb_param *p)
 const void *neb__param_working(neb_tape *t, neb_param *p)
 {
     if (!p) return NULL;
+    if (neb__partition_of_values(t->params)) return gathered(t, p);
     return t->params->shadow ? (const void *)((uint16_t *)t->params->shadow + p->offset)
                              : t->params->value + p->offset;
 }

@@ -120,7 +120,7 @@ neb_status neb__ranks_check(struct neb_trainer *t, bool now)
     char names[160];
     bool equal;
     int64_t n;
-    if (neb__group_size(t->layout.data) < 2 || !every) return NEB_OK;
+    if (neb__group_size(t->layout.data) < 2 || !every || neb__work_gathers(t->work)) return NEB_OK;
     float *slab = neb_params_slab(neb__work_params(t->work), &n);
     flip_if_asked(t, slab);
     if (!now && t->made % every) return NEB_OK;

@@ -47,13 +47,16 @@ static neb_status step(struct neb_trainer *t, float lr, struct neb_work_step *ou
     return agreed == NEB_OK ? status : agreed;
 }
 
-/* The ranks of the first copy of the model; the others have nothing to do. */
+/* The ranks of the first copy of the model; the others have nothing to do, unless they hold parameters that are
+ * gathered: then they run the same. */
 static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, struct neb_work_eval *out)
 {
-    if (neb__group_rank(t->layout.data)) return NEB_OK;
+    const bool all = neb__work_gathers(t->work);
+    if (!all && neb__group_rank(t->layout.data)) return NEB_OK;
     neb_status status = neb__work_eval(t->work, use, batches, out);
-    bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE; /* at every rank */
-    neb_status agreed = neb__group_agree(t->layout.model, nothing ? NEB_OK : status);
+    bool nothing = status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE;  /* at every rank */
+    if (all && status != NEB_OK && !nothing) neb__group_give_up(t->ranks); /* they wait for its values */
+    neb_status agreed = neb__group_agree(all ? t->ranks : t->layout.model, nothing ? NEB_OK : status);
     return agreed == NEB_OK ? status : agreed;
 }
 
