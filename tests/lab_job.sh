@@ -53,4 +53,12 @@ rm -rf out/[ab]/model.safetensors out/[ab]/checkpoints
 if "$nebula" lab job.yaml seed=2 --wan 100mbit,20ms > log2 2>&1; then cat log2; fail "the run of one job was taken for that of another"; fi
 grep -q "run/lab holds the run of another job (name lab, task causal; this one: name lab, seed 2, task causal): give this job another name" log2 ||
     { cat log2; fail "the message does not name the two jobs"; }
+# Three sites, two of which have no line to each other from the beginning on.
+sed 's/^data:/  - name: c\n&/' job.yaml > three.yaml
+grep -q "name: c" three.yaml || fail "the job has no third site"
+"$nebula" lab three.yaml name=three out=three wan.tokens=200000 --wan 100mbit,20ms --schedule '0s a>b down; 0s b>a down' > log 2>&1 ||
+    { tail -n 40 log; fail "the run with a line that is cut for good failed"; }
+[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] && [ "$(root a)" = "$(root c)" ] ||
+    fail "with a line that is cut for good the state roots are '$(root a)', '$(root b)' and '$(root c)'"
+! grep -q "link to [ab] is up" log || ! grep "^[ab] |" log | grep -q "link to [ab] is up" || fail "the line was not cut"
 echo "lab: ok, state root $(root a)"

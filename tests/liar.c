@@ -204,10 +204,33 @@ static void on_down(void *arg, uint16_t peer, neb_status why)
     if (peer < PEERS) l->up[peer] = false;
 }
 
+/* Link states and relayed messages in another member's name, to each neighbour, with signatures that do not hold. */
+static void make_up_relays(struct liar *l, uint16_t peer)
+{
+    uint16_t other = 0, self = neb__net_self(l->net);
+    for (uint16_t p = 1; p < PEERS; p++)
+        if (l->up[p] && p != peer) other = p;
+    if (!other || !l->up[peer]) return;
+    for (uint64_t i = 0; i < 50; i++) {
+        uint8_t state[NEB_LINK_STATE_SIZE] = {0}, b[NEB_RELAY_HEAD + 2 + 8 + NEB_SEAL_SIZE] = {1, 2};
+        neb__put16(state, other);
+        neb__put64(state + 2, 1000 + ++l->k);
+        tell(l, peer, NEB_CONTROL, NEB_MSG_LINK_STATES, state, sizeof state);
+        neb__put16(b + 2, other);
+        neb__put64(b + 4, 1000);
+        neb__put64(b + 12, l->k);
+        neb__put32(b + 36, NEB_MSG_FRAME);
+        b[NEB_RELAY_HEAD] = (uint8_t)self;
+        b[NEB_RELAY_HEAD + 1] = (uint8_t)peer;
+        tell(l, peer, NEB_CONTROL, NEB_MSG_RELAYED, b, sizeof b);
+    }
+}
+
 static void on_timer(void *arg)
 {
     struct liar *l = arg;
     static uint8_t junk[1000];
+    for (uint16_t p = 0; lies(l, "relays") && p < PEERS; p++) make_up_relays(l, p);
     for (uint16_t p = 0; lies(l, "flood") && p < PEERS; p++)
         for (int i = 0; l->up[p] && i < 1000; i++) tell(l, p, NEB_CONTROL, 9999, junk, sizeof junk);
 }

@@ -69,6 +69,7 @@ lie names "it names more updates" 24 8
 lie cells "it asks for more cells" 64 8
 lie ahead "it sends updates that are ahead" 64 16
 lie updates "it signs more updates" 64 16
+lie relays "it passes on messages that their authors did not sign" 64 8
 lie flood "" 128 8
 lie weight "" 64 16
 lie tokens "" 64 16

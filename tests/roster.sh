@@ -31,6 +31,12 @@ if "$nebula" roster evict run.roster beta --operator ops 2>/dev/null; then fail 
 "$nebula" roster join run.roster alpha || fail "a site cannot take a newer epoch"
 if "$nebula" roster join run.roster beta 2>/dev/null; then fail "an evicted site joined"; fi
 "$nebula" roster show run.roster | grep -q beta && fail "the roster still names beta"
+for s in alpha beta; do "$nebula" roster add hidden $s; done
+if NEBULA_LOG=error "$nebula" roster seal hidden hidden.roster --operator ops 2>why; then fail "a roster of sites that cannot meet was sealed"; fi
+grep -q "cannot meet, because none of them has an address: alpha, beta" why || fail "no message about sites that cannot meet"
+"$nebula" roster add hidden deep/er/gamma 127.0.0.1:7403
+"$nebula" roster seal hidden hidden.roster --operator ops 2>why >/dev/null || fail "one address is enough for a roster"
+grep -q "through the others: alpha, beta" why || fail "no word about the sites without a line"
 "$nebula" roster seal draft other.roster --operator ops >/dev/null
 if "$nebula" roster join other.roster alpha 2>/dev/null; then fail "one folder joined two runs"; fi
 

@@ -298,12 +298,53 @@ static void a_way_around_one_that_drops(void **state)
     close_all(&n);
 }
 
+static void hear_links(struct neb_routes *r, unsigned from, unsigned site, uint64_t links)
+{
+    uint8_t b[NEB_HASH_SIZE + NEB_LINK_STATE_SIZE] = {0}, *state = b + NEB_HASH_SIZE;
+    neb__put16(state, (uint16_t)site);
+    neb__put64(state + 2, 1);
+    neb__put64(state + 10, 1);
+    neb__put64(state + 18, links);
+    assert_ok(sign((void *)(uintptr_t)site, "nebula link state", b, sizeof b - NEB_SEAL_SIZE,
+                   state + NEB_LINK_STATE_SIZE - NEB_SEAL_SIZE));
+    assert_true(neb__routes_hear(r, 1, from, state, NEB_LINK_STATE_SIZE));
+}
+
+/* 0 reaches 4 through 3, and 3 through 1 or 2. Nobody can go around 3. Each of the other two is tried, again and again. */
+static void a_member_that_cannot_be_avoided(void **state)
+{
+    (void)state;
+    struct neb_routes *r = open_site(0, 1);
+    struct neb_buf b;
+    unsigned next;
+    int over[3] = {0};
+    neb__buf_init(&b, NEB_RELAY_MAX);
+    neb__routes_members(r, 31);
+    for (unsigned i = 1; i < 3; i++) neb__routes_link(r, 1, i, true);
+    for (unsigned i = 1; i < 3; i++) hear_links(r, i, i, 1 | 8);
+    hear_links(r, 1, 3, 2 | 4 | 16);
+    hear_links(r, 1, 4, 8);
+    for (int64_t i = 0, now = 1; i < 200; i++, now += 1000) {
+        neb__routes_tick(r, now);
+        assert_ok(neb__routes_wrap(r, now, 4, KIND, "z", 1, &b, &next));
+        assert_int_equal(r->peer[4].path[1], 3);
+        over[next]++;
+    }
+    assert_true(over[1] > 40 && over[2] > 40);
+    neb__buf_free(&b);
+    neb__routes_destroy(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paths_follow_links),        cmocka_unit_test(messages_travel_once),
-        cmocka_unit_test(changed_bytes_are_refused), cmocka_unit_test(links_that_do_not_exist),
-        cmocka_unit_test(too_much_is_not_passed_on), cmocka_unit_test(a_way_around_one_that_drops),
+        cmocka_unit_test(paths_follow_links),
+        cmocka_unit_test(messages_travel_once),
+        cmocka_unit_test(changed_bytes_are_refused),
+        cmocka_unit_test(links_that_do_not_exist),
+        cmocka_unit_test(too_much_is_not_passed_on),
+        cmocka_unit_test(a_way_around_one_that_drops),
+        cmocka_unit_test(a_member_that_cannot_be_avoided),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,14 +272,33 @@ bool neb__routes_hear(struct neb_routes *r, int64_t now, unsigned from, const ui
     return good;
 }
 
-/* Nothing that was sent over this path was confirmed for a while: perhaps a member on it drops everything. */
+/* Avoids one more member of the present path than `avoid`, if there is another path then. Every time another member is the
+ * first to be tried. */
+static bool avoid_one(struct neb_routes *r, unsigned to, uint64_t avoid)
+{
+    uint8_t parent[NEB_SITES_MAX];
+    struct neb_route_peer *p = &r->peer[to];
+    int middle = p->hops - 1;
+    for (int k = 0; k < middle; k++) {
+        uint64_t more = avoid | neb__bit(p->path[((int)(p->detours % (unsigned)middle) + k) % middle]);
+        if (!(tree(r, r->cfg.self, more, parent) & neb__bit(to))) continue;
+        p->avoid = more;
+        return true;
+    }
+    return false;
+}
+
+/* Nothing that was sent over this path was confirmed for a while: perhaps a member on it drops everything. Nobody can tell
+ * which one, and some members cannot be avoided. So one after the other is, until there is no other path; then the search
+ * begins again. */
 static void detour(struct neb_routes *r, unsigned to)
 {
     struct neb_route_peer *p = &r->peer[to];
     if (p->hops <= 1 || !p->waits_since || r->now < p->waits_since + r->cfg.detour_ms) return;
     p->waits_since = 0;
     if (NEB_MUTANT(no_detour)) return;
-    for (int i = 0; i + 1 < p->hops; i++) p->avoid |= neb__bit(p->path[i]);
+    if (!avoid_one(r, to, p->avoid) && !avoid_one(r, to, 0)) p->avoid = 0;
+    p->detours++;
     neb__routes_find_path(r, to);
 }
 

@@ -57,6 +57,7 @@ struct neb_route_peer {
     uint8_t path[NEB_SITES_MAX]; /* sites after this one, the last is the destination */
     int hops;                    /* 0: no path */
     uint64_t avoid;              /* members over which nothing was confirmed */
+    unsigned detours;            /* so many were tried */
     uint64_t waits;              /* the first message that was not confirmed yet */
     int64_t waits_since;         /* 0: none waits */
     enum neb_reach told;         /* what the driver knows */

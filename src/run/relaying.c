@@ -65,12 +65,17 @@ void neb__relaying_pass_on(neb_session *s, uint16_t from, uint16_t author, const
 
 /* ---- who is reached ------------------------------------------------------------------------------------ */
 
+static void introduce(neb_session *s, uint16_t peer)
+{
+    neb__session_reach(s, peer, NEB_MSG_MODEL, s->model, sizeof s->model);
+    neb__facts_peer_up(s, peer);
+}
+
 /* The site was not in reach before, or its line is new. */
 static void met(neb_session *s, uint16_t peer)
 {
     neb__agreement_peer_up(s, peer);
-    neb__session_reach(s, peer, NEB_MSG_MODEL, s->model, sizeof s->model);
-    neb__facts_peer_up(s, peer);
+    introduce(s, peer);
     neb__session_tell_peer(s, peer);
 }
 
@@ -83,6 +88,7 @@ static void say(neb_session *s, uint16_t site)
     if (via == NEB_NO_SITE || (s->said_far & neb__bit(site)) || s->routes->now - p->told_at < say_after_ms)
         return;
     s->said_far |= neb__bit(site);
+    introduce(s, site); /* once more: the first time its path may not have been there yet */
     char name[NEB_NAME_SIZE], middle[NEB_NAME_SIZE];
     neb__members_name(&s->members, site, name);
     neb__members_name(&s->members, via, middle);
@@ -134,6 +140,8 @@ void neb__relaying_link(neb_session *s, uint16_t peer, bool up)
 void neb__relaying_turn(neb_session *s)
 {
     if (!s->routes) return;
+    bool due = now_ms() >= neb__routes_wake(s->routes);
+    if (!due && s->routes->members == neb__members_present(&s->members)) return; /* at most turns */
     neb__routes_tick(s->routes, now_ms());
     follow(s);
 }
