@@ -25,7 +25,10 @@ static void test_wrong_greeting(void **state)
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_GENESIS);
     v = h, v.version_min = NEB_WIRE_VERSION + 1, v.version_max = 9; /* refused */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_VERSION);
-    assert_true(scene_logged("speaks versions 4 to 9"));
+    assert_true(scene_logged("speaks versions 5 to 9"));
+    v = h, v.version_min = 1, v.version_max = 3; /* before the messages of rounds were signed */
+    assert_int_equal(caller_refused(member, &v), NEB_REFUSE_VERSION);
+    assert_true(scene_logged("speaks versions 1 to 3"));
     v = h, v.head.b[0] ^= 1; /* it claims another roster for the same epoch */
     assert_int_equal(caller_refused(member, &v), NEB_REFUSE_FORK);
     assert_int_equal(scene_forks, 0);

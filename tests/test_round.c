@@ -261,7 +261,7 @@ static void append(struct neb_ledger *l, uint64_t first, const char *text, uint6
     size_t len[8];
     uint64_t n = strlen(text);
     for (uint64_t i = 0; i < n; i++) rec[i] = (const uint8_t *)text + i, len[i] = 1;
-    struct neb_ledger_batch b = {first, n, rec, len, head, (const uint8_t *)mark, strlen(mark)};
+    struct neb_ledger_batch b = {first, n, rec, len, head, (const uint8_t *)mark, strlen(mark), NULL, 0};
     assert_status(neb__ledger_append(l, &b), want);
 }
 
@@ -329,7 +329,8 @@ static void ledger_survives_every_crash_point(void **state)
         while (!d.dead) {
             const uint8_t *rec = (const uint8_t *)"r";
             size_t len = 1;
-            struct neb_ledger_batch b = {acked + 1, 1, &rec, &len, acked + 1, (const uint8_t *)"mark", 4};
+            struct neb_ledger_batch b = {acked + 1, 1,    &rec, &len, acked + 1, (const uint8_t *)"mark",
+                                         4,         NULL, 0};
             if (neb__ledger_append(&l, &b) == NEB_OK) acked++;
         }
         neb__simdisk_crash(&d, true);

@@ -9,28 +9,60 @@
 
 static const struct neb_members two = {1, 3, 3, 1, NEB_NO_SITE};
 
-/* A LOG frame of `from` with one record that is said to be committed. */
-static void tell(struct solo *s, unsigned from, uint32_t epoch, uint64_t index, const uint8_t *bytes,
-                 size_t n)
+/* A certificate that these sites signed. */
+static struct neb_certificate certify(struct solo *s, uint64_t signers, uint64_t index,
+                                      const struct neb_hash *hash)
+{
+    struct neb_certificate c = {0};
+    for (unsigned i = 0; i < 8; i++) {
+        struct neb_seal seal = {&i, test_sign, test_verify};
+        struct neb_said said = {.kind = NEB_SAID_HOLDS,
+                                .site = (uint8_t)i,
+                                .epoch = s->r->roster.epoch,
+                                .view = s->r->view,
+                                .normal = s->r->view,
+                                .index = index,
+                                .hash = *hash};
+        if (!(signers & neb__bit(i))) continue;
+        assert_ok(neb__said_sign(&said, &s->r->cfg.genesis, &seal));
+        assert_true(neb__certificate_add(&c, &said));
+    }
+    return c;
+}
+
+/* A LOG frame of `from` with one record that is said to be committed, and that these sites certified. */
+static void tell_certified(struct solo *s, unsigned from, uint32_t epoch, uint64_t index,
+                           const uint8_t *bytes, size_t n, uint64_t signers)
 {
     struct neb_buf blob;
+    struct neb_hash hash;
     uint8_t length[4];
     neb__buf_init(&blob, 1 << 20);
     neb__put32(length, (uint32_t)n);
     assert_ok(neb__buf_append(&blob, length, 4));
     assert_ok(neb__buf_append(&blob, bytes, n));
-    solo_frame(s, (struct neb_round_frame){.type = NEB_ROUND_FRAME_LOG,
-                                           .from = (uint16_t)from,
-                                           .epoch = epoch,
-                                           .commit = index,
-                                           .number = index,
-                                           .records = 1,
-                                           .blob = blob.data,
-                                           .blob_length = blob.len});
+    assert_ok(neb__hash(bytes, n, &hash));
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_LOG,
+                                .from = (uint16_t)from,
+                                .epoch = epoch,
+                                .commit = index,
+                                .number = index,
+                                .records = 1,
+                                .blob = blob.data,
+                                .blob_length = blob.len};
+    if (signers && index) f.proof = certify(s, signers, index, &hash);
+    solo_frame(s, f);
     neb__buf_free(&blob);
 }
 
-static void tell_record(struct solo *s, unsigned from, uint32_t epoch, struct neb_record rec)
+static void tell(struct solo *s, unsigned from, uint32_t epoch, uint64_t index, const uint8_t *bytes,
+                 size_t n)
+{
+    tell_certified(s, from, epoch, index, bytes, n, 0);
+}
+
+static void tell_signed(struct solo *s, unsigned from, uint32_t epoch, struct neb_record rec,
+                        uint64_t signers)
 {
     struct neb_buf b;
     neb__buf_init(&b, NEB_RECORD_MAX);
@@ -38,8 +70,13 @@ static void tell_record(struct solo *s, unsigned from, uint32_t epoch, struct ne
     if (!rec.epoch) rec.epoch = s->r->roster.epoch;
     if (!rec.view) rec.view = s->r->view;
     assert_ok(neb__record_encode(&rec, &b));
-    tell(s, from, epoch, rec.index, b.data, b.len);
+    tell_certified(s, from, epoch, rec.index, b.data, b.len, signers);
     neb__buf_free(&b);
+}
+
+static void tell_record(struct solo *s, unsigned from, uint32_t epoch, struct neb_record rec)
+{
+    tell_signed(s, from, epoch, rec, 1); /* site 0 alone is a quorum of a lone core */
 }
 
 static void give_budget(struct solo *s, uint64_t permille)
@@ -77,8 +114,12 @@ static void a_record_must_follow_from_the_log(void **state)
                                                   .index = 1,
                                                   .head = commit,
                                                   .signer = NEB_BY_OPERATOR}});
-        tell_record(&s, 5, 1, (struct neb_record){.type = NEB_RECORD_END});             /* not a member */
-        tell_record(&s, 5, 9, (struct neb_record){.type = NEB_RECORD_END, .index = 1}); /* … cannot halt it */
+        tell_signed(&s, from, epoch, (struct neb_record){.type = NEB_RECORD_END},
+                    0); /* nobody certified it */
+        tell_signed(&s, from, epoch, (struct neb_record){.type = NEB_RECORD_END}, 2);  /* … too few */
+        tell_signed(&s, from, epoch, (struct neb_record){.type = NEB_RECORD_END}, 32); /* … a stranger */
+        tell_signed(&s, from, 1, (struct neb_record){.type = NEB_RECORD_END, .index = 1},
+                    2); /* cannot halt it */
         struct neb_round_status st = solo_status(&s);
         assert_true(st.commit == 1 && st.head == 1 && st.state == NEB_ROUND_LEAD && !s.halts);
         assert_true(st.roster.epoch == 1 && st.roster.members == 3 && st.budget == 300);
@@ -111,8 +152,8 @@ static void acknowledged_records_are_not_displaced(void **state)
     for (int i = 0; i < 2; i++) solo_stop(&s[i]);
 }
 
-/* A member's committed record names a predecessor other than the one that this site has committed. So there
- * are two histories, and nobody here can know which is the run's. */
+/* A quorum certified a record behind a predecessor other than the one that this site has committed. So there are two
+ * histories, and nobody here can know which is the run's. A member's word alone stops nobody. */
 static void another_history_stops_the_site(void **state)
 {
     (void)state;
@@ -121,6 +162,9 @@ static void another_history_stops_the_site(void **state)
         solo_start(&s);
         give_budget(&s, 300);
         struct neb_record rec = {.type = NEB_RECORD_END, .index = way ? 2 : 1, .prev = {{1}}};
+        tell_signed(&s, 1, 1, rec, 0);
+        tell_signed(&s, 1, 1, rec, 2);
+        assert_true(s.halts == 0 && solo_status(&s).commit == 1);
         tell_record(&s, 1, 1, rec);
         assert_true(s.halts == 1 && solo_status(&s).state == NEB_ROUND_HALTED);
         solo_stop(&s);
@@ -142,6 +186,22 @@ static void report_root(struct solo *s, unsigned from, uint64_t index, uint8_t r
     neb__put64(b + NEB_HASH_SIZE, index);
     b[NEB_HASH_SIZE + 8] = root;
     assert_ok(test_sign(&signer, "nebula round root", b, sizeof b, f.signature));
+    for (uint64_t i = 0; i <= s->r->head; i++) { /* its acknowledgements */
+        struct neb_seal seal = {&from, test_sign, test_verify};
+        struct neb_said *said = &f.said[f.saids++];
+        *said = (struct neb_said){.kind = NEB_SAID_HOLDS,
+                                  .site = (uint8_t)from,
+                                  .epoch = s->r->roster.epoch,
+                                  .view = s->r->view,
+                                  .normal = s->r->view,
+                                  .index = i,
+                                  .hash = *neb__log_hash(s->r, i)};
+        uint32_t lapse = s->r->lapse[from];
+        if (lapse)
+            said->lapses.n = 1, said->lapses.of[0].site = (uint8_t)from,
+            said->lapses.of[0].lapse = (uint16_t)lapse;
+        assert_ok(neb__said_sign(said, &s->r->cfg.genesis, &seal));
+    }
     solo_frame(s, f);
 }
 
@@ -214,6 +274,11 @@ static void absurd_numbers_are_not_taken(void **state)
         {.type = NEB_ROUND_FRAME_REPORT, .lapses = {[0] = UINT32_MAX, [1] = UINT32_MAX}},
         {.type = NEB_ROUND_FRAME_HELLO, .phase = 2, .number = UINT32_MAX, .nonce = 1},
         {.type = NEB_ROUND_FRAME_GOODBYE, .from = 5, .roster_id = 1},
+        {.type = NEB_ROUND_FRAME_REPORT, .roster_id = 1},
+        {.type = NEB_ROUND_FRAME_REPORT, .lapses = {[0] = 0xffff, [1] = 0xffff}}, /* nobody's word */
+        {.type = NEB_ROUND_FRAME_REPORT, .words = 2, .word = {{0, 0xffff, {1}}, {1, 0xffff, {2}}}},
+        {.type = NEB_ROUND_FRAME_HELLO, .phase = 2, .number = 0xffff, .nonce = 1},
+        {.type = NEB_ROUND_FRAME_PING, .view = 64 * 40 + 1, .flags = NEB_FLAG_PROOF}, /* no votes */
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         if (!lies[i].from) lies[i].from = 1;

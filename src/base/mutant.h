@@ -41,10 +41,20 @@
 /* From this one on the bugs need lines that stay cut. */
 #define NEB_MUTANT_FIRST_ROUTE NEB_MUTANT_no_relay
 
+/* Those that only a liar can use. */
+#define NEB_LIAR_MUTANT_LIST(X)                                                \
+    X(trust_acks, "an acknowledgement's signature is not checked")             \
+    X(trust_votes, "a vote's signature is not checked")                        \
+    X(trust_leaders, "a leader need not show its votes")                       \
+    X(trust_lapses, "a lapse counts without its site's word")                  \
+    X(trust_certificates, "a certificate's signatures are not checked")        \
+    X(count_void, "acknowledgements of an older lapse count in a certificate") \
+    X(sign_anything, "a voter does not check what it signs")
+
 enum neb_mutant {
     NEB_MUTANT_none,
 #define NEB__X(name, what) NEB_MUTANT_##name,
-    NEB_MUTANT_LIST(NEB__X)
+    NEB_MUTANT_LIST(NEB__X) NEB_LIAR_MUTANT_LIST(NEB__X)
 #undef NEB__X
 };
 

@@ -9,6 +9,7 @@
 #include "cli/member_words.h"
 #include "cli/verb.h"
 #include "run/influence.h"
+#include "run/quorum_fact.h"
 #include "base/file.h"
 #include "base/printable.h"
 #include "seal/site.h"
@@ -20,7 +21,7 @@
 #include <sys/stat.h>
 
 struct options {
-    char *operator_, *job, *head, *influence;
+    char *operator_, *job, *head, *influence, *quorum;
     int64_t votes;
     bool witness, learner, force, replace;
 };
@@ -33,6 +34,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct options, influence, NEB_OPT_TEXT, NEB_INFLUENCE_DEFAULT, NULL,
             "seal: what one site can do to the model: clip=F bound=F combine=mean|trimmed|median liars=N "
             "weights=equal|auto|N; or off"),
+    NEB_OPT(struct options, quorum, NEB_OPT_TEXT, "majority", NULL,
+            "seal: voters that decide: majority, or byzantine (2f + 1 of 3f + 1, so f may lie)"),
     NEB_OPT(struct options, votes, NEB_OPT_INT, "1", NULL, "votes of the member; 2 for a survivor of two",
             NEB_OPT_RANGE(0, 2)),
     NEB_OPT(struct options, witness, NEB_OPT_BOOL, "no", NULL,
@@ -163,8 +166,8 @@ static neb_status seal(struct neb_call *c)
     const struct options *o = c->options;
     const char *draft = c->words[0], *file = c->words[1];
     struct neb_roster r = {members, 0};
-    struct neb_fact fact[3];
-    uint32_t facts = 0, train = 0;
+    struct neb_fact fact[4];
+    uint32_t facts = 0, train = 0, voters = 0;
     struct neb_public operator_key;
     char name[NEB_NAME_SIZE];
     struct neb_chain *chain = NULL;
@@ -175,9 +178,11 @@ static neb_status seal(struct neb_call *c)
     NEB_TRY(neb__roster_meets(&r));
     NEB_TRY(neb__site_identity(o->operator_, name, &operator_key));
     for (uint32_t i = 0; i < r.count; i++) train += !(members[i].flags & NEB_MEMBER_WITNESS);
+    for (uint32_t i = 0; i < r.count; i++) voters += members[i].votes > 0;
     neb__fact_runs(&fact[facts++]);
     if (o->job) NEB_TRY(job_fact(o->job, &fact[facts++]));
     if (strcmp(o->influence, "off")) NEB_TRY(neb__influence_fact(o->influence, train, &fact[facts++]));
+    NEB_TRY(neb__quorum_fact(o->quorum, voters, &fact[facts++]));
     NEB_TRY(neb__chain_create(&operator_key, fact, facts, &r, &chain));
     neb_status status = neb__chain_write(chain, file, 0644);
     if (status == NEB_OK) {
@@ -198,7 +203,7 @@ static void print_rule(const struct neb_fact *f)
     char text[NEB_INFLUENCE_TEXT];
     snprintf(text, sizeof text, "%.*s", (int)f->size, (const char *)f->value);
     neb__text_clean(text);
-    printf("influence  %s\n", text);
+    printf("%-10s %s\n", f->name, text);
 }
 
 /* FILE, or the folder of a site that has joined. */
@@ -258,7 +263,8 @@ static neb_status show(struct neb_call *call)
     printf("epoch      %" PRIu64 "\n", c->epoch);
     print_hash("head", &c->head);
     for (uint32_t i = 0; i < c->fact_count; i++)
-        if (!strcmp(c->facts[i].name, NEB_INFLUENCE_FACT)) print_rule(&c->facts[i]);
+        if (!strcmp(c->facts[i].name, NEB_INFLUENCE_FACT) || !strcmp(c->facts[i].name, NEB_QUORUM_FACT))
+            print_rule(&c->facts[i]);
     for (uint32_t i = 0; i < c->now.count; i++) {
         char label[24];
         snprintf(label, sizeof label, "member %-3u", c->now.members[i].id);
@@ -421,7 +427,7 @@ static const struct neb_verb parts[] = {
      .most = NEB_ANY_NUMBER,
      .run = add},
     {.name = "seal",
-     .args = "DRAFT FILE --operator DIR [--influence RULE]",
+     .args = "DRAFT FILE --operator DIR [--influence RULE] [--quorum RULE]",
      .help = "the draft becomes the run's genesis",
      .least = 2,
      .most = 2,

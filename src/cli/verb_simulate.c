@@ -5,9 +5,11 @@
 #include "sim/sim.h"
 
 #include <stdio.h>
+#include <string.h>
 
 struct cfg {
-    int64_t seeds, first_seed, sites;
+    int64_t seeds, first_seed, sites, liars;
+    char *quorum;
     bool trace, happy, lasting_cuts, keep_going, what_if, owners;
     int64_t rounds, steps;
     double params, bits, up, down, rtt, step, work, slow, slow_share, deadline;
@@ -18,6 +20,8 @@ static const struct neb_opt table[] = {
     NEB_OPT(struct cfg, first_seed, NEB_OPT_INT, "1", NULL, "seed of the first one"),
     NEB_OPT(struct cfg, sites, NEB_OPT_INT, "0", NULL, "sites at the start; 0: drawn from the seed",
             NEB_OPT_RANGE(0, 10000)),
+    NEB_OPT(struct cfg, liars, NEB_OPT_INT, "0", NULL, "so many of them lie", NEB_OPT_RANGE(0, 2)),
+    NEB_OPT(struct cfg, quorum, NEB_OPT_TEXT, "majority", NULL, "majority or byzantine"),
     NEB_OPT(struct cfg, trace, NEB_OPT_BOOL, "no", NULL, "show what happens"),
     NEB_OPT(struct cfg, happy, NEB_OPT_BOOL, "no", NULL, "no faults"),
     NEB_OPT(struct cfg, lasting_cuts, NEB_OPT_BOOL, "no", NULL,
@@ -85,13 +89,16 @@ static neb_status simulate(const struct cfg *c, int *code)
                                   .sites = (int)c->sites,
                                   .trace = c->trace,
                                   .happy = c->happy,
-                                  .lasting_cuts = c->lasting_cuts};
+                                  .lasting_cuts = c->lasting_cuts,
+                                  .liars = (int)c->liars,
+                                  .byzantine = !strcmp(c->quorum, "byzantine")};
         struct neb_sim_result r;
         if (neb__sim_fault(&o, &r) != NEB_OK) {
-            printf("seed %lld: %s\n  replay: nebula-i simulate --seeds 1 --first-seed %lld --sites %lld%s%s "
-                   "--trace\n",
+            printf("seed %lld: %s\n  replay: nebula-i simulate --seeds 1 --first-seed %lld --sites %lld "
+                   "--liars %lld --quorum %s%s%s --trace\n",
                    (long long)o.seed, r.violation[0] ? r.violation : neb_last_error(), (long long)o.seed,
-                   (long long)c->sites, c->happy ? " --happy" : "", c->lasting_cuts ? " --lasting-cuts" : "");
+                   (long long)c->sites, (long long)c->liars, c->quorum, c->happy ? " --happy" : "",
+                   c->lasting_cuts ? " --lasting-cuts" : "");
             fflush(stdout);
             bad++;
             *code = 1;
@@ -100,6 +107,7 @@ static neb_status simulate(const struct cfg *c, int *code)
         sum.events += r.events, sum.records += r.records, sum.crashes += r.crashes, sum.views += r.views;
         sum.cells_fetched += r.cells_fetched, sum.settled += r.settled, sum.epochs += r.epochs;
         sum.damaged += r.damaged, sum.virtual_ms += r.virtual_ms, sum.relayed += r.relayed;
+        sum.convicted += r.convicted;
     }
     double s = neb__seconds_since(start);
     printf("%llu events, %llu records, %llu crashes, %llu damaged disks, %llu view changes, %llu epochs, "
@@ -108,6 +116,7 @@ static neb_status simulate(const struct cfg *c, int *code)
            (unsigned long long)sum.damaged, (unsigned long long)sum.views, (unsigned long long)sum.epochs,
            (unsigned long long)sum.cells_fetched, (unsigned long long)sum.settled,
            (unsigned long long)sum.relayed, (double)sum.virtual_ms / 3.6e6);
+    if (c->liars) printf("%llu statements convicted a liar\n", (unsigned long long)sum.convicted);
     printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)c->seeds, (long long)bad, s,
            1e3 * s / (double)(c->seeds ? c->seeds : 1));
     return NEB_OK;
@@ -119,6 +128,14 @@ static neb_status run(struct neb_call *call)
     if (c->sites > 12 && !c->what_if)
         return neb__fail(NEB_ERR_CONFIG, "--sites %" PRId64 ": at most 12 with faults; --what-if takes more",
                          c->sites);
+    bool byzantine = !strcmp(c->quorum, "byzantine");
+    if (!byzantine && strcmp(c->quorum, "majority"))
+        return neb__fail(NEB_ERR_CONFIG, "--quorum %s: majority or byzantine", c->quorum);
+    if (c->sites && c->liars && c->sites < (byzantine ? 3 * c->liars + 1 : 2 * c->liars + 1))
+        return neb__fail(NEB_ERR_CONFIG, "--liars %" PRId64 ": too many for %" PRId64 " sites", c->liars,
+                         c->sites);
+    if (byzantine && c->sites && c->sites < 4)
+        return neb__fail(NEB_ERR_CONFIG, "--quorum byzantine needs four sites");
     neb_log_set_level(NEB_LOG_NONE);
     return c->what_if ? what_if(c, &call->code) : simulate(c, &call->code);
 }

@@ -197,6 +197,9 @@ static const struct neb_opt wan_table[] = {
     WAN(influence, NEB_OPT_TEXT, "clip=2", NULL,
         "nebula-i lab: the rule of the roster about one site's influence (roster seal --influence); off: "
         "none"),
+    WAN(quorum, NEB_OPT_TEXT, "majority", NULL,
+        "nebula-i lab: voters that decide (roster seal --quorum): majority, or byzantine with four sites or "
+        "more"),
     WAN(max_rate, NEB_OPT_RATE, "0", NULL, "most that a link may send; 0: what the line gives",
         NEB_OPT_RANGE(0, 1e15)),
     NEB_OPT_END,

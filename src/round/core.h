@@ -3,6 +3,7 @@
  *     round.c       create, events, actions, timers
  *     log.c         the log: append, check, commit, write
  *     view.c        greeting, elections, taking over a log
+ *     certify.c     acknowledgements and certificates
  *     lead.c        the leader: acknowledgements, closing rounds, roster
  *     state_root.c  state roots and who signed them
  *     update_table.c updates known by their hash
@@ -20,7 +21,9 @@
 enum {
     ROOTS = 16 /* state roots remembered */,
     PAST = 1024 /* trusted ones, while catching up */,
-    ORDERS = 8 /* waiting at the leader */
+    ORDERS = 8 /* waiting at the leader */,
+    ACKS = 24 /* of one kind that are kept of a site: more than can be under way */,
+    SAID_KEPT = 64 /* own statements that need not be signed again */
 };
 
 #define NEB_VIEW_LEAP ((uint64_t)1 << 32) /* a view further above this site's own is ignored */
@@ -78,6 +81,7 @@ struct neb_core_peer {
     bool up, far;   /* far: it is reached through members */
     int64_t heard;  /* when its last frame came */
     int64_t chain;  /* when the newer roster was last sent */
+    int64_t shown;  /* when the order behind this site's roster was */
     uint64_t acked; /* it holds the log up to this index durably in the present view */
     uint32_t ack_lapse;
     uint64_t view_seen, head_seen; /* the highest promise remembered of it */
@@ -85,12 +89,18 @@ struct neb_core_peer {
     uint64_t life, greeted;        /* the highest incarnation that greeted; that of the last greeting */
     bool spoke;                    /* incarnation `life` has taken part since */
     uint32_t epoch_seen;
-    bool contributes, clean, gone, rootless, in_view; /* in_view: acked is of the present view */
-    uint64_t hello_nonce;                             /* an answer is owed once the lapse is durable */
+    bool contributes, clean, done, gone, rootless, in_view; /* in_view: acked is of the present view */
+    uint64_t hello_nonce;                                   /* an answer is owed once the lapse is durable */
     uint32_t hello_lapse;
-    bool forgot; /* it remembers less than it has told others */
-    bool odd;    /* its state root differs from a quorum's */
-    uint64_t applied;
+    bool forgot;                      /* it remembers less than it has told others */
+    bool odd;                         /* its state root differs from a quorum's */
+    uint64_t applied, commit;         /* as it says */
+    uint16_t knows[NEB_SITES_MAX];    /* lapses on its disk, as it says */
+    struct neb_said *acks;            /* (2 * ACKS) its acknowledgements; NULL: none yet */
+    int64_t raise_at, unbacked_until; /* when its higher view counts again; its log was asked for in vain */
+    int raises;
+    uint64_t proved; /* the certificate that was sent to it last, and when */
+    int64_t proved_at;
 };
 
 struct neb_core_root {
@@ -113,7 +123,8 @@ struct neb_round {
     uint16_t self;
     int64_t now;
     enum neb_round_state state;
-    bool empty; /* the disk held no promise at the start */
+    bool empty;  /* the disk held no promise at the start */
+    bool booted; /* the ledger is read */
     bool damaged, forgot, ended, ending, conflict, paused, paused_end;
     char halt_text[160];
 
@@ -133,6 +144,9 @@ struct neb_round {
     uint64_t view, normal;
     uint32_t incarnation, lapse[NEB_SITES_MAX];
     struct neb_core_promise durable, writing;
+    /* sites' words for their lapses: the newest ones, those on their way to the disk, those on the disk */
+    struct neb_round_frame_word word[NEB_SITES_MAX], word_writing[NEB_SITES_MAX], word_durable[NEB_SITES_MAX];
+    uint64_t lapse_unsaved, lapse_writing; /* sites whose signature is not on disk */
     bool write_busy;
     uint32_t durable_epoch, writing_epoch;
     uint64_t write_id;
@@ -140,8 +154,20 @@ struct neb_round {
     uint64_t cut_low;   /* lowest head since the write began */
     int64_t write_retry;
 
+    /* certificates */
+    struct neb_certificate newest, *kept; /* kept: those that stay in the ledger, ascending */
+    size_t kepts, kept_cap, kept_saved, kept_writing;
+    /* byzantine: the newest one of the first phase, in memory, on its way to the disk, on the disk */
+    struct neb_certificate prepared, prepared_writing, prepared_durable;
+    struct neb_said said[SAID_KEPT]; /* own ones */
+    unsigned said_next;
+    struct neb_round_extra *extra; /* of the write under way */
+    size_t extras;
+
     /* following a leader */
-    uint16_t leader; /* whose pings count, or NEB_NO_SITE */
+    uint64_t leader_commit; /* as it says */
+    bool leader_begun;      /* … a quorum holds the log with which its view began */
+    uint16_t leader;        /* whose pings count, or NEB_NO_SITE */
     int64_t leader_heard, leader_proof;
     bool leader_has_all;  /* the leader says that it has applied everything */
     bool all_have;        /* … and that every member in reach has */
@@ -159,6 +185,7 @@ struct neb_round {
     int greet_phase;
     int64_t greet_at, greet_end;
     uint32_t greet_lapse, greet_known; /* the lapse asked for; the highest one heard of */
+    uint8_t greet_signature[NEB_SEAL_SIZE];
     struct {
         uint64_t view, normal, head;
         struct neb_hash hash;
@@ -167,11 +194,16 @@ struct neb_round {
 
     /* electing */
     uint64_t want_view, asked, voted;
-    int ask_phase; /* 1: asking, 2: collecting votes, 3: fetching the best log */
+    struct neb_said vote[NEB_ROUND_VOTERS_MAX]; /* for this site in `view` */
+    int votes;
+    struct neb_certificate vote_prepared[NEB_ROUND_VOTERS_MAX],
+        best_prepared; /* byzantine: of each, of the best */
+    int ask_phase;     /* 1: asking, 2: collecting votes, 3: fetching the best log */
     int64_t ask_end;
 
     /* leading */
-    bool established; /* a quorum holds the log with which this view began */
+    struct neb_said start; /* the signed beginning of this view; kind 0: none */
+    bool established;      /* a quorum holds the log with which this view began */
     int64_t contact, next_ping, end_since;
     int64_t *close_at;              /* per fragment: when its first update was complete; 0: none */
     struct neb_order order[ORDERS]; /* op 0: none */
@@ -203,11 +235,11 @@ struct neb_round {
     bool whole;        /* theta and m of every cell stand at the cursor */
     bool roots_wanted; /* the leader says that somebody catches up */
     bool report_due;
-    uint64_t root_at;              /* cur_root is the root of this record; 0: none yet */
-    bool forced, leaving, done;    /* forced: an operator's roster is in effect and not in the log yet */
-    struct neb_order force, adopt; /* force: that order; adopt: an order whose record is not here yet */
-    int64_t leave_at, hurry;       /* hurry: until then elections are tried at short intervals */
-    uint32_t budget_now;           /* as the leader says */
+    uint64_t root_at;                /* cur_root is the root of this record; 0: none yet */
+    bool forced, leaving, done;      /* forced: an operator's roster is in effect and not in the log yet */
+    struct neb_order force, awaited; /* force: that order; awaited: one whose record is not here yet */
+    int64_t leave_at, hurry;         /* hurry: until then elections are tried at short intervals */
+    uint32_t budget_now;             /* as the leader says */
     struct neb_hash cur_root;
 
     /* of the frame in hand */
@@ -244,8 +276,10 @@ void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_f
 void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last);
 bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint64_t index,
                       const struct neb_hash *hash);
+bool neb__log_take_ordered(struct neb_round *r, const struct neb_round_frame *f, const struct neb_order *o);
 bool neb__log_acked(const struct neb_round *r,
                     struct neb_core_promise *out);                          /* false: a write is under way */
+struct neb_members neb__log_roster(const struct neb_round *r);              /* by the committed records */
 bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1); /* by an uncommitted record */
 
 /* view.c */
@@ -254,12 +288,37 @@ void neb__view_tick(struct neb_round *r);
 void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 unsigned neb__view_leader_of(uint64_t view);
+bool neb__votes_hash(const struct neb_said *vote, int n, struct neb_hash *out);
 void neb__view_durable(struct neb_round *r);
 void neb__view_follow(struct neb_round *r, uint64_t view);
 void neb__view_campaign(struct neb_round *r);
 void neb__core_report(struct neb_round *r, unsigned to);
-void neb__lapses_tell(const struct neb_round *r, struct neb_round_frame *f);
-void neb__lapses_learn(struct neb_round *r, const struct neb_round_frame *f);
+
+/* certify.c */
+uint8_t neb__cert_kind(const struct neb_round *r); /* of the statements that commit */
+bool neb__core_quorum(const struct neb_round *r, uint64_t sites);
+bool neb__cert_say(struct neb_round *r, struct neb_said *s); /* false: this site has no key */
+void neb__acks_report(struct neb_round *r, struct neb_round_frame *f);
+void neb__acks_heard(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
+uint64_t neb__acks_of(struct neb_round *r, uint8_t kind, uint64_t index);
+bool neb__acks_certificate(struct neb_round *r, uint64_t index, struct neb_certificate *out);
+void neb__acks_prepare(struct neb_round *r);
+bool neb__cert_store(struct neb_round *r, const struct neb_certificate *c);
+void neb__cert_keep(struct neb_round *r, const struct neb_certificate *c);
+const struct neb_certificate *neb__cert_for(const struct neb_round *r, uint64_t first, uint64_t last);
+const struct neb_certificate *neb__cert_at(const struct neb_round *r, uint64_t index);
+bool neb__roster_of(const struct neb_round *r, uint32_t epoch, struct neb_members *out);
+bool neb__cert_valid_under(const struct neb_round *r, const struct neb_certificate *c,
+                           const struct neb_members *m);
+bool neb__prepared_valid(const struct neb_round *r, const struct neb_certificate *c);
+bool neb__forced_genuine(const struct neb_round *r, const struct neb_record *rec);
+void neb__cert_two_histories(struct neb_round *r, const struct neb_certificate *c);
+bool neb__cert_take(struct neb_round *r, const struct neb_certificate *c); /* true: it committed something */
+void neb__prepared_take(struct neb_round *r, const struct neb_certificate *c);
+void neb__lapses_tell(const struct neb_round *r, unsigned to, struct neb_round_frame *f);
+bool neb__lapse_take(struct neb_round *r, unsigned site, uint32_t lapse,
+                     const uint8_t signature[NEB_SEAL_SIZE]);
+void neb__lapses_learn(struct neb_round *r, unsigned from, const struct neb_round_frame *f);
 
 /* lead.c */
 void neb__lead_start(struct neb_round *r);
@@ -271,6 +330,10 @@ bool neb__lead_acknowledged(const struct neb_round *r); /* every member in reach
 void neb__lead_propose(struct neb_round *r, struct neb_record *rec);
 void neb__lead_ping(struct neb_round *r);
 void neb__lead_budget(struct neb_round *r, uint32_t permille);
+uint8_t neb__lead_judged(const struct neb_round *r, const struct neb_core_update *p); /* neb_reject */
+uint32_t neb__lead_median_tau(const struct neb_record *rec);
+/* Whether this site would reject the same updates. True as well if some of them are not here. */
+bool neb__lead_rejects_rightly(const struct neb_round *r, const struct neb_record *rec);
 
 /* state_root.c */
 struct neb_core_root *neb__root_find(struct neb_round *r, uint64_t index,
@@ -291,6 +354,7 @@ bool neb__order_holds(const struct neb_round *r, const struct neb_order *o);
 bool neb__order_explains(const struct neb_round *r, const struct neb_record *rec, bool past);
 void neb__order_committed(struct neb_round *r, const struct neb_record *rec);
 void neb__order_pass_on(struct neb_round *r, unsigned to);
+void neb__order_show(struct neb_round *r, unsigned to);
 void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned from);
 void neb__order_log(struct neb_round *r, const struct neb_round_frame *f);
 void neb__order_event(struct neb_round *r, const struct neb_event *ev);

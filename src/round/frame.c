@@ -6,27 +6,28 @@
  * Encoding and decoding walk the same description, so they cannot drift apart. */
 #include "round/frame.h"
 
-enum { FORMAT = 2 };
+enum { FORMAT = 3 };
 
 /* n: number, N: nonce, o: normal, h: head, s: start, a: applied, H: hash, R: root, p: phase, f: flags,
  * O: order, l: lapses, i: items with holders, t: trusted roots, c: signatures of them, S: signature,
- * b: records */
+ * b: records, C: certificate, P: prepare certificate, A: statements, T: signed words for lapses */
 static const char *fields(uint8_t type)
 {
     switch (type) {
-    case NEB_ROUND_FRAME_HELLO: return "Npnohs";
-    case NEB_ROUND_FRAME_HELLO_OK: return "NpfohHnl";
+    case NEB_ROUND_FRAME_HELLO: return "NpnohsS";
+    case NEB_ROUND_FRAME_HELLO_OK: return "NpfohHnSlT";
     case NEB_ROUND_FRAME_ASK: return "n";
     case NEB_ROUND_FRAME_ASK_OK: return "n";
     case NEB_ROUND_FRAME_ELECT: return "n";
-    case NEB_ROUND_FRAME_VOTE: return "nohHl";
-    case NEB_ROUND_FRAME_PING: return "ohsHafitcln";
-    case NEB_ROUND_FRAME_REPORT: return "ohHasRSfli";
+    case NEB_ROUND_FRAME_VOTE: return "nohHlTACP";
+    case NEB_ROUND_FRAME_PING: return "ohsHafitclTnCPA";
+    case NEB_ROUND_FRAME_REPORT: return "ohHasRSflTiCA";
     case NEB_ROUND_FRAME_GETLOG: return "n";
-    case NEB_ROUND_FRAME_LOG: return "nohsHb";
+    case NEB_ROUND_FRAME_LOG: return "nohsHCAb";
     case NEB_ROUND_FRAME_REQUEST: return "O";
     case NEB_ROUND_FRAME_GOODBYE: return "";
     case NEB_ROUND_FRAME_FORCE: return "O";
+    case NEB_ROUND_FRAME_GUILT: return "AP";
     default: return NULL;
     }
 }
@@ -79,6 +80,25 @@ static neb_status put_order(const struct neb_order *o, struct neb_buf *out)
     return neb__buf_append(out, b, sizeof b);
 }
 
+static neb_status put_words(const struct neb_round_frame *f, struct neb_buf *out)
+{
+    NEB_TRY(put16(out, f->words));
+    for (int i = 0; i < f->words; i++) {
+        uint8_t b[5] = {f->word[i].site};
+        neb__put32(b + 1, f->word[i].lapse);
+        NEB_TRY(neb__buf_append(out, b, sizeof b));
+        NEB_TRY(neb__buf_append(out, f->word[i].signature, NEB_SEAL_SIZE));
+    }
+    return NEB_OK;
+}
+
+static neb_status put_said(const struct neb_round_frame *f, struct neb_buf *out)
+{
+    NEB_TRY(put16(out, f->saids));
+    for (int i = 0; i < f->saids; i++) NEB_TRY(neb__said_put(&f->said[i], out));
+    return NEB_OK;
+}
+
 static neb_status put_field(const struct neb_round_frame *f, char c, struct neb_buf *out)
 {
     switch (c) {
@@ -88,6 +108,10 @@ static neb_status put_field(const struct neb_round_frame *f, char c, struct neb_
     case 'f': return neb__buf_append(out, &f->flags, 1);
     case 'O': return put_order(&f->order, out);
     case 'l': return put_lapses(f, out);
+    case 'T': return put_words(f, out);
+    case 'A': return put_said(f, out);
+    case 'C': return neb__certificate_put(&f->proof, out);
+    case 'P': return neb__certificate_put(&f->prepared, out);
     case 'i':
         NEB_TRY(put16(out, f->items));
         for (int i = 0; i < f->items; i++) {
@@ -148,7 +172,20 @@ static void get_signature(struct neb_reader *in, uint8_t out[NEB_SEAL_SIZE])
 static bool get_list(struct neb_reader *in, char c, struct neb_round_frame *f)
 {
     uint16_t n = neb__read16(in);
-    if (c == 'l') {
+    if (c == 'T') {
+        if (n > NEB_SITES_MAX) return false;
+        for (f->words = 0; f->words < n && !in->bad; f->words++) {
+            struct neb_round_frame_word *w = &f->word[f->words];
+            w->site = neb__read8(in);
+            w->lapse = neb__read32(in);
+            get_signature(in, w->signature);
+            if (w->site >= NEB_SITES_MAX) return false;
+        }
+    } else if (c == 'A') {
+        if (n > NEB_ROUND_FRAME_SAID) return false;
+        for (f->saids = 0; f->saids < n; f->saids++)
+            if (!neb__said_get(in, &f->said[f->saids])) return false;
+    } else if (c == 'l') {
         int last = -1;
         for (int i = 0; i < n && !in->bad; i++) {
             uint8_t site = neb__read8(in);
@@ -195,9 +232,13 @@ static bool get_field(struct neb_reader *in, char c, struct neb_round_frame *f)
     }
     case 'S': get_signature(in, f->signature); return true;
     case 'l':
+    case 'T':
+    case 'A':
     case 'i':
     case 'c':
     case 't': return get_list(in, c, f);
+    case 'C': return neb__certificate_get(in, &f->proof);
+    case 'P': return neb__certificate_get(in, &f->prepared);
     case 'b':
         f->records = neb__read16(in);
         f->blob_length = in->left;

@@ -47,6 +47,18 @@ static void cut_unusable(struct neb_round *r)
     }
 }
 
+/* Signs the log with which the view begins, and the votes that made it so. */
+static void begin_view(struct neb_round *r)
+{
+    r->start = (struct neb_said){.kind = NEB_SAID_STARTS,
+                                 .view = r->view,
+                                 .normal = r->view,
+                                 .index = r->start_index,
+                                 .hash = r->start_hash};
+    if (!neb__votes_hash(r->vote, r->votes, &r->start.more) || !neb__cert_say(r, &r->start))
+        r->start.kind = 0;
+}
+
 void neb__lead_start(struct neb_round *r)
 {
     r->state = NEB_ROUND_LEAD;
@@ -57,6 +69,8 @@ void neb__lead_start(struct neb_round *r)
     r->start_index = r->head;
     r->start_hash = *neb__log_hash(r, r->head);
     r->established = false;
+    r->leader_commit = r->commit;
+    begin_view(r);
     r->contact = r->now;
     r->next_ping = r->now;
     r->end_since = 0;
@@ -105,6 +119,24 @@ static void list_updates(struct neb_round *r, struct neb_round_frame *f)
         }
 }
 
+/* What the peer needs to believe this leader: the certificate of the last commit, and the votes for this view. */
+static void prove(struct neb_round *r, unsigned to, struct neb_round_frame *f)
+{
+    struct neb_core_peer *p = &r->peer[to];
+    f->proof.n = f->prepared.n = 0;
+    f->saids = 0;
+    if (p->commit < r->newest.index &&
+        (p->proved != r->newest.index || r->now - p->proved_at >= r->cfg.ping_ms)) {
+        f->proof = r->newest;
+        p->proved = r->newest.index;
+        p->proved_at = r->now;
+    }
+    f->prepared = p->in_view ? r->prepared : r->best_prepared;
+    if (p->in_view || !r->start.kind) return;
+    f->said[f->saids++] = r->start;
+    for (int i = 0; i < r->votes; i++) f->said[f->saids++] = r->vote[i];
+}
+
 void neb__lead_ping(struct neb_round *r)
 {
     if (r->root_at) neb__root_own(r, r->root_at, &r->cur_root);
@@ -116,19 +148,21 @@ void neb__lead_ping(struct neb_round *r)
                                 .applied = r->floor,
                                 .number = r->budget_now,
                                 .item = r->items_out};
-    bool proof = neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.elect_ms / 2)) ||
+    bool proof = neb__core_quorum(r, heard_within(r, r->cfg.elect_ms / 2)) ||
                  (!r->established && r->now - r->contact < r->cfg.elect_ms / 2);
     bool all = r->cursor >= r->commit && neb__core_caught_up(r);
     f.flags = (uint8_t)((proof ? NEB_FLAG_PROOF : 0) | (r->ending ? NEB_FLAG_DENSE : 0) |
                         (all ? NEB_FLAG_HAS_ALL : 0) | (neb__root_needed(r) ? NEB_FLAG_ROOTS : 0) |
-                        (all && r->ended && neb__lead_acknowledged(r) ? NEB_FLAG_ALL_HAVE : 0));
-    neb__lapses_tell(r, &f);
+                        (all && r->ended && neb__lead_acknowledged(r) ? NEB_FLAG_ALL_HAVE : 0) |
+                        (r->established ? NEB_FLAG_BEGUN : 0));
     list_updates(r, &f);
     f.cert = r->certs_out;
     for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
         if (i == r->self || !(r->roster.members & neb__bit(i))) continue;
         /* a site that catches up needs the signatures, and so does one that must see that it is wrong */
         neb__root_certify(r, &f, r->peer[i].rootless || r->peer[i].odd);
+        neb__lapses_tell(r, i, &f);
+        prove(r, i, &f);
         neb__core_send(r, i, &f);
     }
     r->next_ping = r->now + r->cfg.ping_ms;
@@ -158,8 +192,11 @@ void neb__core_report(struct neb_round *r, unsigned to)
     bool trains = (r->roster.trains & neb__bit(r->self)) && neb__core_caught_up(r);
     f.flags =
         (uint8_t)((trains ? NEB_FLAG_CONTRIBUTES : 0) | (clean ? NEB_FLAG_CLEAN : 0) |
-                  (r->whole ? NEB_FLAG_WHOLE : 0) | (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0));
-    neb__lapses_tell(r, &f);
+                  (r->whole ? NEB_FLAG_WHOLE : 0) | (stable && r->normal == r->view ? NEB_FLAG_NORMAL : 0) |
+                  (r->done ? NEB_FLAG_DONE : 0));
+    neb__lapses_tell(r, to, &f);
+    neb__acks_report(r, &f);
+    if (r->newest.n && r->newest.index > r->leader_commit) f.proof = r->newest;
     for (size_t i = 0; i < r->updates && f.items < NEB_ROUND_FRAME_LIST; i++) {
         if (r->update[i].used || !r->update[i].held) continue;
         f.item[f.items].hash = r->update[i].hash;
@@ -173,16 +210,21 @@ void neb__lead_report(struct neb_round *r, unsigned from, const struct neb_round
 {
     struct neb_core_peer *p = &r->peer[from];
     if (r->state != NEB_ROUND_LEAD || f->view != r->view) return;
-    neb__lapses_learn(r, f);
+    neb__lapses_learn(r, from, f);
     p->heard = r->now;
+    p->commit = f->commit;
     p->gone = false;
     p->contributes = f->flags & NEB_FLAG_CONTRIBUTES;
     p->clean = f->flags & NEB_FLAG_CLEAN;
+    p->done = f->flags & NEB_FLAG_DONE;
     p->applied = f->flags & NEB_FLAG_WHOLE ? f->applied : 0;
     bool mine = f->head <= r->head && neb__hash_equal(neb__log_hash(r, f->head), &f->hash);
     if ((f->flags & NEB_FLAG_NORMAL) && mine &&
         (!p->in_view || f->head > p->acked || f->lapse > p->ack_lapse))
-        p->acked = f->head, p->ack_lapse = f->lapse, p->in_view = true;
+        p->acked = f->head, p->ack_lapse = f->lapse;
+    p->in_view = (f->flags & NEB_FLAG_NORMAL) && mine;
+    neb__acks_heard(r, from, f);
+    (void)neb__cert_take(r, &f->proof);
     p->rootless = !(f->flags & NEB_FLAG_WHOLE);
     if (f->start) neb__root_reported(r, from, f);
     uint64_t refused = 0;
@@ -217,19 +259,6 @@ void neb__lead_propose(struct neb_round *r, struct neb_record *rec)
         if (i != r->self && (r->roster.members & neb__bit(i))) neb__log_send(r, i, r->head, r->head);
 }
 
-static uint64_t acks_of(const struct neb_round *r, uint64_t index)
-{
-    uint64_t set = 0;
-    struct neb_core_promise mine;
-    if (neb__log_acked(r, &mine) && mine.head >= index) set = neb__bit(r->self);
-    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
-        const struct neb_core_peer *p = &r->peer[i];
-        if (i != r->self && !p->odd && p->in_view && p->acked >= index && p->ack_lapse >= r->lapse[i])
-            set |= neb__bit(i);
-    }
-    return set;
-}
-
 /* The index that must be acknowledged before `index` commits. Records before a forced roster commit
  * together with it: a site that knew of their commit and not of the roster's would refuse the
  * operator's order after a crash. */
@@ -242,16 +271,25 @@ static uint64_t together_with(const struct neb_round *r, uint64_t index)
 
 static void count_acks(struct neb_round *r)
 {
+    struct neb_certificate c;
     if (r->conflict) return;
-    if (!r->established) r->established = neb__members_has_quorum(&r->roster, acks_of(r, r->start_index));
+    if (!r->established)
+        r->established = neb__core_quorum(r, neb__acks_of(r, NEB_SAID_HOLDS, r->start_index));
     if (!r->established || r->forced) return;
-    uint64_t before = r->commit;
-    for (uint64_t i = r->commit + 1; i <= r->head; i++) {
+    uint64_t before = r->commit, prepared = r->prepared.index;
+    neb__acks_prepare(r);
+    for (uint64_t i = r->commit + 1; i <= r->head; i = r->commit + 1) {
         uint64_t needed = together_with(r, i);
-        if (!neb__members_has_quorum(&r->roster, acks_of(r, needed)) && !NEB_MUTANT(ignore_quorum)) break;
-        neb__log_commit_to(r, i); /* one at a time: a roster change counts for the records behind it */
+        bool certified = neb__acks_certificate(r, needed, &c);
+        if (!certified && !NEB_MUTANT(ignore_quorum)) break;
+        neb__log_commit_to(r, needed); /* one at a time: a roster change counts for the records behind it */
+        if (certified) neb__cert_keep(r, &c);
     }
-    if (r->commit != before) neb__lead_ping(r);
+    /* A commit that this site found on its disk may have no certificate here. */
+    if (r->newest.index < r->start_index && r->start_index <= r->commit &&
+        neb__acks_certificate(r, r->start_index, &c))
+        neb__cert_keep(r, &c);
+    if (r->commit != before || r->prepared.index != prepared) neb__lead_ping(r);
 }
 
 /* ---- closing a round ----------------------------------------------------------------------------------- */
@@ -261,15 +299,14 @@ static bool eligible(const struct neb_round *r, const struct neb_core_update *p,
     const struct neb_update_header *h = &p->header;
     uint64_t v = r->cell[c0].v_log;
     if (!p->held || p->used || h->c0 != c0 || h->c1 != c1 || h->kind != NEB_UPDATE_DELTA) return false;
-    if (!(r->roster.trains & neb__bit(h->site)) || !neb__members_has_quorum(&r->roster, p->have))
-        return false;
+    if (!(r->roster.trains & neb__bit(h->site)) || !neb__core_quorum(r, p->have)) return false;
     if (h->b > v || v > h->b + r->cfg.staleness) return NEB_MUTANT(keep_expired) && h->b <= v;
     for (uint32_t c = c0; c < c1; c++)
         if (h->k <= r->lastk[c * NEB_SITES_MAX + h->site]) return false;
     return true;
 }
 
-static uint32_t median_tau(const struct neb_record *rec)
+uint32_t neb__lead_median_tau(const struct neb_record *rec)
 {
     uint32_t tau[NEB_SITES_MAX], n = 0;
     for (uint32_t i = 0; i < rec->updates; i++) {
@@ -281,7 +318,7 @@ static uint32_t median_tau(const struct neb_record *rec)
 }
 
 /* This site judges by its own computation; the record makes that a decision for all. */
-static uint8_t judged(const struct neb_round *r, const struct neb_core_update *p)
+uint8_t neb__lead_judged(const struct neb_round *r, const struct neb_core_update *p)
 {
     float bound;
     memcpy(&bound, &r->bound, sizeof bound);
@@ -306,6 +343,26 @@ static void judge_lengths(const struct neb_round *r, struct neb_core_update *con
         if (out[i]) rec->update[at[i]].reject = NEB_REJECT_NORM;
 }
 
+bool neb__lead_rejects_rightly(const struct neb_round *r, const struct neb_record *rec)
+{
+    struct neb_core_update *by_site[NEB_SITES_MAX] = {0};
+    struct neb_record *own = neb__record_new(rec->updates);
+    bool known = own != NULL, right = true;
+    for (uint32_t i = 0; known && i < rec->updates; i++) {
+        struct neb_core_update *p = neb__core_update((struct neb_round *)r, &rec->update[i].hash, false);
+        known = p && p->held && rec->update[i].site < NEB_SITES_MAX;
+        if (!known) break;
+        by_site[rec->update[i].site] = p;
+        own->update[i] = rec->update[i];
+        own->update[i].reject = neb__lead_judged(r, p);
+    }
+    if (known) judge_lengths(r, by_site, own);
+    for (uint32_t i = 0; known && i < rec->updates; i++)
+        right = right && own->update[i].reject == rec->update[i].reject;
+    neb__free(own);
+    return right;
+}
+
 static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
                  struct neb_core_update *const by_site[NEB_SITES_MAX], int n)
 {
@@ -324,12 +381,12 @@ static void name(struct neb_round *r, uint32_t c0, uint32_t c1,
         const struct neb_core_update *p = by_site[s];
         if (!p) continue;
         if (p->header.cls == NEB_SPARSE) rec->cls = NEB_SPARSE; /* captured before the class changed */
-        rec->update[n++] = (struct neb_named){(uint16_t)s,      judged(r, p),     p->header.k,
-                                              p->header.b,      p->header.weight, p->header.tau,
-                                              p->header.length, p->header.tokens, p->hash};
+        rec->update[n++] = (struct neb_named){(uint16_t)s,      neb__lead_judged(r, p), p->header.k,
+                                              p->header.b,      p->header.weight,       p->header.tau,
+                                              p->header.length, p->header.tokens,       p->hash};
     }
     judge_lengths(r, by_site, rec);
-    bool average = r->ending || median_tau(rec) > 2 * r->cfg.nominal;
+    bool average = r->ending || neb__lead_median_tau(rec) > 2 * r->cfg.nominal;
     rec->mode = average ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV;
     neb__lead_propose(r, rec);
 }
@@ -439,12 +496,22 @@ bool neb__end_over(const struct neb_round *r)
     return r->ending && r->end_ms > 0 && r->now >= r->ending_since + r->end_ms;
 }
 
+/* Voters that have made all their steps. With a token target a leader cannot end the run before it on its own word. */
+static uint64_t done_voters(const struct neb_round *r)
+{
+    uint64_t set = r->done ? neb__bit(r->self) : 0;
+    for (unsigned s = 0; s < NEB_SITES_MAX; s++)
+        if (r->peer[s].done && neb__lead_live(r, s)) set |= neb__bit(s);
+    return set;
+}
+
 static bool try_end(struct neb_round *r)
 {
     bool everybody = false;
     bool in = r->ending && all_clean(r, &everybody), over = neb__end_over(r);
     if (r->ended || (r->ending && (r->commit != r->head || !(in || over)))) return false;
-    bool reached = r->done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
+    bool done = r->done && (!r->cfg.token_target || neb__core_quorum(r, done_voters(r)));
+    bool reached = done || (r->cfg.token_target && r->tokens >= r->cfg.token_target);
     if (!r->ending && !reached) return false;
     /* Sites that come back shortly after the end may still contribute their last work. */
     if (r->ending && !r->end_since) r->end_since = r->now;
@@ -497,7 +564,7 @@ static bool someone_catches_up(const struct neb_round *r)
 void neb__lead_tick(struct neb_round *r)
 {
     if (r->state != NEB_ROUND_LEAD) return;
-    if (neb__members_has_quorum(&r->roster, heard_within(r, r->cfg.contact_ms / 2))) r->contact = r->now;
+    if (neb__core_quorum(r, heard_within(r, r->cfg.contact_ms / 2))) r->contact = r->now;
     /* After the end the others go one by one; the leader stays for those that still catch up. */
     if (!r->ended && r->now - r->contact >= r->cfg.contact_ms) {
         neb__core_note(

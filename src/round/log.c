@@ -42,7 +42,15 @@ bool neb__log_append(struct neb_round *r, const uint8_t *bytes, size_t n)
     if (e.record->index != r->head + 1 || !neb__hash_equal(&e.record->prev, neb__log_hash(r, r->head)))
         goto no;
     if (e.record->type == NEB_RECORD_ROUND && e.record->c1 > r->cfg.cells) goto no;
-    if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__log_commit_to(r, r->head);
+    if (e.record->type == NEB_RECORD_FORCED && !neb__forced_genuine(r, e.record) && !NEB_MUTANT(trust_orders))
+        goto no;
+    if (r->head > r->commit && is_change(r->log[r->head - 1].record)) {
+        /* On this site's own disk a record behind a change proves that the change is committed. */
+        if (!r->booted)
+            neb__log_commit_to(r, r->head);
+        else if (e.record->type != NEB_RECORD_FORCED)
+            goto no; /* a forced roster does not wait for it */
+    }
     if (r->head == r->log_cap) {
         uint64_t cap = r->log_cap ? 2 * r->log_cap : 64;
         struct neb_core_entry *log = neb__realloc(r->log, cap * sizeof *log);
@@ -77,6 +85,50 @@ bool neb__log_touched(const struct neb_round *r, uint32_t c0, uint32_t c1)
     return false;
 }
 
+/* Whether the run has reached its end by the records before the head. */
+static bool ending_by_log(const struct neb_round *r)
+{
+    for (uint64_t i = r->commit; i < r->head; i++)
+        if (r->log[i].record->type == NEB_RECORD_END) return true;
+    return r->ending;
+}
+
+static bool names_as_signed(const struct neb_round *r, const struct neb_record *rec,
+                            const struct neb_named *p)
+{
+    for (size_t i = 0; i < r->updates; i++) {
+        const struct neb_core_update *u = &r->update[i];
+        const struct neb_update_header *h = &u->header;
+        if (!u->held || !neb__hash_equal(&u->hash, &p->hash)) continue;
+        return h->site == p->site && h->k == p->k && h->b == p->b && h->weight == p->weight &&
+               h->tau == p->tau && h->length == p->length && h->tokens == p->tokens && h->c0 == rec->c0 &&
+               h->c1 == rec->c1;
+    }
+    return true; /* not here: others hold it */
+}
+
+/* Whether this voter can put its name to the record: the arithmetic is that of the genesis, and updates are named as their
+ * authors signed them. */
+static bool honest_round(const struct neb_round *r, const struct neb_record *rec)
+{
+    if (NEB_MUTANT(sign_anything)) return true;
+    if (rec->eta != r->cfg.eta || rec->mu != r->cfg.mu || rec->owner != NEB_NO_SITE) return false;
+    bool average = ending_by_log(r) || neb__lead_median_tau(rec) > 2 * r->cfg.nominal;
+    if (rec->mode != (average ? NEB_MODE_AVERAGE : NEB_MODE_NESTEROV)) return false;
+    for (uint32_t i = 0; i < rec->updates; i++)
+        if (!names_as_signed(r, rec, &rec->update[i])) return false;
+    return neb__lead_rejects_rightly(r, rec);
+}
+
+/* END needs the token target, an order, or, in a run without a target, the leader's word; FINAL needs END. */
+static bool honest_end(const struct neb_round *r, const struct neb_record *rec)
+{
+    if (NEB_MUTANT(sign_anything)) return true;
+    if (rec->type == NEB_RECORD_FINAL) return r->ending && !r->ended;
+    if (rec->type != NEB_RECORD_END || rec->ordered) return true;
+    return !r->cfg.token_target || r->done || r->tokens >= r->cfg.token_target;
+}
+
 static bool updates_acceptable(const struct neb_round *r, const struct neb_record *rec)
 {
     for (uint32_t i = 0; i < rec->updates; i++) {
@@ -100,8 +152,9 @@ static bool follows(const struct neb_round *r, const struct neb_record *rec, boo
         if ((!past && neb__log_touched(r, rec->c0, rec->c1)) || rec->c1 > r->cfg.cells) return false;
         for (uint32_t c = rec->c0; c < rec->c1; c++)
             if (r->cell[c].v_log != rec->v) return false;
-        return updates_acceptable(r, rec);
+        return updates_acceptable(r, rec) && (past || honest_round(r, rec));
     }
+    if (!past && !honest_end(r, rec)) return false;
     if (rec->type == NEB_RECORD_ROSTER && rec->index != r->commit + 1 && !NEB_MUTANT(roster_any_time))
         return false;
     return neb__order_explains(r, rec, past);
@@ -113,7 +166,7 @@ bool neb__log_acceptable(struct neb_round *r, const struct neb_record *rec)
 }
 
 /* The roster by the committed records. The one in effect may be an operator's that is not in the log yet. */
-static struct neb_members roster_by_log(const struct neb_round *r)
+struct neb_members neb__log_roster(const struct neb_round *r)
 {
     for (uint64_t i = r->commit; i > 0; i--)
         if (is_change(r->log[i - 1].record)) return r->log[i - 1].record->roster;
@@ -126,7 +179,7 @@ static bool comes_next(struct neb_round *r, const struct neb_record *rec)
     const struct neb_members now = r->roster;
     if (r->commit && rec->view < r->log[r->commit - 1].record->view) return false;
     if (rec->view > r->view + NEB_VIEW_LEAP) return false;
-    if (rec->epoch < now.epoch) r->roster = roster_by_log(r);
+    if (rec->epoch < now.epoch) r->roster = neb__log_roster(r);
     bool ok = follows(r, rec, true);
     r->roster = now;
     return ok;
@@ -232,8 +285,72 @@ static bool differs(const struct neb_round *r)
     if (d->incarnation != r->incarnation || memcmp(d->lapse, r->lapse, sizeof d->lapse)) return true;
     if (stays_empty(r)) return false;
     if (r->ended && d->commit < r->final_index) return true; /* the proof of the end, for a later start */
+    if (r->prepared.n &&
+        (r->prepared.view != r->prepared_durable.view || r->prepared.index != r->prepared_durable.index))
+        return true; /* this site may not speak of it before it is on disk */
     return r->disk_head < r->head || d->head != r->head || r->durable_epoch != r->roster.epoch ||
            d->view != r->view || d->normal != r->normal;
+}
+
+static void extras_free(struct neb_round *r)
+{
+    for (size_t i = 0; i < r->extras; i++) neb__free(r->extra[i].bytes);
+    neb__free(r->extra);
+    r->extra = NULL;
+    r->extras = 0;
+}
+
+static void extra_add(struct neb_round *r, uint8_t kind, uint64_t index, struct neb_buf *b)
+{
+    struct neb_round_extra *e = neb__realloc(r->extra, (r->extras + 1) * sizeof *e);
+    if (!e) {
+        r->failed = NEB_ERR_NOMEM;
+        neb__buf_free(b);
+        return;
+    }
+    r->extra = e;
+    r->extra[r->extras++] = (struct neb_round_extra){kind, index, b->data, b->len};
+}
+
+static void extra_certificate(struct neb_round *r, uint8_t kind, const struct neb_certificate *c)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_CERTIFICATE_MAX);
+    if (neb__certificate_put(c, &b) != NEB_OK) r->failed = NEB_ERR_NOMEM;
+    extra_add(r, kind, c->index, &b);
+}
+
+/* Certificates and words that are to be in the ledger and are not. */
+static void gather_extras(struct neb_round *r, uint64_t head)
+{
+    extras_free(r);
+    for (r->kept_writing = r->kept_saved; r->kept_writing < r->kepts; r->kept_writing++) {
+        const struct neb_certificate *c = &r->kept[r->kept_writing];
+        if (c->index > head) break;
+        extra_certificate(r, NEB_EXTRA_CERTIFICATE, c);
+    }
+    r->prepared_writing = r->prepared;
+    const struct neb_certificate *p = &r->prepared, *d = &r->prepared_durable;
+    if (p->n && (p->view != d->view || p->index != d->index)) extra_certificate(r, NEB_EXTRA_PREPARED, p);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) {
+        uint8_t w[4 + NEB_SEAL_SIZE];
+        struct neb_buf b;
+        if (!(r->lapse_unsaved & neb__bit(i))) continue;
+        neb__put32(w, r->word[i].lapse);
+        memcpy(w + 4, r->word[i].signature, NEB_SEAL_SIZE);
+        neb__buf_init(&b, sizeof w);
+        if (neb__buf_append(&b, w, sizeof w) != NEB_OK) r->failed = NEB_ERR_NOMEM;
+        extra_add(r, NEB_EXTRA_LAPSE, i, &b);
+    }
+    r->lapse_writing = r->lapse_unsaved;
+    r->lapse_unsaved = 0;
+    memcpy(r->word_writing, r->word, sizeof r->word);
+}
+
+const struct neb_round_extra *neb__round_extras(const struct neb_round *r, size_t *count)
+{
+    *count = r->extras;
+    return r->extra;
 }
 
 void neb__log_write(struct neb_round *r)
@@ -252,6 +369,7 @@ void neb__log_write(struct neb_round *r)
     a->count = stays_empty(r) ? 0 : r->head - r->disk_head;
     a->bytes = b.data;
     a->length = b.len;
+    gather_extras(r, stays_empty(r) ? 0 : r->head);
     r->write_busy = true;
     r->cut_low = r->head;
 }
@@ -260,6 +378,7 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status status)
 {
     if (!r->write_busy || id != r->write_id) return;
     r->write_busy = false;
+    if (status != NEB_OK) r->lapse_unsaved |= r->lapse_writing;
     if (status == NEB_ERR_NOSPACE) {
         neb__core_note(
             r, "the disk is full: this site confirms no update until there is room; training goes on");
@@ -274,6 +393,9 @@ void neb__log_written(struct neb_round *r, uint64_t id, neb_status status)
     r->durable = r->writing;
     r->durable_epoch = r->writing_epoch; /* after a restart the site must know that a change is committed */
     r->disk_head = r->writing.head < r->cut_low ? r->writing.head : r->cut_low;
+    r->kept_saved = r->kept_writing;
+    r->prepared_durable = r->prepared_writing;
+    memcpy(r->word_durable, r->word_writing, sizeof r->word);
     neb__view_durable(r);
 }
 
@@ -299,6 +421,43 @@ static uint64_t commit_shown(const struct neb_round *r, const struct neb_round_b
             if (boot->applied[c] > rec->v || boot->merged[c] > rec->v) commit = rec->index;
     }
     return commit;
+}
+
+/* A certificate from this site's own disk. It counts if its record is in the log. */
+static void boot_certificate(struct neb_round *r, uint8_t kind, const uint8_t *bytes, size_t n)
+{
+    struct neb_reader in = {bytes, n, false};
+    struct neb_certificate c;
+    if (!neb__certificate_get(&in, &c) || in.left || !c.n) return;
+    if (kind == NEB_EXTRA_PREPARED) {
+        r->prepared = r->prepared_durable = c;
+        return;
+    }
+    if (c.index > r->head || c.kind != neb__cert_kind(r) ||
+        !neb__hash_equal(neb__log_hash(r, c.index), &c.hash))
+        return;
+    bool newer = !r->newest.n || c.index > r->newest.index;
+    if (newer) r->newest = c;
+    if (kind && newer && neb__cert_store(r, &c)) r->kept_saved = r->kepts;
+}
+
+static void boot_extras(struct neb_round *r, const struct neb_round_boot *boot)
+{
+    for (size_t i = 0; i < boot->extras; i++) {
+        const struct neb_round_extra *e = &boot->extra[i];
+        if (e->kind == NEB_EXTRA_LAPSE && e->index < NEB_SITES_MAX && e->length == 4 + NEB_SEAL_SIZE) {
+            struct neb_round_frame_word *w = &r->word[e->index];
+            *w = (struct neb_round_frame_word){.site = (uint8_t)e->index, .lapse = neb__get32(e->bytes)};
+            memcpy(w->signature, e->bytes + 4, NEB_SEAL_SIZE);
+            r->word_durable[e->index] = *w;
+        } else if (e->kind != NEB_EXTRA_LAPSE)
+            boot_certificate(r, e->kind, e->bytes, e->length);
+    }
+    if (boot->certificate) boot_certificate(r, 0, boot->certificate, boot->certificate_length);
+    /* It may name records that were replaced, or lost with the disk's end. */
+    if (r->prepared.n && (r->damaged || r->prepared.index > r->head ||
+                          !neb__hash_equal(neb__log_hash(r, r->prepared.index), &r->prepared.hash)))
+        r->prepared.n = r->prepared_durable.n = 0;
 }
 
 neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
@@ -338,10 +497,27 @@ neb_status neb__log_boot(struct neb_round *r, const struct neb_round_boot *boot)
     uint64_t shown = r->damaged ? 0 : commit_shown(r, boot);
     neb__log_commit_to(r, p.commit > shown ? p.commit : shown);
     r->durable_epoch = r->roster.epoch;
-    return NEB_OK;
+    boot_extras(r, boot);
+    if (r->newest.n && r->newest.index > r->commit && !r->damaged) neb__log_commit_to(r, r->newest.index);
+    r->booted = true;
+    return r->failed == NEB_OK ? NEB_OK : neb__fail(NEB_ERR_NOMEM, "out of memory for the ledger");
 }
 
 /* ---- records from peers -------------------------------------------------------------------------------- */
+
+/* The last of the records from `first` on that go into one frame: as many as fit, up to the next change of the roster, which
+ * the receiver must see certified before it takes anything behind it. */
+static uint64_t chunk_end(const struct neb_round *r, uint64_t first, uint64_t last)
+{
+    size_t bytes = 0;
+    uint64_t i = first;
+    for (; i <= last && i <= r->head; i++) {
+        bytes += r->log[i - 1].length + 4;
+        if (i <= r->commit && is_change(r->log[i - 1].record) && neb__cert_at(r, i)) return i;
+        if (i - first + 1 == CHUNK_RECORDS || bytes >= CHUNK_BYTES) return i;
+    }
+    return i - 1;
+}
 
 void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t last)
 {
@@ -349,7 +525,12 @@ void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t la
         .type = NEB_ROUND_FRAME_LOG, .number = first, .normal = r->normal, .head = r->head};
     struct neb_buf b;
     neb__buf_init(&b, CHUNK_BYTES + NEB_RECORD_MAX + 4);
-    for (uint64_t i = first; i && i <= last && i <= r->head; i++) {
+    uint64_t end = first ? chunk_end(r, first, last) : 0;
+    const struct neb_certificate *c = neb__cert_for(r, first, end > r->commit ? r->commit : end);
+    if (c) f.proof = *c;
+    if (c && c->index >= first && end < r->commit)
+        end = c->index; /* the rest comes with its own certificate */
+    for (uint64_t i = first; i && i <= end; i++) {
         const struct neb_core_entry *e = &r->log[i - 1];
         uint8_t n[4];
         neb__put32(n, (uint32_t)e->length);
@@ -357,7 +538,7 @@ void neb__log_send(struct neb_round *r, unsigned to, uint64_t first, uint64_t la
             r->failed = NEB_ERR_NOMEM;
             break;
         }
-        if (++f.records == CHUNK_RECORDS || b.len >= CHUNK_BYTES) break;
+        f.records++;
     }
     f.start = r->start_index;
     f.hash = r->start_hash;
@@ -396,26 +577,22 @@ static bool same_as_here(const struct neb_round *r, const struct walk *w)
     return e && e->length == w->length && !memcmp(e->bytes, w->bytes, w->length);
 }
 
-/* Takes the record in hand, which is said to be committed. It may displace records that were acknowledged, so
- * nothing is touched before it is shown to fit. False: the rest of the frame is of no use. */
-static bool take_one(struct neb_round *r, const struct walk *w, bool member)
+/* Takes the record in hand, which is committed. It may displace records that were acknowledged, so nothing is touched before
+ * it is shown to fit. False: the rest of the frame is of no use. */
+static bool take_one(struct neb_round *r, const struct walk *w)
 {
     bool same = same_as_here(r, w);
     struct neb_record *rec;
     if (same && w->index <= r->commit) return true;
-    if (w->index > r->commit + 1 || neb__record_decode(w->bytes, w->length, &rec) != NEB_OK) return false;
+    if (w->index != r->commit + 1 || neb__record_decode(w->bytes, w->length, &rec) != NEB_OK) return false;
     uint64_t view = rec->view;
-    bool fits = rec->index == w->index;
-    bool other = w->index <= r->commit || !neb__hash_equal(&rec->prev, neb__log_hash(r, r->commit));
-    bool next = fits && !other && comes_next(r, rec);
+    bool next = rec->index == w->index && neb__hash_equal(&rec->prev, neb__log_hash(r, r->commit)) &&
+                comes_next(r, rec);
     neb__free(rec);
-    if (fits && other && member)
-        neb__core_halt(
-            r, "a peer holds another committed record at the same index, so there are two histories; ask the "
-               "operators which roster is right (nebula-i adopt)");
-    else if (!next)
+    if (!next) {
         neb__core_note(r, "ignoring a committed record of a peer that does not follow from this site's log");
-    if (!next) return false;
+        return false;
+    }
     if (!same) {
         neb__log_cut(r, r->commit);
         if (!neb__log_append(r, w->bytes, w->length)) return false;
@@ -425,10 +602,105 @@ static bool take_one(struct neb_round *r, const struct walk *w, bool member)
     return true;
 }
 
-static void take_committed(struct neb_round *r, const struct neb_round_frame *f, bool member)
+/* A run that began before there were certificates takes the records before its first one on a member's word. */
+static void take_old(struct neb_round *r, const struct neb_round_frame *f)
 {
     struct walk w = walk_start(f);
-    while (walk_next(&w) && w.index <= f->commit && take_one(r, &w, member)) continue;
+    if (r->cfg.quorum != NEB_QUORUM_OLD || r->newest.n || f->proof.n) return;
+    while (walk_next(&w) && w.index <= f->commit && take_one(r, &w)) continue;
+}
+
+enum chain { CHAIN_BROKEN, CHAIN_FITS, CHAIN_OTHER };
+
+/* Whether the record may stand where it does: a change of the roster needs a certificate of its own, so nothing but a forced
+ * roster follows it. *open: the record before was a change. */
+static bool chain_link(const struct neb_round *r, const struct neb_record *rec, uint32_t epoch, bool *open,
+                       struct neb_members *m)
+{
+    bool forced = neb__forced_genuine(r, rec), ok = !*open || forced;
+    if (forced && rec->roster.epoch == epoch) *m = rec->roster;
+    *open = rec->type == NEB_RECORD_ROSTER;
+    return ok;
+}
+
+/* Whether this site's log behind its last commit, up to the frame's first record, and then the frame's records lead to the
+ * certified one; *m becomes the roster that must have signed it. `changes`: they may change the roster on the way. CHAIN_OTHER: they lead there from another record in place of
+ * the last commit. */
+static enum chain follow_chain(const struct neb_round *r, const struct neb_round_frame *f, bool changes,
+                               struct neb_members *m)
+{
+    struct walk w = walk_start(f);
+    uint64_t last = r->commit;
+    bool other = false, open = false;
+    *m = f->proof.epoch == r->roster.epoch ? r->roster : neb__log_roster(r);
+    for (; last + 1 < f->number && last < r->head; last++)
+        if (!chain_link(r, r->log[last].record, f->proof.epoch, &open, m) && !changes) return CHAIN_BROKEN;
+    struct neb_hash h = *neb__log_hash(r, last);
+    while (walk_next(&w) && w.index <= f->proof.index) {
+        struct neb_record *rec;
+        if (w.index <= r->commit) continue;
+        if (w.index != last + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) return CHAIN_BROKEN;
+        bool fits = rec->index == w.index && (chain_link(r, rec, f->proof.epoch, &open, m) || changes);
+        bool linked = neb__hash_equal(&rec->prev, &h);
+        neb__free(rec);
+        other |= !linked && last == r->commit;
+        if (!fits || (!linked && !other) || neb__hash(w.bytes, w.length, &h) != NEB_OK) return CHAIN_BROKEN;
+        last = w.index;
+    }
+    if (last != f->proof.index || !neb__hash_equal(&h, &f->proof.hash)) return CHAIN_BROKEN;
+    return other ? CHAIN_OTHER : CHAIN_FITS;
+}
+
+static void ask_from_commit(struct neb_round *r, unsigned to)
+{
+    neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
+}
+
+/* Takes the records that the frame's certificate covers. */
+static void take_certified(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    const struct neb_certificate *c = &f->proof;
+    struct neb_members m;
+    struct walk w = walk_start(f);
+    const uint64_t before = r->commit;
+    if (!c->n) return;
+    if (c->index <= r->commit || c->index < f->number || c->index >= f->number + f->records) {
+        (void)neb__cert_take(r, c);
+        return;
+    }
+    enum chain chain = follow_chain(r, f, false, &m);
+    if (chain == CHAIN_BROKEN && f->number > r->commit + 1)
+        ask_from_commit(r, from); /* it goes on from another record */
+    if (chain == CHAIN_BROKEN || !neb__cert_valid_under(r, c, &m)) return;
+    if (chain == CHAIN_OTHER) {
+        neb__cert_two_histories(r, c);
+        return;
+    }
+    neb__log_commit_to(r, f->number - 1);
+    while (walk_next(&w) && w.index <= c->index && take_one(r, &w)) continue;
+    if (r->commit >= c->index) neb__cert_keep(r, c);
+    if (r->commit > before && f->commit > r->commit) ask_from_commit(r, from); /* more chunks follow */
+}
+
+/* An operator's order names a record as committed. Takes the frame's records if they lead to it. */
+bool neb__log_take_ordered(struct neb_round *r, const struct neb_round_frame *f, const struct neb_order *o)
+{
+    struct neb_round_frame named = *f;
+    struct neb_members m;
+    struct walk w = walk_start(f);
+    named.proof = (struct neb_certificate){.index = o->index, .hash = o->head};
+    if (!f->number || o->index <= r->commit || o->index < f->number || o->index >= f->number + f->records)
+        return false;
+    if (follow_chain(r, &named, true, &m) != CHAIN_FITS) return false;
+    neb__log_commit_to(r, f->number - 1);
+    while (walk_next(&w) && w.index <= o->index && take_one(r, &w)) continue;
+    return r->commit >= o->index;
+}
+
+static void take_committed(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    take_old(r, f);
+    take_certified(r, from, f);
     if (r->normal > r->view) r->view = r->normal;
 }
 
@@ -439,9 +711,10 @@ static void take_prepared(struct neb_round *r, const struct neb_round_frame *f)
         if (w.index <= r->head) continue;
         struct neb_record *rec;
         if (w.index != r->head + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) break;
-        if (r->head > r->commit && is_change(r->log[r->head - 1].record)) neb__log_commit_to(r, r->head);
-        bool ok = neb__log_acceptable(r, rec);
-        if (!ok)
+        bool waits =
+            r->head > r->commit && is_change(r->log[r->head - 1].record) && rec->type != NEB_RECORD_FORCED;
+        bool ok = !waits && neb__log_acceptable(r, rec);
+        if (!ok && !waits)
             neb__core_note(
                 r, "the leader prepared a record that does not follow from the log; not acknowledged");
         neb__free(rec);
@@ -456,13 +729,18 @@ static bool leads_to(const struct neb_round *r, const struct neb_round_frame *f,
     struct walk w = walk_start(f);
     uint64_t last = r->commit;
     struct neb_hash h = *neb__log_hash(r, last);
-    bool found = index <= r->commit;
+    bool found = index <= r->commit, change = false;
     while (walk_next(&w)) {
         struct neb_record *rec;
         if (w.index <= r->commit) continue;
         if (w.index != last + 1 || neb__record_decode(w.bytes, w.length, &rec) != NEB_OK) return false;
-        bool fits = rec->index == w.index && neb__hash_equal(&rec->prev, &h) &&
-                    (rec->type != NEB_RECORD_ROUND || rec->c1 <= r->cfg.cells);
+        bool fits =
+            rec->index == w.index && neb__hash_equal(&rec->prev, &h) &&
+            (rec->type != NEB_RECORD_ROUND || rec->c1 <= r->cfg.cells) &&
+            (rec->type != NEB_RECORD_FORCED || neb__forced_genuine(r, rec)) &&
+            (!change ||
+             rec->type == NEB_RECORD_FORCED); /* nothing else stands behind a change without certificate */
+        change = is_change(rec);
         neb__free(rec);
         if (!fits || neb__hash(w.bytes, w.length, &h) != NEB_OK) return false;
         last = w.index;
@@ -484,7 +762,8 @@ bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint
         last = w.index;
         if (same_as_here(r, &w)) continue;
         neb__log_cut(r, w.index - 1);
-        if (!neb__log_append(r, w.bytes, w.length)) return false;
+        if (!neb__log_append(r, w.bytes, w.length))
+            return false; /* also behind a change that waits for its certificate */
     }
     neb__log_cut(r, last > r->commit ? last : r->commit);
     return true;
@@ -493,12 +772,12 @@ bool neb__log_install(struct neb_round *r, const struct neb_round_frame *f, uint
 void neb__log_frame(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     uint64_t was = r->view;
-    if (f->number && f->records) take_committed(r, f, r->roster.members & neb__bit(from));
+    if (f->number) take_committed(r, from, f);
     if (r->state == NEB_ROUND_HALTED) return;
     if (r->view != was && r->state != NEB_ROUND_BOOT) neb__view_follow(r, r->view);
     if (r->state == NEB_ROUND_FOLLOW && from == r->leader && f->view == r->view && r->normal == r->view) {
         take_prepared(r, f);
-        neb__log_commit_to(r, f->commit); /* same view: the log is a prefix of the leader's */
+        (void)neb__cert_take(r, &f->proof);
     } else
         neb__view_tail(r, from, f);
 }

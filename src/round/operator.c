@@ -82,6 +82,21 @@ void neb__order_pass_on(struct neb_round *r, unsigned to)
         neb__core_send(r, to, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_FORCE, .order = r->force});
 }
 
+/* The other site has another roster of this epoch. Only two contradicting orders of the operator make such a thing. The order
+ * behind this one is sent; the other site's comes likewise. */
+void neb__order_show(struct neb_round *r, unsigned to)
+{
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_FORCE};
+    if (r->now - r->peer[to].shown < r->cfg.ping_ms / 2) return;
+    r->peer[to].shown = r->now;
+    if (r->forced) f.order = r->force;
+    for (uint64_t i = r->head; i > 0 && !f.order.op; i--) {
+        const struct neb_record *rec = r->log[i - 1].record;
+        if (rec->type == NEB_RECORD_FORCED && rec->roster.epoch == r->roster.epoch) f.order = rec->order;
+    }
+    if (f.order.op) neb__core_send(r, to, &f);
+}
+
 /* Whether the order can take effect here. False: the record it names is not in this log,
  * or this log has committed more. */
 static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
@@ -97,7 +112,7 @@ static bool reach(struct neb_round *r, const struct neb_order *o, unsigned from)
         return false;
     }
     if (!in_log(r, o)) {
-        if (adopt) r->adopt = *o;
+        r->awaited = *o;
         neb__core_send(r, from,
                        &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
         neb__core_note(r,
@@ -135,7 +150,7 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
     r->forced = true;
     r->force = *o;
     r->conflict = false;
-    r->adopt.op = 0;
+    r->awaited.op = 0;
     for (unsigned i = 0; from == NEB_NO_SITE && i < NEB_SITES_MAX; i++)
         if (r->roster.members & neb__bit(i)) neb__order_pass_on(r, i);
     neb__core_act(r, NEB_ACT_ROSTER);
@@ -145,12 +160,15 @@ void neb__order_force(struct neb_round *r, const struct neb_order *o, unsigned f
         neb__view_follow(r, r->view);
 }
 
-/* While two rosters contradict each other, records are taken only to reach the adopted one. */
+/* An order names a record that was not here. The order is as good as a certificate for it. */
 void neb__order_log(struct neb_round *r, const struct neb_round_frame *f)
 {
-    struct neb_order o = r->adopt;
-    if (o.op && f->number && f->records && neb__log_install(r, f, o.index, &o.head))
+    struct neb_order o = r->awaited;
+    if (!o.op || !f->number || !f->records || (r->conflict && o.op != NEB_OP_ADOPT)) return;
+    if (in_log(r, &o) || neb__log_take_ordered(r, f, &o)) {
+        r->awaited.op = 0;
         neb__order_force(r, &o, NEB_NO_SITE);
+    }
 }
 
 /* ---- becoming a record --------------------------------------------------------------------------------- */

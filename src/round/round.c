@@ -120,6 +120,10 @@ void neb__round_destroy(struct neb_round *r)
     neb__free(r->close_at);
     neb__free(r->capturing);
     neb__free(r->update);
+    for (unsigned i = 0; i < NEB_SITES_MAX; i++) neb__free(r->peer[i].acks);
+    neb__free(r->kept);
+    for (size_t i = 0; i < r->extras; i++) neb__free(r->extra[i].bytes);
+    neb__free(r->extra);
     neb__free(r);
 }
 
@@ -217,7 +221,9 @@ static bool absurd(const struct neb_round *r, const struct neb_round_frame *f)
     if (f->lapse > NEB_LAPSE_MAX || (lapse && f->number > NEB_LAPSE_MAX)) return true;
     for (int i = 0; i < NEB_SITES_MAX; i++)
         if (f->lapses[i] > NEB_LAPSE_MAX) return true;
-    return false;
+    for (int i = 0; i < f->saids; i++)
+        if (f->said[i].view > top || f->said[i].normal > top) return true;
+    return f->proof.view > top || f->prepared.view > top;
 }
 
 static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size_t n)
@@ -230,12 +236,17 @@ static void frame(struct neb_round *r, unsigned from, const uint8_t *bytes, size
     /* The sender's roster may lack this site, or this site's roster may lack the sender. A
      * stranger's roster contradicts nothing. */
     bool known = r->ever & neb__bit(from);
-    if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) neb__core_conflict(r);
+    if (known && f.epoch == r->roster.epoch && f.roster_id != roster_id(&r->roster)) {
+        neb__order_show(r, from); /* a contradiction is proven by two orders, not by a number */
+        if (f.type != NEB_ROUND_FRAME_FORCE && f.type != NEB_ROUND_FRAME_GETLOG &&
+            f.type != NEB_ROUND_FRAME_LOG)
+            return;
+    }
     if (f.type == NEB_ROUND_FRAME_FORCE) {
         neb__order_force(r, &f.order, from);
         return;
     }
-    if (r->conflict && f.type == NEB_ROUND_FRAME_LOG) neb__order_log(r, &f);
+    if (f.type == NEB_ROUND_FRAME_LOG) neb__order_log(r, &f);
     if (r->conflict && f.type != NEB_ROUND_FRAME_GETLOG) return;
     if (f.epoch < r->roster.epoch && r->now - r->peer[from].chain >= r->cfg.ping_ms / 2) {
         r->peer[from].chain = r->now; /* first the roster, then everything else */
@@ -273,6 +284,9 @@ static void peer_event(struct neb_round *r, unsigned site, bool up, bool far)
     if (!up || lost) return;
     r->peer[site].gone = false;
     r->peer[site].applied = 0; /* it may have come back with an empty disk */
+    memset(r->peer[site].knows, 0, sizeof r->peer[site].knows);
+    r->peer[site].commit = 0;
+    r->peer[site].in_view = false;
     if (r->state == NEB_ROUND_BOOT) r->greet_at = r->now;
     if (far) return;
     for (uint32_t c = 0; c < r->cfg.cells; c++) {
@@ -307,7 +321,7 @@ static bool dispensable(const struct neb_round *r)
 /* A thin line may take as long to bring the last updates as the end was allowed to take. */
 static int64_t patience(const struct neb_round *r)
 {
-    return r->end_ms > 4 * r->cfg.contact_ms ? r->end_ms : 4 * r->cfg.contact_ms;
+    return r->end_ms > 6 * r->cfg.contact_ms ? r->end_ms : 6 * r->cfg.contact_ms;
 }
 
 /* The disk itself proves that the run has ended, and holds all of its result. Nobody has to be asked, and
@@ -446,6 +460,7 @@ void neb__round_status(const struct neb_round *r, struct neb_round_status *out)
         .budget = r->budget_now,
         .bound = r->bound,
         .cls = r->cls,
+        .certified = r->newest.n ? r->newest.index : 0,
     };
 }
 

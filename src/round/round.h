@@ -10,6 +10,7 @@
 #ifndef NEB_ROUND_ROUND_H
 #define NEB_ROUND_ROUND_H
 
+#include "round/certificate.h"
 #include "round/influence.h"
 #include "round/record.h"
 
@@ -40,6 +41,7 @@ struct neb_round_config {
     uint32_t bound; /* fp32 bits: updates of a greater norm are rejected; 0: none. An order may change it */
     uint64_t seed;  /* spreads the election timers */
     struct neb_influence influence; /* by the genesis */
+    enum neb_quorum_rule quorum;    /* likewise */
     struct neb_seal seal;
 };
 
@@ -51,6 +53,14 @@ struct neb_boot_update {
     struct neb_hash hash;
     uint64_t k, b;
 };
+/* Besides records and the mark the ledger holds certificates and the signed words of sites for their lapses. */
+enum neb_round_extra_kind { NEB_EXTRA_CERTIFICATE = 3, NEB_EXTRA_LAPSE = 4, NEB_EXTRA_PREPARED = 5 };
+struct neb_round_extra {
+    uint8_t kind;
+    uint64_t index;
+    uint8_t *bytes;
+    size_t length;
+};
 struct neb_round_boot {
     bool damaged;        /* something at or below the acked mark is lost */
     const uint8_t *mark; /* NULL: a fresh folder */
@@ -58,6 +68,10 @@ struct neb_round_boot {
     const uint8_t *const *record; /* of index 1, 2, … */
     const size_t *record_length;
     uint64_t records;
+    const struct neb_round_extra *extra; /* in the order of the ledger */
+    size_t extras;
+    const uint8_t *certificate; /* the newest one, as NEB_ACT_CERTIFICATE gave it; NULL: none */
+    size_t certificate_length;
     const uint64_t *applied;            /* per cell: version of theta and m */
     const uint64_t *merged;             /* per cell: version up to which the site's own state is merged */
     const struct neb_boot_update *open; /* per cell; k 0: none */
@@ -104,7 +118,8 @@ struct neb_event {
 
 enum neb_action_type {
     NEB_ACT_SEND = 1, /* site, bytes, length */
-    NEB_ACT_WRITE, /* id; records [index, index + count) of the log, then the mark in bytes; answer WRITTEN */
+    NEB_ACT_WRITE, /* id; records [index, index + count) of the log, neb__round_extras(), then the mark in bytes; answer
+                      WRITTEN */
     NEB_ACT_CAPTURE, /* c0, c1, k, version, tau; dense; the update keeps to cls and bound; answer CAPTURED */
     NEB_ACT_PUSH,    /* site, hash: send this update */
     NEB_ACT_FETCH,   /* site (NEB_NO_SITE: only look on the disk), hash: answer UPDATE or NO_UPDATE */
@@ -117,12 +132,13 @@ enum neb_action_type {
     NEB_ACT_COMBINE,    /* c0, c1, version; hashes of the updates in bytes: form the mean, answer RESULT */
     NEB_ACT_PAUSE,      /* stop stepping: drift limit, or the end */
     NEB_ACT_RESUME,
-    NEB_ACT_ROSTER,  /* the roster changed */
-    NEB_ACT_HALT,    /* text: why this site cannot go on */
-    NEB_ACT_ENDED,   /* theta is final, and everybody in reach has it: this site may stop */
-    NEB_ACT_BUDGET,  /* count: permille of the line that rounds may use from now on */
-    NEB_ACT_NOTE,    /* text: something a person should know */
-    NEB_ACT_REFUSED, /* site, count: it named so many updates beyond its quota */
+    NEB_ACT_ROSTER,      /* the roster changed */
+    NEB_ACT_HALT,        /* text: why this site cannot go on */
+    NEB_ACT_ENDED,       /* theta is final, and everybody in reach has it: this site may stop */
+    NEB_ACT_BUDGET,      /* count: permille of the line that rounds may use from now on */
+    NEB_ACT_NOTE,        /* text: something a person should know */
+    NEB_ACT_REFUSED,     /* site, count: it named so many updates beyond its quota */
+    NEB_ACT_CERTIFICATE, /* bytes: the newest certificate, to be found at the next start; it may be lost */
 };
 
 struct neb_action {
@@ -183,6 +199,7 @@ struct neb_round_status {
     uint32_t budget, bound; /* permille; fp32 bits */
     uint8_t cls;            /* neb_rung_class */
     uint16_t leader;        /* or NEB_NO_SITE */
+    uint64_t certified;     /* the last record with a certificate here */
 };
 void neb__round_status(const struct neb_round *r, struct neb_round_status *out);
 
@@ -206,6 +223,8 @@ struct neb_round_wait {
 void neb__round_waits(struct neb_round *r, struct neb_round_wait *out);
 const struct neb_record *neb__round_record(const struct neb_round *r,
                                            uint64_t index); /* NULL: not in the log */
+/* What the WRITE in hand stores besides. Valid until its answer. */
+const struct neb_round_extra *neb__round_extras(const struct neb_round *r, size_t *count);
 const uint8_t *neb__round_record_bytes(const struct neb_round *r, uint64_t index, size_t *length);
 /* During an APPLY of this index: whether it changes the cell's theta, or the site's own state of the cell. */
 bool neb__round_applies(const struct neb_round *r, uint64_t index, uint32_t cell);

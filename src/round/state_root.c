@@ -3,7 +3,7 @@
  * A site that has applied everything up to an index signs (run, index, root of the state). A root is trusted
  * when voters with a quorum stand behind it. These are the voters whose signatures are here, and those that
  * cannot report a root because they are catching up themselves (otherwise sites that fall behind together
- * could never recover). At least one voter must have signed.
+ * could never recover). At least one voter must have signed, with three voters or more also a second member, and more than may lie.
  *
  * Hashing the state takes longer than applying a record, so a root is made only where it is useful: at
  * every record whose number is a multiple of cfg.root_every, so that all sites compare the same ones; at
@@ -104,6 +104,15 @@ static void make_way(struct neb_round *r, unsigned from, uint64_t index)
     if (alone >= CERTIFIED) r->root[old] = r->root[--r->roots];
 }
 
+/* Whether enough members signed: with three voters or more one liar must not make a root, whoever consents. */
+static bool signed_enough(const struct neb_round *r, uint64_t sites)
+{
+    int need = neb__quorum_liars(&r->roster) + 1, voters = __builtin_popcountll(r->roster.voters);
+    if (voters >= 3 && need < 2) need = 2;
+    return (sites & r->roster.voters) &&
+           __builtin_popcountll(sites & r->roster.members) >= (voters < 3 ? 1 : need);
+}
+
 static void judge(struct neb_round *r, struct neb_core_root *at)
 {
     const struct neb_core_root *own = own_at(r, at->index);
@@ -111,7 +120,7 @@ static void judge(struct neb_round *r, struct neb_core_root *at)
     uint64_t cannot = 0;
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
         if (s == r->self ? !r->whole : r->peer[s].rootless && neb__lead_live(r, s)) cannot |= neb__bit(s);
-    if (!neb__members_has_quorum(&r->roster, at->agree | cannot)) return;
+    if (!signed_enough(r, at->agree) || !neb__core_quorum(r, at->agree | cannot)) return;
     at->consent = cannot & r->roster.voters;
     at->trusted = true;
 }
@@ -138,19 +147,18 @@ static void compare(struct neb_round *r, uint64_t index)
         const struct neb_core_root *at = &r->root[i];
         if (at->index != index || at == own) continue;
         others |= at->agree;
-        wrong |= neb__members_has_quorum(&r->roster, at->agree) || (at->trusted && !neb__core_leads(r)) ||
+        wrong |= neb__core_quorum(r, at->agree) || (at->trusted && !neb__core_leads(r)) ||
                  (at->agree & neb__bit(r->self));
     }
     if (!others && !wrong) return;
-    if (!wrong && neb__members_has_quorum(&r->roster, own->agree)) {
+    if (!wrong && neb__core_quorum(r, own->agree)) {
         set_aside(r, others);
         return;
     }
     if (!wrong && !neb__core_leads(r)) return; /* the leader will find out */
     for (unsigned s = 0; s < NEB_SITES_MAX; s++)
         if (!((own->agree | others) & neb__bit(s)) && neb__lead_live(r, s)) silent |= neb__bit(s);
-    if (!wrong && neb__members_has_quorum(&r->roster, own->agree | silent))
-        return; /* their roots will decide */
+    if (!wrong && neb__core_quorum(r, own->agree | silent)) return; /* their roots will decide */
     neb__core_halt(r,
                    "the state root differs from another site's at the same index: this machine or that one "
                    "computed or stored something wrong; compare `nebula-i status` of all sites");
@@ -202,7 +210,7 @@ void neb__root_certify(struct neb_round *r, struct neb_round_frame *f, bool sign
         if (!at->trusted) continue;
         bool certify = signatures && among_newest(r, at->index);
         for (unsigned s = 0; certify && s < NEB_SITES_MAX && f->certs < NEB_ROUND_FRAME_CERTS; s++) {
-            if (!(at->agree & r->roster.voters & neb__bit(s))) continue;
+            if (!(at->agree & r->roster.members & neb__bit(s))) continue;
             struct neb_round_frame_cert *t = &f->cert[f->certs++];
             t->root = (uint8_t)f->roots;
             t->site = (uint16_t)s;
@@ -222,8 +230,7 @@ void neb__roots_pinged(struct neb_round *r, const struct neb_round_frame *f)
         for (int k = 0; k < f->certs; k++)
             if (f->cert[k].root == i && genuine(r, f->cert[k].site, t->index, &t->root, f->cert[k].signature))
                 behind |= neb__bit(f->cert[k].site);
-        bool trusted =
-            (behind & r->roster.voters) && neb__members_has_quorum(&r->roster, behind | t->consent);
+        bool trusted = signed_enough(r, behind) && neb__core_quorum(r, behind | t->consent);
         at = trusted ? place(r, t->index, &t->root) : NULL;
         if (!at) continue;
         at->trusted = true;

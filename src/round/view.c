@@ -47,20 +47,6 @@ static bool content(const struct neb_round *r)
     return r->leader != NEB_NO_SITE && r->now - r->leader_proof < r->cfg.elect_ms * 8 / 10;
 }
 
-/* Tells only the lapses on this site's disk. A site that speaks under a number must not be given it
- * again because this site forgot it. */
-void neb__lapses_tell(const struct neb_round *r, struct neb_round_frame *f)
-{
-    memcpy(f->lapses, r->durable.lapse, sizeof f->lapses);
-}
-
-void neb__lapses_learn(struct neb_round *r, const struct neb_round_frame *f)
-{
-    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if (f->lapses[i] > r->lapse[i] && (i != r->self || r->state != NEB_ROUND_BOOT))
-            r->lapse[i] = f->lapses[i];
-}
-
 /* Follows in `view`, without a leader until one is heard. */
 void neb__view_follow(struct neb_round *r, uint64_t view)
 {
@@ -96,6 +82,7 @@ static void greet_send(struct neb_round *r)
                                 .normal = r->normal,
                                 .head = r->head,
                                 .start = r->incarnation};
+    if (r->greet_phase == 2) memcpy(f.signature, r->greet_signature, NEB_SEAL_SIZE);
     for (unsigned i = 0; i < NEB_SITES_MAX; i++)
         if (i != r->self && (r->roster.members & neb__bit(i))) neb__core_send(r, i, &f);
     r->greet_at = r->now + r->cfg.ping_ms / 2;
@@ -126,6 +113,11 @@ static void greet_done(struct neb_round *r, uint32_t lapse)
 {
     uint64_t view = r->best.view > r->view ? r->best.view : r->view;
     if (lapse > r->lapse[r->self]) r->lapse[r->self] = lapse;
+    if (lapse == r->greet_lapse && lapse > r->word[r->self].lapse) {
+        r->word[r->self] = (struct neb_round_frame_word){.site = (uint8_t)r->self, .lapse = lapse};
+        memcpy(r->word[r->self].signature, r->greet_signature, NEB_SEAL_SIZE);
+        r->lapse_unsaved |= neb__bit(r->self);
+    }
     uint64_t k = (uint64_t)r->lapse[r->self] << 48 | (uint64_t)(r->incarnation & 0xffff) << 32 | 1;
     if (NEB_MUTANT(reuse_sequence)) k = 1, r->next_k = 1;
     if (k > r->next_k) r->next_k = k;
@@ -154,6 +146,10 @@ static void greet_enough(struct neb_round *r)
                               "up: let it leave the run and join it as a new site");
             return;
         }
+        if (neb__lapse_sign(&r->cfg.genesis, &r->cfg.seal, r->self, r->greet_lapse, r->greet_signature) !=
+                NEB_OK &&
+            r->cfg.quorum != NEB_QUORUM_OLD)
+            return;
         if (r->greet_end < r->now + r->cfg.greet_ms) r->greet_end = r->now + r->cfg.greet_ms;
         greet_phase(r, 2); /* a site that can get a new lapse need not trust its disk */
         return;
@@ -176,7 +172,9 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_round_fra
     struct neb_core_peer *p = &r->peer[from];
     struct neb_core_promise mine;
     bool stable = neb__log_acked(r, &mine);
-    if (f->phase == 2 && f->number > r->lapse[from]) r->lapse[from] = (uint32_t)f->number;
+    if (f->phase == 2 && f->number > r->lapse[from] &&
+        !neb__lapse_take(r, from, (uint32_t)f->number, f->signature) && r->cfg.quorum == NEB_QUORUM_OLD)
+        r->lapse[from] = (uint32_t)f->number;
     if (!stable || (f->phase == 2 && r->durable.lapse[from] < f->number)) {
         p->hello_nonce = f->nonce; /* answered once it is durable */
         p->hello_lapse = f->phase == 2 ? (uint32_t)f->number : 0;
@@ -188,29 +186,42 @@ static void hello(struct neb_round *r, unsigned from, const struct neb_round_fra
     a.head = mine.head;
     a.hash = *neb__log_hash(r, mine.head);
     a.number = r->durable.lapse[from]; /* a number in memory only would be forgotten in a crash */
-    neb__lapses_tell(r, &a);
+    if (r->word_durable[from].lapse == a.number)
+        memcpy(a.signature, r->word_durable[from].signature, NEB_SEAL_SIZE);
+    memset(p->knows, 0, sizeof p->knows);
+    neb__lapses_tell(r, from, &a);
     p->hello_nonce = 0;
     neb__core_send(r, from, &a);
 }
 
 /* An empty disk belongs to a first start, or it was lost. It was lost if others know a lapse number of this
  * site although it has asked for none, or if there is a view that cannot exist without this site's vote. */
-static bool lost(const struct neb_round *r, const struct neb_round_frame *f)
+static bool lost(const struct neb_round *r, const struct neb_round_frame *f, bool own)
 {
     const struct neb_members *first = &r->cfg.roster;
-    bool given = f->number && !r->lapse[r->self];
+    bool given = own && f->number && !r->lapse[r->self];
     bool voted = f->normal && !neb__members_has_quorum(first, first->voters & ~neb__bit(r->self));
     return r->empty && f->phase == 1 && !r->greet_lapse && (given || voted) && !NEB_MUTANT(trust_empty_disk);
+}
+
+/* Whether this site did give itself the number that a peer says it had. */
+static bool own_lapse(const struct neb_round *r, const struct neb_round_frame *f)
+{
+    uint32_t lapse = (uint32_t)f->number;
+    return r->cfg.quorum == NEB_QUORUM_OLD || lapse <= r->lapse[r->self] ||
+           (r->greet_lapse && lapse <= r->greet_lapse) ||
+           neb__lapse_genuine(&r->cfg.genesis, &r->cfg.seal, r->self, lapse, f->signature);
 }
 
 static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
 {
     if (r->state != NEB_ROUND_BOOT || f->nonce != r->greet_nonce || f->phase != r->greet_phase) return;
     if ((f->flags & NEB_FLAG_FORGOT) && !NEB_MUTANT(vote_after_rollback)) r->forgot = true;
-    if (lost(r, f)) r->forgot = true;
-    neb__lapses_learn(r, f); /* a lost disk knew them: they are known again before this site counts */
-    if (f->number > r->greet_known && f->phase == 1) r->greet_known = (uint32_t)f->number;
-    if (!(f->flags & NEB_FLAG_INTACT)) return;
+    bool own = own_lapse(r, f);
+    if (lost(r, f, own)) r->forgot = true;
+    neb__lapses_learn(r, from, f); /* a lost disk knew them: they are known again before this site counts */
+    if (own && f->number > r->greet_known && f->phase == 1) r->greet_known = (uint32_t)f->number;
+    if (!(f->flags & NEB_FLAG_INTACT) || r->now < r->peer[from].unbacked_until) return;
     r->greeted |= neb__bit(from);
     r->greet_any |= neb__bit(from);
     if (f->view > r->best.view) r->best.view = f->view;
@@ -228,17 +239,26 @@ static void hello_ok(struct neb_round *r, unsigned from, const struct neb_round_
     if (r->greet_phase < 3 && greeted_enough(r)) greet_enough(r);
 }
 
+/* The site did not give the log that it said it has: for a while its word for it does not count. */
+static void not_backed(struct neb_round *r, unsigned site)
+{
+    if (site < NEB_SITES_MAX && site != r->self) r->peer[site].unbacked_until = r->now + 4 * r->cfg.elect_ms;
+}
+
 static void greet_tick(struct neb_round *r)
 {
     bool alone = !(r->roster.members & ~neb__bit(r->self));
     bool trust =
         !r->damaged && !r->forgot && (r->now >= r->greet_end || alone || NEB_MUTANT(vote_after_rollback));
-    if (trust && neb__members_has_quorum(&r->roster, r->greet_any | neb__bit(r->self))) {
+    if (trust && neb__core_quorum(r, r->greet_any | neb__bit(r->self))) {
         greet_done(r, r->greet_known);
         return;
     }
     if (r->greet_phase == 3) {
-        if (r->now >= r->greet_end + 2 * r->cfg.greet_ms) r->greet_end = r->now, greet_phase(r, 1);
+        if (r->now >= r->greet_end + 2 * r->cfg.greet_ms) {
+            not_backed(r, r->sync_from);
+            r->greet_end = r->now, greet_phase(r, 1);
+        }
     } else if (r->now >= r->greet_at)
         greet_send(r);
 }
@@ -251,6 +271,8 @@ static void elect(struct neb_round *r)
     r->state = NEB_ROUND_ELECT;
     r->ask_phase = 2;
     r->voted = 0;
+    r->votes = 0;
+    r->best_prepared.n = 0;
     r->ask_end = r->now + r->cfg.elect_ms;
     r->best.site = NEB_NO_SITE;
     r->best.view = 0;
@@ -270,45 +292,153 @@ static void ask(struct neb_round *r, uint64_t above)
     bool hurry = r->now < r->hurry;
     int64_t wait = hurry ? r->cfg.ping_ms / 4 : r->cfg.elect_ms / 2;
     r->elect_at = r->now + wait + jitter(r, hurry ? wait : r->cfg.elect_ms);
-    if (neb__members_has_quorum(&r->roster, r->asked)) {
+    if (neb__core_quorum(r, r->asked)) {
         elect(r);
         return;
     }
     to_voters(r, &(struct neb_round_frame){.type = NEB_ROUND_FRAME_ASK, .number = r->want_view});
 }
 
-static void count_vote(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+static bool byzantine(const struct neb_round *r)
 {
-    r->voted |= neb__bit(from);
-    r->peer[from].ack_lapse = f->lapse;
-    bool better = f->normal > r->best.normal || (f->normal == r->best.normal && f->head > r->best.head);
-    if (r->best.site == NEB_NO_SITE || better) {
-        r->best.normal = f->normal;
-        r->best.head = f->head;
-        r->best.hash = f->hash;
-        r->best.site = (uint16_t)from;
-    }
-    if (f->commit > r->best.view) r->best.view = f->commit; /* here: the greatest commit index heard of */
+    return r->cfg.quorum == NEB_QUORUM_BYZANTINE;
 }
 
-static uint64_t valid_votes(const struct neb_round *r)
+/* Whether the vote is one for `view` by a voter of this roster, and signed. */
+static bool vote_counts(const struct neb_round *r, const struct neb_said *v, uint64_t view,
+                        const struct neb_members *m)
 {
-    uint64_t votes = r->voted;
-    for (unsigned i = 0; i < NEB_SITES_MAX; i++)
-        if ((votes & neb__bit(i)) && r->peer[i].ack_lapse < r->lapse[i]) votes &= ~neb__bit(i);
-    return votes;
+    return v->kind == NEB_SAID_VOTES && v->view == view && v->epoch == m->epoch &&
+           (m->voters & neb__bit(v->site)) && v->normal < view &&
+           (NEB_MUTANT(trust_votes) || neb__said_genuine(v, &r->cfg.genesis, &r->cfg.seal));
+}
+
+/* Under `byzantine` a vote is for the newest prepared record, and shows its certificate. */
+static bool vote_backed(const struct neb_round *r, const struct neb_said *v, const struct neb_certificate *c)
+{
+    if (!byzantine(r) || (!v->index && !v->normal)) return true;
+    return c->n && c->view == v->normal && c->index == v->index && neb__hash_equal(&c->hash, &v->hash) &&
+           neb__prepared_valid(r, c);
+}
+
+static bool better_vote(const struct neb_said *a, const struct neb_said *b)
+{
+    return a->normal > b->normal || (a->normal == b->normal && a->index > b->index);
+}
+
+/* The newest lapse of a voter that is proven here, or shown by another vote. */
+static bool vote_void(const struct neb_round *r, const struct neb_said *v)
+{
+    uint32_t lapse = neb__said_lapse(v, v->site);
+    if (lapse < r->lapse[v->site]) return true;
+    for (int i = 0; i < r->votes; i++)
+        if (neb__said_lapse(&r->vote[i], v->site) > lapse) return true;
+    return false;
+}
+
+static void drop_void_votes(struct neb_round *r)
+{
+    for (int i = 0; i < r->votes; i++)
+        if (vote_void(r, &r->vote[i])) {
+            r->voted &= ~neb__bit(r->vote[i].site);
+            r->vote[i] = r->vote[--r->votes];
+            r->vote_prepared[i] = r->vote_prepared[r->votes];
+            i = -1;
+        }
+}
+
+static void count_vote(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    const struct neb_said *v = &f->said[0];
+    if (f->saids != 1 || v->site != from || r->now < r->peer[from].unbacked_until ||
+        r->votes == NEB_ROUND_VOTERS_MAX)
+        return;
+    if (!vote_counts(r, v, r->view, &r->roster) || !vote_backed(r, v, &f->prepared) || vote_void(r, v))
+        return;
+    for (int i = 0; i < v->lapses.n; i++) /* its site must first show the words for them */
+        if (v->lapses.of[i].site != from && v->lapses.of[i].lapse > r->lapse[v->lapses.of[i].site]) return;
+    r->voted |= neb__bit(from);
+    r->vote_prepared[r->votes] = f->prepared;
+    r->vote[r->votes++] = *v;
+    if (f->proof.n && f->proof.index > r->best.view) {
+        struct neb_members m;
+        if (neb__roster_of(r, f->proof.epoch, &m) && neb__cert_valid_under(r, &f->proof, &m))
+            r->best.view = f->proof.index; /* here: the greatest commit index that was proven */
+    }
+}
+
+/* The best of the votes; byzantine: its certificate is shown to everybody. */
+static void choose_best(struct neb_round *r)
+{
+    const struct neb_said *best = NULL;
+    drop_void_votes(r);
+    for (int i = 0; i < r->votes; i++)
+        if (!best || better_vote(&r->vote[i], best) ||
+            (!better_vote(best, &r->vote[i]) && r->vote[i].site == r->self))
+            best = &r->vote[i];
+    r->best.site = best ? best->site : NEB_NO_SITE;
+    if (!best) return;
+    r->best.normal = best->normal;
+    r->best.head = best->index;
+    r->best.hash = best->hash;
+    r->best_prepared = r->vote_prepared[best - r->vote];
+}
+
+bool neb__votes_hash(const struct neb_said *vote, int n, struct neb_hash *out)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, NEB_ROUND_VOTERS_MAX * 512);
+    bool ok = true;
+    for (int i = 0; i < n; i++) ok = ok && neb__said_put(&vote[i], &b) == NEB_OK;
+    ok = ok && neb__hash(b.data, b.len, out) == NEB_OK;
+    neb__buf_free(&b);
+    return ok;
+}
+
+/* Whether the ping's votes make its sender the leader of its view, with the log that it names. */
+static bool leads_rightly(struct neb_round *r, unsigned from, const struct neb_round_frame *f)
+{
+    const struct neb_said *start = &f->said[0], *vote = &f->said[1], *best = NULL;
+    int n = f->saids - 1;
+    uint64_t sites = 0;
+    struct neb_members m;
+    struct neb_hash more;
+    if (NEB_MUTANT(trust_leaders)) return true;
+    if (n < 1 || n > NEB_ROUND_VOTERS_MAX || start->kind != NEB_SAID_STARTS || start->site != from)
+        return false;
+    if (start->view != f->view || start->index != f->start || !neb__hash_equal(&start->hash, &f->hash))
+        return false;
+    if (!neb__roster_of(r, start->epoch, &m) || !neb__votes_hash(vote, n, &more) ||
+        !neb__hash_equal(&more, &start->more))
+        return false;
+    for (int i = 0; i < n; i++) {
+        if (!vote_counts(r, &vote[i], f->view, &m) || (sites & neb__bit(vote[i].site))) return false;
+        sites |= neb__bit(vote[i].site);
+        if (!best || better_vote(&vote[i], best)) best = &vote[i];
+    }
+    if (!neb__quorum_has(&m, r->cfg.quorum, sites) || neb__said_void(vote, n)) return false;
+    if (!neb__said_genuine(start, &r->cfg.genesis, &r->cfg.seal)) return false;
+    if (r->forced) return true; /* after an operator's order records without updates are cut */
+    for (int i = 0; i < n; i++)
+        if (!better_vote(best, &vote[i]) && vote[i].index == start->index &&
+            neb__hash_equal(&vote[i].hash, &start->hash))
+            return vote_backed(r, &vote[i], &f->prepared);
+    return false;
 }
 
 /* The roster may change while the committed part is fetched, so everything is judged anew each time. */
 static void try_lead(struct neb_round *r)
 {
     if (r->state != NEB_ROUND_ELECT || r->durable.view != r->view || !(r->voted & neb__bit(r->self))) return;
-    if (!neb__members_has_quorum(&r->roster, valid_votes(r))) return;
+    choose_best(r);
+    if (!neb__core_quorum(r, r->voted) || !(r->voted & neb__bit(r->self))) return;
     bool complete =
         r->commit >= r->best.view &&
-        (r->best.site == r->self || (r->best.head <= r->head && r->sync_normal == r->best.normal &&
-                                     neb__hash_equal(neb__log_hash(r, r->best.head), &r->best.hash)));
+        ((r->best.site == r->self && !byzantine(r)) ||
+         (r->best.head <= r->head && (r->sync_normal == r->best.normal || r->best.site == r->self) &&
+          neb__hash_equal(neb__log_hash(r, r->best.head), &r->best.hash)));
     if (complete) {
+        if (byzantine(r)) neb__log_cut(r, r->best.head > r->commit ? r->best.head : r->commit);
         neb__lead_start(r);
         return;
     }
@@ -331,14 +461,25 @@ static void send_vote(struct neb_round *r)
     struct neb_core_promise mine;
     unsigned to = neb__view_leader_of(r->view);
     if (!neb__log_acked(r, &mine) || r->normal == r->view) return;
-    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_VOTE,
-                                .number = r->view,
-                                .normal = mine.normal,
-                                .head = mine.head,
-                                .hash = *neb__log_hash(r, mine.head),
-                                .lapse = mine.lapse[r->self],
-                                .commit = r->commit};
-    neb__lapses_tell(r, &f);
+    struct neb_round_frame f = {.type = NEB_ROUND_FRAME_VOTE, .number = r->view};
+    struct neb_said *v = &f.said[f.saids++];
+    *v = (struct neb_said){.kind = NEB_SAID_VOTES,
+                           .view = r->view,
+                           .normal = mine.normal,
+                           .index = mine.head,
+                           .hash = *neb__log_hash(r, mine.head)};
+    if (byzantine(r)) {
+        f.prepared = r->prepared_durable;
+        v->normal = f.prepared.n ? f.prepared.view : 0;
+        v->index = f.prepared.n ? f.prepared.index : 0;
+        v->hash = f.prepared.n ? f.prepared.hash : r->cfg.genesis;
+    }
+    f.normal = mine.normal;
+    f.head = mine.head;
+    f.hash = *neb__log_hash(r, mine.head);
+    f.proof = r->newest;
+    if (!neb__cert_say(r, v)) return;
+    neb__lapses_tell(r, to, &f);
     if (to != r->self) {
         neb__core_send(r, to, &f);
         return;
@@ -382,10 +523,14 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
         if (f->view < r->view && r->state != NEB_ROUND_BOOT) neb__core_report(r, from);
         return;
     }
+    bool known = f->view == r->view && (r->normal == r->view || r->leader == from);
+    if (!known && !leads_rightly(r, from, f)) return;
     if (f->view > r->view || (r->leader != from && r->state != NEB_ROUND_SYNC)) neb__view_follow(r, f->view);
     if (r->state == NEB_ROUND_LEAD) return;
     r->leader = (uint16_t)from;
     r->leader_heard = r->now;
+    r->leader_commit = f->commit;
+    r->leader_begun = f->flags & NEB_FLAG_BEGUN;
     r->leader_has_all = f->flags & NEB_FLAG_HAS_ALL;
     r->all_have = f->flags & NEB_FLAG_ALL_HAVE;
     r->floor = f->applied;
@@ -408,7 +553,10 @@ static void ping(struct neb_round *r, unsigned from, const struct neb_round_fram
             synced(r);
         }
     }
-    if (r->normal == r->view) neb__log_commit_to(r, f->commit);
+    if (r->normal == r->view && !r->start_index) r->start_index = f->start, r->start_hash = f->hash;
+    (void)neb__cert_take(r, &f->proof);
+    neb__prepared_take(r, &f->prepared);
+    if (r->state == NEB_ROUND_HALTED) return;
     if (r->normal < r->view || f->head > r->head)
         neb__core_send(r, from,
                        &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG,
@@ -429,7 +577,7 @@ void neb__view_tail(struct neb_round *r, unsigned from, const struct neb_round_f
     if (r->state == NEB_ROUND_SYNC && f->view == r->view) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
             synced(r);
-            neb__log_commit_to(r, f->commit);
+            (void)neb__cert_take(r, &f->proof);
         }
     } else if (r->state == NEB_ROUND_BOOT && r->greet_phase == 3) {
         if (neb__log_install(r, f, r->sync_index, &r->sync_hash)) {
@@ -498,6 +646,16 @@ static void remember(struct neb_core_peer *p, const struct neb_round_frame *f)
     if (ack && view == p->view_seen && f->head > p->head_seen) p->head_seen = f->head;
 }
 
+/* A site that names higher and higher views would keep the leader busy with elections. */
+static bool may_raise(const struct neb_round *r, struct neb_core_peer *p)
+{
+    if (r->now < p->raise_at) return false;
+    if (r->now > p->raise_at + 60000) p->raises = 0;
+    p->raise_at = r->now + (p->raises > 2 ? r->cfg.elect_ms << (p->raises < 8 ? p->raises - 2 : 6) : 0);
+    p->raises++;
+    return true;
+}
+
 /* ---- entry points -------------------------------------------------------------------------------------- */
 
 void neb__view_durable(struct neb_round *r)
@@ -524,7 +682,7 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
     switch (f->type) {
     case NEB_ROUND_FRAME_HELLO:
         p->forgot = went_back(p, f) || (!f->lapse && !f->normal && !f->head && took_part(r, from));
-        p->odd = false;
+        p->odd = p->in_view = false;
         for (size_t i = 0; i < r->updates; i++) /* it will report the updates it has now */
             r->update[i].have &= ~neb__bit(from);
         hello(r, from, f);
@@ -535,22 +693,23 @@ void neb__view_frame(struct neb_round *r, unsigned from, const struct neb_round_
     case NEB_ROUND_FRAME_ASK_OK:
         if (r->ask_phase != 1 || f->number != r->want_view || r->want_view <= r->view) break;
         r->asked |= neb__bit(from);
-        if (neb__members_has_quorum(&r->roster, r->asked)) elect(r);
+        if (neb__core_quorum(r, r->asked)) elect(r);
         break;
     case NEB_ROUND_FRAME_VOTE:
         if (r->state != NEB_ROUND_ELECT || f->number != r->view) break;
-        neb__lapses_learn(r, f);
+        neb__lapses_learn(r, from, f);
         if (!(r->voted & neb__bit(from))) count_vote(r, from, f);
         try_lead(r);
         break;
     case NEB_ROUND_FRAME_PING:
-        neb__lapses_learn(r, f);
+        neb__lapses_learn(r, from, f);
         ping(r, from, f);
         break;
     default: break;
     }
     /* A member in a higher view will not listen to this leader again: lead a view above it. */
-    if (r->state == NEB_ROUND_LEAD && f->view > r->view && f->type == NEB_ROUND_FRAME_REPORT) {
+    if (r->state == NEB_ROUND_LEAD && f->view > r->view && f->type == NEB_ROUND_FRAME_REPORT &&
+        may_raise(r, p)) {
         ask(r, f->view);
         elect(r);
     }
@@ -569,9 +728,10 @@ void neb__view_tick(struct neb_round *r)
                        &(struct neb_round_frame){.type = NEB_ROUND_FRAME_GETLOG, .number = r->commit + 1});
     }
     if (r->state == NEB_ROUND_ELECT) {
-        if (r->now >= r->ask_end)
+        if (r->now >= r->ask_end) {
+            if (r->ask_phase == 3) not_backed(r, r->sync_from);
             neb__view_follow(r, r->view);
-        else if (r->ask_phase == 3)
+        } else if (r->ask_phase == 3)
             try_lead(r);
         else if (r->now >= r->sync_at && r->durable.view == r->view) {
             r->sync_at = r->now + r->cfg.ping_ms / 2;

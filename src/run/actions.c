@@ -28,19 +28,33 @@ static void do_settle(neb_session *s, const struct neb_action *a)
               a->c0, a->c1 - 1, (double)gamma);
 }
 
+/* Kept without a sync: without it a start only needs the others once more. */
+static void keep_certificate(neb_session *s, const struct neb_action *a)
+{
+    if (neb__blob_save(&s->disk, "certificate", a->bytes, a->length, false) != NEB_OK)
+        neb__log(NEB_LOG_DEBUG, "the newest certificate was not kept: %s", neb_last_error());
+}
+
 static void do_write(neb_session *s, const struct neb_action *a)
 {
     size_t count = (size_t)a->count;
     const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, count);
     size_t *length = NEB_NEW_ARRAY(size_t, count);
     struct neb_event ev = {.type = NEB_EV_WRITTEN, .id = a->id, .status = NEB_ERR_NOMEM};
-    if (record && length) {
+    size_t extras;
+    const struct neb_round_extra *more = neb__round_extras(s->core, &extras);
+    struct neb_ledger_extra *extra = NEB_NEW_ARRAY(struct neb_ledger_extra, extras + 1);
+    for (size_t i = 0; extra && i < extras; i++)
+        extra[i] = (struct neb_ledger_extra){more[i].kind, more[i].index, more[i].bytes, more[i].length};
+    if (record && length && extra) {
         for (size_t i = 0; i < count; i++)
             record[i] = neb__round_record_bytes(s->core, a->index + i, &length[i]);
         struct neb_ledger_batch b = {.first = a->index,
                                      .count = a->count,
                                      .record = record,
                                      .length = length,
+                                     .extra = extra,
+                                     .extras = extras,
                                      .head = a->index + a->count - 1,
                                      .mark = a->bytes,
                                      .mark_length = a->length};
@@ -50,6 +64,7 @@ static void do_write(neb_session *s, const struct neb_action *a)
     }
     neb__free(record);
     neb__free(length);
+    neb__free(extra);
     neb__session_feed(s, &ev);
 }
 
@@ -121,6 +136,7 @@ void neb__session_do(neb_session *s, const struct neb_action *a)
     case NEB_ACT_HALT: neb__session_halt(s, a->text); break;
     case NEB_ACT_NOTE: neb__info("%s", a->text); break;
     case NEB_ACT_REFUSED: neb__session_refused(s, a->site, NEB_QUOTA_WANTED, a->count); break;
+    case NEB_ACT_CERTIFICATE: keep_certificate(s, a); break;
     case NEB_ACT_ROSTER: roster_changed(s); break;
     case NEB_ACT_BUDGET: break;  /* publish() takes it from the status */
     case NEB_ACT_COMBINE: break; /* owners are not asked for: cfg.owners is false */

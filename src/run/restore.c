@@ -161,6 +161,7 @@ static struct neb_round_config core_config(neb_session *s)
     c.promote = true;
     c.end_drop = strcmp(s->config.end, "keep") != 0;
     c.influence = s->influence;
+    c.quorum = s->quorum;
     c.cls = (uint8_t)(s->fixed ? s->fixed->cls : NEB_DENSE);
     if (s->config.round_ms > 0) c.round_ms = s->config.round_ms;
     c.seed = s->site->boot;
@@ -175,8 +176,15 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
     uint64_t *after = NEB_NEW_ARRAY(uint64_t, cells);
     struct neb_boot_update *open = NEB_NEW_ARRAY(struct neb_boot_update, cells);
     const uint8_t **record = NEB_NEW_ARRAY(const uint8_t *, found->records + 1);
+    struct neb_round_extra *extra = NEB_NEW_ARRAY(struct neb_round_extra, found->extras + 1);
+    struct neb_buf newest;
     neb_status status = NEB_ERR_NOMEM;
-    if (merged && work && after && open && record) {
+    neb__buf_init(&newest, 2 * NEB_CERTIFICATE_MAX);
+    if (neb__blob_load(&s->disk, "certificate", &newest) != NEB_OK) neb__buf_clear(&newest);
+    for (size_t i = 0; extra && i < found->extras; i++)
+        extra[i] = (struct neb_round_extra){found->extra[i].kind, found->extra[i].index,
+                                            (uint8_t *)found->extra[i].bytes, found->extra[i].length};
+    if (merged && work && after && open && record && extra) {
         for (size_t c = 0; c < cells; c++) {
             const struct neb_own_cell *own = &s->mirror.own[c];
             merged[c] = own->version, work[c] = own->work, open[c] = own->open;
@@ -189,6 +197,10 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
                                       .record = record,
                                       .record_length = found->size,
                                       .records = found->records,
+                                      .extra = extra,
+                                      .extras = found->extras,
+                                      .certificate = newest.len ? newest.data : NULL,
+                                      .certificate_length = newest.len,
                                       .applied = s->mirror.outer->version,
                                       .merged = merged,
                                       .open = open,
@@ -203,6 +215,8 @@ static neb_status create_core(neb_session *s, const struct neb_ledger_found *fou
     neb__free(after);
     neb__free(open);
     neb__free(record);
+    neb__free(extra);
+    neb__buf_free(&newest);
     return status == NEB_ERR_NOMEM ? neb__fail(status, "out of memory for the ledger") : status;
 }
 
@@ -265,6 +279,7 @@ static neb_status restore_all(neb_session *s, const struct neb_ledger_found *log
     struct found f = {0};
     NEB_TRY(first_roster(s));
     NEB_TRY(neb__session_influence_load(s));
+    NEB_TRY(neb__quorum_read(neb__net_roster(s->net), &s->quorum));
     neb__members_learn(&s->members, neb__net_roster(s->net));
     NEB_TRY(restore_outer(s, log));
     neb_status status = neb__update_files_list(&s->updates.files, one_update, &f);

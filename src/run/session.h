@@ -25,6 +25,7 @@
 #include "run/members_view.h"
 #include "run/run_folder.h"
 #include "run/mirror.h"
+#include "run/quorum_fact.h"
 #include "run/quota.h"
 #include "run/updates.h"
 #include "run/waiting.h"
@@ -77,6 +78,7 @@ struct neb_session {
     struct neb_hash genesis;           /* of this run */
     char run[NEB_RUN_NAME_SIZE];       /* its name; "": the folder holds one run */
     struct neb_influence influence;    /* the rule of the genesis */
+    enum neb_quorum_rule quorum;       /* likewise */
     struct neb_buf loaded;             /* state of the caller's checkpoint */
 
     /* the parts */

@@ -51,10 +51,17 @@ static void do_write(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     const uint8_t **rec = count > 256 ? neb__calloc(count, sizeof *rec) : record;
     size_t *len = count > 256 ? neb__calloc(count, sizeof *len) : length;
     for (uint64_t i = 0; i < count; i++) rec[i] = neb__round_record_bytes(n->core, a->index + i, &len[i]);
+    size_t extras;
+    const struct neb_round_extra *more = neb__round_extras(n->core, &extras);
+    struct neb_ledger_extra extra[128];
+    for (size_t i = 0; i < extras && i < 128; i++)
+        extra[i] = (struct neb_ledger_extra){more[i].kind, more[i].index, more[i].bytes, more[i].length};
     struct neb_ledger_batch b = {.first = a->index,
                                  .count = count,
                                  .record = rec,
                                  .length = len,
+                                 .extra = extra,
+                                 .extras = extras < 128 ? extras : 128,
                                  .head = a->index + count - 1,
                                  .mark = a->bytes,
                                  .mark_length = a->length};
@@ -157,6 +164,9 @@ static void act(struct neb_sim_world *w, struct neb_sim_node *n, const struct ne
         break;
     case NEB_ACT_NOTE: TRACE(w, "site %d: %s", n->id, a->text); break;
     case NEB_ACT_REFUSED: TRACE(w, "site %d: site %d names too many updates", n->id, a->site); break;
+    case NEB_ACT_CERTIFICATE:
+        (void)neb__blob_save(&n->disk.disk, "certificate", a->bytes, a->length, false);
+        break;
     case NEB_ACT_ROSTER:
     case NEB_ACT_BUDGET:
     case NEB_ACT_COMBINE: break;
@@ -293,6 +303,7 @@ void neb__node_event(struct neb_sim_world *w, struct neb_sim_node *n, const stru
     case EV_WRITTEN: in.type = NEB_EV_WRITTEN; break;
     case EV_CAPTURED:
         in.type = NEB_EV_CAPTURED;
+        in.reject = judge(&ev->update);
         in.norm = norm_of(w, &ev->hash);
         break;
     case EV_APPLIED: in.type = NEB_EV_APPLIED; break;

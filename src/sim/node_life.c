@@ -189,12 +189,23 @@ static bool create_core(struct neb_sim_world *w, struct neb_sim_node *n)
         merged[c] = n->own[c].version, work[c] = n->own[c].work, open[c] = n->own[c].open;
     const uint8_t **rec = neb__calloc(found.records + 1, sizeof *rec);
     for (uint64_t i = 0; rec && i < found.records; i++) rec[i] = found.bytes.data + found.at[i];
+    struct neb_round_extra *extra = neb__calloc(found.extras + 1, sizeof *extra);
+    for (size_t i = 0; extra && i < found.extras; i++)
+        extra[i] = (struct neb_round_extra){found.extra[i].kind, found.extra[i].index,
+                                            (uint8_t *)found.extra[i].bytes, found.extra[i].length};
+    struct neb_buf newest;
+    neb__buf_init(&newest, 2 * NEB_CERTIFICATE_MAX);
+    if (neb__blob_load(&n->disk.disk, "certificate", &newest) != NEB_OK) neb__buf_clear(&newest);
     struct neb_round_boot boot = {.damaged = found.damaged,
                                   .mark = found.mark_length ? found.bytes.data + found.mark_at : NULL,
                                   .mark_length = found.mark_length,
                                   .record = rec,
                                   .record_length = found.size,
                                   .records = found.records,
+                                  .extra = extra,
+                                  .extras = extra ? found.extras : 0,
+                                  .certificate = newest.len ? newest.data : NULL,
+                                  .certificate_length = newest.len,
                                   .applied = n->outer->version,
                                   .merged = merged,
                                   .open = open,
@@ -208,6 +219,8 @@ static bool create_core(struct neb_sim_world *w, struct neb_sim_node *n)
     TRACE(w, "site %d starts: %llu records%s", n->id, (unsigned long long)found.records,
           found.damaged ? ", damaged" : "");
     neb__free(rec);
+    neb__free(extra);
+    neb__buf_free(&newest);
     neb__ledger_found_free(&found);
     return ok;
 }

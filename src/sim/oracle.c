@@ -26,7 +26,7 @@
 #include <string.h>
 
 /* From the run's last record until everybody has ended: the leader's patience and a little more. */
-enum { TOLD_MS = 12000 };
+enum { TOLD_MS = 17000 };
 
 void neb__oracle_violated(struct neb_sim_world *w, const char *fmt, ...)
 {

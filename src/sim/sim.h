@@ -13,12 +13,14 @@ struct neb_sim_fault {
     bool trace;        /* every event to stdout */
     bool happy;        /* no faults */
     bool lasting_cuts; /* some lines are cut for good; members pass on what others say */
+    int liars;         /* sites that lie */
+    bool byzantine;    /* quorums of 2f + 1 of 3f + 1, in two phases */
 };
 
 struct neb_sim_result {
     char violation[400]; /* "": none */
     uint64_t relayed;    /* messages that a member passed on */
-    uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged;
+    uint64_t events, records, crashes, views, cells_fetched, settled, epochs, damaged, convicted;
     int64_t virtual_ms, led_ms; /* led_ms: when a site led for the first time */
 };
 

@@ -1,8 +1,8 @@
 /* ledger.c: the log on disk.
  *
- * File `ledger`: entries that are only ever appended: u32 length, u8 kind (1 record, 2 mark), u64 index, 16
- * bytes of SHA-256 over (position, kind, index, content), content. A batch is some records and then one
- * mark, whose content is the core's promise (view, normal view, head …). A record replaces an earlier one
+ * File `ledger`: entries that are only ever appended: u32 length, u8 kind (1 record, 2 mark, 3 certificate, 4
+ * a site's word for its lapse, 5 prepare certificate), u64 index, 16 bytes of SHA-256 over (position, kind, index, content),
+ * content. A batch is some records and other entries and then one mark, whose content is the core's promise (view, normal view, head …). A record replaces an earlier one
  * with the same index and everything behind that one. The mark's index is the log's head. Bytes behind the
  * last whole mark never counted.
  *
@@ -120,6 +120,9 @@ static neb_status append_batch(struct neb_ledger *l, const struct neb_ledger_bat
     neb_status status = cut_tail(l);
     for (uint64_t i = 0; i < batch->count && status == NEB_OK; i++)
         status = append_entry(&b, l->length, RECORD, batch->first + i, batch->record[i], batch->length[i]);
+    for (size_t i = 0; i < batch->extras && status == NEB_OK; i++)
+        status = append_entry(&b, l->length, batch->extra[i].kind, batch->extra[i].index,
+                              batch->extra[i].bytes, batch->extra[i].length);
     if (status == NEB_OK)
         status = append_entry(&b, l->length, MARK, batch->head, batch->mark, batch->mark_length);
     const struct neb_disk *d = l->disk;
@@ -177,6 +180,20 @@ void neb__ledger_found_free(struct neb_ledger_found *f)
     neb__buf_free(&f->bytes);
     neb__free(f->at);
     neb__free(f->size);
+    neb__free(f->extra);
+}
+
+static neb_status found_extra(struct neb_ledger_found *f, uint8_t kind, uint64_t index, size_t at,
+                              size_t size)
+{
+    if (f->extras == f->extra_capacity) {
+        size_t cap = f->extra_capacity ? 2 * f->extra_capacity : 32;
+        struct neb_ledger_extra *e = neb__realloc(f->extra, cap * sizeof *e);
+        if (!e) return neb__fail(NEB_ERR_NOMEM, "out of memory for the ledger");
+        f->extra = e, f->extra_capacity = cap;
+    }
+    f->extra[f->extras++] = (struct neb_ledger_extra){kind, index, f->bytes.data + at, size};
+    return NEB_OK;
 }
 
 static neb_status found_put(struct neb_ledger_found *f, uint64_t index, size_t at, size_t size)
@@ -217,6 +234,8 @@ static neb_status scan(struct neb_ledger_found *f, size_t *good)
             uint64_t index = neb__get64(p + e + 5);
             if (p[e + 4] == RECORD) {
                 NEB_TRY(found_put(f, index, e + HEAD, len));
+            } else if (p[e + 4] != MARK) {
+                NEB_TRY(found_extra(f, p[e + 4], index, e + HEAD, len));
             } else {
                 if (index < f->records) f->records = index;
                 f->mark_at = e + HEAD, f->mark_length = len;

@@ -14,6 +14,14 @@ struct neb_ledger {
     bool broken; /* a sync failed: the content of the disk is unknown until the next open */
 };
 
+/* An entry that is neither a record nor a mark: its meaning is the caller's. Kinds from 3 on. */
+struct neb_ledger_extra {
+    uint8_t kind;
+    uint64_t index;
+    const uint8_t *bytes; /* of an open: in found.bytes */
+    size_t length;
+};
+
 /* The result of an open, owned by the caller; neb__ledger_found_free() releases it. */
 struct neb_ledger_found {
     bool damaged; /* something at or below the acked mark is lost */
@@ -21,6 +29,8 @@ struct neb_ledger_found {
     size_t mark_at, mark_length; /* in bytes; length 0: none */
     size_t *at, *size;           /* in bytes, of the records 1, 2, … */
     uint64_t records, capacity;
+    struct neb_ledger_extra *extra; /* of whole batches, in the order of the file */
+    size_t extras, extra_capacity;
 };
 
 struct neb_ledger_batch {
@@ -30,6 +40,8 @@ struct neb_ledger_batch {
     uint64_t head; /* the log's last index after this batch */
     const uint8_t *mark;
     size_t mark_length;
+    const struct neb_ledger_extra *extra;
+    size_t extras;
 };
 
 /* Makes the files of a new site, also in place of those of a start that was broken off.

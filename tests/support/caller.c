@@ -135,8 +135,12 @@ int caller_refusal(struct caller *c)
 
 struct neb_hello caller_hello(void)
 {
-    struct neb_hello h = {
-        .version_min = 1, .version_max = 1, .incarnation = 1000, .boot = 77, .token = 5, .chunk = NEB_CHUNK};
+    struct neb_hello h = {.version_min = 1,
+                          .version_max = NEB_WIRE_VERSION,
+                          .incarnation = 1000,
+                          .boot = 77,
+                          .token = 5,
+                          .chunk = NEB_CHUNK};
     struct neb_chain *chain;
     assert_ok(neb__site_roster_load(scene_sites.path[0], &chain));
     memcpy(h.run_id, chain->run_id, NEB_RUN_ID_SIZE);

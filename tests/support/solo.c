@@ -74,6 +74,7 @@ void solo_create(struct solo *s, unsigned self, struct neb_members roster)
     neb__buf_init(&s->letters, 1 << 20);
     assert_ok(neb__round_first_mark(&s->mark));
     struct neb_round_config c = {.self = (uint16_t)self, .roster = roster, .cells = 1, .fragments = 1};
+    c.quorum = NEB_QUORUM_MAJORITY;
     c.seal = (struct neb_seal){&s->self, test_sign, test_verify};
     struct neb_round_boot boot = {.mark = s->mark.data,
                                   .mark_length = s->mark.len,
