@@ -38,7 +38,7 @@ grep -q "checkpoint of step 15 is left out of the average" rotten.log || fail "n
 grep -q "averaged the last 2 checkpoints" rotten.log || fail "the two good checkpoints were not averaged"
 # One process at a time may use a folder. A killed process no longer holds it.
 "$nebula" train job.yaml out=o train.steps=1000000 train.save_every=50 > holder.log 2>&1 & holder=$!
-for i in $(seq 200); do grep -q "step " holder.log && break; sleep 0.05; done
+for i in $(seq 2400); do grep -q "step " holder.log && break; sleep 0.05; done
 if "$nebula" train job.yaml out=o > second.log 2>&1; then fail "two processes trained in one folder"; fi
 grep -q "another process trains in o (it holds o/lock): wait for it or stop it, or give this one another folder" second.log ||
     fail "the message about the busy folder is another one"

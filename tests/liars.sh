@@ -34,15 +34,15 @@ YAML
 field() { sed -n "s/^  \"$2\": \\([0-9]*\\),/\\1/p" $1/run/status.json 2>/dev/null | head -1; }
 records() { n=$(field $1 record); echo ${n:-0}; }
 reaches() { # SITE RECORD
-    for i in $(seq 600); do [ "$(records $1)" -lt $2 ] || return 0; sleep 0.1; done; return 1; }
+    for i in $(seq 1800); do [ "$(records $1)" -lt $2 ] || return 0; sleep 0.1; done; return 1; }
 begin() { "$nebula" train job.yaml --site $1 out=out-$1 >> $1.log 2>&1 & eval "pid_$1=$!"; }
 memory() { eval "sed -n 's/^VmHWM: *\\([0-9]*\\) kB/\\1/p' /proc/\$pid_$1/status"; } # the most so far, in KiB
 disk() { du -sk $1/run | cut -f1; }
 logged() { # SITE TEXT: waits for it
-    for i in $(seq 600); do ! grep -q "$2" $1.log || return 0; sleep 0.1; done; return 1; }
+    for i in $(seq 1800); do ! grep -q "$2" $1.log || return 0; sleep 0.1; done; return 1; }
 
 named() { # TEXT: waits until one of the honest sites says it. Their own updates are kept for c and take disk meanwhile.
-    for i in $(seq 600); do ! cat a.log b.log | grep -q "$1" || return 0; sleep 0.1; done; return 1; }
+    for i in $(seq 1800); do ! cat a.log b.log | grep -q "$1" || return 0; sleep 0.1; done; return 1; }
 
 begin a; begin b
 for s in a b; do reaches $s 5 || fail "no rounds were committed"; done

@@ -150,7 +150,7 @@ wan: {interval: 5, fragments: 1, round_seconds: 1, rung: int4}
 YAML
 # Site a has the majority and makes records without the other. When it is dead, nobody carries out an order.
 "$nebula" train two.yaml --site a out=two train.steps=1000000 > two.log 2>&1 & one=$!
-for i in $(seq 600); do if grep -q '"record": [1-9]' a/run/status.json 2>/dev/null; then break; fi; sleep 0.1; done
+for i in $(seq 1800); do if grep -q '"record": [1-9]' a/run/status.json 2>/dev/null; then break; fi; sleep 0.1; done
 ends 4 "$nebula" order a end --operator c --wait 60 # c is not the operator
 kill -9 $one
 wait $one 2>/dev/null || true
@@ -170,7 +170,7 @@ ends 7 "$nebula" train job.yaml out=nan init.from=poisoned train.steps=100
 stopped() { # STATUS SIGNAL: of a training that gets it; meanwhile nobody else may train in its folder
     local got=0
     "$nebula" train job.yaml out=s$2 train.steps=1000000 > s$2.log 2>&1 & one=$!
-    for i in $(seq 600); do if grep -q 'step 2/' s$2.log; then break; fi; sleep 0.1; done
+    for i in $(seq 1800); do if grep -q 'step 2/' s$2.log; then break; fi; sleep 0.1; done
     ends 8 "$nebula" train job.yaml out=s$2
     kill -$2 $one
     wait $one || got=$?

@@ -57,7 +57,7 @@ while IFS="$tab" read -r input message; do
     cp -r "$dir/scene" "$dir/case"
     cd "$dir/case"
     status=0
-    timeout 60 sh -c "$input" > "$dir/out" 2>&1 < /dev/null || status=$?
+    timeout 240 sh -c "$input" > "$dir/out" 2>&1 < /dev/null || status=$?
     # without the time and the level; a backquote would end the code of a table's cell, so the page has ' there
     sed "s/^[0-9:.]* \(error\|warn\|info\) *//; s/\`/'/g" "$dir/out" > "$dir/said"
     pattern=$(printf '%s' "$message" | sed 's/[][\\.*^$]/\\&/g; s/…/.*/g')

@@ -73,8 +73,8 @@ root() { # FOLDER [WORD…]: after a replay from the beginning
     sed -n 's/.*state root \([0-9a-f]*\).*/\1/p' replay.log
 }
 both() { # FOLDER: the two sites go on there to their end. If one fails, the other may wait, so time is limited
-    timeout -k 2 120 "$nebula" train two.yaml --site a out=$1/out-a "sites[0].folder=$1/a" > $1-a.log 2>&1 9>&- & first=$!
-    timeout -k 2 120 "$other_version" train two.yaml --site b out=$1/out-b "sites[1].folder=$1/b" > $1-b.log 2>&1 9>&- & second=$!
+    timeout -k 2 400 "$nebula" train two.yaml --site a out=$1/out-a "sites[0].folder=$1/a" > $1-a.log 2>&1 9>&- & first=$!
+    timeout -k 2 400 "$other_version" train two.yaml --site b out=$1/out-b "sites[1].folder=$1/b" > $1-b.log 2>&1 9>&- & second=$!
     wait $first || fail "$1: site a"
     wait $second || fail "$1: site b"
     first= second=

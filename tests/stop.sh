@@ -35,7 +35,7 @@ wan: {interval: 10, fragments: 1, rung: int4, round_seconds: 1}
 sites: [{name: a}, {name: b}]
 YAML
 waits() { # FILE TEXT: until a line of the file has the text
-    for i in $(seq 300); do if grep -q "$2" $1; then return; fi; sleep 0.1; done
+    for i in $(seq 1800); do if grep -q "$2" $1; then return; fi; sleep 0.1; done
     fail "$1 never says '$2'"
 }
 site() { pgrep -f -- "--site $1 .*out=$dir/$2/$1"; }

@@ -31,7 +31,7 @@ static bool is_up(void)
 
 static bool comes_up(void)
 {
-    for (int64_t start = neb__now_ns(); neb__seconds_since(start) < 20; sleep_ms(20))
+    for (int64_t start = neb__now_ns(); neb__seconds_since(start) < 120; sleep_ms(20))
         if (is_up()) return true;
     return false;
 }
@@ -229,7 +229,7 @@ static void forked(int common, int one, int other)
     branch_off(&s, 1, other);
     check_log_quiet();
     for (int i = 0; i < 2; i++) node_open(&a[i].node, s.path[i], &events, &a[i], NULL);
-    for (int64_t start = neb__now_ns(); !(a[0].forks && a[1].forks) && neb__seconds_since(start) < 20;)
+    for (int64_t start = neb__now_ns(); !(a[0].forks && a[1].forks) && neb__seconds_since(start) < 120;)
         sleep_ms(10);
     assert_true(a[0].forks && a[1].forks);
     assert_int_equal(a[0].ups + a[1].ups, 0);

@@ -103,7 +103,7 @@ static void test_bad_frames(void **state)
         neb__frame_header(head, heads[i].type, heads[i].length);
         head[5] = heads[i].zero;
         caller_say_raw(&c, head, sizeof head);
-        assert_true(scene_closed(c.fd, 5));
+        assert_true(scene_closed(c.fd, 60));
         caller_hang_up(&c);
     }
     assert_true(scene_logged("unexpected frame of type"));
@@ -116,7 +116,7 @@ static void test_bad_frames(void **state)
     caller_dial(&c, 0, key); /* garbage below TLS, after a good handshake */
     memset(body, 0xa5, sizeof body);
     send(c.fd, body, sizeof body, MSG_NOSIGNAL);
-    assert_true(scene_closed(c.fd, 5));
+    assert_true(scene_closed(c.fd, 60));
     caller_hang_up(&c);
     neb__key_free(key);
     scene_assert_undisturbed();
@@ -137,7 +137,7 @@ static void test_replay(void **state)
     sleep_ms(100);
     int fd = scene_dial(0);
     assert_int_equal(send(fd, c.raw, c.raw_len, MSG_NOSIGNAL), (ssize_t)c.raw_len);
-    assert_true(scene_closed(fd, 12));
+    assert_true(scene_closed(fd, 60));
     close(fd);
     caller_hang_up(&c);
     neb__key_free(member);
@@ -160,7 +160,7 @@ static void test_answers(void **state)
     assert_false(scene_closed(c.fd, 1));
     neb__pong_put(&(struct neb_pong){.number = 1000, .time = 1}, body);
     caller_say(&c, NEB_FRAME_PONG, body, sizeof body);
-    assert_true(scene_closed(c.fd, 5));
+    assert_true(scene_closed(c.fd, 60));
     assert_true(scene_logged("s2 breaks the protocol: it answers a ping that was never sent"));
     caller_hang_up(&c);
     neb__key_free(key);

@@ -224,7 +224,7 @@ static void another_model_at_a_restart(void **state)
     int64_t before = status(&m[0]).applied;
     for (int i = 0; i < SITES; i++) neb_session_close(m[i].s);
     for (int i = SITES - 1; i >= 0; i--) begin(&m[i], sites.path[i], i == LIAR ? 0.5f : 0.7f);
-    for (int i = 0; i < 2000 && !status(&m[LIAR]).halted; i++) sleep_ms(10);
+    for (int i = 0; i < 12000 && !status(&m[LIAR]).halted; i++) sleep_ms(10);
     assert_true(status(&m[LIAR]).halted);
     assert_non_null(strstr(status(&m[LIAR]).note, "the settings of the run"));
     walk(m, 2, before + 4);
@@ -249,7 +249,7 @@ static void of_two_sites_the_edited_one_stops(void **state)
     for (int i = 0; i < 2; i++) neb_session_close(m[i].s);
     begin(&m[0], sites.path[0], 0.7f);
     begin(&m[1], sites.path[1], 0.5f);
-    for (int i = 0; i < 2000 && !status(&m[1]).halted; i++) sleep_ms(10);
+    for (int i = 0; i < 12000 && !status(&m[1]).halted; i++) sleep_ms(10);
     assert_true(status(&m[1]).halted && !status(&m[0]).halted);
     neb_session_close(m[1].s);
     begin(&m[1], sites.path[1], 0.7f); /* mended */

@@ -55,16 +55,16 @@ static void steps(struct member *m, int n)
 
 static void have_leader(struct member *m)
 {
-    for (int i = 0; i < 400; i++, sleep_ms(50))
+    for (int i = 0; i < 2400; i++, sleep_ms(50))
         if (status_of(&m[0]).leader || status_of(&m[1]).leader) return;
-    fail_msg("no leader after 20 s");
+    fail_msg("no leader after two minutes");
 }
 
 /* Both train until so many more records are applied by both. */
 static void records(struct member *m, int64_t more)
 {
     int64_t from[2] = {status_of(&m[0]).applied, status_of(&m[1]).applied};
-    for (int k = 0; k < 3000; k++, sleep_ms(10)) {
+    for (int k = 0; k < 12000; k++, sleep_ms(10)) {
         for (int i = 0; i < 2; i++) steps(&m[i], 1);
         if (status_of(&m[0]).applied >= from[0] + more && status_of(&m[1]).applied >= from[1] + more) return;
     }

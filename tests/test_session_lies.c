@@ -213,7 +213,7 @@ static void a_newcomer_with_another_model_stops_alone(void **state)
     m[2].x[5] = 1;
     check_log_quiet();
     begin(&m[2], sites.path[2]);
-    for (int i = 0; i < 400 && !status(&m[2]).halted; i++) sleep_ms(25);
+    for (int i = 0; i < 4000 && !status(&m[2]).halted; i++) sleep_ms(25);
     assert_true(status(&m[2]).halted);
     assert_non_null(strstr(status(&m[2]).note, "initial values"));
     walk(m, 2, status(&m[0]).applied + 4);

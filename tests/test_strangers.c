@@ -26,7 +26,7 @@ static void test_plaintext(void **state)
     for (int i = 0; i < 3; i++) {
         int fd = scene_dial(0);
         send(fd, words[i], sizeof words[i], MSG_NOSIGNAL);
-        assert_true(scene_closed(fd, 12));
+        assert_true(scene_closed(fd, 60));
         close(fd);
     }
     assert_true(scene_logged("refused a connection from 127.0.0.1"));
@@ -162,7 +162,7 @@ static void test_half_open(void **state)
     for (int i = 0; i < MANY; i++) fd[i] = scene_dial(0);
     assert_true(scene_logged("connections wait to be greeted"));
     node_open(&scene_nodes[2], scene_sites.path[2], &scene_events, (void *)2, NULL);
-    for (int i = 0; i < 1000 && scene_ups[2] < 2; i++) sleep_ms(10);
+    for (int i = 0; i < 6000 && scene_ups[2] < 2; i++) sleep_ms(10);
     assert_int_equal(scene_ups[2], 2);
     scene_assert_undisturbed();
     int open = 0;
@@ -249,7 +249,7 @@ static void test_flood_from_many_networks(void **state)
     for (int wave = 0; wave < 3; wave++) {
         for (int i = 0; i < MANY; i++) fd[i] = dial_from((unsigned)(1 + wave), (unsigned)i % 250);
         int waiting = MANY;
-        for (int i = 0; i < 1000 && waiting > NEB_STRANGERS_MAX + NEB_STRANGERS_RESERVED; i++) {
+        for (int i = 0; i < 6000 && waiting > NEB_STRANGERS_MAX + NEB_STRANGERS_RESERVED; i++) {
             node_call(&scene_nodes[0], look, &waiting);
             sleep_ms(10);
         }
@@ -282,7 +282,7 @@ static void test_roster_key_from_anywhere(void **state)
     for (int i = 0; i < MANY; i++) close(fd[i]);
     int open = 0;
     for (int i = 0; i < NEB_GREETINGS_PER_KEY + 8; i++) caller_dial(&again[i], 0, key);
-    for (int i = 0; i < 1000 && open < NEB_GREETINGS_PER_KEY; i++, sleep_ms(10))
+    for (int i = 0; i < 6000 && open < NEB_GREETINGS_PER_KEY; i++, sleep_ms(10))
         node_call(&scene_nodes[0], count_proved, &open);
     assert_int_equal(open, NEB_GREETINGS_PER_KEY);
     for (int i = 0; i < NEB_GREETINGS_PER_KEY + 8; i++) caller_hang_up(&again[i]);

@@ -55,9 +55,9 @@ grep -q "site 'c' of the job is not in the roster that 'b' joined" b.log || fail
 "$nebula" train job.yaml --site a out=out-a > a.log 2>&1 & first=$!
 # A site that waits says for whom and for what: in the status of its folder and of its OUT at once, after three seconds as a line.
 shown() { "$nebula" status $1 2> /dev/null | grep -q "^a, for .* s: waiting for b (not connected): a quorum of the sites must be connected"; }
-for i in $(seq 600); do
+for i in $(seq 1800); do
     shown a && shown out-a && grep -q "waiting for b (not connected)" a.log && break
-    [ $i -lt 600 ] && sleep 0.1 || fail "site a waits in silence: $("$nebula" status a; "$nebula" status out-a)"
+    [ $i -lt 1800 ] && sleep 0.1 || fail "site a waits in silence: $("$nebula" status a; "$nebula" status out-a)"
 done
 "$nebula" train job.yaml --site b out=out-b > b.log 2>&1 & second=$!
 wait $first || fail "site a failed"
@@ -83,7 +83,7 @@ cp out-a/model.safetensors model
 for s in a b; do
     rm out-$s/model.safetensors
     [ $s = a ] || rm -r out-$s/checkpoints
-    timeout -k 2 120 "$nebula" train job.yaml --site $s out=out-$s > again-$s.log 2>&1 || fail "site $s cannot be started again alone"
+    timeout -k 2 400 "$nebula" train job.yaml --site $s out=out-$s > again-$s.log 2>&1 || fail "site $s cannot be started again alone"
     grep -q "this run has ended at record" again-$s.log || fail "site $s does not say that the run has ended"
     cmp -s model out-$s/model.safetensors || fail "site $s writes another model when it is started again alone"
 done

@@ -38,18 +38,18 @@ reaches() { # SITE RECORD SECONDS
     for i in $(seq $(($3 * 5))); do [ "$(records $1)" -lt $2 ] || return 0; sleep 0.2; done; return 1; }
 begin() { "$nebula" train job.yaml --site $1 out=out-$1 >> $1.log 2>&1 & eval "pid_$1=$!"; }
 begin a; begin w; begin b
-reaches a 3 60 || fail "no rounds were committed"
+reaches a 3 240 || fail "no rounds were committed"
 kill -9 $pid_b
 wait $pid_b 2>/dev/null || true
 now=$(records a)
-reaches a $((now + 3)) 60 || fail "a commits no rounds without b"
+reaches a $((now + 3)) 240 || fail "a commits no rounds without b"
 begin b
-reaches b $((now + 4)) 60 || fail "b did not come back"
+reaches b $((now + 4)) 240 || fail "b did not come back"
 kill -TERM $pid_b
 wait $pid_b 2>/dev/null || true
 grep -q "goes on from there" b.log || fail "b made no checkpoint when it was asked to stop"
 begin b
-reaches b $(($(records a) + 3)) 60 || fail "b did not come back after its checkpoint"
+reaches b $(($(records a) + 3)) 240 || fail "b did not come back after its checkpoint"
 "$nebula" order w end --operator a --wait 60 > /dev/null || fail "the order end"
 for s in a b w; do eval "wait \$pid_$s" || fail "site $s"; done
 grep -q "this site is a witness" w.log || fail "w does not say that it is a witness"

@@ -72,14 +72,14 @@ wan: {window: 4}
 sites: [{name: a, role: generator, train: {minutes: 0.001}}, {name: b, role: discriminator}]
 data: [{file: text}]
 YAML
-timeout 100 "$nebula" lab clock.yaml out=clock --wan 100mbit,20ms > clock.log 2>&1 || fail "a relay by the clock"
+timeout 400 "$nebula" lab clock.yaml out=clock --wan 100mbit,20ms > clock.log 2>&1 || fail "a relay by the clock"
 [ -f clock/b/model.safetensors ] && [ -f clock/a/generator/model.safetensors ] || fail "a relay by the clock leaves no models"
 
 # The same again, from the discriminator of the run above. Its folder brings the tokenizer, and the generator starts anew.
 sed -e '/^tokenizer/d' -e '/^model/d' -e 's/^name:.*/name: again/' -e 's/data-hidden/data-again/' \
     -e 's/steps: 1000000, minutes: 0.03/steps: 10/' -e 's/, train: {minutes: 0.001}//' clock.yaml > again.yaml
 echo 'init: {from: clock/b}' >> again.yaml
-timeout 100 "$nebula" lab again.yaml out=again --wan 100mbit,20ms > again.log 2>&1 || fail "a relay from a folder"
+timeout 400 "$nebula" lab again.yaml out=again --wan 100mbit,20ms > again.log 2>&1 || fail "a relay from a folder"
 grep -q "^b .*parameters start from clock/b" again.log || fail "the discriminator did not start from its folder"
 
 # ---- LoRA ----

@@ -61,7 +61,7 @@ static void on_log(void *arg, neb_log_level level, const char *line)
 
 bool scene_logged(const char *text)
 {
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 6000; i++) {
         pthread_mutex_lock(&journal_lock);
         bool there = strstr(scene_journal, text) != NULL;
         pthread_mutex_unlock(&journal_lock);
@@ -81,7 +81,7 @@ void scene_assert_undisturbed(void)
 {
     int before = received;
     node_call(&scene_nodes[0], say, NULL);
-    for (int i = 0; i < 500 && received == before; i++) sleep_ms(10);
+    for (int i = 0; i < 6000 && received == before; i++) sleep_ms(10);
     assert_int_equal(received, before + 1);
     assert_int_equal(downs[0] + downs[1], 0);
     pthread_mutex_lock(&journal_lock);
@@ -102,7 +102,7 @@ int scene_set_up(void **state)
     neb_log_set_sink(on_log, NULL);
     for (intptr_t i = 0; i < 2; i++)
         node_open(&scene_nodes[i], scene_sites.path[i], &scene_events, (void *)i, scene_tune);
-    for (int i = 0; i < 1000 && !(scene_ups[0] && scene_ups[1]); i++) sleep_ms(10);
+    for (int i = 0; i < 6000 && !(scene_ups[0] && scene_ups[1]); i++) sleep_ms(10);
     assert_true(scene_ups[0] && scene_ups[1]);
     return 0;
 }
