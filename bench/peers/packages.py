@@ -18,8 +18,15 @@ SETTLED = {"torchft": "torchft", "hivemind": "hivemind", "flower": "flwr", "pccl
 
 
 def newest_python():
-    """3.12 if there is one, since PCCL's wheels are for that; else the one that runs this."""
-    return shutil.which("python3.12") or sys.executable
+    """3.12 if there is one that runs, since PCCL's wheels are for that; else the one that runs this.
+
+    pyenv leaves a `python3.12` in the path that only says that another version is active, so its own are tried as well.
+    """
+    own = sorted(pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"), "versions").glob("3.12*/bin/python3.12"))
+    for python in filter(None, [shutil.which("python3.12"), *map(str, own)]):
+        if subprocess.run([python, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+            return python
+    return sys.executable
 
 
 def site_packages(folder, name):

@@ -16,7 +16,10 @@ WAN = {"interval": 5, "fragments": 1, "rung": "int8", "round_seconds": 3, "outer
 
 
 def nebula(*words, folder):
-    subprocess.run([NEBULA, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    """Runs a command. Its output is shown only if it fails."""
+    p = subprocess.run([NEBULA, *words], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if p.returncode:
+        raise RuntimeError(f"nebula-i {' '.join(words)}: {p.stdout}")
 
 
 def free_port():
