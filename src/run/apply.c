@@ -209,11 +209,11 @@ static void keep_snapshot(neb_session *s, uint32_t cell)
         neb__warn("no snapshot of cell %u: %s; the last one stays", cell, neb_last_error());
 }
 
-static void say_left_out(neb_session *s, const struct neb_record *rec)
+static void say_rejected(neb_session *s, const struct neb_record *rec)
 {
     for (uint32_t i = 0; i < rec->updates; i++)
         if (rec->update[i].reject == NEB_REJECT_NORM)
-            neb__session_left_out(s, rec->index, rec->update[i].site);
+            neb__session_rejected(s, rec->index, rec->update[i].site);
 }
 
 static neb_status apply_record(neb_session *s, const struct neb_record *rec)
@@ -247,7 +247,7 @@ static neb_status apply_record(neb_session *s, const struct neb_record *rec)
     close_updates(o);
     for (uint32_t i = 0; i < rec->updates; i++) neb__updates_forget(&s->updates, &rec->update[i].hash);
     if (status == NEB_OK && any_theta) {
-        say_left_out(s, rec);
+        say_rejected(s, rec);
         neb__end_round_seen(s, rec->c0);
     }
     if (status == NEB_OK && rec->index % SWEEP_EVERY == 0) neb__session_sweep(s);

@@ -60,7 +60,7 @@ static bool count(neb_session *s, uint16_t site, uint64_t *n, char *name)
     return true;
 }
 
-void neb__session_left_out(neb_session *s, uint64_t record, uint16_t site)
+void neb__session_rejected(neb_session *s, uint64_t record, uint16_t site)
 {
     char name[NEB_NAME_SIZE];
     uint64_t n;

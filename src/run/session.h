@@ -213,7 +213,7 @@ bool neb__session_robust(const neb_session *s); /* only dense rungs can be combi
 /* An update of the site entered with this factor. */
 void neb__session_scaled(neb_session *s, uint64_t record, uint16_t site, double norm, float scale);
 /* A record names an update of the site and does not use it, for its length. */
-void neb__session_left_out(neb_session *s, uint64_t record, uint16_t site);
+void neb__session_rejected(neb_session *s, uint64_t record, uint16_t site);
 /* How many in all; `text` says whose: `c: 412`. */
 uint64_t neb__session_scaled_text(neb_session *s, char *text, size_t size);
 
