@@ -3,7 +3,11 @@
  * All arms train the same model on the same tokens, in as many micro-batches. The arms of a comparison take
  * turns, step by step, and the figure is the median of the ratios: the machine's speed changes, the ratio does
  * not. A pipeline idles for (p - 1) / (m + p - 1) of a step by its nature; its ratio is taken without that, and
- * the share that it really idled stands beside it. */
+ * the share that it really idled stands beside it.
+ *
+ * A layout that shares out the state is measured by the allocator: the state that a rank holds after a step, over
+ * the formula. Its buckets and gathered layers are in the memory of the runs; that memory, over the one of ranks
+ * that hold everything, stands beside it. */
 #include "bench.h"
 #include "parallel_arm.h"
 #include "base/file.h"
@@ -24,7 +28,8 @@ struct options {
 
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/parallel", "folder", "folder for the job and its text"),
-    NEB_OPT(struct options, arm, NEB_OPT_TEXT, "", NULL, "only this layout: data2, pipeline2"),
+    NEB_OPT(struct options, arm, NEB_OPT_TEXT, "", NULL,
+            "only this layout: data2, pipeline2; state: what ranks hold with zero 1, 2, 3"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
             NEB_OPT_RANGE(8, 65536)),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "12", NULL, "its layers", NEB_OPT_RANGE(2, 1024)),
@@ -90,6 +95,56 @@ static neb_status report(struct neb_figures *f, const struct options *o, const c
     return NEB_OK;
 }
 
+/* ---- state ------------------------------------------------------------------------------------------------- */
+
+enum { RANKS = 2 };
+
+/* Bytes a trained parameter, in fp32. */
+static double formula(int zero)
+{
+    const double d = RANKS, of[] = {16, 8 + 8 / d, 4 + 12 / d, 16 / d};
+    return of[zero];
+}
+
+static neb_status held(const char *folder, int zero, struct neb_arm_step *out)
+{
+    char layout[96];
+    struct neb_arm arm;
+    snprintf(layout, sizeof layout, "parallel.data=%d parallel.zero=%d train.threads=1", RANKS, zero);
+    NEB_TRY(neb__arm_start(folder, layout, RANKS, &arm));
+    neb_status status = neb__arm_step(&arm, out);
+    neb__arm_stop(&arm);
+    return status;
+}
+
+static neb_status report_state(struct neb_figures *f, const char *folder)
+{
+    struct neb_arm_step all, x;
+    char name[64];
+    NEB_TRY(held(folder, 0, &all));
+    neb__figures_add(f, "state.data2", all.state / (formula(0) * all.values), "", NEB_REPORT, 0);
+    for (int zero = 1; zero <= 3; zero++) {
+        NEB_TRY(held(folder, zero, &x));
+        snprintf(name, sizeof name, "state.zero%d", zero);
+        neb__figures_add(f, name, x.state / (formula(zero) * x.values), "", NEB_AT_MOST, 1.03);
+        snprintf(name, sizeof name, "runs.zero%d", zero);
+        neb__figures_add(f, name, (x.runs - all.runs) / 1e6, "MB", NEB_REPORT, 0);
+    }
+    return NEB_OK;
+}
+
+static neb_status run_turns(const struct options *o, struct neb_figures *f, const char *folder)
+{
+    struct neb_arm one;
+    struct neb_arm_step warm;
+    NEB_TRY(neb__arm_start(folder, "train.threads=2", 1, &one));
+    neb_status status = neb__arm_step(&one, &warm);
+    for (size_t i = 0; status == NEB_OK && i < sizeof arms / sizeof *arms; i++)
+        if (!o->arm || !strcmp(o->arm, arms[i].name)) status = report(f, o, folder, &one, &arms[i]);
+    neb__arm_stop(&one);
+    return status;
+}
+
 static neb_status run_arms(const struct options *o, struct neb_figures *f)
 {
     struct neb_arm_job job = {.hidden = o->hidden,
@@ -99,23 +154,19 @@ static neb_status run_arms(const struct options *o, struct neb_figures *f)
                               .tokens = o->tokens / o->micro,
                               .micro = o->micro,
                               .max_len = o->tokens / o->micro};
-    struct neb_arm one;
-    struct neb_arm_step warm;
+    const bool state = o->arm && !strcmp(o->arm, "state");
     char folder[PATH_MAX];
     NEB_TRY(neb__file_make_dir(o->out, 0755));
     if (!realpath(o->out, folder)) return neb__fail(NEB_ERR_IO, "%s: %s", o->out, strerror(errno));
     job.folder = folder;
     NEB_TRY(neb__arm_job_make(&job));
-    NEB_TRY(neb__arm_start(folder, "train.threads=2", 1, &one));
-    neb_status status = neb__arm_step(&one, &warm);
-    for (size_t i = 0; status == NEB_OK && i < sizeof arms / sizeof *arms; i++)
-        if (!o->arm || !strcmp(o->arm, arms[i].name)) status = report(f, o, folder, &one, &arms[i]);
-    neb__arm_stop(&one);
-    return status;
+    if (!state) NEB_TRY(run_turns(o, f, folder));
+    return state || !o->arm ? report_state(f, folder) : NEB_OK;
 }
 
 static bool known(const char *name)
 {
+    if (!strcmp(name, "state")) return true;
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++)
         if (!strcmp(name, arms[i].name)) return true;
     return false;

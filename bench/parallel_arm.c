@@ -130,6 +130,13 @@ static neb_status step(struct server *s, struct neb_arm_step *out)
     double share = all[1] > all[0] ? (idle[1] - idle[0]) / (all[1] - all[0]) : 0;
     NEB_TRY(neb__group_sum_doubles(s->ranks, &share, 1));
     out->idle = share / neb__group_size(s->ranks);
+    struct neb_work_memory memory;
+    neb__work_memory(s->work, &memory);
+    int64_t most[2] = {memory.state, memory.runs};
+    NEB_TRY(neb__group_max(s->ranks, most, 2));
+    out->state = (double)most[0];
+    out->runs = (double)most[1];
+    out->values = (double)memory.values;
     return NEB_OK;
 }
 
@@ -156,7 +163,7 @@ static neb_status serve(struct server *s)
         NEB_TRY(next_order(s, &go));
         if (!go) return NEB_OK;
         NEB_TRY(step(s, &r));
-        if (first) printf("%.9g %.9g\n", r.seconds, r.idle);
+        if (first) printf("%.9g %.9g %.12g %.12g %.12g\n", r.seconds, r.idle, r.state, r.runs, r.values);
     }
 }
 
@@ -247,9 +254,11 @@ void neb__arm_stop(struct neb_arm *a)
 
 neb_status neb__arm_step(struct neb_arm *a, struct neb_arm_step *out)
 {
-    char line[64];
+    char line[128];
     if (write(a->to, "step\n", 5) != 5) return neb__fail(NEB_ERR_PEER, "a layout takes no orders any more");
     NEB_TRY(read_line(a, line, sizeof line));
-    if (sscanf(line, "%lf %lf", &out->seconds, &out->idle) == 2 && out->seconds > 0) return NEB_OK;
+    int n =
+        sscanf(line, "%lf %lf %lf %lf %lf", &out->seconds, &out->idle, &out->state, &out->runs, &out->values);
+    if (n == 5 && out->seconds > 0 && out->values > 0) return NEB_OK;
     return neb__fail(NEB_ERR_PEER, "'%.40s' is not the time of a step", line);
 }

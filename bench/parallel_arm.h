@@ -18,9 +18,10 @@ struct neb_arm_job {
 neb_status neb__arm_job_make(const struct neb_arm_job *j);
 
 /* What a step took: seconds; the share of its forwards and backwards in which stages of a pipeline waited for
- * each other, the mean of all ranks. */
+ * each other, the mean of all ranks. And what the rank holds that holds the most: bytes of state, and of memory
+ * for its runs; values: of the trained parameters. */
 struct neb_arm_step {
-    double seconds, idle;
+    double seconds, idle, state, runs, values;
 };
 
 struct neb_arm {

@@ -132,7 +132,11 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
     neb_tape_allow_fallback(w->tape, w->job->train.fallback);
     if (neb__layout_world(w->layout)) neb__tape_on_call(w->tape, beat, neb__layout_world(w->layout));
     NEB_TRY(neb__work_make_whole(w));
-    return make_optimizer(w);
+    NEB_TRY(make_optimizer(w));
+    struct neb_device_info info;
+    neb_device_get_info(w->dev, &info);
+    w->opened = info.memory_used;
+    return NEB_OK;
 }
 
 neb_status neb__work_open(const struct neb_data *data, int64_t part, int64_t parts,
@@ -206,6 +210,14 @@ bool neb__work_slab_on_host(const struct neb_work *w)
 neb_status neb__work_settle(struct neb_work *w)
 {
     return neb__masters_settle(w->params);
+}
+
+void neb__work_memory(struct neb_work *w, struct neb_work_memory *out)
+{
+    struct neb_device_info info;
+    neb_device_get_info(w->dev, &info);
+    *out =
+        (struct neb_work_memory){w->opened, info.memory_used - w->opened, neb_params_values(w->params, true)};
 }
 
 neb_device *neb__work_device(struct neb_work *w)

@@ -73,6 +73,12 @@ neb_device *neb__work_device(struct neb_work *w);
  * until the last step has put them there. */
 bool neb__work_slab_on_host(const struct neb_work *w);
 neb_status neb__work_settle(struct neb_work *w);
+/* What this rank holds by its device's allocator: the state of the training, without the memory of its runs
+ * (activations, buckets, gathered layers). values: of the trained parameters of the whole model. */
+struct neb_work_memory {
+    int64_t state, runs, values;
+};
+void neb__work_memory(struct neb_work *w, struct neb_work_memory *out);
 bool neb__work_on_host(const struct neb_work *w); /* its device computes in the host's memory */
 neb_optimizer *neb__work_optimizer(struct neb_work *w);
 struct neb_model *neb__work_model(struct neb_work *w);     /* NULL: only the generator is here */

@@ -48,6 +48,7 @@ struct neb_work {
     const struct neb_layout *layout; /* NULL: this process makes the steps alone */
     float *whole; /* host: the slab of all ranks, at the first of several that share the model; or NULL */
     neb_device *dev;
+    int64_t opened; /* bytes of it that were taken before the first run */
     neb_params *params;
     neb_tape *tape;
     neb_optimizer *opt;

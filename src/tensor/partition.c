@@ -9,23 +9,34 @@
 
 enum { SMALL = 1 << 16 }; /* values; neighbours without a layer form units of at most this size */
 
-static int64_t blocks_of(const neb_param *p)
+static int64_t aligned(int64_t n)
 {
-    return p->trainable ? (p->values + NEB_SUMSQ_BLOCK - 1) / NEB_SUMSQ_BLOCK : 0;
+    return (n + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
+}
+
+/* The edge of a block that is nearest to value `at`, which lies in p or in the gap behind it. */
+static int64_t nearest(const neb_param *p, int64_t at)
+{
+    int64_t blocks = (at - p->offset + NEB_SUMSQ_BLOCK / 2) / NEB_SUMSQ_BLOCK;
+    int64_t end = aligned(p->values), edge = blocks * NEB_SUMSQ_BLOCK;
+    if (edge < p->values) return p->offset + edge;
+    /* behind the last block, or at its beginning, if that is nearer */
+    int64_t last = (p->values - 1) / NEB_SUMSQ_BLOCK * NEB_SUMSQ_BLOCK;
+    return p->offset + (at - p->offset - last < end - (at - p->offset) ? last : end);
 }
 
 void neb__partition_edges(const neb_params *ps, int size, int64_t *edge)
 {
-    int64_t all = 0, seen = 0;
     int r = 1;
-    for (int i = 0; i < ps->count; i++) all += blocks_of(ps->list[i]);
     edge[0] = 0;
     for (int i = 0; i < ps->count; i++) {
         const neb_param *p = ps->list[i];
-        int64_t n = blocks_of(p);
-        for (; r < size && all * r / size < seen + n; r++)
-            edge[r] = p->offset + (all * r / size - seen) * NEB_SUMSQ_BLOCK;
-        seen += n;
+        if (!p->trainable || !p->values) continue;
+        for (; r < size; r++) {
+            int64_t at = ps->trainable_values / size * r;
+            if (at >= p->offset + aligned(p->values)) break;
+            edge[r] = nearest(p, at);
+        }
     }
     for (; r <= size; r++) edge[r] = ps->trainable_values;
 }
@@ -76,11 +87,6 @@ static bool same_unit(const neb_param *a, const neb_param *b, int64_t first)
     size_t n = layer_of(a->name), m = layer_of(b->name);
     if (n || m) return n == m && !memcmp(a->name, b->name, n);
     return b->offset + b->values - first <= SMALL;
-}
-
-static int64_t aligned(int64_t n)
-{
-    return (n + NEB_PARAM_ALIGN - 1) / NEB_PARAM_ALIGN * NEB_PARAM_ALIGN;
 }
 
 static void make_units(neb_params *ps, bool trainable)
