@@ -1,7 +1,6 @@
 #!/bin/bash
 # A site of several processes: data-parallel ranks with whole and with shared optimizer state. The same bits either way, after
-# a rank was killed, after one hung, and whatever layout wrote the checkpoint. Layouts that do not fit are refused. Two sites
-# of two ranks each end with one state root although a rank of each is killed.
+# a rank was killed, after one hung, and whatever layout wrote the checkpoint. Layouts that do not fit are refused.
 set -eu
 nebula=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -57,7 +56,7 @@ hurt() { # SIGNAL OUT LAUNCHER: the last rank gets the signal once a checkpoint 
     until [ -n "$(ls $2/checkpoints/*.neb 2> /dev/null)" ]; do kill -0 $3 2> /dev/null || fail "$2 ended early"; sleep 0.1; done
     kill -$1 $(ranks_of $2 $3 | tail -1)
 }
-long="train.steps=3000 train.micro=2" # one micro-batch a rank
+long="train.micro=2" # one micro-batch a rank
 train calm parallel.data=2 parallel.zero=1 $long
 for way in KILL:30s STOP:3s; do
     zero=1; [ $way = STOP:3s ] || zero=3
@@ -107,28 +106,4 @@ if mpirun --oversubscribe -n 3 "$nebula" train job.yaml out=bad parallel.data=2 
 then fail "three processes began where the job asks for two"; fi
 grep -aq "3 processes were started, but parallel.data is 2, tensor 1 and pipeline 1: start 2" bad.log || fail "no message about three processes"
 
-# ---- two sites
-port=$((20000 + $$ % 10000))
-for s in a b; do
-    "$nebula" site init $s > /dev/null
-    "$nebula" roster add draft $s 127.0.0.1:$port
-    port=$((port + 1))
-done
-"$nebula" roster seal draft roster --operator a > /dev/null
-for s in a b; do "$nebula" roster join roster $s > /dev/null; done
-cat >> job.yaml <<'YAML'
-wan: {interval: 20, fragments: 2, tokens: 600000, round_seconds: 5}
-sites:
-  - {name: a, parallel: {data: 2, zero: 3}}
-  - {name: b, parallel: {data: 2, zero: 1}}
-YAML
-for s in a b; do
-    "$nebula" train job.yaml out=out-$s --site $s train.steps=100000 train.schedule=constant > $s.log 2>&1 & eval "pid_$s=$!"
-    started="$started $!"
-done
-for s in a b; do eval "hurt KILL out-$s \$pid_$s"; done
-for s in a b; do eval "wait \$pid_$s" || fail "site $s"; done
-root() { grep -ao "state root [0-9a-f]*" $1.log | tail -1; }
-for s in a b; do grep -aq "a rank was lost" $s.log || fail "no rank of $s was lost"; done
-[ -n "$(root a)" ] && [ "$(root a)" = "$(root b)" ] || fail "the state roots differ: '$(root a)' '$(root b)'"
-echo "ranks: ok, $(root a)"
+echo "ranks: ok"

@@ -1,7 +1,6 @@
 /* verb_train.c: `nebula-i train JOB.yaml [--site NAME [--alone]] [section.key=value …]`. */
 #include "cli/verb.h"
 #include "cli/reference.h"
-#include "train/launch.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -27,8 +26,7 @@ static neb_status run(struct neb_call *c)
     neb_status status = NEB_OK;
     if (o->site) status = neb__job_at(&job, o->site);
     if (status == NEB_OK && o->alone) neb__job_alone(&job);
-    if (status == NEB_OK)
-        status = neb__launch_needed(&job) ? neb__launch_run(&job, &c->code) : neb__train_job(&job);
+    if (status == NEB_OK) status = neb__train_job(&job);
     neb__job_free(&job);
     if (status == NEB_ERR_CANCELLED && neb__train_signal()) c->code = NEB_EXIT_SIGNAL + neb__train_signal();
     return status;

@@ -151,6 +151,11 @@ int neb__group_size(const struct neb_group *g)
     return g ? g->size : 1;
 }
 
+bool neb__group_far(const struct neb_group *g)
+{
+    return g && g->size > 1 && !g->window;
+}
+
 int neb__group_near(const struct neb_group *g)
 {
     const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -169,8 +174,10 @@ void neb__group_beat(struct neb_group *g)
 
 void neb__group_busy(struct neb_group *g, bool busy)
 {
-    for (; g; g = g->parent)
+    for (; g; g = g->parent) {
+        g->unhurried += busy ? 1 : -1;
         if (g->window) neb__window_busy(g, busy);
+    }
 }
 
 void neb__group_give_up(struct neb_group *g)
@@ -186,9 +193,23 @@ bool neb__group_broken(const struct neb_group *g)
     return g && g->broken;
 }
 
+const char *neb__group_why(const struct neb_group *g)
+{
+    return g ? g->why : "";
+}
+
 void neb__group_break(struct neb_group *g)
 {
-    for (; g; g = g->parent) g->broken = true;
+    for (struct neb_group *p = g; p; p = p->parent) {
+        p->broken = true;
+        if (p != g && !*p->why) memcpy(p->why, g->why, sizeof p->why);
+    }
+}
+
+const struct neb_group *neb__group_site(const struct neb_group *g)
+{
+    while (g->parent) g = g->parent;
+    return g;
 }
 
 void neb__group_abort(struct neb_group *g, int code)
@@ -207,7 +228,7 @@ static bool alone(const struct neb_group *g)
 static neb_status usable(const struct neb_group *g)
 {
     if (!g->broken) return NEB_OK;
-    return neb__quiet(NEB_ERR_PEER, "the ranks of this site have lost each other");
+    return neb__quiet(NEB_ERR_PEER, "%s", *g->why ? g->why : "the ranks of this site have lost each other");
 }
 
 static neb_status reduce(struct neb_group *g, void *values, int64_t n, neb_group_type type, neb_group_op op)

@@ -36,6 +36,8 @@ void neb__group_close(struct neb_group *g); /* NULL is fine */
 
 int neb__group_rank(const struct neb_group *g); /* NULL: 0 */
 int neb__group_size(const struct neb_group *g); /* NULL: 1 */
+/* Whether they are on several machines, where nobody sees another one's beat. */
+bool neb__group_far(const struct neb_group *g);
 /* How many of them are on this machine. */
 int neb__group_near(const struct neb_group *g);
 /* Whether mpirun or srun started this process together with others. */
@@ -49,7 +51,8 @@ int neb__group_site_rank(const struct neb_group *g);
 void neb__group_beat(struct neb_group *g);
 
 /* This rank begins, or has ended, something that may take any time (waiting for another site, tokenising).
- * Until then the others wait for it without a limit, as long as its process lives. */
+ * Until then the others wait for it without a limit, as long as its process lives. Ranks on several machines
+ * cannot see that: there it is this rank that waits without a limit, so all of them must call it. */
 void neb__group_busy(struct neb_group *g, bool busy);
 
 /* ---- operations: g may be NULL, a group of one ----------------------------------------------------------- */
@@ -76,8 +79,9 @@ neb_status neb__group_agree(struct neb_group *g, neb_status status);
 /* This rank cannot go on, in the middle of operations that the others expect. They end at once and name it. */
 void neb__group_give_up(struct neb_group *g);
 
-bool neb__group_broken(const struct neb_group *g); /* a rank was lost */
-void neb__group_break(struct neb_group *g);        /* a rank cannot be trusted: no operation is tried again */
+bool neb__group_broken(const struct neb_group *g);     /* a rank was lost */
+const char *neb__group_why(const struct neb_group *g); /* names the rank; "": not known, or not broken */
+void neb__group_break(struct neb_group *g); /* a rank cannot be trusted: no operation is tried again */
 /* Ends all processes of the group. */
 void neb__group_abort(struct neb_group *g, int code);
 

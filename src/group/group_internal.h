@@ -19,11 +19,16 @@ struct neb_group {
     struct neb_window *window; /* NULL: the ranks are on several machines */
     int rank, size;
     double timeout_s;
+    int unhurried;            /* how many things are under way for which this rank waits without a limit */
     bool broken;              /* an operation failed: none is tried again */
+    char why[120];            /* it is broken; "": not known */
     struct neb_group *parent; /* of a split */
     struct neb_group *parts; /* of the group of all ranks: all that were split off, here and further down … */
     struct neb_group *next; /* … one behind the other: a beat counts in all of them */
 };
+
+/* group.c: all ranks of the site */
+const struct neb_group *neb__group_site(const struct neb_group *g);
 
 /* load.c */
 neb_status neb__group_load(const struct neb_group_engine **out);

@@ -7,9 +7,19 @@
 #include "base/clock.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <time.h>
 
 enum { PIECE = 16 << 20, SPINS = 2000 };
+
+static neb_status stuck(struct neb_group *g, const char *what)
+{
+    snprintf(g->why, sizeof g->why, "rank %d of %d has waited %.0f s to %s", neb__group_site(g)->rank,
+             neb__group_site(g)->size, g->timeout_s, what);
+    neb__group_break(g);
+    return neb__fail(NEB_ERR_PEER, "%s: another rank is stuck or gone (the one whose log does not say this)",
+                     g->why);
+}
 
 neb_status neb__wait_request(struct neb_group *g, void *request, const char *what)
 {
@@ -21,12 +31,9 @@ neb_status neb__wait_request(struct neb_group *g, void *request, const char *wha
         if (status != NEB_OK || done) return status;
         if (looks < SPINS) continue;
         neb__group_beat(g);
+        if (g->unhurried > 0) since = neb__now_ns();
         if (neb__seconds_since(since) > g->timeout_s) {
-            neb__group_break(g);
-            return neb__fail(NEB_ERR_PEER,
-                             "rank %d of %d has waited %.0f s to %s: another rank is stuck or gone (the one "
-                             "whose log does not say this)",
-                             g->rank, g->size, g->timeout_s, what);
+            return stuck(g, what);
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }

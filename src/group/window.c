@@ -72,7 +72,7 @@ neb_status neb__window_open(struct neb_group *g, void *memory)
     w->in = p + board_bytes(g->size);
     w->result = w->in + (size_t)g->size * 2 * PIECE;
     w->rings = (struct ring *)(w->result + 2 * PIECE);
-    atomic_store(&w->board->line[g->rank].rank, neb__group_site_rank(g));
+    atomic_store(&w->board->line[g->rank].rank, neb__group_site(g)->rank);
     atomic_store(&w->board->line[g->rank].pid, (int64_t)getpid());
     g->window = w;
     return NEB_OK;
@@ -112,12 +112,11 @@ struct patience {
 static neb_status lost(struct neb_group *g, int rank, const char *how)
 {
     int64_t none = 0;
-    neb__group_break(g);
     atomic_compare_exchange_strong(&g->window->board->stuck, &none, rank + 1);
-    const struct neb_group *all = g;
-    while (all->parent) all = all->parent;
-    return neb__fail(NEB_ERR_PEER, "rank %d of %d %s", atomic_load(&g->window->board->line[rank].rank),
-                     all->size, how);
+    snprintf(g->why, sizeof g->why, "rank %d of %d %s", atomic_load(&g->window->board->line[rank].rank),
+             neb__group_site(g)->size, how);
+    neb__group_break(g);
+    return neb__fail(NEB_ERR_PEER, "%s", g->why);
 }
 
 static neb_status look(struct neb_group *g, struct patience *p)

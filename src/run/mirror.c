@@ -34,6 +34,15 @@ size_t neb__mirror_range(const struct neb_mirror *m, uint32_t c0, uint32_t c1, s
     return last + n - *first;
 }
 
+/* Notes what was changed, from the first to the last value. */
+static void touch(struct neb_mirror *m, uint32_t cell)
+{
+    size_t first, n = neb__outer_cell(m->outer, cell, &first);
+    bool none = m->touched_first == m->touched_end;
+    if (none || first < m->touched_first) m->touched_first = first;
+    if (none || first + n > m->touched_end) m->touched_end = first + n;
+}
+
 /* Beside the training not all edits may have arrived yet, unless it is to wait. */
 static neb_status merge_cell(struct neb_mirror *m, uint32_t cell, bool wait, struct neb_exchange *out)
 {
@@ -42,6 +51,7 @@ static neb_status merge_cell(struct neb_mirror *m, uint32_t cell, bool wait, str
                     : neb__edits_apply(m, cell, m->work[2], &n));
     m->edits -= n;
     out->merges += n > 0;
+    if (n) touch(m, cell);
     return NEB_OK;
 }
 

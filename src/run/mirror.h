@@ -71,8 +71,9 @@ struct neb_mirror {
 
     /* under the lock */
     bool on_request,
-        asked;      /* copies and edits wait until the caller has asked for them (neb__session_asks) */
-    uint32_t edits; /* that wait for neb_step() */
+        asked; /* copies and edits wait until the caller has asked for them (neb__session_asks) */
+    size_t touched_first, touched_end; /* values that edits have changed since neb__session_touched() */
+    uint32_t edits;                    /* that wait for neb_step() */
     bool capture_wanted, capture_taken, capture_told; /* told: the copy is there, and the driver knows */
     uint32_t snap_c0, snap_c1;
     int64_t tokens_now, steps_now; /* since the last copy */

@@ -148,6 +148,8 @@ neb_status neb__genesis_damaged(const neb_session *s); /* NEB_ERR_CORRUPT, and w
  * take or a change to make, or there may be. The caller then brings the parameters up to date first. */
 void neb__session_on_request(neb_session *s, bool on);
 bool neb__session_asks(neb_session *s);
+/* The values that rounds have changed since the last call, in the run's order; *n 0: none. */
+void neb__session_touched(neb_session *s, size_t *first, size_t *n);
 
 /* session.c: neb_session_start() that calls idle(arg) now and then while it waits. */
 neb_status neb__session_start(neb_session *s, double wait_s, void (*idle)(void *arg), void *arg);

@@ -177,6 +177,15 @@ bool neb__session_asks(neb_session *s)
     return asked;
 }
 
+void neb__session_touched(neb_session *s, size_t *first, size_t *n)
+{
+    pthread_mutex_lock(&s->lock);
+    *first = s->mirror.touched_first;
+    *n = s->mirror.touched_end - s->mirror.touched_first;
+    s->mirror.touched_first = s->mirror.touched_end = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Steps and attendance have this in common. The lock is held on entry and released. */
 static neb_status meet(neb_session *s, int64_t entered, double wait_s, bool *changed)
 {

@@ -1,16 +1,23 @@
-/* launch.c: the ranks of a site, started and watched from one command.
+/* launch.c: the launcher of a site's ranks, as a child of the gateway.
  *
- * The launcher is mpirun. In a Slurm allocation it starts the ranks on the allocated machines by itself. This
- * process only waits: the ranks write checkpoints, and a new set of ranks goes on from the newest. mpirun ends
- * all ranks when one of them dies. A rank that hangs is noticed by the others, which end all of them. */
+ * The launcher is mpirun. In a Slurm allocation it starts the ranks on the allocated machines by itself. It ends
+ * all ranks when one of them dies. It runs in a process group of its own, so that a terminal's Ctrl-C reaches the
+ * gateway alone, which then ends the training in good order.
+ *
+ * On one machine the launcher gets a folder of its own for the memory that its ranks share. Open MPI's names for that
+ * memory come from process numbers. Two launchers in different PID namespaces (sites in the laboratory, containers)
+ * may have the same number, and their ranks would write into each other's memory. Ranks that are killed leave files there;
+ * they go with the folder. */
+#define _GNU_SOURCE /* nftw */
 #include "train/launch.h"
-#include "base/log.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "group/group.h"
-#include "store/checkpoint.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -19,7 +26,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORDS = 512, OWN = 128 << 10, TRIES = 3 };
+enum { WORDS = 512, OWN = 128 << 10, LOOK_MS = 20 };
+static const double grace_s = 2, patience_s = 5;
 
 extern char **environ;
 
@@ -30,20 +38,23 @@ bool neb__launch_needed(const struct neb_job *job)
 
 /* ---- the command ----------------------------------------------------------------------------------------- */
 
-struct command {
+struct neb_launch {
+    pid_t pid; /* 0: none runs */
     const char *word[WORDS + 1];
     int n;
     char exe[PATH_MAX], ranks[16];
+    int code;      /* with which the last one ended */
+    char dir[64];  /* for shared memory; "": none */
     char own[OWN]; /* this process's arguments, each ended by 0 */
 };
 
-static void add(struct command *c, const char *word)
+static void add(struct neb_launch *c, const char *word)
 {
     if (c->n < WORDS) c->word[c->n++] = word;
 }
 
 /* The arguments of this process, as the system keeps them. */
-static neb_status read_own_words(struct command *c, size_t *n)
+static neb_status read_own_words(struct neb_launch *c, size_t *n)
 {
     FILE *f = fopen("/proc/self/cmdline", "rb");
     *n = f ? fread(c->own, 1, sizeof c->own - 1, f) : 0;
@@ -54,7 +65,7 @@ static neb_status read_own_words(struct command *c, size_t *n)
     return NEB_OK;
 }
 
-static neb_status make_command(const struct neb_job *job, struct command *c)
+static neb_status make_command(const struct neb_job *job, struct neb_launch *c)
 {
     size_t own;
     NEB_TRY(read_own_words(c, &own));
@@ -63,8 +74,17 @@ static neb_status make_command(const struct neb_job *job, struct command *c)
     add(c, "--quiet"); /* the ranks say themselves what is wrong */
     add(c, "-n");
     add(c, c->ranks);
+    add(c, "-x"); /* by its name: the value is not in the command */
+    add(c, "NEBULA_GATEWAY");
     add(c, "--bind-to"); /* a rank has threads of its own */
     add(c, "none");
+    for (int i = 0; *c->dir && i < 3; i++) {
+        static const char *const names[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
+                                            "osc_sm_backing_directory"};
+        add(c, "--mca");
+        add(c, names[i]);
+        add(c, c->dir);
+    }
     if (job->parallel.hosts) {
         add(c, "--host");
         add(c, job->parallel.hosts);
@@ -90,106 +110,110 @@ static neb_status check_allocation(const struct neb_job *job)
                      atoi(tasks), want, want);
 }
 
-/* ---- one start ------------------------------------------------------------------------------------------- */
+/* ---- starting and ending ----------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
-static volatile pid_t launcher;
-
-/* mpirun passes SIGUSR1 on to the ranks; SIGINT and SIGTERM would end them without a checkpoint. */
-static void on_signal(int number)
+/* In memory if possible. Without one the launcher uses its own. */
+static void make_folder(struct neb_launch *l)
 {
-    if (asked_to_stop && launcher > 0) kill(launcher, SIGTERM);
-    asked_to_stop = number;
-    if (launcher > 0) kill(launcher, SIGUSR1);
+    static const char *const places[] = {"/dev/shm/nebula-i-XXXXXX", "/tmp/nebula-i-XXXXXX"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(l->dir, sizeof l->dir, "%s", places[i]);
+        if (mkdtemp(l->dir)) return;
+    }
+    *l->dir = '\0';
 }
 
-static void catch_signals(void)
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
 {
-    static const int list[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction now, ours = {.sa_handler = on_signal};
-    for (int i = 0; i < 3; i++)
-        if (!sigaction(list[i], NULL, &now) && now.sa_handler != SIG_IGN) sigaction(list[i], &ours, NULL);
+    (void)st, (void)type, (void)f;
+    (void)remove(path);
+    return 0;
 }
 
-/* In a process group of its own, so that a terminal's Ctrl-C reaches this process alone. */
-static neb_status start(struct command *c)
+neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out)
+{
+    struct neb_launch *l = NEB_NEW(struct neb_launch);
+    if (!l) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
+    neb_status status = neb__job_check_parallel(job);
+    if (status == NEB_OK) status = check_allocation(job);
+    if (status == NEB_OK && !job->parallel.hosts && !getenv("SLURM_JOB_ID")) make_folder(l);
+    if (status == NEB_OK) status = make_command(job, l);
+    if (status == NEB_OK && !geteuid()) { /* mpirun refuses root unless told twice */
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+    if (status != NEB_OK) {
+        neb__launch_close(l);
+        return status;
+    }
+    *out = l;
+    return NEB_OK;
+}
+
+void neb__launch_close(struct neb_launch *l)
+{
+    if (l && *l->dir) (void)nftw(l->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    neb__free(l);
+}
+
+/* The child gets the signals' default actions, whatever the gateway does with them. */
+neb_status neb__launch_start(struct neb_launch *l)
 {
     posix_spawnattr_t a;
+    sigset_t all;
     pid_t pid;
+    sigemptyset(&all);
+    static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    for (int i = 0; i < 4; i++) sigaddset(&all, list[i]);
     posix_spawnattr_init(&a);
-    posix_spawnattr_setflags(&a, POSIX_SPAWN_SETPGROUP);
-    int e = posix_spawnp(&pid, "mpirun", NULL, &a, (char *const *)c->word, environ);
+    posix_spawnattr_setflags(&a, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigdefault(&a, &all);
+    int e = posix_spawnp(&pid, l->word[0], NULL, &a, (char *const *)l->word, environ);
     posix_spawnattr_destroy(&a);
     if (e == ENOENT)
         return neb__fail(
             NEB_ERR_NOTFOUND,
             "several processes of a site are started by mpirun, which is not installed (Debian: apt "
             "install openmpi-bin)");
-    if (e) return neb__fail(NEB_ERR_IO, "mpirun cannot be started: %s", strerror(e));
-    launcher = pid;
+    if (e) return neb__fail(NEB_ERR_IO, "%s cannot be started: %s", l->word[0], strerror(e));
+    l->pid = pid;
     return NEB_OK;
 }
 
-static neb_status wait_for(int *code)
+bool neb__launch_ended(struct neb_launch *l, int *code)
 {
-    int status;
-    while (waitpid(launcher, &status, 0) < 0)
-        if (errno != EINTR) return neb__fail(NEB_ERR_IO, "waiting for mpirun: %s", strerror(errno));
-    launcher = 0;
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return NEB_OK;
+    int status = 0;
+    *code = l->code;
+    if (!l->pid) return true;
+    pid_t pid = waitpid(l->pid, &status, WNOHANG);
+    if (pid == 0 || (pid < 0 && errno == EINTR)) return false;
+    l->pid = 0;
+    l->code = *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return true;
 }
 
-/* ---- until the end --------------------------------------------------------------------------------------- */
-
-static bool rank_was_lost(int code)
+static bool ends_within(struct neb_launch *l, double seconds)
 {
-    return !asked_to_stop && (code == NEB_EXIT_RANK_LOST || (code > 128 && code != 130));
-}
-
-static int64_t newest_checkpoint(const struct neb_job *job)
-{
-    char dir[PATH_MAX];
-    int64_t steps[1024];
-    snprintf(dir, sizeof dir, "%s/checkpoints", job->out);
-    int n = neb__ckpt_list(dir, steps, 1024);
-    return n > 0 ? steps[n - 1] : -1;
-}
-
-static neb_status run(const struct neb_job *job, struct command *c, int *code)
-{
-    int64_t reached = newest_checkpoint(job);
-    for (int tries = 0; tries < TRIES;) {
-        NEB_TRY(start(c));
-        NEB_TRY(wait_for(code));
-        if (asked_to_stop && *code > 128) *code = 128 + asked_to_stop;
-        if (!rank_was_lost(*code)) return NEB_OK;
-        int64_t now = newest_checkpoint(job);
-        tries = now > reached ? 0 : tries + 1;
-        reached = now;
-        neb__warn("a rank was lost (exit status %d): starting all %s again %s%.0" PRId64, *code, c->ranks,
-                  now < 0 ? "from the beginning" : "from the checkpoint of step ", now < 0 ? 0 : now);
+    int64_t since = neb__now_ns();
+    int code;
+    while (!neb__launch_ended(l, &code)) {
+        if (neb__seconds_since(since) > seconds) return false;
+        poll(NULL, 0, LOOK_MS);
     }
-    return neb__fail(
-        NEB_ERR_PEER,
-        "ranks were lost %d times without a new checkpoint in between; see %s/ranks/*.log and the lines "
-        "above",
-        TRIES, job->out);
+    return true;
 }
 
-neb_status neb__launch_run(const struct neb_job *job, int *code)
+/* The launcher ends the ranks, those that hang by force. */
+void neb__launch_stop(struct neb_launch *l)
 {
-    struct command *c = NEB_NEW(struct command);
-    if (!c) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
-    neb_status status = neb__job_check_parallel(job);
-    if (status == NEB_OK) status = check_allocation(job);
-    if (status == NEB_OK) status = make_command(job, c);
-    if (status == NEB_OK && !geteuid()) { /* mpirun refuses root unless told twice */
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    }
-    catch_signals();
-    if (status == NEB_OK) status = run(job, c, code);
-    neb__free(c);
-    return status;
+    if (ends_within(l, grace_s)) return; /* one that ends its ranks takes a second signal badly */
+    kill(l->pid, SIGTERM);
+    if (ends_within(l, patience_s)) return;
+    kill(-l->pid, SIGKILL);
+    (void)ends_within(l, patience_s);
+}
+
+bool neb__launch_lost(int code)
+{
+    return code == NEB_EXIT_RANK_LOST || code > 128;
 }

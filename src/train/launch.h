@@ -1,4 +1,4 @@
-/* launch.h: starts the ranks of a site with mpirun, and starts them again when one of them is lost. */
+/* launch.h: the program that starts the ranks of a site: mpirun. */
 #ifndef NEB_TRAIN_LAUNCH_H
 #define NEB_TRAIN_LAUNCH_H
 
@@ -8,15 +8,23 @@
 
 enum { NEB_EXIT_RANK_LOST = 75 }; /* of a rank that lost another one */
 
+struct neb_launch;
+
 /* Whether this process must start the ranks: the job asks for several, and nobody has started them yet. */
 bool neb__launch_needed(const struct neb_job *job);
 
-/* Starts this very command once for each rank and waits until they have ended. A signal that asks for an end
- * is passed on: the ranks write a checkpoint and stop. When a rank dies or hangs, all are started again from
- * the last checkpoint, until several starts in a row have led to no new one. *code: the ranks' exit status,
- * or 128 and the signal.
- *   NEB_ERR_NOTFOUND  mpirun is missing; the message says what to install
- *   NEB_ERR_PEER      ranks were lost again and again */
-neb_status neb__launch_run(const struct neb_job *job, int *code);
+/* Makes the command that starts this very program once for each rank. Owes a close.
+ *   NEB_ERR_CONFIG  the layout does not fit, or Slurm has another number of tasks */
+neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out);
+void neb__launch_close(struct neb_launch *l); /* NULL is fine; after a stop */
+
+/* NEB_ERR_NOTFOUND: the launcher is missing; the message says what to install */
+neb_status neb__launch_start(struct neb_launch *l);
+/* *code: its exit status, or 128 and the signal. */
+bool neb__launch_ended(struct neb_launch *l, int *code);
+/* Ends all ranks, those that hang, too. */
+void neb__launch_stop(struct neb_launch *l);
+/* Whether it ended with this status because a rank was lost. */
+bool neb__launch_lost(int code);
 
 #endif

@@ -6,7 +6,7 @@
 #include "train/train_internal.h"
 #include "base/buf.h"
 #include "base/console.h"
-#include "task/hf.h"
+#include "task/folder.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -108,7 +108,7 @@ static void say_translate(const struct neb_trainer *t, struct neb_buf *b)
     if (neb__buf_printf(b, "echo 'A sentence.' | ") != NEB_OK || program(b) != NEB_OK ||
         neb__buf_printf(b, " translate") != NEB_OK || add(b, j->out) != NEB_OK)
         return;
-    if (neb__data_tagged(&t->data)) {
+    if (t->facts.tagged) {
         neb__data_target_lang(&j->data[0], lang);
         if (add(b, "--to") != NEB_OK || add(b, lang) != NEB_OK) return;
     }
@@ -128,7 +128,7 @@ static void say_export(const struct neb_job *j, struct neb_buf *b)
 static void say_where(const struct neb_trainer *t)
 {
     char line[2 * NEB_MODEL_PATH + 80];
-    bool model = neb__work_model(t->work), generator = neb__work_generator(t->work);
+    bool model = t->facts.model, generator = t->facts.generator;
     const char *out = t->job->out;
     if (model && generator)
         snprintf(line, sizeof line, "The model is in %s, its generator in %s/generator. Next:", out, out);
@@ -143,13 +143,12 @@ static void say_where(const struct neb_trainer *t)
 void neb__trainer_say_next(const struct neb_trainer *t)
 {
     struct neb_buf b;
-    const struct neb_data *d = &t->data;
     neb__buf_init(&b, COMMAND);
     say_where(t);
     say_report(t->job, &b);
     if (!t->split) say_eval(t->job, &b);
-    if (neb__work_model(t->work) && t->job->objective->sides == 2) say_translate(t, &b);
-    if (neb__work_model(t->work) && neb__hf_exports(&d->models.model, &t->job->peft)) say_export(t->job, &b);
+    if (t->facts.model && t->job->objective->sides == 2) say_translate(t, &b);
+    if (t->facts.exports) say_export(t->job, &b);
     neb__buf_free(&b);
 }
 

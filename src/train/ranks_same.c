@@ -25,8 +25,9 @@ static int times(const double *v, int n, double value)
     return k;
 }
 
-/* Writes "rank 3" or "ranks 1, 5" for those whose value is not the one of more than half; all, if there is none. */
-static void name_odd(const double *v, int n, char *out, size_t size)
+/* Writes "rank 3" or "ranks 1, 5" for those whose value is not the one of more than half; all, if there is none. Place i of
+ * the group is rank first + i * apart of the site. */
+static void name_odd(const double *v, int n, int first, int apart, char *out, size_t size)
 {
     double most = v[0];
     for (int i = 1; i < n; i++)
@@ -36,13 +37,15 @@ static void name_odd(const double *v, int n, char *out, size_t size)
     size_t at = (size_t)snprintf(out, size, odd == 1 ? "rank" : "ranks");
     for (int i = 0; i < n && said < NAMED; i++)
         if (!known || v[i] != most)
-            at += (size_t)snprintf(out + at, size - at, "%s %d", said++ ? "," : "", i);
+            at += (size_t)snprintf(out + at, size - at, "%s %d", said++ ? "," : "", first + i * apart);
     if (said < odd) snprintf(out + at, size - at, " and %d more", odd - said);
 }
 
-/* *equal: `sum` is the same at all ranks of the group; else `names` says where it is not. */
-static neb_status compare(struct neb_group *g, uint32_t sum, bool *equal, char *names, size_t size)
+/* *equal: `sum` is the same at all copies of the model; else `names` says where it is not. */
+static neb_status compare(const struct neb_layout *l, uint32_t sum, bool *equal, char *names, size_t size)
 {
+    struct neb_group *g = l->data;
+    int apart = neb__group_size(l->model), first = neb__group_rank(l->model);
     double v[NEB_GROUP_RANKS] = {0};
     int64_t edge[NEB_GROUP_RANKS + 1];
     int n = neb__group_size(g);
@@ -52,7 +55,7 @@ static neb_status compare(struct neb_group *g, uint32_t sum, bool *equal, char *
     v[neb__group_rank(g)] = (double)sum;
     NEB_TRY(neb__group_gather_doubles(g, v, edge));
     *equal = times(v, n, v[0]) == n;
-    if (!*equal) name_odd(v, n, names, size);
+    if (!*equal) name_odd(v, n, first, apart, names, size);
     return NEB_OK;
 }
 
@@ -82,15 +85,16 @@ static uint32_t job_sum(const struct neb_job *job)
 
 neb_status neb__ranks_same(const struct neb_job *job, struct neb_group *ranks)
 {
+    const struct neb_layout all = {.world = ranks, .data = ranks};
     char names[160];
     bool equal;
-    NEB_TRY(compare(ranks, program_sum(), &equal, names, sizeof names));
+    NEB_TRY(compare(&all, program_sum(), &equal, names, sizeof names));
     if (!equal)
         return neb__fail(NEB_ERR_VERSION,
                          "the ranks run different programs (this one is nebula-i %s): look at %s; every "
                          "machine must have the same build",
                          NEB_VERSION, names);
-    NEB_TRY(compare(ranks, job_sum(job), &equal, names, sizeof names));
+    NEB_TRY(compare(&all, job_sum(job), &equal, names, sizeof names));
     if (!equal)
         return neb__fail(NEB_ERR_CONFIG,
                          "the ranks have different jobs: look at %s; %s and the words behind it must be the "
@@ -114,22 +118,28 @@ static void flip_if_asked(struct neb_trainer *t, float *slab)
     slab[0] += 1e-3f;
 }
 
-neb_status neb__ranks_check(struct neb_trainer *t, bool now)
+/* The ranks with the same part of the model compare; then all ranks agree. */
+static neb_status check(struct neb_trainer *t, const float *slab, int64_t n)
 {
-    const int64_t every = t->job->parallel.check_every;
     char names[160];
     bool equal;
-    int64_t n;
-    if (neb__group_size(t->layout.data) < 2 || !every || neb__work_gathers(t->work)) return NEB_OK;
-    float *slab = neb_params_slab(neb__work_params(t->work), &n);
-    flip_if_asked(t, slab);
-    if (!now && t->made % every) return NEB_OK;
-    uint32_t sum = neb__crc32c(0, slab, (size_t)n * sizeof *slab);
-    NEB_TRY(compare(t->layout.data, sum, &equal, names, sizeof names));
+    NEB_TRY(compare(&t->layout, neb__crc32c(0, slab, (size_t)n * sizeof *slab), &equal, names, sizeof names));
     if (equal) return NEB_OK;
-    neb__group_break(t->layout.data);
     return neb__fail(NEB_ERR_PEER,
                      "the parameters of the ranks differ after step %" PRId64
                      ": %s computed wrong, or its memory is bad",
                      t->made, names);
+}
+
+neb_status neb__ranks_check(struct neb_trainer *t, bool now)
+{
+    const struct neb_job_parallel *p = &t->job->parallel;
+    int64_t n;
+    if (p->data < 2 || !p->check_every || neb__work_gathers(t->work)) return NEB_OK;
+    float *slab = neb_params_slab(neb__work_params(t->work), &n);
+    flip_if_asked(t, slab);
+    if (!now && t->made % p->check_every) return NEB_OK;
+    neb_status status = neb__group_agree(t->ranks, check(t, slab, n));
+    if (status == NEB_ERR_PEER) neb__group_break(t->ranks);
+    return status;
 }

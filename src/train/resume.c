@@ -30,26 +30,27 @@ static neb_status collect(struct neb_work *w, float *params, float *m, float *v,
 }
 
 /* Appends the session's state to `out`. */
-static neb_status collect_session(neb_session *session, struct neb_buf *out)
+static neb_status collect_session(const struct neb_resume_member *member, struct neb_buf *out)
 {
     size_t n;
-    if (!session) return NEB_OK;
-    NEB_TRY(neb_session_save(session, NULL, &n));
+    if (!member || !member->session) return NEB_OK;
+    NEB_TRY(neb_session_save(member->session, NULL, &n));
     NEB_TRY(neb__buf_reserve(out, n));
-    NEB_TRY(neb_session_save(session, out->data, &n));
+    NEB_TRY(neb_session_save(member->session, out->data, &n));
     out->len = n;
     return NEB_OK;
 }
 
-neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb_ckpt_writer *writer,
-                            const struct neb_progress *p, neb_status (*before)(void *), void *arg)
+neb_status neb__resume_save(struct neb_work *w, const struct neb_resume_member *member,
+                            struct neb_ckpt_writer *writer, const struct neb_progress *p,
+                            neb_status (*before)(void *), void *arg)
 {
     int64_t slab = neb__work_slab_values(w);
     size_t all = (size_t)neb__resume_values(w) * sizeof(float), part = (size_t)slab * sizeof(float);
     float *params = neb__malloc(all), *m = neb__malloc(part), *v = neb__malloc(part);
-    struct neb_buf data, member;
+    struct neb_buf data, own;
     neb__buf_init(&data, 64u << 20);
-    neb__buf_init(&member, (size_t)1 << 40);
+    neb__buf_init(&own, (size_t)1 << 40);
     struct neb_ckpt_id id = {.step = p->step};
     neb_status status =
         params && m && v
@@ -57,7 +58,7 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
             : neb__fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu bytes", all + 2 * part);
     if (status == NEB_OK && before) status = before(arg);
     if (status == NEB_OK) status = collect(w, params, m, v, &data);
-    if (status == NEB_OK) status = collect_session(session, &member);
+    if (status == NEB_OK) status = collect_session(member, &own);
     uint8_t progress[PROGRESS];
     uint64_t bits;
     memcpy(&bits, &p->seconds, sizeof bits);
@@ -69,10 +70,11 @@ neb_status neb__resume_save(struct neb_work *w, neb_session *session, struct neb
                                       {"m", m, part},
                                       {"v", v, part},
                                       {"data", data.data, data.len},
-                                      {"session", member.data, member.len}};
-    if (status == NEB_OK) status = neb__ckpt_writer_put(writer, &id, list, session ? 6 : 5);
+                                      {"session", own.data, own.len}};
+    if (member && !member->session) list[5].data = member->bytes, list[5].size = member->n;
+    if (status == NEB_OK) status = neb__ckpt_writer_put(writer, &id, list, member ? 6 : 5);
     neb__buf_free(&data);
-    neb__buf_free(&member);
+    neb__buf_free(&own);
     neb__free(params);
     neb__free(m);
     neb__free(v);
@@ -132,6 +134,17 @@ neb_status neb__resume_load(struct neb_work *w, neb_session *session, const char
     NEB_TRY(neb__ckpt_open_latest(dir, &model, &c));
     neb_status status = restore(w, c, p);
     if (status == NEB_OK) status = restore_session(session, c);
+    neb__ckpt_close(c);
+    return status;
+}
+
+neb_status neb__resume_session(neb_session *session, const char *dir, int64_t step)
+{
+    char path[512];
+    struct neb_ckpt *c;
+    NEB_TRY(neb__ckpt_path(dir, step, path, sizeof path));
+    NEB_TRY(neb__ckpt_open(path, &c));
+    neb_status status = restore_session(session, c);
     neb__ckpt_close(c);
     return status;
 }

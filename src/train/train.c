@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "run/session.h"
 #include "run/site_status.h"
+#include "train/gate_channel.h"
 #include "train/launch.h"
 #include "train/train_internal.h"
 
@@ -25,6 +26,11 @@ static volatile sig_atomic_t asked_to_stop; /* by this signal; 0: not yet */
 int neb__train_signal(void)
 {
     return asked_to_stop && neb__group_started() ? SIGINT : asked_to_stop;
+}
+
+void neb__train_ask(void)
+{
+    if (!asked_to_stop) asked_to_stop = SIGTERM;
 }
 
 static void on_signal(int number)
@@ -117,22 +123,33 @@ static void waits(void *trainer)
     neb__trainer_waits(trainer);
 }
 
+double neb__trainer_data_wait(const struct neb_trainer *t)
+{
+    return t->gate ? neb__gate_waited(t->gate) : neb__work_waited(t->work);
+}
+
+static void begin_metrics(struct neb_trainer *t)
+{
+    t->metrics = neb__metrics_begin(t->job->out, t->loaded);
+    neb__meter_begin(&t->meter, t->job, t->metrics, t->session, &neb__session_meter, t->progress.tokens);
+}
+
 static neb_status open_trainer(struct neb_trainer *t)
 {
     NEB_TRY(neb__train_schedule(t->job, &t->schedule));
     NEB_TRY(neb__group_agree(t->ranks, open_work(t)));
     t->met_links = true;
-    if (!neb__trainer_leads(t)) return join_first(t);
+    if (!neb__trainer_leads(t) || t->gate_end) return join_first(t);
     neb_status status = t->job->at >= 0 ? neb__trainer_open_session(t) : NEB_OK;
     NEB_TRY(neb__group_agree(t->ranks, status));
     NEB_TRY(neb__group_agree(t->ranks, resume(t)));
     NEB_TRY(neb__ranks_compare(t));
-    t->metrics = neb__metrics_begin(t->job->out, t->loaded);
-    neb__meter_begin(&t->meter, t->job, t->metrics, t->session, &neb__session_meter, t->progress.tokens);
+    neb__trainer_find_facts(t);
+    begin_metrics(t);
     if (t->session) {
-        neb__group_busy(t->ranks, true);
+        neb__ranks_busy(t, true);
         neb_status started = neb__trainer_start_session(t, t->loaded < 0);
-        neb__group_busy(t->ranks, false);
+        neb__ranks_busy(t, false);
         NEB_TRY(started);
         NEB_TRY(neb__ranks_share(t));
     }
@@ -144,8 +161,28 @@ static neb_status open_trainer(struct neb_trainer *t)
     return NEB_OK;
 }
 
+/* The gateway: the ranks have model, data and checkpoint; this process has the site's part of the run. */
+static neb_status open_gateway(struct neb_trainer *t)
+{
+    const struct neb_job *j = t->job;
+    NEB_TRY(neb__train_schedule(j, &t->schedule));
+    snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", j->out);
+    NEB_TRY(neb__gate_open(t));
+    t->met_links = true;
+    if (j->at >= 0) NEB_TRY(neb__trainer_open_session(t));
+    if (t->session && t->loaded >= 0) NEB_TRY(neb__resume_session(t->session, t->checkpoints, t->loaded));
+    begin_metrics(t);
+    neb__gate_begin(t->gate);
+    if (!t->session) return NEB_OK;
+    NEB_TRY(neb__gate_fetch(t->gate)); /* the first start reads the initial values */
+    NEB_TRY(neb__trainer_start_session(t, t->loaded < 0));
+    return neb__gate_share_all(t->gate);
+}
+
 static void close_trainer(struct neb_trainer *t)
 {
+    neb__gate_close(t->gate);
+    neb__gate_leave(t);
     neb__metrics_close(t->metrics);
     neb__ckpt_writer_close(t->writer);
     neb__split_close(t->split);
@@ -219,15 +256,38 @@ static neb_status follow(struct neb_trainer *t)
 /* Tells the other sites why this one cannot begin, if it failed before it opened its session. */
 static void refuse(const struct neb_trainer *t)
 {
-    if (neb__trainer_leads(t) && t->job->at >= 0 && !t->met_links && !t->job->wan.recorded)
-        neb__trainer_refuse(t->job);
+    bool ours = neb__trainer_leads(t) && !t->gate_end;
+    if (ours && t->job->at >= 0 && !t->met_links && !t->job->wan.recorded) neb__trainer_refuse(t->job);
+}
+
+/* The first rank of a gateway. Its channel comes before everything that can fail. */
+static neb_status train_for_gateway(struct neb_trainer *t, neb_status status)
+{
+    catch_signals();
+    neb_status connected = neb__gate_connect(t);
+    status = neb__group_agree(t->ranks, status != NEB_OK ? status : connected);
+    if (status == NEB_OK) status = open_trainer(t);
+    return neb__gate_serve(t, status);
+}
+
+static bool serves_gateway(const struct neb_group *ranks)
+{
+    return neb__gate_channel_offered() && neb__group_started() && !neb__group_rank(ranks);
 }
 
 static neb_status train(const struct neb_job *job, struct neb_group *ranks)
 {
     struct neb_trainer t = {.job = job, .ranks = ranks, .stop = &asked_to_stop};
     const struct neb_job_parallel *p = &job->parallel;
+    bool by_gateway = neb__gate_channel_offered() && neb__group_started();
     neb_status status = neb__layout_open(ranks, (int)p->data, (int)p->pipeline, (int)p->tensor, &t.layout);
+    if (serves_gateway(ranks)) {
+        status = train_for_gateway(&t, status);
+        neb__ranks_end(&t);
+        close_trainer(&t);
+        return status;
+    }
+    if (by_gateway) status = neb__group_agree(ranks, status); /* the first rank opens its channel */
     if (status == NEB_OK) status = open_trainer(&t);
     if (status != NEB_OK)
         refuse(&t);
@@ -245,10 +305,12 @@ static neb_status train_in_ranks(const struct neb_job *job)
     struct neb_group *ranks;
     NEB_TRY(neb__ranks_join(job, &ranks));
     int lock = -1;
-    neb_status status = neb__group_rank(ranks) ? NEB_OK : lock_out(job, &lock);
+    bool locks = !neb__group_rank(ranks) && !serves_gateway(ranks);
+    neb_status status = locks ? lock_out(job, &lock) : NEB_OK;
     status = neb__group_agree(ranks, status);
     if (status == NEB_OK) status = train(job, ranks);
     if (lock >= 0) close(lock);
+    if (neb__group_broken(ranks)) neb__ranks_say_lost(ranks);
     if (neb__group_broken(ranks)) neb__group_abort(ranks, NEB_EXIT_RANK_LOST); /* also those that hang */
     neb__group_close(ranks);
     return status;
@@ -266,10 +328,29 @@ static neb_status teach(const struct neb_job *job)
     return status;
 }
 
+/* This process is the gateway, and starts the ranks. */
+static neb_status train_by_ranks(const struct neb_job *job)
+{
+    struct neb_trainer t = {.job = job, .stop = &asked_to_stop};
+    int lock;
+    NEB_TRY(lock_out(job, &lock));
+    catch_signals();
+    neb_status status = open_gateway(&t);
+    if (status != NEB_OK)
+        refuse(&t);
+    else
+        status = run(&t);
+    close_trainer(&t);
+    if (lock >= 0) close(lock);
+    return status;
+}
+
 neb_status neb__train_job(const struct neb_job *job)
 {
     int lock;
-    if (job->at >= 0 && !job->wan.recorded) NEB_TRY(neb__session_check_folder(job, job->at));
+    bool is_rank = neb__gate_channel_offered() && neb__group_started();
+    if (job->at >= 0 && !job->wan.recorded && !is_rank) NEB_TRY(neb__session_check_folder(job, job->at));
+    if (neb__launch_needed(job)) return train_by_ranks(job);
     if (job->at < 0 || job->site[job->at].does != NEB_ROLE_TEACHER) return train_in_ranks(job);
     NEB_TRY(lock_out(job, &lock));
     neb_status status = teach(job);

@@ -5,6 +5,7 @@
  *     train_sites.c   the session with the other sites
  *     train_ranks.c   the other processes of this site
  *     ranks_same.c    what must be equal at all of them
+ *     gateway.c …     this process without its ranks, which are started by it: gate.h
  *     train_result.c  evaluation, and everything that is written at the end
  *     next_commands.c the last lines: where the model is, and what can be done with it
  *
@@ -22,18 +23,39 @@
 #include <nebula/nebula.h>
 #include <signal.h>
 
+struct neb_gate;
+struct neb_gate_end;
+
+/* For the last lines of a training. */
+struct neb_trainer_facts {
+    bool model, generator; /* are here */
+    bool tagged;           /* translations name their language */
+    bool exports;          /* other libraries know the model */
+};
+
+/* The result of a training, besides the model's folder. */
+struct neb_conclusion {
+    int averaged;         /* checkpoints */
+    neb_status evaluated; /* NEB_OK: eval is there */
+    struct neb_work_eval eval;
+};
+
 struct neb_trainer {
     const struct neb_job *job;
     const volatile sig_atomic_t *stop; /* a signal asks for the end */
     struct neb_data data;
     struct neb_work *work;
-    struct neb_group *ranks;      /* of this site; NULL: this process alone */
-    struct neb_layout layout;     /* the same ranks by what they do */
-    bool joined;                  /* the other ranks wait for orders, or this one does */
-    neb_session *session;         /* NULL: alone */
-    struct neb_split_site *split; /* relay, tutor; NULL: this site trains the whole model */
+    struct neb_group *ranks;       /* of this site; NULL: this process alone */
+    struct neb_layout layout;      /* the same ranks by what they do */
+    struct neb_gate *gate;         /* of a gateway: the ranks have the work; else NULL */
+    struct neb_gate_end *gate_end; /* of a gateway's first rank; else NULL */
+    int64_t idle_ns;               /* when the other ranks last heard that this one lives */
+    bool joined;                   /* the other ranks wait for orders, or this one does */
+    neb_session *session;          /* NULL: alone */
+    struct neb_split_site *split;  /* relay, tutor; NULL: this site trains the whole model */
     struct neb_ckpt_writer *writer;
     struct neb_metrics *metrics;
+    struct neb_trainer_facts facts;
     struct neb_schedule schedule;
     struct neb_progress progress;
     struct neb_progress_display show;
@@ -86,6 +108,8 @@ neb_status neb__trainer_attend(struct neb_trainer *t);
 /* Joins the processes that were started together. NEB_ERR_CONFIG: their number is not the job's, or the layout
  * does not fit. *out NULL: this process is alone. */
 neb_status neb__ranks_join(const struct neb_job *job, struct neb_group **out);
+/* Before a rank ends all others: says in the site's log which one it has lost. */
+void neb__ranks_say_lost(struct neb_group *ranks);
 /* Checks that all ranks begin with the same step of the same model. */
 neb_status neb__ranks_compare(struct neb_trainer *t);
 bool neb__trainer_leads(const struct neb_trainer *t); /* the first rank, or the only one */
@@ -99,6 +123,10 @@ neb_status neb__ranks_eval(struct neb_trainer *t, const char *use, int64_t batch
                            struct neb_work_eval *out);
 neb_status neb__ranks_save(void *trainer);
 void neb__ranks_end(struct neb_trainer *t);
+/* The first rank: it lives, and has nothing to do for the others; it begins, or has ended, something that may take any
+ * time. */
+neb_status neb__ranks_idle(struct neb_trainer *t);
+void neb__ranks_busy(struct neb_trainer *t, bool busy);
 /* The other ranks: do what the first one says, until it says that the training is over. */
 neb_status neb__ranks_follow(struct neb_trainer *t);
 
@@ -115,10 +143,51 @@ neb_status neb__ranks_check(struct neb_trainer *t, bool now);
 /* Measures the model on held-out text, if the job has any.
  * outer: on the outer state, not on the live parameters. */
 neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer);
+/* The same on the values that the model has now, without a word. */
+neb_status neb__trainer_held_out(struct neb_trainer *t, struct neb_work_eval *e);
 /* Averages the last checkpoints if the job says so, evaluates the model and writes it. */
+neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *out);
+/* The same, with what there is to say about it. */
 neb_status neb__trainer_finish(struct neb_trainer *t);
 /* Prints what crossed the line. */
 void neb__trainer_report(struct neb_trainer *t);
+
+/* gateway.c: the ranks of a gateway, which is this process. All but the first wait until the ranks are there, also if they
+ * were lost meanwhile. */
+
+/* Starts the ranks; sets t->gate, loaded, progress and facts. t->gate owes a close, whatever this returns. */
+neb_status neb__gate_open(struct neb_trainer *t);
+void neb__gate_begin(struct neb_gate *g); /* the meter runs */
+void neb__gate_close(struct neb_gate *g); /* ends the ranks; NULL is fine */
+neb_status neb__gate_register(struct neb_gate *g, neb_session *s);
+const struct neb_hash *neb__gate_tokenizer(const struct neb_gate *g);
+double neb__gate_waited(const struct neb_gate *g);    /* for data, seconds */
+double neb__gate_recovered(const struct neb_gate *g); /* seconds without ranks; NULL: 0 */
+neb_status neb__gate_step(struct neb_gate *g, float lr, struct neb_work_step *out);
+/* The parameters come to where the session has them; values that it has changed go to the ranks. */
+neb_status neb__gate_fetch(struct neb_gate *g);
+neb_status neb__gate_share(struct neb_gate *g, size_t first, size_t n);
+neb_status neb__gate_share_all(struct neb_gate *g);
+neb_status neb__gate_eval(struct neb_gate *g, bool outer, struct neb_work_eval *out);
+neb_status neb__gate_conclude(struct neb_gate *g, struct neb_conclusion *out);
+/* A checkpoint; waiting for it; the newest that is on disk. */
+neb_status neb__gate_save(struct neb_gate *g, neb_session *s, const struct neb_progress *progress);
+neb_status neb__gate_saved(struct neb_gate *g, neb_session *s, const struct neb_progress *progress);
+int64_t neb__gate_saved_step(const struct neb_gate *g);
+bool neb__gate_wants_save(const struct neb_gate *g); /* a checkpoint is due to make room; NULL: false */
+
+/* gate_serve.c: the first rank of a gateway */
+
+neb_status neb__gate_connect(struct neb_trainer *t);
+/* Tells the gateway how this rank has opened, and does what it orders until the end. */
+neb_status neb__gate_serve(struct neb_trainer *t, neb_status opened);
+void neb__gate_leave(struct neb_trainer *t);
+void neb__trainer_find_facts(struct neb_trainer *t);
+
+/* train.c */
+
+double neb__trainer_data_wait(const struct neb_trainer *t); /* seconds spent waiting for data */
+void neb__train_ask(void);                                  /* a rank was asked for the end */
 
 /* next_commands.c */
 

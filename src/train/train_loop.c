@@ -14,7 +14,7 @@ enum { MAX_SKIPPED = 20, END_SECONDS = 900 };
 void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
 {
     struct neb_meter_point p = {t->progress.step, t->progress.tokens, t->show.loss,
-                                neb__work_waited(t->work)};
+                                neb__trainer_data_wait(t)};
     neb__meter_sample(&t->meter, &p, state, now);
 }
 
@@ -55,6 +55,7 @@ static neb_status too_large(const struct neb_trainer *t)
 static neb_status one_step(struct neb_trainer *t, bool *ended)
 {
     int64_t start = neb__now_ns();
+    double recovered = neb__gate_recovered(t->gate);
     float lr = neb_schedule_lr_within(&t->schedule, t->progress.step, t->progress.seconds,
                                       60 * t->job->train.minutes);
     struct neb_work_step step = {0};
@@ -67,7 +68,7 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
     if (status != NEB_OK && status != NEB_ERR_NONFINITE) return status;
     t->progress.step++;
     t->progress.tokens += step.tokens;
-    t->progress.seconds += neb__seconds_since(start);
+    t->progress.seconds += neb__seconds_since(start) - (neb__gate_recovered(t->gate) - recovered);
     if (step.empty && !t->empty++)
         neb__warn("step %" PRId64 " changes nothing, because no token of its text was masked; a larger "
                   "train.tokens makes this rare",
@@ -85,28 +86,43 @@ static neb_status one_step(struct neb_trainer *t, bool *ended)
 
 static neb_status save(struct neb_trainer *t)
 {
+    struct neb_resume_member member = {.session = neb__trainer_rounds(t)};
     neb__metrics_flush(t->metrics);
+    if (t->gate) return neb__gate_save(t->gate, member.session, &t->progress);
     if (t->split) NEB_TRY(neb__split_saving(t->split));
-    neb__group_busy(t->ranks, true);
-    neb_status status =
-        neb__resume_save(t->work, neb__trainer_rounds(t), t->writer, &t->progress, neb__ranks_save, t);
-    neb__group_busy(t->ranks, false);
+    neb__ranks_busy(t, true);
+    neb_status status = neb__resume_save(t->work, member.session ? &member : NULL, t->writer, &t->progress,
+                                         neb__ranks_save, t);
+    neb__ranks_busy(t, false);
     NEB_TRY(status);
     if (t->split)
         neb__split_saved(t->split, t->writer, t->progress.step, (uint64_t)neb__work_batches(t->work));
     return NEB_OK;
 }
 
+/* Waits until the checkpoint that was made last is on disk. */
+static neb_status wait_saved(struct neb_trainer *t)
+{
+    return t->gate ? neb__gate_saved(t->gate, neb__trainer_rounds(t), &t->progress)
+                   : neb__ckpt_writer_wait(t->writer);
+}
+
+static int64_t last_saved(struct neb_trainer *t)
+{
+    struct neb_ckpt_report r;
+    if (t->gate) return neb__gate_saved_step(t->gate);
+    neb__ckpt_writer_report(t->writer, &r);
+    return r.last_step;
+}
+
 /* Writes the last checkpoint unless it is there. If that fails, the model is written all the same: the steps
  * were made, and there may be room for the model. */
 static void save_last(struct neb_trainer *t)
 {
-    struct neb_ckpt_report r;
-    (void)neb__ckpt_writer_wait(t->writer);
-    neb__ckpt_writer_report(t->writer, &r);
-    bool there = r.last_step == t->progress.step || (!t->session && t->loaded == t->progress.step);
+    (void)wait_saved(t);
+    bool there = last_saved(t) == t->progress.step || (!t->session && t->loaded == t->progress.step);
     if (!there) t->unsaved = save(t);
-    if (!there && t->unsaved == NEB_OK) t->unsaved = neb__ckpt_writer_wait(t->writer);
+    if (!there && t->unsaved == NEB_OK) t->unsaved = wait_saved(t);
 }
 
 static neb_status save_and_stop(struct neb_trainer *t)
@@ -115,7 +131,7 @@ static neb_status save_and_stop(struct neb_trainer *t)
     neb__progress_end(&t->show);
     neb__progress_line(&t->show, "stopped at step %" PRId64 "; the same command goes on from there",
                        t->progress.step);
-    return neb__ckpt_writer_wait(t->writer) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
+    return wait_saved(t) == NEB_OK ? NEB_ERR_CANCELLED : NEB_ERR_IO;
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
@@ -200,12 +216,12 @@ neb_status neb__trainer_loop(struct neb_trainer *t)
         NEB_TRY(status);
         if (*t->stop) return save_and_stop(t);
         if (due(c->eval_every, t->progress.step)) {
-            neb__group_busy(t->ranks, true);
+            neb__ranks_busy(t, true);
             status = neb__trainer_evaluate(t, neb__trainer_rounds(t) != NULL);
-            neb__group_busy(t->ranks, false);
+            neb__ranks_busy(t, false);
             NEB_TRY(status);
         }
-        if (due(c->save_every, t->progress.step)) NEB_TRY(save(t));
+        if (due(c->save_every, t->progress.step) || neb__gate_wants_save(t->gate)) NEB_TRY(save(t));
     }
     NEB_TRY(await_end(t, &ended));
     save_last(t);

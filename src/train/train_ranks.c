@@ -5,6 +5,7 @@
  * order. The others do nothing but follow orders. A rank that fails says so when the step's results are
  * agreed on; then all of them stop. */
 #include "train/train_internal.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 
@@ -14,7 +15,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum order_op { ORDER_STEP = 1, ORDER_SHARE, ORDER_COLLECT, ORDER_EVAL, ORDER_SAVE, ORDER_END };
+enum order_op {
+    ORDER_STEP = 1,
+    ORDER_SHARE,
+    ORDER_COLLECT,
+    ORDER_EVAL,
+    ORDER_SAVE,
+    ORDER_IDLE,
+    ORDER_BUSY,
+    ORDER_END
+};
 
 struct order {
     int64_t op;
@@ -64,6 +74,7 @@ static neb_status eval(struct neb_trainer *t, const char *use, int64_t batches, 
 
 neb_status neb__ranks_step(struct neb_trainer *t, float lr, struct neb_work_step *out)
 {
+    if (t->gate) return neb__gate_step(t->gate, lr, out);
     NEB_TRY(give(t, (struct order){.op = ORDER_STEP, .lr = (double)lr}));
     return step(t, lr, out);
 }
@@ -89,6 +100,23 @@ neb_status neb__ranks_eval(struct neb_trainer *t, const char *use, int64_t batch
     snprintf(o.use, sizeof o.use, "%s", use);
     NEB_TRY(give(t, o));
     return eval(t, use, batches, out);
+}
+
+/* Ranks of one machine see this rank's beat. The others must hear from it before they lose their patience. */
+neb_status neb__ranks_idle(struct neb_trainer *t)
+{
+    neb__group_beat(t->ranks);
+    if (!t->joined || !neb__group_far(t->ranks)) return NEB_OK;
+    if (neb__seconds_since(t->idle_ns) < t->job->parallel.timeout / 4) return NEB_OK;
+    t->idle_ns = neb__now_ns();
+    return give(t, (struct order){.op = ORDER_IDLE});
+}
+
+/* The others hear nothing before the next order, however long that takes. */
+void neb__ranks_busy(struct neb_trainer *t, bool busy)
+{
+    neb__group_busy(t->ranks, busy);
+    if (busy && t->joined && neb__group_far(t->ranks)) (void)give(t, (struct order){.op = ORDER_BUSY});
 }
 
 neb_status neb__ranks_save(void *trainer)
@@ -118,22 +146,37 @@ static neb_status obey(struct neb_trainer *t, const struct order *o)
         status = eval(t, o->use, o->batches, &(struct neb_work_eval){0});
         return status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE ? NEB_OK : status;
     case ORDER_SAVE: NEB_TRY(neb__ranks_check(t, true)); return neb__resume_lend(t->work);
+    case ORDER_IDLE:
+    case ORDER_BUSY: return NEB_OK;
     default: return neb__fail(NEB_ERR_INTERNAL, "the first rank gave the unknown order %d", (int)o->op);
     }
 }
 
 neb_status neb__ranks_follow(struct neb_trainer *t)
 {
+    bool busy = false; /* the first rank may take any time until its next order */
     for (;;) {
         struct order o = {0};
         NEB_TRY(neb__group_broadcast(t->ranks, &o, sizeof o, 0));
         o.use[sizeof o.use - 1] = 0;
+        if (busy) neb__group_busy(t->ranks, false);
+        busy = o.op == ORDER_BUSY;
         if (o.op == ORDER_END) return NEB_OK;
         NEB_TRY(obey(t, &o));
+        if (busy) neb__group_busy(t->ranks, true);
     }
 }
 
 /* ---- joining ----------------------------------------------------------------------------------------------- */
+
+static int last_words = -1; /* where the site's log is; the first rank may be the one that is lost */
+
+void neb__ranks_say_lost(struct neb_group *ranks)
+{
+    const char *why = neb__group_why(ranks);
+    if (last_words < 0 || !*why || strstr(why, "another rank")) return; /* that one says it */
+    dprintf(last_words, "%s (says rank %d)\n", why, neb__group_rank(ranks));
+}
 
 /* The log of the first rank is the site's; each other rank has one of its own. */
 static neb_status own_log(const struct neb_job *job, int rank)
@@ -145,6 +188,7 @@ static neb_status own_log(const struct neb_job *job, int rank)
     NEB_TRY(neb__file_make_dir(path, 0700));
     snprintf(path + strlen(path), 16, "/%d.log", rank);
     fflush(NULL);
+    last_words = dup(STDERR_FILENO);
     if (!freopen(path, "a", stderr) || dup2(fileno(stderr), STDOUT_FILENO) < 0)
         return neb__fail(NEB_ERR_IO, "%s cannot be written", path);
     (void)fchmod(fileno(stderr), 0600); /* freopen() leaves that to the umask */

@@ -14,6 +14,19 @@ enum { EVAL_BATCHES = 50 };
 
 /* ---- held-out text ------------------------------------------------------------------------------------- */
 
+neb_status neb__trainer_held_out(struct neb_trainer *t, struct neb_work_eval *e)
+{
+    return neb__ranks_eval(t, "valid", EVAL_BATCHES, e);
+}
+
+/* The gateway's ranks do it, and it tells the run. */
+static neb_status held_out_at_ranks(struct neb_trainer *t, bool outer, struct neb_work_eval *e)
+{
+    NEB_TRY(neb__gate_eval(t->gate, outer, e));
+    if (outer) neb_session_loss(t->session, e->loss);
+    return NEB_OK;
+}
+
 /* Where ranks share the model, they get the values that are shown now. */
 static neb_status show(struct neb_trainer *t, bool outer)
 {
@@ -25,9 +38,10 @@ static neb_status show(struct neb_trainer *t, bool outer)
 
 static neb_status held_out(struct neb_trainer *t, bool outer, struct neb_work_eval *e)
 {
-    if (!outer) return neb__ranks_eval(t, "valid", EVAL_BATCHES, e);
+    if (t->gate) return held_out_at_ranks(t, outer, e);
+    if (!outer) return neb__trainer_held_out(t, e);
     neb_status status = show(t, true);
-    if (status == NEB_OK) status = neb__ranks_eval(t, "valid", EVAL_BATCHES, e);
+    if (status == NEB_OK) status = neb__trainer_held_out(t, e);
     if (status == NEB_OK) neb_session_loss(t->session, e->loss);
     neb_status back = show(t, false);
     return back != NEB_OK ? back : status;
@@ -46,16 +60,18 @@ static void measure_held_out(struct neb_trainer *t, const struct neb_work_eval *
     }
 }
 
-neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
+/* There is no loss where the job has no such text, or the text nothing to predict, which was logged where it was
+ * found. Training can go on without it. */
+static neb_status without_loss(neb_status status)
 {
-    struct neb_work_eval e;
-    neb_status status = held_out(t, outer, &e);
-    /* NEB_ERR_RANGE was logged where it was found. Training can go on without this loss. */
-    if (status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE) return NEB_OK;
-    NEB_TRY(status);
-    measure_held_out(t, &e);
+    return status == NEB_ERR_NOTFOUND || status == NEB_ERR_RANGE ? NEB_OK : status;
+}
+
+static void show_held_out(struct neb_trainer *t, const struct neb_work_eval *e)
+{
+    measure_held_out(t, e);
     char found[200], in[64] = "";
-    t->job->objective->describe(&e, found, sizeof found);
+    t->job->objective->describe(e, found, sizeof found);
     if (neb__trainer_rounds(t)) {
         struct neb_session_status st;
         neb_session_get_status(t->session, &st);
@@ -63,19 +79,17 @@ neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
         neb__metrics_put(t->metrics, t->progress.step, "valid/tokens", (double)st.tokens);
     }
     neb__progress_line(&t->show, "held out at step %" PRId64 ": %s%s", t->progress.step, found, in);
-    return NEB_OK;
+}
+
+neb_status neb__trainer_evaluate(struct neb_trainer *t, bool outer)
+{
+    struct neb_work_eval e;
+    neb_status status = held_out(t, outer, &e);
+    if (status == NEB_OK) show_held_out(t, &e);
+    return without_loss(status);
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
-
-/* Takes the mean of the last checkpoints, as translation papers do. */
-static neb_status average(struct neb_trainer *t)
-{
-    int used;
-    NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &used));
-    if (used) neb__progress_line(&t->show, "averaged the last %d checkpoints", used);
-    return NEB_OK;
-}
 
 static neb_status write_folder(struct neb_trainer *t, const struct neb_model *m,
                                const struct neb_model_config *c, const char *task, const char *path)
@@ -100,13 +114,23 @@ static neb_status write_models(struct neb_trainer *t)
     return write_folder(t, generator, &t->data.models.generator, t->job->objective->generator->name, path);
 }
 
+/* Takes the mean of the last checkpoints, as translation papers do. */
+neb_status neb__trainer_conclude(struct neb_trainer *t, struct neb_conclusion *out)
+{
+    NEB_TRY(neb__resume_average(t->work, t->checkpoints, (int)t->job->train.average, &out->averaged));
+    if (neb__work_is_split(t->work) && !neb__work_lacks_whole(t->work)) NEB_TRY(neb__ranks_share(t));
+    out->evaluated = neb__trainer_held_out(t, &out->eval);
+    NEB_TRY(without_loss(out->evaluated));
+    NEB_TRY(neb__ranks_fetch(t));
+    return write_models(t);
+}
+
 neb_status neb__trainer_finish(struct neb_trainer *t)
 {
-    NEB_TRY(average(t));
-    if (neb__work_is_split(t->work) && !neb__work_lacks_whole(t->work)) NEB_TRY(neb__ranks_share(t));
-    NEB_TRY(neb__trainer_evaluate(t, false));
-    NEB_TRY(neb__ranks_fetch(t));
-    NEB_TRY(write_models(t));
+    struct neb_conclusion c = {0};
+    NEB_TRY(t->gate ? neb__gate_conclude(t->gate, &c) : neb__trainer_conclude(t, &c));
+    if (c.averaged) neb__progress_line(&t->show, "averaged the last %d checkpoints", c.averaged);
+    if (c.evaluated == NEB_OK) show_held_out(t, &c.eval);
     if (t->empty)
         neb__progress_line(&t->show, "%" PRId64 " steps had nothing to predict and changed nothing",
                            t->empty);
@@ -114,7 +138,7 @@ neb_status neb__trainer_finish(struct neb_trainer *t)
     double rate = 0, waiting = 0;
     if (p->seconds > 0) {
         rate = (double)p->tokens / p->seconds;
-        waiting = 100 * neb__work_waited(t->work) / p->seconds;
+        waiting = 100 * neb__trainer_data_wait(t) / p->seconds;
     }
     neb__progress_line(&t->show,
                        "%s: %" PRId64 " steps, %" PRId64

@@ -37,14 +37,22 @@ static neb_status register_params(struct neb_trainer *t)
     return NEB_OK;
 }
 
+/* The session has a copy of the parameters, which a step makes old. */
+static bool keeps_apart(const struct neb_trainer *t)
+{
+    return t->gate || neb__work_is_split(t->work);
+}
+
 neb_status neb__trainer_open_session(struct neb_trainer *t)
 {
     struct neb_session_config c = neb__session_config(t->job, t->job->at);
     if (t->split && t->job->wan.recorded) return NEB_OK; /* a folder stands for the other site */
     NEB_TRY(neb_session_open(neb__session_folder(t->job, t->job->at), &c, &t->session));
-    neb__session_on_request(t->session, neb__work_is_split(t->work));
+    neb__session_on_request(t->session, keeps_apart(t));
     NEB_TRY(neb__session_check_roster(t->session, t->job, t->job->at));
-    NEB_TRY(neb__session_tell_job(t->session, t->job, neb__tok_hash(t->data.tok)));
+    const struct neb_hash *tokenizer = t->gate ? neb__gate_tokenizer(t->gate) : neb__tok_hash(t->data.tok);
+    NEB_TRY(neb__session_tell_job(t->session, t->job, tokenizer));
+    if (t->gate) return neb__gate_register(t->gate, t->session);
     return t->split ? NEB_OK : register_params(t);
 }
 
@@ -91,7 +99,8 @@ neb_session *neb__trainer_rounds(const struct neb_trainer *t)
 neb_status neb__trainer_refresh(struct neb_trainer *t, bool changed)
 {
     int64_t n;
-    if (neb__work_is_split(t->work)) return NEB_OK; /* neb__ranks_share() does it at every rank */
+    if (t->gate || neb__work_is_split(t->work))
+        return NEB_OK; /* the ranks do it when they get their values */
     neb_params_slab(neb__work_params(t->work), &n);
     return changed ? neb_params_refresh(neb__work_params(t->work), 0, n) : NEB_OK;
 }
@@ -116,26 +125,46 @@ void neb__trainer_waits(struct neb_trainer *t)
     if (s.waiting_s > 0) neb__progress_waits(&t->show, s.note);
 }
 
+/* The parameters come to where the session reads and changes them, if it may. */
+static neb_status bring(struct neb_trainer *t)
+{
+    if (!keeps_apart(t) || !neb__session_asks(t->session)) return NEB_OK;
+    return t->gate ? neb__gate_fetch(t->gate) : neb__ranks_fetch(t);
+}
+
+/* What the session has changed goes to all ranks. all: that may be anything. */
+static neb_status pass_on(struct neb_trainer *t, bool changed, bool all)
+{
+    size_t first, n;
+    if (!changed) return NEB_OK;
+    if (!t->gate) return neb__ranks_share(t);
+    neb__session_touched(t->session, &first, &n);
+    if (all) return neb__gate_share_all(t->gate);
+    return n ? neb__gate_share(t->gate, first, n) : NEB_OK;
+}
+
 /* The meter takes samples while the session waits. */
 neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
 {
     struct neb_session_status before, after;
     int64_t since = neb__now_ns();
+    double recovered = neb__gate_recovered(t->gate);
     neb_status status;
     NEB_TRY(neb__work_settle(t->work));
     neb_session_get_status(t->session, &before);
     do {
         bool changed = false;
-        if (neb__work_is_split(t->work) && neb__session_asks(t->session)) NEB_TRY(neb__ranks_fetch(t));
+        NEB_TRY(bring(t));
         status = neb_step_within(t->session, tokens, sample_seconds, &changed);
         NEB_TRY(neb__trainer_refresh(t, changed));
-        if (changed) NEB_TRY(neb__ranks_share(t));
-        if (status == NEB_ERR_AGAIN) neb__group_beat(t->ranks);
+        NEB_TRY(pass_on(t, changed, status == NEB_ERR_CANCELLED));
+        if (status == NEB_ERR_AGAIN) NEB_TRY(neb__ranks_idle(t));
         if (status == NEB_ERR_AGAIN) neb__trainer_waits(t);
         tokens = NEB_NO_STEP;
     } while (status == NEB_ERR_AGAIN && !*t->stop);
     neb_session_get_status(t->session, &after);
-    neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - (after.wait_s - before.wait_s));
+    double elsewhere = after.wait_s - before.wait_s + neb__gate_recovered(t->gate) - recovered;
+    neb__meter_add(&t->meter, NEB_TIME_ENCODE, neb__seconds_since(since) - elsewhere);
     measure_session(t, &after);
     t->show.reached = (double)after.tokens;
     if (status == NEB_ERR_CANCELLED && after.dropped > 0)
@@ -150,16 +179,18 @@ static neb_status attend(struct neb_trainer *t, double seconds)
 {
     neb__session_on_request(t->session, false);
     neb_status status = neb_session_attend(t->session, seconds);
-    neb__session_on_request(t->session, neb__work_is_split(t->work));
+    neb__session_on_request(t->session, keeps_apart(t));
     return status;
 }
 
 neb_status neb__trainer_await_round(struct neb_trainer *t, bool *ended)
 {
     int64_t since = neb__now_ns();
-    NEB_TRY(neb__ranks_fetch(t));
+    NEB_TRY(t->gate ? neb__gate_fetch(t->gate) : neb__ranks_fetch(t));
     neb_status status = attend(t, sample_seconds);
     *ended = status == NEB_ERR_CANCELLED;
+    NEB_TRY(pass_on(t, true, *ended));
+    if (!*ended) NEB_TRY(neb__ranks_idle(t));
     neb__meter_add(&t->meter, NEB_TIME_WAIT, neb__seconds_since(since));
     neb__trainer_sample(t, "waiting", false);
     NEB_TRY(neb__trainer_refresh(t, true));
@@ -197,5 +228,7 @@ neb_status neb__trainer_attend(struct neb_trainer *t)
         neb__meter_sample(&t->meter, &(struct neb_meter_point){0}, "witness", false);
     }
     if (*t->stop) return NEB_ERR_CANCELLED;
-    return status == NEB_ERR_CANCELLED ? neb__trainer_refresh(t, true) : status;
+    if (status != NEB_ERR_CANCELLED) return status;
+    NEB_TRY(neb__trainer_refresh(t, true));
+    return pass_on(t, true, true);
 }
