@@ -21,6 +21,7 @@ demo: build
 
 # Every test: the normal build with gcc, ASan+UBSan and TSan with clang (so both compilers' warnings are errors).
 test: build
+	@tools/setup test
 	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/asan -DNEB_SANITIZE=address >/dev/null
 	@cmake --build $(BUILD)/asan -j $(JOBS)
 	@CC=clang CXX=clang++ $(CMAKE) -S . -B $(BUILD)/tsan -DNEB_SANITIZE=thread >/dev/null

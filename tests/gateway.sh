@@ -28,7 +28,7 @@ train: {steps: 300, schedule: constant, tokens: 64, micro: 4, max_len: 64, lr: 2
 parallel: {timeout: 4s}
 wan: {interval: 20, fragments: 1, rung: int8, merge_after: 8, round_seconds: 300}
 sites:
-  - {name: a, parallel: {data: 4}}
+  - {name: a, parallel: {data: 2, pipeline: 2}}
   - {name: b, parallel: {data: 4, zero: 1}}
 data:
   - {file: text}

@@ -232,6 +232,9 @@ const struct neb_opt neb__job_parallel_options[] = {
         hosts, NEB_OPT_TEXT, "", NULL,
         "machines to start them on, as mpirun --host takes them (a:4,b:4); empty: this one, or those that "
         "Slurm gave"),
+    PARALLEL(launcher, NEB_OPT_TEXT, "auto", NULL,
+             "mpirun, srun, or auto: srun in a Slurm allocation whose Slurm speaks PMIx, else mpirun",
+             NEB_OPT_CHOICE("auto", "mpirun", "srun")),
     PARALLEL(timeout, NEB_OPT_TIME, "25s", NULL,
              "a process that makes no progress for so long is named, and all are started again",
              NEB_OPT_RANGE(1, 86400)),

@@ -90,7 +90,7 @@ struct neb_job_parallel {
     int64_t data, tensor, pipeline, zero, check_every;
     bool sequence;
     double timeout;
-    char *hosts, *offload;
+    char *hosts, *launcher, *offload;
 };
 
 struct neb_job {

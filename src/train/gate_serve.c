@@ -115,7 +115,8 @@ static neb_status exchange(struct neb_gate_end *e, uint64_t first, uint64_t n, b
 {
     int64_t all;
     float *slab = neb__work_slab(e->t->work, &all);
-    if (!neb__work_on_host(e->t->work))
+    NEB_TRY(neb__work_settle(e->t->work));
+    if (!neb__work_slab_on_host(e->t->work) && !neb__work_is_split(e->t->work))
         return neb__fail(NEB_ERR_UNSUPPORTED, "several processes compute on the CPU only");
     if (first > e->values || n > e->values - first)
         return neb__fail(NEB_ERR_INTERNAL, "the gateway asks for values that are not there");
@@ -138,7 +139,7 @@ static neb_status fetch(struct neb_gate_end *e)
 
 static neb_status share(struct neb_gate_end *e, const struct neb_gate_order *o)
 {
-    if (o->n < e->values) NEB_TRY(neb__ranks_fetch(e->t)); /* the other values stay as they are */
+    NEB_TRY(neb__ranks_fetch(e->t)); /* values outside the range stay as they are */
     NEB_TRY(exchange(e, o->first, o->n, false));
     NEB_TRY(neb__trainer_refresh(e->t, true));
     return neb__ranks_share(e->t);

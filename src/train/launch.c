@@ -1,7 +1,7 @@
 /* launch.c: the launcher of a site's ranks, as a child of the gateway.
  *
- * The launcher is mpirun. In a Slurm allocation it starts the ranks on the allocated machines by itself. It ends
- * all ranks when one of them dies. It runs in a process group of its own, so that a terminal's Ctrl-C reaches the
+ * The launcher is mpirun, or srun in a Slurm allocation. Either starts the ranks on the allocated machines by itself
+ * and ends all of them when one dies. It runs in a process group of its own, so that a terminal's Ctrl-C reaches the
  * gateway alone, which then ends the training in good order.
  *
  * On one machine the launcher gets a folder of its own for the memory that its ranks share. Open MPI's names for that
@@ -36,6 +36,11 @@ bool neb__launch_needed(const struct neb_job *job)
     return neb__job_ranks(job) > 1 && !neb__group_started();
 }
 
+static bool in_slurm(void)
+{
+    return getenv("SLURM_JOB_ID") != NULL;
+}
+
 /* ---- the command ----------------------------------------------------------------------------------------- */
 
 struct neb_launch {
@@ -65,11 +70,8 @@ static neb_status read_own_words(struct neb_launch *c, size_t *n)
     return NEB_OK;
 }
 
-static neb_status make_command(const struct neb_job *job, struct neb_launch *c)
+static void add_mpirun(const struct neb_job *job, struct neb_launch *c)
 {
-    size_t own;
-    NEB_TRY(read_own_words(c, &own));
-    snprintf(c->ranks, sizeof c->ranks, "%d", neb__job_ranks(job));
     add(c, "mpirun");
     add(c, "--quiet"); /* the ranks say themselves what is wrong */
     add(c, "-n");
@@ -88,9 +90,45 @@ static neb_status make_command(const struct neb_job *job, struct neb_launch *c)
     if (job->parallel.hosts) {
         add(c, "--host");
         add(c, job->parallel.hosts);
-    } else if (!getenv("SLURM_JOB_ID")) {
+    } else if (!in_slurm()) {
         add(c, "--oversubscribe"); /* the user has said how many */
     }
+}
+
+static void add_srun(struct neb_launch *c)
+{
+    add(c, "srun");
+    add(c, "--quiet");
+    add(c, "--mpi=pmix");
+    add(c, "-n");
+    add(c, c->ranks);
+    add(c, "--export=ALL");
+    add(c, "--cpu-bind=none");
+    add(c, "--kill-on-bad-exit=1"); /* the others could not go on */
+}
+
+/* Open MPI of Debian finds the other ranks of an srun by PMIx and by nothing else. */
+static bool srun_speaks_pmix(void)
+{
+    char line[256];
+    bool found = false;
+    FILE *f = popen("srun --mpi=list 2>&1", "re");
+    while (f && fgets(line, sizeof line, f)) found |= strstr(line, "pmix") != NULL;
+    return f && !pclose(f) && found;
+}
+
+static neb_status make_command(const struct neb_job *job, struct neb_launch *c)
+{
+    size_t own;
+    const char *launcher = job->parallel.launcher;
+    bool srun = !strcmp(launcher, "srun") ||
+                (!strcmp(launcher, "auto") && in_slurm() && !job->parallel.hosts && srun_speaks_pmix());
+    NEB_TRY(read_own_words(c, &own));
+    snprintf(c->ranks, sizeof c->ranks, "%d", neb__job_ranks(job));
+    if (srun)
+        add_srun(c);
+    else
+        add_mpirun(job, c);
     add(c, c->exe);
     for (const char *p = c->own + strlen(c->own) + 1; p < c->own + own; p += strlen(p) + 1) add(c, p);
     c->word[c->n] = NULL;
@@ -103,7 +141,7 @@ static neb_status check_allocation(const struct neb_job *job)
 {
     const char *tasks = getenv("SLURM_NTASKS");
     int want = neb__job_ranks(job);
-    if (!getenv("SLURM_JOB_ID") || job->parallel.hosts || !tasks || atoi(tasks) == want) return NEB_OK;
+    if (!in_slurm() || job->parallel.hosts || !tasks || atoi(tasks) == want) return NEB_OK;
     return neb__fail(NEB_ERR_CONFIG,
                      "the Slurm allocation has %d tasks, but the job's layout has %d ranks: ask Slurm for "
                      "--ntasks=%d, or change parallel",
@@ -136,7 +174,7 @@ neb_status neb__launch_open(const struct neb_job *job, struct neb_launch **out)
     if (!l) return neb__fail(NEB_ERR_NOMEM, "out of memory for a command");
     neb_status status = neb__job_check_parallel(job);
     if (status == NEB_OK) status = check_allocation(job);
-    if (status == NEB_OK && !job->parallel.hosts && !getenv("SLURM_JOB_ID")) make_folder(l);
+    if (status == NEB_OK && !job->parallel.hosts && !in_slurm()) make_folder(l);
     if (status == NEB_OK) status = make_command(job, l);
     if (status == NEB_OK && !geteuid()) { /* mpirun refuses root unless told twice */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
@@ -171,10 +209,10 @@ neb_status neb__launch_start(struct neb_launch *l)
     int e = posix_spawnp(&pid, l->word[0], NULL, &a, (char *const *)l->word, environ);
     posix_spawnattr_destroy(&a);
     if (e == ENOENT)
-        return neb__fail(
-            NEB_ERR_NOTFOUND,
-            "several processes of a site are started by mpirun, which is not installed (Debian: apt "
-            "install openmpi-bin)");
+        return neb__fail(NEB_ERR_NOTFOUND,
+                         "several processes of a site are started by %s, which is not installed (Debian: apt "
+                         "install %s)",
+                         l->word[0], strcmp(l->word[0], "srun") ? "openmpi-bin" : "slurm-client");
     if (e) return neb__fail(NEB_ERR_IO, "%s cannot be started: %s", l->word[0], strerror(e));
     l->pid = pid;
     return NEB_OK;

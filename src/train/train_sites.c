@@ -150,7 +150,7 @@ neb_status neb__trainer_meet(struct neb_trainer *t, int64_t tokens, bool *ended)
     int64_t since = neb__now_ns();
     double recovered = neb__gate_recovered(t->gate);
     neb_status status;
-    NEB_TRY(neb__work_settle(t->work));
+    if (!t->gate) NEB_TRY(neb__work_settle(t->work));
     neb_session_get_status(t->session, &before);
     do {
         bool changed = false;
