@@ -6,9 +6,11 @@
 #include "task/memory_check.h"
 #include "nn/model.h"
 #include "task/settle.h"
+#include "tensor/params.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const double gib = 0x1p30;
@@ -71,6 +73,23 @@ static void count_text(double n, char out[32])
     snprintf(out, 32, n < 99.5 && u ? "%.1f%s" : "%.0f%s", n, units[u]);
 }
 
+/* The ranks that share the model are on several machines, so this one need not hold all of it. */
+static bool over_machines(const struct neb_job *j)
+{
+    return j->parallel.pipeline * j->parallel.tensor > 1 && (j->parallel.hosts || getenv("SLURM_JOB_ID"));
+}
+
+/* Of the whole model, or of this rank's part. */
+static double count_values(const struct neb_job *job, const neb_params *ps, bool trained)
+{
+    double n = 0;
+    for (int i = 0; i < ps->count; i++) {
+        const neb_param *p = ps->list[i];
+        if (p->trainable || !trained) n += (double)(over_machines(job) ? p->values : p->whole_values);
+    }
+    return n;
+}
+
 static neb_status compare(const struct neb_job *job, const neb_params *ps, double there, bool on_host)
 {
     char all[32], fits[32];
@@ -78,7 +97,7 @@ static neb_status compare(const struct neb_job *job, const neb_params *ps, doubl
     const struct need bytes = need_of(job, on_host);
     if (!on_host && strcmp(job->parallel.offload, "optimizer"))
         more = ", keep the optimizer's state in the host's memory (parallel: {offload: optimizer})";
-    double trained = (double)neb_params_values(ps, true), values = (double)neb_params_values(ps, false);
+    double trained = count_values(job, ps, true), values = count_values(job, ps, false);
     double need = bytes.trained * trained + bytes.frozen * (values - trained);
     if (need <= there) return NEB_OK;
     count_text(values, all);
@@ -115,7 +134,7 @@ neb_status neb__memory_foresee(const struct neb_job *job)
     neb_params *ps;
     struct neb_model *m = NULL;
     bool trains_tokenizer = !job->tokenizer.file && !job->init.from && !job->distill.teacher;
-    if (strcmp(job->train.device, "cpu") || !trains_model(job)) return NEB_OK;
+    if (strcmp(job->train.device, "cpu") || !trains_model(job) || over_machines(job)) return NEB_OK;
     neb__settle_models(job, trains_tokenizer ? job->tokenizer.vocab : 1, &models);
     models.model.embedding_delta = false; /* its table is the generator's, which is not made here */
     NEB_TRY(neb_params_create(&ps));
