@@ -50,6 +50,18 @@ same way there
 train back train.steps=301 train.schedule=constant                                    # also one process
 grep -q "going on from step 300" back.log || fail "one process did not go on from the checkpoint of two"
 
+# ---- ranks that share the layers: the model of one process, whatever layout held it; and the same loss
+short="train.steps=100 train.schedule=constant"
+train whole $short; cp -r whole shared
+train shared $short parallel.tensor=2 # nothing is left to do: loaded, shared out, collected, written
+same whole shared
+train shared train.steps=160 train.schedule=constant parallel.data=2 parallel.tensor=2 # another layout goes on …
+train whole train.steps=160 train.schedule=constant
+last() { grep -ao "step 160/160  loss [0-9.]*" $1.log | tail -1; }
+[ -n "$(last whole)" ] && [ "$(last whole)" = "$(last shared)" ] || fail "one process: $(last whole), shared: $(last shared)"
+train shared train.steps=161 train.schedule=constant # … and one process after it
+grep -q "going on from step 160" shared.log || fail "one process did not go on from the checkpoint of a shared model"
+
 # ---- ranks that are lost
 ranks_of() { pgrep -f "^$nebula train job.yaml .*out=$1 " | grep -v "^$2$" || true; } # OUT LAUNCHER
 hurt() { # SIGNAL OUT LAUNCHER: the last rank gets the signal once a checkpoint is there
@@ -98,6 +110,7 @@ refused() { if train bad "${@:2}"; then fail "began with ${*:2}"; fi; grep -aq "
 refused "8, but a step has 4 micro-batches" parallel.data=8
 refused "there is one process" parallel.zero=1
 refused "shared out in f32 only" parallel.data=2 parallel.zero=3 train.dtype=bf16
+refused "parallel.tensor is 4, but model.heads is 2, which 4 processes cannot share" parallel.tensor=4
 refused "make train.micro a multiple of 3" parallel.data=3 parallel.zero=2
 refused "from 0 to 3" parallel.data=2 parallel.zero=7
 if SLURM_JOB_ID=1 SLURM_NTASKS=3 train bad parallel.data=2; then fail "began with another number of ranks than Slurm's"; fi

@@ -166,7 +166,7 @@ static void hash_work(int threads, struct neb_hash *out)
                          .ldo = D,
                          .scale = 0.2f,
                          .causal = 1,
-                         .drop = {9000, 3, sample, NULL, &ctl}};
+                         .drop = {9000, 3, sample, NULL, &ctl, 0}};
     assert_ok(d->ops->linear(d->ctx, &f));
     assert_ok(d->ops->linear_bwd(d->ctx, &b));
     assert_ok(d->ops->attn(d->ctx, &a));
@@ -264,8 +264,8 @@ static void test_mask_and_packing(void **state)
         neb_device *d = open_set(sets[i], NEB_F32, 1 + i);
         if (!d) continue;
         struct neb_dropout_args a = {
-            ones, alone, T, D, 0, {20000, 5, sample + BEFORE, position + BEFORE, &ctl}, NEB_F32};
-        struct neb_dropout_args b = {ones,   packed, BEFORE + T, D, 0, {20000, 5, sample, position, &ctl},
+            ones, alone, T, D, 0, {20000, 5, sample + BEFORE, position + BEFORE, &ctl, 0}, NEB_F32};
+        struct neb_dropout_args b = {ones,   packed, BEFORE + T, D, 0, {20000, 5, sample, position, &ctl, 0},
                                      NEB_F32};
         assert_ok(d->ops->dropout(d->ctx, &a));
         assert_ok(d->ops->dropout(d->ctx, &b));

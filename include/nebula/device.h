@@ -49,7 +49,7 @@
 extern "C" {
 #endif
 
-#define NEB_DEVICE_ABI 3u
+#define NEB_DEVICE_ABI 4u
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 

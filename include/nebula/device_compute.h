@@ -90,13 +90,14 @@ struct neb_swiglu {
 
 /* y = sum over tables of table[ids]. Backward: each d_table[ids[r]] += dy[r] (F32; the caller has cleared it
  * when needed). For every id the rows are summed in increasing r, so the bits are the same every time. Ids
- * outside [0, table_rows) give zeros forward and nothing backward. */
+ * outside [first, first + table_rows) give zeros forward and nothing backward. */
 struct neb_embed {
     int tables;            /* 1 to 3 */
     const void *table[3];  /* (table_rows, d) in the activations' type; forward */
     float *d_table[3];     /* backward; NULL: not wanted */
     const int32_t *ids[3]; /* (rows) */
     int64_t table_rows[3];
+    int64_t first[3]; /* id of the table's first row: a part of a table that several processes share */
     int64_t rows, d;
     float scale;    /* y = scale * sum */
     void *y;        /* (rows, d) forward */

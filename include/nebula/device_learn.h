@@ -3,6 +3,7 @@
 #ifndef NEBULA_DEVICE_LEARN_H
 #define NEBULA_DEVICE_LEARN_H
 
+#include <nebula/status.h>
 #include <nebula/device_types.h>
 
 #ifdef __cplusplus
@@ -70,6 +71,18 @@ struct neb_pair_loss {
     neb_dtype type;
 };
 
+/* Several processes share out the classes. For each row a process knows, of its classes: */
+struct neb_class_sums {
+    double max, sum;    /* the largest logit; the sum of exp(logit - max) */
+    double target, all; /* the target's logit, or 0 if it is elsewhere; the sum of all logits */
+};
+struct neb_class_share {
+    int64_t first, total; /* this process has classes [first, first + classes) of `total` */
+    void *arg;
+    /* Replaces the sums of n rows by those over all processes. */
+    neb_status (*combine)(void *arg, struct neb_class_sums *sums, int64_t n);
+};
+
 /* x w^T + bias → cross-entropy and distillation, chunk by chunk; logits are never kept. With want_grad the
  * gradients are computed in the same call: dx (overwritten; NULL: not wanted), dw (+)=, db (+)=. */
 struct neb_linear_xent {
@@ -84,6 +97,9 @@ struct neb_linear_xent {
     struct neb_loss loss;
     void *scratch;
     neb_dtype type;
+    /* NULL: all classes are here. Else targets count over all processes, dx is this process's part of a sum, and
+     * there is no teacher; a device that cannot do it returns NEB_ERR_UNSUPPORTED. */
+    const struct neb_class_share *share;
 };
 
 /* ---- optimizer ----------------------------------------------------------------------------------------- */

@@ -52,6 +52,7 @@ struct neb_dropout {
     const uint32_t *sample;  /* (rows) global sample id of each row; for attention (sequences) */
     const int32_t *position; /* (rows) position of each row in its sequence; for attention unused */
     const struct neb_ctl *ctl;
+    uint32_t first; /* attention: number of the first head, where several processes share them out; else 0 */
 };
 
 #ifdef __cplusplus

@@ -276,6 +276,7 @@ struct neb_attention {
     float scale;             /* 0: 1 / sqrt(head_dim) */
     bool causal;
     float dropout;
+    int64_t first_head; /* of all heads, where several processes share them out: decides the dropout's bits */
 };
 NEB_API neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *a);
 

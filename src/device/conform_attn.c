@@ -198,7 +198,7 @@ static void case_attn(struct neb_cf *c)
                          .ldo = ldo,
                          .scale = (float)a.scale,
                          .causal = a.causal,
-                         .drop = {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl},
+                         .drop = {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl, 0},
                          .type = c->type};
     f.scratch = neb__cf_scratch(c, NEB_SLOT_ATTN, &f);
     if (!neb__cf_ok(c, c->ops->attn(c->dev, &f))) return;
@@ -245,7 +245,7 @@ static void case_attn_primitives(struct neb_cf *c)
     neb__cf_near(c, "dscore", &d, wd, 1);
     struct neb_attn_dropout m = {
         s.p,     a.q.d_starts, a.k.d_starts, a.q.sequences,
-        a.heads, rows,         cols,         {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl}};
+        a.heads, rows,         cols,         {a.threshold, a.op, a.q.d_seq_sample, NULL, ctl, 0}};
     if (neb__cf_ok(c, c->ops->attn_dropout(c->dev, &m))) neb__cf_near(c, "dropped", &s, wm, 1);
 }
 

@@ -190,7 +190,7 @@ static void case_dropout(struct neb_cf *c)
                   (acc ? y.v[i] : 0);
     }
     struct neb_dropout_args a = {
-        x.p, y.p, s.rows, cols, acc, {threshold, op, s.d_sample, s.d_position, ctl}, c->type};
+        x.p, y.p, s.rows, cols, acc, {threshold, op, s.d_sample, s.d_position, ctl, 0}, c->type};
     if (neb__cf_ok(c, c->ops->dropout(c->dev, &a))) neb__cf_near(c, "y", &y, want, 0);
 }
 

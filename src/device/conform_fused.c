@@ -181,7 +181,8 @@ static void case_linear_xent(struct neb_cf *c)
                                 g.t,
                                 g.loss,
                                 NULL,
-                                c->type};
+                                c->type,
+                                NULL};
     a.scratch = neb__cf_scratch(c, NEB_SLOT_LINEAR_XENT, &a);
     if (!neb__cf_ok(c, c->ops->linear_xent(c->dev, &a))) return;
     neb__cf_check_ctl(c, g.loss.ctl, &want_ctl);

@@ -149,7 +149,7 @@ static void run_norm(struct neb_cf *c, const struct norm_case *n)
     const double eps = 1e-5;
     const int layer = n->kind == NEB_NORM_LAYER;
     struct neb_ctl *ctl = neb__cf_ctl(c, &n->host);
-    struct neb_dropout drop = {n->threshold, n->op, n->s.d_sample, n->s.d_position, ctl};
+    struct neb_dropout drop = {n->threshold, n->op, n->s.d_sample, n->s.d_position, ctl, 0};
     struct neb_cf_t x = neb__cf_random(c, size, c->type, 2), res = neb__cf_random(c, size, c->type, 1);
     struct neb_cf_t gamma = neb__cf_random(c, d, NEB_F32, 1), beta = neb__cf_random(c, d, NEB_F32, 1);
     struct neb_cf_t s = neb__cf_poison(c, size, c->type), y = neb__cf_poison(c, size, c->type);
@@ -246,7 +246,7 @@ static void run_norm_bwd(struct neb_cf *c, const struct norm_case *n)
                              .rows = rows,
                              .d = d,
                              .type = c->type};
-    if (dropped) b.drop = (struct neb_dropout){n->threshold, n->op, n->s.d_sample, n->s.d_position, ctl};
+    if (dropped) b.drop = (struct neb_dropout){n->threshold, n->op, n->s.d_sample, n->s.d_position, ctl, 0};
     if (!n->residual && with_in) b.ds_in = NULL;
     for (int64_t e = 0; !n->residual && with_in && e < size; e++) wds[e] -= in.v[e];
     b.scratch = neb__cf_scratch(c, NEB_SLOT_NORM_BWD, &b);

@@ -22,14 +22,39 @@ static neb_status check_built(const struct neb_job *j)
 {
     const struct neb_job_parallel *p = &j->parallel;
     char at[64];
-    if (p->tensor > 1)
-        return neb__doc_fail(&j->doc, line_of(j, "tensor", at, sizeof at),
-                             "%s is %" PRId64
-                             ": matrices are not shared among processes yet; use parallel.data",
-                             at, p->tensor);
     if (p->sequence)
         return neb__doc_fail(&j->doc, line_of(j, "sequence", at, sizeof at),
                              "%s: rows are not shared among processes yet; leave it out", at);
+    return NEB_OK;
+}
+
+static neb_status check_tensor(const struct neb_job *j)
+{
+    const int64_t n = j->parallel.tensor;
+    const struct neb_model_config *m = &j->model;
+    char at[64];
+    if (n == 1) return NEB_OK;
+    line_of(j, "tensor", at, sizeof at);
+    const struct {
+        const char *name;
+        int64_t value;
+    } cut[] = {{"heads", m->heads}, {"kv_heads", m->kv_heads}, {"ffn", m->ffn}};
+    for (int i = 0; i < 3; i++)
+        if (cut[i].value > 0 && cut[i].value % n)
+            return neb__doc_fail(&j->doc, at,
+                                 "%s is %" PRId64 ", but model.%s is %" PRId64 ", which %" PRId64
+                                 " processes cannot share equally",
+                                 at, n, cut[i].name, cut[i].value, n);
+    if (j->objective->generator || j->distill.teacher)
+        return neb__doc_fail(&j->doc, at,
+                             "%s is %" PRId64
+                             ": an objective with a generator or a teacher needs tensor 1; use "
+                             "parallel.data",
+                             at, n);
+    if (strcmp(j->train.dtype, "f32"))
+        return neb__doc_fail(
+            &j->doc, at, "%s is %" PRId64 ": processes that share a layer compute in f32 (train.dtype is %s)",
+            at, n, j->train.dtype);
     return NEB_OK;
 }
 
@@ -114,6 +139,7 @@ neb_status neb__job_check_parallel(const struct neb_job *j)
     NEB_TRY(check_built(j));
     NEB_TRY(check_data(j));
     NEB_TRY(check_pipeline(j));
+    NEB_TRY(check_tensor(j));
     if (p->data * p->tensor * p->pipeline == 1) return NEB_OK;
     line_of(j, key, at, sizeof at);
     if (p->data * p->tensor * p->pipeline > NEB_JOB_RANKS)

@@ -5,6 +5,7 @@
  * linear+cross-entropy, so logits of a whole vocabulary are never stored. The output weight is the token
  * table when tied. Encoders first transform the rows to the width of the embeddings (BERT, ELECTRA). */
 #include "nn/model.h"
+#include "tensor/team.h"
 
 /* ---- building ------------------------------------------------------------------------------------------ */
 
@@ -12,8 +13,9 @@ static void build_tokens(struct neb_builder *b, struct neb_model *m)
 {
     const struct neb_arch *a = b->arch;
     if (a->kind == NEB_ENCODER) {
-        m->head.transform = neb__lin_build(b, &(struct neb_lin_spec){"transform", a->hidden, a->embedding,
-                                                                     a->deviation, a->bias, NEB_SPLIT_NONE});
+        m->head.transform = neb__lin_build(
+            b, &(struct neb_lin_spec){
+                   "transform", a->hidden, a->embedding, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
         m->head.norm = neb__norm_build(b, "norm", a->embedding);
     }
     m->head.weight = a->tied ? m->token
@@ -30,9 +32,10 @@ void neb__head_build(struct neb_builder *b, struct neb_model *m)
     if (a->head == NEB_HEAD_TOKENS) build_tokens(b, m);
     if (a->head == NEB_HEAD_RTD || a->head == NEB_HEAD_CLASS) {
         m->head.pool = neb__lin_build(
-            b, &(struct neb_lin_spec){"pool", a->hidden, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE});
+            b,
+            &(struct neb_lin_spec){"pool", a->hidden, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
         m->head.out = neb__lin_build(
-            b, &(struct neb_lin_spec){"out", a->hidden, outputs, a->deviation, a->bias, NEB_SPLIT_NONE});
+            b, &(struct neb_lin_spec){"out", a->hidden, outputs, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
     }
     /* LoRA's dropout counts by rows of the sequences; a head works on gathered rows. */
     m->head.transform.lora_dropout = m->head.pool.lora_dropout = m->head.out.lora_dropout = 0;
@@ -73,6 +76,7 @@ neb_tensor *neb__model_logits(struct neb_model *m, neb_tape *t, neb_tensor *x,
     switch (m->arch.head) {
     case NEB_HEAD_TOKENS:
         x = neb_op_linear(t, token_rows(m, t, x, rows), m->head.weight, m->head.bias, NEB_ACT_NONE);
+        x = neb__op_gather_columns(t, x, m->arch.vocab);
         if (m->outputs < m->arch.vocab) x = neb_op_copy(t, neb_op_columns(t, x, 0, m->outputs));
         break;
     case NEB_HEAD_RTD: x = rtd_logits(m, t, rows ? neb_op_gather(t, x, rows) : x); break;

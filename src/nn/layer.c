@@ -10,6 +10,7 @@
  * its own. A causal query sees all of them, and RoPE does not rotate them. */
 #include "nn/layer.h"
 #include "tensor/packed.h"
+#include "tensor/team.h"
 
 #include <math.h>
 
@@ -20,9 +21,9 @@ static struct neb_adapter build_adapter(struct neb_builder *b)
     struct neb_adapter a = {0};
     int64_t d = b->arch->hidden, n = b->peft->adapter_size;
     size_t mark = neb__builder_enter(b, "adapter");
-    a.down =
-        neb__lin_build(b, &(struct neb_lin_spec){"down", d, n, 1.0f / sqrtf((float)d), true, NEB_SPLIT_NONE});
-    a.up = neb__lin_build(b, &(struct neb_lin_spec){"up", n, d, 0, true, NEB_SPLIT_NONE});
+    a.down = neb__lin_build(
+        b, &(struct neb_lin_spec){"down", d, n, 1.0f / sqrtf((float)d), true, NEB_SPLIT_NONE, {0}});
+    a.up = neb__lin_build(b, &(struct neb_lin_spec){"up", n, d, 0, true, NEB_SPLIT_NONE, {0}});
     neb__builder_leave(b, mark);
     return a;
 }
@@ -40,15 +41,17 @@ static void build_attention(struct neb_builder *b, const char *name, bool cross,
     int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim, d = a->hidden;
     size_t mark = neb__builder_enter(b, "%s", name);
     if (cross) {
-        out->q = neb__lin_build(b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW});
-        out->kv =
-            neb__lin_build(b, &(struct neb_lin_spec){"kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW});
+        out->q =
+            neb__lin_build(b, &(struct neb_lin_spec){"q", d, q, a->deviation, a->bias, NEB_SPLIT_ROW, {0}});
+        out->kv = neb__lin_build(
+            b, &(struct neb_lin_spec){"kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}});
     } else {
         out->qkv = neb__lin_build(
-            b, &(struct neb_lin_spec){"qkv", d, q + 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW});
+            b,
+            &(struct neb_lin_spec){"qkv", d, q + 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {q, kv, kv}});
     }
-    out->out =
-        neb__lin_build(b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN});
+    out->out = neb__lin_build(
+        b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}});
     out->norm = neb__norm_build(b, "norm", d);
     if (b->peft->adapter && b->peft->adapter_after_attention) out->adapter = build_adapter(b);
     if (b->peft->prefix && !cross) {
@@ -67,9 +70,11 @@ static void build_ffn(struct neb_builder *b, struct neb_ffn_layer *out)
     int64_t wide = a->swiglu ? 2 * a->ffn : a->ffn;
     size_t mark = neb__builder_enter(b, "ffn");
     out->in = neb__lin_build(
-        b, &(struct neb_lin_spec){"in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW});
+        b, &(struct neb_lin_spec){
+               "in", a->hidden, wide, a->deviation, a->bias, NEB_SPLIT_ROW, {a->ffn, wide - a->ffn}});
     out->out = neb__lin_build(
-        b, &(struct neb_lin_spec){"out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN});
+        b,
+        &(struct neb_lin_spec){"out", a->ffn, a->hidden, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}});
     out->norm = neb__norm_build(b, "norm", a->hidden);
     if (b->peft->adapter) out->adapter = build_adapter(b);
     neb__builder_leave(b, mark);
@@ -77,7 +82,13 @@ static void build_ffn(struct neb_builder *b, struct neb_ffn_layer *out)
 
 void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out)
 {
-    *out = (struct neb_layer){.arch = b->arch, .has_cross = has_cross, .causal = causal};
+    const struct neb_arch *a = b->arch;
+    *out = (struct neb_layer){.arch = a,
+                              .has_cross = has_cross,
+                              .causal = causal,
+                              .heads = neb__builder_share(b, a->heads),
+                              .kv_heads = neb__builder_share(b, a->kv_heads),
+                              .first_head = neb__team_first(b->params->team, a->heads)};
     build_attention(b, "attention", false, &out->attention);
     if (has_cross) build_attention(b, "cross", true, &out->cross);
     build_ffn(b, &out->ffn);
@@ -119,20 +130,21 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
     const struct neb_input_side *s = c->side;
     const struct neb_arch *a = l->arch;
     const struct neb_attn_layer *at = &l->attention;
-    int64_t q = a->heads * a->head_dim, kv = a->kv_heads * a->head_dim;
+    int64_t q = l->heads * a->head_dim, kv = l->kv_heads * a->head_dim;
     neb_push(t, "attention");
     neb_tensor *qkv = neb__lin_run(t, &at->qkv, x, NEB_ACT_NONE), *qk = neb_op_columns(t, qkv, 0, q + kv);
     if (a->positions == NEB_POSITIONS_ROPE)
-        qk = neb_op_rope(t, qk, s->position, a->heads + a->kv_heads, a->rope_base);
+        qk = neb_op_rope(t, qk, s->position, l->heads + l->kv_heads, a->rope_base);
     struct neb_attention n = {.q = neb_op_columns(t, qk, 0, q),
                               .k = neb_op_columns(t, qk, q, kv),
                               .v = neb_op_columns(t, qkv, q + kv, kv),
                               .q_seqs = s->seqs,
                               .k_seqs = s->seqs,
-                              .heads = a->heads,
-                              .kv_heads = a->kv_heads,
+                              .heads = l->heads,
+                              .kv_heads = l->kv_heads,
                               .causal = l->causal,
-                              .dropout = a->attention_dropout};
+                              .dropout = a->attention_dropout,
+                              .first_head = l->first_head};
     if (at->prefix_key && !c->cache) { /* a cache holds the prefix already */
         n.k = with_prefix(t, at->prefix_key, s, n.k);
         n.v = with_prefix(t, at->prefix_value, s, n.v);
@@ -151,7 +163,7 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
 {
     const struct neb_arch *a = c->layer->arch;
     const struct neb_attn_layer *at = &c->layer->cross;
-    int64_t kv = a->kv_heads * a->head_dim;
+    int64_t kv = c->layer->kv_heads * a->head_dim;
     neb_push(t, "cross");
     neb_tensor *both = c->cache ? neb_input(t, c->cache->cross, neb_compute_type(t), 2,
                                             (int64_t[]){c->at->source_rows, 2 * kv})
@@ -161,9 +173,10 @@ static neb_tensor *cross_attention(neb_tape *t, const struct neb_layer_call *c, 
                               .v = neb_op_columns(t, both, kv, kv),
                               .q_seqs = c->cache ? c->at->cross_q : c->side->seqs,
                               .k_seqs = c->cache ? c->at->cross_k : c->memory_side->seqs,
-                              .heads = a->heads,
-                              .kv_heads = a->kv_heads,
-                              .dropout = a->attention_dropout};
+                              .heads = c->layer->heads,
+                              .kv_heads = c->layer->kv_heads,
+                              .dropout = a->attention_dropout,
+                              .first_head = c->layer->first_head};
     neb_tensor *y = neb__lin_run(t, &at->out, neb_op_attention(t, &n), NEB_ACT_NONE);
     y = run_adapter(t, &at->adapter, y);
     neb_pop(t);

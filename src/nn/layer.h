@@ -1,7 +1,7 @@
 /* layer.h: the pieces a transformer is made of: how each is built (names, shapes, splits) and how it runs.
  *
  * Every product of an activation with a weight goes through neb__lin_run(). LoRA is added there and nowhere
- * else, and a split weight will be reduced there. */
+ * else, and so is what processes that share a weight exchange (tensor/team.h). */
 #ifndef NEB_NN_LAYER_H
 #define NEB_NN_LAYER_H
 
@@ -22,16 +22,20 @@ struct neb_builder {
     bool elsewhere;      /* the parameters that are added now belong to another stage */
     bool copy;           /* … are those of another stage, too */
     int lora_layers;
+    const int64_t *parts; /* of the weight that is built now; NULL: one */
 };
 
 /* The path becomes path + name + ".". Returns the old length, which neb__builder_leave() restores. */
 size_t neb__builder_enter(struct neb_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void neb__builder_leave(struct neb_builder *b, size_t mark);
 
+/* split: how processes that share the model cut it. */
 neb_param *neb__builder_matrix(struct neb_builder *b, const char *name, int64_t rows, int64_t cols,
                                neb_init init, float scale, neb_split split);
 neb_param *neb__builder_vector(struct neb_builder *b, const char *name, int64_t n, neb_init init,
                                neb_split split);
+/* How many of n heads are here. */
+int64_t neb__builder_share(const struct neb_builder *b, int64_t n);
 
 /* ---- linear and norm ----------------------------------------------------------------------------------- */
 
@@ -39,6 +43,7 @@ struct neb_lin {
     neb_param *weight, *bias;   /* (out, in), (out) or NULL */
     neb_param *lora_a, *lora_b; /* (rank, in), (out, rank) or NULL */
     float lora_scale, lora_dropout;
+    neb_split split;
 };
 
 struct neb_lin_spec {
@@ -47,6 +52,8 @@ struct neb_lin_spec {
     float deviation;
     bool bias;
     neb_split split;
+    int64_t parts
+        [3]; /* by rows: outputs of the matrices that this one is made of, each of which is cut; 0: one */
 };
 
 struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *spec);
@@ -87,6 +94,7 @@ struct neb_layer {
     struct neb_attn_layer attention, cross;
     struct neb_ffn_layer ffn;
     bool has_cross, causal;
+    int64_t heads, kv_heads, first_head; /* those that are here */
 };
 
 void neb__layer_build(struct neb_builder *b, bool has_cross, bool causal, struct neb_layer *out);

@@ -4,6 +4,7 @@
  * and B is zero, so training starts at the unchanged model. When W is cut by rows (outputs), so is B; when W
  * is cut by columns (inputs), so is A. The low-rank product then needs no communication of its own. */
 #include "nn/layer.h"
+#include "tensor/team.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -28,6 +29,29 @@ void neb__builder_leave(struct neb_builder *b, size_t mark)
     b->path[mark] = 0;
 }
 
+int64_t neb__builder_share(const struct neb_builder *b, int64_t n)
+{
+    return neb__team_count(b->params->team, n);
+}
+
+/* This process's part of each of the matrices that lie one behind the other. What is not cut is the first member's to
+ * count. */
+static void cut(const struct neb_builder *b, struct neb_param_spec *s)
+{
+    const struct neb_team *team = b->params->team;
+    const int64_t one[3] = {s->shape[s->split == NEB_SPLIT_COLUMN]};
+    const int64_t *parts = b->parts && b->parts[0] && s->split == NEB_SPLIT_ROW ? b->parts : one;
+    int64_t at = 0;
+    if (!team) return;
+    if (s->split == NEB_SPLIT_NONE && team->rank) s->copy = true;
+    for (int i = 0; s->split != NEB_SPLIT_NONE && i < 3 && parts[i]; i++) {
+        s->part_first[i] = at + neb__team_first(team, parts[i]);
+        s->part_count[i] = neb__team_count(team, parts[i]);
+        s->parts = i + 1;
+        at += parts[i];
+    }
+}
+
 static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_spec spec)
 {
     char full[NEB_PATH + 64];
@@ -35,6 +59,7 @@ static neb_param *add(struct neb_builder *b, const char *name, struct neb_param_
     spec.name = full;
     spec.elsewhere = b->elsewhere;
     spec.copy = b->copy;
+    cut(b, &spec);
     return neb_params_add(b->params, &spec);
 }
 
@@ -68,9 +93,10 @@ static bool wants_lora(const struct neb_builder *b, const char *name)
 
 struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *s)
 {
-    struct neb_lin l = {0};
+    struct neb_lin l = {.split = s->split};
     bool lora = wants_lora(b, s->name);
     size_t mark = neb__builder_enter(b, "%s", s->name);
+    b->parts = s->parts;
     l.weight = neb__builder_matrix(b, "weight", s->out, s->in, NEB_INIT_NORMAL, s->deviation, s->split);
     /* When a weight is cut by columns, every process holds a part of each sum. The bias is added once, so it
      * is not cut. */
@@ -87,18 +113,32 @@ struct neb_lin neb__lin_build(struct neb_builder *b, const struct neb_lin_spec *
         l.lora_dropout = b->peft->lora_dropout;
         b->lora_layers++;
     }
+    b->parts = NULL;
     neb__builder_leave(b, mark);
     return l;
 }
 
-neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act)
+/* The low-rank product reads x before it enters: its gradient there is whole at every member. Where A is cut, it
+ * makes a part of each sum; where B is cut, the gradients of its input are added up. */
+static neb_tensor *add_lora(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_tensor *y)
 {
-    if (!l->lora_a) return neb_op_linear(t, x, l->weight, l->bias, act);
-    neb_tensor *y = neb_op_linear(t, x, l->weight, l->bias, NEB_ACT_NONE);
     neb_tensor *in = l->lora_dropout > 0 ? neb_op_dropout(t, x, l->lora_dropout) : x;
     neb_tensor *low = neb_op_linear(t, in, l->lora_a, NULL, NEB_ACT_NONE);
-    y = neb_op_linear_onto(t, y, low, l->lora_b, l->lora_scale);
-    return act == NEB_ACT_NONE ? y : neb_op_act(t, y, act);
+    if (l->split == NEB_SPLIT_COLUMN) low = neb__op_leave(t, low);
+    if (l->split == NEB_SPLIT_ROW) low = neb__op_enter(t, low);
+    return neb_op_linear_onto(t, y, low, l->lora_b, l->lora_scale);
+}
+
+neb_tensor *neb__lin_run(neb_tape *t, const struct neb_lin *l, neb_tensor *x, neb_act act)
+{
+    const neb_act now = l->lora_a || l->split == NEB_SPLIT_COLUMN ? NEB_ACT_NONE : act;
+    neb_tensor *y;
+    if (l->split == NEB_SPLIT_COLUMN)
+        y = neb__op_leave(t, neb__op_linear_part(t, x, l->weight, l->bias));
+    else
+        y = neb_op_linear(t, l->split == NEB_SPLIT_ROW ? neb__op_enter(t, x) : x, l->weight, l->bias, now);
+    if (l->lora_a) y = add_lora(t, l, x, y);
+    return act == now ? y : neb_op_act(t, y, act);
 }
 
 /* ---- norm ---------------------------------------------------------------------------------------------- */

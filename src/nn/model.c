@@ -6,6 +6,7 @@
 #include "nn/model.h"
 #include "base/mem.h"
 #include "tensor/slot.h"
+#include "tensor/team.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,8 +28,9 @@ static void build_embedding(struct neb_builder *b, struct neb_stack *s)
                                       NEB_SPLIT_NONE);
     if (a->embedding_norm) s->embed_norm = neb__norm_build(b, "norm", a->embedding);
     if (a->embedding != a->hidden)
-        s->project = neb__lin_build(b, &(struct neb_lin_spec){"project", a->embedding, a->hidden,
-                                                              a->deviation, a->bias, NEB_SPLIT_NONE});
+        s->project = neb__lin_build(
+            b, &(struct neb_lin_spec){
+                   "project", a->embedding, a->hidden, a->deviation, a->bias, NEB_SPLIT_NONE, {0}});
     neb__builder_leave(b, mark);
 }
 
@@ -80,9 +82,38 @@ static float table_deviation(const struct neb_arch *a)
     return a->embedding_scale ? 1.0f / sqrtf((float)a->embedding) : a->deviation;
 }
 
+/* Processes that share the model's layers take whole heads and equal parts of the feed-forward layers. */
+static neb_status check_team(const struct neb_model *m, const struct neb_model *embeddings)
+{
+    const struct neb_arch *a = &m->arch;
+    const struct neb_team *team = m->params->team;
+    const struct {
+        const char *name;
+        int64_t value;
+    } cut[] = {{"heads", a->heads}, {"kv_heads", a->kv_heads}, {"ffn", a->ffn}};
+    if (!team) return NEB_OK;
+    for (int i = 0; i < 3; i++)
+        if (cut[i].value % team->size)
+            return neb__fail(NEB_ERR_CONFIG,
+                             "parallel.tensor is %d, but model.%s is %" PRId64
+                             ", which %d processes cannot share equally",
+                             team->size, cut[i].name, cut[i].value, team->size);
+    if (a->vocab < team->size)
+        return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d, but model.vocab is %" PRId64, team->size,
+                         a->vocab);
+    if (embeddings)
+        return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: an objective of two models needs tensor 1",
+                         team->size);
+    if (m->peft.lora && m->peft.lora_dropout > 0)
+        return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: peft.lora_dropout must be 0, it is %g",
+                         team->size, (double)m->peft.lora_dropout);
+    return NEB_OK;
+}
+
 static neb_status build(struct neb_model *m, struct neb_builder *b, const struct neb_model *embeddings)
 {
     const struct neb_arch *a = &m->arch;
+    NEB_TRY(check_team(m, embeddings));
     if (embeddings && (embeddings->arch.vocab != a->vocab || embeddings->arch.embedding != a->embedding))
         return neb__fail(NEB_ERR_CONFIG,
                          "model options 'vocab' and 'embedding': %" PRId64 " and %" PRId64
@@ -244,9 +275,12 @@ static neb_tensor *run_embedding(const struct neb_model *m, const struct neb_sta
     if (s->position) table[n] = s->position, id[n++] = side->position;
     if (s->type) table[n] = s->type, id[n++] = side->type;
     neb_tensor *x;
-    if (a->embedding_scale && n > 1) /* positions are not scaled */
-        x = neb_op_add(t, neb_op_embed(t, 1, table, id, scale), neb_op_embed(t, n - 1, table + 1, id + 1, 1));
-    else
+    if (n > 1 && (a->embedding_scale || m->params->team)) { /* positions are not scaled, and not cut */
+        x = neb__op_leave(t, neb_op_embed(t, 1, table, id, a->embedding_scale ? scale : 1));
+        x = neb_op_add(t, x, neb_op_embed(t, n - 1, table + 1, id + 1, 1));
+    } else if (m->params->team) {
+        x = neb__op_leave(t, neb_op_embed(t, 1, table, id, a->embedding_scale ? scale : 1));
+    } else
         x = neb_op_embed(t, n, table, id, a->embedding_scale ? scale : 1);
     if (m->token_base) /* disentangled: this model reads the other model's table and never changes it */
         x = neb_op_add(

@@ -82,8 +82,13 @@ static void add_projection(struct neb_distill *d, neb_params *params, const stru
 {
     struct neb_peft none = {.full = true};
     struct neb_builder b = {.params = params, .arch = &student->arch, .peft = &none, .path = "distill."};
-    d->project = neb__lin_build(&b, &(struct neb_lin_spec){"project", student->arch.hidden, d->hidden.width,
-                                                           student->arch.deviation, true, NEB_SPLIT_NONE});
+    d->project = neb__lin_build(&b, &(struct neb_lin_spec){"project",
+                                                           student->arch.hidden,
+                                                           d->hidden.width,
+                                                           student->arch.deviation,
+                                                           true,
+                                                           NEB_SPLIT_NONE,
+                                                           {0}});
 }
 
 neb_status neb__distill_create(const struct neb_job *job, const struct neb_data *data,

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "optim/optimizer.h"
+#include "optim/team.h"
 #include "tensor/masters.h"
 #include "task/init_from.h"
 #include "task/memory_check.h"
@@ -120,6 +121,7 @@ static neb_status open_all(struct neb_work *w, struct neb_model_input_limits *l)
 {
     NEB_TRY(open_device(w));
     NEB_TRY(neb_params_create(&w->params));
+    neb__ranks_team(w->params, w->layout, &w->team);
     NEB_TRY(w->steps->make_models(w));
     NEB_TRY(make_stream(w));
     NEB_TRY(largest(w, l));

@@ -5,6 +5,7 @@
 
 #include "task/distill.h"
 #include "task/work.h"
+#include "tensor/team.h"
 
 struct neb_work_part { /* one run of a step */
     struct neb_work *work;
@@ -46,6 +47,7 @@ struct neb_work {
     struct neb_step_links links;
     int64_t part, parts;
     const struct neb_layout *layout; /* NULL: this process makes the steps alone */
+    struct neb_team team;            /* ranks that share the model's layers, if there are several */
     float *whole; /* host: the slab of all ranks, at the first of several that share the model; or NULL */
     neb_device *dev;
     int64_t opened; /* bytes of it that were taken before the first run */

@@ -83,6 +83,7 @@ static struct neb_attn device_args(neb_tape *t, struct neb_node *n)
                          .causal = n->flag[0],
                          .type = q->type};
     a.drop = neb__dropout_spec(t, n->f[1], n->drop_op, n->in[IN_SAMPLE], NULL);
+    a.drop.first = (uint32_t)n->i[5];
     return a;
 }
 
@@ -98,7 +99,7 @@ neb_tensor *neb_op_attention(neb_tape *t, const struct neb_attention *c)
                          .out = {o},
                          .saved = {lse}};
     n.i[0] = c->q_seqs.count, n.i[1] = c->q_seqs.max_len, n.i[2] = c->k_seqs.max_len;
-    n.i[3] = c->heads, n.i[4] = kv_heads;
+    n.i[3] = c->heads, n.i[4] = kv_heads, n.i[5] = c->first_head;
     n.f[0] = c->scale != 0 ? c->scale : 1.0f / sqrtf((float)(neb__tensor_cols(c->q) / c->heads));
     n.f[1] = c->dropout;
     n.flag[0] = c->causal;

@@ -6,6 +6,12 @@
 
 /* ---- embeddings ---------------------------------------------------------------------------------------- */
 
+/* Of a table that several processes share out. */
+static int64_t first_row(const neb_param *p)
+{
+    return p->split == NEB_SPLIT_ROW && p->parts ? p->part_first[0] : 0;
+}
+
 neb_tensor *neb_op_embed(neb_tape *t, int n, neb_param *const *tables, neb_tensor *const *ids, float scale)
 {
     if (t->failed != NEB_OK) return NULL;
@@ -21,6 +27,7 @@ neb_tensor *neb_op_embed(neb_tape *t, int n, neb_param *const *tables, neb_tenso
             return NULL;
         a.rows = neb__tensor_rows(ids[i]);
         a.table_rows[i] = tables[i]->shape[0];
+        a.first[i] = first_row(tables[i]);
         a.d = tables[i]->values / a.table_rows[i];
         a.table[i] = neb__param_working(t, tables[i]);
         a.ids[i] = neb__tensor_data(t, ids[i]);
@@ -52,6 +59,7 @@ neb_status neb__backward_embed(neb_tape *t, struct neb_node *n)
         int acc = 1;
         a.ids[i] = neb__tensor_data(t, n->in[i]);
         a.table_rows[i] = n->param[i]->shape[0];
+        a.first[i] = first_row(n->param[i]);
         a.d_table[i] = neb__param_grad(t, n->param[i], &acc);
         if (acc || t->dry) continue;
         size_t bytes = (size_t)n->param[i]->values * sizeof(float);

@@ -5,6 +5,7 @@
  * over the widest activations of a transformer. */
 #include "tensor/fallback.h"
 #include "tensor/partition.h"
+#include "tensor/team.h"
 
 bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const neb_param *p, int64_t rows,
                           int64_t cols)
@@ -25,7 +26,8 @@ bool neb__tape_want_param(neb_tape *t, const char *op, const char *what, const n
     return true;
 }
 
-neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act)
+/* adds: the bias is added here; else only its gradient is computed here. */
+static neb_tensor *linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act, bool adds)
 {
     if (!neb__tape_want_act(t, "linear", "x", x, -1, -1) ||
         !neb__tape_want_param(t, "linear", "weight", w, -1, neb__tensor_cols(x)))
@@ -42,7 +44,7 @@ neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
     if (t->failed != NEB_OK) return NULL;
     struct neb_linear a = {.x = neb__tensor_data(t, x),
                            .w = neb__param_working(t, w),
-                           .bias = neb__param_working(t, b),
+                           .bias = neb__param_working(t, adds ? b : NULL),
                            .y = neb__tensor_data(t, y),
                            .pre = neb__tensor_data(t, pre),
                            .rows = rows,
@@ -63,6 +65,17 @@ neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_linear, 1, &x, 1, &y);
     if (n) n->param[0] = w, n->param[1] = b;
     return t->failed == NEB_OK ? y : NULL;
+}
+
+neb_tensor *neb_op_linear(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b, neb_act act)
+{
+    return linear(t, x, w, b, act, true);
+}
+
+neb_tensor *neb__op_linear_part(neb_tape *t, neb_tensor *x, neb_param *w, neb_param *b)
+{
+    const struct neb_team *team = t->params ? t->params->team : NULL;
+    return linear(t, x, w, b, NEB_ACT_NONE, !team || !team->rank);
 }
 
 /* x is act(x_pre) and this op is its only reader, so the op can hand down the gradient of x_pre instead of

@@ -61,6 +61,7 @@ struct neb_params {
         float *stage;                /* device */
         uint64_t fence;              /* of the last copy to `value`; 0: none */
     } masters;                       /* masters.h */
+    const struct neb_team *team;     /* processes that share the layers (team.h); NULL: none; not owned */
     struct neb_partition *partition; /* ranks hold a part each (partition.h); NULL: all is here */
 };
 

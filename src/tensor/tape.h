@@ -251,7 +251,8 @@ enum neb_op_code {
     X(scale)       \
     X(act)         \
     X(swiglu)      \
-    X(copy) X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out)
+    X(copy)        \
+    X(gather) X(scatter) X(pool) X(rope) X(attention) X(recompute) X(weight) X(stage_in) X(stage_out) X(enter)
 #define NEB__X(name) NEB_OPCODE_##name,
     NEB_OPS(NEB__X)
 #undef NEB__X

@@ -2,9 +2,13 @@
 #include "check.h"
 #include "rig.h"
 #include "base/rng.h"
+#include "optim/optimizer.h"
+#include "optim/team.h"
 
 #include <stdio.h>
 #include <string.h>
+
+const struct neb_layout *rig_layout;
 
 static neb_status apply(const struct neb_opt *table, void *obj, const char *options)
 {
@@ -56,6 +60,7 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
     struct neb_device_config config = {.threads = threads ? threads : 2};
     NEB_TRY(neb_device_open("cpu", &config, &r->device));
     NEB_TRY(neb_params_create(&r->params));
+    neb__ranks_team(r->params, rig_layout, &r->team);
     NEB_TRY(make_model(r, family, options, peft, stage, stages));
     NEB_TRY(neb_params_ready(r->params, r->device, 7));
     NEB_TRY(neb__model_ready(r->model));
@@ -64,7 +69,8 @@ static neb_status open_parts(struct rig *r, const char *family, const char *opti
         .rows = {64, 64}, .seqs = 8, .targets = 64, .prefix = (int32_t)r->model->peft.prefix_length};
     NEB_TRY(neb__model_input_create(r->device, &limits, &r->feed));
     struct neb_optimizer_config o = neb_optimizer_defaults();
-    return neb_optimizer_create(r->device, r->params, &o, &r->optimizer);
+    struct neb_state_place place = {.layout = rig_layout};
+    return neb__optimizer_create(r->device, r->params, &o, &place, &r->optimizer);
 }
 
 neb_status rig_open(struct rig *r, const char *family, const char *options, const char *peft, int threads)

@@ -2,7 +2,9 @@
 #ifndef NEB_TEST_RIG_H
 #define NEB_TEST_RIG_H
 
+#include "group/layout.h"
 #include "nn/model.h"
+#include "tensor/team.h"
 
 /* A random batch: its arrays are owned. */
 struct rig_batch {
@@ -10,7 +12,11 @@ struct rig_batch {
     int32_t *memory;
 };
 
+/* The ranks that share the rigs which are opened from now on; NULL: none. */
+extern const struct neb_layout *rig_layout;
+
 struct rig {
+    struct neb_team team;
     neb_device *device;
     neb_params *params;
     struct neb_model *model;

@@ -77,4 +77,8 @@ int64_t neb__cpu_packed_bytes(void *dev, int64_t out, int64_t in, neb_dtype type
 NEB_CPU_SLOTS(NEB__X)
 #undef NEB__X
 
+/* loss.c: the loss of rows of which each process has some classes. */
+neb_status neb__cpu_class_loss(struct neb_cpu *c, struct neb_class_rows *a,
+                               const struct neb_class_share *share);
+
 #endif

@@ -129,7 +129,7 @@ INLINE void drop_probs(const struct neb_dropout *d, int64_t seq, int64_t head, i
 {
     uint16_t bits[DROP_BLOCK];
     struct neb_drop_key key = {
-        {d->ctl->seed, d->op}, (uint32_t)head << 20, (uint32_t)i, d->sample[seq], d->ctl->step};
+        {d->ctl->seed, d->op}, (d->first + (uint32_t)head) << 20, (uint32_t)i, d->sample[seq], d->ctl->step};
     const vf keep = set1(drop_keep(d->threshold));
     for (int64_t b = 0; b < n; b += DROP_BLOCK) {
         drop_bits(&key, b, bits);

@@ -9,7 +9,7 @@ INLINE void dscore_row(const struct neb_attn *a, int64_t seq, int64_t head, int6
 {
     uint16_t bits[DROP_BLOCK] = {0};
     const uint32_t threshold = a->drop.threshold;
-    struct neb_drop_key key = {{0}, (uint32_t)head << 20, (uint32_t)i, 0, 0};
+    struct neb_drop_key key = {{0}, (a->drop.first + (uint32_t)head) << 20, (uint32_t)i, 0, 0};
     if (threshold) {
         key.key[0] = a->drop.ctl->seed, key.key[1] = a->drop.op;
         key.sample = a->drop.sample[seq], key.step = a->drop.ctl->step;

@@ -180,6 +180,57 @@ INLINE void xent_row(const struct neb_xent *a, int64_t r, struct neb_partial *ou
             add1(x, teach.ids ? teach.ids[j] : j, (float)(-kd_w * teacher_prob(&teach, j)), T);
 }
 
+/* Where processes share out the classes: first each row's sums over the classes here … */
+static void k_class_sums(const void *args, const struct neb_span *s)
+{
+    const struct neb_class_rows *a = args;
+    const struct neb_targets *g = &a->x.t;
+    const int64_t n = a->x.classes;
+    for (int64_t r = s->lo; r < s->hi; r++) {
+        float *x = (float *)a->x.logits + r * a->x.ld;
+        const int64_t target = g->target[r] - a->first;
+        struct neb_class_sums *out = &a->own[r];
+        out->max = (double)row_max(x, n, NEB_F32);
+        out->target = target >= 0 && target < n ? (double)x[target] : 0;
+        out->all = g->smoothing != 0 ? row_sum(x, n, NEB_F32) : 0;
+        out->sum = row_exp(x, n, (float)out->max, 1.0f, a->x.want_grad, NEB_F32);
+    }
+}
+
+/* … then, with the sums over all of them, the loss, and the gradient here. x holds exp(logit - own max). */
+INLINE void class_loss_row(const struct neb_class_rows *a, int64_t r, struct neb_partial *out)
+{
+    const struct neb_targets *g = &a->x.t;
+    const int64_t n = a->x.classes, target = g->target[r];
+    const struct neb_class_sums *all = &a->all[r], *own = &a->own[r];
+    float *x = (float *)a->x.logits + r * a->x.ld;
+    if (target < 0 || target >= a->total) {
+        if (a->x.want_grad) memset(x, 0, (size_t)n * sizeof *x);
+        return;
+    }
+    const float w = loss_factor(&a->x.loss, r), ce_w = w * g->ce;
+    out->loss += (double)w * g->ce *
+                 (__builtin_log(all->sum) + all->max - (1 - g->smoothing) * all->target -
+                  g->smoothing * all->all / (double)a->total);
+    if (loss_counts(&a->x.loss, r)) {
+        out->count[1] += 1;
+        if (all->target >= all->max) out->count[0] += 1;
+    }
+    if (!a->x.want_grad) return;
+    const double share = __builtin_exp(own->max - all->max) / all->sum;
+    xent_grad(x, n, 0, (float)((double)ce_w * share), ce_w * g->smoothing / (float)a->total, 0, 1, 1,
+              NEB_F32);
+    if (target >= a->first && target < a->first + n) x[target - a->first] -= ce_w * (1 - g->smoothing);
+}
+
+static void k_class_loss(const void *args, const struct neb_span *s)
+{
+    const struct neb_class_rows *a = args;
+    struct neb_partial *out = (struct neb_partial *)s->aux + s->task;
+    *out = (struct neb_partial){0};
+    for (int64_t r = s->lo; r < s->hi; r++) class_loss_row(a, r, out);
+}
+
 static void k_xent(const void *args, const struct neb_span *s)
 {
     const struct neb_xent *a = args;

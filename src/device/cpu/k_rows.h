@@ -9,7 +9,7 @@ INLINE void embed_body(const struct neb_embed *a, int64_t lo, int64_t hi, const 
         const void *from[3];
         int n = 0;
         for (int t = 0; t < a->tables; t++) {
-            int64_t id = a->ids[t][r];
+            int64_t id = a->ids[t][r] - a->first[t];
             if (id >= 0 && id < a->table_rows[t]) from[n++] = at(a->table[t], id * a->d, T);
         }
         for (int64_t i = 0; i < a->d; i += LANES) {
@@ -33,7 +33,7 @@ static void k_embed_bwd(const void *args, const struct neb_span *s)
     const vf scale = set1(a->scale);
     for (int64_t r = 0; r < a->rows; r++)
         for (int t = 0; t < a->tables; t++) {
-            int64_t id = a->ids[t][r];
+            int64_t id = a->ids[t][r] - a->first[t];
             if (!a->d_table[t] || id < 0 || id >= a->table_rows[t]) continue;
             float *to = a->d_table[t] + id * a->d;
             for (int64_t i = s->lo; i < s->hi; i += LANES) {

@@ -43,6 +43,13 @@ struct neb_epilogue {
     float *colsum; /* (n): column sums of the final values of a block of rows are added here */
 };
 
+/* Cross-entropy over logits (F32) of which this process has some classes. */
+struct neb_class_rows {
+    struct neb_xent x;
+    int64_t first, total;
+    struct neb_class_sums *own, *all; /* (rows) each */
+};
+
 struct neb_cpu_kernels {
     const char *name;
     int mr, nr; /* size of the micro-kernel's tile */
@@ -62,6 +69,7 @@ struct neb_cpu_kernels {
     neb_kernel copy2d, axpby, mul, act, act_bwd, bias, colsum, swiglu, swiglu_bwd, dropout;
     neb_kernel embed, embed_bwd, gather, scatter, pool, pool_bwd, rope;
     neb_kernel norm, norm_bwd, attn_softmax, attn_softmax_bwd, attn_dropout, attn, attn_bwd, attn_listed;
+    neb_kernel class_sums, class_loss; /* args: struct neb_class_rows */
     neb_kernel xent, bce, mse, cosine, sumsq, update, best, sample;
 };
 

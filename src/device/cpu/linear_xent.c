@@ -8,8 +8,9 @@
 /* One chunk: rows first … first + n - 1. */
 struct chunk {
     int64_t first, n;
-    float *logits; /* (n, classes) */
-    float *dx;     /* (n, in): only when dx is not F32 */
+    float *logits;               /* (n, classes) */
+    float *dx;                   /* (n, in): only when dx is not F32 */
+    struct neb_class_sums *sums; /* (2 n) where processes share out the classes */
 };
 
 static void *row_of(const void *p, int64_t row, int64_t cols, neb_dtype type)
@@ -37,7 +38,9 @@ static neb_status chunk_loss(struct neb_cpu *c, const struct neb_linear_xent *a,
     if (x.t.teacher_ids) x.t.teacher_ids += h->first * k;
     if (x.t.teacher_logits) x.t.teacher_logits += h->first * k;
     if (x.loss.weight) x.loss.weight += h->first;
-    return neb__cpu_xent(c, &x);
+    if (!a->share) return neb__cpu_xent(c, &x);
+    struct neb_class_rows rows = {x, a->share->first, a->share->total, h->sums, h->sums + h->n};
+    return neb__cpu_class_loss(c, &rows, a->share);
 }
 
 static neb_status chunk_dx(struct neb_cpu *c, const struct neb_linear_xent *a, const struct chunk *h)
@@ -80,15 +83,19 @@ neb_status neb__cpu_linear_xent(void *dev, const struct neb_linear_xent *a)
     if (a->classes < 1)
         return neb__fail(NEB_ERR_SHAPE, "cpu: linear_xent: %" PRId64 " classes given; at least 1 is needed",
                          a->classes);
+    if (a->share && (a->t.kd != 0 || !a->t.target))
+        return neb__fail(NEB_ERR_UNSUPPORTED, "cpu: linear_xent: shared classes have targets and no teacher");
     int64_t most = LOGITS_BYTES / 4 / a->classes;
     if (most < 64) most = 64;
     const int64_t chunks = a->rows > most ? (a->rows + most - 1) / most : 1,
                   size = (a->rows + chunks - 1) / chunks;
     const int convert = a->want_grad && a->dx && a->type != NEB_F32;
+    const size_t sums = a->share ? 2 * (size_t)size * sizeof(struct neb_class_sums) : 0;
     void *p;
     NEB_TRY(neb__cpu_work(c, NEB_WORK_OP,
-                          (size_t)(size * (a->classes + (convert ? a->in : 0))) * sizeof(float), &p));
-    struct chunk h = {0, 0, p, convert ? (float *)p + size * a->classes : NULL};
+                          sums + (size_t)(size * (a->classes + (convert ? a->in : 0))) * sizeof(float), &p));
+    float *logits = (float *)((char *)p + sums);
+    struct chunk h = {0, 0, logits, convert ? logits + size * a->classes : NULL, sums ? p : NULL};
     do { /* runs once even without rows, to clear dw and db */
         h.n = a->rows - h.first < size ? a->rows - h.first : size;
         NEB_TRY(chunk_loss(c, a, &h));

@@ -43,6 +43,16 @@ neb_status neb__cpu_xent(void *dev, const struct neb_xent *a)
     return run_loss(c, c->k->xent, a, a->rows, &a->loss);
 }
 
+neb_status neb__cpu_class_loss(struct neb_cpu *c, struct neb_class_rows *a,
+                               const struct neb_class_share *share)
+{
+    NEB_TRY(check_loss("linear_xent", &a->x.loss, a->x.type));
+    neb__cpu_range(c, c->k->class_sums, a, a->x.rows, ROWS, NULL);
+    for (int64_t r = 0; r < a->x.rows; r++) a->all[r] = a->own[r];
+    NEB_TRY(share->combine(share->arg, a->all, a->x.rows));
+    return run_loss(c, c->k->class_loss, a, a->x.rows, &a->x.loss);
+}
+
 neb_status neb__cpu_bce(void *dev, const struct neb_bce *a)
 {
     struct neb_cpu *c = dev;

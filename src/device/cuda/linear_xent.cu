@@ -97,6 +97,7 @@ static neb_status xent_chunk(struct neb_cuda *dev, const struct neb_linear_xent 
 neb_status neb__cuda_linear_xent(void *ctx, const struct neb_linear_xent *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
+    if (p->share) return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: linear_xent: shared classes");
     if (p->rows <= 0) return NEB_OK;
     int64_t step = chunk_rows(p), bytes = step * padded_classes(p) * (int64_t)neb__type_size(p->type);
     char *logits = (char *)p->scratch;

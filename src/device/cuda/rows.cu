@@ -82,6 +82,8 @@ template <class T> static neb_status embed(struct neb_cuda *dev, const struct ne
 neb_status neb__cuda_embed(void *ctx, const struct neb_embed *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
+    for (int i = 0; i < 3; i++)
+        if (p->first[i]) return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: embed: a part of a table");
     if (p->tables < 1 || p->tables > 3)
         return neb__cuda_fail(dev, NEB_ERR_INVALID, "cuda embed: %d tables given; 1 to 3 are possible",
                               p->tables);
@@ -207,6 +209,8 @@ static neb_status embed_one(struct neb_cuda *dev, const struct neb_embed *p, int
 neb_status neb__cuda_embed_bwd(void *ctx, const struct neb_embed *p)
 {
     struct neb_cuda *dev = neb__cuda(ctx);
+    for (int i = 0; i < 3; i++)
+        if (p->first[i]) return neb__cuda_fail(dev, NEB_ERR_UNSUPPORTED, "cuda: embed: a part of a table");
     if (p->rows <= 0 || p->d <= 0) return NEB_OK;
     if (p->rows > INT32_MAX)
         return neb__cuda_fail(dev, NEB_ERR_LIMIT, "cuda embed_bwd: more than 2^31 rows are not possible");
