@@ -29,7 +29,7 @@ struct options {
 static const struct neb_opt table[] = {
     NEB_OPT(struct options, out, NEB_OPT_TEXT, "out/parallel", "folder", "folder for the job and its text"),
     NEB_OPT(struct options, arm, NEB_OPT_TEXT, "", NULL,
-            "only this layout: data2, pipeline2; state: what ranks hold with zero 1, 2, 3"),
+            "only this layout: data2, tensor2, pipeline2; state: what ranks hold with zero 1, 2, 3"),
     NEB_OPT(struct options, hidden, NEB_OPT_INT, "768", NULL, "width of the model; the default is gpt2-124m",
             NEB_OPT_RANGE(8, 65536)),
     NEB_OPT(struct options, layers, NEB_OPT_INT, "12", NULL, "its layers", NEB_OPT_RANGE(2, 1024)),
@@ -53,6 +53,7 @@ struct arm {
 
 static const struct arm arms[] = {
     {"data2", "parallel.data=2 train.threads=1", 0.90, 1},
+    {"tensor2", "parallel.tensor=2 train.threads=1", 0.85, 1},
     {"pipeline2", "parallel.pipeline=2 train.threads=1", 0.90, 2},
 };
 

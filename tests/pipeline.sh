@@ -96,7 +96,7 @@ refused "two models" parallel.pipeline=2 task=rtd model.family=electra
 # ---- the benchmark's figures, on a model that is too small for them
 "$nebula" bench parallel --out bench --hidden 32 --layers 2 --heads 2 --vocab 300 --tokens 256 --micro 4 --turns 1 --json > bench.json 2> bench.log ||
     fail "bench parallel"
-for figure in ratio.data2 ratio.pipeline2 bubble.pipeline2; do grep -q "\"$figure\"" bench.json || fail "no figure $figure"; done
+for figure in ratio.data2 ratio.tensor2 ratio.pipeline2 bubble.pipeline2; do grep -q "\"$figure\"" bench.json || fail "no figure $figure"; done
 
 # ---- two sites, one of them in stages
 port=$((21000 + $$ % 10000))
