@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kinds[] = {"bert_mlm",          "bert", "bert_class", "xlmr", "electra",
-                                    "electra_generator", "gpt2"};
+static const char *const kinds[] = {"bert_mlm",          "bert",  "bert_class", "xlmr",   "electra",
+                                    "electra_generator", "gpt2",  "llama2",     "llama3", "llama_linear",
+                                    "mistral",           "qwen2", "qwen3"};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 static char dir[200];
 

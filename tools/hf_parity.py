@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares import and export with the transformers library (needs torch and transformers).
 
-    python3 tools/hf_parity.py record tests/data/hf          records small random models and their logits, for tests/test_hf.c
+    python3 tools/hf_parity.py record tests/data/hf [NAME…]  records small random models and their logits, for tests/test_hf.c
+    python3 tools/hf_parity.py table build/release/nebula-i   one line a family: import and export against transformers, and texts
     python3 tools/hf_parity.py check build/release/nebula-i   from_pretrained() loads an export and computes the same
     python3 tools/hf_parity.py real build/release/nebula-i FOLDER    compares the sentence vectors of a real model
 
@@ -30,6 +31,7 @@ def models():
     torch.manual_seed(7)
     small = dict(vocab_size=VOCAB, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
                  max_position_embeddings=16)
+    wide = dict(small, hidden_size=24, num_attention_heads=4, num_key_value_heads=2)
     gpt = dict(vocab_size=VOCAB, n_embd=12, n_layer=2, n_head=3, n_positions=16)
     out = {
         "bert_mlm": tf.BertForMaskedLM(tf.BertConfig(**small)),
@@ -39,6 +41,15 @@ def models():
         "electra": tf.ElectraForPreTraining(tf.ElectraConfig(embedding_size=8, **small)),
         "electra_generator": tf.ElectraForMaskedLM(tf.ElectraConfig(embedding_size=8, **small)),
         "gpt2": tf.GPT2LMHeadModel(tf.GPT2Config(**gpt)),
+        "llama2": tf.LlamaForCausalLM(tf.LlamaConfig(**small)),
+        "llama3": tf.LlamaForCausalLM(tf.LlamaConfig(**{**wide, "max_position_embeddings": 64}, tie_word_embeddings=True, rope_parameters={
+            "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8})),
+        "llama_linear": tf.LlamaForCausalLM(tf.LlamaConfig(**wide, rope_parameters={
+            "rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0})),
+        "mistral": tf.MistralForCausalLM(tf.MistralConfig(**wide, sliding_window=12)),
+        "qwen2": tf.Qwen2ForCausalLM(tf.Qwen2Config(**wide)),
+        "qwen3": tf.Qwen3ForCausalLM(tf.Qwen3Config(**wide, head_dim=6)),
     }
     for m in out.values():
         with torch.no_grad():  # biases of 0 and norms of 1 would hide a mistake
@@ -60,8 +71,10 @@ def compute(model, ids):
     return x[0].numpy() if x.ndim == 3 else x.numpy().reshape(len(ids), -1) if x.shape[-1] == len(ids) else x.numpy()
 
 
-def record(folder):
+def record(folder, names):
     for name, model in models().items():
+        if names and name not in names:
+            continue
         path = os.path.join(folder, name)
         shutil.rmtree(path, ignore_errors=True)
         size = "6KB" if name == "bert_mlm" else "1GB"
@@ -97,6 +110,74 @@ def check(nebula):
     assert worst < 1e-4
 
 
+def tokenizer(folder, size):
+    """A byte-level tokenizer of at most `size` tokens, as save_pretrained() leaves it."""
+    from tokenizers import Tokenizer, decoders, models as kinds, pre_tokenizers, trainers
+    t = Tokenizer(kinds.BPE())
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.train_from_iterator([__doc__], trainers.BpeTrainer(vocab_size=size, special_tokens=["<|end|>"], show_progress=False,
+                                                         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tf.PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<|end|>", eos_token="<|end|>").save_pretrained(folder)
+    return t
+
+
+def families(size):
+    """Decoders of a size at which greedy texts mean something: random, but with clear preferences."""
+    torch.manual_seed(11)
+    c = dict(vocab_size=size, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+             max_position_embeddings=128, eos_token_id=0, bos_token_id=0, initializer_range=0.3)
+    scaled = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 32}
+    return {
+        "gpt2": tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=size, n_embd=64, n_layer=3, n_head=4, n_positions=128, initializer_range=0.3,
+                                                 eos_token_id=0, bos_token_id=0)),
+        "llama-2": tf.LlamaForCausalLM(tf.LlamaConfig(**{**c, "num_key_value_heads": 4})),
+        "llama-3": tf.LlamaForCausalLM(tf.LlamaConfig(**c, rope_parameters=scaled, tie_word_embeddings=True)),
+        "mistral": tf.MistralForCausalLM(tf.MistralConfig(**c, sliding_window=None)),
+        "qwen2": tf.Qwen2ForCausalLM(tf.Qwen2Config(**c)),
+        "qwen3": tf.Qwen3ForCausalLM(tf.Qwen3Config(**c, head_dim=24)),
+    }
+
+
+def scores(model, ids, new):
+    """Log-probabilities of the tokens `new` behind `ids`."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids + new])).logits[0, len(ids) - 1:-1].double()
+    return torch.log_softmax(logits, -1)[torch.arange(len(new)), torch.tensor(new)].numpy()
+
+
+def table(nebula):
+    worst = 0
+    prompts = ["compares import and export", "the transformers library", "def record(folder"]
+    with tempfile.TemporaryDirectory() as d:
+        size = tokenizer(d, 300).get_vocab_size()
+    for name, model in families(size).items():
+        model.eval()
+        with tempfile.TemporaryDirectory() as d:
+            model.save_pretrained(d + "/theirs", safe_serialization=True)
+            t = tokenizer(d + "/theirs", 300)
+            run(nebula, "import", d + "/theirs", d + "/ours")
+            run(nebula, "export", d + "/ours", d + "/back")
+            back = tf.AutoModelForCausalLM.from_pretrained(d + "/back").eval()
+            diff, out, equal = 0, 0, True
+            for prompt in prompts:
+                how = [nebula, "generate", d + "/ours", prompt, "--temperature", "0", "--max-new", "40", "--start=no"]
+                rows = subprocess.run(how + ["--scores"], check=True, capture_output=True, text=True).stdout.split("\n")
+                text = subprocess.run(how, check=True, capture_output=True).stdout[:-1].decode()
+                rows = [r.split() for r in rows if r]
+                new, ours = [int(r[0]) for r in rows], np.array([float(r[1]) for r in rows])
+                ids = t.encode(prompt).ids
+                want = model.generate(torch.tensor([ids]), max_new_tokens=40, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
+                want = want[:want.index(0)] if 0 in want else want
+                equal = equal and new == want and text == t.decode(want)
+                theirs = scores(model, ids, new)
+                diff = max(diff, float(np.abs((ours - theirs) / np.maximum(1, np.abs(theirs))).max()))
+                out = max(out, float(np.abs(theirs - scores(back, ids, new)).max()))
+        print(f"{name} import {diff:.1e} export {out:.1e} text {'equal' if equal else 'differs'}", flush=True)
+        worst = max(worst, diff, out, 0 if equal else 1)
+    assert worst < 1e-4
+
+
 def real(nebula, folder):
     lines = ["A man is riding a horse.", "The stock market fell sharply on Monday; analysts were surprised.",
              "Ein Mann reitet auf einem Pferd.", "naïve café", "What?", "word " * 60]
@@ -119,8 +200,10 @@ def real(nebula, folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "record":
-        record(sys.argv[2])
+    if len(sys.argv) >= 3 and sys.argv[1] == "record":
+        record(sys.argv[2], sys.argv[3:])
+    elif len(sys.argv) == 3 and sys.argv[1] == "table":
+        table(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "check":
         check(sys.argv[2])
     elif len(sys.argv) == 4 and sys.argv[1] == "real":

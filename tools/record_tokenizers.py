@@ -22,7 +22,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from record_bpe import TEXTS, random_text
 
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-ENDS = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": "<unk>"}
+# transformers writes a length that has more than 64 bits
+ENDS = {"model_max_length": 1000000000000000019884624838656, "bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": "<unk>"}
 
 
 def byte_level(texts, size, split, normalizer=None, whole=False, names=("<|begin|>", "<|end|>")):

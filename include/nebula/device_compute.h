@@ -130,8 +130,16 @@ struct neb_pool_args {
     neb_dtype type;
 };
 
-/* Rotates pairs (j, j + head_dim / 2) of every head by position * base^(-2 j / head_dim) (the Llama layout),
- * in place. `inverse` rotates back, which is the backward. */
+/* Stretches wavelengths, for texts longer than those a model was trained on. A pair with the frequency f has the
+ * wavelength w = 2 pi / f. Where w > original / low, f is divided by factor; where w < original / high, f stays;
+ * between them f is mixed: m f + (1 - m) f / factor with m = (original / w - low) / (high - low) (Llama 3.1).
+ * original 0: every f is divided. factor 0: none is. */
+struct neb_rope_scale {
+    float factor, low, high, original;
+};
+
+/* Rotates pairs (j, j + head_dim / 2) of every head by position * f, f = base^(-2 j / head_dim) (the Llama
+ * layout), in place. `inverse` rotates back, which is the backward. */
 struct neb_rope {
     void *x;                 /* (rows, heads * head_dim), ldx */
     const int32_t *position; /* (rows) */
@@ -139,6 +147,7 @@ struct neb_rope {
     float base;
     int inverse;
     neb_dtype type;
+    struct neb_rope_scale scale;
 };
 
 /* y = drop(x): 0 where dropped, scaled where kept. It is its own backward, with dy for x. */

@@ -267,6 +267,9 @@ NEB_API neb_tensor *neb_op_mean_pool(neb_tape *t, neb_tensor *x,
 
 /* Works in x's memory, so no other op may read x. */
 NEB_API neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base);
+/* The same with stretched wavelengths; scale NULL: none. scale->original is a whole number. */
+NEB_API neb_tensor *neb_op_rope_scaled(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads,
+                                       float base, const struct neb_rope_scale *scale);
 
 struct neb_attention {
     neb_tensor *q, *k,

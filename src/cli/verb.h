@@ -65,6 +65,7 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(embed)         \
     X(eval)          \
     X(export)        \
+    X(generate)      \
     X(import)        \
     X(lab)           \
     X(manual)        \

@@ -110,20 +110,28 @@ static void case_rope(struct neb_cf *c)
                   ld = heads * hd + neb__cf_below(c, 4);
     const float base = neb__cf_below(c, 2) ? 10000.0f : 500000.0f;
     const int inverse = neb__cf_below(c, 2);
-    neb__cf_shape(c, "%lld rows, %lld heads of %lld, inverse %d", (long long)s.rows, (long long)heads,
-                  (long long)hd, inverse);
+    static const struct neb_rope_scale scales[] = {{0, 0, 0, 0}, {4, 0, 0, 0}, {8, 1, 4, 64}};
+    const int how = (int)neb__cf_below(c, 3);
+    neb__cf_shape(c, "%lld rows, %lld heads of %lld, inverse %d, scale %d", (long long)s.rows,
+                  (long long)heads, (long long)hd, inverse, how);
     struct neb_cf_t x = neb__cf_random(c, s.rows * ld, c->type, 1);
     double *want = neb__cf_doubles(c, x.n);
     for (int64_t i = 0; i < x.n; i++) want[i] = x.v[i];
     for (int64_t r = 0; r < s.rows; r++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t j = 0; j < hd / 2; j++) {
-                double angle = s.position[r] * pow(base, -2.0 * (double)j / (double)hd) * (inverse ? -1 : 1);
+                double f = pow(base, -2.0 * (double)j / (double)hd), wave = 2 * 3.14159265358979323846 / f;
+                double mix = (64 / wave - 1) / 3; /* of the third scale */
+                if (how == 1 || (how == 2 && wave > 64))
+                    f /= how == 1 ? 4 : 8;
+                else if (how == 2 && wave >= 16)
+                    f = mix * f + (1 - mix) * f / 8;
+                double angle = s.position[r] * f * (inverse ? -1 : 1);
                 int64_t at = r * ld + h * hd + j;
                 want[at] = x.v[at] * cos(angle) - x.v[at + hd / 2] * sin(angle);
                 want[at + hd / 2] = x.v[at + hd / 2] * cos(angle) + x.v[at] * sin(angle);
             }
-    struct neb_rope a = {x.p, s.d_position, s.rows, heads, hd, ld, base, inverse, c->type};
+    struct neb_rope a = {x.p, s.d_position, s.rows, heads, hd, ld, base, inverse, c->type, scales[how]};
     if (neb__cf_ok(c, c->ops->rope(c->dev, &a))) neb__cf_near(c, "x", &x, want, 0);
 }
 

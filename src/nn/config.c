@@ -45,6 +45,15 @@ const struct neb_opt neb__model_options[] = {
         NEB_OPT_CHOICE("first", "mean")),
     OPT(norm_eps, NEB_OPT_REAL, "1e-5", NULL, "added to the variance", NEB_OPT_RANGE(0, 1)),
     OPT(rope_base, NEB_OPT_REAL, "10000", NULL, "rope: base of the wavelengths", NEB_OPT_RANGE(1, 1e12)),
+    OPT(rope_factor, NEB_OPT_REAL, "0", NULL, "rope: long wavelengths are stretched by this; 0: none",
+        NEB_OPT_RANGE(0, 1e6)),
+    OPT(rope_original, NEB_OPT_INT, "0", "tokens",
+        "rope_factor: the length the model was trained on before; 0: all wavelengths are stretched",
+        NEB_OPT_RANGE(0, 1 << 24)),
+    OPT(rope_low, NEB_OPT_REAL, "1", NULL,
+        "rope_original / rope_low: longer wavelengths are stretched in full", NEB_OPT_RANGE(0, 1e6)),
+    OPT(rope_high, NEB_OPT_REAL, "4", NULL, "rope_original / rope_high: shorter wavelengths stay",
+        NEB_OPT_RANGE(0, 1e6)),
     OPT(dropout, NEB_OPT_SHARE, "0.1", NULL, "of embeddings and sublayers", NEB_OPT_RANGE(0, 0.99)),
     OPT(attention_dropout, NEB_OPT_SHARE, "0.1", NULL, "of attention probabilities", NEB_OPT_RANGE(0, 0.99)),
     OPT(label_smoothing, NEB_OPT_SHARE, "0", NULL, "of the cross-entropy", NEB_OPT_RANGE(0, 0.99)),
@@ -55,6 +64,8 @@ const struct neb_opt neb__model_options[] = {
     OPT(embedding_delta, NEB_OPT_BOOL, "no", NULL,
         "with another model's token table: learn a difference to it and leave the table unchanged"),
     OPT(bias, NEB_OPT_BOOL, "yes", NULL, "biases in linear layers and norms"),
+    OPT(qkv_bias, NEB_OPT_BOOL, "no", NULL, "with bias: no: biases of queries, keys and values all the same"),
+    OPT(qk_norm, NEB_OPT_BOOL, "no", NULL, "normalise each head's queries and keys"),
     OPT(tied, NEB_OPT_BOOL, "yes", NULL, "the output weight is the token embedding"),
     OPT(head_bias, NEB_OPT_BOOL, "no", NULL, "a bias per token in the output"),
     OPT(residual_init, NEB_OPT_BOOL, "no", NULL,
@@ -188,6 +199,8 @@ static bool sizes_misfit(const struct neb_model_config *c, const struct neb_arch
                       a->kv_heads, c->heads);
     if (a->positions == NEB_POSITIONS_ROPE && a->head_dim % 2)
         return misfit(m, "positions", "rope needs an even width of heads, not %" PRId64, a->head_dim);
+    if (c->rope_factor > 0 && c->rope_original && !(c->rope_high > c->rope_low))
+        return misfit(m, "rope_high", "%g must be above rope_low (%g)", c->rope_high, c->rope_low);
     if (a->positions == NEB_POSITIONS_SINUSOIDAL && a->embedding % 2)
         return misfit(m, "positions", "sinusoidal needs an even width, not %" PRId64, a->embedding);
     return false;
@@ -238,6 +251,10 @@ neb_status neb__model_config_check(const struct neb_model_config *c, struct neb_
     a.classes = c->classes;
     a.eps = (float)c->norm_eps;
     a.rope_base = (float)c->rope_base;
+    a.rope_scale = (struct neb_rope_scale){(float)c->rope_factor, (float)c->rope_low, (float)c->rope_high,
+                                           (float)c->rope_original};
+    a.qkv_bias = c->bias || c->qkv_bias;
+    a.qk_norm = c->qk_norm;
     a.dropout = (float)c->dropout;
     a.attention_dropout = (float)c->attention_dropout;
     a.smoothing = (float)c->label_smoothing;

@@ -21,8 +21,10 @@ struct neb_model_config {
     int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
         types;
     char *positions, *norm, *norm_place, *activation, *head, *pooling;
-    double norm_eps, rope_base, dropout, attention_dropout, label_smoothing, init_deviation;
-    int64_t classes;
+    double norm_eps, rope_base, rope_factor, rope_low, rope_high, dropout, attention_dropout, label_smoothing,
+        init_deviation;
+    int64_t rope_original, classes;
+    bool qkv_bias, qk_norm;
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 
@@ -46,7 +48,9 @@ struct neb_arch {
     bool swiglu, pre_norm, mean_pooling;
     int64_t vocab, hidden, layers, decoder_layers, heads, kv_heads, head_dim, ffn, embedding, max_positions,
         types, classes;
+    struct neb_rope_scale rope_scale;
     float eps, rope_base, dropout, attention_dropout, smoothing, deviation;
+    bool qkv_bias, qk_norm;
     bool embedding_norm, embedding_scale, embedding_delta, bias, tied, head_bias, residual_init, recompute;
 };
 

@@ -47,8 +47,10 @@ static void build_attention(struct neb_builder *b, const char *name, bool cross,
             b, &(struct neb_lin_spec){"kv", d, 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {kv, kv}});
     } else {
         out->qkv = neb__lin_build(
-            b,
-            &(struct neb_lin_spec){"qkv", d, q + 2 * kv, a->deviation, a->bias, NEB_SPLIT_ROW, {q, kv, kv}});
+            b, &(struct neb_lin_spec){
+                   "qkv", d, q + 2 * kv, a->deviation, a->qkv_bias, NEB_SPLIT_ROW, {q, kv, kv}});
+        if (a->qk_norm) out->q_norm = neb__norm_build(b, "q_norm", a->head_dim);
+        if (a->qk_norm) out->k_norm = neb__norm_build(b, "k_norm", a->head_dim);
     }
     out->out = neb__lin_build(
         b, &(struct neb_lin_spec){"out", q, d, out_deviation(a), a->bias, NEB_SPLIT_COLUMN, {0}});
@@ -124,6 +126,42 @@ static void use_cache(neb_tape *t, const struct neb_layer_call *c, struct neb_at
     n->k_seqs = at->k_seqs;
 }
 
+/* Normalises each head of a column view: (rows, heads * head_dim). */
+static neb_tensor *norm_heads(neb_tape *t, const struct neb_norm_layer *n, neb_tensor *x, int64_t heads)
+{
+    int64_t shape[4] = {0};
+    x = neb_op_copy(t, x);
+    neb_tensor_shape(x, shape);
+    x = neb_op_reshape(t, x, 2, (int64_t[]){shape[0] * heads, shape[1] / heads});
+    return neb_op_reshape(t, neb__norm_run(t, n, x), 2, shape);
+}
+
+static neb_tensor *rotate(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x, int64_t heads)
+{
+    const struct neb_arch *a = c->layer->arch;
+    if (a->positions != NEB_POSITIONS_ROPE) return x;
+    return neb_op_rope_scaled(t, x, c->side->position, heads, a->rope_base, &a->rope_scale);
+}
+
+/* Queries and keys of the tokens: side by side in one product, turned together unless they are normalised. */
+static void queries_and_keys(neb_tape *t, const struct neb_layer_call *c, neb_tensor *qkv,
+                             struct neb_attention *n)
+{
+    const struct neb_arch *a = c->layer->arch;
+    const struct neb_layer *l = c->layer;
+    const struct neb_attn_layer *at = &l->attention;
+    int64_t q = l->heads * a->head_dim, kv = l->kv_heads * a->head_dim;
+    if (at->q_norm.gamma) {
+        n->q = rotate(t, c, norm_heads(t, &at->q_norm, neb_op_columns(t, qkv, 0, q), l->heads), l->heads);
+        n->k =
+            rotate(t, c, norm_heads(t, &at->k_norm, neb_op_columns(t, qkv, q, kv), l->kv_heads), l->kv_heads);
+        return;
+    }
+    neb_tensor *qk = rotate(t, c, neb_op_columns(t, qkv, 0, q + kv), l->heads + l->kv_heads);
+    n->q = neb_op_columns(t, qk, 0, q);
+    n->k = neb_op_columns(t, qk, q, kv);
+}
+
 static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, neb_tensor *x)
 {
     const struct neb_layer *l = c->layer;
@@ -132,12 +170,8 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
     const struct neb_attn_layer *at = &l->attention;
     int64_t q = l->heads * a->head_dim, kv = l->kv_heads * a->head_dim;
     neb_push(t, "attention");
-    neb_tensor *qkv = neb__lin_run(t, &at->qkv, x, NEB_ACT_NONE), *qk = neb_op_columns(t, qkv, 0, q + kv);
-    if (a->positions == NEB_POSITIONS_ROPE)
-        qk = neb_op_rope(t, qk, s->position, l->heads + l->kv_heads, a->rope_base);
-    struct neb_attention n = {.q = neb_op_columns(t, qk, 0, q),
-                              .k = neb_op_columns(t, qk, q, kv),
-                              .v = neb_op_columns(t, qkv, q + kv, kv),
+    neb_tensor *qkv = neb__lin_run(t, &at->qkv, x, NEB_ACT_NONE);
+    struct neb_attention n = {.v = neb_op_columns(t, qkv, q + kv, kv),
                               .q_seqs = s->seqs,
                               .k_seqs = s->seqs,
                               .heads = l->heads,
@@ -145,6 +179,7 @@ static neb_tensor *self_attention(neb_tape *t, const struct neb_layer_call *c, n
                               .causal = l->causal,
                               .dropout = a->attention_dropout,
                               .first_head = l->first_head};
+    queries_and_keys(t, c, qkv, &n);
     if (at->prefix_key && !c->cache) { /* a cache holds the prefix already */
         n.k = with_prefix(t, at->prefix_key, s, n.k);
         n.v = with_prefix(t, at->prefix_value, s, n.v);

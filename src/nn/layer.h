@@ -79,6 +79,7 @@ struct neb_attn_layer {
     struct neb_lin q, kv; /* cross */
     struct neb_lin out;
     struct neb_norm_layer norm;
+    struct neb_norm_layer q_norm, k_norm; /* self: of each head, before rope; gamma NULL: none */
     struct neb_adapter adapter;
     neb_param *prefix_key, *prefix_value; /* (prefix length, kv_heads * head_dim) or NULL */
 };

@@ -1,5 +1,6 @@
 /* hf.h: models from Hugging Face folders and back: config.json, safetensors (one file or several with an
- * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2.
+ * index), tokenizer files. BERT (MiniLM among them), XLM-R and RoBERTa, ELECTRA, GPT-2, Llama 2 and 3, Mistral,
+ * Qwen 2, 2.5 and 3.
  *
  * Nothing in such a folder is believed: config and index are checked key by key, tensors must have the shapes
  * that follow. */
@@ -23,7 +24,22 @@ bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_con
 
 /* ---- inside -------------------------------------------------------------------------------------------- */
 
-enum neb_hf_kind { NEB_HF_BERT, NEB_HF_XLMR, NEB_HF_ELECTRA, NEB_HF_GPT2 };
+enum neb_hf_kind {
+    NEB_HF_BERT,
+    NEB_HF_XLMR,
+    NEB_HF_ELECTRA,
+    NEB_HF_GPT2,
+    NEB_HF_LLAMA,
+    NEB_HF_MISTRAL,
+    NEB_HF_QWEN2,
+    NEB_HF_QWEN3
+};
+
+/* Decoders, whose head is always that of tokens. */
+static inline bool neb__hf_is_decoder(enum neb_hf_kind kind)
+{
+    return kind >= NEB_HF_GPT2;
+}
 
 struct neb_hf_config {
     enum neb_hf_kind kind;
@@ -50,5 +66,14 @@ struct neb_hf_source {
 /* ours: a name of docs/models.md. prefix: whether theirs stand under `bert.` and the like. NEB_ERR_NOTFOUND
  * (quiet) */
 neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, struct neb_hf_source *out);
+/* How many of the `rows` of a parameter of ours the i-th of its tensors has. */
+int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i);
+
+/* ---- hf_config_decoder.c: config.json of Llama and its relatives ---------------------------------------- */
+
+struct json_t;
+neb_status neb__hf_decoder_read(const struct json_t *j, enum neb_hf_kind kind, struct neb_model_config *m);
+neb_status neb__hf_decoder_write(const struct neb_model_yaml *f, const struct neb_arch *a,
+                                 enum neb_hf_kind kind, struct json_t *j);
 
 #endif

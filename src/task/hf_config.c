@@ -110,19 +110,28 @@ static neb_status read_gpt2(const json_t *j, struct neb_model_config *m)
 
 static neb_status read_object(const json_t *j, struct neb_model_config *m, struct neb_hf_config *c)
 {
-    static const char *const types[][2] = {
-        {"bert", "0"}, {"xlm-roberta", "1"}, {"roberta", "1"}, {"electra", "2"}, {"gpt2", "3"}};
+    static const struct {
+        const char *name;
+        enum neb_hf_kind kind;
+    } types[] = {{"bert", NEB_HF_BERT},       {"xlm-roberta", NEB_HF_XLMR}, {"roberta", NEB_HF_XLMR},
+                 {"electra", NEB_HF_ELECTRA}, {"gpt2", NEB_HF_GPT2},        {"llama", NEB_HF_LLAMA},
+                 {"mistral", NEB_HF_MISTRAL}, {"qwen2", NEB_HF_QWEN2},      {"qwen3", NEB_HF_QWEN3}};
+    const size_t n = sizeof types / sizeof *types;
     const char *type = json_string_value(json_object_get(j, "model_type"));
-    int kind = -1;
-    for (int i = 0; type && i < 5; i++)
-        if (!strcmp(type, types[i][0])) kind = types[i][1][0] - '0';
-    if (kind < 0)
+    size_t i = 0;
+    while (i < n && strcmp(type ? type : "", types[i].name)) i++;
+    if (i == n)
         return neb__fail(
             NEB_ERR_UNSUPPORTED,
-            "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra or gpt2",
+            "config.json, 'model_type': '%.40s' is not bert, roberta, xlm-roberta, electra, gpt2, "
+            "llama, mistral, qwen2 or qwen3",
             type ? type : "");
-    c->kind = (enum neb_hf_kind)kind;
+    c->kind = types[i].kind;
     c->tied = !json_is_false(json_object_get(j, "tie_word_embeddings"));
+    if (c->kind > NEB_HF_GPT2) {
+        c->tied = json_is_true(json_object_get(j, "tie_word_embeddings")); /* their default is untied */
+        return neb__hf_decoder_read(j, c->kind, m);
+    }
     NEB_TRY(no_surprises(j));
     return c->kind == NEB_HF_GPT2 ? read_gpt2(j, m) : read_bert(j, c, m);
 }
@@ -157,7 +166,11 @@ static const char *class_of(const struct neb_model_yaml *f, enum neb_hf_kind kin
         [NEB_HF_XLMR] = {"XLMRobertaModel", "XLMRobertaForMaskedLM", "",
                          "XLMRobertaForSequenceClassification"},
         [NEB_HF_ELECTRA] = {"ElectraModel", "ElectraForMaskedLM", "ElectraForPreTraining", ""},
-        [NEB_HF_GPT2] = {"GPT2Model", "GPT2LMHeadModel", "", ""}};
+        [NEB_HF_GPT2] = {"GPT2Model", "GPT2LMHeadModel", "", ""},
+        [NEB_HF_LLAMA] = {"LlamaModel", "LlamaForCausalLM", "", ""},
+        [NEB_HF_MISTRAL] = {"MistralModel", "MistralForCausalLM", "", ""},
+        [NEB_HF_QWEN2] = {"Qwen2Model", "Qwen2ForCausalLM", "", ""},
+        [NEB_HF_QWEN3] = {"Qwen3Model", "Qwen3ForCausalLM", "", ""}};
     static const char *const heads[] = {"none", "tokens", "rtd", "class"};
     for (int i = 0; i < 4; i++)
         if (!strcmp(f->model.head, heads[i])) return names[kind][i];
@@ -233,7 +246,10 @@ static neb_status write_object(const struct neb_model_yaml *f, enum neb_hf_kind 
     bool bad = !more || json_object_update(j, more);
     json_decref(more);
     if (bad) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
-    NEB_TRY(kind == NEB_HF_GPT2 ? write_gpt2(f, &a, j) : write_bert(f, kind, &a, j));
+    if (kind > NEB_HF_GPT2)
+        NEB_TRY(neb__hf_decoder_write(f, &a, kind, j));
+    else
+        NEB_TRY(kind == NEB_HF_GPT2 ? write_gpt2(f, &a, j) : write_bert(f, kind, &a, j));
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     if (!text) return neb__fail(NEB_ERR_NOMEM, "out of memory for config.json");
     neb_status status = neb__buf_append(out, text, strlen(text));

@@ -1,7 +1,8 @@
 /* hf_export.c: a folder of ours becomes one that from_pretrained() loads.
  *
  * An encoder goes out as ELECTRA where its embeddings are narrower or it detects replacements, as XLM-R where
- * its tokens are numbered so, else as BERT: the three compute the same and differ in names. A model with
+ * its tokens are numbered so, else as BERT: the three compute the same and differ in names. A decoder with
+ * rotary positions goes out as Qwen 3 (norms of queries and keys), Qwen 2 (biases there) or Llama. A model with
  * something that those lack (adapters, another kind of position or norm) is refused. */
 #include "task/hf.h"
 #include "base/file.h"
@@ -30,29 +31,55 @@ struct export
     int count, room;
 };
 
+struct wrong {
+    bool is;
+    const char *option, *value;
+};
+
+static const char *first_wrong(const struct wrong *list, size_t n, const char **value)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i].is) {
+            *value = list[i].value;
+            return list[i].option;
+        }
+    return NULL;
+}
+
+static bool like_llama(const struct neb_arch *a)
+{
+    return a->kind == NEB_DECODER && a->positions == NEB_POSITIONS_ROPE;
+}
+
 /* The option whose value has no counterpart among their models, and that value; NULL: all have one. */
 static const char *misfit(const struct neb_model_config *m, const struct neb_arch *a,
                           const struct neb_peft *p, const char *method, const char **value)
 {
-    const struct {
-        bool wrong;
-        const char *option, *value;
-    } list[] = {
-        {p->adapter || p->prefix, "peft.method", method},
-        {a->kind == NEB_ENCODER_DECODER, "kind", m->kind},
+    const struct wrong all[] = {{p->adapter || p->prefix, "peft.method", method},
+                                {a->kind == NEB_ENCODER_DECODER, "kind", m->kind}};
+    const struct wrong llama[] = {
+        {a->norm != NEB_NORM_RMS, "norm", m->norm},
+        {a->bias, "bias", "yes"},
+        {!a->swiglu, "activation", m->activation},
+        {!a->pre_norm, "norm_place", m->norm_place},
+        {a->embedding_norm || a->embedding_scale || a->head_bias,
+         "embedding_norm, embedding_scale or head_bias", "yes"},
+        {a->qkv_bias && a->qk_norm, "qk_norm and qkv_bias", "yes"},
+        {a->qkv_bias && a->head_dim * a->heads != a->hidden, "head_dim with qkv_bias",
+         "another than hidden / heads"},
+    };
+    const struct wrong others[] = {
         {a->positions != NEB_POSITIONS_LEARNED, "positions", m->positions},
-        {a->norm != NEB_NORM_LAYER || !a->bias, "norm", "rms, or no bias"},
+        {a->norm != NEB_NORM_LAYER || !a->bias || a->qk_norm, "norm", "rms, no bias, or qk_norm"},
         {a->swiglu || a->kv_heads != a->heads || a->head_dim * a->heads != a->hidden,
          "activation or kv_heads", m->activation},
         {a->pre_norm != (a->kind == NEB_DECODER), "norm_place", m->norm_place},
         {a->embedding_norm != (a->kind == NEB_ENCODER) || a->embedding_scale, "embedding_norm", "that"},
     };
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        if (list[i].wrong) {
-            *value = list[i].value;
-            return list[i].option;
-        }
-    return NULL;
+    const char *option = first_wrong(all, sizeof all / sizeof *all, value);
+    if (option) return option;
+    return like_llama(a) ? first_wrong(llama, sizeof llama / sizeof *llama, value)
+                         : first_wrong(others, sizeof others / sizeof *others, value);
 }
 
 bool neb__hf_exports(const struct neb_model_config *m, const struct neb_peft_config *peft)
@@ -73,14 +100,18 @@ static neb_status choose_kind(struct export *e)
     NEB_TRY(neb__peft_config_check(&e->folder.peft, &p));
     const char *value, *option = misfit(m, &a, &p, e->folder.peft.method, &value);
     if (option)
-        return neb__fail(NEB_ERR_UNSUPPORTED,
-                         "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA and GPT-2, so it "
-                         "cannot be exported; %s itself can be used with nebula-i",
-                         option, value, e->folder.path);
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "a model with %s: %s has no counterpart among BERT, XLM-R, ELECTRA, GPT-2, Llama and Qwen, so it "
+            "cannot be exported; %s itself can be used with nebula-i",
+            option, value, e->folder.path);
     e->kind = NEB_HF_BERT;
     if (!strcmp(e->folder.numbering, "xlm-r")) e->kind = NEB_HF_XLMR;
     if (a.embedding != a.hidden || a.head == NEB_HEAD_RTD) e->kind = NEB_HF_ELECTRA;
     if (a.kind == NEB_DECODER) e->kind = NEB_HF_GPT2;
+    if (like_llama(&a)) e->kind = NEB_HF_LLAMA;
+    if (like_llama(&a) && a.qkv_bias) e->kind = NEB_HF_QWEN2;
+    if (like_llama(&a) && a.qk_norm) e->kind = NEB_HF_QWEN3;
     e->pad = e->kind == NEB_HF_XLMR ? 2 : 0;
     return NEB_OK;
 }
@@ -127,9 +158,10 @@ static neb_status put(struct export *e, const neb_param *p, const float *from)
     if (neb__hf_source(e->kind, neb_param_name(p), e->model->arch.head != NEB_HEAD_NONE, &source) != NEB_OK)
         return neb__fail(NEB_ERR_UNSUPPORTED, "the parameter '%s' has no counterpart in a Hugging Face model",
                          neb_param_name(p));
-    int64_t rows = shape[0] / source.parts, skip = source.skips ? e->pad : 0;
+    int64_t rows, skip = source.skips ? e->pad : 0;
     for (int i = 0; i < source.parts; i++, from += rows * cols) {
         float *to;
+        rows = neb__hf_part_rows(&e->model->arch, &source, shape[0], i);
         NEB_TRY(source.turned ? add(e, source.name[i], cols, rows, rank, &to)
                               : add(e, source.name[i], rows + skip, cols, rank, &to));
         for (int64_t r = 0; r < rows; r++)
@@ -151,7 +183,7 @@ static neb_status put_all(struct export *e)
     neb__free(values);
     /* Encoders there always have segments; a model that knows none adds zeros. */
     struct neb_hf_source source;
-    if (status == NEB_OK && e->kind != NEB_HF_GPT2 && !e->model->arch.types) {
+    if (status == NEB_OK && !neb__hf_is_decoder(e->kind) && !e->model->arch.types) {
         status = neb__hf_source(e->kind, "encoder.embed.type.weight", e->model->arch.head != NEB_HEAD_NONE,
                                 &source);
         if (status == NEB_OK) status = add(e, source.name[0], 1, e->model->arch.embedding, 2, &unused);

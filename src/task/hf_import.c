@@ -138,7 +138,7 @@ static neb_status choose_head(struct import *m)
 {
     const char *head = "none";
     struct neb_model_config *c = &m->folder.model;
-    if (m->config.kind == NEB_HF_GPT2 || has(m, "head.transform.weight"))
+    if (neb__hf_is_decoder(m->config.kind) || has(m, "head.transform.weight"))
         head = "tokens";
     else if (has(m, "head.out.weight") && has(m, "head.pool.weight"))
         head = m->config.kind == NEB_HF_ELECTRA ? "rtd" : "class";
@@ -149,7 +149,7 @@ static neb_status choose_head(struct import *m)
         locate(m, "head.out.weight", &source, t);
         c->classes = t[0]->rank == 2 ? t[0]->shape[0] : 0;
     }
-    if (m->config.kind != NEB_HF_GPT2 && strcmp(head, "none") && strcmp(c->activation, "gelu"))
+    if (!neb__hf_is_decoder(m->config.kind) && strcmp(head, "none") && strcmp(c->activation, "gelu"))
         return neb__fail(NEB_ERR_UNSUPPORTED, "a head with activation '%s' is not supported, only gelu",
                          c->activation);
     NEB_TRY(neb__opts_set(neb__model_options, c, "head", head));
@@ -190,12 +190,16 @@ static neb_status fill(struct import *m, neb_param *p)
     int rank = neb_param_shape(p, shape);
     if (!locate(m, neb_param_name(p), &source, t))
         return neb__fail(NEB_ERR_NOTFOUND, "%s has no tensor '%s'", m->from, source.name[0]);
-    int64_t cols = rank > 1 ? shape[1] : 1, rows = shape[0] / source.parts;
+    int64_t cols = rank > 1 ? shape[1] : 1;
     float *values = neb__malloc((size_t)neb_param_values(p) * sizeof *values);
     if (!values) return neb__fail(NEB_ERR_NOMEM, "out of memory for '%s'", neb_param_name(p));
     neb_status status = NEB_OK;
-    for (int i = 0; status == NEB_OK && i < source.parts; i++)
-        status = copy_part(m, t[i], &source, rows, cols, values + i * rows * cols);
+    float *to = values;
+    for (int i = 0; status == NEB_OK && i < source.parts; i++) {
+        int64_t rows = neb__hf_part_rows(&m->model->arch, &source, shape[0], i);
+        status = copy_part(m, t[i], &source, rows, cols, to);
+        to += rows * cols;
+    }
     if (status == NEB_OK) status = neb_param_write(p, values);
     neb__free(values);
     return status;
@@ -242,7 +246,7 @@ static void read_tokenizer_config(const char *from, struct tokenizer_config *out
     neb__buf_init(&text, MAX_JSON);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", from);
     if (!access(path, F_OK) && neb__file_read(path, &text) == NEB_OK) {
-        json_t *j = json_loadb((const char *)text.data, text.len, 0, NULL);
+        json_t *j = json_loadb((const char *)text.data, text.len, JSON_DECODE_INT_AS_REAL, NULL);
         const char *class = json_string_value(json_object_get(j, "tokenizer_class"));
         out->cased = json_is_false(json_object_get(j, "do_lower_case"));
         snprintf(out->class, sizeof out->class, "%s", class ? class : "");

@@ -1,8 +1,8 @@
 /* hf_names.c: the names of our parameters in Hugging Face files.
  *
  * A rule pairs the stems of names (without .weight and .bias). In both # is a layer's number; in theirs ~
- * stands for the prefix that a model with a head gives its body, and * for query, key, value: three tensors
- * that are one of ours. Flags: t, stored turned over; s, rows of padding in front. */
+ * stands for the prefix that a model with a head gives its body, and {a,b,c} for several tensors that are one
+ * of ours. Flags: t, stored turned over; s, rows of padding in front. */
 #include "task/hf.h"
 
 #include <stdio.h>
@@ -13,19 +13,19 @@ struct rule {
     const char *ours, *theirs, *flags;
 };
 
-#define BERT_BODY                                                                               \
-    {"embed.token", "~embeddings.word_embeddings", ""},                                         \
-        {"encoder.embed.position", "~embeddings.position_embeddings", "s"},                     \
-        {"encoder.embed.type", "~embeddings.token_type_embeddings", ""},                        \
-        {"encoder.embed.norm", "~embeddings.LayerNorm", ""},                                    \
-        {"encoder.embed.project", "~embeddings_project", ""},                                   \
-        {"encoder.layers.#.attention.qkv", "~encoder.layer.#.attention.self.*", ""},            \
-        {"encoder.layers.#.attention.out", "~encoder.layer.#.attention.output.dense", ""},      \
-        {"encoder.layers.#.attention.norm", "~encoder.layer.#.attention.output.LayerNorm", ""}, \
-        {"encoder.layers.#.ffn.in", "~encoder.layer.#.intermediate.dense", ""},                 \
-        {"encoder.layers.#.ffn.out", "~encoder.layer.#.output.dense", ""},                      \
-    {                                                                                           \
-        "encoder.layers.#.ffn.norm", "~encoder.layer.#.output.LayerNorm", ""                    \
+#define BERT_BODY                                                                                    \
+    {"embed.token", "~embeddings.word_embeddings", ""},                                              \
+        {"encoder.embed.position", "~embeddings.position_embeddings", "s"},                          \
+        {"encoder.embed.type", "~embeddings.token_type_embeddings", ""},                             \
+        {"encoder.embed.norm", "~embeddings.LayerNorm", ""},                                         \
+        {"encoder.embed.project", "~embeddings_project", ""},                                        \
+        {"encoder.layers.#.attention.qkv", "~encoder.layer.#.attention.self.{query,key,value}", ""}, \
+        {"encoder.layers.#.attention.out", "~encoder.layer.#.attention.output.dense", ""},           \
+        {"encoder.layers.#.attention.norm", "~encoder.layer.#.attention.output.LayerNorm", ""},      \
+        {"encoder.layers.#.ffn.in", "~encoder.layer.#.intermediate.dense", ""},                      \
+        {"encoder.layers.#.ffn.out", "~encoder.layer.#.output.dense", ""},                           \
+    {                                                                                                \
+        "encoder.layers.#.ffn.norm", "~encoder.layer.#.output.LayerNorm", ""                         \
     }
 
 static const struct rule bert[] = {BERT_BODY,
@@ -64,12 +64,27 @@ static const struct rule gpt2[] = {{"embed.token", "~wte", ""},
                                    {"head.weight", "lm_head.weight", ""},
                                    {NULL, NULL, NULL}};
 
+static const struct rule llama[] = {
+    {"embed.token", "~embed_tokens", ""},
+    {"decoder.layers.#.attention.qkv", "~layers.#.self_attn.{q_proj,k_proj,v_proj}", ""},
+    {"decoder.layers.#.attention.out", "~layers.#.self_attn.o_proj", ""},
+    {"decoder.layers.#.attention.q_norm", "~layers.#.self_attn.q_norm", ""},
+    {"decoder.layers.#.attention.k_norm", "~layers.#.self_attn.k_norm", ""},
+    {"decoder.layers.#.attention.norm", "~layers.#.input_layernorm", ""},
+    {"decoder.layers.#.ffn.in", "~layers.#.mlp.{gate_proj,up_proj}", ""},
+    {"decoder.layers.#.ffn.out", "~layers.#.mlp.down_proj", ""},
+    {"decoder.layers.#.ffn.norm", "~layers.#.post_attention_layernorm", ""},
+    {"decoder.norm", "~norm", ""},
+    {"head.weight", "lm_head.weight", ""},
+    {NULL, NULL, NULL}};
+
 static const struct rule *const rules[] = {
-    [NEB_HF_BERT] = bert, [NEB_HF_XLMR] = xlmr, [NEB_HF_ELECTRA] = electra, [NEB_HF_GPT2] = gpt2};
-static const char *const prefixes[] = {[NEB_HF_BERT] = "bert.",
-                                       [NEB_HF_XLMR] = "roberta.",
-                                       [NEB_HF_ELECTRA] = "electra.",
-                                       [NEB_HF_GPT2] = "transformer."};
+    [NEB_HF_BERT] = bert,   [NEB_HF_XLMR] = xlmr,     [NEB_HF_ELECTRA] = electra, [NEB_HF_GPT2] = gpt2,
+    [NEB_HF_LLAMA] = llama, [NEB_HF_MISTRAL] = llama, [NEB_HF_QWEN2] = llama,     [NEB_HF_QWEN3] = llama};
+static const char *const prefixes[] = {
+    [NEB_HF_BERT] = "bert.",        [NEB_HF_XLMR] = "roberta.", [NEB_HF_ELECTRA] = "electra.",
+    [NEB_HF_GPT2] = "transformer.", [NEB_HF_LLAMA] = "model.",  [NEB_HF_MISTRAL] = "model.",
+    [NEB_HF_QWEN2] = "model.",      [NEB_HF_QWEN3] = "model."};
 
 /* Whether the name is the stem with some number for #; the number, or -1. */
 static bool matches(const char *stem, const char *name, size_t n, long *number)
@@ -85,17 +100,34 @@ static bool matches(const char *stem, const char *name, size_t n, long *number)
     return end != name + before && strlen(hash + 1) == rest && !strncmp(hash + 1, end, rest);
 }
 
-static void spell(const char *theirs, const char *prefix, long number, const char *word, const char *suffix,
+/* How many words stand between the braces of theirs; 1: there are none. */
+static int count_parts(const char *theirs)
+{
+    int n = 1;
+    const char *p = strchr(theirs, '{');
+    for (; p && *p != '}'; p++) n += *p == ',';
+    return n;
+}
+
+/* theirs with everything filled in; of the words in braces the one number `part`. */
+static void spell(const char *theirs, const char *prefix, long number, int part, const char *suffix,
                   char out[192])
 {
     size_t at = 0;
+    int word = -1; /* inside braces: which */
     for (const char *c = theirs; *c && at < 150; c++) {
-        if (*c == '~')
+        if (*c == '{')
+            word = 0;
+        else if (*c == '}')
+            word = -1;
+        else if (*c == ',' && word >= 0)
+            word++;
+        else if (word >= 0 && word != part)
+            continue;
+        else if (*c == '~')
             at += (size_t)snprintf(out + at, 192 - at, "%s", prefix);
         else if (*c == '#')
             at += (size_t)snprintf(out + at, 192 - at, "%ld", number);
-        else if (*c == '*')
-            at += (size_t)snprintf(out + at, 192 - at, "%s", word);
         else
             out[at++] = *c;
     }
@@ -104,19 +136,24 @@ static void spell(const char *theirs, const char *prefix, long number, const cha
 
 neb_status neb__hf_source(enum neb_hf_kind kind, const char *ours, bool prefix, struct neb_hf_source *out)
 {
-    static const char *const words[] = {"query", "key", "value"};
     const char *dot = strrchr(ours, '.');
     size_t all = strlen(ours), stem = dot ? (size_t)(dot - ours) : all;
     long number;
     for (const struct rule *r = rules[kind]; r->ours; r++) {
         bool whole = matches(r->ours, ours, all, &number);
         if (!whole && !matches(r->ours, ours, stem, &number)) continue;
-        *out = (struct neb_hf_source){.parts = strchr(r->theirs, '*') ? 3 : 1,
+        *out = (struct neb_hf_source){.parts = count_parts(r->theirs),
                                       .turned = strchr(r->flags, 't') && !strcmp(dot, ".weight"),
                                       .skips = strchr(r->flags, 's') != NULL};
         for (int i = 0; i < out->parts; i++)
-            spell(r->theirs, prefix ? prefixes[kind] : "", number, words[i], whole ? "" : dot, out->name[i]);
+            spell(r->theirs, prefix ? prefixes[kind] : "", number, i, whole ? "" : dot, out->name[i]);
         return NEB_OK;
     }
     return neb__quiet(NEB_ERR_NOTFOUND, "'%s' has no counterpart", ours);
+}
+
+int64_t neb__hf_part_rows(const struct neb_arch *a, const struct neb_hf_source *s, int64_t rows, int i)
+{
+    if (s->parts != 3) return rows / s->parts;
+    return (i ? a->kv_heads : a->heads) * a->head_dim; /* queries, keys, values */
 }

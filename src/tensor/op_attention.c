@@ -164,6 +164,14 @@ neb_status neb__backward_attention(neb_tape *t, struct neb_node *n)
 
 neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base)
 {
+    return neb_op_rope_scaled(t, x, position, heads, base, NULL);
+}
+
+neb_tensor *neb_op_rope_scaled(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_t heads, float base,
+                               const struct neb_rope_scale *scale)
+{
+    const struct neb_rope_scale none = {0};
+    if (!scale) scale = &none;
     if (!neb__tape_want_act(t, "rope", "x", x, -1, -1) ||
         !neb__tape_want(t, "rope", "position", position, NEB_I32, neb__tensor_rows(x), -1))
         return NULL;
@@ -184,10 +192,16 @@ neb_tensor *neb_op_rope(neb_tape *t, neb_tensor *x, neb_tensor *position, int64_
                          .head_dim = neb__tensor_cols(x) / heads,
                          .ldx = x->ld,
                          .base = base,
-                         .type = x->type};
+                         .type = x->type,
+                         .scale = *scale};
     if (NEB_CALL(t, rope, &a) != NEB_OK) return NULL;
     struct neb_node *n = neb__tape_record(t, NEB_OPCODE_rope, 2, (neb_tensor *[]){x, position}, 1, &y);
-    if (n) n->i[0] = heads, n->f[0] = base;
+    if (n) {
+        n->i[0] = heads;
+        n->i[1] = (int64_t)scale->original;
+        n->f[0] = base;
+        n->f[1] = scale->factor, n->f[2] = scale->low, n->f[3] = scale->high;
+    }
     return t->failed == NEB_OK ? y : NULL;
 }
 
@@ -202,6 +216,7 @@ neb_status neb__backward_rope(neb_tape *t, struct neb_node *n)
                          .ldx = x->ld,
                          .base = n->f[0],
                          .inverse = 1,
-                         .type = x->type};
+                         .type = x->type,
+                         .scale = {n->f[1], n->f[2], n->f[3], (float)n->i[1]}};
     return a.x ? NEB_CALL(t, rope, &a) : t->failed;
 }

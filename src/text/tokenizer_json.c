@@ -197,22 +197,24 @@ static neb_status read_all(struct neb_tj *t, const json_t *j, const json_t *conf
     return NEB_OK;
 }
 
-static neb_status parse(const void *bytes, size_t n, const char *name, json_t **out)
+static neb_status parse(const void *bytes, size_t n, const char *name, size_t flags, json_t **out)
 {
     json_error_t e;
-    *out = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &e);
+    *out = json_loadb(bytes, n, JSON_REJECT_DUPLICATES | flags, &e);
     if (json_is_object(*out)) return NEB_OK;
     return neb__fail(NEB_ERR_CORRUPT, "%s, line %d: %s", name, *out ? 1 : e.line,
                      *out ? "not an object" : e.text);
 }
 
+/* tokenizer_config.json may have a model_max_length beyond 64 bits; whole numbers mean nothing there. */
 neb_status neb__tj_load(const struct neb_tj_files *f, struct neb_tj **out)
 {
     json_t *j = NULL, *config = NULL;
     struct neb_tj *t = NEB_NEW(struct neb_tj);
     if (!t) return neb__fail(NEB_ERR_NOMEM, "out of memory for a tokenizer");
-    neb_status status = parse(f->json, f->json_bytes, "tokenizer.json", &j);
-    if (status == NEB_OK) status = parse(f->config, f->config_bytes, "tokenizer_config.json", &config);
+    neb_status status = parse(f->json, f->json_bytes, "tokenizer.json", 0, &j);
+    if (status == NEB_OK)
+        status = parse(f->config, f->config_bytes, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, &config);
     if (status == NEB_OK) status = read_all(t, j, config);
     json_decref(j);
     json_decref(config);

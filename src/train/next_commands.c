@@ -115,6 +115,12 @@ static void say_translate(const struct neb_trainer *t, struct neb_buf *b)
     print(b, "or name a file behind it");
 }
 
+static void say_generate(const struct neb_job *j, struct neb_buf *b)
+{
+    if (begin(b, "generate") == NEB_OK && add(b, j->out) == NEB_OK && add(b, "The") == NEB_OK)
+        print(b, "goes on from these words");
+}
+
 static void say_export(const struct neb_job *j, struct neb_buf *b)
 {
     char to[NEB_MODEL_PATH];
@@ -148,6 +154,7 @@ void neb__trainer_say_next(const struct neb_trainer *t)
     say_report(t->job, &b);
     if (!t->split) say_eval(t->job, &b);
     if (t->facts.model && t->job->objective->sides == 2) say_translate(t, &b);
+    if (t->facts.model && !strcmp(t->job->objective->name, "causal")) say_generate(t->job, &b);
     if (t->facts.exports) say_export(t->job, &b);
     neb__buf_free(&b);
 }

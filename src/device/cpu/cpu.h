@@ -24,6 +24,7 @@ struct neb_cpu {
         float *cosine, *sine;
         int64_t positions, half;
         float base;
+        struct neb_rope_scale scale;
     } rope;
 };
 

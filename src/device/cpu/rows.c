@@ -5,6 +5,7 @@
 #include "device/cpu/cpu.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static neb_status check_embed(const char *op, const struct neb_embed *a)
@@ -101,10 +102,25 @@ neb_status neb__cpu_pool_bwd(void *dev, const struct neb_pool_args *a)
     return NEB_OK;
 }
 
-static neb_status rope_table(struct neb_cpu *c, int64_t positions, int64_t half, float base)
+static double stretched(double f, const struct neb_rope_scale *s)
 {
-    if (c->rope.cosine && c->rope.positions >= positions && c->rope.half == half && c->rope.base == base)
-        return NEB_OK;
+    const double pi = 3.14159265358979323846, turns = (double)s->original * f / (2 * pi);
+    if (!(s->factor > 0) || (s->original > 0 && turns > (double)s->high)) return f;
+    if (!(s->original > 0) || turns < (double)s->low) return f / (double)s->factor;
+    double mix = (turns - (double)s->low) / ((double)s->high - (double)s->low);
+    return mix * f + (1 - mix) * f / (double)s->factor;
+}
+
+static bool table_serves(const struct neb_cpu *c, const struct neb_rope *a, int64_t positions)
+{
+    return c->rope.cosine && c->rope.positions >= positions && c->rope.half == a->head_dim / 2 &&
+           c->rope.base == a->base && !memcmp(&c->rope.scale, &a->scale, sizeof a->scale);
+}
+
+static neb_status rope_table(struct neb_cpu *c, const struct neb_rope *a, int64_t positions)
+{
+    const int64_t half = a->head_dim / 2;
+    if (table_serves(c, a, positions)) return NEB_OK;
     positions = (positions + 511) / 512 * 512;
     neb__cpu_free(c, c->rope.cosine);
     c->rope.cosine = NULL;
@@ -112,9 +128,9 @@ static neb_status rope_table(struct neb_cpu *c, int64_t positions, int64_t half,
     NEB_TRY(neb__cpu_alloc(c, (size_t)(2 * positions * half) * sizeof(float), &p));
     c->rope.cosine = p;
     c->rope.sine = c->rope.cosine + positions * half;
-    c->rope.positions = positions, c->rope.half = half, c->rope.base = base;
+    c->rope.positions = positions, c->rope.half = half, c->rope.base = a->base, c->rope.scale = a->scale;
     for (int64_t j = 0; j < half; j++) {
-        double step = pow(base, -(double)j / (double)half);
+        double step = stretched(pow(a->base, -(double)j / (double)half), &a->scale);
         for (int64_t t = 0; t < positions; t++) {
             c->rope.cosine[t * half + j] = (float)cos((double)t * step);
             c->rope.sine[t * half + j] = (float)sin((double)t * step);
@@ -137,7 +153,7 @@ neb_status neb__cpu_rope(void *dev, const struct neb_rope *a)
                              a->position[r], r);
         if (a->position[r] > last) last = a->position[r];
     }
-    NEB_TRY(rope_table(c, (int64_t)last + 1, a->head_dim / 2, a->base));
+    NEB_TRY(rope_table(c, a, (int64_t)last + 1));
     struct neb_rope_table table = {c->rope.cosine, c->rope.sine};
     neb__cpu_range(c, c->k->rope, a, a->rows, neb__cpu_rows(a->heads * a->head_dim), &table);
     return NEB_OK;

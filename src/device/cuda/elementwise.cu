@@ -216,15 +216,24 @@ neb_status neb__cuda_dropout(void *ctx, const struct neb_dropout_args *p)
     NEB_BY_TYPE(neb__cuda(ctx), p->type, "dropout", return dropout<T>(neb__cuda(ctx), *p));
 }
 
+static __device__ double stretched(double f, neb_rope_scale s)
+{
+    const double turns = (double)s.original * f / (2 * 3.14159265358979323846);
+    if (!(s.factor > 0) || (s.original > 0 && turns > (double)s.high)) return f;
+    if (!(s.original > 0) || turns < (double)s.low) return f / (double)s.factor;
+    double mix = (turns - (double)s.low) / ((double)s.high - (double)s.low);
+    return mix * f + (1 - mix) * f / (double)s.factor;
+}
+
 /* One thread rotates one pair in all heads of a row, because the sine and cosine are the expensive part. */
 template <class T>
 static __global__ void rope_kernel(T *x, const int32_t *position, int64_t rows, int heads, int half,
-                                   int64_t ld, float base, float sign)
+                                   int64_t ld, float base, float sign, neb_rope_scale scale)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, r = i / half;
     int j = (int)(i - r * half);
     if (r >= rows) return;
-    double angle = (double)position[r] * pow((double)base, -(double)j / half);
+    double angle = (double)position[r] * stretched(pow((double)base, -(double)j / half), scale);
     double s, c;
     sincos(angle, &s, &c);
     float sn = sign * (float)s, cs = (float)c;
@@ -248,7 +257,7 @@ neb_status neb__cuda_rope(void *ctx, const struct neb_rope *p)
     NEB_BY_TYPE(dev, p->type, "rope",
                 rope_kernel<T>
                 <<<blocks, 128, 0, dev->stream>>>((T *)p->x, p->position, p->rows, (int)p->heads, half,
-                                                  p->ldx, p->base, p->inverse ? -1.f : 1.f));
+                                                  p->ldx, p->base, p->inverse ? -1.f : 1.f, p->scale));
     CUDA_LAUNCHED(dev, "rope");
     return NEB_OK;
 }

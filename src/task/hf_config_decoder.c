@@ -1,0 +1,265 @@
+/* hf_config_decoder.c: config.json of Llama, Mistral, Qwen 2 and Qwen 3.
+ *
+ * They are one architecture (rotary positions, RMS norms, SwiGLU, grouped queries). Qwen 2 adds biases to queries,
+ * keys and values, Qwen 3 norms to queries and keys. Newer files have the rotary numbers in rope_parameters, older
+ * ones in rope_theta and rope_scaling. A key that is not known here may change a number: it is refused by its name,
+ * unless it is known to be harmless. */
+#include "task/hf.h"
+#include "base/log.h"
+
+#include <jansson.h>
+#include <string.h>
+
+static neb_status refuse(const char *key, const char *what)
+{
+    return neb__fail(NEB_ERR_UNSUPPORTED, "config.json, '%.60s': %s", key, what);
+}
+
+static neb_status get_whole(const json_t *j, const char *key, int64_t fallback, int64_t *out)
+{
+    const json_t *v = json_object_get(j, key);
+    if ((!v || json_is_null(v)) && fallback >= 0) {
+        *out = fallback;
+        return NEB_OK;
+    }
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+        return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': is missing or is not a possible whole number",
+                         key);
+    *out = json_integer_value(v);
+    return NEB_OK;
+}
+
+static neb_status get_real(const json_t *j, const char *key, double fallback, double *out)
+{
+    const json_t *v = json_object_get(j, key);
+    if (v && !json_is_null(v) && !json_is_number(v))
+        return neb__fail(NEB_ERR_CORRUPT, "config.json, '%s': is not a number", key);
+    *out = json_is_number(v) ? json_number_value(v) : fallback;
+    return NEB_OK;
+}
+
+/* ---- what may stand there ------------------------------------------------------------------------------- */
+
+/* Keys that are read below, or that change nothing here: training, generation, how transformers works. */
+static const char *const known[] = {
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "hidden_act",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+    "attention_dropout",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "partial_rotary_factor",
+    "model_type",
+    "architectures",
+    "initializer_range",
+    "use_cache",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "pretraining_tp",
+    "_name_or_path",
+    "name_or_path",
+    "id2label",
+    "label2id",
+    "chunk_size_feed_forward",
+    "is_encoder_decoder",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "problem_type",
+    "task_specific_params",
+    "use_bfloat16",
+    "auto_map",
+    "unsloth_version",
+    "unsloth_fixed",
+    "quantization_config",
+    "_attn_implementation_autoset",
+};
+
+static bool is_known(const char *key)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(key, known[i])) return true;
+    return false;
+}
+
+static neb_status check_keys(const json_t *j)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)j, key, value)
+    {
+        bool off = json_is_null(value) || json_is_false(value);
+        if (!off && !is_known(key)) return refuse(key, "is not known here and may change what is computed");
+    }
+    if (json_is_object(json_object_get(j, "quantization_config")))
+        return refuse("quantization_config", "quantised weights cannot be imported");
+    if (json_is_true(json_object_get(j, "mlp_bias"))) return refuse("mlp_bias", "is not supported");
+    if (json_is_true(json_object_get(j, "attention_bias")))
+        return refuse("attention_bias", "is not supported");
+    if (json_is_true(json_object_get(j, "use_sliding_window")))
+        return refuse("use_sliding_window", "is not supported");
+    const json_t *partial = json_object_get(j, "partial_rotary_factor");
+    if (json_is_number(partial) && json_number_value(partial) != 1)
+        return refuse("partial_rotary_factor", "only 1 is supported");
+    const char *act = json_string_value(json_object_get(j, "hidden_act"));
+    if (act && strcmp(act, "silu") && strcmp(act, "swish"))
+        return refuse("hidden_act", "only silu is supported");
+    return NEB_OK;
+}
+
+/* ---- rotary positions ------------------------------------------------------------------------------------ */
+
+static neb_status read_scaling(const json_t *r, struct neb_model_config *m)
+{
+    const char *type = json_string_value(json_object_get(r, "rope_type"));
+    if (!type) type = json_string_value(json_object_get(r, "type"));
+    if (!type || !strcmp(type, "default")) return NEB_OK;
+    bool llama3 = !strcmp(type, "llama3");
+    if (!llama3 && strcmp(type, "linear"))
+        return neb__fail(
+            NEB_ERR_UNSUPPORTED,
+            "config.json: rotary positions of type '%.40s' are not supported, only default, linear and "
+            "llama3",
+            type);
+    NEB_TRY(get_real(r, "factor", 1, &m->rope_factor));
+    m->rope_original = 0;
+    if (!llama3) return NEB_OK;
+    NEB_TRY(get_real(r, "low_freq_factor", 1, &m->rope_low));
+    NEB_TRY(get_real(r, "high_freq_factor", 4, &m->rope_high));
+    return get_whole(r, "original_max_position_embeddings", 8192, &m->rope_original);
+}
+
+static neb_status read_rope(const json_t *j, struct neb_model_config *m)
+{
+    const json_t *now = json_object_get(j, "rope_parameters"), *old = json_object_get(j, "rope_scaling");
+    NEB_TRY(get_real(j, "rope_theta", 10000, &m->rope_base));
+    if (json_is_object(now)) NEB_TRY(get_real(now, "rope_theta", m->rope_base, &m->rope_base));
+    if (json_is_object(now)) return read_scaling(now, m);
+    return json_is_object(old) ? read_scaling(old, m) : NEB_OK;
+}
+
+/* A model that looks back through a window computes the same as ours on texts that fit into the window. */
+static neb_status read_window(const json_t *j, struct neb_model_config *m)
+{
+    const json_t *window = json_object_get(j, "sliding_window"), *kinds = json_object_get(j, "layer_types");
+    bool slides = false;
+    for (size_t i = 0; i < json_array_size(kinds); i++) {
+        const char *kind = json_string_value(json_array_get(kinds, i));
+        if (!kind || (strcmp(kind, "full_attention") && strcmp(kind, "sliding_attention")))
+            return refuse("layer_types", "has a kind of layer that is not supported");
+        slides |= !strcmp(kind, "sliding_attention");
+    }
+    /* only Mistral's window is in use without another key that says so */
+    if (!json_is_array(kinds))
+        slides = !strcmp(json_string_value(json_object_get(j, "model_type")), "mistral");
+    if (!slides || !json_is_integer(window) || json_integer_value(window) >= m->max_positions) return NEB_OK;
+    if (json_integer_value(window) < 1) return refuse("sliding_window", "is not possible");
+    m->max_positions = json_integer_value(window);
+    neb__warn("config.json, 'sliding_window': this model is used for texts of up to %" PRId64
+              " tokens, where its window changes nothing",
+              m->max_positions);
+    return NEB_OK;
+}
+
+neb_status neb__hf_decoder_read(const struct json_t *j, enum neb_hf_kind kind, struct neb_model_config *m)
+{
+    NEB_TRY(check_keys(j));
+    NEB_TRY(get_whole(j, "vocab_size", -1, &m->vocab));
+    NEB_TRY(get_whole(j, "hidden_size", -1, &m->hidden));
+    NEB_TRY(get_whole(j, "intermediate_size", -1, &m->ffn));
+    NEB_TRY(get_whole(j, "num_hidden_layers", -1, &m->layers));
+    NEB_TRY(get_whole(j, "num_attention_heads", -1, &m->heads));
+    NEB_TRY(get_whole(j, "num_key_value_heads", m->heads, &m->kv_heads));
+    NEB_TRY(get_whole(j, "head_dim", kind == NEB_HF_QWEN3 ? 128 : 0, &m->head_dim));
+    if (!m->head_dim && m->heads) m->head_dim = m->hidden / m->heads;
+    NEB_TRY(get_whole(j, "max_position_embeddings", 2048, &m->max_positions));
+    NEB_TRY(get_real(j, "rms_norm_eps", 1e-6, &m->norm_eps));
+    NEB_TRY(get_real(j, "attention_dropout", 0, &m->attention_dropout));
+    NEB_TRY(read_rope(j, m));
+    NEB_TRY(read_window(j, m));
+    m->dropout = 0;
+    m->bias = m->head_bias = m->embedding_norm = false;
+    m->qkv_bias = kind == NEB_HF_QWEN2;
+    m->qk_norm = kind == NEB_HF_QWEN3;
+    static const char *const set[][2] = {{"kind", "decoder"},
+                                         {"positions", "rope"},
+                                         {"norm", "rms"},
+                                         {"norm_place", "pre"},
+                                         {"activation", "swiglu"}};
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        NEB_TRY(neb__opts_set(neb__model_options, m, set[i][0], set[i][1]));
+    return NEB_OK;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------- */
+
+static json_t *rope_of(const struct neb_model_config *m)
+{
+    json_t *r = json_pack("{s:f, s:s}", "rope_theta", m->rope_base, "rope_type", "default");
+    if (!r || !(m->rope_factor > 0)) return r;
+    json_t *more =
+        m->rope_original
+            ? json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", m->rope_factor,
+                        "low_freq_factor", m->rope_low, "high_freq_factor", m->rope_high,
+                        "original_max_position_embeddings", (json_int_t)m->rope_original)
+            : json_pack("{s:s, s:f}", "rope_type", "linear", "factor", m->rope_factor);
+    bool bad = !more || json_object_update(r, more);
+    json_decref(more);
+    if (!bad) return r;
+    json_decref(r);
+    return NULL;
+}
+
+/* rope_theta and rope_scaling are for transformers before 5, which does not know rope_parameters. */
+static bool add_rope(const struct neb_model_config *m, json_t *j)
+{
+    json_t *now = rope_of(m), *old = m->rope_factor > 0 ? rope_of(m) : NULL;
+    bool bad = !now || json_object_set(j, "rope_parameters", now) ||
+               json_object_set_new(j, "rope_theta", json_real(m->rope_base));
+    if (old) bad |= json_object_set(j, "rope_scaling", old) != 0;
+    json_decref(now);
+    json_decref(old);
+    return bad;
+}
+
+neb_status neb__hf_decoder_write(const struct neb_model_yaml *f, const struct neb_arch *a,
+                                 enum neb_hf_kind kind, struct json_t *j)
+{
+    static const char *const types[] = {[NEB_HF_LLAMA] = "llama",
+                                        [NEB_HF_MISTRAL] = "mistral",
+                                        [NEB_HF_QWEN2] = "qwen2",
+                                        [NEB_HF_QWEN3] = "qwen3"};
+    const struct neb_model_config *m = &f->model;
+    json_t *more =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:f}", "model_type", types[kind],
+                  "hidden_size", (json_int_t)a->hidden, "num_hidden_layers", (json_int_t)a->layers,
+                  "num_attention_heads", (json_int_t)a->heads, "num_key_value_heads", (json_int_t)a->kv_heads,
+                  "head_dim", (json_int_t)a->head_dim, "intermediate_size", (json_int_t)a->ffn,
+                  "max_position_embeddings", (json_int_t)a->max_positions, "rms_norm_eps", m->norm_eps,
+                  "attention_dropout", m->attention_dropout, "hidden_act", "silu", "initializer_range",
+                  m->init_deviation);
+    bool bad = !more || json_object_update(j, more) || add_rope(m, j);
+    json_decref(more);
+    if (kind == NEB_HF_LLAMA || kind == NEB_HF_QWEN3)
+        bad |= json_object_set_new(j, "attention_bias", json_false()) != 0;
+    return bad ? neb__fail(NEB_ERR_NOMEM, "out of memory for config.json") : NEB_OK;
+}
