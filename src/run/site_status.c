@@ -239,35 +239,34 @@ bool neb__session_peer_lacks_end(neb_session *s)
 
 /* ---- the peers ----------------------------------------------------------------------------------------- */
 
-/* Members that are not linked are told by the driver alone. */
-static void send_to(neb_session *s, uint64_t peers, uint32_t kind, const char *text)
+struct audience {
+    uint64_t linked, far; /* far: through members; the driver alone may tell these */
+};
+
+static void send_to(neb_session *s, struct audience to, uint32_t kind, const char *text)
 {
-    uint64_t linked = neb__members_links(&s->members);
     for (uint16_t i = 0; i < NEB_SITES_MAX; i++) {
-        if (!(peers & neb__bit(i))) continue;
-        if (linked & neb__bit(i))
-            neb__session_send(s, i, NEB_CONTROL, kind, text, strlen(text));
-        else
-            neb__session_reach(s, i, kind, text, strlen(text));
+        if (to.linked & neb__bit(i)) neb__session_send(s, i, NEB_CONTROL, kind, text, strlen(text));
+        if (to.far & neb__bit(i)) neb__session_reach(s, i, kind, text, strlen(text));
     }
 }
 
-static void say(neb_session *s, uint64_t peers, const struct neb_site_status *own)
+static void say(neb_session *s, struct audience to, const struct neb_site_status *own)
 {
-    char *text = peers ? neb__status_message(own) : NULL, note[120];
-    if (text && strlen(text) <= NEB_STATUS_BYTES) send_to(s, peers, NEB_MSG_STATUS, text);
+    char *text = to.linked | to.far ? neb__status_message(own) : NULL, note[120];
+    if (text && strlen(text) <= NEB_STATUS_BYTES) send_to(s, to, NEB_MSG_STATUS, text);
     free(text);
     if (s->core || !own->until) return;
     snprintf(note, sizeof note, "{\"until\":%lld,\"takes\":%.6g,\"starved\":%.6g}", (long long)own->until,
              own->takes, own->starved);
-    send_to(s, peers, NEB_MSG_NOTE, note); /* for a site of the version before */
+    send_to(s, to, NEB_MSG_NOTE, note); /* for a site of the version before */
 }
 
 void neb__session_tell_peer(neb_session *s, uint16_t peer)
 {
     struct neb_site_status own;
     neb__session_own_status(s, &own);
-    say(s, neb__bit(peer), &own);
+    say(s, (struct audience){.far = neb__bit(peer)}, &own); /* over its link, if it has one */
 }
 
 void neb__session_status_heard(neb_session *s, uint16_t peer, uint32_t kind, const uint8_t *bytes, size_t n)
@@ -361,7 +360,8 @@ void neb__session_tell(neb_session *s, bool last)
     bool file = last || now - b->write_at >= write_every, peers = !last && now - b->say_at >= say_every;
     if (!file && !peers) return;
     neb__session_own_status(s, &own);
-    if (peers) say(s, neb__members_reached(&s->members), &own), b->say_at = now;
+    struct audience all = {neb__members_links(&s->members), neb__members_far(&s->members)};
+    if (peers) say(s, all, &own), b->say_at = now;
     if (file) write_file(s, b, &own, last), b->write_at = now;
 }
 
@@ -377,7 +377,7 @@ static void meter_tell(neb_session *s, const struct neb_site_status *loop)
     pthread_mutex_unlock(&s->lock);
     if (!b || (s->core && !news)) return; /* rounds: the driver tells the rest in its turn */
     neb__session_own_status(s, &own);
-    say(s, neb__members_links(&s->members), &own);
+    say(s, (struct audience){.linked = neb__members_links(&s->members)}, &own);
 }
 
 static void meter_look(neb_session *s, struct neb_status_file *out)
