@@ -83,8 +83,8 @@ static neb_status what_if(const struct cfg *c, int *code)
 static neb_status simulate(const struct cfg *c, int *code)
 {
     struct neb_sim_result sum = {0};
-    int64_t start = neb__now_ns(), bad = 0;
-    for (int64_t i = 0; i < c->seeds; i++) {
+    int64_t start = neb__now_ns(), bad = 0, done = 0;
+    for (int64_t i = 0; i < c->seeds && (!bad || c->keep_going); i++) {
         struct neb_sim_fault o = {.seed = (uint64_t)(c->first_seed + i),
                                   .sites = (int)c->sites,
                                   .trace = c->trace,
@@ -102,8 +102,8 @@ static neb_status simulate(const struct cfg *c, int *code)
             fflush(stdout);
             bad++;
             *code = 1;
-            if (!c->keep_going) return NEB_OK;
         }
+        done++;
         sum.events += r.events, sum.records += r.records, sum.crashes += r.crashes, sum.views += r.views;
         sum.cells_fetched += r.cells_fetched, sum.settled += r.settled, sum.epochs += r.epochs;
         sum.damaged += r.damaged, sum.virtual_ms += r.virtual_ms, sum.relayed += r.relayed;
@@ -117,8 +117,8 @@ static neb_status simulate(const struct cfg *c, int *code)
            (unsigned long long)sum.cells_fetched, (unsigned long long)sum.settled,
            (unsigned long long)sum.relayed, (double)sum.virtual_ms / 3.6e6);
     if (c->liars) printf("%llu statements convicted a liar\n", (unsigned long long)sum.convicted);
-    printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)c->seeds, (long long)bad, s,
-           1e3 * s / (double)(c->seeds ? c->seeds : 1));
+    printf("%lld histories, %lld violations; %.1f s (%.2f ms each)\n", (long long)done, (long long)bad, s,
+           1e3 * s / (double)(done ? done : 1));
     return NEB_OK;
 }
 

@@ -22,12 +22,12 @@
 #include <string.h>
 #include <time.h>
 
-static const int64_t write_every = 2000000000, say_every = 2000000000;
+static const int64_t write_every = 2000000000, say_every = 2000000000, far_every = 8000000000;
 
 /* The times and `file` are the driver's. The rest is under the session's lock. */
 struct neb_status_board {
-    int64_t write_at, say_at;     /* ns: when it was last done */
-    struct neb_status_file *file; /* to be written */
+    int64_t write_at, say_at, far_at; /* ns: when it was last done */
+    struct neb_status_file *file;     /* to be written */
     struct neb_status_log log;
     struct neb_site_status loop; /* the training loop's part */
     bool told;                   /* the loop has said something */
@@ -345,7 +345,7 @@ static void write_file(neb_session *s, struct neb_status_board *b, struct neb_si
 
 void neb__session_tell_soon(neb_session *s)
 {
-    if (s->board) s->board->say_at = s->board->write_at = 0;
+    if (s->board) s->board->say_at = s->board->write_at = s->board->far_at = 0;
 }
 
 void neb__session_tell(neb_session *s, bool last)
@@ -360,8 +360,10 @@ void neb__session_tell(neb_session *s, bool last)
     bool file = last || now - b->write_at >= write_every, peers = !last && now - b->say_at >= say_every;
     if (!file && !peers) return;
     neb__session_own_status(s, &own);
-    struct audience all = {neb__members_links(&s->members), neb__members_far(&s->members)};
+    bool far = peers && now - b->far_at >= far_every;
+    struct audience all = {neb__members_links(&s->members), far ? neb__members_far(&s->members) : 0};
     if (peers) say(s, all, &own), b->say_at = now;
+    if (far) b->far_at = now;
     if (file) write_file(s, b, &own, last), b->write_at = now;
 }
 
