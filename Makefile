@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 CMAKE = cmake -G Ninja
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all setup build demo test bench fuzz soak science dist format clean
+.PHONY: all setup build demo test bench fuzz soak science dist screenshots format clean
 all: build
 
 setup:
@@ -56,6 +56,10 @@ science:
 # One archive that runs on another machine, with a GPU or without. Built where there need be none.
 dist: build
 	@tools/dist $(BUILD)/release
+
+# Pictures of the live page in build/screenshots, for people to look at. Needs Chromium (Debian: chromium).
+screenshots: build
+	@python3 tests/watch/page.py $(BUILD)/release/nebula-i $(BUILD)/screenshots && ls $(BUILD)/screenshots
 
 format:
 	@tools/check-format --fix

@@ -39,3 +39,15 @@ neb_part(PCRE2 pcre2.h libpcre2-8.a pcre2-8)
 neb_part(SENTENCEPIECE sentencepiece_processor.h sentencepiece)
 neb_part(SENTENCEPIECE_TRAIN sentencepiece_trainer.h sentencepiece_train)
 neb_part(XML2 libxml/HTMLparser.h xml2)
+
+# The live page alone needs a web server, and the command alone serves it: libnebula-i does not link to these. Debian ships an
+# archive of libmicrohttpd; its TLS is GnuTLS, whose own parts have none.
+add_library(neb_web INTERFACE)
+find_path(NEB_MICROHTTPD_INCLUDE microhttpd.h)
+find_library(NEB_MICROHTTPD_LIBRARY NAMES libmicrohttpd.a microhttpd)
+find_library(NEB_GNUTLS_LIBRARY NAMES gnutls)
+if(NOT NEB_MICROHTTPD_INCLUDE OR NOT NEB_MICROHTTPD_LIBRARY OR NOT NEB_GNUTLS_LIBRARY)
+    message(FATAL_ERROR "libmicrohttpd or GnuTLS is missing: run tools/setup")
+endif()
+target_include_directories(neb_web SYSTEM INTERFACE ${NEB_MICROHTTPD_INCLUDE})
+target_link_libraries(neb_web INTERFACE ${NEB_MICROHTTPD_LIBRARY} ${NEB_GNUTLS_LIBRARY} Threads::Threads)

@@ -80,7 +80,8 @@ int neb__verb_run(const struct neb_verb *v, int argc, char **argv);
     X(train)         \
     X(translate)     \
     X(version)       \
-    X(wan)
+    X(wan)           \
+    X(watch)
 /* clang-format on */
 
 #define NEB__X(name) extern const struct neb_verb neb__verb_##name;

@@ -4,115 +4,75 @@
  * have the same shape, and hold what this site knows of itself and what the others last told it. Loss and speed are there
  * where the native trainer runs. Texts of other sites come without control characters (watch/status.h). */
 #include "cli/verb.h"
-#include "base/file.h"
+#include "base/buf.h"
 #include "base/mem.h"
-#include "watch/status.h"
+#include "watch/view.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-
-enum { STALE = 15 }; /* seconds; a site speaks every two */
 
 struct options {
     bool json, fields;
 };
 
 static const struct neb_opt table[] = {
-    NEB_OPT(struct options, json, NEB_OPT_BOOL, "no", NULL, "as it is stored"),
+    NEB_OPT(struct options, json, NEB_OPT_BOOL, "no", NULL,
+            "as JSON; docs/status.md and docs/watch.md list the keys"),
     NEB_OPT(struct options, fields, NEB_OPT_BOOL, "no", NULL, "list the keys of a status and their meaning"),
     NEB_OPT_END,
 };
 
-/* FOLDER/status.json, or the newest of those one folder below. */
-static neb_status find_file(const char *folder, char *out, size_t size)
-{
-    struct stat st;
-    struct dirent *d;
-    time_t newest = 0;
-    snprintf(out, size, "%s/status.json", folder);
-    if (!stat(out, &st)) return NEB_OK;
-    snprintf(out, size, "%s/run/status.json", folder);
-    if (!stat(out, &st)) return NEB_OK;
-    DIR *dir = opendir(folder);
-    while (dir && (d = readdir(dir))) {
-        char path[PATH_MAX];
-        if (snprintf(path, sizeof path, "%s/%s/status.json", folder, d->d_name) >= (int)sizeof path) continue;
-        if (stat(path, &st) || st.st_mtime <= newest) continue;
-        newest = st.st_mtime;
-        snprintf(out, size, "%s", path);
-    }
-    if (dir) closedir(dir);
-    return newest ? NEB_OK
-                  : neb__fail(NEB_ERR_NOTFOUND, "%s: no site writes there; give the `out` of a job", folder);
-}
-
-static bool stays(const char *state)
-{
-    static const char *const last[] = {"done", "ended", "stopped", "halted"};
-    for (size_t i = 0; i < sizeof last / sizeof *last; i++)
-        if (!strcmp(state, last[i])) return true;
-    return false;
-}
-
-/* Says what a site does, or how long it has been silent. */
-static void describe_state(const struct neb_site_status *s, double age, char *out, size_t size)
-{
-    const char *state = neb__status_state(s);
-    if (!*state)
-        snprintf(out, size, "not heard of");
-    else if (age > STALE && !stays(state))
-        snprintf(out, size, "silent for %.0f s", age);
-    else
-        snprintf(out, size, "%s", state);
-}
-
 /* ---- of the native trainer: loss and speed ---------------------------------------------------------------------- */
 
-static void print_training(const struct neb_status_file *f, double late)
+/* A site that has not measured a loss, such as a teacher, has none. */
+static void loss_text(double loss, char *out, size_t size)
 {
-    const struct neb_site_status *me = &f->site[f->self];
-    char state[64];
-    printf("job %s, strategy %s, %.0f s ago\n", me->job, me->strategy, late);
+    if (loss > 0)
+        snprintf(out, size, "%.4f", loss);
+    else
+        snprintf(out, size, "-");
+}
+
+static void print_training(const struct neb_view *v, double late)
+{
+    char loss[24];
+    printf("job %s, strategy %s, %.0f s ago\n", v->job, v->strategy, late);
     printf("%-12s %-13s %-18s %8s %9s %9s %8s %8s  %s  %s\n", "site", "role", "state", "step", "loss",
            "tokens/s", "out Mb/s", "in Mb/s", "cmp enc wai rec %", "rung");
-    for (int i = 0; i < f->n; i++) {
-        const struct neb_site_status *s = &f->site[i];
-        describe_state(s, s->age + late, state, sizeof state);
-        printf("%-12.31s %-13s %-18s %8" PRId64 " %9.4f %9.0f %8.2f %8.2f  %3.0f %3.0f %3.0f %3.0f  %s\n",
-               s->name, s->role, state, s->step, s->loss, s->tokens_per_second, s->link_out / 1e6,
+    for (int i = 0; i < v->n; i++) {
+        const struct neb_site_status *s = &v->site[i].st;
+        loss_text(s->loss, loss, sizeof loss);
+        printf("%-12.31s %-13s %-18s %8" PRId64 " %9s %9.0f %8.2f %8.2f  %3.0f %3.0f %3.0f %3.0f  %s\n",
+               s->name, s->role, v->site[i].shown, s->step, loss, s->tokens_per_second, s->link_out / 1e6,
                s->link_in / 1e6, s->share_compute, s->share_encode, s->share_wait, s->share_recover, s->pace);
     }
 }
 
 /* ---- of a session, whatever trains in it ------------------------------------------------------------------------ */
 
-static void print_session(const struct neb_status_file *f, double late)
+static void print_session(const struct neb_view *v, double late)
 {
-    char state[64];
     printf("%.0f s ago\n%-12s %-18s %8s %12s %8s %-6s %-10s %6s  %s\n", late, "site", "state", "step",
            "tokens", "record", "leads", "rung", "H", "why");
-    for (int i = 0; i < f->n; i++) {
-        const struct neb_site_status *s = &f->site[i];
-        describe_state(s, s->age + late, state, sizeof state);
+    for (int i = 0; i < v->n; i++) {
+        const struct neb_site_status *s = &v->site[i].st;
         printf("%-12.31s %-18s %8" PRId64 " %12" PRId64 " %8" PRId64 " %-6s %-10.16s %6" PRId64 "  %.120s\n",
-               s->name, state, s->own_steps, s->own_tokens, s->record, s->leader ? "yes" : "", s->rung,
-               s->interval, s->reason);
+               s->name, v->site[i].shown, s->own_steps, s->own_tokens, s->record, s->leader ? "yes" : "",
+               s->rung, s->interval, s->reason);
     }
 }
 
 /* Says for whom and for what each site waits. */
-static void print_waits(const struct neb_status_file *f)
+static void print_waits(const struct neb_view *v)
 {
-    for (int i = 0; i < f->n; i++) {
-        const struct neb_site_status *s = &f->site[i];
-        if (s->waiting_s > 0 && *s->note && !stays(neb__status_state(s)))
+    for (int i = 0; i < v->n; i++) {
+        const struct neb_site_status *s = &v->site[i].st;
+        bool over = v->site[i].health == NEB_HEALTH_DONE || v->site[i].health == NEB_HEALTH_HALTED;
+        if (s->waiting_s > 0 && *s->note && !over)
             printf("%.31s, for %.0f s: %s\n", s->name, s->waiting_s, s->note);
     }
 }
@@ -120,54 +80,76 @@ static void print_waits(const struct neb_status_file *f)
 /* ---- of both ---------------------------------------------------------------------------------------------------- */
 
 /* Sites without a line of their own to the one that wrote this. */
-static void print_paths(const struct neb_status_file *f)
+static void print_paths(const struct neb_view *v)
 {
-    for (int i = 0; i < f->n; i++)
-        if (*f->site[i].via)
-            printf("%.31s reaches %.31s via %.31s\n", f->site[f->self].name, f->site[i].name, f->site[i].via);
+    for (int i = 0; i < v->n_lines; i++) {
+        const struct neb_view_line *l = &v->line[i];
+        if (*l->via)
+            printf("%.31s reaches %.31s via %.31s\n", v->site[l->from].st.name, v->site[l->to].st.name,
+                   l->via);
+    }
 }
 
-static void print_refusals(const struct neb_status_file *f)
+static void print_refusals(const struct neb_view *v)
 {
-    for (int i = 0; i < f->n; i++)
-        if (f->site[i].refused)
-            printf("%.31s refused by a quota: %s\n", f->site[i].name, f->site[i].refused_of);
-    for (int i = 0; i < f->n; i++)
-        if (f->site[i].scaled)
-            printf("%.31s made shorter: updates of %s\n", f->site[i].name, f->site[i].scaled_of);
+    for (int i = 0; i < v->n; i++)
+        if (v->site[i].st.refused)
+            printf("%.31s refused by a quota: %s\n", v->site[i].st.name, v->site[i].st.refused_of);
+    for (int i = 0; i < v->n; i++)
+        if (v->site[i].st.scaled)
+            printf("%.31s made shorter: updates of %s\n", v->site[i].st.name, v->site[i].st.scaled_of);
 }
 
-static neb_status print_as_stored(const char *path)
+/* Where one site writes, its file has older keys, too, which stay for one release. */
+static json_t *with_older_keys(const struct neb_view *v, json_t *view)
 {
-    json_error_t e;
-    json_t *all = json_load_file(path, 0, &e);
-    if (!all) return neb__fail(NEB_ERR_CORRUPT, "%s: %s", path, e.text);
-    json_dumpf(all, stdout, JSON_INDENT(1) | JSON_ENSURE_ASCII);
+    char path[PATH_MAX + 16];
+    int self = neb__view_find(v, v->self);
+    if (self < 0) return view;
+    snprintf(path, sizeof path, "%s/status.json", v->site[self].folder);
+    json_t *stored = json_load_file(path, 0, NULL);
+    if (!json_is_object(stored)) {
+        json_decref(stored);
+        return view;
+    }
+    json_object_update(stored, view);
+    json_decref(view);
+    return stored;
+}
+
+static neb_status print_json(const struct neb_view *v)
+{
+    json_t *all = neb__view_json(v);
+    if (!all) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
+    all = with_older_keys(v, all);
+    json_dumpf(all, stdout, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
     printf("\n");
     json_decref(all);
     return NEB_OK;
 }
 
+static void print_table(const struct neb_view *v)
+{
+    double late = fmax(0, floor(v->now - v->made));
+    int self = neb__view_find(v, v->self);
+    if (*v->site[self >= 0 ? self : 0].st.role)
+        print_training(v, late);
+    else
+        print_session(v, late);
+    print_waits(v);
+    print_paths(v);
+    print_refusals(v);
+}
+
 static neb_status show(const struct options *o, const char *folder)
 {
-    char path[PATH_MAX];
-    NEB_TRY(find_file(folder, path, sizeof path));
-    if (o->json) return print_as_stored(path);
-    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
-    if (!f) return neb__fail(NEB_ERR_NOMEM, "out of memory for a status");
-    neb_status status = neb__status_file_read(path, f);
-    if (status == NEB_OK && f->self < 0) status = neb__fail(NEB_ERR_CORRUPT, "%s: no site is in it", path);
-    if (status == NEB_OK) {
-        double late = fmax(0, (double)(time(NULL) - f->written));
-        if (*f->site[f->self].role)
-            print_training(f, late);
-        else
-            print_session(f, late);
-        print_waits(f);
-        print_paths(f);
-        print_refusals(f);
-    }
-    neb__free(f);
+    struct neb_view *v;
+    NEB_TRY(neb__view_create(&v));
+    neb_status status = neb__view_look(v, folder);
+    if (status == NEB_ERR_NOTFOUND) status = neb__fail(status, "%s", neb_last_error());
+    if (status == NEB_OK && o->json) status = print_json(v);
+    if (status == NEB_OK && !o->json) print_table(v);
+    neb__view_free(v);
     return status;
 }
 

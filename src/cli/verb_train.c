@@ -1,6 +1,8 @@
-/* verb_train.c: `nebula-i train JOB.yaml [--site NAME [--alone]] [section.key=value …]`. */
+/* verb_train.c: `nebula-i train JOB.yaml [--site NAME [--alone]] [--watch PORT] [section.key=value …]`. */
 #include "cli/verb.h"
 #include "cli/reference.h"
+#include "cli/watch_child.h"
+#include "train/launch.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -8,6 +10,7 @@
 struct options {
     char *site;
     bool alone;
+    int64_t watch;
 };
 
 static const struct neb_opt table[] = {
@@ -15,6 +18,10 @@ static const struct neb_opt table[] = {
             "which of the job's sites this is; without it: train alone"),
     NEB_OPT(struct options, alone, NEB_OPT_BOOL, "no", NULL,
             "with that site's own settings and corpora, but without the others"),
+    NEB_OPT(
+        struct options, watch, NEB_OPT_INT, "-1", NULL,
+        "port of a live page of this run, as nebula-i watch serves it (8265; 0: any that is free); -1: none",
+        NEB_OPT_RANGE(-1, 65535)),
     NEB_OPT_END,
 };
 
@@ -26,7 +33,11 @@ static neb_status run(struct neb_call *c)
     neb_status status = NEB_OK;
     if (o->site) status = neb__job_at(&job, o->site);
     if (status == NEB_OK && o->alone) neb__job_alone(&job);
+    struct neb_watch_child page = {0};
+    bool first = neb__launch_needed(&job) || neb__job_ranks(&job) == 1; /* not one of the ranks */
+    if (status == NEB_OK && o->watch >= 0 && first) neb__watch_child_start(&page, job.out, (int)o->watch);
     if (status == NEB_OK) status = neb__train_job(&job);
+    neb__watch_child_stop(&page);
     neb__job_free(&job);
     if (status == NEB_ERR_CANCELLED && neb__train_signal()) c->code = NEB_EXIT_SIGNAL + neb__train_signal();
     return status;
@@ -40,7 +51,7 @@ static void job_help(FILE *to)
 
 const struct neb_verb neb__verb_train = {
     .name = "train",
-    .args = "JOB.yaml [--site NAME [--alone]] [section.key=value …]",
+    .args = "JOB.yaml [--site NAME [--alone]] [--watch PORT] [section.key=value …]",
     .help = "train what a job file describes",
     .options = {{table, 0}},
     .size = sizeof(struct options),

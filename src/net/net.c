@@ -328,6 +328,7 @@ neb_status neb__net_line(const struct neb_net *net, uint16_t peer, struct neb_li
                              .rtt = m->rtt,
                              .rtt_min = m->rtt_min,
                              .loss = m->loss,
+                             .silent = p->up ? neb__seconds_since(p->pong_at) : 0,
                              .bytes_out = p->out.acked_bytes,
                              .bytes_in = p->in.bytes,
                              .acked_at = m->acked_at,

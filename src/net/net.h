@@ -218,6 +218,7 @@ struct neb_line {
     double goodput_age;  /* seconds since goodput_out was last measured; negative: never */
     double rtt, rtt_min; /* seconds, by heartbeats on the control connection */
     double loss;         /* recent share of bytes that TCP sent again */
+    double silent;       /* seconds since it last answered a heartbeat; 0 while the line is down */
     uint64_t bytes_out, bytes_in; /* payload acknowledged, payload received */
     int64_t acked_at;             /* neb__now_ns() when bytes_out last grew; 0: never */
     uint64_t queued;              /* payload bytes waiting or unacknowledged */

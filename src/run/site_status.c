@@ -184,6 +184,11 @@ static void see_site(neb_session *s, uint16_t id, const struct neb_site_status *
     if (via != NEB_NO_SITE) neb__members_name(&s->members, via, out->via);
     out->rtt_ms = 1e3 * line.rtt;
     out->goodput_bps = goodput_to(s, id, &line);
+    out->goodput_in_bps = line.goodput_in;
+    out->line_loss = line.loss;
+    out->line_sent = (int64_t)line.bytes_out;
+    out->line_received = (int64_t)line.bytes_in;
+    out->silent_s = line.up ? line.silent : 0;
     out->age = said ? neb__seconds_since(s->board->heard_at[id]) : 0;
 }
 

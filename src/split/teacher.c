@@ -113,6 +113,7 @@ static neb_status open_all(struct teacher *t)
 
 static void close_all(struct teacher *t)
 {
+    neb__meter_end(&t->meter);
     neb__metrics_close(t->metrics);
     neb__split_close(t->split);
     neb_session_close(t->session);

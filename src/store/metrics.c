@@ -283,7 +283,7 @@ neb_status neb__metrics_read(const char *dir, struct neb_metrics **out)
     m->warned = true; /* the warning is about writing, and nothing is written here */
     neb_status status =
         sqlite3_open_v2(path, &m->db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK ? NEB_OK : failed(m);
-    if (status == NEB_OK) status = run_sql(m, "PRAGMA busy_timeout=2000");
+    if (status == NEB_OK) status = run_sql(m, "PRAGMA busy_timeout=2000; PRAGMA cache_size=-256");
     if (status == NEB_OK) status = check_version(m, path);
     if (status != NEB_OK) {
         neb__metrics_close(m);
@@ -291,6 +291,39 @@ neb_status neb__metrics_read(const char *dir, struct neb_metrics **out)
     }
     *out = m;
     return NEB_OK;
+}
+
+neb_status neb__metrics_range(struct neb_metrics *m, const char *name, int64_t after, int64_t until,
+                              int64_t most, int (*fn)(void *arg, int64_t step, double time, double value),
+                              void *arg)
+{
+    static const char sql[] =
+        "SELECT step, time, value FROM value WHERE metric = (SELECT id FROM metric WHERE "
+        "name = ?1) AND step > ?2 AND step <= ?3 ORDER BY step LIMIT ?4";
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, sql, -1, &q, NULL) != SQLITE_OK) return failed(m);
+    sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(q, 2, after);
+    sqlite3_bind_int64(q, 3, until);
+    sqlite3_bind_int64(q, 4, most);
+    int rows = 0, go = 1;
+    while (go && sqlite3_step(q) == SQLITE_ROW) {
+        bool null = sqlite3_column_type(q, 2) == SQLITE_NULL;
+        go = fn(arg, sqlite3_column_int64(q, 0), sqlite3_column_double(q, 1),
+                null ? NAN : sqlite3_column_double(q, 2));
+        rows++;
+    }
+    sqlite3_finalize(q);
+    return rows ? NEB_OK : neb__quiet(NEB_ERR_NOTFOUND, "no values of '%s'", name);
+}
+
+int64_t neb__metrics_starts(struct neb_metrics *m)
+{
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, "SELECT count(*) FROM run", -1, &q, NULL) != SQLITE_OK) return 0;
+    int64_t n = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int64(q, 0) : 0;
+    sqlite3_finalize(q);
+    return n;
 }
 
 static const char *text_of(sqlite3_stmt *q, int column)
@@ -310,6 +343,23 @@ neb_status neb__metrics_events(struct neb_metrics *m,
         return failed(m);
     for (int go = 1; go && sqlite3_step(q) == SQLITE_ROW;)
         go = fn(arg, sqlite3_column_int64(q, 0), sqlite3_column_double(q, 1), text_of(q, 2), text_of(q, 3));
+    sqlite3_finalize(q);
+    return NEB_OK;
+}
+
+neb_status neb__metrics_events_after(struct neb_metrics *m, int64_t after,
+                                     int (*fn)(void *arg, int64_t id, int64_t step, double time,
+                                               const char *kind, const char *text),
+                                     void *arg)
+{
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(m->db, "SELECT id, step, time, kind, text FROM event WHERE id > ?1 ORDER BY id",
+                           -1, &q, NULL) != SQLITE_OK)
+        return failed(m);
+    sqlite3_bind_int64(q, 1, after);
+    for (int go = 1; go && sqlite3_step(q) == SQLITE_ROW;)
+        go = fn(arg, sqlite3_column_int64(q, 0), sqlite3_column_int64(q, 1), sqlite3_column_double(q, 2),
+                text_of(q, 3), text_of(q, 4));
     sqlite3_finalize(q);
     return NEB_OK;
 }

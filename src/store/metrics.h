@@ -48,6 +48,17 @@ neb_status neb__metrics_events(struct neb_metrics *m,
                                int (*fn)(void *arg, int64_t step, double time, const char *kind,
                                          const char *text),
                                void *arg);
+/* For a reader that comes again: values of the steps `after` < step <= `until` in their order, at most `most` of them.
+ * NEB_ERR_NOTFOUND (quiet): there are none */
+neb_status neb__metrics_range(struct neb_metrics *m, const char *name, int64_t after, int64_t until,
+                              int64_t most, int (*fn)(void *arg, int64_t step, double time, double value),
+                              void *arg);
+/* Events whose id is above `after`, in the order of their ids. The text is as it was stored: it may quote another site. */
+neb_status neb__metrics_events_after(struct neb_metrics *m, int64_t after,
+                                     int (*fn)(void *arg, int64_t id, int64_t step, double time,
+                                               const char *kind, const char *text),
+                                     void *arg);
+int64_t neb__metrics_starts(struct neb_metrics *m); /* how often the run was started; 0: not known */
 /* Copies the newest note with this key to out, cut to size. NEB_ERR_NOTFOUND (quiet) */
 neb_status neb__metrics_get_note(struct neb_metrics *m, const char *key, char *out, size_t size);
 

@@ -70,7 +70,8 @@ void neb__trainer_find_facts(struct neb_trainer *t)
         (struct neb_trainer_facts){.model = model,
                                    .generator = neb__work_generator(t->work),
                                    .tagged = neb__data_tagged(&t->data),
-                                   .exports = model && neb__hf_exports(&t->data.models.model, &t->job->peft)};
+                                   .exports = model && neb__hf_exports(&t->data.models.model, &t->job->peft),
+                                   .trainable = neb__work_slab_values(t->work)};
 }
 
 static neb_status take_window(struct neb_gate_end *e)

@@ -132,6 +132,7 @@ static void begin_metrics(struct neb_trainer *t)
 {
     t->metrics = neb__metrics_begin(t->job->out, t->loaded);
     neb__meter_begin(&t->meter, t->job, t->metrics, t->session, &neb__session_meter, t->progress.tokens);
+    neb__meter_model(&t->meter, t->facts.trainable);
 }
 
 static neb_status open_trainer(struct neb_trainer *t)
@@ -183,6 +184,7 @@ static void close_trainer(struct neb_trainer *t)
 {
     neb__gate_close(t->gate);
     neb__gate_leave(t);
+    neb__meter_end(&t->meter);
     neb__metrics_close(t->metrics);
     neb__ckpt_writer_close(t->writer);
     neb__split_close(t->split);

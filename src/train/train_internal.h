@@ -31,6 +31,7 @@ struct neb_trainer_facts {
     bool model, generator; /* are here */
     bool tagged;           /* translations name their language */
     bool exports;          /* other libraries know the model */
+    int64_t trainable;     /* values of the whole model that are trained */
 };
 
 /* The result of a training, besides the model's folder. */

@@ -13,8 +13,12 @@ enum { MAX_SKIPPED = 20, END_SECONDS = 900 };
 
 void neb__trainer_sample(struct neb_trainer *t, const char *state, bool now)
 {
-    struct neb_meter_point p = {t->progress.step, t->progress.tokens, t->show.loss,
-                                neb__trainer_data_wait(t)};
+    struct neb_meter_point p = {.step = t->progress.step,
+                                .tokens = t->progress.tokens,
+                                .loss = t->show.loss,
+                                .data_wait = neb__trainer_data_wait(t),
+                                .seconds = t->progress.seconds,
+                                .nonfinite = t->skipped};
     neb__meter_sample(&t->meter, &p, state, now);
 }
 

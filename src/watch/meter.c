@@ -4,6 +4,7 @@
  * the run, so a plot does not jump back when a site was killed. Events are found by comparing two samples:
  * links that come and go, waiting that begins and ends, another rung or interval. */
 #include "watch/meter.h"
+#include "watch/alive.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/log.h"
@@ -12,7 +13,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <time.h>
+#include <unistd.h>
 
 const char *const neb__time_names[NEB_TIMES] = {"compute", "encode", "wait", "recover"};
 
@@ -42,6 +45,7 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
     char name[64];
     *m = (struct neb_meter){
         .job = job, .metrics = metrics, .session = session, .run = run, .start_ns = neb__now_ns()};
+    m->alive = neb__alive_hold(job->out);
     m->sample_ns = m->start_ns;
     m->last_tokens = tokens;
     for (int i = 0; i < NEB_TIMES; i++) {
@@ -61,6 +65,17 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
     }
     neb__metrics_note(metrics, "job", job->name);
     neb__metrics_note(metrics, "task", job->task);
+}
+
+void neb__meter_model(struct neb_meter *m, int64_t trainable)
+{
+    m->trainable = trainable;
+}
+
+void neb__meter_end(struct neb_meter *m)
+{
+    if (m->job && m->alive >= 0) close(m->alive);
+    m->alive = -1;
 }
 
 void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *split,
@@ -190,6 +205,20 @@ static void put_session(struct neb_meter *m, int64_t step, const struct neb_sess
     neb__metrics_put(m->metrics, step, "wan/goodput_in", m->link_in);
 }
 
+/* What the job trains on, and when it ends or fails. */
+static void describe_limits(const struct neb_meter *m, const struct neb_meter_point *p,
+                            struct neb_site_status *out)
+{
+    struct statvfs room;
+    snprintf(out->hardware, sizeof out->hardware, "%s", m->job->train.device ? m->job->train.device : "");
+    out->ranks = m->job->parallel.data;
+    out->trainable = m->trainable;
+    out->trained_s = p->seconds;
+    out->planned_s = 60 * m->job->train.minutes;
+    out->nonfinite = p->nonfinite;
+    if (!statvfs(m->job->out, &room)) out->disk_free = (double)room.f_bavail * (double)room.f_frsize;
+}
+
 static void describe(const struct neb_meter *m, const struct neb_meter_point *p,
                      const struct neb_session_status *s, const char *state, struct neb_site_status *out)
 {
@@ -210,6 +239,7 @@ static void describe(const struct neb_meter *m, const struct neb_meter_point *p,
     out->tokens_per_second = m->rate;
     out->link_out = m->link_out;
     out->link_in = m->link_in;
+    describe_limits(m, p, out);
     describe_pace(m, s, out);
     if (!m->split || m->produces) return;
     out->until = (int64_t)m->split->until; /* split_rate.c of the sending site uses these */

@@ -43,6 +43,8 @@ struct neb_meter {
     neb_stream *stream; /* of this site's part of a split job, or NULL */
     const struct neb_meter_split *split;
     bool produces;
+    int alive;         /* a lock on OUT/alive, which ends with the process; -1: none */
+    int64_t trainable; /* values of the model; 0: not known */
     int64_t start_ns, sample_ns;
     double time[NEB_TIMES];
     double before[NEB_TIMES], bytes_before[2],
@@ -63,6 +65,8 @@ struct neb_meter {
 struct neb_meter_point {
     int64_t step, tokens;
     double loss, data_wait; /* data_wait: seconds spent waiting for data so far */
+    double seconds;         /* trained so far */
+    int nonfinite;          /* steps in a row whose loss was not finite */
 };
 
 /* `run` reaches `session`. It is not used if that is NULL. */
@@ -71,6 +75,10 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
 /* From now on the stream's bytes count, too. The stream and `split` must outlive the last sample. */
 void neb__meter_stream(struct neb_meter *m, neb_stream *stream, const struct neb_meter_split *split,
                        bool produces);
+/* The device and the size of what is trained, for the status. */
+void neb__meter_model(struct neb_meter *m, int64_t trainable);
+/* Gives the lock back. The meter may not have begun. */
+void neb__meter_end(struct neb_meter *m);
 void neb__meter_add(struct neb_meter *m, enum neb_time kind, double seconds);
 /* Does nothing until a second has passed since the last one, unless `now`. state: "training", "done" … */
 void neb__meter_sample(struct neb_meter *m, const struct neb_meter_point *p, const char *state, bool now);

@@ -100,6 +100,13 @@
     INT(until, "items", LOOP, OLD("", "until", "", ""), "a receiving site: the last item that it wants")                    \
     REAL(takes, 3, "items/s", LOOP, OLD("", "takes", "", ""), "a receiving site: taken while it does not wait")             \
     REAL(starved, 4, "", LOOP, OLD("", "starved", "", ""), "a receiving site: share of its time waiting for items")         \
+    TEXT(hardware, 48, "", LOOP, OLD("", "", "", ""), "the device that it trains on")                                       \
+    INT(ranks, "processes", LOOP, OLD("", "", "", ""), "that train together at this site")                                  \
+    INT(trainable, "values", LOOP, OLD("", "", "", ""), "of the model that are trained; 0: not known")                      \
+    REAL(trained_s, 1, "s", LOOP, OLD("", "", "", ""), "of training so far")                                                \
+    REAL(planned_s, 1, "s", LOOP, OLD("", "", "", ""), "of training that end the job (`train.minutes`); 0: no limit")       \
+    INT(nonfinite, "steps", LOOP, OLD("", "", "", ""), "in a row, up to now, whose loss was not finite")                    \
+    REAL(disk_free, 0, "bytes", LOOP, OLD("", "", "", ""), "of room where it writes; 0: not known")                         \
     INT(peers_up, "", SESSION, OLD("", "", "peers_up", ""), "other sites that it is connected to")                          \
     INT(peers, "", SESSION, OLD("", "", "peers", ""), "other members")                                                      \
     INT(refused, "", SESSION, OLD("", "", "", ""), "messages and requests of other sites that a quota refused")             \
@@ -116,6 +123,11 @@
     BOOL(leads, SEEN, OLD("", "", "", "leads"), "this site takes it for the leader")                                        \
     REAL(rtt_ms, 2, "ms", SEEN, OLD("", "", "", "rtt_ms"), "round trip to it")                                              \
     REAL(goodput_bps, 0, "bit/s", SEEN, OLD("", "", "", "goodput_bps"), "of updates towards it; 0: not measured yet")       \
+    REAL(goodput_in_bps, 0, "bit/s", SEEN, OLD("", "", "", ""), "from it, as it measures; 0: not measured yet")             \
+    REAL(line_loss, 5, "", SEEN, OLD("", "", "", ""), "recent share of bytes towards it that TCP sent again")               \
+    INT(line_sent, "bytes", SEEN, OLD("", "", "", ""), "of payload that it has acknowledged")                               \
+    INT(line_received, "bytes", SEEN, OLD("", "", "", ""), "of payload that came from it")                                  \
+    REAL(silent_s, 1, "s", SEEN, OLD("", "", "", ""), "since it last answered a heartbeat; 0 for this site, and while it is not connected")\
     REAL(age, 1, "s", SEEN, OLD("age", "age", "", ""), "since it said so; 0 for this site")
 /* clang-format on */
 

@@ -1,0 +1,42 @@
+/* watch_child.c: see watch_child.h. Called before the training has any thread, so fork() is safe. The process has a lower
+ * priority: it must not take time from the training. */
+#include "cli/watch_child.h"
+#include "base/file.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void become_watch(const char *out, int port, pid_t parent)
+{
+    char number[16], path[] = "/proc/self/exe";
+    snprintf(number, sizeof number, "%d", port);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(0); /* it has ended already */
+    if (nice(10) == -1) errno = 0;     /* a pity, no more */
+    execl(path, "nebula-i", "watch", out, "--port", number, (char *)NULL);
+    _exit(127);
+}
+
+void neb__watch_child_start(struct neb_watch_child *c, const char *out, int port)
+{
+    pid_t parent = getpid();
+    if (neb__file_make_dir(out, 0700) != NEB_OK) return; /* the training says so, too */
+    c->pid = fork();
+    if (c->pid == 0) become_watch(out, port, parent);
+    if (c->pid < 0) neb__warn("there is no live page: %s; training goes on", strerror(errno));
+    if (c->pid < 0) c->pid = 0;
+}
+
+void neb__watch_child_stop(struct neb_watch_child *c)
+{
+    if (!c->pid) return;
+    kill(c->pid, SIGTERM);
+    while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) continue;
+    c->pid = 0;
+}

@@ -1,0 +1,259 @@
+/* test_watch.c: a run as one looks at it from outside. Who is well and who is gone, the forecast, the numbers for
+ * Prometheus, a past of a million values in a bounded number of points, what changes between two looks. */
+#include "base/file.h"
+#include "base/mem.h"
+#include "check.h"
+#include "serve/serve_internal.h"
+#include "store/metrics.h"
+#include "watch/alive.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/nebula-test-watch-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+static struct neb_status_file *two_sites(void)
+{
+    struct neb_status_file *f = NEB_NEW(struct neb_status_file);
+    assert_non_null(f);
+    f->written = (int64_t)time(NULL);
+    f->n = 2;
+    for (int i = 0; i < 2; i++) {
+        struct neb_site_status *s = &f->site[i];
+        snprintf(s->name, sizeof s->name, "%s", i ? "b" : "a");
+        snprintf(s->job, sizeof s->job, "two \"sites\"");
+        snprintf(s->strategy, sizeof s->strategy, "replica");
+        snprintf(s->role, sizeof s->role, "train");
+        snprintf(s->state, sizeof s->state, "training");
+        snprintf(s->session, sizeof s->session, "training");
+        snprintf(s->root, sizeof s->root, "%064d", 7);
+        s->root_record = 5;
+        s->up = s->member = true;
+        s->loss = 3;
+        s->step = 100, s->steps_planned = 200, s->trained_tokens = 1000, s->tokens_per_second = 10;
+        s->age = i ? 1 : 0;
+        s->trainable = 1000, s->own_steps = 100;
+    }
+    return f;
+}
+
+static struct neb_view *look(const struct neb_status_file *f)
+{
+    struct neb_view *v;
+    assert_int_equal(neb__status_file_write(dir, f), NEB_OK);
+    assert_int_equal(neb__view_create(&v), NEB_OK);
+    assert_int_equal(neb__view_look(v, dir), NEB_OK);
+    return v;
+}
+
+static enum neb_health health_of_b(const struct neb_status_file *f)
+{
+    struct neb_view *v = look(f);
+    assert_int_equal(v->n, 2);
+    enum neb_health h = v->site[1].health;
+    neb__view_free(v);
+    return h;
+}
+
+static void a_site_is_judged_by_what_is_seen(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    struct neb_site_status *b = &f->site[1];
+    assert_int_equal(health_of_b(f), NEB_HEALTH_GOOD);
+    b->silent_s = 3; /* it does not answer heartbeats: a cut line, before it is given up */
+    assert_int_equal(health_of_b(f), NEB_HEALTH_LATE);
+    b->silent_s = 0;
+    b->age = 30;
+    assert_int_equal(health_of_b(f), NEB_HEALTH_LATE);
+    b->up = false; /* also at once: it need not be old */
+    b->age = 1;
+    assert_int_equal(health_of_b(f), NEB_HEALTH_GONE);
+    snprintf(b->state, sizeof b->state, "done"); /* a goodbye */
+    assert_int_equal(health_of_b(f), NEB_HEALTH_DONE);
+    snprintf(b->state, sizeof b->state, "training");
+    b->up = true;
+    b->waiting_s = 2;
+    assert_int_equal(health_of_b(f), NEB_HEALTH_WAITING);
+    b->halted = true;
+    assert_int_equal(health_of_b(f), NEB_HEALTH_HALTED);
+    *b = (struct neb_site_status){.name = "b"};
+    assert_int_equal(health_of_b(f), NEB_HEALTH_UNKNOWN);
+    neb__free(f);
+}
+
+/* The lock of a process that has ended is free, whatever its file says. */
+static void a_dead_process_is_gone_at_once(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    assert_int_equal(neb__alive_look(dir), NEB_ALIVE_UNKNOWN);
+    int lock = neb__alive_hold(dir);
+    assert_true(lock >= 0);
+    assert_int_equal(neb__alive_look(dir), NEB_ALIVE_YES);
+    struct neb_view *v = look(f);
+    assert_int_equal(v->site[0].health, NEB_HEALTH_GOOD);
+    close(lock);
+    neb__view_judge(v, v->now);
+    assert_int_equal(v->site[0].health, NEB_HEALTH_GONE);
+    assert_string_equal(v->site[0].shown, "gone");
+    /* whom only a dead site has seen, nobody sees: it is not called gone as well */
+    assert_int_equal(v->site[1].health, NEB_HEALTH_GOOD);
+    neb__view_free(v);
+    char path[96];
+    snprintf(path, sizeof path, "%s/alive", dir);
+    unlink(path);
+    neb__free(f);
+}
+
+static void sums_and_forecast(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    f->site[0].sent = 500;
+    struct neb_view *v = look(f);
+    assert_true(v->seconds_left > 99 &&
+                v->seconds_left < 101); /* 100 steps of 10 tokens, 10 tokens a second */
+    assert_true(v->progress > 0.49 && v->progress < 0.51);
+    assert_true(v->fp32 > 799999 && v->fp32 < 800001 && v->sent > 499);
+    assert_true(v->roots_agree && v->roots == 2);
+    neb__view_free(v);
+    f->site[1].root[3] = 'f';
+    v = look(f);
+    assert_false(v->roots_agree);
+    neb__view_free(v);
+    f->site[1].root_record = 6; /* another record: nothing to compare */
+    v = look(f);
+    assert_true(v->roots_agree);
+    neb__view_free(v);
+    neb__free(f);
+}
+
+static void prometheus_gets_every_site(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 20);
+    f->site[1].loss = 0; /* a teacher has none */
+    struct neb_view *v = look(f);
+    assert_int_equal(neb__view_prometheus(v, &b), NEB_OK);
+    assert_int_equal(neb__buf_append(&b, "", 1), NEB_OK);
+    const char *text = (const char *)b.data;
+    assert_non_null(strstr(text, "nebula_run_info{job=\"two \\\"sites\\\"\",strategy=\"replica\""));
+    assert_non_null(strstr(text, "# TYPE nebula_site_steps_total counter\n"));
+    assert_non_null(strstr(text, "nebula_site_steps_total{site=\"b\"} 100\n"));
+    assert_non_null(strstr(text, "nebula_site_loss{site=\"a\"} 3\n"));
+    assert_null(strstr(text, "nebula_site_loss{site=\"b\"}"));
+    assert_non_null(strstr(text, "nebula_line_up{from=\"a\",to=\"b\"} 1\n"));
+    neb__buf_free(&b);
+    neb__view_free(v);
+    neb__free(f);
+}
+
+/* ---- the past ------------------------------------------------------------------------------------------ */
+
+enum { MANY = 100000 };
+
+static void write_past(void)
+{
+    struct neb_metrics *m;
+    assert_int_equal(neb__metrics_open(dir, -1, &m), NEB_OK);
+    for (int i = 1; i <= MANY; i++) {
+        double spike = i == 77777 ? 50 : 0;
+        assert_int_equal(neb__metrics_put(m, i, "loss", 2 + sin(i * 1e-4) + spike), NEB_OK);
+    }
+    assert_int_equal(neb__metrics_event(m, 1, "start", "all \"sites\" agree"), NEB_OK);
+    assert_int_equal(neb__metrics_close(m), NEB_OK);
+}
+
+static json_t *ask(struct neb_history *h, const struct neb_history_query *q)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, 16 << 20);
+    assert_int_equal(neb__history_json(h, q, &b), NEB_OK);
+    json_t *all = json_loadb((const char *)b.data, b.len, 0, NULL);
+    assert_non_null(all);
+    neb__buf_free(&b);
+    return all;
+}
+
+static void many_values_are_few_points(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    struct neb_history *h;
+    write_past();
+    struct neb_view *v = look(f);
+    assert_int_equal(neb__history_create(&h), NEB_OK);
+    assert_int_equal(neb__history_update(h, v), NEB_OK);
+    json_t *all = ask(h, &(struct neb_history_query){.name = "loss", .points = 300});
+    json_t *loss = json_object_get(json_object_get(json_object_get(all, "sites"), "a"), "loss");
+    size_t n = json_array_size(json_object_get(loss, "t"));
+    assert_in_range(n, 100, 302);
+    double high = 0, mean = 0;
+    for (size_t i = 0; i < n; i++) {
+        high = fmax(high, json_number_value(json_array_get(json_object_get(loss, "high"), i)));
+        mean += json_number_value(json_array_get(json_object_get(loss, "v"), i)) / (double)n;
+    }
+    assert_true(high > 50); /* a single spike is not lost */
+    assert_true(mean > 1.5 && mean < 3.2);
+    json_decref(all);
+    struct neb_buf b;
+    neb__buf_init(&b, 1 << 20);
+    assert_int_equal(neb__history_events_json(h, 0, &b), NEB_OK);
+    json_t *log = json_loadb((const char *)b.data, b.len, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(log, "events")), 1);
+    json_decref(log);
+    neb__buf_free(&b);
+    neb__history_free(h);
+    neb__view_free(v);
+    neb__free(f);
+}
+
+/* ---- changes ------------------------------------------------------------------------------------------- */
+
+static void only_changes_are_told(void **state)
+{
+    (void)state;
+    json_t *a = json_pack("{s:i, s:[{s:i, s:s}, {s:i, s:s}]}", "x", 1, "l", "p", 1, "q", "t", "p", 2, "q",
+                          "t"),
+           *b = json_pack("{s:i, s:[{s:i, s:s}, {s:i, s:s}]}", "x", 1, "l", "p", 1, "q", "t", "p", 3, "q",
+                          "t");
+    json_t *d = neb__serve_diff(a, b), *want = json_pack("{s:{s:{s:i}}}", "l", "1", "p", 3);
+    assert_true(json_equal(d, want));
+    assert_null(neb__serve_diff(a, a));
+    json_decref(a), json_decref(b), json_decref(d), json_decref(want);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_site_is_judged_by_what_is_seen),
+        cmocka_unit_test(a_dead_process_is_gone_at_once),
+        cmocka_unit_test(sums_and_forecast),
+        cmocka_unit_test(prometheus_gets_every_site),
+        cmocka_unit_test(many_values_are_few_points),
+        cmocka_unit_test(only_changes_are_told),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

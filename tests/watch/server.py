@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""server.py NEBULA: what `nebula-i watch` answers, and to whom: numbers that agree with each other, a token, TLS, hostile clients."""
+import http.client, json, os, re, shutil, signal, socket, sqlite3, ssl, subprocess, sys, tempfile, time
+
+here = os.path.dirname(os.path.abspath(__file__))
+nebula = os.path.abspath(sys.argv[1])
+out = tempfile.mkdtemp(prefix="nebula-watch-")
+children = []
+
+
+def fail(words):
+    raise SystemExit("FAIL: " + words)
+
+
+def start(*words, env=None):
+    p = subprocess.Popen([nebula, "watch", *words, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+    children.append(p)
+    line = p.stdout.readline()
+    port = re.search(r":(\d+)/$", line.strip())
+    if not port: fail(f"no address in '{line}': {p.stderr.read()}")
+    return p, int(port.group(1))
+
+
+def ask(port, path, headers=None, method="GET", tls=None, body=None):
+    c = http.client.HTTPSConnection("127.0.0.1", port, context=tls, timeout=60) if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c.request(method, path, body=body, headers=headers or {})
+    r = c.getresponse()
+    text = r.read().decode()
+    c.close()
+    return r.status, text, r.headers
+
+
+def until(what, words, seconds=60):
+    end = time.time() + seconds
+    while time.time() < end:
+        if what(): return
+        time.sleep(0.1)
+    fail(words)
+
+
+def refused(*words, because):
+    p = subprocess.run([nebula, "watch", *words], capture_output=True, text=True, timeout=60)
+    if p.returncode == 0 or because not in p.stderr: fail(f"watch {words}: {p.returncode}, {p.stderr}")
+
+
+def one_status():
+    """The API, Prometheus and `status --json` say the same."""
+    fake = subprocess.Popen([sys.executable, here + "/fake_run.py", out, "--sites", "3", "--lab", "--letters", "--points", "50"], stdout=subprocess.PIPE, text=True)
+    children.append(fake)
+    fake.stdout.readline()
+    _, port = start(out)
+    until(lambda: ask(port, "/healthz")[0] == 200, "never healthy")
+    subprocess.run([sys.executable, here + "/fake_run.py", out, "--order", "kill b"], check=True)
+    sites = lambda: {s["name"]: s for s in json.loads(ask(port, "/api/v1/status")[1])["sites"]}
+    until(lambda: sites()["b"]["health"] == "gone", "a killed site is not gone")
+    fake.send_signal(signal.SIGSTOP)  # nothing changes while the answers are compared
+    cli = json.loads(subprocess.run([nebula, "status", out, "--json"], capture_output=True, text=True, check=True).stdout)
+    api, text = json.loads(ask(port, "/api/v1/status")[1]), ask(port, "/metrics")[1]
+    for name, s in {s["name"]: s for s in api["sites"]}.items():
+        c = next(x for x in cli["sites"] if x["name"] == name)
+        for key in ("health", "step", "record", "loss", "sent"):
+            if s[key] != c[key]: fail(f"{name}.{key}: {s[key]} and {c[key]}")
+        for metric, key in (("nebula_site_steps_total", "step"), ("nebula_site_record", "record")):
+            if f'{metric}{{site="{name}"}} {s[key]}\n' not in text: fail(f"{metric} of {name} is not {s[key]}")
+        if f'nebula_site_up{{site="{name}"}} {int(name != "b")}\n' not in text: fail("nebula_site_up of " + name)
+    if "b            train         gone" not in subprocess.run([nebula, "status", out], capture_output=True, text=True).stdout: fail("nebula-i status does not say 'gone'")
+    fake.send_signal(signal.SIGCONT)
+    if shutil.which("promtool"):
+        p = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+        if p.returncode or p.stderr: fail("promtool: " + p.stderr)
+    else:
+        print("watch_server: promtool is not there; its check of /metrics is skipped")
+    names = set(re.findall(r"^# TYPE (\S+)", text, re.M))
+    grafana = os.path.join(here, "../../examples/grafana.json")
+    if os.path.exists(grafana):
+        used = set(re.findall(r"nebula_[a-z0-9_]+", open(grafana).read()))
+        if not used or used - names: fail(f"examples/grafana.json names what there is not: {used - names}")
+    scrape(port)
+    return port, fake
+
+
+def scrape(port):
+    """A real Prometheus takes the numbers in."""
+    if not shutil.which("prometheus"):
+        print("watch_server: prometheus is not there; a real scrape is skipped")
+        return
+    folder = tempfile.mkdtemp(prefix="nebula-prometheus-")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        own = s.getsockname()[1]
+    with open(folder + "/p.yml", "w") as f:
+        f.write(f"global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs: [{{job_name: nebula, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n")
+    p = subprocess.Popen(["prometheus", f"--config.file={folder}/p.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{own}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        def scraped():
+            try: found = json.loads(ask(own, "/api/v1/query?query=nebula_site_up")[1])["data"]["result"]
+            except (OSError, KeyError, ValueError): return False
+            return {r["metric"]["site"]: r["value"][1] for r in found} == {"a": "1", "b": "0", "c": "1"}
+        until(scraped, "Prometheus has not got the sites")
+    finally:
+        p.terminate(), p.wait(20)
+        shutil.rmtree(folder)
+
+
+def the_past(port):
+    h = json.loads(ask(port, "/api/v1/history?name=loss&site=a&points=20")[1])["sites"]
+    if list(h) != ["a"] or list(h["a"]) != ["loss"] or not 5 <= len(h["a"]["loss"]["t"]) <= 22: fail(f"history: {str(h)[:200]}")
+    for wrong in ("points=0", "points=x", "name=nothing", "from=-1", "else=1"):
+        if ask(port, "/api/v1/history?" + wrong)[0] != 400: fail("accepted: " + wrong)
+    log = json.loads(ask(port, "/api/v1/log?after=0")[1])
+    if not any(e["kind"] == "link down" for e in log["events"]): fail("the log lacks a lost link")
+
+
+def the_door(port):
+    if ask(port, "/api/v1/status", {"Host": "evil.example"})[0] != 403: fail("a page from elsewhere may look")
+    if ask(port, "/", method="POST", body="x=1")[0] != 405: fail("POST was accepted")
+    if ask(port, "/../../etc/passwd")[0] != 404: fail("a file of the system")
+    head = ask(port, "/")[2]
+    if "default-src 'none'" not in head["Content-Security-Policy"] or head["X-Content-Type-Options"] != "nosniff": fail("headers")
+    refused(out, "--host", "0.0.0.0", because="--token")
+    refused(out, "--token", "short", because="12 to 200")
+    refused(out + "/nothing", because="no such folder")
+    token = "correct-horse-battery"
+    _, p = start(out, env={"NEBULA_WATCH_TOKEN": token})
+    for headers in ({}, {"Authorization": "Bearer wrong-horse-battery"}, {"Authorization": "Bearer " + token + "x"}, {"Cookie": "nebula_watch=no"}, {"Authorization": "Bearer "}):
+        for path in ("/api/v1/status", "/metrics", "/", "/watch.js", "/?token=wrong-horse-battery"):
+            if ask(p, path, headers)[0] != 401: fail(f"{path} was answered to {headers}")
+    if ask(p, "/api/v1/status", {"Authorization": "Bearer " + token})[0] != 200: fail("the token is refused")
+    status, _, head = ask(p, "/?token=" + token)
+    if status != 303 or "HttpOnly" not in head["Set-Cookie"] or "SameSite=Strict" not in head["Set-Cookie"]: fail("no cookie")
+    if ask(p, "/", {"Cookie": head["Set-Cookie"].split(";")[0]})[0] != 200: fail("the cookie is refused")
+    if ask(p, "/healthz")[0] not in (200, 503): fail("/healthz asks for a token")
+
+
+def tls():
+    site = out + "/door"
+    subprocess.run([nebula, "site", "init", "door"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=out)
+    p, port = start(out, "--tls", site)
+    fingerprint = p.stdout.readline().split()[-1]
+    context = ssl.create_default_context(cafile=site + "/watch.crt")
+    if ask(port, "/healthz", tls=context)[0] != 200: fail("TLS")
+    with socket.create_connection(("127.0.0.1", port)) as s, context.wrap_socket(s, server_hostname="localhost") as t:
+        import hashlib
+        seen = hashlib.sha256(t.getpeercert(True)).hexdigest().upper()
+    if seen != fingerprint.replace(":", ""): fail("another certificate than it says")
+    if os.stat(site + "/watch.key").st_mode & 0o077: fail("others may read the key")
+
+
+def slow_clients(port):
+    """Idle connections, a request a byte at a time, viewers that do not read: others are answered."""
+    crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(1000)]
+    for s in crowd[:300]: s.sendall(b"GET / HT")
+    deaf = []
+    for _ in range(20):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", port))
+        s.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        deaf.append(s)
+    for path in ("/", "/api/v1/status", "/metrics", "/api/v1/history", "/healthz"):
+        if ask(port, path)[0] != 200: fail(path + " is not answered beside 1,000 idle connections")
+    # A byte now and then does not keep a place for ever.
+    end, closed = time.time() + 120, False
+    while not closed and time.time() < end:
+        try:
+            crowd[0].sendall(b"x")
+            crowd[0].setblocking(False)
+            try: closed = crowd[0].recv(1) == b""
+            except BlockingIOError: pass
+            crowd[0].setblocking(True)
+        except OSError:
+            closed = True
+        time.sleep(0.5)
+    if not closed: fail("a request that never ends keeps its place")
+    for s in crowd + deaf: s.close()
+
+
+def main():
+    try:
+        port, fake = one_status()
+        the_past(port)
+        the_door(port)
+        tls()
+        slow_clients(port)
+        print("watch_server: ok")
+    finally:
+        for c in children: c.terminate()
+        for c in children: c.wait(20)
+        shutil.rmtree(out, ignore_errors=True)
+
+
+main()
