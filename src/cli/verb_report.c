@@ -61,13 +61,17 @@ static neb_status run(struct neb_call *c)
     neb__buf_init(&page, 64 << 20);
     neb_status status = NEB_OK;
     for (int i = 0; status == NEB_OK && i < c->n; i++) status = add(r, c->words[i]);
+    struct neb_view *v = NULL;
     if (status == NEB_OK) {
         neb__report_finish(r);
+        if (c->n == 1 && neb__view_create(&v) == NEB_OK && neb__view_look(v, c->words[0]) == NEB_OK)
+            r->view = v;
         status = neb__report_page(r, &page);
     }
     if (status == NEB_OK) status = neb__file_replace(o->to, page.data, page.len, 0600);
     if (status == NEB_OK) printf("%s: %d site%s\n", o->to, r->n, r->n == 1 ? "" : "s");
     neb__report_free(r);
+    neb__view_free(v);
     neb__free(r);
     neb__buf_free(&page);
     return status;

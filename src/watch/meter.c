@@ -39,6 +39,20 @@ static double last_value(struct neb_metrics *metrics, const char *name)
     return v;
 }
 
+/* The job as it was read, a line for each key; alerts may hold secrets and stay out. */
+static void note_job(struct neb_metrics *metrics, const struct neb_job *job)
+{
+    struct neb_buf b;
+    neb__buf_init(&b, 60 << 10);
+    for (int i = 0; i < job->doc.n; i++) {
+        const struct neb_doc_entry *e = &job->doc.list[i];
+        if (!strncmp(e->path, "watch.", 6)) continue;
+        if (neb__buf_printf(&b, "%s: %s\n", e->path, e->value) != NEB_OK) break;
+    }
+    if (neb__buf_append(&b, "", 1) == NEB_OK) neb__metrics_note(metrics, "job_text", (const char *)b.data);
+    neb__buf_free(&b);
+}
+
 void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb_metrics *metrics,
                       neb_session *session, const struct neb_meter_run *run, int64_t tokens)
 {
@@ -63,6 +77,7 @@ void neb__meter_begin(struct neb_meter *m, const struct neb_job *job, struct neb
         neb__metrics_note(metrics, "role", neb__role_name(job->site[job->at].does));
         neb__metrics_note(metrics, "strategy", neb__strategy_name(job->plan));
     }
+    note_job(metrics, job);
     neb__metrics_note(metrics, "job", job->name);
     neb__metrics_note(metrics, "task", job->task);
 }
@@ -134,11 +149,7 @@ static void notice_pace(struct neb_meter *m, int64_t step, const struct neb_sess
 
 static void notice(struct neb_meter *m, int64_t step, const struct neb_session_status *s)
 {
-    int peers = (int)s->peers_up;
-    if (peers != m->peers)
-        neb__meter_event(m, step, peers > m->peers ? "link up" : "link down", "%d of the other sites reached",
-                         peers);
-    m->peers = peers;
+    m->peers = (int)s->peers_up;
     double waited = s->wait_s - m->last.wait_s;
     if (waited > 0.3 && !m->waiting) neb__meter_event(m, step, "wait", "waits for the other sites");
     if (waited < 0.1 && m->waiting)
@@ -261,6 +272,47 @@ static void notice_refusals(struct neb_meter *m, int64_t step, const struct neb_
     }
 }
 
+/* A site that has ended in order says goodbye; one that is lost does not. */
+static bool has_ended(const struct neb_site_status *s)
+{
+    return s->ended || s->finished || !strcmp(s->state, "done") || !strcmp(s->state, "stopped") ||
+           !strcmp(s->session, "ended") || !strcmp(s->session, "stopped");
+}
+
+static void notice_line(struct neb_meter *m, int64_t step, const struct neb_site_status *s, bool over)
+{
+    uint64_t bit = (uint64_t)1 << (s->id & 63);
+    bool was = m->up & bit, silent = s->up && s->silent_s > 2, was_silent = m->silent & bit;
+    if (s->up && !was)
+        neb__meter_event(m, step, "link up", "%s is connected; %d of the other sites reached", s->name,
+                         m->peers);
+    if (!s->up && was && (over || has_ended(s)))
+        neb__meter_event(m, step, "goodbye", "%s has ended; %d of the other sites reached", s->name,
+                         m->peers);
+    else if (!s->up && was)
+        neb__meter_event(m, step, "link down", "%s is lost; %d of the other sites reached", s->name,
+                         m->peers);
+    if (silent && !was_silent)
+        neb__meter_event(m, step, "late", "%s has not answered for %.0f s", s->name, s->silent_s);
+    if (!silent && was_silent && s->up) neb__meter_event(m, step, "answers", "%s answers again", s->name);
+    m->up = s->up ? m->up | bit : m->up & ~bit;
+    m->silent = silent ? m->silent | bit : m->silent & ~bit;
+}
+
+/* The lines that came, went or fell silent, and how much the slowest of them gives. */
+static void notice_lines(struct neb_meter *m, int64_t step, const struct neb_status_file *f)
+{
+    double least = 0;
+    if (f->self < 0) return;
+    for (int i = 0; i < f->n; i++) {
+        const struct neb_site_status *s = &f->site[i];
+        if (i == f->self) continue;
+        notice_line(m, step, s, has_ended(&f->site[f->self]));
+        if (s->up && s->goodput_bps > 0 && (least <= 0 || s->goodput_bps < least)) least = s->goodput_bps;
+    }
+    if (least > 0) neb__metrics_put(m->metrics, step, "wan/capacity", least);
+}
+
 static void publish(struct neb_meter *m, const struct neb_meter_point *p, const struct neb_session_status *s,
                     const char *state)
 {
@@ -272,6 +324,7 @@ static void publish(struct neb_meter *m, const struct neb_meter_point *p, const 
     if (m->session) {
         m->run->look(m->session, f);
         if (f->self >= 0) notice_refusals(m, p->step, &f->site[f->self]);
+        notice_lines(m, p->step, f);
     } else {
         f->written = (int64_t)time(NULL);
         f->site[0] = own;

@@ -55,6 +55,7 @@ struct neb_meter {
     double bytes[2]; /* out, in, of this process, at the last sample */
     int64_t last_tokens;
     int peers;
+    uint64_t up, silent;     /* bits of the sites whose lines are up; that do not answer heartbeats */
     int64_t refused, scaled; /* as the last events said */
     bool waiting;
     double waiting_since;     /* seconds waited when it began */

@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "watch/meter.h"
+#include "watch/view.h"
 
 #include <stdbool.h>
 
@@ -24,7 +25,7 @@ struct neb_report_event {
 struct neb_report_site {
     char name[64], role[32], rung[64];
     double start; /* wall clock of its first value */
-    struct neb_series loss, valid, tokens, rate, out, in, goodput_out, goodput_in, interval, peers;
+    struct neb_series loss, valid, tokens, rate, out, in, goodput_out, goodput_in, interval, peers, capacity;
     struct neb_series time[NEB_TIMES], kind[NEB_METER_KINDS];
     struct neb_report_event *events;
     int n_events;
@@ -37,7 +38,9 @@ struct neb_report_gap {
 
 struct neb_report {
     char job[64], task[32], strategy[32];
-    double start, seconds; /* wall clock of the first value; until the last one */
+    char *job_text, *samples;    /* or NULL */
+    const struct neb_view *view; /* the sites' state and lines, where their status is there; or NULL */
+    double start, seconds;       /* wall clock of the first value; until the last one */
     int n, gaps;
     struct neb_report_gap gap[NEB_REPORT_GAPS];
     struct neb_report_site site[NEB_REPORT_SITES];
@@ -73,6 +76,7 @@ struct neb_plot {
     int n;
     bool from_zero, time;         /* time: x is seconds */
     const struct neb_report *run; /* whose gaps are shaded; or NULL */
+    bool ceiling;                 /* the faint lines are limits, shown where they are near */
 };
 
 /* Appends an SVG figure. */

@@ -118,7 +118,8 @@ static neb_status read_all(struct neb_metrics *m, struct neb_report_site *s)
                 {"wan/goodput_out", &s->goodput_out},
                 {"wan/goodput_in", &s->goodput_in},
                 {"wan/interval", &s->interval},
-                {"wan/peers", &s->peers}};
+                {"wan/peers", &s->peers},
+                {"wan/capacity", &s->capacity}};
     char name[64];
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) NEB_TRY(read_series(m, list[i].name, list[i].to));
     for (int i = 0; i < NEB_TIMES; i++) {
@@ -132,6 +133,16 @@ static neb_status read_all(struct neb_metrics *m, struct neb_report_site *s)
     struct event_reading r = {.site = s};
     NEB_TRY(neb__metrics_events(m, take_event, &r));
     return r.status;
+}
+
+/* NULL: there is none. */
+static char *read_note(struct neb_metrics *m, const char *key)
+{
+    enum { ROOM = 64 << 10 };
+    char *text = neb__malloc(ROOM);
+    if (text && neb__metrics_get_note(m, key, text, ROOM) == NEB_OK) return text;
+    neb__free(text);
+    return NULL;
 }
 
 neb_status neb__report_add(struct neb_report *r, const char *dir)
@@ -149,6 +160,8 @@ neb_status neb__report_add(struct neb_report *r, const char *dir)
     (void)neb__metrics_get_note(m, "job", r->job, sizeof r->job);
     (void)neb__metrics_get_note(m, "task", r->task, sizeof r->task);
     (void)neb__metrics_get_note(m, "strategy", r->strategy, sizeof r->strategy);
+    if (!r->job_text) r->job_text = read_note(m, "job_text");
+    if (!r->samples) r->samples = read_note(m, "samples");
     neb_status status = read_all(m, s);
     neb__metrics_close(m);
     return status;
@@ -158,8 +171,9 @@ neb_status neb__report_add(struct neb_report *r, const char *dir)
 
 static void each_series(struct neb_report_site *s, void (*fn)(struct neb_series *s, void *arg), void *arg)
 {
-    struct neb_series *list[] = {&s->loss, &s->valid,       &s->tokens,     &s->rate,     &s->out,
-                                 &s->in,   &s->goodput_out, &s->goodput_in, &s->interval, &s->peers};
+    struct neb_series *list[] = {&s->loss,     &s->valid, &s->tokens,      &s->rate,
+                                 &s->out,      &s->in,    &s->goodput_out, &s->goodput_in,
+                                 &s->interval, &s->peers, &s->capacity};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) fn(list[i], arg);
     for (int i = 0; i < NEB_TIMES; i++) fn(&s->time[i], arg);
     for (int i = 0; i < NEB_METER_KINDS; i++) fn(&s->kind[i], arg);
@@ -197,15 +211,17 @@ static void add_gap(struct neb_report *r, double from, double to)
     if (r->gaps < NEB_REPORT_GAPS) r->gap[r->gaps++] = (struct neb_report_gap){from, to};
 }
 
-/* A gap lasts from a lost link to the next one that came up. Sites leave one after the other at the end of a
- * run: that is not a gap. */
+/* A gap lasts from the first sign (a heartbeat without an answer, or a lost link) to the next answer or link. A site
+ * that ends in order says goodbye: that is not a gap. */
 static void find_gaps(struct neb_report *r, const struct neb_report_site *s)
 {
     double since = -1;
     for (int k = 0; k < s->n_events; k++) {
         const struct neb_report_event *e = &s->events[k];
+        if (!strcmp(e->kind, "late") && since < 0) since = fmax(0, e->t - 2);
         if (!strcmp(e->kind, "link down") && since < 0) since = e->t;
-        if (!strcmp(e->kind, "link up") && since >= 0) add_gap(r, since, e->t), since = -1;
+        bool back = !strcmp(e->kind, "link up") || !strcmp(e->kind, "answers");
+        if (back && since >= 0) add_gap(r, since, e->t), since = -1;
     }
     if (since >= 0 && r->seconds - since > 10) add_gap(r, since, r->seconds);
 }
@@ -233,6 +249,8 @@ void neb__report_free(struct neb_report *r)
         each_series(&r->site[i], release, NULL);
         neb__free(r->site[i].events);
     }
+    neb__free(r->job_text);
+    neb__free(r->samples);
     *r = (struct neb_report){0};
 }
 

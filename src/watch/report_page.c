@@ -51,6 +51,9 @@ static const char style[] =
     ".stack{display:grid;gap:14px;align-content:start}.gap{fill:var(--c7);opacity:.12}.on{fill:#fff;font-"
     "size:11px}.log td:first-child,.log "
     "td:nth-child(4){white-space:nowrap}\n"
+    ".hit{fill:transparent}.hit:hover{fill:var(--dim);opacity:.18}.limit{stroke-dasharray:6 "
+    "4;opacity:.7}pre{white-space:pre-wrap;font-size:13px;overflow:auto}"
+    ".gone,.halted{color:var(--c7);font-weight:600}.late,.waiting{color:var(--c1)}\n"
     ".bad{fill:var(--c7)}.slow{fill:var(--c6)}.plain{fill:var(--dim)}\n"
     ".legend{display:flex;flex-wrap:wrap;gap:4px "
     "16px;font-size:13px;margin-bottom:4px}i{display:inline-block;width:10px;"
@@ -84,7 +87,51 @@ static neb_status entry(struct neb_buf *out, const char *name, const char *fmt, 
     return neb__buf_printf(out, "<dt>%s</dt><dd>%s</dd>", name, text);
 }
 
-static neb_status tile(const struct neb_report_site *s, struct neb_buf *out)
+/* The state that the status has, as every other view of the run says it. */
+static neb_status state_entry(const struct neb_report *r, const struct neb_report_site *s,
+                              struct neb_buf *out)
+{
+    int at = r->view ? neb__view_find(r->view, s->name) : -1;
+    if (at < 0) return NEB_OK;
+    const struct neb_view_site *v = &r->view->site[at];
+    NEB_TRY(neb__buf_printf(out, "<dt>state</dt><dd class=\"%s\">", neb__health_name(v->health)));
+    NEB_TRY(neb__report_html(out, v->shown));
+    return neb__buf_printf(out, "</dd>");
+}
+
+/* All sites together, where there are several. */
+static neb_status total_tile(const struct neb_report *r, struct neb_buf *out)
+{
+    double tokens = 0, sent = 0, compute = 0, seconds = 0, trained = 0;
+    char text[48];
+    if (r->n < 2) return NEB_OK;
+    for (int i = 0; i < r->n; i++) {
+        const struct neb_report_site *s = &r->site[i];
+        double t = total_time(s), own = neb__series_last(&s->tokens);
+        tokens += own;
+        sent += neb__series_last(&s->out);
+        seconds += t;
+        compute += neb__series_last(&s->time[NEB_TIME_COMPUTE]);
+        trained += t > 0 ? own / t : 0;
+    }
+    NEB_TRY(neb__buf_printf(out, "<div class=\"tile\"><h3>all sites <span>together</span></h3><dl>"));
+    neb__format_count(tokens, text, sizeof text);
+    NEB_TRY(entry(out, "tokens trained", "%s", text));
+    neb__format_count(trained, text, sizeof text);
+    NEB_TRY(entry(out, "tokens a second", "%s", text));
+    neb__format_bytes(sent, text, sizeof text);
+    NEB_TRY(entry(out, "sent", "%s", text));
+    if (r->view && r->view->fp32 > 0) {
+        neb__format_bytes(r->view->fp32, text, sizeof text);
+        NEB_TRY(entry(out, "fp32 gradients would be", "%s", text));
+    }
+    if (r->view && r->view->roots)
+        NEB_TRY(entry(out, "state roots", "%s", r->view->roots_agree ? "agree" : "differ"));
+    NEB_TRY(entry(out, "time computing", "%.1f %%", seconds > 0 ? 100 * compute / seconds : 0));
+    return neb__buf_printf(out, "</dl></div>\n");
+}
+
+static neb_status tile(const struct neb_report *r, const struct neb_report_site *s, struct neb_buf *out)
 {
     char text[48], more[48];
     double seconds = total_time(s), tokens = neb__series_last(&s->tokens), bytes = neb__series_last(&s->out);
@@ -93,16 +140,19 @@ static neb_status tile(const struct neb_report_site *s, struct neb_buf *out)
     NEB_TRY(neb__buf_printf(out, " <span>"));
     NEB_TRY(neb__report_html(out, s->role));
     NEB_TRY(neb__buf_printf(out, "</span></h3><dl>"));
+    NEB_TRY(state_entry(r, s, out));
     neb__format_count(tokens, text, sizeof text);
     NEB_TRY(entry(out, "tokens trained", "%s", text));
     neb__format_count(seconds > 0 ? tokens / seconds : 0, text, sizeof text);
     NEB_TRY(entry(out, "tokens a second", "%s", text));
-    if (s->loss.n)
+    if (s->loss.n && neb__series_last(&s->loss) > 0)
         NEB_TRY(entry(out, "loss, first → last", "%.3f → %.3f", s->loss.v[0], neb__series_last(&s->loss)));
     if (s->valid.n) NEB_TRY(entry(out, "held-out loss", "%.4f", neb__series_last(&s->valid)));
     neb__format_bytes(bytes, text, sizeof text);
     neb__format_bytes(neb__series_last(&s->in), more, sizeof more);
     NEB_TRY(entry(out, "sent, received", "%s, %s", text, more));
+    if (s->capacity.n)
+        NEB_TRY(entry(out, "slowest line", "%.1f Mbit/s", neb__series_last(&s->capacity) / 1e6));
     if (tokens > 0) NEB_TRY(entry(out, "bytes sent a token", "%.2f", bytes / tokens));
     NEB_TRY(entry(out, "time computing", "%.1f %%",
                   seconds > 0 ? 100 * neb__series_last(&s->time[NEB_TIME_COMPUTE]) / seconds : 0));
@@ -134,7 +184,8 @@ static neb_status head(const struct neb_report *r, struct neb_buf *out)
     NEB_TRY(named(out, ", strategy ", r->strategy));
     NEB_TRY(named(out, ", task ", r->task));
     NEB_TRY(neb__buf_printf(out, "; began %s, measured for %s</p><div class=\"tiles\">\n", when, length));
-    for (int i = 0; i < r->n; i++) NEB_TRY(tile(&r->site[i], out));
+    NEB_TRY(total_tile(r, out));
+    for (int i = 0; i < r->n; i++) NEB_TRY(tile(r, &r->site[i], out));
     return neb__buf_printf(out, "</div><div class=\"plots\">\n");
 }
 
@@ -178,10 +229,11 @@ static neb_status loss_plots(const struct neb_report *r, const struct derived *d
                          r->n,
                          false,
                          false,
-                         NULL};
+                         NULL,
+                         false};
     NEB_TRY(neb__plot_lines(&p, out));
     p = (struct neb_plot){
-        "Loss against time", "the same over the clock", "time", "loss", by_time, r->n, false, true, r};
+        "Loss against time", "the same over the clock", "time", "loss", by_time, r->n, false, true, r, false};
     return neb__plot_lines(&p, out);
 }
 
@@ -194,6 +246,7 @@ static neb_status per_site(const struct neb_report *r, size_t field, const struc
         const struct neb_series *s =
             (const struct neb_series *)(const void *)((const char *)&r->site[i] + field);
         lines[i] = (struct neb_plot_line){r->site[i].name, i % 4, s, NULL, NULL, steps};
+        if (like->ceiling) lines[i].faint = &r->site[i].capacity;
     }
     p.lines = lines;
     p.n = r->n;
@@ -212,11 +265,15 @@ static neb_status line_plots(struct neb_report *r, struct neb_buf *out)
 {
     static const struct neb_plot rate = {
         .title = "Speed", .says = "tokens a second, each second", .y = "tokens/s"};
-    static const struct neb_plot goodput = {
-        .title = "Link use", .says = "bits sent to the other sites, each second", .y = "Mbit/s"};
-    static const struct neb_plot interval = {
-        .title = "H", .says = "inner steps between two rounds of a part of the model", .y = "steps"};
-    for (int i = 0; i < r->n; i++) megabits(&r->site[i].goodput_out);
+    static const struct neb_plot goodput = {.title = "Link use",
+                                            .says = "bits sent to the other sites, each second; dashed: what "
+                                                    "the slowest line gives, where that is near",
+                                            .y = "Mbit/s",
+                                            .ceiling = true};
+    static const struct neb_plot interval = {.title = "Interval (H)",
+                                             .says = "inner steps between two updates of a part of the model",
+                                             .y = "steps"};
+    for (int i = 0; i < r->n; i++) megabits(&r->site[i].goodput_out), megabits(&r->site[i].capacity);
     NEB_TRY(per_site(r, offsetof(struct neb_report_site, rate), &rate, false, out));
     NEB_TRY(per_site(r, offsetof(struct neb_report_site, goodput_out), &goodput, false, out));
     bool rounds = !strcmp(r->strategy, "replica");
@@ -261,7 +318,7 @@ static neb_status event_table(const struct neb_report *r, struct neb_buf *out)
     NEB_TRY(neb__buf_printf(
         out,
         "<figure class=\"wide log\"><h2>What happened</h2><table><tr><th>time</th><th>site</th><th>step</th>"
-        "<th>what</th><th></th></tr>"));
+        "<th>what</th><th>details</th></tr>"));
     for (;;) {
         int first = -1;
         for (int i = 0; i < r->n; i++)
@@ -281,6 +338,44 @@ static neb_status event_table(const struct neb_report *r, struct neb_buf *out)
     return neb__buf_printf(out, "</table></figure>\n");
 }
 
+/* ---- lines, job, samples ------------------------------------------------------------------------------- */
+
+static neb_status topology(const struct neb_report *r, struct neb_buf *out)
+{
+    const struct neb_view *v = r->view;
+    if (!v || !v->n_lines) return NEB_OK;
+    NEB_TRY(neb__buf_printf(
+        out,
+        "<figure class=\"wide log\"><h2>Lines</h2><p>as the first site of each line measured them last</p>"
+        "<table><tr><th>from</th><th>to</th><th>state</th><th>round trip</th><th>capacity</th>"
+        "<th>loss</th><th>sent</th></tr>"));
+    for (int i = 0; i < v->n_lines && i < 256; i++) {
+        const struct neb_view_line *l = &v->line[i];
+        char sent[48], capacity[48] = "not measured";
+        neb__format_bytes((double)l->sent, sent, sizeof sent);
+        if (l->goodput_bps > 0) snprintf(capacity, sizeof capacity, "%.1f Mbit/s", l->goodput_bps / 1e6);
+        bool over = v->site[l->from].health == NEB_HEALTH_DONE || v->site[l->to].health == NEB_HEALTH_DONE;
+        const char *state = l->up ? "up" : "down";
+        if (over) state = "ended";
+        NEB_TRY(neb__buf_printf(out, "<tr><td>"));
+        NEB_TRY(neb__report_html(out, v->site[l->from].st.name));
+        NEB_TRY(neb__buf_printf(out, "</td><td>"));
+        NEB_TRY(neb__report_html(out, v->site[l->to].st.name));
+        NEB_TRY(neb__buf_printf(
+            out, "</td><td>%s</td><td>%.1f ms</td><td>%s</td><td>%.2f %%</td><td>%s</td></tr>\n", state,
+            l->rtt_ms, capacity, 100 * l->loss, sent));
+    }
+    return neb__buf_printf(out, "</table></figure>\n");
+}
+
+static neb_status text_card(const char *title, const char *text, struct neb_buf *out)
+{
+    if (!text || !*text) return NEB_OK;
+    NEB_TRY(neb__buf_printf(out, "<figure class=\"wide\"><h2>%s</h2><pre>", title));
+    NEB_TRY(neb__report_html(out, text));
+    return neb__buf_printf(out, "</pre></figure>\n");
+}
+
 static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *out)
 {
     for (int i = 0; i < r->n; i++) NEB_TRY(derive(&r->site[i], &d[i]));
@@ -288,7 +383,10 @@ static neb_status page(struct neb_report *r, struct derived *d, struct neb_buf *
     NEB_TRY(loss_plots(r, d, out));
     NEB_TRY(line_plots(r, out));
     NEB_TRY(bar_plots(r, out));
+    NEB_TRY(topology(r, out));
     NEB_TRY(event_table(r, out));
+    NEB_TRY(text_card("Sample outputs", r->samples, out));
+    NEB_TRY(text_card("The job", r->job_text, out));
     return neb__buf_printf(out, "</div><footer>made by nebula-i report, version %s</footer></main></html>\n",
                            NEB_VERSION);
 }

@@ -6,6 +6,7 @@
 #include "watch/report.h"
 #include "base/clamp.h"
 #include "base/mem.h"
+#include "watch/history.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@ enum { WIDTH = 560, HEIGHT = 250, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 36, 
 struct frame {
     double x0, x1, y0, y1, unit; /* unit: of x when it is a time */
     const char *unit_name;
+    bool time; /* x is a time */
 };
 
 static const char *entity(char c)
@@ -78,12 +80,15 @@ static void widen(struct frame *f, const struct neb_series *s)
 
 static struct frame find_frame(const struct neb_plot *p)
 {
-    struct frame f = {INFINITY, -INFINITY, INFINITY, -INFINITY, 1, ""};
+    struct frame f = {INFINITY, -INFINITY, INFINITY, -INFINITY, 1, "", p->time};
     for (int i = 0; i < p->n; i++) {
         widen(&f, p->lines[i].line);
         widen(&f, p->lines[i].dots);
     }
-    if (!isfinite(f.x0)) f = (struct frame){0, 1, 0, 1, 1, ""};
+    for (int i = 0; i < p->n && p->ceiling; i++) /* a line far above what is used would flatten it */
+        if (neb__series_last(p->lines[i].faint) < 4 * f.y1)
+            f.y1 = fmax(f.y1, neb__series_last(p->lines[i].faint));
+    if (!isfinite(f.x0)) f = (struct frame){0, 1, 0, 1, 1, "", p->time};
     if (p->time) f.x0 = fmin(0, f.x0);
     if (p->from_zero) f.y0 = fmin(0, f.y0);
     if (f.x1 <= f.x0) f.x1 = f.x0 + 1;
@@ -136,21 +141,32 @@ static neb_status axes(const struct frame *f, const char *x, const char *y, stru
 }
 
 /* Draws one point for each unit of width. A step line goes along first, then up. */
+/* A silence that is much longer than usual breaks the line: the site was away. */
+static double usual_gap(const struct frame *f, const struct neb_series *s)
+{
+    if (!f->time || s->n < 4) return INFINITY;
+    double mean = (s->t[s->n - 1] - s->t[0]) / (s->n - 1);
+    return fmax(15, 8 * mean);
+}
+
 static neb_status path(const struct frame *f, const struct neb_series *s, bool steps, const char *classes,
                        int color, struct neb_buf *out)
 {
     if (!s || !s->n) return NEB_OK;
+    double gap = usual_gap(f, s), last = s->t[0];
     NEB_TRY(neb__buf_printf(out, "<path class=\"%s c%d\" d=\"", classes, color % COLORS));
     bool first = true;
     for (int i = 0; i < s->n;) {
         double column = floor(px(f, s->t[i])), x = 0, y = 0;
         int k = 0;
+        if (s->t[i] - last > gap) first = true;
         for (; i < s->n && (k == 0 || floor(px(f, s->t[i])) <= column); i++, k++) x += s->t[i], y += s->v[i];
         if (steps) x = s->t[i - 1] * k, y = s->v[i - 1] * k;
         double at = neb__clamp(py(f, y / k), TOP - 8, HEIGHT - BOTTOM);
         if (steps && !first) NEB_TRY(neb__buf_printf(out, "H%.1f", px(f, x / k)));
         NEB_TRY(neb__buf_printf(out, "%s%.1f,%.1f", first ? "M" : "L", px(f, x / k), at));
         first = false;
+        last = s->t[i - 1];
     }
     return neb__buf_printf(out, "\"/>\n");
 }
@@ -188,6 +204,34 @@ static neb_status gaps(const struct frame *f, const struct neb_report *r, double
     return NEB_OK;
 }
 
+/* Columns that cannot be seen, each with the values there: a browser shows them under the pointer, without a script. */
+static neb_status values_under_pointer(const struct neb_plot *p, const struct frame *f, struct neb_buf *out)
+{
+    enum { COLUMNS = 100 };
+    char text[48];
+    double step = (f->x1 - f->x0) / COLUMNS;
+    for (int c = 0; c < COLUMNS; c++) {
+        double x = f->x0 + (c + 0.5) * step;
+        NEB_TRY(neb__buf_printf(
+            out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>",
+            px(f, x - step / 2), TOP, px(f, x + step) - px(f, x), HEIGHT - TOP - BOTTOM));
+        if (p->time)
+            neb__format_seconds(x, text, sizeof text);
+        else
+            neb__format_count(x, text, sizeof text);
+        NEB_TRY(neb__buf_printf(out, "%s %s", p->time ? "after" : p->x, text));
+        for (int i = 0; i < p->n; i++) {
+            const struct neb_series *s = p->lines[i].line;
+            if (!s || !s->n || x < s->t[0] - step || x > s->t[s->n - 1] + step) continue;
+            NEB_TRY(neb__buf_printf(out, "\n"));
+            NEB_TRY(neb__report_html(out, p->lines[i].name));
+            NEB_TRY(neb__buf_printf(out, ": %.4g", neb__series_at(s, x)));
+        }
+        NEB_TRY(neb__buf_printf(out, "</title></rect>"));
+    }
+    return NEB_OK;
+}
+
 neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out)
 {
     struct frame f = find_frame(p);
@@ -196,11 +240,13 @@ neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out)
     for (int i = 0; i < p->n; i++) shown += p->lines[i].line && p->lines[i].line->n;
     if (!shown) return neb__buf_printf(out, "<p class=\"none\">nothing was measured</p></figure>\n");
     if (p->n > 1) NEB_TRY(legend(p->lines, p->n, out));
-    NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\">\n", WIDTH, HEIGHT));
+    NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", WIDTH,
+                            HEIGHT, p->title));
     if (p->time) NEB_TRY(gaps(&f, p->run, TOP, HEIGHT - BOTTOM, out));
     NEB_TRY(axes(&f, p->x, p->y, out));
     for (int i = 0; i < p->n; i++)
-        NEB_TRY(path(&f, p->lines[i].faint, false, "faint", p->lines[i].color, out));
+        NEB_TRY(
+            path(&f, p->lines[i].faint, false, p->ceiling ? "faint limit" : "faint", p->lines[i].color, out));
     for (int i = 0; i < p->n; i++) {
         const struct neb_plot_line *l = &p->lines[i];
         NEB_TRY(path(&f, l->line, l->steps, "line", l->color, out));
@@ -209,6 +255,7 @@ neb_status neb__plot_lines(const struct neb_plot *p, struct neb_buf *out)
                 out, "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%.4g</title></circle>",
                 l->color % COLORS, px(&f, l->dots->t[k]), py(&f, l->dots->v[k]), l->dots->v[k]));
     }
+    NEB_TRY(values_under_pointer(p, &f, out));
     return neb__buf_printf(out, "</svg></figure>\n");
 }
 
@@ -243,7 +290,7 @@ static neb_status bar_row(const struct neb_plot_bars *p, int row, double most, d
 static neb_status bar_table(const struct neb_plot_bars *p, struct neb_buf *out)
 {
     char text[48];
-    NEB_TRY(neb__buf_printf(out, "<table><tr><th></th>"));
+    NEB_TRY(neb__buf_printf(out, "<table><tr><th>site</th>"));
     for (int k = 0; k < p->parts; k++)
         NEB_TRY(
             neb__buf_printf(out, "<th><i class=\"c%d\"></i>%s</th>", (p->color + k) % COLORS, p->part[k]));
@@ -284,18 +331,6 @@ neb_status neb__plot_bars(const struct neb_plot_bars *p, struct neb_buf *out)
 
 /* ---- events -------------------------------------------------------------------------------------------- */
 
-/* Losses are red, waiting is amber, all else is grey. */
-static const char *event_class(const char *kind)
-{
-    static const struct {
-        const char *kind, *name;
-    } list[] = {{"link down", "bad"}, {"halt", "bad"},     {"dropped", "bad"}, {"wait", "slow"},
-                {"restart", "good"},  {"link up", "good"}, {"start", "good"},  {"goes on", "good"}};
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        if (!strcmp(kind, list[i].kind)) return list[i].name;
-    return "plain";
-}
-
 /* Draws a bar while the site made steps; the bar is broken while the site was away. */
 static neb_status presence(const struct frame *f, const struct neb_series *tokens, double y,
                            struct neb_buf *out)
@@ -334,13 +369,16 @@ static neb_status row_name(const struct neb_report *r, int i, double y, struct n
     return neb__buf_printf(out, "</text>");
 }
 
-/* Gives the rung's name that a decision's sentence begins with;
- * "" for "Hold" and "auto", which name no rung. */
+/* Gives the rung's name of a decision: "sending 2-bit updates (int2e) every 67 steps …", or the word that the sentence begins
+ * with; "" for "sending nothing", "Hold" and "auto", which name no rung. */
 static void rung_of(const char *text, char out[16])
 {
     size_t n = strcspn(text, " :");
+    bool sends = !strncmp(text, "sending ", 8);
+    const char *open = sends ? strchr(text, '(') : NULL;
+    if (open && open - text < 48) text = open + 1, n = strcspn(text, ")"), sends = false;
     snprintf(out, 16, "%.*s", (int)(n < 15 ? n : 15), text);
-    if (!strcmp(out, "Hold") || !strcmp(out, "auto")) out[0] = 0;
+    if (sends || !strcmp(out, "Hold") || !strcmp(out, "auto")) out[0] = 0;
 }
 
 static neb_status rung_bar(const struct frame *f, double from, double to, double y, const char *rung,
@@ -385,7 +423,7 @@ static neb_status rung_row(const struct frame *f, const struct neb_report_site *
 
 neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out)
 {
-    struct frame f = {0, r->seconds > 1 ? r->seconds : 1, 0, 1, 1, ""};
+    struct frame f = {0, r->seconds > 1 ? r->seconds : 1, 0, 1, 1, "", true};
     char seen[COLORS][16] = {{0}};
     int height = 46 * r->n + 34;
     choose_unit(&f, true);
@@ -402,14 +440,15 @@ neb_status neb__plot_rungs(const struct neb_report *r, struct neb_buf *out)
 
 neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out)
 {
-    struct frame f = {0, r->seconds > 1 ? r->seconds : 1, 0, 1, 1, ""};
+    struct frame f = {0, r->seconds > 1 ? r->seconds : 1, 0, 1, 1, "", true};
     int height = 40 * r->n + 34;
     choose_unit(&f, true);
-    NEB_TRY(begin("Faults and recoveries",
-                  "green: began, came back, link up; red: link down, halted, work dropped; amber: waited for "
-                  "the others; "
-                  "grey: a change of leader or rung; shaded, here and above: a line was down",
-                  out));
+    NEB_TRY(begin(
+        "Faults and recoveries",
+        "green: began, came back, link up; red: a site is lost, halted, work dropped; amber: waited for "
+        "the others, late; "
+        "grey: a change of leader or rung, a goodbye; shaded, here and above: a line was down",
+        out));
     NEB_TRY(neb__buf_printf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\">\n", WIDTH, height));
     NEB_TRY(gaps(&f, r, 4, height - 24, out));
     for (int i = 0; i < r->n; i++) {
@@ -419,7 +458,7 @@ neb_status neb__plot_events(const struct neb_report *r, struct neb_buf *out)
         for (int k = 0; k < r->site[i].n_events; k++) {
             const struct neb_report_event *e = &r->site[i].events[k];
             NEB_TRY(neb__buf_printf(out, "<circle class=\"ev %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"><title>",
-                                    event_class(e->kind), px(&f, e->t), y));
+                                    neb__event_mood(e->kind, e->text), px(&f, e->t), y));
             NEB_TRY(neb__report_html(out, e->text));
             NEB_TRY(neb__buf_printf(out, "</title></circle>\n"));
         }

@@ -81,8 +81,8 @@ function findShades() {
   const open = new Map();
   shade = [];
   for (const e of events) {
-    if (e.kind === "link down" && !open.has(e.site)) open.set(e.site, e.time);
-    if (e.kind === "link up" && open.has(e.site)) {
+    if ((e.kind === "link down" || e.kind === "late") && !open.has(e.site)) open.set(e.site, e.kind === "late" ? e.time - 2 : e.time);
+    if ((e.kind === "link up" || e.kind === "answers") && open.has(e.site)) {
       shade.push({ from: open.get(e.site), to: e.time, words: `${e.site}: a line was down for ${P.seconds(e.time - open.get(e.site))}` });
       open.delete(e.site);
     }
