@@ -55,10 +55,13 @@ const struct neb_reference_row neb__reference_environment[] = {
     {"NEBULA_LOG",
      "least severe messages that are shown: `debug` (as `-v`), `info` (default), `warn` (as `-q`), "
      "`error`, `none`"},
+    {"NEBULA_ALERT, NEBULA_ALERT_SITE, NEBULA_ALERT_STATE, NEBULA_ALERT_TEXT, NEBULA_ALERT_JSON",
+     "of the command of `watch --alert`: what is wrong, where, whether it begins or ends, in words, all as "
+     "JSON"},
     {"NEBULA_WATCH_TOKEN", "the token of `nebula-i watch`, where other users cannot read it"},
     {"NO_COLOR", "if it is set and not empty: no colours"},
-    {"TERM, COLUMNS",
-     "a terminal that is `dumb` gets no live line; its width, where the terminal does not say"},
+    {"TERM, COLUMNS, LINES",
+     "a terminal that is `dumb` gets no live line; its width and height, where the terminal does not say"},
     {"NEBULA_PLUGIN_PATH", "folders with device plug-ins `libnebula-i-NAME.so`, with colons between them; "
                            "searched before the program's folder, `../lib` beside it and the system's"},
     {"NEBULA_CUDA_LIB", "folder with `libcublasLt.so.13`, if the loader does not find it"},

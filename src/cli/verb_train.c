@@ -35,7 +35,7 @@ static neb_status run(struct neb_call *c)
     if (status == NEB_OK && o->alone) neb__job_alone(&job);
     struct neb_watch_child page = {0};
     bool first = neb__launch_needed(&job) || neb__job_ranks(&job) == 1; /* not one of the ranks */
-    if (status == NEB_OK && o->watch >= 0 && first) neb__watch_child_start(&page, job.out, (int)o->watch);
+    if (status == NEB_OK && o->watch >= 0 && first) neb__watch_child_start(&page, &job, (int)o->watch);
     if (status == NEB_OK) status = neb__train_job(&job);
     neb__watch_child_stop(&page);
     neb__job_free(&job);

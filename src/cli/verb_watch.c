@@ -1,4 +1,5 @@
-/* verb_watch.c: `nebula-i watch OUT`: a run while it lives, as a page in a browser and as numbers for other tools.
+/* verb_watch.c: `nebula-i watch OUT`: a run while it lives, as a page in a browser, in a terminal, and as numbers for
+ * other tools.
  *
  * It reads what the sites write, in a process of its own: nothing of the training waits for it, and it may come and go. */
 #include "cli/verb.h"
@@ -24,6 +25,13 @@ static const struct neb_opt table[] = {
         "a word that everybody must know who looks; also NEBULA_WATCH_TOKEN, which other users cannot see"),
     NEB_OPT(struct neb_watch_options, tls, NEB_OPT_TEXT, "", NULL,
             "a site's folder: TLS, with a key and certificate that are kept there"),
+    NEB_OPT(struct neb_watch_options, text, NEB_OPT_BOOL, "no", NULL, "in this terminal instead; q ends it"),
+    NEB_OPT(struct neb_watch_options, alert, NEB_OPT_TEXT, "", NULL,
+            "a command, or an address that begins with http:// or https://, which is told of alerts"),
+    NEB_OPT(struct neb_watch_options, stalled, NEB_OPT_TIME, "10m", NULL,
+            "without a commit is an alert; 0: it is not", NEB_OPT_RANGE(0, 1e7)),
+    NEB_OPT(struct neb_watch_options, disk, NEB_OPT_BYTES, "1GiB", NULL, "less room at a site is an alert",
+            NEB_OPT_RANGE(0, 1e18)),
     NEB_OPT(struct neb_watch_options, egress, NEB_OPT_REAL, "0.08", NULL,
             "price of a gigabyte that leaves a site, for the cost that is shown; 0: none",
             NEB_OPT_RANGE(0, 1000)),
@@ -102,13 +110,14 @@ static neb_status run(struct neb_call *c)
     const struct neb_watch_options *o = c->options;
     const char *folder = c->n ? c->words[0] : "out";
     NEB_TRY(check_folder(folder));
-    return serve(o, folder);
+    if (o->text) neb__watch_catch_signals();
+    return o->text ? neb__watch_text(folder, o) : serve(o, folder);
 }
 
 const struct neb_verb neb__verb_watch = {
     .name = "watch",
-    .args = "[OUT] [--port N] [--token T]",
-    .help = "a run while it lives: a page, and numbers for other tools",
+    .args = "[OUT] [--port N] [--token T] [--text]",
+    .help = "a run while it lives: a page, a terminal, numbers for other tools",
     .about =
         "OUT is the `out` of a job or of nebula-i lab (default: out). The page is for this machine alone\n"
         "unless --host says otherwise. /metrics is for Prometheus, /api/v1/status and /api/v1/history are\n"

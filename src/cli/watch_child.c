@@ -12,23 +12,28 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void become_watch(const char *out, int port, pid_t parent)
+static void become_watch(const struct neb_job *job, int port, pid_t parent)
 {
-    char number[16], path[] = "/proc/self/exe";
+    const struct neb_job_watch *w = &job->watch;
+    char number[16], stalled[40], disk[40], egress[40], path[] = "/proc/self/exe";
     snprintf(number, sizeof number, "%d", port);
+    snprintf(stalled, sizeof stalled, "%.3fs", w->stalled);
+    snprintf(disk, sizeof disk, "%lld", (long long)w->disk);
+    snprintf(egress, sizeof egress, "%.9g", w->egress);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(0); /* it has ended already */
     if (nice(10) == -1) errno = 0;     /* a pity, no more */
-    execl(path, "nebula-i", "watch", out, "--port", number, (char *)NULL);
+    execl(path, "nebula-i", "watch", job->out, "--port", number, "--stalled", stalled, "--disk", disk,
+          "--egress", egress, w->alert ? "--alert" : (char *)NULL, w->alert, (char *)NULL);
     _exit(127);
 }
 
-void neb__watch_child_start(struct neb_watch_child *c, const char *out, int port)
+void neb__watch_child_start(struct neb_watch_child *c, const struct neb_job *job, int port)
 {
     pid_t parent = getpid();
-    if (neb__file_make_dir(out, 0700) != NEB_OK) return; /* the training says so, too */
+    if (neb__file_make_dir(job->out, 0700) != NEB_OK) return; /* the training says so, too */
     c->pid = fork();
-    if (c->pid == 0) become_watch(out, port, parent);
+    if (c->pid == 0) become_watch(job, port, parent);
     if (c->pid < 0) neb__warn("there is no live page: %s; training goes on", strerror(errno));
     if (c->pid < 0) c->pid = 0;
 }

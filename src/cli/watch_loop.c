@@ -1,5 +1,7 @@
 /* watch_loop.c: looks, tells, sleeps; ends in order when a signal asks for it. */
 #include "cli/watch_loop.h"
+#include "base/mem.h"
+#include "cli/watch_alert.h"
 
 #include <math.h>
 #include <signal.h>
@@ -13,12 +15,17 @@ static void end(int signal)
     ended = 1;
 }
 
-static void catch_signals(void)
+void neb__watch_catch_signals(void)
 {
     const struct sigaction a = {.sa_handler = end};
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
+}
+
+bool neb__watch_ended(void)
+{
+    return ended;
 }
 
 static void sleep_for(double seconds)
@@ -27,10 +34,29 @@ static void sleep_for(double seconds)
     nanosleep(&t, NULL); /* a signal ends it */
 }
 
+struct telling {
+    const char *to, *job;
+};
+
+static void tell(void *arg, const struct neb_alert *alert, bool begins)
+{
+    const struct telling *t = arg;
+    neb__watch_alert(t->to, t->job, alert, begins);
+}
+
 neb_status neb__watch_serve(struct neb_serve *s, const struct neb_watch_options *o)
 {
-    (void)o;
-    catch_signals();
-    while (!ended) sleep_for(neb__serve_tick(s));
+    struct neb_alerts *alerts = NEB_NEW(struct neb_alerts);
+    if (!alerts) return neb__fail(NEB_ERR_NOMEM, "out of memory for the alerts");
+    alerts->rules = (struct neb_alert_rules){.stalled = o->stalled, .disk = (double)o->disk};
+    neb__watch_catch_signals();
+    while (!ended) {
+        double wait = neb__serve_tick(s);
+        const struct neb_view *v = neb__serve_view(s);
+        struct telling t = {o->alert, v->job};
+        if (v->n) neb__alerts_check(alerts, v, tell, &t);
+        sleep_for(wait);
+    }
+    neb__free(alerts);
     return NEB_OK;
 }

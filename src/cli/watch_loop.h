@@ -8,10 +8,20 @@
 struct neb_watch_options {
     int64_t port;
     char *host, *token, *tls;
-    double egress;
+    bool text;
+    double egress, stalled;
+    int64_t disk;
+    char *alert;
 };
 
 /* Until a signal asks for the end. */
 neb_status neb__watch_serve(struct neb_serve *s, const struct neb_watch_options *o);
+/* The same in a terminal, without a server; where there is none, once.
+ *   NEB_ERR_NOTFOUND: no site writes there */
+neb_status neb__watch_text(const char *folder, const struct neb_watch_options *o);
+
+/* Ends the loops at SIGINT, SIGTERM and SIGHUP; whether one has come. */
+void neb__watch_catch_signals(void);
+bool neb__watch_ended(void);
 
 #endif

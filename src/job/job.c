@@ -245,8 +245,21 @@ const struct neb_opt neb__job_parallel_options[] = {
     NEB_OPT_END,
 };
 
-static const char *const sections[] = {"model", "generator", "peft",  "tokenizer", "train",    "data",
-                                       "init",  "distill",   "sites", "wan",       "parallel", NULL};
+#define WATCH(field, ...) NEB_OPT(struct neb_job_watch, field, __VA_ARGS__)
+static const struct neb_opt watch_table[] = {
+    WATCH(alert, NEB_OPT_TEXT, "", NULL,
+          "a command, or an address that begins with http:// or https://: who is told of alerts (train "
+          "--watch)"),
+    WATCH(stalled, NEB_OPT_TIME, "10m", NULL, "without a commit is an alert; 0: it is not",
+          NEB_OPT_RANGE(0, 1e7)),
+    WATCH(disk, NEB_OPT_BYTES, "1GiB", NULL, "less room at a site is an alert", NEB_OPT_RANGE(0, 1e18)),
+    WATCH(egress, NEB_OPT_REAL, "0.08", NULL, "price of a gigabyte that leaves a site, for the page; 0: none",
+          NEB_OPT_RANGE(0, 1000)),
+    NEB_OPT_END,
+};
+
+static const char *const sections[] = {"model",   "generator", "peft", "tokenizer", "train", "data", "init",
+                                       "distill", "sites",     "wan",  "parallel",  "watch", NULL};
 static const char *const family_key[] = {"family", NULL};
 
 /* Read before the other options, because it sets their defaults. */
@@ -271,6 +284,7 @@ const struct neb_job_section neb__job_sections[] = {
     {"wan", "wan", {wan_table}},
     {"sites[]", "sites[]", {neb__job_site_options}},
     {"parallel", "parallel", {neb__job_parallel_options}},
+    {"watch", "watch", {watch_table}},
     {NULL, NULL, {NULL}},
 };
 
@@ -393,6 +407,7 @@ static neb_status bind(struct neb_job *j)
     NEB_TRY(neb__doc_bind(&j->doc, "train", neb__job_train_options, &j->train, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "wan", wan_table, &j->wan, NULL));
     NEB_TRY(neb__doc_bind(&j->doc, "parallel", neb__job_parallel_options, &j->parallel, NULL));
+    NEB_TRY(neb__doc_bind(&j->doc, "watch", watch_table, &j->watch, NULL));
     NEB_TRY(bind_data(j));
     NEB_TRY(neb__job_check(j));
     NEB_TRY(neb__job_bind_sites(j));
@@ -406,6 +421,7 @@ static neb_status defaults(struct neb_job *j)
     NEB_TRY(neb__opts_init(neb__job_train_options, &j->train));
     NEB_TRY(neb__opts_init(wan_table, &j->wan));
     NEB_TRY(neb__opts_init(neb__job_parallel_options, &j->parallel));
+    NEB_TRY(neb__opts_init(watch_table, &j->watch));
     NEB_TRY(neb__opts_init(init_table, &j->init));
     NEB_TRY(neb__opts_init(distill_table, &j->distill));
     return neb__peft_config_init(&j->peft);
@@ -430,6 +446,7 @@ void neb__job_free(struct neb_job *j)
     neb__opts_free(neb__job_train_options, &j->train);
     neb__opts_free(wan_table, &j->wan);
     neb__opts_free(neb__job_parallel_options, &j->parallel);
+    neb__opts_free(watch_table, &j->watch);
     neb__opts_free(init_table, &j->init);
     neb__opts_free(distill_table, &j->distill);
     for (int i = 0; i < j->n_sites; i++) neb__opts_free(neb__job_site_options, &j->site[i]);

@@ -85,6 +85,13 @@ struct neb_job_wan {
     bool wait, archive;
 };
 
+/* Whom to tell what, when the run is watched (train --watch). */
+struct neb_job_watch {
+    char *alert;
+    double stalled, egress;
+    int64_t disk;
+};
+
 /* The processes of this site (its ranks), and what each of them does. */
 struct neb_job_parallel {
     int64_t data, tensor, pipeline, zero, check_every;
@@ -109,6 +116,7 @@ struct neb_job {
     int n_data;
     struct neb_job_wan wan;
     struct neb_job_parallel parallel;
+    struct neb_job_watch watch;
     struct neb_job_site site[NEB_JOB_SITES];
     int n_sites;
     int at; /* place of this process's site in `site`; -1: it trains alone */

@@ -257,25 +257,6 @@ neb_status neb__history_update(struct neb_history *h, const struct neb_view *v)
     return status;
 }
 
-bool neb__history_recent(struct neb_history *h, const char *site, const char *name, double since,
-                         double *least, double *newest)
-{
-    bool found = false;
-    pthread_mutex_lock(&h->lock);
-    for (int i = 0; i < h->n; i++)
-        for (int k = 0; k < VALUES && !strcmp(h->site[i].name, site); k++) {
-            const struct series *s = &h->site[i].value[k];
-            if (strcmp(values[k].name, name)) continue;
-            for (int j = s->n - 1; j >= 0 && s->list[j].t >= since; j--) {
-                if (!found) *least = *newest = s->list[j].v;
-                *least = fmin(*least, s->list[j].v);
-                found = true;
-            }
-        }
-    pthread_mutex_unlock(&h->lock);
-    return found;
-}
-
 /* ---- the question -------------------------------------------------------------------------------------- */
 
 static neb_status read_number(const char *key, const char *value, double low, double high, double *out)
@@ -456,7 +437,8 @@ const char *neb__event_mood(const char *kind, const char *text)
         const char *kind, *mood;
     } list[] = {{"link down", "bad"}, {"halt", "bad"},     {"dropped", "bad"}, {"wait", "slow"},
                 {"restart", "good"},  {"link up", "good"}, {"start", "good"},  {"goes on", "good"},
-                {"refused", "slow"},  {"shorter", "slow"}, {"late", "slow"},   {"goodbye", "plain"}};
+                {"refused", "slow"},  {"shorter", "slow"}, {"late", "slow"},   {"goodbye", "plain"},
+                {"answers", "good"}};
     (void)text;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(kind, list[i].kind)) return list[i].mood;

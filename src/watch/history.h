@@ -48,8 +48,4 @@ char *neb__history_note(struct neb_history *h, const char *key);
 /* good, bad, slow or plain: how an event is shown, here and in the report. */
 const char *neb__event_mood(const char *kind, const char *text);
 
-/* The least and the newest value of the last seconds of a site's value. False: there are none. */
-bool neb__history_recent(struct neb_history *h, const char *site, const char *name, double since,
-                         double *least, double *newest);
-
 #endif

@@ -2,7 +2,7 @@
 """fake_run.py OUT [options]: writes what the sites of a run would write, for tests of the live page and for pictures of it.
 
 One site's OUT (status.json, metrics.sqlite and the lock `alive`) that sees all sites, or, with --lab, an OUT for each. A second
-command changes the course of a run that lives: `fake_run.py OUT --order 'kill b'`, 'cut a b', 'mend a b', 'late b', 'end'."""
+command changes the course of a run that lives: `fake_run.py OUT --order 'kill b'`, 'cut a b', 'mend a b', 'back b', 'end'."""
 import argparse, fcntl, hashlib, json, math, os, random, sqlite3, sys, time
 
 TEXTS = ("name job strategy role state session note waiting_for root rung pace reason refused_of scaled_of hardware").split()
@@ -139,6 +139,7 @@ class Run:
         if word == "mend":
             self.cut.pop((min(at), max(at)), None)
             for i in at: self.event(i, "link up", "%d of the other sites reached" % (self.a.sites - 1))
+        if word == "back": self.dead.discard(at[0])
         if word == "end": self.over = True
 
 

@@ -111,6 +111,40 @@ def the_past(port):
     if not any(e["kind"] == "link down" for e in log["events"]): fail("the log lacks a lost link")
 
 
+def alerts_and_text():
+    """Each alert is told once when it begins, once when it ends, to a command and to an address; a terminal shows the same run."""
+    import http.server, threading
+    got = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204), self.end_headers()
+
+        def log_message(self, *a): pass
+
+    hook = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=hook.serve_forever, daemon=True).start()
+    folder = out + "/alerts"
+    run = [sys.executable, here + "/fake_run.py", folder, "--letters", "--sites", "3", "--points", "20"]
+    fake = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+    children.append(fake)
+    fake.stdout.readline()
+    start(folder, "--alert", f"http://127.0.0.1:{hook.server_port}/hook?key=1")
+    start(folder, "--alert", f'echo "$NEBULA_ALERT $NEBULA_ALERT_SITE $NEBULA_ALERT_STATE" >> {folder}/told')
+    order = lambda words: subprocess.run(run[:3] + ["--order", words], check=True)
+    told = lambda: open(folder + "/told").read().splitlines() if os.path.exists(folder + "/told") else []
+    order("kill b")
+    until(lambda: "site-gone b begins" in told() and any(a["alert"] == "site-gone" and a["site"] == "b" and a["state"] == "begins" for a in got), "no alert")
+    text = subprocess.run([nebula, "watch", folder, "--text"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80", "LINES": "24"}).stdout
+    if not re.search(r"^b +gone", text, re.M) or not re.search(r"^a +training", text, re.M): fail("the terminal shows:\n" + text)
+    if any(len(l) > 80 for l in text.splitlines()) or len(text.splitlines()) > 24: fail("it does not fit a terminal of 80 by 24:\n" + text)
+    order("back b")
+    until(lambda: "site-gone b ends" in told() and any(a["state"] == "ends" for a in got), "the end of an alert is not told")
+    if told().count("site-gone b begins") != 1 or told().count("site-gone b ends") != 1: fail(f"told more than once: {told()}")
+    hook.shutdown()
+
+
 def the_door(port):
     if ask(port, "/api/v1/status", {"Host": "evil.example"})[0] != 403: fail("a page from elsewhere may look")
     if ask(port, "/", method="POST", body="x=1")[0] != 405: fail("POST was accepted")
@@ -138,7 +172,7 @@ def tls():
     p, port = start(out, "--tls", site)
     fingerprint = p.stdout.readline().split()[-1]
     context = ssl.create_default_context(cafile=site + "/watch.crt")
-    if ask(port, "/healthz", tls=context)[0] != 200: fail("TLS")
+    until(lambda: ask(port, "/healthz", tls=context)[0] == 200, "TLS")
     with socket.create_connection(("127.0.0.1", port)) as s, context.wrap_socket(s, server_hostname="localhost") as t:
         import hashlib
         seen = hashlib.sha256(t.getpeercert(True)).hexdigest().upper()
@@ -179,6 +213,7 @@ def main():
     try:
         port, fake = one_status()
         the_past(port)
+        alerts_and_text()
         the_door(port)
         tls()
         slow_clients(port)
