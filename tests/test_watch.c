@@ -5,6 +5,7 @@
 #include "check.h"
 #include "serve/serve_internal.h"
 #include "store/metrics.h"
+#include "watch/alerts.h"
 #include "watch/alive.h"
 
 #include <math.h>
@@ -230,6 +231,66 @@ static void many_values_are_few_points(void **state)
     neb__free(f);
 }
 
+/* ---- alerts -------------------------------------------------------------------------------------------- */
+
+struct told {
+    int begun, ended;
+    char kind[24];
+};
+
+static void note(void *arg, const struct neb_alert *a, bool begins)
+{
+    struct told *t = arg;
+    t->begun += begins;
+    t->ended += !begins;
+    snprintf(t->kind, sizeof t->kind, "%s", a->kind);
+}
+
+static void an_alert_is_told_once_and_when_it_ends(void **state)
+{
+    (void)state;
+    struct neb_status_file *f = two_sites();
+    struct neb_view *v = look(f);
+    struct neb_alerts *a = NEB_NEW(struct neb_alerts);
+    struct told t = {0};
+    assert_non_null(a);
+    a->rules = (struct neb_alert_rules){.stalled = 600, .disk = 1e9};
+    neb__alerts_check(a, v, note, &t);
+    assert_int_equal(t.begun, 0);
+    v->site[1].health = NEB_HEALTH_GONE;
+    neb__alerts_check(a, v, note, &t);
+    assert_int_equal(t.begun, 0); /* a moment is no alert */
+    v->now += 4;
+    for (int i = 0; i < 3; i++) neb__alerts_check(a, v, note, &t);
+    assert_int_equal(t.begun, 1);
+    assert_string_equal(t.kind, "site-gone");
+    v->site[1].health = NEB_HEALTH_GOOD;
+    for (int i = 0; i < 2; i++) neb__alerts_check(a, v, note, &t);
+    assert_int_equal(t.ended, 1);
+    v->site[0].st.disk_free = 5e8;
+    neb__alerts_check(a, v, note, &t);
+    assert_string_equal(t.kind, "disk");
+    v->site[0].st.disk_free = 5e9;
+    v->site[0].st.nonfinite = 1;
+    neb__alerts_check(a, v, note, &t);
+    assert_string_equal(t.kind, "loss-not-finite");
+    v->site[0].st.nonfinite = 0;
+    v->site[0].st.loss = 4; /* it was 3 */
+    neb__alerts_check(a, v, note, &t);
+    v->now += 61;
+    neb__alerts_check(a, v, note, &t);
+    assert_string_equal(t.kind, "loss-rising");
+    v->site[0].st.loss = 3;
+    v->now += 600; /* no record came */
+    neb__alerts_check(a, v, note, &t);
+    assert_int_equal(t.begun, 5);
+    assert_int_equal(a->n, 1);
+    assert_string_equal(a->list[0].kind, "no-commit");
+    neb__free(a);
+    neb__view_free(v);
+    neb__free(f);
+}
+
 /* ---- changes ------------------------------------------------------------------------------------------- */
 
 static void only_changes_are_told(void **state)
@@ -253,6 +314,7 @@ int main(void)
         cmocka_unit_test(sums_and_forecast),
         cmocka_unit_test(prometheus_gets_every_site),
         cmocka_unit_test(many_values_are_few_points),
+        cmocka_unit_test(an_alert_is_told_once_and_when_it_ends),
         cmocka_unit_test(only_changes_are_told),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
