@@ -55,6 +55,8 @@ def one_status():
     until(lambda: sites()["b"]["health"] == "gone", "a killed site is not gone")
     fake.send_signal(signal.SIGSTOP)  # nothing changes while the answers are compared
     cli = json.loads(subprocess.run([nebula, "status", out, "--json"], capture_output=True, text=True, check=True).stdout)
+    newest = {s["name"]: s["step"] for s in cli["sites"]}
+    until(lambda: {n: s["step"] for n, s in sites().items()} == newest, "the server does not see the newest status")
     api, text = json.loads(ask(port, "/api/v1/status")[1]), ask(port, "/metrics")[1]
     for name, s in {s["name"]: s for s in api["sites"]}.items():
         c = next(x for x in cli["sites"] if x["name"] == name)
@@ -219,7 +221,7 @@ def main():
         slow_clients(port)
         print("watch_server: ok")
     finally:
-        for c in children: c.terminate()
+        for c in children: c.send_signal(signal.SIGCONT), c.terminate()
         for c in children: c.wait(20)
         shutil.rmtree(out, ignore_errors=True)
 
