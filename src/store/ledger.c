@@ -198,7 +198,6 @@ static neb_status found_extra(struct neb_ledger_found *f, uint8_t kind, uint64_t
 
 static neb_status found_put(struct neb_ledger_found *f, uint64_t index, size_t at, size_t size)
 {
-    if (index == 0 || index > f->records + 1) return neb__quiet(NEB_ERR_CORRUPT, "the ledger has a gap");
     if (index > f->capacity) {
         uint64_t cap = f->capacity ? 2 * f->capacity : 64;
         size_t *a = neb__realloc(f->at, cap * sizeof *a);
@@ -211,6 +210,36 @@ static neb_status found_put(struct neb_ledger_found *f, uint64_t index, size_t a
     f->at[index - 1] = at;
     f->size[index - 1] = size;
     f->records = index;
+    return NEB_OK;
+}
+
+/* Whether the records of a batch follow those before it without a gap. A batch counts as a whole or not at all. */
+static bool follows(const uint8_t *p, size_t from, size_t to, uint64_t records)
+{
+    for (size_t e = from; e < to; e += HEAD + neb__get32(p + e)) {
+        uint64_t index = neb__get64(p + e + 5);
+        if (p[e + 4] != RECORD) continue;
+        if (!index || index > records + 1) return false;
+        records = index;
+    }
+    return true;
+}
+
+static neb_status take_batch(struct neb_ledger_found *f, const uint8_t *p, size_t from, size_t to)
+{
+    for (size_t e = from; e < to;) {
+        size_t len = neb__get32(p + e);
+        uint64_t index = neb__get64(p + e + 5);
+        if (p[e + 4] == RECORD) {
+            NEB_TRY(found_put(f, index, e + HEAD, len));
+        } else if (p[e + 4] != MARK) {
+            NEB_TRY(found_extra(f, p[e + 4], index, e + HEAD, len));
+        } else {
+            if (index < f->records) f->records = index;
+            f->mark_at = e + HEAD, f->mark_length = len;
+        }
+        e += HEAD + len;
+    }
     return NEB_OK;
 }
 
@@ -229,19 +258,8 @@ static neb_status scan(struct neb_ledger_found *f, size_t *good)
         if (memcmp(head, p + at, HEAD)) break;
         at += HEAD + size;
         if (p[at - size - HEAD + 4] != MARK) continue;
-        for (size_t e = batch; e < at;) { /* the batch is whole: take it in */
-            size_t len = neb__get32(p + e);
-            uint64_t index = neb__get64(p + e + 5);
-            if (p[e + 4] == RECORD) {
-                NEB_TRY(found_put(f, index, e + HEAD, len));
-            } else if (p[e + 4] != MARK) {
-                NEB_TRY(found_extra(f, p[e + 4], index, e + HEAD, len));
-            } else {
-                if (index < f->records) f->records = index;
-                f->mark_at = e + HEAD, f->mark_length = len;
-            }
-            e += HEAD + len;
-        }
+        if (!follows(p, batch, at, f->records)) break;
+        NEB_TRY(take_batch(f, p, batch, at));
         batch = *good = at;
     }
     return NEB_OK;
@@ -270,7 +288,6 @@ neb_status neb__ledger_open(const struct neb_disk *disk, struct neb_ledger *out,
     neb_status status = read_slots(disk, &l.sequence, &promised, &any);
     if (status == NEB_OK) status = read_all(disk, &found->bytes);
     if (status == NEB_OK) status = scan(found, &good);
-    if (status == NEB_ERR_CORRUPT) status = NEB_OK;
     found->damaged = !any || good < promised || !found->mark_length;
     l.length = good;
     l.tail = found->bytes.len > good;
