@@ -104,6 +104,9 @@ static neb_status check_team(const struct neb_model *m, const struct neb_model *
     if (embeddings)
         return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: an objective of two models needs tensor 1",
                          team->size);
+    if (a->qk_norm) /* every process would have a part of these norms' gradients */
+        return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: a model with qk_norm needs tensor 1",
+                         team->size);
     if (m->peft.lora && m->peft.lora_dropout > 0)
         return neb__fail(NEB_ERR_CONFIG, "parallel.tensor is %d: peft.lora_dropout must be 0, it is %g",
                          team->size, (double)m->peft.lora_dropout);
