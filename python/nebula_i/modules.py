@@ -5,6 +5,10 @@ After a merge p is x rounded, and r is what the rounding left. So the work of ot
 resolution, and the optimizer may change p as it likes between two steps.
 
 torch itself copies a tensor on a GPU (or of any other layout) range by range when a round is due.
+
+A parameter that is sharded among the processes of the site (a DTensor: FSDP2's fully_shard(), tensor parallelism) has a whole
+fp32 copy in the gateway's memory. torch gathers it when the run is about to read or change values, and gives every process its
+part of what the run has changed. sharded.py has that.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ Way = List[Tuple[torch.nn.Module, str]]  # from the model to a parameter: each m
 
 class TensorSlot(Slot):
     """One tensor. `copies` are tensors that follow it (a bf16 parameter follows its fp32 master)."""
+
+    sharded = False
 
     def __init__(self, name: str, tensor: torch.Tensor, copies: Tuple[torch.Tensor, ...] = ()) -> None:
         _refuse(name, tensor)
@@ -111,9 +117,9 @@ def _refuse(name: str, tensor: torch.Tensor) -> None:
                          "(NEB_ERR_SHAPE)")
 
 
-_WHOLE = ("A run does not gather such parameters yet. Let each process hold the whole model: wrap it in "
-          "torch.nn.parallel.DistributedDataParallel in place of fully_shard(), FSDP or ZeRO-3, or train this site in one "
-          "process (NEB_ERR_UNSUPPORTED)")
+_WHOLE = ("A run gathers parameters that fully_shard() has sharded, if the module itself is attached: run.attach(model, optimizer). "
+          "In place of FSDP's first version or ZeRO-3 use fully_shard() or torch.nn.parallel.DistributedDataParallel "
+          "(NEB_ERR_UNSUPPORTED)")
 
 
 def _sharded(tensor: torch.Tensor) -> bool:
@@ -199,12 +205,20 @@ def module_slots(model: torch.nn.Module, optimizer: Any, masters: Optional[Mappi
             slots.append(TensorSlot(name, master, (p,)))
             slots[-1].watch((partial(given.get, name), master))
         elif trained is None or given or id(p) in trained:
-            slots.append(TensorSlot(name, p))
+            slots.append(_slot(name, p))
         else:
             continue
         slots[-1].watch(*(_place(*step) for step in way if step not in watched))
         watched.update(way)
     return slots
+
+
+def _slot(name: str, p: torch.Tensor) -> TensorSlot:
+    if not hasattr(p, "placements"):
+        return TensorSlot(name, p)
+    from .sharded import ShardedSlot
+
+    return ShardedSlot(name, p)
 
 
 def _of_optimizer(optimizer: Any) -> Optional[Dict[int, bool]]:
@@ -224,8 +238,20 @@ class Team:
 
         self._dist = dist
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._tensors = [t for s in slots for t in (s.tensor, *s.copies)]
+        self._shards = [s for s in slots if s.sharded]
+        self._tensors = [t for s in slots if not s.sharded for t in (s.tensor, *s.copies)]
         self._device = slots[0].tensor.device if dist.get_backend() == "nccl" else torch.device("cpu")
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a parameter must be gathered before the run can read it."""
+        return bool(self._shards)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """The gateway gets whole copies of the sharded parameters. All processes call this."""
+        for slot in self._shards:
+            slot.gather()
 
     def sum(self, tokens: int) -> int:
         t = torch.tensor([tokens], dtype=torch.int64, device=self._device)
@@ -243,6 +269,8 @@ class Team:
         """Copies the result of a merge from the gateway to the others. The masters too: the next step starts from them."""
         for t in self._tensors:
             self._dist.broadcast(t.detach(), 0)
+        for slot in self._shards:
+            slot.scatter()
 
 
 def same(value: Any) -> Any:
@@ -254,6 +282,8 @@ def same(value: Any) -> Any:
 
 def team_of(slots: Sequence[TensorSlot]) -> Optional[Team]:
     d = torch.distributed
-    if not d.is_available() or not d.is_initialized() or d.get_world_size() == 1:
+    if not d.is_available() or not d.is_initialized():
+        return None
+    if d.get_world_size() == 1 and not any(s.sharded for s in slots):
         return None
     return Team(slots)

@@ -113,6 +113,7 @@ class Run:
         check_finite(slots)
         self._team = _team_of(model, slots)
         self._slots, self._look = slots, Look(slots)
+        self._gather()
         if self._handle is not None:
             for i, slot in enumerate(slots):
                 self._register(i, slot)
@@ -207,19 +208,31 @@ class Run:
             tokens = self._team.sum(tokens)
         self.tokens += tokens
         if self._handle is not None:
-            self._count(tokens)
+            self._count(tokens, self._sharded)
+        if self._sharded and self._team.agree(self._due.value)[0]:
+            self._gather()
+            self._merge()
         if self._team is not None:
             self.changed, self.ended = self._team.agree(self.changed, self.ended)
             if self.changed:
                 self._team.share_all()
         return not self.ended
 
-    def _count(self, tokens: int) -> None:
-        """Counts a step. Only if the library wants to copy parameters, it must know where they are now."""
+    def _count(self, tokens: int, only: bool) -> None:
+        """Counts a step. Only if the library wants to copy parameters, it must know where they are now. only: and no more."""
         self.changed = False
         lib.check(self._call("neb_step_counted", tokens, self._due_at))
-        if self._due.value:
+        if self._due.value and not only:
             self._merge()
+
+    @property
+    def _sharded(self) -> bool:
+        return self._team is not None and self._team.sharded
+
+    def _gather(self) -> None:
+        """Before the library reads or changes values: the gateway has all of them."""
+        if self._sharded:
+            self._team.gather()
 
     def _enter(self) -> None:
         changed, any_change, code = ctypes.c_bool(), False, lib.ERR_AGAIN
@@ -239,6 +252,7 @@ class Run:
             self._enter()
 
     def _take_result(self) -> None:
+        self._gather()
         self._merge()
         if self._team is not None:
             self._team.share_all()
@@ -261,6 +275,7 @@ class Run:
         self._alive()
         until = None if timeout is None else time.monotonic() + timeout
         late = False
+        self._gather()  # once: no step follows
         while not self.ended and self._started and not late and (self._handle is not None or self._team is not None):
             self._merge()
             late = until is not None and time.monotonic() > until
@@ -336,9 +351,12 @@ class Run:
         """This site's part of a checkpoint, beside the state of the model and of the optimizer.
 
         It holds plain values (and one uint8 tensor if torch is in use), so torch.save() and
-        torch.load(weights_only=True) take it. Give it to `attach(state=…)` when the site comes back.
+        torch.load(weights_only=True) take it. Give it to `attach(state=…)` when the site comes back. Where the model is
+        sharded (fully_shard()), every process of the site must call this; the first one's result is the site's.
         """
         self._alive()
+        if self._started:
+            self._gather()
         state: Dict[str, Any] = {"version": _STATE_VERSION, "tokens": self.tokens, "steps": self.steps}
         if self._loader is not None and hasattr(self._loader, "state_dict"):
             state["data"] = self._loader.state_dict()

@@ -166,7 +166,7 @@ class Slots(unittest.TestCase):
         partitioned.p.ds_numel = 12
         self.refused(nebula_i.UnsupportedError, partitioned, "DistributedDataParallel")
 
-    def test_sharded_models_are_refused(self):
+    def test_sharded_models(self):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
         from torch.distributed.tensor import DTensor
@@ -177,15 +177,19 @@ class Slots(unittest.TestCase):
             model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
             fully_shard(model, mesh=mesh)
             self.assertIsInstance(model[0].weight, DTensor)
-            self.refused(nebula_i.UnsupportedError, model, "'0.weight' is sharded")
-            self.refused(nebula_i.UnsupportedError, model, "in place of fully_shard()")
+            slot = nebula_i.modules.module_slots(model, None, None)[0]
+            self.assertTrue(slot.sharded and slot.finite())
+            slot.gather()
+            self.assertTrue(torch.equal(slot.whole, model[0].weight.full_tensor()))
+            slot.whole += 1
+            slot.scatter()
+            self.assertTrue(torch.equal(slot.whole, model[0].weight.full_tensor()))
             flat = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
             self.refused(nebula_i.UnsupportedError, flat, "FullyShardedDataParallel")
-            with Folder() as folder, nebula_i.Run(write_job(folder), "a", wait=0) as run:
-                with self.assertRaises(nebula_i.UnsupportedError):
-                    run.attach(model)
-                with self.assertRaises(nebula_i.UnsupportedError):
+            with Folder() as folder, nebula_i.Run(write_job(folder), "a", wait=0, finish=False) as run:
+                with self.assertRaisesRegex(nebula_i.UnsupportedError, "if the module itself is attached"):
                     run.attach(dict(model.named_parameters()))
+                run.attach(model)
         finally:
             torch.distributed.destroy_process_group()
 
@@ -382,6 +386,18 @@ class Runs(unittest.TestCase):
             said = [self.output(p) for p in arrays]
             roots = {line.rsplit(" ", 1)[1] for out in said for line in out.splitlines() if "state root" in line}
             self.assertTrue(not arrays or len(roots) == 1, said)
+
+    def test_sharded_sites(self):
+        """Two sites of two processes each under fully_shard(), in fp32 and in bf16, end with the same parameters everywhere."""
+        for dtype in ("float32", "bfloat16"):
+            with Folder() as folder:
+                write_job(folder, tokens=4 * 200)
+                ports = {n: str(free_port()) for n in "ab"}
+                started = [start(folder, HERE / "shard_site.py", n, r, ports[n], dtype) for n in "ab" for r in "01"]
+                said = [json.loads(self.output(p).splitlines()[-1]) for p in started]
+            self.assertTrue(all(s["ended"] for s in said))
+            self.assertEqual([s["saved"] for s in said], [s["gateway"] for s in said])
+            self.assertEqual([s["sum"] for s in said[1:]], 3 * [said[0]["sum"]])
 
     def output(self, p):
         out = p.communicate(timeout=500)[0]
